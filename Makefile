@@ -30,7 +30,7 @@ DATA      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/data/*.c))
 INFO      = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/info/*.c))
 GENERATE  = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/generate/*.c))
 SID       = $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/main/sid/*.c))
-ROOMS     = core device optim comm io text image process zero model adapter data checkpoint pretrained report draw sid generate catalogue step rollout reward task train
+ROOMS     = core config device perfmodel backends selfcheck optim comm io text tokenizer jinja chat image process zero model adapter data make checkpoint pretrained report plot generate step rollout recommend reward task train
 ISA_SRC   = $(wildcard src/device/isa/*.c)
 LIB_SRC   = $(foreach r,$(ROOMS),$(wildcard src/$(r)/*.c) $(filter-out $(ISA_SRC),$(wildcard src/$(r)/*/*.c)))
 LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(i).o))
@@ -55,7 +55,7 @@ $(BUILD)/build_version.h: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
 $(BUILD)/src/main/tool/version.o: CPPFLAGS += -I$(BUILD)
-$(BUILD)/src/data/make/rec_default.o: input/minionerec.json # is in it
+$(BUILD)/src/make/rec/rec_default.o: input/minionerec.json # is in it
 FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
@@ -79,8 +79,8 @@ $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
 $(BUILD)/isas: FORCE
 	@mkdir -p $(@D)
 	@echo $(ISAS) | cmp -s - $@ || echo $(ISAS) >$@
-$(BUILD)/src/device/cpu.o: CPPFLAGS += $(ISAS:%=-DDT_HAVE_ISA_%)
-$(BUILD)/src/device/cpu.o $(LIB): $(BUILD)/isas
+$(BUILD)/src/device/cpu/cpu.o: CPPFLAGS += $(ISAS:%=-DDT_HAVE_ISA_%)
+$(BUILD)/src/device/cpu/cpu.o $(LIB): $(BUILD)/isas
 
 include $(addprefix tools/mk/,cuda.mk sim.mk tests.mk install.mk)
 

@@ -1,5 +1,5 @@
 /* cuda.h - what the files of the CUDA device share: its state, streams, the check around calls of the runtime, and the
- * operations behind the table in device.c. Read by C and by CUDA sources.
+ * operations behind the table in cuda_device.c. Read by C and by CUDA sources.
  *
  * The device is a shared object of its own (libdtrain_cuda.so), opened by src/device/device.c where a GPU is asked for;
  * errors and log are the program's. */
@@ -12,9 +12,9 @@
 #include <stdio.h>
 extern "C" {
 #endif
-#include "dtrain/device.h"
-#include "dtrain/device_check.h"
-#include "dtrain/gpu_sizes.h"
+#include "dtrain/device/device.h"
+#include "dtrain/device/device_check.h"
+#include "dtrain/device/gpu_sizes.h"
 
 /* Operations of one stream follow each other, so they share its workspace. */
 struct dt_stream {
@@ -84,7 +84,7 @@ void cuda_products_close(cuda_state *cuda);
 size_t cuda_products_version(const cuda_state *cuda); /* of the library; 0: there is none */
 bool cuda_distrust(dt_device *dev, const dt_matmul *mm);
 
-/* ---- the table: see dtrain/device.h ------------------------------------------------------------------------------ */
+/* ---- the table: see dtrain/device/device.h ----------------------------------------------------------------------- */
 
 /* graph.c */
 dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream);

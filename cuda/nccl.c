@@ -14,7 +14,7 @@
  * The host is far ahead of the GPU: when nothing moves, what it has queued last says little. Events in front of each
  * collective and behind it tell which the GPU is at (nccl_where). */
 #include "nccl_fold.h"
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>

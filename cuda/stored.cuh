@@ -21,7 +21,7 @@
 #define DTRAIN_STORED_CUH
 
 #include "each.cuh"
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 
 struct int8_matrix {
     enum { BITS = 8, BLOCK = 1 << 20 /* a row has one scale, whatever its length */ };

@@ -6,7 +6,7 @@
  * The stream adds a fourth array to three others, the same loads and stores as AdamW's without its arithmetic.
  * PYTHON=... names a Python with torch, whose AdamW is taken fused and by lists of tensors (foreach), on as many
  * threads. */
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 #include <omp.h>
 #include <stdlib.h>
 

@@ -4,8 +4,8 @@
  *
  *     mpirun -n 2 build/release/tests/bench_checkpoint [folder on the disk in question] [rounds] */
 // NP: 1 2
-#include "dtrain/checkpoint.h"
-#include "dtrain/io.h"
+#include "dtrain/checkpoint/checkpoint.h"
+#include "dtrain/io/io.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <mpi.h>

@@ -12,7 +12,7 @@
  * memory as an all-gather brings it, over our time. Every gathered byte must be read and written once at least, so no
  * exchange between private buffers goes beyond 1 while the pieces do not fit the caches. Buffers are the device's:
  * touched before, in huge pages, for MPI's calls as for ours. */
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * In bf16 at the shapes of known models, 8192 tokens. Time is the device's own, between events, the least of several
  * turns of as many calls as take some milliseconds. Numbers are random: zeros would be faster. Rates count the
  * operations that the mathematics asks for (attention: the causal half) and the bytes that have to move. */
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

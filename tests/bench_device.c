@@ -5,7 +5,7 @@
  *
  * Operations are run in turn, round after round, and the best time of each is kept: what else the machine does falls on
  * all of them alike. Every operation works on the memory that it would have in a step of that size. */
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
  * batch 8, whose tokens share the reading, and whose 8 x 64 prompt tokens go through together. A model that does not
  * fit the memory is left out. With one thread the clock is that thread's processor time, which other people's work
  * disturbs less. */
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include <inttypes.h>
 #include <omp.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  * As for CLIP at 336: the shorter side to 336, bicubic, the middle of the other. "resize" is that part alone.
  * PYTHON=... names a Python that has Pillow or Pillow-SIMD, which calls itself PIL, too. The best of several rounds of
  * 0.3 s. */
-#include "dtrain/image.h"
-#include "dtrain/io.h"
+#include "dtrain/image/image.h"
+#include "dtrain/io/io.h"
 #include <jpeglib.h>
 #include <math.h>
 #include <png.h>

@@ -5,7 +5,7 @@
  * Operations are run in bf16 at the widths of known models, on so many tokens that a matrix [tokens, width] has the
  * given size: more than caches hold. Time is the device's own, between events; bytes are those that an operation must
  * read and write. Best of the rounds, each of which is as many calls as take some milliseconds. */
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * processor: updating four arrays in place with three written back (what AdamW moves), and adding up the words of an
  * array; of other devices both are that of a copy, read and written. Best of all rounds: a limit is what the machine
  * reaches when it is let. */
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>

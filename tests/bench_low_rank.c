@@ -5,7 +5,7 @@
  *
  * "time" and "work" are of the adapters' products over that of the layer's own, forward and dx. Each is the best of
  * seven turns, in which all products of a layer follow one another. DTRAIN_DEVICE=cuda names the device. */
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
  *
  * DTRAIN_DEVICE=cuda names the device. Every product is queued often enough for its start not to count; the best of
  * three such rows is kept. */
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,9 +9,9 @@
  * gathered; planned is the paper's 2P and 3P (times (R - 1)/R) in a step of one micro-step. With states in a file a
  * step can take no less than the layout without it, nor than their bytes take to be read and written, which is measured
  * in the same turns. */
-#include "dtrain/model.h"
-#include "dtrain/swap_file.h"
-#include "dtrain/zero.h"
+#include "dtrain/model/model.h"
+#include "dtrain/io/swap_file.h"
+#include "dtrain/zero/zero.h"
 #include "ref_model.h"
 #include <math.h>
 #include <mpi.h>

@@ -7,8 +7,8 @@
  * One row is a step of generation, which reads each weight once: the call is batch-invariant, and as many matrices are
  * used in turn as are beyond the caches (0.4 GB in four bits). The ways take turns; the best of five rounds is kept.
  * DTRAIN_DEVICE=cuda names the device. */
-#include "dtrain/device.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/device.h"
+#include "dtrain/device/nf4.h"
 #include <stdlib.h>
 #include <string.h>
 

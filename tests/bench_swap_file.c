@@ -3,8 +3,8 @@
  * to one thread's pwrite and pread with O_DIRECT.
  *
  *     build/release/tests/bench_swap_file [folder on the disk in question] [rounds] [MiB] */
-#include "dtrain/io.h"
-#include "dtrain/swap_file.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/swap_file.h"
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * TEXT=FILE is the prose (else README.md and docs/); "mixed" are the documents of the tests, of many scripts.
  * PYTHON=... names a Python that has tokenizers. Parts of about 64 KB, as dtrain-data takes them; the best of several
  * rounds. */
-#include "dtrain/tokenizer.h"
+#include "dtrain/tokenizer/tokenizer.h"
 #include "tokenizer_corpus.h"
 #include <stdlib.h>
 #include <string.h>

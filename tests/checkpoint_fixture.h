@@ -4,9 +4,9 @@
 #define DTRAIN_CHECKPOINT_FIXTURE_H
 
 #include "ranks.h"
-#include "dtrain/checkpoint.h"
-#include "dtrain/config.h"
-#include "dtrain/io.h"
+#include "dtrain/checkpoint/checkpoint.h"
+#include "dtrain/config/config.h"
+#include "dtrain/io/io.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>

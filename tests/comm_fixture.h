@@ -5,7 +5,7 @@
 
 #include "mpi_test.h"
 #include "../src/comm/transport.h"
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include <math.h>
 #include <string.h>
 

@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "dtrain/data.h"
-#include "dtrain/dataset.h"
+#include "dtrain/data/data.h"
+#include "dtrain/data/dataset.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* rows of tables leave out what is as usual */
 

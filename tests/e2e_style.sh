@@ -38,21 +38,19 @@ awk '$1 ~ /^[TDRBV]$/ { room[$2] = $3; at[$2] = $4 } { line[NR] = $0 }
            if (f[1] == "U" && at[f[2]] > f[4] + 0) print f[5] ": calls " f[2] " of the room " room[f[2]] ", which is above" } }' "$tmp/symbols" >"$out"
 expect "calls between rooms go down" test ! -s "$out"
 
-# A header in include/ is of the room whose objects define most of the functions that it names; what a room includes must not be of one above.
-for header in include/dtrain/*.h; do
-    room=$(grep -oE '\bdt_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u | awk 'NR == FNR { if ($1 == "T") room[$2] = $3; next } $1 in room { print room[$1] }' \
-        "$tmp/symbols" - | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }')
-    [ -z "$room" ] || echo "$(basename "$header") $room"
-done >"$tmp/headers"
-expect "headers are of many rooms" test "$(cut -d' ' -f2 "$tmp/headers" | sort -u | wc -l)" -gt 10
-grep -rnE '#include "dtrain/' src include --include='*.[ch]' | sed -E 's|^([^:]*):([0-9]+):.*"dtrain/([a-z_]+\.h)".*|\1 \2 \3|' | awk -v rooms="$rooms main" '
+# What a room includes must not be of a room above.
+grep -rnE '#include "dtrain/' src include --include='*.[ch]' | sed -E 's|^([^:]*):([0-9]+):.*"dtrain/([a-z_]+)/([a-z_0-9]+\.h)".*|\1 \2 \3 \4|' | awk -v rooms="$rooms main" '
     BEGIN { n = split(rooms, list, " "); for (i = 1; i <= n; i++) at[list[i]] = i }
-    NR == FNR { of[$1] = $2; next }
-    { split($1, path, "/"); room = path[1] == "src" ? path[2] : of[path[3]]
-      if (room != "" && at[of[$3]] > at[room]) print $1 ":" $2 ": includes " $3 " of the room " of[$3] ", which is above" }' "$tmp/headers" - >"$out"
+    { split($1, path, "/"); room = path[1] == "src" ? path[2] : path[3]
+      if (!($3 in at)) print $1 ":" $2 ": includes " $3 ", which is no room"
+      else if (at[$3] > at[room]) print $1 ":" $2 ": includes " $4 " of the room " $3 ", which is above" }' >"$out"
 expect "includes between rooms go down" test ! -s "$out"
 
 ls -d src/*/ | xargs -n1 basename | grep -vx main | sort >"$tmp/folders"
+ls -d include/dtrain/*/ | xargs -n1 basename | comm -23 - <(tr ' ' '\n' <<<"$rooms" | sort) >"$out"
+expect "every folder of headers is a room" test ! -s "$out"
+git ls-files src include cuda 2>/dev/null | grep '\.[ch]u*$' | xargs -rn1 basename | sort | uniq -d >"$out"
+expect "no two files share a name" test ! -s "$out"
 expect "every folder of src is a room of the Makefile" cmp "$tmp/folders" <(tr ' ' '\n' <<<"$rooms" | sort)
 
 # An include that leaves its room names a file in include/.

@@ -3,7 +3,7 @@
 #ifndef DTRAIN_TESTS_H5_CHANGE_H
 #define DTRAIN_TESTS_H5_CHANGE_H
 
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 
 static inline hid_t open_to_change(const char *path)
 {

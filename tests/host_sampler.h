@@ -1,11 +1,12 @@
-/* host_sampler.h - draws on the host, by what every device's draw_tokens is held to (dtrain/logits.h): for tests. */
+/* host_sampler.h - draws on the host, by what every device's draw_tokens is held to (dtrain/device/logits.h): for
+ * tests. */
 #ifndef DTRAIN_TESTS_HOST_SAMPLER_H
 #define DTRAIN_TESTS_HOST_SAMPLER_H
 
 #include "cases.h"
-#include "dtrain/logits.h"
-#include "dtrain/model.h"
-#include "dtrain/sampler.h"
+#include "dtrain/device/logits.h"
+#include "dtrain/model/model.h"
+#include "dtrain/generate/sampler.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

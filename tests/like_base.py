@@ -40,7 +40,7 @@ def as_int8(values, width):
 
 
 def numbers(name):
-    text = re.search(r"#define %s(.*?[^\\])\n" % name, open("include/dtrain/nf4.h").read(), re.S)[1]
+    text = re.search(r"#define %s(.*?[^\\])\n" % name, open("include/dtrain/device/nf4.h").read(), re.S)[1]
     return [fp32(float(x)) for x in re.findall(r"-?[\d.]+(?:e-\d+)?(?=f)", text)]
 
 

@@ -10,7 +10,7 @@
 #ifndef DTRAIN_TESTS_MEMORY_GUARD_H
 #define DTRAIN_TESTS_MEMORY_GUARD_H
 
-#include "dtrain/train.h"
+#include "dtrain/train/train.h"
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>

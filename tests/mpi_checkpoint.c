@@ -193,26 +193,27 @@ IN_DIR(meta_and_long_texts_come_back)
 }
 
 /* Numbers of every type, of any length, and bits that are no number; only rank 0 has them. */
-static bool add_items(dt_items *items)
+static bool add_items(dt_named_arrays *items)
 {
     static int32_t many[100000];
     for (int i = 0; i < 100000; i++) many[i] = (int32_t)dt_mix64((uint64_t)i);
     const float floats[] = {NAN, -INFINITY, 0x1p-140f};
     const double lambda = 0.1;
     const int64_t step = INT64_MIN;
-    return dt_items_add(items, "tokens", DT_ITEM_I32, 100000, many) == DT_OK &&
-           dt_items_add(items, "logp", DT_ITEM_F32, 3, floats) == DT_OK &&
-           dt_items_add(items, "lambda", DT_ITEM_F64, 1, &lambda) == DT_OK &&
-           dt_items_add(items, "step", DT_ITEM_I64, 1, &step) == DT_OK &&
-           dt_items_add(items, "nothing", DT_ITEM_I64, 0, NULL) == DT_OK;
+    return dt_named_arrays_add(items, "tokens", DT_NAMED_I32, 100000, many) == DT_OK &&
+           dt_named_arrays_add(items, "logp", DT_NAMED_F32, 3, floats) == DT_OK &&
+           dt_named_arrays_add(items, "lambda", DT_NAMED_F64, 1, &lambda) == DT_OK &&
+           dt_named_arrays_add(items, "step", DT_NAMED_I64, 1, &step) == DT_OK &&
+           dt_named_arrays_add(items, "nothing", DT_NAMED_I64, 0, NULL) == DT_OK;
 }
 
-static bool are_items(const dt_items *found, const dt_items *wanted)
+static bool are_items(const dt_named_arrays *found, const dt_named_arrays *wanted)
 {
     bool ok = found->n_items == wanted->n_items;
     for (int i = 0; ok && i < wanted->n_items; i++) {
-        const dt_item *w = &wanted->item[i], *f = dt_items_find(found, w->name);
-        ok = f && f->type == w->type && f->n == w->n && !memcmp(f->data, w->data, (size_t)w->n * dt_item_size(w->type));
+        const dt_named_array *w = &wanted->item[i], *f = dt_named_arrays_find(found, w->name);
+        ok = f && f->type == w->type && f->n == w->n &&
+             !memcmp(f->data, w->data, (size_t)w->n * dt_named_type_size(w->type));
     }
     return ok;
 }
@@ -236,7 +237,7 @@ IN_DIR(what_a_task_left_comes_back_to_the_bit)
     fixture *f = *state;
     char path[PATH_MAX];
     dt_ckpt_meta meta = meta_of(3), read;
-    dt_items wanted = {0};
+    dt_named_arrays wanted = {0};
     assert_all(f->mpi, add_items(&wanted) && (f->comm.rank || add_items(&meta.items)));
     assert_all(f->mpi, open_zero(f, 0, DT_F32, false));
     assert_all(f->mpi, dt_checkpoint_save(&f->comm, f->z, &meta, f->dir, 0, NULL) == DT_OK);
@@ -244,7 +245,7 @@ IN_DIR(what_a_task_left_comes_back_to_the_bit)
     assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK);
     bool ok = dt_checkpoint_read_meta(path, &read) == DT_OK && are_items(&read.items, &wanted);
     int32_t few[2];
-    ok = ok && dt_items_get(&read.items, "tokens", DT_ITEM_I32, 2, few) == DT_ERR_DATA &&
+    ok = ok && dt_named_arrays_get(&read.items, "tokens", DT_NAMED_I32, 2, few) == DT_ERR_DATA &&
          strstr(dt_error_message(),
                 "task item `tokens` of the checkpoint: expected 2 values of type int32, found 100000 of type int32");
     dt_error_clear();
@@ -254,8 +255,8 @@ IN_DIR(what_a_task_left_comes_back_to_the_bit)
     ok = dt_checkpoint_read_meta(path, &read) == DT_ERR_DATA && strstr(dt_error_message(), "/task/tokens` was altered");
     dt_error_clear();
     assert_all(f->mpi, ok);
-    dt_items_free(&wanted);
-    dt_items_free(&meta.items);
+    dt_named_arrays_free(&wanted);
+    dt_named_arrays_free(&meta.items);
 }
 
 /* As a file of the time when there was one optimizer; and with a count that cannot be. */

@@ -2,7 +2,7 @@
 /* mpi_comm_check.c - with comm->check a rank that calls another collective than the rest is found before anything is
  * exchanged, and all ranks say the same: who, where and what, and what the others call. TRANSPORTS: mpi nccl */
 #include "mpi_test.h"
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <string.h>
 
 static const char *transport(void) { return getenv("DTRAIN_COMM") ? getenv("DTRAIN_COMM") : "auto"; }

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "host_sampler.h"
 
 enum { VOCAB = 16, LEN = 40, N_SEQS = 9, MAX_SEQ = 2 };

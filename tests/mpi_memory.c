@@ -5,7 +5,7 @@
 #include "cases.h"
 #include "memory_guard.h"
 #include "run_fixture.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 
 static const char model[] =
     "[run]\nthreads = 1\n[model]\npath = tests/data/dpo/start\n[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 2\n"

@@ -3,7 +3,7 @@
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "mpi_test.h"
-#include "dtrain/zero.h"
+#include "dtrain/zero/zero.h"
 #include "ref_zero.h"
 #include <jansson.h>
 #include <math.h>

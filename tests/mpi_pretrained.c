@@ -5,8 +5,8 @@
 #include "cases.h"
 #include "h5_change.h"
 #include "pretrained_fixture.h"
-#include "dtrain/frozen_model.h"
-#include "dtrain/task.h"
+#include "dtrain/pretrained/frozen_model.h"
+#include "dtrain/task/task.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>

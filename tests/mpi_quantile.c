@@ -1,7 +1,7 @@
 /* mpi_quantile.c - a quantile of numbers that ranks have parts of is that of all of them, to the bit.
  * NP: 1 2 3 4 */
 #include "mpi_test.h"
-#include "../src/task/quantile.h"
+#include "../src/task/dpo/quantile.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 /* mpi_rewards.c - programs of all ranks at the same time: what one rank's program does wrong all ranks hear, and none
  * is waited for. */
 #include "mpi_test.h"
-#include "../src/reward/exchange.h"
+#include "../src/reward/program_exchange.h"
 #include "reward_scripts.h"
 #include <signal.h>
 

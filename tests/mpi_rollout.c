@@ -7,9 +7,9 @@
 #include "cases.h"
 #include "run_fixture.h"
 #include "rollout_task.h"
-#include "dtrain/dataset.h"
-#include "dtrain/metrics.h"
-#include "dtrain/process.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/report/metrics.h"
+#include "dtrain/process/process.h"
 
 enum { N_PROMPTS = 8, VOCAB = 64 };
 

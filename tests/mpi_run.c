@@ -5,7 +5,7 @@
 #include "cases.h"
 #include "h5_change.h"
 #include "run_fixture.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <float.h>
 #include <dirent.h>
 #include <jansson.h>

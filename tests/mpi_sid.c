@@ -4,8 +4,8 @@
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "ranks.h"
-#include "dtrain/json.h"
-#include "dtrain/sid.h"
+#include "dtrain/io/json.h"
+#include "dtrain/recommend/sid.h"
 #include <math.h>
 
 enum { MAX_PARAM = 2000, MAX_ROWS = 64, WIDTH = 12, DIM = 4, LEVELS = 3, CODES = 5 };

@@ -2,7 +2,7 @@
  * told so before the first.
  * NP: 1 2 3 4 */
 #include "mpi_test.h"
-#include "dtrain/sums.h"
+#include "dtrain/step/sums.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include "cases.h"
 #include "run_fixture.h"
 #include "toy_task.h"
-#include "dtrain/metrics.h"
+#include "dtrain/report/metrics.h"
 #include <sys/stat.h>
 
 static const char model[] =

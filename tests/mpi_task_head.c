@@ -10,9 +10,9 @@
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "task_run.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include "../src/task/reference.h"
-#include "dtrain/metrics.h"
+#include "dtrain/report/metrics.h"
 #include <math.h>
 
 enum { LEN = 10, N_STEPS = 6 };

@@ -10,8 +10,8 @@
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "task_run.h"
-#include "dtrain/step.h"
-#include "dtrain/metrics.h"
+#include "dtrain/step/step.h"
+#include "dtrain/report/metrics.h"
 #include <math.h>
 
 enum { LEN = 8, LABELS = 3 };

@@ -6,7 +6,7 @@
 #define DTRAIN_MPI_TEST_H
 
 #include "cases.h"
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * vote tells all.
  * DEVICES: cpu queue */
 #include "mpi_test.h"
-#include "dtrain/zero.h"
+#include "dtrain/zero/zero.h"
 #include "ref_zero.h"
 #include <string.h>
 

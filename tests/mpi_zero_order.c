@@ -2,8 +2,8 @@
  * the transport sends nothing and writes down what comes, at its turn in the stream of a queue device.
  * NP: 1 */
 #include "mpi_test.h"
-#include "../src/device/queue.h"
-#include "dtrain/zero.h"
+#include "../src/backends/queue.h"
+#include "dtrain/zero/zero.h"
 #include "ref_zero.h"
 #include <string.h>
 

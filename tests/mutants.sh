@@ -68,7 +68,7 @@ verdict() { # file, known killer: prints the program that kills the mutant
     src/comm/*) all="mpi_comm $programs" ;;
     src/sid/*) all="mpi_sid $programs" ;;
     src/zero/*) all="test_zero_overlap test_zero_streams mpi_zero_offload mpi_zero $programs" ;;
-    src/model/vision.c | src/model/patches.c) all="test_model_vision test_model_vision_units $programs" ;;
+    src/model/vision/vision.c | src/model/vision/patches.c) all="test_model_vision test_model_vision_units $programs" ;;
     src/model/*) all="test_model_step $programs" ;;
     src/checkpoint/saver.c) all="mpi_checkpoint_async $programs" ;;
     src/checkpoint/*) all="mpi_checkpoint $programs" ;;

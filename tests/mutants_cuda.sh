@@ -22,7 +22,7 @@
 # The script prints each group in which more mutants survive. Exit status: the number of those.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-files=${*:-$(echo cuda/*.cu cuda/[^p]*.cuh cuda/p[^t]*.cuh cuda/device.c cuda/nccl.c)} # ptx.cuh has a twin
+files=${*:-$(echo cuda/*.cu cuda/[^p]*.cuh cuda/p[^t]*.cuh cuda/cuda_device.c cuda/nccl.c)} # ptx.cuh has a twin
 tree=build/mutants_cuda
 known=$PWD/tests/mutants_cuda.csv
 . tests/environment.sh

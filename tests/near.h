@@ -3,7 +3,7 @@
 #define NEAR_H
 
 #include "cases.h"
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <math.h>
 
 /** Fails the test unless |found - expected| <= tolerance; also for NaN. */

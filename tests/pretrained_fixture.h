@@ -5,8 +5,8 @@
 
 #include "ranks.h"
 #include "ref_model.h"
-#include "dtrain/export.h"
-#include "dtrain/io.h"
+#include "dtrain/pretrained/export.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

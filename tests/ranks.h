@@ -4,7 +4,7 @@
 #define DTRAIN_TESTS_RANKS_H
 
 #include "mpi_test.h"
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

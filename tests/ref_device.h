@@ -1,8 +1,9 @@
-/* ref_device.h - what the operations of dtrain/device.h mean: plain loops in double, and host arrays of any type. */
+/* ref_device.h - what the operations of dtrain/device/device.h mean: plain loops in double, and host arrays of any
+ * type. */
 #ifndef REF_DEVICE_H
 #define REF_DEVICE_H
 
-#include "dtrain/device.h"
+#include "dtrain/device/device.h"
 
 /* ---- host arrays of the type under test -------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #ifndef REF_MODEL_H
 #define REF_MODEL_H
 
-#include "dtrain/model.h"
+#include "dtrain/model/model.h"
 
 typedef struct ref_model {
     dt_ledger ledger;

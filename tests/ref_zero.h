@@ -3,8 +3,8 @@
 #ifndef DTRAIN_REF_ZERO_H
 #define DTRAIN_REF_ZERO_H
 
-#include "dtrain/device.h"
-#include "dtrain/unit.h"
+#include "dtrain/device/device.h"
+#include "dtrain/core/unit.h"
 
 enum { REF_ZERO_UNITS = 5 };
 

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dtrain/metrics.h"
-#include "dtrain/report.h"
+#include "dtrain/report/metrics.h"
+#include "dtrain/report/report.h"
 
 struct fixture {
     char dir[64], jsonl[96];

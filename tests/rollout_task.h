@@ -8,9 +8,9 @@
 #ifndef DTRAIN_TESTS_ROLLOUT_TASK_H
 #define DTRAIN_TESTS_ROLLOUT_TASK_H
 
-#include "../src/device/queue.h"
-#include "dtrain/rollout.h"
-#include "dtrain/train.h"
+#include "../src/backends/queue.h"
+#include "dtrain/rollout/rollout.h"
+#include "dtrain/train/train.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,8 +211,11 @@ static void policy_collect(dt_task *t, const dt_micro *m, const dt_predictions *
 }
 
 static int64_t policy_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
-static dt_err policy_save(dt_task *t, dt_items *items) { return dt_rollout_save(policy_of(t)->rollout, t, items); }
-static dt_err policy_load(dt_task *t, const dt_items *items)
+static dt_err policy_save(dt_task *t, dt_named_arrays *items)
+{
+    return dt_rollout_save(policy_of(t)->rollout, t, items);
+}
+static dt_err policy_load(dt_task *t, const dt_named_arrays *items)
 {
     return dt_rollout_load(policy_of(t)->rollout, t, items);
 }

@@ -15,7 +15,7 @@
 # TIER=full (make test-full, the default) runs everything. SLICE=K/N runs the K-th of N parts of it, counted from 0.
 # LIST=1 prints the names of the tests and runs none.
 #
-# With a line "DEVICES: cpu queue" the full tier also runs a program or script on the queue device (src/device/queue.c): programs of one
+# With a line "DEVICES: cpu queue" the full tier also runs a program or script on the queue device (src/backends/queue.c): programs of one
 # process with the seeds in QUEUE_SEEDS (0: as late as possible), programs of several ranks on 2 ranks, and scripts, with seed 1 (a random
 # order). QUEUE_ONLY=1 runs only these. DTRAIN_DEVICE=queue in the environment puts everything on the queue device.
 # With a line "TRANSPORTS: nccl" a program also runs with NCCL between at most four simulated GPUs.

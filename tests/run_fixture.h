@@ -3,9 +3,9 @@
 #define DTRAIN_TESTS_RUN_FIXTURE_H
 
 #include "mpi_test.h"
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include "../src/train/run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

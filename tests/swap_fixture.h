@@ -3,8 +3,8 @@
 #define DTRAIN_TESTS_SWAP_FIXTURE_H
 
 #include "cases.h"
-#include "dtrain/io.h"
-#include "dtrain/swap_file.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/swap_file.h"
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>

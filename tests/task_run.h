@@ -3,7 +3,7 @@
 #define DTRAIN_TESTS_TASK_RUN_H
 
 #include "mpi_test.h"
-#include "dtrain/train.h"
+#include "dtrain/train/train.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* test_adapter.c - what [lora] puts into the tables of a model's units (algorithms.md 6.1). */
 
 #include "cases.h"
-#include "dtrain/adapter.h"
+#include "dtrain/adapter/adapter.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* test_batch_beta.c - the beta of a step: which pairs are drawn, what moves the usual margin, and what does not. (A
  * plain loop of whole runs is in tests/data/dpo/batch.txt.) */
 #include "cases.h"
-#include "../src/task/batch_beta.h"
+#include "../src/task/dpo/batch_beta.h"
 #include <math.h>
 
 static const dt_batch_beta usual = {.beta = 0.1, .w = 0.6, .keep = 0.5, .momentum = 0.9, .seed = 7};
@@ -77,7 +77,7 @@ TEST(a_single_pair_is_kept)
 
 TEST(a_checkpoint_has_the_usual_margin_to_the_bit)
 {
-    dt_items items = {0};
+    dt_named_arrays items = {0};
     dt_batch_beta b = usual, back = usual, without = usual;
     b.state = (dt_gap_state){.mean = 1.0 / 3, .deviation = 2.0 / 7, .n_steps = 11};
     assert_int_equal(dt_batch_beta_load(&without, &items), DT_OK);
@@ -86,7 +86,7 @@ TEST(a_checkpoint_has_the_usual_margin_to_the_bit)
     assert_true(without.state.n_steps == 0);
     assert_true(back.state.mean == b.state.mean && back.state.deviation == b.state.deviation &&
                 back.state.n_steps == 11);
-    dt_items_free(&items);
+    dt_named_arrays_free(&items);
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "host_sampler.h"
 #include "ref_model.h"
 

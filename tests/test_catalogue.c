@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 #include <math.h>
-#include "dtrain/item_vectors.h"
-#include "dtrain/rows.h"
-#include "dtrain/trie.h"
+#include "dtrain/recommend/item_vectors.h"
+#include "dtrain/io/matrix_file.h"
+#include "dtrain/recommend/trie.h"
 #include "host_sampler.h"
 
 static char path[] = "/tmp/dtrain_catalogue_XXXXXX";

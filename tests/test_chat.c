@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../src/text/tokenizer_ops.h"
-#include "dtrain/chat.h"
-#include "../src/text/chat/chat_private.h"
+#include "../src/tokenizer/tokenizer_ops.h"
+#include "dtrain/chat/chat.h"
+#include "../src/chat/chat_private.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages leave out what is as usual */
 

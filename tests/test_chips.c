@@ -1,7 +1,7 @@
 /* test_chips.c - the table of chips: names that drivers give find their row, others find none. */
 
 #include "cases.h"
-#include "dtrain/chips.h"
+#include "dtrain/perfmodel/chips.h"
 #include <string.h>
 
 TEST(a_driver_s_name_finds_its_chip)

@@ -1,7 +1,7 @@
 /* test_comm_abort.c - ending the job ends this process with the code asked for, also when MPI_Abort never returns. The
  * one below stands in for MPI's. */
 #include "cases.h"
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <mpi.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
  * With --markdown as argument: prints docs/keys.md (make docs). */
 
 #include "cases.h"
-#include "dtrain/config.h"
+#include "dtrain/config/config.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

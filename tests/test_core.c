@@ -1,9 +1,9 @@
 /* test_core.c - errors, log, ledger, sizes, faults, random numbers, unit tables, batches. */
 
 #include "cases.h"
-#include "dtrain/batch.h"
-#include "dtrain/core.h"
-#include "dtrain/unit.h"
+#include "dtrain/core/core.h"
+#include "dtrain/core/unit.h"
+#include "dtrain/core/token_batch.h"
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>

@@ -3,10 +3,10 @@
  * plan. */
 #include "cases.h"
 #include "model_fixture.h"
-#include "dtrain/chips.h"
-#include "dtrain/comm.h"
-#include "dtrain/count.h"
-#include "../src/device/count_private.h"
+#include "dtrain/perfmodel/chips.h"
+#include "dtrain/comm/comm.h"
+#include "dtrain/perfmodel/counting_device.h"
+#include "../src/perfmodel/count_private.h"
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

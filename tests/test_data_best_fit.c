@@ -2,7 +2,7 @@
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../src/data/best_fit.h"
+#include "../src/data/samples/best_fit.h"
 
 static uint64_t rng_state = 1;
 static uint32_t draw(uint32_t n) { return (uint32_t)(dt_mix64(rng_state++) % n); }

@@ -2,8 +2,8 @@
  * the others are counted. Pairs that teach nothing. Files that are not what their name says. */
 #include "cases.h"
 #include "data_make_fixture.h"
-#include "dtrain/core.h"
-#include "dtrain/io.h"
+#include "dtrain/core/core.h"
+#include "dtrain/io/io.h"
 #include <hdf5.h>
 
 #define Q "{\"role\": \"user\", \"content\": \"q\"}"

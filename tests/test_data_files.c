@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "dtrain/data.h"
-#include "dtrain/dataset.h"
-#include "dtrain/io.h"
+#include "dtrain/data/data.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/io/io.h"
 
 static char dir[64], path[128];
 

@@ -2,9 +2,9 @@
  * give the same dataset; what is not on this machine is refused. */
 #include "cases.h"
 #include "data_make_fixture.h"
-#include "dtrain/chat.h"
-#include "dtrain/core.h"
-#include "dtrain/io.h"
+#include "dtrain/chat/chat.h"
+#include "dtrain/core/core.h"
+#include "dtrain/io/io.h"
 #include <limits.h>
 
 #define FILES "tests/data/image/files/"

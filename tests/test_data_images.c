@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/data.h"
+#include "dtrain/data/data.h"
 
 enum { S = 5, N_IMG = 3, IMAGE = 300, VOCAB = 400, IMAGE_NBYTES = 3 * S * S, N_SAMPLES = 40 };
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/data.h"
-#include "dtrain/dataset.h"
+#include "dtrain/data/data.h"
+#include "dtrain/data/dataset.h"
 
 static char dir[64];
 static char paths[8][128];

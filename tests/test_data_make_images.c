@@ -3,8 +3,8 @@
  * tests/make_vision_data_fixtures.py */
 #include "cases.h"
 #include "data_make_fixture.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 #include <stdatomic.h>
 
 #define FOLDER "tests/data/vision_data"

@@ -3,9 +3,9 @@
  * line. */
 #include "cases.h"
 #include "data_make_fixture.h"
-#include "dtrain/rec_files.h"
-#include "../src/data/make/csv.h"
-#include "../src/data/make/rec.h"
+#include "dtrain/make/rec_files.h"
+#include "../src/make/csv_reader.h"
+#include "../src/make/rec/rec.h"
 
 #define FILES "tests/data/rec/"
 

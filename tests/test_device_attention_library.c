@@ -3,8 +3,8 @@
  * leaves alone what it does not own; where there is none the device does all of it itself.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
-#include "dtrain/device_check.h"
-#include "../src/device/backend.h"
+#include "dtrain/device/device_check.h"
+#include "../src/backends/backend.h"
 #include <dlfcn.h>
 #include <math.h>
 

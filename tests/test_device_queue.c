@@ -2,7 +2,7 @@
  * are told apart by what is queued behind them, what fails comes back with the next wait, memory in use is not
  * freed. */
 #include "cases.h"
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * computed in.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };

@@ -1,6 +1,6 @@
 /* test_dpo_loss.c - the losses of preference optimisation: the worked numbers of algorithms.md 3, and the derivatives
  * of each with each f-divergence against finite differences. */
-#include "../src/task/aot.h"
+#include "../src/task/dpo/aot.h"
 #include "near.h"
 #include <stdlib.h>
 

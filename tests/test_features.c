@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "dtrain/features.h"
+#include "dtrain/data/features.h"
 
 enum { IMAGE = 27, N_ROWS = 3, WIDTH = 5, N = 4, FEATURES = N_ROWS * WIDTH * 4 };
 static char dir[64];

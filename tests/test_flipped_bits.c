@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "dtrain/checkpoint.h"
-#include "dtrain/dataset.h"
-#include "dtrain/io.h"
+#include "dtrain/checkpoint/checkpoint.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/io/io.h"
 
 enum { PROCESSORS = 2, SECONDS = 20 };
 static char dir[64];

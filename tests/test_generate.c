@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dtrain/checkpoint.h"
-#include "dtrain/generate.h"
+#include "dtrain/checkpoint/checkpoint.h"
+#include "dtrain/generate/generate.h"
 #include "host_sampler.h"
 
 /* ---- a decoder that is a pure function of a sequence's tokens ---------------------------------------------------- */

@@ -4,7 +4,7 @@
  * DEVICES: cpu queue */
 
 #include "cases.h"
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "ref_model.h"
 
 #include <jansson.h>

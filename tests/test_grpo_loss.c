@@ -1,6 +1,6 @@
 /* test_grpo_loss.c - the losses of group-relative policy optimisation: the worked numbers of algorithms.md 5.3, values
  * of plain loops over their formulas, and the derivatives of each, with every option, against finite differences. */
-#include "../src/task/grpo_loss.h"
+#include "../src/task/grpo/grpo_loss.h"
 #include "near.h"
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* test_image.c - images as a model's input: what Pillow and transformers make of files and sizes
  * (make_image_fixtures.py), and what is refused. */
 #include "cases.h"
-#include "dtrain/image.h"
+#include "dtrain/image/image.h"
 #include <jansson.h>
 #include <limits.h>
 #include <png.h>

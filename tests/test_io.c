@@ -1,7 +1,7 @@
 /* test_io.c - the checksum against its definition, attributes of every kind, files that survive or are refused. */
 #include "cases.h"
-#include "dtrain/config.h"
-#include "dtrain/io.h"
+#include "dtrain/config/config.h"
+#include "dtrain/io/io.h"
 #include <limits.h>
 #include <math.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
-#include "dtrain/jinja.h"
+#include "dtrain/jinja/jinja.h"
 
 enum { DAY = 1721995200 }; /* 26 July 2024, 12:00 UTC */
 

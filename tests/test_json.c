@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 
 static json_t *parse(const char *text, unsigned flags)
 {

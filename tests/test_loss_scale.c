@@ -1,7 +1,7 @@
 /* test_loss_scale.c - the loss scale of fp16: the trace of algorithms.md's appendix, a transcription of 9.3 on random
  * overflows, and a state that is saved and resumed anywhere. */
 #include "cases.h"
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* test_metrics.c - metrics.jsonl read back, and curves of it. */
 #include "cases.h"
 #include "report_fixture.h"
-#include "dtrain/curve.h"
+#include "dtrain/plot/curve.h"
 #include <math.h>
 
 TEST_WITH(metrics_read_refuses_bad_lines_but_the_last, setup, teardown)

@@ -2,7 +2,7 @@
  * counts. */
 
 #include "cases.h"
-#include "dtrain/model.h"
+#include "dtrain/model/model.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * DEVICES: cpu queue */
 
 #include "cases.h"
-#include "dtrain/adapter.h"
+#include "dtrain/adapter/adapter.h"
 #include "slopes.h"
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
  * calls of the device.
  * DEVICES: cpu queue */
 #include "cases.h"
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include "../src/model/model_private.h"
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "ref_model.h"
 #include <stdlib.h>
 #include <string.h>

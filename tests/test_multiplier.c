@@ -1,5 +1,5 @@
 /* test_multiplier.c - the multiplier of a limit on costs: its worked number, its limits, and how it leaves them. */
-#include "../src/task/multiplier.h"
+#include "../src/task/dpo/multiplier.h"
 #include "near.h"
 #include <stdlib.h>
 
@@ -46,7 +46,7 @@ TEST(it_does_not_wind_up)
 
 TEST(a_checkpoint_has_it_to_the_bit)
 {
-    dt_items items = {0};
+    dt_named_arrays items = {0};
     dt_multiplier m = usual, back = usual, without = usual;
     for (int i = 0; i < 7; i++) dt_multiplier_update(&m, cos(i));
     assert_int_equal(dt_multiplier_load(&without, &items), DT_OK);
@@ -54,7 +54,7 @@ TEST(a_checkpoint_has_it_to_the_bit)
     assert_int_equal(dt_multiplier_save(&m, &items), DT_OK);
     assert_int_equal(dt_multiplier_load(&back, &items), DT_OK);
     assert_true(back.log_value == m.log_value && back.ema == m.ema && back.n_costs == m.n_costs);
-    dt_items_free(&items);
+    dt_named_arrays_free(&items);
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

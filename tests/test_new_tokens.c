@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/io.h"
-#include "dtrain/json.h"
-#include "dtrain/new_tokens.h"
-#include "dtrain/token_list.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
+#include "dtrain/pretrained/new_tokens.h"
+#include "dtrain/recommend/token_list.h"
+#include "dtrain/tokenizer/tokenizer.h"
 
 #define DATA "tests/data/rec/vocabulary/"
 

@@ -1,6 +1,6 @@
 /* test_nf4.c - weights in four bits as bitsandbytes stores them (make_nf4_fixtures.py), and what comes back. */
 #include "cases.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

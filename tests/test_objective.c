@@ -1,7 +1,7 @@
 /* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a
  * run that diverges. */
 #include "cases.h"
-#include "dtrain/task.h"
+#include "dtrain/task/task.h"
 #include <math.h>
 
 enum { N_TOK = 8 };

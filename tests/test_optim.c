@@ -1,6 +1,6 @@
 /* test_optim.c - optimizers, schedules and learning rates by name: pure functions of the configuration. */
 #include "cases.h"
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* test_ppo_loss.c - the losses, advantages and controllers of PPO: the worked numbers of algorithms.md 4, definitions
  * written out, and finite differences. */
-#include "../src/task/multiplier.h"
-#include "../src/task/ppo_control.h"
-#include "../src/task/ppo_loss.h"
+#include "../src/task/dpo/multiplier.h"
+#include "../src/task/ppo/ppo_control.h"
+#include "../src/task/ppo/ppo_loss.h"
 #include "near.h"
 #include <stdlib.h>
 
@@ -185,7 +185,7 @@ TEST(a_multiplier_rises_with_costs)
 
 TEST(checkpoints_hold_the_controllers)
 {
-    dt_items items = {0};
+    dt_named_arrays items = {0};
     double last[2] = {1, 2}, other[2] = {0}, large[3], small;
     const dt_kl_controller c = {.coef = 0.3};
     const dt_running m = {.n = 4, .mean = 2, .variance = 3};
@@ -210,7 +210,7 @@ TEST(checkpoints_hold_the_controllers)
     assert_true(dt_window_mean(&w3) == 5);
     assert_int_equal(dt_window_load(&w1, &items), DT_OK);
     assert_true(dt_window_mean(&w1) == 1);
-    dt_items_free(&items);
+    dt_named_arrays_free(&items);
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

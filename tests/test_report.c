@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "../src/report/jsonl.h"
+#include "../src/report/metrics_jsonl.h"
 #include "../src/report/progress.h"
 
 /* ---- metrics.jsonl ----------------------------------------------------------------------------------------------- */

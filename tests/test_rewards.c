@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "../src/reward/answer.h"
 #include "../src/reward/builtin.h"
-#include "dtrain/rows.h"
+#include "dtrain/io/matrix_file.h"
 
 static const dt_item_vectors *items; /* NULL: none */
 

@@ -2,8 +2,8 @@
  * written is what the safetensors library writes. */
 
 #include "cases.h"
-#include "dtrain/io.h"
-#include "dtrain/safetensors.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/safetensors.h"
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>

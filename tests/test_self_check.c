@@ -2,7 +2,7 @@
  * not, whichever it is: each is replaced in turn by one that does nothing, and some by one that is wrong a little.
  * DEVICES: cpu queue */
 #include "cases.h"
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include "ref_device.h"
 #include <stdlib.h>
 #include <string.h>

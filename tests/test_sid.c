@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/sid.h"
+#include "dtrain/recommend/sid.h"
 
 static void random_costs(uint64_t key, int64_t n, float *cost)
 {

@@ -2,7 +2,7 @@
  * otherwise). */
 
 #include "cases.h"
-#include "dtrain/process.h"
+#include "dtrain/process/process.h"
 #include <dnnl.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -2,7 +2,8 @@
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
-#include "dtrain/tokenizer.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/text/utf8.h"
 
 static void bytes_are_ids_and_back(void **state)
 {

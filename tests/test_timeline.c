@@ -1,7 +1,7 @@
 /* test_timeline.c - where the time of a step went follows from what streams did, and what they did is seen as the
  * device did it, with the host far ahead. */
 #include "cases.h"
-#include "../src/device/queue.h"
+#include "../src/backends/queue.h"
 #include "../src/process/timeline_private.h"
 #include <math.h>
 #include <string.h>

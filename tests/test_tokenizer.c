@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/tokenizer.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/text/utf8.h"
 #include "tokenizer_corpus.h"
 
 #define FOLDER "tests/data/tokenizer"

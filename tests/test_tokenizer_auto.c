@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/io.h"
-#include "dtrain/json.h"
-#include "dtrain/new_tokens.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
+#include "dtrain/pretrained/new_tokens.h"
+#include "dtrain/tokenizer/tokenizer.h"
 
 static char folder[] = "/tmp/dtrain_auto_XXXXXX";
 static json_t *data;

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../src/text/json/regex.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "../src/tokenizer/regex.h"
 
 static char folder[64];
 

@@ -1,7 +1,7 @@
 /* test_train.c - batch sizes and intervals, pure functions of the configuration; and the words of its keys that name
  * tables. */
 #include "cases.h"
-#include "dtrain/train.h"
+#include "dtrain/train/train.h"
 #include <math.h>
 #include <string.h>
 

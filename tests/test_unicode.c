@@ -3,7 +3,8 @@
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../src/text/json/splitter.h"
+#include "../src/tokenizer/splitter.h"
+#include "dtrain/text/utf8.h"
 
 enum { N_ALL = 0x110000 - 0x800, N_DRAWN = 400000 };
 

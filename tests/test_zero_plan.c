@@ -1,7 +1,7 @@
 /* test_zero_plan.c - the arithmetic of shards and of the plan: no rank, no device. */
 #include "cases.h"
-#include "dtrain/model.h"
-#include "dtrain/zero.h"
+#include "dtrain/model/model.h"
+#include "dtrain/zero/zero.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

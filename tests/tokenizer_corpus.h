@@ -3,7 +3,7 @@
 #ifndef TESTS_TOKENIZER_CORPUS_H
 #define TESTS_TOKENIZER_CORPUS_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <string.h>
 
 enum { DOCUMENT_MAX = 4 * 700 };

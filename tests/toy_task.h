@@ -12,10 +12,10 @@
 #ifndef DTRAIN_TESTS_TOY_TASK_H
 #define DTRAIN_TESTS_TOY_TASK_H
 
-#include "dtrain/frozen_model.h"
-#include "dtrain/step.h"
-#include "dtrain/generate.h"
-#include "dtrain/train.h"
+#include "dtrain/pretrained/frozen_model.h"
+#include "dtrain/step/step.h"
+#include "dtrain/generate/generate.h"
+#include "dtrain/train/train.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -446,14 +446,14 @@ static dt_err toy_gather(dt_task *t, int64_t *all, int64_t n_all)
     return dt_comm_reduce_host_i64(t->comm, all, (int)(TOY_ARRAYS * n_all), DT_SUM);
 }
 
-static dt_err toy_add_items(const toy *y, dt_items *items, const int64_t *all, int64_t n_all)
+static dt_err toy_add_items(const toy *y, dt_named_arrays *items, const int64_t *all, int64_t n_all)
 {
     const int64_t numbers[] = {y->rollout, y->n_new};
-    DT_TRY(dt_items_add(items, "numbers", DT_ITEM_I64, 2, numbers));
-    return dt_items_add(items, "rollout", DT_ITEM_I64, TOY_ARRAYS * n_all, all);
+    DT_TRY(dt_named_arrays_add(items, "numbers", DT_NAMED_I64, 2, numbers));
+    return dt_named_arrays_add(items, "rollout", DT_NAMED_I64, TOY_ARRAYS * n_all, all);
 }
 
-static dt_err toy_save(dt_task *t, dt_items *items)
+static dt_err toy_save(dt_task *t, dt_named_arrays *items)
 {
     const int64_t n_all = t->batching.train_batch_size * (TOY_LEN + 1);
     int64_t *all = malloc((size_t)(TOY_ARRAYS * n_all) * sizeof *all);
@@ -484,20 +484,23 @@ static dt_err toy_take(dt_task *t, const int64_t *all, int64_t n_all)
     return DT_OK;
 }
 
-static dt_err toy_load_local(dt_task *t, const dt_items *items)
+static dt_err toy_load_local(dt_task *t, const dt_named_arrays *items)
 {
     toy *y = toy_of(t);
     const int64_t n_all = t->batching.train_batch_size * (TOY_LEN + 1);
     int64_t numbers[2];
-    DT_TRY(dt_items_get(items, "numbers", DT_ITEM_I64, 2, numbers));
+    DT_TRY(dt_named_arrays_get(items, "numbers", DT_NAMED_I64, 2, numbers));
     y->rollout = numbers[0], y->n_new = numbers[1];
-    const dt_item *all = dt_items_find(items, "rollout");
-    DT_CHECK(all && all->type == DT_ITEM_I64 && all->n == TOY_ARRAYS * n_all, DT_ERR_DATA,
+    const dt_named_array *all = dt_named_arrays_find(items, "rollout");
+    DT_CHECK(all && all->type == DT_NAMED_I64 && all->n == TOY_ARRAYS * n_all, DT_ERR_DATA,
              "no rollout of this batch size");
     return y->rollout < 0 ? DT_OK : toy_take(t, all->data, n_all);
 }
 
-static dt_err toy_load(dt_task *t, const dt_items *items) { return dt_comm_agree(t->comm, toy_load_local(t, items)); }
+static dt_err toy_load(dt_task *t, const dt_named_arrays *items)
+{
+    return dt_comm_agree(t->comm, toy_load_local(t, items));
+}
 
 static const dt_task_ops toy_ops = {.name = "toy",
                                     .trains = true,

@@ -4,7 +4,7 @@
 #define DTRAIN_TESTS_ZERO_RUN_H
 
 #include "mpi_test.h"
-#include "dtrain/zero.h"
+#include "dtrain/zero/zero.h"
 #include "ref_zero.h"
 #include <math.h>
 #include <string.h>

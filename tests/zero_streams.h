@@ -7,8 +7,8 @@
 #define DTRAIN_TESTS_ZERO_STREAMS_H
 
 #include "cases.h"
-#include "dtrain/zero.h"
-#include "../src/device/queue.h"
+#include "dtrain/zero/zero.h"
+#include "../src/backends/queue.h"
 #include "../src/zero/zero_impl.h"
 #include "ref_zero.h"
 #include <math.h>

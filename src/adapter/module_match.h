@@ -2,7 +2,7 @@
 #ifndef DT_ADAPTER_MODULE_MATCH_H
 #define DT_ADAPTER_MODULE_MATCH_H
 
-#include "dtrain/adapter.h"
+#include "dtrain/adapter/adapter.h"
 
 /** "model.norm" of the tensor "model.norm.weight". */
 void module_of(const dt_tensor *t, char module[DT_NAME_MAX]);

@@ -1,8 +1,8 @@
 /* peft_read.c - adapter_config.json as others have written it. What would make of the same tensors another adapter is
  * refused by name; what is not known here, and null, is passed over. */
 #include "module_match.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>

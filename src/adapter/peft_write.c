@@ -1,6 +1,6 @@
 /* peft_write.c - adapter_config.json: the keys that PEFT writes, each with its value. */
 #include "module_match.h"
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

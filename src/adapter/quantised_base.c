@@ -6,7 +6,7 @@
  * of the second quantisation's groups, which are made as fine as that asks for. Rows are those of outputs, so codes are
  * [out, in] also where the weight is [in, out] (Conv1D). */
 #include "module_match.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 #include <inttypes.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * A tensor that is read from there is held to its checksum like one of the file: what was altered since is not
  * trained, or written from, in silence. */
 #include "file.h"
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* chunks.c - the two chunks through which tensors pass between files and states. */
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 
 void dt_chunks_plan(dt_memory *memory) { memory->at[DT_MEM_STAGING][DT_ON_HOST] += DT_CHUNKS_NBYTES; }

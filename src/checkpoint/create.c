@@ -1,9 +1,9 @@
 /* create.c - the checkpoint file's metadata, written by one process before and after the data.
  *
- * Rank 0 alone speaks HDF5, and on a file in memory (image.c). It creates every dataset contiguous, allocated early and
- * never filled, so that each has its place in the file before anything is in it, and closes the file: what HDF5 made is
- * then copied to the disk once. The checksums were created as zeros and are overwritten in place afterwards, so this
- * second opening moves nothing.
+ * Rank 0 alone speaks HDF5, and on a file in memory (file_image.c). It creates every dataset contiguous, allocated
+ * early and never filled, so that each has its place in the file before anything is in it, and closes the file: what
+ * HDF5 made is then copied to the disk once. The checksums were created as zeros and are overwritten in place
+ * afterwards, so this second opening moves nothing.
  *
  * With HDF5 doing the writing, every rank would take part in every metadata operation, a few hundred collectives a
  * save, and a full disk would be noticed by none of them: MPI-IO reports success and the data is gone (Open MPI 4.1,
@@ -179,13 +179,13 @@ static hid_t list_of_places(void)
 }
 
 static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots,
-                            const dt_items *items, int64_t *offsets)
+                            const dt_named_arrays *items, int64_t *offsets)
 {
     const hid_t group = list_without_times(H5P_GROUP_CREATE), dataset = list_of_places();
     dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "dataset properties") : DT_OK;
     for (int i = 0; i < n_slots && err == DT_OK; i++)
         err = create_dataset(file, path, dataset, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
-    if (err == DT_OK) err = ckpt_create_task_items(file, path, group, dataset, items, offsets + n_slots);
+    if (err == DT_OK) err = ckpt_create_task_arrays(file, path, group, dataset, items, offsets + n_slots);
     if (group >= 0) H5Pclose(group);
     if (dataset >= 0) H5Pclose(dataset);
     return err;
@@ -206,8 +206,8 @@ static hid_t access_list(int n_slots)
 }
 
 /* Tell the image where arrays lie: they are written past it, and it is copied around them. */
-static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, int n_slots, const dt_items *items,
-                               const int64_t *offsets)
+static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, int n_slots,
+                               const dt_named_arrays *items, const int64_t *offsets)
 {
     const int n = n_slots + items->n_items;
     dt_byte_range *arrays = malloc(((size_t)n + 1) * sizeof *arrays);
@@ -217,8 +217,8 @@ static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, i
         arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
     }
     for (int i = n_slots; i < n; i++) {
-        const dt_item *item = &items->item[i - n_slots];
-        arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = item->n * (int64_t)dt_item_size(item->type)};
+        const dt_named_array *item = &items->item[i - n_slots];
+        arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = item->n * (int64_t)dt_named_type_size(item->type)};
     }
     ckpt_image_leave_out(image, arrays, n);
     return DT_OK;

@@ -2,10 +2,10 @@
 #ifndef DTRAIN_CHECKPOINT_FILE_H
 #define DTRAIN_CHECKPOINT_FILE_H
 
-#include "dtrain/checkpoint.h"
-#include "dtrain/io.h"
-#include "dtrain/seal.h"
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/checkpoint.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/seal.h"
+#include "dtrain/checkpoint/stored.h"
 #include <limits.h>
 
 /* 2: a part of the model is elsewhere, which readers of 1 know nothing of */
@@ -23,8 +23,8 @@ static inline dt_dtype ckpt_slot_dtype(const dt_stored_slot *s)
 hid_t ckpt_slot_open(hid_t file, const dt_stored_slot *s, char *name, size_t name_size);
 dt_st_type ckpt_type_of(dt_h5_type t);
 
-/** The file's metadata while HDF5 works on it: a file in memory, sparse, as long as the checkpoint (image.c). {.fd =
- *  -1} to start from. */
+/** The file's metadata while HDF5 works on it: a file in memory, sparse, as long as the checkpoint (file_image.c). {.fd
+ *  = -1} to start from. */
 typedef struct ckpt_image {
     int fd;
     char path[32];
@@ -77,13 +77,13 @@ const struct dt_base_tensor *ckpt_base_of(const dt_base *b, const dt_stored_slot
 dt_err ckpt_locate_left_out(const char *path, const dt_base *base, const dt_stored_slot *slots, int n_slots,
                             dt_stored_map *map, int depth);
 
-/* task_items.c: what a task left. Local. */
+/* dt_generation_items.c: what a task left. Local. */
 /** Make their arrays; offsets [n_items]: where each goes in the file, -1 for one without elements. */
-dt_err ckpt_create_task_items(hid_t file, const char *path, hid_t group_list, hid_t dataset_list, const dt_items *items,
-                              int64_t *offsets);
-dt_err ckpt_write_task_items(int fd, const char *path, const dt_items *items, const int64_t *offsets);
-double ckpt_task_items_nbytes(const dt_items *items); /* that they take in a file, at most */
-dt_err ckpt_read_task_items(hid_t file, const char *path, dt_items *items);
+dt_err ckpt_create_task_arrays(hid_t file, const char *path, hid_t group_list, hid_t dataset_list,
+                               const dt_named_arrays *items, int64_t *offsets);
+dt_err ckpt_write_task_arrays(int fd, const char *path, const dt_named_arrays *items, const int64_t *offsets);
+double ckpt_task_arrays_nbytes(const dt_named_arrays *items); /* that they take in a file, at most */
+dt_err ckpt_read_task_arrays(hid_t file, const char *path, dt_named_arrays *items);
 
 /** The name in DIR/latest or DIR/best, "" without one; out [CKPT_NAME_SIZE]. Local. */
 enum { CKPT_NAME_SIZE = NAME_MAX + 2 };

@@ -1,7 +1,7 @@
 /* names.c - what tensors are called in files of others (algorithms.md 7.1, 8.3). Here each has one name, that under
  * which the newest transformers saves it; files of older versions, of LLaVA, and of the models that a vision-language
  * model is joined from have others. */
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 #include <string.h>
 

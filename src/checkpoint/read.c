@@ -215,7 +215,7 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
     dt_err err = ckpt_file_open(path, &file);
     if (err == DT_OK) {
         err = read_meta(file, path, meta);
-        if (err == DT_OK) err = ckpt_read_task_items(file, path, &meta->items);
+        if (err == DT_OK) err = ckpt_read_task_arrays(file, path, &meta->items);
         H5Fclose(file);
     }
     dt_h5_unlock();
@@ -260,7 +260,7 @@ void dt_ckpt_states_free(dt_ckpt_states *s)
 
 void dt_ckpt_meta_free(dt_ckpt_meta *m)
 {
-    dt_items_free(&m->items);
+    dt_named_arrays_free(&m->items);
     dt_ckpt_states_free(&m->states);
     dt_base_free(&m->base);
     free(m->config);

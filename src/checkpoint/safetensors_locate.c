@@ -1,6 +1,6 @@
 /* safetensors_locate.c - where the tensors of a model lie in the safetensors files of a directory, or of several that
  * have its parts. */
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 #include <string.h>
 

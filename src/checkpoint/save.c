@@ -1,6 +1,7 @@
 /* save.c - all ranks write one file, and either all of them know that it is safe on the disk or nothing is left of it.
  *
- *     create   rank 0: folder, metadata by HDF5 in memory (create.c, image.c); then the blocks of the whole file, so
+ *     create   rank 0: folder, metadata by HDF5 in memory (create.c, file_image.c); then the blocks of the whole file,
+ * so
  *              that a full disk is met here, by one rank, with nothing lost
  *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way;
  *              rank 0 what the task left, too
@@ -107,7 +108,7 @@ static dt_err probe_space(const save_job *j)
     const dt_base *base = j->models[0].base;
     const size_t base_len = base ? PATH_MAX + (size_t)base->n * (DT_NAME_MAX + 32) : 0;
     double nbytes = root_nbytes((config ? strlen(config) : 0) + (model ? strlen(model) : 0) + base_len) +
-                    ckpt_task_items_nbytes(&j->meta->items);
+                    ckpt_task_arrays_nbytes(&j->meta->items);
     for (int i = 0; i < j->n_slots; i++)
         nbytes +=
             array_nbytes((double)j->slots[i].tensor->n_elems * (double)dt_dtype_size(ckpt_slot_dtype(&j->slots[i])));
@@ -190,7 +191,7 @@ static dt_err write_slots(save_job *j)
         if (copy) copy += save_slot_nbytes(slot);
     }
     if (err == DT_OK && j->comm->rank == 0)
-        err = ckpt_write_task_items(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
+        err = ckpt_write_task_arrays(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
     /* On one node rank 0 syncs for all when the checksums are in; across nodes each has its own cache to empty, best at
      * the same time. */
     const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;

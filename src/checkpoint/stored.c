@@ -1,6 +1,6 @@
 /* stored.c - the lists of tensors that are looked for, and what those should look like (algorithms.md 8.3). What files
  * call them is in names.c, reading them in load.c. */
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

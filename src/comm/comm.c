@@ -3,9 +3,9 @@
  * Everything that ranks must agree on (which ranks share a node, and so how a collective is split into steps) is
  * gathered once, when the communicator is opened, into the same table on every rank. A collective then depends only
  * on its arguments and this table. */
-#include "dtrain/comm.h"
-#include "dtrain/chips.h"
-#include "dtrain/count.h"
+#include "dtrain/comm/comm.h"
+#include "dtrain/perfmodel/chips.h"
+#include "dtrain/perfmodel/counting_device.h"
 #include "internal.h"
 #include <inttypes.h>
 #include <limits.h>

@@ -3,7 +3,7 @@
 #ifndef DTRAIN_COMM_INTERNAL_H
 #define DTRAIN_COMM_INTERNAL_H
 
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 #include <mpi.h>
 
 struct dt_comm_mpi {

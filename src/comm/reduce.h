@@ -2,7 +2,7 @@
 #ifndef DTRAIN_COMM_REDUCE_H
 #define DTRAIN_COMM_REDUCE_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** dst[i] = ((start + src[0][i]) + src[1][i]) + ..., start = dst[i] when accumulate, else the fold begins with
  *  src[0][i]. Added in float, rounded to dst_dt once. dst may be one of the src when the types are equal. n_src >=

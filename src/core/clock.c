@@ -1,5 +1,5 @@
 /* clock.c - one monotonic clock: wall-clock time jumps when a node's clock is set. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <time.h>
 
 double dt_now_s(void)

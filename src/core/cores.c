@@ -1,5 +1,5 @@
 /* cores.c - the one place that counts cores. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>

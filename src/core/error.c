@@ -1,7 +1,7 @@
 /* error.c - the first message wins: it is written where the cause is known, and what follows on the way up or during
  * cleaning up is a consequence. One message a thread, in a fixed buffer, so that running out of memory can be reported
  * too. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* fault.c - faults that a test asks for by DTRAIN_FAULT. The list is read once, at the first passage of any point;
  * without it every later passage costs one load. A process-wide count of passages cannot hang off a context, so this is
  * state of the process, as the environment is. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* ledger.c - counts bytes held by category and memory space. It only counts: an allocator inside it would hide
  * allocations. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 const char *dt_memcat_name(dt_memcat c)
 {

@@ -1,6 +1,6 @@
 /* log.c - the only printer. Each line is one write(2), so that lines of several ranks do not mix in mpirun's pipe.
  * stdio is flushed first to keep the order with the program's own output. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

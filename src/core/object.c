@@ -1,6 +1,6 @@
 /* object.c - parts of the program that are shared objects of their own, because a program that is linked against a
  * library does not start where the library is missing. */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  *          section 4.3).
  *          Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002 (cycle walking over a Feistel
  *          network). */
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <math.h>
 
 void dt_philox4x32(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo, uint32_t out[4])

@@ -1,6 +1,6 @@
 /* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, not on the number of
  * ranks, so the part of a tensor that a checkpoint maps to a shard is a range. */
-#include "dtrain/unit.h"
+#include "dtrain/core/unit.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  * them into the batch.
  *
  * One thread at a time makes batches (the caller's, or the one that reads ahead), so scratch memory is the loader's. */
-#include "dtrain/data.h"
-#include "grouping.h"
-#include "images.h"
+#include "dtrain/data/data.h"
+#include "samples/grouping.h"
+#include "samples/sample_images.h"
 #include "order.h"
 #include "prefetch.h"
 #include "sources.h"

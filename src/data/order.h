@@ -3,7 +3,7 @@
 #ifndef DTRAIN_DATA_ORDER_H
 #define DTRAIN_DATA_ORDER_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 enum { DT_MIX_SLOTS = 4096 };
 

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_DATA_PREFETCH_H
 #define DTRAIN_DATA_PREFETCH_H
 
-#include "dtrain/batch.h"
+#include "dtrain/core/token_batch.h"
 
 typedef struct dt_request {
     bool eval;

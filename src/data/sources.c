@@ -1,7 +1,7 @@
 /* sources.c - samples are numbered through the files in the order given. Packing works file by file, so that a row lies
  * in one file. */
 #include "sources.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

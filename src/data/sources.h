@@ -2,8 +2,8 @@
 #ifndef DTRAIN_DATA_SOURCES_H
 #define DTRAIN_DATA_SOURCES_H
 
-#include "dtrain/data.h"
-#include "samples.h"
+#include "dtrain/data/data.h"
+#include "samples/samples.h"
 
 /* One item of the list (a path or a glob) is an entry: what a weight belongs to. Its files follow each other. */
 typedef struct dt_sources {

@@ -1,5 +1,5 @@
 /* device_check.c - descriptions of operations, and trials of libraries: see device_check.h. */
-#include "dtrain/device_check.h"
+#include "dtrain/device/device_check.h"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* gpu_sizes.c - sizes that a GPU of any kind has in common with a plan. */
-#include "dtrain/gpu_sizes.h"
+#include "dtrain/device/gpu_sizes.h"
 
 /* The workspace of the default stream, allocated yet or not, so that a plan and later measurements agree, and the
  * memory that the driver reserves per process, which no call reports. Other streams are in the ledger. */

@@ -1,6 +1,6 @@
 /* logits.c - e^x by plain multiplications and additions in double: the compiler turns the loops into vectors, and no
  * library decides the last bit. */
-#include "dtrain/logits.h"
+#include "dtrain/device/logits.h"
 
 #include <inttypes.h>
 #include <math.h>

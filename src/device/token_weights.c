@@ -1,7 +1,7 @@
 /* token_weights.c - top-k and top-p keep a beginning of the list of tokens by falling probability. The list is never
  * sorted: tokens are counted into bins by score, the bin in which the beginning ends is found, and it alone is put in
  * order. Sums run in double and in a fixed order, so that a draw is the same on every machine with the same logits. */
-#include "dtrain/logits.h"
+#include "dtrain/device/logits.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * search, but not in its sampling, the repetition penalty is applied to the log-probabilities, not to the logits. The
  * device finds the tokens after each beam that can be among the best of all; where a beam has more of equal score than
  * are looked at, those with larger logits, then lower ids are. */
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "decode_loop.h"
 #include "rules.h"
 

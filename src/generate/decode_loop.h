@@ -9,7 +9,7 @@
 #ifndef DTRAIN_GENERATE_DECODE_LOOP_H
 #define DTRAIN_GENERATE_DECODE_LOOP_H
 
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 
 typedef struct decode_slot {
     const int32_t *ids;    /* NULL: nothing to decode */

@@ -1,5 +1,5 @@
 /* generate.c - sequences grow by tokens that are drawn where the logits are; as one ends, the next takes its slot. */
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include "decode_loop.h"
 #include "rules.h"
 

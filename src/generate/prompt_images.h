@@ -2,7 +2,7 @@
 #ifndef DTRAIN_GENERATE_PROMPT_IMAGES_H
 #define DTRAIN_GENERATE_PROMPT_IMAGES_H
 
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 
 /** Those that the reader has for each prompt. */
 dt_err prompt_add_given(dt_prompt *p, const dt_prompt_reader *r);

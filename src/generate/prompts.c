@@ -1,6 +1,6 @@
 /* prompts.c - from texts and JSON records to token ids. */
 #include "prompt_images.h"
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_GENERATE_RULES_H
 #define DTRAIN_GENERATE_RULES_H
 
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 
 /** Can these options forbid a token? */
 bool rules_forbid(const dt_generate_options *opt);

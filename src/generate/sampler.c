@@ -1,7 +1,7 @@
 /* sampler.c - what may be asked for, and a uniform number for each position of each sequence; the choice is the
  * device's. */
-#include "dtrain/sampler.h"
-#include "dtrain/logits.h"
+#include "dtrain/generate/sampler.h"
+#include "dtrain/device/logits.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  * Damage for which libjpeg only warns is decoded as far as possible. A file that ends before the last row, and one
  * with an error after it, is rejected. */
-#include "decode.h"
+#include "decode_image.h"
 #include <jpeglib.h>
 #include <jerror.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* netpbm.c - PPM and PGM: a header of words and comments, then bytes (P5, P6) or numbers in decimal (P2, P3). */
-#include "decode.h"
+#include "decode_image.h"
 #include <math.h>
 
 typedef struct reader {

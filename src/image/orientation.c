@@ -2,7 +2,7 @@
  *
  * Source   Exif 2.3, 4.6.4 (tag 274, Orientation); TIFF 6.0, section 2 (directories). Which of the two counts, and that
  * a damaged directory says nothing: Pillow, Image.getexif, ImageOps.exif_transpose. */
-#include "decode.h"
+#include "decode_image.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
  *
  * Two formats are converted here: palettes (an index beyond the palette is black), and 16-bit grey, which Pillow
  * clips at 255 instead of scaling. */
-#include "decode.h"
+#include "decode_image.h"
 #include <ctype.h>
 #include <png.h>
 #include <stdlib.h>

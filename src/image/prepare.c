@@ -1,6 +1,6 @@
 /* prepare.c - the steps from a decoded image to the input of a tower: pad, resize, crop. Only pixels that the crop
  * keeps are resized. */
-#include "dtrain/image.h"
+#include "dtrain/image/image.h"
 #include "resize.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* preprocessor.c - transformers' configurations of image processors: two files that may hold it, three kinds with their
  * own defaults, sizes written in three ways. */
-#include "dtrain/image.h"
-#include "dtrain/io.h"
+#include "dtrain/image/image.h"
+#include "dtrain/io/io.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

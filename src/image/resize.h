@@ -2,7 +2,7 @@
 #ifndef DTRAIN_IMAGE_RESIZE_H
 #define DTRAIN_IMAGE_RESIZE_H
 
-#include "dtrain/image.h"
+#include "dtrain/image/image.h"
 
 /** A part of an image. */
 typedef struct window {

@@ -1,5 +1,5 @@
 /* webp.c - by libwebp's decoder of animations, which takes still images too; alpha is dropped, not composited. */
-#include "decode.h"
+#include "decode_image.h"
 #include <string.h>
 #include <webp/decode.h>
 #include <webp/demux.h>

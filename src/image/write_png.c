@@ -1,6 +1,6 @@
 /* write_png.c - an image as PNG, by libpng's own short way. */
-#include "dtrain/image.h"
-#include "dtrain/io.h"
+#include "dtrain/image/image.h"
+#include "dtrain/io/io.h"
 #include <png.h>
 #include <stdlib.h>
 

@@ -8,7 +8,7 @@
  * What that detects. One changed element: delta * odd * odd is not 0 modulo 2^64, whatever delta. Two elements of a
  * block exchanged, or both with the same bit flipped: delta * (lane(j) +- lane(k)) is a product of two numbers below
  * 2^32, not 0 since lanes differ. Anything else: by chance only. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <assert.h>
 #include <string.h>
 

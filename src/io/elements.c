@@ -1,6 +1,6 @@
 /* elements.c - numbers of 32 and 16 bits as one another. Every F16 and BF16 is an F32, so all ways lead through
  * that. */
-#include "dtrain/safetensors.h"
+#include "dtrain/io/safetensors.h"
 #include <math.h>
 #include <string.h>
 

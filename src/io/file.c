@@ -1,6 +1,6 @@
 /* file.c - plain files: written aside, synced, renamed. A reader, or a crash at any moment, finds the old file or the
  * new one, never a part. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>

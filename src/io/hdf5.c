@@ -5,8 +5,8 @@
  * a flipped bit made HDF5 1.10 loop forever. Older formats hold at most 64 KiB in a header, so longer text is written
  * with variable length there. Both forms are read. Numbers are read through the widest type of their own signedness,
  * because HDF5 silently clips values that do not fit. */
-#include "dtrain/io.h"
-#include "dtrain/seal.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/seal.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* hub.c - hints for a path that does not exist. The programs download nothing. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * A text is rewritten only after jansson has refused it, so what it accepts costs nothing more. Keys with U+0000 are
  * the exception: jansson has no way to hold them, so in texts where they may occur U+0000 and U+FDD0 are escaped, as
  * U+FDD0 "0" and U+FDD0 "1". (U+FDD0 is a noncharacter: hardly ever seen.) */
-#include "dtrain/json.h"
-#include "dtrain/io.h"
+#include "dtrain/io/json.h"
+#include "dtrain/io/io.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* nesting.c - where a JSON record ends, by its brackets and quotes, before it is parsed. */
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 
 #include <ctype.h>
 #include <string.h>

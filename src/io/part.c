@@ -7,7 +7,7 @@
  * rename the .part must still be the file that was created.
  *
  * The list of held files is process state, as descriptors are. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -2,8 +2,8 @@
 #ifndef DT_IO_SAFETENSORS_PRIVATE_H
 #define DT_IO_SAFETENSORS_PRIVATE_H
 
-#include "dtrain/safetensors.h"
-#include "dtrain/json.h"
+#include "dtrain/io/safetensors.h"
+#include "dtrain/io/json.h"
 
 #define ST_SINGLE "model.safetensors"
 #define ST_INDEX "model.safetensors.index.json"

@@ -1,7 +1,7 @@
 /* safetensors_set.c - the files of a model together: which they are, and that each tensor is in exactly the one that
  * the index says. */
 #include "safetensors_private.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* safetensors_write.c - the files of a layout on disk: reserved completely under .part names, filled by the ranks
  * that own the values, and renamed when complete. */
 #include "safetensors_private.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* seal.c - layout of a seal: the ranges of the arrays (offset and length each), their number, the checksum, a mark; all
  * little-endian 64 bits. The checksum covers every byte before it that lies in no range, each with its position. */
-#include "dtrain/seal.h"
-#include "dtrain/io.h"
+#include "dtrain/io/seal.h"
+#include "dtrain/io/io.h"
 #include <endian.h>
 #include <inttypes.h>
 #include <stdlib.h>

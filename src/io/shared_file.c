@@ -1,6 +1,6 @@
 /* shared_file.c - large files that several processes fill in: space is looked for and reserved before anything is
  * written, so that a full disk is met by one process, with nothing lost. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

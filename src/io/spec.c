@@ -1,7 +1,7 @@
 /* spec.c - jansson accepts any value anywhere; here each key says which type and range it takes, so that a wrong one is
  * met where it stands and not as a crash later. */
-#include "dtrain/spec.h"
-#include "dtrain/io.h"
+#include "dtrain/io/spec.h"
+#include "dtrain/io/io.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* stand_in.c - recognises files that a failed download leaves: the pointer that Git LFS keeps in a repository, a web
  * page, an empty file. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <string.h>
 #include <strings.h>

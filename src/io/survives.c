@@ -1,6 +1,6 @@
 /* survives.c - HDF5 1.10 may crash, or loop forever, on damaged metadata. A child process therefore lists a file
  * without a seal first, and may die of it. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

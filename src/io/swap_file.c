@@ -6,7 +6,7 @@
  * up to 64 MiB, large enough that one alone keeps a disk busy; the kernel splits them for the disk
  * (docs/data/epyc-swap.csv). */
 #include "swap_private.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

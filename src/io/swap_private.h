@@ -2,7 +2,7 @@
 #ifndef DTRAIN_IO_SWAP_PRIVATE_H
 #define DTRAIN_IO_SWAP_PRIVATE_H
 
-#include "dtrain/swap_file.h"
+#include "dtrain/io/swap_file.h"
 #include <sys/types.h>
 
 /** What is still to be moved for a part of a request. */

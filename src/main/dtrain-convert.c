@@ -1,12 +1,12 @@
 /* dtrain-convert.c - a checkpoint as a Hugging Face directory and back. The model goes through ZeRO's stage 3, so that
  * on N ranks each holds, reads and writes an N-th of it. */
-#include "dtrain/chat.h"
-#include "dtrain/export.h"
-#include "dtrain/frozen_model.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
-#include "dtrain/process.h"
-#include "dtrain/token_list.h"
+#include "dtrain/chat/chat.h"
+#include "dtrain/pretrained/export.h"
+#include "dtrain/pretrained/frozen_model.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
+#include "dtrain/process/process.h"
+#include "dtrain/recommend/token_list.h"
 #include "tool/together.h"
 #include "tool/tool.h"
 #include <dirent.h>

@@ -1,10 +1,10 @@
 /* dtrain-data.c - creates and shows datasets: command line and messages. The work is done in src/data. */
-#include "dtrain/chat.h"
-#include "dtrain/config.h"
-#include "dtrain/dataset.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
-#include "dtrain/model.h"
+#include "dtrain/chat/chat.h"
+#include "dtrain/config/config.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
+#include "dtrain/model/model.h"
 #include "data/summary.h"
 #include "tool/tool.h"
 #include <inttypes.h>

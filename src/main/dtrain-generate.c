@@ -1,7 +1,7 @@
 /* dtrain-generate.c - samples from a trained model, on one rank or many. The model is the trainer's own, frozen under
  * ZeRO. At stage 0, each rank holds the whole model and processes its share of the prompts independently. At stage 3,
  * for models larger than a rank's memory, all ranks run the same forward passes. */
-#include "generate/app.h"
+#include "generate/generate_app.h"
 #include "tool/tool.h"
 
 #include <errno.h>

@@ -3,11 +3,11 @@
  *
  * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell
  * different things. */
-#include "dtrain/checkpoint.h"
-#include "dtrain/dataset.h"
-#include "dtrain/io.h"
+#include "dtrain/checkpoint/checkpoint.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/io/io.h"
 #include "info/run_dir.h"
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
 #include "tool/tool.h"
 #include <inttypes.h>
 #include <stdlib.h>

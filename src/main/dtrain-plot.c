@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dtrain/config.h"
-#include "dtrain/io.h"
-#include "dtrain/picture.h"
+#include "dtrain/config/config.h"
+#include "dtrain/io/io.h"
+#include "dtrain/plot/panels.h"
 #include "tool/tool.h"
 
 enum { MAX_POINTS = 2000, MAX_NAMES = 6 };

@@ -1,5 +1,5 @@
 /* dtrain-sid.c - semantic IDs for the items of a catalogue: sequence of steps, and messages. */
-#include "sid/app.h"
+#include "sid/sid_app.h"
 #include "tool/tool.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is
  * the job ended. */
-#include "dtrain/train.h"
-#include "dtrain/io.h"
+#include "dtrain/train/train.h"
+#include "dtrain/io/io.h"
 #include "tool/tool.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  *
  * The slot of a prompt may be the beginning of any number of sequences, which then have what follows it alone in slots
  * of their own: attention reads first the one, then the other. A row of a block's cache holds keys, then values. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 #include <inttypes.h>
 #include <string.h>
 

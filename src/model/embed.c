@@ -3,7 +3,7 @@
  * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write
  * clears it. A tied table may hold the head's part in fp32 (head.c): then ours is added there, and both are rounded
  * once. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 
 static uint64_t key_of(const dt_model *m, dt_rng_purpose purpose, uint64_t where)
 {

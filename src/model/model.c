@@ -1,6 +1,6 @@
 /* model.c - the layer loop. Units are taken in one order whatever the batch: under ZeRO-3 a rank with nothing to
  * compute must still take part in every gather and every reduction. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 
 /* Where stage i reads and writes. */
 static struct block_acts acts_of(const dt_model *m, int64_t i)

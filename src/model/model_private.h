@@ -8,7 +8,7 @@
 #ifndef DT_MODEL_PRIVATE_H
 #define DT_MODEL_PRIVATE_H
 
-#include "dtrain/model.h"
+#include "dtrain/model/model.h"
 #include <math.h>
 
 /** Where a tensor lies in its unit. The part decides whether its gradient is computed. */
@@ -407,7 +407,7 @@ struct arena {
 void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem);
 struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes);
 
-/* find.c: which unit does what, and where tensors lie in them; m->stages has room for n_units */
+/* find_tensors.c: which unit does what, and where tensors lie in them; m->stages has room for n_units */
 dt_err dt_model_find_tensors(dt_model *m);
 /** A linear layer and a norm that no block has, by the ends of their names. */
 struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out);
@@ -498,7 +498,7 @@ int32_t dt_step_rows(const dt_model *m, int32_t n);
 size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i);
 size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r);
 
-/* batch.c */
+/* upload_batch.c */
 /** A pass of this model begins. */
 void dt_model_take_activations(dt_model *m);
 /** Check b against the model and copy it to the device. slot NULL: sequences attend to themselves; else the cache

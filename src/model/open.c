@@ -1,7 +1,7 @@
 /* open.c - the memory of a model: counted and laid out by one function, which plan runs without memory behind it and
  * open with. So the two cannot differ. */
-#include "vision_private.h"
-#include "dtrain/device_check.h"
+#include "vision/vision_private.h"
+#include "dtrain/device/device_check.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Matrices that one product can serve (q, k, v; gate, up), and their biases, lie next to one another: a group of the
  * unit. All else starts a group of its own, so that every matrix is aligned. */
-#include "vision_private.h"
+#include "vision/vision_private.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* loss_scale.c - the loss scale of fp16 (docs/algorithms.md 9.3). Steps are counted from the last overflow, so that a
  * clean window is as long as it says wherever it begins, and wherever a run is resumed in it. */
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 
 dt_err dt_loss_scale_make(dt_loss_scale *s, const dt_config *cfg)

@@ -1,5 +1,5 @@
 /* lr_groups.c - learning rates of tensors by name. */
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>

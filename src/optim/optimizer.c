@@ -1,5 +1,5 @@
 /* optimizer.c - the optimizers that there are, and the choice among them. */
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* schedule.c - the learning rate is a pure function of the number of updates done and of the span of steps that the
  * schedule covers. The span follows from the configuration, unless the run was extended. */
-#include "dtrain/optim.h"
+#include "dtrain/optim/optim.h"
 #include <math.h>
 #include <string.h>
 

@@ -3,8 +3,8 @@
 #include "export_config.h"
 #include "new_rows.h"
 #include "tokenizer_files.h"
-#include "dtrain/json.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/io/json.h"
+#include "dtrain/tokenizer/tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
 

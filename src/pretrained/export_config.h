@@ -2,8 +2,8 @@
 #ifndef DTRAIN_PRETRAINED_EXPORT_CONFIG_H
 #define DTRAIN_PRETRAINED_EXPORT_CONFIG_H
 
-#include "dtrain/export.h"
-#include "dtrain/json.h"
+#include "dtrain/pretrained/export.h"
+#include "dtrain/io/json.h"
 
 /** The text of an object, with keys in order; malloc'ed, NULL: no memory. */
 char *export_config_dump(const json_t *root);

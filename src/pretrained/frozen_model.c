@@ -1,6 +1,6 @@
 /* frozen_model.c - a frozen model goes through ZeRO like one in training, so that stage, transport and checkpoint
  * reader are the trainer's own. */
-#include "dtrain/frozen_model.h"
+#include "dtrain/pretrained/frozen_model.h"
 
 static dt_err make_units(dt_frozen_model *f, int n_labels)
 {

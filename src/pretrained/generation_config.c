@@ -1,8 +1,8 @@
 /* generation_config.c - a model's generation_config.json: which tokens end a text, and how its authors want it
  * sampled. */
 #include "generation_config.h"
-#include "dtrain/io.h"
-#include "dtrain/spec.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

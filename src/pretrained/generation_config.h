@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PRETRAINED_GENERATION_CONFIG_H
 #define DTRAIN_PRETRAINED_GENERATION_CONFIG_H
 
-#include "dtrain/pretrained.h"
+#include "dtrain/pretrained/pretrained.h"
 
 /** Nothing given. */
 dt_generation_defaults generation_config_none(void);

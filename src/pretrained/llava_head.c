@@ -1,10 +1,10 @@
 /* llava_head.c - transformers ties head and embedding where either of two keys says so, and leaves them apart where the
  * files have a head that differs from the embedding. */
 #include "llava_head.h"
-#include "dtrain/json.h"
-#include "dtrain/model.h"
-#include "dtrain/safetensors.h"
-#include "dtrain/stored.h"
+#include "dtrain/io/json.h"
+#include "dtrain/model/model.h"
+#include "dtrain/io/safetensors.h"
+#include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PRETRAINED_LLAVA_HEAD_H
 #define DTRAIN_PRETRAINED_LLAVA_HEAD_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** Where config.json of llava says tie_word_embeddings in the one place and not in the other: true or false in both, by
  *  the weights of the directory. *text, that of config.json, is replaced. Other texts stay as they are, and so does one

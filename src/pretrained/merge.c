@@ -4,7 +4,7 @@
  * small, are gathered for one weight at a time. A weight that is stored [in, out], as a table that is looked up is,
  * takes the transpose, A^T B^T. */
 #include "merge.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

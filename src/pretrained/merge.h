@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PRETRAINED_MERGE_H
 #define DTRAIN_PRETRAINED_MERGE_H
 
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 
 /** What is added to a weight [rows, cols]:  scale L R,  L [rows, rank], R [rank, cols]; rank 0: nothing. And what its
  *  codes are multiplied by, where it is stored so. */

@@ -1,6 +1,6 @@
 /* new_rows.c - each rank has a run of elements of the old rows, which may begin and end within one. */
 #include "new_rows.h"
-#include "dtrain/model.h"
+#include "dtrain/model/model.h"
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef DTRAIN_PRETRAINED_NEW_ROWS_H
 #define DTRAIN_PRETRAINED_NEW_ROWS_H
 
-#include "dtrain/new_tokens.h"
-#include "dtrain/stored.h"
+#include "dtrain/pretrained/new_tokens.h"
+#include "dtrain/checkpoint/stored.h"
 
 /** Rows of one that has n: a matrix may be larger than its tokenizer, and is never made smaller. t NULL: n. */
 int64_t new_rows_needed(int64_t n, const dt_new_tokens *t);

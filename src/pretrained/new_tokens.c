@@ -1,9 +1,9 @@
 /* new_tokens.c - what a tokenizer's files say with more tokens. One value is replaced where it stands: the rest stays
  * as it was written. */
-#include "dtrain/new_tokens.h"
-#include "dtrain/io.h"
-#include "dtrain/spec.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/pretrained/new_tokens.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
+#include "dtrain/tokenizer/tokenizer.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

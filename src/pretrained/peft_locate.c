@@ -1,8 +1,8 @@
 /* peft_locate.c - where the tensors of an adapter lie in the file that PEFT writes: each has the name that it has here,
  * behind a prefix. */
 #include "peft_locate.h"
-#include "dtrain/io.h"
-#include "dtrain/model.h"
+#include "dtrain/io/io.h"
+#include "dtrain/model/model.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>

@@ -1,14 +1,14 @@
 /* pretrained.c - two kinds of things that a model may come from, told apart once. Everything but the tensors is small
  * and read here. */
-#include "dtrain/pretrained.h"
-#include "dtrain/config.h"
+#include "dtrain/pretrained/pretrained.h"
+#include "dtrain/config/config.h"
 #include "llava_head.h"
 #include "merge.h"
 #include "peft_locate.h"
 #include "generation_config.h"
 #include "tokenizer_files.h"
 #include "vision_files.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * in them. */
 #include "tokenizer_files.h"
 #include "vision_files.h"
-#include "dtrain/export.h"
-#include "dtrain/io.h"
+#include "dtrain/pretrained/export.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

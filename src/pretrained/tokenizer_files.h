@@ -2,7 +2,7 @@
 #ifndef DTRAIN_PRETRAINED_TOKENIZER_FILES_H
 #define DTRAIN_PRETRAINED_TOKENIZER_FILES_H
 
-#include "dtrain/export.h"
+#include "dtrain/pretrained/export.h"
 
 /** Is any file of a tokenizer in the directory? */
 bool tokenizer_dir_has_files(const char *dir);

@@ -1,10 +1,10 @@
 /* vision_files.c - see vision_files.h. */
 #include "vision_files.h"
 #include "export_config.h"
-#include "dtrain/image.h"
-#include "dtrain/io.h"
-#include "dtrain/spec.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/image/image.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
+#include "dtrain/tokenizer/tokenizer.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #ifndef DTRAIN_PRETRAINED_VISION_FILES_H
 #define DTRAIN_PRETRAINED_VISION_FILES_H
 
-#include "dtrain/export.h"
-#include "dtrain/json.h"
+#include "dtrain/pretrained/export.h"
+#include "dtrain/io/json.h"
 
 #define VISION_PREPROCESSOR "preprocessor_config.json"
 #define VISION_PROCESSOR "processor_config.json"

@@ -14,8 +14,8 @@
  *
  * A start that is killed before its file has the final name leaves run.lock.HOST.PID. The next start removes those
  * files of processes that have certainly ended. */
-#include "dtrain/io.h"
-#include "dtrain/process.h"
+#include "dtrain/io/io.h"
+#include "dtrain/process/process.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

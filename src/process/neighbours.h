@@ -3,7 +3,7 @@
 #ifndef DTRAIN_SRC_PROCESS_NEIGHBOURS_H
 #define DTRAIN_SRC_PROCESS_NEIGHBOURS_H
 
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 
 typedef struct neighbours {
     dt_neighbour *list; /* [n] */

@@ -5,7 +5,7 @@
  * the stack pointer than the 128 bytes that the kernel preserves, so the frame of a signal corrupts the heap. An
  * alternate stack protects only the thread that has it: while that thread is in its handler, the kernel delivers the
  * next signal to another one (on a loaded machine this broke half of the runs of tests/test_signals.c). */
-#include "dtrain/process.h"
+#include "dtrain/process/process.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 #ifndef DT_PROCESS_TIMELINE_PRIVATE_H
 #define DT_PROCESS_TIMELINE_PRIVATE_H
 
-#include "dtrain/process.h"
+#include "dtrain/process/process.h"
 
 enum {
     TIMELINE_SPANS = 65536,  /* of the trace */

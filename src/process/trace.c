@@ -1,7 +1,7 @@
 /* trace.c - the spans of all ranks in one file in Chrome's trace format: a process for each rank, a lane for the host,
  * each stream of the device and the thread that writes checkpoints. */
 #include "timeline_private.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

@@ -8,7 +8,7 @@
  * therefore resumes. If only some ranks are suspended, the others keep counting and end the job after comm.timeout.
  *
  * It also polls the transport, because a thread that waits for a GPU, which waits for a lost rank, polls nothing. */
-#include "dtrain/process.h"
+#include "dtrain/process/process.h"
 #include "neighbours.h"
 #include <math.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* journal.c - a file of objects, one a line, several of them to a step. */
-#include "jsonl.h"
+#include "metrics_jsonl.h"
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /* metrics.c - reads the file into columns, because a plot asks for names and not for records. */
-#include "dtrain/metrics.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
+#include "dtrain/report/metrics.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_REPORT_PROGRESS_H
 #define DTRAIN_REPORT_PROGRESS_H
 
-#include "dtrain/report.h"
+#include "dtrain/report/report.h"
 #include "record.h"
 
 typedef struct dt_progress {

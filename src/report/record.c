@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 
 /* lines of metrics are shorter, whatever the length of their numbers: no step takes memory for one */
 enum { FIRST_CAP = 8192 };

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_REPORT_RECORD_H
 #define DTRAIN_REPORT_RECORD_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** Bytes of one record. The memory is kept from record to record. {0} to start from. */
 typedef struct dt_record {

@@ -1,18 +1,18 @@
 /* report.c - passes each record to the progress line, the JSON file, the table and the event file. All of them write
  * whole records immediately, so that records reported before a kill exist after it, and a resumed run can truncate
  * them to the step of its checkpoint. */
-#include "dtrain/report.h"
+#include "dtrain/report/report.h"
 
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "dtrain/config.h"
-#include "dtrain/io.h"
-#include "csv.h"
+#include "dtrain/config/config.h"
+#include "dtrain/io/io.h"
+#include "metrics_csv.h"
 #include "events.h"
-#include "jsonl.h"
+#include "metrics_jsonl.h"
 #include "progress.h"
 
 struct dt_report {

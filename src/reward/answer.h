@@ -2,7 +2,7 @@
 #ifndef DTRAIN_REWARD_ANSWER_H
 #define DTRAIN_REWARD_ANSWER_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** Position of the answer in a text: within the last <answer>...</answer>, if any; there, the text after the last ####
  *  up to the end of its line, or the contents of the last \boxed{...}; without surrounding white space. Without any of

@@ -5,7 +5,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "builtin.h"
 #include "answer.h"
-#include "dtrain/catalogue.h"
+#include "dtrain/recommend/catalogue.h"
 #include <inttypes.h>
 #include <math.h>
 #include <pcre2.h>

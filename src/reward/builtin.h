@@ -2,8 +2,8 @@
 #ifndef DTRAIN_REWARD_BUILTIN_H
 #define DTRAIN_REWARD_BUILTIN_H
 
-#include "dtrain/json.h"
-#include "dtrain/reward.h"
+#include "dtrain/io/json.h"
+#include "dtrain/reward/reward.h"
 
 typedef struct dt_builtin dt_builtin;
 

@@ -1,7 +1,7 @@
 /* program.c - one process and its three pipes. */
 #include "program.h"
-#include "dtrain/json.h"
-#include "dtrain/rollout.h"
+#include "dtrain/io/json.h"
+#include "dtrain/rollout/rollout.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

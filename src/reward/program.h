@@ -7,7 +7,7 @@
 #ifndef DTRAIN_REWARD_PROGRAM_H
 #define DTRAIN_REWARD_PROGRAM_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <poll.h>
 #include <sys/types.h>
 #include <wordexp.h>

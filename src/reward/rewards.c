@@ -1,8 +1,8 @@
 /* rewards.c - the list of reward functions. First each rank scores its rows with built-in functions, then with its
  * programs, then all ranks together with models. Finally all ranks receive all rewards. */
 #include "builtin.h"
-#include "exchange.h"
-#include "model.h"
+#include "program_exchange.h"
+#include "scoring_model.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* weights.c - how the rewards of a completion become one number. */
-#include "dtrain/reward.h"
+#include "dtrain/reward/reward.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* micro.c - passes over a rollout: its rows as micro-batches, and what models say of them. */
 #include "rollout_private.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <string.h>
 
 static const double VOTE_EVERY_S = 0.5;

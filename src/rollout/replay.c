@@ -3,8 +3,8 @@
  * The whole file is validated when it is opened. Only the offsets of its lines are kept, so a run can continue at any
  * line. */
 #include "rollout_private.h"
-#include "dtrain/io.h"
-#include "dtrain/json.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* rollout.c - opening and closing, and what can be asked of the rows that are there. */
 #include "rollout_private.h"
-#include "dtrain/pretrained.h"
+#include "dtrain/pretrained/pretrained.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #ifndef DTRAIN_ROLLOUT_PRIVATE_H
 #define DTRAIN_ROLLOUT_PRIVATE_H
 
-#include "dtrain/rollout.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/rollout/rollout.h"
+#include "dtrain/tokenizer/tokenizer.h"
 
 /* Position of the run in its prompts and completions. */
 typedef struct rollout_place {

@@ -15,18 +15,18 @@ double rollout_saved_nbytes(const dt_rollout *r)
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
 
-static dt_err add_place(const dt_rollout *r, dt_items *items)
+static dt_err add_place(const dt_rollout *r, dt_named_arrays *items)
 {
     const int64_t place[PLACE_LEN] = {
         r->now.number, r->now.next_prompt,     (int64_t)r->now.next_completion, r->n_rows,
         r->opt.n_rows, r->opt.num_generations, r->opt.max_completion,           r->policy};
-    return dt_items_add(items, "rollout", DT_ITEM_I64, PLACE_LEN, place);
+    return dt_named_arrays_add(items, "rollout", DT_NAMED_I64, PLACE_LEN, place);
 }
 
-static dt_err add_rows(const dt_rollout *r, dt_items *items)
+static dt_err add_rows(const dt_rollout *r, dt_named_arrays *items)
 {
-    DT_TRY(dt_items_add(items, "rollout_rows", DT_ITEM_I64, r->n_rows * ROW_LEN, NULL));
-    int64_t *x = dt_items_find(items, "rollout_rows")->data;
+    DT_TRY(dt_named_arrays_add(items, "rollout_rows", DT_NAMED_I64, r->n_rows * ROW_LEN, NULL));
+    int64_t *x = dt_named_arrays_find(items, "rollout_rows")->data;
     for (int64_t i = 0; i < r->n_rows; i++, x += ROW_LEN) {
         const dt_rollout_row *row = &r->row[i];
         x[0] = row->prompt, x[1] = (int64_t)row->number, x[2] = row->n_prompt, x[3] = row->n_new, x[4] = row->ended;
@@ -37,24 +37,25 @@ static dt_err add_rows(const dt_rollout *r, dt_items *items)
 /* Tokens and their values, without gaps between the rows. */
 static int64_t n_ids(const dt_rollout *r, int64_t row) { return r->row[row].n_prompt + r->row[row].n_new; }
 
-static dt_err add_ids(const dt_rollout *r, dt_items *items)
+static dt_err add_ids(const dt_rollout *r, dt_named_arrays *items)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < r->n_rows; i++) n += n_ids(r, i);
-    DT_TRY(dt_items_add(items, "rollout_ids", DT_ITEM_I32, n, NULL));
-    int32_t *x = dt_items_find(items, "rollout_ids")->data;
+    DT_TRY(dt_named_arrays_add(items, "rollout_ids", DT_NAMED_I32, n, NULL));
+    int32_t *x = dt_named_arrays_find(items, "rollout_ids")->data;
     for (int64_t i = 0; i < r->n_rows; i++, x += n_ids(r, i - 1))
         memcpy(x, dt_rollout_ids(r, i), (size_t)n_ids(r, i) * sizeof *x);
     return DT_OK;
 }
 
 /* more: 1 if there is also a value after the last token. */
-static dt_err add_floats(const dt_rollout *r, dt_items *items, const char *name, const rollout_floats *a, int more)
+static dt_err add_floats(const dt_rollout *r, dt_named_arrays *items, const char *name, const rollout_floats *a,
+                         int more)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < r->n_rows; i++) n += r->row[i].n_new + more;
-    DT_TRY(dt_items_add(items, name, DT_ITEM_F32, n, NULL));
-    float *x = dt_items_find(items, name)->data;
+    DT_TRY(dt_named_arrays_add(items, name, DT_NAMED_F32, n, NULL));
+    float *x = dt_named_arrays_find(items, name)->data;
     for (int64_t i = 0; i < r->n_rows; i++) {
         const int64_t n_row = r->row[i].n_new + more;
         memcpy(x, a->at + i * a->ld, (size_t)n_row * sizeof *x);
@@ -65,18 +66,18 @@ static dt_err add_floats(const dt_rollout *r, dt_items *items, const char *name,
 
 static int64_t n_given(const dt_rollout *r) { return r->n_rows * r->replay.n_rewards; }
 
-static const char *name_of(const dt_rollout *r, int array, char out[DT_ITEM_NAME])
+static const char *name_of(const dt_rollout *r, int array, char out[DT_NAMED_NAME])
 {
-    snprintf(out, DT_ITEM_NAME, "rollout_%.40s", r->opt.array_name[array]);
+    snprintf(out, DT_NAMED_NAME, "rollout_%.40s", r->opt.array_name[array]);
     return out;
 }
 
-static dt_err save(const dt_rollout *r, dt_items *items)
+static dt_err save(const dt_rollout *r, dt_named_arrays *items)
 {
-    char name[DT_ITEM_NAME];
+    char name[DT_NAMED_NAME];
     DT_TRY(add_place(r, items));
     if (r->n_rows == 0) return DT_OK;
-    if (n_given(r)) DT_TRY(dt_items_add(items, "rollout_rewards", DT_ITEM_F64, n_given(r), r->given));
+    if (n_given(r)) DT_TRY(dt_named_arrays_add(items, "rollout_rewards", DT_NAMED_F64, n_given(r), r->given));
     DT_TRY(add_rows(r, items));
     DT_TRY(add_ids(r, items));
     DT_TRY(add_floats(r, items, "rollout_sampled", &r->sampled, 0));
@@ -84,7 +85,7 @@ static dt_err save(const dt_rollout *r, dt_items *items)
     return DT_OK;
 }
 
-dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_items *items)
+dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items)
 {
     dt_err err = save(r, items);
     if (err == DT_OK)
@@ -94,10 +95,10 @@ dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_items *items)
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 
-static dt_err take_rows(dt_rollout *r, const dt_items *items, int64_t n)
+static dt_err take_rows(dt_rollout *r, const dt_named_arrays *items, int64_t n)
 {
-    const dt_item *rows = dt_items_find(items, "rollout_rows");
-    DT_CHECK(rows && rows->type == DT_ITEM_I64 && rows->n == n * ROW_LEN, DT_ERR_DATA,
+    const dt_named_array *rows = dt_named_arrays_find(items, "rollout_rows");
+    DT_CHECK(rows && rows->type == DT_NAMED_I64 && rows->n == n * ROW_LEN, DT_ERR_DATA,
              "the rollout in the checkpoint has no rows");
     const int64_t *x = rows->data;
     for (int64_t i = 0; i < n; i++, x += ROW_LEN) {
@@ -115,12 +116,12 @@ static dt_err take_rows(dt_rollout *r, const dt_items *items, int64_t n)
     return DT_OK;
 }
 
-static dt_err take_ids(dt_rollout *r, const dt_items *items, int64_t n)
+static dt_err take_ids(dt_rollout *r, const dt_named_arrays *items, int64_t n)
 {
     int64_t n_all = 0;
     for (int64_t i = 0; i < n; i++) n_all += n_ids(r, i);
-    const dt_item *ids = dt_items_find(items, "rollout_ids");
-    DT_CHECK(ids && ids->type == DT_ITEM_I32 && ids->n == n_all, DT_ERR_DATA,
+    const dt_named_array *ids = dt_named_arrays_find(items, "rollout_ids");
+    DT_CHECK(ids && ids->type == DT_NAMED_I32 && ids->n == n_all, DT_ERR_DATA,
              "the rollout in the checkpoint is inconsistent: its token count differs from its rows");
     const int32_t *x = ids->data;
     for (int64_t i = 0; i < n; i++, x += n_ids(r, i - 1))
@@ -128,13 +129,13 @@ static dt_err take_ids(dt_rollout *r, const dt_items *items, int64_t n)
     return DT_OK;
 }
 
-static dt_err take_floats(dt_rollout *r, const dt_items *items, const char *name, const rollout_floats *a, int more,
-                          int64_t n)
+static dt_err take_floats(dt_rollout *r, const dt_named_arrays *items, const char *name, const rollout_floats *a,
+                          int more, int64_t n)
 {
     int64_t n_all = 0;
     for (int64_t i = 0; i < n; i++) n_all += r->row[i].n_new + more;
-    const dt_item *item = dt_items_find(items, name);
-    DT_CHECK(item && item->type == DT_ITEM_F32 && item->n == n_all, DT_ERR_DATA,
+    const dt_named_array *item = dt_named_arrays_find(items, name);
+    DT_CHECK(item && item->type == DT_NAMED_F32 && item->n == n_all, DT_ERR_DATA,
              "the rollout in the checkpoint has no %s of its rows", name);
     const float *x = item->data;
     for (int64_t i = 0; i < n; i++) {
@@ -146,11 +147,11 @@ static dt_err take_floats(dt_rollout *r, const dt_items *items, const char *name
 }
 
 /* Made with options that leave it without a use, or without numbers that are needed now? */
-static bool is_of_other_options(const dt_rollout *r, const dt_items *items, const int64_t *place)
+static bool is_of_other_options(const dt_rollout *r, const dt_named_arrays *items, const int64_t *place)
 {
-    char name[DT_ITEM_NAME];
+    char name[DT_NAMED_NAME];
     bool other = place[3] != r->opt.n_rows || place[5] != r->opt.num_generations || place[6] != r->opt.max_completion;
-    for (int i = 0; i < r->opt.n_arrays; i++) other |= !dt_items_find(items, name_of(r, i, name));
+    for (int i = 0; i < r->opt.n_arrays; i++) other |= !dt_named_arrays_find(items, name_of(r, i, name));
     return other;
 }
 
@@ -161,11 +162,11 @@ void dt_rollout_discard(dt_rollout *r, const dt_task *t, const char *why)
     if (t->comm->rank == 0) DT_WARN("the rollout in the checkpoint is discarded and generated again: %s", why);
 }
 
-static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
+static dt_err load(dt_rollout *r, const dt_task *t, const dt_named_arrays *items)
 {
     int64_t place[PLACE_LEN];
-    char name[DT_ITEM_NAME];
-    DT_TRY(dt_items_get(items, "rollout", DT_ITEM_I64, PLACE_LEN, place));
+    char name[DT_NAMED_NAME];
+    DT_TRY(dt_named_arrays_get(items, "rollout", DT_NAMED_I64, PLACE_LEN, place));
     const int64_t n = place[3];
     r->now = (rollout_place){place[0], place[1], (uint64_t)place[2]};
     r->n_rows = 0;
@@ -182,10 +183,10 @@ static dt_err load(dt_rollout *r, const dt_task *t, const dt_items *items)
     for (int i = 0; i < r->opt.n_arrays; i++) DT_TRY(take_floats(r, items, name_of(r, i, name), &r->array[i], 1, n));
     r->n_rows = n;
     r->policy = place[7] >= 0 && place[7] < r->opt.n_arrays ? (int)place[7] : -1;
-    return n_given(r) ? dt_items_get(items, "rollout_rewards", DT_ITEM_F64, n_given(r), r->given) : DT_OK;
+    return n_given(r) ? dt_named_arrays_get(items, "rollout_rewards", DT_NAMED_F64, n_given(r), r->given) : DT_OK;
 }
 
-dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_items *items)
+dt_err dt_rollout_load(dt_rollout *r, dt_task *t, const dt_named_arrays *items)
 {
     return dt_comm_agree(t->comm, load(r, t, items));
 }

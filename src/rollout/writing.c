@@ -3,7 +3,8 @@
  * Lines are written before their step is done. A run that resumes before that step generates the rollout again and
  * removes the lines of its first step and later ones. */
 #include "rollout_private.h"
-#include "dtrain/json.h"
+#include "dtrain/io/json.h"
+#include "dtrain/text/utf8.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

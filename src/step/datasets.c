@@ -1,5 +1,5 @@
 /* datasets.c - the datasets of [data], for tasks whose batches come from them. */
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <stdio.h>
 #include <string.h>
 

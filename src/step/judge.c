@@ -1,5 +1,5 @@
 /* judge.c - a scalar head behind a frozen model. */
-#include "dtrain/judge.h"
+#include "dtrain/step/judge.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* micro_step.c - the one place where a task meets the model. */
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <stdlib.h>
 
 /* Lay the arrays out from `block` on (NULL: count only); bytes used. */

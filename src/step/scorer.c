@@ -1,6 +1,6 @@
 /* scorer.c - a frozen model beside the one in training. */
-#include "dtrain/scorer.h"
-#include "dtrain/io.h"
+#include "dtrain/step/scorer.h"
+#include "dtrain/io/io.h"
 #include <unistd.h>
 
 static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const char *path, int n_labels)

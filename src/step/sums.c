@@ -1,5 +1,5 @@
 /* sums.c - values lie in one list, as the vote takes them: a sum knows its place in it. */
-#include "dtrain/sums.h"
+#include "dtrain/step/sums.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

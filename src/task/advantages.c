@@ -1,6 +1,6 @@
 /* advantages.c - every rank holds all rows and sums them in the same order, so all ranks compute the same bits. */
 #include "advantages.h"
-#include "dtrain/reward.h"
+#include "dtrain/reward/reward.h"
 #include <math.h>
 
 static const double SMALLEST_DEVIATION = 1e-4; /* added to the divisor */

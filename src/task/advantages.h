@@ -3,7 +3,7 @@
 #ifndef DTRAIN_TASK_ADVANTAGES_H
 #define DTRAIN_TASK_ADVANTAGES_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 typedef enum dt_scale_rewards { DT_SCALED_BY_GROUP, DT_SCALED_BY_BATCH, DT_UNSCALED } dt_scale_rewards;
 

@@ -1,15 +1,15 @@
 /* evaluation.c - a language model's loss over a dataset, and nothing else; or, with a catalogue of items, how well it
  * recommends them. */
 #include "language_model.h"
-#include "recommend.h"
-#include "dtrain/step.h"
+#include "dtrain/recommend/ranking.h"
+#include "dtrain/step/step.h"
 
 #include <stdlib.h>
 
 /* t->self with a catalogue. */
 typedef struct evaluation {
-    task_items items;
-    recommend *search; /* NULL: out of memory, which was reported */
+    dt_generation_items items;
+    dt_ranking *search; /* NULL: out of memory, which was reported */
 } evaluation;
 
 static bool recommends(const dt_task *t) { return *t->cfg->rec_catalogue; }
@@ -32,26 +32,26 @@ static void eval_open(dt_task *t)
         return;
     }
     t->self = e;
-    task_items_open(&e->items, t);
-    e->search = recommend_open(t, &e->items, true);
+    dt_generation_items_open(&e->items, t);
+    e->search = dt_ranking_open(t, &e->items, true);
 }
 
 static dt_err eval_plan(const dt_task *t, int stage, dt_memory *memory)
 {
     const evaluation *e = t->self;
     if (!recommends(t)) return lm_plan(t, stage, memory);
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += task_items_nbytes(&e->items);
-    return recommend_plan(e->search, t, stage, memory);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_generation_items_nbytes(&e->items);
+    return dt_ranking_plan(e->search, t, stage, memory);
 }
 
 static dt_err eval_begin(dt_task *t)
 {
-    return recommends(t) ? recommend_begin(((evaluation *)t->self)->search, t) : DT_OK;
+    return recommends(t) ? dt_ranking_begin(((evaluation *)t->self)->search, t) : DT_OK;
 }
 
 static dt_err eval_evaluate(dt_task *t, int64_t micro)
 {
-    return recommends(t) ? recommend_evaluate(((evaluation *)t->self)->search, t, micro) : lm_evaluate(t, micro);
+    return recommends(t) ? dt_ranking_evaluate(((evaluation *)t->self)->search, t, micro) : lm_evaluate(t, micro);
 }
 
 static void eval_close(dt_task *t)
@@ -59,8 +59,8 @@ static void eval_close(dt_task *t)
     evaluation *e = t->self;
     if (!recommends(t)) lm_close(t);
     if (!recommends(t) || !e) return;
-    recommend_close(e->search, t);
-    task_items_close(&e->items, t->ledger);
+    dt_ranking_close(e->search, t);
+    dt_generation_items_close(&e->items, t->ledger);
     free(e);
     t->self = NULL;
 }

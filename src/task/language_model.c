@@ -2,7 +2,7 @@
  * are one task: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md
  * 1.3). */
 #include "language_model.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <math.h>
 #include <stdlib.h>
 

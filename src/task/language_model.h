@@ -2,7 +2,7 @@
 #ifndef DTRAIN_TASK_LANGUAGE_MODEL_H
 #define DTRAIN_TASK_LANGUAGE_MODEL_H
 
-#include "dtrain/task.h"
+#include "dtrain/task/task.h"
 
 typedef struct language_model {
     dt_lm_sums sums;

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_TASK_PAIR_LOSS_H
 #define DTRAIN_TASK_PAIR_LOSS_H
 
-#include "dtrain/dataset.h"
+#include "dtrain/data/dataset.h"
 
 typedef enum dt_pair_loss_type { DT_PAIR_SIGMOID, DT_PAIR_HINGE } dt_pair_loss_type;
 

@@ -1,6 +1,6 @@
 /* pairs.c - the data of tasks that learn from pairs of answers. */
 #include "pairs.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 
 void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties)
 {

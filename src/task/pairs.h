@@ -2,7 +2,7 @@
 #ifndef DTRAIN_TASK_PAIRS_H
 #define DTRAIN_TASK_PAIRS_H
 
-#include "dtrain/task.h"
+#include "dtrain/task/task.h"
 
 /** Call in open: opens [data] as pairs of texts of at most seq_len tokens, and reserves memory for a micro-batch even
  *  if no file defines their lengths (--plan). truncate: truncate longer texts; otherwise their pairs are skipped.

@@ -3,7 +3,7 @@
  * Both models are sharded the same way at every stage (zero.h), so each rank mixes its own shards of one into those of
  * the other, and parameters that the reference keeps complete are gathered afterwards. */
 #include "reference.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -145,17 +145,17 @@ static dt_err note_weights(dt_reference *r, const dt_task *t)
     return DT_OK;
 }
 
-dt_err dt_reference_save(const dt_reference *r, dt_items *items)
+dt_err dt_reference_save(const dt_reference *r, dt_named_arrays *items)
 {
-    return r->weights[0] ? dt_items_add(items, "reference_weights", DT_ITEM_I64, 2, r->weights) : DT_OK;
+    return r->weights[0] ? dt_named_arrays_add(items, "reference_weights", DT_NAMED_I64, 2, r->weights) : DT_OK;
 }
 
-dt_err dt_reference_load(const dt_reference *r, const dt_items *items)
+dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items)
 {
     const dt_pretrained *from = &r->scorer.frozen.from;
     int64_t before[2];
-    if (!r->weights[0] || !dt_items_find(items, "reference_weights")) return DT_OK;
-    DT_TRY(dt_items_get(items, "reference_weights", DT_ITEM_I64, 2, before));
+    if (!r->weights[0] || !dt_named_arrays_find(items, "reference_weights")) return DT_OK;
+    DT_TRY(dt_named_arrays_get(items, "reference_weights", DT_NAMED_I64, 2, before));
     DT_CHECK(before[1] != r->weights[1] || before[0] == r->weights[0], DT_ERR_BASE,
              "%s%s%s: expected the reference that the run started with, found another one", from->path,
              from->adapter ? " with the adapter of " : "", from->adapter ? from->adapter : "");

@@ -5,9 +5,9 @@
 #ifndef DTRAIN_TASK_REFERENCE_H
 #define DTRAIN_TASK_REFERENCE_H
 
-#include "dtrain/io.h"
-#include "dtrain/items.h"
-#include "dtrain/scorer.h"
+#include "dtrain/io/io.h"
+#include "dtrain/core/named_arrays.h"
+#include "dtrain/step/scorer.h"
 #include <string.h>
 
 /** {0} to start from. */
@@ -41,8 +41,8 @@ void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */
 /** In save and load: the weights are those that the run began with, unless they follow the policy, or are of another
  *  type now. Local. DT_ERR_BASE: they are others. */
 enum { DT_REFERENCE_NBYTES = 16 };
-dt_err dt_reference_save(const dt_reference *r, dt_items *items);
-dt_err dt_reference_load(const dt_reference *r, const dt_items *items);
+dt_err dt_reference_save(const dt_reference *r, dt_named_arrays *items);
+dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items);
 
 /** The batch's log-probabilities into r->logp, 0 without a target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);

@@ -2,7 +2,7 @@
  * reward is the value of a scalar head at a text's last token, found by its length; both texts of a pair go through one
  * forward. Harmless models are the same with a safety score, whose zero the classification term puts between safe and
  * unsafe answers. */
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include "pair_loss.h"
 #include "pairs.h"
 #include <stdlib.h>

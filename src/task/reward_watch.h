@@ -2,7 +2,7 @@
 #ifndef DTRAIN_SRC_TASK_REWARD_WATCH_H
 #define DTRAIN_SRC_TASK_REWARD_WATCH_H
 
-#include "dtrain/reward.h"
+#include "dtrain/reward/reward.h"
 
 enum { DT_REWARD_PATIENCE = 10 }; /* rollouts */
 

@@ -1,5 +1,5 @@
 /* task.c - the list of tasks. */
-#include "dtrain/task.h"
+#include "dtrain/task/task.h"
 #include <string.h>
 
 const dt_task_ops *const dt_tasks[] = {&dt_task_pretrain, &dt_task_sft,  &dt_task_rm,   &dt_task_dpo,

@@ -1,5 +1,5 @@
 /* space.c - the white space of Unicode, and the separators U+001C to U+001F. */
-#include "space.h"
+#include "dtrain/text/space.h"
 
 size_t dt_space_length(const char *text, size_t n)
 {

@@ -1,5 +1,5 @@
 /* unicode.c - looking things up in the tables, and sets of characters made of them. */
-#include "unicode.h"
+#include "dtrain/text/unicode.h"
 
 #include <ctype.h>
 #include <stdlib.h>

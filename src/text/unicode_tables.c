@@ -1,5 +1,5 @@
 /* unicode_tables.c - made by tools/make_unicode.py with tokenizers 0.23.3; see unicode.h. */
-#include "unicode.h"
+#include "dtrain/text/unicode.h"
 
 const uint32_t dt_unicode_general[] = {
     0x19,      0x2016,    0x2191,    0x2493,    0x2591,     0x288d,     0x298e,    0x2a91,    0x2b92,    0x2c91,

@@ -1,5 +1,5 @@
 /* utf8.c - what is a character and what is none. */
-#include "tokenizer_ops.h"
+#include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * transformers: the best validation is the first with the best metric, regardless of the threshold. A validation counts
  * as an improvement only if it improves on the best by more than the threshold. */
 #include "run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>

@@ -13,7 +13,7 @@
  * Before the second line nothing has changed and the folder is removed; after it the rest is done again from there.
  * TensorBoard's event files stay where they are: the next one says from which step on the run is repeated. */
 #include "run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* check.c - checks before the run: settings that would fail later and, with --check, the contents of every input file.
  * Rank 0 does the checks, except for the disk of each node, which every rank checks. */
 #include "run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* closing.c - the last lines of a run. */
 #include "run.h"
-#include "dtrain/report.h"
+#include "dtrain/report/report.h"
 #include <inttypes.h>
 
 static void say_steps(const dt_run *run, const progress *from, const progress *to, double loop_s)

@@ -1,7 +1,7 @@
 /* first_check.c - the self-check of a GPU (dt_device_self_check) before its first run. The user's cache records success
  * in a file per chip, driver, library and build. If that file or its directory cannot be used, the check is repeated,
  * with no other effect. */
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>

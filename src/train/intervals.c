@@ -1,5 +1,5 @@
 /* intervals.c - how often a run logs, validates and saves. */
-#include "dtrain/train.h"
+#include "dtrain/train/train.h"
 #include <math.h>
 
 int64_t dt_interval_steps(double value, int64_t total_steps)

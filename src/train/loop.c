@@ -4,7 +4,7 @@
  * becomes a common decision there. A failure between the vote and the end of the units' collectives cannot be voted on;
  * it ends the job through main. */
 #include "run.h"
-#include "dtrain/step.h"
+#include "dtrain/step/step.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

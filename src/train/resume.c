@@ -1,7 +1,7 @@
 /* resume.c - where a run begins: the newest checkpoint that verifies, a given one, a model to start from, or random
  * weights. */
 #include "run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

@@ -1,9 +1,9 @@
 /* run.c - a run, from configuration to last checkpoint. Local work alternates with votes: every section in which a
  * single rank may fail is followed by a vote. */
 #include "run.h"
-#include "dtrain/step.h"
-#include "dtrain/chips.h"
-#include "dtrain/io.h"
+#include "dtrain/step/step.h"
+#include "dtrain/perfmodel/chips.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_SRC_TRAIN_RUN_H
 #define DTRAIN_SRC_TRAIN_RUN_H
 
-#include "dtrain/train.h"
+#include "dtrain/train/train.h"
 #include <string.h>
 
 /* How far a run has come. The first four go into checkpoints. */
@@ -158,7 +158,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
 /* then, of a task that rolls out: do parameters stay gathered for it, on every rank? collective, agreed */
 dt_err run_settle_gathered(dt_run *run, int ranks_per_node);
 
-/* table.c: both log */
+/* memory_table.c: both log */
 void run_compare_plan(dt_run *run, const rank_plan *plan); /* compares it with the present allocation */
 void run_say_overhead(const dt_run *run);                  /* memory that the device uses in addition; after a step */
 void run_say_trials(const strategy list[], const trial trials[], int n, bool nodes); /* nodes: there are several */
@@ -263,7 +263,7 @@ dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite);
 /* at the end of the loop: DT_ERR_NONFINITE where no step was finite; collective, agreed */
 dt_err run_judge_end(const dt_run *run, const progress *p);
 
-/* export.c */
+/* export_run.c */
 const char *run_tokenizer(const dt_run *run); /* the key's value, otherwise the model's; "": neither; local */
 dt_err run_settle_tokenizer(dt_run *run);     /* [model] tokenizer, and into the configuration; local */
 /* the directories in run.output_dir that run_export writes, not owned; returns their number; local */

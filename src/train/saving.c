@@ -38,7 +38,7 @@ static bool is_under_way(const dt_run *run) { return dt_saver_state_of(run->savi
 static void forget(dt_saving *s)
 {
     free(s->dir), free(s->meta.config);
-    dt_items_free(&s->meta.items);
+    dt_named_arrays_free(&s->meta.items);
     s->dir = NULL, s->meta = (dt_ckpt_meta){0};
 }
 

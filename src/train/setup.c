@@ -1,8 +1,8 @@
 /* setup.c - opens everything that a run needs from its configuration. All mistakes are found here, before any step, and
  * reported together: each joins a list, and settings that depend on an invalid key are skipped. */
 #include "run.h"
-#include "dtrain/io.h"
-#include "dtrain/step.h"
+#include "dtrain/io/io.h"
+#include "dtrain/step/step.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>

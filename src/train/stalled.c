@@ -1,7 +1,7 @@
 /* stalled.c - a start that stops before it saves anything new makes no progress. If start-up takes longer than the
  * job's time limit, every start ends this way, and a job script would requeue the run forever. */
 #include "run.h"
-#include "dtrain/io.h"
+#include "dtrain/io/io.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>

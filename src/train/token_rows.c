@@ -1,7 +1,7 @@
 /* token_rows.c - trains only some tokens' rows: those of a catalogue's level tokens (recommendation.md "Fine-tuning").
  */
-#include "dtrain/catalogue.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/recommend/catalogue.h"
+#include "dtrain/tokenizer/tokenizer.h"
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* trained_parts.c - which parts of a vision-language model are trained: vision.train; and whether the features of a
  * tower that is not are kept. */
 #include "run.h"
-#include "dtrain/stored.h"
+#include "dtrain/checkpoint/stored.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

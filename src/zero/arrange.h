@@ -3,8 +3,8 @@
 #ifndef DTRAIN_ZERO_ARRANGE_H
 #define DTRAIN_ZERO_ARRANGE_H
 
-#include "dtrain/swap_file.h"
-#include "dtrain/zero.h"
+#include "dtrain/io/swap_file.h"
+#include "dtrain/zero/zero.h"
 
 /** Consecutive elements of a unit's trained part that one step of the optimizer may take: trainable, of one learning
  *  rate, and all with or all without decay. */
@@ -91,7 +91,7 @@ dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledg
 
 dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks);
 void zero_layout_free(zero_layout *l);
-/** dt_zero_saved_nbytes (plan.c). */
+/** dt_zero_saved_nbytes (states_plan.c). */
 size_t zero_saved_nbytes(const zero_layout *l, dt_part part);
 
 #endif

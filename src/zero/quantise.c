@@ -3,8 +3,8 @@
  * It is cut into lines: rows of int8, blocks of nf4. A line's codes follow from its weights, and with them one number:
  * its scale, or its largest |w|; all else follows from these numbers of the whole matrix, which the ranks tell one
  * another. So a rank takes the lines of which it has codes, each once, and no others. */
-#include "dtrain/device.h"
-#include "dtrain/nf4.h"
+#include "dtrain/device/device.h"
+#include "dtrain/device/nf4.h"
 #include "zero_impl.h"
 #include <inttypes.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 #define DTRAIN_ZERO_IMPL_H
 
 #include "arrange.h"
-#include "dtrain/swap_file.h"
+#include "dtrain/io/swap_file.h"
 
 enum {
     ZERO_N_SEEN = 4,
@@ -86,7 +86,7 @@ struct dt_zero {
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
     dt_buf watched;                                              /* largest own gradient, by unit; in slot 0 of one */
-    /* what is offloaded: offload.c, fetch.c */
+    /* what is offloaded: offload.c, offload_params.c */
     dt_stream *copy_stream;         /* gradients down beside backward, parameters up beside the update */
     bool own_copy_stream;           /* anything is offloaded */
     dt_buf away[DT_N_PARTS];        /* parameters in host memory */
@@ -212,7 +212,8 @@ static inline int64_t zero_last_collective(const dt_zero *z)
     return atomic_load_explicit(&z->comm->sequence, memory_order_relaxed);
 }
 
-/* streams (exchange.c): what is queued on one from now on comes after what is queued on the other until now */
+/* streams (bucket_collectives.c): what is queued on one from now on comes after what is queued on the other until now
+ * */
 dt_err zero_comm_after(dt_zero *z, dt_stream *stream);
 dt_err zero_comm_after_compute(dt_zero *z);
 dt_err zero_compute_after_comm(dt_zero *z);
@@ -334,7 +335,7 @@ dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b);
 int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x);
 int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x);
 
-/* ---- fetch.c: parameters in host memory or in the file ----------------------------------------------------------- */
+/* ---- offload_params.c: parameters in host memory or in the file -------------------------------------------------- */
 
 /** Bring the owned shard of a part, which is kept off the device, to its place in the arena; queued on the comm
  *  stream. Waits for the file where that was not read ahead. */

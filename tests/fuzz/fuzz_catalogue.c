@@ -1,12 +1,13 @@
 /* fuzz_catalogue.c - any bytes as the files of a catalogue: an info file, whose items are found again by SID and id and
  * whose trie names each SID once; a list of tokens; an item file; embeddings. An error has a reason. The first byte
  * chooses which. */
-#include "dtrain/item_vectors.h"
-#include "dtrain/rows.h"
-#include "dtrain/sid.h"
-#include "dtrain/token_list.h"
-#include "dtrain/tokenizer.h"
-#include "dtrain/trie.h"
+#include "dtrain/recommend/item_vectors.h"
+#include "dtrain/io/matrix_file.h"
+#include "dtrain/recommend/sid.h"
+#include "dtrain/recommend/token_list.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/recommend/trie.h"
+#include "dtrain/text/utf8.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

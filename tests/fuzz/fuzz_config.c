@@ -6,7 +6,7 @@
  *   build/fuzz)
  *   make test                   builds it with replay.c instead, which runs the kept inputs as plain regression tests
  * A target that needs a file writes its input to one (mkstemp, or memfd_create and /proc/self/fd/N). */
-#include "dtrain/config.h"
+#include "dtrain/config/config.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

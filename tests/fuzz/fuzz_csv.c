@@ -1,9 +1,10 @@
 /* fuzz_csv.c - any bytes as a header and a row of a table, and as a list as Python writes it: a JSON object with a
  * value for each column, a list that says the same when every character of it is an escape, or an error with a
  * reason. */
-#include "../../src/data/make/csv.h"
-#include "dtrain/rec_files.h"
-#include "dtrain/tokenizer.h"
+#include "../../src/make/csv_reader.h"
+#include "dtrain/make/rec_files.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/text/utf8.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,9 +3,9 @@
  *
  * An input that begins as HDF5 files do is taken for the file. Any other one is a recipe: its first bytes choose kind,
  * sizes and options, the rest fills the arrays. */
-#include "dtrain/data.h"
-#include "dtrain/dataset.h"
-#include "dtrain/io.h"
+#include "dtrain/data/data.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/io/io.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /* fuzz_features.c - any bytes as a file of kept features, or as a list of a dataset's images: what is found has the
  * checksum that was written with it, anything else is refused by name. The first byte chooses: 1 puts a head in front
  * that fits the rest, which no mutation would find; 2 opens the file twice; 4 takes the rest for a list of images. */
-#include "dtrain/features.h"
-#include "dtrain/io.h"
+#include "dtrain/data/features.h"
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* fuzz_image.c - any bytes as an image, and as an image processor's configuration: pixels, or an error that names the
  * image and a reason. What says that it is large is refused earlier than it would be (linked with --wrap), or the
  * time would go into pixels. */
-#include "../../src/image/decode.h"
-#include "dtrain/image.h"
+#include "../../src/image/decode_image.h"
+#include "dtrain/image/image.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* fuzz_jinja.c - any bytes as a chat template: it is parsed and rendered on a conversation, or an error says why not,
  * and rendering it again gives the same. */
-#include "dtrain/jinja.h"
+#include "dtrain/jinja/jinja.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

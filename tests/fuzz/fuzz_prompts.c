@@ -1,6 +1,6 @@
 /* fuzz_prompts.c - any bytes as prompts for generation: ids inside the vocabulary, as many placeholders as images want,
  * or an error with a reason. The first byte chooses how. */
-#include "dtrain/generate.h"
+#include "dtrain/generate/generate.h"
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

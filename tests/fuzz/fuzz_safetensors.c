@@ -1,6 +1,6 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file: refused with a reason, or every element of every tensor can be
  * read and no byte belongs to two. */
-#include "dtrain/safetensors.h"
+#include "dtrain/io/safetensors.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -2,7 +2,8 @@
  * for the text as a whole, as spans and in parts, and that decode to UTF-8.
  *
  * The text stands behind a zero byte; without one it is the file itself. */
-#include "dtrain/tokenizer.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/text/utf8.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef DTRAIN_TESTS_FUZZ_MAKE_TWICE_H
 #define DTRAIN_TESTS_FUZZ_MAKE_TWICE_H
 
-#include "dtrain/dataset.h"
+#include "dtrain/data/dataset.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

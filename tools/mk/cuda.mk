@@ -40,9 +40,9 @@ $(BUILD)/libdtrain_nccl.so: $(NCCL_OBJ)
 
 
 # What the program and the shared objects must have in common: an object that was compiled from other headers is refused (src/core/object.c).
-INTERFACE  = $(addprefix include/dtrain/,core.h int8.h device.h device_ops.h device_check.h gpu_sizes.h comm.h)
+INTERFACE  = $(addprefix include/dtrain/,core/core.h core/int8.h device/device.h device/device_ops.h device/device_check.h device/gpu_sizes.h comm/comm.h)
 INTERFACE_SUM := $(shell cat $(INTERFACE) | cksum | tr ' ' -)
-INTERFACE_OBJ  = $(BUILD)/src/core/object.o $(foreach d,. cudasim cudasim_races,$(BUILD)/$(d)/cuda/device.c.o $(BUILD)/$(d)/cuda/nccl.c.o)
+INTERFACE_OBJ  = $(BUILD)/src/core/object.o $(foreach d,. cudasim cudasim_races,$(BUILD)/$(d)/cuda/cuda_device.c.o $(BUILD)/$(d)/cuda/nccl.c.o)
 $(INTERFACE_OBJ:$(BUILD)/./%=$(BUILD)/%): $(INTERFACE)
 $(INTERFACE_OBJ:$(BUILD)/./%=$(BUILD)/%): private override CFLAGS += -DDT_INTERFACE='"$(INTERFACE_SUM)"'
 -include $(CUDA_OBJ:.o=.d) $(NCCL_OBJ:.o=.d)

@@ -2,7 +2,7 @@
  *
  * The 16 numbers that a block of nf4 can hold are made and rounded once, in a vector where its 64 weights are looked
  * up. */
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 #include "rows.h"
 
 /* ---- nf4 --------------------------------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 #ifndef DTRAIN_ISA_H
 #define DTRAIN_ISA_H
 
-#include "../cpu_kernels.h"
+#include "../cpu/cpu_kernels.h"
 #include <math.h>
 
 #ifndef DT_ISA

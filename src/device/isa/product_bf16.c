@@ -1,7 +1,7 @@
 /* product_bf16.c - products of bf16 tiles on the processor's units for them: pairwise dot products in vectors
  * (AVX512_BF16), or the matrix unit (AMX). Both take A by rows and B in pairs along k. And the dot products of
  * product_rows.c. */
-#include "dtrain/nf4.h"
+#include "dtrain/device/nf4.h"
 #include "rows.h"
 
 #if HAVE_X86_UNITS

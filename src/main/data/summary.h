@@ -2,7 +2,7 @@
 #ifndef DTRAIN_SRC_MAIN_DATA_SUMMARY_H
 #define DTRAIN_SRC_MAIN_DATA_SUMMARY_H
 
-#include "dtrain/dataset.h"
+#include "dtrain/data/dataset.h"
 
 typedef struct meter {
     double start_s, last_s, every_s; /* between lines */

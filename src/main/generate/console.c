@@ -7,8 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dtrain/io.h"
-#include "dtrain/tokenizer.h"
+#include "dtrain/io/io.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/text/utf8.h"
 
 static const char help[] =
     "  /image FILE     attach an image to the next message; <image> in the message marks its position\n"

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_MAIN_GENERATE_CONSOLE_H
 #define DTRAIN_MAIN_GENERATE_CONSOLE_H
 
-#include "dtrain/chat.h"
+#include "dtrain/chat/chat.h"
 #include "line.h"
 
 typedef enum console_action {

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_MAIN_GENERATE_LINE_H
 #define DTRAIN_MAIN_GENERATE_LINE_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <signal.h>
 
 typedef struct line_reader line_reader;

@@ -1,5 +1,5 @@
 /* output.c - sequences as text and as JSON. */
-#include "app.h"
+#include "generate_app.h"
 
 #include <errno.h>
 #include <inttypes.h>

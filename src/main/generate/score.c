@@ -1,6 +1,6 @@
 /* score.c - scores of a reward model: the value at the last token of each sequence. A value has the same bits
  * regardless of the rest of its pass, so results depend neither on the ranks nor on the batch. */
-#include "app.h"
+#include "generate_app.h"
 
 #include <math.h>
 #include <stdlib.h>

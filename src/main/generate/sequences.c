@@ -1,5 +1,5 @@
 /* sequences.c - from prompts to sequences, which rank works on which, and their results to rank 0. */
-#include "app.h"
+#include "generate_app.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* settings.c - settings of the model's generation_config.json that the command line does not set. */
-#include "app.h"
+#include "generate_app.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,14 +12,14 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "dtrain/adapter.h"
-#include "dtrain/checkpoint.h"
-#include "dtrain/config.h"
-#include "dtrain/io.h"
-#include "dtrain/metrics.h"
-#include "dtrain/model.h"
-#include "dtrain/task.h"
-#include "dtrain/train.h"
+#include "dtrain/adapter/adapter.h"
+#include "dtrain/checkpoint/checkpoint.h"
+#include "dtrain/config/config.h"
+#include "dtrain/io/io.h"
+#include "dtrain/report/metrics.h"
+#include "dtrain/model/model.h"
+#include "dtrain/task/task.h"
+#include "dtrain/train/train.h"
 
 typedef struct run_info {
     const char *dir;

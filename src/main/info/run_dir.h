@@ -2,7 +2,7 @@
 #ifndef DTRAIN_MAIN_INFO_RUN_DIR_H
 #define DTRAIN_MAIN_INFO_RUN_DIR_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 
 /** Show the run in a directory (its output_dir, or its checkpoint folder), as text or as one JSON object per line.
  *  Reads only small data, no tensors. DT_ERR_DATA: no metrics, configuration or checkpoints found. */

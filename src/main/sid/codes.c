@@ -1,5 +1,5 @@
 /* codes.c - codebooks and codes of the method that was asked for. */
-#include "app.h"
+#include "sid_app.h"
 
 #include <inttypes.h>
 #include <math.h>

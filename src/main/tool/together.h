@@ -2,7 +2,7 @@
 #ifndef DTRAIN_MAIN_TOOL_TOGETHER_H
 #define DTRAIN_MAIN_TOOL_TOGETHER_H
 
-#include "dtrain/comm.h"
+#include "dtrain/comm/comm.h"
 
 /** All ranks continue, or none: dt_comm_agree. After a communication error the others cannot be informed, so main ends
  *  the job. */

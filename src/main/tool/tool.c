@@ -1,8 +1,8 @@
 /* tool.c - the name of the program is the log's; nothing else is remembered. */
 #include "tool.h"
 
-#include "dtrain/config.h"
-#include "dtrain/device.h"
+#include "dtrain/config/config.h"
+#include "dtrain/device/device.h"
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>

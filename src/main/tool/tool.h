@@ -2,9 +2,8 @@
 #ifndef DTRAIN_MAIN_TOOL_H
 #define DTRAIN_MAIN_TOOL_H
 
-#include "dtrain/core.h"
+#include "dtrain/core/core.h"
 #include <getopt.h>
-#include <stddef.h>
 
 /** First thing in main. Messages begin with NAME from here on. A file size limit is then an error of write(2), and so
  *  is a reader of standard output that has left: neither ends the program by a signal in the middle of its work. */

@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "build_version.h"
-#include "dtrain/comm.h"
-#include "dtrain/config.h"
-#include "dtrain/dataset.h"
-#include "dtrain/device.h"
-#include "dtrain/io.h"
+#include "dtrain/comm/comm.h"
+#include "dtrain/config/config.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/device/device.h"
+#include "dtrain/io/io.h"
 #include "tool.h"
 
 #ifdef __clang__

@@ -1,0 +1,98 @@
+/* unicode.h - what is known of characters: general category, script, case, and what the normal forms do to them.
+ *
+ * The tables are part of the program, because ids must not depend on the version of Unicode that a library of the
+ * machine at hand has. They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose parts have
+ * versions of their own: 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an
+ * older one for punctuation. */
+#ifndef DTRAIN_TEXT_UNICODE_H
+#define DTRAIN_TEXT_UNICODE_H
+
+#include "dtrain/core/core.h"
+#include "dtrain/text/utf8.h"
+
+/* ---- tables (unicode_tables.c): runs of code point * 256 + value, up to the next one ---------- */
+
+/** Values of dt_unicode_general: a category and flags. */
+/* clang-format off */
+typedef enum dt_category {
+    DT_CAT_LU, DT_CAT_LL, DT_CAT_LT, DT_CAT_LM, DT_CAT_LO, DT_CAT_MN, DT_CAT_MC, DT_CAT_ME, DT_CAT_ND, DT_CAT_NL,
+    DT_CAT_NO, DT_CAT_PC, DT_CAT_PD, DT_CAT_PS, DT_CAT_PE, DT_CAT_PI, DT_CAT_PF, DT_CAT_PO, DT_CAT_SM, DT_CAT_SC,
+    DT_CAT_SK, DT_CAT_SO, DT_CAT_ZS, DT_CAT_ZL, DT_CAT_ZP, DT_CAT_CC, DT_CAT_CF, DT_CAT_CO, DT_CAT_CN
+} dt_category;
+/* clang-format on */
+/** Flags: alphabetic; what the pre-tokenizers Digits and Punctuation take for a digit and for punctuation. */
+enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64, DT_GENERAL_PUNCTUATION = 128 };
+
+/** Values of dt_unicode_normal: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself; it has a
+ *  combining class; it composes with what stands before it; something that follows may compose with it. */
+enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
+
+extern const uint32_t dt_unicode_general[], dt_unicode_normal[], dt_unicode_script[];
+extern const size_t dt_unicode_general_n, dt_unicode_normal_n, dt_unicode_script_n;
+/** Aliases; value k + 1 of dt_unicode_script is script k, 0 none. */
+extern const char *const dt_unicode_script_names[][3];
+extern const size_t dt_unicode_n_scripts;
+
+/** first, first + step, ..., last become lower case by adding distance. */
+typedef struct dt_lower_run {
+    uint32_t first, last;
+    int step, distance;
+} dt_lower_run;
+extern const dt_lower_run dt_unicode_lower_runs[];
+extern const size_t dt_unicode_n_lower_runs;
+
+/* ---- looking up ------------------ */
+
+uint8_t dt_unicode_find(const uint32_t *runs, size_t n_runs, uint32_t c);
+bool dt_unicode_is_letter(uint32_t c);
+bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
+uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, stays */
+
+/* ---- sets of characters ------------------ */
+
+typedef struct dt_code_range {
+    uint32_t first, last;
+} dt_code_range;
+/** {0} to begin; free item. */
+typedef struct dt_code_ranges {
+    dt_code_range *item;
+    size_t n, n_alloc;
+    bool failed; /* out of memory */
+} dt_code_ranges;
+
+void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
+void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
+/** Those whose value, masked, has its bit set in wanted. */
+void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
+void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
+/** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic,
+ * White_Space, a script. false: unknown. */
+bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
+void dt_code_ranges_add_spaces(dt_code_ranges *r);
+void dt_code_ranges_settle(dt_code_ranges *r); /* in order, none touching another */
+void dt_code_ranges_negate(dt_code_ranges *r); /* of settled ones */
+
+/* ---- a byte for each character ------------------ */
+
+typedef struct dt_char_table {
+    uint16_t page[0x1100];
+    uint8_t (*cell)[256];
+    size_t n_pages;
+} dt_char_table;
+
+static inline uint8_t dt_char_value(const dt_char_table *t, uint32_t c) { return t->cell[t->page[c >> 8]][c & 255]; }
+/** From runs as above. DT_ERR_MEMORY. */
+dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs);
+void dt_char_table_free(dt_char_table *t);
+
+/** Code point of the character at p, of text that is valid UTF-8; *n bytes. */
+static inline uint32_t dt_utf8_decode(const char *text, size_t *n)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    if (p[0] < 0x80) return *n = 1, p[0];
+    if (p[0] < 0xe0) return *n = 2, (p[0] & 0x1fu) << 6 | (p[1] & 0x3fu);
+    if (p[0] < 0xf0) return *n = 3, (p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+    return *n = 4, (p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
+}
+
+#endif

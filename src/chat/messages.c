@@ -1,0 +1,239 @@
+/* messages.c - who said what, out of JSON. Every value is checked to be what it should be: a conversation that is half
+ * read trains on the wrong thing. */
+#include "dtrain/chat/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A role's own name comes first. */
+static const struct {
+    const char *name;
+    dt_role role;
+} roles[] = {{"system", DT_ROLE_SYSTEM},   {"developer", DT_ROLE_SYSTEM},        {"user", DT_ROLE_USER},
+             {"human", DT_ROLE_USER},      {"assistant", DT_ROLE_ASSISTANT},     {"gpt", DT_ROLE_ASSISTANT},
+             {"model", DT_ROLE_ASSISTANT}, {"function_call", DT_ROLE_ASSISTANT}, {"tool", DT_ROLE_TOOL},
+             {"function", DT_ROLE_TOOL},   {"observation", DT_ROLE_TOOL}};
+enum { N_ROLE_NAMES = sizeof roles / sizeof roles[0] };
+
+bool dt_role_named(int i, const char **name, dt_role *role)
+{
+    if (i < 0 || i >= N_ROLE_NAMES) return false;
+    *name = roles[i].name;
+    *role = roles[i].role;
+    return true;
+}
+
+bool dt_role_parse(const char *name, dt_role *role)
+{
+    for (int i = 0; i < N_ROLE_NAMES; i++)
+        if (strcmp(roles[i].name, name) == 0) return *role = roles[i].role, true;
+    return false;
+}
+
+dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nbytes)
+{
+    if (m->n == m->n_alloc) {
+        const int n = m->n_alloc ? 2 * m->n_alloc : 16;
+        dt_message *more = realloc(m->item, (size_t)n * sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "no memory for %d messages", n);
+        m->item = more;
+        m->n_alloc = n;
+    }
+    m->item[m->n++] = (dt_message){.role = role, .text = text, .nbytes = nbytes};
+    return DT_OK;
+}
+
+dt_err dt_messages_add_first(dt_messages *m, dt_role role, const char *text, size_t nbytes)
+{
+    DT_TRY(dt_messages_add(m, role, text, nbytes));
+    const dt_message first = m->item[m->n - 1];
+    memmove(m->item + 1, m->item, (size_t)(m->n - 1) * sizeof *m->item);
+    m->item[0] = first;
+    return DT_OK;
+}
+
+dt_err dt_messages_own(dt_messages *m, char *text)
+{
+    char **more = text ? realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more) : NULL;
+    if (more) m->owned = more;
+    if (!more) free(text);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a message");
+    m->owned[m->n_owned++] = text;
+    return DT_OK;
+}
+
+static bool is_image(const dt_messages *m, const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return m->image_text && type && (strcmp(type, "image") == 0 || strcmp(type, "image_url") == 0);
+}
+
+/* OpenAI's part is {type: image_url, image_url: {url}}. */
+static dt_err note_image(dt_messages *m, const json_t *part)
+{
+    static const char *const keys[] = {"image", "path", "url", "image_url"};
+    const char *path = NULL;
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !path; k++) {
+        const json_t *image = json_object_get(part, keys[k]), *url = json_object_get(image, "url");
+        path = dt_image_name_of(url ? url : image);
+    }
+    return dt_image_names_add(&m->images, path);
+}
+
+static const char *type_name(const json_t *value)
+{
+    static const char *const names[] = {"an object", "a list", "a text", "a number",
+                                        "a number",  "true",   "false",  "null"};
+    return value ? names[json_typeof(value)] : "nothing";
+}
+
+static dt_err refuse_part(const dt_messages *m, const json_t *part, size_t turn, size_t i)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const bool image = type && strncmp(type, "image", strlen("image")) == 0;
+    return dt_fail(
+        DT_ERR_DATA,
+        "message %zu: part %zu of its content: expected {\"type\": \"text\", \"text\": ...}%s, found %s%.40s%s", turn,
+        i, m->image_text ? " or {\"type\": \"image\"}" : "", type ? "type " : type_name(part), type ? type : "",
+        image && !m->image_text ? " (images need --images, or a vision-language model)" : "");
+}
+
+static dt_err check_parts(dt_messages *m, const json_t *parts, size_t turn, size_t *nbytes, int *n_images)
+{
+    size_t i;
+    const json_t *part;
+    *nbytes = 0;
+    *n_images = 0;
+    json_array_foreach(parts, i, part)
+    {
+        if (is_image(m, part)) {
+            ++*n_images;
+            DT_TRY(note_image(m, part));
+            continue;
+        }
+        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+        if (!json_is_string(text) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0)))
+            return refuse_part(m, part, turn, i);
+        *nbytes += json_string_length(text);
+    }
+    return DT_OK;
+}
+
+/* A text, or a list of parts of type text. */
+static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, dt_role role)
+{
+    if (json_is_string(content))
+        return dt_messages_add(m, role, json_string_value(content), json_string_length(content));
+    DT_CHECK(json_is_array(content), DT_ERR_DATA, "message %zu: content: expected a text, found %s", turn,
+             type_name(content));
+    size_t nbytes, i;
+    int n_images;
+    const json_t *part;
+    DT_TRY(check_parts(m, content, turn, &nbytes, &n_images));
+    char *text = malloc(nbytes + 1), *to = text;
+    DT_TRY(dt_messages_own(m, text));
+    json_array_foreach(content, i, part)
+    {
+        if (is_image(m, part)) continue;
+        const json_t *words = json_object_get(part, "text");
+        memcpy(to, json_string_value(words), json_string_length(words));
+        to += json_string_length(words);
+    }
+    if (n_images > 0) {
+        text = dt_text_after_images(m->image_text, n_images, text, &nbytes);
+        DT_TRY(dt_messages_own(m, text));
+    }
+    return dt_messages_add(m, role, text, nbytes);
+}
+
+/* Thoughts of an answer, under the name that DeepSeek and Qwen, OpenRouter, or gpt-oss give them. */
+static dt_err read_thoughts(dt_message *out, const json_t *message, size_t turn)
+{
+    static const char *const keys[] = {"reasoning_content", "reasoning", "thinking"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *value = json_object_get(message, keys[k]);
+        if (!value || json_is_null(value)) continue;
+        DT_CHECK(json_is_string(value), DT_ERR_DATA, "message %zu: %s: expected a text, found %s", turn, keys[k],
+                 type_name(value));
+        const size_t n = json_string_length(value);
+        if (n > 0) {
+            DT_CHECK(out->role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
+                     "message %zu: %s: only answers can have thoughts; remove the field", turn, keys[k]);
+            DT_CHECK(out->n_thoughts == 0, DT_ERR_DATA, "message %zu: %s and %s: expected only one of them", turn,
+                     out->thoughts_key, keys[k]);
+        }
+        if (out->n_thoughts > 0) continue;
+        out->thoughts = json_string_value(value);
+        out->n_thoughts = n;
+        out->thoughts_key = keys[k];
+    }
+    return DT_OK;
+}
+
+/* Is the answer trained on? 0 and false say no, under the names of OpenAI, ms-swift and Axolotl. */
+static dt_err read_loss(dt_message *out, const json_t *message, size_t turn)
+{
+    static const char *const keys[] = {"weight", "loss_scale", "loss", "train", "training"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *value = json_object_get(message, keys[k]);
+        if (!value || json_is_null(value)) continue;
+        const double number = json_is_number(value) ? json_number_value(value) : json_is_true(value);
+        DT_CHECK((json_is_boolean(value) || json_is_number(value)) && (number == 0 || number == 1), DT_ERR_DATA,
+                 "message %zu: %s: expected 0 or false (excluded from the loss), or 1 or true; other weights apply to "
+                 "whole records (--weight-key)",
+                 turn, keys[k]);
+        DT_CHECK(number == 0 || out->role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
+                 "message %zu: %s: the loss covers only answers: expected 0 or false, or an assistant message (--mask "
+                 "full trains on all messages)",
+                 turn, keys[k]);
+        if (number == 0 && out->role == DT_ROLE_ASSISTANT) out->no_loss = keys[k];
+    }
+    return DT_OK;
+}
+
+static dt_err read_fields(dt_messages *m, const json_t *message, size_t turn)
+{
+    dt_message *out = &m->item[m->n - 1];
+    out->named = dt_field_is_set(json_object_get(message, "name"));
+    DT_TRY(read_thoughts(out, message, turn));
+    return read_loss(out, message, turn);
+}
+
+dt_err dt_messages_parse(dt_messages *m, const json_t *list, const char *what, const char *role_key,
+                         const char *text_key)
+{
+    DT_CHECK(json_is_array(list) && json_array_size(list) > 0, DT_ERR_DATA, "%s: expected a list of messages", what);
+    size_t i;
+    const json_t *message;
+    json_array_foreach(list, i, message)
+    {
+        const json_t *name = json_object_get(message, role_key), *content = json_object_get(message, text_key);
+        DT_TRY(dt_message_check_fields(message, i));
+        DT_CHECK(json_is_string(name) && content, DT_ERR_DATA, "message %zu: expected {\"%s\": ..., \"%s\": ...}", i,
+                 role_key, text_key);
+        dt_role role = DT_ROLE_USER;
+        DT_CHECK(dt_role_parse(json_string_value(name), &role), DT_ERR_DATA,
+                 "message %zu: unknown role \"%s\": expected system, user, assistant or tool (human, gpt, observation, "
+                 "function_call)",
+                 i, json_string_value(name));
+        DT_TRY(read_content(m, content, i, role));
+        m->item[m->n - 1].developer = strcmp(json_string_value(name), "developer") == 0;
+        DT_TRY(read_fields(m, message, i));
+    }
+    return DT_OK;
+}
+
+void dt_messages_clear(dt_messages *m)
+{
+    for (int i = 0; i < m->n_owned; i++) free(m->owned[i]);
+    m->n_owned = m->n = m->images.n = 0;
+}
+
+void dt_messages_free(dt_messages *m)
+{
+    dt_messages_clear(m);
+    free(m->owned);
+    dt_image_names_free(&m->images);
+    free(m->item);
+    *m = (dt_messages){0};
+}

@@ -1,0 +1,194 @@
+/* pieces.c - from pieces to ids and mask. The whole is encoded at once, because that is the text a model is given
+ * later; a token may then reach across the border between prompt and answer, and half of it cannot be trained on: only
+ * then are the sides encoded alone. */
+#include "dtrain/chat/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static dt_err add(dt_pieces *p, dt_span span, bool target)
+{
+    if (p->n == p->n_alloc) {
+        const int n = p->n_alloc ? 2 * p->n_alloc : 32;
+        dt_span *spans = realloc(p->span, (size_t)n * sizeof *spans);
+        if (spans) p->span = spans;
+        bool *targets = realloc(p->target, (size_t)n * sizeof *targets);
+        if (targets) p->target = targets;
+        DT_CHECK(spans && targets, DT_ERR_MEMORY, "no memory for a text of %d pieces", n);
+        p->n_alloc = n;
+    }
+    p->span[p->n] = span;
+    p->target[p->n++] = target;
+    return DT_OK;
+}
+
+dt_err dt_pieces_text(dt_pieces *p, const char *text, size_t nbytes, bool target)
+{
+    return nbytes ? add(p, (dt_span){.text = text, .nbytes = nbytes}, target) : DT_OK;
+}
+
+dt_err dt_pieces_token(dt_pieces *p, int32_t id, bool target)
+{
+    return id >= 0 ? add(p, (dt_span){.id = id}, target) : DT_OK;
+}
+
+void dt_pieces_free(dt_pieces *p)
+{
+    free(p->span);
+    free(p->target);
+    *p = (dt_pieces){0};
+}
+
+dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_ids *ids, uint8_t **mask, size_t first)
+{
+    const size_t run = (size_t)n_tokens;
+    int found = 0;
+    for (size_t i = first; i < ids->n; i++) found += ids->id[i] == token;
+    dt_place_words words;
+    DT_CHECK(found == n_images, DT_ERR_DATA, "%s", dt_say_places(&words, NULL, found, "the record", n_images));
+    if (found == 0) return DT_OK;
+    DT_TRY(dt_ids_reserve(ids, (size_t)found * (run - 1)));
+    uint8_t *more = mask ? realloc(*mask, ids->n_alloc) : NULL;
+    DT_CHECK(more || !mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+    if (mask) *mask = more;
+    size_t to = ids->n + (size_t)found * (run - 1); /* from the end: nothing is overwritten before it has moved */
+    for (size_t from = ids->n, end = to; from-- > first; ids->n = end) {
+        const int32_t id = ids->id[from];
+        const uint8_t target = mask ? more[from] : 0;
+        for (size_t k = id == token ? run : 1; k-- > 0;) {
+            ids->id[--to] = id;
+            if (mask) more[to] = target;
+        }
+    }
+    return DT_OK;
+}
+
+/* ---- what the tokenizer adds ------------------------------------------------------------------------------------- */
+
+/* What a tokenizer puts around texts is found out by encoding one token. */
+dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    int32_t inner = 0; /* an id that no one puts around a text */
+    while (inner == info->bos || inner == info->eos) inner++;
+    *w = (dt_wrap){.last_before = -1};
+    dt_encoder *e = NULL;
+    DT_TRY(dt_encoder_open(&e, t));
+    dt_ids ids = {0};
+    const dt_err err = dt_encode(e, &(dt_span){.id = inner}, 1, DT_ENCODE_WRAP, &ids, NULL);
+    size_t at = 0;
+    while (at < ids.n && ids.id[at] != inner) at++;
+    if (err == DT_OK && at < ids.n)
+        *w = (dt_wrap){
+            .n_before = (int)at, .n_after = (int)(ids.n - at - 1), .last_before = at > 0 ? ids.id[at - 1] : -1};
+    free(ids.id);
+    dt_encoder_close(e);
+    return err;
+}
+
+/* Does a text begin with the BOS that the tokenizer would put before it? */
+static bool begins_with_bos(const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap)
+{
+    const int32_t bos = dt_tokenizer_get_info(t)->bos;
+    if (bos < 0 || bos != wrap->last_before || p->n == 0) return false;
+    const dt_span *first = &p->span[0];
+    if (!first->text) return first->id == bos;
+    const char *token = dt_tokenizer_token(t, bos);
+    const size_t n = token ? strlen(token) : 0;
+    return n > 0 && first->nbytes >= n && memcmp(first->text, token, n) == 0;
+}
+
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
+
+typedef struct work {
+    dt_encoder *e;
+    const dt_pieces *p;
+    const dt_wrap *wrap; /* NULL: none */
+    dt_ids *ids;
+    uint8_t **mask;
+    int64_t *ends; /* [n] */
+} work;
+
+/* Pieces from .. to-1 as one text; what the tokenizer puts in front belongs to the first, what it puts behind is taken
+ * off. ends[i]: ids after piece i, or negative where a token reaches across its end. */
+static dt_err encode_range(work *w, int from, int to)
+{
+    const bool first = from == 0, wrapped = first && w->wrap;
+    DT_TRY(dt_encode(w->e, w->p->span + from, to - from,
+                     wrapped ? DT_ENCODE_WRAP
+                     : first ? 0
+                             : DT_ENCODE_GOES_ON,
+                     w->ids, w->ends + from));
+    if (wrapped) w->ids->n -= (size_t)w->wrap->n_after < w->ids->n ? (size_t)w->wrap->n_after : w->ids->n;
+    w->ends[to - 1] = (int64_t)w->ids->n;
+    return DT_OK;
+}
+
+/* Behind the last of the pieces from `from` on that are alike in being targets or not. */
+static int run_end(const dt_pieces *p, int from)
+{
+    int to = from + 1;
+    while (to < p->n && p->target[to] == p->target[from]) to++;
+    return to;
+}
+
+/* Does a token reach across from what is a target to what is none? Then no mask is right, and runs are encoded
+ * alone. */
+static bool crosses(const work *w)
+{
+    for (int from = 0, to; from < w->p->n; from = to) {
+        to = run_end(w->p, from);
+        if (w->ends[to - 1] < 0) return true;
+    }
+    return false;
+}
+
+static dt_err encode_runs(work *w)
+{
+    for (int from = 0, to; from < w->p->n; from = to) {
+        to = run_end(w->p, from);
+        DT_TRY(encode_range(w, from, to));
+    }
+    return DT_OK;
+}
+
+/* One mask value an id, from the piece that it came from. */
+static dt_err mark(work *w, size_t first)
+{
+    if (!w->mask) return DT_OK;
+    uint8_t *mask = realloc(*w->mask, w->ids->n_alloc ? w->ids->n_alloc : 1);
+    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %zu tokens", w->ids->n_alloc);
+    *w->mask = mask;
+    size_t at = first;
+    for (int from = 0, to; from < w->p->n; from = to) {
+        to = run_end(w->p, from);
+        const size_t end = (size_t)w->ends[to - 1];
+        memset(mask + at, w->p->target[from], end - at);
+        at = end;
+    }
+    return DT_OK;
+}
+
+dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap, dt_ids *ids,
+                        uint8_t **mask, bool *parted)
+{
+    const size_t first = ids->n;
+    int64_t few[64], *many = p->n > 64 ? malloc((size_t)p->n * sizeof *many) : NULL;
+    DT_CHECK(p->n <= 64 || many, DT_ERR_MEMORY, "no memory for a text of %d pieces", p->n);
+    work w = {.e = e,
+              .p = p,
+              .wrap = wrap && wrap->n_before + wrap->n_after > 0 && !begins_with_bos(t, p, wrap) ? wrap : NULL,
+              .ids = ids,
+              .mask = mask,
+              .ends = many ? many : few};
+    *parted = false;
+    dt_err err = p->n > 0 ? encode_range(&w, 0, p->n) : DT_OK;
+    if (err == DT_OK && crosses(&w)) {
+        *parted = true;
+        ids->n = first;
+        err = encode_runs(&w);
+    }
+    if (err == DT_OK) err = mark(&w, first);
+    free(many);
+    return err;
+}

@@ -1,0 +1,226 @@
+/* record_images.c - which images a record has, and where they stand in its texts: for datasets and prompts alike, so
+ * that a record means the same in training and in generation. */
+#include "dtrain/chat/chat.h"
+#include <ctype.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+dt_err dt_image_names_add(dt_image_names *names, const char *path)
+{
+    if (names->n == names->n_alloc) {
+        const int n = names->n_alloc ? 2 * names->n_alloc : 4;
+        const char **more = realloc(names->path, (size_t)n * sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "no memory for the names of %d images", n);
+        names->path = more;
+        names->n_alloc = n;
+    }
+    names->path[names->n++] = path;
+    return DT_OK;
+}
+
+void dt_image_names_free(dt_image_names *names)
+{
+    free(names->path);
+    *names = (dt_image_names){0};
+}
+
+const char *dt_image_name_of(const json_t *image)
+{
+    const json_t *bytes = json_object_get(image, "bytes"),
+                 *name = json_object_get(json_is_object(bytes) ? bytes : image, DT_IMAGE_OF_ROW);
+    if (!name) name = json_is_object(image) ? json_object_get(image, "path") : image;
+    const char *text = json_string_value(name);
+    return text && strlen(text) == json_string_length(name) ? text : NULL;
+}
+
+static dt_err add_named(dt_image_names *names, const char *name, const char *key)
+{
+    DT_CHECK(name && name[0], DT_ERR_DATA, "%s: expected a path, or a list of them", key);
+    return dt_image_names_add(names, name);
+}
+
+static const char *const KEYS[] = {"image", "images", "image_bytes"};
+enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };
+
+dt_err dt_image_names_list(dt_image_names *names, const json_t *record)
+{
+    const char *found = NULL;
+    names->n = 0;
+    for (size_t k = 0; k < N_KEYS; k++) {
+        const json_t *one, *list = json_object_get(record, KEYS[k]);
+        const int before = names->n;
+        size_t i;
+        if (!list || json_is_null(list)) continue;
+        if (!json_is_array(list)) DT_TRY(add_named(names, dt_image_name_of(list), KEYS[k]));
+        json_array_foreach(list, i, one) DT_TRY(add_named(names, dt_image_name_of(one), KEYS[k]));
+        if (names->n == before) continue;
+        DT_CHECK(!found, DT_ERR_DATA, "%s and %s: expected only one of them", found, KEYS[k]);
+        found = KEYS[k];
+    }
+    return DT_OK;
+}
+
+const char *dt_image_key(const json_t *record)
+{
+    for (size_t k = 0; k < N_KEYS; k++) {
+        const json_t *any = json_object_get(record, KEYS[k]);
+        if (dt_image_name_of(any) || dt_image_name_of(json_array_get(any, 0))) return KEYS[k];
+    }
+    return NULL;
+}
+
+dt_err dt_image_names_take(dt_image_names *names, const dt_messages *m)
+{
+    bool any = false;
+    for (int i = 0; i < m->images.n; i++) any |= m->images.path[i] != NULL;
+    if (!any) return DT_OK;
+    DT_CHECK(names->n == 0, DT_ERR_DATA,
+             "images are given both by the record and by its messages: expected only one of them");
+    for (int i = 0; i < m->images.n; i++) DT_TRY(add_named(names, m->images.path[i], "a part of type image"));
+    return DT_OK;
+}
+
+dt_err dt_messages_place_images(dt_messages *m, int n)
+{
+    dt_message *first = NULL;
+    if (!m->image_text || n == 0) return DT_OK;
+    for (int i = m->n - 1; i >= 0; i--) {
+        if (memmem(m->item[i].text, m->item[i].nbytes, m->image_text, strlen(m->image_text))) return DT_OK;
+        if (m->item[i].role == DT_ROLE_USER) first = &m->item[i];
+    }
+    if (!first) return DT_OK;
+    first->text = dt_text_after_images(m->image_text, n, first->text, &first->nbytes);
+    return dt_messages_own(m, (char *)first->text);
+}
+
+const char *dt_say_places(dt_place_words *out, const char *image_text, int64_t n_places, const char *owner,
+                          int64_t n_images)
+{
+    char places[24] = "no", images[24] = "no";
+    if (n_places) snprintf(places, sizeof places, "%" PRId64, n_places);
+    if (n_images) snprintf(images, sizeof images, "%" PRId64, n_images);
+    const char *many = !image_text && n_places > 1 ? "s" : "";
+    snprintf(out->text, sizeof out->text, "the text has %s %.80s%s, but %s has %s image%s", places,
+             image_text ? image_text : "placeholder", many, owner, images, n_images > 1 ? "s" : "");
+    return out->text;
+}
+
+char *dt_text_after_images(const char *image_text, int n, const char *text, size_t *nbytes)
+{
+    const size_t n_before = (size_t)n * (strlen(image_text) + 1), n_text = *nbytes;
+    char *all = malloc(n_before + n_text + 1), *to = all;
+    if (!all) return NULL;
+    for (int i = 0; i < n; i++) to += sprintf(to, "%s\n", image_text);
+    memcpy(to, text, n_text);
+    to[n_text] = '\0';
+    *nbytes += n_before;
+    return all;
+}
+
+/* ---- where an image is ------------------------------------------------------------------------------------------- */
+
+static bool begins(const char *text, const char *word) { return strncasecmp(text, word, strlen(word)) == 0; }
+
+static int hex(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c ? strchr(digits, tolower((unsigned char)c)) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* A path in which %20 and the like are bytes. n: its length, or PATH_MAX. */
+static dt_err unescape(const char *name, const char *from, char *path)
+{
+    size_t n = 0;
+    for (; *from && n + 1 < PATH_MAX; from++) {
+        const int high = *from == '%' ? hex(from[1]) : -1, low = high >= 0 ? hex(from[2]) : -1;
+        path[n] = low >= 0 ? (char)(16 * high + low) : *from;
+        DT_CHECK(path[n], DT_ERR_DATA, "%.200s: expected a path, found a byte 0 (%%00) in it", name);
+        n++;
+        if (low >= 0) from += 2;
+    }
+    path[n] = '\0';
+    DT_CHECK(!*from, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);
+    return DT_OK;
+}
+
+/* file:///PATH, file://localhost/PATH, file:/PATH. */
+static dt_err path_of_url(const char *name, char *path)
+{
+    const char *from = name + strlen("file:"), *host = strncmp(from, "//", 2) == 0 ? from + 2 : NULL;
+    if (host) from = host + strcspn(host, "/");
+    const bool here = !host || from == host || (from - host == 9 && strncasecmp(host, "localhost", 9) == 0);
+    DT_CHECK(here && *from == '/', DT_ERR_DATA, "%.200s: expected a local file with its full path, file:///PATH", name);
+    return unescape(name, from, path);
+}
+
+/* The scheme of an address, http://; 0: it is a path. */
+static int scheme_len(const char *name)
+{
+    const char *end = strstr(name, "://");
+    for (const char *p = name; end && p < end; p++)
+        if (!isalnum((unsigned char)*p) && !strchr("+-.", *p)) return 0;
+    return end ? (int)(end - name) : 0;
+}
+
+bool dt_image_is_data(const char *name) { return begins(name, "data:"); }
+
+dt_err dt_image_path(const char *folder, const char *file, const char *name, char *path)
+{
+    const char *of = file ? file : "", *slash = strrchr(of, '/');
+    if (begins(name, "file:")) return path_of_url(name, path);
+    const int scheme = scheme_len(name);
+    DT_CHECK(scheme == 0, DT_ERR_DATA, "%.200s: images are not downloaded (%.*s): download the file and give its path",
+             name, scheme, name);
+    const int n = name[0] == '/' ? snprintf(path, PATH_MAX, "%s", name)
+                  : folder       ? snprintf(path, PATH_MAX, "%s/%s", folder, name)
+                                 : snprintf(path, PATH_MAX, "%.*s%s", slash ? (int)(slash - of) + 1 : 0, of, name);
+    DT_CHECK(n > 0 && n < PATH_MAX, DT_ERR_DATA, "%.200s...: the path of an image is too long", name);
+    return DT_OK;
+}
+
+static int digit_of_base64(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* White space is skipped, and only = may follow the digits. */
+static dt_err decode_base64(const char *from, uint8_t *to, size_t *n)
+{
+    unsigned bits = 0;
+    size_t n_digits = 0;
+    for (; *from && *from != '='; from++) {
+        const int digit = digit_of_base64(*from);
+        if (digit < 0 && isspace((unsigned char)*from)) continue;
+        DT_CHECK(digit >= 0, DT_ERR_DATA, "expected base64, found a byte 0x%02x after %zu digits", (unsigned char)*from,
+                 n_digits);
+        bits = bits << 6 | (unsigned)digit;
+        if (n_digits++ % 4) to[(*n)++] = (uint8_t)(bits >> (6 - 2 * ((n_digits - 1) % 4)));
+    }
+    from += strspn(from, "= \t\r\n");
+    DT_CHECK(!*from && n_digits % 4 != 1, DT_ERR_DATA, "expected base64, but its %zu digits are incomplete", n_digits);
+    return DT_OK;
+}
+
+dt_err dt_image_data(const char *name, uint8_t **bytes, size_t *n)
+{
+    const char *comma = strchr(name, ',');
+    const bool base64 = comma && comma - name >= 7 && strncasecmp(comma - 7, ";base64", 7) == 0;
+    *bytes = NULL;
+    *n = 0;
+    DT_CHECK(base64, DT_ERR_DATA, "expected data:image/TYPE;base64,DATA");
+    *bytes = malloc(strlen(comma) / 4 * 3 + 4);
+    DT_CHECK(*bytes, DT_ERR_MEMORY, "no memory for the bytes of an image");
+    const dt_err err = decode_base64(comma + 1, *bytes, n);
+    if (err != DT_OK) {
+        free(*bytes);
+        *bytes = NULL;
+    }
+    return err;
+}

@@ -1,0 +1,125 @@
+/* dt_generation_items.c - what a task left: one array each, under /task. Rank 0 has all of them and writes them, as all
+ * ranks write tensors: HDF5 says where they go. */
+#include "file.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GROUP "/task"
+static const int64_t MOST_BYTES = INT64_C(1) << 32; /* of an item that is read */
+
+static hid_t h5_type_of(dt_named_type type)
+{
+    const hid_t types[DT_N_NAMED_TYPE] = {[DT_NAMED_I32] = H5T_STD_I32LE,
+                                          [DT_NAMED_I64] = H5T_STD_I64LE,
+                                          [DT_NAMED_F32] = H5T_IEEE_F32LE,
+                                          [DT_NAMED_F64] = H5T_IEEE_F64LE};
+    return types[type];
+}
+
+static bool item_type_of(dt_h5_type found, dt_named_type *type)
+{
+    for (dt_named_type t = 0; t < DT_N_NAMED_TYPE; t++) {
+        static const dt_h5_type types[DT_N_NAMED_TYPE] = {DT_H5_I32, DT_H5_I64, DT_H5_F32, DT_H5_F64};
+        if (types[t] != found) continue;
+        *type = t;
+        return true;
+    }
+    return false;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static dt_err create_item(hid_t file, const char *path, hid_t plist, const dt_named_array *item, int64_t *offset)
+{
+    char name[DT_NAMED_NAME + sizeof GROUP];
+    const hsize_t n = (hsize_t)item->n;
+    snprintf(name, sizeof name, GROUP "/%s", item->name);
+    const hid_t space = H5Screate_simple(1, &n, NULL);
+    const hid_t dset =
+        space < 0 ? -1 : H5Dcreate2(file, name, h5_type_of(item->type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
+    dt_err err = dset >= 0 && (n == 0 || at != HADDR_UNDEF) ? DT_OK : dt_h5_fail(DT_ERR_WRITE, path, name);
+    const uint64_t sum = dt_checksum(item->data, 0, item->n, dt_named_type_size(item->type));
+    if (err == DT_OK) err = dt_h5_write_u64(dset, path, "checksum", sum);
+    if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, name);
+    if (space >= 0) H5Sclose(space);
+    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+    return err;
+}
+
+dt_err ckpt_create_task_arrays(hid_t file, const char *path, hid_t group_list, hid_t dataset_list,
+                               const dt_named_arrays *items, int64_t *offsets)
+{
+    if (items->n_items == 0) return DT_OK;
+    DT_CHECK(items->n_items <= DT_CKPT_TASK_ITEMS, DT_ERR_ARG,
+             "internal: dt_checkpoint_save: dt_generation_items: expected at most %d arrays, found %d",
+             DT_CKPT_TASK_ITEMS, items->n_items);
+    const hid_t group = H5Gcreate2(file, GROUP, H5P_DEFAULT, group_list, H5P_DEFAULT);
+    if (group < 0 || H5Gclose(group) < 0) return dt_h5_fail(DT_ERR_WRITE, path, GROUP);
+    for (int i = 0; i < items->n_items; i++)
+        DT_TRY(create_item(file, path, dataset_list, &items->item[i], &offsets[i]));
+    return DT_OK;
+}
+
+dt_err ckpt_write_task_arrays(int fd, const char *path, const dt_named_arrays *items, const int64_t *offsets)
+{
+    for (int i = 0; i < items->n_items; i++) {
+        const dt_named_array *item = &items->item[i];
+        const size_t nbytes = (size_t)item->n * dt_named_type_size(item->type);
+        if (nbytes > 0) DT_TRY(dt_write_at(fd, path, offsets[i], item->data, nbytes));
+    }
+    return DT_OK;
+}
+
+double ckpt_task_arrays_nbytes(const dt_named_arrays *items)
+{
+    double nbytes = 0;
+    for (int i = 0; i < items->n_items; i++)
+        nbytes += (double)items->item[i].n * (double)dt_named_type_size(items->item[i].type) + 512 + CKPT_PAGE;
+    return nbytes;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static dt_err read_item(hid_t dset, const char *path, const char *name, dt_named_arrays *items)
+{
+    dt_h5_array a;
+    dt_named_type type;
+    DT_TRY(dt_h5_inspect(dset, path, name, &a));
+    DT_CHECK(item_type_of(a.type, &type) && a.n_dims == 1 && a.n_elems <= MOST_BYTES / 8, DT_ERR_DATA,
+             "%s: `%s`: expected an array of one dimension of int32, int64, fp32 or fp64, found one of %d of %s", path,
+             name, a.n_dims, dt_h5_type_name(a.type));
+    DT_TRY(dt_named_arrays_add(items, strrchr(name, '/') + 1, type, a.n_elems, NULL));
+    void *data = items->item[items->n_items - 1].data;
+    if (a.n_elems > 0) DT_TRY(dt_h5_read_run(dset, path, name, &a, 0, a.n_elems, data));
+    const uint64_t sum = dt_checksum(data, 0, a.n_elems, a.elem_size);
+    DT_CHECK(!a.has_checksum || sum == a.checksum, DT_ERR_DATA,
+             "%s: `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64, path, name, sum, a.checksum);
+    return DT_OK;
+}
+
+static dt_err read_link(hid_t file, const char *path, hsize_t i, dt_named_arrays *items)
+{
+    char name[sizeof GROUP + DT_NAMED_NAME] = GROUP "/";
+    const ssize_t len =
+        H5Lget_name_by_idx(file, GROUP, H5_INDEX_NAME, H5_ITER_INC, i, name + sizeof GROUP, DT_NAMED_NAME, H5P_DEFAULT);
+    DT_CHECK(len > 0 && len < DT_NAMED_NAME, DT_ERR_DATA, "%s: a name in " GROUP " cannot be read", path);
+    const hid_t dset = dt_h5_open_array(file, name);
+    if (dset < 0) return dt_fail(DT_ERR_DATA, "%s: `%s` cannot be opened", path, name);
+    const dt_err err = read_item(dset, path, name, items);
+    H5Dclose(dset);
+    return err;
+}
+
+dt_err ckpt_read_task_arrays(hid_t file, const char *path, dt_named_arrays *items)
+{
+    H5G_info_t info;
+    H5L_info_t link;
+    if (H5Lexists(file, GROUP, H5P_DEFAULT) <= 0) return DT_OK; /* of a task that leaves nothing */
+    DT_CHECK(H5Lget_info(file, GROUP, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD &&
+                 H5Gget_info_by_name(file, GROUP, &info, H5P_DEFAULT) >= 0,
+             DT_ERR_DATA, "%s: " GROUP " is no group", path);
+    for (hsize_t i = 0; i < info.nlinks; i++) DT_TRY(read_link(file, path, i, items));
+    return DT_OK;
+}

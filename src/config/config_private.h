@@ -1,0 +1,85 @@
+/* config_private.h - what the files of the configuration share: the table as data, values as text and as numbers, the
+ * INI reader. */
+#ifndef DTRAIN_CONFIG_PRIVATE_H
+#define DTRAIN_CONFIG_PRIVATE_H
+
+#include "dtrain/config/config.h"
+
+enum { DT_CONFIG_LINE_MAX = 4000 }; /* bytes, the end of the line not counted */
+
+typedef enum dt_key_kind { DT_KEY_INT, DT_KEY_REAL, DT_KEY_BOOL, DT_KEY_ENUM, DT_KEY_TEXT } dt_key_kind;
+
+typedef union dt_key_number {
+    int64_t i;
+    double r;
+    bool b;
+} dt_key_number;
+
+/** A row of the table. */
+typedef struct dt_key {
+    const char *section, *name;
+    dt_key_kind kind;
+    size_t offset; /* of the field in dt_config */
+    dt_key_number initial, min, max;
+    const char *text;  /* ENUM, TEXT: the default */
+    const char *words; /* ENUM: "a|b|c"; of another kind with maybe: one more word that is allowed, or "" */
+    bool maybe;        /* may be absent: the field is the value's text whatever the kind, "" when absent */
+    const char *unit, *help;
+} dt_key;
+
+/* config_table.c */
+extern const dt_key dt_key_table[];
+extern const int dt_n_keys;
+int dt_key_find(const char *section, const char *name); /* row, or -1 */
+bool dt_key_section_exists(const char *section);
+const char *dt_key_nearest_section(const char *section);
+enum { DT_KEY_WHY = 600 }; /* bytes */
+/** Explain to users why a key does not exist: "unknown section; the nearest is ...", "unknown key; ...". Returns the
+ * row of the key that the message names. */
+int dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size);
+/** The row that a name without its section may mean: the key of that name, or a foreign one's; -1: none. */
+int dt_key_without_section(const char *name);
+
+/* config_value.c */
+enum { DT_KEY_NUMBER_TEXT = 32 };
+/* shortest text that reads back the same */
+void dt_key_format(const dt_key *k, dt_key_number n, char out[DT_KEY_NUMBER_TEXT]);
+void dt_key_expectation(const dt_key *k, char *out, size_t size); /* "an integer from 0 to 7" */
+/** Read a value. For numbers it sets *n and *canonical (shortest text), for words and text only *canonical, which is
+ * malloc'ed. The error message begins with head. */
+dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_number *n, char **canonical);
+/** Replace ${NAME} by the environment; refuse what could not be written back to a file. *out is malloc'ed. */
+dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out);
+
+/* config_path.c */
+/** Replace ~ at the beginning of the paths in a value; DT_ERR_USAGE: $NAME in a path. *out is malloc'ed; values that
+ *  name no files are copied. */
+dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, char **out);
+/** The value with full paths, from the current directory; as it is where they would not fit into a line. malloc'ed;
+ *  NULL: no memory. */
+char *dt_key_absolute(const dt_key *k, const char *value);
+
+/* Is it a relative path that this cannot replace, because of what the name of the current folder contains? */
+bool dt_key_stays_relative(const dt_key *k, const char *value);
+
+char *dt_key_unquote(char *text); /* what stands between quotes that pair; in place */
+/** Is there a ${NAME} whose variable is not set? Its name to name. */
+bool dt_key_unset_variable(const char *text, char *name, size_t size);
+
+/* config_foreign.c */
+/** The row of the key that corresponds to a key, section or option of another program (learning_rate,
+ * zero_optimization, ...), or -1. If several tasks have the key, the one of `section` is chosen. *note: how to write
+ * the value if its form differs, or "". */
+int dt_key_foreign(const char *section, const char *name, const char **note);
+/** Why no key corresponds to this name of another program; NULL if the name is unknown. */
+const char *dt_key_absent(const char *section, const char *name);
+const char *dt_key_foreign_section(const char *name); /* ours that holds such settings, or NULL */
+
+/* config_file.c */
+typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
+/** Pass each "name = value" of an INI text to the handler, in order. Errors in a line, or from the handler, are added
+ * to mistakes, and reading continues. After an unknown section its keys are skipped, and the handler receives the
+ * section's name with name NULL. */
+dt_err dt_ini_read(const char *file_name, const char *text, dt_ini_handler handler, void *self, dt_mistakes *mistakes);
+
+#endif

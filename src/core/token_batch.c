@@ -1,0 +1,122 @@
+/* token_batch.c - one allocation per batch, so that a prefetcher owns a ring of them and a step allocates nothing. The
+ * scratch memory of the sort follows the last array. */
+#include "dtrain/core/token_batch.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64, RADIX_BITS = 11, RADIX = 1 << RADIX_BITS };
+
+static size_t padded(size_t nbytes) { return (nbytes + ALIGN - 1) / ALIGN * ALIGN; }
+
+size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
+{
+    const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
+    const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
+    /* token, target, pos, order, weight, scratch; seq_start, full_len, prompt_len, first_image, margin; safety, tie;
+     * sample; token_key */
+    return 6 * per_token + 5 * per_seq + 2 * padded((size_t)max_seq) + padded((size_t)max_seq * sizeof(int64_t)) +
+           padded((size_t)max_tok * sizeof(uint64_t));
+}
+
+dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger)
+{
+    *b = (dt_batch){0};
+    DT_CHECK(max_tok > 0 && max_seq > 0, DT_ERR_ARG,
+             "internal: dt_batch_alloc: expected max_tok and max_seq above 0, found %d and %d", max_tok, max_seq);
+    const size_t nbytes = dt_batch_nbytes(max_tok, max_seq), per_token = padded((size_t)max_tok * sizeof(int32_t));
+    const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
+    char *p = aligned_alloc(ALIGN, nbytes);
+    char text[24];
+    DT_CHECK(p, DT_ERR_MEMORY, "no memory for a batch of %d tokens (%s)", max_tok,
+             dt_format_bytes((double)nbytes, text));
+    memset(p, 0, nbytes);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    b->max_tok = max_tok;
+    b->max_seq = max_seq;
+    b->token = (int32_t *)p; /* first: what dt_batch_free frees */
+    b->target = (int32_t *)(p += per_token);
+    b->pos = (int32_t *)(p += per_token);
+    b->order = (int32_t *)(p += per_token);
+    b->weight = (float *)(void *)(p += per_token);
+    b->seq_start = (int32_t *)(void *)(p += per_token);
+    b->full_len = (int32_t *)(p += per_seq);
+    b->prompt_len = (int32_t *)(p += per_seq);
+    b->first_image = (int32_t *)(p += per_seq);
+    b->margin = (float *)(void *)(p += per_seq);
+    b->safety = (uint8_t *)(p += per_seq);
+    b->tie = (uint8_t *)(p += padded((size_t)max_seq));
+    b->sample = (int64_t *)(void *)(p += padded((size_t)max_seq));
+    b->token_key = (uint64_t *)(void *)(p + padded((size_t)max_seq * sizeof(int64_t)));
+    return DT_OK;
+}
+
+dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger)
+{
+    size_t nbytes;
+    DT_CHECK(max_images > 0 && image_nbytes > 0 && !__builtin_mul_overflow((size_t)max_images, image_nbytes, &nbytes),
+             DT_ERR_ARG,
+             "internal: dt_batch_alloc_images: expected max_images and image_nbytes above 0, found %d and %zu",
+             max_images, image_nbytes);
+    b->pixels = malloc(nbytes);
+    DT_CHECK(b->pixels, DT_ERR_MEMORY, "no memory for %d images of %zu bytes", max_images, image_nbytes);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    b->max_images = max_images;
+    b->image_nbytes = image_nbytes;
+    return DT_OK;
+}
+
+void dt_batch_free(dt_batch *b, dt_ledger *ledger)
+{
+    if (b->pixels) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)b->max_images * b->image_nbytes);
+    free(b->pixels);
+    if (b->token) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_nbytes(b->max_tok, b->max_seq));
+    free(b->token);
+    *b = (dt_batch){0};
+}
+
+static int32_t *scratch(const dt_batch *b)
+{
+    return (int32_t *)((char *)b->token_key + padded((size_t)b->max_tok * sizeof(uint64_t)));
+}
+
+/* One stable counting sort by the digit at `shift`; from NULL is the identity. */
+static void sort_by_digit(const int32_t *token, int32_t n, int shift, const int32_t *from, int32_t *to)
+{
+    int32_t start[RADIX + 1] = {0};
+    for (int32_t i = 0; i < n; i++) start[1 + (((uint32_t)token[i] >> shift) & (RADIX - 1))]++;
+    for (int d = 0; d < RADIX; d++) start[d + 1] += start[d];
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t t = from ? from[i] : i;
+        to[start[((uint32_t)token[t] >> shift) & (RADIX - 1)]++] = t;
+    }
+}
+
+/* Least significant digit first; only as many digits as the largest token has (two for vocabularies up to 4
+ * million). */
+static void sort_tokens(dt_batch *b)
+{
+    uint32_t all_bits = 0;
+    for (int32_t i = 0; i < b->n_tok; i++) all_bits |= (uint32_t)b->token[i];
+    int n_digits = 1;
+    while (n_digits < 3 && all_bits >> (n_digits * RADIX_BITS)) n_digits++;
+
+    int32_t *const other = scratch(b), *from = NULL;
+    for (int d = 0; d < n_digits; d++) {
+        int32_t *to = (n_digits - 1 - d) % 2 == 0 ? b->order : other; /* the last pass ends in order */
+        sort_by_digit(b->token, b->n_tok, d * RADIX_BITS, from, to);
+        from = to;
+    }
+}
+
+void dt_batch_finish(dt_batch *b)
+{
+    sort_tokens(b);
+    b->n_target = 0;
+    b->weight_fixed = 0;
+    for (int32_t i = 0; i < b->n_tok; i++) {
+        if (b->target[i] < 0) continue;
+        b->n_target++;
+        b->weight_fixed += llrint((double)b->weight[i] * 0x1p20);
+    }
+}

@@ -1,0 +1,517 @@
+/* commit.c - temporary arrays become HDF5 files of plain arrays, one or several. A full disk shows before the copying:
+ * a file gets its whole size first (posix_fallocate), because HDF5 may learn of it only when it is closed, when nothing
+ * can be said any more.
+ *
+ * All files are complete beside their names before the first takes its name. */
+#include "blocks.h"
+#include "writer.h"
+#include "dtrain/io/io.h"
+#include "dtrain/io/seal.h"
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { COPY_NBYTES = 1 << 20 };
+
+/* One file: samples first .. first+n-1, and of each part (both sides, records, images) the tokens, bytes or images
+ * they have. */
+typedef struct shard {
+    char *path, *part;
+    int64_t first, n;
+    uint64_t token[DT_N_PARTS], token_end[DT_N_PARTS];
+} shard;
+
+typedef struct commit {
+    dt_dataset_writer *w;
+    dt_commit how;
+    shard *shards;
+    int64_t n_shards;
+    char *buffer;   /* [COPY_NBYTES], or of one image that has more */
+    uint64_t *sums; /* of the blocks that a buffer can hold */
+} commit;
+
+/* An array of a file, and the range of the temporary array that it is. */
+typedef struct output {
+    const dt_temp_array *from;
+    const char *name;
+    int64_t first, n;
+    uint64_t base;      /* what is taken off its elements: offsets count from the shard's first token */
+    hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are numbers */
+    hid_t file_type, mem_type, dset;
+    int64_t first_block; /* in /block_checksums; -1: that array itself */
+} output;
+
+/* Of the path of a dataset what its shards have in their names. */
+static int stem_len(const char *path) { return (int)strlen(path) - (dt_has_ending(path, ".h5") ? 3 : 0); }
+
+static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.shard_nbytes == 0; }
+
+/* ---- which samples go where -------------------------------------------------------------------------------------- */
+
+static dt_err offset_at(const dt_dataset_writer *w, int side, int64_t i, uint64_t *value)
+{
+    static const dt_column offsets[DT_N_PARTS] = {DT_COL_OFFSETS, DT_COL_SECOND_OFFSETS, DT_COL_RECORD_OFFSETS,
+                                                  DT_COL_IMAGE_OFFSETS};
+    const dt_temp_array *s = &w->column[offsets[side]];
+    *value = 0;
+    return s->path ? dt_temp_array_read(s, i, 1, value) : DT_OK;
+}
+
+/* Bytes of all arrays before sample i. */
+static dt_err nbytes_before(const dt_dataset_writer *w, int64_t i, uint64_t *nbytes)
+{
+    *nbytes = 0;
+    for (int c = 0; c < DT_N_COLUMNS; c++) {
+        if (!w->wanted[c]) continue;
+        uint64_t n = (uint64_t)i;
+        if (dt_column_per((dt_column)c) == DT_PER_TOKEN) DT_TRY(offset_at(w, dt_column_side((dt_column)c), i, &n));
+        *nbytes += n * (uint64_t)w->column[c].elem_size;
+    }
+    return DT_OK;
+}
+
+/* The smallest i in lo .. hi with nbytes_before(i) >= goal; hi where there is none. */
+static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, int64_t hi, int64_t *out)
+{
+    while (lo < hi) {
+        const int64_t mid = lo + (hi - lo) / 2;
+        uint64_t nbytes;
+        DT_TRY(nbytes_before(w, mid, &nbytes));
+        if (nbytes >= goal)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    *out = lo;
+    return DT_OK;
+}
+
+/* Samples first .. end-1, and the tokens of either side that belong to them. */
+static dt_err add_shard(commit *k, int64_t first, int64_t end)
+{
+    shard *more = realloc(k->shards, (size_t)(k->n_shards + 1) * sizeof *more);
+    DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
+    k->shards = more;
+    shard *s = &k->shards[k->n_shards++];
+    *s = (shard){.first = first, .n = end - first};
+    for (int side = 0; side < DT_N_PARTS; side++) {
+        DT_TRY(offset_at(k->w, side, first, &s->token[side]));
+        DT_TRY(offset_at(k->w, side, end, &s->token_end[side]));
+    }
+    return DT_OK;
+}
+
+/* n_shards of about equal bytes: shard s ends at the first sample at or beyond total * (s + 1) / n_shards. */
+static dt_err cut_equal(commit *k)
+{
+    const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
+    DT_CHECK(n >= n_shards, DT_ERR_DATA,
+             "%s: too few samples for the shards: %" PRId64 " shards were requested, but there are only %" PRId64
+             " samples",
+             k->w->path, n_shards, n);
+    uint64_t total;
+    DT_TRY(nbytes_before(k->w, n, &total));
+    for (int64_t s = 0, first = 0; s < n_shards; s++) { /* at least one sample in each, also in those that follow */
+        int64_t end = n;
+        const uint64_t goal = (uint64_t)((double)total * (double)(s + 1) / (double)n_shards);
+        if (s + 1 < n_shards) DT_TRY(sample_at(k->w, goal, first + 1, n - (n_shards - s - 1), &end));
+        DT_TRY(add_shard(k, first, end));
+        first = end;
+    }
+    return DT_OK;
+}
+
+/* As many samples as fit into shard_nbytes, at least one. */
+static dt_err cut_by_size(commit *k)
+{
+    const int64_t n = k->w->n_documents;
+    for (int64_t first = 0; first < n;) {
+        uint64_t from, until;
+        int64_t end;
+        DT_TRY(nbytes_before(k->w, first, &from));
+        DT_TRY(sample_at(k->w, from + k->how.shard_nbytes, first + 1, n, &end));
+        DT_TRY(nbytes_before(k->w, end, &until));
+        if (end > first + 1 && until - from > k->how.shard_nbytes) end--;
+        DT_TRY(add_shard(k, first, end));
+        first = end;
+    }
+    return DT_OK;
+}
+
+static dt_err name_shards(commit *k)
+{
+    const char *path = k->w->path;
+    for (int64_t i = 0; i < k->n_shards; i++) {
+        shard *s = &k->shards[i];
+        const int made = is_alone(k) ? asprintf(&s->path, "%s", path)
+                                     : asprintf(&s->path, "%.*s-%05" PRId64 "-of-%05" PRId64 ".h5", stem_len(path),
+                                                path, i, k->n_shards);
+        if (made < 0) s->path = NULL;
+        if (s->path && asprintf(&s->part, "%s.part", s->path) < 0) s->part = NULL;
+        DT_CHECK(s->path && s->part, DT_ERR_MEMORY, "%s: no memory for a file name", path);
+        DT_TRY(dt_check_replaceable(s->path));
+        if (k->how.keep_existing) DT_TRY(dt_check_output(s->path, false, NULL, 0));
+        DT_TRY(dt_check_output(s->path, true, k->how.inputs, k->how.n_inputs));
+    }
+    return DT_OK;
+}
+
+/* The dash before a number of a shard's name that ends at end. */
+static const char *number_before(const char *path, const char *end)
+{
+    const char *p = end;
+    while (p > path && isdigit((unsigned char)p[-1])) p--;
+    return end - p >= 5 && p > path && p[-1] == '-' ? p - 1 : NULL;
+}
+
+bool dt_is_shard_of(const char *path, const char *of)
+{
+    char stem[PATH_MAX], stem_of[PATH_MAX];
+    const char *count = dt_has_ending(path, ".h5") ? number_before(path, path + stem_len(path)) : NULL;
+    const bool has_of = count && count - path > 3 && strncmp(count - 3, "-of", 3) == 0;
+    const char *number = has_of ? number_before(path, count - 3) : NULL;
+    if (!number || (size_t)(number - path) >= sizeof stem || (size_t)stem_len(of) >= sizeof stem_of) return false;
+    snprintf(stem, sizeof stem, "%.*s", (int)(number - path), path);
+    snprintf(stem_of, sizeof stem_of, "%.*s", stem_len(of), of);
+    return dt_is_same_place(stem, stem_of);
+}
+
+/* ---- one file ---------------------------------------------------------------------------------------------------- */
+
+/* An empty array with its place in the file (allocated early, never filled), so that claim_space knows the whole
+ * size. */
+static dt_err create_array(const shard *s, hid_t file, output *o)
+{
+    const hsize_t n[4] = {(hsize_t)o->n, o->image_size, o->image_size, 3};
+    const hid_t space = H5Screate_simple(o->image_size ? 4 : 1, n, NULL), plist = H5Pcreate(H5P_DATASET_CREATE),
+                link = H5Pcreate(H5P_LINK_CREATE);
+    if (space >= 0 && plist >= 0 && link >= 0 && H5Pset_create_intermediate_group(link, 1) >= 0 &&
+        H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
+        H5Pset_obj_track_times(plist, false) >= 0) /* equal content, equal bytes */
+        o->dset = H5Dcreate2(file, o->name, o->file_type, space, link, plist, H5P_DEFAULT);
+    if (space >= 0) H5Sclose(space);
+    if (plist >= 0) H5Pclose(plist);
+    if (link >= 0) H5Pclose(link);
+    if (o->dset < 0) return dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
+    if (o->first_block >= 0) DT_TRY(dt_h5_write_i64(o->dset, s->part, "first_block", o->first_block));
+    return dt_h5_write_u64(o->dset, s->part, "checksum", 0); /* has its place; the value follows the copying */
+}
+
+static dt_err set_checksum(const shard *s, const output *o, uint64_t sum)
+{
+    const hid_t a = H5Aopen(o->dset, "checksum", H5P_DEFAULT);
+    const bool ok = a >= 0 && H5Awrite(a, H5T_NATIVE_UINT64, &sum) >= 0;
+    const dt_err err = ok ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
+    if (a >= 0) H5Aclose(a);
+    return err;
+}
+
+static dt_err write_image_attributes(const dt_image_form *form, const shard *s, hid_t file)
+{
+    DT_TRY(dt_h5_write_i64(file, s->part, "image_token", form->token));
+    DT_TRY(dt_h5_write_i64(file, s->part, "image_tokens", form->n_tokens));
+    return dt_h5_write_text(file, s->part, "preprocessor", form->preprocessor);
+}
+
+/* How many of a shard's pairs have equal texts, and how many are contradicted by their scores. */
+static dt_err write_pair_counts(const dt_dataset_writer *w, const shard *s, hid_t file)
+{
+    uint8_t marks[4096];
+    int64_t n_equal = 0, n_contradicted = 0;
+    for (int64_t first = 0; first < s->n; first += (int64_t)sizeof marks) {
+        const int64_t n = dt_min_i64((int64_t)sizeof marks, s->n - first);
+        DT_TRY(dt_temp_array_read(&w->column[DT_COL_PAIR_MARKS], s->first + first, n, marks));
+        for (int64_t i = 0; i < n; i++) {
+            n_equal += (marks[i] & DT_MARK_EQUAL) != 0;
+            n_contradicted += (marks[i] & DT_MARK_CONTRADICTED) != 0;
+        }
+    }
+    DT_TRY(dt_h5_write_i64(file, s->part, "equal_pairs", n_equal));
+    return dt_h5_write_i64(file, s->part, "contradicted_pairs", n_contradicted);
+}
+
+static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t file)
+{
+    DT_TRY(dt_h5_write_text(file, s->part, "format", "dtrain-dataset"));
+    DT_TRY(dt_h5_write_i64(file, s->part, "version", 1));
+    DT_TRY(dt_h5_write_text(file, s->part, "kind", dt_dataset_kind_name(w->kind)));
+    DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", dt_max_i64(w->n_own, w->largest + 1)));
+    /* the seal follows when the file is closed: one that has lost it is not the file that was made */
+    DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1));
+    if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));
+    if (w->images.size) DT_TRY(write_image_attributes(&w->images, s, file));
+    if (w->kind == DT_DATASET_PREFERENCE) DT_TRY(write_pair_counts(w, s, file));
+    return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
+}
+
+/* Reserve the whole file: a full disk is met here. Where the file system cannot reserve, the writes themselves tell. */
+static dt_err claim_space(const shard *s, hid_t file)
+{
+    hsize_t nbytes = 0;
+    if (H5Fflush(file, H5F_SCOPE_LOCAL) < 0 || H5Fget_filesize(file, &nbytes) < 0)
+        return dt_h5_fail(DT_ERR_WRITE, s->part, "cannot write");
+    const int fd = open(s->part, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    const int status = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)nbytes);
+    if (fd >= 0) close(fd);
+    char text[24];
+    DT_CHECK(status == 0 || status == EOPNOTSUPP || status == EINVAL, DT_ERR_WRITE, "%s: not enough space for %s: %s",
+             s->part, dt_format_bytes((double)nbytes, text), strerror(status));
+    return DT_OK;
+}
+
+static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
+{
+    const hsize_t start[4] = {(hsize_t)first}, count[4] = {(hsize_t)n, o->image_size, o->image_size, 3};
+    const hid_t to = H5Dget_space(o->dset), mem = H5Screate_simple(o->image_size ? 4 : 1, count, NULL);
+    herr_t ok = to < 0 || mem < 0 ? -1 : H5Sselect_hyperslab(to, H5S_SELECT_SET, start, NULL, count, NULL);
+    if (ok >= 0) ok = H5Dwrite(o->dset, o->mem_type, mem, to, H5P_DEFAULT, buffer);
+    const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
+    if (to >= 0) H5Sclose(to);
+    if (mem >= 0) H5Sclose(mem);
+    return err;
+}
+
+/* From the temporary array to the file, a buffer at a time, summed on the way; offsets count from the shard's start. */
+static dt_err copy_array(const commit *k, const shard *s, const output *o, const output *blocks, uint64_t *blocks_sum)
+{
+    const int64_t piece = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
+    int64_t block = o->first_block;
+    dt_block_sums sums = {0};
+    for (int64_t first = 0; first < o->n; first += piece) {
+        const int64_t n = o->n - first < piece ? o->n - first : piece;
+        DT_CHECK(!k->how.stop || !atomic_load(k->how.stop), DT_ERR_STOP, "stopped before %s was complete", s->path);
+        DT_TRY(dt_temp_array_read(o->from, o->first + first, n, k->buffer));
+        uint64_t *offset = (uint64_t *)(void *)k->buffer;
+        for (int64_t i = 0; o->base && i < n; i++) offset[i] -= o->base;
+        DT_TRY(write_piece(s, o, first, n, k->buffer));
+        const int n_sums = dt_block_sums_add(&sums, k->buffer, first, n, o->from->elem_size, o->image_size > 0,
+                                             first + n == o->n, k->sums);
+        if (n_sums > 0) DT_TRY(write_piece(s, blocks, block, n_sums, (const char *)k->sums));
+        *blocks_sum += dt_checksum(k->sums, block, n_sums, sizeof *k->sums);
+        block += n_sums;
+    }
+    return set_checksum(s, o, sums.total);
+}
+
+static void output_types(output *o, dt_column c)
+{
+    const bool real = c == DT_COL_WEIGHTS || c == DT_COL_MARGINS;
+    switch (c == DT_COL_PIXELS ? 1 : o->from->elem_size) {
+    case 1:
+        o->file_type = H5T_STD_U8LE, o->mem_type = H5T_NATIVE_UINT8;
+        break;
+    case 2:
+        o->file_type = H5T_STD_U16LE, o->mem_type = H5T_NATIVE_UINT16;
+        break;
+    case 4:
+        o->file_type = real ? H5T_IEEE_F32LE : H5T_STD_U32LE, o->mem_type = real ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT32;
+        break;
+    default:
+        o->file_type = H5T_STD_U64LE, o->mem_type = H5T_NATIVE_UINT64;
+    }
+}
+
+/* The arrays of one shard: what is kept per token goes by the shard's tokens, what is kept per sample by its samples,
+ * and offsets have one element more. Returns how many. */
+static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outputs)
+{
+    int n = 0;
+    for (int c = 0; c < DT_N_COLUMNS; c++) {
+        if (!w->wanted[c]) continue;
+        const int side = dt_column_side((dt_column)c);
+        const dt_per per = dt_column_per((dt_column)c);
+        output *o = &outputs[n++];
+        *o = (output){.from = &w->column[c],
+                      .name = dt_column_name(w->kind, (dt_column)c),
+                      .first = s->first,
+                      .n = s->n,
+                      .image_size = c == DT_COL_PIXELS ? (hsize_t)w->images.size : 0,
+                      .dset = -1};
+        if (per == DT_PER_TOKEN)
+            o->first = (int64_t)s->token[side], o->n = (int64_t)(s->token_end[side] - s->token[side]);
+        if (per == DT_PER_OFFSET) o->n = s->n + 1, o->base = s->token[side];
+        output_types(o, (dt_column)c);
+    }
+    return n;
+}
+
+/* The checksums of the blocks of n outputs: one array, which follows them. */
+static output list_blocks(output *outputs, int n)
+{
+    int64_t n_blocks = 0;
+    for (int i = 0; i < n; i++) {
+        outputs[i].first_block = n_blocks;
+        n_blocks += dt_blocks_of(outputs[i].n * outputs[i].from->elem_size);
+    }
+    return (output){.name = "block_checksums",
+                    .n = n_blocks,
+                    .file_type = H5T_STD_U64LE,
+                    .mem_type = H5T_NATIVE_UINT64,
+                    .dset = -1,
+                    .first_block = -1};
+}
+
+/* The offsets of arrays; empty ones have none. Of the checksums of blocks nothing: the seal covers them. */
+static int find_ranges(const output *outputs, int n, dt_byte_range ranges[DT_N_COLUMNS])
+{
+    int n_ranges = 0;
+    for (int i = 0; i < n; i++) {
+        const haddr_t at = outputs[i].n > 0 ? H5Dget_offset(outputs[i].dset) : HADDR_UNDEF;
+        if (at != HADDR_UNDEF)
+            ranges[n_ranges++] = (dt_byte_range){(int64_t)at, outputs[i].n * outputs[i].from->elem_size};
+    }
+    dt_byte_ranges_sort(ranges, n_ranges);
+    return n_ranges;
+}
+
+static dt_err fill_file(const commit *k, const shard *s, hid_t file, dt_byte_range ranges[DT_N_COLUMNS], int *n_ranges)
+{
+    output outputs[DT_N_COLUMNS + 1];
+    const int n = list_outputs(k->w, s, outputs);
+    output *blocks = &outputs[n];
+    uint64_t blocks_sum = 0;
+    *blocks = list_blocks(outputs, n);
+    dt_err err = write_attributes(k->w, s, file);
+    for (int i = 0; i <= n && err == DT_OK; i++) err = create_array(s, file, &outputs[i]);
+    if (err == DT_OK) err = claim_space(s, file);
+    for (int i = 0; i < n && err == DT_OK; i++) err = copy_array(k, s, &outputs[i], blocks, &blocks_sum);
+    if (err == DT_OK) err = set_checksum(s, blocks, blocks_sum);
+    if (err == DT_OK) *n_ranges = find_ranges(outputs, n, ranges);
+    for (int i = 0; i <= n; i++)
+        if (outputs[i].dset >= 0 && H5Dclose(outputs[i].dset) < 0 && err == DT_OK)
+            err = dt_h5_fail(DT_ERR_WRITE, s->part, outputs[i].name);
+    return err;
+}
+
+static dt_err seal_part(const char *part, const dt_byte_range *ranges, int n)
+{
+    struct stat st;
+    const int fd = open(part, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, part, "cannot be reopened");
+    dt_err err = fstat(fd, &st) == 0 ? dt_seal_write(fd, part, (int64_t)st.st_size, ranges, n)
+                                     : dt_fail_errno(DT_ERR_WRITE, part, NULL);
+    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, part, "close failed");
+    return err;
+}
+
+static dt_err sync_part(const shard *s)
+{
+    const int fd = open(s->part, O_RDONLY | O_CLOEXEC);
+    const bool ok = fd >= 0 && fsync(fd) == 0;
+    const int number = errno;
+    if (fd >= 0) close(fd);
+    DT_CHECK(ok, DT_ERR_WRITE, "%s: cannot sync: %s", s->part, strerror(number));
+    return DT_OK;
+}
+
+/* HDF5's own lock is left out: on NFS, where all locks are of one kind, it would meet the one that the .part has. */
+static hid_t create_hdf5(const char *part)
+{
+    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    hid_t file = -1;
+    if (access >= 0 && H5Pset_file_locking(access, false, true) >= 0)
+        file = H5Fcreate(part, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    if (access >= 0) H5Pclose(access);
+    return file;
+}
+
+/* One file under its .part name: arrays, then the seal over all else, then the disk. */
+static dt_err write_part(const commit *k, const shard *s)
+{
+    dt_byte_range ranges[DT_N_COLUMNS];
+    int n_ranges = 0;
+    DT_TRY(dt_create_empty_file(s->part));
+    dt_h5_lock();
+    const hid_t file = create_hdf5(s->part);
+    dt_err err =
+        file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file, ranges, &n_ranges);
+    if (file >= 0 && H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, s->part, "cannot close");
+    dt_h5_unlock();
+    if (err == DT_OK) err = seal_part(s->part, ranges, n_ranges);
+    return err == DT_OK ? sync_part(s) : err;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+/* Shards of an earlier run with another count would be taken along by a glob. */
+static void warn_of_others(const commit *k)
+{
+    const int stem = stem_len(k->w->path);
+    char *pattern = NULL, ours[32];
+    glob_t found = {0};
+    snprintf(ours, sizeof ours, "-of-%05" PRId64 ".h5", k->n_shards);
+    if (asprintf(&pattern, "%.*s-[0-9]*-of-[0-9]*.h5", stem, k->w->path) < 0) return;
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            if (!strstr(found.gl_pathv[i] + stem, ours)) {
+                DT_WARN("%s is a shard of another dataset with this name: a pattern for all shards would match it, too",
+                        found.gl_pathv[i]);
+                break;
+            }
+    globfree(&found);
+    free(pattern);
+}
+
+/* All files of a dataset under their .part names; publish then renames them. */
+static dt_err prepare(commit *k)
+{
+    dt_dataset_writer *w = k->w;
+    if (w->open_document) DT_TRY(dt_dataset_end_document(w, 1));
+    for (int c = 0; c < DT_N_COLUMNS; c++)
+        if (w->column[c].path) DT_TRY(dt_temp_array_finish(&w->column[c]));
+    DT_TRY(is_alone(k) ? add_shard(k, 0, w->n_documents) : k->how.n_shards ? cut_equal(k) : cut_by_size(k));
+    DT_TRY(name_shards(k));
+    const size_t nbytes = (size_t)dt_max_i64(COPY_NBYTES, w->column[DT_COL_PIXELS].elem_size);
+    k->buffer = malloc(nbytes);
+    k->sums = malloc((nbytes / DT_BLOCK_NBYTES + 2) * sizeof *k->sums);
+    DT_CHECK(k->buffer && k->sums, DT_ERR_MEMORY, "%s: no memory for a buffer", w->path);
+    for (int64_t i = 0; i < k->n_shards; i++) DT_TRY(write_part(k, &k->shards[i]));
+    return DT_OK;
+}
+
+static dt_err publish(const commit *k)
+{
+    for (int64_t i = 0; i < k->n_shards; i++) DT_TRY(dt_rename_durable(k->shards[i].part, k->shards[i].path));
+    if (!is_alone(k)) warn_of_others(k);
+    return DT_OK;
+}
+
+static void end(commit *k, bool failed)
+{
+    for (int64_t i = 0; i < k->n_shards; i++) {
+        if (failed && k->shards[i].part) dt_remove_part(k->shards[i].part);
+        free(k->shards[i].path);
+        free(k->shards[i].part);
+    }
+    free(k->shards);
+    free(k->buffer);
+    free(k->sums);
+    dt_dataset_discard(k->w);
+}
+
+dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n)
+{
+    commit k[2] = {0};
+    DT_CHECK(n >= 1 && n <= 2, DT_ERR_ARG, "internal: dt_datasets_commit: expected n from 1 to 2, found %d", n);
+    dt_err err = DT_OK;
+    for (int i = 0; i < n; i++) {
+        k[i] = (commit){.w = w[i], .how = how ? how[i] : (dt_commit){0}};
+        if (err == DT_OK) err = prepare(&k[i]);
+    }
+    if (err == DT_OK) err = dt_fault("data.publish");
+    for (int i = 0; i < n && err == DT_OK; i++) err = publish(&k[i]);
+    for (int i = 0; i < n; i++) {
+        if (how) how[i].n_files = k[i].n_shards;
+        end(&k[i], err != DT_OK);
+    }
+    return err;
+}
+
+dt_err dt_dataset_commit(dt_dataset_writer *w) { return dt_datasets_commit(&w, NULL, 1); }

@@ -1,0 +1,264 @@
+/* dataset_read.c - what is in an open dataset file, checked as it is read: nothing that was not looked at leaves this
+ * file. */
+#include "dataset_file.h"
+#include "dtrain/io/json.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STRAY_PLACEHOLDER                                                                                              \
+    "token %" PRId32 " stands for an image in this model, but the dataset has no images: expected a dataset made "     \
+    "with dtrain-data --images, or texts without this token"
+
+enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
+
+static const dt_array *tokens_of(const dt_dataset *d, int side)
+{
+    const dt_array *of[DT_N_PARTS] = {&d->tokens, &d->second_tokens, &d->records, &d->pixels};
+    return of[side];
+}
+static const dt_array *offsets_of(const dt_dataset *d, int side)
+{
+    const dt_array *of[DT_N_PARTS] = {&d->offsets, &d->second_offsets, &d->record_offsets, &d->image_offsets};
+    return of[side];
+}
+static const char *elements_of(int side)
+{
+    return side == DT_RECORDS ? "bytes" : side == DT_IMAGES ? "images" : "tokens";
+}
+
+dt_err dt_dataset_part(dt_dataset *d, int side, int64_t i, int64_t *first, int64_t *n)
+{
+    const dt_array *offsets = offsets_of(d, side);
+    const int64_t n_tokens = tokens_of(d, side)->n_elems;
+    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: the file has no /offsets, so documents cannot be separated",
+             d->path);
+    DT_CHECK(offsets->path, DT_ERR_ARG, "internal: dt_dataset_part: %s: samples of this dataset have only one side",
+             d->path);
+    DT_CHECK(i >= 0 && i < d->info.n_documents, DT_ERR_USAGE,
+             "%s: expected an index from 0 to %" PRId64 ", found %" PRId64, d->path, d->info.n_documents - 1, i);
+    uint64_t o[2];
+    DT_TRY(dt_array_read(offsets, i, 2, o));
+    DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)n_tokens, DT_ERR_DATA,
+             "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64
+             " %s): offsets must not decrease",
+             d->path, offsets->name, i, o[0], o[1], n_tokens, elements_of(side));
+    *first = (int64_t)o[0];
+    *n = (int64_t)(o[1] - o[0]);
+    return DT_OK;
+}
+
+dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
+{
+    return dt_dataset_part(d, side, i, first, n);
+}
+
+dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
+{
+    return dt_dataset_side_document(d, DT_SIDE_FIRST, i, first, n);
+}
+
+/* uint16 in the upper half of the buffer become int32 in place: element i is written at byte 4i after the last element
+ * at or before it was read. */
+static void widen(int32_t *ids, int64_t n)
+{
+    const char *from = (const char *)ids + 2 * n;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t id;
+        memcpy(&id, from + 2 * i, sizeof id);
+        ids[i] = id;
+    }
+}
+
+/* The sample that token `at` is in: the last that begins at or before it. */
+static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
+{
+    int64_t low = 0, high = d->info.n_documents;
+    while (high - low > 1) {
+        const int64_t mid = low + (high - low) / 2;
+        uint64_t first;
+        DT_TRY(dt_array_read(offsets_of(d, side), mid, 1, &first));
+        *(first <= (uint64_t)at ? &low : &high) = mid;
+    }
+    *sample = low;
+    return DT_OK;
+}
+
+/* A model with images would look for those of these tokens. */
+static dt_err check_placeholders(dt_dataset *d, int side, int64_t first, int64_t n, const int32_t *ids)
+{
+    int64_t i = 0, sample = 0;
+    if (d->placeholder < 0) return DT_OK;
+    while (i < n && ids[i] != d->placeholder) i++;
+    if (i == n) return DT_OK;
+    DT_CHECK(d->info.n_documents >= 0, DT_ERR_DATA, "%s: %s[%" PRId64 "]: " STRAY_PLACEHOLDER, d->path,
+             tokens_of(d, side)->name, first + i, d->placeholder);
+    DT_TRY(sample_of(d, side, first + i, &sample));
+    return dt_fail(DT_ERR_DATA, "%s: sample %" PRId64 ": " STRAY_PLACEHOLDER, d->path, sample, d->placeholder);
+}
+
+dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids)
+{
+    const dt_array *tokens = tokens_of(d, side);
+    const bool narrow = tokens->elem_size == 2;
+    DT_TRY(dt_array_read(tokens, first, n, narrow ? (void *)((char *)ids + 2 * n) : (void *)ids));
+    if (narrow) widen(ids, n);
+
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = (uint32_t)ids[i] > largest ? (uint32_t)ids[i] : largest;
+    if (largest < (uint32_t)d->info.vocab_size) return check_placeholders(d, side, first, n, ids);
+    int64_t bad = 0;
+    while ((uint32_t)ids[bad] < (uint32_t)d->info.vocab_size) bad++;
+    return dt_fail(DT_ERR_DATA, "%s: %s[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64,
+                   d->path, tokens->name, first + bad, (uint32_t)ids[bad], d->info.vocab_size);
+}
+
+dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids)
+{
+    return dt_dataset_read_side(d, DT_SIDE_FIRST, first, n, ids);
+}
+
+dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
+{
+    DT_CHECK(d->info.kind == DT_DATASET_SFT, DT_ERR_ARG,
+             "internal: dt_dataset_read_mask: %s: a dataset of kind %s has no loss_mask", d->path,
+             dt_dataset_kind_name(d->info.kind));
+    DT_TRY(dt_array_read(&d->loss_mask, first, n, mask));
+    uint8_t all = 0;
+    for (int64_t i = 0; i < n; i++) all |= mask[i];
+    if (all <= 1) return DT_OK;
+    int64_t bad = 0;
+    while (mask[bad] <= 1) bad++;
+    return dt_fail(DT_ERR_DATA, "%s: loss_mask[%" PRId64 "]: expected 0 or 1, found %u", d->path, first + bad,
+                   mask[bad]);
+}
+
+dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight)
+{
+    DT_TRY(dt_array_read(&d->weights, first, n, weight));
+    for (int64_t i = 0; i < n; i++) /* false for NaN */
+        DT_CHECK(weight[i] == 0 || (weight[i] >= 1e-3f && weight[i] <= 1e6f), DT_ERR_DATA,
+                 "%s: weights[%" PRId64 "]: expected 0, or 0.001 to 1e6 (only proportions matter), found %g", d->path,
+                 first + i, dt_unsigned_nan((double)weight[i]));
+    return DT_OK;
+}
+
+dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight)
+{
+    *weight = 1;
+    return d->info.has_weights ? dt_dataset_read_weights(d, i, 1, weight) : DT_OK;
+}
+
+dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
+{
+    DT_CHECK(d->info.kind == DT_DATASET_PREFERENCE, DT_ERR_ARG,
+             "internal: dt_dataset_read_pair: %s: a dataset of kind %s has no pairs", d->path,
+             dt_dataset_kind_name(d->info.kind));
+    *pair = (dt_pair){0};
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        int64_t first, n;
+        uint8_t safety = 0;
+        DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
+        DT_TRY(dt_array_read(&d->prompt_length[s], i, 1, &pair->prompt_length[s]));
+        DT_CHECK(pair->prompt_length[s] <= n, DT_ERR_DATA,
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " tokens", d->path,
+                 d->prompt_length[s].name, i, pair->prompt_length[s], n);
+        if (d->info.has_safety) DT_TRY(dt_array_read(&d->safety[s], i, 1, &safety));
+        DT_CHECK(safety < DT_N_SAFETY, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0, 1 or 2, found %u", d->path,
+                 d->safety[s].name, i, safety);
+        pair->safety[s] = (dt_safety)safety;
+    }
+    uint8_t tie = 0;
+    if (d->info.has_ties) DT_TRY(dt_array_read(&d->ties, i, 1, &tie));
+    DT_CHECK(tie <= 1, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0 or 1, found %u", d->path, d->ties.name, i, tie);
+    pair->tie = tie;
+    if (d->info.has_margins) DT_TRY(dt_array_read(&d->margins, i, 1, &pair->margin));
+    DT_CHECK(isfinite(pair->margin), DT_ERR_DATA, "%s: margins[%" PRId64 "]: expected a number, found %g", d->path, i,
+             dt_unsigned_nan((double)pair->margin));
+    return DT_OK;
+}
+
+/* Looked at as a whole: what reward functions are given goes to programs of the user's. */
+static dt_err check_record(const dt_dataset *d, int64_t i, const char *text, int64_t n)
+{
+    json_t *json;
+    dt_err err = dt_json_parse(&json, "", text, (size_t)n, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
+    if (err == DT_OK && !json_is_object(json)) err = dt_fail(DT_ERR_DATA, "found another value");
+    json_decref(json);
+    return dt_error_prefix(err, "%s: record %" PRId64 " in %s: expected a JSON object: ", d->path, i, d->records.name);
+}
+
+dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
+{
+    int64_t first = 0, n = 0;
+    *json = NULL;
+    DT_CHECK(d->info.kind == DT_DATASET_PROMPTS, DT_ERR_ARG,
+             "internal: dt_dataset_read_record: %s: a dataset of kind %s has no records", d->path,
+             dt_dataset_kind_name(d->info.kind));
+    if (d->info.has_records) DT_TRY(dt_dataset_part(d, DT_RECORDS, i, &first, &n));
+    char *text = malloc((size_t)n + sizeof "{}");
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for a record of %" PRId64 " bytes", d->path, n);
+    strcpy(text, "{}");
+    dt_err err = n ? dt_array_read(&d->records, first, n, text) : DT_OK;
+    if (n) text[n] = '\0';
+    if (err == DT_OK && n) err = check_record(d, i, text, n);
+    if (err == DT_OK)
+        *json = text;
+    else
+        free(text);
+    return err;
+}
+
+static dt_err check_block(const dt_dataset *d, int side, int64_t first, int64_t n, const uint64_t *offset)
+{
+    const uint64_t n_tokens = (uint64_t)tokens_of(d, side)->n_elems;
+    uint64_t decreases = offset[n] > n_tokens;
+    for (int64_t i = 0; i < n; i++) decreases |= offset[i + 1] < offset[i];
+    if (!decreases) return DT_OK;
+    int64_t bad = 0;
+    while (bad < n && offset[bad + 1] >= offset[bad] && offset[bad + 1] <= n_tokens) bad++;
+    return dt_fail(
+        DT_ERR_DATA,
+        "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRIu64 " %s): offsets must not decrease",
+        d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens, elements_of(side));
+}
+
+dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg)
+{
+    uint64_t *offset = malloc((BLOCK_DOCUMENTS + 1) * sizeof *offset);
+    DT_CHECK(offset, DT_ERR_MEMORY, "%s: no memory to read its offsets", d->path);
+    dt_err err = DT_OK;
+    for (int64_t first = 0; first < d->info.n_documents && err == DT_OK; first += BLOCK_DOCUMENTS) {
+        const int64_t left = d->info.n_documents - first, n = left < BLOCK_DOCUMENTS ? left : BLOCK_DOCUMENTS;
+        err = dt_array_read(offsets_of(d, side), first, n + 1, offset);
+        if (err == DT_OK) err = check_block(d, side, first, n, offset);
+        if (err == DT_OK && fn) err = fn(arg, first, n, offset);
+    }
+    free(offset);
+    return err;
+}
+
+dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg)
+{
+    return dt_dataset_each_side_block(d, DT_SIDE_FIRST, fn, arg);
+}
+
+dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
+{
+    char *head = malloc(HEAD_NBYTES);
+    DT_CHECK(head, DT_ERR_MEMORY, "%s: no memory to read its beginning", d->path);
+    const ssize_t got = pread(d->fd, head, HEAD_NBYTES, 0);
+    uint64_t h = dt_mix64((uint64_t)d->file_nbytes);
+    if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
+    const dt_array *arrays[DT_N_ARRAYS]; /* checksums of the whole, where there are any */
+    dt_dataset_arrays(d, arrays);
+    for (int i = 0; i < DT_N_ARRAYS; i++)
+        h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
+    free(head);
+    DT_CHECK_ERRNO(got > 0, DT_ERR_DATA, d->path, "cannot read its first bytes");
+    *hash = h;
+    return DT_OK;
+}

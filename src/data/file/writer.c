@@ -1,0 +1,262 @@
+/* writer.c - samples arrive one by one; each array grows in a file of its own until the commit. */
+#include "writer.h"
+#include "dtrain/io/io.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 4096 }; /* tokens that are narrowed to uint16 at a time */
+
+const char *dt_column_name(dt_dataset_kind kind, dt_column c)
+{
+    static const char *const plain[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "tokens",
+                                                    [DT_COL_OFFSETS] = "offsets",
+                                                    [DT_COL_SECOND_TOKENS] = "answers/tokens",
+                                                    [DT_COL_SECOND_OFFSETS] = "answers/offsets",
+                                                    [DT_COL_MASK] = "loss_mask",
+                                                    [DT_COL_WEIGHTS] = "weights",
+                                                    [DT_COL_RECORDS] = "records/bytes",
+                                                    [DT_COL_RECORD_OFFSETS] = "records/offsets",
+                                                    [DT_COL_PIXELS] = "images/pixels",
+                                                    [DT_COL_IMAGE_OFFSETS] = "images/offsets"};
+    static const char *const pairs[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "chosen/tokens",
+                                                    [DT_COL_OFFSETS] = "chosen/offsets",
+                                                    [DT_COL_SECOND_TOKENS] = "rejected/tokens",
+                                                    [DT_COL_SECOND_OFFSETS] = "rejected/offsets",
+                                                    [DT_COL_PROMPT] = "chosen/prompt_length",
+                                                    [DT_COL_SECOND_PROMPT] = "rejected/prompt_length",
+                                                    [DT_COL_MARGINS] = "margins",
+                                                    [DT_COL_SAFETY] = "chosen/safety",
+                                                    [DT_COL_SECOND_SAFETY] = "rejected/safety",
+                                                    [DT_COL_TIES] = "ties",
+                                                    [DT_COL_PIXELS] = "images/pixels",
+                                                    [DT_COL_IMAGE_OFFSETS] = "images/offsets"};
+    return (kind == DT_DATASET_PREFERENCE ? pairs : plain)[c];
+}
+
+dt_per dt_column_per(dt_column c)
+{
+    switch (c) {
+    case DT_COL_TOKENS:
+    case DT_COL_SECOND_TOKENS:
+    case DT_COL_MASK:
+    case DT_COL_RECORDS:
+    case DT_COL_PIXELS:
+        return DT_PER_TOKEN;
+    case DT_COL_OFFSETS:
+    case DT_COL_SECOND_OFFSETS:
+    case DT_COL_RECORD_OFFSETS:
+    case DT_COL_IMAGE_OFFSETS:
+        return DT_PER_OFFSET;
+    default:
+        return DT_PER_SAMPLE;
+    }
+}
+
+static void free_writer(dt_dataset_writer *w)
+{
+    for (int c = 0; c < DT_N_COLUMNS; c++) dt_temp_array_close(&w->column[c]);
+    free(w->path);
+    free(w->tokenizer);
+    free(w->chat_template);
+    free((char *)w->images.preprocessor);
+    free(w);
+}
+
+/* Is it written only where some sample has something in it? */
+static bool is_optional(dt_dataset_kind kind, dt_column c)
+{
+    if (c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS) return kind == DT_DATASET_PROMPTS;
+    return c == DT_COL_MARGINS || c == DT_COL_SAFETY || c == DT_COL_SECOND_SAFETY || c == DT_COL_TIES ||
+           c == DT_COL_PAIR_MARKS || c == DT_COL_RECORDS || c == DT_COL_RECORD_OFFSETS;
+}
+
+static dt_err open_array(dt_dataset_writer *w, dt_column c, int elem_size)
+{
+    const uint64_t zero = 0;
+    DT_TRY(dt_temp_array_open(&w->column[c], w->path, elem_size));
+    return dt_column_per(c) == DT_PER_OFFSET ? dt_temp_array_add(&w->column[c], &zero, 1) : DT_OK;
+}
+
+static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
+{
+    const bool pairs = w->kind == DT_DATASET_PREFERENCE, prompts = w->kind == DT_DATASET_PROMPTS,
+               other = pairs || prompts;
+    const int id = w->vocab_size <= 65536 ? 2 : 4;
+    const int elem_size[DT_N_COLUMNS] = {[DT_COL_TOKENS] = id,
+                                         [DT_COL_OFFSETS] = 8,
+                                         [DT_COL_SECOND_TOKENS] = other ? id : 0,
+                                         [DT_COL_SECOND_OFFSETS] = other ? 8 : 0,
+                                         [DT_COL_MASK] = w->kind == DT_DATASET_SFT,
+                                         [DT_COL_WEIGHTS] = w->kind == DT_DATASET_SFT && with_weights ? 4 : 0,
+                                         [DT_COL_PROMPT] = pairs ? 4 : 0,
+                                         [DT_COL_SECOND_PROMPT] = pairs ? 4 : 0,
+                                         [DT_COL_MARGINS] = pairs ? 4 : 0,
+                                         [DT_COL_SAFETY] = pairs,
+                                         [DT_COL_SECOND_SAFETY] = pairs,
+                                         [DT_COL_TIES] = pairs,
+                                         [DT_COL_PAIR_MARKS] = pairs,
+                                         [DT_COL_RECORDS] = prompts,
+                                         [DT_COL_RECORD_OFFSETS] = prompts ? 8 : 0};
+    for (int c = 0; c < DT_N_COLUMNS; c++) {
+        if (!elem_size[c]) continue;
+        w->wanted[c] = !is_optional(w->kind, (dt_column)c);
+        DT_TRY(open_array(w, (dt_column)c, elem_size[c]));
+    }
+    return DT_OK;
+}
+
+dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_kind kind, int64_t vocab_size,
+                         const char *tokenizer, bool with_weights)
+{
+    *out = NULL;
+    DT_TRY(dt_check_replaceable(path)); /* now, not after all has been read */
+    DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG,
+             "internal: dt_dataset_create: %s: vocab_size %" PRId64 " is out of range: expected 1 to %d", path,
+             vocab_size, INT32_MAX);
+    dt_dataset_writer *w = calloc(1, sizeof *w);
+    DT_CHECK(w, DT_ERR_MEMORY, "%s: no memory for a writer", path);
+    *w = (dt_dataset_writer){.kind = kind, .vocab_size = vocab_size, .n_own = vocab_size, .largest = -1};
+    w->path = strdup(path);
+    w->tokenizer = strdup(tokenizer ? tokenizer : "");
+    dt_err err = w->path && w->tokenizer ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a writer", path);
+    if (err == DT_OK) err = open_arrays(w, with_weights);
+    if (err != DT_OK) {
+        free_writer(w);
+        return err;
+    }
+    *out = w;
+    return DT_OK;
+}
+
+dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
+{
+    free(w->chat_template);
+    w->chat_template = strdup(chat_template);
+    DT_CHECK(w->chat_template, DT_ERR_MEMORY, "%s: no memory for a chat template", w->path);
+    return DT_OK;
+}
+
+dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
+{
+    DT_CHECK(w->n_documents == 0 && !w->open_document && w->images.size == 0 && w->kind != DT_DATASET_TOKENS &&
+                 form->size >= 1 && form->size <= DT_MAX_IMAGE_SIZE && form->n_tokens >= 1 &&
+                 form->n_tokens <= DT_MAX_IMAGE_TOKENS && form->token >= 0 && form->token < w->vocab_size,
+             DT_ERR_ARG,
+             "internal: dt_dataset_set_images: %s: cannot store images of %" PRId64 " pixels per side as %" PRId64
+             " tokens of id %" PRId32,
+             w->path, form->size, form->n_tokens, form->token);
+    char *text = strdup(form->preprocessor ? form->preprocessor : "");
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the text of a preprocessor", w->path);
+    w->images = *form;
+    w->images.preprocessor = text;
+    w->wanted[DT_COL_PIXELS] = w->wanted[DT_COL_IMAGE_OFFSETS] = true;
+    DT_TRY(open_array(w, DT_COL_PIXELS, (int)dt_image_form_nbytes(form)));
+    return open_array(w, DT_COL_IMAGE_OFFSETS, 8);
+}
+
+dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_t n)
+{
+    DT_CHECK(w->images.size || n == 0, DT_ERR_ARG, "internal: dt_dataset_add_images: %s: the dataset has no images",
+             w->path);
+    if (n == 0) return DT_OK;
+    w->open_document = true;
+    return dt_temp_array_add(&w->column[DT_COL_PIXELS], pixels, n);
+}
+
+/* Ids as 16 bits, a buffer at a time. */
+static dt_err add_narrow(dt_temp_array *s, const int32_t *ids, int64_t n)
+{
+    uint16_t piece[PIECE];
+    for (int64_t first = 0; first < n; first += PIECE) {
+        const int64_t k = n - first < PIECE ? n - first : PIECE;
+        for (int64_t i = 0; i < k; i++) piece[i] = (uint16_t)ids[first + i];
+        DT_TRY(dt_temp_array_add(s, piece, k));
+    }
+    return DT_OK;
+}
+
+static dt_err add_ids(dt_dataset_writer *w, dt_column c, const int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        DT_CHECK(ids[i] >= 0 && ids[i] < w->vocab_size, DT_ERR_ARG,
+                 "internal: add_ids: %s: token id %" PRId32 " is out of range: expected 0 to %" PRId64, w->path, ids[i],
+                 w->vocab_size - 1);
+        if (ids[i] > w->largest) w->largest = ids[i];
+    }
+    dt_temp_array *s = &w->column[c];
+    w->open_document = true;
+    return s->elem_size == 2 ? add_narrow(s, ids, n) : dt_temp_array_add(s, ids, n);
+}
+
+void dt_dataset_set_own(dt_dataset_writer *w, int64_t n_own) { w->n_own = dt_min_i64(n_own, w->vocab_size); }
+
+dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n)
+{
+    DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG,
+             "internal: dt_dataset_add: %s: kind %s cannot have %s loss mask", w->path, dt_dataset_kind_name(w->kind),
+             mask ? "a" : "no");
+    DT_TRY(add_ids(w, DT_COL_TOKENS, ids, n));
+    return mask ? dt_temp_array_add(&w->column[DT_COL_MASK], mask, n) : DT_OK;
+}
+
+dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n)
+{
+    const dt_column c = side == DT_SIDE_FIRST ? DT_COL_TOKENS : DT_COL_SECOND_TOKENS;
+    DT_CHECK(w->column[c].path && w->kind != DT_DATASET_SFT, DT_ERR_ARG,
+             "internal: dt_dataset_add_side: %s: kind %s has only one side", w->path, dt_dataset_kind_name(w->kind));
+    if (w->kind == DT_DATASET_PROMPTS && side == DT_SIDE_SECOND) w->wanted[c] = w->wanted[DT_COL_SECOND_OFFSETS] = true;
+    return add_ids(w, c, ids, n);
+}
+
+dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbytes)
+{
+    DT_CHECK(w->column[DT_COL_RECORDS].path, DT_ERR_ARG, "internal: dt_dataset_add_record: %s: kind %s has no records",
+             w->path, dt_dataset_kind_name(w->kind));
+    w->wanted[DT_COL_RECORDS] = w->wanted[DT_COL_RECORD_OFFSETS] = true;
+    w->open_document = true;
+    return dt_temp_array_add(&w->column[DT_COL_RECORDS], json, (int64_t)nbytes);
+}
+
+static dt_err end_side(dt_dataset_writer *w, dt_column tokens, dt_column offsets)
+{
+    const uint64_t end = (uint64_t)w->column[tokens].n_elems;
+    return w->column[offsets].path ? dt_temp_array_add(&w->column[offsets], &end, 1) : DT_OK;
+}
+
+dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
+{
+    w->open_document = false;
+    w->n_documents++;
+    DT_TRY(end_side(w, DT_COL_TOKENS, DT_COL_OFFSETS));
+    DT_TRY(end_side(w, DT_COL_SECOND_TOKENS, DT_COL_SECOND_OFFSETS));
+    DT_TRY(end_side(w, DT_COL_RECORDS, DT_COL_RECORD_OFFSETS));
+    DT_TRY(end_side(w, DT_COL_PIXELS, DT_COL_IMAGE_OFFSETS));
+    return w->column[DT_COL_WEIGHTS].path ? dt_temp_array_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
+}
+
+dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
+{
+    DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "internal: dt_dataset_end_pair: %s: kind %s has no pairs",
+             w->path, dt_dataset_kind_name(w->kind));
+    const uint8_t tie = pair->tie, marks = pair->tie ? 0
+                                                     : (uint8_t)((pair->equal ? DT_MARK_EQUAL : 0) |
+                                                                 (pair->contradicted ? DT_MARK_CONTRADICTED : 0));
+    w->wanted[DT_COL_MARGINS] |= pair->margin != 0;
+    w->wanted[DT_COL_TIES] |= pair->tie;
+    if (pair->safety[0] || pair->safety[1]) w->wanted[DT_COL_SAFETY] = w->wanted[DT_COL_SECOND_SAFETY] = true;
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        const uint8_t safety = (uint8_t)pair->safety[s];
+        DT_TRY(dt_temp_array_add(&w->column[DT_COL_PROMPT + s], &pair->prompt_length[s], 1));
+        DT_TRY(dt_temp_array_add(&w->column[DT_COL_SAFETY + s], &safety, 1));
+    }
+    DT_TRY(dt_temp_array_add(&w->column[DT_COL_TIES], &tie, 1));
+    DT_TRY(dt_temp_array_add(&w->column[DT_COL_PAIR_MARKS], &marks, 1));
+    DT_TRY(dt_temp_array_add(&w->column[DT_COL_MARGINS], &pair->margin, 1));
+    return dt_dataset_end_document(w, 1);
+}
+
+void dt_dataset_discard(dt_dataset_writer *w)
+{
+    if (w) free_writer(w);
+}

@@ -1,0 +1,145 @@
+/* print_info.c - what is in a dataset file, in words: sizes, lengths, targets, rows. */
+#include "../file/dataset_file.h"
+#include <inttypes.h>
+
+enum { N_BINS = 41 }; /* bin k > 0: lengths 2^(k-1) .. 2^k - 1; bin 0: empty */
+
+typedef struct lengths {
+    int64_t bin[N_BINS], longest, most;
+} lengths;
+
+static dt_err count_lengths(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    lengths *l = arg;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t len = (int64_t)(offset[i + 1] - offset[i]);
+        int k = 0;
+        while (k < N_BINS - 1 && len >> k) k++;
+        if (++l->bin[k] > l->most) l->most = l->bin[k];
+        if (len > l->longest) l->longest = len;
+    }
+    return DT_OK;
+}
+
+static dt_err print_lengths(dt_dataset *d, dt_side side, const char *what)
+{
+    lengths l = {.most = 1};
+    DT_TRY(dt_dataset_each_side_block(d, side, count_lengths, &l));
+    printf("longest      %" PRId64 " tokens%s%s\nlengths\n", l.longest, what[0] ? " of " : "", what);
+    for (int k = 0; k < N_BINS; k++) {
+        if (!l.bin[k]) continue;
+        const int64_t lo = k ? INT64_C(1) << (k - 1) : 0, hi = k ? (INT64_C(1) << k) - 1 : 0;
+        const int width = (int)(40 * l.bin[k] / l.most);
+        printf("  %10" PRId64 " to %-10" PRId64 " %10" PRId64 "  %.*s\n", lo, hi, l.bin[k], width > 0 ? width : 1,
+               "########################################");
+    }
+    return DT_OK;
+}
+
+static const char *yes(bool b) { return b ? "yes" : "no"; }
+
+static dt_err print_targets(dt_dataset *d)
+{
+    uint8_t piece[1 << 16];
+    const int64_t n = d->info.n_tokens;
+    int64_t n_target = 0;
+    for (int64_t first = 0; first < n; first += (int64_t)sizeof piece) {
+        const int64_t k = n - first < (int64_t)sizeof piece ? n - first : (int64_t)sizeof piece;
+        DT_TRY(dt_dataset_read_mask(d, first, k, piece));
+        for (int64_t i = 0; i < k; i++) n_target += piece[i];
+    }
+    printf("targets      %" PRId64 " (%.1f %% of the tokens)\nweights      %s\n", n_target,
+           n ? 100.0 * (double)n_target / (double)n : 0.0, yes(d->info.has_weights));
+    return DT_OK;
+}
+
+static dt_err print_pairs(dt_dataset *d)
+{
+    int64_t n_prompt[DT_N_SIDES] = {0};
+    for (int64_t i = 0; i < d->info.n_documents; i++) {
+        dt_pair pair;
+        DT_TRY(dt_dataset_read_pair(d, i, &pair));
+        for (int s = 0; s < DT_N_SIDES; s++) n_prompt[s] += pair.prompt_length[s];
+    }
+    printf("chosen       %" PRId64 " tokens, %" PRId64 " of them prompt\nrejected     %" PRId64 " tokens, %" PRId64
+           " of them prompt\n",
+           d->info.n_tokens, n_prompt[0], d->info.n_second_tokens, n_prompt[1]);
+    printf("margins      %s\nsafety       %s\nties         %s\n", yes(d->info.has_margins), yes(d->info.has_safety),
+           yes(d->info.has_ties));
+    if (d->info.n_equal_pairs > 0) printf("equal        %" PRId64 " pairs of equal texts\n", d->info.n_equal_pairs);
+    if (d->info.n_contradicted_pairs > 0)
+        printf("contradicted %" PRId64 " pairs, by their scores\n", d->info.n_contradicted_pairs);
+    return DT_OK;
+}
+
+static dt_err print_rows(dt_dataset *d, int64_t seq_len)
+{
+    static const char *const names[] = {"none", "wrapped", "bfd", "bfd_split"};
+    printf("rows of %" PRId64 " tokens\n", seq_len);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        dt_packing_info p;
+        const dt_err err = dt_dataset_packing(d, names[i], seq_len, &p);
+        if (err == DT_ERR_USAGE) {
+            dt_error_clear(); /* not for this kind */
+            continue;
+        }
+        DT_TRY(err);
+        printf("  %-10s %10" PRId64 " rows  %5.1f %% full  %12" PRId64 " targets  %" PRId64 " left out\n", names[i],
+               p.n_rows, p.n_rows ? 100.0 * (double)p.n_tok / ((double)p.n_rows * (double)seq_len) : 0.0, p.n_target,
+               p.n_dropped);
+    }
+    return DT_OK;
+}
+
+typedef struct image_counts {
+    int64_t n_with, most; /* samples with images, images of one */
+} image_counts;
+
+static dt_err count_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    image_counts *c = arg;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t n_images = (int64_t)(offset[i + 1] - offset[i]);
+        c->n_with += n_images > 0;
+        c->most = dt_max_i64(c->most, n_images);
+    }
+    return DT_OK;
+}
+
+static dt_err print_images(dt_dataset *d)
+{
+    image_counts c = {0};
+    const dt_image_form *form = &d->info.images;
+    if (!d->info.has_images) return DT_OK;
+    DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, count_images, &c));
+    printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " tokens of id %" PRId32
+           "; in %" PRId64 " samples, at most %" PRId64 " in one\n",
+           d->info.n_images, form->size, form->size, form->n_tokens, form->token, c.n_with, c.most);
+    return DT_OK;
+}
+
+dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
+{
+    const dt_dataset_info *i = &d->info;
+    const bool pairs = i->kind == DT_DATASET_PREFERENCE;
+    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n",
+           i->path, dt_dataset_kind_name(i->kind), i->n_tokens + i->n_second_tokens, 8 * i->token_nbytes, i->vocab_size,
+           i->tokenizer[0] ? i->tokenizer : "not named");
+    if (i->chat_template[0]) printf("template     %s\n", i->chat_template);
+    if (i->n_documents >= 0)
+        printf("%s %" PRId64 "\n", i->kind == DT_DATASET_TOKENS ? "documents   " : "samples     ", i->n_documents);
+    else
+        printf("documents    not separated\n");
+    if (i->n_documents > 0) DT_TRY(print_lengths(d, DT_SIDE_FIRST, pairs ? "chosen" : ""));
+    if (i->n_documents > 0 && pairs) DT_TRY(print_lengths(d, DT_SIDE_SECOND, "rejected"));
+    if (i->kind == DT_DATASET_SFT) DT_TRY(print_targets(d));
+    if (pairs) DT_TRY(print_pairs(d));
+    if (i->kind == DT_DATASET_PROMPTS)
+        printf("answers      %s\nrecords      %s\n", yes(i->has_answers), yes(i->has_records));
+    DT_TRY(print_images(d));
+    if (seq_len > 0 && (i->kind == DT_DATASET_TOKENS || i->kind == DT_DATASET_SFT)) DT_TRY(print_rows(d, seq_len));
+    DT_TRY(dt_dataset_verify(d, NULL, NULL));
+    printf("verified     %s\n",
+           i->has_checksums ? "offsets, token ids, checksums" : "offsets, token ids (the file carries no checksums)");
+    return DT_OK;
+}

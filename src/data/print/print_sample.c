@@ -1,0 +1,171 @@
+/* print_sample.c - one sample of a dataset file as text, with its targets marked. */
+#include "../file/dataset_file.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD_TOKENS = 1024 }; /* of a file whose documents are not marked */
+
+typedef struct view {
+    dt_dataset *d;
+    dt_tokenizer *t; /* NULL: ids */
+    const char *on, *off;
+} view;
+
+static void print_bytes(const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        if ((c < 32 && c != '\n' && c != '\t') || c == 127)
+            printf("\\x%02x", c);
+        else
+            putchar(c);
+    }
+}
+
+/* Special tokens by their names, unknown ids and all of no tokenizer as numbers. */
+static void print_token(const view *v, int32_t id)
+{
+    size_t nbytes = 0;
+    const char *bytes = v->t ? dt_tokenizer_bytes(v->t, id, &nbytes) : "",
+               *name = v->t && !nbytes ? dt_tokenizer_token(v->t, id) : NULL;
+    if (nbytes)
+        print_bytes(bytes, nbytes);
+    else if (name)
+        print_bytes(name, strlen(name));
+    else
+        printf("<%" PRId32 ">", id);
+}
+
+static void print_tokens(const view *v, const int32_t *ids, const uint8_t *mask, int64_t n)
+{
+    bool on = false;
+    for (int64_t i = 0; i < n; i++) {
+        const bool target = mask && mask[i];
+        if (target != on) fputs(target ? v->on : v->off, stdout);
+        on = target;
+        print_token(v, ids[i]);
+    }
+    if (on) fputs(v->off, stdout);
+    putchar('\n');
+}
+
+/* Tokens first .. first+n-1 of a side; n_prompt >= 0: those from there on are marked, else the mask, if there is
+ * one. */
+static dt_err print_side(const view *v, dt_side side, int64_t first, int64_t n, int64_t n_prompt)
+{
+    const bool sft = v->d->info.kind == DT_DATASET_SFT;
+    int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
+    uint8_t *mask = calloc((size_t)n + 1, 1);
+    dt_err err = ids && mask ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for %" PRId64 " tokens", v->d->path, n);
+    if (err == DT_OK) err = dt_dataset_read_side(v->d, side, first, n, ids);
+    if (err == DT_OK && sft) err = dt_dataset_read_mask(v->d, first, n, mask);
+    if (err == DT_OK && n_prompt >= 0) memset(mask + n_prompt, 1, (size_t)(n - n_prompt));
+    if (err == DT_OK) print_tokens(v, ids, mask, n);
+    free(ids);
+    free(mask);
+    return err;
+}
+
+static dt_err show_pair(const view *v, int64_t i)
+{
+    static const char *const names[] = {"chosen", "rejected"}, *const safety[] = {"", ", safe", ", unsafe"};
+    dt_pair pair;
+    DT_TRY(dt_dataset_read_pair(v->d, i, &pair));
+    if (v->d->info.has_margins) printf("margin %g\n", (double)pair.margin);
+    if (pair.tie) printf("a tie\n");
+    for (int s = 0; s < DT_N_SIDES; s++) {
+        int64_t first, n;
+        DT_TRY(dt_dataset_side_document(v->d, (dt_side)s, i, &first, &n));
+        printf("---- %s: %" PRId64 " tokens, %" PRIu32 " of them prompt%s\n", names[s], n, pair.prompt_length[s],
+               safety[pair.safety[s]]);
+        DT_TRY(print_side(v, (dt_side)s, first, n, pair.prompt_length[s]));
+    }
+    return DT_OK;
+}
+
+static dt_err show_record(const view *v, int64_t i)
+{
+    char *json;
+    DT_TRY(dt_dataset_read_record(v->d, i, &json));
+    printf("---- record\n");
+    print_bytes(json, strlen(json));
+    putchar('\n');
+    free(json);
+    return DT_OK;
+}
+
+static dt_err show_prompt(const view *v, int64_t i)
+{
+    int64_t first, n;
+    DT_TRY(dt_dataset_document(v->d, i, &first, &n));
+    DT_TRY(print_side(v, DT_SIDE_FIRST, first, n, -1));
+    if (v->d->info.has_answers) {
+        DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_SECOND, i, &first, &n));
+        printf("---- answer: %" PRId64 " tokens\n", n);
+        DT_TRY(print_side(v, DT_SIDE_SECOND, first, n, -1));
+    }
+    return v->d->info.has_records ? show_record(v, i) : DT_OK;
+}
+
+static dt_err show_text(const view *v, int64_t i)
+{
+    const dt_dataset_info *info = &v->d->info;
+    int64_t first = 0, n = info->n_tokens < HEAD_TOKENS ? info->n_tokens : HEAD_TOKENS;
+    if (info->n_documents >= 0) DT_TRY(dt_dataset_document(v->d, i, &first, &n));
+    return print_side(v, DT_SIDE_FIRST, first, n, -1);
+}
+
+static dt_err print_head(const view *v, int64_t i)
+{
+    const dt_dataset_info *info = &v->d->info;
+    const bool tokens = info->kind == DT_DATASET_TOKENS,
+               marked = info->kind == DT_DATASET_SFT || info->kind == DT_DATASET_PREFERENCE;
+    int64_t first = 0, n = info->n_tokens < HEAD_TOKENS ? info->n_tokens : HEAD_TOKENS;
+    float weight = 1;
+    if (info->n_documents >= 0)
+        DT_TRY(dt_dataset_document(v->d, i, &first, &n));
+    else
+        DT_CHECK(i == 0, DT_ERR_USAGE,
+                 "%s: documents are not separated, so only sample 0, the first tokens, can be shown", info->path);
+    DT_TRY(info->has_weights ? dt_dataset_read_weight(v->d, i, &weight) : DT_OK);
+    printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, tokens ? "document" : "sample", i,
+           info->n_documents < 0 ? 1 : info->n_documents, first, first + n - 1);
+    if (info->has_weights) printf(", weight %g", (double)weight);
+    printf("%s%s\n",
+           !marked                        ? ""
+           : info->kind == DT_DATASET_SFT ? ", targets"
+                                          : ", completions",
+           !marked           ? ""
+           : v->on[0] == '{' ? " in {+ +}"
+                             : " in colour");
+    if (!v->t)
+        printf("(token ids, made with the tokenizer %s: --tokenizer shows text)\n",
+               info->tokenizer[0] ? info->tokenizer : "not named");
+    return DT_OK;
+}
+
+static dt_err open_tokenizer(view *v, const char *name)
+{
+    const char *made_with = v->d->info.tokenizer;
+    if (!name) return strcmp(made_with, "bytes") == 0 ? dt_tokenizer_open(&v->t, made_with) : DT_OK;
+    DT_TRY(dt_tokenizer_open(&v->t, name));
+    const char *found = dt_tokenizer_get_info(v->t)->name;
+    DT_CHECK(!made_with[0] || strcmp(found, made_with) == 0, DT_ERR_USAGE,
+             "%s: created with the tokenizer %s, but %s is %s", v->d->path, made_with, name, found);
+    return DT_OK;
+}
+
+dt_err dt_dataset_print_sample(dt_dataset *d, int64_t i, const char *tokenizer, bool colour)
+{
+    view v = {.d = d, .on = colour ? "\033[7;32m" : "{+", .off = colour ? "\033[0m" : "+}"};
+    dt_err err = open_tokenizer(&v, tokenizer);
+    if (err == DT_OK) err = print_head(&v, i);
+    if (err == DT_OK)
+        err = d->info.kind == DT_DATASET_PREFERENCE ? show_pair(&v, i)
+              : d->info.kind == DT_DATASET_PROMPTS  ? show_prompt(&v, i)
+                                                    : show_text(&v, i);
+    dt_tokenizer_close(v.t);
+    return err;
+}

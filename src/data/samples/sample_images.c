@@ -1,0 +1,152 @@
+/* sample_images.c - the images of samples: in a text an image is a run of placeholders, and images and runs go together
+ * or not at all. */
+#include "sample_images.h"
+#include "samples.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+
+enum { PIECE = 4096 };
+
+dt_err dt_image_form_preprocessor(const dt_image_form *f, const char *path, dt_preprocessor *p)
+{
+    char attribute[PATH_MAX + 64];
+    snprintf(attribute, sizeof attribute, "%s: attribute preprocessor", path);
+    return dt_preprocessor_parse(attribute, f->preprocessor, strlen(f->preprocessor), p);
+}
+
+dt_err dt_image_form_check(const dt_image_form *f, const char *path, const dt_preprocessor *wanted, const char *name,
+                           const char *expected)
+{
+    dt_preprocessor own;
+    dt_preprocessor_words of_own, of_wanted;
+    DT_TRY(dt_image_form_preprocessor(f, path, &own));
+    const char *key = dt_preprocessor_differs(&own, wanted, &of_own, &of_wanted);
+    dt_preprocessor_free(&own);
+    DT_CHECK(!key, DT_ERR_DATA,
+             "%s: attribute preprocessor: %s: the images were prepared with %s, but %s has %s: expected %s", path, key,
+             of_own.text, name, of_wanted.text, expected);
+    return DT_OK;
+}
+
+dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
+{
+    *first = *n = 0;
+    return d->info.has_images ? dt_dataset_part(d, DT_IMAGES, i, first, n) : DT_OK;
+}
+
+dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *pixels)
+{
+    return n ? dt_array_read(&d->pixels, first, n, pixels) : DT_OK;
+}
+
+dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first, int64_t n, int64_t *count)
+{
+    int32_t ids[PIECE];
+    *count = 0;
+    for (int64_t at = 0; at < n && d->info.has_images; at += PIECE) {
+        const int64_t k = dt_min_i64(n - at, PIECE);
+        DT_TRY(dt_dataset_read_side(d, side, first + at, k, ids));
+        for (int64_t t = 0; t < k; t++) *count += ids[t] == d->info.images.token;
+    }
+    return DT_OK;
+}
+
+/* Has a text the placeholders of n_images, all of them among its first n_prompt tokens? */
+static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_images, int64_t n_prompt)
+{
+    static const char *const texts[DT_N_DATASET_KINDS][DT_N_SIDES] = {
+        {"", ""}, {"", ""}, {"chosen ", "rejected "}, {"", "answer of "}};
+    const char *which = texts[d->info.kind][side];
+    int64_t first, n, found, behind = 0;
+    DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
+    DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
+    DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
+             "%s: %ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
+             " for each image",
+             d->path, which, i, found, n_images, d->info.images.n_tokens);
+    if (found && n_prompt < n) DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &behind));
+    DT_CHECK(behind == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": a completion contains image placeholders", d->path,
+             which, i);
+    return DT_OK;
+}
+
+/* No placeholder is a target. */
+static dt_err check_mask(dt_dataset *d, int64_t i)
+{
+    int64_t first, n;
+    int32_t ids[PIECE];
+    uint8_t mask[PIECE];
+    DT_TRY(dt_dataset_document(d, i, &first, &n));
+    for (int64_t at = first; at < first + n; at += PIECE) {
+        const int64_t k = dt_min_i64(first + n - at, PIECE);
+        DT_TRY(dt_dataset_read_tokens(d, at, k, ids));
+        DT_TRY(dt_dataset_read_mask(d, at, k, mask));
+        for (int64_t t = 0; t < k; t++)
+            DT_CHECK(!(mask[t] && ids[t] == d->info.images.token), DT_ERR_DATA,
+                     "%s: sample %" PRId64 ": loss_mask[%" PRId64 "]: an image placeholder must not be a target",
+                     d->path, i, at + t);
+    }
+    return DT_OK;
+}
+
+dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
+{
+    int64_t first, n;
+    dt_pair pair = {.prompt_length = {UINT32_MAX, UINT32_MAX}};
+    const dt_dataset_kind kind = d->info.kind;
+    DT_TRY(dt_dataset_images_of(d, i, &first, &n));
+    if (kind == DT_DATASET_PREFERENCE) DT_TRY(dt_dataset_read_pair(d, i, &pair));
+    DT_TRY(check_text(d, i, DT_SIDE_FIRST, n, pair.prompt_length[0]));
+    if (kind == DT_DATASET_PREFERENCE) DT_TRY(check_text(d, i, DT_SIDE_SECOND, n, pair.prompt_length[1]));
+    if (kind == DT_DATASET_PROMPTS && d->info.has_answers) DT_TRY(check_text(d, i, DT_SIDE_SECOND, 0, UINT32_MAX));
+    return kind == DT_DATASET_SFT && n > 0 ? check_mask(d, i) : DT_OK;
+}
+
+/* Pixels, or their features. */
+static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
+{
+    if (!d->features) return dt_dataset_read_images(d, first, n, to);
+    for (int64_t i = 0; i < n; i++)
+        DT_TRY(dt_features_read(d->features, &d->feature_places[first + i], to + (size_t)i * image_nbytes));
+    return DT_OK;
+}
+
+/* The images of a record whose text stands in a batch from token `from` on. */
+static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_batch *b, int64_t *first, int64_t *n)
+{
+    const dt_image_form *form = &d->info.images;
+    int64_t found = 0;
+    DT_TRY(dt_dataset_images_of(d, number, first, n));
+    if (!d->info.has_images) return DT_OK;
+    for (int32_t t = from; t < b->n_tok; t++) {
+        found += b->token[t] == form->token;
+        DT_CHECK(b->target[t] != form->token, DT_ERR_DATA,
+                 "%s: sample %" PRId64 ": an image placeholder must not be a target", d->path, number);
+    }
+    DT_CHECK(found == *n * form->n_tokens, DT_ERR_DATA,
+             "%s: sample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
+             " for each image",
+             d->path, number, found, *n, form->n_tokens);
+    return DT_OK;
+}
+
+dt_err dt_fill_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
+{
+    int64_t first, n;
+    DT_TRY(find_images(set->dataset, number, from, b, &first, &n));
+    DT_CHECK(n <= b->max_images - b->n_images, DT_ERR_DATA,
+             "%s: sample %" PRId64 ": %" PRId64 " images exceed the capacity of %d", set->dataset->path, number, n,
+             b->max_images - b->n_images);
+    if (n == 0) return DT_OK;
+    DT_TRY(read_for_batch(set->dataset, first, n, b->pixels + (size_t)b->n_images * b->image_nbytes, b->image_nbytes));
+    b->n_images += (int32_t)n;
+    return DT_OK;
+}
+
+dt_err dt_fill_same_images(const dt_samples *set, int64_t number, int32_t from, dt_batch *b)
+{
+    int64_t first, n;
+    b->first_image[b->n_seq - 1] = b->first_image[b->n_seq - 2];
+    return find_images(set->dataset, number, from, b, &first, &n);
+}

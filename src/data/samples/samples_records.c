@@ -1,0 +1,280 @@
+/* samples_records.c - an sft file's samples are its records with at least one target. Which those are, and how many
+ * targets each has, takes one pass over the masks when the file is opened; it is kept in 8 bytes a record, so that
+ * samples can be numbered and a step counted without reading.
+ *
+ * The numbers of the records left out are listed, not those that stay: as a rule there are few. */
+#include "samples_records.h"
+#include "sample_images.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CUT_IMAGE UINT32_MAX /* in the place of the number of targets: the record is left out */
+enum { CHUNK = 1024, WINDOW = 1 << 18, MESSAGE_SIZE = 1024 };
+
+/* ---- the scan ---------------------------------------------------------------------------------------------------- */
+
+/* A piece of the mask in memory: first .. end-1. */
+typedef struct window {
+    uint8_t *bytes; /* [WINDOW] */
+    int64_t first, end;
+} window;
+
+typedef struct scan {
+    dt_samples *set;
+    dt_records *r;
+    uint32_t *n_target; /* of a block's records; likewise the others */
+    uint32_t *n_lost;   /* targets behind the cut */
+    float *weight;
+    int64_t block_alloc;
+    /* the error of the lowest chunk: which one is reported must not depend on threads */
+    dt_err err;
+    int64_t err_chunk;
+    char message[MESSAGE_SIZE];
+} scan;
+
+/* Targets of the record at tokens first .. first+n-1: the ones in its mask but the first. The mask is read through a
+ * window of memory, up to read_end where the next records follow. */
+static dt_err targets_of(dt_dataset *d, window *w, int64_t first, int64_t n, int64_t read_end, uint32_t *n_target)
+{
+    uint32_t count = 0;
+    for (int64_t at = first + 1; at < first + n;) { /* token 0 is never a target */
+        if (at < w->first || at >= w->end) {
+            const int64_t left = read_end - at, k = left < WINDOW ? left : WINDOW;
+            *w = (window){w->bytes, at, at + k};
+            DT_TRY(dt_dataset_read_mask(d, at, k, w->bytes));
+        }
+        const int64_t end = first + n < w->end ? first + n : w->end;
+        for (const uint8_t *m = w->bytes + (at - w->first), *last = w->bytes + (end - w->first); m < last; m++)
+            count += *m;
+        at = end;
+    }
+    *n_target = count;
+    return DT_OK;
+}
+
+static int64_t cut(const scan *s, uint64_t n)
+{
+    return n < (uint64_t)s->set->opt.seq_len ? (int64_t)n : s->set->opt.seq_len;
+}
+
+/* A text that is cut loses no placeholder, or it is left out. */
+static dt_err look_behind_cut(scan *s, int64_t first, int64_t end, uint32_t *n_target)
+{
+    int64_t n;
+    DT_TRY(dt_dataset_count_placeholders(s->set->dataset, DT_SIDE_FIRST, first, end - first, &n));
+    if (n > 0) *n_target = CUT_IMAGE;
+    return DT_OK;
+}
+
+static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t to)
+{
+    window w = {.bytes = malloc(WINDOW)};
+    DT_CHECK(w.bytes, DT_ERR_MEMORY, "%s: no memory to read the loss mask", s->set->dataset->path);
+    dt_err err = DT_OK;
+    for (int64_t i = from; i < to && err == DT_OK; i++) {
+        const int64_t first = (int64_t)offset[i], n = cut(s, offset[i + 1] - offset[i]);
+        const int64_t end = (int64_t)offset[i + 1], read_end = (int64_t)offset[to];
+        s->n_lost[i] = 0;
+        err = targets_of(s->set->dataset, &w, first, n, read_end, &s->n_target[i]);
+        if (first + n == end || err != DT_OK) continue;
+        err = targets_of(s->set->dataset, &w, first + n - 1, end - first - n + 1, read_end, &s->n_lost[i]);
+        if (err == DT_OK) err = look_behind_cut(s, first + n, end, &s->n_target[i]);
+    }
+    free(w.bytes);
+    return err;
+}
+
+/* Errors are recorded by thread: the message is carried to the one that returns. */
+static void note_error(scan *s, int64_t chunk, dt_err err)
+{
+#pragma omp critical(dt_records_error)
+    if (s->err == DT_OK || chunk < s->err_chunk) {
+        s->err = err;
+        s->err_chunk = chunk;
+        snprintf(s->message, sizeof s->message, "%s", dt_error_message());
+    }
+    dt_error_clear();
+}
+
+dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number)
+{
+    if (r->n_dropped == r->dropped_alloc) {
+        const int64_t n_alloc = r->dropped_alloc ? 2 * r->dropped_alloc : 64;
+        int64_t *more = dt_samples_alloc(set, n_alloc, sizeof *more);
+        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list dropped samples", set->dataset->path);
+        if (r->n_dropped) memcpy(more, r->dropped, (size_t)r->n_dropped * sizeof *more);
+        dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *more);
+        r->dropped = more;
+        r->dropped_alloc = n_alloc;
+    }
+    r->dropped[r->n_dropped++] = number;
+    return DT_OK;
+}
+
+static void count_cut(scan *s, uint64_t n_tok, uint32_t n_target, uint32_t n_lost)
+{
+    dt_cut_counts *c = &s->set->cut;
+    if (n_tok <= (uint64_t)s->set->opt.seq_len || n_target == CUT_IMAGE) return;
+    *c = (dt_cut_counts){c->n + 1, c->n_target + n_target + n_lost, c->n_lost + n_lost};
+}
+
+/* Records first .. first+n-1, counted: kept with their lengths, or listed as dropped where no target is left. */
+static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offset)
+{
+    dt_records *r = s->r;
+    if (r->weight) DT_TRY(dt_dataset_read_weights(s->set->dataset, first, n, s->weight));
+    for (int64_t i = 0; i < n; i++) {
+        r->n_cut += s->n_target[i] == CUT_IMAGE;
+        count_cut(s, offset[i + 1] - offset[i], s->n_target[i], s->n_lost[i]);
+        if (s->n_target[i] == 0 || s->n_target[i] == CUT_IMAGE) {
+            DT_TRY(dt_records_drop(r, s->set, first + i));
+            continue;
+        }
+        if (r->weight) r->weight[r->n] = s->weight[i];
+        r->len[r->n++] = (dt_record_len){(uint32_t)cut(s, offset[i + 1] - offset[i]), s->n_target[i]};
+    }
+    return DT_OK;
+}
+
+/* A block of /offsets: its masks are read by all threads, its records are kept in order by one. */
+static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    scan *s = arg;
+    if (n > s->block_alloc) {
+        uint32_t *n_target = realloc(s->n_target, (size_t)n * sizeof *n_target);
+        if (n_target) s->n_target = n_target;
+        float *weight = realloc(s->weight, (size_t)n * sizeof *weight);
+        if (weight) s->weight = weight;
+        uint32_t *n_lost = realloc(s->n_lost, (size_t)n * sizeof *n_lost);
+        if (n_lost) s->n_lost = n_lost;
+        DT_CHECK(n_target && weight && n_lost, DT_ERR_MEMORY, "%s: no memory to count targets", s->set->dataset->path);
+        s->block_alloc = n;
+    }
+    const bool large = offset[n] - offset[0] > 1 << 20; /* below, starting threads costs more than it saves */
+#pragma omp parallel for schedule(dynamic) if (large)
+    for (int64_t from = 0; from < n; from += CHUNK) {
+        const dt_err err = scan_chunk(s, offset, from, from + CHUNK < n ? from + CHUNK : n);
+        if (err != DT_OK) note_error(s, from, err);
+    }
+    if (s->err != DT_OK) return dt_fail(s->err, "%s", s->message);
+    return keep_block(s, first, n, offset);
+}
+
+typedef struct image_scan {
+    dt_records *r;
+    int64_t kept, dropped, most; /* records so far; images of one of them */
+} image_scan;
+
+static dt_err note_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+{
+    image_scan *s = arg;
+    for (int64_t i = 0; i < n; i++) {
+        if (s->dropped < s->r->n_dropped && s->r->dropped[s->dropped] == first + i) {
+            s->dropped++;
+            continue;
+        }
+        const uint64_t n_images = offset[i + 1] - offset[i];
+        DT_CHECK(n_images < UINT32_MAX, DT_ERR_DATA, "record %" PRId64 " has %" PRIu64 " images", first + i, n_images);
+        s->r->n_images[s->kept++] = (uint32_t)n_images;
+        s->most = dt_max_i64(s->most, (int64_t)n_images);
+    }
+    return DT_OK;
+}
+
+dt_err dt_records_scan_images(dt_records *r, dt_samples *set, int64_t *most)
+{
+    *most = 0;
+    if (!set->dataset->info.has_images) return DT_OK;
+    r->n_images = dt_samples_alloc(set, r->n_alloc, sizeof *r->n_images);
+    DT_CHECK(r->n_images, DT_ERR_MEMORY, "%s: no memory for the images of %" PRId64 " samples", set->dataset->path,
+             r->n_alloc);
+    image_scan s = {.r = r};
+    DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, note_images, &s));
+    *most = s.most;
+    return DT_OK;
+}
+
+dt_err dt_records_scan(dt_records *r, dt_samples *set)
+{
+    *r = (dt_records){.n_alloc = set->dataset->info.n_documents};
+    r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
+    if (set->dataset->info.has_weights) r->weight = dt_samples_alloc(set, r->n_alloc, sizeof *r->weight);
+    DT_CHECK(r->len && (r->weight || !set->dataset->info.has_weights), DT_ERR_MEMORY,
+             "%s: no memory for the lengths of %" PRId64 " samples", set->dataset->path, r->n_alloc);
+    scan s = {.set = set, .r = r};
+    const dt_err err = dt_dataset_each_block(set->dataset, scan_block, &s);
+    free(s.n_target);
+    free(s.weight);
+    free(s.n_lost);
+    return err;
+}
+
+void dt_records_free(dt_records *r, dt_samples *set)
+{
+    dt_samples_free(set, r->len, r->n_alloc, sizeof *r->len);
+    dt_samples_free(set, r->weight, r->n_alloc, sizeof *r->weight);
+    dt_samples_free(set, r->n_images, r->n_alloc, sizeof *r->n_images);
+    dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *r->dropped);
+    *r = (dt_records){0};
+}
+
+/* dropped[i] - i kept records lie before dropped[i]: those i with dropped[i] - i <= k come before the k-th kept
+ * record. */
+int64_t dt_records_number(const dt_records *r, int64_t k)
+{
+    int64_t lo = 0, hi = r->n_dropped;
+    while (lo < hi) {
+        const int64_t mid = lo + (hi - lo) / 2;
+        if (r->dropped[mid] - mid <= k)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return k + lo;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static dt_err records_open(dt_samples *set)
+{
+    dt_records *r = calloc(1, sizeof *r);
+    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
+    set->impl = r;
+    DT_TRY(dt_records_scan(r, set));
+    set->n_samples = r->n;
+    set->n_dropped = r->n_dropped - r->n_cut;
+    set->n_too_long = r->n_cut;
+    return dt_records_scan_images(r, set, &set->max_images);
+}
+
+static void records_close(dt_samples *set)
+{
+    if (set->impl) dt_records_free(set->impl, set);
+    free(set->impl);
+}
+
+static void records_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
+{
+    const dt_records *r = set->impl;
+    c->n_tok = r->len[i].n_tok;
+    c->n_target = r->len[i].n_target;
+    c->weight_fixed = c->n_target * dt_weight_fixed(r->weight ? r->weight[i] : 1);
+    c->images = r->n_images && r->n_images[i];
+}
+
+static dt_err records_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+{
+    const dt_records *r = set->impl;
+    const int64_t number = dt_records_number(r, i);
+    const int32_t from = b->n_tok;
+    int64_t first, n;
+    DT_TRY(dt_dataset_document(set->dataset, number, &first, &n));
+    n = n < set->opt.seq_len ? n : set->opt.seq_len;
+    DT_CHECK(n == r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open", set->dataset->path);
+    DT_TRY(dt_fill_record(set, first, n, r->weight ? r->weight[i] : 1, b, scratch));
+    return dt_fill_images(set, number, from, b);
+}
+
+const dt_samples_ops dt_samples_records = {
+    .name = "records", .open = records_open, .close = records_close, .counts = records_counts, .fill = records_fill};

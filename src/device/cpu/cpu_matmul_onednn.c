@@ -1,0 +1,618 @@
+/* cpu_matmul_onednn.c - matrix products by oneDNN.
+ *
+ * Measured on GPT-2's shapes (tests/bench_device.c): for float, oneDNN's BLAS entry beats its primitive but where B is
+ * transposed and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed
+ * ("any") layouts win the product and lose more in the reorders around it, as weights change every step.
+ *
+ * A primitive belongs to one shape and takes about a millisecond to make, so they are kept in a table. Where the number
+ * of tokens is m (forward, dx) it is cut into blocks of at most BLOCK_M rows, then a multiple of 64, then a rest padded
+ * to a multiple of 16 through scratch: 1024/64 + 4 shapes serve every number of tokens. Where it is k (weight
+ * gradients) the exact shape is made: another pass over the gradient would cost more than the primitive.
+ *
+ * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower.
+ * So do all of them with fp16.
+ *
+ * On several threads the library may cut k among them, by rules of its own, so its sums depend on their number. Where
+ * they must not (dt_device_ops.make_reproducible) it is told of one thread, and the tiles of C, whose sizes depend on
+ * those of C alone, are given to the threads here; primitives, which want scratch each, are left to our own kernels.
+ *
+ * A form of product goes to the library once it has been seen to compute it (device_check.h: 0.1 ms, when the form
+ * is first used), and never with a single row, column or term, where strides are ambiguous and versions have been
+ * wrong; else our own kernel takes it. */
+#include "cpu.h"
+#include "cpu_onednn.h"
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CACHE_SETS = 64,
+    CACHE_WAYS = 8, /* replaces the oldest entry of a set */
+    BLOCK_M = 1024,
+    PAD_M = 16,
+    TILE_M = 256,
+    TILE_N = 1024,
+    TILE_K = 2048 /* of the conversion to float */
+};
+
+typedef struct matmul_entry {
+    onednn_key key;
+    uint64_t used; /* 0: empty */
+    onednn_product product;
+} matmul_entry;
+
+typedef enum library_way { BY_PRIMITIVE, BY_SGEMM } library_way;
+typedef enum verdict { UNTRIED, RIGHT, WRONG } verdict;
+
+struct cpu_matmul {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    matmul_entry entry[CACHE_SETS][CACHE_WAYS];
+    uint64_t clock;
+    void *scratchpad; /* of the primitive that wants most */
+    size_t scratchpad_size;
+    void *pad_a, *pad_c; /* PAD rows of A and of C, grown like the scratchpad */
+    size_t pad_a_size, pad_c_size;
+    void *tile[3]; /* A, B, C converted to float: from the start where bf16 is, else from the first product of fp16 */
+    size_t tile_size[3];
+    void *panel; /* of a B with scales, as numbers of the product's type: from the first such product on */
+    size_t panel_size;
+    bool native_bf16;
+    uint8_t verdicts[128]; /* by form_number() */
+    bool warned, own_alone;
+};
+
+static const size_t tile_nbytes[3] = {sizeof(float) * TILE_M * TILE_K, sizeof(float) * TILE_K *TILE_N,
+                                      sizeof(float) * TILE_M *TILE_N};
+
+/* Processors of other kinds than x86 are asked by making a primitive: oneDNN's build decides, too. */
+static bool has_native_bf16(const cpu_matmul *mmul)
+{
+    const char *most = getenv("DTRAIN_BF16");
+    if (most && !strcmp(most, "none")) return false; /* for tests */
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx512bf16") || dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core_bf16)
+        return false;
+#endif
+    const onednn_key key = {
+        .m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .dt = DT_BF16, .c_dtype = DT_F32};
+    onednn_product p;
+    const bool made = onednn_create(mmul->engine, &key, &p) == dnnl_success;
+    onednn_destroy(&p);
+    return made;
+}
+
+/* Without a unit for bf16 tiles of its own and oneDNN's matrices are converted to float. */
+static bool converts_bf16(const cpu_state *cpu) { return !cpu->matmul->native_bf16 && !cpu->unit; }
+
+static dt_err take_tiles(const cpu_state *cpu)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    for (int i = 0; i < 3; i++) DT_TRY(cpu_grow(cpu, &mmul->tile[i], &mmul->tile_size[i], tile_nbytes[i]));
+    return DT_OK;
+}
+
+/* Under a limit of the address space the libraries start their threads and compile their first kernels now, while there
+ * is room: later they would crash for want of memory. */
+static dt_err start_libraries(cpu_state *cpu)
+{
+    enum { N = 16 };
+    const float x[N * N] = {0};
+    float y[N * N];
+    const size_t left = dt_address_space_free();
+    if (left == SIZE_MAX) return DT_OK;
+    DT_CHECK(
+        left > 0, DT_ERR_MEMORY,
+        "cpu device: not enough address space for libraries: expected %d MiB, found less; raise the limit (ulimit -v)",
+        DT_ADDRESS_RESERVE >> 20);
+#pragma omp parallel num_threads(cpu->n_threads)
+    atomic_signal_fence(memory_order_seq_cst);
+    return dnnl_sgemm('N', 'N', N, N, N, 1, x, N, x, N, 0, y, N) == dnnl_success
+               ? DT_OK
+               : dt_fail(DT_ERR_MEMORY, "cpu device: the first oneDNN GEMM failed");
+}
+
+dt_err cpu_matmul_open(cpu_state *cpu)
+{
+    cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
+    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for GEMMs", sizeof *mmul);
+    if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
+    if (!cpu->planning) DT_TRY(start_libraries(cpu));
+    TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
+    TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
+    const char *library = getenv("DTRAIN_ONEDNN"); /* none: only our own kernels, for tests */
+    mmul->own_alone = library && !strcmp(library, "none");
+    mmul->native_bf16 = has_native_bf16(mmul);
+    return converts_bf16(cpu) && !cpu->planning ? take_tiles(cpu) : DT_OK;
+}
+
+static void drop_entry(matmul_entry *e)
+{
+    onednn_destroy(&e->product);
+    *e = (matmul_entry){0};
+}
+
+void cpu_matmul_close(cpu_state *cpu)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    if (!mmul) return;
+    for (int i = 0; i < CACHE_SETS * CACHE_WAYS; i++) drop_entry(&mmul->entry[i / CACHE_WAYS][i % CACHE_WAYS]);
+    for (int i = 0; i < 3; i++) cpu_drop(mmul->tile[i], mmul->tile_size[i]);
+    cpu_drop(mmul->panel, mmul->panel_size);
+    cpu_drop(mmul->scratchpad, mmul->scratchpad_size);
+    cpu_drop(mmul->pad_a, mmul->pad_a_size);
+    cpu_drop(mmul->pad_c, mmul->pad_c_size);
+    if (mmul->stream) dnnl_stream_destroy(mmul->stream);
+    if (mmul->engine) dnnl_engine_destroy(mmul->engine);
+    free(mmul);
+    cpu->matmul = NULL;
+}
+
+size_t cpu_matmul_held(const cpu_state *cpu)
+{
+    const cpu_matmul *mmul = cpu->matmul;
+    size_t held = sizeof *mmul + mmul->panel_size + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
+    for (int i = 0; i < 3; i++) held += converts_bf16(cpu) ? tile_nbytes[i] : mmul->tile_size[i];
+    return held;
+}
+
+/* ---- primitives -------------------------------------------------------------------------------------------------- */
+
+static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *key)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    e->key = *key;
+    TRY_DNNL(onednn_create(mmul->engine, key, &e->product));
+    return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->product.scratchpad_nbytes);
+}
+
+/* Find the primitive of this key, or create it in place of its set's oldest. */
+static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **found)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    uint64_t hash = 0;
+    uint64_t words[sizeof *key / sizeof(uint64_t)];
+    memcpy(words, key, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) hash = dt_mix64(hash ^ words[i]);
+    matmul_entry *set = mmul->entry[hash % CACHE_SETS], *oldest = set;
+    for (matmul_entry *e = set; e < set + CACHE_WAYS; e++) {
+        if (e->used && !memcmp(&e->key, key, sizeof *key)) {
+            e->used = ++mmul->clock;
+            *found = e;
+            return DT_OK;
+        }
+        if (e->used < oldest->used) oldest = e;
+    }
+    drop_entry(oldest);
+    const dt_err err = create_entry(cpu, oldest, key);
+    if (err != DT_OK) {
+        drop_entry(oldest);
+        return dt_trace(err, __FILE__, __LINE__, "create_entry");
+    }
+    oldest->used = ++mmul->clock;
+    *found = oldest;
+    return DT_OK;
+}
+
+/* C = op(A) op(B) (+ C) (+ bias) by oneDNN's matmul, made once for each shape. */
+static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    const onednn_key key = {.m = mm->m,
+                            .n = mm->n,
+                            .k = mm->k,
+                            .lda = mm->lda,
+                            .ldb = mm->ldb,
+                            .ldc = mm->ldc,
+                            .trans_a = mm->trans_a,
+                            .trans_b = mm->trans_b,
+                            .dt = mm->dt,
+                            .c_dtype = mm->c_dtype,
+                            .accumulate = mm->accumulate,
+                            .bias = mm->bias != NULL};
+    matmul_entry *e = NULL;
+    DT_TRY(find_entry(cpu, &key, &e));
+    const onednn_operands x = {.a = a, .b = b, .bias = mm->bias, .c = c, .scratchpad = mmul->scratchpad};
+    TRY_DNNL(onednn_run(&e->product, mmul->stream, &x));
+    return DT_OK;
+}
+
+/* Rows i .. i+m-1 and columns j .. j+n-1 of C, in float, by oneDNN's BLAS entry, which needs no primitive. */
+static dnnl_status_t sgemm_part(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const float *a,
+                                const float *b, float *c)
+{
+    return dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', m, n, mm->k, 1.0f,
+                      a + (mm->trans_a ? i : i * mm->lda), mm->lda, b + (mm->trans_b ? j * mm->ldb : j), mm->ldb,
+                      mm->accumulate ? 1.0f : 0.0f, c + i * mm->ldc + j, mm->ldc);
+}
+
+/* Tiles as large as leaves enough of them for many threads; beside the whole product they cost 6 % of GPT-2's time on
+ * one or two. */
+static void choose_tile(const dt_matmul *mm, int64_t *rows, int64_t *cols)
+{
+    enum { ROWS = 128, COLS = 384, ENOUGH = 32 };
+    *rows = ROWS, *cols = COLS;
+    if (cpu_n_chunks(mm->m, *rows) * cpu_n_chunks(mm->n, *cols) < ENOUGH) *cols /= 2;
+    if (cpu_n_chunks(mm->m, *rows) * cpu_n_chunks(mm->n, *cols) < ENOUGH) *rows /= 2;
+}
+
+static dt_err sgemm_tiles(const cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c)
+{
+    int64_t rows, cols;
+    choose_tile(mm, &rows, &cols);
+    const int64_t across = cpu_n_chunks(mm->n, cols), down = cpu_n_chunks(mm->m, rows);
+    _Atomic int failed = dnnl_success;
+    CPU_PARALLEL_FOR (cpu, tile, down * across) {
+        const int64_t i = tile / across * rows, j = tile % across * cols;
+        const dnnl_status_t status =
+            sgemm_part(mm, i, dt_min_i64(rows, mm->m - i), j, dt_min_i64(cols, mm->n - j), a, b, c);
+        if (status != dnnl_success) failed = (int)status;
+    }
+    TRY_DNNL((dnnl_status_t)failed);
+    return DT_OK;
+}
+
+static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    if (cpu->reproducible) return sgemm_tiles(cpu, mm, a, b, c);
+    TRY_DNNL(sgemm_part(mm, 0, mm->m, 0, mm->n, a, b, c));
+    return DT_OK;
+}
+
+/* ---- which GEMMs the library computes ---------------------------------------------------------------------------- */
+
+/* What a verdict holds for: transpositions, types, accumulation, bias and way; not sizes. */
+static int form_number(const dt_matmul *mm, library_way way)
+{
+    return mm->trans_a | mm->trans_b << 1 | (mm->dt == DT_BF16) << 2 | (mm->c_dtype == DT_BF16) << 3 |
+           mm->accumulate << 4 | (mm->bias != NULL) << 5 | (int)way << 6;
+}
+
+static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
+{
+    if (mmul->warned) return;
+    const dnnl_version_t *v = dnnl_version();
+    DT_INFO("oneDNN %d.%d.%d computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel "
+            "replaces it for such GEMMs, which is slower; another version of oneDNN may help",
+            v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
+            mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", mm->bias ? ", with bias" : "");
+    mmul->warned = true;
+}
+
+static dt_err try_primitive(void *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    return library_primitive(cpu, mm, a, b, c);
+}
+static dt_err try_sgemm(void *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    return library_sgemm(cpu, mm, a, b, c);
+}
+
+/* Version 2.6.3 ends the program with an illegal instruction where AMX multiplies narrow matrices of bf16 with k = 63
+ * and no multiple of 16 columns; of other k up to 700 and wider ones none were found. */
+static bool may_be_fatal(const dt_matmul *mm) { return mm->dt == DT_BF16 && mm->k == 63 && mm->n < 64; }
+
+/* May the library be used for this form? Tried once against exact sums of small integers. A single row, column or term
+ * is our own kernel's. */
+static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way way)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    if (mmul->own_alone || mm->m == 1 || mm->n == 1 || mm->k == 1 || may_be_fatal(mm)) return false;
+    if (cpu->reproducible && way == BY_PRIMITIVE) return false;
+    uint8_t *v = &mmul->verdicts[form_number(mm, way)];
+    if (*v == UNTRIED) {
+        dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* m as padded rows come */
+        trial.addend = NULL;                                /* lies in C by then (copy_addend) */
+        *v = dt_product_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
+        if (*v == WRONG) warn_of_form(mmul, mm);
+    }
+    return *v == RIGHT;
+}
+
+/* m rows, by the library or by our own kernel. */
+static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, void *c)
+{
+    dt_matmul part = *mm;
+    part.m = m;
+    if (library_computes(cpu, &part, BY_PRIMITIVE)) return library_primitive(cpu, &part, a, b, c);
+    cpu_product_run(cpu, &part, a, b, c);
+    return DT_OK;
+}
+
+static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c, bool accumulate)
+{
+    dt_matmul part = *mm;
+    part.dt = part.c_dtype = DT_F32;
+    part.accumulate = accumulate;
+    part.bias = NULL;
+    if (library_computes(cpu, &part, BY_SGEMM)) return library_sgemm(cpu, &part, a, b, c);
+    cpu_product_run(cpu, &part, a, b, c);
+    return DT_OK;
+}
+
+/* ---- blocks of rows ---------------------------------------------------------------------------------------------- */
+
+/* The last rows (fewer than 64) in a shape of a multiple of PAD_M rows. What the padding computes is not read. */
+static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, char *c)
+{
+    cpu_matmul *mmul = cpu->matmul;
+    const int64_t rows = (m + PAD_M - 1) / PAD_M * PAD_M;
+    if (rows == m) return run_primitive(cpu, mm, m, a, b, c);
+    const size_t a_row = (size_t)mm->k * dt_dtype_size(mm->dt), c_row = (size_t)mm->n * dt_dtype_size(mm->c_dtype);
+    const size_t lda = (size_t)mm->lda * dt_dtype_size(mm->dt), ldc = (size_t)mm->ldc * dt_dtype_size(mm->c_dtype);
+    DT_TRY(cpu_grow(cpu, &mmul->pad_a, &mmul->pad_a_size, a_row * 64));
+    DT_TRY(cpu_grow(cpu, &mmul->pad_c, &mmul->pad_c_size, c_row * 64));
+    for (int64_t i = 0; i < m; i++) memcpy((char *)mmul->pad_a + (size_t)i * a_row, a + (size_t)i * lda, a_row);
+    if (mm->accumulate)
+        for (int64_t i = 0; i < m; i++) memcpy((char *)mmul->pad_c + (size_t)i * c_row, c + (size_t)i * ldc, c_row);
+    dt_matmul padded = *mm;
+    padded.lda = mm->k;
+    padded.ldc = mm->n;
+    DT_TRY(run_primitive(cpu, &padded, rows, mmul->pad_a, b, mmul->pad_c));
+    for (int64_t i = 0; i < m; i++) memcpy(c + (size_t)i * ldc, (char *)mmul->pad_c + (size_t)i * c_row, c_row);
+    return DT_OK;
+}
+
+/* With few terms (B of an adapter: C += h B^T) the time is that of reading and writing C, of whose rows the library
+ * touches many pages for a few bytes at a time. Measured with AMX for 512 x 18944, added to, k = 16, twice (gate and up
+ * of 7 billion parameters): 18 -> 9 ms on one thread, 10.5 -> 7.4 on two; narrower ones do not make up for calls. */
+static int64_t rows_of_block(const cpu_state *cpu, const dt_matmul *mm)
+{
+    enum { FEW = 128, ROWS = 128, WIDE = 3072 };
+    const int64_t n_threads = cpu->n_threads;
+    return mm->k <= FEW && mm->n >= WIDE * n_threads ? dt_min_i64(ROWS * n_threads, BLOCK_M) : BLOCK_M;
+}
+
+/* Rows in blocks of BLOCK_M, then of 64, then the rest: few shapes, so few primitives, whatever the batch is. */
+static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    if (mm->trans_a) return run_primitive(cpu, mm, mm->m, a, b, c);
+    const int64_t most = rows_of_block(cpu, mm);
+    for (int64_t at = 0; at < mm->m;) {
+        const int64_t left = mm->m - at, rows = left >= most ? most : left >= 64 ? left / 64 * 64 : left;
+        const void *block_a = cpu_at(a, mm->dt, at * mm->lda);
+        void *block_c = cpu_at_w(c, mm->c_dtype, at * mm->ldc);
+        if (left >= 64) {
+            DT_TRY(run_primitive(cpu, mm, rows, block_a, b, block_c));
+        } else {
+            DT_TRY(run_padded(cpu, mm, rows, block_a, b, block_c));
+        }
+        at += rows;
+    }
+    return DT_OK;
+}
+
+/* A C as large as a vocabulary is cut into slabs whose part of C stays in cache while it is written: for GPT-2's head
+ * with 128 and 256 tokens on two threads (AMX) weight gradients 59 -> 28 ms, logits 22 -> 15 ms and 31 -> 30. Each
+ * element is the same sum as before. */
+static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    enum { LARGE = 16384, SLAB_M = 1024, SLAB_N = 8192 };
+    const int64_t rows = mm->trans_a && mm->m > LARGE ? SLAB_M : mm->m,
+                  cols = !mm->trans_a && mm->n > LARGE ? SLAB_N : mm->n;
+    for (int64_t i = 0; i < mm->m; i += rows)
+        for (int64_t j = 0; j < mm->n; j += cols) {
+            dt_matmul slab = *mm;
+            slab.m = dt_min_i64(rows, mm->m - i);
+            slab.n = dt_min_i64(cols, mm->n - j);
+            if (mm->bias) slab.bias = cpu_at(mm->bias, mm->dt, j);
+            DT_TRY(run_blocks(cpu, &slab, cpu_at(a, mm->dt, mm->trans_a ? i : i * mm->lda),
+                              cpu_at(b, mm->dt, mm->trans_b ? j * mm->ldb : j),
+                              cpu_at_w(c, mm->c_dtype, i * mm->ldc + j)));
+        }
+    return DT_OK;
+}
+
+/* ---- float through the BLAS entry -------------------------------------------------------------------------------- */
+
+/* Rows of B a multiple of 4 KiB apart fall on the same cache sets while oneDNN packs them; in narrower pieces fewer do.
+ * Measured for 256 x 768 x 3072: 215 GFLOP/s whole, 237 in pieces of 768 columns, 270 with rows 16 elements further
+ * apart; no gain from some 1000 rows on. */
+static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c,
+                               bool accumulate)
+{
+    enum { COLUMNS = 768 };
+    if (cpu->reproducible || mm->trans_a || mm->trans_b || mm->ldb % 1024 || mm->m > 512 || mm->m < 64)
+        return sgemm(cpu, mm, a, b, c, accumulate);
+    for (int64_t j = 0; j < mm->n; j += COLUMNS) {
+        dt_matmul piece = *mm;
+        piece.n = dt_min_i64(COLUMNS, mm->n - j);
+        DT_TRY(sgemm(cpu, &piece, a, b + j, c + j, accumulate));
+    }
+    return DT_OK;
+}
+
+/* The BLAS entry knows no bias: C begins with it. */
+static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c)
+{
+    if (mm->bias) {
+        CPU_PARALLEL_FOR (cpu, i, mm->m) {
+            cpu->k->add_into(mm->bias, DT_F32, c + i * mm->ldc, DT_F32, mm->accumulate, mm->n);
+        }
+    }
+    return sgemm_in_columns(cpu, mm, a, b, c, mm->bias || mm->accumulate);
+}
+
+/* ---- 16 bits without instructions for them ----------------------------------------------------------------------- */
+
+/* dst [rows][cols] = src [rows][ld] of type dt, as floats. */
+static void to_float(const cpu_state *cpu, const void *src, dt_dtype dt, int64_t rows, int64_t cols, int64_t ld,
+                     float *dst)
+{
+    CPU_PARALLEL_FOR (cpu, i, rows) {
+        cpu->k->convert(cpu_at(src, dt, i * ld), dt, dst + i * cols, DT_F32, cols);
+    }
+}
+
+/* One tile of C: products over k in float, then bias, then one rounding. */
+static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b,
+                             void *c)
+{
+    float *const *tile = (float *const *)cpu->matmul->tile;
+    dt_matmul t = {.m = dt_min_i64(TILE_M, mm->m - i),
+                   .n = dt_min_i64(TILE_N, mm->n - j),
+                   .trans_a = mm->trans_a,
+                   .trans_b = mm->trans_b};
+    t.ldc = t.n;
+    for (int64_t p = 0; p < mm->k; p += TILE_K) {
+        t.k = dt_min_i64(TILE_K, mm->k - p);
+        t.lda = t.trans_a ? t.m : t.k;
+        t.ldb = t.trans_b ? t.k : t.n;
+        to_float(cpu, cpu_at(a, mm->dt, t.trans_a ? p * mm->lda + i : i * mm->lda + p), mm->dt, t.trans_a ? t.k : t.m,
+                 t.lda, mm->lda, tile[0]);
+        to_float(cpu, cpu_at(b, mm->dt, t.trans_b ? j * mm->ldb + p : p * mm->ldb + j), mm->dt, t.trans_b ? t.n : t.k,
+                 t.ldb, mm->ldb, tile[1]);
+        DT_TRY(sgemm(cpu, &t, tile[0], tile[1], tile[2], p > 0));
+    }
+    CPU_PARALLEL_FOR (cpu, r, t.m) {
+        float *row = tile[2] + r * t.n;
+        if (mm->bias) cpu->k->add_into(cpu_at(mm->bias, mm->dt, j), mm->dt, row, DT_F32, true, t.n);
+        cpu->k->add_into(row, DT_F32, cpu_at_w(c, mm->c_dtype, (i + r) * mm->ldc + j), mm->c_dtype, mm->accumulate,
+                         t.n);
+    }
+    return DT_OK;
+}
+
+/* Tiles of A and B become floats, tiles of C are rounded once. */
+static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    DT_TRY(take_tiles(cpu));
+    for (int64_t j = 0; j < mm->n; j += TILE_N)
+        for (int64_t i = 0; i < mm->m; i += TILE_M) DT_TRY(converted_tile(cpu, mm, i, j, a, b, c));
+    return DT_OK;
+}
+
+/* The library where it has such products, else the processor's unit, else as floats. */
+static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    if (cpu->matmul->native_bf16) return run_slabs(cpu, mm, a, b, c);
+    if (!cpu->unit) return run_converted(cpu, mm, a, b, c);
+    cpu_product_run(cpu, mm, a, b, c);
+    return DT_OK;
+}
+
+/* ---- which way --------------------------------------------------------------------------------------------------- */
+
+/* What is added lies in C, exactly: C's type holds D's. */
+static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
+{
+    CPU_PARALLEL_FOR (cpu, i, mm->m) {
+        cpu->k->convert(cpu_at(mm->addend, mm->addend_dtype, i * mm->ldd), mm->addend_dtype,
+                        cpu_at_w(c, mm->c_dtype, i * mm->ldc), mm->c_dtype, mm->n);
+    }
+}
+
+/* Does a kernel of our own read D where it lies? For the others it is copied to C first and accumulated onto, but where
+ * the copy would round it. fp32 C's are copied to, too: they are accumulated onto block of k by block of k. */
+static bool reads_addend(const cpu_state *cpu, const dt_matmul *mm)
+{
+    return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_gemm_takes(cpu, mm)) ||
+           (mm->c_dtype != DT_F32 && mm->addend_dtype == DT_F32);
+}
+
+/* P = op(A) op(B) + D + bias into c. */
+static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    if (mm->addend && !reads_addend(cpu, mm)) {
+        dt_matmul onto_c = *mm;
+        onto_c.addend = NULL;
+        onto_c.accumulate = true;
+        copy_addend(cpu, mm, c);
+        return run_product(cpu, &onto_c, a, b, c);
+    }
+    const int told = cpu->reproducible ? 1 : cpu->n_threads; /* oneDNN asks OpenMP */
+    if (omp_get_max_threads() != told) omp_set_num_threads(told);
+    if (mm->batch_invariant && mm->k > 0)
+        cpu_rows_product(cpu, mm, a, b, c);
+    else if (cpu_gemm_takes(cpu, mm) && mm->k > 0)
+        cpu_gemm_run(cpu, mm, a, b, c);
+    else if (mm->k == 0 || mm->addend) /* the empty sum is left to their callers by libraries */
+        cpu_product_run(cpu, mm, a, b, c);
+    else if (mm->dt == DT_BF16)
+        return run_bf16(cpu, mm, a, b, c);
+    else if (mm->dt == DT_F16)
+        return run_converted(cpu, mm, a, b, c);
+    else if (mm->trans_b && !mm->trans_a && mm->k >= 2048 && !cpu->reproducible)
+        return run_blocks(cpu, mm, a, b, c);
+    else
+        return run_sgemm(cpu, mm, a, b, c);
+    return DT_OK;
+}
+
+/* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
+
+/* dst [rows][cols] of dt: rows of B from `row` on and columns from `col` on, as they are stored. */
+static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const void *b, int64_t row, int64_t rows, int64_t col,
+                       int64_t cols, void *dst)
+{
+    const dt_stored stored = {b, mm->ldb, mm->b_scaled};
+    const bool pairs = mm->dt == DT_BF16 && cpu->pairs;
+    CPU_PARALLEL_FOR (cpu, r, rows) {
+        (pairs ? cpu->k->dequantise_pairs : cpu->k->dequantise)(&stored, row + r, col, cols,
+                                                                cpu_at_w(dst, mm->dt, r * cols), mm->dt);
+    }
+}
+
+/* Panels of columns of op(B) become numbers of dt one after the other, small enough to be read again from cache. Each
+ * is a product of its own: elements of C are the same sums whatever the panels are. */
+static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    enum { PANEL_NBYTES = 16 << 20, WHOLE = DT_GEMM_COLS };
+    cpu_matmul *mmul = cpu->matmul;
+    const int64_t column = mm->k * (int64_t)dt_dtype_size(mm->dt), fit = PANEL_NBYTES / (column > 0 ? column : 1),
+                  most = fit < WHOLE ? WHOLE : fit / WHOLE * WHOLE;
+    for (int64_t j = 0; j < mm->n; j += most) {
+        dt_matmul panel = *mm;
+        panel.n = dt_min_i64(most, mm->n - j);
+        DT_TRY(cpu_grow(cpu, &mmul->panel, &mmul->panel_size, (size_t)(panel.n * column)));
+        if (mm->trans_b)
+            dequantise(cpu, mm, b, j, panel.n, 0, mm->k, mmul->panel);
+        else
+            dequantise(cpu, mm, b, 0, mm->k, j, panel.n, mmul->panel);
+        panel.ldb = mm->trans_b ? mm->k : panel.n;
+        panel.b_scaled = (dt_scaled){0};
+        if (mm->bias) panel.bias = cpu_at(mm->bias, mm->dt, j);
+        if (mm->addend) panel.addend = cpu_at(mm->addend, mm->addend_dtype, j);
+        DT_TRY(run_product(cpu, &panel, a, mmul->panel, cpu_at_w(c, mm->c_dtype, j)));
+    }
+    return DT_OK;
+}
+
+/* Batch-invariant products of few rows make numbers of what they read as they go, those of many would make them
+ * again and again. */
+static bool reads_stored(const dt_matmul *mm)
+{
+    return mm->b_scaled.how == DT_SCALE_NONE || (mm->batch_invariant && mm->k > 0 && mm->m <= DT_ROWS_BLOCK);
+}
+
+/* ---- epilogues --------------------------------------------------------------------------------------------------- */
+
+/* The product that an epilogue starts from, and where its P goes: to aux where ACT keeps it. D in that place is what
+ * is accumulated onto. */
+static dt_matmul product_of(const dt_matmul *mm, void **c)
+{
+    dt_matmul p = *mm;
+    if (mm->accumulate) p.addend = *c, p.ldd = mm->ldc, p.addend_dtype = mm->c_dtype;
+    if (mm->epilogue == DT_EPILOGUE_ACT && mm->aux) *c = mm->aux, p.ldc = mm->ld_aux;
+    p.accumulate = p.addend == *c;
+    if (p.accumulate) p.addend = NULL;
+    return p;
+}
+
+dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
+{
+    cpu_state *cpu = cpu_of(dev);
+    CPU_TAKES(mm->dt);
+    DT_TRY(dt_matmul_check(mm));
+    /* of A and B first: what has just been computed is still in cache */
+    if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
+    if (mm->m > 0 && mm->n > 0) {
+        void *to = c;
+        const dt_matmul p = product_of(mm, &to);
+        DT_TRY(mm->int8.on && mm->k > 0 ? cpu_int8_product(cpu, &p, a, b, to)
+               : reads_stored(&p)       ? run_product(cpu, &p, a, b, to)
+                                        : run_panels(cpu, &p, a, b, to));
+        cpu_epilogue_act(cpu, mm, c);
+    }
+    return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;
+}

@@ -1,0 +1,87 @@
+/* cpu_matmul_own.c - products by our own kernels, isa/product.c for all forms and isa/gemm_bf16.c for large ones of
+ * bf16: who computes what part of C.
+ *
+ * gemm_bf16 against oneDNN 2.6's primitive on plain strides, which it stands in for where the processor multiplies
+ * pairs of bf16 in vectors: docs/data/epyc-gemm-bf16.csv. Elements are the same sums whatever the number of threads. */
+#include "cpu.h"
+
+enum { LEAST_ROWS = 32 }; /* below, packing B costs as much as the product */
+
+bool cpu_gemm_takes(const cpu_state *cpu, const dt_matmul *mm)
+{
+    return cpu->gemm_scratch && mm->dt == DT_BF16 && mm->m >= LEAST_ROWS && mm->n >= DT_GEMM_COLS;
+}
+
+dt_err cpu_gemm_open(cpu_state *cpu)
+{
+    if (!cpu->unit || cpu->unit != cpu->k->dot_unit || !cpu->k->gemm_bf16) return DT_OK;
+    cpu->gemm_scratch_nbytes = (cpu->k->gemm_scratch() + 4095) / 4096 * 4096;
+    const size_t nbytes = cpu->gemm_scratch_nbytes * (size_t)cpu->n_threads;
+    void *p = NULL;
+    DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,
+             "cpu device: no memory for %zu bytes of scratch for bf16 GEMMs", nbytes);
+    cpu->gemm_scratch = p;
+    cpu->nbytes_held += nbytes;
+    return DT_OK;
+}
+
+void cpu_gemm_close(cpu_state *cpu)
+{
+    cpu_drop(cpu->gemm_scratch, cpu->gemm_scratch_nbytes * (size_t)cpu->n_threads);
+    cpu->gemm_scratch = NULL;
+}
+
+typedef struct grid {
+    int rows, cols;
+} grid;
+
+/* The threads as a grid over C, no part of it empty: the largest part decides, and what a thread packs beside it. */
+static grid best_grid(int n_threads, int64_t row_tiles, int64_t col_tiles)
+{
+    enum { PACKING = 4 }; /* elements of the product that cost as much as packing one */
+    grid best = {1, 1};
+    int64_t least = INT64_MAX;
+    for (int rows = 1; rows <= n_threads && rows <= row_tiles; rows++) {
+        const int cols = (int)dt_min_i64(n_threads / rows, col_tiles);
+        const int64_t m = cpu_n_chunks(row_tiles, rows) * DT_GEMM_ROWS,
+                      n = cpu_n_chunks(col_tiles, cols) * DT_GEMM_COLS;
+        const int64_t cost = m * n + PACKING * (m + n);
+        if (cost < least) least = cost, best = (grid){rows, cols};
+    }
+    return best;
+}
+
+/* Border number i of n_parts pieces of n elements, cut between whole tiles. */
+static int64_t border(int64_t n, int64_t tile, int n_parts, int64_t i)
+{
+    return dt_min_i64(n, cpu_n_chunks(n, tile) * i / n_parts * tile);
+}
+
+typedef void gemm_kernel(const dt_gemm *g, const dt_gemm_part *part);
+
+static void run_grid(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c, gemm_kernel *kernel)
+{
+    const dt_gemm g = {.mm = mm, .a = a, .b = b, .c = c};
+    const grid cut = best_grid(cpu->n_threads, cpu_n_chunks(mm->m, DT_GEMM_ROWS), cpu_n_chunks(mm->n, DT_GEMM_COLS));
+    CPU_PARALLEL_FOR (cpu, i, cut.rows * cut.cols) {
+        const int64_t r = i / cut.cols, q = i % cut.cols;
+        const dt_gemm_part part = {
+            .first_row = border(mm->m, DT_GEMM_ROWS, cut.rows, r),
+            .end_row = border(mm->m, DT_GEMM_ROWS, cut.rows, r + 1),
+            .first_col = border(mm->n, DT_GEMM_COLS, cut.cols, q),
+            .end_col = border(mm->n, DT_GEMM_COLS, cut.cols, q + 1),
+            .scratch = cpu->gemm_scratch ? (char *)cpu->gemm_scratch + (size_t)i * cpu->gemm_scratch_nbytes : NULL,
+            .unit = cpu->unit};
+        kernel(&g, &part);
+    }
+}
+
+void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    run_grid(cpu, mm, a, b, c, cpu->k->gemm_bf16);
+}
+
+void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    run_grid(cpu, mm, a, b, c, cpu->k->product);
+}

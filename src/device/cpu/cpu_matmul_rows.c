@@ -1,0 +1,44 @@
+/* cpu_matmul_rows.c - batch-invariant products (no row of C depends on the other rows): which thread does which
+ * columns.
+ *
+ * Columns are divided into pieces small enough that all threads end together and large enough that a piece is read at
+ * the speed of memory. */
+#include "cpu.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of B a thread takes at a time. B stored [k,n] is read in runs, which should be long; of one that is stored with
+ * scales the next columns are fetched ahead, so there should be more of them. */
+enum { PIECE_BYTES = 128 << 10, STORED_BYTES = 1 << 20, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 512 };
+
+static bool has_pairs(void)
+{
+    const char *most = getenv("DTRAIN_BF16");
+    if (most && !strcmp(most, "none")) return false; /* for tests */
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return true; /* Arm's sets with dot_unit are chosen where the processor has it */
+#endif
+}
+
+bool cpu_rows_use_pairs(const dt_cpu_kernels *k) { return k->dot_unit != NULL && has_pairs(); }
+
+static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
+{
+    const int64_t share = cpu_n_chunks(cpu_n_chunks(mm->n, cpu->n_threads), COLUMNS) * COLUMNS;
+    if (!mm->trans_b) return share < LEAST_RUN ? LEAST_RUN : dt_min_i64(share, MOST_RUN);
+    const bool scaled = mm->b_scaled.how != DT_SCALE_NONE;
+    const int64_t columns = mm->k * (int64_t)dt_dtype_size(scaled ? mm->b_scaled.stored : mm->dt) * COLUMNS,
+                  most = scaled ? 16 : 4, n = (scaled ? STORED_BYTES : PIECE_BYTES) / (columns > 0 ? columns : 1);
+    return dt_min_i64(share, COLUMNS * (n < 1 ? 1 : dt_min_i64(n, most)));
+}
+
+void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    const dt_rows_product p = {.g = {.mm = mm, .a = a, .b = b, .c = c}, .pairs = cpu->pairs};
+    const int64_t columns = piece_columns(cpu, mm), n_pieces = cpu_n_chunks(mm->n, columns);
+#pragma omp parallel for num_threads(cpu->n_threads) schedule(dynamic, 1) if (n_pieces > 1)
+    for (int64_t i = 0; i < n_pieces; i++)
+        cpu->k->product_rows(&p, i * columns, dt_min_i64(columns, mm->n - i * columns));
+}

@@ -1,0 +1,40 @@
+/* cpu_onednn.h - the one place that knows oneDNN's C API, of versions 2 and 3: a matrix product of one shape as a
+ * primitive with its memories. */
+#ifndef DTRAIN_CPU_ONEDNN_H
+#define DTRAIN_CPU_ONEDNN_H
+
+#include "dtrain/device/device.h"
+#include <dnnl.h>
+
+/** What a primitive is made for. No padding, so that keys compare as bytes. */
+typedef struct onednn_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t trans_a, trans_b, dt, c_dtype, accumulate, bias;
+} onednn_key;
+
+typedef struct onednn_product {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c, bias, scratchpad;
+    size_t scratchpad_nbytes; /* the caller's, handed to onednn_run */
+} onednn_product;
+
+typedef struct onednn_operands {
+    const void *a, *b, *bias; /* bias: [n] of key.dt, or NULL as key.bias says */
+    void *c, *scratchpad;
+} onednn_operands;
+
+/** Makes a primitive: about a millisecond. What oneDNN does not compute on this processor gives dnnl_unimplemented.
+ *  After a failure onednn_destroy() frees what was made. */
+dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_product *p);
+dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const onednn_operands *x);
+void onednn_destroy(onednn_product *p);
+
+#define TRY_DNNL(call)                                                                                                 \
+    do {                                                                                                               \
+        const dnnl_status_t s_ = (call);                                                                               \
+        if (s_ != dnnl_success)                                                                                        \
+            return dt_fail(s_ == dnnl_out_of_memory ? DT_ERR_MEMORY : DT_ERR_FAULT, "oneDNN status %d from %s",        \
+                           (int)s_, #call);                                                                            \
+    } while (0)
+
+#endif

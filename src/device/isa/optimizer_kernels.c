@@ -1,0 +1,155 @@
+/* optimizer_kernels.c - Adam, gradient descent and the sums that an optimizer step needs: bound by memory, so one pass
+ * and nothing else. */
+#include "kernels.h"
+
+/* PARAM: -1 none, else the type. L2: is decay in the gradient? sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
+INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m,
+                       float *restrict v, void *param, int PARAM, bool L2, int64_t n)
+{
+    const float b1 = o->beta1, b2 = o->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, gs = o->grad_scale, eps = o->eps,
+                l2 = o->l2;
+    const float keep = 1.0f - o->lr * o->weight_decay, step = o->lr / o->fix1, root = 1.0f / sqrtf(o->fix2);
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
+        const float own = load(grad, G, i) * gs, g = L2 ? FMA(l2, p[i], own) : own;
+        const float mi = FMA(b1, m[i], c1 * g), vi = FMA(b2, v[i], c2 * g * g);
+        const float pi = FMA(keep, p[i], -step * (mi / FMA(sqrtf(vi), root, eps)));
+        m[i] = mi;
+        v[i] = vi;
+        p[i] = pi;
+        if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
+    }
+}
+INLINE void adamw_into(const dt_adamw *o, const void *grad, dt_dtype G, float *p, float *m, float *v, void *param,
+                       dt_dtype param_dt, bool L2, int64_t n)
+{
+#define BODY(PARAM) adamw_body(o, grad, G, p, m, v, param, PARAM, L2, n)
+    if (param)
+        BY_TYPE(param_dt, BODY);
+    else
+        BODY(-1);
+#undef BODY
+}
+void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
+                     dt_dtype param_dt, int64_t n)
+{
+#define ADAMW(G)                                                                                                       \
+    do {                                                                                                               \
+        if (opt->l2 == 0)                                                                                              \
+            adamw_into(opt, grad, G, master, m, v, param, param_dt, false, n);                                         \
+        else                                                                                                           \
+            adamw_into(opt, grad, G, master, m, v, param, param_dt, true, n);                                          \
+    } while (0)
+    BY_TYPE(gt, ADAMW);
+#undef ADAMW
+}
+
+/* MOMENTUM: is there a buffer? */
+INLINE void sgd_body(const dt_sgd *o, const void *grad, dt_dtype G, float *restrict p, float *restrict b, bool MOMENTUM,
+                     void *param, int PARAM, int64_t n)
+{
+    const float lr = o->lr, momentum = o->momentum, l2 = o->l2, gs = o->grad_scale;
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
+        const float g = FMA(l2, p[i], load(grad, G, i) * gs);
+        /* cppcheck-suppress nullPointer ; NULL without MOMENTUM alone */
+        const float bi = MOMENTUM ? FMA(momentum, b[i], g) : g, pi = FMA(-lr, bi, p[i]);
+        if (MOMENTUM) b[i] = bi;
+        p[i] = pi;
+        if (PARAM >= 0) store(param, (dt_dtype)PARAM, i, pi);
+    }
+}
+INLINE void sgd_into(const dt_sgd *o, const void *grad, dt_dtype G, float *p, float *b, bool MOMENTUM, void *param,
+                     dt_dtype param_dt, int64_t n)
+{
+#define BODY(PARAM) sgd_body(o, grad, G, p, b, MOMENTUM, param, PARAM, n)
+    if (param)
+        BY_TYPE(param_dt, BODY);
+    else
+        BODY(-1);
+#undef BODY
+}
+void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
+                   dt_dtype param_dt, int64_t n)
+{
+#define SGD(G)                                                                                                         \
+    do {                                                                                                               \
+        if (momentum)                                                                                                  \
+            sgd_into(opt, grad, G, master, momentum, true, param, param_dt, n);                                        \
+        else                                                                                                           \
+            sgd_into(opt, grad, G, master, NULL, false, param, param_dt, n);                                           \
+    } while (0)
+    BY_TYPE(gt, SGD);
+#undef SGD
+}
+
+/* 32 sums side by side hide the latency of addition; one core waits for memory unless lines are asked for well
+ * ahead. */
+INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
+{
+    enum { SUMS = 32, AHEAD = 1024 };
+    double part[SUMS] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + SUMS <= n; i += SUMS) {
+        __builtin_prefetch((const char *)x + (i + AHEAD) * (int64_t)dt_dtype_size(T));
+        if (T == DT_F32) __builtin_prefetch((const char *)x + (i + AHEAD + 16) * (int64_t)dt_dtype_size(T));
+        SIMD_FOR (int l = 0; l < SUMS; l++) {
+            const double d = (double)load(x, T, i + l);
+            part[l] += d * d;
+        }
+    }
+    for (; i < n; i++) sum += (double)load(x, T, i) * (double)load(x, T, i);
+    for (int l = 0; l < SUMS; l++) sum += part[l];
+    return sum;
+}
+double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n)
+{
+#define BODY(T) return sum_squares_body(x, T, n)
+    BY_TYPE(dt, BODY);
+#undef BODY
+}
+
+/* Floats without their sign order like integers, NaN above Inf. */
+INLINE uint32_t abs_max_body(const void *x, dt_dtype T, int64_t n)
+{
+    uint32_t max = 0;
+    _Pragma("omp simd reduction(max : max)") for (int64_t i = 0; i < n; i++)
+    {
+        const uint32_t u = bits_of(load(x, T, i)) & 0x7fffffffu;
+        max = u > max ? u : max;
+    }
+    return max;
+}
+float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n)
+{
+    uint32_t max;
+#define BODY(T) max = abs_max_body(x, T, n)
+    BY_TYPE(dt, BODY);
+#undef BODY
+    return float_of(max > 0x7f800000u ? 0x7f800000u : max);
+}
+
+/* x^2 is exact in double and so is its product with 2^shift; adding 2^52 rounds a number in [0, 2^52) to an integer,
+ * ties to even, and leaves it in the low bits. 2^11 terms below 2^52 stay below 2^63. */
+INLINE uint64_t fixed_body(const void *x, dt_dtype T, int64_t n, double scale)
+{
+    uint64_t sum = 0;
+    _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++)
+    {
+        const double d = (double)load(x, T, i);
+        union {
+            double d;
+            uint64_t u;
+        } y = {.d = d * d * scale + 0x1p52};
+        sum += y.u - 0x4330000000000000u;
+    }
+    return sum;
+}
+void ISA_NAME(sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2])
+{
+    const double scale = ldexp(1.0, shift);
+    uint64_t s;
+#define BODY(T) s = fixed_body(x, T, n, scale)
+    BY_TYPE(dt, BODY);
+#undef BODY
+    sum[0] += s;
+    sum[1] += sum[0] < s;
+}

@@ -1,0 +1,201 @@
+/* jinja.c - the public functions, and the functions that every template can call. */
+#include "jinja_private.h"
+
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/text/utf8.h"
+
+struct dt_jinja {
+    char *name;
+    dt_jarena arena;
+    const dt_jnode *root;
+    const dt_jtoken *token;
+};
+
+/* ---- functions of templates -------------------------------------------------------------------------------------- */
+
+#define FUNCTION(name) static dt_jv name(dt_jctx *x, dt_jv v, const dt_jv *a, const dt_jargs *args)
+
+FUNCTION(raise_exception)
+{
+    const dt_jv text = dt_jv_str(x, a[0]);
+    x->raised = true;
+    dt_jinja_fail(x, "the template refuses: %.*s", (int)(text.n < 300 ? text.n : 300), text.u.s);
+}
+
+FUNCTION(range)
+{
+    enum { MOST = 100000 }; /* the sandbox's own limit */
+    const int64_t one = dt_jv_to_int(x, a[0], "range"), from = a[1].kind == DT_J_MISSING ? 0 : one,
+                  to = a[1].kind == DT_J_MISSING ? one : dt_jv_to_int(x, a[1], "range"),
+                  step = a[2].kind == DT_J_MISSING ? 1 : dt_jv_to_int(x, a[2], "range");
+    dt_jv out = dt_jv_list(x, DT_J_LIST);
+    if (step == 0) dt_jinja_fail(x, "range: the step is 0");
+    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+        if (out.u.list->n >= MOST) dt_jinja_fail(x, "range: more than %d numbers", MOST);
+        dt_jv_append(x, out, dt_jv_int(i));
+        if (__builtin_add_overflow(i, step, &i)) break;
+    }
+    return out;
+}
+
+/* Pairs of a mapping, then named arguments. */
+static dt_jv pairs(dt_jctx *x, const dt_jargs *args, const char *who)
+{
+    dt_jv out = dt_jv_dict(x);
+    for (int i = 0; i < args->n; i++) {
+        const dt_jv one = args->value[i];
+        if (args->key[i]) {
+            dt_jv_put(x, out, dt_jv_string(args->key[i], strlen(args->key[i])), one);
+            continue;
+        }
+        if (i > 0 || one.kind != DT_J_DICT) dt_jinja_fail(x, "%s: expected a mapping or named arguments", who);
+        for (size_t k = 0; k < one.u.dict->n; k++) dt_jv_put(x, out, one.u.dict->key[k], one.u.dict->value[k]);
+    }
+    return out;
+}
+FUNCTION(dict) { return pairs(x, args, "dict"); }
+FUNCTION(namespace)
+{
+    dt_jv out = pairs(x, args, "namespace");
+    out.kind = DT_J_NAMESPACE;
+    return out;
+}
+
+FUNCTION(strftime_now)
+{
+    char format[256], *text = dt_jinja_alloc(x, 1024);
+    const dt_jv given = dt_jv_need_string(x, a[0], "strftime_now");
+    struct tm when;
+    x->dated = true;
+    if (given.n == 0) return given;
+    if (given.n >= sizeof format) dt_jinja_fail(x, "strftime_now: a format of more than 255 bytes");
+    memcpy(format, given.u.s, given.n);
+    format[given.n] = '\0';
+    if (!localtime_r(&x->now, &when)) dt_jinja_fail(x, "strftime_now: no local time");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    const size_t n = strftime(text, 1024, format, &when);
+#pragma GCC diagnostic pop
+    return dt_jv_string(text, n);
+}
+
+static const dt_jfunction globals[] = {{"raise_exception", "message", 1, raise_exception},
+                                       {"range", "start stop step", 1, range},
+                                       {"dict", NULL, 0, dict},
+                                       {"namespace", NULL, 0, namespace},
+                                       {"strftime_now", "format", 1, strftime_now}};
+
+const dt_jfunction *dt_jinja_global(const char *name)
+{
+    for (size_t i = 0; i < sizeof globals / sizeof globals[0]; i++)
+        if (strcmp(globals[i].name, name) == 0) return &globals[i];
+    return NULL;
+}
+
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
+
+static void parse(dt_jctx *x, dt_jinja *t, const char *text, size_t nbytes)
+{
+    t->token = dt_jinja_lex(x, text, nbytes);
+    t->root = dt_jinja_template(x, t->token);
+}
+
+dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t nbytes)
+{
+    dt_jinja *t = calloc(1, sizeof *t);
+    *out = NULL;
+    DT_CHECK(t && (t->name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for a chat template", name);
+    if (dt_utf8_valid(text, nbytes) != nbytes) {
+        dt_jinja_close(t);
+        return dt_fail(DT_ERR_DATA, "%s: expected text in UTF-8, found other bytes", name);
+    }
+    dt_jctx *x = calloc(1, sizeof *x);
+    if (!x) {
+        dt_jinja_close(t);
+        return dt_fail(DT_ERR_MEMORY, "%s: no memory for a chat template", name);
+    }
+    x->name = t->name;
+    x->line = 1;
+    if (setjmp(x->escape) == 0) parse(x, t, text, nbytes);
+    const dt_err err = x->err;
+    t->arena = x->arena;
+    free(x);
+    if (err == DT_OK)
+        *out = t;
+    else
+        dt_jinja_close(t);
+    return err;
+}
+
+void dt_jinja_close(dt_jinja *t)
+{
+    if (!t) return;
+    dt_jinja_free_arena(&t->arena);
+    free(t->name);
+    free(t);
+}
+
+static const dt_jtoken *nth(const dt_jinja *t, dt_jtoken_kind kind, int i)
+{
+    for (const dt_jtoken *at = t->token; at->kind != DT_JT_END; at++)
+        if (at->kind == kind && i-- == 0) return at;
+    return NULL;
+}
+
+bool dt_jinja_string(const dt_jinja *t, int i, const char **text, size_t *nbytes)
+{
+    const dt_jtoken *found = nth(t, DT_JT_STRING, i);
+    if (found) *text = found->text, *nbytes = found->n;
+    return found != NULL;
+}
+
+bool dt_jinja_integer(const dt_jinja *t, int i, int64_t *value)
+{
+    const dt_jtoken *found = nth(t, DT_JT_INT, i);
+    if (found) *value = found->i;
+    return found != NULL;
+}
+
+/* ---- rendering --------------------------------------------------------------------------------------------------- */
+
+static void render(dt_jctx *x, const dt_jnode *root, const json_t *variables, dt_jbuf *out)
+{
+    dt_jscope *scope = dt_jinja_alloc(x, sizeof *scope);
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)variables, key, value) dt_jinja_set(x, scope, key, dt_jv_from_json(x, value));
+    dt_jinja_run(x, scope, root, out);
+}
+
+dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, dt_jinja_result *result)
+{
+    dt_jbuf *out = calloc(1, sizeof *out);
+    dt_jctx *x = calloc(1, sizeof *x);
+    *result = (dt_jinja_result){0};
+    if (!out || !x) {
+        free(out);
+        free(x);
+        return dt_fail(DT_ERR_MEMORY, "%s: no memory for evaluating a chat template", t->name);
+    }
+    x->name = t->name;
+    x->line = 1;
+    x->now = now ? now : time(NULL);
+    if (setjmp(x->escape) == 0) render(x, t->root, variables, out);
+    dt_err err = x->err;
+    result->raised = x->raised;
+    result->dated = x->dated;
+    result->steps = x->steps;
+    if (err == DT_OK) {
+        result->text = malloc(out->n + 1);
+        if (!result->text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a text", t->name);
+    }
+    if (result->text) {
+        memcpy(result->text, out->text ? out->text : "", out->n);
+        result->text[out->n] = '\0';
+        result->nbytes = out->n;
+    }
+    dt_jinja_free_arena(&x->arena);
+    free(x);
+    free(out);
+    return err;
+}

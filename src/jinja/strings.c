@@ -1,0 +1,120 @@
+/* strings.c - what filters and methods of strings share. */
+#include "strings.h"
+
+#include "dtrain/text/space.h"
+#include "dtrain/text/unicode.h"
+
+/* Upper case beyond ASCII would need tables that nothing else here does. */
+static void put_cased(dt_jctx *x, dt_jbuf *b, const char *text, size_t n, bool upper)
+{
+    const uint32_t code = dt_jinja_code(text, n);
+    char ascii = *text;
+    if (n > 1 && !upper) {
+        if (code == 0x130 || code == 0x3a3) dt_jinja_fail(x, "lower case of U+%04X is not supported", (unsigned)code);
+        dt_jinja_put_utf8(x, b, dt_unicode_lower(code));
+        return;
+    }
+    if (n > 1 && dt_unicode_is_letter(code) && (dt_unicode_lower(code) != code || code < 0x3000))
+        dt_jinja_fail(x, "upper case of letters beyond ASCII is not supported");
+    if (n == 1 && upper && ascii >= 'a' && ascii <= 'z') ascii = (char)(ascii - 32);
+    if (n == 1 && !upper && ascii >= 'A' && ascii <= 'Z') ascii = (char)(ascii + 32);
+    dt_jbuf_add(x, b, n == 1 ? &ascii : text, n);
+}
+
+dt_jv dt_jstring_case(dt_jctx *x, dt_jv s, dt_jcase how)
+{
+    dt_jbuf b = {0};
+    bool begins = true;
+    for (size_t i = 0, n; i < s.n; i += n) {
+        n = dt_jinja_char(s.u.s + i, s.n - i);
+        const bool upper =
+            how == DT_JCASE_UPPER || (how == DT_JCASE_CAPITALIZE && i == 0) || (how == DT_JCASE_TITLE && begins);
+        put_cased(x, &b, s.u.s + i, n, upper);
+        begins = !dt_unicode_is_letter(dt_jinja_code(s.u.s + i, n));
+    }
+    dt_jv v = dt_jbuf_value(&b);
+    v.safe = s.safe;
+    return v;
+}
+
+static size_t in_set(dt_jctx *x, dt_jv chars, const char *text, size_t n)
+{
+    if (chars.kind != DT_J_STRING) return dt_space_length(text, n);
+    dt_jinja_work(x, chars.n);
+    return n > 0 && memmem(chars.u.s, chars.n, text, n) ? n : 0;
+}
+
+dt_jv dt_jstring_strip(dt_jctx *x, dt_jv s, dt_jv chars, unsigned sides)
+{
+    const size_t n_given = s.n;
+    if (chars.kind != DT_J_MISSING && chars.kind != DT_J_NONE) dt_jv_need_string(x, chars, "strip");
+    while (sides & DT_JSTRIP_LEFT && s.n > 0) {
+        const size_t n = dt_jinja_char(s.u.s, s.n);
+        if (!in_set(x, chars, s.u.s, n)) break;
+        s.u.s += n;
+        s.n -= n;
+    }
+    while (sides & DT_JSTRIP_RIGHT && s.n > 0) {
+        size_t n = 1;
+        while (n < s.n && n < 4 && ((unsigned char)s.u.s[s.n - n] & 0xc0) == 0x80) n++;
+        if (!in_set(x, chars, s.u.s + s.n - n, n)) break;
+        s.n -= n;
+    }
+    dt_jinja_work(x, n_given - s.n);
+    return s;
+}
+
+dt_jv dt_jstring_replace(dt_jctx *x, dt_jv s, dt_jv from, dt_jv to, int64_t max)
+{
+    dt_jbuf b = {0};
+    size_t at = 0;
+    if (s.safe) dt_jinja_fail(x, "replace in a text marked as safe is not supported");
+    for (int64_t n = 0; max < 0 || n < max; n++) {
+        const char *found = from.n > 0 ? memmem(s.u.s + at, s.n - at, from.u.s, from.n) : s.u.s + at;
+        if (!found) break;
+        dt_jbuf_add(x, &b, s.u.s + at, (size_t)(found - s.u.s) - at);
+        dt_jbuf_add(x, &b, to.u.s, to.n);
+        at = (size_t)(found - s.u.s) + from.n;
+        if (from.n > 0) continue;
+        if (at >= s.n) break;
+        const size_t len = dt_jinja_char(s.u.s + at, s.n - at); /* between all characters */
+        dt_jbuf_add(x, &b, s.u.s + at, len);
+        at += len;
+    }
+    dt_jbuf_add(x, &b, s.u.s + at, s.n - at);
+    return dt_jbuf_value(&b);
+}
+
+dt_jv dt_jstring_join(dt_jctx *x, dt_jv between, const dt_jlist *parts)
+{
+    dt_jbuf b = {0};
+    for (size_t i = 0; i < parts->n; i++) {
+        if (i > 0) dt_jbuf_add(x, &b, between.u.s, between.n);
+        dt_jbuf_add(x, &b, parts->item[i].u.s, parts->item[i].n);
+    }
+    return dt_jbuf_value(&b);
+}
+
+static size_t line_end(const char *p, size_t n)
+{
+    const unsigned char *u = (const unsigned char *)p;
+    if (n >= 2 && p[0] == '\r' && p[1] == '\n') return 2;
+    if ((u[0] >= 10 && u[0] <= 13) || (u[0] >= 28 && u[0] <= 30)) return 1;
+    if (n >= 2 && u[0] == 0xc2 && u[1] == 0x85) return 2;
+    return n >= 3 && u[0] == 0xe2 && u[1] == 0x80 && (u[2] == 0xa8 || u[2] == 0xa9) ? 3 : 0;
+}
+
+dt_jv dt_jstring_lines(dt_jctx *x, dt_jv s)
+{
+    dt_jv all = dt_jv_list(x, DT_J_LIST);
+    size_t from = 0;
+    dt_jinja_work(x, s.n);
+    for (size_t i = 0, n; i < s.n; i += n ? n : 1) {
+        n = line_end(s.u.s + i, s.n - i);
+        if (!n) continue;
+        dt_jv_append(x, all, dt_jv_string(s.u.s + from, i - from));
+        from = i + n;
+    }
+    if (from < s.n) dt_jv_append(x, all, dt_jv_string(s.u.s + from, s.n - from));
+    return all;
+}

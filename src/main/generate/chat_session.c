@@ -1,0 +1,425 @@
+/* chat_session.c - a conversation: earlier messages stay in the KV cache, and only new tokens go through the model.
+ *
+ * The template renders each message with all earlier ones; the longest prefix of tokens that matches the cache is
+ * reused. All ranks do the same work, so a sharded model can chat too. Rank 0 reads and prints, and broadcasts what
+ * only it knows (a line, Ctrl-C). */
+#include "generate_app.h"
+#include "console.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct chat {
+    app *a;
+    console console; /* rank 0 */
+    const char *system;
+    const dt_decoder *decoder;
+    dt_generate_options g;
+    dt_sequence seq;
+    int32_t max_len;
+    dt_messages messages;
+    char **texts; /* of messages, ours */
+    int n_texts;
+    uint8_t *pixels; /* of messages.images.n images */
+    size_t n_bytes;  /* there */
+    int n_waiting;   /* the last of them: no message has them yet */
+    dt_generate_stats total;
+    int64_t n_kept; /* tokens that did not have to go through again */
+} chat;
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int signal_number) { interrupted = 1; }
+
+/* Rank 0 reads the next action and its text, and broadcasts them. */
+static dt_err next_action(chat *c, console_action *action, char **text)
+{
+    app *a = c->a;
+    dt_err err = DT_OK;
+    *text = NULL;
+    if (a->comm.rank == 0) {
+        err = console_next(&c->console, &c->messages, action, text);
+        interrupted = 0;
+    }
+    if (a->comm.nranks == 1) return err;
+    int32_t number = *action;
+    TOGETHER(a, err);
+    DT_TRY(dt_comm_broadcast_host(&a->comm, &number, sizeof number, 0));
+    *action = (console_action)number;
+    return dt_comm_share_text(&a->comm, text, NULL);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* Takes ownership of text, also on failure. */
+static dt_err keep_text(chat *c, char *text)
+{
+    char **grown = realloc(c->texts, (size_t)(c->n_texts + 1) * sizeof *grown);
+    if (!grown) free(text);
+    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for message %d", c->n_texts);
+    c->texts = grown;
+    c->texts[c->n_texts++] = text;
+    return DT_OK;
+}
+
+/* Only users attach images, so the placeholder in other messages is removed. */
+static void forget_places(const chat *c, char *text, size_t *nbytes)
+{
+    const char *name = c->messages.image_text;
+    const size_t n = name ? strlen(name) : 0;
+    for (char *at = text; n > 0 && (at = memmem(at, (size_t)(text + *nbytes - at), name, n));) {
+        memmove(at, at + n, (size_t)(text + *nbytes - at) - n);
+        *nbytes -= n;
+    }
+}
+
+static dt_err say(chat *c, dt_role role, char *text, size_t nbytes)
+{
+    DT_TRY(keep_text(c, text));
+    if (role != DT_ROLE_USER) forget_places(c, text, &nbytes);
+    return dt_messages_add(&c->messages, role, text, nbytes);
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+static uint8_t *make_room(chat *c, size_t nbytes)
+{
+    uint8_t *grown = realloc(c->pixels, nbytes);
+    if (!grown) return NULL;
+    dt_ledger_sub(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, c->n_bytes);
+    dt_ledger_add(&c->a->ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    c->n_bytes = nbytes;
+    c->pixels = grown;
+    return grown;
+}
+
+static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+{
+    const chat *c = ctx;
+    const size_t nbytes = generate_image_nbytes(c->a);
+    memcpy(pixels, c->pixels + (size_t)k * nbytes, nbytes);
+    return DT_OK;
+}
+
+/* Rank 0 reads the image for all; *unread: error message of an unreadable image. Takes ownership of path, also on
+ * failure. */
+static dt_err show(chat *c, char *path, dt_err *unread)
+{
+    app *a = c->a;
+    const size_t nbytes = generate_image_nbytes(a), at = (size_t)c->messages.images.n * nbytes;
+    uint8_t *grown = make_room(c, at + nbytes);
+    dt_err err = keep_text(c, path);
+    if (err == DT_OK && !grown) err = dt_fail(DT_ERR_MEMORY, "out of memory for another image");
+    TOGETHER(a, err);
+    *unread = a->comm.rank == 0 ? generate_read_image(a, path, grown + at) : DT_OK;
+    int64_t failed = *unread != DT_OK;
+    DT_TRY(dt_comm_broadcast_host(&a->comm, &failed, sizeof failed, 0));
+    if (failed) return DT_OK;
+    DT_TRY(dt_comm_broadcast_host(&a->comm, grown + at, nbytes, 0));
+    c->n_waiting++;
+    return together(&a->comm, dt_image_names_add(&c->messages.images, path));
+}
+
+static int count_places(const chat *c, const char *text, size_t nbytes)
+{
+    const char *name = c->messages.image_text, *end = text + nbytes;
+    int n = 0;
+    if (!name) return 0;
+    for (const char *at = text; (at = memmem(at, (size_t)(end - at), name, strlen(name))); at += strlen(name)) n++;
+    return n;
+}
+
+/* Drops the first n images, with their messages; their cache entries no longer match. */
+static void forget_images(chat *c, int n)
+{
+    dt_messages *m = &c->messages;
+    if (n == 0) return;
+    const size_t nbytes = generate_image_nbytes(c->a), left = (size_t)(m->images.n - n);
+    memmove(c->pixels, c->pixels + (size_t)n * nbytes, left * nbytes);
+    memmove(m->images.path, m->images.path + n, left * sizeof *m->images.path);
+    m->images.n -= n;
+    c->seq.n_cached = 0;
+}
+
+/* True if a message has placeholders for all waiting images, or none at all. */
+static bool places_fit(const chat *c, const char *text)
+{
+    const int n = count_places(c, text, strlen(text));
+    return n == 0 || n == c->n_waiting;
+}
+
+/* Adds a user message. Waiting images without placeholders come first. Takes ownership of text, also on failure. */
+static dt_err say_with_images(chat *c, char *text)
+{
+    size_t nbytes = strlen(text);
+    if (c->n_waiting > 0 && count_places(c, text, nbytes) == 0) {
+        char *with = dt_text_after_images(c->messages.image_text, c->n_waiting, text, &nbytes);
+        free(text);
+        DT_CHECK(with, DT_ERR_MEMORY, "out of memory for a message");
+        text = with;
+    }
+    c->n_waiting = 0;
+    return say(c, DT_ROLE_USER, text, nbytes);
+}
+
+/* ---- what the model is asked ------------------------------------------------------------------------------------- */
+
+/* Drops the oldest exchange after the system message; its texts are freed at the end. */
+static bool forget_oldest(chat *c)
+{
+    dt_messages *m = &c->messages;
+    const int first = m->n > 0 && m->item[0].role == DT_ROLE_SYSTEM;
+    if (m->n - first < 3) return false;
+    int n_images = 0;
+    for (int i = first; i < first + 2; i++) n_images += count_places(c, m->item[i].text, m->item[i].nbytes);
+    forget_images(c, n_images);
+    memmove(m->item + first, m->item + first + 2, (size_t)(m->n - first - 2) * sizeof *m->item);
+    m->n -= 2;
+    return true;
+}
+
+/* Ids of the conversation, which leave room for an answer. */
+static dt_err render(chat *c, dt_ids *ids)
+{
+    app *a = c->a;
+    const int64_t room = a->opt.max_new_tokens < c->max_len / 4 ? a->opt.max_new_tokens : c->max_len / 4;
+    for (bool told = false;; told = true) {
+        ids->n = 0;
+        DT_TRY(dt_chat_encode(a->reader.chat, a->encoder, c->messages.item, c->messages.n,
+                              DT_CHAT_GENERATE | a->reader.chat_flags, ids));
+        if (a->reader.n_image_tokens > 0)
+            DT_TRY(dt_expand_placeholders(a->reader.image_token, a->reader.n_image_tokens, c->messages.images.n, ids,
+                                          NULL, 0));
+        if ((int64_t)ids->n + room <= c->max_len) break;
+        DT_CHECK(forget_oldest(c), DT_ERR_DATA,
+                 "with this message the conversation has %zu tokens: at most %d fit, %" PRId64
+                 " of them reserved for the answer; shorten it, or raise --context",
+                 ids->n, c->max_len, room);
+        if (!told && a->comm.rank == 0)
+            DT_WARN("the conversation exceeds %d tokens, so its oldest messages are dropped", c->max_len);
+    }
+    for (size_t i = 0; i < ids->n; i++)
+        DT_CHECK(ids->id[i] >= 0 && ids->id[i] < a->frozen.mc.vocab_size, DT_ERR_DATA,
+                 "the chat template produced token %" PRId32 ", but the model's vocabulary has %" PRId64 " tokens",
+                 ids->id[i], a->frozen.mc.vocab_size);
+    return DT_OK;
+}
+
+/* ---- an answer --------------------------------------------------------------------------------------------------- */
+
+static dt_err on_token(void *ctx, dt_sequence *s)
+{
+    chat *c = ctx;
+    app *a = c->a;
+    int64_t stop = interrupted;
+    if (a->comm.nranks > 1) DT_TRY(dt_comm_reduce_host_i64(&a->comm, &stop, 1, DT_MAX));
+    if (s->finish == DT_FINISH_NONE && (stop || generate_stops(a, s->ids, s->n_ids))) s->finish = DT_FINISH_STOP;
+    return a->comm.rank == 0 ? generate_stream(a, s, s->finish != DT_FINISH_NONE) : DT_OK;
+}
+
+static void set_prompt(chat *c, const dt_ids *ids)
+{
+    dt_sequence *s = &c->seq;
+    int32_t same = 0;
+    while (same < s->n_cached && same + 1 < (int32_t)ids->n && s->ids[same] == ids->id[same]) same++;
+    memcpy(s->ids, ids->id, ids->n * sizeof *s->ids);
+    const int64_t most = (int64_t)ids->n + c->a->opt.max_new_tokens;
+    s->n_prompt = s->n_ids = (int32_t)ids->n;
+    s->max_ids = (int32_t)(most < c->max_len ? most : c->max_len);
+    s->n_cached = same;
+    s->n_images = c->messages.images.n;
+    s->number++; /* selects new random numbers */
+    s->finish = DT_FINISH_NONE;
+    c->n_kept += same;
+}
+
+static dt_err answer(chat *c)
+{
+    app *a = c->a;
+    dt_sequence *seq = &c->seq;
+    dt_generate_stats stats;
+    dt_ids ids = {0};
+    size_t n = 0;
+    bool stopped;
+    dt_err err = together(&a->comm, render(c, &ids));
+    if (err == DT_OK) set_prompt(c, &ids);
+    free(ids.id);
+    DT_TRY(err);
+    interrupted = 0;
+    a->shown = 0;
+    TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
+    err = dt_generate(c->decoder, &seq, 1, &c->g, &stats);
+    dt_watchdog_stop(a->watchdog);
+    a->watchdog = NULL;
+    DT_TRY(c->g.lockstep ? err : together(&a->comm, err));
+    c->total.n_prompt_tok += stats.n_prompt_tok;
+    c->total.n_new_tok += stats.n_new_tok;
+    c->total.seconds += stats.seconds;
+    c->total.prompt_seconds += stats.prompt_seconds;
+    if (a->comm.rank == 0) putchar('\n');
+    char *text = generate_new_text(a, seq, &n, &stopped);
+    TOGETHER(a, text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the text of %d tokens", seq->n_ids));
+    TOGETHER(a, say(c, DT_ROLE_ASSISTANT, text, n));
+    TOGETHER(a, a->comm.rank == 0 ? generate_flush(a) : DT_OK);
+    return DT_OK;
+}
+
+/* Restarts from the system message, if any. Earlier texts are freed at the end. */
+static dt_err begin_again(chat *c, const char *system)
+{
+    forget_images(c, c->messages.images.n);
+    c->n_waiting = 0;
+    dt_messages_clear(&c->messages);
+    return *system ? dt_messages_add(&c->messages, DT_ROLE_SYSTEM, system, strlen(system)) : DT_OK;
+}
+
+static dt_err change_system(chat *c, char *text)
+{
+    if (!*text) {
+        free(text);
+        return begin_again(c, c->system = "");
+    }
+    DT_TRY(begin_again(c, ""));
+    c->system = text;
+    return say(c, DT_ROLE_SYSTEM, text, strlen(text));
+}
+
+/* Those of the command line: of the first message. */
+static dt_err show_given(chat *c)
+{
+    for (int i = 0; i < c->a->opt.n_images; i++) {
+        char *path = strdup(c->a->opt.image[i]);
+        dt_err unread;
+        TOGETHER(c->a, path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of an image"));
+        DT_TRY(show(c, path, &unread));
+        TOGETHER(c->a, unread);
+    }
+    return DT_OK;
+}
+
+/* Reports an unreadable image, and the conversation continues. */
+static dt_err show_asked(chat *c, char *path)
+{
+    dt_err unread = DT_OK;
+    if (c->a->reader.n_image_tokens > 0 && *path) {
+        DT_TRY(show(c, path, &unread));
+        console_note(&c->console, "%s", unread == DT_OK ? "the image goes with your next message" : dt_error_message());
+        dt_error_clear();
+        return DT_OK;
+    }
+    console_note(&c->console, *path ? "this model does not accept images" : "/image: expected the name of a file");
+    free(path);
+    return DT_OK;
+}
+
+static const char *say_places(const chat *c, const char *text, dt_place_words *words)
+{
+    return dt_say_places(words, c->a->reader.image_text, count_places(c, text, strlen(text)), "the message",
+                         c->n_waiting);
+}
+
+static dt_err hear(chat *c, char *text)
+{
+    dt_place_words words;
+    if (!places_fit(c, text)) {
+        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", say_places(c, text, &words));
+        free(text);
+        return DT_OK;
+    }
+    TOGETHER(c->a, say_with_images(c, text));
+    return answer(c);
+}
+
+static dt_err talk(chat *c)
+{
+    app *a = c->a;
+    DT_TRY(show_given(c));
+    if (a->opt.prompt) {
+        dt_place_words words;
+        TOGETHER(a, places_fit(c, a->opt.prompt)
+                        ? DT_OK
+                        : dt_fail(DT_ERR_DATA, "--prompt: %s", say_places(c, a->opt.prompt, &words)));
+        char *text = strdup(a->opt.prompt);
+        TOGETHER(a, text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
+        return hear(c, text);
+    }
+    for (;;) {
+        console_action action = CONSOLE_EXIT;
+        char *text;
+        DT_TRY(next_action(c, &action, &text));
+        if (action == CONSOLE_SAY) {
+            DT_TRY(hear(c, text));
+            continue;
+        }
+        if (action == CONSOLE_IMAGE) {
+            DT_TRY(show_asked(c, text));
+            continue;
+        }
+        if (action == CONSOLE_SYSTEM) {
+            TOGETHER(a, change_system(c, text));
+            console_note(&c->console, *c->system ? "a new conversation with another system message"
+                                                 : "a new conversation without a system message");
+            continue;
+        }
+        free(text);
+        if (action == CONSOLE_EXIT) return DT_OK;
+        TOGETHER(a, begin_again(c, c->system));
+        console_note(&c->console, "conversation cleared");
+    }
+}
+
+static void greet(const chat *c)
+{
+    const app *a = c->a;
+    if (a->comm.rank == 0 && !c->console.terminal)
+        fprintf(stderr, "dtrain-generate: talking to %s, chat template: %s\n", a->frozen.from.path,
+                dt_chat_source(a->reader.chat));
+    console_note(&c->console, "talking to %s, chat template: %s, at most %d tokens", a->frozen.from.path,
+                 dt_chat_source(a->reader.chat), c->max_len);
+    console_note(&c->console, "/help lists the commands; Ctrl-C stops an answer, Ctrl-D or /exit leaves");
+}
+
+static void report(const chat *c)
+{
+    const dt_generate_stats *t = &c->total;
+    const double prompt_s = t->prompt_seconds, new_s = t->seconds - t->prompt_seconds;
+    fprintf(stderr, "dtrain-generate: %" PRId64 " new token%s", t->n_new_tok, t->n_new_tok == 1 ? "" : "s");
+    if (generate_rate(t->n_new_tok, new_s) > 0)
+        fprintf(stderr, " at %.1f tokens/s", generate_rate(t->n_new_tok, new_s));
+    fprintf(stderr, "; %" PRId64 " tokens of the conversation read", t->n_prompt_tok);
+    if (generate_rate(t->n_prompt_tok, prompt_s) > 0)
+        fprintf(stderr, " at %.1f tokens/s", generate_rate(t->n_prompt_tok, prompt_s));
+    fprintf(stderr, ", %" PRId64 " reused\n", c->n_kept);
+}
+
+dt_err generate_chat(app *a, const dt_decoder *d, const dt_generate_options *g, int32_t max_len)
+{
+    chat c = {.a = a, .decoder = d, .g = *g, .max_len = max_len};
+    const struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: a signal interrupts reading */
+    struct sigaction before;
+    c.seq.ids = malloc((size_t)max_len * sizeof *c.seq.ids);
+    dt_err err = c.seq.ids ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d tokens", max_len);
+    c.system = a->opt.system ? a->opt.system : "";
+    c.messages.image_text = a->reader.image_text;
+    if (err == DT_OK) err = begin_again(&c, c.system);
+    if (err == DT_OK && a->comm.rank == 0 && !a->opt.prompt) err = console_open(&c.console, &interrupted);
+    c.g.on_token = on_token;
+    c.g.image = copy_image;
+    c.g.ctx = &c;
+    sigaction(SIGINT, &act, &before);
+    err = together(&a->comm, err);
+    if (err == DT_OK) greet(&c);
+    if (err == DT_OK) err = talk(&c);
+    sigaction(SIGINT, &before, NULL);
+    if (err == DT_OK && a->comm.rank == 0) report(&c);
+    for (int i = 0; i < c.n_texts; i++) free(c.texts[i]);
+    free(c.texts);
+    free(c.pixels);
+    dt_ledger_sub(&a->ledger, DT_MEM_DATA, DT_ON_HOST, c.n_bytes);
+    dt_messages_free(&c.messages);
+    console_close(&c.console);
+    free(c.seq.ids);
+    return err;
+}

@@ -1,0 +1,144 @@
+/* read_images.c - images of prompts: read as the model's preprocessor_config.json says, by the ranks that need them. */
+#include "generate_app.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PASS_PATCHES = 4096 };
+
+size_t generate_image_nbytes(const app *a) { return dt_image_nbytes(a->frozen.mc.vision->image_size); }
+
+/* A model trained on conversations often answers nothing to a question without the chat template. A prompt with only
+ * images is continued by a caption, so it gets no warning. */
+static void warn_of_raw_prompt(const app *a)
+{
+    const options *o = &a->opt;
+    const char *known = a->reader.chat_template, *text = o->prompt;
+    const bool has = (known && strcmp(known, "auto") != 0) || dt_tokenizer_get_info(a->tok)->chat_template;
+    if (o->n_images == 0 || o->chat || !has || a->comm.rank > 0) return;
+    const size_t n = strlen(a->image_text);
+    while (text && *text && (strncmp(text, a->image_text, n) == 0 || *text == ' ' || *text == '\n'))
+        text += *text == ' ' || *text == '\n' ? 1 : n;
+    if (text && !*text) return;
+    DT_WARN("%s has a chat template, but the prompt is passed to the model unchanged; use --chat --prompt TEXT to "
+            "apply the template",
+            a->frozen.from.path);
+}
+
+dt_err generate_describe_images(app *a)
+{
+    const dt_vision_config *v = a->frozen.mc.vision;
+    const options *o = &a->opt;
+    DT_CHECK(v || o->n_images == 0, DT_ERR_USAGE,
+             "--image: expected a vision-language model, found %s, a language model without images",
+             a->frozen.from.path);
+    if (!v) return DT_OK;
+    a->reader.image_token = v->image_token;
+    a->reader.n_image_tokens = (int32_t)v->n_tokens;
+    a->reader.image = o->image;
+    a->reader.n_images = o->n_images;
+    if (!a->tok) return DT_OK;
+    size_t n;
+    a->reader.image_text = a->image_text = dt_decode(a->tok, &v->image_token, 1, false, &n);
+    DT_CHECK(a->image_text, DT_ERR_MEMORY, "out of memory for the name of token %" PRId32, v->image_token);
+    DT_CHECK(n > 0, DT_ERR_DATA, "%s: the tokenizer lacks token %" PRId32 ", the placeholder for images",
+             a->frozen.from.path, v->image_token);
+    warn_of_raw_prompt(a);
+    return DT_OK;
+}
+
+static dt_err check_preprocessor(const app *a)
+{
+    const dt_vision_config *v = a->frozen.mc.vision;
+    const dt_preprocessor *p = &v->preprocessor;
+    const char *path = a->frozen.from.path;
+    DT_CHECK(p->out_width, DT_ERR_DATA, "%s: preprocessor_config.json, which defines image preprocessing, is missing",
+             path);
+    DT_CHECK(p->out_height == v->image_size && p->out_width == v->image_size, DT_ERR_DATA,
+             "%s: preprocessor_config.json produces images of %d x %d pixels, but the model's tower expects %" PRId64
+             " x %" PRId64,
+             path, p->out_width, p->out_height, v->image_size, v->image_size);
+    return DT_OK;
+}
+
+dt_err generate_read_image(app *a, const char *path, uint8_t *pixels)
+{
+    dt_image image = {0};
+    char called[DT_IMAGE_CALLED];
+    const bool is_data = dt_image_is_data(path);
+    DT_TRY(check_preprocessor(a));
+    dt_err err = is_data ? dt_image_read_data(path, called, &image) : dt_image_read(path, &image);
+    if (err == DT_OK)
+        err = dt_image_prepare(&a->frozen.mc.vision->preprocessor, is_data ? called : path, &image, pixels);
+    dt_image_free(&image);
+    return err;
+}
+
+static bool is_mine(const app *a, int prompt)
+{
+    bool mine = a->opt.stream || a->comm.nranks == 1;
+    for (int i = 0; !mine && i < a->n_out; i++) mine = generate_owner(a, prompt * a->n_out + i) == a->comm.rank;
+    return mine;
+}
+
+static const char *name_of(const app *a, int prompt, int k) { return a->prompts.prompt[prompt].images.path[k]; }
+
+static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
+{
+    const dt_prompt *p = &a->prompts.prompt[prompt];
+    return dt_image_path(NULL, p->file, p->images.path[k], path);
+}
+
+/* An image is read when its sequence starts. Its file is checked now, before the model is loaded. */
+static dt_err find(app *a, int prompt)
+{
+    const int n = a->prompts.prompt[prompt].images.n;
+    char path[PATH_MAX];
+    if (n == 0) return DT_OK;
+    DT_CHECK(!a->opt.score, DT_ERR_USAGE, "--score: prompt %d has an image, but only texts can be scored", prompt);
+    for (int i = 0; i < a->n_out; i++) a->seqs[prompt * a->n_out + i].n_images = n;
+    DT_TRY(check_preprocessor(a));
+    for (int i = 0; i < n && is_mine(a, prompt); i++) {
+        if (dt_image_is_data(name_of(a, prompt, i))) continue;
+        DT_TRY(path_of(a, prompt, i, path));
+        DT_CHECK_ERRNO(access(path, R_OK) == 0, DT_ERR_DATA, path, "cannot be opened");
+        if (a->opt.output) DT_TRY(dt_check_output(a->opt.output, true, (const char *const[]){path}, 1));
+    }
+    return DT_OK;
+}
+
+dt_err generate_find_images(app *a)
+{
+    for (int i = 0; i < a->prompts.n; i++) DT_TRY(find(a, i));
+    return DT_OK;
+}
+
+dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels)
+{
+    app *a = ctx;
+    char path[PATH_MAX];
+    const int prompt = (int)(s->number / (uint64_t)a->n_out);
+    const char *name = name_of(a, prompt, k);
+    if (dt_image_is_data(name)) return generate_read_image(a, name, pixels);
+    DT_TRY(path_of(a, prompt, k, path));
+    return generate_read_image(a, path, pixels);
+}
+
+/* A pass has as many as its prompts' tokens and the tower's patches have room for. */
+void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
+{
+    const dt_vision_config *v = a->frozen.mc.vision;
+    if (!v || most == 0) return;
+    const int64_t least_tok = g->n_slots - 1 + v->n_tokens;
+    if (g->max_tok < least_tok) g->max_tok = (int32_t)least_tok;
+    int64_t n = g->max_tok / v->n_tokens;
+    n = n < PASS_PATCHES / v->n_rows ? n : PASS_PATCHES / v->n_rows;
+    n = n < most ? n : most;
+    g->vision = v;
+    g->max_images = (int32_t)(n > 1 ? n : 1);
+}
+
+void generate_free_images(app *a) { free(a->image_text); }

@@ -1,0 +1,87 @@
+/* budgets.c - chats whose turns are cut one by one (algorithms.md 1.1, turn budgets), so that a long question does not
+ * push its answer out. With L = max_length, a turn of |src| and |tgt| tokens gets
+ *
+ *     L |src| / (|src| + |tgt|)     for its question, and
+ *     L |tgt| / (|src| + |tgt|)     for its answer,
+ *
+ * where the answer's share has room for its end. The first turn that L has no more room for, and all behind it, are
+ * left out. */
+#include "encode_records.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct turns {
+    const dt_recipe *recipe;
+    dt_encoder *e;
+    dt_ids *ids;
+    uint8_t **mask;
+    size_t first;
+    bool cut;
+} turns;
+
+/* Ids of pieces from .. to-1, alone. */
+static dt_err encode_part(turns *t, const dt_text_side *side, int from, int to, dt_ids *out)
+{
+    const dt_pieces part = {.span = side->pieces.span + from, .target = side->pieces.target + from, .n = to - from};
+    bool parted;
+    out->n = 0;
+    if (from == 0) return dt_pieces_encode(t->e, t->recipe->tokenizer, &part, side->wrap, out, NULL, &parted);
+    return dt_encode(t->e, part.span, part.n, DT_ENCODE_GOES_ON, out, NULL);
+}
+
+static dt_err put(turns *t, const int32_t *id, size_t n, bool target)
+{
+    DT_TRY(dt_ids_reserve(t->ids, n + 1));
+    uint8_t *mask = realloc(*t->mask, t->ids->n_alloc);
+    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", t->ids->n_alloc);
+    *t->mask = mask;
+    if (n) memcpy(t->ids->id + t->ids->n, id, n * sizeof *id);
+    memset(mask + t->ids->n, target, n);
+    t->ids->n += n;
+    return DT_OK;
+}
+
+/* One turn; *full when there is no room for it. */
+static dt_err put_turn(turns *t, dt_ids *src, dt_ids *tgt, bool *full)
+{
+    const size_t L = (size_t)t->recipe->max_length, total = src->n + tgt->n;
+    const int32_t own = dt_chat_end_token(t->recipe->rules.chat),
+                  end = own >= 0 ? own : dt_tokenizer_get_info(t->recipe->tokenizer)->eos;
+    const size_t most_src = total ? L * src->n / total : 0, most_tgt = total ? L * tgt->n / total : 0;
+    if (tgt->n > 0 && tgt->id[tgt->n - 1] == end) tgt->n--;
+    size_t n_src = src->n, n_tgt = tgt->n;
+    if (n_src > most_src) n_src = most_src;
+    if (n_tgt + 1 > most_tgt) n_tgt = most_tgt > 0 ? most_tgt - 1 : 0;
+    const size_t n_end = end >= 0;
+    *full = t->ids->n - t->first + n_src + n_tgt + n_end > L;
+    t->cut |= *full || n_src < src->n || n_tgt < tgt->n;
+    if (*full) return DT_OK;
+    DT_TRY(put(t, src->id, n_src, false));
+    DT_TRY(put(t, tgt->id, n_tgt, true));
+    return n_end ? put(t, &end, 1, true) : DT_OK;
+}
+
+dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,
+                       bool *cut)
+{
+    turns t = {.recipe = recipe, .e = e, .ids = ids, .mask = mask, .first = ids->n};
+    dt_ids src = {0}, tgt = {0};
+    dt_err err = DT_OK;
+    bool full = false;
+    const dt_pieces *p = &side->pieces;
+    for (int from = 0; from < p->n && err == DT_OK && !full;) {
+        int answer = from, to;
+        while (answer < p->n && !p->target[answer]) answer++;
+        if (answer == p->n) break; /* a question without an answer */
+        for (to = answer; to < p->n && p->target[to];) to++;
+        err = encode_part(&t, side, from, answer, &src);
+        if (err == DT_OK) err = encode_part(&t, side, answer, to, &tgt);
+        if (err == DT_OK) err = put_turn(&t, &src, &tgt, &full);
+        from = to;
+    }
+    if (err == DT_OK) err = put(&t, NULL, 0, false); /* a mask even of nothing */
+    free(src.id);
+    free(tgt.id);
+    *cut = t.cut;
+    return err;
+}

@@ -1,0 +1,135 @@
+/* csv_reader.c - one machine of four places says where fields and rows end, for the thread that reads (which only looks
+ * for the ends of rows) and for those that take rows apart. */
+#include "csv_reader.h"
+#include "dtrain/make/rec_files.h"
+#include "dtrain/tokenizer/tokenizer.h"
+#include "dtrain/text/utf8.h"
+#include <stdlib.h>
+#include <string.h>
+
+dt_csv_place dt_csv_step(dt_csv_place place, char c)
+{
+    if (place == DT_CSV_QUOTED) return c == '"' ? DT_CSV_CLOSED : DT_CSV_QUOTED;
+    if (place == DT_CSV_CLOSED && c == '"') return DT_CSV_QUOTED;
+    if (c == ',' || c == '\n') return DT_CSV_START;
+    return place == DT_CSV_START && c == '"' ? DT_CSV_QUOTED : place == DT_CSV_CLOSED ? DT_CSV_CLOSED : DT_CSV_BARE;
+}
+
+/* A field: its bytes without quotes, in out (as long as the row); *at goes to what ends it. */
+static dt_err take_field(const char *row, size_t nbytes, size_t *at, char *out, size_t *n_out)
+{
+    dt_csv_place place = DT_CSV_START;
+    for (*n_out = 0; *at < nbytes && (place == DT_CSV_QUOTED || row[*at] != ','); ++*at) {
+        const dt_csv_place before = place;
+        place = dt_csv_step(place, row[*at]);
+        DT_CHECK(before != DT_CSV_CLOSED || place == DT_CSV_QUOTED, DT_ERR_DATA,
+                 "expected a comma after the closing quote, found '%c' at byte %zu", row[*at], *at + 1);
+        const bool opens = before == DT_CSV_START && place == DT_CSV_QUOTED;
+        if (place != DT_CSV_CLOSED && !opens) out[(*n_out)++] = row[*at];
+    }
+    DT_CHECK(place != DT_CSV_QUOTED, DT_ERR_DATA, "the file ends inside a quoted field of this row");
+    return DT_OK;
+}
+
+typedef dt_err field_fn(void *self, int column, const char *text, size_t nbytes);
+
+static dt_err each_field(const char *row, size_t nbytes, field_fn *fn, void *self)
+{
+    if (nbytes > 0 && row[nbytes - 1] == '\n') nbytes--;
+    if (nbytes > 0 && row[nbytes - 1] == '\r') nbytes--;
+    char *field = malloc(nbytes + 1);
+    DT_CHECK(field, DT_ERR_MEMORY, "no memory for a row of %zu bytes", nbytes);
+    dt_err err = DT_OK;
+    size_t at = 0, n;
+    for (int column = 0; err == DT_OK; column++) {
+        err = take_field(row, nbytes, &at, field, &n);
+        field[n] = '\0';
+        if (err == DT_OK) err = fn(self, column, field, n);
+        if (at == nbytes) break;
+        at++; /* the comma */
+    }
+    free(field);
+    return err;
+}
+
+/* ---- the header -------------------------------------------------------------------------------------------------- */
+
+static dt_err add_column(void *self, int column, const char *text, size_t nbytes)
+{
+    dt_csv_header *h = self;
+    DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
+             "expected column names in UTF-8, found another name in column %d", column + 1);
+    DT_CHECK(!dt_csv_header_has(h, text), DT_ERR_DATA, "column %s occurs twice", text);
+    char **more = realloc(h->name, ((size_t)column + 1) * sizeof *more);
+    if (more) h->name = more;
+    char *name = more ? strdup(text) : NULL;
+    DT_CHECK(name, DT_ERR_MEMORY, "no memory for the names of columns");
+    h->name[h->n++] = name;
+    return DT_OK;
+}
+
+dt_err dt_csv_header_parse(dt_csv_header *h, const char *row, size_t nbytes)
+{
+    *h = (dt_csv_header){0};
+    return each_field(row, nbytes, add_column, h);
+}
+
+bool dt_csv_header_has(const dt_csv_header *h, const char *name)
+{
+    for (int i = 0; i < h->n; i++)
+        if (strcmp(h->name[i], name) == 0) return true;
+    return false;
+}
+
+void dt_csv_header_free(dt_csv_header *h)
+{
+    for (int i = 0; i < h->n; i++) free(h->name[i]);
+    free(h->name);
+    *h = (dt_csv_header){0};
+}
+
+/* ---- a row ------------------------------------------------------------------------------------------------------- */
+
+typedef struct row {
+    const dt_csv_header *header;
+    json_t *json;
+    int n;
+} row;
+
+static bool is_list(const char *column)
+{
+    return strcmp(column, "history_item_sid") == 0 || strcmp(column, "history_item_title") == 0 ||
+           strcmp(column, "history_item_id") == 0;
+}
+
+static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
+{
+    row *r = self;
+    r->n = column + 1;
+    if (column >= r->header->n) return DT_OK; /* counted, and then refused */
+    const char *name = r->header->name[column];
+    json_t *value;
+    DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
+             "%s: expected UTF-8 text without zero bytes", name);
+    if (is_list(name))
+        DT_TRY(dt_error_prefix(dt_python_list(&value, text, nbytes), "%s: ", name));
+    else
+        value = json_stringn(text, nbytes);
+    DT_CHECK(value && json_object_set_new(r->json, name, value) == 0, DT_ERR_MEMORY, "no memory for a row");
+    return DT_OK;
+}
+
+dt_err dt_csv_row(json_t **json, const dt_csv_header *h, const char *text, size_t nbytes)
+{
+    row r = {.header = h, .json = json_object()};
+    *json = NULL;
+    DT_CHECK(r.json, DT_ERR_MEMORY, "no memory for a row");
+    dt_err err = each_field(text, nbytes, add_field, &r);
+    if (err == DT_OK && r.n != h->n)
+        err = dt_fail(DT_ERR_DATA, "expected %d fields as in the first line, found %d", h->n, r.n);
+    if (err == DT_OK)
+        *json = r.json;
+    else
+        json_decref(r.json);
+    return err;
+}

@@ -1,0 +1,190 @@
+/* encode_records.c - records and texts to ids. Every rule of algorithms.md 1.1 about which token is a target is applied
+ * here or in the pieces. */
+#include "encode_records.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { HASHED_NBYTES = 1 << 16 };
+
+dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind)
+{
+    if (r->truncate != DT_TRUNCATE_AUTO) return r->truncate;
+    if (r->rules.rec) return DT_TRUNCATE_END;
+    return kind == DT_DATASET_PREFERENCE ? DT_TRUNCATE_DROP
+           : kind == DT_DATASET_PROMPTS  ? DT_TRUNCATE_END
+                                         : DT_TRUNCATE_START;
+}
+
+uint64_t dt_hash_bytes(const void *data, size_t n)
+{
+    const char *p = data;
+    uint64_t h = dt_mix64(n);
+    for (; n > 0; p += n < 8 ? n : 8, n -= n < 8 ? n : 8) {
+        uint64_t word = 0;
+        memcpy(&word, p, n < 8 ? n : 8);
+        h = dt_mix64(h ^ word);
+    }
+    return h;
+}
+
+/* One id more, unless it stands there already (a text that ends with its own end of text). */
+static dt_err append_eos(dt_ids *ids, uint8_t **mask, size_t first, int32_t eos, bool target)
+{
+    if (eos < 0 || (ids->n > first && ids->id[ids->n - 1] == eos)) return DT_OK;
+    DT_TRY(dt_ids_reserve(ids, 1));
+    uint8_t *more = realloc(*mask, ids->n_alloc);
+    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+    *mask = more;
+    (*mask)[ids->n] = target;
+    ids->id[ids->n++] = eos;
+    return DT_OK;
+}
+
+static size_t find_target(const uint8_t *mask, size_t n)
+{
+    const uint8_t *one = n ? memchr(mask, 1, n) : NULL;
+    return one ? (size_t)(one - mask) : n;
+}
+
+static size_t count_placeholders(const dt_image_form *form, const int32_t *id, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; form && i < n; i++) count += id[i] == form->token;
+    return count;
+}
+
+/* Placeholders are no targets, whatever the mask; those of a pair stand in its prompt. */
+static dt_err settle_placeholders(const dt_recipe *recipe, dt_sample *s, dt_side side, const int32_t *id, uint8_t *mask)
+{
+    const dt_image_form *form = recipe->images;
+    for (size_t t = 0; form && t < s->n[side]; t++)
+        if (id[t] == form->token) mask[t] = 0;
+    const size_t n_prompt = find_target(mask, s->n[side]);
+    s->pair.prompt_length[side] = (uint32_t)n_prompt;
+    DT_CHECK(s->kind != DT_DATASET_PREFERENCE || count_placeholders(form, id + n_prompt, s->n[side] - n_prompt) == 0,
+             DT_ERR_DATA, "an answer contains an image: images of a preference belong in its prompt");
+    return DT_OK;
+}
+
+static void drop_front(int32_t *id, uint8_t *mask, size_t n, size_t kept)
+{
+    memmove(id, id + n - kept, kept * sizeof *id);
+    memmove(mask, mask + n - kept, kept);
+}
+
+/* Cut the ids from first on to max_length: their start or their end stays, or the sample counts as too long. */
+static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t first, dt_sample *s)
+{
+    const size_t most = (size_t)recipe->max_length, n = ids->n - first;
+    if (most == 0 || n <= most) return;
+    const dt_truncate how = dt_truncate_of(recipe, s->kind);
+    const int32_t *cut_off = ids->id + first + (how == DT_TRUNCATE_END ? 0 : most);
+    if (how == DT_TRUNCATE_DROP || count_placeholders(recipe->images, cut_off, n - most) > 0) {
+        s->too_long = true;
+        return;
+    }
+    if (how == DT_TRUNCATE_END) drop_front(ids->id + first, mask + first, n, most);
+    ids->n = first + most;
+    s->truncated = true;
+}
+
+/* Pieces as texts of their own: no token can reach from one into the next. */
+static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8_t **mask)
+{
+    for (int i = 0; i < p->n; i++) {
+        const size_t before = ids->n;
+        DT_TRY(dt_encode(e, &p->span[i], 1, 0, ids, NULL));
+        uint8_t *more = realloc(*mask, ids->n_alloc ? ids->n_alloc : 1);
+        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+        *mask = more;
+        memset(*mask + before, p->target[i], ids->n - before);
+    }
+    return DT_OK;
+}
+
+/* Does each image of the record have its place in the text? */
+static dt_err check_places(const dt_recipe *recipe, const int32_t *id, size_t n, int n_images)
+{
+    dt_place_words words;
+    const size_t found = count_placeholders(recipe->images, id, n);
+    DT_CHECK(found == (size_t)n_images, DT_ERR_DATA, "%s",
+             dt_say_places(&words, recipe->rules.image_text, (int64_t)found, "the record", n_images));
+    return DT_OK;
+}
+
+/* One side of a record: its pieces to ids and mask, with the end of text where it belongs; then the cut. */
+static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *r, dt_side side, dt_chunk *p,
+                          dt_sample *s)
+{
+    const dt_text_side *t = &r->side[side];
+    dt_ids *ids = &p->ids[side];
+    const size_t first = ids->n;
+    bool parted = false, cut = false;
+    const bool turns = recipe->turn_budgets && r->is_chat && s->kind == DT_DATASET_SFT && recipe->max_length > 0;
+    if (turns)
+        DT_TRY(dt_encode_turns(recipe, e, t, ids, &p->mask[side], &cut));
+    else if (t->apart)
+        DT_TRY(encode_apart(e, &t->pieces, ids, &p->mask[side]));
+    else
+        DT_TRY(dt_pieces_encode(e, recipe->tokenizer, &t->pieces, t->wrap, ids, &p->mask[side], &parted));
+    if (t->eos && recipe->append_eos && !turns)
+        DT_TRY(append_eos(ids, &p->mask[side], first, dt_tokenizer_get_info(recipe->tokenizer)->eos, t->eos_target));
+    if (recipe->images) {
+        const bool answer = side == DT_SIDE_SECOND && s->kind == DT_DATASET_PROMPTS;
+        const int n_images = answer ? 0 : r->images.n;
+        DT_TRY(check_places(recipe, ids->id + first, ids->n - first, n_images));
+        DT_TRY(dt_expand_placeholders(recipe->images->token, recipe->images->n_tokens, n_images, ids, &p->mask[side],
+                                      first));
+    }
+    s->parted |= parted;
+    s->truncated |= cut;
+    truncate(recipe, ids, p->mask[side], first, s);
+    s->n[side] = ids->n - first;
+    if (recipe->rules.mask == DT_MASK_FULL && s->kind == DT_DATASET_SFT && ids->n > first)
+        memset(p->mask[side] + first, 1, ids->n - first);
+    DT_TRY(settle_placeholders(recipe, s, side, ids->id + first, p->mask[side] + first));
+    if (ids->n > first) p->mask[side][first] = 0; /* token 0 is never a target */
+    return DT_OK;
+}
+
+dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *record, dt_chunk *p,
+                        dt_sample *s)
+{
+    s->kind = record->kind;
+    s->weight = record->weight;
+    s->pair = record->pair;
+    s->has_second = record->has_second;
+    s->is_chat = record->is_chat;
+    DT_TRY(encode_side(recipe, e, record, DT_SIDE_FIRST, p, s));
+    if (s->has_second) DT_TRY(encode_side(recipe, e, record, DT_SIDE_SECOND, p, s));
+    if (s->kind == DT_DATASET_PREFERENCE && s->n[0] == s->n[1] && s->n[0] > 0)
+        s->pair.equal = memcmp(p->ids[0].id + p->ids[0].n - s->n[0], p->ids[1].id + p->ids[1].n - s->n[1],
+                               s->n[0] * sizeof *p->ids[0].id) == 0;
+    if (record->fields) DT_TRY(dt_chunk_add_record(p, s, record->fields));
+    const int32_t *ids =
+        p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */
+    const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
+    s->hash = dt_hash_bytes(ids, n * sizeof *ids);
+    return record->images.n && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;
+}
+
+dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
+                      dt_sample *s)
+{
+    dt_ids *ids = &p->ids[0];
+    const size_t first = ids->n;
+    s->text = true;
+    s->kind = recipe->rules.any_kind ? DT_DATASET_TOKENS : recipe->rules.kind;
+    DT_CHECK(s->kind <= DT_DATASET_SFT, DT_ERR_DATA, "found plain text, but a dataset of kind %s needs JSON records",
+             dt_dataset_kind_name(s->kind));
+    dt_span span = {.text = text, .nbytes = nbytes};
+    bool target = true, parted;
+    const dt_pieces piece = {.span = &span, .target = &target, .n = 1};
+    if (begins)
+        DT_TRY(dt_pieces_encode(e, recipe->tokenizer, &piece, &recipe->rules.wrap, ids, NULL, &parted));
+    else
+        DT_TRY(dt_encode(e, &span, 1, DT_ENCODE_GOES_ON, ids, NULL));
+    s->n[0] = ids->n - first;
+    if (begins) s->hash = dt_hash_bytes(text, nbytes < HASHED_NBYTES ? nbytes : HASHED_NBYTES);
+    return DT_OK;
+}

@@ -1,0 +1,62 @@
+/* encode_records.h - from a record to a sample: ids and mask, the end of text, what is too long. algorithms.md 1.1. */
+#ifndef DTRAIN_DATA_MAKE_ENCODE_H
+#define DTRAIN_DATA_MAKE_ENCODE_H
+
+#include "parse_record.h"
+#include "chunk.h"
+#include "dtrain/image/image.h"
+#include <sys/types.h>
+
+typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
+
+/** Files that stand where shards may come: no image may be one. {0} to start from. */
+typedef struct dt_named_file {
+    char *path;
+    dev_t device;
+    ino_t number;
+} dt_named_file;
+typedef struct dt_shard_names {
+    dt_named_file *file; /* [n] */
+    int n;
+} dt_shard_names;
+
+/** What all samples of a run are made by; shared by the threads. */
+typedef struct dt_recipe {
+    dt_rules rules;
+    const dt_tokenizer *tokenizer;
+    int64_t max_length; /* 0: none */
+    dt_truncate truncate;
+    bool append_eos, turn_budgets;
+    const dt_image_form *images; /* NULL: records have none */
+    const dt_preprocessor *preprocessor;
+    const char *image_folder; /* NULL: that of the record's file */
+    const char *output[2];    /* which no image may be; NULL: none */
+    dt_shard_names shards;    /* nor these */
+} dt_recipe;
+
+/** What is done with a sample of this kind that is too long. */
+dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind);
+
+uint64_t dt_hash_bytes(const void *data, size_t n);
+
+/** Append the sample of one record to the chunk's ids and masks. DT_ERR_DATA with the reason: encoding met a limit;
+ *  what has been appended is then taken back by the caller. */
+dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *record, dt_chunk *p,
+                        dt_sample *s);
+/** Append a document of plain text, or a piece of one. Its end and its length are looked at when it is written. */
+dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
+                      dt_sample *s);
+
+/** Those that are there now, by their names. */
+dt_err dt_shard_names_find(dt_shard_names *s, const char *output);
+/** DT_ERR_USAGE: the image is one of them, under whatever name. */
+dt_err dt_shard_names_check(const dt_shard_names *s, const char *image);
+void dt_shard_names_free(dt_shard_names *s);
+
+/** Read and prepare the images of a record to the end of the chunk's. DT_ERR_DATA naming one that cannot be read. */
+dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s);
+/** The turns of a chat, each within its share of max_length (budgets.c). */
+dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,
+                       bool *cut);
+
+#endif

@@ -1,0 +1,423 @@
+/* make.c - inputs to datasets, in one pass: a reader cuts the inputs into documents and records, workers turn them into
+ * ids and masks, and the outputs take them in the order of the input. So nothing that is written, and no error that is
+ * reported, depends on how many threads there are. */
+#include "dtrain/io/io.h"
+#include "outputs.h"
+#include "pipeline.h"
+#include "reader.h"
+#include "dtrain/io/json.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_THREADS = 1024 };
+
+typedef struct worker {
+    dt_encoder *encoder;
+    dt_parsed_record record;
+} worker;
+
+typedef struct make {
+    const dt_make_options *opt;
+    dt_make_stats *stats;
+    dt_tokenizer *tokenizer;
+    dt_chat *chat;
+    char why_no_chat[1024];
+    dt_recipe recipe;
+    dt_rec rec;
+    dt_image_form images;
+    dt_preprocessor preprocessor;
+    dt_reader reader;
+    const char **inputs; /* [n_inputs] all files that are read, and must not be written */
+    int n_inputs;
+    dt_outputs outputs;
+    worker *workers;
+    int n_threads;
+} make;
+
+/* ---- the work ---------------------------------------------------------------------------------------------------- */
+
+static dt_err parse_json(const dt_chunk *p, const dt_chunk_item *item, json_t **json)
+{
+    *json = NULL;
+    if (!item->json) return DT_OK;
+    if (item->header) return dt_csv_row(json, item->header, p->text + item->first, item->nbytes);
+    DT_TRY(
+        dt_json_parse(json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
+    return dt_open_messages(*json);
+}
+
+/* Sample `which` of an item, or its text. err: what parsing came to. */
+static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
+                          dt_err err, int which, dt_sample *s)
+{
+    if (!item->json)
+        return dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
+    if (err == DT_OK) err = dt_parse_record(&w->record, json, &k->recipe.rules, which);
+    if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
+    /* samples of one row stay together, or what is held out would be trained on in other words */
+    if (k->recipe.rules.rec)
+        s->hash = item->header ? dt_hash_bytes(p->text + item->first, item->nbytes) : dt_mix64((uint64_t)item->number);
+    return err;
+}
+
+/* How far a chunk is filled. */
+typedef struct mark {
+    size_t ids[DT_N_SIDES], records, pixels;
+} mark;
+
+static mark mark_of(const dt_chunk *p) { return (mark){{p->ids[0].n, p->ids[1].n}, p->n_records, p->n_pixels}; }
+
+static void go_back(dt_chunk *p, const mark *to)
+{
+    for (int side = 0; side < DT_N_SIDES; side++) p->ids[side].n = to->ids[side];
+    p->n_records = to->records;
+    p->n_pixels = to->pixels;
+}
+
+/* What ends the work for another reason than what the record says (no memory, a disk) has its place, too. */
+static dt_err at_record(dt_err err, const dt_chunk_item *item)
+{
+    char what[512];
+    if (item->line == 0 || (err != DT_ERR_MEMORY && err != DT_ERR_FAULT)) return err;
+    snprintf(what, sizeof what, "%s", dt_error_message());
+    dt_error_clear();
+    return dt_fail(err, "%s:%" PRId64 ": %s", item->path, item->line, what);
+}
+
+/* What is wrong with a record is its sample's problem, and leaves nothing else behind; any other error ends the
+ * chunk. */
+static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
+                         dt_err err, int which, bool *bad)
+{
+    const mark before = mark_of(p);
+    dt_sample *s;
+    DT_TRY(dt_chunk_sample(p, &s));
+    s->item = item;
+    err = encode_item(k, w, p, item, json, err, which, s);
+    *bad = err == DT_ERR_DATA;
+    if (err != DT_OK && !*bad) p->n_samples--; /* half made, it would be written like the others */
+    if (!*bad) return at_record(err, item);
+    s->problem = strdup(dt_error_message());
+    dt_error_clear();
+    go_back(p, &before);
+    for (int side = 0; side < DT_N_SIDES; side++) s->n[side] = 0;
+    s->n_record = 0;
+    s->n_images = 0;
+    return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
+}
+
+/* The first sample of a record that is wrong is the last, and the only one that stays: to say so. */
+static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item)
+{
+    json_t *json;
+    bool bad = false;
+    const mark before = mark_of(p);
+    const int first = p->n_samples;
+    const dt_err parsed = parse_json(p, item, &json);
+    w->record.n_records = 1;
+    w->record.number = item->number;
+    w->record.tasks = item->tasks;
+    dt_err err = DT_OK;
+    for (int which = 0; which < w->record.n_records && err == DT_OK && !bad; which++)
+        err = add_sample(k, w, p, item, json, parsed, which, &bad);
+    if (err == DT_OK && !bad && item->json && !k->recipe.rules.rec) {
+        dt_count_ignored(&p->ignored, &w->record, json, &k->recipe.rules);
+        if (!k->recipe.rules.captions) dt_count_turns(&p->ignored, &w->record, item->path, item->line);
+    }
+    if (err == DT_OK && bad) {
+        p->samples[first] = p->samples[p->n_samples - 1];
+        p->n_samples = first + 1;
+        go_back(p, &before);
+    }
+    json_decref(json);
+    return err;
+}
+
+/* Text needs no mask in the chunk, records do: the two are never told apart in the writer by where they stand, so both
+ * have one. */
+static dt_err level_mask(dt_chunk *p)
+{
+    uint8_t *mask = realloc(p->mask[0], p->ids[0].n_alloc ? p->ids[0].n_alloc : 1);
+    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %zu tokens", p->ids[0].n_alloc);
+    p->mask[0] = mask;
+    return DT_OK;
+}
+
+static void work(void *self, int thread, dt_chunk *p)
+{
+    const make *k = self;
+    dt_error_clear();
+    for (int i = 0; i < p->n_items && p->err == DT_OK; i++)
+        p->err = work_on_item(k, &k->workers[thread], p, &p->items[i]);
+    if (p->err == DT_OK) p->err = level_mask(p);
+    if (p->err != DT_OK) snprintf(p->message, sizeof p->message, "%s", dt_error_message());
+}
+
+static dt_err read_inputs(void *self, dt_pipeline *pipeline)
+{
+    make *k = self;
+    return dt_reader_run(&k->reader, pipeline);
+}
+
+static dt_err write_chunk(void *self, dt_chunk *p)
+{
+    make *k = self;
+    return dt_outputs_write(&k->outputs, p);
+}
+
+static dt_err tick(void *self)
+{
+    const make *k = self;
+    DT_CHECK(!k->opt->stop || !atomic_load(k->opt->stop), DT_ERR_STOP, "stopped before %s was complete",
+             k->opt->output);
+    if (k->opt->progress) k->opt->progress(k->opt->progress_self, k->stats);
+    return DT_OK;
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+static const char *const kinds[] = {"tokens", "sft", "preference", "prompts", "auto", NULL};
+static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
+static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
+static const char *const formats[] = {"auto", "text", "json", "minionerec", NULL};
+static const char *const documents[] = {"files", "lines", "paragraphs", "separator", NULL};
+static const char *const preferences[] = {"better", "safer", NULL};
+
+static dt_err find_word(const char *option, const char *word, const char *const *words, int *index)
+{
+    char list[160] = "";
+    for (*index = 0; words[*index]; ++*index) {
+        if (strcmp(word, words[*index]) == 0) return DT_OK;
+        const size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", words[*index]);
+    }
+    return dt_fail(DT_ERR_USAGE, "%s: expected %s, found %s", option, list, word);
+}
+
+static dt_err check_options(const dt_make_options *o)
+{
+    DT_CHECK(o->n_inputs > 0, DT_ERR_USAGE, "expected at least one input file");
+    DT_CHECK(strcmp(o->documents, "separator") != 0 || (o->separator && o->separator[0]), DT_ERR_USAGE,
+             "separator: expected a text, found nothing");
+    DT_CHECK(!o->separator || strlen(o->separator) <= 4096, DT_ERR_USAGE, "separator: expected at most 4096 bytes");
+    DT_CHECK(o->validation ? o->validation_fraction > 0 && o->validation_fraction < 1 : o->validation_fraction == 0,
+             DT_ERR_USAGE, "expected both a validation file and a fraction above 0 and below 1, found %s and %g",
+             o->validation ? o->validation : "no file", o->validation_fraction);
+    DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE,
+             "max length: expected a number from 0 to %d, found %" PRId64, INT32_MAX, o->max_length);
+    DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE,
+             "turn budgets: expected a max length to divide (--max-length)");
+    const dt_image_options *i = &o->images;
+    DT_CHECK(i->preprocessor || (!i->folder && !i->captions), DT_ERR_USAGE,
+             "an image folder or captions need images: expected a preprocessor (--images)");
+    DT_CHECK(!i->preprocessor || (i->n_tokens >= 1 && i->n_tokens <= DT_MAX_IMAGE_TOKENS && i->token && i->token[0]),
+             DT_ERR_USAGE, "image tokens: expected a token and 1 to %d tokens per image, found %" PRId64,
+             DT_MAX_IMAGE_TOKENS, i->n_tokens);
+    DT_CHECK(!i->preprocessor || (!o->turn_budgets && strcmp(o->format, "minionerec") != 0), DT_ERR_USAGE,
+             "images cannot be combined with turn budgets, which would cut them, or with format minionerec");
+    DT_CHECK(o->n_threads >= 0 && o->n_threads <= MAX_THREADS, DT_ERR_USAGE, "threads: expected 0 to %d, found %d",
+             MAX_THREADS, o->n_threads);
+    DT_CHECK(o->n_shards == 0 || o->shard_nbytes == 0, DT_ERR_USAGE,
+             "expected a number of shards or a shard size, found both");
+    DT_CHECK(o->n_shards >= 0 && o->n_shards <= 99999, DT_ERR_USAGE, "shards: expected 1 to 99999, found %" PRId64,
+             o->n_shards);
+    return DT_OK;
+}
+
+static dt_err read_options(make *k)
+{
+    const dt_make_options *o = k->opt;
+    int kind, mask, truncation, preference, unused;
+    DT_TRY(find_word("kind", o->kind, kinds, &kind));
+    DT_TRY(find_word("format", o->format, formats, &unused));
+    DT_TRY(find_word("documents", o->documents, documents, &unused));
+    DT_TRY(find_word("mask", o->mask, masks, &mask));
+    DT_TRY(find_word("truncate", o->truncate, truncations, &truncation));
+    DT_TRY(find_word("prefer", o->prefer, preferences, &preference));
+    DT_TRY(check_options(o));
+    k->recipe.rules = (dt_rules){.any_kind = kind == DT_N_DATASET_KINDS,
+                                 .kind = (dt_dataset_kind)kind,
+                                 .mask = (dt_mask)mask,
+                                 .as_chat = o->as_chat,
+                                 .safer = preference == 1,
+                                 .weight_key = o->weight_key};
+    k->recipe.max_length = o->max_length;
+    k->recipe.truncate = (dt_truncate)truncation;
+    k->recipe.append_eos = o->append_eos;
+    k->recipe.turn_budgets = o->turn_budgets;
+    return DT_OK;
+}
+
+static int n_cores(void)
+{
+    const int n = dt_cores_own();
+    return n < MAX_THREADS ? n : MAX_THREADS;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
+
+/* A template that is not recognised is missed by the first chat, if there is one. */
+static dt_err open_chat(make *k)
+{
+    const dt_err err = dt_chat_open(&k->chat, k->opt->chat_template, k->tokenizer);
+    if (err != DT_ERR_USAGE || strcmp(k->opt->chat_template, "auto") != 0) return err;
+    snprintf(k->why_no_chat, sizeof k->why_no_chat, "%s", dt_error_message());
+    k->recipe.rules.why_no_chat = k->why_no_chat;
+    dt_error_clear();
+    return DT_OK;
+}
+
+static dt_err list_inputs(make *k)
+{
+    const dt_make_options *o = k->opt;
+    const char *const others[] = {o->rec.index, o->rec.items, o->chat_template, o->tokenizer, o->images.preprocessor};
+    enum { N_OTHERS = sizeof others / sizeof others[0] };
+    k->inputs = calloc((size_t)k->reader.n_paths + N_OTHERS, sizeof *k->inputs);
+    DT_CHECK(k->inputs, DT_ERR_MEMORY, "no memory for the names of inputs");
+    for (int i = 0; i < k->reader.n_paths; i++) k->inputs[k->n_inputs++] = k->reader.paths[i];
+    for (int i = 0; i < N_OTHERS; i++)
+        if (others[i]) k->inputs[k->n_inputs++] = others[i];
+    return DT_OK;
+}
+
+/* What is read of a model's folder is an input; what else is in it, such as an earlier dataset, is none. */
+static dt_err check_output(const make *k, const char *path)
+{
+    static const char *const read[] = {"config.json",         "tokenizer.json",           "tokenizer_config.json",
+                                       "chat_template.jinja", "preprocessor_config.json", "processor_config.json"};
+    const char *const folders[] = {k->opt->tokenizer, k->opt->images.preprocessor};
+    char file[PATH_MAX];
+    DT_TRY(dt_check_output(path, k->opt->force, k->inputs, k->n_inputs));
+    for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++)
+        for (size_t i = 0; folders[f] && i < sizeof read / sizeof read[0]; i++)
+            if (dt_is_in(file, folders[f], read[i]))
+                DT_TRY(dt_check_output(path, true, (const char *const[]){file}, 1));
+    return DT_OK;
+}
+
+/* Before anything is read. The names of shards are known when their number is: those are looked at again by the
+ * commit. Images are looked at when their names are known. */
+static dt_err check_outputs(const make *k)
+{
+    const dt_make_options *o = k->opt;
+    DT_TRY(dt_outputs_differ(o));
+    if (!o->n_shards && !o->shard_nbytes) DT_TRY(check_output(k, o->output));
+    if (o->rec.catalogue) DT_TRY(check_output(k, o->rec.catalogue));
+    return o->validation ? check_output(k, o->validation) : DT_OK;
+}
+
+/* What records are written by: a template of chats, or of recommendation data. */
+static dt_err open_templates(make *k)
+{
+    if (strcmp(k->opt->format, "minionerec") != 0) return open_chat(k);
+    k->recipe.rules.rec = &k->rec;
+    return dt_rec_open(&k->rec, k->opt, k->tokenizer);
+}
+
+/* The id of what stands for an image in a text: one token, which the tokenizer finds there. */
+static dt_err find_placeholder(const make *k, int32_t *id)
+{
+    const dt_image_options *o = &k->opt->images;
+    const dt_span span = {.text = o->token, .nbytes = strlen(o->token)};
+    dt_encoder *e = NULL;
+    dt_ids ids = {0};
+    DT_TRY(dt_encoder_open(&e, k->tokenizer));
+    dt_err err = dt_encode(e, &span, 1, 0, &ids, NULL);
+    const bool found = err == DT_OK && ids.n == 1 && ids.id[0] == dt_tokenizer_find(k->tokenizer, o->token);
+    if (found) *id = ids.id[0];
+    if (err == DT_OK && !found)
+        err = dt_fail(DT_ERR_USAGE,
+                      "the tokenizer %s has no token \"%s\" for images: add it to the tokenizer and its model with "
+                      "dtrain-convert --add-tokens FILE (FILE: a line %s), or name another token with --image-token",
+                      k->opt->tokenizer, o->token, o->token);
+    free(ids.id);
+    dt_encoder_close(e);
+    return err;
+}
+
+static dt_err open_images(make *k)
+{
+    const dt_image_options *o = &k->opt->images;
+    dt_preprocessor *p = &k->preprocessor;
+    if (!o->preprocessor) return DT_OK;
+    DT_TRY(dt_preprocessor_read(o->preprocessor, p));
+    DT_CHECK(p->out_height == p->out_width && p->out_width <= DT_MAX_IMAGE_SIZE, DT_ERR_DATA,
+             "%s: expected square images of at most %d pixels per side, found %d x %d", o->preprocessor,
+             DT_MAX_IMAGE_SIZE, p->out_height, p->out_width);
+    DT_CHECK(o->size <= 0 || o->size == p->out_width, DT_ERR_DATA,
+             "%s: produces images of %d pixels per side, but the model's tower takes %" PRId64, o->preprocessor,
+             p->out_width, o->size);
+    k->images = (dt_image_form){.size = p->out_width, .n_tokens = o->n_tokens, .preprocessor = p->json};
+    DT_TRY(find_placeholder(k, &k->images.token));
+    DT_CHECK(o->token_id < 0 || o->token_id == k->images.token, DT_ERR_DATA,
+             "%s: \"%s\" has the id %" PRId32 " in this tokenizer, but the model's config.json says %" PRId32,
+             k->opt->tokenizer, o->token, k->images.token, o->token_id);
+    k->recipe.images = &k->images;
+    k->recipe.preprocessor = p;
+    k->recipe.image_folder = o->folder;
+    k->recipe.output[0] = k->opt->output, k->recipe.output[1] = k->opt->validation;
+    k->recipe.rules.image_text = o->token;
+    k->recipe.rules.captions = o->captions;
+    const bool shards = k->opt->n_shards || k->opt->shard_nbytes;
+    return shards ? dt_shard_names_find(&k->recipe.shards, k->opt->output) : DT_OK;
+}
+
+static dt_err open_all(make *k)
+{
+    const dt_make_options *o = k->opt;
+    DT_TRY(read_options(k));
+    DT_TRY(dt_tokenizer_open(&k->tokenizer, o->tokenizer));
+    DT_TRY(open_templates(k));
+    k->recipe.tokenizer = k->tokenizer;
+    k->recipe.rules.chat = k->chat;
+    DT_TRY(dt_wrap_probe(&k->recipe.rules.wrap, k->tokenizer));
+    DT_TRY(open_images(k));
+    if (k->chat && k->recipe.rules.image_text) dt_chat_for_images(k->chat);
+    DT_TRY(dt_reader_open(&k->reader, o, k->tokenizer, k->recipe.rules.rec));
+    if (k->recipe.images)
+        k->reader.chunk_items =
+            (int)dt_max_i64(1, dt_min_i64(DT_CHUNK_ITEMS, DT_CHUNK_PIXELS / (int64_t)dt_image_form_nbytes(&k->images)));
+    DT_TRY(list_inputs(k));
+    DT_TRY(check_outputs(k));
+    k->stats->nbytes_total = k->reader.nbytes_total;
+    k->outputs =
+        (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
+    k->n_threads = o->n_threads ? o->n_threads : n_cores();
+    k->workers = calloc((size_t)k->n_threads, sizeof *k->workers);
+    DT_CHECK(k->workers, DT_ERR_MEMORY, "no memory for %d threads", k->n_threads);
+    for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
+    return DT_OK;
+}
+
+static dt_err run(make *k)
+{
+    DT_TRY(open_all(k));
+    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_chunk, .tick = tick, .self = k};
+    DT_TRY(dt_pipeline_run(&jobs, k->n_threads));
+    DT_TRY(dt_outputs_commit(&k->outputs));
+    return k->opt->rec.catalogue ? dt_rec_items_write(&k->rec.items, k->opt->rec.catalogue) : DT_OK;
+}
+
+dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
+{
+    *stats = (dt_make_stats){0};
+    json_object_seed(0); /* before there are threads */
+    make k = {.opt = opt, .stats = stats};
+    const dt_err err = run(&k);
+    dt_outputs_free(&k.outputs);
+    free(k.inputs);
+    dt_reader_close(&k.reader);
+    for (int i = 0; k.workers && i < k.n_threads; i++) {
+        dt_encoder_close(k.workers[i].encoder);
+        dt_parsed_record_free(&k.workers[i].record);
+    }
+    free(k.workers);
+    dt_chat_close(k.chat);
+    dt_rec_close(&k.rec);
+    dt_preprocessor_free(&k.preprocessor);
+    dt_shard_names_free(&k.recipe.shards);
+    dt_tokenizer_close(k.tokenizer);
+    return err;
+}

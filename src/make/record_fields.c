@@ -1,0 +1,204 @@
+/* record_fields.c - which fields a record of each form may have. What would change the training is refused; what
+ * nothing reads is counted. */
+#include "parse_record.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* What each form reads besides its images and its weight, in one text: names between blanks. Fields of prompts are all
+ * kept. */
+static const char *const read_by_form[] = {
+    [DT_FORM_TEXT] = " text ",
+    [DT_FORM_MESSAGES] = " messages system system_prompt ",
+    [DT_FORM_CONVERSATION] = " conversation system system_prompt ",
+    [DT_FORM_CONVERSATIONS] = " conversations system system_prompt tools ",
+    [DT_FORM_COMPLETION] = " prompt completion system system_prompt history label ",
+    [DT_FORM_INSTRUCTION] = " instruction input context output response system system_prompt history ",
+    [DT_FORM_PAIR] = " chosen rejected margin tie system system_prompt history ",
+    [DT_FORM_RESPONSES] = " prompt chosen_response rejected_response safety_labels margin system system_prompt "
+                          "history ",
+    [DT_FORM_PKU] = " prompt response_0 response_1 better_response_id safer_response_id is_response_0_safe "
+                    "is_response_1_safe margin system system_prompt history ",
+    [DT_FORM_RANKING] = " responses answers ranks scores margin system system_prompt ",
+    [DT_FORM_REC] = " "};
+
+static bool is_listed(const char *list, const char *key)
+{
+    const size_t n = strlen(key);
+    for (const char *at = list; n > 0 && (at = strstr(at, key)); at++)
+        if (at[-1] == ' ' && at[n] == ' ') return true;
+    return false;
+}
+
+/* ---- refused ----------------------------------------------------------------------------------------------------- */
+
+static bool is_sft(dt_form form) { return form >= DT_FORM_MESSAGES && form <= DT_FORM_INSTRUCTION; }
+
+/* KTO's: does the record hold a good answer or a bad one? 0 and 1 are labels only of {prompt, completion}. */
+static dt_err check_label(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    static const char *const keys[] = {"label", "kto_tag"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        const json_t *label = json_object_get(json, keys[k]);
+        const bool number = k == 0 && r->form == DT_FORM_COMPLETION && json_is_integer(label) &&
+                            (json_integer_value(label) == 0 || json_integer_value(label) == 1);
+        if (!json_is_boolean(label) && !number) continue;
+        DT_CHECK(number ? json_integer_value(label) == 1 : json_is_true(label), DT_ERR_DATA,
+                 "%s: the record labels its answer as bad (KTO), but sft would train on it: drop such records "
+                 "(--skip-bad), or make pairs of chosen and rejected answers",
+                 keys[k]);
+        DT_CHECK(!rules->any_kind, DT_ERR_DATA,
+                 "%s: a record with a KTO label needs a choice: train only on good answers with --kind sft --skip-bad, "
+                 "or make pairs of chosen and rejected answers",
+                 keys[k]);
+    }
+    return DT_OK;
+}
+
+/* A preference whose other half has an unknown name would be trained on as a chat. */
+static dt_err check_preference(const json_t *json, const dt_rules *rules)
+{
+    static const char *const keys[] = {
+        "chosen", "rejected", "chosen_response", "rejected_response", "rejected_messages", "chosen_messages"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && rules->any_kind; k++)
+        DT_CHECK(!dt_field_is_set(json_object_get(json, keys[k])), DT_ERR_DATA,
+                 "%s: found one answer of a preference: a pair needs chosen and rejected; --kind sft trains on the "
+                 "rest of the record",
+                 keys[k]);
+    return DT_OK;
+}
+
+static dt_err check_weight(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    static const char *const keys[] = {"weight", "sample_weight", "loss_weight"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0] && !rules->weight_key; k++) {
+        const json_t *weight = json_object_get(json, keys[k]);
+        if (!json_is_number(weight) || json_number_value(weight) == 1) continue;
+        DT_CHECK(
+            r->kind == DT_DATASET_PREFERENCE, DT_ERR_DATA,
+            "%s: the record has a weight; use it with --weight-key %s, or rename the field if it means something else",
+            keys[k], keys[k]);
+        return dt_fail(DT_ERR_DATA,
+                       "%s: pairs have no weights; remove the field, or rename it if it means something else", keys[k]);
+    }
+    return DT_OK;
+}
+
+/* Does a template write the record? */
+static bool is_conversation(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    const json_t *prompt = json_object_get(json, "prompt");
+    const bool texts = json_is_string(prompt) &&
+                       (r->form == DT_FORM_PROMPT ||
+                        (r->form == DT_FORM_COMPLETION && json_is_string(json_object_get(json, "completion"))));
+    return !texts || rules->as_chat;
+}
+
+dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    const char *prompt = r->form == DT_FORM_PAIR || r->form == DT_FORM_RANKING ? dt_pair_prompt_key(json) : NULL;
+    const bool sharegpt = r->form == DT_FORM_CONVERSATIONS || (prompt && strcmp(prompt, "conversations") == 0);
+    unsigned which = DT_FIELDS_MEDIA;
+    if (r->form == DT_FORM_TEXT) return DT_OK;
+    if (r->form != DT_FORM_PROMPT) which |= DT_FIELDS_TARGETS | DT_FIELDS_THOUGHTS;
+    if (is_conversation(r, json, rules)) which |= DT_FIELDS_CHAT | (sharegpt ? 0 : (unsigned)DT_FIELDS_TOOLS);
+    DT_TRY(dt_record_check_fields(json, which));
+    if (is_sft(r->form)) {
+        DT_TRY(check_label(r, json, rules));
+        DT_TRY(check_preference(json, rules));
+    }
+    return r->form == DT_FORM_PROMPT ? DT_OK : check_weight(r, json, rules);
+}
+
+/* ---- counted ----------------------------------------------------------------------------------------------------- */
+
+static bool is_read(const dt_parsed_record *r, const json_t *json, const dt_rules *rules, const char *key)
+{
+    static const char *const images[] = {"image", "images", "image_bytes"};
+    if (is_listed(read_by_form[r->form], key)) return true;
+    if (rules->weight_key && strcmp(key, rules->weight_key) == 0) return true;
+    for (size_t k = 0; k < sizeof images / sizeof images[0] && rules->image_text; k++)
+        if (strcmp(key, images[k]) == 0) return true;
+    if (r->form != DT_FORM_PAIR && r->form != DT_FORM_RANKING && r->form != DT_FORM_RESPONSES) return false;
+    const char *prompt = dt_pair_prompt_key(json);
+    const bool with_input = prompt && strcmp(prompt, "instruction") == 0 && is_listed(" input context ", key),
+               with_tools = prompt && strcmp(prompt, "conversations") == 0 && strcmp(key, "tools") == 0;
+    return (prompt && strcmp(key, prompt) == 0) || with_input || with_tools || dt_is_score_of(json, key);
+}
+
+static void add_count(dt_field_counts *c, const char *before, const char *key, int64_t n)
+{
+    char name[DT_FIELD_NAME_SIZE];
+    snprintf(name, sizeof name, "%s%s", before, key);
+    for (char *p = name; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127) *p = '?';
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->field[i].name, name) == 0) {
+            c->field[i].n += n;
+            return;
+        }
+    if (c->n == DT_MAX_FIELDS) {
+        c->n_others += n;
+        return;
+    }
+    snprintf(c->field[c->n].name, sizeof c->field[0].name, "%s", name);
+    c->field[c->n++].n = n;
+}
+
+void dt_add_ignored(dt_field_counts *to, const dt_field_counts *from)
+{
+    for (int i = 0; i < from->n; i++) add_count(to, "", from->field[i].name, from->field[i].n);
+    to->n_others += from->n_others;
+    to->n_calls += from->n_calls;
+    if (to->n_in_row + to->n_without_user == 0) snprintf(to->first_odd, sizeof to->first_odd, "%s", from->first_odd);
+    to->n_in_row += from->n_in_row;
+    to->n_without_user += from->n_without_user;
+}
+
+void dt_count_turns(dt_field_counts *c, const dt_parsed_record *r, const char *path, int64_t line)
+{
+    const dt_messages *m = &r->messages[DT_SIDE_FIRST];
+    bool in_row = false, answers = false, asked = false;
+    if (r->form != DT_FORM_MESSAGES && r->form != DT_FORM_CONVERSATION && r->form != DT_FORM_CONVERSATIONS) return;
+    for (int i = 0; i < m->n; i++) {
+        const bool answer = m->item[i].role == DT_ROLE_ASSISTANT;
+        in_row |= answer && i > 0 && m->item[i - 1].role == DT_ROLE_ASSISTANT;
+        answers |= answer;
+        asked |= m->item[i].role == DT_ROLE_USER;
+    }
+    if (!in_row && (asked || !answers)) return;
+    if (c->n_in_row + c->n_without_user == 0) snprintf(c->first_odd, sizeof c->first_odd, "%s:%" PRId64, path, line);
+    c->n_in_row += in_row;
+    c->n_without_user += answers && !asked;
+}
+
+static void count_of_message(dt_field_counts *c, const json_t *message)
+{
+    const char *key, *role = json_string_value(json_object_get(message, dt_has(message, "role") ? "role" : "from"));
+    json_t *value;
+    c->n_calls += role && strcmp(role, "function_call") == 0;
+    json_object_foreach((json_t *)message, key, value) if (dt_field_is_set(value) && !dt_message_field_is_known(key))
+        add_count(c, "messages[].", key, 1);
+}
+
+/* A value that is a message, or a list of them. */
+static void count_of_messages(dt_field_counts *c, const json_t *value)
+{
+    const json_t *one;
+    size_t i;
+    if (dt_has(value, "role") || dt_has(value, "from")) count_of_message(c, value);
+    json_array_foreach(value, i, one) count_of_messages(c, one);
+}
+
+void dt_count_ignored(dt_field_counts *c, const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    static const char messages[] = " messages conversation conversations prompt completion chosen rejected responses "
+                                   "answers ";
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)json, key, value)
+    {
+        const bool kept = r->form == DT_FORM_PROMPT || is_read(r, json, rules, key);
+        if (!kept && dt_field_is_set(value)) add_count(c, "", key, 1);
+        if (kept && r->form != DT_FORM_TEXT && is_listed(messages, key)) count_of_messages(c, value);
+    }
+}

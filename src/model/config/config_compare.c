@@ -1,0 +1,200 @@
+/* config_compare.c - where two models differ. A model may be described in several ways, so numbers are compared and not
+ * the text that they came from. What is left out decides nothing once there are weights: initializer_range, the special
+ * tokens, the text itself. */
+#include "dtrain/model/model.h"
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_FAMILY, FIELD_ACT, FIELD_ROPE } field_kind;
+
+#define FIELD(name_, member, kind_)                                                                                    \
+    {                                                                                                                  \
+        name_, offsetof(dt_model_config, member), kind_                                                                \
+    }
+static const struct field {
+    const char *name; /* as in config.json, where it has a name there */
+    size_t offset;
+    field_kind kind;
+} FIELDS[] = {
+    FIELD("model_type", family, FIELD_FAMILY),
+    FIELD("hidden_size", hidden_size, FIELD_INT),
+    FIELD("intermediate_size", intermediate_size, FIELD_INT),
+    FIELD("num_hidden_layers", num_hidden_layers, FIELD_INT),
+    FIELD("num_attention_heads", num_attention_heads, FIELD_INT),
+    FIELD("num_key_value_heads", num_key_value_heads, FIELD_INT),
+    FIELD("head_dim", head_dim, FIELD_INT),
+    FIELD("vocab_size", vocab_size, FIELD_INT),
+    FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
+    FIELD("rms_norm_eps", norm_eps, FIELD_REAL),
+    FIELD("hidden_act", act, FIELD_ACT),
+    FIELD("gated_mlp", gated_mlp, FIELD_BOOL),
+    FIELD("rms_norm", rms_norm, FIELD_BOOL),
+    FIELD("attention_bias", qkv_bias, FIELD_BOOL),
+    FIELD("attention_output_bias", o_bias, FIELD_BOOL),
+    FIELD("mlp_bias", mlp_bias, FIELD_BOOL),
+    FIELD("qk_norm", qk_norm, FIELD_BOOL),
+    FIELD("tie_word_embeddings", tie_word_embeddings, FIELD_BOOL),
+    FIELD("conv1d", conv1d, FIELD_BOOL),
+    FIELD("sliding_window", sliding_window, FIELD_INT),
+    FIELD("scale_attn_weights", scale_attn_weights, FIELD_BOOL),
+    FIELD("scale_attn_by_inverse_layer_idx", scale_attn_by_inverse_layer_idx, FIELD_BOOL),
+    FIELD("rope_scaling", rope_type, FIELD_ROPE),
+    FIELD("rope_scaling.factor", rope_factor, FIELD_REAL),
+    FIELD("rope_scaling.low_freq_factor", rope_low_freq_factor, FIELD_REAL),
+    FIELD("rope_scaling.high_freq_factor", rope_high_freq_factor, FIELD_REAL),
+    FIELD("rope_scaling.beta_fast", rope_beta_fast, FIELD_REAL),
+    FIELD("rope_scaling.beta_slow", rope_beta_slow, FIELD_REAL),
+    FIELD("rope_scaling.attention_factor", rope_attention_factor, FIELD_REAL),
+    FIELD("rope_scaling.mscale", rope_mscale, FIELD_REAL),
+    FIELD("rope_scaling.mscale_all_dim", rope_mscale_all_dim, FIELD_REAL),
+    FIELD("rope_scaling.truncate", rope_truncate, FIELD_BOOL),
+    FIELD("rope_scaling.original_max_position_embeddings", rope_original_max_position, FIELD_INT),
+    FIELD("rope_theta", rope_theta, FIELD_REAL),
+    FIELD("attn_pdrop", attn_pdrop, FIELD_REAL),
+    FIELD("embd_pdrop", embd_pdrop, FIELD_REAL),
+    FIELD("resid_pdrop", resid_pdrop, FIELD_REAL),
+};
+#undef FIELD
+
+typedef union value {
+    int64_t i;
+    double r;
+    bool b;
+    dt_family family;
+    dt_activation act;
+    dt_rope_type rope;
+} value;
+
+static value value_of(const dt_model_config *mc, const struct field *f)
+{
+    static const size_t SIZES[] = {
+        [FIELD_INT] = sizeof(int64_t),      [FIELD_REAL] = sizeof(double),       [FIELD_BOOL] = sizeof(bool),
+        [FIELD_FAMILY] = sizeof(dt_family), [FIELD_ACT] = sizeof(dt_activation), [FIELD_ROPE] = sizeof(dt_rope_type)};
+    value v = {0};
+    memcpy(&v, (const char *)mc + f->offset, SIZES[f->kind]);
+    return v;
+}
+
+static void put_text(const value *v, field_kind kind, int n_digits, char out[32])
+{
+    if (kind == FIELD_INT) snprintf(out, 32, "%" PRId64, v->i);
+    if (kind == FIELD_REAL) snprintf(out, 32, "%.*g", n_digits, v->r);
+    if (kind == FIELD_BOOL) snprintf(out, 32, "%s", v->b ? "true" : "false");
+    if (kind == FIELD_FAMILY) snprintf(out, 32, "%s", dt_family_name(v->family));
+    if (kind == FIELD_ACT) snprintf(out, 32, "%s", dt_activation_name(v->act));
+    if (kind == FIELD_ROPE) snprintf(out, 32, "%s", dt_rope_name(v->rope));
+}
+
+static void compare_field(const struct field *f, const dt_model_config *before, const dt_model_config *now,
+                          dt_model_visit visit, void *self)
+{
+    char a[32], b[32];
+    const value x = value_of(before, f), y = value_of(now, f);
+    put_text(&x, f->kind, 17, a); /* 17 digits tell any two numbers apart */
+    put_text(&y, f->kind, 17, b);
+    if (strcmp(a, b) == 0) return;
+    char short_a[32], short_b[32];
+    put_text(&x, f->kind, 9, short_a);
+    put_text(&y, f->kind, 9, short_b);
+    const bool enough = strcmp(short_a, short_b) != 0;
+    visit(self, f->name, enough ? short_a : a, enough ? short_b : b);
+}
+
+/* The first block that uses the window in one model and not in the other. */
+static void compare_sliding(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+{
+    static const char *const WORDS[] = {"full_attention", "sliding_attention"};
+    if (before->num_hidden_layers != now->num_hidden_layers) return;
+    for (int64_t i = 0; i < now->num_hidden_layers; i++) {
+        char name[48];
+        const bool a = before->sliding && before->sliding[i], b = now->sliding && now->sliding[i];
+        if (a == b) continue;
+        snprintf(name, sizeof name, "layer_types[%" PRId64 "]", i);
+        visit(self, name, WORDS[a], WORDS[b]);
+        return;
+    }
+}
+
+static void compare_words(const char *name, const char *before, const char *now, dt_model_visit visit, void *self)
+{
+    if (strcmp(before, now) != 0) visit(self, name, before, now);
+}
+
+static void compare_reals(const char *name, double before, double now, dt_model_visit visit, void *self)
+{
+    char a[32], b[32];
+    snprintf(a, sizeof a, "%.17g", before);
+    snprintf(b, sizeof b, "%.17g", now);
+    compare_words(name, a, b, visit, self);
+}
+
+/* Where one of them does not say how its images are made, what its tower makes of a byte counts alone. */
+static void compare_preprocessors(const dt_vision_config *before, const dt_vision_config *now, dt_model_visit visit,
+                                  void *self)
+{
+    dt_preprocessor a = before->preprocessor, b = now->preprocessor;
+    dt_preprocessor_words was, is;
+    if (!a.out_width || !b.out_width) {
+        a = (dt_preprocessor){.rescale_factor = a.rescale_factor};
+        b = (dt_preprocessor){.rescale_factor = b.rescale_factor};
+        memcpy(a.mean, before->preprocessor.mean, sizeof a.mean);
+        memcpy(b.mean, now->preprocessor.mean, sizeof b.mean);
+        memcpy(a.std, before->preprocessor.std, sizeof a.std);
+        memcpy(b.std, now->preprocessor.std, sizeof b.std);
+    }
+    const char *key = dt_preprocessor_differs(&a, &b, &was, &is);
+    char name[64];
+    snprintf(name, sizeof name, "preprocessor_config.%s", key ? key : "");
+    if (key) visit(self, name, was.text, is.text);
+}
+
+/* Of what the features are, and what is made of them; a block of the features counts from the first. */
+static void compare_vision(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+{
+    const dt_vision_config *a = before->vision, *b = now->vision;
+    if (!a != !b) visit(self, "vision_config", a ? "a tower" : "none", b ? "a tower" : "none");
+    if (!a || !b) return;
+    const struct {
+        const char *name;
+        int64_t a, b;
+    } numbers[] = {
+        {"vision_config.hidden_size", a->blocks->hidden_size, b->blocks->hidden_size},
+        {"vision_config.intermediate_size", a->blocks->intermediate_size, b->blocks->intermediate_size},
+        {"vision_config.num_hidden_layers", a->n_blocks, b->n_blocks},
+        {"vision_config.num_attention_heads", a->blocks->num_attention_heads, b->blocks->num_attention_heads},
+        {"vision_config.image_size", a->image_size, b->image_size},
+        {"vision_config.patch_size", a->patch_size, b->patch_size},
+        {"vision_feature_layer", a->n_used, b->n_used},
+        {"vision_feature_select_strategy", a->drop_first, b->drop_first},
+        {"vision_feature_norm", a->feature_norm, b->feature_norm},
+        {"image_tokens", a->n_tokens, b->n_tokens},
+        {"image_token_index", a->image_token, b->image_token},
+        {"multimodal_projector_bias", a->projector.bias, b->projector.bias},
+        {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},
+        {"projector_shuffle", a->projector.shuffle, b->projector.shuffle}};
+    if (a->tower != b->tower) visit(self, "vision_config.model_type", dt_tower_name(a->tower), dt_tower_name(b->tower));
+    if (a->projector.type != b->projector.type)
+        visit(self, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        char was[24], is[24];
+        snprintf(was, sizeof was, "%" PRId64, numbers[i].a);
+        snprintf(is, sizeof is, "%" PRId64, numbers[i].b);
+        if (numbers[i].a != numbers[i].b) visit(self, numbers[i].name, was, is);
+    }
+    compare_words("vision_config.hidden_act", dt_activation_name(a->blocks->act), dt_activation_name(b->blocks->act),
+                  visit, self);
+    compare_words("projector_hidden_act", dt_activation_name((dt_activation)a->projector.act),
+                  dt_activation_name((dt_activation)b->projector.act), visit, self);
+    compare_reals("vision_config.layer_norm_eps", a->blocks->norm_eps, b->blocks->norm_eps, visit, self);
+    compare_preprocessors(a, b, visit, self);
+}
+
+void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,
+                             void *self)
+{
+    for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
+    compare_sliding(before, now, visit, self);
+    compare_vision(before, now, visit, self);
+}

@@ -1,0 +1,253 @@
+/* upload_batch.c - from the host's batch to the device: checked, then moved in one copy out of pinned memory, so that
+ * the caller's arrays are free again at once. A token beyond the table or a position beyond the model would read
+ * foreign memory in a kernel: they are met here. */
+#include "vision/vision_private.h"
+#include <inttypes.h>
+#include <string.h>
+
+static dt_err mark_moving(dt_model *m, struct span *s)
+{
+    s->moving = true;
+    return m->ops->event_record(m->dev, s->moved, m->stream);
+}
+
+dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes)
+{
+    DT_TRY(m->ops->copy(m->dev, s->device, s->host, nbytes, m->stream));
+    return mark_moving(m, s);
+}
+
+dt_err dt_span_ahead(const dt_model *m, const struct span *s, size_t nbytes)
+{
+    return m->ops->copy(m->dev, s->device, s->host, nbytes, m->stream);
+}
+
+dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes)
+{
+    DT_TRY(m->ops->copy(m->dev, s->host, s->device, nbytes, m->stream));
+    return mark_moving(m, s);
+}
+
+dt_err dt_span_wait(dt_model *m, struct span *s)
+{
+    if (!s->moving) return DT_OK;
+    s->moving = false;
+    return m->ops->event_sync(m->dev, s->moved);
+}
+
+dt_err dt_model_sync(dt_model *m)
+{
+    m->image_span.moving = m->rows_span.moving = m->results_span.moving = false;
+    return m->ops->stream_sync(m->dev, m->stream);
+}
+
+static dt_err check_shape(const dt_model *m, const dt_batch *b)
+{
+    DT_CHECK(
+        b->n_tok >= 0 && b->n_tok <= m->opt.max_tok && b->n_seq >= 0 && b->n_seq <= m->opt.max_seq, DT_ERR_ARG,
+        "internal: dt_model_forward: batch of %d tokens in %d sequences, but the model was opened for at most %d in %d",
+        b->n_tok, b->n_seq, m->opt.max_tok, m->opt.max_seq);
+    bool in_order = b->n_tok == 0 || (b->n_seq > 0 && b->seq_start[0] == 0 && b->seq_start[b->n_seq] == b->n_tok);
+    for (int32_t s = 0; in_order && b->n_tok > 0 && s < b->n_seq; s++)
+        in_order = b->seq_start[s] <= b->seq_start[s + 1];
+    DT_CHECK(in_order, DT_ERR_ARG,
+             "internal: dt_model_forward: expected contiguous sequences from 0 to the batch's %d tokens", b->n_tok);
+    return DT_OK;
+}
+
+static dt_err check_tokens(const dt_model *m, const dt_batch *b)
+{
+    const int32_t V = (int32_t)m->V;
+    for (int32_t t = 0; t < b->n_tok; t++) {
+        DT_CHECK(b->token[t] >= 0 && b->token[t] < V, DT_ERR_DATA,
+                 "token id %d is outside the model's vocabulary of %d tokens", b->token[t], V);
+        DT_CHECK(b->pos[t] >= 0 && b->pos[t] < m->opt.max_pos, DT_ERR_DATA,
+                 "position %d exceeds the %d positions that the model was opened for", b->pos[t], m->opt.max_pos);
+    }
+    return DT_OK;
+}
+
+void dt_sort_tokens(const int32_t *key, int64_t n_keys, const int32_t *token, int64_t n, int32_t *end, int32_t *order)
+{
+    memset(end, 0, (size_t)(n_keys + 1) * sizeof *end);
+    for (int64_t i = 0; i < n; i++) end[key[token ? token[i] : i] + 1]++;
+    for (int64_t k = 0; k < n_keys; k++) end[k + 1] += end[k];
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t t = token ? token[i] : (int32_t)i;
+        order[end[key[t]]++] = t;
+    }
+}
+
+static const struct cached nothing;
+
+static void stage_shared(const dt_model *m, int32_t s, const struct cached *c)
+{
+    if (m->opt.cache_prompts == 0) return;
+    m->host.shared_start[s] = c->n_shared > 0 ? (int32_t)dt_cache_row(&m->opt, c->prompt) : 0;
+    m->host.shared_len[s] = c->n_shared;
+}
+
+static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    m->max_q_len = m->max_kv_len = 0;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
+        const struct cached *c = slot ? &m->cached[slot[s]] : &nothing;
+        const int32_t before = c->n_shared + c->n_own, start = slot ? (int32_t)dt_cache_row(&m->opt, slot[s]) : first;
+        m->host.q_start[s] = first;
+        m->host.kv_start[s] = start;
+        m->host.kv_len[s] = before + n;
+        stage_shared(m, s, c);
+        if (n > m->max_q_len) m->max_q_len = n;
+        if (before + n > m->max_kv_len) m->max_kv_len = before + n;
+        for (int32_t i = 0; slot && i < n; i++) m->host.cache_row[first + i] = start + c->n_own + i;
+    }
+    m->host.q_start[b->n_seq] = b->n_tok;
+}
+
+static bool has_slot(const dt_batch *b, const int32_t *slot, int32_t k)
+{
+    for (int32_t s = 0; s < b->n_seq; s++)
+        if (slot[s] == k) return true;
+    return false;
+}
+
+/* No sequence of the batch is in it, and behind what it holds there is room. */
+static bool is_idle(const dt_model *m, const dt_batch *b, const int32_t *slot, int32_t k)
+{
+    return m->cached[k].n_own < m->opt.cache_len && !has_slot(b, slot, k);
+}
+
+bool dt_is_step(const dt_batch *b)
+{
+    bool one = b->n_tok > 0 && b->n_tok == b->n_seq && !b->pixels;
+    for (int32_t s = 0; one && s < b->n_seq; s++) one = b->seq_start[s + 1] - b->seq_start[s] == 1;
+    return one;
+}
+
+/* All that the step's graph wants, or none. */
+static int32_t count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    const int32_t wanted = slot && dt_is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
+    int32_t n = 0;
+    for (int32_t k = 0; k < m->opt.cache_seqs && n < wanted; k++) n += is_idle(m, b, slot, k);
+    return n == wanted ? n : 0;
+}
+
+/* Copies of the batch's first token, each the only one that it sees, behind what an idle slot holds. */
+static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    struct image *h = &m->host;
+    for (int32_t k = 0, s = b->n_seq; s < b->n_seq + m->n_fill; k++) {
+        if (!is_idle(m, b, slot, k)) continue;
+        h->token[s] = h->token[0], h->pos[s] = h->pos[0], h->token_key[s] = h->token_key[0], h->order[s] = s;
+        h->kv_start[s] = h->cache_row[s] = (int32_t)dt_cache_row(&m->opt, k) + m->cached[k].n_own;
+        h->kv_len[s] = 1;
+        stage_shared(m, s, &nothing);
+        s++;
+        h->q_start[s] = s;
+    }
+}
+
+/* Where the numbers of a table's adapter lie, token by token, and those that learn in the order of these places. */
+static void stage_low(const dt_model *m, enum low_of of, const int32_t *id, const int32_t *order, int32_t n_order)
+{
+    const int32_t r = (int32_t)m->low_table[of].low.r, n_rows = (int32_t)m->low_table[of].n_rows;
+    int32_t *at = m->host.low_at[of], *in_order = m->host.low_order[of];
+    for (int32_t t = 0; r > 0 && t < m->n_tok + m->n_fill; t++)
+        for (int32_t k = 0; k < r; k++) *at++ = k * n_rows + id[t];
+    for (int32_t k = 0; m->opt.training && k < r; k++)
+        for (int32_t i = 0; i < n_order; i++) *in_order++ = order[i] * r + k;
+}
+
+/* Embeddings of placeholders are not looked at. */
+static bool learns(const dt_model *m, int32_t token)
+{
+    return token != m->mc->pad_token_id && !(m->vision && token == m->mc->vision->image_token);
+}
+
+/* What the table's gradient is summed from. */
+static void order_learned(dt_model *m, const dt_batch *b)
+{
+    for (int32_t i = 0; i < b->n_tok; i++)
+        if (learns(m, b->token[b->order[i]])) m->host.order[m->n_learned++] = b->order[i];
+}
+
+/* Another model may have used them since: what was kept in them is gone. */
+void dt_model_take_activations(dt_model *m)
+{
+    if (dt_model_in_use(m)) return;
+    *m->in_use = m;
+    m->set_holds = -1;
+    dt_model_cache_clear(m, -1);
+}
+
+dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
+{
+    dt_model_take_activations(m);
+    m->have_hidden = m->have_dx = m->have_results = false;
+    DT_TRY(check_shape(m, b));
+    DT_TRY(check_tokens(m, b));
+    m->n_tok = b->n_tok;
+    m->n_learned = 0;
+    m->n_seq = b->n_seq;
+    m->n_fill = count_fill(m, b, slot);
+    if (b->n_tok == 0) return dt_vision_stage(m, b);
+    DT_TRY(dt_span_wait(m, &m->image_span));
+    const size_t n = (size_t)b->n_tok;
+    const int32_t n_tok = b->n_tok + m->n_fill, n_seq = b->n_seq + m->n_fill;
+    const size_t nbytes = dt_model_place_image(m, m->image_span.host, n_tok, n_seq, &m->host);
+    dt_model_place_image(m, m->image_span.device, n_tok, n_seq, &m->device);
+    memcpy(m->host.token, b->token, n * sizeof *b->token);
+    memcpy(m->host.pos, b->pos, n * sizeof *b->pos);
+    order_learned(m, b);
+    memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
+    if (dt_exists(m->wpe)) dt_sort_tokens(b->pos, m->opt.max_pos, NULL, b->n_tok, m->pos_count, m->host.pos_order);
+    stage_sequences(m, b, slot);
+    DT_TRY(dt_stretch_batch(m, b));
+    stage_fill(m, b, slot);
+    DT_TRY(dt_vision_stage(m, b));
+    if (m->opt.tower) DT_TRY(dt_patches_stage(m, b));
+    stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);
+    stage_low(m, LOW_POSITIONS, m->host.pos, m->host.pos_order, m->n_tok);
+    return dt_span_to_device(m, &m->image_span, nbytes);
+}
+
+/* The weight of a token for its row, NULL: 0; in the scale of the loss. */
+static void put_weight(float *rows, int64_t n, const float *weight, int32_t t, float scale)
+{
+    if (rows) rows[n] = weight ? weight[t] * scale : 0;
+}
+
+dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads)
+{
+    static const dt_head_pass none = {0};
+    struct rows *h = &m->host_rows;
+    const dt_head_pass *w = grads ? pass : &none;
+    const float scale = grads ? dt_model_loss_scale(m) : 1.0f;
+    int64_t n = 0;
+    m->have_results = false;
+    DT_CHECK(dt_model_has_hidden(m, b->n_tok), DT_ERR_ARG,
+             "internal: dt_model_head: the forward pass of this batch must come first");
+    DT_CHECK(m->n_labels == 0, DT_ERR_ARG,
+             "internal: dt_model_head: the model has a scalar head, not a vocabulary head");
+    DT_TRY(dt_span_wait(m, &m->rows_span));
+    const size_t nbytes = dt_model_place_rows(m, m->rows_span.host, b->n_tok, h);
+    dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
+    DT_CHECK((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight), DT_ERR_ARG,
+             "internal: dt_model_head: the model was not opened for entropy or divergence weights");
+    for (int32_t t = 0; t < b->n_tok; t++) {
+        if (b->target[t] < 0) continue;
+        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA,
+                 "target id %d is outside the model's vocabulary of %" PRId64 " tokens", b->target[t], m->V);
+        h->row[n] = t;
+        if (h->token_key) h->token_key[n] = b->token_key[t];
+        h->target[n] = b->target[t];
+        put_weight(h->weight, n, w->u, t, scale);
+        put_weight(h->entropy_weight, n, w->entropy_weight, t, scale);
+        put_weight(h->kl_weight, n, w->kl_weight, t, scale);
+        n++;
+    }
+    m->n_rows = n;
+    return n > 0 ? dt_span_to_device(m, &m->rows_span, nbytes) : DT_OK;
+}

@@ -1,0 +1,69 @@
+/* patches.c - what a vision tower begins with, around its table of positions: patches of each image through one
+ * product, a class token in front of them, and a norm, of which CLIP has the last two and SigLIP neither.
+ *
+ *     x = norm(patches Wt + b + positions),   in the class token's row norm(class + its position)
+ *
+ * Rows of class tokens are zeros among the patches, so that the product's gradient does not see them. */
+#include "../model_private.h"
+#include <string.h>
+
+void *dt_patches_input(const dt_model *m, void *x) { return dt_exists(m->patches.pre.w) ? m->patches.x : x; }
+
+dt_err dt_patches_stage(dt_model *m, const dt_batch *b)
+{
+    struct tower_input *k = &m->patches;
+    const size_t nbytes = (size_t)b->n_images * k->image_nbytes;
+    if (nbytes == 0) return DT_OK;
+    memcpy(k->pixels.host, b->pixels, nbytes);
+    return dt_span_ahead(m, &k->pixels, nbytes);
+}
+
+static dt_err class_forward(const dt_model *m, const dt_param_view *w, void *x)
+{
+    const struct tower_input *k = &m->patches;
+    if (!dt_exists(k->token)) return DT_OK;
+    DT_TRY(m->ops->embedding_forward(m->dev, k->zero, k->zero, dt_weight(w, k->token), dt_weight(w, m->wte),
+                                     k->class_row, m->n_seq, m->C, m->opt.dtype, m->stream));
+    return m->ops->scatter_rows(m->dev, k->class_row, k->class_at, x, m->n_seq, m->C, m->opt.dtype, m->stream);
+}
+
+dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x)
+{
+    const struct tower_input *k = &m->patches;
+    const dt_vision_config *v = k->config;
+    dt_patches p = {.n_images = m->n_seq,
+                    .size = v->image_size,
+                    .patch = v->patch_size,
+                    .lead = dt_exists(k->token),
+                    .dt = m->opt.dtype};
+    void *in = dt_patches_input(m, x);
+    memcpy(p.scale, v->scale, sizeof p.scale);
+    memcpy(p.shift, v->shift, sizeof p.shift);
+    DT_TRY(m->ops->patches(m->dev, &p, (const uint8_t *)k->pixels.device, k->rows, m->stream));
+    DT_TRY(dt_linear_forward(m, &k->conv, w, k->rows, k->conv.n_in, in, m->C, m->n_tok,
+                             (struct with_product){.addend = in}));
+    DT_TRY(class_forward(m, w, in));
+    return in == x ? DT_OK : dt_norm_forward(m, &k->pre, w, in, x, k->mean, k->rstd, m->n_tok);
+}
+
+static dt_err class_backward(const dt_model *m, const dt_grad_view *g)
+{
+    const struct tower_input *k = &m->patches;
+    if (!dt_is_trained(k->token)) return DT_OK;
+    DT_TRY(m->ops->gather_rows(m->dev, m->s.dx, k->class_at, k->class_row, m->n_seq, m->C, m->opt.dtype, m->stream));
+    return m->ops->embedding_backward(m->dev, k->class_row, k->zero, k->in_order, dt_gradient(g, k->token), m->n_seq,
+                                      m->C, m->opt.dtype, g->dtype, m->stream);
+}
+
+dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g)
+{
+    const struct tower_input *k = &m->patches;
+    const dt_grad_view more = {.data = g->data, .dtype = g->dtype, .accumulate = true}; /* behind what was cleared */
+    if (dt_exists(k->pre.w)) {
+        const struct norm_grads dnorm = dt_norm_grads_in(&k->pre, &more);
+        DT_TRY(dt_norm_backward(m, &k->pre, w, &dnorm, k->x, k->mean, k->rstd, m->s.dx, m->s.dx, false, m->n_tok));
+    }
+    DT_TRY(dt_linear_backward(m, &k->conv, w, &more, k->rows, k->conv.n_in, m->s.dx, m->C, NULL, 0,
+                              (struct with_product){0}, m->n_tok));
+    return class_backward(m, &more);
+}

@@ -1,0 +1,215 @@
+/* count_matmul.c - launches of matrix products: one for the product, and those of the passes that cuda/product.cu
+ * makes where cuBLASLt has no kernel for the whole: an activation, sums for gradients of biases, the edges of odd
+ * extents. It is the same choice, from the same description and addresses. */
+#include "count_private.h"
+#include "dtrain/device/gpu_sizes.h"
+#include "dtrain/device/nf4.h"
+
+enum { WHOLE = 8 }; /* of cuda/product.cu */
+
+/* Of a weight: half a byte, and its part of its block and of the group's two floats. */
+#define NF4_NBYTES (0.5 + 1.0 / DT_NF4_BLOCK + 8.0 / DT_NF4_BLOCK / DT_NF4_GROUP)
+
+static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
+
+/* ---- what the library takes (cuda/product_lt.c) ------------------------------------------------------------------ */
+
+typedef struct product {
+    dt_matmul mm;
+    const void *a, *b;
+    void *c;
+} product;
+
+static bool has_epilogue(const dt_matmul *mm)
+{
+    if (mm->epilogue == DT_EPILOGUE_NONE) return true;
+    if (mm->act != DT_ACT_GELU_TANH || mm->dt == DT_F32 || (mm->aux && mm->act_of_aux)) return false;
+    if (mm->aux && (mm->ld_aux % 8 || (uintptr_t)mm->aux % 16 || mm->aux == mm->addend)) return false;
+    return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
+}
+
+static bool has_types(const dt_matmul *mm)
+{
+    return (!mm->addend || mm->addend_dtype == mm->c_dtype) && (!mm->bias || mm->c_dtype == mm->dt);
+}
+
+static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
+{
+    return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
+}
+
+static bool is_whole(const product *x)
+{
+    const dt_matmul *mm = &x->mm;
+    if (mm->dt == DT_F32) return true;
+    return mm->n % 8 == 0 && (mm->m % 8 == 0 || !mm->trans_a) && (mm->k % 8 == 0 || (mm->trans_a && !mm->trans_b)) &&
+           whole_row(x->a, mm->lda, mm->dt) && whole_row(x->b, mm->ldb, mm->dt) &&
+           whole_row(x->c, mm->ldc, mm->c_dtype) && whole_row(mm->bias, 0, mm->dt) &&
+           (!mm->addend || whole_row(mm->addend, mm->ldd, mm->addend_dtype));
+}
+
+static bool by_one_kernel(const product *x) { return has_types(&x->mm) && has_epilogue(&x->mm) && is_whole(x); }
+
+/* ---- the passes beside it (cuda/product.cu) ---------------------------------------------------------------------- */
+
+/* The product, with a pass over C for an activation or a bias that the library does not add: how many launches; 0: the
+ * library has no such product. */
+static int by_library(const product *x)
+{
+    const dt_matmul *mm = &x->mm;
+    const bool bias_is_left = mm->bias && mm->c_dtype != mm->dt, act = mm->epilogue == DT_EPILOGUE_ACT;
+    product part = *x;
+    if (by_one_kernel(x)) return 1;
+    if (mm->epilogue == DT_EPILOGUE_NONE && !bias_is_left) return 0;
+    if (act && mm->aux) part.c = mm->aux, part.mm.ldc = mm->ld_aux;
+    if (mm->accumulate) part.mm.addend = x->c, part.mm.ldd = mm->ldc, part.mm.addend_dtype = mm->c_dtype;
+    part.mm.accumulate = false;
+    part.mm.epilogue = DT_EPILOGUE_NONE;
+    if (bias_is_left) part.mm.bias = NULL;
+    return by_one_kernel(&part) ? 2 : 0;
+}
+
+static product with_terms(const product *x, int64_t k)
+{
+    product most = *x;
+    most.mm.k = k;
+    return most;
+}
+
+/* Sums of most terms by the library into the workspace, as many rows as it holds at a time, and the rest by our own
+ * kernel. */
+static int cut_terms(const product *x, int64_t k)
+{
+    const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float)) / x->mm.n;
+    product most = with_terms(x, k);
+    if (x->mm.accumulate || x->mm.addend || room == 0) return 0;
+    most.mm.ldc = x->mm.n, most.mm.c_dtype = DT_F32;
+    most.mm.bias = NULL, most.mm.epilogue = DT_EPILOGUE_NONE;
+    most.c = NULL; /* aligned, as the workspace is */
+    return by_one_kernel(&most) ? 2 * (int)((x->mm.m + room - 1) / room) : 0;
+}
+
+/* Multiples of 8 by the library, the edges by our own kernels. */
+static int by_cut(const product *x)
+{
+    const dt_matmul *mm = &x->mm;
+    const int64_t m = mm->m - (mm->trans_a ? mm->m % WHOLE : 0), n = mm->n - mm->n % WHOLE, k = mm->k - mm->k % WHOLE;
+    product most = *x;
+    int launches;
+    most.mm.m = m, most.mm.n = n;
+    if (m == 0 || n == 0 || mm->k < WHOLE) return 0;
+    if (mm->k % WHOLE == 0 || (mm->trans_a && !mm->trans_b)) {
+        launches = by_library(&most);
+    } else if (mm->c_dtype == DT_F32) {
+        most = with_terms(&most, k);
+        launches = by_library(&most);
+        launches += launches > 0;
+    } else {
+        launches = cut_terms(&most, k);
+    }
+    return launches ? launches + (n < mm->n) + (m < mm->m) : 0;
+}
+
+static bool is_worth_cutting(const dt_matmul *mm)
+{
+    return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= 0x1p27;
+}
+
+/* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? That for fp32 reads any. */
+static bool reads_stored(const product *x)
+{
+    enum { FEW_ROWS = 64 };
+    const dt_matmul *mm = &x->mm;
+    if (mm->dt == DT_F32) return true;
+    return mm->trans_b && mm->m <= FEW_ROWS && whole_row(x->a, mm->lda, mm->dt) && whole_row(x->b, 0, mm->dt) &&
+           (mm->k | mm->ldb) % (mm->b_scaled.how == DT_SCALE_NF4 ? DT_NF4_BLOCK : 16) == 0;
+}
+
+/* Panels of numbers in half of a workspace, each followed by its product: for the library, and where our own kernels
+ * cannot read B as it is stored. */
+static int by_panels(const product *x)
+{
+    enum { MANY_ROWS = 16, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
+    const int64_t fit = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k,
+                  most = fit < WHOLE_COLUMNS ? fit : fit / WHOLE_COLUMNS * WHOLE_COLUMNS;
+    product panel = *x;
+    panel.b = NULL; /* it begins at a multiple of everything */
+    panel.mm.n = dt_min_i64(most, x->mm.n);
+    panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
+    const bool library = !x->mm.batch_invariant && x->mm.m >= MANY_ROWS && by_one_kernel(&panel);
+    if (most == 0 || (reads_stored(x) && !library)) return 1;
+    return (int)(2 * ((x->mm.n + most - 1) / most));
+}
+
+/* Marks and a list of outliers; then codes of A and their product, for as many rows as the workspace has room for
+ * (cuda/product_int8.cu). */
+static int in_int8(const dt_matmul *mm)
+{
+    const int64_t rows = dt_gpu_int8_workspace(mm->k).rows;
+    return (mm->int8.threshold > 0 ? 2 : 0) + 2 * (int)dt_ceil_div(mm->m, rows);
+}
+
+static int n_launches(const product *x)
+{
+    const dt_matmul *mm = &x->mm;
+    int launches = 0;
+    if (mm->k == 0) return 1;
+    if (mm->int8.on) return in_int8(mm);
+    if (mm->b_scaled.how != DT_SCALE_NONE) return by_panels(x);
+    if (mm->batch_invariant) return 1;
+    launches = by_library(x);
+    if (launches == 0 && is_worth_cutting(mm)) launches = by_cut(x);
+    return launches ? launches : 1;
+}
+
+/* ---- what they move ---------------------------------------------------------------------------------------------- */
+
+/* The product reads and writes what it must; a pass behind it goes over C, and over what stands beside it. */
+static void queue_product(dt_device *dev, dt_stream *s, const product *x)
+{
+    const dt_matmul *mm = &x->mm;
+    const double m = (double)mm->m, n = (double)mm->n, k = (double)mm->k, c = m * n * size_of(mm->c_dtype),
+                 of_b = mm->b_scaled.how == DT_SCALE_NONE  ? size_of(mm->dt)
+                        : mm->b_scaled.how == DT_SCALE_NF4 ? NF4_NBYTES
+                                                           : size_of(mm->b_scaled.stored),
+                 aux = mm->aux && mm->epilogue != DT_EPILOGUE_NONE ? m * n * size_of(mm->dt) : 0,
+                 addend = mm->accumulate ? c
+                          : mm->addend   ? m * n * size_of(mm->addend_dtype)
+                                         : 0;
+    dt_launch launch = {.op = "matmul",
+                        .dt = mm->dt,
+                        .flops = 2 * m * n * k,
+                        .memory = m * k * size_of(mm->dt) + k * n * of_b + c + aux + addend};
+    dt_count_queue(dev, s, &launch);
+    launch = (dt_launch){.op = "matmul", .memory = c + aux};
+    for (int i = n_launches(x); i > 1; i--) dt_count_queue(dev, s, &launch);
+}
+
+/* Sums of columns come in slices, which a second launch adds; sums of rows are one launch. */
+static dt_err queue_sums(dt_device *dev, dt_stream *s, const dt_matmul *mm)
+{
+    const bool of_a = mm->sums_of == DT_SUMS_OF_A, of_b = mm->sums_of == DT_SUMS_OF_B,
+               rows = (of_a && !mm->trans_a) || (of_b && mm->trans_b);
+    const int64_t m = of_a || of_b ? mm->k : mm->m, n = of_a ? mm->m : mm->n;
+    if (mm->sums_of == DT_SUMS_NONE) return DT_OK;
+    if (rows) return count_moves(dev, s, "matmul", (double)m * (double)n * size_of(mm->dt));
+    return count_bias_backward(dev, NULL, m, n, n, of_a || of_b ? mm->dt : mm->c_dtype, mm->sums, mm->sums_dtype,
+                               mm->accumulate_sums, s);
+}
+
+dt_err count_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
+                           dt_dtype gt, bool accumulate, dt_stream *s)
+{
+    enum { ROWS = 64 }; /* of a slice, at least */
+    DT_TRY(count_moves(dev, s, "bias_backward", (double)m * (double)n * size_of(dt)));
+    return count_moves(dev, s, "bias_backward",
+                       (double)n * ((double)(m + ROWS - 1) / ROWS * sizeof(float) + size_of(gt)));
+}
+
+dt_err count_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
+{
+    const product x = {*mm, a, b, c};
+    if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(queue_sums(dev, s, mm));
+    if (mm->m > 0 && mm->n > 0) queue_product(dev, s, &x);
+    return mm->sums_of == DT_SUMS_OF_C ? queue_sums(dev, s, mm) : DT_OK;
+}

@@ -1,0 +1,181 @@
+/* counting_device.c - clocks and memory of the counting device (counting_device.h). count_ops.c counts its operations.
+ *
+ * Device memory begins at addresses that no system maps, so access to it ends the program. Host memory is real,
+ * because the host writes to it, but not reserved: only touched pages cost memory. */
+#include "count_private.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define FIRST_ADDRESS ((uintptr_t)1 << 58)
+enum { ALIGN = 256 }; /* as cudaMalloc's */
+
+typedef double clock_s[DT_COUNT_CLOCKS];
+
+struct dt_stream {
+    clock_s done_s; /* all that is queued */
+    dt_stream *next;
+};
+
+struct dt_event {
+    clock_s at_s;
+};
+
+typedef struct count_state {
+    const dt_count_sink *sink;
+    uintptr_t next; /* address that is free */
+    clock_s host_s; /* how far the host has come */
+    clock_s gone_s; /* the latest of streams that are gone */
+    dt_stream first, *streams;
+} count_state;
+
+static count_state *state_of(const dt_device *dev) { return dev->impl; }
+static dt_stream *stream_of(const dt_device *dev, dt_stream *s) { return s ? s : &state_of(dev)->first; }
+
+/* a waits for b. */
+static void wait_for(clock_s a, const clock_s b)
+{
+    for (int i = 0; i < DT_COUNT_CLOCKS; i++)
+        if (a[i] < b[i]) a[i] = b[i];
+}
+
+void dt_count_queue(dt_device *dev, dt_stream *stream, const dt_launch *launch)
+{
+    count_state *c = state_of(dev);
+    dt_stream *s = stream_of(dev, stream);
+    clock_s took = {0};
+    c->sink->take(c->sink->self, launch, took);
+    wait_for(s->done_s, c->host_s);
+    for (int i = 0; i < DT_COUNT_CLOCKS; i++) s->done_s[i] += took[i];
+}
+
+dt_err count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes)
+{
+    if (bytes > 0) dt_count_queue(dev, s, &(dt_launch){.op = op, .memory = bytes});
+    return DT_OK;
+}
+
+void dt_count_now(const dt_device *dev, double seconds[DT_COUNT_CLOCKS])
+{
+    const count_state *c = state_of(dev);
+    memcpy(seconds, c->host_s, sizeof c->host_s);
+    wait_for(seconds, c->gone_s);
+    wait_for(seconds, c->first.done_s);
+    for (const dt_stream *s = c->streams; s; s = s->next) wait_for(seconds, s->done_s);
+}
+
+/* ---- open, close, memory ----------------------------------------------------------------------------------------- */
+
+dt_err dt_count_open(dt_device *dev, const dt_count_sink *sink, dt_ledger *ledger)
+{
+    count_state *c = calloc(1, sizeof *c);
+    DT_CHECK(c, DT_ERR_MEMORY, "no memory for the counting device");
+    *c = (count_state){.sink = sink, .next = FIRST_ADDRESS};
+    *dev = (dt_device){.ops = &dt_device_count_ops, .impl = c, .ledger = ledger};
+    return DT_OK;
+}
+
+void count_close(dt_device *dev)
+{
+    free(dev->impl);
+    dev->impl = NULL;
+}
+
+void count_describe(const dt_device *dev, char *out, size_t out_size)
+{
+    snprintf(out, out_size, "counting device (computes nothing)");
+}
+void count_kernels(const dt_device *dev, char *out, size_t out_size) { snprintf(out, out_size, "none"); }
+size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }
+size_t count_memory_taken(const dt_device *dev) { return SIZE_MAX; }
+bool count_on_device(const void *p) { return (uintptr_t)p >= FIRST_ADDRESS; }
+
+dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+{
+    count_state *c = state_of(dev);
+    if (place == DT_ON_DEVICE) {
+        *ptr = (void *)c->next; /* NOLINT(performance-no-int-to-ptr): an address that is never touched */
+        c->next += (nbytes + ALIGN - 1) / ALIGN * ALIGN;
+        return DT_OK;
+    }
+    *ptr = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return *ptr == MAP_FAILED ? DT_ERR_MEMORY : DT_OK;
+}
+
+void count_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+{
+    if (place != DT_ON_DEVICE) munmap(ptr, nbytes);
+}
+
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
+
+dt_err count_stream_create(dt_device *dev, dt_stream **stream)
+{
+    count_state *c = state_of(dev);
+    *stream = calloc(1, sizeof **stream);
+    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    (*stream)->next = c->streams;
+    c->streams = *stream;
+    return DT_OK;
+}
+
+void count_stream_destroy(dt_device *dev, dt_stream *stream)
+{
+    count_state *c = state_of(dev);
+    dt_stream **at = &c->streams;
+    while (*at != stream) at = &(*at)->next;
+    *at = stream->next;
+    wait_for(c->gone_s, stream->done_s);
+    free(stream);
+}
+
+dt_err count_stream_sync(dt_device *dev, dt_stream *stream)
+{
+    wait_for(state_of(dev)->host_s, stream_of(dev, stream)->done_s);
+    return DT_OK;
+}
+
+dt_err count_event_create(dt_device *dev, dt_event **event)
+{
+    *event = calloc(1, sizeof **event);
+    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    return DT_OK;
+}
+
+void count_event_destroy(dt_device *dev, dt_event *event) { free(event); }
+
+dt_err count_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
+{
+    memcpy(event->at_s, stream_of(dev, stream)->done_s, sizeof event->at_s);
+    return DT_OK;
+}
+
+dt_err count_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
+{
+    wait_for(stream_of(dev, stream)->done_s, event->at_s);
+    return DT_OK;
+}
+
+dt_err count_event_sync(dt_device *dev, dt_event *event)
+{
+    wait_for(state_of(dev)->host_s, event->at_s);
+    return DT_OK;
+}
+
+dt_err count_event_query(dt_device *dev, dt_event *event, bool *done)
+{
+    *done = true;
+    return count_event_sync(dev, event);
+}
+
+dt_err count_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
+{
+    *ms = (float)((to->at_s[0] - from->at_s[0]) * 1e3);
+    return DT_OK;
+}
+
+dt_err count_event_time(dt_device *dev, dt_event *event, double *at_s)
+{
+    *at_s = event->at_s[0];
+    return DT_OK;
+}

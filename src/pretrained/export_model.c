@@ -1,0 +1,409 @@
+/* export_model.c - all ranks write one directory, as save.c writes one file:
+ *
+ *     create   rank 0: the folder; every file reserved whole under its .part name, the small ones written
+ *     write    every rank: its runs of elements, with adapters added, converted, by pwrite where the layout puts them;
+ *              then rank 0: the rows of new tokens
+ *     sync     rank 0
+ *     publish  rank 0: renames, the configuration last
+ *
+ * with a vote behind each. The layout is worked out by every rank from the same names and shapes, so nothing has to be
+ * told. A directory of adapters differs in which tensors go out and under what names. */
+#include "dtrain/pretrained/export.h"
+#include "export_config.h"
+#include "merge.h"
+#include "new_rows.h"
+#include "tokenizer_files.h"
+#include "dtrain/io/io.h"
+#include "dtrain/checkpoint/stored.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef char tensor_name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];
+
+typedef struct export_job {
+    dt_comm *comm;
+    dt_zero *z;
+    const dt_export_options *opt;
+    dt_phase *phase;
+    dt_saved_model model; /* of the slots */
+    dt_stored_slot *slots;
+    int n_slots, head;  /* head: slot of a tied head; -1: there is none */
+    tensor_name *names; /* [n_slots] in the files */
+    dt_tensor *plain;   /* [n_slots] as they are in the files */
+    float **new_row;    /* [n_slots] what each new token has in a matrix of the vocabulary; NULL elsewhere */
+    dt_st_layout layout;
+    bool conv1d;  /* weights are stored [in, out] */
+    char *config; /* rank 0: text of the configuration */
+    dt_chunks *chunks;
+    char config_path[PATH_MAX], config_part[PATH_MAX];
+    int fd, fd_file;        /* the file that is open for writing, and its number */
+    bool made_dir, created; /* rank 0: what there is to undo */
+} export_job;
+
+/* Is the head, which is tied, written beside the embedding? PEFT wants it so where the embedding is trained. A model
+ * has one of its own where adapters make the two differ. */
+static bool writes_head(const export_job *j, const dt_tensor *embed)
+{
+    return j->opt->adapter ? dt_lora_trains(j->opt->adapter, embed) : j->opt->unties;
+}
+
+/* The slots of what goes out. The last one is that of such a head: the embedding once more. */
+static void choose_slots(export_job *j)
+{
+    int n = 0;
+    const int32_t embed = dt_stored_tied_embedding(j->slots, j->n_slots);
+    const dt_stored_slot head = embed >= 0 ? j->slots[embed] : (dt_stored_slot){0};
+    for (int i = 0; i < j->n_slots; i++) {
+        const dt_tensor *t = j->slots[i].tensor;
+        const bool of_model = t->adapter_scale == 0 && t->part <= DT_CODES;
+        if (j->opt->adapter ? dt_lora_trains(j->opt->adapter, t) : of_model) j->slots[n++] = j->slots[i];
+    }
+    j->n_slots = n;
+    if (embed < 0 || !writes_head(j, head.tensor)) return;
+    j->head = j->n_slots++; /* dt_stored_slots has room for one more */
+    j->slots[j->head] = head;
+}
+
+/* Of the model, before anything is put before it. */
+static void model_name(const export_job *j, int i, char name[DT_NAME_MAX])
+{
+    if (i == j->head)
+        dt_stored_name_head(j->slots[i].tensor, name);
+    else
+        snprintf(name, DT_NAME_MAX, "%s", j->slots[i].tensor->name);
+}
+
+static void name_slot(export_job *j, int i)
+{
+    char name[DT_NAME_MAX];
+    model_name(j, i, name);
+    snprintf(j->names[i], sizeof j->names[i], "%s", j->opt->adapter ? DT_PEFT_PREFIX : name);
+    if (j->opt->adapter) dt_peft_name(name, j->names[i] + strlen(DT_PEFT_PREFIX));
+}
+
+static dt_err name_slots(export_job *j)
+{
+    j->names = calloc((size_t)j->n_slots + 1, sizeof *j->names);
+    j->plain = calloc((size_t)j->n_slots + 1, sizeof *j->plain);
+    j->new_row = calloc((size_t)j->n_slots + 1, sizeof *j->new_row);
+    DT_CHECK(j->names && j->plain && j->new_row, DT_ERR_MEMORY, "out of memory for the names of %d tensors",
+             j->n_slots);
+    for (int i = 0; i < j->n_slots; i++) {
+        (void)dt_stored_plain(&j->slots[i], &j->plain[i]);
+        new_rows_grow(&j->plain[i], j->opt->new_tokens);
+        name_slot(j, i);
+    }
+    return DT_OK;
+}
+
+static int64_t shard_size(const dt_export_options *opt)
+{
+    if (opt->adapter) return INT64_MAX; /* PEFT reads one file */
+    return opt->shard_size ? opt->shard_size : DT_ST_SHARD_SIZE;
+}
+
+static dt_err make_layout(export_job *j)
+{
+    dt_st_entry *entries = calloc((size_t)j->n_slots + 1, sizeof *entries);
+    DT_CHECK(entries, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
+    for (int i = 0; i < j->n_slots; i++) {
+        const dt_tensor *t = &j->plain[i];
+        entries[i] = (dt_st_entry){.name = j->names[i], .n_dims = t->n_dims, .shape = t->shape};
+    }
+    const dt_err err = dt_st_layout_make(&j->layout, j->opt->adapter ? "adapter_model" : "model", entries, j->n_slots,
+                                         j->opt->dtype, shard_size(j->opt));
+    free(entries);
+    return err;
+}
+
+/* Of a scalar head; 0: the model predicts tokens. */
+static int64_t n_labels(const export_job *j)
+{
+    for (int i = 0; i < j->n_slots; i++)
+        if (strcmp(j->slots[i].tensor->name, DT_STORED_SCORE) == 0) return j->slots[i].tensor->shape[0];
+    return 0;
+}
+
+static dt_err find_layout(export_job *j)
+{
+    dt_model_config mc = {0};
+    if (j->opt->adapter) return DT_OK;
+    DT_TRY(dt_model_config_parse(&mc, "config.json", j->opt->model_config));
+    j->conv1d = mc.conv1d;
+    dt_model_config_free(&mc);
+    return DT_OK;
+}
+
+/* Rank 0. */
+static dt_err make_config(export_job *j)
+{
+    const dt_export_options *opt = j->opt;
+    if (!opt->adapter) return export_config_make(opt, n_labels(j), &j->config);
+    j->config = strdup(opt->model_config);
+    return j->config ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %s", DT_PEFT_CONFIG);
+}
+
+static dt_err prepare(export_job *j)
+{
+    const char *name = j->opt->adapter ? DT_PEFT_CONFIG : "config.json";
+    const bool fits =
+        dt_join_path(j->config_path, j->opt->dir, name, "") && dt_join_path(j->config_part, j->opt->dir, name, ".part");
+    DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", j->opt->dir);
+    j->model = (dt_saved_model){.zero = j->z};
+    DT_TRY(dt_stored_slots(&j->model, 1, &j->slots, &j->n_slots));
+    choose_slots(j);
+    DT_TRY(name_slots(j));
+    DT_TRY(make_layout(j));
+    DT_TRY(dt_chunks_take(&j->chunks, j->comm));
+    DT_TRY(find_layout(j));
+    return j->comm->rank == 0 ? make_config(j) : DT_OK;
+}
+
+/* ---- rank 0: create ---------------------------------------------------------------------------------------------- */
+
+static dt_err create_files(export_job *j)
+{
+    const char *dir = j->opt->dir;
+    j->made_dir = access(dir, F_OK) != 0;
+    DT_TRY(dt_make_dirs(dir));
+    j->created = true;
+    DT_TRY(dt_write_file_sync(j->config_part, j->config, strlen(j->config))); /* first: one process at a time */
+    tokenizer_files_discard(dir);                                             /* of an export that was killed */
+    DT_TRY(dt_st_layout_create(&j->layout, dir));
+    return tokenizer_files_create(j->opt, dir);
+}
+
+static dt_err create(export_job *j)
+{
+    if (j->comm->rank == 0) DT_TRY(create_files(j));
+    return dt_fault("export.create");
+}
+
+/* ---- every rank: write ------------------------------------------------------------------------------------------- */
+
+static dt_err close_file(export_job *j)
+{
+    if (j->fd < 0) return DT_OK;
+    const int fd = j->fd;
+    const char *name = j->layout.names[j->fd_file];
+    /* On one node rank 0 syncs for all; across nodes each has its own cache to empty. */
+    const bool sync = j->comm->n_nodes > 1;
+    j->fd = -1;
+    dt_err err = sync && fsync(fd) != 0
+                     ? dt_fail(DT_ERR_WRITE, "%s/%s.part: sync failed: %s", j->opt->dir, name, strerror(errno))
+                     : DT_OK;
+    if (close(fd) != 0 && err == DT_OK)
+        err = dt_fail(DT_ERR_WRITE, "%s/%s.part: close failed: %s", j->opt->dir, name, strerror(errno));
+    return err;
+}
+
+static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
+{
+    DT_CHECK(dt_join_path(path, j->opt->dir, j->layout.names[file], ".part"), DT_ERR_WRITE, "%s: the path is too long",
+             j->opt->dir);
+    if (j->fd >= 0 && j->fd_file == file) return DT_OK;
+    DT_TRY(close_file(j));
+    j->fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    j->fd_file = file;
+    DT_CHECK_ERRNO(j->fd >= 0, DT_ERR_WRITE, path,
+                   "cannot be opened by this rank; check that all nodes share the folder");
+    return DT_OK;
+}
+
+/* n weights from `first` on as they are kept, as the files have them: where they are then, raw or converted, whose
+ * contents are lost. A finite number that the type cannot hold is an error. */
+static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta *d, const void *from, int64_t first,
+                      int64_t n, const void **out)
+{
+    dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece));
+    const dt_st_type type = j->opt->dtype;
+    char *to = j->chunks->converted;
+    if (d->rank > 0 || d->scales) {
+        if (d->scales)
+            merge_codes(d, s->tensor, from, first, n, (float *)(void *)to);
+        else
+            dt_st_convert(from, kept, to, DT_ST_F32, n);
+        if (d->rank > 0) DT_TRY(merge_add(d, s->tensor, first, n, (float *)(void *)to));
+        from = to, to = j->chunks->raw, kept = DT_ST_F32;
+    }
+    const int64_t n_lost = kept == type ? 0 : dt_st_convert(from, kept, to, type, n);
+    DT_CHECK(n_lost == 0, DT_ERR_DATA, "tensor `%s`: %" PRId64 " values exceed the range of %s; use another data type",
+             s->tensor->name, n_lost, dt_st_type_name(type));
+    *out = kept == type ? from : to;
+    return DT_OK;
+}
+
+/* Weights first .. first+n-1 of slot i, from `from`, where its file has them: of turned codes column by column. */
+static dt_err put(export_job *j, const char *path, int i, const char *from, int64_t first, int64_t n)
+{
+    const dt_coded *c = &j->slots[i].tensor->coded;
+    const int64_t n_out = c->n_out, n_in = c->n_in, at = j->layout.offset[i];
+    const size_t size = dt_st_type_size(j->opt->dtype);
+    char *run = from == j->chunks->raw ? j->chunks->converted : j->chunks->raw;
+    if (!c->turned) return dt_write_at(j->fd, path, at + first * (int64_t)size, from, (size_t)n * size);
+    for (int64_t k = 0; k < n_in; k++) {
+        const int64_t lo = (first - k + n_in - 1) / n_in, hi = (first + n - k + n_in - 1) / n_in;
+        for (int64_t o = lo; o < hi; o++)
+            memcpy(run + (size_t)(o - lo) * size, from + (size_t)(o * n_in + k - first) * size, size);
+        if (lo < hi)
+            DT_TRY(dt_write_at(j->fd, path, at + (k * n_out + lo) * (int64_t)size, run, (size_t)(hi - lo) * size));
+    }
+    return DT_OK;
+}
+
+/* This rank's run of a tensor where the layout puts it. */
+static dt_err write_slot(export_job *j, int i, const merge_delta *d)
+{
+    const dt_stored_slot *s = &j->slots[i];
+    const size_t kept_size = dt_st_type_size(dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece)));
+    const int64_t per = dt_weights_per_elem(s->tensor), step = DT_STORED_BUFFER / 4 / per;
+    const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
+    char path[PATH_MAX];
+    DT_TRY(open_file(j, j->layout.file[i], path));
+    for (int64_t at = 0; at < s->piece->n; at += step) {
+        const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = (s->piece->first + at) * per,
+                      n_weights = dt_min_i64(n * per, j->plain[i].n_elems - first);
+        const void *from = in_place ? in_place + (size_t)at * kept_size : j->chunks->raw;
+        DT_TRY(dt_phase_poll(j->phase));
+        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->chunks->raw));
+        DT_TRY(convert(j, s, d, from, first, n_weights, &from));
+        DT_TRY(put(j, path, i, from, first, n_weights));
+    }
+    return DT_OK;
+}
+
+/* Collective; *agreed: at a weight with an adapter all ranks have heard of an error. */
+static dt_err write_slots(export_job *j, bool *agreed)
+{
+    dt_err err = DT_OK;
+    for (int i = 0; i < j->n_slots && !*agreed; i++) {
+        merge_delta d = {0};
+        char name[DT_NAME_MAX];
+        model_name(j, i, name);
+        if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
+            const bool conv1d = j->conv1d && !j->slots[i].tensor->coded.turned;
+            err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, conv1d, err);
+            *agreed = err != DT_OK;
+        }
+        if (err == DT_OK && j->slots[i].piece->n > 0) {
+            dt_phase_enter(j->phase, "export", j->slots[i].tensor->name);
+            if ((err = dt_fault("export.write")) == DT_OK) err = write_slot(j, i, &d);
+        }
+        merge_free(&d);
+    }
+    return err;
+}
+
+/* Agreed. */
+static dt_err write_all(export_job *j)
+{
+    bool agreed = false;
+    const dt_err err = write_slots(j, &agreed), closed = close_file(j);
+    if (agreed) return err;
+    return dt_comm_agree(j->comm, err != DT_OK ? err : closed);
+}
+
+/* ---- rows of new tokens ------------------------------------------------------------------------------------------ */
+
+/* Collective, agreed: all ranks have old rows. */
+static dt_err make_new_rows(export_job *j)
+{
+    dt_err err = DT_OK;
+    const dt_new_tokens *more = j->opt->new_tokens;
+    for (int i = 0; more && i < j->n_slots && err == DT_OK; i++)
+        if (dt_model_is_vocabulary(j->slots[i].tensor) &&
+            new_rows_first(j->slots[i].tensor->shape[0], more) < (int64_t)more->first_id + more->n_added)
+            err = new_rows_mean(j->comm, &j->slots[i], j->opt->new_tokens, j->chunks, &j->new_row[i]);
+    return err;
+}
+
+/* Row k of the new ones in slot i, as the file has it; its noise follows from both. */
+static int64_t make_new_row(export_job *j, int i, int64_t k, int64_t len)
+{
+    float *row = (float *)(void *)j->chunks->raw;
+    memset(row, 0, (size_t)len * sizeof *row);
+    if (j->opt->new_rows_noise > 0)
+        dt_rng_normal(dt_rng_key(0, DT_RNG_INIT), (uint64_t)i, k * len, len, (float)j->opt->new_rows_noise, row);
+    for (int64_t c = 0; c < len; c++) row[c] += j->new_row[i][c];
+    return dt_st_convert(row, DT_ST_F32, j->chunks->converted, j->opt->dtype, len);
+}
+
+/* Rank 0, when all old rows are written: among them may be some that no token had. */
+static dt_err write_new_rows(export_job *j)
+{
+    const size_t size = dt_st_type_size(j->opt->dtype);
+    char path[PATH_MAX];
+    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
+        const dt_new_tokens *more = j->opt->new_tokens;
+        const int64_t len = j->plain[i].shape[1], first = new_rows_first(j->slots[i].tensor->shape[0], more);
+        if (!j->new_row[i]) continue;
+        DT_TRY(open_file(j, j->layout.file[i], path));
+        for (int64_t k = 0; first + k < (int64_t)more->first_id + more->n_added; k++) {
+            DT_CHECK(make_new_row(j, i, k, len) == 0, DT_ERR_DATA,
+                     "tensor `%s`: a new row exceeds the range of %s; use another data type", j->names[i],
+                     dt_st_type_name(j->opt->dtype));
+            DT_TRY(dt_write_at(j->fd, path, j->layout.offset[i] + (first + k) * len * (int64_t)size,
+                               j->chunks->converted, (size_t)len * size));
+        }
+    }
+    return close_file(j);
+}
+
+/* ---- rank 0: sync and publish ------------------------------------------------------------------------------------ */
+
+static dt_err sync_files(export_job *j)
+{
+    dt_phase_enter(j->phase, "export", "sync");
+    for (int f = 0; f < j->layout.n_files && j->comm->rank == 0; f++)
+        DT_TRY(dt_st_layout_sync(&j->layout, j->opt->dir, f));
+    return dt_fault("export.publish");
+}
+
+/* From the first removal to the last rename the directory has no configuration: nobody takes it for a model. */
+static dt_err publish(export_job *j)
+{
+    if (j->comm->rank != 0) return DT_OK;
+    DT_CHECK_ERRNO(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, j->config_path, "cannot be replaced");
+    DT_TRY(dt_st_layout_publish(&j->layout, j->opt->dir));
+    DT_TRY(tokenizer_files_publish(j->opt->dir));
+    return dt_rename_durable(j->config_part, j->config_path);
+}
+
+static void clean_up(export_job *j, dt_err err)
+{
+    if (j->created && err != DT_OK) {
+        dt_st_layout_discard(&j->layout, j->opt->dir);
+        tokenizer_files_discard(j->opt->dir);
+        dt_remove_part(j->config_part);
+        if (j->made_dir) rmdir(j->opt->dir);
+    }
+    dt_st_layout_free(&j->layout);
+    free(j->slots);
+    for (int i = 0; i < j->n_slots && j->new_row; i++) free(j->new_row[i]);
+    free(j->new_row);
+    free(j->names);
+    free(j->plain);
+    free(j->config);
+    dt_chunks_give_back(j->chunks, j->comm);
+}
+
+dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_phase *phase)
+{
+    export_job job = {.comm = comm, .z = z, .opt = opt, .phase = phase, .fd = -1, .head = -1};
+    dt_phase_enter(phase, "export", "create");
+    dt_err err = dt_comm_agree(comm, prepare(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, create(&job));
+    if (err == DT_OK) err = make_new_rows(&job);
+    if (err == DT_OK) err = write_all(&job);
+    if (err == DT_OK && opt->new_tokens) err = dt_comm_agree(comm, write_new_rows(&job));
+    if (err == DT_OK) err = dt_comm_agree(comm, sync_files(&job));
+    dt_phase_enter(phase, "export", "publish");
+    if (err == DT_OK) err = dt_comm_agree(comm, publish(&job));
+    clean_up(&job, err);
+    return err;
+}

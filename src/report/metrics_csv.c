@@ -1,0 +1,299 @@
+/* metrics_csv.c - the subset of RFC 4180 that values need: names of metrics are quoted where necessary, cells are
+ * numbers or empty.
+ *
+ * A new column is appended on the right, so that readers of the table find known columns in their positions. Old rows
+ * get an empty cell there. */
+#include "metrics_csv.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dtrain/io/io.h"
+
+static const char *const fixed[] = {"step",          "loss",        "lr",        "grad_norm",
+                                    "tokens",        "samples",     "step_time", "tokens_per_second",
+                                    "memory_device", "memory_host", "skipped",   "validation_loss"};
+enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
+static const char later[] = "memory_pinned"; /* in every new table after the fixed ones; missing in older tables */
+
+/* ---- columns ----------------------------------------------------------------------------------------------------- */
+
+static dt_err add_column(dt_csv *c, const char *name, size_t len)
+{
+    if (c->n_columns == c->room) {
+        const int room = c->room ? 2 * c->room : 32;
+        char **names = realloc(c->names, (size_t)room * sizeof *names);
+        if (names) c->names = names;
+        double *cells = realloc(c->cells, (size_t)room * sizeof *cells);
+        if (cells) c->cells = cells;
+        bool *set = realloc(c->set, (size_t)room * sizeof *set);
+        if (set) c->set = set;
+        DT_CHECK(names && cells && set, DT_ERR_MEMORY, "%s: no memory for %d columns", c->path, room);
+        c->room = room;
+    }
+    c->names[c->n_columns] = strndup(name, len);
+    DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: no memory for a column", c->path);
+    c->set[c->n_columns++] = false;
+    return DT_OK;
+}
+
+static int find_column(const dt_csv *c, const char *name)
+{
+    for (int i = 0; i < c->n_columns; i++)
+        if (strcmp(c->names[i], name) == 0) return i;
+    return -1;
+}
+
+static void put_header(const dt_csv *c, dt_record *out)
+{
+    for (int i = 0; i < c->n_columns; i++) {
+        if (i) dt_record_bytes(out, ",", 1);
+        const bool plain = !strpbrk(c->names[i], ",\"\r\n");
+        if (!plain) dt_record_bytes(out, "\"", 1);
+        for (const char *p = c->names[i]; *p; p++) {
+            if (*p == '"') dt_record_bytes(out, p, 1);
+            dt_record_bytes(out, p, 1);
+        }
+        if (!plain) dt_record_bytes(out, "\"", 1);
+    }
+    dt_record_bytes(out, "\n", 1);
+}
+
+/* One name of a header line, in place; NULL after the last. */
+static char *next_name(char **at)
+{
+    char *name = *at, *to = name, *from = name;
+    if (!name) return NULL;
+    const bool quoted = *from == '"';
+    for (from += quoted; *from && *from != '\n' && (quoted || *from != ','); from++) {
+        if (quoted && *from == '"' && *++from != '"') break;
+        *to++ = *from;
+    }
+    *at = *from == ',' ? from + 1 : NULL;
+    *to = '\0';
+    return name;
+}
+
+static dt_err read_header(dt_csv *c, char *line)
+{
+    const char *name;
+    for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name, strlen(name)));
+    for (int i = 0; i < N_FIXED; i++)
+        DT_CHECK(i < c->n_columns && strcmp(c->names[i], fixed[i]) == 0, DT_ERR_DATA,
+                 "%s: expected a metrics table with column %s at position %d; move the file away", c->path, fixed[i],
+                 i + 1);
+    return DT_OK;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+static int n_cells(const char *line, size_t nbytes)
+{
+    int n = 1;
+    for (size_t i = 0; i < nbytes; i++) n += line[i] == ',';
+    return n;
+}
+
+static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines *rows)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    dt_err err = DT_OK;
+    int64_t offset = ftello(in), n_bad = 0;
+    ssize_t n;
+    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) > 0; offset += n) {
+        char *end;
+        const long long step = strtoll(line, &end, 10);
+        /* the second cell, the loss, is empty in a validation's */
+        const dt_line row = {step, offset, n, strncmp(end, ",,", 2) == 0};
+        if (line[n - 1] == '\n' && end != line)
+            err = dt_lines_add(rows, c->path, kept, row);
+        else
+            n_bad++;
+    }
+    if (err == DT_OK && ferror(in)) err = dt_fail_errno(DT_ERR_DATA, c->path, "cannot read");
+    free(line);
+    if (err == DT_OK) dt_lines_settle_and_tell(rows, c->path, kept, n_bad, 1);
+    return err;
+}
+
+/* Whole rows, with as many cells as there are columns now. */
+static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_file *to)
+{
+    dt_err err = DT_OK;
+    for (int64_t i = 0; err == DT_OK && i < rows->n; i++) {
+        if ((err = dt_lines_read(rows, i, in, c->path, &c->row)) != DT_OK) break;
+        const int n = n_cells(c->row.data, --c->row.nbytes);
+        for (int k = n; k < c->n_columns; k++) dt_record_bytes(&c->row, ",", 1);
+        dt_record_bytes(&c->row, "\n", 1);
+        err = dt_record_file_write(to, &c->row);
+    }
+    return err;
+}
+
+/* Write the table again with the current columns; in: after the header of the old table. */
+static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
+{
+    dt_aside a;
+    DT_TRY(dt_aside_open(&a, c->path));
+    dt_record_file to = {.fd = a.fd, .path = a.part};
+    c->row.nbytes = 0;
+    put_header(c, &c->row);
+    dt_err err = dt_record_file_write(&to, &c->row);
+    if (err == DT_OK && in) err = copy_rows(c, in, rows, &to);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
+    return err;
+}
+
+static dt_err keep_rows(dt_csv *c, FILE *in, const dt_kept *kept)
+{
+    dt_lines rows = {0};
+    dt_err err = in ? find_rows(c, in, kept, &rows) : DT_OK;
+    if (err == DT_OK) err = write_again(c, in, &rows);
+    dt_lines_free(&rows);
+    return err;
+}
+
+/* Its columns; in: NULL for a new table. */
+static dt_err find_columns(dt_csv *c, FILE *in)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    dt_err err = DT_OK;
+    if (in && getline(&line, &cap, in) > 0) {
+        err = read_header(c, line);
+    } else {
+        for (int i = 0; i < N_FIXED && err == DT_OK; i++) err = add_column(c, fixed[i], strlen(fixed[i]));
+        if (err == DT_OK) err = add_column(c, later, strlen(later));
+    }
+    free(line);
+    return err;
+}
+
+/* in: the existing table, after its header, or NULL. */
+static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE **in)
+{
+    const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
+    *in = NULL;
+    *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
+    DT_CHECK(c->path, DT_ERR_MEMORY, "no memory for the name of %s", path);
+    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
+    if (there) DT_TRY(dt_open_text(path, in));
+    return find_columns(c, *in);
+}
+
+dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept)
+{
+    FILE *in;
+    dt_err err = open_table(c, path, kept, &in);
+    if (err == DT_OK) err = keep_rows(c, in, kept);
+    if (in) fclose(in);
+    return err == DT_OK ? dt_record_file_open(&c->file, path, true) : err;
+}
+
+dt_err dt_csv_look(const char *path, const dt_kept *kept)
+{
+    dt_csv c;
+    FILE *in;
+    const dt_err err = open_table(&c, path, kept, &in);
+    if (in) fclose(in);
+    dt_csv_close(&c);
+    return err;
+}
+
+static dt_err widen(dt_csv *c)
+{
+    char *header = NULL;
+    size_t cap = 0;
+    FILE *in;
+    DT_TRY(dt_open_text(c->path, &in));
+    dt_err err =
+        getline(&header, &cap, in) > 0 ? DT_OK : dt_fail(DT_ERR_DATA, "%s: the header line is missing", c->path);
+    if (err == DT_OK) err = keep_rows(c, in, &(dt_kept){.last_step = INT64_MAX});
+    free(header);
+    fclose(in);
+    DT_TRY(err);
+    dt_record_file_close(&c->file);
+    return dt_record_file_open(&c->file, c->path, true);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static void set_cell(dt_csv *c, int column, double value)
+{
+    c->cells[column] = value;
+    c->set[column] = true;
+}
+
+static dt_err set_more(dt_csv *c, const dt_metric *more, int n_more)
+{
+    const int before = c->n_columns;
+    for (int i = 0; i < n_more; i++)
+        if (find_column(c, more[i].name) < 0) DT_TRY(add_column(c, more[i].name, strlen(more[i].name)));
+    if (c->n_columns > before) DT_TRY(widen(c));
+    for (int i = 0; i < n_more; i++) set_cell(c, find_column(c, more[i].name), more[i].value);
+    return DT_OK;
+}
+
+/* Whole numbers with all their digits, others with 9 significant ones. */
+static dt_err write_row(dt_csv *c)
+{
+    c->row.nbytes = 0;
+    for (int i = 0; i < c->n_columns; i++) {
+        const double x = c->cells[i];
+        if (i) dt_record_bytes(&c->row, ",", 1);
+        if (c->set[i])
+            dt_record_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", dt_unsigned_nan(x));
+        c->set[i] = false;
+    }
+    dt_record_bytes(&c->row, "\n", 1);
+    return dt_record_file_write(&c->file, &c->row);
+}
+
+dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
+{
+    const dt_metric beside[] = {{later, (double)rec->memory_pinned}, {"flops_per_second", rec->flops_per_second}};
+    const double values[] = {(double)rec->step,
+                             rec->loss,
+                             rec->lr,
+                             rec->grad_norm,
+                             (double)rec->tokens,
+                             (double)rec->samples,
+                             rec->step_time,
+                             rec->tokens_per_second,
+                             (double)rec->memory_device,
+                             (double)rec->memory_host};
+    for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
+    set_cell(c, N_FIXED - 2, rec->skipped);
+    const dt_metric mfu = {"mfu", rec->mfu};
+    DT_TRY(set_more(c, beside, rec->flops_per_second > 0 ? 2 : 1));
+    DT_TRY(set_more(c, &mfu, rec->mfu > 0));
+    DT_TRY(set_more(c, rec->more, rec->n_more));
+    return write_row(c);
+}
+
+dt_err dt_csv_validation(dt_csv *c, int64_t step, double loss, const dt_metric *more, int n_more)
+{
+    set_cell(c, 0, (double)step);
+    set_cell(c, N_FIXED - 1, loss);
+    DT_TRY(set_more(c, more, n_more));
+    return write_row(c);
+}
+
+void dt_csv_close(dt_csv *c)
+{
+    dt_record_file_close(&c->file);
+    dt_record_free(&c->row);
+    for (int i = 0; i < c->n_columns; i++) free(c->names[i]);
+    free(c->names);
+    free(c->cells);
+    free(c->set);
+    free(c->path);
+    *c = (dt_csv){.file.fd = -1};
+}

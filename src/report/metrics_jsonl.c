@@ -1,0 +1,163 @@
+/* metrics_jsonl.c - writes lines by hand, because they are flat and their digits are part of the contract. It reads
+ * them with jansson, because a crash or another program may have damaged the file. */
+#include "metrics_jsonl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dtrain/io/io.h"
+#include "dtrain/io/json.h"
+
+static void put_key(dt_record *out, const char *name)
+{
+    dt_record_printf(out, "%s\"", out->nbytes > 1 ? ", " : "");
+    for (const char *c = name; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            dt_record_printf(out, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            dt_record_printf(out, "\\u%04x", (unsigned)*c);
+        else
+            dt_record_bytes(out, c, 1);
+    }
+    dt_record_printf(out, "\": ");
+}
+
+static void put_real(dt_record *out, const char *name, double value)
+{
+    put_key(out, name);
+    if (value == trunc(value) && fabs(value) < 0x1p53) /* bytes and counts: to the last digit */
+        dt_record_printf(out, "%.0f", value);
+    else if (isfinite(value))
+        dt_record_printf(out, "%.9g", value);
+    else
+        dt_record_printf(out, "null");
+}
+
+static void put_int(dt_record *out, const char *name, int64_t value)
+{
+    put_key(out, name);
+    dt_record_printf(out, "%" PRId64, value);
+}
+
+static void put_more_and_end(dt_record *out, const dt_metric *more, int n_more)
+{
+    for (int i = 0; i < n_more; i++) put_real(out, more[i].name, more[i].value);
+    dt_record_printf(out, "}\n");
+}
+
+void dt_jsonl_train(dt_record *out, const dt_train_record *rec)
+{
+    out->nbytes = 0;
+    dt_record_printf(out, "{");
+    put_int(out, "step", rec->step);
+    put_real(out, "loss", rec->loss);
+    put_real(out, "lr", rec->lr);
+    put_real(out, "grad_norm", rec->grad_norm);
+    put_int(out, "tokens", rec->tokens);
+    put_int(out, "samples", rec->samples);
+    put_real(out, "step_time", rec->step_time);
+    put_real(out, "tokens_per_second", rec->tokens_per_second);
+    put_int(out, "memory_device", rec->memory_device);
+    put_int(out, "memory_pinned", rec->memory_pinned);
+    put_int(out, "memory_host", rec->memory_host);
+    if (rec->flops_per_second > 0) put_real(out, "flops_per_second", rec->flops_per_second);
+    if (rec->mfu > 0) put_real(out, "mfu", rec->mfu);
+    if (rec->skipped) {
+        put_key(out, "skipped");
+        dt_record_printf(out, "true");
+    }
+    put_more_and_end(out, rec->more, rec->n_more);
+}
+
+void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_metric *more, int n_more)
+{
+    out->nbytes = 0;
+    dt_record_printf(out, "{");
+    put_int(out, "step", step);
+    put_real(out, "validation_loss", loss);
+    put_more_and_end(out, more, n_more);
+}
+
+/* The step of a whole line, or -1; is it a validation's? */
+static int64_t line_step(const char *line, size_t nbytes, bool *is_validation)
+{
+    *is_validation = false;
+    if (nbytes == 0 || line[nbytes - 1] != '\n') return -1;
+    json_t *object;
+    if (dt_json_parse(&object, "", line, nbytes, DT_JSON_LAST_KEY | DT_JSON_RECORD) != DT_OK) dt_error_clear();
+    const json_t *step = json_object_get(object, "step"); /* NULL if the line is not an object */
+    const int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
+    *is_validation = json_object_get(object, "validation_loss") != NULL;
+    json_decref(object);
+    return value;
+}
+
+static dt_err find_lines(FILE *in, const char *path, const dt_kept *kept, dt_lines *lines, int64_t *n_bad)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    int64_t offset = 0;
+    dt_err err = DT_OK;
+    ssize_t n;
+    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) >= 0; offset += n) {
+        dt_line found = {.offset = offset, .nbytes = n};
+        found.step = line_step(line, (size_t)n, &found.is_validation);
+        if (found.step < 0)
+            ++*n_bad;
+        else
+            err = dt_lines_add(lines, path, kept, found);
+        errno = 0;
+    }
+    if (err == DT_OK && !feof(in)) err = dt_fail_errno(DT_ERR_DATA, path, "cannot read");
+    free(line);
+    return err;
+}
+
+static dt_err copy_lines(FILE *in, const char *path, const dt_lines *lines, dt_record_file *to)
+{
+    enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
+    dt_record batch = {0}, line = {0};
+    dt_err err = DT_OK;
+    for (int64_t i = 0; err == DT_OK && i < lines->n; i++) {
+        err = dt_lines_read(lines, i, in, path, &line);
+        dt_record_bytes(&batch, line.data, line.nbytes);
+        if (err != DT_OK || (batch.nbytes < BATCH && !batch.out_of_memory)) continue;
+        err = dt_record_file_write(to, &batch);
+        batch.nbytes = 0;
+    }
+    if (err == DT_OK) err = dt_record_file_write(to, &batch);
+    dt_record_free(&batch);
+    dt_record_free(&line);
+    return err;
+}
+
+static dt_err write_again(FILE *in, const char *path, const dt_lines *lines)
+{
+    dt_aside a;
+    DT_TRY(dt_aside_open(&a, path));
+    dt_record_file to = {.fd = a.fd, .path = a.part};
+    const dt_err err = copy_lines(in, path, lines, &to);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
+    return err;
+}
+
+dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
+{
+    FILE *in;
+    dt_lines lines = {0};
+    int64_t n_bad = 0;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return dt_lines_tell_gone(path, kept), DT_OK;
+    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    DT_TRY(dt_open_text(path, &in));
+    dt_err err = find_lines(in, path, kept, &lines, &n_bad);
+    if (err == DT_OK) dt_lines_settle_and_tell(&lines, path, kept, n_bad, 0);
+    if (err == DT_OK) err = write_again(in, path, &lines);
+    dt_lines_free(&lines);
+    fclose(in);
+    return err;
+}

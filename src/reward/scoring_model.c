@@ -1,0 +1,195 @@
+/* scoring_model.c - the same tokenizer: the rollout's own batches; another one: texts, in batches of its tokens. */
+#include "scoring_model.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- its tokenizer ----------------------------------------------------------------------------------------------- */
+
+/* Has the model another tokenizer than the policy? Where one of the two is not known, ids are taken as they are. */
+static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
+{
+    dt_pretrained from = {0};
+    dt_tokenizer *policy = NULL, *own = NULL;
+    dt_err err = dt_pretrained_describe(&from, m->path);
+    if (err == DT_OK && from.tokenizer) err = dt_tokenizer_open(&own, from.tokenizer);
+    if (err == DT_OK && *t->tokenizer) err = dt_tokenizer_open(&policy, t->tokenizer);
+    const bool another =
+        own && policy && strcmp(dt_tokenizer_get_info(own)->name, dt_tokenizer_get_info(policy)->name) != 0;
+    if (err == DT_OK && another) {
+        m->tokenizer = own;
+        own = NULL;
+        err = dt_encoder_open(&m->encoder, m->tokenizer);
+    }
+    dt_tokenizer_close(own);
+    dt_tokenizer_close(policy);
+    dt_pretrained_free(&from);
+    return err;
+}
+
+/* Of its own tokenizer and what encodes with it. */
+static size_t texts_nbytes(const dt_reward_model *m)
+{
+    return dt_tokenizer_nbytes(m->tokenizer) + dt_encoder_nbytes(m->encoder);
+}
+
+/* Start of the last path component within the first n characters; n becomes its end, without trailing slashes. */
+static size_t last_name(const char *path, size_t *n)
+{
+    while (*n > 1 && path[*n - 1] == '/') --*n;
+    size_t first = *n;
+    while (first > 0 && path[first - 1] != '/') first--;
+    return first;
+}
+
+/* The base name; for the export of a run, RUN/hf, the name of the run. */
+static void name_model(dt_reward_model *m)
+{
+    size_t n = strlen(m->path), first = last_name(m->path, &n);
+    if (first > 1 && n - first == 2 && strncmp(m->path + first, "hf", 2) == 0) {
+        n = first;
+        first = last_name(m->path, &n);
+    }
+    snprintf(m->name, sizeof m->name, "%.*s", (int)(n - first), m->path + first);
+}
+
+dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
+{
+    m->path = strdup(path);
+    DT_CHECK(m->path, DT_ERR_MEMORY, "out of memory for the name of a reward model");
+    name_model(m);
+    if (t->comm) DT_TRY(find_tokenizer(m, t)); /* a plan may be made before there is a model */
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
+    if (!m->tokenizer) return dt_judge_open(&m->judge, t, m->name, path);
+    const int64_t most = dt_min_i64(2 * t->cfg->data_seq_len, INT32_MAX / 2);
+    return dt_judge_open_apart(&m->judge, t, m->name, path, (int32_t)most, t->model_opt->max_seq);
+}
+
+dt_err dt_reward_model_plan(const dt_reward_model *m, const dt_task *t, dt_memory *memory)
+{
+    const dt_model_options *opt = &m->judge.scorer.opt;
+    if (m->tokenizer)
+        memory->at[DT_MEM_DATA][DT_ON_HOST] += texts_nbytes(m) + dt_batch_nbytes(opt->max_tok, opt->max_seq);
+    return dt_judge_plan(&m->judge, t, memory);
+}
+
+dt_err dt_reward_model_begin(dt_reward_model *m, dt_task *t)
+{
+    const dt_model_options *opt = &m->judge.scorer.opt;
+    const dt_err err = m->tokenizer ? dt_batch_alloc(&m->batch, opt->max_tok, opt->max_seq, t->ledger) : DT_OK;
+    DT_TRY(dt_comm_agree(t->comm, err));
+    return dt_judge_begin(&m->judge, t);
+}
+
+void dt_reward_model_close(dt_reward_model *m, dt_task *t)
+{
+    dt_judge_close(&m->judge, t->ledger);
+    dt_batch_free(&m->batch, t->ledger);
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
+    dt_encoder_close(m->encoder);
+    dt_tokenizer_close(m->tokenizer);
+    free(m->ids.id);
+    free(m->path);
+    *m = (dt_reward_model){0};
+}
+
+/* ---- in the batches of a rollout --------------------------------------------------------------------------------- */
+
+static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first,
+                        double *reward, int stride)
+{
+    const int64_t n = dt_rollout_n_rows(r) - first;
+    const int n_micro = dt_rollout_n_micro(r, t, n);
+    for (int micro = 0; micro < n_micro; micro++) {
+        const int64_t *row;
+        const dt_batch *b = dt_rollout_micro(r, t, order, first, n, micro, &row);
+        DT_TRY(dt_judge_score(&m->judge, t, b));
+        for (int32_t s = 0; s < b->n_seq; s++) reward[row[s] * stride] = (double)m->judge.score[s];
+    }
+    return DT_OK;
+}
+
+/* ---- in batches of its own --------------------------------------------------------------------------------------- */
+
+/* Prompt and completion as one text, encoded independently of the policy's tokens. */
+static dt_err encode_row(dt_reward_model *m, dt_rollout *r, int64_t row)
+{
+    const int32_t eos = dt_tokenizer_get_info(m->tokenizer)->eos;
+    const char *prompt = dt_rollout_text(r, row, DT_PART_PROMPT, DT_NO_SPECIAL),
+               *completion = dt_rollout_text(r, row, DT_PART_COMPLETION, DT_NO_SPECIAL);
+    DT_CHECK(prompt && completion, DT_ERR_MEMORY, "out of memory for the text of a completion");
+    const dt_span spans[] = {{.text = prompt, .nbytes = strlen(prompt)},
+                             {.text = completion, .nbytes = strlen(completion)}};
+    m->ids.n = 0;
+    DT_TRY(dt_encode(m->encoder, spans, 2, DT_ENCODE_WRAP, &m->ids, NULL));
+    const bool ends = dt_rollout_row_of(r, row)->ended && eos >= 0 && (m->ids.n == 0 || m->ids.id[m->ids.n - 1] != eos);
+    if (!ends) return DT_OK;
+    DT_TRY(dt_ids_reserve(&m->ids, 1));
+    m->ids.id[m->ids.n++] = eos;
+    return DT_OK;
+}
+
+/* The last tokens that the model has room for become a sequence; *fits false: in the next batch. */
+static void add_sequence(dt_reward_model *m, bool *fits)
+{
+    const dt_model_options *opt = &m->judge.scorer.opt;
+    dt_batch *b = &m->batch;
+    const int32_t n = (int32_t)dt_min_size(m->ids.n, (size_t)opt->max_pos);
+    *fits = b->n_seq < b->max_seq && b->n_tok + n <= b->max_tok;
+    if (!*fits) return;
+    m->n_cut += (size_t)n < m->ids.n;
+    b->seq_start[b->n_seq++] = b->n_tok;
+    for (int32_t i = 0; i < n; i++) {
+        b->token[b->n_tok] = m->ids.id[m->ids.n - (size_t)n + (size_t)i];
+        b->target[b->n_tok] = -1;
+        b->weight[b->n_tok] = 0;
+        b->token_key[b->n_tok] = 0;
+        b->pos[b->n_tok++] = i;
+    }
+    b->seq_start[b->n_seq] = b->n_tok;
+}
+
+/* Adds rows from *next, as many as fit in a batch, up to `end`; *next advances past them. */
+static dt_err fill_batch(dt_reward_model *m, dt_rollout *r, int64_t end, int64_t *next)
+{
+    dt_batch *b = &m->batch;
+    bool fits = true;
+    b->n_tok = b->n_seq = 0;
+    b->seq_start[0] = 0;
+    for (; *next < end && fits; *next += fits) {
+        DT_TRY(encode_row(m, r, *next));
+        add_sequence(m, &fits);
+    }
+    b->n_samples = b->n_seq;
+    dt_batch_finish(b);
+    return DT_OK;
+}
+
+/* All ranks make as many passes as the one that needs most: a partitioned model is gathered by all. */
+static dt_err score_texts(dt_reward_model *m, dt_task *t, dt_rollout *r, int64_t first, double *reward, int stride)
+{
+    const int64_t n = dt_rollout_n_rows(r) - first;
+    const int64_t end = first + dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
+    int64_t next = first + dt_rollout_first_of(n, t->comm->rank, t->nranks), waiting = 1;
+    while (waiting) {
+        int64_t row = next;
+        DT_TRY(dt_comm_agree(t->comm, fill_batch(m, r, end, &next)));
+        DT_TRY(dt_judge_score(&m->judge, t, &m->batch));
+        for (int32_t s = 0; row < next; row++) reward[row * stride] = (double)m->judge.score[s++];
+        waiting = next < end;
+        DT_TRY(dt_comm_reduce_host_i64(t->comm, &waiting, 1, DT_MAX));
+    }
+    return DT_OK;
+}
+
+dt_err dt_reward_model_score(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first,
+                             double *reward, int stride)
+{
+    const int64_t n_cut = m->n_cut;
+    if (!m->tokenizer) return score_ids(m, t, r, order, first, reward, stride);
+    DT_TRY(score_texts(m, t, r, first, reward, stride));
+    if (n_cut == 0 && m->n_cut > 0)
+        DT_WARN("%s: some prompts with completions exceed %d tokens of its tokenizer; it scores only the last ones",
+                m->name, (int)m->judge.scorer.opt.max_pos);
+    return DT_OK;
+}

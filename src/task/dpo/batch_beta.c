@@ -1,0 +1,119 @@
+/* batch_beta.c - samples pairs without replacement: adds Gumbel noise to the logarithms of their weights and takes the
+ * maximum values (Kool et al., ICML 2019, arXiv:1903.06059). Each pair's random number is keyed by its number in the
+ * training, so the sample depends neither on ranks nor on the order of scoring. */
+#include "batch_beta.h"
+#include "../advantages.h"
+#include <math.h>
+#include <stdlib.h>
+
+#define LEAST 1e-3 /* beta, as in the authors' code */
+
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_batch_beta *b, void *block, int64_t n)
+{
+    size_t used = 0;
+    b->gap = dt_carve(block, &used, n, sizeof *b->gap);
+    b->part = dt_carve(block, &used, n, sizeof *b->part);
+    b->key = dt_carve(block, &used, n, sizeof *b->key);
+    return used;
+}
+
+size_t dt_batch_beta_nbytes(int64_t n_pairs) { return lay_out(&(dt_batch_beta){0}, NULL, n_pairs); }
+
+dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger)
+{
+    const size_t nbytes = dt_batch_beta_nbytes(n_pairs);
+    b->block = calloc(1, nbytes);
+    DT_CHECK(b->block, DT_ERR_MEMORY, "out of memory for the margins of %lld pairs", (long long)n_pairs);
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    b->n_alloc = n_pairs;
+    lay_out(b, b->block, n_pairs);
+    return DT_OK;
+}
+
+void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger)
+{
+    if (b->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_beta_nbytes(b->n_alloc));
+    free(b->block);
+    b->block = NULL;
+}
+
+/* Descending; equal values in the order of the data. */
+static int compare(const void *x, const void *y)
+{
+    const dt_batch_beta_key *a = x, *b = y;
+    if (a->x != b->x) return a->x > b->x ? -1 : 1;
+    return a->pair < b->pair ? -1 : a->pair > b->pair;
+}
+
+/* In (0, 1). */
+static double uniform(const dt_batch_beta *b, int64_t sample)
+{
+    const uint64_t bits = dt_mix64(dt_rng_key(b->seed, DT_RNG_FILTER) + (uint64_t)sample);
+    return ((double)(bits >> 12) + 0.5) * 0x1p-52;
+}
+
+static double log_weight(const dt_gap_state *s, double gap)
+{
+    const double off = s->deviation > 0 ? (gap - s->mean) / s->deviation : 0;
+    return -0.5 * off * off;
+}
+
+/* Marks the kept pairs and returns the mean of their gaps. */
+static double draw(dt_batch_beta *b, int64_t n, int64_t first_sample)
+{
+    const int64_t whole = (int64_t)floor(b->keep * (double)n + 1e-9), n_kept = dt_max_i64(1, whole);
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const double noise = -log(-log(uniform(b, first_sample + k)));
+        b->key[k] = (dt_batch_beta_key){log_weight(&b->next, b->gap[k]) + noise, k};
+        b->part[k] = 0;
+    }
+    qsort(b->key, (size_t)n, sizeof *b->key, compare);
+    for (int64_t k = 0; k < n_kept; k++) {
+        b->part[b->key[k].pair] = (double)n / (double)n_kept;
+        sum += b->gap[b->key[k].pair];
+    }
+    b->share_kept = (double)n_kept / (double)n;
+    return sum / (double)n_kept;
+}
+
+static void keep_all(dt_batch_beta *b, int64_t n)
+{
+    b->value = b->beta;
+    b->share_kept = 1;
+    for (int64_t k = 0; k < n; k++) b->part[k] = 1;
+}
+
+void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample)
+{
+    const dt_moments m = dt_moments_of(b->gap, n_pairs, 1);
+    const double old = b->state.n_steps > 0 ? b->momentum : 0, deviation = n_pairs > 1 ? m.deviation : 0;
+    b->next = b->state;
+    if (m.n < n_pairs || !isfinite(m.mean) || !isfinite(deviation)) {
+        keep_all(b, n_pairs);
+        return;
+    }
+    b->next = (dt_gap_state){.mean = old * b->state.mean + (1 - old) * m.mean,
+                             .deviation = old * b->state.deviation + (1 - old) * deviation,
+                             .n_steps = b->state.n_steps + 1};
+    const double kept = draw(b, n_pairs, first_sample);
+    b->value = fmax(b->beta * (1 + b->w * (kept - b->next.mean)), fmin(LEAST, b->beta));
+}
+
+void dt_batch_beta_keep(dt_batch_beta *b) { b->state = b->next; }
+
+dt_err dt_batch_beta_save(const dt_batch_beta *b, dt_named_arrays *items)
+{
+    DT_TRY(dt_named_arrays_add(items, "gap_mean", DT_NAMED_F64, 1, &b->state.mean));
+    DT_TRY(dt_named_arrays_add(items, "gap_std", DT_NAMED_F64, 1, &b->state.deviation));
+    return dt_named_arrays_add(items, "gap_steps", DT_NAMED_I64, 1, &b->state.n_steps);
+}
+
+dt_err dt_batch_beta_load(dt_batch_beta *b, const dt_named_arrays *items)
+{
+    if (!dt_named_arrays_find(items, "gap_mean")) return DT_OK;
+    DT_TRY(dt_named_arrays_get(items, "gap_mean", DT_NAMED_F64, 1, &b->state.mean));
+    DT_TRY(dt_named_arrays_get(items, "gap_std", DT_NAMED_F64, 1, &b->state.deviation));
+    return dt_named_arrays_get(items, "gap_steps", DT_NAMED_I64, 1, &b->state.n_steps);
+}

@@ -1,0 +1,349 @@
+/* dpo.c - direct preference optimisation: a model is aligned with pairs of answers, of which one is better, against a
+ * frozen reference (algorithms.md 3). With S the sum of an answer's log-probabilities, its ratio is S_policy -
+ * S_reference; a loss of the two ratios of a pair gives each token of an answer the same weight, minus the loss's
+ * derivative by the answer's ratio. Both answers go through one forward.
+ *
+ * Frozen judges may say by how much an answer is better (MM-DPO), and with a second one how safe it is (Safe-MM-DPO):
+ * then a multiplier weighs safety, and moves after each step by what all ranks have counted. */
+#include "dpo.h"
+#include "dtrain/step/step.h"
+#include "../pairs.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static void check(dt_task *t)
+{
+    if (!t->comm) return; /* --plan */
+    dt_task_need_data(t, "train", t->cfg->data_train);
+    dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
+    if (t->cfg->dpo_precompute_reference)
+        dt_task_need(t, "run", "output_dir", t->cfg->run_output_dir,
+                     "a directory for the precomputed log-probabilities");
+}
+
+static dt_err count_validation(const dt_task *t, dpo *d)
+{
+    const int64_t n_steps = t->valid ? dt_loader_info(t->valid)->steps_per_epoch : 0;
+    int64_t n_samples = 0, n_chosen = 0;
+    for (int64_t step = 0; step < n_steps; step++) {
+        dt_step_counts counts;
+        DT_TRY(dt_loader_step_counts(t->valid, step, &counts));
+        n_samples += counts.n_samples, n_chosen += counts.n_chosen;
+    }
+    if (n_chosen > 0) d->pairs_per_token[1] = (double)n_samples / (double)n_chosen;
+    return DT_OK;
+}
+
+static const char *judge_path(const dt_config *cfg, int goal)
+{
+    return goal == DPO_HELPFUL ? cfg->dpo_helpful_path : cfg->dpo_harmless_path;
+}
+
+static dt_err check_settings(const dt_config *cfg, const dpo *d)
+{
+    const dt_dpo_loss *l = &d->loss_of;
+    const bool own_mean = dt_dpo_weight(l, DT_DPO_IPO) > 0 || dt_dpo_weight(l, DT_DPO_SIGMOID_NORM) > 0;
+    DT_CONFIG_CHECK(
+        !cfg->dpo_average || !own_mean, cfg, "dpo", "average",
+        "expected false, because loss_type = ipo and sigmoid_norm already divide by the lengths of answers");
+    DT_CONFIG_CHECK(!cfg->dpo_precompute_reference || cfg->dpo_sync_reference_steps == 0, cfg, "dpo",
+                    "precompute_reference",
+                    "expected false with sync_reference_steps, because such a reference changes during training");
+    DT_CONFIG_CHECK(
+        !cfg->dpo_precompute_reference || !d->full_kl, cfg, "dpo", "kl_estimator",
+        "expected k3, because full needs the reference in memory and precompute_reference does not keep it");
+    DT_CONFIG_CHECK(!cfg->dpo_use_wpo || !dt_dpo_needs_partners(l), cfg, "dpo", "use_wpo",
+                    "expected false, because loss_type = aot and aot_unpaired compare answers of different pairs, "
+                    "which have no joint weight");
+    DT_CONFIG_CHECK(
+        d->beta_rule != DPO_BETA_OF_BATCH || (!*cfg->dpo_helpful_path && !*cfg->dpo_harmless_path), cfg, "dpo",
+        "dynamic_beta",
+        "expected margin or factor, because batch cannot use the margins of judges (helpful_path, harmless_path)");
+    DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || !dt_dpo_needs_partners(l), cfg, "dpo", "dynamic_beta",
+                    "batch skips pairs, but loss_type = aot and aot_unpaired compare answers of different pairs; "
+                    "choose another one");
+    return dt_multiplier_check(cfg, "dpo", cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
+}
+
+static double usual_beta_w(dpo_beta_rule rule)
+{
+    static const double usual[] = {[DPO_BETA_OF_MARGIN] = 0.5, [DPO_BETA_OF_FACTOR] = 0.1, [DPO_BETA_OF_BATCH] = 0.6};
+    return usual[rule];
+}
+
+static void read_batch_beta(dpo *d, const dt_config *cfg)
+{
+    if (strcmp(cfg->dpo_dynamic_beta, "factor") == 0) d->beta_rule = DPO_BETA_OF_FACTOR;
+    if (strcmp(cfg->dpo_dynamic_beta, "batch") == 0) d->beta_rule = DPO_BETA_OF_BATCH;
+    d->batch_beta = (dt_batch_beta){.beta = cfg->dpo_beta,
+                                    .keep = cfg->dpo_beta_keep,
+                                    .momentum = cfg->dpo_beta_momentum,
+                                    .seed = (uint64_t)cfg->run_seed,
+                                    .value = cfg->dpo_beta};
+}
+
+static dt_err read_settings(const dt_task *t, dpo *d)
+{
+    const dt_config *cfg = t->cfg;
+    read_batch_beta(d, cfg);
+    for (int goal = 0; goal < DPO_GOALS; goal++) d->has_judge[goal] = *judge_path(cfg, goal);
+    const bool harmless = d->has_judge[DPO_HARMLESS];
+    d->beta_w = *cfg->dpo_beta_w ? strtod(cfg->dpo_beta_w, NULL) : usual_beta_w(d->beta_rule);
+    d->batch_beta.w = d->beta_w;
+    d->kl_coef = *cfg->dpo_kl_coef ? strtod(cfg->dpo_kl_coef, NULL) : harmless ? 0.1 : 0;
+    d->multiplier = (dt_multiplier){.lr = cfg->dpo_lambda_lr,
+                                    .min = cfg->dpo_lambda_min,
+                                    .max = cfg->dpo_lambda_max,
+                                    .limit = cfg->dpo_cost_limit,
+                                    .log_value = log(cfg->dpo_lambda_init)};
+    DT_TRY(dt_dpo_loss_make(&d->loss_of, cfg));
+    d->full_kl = d->kl_coef > 0 && strcmp(cfg->dpo_kl_estimator, "full") == 0;
+    return check_settings(cfg, d);
+}
+
+static dt_err open_reference(dt_task *t, dpo *d, const char *path)
+{
+    const dt_config *cfg = t->cfg;
+    if (cfg->dpo_precompute_reference) return dt_precomputed_open(&d->precomputed, t, path);
+    DT_TRY(dt_reference_open(&d->reference, t, path));
+    return dt_reference_follow(&d->reference, t, cfg->dpo_sync_reference_steps, cfg->dpo_sync_reference_mixup);
+}
+
+static void open_models(dt_task *t, dpo *d)
+{
+    static const char *const names[DPO_GOALS] = {"the helpful model", "the harmless model"}, *const keys[DPO_GOALS] = {
+                                                                                                 "helpful_path",
+                                                                                                 "harmless_path"};
+    const bool named = *t->cfg->dpo_reference_path;
+    const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
+    if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
+    dt_err err = open_reference(t, d, path);
+    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
+    for (int goal = 0; goal < DPO_GOALS; goal++) {
+        if (!d->has_judge[goal]) continue;
+        err = dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal));
+        dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, "dpo", keys[goal], err));
+    }
+}
+
+static void warn_of_ties(const dt_task *t)
+{
+    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
+    if (info && info->n_ties && (!t->comm || t->comm->rank == 0))
+        DT_WARN("[data] train: %lld pairs are ties (neither answer is better) and are skipped",
+                (long long)info->n_ties);
+}
+
+/* Those of a reward model's data may not be meant. */
+static void say_margins(const dt_task *t, const dpo *d)
+{
+    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
+    const bool judged = d->has_judge[DPO_HELPFUL] || d->beta_rule == DPO_BETA_OF_BATCH;
+    if (info && info->has_margins && d->beta_w > 0 && !judged)
+        DT_INFO("beta of each pair depends on its margin in the data, with beta_w = %g; to use dpo.beta = %g for all "
+                "pairs, set dpo.beta_w = 0",
+                d->beta_w, t->cfg->dpo_beta);
+}
+
+static void dpo_open(dt_task *t)
+{
+    dpo *d = calloc(1, sizeof *d);
+    pairs_open(t, t->cfg->data_seq_len, true, true);
+    warn_of_ties(t);
+    if (!d) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
+        return;
+    }
+    t->self = d;
+    dt_mistakes_add(t->mistakes, read_settings(t, d));
+    t->model_opt->head |=
+        DT_HEAD_MEAN_LOGIT | (t->cfg->dpo_use_wpo ? DT_HEAD_SUM_SQUARES : 0) | (d->full_kl ? DT_HEAD_DIVERGENCE : 0);
+    dpo_declare(t, d);
+    dt_mistakes_add(t->mistakes, count_validation(t, d));
+    open_models(t, d);
+    say_margins(t, d);
+    t->saved_nbytes += DT_MULTIPLIER_NBYTES + DT_BATCH_BETA_NBYTES + DT_PRECOMPUTED_NBYTES + DT_REFERENCE_NBYTES;
+}
+
+static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_reference; }
+
+static dt_err dpo_plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    const dpo *d = t->self;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
+    if (dt_dpo_needs_partners(&d->loss_of)) memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_aot_nbytes(dpo_most_pairs(t));
+    if (d->beta_rule == DPO_BETA_OF_BATCH)
+        memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_beta_nbytes(t->batching.train_batch_size);
+    for (int goal = 0; goal < DPO_GOALS; goal++) DT_TRY(dt_judge_plan(&d->judge[goal], t, memory));
+    return precomputes(t) ? dt_precomputed_plan(&d->precomputed, t, memory)
+                          : dt_reference_plan(&d->reference, t, memory);
+}
+
+static dt_err allocate(dt_task *t)
+{
+    dpo *d = t->self;
+    if (dt_dpo_needs_partners(&d->loss_of)) DT_TRY(dt_aot_alloc(&d->aot, dpo_most_pairs(t), t->ledger));
+    if (d->beta_rule != DPO_BETA_OF_BATCH) return DT_OK;
+    return dt_batch_beta_alloc(&d->batch_beta, t->batching.train_batch_size, t->ledger);
+}
+
+static dt_err dpo_begin(dt_task *t)
+{
+    dpo *d = t->self;
+    DT_TRY(dt_comm_agree(t->comm, allocate(t)));
+    for (int goal = 0; goal < DPO_GOALS; goal++)
+        if (d->has_judge[goal]) DT_TRY(dt_judge_begin(&d->judge[goal], t));
+    return precomputes(t) ? dt_precomputed_begin(&d->precomputed, t) : dt_reference_begin(&d->reference, t);
+}
+
+static void dpo_close(dt_task *t)
+{
+    dpo *d = t->self;
+    dt_task_close_data(t);
+    if (!d) return;
+    dt_reference_close(&d->reference, t->ledger);
+    dt_precomputed_close(&d->precomputed, t->ledger);
+    for (int goal = 0; goal < DPO_GOALS; goal++) dt_judge_close(&d->judge[goal], t->ledger);
+    dt_aot_free(&d->aot, t->ledger);
+    dt_batch_beta_free(&d->batch_beta, t->ledger);
+    free(d);
+    t->self = NULL;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+dt_err dpo_score_reference(dt_task *t, const dt_batch *b)
+{
+    dpo *d = t->self;
+    return precomputes(t) ? dt_precomputed_read(&d->precomputed, d->part, b) : dt_reference_score(&d->reference, t, b);
+}
+
+const float *dpo_reference_logp(const dpo *d) { return d->precomputed.block ? d->precomputed.logp : d->reference.logp; }
+
+static dt_err score(dt_task *t, const dt_batch *b)
+{
+    dpo *d = t->self;
+    for (int goal = 0; goal < DPO_GOALS; goal++)
+        if (d->has_judge[goal]) DT_TRY(dt_judge_score(&d->judge[goal], t, b));
+    return dpo_score_reference(t, b);
+}
+
+static dt_err begin_step(dt_task *t, int64_t step)
+{
+    dpo *d = t->self;
+    dt_step_counts counts;
+    DT_TRY(dt_loader_step_counts(t->train, step, &counts));
+    d->step.n_micro = dt_loader_n_micro(t->train, step);
+    d->step.inv_norm = 1 / (double)counts.n_samples;
+    d->inv_chosen = 1 / (double)counts.n_chosen;
+    d->pairs_per_token[0] = (double)counts.n_samples / (double)counts.n_chosen;
+    return d->aot.block || d->batch_beta.block ? dpo_match_step(t, step) : DT_OK;
+}
+
+int64_t dpo_first_pair(const dt_task *t, int64_t micro)
+{
+    return (micro * t->nranks + t->comm->rank) * t->batching.micro_batch_size;
+}
+
+static dt_err dpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    dpo *d = t->self;
+    d->part = DT_OF_TRAINING;
+    if (micro == 0) DT_TRY(begin_step(t, step));
+    *m = d->step;
+    d->first_pair = dpo_first_pair(t, micro);
+    DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
+    return score(t, m->batch);
+}
+
+static dt_err dpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
+{
+    const dt_batch *b = m->batch;
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        const dpo_answers a = dpo_pair_of(t, b, k, p);
+        dpo_weigh(t, b, k, &a, p, m->inv_norm, w);
+    }
+    return DT_OK;
+}
+
+static dt_err dpo_evaluate(dt_task *t, int64_t micro)
+{
+    dpo *d = t->self;
+    dt_micro m = {0};
+    dt_phase_enter(t->phase, "read", "validation");
+    d->part = DT_OF_VALIDATION;
+    if (micro == 0 && d->aot.block) DT_TRY(dpo_match_validation(t));
+    d->first_pair = dpo_first_pair(t, micro);
+    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    DT_TRY(score(t, m.batch));
+    return dt_task_forward(t, &m);
+}
+
+/* The step had the multiplier as it was before. */
+static void update_multiplier(dt_task *t, bool applied)
+{
+    dpo *d = t->self;
+    const double n_pairs = dt_sums_value(t->sums, d->sums.n_pairs);
+    dt_sums_add(t->sums, d->sums.lambda, dt_multiplier_value(&d->multiplier));
+    if (applied) dt_multiplier_update(&d->multiplier, dt_sums_value(t->sums, d->sums.cost) / n_pairs);
+    dt_sums_add(t->sums, d->sums.cost_ema, d->multiplier.ema);
+}
+
+static void update_beta(dt_task *t, bool applied)
+{
+    dpo *d = t->self;
+    dt_sums_add(t->sums, d->sums.gap_mean, d->batch_beta.next.mean);
+    dt_sums_add(t->sums, d->sums.gap_std, d->batch_beta.next.deviation);
+    dt_sums_add(t->sums, d->sums.share_kept, d->batch_beta.share_kept);
+    if (applied) dt_batch_beta_keep(&d->batch_beta);
+}
+
+static dt_err dpo_after_step(dt_task *t, int64_t step, bool applied)
+{
+    dpo *d = t->self;
+    if (d->has_judge[DPO_HARMLESS]) update_multiplier(t, applied);
+    if (d->batch_beta.block) update_beta(t, applied);
+    return dt_reference_after_step(&d->reference, t, step);
+}
+
+static dt_err save(const dt_task *t, dt_named_arrays *items)
+{
+    const dpo *d = t->self;
+    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_save(&d->multiplier, items));
+    if (d->batch_beta.block) DT_TRY(dt_batch_beta_save(&d->batch_beta, items));
+    return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : dt_reference_save(&d->reference, items);
+}
+
+static dt_err load(const dt_task *t, const dt_named_arrays *items)
+{
+    dpo *d = t->self;
+    if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_load(&d->multiplier, items));
+    if (d->batch_beta.block) DT_TRY(dt_batch_beta_load(&d->batch_beta, items));
+    return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : dt_reference_load(&d->reference, items);
+}
+
+static dt_err dpo_save(dt_task *t, dt_named_arrays *items) { return dt_comm_agree(t->comm, save(t, items)); }
+static dt_err dpo_load(dt_task *t, const dt_named_arrays *items) { return dt_comm_agree(t->comm, load(t, items)); }
+
+const dt_task_ops dt_task_dpo = {.name = "dpo",
+                                 .trains = true,
+                                 .no_dropout = true,
+                                 .images = true,
+                                 .watch = {"dpo/rewards/accuracies", "dpo/rewards/margins"},
+                                 .num_tokens = "dpo/num_tokens",
+                                 .check = check,
+                                 .open = dpo_open,
+                                 .plan = dpo_plan,
+                                 .begin = dpo_begin,
+                                 .close = dpo_close,
+                                 .next_micro = dpo_next_micro,
+                                 .weights = dpo_weights,
+                                 .collect = dpo_collect,
+                                 .evaluate = dpo_evaluate,
+                                 .after_step = dpo_after_step,
+                                 .step_after = dt_task_data_step_after,
+                                 .save = dpo_save,
+                                 .load = dpo_load};

@@ -1,0 +1,90 @@
+/* dpo.h - shared declarations of task dpo: dpo.c is its table, dpo_pairs.c evaluates the pairs of a batch, dpo_sums.c
+ * counts metrics, dpo_partners.c runs the passes of losses that compare pairs with others. Private to src/task. */
+#ifndef DTRAIN_TASK_DPO_H
+#define DTRAIN_TASK_DPO_H
+
+#include "aot.h"
+#include "batch_beta.h"
+#include "dtrain/step/judge.h"
+#include "multiplier.h"
+#include "precomputed.h"
+#include "../reference.h"
+
+/** The two goals that pairs are judged by, each with a beta of its own (algorithms.md 3.4). */
+enum { DPO_HELPFUL, DPO_HARMLESS, DPO_GOALS };
+
+/** What beta depends on (dpo.dynamic_beta): a pair's margin, bounded or not, or all pairs of a step. */
+typedef enum dpo_beta_rule { DPO_BETA_OF_MARGIN, DPO_BETA_OF_FACTOR, DPO_BETA_OF_BATCH } dpo_beta_rule;
+
+typedef struct dpo_sums {
+    int loss, n_pairs, correct, n_chosen, hit, entropy, n_target, n_tok, n_samples;
+    int reward[DT_N_SIDES], margin, logp[DT_N_SIDES], logit[DT_N_SIDES], n_rejected, kl;
+    int goal_loss[DPO_GOALS], delta[DPO_GOALS], beta[DPO_GOALS];
+    int cost, cost_ema, lambda;
+    int gap_mean, gap_std, share_kept;
+} dpo_sums;
+
+typedef struct dpo {
+    dt_dpo_loss loss_of;
+    dpo_beta_rule beta_rule;
+    double beta_w, kl_coef;
+    bool full_kl; /* the divergence is over the whole vocabulary, from the head; else k3 of the answer's tokens */
+    bool has_judge[DPO_GOALS];
+    dt_reference reference;
+    dt_precomputed precomputed; /* replaces the reference: dpo.precompute_reference */
+    dt_judge judge[DPO_GOALS];
+    dt_multiplier multiplier;
+    dt_aot aot;
+    dt_batch_beta batch_beta; /* of DPO_BETA_OF_BATCH */
+    dt_micro step;            /* of the current step, all but the batch */
+    int64_t first_pair;       /* number of the batch's first pair in aot and batch_beta */
+    dt_precomputed_part part;
+    double inv_chosen; /* 1 / the tokens of the step's chosen answers */
+    /* factor that converts a mean over the tokens of chosen answers into a term of a sum over pairs: for the step, and
+     * for the whole validation */
+    double pairs_per_token[2];
+    dpo_sums sums;
+} dpo;
+
+/** Results of the policy, the reference and the judges for a pair. */
+typedef struct dpo_answers {
+    dt_dpo_pair pair;
+    int64_t shorter;             /* tokens of the shorter answer */
+    double logp[DT_N_SIDES];     /* as the ratio has it: with ld_alpha, or averaged */
+    double sum_logp[DT_N_SIDES]; /* over all tokens */
+    double kl;                   /* over the chosen answer; of a full one in collect alone */
+    double weight;               /* of WPO; else 1 */
+    double part;                 /* factor of the losses of ratios (DPO_BETA_OF_BATCH); else 1 */
+    double delta[DPO_GOALS];     /* by how much the chosen answer is better */
+    double beta[DPO_GOALS];
+    double cost; /* expected cost of the policy if it chose between the two answers */
+} dpo_answers;
+
+/** Pair k of a batch that reference and judges have scored; p: [n_tok] of the batch. Local. */
+dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p);
+/** The loss of a pair without the terms of dpo_token_loss. slope: out, its derivatives by the two ratios; by_goal: out,
+ *  the loss with the beta of each goal only. Local. */
+double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES]);
+/** The pair's sum in the terms that are means over the tokens of chosen answers: sft and the divergence. Local. */
+double dpo_token_loss(const dpo *d, const dpo_answers *a);
+/** Write the derivatives for the tokens of pair k into w. inv_norm: 1 / the step's pairs. Local. */
+void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers *a, const dt_predictions *p,
+               double inv_norm, const dt_weights *w);
+
+void dpo_declare(const dt_task *t, dpo *d);
+void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
+
+/** For losses that compare pairs (aot) and for a beta of the batch: a forward over all pairs of a step, or of the
+ *  validation, and the partners or the beta that follow. Collective; a local error ends the job. */
+dt_err dpo_match_step(dt_task *t, int64_t step);
+dt_err dpo_match_validation(dt_task *t);
+/** Log-probabilities of a batch of d->part by the reference. Collective; a local error ends the job. */
+dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
+/** Those of the last batch: [n_tok], borrowed. */
+const float *dpo_reference_logp(const dpo *d);
+/** The first pair of this rank's micro-batch, among those of the step or of the validation. */
+int64_t dpo_first_pair(const dt_task *t, int64_t micro);
+/** The maximum number of pairs for dpo_match_step or dpo_match_validation. */
+int64_t dpo_most_pairs(const dt_task *t);
+
+#endif

@@ -1,0 +1,66 @@
+/* dpo_loss.h - the losses of preference optimisation (algorithms.md 3.2), of one pair. Private to src/task. */
+#ifndef DTRAIN_TASK_DPO_LOSS_H
+#define DTRAIN_TASK_DPO_LOSS_H
+
+#include "dtrain/config/config.h"
+#include "dtrain/data/dataset.h"
+
+typedef enum dt_dpo_type {
+    DT_DPO_SIGMOID,
+    DT_DPO_CDPO,
+    DT_DPO_ROBUST,
+    DT_DPO_HINGE,
+    DT_DPO_IPO,
+    DT_DPO_SIGMOID_NORM,
+    DT_DPO_EXO_PAIR,
+    DT_DPO_DISCOPOP, /* up to here f-divergences apply */
+    DT_DPO_NCA_PAIR,
+    DT_DPO_BCO_PAIR,
+    DT_DPO_SPPO_HARD,
+    DT_DPO_APO_ZERO,
+    DT_DPO_APO_DOWN,
+    DT_DPO_AOT,
+    DT_DPO_AOT_UNPAIRED,
+    DT_DPO_SFT, /* only of the chosen text, per token; computed by the task */
+    DT_N_DPO_TYPES
+} dt_dpo_type;
+
+typedef enum dt_divergence { DT_REVERSE_KL, DT_FORWARD_KL, DT_JS_DIVERGENCE, DT_ALPHA_DIVERGENCE } dt_divergence;
+
+/** What other pairs are to a pair (aot.h): the reference's difference of log-probabilities that stands where the
+ *  policy's does in their orders; the ratio of a rejected answer where its chosen one stands; the other way round. */
+enum { DT_AOT_OF_PAIR, DT_AOT_OF_CHOSEN, DT_AOT_OF_REJECTED, DT_AOT_PARTNERS };
+
+/** Input of a loss for a pair. */
+typedef struct dt_dpo_pair {
+    double
+        ratio[DT_N_SIDES]; /* of the chosen and the rejected answer: log pi - log reference, sums over n_tok tokens */
+    int64_t n_tok[DT_N_SIDES];
+    double difference;               /* log pi of the chosen answer less that of the rejected one */
+    double partner[DT_AOT_PARTNERS]; /* for DT_DPO_AOT and DT_DPO_AOT_UNPAIRED */
+} dt_dpo_pair;
+
+/** The loss of a pair: the sum of weight[k] times the loss type[k]. */
+typedef struct dt_dpo_loss {
+    int n_types;
+    dt_dpo_type type[DT_N_DPO_TYPES];
+    double weight[DT_N_DPO_TYPES];
+    dt_divergence divergence;
+    double alpha, label_smoothing, tau;
+} dt_dpo_loss;
+
+/** From [dpo]. DT_ERR_USAGE naming the key: an unknown loss, or one twice; other than as many weights; smoothing with a
+ *  loss that has none, or without one that needs it. */
+dt_err dt_dpo_loss_make(dt_dpo_loss *l, const dt_config *cfg);
+/** The weight of a type, 0: it is not among them. */
+double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type);
+
+/** Does it contain losses for which pairs are compared with others? */
+bool dt_dpo_needs_partners(const dt_dpo_loss *l);
+
+/** Returns the loss of a pair but for DT_DPO_SFT; gradient [2]: the derivatives by its ratios of the loss of all pairs,
+ *  which for DT_DPO_AOT_UNPAIRED is that of this pair's chosen answer and of the pair whose partner is its rejected
+ *  one. */
+double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const dt_dpo_pair *pair, double gradient[DT_N_SIDES]);
+
+#endif

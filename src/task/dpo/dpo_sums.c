@@ -1,0 +1,173 @@
+/* dpo_sums.c - metrics of task dpo (algorithms.md 3.3). The even sequences of a batch are chosen answers, the odd ones
+ * rejected answers. Rewards and margins use the beta of the helpful goal. */
+#include "dpo.h"
+#include "../pairs.h"
+#include <float.h>
+#include <math.h>
+
+static void declare_common(dpo_sums *d, dt_sums *s)
+{
+    d->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
+    d->n_pairs = dt_sums_declare(s, "dpo/pairs", DT_SUM_UNITS, 1);
+    d->correct = dt_sums_declare(s, "dpo/correct", DT_SUM_UNITS, 1);
+    d->reward[0] = dt_sums_declare(s, "dpo/reward_of_chosen", DT_SUM_LOSS, 1);
+    d->reward[1] = dt_sums_declare(s, "dpo/reward_of_rejected", DT_SUM_LOSS, 1);
+    d->margin = dt_sums_declare(s, "dpo/margin", DT_SUM_LOSS, 1);
+    d->logp[0] = dt_sums_declare(s, "dpo/logp_of_chosen", DT_SUM_LOSS, 1);
+    d->logp[1] = dt_sums_declare(s, "dpo/logp_of_rejected", DT_SUM_LOSS, 1);
+    d->beta[DPO_HELPFUL] = dt_sums_declare(s, "dpo/betas", DT_SUM_LOSS, 1);
+    d->logit[0] = dt_sums_declare(s, "dpo/logit_of_chosen", DT_SUM_LOSS, 1);
+    d->logit[1] = dt_sums_declare(s, "dpo/logit_of_rejected", DT_SUM_LOSS, 1);
+    d->n_chosen = dt_sums_declare(s, "dpo/tokens_of_chosen", DT_SUM_UNITS, 1);
+    d->n_rejected = dt_sums_declare(s, "dpo/tokens_of_rejected", DT_SUM_UNITS, 1);
+    d->hit = dt_sums_declare(s, "dpo/hits", DT_SUM_UNITS, 1);
+    d->entropy = dt_sums_declare(s, "dpo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
+    d->n_target = dt_sums_declare(s, "dpo/targets", DT_SUM_UNITS, 1);
+    d->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
+    d->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
+    pairs_show(s, "loss", "validation_loss", "loss", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/chosen", "dpo/validation_rewards/chosen", "dpo/reward_of_chosen", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/rejected", "dpo/validation_rewards/rejected", "dpo/reward_of_rejected", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/accuracies", "dpo/validation_rewards/accuracies", "dpo/correct", "dpo/pairs");
+    pairs_show(s, "dpo/rewards/margins", "dpo/validation_rewards/margins", "dpo/margin", "dpo/pairs");
+    pairs_show(s, "dpo/logps/chosen", "dpo/validation_logps/chosen", "dpo/logp_of_chosen", "dpo/pairs");
+    pairs_show(s, "dpo/logps/rejected", "dpo/validation_logps/rejected", "dpo/logp_of_rejected", "dpo/pairs");
+    pairs_show(s, "dpo/logits/chosen", "dpo/validation_logits/chosen", "dpo/logit_of_chosen", "dpo/tokens_of_chosen");
+    pairs_show(s, "dpo/logits/rejected", "dpo/validation_logits/rejected", "dpo/logit_of_rejected",
+               "dpo/tokens_of_rejected");
+    pairs_show(s, "dpo/mean_token_accuracy", "dpo/validation_mean_token_accuracy", "dpo/hits", "dpo/tokens_of_chosen");
+    pairs_show(s, "dpo/entropy", "dpo/validation_entropy", "dpo/entropies", "dpo/targets");
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta", "dpo/betas", "dpo/pairs", NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
+}
+
+static void declare_kl(dpo_sums *d, dt_sums *s)
+{
+    d->kl = dt_sums_declare(s, "dpo/kls", DT_SUM_LOSS, 1);
+    pairs_show(s, "dpo/kl", "dpo/validation_kl", "dpo/kls", "dpo/tokens_of_chosen");
+}
+
+static void declare_helpful(dpo_sums *d, dt_sums *s)
+{
+    d->delta[DPO_HELPFUL] = dt_sums_declare(s, "dpo/helpful_deltas", DT_SUM_LOSS, 1);
+    pairs_show(s, "dpo/delta_helpful", "dpo/validation_delta_helpful", "dpo/helpful_deltas", "dpo/pairs");
+}
+
+static void declare_harmless(dpo_sums *d, dt_sums *s)
+{
+    d->delta[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_deltas", DT_SUM_LOSS, 1);
+    d->beta[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_betas", DT_SUM_LOSS, 1);
+    d->goal_loss[DPO_HELPFUL] = dt_sums_declare(s, "dpo/helpful_losses", DT_SUM_LOSS, 1);
+    d->goal_loss[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_losses", DT_SUM_LOSS, 1);
+    d->cost = dt_sums_declare(s, "dpo/costs", DT_SUM_LOSS, 1);
+    d->cost_ema = dt_sums_declare(s, "dpo/cost_ema", DT_SUM_REAL, 1);
+    d->lambda = dt_sums_declare(s, "dpo/lambda", DT_SUM_REAL, 1);
+    pairs_show(s, "dpo/delta_harmless", "dpo/validation_delta_harmless", "dpo/harmless_deltas", "dpo/pairs");
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta_harmless", "dpo/harmless_betas", "dpo/pairs", NULL);
+    pairs_show(s, "dpo/loss_helpful", "dpo/validation_loss_helpful", "dpo/helpful_losses", "dpo/pairs");
+    pairs_show(s, "dpo/loss_harmless", "dpo/validation_loss_harmless", "dpo/harmless_losses", "dpo/pairs");
+    pairs_show(s, "dpo/cost", "dpo/validation_cost", "dpo/costs", "dpo/pairs");
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/cost_ema", "dpo/cost_ema", NULL, NULL);
+    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/lambda", "dpo/lambda", NULL, NULL);
+}
+
+static int declare_state(dt_sums *s, const char *name)
+{
+    const int sum = dt_sums_declare(s, name, DT_SUM_REAL, 1);
+    dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
+    return sum;
+}
+
+static void declare_gaps(dpo_sums *d, dt_sums *s)
+{
+    d->gap_mean = declare_state(s, "dpo/gap_mean");
+    d->gap_std = declare_state(s, "dpo/gap_std");
+    d->share_kept = declare_state(s, "dpo/frac_kept");
+}
+
+/* Without a helpful judge its margins are those of the data. */
+static bool is_judged(const dpo *d) { return d->has_judge[DPO_HELPFUL] || d->has_judge[DPO_HARMLESS]; }
+
+void dpo_declare(const dt_task *t, dpo *d)
+{
+    declare_common(&d->sums, t->sums);
+    if (d->kl_coef > 0) declare_kl(&d->sums, t->sums);
+    if (d->beta_rule == DPO_BETA_OF_BATCH) declare_gaps(&d->sums, t->sums);
+    if (is_judged(d)) declare_helpful(&d->sums, t->sums);
+    if (d->has_judge[DPO_HARMLESS]) declare_harmless(&d->sums, t->sums);
+}
+
+static void collect_tokens(dt_task *t, const dt_batch *b, const dt_predictions *p)
+{
+    const dpo_sums *d = &((const dpo *)t->self)->sums;
+    int64_t n_hit = 0, n_chosen = 0;
+    double entropy = 0, logit[DT_N_SIDES] = {0};
+    for (int32_t s = 0; s < b->n_seq; s++)
+        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
+            if (b->target[i] < 0) continue;
+            entropy += (double)p->entropy[i];
+            logit[s % DT_N_SIDES] += (double)p->mean_logit[i];
+            n_chosen += s % DT_N_SIDES == 0;
+            n_hit += s % DT_N_SIDES == 0 && p->hit[i];
+        }
+    dt_sums_count(t->sums, d->hit, n_hit);
+    dt_sums_count(t->sums, d->n_chosen, n_chosen);
+    dt_sums_count(t->sums, d->n_rejected, b->n_target - n_chosen);
+    dt_sums_add(t->sums, d->entropy, entropy);
+    dt_sums_count(t->sums, d->n_target, b->n_target);
+    for (int side = 0; side < DT_N_SIDES; side++) dt_sums_add(t->sums, d->logit[side], logit[side]);
+}
+
+static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goal[DPO_GOALS])
+{
+    const dpo *d = t->self;
+    const dpo_sums *s = &d->sums;
+    if (is_judged(d)) dt_sums_add(t->sums, s->delta[DPO_HELPFUL], a->delta[DPO_HELPFUL]);
+    if (!d->has_judge[DPO_HARMLESS]) return;
+    dt_sums_add(t->sums, s->delta[DPO_HARMLESS], a->delta[DPO_HARMLESS]);
+    dt_sums_add(t->sums, s->beta[DPO_HARMLESS], a->beta[DPO_HARMLESS]);
+    for (int goal = 0; goal < DPO_GOALS; goal++) dt_sums_add(t->sums, s->goal_loss[goal], by_goal[goal]);
+    dt_sums_add(t->sums, s->cost, a->cost);
+}
+
+/* Precomputed log-probabilities come from other batches than the model's, so even equal models differ by rounding. A
+ * ratio smaller than a few fp32 units of its operands is no preference. */
+static double rounding_of(const dpo *d, const dpo_answers *a)
+{
+    return d->precomputed.block ? 8 * (double)FLT_EPSILON * (fabs(a->logp[0]) + fabs(a->logp[1])) : 0;
+}
+
+static void collect_pair(dt_task *t, const dpo_answers *a)
+{
+    const dpo *d = t->self;
+    const dpo_sums *s = &d->sums;
+    const double *ratio = a->pair.ratio, beta = a->beta[DPO_HELPFUL];
+    dt_sums_count(t->sums, s->correct, ratio[0] - ratio[1] > rounding_of(d, a));
+    dt_sums_add(t->sums, s->margin, beta * (ratio[0] - ratio[1]));
+    dt_sums_add(t->sums, s->beta[DPO_HELPFUL], beta);
+    if (d->kl_coef > 0) dt_sums_add(t->sums, s->kl, a->kl);
+    for (int side = 0; side < DT_N_SIDES; side++) {
+        dt_sums_add(t->sums, s->reward[side], beta * ratio[side]);
+        dt_sums_add(t->sums, s->logp[side], a->logp[side]);
+    }
+}
+
+void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    const dpo *d = t->self;
+    const dt_batch *b = m->batch;
+    const double per_token = d->pairs_per_token[m->inv_norm == 0];
+    double loss = 0, by_goal[DPO_GOALS], slope[DT_N_SIDES];
+    dt_task_count_images(t, b);
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        const dpo_answers a = dpo_pair_of(t, b, k, p);
+        loss += dpo_loss_of(d, &a, by_goal, slope) + per_token * dpo_token_loss(d, &a);
+        collect_pair(t, &a);
+        collect_judged(t, &a, by_goal);
+    }
+    dt_sums_add(t->sums, d->sums.loss, loss);
+    collect_tokens(t, b, p);
+    dt_sums_count(t->sums, d->sums.n_pairs, b->n_samples);
+    dt_sums_count(t->sums, d->sums.n_tok, b->n_tok);
+    dt_sums_count(t->sums, d->sums.n_samples, b->n_samples);
+}

@@ -1,0 +1,50 @@
+/* multiplier.c - updates a Lagrange multiplier in the logarithm. A step is proportional to the multiplier itself, so
+ * values near 0 would never grow: hence min. While max or min limits it, log_value continues only a little further, and
+ * returns immediately when the violation changes its sign (anti-windup). */
+#include "multiplier.h"
+#include <math.h>
+
+#define LEAST 1e-8
+#define LARGEST 20.0
+#define KEPT 0.95 /* of the moving average of costs */
+
+dt_err dt_multiplier_check(const dt_config *cfg, const char *section, double min, double max, double init)
+{
+    DT_CONFIG_CHECK(min <= max, cfg, section, "lambda_min", "expected at most lambda_max = %g, found %g", max, min);
+    DT_CONFIG_CHECK(init >= min && init <= max, cfg, section, "lambda_init",
+                    "expected a number from lambda_min = %g to lambda_max = %g, found %g", min, max, init);
+    return DT_OK;
+}
+
+double dt_multiplier_value(const dt_multiplier *m) { return fmin(fmax(exp(m->log_value), m->min), m->max); }
+
+void dt_multiplier_step(dt_multiplier *m, double level)
+{
+    const double value = dt_multiplier_value(m), violation = level - m->limit, free = exp(m->log_value);
+    if ((free > m->max && violation < 0) || (free < m->min && violation > 0)) m->log_value = log(value);
+    m->log_value = fmin(fmax(m->log_value + m->lr * value * violation, log(LEAST)), log(LARGEST));
+}
+
+void dt_multiplier_update(dt_multiplier *m, double cost)
+{
+    m->ema = m->n_costs++ == 0 ? cost : KEPT * m->ema + (1 - KEPT) * cost;
+    dt_multiplier_step(m, m->ema);
+}
+
+dt_err dt_multiplier_save(const dt_multiplier *m, dt_named_arrays *items)
+{
+    const double value = dt_multiplier_value(m);
+    DT_TRY(
+        dt_named_arrays_add(items, "lambda", DT_NAMED_F64, 1, &value)); /* for users: it follows from the next item */
+    DT_TRY(dt_named_arrays_add(items, "log_lambda", DT_NAMED_F64, 1, &m->log_value));
+    DT_TRY(dt_named_arrays_add(items, "cost_ema", DT_NAMED_F64, 1, &m->ema));
+    return dt_named_arrays_add(items, "lambda_updates", DT_NAMED_I64, 1, &m->n_costs);
+}
+
+dt_err dt_multiplier_load(dt_multiplier *m, const dt_named_arrays *items)
+{
+    if (!dt_named_arrays_find(items, "log_lambda")) return DT_OK;
+    DT_TRY(dt_named_arrays_get(items, "log_lambda", DT_NAMED_F64, 1, &m->log_value));
+    DT_TRY(dt_named_arrays_get(items, "cost_ema", DT_NAMED_F64, 1, &m->ema));
+    return dt_named_arrays_get(items, "lambda_updates", DT_NAMED_I64, 1, &m->n_costs);
+}

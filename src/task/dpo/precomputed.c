@@ -1,0 +1,331 @@
+/* precomputed.c - one plain file: a text header, then floats. Every rank writes the samples that it has scored at their
+ * offsets, and reads those that its micro-batches need. */
+#include "precomputed.h"
+#include "../reference.h"
+#include "dtrain/data/dataset.h"
+#include "dtrain/io/io.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEAD = 4096, CHUNK = 1 << 16 /* elements that are read at a time */ };
+static const char name[] = "reference-logps.bin";
+static const char *const key_names[DT_N_KEYS] = {"model",     "training data", "validation data",
+                                                 "tokenizer", "data.seq_len",  "precision.dtype"};
+
+/* ---- what it is of ----------------------------------------------------------------------------------------------- */
+
+static void see_difference(void *self, const char *field, const char *before, const char *now)
+{
+    const char **first = self;
+    const size_t len = strlen(field);
+    (void)before, (void)now;
+    if (!*first && (len < 6 || strcmp(field + len - 6, "_pdrop") != 0)) *first = field;
+}
+
+static dt_err check_shape(const dt_precomputed *p, const dt_task *t)
+{
+    const char *field = NULL;
+    dt_model_config_compare(&p->model.mc, t->mc, see_difference, &field);
+    DT_CHECK(!field, DT_ERR_DATA,
+             "%s: %s: expected a reference of the same shape as the model in training, because precomputing uses that "
+             "model's memory",
+             p->model.from.path, field);
+    return DT_OK;
+}
+
+static void count_samples(dt_precomputed *p, const dt_task *t)
+{
+    const dt_loader *loaders[DT_N_PRECOMPUTED_PARTS] = {t->train, t->valid};
+    for (int k = 0; k < DT_N_PRECOMPUTED_PARTS; k++) {
+        if (!loaders[k]) continue;
+        const dt_data_info *info = dt_loader_info(loaders[k]);
+        p->n_samples[k] = info->n_samples;
+        p->key[DT_KEY_TRAINING + k] = dt_loader_fingerprint(loaders[k]) ^ dt_mix64((uint64_t)info->n_samples);
+        p->key[DT_KEY_TOKENIZER] += dt_hash_text(info->tokenizer) + dt_hash_text(info->chat_template);
+        p->nbytes += (size_t)(info->n_samples + 1) * sizeof **p->first;
+    }
+}
+
+dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path)
+{
+    const bool planned = !t->comm && (!*model_path || access(model_path, F_OK) != 0);
+    p->fd = -1;
+    if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
+    const dt_err err =
+        planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0) : dt_frozen_model_describe(&p->model, model_path, 0);
+    DT_TRY(p->model.adapter ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
+    p->model.from.new_adapters = true; /* it is loaded into the model in training */
+    DT_TRY(check_shape(p, t));
+    DT_TRY(dt_task_verifies(t, &p->model.from, p->model.units, p->model.n_units));
+    p->key[DT_KEY_LENGTHS] = (uint64_t)t->cfg->data_seq_len;
+    p->key[DT_KEY_TYPE] = (uint64_t)t->model_opt->dtype;
+    p->nbytes = (size_t)t->model_opt->max_tok * sizeof *p->logp;
+    count_samples(p, t);
+    return DT_OK;
+}
+
+dt_err dt_precomputed_plan(const dt_precomputed *p, const dt_task *t, dt_memory *memory)
+{
+    (void)t;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += p->nbytes;
+    return DT_OK;
+}
+
+/* ---- its head ---------------------------------------------------------------------------------------------------- */
+
+static int64_t n_elems(const dt_precomputed *p)
+{
+    return p->first[DT_OF_VALIDATION] ? p->first[DT_OF_VALIDATION][p->n_samples[DT_OF_VALIDATION]]
+                                      : p->first[DT_OF_TRAINING][p->n_samples[DT_OF_TRAINING]];
+}
+
+static void print_head(const dt_precomputed *p, uint64_t checksum, char head[HEAD])
+{
+    memset(head, '\n', HEAD);
+    int at = snprintf(head, HEAD, "dtrain reference log-probabilities, version 1\nfp32 little-endian from byte %d on\n",
+                      HEAD);
+    for (int k = 0; k < DT_N_KEYS; k++)
+        at += snprintf(head + at, (size_t)(HEAD - at), "%s: %016" PRIx64 "\n", key_names[k], p->key[k]);
+    at +=
+        snprintf(head + at, (size_t)(HEAD - at), "elements: %" PRId64 "\nchecksum: %016" PRIx64, n_elems(p), checksum);
+    head[at] = '\n';
+}
+
+/* The number after "NAME: "; false: missing. */
+static bool find_number(const char *head, const char *what, int base, uint64_t *value)
+{
+    char label[40];
+    const size_t len = (size_t)snprintf(label, sizeof label, "\n%s: ", what);
+    const char *at = strstr(head, label);
+    if (!at) return false;
+    char *end;
+    *value = strtoull(at + len, &end, base);
+    return end != at + len && *end == '\n';
+}
+
+/* Checks that the file matches this run. Rank 0. */
+static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
+{
+    char head[HEAD + 1] = "";
+    uint64_t found = 0;
+    struct stat st;
+    DT_TRY(dt_read_at(p->fd, p->path, 0, head, HEAD));
+    for (int k = 0; k < DT_N_KEYS; k++) {
+        DT_CHECK(find_number(head, key_names[k], 16, &found), DT_ERR_DATA,
+                 "%s: expected a file of reference log-probabilities, found another format", p->path);
+        DT_CHECK(found == p->key[k], DT_ERR_DATA,
+                 "%s: the %s of the file does not match this run; remove the file, and the run computes it again",
+                 p->path, key_names[k]);
+    }
+    DT_CHECK(find_number(head, "elements", 10, &found) && found == (uint64_t)n_elems(p) &&
+                 find_number(head, "checksum", 16, checksum) && fstat(p->fd, &st) == 0 &&
+                 st.st_size == HEAD + n_elems(p) * (off_t)sizeof(float),
+             DT_ERR_DATA, "%s: the file is truncated or corrupt; remove it, and the run computes it again", p->path);
+    return DT_OK;
+}
+
+/* Each rank looks at its part of the file. */
+static dt_err sum_part(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
+{
+    float *chunk = malloc(CHUNK * sizeof *chunk);
+    dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory to verify %s", p->path);
+    const int64_t n_total = n_elems(p), each = n_total / t->nranks + 1,
+                  begin = dt_min_i64(t->comm->rank * each, n_total), end = dt_min_i64(begin + each, n_total);
+    *sum = 0;
+    for (int64_t at = begin; at < end && err == DT_OK; at += CHUNK) {
+        const int64_t n = dt_min_i64(CHUNK, end - at);
+        err = dt_read_at(p->fd, p->path, HEAD + at * (int64_t)sizeof *chunk, chunk, (size_t)n * sizeof *chunk);
+        if (err == DT_OK) *sum += dt_checksum(chunk, at, n, sizeof *chunk);
+    }
+    free(chunk);
+    return err;
+}
+
+static dt_err sum_all(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
+{
+    DT_TRY(dt_comm_agree(t->comm, sum_part(p, t, sum)));
+    return dt_comm_sum_host_u64(t->comm, sum, 1);
+}
+
+static dt_err open_file(dt_precomputed *p, const char *path, int how)
+{
+    if (p->fd >= 0) close(p->fd);
+    p->fd = open(path, how | O_CLOEXEC);
+    return p->fd >= 0 ? DT_OK : dt_fail_errno(how == O_RDONLY ? DT_ERR_DATA : DT_ERR_WRITE, path, "cannot be opened");
+}
+
+/* ---- making it --------------------------------------------------------------------------------------------------- */
+
+static int64_t at_sample(const dt_precomputed *p, int part, int64_t sample)
+{
+    return HEAD + p->first[part][sample] * (int64_t)sizeof(float);
+}
+
+/* Targets of a sample move to the front of its texts, and from there into the file. */
+static dt_err write_batch(dt_precomputed *p, int part, const dt_batch *b)
+{
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        const int32_t begin = b->seq_start[DT_N_SIDES * k], end = b->seq_start[DT_N_SIDES * (k + 1)];
+        float *run = p->logp + begin;
+        int64_t n = 0;
+        for (int32_t i = begin; i < end; i++)
+            if (b->target[i] >= 0) run[n++] = p->logp[i];
+        DT_TRY(dt_write_at(p->fd, p->path, at_sample(p, part, b->sample[k]), run, (size_t)n * sizeof *run));
+    }
+    return DT_OK;
+}
+
+static dt_err score_part(dt_precomputed *p, dt_task *t, int part, dt_loader *l)
+{
+    const int64_t n = l ? dt_loader_n_eval(l) : 0;
+    for (int64_t micro = 0; micro < n; micro++) {
+        const dt_batch *b;
+        dt_phase_enter(t->phase, "score", "the reference");
+        DT_TRY(dt_fault("reference.score"));
+        DT_TRY(dt_loader_eval_batch(l, micro, &b));
+        DT_TRY(dt_model_forward(t->model, b, false, 0));
+        DT_TRY(dt_model_logp(t->model, b, 1.0f, p->logp, NULL, NULL));
+        DT_TRY(write_batch(p, part, b));
+    }
+    return DT_OK;
+}
+
+static dt_err create(dt_precomputed *p, const char *part)
+{
+    int fd;
+    DT_TRY(dt_make_folder_of(part));
+    DT_TRY(dt_check_replaceable(p->path));
+    DT_TRY(dt_create_file(part, &fd));
+    close(fd);
+    return dt_reserve_file(part, HEAD + n_elems(p) * (int64_t)sizeof(float), "the reference's log-probabilities");
+}
+
+/* Rank 0: renames the complete file to its final name. */
+static dt_err publish(dt_precomputed *p, const char *part, uint64_t sum)
+{
+    char head[HEAD];
+    print_head(p, sum, head);
+    DT_TRY(dt_fault("reference.write"));
+    DT_TRY(dt_write_at(p->fd, part, 0, head, HEAD));
+    if (fsync(p->fd) != 0) return dt_fail_errno(DT_ERR_WRITE, part, "sync failed");
+    return dt_rename_durable(part, p->path);
+}
+
+static dt_err make(dt_precomputed *p, dt_task *t)
+{
+    char part[PATH_MAX];
+    uint64_t sum;
+    snprintf(part, sizeof part, "%s.part", p->path);
+    DT_INFO("computing the reference's log-probabilities of %" PRId64 " pairs, to be stored in %s",
+            p->n_samples[0] + p->n_samples[1], p->path);
+    DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? create(p, part) : DT_OK));
+    DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
+    DT_TRY(score_part(p, t, DT_OF_TRAINING, t->train));
+    DT_TRY(score_part(p, t, DT_OF_VALIDATION, t->valid));
+    /* other nodes see the data once it is on the disk */
+    DT_TRY(dt_comm_agree(t->comm, fsync(p->fd) == 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, part, "sync failed")));
+    DT_TRY(sum_all(p, t, &sum));
+    return dt_comm_agree(t->comm, t->comm->rank == 0 ? publish(p, part, sum) : DT_OK);
+}
+
+/* ---- beginning --------------------------------------------------------------------------------------------------- */
+
+static dt_err prepare(dt_precomputed *p, dt_task *t)
+{
+    const dt_loader *loaders[DT_N_PRECOMPUTED_PARTS] = {t->train, t->valid};
+    int64_t n = 0, *first;
+    DT_CHECK(asprintf(&p->path, "%s/%s", t->cfg->run_output_dir, name) > 0, DT_ERR_MEMORY, "out of memory for a path");
+    p->block = calloc(1, p->nbytes);
+    DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for the log-probabilities of the reference");
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
+    first = p->block;
+    for (int k = 0; k < DT_N_PRECOMPUTED_PARTS; k++) {
+        if (!loaders[k]) continue;
+        p->first[k] = first;
+        for (int64_t i = 0; i < p->n_samples[k]; i++, first++) {
+            *first = n;
+            n += dt_loader_n_target(loaders[k], i);
+        }
+        *first++ = n;
+    }
+    p->logp = (float *)(void *)first;
+    return DT_OK;
+}
+
+/* Verifies an existing file. */
+static dt_err verify(dt_precomputed *p, dt_task *t)
+{
+    uint64_t said = 0, sum;
+    DT_TRY(dt_comm_agree(t->comm, open_file(p, p->path, O_RDONLY)));
+    DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? check_head(p, &said) : DT_OK));
+    DT_TRY(sum_all(p, t, &sum));
+    const bool altered = t->comm->rank == 0 && sum != said;
+    return dt_comm_agree(
+        t->comm,
+        altered
+            ? dt_fail(DT_ERR_DATA,
+                      "%s: the checksum does not match the contents; remove the file, and the run computes it again",
+                      p->path)
+            : DT_OK);
+}
+
+dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
+{
+    DT_TRY(dt_comm_agree(t->comm, prepare(p, t)));
+    DT_TRY(dt_pretrained_load(t->comm, t->zero, &p->model.from, t->phase));
+    DT_TRY(dt_hash_parameters(t->zero, t->comm, NULL, &p->key[DT_KEY_MODEL]));
+    int64_t is_there = t->comm->rank == 0 && access(p->path, F_OK) == 0;
+    DT_TRY(dt_comm_broadcast_host(t->comm, &is_there, sizeof is_there, 0));
+    if (is_there) return verify(p, t);
+    DT_TRY(dt_task_make_features(t)); /* by the reference's tower, of which the one in training is a copy */
+    return make(p, t);
+}
+
+void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger)
+{
+    if (p->path && p->fd >= 0) close(p->fd);
+    if (p->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
+    dt_frozen_model_close(&p->model);
+    free(p->block);
+    free(p->path);
+    *p = (dt_precomputed){.fd = -1};
+}
+
+/* ---- in a run ---------------------------------------------------------------------------------------------------- */
+
+/* A sample's block is read to the end of the space of its texts, so that nothing is overwritten before it is moved. */
+dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b)
+{
+    memset(p->logp, 0, (size_t)b->n_tok * sizeof *p->logp);
+    for (int64_t k = 0; k < b->n_samples; k++) {
+        const int64_t sample = b->sample[k], n = p->first[part][sample + 1] - p->first[part][sample];
+        const int32_t begin = b->seq_start[DT_N_SIDES * k], end = b->seq_start[DT_N_SIDES * (k + 1)];
+        float *run = p->logp + end - n;
+        DT_TRY(dt_read_at(p->fd, p->path, at_sample(p, part, sample), run, (size_t)n * sizeof *run));
+        int64_t left = n;
+        for (int32_t i = begin; i < end; i++) p->logp[i] = b->target[i] < 0 ? 0 : p->logp[end - left--];
+    }
+    return DT_OK;
+}
+
+dt_err dt_precomputed_save(const dt_precomputed *p, dt_named_arrays *items)
+{
+    const int64_t key = (int64_t)p->key[DT_KEY_MODEL];
+    return dt_named_arrays_add(items, "reference_key", DT_NAMED_I64, 1, &key);
+}
+
+dt_err dt_precomputed_load(const dt_precomputed *p, const dt_named_arrays *items)
+{
+    int64_t key;
+    if (!dt_named_arrays_find(items, "reference_key")) return DT_OK;
+    DT_TRY(dt_named_arrays_get(items, "reference_key", DT_NAMED_I64, 1, &key));
+    DT_CHECK((uint64_t)key == p->key[DT_KEY_MODEL], DT_ERR_DATA,
+             "%s: expected the reference that the run started with, found another one", p->model.from.path);
+    return DT_OK;
+}

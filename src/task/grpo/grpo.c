@@ -1,0 +1,370 @@
+/* grpo.c - group-relative policy optimisation: the model completes prompts, several times each, completions are
+ * rewarded, and each is made more or less probable by how its reward compares with the others of its prompt
+ * (algorithms.md 5.1-5.3). A generation feeds one optimizer step, or several; all that normalises a step follows from
+ * the generation, which every rank holds, and is known before the step's first backward. */
+#include "grpo.h"
+#include "dtrain/step/step.h"
+#include "../dpo/quantile.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static void check(dt_task *t)
+{
+    if (!t->comm) return; /* --plan */
+    if (!*t->cfg->grpo_rollouts) dt_task_need_data(t, "train", t->cfg->data_train);
+    dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
+}
+
+static void open_rollout(grpo *g, dt_task *t)
+{
+    const dt_config *cfg = t->cfg;
+    dt_rollout_options opt = {.section = "grpo",
+                              .n_rows = grpo_n_rows(t),
+                              .num_generations = g->rule.num_generations,
+                              .max_completion = dt_generation_items_depth(&g->items, g->loss_of.max_completion_length),
+                              .beams = grpo_makes_beams(cfg),
+                              .constraint = dt_generation_items_constraint(&g->items),
+                              .sampling = {.temperature = cfg->grpo_temperature,
+                                           .top_k = cfg->grpo_top_k,
+                                           .top_p = cfg->grpo_top_p,
+                                           .min_p = cfg->grpo_min_p,
+                                           .repetition_penalty = cfg->grpo_repetition_penalty,
+                                           .seed = (uint64_t)cfg->run_seed},
+                              .from_file = cfg->grpo_rollouts};
+    const char *const names[GRPO_N_ARRAYS] = {"old_logp", "ref_logp"};
+    const bool kept[GRPO_N_ARRAYS] = {grpo_n_steps(t) > 1, g->loss_of.beta > 0};
+    for (int i = 0; i < GRPO_N_ARRAYS; i++) {
+        g->array[i] = kept[i] ? opt.n_arrays : -1;
+        if (kept[i]) opt.array_name[opt.n_arrays++] = names[i];
+    }
+    t->temperature = cfg->grpo_temperature;
+    grpo_draw_more(g, cfg, &opt);
+    g->rollout = dt_rollout_open(t, &opt);
+    grpo_open_validation(g, t, &opt);
+}
+
+/* A plan without a model uses the shape of the model in training. */
+static void open_reference(grpo *g, dt_task *t)
+{
+    const bool named = *t->cfg->grpo_reference_path;
+    const char *path = named ? t->cfg->grpo_reference_path : t->cfg->model_path;
+    if (g->loss_of.beta == 0 || t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
+    const dt_err err = dt_reference_open(&g->reference, t, path);
+    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "grpo", "reference_path", err) : err);
+    dt_mistakes_add(t->mistakes, dt_reference_follow(&g->reference, t, t->cfg->grpo_sync_reference_steps,
+                                                     t->cfg->grpo_sync_reference_mixup));
+}
+
+/* An epoch is as many whole generations as its prompts are enough for; prompts that are left go first in the next. */
+static void count_steps(const grpo *g, dt_task *t)
+{
+    const int64_t n_prompts = g->rollout ? dt_rollout_n_prompts(g->rollout) : 0,
+                  n_groups = dt_max_i64(1, grpo_n_rows(t) / g->rule.num_generations);
+    if (n_prompts == 0) return;
+    t->steps_per_epoch = dt_max_i64(1, n_prompts / n_groups) * grpo_n_steps(t);
+    t->samples_per_epoch = t->steps_per_epoch * t->batching.train_batch_size;
+}
+
+static void grpo_open(dt_task *t)
+{
+    grpo *g = calloc(1, sizeof *g);
+    if (!g) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
+        return;
+    }
+    t->self = g;
+    grpo_read_options(g, t->cfg);
+    grpo_check(g, t);
+    g->rule.n_of_set = grpo_generation_size(t);
+    if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
+    dt_generation_items_open(&g->items, t);
+    open_rollout(g, t);
+    dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
+    grpo_open_rewards(g, t);
+    open_reference(g, t);
+    count_steps(g, t);
+    /* every ratio is 1 then, and the loss's slope there follows from the advantages */
+    t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
+    t->saved_nbytes +=
+        (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
+    if (g->rollout) grpo_declare(g, t);
+    grpo_declare_validation(g, t);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(grpo *g, const dt_task *t, void *block)
+{
+    const int64_t n = grpo_n_rows(t), n_funcs = g->rule.n_funcs, n_given = g->n_given;
+    const bool by_entropy = t->cfg->grpo_top_entropy_quantile < 1;
+    const int64_t n_tok = by_entropy ? t->batching.accumulation * t->model_opt->max_tok : 0;
+    size_t used = 0;
+    g->reward = dt_carve(block, &used, n * n_funcs, sizeof *g->reward);
+    g->given = dt_carve(block, &used, n * n_given, sizeof *g->given);
+    g->valid_reward = dt_carve(block, &used, g->valid ? n * n_funcs : 0, sizeof *g->valid_reward);
+    g->total = dt_carve(block, &used, n, sizeof *g->total);
+    g->advantage = dt_carve(block, &used, n, sizeof *g->advantage);
+    g->order = dt_carve(block, &used, n, sizeof *g->order);
+    g->flat = dt_carve(block, &used, n, sizeof *g->flat);
+    g->drop = dt_carve(block, &used, n, sizeof *g->drop);
+    g->entropy = dt_carve(block, &used, n_tok, sizeof *g->entropy);
+    g->selected = dt_carve(block, &used, n_tok, sizeof *g->selected);
+    g->tokens = dt_carve(block, &used,
+                         n * dt_generation_items_depth(&g->items, *t->cfg->rec_catalogue ? DT_ITEMS_USUAL_DEPTH : 0),
+                         sizeof *g->tokens);
+    g->item = dt_carve(block, &used, g->n_drawn, sizeof *g->item);
+    g->drawn = dt_carve(block, &used, g->n_drawn, sizeof *g->drawn);
+    return used;
+}
+
+static dt_err grpo_plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    const grpo *g = t->self;
+    grpo counted = *g;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, t, NULL) + dt_generation_items_nbytes(&g->items);
+    DT_TRY(dt_rollout_plan(g->rollout, t, stage, memory));
+    DT_TRY(dt_rollout_plan(g->valid, t, stage, memory));
+    DT_TRY(dt_ranking_plan(g->search, t, stage, memory));
+    if (g->rewards) DT_TRY(dt_rewards_plan(g->rewards, t, memory));
+    return g->loss_of.beta > 0 ? dt_reference_plan(&g->reference, t, memory) : DT_OK;
+}
+
+static dt_err allocate(grpo *g, dt_task *t)
+{
+    g->nbytes = lay_out(g, t, NULL);
+    g->block = calloc(1, g->nbytes);
+    DT_CHECK(g->block, DT_ERR_MEMORY, "out of memory for %zu bytes of rewards and advantages", g->nbytes);
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
+    lay_out(g, t, g->block);
+    return DT_OK;
+}
+
+static dt_err grpo_begin(dt_task *t)
+{
+    grpo *g = t->self;
+    DT_TRY(dt_comm_agree(t->comm, allocate(g, t)));
+    DT_TRY(dt_rollout_begin(g->rollout, t));
+    if (g->valid) DT_TRY(dt_rollout_begin(g->valid, t));
+    DT_TRY(dt_ranking_begin(g->search, t));
+    if (g->rewards) DT_TRY(dt_rewards_begin(g->rewards, t));
+    return g->loss_of.beta > 0 ? dt_reference_begin(&g->reference, t) : DT_OK;
+}
+
+static void grpo_close(dt_task *t)
+{
+    grpo *g = t->self;
+    if (!g) return;
+    dt_reference_close(&g->reference, t->ledger);
+    dt_rewards_close(g->rewards, t);
+    dt_rollout_close(g->valid, t);
+    dt_ranking_close(g->search, t);
+    dt_rollout_close(g->rollout, t);
+    dt_generation_items_close(&g->items, t->ledger);
+    if (g->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
+    free(g->block);
+    free(g);
+    t->self = NULL;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+/* Tokens of a batch that take part in the loss. */
+static int64_t count_tokens(const grpo *g, const dt_task *t, const int64_t *row, int64_t n)
+{
+    int64_t n_tokens = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (grpo_takes_part(g, t, row[i])) n_tokens += dt_rollout_row_of(g->rollout, row[i])->n_new;
+    return n_tokens;
+}
+
+static void begin_step(grpo *g, const dt_task *t)
+{
+    const int64_t n = t->batching.train_batch_size, m = t->batching.micro_batch_size;
+    const int64_t first = g->n_used++ * n % grpo_n_rows(t);
+    g->step = (grpo_step){.first = first,
+                          .counts = {.n_completions = n,
+                                     .n_tokens = count_tokens(g, t, g->order + first, n),
+                                     .n_micro = dt_ceil_div(n, m)},
+                          .micro = {.n_micro = dt_rollout_n_micro(g->rollout, t, n), .inv_norm = 1 / (double)n}};
+}
+
+/* The completion of sequence s; its first token is predicted at token *at of the batch. */
+static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const dt_batch *b, int32_t s,
+                                        const float *logp, int32_t *at)
+{
+    const int64_t row = g->step.row[s];
+    const dt_rollout_row *y = dt_rollout_row_of(g->rollout, row);
+    const float *kept[GRPO_N_ARRAYS];
+    for (int i = 0; i < GRPO_N_ARRAYS; i++)
+        kept[i] = g->array[i] < 0 ? NULL : dt_rollout_array(g->rollout, g->array[i], row);
+    *at = b->seq_start[s] + y->n_prompt - 1;
+    return (dt_grpo_completion){.n = grpo_takes_part(g, t, row) ? y->n_new : 0,
+                                .advantage = g->advantage[row],
+                                .logp = logp + *at,
+                                .old = kept[GRPO_OLD],
+                                .ref = kept[GRPO_REF],
+                                .entropy = g->step.entropy ? g->step.entropy + *at : NULL,
+                                .entropy_least = g->step.entropy_least};
+}
+
+/* Batch `micro` of the step, and its rows. */
+static const dt_batch *batch_of(grpo *g, const dt_task *t, int micro)
+{
+    const dt_batch *b =
+        dt_rollout_micro(g->rollout, t, g->order, g->step.first, t->batching.train_batch_size, micro, &g->step.row);
+    g->step.counts.n_micro_tokens = count_tokens(g, t, g->step.row, b->n_seq);
+    return b;
+}
+
+/* Entropies of a batch into its place, and those that count, one after the other, into selected. */
+static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected)
+{
+    const dt_batch *b = batch_of(g, t, micro);
+    const dt_head_pass pass = {.inv_temperature = dt_task_inv_temperature(t)};
+    float *const entropy = g->entropy + (int64_t)micro * t->model_opt->max_tok;
+    DT_TRY(dt_model_forward(t->model, b, false, 0));
+    DT_TRY(dt_model_predict(t->model, b, &pass, &(dt_head_results){.entropy = entropy}));
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        int32_t at;
+        const dt_grpo_completion y = completion_of(g, t, b, s, entropy, &at);
+        memcpy(g->selected + *n_selected, entropy + at, (size_t)y.n * sizeof *entropy);
+        *n_selected += y.n;
+    }
+    return DT_OK;
+}
+
+/* The minimum entropy among the step's tokens in the policy term: needs a pass over the whole step before the first
+ * backward. */
+static dt_err find_top_entropies(grpo *g, dt_task *t)
+{
+    const float q = (float)(1 - t->cfg->grpo_top_entropy_quantile);
+    int64_t n = 0;
+    dt_phase_enter(t->phase, "score", "entropy");
+    for (int micro = 0; micro < g->step.micro.n_micro; micro++) DT_TRY(find_entropies(g, t, micro, &n));
+    return dt_quantile(t->comm, g->selected, n, q, &g->step.entropy_least);
+}
+
+static dt_err grpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    grpo *g = t->self;
+    const bool by_entropy = t->cfg->grpo_top_entropy_quantile < 1;
+    (void)step;
+    if (micro == 0) {
+        if (dt_rollout_n_rows(g->rollout) == 0) DT_TRY(grpo_generate(g, t));
+        begin_step(g, t);
+        if (by_entropy) DT_TRY(find_top_entropies(g, t));
+        dt_rollout_collect(g->rollout, t);
+    }
+    *m = g->step.micro;
+    m->batch = batch_of(g, t, micro);
+    if (by_entropy) g->step.entropy = g->entropy + (int64_t)micro * t->model_opt->max_tok;
+    return DT_OK;
+}
+
+static dt_err grpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
+{
+    const grpo *g = t->self;
+    const dt_batch *b = m->batch;
+    const float *const logp = p ? p->logp : w->u; /* not known and not looked at */
+    const double of_entropy = t->cfg->grpo_ent_coef / (double)g->step.counts.n_tokens;
+    memset(w->u, 0, (size_t)b->n_tok * sizeof *w->u);
+    if (w->entropy) memset(w->entropy, 0, (size_t)b->n_tok * sizeof *w->entropy);
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        int32_t at;
+        dt_grpo_result result;
+        const dt_grpo_completion y = completion_of(g, t, b, s, logp, &at);
+        dt_grpo_loss_of(&g->loss_of, &y, dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts), w->u + at, &result);
+        for (int32_t i = 0; w->entropy && i < y.n; i++) w->entropy[at + i] = (float)of_entropy;
+    }
+    return DT_OK;
+}
+
+static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    grpo *g = t->self;
+    const dt_batch *b = m->batch;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        int32_t at;
+        dt_grpo_result result;
+        const dt_grpo_completion y = completion_of(g, t, b, s, p->logp, &at);
+        const double kappa = dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts);
+        const double loss = dt_grpo_loss_of(&g->loss_of, &y, kappa, NULL, &result);
+        grpo_count(g, t, &y, &result, loss, p->entropy + at);
+    }
+    if (g->array[GRPO_OLD] < 0) dt_rollout_compare(g->rollout, t, b, g->step.row, p->logp);
+    dt_sums_count(t->sums, g->sums.n_tok, b->n_tok);
+    dt_sums_count(t->sums, g->sums.n_samples, b->n_samples);
+}
+
+/* A generation that was used for the last time goes: no checkpoint holds it. */
+static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
+{
+    grpo *g = t->self;
+    (void)applied;
+    grpo_count_generation(g, t);
+    if (g->n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->n_generations);
+    return g->loss_of.beta > 0 ? dt_reference_after_step(&g->reference, t, step) : DT_OK;
+}
+
+/* ---- resuming ---------------------------------------------------------------------------------------------------- */
+
+static int64_t step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
+
+enum { N_PLACE = 4 };
+
+static dt_err grpo_save(dt_task *t, dt_named_arrays *items)
+{
+    const grpo *g = t->self;
+    const int64_t place[N_PLACE] = {g->n_generations, g->n_used, g->num_tokens, g->n_rounds};
+    const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
+    dt_err err = dt_named_arrays_add(items, "grpo_place", DT_NAMED_I64, N_PLACE, place);
+    if (err == DT_OK && n > 0) err = dt_named_arrays_add(items, "grpo_rewards", DT_NAMED_F64, n, g->reward);
+    if (err == DT_OK) err = dt_reference_save(&g->reference, items);
+    DT_TRY(dt_comm_agree(t->comm, err));
+    return dt_rollout_save(g->rollout, t, items);
+}
+
+static dt_err load_rewards(grpo *g, const dt_task *t, const dt_named_arrays *items)
+{
+    const dt_named_array *rewards = dt_named_arrays_find(items, "grpo_rewards");
+    const int64_t n = dt_rollout_n_rows(g->rollout) * g->rule.n_funcs;
+    int64_t place[N_PLACE];
+    DT_TRY(dt_named_arrays_get(items, "grpo_place", DT_NAMED_I64, N_PLACE, place));
+    g->n_generations = place[0], g->n_used = place[1], g->num_tokens = place[2], g->n_rounds = place[3];
+    if (n == 0) return DT_OK;
+    if (rewards && rewards->n == n) return dt_named_arrays_get(items, "grpo_rewards", DT_NAMED_F64, n, g->reward);
+    dt_rollout_discard(g->rollout, t, "its rewards come from other functions");
+    return DT_OK;
+}
+
+static dt_err grpo_load(dt_task *t, const dt_named_arrays *items)
+{
+    grpo *g = t->self;
+    DT_TRY(dt_comm_agree(t->comm, dt_reference_load(&g->reference, items)));
+    DT_TRY(dt_rollout_load(g->rollout, t, items));
+    DT_TRY(dt_comm_agree(t->comm, load_rewards(g, t, items)));
+    grpo_find_advantages(g, t);
+    grpo_find_diversity(g);
+    return DT_OK;
+}
+
+const dt_task_ops dt_task_grpo = {.name = "grpo",
+                                  .trains = true,
+                                  .no_dropout = true,
+                                  .watch = {"grpo/reward"},
+                                  .check = check,
+                                  .open = grpo_open,
+                                  .plan = grpo_plan,
+                                  .begin = grpo_begin,
+                                  .close = grpo_close,
+                                  .next_micro = grpo_next_micro,
+                                  .weights = grpo_weights,
+                                  .collect = grpo_collect,
+                                  .after_step = grpo_after_step,
+                                  .evaluate = grpo_evaluate,
+                                  .step_after = step_after,
+                                  .save = grpo_save,
+                                  .load = grpo_load};

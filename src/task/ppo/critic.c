@@ -1,0 +1,131 @@
+/* critic.c - a second trained model, by the functions of the first. */
+#include "critic.h"
+#include "dtrain/io/io.h"
+#include "dtrain/step/step.h"
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static dt_err describe(dt_critic *c, const dt_task *t, const char *path)
+{
+    const bool planned = !t->comm && (!*path || access(path, F_OK) != 0);
+    if (planned) return dt_model_config_parse(&c->mc, "config.json", t->mc->json);
+    DT_TRY(dt_pretrained_describe(&c->from, path));
+    c->from.new_score = true;
+    DT_TRY(dt_pretrained_recorded(&c->from, &c->lora));
+    DT_TRY(dt_model_config_parse(&c->mc, c->from.config_name, c->from.model_config));
+    DT_CHECK(c->lora.base == DT_F32, DT_ERR_DATA,
+             "%s: expected floating-point weights, because the %s trains all of them, found %s "
+             "(lora.base_quantization); convert it to a directory with dtrain-convert",
+             path, c->name, dt_dtype_name(c->lora.base));
+    DT_CHECK(c->mc.vocab_size == t->mc->vocab_size, DT_ERR_DATA,
+             "%s: vocab_size of the %s is %lld, but the model in training has %lld", path, c->name,
+             (long long)c->mc.vocab_size, (long long)t->mc->vocab_size);
+    return DT_OK;
+}
+
+static dt_model_options options(const dt_critic *c, const dt_task *t)
+{
+    const dt_model_options *policy = t->model_opt;
+    return (dt_model_options){.dtype = policy->dtype,
+                              .grad_dtype = c->trained->zero_opt.grad_dtype,
+                              .max_tok = policy->max_tok,
+                              .max_seq = policy->max_seq,
+                              .max_pos = policy->max_pos,
+                              .training = true,
+                              .recompute = policy->recompute,
+                              .reproducible = policy->reproducible,
+                              .loss_scale = policy->loss_scale,
+                              .seed = policy->seed};
+}
+
+/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+static size_t lay_out(dt_critic *c, void *block)
+{
+    size_t used = 0;
+    c->value = dt_carve(block, &used, c->opt.max_tok, sizeof *c->value);
+    c->dvalue = dt_carve(block, &used, c->opt.max_tok, sizeof *c->dvalue);
+    return used;
+}
+
+dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign)
+{
+    c->name = name, c->sign = sign;
+    DT_TRY(describe(c, t, path));
+    if (t->comm) DT_TRY(dt_task_reads(t, c->from.config_name, dt_hash_text(c->mc.json)));
+    dt_model_config_set_dropout(&c->mc, 0);
+    DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
+    if (c->lora.r == 0) DT_TRY(dt_task_verifies(t, &c->from, c->units, c->n_units));
+    c->trained = dt_task_train_beside(t, name, c->units, c->n_units);
+    if (!c->trained) return DT_OK; /* already reported */
+    c->trained->shares_norm = true;
+    c->trained->model_config = c->mc.json;
+    c->opt = options(c, t);
+    c->nbytes = lay_out(c, NULL);
+    return DT_OK;
+}
+
+dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
+{
+    dt_memory model;
+    if (!c->trained) return DT_OK; /* none, or a reported mistake */
+    DT_TRY(dt_model_plan(&c->mc, &c->opt, c->units, c->n_units, t->dev, &model));
+    dt_memory_add(memory, &model);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += c->nbytes;
+    return DT_OK;
+}
+
+static dt_err begin_local(dt_critic *c, dt_task *t)
+{
+    c->block = calloc(1, c->nbytes);
+    DT_CHECK(c->block, DT_ERR_MEMORY, "out of memory for the values of the %s", c->name);
+    lay_out(c, c->block);
+    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
+    c->source = dt_zero_source(c->trained->zero);
+    return dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source, t->compute, t->phase);
+}
+
+/* A new head starts from random values; the file replaces all other parameters. */
+dt_err dt_critic_begin(dt_critic *c, dt_task *t)
+{
+    if (!c->name) return DT_OK;
+    dt_phase_enter(t->phase, "open", c->name);
+    DT_TRY(dt_zero_init_random(c->trained->zero, (uint64_t)t->cfg->run_seed));
+    DT_TRY(c->lora.r == 0 ? dt_pretrained_load(t->comm, c->trained->zero, &c->from, t->phase)
+                          : dt_pretrained_load_merged(t->comm, c->trained->zero, &c->from, &c->lora, &c->mc,
+                                                      &c->trained->zero_opt, t->dev, t->compute, t->phase));
+    return dt_comm_agree(t->comm, begin_local(c, t));
+}
+
+void dt_critic_close(dt_critic *c, dt_ledger *ledger)
+{
+    dt_model_close(c->model);
+    dt_model_free_units(c->units, c->n_units);
+    dt_model_config_free(&c->mc);
+    dt_pretrained_free(&c->from);
+    dt_lora_free(&c->lora);
+    if (c->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
+    free(c->block);
+    *c = (dt_critic){0};
+}
+
+/* ---- working ----------------------------------------------------------------------------------------------------- */
+
+dt_err dt_critic_forward(dt_critic *c, dt_task *t, const dt_batch *b)
+{
+    dt_phase_enter(t->phase, "forward", c->name);
+    DT_TRY(dt_fault("task.critic"));
+    DT_TRY(dt_model_forward(c->model, b, true, 0));
+    DT_TRY(dt_model_values(c->model, b, c->value));
+    for (int32_t i = 0; i < b->n_tok && c->sign < 0; i++) c->value[i] = -c->value[i];
+    return DT_OK;
+}
+
+dt_err dt_critic_backward(dt_critic *c, dt_task *t, const dt_batch *b)
+{
+    for (int32_t i = 0; i < b->n_tok && c->sign < 0; i++) c->dvalue[i] = -c->dvalue[i];
+    dt_phase_enter(t->phase, "backward", c->name);
+    DT_TRY(dt_model_value_head(c->model, b, c->dvalue));
+    return dt_model_backward(c->model, b);
+}

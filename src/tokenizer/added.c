@@ -1,0 +1,158 @@
+/* added.c - added tokens in a tree of bytes; of those that begin at a position the longest is taken. */
+#include "added.h"
+#include "dtrain/text/utf8.h"
+
+#include <stdlib.h>
+
+static dt_err trie_add(dt_trie *t, const char *text, size_t n, int token)
+{
+    if (t->n_nodes + n + 1 > t->n_alloc) {
+        const size_t n_alloc = 2 * (t->n_nodes + n + 1);
+        DT_CHECK(n_alloc < INT32_MAX, DT_ERR_DATA, "added tokens of less than 2 GiB in total");
+        dt_trie_node *grown = realloc(t->node, n_alloc * sizeof *grown);
+        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for added tokens");
+        t->node = grown;
+        t->n_alloc = n_alloc;
+        if (!t->n_nodes) t->n_nodes = 1;
+    }
+    int32_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char byte = (unsigned char)text[i];
+        int32_t *first = i ? &t->node[at].child : &t->root[byte], child = *first;
+        while (child && t->node[child].byte != byte) child = t->node[child].sibling;
+        if (!child) {
+            child = (int32_t)t->n_nodes++;
+            t->node[child] = (dt_trie_node){.sibling = *first, .token = -1, .byte = byte};
+            *first = child;
+        }
+        at = child;
+    }
+    if (n > 0 && t->node[at].token < 0) t->node[at].token = token;
+    if (n > t->longest) t->longest = n;
+    return DT_OK;
+}
+
+int dt_trie_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n)
+{
+    int best = -1;
+    int32_t at = nbytes ? t->root[(unsigned char)text[0]] : 0;
+    for (size_t i = 1; at; i++) {
+        if (t->node[at].token >= 0) best = t->node[at].token, *n = i;
+        if (i == nbytes) break;
+        for (at = t->node[at].child; at && t->node[at].byte != (unsigned char)text[i];) at = t->node[at].sibling;
+    }
+    return best;
+}
+
+bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at)
+{
+    if (!t->longest) return false;
+    for (size_t i = least > t->longest ? least - t->longest : 0, len; i <= at && i < n; i++)
+        if (dt_trie_longest(t, text + i, n - i, &len) >= 0 && i + len >= least) return true;
+    return false;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+/* A search may look through a whole token at each byte of a text. */
+static dt_err too_long(size_t n)
+{
+    return dt_fail(DT_ERR_DATA, "an added token of at most %d bytes, found %zu", DT_CONTENT_MAX, n);
+}
+
+/* What a token that is looked for in normalised text is written as there, and when it is decoded. */
+static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, dt_vocab *vocab,
+                             const dt_normalizer *normalizer, dt_matcher *m)
+{
+    dt_text buffer[2] = {0};
+    dt_segment p = {.text = content, .to = n, .at_start = true};
+    dt_err err = dt_normalize(normalizer, m, buffer, &p, false);
+    if (err == DT_OK && p.to - p.from > DT_CONTENT_MAX) err = too_long(p.to - p.from);
+    if (err == DT_OK) err = trie_add(&a->trie[1], p.text + p.from, p.to - p.from, k);
+    if (err == DT_OK) err = dt_vocab_decode_as(vocab, a->token[k].id, p.text + p.from, p.to - p.from);
+    free(buffer[0].bytes);
+    free(buffer[1].bytes);
+    return err;
+}
+
+static dt_err name_token(const dt_spec *s, dt_err err)
+{
+    return dt_error_prefix(err, "%s: %s: expected ", s->file, s->where);
+}
+
+static dt_err read_token(dt_added *a, const dt_added_item *t, dt_vocab *vocab, const dt_normalizer *normalizer,
+                         dt_matcher *m)
+{
+    const unsigned in_vocab = DT_TOKEN_ADDED | (t->flags & DT_ADDED_SPECIAL ? DT_TOKEN_SPECIAL : 0);
+    if (t->n > DT_CONTENT_MAX) return name_token(&t->from, too_long(t->n));
+    const dt_vocab_entry *known = dt_vocab_get(vocab, t->id);
+    if (known && (known->flags & DT_TOKEN_ADDED))
+        return dt_spec_bad(&t->from, "id", "an id that no other added token has");
+    DT_TRY(name_token(&t->from, dt_vocab_add(vocab, t->id, t->content, t->n, (uint8_t)in_vocab)));
+    const int k = a->n_tokens++;
+    a->token[k] = (dt_added_token){.id = t->id, .flags = t->flags};
+    return t->flags & DT_ADDED_NORMALIZED ? add_normalized(a, t->content, t->n, k, vocab, normalizer, m)
+                                          : trie_add(&a->trie[0], t->content, t->n, k);
+}
+
+dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, const dt_normalizer *normalizer,
+                     dt_matcher *m)
+{
+    *a = (dt_added){.token = calloc((size_t)list->n + 1, sizeof *a->token)};
+    DT_CHECK(a->token, DT_ERR_MEMORY, "no memory for %d added tokens", list->n);
+    for (int i = 0; i < list->n; i++) DT_TRY(read_token(a, &list->item[i], vocab, normalizer, m));
+    return DT_OK;
+}
+
+size_t dt_added_nbytes(const dt_added *a)
+{
+    return ((size_t)a->n_tokens + 1) * sizeof *a->token +
+           (a->trie[0].n_alloc + a->trie[1].n_alloc) * sizeof(dt_trie_node);
+}
+
+void dt_added_free(dt_added *a)
+{
+    free(a->token);
+    free(a->trie[0].node);
+    free(a->trie[1].node);
+    *a = (dt_added){0};
+}
+
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
+
+/* Does a word go on before or behind? */
+static bool within_word(const dt_segment *p, size_t begin, size_t end)
+{
+    size_t before = begin, n;
+    while (before > p->from && ((unsigned char)p->text[--before] & 0xc0) == 0x80) {
+    }
+    return (before < begin && dt_unicode_is_word(dt_utf8_decode(p->text + before, &n))) ||
+           (end < p->to && dt_unicode_is_word(dt_utf8_decode(p->text + end, &n)));
+}
+
+bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_match *match)
+{
+    const dt_trie *t = &a->trie[which];
+    if (!t->longest) return false;
+    for (size_t i = match->from, n; i < p->to;) {
+        const int k = t->root[(unsigned char)p->text[i]] ? dt_trie_longest(t, p->text + i, p->to - i, &n) : -1;
+        if (k < 0) {
+            i++;
+            continue;
+        }
+        const dt_added_token *token = &a->token[k];
+        if (token->flags & DT_ADDED_SPLIT || (token->flags & DT_ADDED_SINGLE_WORD && within_word(p, i, i + n))) {
+            i += n;
+            continue;
+        }
+        *match =
+            (dt_added_match){.from = i + n, .text_from = match->text_from, .begin = i, .end = i + n, .id = token->id};
+        if (token->flags & DT_ADDED_LSTRIP) {
+            match->begin -= dt_spaces_at_end(p->text + p->from, i - p->from);
+            if (match->begin < match->text_from) match->begin = match->text_from;
+        }
+        if (token->flags & DT_ADDED_RSTRIP) match->end += dt_spaces_at_start(p->text + match->end, p->to - match->end);
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,243 @@
+/* auto_class.c - which class AutoTokenizer of transformers 5.24 chooses, and what stages the class has
+ * (models/auto/tokenization_auto.py, models/{gpt2,qwen2,llama,code_llama}/tokenization_*.py). */
+#include "auto.h"
+#include "dtrain/io/io.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MAX_CONFIG = 64 << 20 };
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+dt_err dt_auto_open(dt_auto_files *f, const char *directory)
+{
+    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                        "config.json"};
+    *f = (dt_auto_files){0};
+    for (int i = 0; i < DT_N_AUTO_FILES; i++) {
+        if (asprintf(&f->path[i], "%s/%s", directory, names[i]) < 0) f->path[i] = NULL;
+        DT_CHECK(f->path[i], DT_ERR_MEMORY, "no memory for a path");
+        if (access(f->path[i], F_OK) != 0) continue;
+        const unsigned flags = DT_JSON_NUL_KEYS | (i == DT_AUTO_MODEL ? DT_JSON_LAST_KEY : 0);
+        const dt_err err = dt_spec_load(&f->file[i], f->path[i], MAX_CONFIG, flags, NULL, NULL);
+        if (err == DT_ERR_DATA && i == DT_AUTO_MODEL) { /* the model's, which reports it itself */
+            dt_error_clear();
+            f->file[i] = (dt_spec){0};
+        } else {
+            DT_TRY(err);
+        }
+    }
+    if (dt_spec_get(&f->file[DT_AUTO_CONFIG], "added_tokens_decoder", &f->decoder_value))
+        f->decoder = &f->decoder_value;
+    if (f->decoder && !json_is_object(f->decoder->value)) return dt_spec_bad(f->decoder, NULL, "an object");
+    return DT_OK;
+}
+
+void dt_auto_close(dt_auto_files *f)
+{
+    for (int i = 0; i < DT_N_AUTO_FILES; i++) {
+        dt_spec_unload(&f->file[i]);
+        free(f->path[i]);
+    }
+    *f = (dt_auto_files){0};
+}
+
+bool dt_auto_token(const dt_auto_files *f, const char *key, dt_spec *token)
+{
+    const dt_spec *map = &f->file[DT_AUTO_MAP];
+    const bool in_map = !f->decoder && json_object_get(map->value, key); /* as null, too */
+    return dt_spec_get(in_map ? map : &f->file[DT_AUTO_CONFIG], key, token);
+}
+
+dt_err dt_auto_content(const dt_spec *token, const char **text, size_t *n)
+{
+    if (json_is_object(token->value)) return dt_spec_need_bytes(token, "content", text, n);
+    if (!json_is_string(token->value)) return dt_spec_bad(token, NULL, "a token: a string, or an object with content");
+    *text = json_string_value(token->value);
+    *n = json_string_length(token->value);
+    return DT_OK;
+}
+
+/* ---- which class ------------------------------------------------------------------------------------------------- */
+
+static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
+/* A class without "Fast". */
+static void class_in(const dt_spec *file, char name[64])
+{
+    const char *text = json_string_value(json_object_get(file->value, "tokenizer_class"));
+    const size_t n = text ? strlen(text) : 0;
+    snprintf(name, 64, "%.*s", (int)(n > 4 && is(text + n - 4, "Fast") ? n - 4 : n < 63 ? n : 63), text ? text : "");
+}
+
+static dt_auto_class class_called(const char *name)
+{
+    return is(name, "GPT2Tokenizer")        ? DT_AUTO_GPT2
+           : is(name, "Qwen2Tokenizer")     ? DT_AUTO_QWEN2
+           : is(name, "LlamaTokenizer")     ? DT_AUTO_LLAMA
+           : is(name, "CodeLlamaTokenizer") ? DT_AUTO_CODE_LLAMA
+                                            : DT_AUTO_BACKEND;
+}
+
+/* Of the types of models, those of which AutoTokenizer knows a class, as far as they matter here. */
+static const char *class_of_model(const char *type)
+{
+    static const struct {
+        const char *type, *class_name;
+    } all[] = {{"gpt2", "GPT2Tokenizer"},         {"gpt_neo", "GPT2Tokenizer"},
+               {"gptj", "GPT2Tokenizer"},         {"phi", "GPT2Tokenizer"},
+               {"opt", "GPT2Tokenizer"},          {"starcoder2", "GPT2Tokenizer"},
+               {"codegen", "GPT2Tokenizer"},      {"qwen2", "Qwen2Tokenizer"},
+               {"qwen2_moe", "Qwen2Tokenizer"},   {"qwen2_vl", "Qwen2Tokenizer"},
+               {"qwen2_5_vl", "Qwen2Tokenizer"},  {"qwen3", "Qwen2Tokenizer"},
+               {"qwen3_moe", "Qwen2Tokenizer"},   {"qwen3_vl", "Qwen2Tokenizer"},
+               {"mistral", "TokenizersBackend"},  {"mixtral", "TokenizersBackend"},
+               {"olmo2", "TokenizersBackend"},    {"granite", "TokenizersBackend"},
+               {"stablelm", "TokenizersBackend"}, {"glm4", "TokenizersBackend"},
+               {"llava", "TokenizersBackend"},    {"llava_next", "TokenizersBackend"},
+               {"phi3", "TokenizersBackend"},     {"code_llama", "CodeLlamaTokenizer"}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (is(type, all[i].type)) return all[i].class_name;
+    return "";
+}
+
+/* Their files name a class that is not theirs (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS). */
+static bool class_is_overruled(const char *type) { return is(type, "qwen2") || is(type, "llava") || is(type, "phi3"); }
+
+static bool is_byte_level(const dt_spec *root)
+{
+    char *stages[2] = {json_dumps(json_object_get(root->value, "pre_tokenizer"), JSON_COMPACT | JSON_ENCODE_ANY),
+                       json_dumps(json_object_get(root->value, "decoder"), JSON_COMPACT | JSON_ENCODE_ANY)};
+    const bool any = (stages[0] && strstr(stages[0], "\"type\":\"ByteLevel\"")) ||
+                     (stages[1] && strstr(stages[1], "\"type\":\"ByteLevel\""));
+    free(stages[0]);
+    free(stages[1]);
+    return any;
+}
+
+dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root)
+{
+    char name[64];
+    const char *type = json_string_value(json_object_get(f->file[DT_AUTO_MODEL].value, "model_type"));
+    const char *registered = class_of_model(type ? type : "");
+    const bool overruled = class_is_overruled(type ? type : "");
+    class_in(&f->file[DT_AUTO_CONFIG], name);
+    if (!*name) class_in(&f->file[DT_AUTO_MODEL], name);
+    if (is(name, "LlamaTokenizer") && !overruled && is_byte_level(root)) return DT_AUTO_BACKEND;
+    if (!*name) return class_called(registered);
+    if (!*registered || is(registered, name)) return class_called(name);
+    if (is(registered, "TokenizersBackend")) return DT_AUTO_BACKEND;
+    return class_called(overruled ? registered : name);
+}
+
+/* ---- its stages -------------------------------------------------------------------------------------------------- */
+
+#define SPACE_SIGN "\xe2\x96\x81" /* U+2581 */
+static const char QWEN2_PATTERN[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+                                    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+/* absent: what the class takes where the key is missing or null. */
+static bool flag(const dt_auto_files *f, const char *key, bool absent)
+{
+    const json_t *v = json_object_get(f->file[DT_AUTO_CONFIG].value, key);
+    return json_is_boolean(v) ? json_is_true(v) : absent;
+}
+
+static json_t *byte_level(bool prefix, bool use_regex)
+{
+    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", prefix, "trim_offsets", true,
+                     "use_regex", use_regex);
+}
+
+typedef struct stages {
+    json_t *normalizer, *splitter, *decoder;
+} stages;
+
+static bool is_llama(dt_auto_class c) { return c == DT_AUTO_LLAMA || c == DT_AUTO_CODE_LLAMA; }
+
+static stages make_stages(dt_auto_class c, const dt_auto_files *f)
+{
+    stages s = {json_null(), NULL, NULL};
+    const bool prefix = flag(f, "add_prefix_space", is_llama(c));
+    if (is_llama(c)) {
+        const bool always = c == DT_AUTO_LLAMA && flag(f, "legacy", false);
+        const char *scheme = !prefix ? "never" : always ? "always" : "first";
+        s.splitter = json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", SPACE_SIGN, "prepend_scheme",
+                               scheme, "split", false);
+        s.decoder =
+            json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}", "type", "Sequence", "decoders", "type", "Replace",
+                      "pattern", "String", SPACE_SIGN, "content", " ", "type", "ByteFallback", "type", "Fuse");
+        if (prefix || c == DT_AUTO_CODE_LLAMA)
+            json_array_append_new(
+                json_object_get(s.decoder, "decoders"),
+                json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+        return s;
+    }
+    s.decoder = byte_level(true, true);
+    s.splitter = byte_level(prefix, true);
+    if (c == DT_AUTO_GPT2) return s;
+    json_decref(s.splitter);
+    s.normalizer = json_pack("{s:s}", "type", "NFC");
+    s.splitter = json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
+                           "Split", "pattern", "Regex", QWEN2_PATTERN, "behavior", "Isolated", "invert", false,
+                           byte_level(prefix, false));
+    return s;
+}
+
+/* Without what a file of an older version leaves out. */
+static bool same_stage(const json_t *a, const json_t *b)
+{
+    const char *key;
+    json_t *value;
+    size_t i;
+    if (json_is_array(a) && json_is_array(b)) {
+        if (json_array_size(a) != json_array_size(b)) return false;
+        json_array_foreach((json_t *)a, i, value) if (!same_stage(value, json_array_get(b, i))) return false;
+        return true;
+    }
+    if (!json_is_object(a) || !json_is_object(b)) return json_equal(a, b);
+    json_object_foreach((json_t *)a, key, value)
+    {
+        const json_t *other = json_object_get(b, key);
+        if (strcmp(key, "trim_offsets") != 0 && other && !same_stage(value, other)) return false;
+    }
+    return true;
+}
+
+static bool is_none(const json_t *v) { return !v || json_is_null(v); }
+
+static bool replaces(json_t *root, const char *key, json_t *made)
+{
+    const json_t *had = json_object_get(root, key);
+    const bool differs = is_none(had) != is_none(made) || (!is_none(had) && !same_stage(had, made));
+    json_object_set_new(root, key, made);
+    return differs;
+}
+
+static bool replaces_model(dt_auto_class c, json_t *model)
+{
+    const bool sp = is_llama(c);
+    bool differs = json_is_true(json_object_get(model, "byte_fallback")) != sp ||
+                   json_is_true(json_object_get(model, "ignore_merges"));
+    static const char *const none[] = {"unk_token", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) json_object_set_new(model, none[i], json_null());
+    json_object_set_new(model, "byte_fallback", json_boolean(sp));
+    json_object_set_new(model, "fuse_unk", json_boolean(sp));
+    json_object_set_new(model, "ignore_merges", json_false());
+    return differs;
+}
+
+dt_err dt_auto_build(dt_auto_class c, const dt_auto_files *f, const dt_spec *root, bool *changed)
+{
+    json_t *all = (json_t *)root->value, *model = json_object_get(all, "model");
+    *changed = false;
+    if (c == DT_AUTO_BACKEND || !json_is_object(model)) return DT_OK;
+    const stages s = make_stages(c, f);
+    DT_CHECK(s.normalizer && s.splitter && s.decoder, DT_ERR_MEMORY, "%s: no memory for its pipeline", root->file);
+    *changed |= replaces(all, "normalizer", s.normalizer);
+    *changed |= replaces(all, "pre_tokenizer", s.splitter);
+    *changed |= replaces_model(c, model);
+    json_object_set_new(all, "decoder", s.decoder);
+    return DT_OK;
+}

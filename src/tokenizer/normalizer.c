@@ -1,0 +1,328 @@
+/* normalizer.c - Unicode's forms by utf8proc, a stretch at a time; case, replacing, prepending, stripping.
+ *
+ * Most text is in form C already. Stretches of characters that the form leaves as they are (dt_unicode_normal) are
+ * copied; what lies between them, with the character before it, is given to the library. It is given only characters of
+ * the Unicode version of that table, whose forms never change in a later one, so the library's own version does not
+ * matter. */
+#include "normalizer.h"
+#include "dtrain/text/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+/* Steps multiply each other's growth, so a small file could ask for any amount of memory. No form of Unicode makes a
+ * text 20 times as long. */
+enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
+enum { OLDEST_UNICODE = 12 }; /* what dt_unicode_normal was measured on has this version */
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+dt_err dt_pattern_read(const dt_spec *s, dt_regex **out, const char **text, bool *literal)
+{
+    dt_spec p;
+    DT_TRY(dt_spec_need(s, "pattern", JSON_OBJECT, &p));
+    *text = NULL;
+    *literal = json_object_get(p.value, "String") != NULL;
+    DT_TRY(dt_spec_only(&p, "String Regex"));
+    DT_TRY(dt_spec_need_string(&p, *literal ? "String" : "Regex", text));
+    if (!(*text)[0]) return dt_spec_bad(&p, NULL, "a pattern that is not empty");
+    const dt_regex_syntax syntax = *literal ? DT_REGEX_LITERAL : DT_REGEX_ONIGURUMA;
+    return dt_error_prefix(dt_regex_compile(out, *text, strlen(*text), syntax), "%s: %s: ", s->file, p.where);
+}
+
+static dt_err read_content(const dt_spec *s, const char *key, dt_normal_step *step)
+{
+    const char *content;
+    DT_TRY(dt_spec_need_string(s, key, &content));
+    step->n_content = strlen(content);
+    DT_CHECK(step->n_content <= DT_CONTENT_MAX, DT_ERR_DATA, "%s: %s.%s: expected at most %d bytes, found %zu", s->file,
+             s->where, key, DT_CONTENT_MAX, step->n_content);
+    DT_CHECK((step->content = strdup(content)), DT_ERR_MEMORY, "%s: no memory", s->file);
+    return DT_OK;
+}
+
+static dt_err read_replace(const dt_spec *s, dt_normal_step *step)
+{
+    const char *text;
+    bool literal;
+    step->kind = DT_REPLACE;
+    DT_TRY(dt_spec_only(s, "type pattern content"));
+    DT_TRY(read_content(s, "content", step));
+    DT_TRY(dt_pattern_read(s, &step->pattern, &text, &literal));
+    if (!literal || strlen(text) != 1) return DT_OK;
+    step->byte = text[0];
+    dt_regex_free(step->pattern);
+    step->pattern = NULL;
+    return DT_OK;
+}
+
+static dt_err read_step(dt_normalizer *n, const dt_spec *s)
+{
+    static const struct {
+        const char *type;
+        dt_normal_kind kind;
+    } plain[] = {{"NFC", DT_NFC}, {"NFD", DT_NFD}, {"NFKC", DT_NFKC}, {"NFKD", DT_NFKD}, {"Lowercase", DT_LOWERCASE}};
+    const char *type;
+    dt_spec list;
+    DT_TRY(dt_spec_need_string(s, "type", &type));
+    if (strcmp(type, "Sequence") == 0) {
+        DT_TRY(dt_spec_need(s, "normalizers", JSON_ARRAY, &list));
+        for (size_t i = 0; i < json_array_size(list.value); i++) {
+            const dt_spec item = dt_spec_item(&list, i);
+            DT_TRY(read_step(n, &item));
+        }
+        return DT_OK;
+    }
+    if (n->n_steps == DT_NORMAL_MAX) return dt_spec_bad(s, NULL, "at most 32 normalizers");
+    dt_normal_step *step = &n->step[n->n_steps++];
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
+        if (strcmp(type, plain[i].type) == 0) return step->kind = plain[i].kind, dt_spec_only(s, "type");
+    if (strcmp(type, "Replace") == 0) return read_replace(s, step);
+    if (strcmp(type, "Prepend") == 0) {
+        step->kind = DT_PREPEND;
+        DT_TRY(dt_spec_only(s, "type prepend"));
+        return read_content(s, "prepend", step);
+    }
+    if (strcmp(type, "Strip") != 0)
+        return dt_spec_bad(s, "type", "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip or Sequence");
+    *step = (dt_normal_step){.kind = DT_STRIP, .left = true, .right = true};
+    DT_TRY(dt_spec_only(s, "type strip_left strip_right"));
+    DT_TRY(dt_spec_bool(s, "strip_left", &step->left));
+    return dt_spec_bool(s, "strip_right", &step->right);
+}
+
+static dt_err make_chars(dt_normalizer *n)
+{
+    DT_CHECK(atof(utf8proc_unicode_version()) >= OLDEST_UNICODE, DT_ERR_DATA,
+             "Unicode normalisation needs the library utf8proc with Unicode %d or later, found %s", OLDEST_UNICODE,
+             utf8proc_unicode_version());
+    return dt_char_table_make(&n->chars, dt_unicode_normal, dt_unicode_normal_n);
+}
+
+dt_err dt_normalizer_read(dt_normalizer *n, const dt_spec *root)
+{
+    dt_spec s;
+    *n = (dt_normalizer){0};
+    if (!dt_spec_get(root, "normalizer", &s)) return DT_OK;
+    DT_TRY(read_step(n, &s));
+    for (int i = 0; i < n->n_steps; i++)
+        if (n->step[i].kind <= DT_NFKD && !n->chars.cell) DT_TRY(make_chars(n));
+    return DT_OK;
+}
+
+void dt_normalizer_free(dt_normalizer *n)
+{
+    for (int i = 0; i < n->n_steps; i++) {
+        free(n->step[i].content);
+        dt_regex_free(n->step[i].pattern);
+    }
+    dt_char_table_free(&n->chars);
+    *n = (dt_normalizer){0};
+}
+
+bool dt_normalizer_is_local(const dt_normalizer *n)
+{
+    for (int i = 0; i < n->n_steps; i++)
+        if (n->step[i].kind == DT_STRIP || (n->step[i].kind == DT_REPLACE && n->step[i].pattern)) return false;
+    return true;
+}
+
+/* ---- forms ------------------------------------------------------------------------------------------------------- */
+
+/* May the form change this character, move it, or compose it with the one before? */
+static bool is_active(dt_normal_kind kind, uint8_t value)
+{
+    const bool composes = kind == DT_NFC || kind == DT_NFKC;
+    return value & (1 << kind | DT_NORMAL_MOVES | (composes ? DT_NORMAL_COMPOSES : 0));
+}
+
+/* The end of a stretch of characters from i on that stay. *last: where its last character begins if something may
+ * compose with it, else the end, too. */
+static size_t staying(const dt_char_table *chars, const dt_segment *p, dt_normal_kind kind, size_t i, size_t *last)
+{
+    *last = i;
+    while (i < p->to) {
+        size_t n;
+        const uint32_t c = dt_utf8_decode(p->text + i, &n);
+        const uint8_t value = c < 0x80 ? DT_NORMAL_BEGINS : dt_char_value(chars, c);
+        if (is_active(kind, value)) break;
+        *last = value & DT_NORMAL_BEGINS ? i : i + n;
+        i += n;
+    }
+    return i;
+}
+
+static size_t changing(const dt_char_table *chars, const dt_segment *p, dt_normal_kind kind, size_t i)
+{
+    while (i < p->to) {
+        size_t n;
+        const uint32_t c = dt_utf8_decode(p->text + i, &n);
+        if (c < 0x80 || !is_active(kind, dt_char_value(chars, c))) break;
+        i += n;
+    }
+    return i;
+}
+
+/* Where what the text's first character became ends: its form alone, as far as what follows was not put between; the
+ * first character at least, which others may be composed with. */
+static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, size_t begin)
+{
+    utf8proc_uint8_t *formed;
+    if (e->out->failed || e->out->n == begin) return DT_OK; /* dt_edit_end says so */
+    const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
+    const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(e->piece->origin - from), &formed, option);
+    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s",
+             utf8proc_errmsg(n));
+    const char *out = e->out->bytes + begin;
+    size_t same = 0;
+    while (same < (size_t)n && begin + same < e->out->n && out[same] == (char)formed[same]) same++;
+    while (same > 0 && begin + same < e->out->n && ((unsigned char)out[same] & 0xc0) == 0x80) same--;
+    free(formed);
+    e->origin = begin + (same ? same : dt_utf8_length(out, e->out->n - begin));
+    return DT_OK;
+}
+
+static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t to)
+{
+    const utf8proc_option_t decompose = UTF8PROC_STABLE | (kind == DT_NFKC || kind == DT_NFKD ? UTF8PROC_COMPAT : 0);
+    const utf8proc_option_t option =
+        decompose | (kind == DT_NFC || kind == DT_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+    const size_t begin = e->out->n;
+    utf8proc_uint8_t *formed;
+    const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
+    const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(to - from), &formed, option);
+    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s",
+             utf8proc_errmsg(n));
+    if ((size_t)n == to - from && memcmp(formed, text, (size_t)n) == 0)
+        dt_edit_keep(e, from, to);
+    else
+        dt_edit_change(e, from, to, (const char *)formed, (size_t)n);
+    free(formed);
+    return from < e->piece->origin && e->piece->origin < to ? form_origin(e, option, from, begin) : DT_OK;
+}
+
+static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out, dt_segment *p)
+{
+    size_t last, i = staying(chars, p, kind, p->from, &last);
+    if (i == p->to) return DT_OK;
+    dt_edit e = dt_edit_begin(out, p);
+    for (size_t done = p->from; done < p->to;) {
+        if (i == p->to) last = i;
+        dt_edit_keep(&e, done, last);
+        const size_t end = i < p->to ? changing(chars, p, kind, i) : i;
+        if (end > last) DT_TRY(form_stretch(&e, kind, last, end));
+        done = end;
+        i = staying(chars, p, kind, done, &last);
+    }
+    return dt_edit_end(&e);
+}
+
+/* ---- the other steps --------------------------------------------------------------------------------------------- */
+
+/* One character by one, as the reference does: no final sigma. The one character that becomes two is U+0130. */
+static dt_err lowercase(dt_text *out, dt_segment *p)
+{
+    dt_edit e = dt_edit_begin(out, p);
+    size_t kept = p->from;
+    for (size_t i = p->from; i < p->to;) {
+        const char *next = p->text + i;
+        const uint32_t c = dt_utf8_next(&next);
+        const uint32_t low = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c) : dt_unicode_lower(c);
+        const size_t end = (size_t)(next - p->text);
+        if (low != c || c == 0x130) {
+            char bytes[4];
+            dt_edit_keep(&e, kept, i);
+            if (c == 0x130)
+                dt_edit_change(&e, i, end, "i\xcc\x87", 3);
+            else
+                dt_edit_change(&e, i, end, bytes, dt_utf8_put(low, bytes));
+            kept = end;
+        }
+        i = end;
+    }
+    dt_edit_keep(&e, kept, p->to);
+    return dt_edit_end(&e);
+}
+
+static dt_err within(size_t n, size_t most)
+{
+    DT_CHECK(n <= most, DT_ERR_DATA, "the tokenizer's normalizer makes a text more than %d times as long", MAX_GROWTH);
+    return DT_OK;
+}
+
+static dt_err replace_byte(const dt_normal_step *s, size_t most, dt_text *out, dt_segment *p)
+{
+    dt_edit e = dt_edit_begin(out, p);
+    for (size_t i = p->from; i < p->to;) {
+        const char *hit = memchr(p->text + i, s->byte, p->to - i);
+        const size_t end = hit ? (size_t)(hit - p->text) : p->to;
+        dt_edit_keep(&e, i, end);
+        if (hit) dt_edit_change(&e, end, end + 1, s->content, s->n_content);
+        DT_TRY(within(out->n, most));
+        i = end + (hit != NULL);
+    }
+    return dt_edit_end(&e);
+}
+
+static dt_err replace(const dt_normal_step *s, size_t most, dt_matcher *m, dt_text *out, dt_segment *p)
+{
+    if (!s->pattern) return replace_byte(s, most, out, p);
+    dt_edit e = dt_edit_begin(out, p);
+    dt_matches at;
+    size_t kept = p->from;
+    DT_TRY(dt_matches_begin(&at, s->pattern, m, p->text + p->from, p->to - p->from, NULL));
+    for (bool found;;) {
+        DT_TRY(dt_regex_next(&at, &found));
+        if (!found) break;
+        dt_edit_keep(&e, kept, p->from + at.begin);
+        dt_edit_change(&e, p->from + at.begin, p->from + at.end, s->content, s->n_content);
+        DT_TRY(within(out->n, most));
+        kept = p->from + at.end;
+    }
+    dt_edit_keep(&e, kept, p->to);
+    return dt_edit_end(&e);
+}
+
+static dt_err prepend(const dt_normal_step *s, dt_text *out, dt_segment *p)
+{
+    dt_edit e = dt_edit_begin(out, p);
+    dt_edit_change(&e, p->from, p->from, s->content, s->n_content);
+    dt_edit_keep(&e, p->from, p->to);
+    return dt_edit_end(&e);
+}
+
+/* Marks in what is stripped stay before and behind what is left. */
+static void strip(const dt_normal_step *s, dt_segment *p, bool goes_on)
+{
+    const size_t left = s->left && !goes_on ? dt_spaces_at_start(p->text + p->from, p->to - p->from) : 0;
+    p->from += left;
+    if (s->right) p->to -= dt_spaces_at_end(p->text + p->from, p->to - p->from);
+    while (p->mark_end > p->mark && p->mark_end[-1].at >= p->to) p->mark_end--;
+}
+
+dt_err dt_normalize(const dt_normalizer *n, dt_matcher *m, dt_text buffer[2], dt_segment *p, bool goes_on)
+{
+    const size_t most = MAX_GROWTH * (p->to - p->from) + ALWAYS_ALLOWED;
+    for (int i = 0; i < n->n_steps && p->to > p->from; i++) {
+        const dt_normal_step *s = &n->step[i];
+        dt_text *out = &buffer[p->text == buffer[0].bytes];
+        switch (s->kind) {
+        case DT_LOWERCASE:
+            DT_TRY(lowercase(out, p));
+            break;
+        case DT_PREPEND:
+            if (!goes_on) DT_TRY(prepend(s, out, p));
+            break;
+        case DT_REPLACE:
+            DT_TRY(replace(s, most, m, out, p));
+            break;
+        case DT_STRIP:
+            strip(s, p, goes_on);
+            break;
+        default:
+            DT_TRY(form(&n->chars, s->kind, out, p));
+        }
+    }
+    return DT_OK;
+}

@@ -1,0 +1,199 @@
+/* tokenizer_config.c - what stands around texts, and what the files beside tokenizer.json say about it.
+ *
+ * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts
+ * first and EOS what it puts last, or else a special token of a usual name. A key add_bos_token or add_eos_token takes
+ * the place of the post-processor, as transformers has it. */
+#include "tokenizer_json.h"
+#include "dtrain/io/io.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MAX_CONFIG = 64 << 20 };
+
+/* ---- post_processor ---------------------------------------------------------------------------------------------- */
+
+static dt_err known_id(const dt_spec *s, const char *key, int64_t id, const dt_vocab *vocab)
+{
+    return dt_vocab_get(vocab, (int32_t)id) ? DT_OK : dt_spec_bad(s, key, "ids of the vocabulary");
+}
+
+static dt_err add_special(dt_post_processor *w, const dt_spec *processor, const char *name, const dt_vocab *vocab,
+                          bool after)
+{
+    dt_spec all, one, ids;
+    DT_TRY(dt_spec_need(processor, "special_tokens", JSON_OBJECT, &all));
+    DT_TRY(dt_spec_need(&all, name, JSON_OBJECT, &one));
+    DT_TRY(dt_spec_need(&one, "ids", JSON_ARRAY, &ids));
+    for (size_t i = 0; i < json_array_size(ids.value); i++) {
+        const dt_spec item = dt_spec_item(&ids, i);
+        int *n = after ? &w->n_after : &w->n_before;
+        if (!json_is_integer(item.value) || json_integer_value(item.value) < 0 ||
+            json_integer_value(item.value) > DT_VOCAB_MAX_ID)
+            return dt_spec_bad(&item, NULL, "an id");
+        DT_TRY(known_id(&item, NULL, json_integer_value(item.value), vocab));
+        if (*n == DT_POST_PROCESSOR_MAX) return dt_spec_bad(&ids, NULL, "at most 16 tokens around a text");
+        (after ? w->after : w->before)[(*n)++] = (int32_t)json_integer_value(item.value);
+    }
+    return DT_OK;
+}
+
+static dt_err read_template(dt_post_processor *w, const dt_spec *s, const dt_vocab *vocab)
+{
+    dt_spec single, part;
+    const char *name;
+    bool after = false;
+    DT_TRY(dt_spec_only(s, "type single pair special_tokens"));
+    DT_TRY(dt_spec_need(s, "single", JSON_ARRAY, &single));
+    for (size_t i = 0; i < json_array_size(single.value); i++) {
+        const dt_spec item = dt_spec_item(&single, i);
+        if (dt_spec_get(&item, "SpecialToken", &part)) {
+            DT_TRY(dt_spec_need_string(&part, "id", &name));
+            DT_TRY(add_special(w, s, name, vocab, after));
+        } else {
+            DT_TRY(dt_spec_need(&item, "Sequence", JSON_OBJECT, &part));
+            DT_TRY(dt_spec_need_string(&part, "id", &name));
+            if (strcmp(name, "A") != 0 || after) return dt_spec_bad(&item, NULL, "the sequence A exactly once");
+            after = true;
+        }
+    }
+    return after ? DT_OK : dt_spec_bad(&single, NULL, "the sequence A");
+}
+
+/* ["[SEP]", 2]. */
+static dt_err read_pair(const dt_spec *s, const char *key, const dt_vocab *vocab, int32_t *id)
+{
+    dt_spec pair;
+    DT_TRY(dt_spec_need(s, key, JSON_ARRAY, &pair));
+    const json_t *value = json_array_get(pair.value, 1);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > DT_VOCAB_MAX_ID)
+        return dt_spec_bad(&pair, NULL, "a token and its id");
+    *id = (int32_t)json_integer_value(value);
+    return known_id(&pair, NULL, *id, vocab);
+}
+
+static dt_err read_processor(dt_post_processor *w, const dt_spec *s, const dt_vocab *vocab)
+{
+    const char *type;
+    dt_spec list;
+    dt_post_processor inner = *w, outer = {0};
+    DT_TRY(dt_spec_need_string(s, "type", &type));
+    if (strcmp(type, "Sequence") == 0) {
+        DT_TRY(dt_spec_only(s, "type processors"));
+        DT_TRY(dt_spec_need(s, "processors", JSON_ARRAY, &list));
+        for (size_t i = 0; i < json_array_size(list.value); i++) {
+            const dt_spec item = dt_spec_item(&list, i);
+            DT_TRY(read_processor(w, &item, vocab));
+        }
+        return DT_OK;
+    }
+    if (strcmp(type, "ByteLevel") == 0) return dt_spec_only(s, "type add_prefix_space trim_offsets use_regex");
+    if (strcmp(type, "TemplateProcessing") == 0) {
+        DT_TRY(read_template(&outer, s, vocab));
+    } else if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
+        DT_TRY(dt_spec_only(s, "type sep cls trim_offsets add_prefix_space"));
+        DT_TRY(read_pair(s, "cls", vocab, &outer.before[0]));
+        DT_TRY(read_pair(s, "sep", vocab, &outer.after[0]));
+        outer.n_before = outer.n_after = 1;
+    } else {
+        return dt_spec_bad(s, "type", "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
+    }
+    if (inner.n_before + outer.n_before > DT_POST_PROCESSOR_MAX ||
+        inner.n_after + outer.n_after > DT_POST_PROCESSOR_MAX)
+        return dt_spec_bad(s, NULL, "at most 16 tokens around a text");
+    memcpy(outer.before + outer.n_before, inner.before, (size_t)inner.n_before * sizeof inner.before[0]);
+    memcpy(inner.after + inner.n_after, outer.after, (size_t)outer.n_after * sizeof outer.after[0]);
+    outer.n_before += inner.n_before;
+    inner.n_after += outer.n_after;
+    memcpy(outer.after, inner.after, sizeof outer.after);
+    outer.n_after = inner.n_after;
+    *w = outer;
+    return DT_OK;
+}
+
+dt_err dt_post_processor_read(dt_post_processor *w, const dt_spec *root, const dt_vocab *vocab)
+{
+    dt_spec s;
+    *w = (dt_post_processor){0};
+    return dt_spec_get(root, "post_processor", &s) ? read_processor(w, &s, vocab) : DT_OK;
+}
+
+/* ---- files beside it --------------------------------------------------------------------------------------------- */
+
+/* The id of a named token, which the vocabulary has (auto_tokens.c). */
+static dt_err read_token(const dt_tokenizer *t, const dt_auto_files *f, const char *key, int32_t *id)
+{
+    const dt_json_tokenizer *j = t->impl;
+    const char *text = dt_auto_default(j->class, f, key);
+    size_t n = strlen(text);
+    dt_spec s;
+    if (*text) *id = dt_vocab_find(&j->bpe.vocab, text, n, DT_TOKEN_MODEL | DT_TOKEN_ADDED);
+    if (!dt_auto_token(f, key, &s)) return DT_OK;
+    DT_TRY(dt_auto_content(&s, &text, &n));
+    *id = dt_vocab_find(&j->bpe.vocab, text, n, DT_TOKEN_MODEL | DT_TOKEN_ADDED);
+    return *id >= 0 ? DT_OK : dt_spec_bad(&s, NULL, "a token that is not empty");
+}
+
+static int32_t usual(const dt_tokenizer *t, const char *const names[], size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const int32_t id = t->ops->find(t, names[i]);
+        if (id >= 0 && t->ops->is_special(t, id)) return id;
+    }
+    return -1;
+}
+
+/* algorithms.md A.2: the token named, else one that is kept for it or for nothing, else EOS. One that is named and is
+ * not in the vocabulary would make the model grow for something that is never a target. */
+static int32_t choose_pad(const dt_tokenizer *t, const dt_auto_files *f)
+{
+    static const char *const names[] = {"<pad>",       "<|pad|>",      "[PAD]", "<PAD>", "<|finetune_right_pad_id|>",
+                                        "<｜▁pad▁｜>", "<|PAD_TOKEN|>"};
+    const dt_json_tokenizer *j = t->impl;
+    int32_t id = -1;
+    if (read_token(t, f, "pad_token", &id) != DT_OK) {
+        DT_WARN("%s; another padding token is used", dt_error_message());
+        dt_error_clear();
+        id = -1;
+    }
+    if (id < 0 || id >= j->n_own) id = usual(t, names, sizeof names / sizeof names[0]);
+    if (id >= j->n_own) id = -1;
+    for (int32_t i = 0; i < j->bpe.vocab.n_ids && id < 0; i++) {
+        const dt_vocab_entry *e = i < j->n_own ? dt_vocab_get(&j->bpe.vocab, i) : NULL;
+        if (!e || !(e->flags & DT_TOKEN_SPECIAL)) continue;
+        const char *text = dt_vocab_text(&j->bpe.vocab, e);
+        if (strstr(text, "reserved") || strstr(text, "unused")) id = i;
+    }
+    return id >= 0 ? id : t->info.eos;
+}
+
+static dt_err check_flags(const dt_spec *config)
+{
+    bool ignored = false; /* the post-processor of tokenizer.json says what is put around a text */
+    DT_TRY(dt_spec_bool(config, "add_bos_token", &ignored));
+    return dt_spec_bool(config, "add_eos_token", &ignored);
+}
+
+dt_err dt_tokenizer_read_config(dt_tokenizer *t)
+{
+    static const char *const names[] = {"</s>",  "<|endoftext|>",         "<|end_of_text|>",
+                                        "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"};
+    dt_json_tokenizer *j = t->impl;
+    const dt_auto_files *f = &j->files;
+    const dt_post_processor *w = &j->wrap;
+    t->info.bos = w->n_before ? w->before[0] : -1;
+    t->info.eos = w->n_after ? w->after[w->n_after - 1] : -1;
+    t->info.n_own = j->n_own;
+    if (!f->file[DT_AUTO_CONFIG].value && !f->file[DT_AUTO_MAP].value && t->info.eos < 0)
+        t->info.eos = usual(t, names, sizeof names / sizeof names[0]);
+    DT_TRY(read_token(t, f, "bos_token", &t->info.bos));
+    DT_TRY(read_token(t, f, "eos_token", &t->info.eos));
+    t->info.pad = choose_pad(t, f);
+    DT_TRY(check_flags(&f->file[DT_AUTO_CONFIG]));
+    DT_TRY(dt_tokenizer_read_template(j, &f->file[DT_AUTO_CONFIG]));
+    t->info.named = j->named;
+    t->info.chat_template = j->chat_template;
+    t->info.chat_template_file = j->chat_template_file;
+    t->info.chat_template_names = j->chat_template_names;
+    return DT_OK;
+}

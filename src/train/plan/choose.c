@@ -1,0 +1,175 @@
+/* choose.c - decides about memory before a run allocates it. A configuration that cannot fit is refused with the
+ * smallest change that would make it fit. With zero.stage = auto, the first strategy that fits on every rank is taken.
+ */
+#include "../run.h"
+#include <stdlib.h>
+
+static dt_err try_one(const dt_run *run, const plan_setting *with, const limits *l, trial *t)
+{
+    DT_TRY(run_try(run, with, &t->plan));
+    const dt_memory missing = run_missing(&t->plan.memory, &l->held);
+    t->short_of = run_exceeds(l->budget, l->usable, &missing);
+    t->works = !t->short_of && t->plan.needs_live == 0;
+    return DT_OK;
+}
+
+dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, trial *t)
+{
+    plan_setting gathered = *with;
+    t->gathered = gathered.gathered = run->task.wants_gathered && with->strategy.stage == 3;
+    if (t->gathered) DT_TRY(try_one(run, &gathered, l, t));
+    t->gathered = t->gathered && t->works;
+    return t->gathered ? DT_OK : try_one(run, with, l, t);
+}
+
+/* ---- a strategy that is named ------------------------------------------------------------------------------------ */
+
+static dt_err refuse(const dt_run *run, const plan_setting *with, const limits *l, const trial *t)
+{
+    const rank_memory *m = t->short_of;
+    const dt_memory missing = run_missing(&t->plan.memory, &l->held);
+    char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];
+    DT_TRY(run_say_remedy(run, with, l, false, with->ranks_per_node, m, remedy));
+    return dt_fail(
+        DT_ERR_MEMORY,
+        "%s does not fit: it needs %s of %s per rank, and %s is free for each of the %d rank%s of this %s; %s",
+        run_strategy_text(&with->strategy, what), dt_format_bytes((double)run_part(&missing, m), needs), m->name,
+        dt_format_bytes((double)m->nbytes, has), m->n_sharing, m->n_sharing > 1 ? "s" : "", m->shared_by, remedy);
+}
+
+dt_err run_check_memory(const dt_run *run, int ranks_per_node)
+{
+    const plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    rank_plan plan;
+    trial t;
+    budget b;
+    if (!run->dev.ops || run->n_units == 0 || dt_config_doubted(&run->cfg, "zero", NULL)) return DT_OK;
+    DT_TRY(run_plan(run, &with, &plan)); /* reports an invalid max_live_parameters even if the plan fits */
+    run_budget(run, ranks_per_node, &b);
+    const limits l = {.budget = &b, .usable = 1, .held = run_held(run)};
+    DT_TRY(run_trial(run, &with, &l, &t));
+    return t.short_of ? refuse(run, &with, &l, &t) : DT_OK;
+}
+
+/* ---- zero.stage = auto ------------------------------------------------------------------------------------------- */
+
+typedef struct choice {
+    int n, taken; /* taken: -1 none */
+    strategy list[MAX_STRATEGIES];
+    trial trials[MAX_STRATEGIES];
+} choice;
+
+/* The minimum over all ranks, on every rank. */
+static dt_err share_budget(dt_run *run, budget *b)
+{
+    int64_t nbytes[MAX_MEMORIES] = {0};
+    for (int i = 0; i < b->n; i++)
+        nbytes[i] = b->memory[i].nbytes < INT64_MAX ? (int64_t)b->memory[i].nbytes : INT64_MAX;
+    DT_TRY(dt_comm_reduce_host_i64(run->comm, nbytes, b->n, DT_MIN));
+    for (int i = 0; i < b->n; i++) b->memory[i].nbytes = nbytes[i] < INT64_MAX ? (size_t)nbytes[i] : SIZE_MAX;
+    return DT_OK;
+}
+
+/* Only rank 0 knows which keys the user set. */
+static dt_err share_list(const dt_run *run, choice *c)
+{
+    if (run->comm->rank == 0) c->n = run_strategies(run, true, c->list);
+    DT_TRY(dt_comm_broadcast_host(run->comm, &c->n, sizeof c->n, 0));
+    return dt_comm_broadcast_host(run->comm, c->list, sizeof c->list, 0);
+}
+
+static dt_err try_all(const dt_run *run, const limits *l, int ranks_per_node, choice *c)
+{
+    plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    for (int i = 0; i < c->n; i++) {
+        with.strategy = c->list[i];
+        DT_TRY(run_trial(run, &with, l, &c->trials[i]));
+    }
+    return DT_OK;
+}
+
+/* Scratch depends on a node's processors, and buffers on its number of ranks, so the choice must work on every rank. */
+static dt_err take_first(dt_run *run, choice *c)
+{
+    int64_t works[MAX_STRATEGIES];
+    for (int i = 0; i < c->n; i++) works[i] = c->trials[i].works;
+    DT_TRY(dt_comm_reduce_host_i64(run->comm, works, c->n, DT_MIN));
+    for (c->taken = 0; c->taken < c->n && !works[c->taken];) c->taken++;
+    if (c->taken == c->n) c->taken = -1;
+    return DT_OK;
+}
+
+static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node, const choice *c)
+{
+    const plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    const trial *last = &c->trials[c->n - 1]; /* stage 3 goes with every offload: there is one */
+    const rank_memory *m = last->short_of ? last->short_of : &l->budget->memory[0];
+    const dt_memory missing = run_missing(&last->plan.memory, &l->held);
+    char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];
+    DT_TRY(run_say_remedy(run, &with, l, true, ranks_per_node, m, remedy));
+    return dt_fail(DT_ERR_MEMORY,
+                   "zero.stage = auto: no strategy fits: even %s needs %s of %s per rank, but %g of the free memory "
+                   "per rank is %s; %s",
+                   run_strategy_text(&c->list[c->n - 1], what), dt_format_bytes((double)run_part(&missing, m), needs),
+                   m->name, l->usable, dt_format_bytes(l->usable * (double)m->nbytes, has), remedy);
+}
+
+static dt_err write_down(dt_run *run, const strategy *s)
+{
+    const char stage[2] = {(char)('0' + s->stage), '\0'};
+    for (int i = 0; i < run->n_trained; i++) run_apply(s, &run->trained[i]->zero_opt);
+    DT_TRY(dt_config_set(&run->cfg, "zero", "stage", stage));
+    DT_TRY(dt_config_set(&run->cfg, "zero", "offload_optimizer", run_offload_name(s->offload_optimizer)));
+    DT_TRY(dt_config_set(&run->cfg, "zero", "offload_param", run_offload_name(s->offload_param)));
+    return run_check_nvme_path(run);
+}
+
+static dt_err settle(dt_run *run, int ranks_per_node, choice *c)
+{
+    budget b;
+    run_budget(run, ranks_per_node, &b);
+    DT_TRY(share_budget(run, &b));
+    DT_TRY(share_list(run, c));
+    const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
+    DT_TRY(run_agree(run, try_all(run, &l, ranks_per_node, c)));
+    DT_TRY(take_first(run, c));
+    if (run->comm->rank == 0) run_say_trials(c->list, c->trials, c->n, run->comm->n_nodes > 1);
+    return run_agree(run, c->taken < 0 ? refuse_all(run, &l, ranks_per_node, c) : write_down(run, &c->list[c->taken]));
+}
+
+dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
+{
+    if (strcmp(run->cfg.zero_stage, "auto") != 0) return run_agree(run, DT_OK);
+    choice *c = calloc(1, sizeof *c);
+    dt_err err = dt_comm_agree(run->comm, c ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the ZeRO strategies"));
+    if (err == DT_OK) err = settle(run, ranks_per_node, c);
+    free(c);
+    return err;
+}
+
+/* ---- rollouts at stage 3 ----------------------------------------------------------------------------------------- */
+
+static dt_err try_gathered(const dt_run *run, const limits *l, int ranks_per_node, trial *t)
+{
+    plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    with.gathered = false;
+    return run_trial(run, &with, l, t);
+}
+
+dt_err run_settle_gathered(dt_run *run, int ranks_per_node)
+{
+    budget b;
+    trial t = {0};
+    if (!run->task.wants_gathered || run->main.zero_opt.stage != 3) return DT_OK;
+    run_budget(run, ranks_per_node, &b);
+    DT_TRY(share_budget(run, &b));
+    const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
+    DT_TRY(run_agree(run, try_gathered(run, &l, ranks_per_node, &t)));
+    int64_t fits = t.gathered;
+    DT_TRY(dt_comm_reduce_host_i64(run->comm, &fits, 1, DT_MIN));
+    run->task.keep_gathered = fits;
+    if (!fits)
+        DT_INFO("zero.stage = 3: all parameters at once exceed zero.max_live_parameters or the free memory, so each "
+                "forward pass of a rollout gathers them");
+    return DT_OK;
+}

@@ -1,0 +1,53 @@
+/* forecast.h - how long a step would take on a chip: counted by running one on a device that computes nothing
+ * (dtrain/perfmodel/counting_device.h). */
+#ifndef DTRAIN_SRC_TRAIN_FORECAST_H
+#define DTRAIN_SRC_TRAIN_FORECAST_H
+
+#include "dtrain/perfmodel/chips.h"
+#include "dtrain/perfmodel/counting_device.h"
+#include "../run.h"
+
+/** Parts of a step. Exchanges are collectives between ranks and the copies around them, in any part of the step. */
+typedef enum step_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_UPDATE, PART_EXCHANGE, N_PARTS } step_part;
+/** The resource that limits a launch. */
+typedef enum bound { BOUND_ARITHMETIC, BOUND_MEMORY, BOUND_HOST, BOUND_NVLINK, BOUND_NETWORK, N_BOUNDS } bound;
+/** The two clocks: at the chip's peaks, and at the fractions of them that were measured. */
+enum { AT_PEAK, AT_MEASURED };
+
+/** All launches of an operation in a part of the step. */
+typedef struct forecast_row {
+    const char *op;
+    step_part part;
+    double launches, flops, bytes; /* bytes: in memory, or over a link if that takes longer */
+    double seconds[DT_COUNT_CLOCKS];
+    double bound_s[N_BOUNDS]; /* at peak rates, by limiting resource */
+} forecast_row;
+
+enum { MAX_FORECAST_ROWS = 128 };
+typedef struct forecast {
+    const dt_chip *chip;
+    forecast_row row[MAX_FORECAST_ROWS];
+    int n_rows;
+    double (*unit_s)[N_PARTS]; /* [n_units] at the peaks */
+    int n_units;
+    double step_s[DT_COUNT_CLOCKS]; /* with overlap and waiting */
+    double tokens, images;          /* of all ranks */
+    const dt_unit *units;           /* while it counts */
+    const dt_phase *phase;
+    double weight; /* of the launches that come: 0 where they do not count */
+} forecast;
+
+/** One step of full rows as run is planned, at a strategy without offload. */
+dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, forecast *f);
+void run_forecast_free(forecast *f);
+/** Sum of a column of rows; part N_PARTS: all. */
+forecast_row run_forecast_sum(const forecast *f, step_part part);
+/** The resource that limits most of a row's time. */
+bound run_forecast_bound(const forecast_row *row);
+/** The share of a chip's peak that a launch of this kind is given at AT_MEASURED. */
+double run_measured_fraction(const char *op, bound b);
+
+/** The table of --plan --gpu. */
+dt_err run_print_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, FILE *out);
+
+#endif

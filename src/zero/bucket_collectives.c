@@ -1,0 +1,114 @@
+/* bucket_collectives.c - a part's reduce-scatter and all-gather, in buckets, and the order of the two streams.
+ *
+ * A bucket bounds what one collective moves, so that a transport's own staging stays small and a later small exchange
+ * does not wait behind a large one. A part within the bucket goes straight from its buffer. A larger one is cut along
+ * what the ranks get, columns a .. a+count-1 of each; these lie apart, and collectives want them side by side, so
+ * they pass through the bucket: one more copy, only where a limit asks for it. Gradients that are sent in another type
+ * than theirs pass through it, too, and are rounded there. */
+#include "zero_impl.h"
+
+dt_err zero_comm_after(dt_zero *z, dt_stream *stream)
+{
+    if (z->comm_stream == stream) return DT_OK;
+    DT_TRY(z->dev->ops->event_record(z->dev, z->mark, stream));
+    return z->dev->ops->event_wait(z->dev, z->mark, z->comm_stream);
+}
+
+dt_err zero_comm_after_compute(dt_zero *z) { return zero_comm_after(z, z->compute); }
+
+dt_err zero_compute_after_comm(dt_zero *z)
+{
+    if (z->comm_stream == z->compute) return DT_OK;
+    DT_TRY(z->dev->ops->event_record(z->dev, z->mark, z->comm_stream));
+    return zero_compute_wait(z, z->mark, "", zero_last_collective(z));
+}
+
+dt_err zero_compute_wait(dt_zero *z, dt_event *event, const char *unit, int64_t number)
+{
+    dt_stream_begin(z->dev, z->compute, "wait", unit, number);
+    const dt_err err = z->dev->ops->event_wait(z->dev, event, z->compute);
+    dt_stream_end(z->dev, z->compute);
+    return err;
+}
+
+dt_err zero_copy(dt_zero *z, const char *way, int u, void *dst, const void *src, size_t nbytes, dt_stream *stream)
+{
+    dt_stream_begin(z->dev, stream, way, z->units[u].name, 0);
+    const dt_err err = z->dev->ops->copy(z->dev, dst, src, nbytes, stream);
+    dt_stream_end(z->dev, stream);
+    return err;
+}
+
+/** Columns of gradients into the bucket, in the type in which they are sent. */
+static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, int64_t charge_len, int64_t a, int64_t count)
+{
+    const dt_dtype sent = z->lay.grad_sent;
+    for (int k = 0; k < z->comm->nranks; k++) {
+        const char *from = (const char *)whole + (size_t)(k * charge_len + a) * dt_dtype_size(dt);
+        void *to = zero_at(&z->bucket, k * count, sent);
+        DT_TRY(dt == sent ? z->dev->ops->copy(z->dev, to, from, (size_t)count * dt_dtype_size(dt), z->comm_stream)
+                          : z->dev->ops->convert(z->dev, from, dt, to, sent, count, z->comm_stream));
+    }
+    return DT_OK;
+}
+
+dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, void *recv,
+                   dt_dtype recv_dt, bool accumulate, dt_err err)
+{
+    const int64_t charge_len = shards->charge_len, most = z->lay.reduce_per_rank;
+    const dt_dtype sent = z->lay.grad_sent;
+    const bool ordered = z->opt.reproducible;
+    if ((charge_len <= most && send_dt == sent) || z->comm->nranks == 1)
+        return zero_first_err(err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, charge_len, accumulate,
+                                                          ordered, z->comm_stream));
+
+    for (int64_t a = 0; a < charge_len && err != DT_ERR_COMM; a += most) {
+        const int64_t count = charge_len - a < most ? charge_len - a : most;
+        char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
+        err = zero_first_err(err, pack_columns(z, send, send_dt, charge_len, a, count));
+        err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
+                                                         ordered, z->comm_stream));
+    }
+    return err;
+}
+
+dt_err zero_replicate(dt_zero *z, const dt_shards *shards, void *shard, dt_dtype dt, dt_err err)
+{
+    const int64_t charge_len = shards->charge_len, most = z->lay.reduce_per_rank;
+    const size_t elem_size = dt_dtype_size(dt);
+    for (int64_t a = 0; a < charge_len && z->lay.n_groups > 1 && err != DT_ERR_COMM; a += most) {
+        const int64_t count = charge_len - a < most ? charge_len - a : most;
+        err = zero_first_err(err, dt_comm_replicate(z->comm, (char *)shard + (size_t)a * elem_size,
+                                                    (size_t)charge_len * elem_size, (size_t)count * elem_size,
+                                                    z->comm_stream));
+    }
+    return err;
+}
+
+/** Columns from the bucket to their places. */
+static dt_err unpack_columns(dt_zero *z, void *whole, size_t elem_size, int64_t shard_len, int64_t a, int64_t count)
+{
+    for (int r = 0; r < z->comm->group_nranks; r++)
+        DT_TRY(z->dev->ops->copy(z->dev, (char *)whole + (size_t)(r * shard_len + a) * elem_size,
+                                 (const char *)z->bucket.ptr + (size_t)(r * count) * elem_size,
+                                 (size_t)count * elem_size, z->comm_stream));
+    return DT_OK;
+}
+
+dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *whole, dt_dtype dt, dt_err err)
+{
+    const int64_t shard_len = shards->shard_len, most = z->lay.gather_per_rank;
+    const size_t elem_size = dt_dtype_size(dt);
+    if (shard_len <= most || z->comm->group_nranks == 1)
+        return zero_first_err(err,
+                              dt_comm_all_gather(z->comm, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
+
+    for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
+        const int64_t count = shard_len - a < most ? shard_len - a : most;
+        const char *from = (const char *)send + (size_t)a * elem_size;
+        err = zero_first_err(
+            err, dt_comm_all_gather(z->comm, from, z->bucket.ptr, (size_t)count * elem_size, z->comm_stream));
+        if (err != DT_ERR_COMM) err = zero_first_err(err, unpack_columns(z, whole, elem_size, shard_len, a, count));
+    }
+    return err;
+}

@@ -1,0 +1,110 @@
+/* states_plan.c - the arrangement's numbers as people want them: bytes, bytes per parameter, elements sent.
+ *
+ * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter
+ * and as many for an all-gather. Stages 0 to 2 send 2 of these a step with one micro-step, stage 3 sends 3. With
+ * several groups a gather is one among the ranks of a group, and once a step each rank sends what it has summed to
+ * those that own the same shard in the other groups. */
+#include "arrange.h"
+
+/** Elements of a unit's tensors in a part. */
+static double n_param_in(const dt_unit *u, dt_part part)
+{
+    double n = 0;
+    for (int i = 0; i < u->n_tensors; i++)
+        if (u->tensors[i].part == part) n += (double)u->tensors[i].n_elems;
+    return n;
+}
+
+/** Bytes per parameter of the model states without any padding: 16, 4 + 12/N, 2 + 14/N, 16/N with bf16 parameters and
+ *  gradients and an optimizer of two states, where all is trained. Frozen parameters have neither gradients nor
+ *  states. */
+static double formula(const zero_layout *l, const dt_unit *units)
+{
+    const double n = l->group_nranks;
+    double params = 0, trained = 0;
+    for (int u = 0; u < l->n_units; u++) {
+        for (int p = 0; p < DT_N_PARTS; p++) {
+            const double size = (double)dt_dtype_size(l->param_dtype[p]);
+            params += n_param_in(&units[u], (dt_part)p) * (l->units[u].part[p].whole ? size : size / n);
+        }
+        trained += n_param_in(&units[u], DT_TRAINED);
+    }
+    const double all = (double)l->n_param, per_param = l->n_param > 0 ? params / all : 0;
+    if (!l->has_grads) return per_param;
+    const double grads = (double)dt_dtype_size(l->grad_kept), opt = sizeof(float) * (l->has_master + l->n_states);
+    const double grads_held = (l->whole_grads ? grads : 0) + (!l->whole_grads || l->grads_down ? grads / n : 0);
+    return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
+}
+
+/** One collective for each kind that is not 0, of a unit; in bytes of the types. */
+typedef struct volume {
+    double reduces, gathers, replicates; /* how often */
+    dt_dtype gathered;
+} volume;
+
+static void count(const zero_layout *l, const dt_shards *s, const volume *v, dt_traffic *traffic, double *elems,
+                  double *bytes)
+{
+    const double sent = (double)dt_dtype_size(l->grad_sent), kept = (double)dt_dtype_size(l->grad_kept),
+                 gathered = (double)dt_dtype_size(v->gathered);
+    const double reduce = v->reduces * (double)s->charge_len, gather = v->gathers * (double)s->shard_len,
+                 replicate = l->n_groups > 1 ? v->replicates * (double)s->charge_len : 0;
+    traffic->reduced_elems += reduce, traffic->reduced_bytes += reduce * sent;
+    traffic->gathered_bytes += gather * gathered;
+    traffic->replicated_bytes += replicate * kept;
+    *elems += (l->nranks - 1) * reduce + (l->group_nranks - 1) * gather + (l->n_groups - 1) * replicate;
+    *bytes += (l->nranks - 1) * reduce * sent + (l->group_nranks - 1) * gather * gathered +
+              (l->n_groups - 1) * replicate * kept;
+}
+
+/** What is trained is reduced, in every micro-step or once; where it is not kept whole it is gathered for forward and
+ *  again for backward, else once at the end (gradients at stage 0). What is never updated is sent where it is not kept
+ *  whole. */
+static void count_part(const zero_layout *l, dt_part p, const zero_part_layout *part, dt_zero_plan *plan)
+{
+    const bool trained = p == DT_TRAINED && l->has_grads;
+    volume micro = {.gathers = part->whole ? 0 : l->has_grads ? 2 : 1, .gathered = l->param_dtype[p]};
+    volume step = {.gathers = part->whole && trained, .replicates = trained, .gathered = l->param_dtype[p]};
+    if (l->whole_opt) step.gathered = l->grad_kept;
+    if (trained) *(l->whole_grads ? &step.reduces : &micro.reduces) = 1;
+    count(l, &part->shards, &micro, &plan->micro_step, &plan->sent_elems_per_micro_step,
+          &plan->sent_bytes_per_micro_step);
+    count(l, &part->shards, &step, &plan->step, &plan->sent_elems_per_step, &plan->sent_bytes_per_step);
+}
+
+static void count_sent(const zero_layout *l, dt_zero_plan *plan)
+{
+    for (int u = 0; u < l->n_units; u++)
+        for (int p = 0; p < DT_N_PARTS; p++) count_part(l, (dt_part)p, &l->units[u].part[p], plan);
+}
+
+size_t zero_saved_nbytes(const zero_layout *l, dt_part p)
+{
+    const bool trained = p == DT_TRAINED && l->has_grads;
+    const size_t each = trained ? sizeof(float) * (1 + (size_t)l->n_states) : dt_dtype_size(l->param_dtype[p]);
+    size_t nbytes = 0;
+    for (int u = 0; u < l->n_units; u++) nbytes += (size_t)l->units[u].part[p].shards.charge_len * each;
+    return nbytes;
+}
+
+dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan)
+{
+    zero_layout l;
+    DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
+    *plan = (dt_zero_plan){
+        .memory = l.memory, .n_streams = l.n_streams, .n_param = l.n_param, .least_live_parameters = l.least_live_len};
+    for (int p = 0; p < DT_N_PARTS; p++) plan->saved_nbytes[p] = zero_saved_nbytes(&l, (dt_part)p);
+    const size_t states = dt_memory_of(&l.memory, DT_MEM_PARAMS) + dt_memory_of(&l.memory, DT_MEM_GRADS) +
+                          dt_memory_of(&l.memory, DT_MEM_OPTIMIZER);
+    int64_t shards = 0;
+    const int per_code = l.param_dtype[DT_CODES] == DT_NF4X2 ? 2 : 1;
+    for (int u = 0; u < n_units; u++)
+        for (int p = 0; p <= DT_CODES; p++)
+            shards += l.units[u].part[p].shards.shard_len * (p == DT_CODES ? per_code : 1);
+    plan->n_padding = shards - l.n_param / l.group_nranks;
+    plan->state_bytes_per_param = l.n_param > 0 ? (double)states / (double)l.n_param : 0;
+    plan->formula_bytes_per_param = formula(&l, units);
+    count_sent(&l, plan);
+    zero_layout_free(&l);
+    return DT_OK;
+}
