@@ -17,7 +17,7 @@ __attribute__((unused)) static size_t n_listed_tests;
     {                                                                                                                  \
         listed_tests[n_listed_tests++] = (struct CMUnitTest){#NAME, NAME, SETUP, TEARDOWN, NULL};                      \
     }                                                                                                                  \
-    static void NAME(void **state)
+    static void NAME(__attribute__((unused)) void **state)
 #define TEST(NAME) TEST_WITH(NAME, NULL, NULL)
 
 /** The number of tests that failed. name: NULL, or the group's in the output; setup, teardown: of the group, or NULL. */

@@ -66,29 +66,24 @@ expect "it ends as if nothing had been" same_model "$(newest whole)" "$(newest s
 # a writer that fails alone: all ranks learn it in the vote of a step
 for fault in save.create:0:2:nospace:74 save.create:1:2:error:70 save.write:1:40:nospace:74 save.write:0:60:error:70 save.rename:0:2:nospace:74 save.latest:0:2:nospace:74; do
     rm -rf "$tmp/failed"
-    DTRAIN_FAULT=${fault%:*} ends "one writer fails at ${fault%:*}" "${fault##*:}" train 2 failed $async
-    expect_text "with its own words" "injected by DTRAIN_FAULT"
+    DTRAIN_FAULT=${fault%:*} ends_saying "one writer fails at ${fault%:*}" "${fault##*:}" "injected by DTRAIN_FAULT" train 2 failed $async
     expect "the checkpoint before verifies" ./dtrain-info "$tmp/failed/checkpoints/step-00000004.h5"
     expect "and is the newest" sh -c "grep -q step-00000004 $tmp/failed/checkpoints/latest && ! ls $tmp/failed/checkpoints | grep -qE 'part|step-00000008'"
 done
-DTRAIN_FAULT=save.write:1:2:hang ends "a writer that hangs: 76" 76 train 2 hung $async comm.timeout=5
-expect_text "its rank says where" "rank 1 .*no progress.*phase save"
+DTRAIN_FAULT=save.write:1:2:hang ends_saying "a writer that hangs: 76" 76 "rank 1 .*no progress.*phase save" train 2 hung $async comm.timeout=5
 
 # what ends a run waits for the writer
-DTRAIN_FAULT=save.write:0:1:slow,step.agree:1:6:error ends "another error, that all ranks know of" 70 train 2 other $async
-expect_text "is what the run ends with" "step.agree: a fault injected"
+DTRAIN_FAULT=save.write:0:1:slow,step.agree:1:6:error ends_saying "another error, that all ranks know of" 70 "step.agree: a fault injected" train 2 other $async
 expect "but the checkpoint that was being written is published" ./dtrain-info "$(newest other)"
 DTRAIN_FAULT=step.agree:0:5:stop,save.write:0:1:slow start 1 stopped $async
 stop_at stopped 1 TERM
-ends "a signal while a checkpoint is written: 75" 75 finish stopped
-expect_text "one of the last step is written, too" "stopped by a signal at step ([0-9]*) of 16, a checkpoint is written"
+ends_saying "a signal while a checkpoint is written: 75" 75 "stopped by a signal at step ([0-9]*) of 16, a checkpoint is written" finish stopped
 expect "both are there" test "$(ls "$tmp/stopped/checkpoints" | grep -c 'h5$')" = 2
 DTRAIN_FAULT=step.agree:0:5:stop,save.write:0:1:slow start 1 pending $async checkpoint.save_on_signal=false
 stop_at pending 1 TERM
 ends "without one of the last step" 75 finish pending
 expect "the one that was being written is there" ./dtrain-info "$tmp/pending/checkpoints/step-00000004.h5"
-ends "run.time_limit: 75" 75 train 1 limit run.max_steps=100000 checkpoint.save_steps=7 checkpoint.async=true run.time_limit=4
-expect_text "with the last step saved" "a checkpoint is written"
+ends_saying "run.time_limit: 75" 75 "a checkpoint is written" train 1 limit run.max_steps=100000 checkpoint.save_steps=7 checkpoint.async=true run.time_limit=4
 train 1 kept $async checkpoint.save_total_limit=2
 expect "save_total_limit keeps two" test "$(ls "$tmp/kept/checkpoints" | grep -c 'h5$')" = 2
 

@@ -32,8 +32,7 @@ for point in branch.copied:0:1 branch.latest:0:1 branch.begin:0:1 branch.move:0:
     DTRAIN_FAULT=$point:kill train 2 b $steps $back optimizer.lr=1e-3
     [ "$code" != 0 ] || not_ok "killed at $point" "the run did not die"
     if [ $point = branch.copied:0:1 ]; then want="8 of 8"; else want="step-00000004.h5"; fi
-    ends "killed at $point: the next start" 0 train 2 b $steps optimizer.lr=1e-3
-    expect_text "killed at $point: is of one branch" "$want"
+    ends_saying "killed at $point: the next start" 0 "$want" train 2 b $steps optimizer.lr=1e-3
     expect "killed at $point: no step is left out" steps_are b "1 2 3 4 5 6 7 8"
     if [ $point = branch.copied:0:1 ]; then expect "killed at $point: nothing was left" test ! -e "$tmp/b/left"
     else expect "killed at $point: what was left is whole" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"; fi
@@ -80,8 +79,7 @@ begin
 refused() { # name, text, settings...
     local name=$1 text=$2
     shift 2
-    ends "$name: 64" 64 train 2 b "$@"
-    expect_text "$name: named with both values" "$text"
+    ends_saying "$name: 64" 64 "$text" train 2 b "$@"
 }
 refused "fewer steps than are done" "run.max_steps: .*is of step 8, after the end of the run at step 3" run.max_steps=3
 refused "another task" "run.task: pretrain -> sft" run.max_steps=12 run.task=sft

@@ -20,8 +20,7 @@ ends "what is right passes" 0 check
 expect "and nothing is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
 
 # Without an input file the device alone is looked at.
-ends "a device alone passes" 0 run 2 ./dtrain --check run.threads=1
-expect_text "and is described once" "^check passed: device .*, 1 thread"
+ends_saying "a device alone passes" 0 "^check passed: device .*, 1 thread" run 2 ./dtrain --check run.threads=1
 DTRAIN_DEVICE=queue prints "its arithmetic is tried" "^self-check: [0-9]+ tests agree with the CPU" run 1 ./dtrain --check run.device=cpu
 DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_DEVICE=queue DTRAIN_QUEUE_DEVICES=2 run 2 ./dtrain --check run.device=cpu
 expect_exit "what is wrong on one rank of two ends both" 70
@@ -72,8 +71,7 @@ check checkpoint.export=hf model.tokenizer="$tmp/nowhere"
 finds "no tokenizer to export" 64 1 'model.tokenizer'
 check run.time_limit=1:99:00
 finds "a time that is none" 64 1 'run.time_limit'
-ends "a warm-up as long as the run passes" 0 check scheduler.warmup_steps=6
-expect_text "with a warning" 'warning: \[scheduler\]: the warm-up takes 6 steps, but the run has only 6'
+ends_saying "a warm-up as long as the run passes" 0 'warning: \[scheduler\]: the warm-up takes 6 steps, but the run has only 6' check scheduler.warmup_steps=6
 prints "validation_steps without data.validation: a warning" 'warning: \[data\] validation_steps' check data.validation_steps=2
 prints "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 exceeds max_position_embeddings = 16' check model.max_position_embeddings=16
 check data.train="$tmp/text.txt"
@@ -88,8 +86,7 @@ check data.validation_steps=0
 expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25
 finds "one message on several ranks" 64 1 'use 24 or 27, the nearest multiples'
-ends "sft on a dataset of kind tokens passes" 0 check run.task=sft
-expect_text "and what it does is said" 'warning: \[data\] train: files of kind tokens .* trains on every token'
+ends_saying "sft on a dataset of kind tokens passes" 0 'warning: \[data\] train: files of kind tokens .* trains on every token' check run.task=sft
 full_only
 
 # where states are offloaded to

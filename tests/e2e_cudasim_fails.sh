@@ -29,8 +29,7 @@ leaves() { # NAME: no vote was the end of the last run
     expect "$1: it leaves at once" sh -c "! grep -qE 'terminated +normally|exited with non-zero status' '$out'"
 }
 goes_on() { # whatever failed, what it had saved is whole
-    CUDA_SIM_FAIL= ends "$name: goes on from what it had saved" 0 train 2 fails $small run.max_steps=6 "$@"
-    expect_text "$name: which is there" 'resumed from .*step-0000000'
+    CUDA_SIM_FAIL= ends_saying "$name: goes on from what it had saved" 0 'resumed from .*step-0000000' train 2 fails $small run.max_steps=6 "$@"
 }
 
 does_not_come_back() {

@@ -7,12 +7,10 @@ info() { ./dtrain-data info "$1" 2>&1; }
 field() { info "$1" | awk -v key="$2" '$1 == key { print $2; exit }'; }
 
 # ---- command line
-ends "help" 0 run 0 ./dtrain-data --help
-expect_text "help shows the templates" "chatml"
+ends_saying "help" 0 "chatml" run 0 ./dtrain-data --help
 ends "no output" 64 run 0 ./dtrain-data
 ends "no input" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5"
-ends "unknown option" 64 run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
-expect_text "unknown option is named" "no-such-thing"
+ends_saying "unknown option" 64 "no-such-thing" run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
 prints "the nearest option is named" 'unknown option; the nearest is --tokenizer' run 0 ./dtrain-data --tokeniser bytes -o "$tmp/x.h5" README.md
 run 0 ./dtrain-data --template chat.jinja -o "$tmp/x.h5" README.md
 expect_text "Jinja files: what is accepted instead" 'found the Jinja file chat.jinja: copy it into the tokenizer'
@@ -25,8 +23,7 @@ run 0 ./dtrain-data -o "$tmp/new/folder/x.h5" --validation "$tmp/other/y.h5" --v
 expect_exit "the folders of the outputs are made" 0
 expect "both" test -s "$tmp/new/folder/x.h5" -a -s "$tmp/other/y.h5"
 ends "validation without a fraction" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --validation "$tmp/y.h5" README.md
-ends "absent input" 65 run 0 ./dtrain-data --force -o "$tmp/x.h5" "$tmp/absent.txt"
-expect_text "absent input is named" "absent.txt"
+ends_saying "absent input" 65 "absent.txt" run 0 ./dtrain-data --force -o "$tmp/x.h5" "$tmp/absent.txt"
 
 # ---- records: what to change
 make_one() { echo "$1" >"$tmp/one.jsonl" && run 0 ./dtrain-data --force "${@:2}" -o "$tmp/x.h5" "$tmp/one.jsonl"; }
@@ -70,8 +67,7 @@ cat >"$tmp/chat.jsonl" <<'RECORDS'
 {"conversation": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 {"messages": [{"role": "user", "content": "no answer"}]}
 RECORDS
-ends "records" 0 run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
-expect_text "a record without a target is counted" "1 records without any token to train on"
+ends_saying "records" 0 "1 records without any token to train on" run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
 is "kind by the first record" "$(field "$tmp/s.h5" kind)" sft
 is "samples" "$(field "$tmp/s.h5" samples)" 5
 is "only answers and their ends are targets" "$(./dtrain-data show "$tmp/s.h5" 0 | tail -n +2)" \
@@ -145,8 +141,7 @@ Assistant:
 ---- record
 {\"question\":\"1+1?\",\"answer\":2}"
 printf '[run]\ntask = sft\noutput_dir = %s\n[model]\nmodel_type = gpt2\nhidden_size = 8\nnum_hidden_layers = 1\nnum_attention_heads = 1\nvocab_size = 257\nmax_position_embeddings = 32\n[data]\ntrain = %s\nseq_len = 16\n[batch]\ntrain_batch_size = 1\n' "$tmp/run" "$tmp/p.h5" >"$tmp/p.ini"
-ends "no task trains on preferences yet" 65 run 0 ./dtrain --check "$tmp/p.ini"
-expect_text "and says so" "p.h5: kind preference"
+ends_saying "no task trains on preferences yet" 65 "p.h5: kind preference" run 0 ./dtrain --check "$tmp/p.ini"
 
 # ---- fields of records
 fields() { # LINES...: what dtrain-data says of these records
@@ -199,21 +194,18 @@ q<|im_end|>
 <|im_start|>assistant
 {+a<|im_end|>+}'
 prints "without its tokenizer, ids" "<[0-9]+><[0-9]+>" run 0 ./dtrain-data show "$tmp/q.h5" 4
-ends "another tokenizer" 64 run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
-expect_text "another tokenizer: why" "created with the tokenizer"
+ends_saying "another tokenizer" 64 "created with the tokenizer" run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
 echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
 echo '{"user": {"prefx": "<"}}' >"$tmp/own.json"
-ends "a bad one" 65 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
-expect_text "a bad one: which key" "own.json: user.prefx"
+ends_saying "a bad one" 65 "own.json: user.prefx" run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 
 # ---- malformed
 bad() { # name, record, reason
     printf '{"prompt": "p", "completion": "c"}\n\n%s\n' "$2" >"$tmp/bad.jsonl"
     rm -f "$tmp/b.h5"
-    ends "$1: code" 65 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.jsonl"
-    expect_text "$1: file, line, reason" "bad.jsonl:3: .*$3"
+    ends_saying "$1: code" 65 "bad.jsonl:3: .*$3" run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.jsonl"
     expect "$1: no output" test ! -e "$tmp/b.h5" -a ! -e "$tmp/b.h5.part"
 }
 bad "not JSON" '{"prompt": "p", ' "not valid JSON"
@@ -231,8 +223,7 @@ expect_text "and told by reason" "1 x not valid JSON.*\(first: .*bad.jsonl:3\)"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p"}]' >"$tmp/bad.json"
 prints "the line in an array" "bad.json:2: " run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
-ends "an array without its end" 65 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
-expect_text "the record that was the last" "bad.json:1: the file ends after the record"
+ends_saying "an array without its end" 65 "bad.json:1: the file ends after the record" run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p",\n "completion": "c",\n{"prompt": "q", "completion": "d"}]' >"$tmp/bad.json"
 ends "an array with a bracket too few" 65 run 0 ./dtrain-data --force --skip-bad -o "$tmp/b.h5" "$tmp/bad.json"
 expect_text "the lines where its record begins and breaks" "bad.json:2: the record that begins here breaks in line 4: expected a key"
@@ -308,8 +299,7 @@ The user has interacted with items  in chronological order. Can you predict the 
 ---- record
 {"answer":"<a_3><b_1><c_2>","task":"sids-sid","user_id":"A2","item_title":"Bob'"'"'s screws\n(100)","item_id":"2","item_sid":"<a_3><b_1><c_2>"}'
 { cat tests/data/rec/x.csv && printf 'A9,[],x\r\n'; } >"$tmp/bad.csv"
-ends "a broken row" 65 run 0 ./dtrain-data $rec --recipe eval -o "$tmp/r.h5" "$tmp/bad.csv"
-expect_text "a broken row is named by its line, not its number" 'bad.csv:8: expected 7 fields as in the first line, found 3'
+ends_saying "a broken row" 65 'bad.csv:8: expected 7 fields as in the first line, found 3' run 0 ./dtrain-data $rec --recipe eval -o "$tmp/r.h5" "$tmp/bad.csv"
 run 0 ./dtrain-data $rec --recipe eval --skip-bad -o "$tmp/r.h5" "$tmp/bad.csv"
 is "a broken row is left out" "$code $(field "$tmp/r.h5" samples)" "0 5"
 run 0 ./dtrain-data $rec --tokenizer tests/data/tokenizer/qwen2 --recipe eval -o "$tmp/r.h5" tests/data/rec/x.csv
@@ -317,8 +307,7 @@ expect_text "a tokenizer without level tokens: what to do" 'x.csv:2: history_ite
 prints "rows without --format: what to do" '--format minionerec' run 0 ./dtrain-data --force -o "$tmp/r.h5" tests/data/rec/x.csv
 echo '{"text": "x"}' >"$tmp/text.jsonl"
 for option in --recipe=rl --index=x --items=x --tasks=x --category=x --longest-only --seed=9 --catalogue=x; do
-    ends "${option%=*} is for rows" 64 run 0 ./dtrain-data --force "$option" -o "$tmp/r.h5" "$tmp/text.jsonl"
-    expect_text "${option%=*} is for rows: what to do" "${option%=*} needs --format minionerec"
+    ends_saying "${option%=*} is for rows" 64 "${option%=*} needs --format minionerec" run 0 ./dtrain-data --force "$option" -o "$tmp/r.h5" "$tmp/text.jsonl"
 done
 cp tests/data/rec/x.index.json tests/data/rec/x.item.json input/minionerec.json "$tmp"
 for input in x.index.json x.item.json minionerec.json; do
@@ -332,8 +321,7 @@ ends "info of another file" 65 run 0 ./dtrain-data info "$tmp/chat.jsonl"
 cp "$tmp/again.h5" "$tmp/altered.h5" # tokens of bytes are two bytes each: "docu" becomes "eocu"
 at=$(LC_ALL=C grep -obUaP 'd\x00o\x00c\x00u\x00' "$tmp/altered.h5" | head -1 | cut -d: -f1)
 printf e | dd of="$tmp/altered.h5" bs=1 seek="$at" conv=notrunc 2>/dev/null
-ends "an altered file" 65 run 0 ./dtrain-data info "$tmp/altered.h5"
-expect_text "an altered file: why" "checksum"
+ends_saying "an altered file" 65 "checksum" run 0 ./dtrain-data info "$tmp/altered.h5"
 head -c 3000 "$tmp/again.h5" >"$tmp/short.h5"
 ends "a file cut short" 65 run 0 ./dtrain-data info "$tmp/short.h5"
 if command -v h5dump >/dev/null; then
@@ -380,8 +368,7 @@ full_only
 
 # ---- images: as many placeholders as the config.json beside the preprocessor says, or the tower's, or the option
 pictures() { run 0 ./dtrain-data --force -o "$tmp/i.h5" --tokenizer $vision/model --template chatml "$@"; }
-ends "records with images" 0 pictures --images $vision/model $vision/records.jsonl
-expect_text "their number is said" "^8 images"
+ends_saying "records with images" 0 "^8 images" pictures --images $vision/model $vision/records.jsonl
 is "info counts them" "$(info "$tmp/i.h5" | grep '^images')" "images       8 of 8 x 8 pixels, each 4 tokens of id 292; in 6 samples, at most 2 in one"
 mkdir "$tmp/tower" "$tmp/alone"
 cp $vision/model/preprocessor_config.json "$tmp/tower"
@@ -411,10 +398,8 @@ echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
 ends "an image that is not beside its record" 65 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; set the directory for relative image paths with --image-folder"
 expect_text "and the one that goes on without it" "gone.png: .*--skip-bad drops records"
-ends "a preprocessor that is not there" 65 pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
-expect_text "is named" "not-here: cannot be opened"
-ends "a tokenizer without <image>" 64 pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
-expect_text "how it gets one" "dtrain-convert --add-tokens"
+ends_saying "a preprocessor that is not there" 65 "not-here: cannot be opened" pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
+ends_saying "a tokenizer without <image>" 64 "dtrain-convert --add-tokens" pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
 prints "what is too long is so by its images" "is short enough: each image takes 4 tokens of --max-length" pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
 DTRAIN_FAULT=image.read:*:3:error prints "the images of a ranking are read once" "^12 images" pictures --images $vision/model "$tmp/rank.jsonl"

@@ -89,8 +89,7 @@ for np in 0 2; do
     wait_until_stopped moved 1
     mv "$tmp/moved" "$tmp/kept"
     kill -CONT $(ranks_of moved)
-    ends "a directory that was moved: 74 ($np)" 74 finish moved
-    expect_text "which is named ($np)" "moved/run.lock was taken over by another run, moved or removed"
+    ends_saying "a directory that was moved: 74 ($np)" 74 "moved/run.lock was taken over by another run, moved or removed" finish moved
     expect "nothing is written under its old name ($np)" test ! -e "$tmp/moved"
     ends "under the new one the run goes on ($np)" 0 train 0 kept
     rm -rf "$tmp/kept"
@@ -102,16 +101,14 @@ fi
 # ---- dtrain-data: an existing file, an input
 for f in one two; do echo "this is book $f" >"$tmp/$f.txt"; done
 before=$(cat "$tmp/one.txt")
-ends "a forgotten name of the output: a text is not replaced" 64 run 0 ./dtrain-data -o "$tmp/one.txt" "$tmp/two.txt"
-expect_text "and the way out is named" "one.txt: exists; .*--force"
+ends_saying "a forgotten name of the output: a text is not replaced" 64 "one.txt: exists; .*--force" run 0 ./dtrain-data -o "$tmp/one.txt" "$tmp/two.txt"
 ln "$tmp/one.txt" "$tmp/hard.h5"
 ln -s one.txt "$tmp/soft.h5"
 cp "$tmp/one.txt" "$tmp/x.h5.part"
 for o in one.txt hard.h5 soft.h5 x.h5; do
     in=$tmp/one.txt
     [ $o != x.h5 ] || in=$tmp/x.h5.part
-    ends "an input is never the output ($o)" 64 run 0 ./dtrain-data --force -o "$tmp/$o" "$in"
-    expect_text "an input is never the output ($o): said" "is an input .*another name"
+    ends_saying "an input is never the output ($o)" 64 "is an input .*another name" run 0 ./dtrain-data --force -o "$tmp/$o" "$in"
 done
 ends "standard input is an input" 64 run 0 sh -c "./dtrain-data --force -o '$tmp/one.txt' - <'$tmp/one.txt'"
 ends "the validation file is no input" 64 run 0 ./dtrain-data --force -o "$tmp/v.h5" --validation "$tmp/one.txt" --validation-fraction 0.5 "$tmp/one.txt"
@@ -123,8 +120,7 @@ ends "shards are replaced with --force" 0 run 0 ./dtrain-data -q --force -o "$tm
 # ---- a pipe with the name of the metrics; a reader that leaves
 mkdir "$tmp/pipe"
 mkfifo "$tmp/pipe/metrics.jsonl"
-ends "a pipe as metrics.jsonl ends the run" 74 train 2 pipe
-expect_text "a pipe as metrics.jsonl is named" "metrics.jsonl: expected a regular file or no file"
+ends_saying "a pipe as metrics.jsonl ends the run" 74 "metrics.jsonl: expected a regular file or no file" train 2 pipe
 rm -rf "$tmp/pipe/checkpoints"
 mkdir "$tmp/ev" && mkfifo "$tmp/ev/metrics.jsonl"
 ends "and an evaluation" 74 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"

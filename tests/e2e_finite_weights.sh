@@ -26,14 +26,11 @@ width=$(grep -o '"hidden_size": [0-9]*' $start/config.json | grep -o '[0-9]*')
 up=model.layers.1.mlp.up_proj.weight
 poisoned nan $start model.safetensors $up $((3 * width + 1)) nan
 refusal="nan/model.safetensors: tensor .$up.: expected finite values, found NaN at \[3, 1\]"
-ends "a NaN in model.path ends a run before its first step" 65 sft 1 a model.path="$tmp/nan"
-expect_text "by file, tensor and index" "$refusal"
-ends "whichever rank holds it" 65 sft 3 b model.path="$tmp/nan" zero.stage=3 batch.train_batch_size=3
-expect_text "by name, too" "$refusal"
+ends_saying "a NaN in model.path ends a run before its first step" 65 "$refusal" sft 1 a model.path="$tmp/nan"
+ends_saying "whichever rank holds it" 65 "$refusal" sft 3 b model.path="$tmp/nan" zero.stage=3 batch.train_batch_size=3
 ends "--check finds it" 65 run 0 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/c" data.train="$tmp/sft.h5" $keys model.path="$tmp/nan"
 expect_text "by the same words" "$refusal"
-ends "dtrain-generate refuses it" 65 run 2 ./dtrain-generate "$tmp/nan" --tokenizer bytes --prompt hello --max-new-tokens 2 --threads 1
-expect_text "in the same words" "$refusal"
+ends_saying "dtrain-generate refuses it" 65 "$refusal" run 2 ./dtrain-generate "$tmp/nan" --tokenizer bytes --prompt hello --max-new-tokens 2 --threads 1
 poisoned inf $start model.safetensors model.norm.weight 2 -inf
 prints "an Inf is called one" "tensor .model.norm.weight.: expected finite values, found Inf at \[2\]" sft 2 d model.path="$tmp/inf"
 for type in bf16 fp16; do
@@ -51,8 +48,7 @@ ends "an adapter" 65 sft 2 e model.path=$start lora.path="$tmp/adapter"
 expect_text "by name" "adapter_model.safetensors: tensor .*lora_A.weight.: expected finite values, found NaN at \[0, 0\]"
 run 0 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/e" data.train="$tmp/sft.h5" $keys model.path=$start lora.path="$tmp/adapter"
 expect_text "which --check finds" "adapter_model.safetensors: tensor .*lora_A.weight.: expected finite values"
-ends "a reference" 65 dpo 2 f model.path=$start dpo.reference_path="$tmp/nan"
-expect_text "by name" "$refusal"
+ends_saying "a reference" 65 "$refusal" dpo 2 f model.path=$start dpo.reference_path="$tmp/nan"
 run 0 ./dtrain --check /dev/stdin run.task=dpo run.output_dir="$tmp/f" data.train="$tmp/pairs.h5" $keys model.path=$start dpo.reference_path="$tmp/nan"
 expect_text "which --check finds" "$refusal"
 poisoned judge tests/data/rm/start model.safetensors model.norm.weight 0 nan

@@ -83,8 +83,7 @@ cp "$tmp/text" "$tmp/expected"
 run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
 expect the_text_goes_into_a_file cmp "$tmp/written" "$tmp/expected"
 expect_text nothing_else_is_printed '^dtrain-generate: .* tokens/s'
-ends an_output_that_exists_is_kept 64 run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
-expect_text and_the_next_step_is_said 'written: exists; .*--force'
+ends_saying an_output_that_exists_is_kept 64 'written: exists; .*--force' run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
 DTRAIN_FAULT=generate.output:0:1:error ends a_failure_on_one_rank_ends_all 70 run 2 ./dtrain-generate "${short[@]}" -o "$tmp/failed"
 expect no_half_file_is_left test ! -e "$tmp/failed" -a ! -e "$tmp/failed.part"
 run 0 bash -c 'ulimit -f 1; exec ./dtrain-generate "$@"' - "$m" --prompt "ab" --num-samples 500 --max-new-tokens 6 --threads 1 --jsonl -o "$tmp/large"
@@ -192,8 +191,7 @@ expect_exit a_rank_that_hangs_before_there_is_a_model_is_given_up 76
 
 ends help 0 run 0 ./dtrain-generate --help
 ends no_model_is_a_usage_error 64 run 0 ./dtrain-generate
-ends value_out_of_range_is_a_usage_error 64 run 2 ./dtrain-generate "$m" --top-p 1.5
-expect_text value_out_of_range_is_named 'top_p: expected a number above 0 and at most 1, found 1.5'
+ends_saying value_out_of_range_is_a_usage_error 64 'top_p: expected a number above 0 and at most 1, found 1.5' run 2 ./dtrain-generate "$m" --top-p 1.5
 expect one_message_for_all_ranks test "$(grep -c 'top_p' "$out")" = 1
 ends two_sources_of_prompts_are_a_usage_error 64 run 0 ./dtrain-generate "$m" --prompt a --prompts b
 ends streaming_on_two_ranks_is_a_usage_error 64 run 2 ./dtrain-generate "$m" --stream
@@ -202,8 +200,7 @@ ends more_sequences_than_beams_is_a_usage_error 64 run 0 ./dtrain-generate "$m" 
 ends a_conversation_needs_text 64 run 0 ./dtrain-generate "$m" --chat --tokenizer ids
 ends an_unknown_template_is_a_usage_error 64 run 0 ./dtrain-generate "$m" --chat --chat-template nonesuch
 ends no_checkpoint_is_a_data_error 65 run 0 ./dtrain-generate "$tmp"
-ends missing_prompts_are_a_data_error 65 run 2 ./dtrain-generate "$m" --prompts "$tmp/nowhere.jsonl"
-expect_text missing_prompts_are_named 'nowhere.jsonl'
+ends_saying missing_prompts_are_a_data_error 65 'nowhere.jsonl' run 2 ./dtrain-generate "$m" --prompts "$tmp/nowhere.jsonl"
 # dynamic rotary embedding goes on beyond max_position_embeddings (8), up to its factor (2) times that, whatever else is asked for
 printf '{"ids":[3,4,5]}\n' >"$tmp/short.jsonl"
 printf '{"ids":[3,4,5]}\n{"ids":[9,8,7,6,5,4,3,2,1,11]}\n' >"$tmp/long.jsonl"
@@ -223,8 +220,7 @@ done
 ends prompt_beyond_the_model_is_a_data_error 65 run 0 ./dtrain-generate "$m" --prompt "$(printf 'a%.0s' {1..64})"
 expect_text prompt_beyond_the_model_says_both_lengths 'has 64 tokens, but the model accepts at most 64'
 cp "$m/checkpoints/step-00000007.h5" "$tmp/short.h5" && truncate -s -100 "$tmp/short.h5"
-ends truncated_checkpoint_is_a_data_error 65 run 2 ./dtrain-generate "$tmp/short.h5" --prompt a --threads 1
-expect_text truncated_checkpoint_is_named 'short.h5'
+ends_saying truncated_checkpoint_is_a_data_error 65 'short.h5' run 2 ./dtrain-generate "$tmp/short.h5" --prompt a --threads 1
 # options that do nothing, and a file in a folder that is not there yet
 ends "--greedy with options of sampling" 0 run 0 ./dtrain-generate "$m" --prompt a --greedy --top-p 0.5 --temperature 0.7 --max-new-tokens 2 --threads 1
 expect_text "names those that do nothing" 'warning: --greedy always takes .*: --temperature, --top-p$'

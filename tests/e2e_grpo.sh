@@ -157,8 +157,7 @@ few=("${learn[@]}" run.reproducible=true run.max_steps=4 data.validation="$tmp/v
 train 2 seen "${few[@]}"
 DTRAIN_FAULT=rollout.generate:0:3:stop start 2 unseen "${few[@]}"
 stop_at unseen 1 TERM
-ends "a signal within a validation" 75 finish unseen
-expect_text "it is interrupted" 'the validation of step 2 was interrupted'
+ends_saying "a signal within a validation" 75 'the validation of step 2 was interrupted' finish unseen
 train 1 unseen "${few[@]}" checkpoint.resume=auto
 is "and done first by the next start" "$(number unseen grpo/validation_reward)" "$(number seen grpo/validation_reward)"
 expect "which ends with the same bits" same_model "$(newest seen)" "$(newest unseen)"
@@ -166,8 +165,7 @@ expect "which ends with the same bits" same_model "$(newest seen)" "$(newest uns
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2
-    ends "$name: exit code" 64 train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
-    expect_text "$name: message" "$text"
+    ends_saying "$name: exit code" 64 "$text" train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
 }
 refuse "no reward functions" 'reward_funcs: expected reward functions, found none' grpo.reward_funcs=
 refuse "groups that do not divide" 'num_generations: a generation has 8 completions: expected a multiple of num_generations = 3; the next one is 9' grpo.num_generations=3

@@ -92,8 +92,7 @@ cp jobs/* "$tmp/tree/jobs"
 for script in jobs/*.sh; do
     name=$(basename "$script")
     rm -rf "$tmp/tree/dtrain" "$tmp/submit/dtrain" "$tmp/path/dtrain"
-    ends "$name without a program" 127 job "$tmp/tree/jobs/$name"
-    expect_text "says where it looked and what to do" 'dtrain is not .*set DTRAIN='
+    ends_saying "$name without a program" 127 'dtrain is not .*set DTRAIN=' job "$tmp/tree/jobs/$name"
     program "$tmp/submit/dtrain"
     prints "$name starts the program of the submit directory" "^started $tmp/submit/dtrain input.ini" job "$tmp/tree/jobs/$name"
     program "$tmp/path/dtrain"

@@ -97,7 +97,6 @@ for CODE in 0 1 64 65 71 74; do
     expect "pbs.sh: not submitted again after $CODE" sh -c "[ $code = $CODE ] && ! grep -q '^qsub' '$out'"
 done
 for script in slurm.sh slurm-mpirun.sh pbs.sh; do
-    DTRAIN_MAX_REQUEUES=abc ends "$script: a bound that is no number" 64 fresh $script x.ini
-    expect_text "$script: names it" "expected numbers, found 'abc' and '3'"
+    DTRAIN_MAX_REQUEUES=abc ends_saying "$script: a bound that is no number" 64 "expected numbers, found 'abc' and '3'" fresh $script x.ini
 done
 e2e_done

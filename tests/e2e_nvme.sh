@@ -61,8 +61,7 @@ expect "transfers that are short are continued" same_model "$(checkpoint whole 4
 offset='bytes at offset [0-9]+ of an unnamed file'
 fails() { # name fault np text
     local name="$1 on one rank of $3"
-    DTRAIN_FAULT=$2 ends "$name: 74" 74 go_on fault "$3" $all
-    expect_text "$name: which rank, where and why" "rank 1 .*$tmp/disk: $4"
+    DTRAIN_FAULT=$2 ends_saying "$name: 74" 74 "rank 1 .*$tmp/disk: $4" go_on fault "$3" $all
     untouched "$name" fault
 }
 for np in 2 3; do

@@ -31,8 +31,7 @@ ends "a pattern that names nothing" 64 train 1 groups optimizer.lr_groups=lm_hae
 expect_text "the nearest names are given" "optimizer.lr_groups: 'lm_haed' matches no trained tensor; the nearest names are lm_head"
 
 train 2 change run.max_steps=3
-ends "another optimizer is refused" 64 train 2 change optimizer.type=sgd
-expect_text "with both names" "optimizer.type: adamw -> sgd"
+ends_saying "another optimizer is refused" 64 "optimizer.type: adamw -> sgd" train 2 change optimizer.type=sgd
 ends "unless it is meant" 0 train 2 change optimizer.type=sgd checkpoint.allow_changes=optimizer.type
 expect_text "its states begin at zero" "does not contain the states of sgd; they start at zero"
 expect "and count their updates anew" [ "$(field "$(newest change)" updates) $(field "$(newest change)" state_updates)" = "6 3" ]

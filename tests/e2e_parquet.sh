@@ -12,8 +12,7 @@ refused() { # NAME REGEX ARGS...
     local name=$1 why=$2
     shift 2
     rm -f "$tmp/refused.h5"
-    ends "$name" 65 make refused.h5 "$@"
-    expect_text "$name: why" "$why"
+    ends_saying "$name" 65 "$why" make refused.h5 "$@"
     expect "$name: no output" test ! -e "$tmp/refused.h5"
 }
 
@@ -23,8 +22,7 @@ export DTRAIN_DUCKDB=$tmp/nothing.so
 refused "no library" "chats.parquet: reading Parquet needs DuckDB's library: .*nothing.so: .*set DTRAIN_DUCKDB .*JSON lines" $data/chats.parquet
 printf 'PAR1\025\004\025' >"$tmp/table.txt"
 refused "known by its first bytes" "table.txt: reading Parquet needs" "$tmp/table.txt"
-ends "a pipe" 65 run 0 bash -c "cat $data/chats.parquet | ./dtrain-data -q --format json -o $tmp/refused.h5 -"
-expect_text "a pipe: why" "found a Parquet file; pass it by name"
+ends_saying "a pipe" 65 "found a Parquet file; pass it by name" run 0 bash -c "cat $data/chats.parquet | ./dtrain-data -q --format json -o $tmp/refused.h5 -"
 echo '{"text": "<image>", "image": {"bytes_of_row": "\u00010+10"}}' >"$tmp/line.jsonl"
 refused "a line that speaks of a row's bytes" 'line.jsonl:1: .*: cannot be opened' --images $model "$tmp/line.jsonl"
 ends "as text it is text" 0 make text.h5 --format text "$tmp/table.txt"

@@ -82,8 +82,7 @@ expect_text "is named with its line" '70b.ini:5: \[model\] path: the environment
 ends "a device that is not in this program is no obstacle" 0 plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" run.device=cuda
 ends "mistakes: 64" 64 plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" optimizer.learning_rate=1 batch.micro_batch_size=two
 expect "all of them" sh -c "[ \$(grep -c error: $out) = 2 ]"
-ends "a size that is none: 64" 64 plan --device-memory much "$tmp/70b.ini"
-expect_text "its option is named" '--device-memory: expected a size in bytes .* found .much.'
+ends_saying "a size that is none: 64" 64 '--device-memory: expected a size in bytes .* found .much.' plan --device-memory much "$tmp/70b.ini"
 prints "that of a number, too" '--ranks: expected a whole number .* found .many.' plan --ranks many "$tmp/70b.ini"
 
 # The time of a step on GPUs that are not here.
@@ -111,8 +110,7 @@ ends "70B on 1024 A100" 0 plan --gpu a100 --ranks 1024 --ranks-per-node 8 "$tmp/
 expect_text "what leaves a node waits for the network" '^  all_gather .* network$'
 expect_text "a block stands for all" '^block.0 +80 '
 expect "more micro-steps than are run count all the same" [ $(($(launches_with 67) - $(launches_with 66))) = $(($(launches_with 11) - $(launches_with 10))) ]
-ends "a GPU that is not in the table: 64" 64 plan --gpu h1 "$tmp/first.ini"
-expect_text "those that are" '--gpu: expected one of .*h100, .*a100, found h1'
+ends_saying "a GPU that is not in the table: 64" 64 '--gpu: expected one of .*h100, .*a100, found h1' plan --gpu h1 "$tmp/first.ini"
 ends "a GPU for a run on the CPU: 64" 64 plan --gpu h100 "$tmp/first.ini" run.device=cpu
 plan --gpu h100 "$tmp/first.ini" zero.stage=2 zero.offload_optimizer=cpu
 expect_text "offload is not predicted" 'no prediction of the step time with zero.offload_optimizer = cpu'
@@ -169,14 +167,11 @@ ends "on $least ranks it fits" 0 plan --ranks "$least" --ranks-per-node 8 --devi
 ends "on one node less it does not" 70 plan --ranks $((least - 8)) --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
 prints "why memory is what it is" '^memory per rank: 12.5G, --host-memory divided by the ranks of a node' plan --ranks 8 --host-memory 100G "$tmp/70b.ini"
 expect_text "advice for one node" 'try fewer ranks per node, more memory per node, .*a smaller data.seq_len'
-ends "80 bytes are no memory: 64" 64 plan --ranks 8 --device-memory 80 "$tmp/70b.ini"
-expect_text "what was meant" 'device-memory: 80 is 80 bytes; did you mean 80G'
+ends_saying "80 bytes are no memory: 64" 64 'device-memory: 80 is 80 bytes; did you mean 80G' plan --ranks 8 --device-memory 80 "$tmp/70b.ini"
 prints "what was meant by a small unit" 'device-memory: 80K is 80000 bytes; did you mean 80G' plan --ranks 8 --device-memory 80K "$tmp/70b.ini"
-ends "ranks of a plan do not start a run: 64" 64 run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
-expect_text "what they go with" '--ranks needs --plan'
+ends_saying "ranks of a plan do not start a run: 64" 64 '--ranks needs --plan' run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
 for two in '--plan --check' '--check --plan' '--keys --plan'; do
-    ends "$two: neither wins in silence" 64 run 0 ./dtrain $two "$tmp/70b.ini"
-    expect_text "$two are named" "--[a-z]+ and --[a-z]+ exclude each other"
+    ends_saying "$two: neither wins in silence" 64 "--[a-z]+ and --[a-z]+ exclude each other" run 0 ./dtrain $two "$tmp/70b.ini"
 done
 for two in '--plan --check --help' '--help --plan --check'; do
     ends "$two: help does" 0 run 0 ./dtrain $two

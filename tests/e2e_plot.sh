@@ -21,18 +21,14 @@ make_run "$tmp/b" 40
 make_run "$tmp/one" 1
 
 ends no_directory_is_a_usage_error 64 run 0 ./dtrain-plot
-ends unknown_axis_is_a_usage_error 64 run 0 ./dtrain-plot --x inches "$tmp/b"
-expect_text unknown_axis_names_the_words "expected step, tokens or time, found 'inches'"
+ends_saying unknown_axis_is_a_usage_error 64 "expected step, tokens or time, found 'inches'" run 0 ./dtrain-plot --x inches "$tmp/b"
 ends unknown_picture_format_is_a_usage_error 64 run 0 ./dtrain-plot -o "$tmp/x.gif" "$tmp/b"
 ends window_of_nothing_is_a_usage_error 64 run 0 ./dtrain-plot --smooth 0 "$tmp/b"
 ends unknown_option_is_a_usage_error 64 run 0 ./dtrain-plot --frobnicate "$tmp/b"
-ends missing_run_is_a_data_error 65 run 0 ./dtrain-plot "$tmp/nowhere"
-expect_text missing_run_is_named "$tmp/nowhere"
+ends_saying missing_run_is_a_data_error 65 "$tmp/nowhere" run 0 ./dtrain-plot "$tmp/nowhere"
 mkdir "$tmp/bad" && printf '{"step": 1, "loss": 2}\nnonsense\n{"step": 2, "loss": 2}\n' >"$tmp/bad/metrics.jsonl"
-ends bad_line_is_a_data_error 65 run 0 ./dtrain-plot "$tmp/bad"
-expect_text bad_line_is_named "$tmp/bad/metrics.jsonl:2: "
-ends missing_gnuplot_is_exit_70 70 run 0 env PATH=/nonexistent ./dtrain-plot "$tmp/b"
-expect_text missing_gnuplot_names_the_package 'gnuplot-nox'
+ends_saying bad_line_is_a_data_error 65 "$tmp/bad/metrics.jsonl:2: " run 0 ./dtrain-plot "$tmp/bad"
+ends_saying missing_gnuplot_is_exit_70 70 'gnuplot-nox' run 0 env PATH=/nonexistent ./dtrain-plot "$tmp/b"
 expect no_half_picture_without_gnuplot no_leftovers
 
 if ! command -v gnuplot >/dev/null; then
@@ -60,8 +56,7 @@ for label in reward 'rewards/accuracy/mean' 'rewards of pairs' 'KL to the refere
 done
 expect "and no axis without numbers" sh -c '! grep -qF "its coefficient" "$1"' sh "$tmp/aligned.svg"
 expect "a run without them has no such panel" sh -c '! grep -qE ">(reward|lambda)" "$1"' sh "$tmp/both.svg"
-ends unknown_metric_is_a_usage_error 64 run 0 ./dtrain-plot --metrics reward "$tmp/b"
-expect_text unknown_metric_says_how_to_list_them "no run has 'reward'; dtrain-plot --list .*/b lists all names"
+ends_saying unknown_metric_is_a_usage_error 64 "no run has 'reward'; dtrain-plot --list .*/b lists all names" run 0 ./dtrain-plot --metrics reward "$tmp/b"
 prints a_slip_of_the_pen_is_guessed "no run has 'grad_nrm'; similar names: grad_norm; dtrain-plot --list" run 0 ./dtrain-plot --metrics grad_nrm "$tmp/b"
 prints part_of_a_name_finds_it "similar names: grpo/reward, dpo/rewards/margins, grpo/rewards/accuracy/mean; " run 0 ./dtrain-plot --metrics reward "$tmp/aligned"
 run 0 ./dtrain-plot --list "$tmp/b" "$tmp/aligned"

@@ -171,8 +171,7 @@ expect "models that are not there yet are planned for" sh -c "[ -s '$tmp/.there'
 refuse() { # NAME CODE TEXT ARGS...
     local name=$1 want=$2 text=$3
     shift 3
-    ends "$name: exit code" "$want" train 1 refused batch.train_batch_size=4 batch.micro_batch_size=4 "$@"
-    expect_text "$name: message" "$text"
+    ends_saying "$name: exit code" "$want" "$text" train 1 refused batch.train_batch_size=4 batch.micro_batch_size=4 "$@"
 }
 refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found none' data.train="$tmp/prompts.h5"
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3

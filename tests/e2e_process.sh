@@ -103,8 +103,7 @@ ends "reading is not hindered" 0 run 0 ./dtrain-info $(ls "$tmp"/both/checkpoint
 kill -KILL $(ranks_of shared) 2>/dev/null
 wait $first
 expect "a killed run leaves its lock" test -e "$tmp/shared/run.lock"
-ends "which stops nobody" 0 train 2 shared
-expect_text "and is named" "taking over .*run.lock: its run has ended"
+ends_saying "which stops nobody" 0 "taking over .*run.lock: its run has ended" train 2 shared
 expect "a run that ends removes its lock" test ! -e "$tmp/shared/run.lock"
 expect "and leaves nothing else of it" sh -c "! ls '$tmp/shared' | grep run.lock"
 
@@ -118,8 +117,7 @@ train 2 living
 kill $toucher
 expect_exit "the lock of another host that is refreshed" 64
 expect_text "names host and time" "process 1 on elsewhere, since 2023-11-14 22:13:20 UTC"
-ends "--force takes it over" 0 train 2 living --force
-expect_text "and says so" "--force: taking over .* from process 1 on elsewhere"
+ends_saying "--force takes it over" 0 "--force: taking over .* from process 1 on elsewhere" train 2 living --force
 lock requeued "Slurm job 77" 0
 SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 ends "a requeued job is not stopped by itself before" 0 train 2 requeued
 # what starts that were killed have left of their own: processes that are gone, and what nobody can know of once it is old
@@ -146,14 +144,11 @@ wait $waiting
 
 # a run.lock that tells nothing
 mkdir -p "$tmp/barred/run.lock"
-ends "a directory in place of the lock" 64 train 2 barred
-expect_text "is named, with what to do" "barred/run.lock: expected the lock file of a run, found a directory.*remove it"
+ends_saying "a directory in place of the lock" 64 "barred/run.lock: expected the lock file of a run, found a directory.*remove it" train 2 barred
 mkdir -p "$tmp/strange" && head -c 5000 /dev/zero >"$tmp/strange/run.lock"
-ends "a lock that cannot be read" 64 train 2 strange
-expect_text "is named, too" "strange/run.lock: .*remove the file, or start with --force"
+ends_saying "a lock that cannot be read" 64 "strange/run.lock: .*remove the file, or start with --force" train 2 strange
 expect "and stays" test -s "$tmp/strange/run.lock"
-ends "--check does not pass it over" 64 train 1 strange --check
-expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file,? or start with --force"
+ends_saying "--check does not pass it over" 64 "output_dir.*strange/run.lock: .*remove the file,? or start with --force" train 1 strange --check
 cp "$tmp/with/config.ini" "$tmp/strange"
 prints "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most" run 0 ./dtrain-info "$tmp/strange"
 expect_text "and guesses nothing" "^ *state +unknown"
@@ -177,10 +172,8 @@ ends "of two that take over the same lock, one goes on" 64 finish first $first
 expect_text "and the other is told who has it" "another run uses this output_dir: process $second_pid on $(hostname)"
 expect "that one is still there" kill -KILL $second_pid
 wait $second
-ends "a run whose directory was taken over ends" 74 finish robbed $robbed
-expect_text "and says why" "run.lock was taken over by another run"
-ends "a lock of another host that is not refreshed while it is watched is stale" 0 finish fresh $fresh
-expect_text "waiting is said, and no matter of comm.timeout" "checking for 35 s whether that run is alive"
+ends_saying "a run whose directory was taken over ends" 74 "run.lock was taken over by another run" finish robbed $robbed
+ends_saying "a lock of another host that is not refreshed while it is watched is stale" 0 "checking for 35 s whether that run is alive" finish fresh $fresh
 for rank in 0 1 2; do
     DTRAIN_FAULT=lock.take:$rank:1:error ends "rank $rank fails at the lock: all leave with 70" 70 train 3 "lockfault$rank"
     expect "and no lock is left by rank $rank" sh -c "! ls '$tmp/lockfault$rank' 2>/dev/null | grep run.lock"

@@ -138,8 +138,7 @@ PY
 expect "finds the same items" python3 "$tmp/generated.py" "$tmp" generated
 expect "and does so with a tokenizer that knows no end" python3 "$tmp/generated.py" "$tmp" silent
 search=(tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 14 --threads 1)
-ends "too few tokens for any item" 64 run 2 ./dtrain-generate "${search[@]}" --max-new-tokens 2
-expect_text "says how many an item takes" 'needs at least [0-9]+ new tokens, but prompt 0 allows 2'
+ends_saying "too few tokens for any item" 64 'needs at least [0-9]+ new tokens, but prompt 0 allows 2' run 2 ./dtrain-generate "${search[@]}" --max-new-tokens 2
 prints "counts the sequences that are written" '\(84 sequences' run 2 ./dtrain-generate "${search[@]}" --jsonl --force -o "$tmp/all_found.jsonl"
 expect_text "and says why they are fewer" '--num-return 14: a search finds at most 12 sequences'
 mkdir -p "$tmp/penalised" && cp tests/data/dpo/start/* "$tmp/penalised"

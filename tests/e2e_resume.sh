@@ -23,8 +23,7 @@ beside reach_time_limit
 
 # same ranks and stage: bit for bit
 train 2 parts $steps zero.stage=2 run.max_steps=4
-ends "resume" 0 train 2 parts $steps zero.stage=2
-expect_text "it says from where" "resumed from .*step-00000004.h5"
+ends_saying "resume" 0 "resumed from .*step-00000004.h5" train 2 parts $steps zero.stage=2
 expect "resumed equals uninterrupted, bit for bit" same_model "$(newest whole)" "$(newest parts)"
 expect "metrics without gap or repeat" close_losses whole parts 0
 
@@ -129,8 +128,7 @@ f=$(newest damaged)
 truncate -s -1000 "$f"
 ends "--check takes the one before a damaged one, as a run does" 0 run 1 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/damaged" $steps
 expect_text "and says which" "would resume from .*step-00000006.h5"
-ends "the newest cut short: the one before is taken" 0 train 2 damaged $steps zero.stage=2
-expect_text "with a warning that names it" "step-00000008.h5.*trying the previous checkpoint"
+ends_saying "the newest cut short: the one before is taken" 0 "step-00000008.h5.*trying the previous checkpoint" train 2 damaged $steps zero.stage=2
 expect "and the run ends the same" same_model "$(newest whole)" "$(newest damaged)"
 rm -rf "$tmp/altered" && cp -r "$tmp/whole" "$tmp/altered"
 f=$(newest altered)

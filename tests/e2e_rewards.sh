@@ -147,8 +147,7 @@ width=$(grep -o '"hidden_size": [0-9]*' "$tmp/nan/config.json" | grep -o '[0-9]*
 for i in $(seq 0 $((width - 1))); do # finite, and Inf - Inf is what comes of them
     for name in model.norm.weight score.weight; do python3 tests/poison.py "$tmp/nan/model.safetensors" $name $i 3e38; done
 done
-ends "a score that is no number ends the run" 71 grpo 2 nan "length:4, model:$tmp/nan"
-expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan, so the model'
+ends_saying "a score that is no number ends the run" 71 'nan: the score of a text of [0-9]+ tokens is -?nan, so the model' grpo 2 nan "length:4, model:$tmp/nan"
 grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
 expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, rec_semantic, model:DIRECTORY or command:PROGRAM ARGS, found correct'
 expect_text "parameters" 'length:0: expected length:TARGET or length:MIN:MAX'
@@ -194,7 +193,6 @@ ends "the toy of arithmetic" 0 toy arithmetic "run.max_steps=100 batch.train_bat
 expect_text "counts right sums before and after" 'arithmetic-base: +[0-9]+ of 16 sums are right'
 expect "and learns to add" awk '/^mean reward of the first 10/ { sub(/,/, "", $8); n++; bad = !($8 < 0.6 && $13 > 0.7) } /^arithmetic: / { n++; few = $2 < 12 } END { exit bad || few || n != 2 }' "$out"
 drawn "it draws the reward" arithmetic
-ends "the toy of alignment" 0 toy align run.max_steps=4
-expect_text "has three models judged" 'dpo: mean reward .* of 64 answers start with please'
+ends_saying "the toy of alignment" 0 'dpo: mean reward .* of 64 answers start with please' toy align run.max_steps=4
 drawn "it draws its curves" align-ppo
 e2e_done

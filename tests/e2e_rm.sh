@@ -161,8 +161,7 @@ on() { # DIR PATH ARGS...
     train 1 "$1" model.path="$2" data.train="$tmp/polite.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 "${@:3}"
 }
 for path in "$tmp/lm/hf" "$tmp/lm"; do
-    ends "from a language model: ${path##*/}" 0 on "from-${path##*/}" "$path"
-    expect_text "its new head is spoken of" 'has no tensor .score.weight.: it starts from random values'
+    ends_saying "from a language model: ${path##*/}" 0 'has no tensor .score.weight.: it starts from random values' on "from-${path##*/}" "$path"
 done
 expect "both ways in are the same run" same_model "$(newest from-hf)" "$(newest from-lm)"
 pads() { # NAME PATH CLASS HIDDEN PAD ARGS...
@@ -229,8 +228,7 @@ expect "and then both count" [ "$(number cut samples)" = 2 ]
 refuse() { # NAME TEXT CODE ARGS...
     local name=$1 text=$2 status=$3
     shift 3
-    ends "$name: exit code" "$status" on refused "$fixture/start" "$@"
-    expect_text "$name: message" "$text"
+    ends_saying "$name: exit code" "$status" "$text" on refused "$fixture/start" "$@"
 }
 refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train="$tmp/train.h5"
 refuse "no pair is short enough" 'none of its 2 pairs can be used for training; 2 have a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2

@@ -38,8 +38,7 @@ own_mpi_files
 DTRAIN_FAULT='generate.pass:*:21:stop' $MPIRUN -np 2 "$program" "$tmp" run.output_dir="$tmp/stopped" run.reproducible=true log.rollouts=true run.max_steps=5 \
     >"$tmp/stopped.out" 2>&1 </dev/null &
 stop_at stopped 2 TERM
-ends "a signal in a rollout stops the run" 75 finish stopped $!
-expect_text "behind the step before it" "stopped by a signal at step 2 of 5, a checkpoint is written"
+ends_saying "a signal in a rollout stops the run" 75 "stopped by a signal at step 2 of 5, a checkpoint is written" finish stopped $!
 roll 1 stopped checkpoint.resume=auto
 expect "the resumed run makes the same rollout" same_rollouts ref stopped
 
@@ -48,8 +47,7 @@ expect_text "with what to do" "rollout of step 1 does not finish before run.time
 
 n_faults=0
 fails() { # WHERE POINT RANK NTH CODE STAGE
-    DTRAIN_FAULT=$2:$3:$4:$7 ends "a rank that fails $1, at stage $6, ends the job" "$5" roll 2 "fault$((++n_faults))" zero.stage="$6"
-    expect_text "and says so" "rank $3 .*$2"
+    DTRAIN_FAULT=$2:$3:$4:$7 ends_saying "a rank that fails $1, at stage $6, ends the job" "$5" "rank $3 .*$2" roll 2 "fault$((++n_faults))" zero.stage="$6"
 }
 fails "when it has generated" rollout.generate 1 2 70 0 error
 fails "while it generates" generate.pass 1 9 70 2 error

@@ -22,16 +22,14 @@ for np in 0 3; do
     rm -rf "$tmp/v"
     held $np v $due
     stop_at v 1 USR1
-    ends "USR1 in a validation ($np ranks): 75" 75 finish v
-    expect_text "which is put off ($np ranks)" "step 4 of 8, a checkpoint is written, its validation is still due"
+    ends_saying "USR1 in a validation ($np ranks): 75" 75 "step 4 of 8, a checkpoint is written, its validation is still due" finish v
     expect "and is no result ($np ranks)" test "$(validations v)" = 0
     if [ $np = 3 ]; then
         cp -r "$tmp/v" "$tmp/l"
         ends "a validation that no run has the time for is an error, not a loop: 64" 64 train 2 l $due run.time_limit=0.001
         expect_text "with what to do" "give the run more time, or lower data.max_validation_samples"
     fi
-    ends "resumed ($np ranks)" 0 train 2 v $due
-    expect_text "the validation comes first ($np ranks)" "the run starts with the validation of step 4"
+    ends_saying "resumed ($np ranks)" 0 "the run starts with the validation of step 4" train 2 v $due
     expect "each is done once ($np ranks)" test "$(validations v)" = 2
 done
 
@@ -49,14 +47,12 @@ ends_or_is_held() { are_stopped t 1 || ! kill -0 "$job"; }
 wait_for ends_or_is_held
 sleep 3
 kill -CONT $(ranks_of t) 2>/dev/null
-ends "run.time_limit in a validation: 75" 75 finish t
-expect_text "a checkpoint is written" "stopped by run.time_limit at step 1 of 8, a checkpoint is written, its validation is still due"
+ends_saying "run.time_limit in a validation: 75" 75 "stopped by run.time_limit at step 1 of 8, a checkpoint is written, its validation is still due" finish t
 
 # evaluation
 held 0 none run.task=eval model.path="$(newest v)" data.validation="$tmp/valid.h5"
 stop_at none 1 TERM
-ends "TERM in an evaluation: 75" 75 finish none
-expect_text "says how far it came" "stopped by a signal after [0-9]+ % of the validation"
+ends_saying "TERM in an evaluation: 75" 75 "stopped by a signal after [0-9]+ % of the validation" finish none
 
 # one rank fails at each new vote
 for point in start.agree comm.devices validate.vote loop.vote; do
@@ -89,6 +85,5 @@ wait_until_stopped job 1
 is_past() { [ "$(date +%s)" -gt "$1" ]; }
 wait_for is_past $job_end
 kill -CONT $(ranks_of job)
-ends "the end of the Slurm job: 75" 75 finish job $of_slurm
-expect_text "which is named" "stopped by the end of the Slurm job"
+ends_saying "the end of the Slurm job: 75" 75 "stopped by the end of the Slurm job" finish job $of_slurm
 e2e_done

@@ -18,11 +18,9 @@ for p in $programs; do
     cp "$out" "$tmp/help"
     run 0 "./$p" -h
     expect "$p -h is the same" cmp "$out" "$tmp/help"
-    ends "$p with an unknown option" 64 run 0 "./$p" --frobnicate
-    expect_text "$p names itself and the option" "^$p: error: --frobnicate: unknown option; see $p --help\$"
+    ends_saying "$p with an unknown option" 64 "^$p: error: --frobnicate: unknown option; see $p --help\$" run 0 "./$p" --frobnicate
     prints "$p takes no value for a switch" "^$p: error: --help: this option takes no value, found =yes" run 0 "./$p" --help=yes
-    ends "$p without arguments" 64 run 0 "./$p"
-    expect_text "$p without arguments names itself" "^$p: error: expected"
+    ends_saying "$p without arguments" 64 "^$p: error: expected" run 0 "./$p"
     "./$p" --help >/dev/full 2>"$out"
     code=$?
     expect_exit "$p --help to a full disk" 74

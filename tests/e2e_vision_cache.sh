@@ -187,8 +187,7 @@ RUN_TIMEOUT=60 wrong "a pipe in the place of a file" 65 '-x.bin: the file was cu
 rm "$cache"/*
 mkdir "$cache/images.list" && kept 2 no-list
 for list in "$cache"/*.list; do rm -rf "$list" && mkdir "$list"; done
-ends "where no list can be kept it goes on" 0 kept 2 no-list-again
-expect_text "with a warning" 'the next run reads all images again: .*\.list'
+ends_saying "where no list can be kept it goes on" 0 'the next run reads all images again: .*\.list' kept 2 no-list-again
 expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest no-list-again)"
 
 # ---- pixels that are not what the file was made with leave nothing that others would find
@@ -196,8 +195,7 @@ cache=$tmp/of-altered
 cp "$tmp/images.h5" "$tmp/altered.h5"
 at=$(h5dump -H -p -d /images/pixels "$tmp/altered.h5" | sed -n 's/.*OFFSET *\([0-9]*\).*/\1/p')
 printf '\001\002\003\004' | dd of="$tmp/altered.h5" bs=1 seek=$((${at:-0} + 100)) conv=notrunc status=none
-ends "altered pixels" 65 kept 2 altered data.train="$tmp/altered.h5"
-expect_text "by the file's name" 'altered.h5: images/pixels: block [0-9]+ .*is damaged'
+ends_saying "altered pixels" 65 'altered.h5: images/pixels: block [0-9]+ .*is damaged' kept 2 altered data.train="$tmp/altered.h5"
 is "leave nothing" "$(ls "$cache" 2>/dev/null | wc -l)" 0
 kept 1 list-alone data.train="$tmp/images.h5"
 rm "$cache"/*.bin

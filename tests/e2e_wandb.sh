@@ -4,8 +4,7 @@
 . "$(dirname "$0")/train_common.sh"
 python=${PYTHON:-python3}
 if ! command -v "$python" >/dev/null; then skip "conversion for wandb" "no $python"; exit 0; fi
-ends "a directory without metrics is refused" 65 run 0 "$python" tools/wandb_offline.py "$tmp/nowhere"
-expect_text "and named" "error: $tmp/nowhere/metrics.jsonl: cannot read"
+ends_saying "a directory without metrics is refused" 65 "error: $tmp/nowhere/metrics.jsonl: cannot read" run 0 "$python" tools/wandb_offline.py "$tmp/nowhere"
 mkdir "$tmp/bad" && printf '{"step": 1}\n{"stop": 2}\n' >"$tmp/bad/metrics.jsonl"
 prints "a line that is no record is named" 'bad/metrics.jsonl:2: expected a JSON object with "step"' run 0 "$python" tools/wandb_offline.py "$tmp/bad"
 ends "an unknown option" 64 run 0 "$python" tools/wandb_offline.py --frobnicate

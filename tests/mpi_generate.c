@@ -101,7 +101,6 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
 
 TEST(unequal_ranks_run_equally_many_passes)
 {
-    (void)state;
     dt_comm comm = {0};
     struct work w;
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
@@ -122,7 +121,6 @@ TEST(unequal_ranks_run_equally_many_passes)
 
 TEST(one_rank_that_fails_stops_all)
 {
-    (void)state;
     dt_comm comm = {0};
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
     for (int way = 0; way < 2 * comm.nranks; way++) {

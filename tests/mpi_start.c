@@ -27,7 +27,6 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
 
 TEST(threads_of_mpi_are_late)
 {
-    (void)state;
 #if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION == 4
     assert_true(n_late > 0);
 #endif
@@ -44,7 +43,6 @@ static FILE *said; /* by the log, while MPI began */
 
 TEST(a_thread_of_the_program_s_own_is_not_waited_for)
 {
-    (void)state;
     char line[512];
     bool waited = false;
     rewind(said);

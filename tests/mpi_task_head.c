@@ -257,7 +257,6 @@ static bool validation_agrees(const course *c)
 /* With parameters in host memory, too: the reference's head is brought between two uses of the model's. */
 TEST(all_stages_are_the_same)
 {
-    (void)state;
     course first = {0};
     all_terms("tests/data/hf/qwen3");
     for (int stage = 0; stage <= 4; stage++) {
@@ -276,7 +275,6 @@ TEST(all_stages_are_the_same)
  * rank computes by itself. */
 TEST(who_has_the_samples_does_not_matter)
 {
-    (void)state;
     const char *stage3[] = {"zero.stage=3"};
     all_terms("tests/data/hf/gpt2");
     assert_all(MPI_COMM_WORLD, run("shared", 1, stage3));
@@ -288,7 +286,6 @@ TEST(who_has_the_samples_does_not_matter)
 
 TEST(a_policy_comes_back_to_its_reference)
 {
-    (void)state;
     all_terms("tests/data/hf/mistral");
     how.a = how.b = 0;
     assert_all(MPI_COMM_WORLD, run("back", 0, NULL));
@@ -299,7 +296,6 @@ TEST(a_policy_comes_back_to_its_reference)
 /* From itself a model has not moved, to the bit; a bonus on entropy raises it. */
 TEST(a_model_moves_from_itself)
 {
-    (void)state;
     all_terms("tests/data/hf/llama");
     how.a = how.c = 0;
     assert_all(MPI_COMM_WORLD, run("itself", 0, NULL));

@@ -262,7 +262,6 @@ static void column(const char *name, const char *key, double *by_step)
 /* What a validation sees behind a step is what the next one begins with: the same passes, the same exact sums. */
 TEST(a_model_with_a_scalar_head_is_trained)
 {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         char zero[32], name[16];
         snprintf(zero, sizeof zero, "zero.stage=%d", stage);
@@ -278,7 +277,6 @@ TEST(a_model_with_a_scalar_head_is_trained)
 
 TEST(it_resumes_to_the_bit)
 {
-    (void)state;
     const char *whole[] = {"zero.stage=1"}, *half[] = {"zero.stage=1", "run.max_steps=6"};
     double a[14], b[14];
     assert_all(MPI_COMM_WORLD, run("whole", 1, whole) && run("two", 2, half) && run("two", 1, whole));
@@ -314,7 +312,6 @@ static bool same(const courses *a, const courses *b)
 /* The same sums of squares and bits at every stage, and a model that does not know of its critic. */
 TEST(a_critic_is_trained_beside_it)
 {
-    (void)state;
     courses first, c, alone;
     for (int stage = 0; stage <= 3; stage++) {
         char zero[32], name[16];
@@ -334,7 +331,6 @@ TEST(a_critic_is_trained_beside_it)
 /* Also at another stage, and with its states in host memory. */
 TEST(both_resume_to_the_bit)
 {
-    (void)state;
     courses whole, c;
     const char *half[] = {"zero.stage=1", "run.max_steps=6"}, *rest[] = {"zero.stage=3", "zero.offload_optimizer=cpu"};
     assert_all(MPI_COMM_WORLD, run_with_critic("critic-whole", 1, half, &whole) &&
@@ -347,7 +343,6 @@ TEST(both_resume_to_the_bit)
 TEST(a_step_is_left_out_of_both_when_the_critic_has_no_numbers)
 {
     enum { BROKEN = 5 };
-    (void)state;
     courses whole, c;
     assert_all(MPI_COMM_WORLD, run_with_critic("critic-sound", 0, NULL, &whole));
     broken_step = BROKEN;

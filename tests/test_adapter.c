@@ -74,7 +74,6 @@ TEST(the_a_of_one_product_lie_together_and_the_base_is_frozen)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\nalpha = 16\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 4); /* q and v of two blocks */
     const dt_tensor *qa = find(&a, "model.layers.1.self_attn.q_proj.lora_A.weight"),
@@ -99,7 +98,6 @@ TEST(a_layer_stored_the_other_way_round_has_the_same_shapes)
 {
     struct adapted a;
     adapt(&a, GPT2, 0, "r = 2\ntarget_modules = c_attn, h.1.mlp.c_proj\ninit = gaussian\nuse_rslora = true\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 3);
     const dt_tensor *x = find(&a, "transformer.h.1.mlp.c_proj.lora_A.weight"),
@@ -117,7 +115,6 @@ TEST(ranks_and_alphas_follow_patterns)
     adapt(&a, LLAMA, 0,
           "r = 4\nalpha = 8\ntarget_modules = all-linear\nrank_pattern = layers.1.self_attn.q_proj:2, q_proj:3, "
           "layers\\.0\\..*_proj:5\nalpha_pattern = down_proj:1\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 14);
     assert_true(find(&a, "model.layers.1.self_attn.q_proj.lora_A.weight")->shape[0] == 2);
@@ -140,7 +137,6 @@ TEST(a_regular_expression_matches_whole_paths)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\ntarget_modules = .*\\.1\\.self_attn\\.(q|o)_proj\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 2);
     assert_true(find(&a, "model.layers.1.self_attn.o_proj.lora_B.weight"));
@@ -158,7 +154,6 @@ static void assert_shape(const struct adapted *a, const char *name, int64_t rows
 TEST(tables_and_heads_have_adapters_of_their_own)
 {
     struct adapted a;
-    (void)state;
     adapt(&a, GPT2, 0, "r = 2\ntarget_modules = wte, wpe, lm_head\nrank_pattern = wpe:3\nalpha_pattern = wpe:6\n");
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 3);
@@ -198,7 +193,6 @@ TEST(the_score_and_what_is_named_are_trained_whole)
 {
     struct adapted a;
     adapt(&a, LLAMA, 1, "r = 4\nmodules_to_save = embed_tokens\n");
-    (void)state;
     assert_ok(a.err);
     assert_true(find(&a, "score.weight")->trainable && find(&a, "model.embed_tokens.weight")->trainable);
     assert_false(find(&a, "model.norm.weight")->trainable);
@@ -209,7 +203,6 @@ TEST(the_score_and_what_is_named_are_trained_whole)
 TEST(a_file_has_the_head_of_the_embedding_that_it_saves)
 {
     static const char *const saved[] = {"wte", "wpe"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct adapted a;
         char lora[64], *text = NULL;
@@ -229,7 +222,6 @@ TEST(an_int8_base_is_codes_with_scales)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 2\nmodules_to_save = layers.1.self_attn.k_proj\nbase_quantization = int8\n");
-    (void)state;
     assert_ok(a.err);
     const char *names[] = {"q", "k", "v"};
     int64_t codes = 0, scales = 0;
@@ -271,7 +263,6 @@ TEST(an_nf4_base_is_codes_with_blocks_and_pairs)
     static const dt_part parts[] = {DT_CODES, DT_BLOCKS, DT_SCALES};
     struct adapted a;
     adapt(&a, json, 0, "r = 2\nbase_quantization = nf4\n");
-    (void)state;
     assert_ok(a.err);
     int64_t end[3] = {0};
     for (int i = 0; i < 3; i++) {
@@ -307,7 +298,6 @@ TEST(an_int8_product_of_too_many_inputs_is_refused_by_name)
         "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 131073, \"num_hidden_layers\": 1, "
         "\"num_attention_heads\": 2, \"vocab_size\": 16, \"max_position_embeddings\": 8}";
     struct adapted a;
-    (void)state;
     adapt(&a, json, 0, "r = 2\nbase_quantization = int8\n");
     assert_ok(a.err);
     drop(&a);
@@ -348,7 +338,6 @@ TEST(what_cannot_be_adapted_is_refused_by_name)
          "modules_to_save = k_proj, o_proj, mlp\n",
          "no linear layer of the blocks remains to be quantised"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
         struct adapted a;
         adapt(&a, LLAMA, 0, CASES[i].lora);
@@ -390,7 +379,6 @@ TEST(keys_in_other_words_say_the_same)
     static const char of[] = "r = 4\ntarget_modules = q_proj, v_proj, up_proj\n"
                              "rank_pattern = layers.0.mlp.up_proj:6, v_proj:2, up_proj:3\n"
                              "alpha_pattern = v_proj:3, up_proj:5\nmodules_to_save = embed_tokens, norm\n";
-    (void)state;
     assert_settles(of, "target_modules = up_proj, q_proj, v_proj\n", NULL);
     assert_settles(of, "target_modules = .*[.](q|v|up)_proj\n", NULL);
     assert_settles(of, "rank_pattern = v_proj:2, layers.0.mlp.up_proj:6, up_proj:3\n", NULL);

@@ -36,7 +36,6 @@ TEST(the_worked_numbers)
         assert_near(plain.advantage[i], reward[i] - 0.5, 0);
     }
     assert_true(!r.flat[0] && r.share == 0);
-    (void)state;
 }
 
 static void fill(double *reward, uint64_t seed)
@@ -127,7 +126,6 @@ TEST(they_are_those_of_plain_loops)
                 for (int i = 0; i < N; i++) assert_near(r.advantage[i], expected[i], 1e4 * ROUNDING);
             }
     }
-    (void)state;
 }
 
 TEST(what_applies_to_nothing_counts_for_nothing)
@@ -142,7 +140,6 @@ TEST(what_applies_to_nothing_counts_for_nothing)
     for (int i = G; i < 2 * G; i++) assert_near(r.advantage[i], 0, 0); /* the one of its group is alone */
     assert_true(!r.flat[0] && r.flat[1]);
     assert_near(r.share, 0, 0); /* a deviation that is not known is not 0 */
-    (void)state;
 }
 
 TEST(a_group_of_equal_rewards_is_flat)
@@ -160,7 +157,6 @@ TEST(a_group_of_equal_rewards_is_flat)
     rule.normalize_then_sum = true;
     r = of(rule, 9, others);
     for (int i = 0; i < 3; i++) assert_near(r.advantage[i], 0, 0);
-    (void)state;
 }
 
 TEST(moments_leave_out_what_is_not_known)
@@ -171,7 +167,6 @@ TEST(moments_leave_out_what_is_not_known)
     assert_near(m.deviation, sqrt(2), ROUNDING);
     assert_true(none.n == 0 && isnan(none.mean) && isnan(none.deviation));
     assert_true(alone.mean == 1 && isnan(alone.deviation));
-    (void)state;
 }
 
 TEST(long_completions_are_penalized)
@@ -181,7 +176,6 @@ TEST(long_completions_are_penalized)
     for (int i = 0; i < 6; i++) assert_near(dt_overlong_penalty(length[i], 100, 20), expected[i], ROUNDING);
     assert_near(dt_overlong_penalty(100, 100, 0), 0, 0);
     assert_near(dt_overlong_penalty(101, 100, 0), -1, 0);
-    (void)state;
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

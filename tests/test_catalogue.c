@@ -34,7 +34,6 @@ static int remove_file(void **state)
 
 TEST(items_are_read_in_the_order_of_the_file)
 {
-    (void)state;
     dt_ledger ledger = {0};
     dt_catalogue *c;
     static const char text[] = "\xef\xbb\xbf<b_2><x>\tTwo\twords, a tab\t7\r\n\n  \n<a_1><x>\tcaf\xc3\xa9\t12\n"
@@ -63,7 +62,6 @@ TEST(items_are_read_in_the_order_of_the_file)
 
 TEST(items_are_found_by_their_sid_and_id)
 {
-    (void)state;
     dt_catalogue *c;
     static const char text[] = "<b_2><x>\tA\t7\n<a_1><x>\tB\t12\n<b_2><x>\tC\t9\n<b_2>\tD\t1\n<a_10><y>\tE\t70\n";
     write_file(text, sizeof text - 1);
@@ -86,7 +84,6 @@ TEST(items_are_found_by_their_sid_and_id)
 
 TEST(level_tokens_are_a_sorted_set)
 {
-    (void)state;
     dt_catalogue *c;
     static char text[1 << 20];
     size_t n = 0;
@@ -104,7 +101,6 @@ TEST(level_tokens_are_a_sorted_set)
 
 TEST(what_is_wrong_is_named_by_line)
 {
-    (void)state;
     static const struct {
         const char *text, *words;
     } cases[] = {
@@ -176,7 +172,6 @@ static int walk(const dt_constraint *c, int32_t state, int32_t *ids, int32_t n, 
 
 TEST(the_trie_has_every_sid_once)
 {
-    (void)state;
     dt_ledger ledger = {0};
     dt_catalogue *c = open_text(ITEMS);
     dt_tokenizer *tokenizer = open_tokenizer("bytes");
@@ -216,7 +211,6 @@ TEST(the_trie_has_every_sid_once)
 /* GPT-2's merges have a token " <". */
 TEST(tails_that_join_the_sid_are_refused)
 {
-    (void)state;
     dt_catalogue *c = open_text("<a>\tA\t31\n<b>\tB\t32\n");
     dt_tokenizer *tokenizer = open_tokenizer("tests/data/tokenizer/gpt2");
     const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
@@ -431,7 +425,6 @@ static search w;
 
 TEST(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does)
 {
-    (void)state;
     fixture *x = &fixed;
     dt_ledger ledger = {0};
     dt_generate_stats stats;
@@ -462,7 +455,6 @@ TEST(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does)
 
 TEST(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none)
 {
-    (void)state;
     fixture *x = &fixed;
     dt_generate_stats stats;
     int n_items = 0;
@@ -483,7 +475,6 @@ TEST(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none)
 
 TEST(samples_are_items_with_their_probabilities_among_all_tokens)
 {
-    (void)state;
     fixture *x = &fixed;
     dt_generate_stats stats;
     bool met[9] = {false};
@@ -559,7 +550,6 @@ static void cosines_are_of_rows(const char *text, const int *row, int n_rows)
 
 TEST(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere)
 {
-    (void)state;
     const int fd = mkstemp(vectors_path);
     assert_true(fd >= 0 && close(fd) == 0);
     cosines_are_of_rows("<a>\tA\t4\n<b>\tB\t0\n<c>\tC\t2\n", (const int[]){4, 0, 2}, 5);
@@ -570,7 +560,6 @@ TEST(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere)
 /* The same matrix in NumPy's format, fp32, and in HDF5's, fp64 and compressed. */
 TEST(embeddings_of_hdf5_are_those_of_numpy)
 {
-    (void)state;
     static const struct {
         const char *path, *array;
     } from[] = {
@@ -590,7 +579,6 @@ TEST(embeddings_of_hdf5_are_those_of_numpy)
 
 TEST(embeddings_that_do_not_fit_are_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *says;
         int n, zeros;

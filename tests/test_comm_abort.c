@@ -28,14 +28,12 @@ static int code_of_child(void)
 
 TEST(a_broken_abort_has_a_last_resort)
 {
-    (void)state;
     hangs = true;
     assert_int_equal(code_of_child(), 74);
 }
 
 TEST(an_abort_that_returns_ends_the_process)
 {
-    (void)state;
     hangs = false;
     assert_int_equal(code_of_child(), 74);
 }

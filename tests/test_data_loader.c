@@ -609,7 +609,6 @@ TEST(prompts_come_in_the_order_of_an_epoch)
     enum { N = 12, MAX = 5 };
     document d[N];
     bool differs = false;
-    (void)state;
     draw_documents(d, N, 9, 50, 0);
     for (int i = 0; i < N; i++) {
         if (d[i].n == 0) d[i].id[d[i].n++] = 3;
@@ -642,7 +641,6 @@ TEST(files_of_another_kind_than_prompts_are_refused)
 {
     document d = {.n = 2, .id = {1, 2}, .mask = {0, 1}};
     dt_loader *l;
-    (void)state;
     dt_error_clear();
     write_documents(path_of(0), DT_DATASET_SFT, 50, &d, 1, false);
     dt_loader_options o = options(path_of(0), 16, 1, 1);

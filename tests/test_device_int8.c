@@ -228,7 +228,6 @@ TEST(outliers_take_no_memory)
     const form how = {.threshold = 6};
     size_t held[2];
     void *fresh;
-    (void)state;
     assert_int_equal(open_device(&fresh), 0);
     for (int many = 0; many < 2; many++) {
         product x = random_product(&how, &s, DT_BF16);

@@ -118,7 +118,6 @@ static dt_err hear(void *ctx, dt_sequence *s)
 
 TEST(tokens_do_not_depend_on_slots_and_passes)
 {
-    (void)state;
     struct work expected;
     int64_t n_new = 0, n_prompt = 0;
     make_work(&expected);
@@ -170,7 +169,6 @@ static dt_err refuse(void *ctx, dt_sequence *s)
 /* A text that goes on: what the cache holds does not pass through again, and the tokens are those of a fresh start. */
 TEST(a_cached_beginning_is_not_run_again)
 {
-    (void)state;
     dt_ledger ledger = {0};
     struct fake f = {.max_tok = 4};
     const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
@@ -201,7 +199,6 @@ TEST(a_cached_beginning_is_not_run_again)
 
 TEST(errors_come_back)
 {
-    (void)state;
     struct fake f = {.max_tok = 64}, f_bad = {.max_tok = 64, .bad = true};
     struct work w;
     dt_ledger ledger = {0};
@@ -244,7 +241,6 @@ static dt_err parse(dt_prompts *p, const char *text, dt_prompt_format format, dt
 
 TEST(prompts_come_as_text_lines_and_json)
 {
-    (void)state;
     dt_tokenizer *tok;
     dt_encoder *enc;
     dt_prompts p;
@@ -332,7 +328,6 @@ TEST(fields_of_prompts_are_used_or_refused)
          "system: the messages start with another system message", DT_ERR_DATA},
         {"{\n\"prompt\": \"p\"\n}\n{\n\"prompt\": 1\n}\n", "file:4: expected an object", DT_ERR_DATA},
     };
-    (void)state;
     dt_tokenizer *tok;
     dt_encoder *enc;
     assert_int_equal(dt_tokenizer_open(&tok, "bytes"), DT_OK);
@@ -355,7 +350,6 @@ TEST(fields_of_prompts_are_used_or_refused)
 
 TEST(bad_prompts_are_named_by_line)
 {
-    (void)state;
     const struct {
         const char *text;
         dt_prompt_format format;
@@ -468,7 +462,6 @@ static void full_logits(struct stack *k, const int32_t *ids, int32_t n, float *l
  * 2^-24 = 4e-6 of their size, a few layers deep; 1e-3 is far above. */
 TEST(the_cache_gives_the_tokens_of_full_passes)
 {
-    (void)state;
     for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
         struct stack k;
         open_stack(&k, configs[c], MAX_LEN, 0);
@@ -521,7 +514,6 @@ TEST(a_prompt_that_is_shared_gives_the_same_bits)
     } ways[] = {{4, 0, true}, {2, 0, false}, {2, 1, true}, {4, 1, true}, {4, 2, true}, {4, 4, true}, {4, 4, false}};
     static float logps[2][N][MAX_LEN];
     static int32_t ids[2][N][MAX_LEN];
-    (void)state;
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
         struct stack k;
         const int to = w > 0; /* the first way is what all are compared with */

@@ -38,7 +38,6 @@ TEST(the_worked_numbers)
         const double loss = 2 * dt_grpo_kappa(&l, 2, &counts) + 3 * dt_grpo_kappa(&l, 4, &counts);
         assert_near(loss, cases[i].loss, 5e-7);
     }
-    (void)state;
 }
 
 TEST(a_masked_completion_weighs_nothing)
@@ -56,7 +55,6 @@ TEST(a_masked_completion_weighs_nothing)
             assert_true(r.n_ratios == level && r.n_low == 0 && r.n_high == 0 && r.kl == 0);
         }
     }
-    (void)state;
 }
 
 TEST(k3_of_the_worked_numbers)
@@ -71,7 +69,6 @@ TEST(k3_of_the_worked_numbers)
         assert_near(dt_grpo_loss_of(&l, &y, 1, NULL, &r), k3[i], 5e-7);
         assert_near(r.kl, k3[i], 5e-7);
     }
-    (void)state;
 }
 
 /* ---- plain loops ------------------------------------------------------------------------------------------------- */
@@ -218,7 +215,6 @@ TEST(every_loss_and_option)
                 compare(&p);
             }
         }
-    (void)state;
 }
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
@@ -241,7 +237,6 @@ TEST(clipped_ratios_are_counted)
     y.advantage = 1;
     dt_grpo_loss_of(&l, &y, 1, NULL, &r);
     assert_true(r.n_ratios == 4 && r.n_high == 2 && r.n_low == 0);
-    (void)state;
 }
 
 TEST(without_old_probabilities_the_ratio_is_1)
@@ -263,7 +258,6 @@ TEST(without_old_probabilities_the_ratio_is_1)
                 assert_near((double)u[t], -0.7, 1e-7);
             }
         }
-    (void)state;
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

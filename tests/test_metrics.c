@@ -66,7 +66,6 @@ TEST_WITH(curves_know_steps_tokens_and_time, setup, teardown)
 
 TEST(smoothing_is_a_centred_weighted_mean)
 {
-    (void)state;
     double x[] = {1, 2, 3, 4, 5}, y[] = {8, 0, 4, 8, 16};
     const dt_curve c = {x, y, 5};
     dt_curve s;
@@ -82,7 +81,6 @@ TEST(smoothing_is_a_centred_weighted_mean)
 
 TEST(thinning_keeps_the_outline)
 {
-    (void)state;
     enum { N = 1001 };
     double x[N], y[N];
     for (int i = 0; i < N; i++) x[i] = i, y[i] = i % 7;

@@ -76,7 +76,6 @@ TEST(gradients_are_the_slopes_with_adapters)
         "\"n_positions\": 32, \"embd_pdrop\": 0.1}",
         "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 1, "
         "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64}"};
-    (void)state;
     for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) check_built("adapters", CASES[c], 0.2f, adapt);
 }
 
@@ -113,7 +112,6 @@ TEST(padding_learns_nothing_from_being_looked_up)
     dt_batch_free(&b, &plain.ledger);
     ref_model_close(&pads);
     ref_model_close(&plain);
-    (void)state;
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -347,7 +347,6 @@ TEST(an_image_is_seen_by_its_own_sequence_alone)
 /* Weights: of the kernel on pixels, a block, the projector's layers; rows: patches, the tower's; blocks that count. */
 TEST(operations_of_an_image_are_those_of_its_rows)
 {
-    (void)state;
     const double kernel = 16 * 48, block = 4 * 16 * 16 + 2 * 16 * 36, first = 16 * 20, second = 20 * 20;
     const double patches = 9, rows = 10, blocks = 2, square = 16 * rows * rows;
     struct fixture f;

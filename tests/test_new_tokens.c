@@ -70,7 +70,6 @@ static void refused(const char *path, const char *words)
 
 TEST(lists_are_sets_by_rising_bytes)
 {
-    (void)state;
     dt_token_list index = read_list(DATA "index.json"), info = read_list(DATA "info.txt");
     assert_int_equal(index.n, info.n);
     for (int32_t i = 0; i < index.n; i++) {
@@ -117,7 +116,6 @@ static void check_texts(const char *dir, const json_t *expected)
 
 TEST(tokenizers_grow_as_in_transformers)
 {
-    (void)state;
     char from[128];
     const char *name;
     json_t *all = read_json(DATA "tokenizers.json"), *expected;
@@ -159,7 +157,6 @@ TEST(tokenizers_grow_as_in_transformers)
 
 TEST(the_files_beside_it_follow)
 {
-    (void)state;
     char *const tokens[] = {(char[]){"<x>"}, (char[]){"c"}};
     dt_new_tokens more;
     const char *config = "{\n  \"model_max_length\": 1000000000000000019884624838656,\n  \"added_tokens_decoder\": {\n "

@@ -77,7 +77,6 @@ static void expect_sum(const json_t *fixture, const float *w, int64_t n, dt_dtyp
 
 TEST(it_is_what_bitsandbytes_stores)
 {
-    (void)state;
     json_t *fixture = json_load_file("tests/data/nf4.json", 0, NULL), *scales = json_object_get(fixture, "scales");
     assert_non_null(fixture);
     const int64_t n =
@@ -105,7 +104,6 @@ TEST(it_is_what_bitsandbytes_stores)
 TEST(what_comes_back_is_near)
 {
     static const int64_t sizes[] = {1, 2, 63, 64, 65, 200, GROUP - 1, GROUP + 1, 2 * GROUP + 67};
-    (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         tensor t = tensor_of(sizes[s]);
         for (int64_t i = 0; i < t.n; i++) t.w[i] = weight(i);
@@ -130,7 +128,6 @@ TEST(what_comes_back_is_near)
 
 TEST(what_is_no_number_shows)
 {
-    (void)state;
     for (int way = 0; way < 2; way++) {
         tensor t = tensor_of(300);
         for (int64_t i = 0; i < t.n; i++) t.w[i] = i == 130 ? (way ? INFINITY : NAN) : weight(i);

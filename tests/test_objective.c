@@ -45,7 +45,6 @@ static double mean_loss(const counter *c) { return shown(&c->sums, "loss"); }
 
 TEST(the_mean_is_over_weights)
 {
-    (void)state;
     const float weight[N_TOK] = {1, 0, 2, 0.5f, 1, 0, 0, 1}, loss[N_TOK] = {1, 99, 2.5f, 4, 0.125f, 99, 99, 3};
     counter c;
     open_counter(&c);
@@ -59,7 +58,6 @@ TEST(the_mean_is_over_weights)
 
 TEST(losses_of_any_size_add_up)
 {
-    (void)state;
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, heavy[N_TOK] = {1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f};
     const float sizes[] = {0x1p-20f, 1, 15.5f, 16, 0x1p20f, 0x1p36f, 0x1p46f};
     counter c;
@@ -82,7 +80,6 @@ TEST(losses_of_any_size_add_up)
 
 TEST(a_loss_that_is_no_number_marks_the_sums)
 {
-    (void)state;
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, bad[] = {NAN, INFINITY, -INFINITY, 0x1p50f, 3e38f};
     counter c;
     open_counter(&c);

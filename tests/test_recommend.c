@@ -5,7 +5,6 @@
 
 TEST(the_rank_is_that_of_the_first_of_its_kind)
 {
-    (void)state;
     static const int32_t items[] = {7, -1, 3, 9, 3};
     assert_int_equal(dt_ranking_rank(7, items, 5), 0);
     assert_int_equal(dt_ranking_rank(3, items, 5), 2);
@@ -18,7 +17,6 @@ TEST(the_rank_is_that_of_the_first_of_its_kind)
 /* A target at rank 2, the third: HR@1 = 0, HR@3 = 1, NDCG@3 = 0.5. */
 TEST(gains_are_those_of_ndcg)
 {
-    (void)state;
     assert_true(dt_ranking_gain(2, 1) == 0 && dt_ranking_gain(2, 2) == 0 && dt_ranking_gain(2, 3) == 0.5);
     assert_true(dt_ranking_gain(0, 1) == 1 && dt_ranking_gain(-1, 50) == 0);
     assert_true(fabs(dt_ranking_gain(1, 5) - 0.63092975357) < 1e-10);

@@ -129,7 +129,6 @@ TEST_WITH(each_step_is_kept_once, setup, teardown)
 
 TEST(a_missing_step_is_found)
 {
-    (void)state;
     const struct {
         int64_t steps[6]; /* 0: the end; below: a validation's */
         int64_t last_step, every, missing, at;
@@ -248,7 +247,6 @@ TEST_WITH(what_cannot_be_opened_is_named, setup, teardown)
 
 TEST(a_closed_report_takes_everything)
 {
-    (void)state;
     const dt_train_record rec = record_of(1);
     assert_int_equal(dt_report_train(NULL, &rec), DT_OK);
     assert_int_equal(dt_report_validation(NULL, 1, 1, NULL, 0), DT_OK);
@@ -366,7 +364,6 @@ TEST_WITH(a_table_of_something_else_is_refused, setup, teardown)
 
 TEST(sinks_are_chosen_by_name)
 {
-    (void)state;
     dt_report_options opt = {0};
     assert_int_equal(dt_report_choose(&opt, "csv, stdout", "here"), DT_OK);
     assert_true(opt.to_csv && opt.to_stdout && !opt.to_jsonl && !opt.to_tensorboard);
@@ -382,7 +379,6 @@ TEST(sinks_are_chosen_by_name)
 
 TEST(the_progress_line_says_it_all)
 {
-    (void)state;
     dt_record text = {0};
     dt_train_record rec = record_of(25);
     rec.flops_per_second = 4.1e9;
@@ -410,7 +406,6 @@ TEST(the_progress_line_says_it_all)
 
 TEST(a_validation_line_has_units)
 {
-    (void)state;
     dt_record text = {0};
     const dt_metric more[] = {{"perplexity", 12.25},        {"validation_accuracy", 0.305}, {"validation_entropy", 1.5},
                               {"validation_targets", 4096}, {"validation_samples", 64},     {"validation_time", 2.34},
@@ -432,7 +427,6 @@ TEST(a_validation_line_has_units)
 /* Reports once a second (or a tenth) for a day: a screenful a minute at the most, and never ten minutes of silence. */
 TEST(lines_of_a_log_are_sparse_and_steady)
 {
-    (void)state;
     const struct {
         double step_s, until_s;
         int most, least;
@@ -463,7 +457,6 @@ TEST(lines_of_a_log_are_sparse_and_steady)
 
 TEST(durations_are_short)
 {
-    (void)state;
     const struct {
         double s;
         const char *text;

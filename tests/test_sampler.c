@@ -83,7 +83,6 @@ static void assert_p(const double *p, const double *expected, int n)
 /* The sum of floats in double, by the library: 2^-50 for each of the two. */
 TEST(log_sum_exp_is_that)
 {
-    (void)state;
     float z[MAX_VOCAB];
     for (int n = 1; n <= MAX_VOCAB; n += 7)
         for (int wide = 1; wide < 2000; wide *= 5) {
@@ -102,7 +101,6 @@ TEST(log_sum_exp_is_that)
 
 TEST(each_transform_does_what_it_says)
 {
-    (void)state;
     const float z[5] = {logf(0.05f), logf(0.5f), logf(0.15f), logf(0.3f), -INFINITY};
     double p[5];
     dt_sampling how = dt_sampling_default();
@@ -137,7 +135,6 @@ TEST(each_transform_does_what_it_says)
 
 TEST(top_p_counts_within_top_k_and_after_the_temperature)
 {
-    (void)state;
     const float z[4] = {logf(0.4f), logf(0.3f), logf(0.2f), logf(0.1f)};
     double p[4];
     dt_sampling how = dt_sampling_default();
@@ -152,7 +149,6 @@ TEST(top_p_counts_within_top_k_and_after_the_temperature)
 
 TEST(ties_go_to_the_lowest_id)
 {
-    (void)state;
     const float z[4] = {1, 1, 1, 1};
     double p[4];
     dt_sampling how = dt_sampling_default();
@@ -176,7 +172,6 @@ TEST(ties_go_to_the_lowest_id)
 
 TEST(repetition_is_penalised_once_a_token_and_first_of_all)
 {
-    (void)state;
     const float z[4] = {2, -1, 1.5f, -1};
     const int32_t seen[] = {0, 1, 0, 0};
     dt_sampling how = dt_sampling_default();
@@ -197,7 +192,6 @@ TEST(repetition_is_penalised_once_a_token_and_first_of_all)
 
 TEST(a_draw_inverts_the_cumulative_distribution_in_id_order)
 {
-    (void)state;
     const float z[3] = {0, 0, 0}; /* thirds: which one is a matter of u alone */
     const dt_sampling how = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7};
     for (uint64_t sequence = 0; sequence < 20; sequence++)
@@ -210,7 +204,6 @@ TEST(a_draw_inverts_the_cumulative_distribution_in_id_order)
 
 TEST(what_is_not_finite_gives_no_token)
 {
-    (void)state;
     const float bad[][3] = {{0, NAN, 0}, {0, INFINITY, 0}, {-INFINITY, -INFINITY, -INFINITY}};
     const dt_sampling how = dt_sampling_default();
     for (int i = 0; i < 3; i++) {
@@ -220,7 +213,6 @@ TEST(what_is_not_finite_gives_no_token)
 
 TEST(values_out_of_range_are_named)
 {
-    (void)state;
     const struct {
         dt_sampling how;
         const char *name;
@@ -245,7 +237,6 @@ static double uniform(int i, int purpose) { return dt_sampler_uniform(99, (uint6
 
 TEST(any_mixture_agrees_with_the_plain_loop)
 {
-    (void)state;
     for (int i = 0; i < 400; i++) {
         const int n = 1 + (int)(uniform(i, 0) * (i % 4 ? 40 : MAX_VOCAB - 1)), n_seen = (int)(uniform(i, 1) * 8);
         float z[MAX_VOCAB];
@@ -276,7 +267,6 @@ TEST(any_mixture_agrees_with_the_plain_loop)
 
 TEST(frequencies_follow_the_probabilities)
 {
-    (void)state;
     enum { N = 4, DRAWS = 40000 };
     const float z[N] = {logf(0.1f), logf(0.2f), logf(0.3f), logf(0.4f)};
     const double p[N] = {0.1, 0.2, 0.3, 0.4};

@@ -47,7 +47,6 @@ static double check_assignment(const float *cost, int64_t n, int64_t K, const in
 
 TEST(assignments_are_the_cheapest_of_their_sizes)
 {
-    (void)state;
     static const int64_t sizes[][3] = {{3, 3, 3}, {4, 3, 2}, {9, 0, 0}, {0, 1, 8}, {1, 4, 4}};
     const double precision = 1e-4, largest = 4;
     for (uint64_t t = 0; t < 40; t++) {
@@ -65,7 +64,6 @@ TEST(assignments_are_the_cheapest_of_their_sizes)
 /* Nearest codes that cost nothing, and one item too many for them: what a war of bids is about is all of the cost. */
 TEST(items_that_lie_on_codes_are_assigned)
 {
-    (void)state;
     static const float one_moves[] = {0, 1, 0, 1, 0, 1, 1, 0}, zeros[8] = {0};
     assert_true(check_assignment(one_moves, 4, 2, (int64_t[]){2, 2}, 1e-3) == 1);
     assert_true(check_assignment(zeros, 4, 2, (int64_t[]){1, 3}, 1e-3) == 0);
@@ -75,7 +73,6 @@ TEST(items_that_lie_on_codes_are_assigned)
  * three, four items must go far. */
 TEST(tight_clusters_are_assigned)
 {
-    (void)state;
     enum { N = 64, K = 16 };
     int64_t size[K];
     float cost[N * K], near[N * K];
@@ -94,7 +91,6 @@ TEST(tight_clusters_are_assigned)
 
 TEST(assignments_of_other_numbers_of_items_are_refused)
 {
-    (void)state;
     const float cost[6] = {0};
     int32_t code[3];
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){1, 1}, 1, code), DT_ERR_ARG);
@@ -128,7 +124,6 @@ static void plan_in_logarithms(const float *cost, int n, int K, double epsilon, 
 
 TEST(plans_are_those_in_logarithms_and_columns_are_even)
 {
-    (void)state;
     enum { N = 6, K = 5 };
     static const double epsilons[] = {1, 0.1, 0.003};
     for (uint64_t t = 0; t < 12; t++) {
@@ -151,7 +146,6 @@ TEST(plans_are_those_in_logarithms_and_columns_are_even)
 
 TEST(a_plan_without_underflow_is_of_both_marginals)
 {
-    (void)state;
     enum { N = 8, K = 4 };
     float cost[N * K];
     double q[N * K];
@@ -168,7 +162,6 @@ TEST(a_plan_without_underflow_is_of_both_marginals)
  * of it in denormal numbers grows by a factor of 2 with each pair of divisions, and is even in the end. */
 TEST(columns_that_underflow_leave_the_others_even)
 {
-    (void)state;
     static const float cost[] = {0, 1, 0, 1};
     int n_under = 0;
     for (int i = 690; i < 760; i++) {
@@ -188,7 +181,6 @@ TEST(columns_that_underflow_leave_the_others_even)
 
 TEST(groups_are_the_items_that_share_all_codes)
 {
-    (void)state;
     int32_t a[] = {1, 0, 1, 1, 0, 2, 1}, b[] = {3, 3, 3, 2, 3, 0, 3};
     int32_t *const code[] = {a, b};
     static const int64_t items[] = {1, 4, 0, 2, 6};
@@ -206,7 +198,6 @@ TEST(groups_are_the_items_that_share_all_codes)
 
 TEST(perplexity_is_that_of_even_use)
 {
-    (void)state;
     const int32_t even[] = {0, 3, 5, 0, 3, 5}, one[] = {2, 2};
     dt_sid_use use;
     assert_int_equal(dt_sid_count_use(even, 6, 8, &use), DT_OK);
@@ -219,7 +210,6 @@ TEST(perplexity_is_that_of_even_use)
 
 TEST(a_npy_file_of_ours_is_read_back)
 {
-    (void)state;
     char path[] = "/tmp/dtrain_sid_XXXXXX", header[DT_NPY_HEADER];
     const float rows[6] = {1, -2, 3.5f, 4, 0, 1e-30f};
     float back[4];
@@ -243,7 +233,6 @@ TEST(a_npy_file_of_ours_is_read_back)
 
 TEST(lists_that_python_has_written_are_read_but_in_titles)
 {
-    (void)state;
     static const char file[] =
         "{\"0\": {\"title\": \"[7]\", \"description\": \"['A pipe.', '', \\\"Bob's\\\"]\"},\"1\": {\"title\": \"b\", "
         "\"description\": \"[]\"},\"2\": {\"title\": \"c\", \"description\": [\"d\", \"e\"]},\"3\": {\"title\": \"f\", "

@@ -14,7 +14,6 @@ static dt_config config(const char *text)
 
 TEST(any_two_batch_sizes_give_the_third)
 {
-    (void)state;
     const struct {
         const char *text;
         int nranks;
@@ -42,7 +41,6 @@ TEST(any_two_batch_sizes_give_the_third)
 
 TEST(sizes_that_do_not_multiply_name_what_would)
 {
-    (void)state;
     const struct {
         const char *text;
         int nranks;
@@ -68,7 +66,6 @@ TEST(sizes_that_do_not_multiply_name_what_would)
 
 TEST(an_evaluation_takes_any_batch_sizes)
 {
-    (void)state;
     const struct {
         const char *text;
         int nranks;
@@ -94,7 +91,6 @@ TEST(an_evaluation_takes_any_batch_sizes)
 
 TEST(intervals_below_one_are_shares)
 {
-    (void)state;
     assert_int_equal(dt_interval_steps(0, 100), 0);
     assert_int_equal(dt_interval_steps(0.25, 101), 26);
     assert_int_equal(dt_interval_steps(7, 100), 7);
@@ -102,7 +98,6 @@ TEST(intervals_below_one_are_shares)
 
 TEST(an_interval_is_a_share_or_whole)
 {
-    (void)state;
     const struct {
         const char *text;
         dt_err want;
@@ -125,7 +120,6 @@ TEST(an_interval_is_a_share_or_whole)
 
 TEST(saves_of_the_best_come_with_validations)
 {
-    (void)state;
     const char *on = "[data]\nvalidation_steps = %g\n[checkpoint]\nload_best_model_at_end = true\nsave_steps = %g\n";
     const struct {
         double validate, save;
@@ -180,7 +174,6 @@ static bool next_word(const char **words, char word[32])
 
 TEST(every_task_that_can_be_named_has_a_table_and_every_table_a_name)
 {
-    (void)state;
     char word[32];
     int n = 0, n_tables = 0;
     for (const char *words = words_of("run.task"); next_word(&words, word); n++)
@@ -191,7 +184,6 @@ TEST(every_task_that_can_be_named_has_a_table_and_every_table_a_name)
 
 TEST(every_optimizer_that_can_be_named_has_a_table)
 {
-    (void)state;
     char word[32], text[64];
     int n = 0;
     for (const char *words = words_of("optimizer.type"); next_word(&words, word); n++) {
