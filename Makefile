@@ -1,27 +1,28 @@
-# dtrain - see README.md; `make help` lists the targets, `make info` what was found on this machine. Parts: tools/mk/*.mk
-all: setup  ## the programs, at the top of the tree
+# dtrain - see README.md; `make help` lists the targets, `make info` shows what was detected on this
+# machine. Parts: tools/mk/*.mk
+all: setup  ## build the programs, at the top of the tree
 	$(MAKEAGAIN) programs
 -include config.mk
 include tools/mk/config.mk
 
-setup:  ## install the packages that are missing, or say which they are
+setup:  ## install missing packages, or list them
 	@MPICC="$(MPICC)" tools/setup.sh build
-demo:  ## from a bare machine to a trained model, text that it writes and a plot of its loss
+demo:  ## from a bare machine to a trained model, sampled text and a plot of its loss
 	@MPICC="$(MPICC)" TEXT="$(TEXT)" tools/setup.sh demo
 	$(MAKEAGAIN) $(HERE) programs
 	@MPIRUN="$(MPIRUN)" TEXT="$(TEXT)" tools/demo.sh
-test: test-setup  ## from a bare machine to the line "N passed, M failed, K skipped" (docs/testing.md: what it covers)
+test: test-setup  ## from a bare machine to the line "N passed, M failed, K skipped" (docs/testing.md describes the tests)
 	$(MAKEAGAIN) $(HERE) check-quick
-test-full: test-setup  ## every test; an hour on two cores (SLICE=K/N: the K-th of N parts; CAMPAIGNS=1: also signals and flipped bits at length)
+test-full: test-setup  ## run every test; an hour on two cores (SLICE=K/N: part K of N; CAMPAIGNS=1: also long tests with signals and bit flips)
 	$(MAKEAGAIN) check
 test-setup:
 	@MPICC="$(MPICC)" tools/setup.sh test
-check: programs tests-build  ## the tests alone (ONLY=pattern: those whose names contain it)
+check: programs tests-build  ## run the tests without setup (ONLY=pattern: tests whose names contain it)
 	@$(FOR_TESTS) SAN=$(SAN) tests/run.sh $(ONLY)
 check-quick: programs tests-quick
 	@$(FOR_TESTS) SAN=$(SAN) TIER=quick tests/run.sh $(ONLY)
 FOR_TESTS = BUILD=$(BUILD) MPICC="$(MPICC)" MPIRUN="$(MPIRUN)" HDF5="$(HDF5)"
-bench: setup  ## tables of figures (the machine should be idle)
+bench: setup  ## run the benchmarks (the machine should be idle)
 	$(MAKEAGAIN) programs benches
 	@$(FOR_TESTS) tools/bench.sh $(ONLY)
 
@@ -47,7 +48,8 @@ $(BUILD)/dtrain-generate: $(GENERATE)
 $(BUILD)/dtrain-data: $(DATA)
 $(BUILD)/dtrain-info: $(INFO)
 $(BUILD)/dtrain-sid: $(SID)
-# What --version says. The file keeps its time while its text is the same, so that nothing is compiled again for it. COMMIT=... where there is no .git.
+# Version information. The file's time stamp changes only with its content, to avoid recompiling.
+# Without .git set COMMIT=...
 $(BUILD)/build_version.h: FORCE
 	@mkdir -p $(@D)
 	@{ echo '#define BUILD_VERSION "$(VERSION)"'; echo '#define BUILD_COMMIT "$(or $(COMMIT),unknown)"'; \
@@ -55,27 +57,28 @@ $(BUILD)/build_version.h: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
 $(BUILD)/src/main/tool/version.o: CPPFLAGS += -I$(BUILD)
-$(BUILD)/src/make/rec/rec_default.o: input/minionerec.json # is in it
+$(BUILD)/src/make/rec/rec_default.o: input/minionerec.json # is embedded
 FORCE:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	$(call SAY,AR,$@)ar rcs $@ $(LIB_OBJ)
 	@echo "$$LOADEDMODULES" | tr : ' ' > $(BUILD)/modules # for make install
-# What all objects were compiled for. Another MPI or HDF5 in the same folder: everything is compiled again. Two MPIs at a time: refused.
+# MPI and HDF5 that all objects were compiled for. A change recompiles everything. A mix of two MPIs
+# is refused.
 $(BUILD)/mpi: FORCE
 	@mkdir -p $(@D)
 	@echo "$(MPI) $(HDF5)" | cmp -s - $@ || { tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" && echo "$(MPI) $(HDF5)" >$@; }
 $(BUILD)/%.o: %.c $(BUILD)/mpi
 	@mkdir -p $(@D)
 	$(call SAY,CC,$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
-# Kernels, once for each instruction set. DT_ISA is the name of the set.
+# Kernels are compiled once per instruction set. DT_ISA is the name of the set.
 define ISA_RULE
 $(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
 	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
-# The sets that the programs have: with other ones, what chooses between them is made again.
+# Instruction sets of the programs. When they change, the code that selects one is recompiled.
 $(BUILD)/isas: FORCE
 	@mkdir -p $(@D)
 	@echo $(ISAS) | cmp -s - $@ || echo $(ISAS) >$@
@@ -84,14 +87,14 @@ $(BUILD)/src/device/cpu/cpu.o $(LIB): $(BUILD)/isas
 
 include $(addprefix tools/mk/,cuda.mk sim.mk tests.mk install.mk)
 
-docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, tables of docs/memory.md, manual pages from --help
+docs: $(BUILD)/tests/test_config programs  ## write docs/keys.md from the table of keys, the tables of docs/memory.md, and manual pages from --help
 	@mkdir -p docs && $(BUILD)/tests/test_config --markdown > docs/keys.md
 	@tools/plan_tables.sh > $(BUILD)/plan_tables && sed -i '/^<!-- tools\/plan_tables.sh/q' docs/memory.md && cat $(BUILD)/plan_tables >> docs/memory.md
 	@for p in $(filter-out dtrain,$(PROGRAMS)); do tools/man.sh $$p > docs/$$p.1; done
 kernels:  ## write docs/data/gpu-kernels.csv: registers, spills and occupancy of the CUDA kernels, for all chips (nvcc; some minutes)
 	+@$(MAKE) --no-print-directory BUILD=build/kernels CUDA_ARCHS="80 90 100" build/kernels/libdtrain_cuda.so build/kernels/libdtrain_nccl.so
 	@NVCC=$(NVCC) tools/cuda_kernels.sh build/kernels --csv > docs/data/gpu-kernels.csv
-lint:  ## clang-tidy and cppcheck; comments cite pages and sections that exist; docs/data/gpu-kernels.csv lists the kernels that were built
+lint:  ## clang-tidy and cppcheck; check citations in comments, and the list of kernels in docs/data/gpu-kernels.csv
 	@tools/check_citations.sh
 	@if ls $(BUILD)/cuda/*.ptxas >/dev/null 2>&1; then tools/cuda_kernels.sh $(BUILD) --compare docs/data/gpu-kernels.csv; fi
 	@cppcheck -q --std=c11 --enable=warning,portability --inline-suppr --suppress=invalidPointerCast -Iinclude -D_GNU_SOURCE --error-exitcode=1 src
@@ -99,7 +102,7 @@ lint:  ## clang-tidy and cppcheck; comments cite pages and sections that exist; 
 format:  ## clang-format in place
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cc')
 
-info:  ## what was found and what it turns on
+info:  ## show what was detected and enabled
 	@echo "version    $(VERSION)"
 	@echo "compiler   $(shell $(MPICC) --version 2>/dev/null | head -1)"
 	@echo "MPI        $(shell command -v $(MPICC) || echo missing) ($(MPI)); started by $(MPIRUN): $(shell $(MPIRUN) --version 2>/dev/null | head -1)"
@@ -111,9 +114,9 @@ info:  ## what was found and what it turns on
 	@echo "libraries  $(LDLIBS)"
 	@echo "run path   $(or $(RUNPATH),that of the system)"
 	@echo "build      $(BUILD)"
-help:  ## this list
+help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## */\1\t/p' $(filter Makefile tools/%,$(MAKEFILE_LIST)) | awk -F'\t' '{ printf "  make %-17s %s\n", $$1, $$2 }'
-clean:  ## remove all that was built
+clean:  ## remove all build output
 	rm -rf build $(PROGRAMS)
 .PHONY: all setup demo test test-full test-setup check check-quick bench programs docs kernels lint format info help clean FORCE
 .SECONDARY:

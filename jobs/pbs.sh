@@ -39,7 +39,7 @@ args=("$INPUT")
 if [ -n "${ARGS:-}" ]; then mapfile -t -O 1 args <<<"$words"; fi
 if [ -n "$task" ]; then args=("${args[@]//%a/$task}"); fi
 
-# The job's attributes, long lines put together: qstat breaks them, and continues after a tab.
+# The job's attributes. qstat wraps long lines and continues them after a tab; join them.
 attributes=$(qstat -f "${PBS_JOBID:-}" 2>/dev/null | sed -e ':a' -e 'N' -e '$!ba' -e 's/\n\t//g')
 attribute() { sed -n "s/^ *$1 = //p" <<<"$attributes" | head -1; }
 seconds() { # [[days:]hours:]minutes:seconds, or seconds
@@ -55,7 +55,7 @@ case " ${ARGS:-}" in
 *[\ \"\']run.time_limit=*) ;;
 *)
     if [ -n "$total" ]; then
-        limit=$((total - used - 30)) # PBS ends the job some seconds after this script at the latest
+        limit=$((total - used - 30)) # leave 30 s for the end of the job
         args+=("run.time_limit=$((limit > 0 ? limit : 1))")
     else
         echo "dtrain job ${PBS_JOBID:-}: the wall time is unknown (no Resource_List.walltime in qstat -f, no PBS_WALLTIME): give run.time_limit in ARGS to save before the job ends" >&2
@@ -63,7 +63,8 @@ case " ${ARGS:-}" in
     ;;
 esac
 
-# Submit the job again: same name, queue, account, resources and settings. Its number of starts and failures goes along.
+# Submit the job again with the same name, queue, account, resources and settings, and updated
+# counts of starts and failures.
 again() { # why, failures in a row
     local requeues=${DTRAIN_REQUEUES:-0} options=() nodes account project
     if [ "$requeues" -ge "$max_requeues" ]; then
@@ -89,7 +90,7 @@ mpirun --map-by slot:PE=16 "$dtrain" "${args[@]}"
 code=$?
 case $code in
 75) again "stopped with a checkpoint or before its first step" 0 ;;
-70 | 76 | 129 | 1[3-9][0-9] | 2[0-9][0-9]) # a fault, a lost host, or a rank that was killed
+70 | 76 | 129 | 1[3-9][0-9] | 2[0-9][0-9]) # a fault, a lost host, or a killed rank
     n=$((${DTRAIN_FAILURES:-0} + 1))
     if [ "$n" -le "$max_failures" ]; then
         again "failure $n in a row, exit code $code" "$n"

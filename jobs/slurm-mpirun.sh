@@ -25,7 +25,7 @@ case "$max_requeues:$max_failures" in
         ;;
 esac
 
-# In a job array, the array's number alone would select all of its tasks.
+# In a job array, the array's number alone would select all tasks.
 id=$SLURM_JOB_ID
 if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
     id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
@@ -52,13 +52,13 @@ if [ -z "$dtrain" ]; then
     exit 127
 fi
 
-# Older versions of Slurm do not put the job's end into the environment.
+# Older versions of Slurm do not set SLURM_JOB_END_TIME.
 end=$(field EndTime)
 case ${SLURM_JOB_END_TIME:-}$end in
 [0-9]*-*T*) SLURM_JOB_END_TIME=$(date -d "$end" +%s) && export SLURM_JOB_END_TIME ;;
 esac
 
-# This start's part of the job log shows how it ended.
+# The part of the job log written by this start, which shows how it ended.
 log=$(readlink "/proc/$$/fd/1") errors=$(readlink "/proc/$$/fd/2")
 size_of() { if [ -f "$1" ]; then stat -c %s "$1"; else echo 0; fi; }
 log_from=$(size_of "$log") errors_from=$(size_of "$errors")
@@ -76,7 +76,8 @@ while kill -0 $job 2>/dev/null; do # a signal ends the first wait
     code=$?
 done
 
-# Hosts that this start names as lost, among the job's nodes. If every node is named, no node is to blame.
+# Hosts reported as lost by this start, among the job's nodes. If every node is named, none is
+# excluded.
 lost_hosts() {
     local nodes named
     nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" 2>/dev/null)
@@ -88,7 +89,7 @@ lost_hosts() {
         s/^dtrain: \[rank [0-9]+ ([^]]+)\] error: .*; rank [0-9]+ on this host has not run.*/\1/p')
     if [ -z "$named" ] && [ "$code" = 70 ]; then
         named=$(added | sed -nE 's/^dtrain: \[rank [0-9]+ ([^]]+)\] error: .*/\1/p')
-    elif [ -z "$named" ] && [ "$code" = 76 ]; then # after comm.timeout each rank prints a line: a lost host prints none
+    elif [ -z "$named" ] && [ "$code" = 76 ]; then # after comm.timeout each live rank prints a line, so a silent host is lost
         named=$(added | sed -nE 's/^dtrain: \[rank [0-9]+ ([^].]+)[^]]*\] error: no progress for .*/\1/p' | sort -u)
         if [ -n "$named" ]; then named=$(grep -vxF "$named" <<<"$nodes"); fi
     fi

@@ -1,7 +1,9 @@
 #!/bin/bash
-# align.sh - a toy of alignment, on two ranks, in some minutes: a small model on bytes learns two ways to answer (fine-tuning); a reward model learns from
-# pairs which one is polite (input/rm.ini); PPO makes the model polite by that reward (input/ppo.ini), and DPO by the pairs (input/dpo.ini).
-# At the end the reward model judges the answers of all three. Leaves curves in runs/align-*/loss.png.
+# align.sh - alignment on a toy task, on two ranks, in some minutes. A small model on bytes learns
+# two ways to answer (fine-tuning). A reward model learns from pairs which one is polite
+# (input/rm.ini). PPO (input/ppo.ini) uses this reward, and DPO (input/dpo.ini) uses the pairs, to
+# make the model polite. At the end the reward model scores the answers of all three. Curves are in
+# runs/align-*/loss.png.
 . "$(dirname "$0")/example.sh"
 data=$runs/align-data
 mkdir -p "$data"
@@ -43,4 +45,4 @@ for model in sft ppo dpo; do
 done
 
 say "the curves"
-for model in rm ppo dpo; do ./dtrain-plot "$runs/align-$model" || test $? = 70; done # there is no gnuplot, as it has said
+for model in rm ppo dpo; do ./dtrain-plot "$runs/align-$model" || test $? = 70; done # without gnuplot, which it reports

@@ -1,7 +1,9 @@
 #!/bin/bash
-# arithmetic.sh - a model learns to add from rewards alone (GRPO, input/grpo.ini), on two ranks, in some minutes. A small model on bytes first learns the
-# form of an answer from sums of which one in four is right; then it answers each sum 16 times, and what is right is reinforced. Leaves the
-# reward curve in runs/arithmetic/loss.png. LARGEST: digits are 0 to this one; tools/example.sh has others.
+# arithmetic.sh - a model learns addition from rewards alone (GRPO, input/grpo.ini), on two ranks,
+# in some minutes. A small model on bytes first learns the format of an answer from sums, one in
+# four of them correct. It then answers each sum 16 times, and correct answers are reinforced. The
+# reward curve is in runs/arithmetic/loss.png. LARGEST: largest summand; tools/example.sh describes
+# other variables.
 . "$(dirname "$0")/example.sh"
 largest=${LARGEST:-9}
 data=$runs/arithmetic-data
@@ -40,4 +42,4 @@ sed -n 's|.*"grpo/reward": *\([-+0-9.e]*\).*|\1|p' "$runs/arithmetic/metrics.jso
     { reward[NR] = $1 }
     END { n = NR < 10 ? NR : 10; for (i = 1; i <= n; i++) { first += reward[i]; last += reward[NR + 1 - i] }
           printf "mean reward of the first %d steps %.3f, of the last %d %.3f\n", n, first / n, n, last / n }'
-./dtrain-plot "$runs/arithmetic" || test $? = 70 # there is no gnuplot, as it has said
+./dtrain-plot "$runs/arithmetic" || test $? = 70 # without gnuplot, which it reports

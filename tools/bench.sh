@@ -1,5 +1,6 @@
 #!/bin/bash
-# bench.sh [PATTERN] - run the benchmarks build/.../tests/bench_* and tests/bench_*.sh one after another; each prints its own table.
+# bench.sh [PATTERN] - runs the benchmarks build/.../tests/bench_* and tests/bench_*.sh one after
+# another; each prints its own table.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export BUILD=${BUILD:-build/release}
@@ -7,7 +8,7 @@ export BUILD=${BUILD:-build/release}
 status=0
 for source in tests/bench_*.c tests/bench_*.sh; do
     case $source in *"${1:-}"*) [ -e "$source" ] || continue ;; *) continue ;; esac
-    ! grep -q 'bench_[a-z]* \[device' "$source" || continue # for any device: make bench-gpu
+    ! grep -q 'bench_[a-z]* \[device' "$source" || continue # runs on any device: see make bench-gpu
     echo "== $(basename "${source%.*}")"
     case $source in
     *.sh) bash "$source" || status=1 ;;

@@ -1,7 +1,9 @@
 #!/bin/bash
-# chat.sh [MODEL] - from a Hugging Face model directory and chats (input/chat.jsonl) to a fine-tuned directory, on two ranks (input/chat.ini). Then dtrain and,
-# where Python has transformers (PYTHON=...), transformers continue the same prompt with the result. Without MODEL a small one is made first, in a
-# minute: on bytes, from random weights; it answers what it was trained on, no more. CHATS=file.jsonl: other chats.
+# chat.sh [MODEL] - fine-tunes a Hugging Face model directory on chats (input/chat.jsonl), on two
+# ranks (input/chat.ini), and exports a directory. Then dtrain and, if Python has transformers
+# (PYTHON=...), transformers continue the same prompt with the result. Without MODEL a small one is
+# trained first, in a minute: on bytes, from random weights; it only answers what it was trained on.
+# CHATS=file.jsonl: other chats.
 . "$(dirname "$0")/example.sh"
 python=${PYTHON:-python3} chats=${CHATS:-input/chat.jsonl} model=${1:-}
 question="What is a rank?" system="You answer questions about clusters in one or two sentences."

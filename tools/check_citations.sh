@@ -1,6 +1,8 @@
 #!/bin/bash
-# check_citations.sh - every page of docs/ that a comment cites must exist and have what is cited: algorithms.md 8.5, algorithms.md 3.1 and 3.2,
-# algorithms.md appendix B, architecture.md idea 2, files.md "Dataset files"; also where a line ends inside. Prints what does not; exit status 1 then.
+# check_citations.sh - checks the citations of docs/ in comments, also across line ends:
+# algorithms.md 8.5, algorithms.md 3.1 and 3.2, algorithms.md appendix B, architecture.md idea 2,
+# files.md "Dataset files". Pages and sections must exist. Prints those that do not; exit status 1
+# then.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort | xargs perl -0777 -ne '
@@ -29,7 +31,8 @@ find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -
     }
     END { $? = $bad }' || exit 1
 
-# Messages that docs/troubleshooting.md quotes (headings in backquotes, "..." for values) must be those of the programs.
+# Messages quoted in docs/troubleshooting.md (headings in backquotes, "..." for values) must occur
+# in the sources.
 { find src include cuda tools -name '*.[ch]' -o -name '*.sh' | xargs cat; } | perl -0777 -e '
     my $sources = <STDIN>;
     $sources =~ s/"\s*PRI\w+\s*"//g;

@@ -1,9 +1,12 @@
 #!/bin/bash
-# chroot.sh SUITE ARCHITECTURE COMMAND... - run a command on a copy of this tree within another Debian: `chroot.sh trixie amd64 make test`.
+# chroot.sh SUITE ARCHITECTURE COMMAND... - runs a command on a copy of this tree in another Debian:
+# `chroot.sh trixie amd64 make test`.
 #
-# The system is made by debootstrap the first time, in CHROOTS (default ~/.cache/dtrain/chroots: `make clean` leaves it), and what the project
-# needs there is installed by its own tools/setup.sh. Its build directory and compiler cache are kept from run to run. Foreign processors run
-# by qemu-user-static; QEMU_CPU chooses one (max: all that qemu knows). Needs root, debootstrap and a Debian mirror (MIRROR, else debootstrap's).
+# debootstrap creates the system once, in CHROOTS (default ~/.cache/dtrain/chroots, kept by `make
+# clean`). tools/setup.sh installs what the project needs there. Build directory and compiler cache
+# are kept between runs. Other architectures run under qemu-user-static; QEMU_CPU selects the
+# processor (max: all features of qemu). Requires root, debootstrap and a Debian mirror (MIRROR,
+# else debootstrap's default).
 set -eu
 [ $# -ge 3 ] || { echo "usage: tools/chroot.sh SUITE ARCHITECTURE COMMAND..." >&2; exit 64; }
 suite=$1 arch=$2
@@ -17,7 +20,8 @@ needs() { # command package
         { echo "chroot.sh: $1 is missing (Debian: $2)" >&2; exit 69; }
 }
 
-# The kernel hands programs of this processor to qemu, which it opens now (F): the chroot needs no copy of it.
+# The kernel runs arm64 programs with qemu. Flag F: qemu is opened now, so the chroot needs no copy
+# of it.
 register_arm64() {
     local to=/proc/sys/fs/binfmt_misc magic mask
     needs qemu-aarch64-static qemu-user-static
@@ -37,14 +41,15 @@ make_system() {
     touch "$root/.complete"
 }
 
-# The sources as they are now; what was built from older ones stays beside them.
+# Copy the current sources; earlier build output is kept.
 copy_tree() {
     mkdir -p "$root/src"
     find "$root/src" -mindepth 1 -maxdepth 1 ! -name build ! -name .ccache -exec rm -rf {} +
     git ls-files -z --cached --others --exclude-standard | tar --null -T - --ignore-failed-read -cf - 2>/dev/null | tar -xf - -C "$root/src"
 }
 
-# Namespaces of its own: mounts, processes and /dev/shm are gone when it ends. The shell in them stays: the first process hears no signal.
+# Run in separate namespaces, so that mounts, processes and /dev/shm disappear at the end. The shell
+# stays as PID 1, which ignores signals, so that COMMAND is not PID 1.
 enter() {
     root=$root unshare --mount --pid --fork --kill-child bash -c '
         set -eu
@@ -59,8 +64,9 @@ enter() {
     ' bash "$@"
 }
 
-# A compiler under qemu takes ten times as long: this machine's cross compiler makes the objects, against the chroot's headers and libraries, and
-# make in the chroot finds them done. HDF5's folders are given as the system's, so that no path of this machine is among the dependencies.
+# Compiling under qemu is ten times slower. The host's cross compiler builds the objects against the
+# chroot's headers and libraries, and make in the chroot finds them up to date. HDF5's folders are
+# passed as system folders, so that dependencies contain no path of the host.
 cross_build() {
     local lib=$root/usr/lib/aarch64-linux-gnu
     needs aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu

@@ -1,8 +1,11 @@
-# cuda_kernels.awk - what the assembler said of each kernel (BUILD/cuda/*.ptxas) and their PTX (BUILD/cuda/*.keep/*.ptx), as lines
+# cuda_kernels.awk - combines the assembler's report on each kernel (BUILD/cuda/*.ptxas) with its
+# PTX (BUILD/cuda/*.keep/*.ptx) into lines of
 #
-#   KERNEL <tab> CHIP <tab> registers <tab> stack <tab> spilled (bytes stored and loaded) <tab> static shared memory <tab> threads (launch bounds, 0: none) <tab> fp64 instructions
+#   KERNEL <tab> CHIP <tab> registers <tab> stack <tab> spilled (bytes stored and loaded) <tab>
+#   static shared memory <tab> threads (launch bounds, 0: none) <tab> fp64 instructions
 #
-# PTX is read for threads and fp64; sorted and with names as C++ has them by the caller: tools/cuda_kernels.sh.
+# Threads and fp64 instructions are counted in the PTX. The caller, tools/cuda_kernels.sh, demangles
+# names and sorts.
 FNR == 1 { file = FILENAME }
 file ~ /\.ptx$/ {
     if ($0 ~ /^\.target/) { chip = $2; sub(/,.*/, "", chip); sub(/a$/, "", chip) }

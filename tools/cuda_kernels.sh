@@ -1,13 +1,17 @@
 #!/bin/bash
-# cuda_kernels.sh BUILD [--csv | --compare FILE] - registers, spills, shared memory and occupancy of every CUDA kernel, as the assembler reported them when BUILD was built.
+# cuda_kernels.sh BUILD [--csv | --compare FILE] - registers, spills, shared memory and occupancy of
+# every CUDA kernel, as reported by the assembler when BUILD was built.
 #
-# Without option: one line for each kernel and chip, sorted by kernel, with tabs between
-# kernel, chip, registers, stack, spilled bytes, static shared memory, threads (0: no launch bounds), fp64 instructions.
-# --csv: docs/data/gpu-kernels.csv, for the chips that BUILD was built for (make kernels).
-# --compare FILE: fails if FILE, such a CSV file, does not list the kernels of BUILD.
+# Without option: one line per kernel and chip, sorted by kernel, tab-separated:
+# kernel, chip, registers, stack, spilled bytes, static shared memory, threads (0: no launch
+# bounds), fp64 instructions.
+# --csv: writes docs/data/gpu-kernels.csv, for the chips that BUILD was built for (make kernels).
+# --compare FILE: fails if the kernels in FILE, such a CSV file, differ from those of BUILD.
 #
-# Occupancy is the number of warps, of a multiprocessor's 64, that fit by registers, launch bounds and static shared memory. A multiprocessor has 65536 registers,
-# allocated to warps in multiples of 8 for each thread, at most 32 blocks, and 164 KB (sm_80) or 228 KB of shared memory, of which each block takes 1 KB more than it requests.
+# Occupancy is the number of warps, of at most 64 per multiprocessor, that fit by registers, launch
+# bounds and static shared memory. A multiprocessor has 65536 registers, allocated per warp in
+# multiples of 8 per thread. It runs at most 32 blocks and has 164 KB (sm_80) or 228 KB of shared
+# memory. Each block uses 1 KB more than it requests.
 set -u
 build=$1
 there=$(cd "$(dirname "$0")" && pwd)

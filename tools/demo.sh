@@ -1,17 +1,19 @@
 #!/bin/bash
-# demo.sh - from text to a trained model: the King James Bible (Debian package bible-kjv) as bytes, a small Llama-style model on two
-# ranks (input/demo.ini), some lines it writes, and pictures of its loss. Another text: make demo TEXT=book.txt.
+# demo.sh - trains a small Llama-style model on the bytes of the King James Bible (Debian package
+# bible-kjv), on two ranks (input/demo.ini). Then it samples text and plots the loss. Another text:
+# make demo TEXT=book.txt.
 . "$(dirname "$0")/example.sh"
-run=runs/demo data=runs/demo-data # those of input/demo.ini
+run=runs/demo data=runs/demo-data # as in input/demo.ini
 
 say "text"
 mkdir -p $data
 if [ -n "${TEXT:-}" ]; then
     cat "$TEXT" >$data/all.txt
 else
-    bible -f gen1:1-rev22:21 </dev/null | sed 's/^[^ ]* //' >$data/all.txt # a verse a line, without its number
+    bible -f gen1:1-rev22:21 </dev/null | sed 's/^[^ ]* //' >$data/all.txt # one verse per line, without its number
 fi
-# One block of 50 lines in 20 is held back, so that both sets are of the same kind. Of a short text: smaller blocks.
+# One of 20 blocks of 50 lines is for validation, so that both sets have the same distribution.
+# Short texts use smaller blocks.
 lines=$(wc -l <$data/all.txt)
 if [ "$lines" -lt 20 ]; then
     echo "demo: the text has $lines lines: expected at least 20; use some thousand lines for a useful model" >&2
@@ -25,7 +27,7 @@ say "datasets"
 for set in train validation; do ./dtrain-data --force -o $data/$set.h5 $data/$set.txt; done
 
 say "training on $np ranks: $MPIRUN -np $np ./dtrain input/demo.ini"
-if [ -e $run/finished ]; then rm -rf $run; fi # an unfinished run goes on where it stopped
+if [ -e $run/finished ]; then rm -rf $run; fi # an unfinished run resumes
 $MPIRUN -np "$np" ./dtrain input/demo.ini
 
 say "a sample of its text"

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Write src/text/unicode_tables.c: what Hugging Face's tokenizers knows of each character, asked of the library itself.
+"""Write src/text/unicode_tables.c: character properties as Hugging Face's tokenizers has them, measured by calling the library.
 
     python tools/make_unicode.py > src/text/unicode_tables.c        (needs the packages tokenizers and regex)
 
-The library takes its knowledge from several places, each with its own version of Unicode (Oniguruma, Rust's standard library, two crates), so every table is
-measured. A table is a list of runs: the first code point times 256 plus the value that holds up to the next run. tests/make_unicode_fixtures.py checks it.
+The library combines several sources with their own versions of Unicode (Oniguruma, Rust's standard library, two crates).
+Therefore every table is measured. A table is a list of runs: the first code point times 256, plus the value that is valid
+up to the next run. tests/make_unicode_fixtures.py checks it.
 """
 import tokenizers
 from regex import _regex_core
@@ -15,11 +16,11 @@ TEXT = "".join(map(chr, ALL))
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
 ALPHABETIC, NUMERIC, PUNCTUATION = 32, 64, 128
 FORMS = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD()]
-MOVES, COMPOSES, BEGINS = 16, 32, 64  # after a flag for each form that changes the character
+MOVES, COMPOSES, BEGINS = 16, 32, 64  # flags after one for each form that changes the character
 
 
 def left_out(splitter):
-    """The code points that a pre-tokenizer leaves out."""
+    """Code points that a pre-tokenizer removes."""
     kept = bytearray(len(ALL))
     for _, (begin, end) in splitter.pre_tokenize_str(TEXT):
         kept[begin:end] = b"\1" * (end - begin)
@@ -31,7 +32,7 @@ def with_property(name):
 
 
 def apart(splitter):
-    """The code points that stand apart between two letters."""
+    """Code points that are separate pieces between two letters."""
     return [c for c in ALL if len(splitter.pre_tokenize_str("x" + chr(c) + "x")) == 3]
 
 
@@ -56,7 +57,7 @@ def known(name):
 
 
 def scripts():
-    """Names of each script (at most three), value of each code point: 1 + its script's place in the list."""
+    """Names of each script (at most three), value of each code point: 1 + index of its script in the list."""
     names = {}
     for name, code in _regex_core.PROPERTIES["SCRIPT"][1].items():
         if known(name):
@@ -80,7 +81,7 @@ def normal():
         if nfd("a\u0345" + s) != "a\u0345" + nfd(s) or nfd("a" + s + "\u0334") != "a" + nfd(s) + "\u0334":
             value[c] |= MOVES
         parts = nfd(s)
-        if len(parts) > 1 and nfc(parts) == s:  # a composite: of what, and what?
+        if len(parts) > 1 and nfc(parts) == s:  # a composite: record its parts
             value[ord(parts[-1])] |= COMPOSES
             first = nfc(parts[:-1])
             assert len(first) == 1
@@ -117,7 +118,7 @@ def wrapped(items):
 
 
 def put_runs(name, value):
-    value[0xD800:0xE000] = [value[0xD7FF]] * 0x800  # no text has these
+    value[0xD800:0xE000] = [value[0xD7FF]] * 0x800  # surrogates, which no text contains
     runs = [c << 8 | value[c] for c in range(0x110000) if c == 0 or value[c] != value[c - 1]]
     print(f"\nconst uint32_t dt_unicode_{name}[] = {{")
     wrapped("%#x" % r for r in runs)

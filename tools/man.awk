@@ -1,13 +1,15 @@
-# man.awk - the --help of a program as a manual page: PROGRAM --help | awk -v name=PROGRAM -v about="what it is" -f tools/man.awk
+# man.awk - converts the --help of a program to a manual page: PROGRAM --help | awk -v name=PROGRAM
+# -v about="short description" -f tools/man.awk
 #
-# A help text has usage lines, sentences, options ("  -o, --output FILE   text", further lines of the text far to the right), headings of groups of options,
-# paragraphs that end in a colon with a table below, and exit codes.
+# A help text has usage lines, sentences, options ("  -o, --output FILE   text", continued on lines
+# indented to the text), headings of option groups, paragraphs that end in a colon and precede a
+# table, and exit codes.
 function clean(s) { gsub(/\\/, "\\e", s); gsub(/-/, "\\-", s); gsub(/'/, "\\(aq", s); if (s ~ /^\./) s = "\\&" s; return s }
 function strip(s) { sub(/^ +/, "", s); return s }
 function close_table() { if (table) print ".fi"; table = 0 }
 function section(s) { close_table(); print ".SH " s; fresh = 1 }
 function put(s) { print clean(strip(s)); fresh = 0 }
-# "  -o, --output FILE   text": the option's own part ends before two blanks
+# In "  -o, --output FILE   text" the option ends at the first two blanks.
 function option(line,    at, left) {
     line = strip(line)
     at = match(line, /  +/)

@@ -1,5 +1,6 @@
 #!/bin/bash
-# man.sh NAME - the manual page of a program (all but dtrain's, which is written by hand) from its --help, on standard output.
+# man.sh NAME - prints the manual page of a program, generated from its --help. dtrain's page is
+# written by hand.
 set -eu
 case $1 in
 dtrain-data) about="create and inspect dtrain datasets of text, JSON records and recommendation data" ;;

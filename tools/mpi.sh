@@ -1,25 +1,25 @@
 #!/bin/bash
-# mpi.sh - which MPI a compiler wrapper stands for, and whether HDF5 was made for the same one: a program with two of them starts as many single ranks.
+# mpi.sh - detects the MPI of a compiler wrapper, and checks that HDF5 uses the same one.
 #
-#   mpi.sh kind MPICC                 openmpi, mpich (and what descends from it) or unknown
-#   mpi.sh hdf5 KIND                  pkg-config's name of the HDF5 for it, or nothing
-#   mpi.sh check MPICC CPPFLAGS LIBS  exit 0 when a program of both holds one MPI; else says which two, and what to do
+#   mpi.sh kind MPICC                 prints openmpi, mpich (or a derivative) or unknown
+#   mpi.sh hdf5 KIND                  prints pkg-config's name of the HDF5 for it, or nothing
+#   mpi.sh check MPICC CPPFLAGS LIBS  exit 0 if a program of both has one MPI; else reports the two
 set -u
 
-# Reads the macros of mpi.h, because names of wrappers are ambiguous.
+# Uses the macros of mpi.h, because names of wrappers are ambiguous.
 kind() {
     printf '#include <mpi.h>\n#if defined(OPEN_MPI)\nkind openmpi\n#elif defined(MPICH_VERSION) || defined(MPICH_NAME)\nkind mpich\n#endif\n' |
         "$@" -E -P -x c - 2>/dev/null | sed -n 's/^kind //p' | grep . || echo unknown
 }
 
-hdf5() { # a plain "hdf5" is whatever the modules have loaded
+hdf5() { # plain "hdf5" is the one of the loaded modules
     local p
     for p in hdf5-openmpi hdf5-mpich hdf5; do
         case $p in "hdf5-$1" | hdf5) pkg-config --exists "$p" 2>/dev/null && { echo "$p"; return; } ;; esac
     done
 }
 
-# The MPI libraries that a program of both needs, as the linker sees them.
+# MPI libraries that a program with MPI and HDF5 is linked with.
 libraries() { # MPICC CPPFLAGS LIBS
     local probe
     probe=$(mktemp) || exit 1
@@ -28,7 +28,8 @@ libraries() { # MPICC CPPFLAGS LIBS
     rm -f "$probe"
 }
 
-# Two can meet in two ways: HDF5's flags find another mpi.h first, or the program needs both libraries.
+# Two MPIs are mixed if HDF5's flags find another mpi.h first, or if the program needs both
+# libraries. Such a program would start as separate single-rank runs.
 check() { # MPICC CPPFLAGS LIBS
     local own found
     own=$(kind $1)
@@ -36,7 +37,7 @@ check() { # MPICC CPPFLAGS LIBS
     [ "$own" = "$found" ] || found="the headers of $found"
     if [ "$own" = "$found" ]; then
         found=$(libraries "$@")
-        [ "$(printf '%s' "$found" | grep -c .)" -gt 1 ] || return 0 # none: the build itself will say what is missing
+        [ "$(printf '%s' "$found" | grep -c .)" -gt 1 ] || return 0 # none: the build reports what is missing
         found="the libraries $(echo $found)"
     fi
     {

@@ -1,13 +1,14 @@
-"""Open an exported model with transformers and do with it what dtrain-generate did. The exit status is 1 when it does not do the same.
+"""Repeat the work of dtrain-generate with transformers on an exported model. The exit status is 1 if the results differ.
 
-A language model continues the prompts of dtrain-generate --greedy --jsonl: both continuations are printed, and their tokens must be the same. A reward
-model (or a critic) scores the answers of dtrain-generate --score DIRECTORY --jsonl, one by one and as a padded batch: rewards must be the same but for
-roundings of fp32. A vision-language model continues prompts with images (--greedy --jsonl --logprobs): placeholders and tokens must be the same, log-probabilities
-but for roundings. Images are those that the records name, from the folder of ANSWERS on, or those of the command line, which are every prompt's,
-as dtrain-generate's --image are.
+A language model continues the prompts of dtrain-generate --greedy --jsonl. Both continuations are printed; their tokens
+must be equal. A reward model (or a critic) scores the answers of dtrain-generate --score DIRECTORY --jsonl, one by one
+and as a padded batch. Rewards must agree within fp32 rounding. A vision-language model continues prompts with images
+(--greedy --jsonl --logprobs). Placeholders and tokens must be equal, and log-probabilities agree within rounding.
+Images are named by the records, relative to the folder of ANSWERS, or by the command line, for every prompt, as with
+dtrain-generate's --image.
 
-Limits: text that was sampled or found by beams is not looked at, nor is a conversation of --chat; all is computed in fp32 on the CPU.
-Needs torch and transformers, of vision-language models pillow, too.
+Limitations: sampled text, beam search and --chat are not supported. Everything is computed in fp32 on the CPU.
+Requires torch and transformers, and pillow for vision-language models.
 """
 import argparse
 import json
@@ -20,14 +21,14 @@ parser.add_argument("answers", metavar="ANSWERS", help="output of dtrain-generat
 parser.add_argument("images", metavar="IMAGE", nargs="*", help="images of every prompt (default: those named in the records)")
 given = parser.parse_args()
 
-import torch  # noqa: E402 - --help asks for neither
+import torch  # noqa: E402 - --help needs neither
 import transformers  # noqa: E402
 
 directory, answers = given.directory, [json.loads(line) for line in open(given.answers)]
 
 
 def load(cls):
-    """Strictly: no tensor may be missing or left over."""
+    """Load strictly: no tensor may be missing or unused."""
     model, loading = cls.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
     assert not any(loading.values()), loading
     return model.eval()
@@ -65,14 +66,14 @@ def scores_alike():
 
 
 def image_paths(answer):
-    """What the record says, as a path, {path} or a list of these."""
+    """Images of a record: a path, {path} or a list of these."""
     named = answer.get("images", answer.get("image", []))
     named = [n["path"] if isinstance(n, dict) else n for n in (named if isinstance(named, list) else [named])]
     return given.images or [os.path.join(os.path.dirname(given.answers), n) for n in named]
 
 
 def check_images(number, n_images, n_placeholders, n_each):
-    """Else transformers stops with a count of features and tokens."""
+    """Report a mismatch before transformers fails with a less helpful message."""
     if n_images * n_each == n_placeholders:
         return
     sys.exit(f"answer {number} has {n_placeholders} placeholders, {n_each} for each of {n_placeholders // n_each} images, and {n_images} images are "

@@ -1,6 +1,7 @@
 #!/bin/bash
-# plan_tables.sh - the tables of docs/memory.md, from dtrain --plan: Llama 3.1 8B and 70B (input/models/) on 8 and on 64
-# devices of 80 GB, 8 in a node that has 2 TB of memory and 8 TB of disk. `make docs` writes them to the end of that page.
+# plan_tables.sh - generates the tables of docs/memory.md with dtrain --plan: Llama 3.1 8B and 70B
+# (input/models/) on 8 and on 64 devices of 80 GB, 8 per node with 2 TB of memory and 8 TB of disk.
+# `make docs` appends them to that page.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rows=$(mktemp)
@@ -10,7 +11,8 @@ plan() { # MODEL RANKS
     ./dtrain --plan --ranks "$2" --ranks-per-node 8 --device-memory 80G --host-memory 2T --nvme-space 8T "input/models/llama-3.1-$1.ini" \
         run.device=cuda zero.stage=auto zero.nvme_path=/nvme
 }
-# Lines of --plan's output, one for each stage and offload: COLUMN|STAGE|OPTIMIZER|PARAMETERS|device|pinned|host|file|sent|fits
+# Rows of --plan's output, one per stage and offload:
+# COLUMN|STAGE|OPTIMIZER|PARAMETERS|device|pinned|host|file|sent|fits
 rows_of() { # COLUMN
     awk -v column="$1" '
          function word(key) { return match($0, key " = [a-z]+") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "none" }
@@ -21,7 +23,7 @@ rows_of() { # COLUMN
          /^  device/ { d = $9 } /^  pinned/ { p = $9 } /^  host/ { h = $9 } /^  file/ { f = $9 }
          END { show() }'
 }
-# A table with a row for each stage and offload, and a column for each model and number of ranks.
+# A table with one row per stage and offload, and one column per model and number of ranks.
 table() { # device, host or sent
     awk -F'|' -v what="$1" '
         function bytes(s) { return s * (s ~ /T$/ ? 1e12 : s ~ /G$/ ? 1e9 : s ~ /M$/ ? 1e6 : s ~ /K$/ ? 1e3 : 1) }

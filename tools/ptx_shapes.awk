@@ -1,6 +1,7 @@
-# ptx_shapes.awk - the inline assembly of PTX files, each instruction once: registers by their class alone (%f, %r, %rd),
-# lists of floats by their number, groups waited for as N.
-# An operand that is read and written must be the same register in both places: such a product of a warp has a "same" behind it, else "other".
+# ptx_shapes.awk - lists the distinct inline assembly instructions of PTX files. Registers are
+# reduced to their class (%f, %r, %rd), lists of floats to their length, wait counts to N. An
+# operand that is read and written must be the same register in both places: mma lines are marked
+# "same" if it is, else "other".
 /begin inline asm/ { inside = 1; next }
 /end inline asm/ { inside = 0; next }
 !inside || !/^[ \t]*(@[^ ]+ )?(mma|wgmma|ldmatrix|cp\.async|ex2|fence|cvt\.rn\.(bf16x2|f16x2))/ { next }

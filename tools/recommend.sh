@@ -1,7 +1,10 @@
 #!/bin/bash
-# recommend.sh - a recommender that writes, whole, on two ranks, in some minutes (docs/recommendation.md): a shop with a hidden structure (tools/recommend/shop.awk), a small model on bytes that
-# reads the texts of its items, semantic IDs of the items, fine-tuning on what users looked at, reinforcement learning, and evaluation of both beside what is most popular. Leaves
-# a table and a picture, runs/recommend-data/recommend.svg. ITEMS, USERS, SEED: of the shop; EPOCHS of fine-tuning, STEPS of reinforcement learning; tools/example.sh has others.
+# recommend.sh - a complete generative recommender, on two ranks, in some minutes
+# (docs/recommendation.md): a synthetic shop with hidden structure (tools/recommend/shop.awk), a
+# small model on bytes that reads the items' texts, semantic IDs, fine-tuning on user histories,
+# reinforcement learning, and evaluation of both against simple baselines. Writes a table and a
+# plot, runs/recommend-data/recommend.svg. ITEMS, USERS, SEED: of the shop; EPOCHS of fine-tuning,
+# STEPS of reinforcement learning; tools/example.sh describes other variables.
 . "$(dirname "$0")/example.sh"
 items=${ITEMS:-2016} users=${USERS:-2000} seed=${SEED:-1} epochs=${EPOCHS:-1} steps=${STEPS:-100}
 data=$runs/recommend-data
@@ -29,7 +32,7 @@ sed -n '1p;2p;257p' "$data/shop.txt"
 
 say "adding the SID tokens to the model, and creating datasets"
 rm -rf "$data/model"
-# Noise of about the size of the model's own rows: so small a model tells equal rows apart only slowly.
+# Noise as large as the model's own rows: a small model separates equal rows only slowly.
 ./dtrain-convert --noise 0.1 --add-tokens "$data/shop.index.json" "$runs/recommend-base/hf" "$data/model"
 awk -v out="$data/shop" -f tools/recommend/rows.awk "$data/shop.txt" "$data/shop.visits"
 make_data() { # RECIPE ROWS

@@ -3,8 +3,9 @@
 #
 #   grpo.reward_funcs = command:tools/reward_brief.sh 80
 #
-# Keys come in the order prompt, completion, prompt_ids, completion_ids, so that a shell finds the completion without a JSON parser; characters
-# that JSON writes as \n or \" count twice. See docs/rewards.md.
+# Keys come in the order prompt, completion, prompt_ids, completion_ids, so that a shell finds the
+# completion without a JSON parser. Characters that JSON writes as \n or \" count twice. See
+# docs/rewards.md.
 most=${1:?expected the number of characters}
 while IFS= read -r line; do
     completion=${line#*\",\"completion\":\"}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A reward function: is the completion the sum that the prompt asks for ("12 + 30 =")?
+"""A reward function: checks whether the completion is the sum requested by the prompt ("12 + 30 =").
 
 grpo.reward_funcs = command:tools/reward_sum.py
 
-1: the completion's first number is the sum; 0.2: it is another number; 0: there is none. A prompt without a sum: null, which means
-that the function does not apply. See docs/rewards.md.
+1: the completion's first number is the sum; 0.2: another number; 0: no number. null for a prompt without a sum: the function
+does not apply. See docs/rewards.md.
 """
 
 import json

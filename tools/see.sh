@@ -1,7 +1,9 @@
 #!/bin/bash
-# see.sh - a vision-language model from nothing, on two ranks, in some minutes (docs/vision.md): images that a script draws (tools/see/shapes.awk), a small language model on bytes
-# that reads texts of their kind, a tower and a projector that learn to tell it what is on an image, fine-tuning on questions, and answers about images of combinations
-# that no training has seen. Leaves a table, a sheet of images and a picture of answers in runs/see-data. IMAGES, TESTS, SEED: of the data; tools/example.sh has others.
+# see.sh - trains a vision-language model from scratch, on two ranks, in some minutes
+# (docs/vision.md): generates images (tools/see/shapes.awk), trains a small language model on
+# descriptions, aligns a vision tower and projector with it, fine-tunes on questions, and answers
+# questions about unseen combinations. Writes a table, a contact sheet and a plot of answers to
+# runs/see-data. IMAGES, TESTS, SEED: of the data; tools/example.sh describes other variables.
 . "$(dirname "$0")/example.sh"
 images=${IMAGES:-4000} tests=${TESTS:-400} seed=${SEED:-1}
 data=$runs/see-data
@@ -9,7 +11,7 @@ rm -rf "$data"
 mkdir -p "$data"
 common="run.seed=$seed"
 
-ask() { # RUN: its answers to the questions of the test
+ask() { # RUN: answer the test questions
     $MPIRUN -np "$np" ./dtrain-generate "$runs/$1/hf" --prompts "$data/test.jsonl" --greedy --max-new-tokens 12 --jsonl -o "$data/$1.jsonl" --force
 }
 

@@ -1,14 +1,16 @@
 #!/bin/bash
-# setup.sh [build|test|fuzz|clang|demo] - see that what a target needs is there (what the build needs, always). Nothing is missing: does nothing and says
-# nothing. Otherwise, on Debian and Ubuntu as root or with sudo that asks no password, installs it; elsewhere says what is missing, gives one
-# command that installs it and everything that make demo and make test will ask for, and exits with 69.
+# setup.sh [build|test|fuzz|clang|demo] - checks that the packages a target needs are installed;
+# those of the build are always checked. If all are, it prints nothing. Otherwise, on Debian and
+# Ubuntu, as root or with passwordless sudo, it installs the missing ones. Elsewhere it lists them,
+# prints one command that installs everything for make demo and make test, and exits with 69.
 set -eu
 stage=${1:-build}
 mpicc=${MPICC:-mpicc}
 mpirun=${MPIRUN:-mpirun}
 case ${mpicc##*/} in *mpicc*) mpirun=${MPIRUN:-${mpicc/%${mpicc##*/}/$(sed s/mpicc/mpirun/ <<<"${mpicc##*/}")}} ;; esac
 
-# stage ("?": wanted where it can be installed; what needs it is skipped otherwise), how to probe, Debian package, usual names of modules or packages elsewhere
+# stage ("?": optional, features that need it are skipped without it), test, Debian package, common
+# names of modules or packages elsewhere
 needed='
 build command:cc       build-essential     gcc
 build command:make     build-essential     make
@@ -45,7 +47,8 @@ demo  command:gnuplot  gnuplot-nox         gnuplot
 '
 
 has_header() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\n' "$1" | ${CC:-cc} -E -x c ${CPPFLAGS:-} - >/dev/null 2>&1; }
-# As the Makefile finds it: by pkg-config, else where the compiler looks anyway (a module's CPATH). A serial HDF5 will not do.
+# HDF5 is found as in the Makefile: with pkg-config, else in the compiler's default paths (CPATH of
+# a module). A serial HDF5 is not accepted.
 has_parallel_hdf5() {
     local flags
     flags=$(pkg-config --cflags "$("$(dirname "$0")/mpi.sh" hdf5 "$("$(dirname "$0")/mpi.sh" kind $mpicc)")" 2>/dev/null)
@@ -63,7 +66,7 @@ has() {
     esac
 }
 
-# MPICH by its Debian name: its packages instead of Open MPI's.
+# For Debian's mpicc.mpich: MPICH's packages instead of Open MPI's.
 case ${mpicc##*/} in *mpich*) needed=$(sed 's/openmpi-bin /mpich /; s/libopenmpi-dev /libmpich-dev /; s/libhdf5-openmpi-dev /libhdf5-mpich-dev /' <<<"$needed") ;; esac
 
 packages='' names='' wanted='' together='' # together: missing for build, test and demo
@@ -71,7 +74,7 @@ add() { case " ${!1} " in *" $2 "*) ;; *) printf -v "$1" '%s %s' "${!1}" "$2" ;;
 while read -r when probe package elsewhere; do
     [ -n "$when" ] || continue
     case $when in fuzz | clang | clang\?) [ "$stage" = "${when%\?}" ] || continue ;; esac
-    [ "$probe" != command:bible ] || [ -z "${TEXT:-}" ] || continue # the user brings a text
+    [ "$probe" != command:bible ] || [ -z "${TEXT:-}" ] || continue # the user supplies a text
     has "$probe" && continue
     add together "$package"
     case $when in build | build\? | "$stage" | "$stage?") ;; *) continue ;; esac
@@ -91,7 +94,7 @@ if [ "$sudo" != none ] && command -v apt-get >/dev/null; then
     log=$(mktemp)
     if $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q update >"$log" 2>&1 </dev/null &&
        $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $packages >>"$log" 2>&1 </dev/null; then
-        rm -f "$log" build/*/config.mk # what make found without them
+        rm -f "$log" build/*/config.mk # make's record of what was missing
         exit 0
     fi
     tail -20 "$log" >&2

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""wandb_offline.py OUTPUT_DIR [options] - a run of dtrain as an offline run of Weights & Biases, for `wandb sync`.
+"""wandb_offline.py OUTPUT_DIR [options] - converts a run of dtrain to an offline run of Weights & Biases, for `wandb sync`.
 
-A run on a cluster may have no network, so dtrain itself writes metrics.jsonl alone. This reads that file and config.ini and makes a directory
-OUTPUT_DIR/wandb/offline-run-* with history, configuration and summary; `wandb sync` sends it from where there is a network. Needs the package wandb
-(pip install wandb), and no network.
+Compute nodes may have no network, so dtrain only writes metrics.jsonl. This script reads that file and config.ini, and
+creates a directory OUTPUT_DIR/wandb/offline-run-* with history, configuration and summary. `wandb sync` uploads it from a
+machine with network access. Requires the package wandb (pip install wandb), but no network.
 
-Converted again (after the run has gone on), a run keeps its id: the newer directory is synced in place of the older one.
+A run that is converted again after it has continued keeps its id: syncing the newer directory replaces the older one.
 """
 import argparse
 import configparser
@@ -23,7 +23,7 @@ def fail(code, message):
 
 
 def typed(text):
-    """The number or truth value that a configuration's text stands for, else the text."""
+    """Convert a configuration value to a number or truth value if possible."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -48,14 +48,14 @@ def read_config(path):
 
 
 def read_history(path):
-    """One dictionary a step, in order: training and validation records of a step together. A last line that is torn is left out."""
+    """One dictionary per step, in order, with its training and validation records. An incomplete last line is ignored."""
     steps = {}
     try:
         with open(path, encoding="utf-8") as f:
             lines = f.read().split("\n")
     except OSError as e:
         fail(EX_DATA, f"{path}: cannot read: {e.strerror}; expected the output_dir of a run with jsonl in log.report_to")
-    for number, line in enumerate(lines[:-1], 1):  # behind the last newline there is nothing, or a line that was being written
+    for number, line in enumerate(lines[:-1], 1):  # without the last item: empty, or an incomplete line
         try:
             record = json.loads(line)
             step = record.pop("step")
@@ -68,7 +68,7 @@ def read_history(path):
 
 
 def named(key):
-    """The groups of Weights & Biases' charts: train/..., validation/..., or the task's own."""
+    """Metric name with its chart group in Weights & Biases: train/..., validation/..., or the task's own."""
     if "/" in key:
         return key
     if key.startswith("validation_"):

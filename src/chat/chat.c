@@ -1,5 +1,5 @@
-/* chat.c - a template meets a tokenizer when it is opened: its texts are cut at the tokens that the tokenizer has.
- * Rendering then only lists pieces. */
+/* chat.c - opening a chat template cuts its texts at the tokens of the tokenizer. Rendering then only
+ * lists pieces. */
 #include "chat_private.h"
 
 #include "dtrain/text/space.h"
@@ -20,8 +20,8 @@ static dt_err add_part(dt_parts *p, dt_span span)
     return DT_OK;
 }
 
-/* Length of the token that is written here, 0 for none. *id -1: one that this tokenizer has not, but that stands for no
- * text ({bos}, {eos}). */
+/* Length of the token at text, 0: none. *id -1: {bos} or {eos} of a tokenizer that lacks the token; it
+ * stands for no text. */
 static size_t token_here(const dt_tokenizer *t, const char *text, int32_t *id)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
@@ -38,7 +38,7 @@ static size_t token_here(const dt_tokenizer *t, const char *text, int32_t *id)
     return *id >= 0 && dt_tokenizer_is_special(t, *id) ? n : 0;
 }
 
-/* Length of what is meant as a token, whether the tokenizer has it or not; 0: plain text. */
+/* Length of what looks like a special token, whether or not the tokenizer has it; 0: plain text. */
 static size_t token_meant(const dt_chat *c, const char *text)
 {
     const bool bracket = *text == '[';
@@ -59,7 +59,7 @@ static void note_missing(dt_chat *c, const char *text)
         snprintf(c->missing + have, sizeof c->missing - have, "%s%s", have ? ", " : "", name);
 }
 
-/* A text of the template into spans: {bos}, {eos} and special tokens by their ids, the rest as text. */
+/* Cut a text of the template into spans: {bos}, {eos} and special tokens as ids, the rest as text. */
 static dt_err cut(dt_chat *c, const char *text, dt_parts *p)
 {
     const char *from = text ? text : "";
@@ -87,7 +87,7 @@ static dt_err cut_turn(dt_chat *c, const dt_turn_template *f, dt_turn_parts *t)
     return cut(c, f->close, &t->close);
 }
 
-/* The same but for case and punctuation, or with this as its beginning: llama3 is llama-3. */
+/* A template name equal to name except for case and punctuation, or with it as prefix: llama3 is llama-3. */
 static const char *near_name(const char *name)
 {
     const char *one, *about, *longer = NULL;
@@ -158,7 +158,7 @@ dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t
     return DT_OK;
 }
 
-/* Is this Jinja text the one that the template writes? */
+/* True if the template's Jinja form is exactly this text. */
 static bool writes(const dt_chat *c, const char *image, const char *jinja)
 {
     char *text = NULL;
@@ -168,7 +168,7 @@ static bool writes(const dt_chat *c, const char *image, const char *jinja)
     return same;
 }
 
-/* The template that a Jinja file of our own was written from. NULL: it is none, or somebody has changed it since. */
+/* The template from which dtrain wrote the tokenizer's Jinja file. NULL: not written by dtrain, or changed since. */
 static dt_chat *open_own_jinja(const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
@@ -198,7 +198,7 @@ char *dt_chat_written(const dt_tokenizer *t)
     return spec;
 }
 
-/* The template that the tokenizer's own is, or plain if it has none. */
+/* The template equivalent to the tokenizer's own one, or plain if it has none. */
 static dt_err open_automatic(dt_chat **out, const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
@@ -241,14 +241,15 @@ const char *dt_chat_place(const dt_tokenizer *t)
     return info->directory ? info->directory : info->name;
 }
 
-/* Datasets and checkpoints record the name of a template. If `auto` finds the same template, the ids are the same. */
+/* Datasets and checkpoints record a template's name. If `auto` detects the same template, use its BOS
+ * handling, so that the ids are the same. */
 static dt_err wrap_as_own(dt_chat *c)
 {
     dt_chat *own = NULL;
     char *spec = NULL, *own_spec = NULL;
     if (!c->wrapped || c->wrap.n_before == 0 || !dt_tokenizer_get_info(c->tokenizer)->chat_template) return DT_OK;
     dt_err err = dt_chat_recognise(&own, c->tokenizer);
-    if (err == DT_ERR_USAGE) { /* it is none of dtrain's */
+    if (err == DT_ERR_USAGE) { /* no equivalent template in dtrain */
         dt_error_clear();
         return DT_OK;
     }
@@ -304,8 +305,8 @@ void dt_chat_warn(const dt_chat *c)
             dt_chat_end_token(c) < 0 ? ", and the tokenizer's end-of-text token ends the last answer in training" : "");
 }
 
-/* JSON on one line. What begins a comment or a variable in a configuration stands inside strings only, and is written
- * as an escape. */
+/* JSON on one line. Characters that start a comment or a variable in configuration files occur only inside
+ * strings; they are written as escapes. */
 static char *spec_of_json(const json_t *root)
 {
     char *text = json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII), *spec = NULL;
@@ -354,12 +355,12 @@ typedef struct render {
     const dt_message *message;
     int n;
     unsigned flags;
-    int last_user;  /* index of the last user's message */
-    int last_query; /* the same, without results of tools that a user's message is made of; none: of the last message */
+    int last_user;  /* index of the last user message */
+    int last_query; /* likewise, not counting tool results in user messages; if there is none, of the last message */
     dt_pieces *out;
 } render;
 
-/* Append parts of the template as pieces that are targets or not. */
+/* Append parts of the template as pieces, all targets or all not. */
 static dt_err put(render *r, const dt_parts *p, bool target)
 {
     for (int i = 0; i < p->n; i++)
@@ -388,8 +389,8 @@ static view without_newlines(view v)
     return v;
 }
 
-/* "<think>THOUGHTS</think>ANSWER", as Qwen3's template reads it: what stands before the first </think>, and behind the
- * last one. */
+/* Split "<think>THOUGHTS</think>ANSWER" as Qwen3's template does: thoughts end at the first </think>, the
+ * answer starts after the last one. */
 static bool part_thoughts(view *answer, view *thoughts)
 {
     static const char begin[] = "<think>", end[] = "</think>";
@@ -409,7 +410,8 @@ static bool part_thoughts(view *answer, view *thoughts)
 
 static dt_err put_view(render *r, view v, bool target) { return dt_pieces_text(r->out, v.text, v.n, target); }
 
-/* Thoughts stay in answers to the last question alone, in one form; the last answer has a block of them in any case. */
+/* Thoughts are kept only in answers to the last question, in normalised form. The last answer always has a
+ * thoughts block. */
 static dt_err put_thoughts(render *r, int i, view *answer)
 {
     static const char begin[] = "<think>\n", end[] = "\n</think>\n\n";
@@ -440,7 +442,7 @@ static dt_err put_content(render *r, int i, bool after_system)
 
 static bool is_blank(const dt_message *m) { return dt_space_trimmed(m->text, m->nbytes) == 0; }
 
-/* What stands between a system message and a question of white space alone is trimmed with the question. */
+/* If the question after a system message is all white space, the text between them is trimmed with it. */
 static dt_err put_trimmed(render *r, const dt_parts *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -451,7 +453,7 @@ static dt_err put_trimmed(render *r, const dt_parts *p)
     return DT_OK;
 }
 
-/* inner: a system message that has its place in this turn, or NULL. */
+/* inner: the system message to merge into this turn, or NULL. */
 static dt_err put_turn(render *r, int i, const dt_message *inner)
 {
     const dt_message *m = &r->message[i];
@@ -481,8 +483,9 @@ static dt_err put_system(render *r, const dt_message *m)
     return put(r, &t->close, false);
 }
 
-/* The conversation: begin, then each turn as  open prefix lead CONTENT end after close,  where open and close stand
- * around neighbouring turns of a role, and a default or inner system message goes where the template has it. */
+/* Render the conversation: begin, then each turn as  open prefix lead CONTENT end after close. open and
+ * close enclose consecutive turns of a role. A default or merged system message goes where the template
+ * puts it. */
 static dt_err put_all(render *r)
 {
     const bool inside = r->c->form.system != DT_SYSTEM_TURN, late = r->c->form.system == DT_SYSTEM_LAST_USER;
@@ -512,7 +515,7 @@ static dt_err put_all(render *r)
     return r->flags & DT_CHAT_NO_THINK ? put(r, &r->c->think_off, false) : DT_OK;
 }
 
-/* Results of tools, written as a user's message. */
+/* True for a tool result written as a user message. */
 static bool is_tool_response(const dt_message *m)
 {
     static const char begin[] = "<tool_response>", end[] = "</tool_response>";
@@ -521,7 +524,7 @@ static bool is_tool_response(const dt_message *m)
            memcmp(m->text + m->nbytes - n_end, end, n_end) == 0;
 }
 
-/* Thoughts from a field of their own have a place only in templates that know them. */
+/* Thoughts in a separate field require a template that supports them. */
 static dt_err check_thoughts(const dt_chat *c, const dt_message *messages, int n)
 {
     for (int i = 0; i < n && !c->form.think_off; i++)

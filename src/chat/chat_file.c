@@ -1,9 +1,8 @@
-/* chat_file.c - templates of the user's own, in JSON:
+/* chat_file.c - user-defined templates in JSON:
  *
- *     {"name": "mine", "begin": "{bos}", "default_system": "Be brief.", "trim": false, "system_place": "turn",
- *      "system": {"prefix": "", "after": "\n"}, "user": {"prefix": "Q: ", "after": "\n"},
- *      "assistant": {"prefix": "A:", "lead": " ", "end": "{eos}", "after": "\n"}}
- */
+ *     {"name": "mine", "begin": "{bos}", "default_system": "Be brief.", "trim": false,
+ *      "system_place": "turn", "system": {"prefix": "", "after": "\n"}, "user": {"prefix": "Q: ", "after": "\n"},
+ *      "assistant": {"prefix": "A:", "lead": " ", "end": "{eos}", "after": "\n"}} */
 #include "chat_template.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/spec.h"

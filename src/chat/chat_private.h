@@ -1,10 +1,10 @@
-/* chat_private.h - a template that has met its tokenizer: what chat.c renders from, and write_jinja.c writes out. */
+/* chat_private.h - a template opened for a tokenizer: chat.c renders from it, write_jinja.c exports it. */
 #ifndef DTRAIN_TEXT_CHAT_PRIVATE_H
 #define DTRAIN_TEXT_CHAT_PRIVATE_H
 
 #include "chat_template.h"
 
-/* A text of the template, cut at the tokens that the tokenizer has. */
+/* A text of the template, cut at the tokens of the tokenizer. */
 typedef struct dt_parts {
     dt_span *span;
     int n;
@@ -16,53 +16,53 @@ typedef struct dt_turn_parts {
 
 struct dt_chat {
     dt_chat_template form;
-    json_t *root; /* owns the texts of a form that was read */
+    json_t *root; /* owns the texts of a template read from JSON */
     const dt_tokenizer *tokenizer;
     dt_parts begin, think_off, generation;
     dt_turn_parts turns[DT_N_ROLES];
     dt_wrap wrap;
-    char missing[256]; /* tokens that the tokenizer has not */
-    bool writes_bos;   /* the template has {bos} at its beginning */
-    bool wrapped;      /* the tokenizer puts its BOS before the text */
-    unsigned refused;  /* kinds of messages that the tokenizer's own template writes otherwise */
+    char missing[256]; /* tokens of the template that the tokenizer lacks */
+    bool writes_bos;   /* the template starts with {bos} */
+    bool wrapped;      /* the tokenizer's BOS is put before the text */
+    unsigned refused;  /* kinds of messages that the tokenizer's own template renders differently */
     bool dated;        /* the tokenizer's own template writes the current date */
     char *source;      /* dt_chat_source */
 };
 
-/** Kinds of messages that templates treat in different ways. */
+/** Kinds of messages that templates render differently. */
 enum {
     DT_KIND_SYSTEM = 1,
     DT_KIND_EMPTY_SYSTEM = 2,
     DT_KIND_LATER_SYSTEM = 4, /* a system message that is not the first message */
     DT_KIND_DEVELOPER = 8,
-    DT_KIND_ROW = 16, /* roles that do not alternate: two questions or answers in a row, an answer first */
+    DT_KIND_ROW = 16, /* roles that do not alternate: consecutive questions or answers, or an answer first */
     DT_KIND_TOOL = 32,
     DT_KIND_THINK = 64,     /* <think> or </think> in an answer */
-    DT_KIND_MARKS = 128,    /* the same in another message */
-    DT_KIND_THOUGHTS = 256, /* an answer's thoughts in a field of their own */
+    DT_KIND_MARKS = 128,    /* the same in other messages */
+    DT_KIND_THOUGHTS = 256, /* an answer with thoughts in a separate field */
     DT_KIND_NAME = 512,     /* a question or an answer with a field `name` */
     DT_KIND_SYSTEM_NAME = 1024,
     DT_KIND_TOOL_NAME = 2048
 };
-/** The kinds of message i of a conversation of n. */
+/** Kinds of message i in a conversation of n messages, as a bit mask. */
 unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags);
-/** DT_ERR_DATA: a conversation has a message of a refused kind; names it. */
+/** DT_ERR_DATA: a message of the conversation has a refused kind, named in the error. */
 dt_err dt_chat_check_kinds(const dt_chat *c, const dt_message *messages, int n, unsigned flags);
 
-/** Where the tokenizer's files are, for messages. */
+/** Location of the tokenizer's files, for messages. */
 const char *dt_chat_place(const dt_tokenizer *t);
 /** Open a template by name, JSON text or JSON file. */
 dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t);
-/** The template that writes what the tokenizer's own writes (recognise.c). DT_ERR_USAGE: none does; says where the
- *  nearest differs. */
+/** The template equivalent to the tokenizer's own one (recognise.c). DT_ERR_USAGE: none; shows where the
+ *  closest one differs. */
 dt_err dt_chat_recognise(dt_chat **out, const dt_tokenizer *t);
 
-/** Does a Jinja text begin as those of dt_chat_jinja do, but for blanks? */
+/** True if a Jinja text starts like those of dt_chat_jinja, ignoring white space. */
 bool dt_chat_jinja_claims(const char *jinja);
-/** The template that a Jinja file of dt_chat_jinja says it was written from, as dt_chat_open takes it, malloc'ed. NULL:
- *  it is none of these. What it says is to be believed only where writing that template gives the same file. */
+/** Template named in a Jinja file of dt_chat_jinja, in the form that dt_chat_open takes, malloc'ed. NULL:
+ *  not such a file. Trust it only if exporting that template reproduces the file. */
 char *dt_chat_jinja_spec(const char *jinja);
-/** What stands for an image in such a file, malloc'ed. NULL: it knows no images. */
+/** Image placeholder in such a file, malloc'ed. NULL: no images. */
 char *dt_chat_jinja_image(const char *jinja);
 
 #endif

@@ -1,5 +1,4 @@
-/* chat_templates.c - the templates that have names. Facts: algorithms.md A.3, and the chat_template of the models
- * named. */
+/* chat_templates.c - built-in templates. Sources: algorithms.md A.3, and the chat_template of the named models. */
 #include "chat_template.h"
 
 #include <string.h>
@@ -12,7 +11,7 @@
     {                                                                                                                  \
         .prefix = "<|start_header_id|>" role "<|end_header_id|>\n\n", .end = "<|eot_id|>"                              \
     }
-/* Results of tools are a user's turn of their own; neighbours share one. */
+/* Tool results form a user turn; consecutive ones share it. */
 #define QWEN_TOOL                                                                                                      \
     {                                                                                                                  \
         .open = "<|im_start|>user", .prefix = "\n<tool_response>\n", .after = "\n</tool_response>",                    \

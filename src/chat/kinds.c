@@ -1,5 +1,5 @@
-/* kinds.c - kinds of messages that chat templates treat in different ways. If the tokenizer's own template writes a
- * kind otherwise than dtrain's, conversations with such a message are refused. */
+/* kinds.c - kinds of messages that chat templates treat differently. If the tokenizer's own template
+ * renders a kind differently from dtrain's, conversations with such messages are refused. */
 #include "chat_private.h"
 
 #include "dtrain/text/space.h"
@@ -7,7 +7,7 @@
 
 static bool contains(const dt_message *m, const char *word) { return memmem(m->text, m->nbytes, word, strlen(word)); }
 
-/* The message before i that is no system message; NULL: none. */
+/* Last message before i that is not a system message; NULL: none. */
 static const dt_message *before(const dt_message *messages, int i)
 {
     while (i-- > 0)

@@ -1,5 +1,6 @@
-/* message_fields.c - fields of records and messages that other programs read and dtrain does not. One that changes what
- * is trained on or asked is refused by name: to ignore it would train on something else than the record says. */
+/* message_fields.c - fields of records and messages that other programs read and dtrain does not. A field that
+ * changes the training target or the prompt is refused by name: ignoring it would silently train on
+ * something else. */
 #include "dtrain/chat/chat.h"
 
 #include <string.h>
@@ -70,7 +71,7 @@ dt_err dt_record_check_fields(const json_t *record, unsigned which)
     for (size_t i = 0; i < sizeof of_records / sizeof of_records[0]; i++) {
         const refused_field *f = &of_records[i];
         const json_t *value = f->which & which ? json_object_get(record, f->key) : NULL;
-        /* one number or word under these names is no mask */
+        /* a single number or word under these keys is not a mask */
         if (f->which == DT_FIELDS_TARGETS && !json_is_array(value)) continue;
         const bool argument = f->which == DT_FIELDS_THOUGHTS && json_is_boolean(value); /* thinking: true */
         DT_CHECK(!dt_field_is_set(value), DT_ERR_DATA, "%s: %s", f->key, argument ? NO_ARGUMENTS : f->reason);

@@ -1,11 +1,11 @@
-/* messages.c - who said what, out of JSON. Every value is checked to be what it should be: a conversation that is half
- * read trains on the wrong thing. */
+/* messages.c - parses conversations from JSON. Every value's type is checked, because a partly read
+ * conversation would train on wrong data. */
 #include "dtrain/chat/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A role's own name comes first. */
+/* A role's own name is listed first. */
 static const struct {
     const char *name;
     dt_role role;
@@ -146,7 +146,7 @@ static dt_err read_content(dt_messages *m, const json_t *content, size_t turn, d
     return dt_messages_add(m, role, text, nbytes);
 }
 
-/* Thoughts of an answer, under the name that DeepSeek and Qwen, OpenRouter, or gpt-oss give them. */
+/* Read an answer's thoughts from the fields of DeepSeek and Qwen, OpenRouter, or gpt-oss. */
 static dt_err read_thoughts(dt_message *out, const json_t *message, size_t turn)
 {
     static const char *const keys[] = {"reasoning_content", "reasoning", "thinking"};
@@ -170,7 +170,7 @@ static dt_err read_thoughts(dt_message *out, const json_t *message, size_t turn)
     return DT_OK;
 }
 
-/* Is the answer trained on? 0 and false say no, under the names of OpenAI, ms-swift and Axolotl. */
+/* Read whether the answer is a target: 0 and false exclude it, in the fields of OpenAI, ms-swift and Axolotl. */
 static dt_err read_loss(dt_message *out, const json_t *message, size_t turn)
 {
     static const char *const keys[] = {"weight", "loss_scale", "loss", "train", "training"};

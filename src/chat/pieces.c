@@ -1,6 +1,6 @@
-/* pieces.c - from pieces to ids and mask. The whole is encoded at once, because that is the text a model is given
- * later; a token may then reach across the border between prompt and answer, and half of it cannot be trained on: only
- * then are the sides encoded alone. */
+/* pieces.c - converts pieces to ids and a mask. All pieces are encoded as one text, as the model will see
+ * it later. If a token spans the border between prompt and answer, it cannot be masked correctly; only
+ * then are the sides encoded separately. */
 #include "dtrain/chat/chat.h"
 
 #include <stdlib.h>
@@ -51,7 +51,7 @@ dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_
     uint8_t *more = mask ? realloc(*mask, ids->n_alloc) : NULL;
     DT_CHECK(more || !mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
     if (mask) *mask = more;
-    size_t to = ids->n + (size_t)found * (run - 1); /* from the end: nothing is overwritten before it has moved */
+    size_t to = ids->n + (size_t)found * (run - 1); /* backwards, so that no id is overwritten before it is moved */
     for (size_t from = ids->n, end = to; from-- > first; ids->n = end) {
         const int32_t id = ids->id[from];
         const uint8_t target = mask ? more[from] : 0;
@@ -63,13 +63,13 @@ dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_
     return DT_OK;
 }
 
-/* ---- what the tokenizer adds ------------------------------------------------------------------------------------- */
+/* ---- tokens added by the tokenizer ------------------------------------------------------------------------------- */
 
-/* What a tokenizer puts around texts is found out by encoding one token. */
+/* Encode a single token to find out what the tokenizer puts around texts. */
 dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
-    int32_t inner = 0; /* an id that no one puts around a text */
+    int32_t inner = 0; /* an id that is never added around a text */
     while (inner == info->bos || inner == info->eos) inner++;
     *w = (dt_wrap){.last_before = -1};
     dt_encoder *e = NULL;
@@ -86,7 +86,7 @@ dt_err dt_wrap_probe(dt_wrap *w, const dt_tokenizer *t)
     return err;
 }
 
-/* Does a text begin with the BOS that the tokenizer would put before it? */
+/* True if the text begins with the BOS that the tokenizer would prepend. */
 static bool begins_with_bos(const dt_tokenizer *t, const dt_pieces *p, const dt_wrap *wrap)
 {
     const int32_t bos = dt_tokenizer_get_info(t)->bos;
@@ -109,8 +109,8 @@ typedef struct work {
     int64_t *ends; /* [n] */
 } work;
 
-/* Pieces from .. to-1 as one text; what the tokenizer puts in front belongs to the first, what it puts behind is taken
- * off. ends[i]: ids after piece i, or negative where a token reaches across its end. */
+/* Encode pieces from .. to-1 as one text. The tokenizer's prefix counts to the first piece; its suffix is
+ * removed. ends[i]: number of ids up to the end of piece i, negative if a token spans that end. */
 static dt_err encode_range(work *w, int from, int to)
 {
     const bool first = from == 0, wrapped = first && w->wrap;
@@ -124,7 +124,7 @@ static dt_err encode_range(work *w, int from, int to)
     return DT_OK;
 }
 
-/* Behind the last of the pieces from `from` on that are alike in being targets or not. */
+/* End of the run of pieces from `from` on that are all targets or all not. */
 static int run_end(const dt_pieces *p, int from)
 {
     int to = from + 1;
@@ -132,8 +132,7 @@ static int run_end(const dt_pieces *p, int from)
     return to;
 }
 
-/* Does a token reach across from what is a target to what is none? Then no mask is right, and runs are encoded
- * alone. */
+/* True if a token spans the border between targets and other text. The runs are then encoded separately. */
 static bool crosses(const work *w)
 {
     for (int from = 0, to; from < w->p->n; from = to) {
@@ -152,7 +151,7 @@ static dt_err encode_runs(work *w)
     return DT_OK;
 }
 
-/* One mask value an id, from the piece that it came from. */
+/* Set the mask of each id from its piece. */
 static dt_err mark(work *w, size_t first)
 {
     if (!w->mask) return DT_OK;

@@ -1,7 +1,7 @@
-/* probe.c - a chat template is trusted to be one of dtrain's only where both write the same text of these
- * conversations. They vary what templates treat in different ways: roles and their order, system messages, white space,
- * empty and long contents, many turns, generation prompts, tool results and thoughts. A template's own string constants
- * are contents, too, and the numbers in it lengths of conversations: what it looks for in a message is then tried. */
+/* probe.c - probe conversations. A tokenizer's chat template is identified with one of dtrain's only if
+ * both render all of them identically. Probes vary roles and their order, system messages, white space,
+ * content lengths, number of turns, generation prompts, tool results and thoughts. String constants of the
+ * template also serve as contents, and its numbers as conversation lengths, to trigger its conditions. */
 #include "probe.h"
 
 #include <stdlib.h>
@@ -16,7 +16,8 @@ static const char odd[] = "It's \"odd\": <b>&amp; {{ x }} {% y %} \\n \\ #} [INS
                   bare[] = "no opening</think>\nyes", none[] = "<think>\n\n</think>\n\nnothing",
                   response[] = "<tool_response>\nrain\n</tool_response>";
 
-/* Roles: s system, d developer, u user, a assistant, t tool. Contents in the same order; all others are made up. */
+/* Roles: s system, d developer, u user, a assistant, t tool. Contents in the same order; missing ones are
+ * generated. */
 static const struct {
     const char *about;
     unsigned kind, flags;
@@ -81,7 +82,8 @@ static const struct {
     {"thoughts and white space", DT_KIND_THINK, 0, "ua", {"q", "\n<think> a\n\nb </think> \n\n c "}},
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0], MAX_TURNS = 1030, MAX_CONSTANTS = 300 };
-enum { MAX_STEPS = 100000000 }; /* of a template on all probes, seconds of work; published ones take below a million */
+/* limit for one template on all probes, seconds of work; published templates need less than a million */
+enum { MAX_STEPS = 100000000 };
 
 /* ---- conversations ----------------------------------------------------------------------------------------------- */
 
@@ -125,7 +127,7 @@ static void set_thoughts(dt_message *m)
     m->n_thoughts = sizeof thoughts - 1;
 }
 
-/* The messages that a kind is about are named. */
+/* Set the name field of the messages that test names. */
 static void set_name(dt_message *m, unsigned kind)
 {
     m->named = m->role == DT_ROLE_SYSTEM ? kind == DT_KIND_SYSTEM_NAME
@@ -135,14 +137,14 @@ static void set_name(dt_message *m, unsigned kind)
 
 static bool has(const char *text, size_t n, const char *word) { return memmem(text, n, word, strlen(word)) != NULL; }
 
-/* A string of the template that may be a content: neither empty nor what makes a message one of another kind. */
+/* True for a string of the template that may be a content: not empty, and not changing a message's kind. */
 static bool is_content(const char *text, size_t n)
 {
     return n > 0 && strlen(text) == n && !has(text, n, "<think>") && !has(text, n, "</think>") &&
            !has(text, n, "tool_response>");
 }
 
-/* Every such string in a row. */
+/* All such strings, concatenated. */
 static const char *constants(dt_probes *p, const dt_jinja *t)
 {
     char *text = NULL;
@@ -168,7 +170,7 @@ static dt_err add_word(dt_probes *p, const char *word, const char *roles, unsign
     return DT_OK;
 }
 
-/* And every one as a content of its own, which a template may compare or look for at an end. */
+/* Add each string as a separate content, which a template may compare or search for at the end. */
 static dt_err add_constants(dt_probes *p, const dt_jinja *t)
 {
     const char *one;
@@ -185,7 +187,7 @@ static dt_err add_constants(dt_probes *p, const dt_jinja *t)
     return DT_OK;
 }
 
-/* A conversation of n turns that differ. The last is a question if n is odd. */
+/* A conversation of n distinct turns. The last is a question if n is odd. */
 static dt_err add_turns(dt_probes *p, int n, bool system)
 {
     dt_probe *probe = add_probe(p, n + system);
@@ -204,7 +206,7 @@ static dt_err add_turns(dt_probes *p, int n, bool system)
     return DT_OK;
 }
 
-/* Contents of many lengths: templates may cut them. */
+/* Contents of many lengths: templates may truncate them. */
 static dt_err add_long(dt_probes *p)
 {
     static const char words[] = "The quick brown fox jumps over the lazy dog, 1234567890 times.\n";
@@ -248,7 +250,7 @@ static dt_err add_forms(dt_probes *p, const char *same)
     return DT_OK;
 }
 
-/* Lengths that the template's own numbers may single out, and some more. */
+/* Conversation lengths: numbers in the template, which may be special cases, and some more. */
 static dt_err add_lengths(dt_probes *p, const dt_jinja *t)
 {
     bool wanted[MAX_TURNS + 2] = {[10] = true, [11] = true, [40] = true, [41] = true, [MAX_TURNS] = true};
@@ -283,7 +285,7 @@ static json_t *named_tokens(const dt_tokenizer *t)
     return json_pack("{s:s*, s:s*}", "bos_token", bos, "eos_token", eos);
 }
 
-/* What apply_chat_template gives a template. */
+/* Variables that apply_chat_template passes to a template. */
 static json_t *variables_of(const dt_probe *probe, const dt_tokenizer *t)
 {
     json_t *messages = json_array(), *all = named_tokens(t);
@@ -301,14 +303,15 @@ static json_t *variables_of(const dt_probe *probe, const dt_tokenizer *t)
     return NULL;
 }
 
-/* The day that Llama 3's templates write where they know no date. */
+/* The date that Llama 3's templates write if they receive none. */
 static time_t fixed_day(void)
 {
     struct tm day = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_hour = 12, .tm_isdst = -1};
     return mktime(&day);
 }
 
-/* A template may refuse a conversation, and what it does with one that fails in another way is not defined either. */
+/* Evaluate a template on a probe. It may refuse a conversation. For a probe with a kind, any failure
+ * counts as a refusal. */
 static dt_err evaluate(dt_probes *p, dt_probe *probe, const dt_jinja *t, const dt_tokenizer *tokenizer)
 {
     dt_jinja_result r;
@@ -389,7 +392,7 @@ static dt_err compare_from(const dt_probe *probe, const dt_chat *c, int from, bo
     size_t n = 0;
     const dt_err err = dt_chat_text(c, probe->message + from, probe->n - from, probe->flags, &text, &n);
     *n_same = 0;
-    if (err == DT_ERR_DATA) { /* no place for a message: dtrain refuses such a record anyhow */
+    if (err == DT_ERR_DATA) { /* unsupported message: dtrain refuses such records anyway */
         dt_error_clear();
         *same = true;
         return DT_OK;
@@ -401,8 +404,8 @@ static dt_err compare_from(const dt_probe *probe, const dt_chat *c, int from, bo
     return DT_OK;
 }
 
-/* Templates that put the system message into a last question have no place for it where an answer is last, and leave
- * it out; dtrain puts it into the last question that there is. */
+/* Templates that merge the system message into a final question omit it if an answer is last. dtrain
+ * merges it into the last question, so the probe is also compared without it. */
 static dt_err compare(const dt_probe *probe, const dt_chat *c, bool *same, size_t *n_same)
 {
     const bool left_out = c->form.system == DT_SYSTEM_LAST_USER && probe->message[0].role == DT_ROLE_SYSTEM &&

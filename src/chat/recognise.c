@@ -1,7 +1,8 @@
-/* recognise.c - which of dtrain's templates a tokenizer's own one is: the one that writes the same text of all probes.
+/* recognise.c - finds the template of dtrain that renders all probes identically to the tokenizer's own
+ * template.
  *
- * A template may differ for some kinds of messages: these are refused in conversations. One that differs from a
- * template of dtrain's only by its default system message is that template with this message. */
+ * Kinds of messages that it renders differently are refused in conversations. If the only difference is
+ * the default system message, the result is dtrain's template with that message. */
 #include "probe.h"
 
 #include <stdlib.h>
@@ -10,9 +11,9 @@
 typedef struct search {
     const dt_tokenizer *t;
     dt_probes probes;
-    dt_chat *best; /* the template found, the fewest kinds refused */
+    dt_chat *best; /* template found, with the fewest refused kinds */
     unsigned refused;
-    dt_chat *near; /* else the one with most text in common */
+    dt_chat *near; /* else the one with the longest common text */
     dt_probe_match near_match;
 } search;
 
@@ -23,7 +24,7 @@ static int count(unsigned bits)
     return n;
 }
 
-/* Takes c over. */
+/* Takes ownership of c. */
 static dt_err try_one(search *s, dt_chat *c)
 {
     dt_probe_match m;
@@ -45,8 +46,8 @@ static dt_err try_one(search *s, dt_chat *c)
     return err;
 }
 
-/* What the template writes as the content of a system message of its own, where there is none: found by what dtrain's
- * template puts around a known one. *text NULL: there is none. */
+/* Content of the default system message of the tokenizer's template, located by the text that dtrain's
+ * template writes around a known one. *text NULL: none. */
 static dt_err find_default(const search *s, const dt_chat *c, const char **text, size_t *nbytes)
 {
     static const char mark[] = "\002";
@@ -57,7 +58,7 @@ static dt_err find_default(const search *s, const dt_chat *c, const char **text,
     *text = NULL;
     if (!question->text) return DT_OK;
     const dt_err err = dt_chat_text(c, with, 2, question->flags, &whole, &n);
-    if (err == DT_ERR_DATA) { /* no place for a system message */
+    if (err == DT_ERR_DATA) { /* system messages are unsupported */
         dt_error_clear();
         return DT_OK;
     }
@@ -126,7 +127,7 @@ static dt_err say_difference(const search *s)
                    place, slash, file, name, p->about, theirs, name, ours, advice);
 }
 
-/* The reason why a template cannot be evaluated, as a mistake in the choice of a template. */
+/* Report why the template cannot be evaluated, as an error in the choice of the template. */
 static dt_err cannot_evaluate(const dt_tokenizer *t)
 {
     char why[1024];
@@ -141,7 +142,7 @@ static dt_err find(search *s)
     DT_TRY(try_all(s));
     if (!s->best) return say_difference(s);
     s->best->refused = s->refused;
-    s->best->wrapped = false; /* as apply_chat_template: the template's text alone */
+    s->best->wrapped = false; /* as apply_chat_template: only the template's text */
     s->best->dated = s->probes.dated;
     return DT_OK;
 }

@@ -1,5 +1,5 @@
-/* record_images.c - which images a record has, and where they stand in its texts: for datasets and prompts alike, so
- * that a record means the same in training and in generation. */
+/* record_images.c - images of a record and their positions in its texts. Datasets and prompts share
+ * this code, so that a record means the same in training and in generation. */
 #include "dtrain/chat/chat.h"
 #include <ctype.h>
 #include <inttypes.h>
@@ -120,7 +120,7 @@ char *dt_text_after_images(const char *image_text, int n, const char *text, size
     return all;
 }
 
-/* ---- where an image is ------------------------------------------------------------------------------------------- */
+/* ---- locating an image ------------------------------------------------------------------------------------------- */
 
 static bool begins(const char *text, const char *word) { return strncasecmp(text, word, strlen(word)) == 0; }
 
@@ -131,7 +131,7 @@ static int hex(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* A path in which %20 and the like are bytes. n: its length, or PATH_MAX. */
+/* Decode %20 and the like in a path. n: its length, or PATH_MAX. */
 static dt_err unescape(const char *name, const char *from, char *path)
 {
     size_t n = 0;
@@ -157,7 +157,7 @@ static dt_err path_of_url(const char *name, char *path)
     return unescape(name, from, path);
 }
 
-/* The scheme of an address, http://; 0: it is a path. */
+/* Length of the scheme of an address (http://); 0: it is a path. */
 static int scheme_len(const char *name)
 {
     const char *end = strstr(name, "://");
@@ -190,7 +190,7 @@ static int digit_of_base64(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* White space is skipped, and only = may follow the digits. */
+/* Decode base64. White space is skipped; only = may follow the digits. */
 static dt_err decode_base64(const char *from, uint8_t *to, size_t *n)
 {
     unsigned bits = 0;

@@ -1,9 +1,11 @@
-/* write_jinja.c - a template as transformers reads it: the rules of chat.c said in Jinja, over the same texts.
- * That of a vision-language model sets `image`, what stands for an image, which messages with parts of type image get.
+/* write_jinja.c - exports a template as Jinja for transformers: the rules of chat.c in Jinja, over the same
+ * texts. The template of a vision-language model sets `image`, the placeholder that replaces message parts
+ * of type image.
  *
- * Tokens are written out, {bos} and {eos} too, and so is what the tokenizer puts before a text, as apply_chat_template
- * lets it put nothing: the file then means the same whatever else the directory says of its tokens. Its first line is a
- * comment that names the template, or holds the JSON of a user's own; dt_chat_open reads it back. */
+ * All tokens are written as text, including {bos}, {eos} and the tokenizer's prefix, because
+ * apply_chat_template adds no tokens. The file thus does not depend on token settings elsewhere in the
+ * directory. The first line is a comment with the template's name, or the JSON of a user-defined one;
+ * dt_chat_open reads it back. */
 #include "chat_private.h"
 
 #include "dtrain/text/space.h"
@@ -19,12 +21,12 @@ static const char *const role_names[DT_N_ROLES] = {"system", "user", "assistant"
 typedef struct writer {
     FILE *out;
     const dt_chat *c;
-    const char *image_text; /* NULL: messages have no images */
+    const char *image_text; /* NULL: no images */
 } writer;
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* Inside single quotes. */
+/* Write text inside single quotes. */
 static void put_bytes(writer *w, const char *text, size_t n)
 {
     for (const unsigned char *p = (const unsigned char *)text, *end = p + n; p < end; p++) {
@@ -45,7 +47,7 @@ static void put_token(writer *w, int32_t id)
     if (text) put_bytes(w, text, strlen(text));
 }
 
-/* trim_end: without the white space at the end of the last text, where that ends the whole. */
+/* trim_end: strip white space at the end of the last part. */
 static void put_parts(writer *w, const dt_parts *p, bool trim_end)
 {
     for (int i = 0; i < p->n; i++) {
@@ -58,7 +60,7 @@ static void put_parts(writer *w, const dt_parts *p, bool trim_end)
     }
 }
 
-/* One expression that writes some parts in a row; nothing for nothing. */
+/* Write one expression for several parts; nothing if they are empty. */
 static void say(writer *w, const dt_parts *one, const dt_parts *two)
 {
     if (one->n + (two ? two->n : 0) == 0) return;
@@ -95,7 +97,7 @@ static void put_close(writer *w, dt_role role)
     fputs("{%- endif %}\n", w->out);
 }
 
-/* What stands before content in the answers of a template that knows thoughts. */
+/* Output before the content of answers, for a template that supports thoughts. */
 static void put_thoughts(writer *w)
 {
     fputs("{%- set given = message.reasoning_content is string %}\n"
@@ -111,7 +113,7 @@ static void put_thoughts(writer *w)
     fputs("' }}\n{%- endif %}\n", w->out);
 }
 
-/* The system message that waits for this user's turn; the user's words then keep the white space before them. */
+/* Write the pending system message into this user turn. Leading white space of the user's content is then kept. */
 static void put_inner_system(writer *w)
 {
     const dt_chat *c = w->c;
@@ -160,7 +162,7 @@ static void put_roles(writer *w)
     fputs("} %}\n", w->out);
 }
 
-/* The text of a message; the images of one in parts come first, as dt_messages_read places them. */
+/* Extract the text of a message. Images of a message with parts come first, as in dt_messages_read. */
 static void put_content(writer *w)
 {
     const char *images =
@@ -171,7 +173,7 @@ static void put_content(writer *w)
             w->image_text ? images : "");
 }
 
-/* Where the last question is; for thoughts, one that is no result of a tool, or else the last message. */
+/* Find the last question. With thoughts: excluding tool results, and defaulting to the last message. */
 static void put_first_look(writer *w)
 {
     const dt_chat_template *f = &w->c->form;
@@ -249,10 +251,10 @@ static void put_generation(writer *w)
     fputs("{%- endif %}\n", w->out);
 }
 
-/* What the tokenizer puts before a text. */
+/* Tokens that the tokenizer puts before a text. */
 typedef struct wrapping {
     dt_ids before;
-    bool space; /* a space, too, though not where BOS is written in the text */
+    bool space; /* also a space, except if the text itself starts with BOS */
 } wrapping;
 
 static bool ends_with(const dt_ids *whole, const dt_ids *end)
@@ -260,7 +262,8 @@ static bool ends_with(const dt_ids *whole, const dt_ids *end)
     return whole->n >= end->n && memcmp(whole->id + whole->n - end->n, end->id, end->n * sizeof *end->id) == 0;
 }
 
-/* A letter behind BOS, alone and with a space: is the second what the tokenizer makes of the letter? */
+/* Detect the space: encode a letter after BOS, with and without a space, and compare with the letter
+ * wrapped by the tokenizer. */
 static dt_err find_space(dt_encoder *e, const dt_wrap *wrap, wrapping *found)
 {
     dt_ids whole = {0}, bare = {0}, spaced = {0};
@@ -292,7 +295,7 @@ static dt_err find_wrapping(const dt_chat *c, wrapping *found)
     return err;
 }
 
-/* What the tokenizer puts first, unless the conversation begins with BOS. */
+/* Write the tokenizer's prefix, unless the conversation begins with BOS. */
 static void put_wrapped(writer *w, const wrapping *found)
 {
     const int32_t bos = dt_tokenizer_get_info(w->c->tokenizer)->bos;
@@ -353,7 +356,7 @@ dt_err dt_chat_jinja(const dt_chat *c, const char *image_text, char **jinja)
     return err;
 }
 
-/* Letter by letter, blanks aside. */
+/* Exact comparison, except for white space. */
 bool dt_chat_jinja_claims(const char *jinja)
 {
     const char *c = comment;
@@ -370,7 +373,7 @@ char *dt_chat_jinja_spec(const char *jinja)
     if (strncmp(jinja, comment, strlen(comment)) != 0) return NULL;
     const char *spec = jinja + strlen(comment), *end = strstr(spec, comment_end);
     char *text = end ? strndup(spec, (size_t)(end - spec)) : NULL;
-    /* a name or JSON, never a file */
+    /* a name or JSON, never a path */
     if (text && *text != '{' && !dt_chat_template_find(text)) {
         free(text);
         text = NULL;
@@ -386,7 +389,7 @@ char *dt_chat_jinja_image(const char *jinja)
     begin += strlen(image_begin);
     const char *end = strstr(begin, image_end);
     char *text = end ? strndup(begin, (size_t)(end - begin)) : NULL, *to = text;
-    for (const char *from = text; from && *from; from++) { /* what put_bytes puts a backslash before */
+    for (const char *from = text; from && *from; from++) { /* unescape what put_bytes escaped */
         if (*from == '\\' && from[1]) from++;
         *to++ = *from;
     }
@@ -394,10 +397,10 @@ char *dt_chat_jinja_image(const char *jinja)
     return text;
 }
 
-/* A template writes images if it asks whether a part is one. */
+/* A template supports images if it tests for a part of type image. */
 static bool knows_images(const char *jinja) { return strstr(jinja, "'image'") || strstr(jinja, "\"image\""); }
 
-/* The template that a tokenizer has of its own is the one asked for, on every day. */
+/* Compare the tokenizer's own template with the one to export. They differ if the own one depends on the date. */
 static dt_err says_the_same(const dt_chat *c, const char *spec, const char *image_text, const char *jinja, bool *same)
 {
     const char *own = dt_tokenizer_get_info(c->tokenizer)->chat_template;
@@ -407,7 +410,7 @@ static dt_err says_the_same(const dt_chat *c, const char *spec, const char *imag
     if (!own || (image_text && !knows_images(own))) return DT_OK;
     if (strcmp(own, jinja) == 0) return *same = true, DT_OK;
     dt_err err = dt_chat_recognise(&found, c->tokenizer);
-    if (err == DT_ERR_USAGE) { /* it is none of dtrain's */
+    if (err == DT_ERR_USAGE) { /* no equivalent template in dtrain */
         dt_error_clear();
         return DT_OK;
     }
@@ -422,7 +425,7 @@ static dt_err says_the_same(const dt_chat *c, const char *spec, const char *imag
     return err;
 }
 
-/* What an export writes: NULL where the file that comes with the tokenizer is enough. */
+/* Template for an export; NULL: the tokenizer's own file suffices. */
 static dt_err keep_own(const dt_tokenizer *t, char **jinja)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);

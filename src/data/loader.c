@@ -1,7 +1,8 @@
-/* loader.c - from (step, micro) to a batch: order.c says which samples, sources.c where they are, their file puts
- * them into the batch.
+/* loader.c - builds the batch of (step, micro): order.c selects samples, sources.c finds their files, and
+ * the samples of the file fill the batch.
  *
- * One thread at a time makes batches (the caller's, or the one that reads ahead), so scratch memory is the loader's. */
+ * Only one thread at a time builds batches (the caller or the prefetching thread), so scratch memory
+ * belongs to the loader. */
 #include "dtrain/data/data.h"
 #include "samples/grouping.h"
 #include "samples/sample_images.h"
@@ -24,15 +25,15 @@ struct dt_loader {
     dt_fill_scratch scratch;
     dt_batch *batches;
     int n_batches;
-    dt_prefetch *prefetch;    /* NULL: read when needed */
-    dt_feature_place *places; /* [dt_loader_n_images], where batches have features; else NULL */
-    bool given;               /* they are known */
+    dt_prefetch *prefetch;    /* NULL: read on demand */
+    dt_feature_place *places; /* [dt_loader_n_images] if batches have features, else NULL */
+    bool given;               /* features are set */
 };
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* Append a sample to the batch. A token's key is made of the sample's number and its own in the sample: random numbers
- * drawn by it are the same on any number of ranks. */
+/* Append a sample to the batch. A token's key combines the sample's number and the token's index. Random
+ * numbers derived from it are the same for any number of ranks. */
 static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
 {
     const int32_t base = b->n_tok;
@@ -57,7 +58,7 @@ static void samples_of(const dt_loader *l, const dt_request *what, int64_t *epoc
     *count = left < 0 ? 0 : left < m ? left : m;
 }
 
-/* The batch of (step, micro) on this rank, whatever was made before: the loader has no position. */
+/* Build the batch of (step, micro) on this rank. The loader has no position, so any order of calls works. */
 static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
 {
     dt_loader *l = self;
@@ -75,7 +76,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     return DT_OK;
 }
 
-/* After the last micro-batch of an evaluation the first one: the next evaluation finds it ready. */
+/* The last micro-batch of an evaluation is followed by the first one, ready for the next evaluation. */
 static dt_request next_request(void *self, const dt_request *what)
 {
     dt_loader *l = self;
@@ -215,7 +216,8 @@ static dt_err open_batches(dt_loader *l)
              m);
     l->info.max_images = (int32_t)(l->sources.max_images * (l->opt.prompts ? 1 : m));
     if (l->opt.prompts) return DT_OK;
-    const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq; /* a sequence has a token */
+    /* a sequence has at least one token */
+    const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq;
     l->info.max_tok = (int32_t)(m * max_tok);
     l->info.max_seq = (int32_t)(m * max_seq);
     l->n_batches = l->opt.prefetch + 1;
@@ -338,7 +340,7 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), voi
         dt_dataset *d = l->sources.samples[i].dataset;
         int64_t n_equal = -1;
         DT_TRY(dt_dataset_verify(d, each_piece, arg));
-        if (d->info.kind != DT_DATASET_PREFERENCE || d->info.n_equal_pairs >= 0) continue; /* judged when opened */
+        if (d->info.kind != DT_DATASET_PREFERENCE || d->info.n_equal_pairs >= 0) continue; /* checked when opened */
         DT_TRY(dt_dataset_count_equal(d, each_piece, arg, &n_equal));
         DT_TRY(dt_sources_judge_pairs(d, n_equal, -1, l->opt.rank > 0));
     }
@@ -363,7 +365,7 @@ int64_t dt_loader_n_images(const dt_loader *l)
     return n;
 }
 
-/* A checksum that is sealed is that of what the file was made with. */
+/* A sealed checksum is that of the original content. */
 bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f)
 {
     if (k >= l->sources.n_files) return false;
@@ -387,7 +389,7 @@ dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels)
 void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places)
 {
     const dt_feature_place *at = l->places;
-    if (!at) return; /* it has no images */
+    if (!at) return; /* no images */
     memcpy(l->places, places, places_nbytes(l));
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_dataset *d = l->sources.samples[i].dataset;

@@ -1,15 +1,16 @@
-/* order.c - no iterator anywhere: a place in the order is computed, in constant time and memory, so that resuming needs
- * a step number and a change of the number of ranks changes nothing but who does the work.
+/* order.c - random access instead of iteration: a position in the order is computed in constant time and
+ * memory. Resuming needs only a step number, and the number of ranks does not affect which samples a step
+ * takes.
  *
- * Mixing. A fixed pattern of 4096 slots stands for the shares, so that the entry and the occurrence of a sample number
- * take two table look-ups. The occurrences of an entry count on over the epochs: a large entry with a small share is
- * seen whole before any of it is seen twice. */
+ * Mixing: a fixed pattern of 4096 slots represents the shares, so that entry and occurrence of a sample
+ * number take two table look-ups. Occurrences of an entry are counted across epochs. A large entry with a
+ * small share is thus seen completely before any of its samples repeats. */
 #include "order.h"
 #include <math.h>
 
 /* ---- mixing ------------------------------------------------------------------------------------------------------ */
 
-/* Largest remainder; every entry gets a slot, however small its weight. */
+/* Largest remainder method; every entry gets at least one slot. */
 static void share_slots(int n, const double *weight, int32_t *share)
 {
     double total = 0;
@@ -19,7 +20,7 @@ static void share_slots(int n, const double *weight, int32_t *share)
         share[e] = (int32_t)fmax(1, floor(weight[e] / total * DT_MIX_SLOTS));
         left -= share[e];
     }
-    while (left != 0) { /* few turns: at most one an entry */
+    while (left != 0) { /* at most one iteration per entry */
         const int change = left > 0 ? 1 : -1;
         int best = -1;
         double best_lack = 0;
@@ -38,8 +39,9 @@ void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *shar
     mix->n_entries = n_entries;
     mix->share = share;
     share_slots(n_entries, weight, share);
-    /* A slot goes to the entry that lags most behind share * (s + 1) / SLOTS. The lags, times SLOTS, add up to SLOTS,
-     * so the largest is positive, and an entry that has had all its slots does not lag: the shares come out exactly. */
+    /* Each slot goes to the entry with the largest lag behind share * (s + 1) / SLOTS. The lags, times
+     * SLOTS, sum to SLOTS. The largest is therefore positive, and an entry that has received all its slots
+     * has none. The shares come out exactly. */
     int32_t used[DT_MIX_SLOTS] = {0};
     for (int s = 0; s < DT_MIX_SLOTS; s++) {
         int best = 0;
@@ -60,7 +62,7 @@ void dt_mix_find(const dt_mix *mix, uint64_t g, int *entry, uint64_t *occurrence
     *occurrence = g / DT_MIX_SLOTS * (uint64_t)mix->share[*entry] + mix->rank[s];
 }
 
-/* An entry that is exhausted starts over, in another order when shuffled. */
+/* An exhausted entry starts over, in another order if shuffled. */
 static int64_t mixed_sample(const dt_order *o, uint64_t g)
 {
     int e;

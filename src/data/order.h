@@ -1,5 +1,5 @@
-/* order.h - which samples an optimizer step takes: pure functions of (configuration, step), of the same value on every
- * rank. */
+/* order.h - which samples an optimizer step takes: pure functions of (configuration, step), identical on
+ * every rank. */
 #ifndef DTRAIN_DATA_ORDER_H
 #define DTRAIN_DATA_ORDER_H
 
@@ -7,45 +7,45 @@
 
 enum { DT_MIX_SLOTS = 4096 };
 
-/* Weighted mixing of entries: sample number g of the run (counted over all epochs) falls into slot g % DT_MIX_SLOTS. */
+/* Weighted mixing of entries: sample number g of the run (counted over all epochs) uses slot g % DT_MIX_SLOTS. */
 typedef struct dt_mix {
     int n_entries;
-    int32_t *share;              /* [n_entries]: slots of an entry, at least one, DT_MIX_SLOTS together */
-    uint16_t slot[DT_MIX_SLOTS]; /* entry of a slot */
-    uint16_t rank[DT_MIX_SLOTS]; /* earlier slots of the same entry */
+    int32_t *share;              /* [n_entries]: slots per entry, at least 1; sum DT_MIX_SLOTS */
+    uint16_t slot[DT_MIX_SLOTS]; /* entry of each slot */
+    uint16_t rank[DT_MIX_SLOTS]; /* number of earlier slots of the same entry */
 } dt_mix;
 
-/** Shares by largest remainder, slots spread as evenly as they go. weights > 0. share: [n_entries], the caller's.
- *  n_entries <= DT_MIX_SLOTS. */
+/** Shares by the largest remainder method; slots of an entry are spread evenly. weights > 0. share:
+ *  [n_entries], owned by the caller. n_entries <= DT_MIX_SLOTS. */
 void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *share);
 /** Entry of sample number g, and which occurrence of that entry it is (from 0). */
 void dt_mix_find(const dt_mix *mix, uint64_t g, int *entry, uint64_t *occurrence);
 
 typedef struct dt_order {
-    int64_t n;     /* samples of the data set */
-    int64_t n_eff; /* of them taken in an epoch: with drop_last a multiple of m */
+    int64_t n;     /* samples of the dataset */
+    int64_t n_eff; /* samples used per epoch; with drop_last a multiple of m */
     int64_t G, m;  /* train_batch_size, micro_batch_size */
     int nranks;
     bool shuffle;
     uint64_t seed;
     int64_t steps_per_epoch;
-    const dt_mix *mix;          /* NULL: every sample once an epoch */
-    const int64_t *entry_first; /* with mix: [n_entries + 1] sample numbers in the concatenation */
-    /* NULL, or [n]: the samples in batches of G that belong together; n_groups of them change places each epoch */
+    const dt_mix *mix;          /* NULL: each sample once per epoch */
+    const int64_t *entry_first; /* with mix: [n_entries + 1] first sample numbers in the concatenation */
+    /* NULL, or [n]: samples in batches of G (grouping.h). The first n_groups batches are permuted each epoch */
     const int64_t *grouped;
     int64_t n_groups;
 } dt_order;
 
-/** Fill n_eff and steps_per_epoch from the rest. n_eff may come out 0 (drop_last and fewer than m samples). */
+/** Compute n_eff and steps_per_epoch from the other fields. n_eff is 0 if drop_last and n < m. */
 void dt_order_init(dt_order *o, bool drop_last);
 
-/** Step `step` takes the places first .. first+count-1 of the order of epoch *epoch. */
+/** Step `step` takes positions first .. first+count-1 of the order of epoch *epoch. */
 void dt_order_step(const dt_order *o, int64_t step, int64_t *epoch, int64_t *first, int64_t *count);
 int64_t dt_order_n_micro(const dt_order *o, int64_t step);
-/** The places of micro-batch (micro, rank) of step; *count 0 when there is none. */
+/** Positions of micro-batch (micro, rank) of a step; *count is 0 if there is none. */
 void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first,
                     int64_t *count);
-/** The sample (numbered through the files as given) at place i of the order of an epoch. */
+/** Number of the sample at position i of an epoch's order. Samples are numbered through the files as given. */
 int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i);
 
 #endif

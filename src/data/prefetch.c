@@ -1,6 +1,6 @@
-/* prefetch.c - a ring of batches: [held by the caller] [ready ...] [being made] [free ...]. The thread guesses what
- * comes next; the guess decides when a batch is made, never what is in it. An error takes the place of the batch, and
- * the thread rests until somebody asks again. */
+/* prefetch.c - a ring of batches: [held by the caller] [ready ...] [being built] [free ...]. The thread
+ * predicts the next request. The prediction affects when a batch is built, never its content. An error is
+ * stored in the batch's slot, and the thread pauses until the caller requests another batch. */
 #include "prefetch.h"
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +12,7 @@ enum { MESSAGE_SIZE = 1024 };
 typedef struct slot {
     dt_request what;
     dt_err err;
-    char message[MESSAGE_SIZE]; /* errors are recorded by thread: carried over here */
+    char message[MESSAGE_SIZE]; /* copied, because error messages are per thread */
 } slot;
 
 struct dt_prefetch {
@@ -23,11 +23,11 @@ struct dt_prefetch {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    /* under mutex */
-    int first_ready, n_ready, n_held; /* the held one lies before first_ready */
-    dt_request next;                  /* what is being made or comes next */
+    /* protected by mutex */
+    int first_ready, n_ready, n_held; /* the held batch is just before first_ready */
+    dt_request next;                  /* request in progress, or the next one */
     bool resting, stop;
-    uint64_t generation; /* raised when what was made ahead is thrown away */
+    uint64_t generation; /* incremented when prefetched batches are discarded */
 };
 
 static bool same(const dt_request *a, const dt_request *b)
@@ -70,7 +70,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Signals are for the thread that runs the steps. */
+/* Block signals: the thread that runs the steps handles them. */
 static int start_thread(dt_prefetch *p)
 {
     sigset_t all, before;

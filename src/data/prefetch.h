@@ -1,4 +1,4 @@
-/* prefetch.h - one thread that makes batches ahead of their use. */
+/* prefetch.h - one thread that builds batches ahead of their use. */
 #ifndef DTRAIN_DATA_PREFETCH_H
 #define DTRAIN_DATA_PREFETCH_H
 
@@ -9,7 +9,7 @@ typedef struct dt_request {
     int64_t step, micro;
 } dt_request;
 
-/** What the thread works on. make fills *b for a request; next is the request that is expected after one. */
+/** Callbacks of the thread. make fills *b for a request; next predicts the request that follows one. */
 typedef struct dt_maker {
     void *self;
     dt_err (*make)(void *self, const dt_request *what, dt_batch *b);
@@ -18,12 +18,12 @@ typedef struct dt_maker {
 
 typedef struct dt_prefetch dt_prefetch;
 
-/** batches: [n_batches], n_batches >= 2, the caller's: one is in use while the others are filled. */
+/** batches: [n_batches], n_batches >= 2, owned by the caller. One is in use while the others are filled. */
 dt_err dt_prefetch_open(dt_prefetch **p, const dt_maker *maker, dt_batch *batches, int n_batches);
-/** Ends the thread, after the batch that it is making. NULL is fine. */
+/** Stop the thread after the batch in progress. NULL is allowed. */
 void dt_prefetch_close(dt_prefetch *p);
-/** The batch of a request, valid until the next call; an error of making it. A request that was not expected throws
- *  away what was made ahead. */
+/** Get the batch of a request, valid until the next call, or the error of building it. A request that was
+ *  not predicted discards all prefetched batches. */
 dt_err dt_prefetch_take(dt_prefetch *p, const dt_request *what, const dt_batch **b);
 
 #endif

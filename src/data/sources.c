@@ -1,5 +1,5 @@
-/* sources.c - samples are numbered through the files in the order given. Packing works file by file, so that a row lies
- * in one file. */
+/* sources.c - samples are numbered through the files in the given order. Each file is packed separately,
+ * so that a row never spans files. */
 #include "sources.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
@@ -14,7 +14,7 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     char *colon = strrchr(item, ':'), *end = NULL;
     if (!colon || colon == item || !strchr("+-.0123456789", colon[1]) || !colon[1]) return DT_OK;
     const double w = strtod(colon + 1, &end);
-    if (*end) return DT_OK; /* a colon of the file's name */
+    if (*end) return DT_OK; /* a colon in the file name */
     DT_CHECK(isfinite(w) && w > 0, DT_ERR_USAGE, "%s: weight of %.*s: expected a number above 0, found %s", where,
              (int)(colon - item), item, colon + 1);
     *colon = '\0';
@@ -22,7 +22,7 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     return DT_OK;
 }
 
-/* How a file becomes samples: what packing says, "auto" being wrapped for tokens and none for sft. */
+/* Layout for a file: as packing says; "auto" is wrapped for tokens and none for sft. */
 static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *opt, const dt_samples_ops **ops,
                                  dt_samples_options *lo)
 {
@@ -78,7 +78,7 @@ static dt_err grow(dt_sources *s)
     return DT_OK;
 }
 
-/* Both texts are there. */
+/* Both preprocessor texts must be non-NULL. */
 static dt_err check_preprocessors(const dt_dataset_info *one, const dt_dataset_info *other)
 {
     dt_preprocessor p;
@@ -89,7 +89,7 @@ static dt_err check_preprocessors(const dt_dataset_info *one, const dt_dataset_i
     return err;
 }
 
-/* One tower sees the images of all files. Files without any may stand beside them. */
+/* One vision tower processes the images of all files. Files without images are allowed among them. */
 static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_info *other)
 {
     const dt_image_form *a = &one->images, *b = &other->images;
@@ -127,7 +127,7 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     return DT_OK;
 }
 
-/* What is trained on no longer. Planning opens files again and again, and says nothing. */
+/* Report what truncation loses. Silent while planning, which opens files repeatedly. */
 static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
 {
     const dt_cut_counts *c = &set->cut;
@@ -137,7 +137,7 @@ static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
             set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents, c->n_lost, c->n_target);
 }
 
-/* Once, for all files of the list. */
+/* Warn once for all files of the list. */
 static void warn_of_unverified(const dt_sources *s, const dt_loader_options *opt)
 {
     const char *first = NULL;
@@ -189,7 +189,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     dt_samples *set = &s->samples[s->n_files];
     DT_TRY(dt_samples_open(set, ops, d, &lo));
     warn_of_cut(set, opt);
-    s->n_files++; /* from here on set, and with it d, is the sources' to close */
+    s->n_files++; /* from here on the sources own set, and with it d */
     s->n_samples += set->n_samples;
     s->n_tokens += d->info.n_tokens;
     s->n_dropped += set->n_dropped;
@@ -217,7 +217,7 @@ static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options 
     return err;
 }
 
-/* Why no pair of an item can be trained on. before: the counts without it. */
+/* Explain why no pair of an item can be trained on. before: the counts without this item. */
 static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *before, const dt_loader_options *opt)
 {
     const int64_t n_ties = s->n_ties - before->n_ties, n_too_long = s->n_too_long - before->n_too_long,
@@ -237,7 +237,7 @@ static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *b
                    n_ties + n_too_long + n_empty, why);
 }
 
-/* The message of dt_glob, with what makes a missing file. */
+/* The message of dt_glob, plus the command that creates a missing file. */
 static dt_err no_files(dt_err err, const char *item)
 {
     if (err != DT_ERR_DATA || access(item, F_OK) == 0) return err;
@@ -248,7 +248,7 @@ static dt_err no_files(dt_err err, const char *item)
     return err;
 }
 
-/* One item of the list, with its weight: all files that a glob matches, in the order of their names. */
+/* Add one item of the list with its weight: all files that match its glob, sorted by name. */
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
     double w;
@@ -322,7 +322,7 @@ void dt_sources_close(dt_sources *s)
 
 const dt_samples *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file)
 {
-    /* the last file with file_first <= i; empty files share their number with the next */
+    /* last file with file_first <= i; an empty file has the same file_first as the next */
     int lo = 0, hi = s->n_files - 1;
     while (lo < hi) {
         const int mid = lo + (hi - lo + 1) / 2;

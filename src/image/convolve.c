@@ -1,8 +1,9 @@
-/* convolve.c - sums in 32 bits, where overflow of a part does no harm: they are formed modulo 2^32, and the whole fits.
+/* convolve.c - sums are accumulated modulo 2^32. Intermediate overflow is harmless, because the final sum
+ * fits.
  *
- * AVX2 multiplies pairs of 16 bits and adds the two products in one instruction, twice as fast as it multiplies 32
- * bits. Weights have 24, so that each is cut in two, and sums of the upper and of the lower halves are put together at
- * the end. The bytes are the same as those of the plain loops, which all other processors take. */
+ * AVX2 multiplies and adds pairs of 16-bit values in one instruction, twice as fast as it multiplies
+ * 32-bit values. Weights have 24 bits, so each is split in two; sums of the upper and the lower halves are
+ * combined at the end. The result equals that of the scalar loops, which other processors use. */
 #include "convolve.h"
 #include <stdbool.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ static uint8_t byte_of(int32_t sum)
     return (uint8_t)(x < 0 ? 0 : x > 255 ? 255 : x);
 }
 
-/* ---- any processor ----------------------------------------------------------------------------------------------- */
+/* ---- scalar ------------------------------------------------------------------------------------------------------ */
 
 static void pixel_of_row(const dt_taps *t, int64_t i, const uint8_t *in, uint8_t *out)
 {
@@ -27,7 +28,7 @@ static void pixel_of_row(const dt_taps *t, int64_t i, const uint8_t *in, uint8_t
     out[0] = byte_of(r), out[1] = byte_of(g), out[2] = byte_of(b);
 }
 
-/* Bytes from .. to-1 of output row i. */
+/* Compute bytes from .. to-1 of output row i. */
 static void part_of_column(const dt_taps *t, int64_t i, const uint8_t *in, size_t stride, int64_t from, int64_t to,
                            uint8_t *out)
 {
@@ -54,7 +55,7 @@ static void part_of_column(const dt_taps *t, int64_t i, const uint8_t *in, size_
 enum { ROWS = 4, WIDE = 32 };
 #define AVX2 __attribute__((target("avx2")))
 
-/* As for the CPU device, DTRAIN_ISA=v2 asks for less than the processor has. */
+/* As for the CPU device, DTRAIN_ISA=v2 disables AVX2. */
 static bool has_avx2(void)
 {
     const char *wanted = getenv("DTRAIN_ISA");
@@ -66,18 +67,18 @@ AVX2 static inline __m256i joined(__m256i high, __m256i low)
     return _mm256_add_epi32(_mm256_slli_epi32(high, 16), low);
 }
 
-/* Two pairs of weights, each in all places of its half. */
+/* Two pairs of weights, each broadcast over its half of the register. */
 AVX2 static inline __m256i two_pairs(const int16_t *w)
 {
     const __m256i where = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     return _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)w)), where);
 }
 
-/* Output i of four rows; 16 bytes are read from the last group of taps on. */
+/* Output i of four rows. The last group of taps may read up to 16 bytes. */
 AVX2 static inline void four_pixels(const dt_taps *t, int64_t i, const uint8_t *const in[ROWS], __m128i sum[ROWS])
 {
     const int16_t *low = t->low + i * t->max_taps, *high = t->high + i * t->max_taps;
-    /* of the pixels 0 1 2 3 as words: r0 r1 g0 g1 b0 b1 0 0, r2 r3 g2 g3 b2 b3 0 0 */
+    /* shuffles pixels 0 1 2 3 to words: r0 r1 g0 g1 b0 b1 0 0, r2 r3 g2 g3 b2 b3 0 0 */
     const __m256i pairs = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
                                            -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
     const size_t begin = 3 * (size_t)t->from[i];
@@ -117,7 +118,7 @@ AVX2 static void four_rows(const dt_taps *t, const uint8_t *const in[ROWS], uint
     }
 }
 
-/* WIDE bytes of output row i, from byte k on. */
+/* WIDE bytes of output row i, starting at byte k. */
 AVX2 static inline void wide_column(const dt_taps *t, int64_t i, const uint8_t *x, size_t stride, uint8_t *out)
 {
     const int16_t *low = t->low + i * t->max_taps, *high = t->high + i * t->max_taps;
@@ -143,7 +144,7 @@ AVX2 static inline void wide_column(const dt_taps *t, int64_t i, const uint8_t *
         const __m256i sum = _mm256_add_epi32(joined(highs[q], lows[q]), _mm256_set1_epi32(HALF));
         lows[q] = _mm256_srai_epi32(sum, PRECISION);
     }
-    /* packing goes by halves of a register: eights are 0 2 4 6, 1 3 5 7 until they are put in order */
+    /* packs work on halves of a register: groups of eight are in the order 0 2 4 6, 1 3 5 7 until permuted */
     const __m256i words0 = _mm256_packs_epi32(lows[0], lows[1]), words1 = _mm256_packs_epi32(lows[2], lows[3]);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words0, words1), order);
@@ -157,7 +158,7 @@ static void rows_by_four(const dt_taps *t, const uint8_t *in, size_t in_stride, 
         const uint8_t *from[ROWS];
         uint8_t *to[ROWS];
         for (int64_t r = 0; r < ROWS; r++) {
-            const size_t row = (size_t)(y + r < n_rows ? y + r : n_rows - 1); /* the last one is made again */
+            const size_t row = (size_t)(y + r < n_rows ? y + r : n_rows - 1); /* the last row is recomputed */
             from[r] = in + row * in_stride;
             to[r] = out + row * out_stride;
         }

@@ -1,4 +1,4 @@
-/* decode_image.c - which format it is. */
+/* decode_image.c - detects the format of an image. */
 #include "decode_image.h"
 #include "dtrain/chat/chat.h"
 #include "dtrain/io/io.h"

@@ -8,17 +8,18 @@
 #include <setjmp.h>
 #include <string.h>
 
-enum { MAX_SCANS = 500 }; /* each costs a pass over all coefficients, and may be a few bytes of the file */
+/* limit: each scan costs a pass over all coefficients but may take only a few bytes of the file */
+enum { MAX_SCANS = 500 };
 
 typedef struct decoder {
-    struct jpeg_decompress_struct jpeg; /* first: the library's callbacks are given its address */
+    struct jpeg_decompress_struct jpeg; /* must be first: the library's callbacks cast its address */
     struct jpeg_error_mgr errors;
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     const char *name;
     dt_image *image;
     dt_image_tags *tags;
-    bool has_rows; /* all of them: the file may end */
+    bool has_rows; /* all rows are decoded, so the file may end */
     dt_err err;
     jmp_buf leave;
 } decoder;
@@ -97,7 +98,7 @@ static dt_err keep_tags(const decoder *d)
     return DT_OK;
 }
 
-/* Grey and colour come as RGB; of four colours only CMYK can be had. */
+/* Grey and colour are decoded as RGB. Four-component colour is only available as CMYK. */
 static dt_err read_header(decoder *d)
 {
     jpeg_read_header(&d->jpeg, TRUE);
@@ -108,14 +109,14 @@ static dt_err read_header(decoder *d)
     return dt_image_alloc(d->name, d->jpeg.image_width, d->jpeg.image_height, d->image);
 }
 
-/* a b / 255, rounded, as Pillow has it. */
+/* a b / 255, rounded, as in Pillow. */
 static int times(int a, int b)
 {
     const int x = a * b + 128;
     return ((x >> 8) + x) >> 8;
 }
 
-/* Inks are written inverted, as Adobe does: 255 is none. */
+/* Inks are stored inverted, as by Adobe: 255 is no ink. */
 static void convert_cmyk(const uint8_t *cmyk, uint8_t *rgb, int64_t n)
 {
     for (int64_t i = 0; i < n; i++, cmyk += 4, rgb += 3)
@@ -135,7 +136,7 @@ static void read_rows(decoder *d)
         if (inks) convert_cmyk(inks[0], row, d->image->width);
     }
     d->has_rows = true;
-    jpeg_finish_decompress(&d->jpeg); /* what follows must be sound, if only to the file's end */
+    jpeg_finish_decompress(&d->jpeg); /* reports errors after the pixels; a missing end of the file is accepted */
 }
 
 /* The decoder belongs to the caller: locals that change between setjmp and longjmp are undefined afterwards. */

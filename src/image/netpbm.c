@@ -1,4 +1,4 @@
-/* netpbm.c - PPM and PGM: a header of words and comments, then bytes (P5, P6) or numbers in decimal (P2, P3). */
+/* netpbm.c - PPM and PGM: a header of words and comments, then binary (P5, P6) or decimal (P2, P3) samples. */
 #include "decode_image.h"
 #include <math.h>
 
@@ -33,7 +33,7 @@ static dt_err number(reader *r, int hi, int *out)
     return DT_OK;
 }
 
-/* One sample, brought to 255 (rounded as Python rounds); grey of 16 bits to 65535, and clipped. */
+/* One sample, scaled to 255 (rounded as in Python); 16-bit grey is scaled to 65535 and clipped. */
 static dt_err sample(reader *r, bool plain, int max, double top, uint8_t *out)
 {
     int x;

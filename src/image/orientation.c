@@ -1,7 +1,7 @@
-/* orientation.c - a camera's note which way is up, in Exif or else in XMP.
+/* orientation.c - the orientation stored by cameras, in Exif or else in XMP.
  *
- * Source   Exif 2.3, 4.6.4 (tag 274, Orientation); TIFF 6.0, section 2 (directories). Which of the two counts, and that
- * a damaged directory says nothing: Pillow, Image.getexif, ImageOps.exif_transpose. */
+ * Source   Exif 2.3, 4.6.4 (tag 274, Orientation); TIFF 6.0, section 2 (directories). Precedence, and
+ * ignoring corrupt directories, as in Pillow, Image.getexif, ImageOps.exif_transpose. */
 #include "decode_image.h"
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ typedef struct tiff {
     bool big_endian;
 } tiff;
 
-/* n bytes as a number; 0 beyond the end. */
+/* Integer of n bytes; 0 beyond the end. */
 static uint64_t number(const tiff *t, uint64_t at, int n)
 {
     uint64_t x = 0;
@@ -49,24 +49,24 @@ static uint64_t number(const tiff *t, uint64_t at, int n)
     return x;
 }
 
-/* TIFF 6.0 and, from IFD on, its supplements. */
+/* TIFF 6.0; IFD and later from its supplements. */
 enum { BYTE = 1, ASCII, SHORT, LONG, RATIONAL, SBYTE, UNDEFINED, SSHORT, SLONG, SRATIONAL, FLOAT, DOUBLE, IFD };
 enum { LONG8 = 16, N_TYPES };
 
-/* Bytes of one value. Entries of any other type are passed over. */
+/* Bytes per value. Entries of other types are skipped. */
 static const uint8_t SIZE[N_TYPES] = {
     [BYTE] = 1,   [ASCII] = 1, [SHORT] = 2,     [LONG] = 4,  [RATIONAL] = 8, [SBYTE] = 1, [UNDEFINED] = 1,
     [SSHORT] = 2, [SLONG] = 4, [SRATIONAL] = 8, [FLOAT] = 4, [DOUBLE] = 8,   [IFD] = 4,   [LONG8] = 8};
 
-/* 2 to 8 where the first value is that number; 1 where it is another, or no number: a BYTE is text to Pillow. */
+/* The first value if it is 2 to 8; else 1. A BYTE always gives 1, because Pillow reads it as text. */
 static int orientation_at(const tiff *t, uint64_t at, uint64_t type)
 {
-    const uint64_t bits = number(t, at, SIZE[type]); /* negative ones become large ones */
+    const uint64_t bits = number(t, at, SIZE[type]); /* negative values become large ones */
     const uint32_t half[2] = {(uint32_t)number(t, at, 4), (uint32_t)number(t, at + 4, 4)}, low = (uint32_t)bits;
     double x = (double)bits;
     float f;
     if (type == BYTE || type == ASCII || type == UNDEFINED) return 1;
-    if (type == RATIONAL) x = (double)half[0] / half[1]; /* 0 below: infinite or NaN */
+    if (type == RATIONAL) x = (double)half[0] / half[1]; /* division by 0 gives inf or NaN */
     if (type == SRATIONAL) x = (double)(int32_t)half[0] / (int32_t)half[1];
     if (type == FLOAT) memcpy(&f, &low, sizeof f), x = f;
     if (type == DOUBLE) memcpy(&x, &bits, sizeof x);
@@ -79,7 +79,7 @@ static bool open_tiff(tiff *t, const uint8_t *bytes, size_t nbytes)
 {
     static const char MARK[] = "Exif\0"; /* with the terminating 0 six bytes, once or twice */
     static const char *const HEADS[] = {"II*\0", "MM\0*", "II\0*", "MM*\0",
-                                        "MM\0+"}; /* the last three as Pillow does */
+                                        "MM\0+"}; /* the last three are accepted by Pillow, too */
     for (int i = 0; i < 2 && nbytes >= 6 && !memcmp(bytes, MARK, 6); i++) bytes += 6, nbytes -= 6;
     *t = (tiff){bytes, nbytes, nbytes > 0 && bytes[0] == 'M'};
     for (size_t i = 0; nbytes >= 8 && i < sizeof HEADS / sizeof HEADS[0]; i++)
@@ -87,8 +87,9 @@ static bool open_tiff(tiff *t, const uint8_t *bytes, size_t nbytes)
     return false;
 }
 
-/* 1 to 8, from the first complete entry of this tag; 0: none. Entries whose values together exceed the file are
- * skipped, and the search ends at an entry whose values begin after the end of the file. */
+/* 1 to 8, from the first complete entry of this tag; 0: none. An entry is skipped if its values and
+ * those before it exceed the file size in total. The search ends at an entry whose values extend beyond
+ * the file. */
 static int of_exif(const uint8_t *bytes, size_t nbytes)
 {
     enum { ORIENTATION = 274, ENTRY = 12 };
@@ -99,7 +100,7 @@ static int of_exif(const uint8_t *bytes, size_t nbytes)
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t at = directory + 2 + i * ENTRY, type = number(&t, at + 2, 2), count = number(&t, at + 4, 4);
         if (at + ENTRY > t.nbytes) return 0;
-        const uint64_t size = type < N_TYPES ? count * SIZE[type] : 0; /* values that have no room lie elsewhere */
+        const uint64_t size = type < N_TYPES ? count * SIZE[type] : 0; /* values that do not fit are stored elsewhere */
         const uint64_t values = size > 4 ? number(&t, at + 8, 4) : at + 8;
         if (size > 4 && (sum += size) > t.nbytes) continue;
         if (size && values + size > t.nbytes) return 0;
@@ -128,7 +129,7 @@ int dt_image_orientation(const dt_image_tags *tags)
 
 dt_err dt_image_turn(dt_image *image, int orientation)
 {
-    /* Where the output's first pixel comes from, and whether its rows are the input's columns. */
+    /* Source of the output's first pixel, and whether output rows are input columns. */
     static const struct {
         bool from_right, from_bottom, swap;
     } TURNS[9] = {[2] = {1, 0, 0}, [3] = {1, 1, 0}, [4] = {0, 1, 0}, [5] = {0, 0, 1},

@@ -1,7 +1,7 @@
 /* png.c - decodes with libpng. Gamma and colour profiles are ignored, alpha is dropped.
  *
- * Pillow does not require IEND. After the pixels it stops if the file ends between two chunks, at bytes that are not
- * a chunk, and at the next frame of an animation. libpng requires IEND, so it receives one there.
+ * Pillow does not require IEND. After the pixels it stops at the end of the file (between two chunks), at bytes
+ * that are not a chunk, and at the next frame of an animation. libpng requires IEND, so it receives one there.
  *
  * Two formats are converted here: palettes (an index beyond the palette is black), and 16-bit grey, which Pillow
  * clips at 255 instead of scaling. */
@@ -11,21 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXTS = 64 }; /* each may need 8 MB from a few kilobytes of the file; those after the limit are ignored */
+enum { MAX_TEXTS = 64 }; /* each may need 8 MB from a few kilobytes of the file; texts after the limit are ignored */
 
 typedef struct decoder {
     const char *name;
     const uint8_t *at;
     size_t left;
-    uint8_t end[16]; /* bytes that are appended to the file: the checksum of its last chunk, IEND */
+    uint8_t end[16]; /* appended to the file: the checksum of its last chunk, IEND */
     size_t end_nbytes;
     dt_image *image;
     dt_image_tags *tags;
     png_structp png;
     png_infop info;
     png_bytepp rows;
-    int sample_nbytes; /* of a pixel as libpng gives it: 1 index, 2 grey, 3 RGB */
-    bool no_memory;    /* libpng goes on without some of what found none */
+    int sample_nbytes; /* bytes per pixel from libpng: 1 index, 2 grey, 3 RGB */
+    bool no_memory;    /* libpng drops some chunks silently if it is out of memory */
     dt_err err;
 } decoder;
 
@@ -68,7 +68,7 @@ static void read_bytes(png_structp png, png_bytep out, size_t n)
 
 /* ---- the end of the file ----------------------------------------------------------------------------------------- */
 
-enum { SIGNATURE = 8, HEAD = 8, CHECKSUM = 4 }; /* a chunk: length, type; data; CRC-32 of type and data */
+enum { SIGNATURE = 8, HEAD = 8, CHECKSUM = 4 }; /* layout of a chunk: length, type; data; CRC-32 of type and data */
 
 static uint32_t big_endian(const uint8_t *p)
 {
@@ -94,7 +94,7 @@ static bool is_chunk(const uint8_t *head)
     return true;
 }
 
-/* The file ends at `at`, with IEND; last: a chunk that has all but its checksum, or NULL. */
+/* End the file at `at` with IEND. last: a chunk that lacks only its checksum, or NULL. */
 static void end_at(decoder *d, size_t at, const uint8_t *last)
 {
     static const uint8_t IEND[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xae, 0x42, 0x60, 0x82};
@@ -105,8 +105,9 @@ static void end_at(decoder *d, size_t at, const uint8_t *last)
     d->left = at;
 }
 
-/* DT_ERR_DATA: cut short inside a chunk. libpng would take memory for all that the chunk says it has, and clear it,
- * before it looked for it. What else is wrong is left to libpng. */
+/* Find the position at which decoding ends. DT_ERR_DATA: the file ends inside a chunk. libpng would
+ * allocate and clear the size that the chunk declares before it detects this. Other errors are left to
+ * libpng. */
 static dt_err find_end(decoder *d)
 {
     bool pixels = false, animated = false;
@@ -132,7 +133,7 @@ static dt_err find_end(decoder *d)
 
 /* ---- tags -------------------------------------------------------------------------------------------------------- */
 
-/* Hexadecimal digits after three lines: "", "exif", the length. */
+/* Text: three lines ("", "exif", the length), then hexadecimal digits. */
 static dt_err keep_profile(dt_image_tags *tags, const char *text)
 {
     for (int i = 0; i < 3 && text; i++) text = (text = strchr(text, '\n')) ? text + 1 : NULL;
@@ -172,7 +173,7 @@ static dt_err keep_tags(decoder *d)
 
 /* ---- pixels ------------------------------------------------------------------------------------------------------ */
 
-/* Each row goes to the end of its place, so that it can be spread out to RGB from the front. */
+/* Each row is read into the end of its slot, so that it can be expanded to RGB in place from the front. */
 static dt_err read_header(decoder *d)
 {
     png_read_info(d->png, d->info);
@@ -228,9 +229,9 @@ static void decode(decoder *d)
 {
     if (setjmp(png_jmpbuf(d->png))) return;
     png_set_read_fn(d->png, d, read_bytes);
-    png_set_user_limits(d->png, INT32_MAX, INT32_MAX);                 /* sizes are checked in dt_image_alloc */
-    png_set_chunk_cache_max(d->png, MAX_TEXTS + 2);                    /* it counts down to 1, before it takes one */
-    png_set_crc_action(d->png, PNG_CRC_NO_CHANGE, PNG_CRC_ERROR_QUIT); /* of what is not pixels: as Pillow */
+    png_set_user_limits(d->png, INT32_MAX, INT32_MAX); /* dt_image_alloc checks sizes */
+    png_set_chunk_cache_max(d->png, MAX_TEXTS + 2);    /* libpng counts down to 1 before it stores one */
+    png_set_crc_action(d->png, PNG_CRC_NO_CHANGE, PNG_CRC_ERROR_QUIT); /* errors outside the pixels: as in Pillow */
     d->err = read_header(d);
     if (d->err != DT_OK) return;
     read_rows(d);

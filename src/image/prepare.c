@@ -1,5 +1,5 @@
-/* prepare.c - the steps from a decoded image to the input of a tower: pad, resize, crop. Only pixels that the crop
- * keeps are resized. */
+/* prepare.c - preprocessing of a decoded image for a vision tower: pad, resize, crop. Only pixels inside
+ * the crop are computed. */
 #include "dtrain/image/image.h"
 #include "resize.h"
 #include <stdlib.h>
@@ -31,7 +31,8 @@ static dt_err pad_to_square(const char *name, const dt_image *in, const uint8_t 
     return DT_OK;
 }
 
-/* What a crop to `want` keeps of `have` pixels, and where it goes; the middle is rounded to the left in both. */
+/* Range of `have` pixels that a crop to `want` keeps (left margin rounded down), and its offset in the
+ * output if that is larger (rounded up). */
 static void crop(int64_t have, int64_t want, int64_t *from, int64_t *to, int64_t *n)
 {
     *from = have > want ? (have - want) / 2 : 0;

@@ -1,5 +1,5 @@
-/* preprocessor.c - transformers' configurations of image processors: two files that may hold it, three kinds with their
- * own defaults, sizes written in three ways. */
+/* preprocessor.c - reads configurations of transformers' image processors: from one of two files, for
+ * three kinds with their own defaults, with three notations for sizes. */
 #include "dtrain/image/image.h"
 #include "dtrain/io/io.h"
 #include <limits.h>
@@ -8,12 +8,12 @@
 
 enum { MAX_FILE = 1 << 20 };
 
-/* What an image processor does where its file says nothing. */
+/* Defaults of an image processor. */
 static const struct kind {
     const char *name; /* without the suffix ImageProcessor, ImageProcessorFast or FeatureExtractor */
     int shortest_edge, side;
-    bool crop, pads; /* do_pad makes a square, and is not another kind of padding */
-    bool squares;    /* use_square_size is looked at */
+    bool crop, pads; /* do_pad pads to a square in this kind */
+    bool squares;    /* use_square_size is read */
     double mean[3], std[3];
 } KINDS[] = {
 #define CLIP_MEAN                                                                                                      \
@@ -59,7 +59,7 @@ static dt_err read_kind(const dt_spec *s, const struct kind **kind)
                        "CLIPImageProcessor, SiglipImageProcessor or LlavaImageProcessor");
 }
 
-/* A step that is switched on and not known here would change the pixels. */
+/* An enabled step that is not implemented here would change the pixels. */
 static dt_err refuse_other_steps(const dt_spec *s)
 {
     static const char *const KNOWN[] = {"do_convert_rgb", "do_pad",     "do_resize",
@@ -75,7 +75,7 @@ static dt_err refuse_other_steps(const dt_spec *s)
     return DT_OK;
 }
 
-/* null is off, as in transformers, where a key that is absent has the default of its kind. */
+/* null disables a step, as in transformers; a missing key has the default of its kind. */
 static dt_err read_step(const dt_spec *s, const char *key, bool *on)
 {
     if (!json_is_null(json_object_get(s->value, key))) return dt_spec_bool(s, key, on);
@@ -106,8 +106,8 @@ static dt_err read_pair(const dt_spec *list, int *height, int *width)
     return DT_OK;
 }
 
-/* An integer, [height, width], {"height", "width"} or {"shortest_edge"}; an integer means the latter, and a square
- * where edge is NULL. */
+/* Read an integer, [height, width], {"height", "width"} or {"shortest_edge"}. An integer is the shortest
+ * edge, or the side of a square if edge is NULL. */
 static dt_err read_size(const dt_spec *s, const char *key, int *edge, int *height, int *width)
 {
     dt_spec size;
@@ -130,7 +130,8 @@ static dt_err read_size(const dt_spec *s, const char *key, int *edge, int *heigh
     return DT_OK;
 }
 
-/* Kosmos-2's: of a shortest edge both sides. Newer versions of transformers take 224 for it, whatever the size. */
+/* Kosmos-2's use_square_size: both sides are the shortest edge. Newer versions of transformers use 224,
+ * whatever the size. */
 static dt_err read_square(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
 {
     bool square = false;
@@ -145,7 +146,7 @@ static dt_err read_square(const dt_spec *s, const struct kind *kind, dt_preproce
     return DT_OK;
 }
 
-/* One number for each colour, or one for all. */
+/* One value per colour, or one for all. */
 static dt_err read_colour(const dt_spec *s, const char *key, double lo, double hi, double out[3])
 {
     dt_spec list;
@@ -162,7 +163,7 @@ static dt_err read_colour(const dt_spec *s, const char *key, double lo, double h
     return DT_OK;
 }
 
-/* Sizes of the steps that are switched on, and the size that comes out. */
+/* Sizes of the enabled steps, and the output size. */
 static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preprocessor *p)
 {
     bool resize = true, crop = kind->crop;
@@ -183,7 +184,7 @@ static dt_err read_steps(const dt_spec *s, const struct kind *kind, dt_preproces
     if (!resize) p->shortest_edge = p->height = p->width = 0;
     if (!crop) p->crop_height = p->crop_width = 0;
 
-    const int square = p->pad ? p->shortest_edge : 0; /* the sides of a square are the shortest edge */
+    const int square = p->pad ? p->shortest_edge : 0; /* the side of a square is its shortest edge */
     p->out_height = crop ? p->crop_height : square ? square : p->height;
     p->out_width = crop ? p->crop_width : square ? square : p->width;
     if (p->out_height) return DT_OK;
@@ -211,7 +212,7 @@ static dt_err read_numbers(const dt_spec *s, const struct kind *kind, dt_preproc
     if (no_mean) p->mean[0] = p->mean[1] = p->mean[2] = 0;
     if (!rescale) p->rescale_factor = 1;
     for (int c = 0; c < 3; c++) {
-        p->colour[c] = p->pad ? (uint8_t)(p->mean[c] * 255) : 0; /* of the mean even where it is not subtracted */
+        p->colour[c] = p->pad ? (uint8_t)(p->mean[c] * 255) : 0; /* from the mean, even if it is not subtracted */
         if (!normalise) p->mean[c] = 0, p->std[c] = 1;
     }
     return DT_OK;
@@ -230,8 +231,8 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
     return DT_OK;
 }
 
-/* The object is the whole file, or the value of its key image_processor. inner: only the latter counts, and p->json
- * stays NULL if the key is missing. */
+/* The configuration is the whole file, or the value of its key image_processor. inner: only the latter is
+ * accepted, and p->json stays NULL if the key is missing. */
 static dt_err read_file(const char *file, bool inner, dt_preprocessor *p)
 {
     dt_spec root, found;
@@ -244,7 +245,7 @@ static dt_err read_file(const char *file, bool inner, dt_preprocessor *p)
     return err;
 }
 
-/* transformers 5 writes processor_config.json, and takes it first; before, that file held other things. */
+/* transformers 5 writes processor_config.json and prefers it. Older versions use that file for other settings. */
 dt_err dt_preprocessor_find(const char *dir, dt_preprocessor *p)
 {
     char file[PATH_MAX];
@@ -261,7 +262,7 @@ dt_err dt_preprocessor_read(const char *path, dt_preprocessor *p)
     DT_TRY(dt_preprocessor_find(path, p));
     if (p->json) return DT_OK;
     DT_CHECK(dt_join_path(file, path, "preprocessor_config.json", ""), DT_ERR_DATA, "%s: the name is too long", path);
-    return read_file(file, false, p); /* says that it is not there */
+    return read_file(file, false, p); /* reports that it is missing */
 }
 
 dt_err dt_preprocessor_parse(const char *file, const char *json, size_t nbytes, dt_preprocessor *p)
@@ -282,7 +283,7 @@ dt_err dt_preprocessor_from(const dt_spec *object, dt_preprocessor *p)
     return json_is_object(object->value) ? read_object(object, p) : dt_spec_bad(object, NULL, "an object");
 }
 
-/* ---- what it means ----------------------------------------------------------------------------------------------- */
+/* ---- description ------------------------------------------------------------------------------------------------- */
 
 static void say_size(const dt_preprocessor *p, char *text, size_t size)
 {

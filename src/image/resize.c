@@ -1,7 +1,8 @@
-/* resize.c - convolution along rows, then along columns, as Pillow does it, so that every byte agrees: weights in
- * double, normalised to a sum of 1, rounded to multiples of 2^-22; sums in 32 bits; what is between the
- * two passes is bytes again. Where a size stays, its pass is left out. Columns go first where the height loses more
- * than twice the pixels that the width does: Pillow does so since version 13, and before never, which rounds otherwise.
+/* resize.c - convolution along rows and along columns, bit-identical to Pillow. Weights are computed in
+ * double, normalised to a sum of 1 and rounded to multiples of 2^-22. Sums have 32 bits, and the
+ * intermediate image has bytes. A dimension whose size does not change is skipped. Columns are processed
+ * first if the height loses more than twice the pixels that the width loses. Pillow does so since version
+ * 13, and the order affects rounding.
  *
  * Source   Pillow 13.0, src/libImaging/Resample.c, Geometry.c (nearest). */
 #include "resize.h"
@@ -58,7 +59,7 @@ static void taps_free(dt_taps *t)
     free(t->count);
 }
 
-/* One output: the input pixels within the filter's support of its centre, weights in w. */
+/* Taps of one output: input pixels within the filter's support around its centre, weights in w. */
 static void weigh(const struct filter *f, double scale, int64_t in, int64_t i, double *w, int *from, int *count)
 {
     const double wide = scale < 1.0 ? 1.0 : scale, support = f->support * wide, center = ((double)i + 0.5) * scale;
@@ -88,7 +89,7 @@ static bool taps_alloc(dt_taps *t)
     return t->weight && t->low && t->high && t->from && t->count;
 }
 
-/* Outputs `left` .. left+n-1 of `out` that are made of `in` pixels. */
+/* Taps of outputs `left` .. left+n-1 of `out`, from `in` inputs. */
 static dt_err taps_make(dt_taps *t, dt_resample how, int64_t in, int64_t out, int64_t left, int64_t n)
 {
     const struct filter *f = &FILTERS[how];
@@ -113,7 +114,7 @@ static dt_err taps_make(dt_taps *t, dt_resample how, int64_t in, int64_t out, in
     return ok ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory to resize an image");
 }
 
-/* Both directions, with bytes in between. */
+/* Both dimensions, with bytes in between. */
 static dt_err two_passes(const dt_taps *x, const dt_taps *y, bool rows_first, const uint8_t *in, size_t in_stride,
                          uint8_t *out, size_t out_stride)
 {
@@ -155,8 +156,9 @@ static dt_err resize_smooth(const dt_image *image, int64_t width, int64_t height
     return err;
 }
 
-/* scale / 2 after n additions of scale, each rounded: Pillow takes its positions so. Between two powers of two all
- * steps but the first are equal, and multiples of one unit in the last place, so that any number of them is exact. */
+/* scale / 2 after n additions of scale, each rounded, because Pillow accumulates positions in this way.
+ * Between two powers of two, all steps except the first are equal. They are multiples of one unit in the
+ * last place, so any number of them is exact. */
 static double running_sum(double scale, int64_t n)
 {
     double x = scale * 0.5;
@@ -172,7 +174,7 @@ static double running_sum(double scale, int64_t n)
     return x;
 }
 
-/* Where the nearest pixels of n outputs from `first` on are. */
+/* Input positions of the nearest pixels for n outputs, starting at first. */
 static void nearest(int64_t in, int64_t out, int64_t first, int64_t n, int64_t *at)
 {
     const double scale = (double)in / (double)out;

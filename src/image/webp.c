@@ -1,4 +1,5 @@
-/* webp.c - by libwebp's decoder of animations, which takes still images too; alpha is dropped, not composited. */
+/* webp.c - decodes with libwebp's animation decoder, which also accepts still images. Alpha is dropped,
+ * not composited. */
 #include "decode_image.h"
 #include <string.h>
 #include <webp/decode.h>
@@ -17,8 +18,7 @@ static dt_err keep_tags(const WebPDemuxer *demuxer, dt_image_tags *tags)
     return err;
 }
 
-/* libwebp only reports that it failed. It checks first that the parts of the file fit together, and then allocates
- * memory. */
+/* libwebp reports failure without a reason. It validates the file's structure first, and then allocates memory. */
 static dt_err not_opened(const char *name, const WebPData *data)
 {
     WebPDemuxState state;
@@ -28,7 +28,7 @@ static dt_err not_opened(const char *name, const WebPData *data)
     return dt_fail(DT_ERR_DATA, "%s: not a valid WebP, or the file was cut short", name);
 }
 
-/* Why? The frame is decoded once more, into the image, which has room for it. */
+/* Decode the frame again with the basic API, into the image, to find out why it failed. */
 static dt_err not_decoded(const char *name, const WebPAnimDecoder *decoder, const dt_image *image)
 {
     WebPIterator frame;
@@ -60,7 +60,7 @@ dt_err dt_decode_webp(const char *name, const uint8_t *bytes, size_t nbytes, dt_
 {
     int width, height;
     DT_CHECK(WebPGetInfo(bytes, nbytes, &width, &height), DT_ERR_DATA, "%s: not a valid WebP", name);
-    DT_TRY(dt_image_alloc(name, width, height, image)); /* checks the size before libwebp takes memory for it */
+    DT_TRY(dt_image_alloc(name, width, height, image)); /* checks the size before libwebp allocates memory for it */
     const WebPData data = {bytes, nbytes};
     WebPAnimDecoder *decoder = WebPAnimDecoderNew(&data, NULL);
     if (!decoder) return not_opened(name, &data);

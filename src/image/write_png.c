@@ -1,4 +1,4 @@
-/* write_png.c - an image as PNG, by libpng's own short way. */
+/* write_png.c - writes an image as PNG with libpng's simplified API. */
 #include "dtrain/image/image.h"
 #include "dtrain/io/io.h"
 #include <png.h>

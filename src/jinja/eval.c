@@ -1,5 +1,4 @@
-/* eval.c - evaluation of expressions, with the rules of Jinja2 for names, attributes and items, and those of Python
- * for operators. */
+/* eval.c - evaluates expressions, following Jinja2 for names, attributes and items, and Python for operators. */
 #include "jinja_private.h"
 
 #include <math.h>
@@ -69,7 +68,7 @@ dt_jv dt_jinja_attribute(dt_jctx *x, dt_jv v, const char *name)
     return v.kind == DT_J_DICT ? key_or_undefined(x, v, dt_jv_string(name, strlen(name)), name) : dt_jv_undefined(name);
 }
 
-/* The place of an index, which counts from the end where it is negative. -1: outside. */
+/* Normalise an index; negative ones count from the end. -1: out of range. */
 static int64_t place(int64_t i, int64_t n) { return i < -n || i >= n ? -1 : i < 0 ? i + n : i; }
 
 static dt_jv character(dt_jctx *x, dt_jv v, int64_t i)
@@ -121,7 +120,7 @@ dt_jv dt_jinja_path(dt_jctx *x, dt_jv v, dt_jv path)
     return v;
 }
 
-/* Bounds as Python has them (PySlice_AdjustIndices). */
+/* Slice bounds as in Python (PySlice_AdjustIndices). */
 static int64_t bound(dt_jctx *x, dt_jv v, int64_t n, bool back, int64_t otherwise)
 {
     if (v.kind == DT_J_NONE) return otherwise;
@@ -172,7 +171,7 @@ static dt_jv integers(dt_jctx *x, char operator, int64_t a, int64_t b)
     return dt_jv_int(r);
 }
 
-/* Python raises where C gives inf of finite operands, and has complex numbers where C gives NaN. */
+/* Python raises where C returns inf for finite operands, and returns complex numbers where C returns NaN. */
 static dt_jv real_power(dt_jctx *x, double base, double n)
 {
     const double r = pow(base, n);
@@ -195,7 +194,7 @@ static dt_jv power(dt_jctx *x, dt_jv a, dt_jv b)
     return r;
 }
 
-/* As CPython's float_divmod: the quotient follows from the remainder, which is exact. */
+/* As CPython's float_divmod: the quotient is derived from the remainder, which is exact. */
 static dt_jv real_division(double p, double q, bool remainder)
 {
     double rest = fmod(p, q), quotient = (p - rest) / q;
@@ -305,7 +304,7 @@ static dt_jv sign(dt_jctx *x, dt_jv v, bool negative)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* The place of a name in a list of names apart by blanks; -1: it is not in it. n is how many there are. */
+/* Index of a name in a blank-separated list; -1: not found. *n: length of the list. */
 static int parameter(const char *params, const char *name, int *n)
 {
     int found = -1;

@@ -1,12 +1,12 @@
-/* execute.c - evaluation of statements. Scopes are those of Jinja2: loops, macros, with and block sets have their own,
- * an if has none; a macro sees the scope that it was defined in. */
+/* execute.c - evaluates statements. Scopes are those of Jinja2: loops, macros, `with` and block sets have
+ * one, `if` has none. A macro sees its defining scope. */
 #include "jinja_private.h"
 
 typedef enum flow { NEXT, BREAK, CONTINUE } flow;
 
 static flow run(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out);
 
-/* In the arena: a macro may keep it. */
+/* Allocated in the arena, because a macro may keep it. */
 static dt_jscope *new_scope(dt_jctx *x, dt_jscope *parent)
 {
     dt_jscope *s = dt_jinja_alloc(x, sizeof *s);
@@ -40,7 +40,7 @@ static flow run_body(dt_jctx *x, dt_jscope *s, const dt_jnode *body, dt_jbuf *ou
     return f;
 }
 
-/* The text of a body with a scope of its own. */
+/* Render a body in its own scope, and return its text. */
 static dt_jv captured(dt_jctx *x, dt_jscope *s, const dt_jnode *body)
 {
     dt_jbuf b = {0};
@@ -48,7 +48,7 @@ static dt_jv captured(dt_jctx *x, dt_jscope *s, const dt_jnode *body)
     return dt_jbuf_value(&b);
 }
 
-/* A chain of filters whose innermost has nothing to its left takes the text. */
+/* Apply a filter chain to text: the innermost filter, which has no left operand, receives it. */
 static dt_jv filtered(dt_jctx *x, dt_jscope *s, const dt_jnode *filter, dt_jv text)
 {
     if (!filter) return text;
@@ -69,7 +69,7 @@ static flow run_if(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
     return node->n % 2 ? run_body(x, s, node->kid[node->n - 1], out) : NEXT;
 }
 
-/* The items that the loop's own condition takes. */
+/* Items that pass the loop's own condition. */
 static const dt_jlist *loop_items(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
 {
     const dt_jlist *all = dt_jv_items(x, dt_jinja_eval(x, s, node->kid[1]));

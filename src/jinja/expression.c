@@ -1,4 +1,4 @@
-/* expression.c - expressions: tokens into a tree, in the order of binding of Jinja2 3.1 (parser.py). */
+/* expression.c - parses expressions, with the precedence of Jinja2 3.1 (parser.py). */
 #include "jinja_private.h"
 
 static dt_jnode *new_node(dt_jparser *p, dt_jnode_kind kind)
@@ -7,7 +7,7 @@ static dt_jnode *new_node(dt_jparser *p, dt_jnode_kind kind)
     return dt_jinja_node(p->x, kind, p->at->line);
 }
 
-/* An operator of two sides at the token before. */
+/* Build a node for the binary operator at the previous token. */
 static dt_jnode *two(dt_jparser *p, dt_jnode_kind kind, dt_jnode *left, dt_jnode *right)
 {
     dt_jnode *node = new_node(p, kind);
@@ -197,7 +197,7 @@ dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe)
     return of;
 }
 
-/* Does an argument without parentheses follow a test? */
+/* True if an argument without parentheses follows a test. */
 static bool at_test_argument(const dt_jparser *p)
 {
     switch (p->at->kind) {
@@ -235,7 +235,7 @@ static dt_jnode *test(dt_jparser *p, dt_jnode *of)
     return not ;
 }
 
-/* Filters, tests and calls in a row. */
+/* Parse the filters, tests and calls after an expression. */
 static dt_jnode *filters_and_tests(dt_jparser *p, dt_jnode *node)
 {
     for (int n = 0;; n++) {
@@ -271,7 +271,7 @@ static dt_jnode *unary(dt_jparser *p, bool with_filters)
     return node;
 }
 
-/* The operators of each level, the loosest first; all group from the left. */
+/* Operators of each precedence level, loosest first; all are left-associative. */
 static const char *const levels[] = {"+ -", "~", "* / // %", "**"};
 enum { N_LEVELS = sizeof levels / sizeof levels[0] };
 
@@ -291,7 +291,7 @@ static dt_jnode *binary(dt_jparser *p, int level)
 {
     if (level == N_LEVELS) return unary(p, true);
     dt_jnode *left = binary(p, level + 1);
-    if (level == 1 && at_level(p, "~")) { /* all parts in one node */
+    if (level == 1 && at_level(p, "~")) { /* all operands in one node */
         dt_jnode *all = new_node(p, DT_JN_CONCAT);
         dt_jinja_add_kid(p->x, all, left, NULL);
         while (dt_jinja_skip(p, DT_JT_OPERATOR, "~")) dt_jinja_add_kid(p->x, all, binary(p, level + 1), NULL);
@@ -338,7 +338,7 @@ static dt_jnode *negation(dt_jparser *p)
     return node;
 }
 
-/* All sides of a row of `and` or `or` in one node. */
+/* All operands of consecutive `and` or `or` in one node. */
 static dt_jnode *logical(dt_jparser *p, bool any)
 {
     dt_jnode *first = any ? logical(p, false) : negation(p), *node = NULL;

@@ -1,4 +1,4 @@
-/* filters.c - the filters of Jinja2 that chat templates use (jinja2/filters.py), and transformers' tojson. */
+/* filters.c - filters of Jinja2 that chat templates use (jinja2/filters.py), and transformers' tojson. */
 #include "strings.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ FILTER(upper) { return dt_jstring_case(x, dt_jv_str(x, v), DT_JCASE_UPPER); }
 FILTER(capitalize) { return dt_jstring_case(x, dt_jv_str(x, v), DT_JCASE_CAPITALIZE); }
 FILTER(title)
 {
-    /* words begin after white space and - ( { [ <, and not after other signs as in str.title */
+    /* words begin after white space and - ( { [ <, but not after other punctuation as in str.title */
     dt_jv s = dt_jv_str(x, v);
     dt_jbuf b = {0};
     for (size_t i = 0; i < s.n;) {
@@ -81,7 +81,7 @@ FILTER(tojson)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-/* The number that a text is, as int() or float() reads it. */
+/* Convert a text to a number as int() or float() does. */
 static bool read_number(dt_jctx *x, dt_jv v, bool whole, dt_jv *out)
 {
     char *end;
@@ -131,7 +131,7 @@ FILTER(rounded)
     if (v.kind != DT_J_FLOAT && digits >= 0) return v;
     if (v.kind != DT_J_FLOAT) dt_jinja_fail(x, "round of an integer before its point is not supported");
     if (digits < 0) return dt_jv_float(rint(f / pow(10, -(double)digits)) * pow(10, -(double)digits));
-    char text[640]; /* the longest has 309 digits before the point */
+    char text[640]; /* the longest has 309 digits before the decimal point */
     snprintf(text, sizeof text, "%.*f", (int)digits, f);
     return dt_jv_float(strtod(text, NULL));
 }
@@ -195,14 +195,14 @@ FILTER(items)
     return out;
 }
 
-/* What sorting compares: a part of the item, letters without their case. */
+/* Key for sorting: an attribute of the item, lower case unless keep_case. */
 static dt_jv sort_key(dt_jctx *x, dt_jv item, dt_jv path, bool keep_case)
 {
     if (given(path) && path.kind != DT_J_NONE) item = dt_jinja_path(x, item, path);
     return item.kind == DT_J_STRING && !keep_case ? dt_jstring_case(x, item, DT_JCASE_LOWER) : item;
 }
 
-/* Merge sort: stable, and a template cannot make it slow. keys and items are sorted together. */
+/* Merge sort: stable, with guaranteed O(n log n). keys and items are sorted together. */
 static void merge_sort(dt_jctx *x, dt_jv *key, dt_jv *item, size_t n, bool back)
 {
     if (n < 2) return;
@@ -258,7 +258,7 @@ static dt_jv extreme(dt_jctx *x, dt_jv v, const dt_jv *a, bool back)
 FILTER(minimum) { return extreme(x, v, a, false); }
 FILTER(maximum) { return extreme(x, v, a, true); }
 
-/* What the next filters walk: nothing of what is false, None among it. */
+/* Items to iterate over; false values, including None, have none. */
 static const dt_jlist *walked(dt_jctx *x, dt_jv v) { return dt_jv_items(x, dt_jv_truth(v) ? v : empty()); }
 
 /* ---- filters that take a filter, a test or an attribute ---------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* jinja.c - the public functions, and the functions that every template can call. */
+/* jinja.c - public functions, and global functions of templates. */
 #include "jinja_private.h"
 
 #include "dtrain/tokenizer/tokenizer.h"
@@ -11,7 +11,7 @@ struct dt_jinja {
     const dt_jtoken *token;
 };
 
-/* ---- functions of templates -------------------------------------------------------------------------------------- */
+/* ---- global functions -------------------------------------------------------------------------------------------- */
 
 #define FUNCTION(name) static dt_jv name(dt_jctx *x, dt_jv v, const dt_jv *a, const dt_jargs *args)
 
@@ -24,7 +24,7 @@ FUNCTION(raise_exception)
 
 FUNCTION(range)
 {
-    enum { MOST = 100000 }; /* the sandbox's own limit */
+    enum { MOST = 100000 }; /* limit of Jinja2's sandbox */
     const int64_t one = dt_jv_to_int(x, a[0], "range"), from = a[1].kind == DT_J_MISSING ? 0 : one,
                   to = a[1].kind == DT_J_MISSING ? one : dt_jv_to_int(x, a[1], "range"),
                   step = a[2].kind == DT_J_MISSING ? 1 : dt_jv_to_int(x, a[2], "range");
@@ -38,7 +38,7 @@ FUNCTION(range)
     return out;
 }
 
-/* Pairs of a mapping, then named arguments. */
+/* Entries of a mapping, then of the keyword arguments. */
 static dt_jv pairs(dt_jctx *x, const dt_jargs *args, const char *who)
 {
     dt_jv out = dt_jv_dict(x);

@@ -1,7 +1,7 @@
-/* jinja_private.h - values, syntax trees and the state of one parse or evaluation.
+/* jinja_private.h - values, syntax trees and the state of a parse or evaluation.
  *
- * Everything lies in one arena, which ends with the parse or the evaluation, so nothing is freed one by one. Errors
- * leave by longjmp (dt_jinja_fail) to the public functions of jinja.c, and no code between holds other resources. */
+ * All memory comes from one arena, which is freed after the parse or evaluation. Errors longjmp
+ * (dt_jinja_fail) to the public functions of jinja.c, so code in between must not hold other resources. */
 #ifndef DTRAIN_TEXT_JINJA_PRIVATE_H
 #define DTRAIN_TEXT_JINJA_PRIVATE_H
 
@@ -42,15 +42,15 @@ enum { DT_JINJA_MAX_DEPTH = 200, DT_JINJA_MAX_STEPS = 20000000, DT_JINJA_MAX_MEM
 _Noreturn void dt_jinja_fail(dt_jctx *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void *dt_jinja_alloc(dt_jctx *x, size_t nbytes); /* zeroed, never NULL */
 void dt_jinja_free_arena(dt_jarena *a);
-/** Count work that grows with n bytes or items. */
+/** Account for work proportional to n bytes or items. */
 void dt_jinja_work(dt_jctx *x, size_t n);
-void dt_jinja_enter(dt_jctx *x); /* a level of nesting */
+void dt_jinja_enter(dt_jctx *x); /* enter a level of nesting */
 static inline void dt_jinja_leave(dt_jctx *x) { x->depth--; }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 typedef enum dt_jkind {
-    DT_J_MISSING, /* an argument that was not given */
+    DT_J_MISSING, /* an argument that was not passed */
     DT_J_UNDEFINED,
     DT_J_NONE,
     DT_J_BOOL,
@@ -59,8 +59,8 @@ typedef enum dt_jkind {
     DT_J_STRING,
     DT_J_LIST,
     DT_J_TUPLE,
-    DT_J_VIEW,     /* of a dict: has a length, cannot be indexed */
-    DT_J_ITERATOR, /* can be walked once */
+    DT_J_VIEW,     /* of a dict: has a length but no index */
+    DT_J_ITERATOR, /* can be iterated once */
     DT_J_DICT,
     DT_J_NAMESPACE,
     DT_J_LOOP,
@@ -71,15 +71,15 @@ typedef enum dt_jkind {
 
 typedef struct dt_jv {
     dt_jkind kind;
-    bool safe; /* a string that is marked as escaped */
-    size_t n;  /* bytes of a string; of an undefined value's name */
+    bool safe; /* a string marked as escaped */
+    size_t n;  /* bytes of a string, or of an undefined value's name */
     union {
         bool b;
         int64_t i;
         double f;
-        const char *s; /* a string, or the name of what is undefined */
+        const char *s; /* a string, or the name of an undefined value */
         struct dt_jlist *list;
-        struct dt_jdict *dict; /* also of a namespace */
+        struct dt_jdict *dict; /* of a dict or namespace */
         struct dt_jloop *loop;
         struct dt_jmacro *macro;
         struct dt_jmethod *method;
@@ -105,7 +105,7 @@ typedef struct dt_jbuf {
 typedef struct dt_jloop {
     const dt_jlist *list;
     size_t index;
-    dt_jv changed; /* the last arguments of loop.changed */
+    dt_jv changed; /* the previous arguments of loop.changed */
 } dt_jloop;
 
 typedef struct dt_jargs {
@@ -115,8 +115,8 @@ typedef struct dt_jargs {
 } dt_jargs;
 
 enum { DT_JINJA_MAX_PARAMS = 6 };
-/** params: names, apart by blanks, in order; argv has one value for each, DT_J_MISSING where none was given. NULL: the
- *  function reads the arguments itself. */
+/** params: names, separated by blanks, in order; argv has one value per name, DT_J_MISSING if not passed.
+ *  NULL: the function reads the arguments itself. */
 typedef struct dt_jfunction {
     const char *name, *params;
     int n_needed;
@@ -125,8 +125,8 @@ typedef struct dt_jfunction {
 
 typedef struct dt_jmethod {
     dt_jv self;
-    const char *name;             /* what messages call it */
-    const dt_jfunction *function; /* NULL: Python has it, this does not */
+    const char *name;             /* for messages */
+    const dt_jfunction *function; /* NULL: exists in Python, unsupported here */
 } dt_jmethod;
 
 dt_jv dt_jv_string(const char *text, size_t n);
@@ -140,20 +140,20 @@ static inline bool dt_jv_is_number(dt_jv v) { return v.kind >= DT_J_BOOL && v.ki
 /** list, tuple, view or iterator. */
 static inline bool dt_jv_has_list(dt_jv v) { return v.kind >= DT_J_LIST && v.kind <= DT_J_ITERATOR; }
 
-const char *dt_jv_type(dt_jv v); /* as Python names it */
+const char *dt_jv_type(dt_jv v); /* Python's name */
 bool dt_jv_truth(dt_jv v);
 bool dt_jv_equal(dt_jctx *x, dt_jv a, dt_jv b);
-int dt_jv_compare(dt_jctx *x, dt_jv a, dt_jv b); /* below, equal or above 0; fails where Python raises */
+int dt_jv_compare(dt_jctx *x, dt_jv a, dt_jv b); /* negative, 0 or positive; fails where Python raises */
 double dt_jv_number(dt_jv v);                    /* of a bool, int or float */
 int64_t dt_jv_to_int(dt_jctx *x, dt_jv v, const char *what);
 bool dt_jv_in(dt_jctx *x, dt_jv item, dt_jv whole);
 dt_jv dt_jv_str(dt_jctx *x, dt_jv v); /* str() */
 dt_jv dt_jv_need_string(dt_jctx *x, dt_jv v, const char *what);
-dt_jv dt_jv_escape(dt_jctx *x, dt_jv v); /* for HTML, marked as safe */
+dt_jv dt_jv_escape(dt_jctx *x, dt_jv v); /* HTML-escaped and marked as safe */
 
 dt_jv dt_jv_list(dt_jctx *x, dt_jkind kind);
 void dt_jv_append(dt_jctx *x, dt_jv list, dt_jv item);
-/** What iterating yields: items, keys, characters. Fails for what cannot be iterated. */
+/** Items of an iteration: list items, keys, characters. Fails if v is not iterable. */
 const dt_jlist *dt_jv_items(dt_jctx *x, dt_jv v);
 dt_jv dt_jv_dict(dt_jctx *x);
 void dt_jv_put(dt_jctx *x, dt_jv dict, dt_jv key, dt_jv value);
@@ -164,9 +164,9 @@ void dt_jbuf_add(dt_jctx *x, dt_jbuf *b, const char *text, size_t n);
 static inline void dt_jbuf_say(dt_jctx *x, dt_jbuf *b, const char *text) { dt_jbuf_add(x, b, text, strlen(text)); }
 static inline dt_jv dt_jbuf_value(const dt_jbuf *b) { return dt_jv_string(b->text, b->n); }
 
-/** Bytes of the character at text, at most n. */
+/** Length of the character at text, at most n. */
 size_t dt_jinja_char(const char *text, size_t n);
-uint32_t dt_jinja_code(const char *text, size_t n); /* of the one character of n bytes */
+uint32_t dt_jinja_code(const char *text, size_t n); /* code point of the character of n bytes */
 void dt_jinja_put_utf8(dt_jctx *x, dt_jbuf *b, uint32_t code);
 
 dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json);
@@ -183,15 +183,15 @@ dt_jv dt_jv_to_json(dt_jctx *x, dt_jv v, const dt_jdump *how);
 const dt_jfunction *dt_jinja_filter(const char *name); /* NULL: none */
 const dt_jfunction *dt_jinja_test(const char *name);
 const dt_jfunction *dt_jinja_global(const char *name);
-/** A method of a value: false, there is none. What changes a list or dict is undefined, as in the sandbox. */
+/** A method of a value; false: none. Methods that modify a list or dict are undefined, as in the sandbox. */
 bool dt_jinja_method(dt_jctx *x, dt_jv self, const char *name, dt_jv *method);
-/** Call a builtin with its arguments in order. */
+/** Call a builtin with positional arguments. */
 dt_jv dt_jinja_apply(dt_jctx *x, const dt_jfunction *f, dt_jv self, const dt_jargs *args);
 
-/** x.name and x[key], as Jinja looks them up: undefined where there is none. */
+/** x.name and x[key] as Jinja looks them up; undefined if missing. */
 dt_jv dt_jinja_attribute(dt_jctx *x, dt_jv v, const char *name);
 dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key);
-/** What a dotted path ("function.name", "0") leads to. */
+/** Value at a dotted path ("function.name", "0"). */
 dt_jv dt_jinja_path(dt_jctx *x, dt_jv v, dt_jv path);
 dt_jv dt_jinja_call(dt_jctx *x, dt_jv f, const dt_jargs *args);
 
@@ -220,7 +220,7 @@ typedef struct dt_jtoken {
     double f;
 } dt_jtoken;
 
-/** The tokens of a template, the last of them DT_JT_END. */
+/** Tokens of a template; the last is DT_JT_END. */
 const dt_jtoken *dt_jinja_lex(dt_jctx *x, const char *text, size_t n);
 
 typedef enum dt_jnode_kind {
@@ -228,10 +228,10 @@ typedef enum dt_jnode_kind {
     DT_JN_NAME,
     DT_JN_LIST,
     DT_JN_TUPLE,
-    DT_JN_DICT, /* kid: key, value, key, value */
+    DT_JN_DICT, /* kid: key, value, key, value, ... */
     DT_JN_ATTRIBUTE,
     DT_JN_ITEM,
-    DT_JN_SLICE, /* kid: from, to, step, NULL where left out */
+    DT_JN_SLICE, /* kid: from, to, step; NULL if omitted */
     DT_JN_CALL,
     DT_JN_FILTER,
     DT_JN_TEST,
@@ -248,7 +248,7 @@ typedef enum dt_jnode_kind {
     DT_JN_TEXT,
     DT_JN_PRINT,
     DT_JN_BODY,
-    DT_JN_IF,           /* kid: test, body, test, body, ..., or without a test the last body */
+    DT_JN_IF,           /* kid: test, body, test, body, ..., [else body] */
     DT_JN_FOR,          /* kid: target, list, filter, body, else */
     DT_JN_SET,          /* kid: target, value */
     DT_JN_SET_BLOCK,    /* kid: target, body, filter */
@@ -265,8 +265,8 @@ typedef struct dt_jnode {
     int line;
     const char *name; /* of a variable, attribute, filter, test or operator */
     dt_jv value;
-    struct dt_jnode *left; /* what is called, filtered, indexed */
-    struct dt_jnode **kid; /* or arguments, with their names in key */
+    struct dt_jnode *left; /* callee, filter input, or indexed value */
+    struct dt_jnode **kid; /* or arguments, whose names are in key */
     const char **key;
     int n, n_alloc;
     const dt_jfunction *function; /* of a filter or test */
@@ -275,14 +275,14 @@ typedef struct dt_jnode {
 typedef struct dt_jparser {
     dt_jctx *x;
     const dt_jtoken *at;
-    int n_loops; /* around what is parsed */
+    int n_loops; /* loops around the current position */
 } dt_jparser;
 
 dt_jnode *dt_jinja_node(dt_jctx *x, dt_jnode_kind kind, int line);
 void dt_jinja_add_kid(dt_jctx *x, dt_jnode *node, dt_jnode *kid, const char *key);
-dt_jnode *dt_jinja_expression(dt_jparser *p);               /* with a condition */
-dt_jnode *dt_jinja_tuple(dt_jparser *p, bool conditions);   /* one, or several with commas */
-dt_jnode *dt_jinja_targets(dt_jparser *p, bool namespaces); /* names to assign to */
+dt_jnode *dt_jinja_expression(dt_jparser *p);               /* including a conditional expression */
+dt_jnode *dt_jinja_tuple(dt_jparser *p, bool conditions);   /* one expression, or several separated by commas */
+dt_jnode *dt_jinja_targets(dt_jparser *p, bool namespaces); /* assignment targets */
 dt_jnode *dt_jinja_filters(dt_jparser *p, dt_jnode *of, bool first_has_pipe);
 void dt_jinja_arguments(dt_jparser *p, dt_jnode *call); /* from ( to ) */
 dt_jnode *dt_jinja_postfix(dt_jparser *p, dt_jnode *node);
@@ -311,7 +311,7 @@ typedef struct dt_jscope {
 
 typedef struct dt_jmacro {
     const dt_jnode *node;
-    dt_jscope *scope; /* where it was defined */
+    dt_jscope *scope; /* defining scope */
 } dt_jmacro;
 
 void dt_jinja_set(dt_jctx *x, dt_jscope *s, const char *name, dt_jv value);

@@ -1,4 +1,4 @@
-/* json_values.c - values out of JSON, and as Python's json.dumps writes them. */
+/* json_values.c - converts JSON to values, and values to JSON as Python's json.dumps. */
 #include "jinja_private.h"
 
 dt_jv dt_jv_from_json(dt_jctx *x, const json_t *json)
@@ -52,7 +52,7 @@ typedef struct dumper {
 static void dump(dumper *d, dt_jv v);
 static void put_string(dumper *d, dt_jv s) { dt_jbuf_add(d->x, d->b, s.u.s, s.n); }
 
-/* A new line, where there is an indent. */
+/* Start a new line if indenting. */
 static void dump_line(dumper *d)
 {
     const dt_jv indent = d->how->indent;
@@ -90,7 +90,7 @@ static void dump_list(dumper *d, const dt_jlist *l)
     dump_end(d, l->n > 0, "]");
 }
 
-/* A key that is no string is written as one. */
+/* Keys that are not strings are converted to strings. */
 static void dump_key(dumper *d, dt_jv key)
 {
     dt_jbuf text = {0};

@@ -1,8 +1,9 @@
-/* lexer.c - a template into tokens, with white space removed as trim_blocks, lstrip_blocks and the signs - and + say.
+/* lexer.c - splits a template into tokens, removing white space as trim_blocks, lstrip_blocks and the
+ * signs - and + require.
  *
- * Rules of Jinja2 3.1 (lexer.py): one newline at the template's end is dropped; `-` strips all white space on its side;
- * a block or comment that is alone on its line up to there loses the blanks before it, unless `+` keeps them; the
- * newline after a block or comment goes, unless `+` keeps it. */
+ * Rules of Jinja2 3.1 (lexer.py): one newline at the template's end is dropped. `-` strips all white space
+ * on its side. Blanks before a block or comment that starts a line are stripped, unless `+` keeps them.
+ * The newline after a block or comment is stripped, unless `+` keeps it. */
 #include "jinja_private.h"
 
 #include "dtrain/text/space.h"
@@ -14,7 +15,7 @@ typedef struct lexer {
     dt_jtoken *token;
     size_t n, n_alloc;
     int line;
-    bool line_starts; /* the last tag ended with a newline, or there was none yet */
+    bool line_starts; /* the last tag ended with a newline, or there was none */
 } lexer;
 
 static dt_jtoken *add(lexer *l, dt_jtoken_kind kind)
@@ -39,7 +40,7 @@ static void set_text(lexer *l, dt_jtoken *t, const char *text, size_t n)
     t->n = n;
 }
 
-/* Move on, counting lines. */
+/* Advance, counting lines. */
 static void advance(lexer *l, size_t n)
 {
     for (const char *stop = l->at + n; l->at < stop; l->at++) l->line += *l->at == '\n';
@@ -54,7 +55,7 @@ static bool begins(const lexer *l, const char *word)
 
 /* ---- text between tags ------------------------------------------------------------------------------------------- */
 
-/* White space of the text's last line goes if there is nothing else in it. */
+/* Strip the last line of the text if it is blank. */
 static size_t without_indent(const lexer *l, const char *text, size_t n)
 {
     size_t line = n;
@@ -72,7 +73,7 @@ static void add_text(lexer *l, const char *text, size_t n, char tag, char sign)
     if (n > 0) set_text(l, add(l, DT_JT_TEXT), text, n);
 }
 
-/* After the end of a tag: what the sign or trim_blocks takes with it. */
+/* After a tag's end: strip what the sign or trim_blocks requires. */
 static void after_tag(lexer *l, char sign, bool trims)
 {
     const char *begin = l->at;
@@ -83,7 +84,7 @@ static void after_tag(lexer *l, char sign, bool trims)
     l->line_starts = l->at > begin && l->at[-1] == '\n';
 }
 
-/* The sign before the end of a tag, and the end itself. */
+/* Parse the sign before a tag's end, and the end itself. */
 static bool skip_end(lexer *l, const char *word, char *sign)
 {
     const bool signs = l->at < l->end && (*l->at == '-' || (*l->at == '+' && *word != '}'));
@@ -108,7 +109,7 @@ static uint32_t hex(lexer *l, const char *p, const char *end, int digits)
     return code;
 }
 
-/* A backslash and what follows it, as Python's unicode-escape has it. Returns what follows both. */
+/* Decode a backslash escape as Python's unicode-escape. Returns the position after it. */
 static const char *escape(lexer *l, dt_jbuf *b, const char *p, const char *end)
 {
     static const char letters[] = "abfnrtv\\'\"", values[] = "\a\b\f\n\r\t\v\\'\"";
@@ -148,7 +149,7 @@ static bool is_name(char c, bool first)
            (!first && c >= '0' && c <= '9');
 }
 
-/* Digits with underscores between them; a point or exponent makes it a real. */
+/* Digits with underscores between them; a point or exponent makes it a float. */
 static void number(lexer *l)
 {
     char digits[64];
@@ -196,7 +197,7 @@ static void operator(lexer *l)
     dt_jinja_fail(l->x, "unexpected character %.*s", (int)dt_jinja_char(l->at, (size_t)(l->end - l->at)), l->at);
 }
 
-/* What stands between the begin and the end of a tag. In braces, }} closes a dict in a dict. */
+/* Tokens between the start and the end of a tag. Inside braces, }} closes nested dicts. */
 static void inside(lexer *l, bool block)
 {
     int depth = 0;
@@ -229,7 +230,7 @@ static void inside(lexer *l, bool block)
 
 /* ---- tags -------------------------------------------------------------------------------------------------------- */
 
-/* {% raw %} up to its end: a block of one word. */
+/* Match a block that consists of one word, such as {% raw %} and its end. */
 static bool at_word(lexer *l, const char *word, const char **after, char *open, char *close)
 {
     lexer probe = *l;
@@ -286,7 +287,7 @@ static void tag(lexer *l, const char *text)
     }
 }
 
-/* Line ends of all kinds become \n; one at the end goes. */
+/* Convert all line ends to \n, and drop one at the end. */
 static char *normal_lines(dt_jctx *x, const char *text, size_t *n)
 {
     char *copy = dt_jinja_alloc(x, *n + 1), *to = copy;

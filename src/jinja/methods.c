@@ -1,5 +1,5 @@
-/* methods.c - methods of strings, lists and dicts, and of `loop`. A name that Python has and this file does not is
- * still a method: it is defined, and calling it is an error. */
+/* methods.c - methods of strings, lists and dicts, and of `loop`. Methods that exist in Python but not
+ * here are defined, and calling one is an error. */
 #include "strings.h"
 
 #include "dtrain/text/space.h"
@@ -34,7 +34,7 @@ static bool ends(dt_jctx *x, dt_jv v, dt_jv with)
     return v.n >= with.n && begins(x, dt_jv_string(v.u.s + v.n - with.n, with.n), with);
 }
 
-/* One text, or a tuple of them. */
+/* Test with a text, or with each of a tuple. */
 static dt_jv any(dt_jctx *x, dt_jv v, dt_jv with, bool (*holds)(dt_jctx *, dt_jv, dt_jv), const char *who)
 {
     bool found = false;
@@ -72,7 +72,7 @@ static const char *first_of(dt_jctx *x, dt_jv v, dt_jv word)
     return found;
 }
 
-/* In characters. */
+/* Position of a word, in characters. */
 static dt_jv position(dt_jctx *x, dt_jv v, dt_jv word, bool last)
 {
     dt_jv_need_string(x, word, "find");
@@ -93,7 +93,7 @@ METHOD(count_text)
     return dt_jv_int(n);
 }
 
-/* Words between white space, at most max + 1. */
+/* Split at white space, into at most max + 1 words. */
 static dt_jv split_words(dt_jctx *x, dt_jv v, int64_t max)
 {
     dt_jv out = dt_jv_list(x, DT_J_LIST);
@@ -246,7 +246,7 @@ METHOD(pairs)
     out.kind = DT_J_VIEW;
     return out;
 }
-METHOD(copy) { return v; } /* nothing here changes a value */
+METHOD(copy) { return v; } /* values are immutable */
 
 static const dt_jfunction of_list[] = {
     {"count", "value", 1, count_item}, {"index", "value", 1, index_item}, {"copy", "", 0, copy}, {NULL, NULL, 0, NULL}};
@@ -269,9 +269,9 @@ METHOD(changed)
 }
 static const dt_jfunction of_loop[] = {{"cycle", NULL, 0, cycle}, {"changed", NULL, 0, changed}, {NULL, NULL, 0, NULL}};
 
-/* ---- looking up -------------------------------------------------------------------------------------------------- */
+/* ---- lookup ------------------------------------------------------------------------------------------------------ */
 
-/* Methods that Python has besides. */
+/* Methods of Python that are unsupported here. */
 static const char others_of_string[] = " casefold center encode expandtabs format format_map index isalnum isalpha "
                                        "isascii isdecimal isidentifier islower isnumeric isprintable istitle isupper "
                                        "ljust maketrans rindex rjust swapcase translate zfill ";
@@ -287,7 +287,7 @@ static bool listed(const char *names, const char *name)
 
 bool dt_jinja_method(dt_jctx *x, dt_jv self, const char *name, dt_jv *method)
 {
-    /* what changes a value: the sandbox makes it undefined, before a key of this name is looked for */
+    /* modifying methods: undefined in the sandbox, even if the dict has such a key */
     static const char changes_list[] = " append clear pop reverse insert sort extend remove ",
                       changes_dict[] = " clear pop popitem setdefault update ";
     const bool list = self.kind == DT_J_LIST || self.kind == DT_J_TUPLE, dict = self.kind == DT_J_DICT;

@@ -1,4 +1,4 @@
-/* parser.c - statements: tokens into a tree. Grammar of Jinja2 3.1 (parser.py). */
+/* parser.c - parses statements. Grammar of Jinja2 3.1 (parser.py). */
 #include "jinja_private.h"
 
 dt_jnode *dt_jinja_node(dt_jctx *x, dt_jnode_kind kind, int line)
@@ -65,7 +65,7 @@ void dt_jinja_expect(dt_jparser *p, dt_jtoken_kind kind, const char *text)
 
 static dt_jnode *statement(dt_jparser *p);
 
-/* Words that end a body, apart by blanks: is the block at hand one of them? */
+/* True if the current block is one of these words (blank-separated), which end a body. */
 static bool at_end(const dt_jparser *p, const char *ends)
 {
     if (!ends || p->at->kind != DT_JT_BLOCK_BEGIN || p->at[1].kind != DT_JT_NAME) return false;
@@ -76,7 +76,7 @@ static bool at_end(const dt_jparser *p, const char *ends)
     return false;
 }
 
-/* Up to a block of one of these names, which is left at its name; NULL: up to the template's end. */
+/* Parse up to a block with one of these names, and stop at its name; NULL: up to the template's end. */
 static dt_jnode *body(dt_jparser *p, const char *ends)
 {
     dt_jnode *all = dt_jinja_node(p->x, DT_JN_BODY, p->at->line);
@@ -111,7 +111,7 @@ static dt_jnode *body_after_tag(dt_jparser *p, const char *ends)
 
 static void end_tag(dt_jparser *p)
 {
-    p->at++; /* the word */
+    p->at++; /* skip the word */
     dt_jinja_expect(p, DT_JT_BLOCK_END, NULL);
 }
 
@@ -227,11 +227,11 @@ static dt_jnode *parse_filter_block(dt_jparser *p, dt_jnode *node)
     return node;
 }
 
-/* The content of a block that changes nothing in the text: {% generation %} marks what a model writes. */
+/* The content of a block that does not affect the text: {% generation %} marks what a model writes. */
 static dt_jnode *parse_generation(dt_jparser *p)
 {
     dt_jnode *node = body_after_tag(p, "endgeneration");
-    dt_jnode *macro = dt_jinja_node(p->x, DT_JN_WITH, node->line); /* a scope of its own */
+    dt_jnode *macro = dt_jinja_node(p->x, DT_JN_WITH, node->line); /* own scope */
     dt_jinja_add_kid(p->x, macro, node, NULL);
     end_tag(p);
     return macro;

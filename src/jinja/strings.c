@@ -1,10 +1,10 @@
-/* strings.c - what filters and methods of strings share. */
+/* strings.c - shared by filters and methods of strings. */
 #include "strings.h"
 
 #include "dtrain/text/space.h"
 #include "dtrain/text/unicode.h"
 
-/* Upper case beyond ASCII would need tables that nothing else here does. */
+/* Non-ASCII upper case is unsupported: it would need tables that nothing else uses. */
 static void put_cased(dt_jctx *x, dt_jbuf *b, const char *text, size_t n, bool upper)
 {
     const uint32_t code = dt_jinja_code(text, n);
@@ -77,7 +77,7 @@ dt_jv dt_jstring_replace(dt_jctx *x, dt_jv s, dt_jv from, dt_jv to, int64_t max)
         at = (size_t)(found - s.u.s) + from.n;
         if (from.n > 0) continue;
         if (at >= s.n) break;
-        const size_t len = dt_jinja_char(s.u.s + at, s.n - at); /* between all characters */
+        const size_t len = dt_jinja_char(s.u.s + at, s.n - at); /* an empty `from` matches between all characters */
         dt_jbuf_add(x, &b, s.u.s + at, len);
         at += len;
     }

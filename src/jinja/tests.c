@@ -1,4 +1,4 @@
-/* tests.c - the tests of Jinja2 that chat templates use (jinja2/tests.py). */
+/* tests.c - tests of Jinja2 that chat templates use (jinja2/tests.py). */
 #include "strings.h"
 
 #define TEST(name, what)                                                                                               \

@@ -1,4 +1,4 @@
-/* value.c - values as Python has them: truth, equality, order, text, and the arena that they lie in. */
+/* value.c - values with Python's semantics (truth, equality, order, text), and their arena. */
 #include "jinja_private.h"
 
 #include "dtrain/text/unicode.h"
@@ -38,7 +38,7 @@ void *dt_jinja_alloc(dt_jctx *x, size_t nbytes)
         c->next = a->chunks;
         a->chunks = c;
         a->n_total += n;
-        if (n == nbytes) return c->bytes; /* of its own; what is left of the last chunk stays in use */
+        if (n == nbytes) return c->bytes; /* dedicated block; the last chunk stays in use */
         a->free = c->bytes;
         a->n_free = n;
     }
@@ -239,7 +239,7 @@ int64_t dt_jv_length(dt_jctx *x, dt_jv v)
     return n;
 }
 
-/* ---- what values are --------------------------------------------------------------------------------------------- */
+/* ---- properties of values ---------------------------------------------------------------------------------------- */
 
 const char *dt_jv_type(dt_jv v)
 {
@@ -385,9 +385,9 @@ bool dt_jv_in(dt_jctx *x, dt_jv item, dt_jv whole)
     return false;
 }
 
-/* ---- text of values ---------------------------------------------------------------------------------------------- */
+/* ---- values as text ---------------------------------------------------------------------------------------------- */
 
-/* The shortest digits that give the number back, laid out as Python's repr. */
+/* Shortest digits that round-trip, formatted as Python's repr. */
 static void put_float(dt_jctx *x, dt_jbuf *b, double f)
 {
     char text[64], *e;
@@ -408,14 +408,14 @@ static void put_float(dt_jctx *x, dt_jbuf *b, double f)
     dt_jbuf_say(x, b, text);
 }
 
-/* str.isprintable: no separator but the space, no control or format character, no unassigned one. */
+/* As str.isprintable: excludes separators except the space, control, format and unassigned characters. */
 static bool is_printable(uint32_t c)
 {
     const int category = dt_unicode_find(dt_unicode_general, dt_unicode_general_n, c) & DT_GENERAL_CATEGORY;
     return c == ' ' || category < DT_CAT_ZS;
 }
 
-/* repr of a string: single quotes, unless it has such and no double ones. */
+/* As repr of a string: single quotes, unless it contains single and no double quotes. */
 static void put_quoted(dt_jctx *x, dt_jbuf *b, dt_jv v)
 {
     const char quote = v.n > 0 && memchr(v.u.s, '\'', v.n) && !memchr(v.u.s, '"', v.n) ? '"' : '\'';

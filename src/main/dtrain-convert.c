@@ -1,5 +1,5 @@
-/* dtrain-convert.c - a checkpoint as a Hugging Face directory and back. The model goes through ZeRO's stage 3, so that
- * on N ranks each holds, reads and writes an N-th of it. */
+/* dtrain-convert.c - converts a checkpoint to a Hugging Face directory and back. The model is sharded as
+ * in ZeRO stage 3: each of N ranks holds, reads and writes 1/N of it. */
 #include "dtrain/chat/chat.h"
 #include "dtrain/pretrained/export.h"
 #include "dtrain/pretrained/frozen_model.h"
@@ -49,13 +49,13 @@ typedef struct app {
     dt_frozen_model frozen;
     enum kind kind;
     dt_st_type dtype;      /* type of the output */
-    dt_dtype kept;         /* in memory */
+    dt_dtype kept;         /* type in memory */
     const char *tokenizer; /* NULL: none */
-    char *full_tokenizer;  /* its full path */
-    char *chat_template;   /* as dt_chat_spec; NULL: not known */
-    char *jinja;           /* the same for a directory; NULL: the tokenizer's own is kept */
+    char *full_tokenizer;  /* its absolute path */
+    char *chat_template;   /* as dt_chat_spec; NULL: unknown */
+    char *jinja;           /* its Jinja form for a directory; NULL: keep the tokenizer's own */
     dt_new_tokens new_tokens;
-    uint64_t tokens_fingerprint; /* of the list they are from */
+    uint64_t tokens_fingerprint; /* of the --add-tokens list */
 } app;
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ static dt_err parse_options(options *o, int argc, char **argv)
     return DT_OK;
 }
 
-/* ---- what is to be done ------------------------------------------------------------------------------------------ */
+/* ---- checking and choosing --------------------------------------------------------------------------------------- */
 
 static bool ends_in_h5(const char *path)
 {
@@ -144,20 +144,20 @@ static bool is_empty(const char *dir)
 {
     int n = 0;
     DIR *d = opendir(dir);
-    if (!d) return true; /* the code that writes there reports the error */
+    if (!d) return true; /* the code that writes to the directory reports the error */
     for (struct dirent *e = readdir(d); e && n <= 2; e = readdir(d)) n++;
     closedir(d);
     return n <= 2;
 }
 
-/* Neither the model that is read, nor a file of its directory: not even with --force. */
+/* The output must not be the input model or a file of its directory, not even with --force. */
 static dt_err check_no_input(const app *a)
 {
     char path[PATH_MAX];
     const char *from = a->frozen.from.path, *const file = path, *const both[] = {from, a->opt.from};
     DT_TRY(dt_check_output(a->opt.to, true, both, 2));
     DIR *d = opendir(from);
-    if (!d) return DT_OK; /* a checkpoint */
+    if (!d) return DT_OK; /* not a directory: a checkpoint file */
     dt_err err = DT_OK;
     for (struct dirent *e = readdir(d); e && err == DT_OK; e = readdir(d))
         if (e->d_name[0] != '.' && dt_join_path(path, from, e->d_name, ""))
@@ -166,7 +166,7 @@ static dt_err check_no_input(const app *a)
     return err;
 }
 
-/* Rank 0. */
+/* On rank 0 only. */
 static dt_err check_target(const app *a)
 {
     struct stat st;
@@ -181,7 +181,7 @@ static dt_err check_target(const app *a)
     return DT_OK;
 }
 
-/* The caller's; NULL: not JSON. */
+/* The caller owns the result; NULL: not JSON. */
 static json_t *parse_config(const char *text)
 {
     json_t *root;
@@ -233,7 +233,7 @@ static dt_err choose_dtype(app *a)
     }
     a->dtype = a->opt.dtype != DT_ST_OTHER ? a->opt.dtype : usual;
     a->kept = a->dtype == DT_ST_BF16 || stored == DT_ST_BF16 ? DT_BF16 : DT_F32;
-    /* adapters are not rounded before they are added, nor rows before their mean is taken */
+    /* fp32, because adapters are added before rounding, and the mean of rows is taken before rounding */
     if (a->frozen.lora.r > 0 || (a->opt.add_tokens && stored != DT_ST_BF16)) a->kept = DT_F32;
     if (a->kind == KIND_CHECKPOINT) a->kept = a->dtype == DT_ST_BF16 ? DT_BF16 : DT_F32;
     return DT_OK;
@@ -246,7 +246,7 @@ static dt_err choose_tokenizer(app *a)
     a->tokenizer = asked ? asked : a->frozen.from.tokenizer;
     const dt_err err = dt_export_check_tokenizer(a->tokenizer);
     if (err != DT_OK && asked) return err;
-    if (err != DT_OK) { /* FROM names it, and it is gone: the weights are worth having without */
+    if (err != DT_OK) { /* FROM names a tokenizer that no longer exists; the weights are still useful */
         if (a->comm.rank == 0)
             DT_WARN("%s; the tokenizer's files are not copied (see --tokenizer)", dt_error_message());
         dt_error_clear();
@@ -262,7 +262,7 @@ static dt_err choose_tokenizer(app *a)
     return DT_OK;
 }
 
-/* A tokenizer that cannot be read here has its files copied all the same. */
+/* Files of a tokenizer are copied even if dtrain cannot read it. */
 static dt_err choose_template(app *a)
 {
     const char *asked = a->opt.chat_template, *name = asked ? asked : a->frozen.from.chat_template;
@@ -294,7 +294,7 @@ static dt_err choose_new_tokens(app *a)
     return err;
 }
 
-/* Without it images would be made ready by a guess, or not at all. */
+/* Without a preprocessor configuration, users of the model would have to guess how to prepare images. */
 static void warn_of_images(const app *a)
 {
     const dt_vision_config *v = a->frozen.mc.vision;
@@ -315,7 +315,7 @@ static dt_err choose(app *a)
     return choose_template(a);
 }
 
-/* ---- doing it ---------------------------------------------------------------------------------------------------- */
+/* ---- converting -------------------------------------------------------------------------------------------------- */
 
 static dt_err open_device(app *a)
 {
@@ -324,12 +324,12 @@ static dt_err open_device(app *a)
     return dt_device_open(&a->dev, "cpu", a->comm.local_rank, threads, &a->ledger);
 }
 
-/* config.json with the type that the files have, so that the way back knows it. malloc'ed. */
+/* config.json with the stored weight type, so that converting back keeps it. malloc'ed. */
 static char *config_with_type(const dt_pretrained *p)
 {
     static const char *const names[] = {NULL, "float32", "float16", "bfloat16"};
     dt_st_type stored = DT_ST_OTHER;
-    /* it could be read a moment ago; then the load will say */
+    /* the type was read before; loading the model reports errors */
     if (dt_pretrained_type(p, &stored) != DT_OK) dt_error_clear();
     /* mixed types: fp32 represents all of them */
     if (stored == DT_ST_OTHER && p->kind == DT_PRETRAINED_HF) stored = DT_ST_F32;
@@ -346,7 +346,8 @@ static char *config_with_type(const dt_pretrained *p)
 static char *config_with_tokenizer(const app *a)
 {
     char *text = NULL;
-    const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$"); /* else it would be read as something else */
+    /* other characters would be parsed as configuration syntax */
+    const bool fits = a->tokenizer && !strpbrk(a->tokenizer, "\r\n;#$");
     if (a->tokenizer && !fits && a->comm.rank == 0)
         DT_WARN("%s: a configuration cannot contain this name, so the checkpoint does not store its tokenizer",
                 a->tokenizer);
@@ -402,8 +403,8 @@ static void say_what_was_done(const app *a)
     const dt_model_config *mc = &a->frozen.mc;
     int64_t n_param = unties(a) ? mc->vocab_size * mc->hidden_size : 0; /* plus a separate head */
     char size[24];
-    for (int u = 0; u < a->frozen.n_units; u++)
-        for (int i = 0; i < a->frozen.units[u].n_tensors; i++) { /* adapters are merged, and so are scales */
+    for (int u = 0; u < a->frozen.n_units; u++) /* merged adapters and quantisation scales are not written */
+        for (int i = 0; i < a->frozen.units[u].n_tensors; i++) {
             const dt_tensor *t = &a->frozen.units[u].tensors[i];
             n_param += t->adapter_scale == 0 ? dt_n_weights(t) : 0;
             if (a->new_tokens.n_added > 0 && dt_model_is_vocabulary(t))
@@ -428,7 +429,7 @@ static dt_err run(app *a, dt_err parsed)
     TOGETHER(a, dt_frozen_model_describe(&a->frozen, a->opt.from, DT_LABELS_OF_FILES));
     DT_TRY(dt_comm_same_file(&a->comm, a->frozen.from.config_name, dt_hash_text(a->frozen.mc.json)));
     TOGETHER(a, choose(a));
-    /* nothing is computed, so values pass through unchanged */
+    /* values are copied without arithmetic, so NaN and inf are kept */
     a->frozen.from.keeps_nonfinite = a->frozen.lora.r == 0 && !a->opt.add_tokens;
     if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
     TOGETHER(a, open_device(a));

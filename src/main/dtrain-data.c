@@ -62,11 +62,11 @@ static const char notes[] =
 
 typedef struct options {
     dt_make_options make;
-    const char *rec_option; /* an option only for recommendation data; NULL: none was given */
+    const char *rec_option; /* an option given that requires recommendation data; NULL: none */
     bool quiet, help, version;
 } options;
 
-/* Newline, tab and backslash as they are written in a shell, in place. */
+/* Replaces the escapes for newline, tab and backslash, in place. */
 static dt_err take_separator(void *self, const tool_row *row, char *text)
 {
     dt_make_options *m = &((options *)self)->make;
@@ -195,9 +195,9 @@ static dt_err parse(int argc, char **argv, options *c)
     return DT_OK;
 }
 
-/* ---- what a model makes of an image ------------------------------------------------------------------------------ */
+/* ---- tokens per image -------------------------------------------------------------------------------------------- */
 
-/* A complete vision-language model: the tokens that replace an image. */
+/* Number of tokens that replace an image in a complete vision-language model. */
 static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
 {
     dt_model_config mc;
@@ -211,7 +211,7 @@ static dt_err ask_llava(const char *path, const char *text, dt_image_options *o)
     return DT_OK;
 }
 
-/* A CLIP or SigLIP tower only: its number of patches, for a projector that keeps their number. */
+/* A CLIP or SigLIP tower without projector: its number of patches, assuming that the projector keeps it. */
 static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
@@ -248,13 +248,14 @@ static dt_err ask_model(const char *directory, dt_image_options *o)
     return err;
 }
 
-/* The preprocessor's directory may have a model, and so may the tokenizer's. */
+/* A model may be in the preprocessor's directory or in the tokenizer's. */
 static dt_err size_images(dt_make_options *m)
 {
     dt_image_options *o = &m->images;
     dt_preprocessor p;
     if (!o->preprocessor) return DT_OK;
-    DT_TRY(dt_preprocessor_read(o->preprocessor, &p)); /* a missing folder has no config.json either */
+    /* also reports a missing folder, which has no config.json either */
+    DT_TRY(dt_preprocessor_read(o->preprocessor, &p));
     dt_preprocessor_free(&p);
     DT_TRY(ask_model(o->preprocessor, o));
     if (strcmp(m->tokenizer, "bytes") != 0 && o->token_id < 0) DT_TRY(ask_model(m->tokenizer, o));
@@ -317,7 +318,7 @@ static dt_err make_main(int argc, char **argv)
     return err;
 }
 
-/* ---- looking ----------------------------------------------------------------------------------------------------- */
+/* ---- show and verify --------------------------------------------------------------------------------------------- */
 
 typedef struct look {
     bool show;

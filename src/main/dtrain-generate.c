@@ -14,7 +14,7 @@ enum { PREFILL_TOK = 1024, CHAT_LEN = 4096 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* Opens the tokenizer: the one of the command line, otherwise the model's. For a checkpoint without one: bytes, if its
+/* Open the tokenizer: from the command line, else the model's. A checkpoint without one uses bytes if its
  * vocabulary is large enough. */
 static dt_err open_tokenizer(app *a)
 {
@@ -36,7 +36,7 @@ static dt_err open_tokenizer(app *a)
     return dt_encoder_open(&a->encoder, a->tok);
 }
 
-/* The chat template of the training, as dt_chat_spec, from the checkpoint or its directory. NULL: unknown. */
+/* The training's chat template, as dt_chat_spec, from the checkpoint or its directory. NULL: unknown. */
 static char *trained_template(const app *a)
 {
     dt_chat *c = NULL;
@@ -48,7 +48,7 @@ static char *trained_template(const app *a)
     return spec;
 }
 
-/* Of a template that was asked for. */
+/* Warn if the requested template differs from the training's. */
 static void warn_of_template(const app *a)
 {
     char *asked = NULL, *trained = trained_template(a);
@@ -60,7 +60,7 @@ static void warn_of_template(const app *a)
     free(trained);
 }
 
-/* The tokens that end a sequence: the model's, and in conversations the end of a turn. */
+/* Tokens that end a sequence: the model's, and in conversations the template's end of turn. */
 static dt_err find_ends(app *a)
 {
     if (a->opt.chat) DT_TRY(dt_prompt_reader_chat(&a->reader));
@@ -78,7 +78,7 @@ static dt_err open_catalogue(app *a)
     DT_TRY(dt_catalogue_open(&a->catalogue, a->opt.catalogue, &a->ledger));
     DT_TRY(dt_trie_open(&a->trie, a->catalogue, a->tok, DT_TRIE_TAIL, a->eos[0], a->frozen.mc.vocab_size, &a->ledger));
     a->only = dt_trie_constraint(a->trie);
-    if (!a->opt.given.max_new) /* the default has room for every item */
+    if (!a->opt.given.max_new) /* the default leaves room for every item */
         a->opt.max_new_tokens = dt_max_i64(a->opt.max_new_tokens, dt_trie_depth(a->trie));
     return DT_OK;
 }
@@ -109,7 +109,7 @@ static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbyte
     return DT_OK;
 }
 
-/* The file of JSON records, if there is one. */
+/* The file of JSON records; NULL: none. */
 static const char *records_of(const options *o) { return o->answers ? o->answers : o->prompts; }
 
 static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
@@ -130,7 +130,7 @@ static dt_err read_prompts(const options *o, char **text, size_t *nbytes)
     return DT_OK;
 }
 
-/* Only rank 0 reads standard input and the file; every rank receives the text and builds the same prompts. */
+/* Only rank 0 reads standard input and files. Every rank receives the text and builds the same prompts. */
 static dt_err share_prompts(app *a, char **text)
 {
     const options *o = &a->opt;
@@ -164,7 +164,7 @@ static dt_err stream_token(void *ctx, dt_sequence *s)
     return generate_flush(a);
 }
 
-/* max_len: tokens of a sequence; of these max_prompt lie in g->n_prompts slots of their own. */
+/* max_len: maximum tokens of a sequence. Of these, max_prompt are in one of g->n_prompts shared slots. */
 static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, int32_t max_prompt, int32_t max_own)
 {
     const dt_model_options mo = {.dtype = a->opt.dtype,
@@ -188,7 +188,7 @@ static dt_err open_model(app *a, const dt_generate_options *g, int32_t max_len, 
 
 static bool is_complete(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids)
 {
-    (void)n_prompt; /* a stop text may begin in it */
+    (void)n_prompt; /* a stop text may begin in the prompt */
     return generate_stops(ctx, ids, n_ids);
 }
 
@@ -207,7 +207,7 @@ static dt_generate_options make_options(app *a)
                                  .ctx = a};
 }
 
-/* One after the other, so that the text on the screen is one sequence's. All ranks do the same. */
+/* Generate one sequence after the other, because their text is printed as it is generated. All ranks do the same. */
 static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_options *g, dt_generate_stats *stats)
 {
     for (int i = 0; i < a->n_seqs; i++) {
@@ -225,9 +225,9 @@ static dt_err stream_all(app *a, const dt_decoder *decoder, const dt_generate_op
     return DT_OK;
 }
 
-/* Cache slots for prompts shared by consecutive samples: the maximum number that start together at any offset, and the
- * same number again for groups that run long. 0: this rank has no shared prompts, or never has them at the same time.
- */
+/* Cache slots for prompts shared by consecutive samples: the maximum number that start together at any
+ * offset, and the same number again for groups that run long. 0: this rank has no shared prompts, or never
+ * several samples of one at the same time. */
 static int32_t count_prompts(const app *a, int32_t n_slots)
 {
     const int32_t each = a->n_out / a->comm.nranks;
@@ -235,7 +235,7 @@ static int32_t count_prompts(const app *a, int32_t n_slots)
     return (int32_t)dt_min_i64(n_slots, 2 * dt_ceil_div(n_slots, each) + 1);
 }
 
-/* Slots for the sequences at a time, in whole searches; tokens of a pass. */
+/* Set the number of concurrent sequences (whole searches with beams) and the tokens per pass. */
 static void size_passes(const app *a, dt_generate_options *g, int n_mine, int64_t longest_prompt)
 {
     const int64_t beams = a->opt.beams.n_beams, prompts = n_mine / a->n_out > 0 ? n_mine / a->n_out : 1,
@@ -305,7 +305,8 @@ static dt_err converse(app *a)
     g.n_slots = 1;
     g.max_tok = (int32_t)(len < PREFILL_TOK ? len : PREFILL_TOK);
     generate_size_images(a, &g, INT32_MAX);
-    g.lockstep = a->comm.nranks > 1 ? &a->comm : NULL; /* at stage 0 too: they hear of rank 0's failures */
+    /* also at stage 0, so that all ranks learn of failures on rank 0 */
+    g.lockstep = a->comm.nranks > 1 ? &a->comm : NULL;
     TOGETHER(a, open_model(a, &g, (int32_t)len, 0, (int32_t)len));
     const dt_decoder decoder = dt_decoder_of_model(a->model);
     return generate_chat(a, &decoder, &g, (int32_t)len);
@@ -318,13 +319,13 @@ static dt_err report_speed(app *a, const dt_generate_stats *stats)
     int64_t sums[2] = {stats->n_prompt_tok, stats->n_new_tok};
     double seconds = stats->seconds, each[2] = {generate_rate(sums[0], stats->prompt_seconds),
                                                 generate_rate(sums[1], stats->seconds - stats->prompt_seconds)};
-    if (!a->opt.stream) { /* where all ranks did the same it is counted once */
+    if (!a->opt.stream) { /* with --stream all ranks did the same work, which is counted once */
         DT_TRY(dt_comm_reduce_host_i64(&a->comm, sums, 2, DT_SUM));
         DT_TRY(dt_comm_reduce_host_f64(&a->comm, &seconds, 1, DT_MAX));
         DT_TRY(dt_comm_reduce_host_f64(&a->comm, each, 2, DT_SUM));
     }
     if (a->comm.rank > 0) return DT_OK;
-    int n_written = 0; /* a search may find fewer than were asked for */
+    int n_written = 0; /* a search may find fewer sequences than requested */
     for (int i = 0; i < a->n_seqs; i++) n_written += a->seqs[i].finish != DT_FINISH_MISSING;
     fprintf(stderr,
             "dtrain-generate: %" PRId64 " new token%s in %.3f s: %.1f tokens/s (%d sequence%s, %" PRId64
@@ -346,7 +347,7 @@ static dt_err run_sequences(app *a)
     dt_err err = together(&a->comm, mine ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %d sequences", a->n_seqs));
     for (int i = 0; i < a->n_seqs && err == DT_OK; i++)
         if (generate_owner(a, i) == a->comm.rank) mine[n_mine++] = &a->seqs[i];
-    for (int i = 0; i < n_mine && a->opt.answers; i++) mine[i]->finish = DT_FINISH_EOS; /* nothing follows */
+    for (int i = 0; i < n_mine && a->opt.answers; i++) mine[i]->finish = DT_FINISH_EOS; /* answers are complete */
     if (err == DT_OK && !a->opt.answers) err = generate(a, mine, n_mine, &stats);
     if (err == DT_OK && a->opt.score) err = generate_score(a, mine, n_mine);
     free(mine);
@@ -415,7 +416,7 @@ static dt_err run(app *a, dt_err parsed)
     a->watchdog = NULL;
     TOGETHER(a, err);
     DT_TRY(o->chat ? converse(a) : run_sequences(a));
-    TOGETHER(a, generate_end_output(a)); /* on ranks without one it does nothing */
+    TOGETHER(a, generate_end_output(a)); /* does nothing on ranks without an output file */
     return DT_OK;
 }
 
@@ -454,7 +455,7 @@ int main(int argc, char **argv)
     const dt_err parsed = generate_parse_options(&a.opt, argc, argv);
     if (parsed == DT_OK && tool_answers(&generate_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
     tool_wait_fairly(argv);
-    setenv("DTRAIN_LOG", "warn", 0); /* standard output is for the text */
+    setenv("DTRAIN_LOG", "warn", 0); /* standard output is reserved for generated text */
     const dt_err started = dt_comm_start(&a.comm);
     if (started != DT_OK) return tool_end(started);
     a.plain_terminal = isatty(STDOUT_FILENO);

@@ -1,8 +1,8 @@
-/* dtrain-info.c - shows a checkpoint or dataset and verifies its checksums. One process, no MPI: it runs on a login
- * node as it is.
+/* dtrain-info.c - shows a checkpoint or dataset and verifies its checksums. It is one process without MPI
+ * and runs on a login node.
  *
- * Everything about a file is collected first and printed then, as text or as JSON, so that the two cannot tell
- * different things. */
+ * All facts about a file are collected first and then printed, as text or as JSON, so that both formats
+ * agree. */
 #include "dtrain/checkpoint/checkpoint.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"
@@ -15,7 +15,7 @@
 
 typedef struct options {
     bool tensors, config, verify, json, help, version;
-    const char *images; /* NULL: none are drawn */
+    const char *images; /* NULL: no contact sheet */
     int64_t n_images;
     int n_files;
     char **files;
@@ -36,7 +36,7 @@ typedef struct file_info {
     char *kind, *tokenizer, *chat_template; /* of a dataset */
     int64_t vocab_size;
     int64_t n_images;
-    dt_image_form images; /* size 0: it has none; preprocessor not kept */
+    dt_image_form images; /* size 0: no images; preprocessor not kept */
     array_info *arrays;
     int n_arrays, room;
     bool verify;
@@ -88,7 +88,7 @@ static dt_err add_array(hid_t dset, const char *name, void *ctx)
     return DT_OK;
 }
 
-/* The order in the file is the model's own; by name block 10 would come before block 2. */
+/* File order is the model's order; sorting by name would put block 10 before block 2. */
 static int by_place(const void *a, const void *b)
 {
     const array_info *x = a, *y = b;
@@ -145,7 +145,7 @@ static dt_err collect(file_info *f, const options *o)
     dt_err err = dt_h5_survives(f->path);
     if (err == DT_OK) err = dt_h5_open(f->path, &file, &f->sealed);
     if (err == DT_OK) err = read_format(file, f);
-    if (err == DT_OK && !f->is_checkpoint) { /* HDF5 does not open a file a second time in another way */
+    if (err == DT_OK && !f->is_checkpoint) { /* HDF5 does not open a file twice with different access properties */
         H5Fclose(file);
         file = H5I_INVALID_HID;
         dt_h5_unlock();
@@ -176,7 +176,7 @@ static void release(file_info *f)
     dt_ckpt_meta_free(&f->meta);
 }
 
-/* ---- derived ----------------------------------------------------------------------------------------------------- */
+/* ---- derived values ---------------------------------------------------------------------------------------------- */
 
 static int64_t nbytes_of(const array_info *i) { return i->a.n_elems * (int64_t)i->a.elem_size; }
 
@@ -204,14 +204,14 @@ static int64_t n_parameters(const file_info *f)
     int64_t n = 0;
     for (int i = 0; i < f->n_arrays; i++) {
         const char *name = f->arrays[i].name, *end = strrchr(name, '.');
-        const bool beside = end && (strcmp(end, ".weight_scale") == 0 || strcmp(end, ".weight_blocks") == 0);
+        const bool is_scale = end && (strcmp(end, ".weight_scale") == 0 || strcmp(end, ".weight_blocks") == 0);
         const int per_elem = f->arrays[i].a.type == DT_H5_U8 ? 2 : 1;
-        if (same_group(name, "model/") && !beside) n += per_elem * f->arrays[i].a.n_elems;
+        if (same_group(name, "model/") && !is_scale) n += per_elem * f->arrays[i].a.n_elems;
     }
     return n;
 }
 
-/* Samples of a dataset with offsets: one less than there are offsets. -1: none. */
+/* Samples of a dataset with offsets: the number of offsets minus one. -1: no offsets. */
 static int64_t n_records(const file_info *f)
 {
     for (int i = 0; i < f->n_arrays; i++)
@@ -220,7 +220,7 @@ static int64_t n_records(const file_info *f)
     return -1;
 }
 
-/* The first of two names that a model's configuration has: config.json has spelled some both ways. */
+/* Value of the first of two alternative keys in config.json that exists. */
 static json_int_t model_number(const json_t *model, const char *name, const char *other)
 {
     const json_t *value = json_object_get(model, name);
@@ -280,7 +280,7 @@ static void print_groups(const file_info *f)
     }
 }
 
-/* The caller's; NULL: it is not JSON. */
+/* The caller owns the result; NULL: not JSON. */
 static json_t *model_config(const file_info *f)
 {
     json_t *model;
@@ -463,7 +463,7 @@ static dt_err show_directory(const char *path, const options *o)
 static dt_err show(const char *path, const options *o)
 {
     if (dt_is_directory(path)) return show_directory(path, o);
-    char *file = NULL; /* the checkpoint that checkpoints/latest (or a similar file) names */
+    char *file = NULL; /* checkpoint that checkpoints/latest (or a similar file) names */
     dt_err err = dt_checkpoint_find(path, &file);
     file_info f = {.path = file ? file : path, .verify = o->verify};
     if (err == DT_OK) err = collect(&f, o);
@@ -507,6 +507,6 @@ int main(int argc, char **argv)
         const dt_err one = show(o.files[i], &o);
         if (err == DT_OK) err = one;
     }
-    const int written = tool_end(DT_OK); /* each file's own message is out */
+    const int written = tool_end(DT_OK); /* the message for each file was already printed */
     return err != DT_OK ? dt_exit_code(err) : written;
 }

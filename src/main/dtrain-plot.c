@@ -13,8 +13,8 @@
 
 enum { MAX_POINTS = 2000, MAX_NAMES = 6 };
 
-/* Metrics of the preference and reinforcement learning tasks. A panel is plotted if a run has metrics of these names (*
- * matches anything but a slash). */
+/* Metrics of the preference and reinforcement learning tasks. A panel is plotted if a run has metrics with
+ * these names (* matches anything but a slash). */
 static const struct task_panel {
     const char *label[2]; /* of the left and the right axis; NULL: none */
     const char *names[2][MAX_NAMES];
@@ -41,7 +41,7 @@ typedef struct options {
     const char *output; /* NULL: loss.png and loss.svg of the first run */
     char **names;       /* --metrics; NULL: the standard panels */
     int n_names;
-    int64_t smooth; /* records; 0: a fortieth of them */
+    int64_t smooth; /* records; 0: 1/40 of them */
     dt_axis axis;
     bool list, help, version;
 } options;
@@ -132,8 +132,9 @@ static void list_names(const run *runs, int n_runs)
     for (const char *name; (name = next_name(runs, n_runs, &r, &c));) puts(name);
 }
 
-/* Distance of a name from the requested one: names that contain it first, shortest first; then by edit distance to the
- * whole name or the part after its last slash. INT_MAX: too far. */
+/* Distance of a name from the requested one. Names that contain it come first, shortest first; the others
+ * are ordered by edit distance to the whole name or to the part after its last slash. INT_MAX: too
+ * different. */
 static int distance(const char *asked, const char *name)
 {
     const char *slash = strrchr(name, '/');
@@ -143,7 +144,7 @@ static int distance(const char *asked, const char *name)
     return 3 * least <= len ? 1000 + least : INT_MAX;
 }
 
-/* The nearest names, "grpo/reward, grpo/reward_std"; "": none is near. */
+/* The nearest names, as "grpo/reward, grpo/reward_std"; "": none. */
 static void suggest(const run *runs, int n_runs, const char *asked, char *out, size_t size)
 {
     enum { SHOWN = 4 };
@@ -177,9 +178,9 @@ static dt_err check_names(const options *opt, const run *runs, int n_runs)
     return DT_OK;
 }
 
-/* ---- what goes into a panel -------------------------------------------------------------------------------------- */
+/* ---- curves of a panel ------------------------------------------------------------------------------------------- */
 
-/* The records of a name as they are, faint, and their mean over a window on top of them. */
+/* Add the raw records of a metric as a faint curve, and their moving mean above it. */
 static dt_err add_smoothed(dt_panel *p, const run *r, const char *name, const options *opt, dt_look look,
                            const char *title)
 {
@@ -292,7 +293,7 @@ static dt_err add_one(dt_panel *p, const run *r, int n_runs, int number, const c
     return right ? add_plain(p, r, name, opt, look, title) : add_smoothed(p, r, name, opt, look, title);
 }
 
-/* The metrics of a run whose names match one of the patterns, on one axis. */
+/* Add the metrics of a run whose names match one of the patterns, on one axis. */
 static dt_err add_matching(dt_panel *p, const struct task_panel *what, const run *r, int n_runs, int number, bool right,
                            const options *opt)
 {
@@ -329,7 +330,7 @@ static dt_err fill_panels(dt_picture *pic, const run *runs, int n_runs, const op
     dt_panel *last = &pic->panels[pic->n_panels++];
     DT_TRY(fill_one(last, "tokens_per_second", runs, n_runs, opt));
     snprintf(last->label[0], sizeof last->label[0], "tokens/s, all ranks");
-    /* the colours are named above */
+    /* earlier panels name the colours */
     for (int i = 0; i < last->n_series; i++) last->series[i].title[0] = 0;
     return DT_OK;
 }
@@ -403,7 +404,7 @@ int main(int argc, char **argv)
     options opt = {0};
     run *runs = NULL;
     int n_runs = 0;
-    tool_start("dtrain-plot"); /* and gnuplot's end is seen in its status, not by a signal */
+    tool_start("dtrain-plot"); /* gnuplot's failure is detected by its exit status, not by SIGPIPE */
     const dt_err err = plot(argc, argv, &opt, &runs, &n_runs);
     for (int i = 0; i < n_runs; i++) {
         dt_metrics_free(&runs[i].metrics);

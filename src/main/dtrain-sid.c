@@ -9,7 +9,7 @@
 
 /* ---- input ------------------------------------------------------------------------------------------------------- */
 
-/* Checks the outputs before computing anything. */
+/* Check the outputs before computing anything. */
 static dt_err check_outputs(const options *o)
 {
     const char *const endings[] = {".index.json", o->items ? ".txt" : NULL, o->model ? ".emb.npy" : NULL};
@@ -103,7 +103,7 @@ static dt_err run(app *a, dt_err parsed)
              o->model ? ".emb.npy" : "");
     if (o->model) DT_TRY(dt_comm_same_file(&a->comm, o->items, a->items.fingerprint));
     if (!o->model) TOGETHER(a, open_embeddings(a));
-    /* by its shape: of the rest no rank reads all */
+    /* embeddings are hashed by shape only, because no rank reads all of them */
     if (!o->model)
         DT_TRY(dt_comm_same_file(&a->comm, a->embeddings, dt_mix64((uint64_t)a->rows.n) + (uint64_t)a->rows.width));
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));

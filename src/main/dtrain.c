@@ -1,5 +1,5 @@
-/* dtrain.c - the program: options, MPI, one run, an exit code. All that can fail is below run_program(); only here is
- * the job ended. */
+/* dtrain.c - main program: options, MPI, one run, exit code. The run
+ * itself is dt_run_main(); only this file ends the job (dt_comm_leave). */
 #include "dtrain/train/train.h"
 #include "dtrain/io/io.h"
 #include "tool/tool.h"
@@ -14,10 +14,10 @@ typedef struct options {
     action action;
     const char *asked_by, *asked_by_another; /* options that request different actions; NULL: none */
     dt_plan_request plan;
-    const char *filter; /* of --keys */
+    const char *filter; /* argument of --keys */
     bool force, help, version;
     const char *plan_option; /* the last option given that only --plan accepts; NULL: none */
-    const char *input;       /* NULL: --check only of the device */
+    const char *input;       /* NULL: --check without input tests only the device */
     int n_overrides;
     const char *const *overrides;
 } options;
@@ -32,7 +32,7 @@ static dt_err choose_action(void *self, const tool_row *row, char *text)
     return DT_OK;
 }
 
-/* No machine has less than a megabyte of memory: a number without a unit was meant as gigabytes. */
+/* Values below a megabyte are rejected: a number without unit was probably meant as gigabytes. */
 #define MEMORY .low = 1e6
 #define RANKS .low = 1, .high = 1e7
 #define PLANS .given = offsetof(options, plan_option)
@@ -121,7 +121,7 @@ static dt_err run_alone(const options *o)
     return o->action == ACTION_KEYS ? dt_config_print_keys(stdout, o->filter) : print_plan(o);
 }
 
-/* Users set NCCL_TIMEOUT as a limit in seconds without progress; NCCL itself does not read it. */
+/* Users set NCCL_TIMEOUT in seconds to limit time without progress. NCCL itself does not read it. */
 static dt_err adopt_timeout(dt_config *cfg)
 {
     const char *text = getenv("NCCL_TIMEOUT");
@@ -129,7 +129,7 @@ static dt_err adopt_timeout(dt_config *cfg)
                                                                      : DT_OK;
 }
 
-/* The variable that makes PyTorch check that all ranks call the same collectives. */
+/* This variable makes PyTorch check that all ranks call the same collectives. */
 static dt_err adopt_check(dt_config *cfg)
 {
     const char *text = getenv("TORCH_DISTRIBUTED_DEBUG");
@@ -138,8 +138,8 @@ static dt_err adopt_check(dt_config *cfg)
                : DT_OK;
 }
 
-/* Rank 0 reads and resolves the configuration (with its environment for ${NAME}), and the others parse the resolved
- * text. Mistakes are collected in run, so that all are reported together. */
+/* Rank 0 reads and resolves the configuration (with its environment for ${NAME}); the other ranks parse
+ * the resolved text. Errors are collected in run, so that all are reported together. */
 static dt_err share_config(const options *o, dt_comm *comm, dt_run *run)
 {
     dt_config *cfg = &run->cfg;
@@ -167,7 +167,7 @@ done:
     return err;
 }
 
-/* Prints an error message once, on the rank that reports. A requested stop is not an error for the user. */
+/* Print an error message once, on the rank that reports. A requested stop is not an error for the user. */
 static void tell(dt_err err, bool speaks)
 {
     if (err == DT_OK || !speaks) return;
@@ -194,7 +194,7 @@ static int run_ranks(const options *o)
 {
     dt_comm comm = {0};
     dt_run run = {.start_s = dt_now_s(), .force = o->force};
-    /* a request during start-up is met after the first step */
+    /* a request during start-up takes effect after the first step */
     dt_err err = o->action == ACTION_RUN ? dt_signals_install() : DT_OK;
     if (err != DT_OK) return tell(err, true), dt_exit_code(err);
     if ((err = dt_comm_start(&comm)) != DT_OK) return tell(err, true), dt_exit_code(err);
@@ -217,7 +217,7 @@ int main(int argc, char **argv)
     tool_start("dtrain");
     const dt_err parsed = parse_options(argc, argv, &o);
     if (parsed != DT_OK || tool_answers(&help, o.help, o.version)) return tool_end(parsed);
-    if (o.action == ACTION_RUN) dt_signals_hold(); /* the program may execute itself again */
+    if (o.action == ACTION_RUN) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
     if (o.action <= ACTION_CHECK) tool_wait_fairly(argv);
     return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));
 }

@@ -1,11 +1,11 @@
-/* budgets.c - chats whose turns are cut one by one (algorithms.md 1.1, turn budgets), so that a long question does not
- * push its answer out. With L = max_length, a turn of |src| and |tgt| tokens gets
+/* budgets.c - turn budgets of chats (algorithms.md 1.1): each turn is truncated separately, so that a long
+ * question does not displace its answer. With L = max_length, a turn of |src| and |tgt| tokens gets
  *
  *     L |src| / (|src| + |tgt|)     for its question, and
- *     L |tgt| / (|src| + |tgt|)     for its answer,
+ *     L |tgt| / (|src| + |tgt|)     for its answer.
  *
- * where the answer's share has room for its end. The first turn that L has no more room for, and all behind it, are
- * left out. */
+ * The answer's share includes its end token. The first turn for which L has no room, and all later ones,
+ * are dropped. */
 #include "encode_records.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct turns {
     bool cut;
 } turns;
 
-/* Ids of pieces from .. to-1, alone. */
+/* Encode pieces from .. to-1 as an independent text. */
 static dt_err encode_part(turns *t, const dt_text_side *side, int from, int to, dt_ids *out)
 {
     const dt_pieces part = {.span = side->pieces.span + from, .target = side->pieces.target + from, .n = to - from};
@@ -41,7 +41,7 @@ static dt_err put(turns *t, const int32_t *id, size_t n, bool target)
     return DT_OK;
 }
 
-/* One turn; *full when there is no room for it. */
+/* Append one turn; *full if there is no room for it. */
 static dt_err put_turn(turns *t, dt_ids *src, dt_ids *tgt, bool *full)
 {
     const size_t L = (size_t)t->recipe->max_length, total = src->n + tgt->n;
@@ -79,7 +79,7 @@ dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_sid
         if (err == DT_OK) err = put_turn(&t, &src, &tgt, &full);
         from = to;
     }
-    if (err == DT_OK) err = put(&t, NULL, 0, false); /* a mask even of nothing */
+    if (err == DT_OK) err = put(&t, NULL, 0, false); /* ensures that a mask exists */
     free(src.id);
     free(tgt.id);
     *cut = t.cut;

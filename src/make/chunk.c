@@ -1,11 +1,11 @@
-/* chunk.c - the memory of chunks, which are used again and again. */
+/* chunk.c - memory of chunks, which are reused. */
 #include "chunk.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_NBYTES = 8 * DT_CHUNK_NBYTES }; /* of a buffer; ids have four bytes, and a byte is a token at worst */
+enum { KEPT_NBYTES = 8 * DT_CHUNK_NBYTES }; /* limit for reused buffers; at worst a byte is a token, with a 4-byte id */
 
-/* Room for item number n: twice as many as before. */
+/* Ensure capacity for index n by doubling. */
 static dt_err grow(void **items, int n, int *n_alloc, size_t size)
 {
     if (n < *n_alloc) return DT_OK;
@@ -19,7 +19,7 @@ static dt_err grow(void **items, int n, int *n_alloc, size_t size)
 
 dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item)
 {
-    if (!p->text || nbytes > p->text_alloc - p->n_text) { /* there is a text even for an empty item */
+    if (!p->text || nbytes > p->text_alloc - p->n_text) { /* allocate text even for an empty item */
         const size_t need = p->n_text + nbytes,
                      want = need > DT_CHUNK_NBYTES ? need + need / 4 : 2 * (size_t)DT_CHUNK_NBYTES;
         char *more = realloc(p->text, want);
@@ -33,7 +33,7 @@ dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item 
     DT_TRY(err);
     if (nbytes) memcpy(p->text + p->n_text, text, nbytes);
     item.first = p->n_text;
-    item.nbytes = nbytes - item.n_behind;
+    item.nbytes = nbytes - item.n_binary;
     p->items[p->n_items++] = item;
     p->n_text += nbytes;
     return DT_OK;

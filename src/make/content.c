@@ -1,5 +1,5 @@
-/* content.c - is this text at all? Every file has bytes that can be trained on, so what was given by mistake must be
- * recognised by what is in it. */
+/* content.c - detects inputs that are not text. Any bytes can be trained on, so wrong files must be
+ * recognised by content. */
 #include "input.h"
 #include "dtrain/io/io.h"
 #include "dtrain/text/utf8.h"
@@ -46,10 +46,10 @@ static dt_err refuse_known(const dt_input *in, const char *text, size_t n)
     return DT_OK;
 }
 
-/* Text of a single-byte character set has whole words that are not UTF-8, of a binary file most bytes are not. */
+/* In text of a single-byte character set, some words are invalid UTF-8. In a binary file, most bytes are. */
 static dt_err refuse_binary(const dt_input *in, const char *text, size_t n)
 {
-    enum { AT_LEAST = 16 }; /* bytes: fewer prove nothing */
+    enum { AT_LEAST = 16 }; /* fewer bytes are inconclusive */
     size_t n_bad = 0;
     DT_CHECK(
         !memchr(text, '\0', n), DT_ERR_DATA,
@@ -74,7 +74,7 @@ static const char *skip_blanks(const char *p, const char *end)
     return p;
 }
 
-/* {"key":, or an array of such. */
+/* Matches {"key":, or an array of such objects. */
 static bool looks_like_records(const char *p, const char *end)
 {
     p = skip_blanks(p, end);

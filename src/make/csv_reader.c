@@ -1,5 +1,5 @@
-/* csv_reader.c - one machine of four places says where fields and rows end, for the thread that reads (which only looks
- * for the ends of rows) and for those that take rows apart. */
+/* csv_reader.c - a state machine with four states finds the ends of fields and rows. The reading thread uses it
+ * to find row ends, the workers to split rows. */
 #include "csv_reader.h"
 #include "dtrain/make/rec_files.h"
 #include "dtrain/tokenizer/tokenizer.h"
@@ -15,7 +15,7 @@ dt_csv_place dt_csv_step(dt_csv_place place, char c)
     return place == DT_CSV_START && c == '"' ? DT_CSV_QUOTED : place == DT_CSV_CLOSED ? DT_CSV_CLOSED : DT_CSV_BARE;
 }
 
-/* A field: its bytes without quotes, in out (as long as the row); *at goes to what ends it. */
+/* Copy a field without its quotes to out (at least as long as the row). *at moves to the byte that ends the field. */
 static dt_err take_field(const char *row, size_t nbytes, size_t *at, char *out, size_t *n_out)
 {
     dt_csv_place place = DT_CSV_START;
@@ -106,7 +106,7 @@ static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
 {
     row *r = self;
     r->n = column + 1;
-    if (column >= r->header->n) return DT_OK; /* counted, and then refused */
+    if (column >= r->header->n) return DT_OK; /* counted here, reported by the caller */
     const char *name = r->header->name[column];
     json_t *value;
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,

@@ -1,4 +1,4 @@
-/* duckdb.c - see duckdb.h. */
+/* duckdb.c - loads the library and resolves its functions. */
 #include "duckdb.h"
 #include "dtrain/data/dataset.h"
 #include <dlfcn.h>
@@ -34,7 +34,8 @@ static dt_err find_calls(duckdb_calls *calls)
 {
     char path[PATH_MAX];
     where(path);
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays: its threads and memory outlive a closing */
+    /* never closed: its threads and memory would outlive dlclose */
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     DT_CHECK(library, DT_ERR_DATA, "%s", dlerror());
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *found = dlsym(library, names[i].name);

@@ -1,13 +1,13 @@
-/* duckdb.h - the part of DuckDB's C interface that reads Parquet files. The library is opened when the first such file
- * is read, so that a program needs it neither to be built nor to start.
+/* duckdb.h - the subset of DuckDB's C API that reads Parquet files. The library is loaded when the first
+ * such file is read. Programs therefore build and start without it.
  *
- * Source  duckdb.h of DuckDB 1.1 to 2.0, which keep these functions, types and numbers as they are. */
+ * Source  duckdb.h of DuckDB 1.1 to 2.0, which keep these functions, types and constants unchanged. */
 #ifndef DTRAIN_DATA_MAKE_DUCKDB_H
 #define DTRAIN_DATA_MAKE_DUCKDB_H
 
 #include "dtrain/core/core.h"
 
-/* duckdb_type: those that are looked into */
+/* duckdb_type: the types used here */
 enum {
     DUCKDB_BOOLEAN = 1,
     DUCKDB_TINYINT,
@@ -29,7 +29,7 @@ enum {
     DUCKDB_UHUGEINT = 32
 };
 
-/** A result; passed by value where the interface has it so. */
+/** A result; passed by value where the API does so. */
 typedef struct duckdb_result {
     uint64_t old_counts[3];
     void *old_columns;
@@ -37,7 +37,7 @@ typedef struct duckdb_result {
     void *internal;
 } duckdb_result;
 
-/** A text or bytes: up to 12 bytes stand in it, more are pointed to. */
+/** A text or blob: up to 12 bytes are inlined, longer ones are referenced by pointer. */
 typedef union duckdb_string {
     struct {
         uint32_t nbytes;
@@ -54,7 +54,8 @@ typedef struct duckdb_list_entry {
     uint64_t offset, length;
 } duckdb_list_entry;
 
-/* X(returns, name, arguments). Handles are void *, functions that free them take their address. int: 0 is success. */
+/* X(return type, name, arguments). Handles are void *; functions that free them take their address. int: 0
+ * is success. */
 #define DUCKDB_CALLS(X)                                                                                                \
     X(const char *, library_version, (void))                                                                           \
     X(int, create_config, (void **config))                                                                             \
@@ -96,8 +97,8 @@ typedef struct duckdb_calls {
 } duckdb_calls;
 #undef DUCKDB_FIELD
 
-/** Open the library: DTRAIN_DUCKDB, a file or its folder, or libduckdb.so where the system looks for libraries.
- *  DT_ERR_DATA saying why it cannot be had. Not for several threads at a time. */
+/** Load the library: DTRAIN_DUCKDB (a file or its folder), else libduckdb.so from the system's search
+ *  path. DT_ERR_DATA says why loading failed. Not thread-safe. */
 dt_err dt_duckdb_open(const duckdb_calls **calls);
 
 #endif

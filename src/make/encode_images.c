@@ -1,4 +1,4 @@
-/* encode_images.c - from the images of a record to pixels in the chunk. */
+/* encode_images.c - converts the images of a record to pixels in the chunk. */
 #include "encode_records.h"
 #include "dtrain/io/io.h"
 #include "parquet.h"
@@ -9,12 +9,12 @@
 
 static const char OF_ROW[] = "image bytes";
 
-/* From its file, the record itself, or the row that it is in. */
+/* Read an image from its file, from the record, or from the bytes of its row. */
 static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_chunk_item *item, const char *name,
                          char called[PATH_MAX], dt_image *image)
 {
     size_t first, nbytes;
-    if (dt_row_bytes(name, item->n_behind, &first, &nbytes)) {
+    if (dt_row_bytes(name, item->n_binary, &first, &nbytes)) {
         snprintf(called, PATH_MAX, "%s", OF_ROW);
         return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
     }
@@ -48,7 +48,7 @@ static dt_err read_images(const dt_recipe *recipe, const dt_parsed_record *recor
     return DT_OK;
 }
 
-/* An earlier sample of the same item, such as another pair of a ranking, that has the same images; NULL: none does. */
+/* Find an earlier sample of the same item with the same images, such as another pair of a ranking. NULL: none. */
 static const dt_sample *find_same(const dt_chunk *p, const dt_sample *s)
 {
     for (const dt_sample *before = s; before > p->samples && before[-1].item == s->item; before--)
@@ -72,7 +72,7 @@ dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record,
     } else {
         DT_TRY(read_images(recipe, record, p, s));
     }
-    /* what begins with one image is in one file, of training or of validation */
+    /* records with the same first image go to the same file, training or validation */
     s->hash = dt_hash_bytes(p->pixels + s->first_pixel, dt_image_form_nbytes(recipe->images));
     return DT_OK;
 }

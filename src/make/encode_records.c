@@ -1,5 +1,5 @@
-/* encode_records.c - records and texts to ids. Every rule of algorithms.md 1.1 about which token is a target is applied
- * here or in the pieces. */
+/* encode_records.c - converts records and texts to ids. All rules of algorithms.md 1.1 about targets are
+ * implemented here or in the pieces. */
 #include "encode_records.h"
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ uint64_t dt_hash_bytes(const void *data, size_t n)
     return h;
 }
 
-/* One id more, unless it stands there already (a text that ends with its own end of text). */
+/* Append eos, unless the text already ends with it. */
 static dt_err append_eos(dt_ids *ids, uint8_t **mask, size_t first, int32_t eos, bool target)
 {
     if (eos < 0 || (ids->n > first && ids->id[ids->n - 1] == eos)) return DT_OK;
@@ -53,7 +53,7 @@ static size_t count_placeholders(const dt_image_form *form, const int32_t *id, s
     return count;
 }
 
-/* Placeholders are no targets, whatever the mask; those of a pair stand in its prompt. */
+/* Placeholders are never targets. In a pair, all must be in the prompt. */
 static dt_err settle_placeholders(const dt_recipe *recipe, dt_sample *s, dt_side side, const int32_t *id, uint8_t *mask)
 {
     const dt_image_form *form = recipe->images;
@@ -72,7 +72,7 @@ static void drop_front(int32_t *id, uint8_t *mask, size_t n, size_t kept)
     memmove(mask, mask + n - kept, kept);
 }
 
-/* Cut the ids from first on to max_length: their start or their end stays, or the sample counts as too long. */
+/* Truncate the ids from first on to max_length, keeping their start or their end, or mark the sample as too long. */
 static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t first, dt_sample *s)
 {
     const size_t most = (size_t)recipe->max_length, n = ids->n - first;
@@ -88,7 +88,7 @@ static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t
     s->truncated = true;
 }
 
-/* Pieces as texts of their own: no token can reach from one into the next. */
+/* Encode each piece separately: no token spans two pieces. */
 static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8_t **mask)
 {
     for (int i = 0; i < p->n; i++) {
@@ -102,7 +102,7 @@ static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8
     return DT_OK;
 }
 
-/* Does each image of the record have its place in the text? */
+/* Check that the text has one placeholder per image. */
 static dt_err check_places(const dt_recipe *recipe, const int32_t *id, size_t n, int n_images)
 {
     dt_place_words words;
@@ -112,7 +112,7 @@ static dt_err check_places(const dt_recipe *recipe, const int32_t *id, size_t n,
     return DT_OK;
 }
 
-/* One side of a record: its pieces to ids and mask, with the end of text where it belongs; then the cut. */
+/* Encode one side of a record: pieces to ids and mask, end of text, then truncation. */
 static dt_err encode_side(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *r, dt_side side, dt_chunk *p,
                           dt_sample *s)
 {
@@ -161,8 +161,8 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
         s->pair.equal = memcmp(p->ids[0].id + p->ids[0].n - s->n[0], p->ids[1].id + p->ids[1].n - s->n[1],
                                s->n[0] * sizeof *p->ids[0].id) == 0;
     if (record->fields) DT_TRY(dt_chunk_add_record(p, s, record->fields));
-    const int32_t *ids =
-        p->ids[0].id + p->ids[0].n - s->n[0]; /* pairs by their prompt, so that none is on both sides of the split */
+    /* pairs by prompt, so that a prompt is never on both sides of the split */
+    const int32_t *ids = p->ids[0].id + p->ids[0].n - s->n[0];
     const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
     s->hash = dt_hash_bytes(ids, n * sizeof *ids);
     return record->images.n && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;

@@ -1,4 +1,4 @@
-/* encode_records.h - from a record to a sample: ids and mask, the end of text, what is too long. algorithms.md 1.1. */
+/* encode_records.h - converts records to samples: ids, masks, end of text, truncation. algorithms.md 1.1. */
 #ifndef DTRAIN_DATA_MAKE_ENCODE_H
 #define DTRAIN_DATA_MAKE_ENCODE_H
 
@@ -9,7 +9,7 @@
 
 typedef enum dt_truncate { DT_TRUNCATE_AUTO, DT_TRUNCATE_START, DT_TRUNCATE_END, DT_TRUNCATE_DROP } dt_truncate;
 
-/** Files that stand where shards may come: no image may be one. {0} to start from. */
+/** Existing files whose names shards may take. No image may be one of them. Initialise to {0}. */
 typedef struct dt_named_file {
     char *path;
     dev_t device;
@@ -20,42 +20,43 @@ typedef struct dt_shard_names {
     int n;
 } dt_shard_names;
 
-/** What all samples of a run are made by; shared by the threads. */
+/** Settings for all samples of a run; shared by the threads. */
 typedef struct dt_recipe {
     dt_rules rules;
     const dt_tokenizer *tokenizer;
-    int64_t max_length; /* 0: none */
+    int64_t max_length; /* 0: no limit */
     dt_truncate truncate;
     bool append_eos, turn_budgets;
-    const dt_image_form *images; /* NULL: records have none */
+    const dt_image_form *images; /* NULL: records have no images */
     const dt_preprocessor *preprocessor;
-    const char *image_folder; /* NULL: that of the record's file */
-    const char *output[2];    /* which no image may be; NULL: none */
-    dt_shard_names shards;    /* nor these */
+    const char *image_folder; /* NULL: the folder of the record's file */
+    const char *output[2];    /* output files, which no image may be; NULL: none */
+    dt_shard_names shards;    /* likewise */
 } dt_recipe;
 
-/** What is done with a sample of this kind that is too long. */
+/** How a sample of this kind is shortened if it is too long. */
 dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind);
 
 uint64_t dt_hash_bytes(const void *data, size_t n);
 
-/** Append the sample of one record to the chunk's ids and masks. DT_ERR_DATA with the reason: encoding met a limit;
- *  what has been appended is then taken back by the caller. */
+/** Append the sample of one record to the chunk's ids and masks. DT_ERR_DATA with the reason: a limit was
+ *  exceeded. The caller then removes what was appended. */
 dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_record *record, dt_chunk *p,
                         dt_sample *s);
-/** Append a document of plain text, or a piece of one. Its end and its length are looked at when it is written. */
+/** Append a document of plain text, or a piece of one. The writer handles its end and its length limit. */
 dt_err dt_encode_text(const dt_recipe *recipe, dt_encoder *e, const char *text, size_t nbytes, bool begins, dt_chunk *p,
                       dt_sample *s);
 
-/** Those that are there now, by their names. */
+/** Find the existing files with names of shards of output. */
 dt_err dt_shard_names_find(dt_shard_names *s, const char *output);
-/** DT_ERR_USAGE: the image is one of them, under whatever name. */
+/** DT_ERR_USAGE: the image is one of these files (same device and inode, any path). */
 dt_err dt_shard_names_check(const dt_shard_names *s, const char *image);
 void dt_shard_names_free(dt_shard_names *s);
 
-/** Read and prepare the images of a record to the end of the chunk's. DT_ERR_DATA naming one that cannot be read. */
+/** Read and preprocess the images of a record, and append them to the chunk. DT_ERR_DATA names an
+ *  unreadable image. */
 dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s);
-/** The turns of a chat, each within its share of max_length (budgets.c). */
+/** Encode the turns of a chat, each within its share of max_length (budgets.c). */
 dt_err dt_encode_turns(const dt_recipe *recipe, dt_encoder *e, const dt_text_side *side, dt_ids *ids, uint8_t **mask,
                        bool *cut);
 

@@ -1,7 +1,7 @@
-/* input.c - a record of a JSON array is found by the brackets outside of its strings, and only then given to the
- * parser: an array of any length is read with the memory of one record, and a message names the line where the record
- * begins. Brackets that do not match end the reading where this shows, or all that follows would be read as one record;
- * where it never shows, at a size that no record has. */
+/* input.c - a record of a JSON array is located by matching brackets outside of strings, and then parsed
+ * separately. An array of any length thus needs the memory of one record, and errors name the line where
+ * the record begins. Mismatched brackets end reading immediately, because everything after them would be
+ * read as one record. Brackets that are never closed end reading at a size limit. */
 #include "input.h"
 #include "dtrain/io/io.h"
 #include "csv_reader.h"
@@ -18,8 +18,7 @@ enum { BLOCK_NBYTES = 1 << 16, POLL_MS = 100, ELEMENT_NBYTES = 1 << 28 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* More bytes behind those that are there, waiting in a way that can be stopped. As many as before: the file has
- * ended. */
+/* Read more bytes into the buffer, interruptibly. No new bytes: end of file. */
 static dt_err more(dt_input *in)
 {
     for (;;) {
@@ -36,7 +35,7 @@ static dt_err more(dt_input *in)
     }
 }
 
-/* Bytes where all have been taken. at == end after it: the file has ended. */
+/* Refill the buffer if it is empty. at == end on return: end of file. */
 static dt_err fill(dt_input *in)
 {
     if (in->at < in->end) return DT_OK;
@@ -49,7 +48,7 @@ static dt_err skip_mark(dt_input *in)
 {
     static const char mark[] = "\xef\xbb\xbf";
     size_t before;
-    do { /* a pipe may give less than three bytes at a time */
+    do { /* a pipe may deliver fewer than three bytes per read */
         before = in->end;
         DT_TRY(more(in));
     } while (in->end > before && in->end < 3 && memcmp(in->buffer, mark, in->end) == 0);
@@ -57,7 +56,7 @@ static dt_err skip_mark(dt_input *in)
     return DT_OK;
 }
 
-/* A pipe that nobody writes to yet must not hold us in open(). */
+/* O_NONBLOCK: opening a pipe without a writer must not block. */
 dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self)
 {
     const bool is_stdin = strcmp(path, "-") == 0;
@@ -122,11 +121,11 @@ static size_t without_newline(const char *line, size_t n)
 
 /* ---- documents of plain text ------------------------------------------------------------------------------------- */
 
-/* The document under way: what of it has not been handed on. */
+/* The document in progress: its bytes that were not delivered yet. */
 typedef struct assembly {
     const dt_document_rules *rules;
     text_buffer b;
-    bool begun; /* a piece has been handed on */
+    bool begun; /* a piece was delivered */
     dt_text_fn *fn;
     void *self;
 } assembly;
@@ -140,8 +139,8 @@ static dt_err hand_on(assembly *a, size_t n, bool last)
     return err;
 }
 
-/* Hand on pieces while there is more than one; the last `keep` bytes stay, because what follows may say that they do
- * not belong to the document. */
+/* Deliver pieces while more than one is buffered. The last `keep` bytes are retained, because they may not
+ * belong to the document. */
 static dt_err hand_on_pieces(assembly *a, size_t keep)
 {
     const size_t piece = a->rules->piece_nbytes;
@@ -161,13 +160,13 @@ static dt_err whole_file(dt_input *in, assembly *a)
         DT_TRY(hand_on_pieces(a, 0));
     }
     if (!any) return DT_OK;
-    const size_t n = a->b.n; /* of a file even blanks are a document */
+    const size_t n = a->b.n; /* with "files" a blank document counts, too */
     a->b.n = 0;
     return a->fn(a->self, a->b.text, n, true);
 }
 
-/* Append up to and with the next newline; *whole: it was there. At the end of the file nothing is appended and *whole
- * is false. */
+/* Append up to and including the next newline; *whole: a newline was found. At the end of the file nothing
+ * is appended and *whole is false. */
 static dt_err take_line(dt_input *in, text_buffer *b, bool *whole, size_t *n_taken)
 {
     DT_TRY(fill(in));
@@ -195,8 +194,8 @@ static dt_err each_line_document(dt_input *in, assembly *a)
     }
 }
 
-/* A blank line ends a paragraph; `line` is where the line under way begins in the buffer. What may be a blank line is
- * not handed on, nor is the newline before it. */
+/* A blank line ends a paragraph. `line` is the buffer offset of the current line. A line that may still be
+ * blank is retained, and so is the newline before it. */
 static dt_err each_paragraph(dt_input *in, assembly *a)
 {
     enum { NEWLINE = 2 };
@@ -228,7 +227,7 @@ static dt_err each_separated(dt_input *in, assembly *a)
     for (;;) {
         DT_TRY(fill(in));
         if (in->at == in->end) break;
-        size_t from = a->b.n < len - 1 ? 0 : a->b.n - (len - 1); /* the rest has been searched */
+        size_t from = a->b.n < len - 1 ? 0 : a->b.n - (len - 1); /* everything before was searched */
         DT_TRY(append(&a->b, in->buffer + in->at, in->end - in->at));
         in->at = in->end;
         for (const char *found; (found = memmem(a->b.text + from, a->b.n - from, separator, len)); from = 0) {
@@ -269,7 +268,7 @@ static dt_err each_line(dt_input *in, text_buffer *record, dt_json_fn *fn, void 
     }
 }
 
-/* A byte of the buffer that counts lines. */
+/* Count lines and record where the current one begins. */
 static void note_byte(dt_input *in, const char *byte)
 {
     if (*byte != '\n') return;
@@ -277,7 +276,7 @@ static void note_byte(dt_input *in, const char *byte)
     in->line_start = in->n_gone + (byte - in->buffer) + 1;
 }
 
-/* The next byte that is no white space, not taken; EOF. */
+/* Peek at the next byte that is not white space; EOF at the end. */
 static dt_err peek(dt_input *in, int *c)
 {
     for (;;) {
@@ -289,7 +288,7 @@ static dt_err peek(dt_input *in, int *c)
     }
 }
 
-/* Records of an array, or one after the other over several lines. */
+/* Name of the input format, for messages. */
 static const char *kind_of(bool array) { return array ? "a JSON array" : "records of several lines"; }
 
 static dt_err ends_inside(const dt_input *in, const dt_json_nesting *at, int64_t line, bool array)
@@ -308,13 +307,13 @@ static dt_err breaks(const dt_input *in, int64_t line, const char *wrong, bool a
                    in->path, line, in->line, wrong, kind_of(array));
 }
 
-/* Does a record end before this byte, on the level of the array? */
+/* True if a record ends before this byte, at the array's level. */
 static bool is_end(const dt_json_nesting *at, char c)
 {
     return at->depth == 0 && !at->in_string && (c == ',' || c == ']');
 }
 
-/* A record: in an array up to the comma or bracket on its level, which is not taken; else with its last bracket. */
+/* Read a record. In an array it ends before the comma or bracket at its level, else with its last bracket. */
 static dt_err read_value(dt_input *in, text_buffer *record, bool array)
 {
     const int64_t line = in->line;
@@ -344,7 +343,7 @@ static int64_t column(const dt_input *in) { return in->n_gone + (int64_t)in->at 
 static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
 {
     int c;
-    in->at++; /* the bracket */
+    in->at++; /* the closing bracket */
     DT_TRY(peek(in, &c));
     while (c != ']') {
         const int64_t line = in->line;
@@ -371,7 +370,7 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
     return DT_OK;
 }
 
-/* The first line, as far as the buffer holds one: a pipe may give less at a time. */
+/* Buffer the whole first line, if it fits: a pipe may deliver less per read. */
 static dt_err fill_line(dt_input *in)
 {
     for (size_t before = 0; in->end < BLOCK_NBYTES && in->end > before;) {
@@ -400,7 +399,7 @@ static dt_err each_printed(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
-/* Bytes up to and with the newline that ends a row, or to the end of the file. */
+/* Append bytes up to and including the newline that ends a row, or up to the end of the file. */
 static dt_err take_row(dt_input *in, text_buffer *row)
 {
     dt_csv_place place = DT_CSV_START;

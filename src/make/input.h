@@ -1,52 +1,53 @@
-/* input.h - text and JSON files, cut into documents and records as they are read. */
+/* input.h - reads text and JSON files and cuts them into documents and records. */
 #ifndef DTRAIN_DATA_MAKE_INPUT_H
 #define DTRAIN_DATA_MAKE_INPUT_H
 
 #include "dtrain/tokenizer/tokenizer.h"
 
-/** Receives a document in one piece or several; the last one with last. An error ends the reading. */
+/** Receives a document in one or several pieces; last is set for the final piece. An error ends reading. */
 typedef dt_err dt_text_fn(void *self, const char *text, size_t nbytes, bool last);
-/** Receives a record as JSON text, or a row of a table as it stands, with the line it begins on. */
+/** Receives a record as JSON text, or a raw table row, with the line it begins on. */
 typedef dt_err dt_json_fn(void *self, const char *text, size_t nbytes, int64_t line);
 
-/** Asked while reading waits, ten times a second: is it to end, with DT_ERR_STOP? */
+/** Called ten times a second while reading blocks. true: stop with DT_ERR_STOP. */
 typedef bool dt_stopped_fn(void *self);
 
 typedef struct dt_input {
-    const char *path; /* as messages call it */
+    const char *path; /* name for messages */
     int fd;
     char *buffer;
-    size_t at, end;         /* what is in the buffer and not yet taken */
+    size_t at, end;         /* unread bytes of the buffer */
     int64_t line;           /* of the next byte, from 1 (JSON arrays) */
     int64_t n_gone;         /* bytes of the input before the buffer */
-    int64_t line_start;     /* byte of the input that the line begins with (JSON arrays) */
-    int64_t *n_read;        /* bytes, added to while reading */
-    dt_stopped_fn *stopped; /* NULL: reading goes on */
+    int64_t line_start;     /* input offset of the current line (JSON arrays) */
+    int64_t *n_read;        /* total bytes read, incremented */
+    dt_stopped_fn *stopped; /* NULL: never stop */
     void *stopped_self;
 } dt_input;
 
-/** "-": standard input. A byte order mark is skipped, so it waits for the first bytes. n_read: counts on, over several
- *  inputs. DT_ERR_DATA: it cannot be opened, or is a Git LFS pointer. */
+/** Open an input; "-" is standard input. Waits for the first bytes, to skip a byte order mark. n_read
+ *  accumulates over several inputs. DT_ERR_DATA: it cannot be opened, or is a Git LFS pointer. */
 dt_err dt_input_open(dt_input *in, const char *path, int64_t *n_read, dt_stopped_fn *stopped, void *stopped_self);
-/** Before anything is read: DT_ERR_DATA, with the next step, where this is neither text nor JSON: compressed, a known
- *  binary format, zero bytes, mostly not UTF-8. automatic: nobody has said that it is text, so JSON records and tables
- *  are refused as text, too. */
+/** Check the content before anything is read. DT_ERR_DATA, with advice, if it is neither text nor JSON:
+ *  compressed, a known binary format, zero bytes, or mostly invalid UTF-8. automatic: the user did not
+ *  name the format; JSON records and tables are then refused as plain text, too. */
 dt_err dt_input_check_content(dt_input *in, bool json, bool automatic);
 void dt_input_close(dt_input *in);
 
-/** How plain text is cut into documents: "files", "lines", "paragraphs", "separator". Blank documents are left out, but
- *  for files. A long document comes in pieces that t encodes one by one as it would the whole (dt_text_cut). */
+/** How plain text is cut into documents: "files", "lines", "paragraphs", "separator". Blank documents are
+ *  skipped, except with "files". A long document comes in pieces. Encoded separately, they give the ids of
+ *  the whole (dt_text_cut). */
 typedef struct dt_document_rules {
     const char *documents, *separator;
     const dt_tokenizer *tokenizer;
-    size_t piece_nbytes; /* about */
+    size_t piece_nbytes; /* approximate */
 } dt_document_rules;
 dt_err dt_input_each_document(dt_input *in, const dt_document_rules *rules, dt_text_fn *fn, void *self);
-/** JSON lines, one array, or records over several lines one after the other, whose first line ends inside a record;
- *  blank lines are skipped. */
+/** Read JSON lines, one array, or concatenated records that span several lines (if the first line ends
+ *  inside a record). Blank lines are skipped. */
 dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self);
-/** Rows of a comma-separated table, the header first; blank lines between them are skipped. A quote that is never
- *  closed makes the rest of the file one row. */
+/** Read the rows of a comma-separated table, header first. Blank lines between rows are skipped. After an
+ *  unclosed quote, the rest of the file is one row. */
 dt_err dt_input_each_row(dt_input *in, dt_json_fn *fn, void *self);
 
 #endif

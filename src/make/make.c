@@ -1,6 +1,6 @@
-/* make.c - inputs to datasets, in one pass: a reader cuts the inputs into documents and records, workers turn them into
- * ids and masks, and the outputs take them in the order of the input. So nothing that is written, and no error that is
- * reported, depends on how many threads there are. */
+/* make.c - builds datasets from inputs in one pass. A reader cuts the inputs into documents and records,
+ * workers encode them, and the writer stores the samples in input order. Output and reported errors
+ * therefore do not depend on the number of threads. */
 #include "dtrain/io/io.h"
 #include "outputs.h"
 #include "pipeline.h"
@@ -29,7 +29,7 @@ typedef struct make {
     dt_image_form images;
     dt_preprocessor preprocessor;
     dt_reader reader;
-    const char **inputs; /* [n_inputs] all files that are read, and must not be written */
+    const char **inputs; /* [n_inputs] all files that are read, and must not be overwritten */
     int n_inputs;
     dt_outputs outputs;
     worker *workers;
@@ -48,7 +48,7 @@ static dt_err parse_json(const dt_chunk *p, const dt_chunk_item *item, json_t **
     return dt_open_messages(*json);
 }
 
-/* Sample `which` of an item, or its text. err: what parsing came to. */
+/* Encode sample `which` of an item, or its text. err: result of parsing. */
 static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
                           dt_err err, int which, dt_sample *s)
 {
@@ -56,13 +56,13 @@ static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_
         return dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
     if (err == DT_OK) err = dt_parse_record(&w->record, json, &k->recipe.rules, which);
     if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
-    /* samples of one row stay together, or what is held out would be trained on in other words */
+    /* samples of a row share a hash, else validation rows would be trained on in other words */
     if (k->recipe.rules.rec)
         s->hash = item->header ? dt_hash_bytes(p->text + item->first, item->nbytes) : dt_mix64((uint64_t)item->number);
     return err;
 }
 
-/* How far a chunk is filled. */
+/* State of a chunk, to restore after an error. */
 typedef struct mark {
     size_t ids[DT_N_SIDES], records, pixels;
 } mark;
@@ -76,7 +76,7 @@ static void go_back(dt_chunk *p, const mark *to)
     p->n_pixels = to->pixels;
 }
 
-/* What ends the work for another reason than what the record says (no memory, a disk) has its place, too. */
+/* Add the record's position to errors that the record did not cause (no memory, disk). */
 static dt_err at_record(dt_err err, const dt_chunk_item *item)
 {
     char what[512];
@@ -86,8 +86,8 @@ static dt_err at_record(dt_err err, const dt_chunk_item *item)
     return dt_fail(err, "%s:%" PRId64 ": %s", item->path, item->line, what);
 }
 
-/* What is wrong with a record is its sample's problem, and leaves nothing else behind; any other error ends the
- * chunk. */
+/* A record error becomes the sample's problem, and everything else of the sample is removed. Other errors
+ * end the chunk. */
 static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item, const json_t *json,
                          dt_err err, int which, bool *bad)
 {
@@ -97,7 +97,7 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
     s->item = item;
     err = encode_item(k, w, p, item, json, err, which, s);
     *bad = err == DT_ERR_DATA;
-    if (err != DT_OK && !*bad) p->n_samples--; /* half made, it would be written like the others */
+    if (err != DT_OK && !*bad) p->n_samples--; /* incomplete, must not be written */
     if (!*bad) return at_record(err, item);
     s->problem = strdup(dt_error_message());
     dt_error_clear();
@@ -108,7 +108,7 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
     return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
 }
 
-/* The first sample of a record that is wrong is the last, and the only one that stays: to say so. */
+/* After the first malformed sample of a record, only that sample is kept, to report the problem. */
 static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_item *item)
 {
     json_t *json;
@@ -135,8 +135,8 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
     return err;
 }
 
-/* Text needs no mask in the chunk, records do: the two are never told apart in the writer by where they stand, so both
- * have one. */
+/* Allocate the mask to the size of the ids. Plain text does not use it, but the writer indexes both in the
+ * same way. */
 static dt_err level_mask(dt_chunk *p)
 {
     uint8_t *mask = realloc(p->mask[0], p->ids[0].n_alloc ? p->ids[0].n_alloc : 1);
@@ -258,7 +258,7 @@ static int n_cores(void)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-/* A template that is not recognised is missed by the first chat, if there is one. */
+/* A missing chat template is an error only when the first chat is met. */
 static dt_err open_chat(make *k)
 {
     const dt_err err = dt_chat_open(&k->chat, k->opt->chat_template, k->tokenizer);
@@ -282,7 +282,8 @@ static dt_err list_inputs(make *k)
     return DT_OK;
 }
 
-/* What is read of a model's folder is an input; what else is in it, such as an earlier dataset, is none. */
+/* Files that are read from a model's folder are inputs. Others in it, such as an earlier dataset, may be
+ * overwritten. */
 static dt_err check_output(const make *k, const char *path)
 {
     static const char *const read[] = {"config.json",         "tokenizer.json",           "tokenizer_config.json",
@@ -297,8 +298,8 @@ static dt_err check_output(const make *k, const char *path)
     return DT_OK;
 }
 
-/* Before anything is read. The names of shards are known when their number is: those are looked at again by the
- * commit. Images are looked at when their names are known. */
+/* Check output paths before anything is read. Names of shards depend on their number, so the commit checks
+ * again. Images are checked when their names are known. */
 static dt_err check_outputs(const make *k)
 {
     const dt_make_options *o = k->opt;
@@ -308,7 +309,7 @@ static dt_err check_outputs(const make *k)
     return o->validation ? check_output(k, o->validation) : DT_OK;
 }
 
-/* What records are written by: a template of chats, or of recommendation data. */
+/* Open the templates that render records: of chats, or of recommendation data. */
 static dt_err open_templates(make *k)
 {
     if (strcmp(k->opt->format, "minionerec") != 0) return open_chat(k);
@@ -316,7 +317,7 @@ static dt_err open_templates(make *k)
     return dt_rec_open(&k->rec, k->opt, k->tokenizer);
 }
 
-/* The id of what stands for an image in a text: one token, which the tokenizer finds there. */
+/* Id of the image placeholder, which must encode to exactly one token. */
 static dt_err find_placeholder(const make *k, int32_t *id)
 {
     const dt_image_options *o = &k->opt->images;
@@ -403,7 +404,7 @@ static dt_err run(make *k)
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats)
 {
     *stats = (dt_make_stats){0};
-    json_object_seed(0); /* before there are threads */
+    json_object_seed(0); /* must precede the threads */
     make k = {.opt = opt, .stats = stats};
     const dt_err err = run(&k);
     dt_outputs_free(&k.outputs);

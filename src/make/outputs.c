@@ -1,6 +1,6 @@
-/* outputs.c - the kind is known at the first document, and the files are begun then. A document goes to the training or
- * the validation file by a hash of what it says, so that running again, or over more files, never moves one across, and
- * equal ones stay together. */
+/* outputs.c - the kind is known at the first document; the files are created then. A hash of a document's
+ * content selects the training or validation file. Repeating a run, or adding files, never moves a
+ * document across the split, and duplicates stay together. */
 #include "outputs.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
@@ -48,7 +48,7 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     return o->recipe->images ? dt_dataset_set_images(o->validation, o->recipe->images) : DT_OK;
 }
 
-/* hash / 2^64 below the share: validation. Equal documents have equal hashes, and stay together. */
+/* Validation if hash / 2^64 is below its share. */
 static dt_dataset_writer *choose(const dt_outputs *o, uint64_t hash)
 {
     return o->validation && (double)(hash >> 11) * 0x1p-53 < o->opt->validation_fraction ? o->validation : o->train;
@@ -81,7 +81,7 @@ static dt_err add(dt_outputs *o, const int32_t *ids, int64_t n)
     return err;
 }
 
-/* Ids of a document that keeps its start: written as they come, up to the limit. */
+/* Add ids of a document that keeps its start: written directly, up to the limit. */
 static dt_err add_start(dt_outputs *o, const int32_t *ids, int64_t n)
 {
     const int64_t most = o->recipe->max_length > 0 ? o->recipe->max_length : INT64_MAX, room = most - o->document_len;
@@ -90,7 +90,7 @@ static dt_err add_start(dt_outputs *o, const int32_t *ids, int64_t n)
     return DT_OK;
 }
 
-/* Ids of one that keeps its end, or is dropped whole: held until it has ended, twice the limit of them at most. */
+/* Add ids of a document that keeps its end, or may be dropped: buffered until it ends, at most twice the limit. */
 static dt_err hold(dt_outputs *o, const int32_t *ids, int64_t n)
 {
     const size_t most = (size_t)o->recipe->max_length;
@@ -109,20 +109,20 @@ static dt_err hold(dt_outputs *o, const int32_t *ids, int64_t n)
     return DT_OK;
 }
 
-/* A held document has ended: its last max_length ids are written, or nothing where longer ones are dropped. */
+/* End a buffered document: write its last max_length ids, or nothing if longer documents are dropped. */
 static dt_err end_held(dt_outputs *o, bool drops, bool *kept)
 {
     const int64_t len = o->document_len, most = o->recipe->max_length;
     *kept = !(drops && len > most);
     if (!*kept) return DT_OK;
     const size_t n = o->held.n < (size_t)most ? o->held.n : (size_t)most;
-    o->document_len = 0; /* add looks at what has been written */
+    o->document_len = 0; /* for add, which expects the number of ids written */
     const dt_err err = add(o, o->held.id + o->held.n - n, (int64_t)n);
     o->document_len = len;
     return err;
 }
 
-/* The end of a document of plain text: end of text, what was held, counts. take: as its ids were taken. */
+/* End a document of plain text: end of text, buffered ids, counts. take: the function that added its ids. */
 static dt_err end_text(dt_outputs *o, bool holds, bool drops, dt_err (*take)(dt_outputs *, const int32_t *, int64_t))
 {
     const int64_t most = o->recipe->max_length;
@@ -139,7 +139,7 @@ static dt_err end_text(dt_outputs *o, bool holds, bool drops, dt_err (*take)(dt_
     return count(o, to, cut ? most : o->document_len);
 }
 
-/* The first piece decides where the document goes. */
+/* The first piece decides which file the document goes to. */
 static dt_err write_text(dt_outputs *o, const dt_sample *s, const int32_t *ids)
 {
     const dt_truncate how = dt_truncate_of(o->recipe, s->kind);
@@ -154,7 +154,7 @@ static dt_err write_text(dt_outputs *o, const dt_sample *s, const int32_t *ids)
     return s->item->ends ? end_text(o, holds, how == DT_TRUNCATE_DROP, take) : DT_OK;
 }
 
-/* What belongs to a sample in the arrays of its chunk. */
+/* The data of a sample in the arrays of its chunk. */
 typedef struct sample_data {
     const int32_t *ids[DT_N_SIDES];
     const uint8_t *mask;
@@ -164,7 +164,7 @@ typedef struct sample_data {
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-/* A sample without targets, a pair with an empty answer, an empty prompt. */
+/* True for a sample without targets, a pair with an empty answer, or an empty prompt. */
 static bool is_empty(const dt_sample *s, const uint8_t *mask)
 {
     switch (s->kind) {
@@ -184,7 +184,7 @@ static void count_pair(dt_pair_count *c, const dt_chunk_item *item)
     if (c->n++ == 0) snprintf(c->first, sizeof c->first, "%s:%" PRId64, item->path, item->line);
 }
 
-/* Neither is expected of a tie. */
+/* Ties are exempt from both checks. */
 static void count_pairs(dt_make_stats *stats, const dt_sample *s)
 {
     if (s->kind != DT_DATASET_PREFERENCE || s->pair.tie) return;
@@ -228,7 +228,7 @@ static dt_err bad(dt_outputs *o, const dt_chunk_item *item, const char *reason, 
     return DT_OK;
 }
 
-/* A ranking has several samples: it is one record. first: the sample is its first. */
+/* A ranking has several samples but counts as one record. first: this is its first sample. */
 static dt_err mixed(dt_outputs *o, const dt_sample *s, bool first)
 {
     char reason[300];
@@ -240,7 +240,7 @@ static dt_err mixed(dt_outputs *o, const dt_sample *s, bool first)
     return bad(o, s->item, reason, 0);
 }
 
-/* At the first conversation: files without one name no template. */
+/* Store the template's name at the first conversation. Files without conversations name no template. */
 static dt_err name_template(dt_outputs *o)
 {
     char *spec;
@@ -268,7 +268,7 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
     sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records, p->pixels};
     for (int i = 0; i < p->n_samples; i++) {
         const dt_sample *s = &p->samples[i];
-        const bool first = i == 0 || s[-1].item != s->item; /* of its record */
+        const bool first = i == 0 || s[-1].item != s->item; /* first sample of its record */
         DT_TRY(write_sample(o, s, first, &of));
         for (int side = 0; side < DT_N_SIDES; side++)
             if (of.ids[side]) of.ids[side] += s->n[side];
@@ -281,7 +281,7 @@ dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
     return p->err == DT_OK ? DT_OK : dt_fail(p->err, "%s", p->message);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------------- */
+/* ---- commit ------------------------------------------------------------------------------------------------------ */
 
 static dt_err check_result(const dt_outputs *o)
 {
@@ -324,7 +324,7 @@ dt_err dt_outputs_commit(dt_outputs *o)
             .keep_existing = !o->opt->force, .inputs = o->inputs, .n_inputs = o->n_inputs, .stop = o->opt->stop};
     how[0].n_shards = o->opt->n_shards, how[0].shard_nbytes = o->opt->shard_nbytes;
     const int n = o->validation ? 2 : 1;
-    o->train = o->validation = NULL; /* committing frees */
+    o->train = o->validation = NULL; /* the commit frees them */
     const dt_err err = dt_datasets_commit(w, how, n);
     o->stats->n_shards = (int)how[0].n_files;
     return err;

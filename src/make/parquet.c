@@ -1,5 +1,5 @@
-/* parquet.c - DuckDB reads, one thread of it and a chunk at a time; here its vectors become JSON. The file is given to
- * it by its descriptor, because DuckDB takes a star in a name for a pattern and an equals sign for a column. */
+/* parquet.c - DuckDB reads with one thread, one chunk at a time; its vectors are converted to JSON here.
+ * DuckDB opens the file by descriptor, because it expands * in names and takes = for a partition column. */
 #include "parquet.h"
 #include "duckdb.h"
 #include "dtrain/chat/chat.h"
@@ -12,14 +12,14 @@
 #include <sys/stat.h>
 
 #define END_OF_SELECT "', hive_partitioning = false)"
-#define BYTES_NAME "\001%zu+%zu" /* begins as no path does: where they are behind the JSON, how many */
+#define BYTES_NAME "\001%zu+%zu" /* starts unlike any path: offset after the JSON + number of bytes */
 enum { MAX_DEPTH = 64 };
 
-/* What a column, an element or a field is. */
+/* Type of a column, an element or a field. */
 typedef struct dt_type {
     int id;
-    char *name;            /* of a column or field */
-    struct dt_type *child; /* [n] of a list one, of a struct its fields */
+    char *name;            /* name of a column or field */
+    struct dt_type *child; /* [n]: the element of a list, the fields of a struct */
     int n;
 } dt_type;
 
@@ -31,12 +31,12 @@ typedef struct buffer {
 typedef struct parquet {
     const duckdb_calls *duck;
     dt_input *in;
-    char file[64]; /* as DuckDB sees it */
+    char file[64]; /* path that DuckDB opens */
     void *database, *connection;
-    dt_type row;         /* a struct of the columns */
-    int64_t n_rows;      /* of the file */
-    int64_t n_done;      /* handed on */
-    buffer json, behind; /* of the row under way */
+    dt_type row;         /* struct of all columns */
+    int64_t n_rows;      /* in the file */
+    int64_t n_done;      /* delivered so far */
+    buffer json, binary; /* of the current row */
 } parquet;
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ __attribute__((format(printf, 2, 3))) static dt_err put_number(buffer *b, const 
     return put(b, text, (size_t)n);
 }
 
-/* A real stays one where it is whole: 1.0. */
+/* Write a real so that it stays one: 1.0, not 1. */
 static dt_err put_real(buffer *b, double x, int digits)
 {
     if (isnan(x)) return put_word(b, "NaN");
@@ -93,7 +93,7 @@ static dt_err put_text(buffer *b, const char *text, size_t n)
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-/* The first line of DuckDB's message, with the file's own name in the place of what it was given. */
+/* First line of DuckDB's message, with our file name instead of the path that DuckDB was given. */
 static dt_err refuse(const parquet *p, const char *message)
 {
     char text[512] = "";
@@ -177,7 +177,7 @@ static dt_err read_columns(parquet *p, duckdb_result *result)
     return DT_OK;
 }
 
-/* How DuckDB calls a scalar that we write as JSON; NULL: we have no value for it. */
+/* DuckDB's name of a scalar type that is written as JSON; NULL: unsupported. */
 static const char *known_name(int id)
 {
     static const char *const names[] = {[DUCKDB_BOOLEAN] = "BOOLEAN",
@@ -203,7 +203,7 @@ static bool is_known(const dt_type *t)
     return known_name(t->id) || t->id == DUCKDB_LIST || t->id == DUCKDB_STRUCT;
 }
 
-/* What is not known becomes it: numbers too large for us reals, all else texts. */
+/* Replace unsupported types: wide numbers by reals, all others by texts. */
 static void make_known(dt_type *t)
 {
     for (int i = 0; i < t->n; i++) make_known(&t->child[i]);
@@ -215,10 +215,10 @@ static void make_known(dt_type *t)
 
 static dt_err put_bytes(parquet *p, const duckdb_string *s)
 {
-    const size_t n = s->near.nbytes, first = p->behind.n;
+    const size_t n = s->near.nbytes, first = p->binary.n;
     char name[64];
     snprintf(name, sizeof name, BYTES_NAME, first, n);
-    DT_TRY(put(&p->behind, n <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes, n));
+    DT_TRY(put(&p->binary, n <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes, n));
     DT_TRY(put_word(&p->json, "{\"" DT_IMAGE_OF_ROW "\":"));
     DT_TRY(put_text(&p->json, name, strlen(name)));
     return put_word(&p->json, "}");
@@ -300,7 +300,7 @@ static dt_err put_value(parquet *p, const dt_type *t, void *vector, uint64_t row
 
 static dt_err put_row(parquet *p, void *chunk, uint64_t row)
 {
-    p->json.n = p->behind.n = 0;
+    p->json.n = p->binary.n = 0;
     DT_TRY(put_word(&p->json, "{"));
     for (int i = 0; i < p->row.n; i++) {
         DT_TRY(put_key(p, &p->row.child[i], i));
@@ -311,7 +311,7 @@ static dt_err put_row(parquet *p, void *chunk, uint64_t row)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* Nothing is fetched from elsewhere, whatever a file says, and one thread is the reader's. */
+/* Disable access to other files and hosts, and use one thread. */
 static dt_err open_database(parquet *p)
 {
     static const char *const settings[][2] = {
@@ -357,7 +357,7 @@ static dt_err put_name(buffer *sql, const char *name)
     return put_word(sql, "\"");
 }
 
-/* A known type, as SQL has it. */
+/* Append a supported type in SQL. */
 static dt_err put_type(buffer *sql, const dt_type *t)
 {
     if (t->id != DUCKDB_LIST && t->id != DUCKDB_STRUCT) return put_word(sql, known_name(t->id));
@@ -375,7 +375,7 @@ static dt_err put_type(buffer *sql, const dt_type *t)
     return put_word(sql, ")");
 }
 
-/* Columns with something in them that is not known are cast, each part that is known to what it was. */
+/* Cast columns that contain unsupported types. Their supported parts keep their types. */
 static dt_err write_select(const parquet *p, buffer *sql)
 {
     for (int i = 0; i < p->row.n; i++) {
@@ -401,13 +401,13 @@ static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_row_fn *fn, void *se
     for (uint64_t i = 0; i < n; i++) {
         DT_TRY(put_row(p, chunk, i));
         const size_t nbytes = p->json.n;
-        DT_TRY(put(&p->json, p->behind.at, p->behind.n));
-        DT_TRY(fn(self, p->json.at, nbytes, p->behind.n, ++p->n_done));
+        DT_TRY(put(&p->json, p->binary.at, p->binary.n));
+        DT_TRY(fn(self, p->json.at, nbytes, p->binary.n, ++p->n_done));
     }
     return DT_OK;
 }
 
-/* The bytes of the file count as read in proportion to its rows. */
+/* Progress counts the file's bytes in proportion to the rows read. */
 static dt_err each_chunk(parquet *p, duckdb_result *result, dt_row_fn *fn, void *self)
 {
     dt_input *in = p->in;
@@ -448,7 +448,8 @@ static dt_err read_file(parquet *p, buffer *sql, dt_row_fn *fn, void *self)
 {
     char first[160];
     DT_TRY(open_database(p));
-    /* the buffer counts what points to bytes, not the bytes: without this a file of images would be in memory whole */
+    /* The buffer size counts pointers, not the bytes they refer to. Without this setting, a file of images
+     * would be loaded into memory whole. */
     DT_TRY(with_result(p, "SET streaming_buffer_size = '1KB'", NULL));
     snprintf(first, sizeof first, "SELECT count(*) FROM read_parquet('%s" END_OF_SELECT, p->file);
     DT_TRY(with_result(p, first, take_count));
@@ -469,7 +470,7 @@ dt_err dt_parquet_each_row(dt_input *in, dt_row_fn *fn, void *self)
     p.duck->close(&p.database);
     free_type(&p.row);
     free(p.json.at);
-    free(p.behind.at);
+    free(p.binary.at);
     free(sql.at);
     return err;
 }
@@ -483,9 +484,9 @@ bool dt_is_parquet(const dt_input *in)
     return begins || dt_has_ending(in->path, ".parquet");
 }
 
-bool dt_row_bytes(const char *name, size_t n_behind, size_t *first, size_t *nbytes)
+bool dt_row_bytes(const char *name, size_t n_binary, size_t *first, size_t *nbytes)
 {
     int end = 0;
     if (sscanf(name, BYTES_NAME "%n", first, nbytes, &end) != 2 || name[end]) return false;
-    return *first <= n_behind && *nbytes <= n_behind - *first;
+    return *first <= n_binary && *nbytes <= n_binary - *first;
 }

@@ -1,5 +1,5 @@
-/* parse_context.c - what a record has next to its conversation: a system message, ShareGPT's tools, Alpaca's history,
- * an instruction and its input. */
+/* parse_context.c - fields that accompany a conversation: a system message, ShareGPT's tools, Alpaca's
+ * history, an instruction and its input. */
 #include "parse_record.h"
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@ static dt_err add_text(dt_messages *m, dt_role role, const json_t *text)
     return dt_messages_add(m, role, json_string_value(text), json_string_length(text));
 }
 
-/* Two texts as one, which the messages own. */
+/* Concatenate two texts; the messages own the result. */
 static dt_err join(dt_messages *m, const char *a, size_t n_a, const char *between, const char *b, size_t n_b,
                    const char **joined, size_t *n)
 {
@@ -24,7 +24,7 @@ static dt_err join(dt_messages *m, const char *a, size_t n_a, const char *betwee
     return DT_OK;
 }
 
-/* ShareGPT's tools, as text or as JSON. NULL: none. */
+/* Find ShareGPT's tools, stored as text or JSON. NULL: none. */
 static dt_err find_tools(dt_messages *m, const json_t *record, const char **text, size_t *n)
 {
     const json_t *tools = json_object_get(record, "tools");
@@ -77,7 +77,7 @@ dt_err dt_add_history(dt_messages *m, const json_t *record)
     return DT_OK;
 }
 
-/* Alpaca's input, or Dolly's context. */
+/* Find Alpaca's input, or Dolly's context. */
 static dt_err find_input(const json_t *record, const json_t **input)
 {
     const json_t *context;

@@ -1,5 +1,5 @@
-/* parse_images.c - which images a record has, and captions of images. How many places its texts have for them is looked
- * at when these have become tokens. */
+/* parse_images.c - images of a record, and image captions. The number of placeholders in the texts is
+ * checked after encoding. */
 #include "parse_record.h"
 #include <string.h>
 
@@ -24,7 +24,7 @@ static int count_in(const char *text, size_t nbytes, const char *what)
     return count;
 }
 
-/* The question goes, and with it the places of its images: it says of all of them where they stand, or of none. */
+/* A caption drops the question and its placeholders. The question must have one per image, or none. */
 static dt_err check_question(const dt_message *question, int n_images, const char *image_text)
 {
     dt_place_words words;
@@ -34,7 +34,7 @@ static dt_err check_question(const dt_message *question, int n_images, const cha
     return DT_OK;
 }
 
-/* What the question says besides is not for a caption: it is one of many ways to ask for it. */
+/* The rest of the question is dropped: it is one of many ways to ask for a caption. */
 dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules)
 {
     const dt_messages *m = &r->messages[0];

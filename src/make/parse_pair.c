@@ -1,18 +1,18 @@
-/* parse_pair.c - records of preferences. A prompt and two completions, each texts or messages, from the forms of
- * several projects; where no prompt is given it is what both sides begin with. A ranking of several completions is all
- * pairs of them. */
+/* parse_pair.c - preference records: a prompt and two completions, each texts or messages, in the formats
+ * of several projects. If the prompt is missing, it is the common beginning of both sides. A ranking of
+ * several completions gives all their pairs. */
 #include "parse_record.h"
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-/* What a row of a table lacks is null. */
+/* Missing values of a table row are null. */
 static bool has_value(const json_t *json, const char *key)
 {
     return dt_has(json, key) && !json_is_null(json_object_get(json, key));
 }
 
-/* The completions of a ranking, NULL: it is none. Answers that nobody has ranked belong to a prompt. */
+/* The completions of a ranking; NULL: not a ranking. Unranked answers belong to prompts. */
 static const json_t *ranked(const json_t *json)
 {
     const json_t *list = json_object_get(json, "responses");
@@ -46,7 +46,7 @@ const char *dt_pair_prompt_key(const json_t *json)
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* What published data call the scores of both answers. */
+/* Names of the scores of both answers in published datasets. */
 static const char *const scores[][DT_N_SIDES] = {
     {"score_chosen", "score_rejected"},           {"chosen_score", "rejected_score"},
     {"chosen-score", "rejected-score"},           {"chosen_rating", "rejected_rating"},
@@ -67,7 +67,7 @@ bool dt_is_score_of(const json_t *json, const char *key)
     return false;
 }
 
-/* Does a score or the margin say that the rejected answer is the better one? */
+/* True if the scores or the margin say that the rejected answer is better. */
 static bool is_contradicted(const json_t *json)
 {
     for (int i = 0; i < N_SCORES; i++)
@@ -99,7 +99,7 @@ static dt_err add_as_chat(dt_parsed_record *r, const json_t *json, dt_side s, co
     return dt_render_side(r, s, rules, 0);
 }
 
-/* join stands between prompt and completion, and belongs to the prompt. */
+/* join is put between prompt and completion, and belongs to the prompt. */
 static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules *rules, words prompt, const char *join,
                         const words completion[DT_N_SIDES])
 {
@@ -119,7 +119,7 @@ static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules 
     return DT_OK;
 }
 
-/* The longest common beginning, cut back to before its last white space, which goes with the completions. */
+/* Longest common prefix, cut before its last white space, which goes to the completions. */
 static size_t common_prompt(words a, words b)
 {
     size_t n = 0;
@@ -147,7 +147,7 @@ static dt_err add_list(dt_messages *m, const json_t *list, const char *what)
     return dt_messages_parse(m, list, what, roles ? "role" : "from", roles ? "content" : "value");
 }
 
-/* A completion in a chat: a list of messages, one message, or a text, which is an answer. */
+/* Add a chat completion: a list of messages, one message, or a text, which becomes an answer. */
 static dt_err add_completion(dt_messages *m, const json_t *completion, const char *what)
 {
     if (json_is_string(completion))
@@ -156,7 +156,7 @@ static dt_err add_completion(dt_messages *m, const json_t *completion, const cha
     DT_CHECK(json_is_object(completion), DT_ERR_DATA, "%s: expected a text, a message or a list of messages", what);
     json_t *list = json_pack("[O]", completion);
     DT_CHECK(list, DT_ERR_MEMORY, "no memory for a list of one message");
-    const dt_err err = add_list(m, list, what); /* texts are the message's, which lives on */
+    const dt_err err = add_list(m, list, what); /* texts belong to the message, which stays valid */
     json_decref(list);
     return err;
 }
@@ -168,7 +168,7 @@ static bool equal(const dt_message *a, const dt_message *b)
            (a->n_thoughts == 0 || memcmp(a->thoughts, b->thoughts, a->n_thoughts) == 0);
 }
 
-/* Messages that both begin with, but for the last of each. */
+/* Number of common leading messages, excluding the last of each. */
 static int common_messages(const dt_messages *a, const dt_messages *b)
 {
     int n = 0;
@@ -182,7 +182,7 @@ static const char *name_of_role(const dt_message *m)
     return names[m->role];
 }
 
-/* The beginning of a message, in whole characters. */
+/* Length of a message's beginning that error messages show, in whole characters. */
 static int n_shown(const dt_message *m)
 {
     size_t n = m->nbytes < 40 ? m->nbytes : 40;
@@ -190,7 +190,7 @@ static int n_shown(const dt_message *m)
     return (int)n;
 }
 
-/* Where nothing else says what the prompt is, both sides have it: they differ from an answer on. */
+/* Without an explicit prompt, both sides contain it: they must first differ at an answer. */
 static dt_err check_same_prompt(const dt_messages *chosen, const dt_messages *rejected, int n_prompt)
 {
     const dt_message *a = &chosen->item[n_prompt], *b = &rejected->item[n_prompt];
@@ -201,7 +201,7 @@ static dt_err check_same_prompt(const dt_messages *chosen, const dt_messages *re
                    n_prompt, name_of_role(a), n_shown(a), a->text, name_of_role(b), n_shown(b), b->text);
 }
 
-/* n_prompt: messages of the prompt, a system message of the record not counted. */
+/* n_prompt: messages of the prompt, not counting a system message of the record. */
 static dt_err render_pair(dt_parsed_record *r, const json_t *json, int n_prompt, const dt_rules *rules)
 {
     const bool tools = dt_pair_prompt_key(json) && strcmp(dt_pair_prompt_key(json), "conversations") == 0;
@@ -216,7 +216,7 @@ static dt_err render_pair(dt_parsed_record *r, const json_t *json, int n_prompt,
     return DT_OK;
 }
 
-/* prompt: a list, or a text (which lists that begin with a question repeat), or NULL. */
+/* prompt: a list, or a text (which the completions' lists repeat as first question), or NULL. */
 static dt_err read_chat_pair(dt_parsed_record *r, const json_t *json, const json_t *prompt, const char *prompt_key,
                              const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
 {
@@ -240,7 +240,7 @@ static dt_err read_chat_pair(dt_parsed_record *r, const json_t *json, const json
     return render_pair(r, json, n_prompt, rules);
 }
 
-/* A question or an instruction is a user's turn; the answers may be texts or messages. */
+/* A question or an instruction is a user's turn; the answers are texts or messages. */
 static dt_err read_question_pair(dt_parsed_record *r, const json_t *json, const char *key,
                                  const json_t *const completion[DT_N_SIDES], const dt_rules *rules)
 {
@@ -272,7 +272,7 @@ static dt_err read_question_pair(dt_parsed_record *r, const json_t *json, const 
     return render_pair(r, json, n_prompt, rules);
 }
 
-/* A list of messages that begins with the question itself. */
+/* True for a list of messages that includes the prompt: its first message is not an answer. */
 static bool is_whole(const json_t *completion)
 {
     const json_t *first = json_array_get(completion, 0), *role = json_object_get(first, "role");
@@ -309,7 +309,7 @@ static dt_err read_chosen(dt_parsed_record *r, const json_t *json, const dt_rule
         rules);
 }
 
-/* By how much completion a is better than b by their ranks (1 is the best) or scores; 0 where the record has none. */
+/* How much better completion a is than b, by rank (1 is the best) or score; 0 if the record has neither. */
 static dt_err compare_by(const json_t *json, bool ranks, size_t n, size_t a, size_t b, double *better)
 {
     const json_t *list = json_object_get(json, ranks ? "ranks" : "scores");
@@ -322,7 +322,7 @@ static dt_err compare_by(const json_t *json, bool ranks, size_t n, size_t a, siz
     return DT_OK;
 }
 
-/* The same by ranks, else scores, else places in the list. Ranks that scores contradict are noted. */
+/* Compare by ranks, else by scores, else by list position. A contradiction between ranks and scores is recorded. */
 static dt_err compare_ranked(const json_t *json, size_t n, size_t a, size_t b, double *better, bool *contradicted)
 {
     double by_scores;
@@ -334,8 +334,8 @@ static dt_err compare_ranked(const json_t *json, size_t n, size_t a, size_t b, d
     return DT_OK;
 }
 
-/* {prompt, responses, ranks? or scores?}: the best first, unless they say otherwise; equal ones are ties. Pair `which`
- * of the n (n - 1) / 2 in the order (0, 1), (0, 2), .., (1, 2), .. */
+/* {prompt, responses, ranks? or scores?}: best first without ranks and scores; equal ones are ties. Reads
+ * pair `which` of the n (n - 1) / 2 in the order (0, 1), (0, 2), .., (1, 2), .. */
 static dt_err read_ranking(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
     enum { MOST = 64 };
@@ -355,7 +355,7 @@ static dt_err read_ranking(dt_parsed_record *r, const json_t *json, const dt_rul
                             (const json_t *const[DT_N_SIDES]){as_listed ? one : other, as_listed ? other : one}, rules);
 }
 
-/* One label of safety: true, false, or a number, safe above 0. */
+/* One safety label: true, false, or a number, safe if positive. */
 static dt_err read_safety(const json_t *label, const char *key, dt_safety *safety)
 {
     if (!label || json_is_null(label)) return DT_OK;
@@ -365,8 +365,8 @@ static dt_err read_safety(const json_t *label, const char *key, dt_safety *safet
     return DT_OK;
 }
 
-/* mmdpo: {prompt, chosen_response, rejected_response, dimension?, safety_labels?}, labels as [chosen, rejected] or by
- * name. */
+/* mmdpo: {prompt, chosen_response, rejected_response, dimension?, safety_labels?}; labels as [chosen,
+ * rejected] or by name. */
 static dt_err read_responses(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt, *chosen, *rejected, *labels = json_object_get(json, "safety_labels");
@@ -386,7 +386,7 @@ static dt_err read_responses(dt_parsed_record *r, const json_t *json, const dt_r
                      (const words[DT_N_SIDES]){words_of(chosen), words_of(rejected)});
 }
 
-/* PKU-SafeRLHF as published: two answers, and the numbers of the better and of the safer one. */
+/* PKU-SafeRLHF as published: two answers, and the indices of the better and of the safer one. */
 static dt_err read_pku(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt, *response[2];

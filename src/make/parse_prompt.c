@@ -1,5 +1,5 @@
-/* parse_prompt.c - records to generate from: {prompt}, a text or messages, or {question, answer}. A question is a
- * user's turn; an answer is kept as plain text for the reward, and so are all other fields, as JSON. */
+/* parse_prompt.c - prompt records: {prompt}, a text or messages, or {question, answer}. A question is a
+ * user's turn. The answer is kept as plain text for the reward, and all other fields as JSON. */
 #include "parse_record.h"
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
     return dt_pieces_text(&r->side[DT_SIDE_SECOND].pieces, r->owned, strlen(r->owned), true);
 }
 
-/* A copy in which the bytes of images, of a row or of a data: URI, are null. NULL: no memory. */
+/* Copy a value with image bytes (of a row or a data: URI) replaced by null. NULL: no memory. */
 static json_t *without_bytes(json_t *value)
 {
     const bool object = json_is_object(value), list = json_is_array(value);
@@ -42,7 +42,7 @@ static json_t *without_bytes(json_t *value)
     return NULL;
 }
 
-/* All but those that a reward function is given anyway, of the completion that it looks at. */
+/* Keep all fields except those that a reward function receives anyway. */
 static dt_err keep_fields(dt_parsed_record *r, const json_t *json)
 {
     static const char *const others[] = {"prompt", "prompt_ids", "completion", "completion_ids"};

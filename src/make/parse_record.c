@@ -1,6 +1,6 @@
-/* parse_record.c - the records of algorithms.md A.1 for pre-training and fine-tuning; those of two texts are in
- * parse_pair.c and parse_prompt.c. What a record is shows in its keys; every value is checked to be what it should be,
- * because a record that is silently half read trains on the wrong thing. */
+/* parse_record.c - records for pre-training and fine-tuning (algorithms.md A.1). Records of two texts are
+ * in parse_pair.c and parse_prompt.c. The keys determine the form. Every value's type is checked, because
+ * a partly read record would train on wrong data. */
 #include "parse_record.h"
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ dt_err dt_check_no_loss(const dt_messages *m, int first, const char *why)
     return DT_OK;
 }
 
-/* The end of text stands behind an answer whose template ends it with no token of its own. */
+/* The end of text follows an answer whose template has no end token of its own. */
 dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags)
 {
     DT_CHECK(rules->chat, DT_ERR_USAGE, "%s", rules->why_no_chat);
@@ -63,7 +63,7 @@ dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, 
 
 /* ---- fine-tuning ------------------------------------------------------------------------------------------------- */
 
-/* Answers that a field takes out of the loss. */
+/* Exclude answers from the loss if a field says so. */
 static dt_err apply_no_loss(dt_messages *m, const dt_rules *rules)
 {
     const bool whole = rules->mask == DT_MASK_FULL || (!rules->any_kind && rules->kind == DT_DATASET_TOKENS);
@@ -73,7 +73,7 @@ static dt_err apply_no_loss(dt_messages *m, const dt_rules *rules)
     return DT_OK;
 }
 
-/* Which turns of a chat are trained on: all answers, or with mask completion the last one. */
+/* Render a chat. Targets are all answers, or with mask completion only the last one. */
 static dt_err render_chat(dt_parsed_record *r, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
@@ -91,7 +91,7 @@ static dt_err read_chat(dt_parsed_record *r, const json_t *json, const char *key
 {
     const json_t *list = json_object_get(json, key);
     const bool sharegpt = r->form == DT_FORM_CONVERSATIONS,
-               roles = !sharegpt || dt_has(json_array_get(list, 0), "role"); /* both spellings are met there */
+               roles = !sharegpt || dt_has(json_array_get(list, 0), "role"); /* this key accepts both conventions */
     DT_TRY(dt_messages_parse(&r->messages[0], list, key, roles ? "role" : "from", roles ? "content" : "value"));
     DT_TRY(dt_check_context(json, true));
     DT_TRY(dt_begin_with_system(&r->messages[0], json, sharegpt));
@@ -113,7 +113,7 @@ static dt_err add_turn(dt_messages *m, dt_role role, const json_t *text)
     return dt_messages_add(m, role, json_string_value(text), json_string_length(text));
 }
 
-/* {prompt, completion}: texts, or messages of which the completion's are the answer. */
+/* {prompt, completion}: texts, or messages; the completion's messages are the answer. */
 static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt = json_object_get(json, "prompt"), *completion = json_object_get(json, "completion");
@@ -138,8 +138,8 @@ static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_
     return render_completion(r, n_prompt, rules);
 }
 
-/* {instruction, input, output, system, history}: a user's turn of instruction and input, and an answer. Answers of the
- * history are trained on, too, as in LLaMA-Factory, unless only the completion is asked for. */
+/* {instruction, input, output, system, history}: a user's turn of instruction and input, and an answer.
+ * Answers of the history are targets, too, as in LLaMA-Factory, unless only the completion is requested. */
 static dt_err read_instruction(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     dt_messages *m = &r->messages[0];
@@ -187,9 +187,9 @@ dt_err dt_open_messages(json_t *record)
     return DT_OK;
 }
 
-/* ---- which form it is -------------------------------------------------------------------------------------------- */
+/* ---- detecting the form ------------------------------------------------------------------------------------------ */
 
-/* What to do with keys of other conventions, the most specific first. */
+/* Advice on keys of other conventions, most specific first. */
 static const char *advice(const json_t *record)
 {
     static const struct {
@@ -255,7 +255,7 @@ static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *
     }
 }
 
-/* Which of the known records it is shows in its keys. */
+/* Determine the form from the keys. */
 static dt_form form_of(const json_t *json, dt_dataset_kind kind)
 {
     if (kind == DT_DATASET_PREFERENCE) return dt_pair_form(json);
@@ -276,7 +276,7 @@ static const char *description(dt_dataset_kind kind)
                                            : "of a prompt";
 }
 
-/* A mistake in the data more often than a prompt with a field of that name. */
+/* Such a record is more often an error in the data than a prompt with a field of that name. */
 static dt_err check_both_sides(const json_t *json)
 {
     const bool chosen = dt_has(json, "chosen");
@@ -295,7 +295,7 @@ static dt_err check_both_sides(const json_t *json)
     return DT_OK;
 }
 
-/* By its keys, those first that belong to the kind that was asked for. */
+/* Determine the kind from the keys, trying forms of the requested kind first. */
 static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_kind *kind)
 {
     const bool any = rules->any_kind;
@@ -313,7 +313,8 @@ static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_ki
 static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)
 {
     if (rules->any_kind || *kind == rules->kind) return DT_OK;
-    const bool texts = *kind <= DT_DATASET_SFT && rules->kind <= DT_DATASET_SFT; /* either can be made of the other */
+    /* either kind can be built from the other's records */
+    const bool texts = *kind <= DT_DATASET_SFT && rules->kind <= DT_DATASET_SFT;
     DT_CHECK(texts, DT_ERR_DATA, "found a record %s, but the dataset is of kind %s", description(*kind),
              dt_dataset_kind_name(rules->kind));
     *kind = rules->kind;

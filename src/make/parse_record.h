@@ -1,5 +1,5 @@
-/* parse_record.h - a JSON record as what it says: one or two texts, each as pieces that are targets or not.
- * algorithms.md 1.1, A.1. */
+/* parse_record.h - parses a JSON record into one or two texts, each a list of pieces that are targets or
+ * not. algorithms.md 1.1, A.1. */
 #ifndef DTRAIN_DATA_MAKE_PARSE_RECORD_H
 #define DTRAIN_DATA_MAKE_PARSE_RECORD_H
 
@@ -10,22 +10,22 @@ struct dt_rec;
 
 typedef enum dt_mask { DT_MASK_AUTO, DT_MASK_FULL, DT_MASK_COMPLETION, DT_MASK_ASSISTANT } dt_mask;
 
-/** What all records of a run are read by. */
+/** Settings for parsing all records of a run. */
 typedef struct dt_rules {
-    const dt_chat *chat; /* NULL: there is none, for the reason why_no_chat */
+    const dt_chat *chat; /* NULL: no chat template, for the reason why_no_chat */
     const char *why_no_chat;
-    dt_wrap wrap;  /* of texts that no template writes */
-    bool any_kind; /* else kind is what was asked for */
+    dt_wrap wrap;  /* for texts that no template renders */
+    bool any_kind; /* detect the kind; else kind is required */
     dt_dataset_kind kind;
     dt_mask mask;
     bool as_chat, safer;
     const char *weight_key;
-    const char *image_text;   /* what stands for an image in a text; NULL: records have none */
-    bool captions;            /* chats are an image and its caption, without a template */
+    const char *image_text;   /* image placeholder in texts; NULL: records have no images */
+    bool captions;            /* chats are image captions, rendered without a template */
     const struct dt_rec *rec; /* NULL, or records are rows and items of recommendation data */
 } dt_rules;
 
-/** Which form a record has: by it, its fields are known. */
+/** Form of a record, which determines its fields. */
 typedef enum dt_form {
     DT_FORM_TEXT,
     DT_FORM_MESSAGES,
@@ -43,73 +43,75 @@ typedef enum dt_form {
 
 typedef struct dt_text_side {
     dt_pieces pieces;
-    const dt_wrap *wrap; /* NULL: nothing is put in front */
-    bool apart;          /* each piece is encoded as a text of its own */
-    bool eos;            /* the end of text belongs behind it */
+    const dt_wrap *wrap; /* NULL: no prefix */
+    bool apart;          /* each piece is encoded separately */
+    bool eos;            /* append the end of text */
     bool eos_target;
 } dt_text_side;
 
-/** One record; kept from record to record for its memory. Texts are borrowed from the JSON value and from owned. */
+/** One record, reused to avoid allocations. Texts are borrowed from the JSON value and from owned. */
 typedef struct dt_parsed_record {
-    /* in, of recommendation data: the number of the row or item, and its tasks as bits */
+    /* inputs for recommendation data: number of the row or item, and its tasks as bits */
     int64_t number;
     uint32_t tasks;
-    dt_dataset_kind kind; /* what it makes */
+    dt_dataset_kind kind; /* kind of the resulting sample */
     dt_form form;
     dt_text_side side[DT_N_SIDES];
     bool has_second;
     bool is_chat;
     float weight;
     dt_pair pair;  /* margin, safety, tie, contradicted */
-    int n_records; /* samples that the record makes: the pairs of a ranking, the tasks of a row; else 1 */
+    int n_records; /* samples per record: pairs of a ranking, tasks of a row; else 1 */
     dt_messages messages[DT_N_SIDES];
-    dt_image_names images; /* as the record names them */
-    char *owned;           /* an answer that is no text, as JSON */
-    char *fields;          /* of a prompt's record, as JSON; NULL: it has none besides the prompt */
+    dt_image_names images; /* as named in the record */
+    char *owned;           /* an answer that is not text, as JSON */
+    char *fields;          /* other fields of a prompt record, as JSON; NULL: none */
 } dt_parsed_record;
 
-/** Its sample number `which`, from 0 on; the first says in n_records how many there are. DT_ERR_DATA with the reason,
- *  without file and line. */
+/** Parse sample number `which` of a record, from 0. Sample 0 sets n_records to their number. DT_ERR_DATA
+ *  with the reason, without file and line. */
 dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
-/** A list of messages that is written as JSON text becomes the list, under the keys that hold nothing else.
- *  DT_ERR_DATA: it begins as a list does, and is no JSON. */
+/** Parse lists of messages that are stored as JSON text, under keys reserved for messages. DT_ERR_DATA:
+ *  the text starts like a list but is invalid JSON. */
 dt_err dt_open_messages(json_t *record);
 void dt_parsed_record_free(dt_parsed_record *r);
 
-/* ---- shared by the files parse_*.c ----------------------------------------------------------------------------- */
+/* ---- shared by parse_*.c ----------------------------------------------------------------------------------------- */
 
-bool dt_has(const json_t *record, const char *key); /* also when null */
-/** Begin a conversation with the system message that its record has next to it, if any; tools (ShareGPT's) are added to
- *  it. DT_ERR_DATA: the messages begin with another one. */
+bool dt_has(const json_t *record, const char *key); /* true for null, too */
+/** Begin a conversation with the system message stored next to it in the record, if any. tools: append
+ *  ShareGPT's tools. DT_ERR_DATA: the messages begin with another system message. */
 dt_err dt_begin_with_system(dt_messages *m, const json_t *record, bool tools);
 /** Add Alpaca's history, [[question, answer], ...], as turns. */
 dt_err dt_add_history(dt_messages *m, const json_t *record);
-/** Add the question of an instruction and its input, joined as the template has it; *input: there is one. */
+/** Add an instruction and its input as a question, joined as the template requires. *input: the record has
+ *  an input. */
 dt_err dt_add_instruction(dt_messages *m, const json_t *record, const dt_rules *rules, bool *input);
-/** DT_ERR_DATA: the record has a history, or a system message (lists: which may stand next to a list of messages), that
- *  has no place in its text. */
+/** DT_ERR_DATA: the record has a history or a system message that its text cannot include. lists: a system
+ *  message may accompany a list of messages. */
 dt_err dt_check_context(const json_t *record, bool lists);
-/** The text of a key; NULL when it is absent, null or empty. DT_ERR_DATA: another type. */
+/** The text of a key; NULL if it is absent, null or empty. DT_ERR_DATA: another type. */
 dt_err dt_optional_text(const json_t *record, const char *key, const json_t **text);
 dt_err dt_required_text(const json_t *record, const char *key, const json_t **text);
 dt_err dt_add_json_text(dt_pieces *p, const json_t *text, bool target);
-/** The images that a record lists, in images. DT_ERR_DATA, also where the rules say of none how they are prepared. */
+/** Collect the images of a record in images. DT_ERR_DATA, also if the record has images but the rules have none. */
 dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
-/** An image's caption as a text: what stands for the image, the answer. */
+/** Render an image caption as text: the placeholder, then the answer. */
 dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules);
-/** Messages from first on are a completion: everything is trained on but the header that the prompt ends with. */
+/** Make messages from first on a completion: everything is a target except the header that ends the prompt. */
 void dt_learn_completion(dt_messages *m, int first);
-/** DT_ERR_DATA: one of the messages from first on is taken out of the loss, which is not possible here. why: where. */
+/** DT_ERR_DATA: a message from first on is excluded from the loss, which is unsupported here. why: the
+ *  context, for the message. */
 dt_err dt_check_no_loss(const dt_messages *m, int first, const char *why);
 /** Render the messages of a side, with its wrap and its end of text. */
 dt_err dt_render_side(dt_parsed_record *r, dt_side side, const dt_rules *rules, unsigned flags);
 
-/* Is it a record of this kind? And reading one. */
+/* Tests for record kinds, and their parsers. */
 bool dt_record_is_pair(const json_t *json);
-dt_form dt_pair_form(const json_t *json); /* of one that is */
-/** The key of its prompt; NULL: it has none. A `question`, an `instruction` or an `input` is a user's turn. */
+dt_form dt_pair_form(const json_t *json); /* requires dt_record_is_pair */
+/** Key of the prompt; NULL: none. A `question`, an `instruction` or an `input` is a user's turn. */
 const char *dt_pair_prompt_key(const json_t *json);
-/** Is it the score of one of its answers? */
+/** True if the key is the score of one of the record's answers. */
 bool dt_is_score_of(const json_t *json, const char *key);
 bool dt_record_is_prompt(const json_t *json);
 dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
@@ -118,12 +120,12 @@ dt_err dt_parse_rec(dt_parsed_record *r, const json_t *json, const dt_rules *rul
 
 /* ---- fields (record_fields.c) ------------------------------------------------------------------------------------ */
 
-/** DT_ERR_DATA: a field of the record says something else than the record is used for: a label of KTO, a weight that no
- *  option names, half of a preference. */
+/** DT_ERR_DATA: a field contradicts the use of the record: a KTO label, a weight that no option names,
+ *  half of a preference. */
 dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_rules *rules);
-/** Count the fields of a record, and of its messages, that nothing reads. */
+/** Count the fields of a record and of its messages that dtrain ignores. */
 void dt_count_ignored(dt_field_counts *counts, const dt_parsed_record *r, const json_t *json, const dt_rules *rules);
-/** Count a chat that has answers in a row or no question; path, line: of its record. */
+/** Count chats with consecutive answers or without a question. path, line: location of the record. */
 void dt_count_turns(dt_field_counts *counts, const dt_parsed_record *r, const char *path, int64_t line);
 void dt_add_ignored(dt_field_counts *to, const dt_field_counts *from);
 

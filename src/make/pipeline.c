@@ -1,5 +1,6 @@
-/* pipeline.c - a ring of chunks: the reader fills chunk n mod the size, workers take chunks in turn, the writer waits
- * for the next in order. The ring bounds the memory: a reader that is ahead waits for the writer. */
+/* pipeline.c - a ring of chunks. The reader fills chunk n mod size, workers process chunks in any order,
+ * and the writer waits for the next in sequence. The ring bounds memory: a reader that is ahead waits for
+ * the writer. */
 #include "pipeline.h"
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +16,7 @@ struct dt_pipeline {
     pthread_mutex_t lock;
     pthread_cond_t room, todo, done;
     dt_chunk *chunk; /* [size] */
-    bool *ready;     /* [size]: worked on */
+    bool *ready;     /* [size]: processed */
     int64_t size, n_submitted, n_taken, n_written;
     bool ended, stop;
     dt_err read_err;
@@ -71,7 +72,7 @@ static void *read_all(void *self)
 
 /* ---- workers ----------------------------------------------------------------------------------------------------- */
 
-/* A worker: the next chunk that was handed over, whichever; the writer is woken when it was waiting for that one. */
+/* Worker thread: processes the next submitted chunk, and wakes the writer if it waits for that chunk. */
 static void *work(void *self)
 {
     worker *w = self;
@@ -93,7 +94,7 @@ static void *work(void *self)
 
 /* ---- the writer -------------------------------------------------------------------------------------------------- */
 
-/* The next chunk in order: NULL after the last, or with an error of tick. */
+/* Wait for the next chunk in order. NULL: after the last one, or with an error of tick. */
 static dt_err next(dt_pipeline *p, dt_chunk **chunk)
 {
     dt_err err = DT_OK;
@@ -117,7 +118,7 @@ static dt_err next(dt_pipeline *p, dt_chunk **chunk)
     return err;
 }
 
-/* The chunk is free for the reader, which may be waiting for it. */
+/* Release the chunk to the reader, which may be waiting for it. */
 static void hand_back(dt_pipeline *p, dt_chunk *chunk)
 {
     dt_chunk_clear(chunk);
@@ -128,7 +129,8 @@ static void hand_back(dt_pipeline *p, dt_chunk *chunk)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Chunks in order until the input has ended. An error of the reader comes last, behind all that it had handed over. */
+/* Write chunks in order until the input ends. A reader error is returned last, after all chunks submitted
+ * before it. */
 static dt_err write_all(dt_pipeline *p)
 {
     for (dt_chunk *chunk;;) {
@@ -141,9 +143,9 @@ static dt_err write_all(dt_pipeline *p)
     return p->read_err == DT_OK ? DT_OK : dt_fail(p->read_err, "%s", p->read_message);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
-/* Wake all threads; each sees stop and returns. */
+/* Make all threads return: wake them with stop set. */
 static void give_up(dt_pipeline *p)
 {
     pthread_mutex_lock(&p->lock);
@@ -153,7 +155,7 @@ static void give_up(dt_pipeline *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Signals are the caller's: the other threads block them all. */
+/* Start a thread with all signals blocked: the caller's thread handles them. */
 static bool start(pthread_t *t, void *(*fn)(void *), void *arg)
 {
     sigset_t all, before;

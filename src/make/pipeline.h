@@ -1,5 +1,5 @@
-/* pipeline.h - one reader, several workers, one writer; the writer gets what the reader handed over in its order,
- * whoever worked on it. */
+/* pipeline.h - one reader, several workers, one writer. The writer receives chunks in the reader's order,
+ * regardless of which worker finished first. */
 #ifndef DTRAIN_DATA_MAKE_PIPELINE_H
 #define DTRAIN_DATA_MAKE_PIPELINE_H
 
@@ -8,26 +8,26 @@
 typedef struct dt_pipeline dt_pipeline;
 
 typedef struct dt_pipeline_jobs {
-    /** On a thread of its own: fills chunks (dt_pipeline_chunk) and hands them over (dt_pipeline_submit) until the
-     *  input ends. */
+    /** Runs on its own thread. Gets chunks (dt_pipeline_chunk), fills and submits them
+     *  (dt_pipeline_submit) until the input ends. */
     dt_err (*read)(void *self, dt_pipeline *p);
-    /** On thread 0 .. n_threads-1. What goes wrong with it is left in the chunk. */
+    /** Runs on thread 0 .. n_threads-1. Errors are stored in the chunk. */
     void (*work)(void *self, int thread, dt_chunk *chunk);
-    /** On the caller's thread, in order. An error ends everything. */
+    /** Runs on the caller's thread, in order. An error aborts the pipeline. */
     dt_err (*write)(void *self, dt_chunk *chunk);
-    /** On the caller's thread, several times a second. An error ends everything; may be NULL. */
+    /** Runs on the caller's thread several times a second; may be NULL. An error aborts the pipeline. */
     dt_err (*tick)(void *self);
     void *self;
 } dt_pipeline_jobs;
 
-/** Run to the end. The first error in the order of the input is returned: that of read comes after all that it had
- *  handed over. */
+/** Run to the end. Returns the first error in input order: an error of read comes after all chunks
+ *  submitted before it. */
 dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads);
 
-/** For read: the chunk to fill, waiting for a free one; NULL: all is being given up, return at once. */
+/** For read: wait for a free chunk. NULL: the pipeline is aborting, return immediately. */
 dt_chunk *dt_pipeline_chunk(dt_pipeline *p);
 void dt_pipeline_submit(dt_pipeline *p);
-/** For read, where it waits itself: is all being given up? */
+/** For read, during its own waits: true if the pipeline is aborting. */
 bool dt_pipeline_stopped(dt_pipeline *p);
 
 #endif

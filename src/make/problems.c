@@ -1,11 +1,11 @@
-/* problems.c - malformed records that were left out, by reason. Numbers in a reason (which message, which column) do
- * not make another reason of it, nor does the image that it is about. */
+/* problems.c - rejected records, grouped by reason. Numbers in a reason (message, column) and the image
+ * that it names are ignored when comparing reasons. */
 #include "outputs.h"
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
 
-/* Equal, but for the values of numbers in them. */
+/* Compare two reasons, ignoring the values of numbers. */
 static bool alike(const char *a, const char *b)
 {
     while (*a && *b) {

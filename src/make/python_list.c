@@ -1,4 +1,5 @@
-/* python_list.c - a list as Python's repr() writes it. Upstream evaluates such texts as programs; here they are data.
+/* python_list.c - parses a list as Python's repr() writes it. Upstream evaluates such texts as code; here
+ * they are data.
  *
  * Source   The Python Language Reference, 2.4.1 (string literals and their escapes). */
 #include "dtrain/make/rec_files.h"
@@ -11,7 +12,7 @@
 typedef struct literal {
     const char *text;
     size_t n, at;
-    char *out; /* [n + 1]: the string being read; an escape is never shorter than what it stands for */
+    char *out; /* [n + 1]: the string being read; an escape is never shorter than its value */
     size_t n_out;
 } literal;
 
@@ -47,7 +48,7 @@ static void put_character(literal *l, uint32_t c)
     l->n_out = (size_t)(p - l->out);
 }
 
-/* \xHH, \uHHHH, \UHHHHHHHH; at stands behind the letter. */
+/* \xHH, \uHHHH, \UHHHHHHHH; at is after the letter. */
 static dt_err hexadecimal(literal *l, int n_digits)
 {
     uint32_t c = 0;
@@ -70,7 +71,7 @@ static void octal(literal *l)
     put_character(l, c);
 }
 
-/* Behind a backslash. */
+/* Parse an escape; at is after the backslash. */
 static dt_err escape(literal *l)
 {
     static const char letters[] = "abfnrtv\\'\"", stands_for[] = "\a\b\f\n\r\t\v\\'\"";
@@ -82,7 +83,7 @@ static dt_err escape(literal *l)
     if (c == 'u') return hexadecimal(l, 4);
     if (c == 'U') return hexadecimal(l, 8);
     DT_CHECK(c != 'N', DT_ERR_DATA, "character names (\\N) are not supported in a list");
-    l->out[l->n_out++] = '\\'; /* as Python: what is no escape stays as it is */
+    l->out[l->n_out++] = '\\'; /* as Python: unknown escapes are kept */
     l->out[l->n_out++] = c;
     return DT_OK;
 }

@@ -1,4 +1,4 @@
-/* reader.c - files to chunks. A chunk is handed over when it has enough, wherever files end in it. */
+/* reader.c - reads files into chunks. A chunk is submitted when it is full, independent of file boundaries. */
 #include "reader.h"
 #include "input.h"
 #include "parquet.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- which files ------------------------------------------------------------------------------------------------- */
+/* ---- listing files ----------------------------------------------------------------------------------------------- */
 
 static bool is_json_name(const char *path)
 {
@@ -23,10 +23,10 @@ static int wanted(const struct dirent *e)
            (is_json_name(e->d_name) || dt_has_ending(e->d_name, ".txt") || dt_has_ending(e->d_name, ".parquet"));
 }
 
-/* Takes path. */
+/* Takes ownership of path. */
 static dt_err add_path(dt_reader *r, char *path)
 {
-    struct stat st = {0}; /* of standard input: no regular file */
+    struct stat st = {0}; /* stays zero for standard input: not a regular file */
     const bool found = path && (strcmp(path, "-") == 0 || stat(path, &st) == 0);
     const int number = errno;
     if (path && found && r->n_paths == r->paths_alloc) {
@@ -127,12 +127,12 @@ static dt_err put_record(void *self, const char *text, size_t nbytes, int64_t li
                (dt_chunk_item){.path = r->path, .line = line, .json = true, .begins = true, .ends = true});
 }
 
-static dt_err put_table_row(void *self, const char *text, size_t nbytes, size_t n_behind, int64_t row)
+static dt_err put_table_row(void *self, const char *text, size_t nbytes, size_t n_binary, int64_t row)
 {
     dt_reader *r = self;
     const dt_chunk_item item = {
-        .path = r->path, .line = row, .n_behind = n_behind, .json = true, .begins = true, .ends = true};
-    return put(r, text, nbytes + n_behind, item);
+        .path = r->path, .line = row, .n_binary = n_binary, .json = true, .begins = true, .ends = true};
+    return put(r, text, nbytes + n_binary, item);
 }
 
 static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t line)
@@ -165,7 +165,7 @@ static dt_err put_row(void *self, const char *text, size_t nbytes, int64_t line)
                                .tasks = tasks});
 }
 
-/* The items of the catalogue, behind all rows. */
+/* Add the catalogue's items, after all rows. */
 static dt_err put_items(dt_reader *r)
 {
     const dt_rec_items *items = &r->rec->items;
@@ -218,6 +218,6 @@ dt_err dt_reader_run(dt_reader *r, dt_pipeline *pipeline)
         err = read_file(r, r->paths[i]);
     }
     if (r->rec && err == DT_OK) err = put_items(r);
-    hand_over(r); /* what was read before an error counts, too: its own errors come first */
+    hand_over(r); /* Submit what was read before an error: errors in these chunks come first. */
     return err;
 }

@@ -1,4 +1,4 @@
-/* reader.h - the inputs of a run: files and folders, read into chunks. */
+/* reader.h - reads the inputs of a run, files and folders, into chunks. */
 #ifndef DTRAIN_DATA_MAKE_READER_H
 #define DTRAIN_DATA_MAKE_READER_H
 
@@ -9,27 +9,27 @@
 typedef struct dt_reader {
     const dt_make_options *opt;
     const dt_tokenizer *tokenizer;
-    char **paths; /* of all files, in order; they outlive the chunks */
+    char **paths; /* all files, in order; valid longer than the chunks */
     int n_paths, paths_alloc;
-    int64_t nbytes_total; /* -1: not known */
-    int chunk_items;      /* most records of a chunk */
+    int64_t nbytes_total; /* -1: unknown */
+    int chunk_items;      /* maximum records per chunk */
     const dt_rec *rec;    /* NULL: inputs are text and JSON */
     dt_rec_rows rows;
     dt_csv_header *headers; /* [n_paths] */
-    /* of the thread that reads */
+    /* only used by the reading thread */
     dt_pipeline *pipeline;
     dt_chunk *chunk; /* being filled */
     const char *path;
-    bool begun; /* a document that comes in pieces, or rows below a header */
+    bool begun; /* inside a document that comes in pieces, or below a table header */
     dt_csv_header *header;
-    int64_t row, n_kept; /* so far: of all rows */
+    int64_t row, n_kept; /* over all files */
     int64_t n_read;
 } dt_reader;
 
-/** List the files of the inputs, those of a folder by name, and add up their sizes. DT_ERR_DATA: one cannot be
- *  found. rec: NULL, or inputs are its rows. */
+/** List the input files, in each folder sorted by name, and sum up their sizes. DT_ERR_DATA: a file does
+ *  not exist. rec: the inputs are its rows, or NULL. */
 dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokenizer *tokenizer, const dt_rec *rec);
-/** Read them all. */
+/** Read all files. */
 dt_err dt_reader_run(dt_reader *r, dt_pipeline *pipeline);
 void dt_reader_close(dt_reader *r);
 

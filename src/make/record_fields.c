@@ -1,11 +1,10 @@
-/* record_fields.c - which fields a record of each form may have. What would change the training is refused; what
- * nothing reads is counted. */
+/* record_fields.c - checks the fields of a record by its form. Fields that would change the training are refused;
+ * other unknown fields are counted. */
 #include "parse_record.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* What each form reads besides its images and its weight, in one text: names between blanks. Fields of prompts are all
- * kept. */
+/* Fields read by each form besides its images and its weight, separated by blanks. Prompt records keep all fields. */
 static const char *const read_by_form[] = {
     [DT_FORM_TEXT] = " text ",
     [DT_FORM_MESSAGES] = " messages system system_prompt ",
@@ -29,11 +28,11 @@ static bool is_listed(const char *list, const char *key)
     return false;
 }
 
-/* ---- refused ----------------------------------------------------------------------------------------------------- */
+/* ---- refused fields ---------------------------------------------------------------------------------------------- */
 
 static bool is_sft(dt_form form) { return form >= DT_FORM_MESSAGES && form <= DT_FORM_INSTRUCTION; }
 
-/* KTO's: does the record hold a good answer or a bad one? 0 and 1 are labels only of {prompt, completion}. */
+/* KTO's label: whether the completion is good. The numbers 0 and 1 are labels only in {prompt, completion}. */
 static dt_err check_label(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     static const char *const keys[] = {"label", "kto_tag"};
@@ -54,7 +53,7 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
     return DT_OK;
 }
 
-/* A preference whose other half has an unknown name would be trained on as a chat. */
+/* Without this check, a preference whose other half has an unknown key would be trained on as a chat. */
 static dt_err check_preference(const json_t *json, const dt_rules *rules)
 {
     static const char *const keys[] = {
@@ -83,7 +82,7 @@ static dt_err check_weight(const dt_parsed_record *r, const json_t *json, const 
     return DT_OK;
 }
 
-/* Does a template write the record? */
+/* True if the record is rendered by a template. */
 static bool is_conversation(const dt_parsed_record *r, const json_t *json, const dt_rules *rules)
 {
     const json_t *prompt = json_object_get(json, "prompt");
@@ -109,7 +108,7 @@ dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_r
     return r->form == DT_FORM_PROMPT ? DT_OK : check_weight(r, json, rules);
 }
 
-/* ---- counted ----------------------------------------------------------------------------------------------------- */
+/* ---- counted fields ---------------------------------------------------------------------------------------------- */
 
 static bool is_read(const dt_parsed_record *r, const json_t *json, const dt_rules *rules, const char *key)
 {
@@ -180,7 +179,7 @@ static void count_of_message(dt_field_counts *c, const json_t *message)
         add_count(c, "messages[].", key, 1);
 }
 
-/* A value that is a message, or a list of them. */
+/* Count the fields of a message, or of a list of messages. */
 static void count_of_messages(dt_field_counts *c, const json_t *value)
 {
     const json_t *one;

@@ -1,5 +1,5 @@
-/* shard_names.c - files that have the name of a shard of the output already. How many shards there will be is not known
- * before the end, nor are all images remembered until then; so no image may be any of these files. */
+/* shard_names.c - existing files with names of output shards. The number of shards is known only at the
+ * end, and image paths are not kept until then. Therefore no image may be any of these files. */
 #include "encode_records.h"
 #include "dtrain/io/io.h"
 #include <dirent.h>
@@ -19,7 +19,7 @@ static dt_err add(dt_shard_names *s, const char *path, const struct stat *st)
     return DT_OK;
 }
 
-/* SHARD or SHARD.part, which is removed before the shard is written. */
+/* name is SHARD or SHARD.part. The latter is removed before the shard is written. */
 static dt_err look_at(dt_shard_names *s, const char *folder, const char *name, const char *output)
 {
     char path[PATH_MAX];

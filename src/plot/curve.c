@@ -1,5 +1,5 @@
-/* curve.c - smoothing and thinning happen here and not in gnuplot, whose filters know neither a centred mean with
- * shortened ends nor an outline. */
+/* curve.c - smoothing and thinning of curves. gnuplot's filters offer neither a centred mean with
+ * shortened ends nor a min/max envelope. */
 #include "dtrain/plot/curve.h"
 
 #include <math.h>
@@ -42,9 +42,9 @@ dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_a
     return DT_OK;
 }
 
-/* Weights fall linearly from the middle: 1, 2 .. half+1 .. 2, 1, for a box makes steps where an outlier enters and
- * leaves. Summed anew at each place: a running sum would carry the rounding of one huge gradient norm through all that
- * follows. */
+/* Triangular weights 1, 2 .. half+1 .. 2, 1: a box filter would make steps where an outlier enters and
+ * leaves. Each mean is summed separately, because a running sum would carry the rounding error of one huge
+ * gradient norm. */
 static void add_mean(dt_curve *out, const dt_curve *c, int64_t i, int64_t half)
 {
     const int64_t k = i < half ? i : half, end = i + k + 1 < c->n ? i + k + 1 : c->n;

@@ -99,7 +99,7 @@ static range y_range(const dt_panel *p, bool right)
 
 /* ---- the script -------------------------------------------------------------------------------------------------- */
 
-/* gnuplot's single-quoted string: nothing is special in it but the quote, which is doubled. */
+/* gnuplot's single-quoted string: only the quote is special, and is doubled. */
 static void put_quoted(FILE *f, const char *text)
 {
     putc('\'', f);
@@ -110,15 +110,15 @@ static void put_quoted(FILE *f, const char *text)
     putc('\'', f);
 }
 
-/* An axis: its range, label and tics. Returns what its numbers are divided by; the unit stands in the label, for
- * gnuplot's own "k" and "M" round away the digits between. */
+/* Write an axis: range, label and tics. Returns the divisor of its values. The unit is part of the label,
+ * because gnuplot's own "k" and "M" drop digits. */
 static double put_axis(FILE *f, const dt_panel *p, bool right)
 {
     static const char *const superscript[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
     const char *axis = right ? "y2" : "y";
     const range r = y_range(p, right);
-    const bool logarithmic =
-        !right && r.low > 0 && r.high / r.low > 200; /* spikes of a gradient norm; a learning rate is read linearly */
+    /* for spikes of a gradient norm; learning rates use a linear axis */
+    const bool logarithmic = !right && r.low > 0 && r.high / r.low > 200;
     const int power = r.high > 0 ? (int)floor(log10(r.high)) : 0;
     const dt_scale scale = dt_scale_of(r.high);
     double divisor = 1;
@@ -136,7 +136,7 @@ static double put_axis(FILE *f, const dt_panel *p, bool right)
         fprintf(f, "set logscale %s\nset %srange [%.9g:%.9g]\n", axis, axis, r.low / 1.2, r.high * 1.2);
     } else {
         const double margin = r.high > r.low ? 0.06 * (r.high - r.low) : fmax(fabs(r.high), 1e-3) * 0.1;
-        const double low = r.low >= 0 && r.low < 2 * margin ? 0 : r.low - margin; /* begin at zero where it is near */
+        const double low = r.low >= 0 && r.low < 2 * margin ? 0 : r.low - margin; /* start at zero if it is near */
         fprintf(f, "unset logscale %s\nset %srange [%.9g:%.9g]\n", axis, axis, low / divisor,
                 (r.high + margin) / divisor);
     }
@@ -176,7 +176,7 @@ static void put_series(FILE *f, const dt_series *s, const char *block)
     }
 }
 
-/* Does the legend leave more to be seen below? Curves that end in the upper half of a panel are beneath it above. */
+/* True if the legend belongs at the bottom: a legend at the top would cover curves that end in the upper half. */
 static bool ends_high(const dt_panel *p, range x)
 {
     double sum = 0, n = 0;
@@ -192,7 +192,7 @@ static bool ends_high(const dt_panel *p, range x)
     return n > 0 && sum > 0.5 * n;
 }
 
-/* The curves of a panel as data blocks; raw ones come first, so that they lie beneath. */
+/* Write the curves of a panel as data blocks. Raw curves come first, to be drawn below the others. */
 static void put_panel(FILE *f, const dt_panel *p, int number, double x_divisor, const double y_divisor[2])
 {
     if (p->n_series == 0) {
@@ -236,7 +236,7 @@ static const char *x_label(dt_axis axis, double largest, double *divisor, char *
     return out;
 }
 
-/* Sizes are pixels of a plot 1200 wide; plots are stacked, with common left and right edges. */
+/* Sizes are pixels of a plot 1200 wide. Panels are stacked and share left and right edges. */
 static void put_picture(FILE *f, const dt_picture *pic)
 {
     const dt_panel *panels = pic->panels;
@@ -281,7 +281,7 @@ static void put_picture(FILE *f, const dt_picture *pic)
 
 /* ---- gnuplot ----------------------------------------------------------------------------------------------------- */
 
-/* Texts are UTF-8 and numbers have points, whatever the user's language: gnuplot 6 takes both from the locale. NULL:
+/* Environment with a UTF-8 locale and decimal points, because gnuplot 6 takes both from the locale. NULL:
  * out of memory. Free the array. */
 static char **gnuplot_environment(void)
 {
@@ -296,7 +296,7 @@ static char **gnuplot_environment(void)
     return env;
 }
 
-/* gnuplot writes the plot to its standard output: it opens no file by name. */
+/* Start gnuplot. It writes the plot to standard output and opens no file by name. */
 static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 {
     int ends[2];
@@ -336,7 +336,7 @@ static void put_terminal(FILE *f, const char *path, int height)
                 height);
 }
 
-/* What gnuplot made of the script; its own message is on standard error. */
+/* Collect gnuplot's result. Its own error message is on standard error. */
 static dt_err finish_gnuplot(pid_t pid, FILE *script, const char *part, const char *path)
 {
     struct stat st;
@@ -359,7 +359,7 @@ static dt_err draw(const dt_picture *p, const dt_aside *a)
     return finish_gnuplot(pid, script, a->part, a->path);
 }
 
-/* Written under another name and renamed, so that a viewer never sees half a plot. */
+/* The file is written under a temporary name and renamed, so that viewers never see a partial plot. */
 dt_err dt_picture_draw(const dt_picture *p, const char *path)
 {
     dt_aside a;

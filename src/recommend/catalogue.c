@@ -1,5 +1,5 @@
-/* catalogue.c - the file's text stays in memory as it was read, cut into strings by zeros; all else is sorted arrays of
- * 32-bit numbers, so that a million items take little more than their text. */
+/* catalogue.c - the file's text is kept in memory and split into strings in place. Everything else is
+ * sorted arrays of 32-bit integers, so that a million items take little more than their text. */
 #include "dtrain/recommend/catalogue.h"
 #include "dtrain/io/io.h"
 #include "dtrain/tokenizer/tokenizer.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct row {
-    uint32_t sid, title, id; /* where they begin in the text, which is below 4 GiB */
+    uint32_t sid, title, id; /* offsets in the text, which is smaller than 4 GiB */
     int32_t line;
 } row;
 
@@ -25,7 +25,7 @@ struct dt_catalogue {
     int32_t n_sids;
     text_set levels;
     dt_ledger *ledger;
-    size_t nbytes; /* in the ledger */
+    size_t nbytes; /* accounted in the ledger */
 };
 
 static bool is_sid(const char *text, size_t nbytes)
@@ -44,7 +44,7 @@ static bool is_blank(const char *text, size_t nbytes)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* A text below 4 GiB has fewer than 2^30 lines of a SID, two tabs and an id. */
+/* A text of less than 4 GiB has fewer than 2^30 lines, because a line has a SID, two tabs and an id. */
 static dt_err add_row(dt_catalogue *c, row r)
 {
     if (c->n_items == c->n_alloc) {
@@ -58,7 +58,7 @@ static dt_err add_row(dt_catalogue *c, row r)
     return DT_OK;
 }
 
-/* A line from `from` on, of n bytes, behind which one may be written. */
+/* Parse the line of n bytes at offset from. The byte after it may be overwritten. */
 static dt_err take_line(dt_catalogue *c, size_t from, size_t n, int32_t line)
 {
     char *text = c->text + from;
@@ -108,7 +108,7 @@ typedef struct key {
 static int by_text(const void *a, const void *b)
 {
     const key *x = a, *y = b;
-    const int order = strcmp(x->text, y->text); /* of bytes */
+    const int order = strcmp(x->text, y->text); /* bytewise */
     return order ? order : (x->item > y->item) - (x->item < y->item);
 }
 
@@ -147,8 +147,7 @@ static dt_err count_sids(dt_catalogue *c)
 
 /* ---- level tokens ------------------------------------------------------------------------------------------------ */
 
-/* In the order of SIDs equal tokens come in runs: what a level token's predecessor has at the same level is not added
- * again. */
+/* Equal tokens are adjacent in the order of SIDs. A token that the previous SID has at the same level is skipped. */
 static dt_err collect_levels(dt_catalogue *c)
 {
     const char *before = "";
@@ -172,7 +171,7 @@ static dt_err read_file(dt_catalogue *c, const char *path)
     c->path = strdup(path);
     DT_CHECK(c->path, DT_ERR_MEMORY, "%s: out of memory for a path", path);
     DT_TRY(dt_read_file(path, UINT32_MAX, &c->text, &c->text_nbytes));
-    c->fingerprint = dt_checksum(c->text, 0, (int64_t)c->text_nbytes, 1); /* before it is cut */
+    c->fingerprint = dt_checksum(c->text, 0, (int64_t)c->text_nbytes, 1); /* before strings are split */
     DT_TRY(take_lines(c));
     DT_TRY(sort_items(c, false, &c->by_sid));
     DT_TRY(sort_items(c, true, &c->by_id));
@@ -227,14 +226,14 @@ dt_catalogue_item dt_catalogue_get(const dt_catalogue *c, int32_t item)
     return (dt_catalogue_item){c->text + r->sid, c->text + r->title, c->text + r->id, r->line};
 }
 
-/* strcmp of a text and one of n bytes. */
+/* strcmp of a string and a text of n bytes. */
 static int compare_to(const char *text, const char *other, size_t n)
 {
     const int order = strncmp(text, other, n);
     return order ? order : text[n] != '\0';
 }
 
-/* The first of the order that is not before the text, if it is that. */
+/* Binary search in an order: the index of the text, if it is there. */
 static int32_t find(const dt_catalogue *c, const int32_t *order, const char *(*text_of)(const dt_catalogue *, int32_t),
                     const char *text, size_t nbytes)
 {

@@ -1,4 +1,4 @@
-/* item_vectors.c - rows lie in the order of the catalogue's items, as floats; their lengths are found once. */
+/* item_vectors.c - vectors of items as floats, one row per item in catalogue order. Norms are computed once. */
 #include "dtrain/recommend/item_vectors.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/matrix_file.h"
@@ -14,7 +14,7 @@ struct dt_item_vectors {
     double *norm; /* [n_items] */
     float *row;   /* [n_items, width] */
     dt_ledger *ledger;
-    size_t nbytes, told; /* told: to the ledger */
+    size_t nbytes, told; /* told: bytes reported to the ledger */
 };
 
 static bool ids_are_numbers(const dt_catalogue *c)

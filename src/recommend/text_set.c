@@ -1,4 +1,4 @@
-/* text_set.c - a list that is sorted, and loses its doubles, when it is full: it grows where most of it is left. */
+/* text_set.c - a full list is sorted and deduplicated. It only grows if at least half of it remains. */
 #include "text_set.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* token_list.c - the three kinds of files that tokens are listed in. */
+/* token_list.c - reads the three kinds of files that list tokens. */
 #include "dtrain/recommend/token_list.h"
 #include "dtrain/recommend/catalogue.h"
 #include "dtrain/io/io.h"

@@ -1,6 +1,6 @@
-/* trie.c - nodes are numbered level by level, so that the children of a node follow each other: two numbers a node, the
- * token that leads to it and its first child, are the whole trie, and the tokens that may follow a node are a span of
- * one array. */
+/* trie.c - nodes are numbered level by level, so that the children of a node are contiguous. Two integers
+ * per node represent the trie: its token and its first child. The tokens that may follow a node are a
+ * range of one array. */
 #include "dtrain/recommend/trie.h"
 
 #include <inttypes.h>
@@ -10,18 +10,18 @@
 struct dt_trie {
     const dt_catalogue *catalogue;
     int32_t n_nodes, n_leaves, depth, eos;
-    int32_t *token; /* [n_nodes] that leads to a node; the root's counts for nothing */
-    int32_t *first; /* [n_nodes + 1]: node i has the children first[i] .. first[i + 1] - 1 */
+    int32_t *token; /* [n_nodes] token on the edge to the node; unused for the root */
+    int32_t *first; /* [n_nodes + 1]: children of node i are first[i] .. first[i + 1] - 1 */
     int32_t *leaf;  /* [n_leaves] nodes, ascending */
     int32_t *item;  /* [n_leaves] */
-    int32_t *node;  /* [n_items] the leaf of an item that is the first of its SID */
+    int32_t *node;  /* [n_items] leaf of each item, if the item is the first with its SID */
     dt_ledger *ledger;
     size_t nbytes;
 };
 
 /* ---- sequences --------------------------------------------------------------------------------------------------- */
 
-/* Of an item: ids from `at` on. */
+/* Token sequence of an item, starting at id `at`. */
 typedef struct text {
     const dt_ids *ids;
     size_t at;
@@ -84,7 +84,7 @@ static dt_err add_texts(texts *all, const dt_catalogue *c, dt_encoder *e, const 
 
 static const int32_t *ids_of(const text *t) { return t->ids->id + t->at; }
 
-/* Length of the common beginning. */
+/* Length of the common prefix. */
 static int32_t common(const text *a, const text *b)
 {
     const int32_t *x = ids_of(a), *y = ids_of(b);
@@ -101,7 +101,7 @@ static int by_ids(const void *a, const void *b)
     return ids_of(x)[n] < ids_of(y)[n] ? -1 : 1;
 }
 
-/* Sorted, and none is another or the beginning of another. */
+/* Sort the sequences. No sequence may equal another or be a prefix of it. */
 static dt_err sort_texts(texts *all, const dt_catalogue *c)
 {
     qsort(all->text, (size_t)all->n, sizeof *all->text, by_ids);
@@ -133,7 +133,7 @@ static dt_err count_nodes(dt_trie *t, const texts *all)
     return DT_OK;
 }
 
-/* The sorted texts that pass through a node, which is `depth` tokens down. */
+/* Range of sorted sequences that share a node at `depth` tokens. */
 typedef struct span {
     int32_t begin, end, depth;
 } span;
@@ -228,7 +228,7 @@ void dt_trie_close(dt_trie *t)
 
 size_t dt_trie_nbytes(const dt_trie *t) { return t ? t->nbytes : 0; }
 
-/* ---- walking ----------------------------------------------------------------------------------------------------- */
+/* ---- traversal --------------------------------------------------------------------------------------------------- */
 
 static void allowed(const void *self, int32_t state, int32_t *list_start, int32_t *list_len)
 {
@@ -237,7 +237,7 @@ static void allowed(const void *self, int32_t state, int32_t *list_start, int32_
     *list_len = t->first[state + 1] - t->first[state];
 }
 
-/* The child by this token, -1: there is none. */
+/* Child for a token, -1: none. */
 static int32_t child(const dt_trie *t, int32_t node, int32_t token)
 {
     int32_t low = t->first[node], high = t->first[node + 1];
@@ -268,7 +268,7 @@ dt_constraint dt_trie_constraint(const dt_trie *t)
 int32_t dt_trie_n_leaves(const dt_trie *t) { return t->n_leaves; }
 int32_t dt_trie_depth(const dt_trie *t) { return t->depth; }
 
-/* Nodes are numbered level by level: those of a level follow each other, and so do their children. */
+/* Nodes of a level are contiguous, and so are their children. */
 int32_t dt_trie_n_within(const dt_trie *t, int32_t n_tok)
 {
     int32_t end = 1, low = 0, high = t->n_leaves;
@@ -310,7 +310,7 @@ int32_t dt_trie_item(const dt_trie *t, const int32_t *ids, int32_t n)
     return node < 0 ? -1 : item_of(t, node);
 }
 
-/* The node that has this child: the last whose first child is not behind it. */
+/* Parent of a child node: the last node whose first child is at or before it. */
 static int32_t parent(const dt_trie *t, int32_t node)
 {
     int32_t low = 0, high = node;

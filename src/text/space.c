@@ -1,4 +1,4 @@
-/* space.c - the white space of Unicode, and the separators U+001C to U+001F. */
+/* space.c - Unicode white space, and the separators U+001C to U+001F. */
 #include "dtrain/text/space.h"
 
 size_t dt_space_length(const char *text, size_t n)
@@ -22,7 +22,7 @@ size_t dt_space_before(const char *text, size_t n)
     return at;
 }
 
-/* From the end a character has to be tried at each length. */
+/* Scanning backwards, a character must be tried at each possible length. */
 size_t dt_space_trimmed(const char *text, size_t n)
 {
     for (size_t len = 1; len <= 3 && len <= n; len++)

@@ -1,4 +1,4 @@
-/* utf8.c - what is a character and what is none. */
+/* utf8.c - validation and encoding of UTF-8. */
 #include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 void dt_text_reserve(dt_text *t, size_t n)
 {
-    if (t->failed || t->n_alloc - t->n > n) return; /* one more for the 0 at the end */
+    if (t->failed || t->n_alloc - t->n > n) return; /* one more for the terminating 0 */
     const size_t n_alloc = 2 * (t->n + n) + 64;
     char *grown = realloc(t->bytes, n_alloc);
     if (!grown) {
@@ -35,7 +35,7 @@ char *dt_text_finish(dt_text *t, size_t *nbytes)
     return NULL;
 }
 
-/* How many bytes a character has that begins with a, 0 for none; and whether b may be its second. */
+/* Length of a character by its first byte a (0: invalid), and whether b is a valid second byte. */
 static size_t length_by_lead(unsigned char a)
 {
     return a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
@@ -47,7 +47,7 @@ static bool may_follow(unsigned char a, unsigned char b)
     return !((a == 0xe0 && b < 0xa0) || (a == 0xed && b > 0x9f) || (a == 0xf0 && b < 0x90) || (a == 0xf4 && b > 0x8f));
 }
 
-/* Bytes of the longest beginning of a character that stands here, and whether it is whole. */
+/* Bytes of the longest valid prefix of a character at p, and whether the character is complete. */
 static size_t subpart(const unsigned char *p, size_t n, bool *whole)
 {
     const size_t len = length_by_lead(p[0]);

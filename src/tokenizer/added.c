@@ -1,4 +1,4 @@
-/* added.c - added tokens in a tree of bytes; of those that begin at a position the longest is taken. */
+/* added.c - added tokens in a trie of bytes. Of the tokens that start at a position, the longest matches. */
 #include "added.h"
 #include "dtrain/text/utf8.h"
 
@@ -54,13 +54,13 @@ bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least,
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* A search may look through a whole token at each byte of a text. */
+/* Limit: a search may scan a whole token at each byte of a text. */
 static dt_err too_long(size_t n)
 {
     return dt_fail(DT_ERR_DATA, "an added token of at most %d bytes, found %zu", DT_CONTENT_MAX, n);
 }
 
-/* What a token that is looked for in normalised text is written as there, and when it is decoded. */
+/* Normalise a token that is matched in normalised text; decoding writes the normalised form. */
 static dt_err add_normalized(dt_added *a, const char *content, size_t n, int k, dt_vocab *vocab,
                              const dt_normalizer *normalizer, dt_matcher *m)
 {
@@ -118,9 +118,9 @@ void dt_added_free(dt_added *a)
     *a = (dt_added){0};
 }
 
-/* ---- finding ----------------------------------------------------------------------------------------------------- */
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
 
-/* Does a word go on before or behind? */
+/* True if a word continues before or after the match. */
 static bool within_word(const dt_segment *p, size_t begin, size_t end)
 {
     size_t before = begin, n;

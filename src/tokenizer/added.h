@@ -1,4 +1,4 @@
-/* added.h - tokens that are found in a text before anything else looks at it. */
+/* added.h - added tokens, which are matched in a text before all other processing. */
 #ifndef DTRAIN_TEXT_ADDED_H
 #define DTRAIN_TEXT_ADDED_H
 
@@ -9,16 +9,16 @@ enum {
     DT_ADDED_LSTRIP = 1,
     DT_ADDED_RSTRIP = 2,
     DT_ADDED_SINGLE_WORD = 4,
-    DT_ADDED_NORMALIZED = 8, /* looked for in normalised text */
+    DT_ADDED_NORMALIZED = 8, /* matched in normalised text */
     DT_ADDED_SPECIAL = 16,
-    DT_ADDED_SPLIT = 32 /* left in the text where it is found (split_special_tokens) */
+    DT_ADDED_SPLIT = 32 /* not matched, treated as text (split_special_tokens) */
 };
 typedef struct dt_added_token {
     int32_t id;
     unsigned flags;
 } dt_added_token;
 
-/** A tree of bytes. Node 0 is none. */
+/** A trie of bytes. Node 0 is null. */
 typedef struct dt_trie_node {
     int32_t child, sibling; /* 0: none */
     int32_t token;          /* index of the token that ends here, -1: none */
@@ -34,19 +34,19 @@ typedef struct dt_trie {
 typedef struct dt_added {
     dt_added_token *token;
     int n_tokens;
-    /* those looked for in the text as it is, and those in the normalised one, as the normaliser writes them */
+    /* tokens matched in the raw text, and tokens matched in the normalised text, in normalised form */
     dt_trie trie[2];
 } dt_added;
 
-/** Added tokens as files define them (auto.h); the contents are the files'. */
+/** Added tokens as files define them (auto.h); contents are borrowed from the files. */
 typedef struct dt_added_item {
     const char *content;
     size_t n;
     int32_t id;
     unsigned flags;
     int order;
-    bool is_text;  /* the file has a string, and no object */
-    bool is_other; /* it has a name that no tokenizer has by itself */
+    bool is_text;  /* a string in the file, not an object */
+    bool is_other; /* it has a non-standard name */
     dt_spec from;  /* for messages */
 } dt_added_item;
 typedef struct dt_added_list {
@@ -57,18 +57,18 @@ typedef struct dt_added_list {
 } dt_added_list;
 void dt_added_list_free(dt_added_list *l); /* safe on {0} */
 
-/** Put the tokens into the vocabulary and the trees. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
+/** Add the tokens to the vocabulary and the tries. DT_ERR_DATA, DT_ERR_MEMORY. Must be freed, also after an error. */
 dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, const dt_normalizer *normalizer,
                      dt_matcher *m);
 size_t dt_added_nbytes(const dt_added *a);
 void dt_added_free(dt_added *a); /* safe on {0} */
 
-/** The longest token that begins at text, -1: none; *n its bytes. */
+/** The longest token that starts at text, -1: none; *n: its length in bytes. */
 int dt_trie_longest(const dt_trie *t, const char *text, size_t nbytes, size_t *n);
 
-/** The next token in a piece: of all that begin first the longest. from: where to look from; text_from: where the text
- *  that no token has taken begins. *found: is there one; then it takes begin .. end, and the search goes on at
- *  *from. */
+/** Next token in a segment: the one that starts first, ties to the longest. from: start of the search;
+ *  text_from: start of the text not matched so far. *found: a match at begin .. end; the search continues
+ *  at from. */
 typedef struct dt_added_match {
     size_t from, text_from;
     size_t begin, end;
@@ -76,7 +76,7 @@ typedef struct dt_added_match {
 } dt_added_match;
 bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_match *match);
 
-/** Does any token's text lie at or across a position: end at `least` or later, and begin at `at` or before? */
+/** True if a token ends at `least` or later and begins at `at` or before: it touches or spans the position. */
 bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at);
 
 #endif

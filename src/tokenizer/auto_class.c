@@ -1,4 +1,4 @@
-/* auto_class.c - which class AutoTokenizer of transformers 5.24 chooses, and what stages the class has
+/* auto_class.c - the class that AutoTokenizer of transformers 5.24 chooses, and its stages
  * (models/auto/tokenization_auto.py, models/{gpt2,qwen2,llama,code_llama}/tokenization_*.py). */
 #include "auto.h"
 #include "dtrain/io/io.h"
@@ -21,7 +21,7 @@ dt_err dt_auto_open(dt_auto_files *f, const char *directory)
         if (access(f->path[i], F_OK) != 0) continue;
         const unsigned flags = DT_JSON_NUL_KEYS | (i == DT_AUTO_MODEL ? DT_JSON_LAST_KEY : 0);
         const dt_err err = dt_spec_load(&f->file[i], f->path[i], MAX_CONFIG, flags, NULL, NULL);
-        if (err == DT_ERR_DATA && i == DT_AUTO_MODEL) { /* the model's, which reports it itself */
+        if (err == DT_ERR_DATA && i == DT_AUTO_MODEL) { /* config.json of the model, which reports its own errors */
             dt_error_clear();
             f->file[i] = (dt_spec){0};
         } else {
@@ -46,7 +46,7 @@ void dt_auto_close(dt_auto_files *f)
 bool dt_auto_token(const dt_auto_files *f, const char *key, dt_spec *token)
 {
     const dt_spec *map = &f->file[DT_AUTO_MAP];
-    const bool in_map = !f->decoder && json_object_get(map->value, key); /* as null, too */
+    const bool in_map = !f->decoder && json_object_get(map->value, key); /* also if null */
     return dt_spec_get(in_map ? map : &f->file[DT_AUTO_CONFIG], key, token);
 }
 
@@ -59,11 +59,11 @@ dt_err dt_auto_content(const dt_spec *token, const char **text, size_t *n)
     return DT_OK;
 }
 
-/* ---- which class ------------------------------------------------------------------------------------------------- */
+/* ---- choosing the class ------------------------------------------------------------------------------------------ */
 
 static bool is(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
-/* A class without "Fast". */
+/* Class name without "Fast". */
 static void class_in(const dt_spec *file, char name[64])
 {
     const char *text = json_string_value(json_object_get(file->value, "tokenizer_class"));
@@ -80,7 +80,7 @@ static dt_auto_class class_called(const char *name)
                                             : DT_AUTO_BACKEND;
 }
 
-/* Of the types of models, those of which AutoTokenizer knows a class, as far as they matter here. */
+/* Tokenizer class by model type, for the types relevant here. */
 static const char *class_of_model(const char *type)
 {
     static const struct {
@@ -102,7 +102,7 @@ static const char *class_of_model(const char *type)
     return "";
 }
 
-/* Their files name a class that is not theirs (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS). */
+/* Models whose files name a wrong class (MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS). */
 static bool class_is_overruled(const char *type) { return is(type, "qwen2") || is(type, "llava") || is(type, "phi3"); }
 
 static bool is_byte_level(const dt_spec *root)
@@ -131,13 +131,13 @@ dt_auto_class dt_auto_class_of(const dt_auto_files *f, const dt_spec *root)
     return class_called(overruled ? registered : name);
 }
 
-/* ---- its stages -------------------------------------------------------------------------------------------------- */
+/* ---- stages of the class ----------------------------------------------------------------------------------------- */
 
 #define SPACE_SIGN "\xe2\x96\x81" /* U+2581 */
 static const char QWEN2_PATTERN[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
                                     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* absent: what the class takes where the key is missing or null. */
+/* absent: default of the class if the key is missing or null. */
 static bool flag(const dt_auto_files *f, const char *key, bool absent)
 {
     const json_t *v = json_object_get(f->file[DT_AUTO_CONFIG].value, key);
@@ -185,7 +185,7 @@ static stages make_stages(dt_auto_class c, const dt_auto_files *f)
     return s;
 }
 
-/* Without what a file of an older version leaves out. */
+/* Compare two stages, ignoring keys that files of older versions lack. */
 static bool same_stage(const json_t *a, const json_t *b)
 {
     const char *key;

@@ -1,8 +1,10 @@
-/* auto_tokens.c - added tokens as transformers 5.24 collects them (PreTrainedTokenizerBase._from_pretrained and
- * TokenizersBackend.__init__) and as tokenizers 0.23 numbers them (AddedVocabulary.add_tokens).
+/* auto_tokens.c - added tokens, collected as in transformers 5.24
+ * (PreTrainedTokenizerBase._from_pretrained and TokenizersBackend.__init__) and numbered as in tokenizers
+ * 0.23 (AddedVocabulary.add_tokens).
  *
- * A token takes the id that its text has, in the vocabulary or as an added token; a new one takes the next id, whatever
- * a file says. Its flags are those of the last file that has it, but once special it stays special. */
+ * A token keeps the id of its text in the vocabulary or among the added tokens. A new token gets the next
+ * free id, whatever a file says. The last file determines its flags, but the special flag is never
+ * removed. */
 #include "auto.h"
 
 #include <stdlib.h>
@@ -62,7 +64,7 @@ void dt_added_list_free(dt_added_list *l)
 
 /* ---- one token --------------------------------------------------------------------------------------------------- */
 
-/* A string, or an object as AddedToken takes it. special: where it does not say. */
+/* Parse a string, or an object with AddedToken's fields. special: default of its flag. */
 static dt_err read_item(const dt_spec *s, bool special, dt_added_item *t)
 {
     bool lstrip = false, rstrip = false, single = false, normalized;
@@ -83,7 +85,7 @@ typedef struct collector {
     const dt_auto_files *files;
     const dt_vocab *vocab; /* the model's */
     dt_added_list *list, named, extra;
-    int32_t largest; /* id of an added token, -1: there is none */
+    int32_t largest; /* largest id of an added token, -1: none */
     bool changed;
 } collector;
 
@@ -146,7 +148,7 @@ static int by_id(const void *a, const void *b)
     return x->id != y->id ? (x->id > y->id) - (x->id < y->id) : (x->order > y->order) - (x->order < y->order);
 }
 
-/* Of those of one id the last. */
+/* For duplicate ids, the last entry counts. */
 static dt_err add_sorted(collector *c, dt_added_list *given)
 {
     for (int i = 0; i < given->n; i++) given->item[i].order = i;
@@ -179,7 +181,8 @@ static dt_err read_decoder(const dt_spec *decoder, dt_added_list *given)
     return DT_OK;
 }
 
-/* By a string of tokenizer_config.json or in special_tokens_map.json, under a usual key or as an extra token. */
+/* True if a string in tokenizer_config.json or special_tokens_map.json names the token, under a standard
+ * key or as an extra token. */
 static bool is_named(const collector *c, const char *content, size_t n)
 {
     const char *const map = c->files->file[DT_AUTO_MAP].file;
@@ -193,7 +196,7 @@ static bool is_named(const collector *c, const char *content, size_t n)
     return false;
 }
 
-/* added_tokens.json: {"text": id}. Special where another file names it. */
+/* added_tokens.json: {"text": id}. A token is special if another file names it. */
 static dt_err read_added_file(const collector *c, const dt_spec *file, dt_added_list *given)
 {
     const char *key;
@@ -216,7 +219,7 @@ static const char *const NAMES[] = {"bos_token", "eos_token", "unk_token", "sep_
                                     "pad_token", "cls_token", "mask_token"};
 enum { N_NAMES = sizeof NAMES / sizeof NAMES[0] };
 
-/* What a class takes where no file has the key. */
+/* Default of a class if no file has the key. */
 static const char *default_of(dt_auto_class c, int name)
 {
     static const char *const defaults[][N_NAMES] = {
@@ -241,7 +244,7 @@ const char *dt_auto_default(dt_auto_class c, const dt_auto_files *f, const char 
     return "";
 }
 
-/* A string, and an object of special_tokens_map.json, is special. */
+/* Strings, and objects of special_tokens_map.json, are special. */
 static dt_err read_special(const collector *c, const dt_spec *s, dt_added_item *t)
 {
     return read_item(s, json_is_string(s->value) || s->file == c->files->file[DT_AUTO_MAP].file, t);
@@ -262,7 +265,7 @@ static dt_err name_text(collector *c, const char *text)
         &(dt_added_item){.content = text, .n = strlen(text), .id = -1, .flags = DT_ADDED_SPECIAL, .is_text = true});
 }
 
-/* Without a key pad_token, that of the padding in tokenizer.json counts. */
+/* Without the key pad_token, the padding section of tokenizer.json names the token. */
 static bool is_named_by_padding(dt_auto_class c, const dt_auto_files *f, const char *key)
 {
     return strcmp(key, "pad_token") == 0 && c != DT_AUTO_GPT2 && !has_key(f, key);
@@ -291,7 +294,7 @@ static bool is_usual(const char *key)
     return false;
 }
 
-/* image_token and the like: what ends in _token and is a token. */
+/* Keys such as image_token: any other key that ends in _token and holds a token. */
 static bool is_other_token(const char *key, const json_t *value)
 {
     const size_t n = strlen(key);
@@ -315,7 +318,7 @@ static dt_err name_others(collector *c, const dt_spec *file)
     return DT_OK;
 }
 
-/* ---- as variables ------------------------------------------------------------------------------------------------ */
+/* ---- as template variables --------------------------------------------------------------------------------------- */
 
 static dt_err put_name(json_t *names, const char *key, const dt_spec *token)
 {
@@ -368,9 +371,9 @@ dt_err dt_auto_names(json_t **names, dt_auto_class c, const dt_auto_files *f, co
     return put_usual(*names, c, f, root);
 }
 
-/* ---- tokens of other names --------------------------------------------------------------------------------------- */
+/* ---- tokens with other names ------------------------------------------------------------------------------------- */
 
-/* A list of tokens, or named ones. */
+/* Read a list of tokens, or an object of named ones. */
 static dt_err read_extra(collector *c, const dt_spec *file, const char *key)
 {
     const char *name;
@@ -402,7 +405,7 @@ static bool is_given(const dt_spec *file, const char *key)
     return json_is_array(v) ? json_array_size(v) > 0 : json_is_object(v) && json_object_size(v) > 0;
 }
 
-/* extra_special_tokens goes before its older name, additional_special_tokens, unless it is an object. */
+/* extra_special_tokens takes precedence over its older name, additional_special_tokens, unless it is an object. */
 static dt_err read_extras(collector *c)
 {
     static const char extra[] = "extra_special_tokens", additional[] = "additional_special_tokens";
@@ -436,7 +439,7 @@ static bool is_among(const dt_added_item *t, const dt_added_item *all, int n)
     return false;
 }
 
-/* Those that no list has had, which had n_before tokens. */
+/* Add tokens that are not in the list's first n_before. */
 static dt_err add_missing(collector *c, const dt_added_list *tokens, int n_before)
 {
     for (int i = 0; i < tokens->n; i++) {
@@ -447,7 +450,7 @@ static dt_err add_missing(collector *c, const dt_added_list *tokens, int n_befor
     return DT_OK;
 }
 
-/* Qwen2Tokenizer adds all special tokens once more, as plain ones. */
+/* Qwen2Tokenizer adds all special tokens a second time, as plain ones. */
 static dt_err add_plainly(collector *c, const dt_added_list *tokens)
 {
     for (int i = 0; i < tokens->n; i++) {
@@ -458,7 +461,7 @@ static dt_err add_plainly(collector *c, const dt_added_list *tokens)
     return DT_OK;
 }
 
-/* ---- all --------------------------------------------------------------------------------------------------------- */
+/* ---- all tokens -------------------------------------------------------------------------------------------------- */
 
 static dt_err collect_given(collector *c, const dt_spec *root, dt_added_list *given)
 {

@@ -1,9 +1,8 @@
-/* bpe.c - pieces become ids.
+/* bpe.c - encodes pieces to ids.
  *
- * Long pieces are parted where no token reaches across (text without a pre-tokenizer is one piece), so that almost all
- * that is encoded is a word, and words come again: a table of a fixed size keeps what they became. A word that is not
- * there is merged by looking for the least rank again and again when it is short, by a heap when it is long: O(n log
- * n). */
+ * Long pieces (text without a pre-tokenizer is one piece) are split where no token spans the border.
+ * Almost all input then consists of words, which repeat; a fixed-size cache stores their ids. Uncached
+ * words are merged by repeated search for the lowest rank if short, and with a heap, O(n log n), if long. */
 #include "bpe.h"
 #include "dtrain/text/utf8.h"
 
@@ -21,7 +20,7 @@ _Static_assert(sizeof(cached) == 64, "one cache line");
 
 typedef struct symbol {
     int32_t id;
-    int32_t rank, joined; /* of the pair with the next one */
+    int32_t rank, joined; /* of the pair with the next symbol */
     uint32_t n;           /* bytes */
     int32_t before, next; /* merge_many: -1 at the ends */
 } symbol;
@@ -57,16 +56,16 @@ void dt_bpe_work_close(dt_bpe_work *w)
     free(w);
 }
 
-/* ---- a word's symbols -------------------------------------------------------------------------------------------- */
+/* ---- symbols of a word ------------------------------------------------------------------------------------------- */
 
 static void add(dt_bpe_work *w, int32_t id, size_t n)
 {
     w->symbol[w->n_symbols++] = (symbol){.id = id, .n = (uint32_t)n};
 }
 
-enum { WITH_MAX = 80 }; /* bytes of a character with both affixes (read_affix), and a 0 */
+enum { WITH_MAX = 80 }; /* bytes of a character with both affixes (read_affix), and a terminating 0 */
 
-/* A character with what its position in the word puts around it; the text itself where that is nothing. */
+/* A character with the affixes for its position in the word; the text itself if there are none. */
 static const char *with_affixes(const dt_bpe *b, const char *text, bool first, bool last, char with[WITH_MAX],
                                 size_t *n)
 {
@@ -76,7 +75,7 @@ static const char *with_affixes(const dt_bpe *b, const char *text, bool first, b
     return with;
 }
 
-/* The vocabulary's id of a character; -1: it has none. ASCII without affixes is looked up in a table. */
+/* Vocabulary id of a character; -1: none. ASCII without affixes uses a table. */
 static int32_t char_symbol(const dt_bpe *b, const char *text, size_t n)
 {
     if (n == 1 && !b->prefix && !b->suffix) return b->ascii[(unsigned char)text[0]];
@@ -90,7 +89,8 @@ static bool has_bytes(const dt_bpe *b, const char *text, size_t n)
     return b->byte_fallback;
 }
 
-/* The affixes are written out, too; they are no bytes of the text: the last symbol has those of the character. */
+/* Add a character as byte symbols, including its affixes. The affixes are not part of the text: with
+ * affixes, the last symbol accounts for all bytes of the character. */
 static void add_bytes(const dt_bpe *b, dt_bpe_work *w, const char *written, size_t n, size_t n_text, size_t dropped)
 {
     const bool plain = !b->prefix && !b->suffix;
@@ -100,8 +100,8 @@ static void add_bytes(const dt_bpe *b, dt_bpe_work *w, const char *written, size
     }
 }
 
-/* What is unknown waits until something known follows, so that its neighbours can be fused with it; bytes that are
- * written out do not end the wait. */
+/* An unknown character is kept pending until a known one follows, so that consecutive ones can be fused.
+ * Characters written as bytes do not end this. */
 static void symbols_of_chars(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     size_t unk_n = 0, dropped = 0;
@@ -128,8 +128,8 @@ static void symbols_of_chars(const dt_bpe *b, dt_bpe_work *w, const char *text, 
     if (dropped && w->n_symbols) w->symbol[w->n_symbols - 1].n += (uint32_t)dropped;
 }
 
-/* Byte-level vocabularies: one symbol a byte. A byte that is not in the vocabulary becomes unk, or belongs to the next
- * symbol where there is none. */
+/* Byte-level vocabularies: one symbol per byte. A byte that is not in the vocabulary becomes unk; without
+ * unk its length counts to the next symbol. */
 static void symbols_of_bytes(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     size_t dropped = 0;
@@ -145,7 +145,7 @@ static void symbols_of_bytes(const dt_bpe *b, dt_bpe_work *w, const char *text, 
     if (dropped && w->n_symbols) w->symbol[w->n_symbols - 1].n += (uint32_t)dropped;
 }
 
-/* What left and right would become, and how early: the rank of a merge is its line in the list. */
+/* Result of merging left and right, and its rank: its index in the list of merges. */
 static void find_merge(const dt_bpe *b, symbol *left, const symbol *right)
 {
     const dt_merge *m = dt_bpe_merge(b, left->id, right->id);
@@ -155,8 +155,8 @@ static void find_merge(const dt_bpe *b, symbol *left, const symbol *right)
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* The earliest merge anywhere in the word, the leftmost of equals, until there is none: O(n^2), fastest for short
- * words. */
+/* Apply the merge of lowest rank in the word, leftmost on ties, until there is none. O(n^2), but fastest
+ * for short words. */
 static void merge_few(const dt_bpe *b, dt_bpe_work *w)
 {
     symbol *s = w->symbol;
@@ -181,7 +181,7 @@ static void heap_push(dt_bpe_work *w, uint64_t key)
     w->heap[i] = key;
 }
 
-/* A binary heap of rank << 32 | position: the earliest merge first, then the leftmost. */
+/* A binary min-heap of rank << 32 | position: lowest rank first, then leftmost. */
 static uint64_t heap_pop(dt_bpe_work *w)
 {
     const uint64_t top = w->heap[0], key = w->heap[--w->n_heap];
@@ -195,7 +195,7 @@ static uint64_t heap_pop(dt_bpe_work *w)
     return top;
 }
 
-/* Find out what the symbol at a position and the one behind it would become, and queue that. */
+/* Look up the merge of the symbols at a position and after it, and queue it. */
 static void offer(const dt_bpe *b, dt_bpe_work *w, int32_t position)
 {
     symbol *s = &w->symbol[position];
@@ -206,9 +206,9 @@ static void offer(const dt_bpe *b, dt_bpe_work *w, int32_t position)
     if (s->rank != NO_MERGE) heap_push(w, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)position);
 }
 
-/* An entry of the heap is out of date when its position now has another rank: the same rank is the same pair. A
- * position that was joined to the one before has none. There are at most n - 1 entries to begin with, and two more for
- * each of at most n - 1 merges. */
+/* A heap entry is stale if its position now has another rank; the same rank implies the same pair. A
+ * position merged into the one before has none. At most n - 1 initial entries, and two more per merge, of
+ * which there are at most n - 1. */
 static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
 {
     const int32_t n = (int32_t)w->n_symbols;
@@ -241,14 +241,14 @@ static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
     return DT_OK;
 }
 
-/* At most so many symbols: each byte of the text may be one, and each of the affixes. */
+/* Upper bound of the number of symbols: one per byte of the text and of each affix. */
 static size_t most_symbols(const dt_bpe *b, size_t n)
 {
     if (!b->byte_fallback) return n;
     return n + (b->prefix ? n * strlen(b->prefix) : 0) + (b->suffix ? strlen(b->suffix) : 0);
 }
 
-/* The symbols of a word, merged, in w->symbol. */
+/* Merge the symbols of a word, in w->symbol. */
 static dt_err merge_word(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     const size_t most = most_symbols(b, n);
@@ -277,12 +277,12 @@ static dt_err append_symbols(const dt_bpe_work *w, dt_ids *ids)
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
-/* The id of a piece that the vocabulary has as it stands, -1: none. */
+/* Id of a piece that is in the vocabulary as a whole, -1: none. */
 static int32_t whole(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     if (!b->ignore_merges) return -1;
     if (!b->of_bytes) return dt_vocab_find(&b->vocab, text, n, DT_TOKEN_MODEL);
-    if (n > 4096) return -1; /* the longest tokens known have some hundred bytes */
+    if (n > 4096) return -1; /* the longest known tokens have a few hundred bytes */
     w->mapped.n = 0;
     dt_text_append_mapped(&w->mapped, text, n);
     return w->mapped.failed ? -1 : dt_vocab_find(&b->vocab, w->mapped.bytes, w->mapped.n, DT_TOKEN_MODEL);
@@ -320,7 +320,7 @@ static dt_err encode_cached(const dt_bpe *b, dt_bpe_work *w, const char *text, s
     return DT_OK;
 }
 
-/* Where the first word of a long piece ends. */
+/* End of the first word of a long piece. */
 static size_t word_end(const dt_bpe *b, const char *text, size_t n)
 {
     const char *p = text, *end = text + n;
@@ -341,7 +341,7 @@ static dt_err encode_long(const dt_bpe *b, dt_bpe_work *w, const char *text, siz
     if (id >= 0 || !b->pair) return encode_word(b, w, text, n, true, ids);
     for (size_t at = 0, len; at < n; at += len) {
         len = word_end(b, text + at, n - at);
-        if (b->ignore_merges) /* what the table has for a word is what it is as a piece */
+        if (b->ignore_merges) /* cached ids are those of a whole piece */
             DT_TRY(encode_word(b, w, text + at, len, false, ids));
         else
             DT_TRY(encode_cached(b, w, text + at, len, ids));
@@ -349,7 +349,7 @@ static dt_err encode_long(const dt_bpe *b, dt_bpe_work *w, const char *text, siz
     return DT_OK;
 }
 
-/* The same, in one go: who asks for lengths has few pieces. */
+/* Encode as one word, because lengths are requested; such pieces are rare. */
 static dt_err encode_with_lens(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n, dt_ids *ids,
                                const uint32_t **lens)
 {

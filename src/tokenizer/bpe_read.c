@@ -1,4 +1,4 @@
-/* bpe_read.c - the model of a tokenizer.json: vocabulary, merges, and which neighbours never meet in a token. */
+/* bpe_read.c - reads the model of a tokenizer.json: vocabulary, merges, and which neighbours never share a token. */
 #include "bpe.h"
 #include "dtrain/text/utf8.h"
 
@@ -7,7 +7,7 @@
 static const char *const keys = "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
                                 "byte_fallback ignore_merges vocab merges";
 
-/* token: room for the key's bytes. */
+/* token: buffer for the bytes of the key. */
 static dt_err read_entry(dt_bpe *b, const dt_spec *vocab, const char *key, const json_t *id, dt_text *token)
 {
     const int64_t value = json_is_integer(id) ? json_integer_value(id) : -1;
@@ -96,7 +96,7 @@ static dt_err read_merge(dt_bpe *b, const dt_spec *item, int32_t rank, dt_text *
     const int32_t id = dt_vocab_find(&b->vocab, joined->bytes, joined->n, DT_TOKEN_MODEL);
     if (id < 0) return dt_spec_bad(item, NULL, "two tokens whose concatenation is a token of the vocabulary");
     *merge_slot(b, left, right) =
-        /* of two that are the same the later one counts */
+        /* of duplicates, the last counts */
         (dt_merge){.left = left, .right = right, .rank = rank, .joined = id};
     return DT_OK;
 }
@@ -141,9 +141,8 @@ bool dt_bpe_keeps_apart(const dt_bpe *b, uint32_t x, uint32_t y)
     if (!b->pair) return false;
     const uint64_t bit = pair_bit(b, x, y);
     if (b->pair[bit / 64] >> (bit % 64) & 1) return false;
-    return b->all_known ||
-           /* what is left out does not part its neighbours; unk may take in the next one */
-           (is_symbol(b, x) && is_symbol(b, y));
+    /* dropped characters do not separate their neighbours, and unk may absorb the next character */
+    return b->all_known || (is_symbol(b, x) && is_symbol(b, y));
 }
 
 static void note_pairs(dt_bpe *b, const dt_vocab_entry *e)
@@ -161,9 +160,9 @@ static void note_pairs(dt_bpe *b, const dt_vocab_entry *e)
     }
 }
 
-/* A piece may be parted where no token that a merge makes holds the two neighbours: no merge reaches across. Not so
- * where the place in the piece decides about a symbol, or where symbols are merged that are not what the text says
- * (bytes written out). */
+/* Collect pairs of neighbours in tokens that merges create. A piece may be split between other neighbours,
+ * because no merge spans them. Pieces are never split if symbols depend on their position, or if merges
+ * apply to symbols that differ from the text (characters written as bytes). */
 static dt_err find_pairs(dt_bpe *b)
 {
     if (b->prefix || b->suffix) return DT_OK;
@@ -233,14 +232,14 @@ static dt_err read_options(dt_bpe *b, const dt_spec *model)
     return read_vocab(b, model);
 }
 
-/* One that is not in the vocabulary does no harm where nothing is unknown. */
+/* A missing unk is accepted if all text is known. */
 static dt_err read_unk(dt_bpe *b, const dt_spec *model)
 {
     const char *unk = NULL;
     DT_TRY(dt_spec_string(model, "unk_token", &unk));
     b->unk = unk && unk[0] ? dt_vocab_find(&b->vocab, unk, strlen(unk), DT_TOKEN_MODEL) : -1;
     find_symbols(b);
-    if (b->of_bytes && !b->all_known && b->unk >= 0) { /* unk may fuse: that is for characters */
+    if (b->of_bytes && !b->all_known && b->unk >= 0) { /* unk may be fused, which is defined for characters */
         b->of_bytes = false;
         find_symbols(b);
     }

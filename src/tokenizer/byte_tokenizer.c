@@ -1,4 +1,4 @@
-/* byte_tokenizer.c - the tokenizer that needs no file: ids 0..255 are bytes, 256 is the end of text. */
+/* byte_tokenizer.c - the byte tokenizer, which needs no file: ids 0..255 are bytes, 256 is the end of text. */
 #include "tokenizer_ops.h"
 #include "dtrain/text/utf8.h"
 

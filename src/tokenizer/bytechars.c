@@ -1,5 +1,5 @@
-/* bytechars.c - bytes as printable characters: those of Latin-1 that print stand for themselves, the others for U+0100
- * and on, in order. (GPT-2's encoder.) */
+/* bytechars.c - bytes as printable characters (GPT-2's encoder): printable Latin-1 characters represent
+ * themselves, other bytes are mapped to U+0100 and up, in order. */
 #include "bpe.h"
 #include "dtrain/text/utf8.h"
 
@@ -8,7 +8,7 @@ static bool prints(unsigned c)
     return (c >= 0x21 && c <= 0x7e) || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff);
 }
 
-/* The 68 that do not print: 0..0x20, 0x7f..0xa0, 0xad. */
+/* The 68 bytes that are not printable: 0..0x20, 0x7f..0xa0, 0xad. */
 uint32_t dt_byte_char(unsigned char byte)
 {
     if (prints(byte)) return byte;

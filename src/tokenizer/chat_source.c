@@ -1,6 +1,6 @@
-/* chat_source.c - where a directory's chat template is stored, in the order of transformers 5: chat_template.jinja and
- * additional_chat_templates/NAME.jinja; else the key chat_template of tokenizer_config.json, a text or a list of names
- * and texts; else what a processor has, chat_template.json and processor_config.json. */
+/* chat_source.c - finds a directory's chat template, in the order of transformers 5: chat_template.jinja
+ * and additional_chat_templates/NAME.jinja; else the key chat_template of tokenizer_config.json, a text or
+ * a list of named texts; else chat_template.json and processor_config.json of a processor. */
 #include "tokenizer_json.h"
 #include "dtrain/io/io.h"
 
@@ -31,7 +31,7 @@ static dt_err note_name(dt_json_tokenizer *j, const char *name)
     return DT_OK;
 }
 
-/* A text under a name, of which `default` is the one to use. */
+/* Add a named template. The one named `default` is used. */
 static dt_err take_named(dt_json_tokenizer *j, const char *name, const char *text, const char *file)
 {
     DT_TRY(note_name(j, name));
@@ -66,7 +66,7 @@ static dt_err read_key(dt_json_tokenizer *j, const dt_spec *root, const char *fi
     return text ? keep(j, text, file) : DT_OK;
 }
 
-/* chat_template.jinja, which is the default one. */
+/* Read chat_template.jinja, the default template. */
 static dt_err read_file(dt_json_tokenizer *j)
 {
     char *path, *text = NULL;
@@ -83,7 +83,7 @@ static dt_err read_file(dt_json_tokenizer *j)
 
 static int is_template(const struct dirent *entry) { return dt_has_ending(entry->d_name, ending); }
 
-/* Only the names matter: without tools transformers takes the default template. */
+/* Only names are recorded: without tools, transformers uses the default template. */
 static dt_err read_folder(dt_json_tokenizer *j)
 {
     char *path;

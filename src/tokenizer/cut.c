@@ -1,9 +1,9 @@
-/* cut.c - where a text may be cut so that its parts have the ids of the whole.
+/* cut.c - finds positions where a text may be cut such that its parts encode to the ids of the whole.
  *
- * Two kinds of places are looked at: behind a line's end, between it and a letter, when what stands before it is no
- * space; and before a space that stands between two letters. For the expressions that the families use it is known that
- * they split there whatever stands around (splitter_read.c); where nothing splits, the model must keep the two
- * neighbours apart. An added token must not lie across the place nor at it. */
+ * Two kinds of positions are considered: between a newline and a letter, if the character before the
+ * newline is not a space; and before a space between two letters. The split expressions of known model
+ * families always split there (splitter_read.c). Without such an expression, the model must have no token
+ * with both neighbours. No added token may touch or span the position. */
 #include "tokenizer_json.h"
 #include "dtrain/text/utf8.h"
 
@@ -19,10 +19,10 @@ static dt_split_there plan(const dt_json_tokenizer *j, bool line)
         const dt_split_there there = line ? s->at_line : s->at_space;
         const bool own = i > 0 && s[-1].kind == DT_SPLIT_SPACES && s->behavior == DT_SPLIT_WITH_NEXT;
         if (there == DT_THERE_UNKNOWN || mapped) return DT_THERE_UNKNOWN;
-        /* it sees something else than the text */
+        /* the expression sees modified text */
         if (s->kind == DT_SPLIT_PATTERN && replaced && !own) return DT_THERE_UNKNOWN;
         if (there == DT_THERE_SPLIT) {
-            /* a part would not be given the prefix of its first piece */
+            /* the next part would lack the prefix of its first piece */
             for (int k = i + 1; k < j->splitter.n_steps; k++)
                 if (j->splitter.step[k].kind == DT_SPLIT_SPACES && j->splitter.step[k].where == DT_PREFIX_ALWAYS)
                     return DT_THERE_UNKNOWN;
@@ -41,7 +41,7 @@ void dt_json_plan_cuts(dt_json_tokenizer *j)
     j->at_space = plan(j, false);
 }
 
-/* ---- one place --------------------------------------------------------------------------------------------------- */
+/* ---- checking a position ----------------------------------------------------------------------------------------- */
 
 static size_t char_before(const char *text, size_t at)
 {
@@ -75,7 +75,7 @@ static bool is_space_place(const char *text, size_t at, size_t n)
     return before < at && is_letter(text, before, at);
 }
 
-/* The normaliser's steps but those of form C and of plain replacing may make something else of a letter. */
+/* All normaliser steps except NFC, prepending and replacing may change a letter. */
 static bool keeps_letters(const dt_normalizer *n)
 {
     for (int i = 0; i < n->n_steps; i++)
@@ -94,7 +94,7 @@ typedef struct window {
     dt_segment piece;
 } window;
 
-/* The text around a place, each side normalised: at least the longest added token's length, unless the text ends. */
+/* Normalise the text on one side of a position, at least as long as the longest added token, unless the text ends. */
 static bool normalized_side(const dt_json_tokenizer *j, const char *text, size_t from, size_t to, window *w)
 {
     *w = (window){.piece = {.text = text, .from = from, .to = to}};
@@ -134,7 +134,7 @@ static bool allows(const dt_json_tokenizer *j, const char *text, size_t at, size
     size_t from = at > reach ? at - reach : 0, to = n - at > reach ? at + reach : n;
     while (from < at && ((unsigned char)text[from] & 0xc0) == 0x80) from++;
     const size_t valid = dt_utf8_valid(text + at, to - at);
-    if (to - at - valid > 3) return false; /* more than a character that the end cuts */
+    if (to - at - valid > 3) return false; /* more than a truncated character */
     to = at + valid;
     window left, right;
     const bool whole = normalized_side(j, text, from, at, &left);

@@ -1,4 +1,4 @@
-/* decoder.c - each step makes a row of texts from a row of texts. */
+/* decoder.c - each decoding step maps a list of texts to a list of texts. */
 #include "decoder.h"
 #include "dtrain/text/utf8.h"
 
@@ -95,7 +95,7 @@ void dt_id_decoder_free(dt_id_decoder *d)
     *d = (dt_id_decoder){0};
 }
 
-/* ---- rows of texts ----------------------------------------------------------------------------------------------- */
+/* ---- lists of texts ---------------------------------------------------------------------------------------------- */
 
 static dt_err texts_end(dt_texts *t)
 {
@@ -139,7 +139,7 @@ static view get(const dt_texts *t, size_t i)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* A token with a character that stands for no byte is taken as it is. */
+/* A token with a character that is not a mapped byte is copied unchanged. */
 static void append_unmapped(dt_text *out, view v)
 {
     const size_t n = out->n;
@@ -183,7 +183,7 @@ static int written_byte(view v)
     return hex(v.text[3]) * 16 + hex(v.text[4]);
 }
 
-/* Bytes in a row are the text that they make, or U+FFFD each. */
+/* Consecutive byte tokens form a text; if it is invalid, each byte becomes U+FFFD. */
 static dt_err byte_fallback(const dt_texts *in, dt_texts *out, bool running)
 {
     for (size_t i = 0; i < in->n;) {
@@ -207,7 +207,7 @@ static dt_err replace_in(const dt_regex *pattern, dt_matcher *m, view v, const c
 {
     dt_matches at;
     size_t done = 0;
-    /* a byte of a character in running text */
+    /* part of a character, in running text */
     if (dt_utf8_valid(v.text, v.n) != v.n) return dt_texts_append(out, v.text, v.n);
     DT_TRY(dt_matches_begin(&at, pattern, m, v.text, v.n, NULL));
     for (bool found;;) {
@@ -260,7 +260,7 @@ static dt_err step_one(const dt_decode_step *s, dt_matcher *m, view v, size_t i,
 
 dt_err dt_id_decoder_run(const dt_id_decoder *d, dt_matcher *m, dt_texts t[2], bool running)
 {
-    bool fused = false; /* what follows sees the text as a whole */
+    bool fused = false; /* later steps see the text as a whole */
     for (int k = 0; k < d->n_steps; k++) {
         const dt_decode_step *s = &d->step[k];
         dt_texts *in = &t[0], *out = &t[1];

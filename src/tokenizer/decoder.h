@@ -1,4 +1,4 @@
-/* decoder.h - tokens become text. */
+/* decoder.h - converts tokens to text. */
 #ifndef DTRAIN_TEXT_DECODER_H
 #define DTRAIN_TEXT_DECODER_H
 
@@ -6,20 +6,20 @@
 #include "dtrain/text/utf8.h"
 
 typedef enum dt_decode_kind {
-    DT_DECODE_BYTES,         /* characters that stand for bytes, of all tokens together */
-    DT_DECODE_BYTE_FALLBACK, /* tokens <0xHH> */
+    DT_DECODE_BYTES,         /* map characters to bytes, over all tokens together */
+    DT_DECODE_BYTE_FALLBACK, /* tokens of the form <0xHH> */
     DT_DECODE_REPLACE,
     DT_DECODE_FUSE,
     DT_DECODE_STRIP,
     DT_DECODE_METASPACE,
-    DT_DECODE_SUFFIX /* the end of a word */
+    DT_DECODE_SUFFIX /* the marker at the end of a word */
 } dt_decode_kind;
 
 typedef struct dt_decode_step {
     dt_decode_kind kind;
     dt_regex *pattern;
-    char *content;     /* what is put in; the suffix */
-    char character[5]; /* stripped, or for a space */
+    char *content;     /* replacement, or the suffix */
+    char character[5]; /* to be stripped, or representing a space */
     int64_t start, stop;
     dt_prefix_where where;
 } dt_decode_step;
@@ -28,14 +28,14 @@ enum { DT_DECODE_MAX = 32 };
 typedef struct dt_id_decoder {
     dt_decode_step step[DT_DECODE_MAX];
     int n_steps;
-    bool none; /* tokens are joined with spaces */
+    bool none; /* no decoder: tokens are joined with spaces */
 } dt_id_decoder;
 
-/** Read "decoder". DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
+/** Read "decoder". DT_ERR_DATA, DT_ERR_MEMORY. Must be freed, also after an error. */
 dt_err dt_id_decoder_read(dt_id_decoder *d, const dt_spec *root);
 void dt_id_decoder_free(dt_id_decoder *d); /* safe on {0} */
 
-/** Texts in a row. */
+/** A list of texts, stored contiguously. */
 typedef struct dt_texts {
     dt_text text;
     size_t *end; /* [n] */
@@ -45,9 +45,9 @@ dt_err dt_texts_append(dt_texts *t, const char *text, size_t n);
 size_t dt_texts_nbytes(const dt_texts *t);
 void dt_texts_free(dt_texts *t);
 
-/** What the tokens decode to: t[0] holds them, and in the end the one text; t[1] is used besides. running: the tokens
- *  stand somewhere within a text, so what belongs to its start and end is not done, and bytes are not made valid.
- *  DT_ERR_MEMORY, DT_ERR_DATA (dt_regex_next). */
+/** Decode tokens. t[0] holds them on entry and the single result on return; t[1] is scratch. running: the
+ *  tokens are from inside a text, so steps for its start and end are skipped, and invalid UTF-8 is not
+ *  repaired. DT_ERR_MEMORY, DT_ERR_DATA (dt_regex_next). */
 dt_err dt_id_decoder_run(const dt_id_decoder *d, dt_matcher *m, dt_texts t[2], bool running);
 
 #endif

@@ -1,7 +1,7 @@
-/* encode.c - text goes through the stages of a tokenizer.json.
+/* encode.c - passes text through the stages of a tokenizer.json.
  *
- * The spans are joined first, for a token may reach from one into the next. What is not UTF-8 is replaced
- * (dt_utf8_repair), as it is before the reference sees a text. Ends of spans travel as marks. */
+ * Spans are joined first, because a token may extend from one into the next; marks track the ends of
+ * spans. Invalid UTF-8 is replaced first (dt_utf8_repair), as callers of the reference do. */
 #include "tokenizer_json.h"
 #include "dtrain/text/utf8.h"
 
@@ -14,7 +14,7 @@ typedef struct json_encoder {
     dt_text joined, repaired, normal[2], step[DT_SPLIT_MAX];
     dt_mark *mark;
     int n_mark_alloc;
-    /* of the call under way */
+    /* of the current call */
     dt_marks marks;
     dt_ids *ids;
     bool goes_on;
@@ -53,7 +53,7 @@ static dt_err append_id(dt_ids *ids, int32_t id)
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
-/* A piece with marks within: a mark has a number of ids where a token ends at it. */
+/* Encode a piece with marks inside. A mark gets a number of ids only if a token ends at it. */
 static dt_err encode_marked(json_encoder *x, const dt_segment *p)
 {
     const uint32_t *lens;
@@ -78,7 +78,7 @@ static dt_err encode_piece(void *ctx, dt_segment *p)
     return dt_bpe_encode(&x->tokenizer->bpe, x->work, p->text + p->from, p->to - p->from, x->ids, NULL);
 }
 
-/* ---- added tokens, before the normalizer (which = 0) and behind it ----------------------------------------------- */
+/* ---- added tokens, before the normaliser (which = 0) and after it ------------------------------------------------ */
 
 static dt_err encode_between(json_encoder *x, int which, dt_segment *p);
 
@@ -150,7 +150,7 @@ static dt_err repair(json_encoder *x, dt_segment *p)
     return dt_edit_end(&e);
 }
 
-/* Does a token that stands as an id next to a text take the white space there, as it does where it is found in one? */
+/* True if a token given as an id strips the white space of an adjacent text, as it does when matched in a text. */
 static bool strips(const dt_json_tokenizer *j, const dt_span *span, unsigned side)
 {
     for (int i = 0; i < j->added.n_tokens; i++)
@@ -158,7 +158,7 @@ static bool strips(const dt_json_tokenizer *j, const dt_span *span, unsigned sid
     return false;
 }
 
-/* The texts first .. end - 1 between two tokens, or the ends of all. */
+/* Strip the text of spans first .. end-1, next to token spans on either side. */
 static void strip(const json_encoder *x, const dt_span *spans, int first, int end, int n_spans, dt_segment *p)
 {
     const dt_json_tokenizer *j = x->tokenizer;
@@ -167,7 +167,7 @@ static void strip(const json_encoder *x, const dt_span *spans, int first, int en
         p->to -= dt_spaces_at_end(p->text + p->from, p->to - p->from);
 }
 
-/* Spans of text that stand together become one text. */
+/* Encode adjacent text spans as one text. */
 static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int end, int n_spans, int64_t *ends)
 {
     const bool at_start = first == 0;
@@ -196,7 +196,7 @@ static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int
     return DT_OK;
 }
 
-/* A text that begins with BOS does not get another one. */
+/* Remove the tokenizer's BOS if the text already begins with one. */
 static void drop_second_bos(const dt_tokenizer *t, const dt_post_processor *w, dt_ids *ids, size_t first, int64_t *ends,
                             int n_spans)
 {

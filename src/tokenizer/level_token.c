@@ -1,4 +1,4 @@
-/* level_token.c - the tokens that semantic IDs are written in. */
+/* level_token.c - level tokens, which spell semantic IDs. */
 #include "dtrain/tokenizer/tokenizer.h"
 
 size_t dt_level_token_len(const char *text, size_t nbytes)

@@ -1,9 +1,9 @@
-/* normalizer.c - Unicode's forms by utf8proc, a stretch at a time; case, replacing, prepending, stripping.
+/* normalizer.c - Unicode normal forms by utf8proc, lower case, replacing, prepending, stripping.
  *
- * Most text is in form C already. Stretches of characters that the form leaves as they are (dt_unicode_normal) are
- * copied; what lies between them, with the character before it, is given to the library. It is given only characters of
- * the Unicode version of that table, whose forms never change in a later one, so the library's own version does not
- * matter. */
+ * Most text is already in NFC. Runs of characters that the form does not change (dt_unicode_normal) are
+ * copied. The text between them, with the character before it, is passed to the library. It contains only
+ * characters of the Unicode version of that table, whose forms never change later. The library's version
+ * therefore does not matter. */
 #include "normalizer.h"
 #include "dtrain/text/utf8.h"
 
@@ -11,10 +11,10 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Steps multiply each other's growth, so a small file could ask for any amount of memory. No form of Unicode makes a
- * text 20 times as long. */
+/* The growth of steps multiplies, so a small file could request any amount of memory. No Unicode form
+ * makes a text 20 times as long. */
 enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
-enum { OLDEST_UNICODE = 12 }; /* what dt_unicode_normal was measured on has this version */
+enum { OLDEST_UNICODE = 12 }; /* version of the data behind dt_unicode_normal */
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -130,15 +130,15 @@ bool dt_normalizer_is_local(const dt_normalizer *n)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-/* May the form change this character, move it, or compose it with the one before? */
+/* True if the form may change the character, reorder it, or compose it with the one before. */
 static bool is_active(dt_normal_kind kind, uint8_t value)
 {
     const bool composes = kind == DT_NFC || kind == DT_NFKC;
     return value & (1 << kind | DT_NORMAL_MOVES | (composes ? DT_NORMAL_COMPOSES : 0));
 }
 
-/* The end of a stretch of characters from i on that stay. *last: where its last character begins if something may
- * compose with it, else the end, too. */
+/* End of the run of unchanged characters from i on. *last: start of its last character if a later one may
+ * compose with it, else the end. */
 static size_t staying(const dt_char_table *chars, const dt_segment *p, dt_normal_kind kind, size_t i, size_t *last)
 {
     *last = i;
@@ -164,12 +164,12 @@ static size_t changing(const dt_char_table *chars, const dt_segment *p, dt_norma
     return i;
 }
 
-/* Where what the text's first character became ends: its form alone, as far as what follows was not put between; the
- * first character at least, which others may be composed with. */
+/* Find the end of the output that stems from the text's first character: the common prefix of its own form
+ * and the output, at least one character, because others may compose with it. */
 static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, size_t begin)
 {
     utf8proc_uint8_t *formed;
-    if (e->out->failed || e->out->n == begin) return DT_OK; /* dt_edit_end says so */
+    if (e->out->failed || e->out->n == begin) return DT_OK; /* dt_edit_end reports it */
     const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
     const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(e->piece->origin - from), &formed, option);
     DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s",
@@ -218,9 +218,9 @@ static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out
     return dt_edit_end(&e);
 }
 
-/* ---- the other steps --------------------------------------------------------------------------------------------- */
+/* ---- other steps ------------------------------------------------------------------------------------------------- */
 
-/* One character by one, as the reference does: no final sigma. The one character that becomes two is U+0130. */
+/* Character by character, as the reference does: no final sigma. Only U+0130 becomes two characters. */
 static dt_err lowercase(dt_text *out, dt_segment *p)
 {
     dt_edit e = dt_edit_begin(out, p);
@@ -292,7 +292,7 @@ static dt_err prepend(const dt_normal_step *s, dt_text *out, dt_segment *p)
     return dt_edit_end(&e);
 }
 
-/* Marks in what is stripped stay before and behind what is left. */
+/* Marks in the stripped text move to the ends of the rest. */
 static void strip(const dt_normal_step *s, dt_segment *p, bool goes_on)
 {
     const size_t left = s->left && !goes_on ? dt_spaces_at_start(p->text + p->from, p->to - p->from) : 0;

@@ -1,4 +1,4 @@
-/* segment.c - text rewritten, with marks. */
+/* segment.c - rewrites text while keeping track of marks. */
 #include "segment.h"
 #include "dtrain/text/utf8.h"
 

@@ -1,8 +1,8 @@
-/* splitter.c - every way of splitting is one of three: by an expression, by putting something for spaces, by writing
- * bytes as characters.
+/* splitter.c - all split steps are one of three: split by an expression, replace spaces, map bytes to
+ * characters.
  *
- * A piece goes through all steps before the next one is looked for, so nothing is kept of a long text but the pieces on
- * the way. */
+ * A piece passes through all steps before the next one is searched, so memory is only needed for the
+ * pieces in progress. */
 #include "splitter.h"
 #include "dtrain/text/utf8.h"
 
@@ -10,7 +10,7 @@ static void pass_marks(const dt_split_run *run, const dt_segment *p) { dt_marks_
 
 static dt_err split_from(const dt_split_run *run, int k, dt_segment *p);
 
-/* ---- by an expression -------------------------------------------------------------------------------------------- */
+/* ---- split by an expression -------------------------------------------------------------------------------------- */
 
 typedef struct segment {
     size_t begin, end;
@@ -25,7 +25,7 @@ static dt_err emit(const dt_split_run *run, int k, const dt_segment *p, const se
     return split_from(run, k + 1, &part);
 }
 
-/* What the expression found, or what lies between: with the one before it, or after it. */
+/* Add a match, or the text between matches: as a new piece, or joined to the previous one. */
 static dt_err take(const dt_split_run *run, int k, const dt_segment *p, segment *last, size_t begin, size_t end,
                    bool is_match)
 {
@@ -64,7 +64,7 @@ static dt_err split_by_pattern(const dt_split_run *run, int k, const dt_segment 
 
 /* ---- other steps ------------------------------------------------------------------------------------------------- */
 
-/* "first" is where the text's first character went, wherever the piece begins: nowhere when it was removed. */
+/* DT_PREFIX_FIRST prefixes the piece that contains the text's first character, or none if that was removed. */
 static dt_err put_for_spaces(const dt_split_step *step, dt_text *out, dt_segment *p, bool goes_on)
 {
     const size_t n_prefix = strlen(step->prefix);

@@ -1,4 +1,4 @@
-/* splitter.h - the pre-tokenizer: a text becomes the pieces that the model sees one by one. */
+/* splitter.h - the pre-tokenizer: splits a text into pieces, which the model encodes separately. */
 #ifndef DTRAIN_TEXT_SPLITTER_H
 #define DTRAIN_TEXT_SPLITTER_H
 
@@ -7,9 +7,9 @@
 #include "normalizer.h"
 
 typedef enum dt_split_kind {
-    DT_SPLIT_PATTERN, /* by what an expression finds */
-    DT_SPLIT_SPACES,  /* spaces are replaced, something is prepended */
-    DT_SPLIT_MAP      /* bytes become the characters that stand for them */
+    DT_SPLIT_PATTERN, /* by matches of an expression */
+    DT_SPLIT_SPACES,  /* replace spaces, prepend a prefix */
+    DT_SPLIT_MAP      /* map bytes to characters */
 } dt_split_kind;
 typedef enum dt_split_behavior {
     DT_SPLIT_REMOVED,
@@ -19,11 +19,10 @@ typedef enum dt_split_behavior {
     DT_SPLIT_CONTIGUOUS
 } dt_split_behavior;
 
-/** Where a prefix is put: before every piece, only where the whole text begins, or nowhere. */
+/** Where a prefix is added: to every piece, only at the start of the whole text, or never. */
 typedef enum dt_prefix_where { DT_PREFIX_ALWAYS, DT_PREFIX_FIRST, DT_PREFIX_NEVER } dt_prefix_where;
 
-/** What a step does at a position where the text might be parted: not known, nothing that reaches across it, or always
- *  a split. */
+/** Effect of a step at a candidate cut position: unknown, no match spans it, or always a split. */
 typedef enum dt_split_there { DT_THERE_UNKNOWN, DT_THERE_LOCAL, DT_THERE_SPLIT } dt_split_there;
 
 typedef struct dt_split_step {
@@ -31,10 +30,10 @@ typedef struct dt_split_step {
     dt_regex *pattern;
     bool invert;
     dt_split_behavior behavior;
-    bool replaces; /* spaces by prefix */
+    bool replaces; /* replace spaces by prefix */
     char prefix[5];
     dt_prefix_where where;
-    /* between a line's end and a letter, between a letter and a space that a letter follows */
+    /* between a newline and a letter; between a letter and a space that is followed by a letter */
     dt_split_there at_line, at_space;
 } dt_split_step;
 
@@ -42,19 +41,19 @@ enum { DT_SPLIT_MAX = 32 };
 typedef struct dt_splitter {
     dt_split_step step[DT_SPLIT_MAX];
     int n_steps;
-    bool ends_with_bytes; /* the last step is a byte-level one, left to the model: what it sees is raw bytes */
+    bool ends_with_bytes; /* the last step maps bytes and is left to the model, which receives raw bytes */
 } dt_splitter;
 
-/** Read "pre_tokenizer"; none: no steps. DT_ERR_DATA, DT_ERR_MEMORY. Free it in any case. */
+/** Read "pre_tokenizer"; missing: no steps. DT_ERR_DATA, DT_ERR_MEMORY. Must be freed, also after an error. */
 dt_err dt_splitter_read(dt_splitter *s, const dt_spec *root);
 void dt_splitter_free(dt_splitter *s); /* safe on {0} */
-/** Let the mapping of bytes be a step after all. */
+/** Insert the mapping of bytes as a regular step. */
 dt_err dt_splitter_map_bytes(dt_splitter *s);
 
-/** What a Metaspace, pre-tokenizer or decoder, says. */
+/** Fields of a Metaspace pre-tokenizer or decoder. */
 dt_err dt_metaspace_read(const dt_spec *spec, char replacement[5], dt_prefix_where *where, bool *split);
 
-/** Is it known what a step does with this expression at those positions? */
+/** Set at_line and at_space of a step if its expression is known. */
 void dt_split_known(const char *pattern, dt_split_step *step);
 
 /** Called for each piece, in order. */
@@ -63,12 +62,12 @@ typedef struct dt_split_run {
     const dt_splitter *splitter;
     dt_matcher *matcher;
     dt_text *buffer; /* [DT_SPLIT_MAX] */
-    bool goes_on;    /* a piece at_start is not given what belongs to the start of a text */
+    bool goes_on;    /* a segment at_start continues a text: skip steps for its start */
     dt_marks *marks;
     dt_piece_visit visit;
     void *ctx;
 } dt_split_run;
-/** All marks of the piece are passed in the end. DT_ERR_DATA (dt_regex_next), DT_ERR_MEMORY. */
+/** On return all marks of the segment are resolved. DT_ERR_DATA (dt_regex_next), DT_ERR_MEMORY. */
 dt_err dt_split(const dt_split_run *run, dt_segment *piece);
 
 #endif

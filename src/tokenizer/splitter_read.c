@@ -1,4 +1,4 @@
-/* splitter_read.c - the pre-tokenizer of a tokenizer.json, and what is known of the expressions in use. */
+/* splitter_read.c - reads the pre-tokenizer of a tokenizer.json, and lists known split expressions. */
 #include "splitter.h"
 #include "dtrain/text/utf8.h"
 
@@ -12,8 +12,8 @@
 
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* Those that split between "x\n" and a letter (x no space), and before " a" after a letter, whatever stands around; and
- * those that no match of reaches across. */
+/* Expressions with known behaviour in any context: at_line, between "x\n" (x no space) and a letter;
+ * at_space, before " a" after a letter. Each always splits there, or has no match that spans the position. */
 static const struct {
     const char *pattern;
     dt_split_there line, space;
@@ -43,7 +43,7 @@ static const struct {
     {"[一-龥ࠀ-一가-퟿]+", DT_THERE_LOCAL, DT_THERE_LOCAL},
 };
 
-/* Some files hold a line's end itself where others hold its escape. */
+/* Some files contain a newline where others contain its escape. */
 void dt_split_known(const char *raw, dt_split_step *step)
 {
     char pattern[512];
@@ -69,7 +69,7 @@ static dt_err new_step(dt_splitter *s, const dt_spec *spec, dt_split_step **step
     return DT_OK;
 }
 
-/* Split by an expression of our own. */
+/* Add a split by a built-in expression. */
 static dt_err add_pattern(dt_splitter *s, const dt_spec *spec, const char *pattern, dt_regex_syntax syntax,
                           dt_split_behavior behavior, bool invert, dt_split_step **out)
 {
@@ -222,7 +222,7 @@ static dt_err read_step(dt_splitter *s, const dt_spec *spec)
         }
         return DT_OK;
     }
-    DT_TRY(dt_splitter_map_bytes(s)); /* a byte-level step before this one has something after it */
+    DT_TRY(dt_splitter_map_bytes(s)); /* an earlier byte-level step has a step after it, so it must map bytes itself */
     if (strcmp(type, "ByteLevel") == 0) return read_byte_level(s, spec);
     if (strcmp(type, "Split") == 0) return read_split(s, spec);
     if (strcmp(type, "Metaspace") == 0) return read_metaspace(s, spec);

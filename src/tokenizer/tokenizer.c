@@ -1,4 +1,4 @@
-/* tokenizer.c - the seam: a name becomes a tokenizer, and calls go to its table of functions. */
+/* tokenizer.c - opens a tokenizer by name and dispatches calls to its function table. */
 #include "tokenizer_ops.h"
 #include "dtrain/text/utf8.h"
 
@@ -88,7 +88,7 @@ size_t dt_text_cut(const dt_tokenizer *t, const char *text, size_t nbytes)
 {
     const size_t known = t->ops->cut(t, text, nbytes);
     if (known > 0 || nbytes == 0) return known;
-    /* the last byte that begins a character: is the character whole? */
+    /* check whether the last character is complete */
     for (size_t n = nbytes; n > 0 && n + 4 > nbytes; n--)
         if (((unsigned char)text[n - 1] & 0xc0) != 0x80) {
             const size_t len = dt_utf8_length(text + n - 1, nbytes - n + 1);

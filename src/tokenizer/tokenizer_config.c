@@ -1,8 +1,8 @@
-/* tokenizer_config.c - what stands around texts, and what the files beside tokenizer.json say about it.
+/* tokenizer_config.c - tokens around texts, and the settings in files next to tokenizer.json.
  *
- * tokenizer_config.json decides, then special_tokens_map.json. Without either, BOS is what the post-processor puts
- * first and EOS what it puts last, or else a special token of a usual name. A key add_bos_token or add_eos_token takes
- * the place of the post-processor, as transformers has it. */
+ * tokenizer_config.json takes precedence over special_tokens_map.json. Without either, BOS is the first
+ * token that the post-processor adds and EOS the last, else a special token with a common name. The keys
+ * add_bos_token and add_eos_token override the post-processor, as in transformers. */
 #include "tokenizer_json.h"
 #include "dtrain/io/io.h"
 
@@ -60,7 +60,7 @@ static dt_err read_template(dt_post_processor *w, const dt_spec *s, const dt_voc
     return after ? DT_OK : dt_spec_bad(&single, NULL, "the sequence A");
 }
 
-/* ["[SEP]", 2]. */
+/* A pair as in ["[SEP]", 2]. */
 static dt_err read_pair(const dt_spec *s, const char *key, const dt_vocab *vocab, int32_t *id)
 {
     dt_spec pair;
@@ -118,9 +118,9 @@ dt_err dt_post_processor_read(dt_post_processor *w, const dt_spec *root, const d
     return dt_spec_get(root, "post_processor", &s) ? read_processor(w, &s, vocab) : DT_OK;
 }
 
-/* ---- files beside it --------------------------------------------------------------------------------------------- */
+/* ---- files next to tokenizer.json -------------------------------------------------------------------------------- */
 
-/* The id of a named token, which the vocabulary has (auto_tokens.c). */
+/* Id of a named token, which is in the vocabulary (auto_tokens.c). */
 static dt_err read_token(const dt_tokenizer *t, const dt_auto_files *f, const char *key, int32_t *id)
 {
     const dt_json_tokenizer *j = t->impl;
@@ -143,8 +143,9 @@ static int32_t usual(const dt_tokenizer *t, const char *const names[], size_t n)
     return -1;
 }
 
-/* algorithms.md A.2: the token named, else one that is kept for it or for nothing, else EOS. One that is named and is
- * not in the vocabulary would make the model grow for something that is never a target. */
+/* Choose the padding token (algorithms.md A.2): the named one, else a token with a common name, else a
+ * reserved or unused one, else EOS. A named token that is not in the vocabulary is not used: the model
+ * would grow for a token that is never a target. */
 static int32_t choose_pad(const dt_tokenizer *t, const dt_auto_files *f)
 {
     static const char *const names[] = {"<pad>",       "<|pad|>",      "[PAD]", "<PAD>", "<|finetune_right_pad_id|>",
@@ -169,7 +170,7 @@ static int32_t choose_pad(const dt_tokenizer *t, const dt_auto_files *f)
 
 static dt_err check_flags(const dt_spec *config)
 {
-    bool ignored = false; /* the post-processor of tokenizer.json says what is put around a text */
+    bool ignored = false; /* the post-processor of tokenizer.json takes precedence */
     DT_TRY(dt_spec_bool(config, "add_bos_token", &ignored));
     return dt_spec_bool(config, "add_eos_token", &ignored);
 }

@@ -1,4 +1,4 @@
-/* tokenizer_json.c - a tokenizer.json is read, and its tokens are looked up. */
+/* tokenizer_json.c - reads a tokenizer.json and looks up its tokens. */
 #include "tokenizer_json.h"
 
 #include "dtrain/io/io.h"
@@ -91,7 +91,7 @@ char *dt_json_decode(const dt_tokenizer *t, const int32_t *ids, int64_t n, bool 
     return NULL;
 }
 
-/* What each token is within a text. */
+/* Text of each token in the middle of a text. */
 static dt_err find_running(dt_json_tokenizer *j, dt_matcher *m, dt_texts row[2])
 {
     const dt_vocab *v = &j->bpe.vocab;
@@ -108,7 +108,7 @@ static dt_err find_running(dt_json_tokenizer *j, dt_matcher *m, dt_texts row[2])
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* A tokenizer that other files than tokenizer.json have a part in has another name. */
+/* A tokenizer modified by files other than tokenizer.json gets another name. */
 static void name_by(dt_json_tokenizer *j, const dt_added_list *tokens)
 {
     uint64_t hash = 0;
@@ -210,7 +210,7 @@ static const dt_tokenizer_ops json_ops = {.close = close_json,
                                           .cut = dt_json_cut,
                                           .decode = dt_json_decode};
 
-/* A run's directory is taken for that of its model. */
+/* Users often pass a run's directory instead of its model's. */
 static dt_err check_is_there(const char *directory, const char *file)
 {
     char checkpoints[PATH_MAX];
@@ -224,7 +224,7 @@ static dt_err check_is_there(const char *directory, const char *file)
                    is_run ? "/hf (checkpoint.export = hf), or in the model that the run started from" : "");
 }
 
-/* The file, and the directory that it is in. */
+/* The file's path, and its directory. */
 static dt_err find_file(const char *path, char **file, char **directory)
 {
     struct stat st;
@@ -244,8 +244,8 @@ static dt_err find_file(const char *path, char **file, char **directory)
     return check_is_there(*directory, *file);
 }
 
-/* Are its ids those of "bytes": 0 to 255 the bytes, 256 the end of text? An export of a model of bytes has such a file
- * (bytes_tokenizer.c). */
+/* True if the ids are those of "bytes": 0 to 255 the bytes, 256 the end of text. Exports of byte-level
+ * models contain such a file (bytes_tokenizer.c). */
 static bool stands_for_bytes(const dt_tokenizer *t)
 {
     const dt_json_tokenizer *j = t->impl;
@@ -272,6 +272,6 @@ dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path)
     err = dt_tokenizer_read_config(t);
     dt_auto_close(&j->files);
     DT_TRY(err);
-    if (stands_for_bytes(t)) strcpy(j->name, "bytes"); /* datasets of either are one kind */
+    if (stands_for_bytes(t)) strcpy(j->name, "bytes"); /* so that datasets of both are interchangeable */
     return DT_OK;
 }

@@ -1,7 +1,6 @@
-/* tokenizer_json.h - a tokenizer.json: the stages of tokenizer_json.h's calls, in the order that text goes through
- * them.
+/* tokenizer_json.h - a tokenizer.json. Text passes through its stages in this order:
  *
- *     text -> added tokens -> normalizer -> added tokens -> splitter -> bpe -> ids -> what is put around them ->
+ *     text -> added tokens -> normalizer -> added tokens -> splitter -> bpe -> ids -> post-processor ->
  *     decoder -> text */
 #ifndef DTRAIN_TEXT_JSON_TOKENIZER_H
 #define DTRAIN_TEXT_JSON_TOKENIZER_H
@@ -10,7 +9,7 @@
 #include "decoder.h"
 
 enum { DT_POST_PROCESSOR_MAX = 16 };
-/** What the post-processor puts around a text. */
+/** Tokens that the post-processor adds around a text. */
 typedef struct dt_post_processor {
     int32_t before[DT_POST_PROCESSOR_MAX], after[DT_POST_PROCESSOR_MAX];
     int n_before, n_after;
@@ -24,24 +23,24 @@ typedef struct dt_json_tokenizer {
     dt_added added;
     dt_id_decoder decoder;
     dt_post_processor wrap;
-    dt_texts running;    /* by id: its bytes in running text */
-    dt_auto_files files; /* open while it is read */
+    dt_texts running;    /* by id: its bytes in the middle of a text */
+    dt_auto_files files; /* only open while reading */
     dt_auto_class class;
     int32_t n_own; /* dt_tokenizer_info */
     char name[48];
     char *directory, *chat_template, *chat_template_names;
     const char *chat_template_file;
     json_t *named;                    /* dt_tokenizer_info */
-    dt_split_there at_line, at_space; /* DT_THERE_LOCAL: where the model keeps the neighbours apart, too */
+    dt_split_there at_line, at_space; /* DT_THERE_LOCAL: only where the model also keeps the neighbours apart */
 } dt_json_tokenizer;
 
-/** What tokenizer_config.json and special_tokens_map.json say, where they are there: bos, eos, pad, what is put around
- *  a text, the chat template. */
+/** Read tokenizer_config.json and special_tokens_map.json, if they exist: bos, eos, pad, added prefix and
+ *  suffix, and the chat template. */
 dt_err dt_tokenizer_read_config(dt_tokenizer *t);
-/** The chat template of the directory; config is tokenizer_config.json, or empty (chat_source.c). */
+/** Find the directory's chat template; config: tokenizer_config.json, or empty (chat_source.c). */
 dt_err dt_tokenizer_read_template(dt_json_tokenizer *j, const dt_spec *config);
 
-/** Find out where texts may be cut. */
+/** Determine where texts may be cut. */
 void dt_json_plan_cuts(dt_json_tokenizer *j);
 size_t dt_json_cut(const dt_tokenizer *t, const char *text, size_t nbytes);
 

@@ -1,10 +1,10 @@
-/* vocab.c - one table for the model's tokens and the added ones: what both have has one id. */
+/* vocab.c - one table for the model's tokens and the added tokens; a token in both has one id. */
 #include "vocab.h"
 #include "dtrain/text/utf8.h"
 
 #include <stdlib.h>
 
-/* Open addressing: the slot of a text, or the empty one where it would go. */
+/* Open addressing: the slot of a text, or the free slot where it would go. */
 static size_t find_slot(const dt_vocab *v, const char *text, size_t n)
 {
     size_t i = dt_hash_bytes(text, n) & (v->n_slots - 1);

@@ -1,4 +1,4 @@
-/* vocab.h - tokens by id and by what they are written as. */
+/* vocab.h - tokens by id and by text. */
 #ifndef DTRAIN_TEXT_VOCAB_H
 #define DTRAIN_TEXT_VOCAB_H
 
@@ -9,13 +9,13 @@
 
 enum { DT_VOCAB_MAX_ID = (1 << 22) - 1 };
 
-/** What a token is: one of the model's, one that is found in the text before the model sees it, one that decoding may
- *  leave out; a model's token whose text is not what it stands for (a byte written out, what is unknown). */
+/** Flags of a token: in the model; matched in the text before the model; skippable in decoding; and a
+ *  model token whose text is not its meaning (a byte token, unk). */
 enum { DT_TOKEN_MODEL = 1, DT_TOKEN_ADDED = 2, DT_TOKEN_SPECIAL = 4, DT_TOKEN_STAND_IN = 8 };
 
 typedef struct dt_vocab_entry {
-    uint32_t at, n; /* in text, with a 0 behind it */
-    /* what decoding begins with; the same, but for added tokens that the normalizer changes */
+    uint32_t at, n; /* in text, terminated by 0 */
+    /* input of decoding; differs from at, n only for added tokens that the normaliser changes */
     uint32_t decoded_at, decoded_n;
     uint8_t flags; /* 0: no such id */
 } dt_vocab_entry;
@@ -43,12 +43,12 @@ static inline uint64_t dt_hash_bytes(const char *bytes, size_t n)
     return h ^ (h >> 32);
 }
 
-/** Add a token, or flags to one that is there with this id and text. DT_ERR_DATA: the id or the text belongs to another
- *  one; DT_ERR_MEMORY. */
+/** Add a token, or add flags to an existing one with this id and text. DT_ERR_DATA: the id or the text
+ *  belongs to another token. DT_ERR_MEMORY. */
 dt_err dt_vocab_add(dt_vocab *v, int32_t id, const char *text, size_t n, uint8_t flags);
-/** Let decoding write a token, which is there, as another text. DT_ERR_DATA, DT_ERR_MEMORY. */
+/** Set the text that decoding writes for an existing token. DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_vocab_decode_as(dt_vocab *v, int32_t id, const char *text, size_t n);
-/** Id of a token that has one of the flags, -1: none. */
+/** Id of a token that has any of the flags, -1: none. */
 int32_t dt_vocab_find(const dt_vocab *v, const char *text, size_t n, uint8_t flags);
 size_t dt_vocab_nbytes(const dt_vocab *v);
 void dt_vocab_free(dt_vocab *v); /* safe on {0} */

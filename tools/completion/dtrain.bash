@@ -1,7 +1,8 @@
-# dtrain.bash - completion for bash: options from --help, keys and their words from `dtrain --keys`, file names. Loaded by bash-completion, or by
-# `. dtrain.bash`. What a program prints is asked once a shell.
+# dtrain.bash - completion for bash: options from --help, keys and their values from `dtrain
+# --keys`, file names. Loaded by bash-completion, or by `. dtrain.bash`. The output of each program
+# is cached per shell.
 
-_dtrain_ask() { # COMMAND OPTION: what it prints, into $REPLY
+_dtrain_ask() { # COMMAND OPTION: sets REPLY to its output
     local name="_dtrain_said_${1//[^a-zA-Z0-9]/_}_${2//[^a-z]/_}"
     if [ -z "${!name+x}" ]; then printf -v "$name" '%s' "$("$1" "$2" 2>/dev/null)"; fi
     REPLY=${!name}
@@ -9,7 +10,7 @@ _dtrain_ask() { # COMMAND OPTION: what it prints, into $REPLY
 
 _dtrain_options() { grep -oE -- '(^|[ ,])--[a-z][a-z-]*' <<<"$REPLY" | tr -d ' ,' | sort -u; }
 
-# The words that an option takes: the help does not list them in a form of its own.
+# Values of options, which the help does not list in a parsable form.
 _dtrain_words() { # COMMAND OPTION
     case ${1##*/}:$2 in
     dtrain-data:--kind) echo auto tokens sft preference prompts ;;
@@ -31,7 +32,8 @@ _dtrain_words() { # COMMAND OPTION
     esac
 }
 
-# Of "[section]" and "  key   one of a, b; default: a": "section.key" of all, or the words of one.
+# Parse "[section]" and "  key   one of a, b; default: a" lines: list all "section.key", or the
+# values of one key.
 _dtrain_keys() { awk '/^\[/ { s = substr($1, 2, length($1) - 2) } /^  [a-z]/ { print s "." $1 }' <<<"$REPLY"; }
 _dtrain_values() { # KEY
     awk -v key="$1" '/^\[/ { s = substr($1, 2, length($1) - 2) }
@@ -40,7 +42,7 @@ _dtrain_values() { # KEY
 
 _dtrain_complete() {
     local command=$1 word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} list='' files=yes REPLY
-    local name=${command##*/} # bash cuts words at "=": KEY, =, VALUE
+    local name=${command##*/} # bash splits words at "=": KEY, =, VALUE
     COMPREPLY=()
     if [[ $word == "=" && $name == dtrain ]]; then before='=' word='' COMP_CWORD=$((COMP_CWORD + 1)); fi
     if [[ $before == "=" && $name == dtrain ]]; then

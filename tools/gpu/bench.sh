@@ -1,15 +1,22 @@
 #!/bin/bash
-# bench.sh [PART...] - measurements of the GPU for docs/data/h*.csv; run.sh bench calls it. Parts: operations, lora, vision, grpo, and steps, profile or those=MODEL,...
+# bench.sh [PART...] - GPU benchmarks for docs/data/h*.csv, called by run.sh bench. Parts:
+# operations, lora, vision, grpo, and steps, profile or those=MODEL,...
 #
-# operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and PyTorch's attention (tests/peer_operations.py).
-# profile: the time of each operation within a step, by events (tests/bench_model.c).
-# steps: whole training steps by ./dtrain and by PyTorch (tests/peer_pytorch.py; the fastest of WAYS) on the same model and batch, one after the other:
-# random weights and tokens, bf16 with fp32 master weights, AdamW, gradient norm clipped. Medians of STEPS steps. MFU is model FLOPs over the dense
-# bf16 peak of the chip, PEAK TFLOP/s (default 989: H100 and H200 SXM): 6 per parameter of matrices and token, the head included, and attention's over
-# the causal half of the squares (dt_model_train_flops). Memory: the ledger's peak against PyTorch's allocator's.
-# lora, vision: steps with adapters, and of a vision-language model, beside PEFT and transformers (tests/bench_lora.sh, bench_vision.sh).
-# grpo: rollouts and steps of GRPO and PPO (tests/bench_grpo.sh), beside TRL, or a plain loop of PyTorch where that is not installed.
-# Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below. DTRAIN_ARGS: further settings of dtrain.
+# operations: each operation at shapes of known models (tests/bench_compute.c, bench_layers.c), and
+# PyTorch's attention (tests/peer_operations.py).
+# profile: the time of each operation within a step, measured with events (tests/bench_model.c).
+# steps: whole training steps of ./dtrain and of PyTorch (tests/peer_pytorch.py; the fastest of
+# WAYS) on the same model and batch, one after the other: random weights and tokens, bf16 with fp32
+# master weights, AdamW, gradient clipping. Medians of STEPS steps. MFU is model FLOPs divided by
+# the chip's dense bf16 peak, PEAK TFLOP/s (default 989: H100 and H200 SXM). Model FLOPs are 6 per
+# matrix parameter and token, including the head, plus attention over the causal half
+# (dt_model_train_flops). Memory compares the ledger's peak with the peak of PyTorch's allocator.
+# lora, vision: steps with adapters, and of a vision-language model, compared with PEFT and
+# transformers (tests/bench_lora.sh, bench_vision.sh).
+# grpo: rollouts and steps of GRPO and PPO (tests/bench_grpo.sh), compared with TRL, or with a plain
+# PyTorch loop if TRL is not installed.
+# Default: operations, profile and steps of gpt2-124m,gpt2-1.5b; steps=all: all of MODELS below.
+# DTRAIN_ARGS: further settings of dtrain.
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
@@ -20,7 +27,8 @@ steps=${STEPS:-20} peak=${PEAK:-989} ways=${WAYS:-compiled,master,master+cudnn} 
 tmp=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 
-# name, sequences, tokens of each, keys of [model], or SECTION.KEY for dtrain alone; the intermediate size of GPT-2 is four times its width
+# name, sequences, tokens per sequence, keys of [model], or SECTION.KEY for dtrain only; GPT-2's
+# intermediate size is four times its width
 MODELS='gpt2-124m 32 1024 model_type=gpt2 hidden_size=768 num_hidden_layers=12 num_attention_heads=12 vocab_size=50257 max_position_embeddings=1024
 gpt2-350m 16 1024 model_type=gpt2 hidden_size=1024 num_hidden_layers=24 num_attention_heads=16 vocab_size=50257 max_position_embeddings=1024
 gpt2-1.5b 8 1024 model_type=gpt2 hidden_size=1600 num_hidden_layers=48 num_attention_heads=25 vocab_size=50257 max_position_embeddings=1024
@@ -32,7 +40,7 @@ qwen2.5-7b-offload 4 2048 model_type=qwen2 hidden_size=3584 intermediate_size=18
 llama-8b 1 4096 model_type=llama hidden_size=4096 intermediate_size=14336 num_hidden_layers=32 num_attention_heads=32 num_key_value_heads=8 head_dim=128 vocab_size=128256 max_position_embeddings=131072 rope_theta=500000 activation_checkpointing=selective'
 MODELS=${MODELS_OF:-$MODELS}
 
-ours() { # B T KEYS...: leaves $tmp/ours: tokens/s, FLOP/s, peak bytes
+ours() { # B T KEYS...: writes $tmp/ours: tokens/s, FLOP/s, peak bytes
     local b=$1 t=$2 status=0 dropout= last=$((steps + 4)) key keys=()
     shift 2
     [ "${1#model_type=gpt2}" = "$1" ] || dropout=model.dropout=0
@@ -47,7 +55,7 @@ ours() { # B T KEYS...: leaves $tmp/ours: tokens/s, FLOP/s, peak bytes
     echo "$(median_of "$tmp/run" tokens_per_second 5 $last) $(median_of "$tmp/run" flops_per_second 5 $last) $(median_of "$tmp/run" memory_device $last $last)" >"$tmp/ours"
 }
 
-one_model() { # LINE of MODELS. Status 1: dtrain did not come to its steps
+one_model() { # LINE of MODELS. Status 1: dtrain failed before the measured steps
     local name b t best status=0
     read -r name b t keys <<<"$1"
     echo "== $name" >>"$OUT/bench-steps.log"
@@ -73,7 +81,7 @@ one_model() { # LINE of MODELS. Status 1: dtrain did not come to its steps
 run_steps() { # all, or names
     local line name found= status=0
     head -c 40000000 /dev/urandom >"$tmp/noise"
-    ./dtrain-data -q --format text -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || return 1 # ids do not matter to the time
+    ./dtrain-data -q --format text -o "$tmp/noise.h5" "$tmp/noise" >/dev/null || return 1 # any tokens: they do not affect the time
     rm "$tmp/noise"
     printf '\n| model | batch | dtrain, tokens/s | MFU, %% | GiB | PyTorch, tokens/s | MFU, %% | GiB | ratio |\n|---|---|---|---|---|---|---|---|---|\n' | tee -a "$OUT/bench.md"
     while read -r line; do
@@ -93,7 +101,7 @@ run_operations() {
     return $status
 }
 
-run_script() { # NAME: of tests/bench_NAME.sh, as it prints it
+run_script() { # NAME: runs tests/bench_NAME.sh and prints its output
     { printf '\n```\n'; env DEVICE="$device" LIMIT="$limit" "tests/bench_$1.sh" 2>&1; local status=$?; printf '```\n'; (exit $status); } | tee -a "$OUT/bench-$1.log" "$OUT/bench.md"
 }
 
@@ -108,7 +116,7 @@ run_profile() { # all, or names
     return $status
 }
 
-# Machine, driver and versions, above the tables.
+# Header of the tables: machine, driver and versions.
 [ -s "$OUT/bench.md" ] || cat >"$OUT/bench.md" <<MD
 ### $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1 | sed 's/, /, driver /'), $(date -u '+%-d %B %Y')
 

@@ -1,8 +1,10 @@
-# environment.sh - sourced by run.sh at the top of the tree: where the CUDA libraries lie and, in a bundle of pack.sh, the launcher and all else.
+# environment.sh - sourced by run.sh at the top of the tree: locates the CUDA libraries and, in a
+# bundle of pack.sh, the launcher and everything else.
 #
-# Sets LD_LIBRARY_PATH, PATH and the variables of Open MPI; PYTHON, a Python with torch or empty. `plainly COMMAND` (tests/measure.sh) runs one without
-# the bundle's libraries: Python and NVIDIA's tools bring their own.
-export PLAIN_PATH=${PLAIN_PATH-${LD_LIBRARY_PATH:-}} # as it was when the first script began
+# Sets LD_LIBRARY_PATH, PATH, the variables of Open MPI, and PYTHON: a Python with torch, or empty.
+# `plainly COMMAND` (tests/measure.sh) runs a command without the bundle's libraries, because Python
+# and NVIDIA's tools bring their own.
+export PLAIN_PATH=${PLAIN_PATH-${LD_LIBRARY_PATH:-}} # value before the first script changed it
 . tests/measure.sh
 
 for p in "${CUDA_HOME:-/usr/local/cuda}/bin"; do [ ! -d "$p" ] || PATH=$PATH:$p; done
@@ -10,7 +12,8 @@ for p in "${CUDA_HOME:-/usr/local/cuda}/bin"; do [ ! -d "$p" ] || PATH=$PATH:$p;
 PYTHON=${PYTHON-$(command -v python3 || true)}
 [ -z "$PYTHON" ] || plainly "$PYTHON" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null || PYTHON=
 
-# The toolkit's folder, those of the packages of PyTorch, and what the system knows: the first that has the library.
+# Folders of CUDA libraries: the toolkit's, those of PyTorch's packages, and the system's. The first
+# that has a library is used.
 cuda_folders() {
     local p
     for p in ${CUDA_HOME:+"$CUDA_HOME"} ${CUDA_PATH:+"$CUDA_PATH"} /usr/local/cuda /usr/local/cuda-*; do echo "$p/lib64"; echo "$p/targets/x86_64-linux/lib"; done
@@ -28,7 +31,7 @@ done
 
 runtime=$PWD/runtime
 if [ -d "$runtime/lib" ]; then
-    has_newer() { /sbin/ldconfig -p 2>/dev/null | grep -q "$1"; } # those of gcc only where the machine has none
+    has_newer() { /sbin/ldconfig -p 2>/dev/null | grep -q "$1"; } # use gcc's libraries of the bundle only if the machine has none
     gcc_path=
     has_newer libstdc++.so.6 && has_newer libgomp.so.1 || gcc_path=:$runtime/lib-gcc
     export LD_LIBRARY_PATH=$runtime/lib$gcc_path$cuda_path${PLAIN_PATH:+:$PLAIN_PATH}

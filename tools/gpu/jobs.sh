@@ -1,16 +1,18 @@
-# jobs.sh - sourced by run.sh: many programs beside each other, each with a time of its own, so that one that hangs costs itself alone.
+# jobs.sh - sourced by run.sh: runs many programs in parallel, each with its own time limit, so that
+# a hung program does not delay the others.
 #
-#   run_jobs PART <jobs      a line "name|seconds|command" each; JOBS at a time (default: a quarter of the cores, since many have four
-#                            ranks, which spin while they wait). One line for each as it ends, then the failures: which
-#                            cases, and why. All output goes to $OUT/PART.log as it comes. Status 0: all passed.
+#   run_jobs PART <jobs      input lines "name|seconds|command"; JOBS in parallel (default: a quarter of the
+#                            cores, because many have four ranks, which spin while they wait). Prints a line
+#                            per program as it ends, then the failed cases with their output. All output is
+#                            appended to $OUT/PART.log. Status 0: all passed.
 
-# Cases that failed and their reasons first, then what else a program wrote.
+# Failed cases and their reasons first, then other output of the program.
 shorten() { # FILE
     { grep -aE '^ *(\[  (FAILED|ERROR|ABORTED)|\[   LINE|not ok)' "$1"
       grep -avE '^ *\[(==========| RUN      |       OK |  PASSED  )\]|^ *(ok|not ok) |FAILED TEST|^ *\[  (FAILED|ERROR|SKIPPED)|^ *\[   LINE|^ *-*$' "$1"; } |
         awk '!seen[$0]++' | head -n "${LINES_SHOWN:-12}" | cut -c 1-200
 }
-run_one() { # FOLDER LINE: its output, and its verdict in a file of its own
+run_one() { # FOLDER LINE: writes the output and the verdict of a program to two files
     local folder=$1 name seconds command begin=$EPOCHREALTIME status verdict
     IFS='|' read -r name seconds command <<<"$2"
     local file=$folder/${name//[^A-Za-z0-9_.-]/_}
@@ -27,7 +29,7 @@ run_one() { # FOLDER LINE: its output, and its verdict in a file of its own
 export -f run_one
 
 run_jobs() {
-    local folder failed=0 n=0 v jobs=${JOBS:-$((($(nproc --all) + 3) / 4))} # nproc alone heeds OMP_NUM_THREADS
+    local folder failed=0 n=0 v jobs=${JOBS:-$((($(nproc --all) + 3) / 4))} # --all: nproc would use OMP_NUM_THREADS
     folder=$(mktemp -d)
     tr '\n' '\0' | LOG=$OUT/$1.log xargs -0 -P "$jobs" -I{} bash -c 'run_one "$@"' bash "$folder" {}
     for v in "$folder"/*.verdict; do

@@ -1,13 +1,16 @@
 #!/bin/bash
-# pack.sh [FILE] - what a bare GPU machine needs to run the tests and benchmarks, in one archive: build/gpu-bundle.tar.xz.
+# pack.sh [FILE] - packs everything that a bare GPU machine needs for tests and benchmarks into one
+# archive: build/gpu-bundle.tar.xz.
 #
-# The programs, those of the tests that work on a device, and libdtrain_cuda.so of BUILD (make programs tests-build benches), the sources' scripts and
-# test data, and in runtime/ the launcher, Open MPI's plugins and texts, and every shared library but those that such a machine has: glibc, the driver,
-# CUDA. There:
+# The archive contains the programs, the tests that use a device, and libdtrain_cuda.so of BUILD
+# (make programs tests-build benches), and the scripts and test data of the sources. runtime/ has
+# the launcher, Open MPI's plugins and texts, and all shared libraries except those that such a
+# machine has: glibc, the driver, CUDA. On that machine:
 #
 #     tar -xJf gpu-bundle.tar.xz -C /tmp && OUT=/tmp/figures /tmp/dtrain-gpu/tools/gpu/run.sh tests
 #
-# The machine's processor family is this one's, its glibc this one's or newer. For Open MPI 4 (libopen-pal of OPAL_PREFIX).
+# It must have the same processor family and at least the same glibc version. Requires Open MPI 4
+# (libopen-pal reads OPAL_PREFIX).
 set -eu
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build/release}
@@ -30,30 +33,30 @@ for p in "$build"/dtrain*; do
     cp "$p" "$root/$build/"
     ln -s "$p" "$root/${p##*/}"
 done
-for t in $(grep -lE 'DEVICES:|TRANSPORTS:.*nccl' tests/test_*.c tests/mpi_*.c) tests/bench_*.c; do # what run.sh runs
+for t in $(grep -lE 'DEVICES:|TRANSPORTS:.*nccl' tests/test_*.c tests/mpi_*.c) tests/bench_*.c; do # tests that run.sh runs
     [ ! -e "$build/${t%.c}" ] || cp "$build/${t%.c}" "$root/$build/tests/"
 done
 for t in $mpirun orted h5diff h5dump h5ls; do cp "$(readlink -f "$(command -v "$t")")" "$root/runtime/bin/" || true; done
 mv "$root/runtime/bin/$(basename "$mpirun")" "$root/runtime/bin/mpirun"
 
-# One machine: no plugins for networks and schedulers, which ask for libraries of their own.
+# For one machine: no plugins for networks and schedulers, which need further libraries.
 for p in "$plugins"/mca_*.so; do
     case $p in *_ucx.so | *_ofi.so | *_psm*.so | *_openib.so | *_flux.so | *_monitoring.so | *_slurm.so | *_gridengine.so | *_spml_* | *_sshmem_* | *_memheap_* | *_scoll_*) ;;
     *) cp "$p" "$root/runtime/lib/openmpi/lib/openmpi3/" ;;
     esac
 done
-# Where Open MPI was configured to look, below the prefix.
+# Open MPI's configured path below the prefix.
 multiarch=$(realpath --relative-to=/usr/lib "$plugins/../../..")
 [ "$multiarch" = . ] || [[ $multiarch == ..* ]] || { mkdir -p "$root/runtime/lib/$multiarch"; ln -s ../openmpi "$root/runtime/lib/$multiarch/openmpi"; }
 cp "$texts"/*.txt "$root/runtime/share/openmpi/"
 
-# Libraries, each under the name that programs ask for.
+# Libraries, under the names that programs request.
 glibc='/(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnsl|libanl|libmvec)\.so[.0-9]*$'
 cuda='/(libcuda|libcudart|libcublas|libcublasLt|libnccl|libcudnn|libnvidia-.*)\.so[.0-9]*$'
 find "$root" -type f \( -perm -u+x -o -name '*.so*' \) -print0 | xargs -0 ldd 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
     grep -vE "$glibc|$cuda" | while read -r library; do
     to=lib
-    case $library in */libstdc++.so* | */libgcc_s.so* | */libgomp.so*) to=lib-gcc ;; esac # the machine's own are taken where they are newer
+    case $library in */libstdc++.so* | */libgcc_s.so* | */libgomp.so*) to=lib-gcc ;; esac # the machine's own are used if they are newer
     cp -L "$library" "$root/runtime/$to/"
 done
 find "$root" -type f -exec sh -c 'for f; do case $(head -c 4 "$f" | tail -c 3) in ELF) strip -s "$f" ;; esac; done' sh {} + 2>/dev/null

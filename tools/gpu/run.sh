@@ -1,25 +1,25 @@
 #!/bin/bash
-# run.sh PART [ARGUMENT...] - on a machine with a GPU, in a built tree or in an unpacked bundle of pack.sh.
+# run.sh PART [ARGUMENT...] - runs on a machine with a GPU, in a built tree or an unpacked bundle of pack.sh.
 #
-#   check                   the program's own look at the GPU
-#   tests [PATTERN...]      the tests' programs with the GPU in the place of the CPU, several ranks sharing it; names that contain a pattern
-#   e2e [NAME...]           trainings as users start them (tests/e2e_NAME.sh): cuda and cuda_tasks, the GPU against the CPU; all
-#   suite                   tests, e2e cuda and e2e cuda_tasks beside each other
-#   sanitizer [TOOL...]     compute-sanitizer (memcheck racecheck synccheck initcheck) over the tests of operations, ONLY=pattern for some
-#   bench [PART...]         figures (tools/gpu/bench.sh): training steps against PyTorch
+#   check                   dtrain --check on the GPU
+#   tests [PATTERN...]      test programs on the GPU instead of the CPU, ranks sharing it; names that match
+#   e2e [NAME...]           end-to-end trainings (tests/e2e_NAME.sh); default cuda and cuda_tasks; or all
+#   suite                   tests, e2e cuda and e2e cuda_tasks in parallel
+#   sanitizer [TOOL...]     compute-sanitizer (memcheck racecheck synccheck initcheck); ONLY=pattern
+#   bench [PART...]         benchmarks (tools/gpu/bench.sh): training steps against PyTorch
 #   exec COMMAND...         any program with these libraries: exec build/release/tests/bench_products
 #   all                     check, suite and bench
 #
-# Logs go to $OUT (default build/gpu); what counts is printed. JOBS programs run at a time, each for LIMIT seconds at most (default 150), tests on
-# MOST_RANKS ranks at most (default 4).
+# Logs are in $OUT (default build/gpu); results are printed. JOBS programs run in parallel, each for at
+# most LIMIT seconds (default 150), tests on at most MOST_RANKS ranks (default 4).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export OUT=$(realpath -m "${OUT:-build/gpu}")
 mkdir -p "$OUT"
 . tools/gpu/environment.sh
 . tools/gpu/jobs.sh
-limit=${LIMIT:-150} # a program's own, ten seconds less, tells what it has done
-export DTRAIN_DEVICE=${DTRAIN_DEVICE-cuda} GPU_NEEDED=1 # tests that work on "the CPU" work on the GPU
+limit=${LIMIT:-150} # the program's own limit, ten seconds less, reports its progress
+export DTRAIN_DEVICE=${DTRAIN_DEVICE-cuda} GPU_NEEDED=1 # tests for "the CPU" use the GPU
 
 machine() {
     ! command -v nvidia-smi >/dev/null || nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader 2>&1 | head -4
@@ -29,7 +29,7 @@ machine() {
     true
 }
 
-matches() { # NAME PATTERN...: no pattern, or one that the name contains
+matches() { # NAME PATTERN...: true without a pattern, or if the name contains one
     local name=$1 p
     shift
     [ $# -gt 0 ] || return 0
@@ -38,7 +38,7 @@ matches() { # NAME PATTERN...: no pattern, or one that the name contains
 }
 
 ranks_of() { sed -n 's|^[/ *]*NP: *\([0-9 ]*\).*|\1|p; $s|.*|1 2 3 4|p' "$1" | head -1; } # SOURCE
-# Programs that work on a device, the longest first: those of several ranks, most ranks first.
+# List programs that use a device, longest first: several ranks before one, most ranks first.
 list_tests() {
     local source name np counts
     for np in 8 4 3 2 1; do
@@ -46,14 +46,14 @@ list_tests() {
             name=$(basename "$source" .c)
             matches "$name" "$@" && grep -q 'DEVICES:' "$source" || continue
             case " $(ranks_of "$source") " in *" $np "*) ;; *) continue ;; esac
-            [ "$np" -le "${MOST_RANKS:-4}" ] || continue # ranks that share one GPU
+            [ "$np" -le "${MOST_RANKS:-4}" ] || continue # ranks share one GPU
             echo "$name on $np|$limit|NP=$np TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
         done
     done
     for source in $(grep -l 'TRANSPORTS:.*nccl' tests/mpi_*.c); do
         name=$(basename "$source" .c)
         matches "$name" "$@" || continue
-        for np in $(ranks_of "$source"); do # NCCL wants a GPU for each rank
+        for np in $(ranks_of "$source"); do # NCCL requires one GPU per rank
             [ "$np" -gt "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" ] || echo "$name by NCCL on $np|$limit|DTRAIN_COMM=nccl NP=$np TEST_TIMEOUT=$((limit - 10)) tests/run.sh $source"
         done
     done
@@ -67,7 +67,7 @@ run_tests() {
     list_tests "$@" | run_jobs tests
 }
 
-list_e2e() { # NAME...: cuda and cuda_tasks (the default) compare devices; the others are the tests of the CPU, on the GPU; all
+list_e2e() { # NAME...: cuda and cuda_tasks (default) compare devices; the others are CPU tests on the GPU; all
     local name
     [ "${1:-}" != all ] || set -- cuda cuda_tasks train resume generate errors convert fp16 rm dpo rollout grpo ppo rewards lora peft quantised_base recommend \
         vision vision_cache vision_files vision_generate

@@ -1,5 +1,6 @@
-# tables.awk - tables in Markdown, the content of docs/data/h100-*.csv, from the output of bench_compute, bench_layers and peer_operations.py (bench-operations.log) and
-# bench_model (bench-profile.log).
+# tables.awk - generates Markdown tables, the content of docs/data/h100-*.csv, from the output of
+# bench_compute, bench_layers and peer_operations.py (bench-operations.log) and bench_model
+# (bench-profile.log).
 function row(cells) { print "| " cells " |" }
 function head(cells, n, i, line) {
     print ""
@@ -8,7 +9,7 @@ function head(cells, n, i, line) {
     for (i = 0; i < n; i++) line = line "|---"
     print line "|"
 }
-# "  NAME   12.3 us   45.6 GB/s  0.78": what is before the time, and the fields after it
+# Parse "  NAME   12.3 us   45.6 GB/s  0.78": the name before the time, and the fields after it.
 function parse(i) {
     for (i = 1; i <= NF && $i != "us"; i++) {}
     name = ""
@@ -52,7 +53,7 @@ part == "peer" && /backward/ {
     for (i = NF; i > 0 && $i != "TFLOP/s"; i--) {}
     peer[name, way, 1] = $(i - 1)
 }
-# A table of two ways: rows and columns in the order in which they come.
+# A two-way table, with rows and columns in order of first appearance.
 function cell(table, r, c, value) {
     if (!((table, r) in seen_row)) { seen_row[table, r]; rows[table, ++n_rows[table]] = r }
     if (!((table, c) in seen_column)) { seen_column[table, c]; columns[table, ++n_columns[table]] = c }

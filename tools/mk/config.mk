@@ -1,4 +1,5 @@
-# config.mk - compilers, libraries and flags. What a machine offers is found once (tools/mk/probe.sh) and kept in $(BUILD)/config.mk.
+# config.mk - compilers, libraries and flags. tools/mk/probe.sh detects the machine's features once,
+# and they are kept in $(BUILD)/config.mk.
 VERSION  ?= 0.1.0
 MPICC    ?= mpicc
 CLANG    ?= clang
@@ -7,12 +8,14 @@ PREFIX   ?= /usr/local
 BUILD    ?= build/$(if $(SAN),$(if $(filter thread,$(SAN)),tsan,san),release)
 ,        := ,
 
-# Did the user set it, on the command line, in the environment or in a file config.mk at the top?
+# Whether the user set a variable: on the command line, in the environment or in config.mk at the
+# top of the tree.
 HDF5_GIVEN := $(if $(filter undefined,$(origin HDF5)),undefined,given)
 ISAS_GIVEN := $(filter-out undefined,$(origin ISAS))
 CUDA_GIVEN := $(filter-out undefined,$(origin CUDA))
 
-# These only start make again, maybe after installing packages: nothing is probed for them.
+# Targets that only start another make, possibly after installing packages. No features are detected
+# for them.
 OUTER     = setup demo test test-setup test-full test-gpu test-mpich test-clang test-debian13 test-aarch64 bench bench-gpu gpu-bundle sanitize sanitize-threads fuzz all help clean format
 ifneq ($(filter-out $(OUTER),$(or $(MAKECMDGOALS),all)),)
 -include $(BUILD)/config.mk
@@ -27,7 +30,8 @@ $(BUILD)/config.key: FORCE
 $(BUILD)/config.mk: $(BUILD)/config.key tools/mk/probe.sh tools/mpi.sh
 	@MPICC="$(MPICC)" HDF5_GIVEN=$(HDF5_GIVEN) HDF5="$(HDF5)" tools/mk/probe.sh >$@.new && mv $@.new $@
 
-# Kernels in src/device/isa are compiled once for each instruction set, and a program chooses when it starts. ISAS=native: this machine's only.
+# Kernels in src/device/isa are compiled once per instruction set; a program selects one at
+# start-up. ISAS=native: only this machine's.
 ISAS     ?= all
 override ISAS := $(patsubst all,$(ISAS_ALL),$(patsubst native,$(ISAS_NATIVE),$(ISAS)))
 ISA_CFLAGS_v2   ?= -march=x86-64-v2
@@ -45,22 +49,25 @@ WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(HDF5_CFLAGS)
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=$(if $(filter thread,$(SAN)),thread,address$(,)undefined) -fno-omit-frame-pointer)
 LDLIBS   += $(HDF5_LIBS) $(if $(LIBURING),$(LIBURING_LIBS)) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -ljpeg -lpng -lwebpdemux -lwebp -lm -lpthread -ldl
-# Files of offloaded states use io_uring with liburing, else POSIX AIO. dtrain-generate --chat edits lines with libedit. LIBURING= and LIBEDIT= leave them out.
+# Offloaded states use io_uring with liburing, else POSIX AIO. dtrain-generate --chat edits lines
+# with libedit. LIBURING= and LIBEDIT= disable them.
 $(BUILD)/src/io/swap_%.o: CPPFLAGS += $(if $(LIBURING),-DDT_HAVE_LIBURING $(LIBURING_CFLAGS))
 $(BUILD)/src/main/generate/line.o: CPPFLAGS += $(if $(LIBEDIT),-DDT_HAVE_LIBEDIT $(LIBEDIT_CFLAGS))
 $(BUILD)/dtrain-generate: LDLIBS += $(if $(LIBEDIT),$(LIBEDIT_LIBS))
-# Libraries of environment modules are found without the modules' LD_LIBRARY_PATH: their directories are written into the programs. RUNPATH= turns it off.
+# The directories of libraries from environment modules are written into the programs, so that they
+# run without the modules' LD_LIBRARY_PATH. RUNPATH= disables this.
 SYSTEM_LIB = /lib /lib64 /usr/lib /usr/lib64 $(foreach m,$(MULTIARCH),/lib/$(m) /usr/lib/$(m) /usr/lib/$(m)/%)
 RUNPATH   ?= $(filter-out $(SYSTEM_LIB) %/stubs,$(patsubst -L%,%,$(filter -L%,$(LDFLAGS) $(LDLIBS))) $(subst :, ,$(LIBRARY_PATH)))
 override LDFLAGS := $(LDFLAGS) $(RUNPATH:%=-Wl$(,)-rpath$(,)%) -rdynamic# shared objects of ours use the program's errors and log
 
-# All cores unless the user gave -j, on the command line or in the environment. Not with "make clean all", which goes in order. At the top only: a make
-# that another one starts shares its count.
+# Use all cores unless the user gave -j, on the command line or in the environment. "make clean all"
+# must run in sequence. Only at the top level: nested makes share the job count.
 ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS))$(findstring j,$(shell printf %s "$$MAKEFLAGS")),0)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 MAKEAGAIN = +@$(MAKE) --no-print-directory
 SAY       = $(if $(V),,@echo "  $(1) $(2)"; )# V=1 shows the commands
-# Demo and tests compile for this machine alone: its instruction set, and CUDA only with a GPU. What is built already is kept up to date instead.
+# Demo and tests compile only for this machine: its instruction set, and CUDA only with a GPU.
+# Existing builds keep their configuration.
 HERE      = $(if $(ISAS_GIVEN),,ISAS="$(or $(shell cat $(BUILD)/isas 2>/dev/null),native)") \
             $(if $(CUDA_GIVEN),,$(if $(wildcard /dev/nvidiactl $(BUILD)/libdtrain_cuda.so),,CUDA=0))

@@ -1,5 +1,5 @@
-# cuda.mk - the CUDA device and the transport between GPUs: shared objects that a program opens (src/core/object.c).
-# CUDA=0 leaves it out.
+# cuda.mk - the CUDA device and the transport between GPUs: shared objects that a program opens
+# (src/core/object.c). CUDA=0 disables them.
 CUDA_HOME  ?= $(firstword $(wildcard $(CUDA_PATH) $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null)) /usr/local/cuda))
 NVCC       ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 CUDA       ?= $(if $(NVCC),1,0)
@@ -10,18 +10,20 @@ override NVCCFLAGS += -std=c++17 $(CUDA_GENCODE) -Xcompiler -fPIC,-fno-exception
 CUDA_SRC   = $(filter-out $(NCCL_SRC),$(wildcard cuda/*.cu cuda/*.c))
 CUDA_OBJ   = $(CUDA_SRC:%=$(BUILD)/%.o)
 CUDA_LIB   = $(if $(filter-out 0,$(CUDA)),$(BUILD)/libdtrain_cuda.so $(if $(NCCL_HOME),$(BUILD)/libdtrain_nccl.so))
-# The transport between GPUs, where NCCL is: another object, so that GPUs serve without it, too.
+# The transport between GPUs, if NCCL exists: a separate object, so that GPUs also work without
+# NCCL.
 NCCL_HOME  ?= $(patsubst %/include/nccl.h,%,$(firstword $(wildcard $(addsuffix /include/nccl.h,$(CUDA_HOME) /usr/local /usr))))
 NCCL_SRC   = $(wildcard cuda/nccl*.cu cuda/nccl*.c)
 NCCL_OBJ   = $(NCCL_SRC:%=$(BUILD)/%.o)
-# cuDNN's attention: its headers are looked for here, the library when it is asked for.
+# Attention of cuDNN: only headers are needed here; the library is loaded on demand.
 CUDNN_HOME ?= $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu))))
-# Like the CPU's kernels: products are fused where it is written, and nowhere else.
+# As in the CPU's kernels, multiply-adds are fused only where the source says so.
 $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
-# Products of four warps are code of sm_90a, which runs on sm_90 alone.
+# Warp-group GEMMs (wgmma) need code for sm_90a, which only runs on sm_90.
 $(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += $(if $(filter 90,$(CUDA_ARCHS)),-DDT_SM_90A)
 $(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = $(patsubst %,-gencode arch=compute_%,$(foreach a,$(CUDA_ARCHS:90=90a),$a$(,)code=sm_$a))
-# Beside each object stays what the assembler says of its kernels (.ptxas: registers, spills), and their PTX: tests/e2e_cuda_static.sh looks at both.
+# The assembler's report on each object's kernels (.ptxas: registers, spills) and their PTX are kept
+# for tests/e2e_cuda_static.sh.
 $(BUILD)/cuda/%.cu.o: cuda/%.cu | $(BUILD)/mpi
 	@rm -rf $@.keep && mkdir -p $@.keep
 	$(call SAY,NVCC,$@)$(NVCC) -Iinclude -Icuda $(NVCCFLAGS) -Xptxas -v --keep --keep-dir $@.keep -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2>$@.ptxas || { cat $@.ptxas >&2; exit 1; }
@@ -39,7 +41,8 @@ $(BUILD)/libdtrain_nccl.so: $(NCCL_OBJ)
 	$(call SAY,LD,$@)$(MPICC) -shared -o $@ $^ $(foreach d,$(CUDA_HOME)/lib64 $(NCCL_HOME)/lib,-L$d -Wl$(,)-rpath$(,)$d) -Wl,--as-needed -lnccl -lcudart_static -lrt -lpthread -ldl
 
 
-# What the program and the shared objects must have in common: an object that was compiled from other headers is refused (src/core/object.c).
+# Checksum of the headers that program and shared objects share. An object compiled from other
+# headers is refused (src/core/object.c).
 INTERFACE  = $(addprefix include/dtrain/,core/core.h core/int8.h device/device.h device/device_ops.h device/device_check.h device/gpu_sizes.h comm/comm.h)
 INTERFACE_SUM := $(shell cat $(INTERFACE) | cksum | tr ' ' -)
 INTERFACE_OBJ  = $(BUILD)/src/core/object.o $(foreach d,. cudasim cudasim_races,$(BUILD)/$(d)/cuda/cuda_device.c.o $(BUILD)/$(d)/cuda/nccl.c.o)

@@ -3,7 +3,7 @@ DEST      = $(DESTDIR)$(PREFIX)
 DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md
 BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(shell $(MPIRUN) --version 2>/dev/null | sed -n "1s/^mpirun //p"), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
 MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
-install: all  ## to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
+install: all  ## install to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
 	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs/data share/dtrain/input/models share/dtrain/jobs share/dtrain/tools share/bash-completion/completions share/zsh/site-functions share/modulefiles/dtrain)
 	install -m 755 $(PROGRAMS:%=$(BUILD)/%) $(DEST)/bin
 	$(if $(CUDA_LIB),install -d $(DEST)/lib/dtrain && install -m 755 $(CUDA_LIB) $(DEST)/lib/dtrain)

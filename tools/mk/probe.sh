@@ -1,6 +1,7 @@
 #!/bin/bash
-# probe.sh - what this machine offers, as lines of make: `MPICC=mpicc tools/mk/probe.sh >build/release/config.mk`. tools/mk/config.mk runs it once and
-# again when MPICC, HDF5 or a search path has changed. HDF5_GIVEN is "undefined" unless the user has set HDF5.
+# probe.sh - prints this machine's features as make variables: `MPICC=mpicc tools/mk/probe.sh
+# >build/release/config.mk`. tools/mk/config.mk runs it once, and again when MPICC, HDF5 or a search
+# path has changed. HDF5_GIVEN is "undefined" unless the user set HDF5.
 set -u
 here=$(dirname "$0")
 mpicc=${MPICC:-mpicc}
@@ -21,7 +22,7 @@ done
 machine=$($mpicc -dumpmachine 2>/dev/null)
 echo "MULTIARCH := $($mpicc -print-multiarch 2>/dev/null)"
 
-# Instruction sets: those that the compiler knows, and those that this machine runs best.
+# Instruction sets that the compiler supports, and the best one of this machine.
 all=base native=base
 macros=$($mpicc -march=native -dM -E -x c /dev/null 2>/dev/null)
 has() { grep -q "#define $1 " <<<"$macros"; }

@@ -1,13 +1,14 @@
-# sim.mk - the CUDA device on a simulator of CUDA, for tests.
-# The same sources on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h): neither nvcc nor CUDA's headers are needed,
-# cuBLASLt's products are plain loops, NCCL goes over MPI. A product and a sum are two roundings; what an address, an index or a shift does wrong calls the simulator. The second object
-# is slower and looks for races: -fsanitize=thread without its library calls tests/cuda_sim/race.cc.
+# sim.mk - the CUDA device on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h). It
+# compiles the same sources without nvcc or CUDA's headers. GEMMs of cuBLASLt are plain loops, and
+# NCCL uses MPI. Multiply and add round separately. Invalid addresses, indices and shifts call the
+# simulator. The second object is slower and detects races: it is compiled with -fsanitize=thread,
+# whose hooks are in tests/cuda_sim/race.cc.
 SIM_SRC    = $(wildcard cuda/*.cu cuda/*.c) $(wildcard tests/cuda_sim/*.cc tests/cuda_sim/*.c)
 SIM_LIBS   = $(foreach s,cudasim cudasim_races,$(BUILD)/libdtrain_$(s).so $(BUILD)/tests/$(s)_wrong)
 SIM_INC    = -Itests/cuda_sim/include -Iinclude -Icuda -D_GNU_SOURCE
 SIM_FLAGS ?= -O2 -g -march=native# many kernels call fmaf
 SIM_CXX    = $(CXX) $(SIM_INC) $(SIM_FLAGS) -std=c++17 -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-gnu-unique -ffp-contract=off -Wall -Wno-unknown-pragmas -MMD -MP -c -o $@
-cudasim: $(SIM_LIBS)  ## the CUDA device on a simulator, for tests (DTRAIN_DEVICE=cudasim)
+cudasim: $(SIM_LIBS)  ## build the CUDA device on a simulator, for tests (DTRAIN_DEVICE=cudasim)
 define SIM_RULES
 $(BUILD)/$(1)/%.cu.o: %.cu | $(BUILD)/mpi
 	@mkdir -p $$(@D)

@@ -1,11 +1,12 @@
-# baselines.awk - awk -f baselines.awk PREFIX.txt PREFIX.train.csv PREFIX.test.csv: HR@K and NDCG@K of recommenders that learn nothing, a line for each and each K to 20: its name, K, HR@K
-# and NDCG@K, between tabs. random: the mean over all orders of the SIDs. popular: SIDs by how often they came next in training. next: by how often they came next behind the SID that
-# the user looked at last, and where that is equal by popularity.
-function count(what, rank,    k) { # rank from 0
+# awk -f baselines.awk PREFIX.txt PREFIX.train.csv PREFIX.test.csv: HR@K and NDCG@K of recommenders
+# without training. Prints a line per recommender and K up to 20: name, K, HR@K and NDCG@K,
+# tab-separated. random: mean over all orders of the SIDs. popular: SIDs by their frequency as next
+# item in training. next: by their frequency after the user's last SID; ties by popularity.
+function count(what, rank,    k) { # rank: from 0
     for (k = rank + 1; k <= 20; k++) { hits[what, k]++; gain[what, k] += log(2) / log(rank + 2) }
 }
-function last_of(row,    part, n) { n = split(row, part, "'"); return part[n - 1] } # the SIDs of the history are the last texts in quotes
-function sort_by_popularity(    i, k, s) { # by insertion; equal ones stay in the order of the info file
+function last_of(row,    part, n) { n = split(row, part, "'"); return part[n - 1] } # the SIDs of the history are the last quoted texts
+function sort_by_popularity(    i, k, s) { # insertion sort; ties keep the order of the info file
     for (i = 2; i <= n; i++) {
         s = sid[i]
         for (k = i - 1; k >= 1 && seen[sid[k]] < seen[s]; k--) sid[k + 1] = sid[k]
@@ -27,7 +28,7 @@ file == 2 {
     if (place[$NF]) count("popular", place[$NF] - 1)
     last = last_of($0); here = (last, $NF) in after ? after[last, $NF] : 0
     rank = here ? 0 : place[$NF] - 1
-    for (i = split(followers[last], follower, "\t") - 1; i >= 1; i--) { # those before it, or that come before it though they are less popular
+    for (i = split(followers[last], follower, "\t") - 1; i >= 1; i--) { # count those that rank higher
         sooner = place[follower[i]] < place[$NF]
         rank += here ? after[last, follower[i]] > here || (after[last, follower[i]] == here && sooner) : !sooner
     }

@@ -1,4 +1,5 @@
-# picture.gp - gnuplot -e "data='DIRECTORY'" picture.gp >PICTURE.svg: HR@K of measured.txt, and the shares of reward.txt with their mean over ten steps
+# gnuplot -e "data='DIRECTORY'" picture.gp >PICTURE.svg: plots HR@K of measured.txt, and the rewards
+# in reward.txt with their moving mean over ten steps.
 set terminal svg size 1000,380 dynamic noenhanced font 'sans,13' background '#ffffff'
 set encoding utf8
 set multiplot layout 1,2

@@ -1,6 +1,7 @@
-# rows.awk - awk -v out=PREFIX -f rows.awk PREFIX.txt PREFIX.visits: of an info file (SID TAB title TAB item) and visits (user TAB item TAB item ...) the rows that
-# dtrain-data --format minionerec reads, PREFIX.train.csv, PREFIX.valid.csv and PREFIX.test.csv. A row is the item that came next and at most 6 before it. The last item of each user is
-# in the test, the one before in validation.
+# awk -v out=PREFIX -f rows.awk PREFIX.txt PREFIX.visits: converts an info file (SID TAB title TAB
+# item) and visits (user TAB item TAB item ...) to the rows that dtrain-data --format minionerec
+# reads: PREFIX.train.csv, PREFIX.valid.csv and PREFIX.test.csv. A row is a next item and at most 6
+# items before it. The last item of each user is for the test, the one before for validation.
 BEGIN {
     FS = "\t"
     n = split("train valid test", sets, " ")

@@ -1,11 +1,14 @@
-# shop.awk - a shop that does not exist: awk -v items=2016 -v users=2000 -v seed=1 -v out=PREFIX -f shop.awk writes PREFIX.item.json (titles and descriptions),
-# PREFIX.texts (the same, an item a line) and PREFIX.visits (lines of user TAB item TAB item ..., in the order in which the user looked at them).
+# awk -v items=2016 -v users=2000 -v seed=1 -v out=PREFIX -f shop.awk: generates a synthetic shop.
+# Writes PREFIX.item.json (titles and descriptions), PREFIX.texts (the same, one item per line) and
+# PREFIX.visits (lines of user TAB item TAB item ..., in the order of visits).
 #
-# Hidden structure: 6 genres of 6 themes, in each of which there are items of 2 styles. A user likes one genre and one style, and walks through the themes of the genre in
-# a ring: three times in four the next item is of the next theme and of the user's style; 15 times in 100 it is any item of the genre, and else any item at all. Of the items
-# in question the first are looked at most (with weights 1/rank). Texts name genre, theme and style in words of a language that does not exist either.
+# Hidden structure: 6 genres of 6 themes, each with items of 2 styles. A user prefers one genre and
+# one style, and moves through the themes of the genre in a ring. With probability 0.75 the next
+# item has the next theme and the user's style, with 0.15 it is any item of the genre, else any
+# item. Among eligible items the first are the most popular (weights 1/rank). Texts name genre,
+# theme and style in invented words.
 
-function random() { state = state * 16807 % 2147483647; return state / 2147483647 } # Park and Miller's minimal standard: the same with any awk, exact in doubles
+function random() { state = state * 16807 % 2147483647; return state / 2147483647 } # Park and Miller's minimal standard: exact in doubles, so the same with any awk
 function below(n) { return int(random() * n) }
 function word(n, syllables,    w, i) {
     for (i = 0; i < syllables; i++) { w = w substr("bdfgklmnprstvz", 1 + n % 14, 1) substr("aeiou", 1 + int(n / 14) % 5, 1); n = int(n / 7) + 11 * i + 5 }

@@ -1,5 +1,6 @@
-# awk -v what=table|picture -f answers.awk test.jsonl BEFORE.jsonl AFTER.jsonl [test.svg]: how many of the answers are right, by kind of question, of two models; or
-# an SVG of the first images with the answers of the second. Three questions in a row are about one image.
+# awk -v what=table|picture -f answers.awk test.jsonl BEFORE.jsonl AFTER.jsonl [test.svg]: prints a
+# table with the fraction of correct answers of two models, by kind of question; or an SVG of the
+# first images with the second model's answers. Three consecutive questions are about one image.
 function field(name,    text) {
     text = $0
     return sub(".*\"" name "\": *\"", "", text) ? substr(text, 1, index(text, "\"") - 1) : ""
@@ -27,7 +28,7 @@ END {
     for (i = 0; i < 24 && i < n / 3; i++) {
         printf "<g transform='translate(%d,%d)'><g transform='scale(3)' shape-rendering='crispEdges'>%s</g>\n", 12 + i % 8 * 109, 12 + int(i / 8) * 132, drawn[i + 1]
         printf "<text x='48' y='113'>"
-        for (k = 3; k > 0; k--) { # number, colour, shape: asked in the other order
+        for (k = 3; k > 0; k--) { # number, colour, shape: reverse order of the questions
             q = 3 * i + (k == 3 ? 3 : 3 - k)
             printf "<tspan%s>%s </tspan>", said[3, q] == want[q] ? "" : " fill='#d62728' font-weight='bold'", said[3, q]
         }

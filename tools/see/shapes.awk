@@ -1,10 +1,13 @@
-# awk -v out=DIR -v images=N -v tests=M -v seed=S -f shapes.awk: N + M images of 32 x 32 pixels (PPM), each of one to four shapes of one kind and colour, and what is said of them:
-# DIR/texts.txt for a language model, DIR/captions.jsonl, DIR/questions.jsonl; DIR/test.jsonl asks about M images of combinations that are in none of the others, and
-# DIR/test.svg has these images as paths, a line each. # is the placeholder. In a locale of bytes (LC_ALL=C).
-function draw(x, y, size,    i, j, u, v, inside) { # the shape in a square of that size, whose corner is at x, y
+# awk -v out=DIR -v images=N -v tests=M -v seed=S -f shapes.awk: writes N + M images of 32 x 32
+# pixels (PPM), each with one to four shapes of one kind and colour, and their descriptions.
+# DIR/texts.txt is for a language model, DIR/captions.jsonl and DIR/questions.jsonl for training on
+# images. DIR/test.jsonl asks about M images of combinations that occur in no other file.
+# DIR/test.svg has these images as paths, one per line. # is the image placeholder. Requires a byte
+# locale (LC_ALL=C).
+function draw(x, y, size,    i, j, u, v, inside) { # the shape in a square of this size, with its corner at x, y
     for (i = 0; i < size; i++)
         for (j = 0; j < size; j++) {
-            u = 2 * j - size + 1; v = 2 * i - size + 1 # from the middle, in half pixels
+            u = 2 * j - size + 1; v = 2 * i - size + 1 # from the centre, in half pixels
             if (u < 0) u = -u
             if (s == 1) inside = 1
             else if (s == 2) inside = u * u + v * v <= size * size
@@ -16,18 +19,18 @@ function draw(x, y, size,    i, j, u, v, inside) { # the shape in a square of th
 function picture(file,    grey, i, j, k, p, size, quarter) {
     split("", drawn)
     for (i = 0; i < 4; i++) quarter[i] = i
-    for (i = 0; i < n; i++) { # in n of the four quarters, anywhere there
+    for (i = 0; i < n; i++) { # each in another of the four quarters, at a random position
         j = i + int(rand() * (4 - i)); k = quarter[j]; quarter[j] = quarter[i]
         size = 9 + int(rand() * 4)
         draw(k % 2 * 16 + int(rand() * (17 - size)), int(k / 2) * 16 + int(rand() * (17 - size)), size)
     }
-    grey = 1 + int(rand() * 100) # of the ground; some versions of awk write no byte 0
+    grey = 1 + int(rand() * 100) # background; some versions of awk cannot print byte 0
     printf "P6 32 32 255\n" >(out "/" file)
     for (p = 0; p < 1024; p++) printf "%c%c%c", p in drawn ? red[c] : grey, p in drawn ? green[c] : grey, p in drawn ? blue[c] : grey >(out "/" file)
     close(out "/" file)
     ground = sprintf("#%02x%02x%02x", grey, grey, grey)
 }
-function path(    p, k, d) { # of the image: its rows as rectangles
+function path(    p, k, d) { # the image as a path: its rows as rectangles
     for (p = 0; p < 1024; p += k ? k : 1) {
         for (k = 0; p + k in drawn && (k == 0 || (p + k) % 32); k++);
         if (k) d = d sprintf("M%d %dh%dv1h-%dz", p % 32, int(p / 32), k, k)
@@ -37,7 +40,7 @@ function path(    p, k, d) { # of the image: its rows as rectangles
 function choose(test) {
     do {
         c = 1 + int(rand() * 6); s = 1 + int(rand() * 4); n = 1 + int(rand() * 4)
-    } while (((c + s + n) % 4 == 0) != test) # of the 96 combinations a quarter, each colour, shape and number as often
+    } while (((c + s + n) % 4 == 0) != test) # a quarter of the 96 combinations, balanced over colours, shapes and numbers
     caption = numbers[n] " " colours[c] " " shapes[s] (n == 1 ? "" : s == 4 ? "es" : "s")
     answer[1] = colours[c]; answer[2] = shapes[s]; answer[3] = numbers[n]
 }

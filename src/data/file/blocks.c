@@ -1,11 +1,11 @@
-/* blocks.c - a bit an array's block says whether it was verified. Two threads may verify the same block: the result is
- * the same. */
+/* blocks.c - one bit per block records that it was verified. Two threads may verify the same block: the
+ * result is the same. */
 #include "blocks.h"
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Images are summed by bytes, numbers by elements; either way a block holds a whole number of them. */
+/* Images are summed by bytes, other arrays by elements. A block holds a whole number of either. */
 static int unit_size(int elem_size, bool images) { return images ? 1 : elem_size; }
 
 int dt_block_sums_add(dt_block_sums *s, const void *elems, int64_t first, int64_t n, int elem_size, bool images,
@@ -42,7 +42,7 @@ dt_err dt_blocks_attach(dt_array *a, const dt_array *sums)
     return DT_OK;
 }
 
-/* bytes: of the whole block, or NULL. */
+/* bytes: the whole block, or NULL to read it. */
 static dt_err verify_block(const dt_array *a, int64_t block, const char *bytes)
 {
     char buffer[DT_BLOCK_NBYTES];

@@ -1,8 +1,8 @@
-/* commit.c - temporary arrays become HDF5 files of plain arrays, one or several. A full disk shows before the copying:
- * a file gets its whole size first (posix_fallocate), because HDF5 may learn of it only when it is closed, when nothing
- * can be said any more.
+/* commit.c - converts temporary arrays to one or several HDF5 files of plain arrays. posix_fallocate
+ * reserves each file's full size before copying, so that a full disk is reported then. HDF5 may otherwise
+ * detect it only in H5Fclose, which cannot be recovered.
  *
- * All files are complete beside their names before the first takes its name. */
+ * All files are written completely under temporary names before the first is renamed. */
 #include "blocks.h"
 #include "writer.h"
 #include "dtrain/io/io.h"
@@ -20,8 +20,8 @@
 
 enum { COPY_NBYTES = 1 << 20 };
 
-/* One file: samples first .. first+n-1, and of each part (both sides, records, images) the tokens, bytes or images
- * they have. */
+/* One file: samples first .. first+n-1, and the tokens, bytes or images that they have of each part (both
+ * sides, records, images). */
 typedef struct shard {
     char *path, *part;
     int64_t first, n;
@@ -33,27 +33,27 @@ typedef struct commit {
     dt_commit how;
     shard *shards;
     int64_t n_shards;
-    char *buffer;   /* [COPY_NBYTES], or of one image that has more */
+    char *buffer;   /* [COPY_NBYTES], or one image if that is larger */
     uint64_t *sums; /* of the blocks that a buffer can hold */
 } commit;
 
-/* An array of a file, and the range of the temporary array that it is. */
+/* An array of a file, and its range of the temporary array. */
 typedef struct output {
     const dt_temp_array *from;
     const char *name;
     int64_t first, n;
-    uint64_t base;      /* what is taken off its elements: offsets count from the shard's first token */
-    hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are numbers */
+    uint64_t base;      /* subtracted from elements: offsets count from the shard's first token */
+    hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are scalars */
     hid_t file_type, mem_type, dset;
     int64_t first_block; /* in /block_checksums; -1: that array itself */
 } output;
 
-/* Of the path of a dataset what its shards have in their names. */
+/* Length of the dataset's path without .h5: the common stem of its shards' names. */
 static int stem_len(const char *path) { return (int)strlen(path) - (dt_has_ending(path, ".h5") ? 3 : 0); }
 
 static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.shard_nbytes == 0; }
 
-/* ---- which samples go where -------------------------------------------------------------------------------------- */
+/* ---- cutting samples into shards --------------------------------------------------------------------------------- */
 
 static dt_err offset_at(const dt_dataset_writer *w, int side, int64_t i, uint64_t *value)
 {
@@ -77,7 +77,7 @@ static dt_err nbytes_before(const dt_dataset_writer *w, int64_t i, uint64_t *nby
     return DT_OK;
 }
 
-/* The smallest i in lo .. hi with nbytes_before(i) >= goal; hi where there is none. */
+/* The smallest i in lo .. hi with nbytes_before(i) >= goal; hi if there is none. */
 static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, int64_t hi, int64_t *out)
 {
     while (lo < hi) {
@@ -93,7 +93,7 @@ static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, i
     return DT_OK;
 }
 
-/* Samples first .. end-1, and the tokens of either side that belong to them. */
+/* Add the shard of samples first .. end-1, with their tokens of either side. */
 static dt_err add_shard(commit *k, int64_t first, int64_t end)
 {
     shard *more = realloc(k->shards, (size_t)(k->n_shards + 1) * sizeof *more);
@@ -108,7 +108,7 @@ static dt_err add_shard(commit *k, int64_t first, int64_t end)
     return DT_OK;
 }
 
-/* n_shards of about equal bytes: shard s ends at the first sample at or beyond total * (s + 1) / n_shards. */
+/* n_shards of about equal size: shard s ends at the first sample at or beyond total * (s + 1) / n_shards bytes. */
 static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
@@ -118,7 +118,7 @@ static dt_err cut_equal(commit *k)
              k->w->path, n_shards, n);
     uint64_t total;
     DT_TRY(nbytes_before(k->w, n, &total));
-    for (int64_t s = 0, first = 0; s < n_shards; s++) { /* at least one sample in each, also in those that follow */
+    for (int64_t s = 0, first = 0; s < n_shards; s++) { /* leave at least one sample for each shard */
         int64_t end = n;
         const uint64_t goal = (uint64_t)((double)total * (double)(s + 1) / (double)n_shards);
         if (s + 1 < n_shards) DT_TRY(sample_at(k->w, goal, first + 1, n - (n_shards - s - 1), &end));
@@ -163,7 +163,7 @@ static dt_err name_shards(commit *k)
     return DT_OK;
 }
 
-/* The dash before a number of a shard's name that ends at end. */
+/* Position of the dash before the number that ends at `end` in a shard's name. */
 static const char *number_before(const char *path, const char *end)
 {
     const char *p = end;
@@ -185,8 +185,7 @@ bool dt_is_shard_of(const char *path, const char *of)
 
 /* ---- one file ---------------------------------------------------------------------------------------------------- */
 
-/* An empty array with its place in the file (allocated early, never filled), so that claim_space knows the whole
- * size. */
+/* Create an empty array with early allocation and no fill, so that claim_space knows the final file size. */
 static dt_err create_array(const shard *s, hid_t file, output *o)
 {
     const hsize_t n[4] = {(hsize_t)o->n, o->image_size, o->image_size, 3};
@@ -194,14 +193,14 @@ static dt_err create_array(const shard *s, hid_t file, output *o)
                 link = H5Pcreate(H5P_LINK_CREATE);
     if (space >= 0 && plist >= 0 && link >= 0 && H5Pset_create_intermediate_group(link, 1) >= 0 &&
         H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
-        H5Pset_obj_track_times(plist, false) >= 0) /* equal content, equal bytes */
+        H5Pset_obj_track_times(plist, false) >= 0) /* identical content gives identical files */
         o->dset = H5Dcreate2(file, o->name, o->file_type, space, link, plist, H5P_DEFAULT);
     if (space >= 0) H5Sclose(space);
     if (plist >= 0) H5Pclose(plist);
     if (link >= 0) H5Pclose(link);
     if (o->dset < 0) return dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
     if (o->first_block >= 0) DT_TRY(dt_h5_write_i64(o->dset, s->part, "first_block", o->first_block));
-    return dt_h5_write_u64(o->dset, s->part, "checksum", 0); /* has its place; the value follows the copying */
+    return dt_h5_write_u64(o->dset, s->part, "checksum", 0); /* reserves space; copying overwrites it */
 }
 
 static dt_err set_checksum(const shard *s, const output *o, uint64_t sum)
@@ -220,7 +219,7 @@ static dt_err write_image_attributes(const dt_image_form *form, const shard *s, 
     return dt_h5_write_text(file, s->part, "preprocessor", form->preprocessor);
 }
 
-/* How many of a shard's pairs have equal texts, and how many are contradicted by their scores. */
+/* Count the shard's pairs with equal texts and those contradicted by their scores. */
 static dt_err write_pair_counts(const dt_dataset_writer *w, const shard *s, hid_t file)
 {
     uint8_t marks[4096];
@@ -243,7 +242,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     DT_TRY(dt_h5_write_i64(file, s->part, "version", 1));
     DT_TRY(dt_h5_write_text(file, s->part, "kind", dt_dataset_kind_name(w->kind)));
     DT_TRY(dt_h5_write_i64(file, s->part, "vocab_size", dt_max_i64(w->n_own, w->largest + 1)));
-    /* the seal follows when the file is closed: one that has lost it is not the file that was made */
+    /* The seal is written when the file is closed. This attribute detects a file that has lost its seal. */
     DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1));
     if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));
     if (w->images.size) DT_TRY(write_image_attributes(&w->images, s, file));
@@ -251,7 +250,7 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
-/* Reserve the whole file: a full disk is met here. Where the file system cannot reserve, the writes themselves tell. */
+/* Reserve the whole file, which detects a full disk. If the file system cannot reserve, later writes report it. */
 static dt_err claim_space(const shard *s, hid_t file)
 {
     hsize_t nbytes = 0;
@@ -278,7 +277,8 @@ static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_
     return err;
 }
 
-/* From the temporary array to the file, a buffer at a time, summed on the way; offsets count from the shard's start. */
+/* Copy from the temporary array to the file, one buffer at a time, computing checksums. Offsets become
+ * relative to the shard. */
 static dt_err copy_array(const commit *k, const shard *s, const output *o, const output *blocks, uint64_t *blocks_sum)
 {
     const int64_t piece = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
@@ -318,8 +318,8 @@ static void output_types(output *o, dt_column c)
     }
 }
 
-/* The arrays of one shard: what is kept per token goes by the shard's tokens, what is kept per sample by its samples,
- * and offsets have one element more. Returns how many. */
+/* List the arrays of one shard. Per-token arrays use the shard's token range, per-sample arrays its sample
+ * range; offsets have one more element. Returns their number. */
 static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outputs)
 {
     int n = 0;
@@ -342,7 +342,7 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     return n;
 }
 
-/* The checksums of the blocks of n outputs: one array, which follows them. */
+/* The block checksums of n outputs: one array, which follows them. */
 static output list_blocks(output *outputs, int n)
 {
     int64_t n_blocks = 0;
@@ -358,7 +358,7 @@ static output list_blocks(output *outputs, int n)
                     .first_block = -1};
 }
 
-/* The offsets of arrays; empty ones have none. Of the checksums of blocks nothing: the seal covers them. */
+/* Byte ranges of the non-empty arrays. Block checksums are not included: the seal covers them. */
 static int find_ranges(const output *outputs, int n, dt_byte_range ranges[DT_N_COLUMNS])
 {
     int n_ranges = 0;
@@ -411,7 +411,8 @@ static dt_err sync_part(const shard *s)
     return DT_OK;
 }
 
-/* HDF5's own lock is left out: on NFS, where all locks are of one kind, it would meet the one that the .part has. */
+/* Open without HDF5's own lock. On NFS, where all locks are of one kind, it would conflict with our lock
+ * on the .part file. */
 static hid_t create_hdf5(const char *part)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -422,7 +423,7 @@ static hid_t create_hdf5(const char *part)
     return file;
 }
 
-/* One file under its .part name: arrays, then the seal over all else, then the disk. */
+/* Write one file under its .part name: arrays, then the seal over everything else, then fsync. */
 static dt_err write_part(const commit *k, const shard *s)
 {
     dt_byte_range ranges[DT_N_COLUMNS];
@@ -438,9 +439,9 @@ static dt_err write_part(const commit *k, const shard *s)
     return err == DT_OK ? sync_part(s) : err;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- all files of a dataset -------------------------------------------------------------------------------------- */
 
-/* Shards of an earlier run with another count would be taken along by a glob. */
+/* A glob would include the shards of an earlier run with another shard count. */
 static void warn_of_others(const commit *k)
 {
     const int stem = stem_len(k->w->path);
@@ -459,7 +460,7 @@ static void warn_of_others(const commit *k)
     free(pattern);
 }
 
-/* All files of a dataset under their .part names; publish then renames them. */
+/* Write all files of a dataset under their .part names. publish renames them afterwards. */
 static dt_err prepare(commit *k)
 {
     dt_dataset_writer *w = k->w;

@@ -1,5 +1,4 @@
-/* dataset_read.c - what is in an open dataset file, checked as it is read: nothing that was not looked at leaves this
- * file. */
+/* dataset_read.c - reads an open dataset file and validates every value it returns. */
 #include "dataset_file.h"
 #include "dtrain/io/json.h"
 #include <errno.h>
@@ -61,8 +60,8 @@ dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
     return dt_dataset_side_document(d, DT_SIDE_FIRST, i, first, n);
 }
 
-/* uint16 in the upper half of the buffer become int32 in place: element i is written at byte 4i after the last element
- * at or before it was read. */
+/* Widen uint16 in the upper half of the buffer to int32 in place. Element i is written at byte 4i, after
+ * all elements stored up to there were read. */
 static void widen(int32_t *ids, int64_t n)
 {
     const char *from = (const char *)ids + 2 * n;
@@ -73,7 +72,7 @@ static void widen(int32_t *ids, int64_t n)
     }
 }
 
-/* The sample that token `at` is in: the last that begins at or before it. */
+/* The sample that contains token `at`: the last that begins at or before it. */
 static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
 {
     int64_t low = 0, high = d->info.n_documents;
@@ -87,7 +86,7 @@ static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
     return DT_OK;
 }
 
-/* A model with images would look for those of these tokens. */
+/* A model with images would take these tokens for placeholders. */
 static dt_err check_placeholders(dt_dataset *d, int side, int64_t first, int64_t n, const int32_t *ids)
 {
     int64_t i = 0, sample = 0;
@@ -181,7 +180,7 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
     return DT_OK;
 }
 
-/* Looked at as a whole: what reward functions are given goes to programs of the user's. */
+/* Parse the whole record: it is passed on to the user's reward programs. */
 static dt_err check_record(const dt_dataset *d, int64_t i, const char *text, int64_t n)
 {
     json_t *json;
@@ -253,7 +252,7 @@ dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
     const ssize_t got = pread(d->fd, head, HEAD_NBYTES, 0);
     uint64_t h = dt_mix64((uint64_t)d->file_nbytes);
     if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
-    const dt_array *arrays[DT_N_ARRAYS]; /* checksums of the whole, where there are any */
+    const dt_array *arrays[DT_N_ARRAYS]; /* only arrays that have a checksum */
     dt_dataset_arrays(d, arrays);
     for (int i = 0; i < DT_N_ARRAYS; i++)
         h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);

@@ -1,6 +1,6 @@
-/* feature_file.c - the layout of a file of features: a head of text, the list of its images with the checksums of their
- * features, and the features one after the other; all little-endian. Head and list are written last, so that what a
- * killed process has left is no file of features even under its name. */
+/* feature_file.c - file format of image features, little-endian: a text head, the list of images with the
+ * checksums of their features, and the features. Head and list are written last, so that the file of a
+ * killed process is recognised as incomplete. */
 #include "dtrain/data/features.h"
 #include "dtrain/io/io.h"
 #include <dirent.h>
@@ -37,11 +37,11 @@ struct dt_features {
     dt_feature_kind kind;
     source *files;
     int n_files;
-    entry *entries; /* sorted by image */
+    entry *entries; /* sorted by image hash */
     int64_t n_entries;
 };
 
-/* Two sums that weigh bytes in different ways. */
+/* Two sums that weight bytes differently. */
 dt_image_hash dt_image_hash_of(const uint8_t *pixels, size_t nbytes)
 {
     const int64_t n_words = (int64_t)(nbytes / 8), rest = (int64_t)nbytes - 8 * n_words;
@@ -62,10 +62,10 @@ static int64_t features_at(int64_t n, const dt_feature_kind *k, int64_t row)
     return (list + PAGE - 1) / PAGE * PAGE + row * (int64_t)dt_feature_nbytes(k);
 }
 
-/* The checksum of features that belong to an image. */
+/* Checksum of an image's features, combined with the image's hash. */
 static uint64_t checksum_of(const dt_feature_kind *k, const dt_image_hash *image, const void *features)
 {
-    const uint64_t sum = dt_checksum(features, 0, (int64_t)dt_feature_nbytes(k) / 2, 2); /* types of 2 bytes or 4 */
+    const uint64_t sum = dt_checksum(features, 0, (int64_t)dt_feature_nbytes(k) / 2, 2); /* elements of 2 or 4 bytes */
     return dt_mix64(sum ^ dt_mix64(image->word[0] ^ dt_mix64(image->word[1])));
 }
 
@@ -115,7 +115,7 @@ static dt_err read_names(DIR *d, const char *dir, const char *prefix, const char
     return DT_OK;
 }
 
-/* Names in a directory that begin and end so. */
+/* List the names in a directory with this prefix and ending. */
 static dt_err find_names(const char *dir, const char *prefix, const char *ending, char ***names, int *n)
 {
     *names = NULL, *n = 0;
@@ -145,7 +145,7 @@ static dt_err refuse(const char *path, const char *why)
     return dt_fail(DT_ERR_DATA, "%s: %s; remove the file to recompute its features", path, why);
 }
 
-/* The number of images and the checksum of the list, if all else is as it must be. */
+/* Validate the head, and return the number of images and the checksum of the list. */
 static dt_err read_head(const source *s, const dt_feature_kind *k, int64_t *n, uint64_t *checksum)
 {
     char head[HEAD + 1] = "", expected[HEAD];
@@ -257,7 +257,7 @@ void dt_features_close(dt_features *f)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Of runs that were killed. */
+/* Remove files left by killed runs. */
 static void remove_left(const char *dir)
 {
     char **names, path[PATH_MAX];
@@ -271,7 +271,7 @@ static void remove_left(const char *dir)
     dt_list_free(names, n);
 }
 
-/* Under a name of its own. Between its making and its lock another process may take it for one that was left. */
+/* Create a file with a unique name. Until it is locked, another process may take it for a leftover and remove it. */
 static dt_err create_part(dt_feature_file *f, const char *dir)
 {
     enum { TRIES = 3 };

@@ -1,6 +1,6 @@
-/* open_dataset.c - a dataset file is opened with open(2), so that arrays can be read with pread, and with HDF5, which
- * knows where they are. When every array is contiguous HDF5's handle is closed again: an open training run then holds
- * one descriptor a file and no lock of HDF5. */
+/* open_dataset.c - opens a dataset file with open(2), to read arrays with pread, and with HDF5, to locate them.
+ * If every array is contiguous, the HDF5 handle is closed again. A training run then holds one descriptor
+ * per file and never takes HDF5's lock. */
 #include "dataset_file.h"
 #include "blocks.h"
 #include <errno.h>
@@ -28,7 +28,7 @@ void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Text and JSON records have no zero byte in their first bytes; an HDF5 file has one within nine. */
+/* Text and JSON have no zero byte at the beginning; an HDF5 file has one within nine bytes. */
 static dt_err refuse_text(const dt_dataset *d)
 {
     char head[256];
@@ -114,7 +114,7 @@ static dt_err read_image_attributes(dt_dataset *d)
     return DT_OK;
 }
 
-/* Of files that dtrain-data has made since it counts them. */
+/* Optional attributes: only newer versions of dtrain-data write them. */
 static dt_err read_pair_counts(dt_dataset *d)
 {
     dt_dataset_info *i = &d->info;
@@ -144,7 +144,7 @@ static bool has_array_locked(const dt_dataset *d, const char *name)
     return has;
 }
 
-/* Runs under the lock; says which of the optional arrays are there. */
+/* Must be called with the HDF5 lock held. Also reports which optional arrays exist. */
 static dt_err open_head(dt_dataset *d, bool *has_offsets)
 {
     dt_dataset_info *i = &d->info;
@@ -195,7 +195,7 @@ static dt_err check_length(const dt_dataset *d, const dt_array *a, int64_t n, co
     return DT_OK;
 }
 
-/* An array with one element a sample. */
+/* Open an array with one element per sample. */
 static dt_err open_column(dt_dataset *d, dt_array *a, const char *name, int types)
 {
     DT_TRY(open_one(d, a, name, types));
@@ -268,7 +268,7 @@ static dt_err open_texts(dt_dataset *d, bool has_offsets)
     return kind == DT_DATASET_PROMPTS ? open_prompts(d) : DT_OK;
 }
 
-/* Where the file has checksums of blocks, every array is verified as it is read. */
+/* If the file has block checksums, every array is verified as it is read. */
 static dt_err attach_blocks(dt_dataset *d, const dt_array *arrays[DT_N_ARRAYS])
 {
     d->info.has_block_checksums = has_array_locked(d, "block_checksums");

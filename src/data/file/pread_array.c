@@ -1,10 +1,10 @@
-/* pread_array.c - a contiguous array is read with pread at its place in the file: several threads at once, no lock, no
- * copy inside HDF5. What is chunked, compressed or of the other byte order goes through HDF5, which converts and
- * unpacks, under its lock.
+/* pread_array.c - a contiguous array is read with pread at its file offset, which is thread-safe and avoids
+ * HDF5's lock and copies. Arrays that are chunked, compressed or of foreign byte order are read through
+ * HDF5, under its lock.
  *
- * Nothing in the file is believed: the place that HDF5 names is held against the size of the file, and storage that
- * lies outside the file (external files, virtual datasets) is refused, because a dataset is one file whose size and
- * head all ranks compare. */
+ * Input is untrusted: the offset that HDF5 reports is checked against the file size. Storage outside the
+ * file (external files, virtual datasets) is refused. A dataset is one file, and all ranks compare its
+ * size and head. */
 #include "pread_array.h"
 #include "blocks.h"
 #include "dtrain/data/dataset.h"
@@ -32,7 +32,7 @@ static const char *type_names(int types)
     }
 }
 
-/* The DT_ARRAY_ type of an open dataset, 0 when it is none of them. */
+/* DT_ARRAY_ type of an open HDF5 dataset; 0: unsupported. */
 static int stored_type(hid_t dset, bool *little_endian)
 {
     const hid_t t = H5Dget_type(dset);
@@ -98,7 +98,7 @@ static dt_err check_shape(dt_array *a)
     return DT_OK;
 }
 
-/* Contiguous storage inside the file: its offset. Storage elsewhere is an error; anything else is HDF5's to read. */
+/* Offset of contiguous storage. Storage outside the file is an error; any other layout is read through HDF5. */
 static dt_err find_offset(dt_array *a, hid_t file, int64_t file_nbytes, bool little_endian)
 {
     a->offset = -1;
@@ -117,7 +117,7 @@ static dt_err find_offset(dt_array *a, hid_t file, int64_t file_nbytes, bool lit
     return DT_OK;
 #endif
     const haddr_t at = H5Dget_offset(a->dset);
-    if (at == HADDR_UNDEF) return DT_OK; /* never written: HDF5 gives the fill value */
+    if (at == HADDR_UNDEF) return DT_OK; /* never written: HDF5 returns the fill value */
     const int64_t nbytes = a->n_elems * a->elem_size;
     DT_CHECK(nbytes <= file_nbytes && at <= (haddr_t)(file_nbytes - nbytes), DT_ERR_DATA,
              "%s: %s: %" PRId64 " elements at byte %llu exceed the file (%" PRId64

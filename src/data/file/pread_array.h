@@ -1,49 +1,51 @@
-/* pread_array.h - one array of a dataset file: one-dimensional, or images one after the other. */
+/* pread_array.h - one array of a dataset file: one-dimensional, or a sequence of images. */
 #ifndef DTRAIN_DATA_ARRAY_H
 #define DTRAIN_DATA_ARRAY_H
 
 #include "dtrain/io/io.h"
 
-/* Element types that a place of the file format allows; the number of an unsigned one is its size in bytes. */
+/* Element types that the file format allows. The value of an unsigned type is its size in bytes. */
 enum {
     DT_ARRAY_U8 = 1,
     DT_ARRAY_U16 = 2,
     DT_ARRAY_U32 = 4,
     DT_ARRAY_U64 = 8,
     DT_ARRAY_F32 = 16,
-    DT_ARRAY_IMAGES = 32 /* uint8 [n, S, S, 3]: an element is an image */
+    DT_ARRAY_IMAGES = 32 /* uint8 [n, S, S, 3]: an element is one image */
 };
 
 typedef struct dt_array {
-    const char *path, *name; /* of the file, of the dataset in it: for messages; borrowed */
-    hid_t dset;              /* open when the array is read through HDF5, else H5I_INVALID_HID */
+    const char *path, *name; /* path of the file, name of the HDF5 dataset; for messages; borrowed */
+    hid_t dset;              /* open if the array is read through HDF5, else H5I_INVALID_HID */
     int fd;                  /* borrowed */
     int64_t offset;          /* of the first byte in the file; -1: read through HDF5 */
     int64_t n_elems;
     int type, elem_size;
-    int image_size; /* S; 0: elements are numbers */
+    int image_size; /* S; 0: elements are scalars */
     bool has_checksum;
     uint64_t checksum;
-    int64_t first_block;       /* index of its first block's checksum in /block_checksums; -1: it has none */
-    int64_t sums_offset;       /* of that checksum in the file, once blocks are attached (blocks.h) */
-    _Atomic uint8_t *verified; /* [blocks / 8]: a bit a block; NULL: blocks are not verified */
+    int64_t first_block;       /* index of the first block's checksum in /block_checksums; -1: no block checksums */
+    int64_t sums_offset;       /* file offset of that checksum, set when blocks are attached (blocks.h) */
+    _Atomic uint8_t *verified; /* [blocks / 8]: one bit per block; NULL: blocks are not verified */
 } dt_array;
 
-/** Open /name of an HDF5 file and check its dimensions, that it is of one of the types, and wholly inside the file.
- *  file_nbytes: size of the file that fd reads. dt_array_close is safe on {0} and after a failure. */
+/** Open /name of an HDF5 file. Checks its dimensions, that its type is in types, and that it lies inside
+ *  the file.
+ *  file_nbytes: size of the file that fd reads. dt_array_close is safe on {0} and after an error. */
 dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const char *path, const char *name,
                      int types);
 void dt_array_close(dt_array *a);
 
-/** Its part of a checksum of the whole array: of elements first .. first+n-1, as they are stored. */
+/** Contribution of elements first .. first+n-1, in file byte order, to the checksum of the whole array. */
 static inline uint64_t dt_array_checksum(const void *elems, int64_t first, int64_t n, int elem_size, bool images)
 {
     return images ? dt_checksum(elems, first * elem_size, n * elem_size, 1)
                   : dt_checksum(elems, first, n, (size_t)elem_size);
 }
 
-/** Elements first .. first+n-1 in the machine's byte order. Blocks that are read for the first time are verified, where
- *  the file has their checksums. DT_ERR_DATA: the file gives fewer, or a block was altered. */
+/** Read elements first .. first+n-1 in native byte order. A block with a checksum is verified when it is
+ *  first read.
+ *  DT_ERR_DATA: the file is too short, or a block does not match its checksum. */
 dt_err dt_array_read(const dt_array *a, int64_t first, int64_t n, void *out);
 
 #endif

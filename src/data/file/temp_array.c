@@ -1,6 +1,6 @@
-/* temp_array.c - why a detour: HDF5 arrays that can grow are chunked, and chunked ones cannot be read with pread.
- * Writing twice buys every later run a file of plain arrays. The unnamed file vanishes with the process, however that
- * ends. */
+/* temp_array.c - temporary arrays avoid growing HDF5 arrays, which must be chunked and cannot be read with
+ * pread. Writing the data twice gives later runs plain contiguous arrays. The unnamed file disappears with
+ * the process, however it ends. */
 #include "temp_array.h"
 #include "dtrain/io/io.h"
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 enum { BUFFER_NBYTES = 1 << 20 };
 
-static int open_unnamed_beside(const char *path)
+static int open_unnamed_near(const char *path)
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -25,7 +25,7 @@ dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
     *s = (dt_temp_array){.fd = -1, .elem_size = elem_size, .path = path};
     s->buffer = malloc(BUFFER_NBYTES);
     DT_CHECK(s->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", path);
-    s->fd = open_unnamed_beside(path);
+    s->fd = open_unnamed_near(path);
     return s->fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write in its directory");
 }
 

@@ -7,16 +7,16 @@
 typedef struct dt_temp_array {
     int fd;
     int elem_size;
-    int64_t n_elems; /* those in the buffer included */
+    int64_t n_elems; /* including those in the buffer */
     char *buffer;
     size_t n_buffered; /* bytes */
-    const char *path;  /* of the file it is for: messages; borrowed */
+    const char *path;  /* of the final file; for messages; borrowed */
 } dt_temp_array;
 
 dt_err dt_temp_array_open(dt_temp_array *s, const char *path,
-                          int elem_size); /* the unnamed file lies in the folder of path. DT_ERR_WRITE */
+                          int elem_size); /* the unnamed file is in the directory of path. DT_ERR_WRITE */
 dt_err dt_temp_array_add(dt_temp_array *s, const void *elems, int64_t n);
-dt_err dt_temp_array_finish(dt_temp_array *s);                                          /* all in the file */
+dt_err dt_temp_array_finish(dt_temp_array *s); /* flush the buffer to the file */
 dt_err dt_temp_array_read(const dt_temp_array *s, int64_t first, int64_t n, void *out); /* after finish */
 void dt_temp_array_close(dt_temp_array *s);                                             /* safe on {0} */
 

@@ -1,15 +1,15 @@
-/* verify.c - the full check of a dataset file: every array is read once, in pieces of fixed size, and both its values
- * and its checksum are looked at. */
+/* verify.c - full check of a dataset file: reads every array once, in fixed-size chunks, and checks values
+ * and checksum. */
 #include "../samples/sample_images.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { PIECE = 1 << 18, PIECE_NBYTES = PIECE * 8 }; /* elements of any number; bytes */
+enum { PIECE = 1 << 18, PIECE_NBYTES = PIECE * 8 }; /* elements of any type; bytes */
 
 typedef struct job {
     dt_dataset *dataset;
-    dt_err (*each_piece)(void *arg); /* NULL, or told of each piece */
-    void *arg, *buffer;              /* the buffer holds PIECE_NBYTES, or an image */
+    dt_err (*each_piece)(void *arg); /* NULL, or called after each chunk */
+    void *arg, *buffer;              /* PIECE_NBYTES, or one image if larger */
 } job;
 
 typedef dt_err check_fn(dt_dataset *d, int64_t first, int64_t n, void *buffer);
@@ -30,7 +30,7 @@ static dt_err verify_weights(dt_dataset *d, int64_t first, int64_t n, void *buff
 {
     return dt_dataset_read_weights(d, first, n, buffer);
 }
-/* Prompts, margins, safety and ties in one, with the first array that belongs to pairs. */
+/* Check prompts, margins, safety and ties together, while reading the first array that belongs to pairs. */
 static dt_err verify_pairs(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
     dt_pair pair;
@@ -44,7 +44,8 @@ static dt_err show_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     return j->each_piece(j->arg);
 }
 
-/* One pass: values by check (may be NULL), then the same piece as it is stored for the checksum. */
+/* One pass over an array: check validates values (may be NULL), then the same elements as stored update
+ * the checksum. */
 static dt_err verify_array(const job *j, const dt_array *a, check_fn *check)
 {
     if (!a->path) return DT_OK;
@@ -65,7 +66,7 @@ static dt_err verify_array(const job *j, const dt_array *a, check_fn *check)
     return DT_OK;
 }
 
-/* By sample: each record is parsed. */
+/* Parse the record of each sample. */
 static dt_err verify_records(dt_dataset *d, int64_t first, int64_t n, void *buffer)
 {
     for (int64_t i = first; i < first + n && i < d->info.n_documents; i++) {
@@ -76,7 +77,7 @@ static dt_err verify_records(dt_dataset *d, int64_t first, int64_t n, void *buff
     return DT_OK;
 }
 
-/* Are the placeholders of each sample as many as its images need? The files' own ids were looked at before. */
+/* Check that each sample has as many placeholders as its images need. The ids were validated before. */
 static dt_err verify_images(const job *j)
 {
     dt_dataset *d = j->dataset;
@@ -87,7 +88,7 @@ static dt_err verify_images(const job *j)
     return DT_OK;
 }
 
-/* Offsets first: what they say is used to look at the rest. */
+/* Offsets first: the other checks rely on them. */
 static dt_err verify_all(const job *j)
 {
     dt_dataset *d = j->dataset;

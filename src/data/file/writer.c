@@ -1,11 +1,11 @@
-/* writer.c - samples arrive one by one; each array grows in a file of its own until the commit. */
+/* writer.c - samples are added one by one; each array grows in a temporary file until the commit. */
 #include "writer.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 4096 }; /* tokens that are narrowed to uint16 at a time */
+enum { PIECE = 4096 }; /* tokens narrowed to uint16 at a time */
 
 const char *dt_column_name(dt_dataset_kind kind, dt_column c)
 {
@@ -63,7 +63,7 @@ static void free_writer(dt_dataset_writer *w)
     free(w);
 }
 
-/* Is it written only where some sample has something in it? */
+/* True if the array is written only when some sample has a value in it. */
 static bool is_optional(dt_dataset_kind kind, dt_column c)
 {
     if (c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS) return kind == DT_DATASET_PROMPTS;
@@ -110,7 +110,7 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
                          const char *tokenizer, bool with_weights)
 {
     *out = NULL;
-    DT_TRY(dt_check_replaceable(path)); /* now, not after all has been read */
+    DT_TRY(dt_check_replaceable(path)); /* check now, not after reading all input */
     DT_CHECK(vocab_size >= 1 && vocab_size <= INT32_MAX, DT_ERR_ARG,
              "internal: dt_dataset_create: %s: vocab_size %" PRId64 " is out of range: expected 1 to %d", path,
              vocab_size, INT32_MAX);
@@ -164,7 +164,7 @@ dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_
     return dt_temp_array_add(&w->column[DT_COL_PIXELS], pixels, n);
 }
 
-/* Ids as 16 bits, a buffer at a time. */
+/* Add ids as uint16, one buffer at a time. */
 static dt_err add_narrow(dt_temp_array *s, const int32_t *ids, int64_t n)
 {
     uint16_t piece[PIECE];

@@ -1,4 +1,4 @@
-/* contact_sheet.c - images of a dataset beside each other in one picture, for people. */
+/* contact_sheet.c - thumbnails of a dataset's images in one image, for visual inspection. */
 #include "../file/dataset_file.h"
 #include "dtrain/image/image.h"
 #include <inttypes.h>

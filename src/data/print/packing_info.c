@@ -1,4 +1,4 @@
-/* packing_info.c - how a file would be packed: its samples are opened as for training, and their counts added up. */
+/* packing_info.c - packing statistics of a file: opens its samples as training does and sums their counts. */
 #include "../samples/samples.h"
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* print_info.c - what is in a dataset file, in words: sizes, lengths, targets, rows. */
+/* print_info.c - text report on a dataset file: sizes, lengths, targets, packing. */
 #include "../file/dataset_file.h"
 #include <inttypes.h>
 
@@ -80,7 +80,7 @@ static dt_err print_rows(dt_dataset *d, int64_t seq_len)
         dt_packing_info p;
         const dt_err err = dt_dataset_packing(d, names[i], seq_len, &p);
         if (err == DT_ERR_USAGE) {
-            dt_error_clear(); /* not for this kind */
+            dt_error_clear(); /* not applicable to this kind */
             continue;
         }
         DT_TRY(err);
@@ -92,7 +92,7 @@ static dt_err print_rows(dt_dataset *d, int64_t seq_len)
 }
 
 typedef struct image_counts {
-    int64_t n_with, most; /* samples with images, images of one */
+    int64_t n_with, most; /* samples with images; maximum images of a sample */
 } image_counts;
 
 static dt_err count_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)

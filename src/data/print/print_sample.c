@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_TOKENS = 1024 }; /* of a file whose documents are not marked */
+enum { HEAD_TOKENS = 1024 }; /* shown of a file without document boundaries */
 
 typedef struct view {
     dt_dataset *d;
-    dt_tokenizer *t; /* NULL: ids */
+    dt_tokenizer *t; /* NULL: print ids */
     const char *on, *off;
 } view;
 
@@ -24,7 +24,7 @@ static void print_bytes(const char *bytes, size_t n)
     }
 }
 
-/* Special tokens by their names, unknown ids and all of no tokenizer as numbers. */
+/* Print special tokens by name. Unknown ids, and all ids without a tokenizer, are printed as numbers. */
 static void print_token(const view *v, int32_t id)
 {
     size_t nbytes = 0;
@@ -51,8 +51,8 @@ static void print_tokens(const view *v, const int32_t *ids, const uint8_t *mask,
     putchar('\n');
 }
 
-/* Tokens first .. first+n-1 of a side; n_prompt >= 0: those from there on are marked, else the mask, if there is
- * one. */
+/* Print tokens first .. first+n-1 of a side with targets marked. n_prompt >= 0: tokens from n_prompt on
+ * are targets; else the mask decides, if there is one. */
 static dt_err print_side(const view *v, dt_side side, int64_t first, int64_t n, int64_t n_prompt)
 {
     const bool sft = v->d->info.kind == DT_DATASET_SFT;

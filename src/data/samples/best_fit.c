@@ -1,8 +1,8 @@
 /* best_fit.c - best-fit decreasing (algorithms.md 1.2; arXiv:2404.10830) for millions of documents.
  *
- * Rows are kept by their free space: for every free space f a heap of the rows that have it, lowest row on top (a skew
- * heap: two links a row, no allocation), and over the f with a non-empty heap a tree of bit sets, 64 branches a level,
- * that finds the smallest f >= length in a few steps. */
+ * Rows are indexed by their free space f. For every f, a heap holds the rows with f free, lowest row on
+ * top (a skew heap: two links per row, no allocation). A tree of bit sets with 64 branches per level marks
+ * the non-empty heaps. It finds the smallest f >= length in a few steps. */
 #include "best_fit.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,16 +11,17 @@
 #define NONE UINT32_MAX /* no row */
 enum { RADIX_BITS = 13, RADIX = 1 << RADIX_BITS, MAX_LEVELS = 6 };
 
-/* ---- which free spaces there are --------------------------------------------------------------------------------- */
+/* ---- bit tree of the free spaces in use -------------------------------------------------------------------------- */
 
 typedef struct bit_tree {
-    uint64_t *level[MAX_LEVELS]; /* level[0]: one bit a value; level[k + 1]: one bit a word of level[k] */
+    uint64_t *level[MAX_LEVELS]; /* level[0]: one bit per value; level[k + 1]: one bit per word of level[k] */
     size_t n_words[MAX_LEVELS];
     int n_levels;
     uint64_t *words;
 } bit_tree;
 
-/* Over the values 0 .. n_values-1, all absent. Levels are 64 times shorter each: two for 4096 values, five for 2^26. */
+/* Initialise for the values 0 .. n_values-1, all absent. Each level is 64 times shorter than the one
+ * below: two levels for 4096 values, five for 2^26. */
 static bool bit_tree_init(bit_tree *t, uint64_t n_values)
 {
     size_t total = 0;
@@ -42,7 +43,7 @@ static void bit_tree_set(bit_tree *t, uint64_t v)
     for (int k = 0; k < t->n_levels; k++, v /= 64) t->level[k][v / 64] |= UINT64_C(1) << (v % 64);
 }
 
-/* A word that becomes empty takes its bit one level up with it. */
+/* If the word becomes empty, its bit one level up is cleared too. */
 static void bit_tree_clear(bit_tree *t, uint64_t v)
 {
     for (int k = 0; k < t->n_levels; k++, v /= 64) {
@@ -51,7 +52,7 @@ static void bit_tree_clear(bit_tree *t, uint64_t v)
     }
 }
 
-/* The smallest member >= v, or -1. Up until a word has a member at or to the right of v, then down along the lowest. */
+/* The smallest member >= v, or -1. Ascends until a word has a member at or after v, then descends to the lowest. */
 static int64_t bit_tree_next(const bit_tree *t, uint64_t v)
 {
     for (int k = 0; k < t->n_levels && v / 64 < t->n_words[k]; k++) {
@@ -61,7 +62,7 @@ static int64_t bit_tree_next(const bit_tree *t, uint64_t v)
             for (; k > 0; k--) v = v * 64 + (uint64_t)__builtin_ctzll(t->level[k - 1][v]);
             return (int64_t)v;
         }
-        v = v / 64 + 1; /* the words to the right of this one are the bits from here on, one level up */
+        v = v / 64 + 1; /* the following words are the bits from here one level up */
     }
     return -1;
 }
@@ -70,12 +71,12 @@ static int64_t bit_tree_next(const bit_tree *t, uint64_t v)
 
 typedef struct bins {
     uint32_t *left, *right; /* [n]: links of the skew heaps */
-    uint32_t *root;         /* [capacity + 1]: by free space */
+    uint32_t *root;         /* [capacity + 1]: heap of each free space */
     bit_tree members;
 } bins;
 
-/* Two skew heaps become one, lowest row on top: the smaller root keeps its left link as the right one, and the rest is
- * merged into its left. O(log n) on average over many merges. */
+/* Merge two skew heaps, lowest row on top: the smaller root's left link becomes its right link, and the
+ * rest is merged into its left. Amortised O(log n). */
 static uint32_t heap_merge(bins *b, uint32_t x, uint32_t y)
 {
     uint32_t top = NONE, *link = &top;
@@ -95,7 +96,7 @@ static uint32_t heap_merge(bins *b, uint32_t x, uint32_t y)
     return top;
 }
 
-/* The lowest row with this much free space, no longer among them. */
+/* Remove and return the lowest row with this free space. */
 static uint32_t take_lowest(bins *b, uint32_t free_space)
 {
     const uint32_t row = b->root[free_space];
@@ -113,7 +114,7 @@ static void put_back(bins *b, uint32_t row, uint32_t free_space)
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* Stable, by length descending: two passes of 13 bits from the low end. */
+/* One pass of a stable radix sort by descending length: 13 bits at shift. Two passes sort. */
 static void sort_pass(const uint32_t *len, uint32_t capacity, int shift, const uint32_t *from, uint32_t *to, int64_t n,
                       int64_t *count)
 {
@@ -126,8 +127,8 @@ static void sort_pass(const uint32_t *len, uint32_t capacity, int shift, const u
     }
 }
 
-/* Best fit: items in the given order, each into the row with the least free space >= len. row_of [n]; returns the
- * rows. */
+/* Best fit: items in the given order, each into the row with the least sufficient free space. row_of: [n].
+ * Returns the number of rows. */
 static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, int64_t n, uint32_t capacity,
                          uint32_t *row_of)
 {
@@ -143,7 +144,7 @@ static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, in
     return n_rows;
 }
 
-/* From the row of each item to the items of each row, by counting: row_start [n_rows + 1] ends as running sums. */
+/* Counting sort from the row of each item to the items of each row. row_start [n_rows + 1] ends as prefix sums. */
 static dt_err list_rows(dt_row_list *p, const uint32_t *order, const uint32_t *row_of, int64_t n)
 {
     p->row_start = calloc((size_t)p->n_rows + 2, sizeof *p->row_start);

@@ -1,10 +1,11 @@
-/* grouping.c - why once and not for each epoch: a place in the order stays a look-up, of the same value for the thread
- * that reads ahead and for the one that counts, and needs no memory of where a run is. */
+/* grouping.c - groups are computed once, not per epoch. Looking up a position then stays a pure function,
+ * shared by the prefetching thread and the thread that counts, without state about the run. */
 #include "grouping.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { BATCHES = 50, PARTS = 4 }; /* as transformers' LengthGroupedSampler: sorted together, but in PARTS at least */
+/* as transformers' LengthGroupedSampler: batches sorted together, but at least PARTS sets */
+enum { BATCHES = 50, PARTS = 4 };
 
 static int by_place(const void *a, const void *b)
 {
@@ -12,10 +13,10 @@ static int by_place(const void *a, const void *b)
     if (x->images != y->images) return x->images ? -1 : 1;
     if (x->set != y->set) return x->set < y->set ? -1 : 1;
     if (x->n_tok != y->n_tok) return x->n_tok > y->n_tok ? -1 : 1;
-    return x->rank < y->rank ? -1 : 1; /* all different */
+    return x->rank < y->rank ? -1 : 1; /* ranks are distinct */
 }
 
-/* Samples of a modality in an order of the seed, cut into sets. */
+/* Shuffle the samples of a modality by seed and cut them into sets. */
 static void shuffle(dt_group_item *item, int64_t n, bool images, int64_t G, uint64_t seed, int64_t *count)
 {
     int64_t k = *count = 0;

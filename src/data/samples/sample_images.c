@@ -1,5 +1,4 @@
-/* sample_images.c - the images of samples: in a text an image is a run of placeholders, and images and runs go together
- * or not at all. */
+/* sample_images.c - the images of samples. In a text, an image is a run of placeholders; runs and images must match. */
 #include "sample_images.h"
 #include "samples.h"
 #include <inttypes.h>
@@ -52,26 +51,27 @@ dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first,
     return DT_OK;
 }
 
-/* Has a text the placeholders of n_images, all of them among its first n_prompt tokens? */
+/* Check that a text has the placeholders of n_images, all of them among its first n_prompt tokens. */
 static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_images, int64_t n_prompt)
 {
     static const char *const texts[DT_N_DATASET_KINDS][DT_N_SIDES] = {
         {"", ""}, {"", ""}, {"chosen ", "rejected "}, {"", "answer of "}};
     const char *which = texts[d->info.kind][side];
-    int64_t first, n, found, behind = 0;
+    int64_t first, n, found, in_completion = 0;
     DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
     DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
     DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
              "%s: %ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
              " for each image",
              d->path, which, i, found, n_images, d->info.images.n_tokens);
-    if (found && n_prompt < n) DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &behind));
-    DT_CHECK(behind == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": a completion contains image placeholders", d->path,
-             which, i);
+    if (found && n_prompt < n)
+        DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &in_completion));
+    DT_CHECK(in_completion == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": a completion contains image placeholders",
+             d->path, which, i);
     return DT_OK;
 }
 
-/* No placeholder is a target. */
+/* Check that no placeholder is a target. */
 static dt_err check_mask(dt_dataset *d, int64_t i)
 {
     int64_t first, n;
@@ -103,7 +103,7 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
     return kind == DT_DATASET_SFT && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
-/* Pixels, or their features. */
+/* Read pixels, or their features. */
 static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
 {
     if (!d->features) return dt_dataset_read_images(d, first, n, to);
@@ -112,7 +112,7 @@ static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *t
     return DT_OK;
 }
 
-/* The images of a record whose text stands in a batch from token `from` on. */
+/* Find the images of a record whose text starts at token `from` of the batch. */
 static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_batch *b, int64_t *first, int64_t *n)
 {
     const dt_image_form *form = &d->info.images;

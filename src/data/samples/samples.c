@@ -1,4 +1,4 @@
-/* samples.c - what the five ways share; the shift of targets for whole documents is here and nowhere else. */
+/* samples.c - code shared by the five layouts. The shift of targets for whole documents is implemented only here. */
 #include "samples.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* samples_packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit decreasing when the
- * file is opened. Where each piece lies is kept in the order of the rows, 12 bytes a piece (16 with weights), so that
- * filling a row looks nothing up.
+/* samples_packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit
+ * decreasing when the file is opened. The position of each piece is kept in row order, 12 bytes per piece
+ * (16 with weights), so that filling a row needs no search.
  *
- * What has nothing to predict is left out: documents, and last pieces of split ones, of a single token; records without
- * targets. */
+ * Pieces with nothing to predict are dropped: single-token documents, single-token last pieces of split
+ * documents, and records without targets. */
 #include "samples.h"
 #include "best_fit.h"
 #include "samples_records.h"
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 
 typedef struct pieces {
-    int64_t *first; /* token in the file */
+    int64_t *first; /* first token in the file */
     uint32_t *len;
     uint32_t *n_target;
     float *weight; /* NULL: all 1 */
-    /* of a file with images, else NULL: the number of the record, and of its images */
+    /* only for a file with images, else NULL: number of the record and of its images */
     int64_t *record;
     uint32_t *n_images;
     int64_t n, n_alloc;
@@ -24,7 +24,7 @@ typedef struct pieces {
 typedef struct packed {
     int64_t n_rows, n_pieces;
     int64_t *row_start; /* [n_rows + 1] */
-    int64_t *first;     /* [n_pieces], in the order of the rows; likewise len and weight */
+    int64_t *first;     /* [n_pieces], in row order; likewise len and weight */
     uint32_t *len;
     float *weight;
     int64_t *record;          /* NULL: the file has no images */
@@ -74,16 +74,16 @@ static dt_err reserve_images(pieces *p, const char *path)
     return DT_OK;
 }
 
-/* ---- what there is to pack --------------------------------------------------------------------------------------- */
+/* ---- collecting pieces ------------------------------------------------------------------------------------------- */
 
 typedef struct collect {
     dt_samples *set;
     pieces *p;
     const dt_records *records; /* sft */
-    int64_t kept, dropped;     /* sft: how far records and its list of dropped ones are used up */
+    int64_t kept, dropped;     /* sft: cursors in records and in its list of dropped ones */
 } collect;
 
-/* Documents of kind tokens: one longer than T is cut in pieces of T (bfd_split), or its rest is left out (bfd). */
+/* Documents of kind tokens. A document longer than T is split into pieces of T (bfd_split) or truncated (bfd). */
 static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     collect *c = arg;
@@ -109,7 +109,7 @@ static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint6
     return DT_OK;
 }
 
-/* Records of kind sft that have a target, in the lengths after the cut at T. */
+/* Records of kind sft that have a target, with their lengths after the cut at T. */
 static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     collect *c = arg;
@@ -165,7 +165,8 @@ static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_r
     return DT_OK;
 }
 
-/* Where each piece lies, in the order of the rows; and the counts of each row, which steps ask for without reading. */
+/* Store the position of each piece in row order, and the counts of each row, so that steps are counted
+ * without reading. */
 static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
 {
     for (int64_t row = 0; row < k->n_rows; row++) {

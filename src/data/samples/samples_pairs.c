@@ -1,18 +1,18 @@
-/* samples_pairs.c - a preference file's samples are its pairs: a chosen and a rejected text, each a sequence of its own
- * in the batch, whose targets are the tokens of its answer (algorithms.md 2, 3). A pair is left out when an answer has
- * no token, and when a text has more than T tokens and is not to be cut. Lengths are kept, so that pairs can be
- * numbered and a step counted without reading. */
+/* samples_pairs.c - samples of a preference file are its pairs: a chosen and a rejected text, each its own
+ * sequence in the batch. Targets are the tokens of the answers (algorithms.md 2, 3). A pair is dropped if
+ * an answer is empty, or if a text exceeds T tokens and must not be cut. Lengths are kept in memory, so
+ * that pairs are numbered and steps counted without reading. */
 #include "samples_records.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Why a pair is left out, in the place of its number of targets; that of a pair that stays is so much larger. */
+/* Reason for dropping a pair, stored instead of n_target. Kept pairs store n_target + STAYS. */
 enum { NO_ANSWER, TOO_LONG, TIE, STAYS };
 
 typedef struct pairs {
-    dt_records r;       /* of both texts together */
-    uint32_t *n_chosen; /* [r.n_alloc], r.n of them used: targets of the chosen text */
+    dt_records r;       /* both texts together */
+    uint32_t *n_chosen; /* [r.n_alloc], r.n used: targets of the chosen text */
 } pairs;
 
 typedef struct scan {
@@ -24,13 +24,13 @@ typedef struct scan {
     int64_t n_alloc;
 } scan;
 
-/* One side of a pair: its tokens after the cut, and its targets among them (token 0 is never one). */
+/* Add one side of a pair: its tokens after the cut, and the targets among them (token 0 is never one). */
 static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt, bool tie)
 {
     dt_record_len *len = &s->p->r.len[i];
     const uint64_t T = (uint64_t)s->set->opt.seq_len, kept = n < T ? n : T, first = prompt > 0 ? prompt : 1;
     if (s->side == DT_SIDE_FIRST) *len = (dt_record_len){0, STAYS};
-    if (len->n_target < STAYS) return; /* left out already */
+    if (len->n_target < STAYS) return; /* already dropped */
     if (tie)
         len->n_target = TIE;
     else if (n > T && !s->set->opt.truncate)
@@ -72,7 +72,7 @@ typedef struct texts {
     int64_t n_alloc;
 } texts;
 
-/* Are both texts of pair i equal, and is it no tie? */
+/* Check whether pair i has equal texts without being a tie. */
 static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
 {
     int64_t first[DT_N_SIDES], n[DT_N_SIDES];
@@ -107,7 +107,7 @@ dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), vo
     return err;
 }
 
-/* What stays moves together, in the order of the file. */
+/* Compact the kept pairs, in file order. */
 static dt_err keep(dt_samples *set, pairs *p)
 {
     dt_records *r = &p->r;

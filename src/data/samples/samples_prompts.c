@@ -1,5 +1,5 @@
-/* samples_prompts.c - a prompts file's samples are its prompts. What they are for is not a batch but the beginning of
- * sequences that a model completes, so they are read one by one (dt_loader_prompt). */
+/* samples_prompts.c - samples of a prompts file are its prompts. They are not batched but read one by one
+ * (dt_loader_prompt), because each starts a sequence that the model completes. */
 #include "samples.h"
 #include <inttypes.h>
 

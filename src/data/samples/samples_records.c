@@ -1,20 +1,20 @@
-/* samples_records.c - an sft file's samples are its records with at least one target. Which those are, and how many
- * targets each has, takes one pass over the masks when the file is opened; it is kept in 8 bytes a record, so that
- * samples can be numbered and a step counted without reading.
+/* samples_records.c - samples of an sft file are its records with at least one target. One pass over the
+ * masks at opening finds them and their target counts. These take 8 bytes per record, so that samples are
+ * numbered and steps counted without reading.
  *
- * The numbers of the records left out are listed, not those that stay: as a rule there are few. */
+ * The list holds the dropped records, not the kept ones, because usually few are dropped. */
 #include "samples_records.h"
 #include "sample_images.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CUT_IMAGE UINT32_MAX /* in the place of the number of targets: the record is left out */
+#define CUT_IMAGE UINT32_MAX /* instead of the number of targets: drop the record */
 enum { CHUNK = 1024, WINDOW = 1 << 18, MESSAGE_SIZE = 1024 };
 
 /* ---- the scan ---------------------------------------------------------------------------------------------------- */
 
-/* A piece of the mask in memory: first .. end-1. */
+/* A window of the mask in memory: first .. end-1. */
 typedef struct window {
     uint8_t *bytes; /* [WINDOW] */
     int64_t first, end;
@@ -23,18 +23,18 @@ typedef struct window {
 typedef struct scan {
     dt_samples *set;
     dt_records *r;
-    uint32_t *n_target; /* of a block's records; likewise the others */
-    uint32_t *n_lost;   /* targets behind the cut */
+    uint32_t *n_target; /* per record of a block, as the other arrays */
+    uint32_t *n_lost;   /* targets after the cut */
     float *weight;
     int64_t block_alloc;
-    /* the error of the lowest chunk: which one is reported must not depend on threads */
+    /* error of the lowest chunk, so that the reported error does not depend on thread timing */
     dt_err err;
     int64_t err_chunk;
     char message[MESSAGE_SIZE];
 } scan;
 
-/* Targets of the record at tokens first .. first+n-1: the ones in its mask but the first. The mask is read through a
- * window of memory, up to read_end where the next records follow. */
+/* Count the targets of the record at tokens first .. first+n-1, excluding its first token. The mask is
+ * read through the window, reading ahead up to read_end for the records that follow. */
 static dt_err targets_of(dt_dataset *d, window *w, int64_t first, int64_t n, int64_t read_end, uint32_t *n_target)
 {
     uint32_t count = 0;
@@ -58,8 +58,8 @@ static int64_t cut(const scan *s, uint64_t n)
     return n < (uint64_t)s->set->opt.seq_len ? (int64_t)n : s->set->opt.seq_len;
 }
 
-/* A text that is cut loses no placeholder, or it is left out. */
-static dt_err look_behind_cut(scan *s, int64_t first, int64_t end, uint32_t *n_target)
+/* A record whose cut would remove a placeholder is dropped. */
+static dt_err check_lost_images(scan *s, int64_t first, int64_t end, uint32_t *n_target)
 {
     int64_t n;
     DT_TRY(dt_dataset_count_placeholders(s->set->dataset, DT_SIDE_FIRST, first, end - first, &n));
@@ -79,13 +79,13 @@ static dt_err scan_chunk(scan *s, const uint64_t *offset, int64_t from, int64_t 
         err = targets_of(s->set->dataset, &w, first, n, read_end, &s->n_target[i]);
         if (first + n == end || err != DT_OK) continue;
         err = targets_of(s->set->dataset, &w, first + n - 1, end - first - n + 1, read_end, &s->n_lost[i]);
-        if (err == DT_OK) err = look_behind_cut(s, first + n, end, &s->n_target[i]);
+        if (err == DT_OK) err = check_lost_images(s, first + n, end, &s->n_target[i]);
     }
     free(w.bytes);
     return err;
 }
 
-/* Errors are recorded by thread: the message is carried to the one that returns. */
+/* Error messages are per thread: copy the message for the thread that returns. */
 static void note_error(scan *s, int64_t chunk, dt_err err)
 {
 #pragma omp critical(dt_records_error)
@@ -119,7 +119,7 @@ static void count_cut(scan *s, uint64_t n_tok, uint32_t n_target, uint32_t n_los
     *c = (dt_cut_counts){c->n + 1, c->n_target + n_target + n_lost, c->n_lost + n_lost};
 }
 
-/* Records first .. first+n-1, counted: kept with their lengths, or listed as dropped where no target is left. */
+/* Add records first .. first+n-1: keep their lengths, or list them as dropped if no target is left. */
 static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offset)
 {
     dt_records *r = s->r;
@@ -137,7 +137,7 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
     return DT_OK;
 }
 
-/* A block of /offsets: its masks are read by all threads, its records are kept in order by one. */
+/* A block of /offsets: all threads read its masks; one thread keeps its records, in order. */
 static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     scan *s = arg;
@@ -151,7 +151,7 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
         DT_CHECK(n_target && weight && n_lost, DT_ERR_MEMORY, "%s: no memory to count targets", s->set->dataset->path);
         s->block_alloc = n;
     }
-    const bool large = offset[n] - offset[0] > 1 << 20; /* below, starting threads costs more than it saves */
+    const bool large = offset[n] - offset[0] > 1 << 20; /* for less, starting threads costs more than it saves */
 #pragma omp parallel for schedule(dynamic) if (large)
     for (int64_t from = 0; from < n; from += CHUNK) {
         const dt_err err = scan_chunk(s, offset, from, from + CHUNK < n ? from + CHUNK : n);
@@ -163,7 +163,7 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
 
 typedef struct image_scan {
     dt_records *r;
-    int64_t kept, dropped, most; /* records so far; images of one of them */
+    int64_t kept, dropped, most; /* records so far; maximum images of one */
 } image_scan;
 
 static dt_err note_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
@@ -219,8 +219,8 @@ void dt_records_free(dt_records *r, dt_samples *set)
     *r = (dt_records){0};
 }
 
-/* dropped[i] - i kept records lie before dropped[i]: those i with dropped[i] - i <= k come before the k-th kept
- * record. */
+/* Binary search: dropped[i] - i kept records precede dropped[i], so those i with dropped[i] - i <= k
+ * precede the k-th kept record. */
 int64_t dt_records_number(const dt_records *r, int64_t k)
 {
     int64_t lo = 0, hi = r->n_dropped;
@@ -234,7 +234,7 @@ int64_t dt_records_number(const dt_records *r, int64_t k)
     return k + lo;
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- function table ---------------------------------------------------------------------------------------------- */
 
 static dt_err records_open(dt_samples *set)
 {

@@ -1,5 +1,5 @@
-/* samples_records.h - the records of a file that are samples, and those that are left out: of an sft file those that
- * have a target, samples by themselves or what rows are packed of; of a preference file the pairs. */
+/* samples_records.h - which records of a file are samples and which are dropped. sft: records with a
+ * target, used as samples or packed into rows. preference: pairs. */
 #ifndef DTRAIN_DATA_SAMPLES_RECORDS_H
 #define DTRAIN_DATA_SAMPLES_RECORDS_H
 
@@ -10,21 +10,22 @@ typedef struct dt_record_len {
 } dt_record_len;
 
 typedef struct dt_records {
-    dt_record_len *len; /* [n_alloc], n of them used: kept records in the order of the file */
-    float *weight;      /* the same, NULL when the file has none */
-    uint32_t *n_images; /* the same, NULL when the file has none */
+    dt_record_len *len; /* [n_alloc], n used: kept records in file order */
+    float *weight;      /* likewise; NULL if the file has no weights */
+    uint32_t *n_images; /* likewise; NULL if the file has no images */
     int64_t n, n_alloc;
-    int64_t *dropped; /* [n_dropped], ascending: numbers of records without any target, or with an image that is cut */
+    int64_t *dropped; /* [n_dropped], ascending: numbers of records without a target or with an image that is cut */
     int64_t n_dropped, dropped_alloc;
-    int64_t n_cut; /* of them those with an image that is cut */
+    int64_t n_cut; /* dropped because an image is cut */
 } dt_records;
 
-/** Note that the record of this number is left out; numbers come ascending. */
+/** Drop the record with this number. Numbers must be ascending. */
 dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number);
-/** Read all masks once, with OpenMP's threads. Memory is counted to set. Free (also after an error) with
- *  dt_records_free. */
+/** Read all masks once, with OpenMP threads. Memory is accounted to set. Free with dt_records_free, also
+ *  after an error. */
 dt_err dt_records_scan(dt_records *r, dt_samples *set);
-/** Fill n_images, of a file that has any, behind everything that leaves records out. *most: of one record. */
+/** Fill n_images if the file has images. Call it after all records to be dropped are known. *most: maximum
+ *  per record. */
 dt_err dt_records_scan_images(dt_records *r, dt_samples *set, int64_t *most);
 void dt_records_free(dt_records *r, dt_samples *set);
 /** Number in the file of the k-th kept record. */

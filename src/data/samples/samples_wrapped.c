@@ -1,29 +1,29 @@
-/* samples_wrapped.c - wrapped rows: row i has the inputs tokens[i*T .. i*T+T-1] and the targets one further, so
- * neighbouring rows share one token and n tokens make (n - 1) / T rows.
+/* samples_wrapped.c - wrapped rows: row i has inputs tokens[i*T .. i*T+T-1] and targets shifted by one.
+ * Neighbouring rows share one token, and n tokens give (n - 1) / T rows.
  *
- * With document_mask a row is cut where a document starts. The starts p with i*T < p <= i*T+T are those that matter to
- * row i: the target across each of them is left out, and each but p = i*T+T begins a sequence. These ranges do not
- * overlap, so one number a row, the index in /offsets of the first start beyond its first token, gives both the count
- * of targets and where to read. */
+ * With document_mask a row is cut where a document starts. Row i depends on the starts p in (i*T, i*T+T].
+ * The target across each of them is dropped, and each except p = i*T+T begins a sequence. These ranges are
+ * disjoint. Therefore one number per row is enough for the target count and for where to read: the index
+ * in /offsets of the first start after the row's first token. */
 #include "samples.h"
 #include <stdlib.h>
 
 typedef struct rows {
-    int64_t *first_start; /* [n_rows + 1] with document_mask, else NULL: index of the first distinct start > i*T */
-    int64_t max_starts;   /* elements of /offsets that one row looks at, at most */
-    uint64_t *starts;     /* [max_starts]: scratch of the one thread that fills */
+    int64_t *first_start; /* with document_mask: [n_rows + 1], index of the first distinct start > i*T; else NULL */
+    int64_t max_starts;   /* maximum elements of /offsets for one row */
+    uint64_t *starts;     /* [max_starts]: scratch of the thread that fills */
     int64_t *n_distinct;  /* [n_rows]: distinct starts in (i*T, i*T+T] */
 } rows;
 
 typedef struct walk {
     dt_samples *set;
     rows *r;
-    int64_t row; /* first_start is filled up to here */
+    int64_t row; /* first_start is filled up to this row */
     uint64_t previous;
 } walk;
 
-/* Starts come in ascending order; equal ones (empty documents) count once; the last offset, n, is no start but ends the
- * last document, and a target there would be outside the file. */
+/* Record document starts, in ascending order. Equal starts (empty documents) count once. The last offset,
+ * n, is not a start; a target there would be outside the file. */
 static dt_err note_starts(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     walk *w = arg;
@@ -40,7 +40,7 @@ static dt_err note_starts(void *arg, int64_t first, int64_t n, const uint64_t *o
     return DT_OK;
 }
 
-/* One walk over /offsets; see above for what is kept of it. */
+/* Scan /offsets once and fill first_start. */
 static dt_err find_starts(dt_samples *set, rows *r)
 {
     r->first_start = dt_samples_alloc(set, set->n_samples + 1, sizeof *r->first_start);
@@ -70,7 +70,7 @@ static dt_err rows_open(dt_samples *set)
     set->n_samples = n > 0 ? (n - 1) / set->opt.seq_len : 0;
     if (set->opt.document_mask) return find_starts(set, r);
     return set->dataset->info.n_documents >= 0 ? dt_dataset_each_block(set->dataset, NULL, NULL)
-                                               : DT_OK; /* looked at, though not used */
+                                               : DT_OK; /* validated although unused */
 }
 
 static void rows_close(dt_samples *set)
@@ -91,7 +91,7 @@ static void rows_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
     c->weight_fixed = c->n_target << 20;
 }
 
-/* At each start in row i: a new sequence begins there, and the token before it predicts nothing. */
+/* Begin a new sequence at each start in row i. The token before it predicts nothing. */
 static dt_err cut_at_starts(const dt_samples *set, int64_t i, dt_batch *b)
 {
     const rows *r = set->impl;

@@ -61,7 +61,7 @@ static int compare_counts(const void *a, const void *b)
     return x->n != y->n ? (x->n < y->n ? 1 : -1) : strcmp(x->name, y->name);
 }
 
-/* Such chats stay in the dataset, but are more often a mistake than meant. */
+/* Such chats remain in the dataset, but are usually a mistake in the data. */
 static void report_turns(const dt_field_counts *c)
 {
     char in_row[80] = "", without[80] = "";
@@ -75,7 +75,7 @@ static void report_turns(const dt_field_counts *c)
 
 static void report_ignored(const dt_make_stats *s)
 {
-    enum { MOST = 20 }; /* names listed */
+    enum { MOST = 20 }; /* maximum number of listed names */
     dt_field_counts c = s->ignored;
     char list[MOST * (DT_FIELD_NAME_SIZE + 24)] = "";
     int n = 0;

@@ -5,8 +5,8 @@
 #include "dtrain/data/dataset.h"
 
 typedef struct meter {
-    double start_s, last_s, every_s; /* between lines */
-    bool terminal, shown;            /* one line that is overwritten; it is on the screen */
+    double start_s, last_s, every_s; /* time between lines */
+    bool terminal, shown;            /* terminal: overwrite one line; shown: it is on the screen */
 } meter;
 
 /** A dt_make_options progress function; self: a meter. */

@@ -1,8 +1,9 @@
-/* chat_session.c - a conversation: earlier messages stay in the KV cache, and only new tokens go through the model.
+/* chat_session.c - conversations. Earlier messages stay in the KV cache, and only new tokens pass through the
+ * model.
  *
- * The template renders each message with all earlier ones; the longest prefix of tokens that matches the cache is
- * reused. All ranks do the same work, so a sharded model can chat too. Rank 0 reads and prints, and broadcasts what
- * only it knows (a line, Ctrl-C). */
+ * The template renders each message together with all earlier ones; the longest cached prefix of the
+ * tokens is reused. All ranks do the same work, so a sharded model can chat, too. Rank 0 reads and prints,
+ * and broadcasts what only it knows (a line, Ctrl-C). */
 #include "generate_app.h"
 #include "console.h"
 
@@ -21,13 +22,13 @@ typedef struct chat {
     dt_sequence seq;
     int32_t max_len;
     dt_messages messages;
-    char **texts; /* of messages, ours */
+    char **texts; /* owned texts of messages */
     int n_texts;
     uint8_t *pixels; /* of messages.images.n images */
-    size_t n_bytes;  /* there */
-    int n_waiting;   /* the last of them: no message has them yet */
+    size_t n_bytes;  /* size of pixels, as accounted in the ledger */
+    int n_waiting;   /* the last n_waiting images belong to no message yet */
     dt_generate_stats total;
-    int64_t n_kept; /* tokens that did not have to go through again */
+    int64_t n_kept; /* tokens reused from the cache */
 } chat;
 
 static volatile sig_atomic_t interrupted;
@@ -64,7 +65,7 @@ static dt_err keep_text(chat *c, char *text)
     return DT_OK;
 }
 
-/* Only users attach images, so the placeholder in other messages is removed. */
+/* Only users attach images, so placeholders in other messages are removed. */
 static void forget_places(const chat *c, char *text, size_t *nbytes)
 {
     const char *name = c->messages.image_text;
@@ -103,8 +104,8 @@ static dt_err copy_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pi
     return DT_OK;
 }
 
-/* Rank 0 reads the image for all; *unread: error message of an unreadable image. Takes ownership of path, also on
- * failure. */
+/* Rank 0 reads the image for all ranks; *unread: error message of an unreadable image. Takes ownership of
+ * path, also on failure. */
 static dt_err show(chat *c, char *path, dt_err *unread)
 {
     app *a = c->a;
@@ -131,7 +132,7 @@ static int count_places(const chat *c, const char *text, size_t nbytes)
     return n;
 }
 
-/* Drops the first n images, with their messages; their cache entries no longer match. */
+/* Drop the first n images and their messages. Their cache entries no longer match. */
 static void forget_images(chat *c, int n)
 {
     dt_messages *m = &c->messages;
@@ -143,14 +144,14 @@ static void forget_images(chat *c, int n)
     c->seq.n_cached = 0;
 }
 
-/* True if a message has placeholders for all waiting images, or none at all. */
+/* True if a message has a placeholder for each pending image, or none at all. */
 static bool places_fit(const chat *c, const char *text)
 {
     const int n = count_places(c, text, strlen(text));
     return n == 0 || n == c->n_waiting;
 }
 
-/* Adds a user message. Waiting images without placeholders come first. Takes ownership of text, also on failure. */
+/* Add a user message. Pending images without placeholders come first. Takes ownership of text, also on failure. */
 static dt_err say_with_images(chat *c, char *text)
 {
     size_t nbytes = strlen(text);
@@ -164,9 +165,9 @@ static dt_err say_with_images(chat *c, char *text)
     return say(c, DT_ROLE_USER, text, nbytes);
 }
 
-/* ---- what the model is asked ------------------------------------------------------------------------------------- */
+/* ---- rendering the conversation ---------------------------------------------------------------------------------- */
 
-/* Drops the oldest exchange after the system message; its texts are freed at the end. */
+/* Drop the oldest exchange after the system message. Its texts are freed at the end. */
 static bool forget_oldest(chat *c)
 {
     dt_messages *m = &c->messages;
@@ -180,7 +181,7 @@ static bool forget_oldest(chat *c)
     return true;
 }
 
-/* Ids of the conversation, which leave room for an answer. */
+/* Encode the conversation, leaving room for an answer. */
 static dt_err render(chat *c, dt_ids *ids)
 {
     app *a = c->a;
@@ -266,7 +267,7 @@ static dt_err answer(chat *c)
     return DT_OK;
 }
 
-/* Restarts from the system message, if any. Earlier texts are freed at the end. */
+/* Restart from the system message, if any. Earlier texts are freed at the end. */
 static dt_err begin_again(chat *c, const char *system)
 {
     forget_images(c, c->messages.images.n);
@@ -286,7 +287,7 @@ static dt_err change_system(chat *c, char *text)
     return say(c, DT_ROLE_SYSTEM, text, strlen(text));
 }
 
-/* Those of the command line: of the first message. */
+/* Read the images of the command line, which belong to the first message. */
 static dt_err show_given(chat *c)
 {
     for (int i = 0; i < c->a->opt.n_images; i++) {
@@ -299,7 +300,7 @@ static dt_err show_given(chat *c)
     return DT_OK;
 }
 
-/* Reports an unreadable image, and the conversation continues. */
+/* Report an unreadable image, and continue the conversation. */
 static dt_err show_asked(chat *c, char *path)
 {
     dt_err unread = DT_OK;

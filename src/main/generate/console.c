@@ -1,5 +1,5 @@
-/* console.c - input of messages: a message ends with its line, unless the line ends in a backslash or the message is
- * enclosed in """. */
+/* console.c - reads messages. A message ends with its line, unless the line ends in a backslash or the
+ * message is enclosed in """. */
 #include "console.h"
 
 #include <jansson.h>
@@ -61,7 +61,7 @@ static dt_err append(char **text, const char *line, size_t len)
     return DT_OK;
 }
 
-/* Appends the line to the message; *more: the message continues. */
+/* Append the line to the message; *more: the message continues. */
 static dt_err take_line(const console *c, const char *line, char **text, bool *quoted, bool *more)
 {
     static const char quotes[] = "\"\"\"";
@@ -79,7 +79,7 @@ static dt_err take_line(const console *c, const char *line, char **text, bool *q
     return append(text, line, len - (closes ? 3 : joined));
 }
 
-/* Removes the line breaks next to the quotes. */
+/* Remove the line breaks next to the quotes. */
 static void trim(char *text)
 {
     size_t len = strlen(text);
@@ -87,7 +87,7 @@ static void trim(char *text)
     if (len > 0 && text[len - 1] == '\n') text[len - 1] = '\0';
 }
 
-/* A message or a command; NULL: the end of input. Ctrl-C begins again. */
+/* Read a message or a command; NULL: the end of input. Ctrl-C starts over. */
 static dt_err read_message(console *c, char **text)
 {
     bool more = false, quoted = false, interrupted;
@@ -134,15 +134,16 @@ static dt_err save(const char *file, const dt_messages *said)
         json_t *message = json_object();
         json_object_set_new(message, "role", json_string(role_name(said->item[i].role)));
         size_t n;
-        char *text =
-            dt_utf8_repair(said->item[i].text, said->item[i].nbytes, &n); /* a model of bytes may say anything */
+        /* a byte-level model may produce invalid UTF-8 */
+        char *text = dt_utf8_repair(said->item[i].text, said->item[i].nbytes, &n);
         json_object_set_new(message, "content", text ? json_stringn(text, n) : json_null());
         free(text);
         json_array_append_new(list, message);
     }
     json_t *root = json_pack("{s:o}", "messages", list), *images = json_array();
     for (int i = 0; i < said->images.n; i++) {
-        char *path = realpath(said->images.path[i], NULL); /* the folder of the record is another */
+        /* absolute, because the record is stored in another folder */
+        char *path = realpath(said->images.path[i], NULL);
         json_array_append_new(images, json_string(path ? path : said->images.path[i]));
         free(path);
     }
@@ -163,11 +164,11 @@ static void save_and_tell(const console *c, const char *file, const dt_messages 
     if (save(file, said) == DT_OK)
         console_note(c, "%d messages written to %s", said->n, file);
     else
-        console_note(c, "%s", dt_error_message()); /* the conversation is worth more than this */
+        console_note(c, "%s", dt_error_message()); /* failing to save must not end the conversation */
     dt_error_clear();
 }
 
-/* The argument after the word if text is this command; otherwise NULL. */
+/* Argument of the command word if text is that command; otherwise NULL. */
 static const char *argument(const char *text, const char *word)
 {
     const size_t len = strlen(word);
@@ -175,7 +176,7 @@ static const char *argument(const char *text, const char *word)
     return text + len + strspn(text + len, " \t\n");
 }
 
-/* False: it was done here, or is none. */
+/* false: handled here, or not a command. */
 static bool command(const console *c, const dt_messages *said, const char *text, console_action *action,
                     const char **rest)
 {

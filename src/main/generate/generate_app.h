@@ -15,9 +15,9 @@ enum { MAX_GIVEN_IMAGES = 64 };
 
 typedef struct options {
     const char *model, *adapter, *prompt, *prompts; /* prompts: a file, "-" for standard input as JSON lines */
-    bool standard_input;                            /* a prompt a line */
+    bool standard_input;                            /* one prompt per line */
     const char *output;                             /* a file; NULL: standard output */
-    const char *score, *answers;                    /* the model that judges; a file of answers, "-": standard input */
+    const char *score, *answers;                    /* score: a reward model; answers: a file, "-": standard input */
     const char *catalogue;                          /* constrains continuations; NULL: unconstrained */
     bool force;
     const char *tokenizer, *device;
@@ -29,7 +29,7 @@ typedef struct options {
     } given;
     dt_beam_options beams;
     int64_t max_new_tokens, num_samples, batch_size, threads, stage, context;
-    int64_t max_length; /* of prompt and new tokens, where generation_config.json says so instead; 0: no such limit */
+    int64_t max_length; /* limit for prompt and new tokens from generation_config.json; 0: no limit */
     int64_t min_new_tokens, min_length, no_repeat_ngram_size;
     dt_ids suppress, begin_suppress;
     const char *stop[DT_MAX_STOPS];
@@ -51,10 +51,10 @@ typedef struct app {
     dt_device dev;
     dt_frozen_model frozen;
     dt_model *model;
-    dt_frozen_model judge; /* of --score, where another model generates */
+    dt_frozen_model judge; /* model of --score, if it differs from the generating model */
     dt_model *judging;
-    double *reward;    /* [n_seqs]; NULL: nothing is judged */
-    dt_tokenizer *tok; /* NULL: ids are read and printed; so is encoder then */
+    double *reward;    /* [n_seqs]; NULL: no scoring */
+    dt_tokenizer *tok; /* NULL: ids are read and printed, and encoder is NULL */
     dt_encoder *encoder;
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
@@ -64,11 +64,11 @@ typedef struct app {
     dt_prompt_reader reader;
     dt_prompts prompts;
     char *image_text;  /* placeholder of an image in a text; NULL: none */
-    dt_sequence *seqs; /* all of the job, n_out in a row for each prompt */
+    dt_sequence *seqs; /* all sequences of the job, n_out consecutive ones per prompt */
     int n_seqs, n_out, printed;
-    size_t shown;        /* bytes of the running answer that are on the screen */
-    char *part;          /* while the output is being written: its name until it is complete */
-    bool plain_terminal; /* text goes to a terminal: control characters are not let through */
+    size_t shown;        /* bytes of the current answer already printed */
+    char *part;          /* temporary name of the output file while it is being written */
+    bool plain_terminal; /* output is a terminal: control characters are filtered */
 } app;
 
 /* generate_options.c */
@@ -78,45 +78,45 @@ void generate_free_options(options *o);
 void generate_print_settings(const app *a);
 
 /* settings.c */
-/** Adopts settings of generation_config.json that the command line does not set; with speaks, warns about ignored ones.
- */
+/** Apply settings of generation_config.json that the command line does not set. speaks: warn about ignored ones. */
 dt_err generate_take_defaults(options *o, const dt_generation_defaults *from, int64_t vocab_size, bool speaks);
 dt_token_rules generate_rules(const options *o);
 
 /* sequences.c: builds sequences from prompts, assigns them to ranks, and gathers results on all ranks */
 dt_err generate_make_sequences(app *a);
-/** With a catalogue: does an item fit after every prompt? DT_ERR_USAGE, DT_ERR_DATA: none does. */
+/** With a catalogue: check that at least one item fits after every prompt. DT_ERR_USAGE, DT_ERR_DATA. */
 dt_err generate_check_items(const app *a);
 int generate_owner(const app *a, int sequence);
-/** Tokens per second; 0: there was no time to speak of, as where the only new token came with its prompt. */
+/** Tokens per second; 0 if the time is too short to measure, as when the only new token came with the prompt. */
 double generate_rate(int64_t n_tok, double seconds);
 dt_err generate_fetch_from(app *a, int from); /* collective */
 
 /* read_images.c */
-/** How the model's prompts may have images: for the reader. DT_ERR_USAGE: they may not, but --image is given. */
+/** Determine how the model's prompts may contain images, for the reader. DT_ERR_USAGE: --image is given
+ *  but unsupported. */
 dt_err generate_describe_images(app *a);
-/** Assigns image numbers to sequences. DT_ERR_DATA naming a file that this rank must read and that does not exist. */
+/** Assign image numbers to sequences. DT_ERR_DATA names a missing file that this rank must read. */
 dt_err generate_find_images(app *a);
-/** dt_generate_options.image of sequences of a->prompts; ctx: a. */
+/** Callback dt_generate_options.image for sequences of a->prompts; ctx: a. */
 dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels);
-/** Reads one image in the tower's format into pixels [generate_image_nbytes]. */
+/** Read one image in the tower's format into pixels [generate_image_nbytes]. */
 dt_err generate_read_image(app *a, const char *path, uint8_t *pixels);
 size_t generate_image_nbytes(const app *a); /* of a vision-language model */
-/** Reserves memory for images per pass if prompts may have images, `most` at a time. */
+/** Reserve memory for images per pass if prompts may have images, at most `most` at a time. */
 void generate_size_images(const app *a, dt_generate_options *g, int64_t most);
 void generate_free_images(app *a);
 
 /* score.c: collective */
-/** The model that judges, all but its tensors. */
+/** Read the description of the reward model, without its tensors. */
 dt_err generate_describe_judge(app *a);
-/** a->reward of this rank's sequences. */
+/** Compute a->reward for this rank's sequences. */
 dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine);
-dt_err generate_report_rewards(app *a); /* on standard error, once all are on rank 0 */
+dt_err generate_report_rewards(app *a); /* on standard error, after rank 0 has received all */
 
 /* output.c */
-/** Rank 0, where -o asks for it: standard output is the file from here on, as FILE.part. */
+/** With -o, redirect standard output to FILE.part on rank 0. */
 dt_err generate_begin_output(app *a);
-dt_err generate_end_output(app *a); /* FILE.part becomes FILE, durably */
+dt_err generate_end_output(app *a); /* rename FILE.part to FILE, durably */
 void generate_drop_output(app *a);  /* removes the partial output file */
 /** Text of the continuation, malloc'ed: without special tokens, up to a stop text; *stopped: a stop text occurred.
  *  NULL: out of memory. */
@@ -124,7 +124,7 @@ char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool
 void generate_put_prompt(const app *a, const dt_sequence *s);
 dt_err generate_put_finished(app *a); /* prints finished sequences, in the order of their numbers */
 dt_err generate_stream(app *a, const dt_sequence *s, bool last); /* prints new text, only whole characters */
-/** Has the newest of these tokens completed a stop text, which may have begun in the prompt? */
+/** True if the newest token completes a stop text, which may begin in the prompt. */
 bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids);
 dt_err generate_flush(const app *a);
 

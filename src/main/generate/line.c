@@ -1,4 +1,4 @@
-/* line.c - uses libedit (BSD licence) instead of GNU readline, whose licence would apply to the whole program. */
+/* line.c - line editing with libedit (BSD licence). The licence of GNU readline would apply to the whole program. */
 #include "line.h"
 
 #include <errno.h>
@@ -60,8 +60,8 @@ static char *edit_prompt(EditLine *edit)
     return (char *)prompt_of(self);
 }
 
-/* A signal may come just before read(2) would wait, or to another thread: the flag of its handler is looked at ten
- * times a second. */
+/* Poll ten times a second: a signal may arrive just before read(2) blocks, or on another thread, so the
+ * handler's flag is checked. */
 static bool wait_for_input(EditLine *edit)
 {
     line_reader *l;
@@ -83,7 +83,7 @@ static int read_character(EditLine *edit, wchar_t *out)
         const ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0) return (int)n;
         const size_t len = mbrtowc(out, &byte, 1, &state);
-        if (len == (size_t)-2) continue; /* more bytes belong to it */
+        if (len == (size_t)-2) continue; /* incomplete character, read more bytes */
         if (len == (size_t)-1) *out = L'?';
         return 1;
     }
@@ -102,7 +102,7 @@ static void open_editor(line_reader *l)
     el_set(l->edit, EL_PROMPT_ESC, edit_prompt, '\1');
     el_set(l->edit, EL_HIST, history, l->history);
     el_set(l->edit, EL_EDITOR, "emacs");
-    el_set(l->edit, EL_SIGNAL, 0); /* Ctrl-C is the conversation's */
+    el_set(l->edit, EL_SIGNAL, 0); /* the conversation handles Ctrl-C */
     el_set(l->edit, EL_GETCFN, read_character);
     el_source(l->edit, NULL); /* ~/.editrc */
 }
@@ -114,7 +114,7 @@ static char *read_edited(line_reader *l, bool *interrupted)
     const char *line = el_gets(l->edit, &n);
     if (line && n > 0) return without_end(strdup(line));
     *interrupted = n < 0 && errno == EINTR;
-    if (*interrupted) el_reset(l->edit); /* discards the line being typed */
+    if (*interrupted) el_reset(l->edit); /* discard the line being typed */
     return NULL;
 }
 

@@ -7,13 +7,14 @@
 
 typedef struct line_reader line_reader;
 
-/** On a terminal: edited, with a prompt. terminal false: lines of standard input as they are, without a prompt.
- *  colours: of the prompt. interrupted: set by the handler of SIGINT, cleared here when a line begins. */
+/** terminal true: line editing with a prompt, which colours makes coloured. terminal false: plain lines of
+ *  standard input, without a prompt. interrupted: set by the handler of SIGINT, cleared here at the start
+ *  of a line. */
 dt_err line_open(line_reader **l, bool terminal, bool colours, volatile sig_atomic_t *interrupted);
-/** The next line without its end, malloc'ed; NULL at the end of input. *interrupted: a signal came instead (also NULL).
- *  more: the line continues an earlier one. */
+/** Read the next line without its end, malloc'ed; NULL at the end of input. *interrupted: a signal arrived
+ *  instead (also NULL). more: the line continues an earlier one. */
 char *line_read(line_reader *l, bool more, bool *interrupted);
-/** Adds a whole message to the history. */
+/** Add a complete message to the history. */
 void line_remember(line_reader *l, const char *text);
 void line_close(line_reader *l); /* NULL is fine */
 

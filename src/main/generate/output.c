@@ -1,4 +1,4 @@
-/* output.c - sequences as text and as JSON. */
+/* output.c - prints sequences as text and as JSON. */
 #include "generate_app.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ dt_err generate_flush(const app *a)
     return DT_OK;
 }
 
-/* ---- into a file ------------------------------------------------------------------------------------------------- */
+/* ---- output file ------------------------------------------------------------------------------------------------- */
 
 /* Only rank 0 prints text, so its standard output is redirected to the file. */
 dt_err generate_begin_output(app *a)
@@ -31,7 +31,7 @@ dt_err generate_begin_output(app *a)
     const dt_err err = dt_create_file(a->part, &fd);
     if (err != DT_OK || dup2(fd, STDOUT_FILENO) < 0) {
         if (fd >= 0) close(fd);
-        if (err != DT_OK) free(a->part), a->part = NULL; /* not ours to remove */
+        if (err != DT_OK) free(a->part), a->part = NULL; /* created by another process, must not be removed */
         return err != DT_OK ? err : dt_fail_errno(DT_ERR_WRITE, path, "cannot be written");
     }
     close(fd);
@@ -80,7 +80,7 @@ static bool is_conversation(const app *a, const dt_sequence *s)
            (json_is_array(json_object_get(record, "messages")) || json_is_array(json_object_get(record, "prompt")));
 }
 
-/* The first place of any stop text, or n. */
+/* Position of the first stop text, or n. */
 static size_t find_stop(const app *a, const char *text, size_t n)
 {
     size_t first = n;
@@ -91,7 +91,7 @@ static size_t find_stop(const app *a, const char *text, size_t n)
     return first;
 }
 
-/* Does a stop text end within the bytes from `from` on? */
+/* True if a stop text ends at or after byte `from`. */
 static bool ends_after(const app *a, const char *text, size_t n, size_t from)
 {
     for (int i = 0; i < a->opt.n_stop; i++) {
@@ -101,11 +101,11 @@ static bool ends_after(const app *a, const char *text, size_t n, size_t from)
     return false;
 }
 
-/* The text added by the last token starts where the text without it differs, because the token may complete a
- * character. Special tokens count, as in transformers. */
+/* True if the last token completes a stop text. Its text starts where the text without it differs, because
+ * the token may complete a character. Special tokens count, as in transformers. */
 bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids)
 {
-    enum { SPARE = 8 }; /* tokens that are the rest of a character before, or no text */
+    enum { SPARE = 8 }; /* tokens that continue an earlier character, or decode to no text */
     size_t longest = 0, n = 0, n_before = 0, same = 0;
     for (int i = 0; i < a->opt.n_stop; i++)
         longest = strlen(a->opt.stop[i]) > longest ? strlen(a->opt.stop[i]) : longest;
@@ -120,8 +120,8 @@ bool generate_stops(const app *a, const int32_t *ids, int32_t n_ids)
     return found;
 }
 
-/* A tokenizer may omit the space before the first word of a text, so the new text is the whole text minus the prompt's.
- */
+/* A tokenizer may omit the space before the first word of a text. The new text is therefore the whole text
+ * minus the prompt's. */
 char *generate_new_text(const app *a, const dt_sequence *s, size_t *nbytes, bool *stopped)
 {
     size_t n_whole, n_prompt;
@@ -162,7 +162,7 @@ static char *prompt_text(const app *a, const int32_t *ids, int64_t n, bool whole
     return whole && a->tok ? dt_decode(a->tok, ids, n, false, nbytes) : text_of(a, ids, n, nbytes);
 }
 
-/* An image, which is a run of placeholders, is shown as one of them. whole: with special tokens. */
+/* An image, a run of placeholders, is shown as one placeholder. whole: include special tokens. */
 static char *prompt_of(const app *a, const dt_sequence *s, bool whole, size_t *nbytes)
 {
     const int32_t n_each = a->reader.n_image_tokens;
@@ -187,10 +187,10 @@ void generate_put_prompt(const app *a, const dt_sequence *s)
     free(text);
 }
 
-/* ---- as it comes ------------------------------------------------------------------------------------------------- */
+/* ---- streaming --------------------------------------------------------------------------------------------------- */
 
-/* The printable length of a growing text: without characters that the next token may complete, and without the start of
- * a possible stop text. */
+/* Length of a growing text that may be printed: excludes characters that the next token may complete, and
+ * a possible start of a stop text. */
 static size_t settled(const app *a, const char *text, size_t n)
 {
     static const char incomplete[] = "\xef\xbf\xbd";
@@ -245,7 +245,7 @@ static json_t *take_text(char *text, size_t n)
     return t;
 }
 
-/* JSON has neither NaN nor inf. */
+/* JSON cannot represent NaN and inf. */
 static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 static void add_scores(const app *a, const dt_sequence *s, json_t *object)
@@ -260,7 +260,7 @@ static void add_scores(const app *a, const dt_sequence *s, json_t *object)
     json_object_set_new(object, "logprobs", list);
 }
 
-/* dtrain's fields, then the record's other fields. */
+/* Fields of dtrain, followed by the input record's other fields. */
 static json_t *record_of(const app *a, const dt_sequence *s)
 {
     json_t *from = a->prompts.prompt[s->number / (uint64_t)a->n_out].record, *object = json_object();
@@ -309,7 +309,7 @@ static dt_err put_json(const app *a, const dt_sequence *s)
     return DT_OK;
 }
 
-/* ---- whole sequences --------------------------------------------------------------------------------------------- */
+/* ---- complete sequences ------------------------------------------------------------------------------------------ */
 
 static dt_err put_sequence(const app *a, const dt_sequence *s)
 {

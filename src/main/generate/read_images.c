@@ -1,4 +1,5 @@
-/* read_images.c - images of prompts: read as the model's preprocessor_config.json says, by the ranks that need them. */
+/* read_images.c - images of prompts, prepared as the model's preprocessor_config.json specifies, on the ranks
+ * that need them. */
 #include "generate_app.h"
 
 #include <inttypes.h>
@@ -11,8 +12,8 @@ enum { PASS_PATCHES = 4096 };
 
 size_t generate_image_nbytes(const app *a) { return dt_image_nbytes(a->frozen.mc.vision->image_size); }
 
-/* A model trained on conversations often answers nothing to a question without the chat template. A prompt with only
- * images is continued by a caption, so it gets no warning. */
+/* A model trained on conversations often returns an empty answer without the chat template. Prompts that
+ * contain only images are exempt, because they request a caption. */
 static void warn_of_raw_prompt(const app *a)
 {
     const options *o = &a->opt;
@@ -92,7 +93,7 @@ static dt_err path_of(const app *a, int prompt, int k, char path[PATH_MAX])
     return dt_image_path(NULL, p->file, p->images.path[k], path);
 }
 
-/* An image is read when its sequence starts. Its file is checked now, before the model is loaded. */
+/* Check an image's file before the model is loaded. The image is read when its sequence starts. */
 static dt_err find(app *a, int prompt)
 {
     const int n = a->prompts.prompt[prompt].images.n;
@@ -127,7 +128,7 @@ dt_err generate_bring_image(void *ctx, const dt_sequence *s, int32_t k, uint8_t 
     return generate_read_image(a, path, pixels);
 }
 
-/* A pass has as many as its prompts' tokens and the tower's patches have room for. */
+/* Images per pass are limited by the prompts' tokens and by the tower's patches. */
 void generate_size_images(const app *a, dt_generate_options *g, int64_t most)
 {
     const dt_vision_config *v = a->frozen.mc.vision;

@@ -1,5 +1,6 @@
-/* score.c - scores of a reward model: the value at the last token of each sequence. A value has the same bits
- * regardless of the rest of its pass, so results depend neither on the ranks nor on the batch. */
+/* score.c - scores of a reward model: the value at the last token of each sequence. A value is
+ * bit-identical regardless of the rest of its pass. Results therefore do not depend on the ranks or on the
+ * batch. */
 #include "generate_app.h"
 
 #include <math.h>
@@ -64,7 +65,7 @@ static void add_text(dt_batch *b, const dt_sequence *s)
     b->seq_start[b->n_seq] = b->n_tok;
 }
 
-/* As many of the sequences from number first on as fit; the number of the next. */
+/* Fill a pass with as many sequences as fit, starting at number first; returns the number of the next. */
 static int fill(passes *p, dt_sequence *const *mine, int n_mine, int first)
 {
     dt_batch *b = &p->batch;
@@ -91,8 +92,8 @@ static dt_err one_pass(app *a, passes *p, dt_sequence *const *mine, int first)
     return DT_OK;
 }
 
-/* At stage 3, all ranks run the same number of passes, with empty ones at the end. A rank that fails alone leaves the
- * others in the middle of a pass and ends the job. */
+/* At stage 3, all ranks run the same number of passes, with empty ones at the end. A rank that fails alone
+ * leaves the others in the middle of a pass, so it ends the job. */
 static dt_err all_passes(app *a, passes *p, dt_sequence *const *mine, int n_mine)
 {
     int64_t n_passes = 0;
@@ -125,7 +126,7 @@ dt_err generate_score(app *a, dt_sequence *const *mine, int n_mine)
     return err;
 }
 
-/* ---- in the end -------------------------------------------------------------------------------------------------- */
+/* ---- reporting --------------------------------------------------------------------------------------------------- */
 
 dt_err generate_report_rewards(app *a)
 {

@@ -1,4 +1,4 @@
-/* sequences.c - from prompts to sequences, which rank works on which, and their results to rank 0. */
+/* sequences.c - builds sequences from prompts, assigns them to ranks, and collects the results. */
 #include "generate_app.h"
 
 #include <inttypes.h>
@@ -8,12 +8,12 @@
 
 int generate_owner(const app *a, int sequence)
 {
-    /* the sequences of a search belong together */
+    /* all sequences of a beam search are on one rank */
     const int unit = a->opt.beams.n_beams > 1 ? sequence / a->n_out : sequence;
     return unit % a->comm.nranks;
 }
 
-/* An empty prompt becomes the begin token, or the token between documents. */
+/* An empty prompt becomes the begin token, or the document separator. */
 static dt_err begin_prompt(const app *a, dt_ids *p)
 {
     if (p->n > 0) return DT_OK;
@@ -77,7 +77,7 @@ dt_err generate_make_sequences(app *a)
 
 /* ---- items of a catalogue ---------------------------------------------------------------------------------------- */
 
-/* An item that is longer than the new tokens cannot be found. */
+/* An item with more tokens than the new-token limit cannot be reached. */
 dt_err generate_check_items(const app *a)
 {
     int32_t fewest = INT32_MAX, prompt = 0;
@@ -139,7 +139,7 @@ static void unpack(const app *a, const char *from, dt_sequence *s)
     if (s->logps) memcpy(s->logps, from + (size_t)s->max_ids * sizeof *s->ids, (size_t)s->max_ids * sizeof *s->logps);
 }
 
-/* One message a rank. */
+/* One broadcast per source rank. */
 dt_err generate_fetch_from(app *a, int from)
 {
     size_t nbytes = 0;

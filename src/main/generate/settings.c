@@ -1,4 +1,4 @@
-/* settings.c - settings of the model's generation_config.json that the command line does not set. */
+/* settings.c - applies the model's generation_config.json to settings that the command line does not set. */
 #include "generate_app.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static void add(char *names, size_t size, bool on, const char *name)
     if (on) snprintf(names + n, size - n, "%s%s", n ? ", " : "", name);
 }
 
-/* A catalogue's items are ranked as task = eval ranks them. */
+/* With a catalogue, items are ranked as in task = eval. */
 static void warn_of_catalogue(const options *o, const dt_generation_defaults *from)
 {
     char names[256] = "";
@@ -85,7 +85,7 @@ static void take_beams(options *o, const dt_generation_defaults *from)
     if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 &&
         from->num_beams <= 1 << 16)
         o->beams.n_beams = (int)from->num_beams;
-    if (o->catalogue && !o->given.length_penalty) o->beams.length_penalty = 0; /* as task = eval */
+    if (o->catalogue && !o->given.length_penalty) o->beams.length_penalty = 0; /* as in task = eval */
     if (o->catalogue) return;
     if (!o->given.length_penalty && !isnan(from->length_penalty)) o->beams.length_penalty = from->length_penalty;
     if (!o->given.early && from->early_stopping >= 0) o->beams.early_stopping = from->early_stopping;

@@ -23,22 +23,22 @@
 
 typedef struct run_info {
     const char *dir;
-    char home[PATH_MAX], folder[PATH_MAX]; /* output_dir, and where its checkpoints are */
+    char home[PATH_MAX], folder[PATH_MAX]; /* output_dir, and the folder of its checkpoints */
     bool has_config;
     dt_config cfg;
     dt_metrics metrics; /* n_rows 0: none */
-    double age_s;       /* since metrics.jsonl was written last */
+    double age_s;       /* since the last write to metrics.jsonl */
     char **paths;       /* checkpoints, newest first */
     int n_paths;
-    char *latest; /* the one a run resumes from; NULL: none */
+    char *latest; /* the checkpoint a run resumes from; NULL: none */
     bool has_model;
     dt_model_config mc;
     int64_t n_param;
     int64_t last, last_valid,
-        best; /* rows of metrics, -1: none: of training, of validation, of the lowest validation loss */
-    int64_t step, total_steps; /* total_steps 0: not known */
+        best;                  /* rows of metrics: last training, last validation, lowest validation loss; -1: none */
+    int64_t step, total_steps; /* total_steps 0: unknown */
     dt_lock_state lock;
-    char holder[512]; /* of run.lock */
+    char holder[512]; /* from run.lock */
     char *best_path;  /* target of `best`; NULL: no such file */
 } run_info;
 
@@ -55,7 +55,7 @@ static dt_err find_places(run_info *r)
     if (dt_is_file(config) || dt_is_file(metrics) || dt_is_directory(r->folder)) return DT_OK;
     DT_CHECK(!dt_is_in(config, r->dir, "config.json") && !dt_is_in(config, r->dir, DT_PEFT_CONFIG), DT_ERR_DATA,
              "%s: expected the directory of a run, found an exported model or adapter", r->dir);
-    snprintf(r->folder, sizeof r->folder, "%s", r->dir); /* the checkpoints themselves: the run is one up */
+    snprintf(r->folder, sizeof r->folder, "%s", r->dir); /* dir is the checkpoint folder: the run is its parent */
     snprintf(r->home, sizeof r->home, "%.*s/..", PATH_MAX - 4, r->dir);
     return DT_OK;
 }
@@ -70,7 +70,7 @@ static dt_err read_config(run_info *r)
     free(text);
     r->has_config = err == DT_OK;
     if (err != DT_ERR_USAGE) return err;
-    DT_WARN("%s; dtrain-info ignores this file", dt_error_message()); /* written by another version, or by hand */
+    DT_WARN("%s; dtrain-info ignores this file", dt_error_message()); /* written by another version, or edited */
     dt_error_clear();
     return DT_OK;
 }
@@ -143,14 +143,14 @@ static int64_t count_steps(const run_info *r)
     return (int64_t)ceil(r->cfg.run_epochs * steps_per_epoch - 1e-6);
 }
 
-/* The checkpoint that the run holds for the best, where it keeps one. */
+/* Find the checkpoint that `best` points to, if the run keeps one. */
 static dt_err find_best(run_info *r)
 {
     char path[PATH_MAX + 8];
     snprintf(path, sizeof path, "%s/best", r->folder);
     if (!dt_is_file(path)) return DT_OK;
     const dt_err err = dt_checkpoint_find(path, &r->best_path);
-    if (err == DT_ERR_DATA) dt_error_clear(); /* it was deleted by hand */
+    if (err == DT_ERR_DATA) dt_error_clear(); /* the checkpoint was deleted by hand */
     return err == DT_ERR_DATA ? DT_OK : err;
 }
 
@@ -181,9 +181,9 @@ static void release(run_info *r)
     dt_model_config_free(&r->mc);
 }
 
-/* ---- derived ----------------------------------------------------------------------------------------------------- */
+/* ---- derived values ---------------------------------------------------------------------------------------------- */
 
-/* Of steps to come, by the time that the last ones took. Negative: not known. */
+/* Estimate for the remaining steps, from the duration of recent ones. Negative: unknown. */
 static double seconds_left(const run_info *r)
 {
     const double step_s = value(r, "step_time", r->last);
@@ -205,7 +205,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* The kept checkpoint of the lowest validation loss among those that have one; NULL: none has. */
+/* The kept checkpoint with the lowest validation loss; NULL: none has one. */
 static const char *best_checkpoint(const run_info *r, double *loss)
 {
     const double *steps = dt_metrics_column(&r->metrics, "step"),
@@ -249,7 +249,7 @@ static void print_state(const run_info *r)
     printf("\n");
 }
 
-/* "reward 0.31, " of grpo/reward: the main metric of the run's task. */
+/* Print the main metric of the run's task: "reward 0.31, " for grpo/reward. */
 static void print_watched(const run_info *r)
 {
     const dt_task_ops *task = r->has_config ? dt_task_find(r->cfg.run_task) : NULL;
@@ -325,7 +325,7 @@ static void print_text(const run_info *r)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-/* All that a record holds. */
+/* All values of a record. */
 static json_t *record_of(const run_info *r, int64_t row)
 {
     json_t *record = row >= 0 ? json_object() : json_null();

@@ -1,4 +1,4 @@
-/* codes.c - codebooks and codes of the method that was asked for. */
+/* codes.c - computes codebooks and codes with the selected method. */
 #include "sid_app.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ static dt_err make_room(app *a, int64_t width)
     return dt_sid_points_alloc(&a->sid, &a->points, n, width);
 }
 
-/* Residual k-means: the rows of the last level stay as they are before its codes are taken off. */
+/* Residual k-means. The last level's codes are not subtracted, because collisions are resolved on its input rows. */
 static dt_err fit_levels(app *a)
 {
     const options *o = &a->opt;
@@ -52,13 +52,13 @@ dt_err sid_collision_rate(const app *a, double *rate)
 
 typedef struct training {
     dt_rqvae *net;
-    int64_t *item; /* [n] the order of an epoch */
+    int64_t *item; /* [n] order of an epoch */
     float *distance;
-    float *best; /* parameters with the fewest collisions so far, and their share */
+    float *best; /* parameters with the lowest collision rate so far, and that rate */
     double best_rate;
 } training;
 
-/* Computes the codes of all items with the current parameters; points: input of the last level. */
+/* Compute the codes of all items with the current parameters; points: input of the last level. */
 static dt_err quantise_all(app *a, training *t)
 {
     dt_err err = dt_rqvae_books(t->net, a->books);
@@ -91,7 +91,7 @@ static void shuffle(const app *a, int64_t epoch, int64_t *item)
     for (uint64_t i = 0; i < n; i++) item[i] = (int64_t)dt_rng_permute(key, n, i);
 }
 
-/* *mean: of the losses of its steps. */
+/* *mean: mean of the losses of its steps. */
 static dt_err one_epoch(app *a, training *t, int64_t epoch, dt_rqvae_loss *mean)
 {
     const int64_t n = a->rows.n, batch = a->opt.rqvae.batch, n_steps = dt_ceil_div(n, batch);

@@ -1,8 +1,8 @@
-/* embed_items.c - embeddings of items' texts by a language model.
+/* embed_items.c - embeds the items' texts with a language model.
  *
- * Rows are written directly to their offsets in the file, so no rank holds more than a pass. A hidden state has the
- * same bits regardless of the rest of its pass, and a mean is summed in the order of tokens, so the file does not
- * depend on the ranks. */
+ * Rows are written directly to their file offsets, so that no rank holds more than one pass. A hidden
+ * state is bit-identical regardless of the rest of its pass, and means are summed in token order. The file
+ * therefore does not depend on the number of ranks. */
 #include "sid_app.h"
 
 #include "dtrain/config/config.h"
@@ -25,10 +25,10 @@ typedef struct embedding {
     dt_encoder *encoder;
     dt_batch batch;
     dt_ids ids;
-    char **fields; /* [n_fields] of an item's text */
+    char **fields; /* [n_fields] fields of an item's text */
     int n_fields;
     int64_t max_length, width;
-    int64_t *item; /* [max_seq] of the pass */
+    int64_t *item; /* [max_seq] items of the pass */
     float *hidden; /* [max_tok, width] */
     float *mean;   /* [width] */
     char part[PATH_MAX];
@@ -101,7 +101,7 @@ static dt_err run_pass(app *a, embedding *e)
     return DT_OK;
 }
 
-/* Rank r has the items r, r + nranks, ...: their texts differ in length. */
+/* Rank r processes items r, r + nranks, ...: round robin balances texts of different lengths. */
 static dt_err all_passes(app *a, embedding *e)
 {
     dt_batch *b = &e->batch;
@@ -151,7 +151,7 @@ static dt_err open_model(app *a, embedding *e)
     return dt_model_open(&e->model, &f->mc, &mo, f->units, f->n_units, &a->dev, &f->source, NULL, &a->phase);
 }
 
-/* Creates the file at its final size before other ranks write into it. */
+/* Create the file at its final size before other ranks write to it. */
 static dt_err create_part(const app *a, embedding *e)
 {
     char header[DT_NPY_HEADER];

@@ -40,7 +40,7 @@ typedef struct app {
     dt_device dev;
     dt_sid sid;
     dt_sid_items items;
-    char embeddings[PATH_MAX]; /* the file */
+    char embeddings[PATH_MAX]; /* path of the embeddings file */
     dt_rows rows;
     dt_sid_points points; /* input of the last level */
     dt_sid_book *books;   /* [levels] */
@@ -52,14 +52,14 @@ extern const tool_help sid_help;
 dt_err sid_parse_options(options *o, int argc, char **argv);
 
 /* embed_items.c */
-/** Writes PREFIX.emb.npy: the mean over an item's tokens of the model's last block, after the final norm. The items are
- *  read. Collective. */
+/** Write PREFIX.emb.npy: for each item, the mean over its tokens of the hidden states after the final
+ *  norm. Items must have been read. Collective. */
 dt_err sid_embed(app *a, const char *path);
 
 /* codes.c */
-/** books, code and points of the method. Collective. */
+/** Compute books, code and points with the selected method. Collective. */
 dt_err sid_make_codes(app *a);
-/** Items that are not the first of their SID, divided by all items. Local. */
+/** Fraction of items that are not the first with their SID. Local. */
 dt_err sid_collision_rate(const app *a, double *rate);
 
 #endif

@@ -5,17 +5,18 @@
 #include "dtrain/core/core.h"
 #include <getopt.h>
 
-/** First thing in main. Messages begin with NAME from here on. A file size limit is then an error of write(2), and so
- *  is a reader of standard output that has left: neither ends the program by a signal in the middle of its work. */
+/** Must be the first call in main. Later messages begin with NAME. SIGXFSZ and SIGPIPE are ignored:
+ *  a file size limit or a closed pipe becomes an error of write(2) instead of killing the program. */
 void tool_start(const char *name);
 
-/** For programs that compute, before MPI and the first parallel loop: idle threads spin briefly, then release their
- *  core. Settings of the user (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME) take precedence. May execute the program
- *  again. */
+/** For programs that compute; call before MPI and the first parallel loop. Idle threads then spin briefly
+ *  and release their core. User settings (OMP_WAIT_POLICY, GOMP_SPINCOUNT, KMP_BLOCKTIME) take precedence.
+ *  May execute the program again. */
 void tool_wait_fairly(char **argv);
 
-/** Last call in main, on the rank that reports: flushes standard output and prints the error message, if any. Returns
- *  the exit code. A reader that has closed the pipe (`... | head -1`) is not an error. */
+/** Must be the last call in main, on the rank that reports. Flushes standard output and prints the error
+ *  message, if any. Returns the exit code. A reader that closed the pipe (`... | head -1`) is not an
+ *  error. */
 int tool_end(dt_err err);
 
 typedef enum tool_kind {
@@ -86,7 +87,7 @@ typedef struct tool_help {
     unsigned codes;     /* bits of dt_err that the program ends with, apart from those of every program */
 } tool_help;
 
-/** Print the help, the version, or both, as they are asked for; false: neither is, and there is work to do. */
+/** Print the help and the version if requested. false: neither was requested. */
 bool tool_answers(const tool_help *what, bool help, bool version);
 
 #endif

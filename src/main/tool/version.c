@@ -1,5 +1,5 @@
-/* version.c - the one file that is compiled again when the commit or the flags change: build_version.h is written by
- * the Makefile. */
+/* version.c - the only file that is recompiled when the commit or the flags change. The Makefile writes
+ * build_version.h. */
 #include <string.h>
 
 #include "build_version.h"

@@ -1,13 +1,13 @@
-/* waiting.c - how long threads without work look for some before they sleep.
+/* waiting.c - how long idle OpenMP threads spin before they sleep.
  *
- * An OpenMP library lets them spin for milliseconds (libgomp: 300,000 turns; libomp: 200 ms). Alone that is fast. On a
- * core that something else wants, they use up the time that is due to this process, and each parallel loop then waits
- * for a whole slice of the scheduler. A bounded spin of about what it costs to sleep and be woken loses little in
- * either case: 3000 turns are 40 us on processors that pause for 40 cycles at each, 150 us on those that pause for 140.
- * Measured: docs/data/epyc-waiting.csv, xeon-waiting.csv.
+ * OpenMP libraries let idle threads spin for milliseconds (libgomp: 300,000 iterations; libomp: 200 ms).
+ * On a free core that is fast. On a shared core, spinning uses up this process's time slice, and each
+ * parallel loop then waits for a whole slice of the scheduler. A spin of about the cost of a sleep and
+ * wake-up loses little in either case. 3000 iterations take 40 us on processors with a pause of 40 cycles,
+ * and 150 us with 140 cycles. Measured: docs/data/epyc-waiting.csv, xeon-waiting.csv.
  *
- * The libraries read their settings when they are loaded, before main, so the program starts itself once more with them
- * in its environment. */
+ * The libraries read their settings when they are loaded, before main. The program therefore executes
+ * itself again with the settings in its environment. */
 #include "tool.h"
 
 #include <limits.h>
@@ -19,8 +19,8 @@
 
 static bool is_set(const char *name) { return getenv(name) != NULL; }
 
-/* Does the code that runs here come from this file? When the program was started by naming the loader (ld-linux.so
- * ./dtrain), the process's executable is the loader, and starting that with our arguments would fail. */
+/* True if the running code comes from this file. If the program was started through the loader
+ * (ld-linux.so ./dtrain), the executable is the loader, and executing that with our arguments would fail. */
 static bool is_this_program(const char *exe)
 {
     char line[PATH_MAX + 128];
@@ -43,9 +43,9 @@ static bool is_this_program(const char *exe)
 void tool_wait_fairly(char **argv)
 {
     char self[PATH_MAX];
-    /* the user's choice, or ours from the first start */
+    /* set by the user, or by our first start */
     if (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT") || is_set("KMP_BLOCKTIME")) return;
-    /* not that name itself: an emulator's would be the emulator */
+    /* resolve the link: executing /proc/self/exe itself would start an emulator instead */
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0) return;
     self[n] = '\0';

@@ -1,5 +1,5 @@
-/* parse_rec.c - a row of interactions, or an item, as the sample of one of its tasks: up to three texts, each encoded
- * on its own, and for prompts the target as the answer that belongs to this very record. recommendation.md "Data". */
+/* parse_rec.c - builds one task's sample from an interaction row or an item: up to three texts, each
+ * encoded separately. For prompts, the target is stored as the record's answer. recommendation.md "Data". */
 #include "../parse_record.h"
 #include "rec.h"
 #include <stdlib.h>
@@ -8,13 +8,13 @@
 typedef struct sample {
     const dt_rec *rec;
     const dt_rec_task *task;
-    const json_t *row;       /* of a task of rows */
-    const dt_rec_item *item; /* of a task of items */
+    const json_t *row;       /* for tasks of rows */
+    const dt_rec_item *item; /* for tasks of items */
     const char *instruction;
-    FILE *out; /* memory */
+    FILE *out; /* memory stream */
 } sample;
 
-/* ---- what a row says --------------------------------------------------------------------------------------------- */
+/* ---- values of a row --------------------------------------------------------------------------------------------- */
 
 static const char *column(const json_t *row, const char *name)
 {
@@ -32,7 +32,8 @@ static dt_err check_sid(const dt_rec *rec, const char *name, const char *sid)
     return dt_error_prefix(dt_rec_check_sid(&rec->levels, sid), "%s: ", name);
 }
 
-/* Every SID is in the catalogue (or of known tokens, where there is no catalogue), and that of the item is its own. */
+/* Check that every SID is in the catalogue (or consists of known tokens if there is none), and that the
+ * item has its own SID. */
 static dt_err check_row(const dt_rec *rec, const json_t *row, uint32_t uses)
 {
     const json_t *sid;
@@ -87,7 +88,7 @@ static void write_value(const sample *s, dt_rec_value value)
     case DT_REC_DESCRIPTION:
         fputs(s->item ? s->item->description : "", s->out);
         break;
-    case DT_REC_INSTRUCTION: /* these have no texts in them: the template was checked */
+    case DT_REC_INSTRUCTION: /* these contain no other texts: checked when the template is opened */
         write_text(s, s->instruction);
         break;
     case DT_REC_INPUT:
@@ -108,11 +109,11 @@ static void write_text(const sample *s, const char *text)
         if (value >= 0)
             write_value(s, (dt_rec_value)value);
         else
-            putc_unlocked(*text, s->out); /* of "{{" one */
+            putc_unlocked(*text, s->out); /* "{{" writes one brace */
     }
 }
 
-/* Is what the task asks about, or for, there? Histories may be empty. */
+/* True if the values that the task needs are not empty. Histories may be empty. */
 static bool has_values(const sample *s)
 {
     const uint32_t uses = s->task->uses;
@@ -123,7 +124,7 @@ static bool has_values(const sample *s)
 
 enum { PREAMBLE, PROMPT, RESPONSE, ANSWER, N_TEXTS };
 
-/* The texts of a sample, one behind the other in r->owned; ends[i]: where text i ends. */
+/* Write the texts of a sample, concatenated in r->owned. ends[i]: end of text i. */
 static dt_err write_texts(dt_parsed_record *r, sample *s, size_t ends[N_TEXTS])
 {
     const char *texts[N_TEXTS] = {s->rec->preamble ? s->task->preamble : "", s->task->prompt, s->task->response,
@@ -136,7 +137,7 @@ static dt_err write_texts(dt_parsed_record *r, sample *s, size_t ends[N_TEXTS])
     bool whole = true;
     for (int i = 0; i < N_TEXTS; i++) {
         write_text(s, texts[i]);
-        whole &= fflush(s->out) == 0; /* n is then right */
+        whole &= fflush(s->out) == 0; /* flushing updates n */
         ends[i] = n;
     }
     whole &= !ferror(s->out);
@@ -147,7 +148,7 @@ static dt_err write_texts(dt_parsed_record *r, sample *s, size_t ends[N_TEXTS])
 
 /* ---- the sample -------------------------------------------------------------------------------------------------- */
 
-/* What a reward function is told besides the prompt: also the columns that are no lists. */
+/* Fields for reward functions besides the prompt, including columns that are not lists. */
 static dt_err keep_fields(dt_parsed_record *r, const sample *s, const char *answer, size_t n_answer)
 {
     const char *name;
@@ -182,7 +183,7 @@ static dt_err add_pieces(dt_parsed_record *r, const sample *s, const size_t ends
     return keep_fields(r, s, answer, n_answer);
 }
 
-/* The i-th bit that is set. */
+/* Index of the i-th set bit. */
 static int find_bit(uint32_t bits, int i)
 {
     int bit = 0;
@@ -198,7 +199,7 @@ dt_err dt_parse_rec(dt_parsed_record *r, const json_t *json, const dt_rules *rul
     if (s.task->of_items) s.item = &rec->items.item[r->number];
     r->kind = rec->kind;
     if (!s.item) DT_TRY(check_row(rec, json, s.task->uses));
-    if (!has_values(&s)) return DT_OK; /* a sample of nothing, which is left out and counted */
+    if (!has_values(&s)) return DT_OK; /* an empty sample, which is dropped and counted */
     const uint64_t draw = dt_mix64(rec->key ^ (uint64_t)r->number), n = json_array_size(s.task->instruction);
     s.instruction =
         json_string_value(n ? json_array_get(s.task->instruction, (size_t)(draw % n)) : s.task->instruction);

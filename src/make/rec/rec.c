@@ -1,4 +1,4 @@
-/* rec.c - what the options ask for, and which tasks take part in a row or an item. */
+/* rec.c - checks the options, and determines the tasks of a row or an item. */
 #include "rec.h"
 #include <string.h>
 
@@ -13,7 +13,7 @@ static dt_err check_kind(const dt_make_options *o, dt_dataset_kind kind)
     return DT_OK;
 }
 
-/* Whatever the tasks use is there: before any row is read. */
+/* Check, before any row is read, that the catalogue has what the tasks use. */
 static dt_err check_catalogue(const dt_rec *r, const dt_make_options *o)
 {
     for (int i = 0; i < r->texts.n_tasks; i++) {

@@ -1,5 +1,6 @@
-/* rec_default.c - input/minionerec.json as it is, in the library: the texts of MiniOneRec (AkaliKong/MiniOneRec,
- * data.py), letter by letter, slips included, as published checkpoints were trained on them. */
+/* rec_default.c - a verbatim copy of input/minionerec.json. Texts are those of MiniOneRec
+ * (AkaliKong/MiniOneRec, data.py) including their typos, because published checkpoints were trained on
+ * them. */
 #include "rec.h"
 
 __asm__(".pushsection .rodata\n"

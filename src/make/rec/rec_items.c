@@ -1,4 +1,4 @@
-/* rec_items.c - the catalogue: which SID an item has (NAME.index.json) and what it is called (NAME.item.json). */
+/* rec_items.c - the item catalogue: SIDs (NAME.index.json) and texts (NAME.item.json). */
 #include "rec.h"
 #include "dtrain/io/io.h"
 #include "dtrain/make/rec_files.h"
@@ -20,7 +20,7 @@ static dt_err read_json(json_t **json, const char *path)
 
 /* ---- SIDs -------------------------------------------------------------------------------------------------------- */
 
-/* A token that stands in the vocabulary may still never be made of its text. */
+/* A token in the vocabulary may still never result from encoding its text. Add it only if it does. */
 static dt_err add_if_read(dt_rec_levels *l, dt_encoder *e, int32_t id, const char *token, dt_ids *ids)
 {
     const dt_span span = {.text = token, .nbytes = strlen(token)};
@@ -74,7 +74,7 @@ dt_err dt_rec_check_sid(const dt_rec_levels *l, const char *sid)
     return DT_OK;
 }
 
-/* The levels of an item, in one text. */
+/* Concatenate the levels of an item. */
 static dt_err join(const dt_rec_levels *l, const char *path, const char *id, const json_t *levels, char *sid,
                    size_t size)
 {
@@ -112,8 +112,8 @@ static dt_err join_all(dt_rec_items *items, const dt_rec_levels *l, const json_t
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* A text; of a list, in JSON or as Python writes it, the first text that is not empty. The latter becomes the former in
- * place, so that texts live as long as the file. */
+/* The value if it is a text. Of a list, in JSON or Python notation, the first text that is not empty. A
+ * Python list is replaced in place by a JSON list, so that texts live as long as the file. */
 static const char *first_text(json_t *of, const char *key)
 {
     json_t *value = json_object_get(of, key), *list;
@@ -152,7 +152,7 @@ static dt_err list_items(dt_rec_items *items, const char *items_path)
     return DT_OK;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- reading and writing ----------------------------------------------------------------------------------------- */
 
 dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char *items_path, const dt_rec_levels *l)
 {

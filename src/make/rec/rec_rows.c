@@ -1,5 +1,4 @@
-/* rec_rows.c - a first reading of the rows, where what is kept of one depends on the others: how many there are, for
- * samples of them, and which is its user's longest. */
+/* rec_rows.c - first pass over the rows: counts them, which sampling requires, and finds each user's longest row. */
 #include "rec_rows.h"
 #include "../input.h"
 #include "dtrain/io/io.h"
@@ -11,8 +10,8 @@ typedef struct scan {
     bool longest, below_header;
     const atomic_bool *stop;
     dt_csv_header header;
-    json_t *of_user; /* {user: number of the row that is kept} */
-    int64_t *len;    /* [n_alloc]: of the row's history */
+    json_t *of_user; /* {user: number of the kept row} */
+    int64_t *len;    /* [n_alloc]: history length per row */
     int64_t n_alloc;
 } scan;
 
@@ -30,7 +29,7 @@ static dt_err reserve(scan *s)
     return DT_OK;
 }
 
-/* Is the row longer than its user's so far, or as long? Then that one goes. */
+/* If the row is at least as long as the user's longest so far, it replaces that row. */
 static dt_err compare(scan *s, const json_t *row)
 {
     const char *user = json_string_value(json_object_get(row, "user_id"));
@@ -52,7 +51,7 @@ static dt_err scan_header(scan *s, const char *text, size_t nbytes)
     dt_csv_header_free(&s->header);
     s->below_header = true;
     const dt_err err = dt_csv_header_parse(&s->header, text, nbytes);
-    if (err == DT_ERR_DATA) return dt_error_clear(), DT_OK; /* said when the rows are read */
+    if (err == DT_ERR_DATA) return dt_error_clear(), DT_OK; /* reported in the second pass */
     return err;
 }
 
@@ -64,7 +63,7 @@ static dt_err scan_row(void *self, const char *text, size_t nbytes, int64_t line
     if (s->longest) DT_TRY(reserve(s));
     dt_err err = DT_OK;
     if (s->longest) {
-        s->rows->keep[s->rows->n] = 1; /* a malformed row, too: it is said when it is read */
+        s->rows->keep[s->rows->n] = 1; /* malformed rows are kept, and reported in the second pass */
         s->len[s->rows->n] = 0;
         err = dt_csv_row(&row, &s->header, text, nbytes);
         if (err == DT_ERR_DATA) dt_error_clear(), err = DT_OK;

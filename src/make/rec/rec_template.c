@@ -1,5 +1,6 @@
-/* rec_template.c - a JSON file of texts and tasks, checked as it is opened: a name that stands for nothing, or a key
- * that is misspelt, would train on the wrong text without a word. A key that a task lacks is that of the file. */
+/* rec_template.c - a JSON file of texts and tasks, validated when it is opened: an unknown name or a
+ * misspelt key would silently train on the wrong text. Keys that a task lacks are inherited from the top
+ * level. */
 #include "rec.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
@@ -32,7 +33,7 @@ static dt_err bad(const char *task, const char *key, const char *reason)
     return dt_fail(DT_ERR_DATA, "%s%s%s: %s", task, task[0] ? "." : "", key, reason);
 }
 
-/* Every {name} of a text is one that may stand there. */
+/* Check that every {name} of a text is allowed there. */
 static dt_err check_text(const char *task, const char *key, const char *text, uint32_t allowed, uint32_t *uses)
 {
     char reason[256];
@@ -67,7 +68,7 @@ static dt_err take_text(const dt_rec_template *t, const json_t *json, dt_rec_tas
     return check_text(task->name, key->name, *key->text, key->allowed, &task->uses);
 }
 
-/* A text, or several. */
+/* A text, or a list of texts. */
 static dt_err take_instruction(const json_t *json, dt_rec_task *task, uint32_t allowed)
 {
     const json_t *one, *all = task->instruction = json_object_get(json, "instruction");
@@ -117,9 +118,9 @@ static dt_err read_task(const dt_rec_template *t, const char *name, const json_t
     return take_instruction(json, task, values);
 }
 
-/* ---- which tasks ------------------------------------------------------------------------------------------------- */
+/* ---- choosing tasks ---------------------------------------------------------------------------------------------- */
 
-/* NAME or NAME:SAMPLE. */
+/* word is NAME or NAME:SAMPLE. */
 static dt_err choose_task(dt_rec_template *t, const char *word)
 {
     const char *name;
@@ -180,7 +181,8 @@ static dt_err check_file(const dt_rec_template *t)
     DT_CHECK(json_is_object(json_object_get(t->json, "tasks")), DT_ERR_DATA, "tasks: expected an object");
     const char *name;
     json_t *task;
-    json_object_foreach(json_object_get(t->json, "tasks"), name, task) /* also those that are not chosen */
+    /* validate all tasks, also those that are not selected */
+    json_object_foreach(json_object_get(t->json, "tasks"), name, task)
     {
         dt_rec_task unused;
         DT_TRY(read_task(t, name, task, &unused));

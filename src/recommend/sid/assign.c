@@ -1,19 +1,21 @@
-/* assign.c - items to codes of given sizes: an auction, each item bidding for a place of its best code.
+/* assign.c - assigns items to codes with given sizes by an auction, in which each item bids for a slot of
+ * its best code.
  *
- * A code's price is the lowest bid among those that hold its places, its first price while one is free. An item without
- * a place looks at -cost - price of every code: it bids for the best one what would make it as good as the second best,
- * and `slack` more, and the lowest bid of that code is out. Nobody is worse off than `slack` below the best it could
- * have at the prices of the end, so the sum is within n slack of the least: all places are taken in the end, whatever
- * their first prices were.
+ * The price of a code is the lowest bid among the holders of its slots, or its initial price while a slot
+ * is free. An item without a slot compares -cost - price of all codes. It bids for the best code the
+ * amount that makes it equal to the second best, plus `slack`, and displaces the code's lowest bid. In the
+ * end no item is more than `slack` below its optimum at the final prices. The total cost is thus within n
+ * slack of the minimum. All slots are filled in the end, so initial prices do not affect this bound.
  *
- * A small slack from the start is a war of bids, as long as the largest cost over it. So it begins large and falls by
- * a factor of ten from auction to auction, each beginning at the prices of the one before (epsilon scaling: Bertsekas,
- * "The auction algorithm", Ann. Oper. Res. 14, 1988), until it is small beside what an item costs. */
+ * With a small slack from the start, a bidding war may take largest cost / slack rounds. Therefore slack
+ * starts large and decreases by a factor of ten per auction. Each auction starts from the prices of the
+ * previous one (epsilon scaling: Bertsekas, "The auction algorithm", Ann. Oper. Res. 14, 1988). It
+ * stops when slack is small compared to an item's cost. */
 #include "dtrain/recommend/sid.h"
 #include <math.h>
 #include <stdlib.h>
 
-/* The places of a code that are taken, as a heap with the lowest bid on top, of equal bids the lowest item. */
+/* A filled slot of a code. The slots of a code form a heap with the lowest bid on top, ties to the lowest item. */
 typedef struct place {
     double bid;
     int64_t item;
@@ -46,7 +48,7 @@ static void rise(seats *h, place x)
 
 static double price(const seats *h) { return h->n < h->room ? h->first_price : h->at[0].bid; }
 
-/* Returns the item that lost its place, -1: none did. */
+/* Returns the item that lost its slot, -1: none. */
 static int64_t bid(seats *h, int64_t n_codes, const float *cost, int64_t item, double slack, int32_t *code)
 {
     double best = -INFINITY, second = -INFINITY;
@@ -62,7 +64,7 @@ static int64_t bid(seats *h, int64_t n_codes, const float *cost, int64_t item, d
             second = value;
         }
     }
-    if (second == -INFINITY) second = best; /* there is one code alone */
+    if (second == -INFINITY) second = best; /* there is only one code */
     const place x = {price(&h[to]) + (best - second) + slack, item};
     code[item] = (int32_t)to;
     if (h[to].n < h[to].room) {
@@ -74,7 +76,7 @@ static int64_t bid(seats *h, int64_t n_codes, const float *cost, int64_t item, d
     return out;
 }
 
-/* Everybody bids from the prices that there are; the sum of costs. */
+/* One auction that starts from the current prices; returns the sum of costs. */
 static double hold_auction(seats *h, int64_t n, int64_t n_codes, const float *cost, double slack, int32_t *code)
 {
     double sum = 0;
@@ -88,9 +90,9 @@ static double hold_auction(seats *h, int64_t n, int64_t n_codes, const float *co
     return sum;
 }
 
-/* No price is above n_codes times the largest cost by much: from one item to the next that it could change with, it
- * grows by one cost at most. The least slack is 2^-30 of that cost; with up to 2^20 codes no bid is lost in the last
- * bit of a price. */
+/* Prices hardly exceed n_codes times the largest cost: along a chain of items that could exchange codes,
+ * the price grows by at most one cost per step. The minimum slack is 2^-30 of that cost. With up to 2^20
+ * codes, no bid is lost to rounding. */
 static void lower_slack(seats *h, int64_t n, int64_t n_codes, const float *cost, double largest, double precision,
                         int32_t *code)
 {
@@ -119,7 +121,7 @@ dt_err dt_sid_assign(const float *cost, int64_t n, int64_t n_codes, const int64_
                       (long long)n);
     double largest = 0;
     for (int64_t i = 0; i < n * n_codes; i++)
-        if (isfinite(largest) && !(cost[i] <= largest)) largest = cost[i]; /* NaN, too */
+        if (isfinite(largest) && !(cost[i] <= largest)) largest = cost[i]; /* also detects NaN */
     if (err == DT_OK && !isfinite(largest))
         err = dt_fail(DT_ERR_NONFINITE, "the distances from items to codes are not finite");
     if (err == DT_OK) lower_slack(h, n, n_codes, cost, largest, precision, code);

@@ -1,6 +1,6 @@
-/* blocked_sums.c - why sums do not depend on the number of ranks: in round t the ranks bring the blocks t R .. t R + R
- * - 1, and an ordered reduction adds them to what is there one after the other: ((sum + b_0) + b_1) + ... A block that
- * is not there is zero, which changes no sum. */
+/* blocked_sums.c - sums that do not depend on the number of ranks. In round t the R ranks supply the blocks
+ * tR .. tR+R-1. An ordered reduction adds them one after the other: ((sum + b_0) + b_1) + ...
+ * Missing blocks are zero, which changes no sum. */
 #include "blocked_sums.h"
 
 dt_err sid_sums_alloc(const dt_sid *s, sid_sums *x, int64_t n, dt_memcat category)

@@ -1,8 +1,9 @@
-/* collisions.c - items that have the same codes on all levels, and what is done about them.
+/* collisions.c - items with the same codes on all levels, and how such collisions are resolved.
  *
- * The items of a group share their first levels, so only the last one can part them. Groups are divided over the ranks;
- * each is balanced by itself, and what comes out may collide with items outside of it: hence rounds. Where items are
- * equal to the last bit their plans are equal, and no round parts them: that takes `distinct`. */
+ * Items of a group share their first levels, so only the last level can separate them. Groups are
+ * distributed over the ranks and balanced independently. The result may collide with items outside the
+ * group, hence several rounds. Bit-identical items have identical plans and are never separated by rounds;
+ * that requires `distinct`. */
 #include "dtrain/recommend/sid.h"
 #include <float.h>
 #include <math.h>
@@ -62,8 +63,8 @@ void dt_sid_groups_free(dt_sid_groups *g)
 
 /* ---- Sinkhorn ---------------------------------------------------------------------------------------------------- */
 
-/* Lines sum to `sum`: n of them, their numbers `step` apart in memory, n_in numbers `in` apart in each. A line that has
- * underflowed stays: sum / total would be infinite. */
+/* Scale each line to the sum `sum`. There are n lines, `step` apart in memory, of n_in values `in` apart.
+ * A line that has underflowed is left unchanged, because sum / total would be infinite. */
 static void normalise(double *q, int64_t n, int64_t step, int64_t n_in, int64_t in, double sum)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -82,7 +83,7 @@ void dt_sid_sinkhorn_plan(const float *cost, int64_t n, int64_t n_codes, double 
         most = fmax(most, cost[i]);
     }
     const double amplitude = (most - least) / 2 + 1e-5;
-    for (int64_t i = 0; i < n; i++) { /* from the least of a row: what all of a row is divided by does not matter */
+    for (int64_t i = 0; i < n; i++) { /* subtract the minimum of a row: a common factor of a row cancels */
         float nearest = INFINITY;
         for (int64_t k = 0; k < n_codes; k++) nearest = fminf(nearest, cost[i * n_codes + k]);
         for (int64_t k = 0; k < n_codes; k++)
@@ -107,7 +108,7 @@ static dt_err part_group(const float *cost, int64_t m, int64_t K, const dt_sid_s
     return DT_OK;
 }
 
-/* Groups first .. end-1, of which this rank plans some. last: their items' new codes. */
+/* Plan the groups first .. end-1 that belong to this rank. last: new codes of their items. */
 static dt_err part_groups(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_sid_groups *g, int64_t first,
                           int64_t end, const float *cost, uint64_t *last)
 {
@@ -124,7 +125,7 @@ static dt_err part_groups(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_
     return err == DT_OK ? DT_OK : dt_fail(err, "out of memory for the plans of colliding items");
 }
 
-/* Groups of about BATCH_ITEMS items from `first` on: the end. */
+/* End of a batch of groups from `first` on, with about BATCH_ITEMS items. */
 static int64_t batch_end(const dt_sid_groups *g, int64_t first)
 {
     int64_t end = first + 1;
@@ -166,7 +167,7 @@ static dt_err one_round(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_si
     return err;
 }
 
-/* ---- what is left ------------------------------------------------------------------------------------------------ */
+/* ---- remaining collisions ---------------------------------------------------------------------------------------- */
 
 static int64_t nearest_free(const float *cost, const uint8_t *taken, int64_t n_codes)
 {
@@ -176,7 +177,8 @@ static int64_t nearest_free(const float *cost, const uint8_t *taken, int64_t n_c
     return best;
 }
 
-/* Items by their first levels: of each group all but the first take the nearest code that none of them has. */
+/* by_code: items sorted by their codes. In each group, all items but the first take the nearest code that
+ * is free for their first levels. */
 static dt_err take_free_codes(const dt_sid *s, const dt_sid_points *p, const dt_sid_book *b, const dt_sid_groups *g,
                               int32_t *const *code, const int64_t *by_code, int64_t n)
 {
@@ -191,14 +193,14 @@ static dt_err take_free_codes(const dt_sid *s, const dt_sid_points *p, const dt_
     err = dt_comm_agree(s->comm, err);
     for (int64_t i = 0; i < g->n_groups && err == DT_OK; i++) {
         const int64_t head = g->item[g->start[i]];
-        while (!same_codes(&first_levels, by_code[at], head)) at++; /* both are in the order of their codes */
+        while (!same_codes(&first_levels, by_code[at], head)) at++; /* both are sorted by code */
         memset(taken, 0, (size_t)K);
         for (end = at; end < n && same_codes(&first_levels, by_code[end], head); end++) taken[last[by_code[end]]] = 1;
         const int64_t *others = g->item + g->start[i] + 1, m = g->start[i + 1] - g->start[i] - 1;
         err = dt_sid_distances(s, p, b, others, m, cost);
         for (int64_t j = 0; j < m && err == DT_OK; j++) {
             const int64_t best = nearest_free(cost + j * K, taken, K);
-            if (best < 0) break; /* more items have these first levels than there are codes */
+            if (best < 0) break; /* more items share these first levels than there are codes */
             last[others[j]] = (int32_t)best;
             taken[best] = 1;
         }
@@ -226,7 +228,7 @@ static dt_err make_distinct(const dt_sid *s, const dt_sid_points *p, const dt_si
     return err;
 }
 
-/* Rounds may undo one another: the best one counts. */
+/* Rounds may undo one another, so the best one is kept. */
 static dt_err play_rounds(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_sid_points *p, const dt_sid_book *b,
                           int32_t *const *code, int32_t *best, int64_t *n_rounds)
 {

@@ -121,7 +121,7 @@ static void put_value(FILE *f, const json_t *value, bool *any)
     json_array_foreach(value, i, part) { put_value(f, part, any); }
 }
 
-/* A text other than the title may be a list that Python has written. */
+/* Fields other than the title may be lists in Python notation. */
 static void put_field(FILE *f, const char *name, const json_t *value, bool *any)
 {
     const char *text = json_string_value(value);

@@ -1,7 +1,7 @@
-/* kmeans.c - codebooks of a level: k-means++, Lloyd's iterations, and the same with sizes that are fixed.
+/* kmeans.c - codebooks of a level: k-means++, Lloyd's algorithm, and a balanced variant with fixed sizes.
  *
- * All that decides (which item seeds a code, which code is empty, whether to stop) is computed on every rank from the
- * same numbers, so nothing needs to be agreed upon. */
+ * All decisions (seed items, empty codes, stopping) are computed on every rank from identical values, so
+ * they need no communication. */
 #include "points.h"
 #include "blocked_sums.h"
 #include <math.h>
@@ -55,7 +55,7 @@ static void fit_free(fit *f)
     free(f->cost);
 }
 
-/* ---- seeds ------------------------------------------------------------------------------------------------------- */
+/* ---- k-means++ seeds --------------------------------------------------------------------------------------------- */
 
 static double uniform(const dt_sid *s, int level, int64_t k)
 {
@@ -64,7 +64,7 @@ static double uniform(const dt_sid *s, int level, int64_t k)
     return ((double)w[0] * 0x1p-32 + (double)w[1] * 0x1p-64);
 }
 
-/* The item at which the running sum of distances passes u times the whole; where all are 0, the item at u n. */
+/* The item at which the prefix sum of distances exceeds u times the total; if all are 0, the item at u n. */
 static int64_t draw(const float *distance, int64_t n, double u)
 {
     double sum = 0, so_far = 0;
@@ -79,7 +79,7 @@ static int64_t draw(const float *distance, int64_t n, double u)
     return last;
 }
 
-/* Distances to the newest seed alone: a book of one code. */
+/* Update distances for the newest seed, as a book with one code. */
 static dt_err nearer(fit *f, dt_sid_book *one, float *distance)
 {
     DT_TRY(dt_sid_book_set(f->s, one));
@@ -128,7 +128,7 @@ static double objective_of(const fit *f)
     return sum;
 }
 
-/* Sums of a block's rows by code, into the part. */
+/* Add up a block's rows by code, into sums.part. */
 static dt_err sum_block(fit *f, int64_t round)
 {
     const dt_sid *s = f->s;
@@ -138,7 +138,7 @@ static dt_err sum_block(fit *f, int64_t round)
     const size_t nbytes = (size_t)m * sizeof(int32_t);
     DT_TRY(sid_sums_clear(s, &f->sums));
     if (m == 0) return DT_OK;
-    DT_TRY(ops->stream_sync(s->dev, s->stream)); /* order_host: the copy of the last round's */
+    DT_TRY(ops->stream_sync(s->dev, s->stream)); /* the previous round's copy from order_host must be complete */
     sid_sort_by_code(f->code + first, m, f->b->n_codes, f->count, f->order_host);
     DT_TRY(ops->copy(s->dev, f->index.ptr, f->code + first, nbytes, s->stream));
     DT_TRY(ops->copy(s->dev, f->order.ptr, f->order_host, nbytes, s->stream));
@@ -146,7 +146,7 @@ static dt_err sum_block(fit *f, int64_t round)
                                    f->p->width, DT_F32, DT_F32, s->stream);
 }
 
-/* The item that is farthest from its code, and no longer is; -1: all are where their codes are. */
+/* The item farthest from its code, whose distance is then set to 0; -1: all distances are 0. */
 static int64_t take_farthest(fit *f)
 {
     int64_t far = 0;
@@ -157,7 +157,7 @@ static int64_t take_farthest(fit *f)
     return far;
 }
 
-/* Codes move to the means of their items; those without any to the farthest items. */
+/* Move codes to the means of their items, and unused codes to the farthest items. */
 static dt_err move_codes(fit *f)
 {
     const dt_sid *s = f->s;
@@ -187,7 +187,7 @@ static dt_err move_codes(fit *f)
     return err == DT_OK ? dt_sid_book_set(s, f->b) : err;
 }
 
-/* floor(n/K) items each, and one more for the codes that are nearest to most items, of equal ones the lowest. */
+/* Sizes of floor(n/K), plus one for the codes that are nearest to most items; ties to the lowest code. */
 static void choose_sizes(fit *f, int64_t *size)
 {
     const int64_t n = f->p->n, K = f->b->n_codes;
@@ -226,8 +226,7 @@ static dt_err assign(fit *f)
     return f->how->balanced ? assign_balanced(f) : dt_sid_nearest(f->s, f->p, f->b, f->next, f->distance);
 }
 
-/* A balanced assignment is the cheapest but for a thousandth, and by that much it may be worse than the last one, which
- * stays then. */
+/* A balanced assignment is optimal within 0.1 %, so it may be worse than the previous one, which is then kept. */
 static dt_err iterate(fit *f, double *objective)
 {
     const size_t nbytes = (size_t)f->p->n * sizeof *f->code;

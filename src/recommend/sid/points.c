@@ -1,7 +1,7 @@
-/* points.c - rows in blocks, codebooks, and which code is nearest.
+/* points.c - blocks of rows, codebooks, and the nearest code.
  *
- * argmin_k |x - e_k|^2 = argmax_k (x e_k^T - |e_k|^2/2): one product with a bias and the device's choice of the most
- * probable token. Lengths of rows are summed in double on the host, once for each level. */
+ * argmin_k |x - e_k|^2 = argmax_k (x e_k^T - |e_k|^2/2): one GEMM with a bias, then the device's argmax of
+ * token logits. Norms of rows are summed in double on the host, once per level. */
 #include "points.h"
 #include <math.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ dt_err sid_wait(const dt_sid *s, dt_err err)
     return err == DT_OK ? waited : err;
 }
 
-/* Where an item's row is: the rank that has it, and which of that rank's rows it is. */
+/* The rank that holds an item's row, and its index there. */
 static int64_t row_of(const dt_sid *s, int64_t item, int *rank)
 {
     const int64_t b = item / s->block, R = s->comm->nranks;
@@ -177,7 +177,7 @@ void dt_sid_book_free(dt_sid_book *b)
 
 /* ---- distances --------------------------------------------------------------------------------------------------- */
 
-/* score[m, K] = x e^T - |e|^2/2. A row's bits do not depend on the others. */
+/* score[m, K] = x e^T - |e|^2/2. The bits of a row do not depend on other rows. */
 static dt_err scores(const dt_sid *s, const dt_sid_book *b, const void *x, int64_t m, void *score)
 {
     const dt_matmul mm = {.m = m,
@@ -227,7 +227,7 @@ dt_err sid_choose(const dt_sid *s, const dt_sid_book *b, const void *x, int64_t 
     return ops->stream_sync(s->dev, s->stream);
 }
 
-/* A code and a distance in one word, for the exchange. */
+/* A code and a distance, packed for one exchange. */
 struct found {
     int32_t code;
     float distance;
@@ -263,8 +263,8 @@ dt_err dt_sid_nearest(const dt_sid *s, const dt_sid_points *p, const dt_sid_book
     return err;
 }
 
-/* This rank's items among item[0 .. n), at most a block of them from *at on: their places in the list and among the
- * rows. */
+/* List this rank's items among item[0 .. n), starting at *at, at most one block: their positions in the
+ * list and their rows. */
 static int64_t own_items(const dt_sid *s, const int64_t *item, int64_t n, int64_t *at, int64_t *place, int32_t *row)
 {
     int64_t m = 0;

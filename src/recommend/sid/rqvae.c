@@ -1,6 +1,6 @@
-/* rqvae.c - why it is done so: a batch goes through the network in blocks of rows, and every block writes its gradient
- * whole into the part of a sum over blocks (blocked_sums.h); every rank then makes the same step. Of what a batch makes
- * nothing but a block is in memory.
+/* rqvae.c - a batch passes through the network in blocks of rows. Each block computes its gradient into
+ * the part of a sum over blocks (blocked_sums.h); every rank then takes the same optimizer step. Memory holds
+ * activations of only one block.
  *
  *     Y = act(X W^T + b)        dP = dY act'(P)        dW = dP^T X        db = sum of rows of dP        dX = dP W */
 #include "points.h"
@@ -13,23 +13,23 @@
 enum { MAX_LAYERS = 64, ALIGN = 16 };
 
 typedef struct layer {
-    int64_t in, out, w, b; /* sizes; places of weight and bias among the parameters */
+    int64_t in, out, w, b; /* sizes; offsets of weight and bias in the parameters */
     bool relu;
-    dt_buf before, y; /* [block, out]; before: of an activation */
+    dt_buf before, y; /* [block, out]; before: input of the activation */
 } layer;
 
 struct dt_rqvae {
     const dt_sid *s;
     dt_rqvae_options opt;
-    layer layers[MAX_LAYERS]; /* encoder, decoder */
+    layer layers[MAX_LAYERS]; /* encoder, then decoder */
     int n_layers;
-    int64_t codebooks, n_param; /* places */
+    int64_t codebooks, n_param; /* offset of the codebooks; number of parameters */
     dt_buf param, m, v, norm;
     sid_sums grad;
     int64_t step;
     dt_sid_book books[DT_SID_MAX_LEVELS];
     sid_choice choice;
-    dt_buf x, xq, r, e, commit; /* [block, width]; [block, dim]: sum of codes, what is left, codes, z - e_0 */
+    dt_buf x, xq, r, e, commit; /* [block, width]; [block, dim]: sum of codes, residual, codes, z - e_0 */
     dt_buf d[2];                /* gradients, [block, widest] */
     dt_buf sum, order;          /* a double; [block] */
     float *staging;             /* [block, width] */
@@ -47,7 +47,7 @@ static int64_t aligned(int64_t n) { return dt_ceil_div(n, ALIGN) * ALIGN; }
 static dt_err lay_out(dt_rqvae *v)
 {
     const dt_rqvae_options *o = &v->opt;
-    const int n = o->n_hidden + 1; /* layers of one side */
+    const int n = o->n_hidden + 1; /* layers of encoder or decoder */
     DT_CHECK(2 * n <= MAX_LAYERS, DT_ERR_USAGE, "expected at most %d hidden layers, found %d", MAX_LAYERS / 2 - 1,
              o->n_hidden);
     v->n_layers = 2 * n;
@@ -175,7 +175,7 @@ int64_t dt_rqvae_n_param(const dt_rqvae *v)
     return n;
 }
 
-/* Numbers with gaps on the device from or to numbers without on the host. */
+/* Copy values with padding on the device from or to packed values on the host. */
 static dt_err move(const dt_rqvae *v, void *device, float *host, bool to_host)
 {
     const dt_sid *s = v->s;
@@ -214,7 +214,7 @@ dt_err dt_rqvae_books(const dt_rqvae *v, dt_sid_book *books)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Rows to the device by way of staging, which is free again after a wait. */
+/* Copy rows to the device through staging. Wait for the stream before staging is reused. */
 static dt_err bring_rows(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t first, int64_t m)
 {
     const dt_sid *s = v->s;
@@ -243,7 +243,7 @@ static dt_err layer_forward(const dt_rqvae *v, const layer *l, const void *x, in
     return v->s->dev->ops->matmul(v->s->dev, &mm, x, at(&v->param, l->w), l->y.ptr, v->s->stream);
 }
 
-/* What goes into a layer. */
+/* Input of a layer. */
 static void *input_of(const dt_rqvae *v, int i)
 {
     return i == 0 ? v->x.ptr : i == v->n_layers / 2 ? v->xq.ptr : v->layers[i - 1].y.ptr;
@@ -273,7 +273,7 @@ dt_err dt_rqvae_encode(dt_rqvae *v, dt_rows *rows, const int64_t *item, dt_sid_p
     return DT_OK;
 }
 
-/* c = a - b, through c. */
+/* c = a - b, using c as scratch. */
 static dt_err subtract(const dt_rqvae *v, const void *a, const void *b, void *c, int64_t n)
 {
     const dt_device_ops *ops = v->s->dev->ops;
@@ -281,7 +281,7 @@ static dt_err subtract(const dt_rqvae *v, const void *a, const void *b, void *c,
     return ops->add(v->s->dev, a, c, c, DT_F32, n, v->s->stream);
 }
 
-/* *sum is there after a wait. */
+/* *sum is valid after a wait. */
 static dt_err sum_of_squares(const dt_rqvae *v, const void *x, int64_t n, double *sum)
 {
     const dt_sid *s = v->s;
@@ -289,8 +289,8 @@ static dt_err sum_of_squares(const dt_rqvae *v, const void *x, int64_t n, double
     return s->dev->ops->copy(s->dev, sum, v->sum.ptr, sizeof *sum, s->stream);
 }
 
-/* The gradient of a codebook, of -r_(l+1) = e - r times what it counts, code by code. order_host is free since the
- * level's choice was waited for. */
+/* Gradient of a codebook: the sum over its items of factor * (e - r), where -r_(l+1) = e - r. order_host
+ * is free, because sid_choose of this level has waited. */
 static dt_err codebook_backward(dt_rqvae *v, int level, int64_t m, double factor)
 {
     const dt_sid *s = v->s;
@@ -304,8 +304,8 @@ static dt_err codebook_backward(dt_rqvae *v, int level, int64_t m, double factor
                                    DT_F32, s->stream);
 }
 
-/* Codes of all levels: xq is their sum, commit what the first one leaves of z; sums[1 + l] of squares of what is
- * left. */
+/* Quantise all levels: xq is the sum of codes, commit the residual after the first level, sums[1 + l] the
+ * squared norm of the residual after level l. */
 static dt_err quantise(dt_rqvae *v, int64_t m, double factor, double *sums)
 {
     const dt_sid *s = v->s;
@@ -335,8 +335,8 @@ static dt_err quantise(dt_rqvae *v, int64_t m, double factor, double *sums)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* dp: the gradient of what layer i's activation is applied to, or of its output where it has none. dx: the same of the
- * layer below; NULL: nobody asks. */
+/* dp: gradient of the input of layer i's activation, or of its output without activation. dx: the same for
+ * the layer below; NULL: not needed. */
 static dt_err layer_backward(const dt_rqvae *v, int i, const void *dp, void *dx, int64_t m)
 {
     const layer *l = &v->layers[i], *below = i > 0 && i != v->n_layers / 2 ? &v->layers[i - 1] : NULL;
@@ -365,7 +365,8 @@ static dt_err layer_backward(const dt_rqvae *v, int i, const void *dp, void *dx,
     return dx ? ops->matmul(v->s->dev, &to_x, dp, at(&v->param, l->w), dx, v->s->stream) : DT_OK;
 }
 
-/* The gradient of the block in v->x into the part, its sums of squares into sums[1 + L]. n: rows of the batch. */
+/* Compute the gradient of the block in v->x into the part, and its sums of squares into sums[1 + L]. n:
+ * rows of the batch. */
 static dt_err queue_block(dt_rqvae *v, int64_t m, int64_t n, double *sums)
 {
     const dt_sid *s = v->s;
@@ -385,7 +386,7 @@ static dt_err queue_block(dt_rqvae *v, int64_t m, int64_t n, double *sums)
         void *swap = from;
         from = to;
         to = swap;
-        if (i != half) continue; /* straight through the quantiser, and the first level's commitment */
+        if (i != half) continue; /* straight-through estimator, plus the first level's commitment loss */
         DT_TRY(
             ops->scale(s->dev, v->commit.ptr, (float)(v->opt.beta * of_level), v->e.ptr, DT_F32, m * dim, s->stream));
         DT_TRY(ops->add(s->dev, from, v->e.ptr, from, DT_F32, m * dim, s->stream));

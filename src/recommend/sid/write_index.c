@@ -1,4 +1,4 @@
-/* write_index.c - the index and info files, and how evenly a level's codes are used. */
+/* write_index.c - writes the index and info files, and statistics of code usage per level. */
 #include "dtrain/recommend/sid.h"
 #include "dtrain/make/rec_files.h"
 #include <errno.h>

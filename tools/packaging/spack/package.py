@@ -32,7 +32,8 @@ class Dtrain(MakefilePackage):  # noqa: F405
     conflicts("%gcc@:10", msg="x86-64-v4 needs GCC 11")  # noqa: F405
 
     def setup_build_environment(self, env):
-        # The Makefile looks for headers and libraries where environment modules put them.
+        # Environment modules set these variables; the Makefile finds headers and libraries through
+        # them.
         for name in ("hdf5", "jansson", "inih", "pcre2", "utf8proc", "onednn", "libjpeg-turbo", "libpng", "libwebp", "libedit", "liburing"):
             env.prepend_path("CPATH", self.spec[name].prefix.include)
             for folder in (self.spec[name].prefix.lib, self.spec[name].prefix.lib64):
