@@ -1,4 +1,4 @@
-/* cases.h - tests that list themselves: TEST(name) { ... } defines one, run_listed() runs those of the file in order. */
+/* cases.h - tests that list themselves: TEST(name) { ... } defines one, run_listed() runs those of a file in order. */
 #ifndef CASES_H
 #define CASES_H
 
@@ -20,7 +20,8 @@ __attribute__((unused)) static size_t n_listed_tests;
     static void NAME(__attribute__((unused)) void **state)
 #define TEST(NAME) TEST_WITH(NAME, NULL, NULL)
 
-/** The number of tests that failed. name: NULL, or the group's in the output; setup, teardown: of the group, or NULL. */
+/** The number of tests that failed. name: of the group in the output, or NULL; setup, teardown: of the group, or
+ *  NULL. */
 static inline int run_listed(const char *name, CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     return _cmocka_run_group_tests(name ? name : "tests", listed_tests, n_listed_tests, setup, teardown);

@@ -84,7 +84,8 @@ static const tool_row rows[] = {
      "remove P (module., _orig_mod., base_model.model.) from the start of tensor names in FROM, a directory. A P that "
      "begins with _ is also removed after any dot", .text = true},
     {"shard-size", "SIZE", BYTES(shard_size),
-     "maximum bytes of tensors per file, such as 5GB or 2GiB (default 5GB). G and GB are 10^9 bytes, GiB is 2^30 bytes"},
+     "maximum bytes of tensors per file, such as 5GB or 2GiB (default 5GB). G and GB are 10^9 bytes, GiB is 2^30 "
+     "bytes"},
     {"tokenizer", "NAME", TO(tokenizer),
      "directory or tokenizer.json whose files are copied; bytes; or none (default: the tokenizer of FROM)"},
     {"chat-template", "NAME", TO(chat_template),

@@ -1,6 +1,6 @@
-/* remedy.c - the smallest change that makes a configuration fit: among all combinations of changes that leave the result
- * the same to rounding, the one with the fewest keys, and among those the one that costs least time. A plan takes less
- * than a millisecond, so every combination that would be better than the best so far is tried. */
+/* remedy.c - the smallest change that makes a configuration fit. Among all combinations of changes that leave the
+ * result the same to rounding, it is the one with the fewest keys, and among those the one that costs least time. A
+ * plan takes less than a millisecond, so every combination that would be better than the best so far is tried. */
 #include "../run.h"
 #include <inttypes.h>
 #include <stdarg.h>
