@@ -53,7 +53,8 @@ $(BUILD)/dtrain-sid: $(SID)
 $(BUILD)/build_version.h: FORCE
 	@mkdir -p $(@D)
 	@{ echo '#define BUILD_VERSION "$(VERSION)"'; echo '#define BUILD_COMMIT "$(or $(COMMIT),unknown)"'; \
-	   echo '#define BUILD_FLAGS "$(subst ",\",$(filter-out -W%,$(CFLAGS)))"'; echo '#define BUILD_ISAS "$(ISAS)"'; } >$@.new
+	   echo '#define BUILD_FLAGS "$(subst ",\",$(filter-out -W%,$(CFLAGS)))"'; echo '#define BUILD_ISAS "$(ISAS)"'; \
+	   echo '#define BUILD_COMPONENTS "$(if $(COMPONENTS),$(foreach l,$(COMPONENTS),$(NAME_$(l))),none)"'; } >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/main/tool/version.o: $(BUILD)/build_version.h
 $(BUILD)/src/main/tool/version.o: CPPFLAGS += -I$(BUILD)
@@ -110,6 +111,7 @@ info:  ## show what was detected and enabled
 	@tools/mpi.sh check "$(MPICC)" "$(CPPFLAGS)" "$(HDF5_LIBS)" || true
 	@echo "CPU sets   $(ISAS)"
 	@echo "CUDA       $(if $(CUDA_LIB),$(NVCC) $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') for $(CUDA_ARCHS:%=sm_%),$(if $(NVCC),left out,no nvcc))"
+	@$(foreach l,$(OPTIONAL),echo "$(NAME_$(l))" | awk '{ printf "%-10s %s: %s\n", $$1, "$(if $($(l)),found,missing)", "$(GIVES_$(l))" }';)
 	@echo "flags      $(CFLAGS)"
 	@echo "libraries  $(LDLIBS)"
 	@echo "run path   $(or $(RUNPATH),that of the system)"

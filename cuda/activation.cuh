@@ -1,9 +1,8 @@
-/* activation.cuh - activations and their slopes, as operations on elements and as epilogues of products use them: one
- * definition, so that an epilogue has the bits of the calls that it stands for.
+/* activation.cuh - activation functions and their derivatives. Element-wise operations and epilogues of products share
+ * one definition, so that an epilogue has the bits of the separate calls.
  *
- * All but relu, whose slope at 0 is 0, are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh
- * s = (1 + tanh u)/2 = sigmoid(2u); gelu s = Phi(x). The slope is s + x s'.
- */
+ * All except relu, whose derivative at 0 is 0, are x s(x) with a smooth step s: silu and quick_gelu s = sigmoid(a x);
+ * gelu_tanh s = (1 + tanh u)/2 = sigmoid(2u); gelu s = Phi(x). The derivative is s + x s'. */
 #ifndef DTRAIN_ACTIVATION_CUH
 #define DTRAIN_ACTIVATION_CUH
 
@@ -15,8 +14,8 @@ namespace activation
 constexpr float SQRT_2_OVER_PI = 0.797884561f, INV_SQRT_2 = 0.707106781f, INV_SQRT_2PI = 0.398942280f,
                 CUBE = 0.044715f; /* of gelu_tanh: u = sqrt(2/pi) (x + CUBE x^3) */
 
-/* The quotient of the hardware is off by two units of the last place at most and takes a fifth of the instructions:
- * with the exact one these operations are bound by instructions and not by memory. Beyond 2^126 it is 0. */
+/* The hardware quotient has an error of at most two units in the last place and needs a fifth of the instructions: with
+ * the exact quotient these operations are limited by instructions instead of memory. Beyond 2^126 it is 0. */
 __device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 __device__ inline float factor(dt_activation act) { return act == DT_ACT_SILU ? 1.0f : 1.702f; }
 
@@ -27,7 +26,7 @@ __device__ inline float step(dt_activation act, float x)
     return sigmoid(factor(act) * x);
 }
 
-/* s'(x), where s(x) is known. Where s is 0 or 1 so is the product with a growth that may have no number. */
+/* s'(x) for a known s(x). If s is 0 or 1 the derivative is 0, even if the other factor is not finite. */
 __device__ inline float step_slope(dt_activation act, float x, float s)
 {
     if (act == DT_ACT_GELU) return INV_SQRT_2PI * expf(-0.5f * x * x);
@@ -47,7 +46,7 @@ __device__ inline float act_value(dt_activation act, float x)
 /** act'(x). */
 __device__ inline float act_slope(dt_activation act, float x)
 {
-    if (act == DT_ACT_RELU) return x > 0.0f ? 1.0f : x <= 0.0f ? 0.0f : x; /* a NaN stays one */
+    if (act == DT_ACT_RELU) return x > 0.0f ? 1.0f : x <= 0.0f ? 0.0f : x; /* NaN stays NaN */
     const float s = activation::step(act, x);
     return fmaf(x, activation::step_slope(act, x, s), s);
 }

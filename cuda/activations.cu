@@ -1,8 +1,11 @@
-/* activations.cu - activations and gated units: one pass over memory each. */
+/* activations.cu - element-wise activations and gated units.
+ *
+ * Threads   each.cuh: one pass over memory, a few 16-byte vectors per thread; no sums across elements.
+ * Numerics  float, rounded once when stored; definitions in activation.cuh. */
 #include "activation.cuh"
 #include "each.cuh"
 
-/* Run the statements with A as the activation, so that no element asks which it is. */
+/* Run the statements with A as the activation, so that it is a compile-time constant of the kernel. */
 #define CUDA_BY_ACT(act, A, ...)                                                                                       \
     do {                                                                                                               \
         switch (act) {                                                                                                 \
@@ -50,7 +53,7 @@ static dt_err launch_slope(dt_stream *s, const void *x, const void *dy, void *dx
     return launch_map<T, T, T>(s, slope_times<act>(), x, dy, dx, n);
 }
 
-/* y = act(x) */
+/* y = act(x); x, y [n] */
 dt_err cuda_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
                         dt_stream *stream)
 {
@@ -59,7 +62,7 @@ dt_err cuda_act_forward(dt_device *dev, dt_activation act, const void *x, void *
     return DT_OK;
 }
 
-/* dx = dy act'(x) */
+/* dx = dy act'(x); x, dy, dx [n]; dx may be dy */
 dt_err cuda_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
                          int64_t n, dt_stream *stream)
 {
@@ -70,9 +73,13 @@ dt_err cuda_act_backward(dt_device *dev, dt_activation act, const void *x, const
 
 /* ---- gated units ------------------------------------------------------------------------------------------------- */
 
-/* gate_up: [n_rows, 2 width], the gate first; y, dy: [n_rows, width].
- *     forward    y = act(gate) up
- *     backward   dgate = dy up act'(gate), dup = dy act(gate); d gate_up may be gate_up */
+/** Gated unit.
+ *
+ *      forward    y = act(gate) up
+ *      backward   dgate = dy up act'(gate),  dup = dy act(gate)
+ *
+ *  Arrays    gate_up [n_rows, 2 width], the gate first; y, dy [n_rows, width]; d gate_up like gate_up, and may be
+ *            gate_up. */
 template <class T, dt_activation act, bool backward> struct glu {
     static constexpr int V = vector_elems<T>, TURNS = backward ? 1 : 2;
     const T *gate_up;

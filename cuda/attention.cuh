@@ -1,8 +1,8 @@
-/* attention.cuh - what the kernels of attention share: which tile a block works on, which keys a query sees, and the
- * dropout of probabilities. The mathematics is in the kernels; the contract is dt_attention's.
+/* attention.cuh - shared by the attention kernels: the tile of a block, the keys that a query attends to, and dropout
+ * of probabilities. The equations are at the kernels; the contract is dt_attention's.
  *
- * Work is cut into tiles of queries (or keys) of one head of one sequence. Nobody writes a list of them: a block looks
- * through the lengths of the sequences, 32 at a time, for the tile of its number. */
+ * Work is divided into tiles of queries (or keys) of one head of one sequence. No list of tiles is stored: a block
+ * searches the sequence lengths, 32 at a time, for the tile with its index. */
 #ifndef DTRAIN_CUDA_ATTENTION_CUH
 #define DTRAIN_CUDA_ATTENTION_CUH
 
@@ -11,8 +11,8 @@
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
 
-/** Arrays of a call, in the layouts of dt_attention. Of each query backward wants two numbers, for a head side by side:
- *  stats [n_heads][n_tok], x = lse log2(e), y = delta, the sum over c of dout_c out_c. */
+/** Arrays of a call, in the layouts of dt_attention. Backward needs two values per query and head: stats
+ *  [n_heads][n_tok], x = lse log2(e), y = delta = sum over c of dout_c out_c. */
 template <class T> struct attention_arrays {
     const T *q, *k, *v, *dout;
     const float2 *stats;
@@ -20,46 +20,46 @@ template <class T> struct attention_arrays {
     float *lse_w;
 };
 
-/* attention_float.cu: both ways in float on any type of elements, without tensor cores. */
+/* attention_float.cu: forward and backward in float for all element types, without tensor cores. */
 template <class T>
 dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 template <class T>
 dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 
-/* attention_rows.cu: batch-invariant, for elements of 16 bits. */
+/* attention_rows.cu: batch-invariant, for 16-bit elements. */
 template <class T>
 dt_err cuda_attention_rows(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 
-/* attention_hopper.cu: on sm_90. takes: calls that suit, vectors being that all rows lie at multiples of 16 bytes. */
+/* attention_hopper.cu: on sm_90. takes: does it support the call? vectors: all rows are aligned to 16 bytes. */
 bool cuda_attention_hopper_takes(dt_device *dev, const dt_attention &at, bool vectors);
 template <class T>
 dt_err cuda_attention_hopper_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 template <class T>
 dt_err cuda_attention_hopper_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 
-/** The call's description, checked, with a window that matters or none. */
+/** Check the description of a call. checked: a copy, without a window that has no effect. */
 dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked);
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/** How a call is cut: tiles of len rows, of queries or of keys, for each of n_heads heads. */
+/** Division of a call into tiles of len rows (queries or keys), for each of n_heads heads. */
 struct attention_cut {
     bool by_keys;
     int len, n_heads;
-    int heads_at_once; /* whose keys and values fit into the cache together: their tiles are neighbours */
-    int each = 1;      /* rows of a query: 1, or the query heads that share a key head */
+    int heads_at_once; /* heads whose keys and values fit into the cache together; their tiles are adjacent */
+    int each = 1;      /* rows per query: 1, or the number of query heads that share a key head */
 };
 
 struct attention_tile {
-    int head;              /* of queries; by keys: of keys */
-    int first;             /* row of the sequence that the tile begins with */
+    int head;              /* query head, or key head for tiles of keys */
+    int first;             /* first row of the tile in its sequence */
     int n_q, n_kv;         /* of the sequence */
-    int64_t q_row, kv_row; /* where the sequence begins */
-    int n_shared;          /* keys that do not lie from kv_row on, but from shared_row */
+    int64_t q_row, kv_row; /* first rows of the sequence */
+    int n_shared;          /* number of first keys that start at shared_row instead of kv_row */
     int64_t shared_row;
 };
 
-/** Blocks to launch: at least one, and enough for all tiles where there are no more keys than queries (training). */
+/** Number of blocks: at least one, and enough for all tiles if there are no more keys than queries (training). */
 static inline int64_t attention_blocks(const dt_attention *at, const attention_cut &cut)
 {
     const int64_t longest = (int64_t)cut.each * (cut.by_keys ? at->max_kv_len : at->max_q_len),
@@ -68,7 +68,8 @@ static inline int64_t attention_blocks(const dt_attention *at, const attention_c
     return (alike < packed ? alike : packed) * cut.n_heads;
 }
 
-/** Heads of keys whose K and V of the longest sequence take at most 16 MiB, times the query heads that share them. */
+/** Number of key heads whose K and V of the longest sequence need at most 16 MiB, times the query heads that share
+ *  them. */
 static inline int attention_heads_at_once(const dt_attention *at, int n_heads)
 {
     const int64_t nbytes = (int64_t)at->max_kv_len * at->head_dim * 2 * (int64_t)dt_dtype_size(at->dt);
@@ -77,20 +78,21 @@ static inline int attention_heads_at_once(const dt_attention *at, int n_heads)
     return heads < n_heads ? (int)heads : n_heads;
 }
 
-/** Where the keys of sequence s lie. */
+/** Set the key rows of sequence s. */
 __device__ inline void find_keys(const dt_attention &at, int s, attention_tile *t)
 {
     t->kv_row = at.kv_start[s];
     t->n_shared = at.shared_len ? at.shared_len[s] : 0;
     t->shared_row = t->n_shared > 0 ? at.shared_start[s] : 0;
 }
-/** The row that key 0 would have if all lay in one piece with the keys behind the shared ones, and how many rows behind
- *  that the shared ones lie. */
+/** The row of key 0 if the shared keys directly preceded the others, and the distance in rows from there to the shared
+ *  keys. */
 __device__ inline int64_t first_key_row(const attention_tile &t) { return t.kv_row - t.n_shared; }
 __device__ inline int64_t way_to_shared(const attention_tile &t) { return t.shared_row - first_key_row(t); }
 
-/** Tile number index; false past the last. All lanes of a warp take part and get the same. Within a sequence the tiles
- *  with most work come first: late queries see most keys, early keys are seen by most queries. */
+/** Find tile `index`; false after the last. Called by all lanes of a warp, which get the same result. Within a sequence
+ *  the tiles with the most work come first: late queries attend to the most keys, early keys are attended by the most
+ *  queries. */
 __device__ inline bool find_tile(const dt_attention &at, const attention_cut &cut, int64_t index, attention_tile *t)
 {
     const int lane = threadIdx.x % WARP;
@@ -128,16 +130,16 @@ __device__ inline bool find_tile(const dt_attention &at, const attention_cut &cu
     return false;
 }
 
-/* ---- which keys a query sees ------------------------------------------------------------------------------------- */
+/* ---- visible keys ------------------------------------------------------------------------------------------------ */
 
-/** Query i sees the keys from seen_from(seen_to(i)) to below seen_to(i); the former may be negative, the latter too. */
+/** Query i attends to the keys seen_from(seen_to(i)) .. seen_to(i) - 1; both may be negative. */
 __device__ inline int seen_to(const dt_attention &at, const attention_tile &t, int query)
 {
     return at.bidirectional ? t.n_kv : t.n_kv - t.n_q + query + 1;
 }
 __device__ inline int seen_from(const dt_attention &at, int to) { return at.window > 0 ? to - at.window : 0; }
 
-/** Rows from .. to-1 are touched; all pairs with the rows all_from .. all_to-1 are visible. */
+/** Rows from .. to-1 are needed; pairs with the rows all_from .. all_to-1 need no mask. */
 struct attention_range {
     int from, to, all_from, all_to;
 };
@@ -150,11 +152,12 @@ __device__ inline attention_range keys_of(const dt_attention &at, const attentio
     return {from > 0 ? from : 0, last_to, seen_from(at, last_to), to};
 }
 
-/** Queries for the keys first .. first + n - 1: query i sees a key below first + n unless its window begins later. */
+/** Queries for the keys first .. first + n - 1: query i attends to a key below first + n unless its window begins
+ *  later. */
 __device__ inline attention_range queries_of(const dt_attention &at, const attention_tile &t, int first, int n)
 {
     if (at.bidirectional) return {0, t.n_q, 0, t.n_q};
-    const int shift = t.n_kv - t.n_q; /* query i sees keys up to i + shift */
+    const int shift = t.n_kv - t.n_q; /* query i attends to keys up to i + shift */
     const int from = first - shift, window = at.window;
     const int to = window > 0 && first + n - 1 + window - shift < t.n_q ? first + n - 1 + window - shift : t.n_q;
     return {from > 0 ? from : 0, to, first + n - 1 - shift,

@@ -1,13 +1,17 @@
-/* attention_backward.cu - gradients of softmax attention, probabilities being formed anew from lse (Dao et al.,
- * arXiv:2205.14135, algorithm 4). Per query i and key j, with s = scale q.k, D_i = dout_i . out_i and f the dropout
- * factor:
- *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - D_i)
+/* attention_backward.cu - gradients of softmax attention on tensor cores. Probabilities are recomputed from lse (Dao et
+ * al., arXiv:2205.14135, algorithm 4).
+ *
+ * Per query i and key j, with s = scale q.k, delta_i = dout_i . out_i and the dropout factor f:
+ *
+ *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - delta_i)
  *     dv_j += f p dout_i     dq_i += scale ds k_j     dk_j += scale ds q_i
  *
- * One kernel makes dk and dv, a tile of keys a block, another dq, a tile of queries a block, each forming p anew: 7
- * products of tiles in place of 5, but no sum is shared by blocks, so none depends on which runs first. Accumulators of
- * p and ds are the left operands of the sums as they lie: the first kernel works on transposed tiles, rows being keys.
- * p and ds are rounded to the elements' type there. */
+ * Arrays    those of dt_attention; 16-bit elements.
+ * Threads   One kernel computes dk and dv, with a tile of keys per block; another computes dq, with a tile of queries
+ *           per block. Each recomputes p: 7 tile products instead of 5, but no sum is shared between blocks, so results
+ *           do not depend on the order of blocks.
+ * Numerics  Accumulators of p and ds are used as left operands in their own layout: the first kernel works on
+ *           transposed tiles, with keys as rows. p and ds are rounded to the element type there. */
 #include "attention_cudnn.h"
 #include "attention_mma.cuh"
 
@@ -16,8 +20,9 @@ namespace
 
 /* ---- delta ------------------------------------------------------------------------------------------------------- */
 
-/* stats of each token and head, by `lanes` threads (a power of 2), each of which reads 16 bytes at a time. delta is the
- * sum over keys of p_ij dp_ij, which the gradient of a softmax takes off (dropout included: out was made with f p). */
+/* stats [n_heads][n_tok]: lse log2(e), and delta = dout . out, which equals the sum over keys of p_ij dp_ij (with
+ * dropout as well, since out contains f p). Threads: `lanes` (a power of 2) per token and head, each reads 16 bytes at
+ * a time. */
 template <class T>
 __global__ void stats_kernel(const T *out, const T *dout, const float *lse, float2 *stats, int64_t n_tok, int n_heads,
                              int d, int64_t ld, int lanes, bool vectors)
@@ -44,15 +49,15 @@ __global__ void stats_kernel(const T *out, const T *dout, const float *lse, floa
 
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
 
-/* Elements of a tile of queries as a stage of the pipeline, and of a block. */
+/* Sizes of a pipeline stage (a tile of queries) and of a block. */
 template <int W, int M, int N_WARPS, int QUERIES> struct dkv_shape {
     static constexpr int KEYS = 16 * M * N_WARPS, THREADS = N_WARPS * WARP, STAGE = 2 * QUERIES * W;
     static constexpr size_t NBYTES = (size_t)(2 * KEYS * W + 2 * STAGE) * 2 + 2 * QUERIES * sizeof(float2);
 };
 
-/* A block has a tile of keys of one key head, a warp 16 M of them, and goes through the query heads that share it and
- * their tiles of queries; while it works on one the next comes in. WITH: 1 makes dv, 2 dk, 3 both: wide heads leave no
- * registers for both. */
+/* dk and dv of a tile of keys of one key head. A block has one tile, a warp 16 M of its keys. It loops over the query
+ * heads that share the key head and their tiles of queries, and loads the next tile while it computes. WITH: 1 computes
+ * dv, 2 dk, 3 both; wide heads have no registers for both. */
 template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
 __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
     dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
@@ -97,7 +102,7 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
                       query = first + step % n_tiles * QUERIES;
             const T *q = stages + which * STAGE, *dout = q + ROOM;
             copy_async_wait<0>();
-            __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+            __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
             if (step + 1 < n_tiles * group) load_queries(step + 1, which ^ 1);
             if (query >= my_queries.to || query + QUERIES <= my_queries.from) continue;
             float s[M][QUERIES / 8][4], ds[M][QUERIES / 8][4] = {};
@@ -132,7 +137,7 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
                 if (WITH & 1) store_sums(dv[m], h, 1.0f, a.dv + at_key + r * at.kv_ld, d, vectors);
                 if (WITH & 2) store_sums(dk[m], h, at.scale, a.dk + at_key + r * at.kv_ld, d, vectors);
             }
-        __syncthreads(); /* nobody reads k and v any more */
+        __syncthreads(); /* no warp reads k and v */
     }
 }
 
@@ -143,7 +148,7 @@ template <int W, int M, int KEYS> struct dq_shape {
     static constexpr size_t NBYTES = (size_t)(2 * QUERIES + 4 * KEYS) * W * 2;
 };
 
-/* A block has a tile of queries of one head, a warp 16 M of them. */
+/* dq of a tile of queries of one head. A block has one tile, a warp 16 M of its queries. */
 template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
 __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
     dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
@@ -239,7 +244,7 @@ dt_err make_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &
     return DT_OK;
 }
 
-/* room: shared memory that a block may have. Small chips get less of a tile, or floats. */
+/* room: shared memory available to a block. Small chips use smaller tiles, or the float kernels. */
 template <class T, bool DROPOUT>
 dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors, size_t room)
 {
@@ -252,7 +257,7 @@ dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> 
         return make_dq<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
     }
     if (at.head_dim <= 128) {
-        /* two blocks of four warps, or one of eight, or one of four */
+        /* two blocks of four warps per multiprocessor, or one of eight, or one of four */
         const bool four = 2 * dkv_shape<128, 1, 4, 64>::NBYTES <= room || dkv_shape<128, 1, 8, 64>::NBYTES > room;
         if (four)
             DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 2, DROPOUT>(s, at, a, vectors)));
@@ -281,7 +286,7 @@ template <> dt_err backward_of(dt_device *, dt_stream *s, const dt_attention &at
     return cuda_attention_float_backward(s, at, a);
 }
 
-/* Pairs of floats begin at a multiple of 8. */
+/* Pairs of floats are aligned to 8 bytes. */
 float2 *stats_in(float *scratch) { return reinterpret_cast<float2 *>(((size_t)scratch + 7) / 8 * 8); }
 
 } // namespace

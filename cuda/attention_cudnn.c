@@ -1,18 +1,19 @@
-/* attention_cudnn.c - attention of whole batches of sequences of one length by cuDNN, which fuses a graph of simple
- * operations into one kernel. Sequences b, heads h, queries i, keys j:
+/* attention_cudnn.c - attention of batches whose sequences have one length, by cuDNN, which fuses a graph of simple
+ * operations into one kernel. With sequences b, heads h, queries i and keys j:
  *
- *     forward    S = scale Q K^T, -inf where the mask hides it;  m = max_j S;  e = exp(S - m);  l = sum_j e
+ *     forward    S = scale Q K^T, -inf if masked;  m = max_j S;  e = exp(S - m);  l = sum_j e
  *                lse = m + log l;  P = e / l, rounded;  out = P V
  *     backward   delta = sum_c dout_c out_c;  P = exp(S - lse);  dV = P^T dout
  *                dS = scale P (dout V^T - delta);  dK = dS^T Q;  dQ = dS K
  *
- * dQ is written by its product, not added up: with that the library takes a way whose sums have one order. Where query
- * heads share a key head, dK and dV of each query head lie in memory (scratch) and are summed after that.
+ * dQ is written by its product instead of being accumulated: the library then uses an algorithm whose sums have a fixed
+ * order. If query heads share a key head, dK and dV of each query head are stored in scratch and summed afterwards.
  *
- * The library wants lse and delta as [b, h, i], packed; it does not check that. Ours is [token, h], so it is turned.
+ * The library needs lse and delta packed as [b, h, i], without checking it. dtrain's are [token, h], so they are
+ * transposed.
  *
- * A shape is made ready before the first step: plans are chosen, then run on random numbers, twice, for the same bits,
- * and against our own kernels. What differs is not used. */
+ * A shape is prepared before the first step: plans are chosen, and run twice on random input. Repeated runs must give
+ * the same bits, and match dtrain's own kernels; other plans are not used. */
 #include "attention_cudnn.h"
 
 #ifdef DT_HAVE_CUDNN
@@ -23,7 +24,7 @@
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* What a plan depends on: of a description all but the scale, which is given when it runs. */
+/* What a plan depends on: the description without the scale, which is passed when it runs. */
 typedef struct shape {
     int64_t n_seq, len, n_heads, n_kv_heads, head_dim, q_ld, kv_ld, o_ld, bidirectional, dt;
 } shape;
@@ -31,7 +32,7 @@ typedef struct shape {
 typedef struct prepared {
     shape shape;
     cudnn_plan forward, backward;
-    char why[256]; /* there are not both; empty: there are, or backward was not asked for */
+    char why[256]; /* why a plan is missing; empty: both exist, or backward was not requested */
 } prepared;
 
 enum { MAX_SHAPES = 64 };
@@ -74,7 +75,7 @@ typedef struct builder {
 
 static const cudnnDataType_t FLOAT = CUDNN_DATA_FLOAT;
 
-/* Rows of activations, n_heads side by side; turned: rows are columns. */
+/* Rows of activations with n_heads heads each; turned: transposed. */
 static cudnn_descriptor rows(const builder *b, int64_t id, int64_t n_heads, int64_t ld, bool turned)
 {
     const shape *s = b->s;
@@ -98,7 +99,7 @@ static cudnn_descriptor scores(const builder *b, cudnnDataType_t type)
 }
 static cudnn_descriptor a_float(const builder *b) { return cudnn_between(b->g, each_query(b), FLOAT); }
 
-/* A float for each query, in memory. */
+/* A tensor with a float per query. */
 static cudnn_descriptor floats(const builder *b, int64_t id)
 {
     const cudnn_dims e = each_query(b);
@@ -116,7 +117,7 @@ static cudnn_descriptor index_of(const builder *b, int axis, cudnn_descriptor s)
     return cudnn_pointwise(b->g, CUDNN_POINTWISE_GEN_INDEX, FLOAT, axis, s, NULL, NULL, scores(b, CUDNN_DATA_INT32));
 }
 
-/* -inf for the keys behind a query. */
+/* -inf for the keys after a query. */
 static cudnn_descriptor masked(const builder *b, cudnn_descriptor s)
 {
     if (b->s->bidirectional) return s;
@@ -153,7 +154,7 @@ static cudnn_descriptor turned(const builder *b, cudnn_descriptor x)
         g, x, cudnn_between_as(g, e, (cudnn_dims){{e.n[1] * e.n[2] * e.n[3], e.n[2] * e.n[3], 1, e.n[2]}}, b->io));
 }
 
-/* The gradient of keys or values: of each query head, summed over those that share one. */
+/* The gradient of keys or values: per query head, then summed over the heads that share a key head. */
 static void sum_to_keys(const builder *b, cudnn_descriptor weights, cudnn_descriptor rows_of_queries, int64_t id,
                         int64_t id_each)
 {
@@ -180,7 +181,7 @@ static void build_backward(const builder *b)
     const cudnn_dims outs = {{s->n_seq, h, s->len, d}};
     cudnn_descriptor x = apply(b, CUDNN_POINTWISE_MUL, dout, out, cudnn_between(b->g, outs, FLOAT));
     x = cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, x, a_float(b));
-    apply(b, CUDNN_POINTWISE_MUL, x, cudnn_scalar(b->g, ONE), delta); /* the library knows the graph by it */
+    apply(b, CUDNN_POINTWISE_MUL, x, cudnn_scalar(b->g, ONE), delta); /* the library recognises the graph by it */
 
     x = cudnn_product(b->g, q, k, scores(b, FLOAT));
     x = apply(b, CUDNN_POINTWISE_MUL, x, scale, scores(b, FLOAT));
@@ -247,7 +248,7 @@ static bool whole(const void *a, const void *b, const void *c, const void *d)
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) & 15) == 0;
 }
 
-/* Pointers by id, those of scalars with them; without what is NULL. */
+/* Pass all pointers by id, including scalars, except those that are NULL. */
 static dt_err run(const struct cuda_cudnn *c, const cudnn_plan *plan, const dt_attention *at, void *given[N_IDS],
                   void *workspace, dt_stream *s)
 {
@@ -305,7 +306,7 @@ dt_err cuda_cudnn_backward(dt_device *dev, const dt_attention *at, const void *q
     return *taken ? queue_backward(cuda_of(dev)->cudnn, p, at, given, lse, scratch, s) : DT_OK;
 }
 
-/* ---- making ready ------------------------------------------------------------------------------------------------ */
+/* ---- preparation ------------------------------------------------------------------------------------------------- */
 
 static void leave(const struct cuda_cudnn *c, prepared *p, cudnn_plan *plan, const char *name, const char *verdict)
 {
@@ -356,7 +357,7 @@ static dt_err make_ready(dt_device *dev, const dt_attention *at, bool backward, 
     return DT_OK;
 }
 
-/* Rows as the model has them: q, k and v side by side. */
+/* Rows in the model's layout: q, k and v adjacent. */
 static bool is_model_like(const dt_attention *at)
 {
     return at->q_ld == at->kv_ld && at->q_ld >= (int64_t)(at->n_heads + 2 * at->n_kv_heads) * at->head_dim;

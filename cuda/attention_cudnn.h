@@ -1,5 +1,4 @@
-/* attention_cudnn.h - attention by cuDNN, where it was made ready for the shape of a call (device.h,
- * attention_prepare). */
+/* attention_cudnn.h - attention by cuDNN, if it was prepared for the shape of a call (device.h, attention_prepare). */
 #ifndef DTRAIN_CUDA_ATTENTION_CUDNN_H
 #define DTRAIN_CUDA_ATTENTION_CUDNN_H
 
@@ -9,7 +8,7 @@
 extern "C" {
 #endif
 
-/** Queue the call if there is a plan for it: *taken says so. */
+/** Queue the call if there is a plan for it. taken: out. */
 dt_err cuda_cudnn_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
                           void *out, float *lse, dt_stream *s, bool *taken);
 dt_err cuda_cudnn_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
@@ -20,11 +19,11 @@ void cuda_cudnn_close(cuda_state *cuda);
 /* attention_trial.c */
 enum { DIRECTION_FORWARD, DIRECTION_BACKWARD, N_DIRECTIONS };
 typedef struct attention_verdict {
-    char of[N_DIRECTIONS][200]; /* what is wrong with the library's; empty: nothing */
+    char of[N_DIRECTIONS][200]; /* why the library's result is wrong; empty: it is correct */
 } attention_verdict;
 
-/** Run the plans that there are for the call's shape, twice, and our own kernels beside them. Takes memory as the
- *  arrays of a call three times. A plan that cannot be run is a verdict; an error is one of the device. */
+/** Run the plans for the call's shape twice, and dtrain's own kernels for comparison. Needs three times the memory of
+ *  the call's arrays. A plan that cannot run is a verdict; a returned error is the device's. */
 dt_err cuda_attention_try(dt_device *dev, const dt_attention *at, attention_verdict *verdict);
 
 /* attention_turn.cu: to = the transposes of n matrices [rows, cols] */

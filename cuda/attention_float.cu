@@ -1,8 +1,10 @@
-/* attention_float.cu - attention in float throughout: for floats, which tensor cores would round, and for backward of
- * wide heads on a GPU whose shared memory is too small for attention_backward.cu.
+/* attention_float.cu - attention in float: for float elements, which tensor cores would round, and for backward of wide
+ * heads on GPUs whose shared memory is too small for attention_backward.cu.
  *
- * A block of 16 x 16 threads multiplies tiles in shared memory, thread (y, x) owning the rows y, y+16, ... and the
- * columns x, x+16, ... of a product of rows, and the columns 4x .. 4x+3 of every 64 of a head's width. */
+ * Arrays    those of dt_attention, of any element type.
+ * Threads   A block of 16 x 16 threads multiplies tiles in shared memory. Thread (y, x) computes rows y, y+16, ... and
+ *           columns x, x+16, ... of a product of rows, and columns 4x .. 4x+3 of every 64 of a head's width.
+ * Numerics  float throughout, in a fixed order. */
 #include "attention.cuh"
 
 namespace
@@ -10,13 +12,13 @@ namespace
 
 enum { SIDE = 16, THREADS = SIDE * SIDE };
 
-/* A tile [TILE][ld] of floats: ld is the head's width in whole eights plus four, so that 16 bytes of neighbouring rows
- * lie in different banks. */
+/* Row distance of a tile [TILE][ld] of floats: the head's width rounded up to 8, plus 4, so that 16 bytes of adjacent
+ * rows are in different banks. */
 __host__ __device__ constexpr int padded(int d) { return (d + 7) / 8 * 8; }
 __host__ __device__ constexpr int tile_ld(int d) { return padded(d) + 4; }
 
-/* dst [tile][tile_ld(d)]: n rows of src, zeros beside and below. The first n_away rows lie `away` elements behind where
- * they would be. */
+/* Load n rows of src into dst [tile][tile_ld(d)], padded with zeros. The first n_away rows are `away` elements after
+ * their regular address. */
 template <class T>
 __device__ void load_rows(float *dst, const T *src, int64_t ld, int n, int tile, int d, int n_away = 0,
                           int64_t away = 0)
@@ -56,7 +58,7 @@ template <int R> __device__ void dots(float s[R][R], const float *a, const float
     }
 }
 
-/* A square of weights [16R][16R + 4], as each thread has its part. */
+/* A square of weights [16R][16R + 4], of which each thread has its elements. */
 template <int R> __host__ __device__ constexpr int weights_ld() { return SIDE * R + 4; }
 template <int R> __device__ void put_weights(float *p, const float s[R][R])
 {
@@ -67,7 +69,7 @@ template <int R> __device__ void put_weights(float *p, const float s[R][R])
         for (int j = 0; j < R; j++) p[(y + SIDE * i) * weights_ld<R>() + x + SIDE * j] = s[i][j];
 }
 
-/* What a thread sums of a tile [16R][d]: J fours of columns for each of its R rows. */
+/* Accumulators of a thread for a tile [16R][d]: J groups of 4 columns for each of its R rows. */
 template <int R, int J> struct sums {
     float4 of[R][J];
     __device__ void clear()
@@ -109,7 +111,7 @@ template <int R, int J> struct sums {
                 }
         }
     }
-    /* Row i times factor to dst [d]. */
+    /* dst [d] = row i times factor. */
     template <class T> __device__ void store_row(int i, float factor, T *dst, int d) const
     {
 #pragma unroll
@@ -133,7 +135,7 @@ struct larger_number {
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-/* 0 or 1 / (1 - p) for a query, whose row in the batch is given, and a key. */
+/* 0 or 1 / (1 - p), for a query (row of the batch) and a key. */
 __device__ float dropout_factor(const dt_attention &at, int64_t row, int head, int key)
 {
     const philox_words r = dropout_words(at, at.token_key[row], head, key / 4);
@@ -149,10 +151,10 @@ __device__ bool sees(const dt_attention &at, const attention_tile &t, int query,
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* out = softmax(scale q k^T + mask) v and lse for a tile of queries, keys in tiles that begin at multiples of the
- * tile's length of the sequence, each with
+/* out = softmax(scale q k^T + mask) v and lse of a tile of queries, one tile per block. Tiles of keys begin at
+ * multiples of the tile's length in the sequence; each updates
  *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
- * A query's sums have the same order whatever the other queries of the call are. */
+ * The order of a query's sums does not depend on the other queries of the call. */
 template <class T, int R, int J>
 __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
@@ -192,7 +194,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
             const float base = most == -INFINITY ? 0.0f : most;
 #pragma unroll
             for (int j = 0; j < R; j++) part += s[i][j] = exp2f(fmaf(s[i][j], scale, -base * scale));
-            const float alpha = exp2f((max[i] - base) * scale); /* 1 where the maximum stays */
+            const float alpha = exp2f((max[i] - base) * scale); /* 1 if the maximum is unchanged */
             sum[i] = fmaf(sum[i], alpha, half_warp_reduce(part, plus()));
             max[i] = most;
             o.multiply(i, alpha);
@@ -209,7 +211,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
     for (int i = 0; i < R; i++) {
         const int r = y + SIDE * i;
         if (r >= n) continue;
-        const float inverse = sum[i] == 0.0f ? 0.0f : 1.0f / sum[i]; /* no key: zeros; a NaN goes on */
+        const float inverse = sum[i] == 0.0f ? 0.0f : 1.0f / sum[i]; /* no key: zeros; NaN is kept */
         o.store_row(i, inverse, a.out_w + (row + r) * at.o_ld + t.head * d, d);
         if (a.lse_w && x == 0) a.lse_w[(row + r) * at.n_heads + t.head] = max[i] * at.scale + logf(sum[i]);
     }
@@ -227,7 +229,7 @@ template <class T, int R, int J> dt_err forward(dt_stream *s, const dt_attention
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* s becomes f p, ds becomes p (f dp - delta), for row i and column j of a thread. */
+/* In: s, and ds = dp. Out: s = f p, ds = p (f dp - delta), for row i and column j of a thread. */
 template <class T>
 __device__ void gradient_of_score(const dt_attention &at, const attention_tile &t, const attention_arrays<T> &a,
                                   int head, int query, int key, float *s, float *ds)
@@ -241,10 +243,10 @@ __device__ void gradient_of_score(const dt_attention &at, const attention_tile &
         if (at.dropout_p > 0) f = dropout_factor(at, row, head, key);
     }
     *s = p == 0.0f ? 0.0f : f * p;
-    *ds = p == 0.0f ? 0.0f : p * (f * *ds - delta); /* what is not seen may be infinite */
+    *ds = p == 0.0f ? 0.0f : p * (f * *ds - delta); /* masked values may be infinite */
 }
 
-/* dq = scale sum_j ds_j k_j for a tile of queries. */
+/* dq = scale sum_j ds_j k_j of a tile of queries, one tile per block. */
 template <class T, int R, int J>
 __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
@@ -286,7 +288,8 @@ __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attenti
         if (y + SIDE * i < n) dq.store_row(i, at.scale, a.dq + (row + y + SIDE * i) * at.q_ld + t.head * d, d);
 }
 
-/* dv = sum_i f p_i dout_i and dk = scale sum_i ds_i q_i for a tile of keys, over the query heads that share them. */
+/* dv = sum_i f p_i dout_i and dk = scale sum_i ds_i q_i of a tile of keys, over the query heads that share them; one
+ * tile per block. */
 template <class T, int R, int J>
 __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
@@ -303,7 +306,7 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
         const attention_range queries = queries_of(at, t, t.first, n);
         const int64_t at_key = (t.kv_row + t.first) * at.kv_ld + t.head * d;
         dk.clear(), dv.clear();
-        /* no barrier is needed: all had read the k and v of the tile before when they passed the last one below */
+        /* no barrier is needed: at the last barrier below, all threads had read the k and v of the tile before */
         load_rows(k, a.k + at_key, at.kv_ld, n, TILE, d);
         load_rows(v, a.v + at_key, at.kv_ld, n, TILE, d);
         for (int head = t.head * group; head < (t.head + 1) * group; head++)
@@ -355,7 +358,7 @@ template <class T, int R, int J> dt_err backward(dt_stream *s, const dt_attentio
 
 } // namespace
 
-/* Tiles as large as shared memory and registers allow. */
+/* Choose the largest tiles that shared memory and registers allow. */
 template <class T>
 dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {

@@ -1,11 +1,15 @@
-/* attention_forward.cu - softmax attention forward on tensor cores (Dao, arXiv:2307.08691): a warp has 16 or 32
- * queries, whose scores, probabilities and sums stay in its registers. For each tile of keys
- *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
- * and at the end out = o / l, lse = m + log l. A query that sees no key gives out = 0, lse = -inf. Probabilities are
- * rounded to the elements' type where they meet v; l is their sum before that.
+/* attention_forward.cu - softmax attention, forward, on tensor cores (Dao, arXiv:2307.08691). For each tile of keys
  *
- * Tiles of keys begin at multiples of their length of the sequence, and one that a query does not see changes no bit of
- * it. */
+ *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
+ *
+ * and at the end out = o / l, lse = m + log l. A query without visible keys gives out = 0, lse = -inf.
+ *
+ * Arrays    those of dt_attention; 16-bit elements.
+ * Threads   A block has a tile of queries of one head, a warp 16 or 32 of them: scores, probabilities and sums stay in
+ *           its registers.
+ * Numerics  Probabilities are rounded to the element type for the product with v; l is their sum before rounding. Tiles
+ *           of keys begin at multiples of their length in the sequence, and a tile that a query does not attend to does
+ *           not change its bits. */
 #include "attention_cudnn.h"
 #include "attention_mma.cuh"
 
@@ -19,7 +23,8 @@ template <int W, int M, int KEYS> struct shape {
     static constexpr size_t NBYTES = (size_t)(QUERIES + 4 * KEYS) * W * 2;
 };
 
-/* A block has a tile of queries of one head. While it works on a tile of keys the next one comes in. */
+/* out and lse of a tile of queries of one head, one tile per block. The next tile of keys is loaded during the
+ * computation. */
 template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
@@ -49,7 +54,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (; key < keys.to; key += KEYS, which ^= 1) {
         const T *stage = stages + which * 2 * ROOM;
         copy_async_wait<0>();
-        __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+        __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
         if (key + KEYS < keys.to) load_keys(key + KEYS, stages + (which ^ 1) * 2 * ROOM);
         if (key >= my_keys.to || key + KEYS <= my_keys.from) continue;
         float s[M][KEYS / 8][4];
@@ -71,7 +76,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int query = t.first + mine + 16 * m + 8 * h + lane / 4;
-            const float sum = quad_sum(r.sum[m][h]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* a NaN goes on */
+            const float sum = quad_sum(r.sum[m][h]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* NaN is kept */
             if (query >= t.n_q) continue;
             const int64_t row = t.q_row + query;
             store_sums(r.o[m], h, inverse, a.out_w + row * at.o_ld + t.head * d, d, vectors);
@@ -119,7 +124,7 @@ template <class T> dt_err rows_of(dt_device *dev, dt_stream *s, const dt_attenti
 }
 template <> dt_err rows_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {
-    return cuda_attention_float_forward(s, at, a); /* invariant as it is */
+    return cuda_attention_float_forward(s, at, a); /* always batch-invariant */
 }
 
 } // namespace

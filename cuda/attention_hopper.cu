@@ -1,8 +1,8 @@
-/* attention_hopper.cu - attention by products of four warps (sm_90a): without dropout, for heads up to 128 wide and
- * rows at multiples of 16 bytes. The mathematics, the cut and the order of sums are those of attention_forward.cu and
- * attention_backward.cu; so is what is done to accumulators, whose layout is the same: 16 rows a warp.
+/* attention_hopper.cu - attention by warp-group products (sm_90a): without dropout, for heads of at most 128 and rows
+ * aligned to 16 bytes. Equations, tiles and order of sums are those of attention_forward.cu and attention_backward.cu.
+ * So is the processing of accumulators, which have the same layout: 16 rows per warp.
  *
- * A tile is [W / 64][rows][64]: panels of 64 columns, as the products want them. */
+ * A tile is [W / 64][rows][64]: panels of 64 columns, as the products need them. */
 #include "attention_mma.cuh"
 
 namespace
@@ -10,7 +10,7 @@ namespace
 
 enum { PANEL = 64, KEYS = 64, QUERIES = 64, GROUP_ROWS = 64, GROUP_THREADS = 4 * WARP, ALIGN = 1024 };
 
-/* tile [W / 64][ROWS][64]: n rows of src, which has d columns, zeros beside and below. */
+/* Load n rows of src, which has d columns, into tile [W / 64][ROWS][64], padded with zeros. */
 template <class T, int W, int ROWS, int THREADS>
 __device__ void load_panels(T *tile, const T *src, int64_t ld, int n, int d)
 {
@@ -37,7 +37,7 @@ __device__ unsigned char *panels_in(unsigned char *shared)
 }
 
 #ifdef HAVE_GROUP_PRODUCTS
-/* Begin s [64][64] = A B^T, for the 64 rows of a tile from `row` on and the rows of a tile [..][64 rows]. */
+/* Begin s [64][64] = A B^T, for 64 rows of a tile starting at `row`, and the 64 rows of another tile. */
 template <class T, int W, int A_ROWS> __device__ void begin_scores(float (&s)[8][4], const T *a, int row, const T *b)
 {
 #pragma unroll
@@ -58,7 +58,7 @@ template <class T, int W> __device__ void begin_sums(float (&sum)[W / 8][4], con
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* A block has a tile of queries of one head, a group of four warps 64 of them. */
+/* out and lse of a tile of queries of one head. A block has one tile, a group of four warps 64 of its queries. */
 template <class T, int W, int GROUPS, int BLOCKS>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         const T *stage = stages + which * 2 * ROOM;
         copy_async_wait<0>();
         show_to_products();
-        __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+        __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
         if (key + KEYS < keys.to) load_keys(key + KEYS, stages + (which ^ 1) * 2 * ROOM);
         if (key >= group_keys.to || key + KEYS <= group_keys.from) continue;
         float s[1][KEYS / 8][4];
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int query = t.first + mine + 8 * h + lane / 4;
-        const float sum = quad_sum(r.sum[0][h]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* a NaN goes on */
+        const float sum = quad_sum(r.sum[0][h]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* NaN is kept */
         if (query >= t.n_q) continue;
         const int64_t row = t.q_row + query;
         store_sums(r.o[0], h, inverse, a.out_w + row * at.o_ld + t.head * d, d, true);
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
 
-/* A block has a tile of keys of one key head, a group of four warps 64 of them, and goes through the query heads that
- * share it and their tiles of queries. */
+/* dk and dv of a tile of keys of one key head. A block has one tile, a group of four warps 64 of its keys. It loops
+ * over the query heads that share the key head and their tiles of queries. */
 template <class T, int W, int GROUPS, int BLOCKS>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             const T *q = stages + which * 2 * ROOM, *dout = q + ROOM;
             copy_async_wait<0>();
             show_to_products();
-            __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+            __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
             if (step + 1 < n_tiles * heads) load_queries(step + 1, which ^ 1);
             if (query >= group_queries.to || query + QUERIES <= group_queries.from) continue;
             float s[1][QUERIES / 8][4], ds[1][QUERIES / 8][4];
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             group_close();
             begin_scores<T, W, ROWS>(ds[0], v, group, dout);
             group_close();
-            group_wait<1>(); /* p while dp comes */
+            group_wait<1>(); /* compute p while dp is in flight */
             hold(s[0]);
 #pragma unroll
             for (int i = 0; i < QUERIES / 8; i++)
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             group_open();
             begin_sums<T, W>(dv, p[0], dout);
             group_close();
-            group_wait<1>(); /* ds while dv comes */
+            group_wait<1>(); /* compute ds while dv is in flight */
             hold(ds[0]);
 #pragma unroll
             for (int i = 0; i < QUERIES / 8; i++)
@@ -225,14 +225,14 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             store_sums(dv, h, 1.0f, a.dv + at_key + r * at.kv_ld, d, true);
             store_sums(dk, h, at.scale, a.dk + at_key + r * at.kv_ld, d, true);
         }
-        __syncthreads(); /* nobody reads k and v any more */
+        __syncthreads(); /* no warp reads k and v */
     }
 #endif
 }
 
 /* ---- dq ---------------------------------------------------------------------------------------------------------- */
 
-/* A block has a tile of queries of one head, a group of four warps 64 of them. */
+/* dq of a tile of queries of one head. A block has one tile, a group of four warps 64 of its queries. */
 template <class T, int W, int GROUPS, int BLOCKS>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         const T *stage = stages + which * 2 * ROOM;
         copy_async_wait<0>();
         show_to_products();
-        __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+        __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
         if (key + KEYS < keys.to) load_keys(key + KEYS, stages + (which ^ 1) * 2 * ROOM);
         if (key >= group_keys.to || key + KEYS <= group_keys.from) continue;
         float s[1][KEYS / 8][4], dp[1][KEYS / 8][4];
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         group_close();
         begin_scores<T, W, ROWS>(dp[0], dout, group, stage + ROOM);
         group_close();
-        group_wait<1>(); /* p while dp comes */
+        group_wait<1>(); /* compute p while dp is in flight */
         hold(s[0]);
 #pragma unroll
         for (int i = 0; i < KEYS / 8; i++)
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* Rows of the block's own tiles and of the stages: bytes of shared memory. */
+/* Bytes of shared memory for the rows of the block's own tiles and of the stages. */
 size_t panel_nbytes(int own, int staged, int width) { return (size_t)(own + staged) * width * 2 + ALIGN; }
 
 template <class T, int W, int GROUPS, int BLOCKS>
@@ -364,7 +364,7 @@ dt_err hopper_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T>
 
 bool cuda_attention_hopper_takes(dt_device *dev, const dt_attention &at, bool vectors)
 {
-#if !defined(__CUDACC__) || defined(DT_SM_90A) /* the library has code for sm_90a */
+#if !defined(__CUDACC__) || defined(DT_SM_90A) /* this object contains code for sm_90a */
     return cuda_of(dev)->properties.major == 9 && vectors && at.dropout_p == 0 && at.head_dim <= 128;
 #else
     return false;

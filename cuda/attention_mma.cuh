@@ -1,9 +1,9 @@
-/* attention_mma.cuh - tiles of elements of 16 bits in shared memory, and their products on tensor cores.
+/* attention_mma.cuh - tiles of 16-bit elements in shared memory, and their products on tensor cores.
  *
- * A tile is [rows][W], W the head's width rounded up. Its rows consist of chunks of 16 bytes; the chunk's number is
- * xored with some bits of the row's, so that the same chunk of 8 neighbouring rows lies in 8 different groups of banks.
- * Products of rows (scores) and of weights with rows (sums) take their fragments from there, or from the accumulators
- * of another product, which have the layout of a left operand once they are packed. */
+ * A tile is [rows][W], with W the head's width rounded up. Rows consist of chunks of 16 bytes. The chunk's index is
+ * xored with some bits of the row's, so that the same chunk of 8 adjacent rows is in 8 different groups of banks.
+ * Products of rows (scores) and of weights with rows (sums) load their fragments from tiles, or use the accumulators of
+ * another product, which have the layout of a left operand once they are packed. */
 #ifndef DTRAIN_CUDA_ATTENTION_MMA_CUH
 #define DTRAIN_CUDA_ATTENTION_MMA_CUH
 
@@ -12,24 +12,24 @@
 
 template <int W> struct tile_shape {
     static constexpr int CHUNKS = W / 8;
-    /* chunks of a row, modulo 8, repeat after this many rows */
+    /* rows after which the banks of chunks repeat */
     static constexpr int PERIOD = W % 64 == 0 ? 1 : W % 32 == 0 ? 2 : 4;
     static_assert(W % 16 == 0, "fragments are 16 wide");
     __device__ static int turn(int row) { return row % 8 / PERIOD; }
-    /* of the element that chunk `chunk` of row `row` begins with */
+    /* offset of the first element of chunk `chunk` of row `row` */
     __device__ static int place(int row, int chunk) { return row * W + (chunk ^ turn(row)) * 8; }
 };
 
-/** tile [ROWS][W]: n rows of src, which has d columns, zeros beside and below. vectors: by asynchronous copies, for
- *  which d, ld and the address must suit; else done on return. thread: of THREADS. The first n_away rows lie `away`
- *  elements behind where they would be. */
+/** Load n rows of src, which has d columns, into tile [ROWS][W], padded with zeros. vectors: by asynchronous copies, if
+ *  d, ld and the address are aligned; else complete on return. thread: of THREADS. The first n_away rows are `away`
+ *  elements after their regular address. */
 template <class T, int W, int ROWS, int THREADS>
 __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d, bool vectors,
                                  int thread = threadIdx.x, int n_away = 0, int64_t away = 0)
 {
     using shape = tile_shape<W>;
     if (vectors) {
-        /* a thread keeps its chunk where a row's chunks divide the threads, else all differ */
+        /* a thread has the same chunk in all rows if a row's chunks divide the threads */
         constexpr bool KEEPS = THREADS % shape::CHUNKS == 0;
         const int first_row = thread / shape::CHUNKS, first_chunk = thread % shape::CHUNKS;
         const T *from = src + first_row * ld + first_chunk * 8, *const first = n_away > 0 ? src + away : src;
@@ -57,14 +57,15 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int n, int d
     }
 }
 
-/** Where a lane finds its part of fragments: `offset` of its row, chunk 0 of column 0 turned by `turn`. */
+/** Address of a lane's part of fragments: `offset` of its row; chunks are xored with `turn`. */
 template <int W> struct lane_place {
     int offset, turn;
     __device__ lane_place(int row, int chunk) : offset(row * W), turn(chunk ^ tile_shape<W>::turn(row)) {}
-    /* of the 16 x 16 elements from row `row` (a multiple of 8) and column 16 k */
+    /* of the 16 x 16 elements at row `row` (a multiple of 8) and column 16 k */
     __device__ int at(int row, int k) const { return offset + row * W + ((2 * k) ^ turn) * 8; }
 };
-/** Of A [16 rows][16], of B [16][16] whose columns are rows of the tile, and of B [16][16] whose rows are. */
+/** For A [16 rows][16], for B [16][16] whose columns are rows of the tile, and for B [16][16] whose rows are rows of
+ *  the tile. */
 template <int W> __device__ inline lane_place<W> place_of_a()
 {
     const int lane = threadIdx.x % WARP;
@@ -77,7 +78,7 @@ template <int W> __device__ inline lane_place<W> place_of_columns()
 }
 template <int W> __device__ inline lane_place<W> place_of_rows() { return place_of_a<W>(); }
 
-/** s = A B^T for 16 M rows of A from row a_row and 8 N rows of B from row b_row, tiles [..][W]. */
+/** s = A B^T for 16 M rows of A starting at a_row, and 8 N rows of B starting at b_row; tiles [..][W]. */
 template <class T, int W, int M, int N>
 __device__ inline void multiply_rows(float (&s)[M][N][4], const T *a, int a_row, const T *b, int b_row)
 {
@@ -106,7 +107,7 @@ __device__ inline void multiply_rows(float (&s)[M][N][4], const T *a, int a_row,
     }
 }
 
-/** A part [16 M][8 N] of weights, rounded, as a left operand. */
+/** Round weights [16 M][8 N] and pack them as a left operand. */
 template <class T, int M, int N>
 __device__ inline void pack_weights(uint32_t (&w)[M][N / 2][4], const float (&s)[M][N][4])
 {
@@ -119,7 +120,7 @@ __device__ inline void pack_weights(uint32_t (&w)[M][N / 2][4], const float (&s)
                 w[m][k][i] = pack_pair<T>(s[m][2 * k + i / 2][i % 2 * 2], s[m][2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-/** sum += weights B, for 16 K rows of B from row b_row, a tile [..][W]. */
+/** sum += weights B, for 16 K rows of B starting at b_row, a tile [..][W]. */
 template <class T, int W, int M, int K>
 __device__ inline void add_weighted_rows(float (&sum)[M][W / 8][4], const uint32_t (&w)[M][K][4], const T *b, int b_row)
 {
@@ -138,7 +139,7 @@ __device__ inline void add_weighted_rows(float (&sum)[M][W / 8][4], const uint32
         }
 }
 
-/** Row `row` of 16 (those of a lane: its g and g + 8) of sums times factor, to dst [d]. vectors: pairs fit. */
+/** dst [d] = row `row` of 16 (a lane has rows g and g + 8) of sums times factor. vectors: pairs are aligned. */
 template <class T, int N>
 __device__ inline void store_sums(const float (&sum)[N][4], int half, float factor, T *dst, int d, bool vectors)
 {
@@ -170,8 +171,8 @@ __device__ inline float quad_max(float x)
 
 /* ---- softmax ----------------------------------------------------------------------------------------------------- */
 
-/** Running softmax of 16 M rows with 8 N scores at a time, and what it weighs: 8 D columns. Lane 4 g + t has the rows g
- *  and g + 8 of each 16. */
+/** Online softmax of 16 M rows with 8 N scores at a time, and the weighted sums of 8 D columns. Lane 4 g + t has the
+ *  rows g and g + 8 of each 16. */
 template <int M, int N, int D> struct running {
     float max[M][2], sum[M][2]; /* sum: of this lane's columns */
     float o[M][D][4];
@@ -186,7 +187,7 @@ template <int M, int N, int D> struct running {
         }
     }
 
-    /* Scores become e^(s - max); sums are brought to the new maximum. */
+    /* Replace scores by e^(s - max), and rescale sums to the new maximum. */
     __device__ void exponentials(float (&s)[M][N][4], float scale)
     {
 #pragma unroll
@@ -199,7 +200,7 @@ template <int M, int N, int D> struct running {
                 for (int n = 0; n < N; n++) most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
                 most = quad_max(most);
                 const float base = most == -INFINITY ? 0.0f : most, shift = base * scale;
-                alpha[h] = exp2_approx((max[m][h] - base) * scale); /* 1 where the maximum stays */
+                alpha[h] = exp2_approx((max[m][h] - base) * scale); /* 1 if the maximum is unchanged */
                 max[m][h] = most;
 #pragma unroll
                 for (int n = 0; n < N; n++)
@@ -216,7 +217,7 @@ template <int M, int N, int D> struct running {
     }
 };
 
-/** Scores of keys that a row does not see become -inf: row g + 8 h of part m sees the keys below to[m][h]. */
+/** Set masked scores to -inf: row g + 8 h of part m attends to the keys below to[m][h]. */
 template <int M, int N>
 __device__ inline void mask_scores(float (&s)[M][N][4], const dt_attention &at, const int (&to)[M][2], int key)
 {
@@ -236,9 +237,9 @@ __device__ inline void mask_scores(float (&s)[M][N][4], const dt_attention &at, 
 
 /* ---- dropout of an accumulator's elements ------------------------------------------------------------------------ */
 
-/** Rows are queries: 0 or `kept` for the elements d[0..3] of an accumulator whose columns are the keys from `key` on.
- *  token_key: of the query in row g, on odd lanes in row g + 8. Two lanes share the numbers of four keys: the even one
- *  draws row g's, the odd one row g + 8's. */
+/** Rows are queries: 0 or `kept` for the elements d[0..3] of an accumulator whose columns are keys starting at `key`.
+ *  token_key: of the query in row g, on odd lanes in row g + 8. Two lanes share the random numbers of four keys: the
+ *  even one computes row g's, the odd one row g + 8's. */
 __device__ inline void dropout_of_keys(float factor[4], const dt_attention &at, uint64_t token_key, int head, int key,
                                        float kept)
 {
@@ -268,9 +269,9 @@ __device__ inline void permute(uint32_t x[4], int r)
     }
 }
 
-/** Columns are queries: the same for an accumulator whose rows are the keys from `key` on. Four lanes with the same
- *  columns and neighbouring rows share the numbers of four keys; the lane of row r among them draws those of its query
- *  r % 2 and row half r / 2. token_key: of that query. */
+/** Columns are queries: the same for an accumulator whose rows are keys starting at `key`. Four lanes with the same
+ *  columns and adjacent rows share the random numbers of four keys; the lane of row r among them computes those of its
+ *  query r % 2 and row half r / 2. token_key: of that query. */
 __device__ inline void dropout_of_queries(float factor[4], const dt_attention &at, uint64_t token_key, int head,
                                           int key, float kept)
 {
@@ -284,7 +285,7 @@ __device__ inline void dropout_of_queries(float factor[4], const dt_attention &a
     for (int i = 0; i < 4; i++) factor[i] = dropout_keeps(at, words.w[i]) ? kept : 0.0f;
 }
 
-/** Probabilities of 16 M queries from `query` on and 8 N keys, times their factors. */
+/** Multiply the probabilities of 16 M queries starting at `query` and 8 N keys by their dropout factors. */
 template <int M, int N>
 __device__ inline void drop(float (&s)[M][N][4], const dt_attention &at, const attention_tile &t, int query, int key)
 {
@@ -306,7 +307,7 @@ __device__ inline void drop(float (&s)[M][N][4], const dt_attention &at, const a
 
 /* ---- gradients of scores ----------------------------------------------------------------------------------------- */
 
-/** What is not seen, of the keys from `key` on (rows) and the queries from `query` on, becomes 0. */
+/** Set masked elements to 0, for keys starting at `key` (rows) and queries starting at `query`. */
 template <int N>
 __device__ inline void mask_queries(float (&x)[N][4], const dt_attention &at, const attention_tile &t, int query,
                                     int key)
@@ -321,7 +322,7 @@ __device__ inline void mask_queries(float (&x)[N][4], const dt_attention &at, co
         }
 }
 
-/** s becomes f p, dp becomes ds, for 16 keys (rows) and 8 N queries, whose stats are given. */
+/** Replace s by f p and dp by ds, for 16 keys (rows) and 8 N queries with these stats. */
 template <int N, bool DROPOUT>
 __device__ inline void form_transposed(float (&s)[N][4], float (&dp)[N][4], const float2 *stats, const dt_attention &at,
                                        const attention_tile &t, int head, int query, int key)
@@ -346,7 +347,7 @@ __device__ inline void form_transposed(float (&s)[N][4], float (&dp)[N][4], cons
     }
 }
 
-/** s becomes ds, for the queries of 16 rows and 8 N keys; stats of the rows g and g + 8. */
+/** Replace s by ds, for 16 queries (rows) and 8 N keys; stats of the rows g and g + 8. */
 template <int N, bool DROPOUT>
 __device__ inline void form(float (&s)[N][4], const float (&dp)[N][4], const float2 (&stats)[2], const dt_attention &at,
                             const attention_tile &t, int query, int key)
@@ -366,7 +367,7 @@ __device__ inline void form(float (&s)[N][4], const float (&dp)[N][4], const flo
     }
 }
 
-/** What is not seen, of the queries from `query` on (rows) and the keys from `key` on, becomes 0. */
+/** Set masked elements to 0, for queries starting at `query` (rows) and keys starting at `key`. */
 template <int N>
 __device__ inline void mask_keys(float (&ds)[N][4], const dt_attention &at, const attention_tile &t, int query, int key)
 {

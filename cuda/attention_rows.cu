@@ -1,20 +1,23 @@
-/* attention_rows.cu - attention for generation (dt_attention.batch_invariant): the query heads that share a key head,
- * of one token or a few, against the keys in a cache. A row is one query head of one token; a block has 16 rows, so
- * that they share what is read of the cache.
+/* attention_rows.cu - attention for generation (dt_attention.batch_invariant): one or a few tokens per sequence against
+ * the keys in a cache. Equations as in attention_forward.cu.
  *
- * The keys of a sequence are cut into splits of 256, and those into tiles of 32, which the warps of a block take in
- * turn: tile i is warp i mod WARPS's. So reads of a whole split are under way at once. Within its tiles of a split a
- * warp's softmax runs as in attention_forward.cu. The warps' maxima m, sums l and weighted values o are then folded in
- * order, and so are the splits':
+ * Arrays    those of dt_attention; 16-bit elements.
+ * Threads   A row is one query head of one token. A block has 16 rows of query heads that share a key head, so they
+ *           share the reads of the cache. The keys of a sequence are divided into splits of 256, and these into tiles
+ *           of 32; tile i belongs to warp i mod WARPS, so the reads of a whole split are in flight at once. Within its
+ *           tiles a warp computes an online softmax. The warps' maxima m, sums l and weighted values o are then
+ *           combined in order, and so are the splits':
+ *
  *     M' = max(M, m),  L <- e^(M-M') L + e^(m-M') l,  O <- e^(M-M') O + e^(m-M') o
- * Either one block does all splits of its rows, or each split has a block and a second kernel folds what they leave in
- * the stream's workspace: which one depends on how many blocks there are, its result does not. What is cut where
- * depends on the places of the keys alone. So a row has the same bits whichever queries are in the call.
  *
- * Source: Dao et al., "Flash-Decoding for long-context inference", 2023.
+ * Either one block computes all splits of its rows, or each split has a block and a second kernel combines the partial
+ * results in the stream's workspace. The number of blocks decides which; both give the same result. The division
+ * depends only on the positions of the keys, so a row has the same bits whatever the other queries of the call are.
  *
- * Probabilities keep 16 bits and more, as a pair of elements: what is fast here is reading the cache, not
- * multiplying. */
+ * Numerics  Probabilities keep at least 16 bits, as a pair of elements, because reading the cache takes longer than
+ *           multiplying.
+ *
+ * Source   Dao et al., "Flash-Decoding for long-context inference", 2023. */
 #include "attention_mma.cuh"
 
 namespace
@@ -22,8 +25,8 @@ namespace
 
 enum { ROWS = 16, SPLIT = 256, KEYS = 32 };
 
-/* Shared memory: queries [ROWS][W], of each warp a tile of K and V [2][KEYS][W], and sums of rows [ROWS][PART]. What a
- * warp found of a split takes the place of its tile. */
+/* Shared memory: queries [ROWS][W], a tile of K and V [2][KEYS][W] per warp, and sums of rows [ROWS][PART]. A warp's
+ * result of a split overwrites its tile. */
 template <int W> struct row_shape {
     static constexpr int WARPS = W <= 64 ? 8 : W <= 128 ? 4 : 2, THREADS = WARPS * WARP, STAGE = 2 * KEYS * W;
     static constexpr int PART = W + 8; /* o [W], m, l; rows 8 banks apart */
@@ -31,7 +34,7 @@ template <int W> struct row_shape {
     static_assert(ROWS * PART * sizeof(float) <= STAGE * 2, "sums fit into a stage");
 };
 
-/* Softmax of a row over some of its keys; a lane has every 32nd column. */
+/* Partial softmax of a row over some of its keys; a lane has every 32nd column. */
 template <int W> struct row_sums {
     float max, sum, o[W / WARP];
 
@@ -48,7 +51,7 @@ template <int W> struct row_sums {
 #pragma unroll
         for (int i = 0; i < W / WARP; i++) part[lane + WARP * i] = o[i];
     }
-    /* Of keys behind these. Where neither has seen a key the maximum is -inf. */
+    /* Add the result of later keys. If neither has a visible key, the maximum is -inf. */
     __device__ void add(const row_sums &next, float scale)
     {
         const float most = fmaxf(max, next.max), base = most == -INFINITY ? 0.0f : most,
@@ -59,7 +62,7 @@ template <int W> struct row_sums {
     }
     template <class T> __device__ void store(T *out, int d) const
     {
-        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* a NaN goes on */
+        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* NaN is kept */
         const int lane = threadIdx.x % WARP;
 #pragma unroll
         for (int i = 0; i < W / WARP; i++)
@@ -67,10 +70,10 @@ template <int W> struct row_sums {
     }
 };
 
-/* Where blocks leave what they found: [tiles][n_splits][n_rows][PART] floats. NULL: one block does all splits. */
+/* Partial results of blocks: [tiles][n_splits][n_rows][PART] floats. NULL: one block computes all splits. */
 struct row_parts {
     float *at;
-    int n_splits, n_rows; /* most of any sequence and tile */
+    int n_splits, n_rows; /* maximum over sequences and tiles */
 };
 template <int W> __device__ float *part_of(const row_parts &parts, int64_t tile, int split, int row)
 {
@@ -79,7 +82,7 @@ template <int W> __device__ float *part_of(const row_parts &parts, int64_t tile,
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* As find_tile, which has nothing to look for where each sequence has one token. */
+/* As find_tile, without a search if each sequence has one token. */
 __device__ bool find_rows(const dt_attention &at, const attention_cut &cut, int64_t index, attention_tile *t)
 {
     if (at.max_q_len > 1 || at.n_tok != at.n_seq || cut.each > ROWS) return find_tile(at, cut, index, t);
@@ -89,7 +92,7 @@ __device__ bool find_rows(const dt_attention &at, const attention_cut &cut, int6
     return true;
 }
 
-/* The tile's queries, and keys that any of its rows sees. Row r is head r % group of query r / group. */
+/* The tile's queries, and the keys that any of its rows attends to. Row r is head r % group of query r / group. */
 __device__ int n_rows_of(const attention_tile &t, int group)
 {
     return t.n_q * group - t.first < ROWS ? t.n_q * group - t.first : ROWS;
@@ -100,14 +103,14 @@ __device__ attention_range keys_of_rows(const dt_attention &at, const attention_
     return keys_of(at, t, t.first / group, last / group - t.first / group + 1);
 }
 
-/* Where the tile's row begins in q or out, whose rows are ld apart. */
+/* Offset of the tile's row in q or out, with row distance ld. */
 __device__ int64_t place_of_row(const dt_attention &at, const attention_tile &t, int group, int row, int64_t ld)
 {
     const int r = t.first + row;
     return (t.q_row + r / group) * ld + (t.head * group + r % group) * at.head_dim;
 }
 
-/* The tile's rows of q, [ROWS][W] as load_tile has it; zeros beside and below. */
+/* Load the tile's rows of q into [ROWS][W] in load_tile's layout, padded with zeros. */
 template <class T, int W>
 __device__ void load_query_rows(T *q, const dt_attention &at, const attention_arrays<T> &a, const attention_tile &t,
                                 int group)
@@ -120,11 +123,11 @@ __device__ void load_query_rows(T *q, const dt_attention &at, const attention_ar
     }
 }
 
-/* ---- a warp's share of a split ----------------------------------------------------------------------------------- */
+/* ---- a warp's part of a split ------------------------------------------------------------------------------------ */
 
 template <int W> using split_sums = running<1, KEYS / 8, W / 8>;
 
-/* Weights in two parts: what the element type keeps of them, and what it keeps of the rest. */
+/* Split weights into a rounded part and the rounded remainder. */
 template <class T, int N> __device__ void split_weights(float (&s)[1][N][4], float (&rest)[1][N][4])
 {
 #pragma unroll
@@ -133,7 +136,7 @@ template <class T, int N> __device__ void split_weights(float (&s)[1][N][4], flo
         for (int e = 0; e < 4; e++) rest[0][n][e] = s[0][n][e] - to_float(from_float<T>(s[0][n][e]));
 }
 
-/* What a tile of keys adds. to: of the lane's two rows. */
+/* Add a tile of keys. to: end of the visible keys, for the lane's two rows. */
 template <class T, int W>
 __device__ void add_keys(split_sums<W> &split, const T *q, const T *k, const T *v, const dt_attention &at,
                          const int (&to)[1][2], int key, bool all)
@@ -150,7 +153,7 @@ __device__ void add_keys(split_sums<W> &split, const T *q, const T *k, const T *
     add_weighted_rows<T, W>(split.o, w, v, 0);
 }
 
-/* What the warp found, to part [ROWS][PART]. */
+/* Store the warp's result in part [ROWS][PART]. */
 template <int W> __device__ void keep_split(const split_sums<W> &split, float *part)
 {
     const int lane = threadIdx.x % WARP, column = lane % 4 * 2;
@@ -166,7 +169,7 @@ template <int W> __device__ void keep_split(const split_sums<W> &split, float *p
     }
 }
 
-/* A row of what the warps found, which lies a stage apart, folded in their order. */
+/* Combine the warps' results of a row in order; they are a stage apart. */
 template <int W> __device__ row_sums<W> fold_warps(const float *part, int row, float scale)
 {
     using shape = row_shape<W>;
@@ -179,7 +182,7 @@ template <int W> __device__ row_sums<W> fold_warps(const float *part, int row, f
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* A block has 16 rows; blockIdx.y is a split where parts are left, else the block does all. */
+/* Attention of 16 rows per block; blockIdx.y is the split if there are parts, else the block computes all splits. */
 template <class T, int W>
 __global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
     rows_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, row_parts parts, bool vectors)
@@ -201,7 +204,7 @@ __global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
     const T *k = a.k + row * at.kv_ld + t.head * d, *v = a.v + row * at.kv_ld + t.head * d;
     T *const stage = stages + warp * shape::STAGE;
     const int tile = begin / KEYS, mine = tile + (warp + shape::WARPS - tile % shape::WARPS) % shape::WARPS;
-    int key = mine * KEYS, split = begin / SPLIT; /* key: of the warp's next tile */
+    int key = mine * KEYS, split = begin / SPLIT; /* key: first key of the warp's next tile */
     const auto in_split = [&]() { return key < end && key < (split + 1) * SPLIT; };
     const auto load_keys = [&]() {
         const int n_keys = t.n_kv - key < KEYS ? t.n_kv - key : KEYS, n_away = t.n_shared - key;
@@ -223,7 +226,7 @@ __global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
             __syncwarp();
             add_keys<T, W>(found, q, stage, stage + KEYS * W, at, to, key,
                            key >= keys.all_from && key + KEYS <= keys.all_to);
-            __syncwarp(); /* the tile is read */
+            __syncwarp(); /* all lanes have read the tile */
             key += shape::WARPS * KEYS;
             if (in_split()) load_keys();
         }
@@ -245,13 +248,13 @@ __global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
             else
                 all.store(a.out_w + place_of_row(at, t, group, row, at.o_ld), d);
         }
-        __syncthreads(); /* what the warps found is read */
+        __syncthreads(); /* the warps' results have been read */
         split++;
         if (in_split()) load_keys();
     }
 }
 
-/* Folds the splits of a row; a warp for each row. */
+/* Combine the splits of a row, in order; a warp per row. */
 template <class T, int W>
 __global__ void fold_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, row_parts parts)
 {
@@ -278,7 +281,7 @@ dt_err rows(dt_device *dev, dt_stream *s, const dt_attention &at, const attentio
                   longest = (int64_t)at.max_q_len * group, n_rows = longest < ROWS ? longest : ROWS,
                   nbytes = n_tiles * n_splits * n_rows * shape::PART * (int64_t)sizeof(float);
     const bool vectors = vectors_fit((size_t)(at.kv_ld | at.head_dim) * sizeof(T), a.k, a.v);
-    /* a block on every other processor reads about as fast as the memory gives */
+    /* a block on every second multiprocessor almost reaches the memory bandwidth */
     const bool few = 2 * n_tiles <= cuda_of(dev)->properties.multiProcessorCount;
     row_parts parts = {nullptr, (int)n_splits, (int)n_rows};
     if (few && n_splits > 1 && n_splits < 65536 && nbytes <= DT_GPU_WORKSPACE_NBYTES) parts.at = (float *)s->workspace;

@@ -1,5 +1,5 @@
-/* attention_trial.c - is a library's attention the same each time, and the attention of our own kernels? At the shape
- * that it is going to be asked for, on random numbers. */
+/* attention_trial.c - verifies a library's attention: is it deterministic, and does it match dtrain's own kernels? On
+ * random input with the shape of the later calls. */
 #include "attention_cudnn.h"
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 enum { ALIGNED = 256 };
 
-/* Arrays of a call as the model has them, q, k and v side by side in rows; results of two calls. */
+/* Arrays of a call in the model's layout (q, k and v adjacent in rows), with results of two calls. */
 typedef struct trial {
     dt_device *dev;
     dt_attention at;
@@ -16,7 +16,7 @@ typedef struct trial {
     char *memory, *x, *dout, *out[2], *dx[2];
     float *lse[2], *scratch;
     int32_t *starts; /* [n_seq + 1], then [n_seq] lengths */
-    char *host[2];   /* of the larger result */
+    char *host[2];   /* each as large as the larger result */
 } trial;
 
 static size_t take(size_t *used, size_t nbytes)
@@ -45,7 +45,8 @@ static void place(trial *t, size_t *used)
     t->starts = (int32_t *)(t->memory + take(used, (2 * (size_t)t->at.n_seq + 1) * sizeof(int32_t)));
 }
 
-/* All on the device's own stream: CUDA's default stream, which cudaMemcpy and cudaMemset use, does not wait for it. */
+/* Use the device's stream for everything: CUDA's default stream, which cudaMemcpy and cudaMemset use, does not wait for
+ * it. */
 static dt_err to_device(const trial *t, void *to, const void *from, size_t nbytes)
 {
     return t->dev->ops->copy(t->dev, to, from, nbytes, NULL);
@@ -70,7 +71,7 @@ static dt_err fill(const trial *t, char *to, size_t nbytes, uint64_t salt)
 static dt_err fill_starts(trial *t)
 {
     const int n = t->at.n_seq;
-    int32_t *starts = (int32_t *)t->host[0]; /* rows are longer than that */
+    int32_t *starts = (int32_t *)t->host[0]; /* rows are longer */
     for (int i = 0; i <= n; i++) starts[i] = i * t->at.max_q_len;
     for (int i = 0; i < n; i++) starts[n + 1 + i] = t->at.max_q_len;
     DT_TRY(to_device(t, t->starts, starts, (2 * (size_t)n + 1) * sizeof *starts));
@@ -104,7 +105,8 @@ static void close_trial(trial *t)
     free(t->host[1]);
 }
 
-/* One direction into result i, backward of the first out and lse. It is done on return: what fails, failed here. */
+/* Compute one direction into result i; backward uses the first out and lse. Synchronous, so that errors belong to this
+ * call. */
 static dt_err call(trial *t, int direction, bool by_library, int i)
 {
     const size_t e = dt_dtype_size(t->at.dt), k = (size_t)(t->at.n_heads * t->at.head_dim) * e,
@@ -120,8 +122,8 @@ static dt_err call(trial *t, int direction, bool by_library, int i)
     return err == DT_OK ? t->dev->ops->stream_sync(t->dev, NULL) : err;
 }
 
-/* Both directions into result i, by the library where it has plans that can be run, or not. Where the library fails our
- * own kernels tell whether the device still works. */
+/* Compute both directions into result i, by_library with the library's plans that can run. If the library fails,
+ * dtrain's own kernels show whether the device still works. */
 static dt_err compute(trial *t, bool by_library, int i, attention_verdict *verdict)
 {
     DT_TRY(t->dev->ops->zero(t->dev, t->dx[i], t->x_nbytes, NULL));
@@ -146,10 +148,10 @@ static dt_err fetch(const trial *t, void *const result[2], size_t nbytes)
     return t->dev->ops->stream_sync(t->dev, NULL);
 }
 
-/* Both round P and its gradient to 16 bits before they multiply, and sum in another order: errors of single terms,
- * which are independent, so what they make of a sum is to its size as to theirs. The first rows see few keys: 16 units
- * of the number and of the root mean square, as the self-check allows. Every number of small results, some rows of
- * large ones. */
+/* Tolerance: both round P and its gradient to 16 bits before they multiply, and sum in different orders. These errors
+ * of terms are independent, so the relative error of a sum is that of its terms. The first rows have few keys, so 16
+ * units of the value and of the root mean square are allowed, as in the self-check. All values of small results are
+ * compared, and some rows of large ones. */
 static bool is_near(const trial *t, dt_dtype dt, int64_t width)
 {
     enum { ENOUGH = 1 << 22 };
@@ -171,7 +173,7 @@ static bool is_near(const trial *t, dt_dtype dt, int64_t width)
     return true;
 }
 
-/* Of the results of two calls: have they the same bits, or (near) the same numbers? */
+/* Compare the results of two calls: same bits, or (near) values within the tolerance. */
 static dt_err compare(const trial *t, bool near, bool *forward, bool *backward)
 {
     void *const out[2] = {t->out[0], t->out[1]}, *const dx[2] = {t->dx[0], t->dx[1]},
@@ -185,7 +187,7 @@ static dt_err compare(const trial *t, bool near, bool *forward, bool *backward)
     return DT_OK;
 }
 
-/* Two calls of the library, then one of our own kernels in the place of the second. */
+/* Two calls of the library, then one of dtrain's own kernels, which replaces the second result. */
 static dt_err judge(trial *t, attention_verdict *verdict)
 {
     static const char *const what[] = {"gives different bits in repeated calls",

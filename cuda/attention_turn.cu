@@ -1,5 +1,5 @@
-/* attention_turn.cu - one float for each query and head, from the order of tokens to the order of heads and back: a
- * library wants a head's side by side. A few MB that are in the cache: one thread for each, which writes in order. */
+/* attention_turn.cu - transposes one float per query and head between [token, head] and [head, token], the layout that
+ * a library needs. A few MB in the cache: one thread per element, in the order of the output. */
 #include "attention_cudnn.h"
 #include "kernel.cuh"
 

@@ -1,38 +1,39 @@
-/* classifier.cu - the classifier (dt_classifier): a block works on a row of logits, in two passes.
+/* classifier.cu - the classifier (dt_classifier).
  *
- * The first pass finds maximum and sums together: a thread's sums are rescaled when its maximum moves (Milakov and
- * Gimelshein, arXiv:1805.02867), and those of a block are joined in double. The second writes the gradient; it finds
- * the row's beginning in shared memory, 24576 logits on an H100. With
- * s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the second logits with an index r:
+ * With s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the reference logits with index r:
  *
  *     logp = d_t - log Z     H = log Z - sum exp(d) d / Z
  *     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
  *
- * A third pass between them makes sum exp(d)^2 where it is asked for: it would take registers from the first.
- *
- * Compiled without contraction, fused products being written: what a row gives does not depend on what else is
- * asked. */
+ * Arrays    logits [n_rows, n_vocab] float, with row distance logits_ld; gradients overwrite them.
+ * Threads   A block per row, two passes. The first computes maximum and sums together: a thread rescales its sums when
+ *           its maximum changes (Milakov and Gimelshein, arXiv:1805.02867), and the threads' sums are combined in
+ *           double. The second pass writes the gradient; the beginning of the row is kept in shared memory, 24576
+ *           logits on an H100. A pass between them computes sum exp(d)^2 if requested, because the first pass has no
+ *           registers for it.
+ * Numerics  Compiled without contraction, with explicit fused operations: a row's results do not depend on which
+ *           results are requested. */
 #include "kernel.cuh"
 
-/* What is asked for: logp, hit and the gradient of logp; terms and results that depend on whole distributions; and
- * sums of squared probabilities. */
+/* Requested results: logp, hit and the gradient of logp; also terms and results that depend on whole distributions;
+ * also sums of squared probabilities. */
 enum { PLAIN, MORE, SQUARES };
 
-/* Threads of a block; elements that a thread takes in a turn, in pieces of 4; those that the block does. */
+/* Threads of a block; elements of a thread in a turn, in groups of 4; elements of the block in a turn. */
 enum { THREADS = 1024, EACH = 8, TURN = THREADS * EACH };
 
 /* ---- loads and stores -------------------------------------------------------------------------------------------- */
 
-/* In the turn that starts at `first` a thread has the elements first + 4 threadIdx + offset_of(i), i < EACH. */
+/* In the turn that starts at `first`, a thread has the elements first + 4 threadIdx + offset_of(i), i < EACH. */
 __device__ static inline int offset_of(int i) { return 4 * THREADS * (i / 4) + i % 4; }
-/* Place of element v of the row among them, as an offset: negative where they start behind it. */
+/* Offset of element v of the row among them; negative if they start after it. */
 __device__ static inline int offset_in_turn(int64_t v, int64_t first)
 {
     return (int)(v - first) - 4 * (int)threadIdx.x;
 }
 
-/* This thread's elements of a turn; -inf beyond the row. */
+/* Load this thread's elements of a turn; -inf beyond the row. */
 template <bool aligned> __device__ static inline void load_turn(const float *z, int64_t first, int64_t n, float x[EACH])
 {
     const int left = offset_in_turn(n, first);
@@ -51,7 +52,7 @@ template <bool aligned> __device__ static inline void load_turn(const float *z, 
     }
 }
 
-/* A row in shared memory: the beginning of it, in whole turns. Each thread keeps and finds its own elements. */
+/* The beginning of a row in shared memory, in whole turns. Each thread stores and loads its own elements. */
 struct row_cache {
     float *x;
     int turns;
@@ -79,7 +80,8 @@ __device__ static inline void load_again(const row_cache &cache, const float *z,
     }
 }
 
-/* The reverse. A row of floats starts at a multiple of 4 bytes, so pairs of two bytes are always aligned. */
+/* Store this thread's elements. A row of floats starts at a multiple of 4 bytes, so pairs of 16-bit elements are always
+ * aligned. */
 template <class T, bool aligned>
 __device__ static inline void store_turn(T *out, int64_t first, int64_t n, const float x[EACH])
 {
@@ -104,23 +106,23 @@ __device__ static inline void store_turn(T *out, int64_t first, int64_t n, const
 
 /* ---- first pass -------------------------------------------------------------------------------------------------- */
 
-/* Sums of what was seen: of e^d, with d = s - max. */
+/* Running maximum, and sum of e^d with d = s - max. */
 struct softmax_sum {
     float max, sum;
 };
 
-/* Sums of what whole distributions are asked for: e^d d, e^d (s - s_r), and s. */
+/* Running sums for results that depend on whole distributions: e^d d, e^d (s - s_r), and s. */
 struct more_sums {
     float es, apart;
     double s;
 };
 
-/* Where a maximum moves from m to m', sums are scaled by a = e^(m - m'):
+/* If the maximum changes from m to m', sums are scaled by a = e^(m - m'):
  *     sum <- a sum,    es <- a (es + sum (m - m'))       since e^(s-m') (s-m') = a e^(s-m) ((s-m) + (m-m')) */
 template <int ASKED> __device__ static inline void raise_max(softmax_sum &st, more_sums &more, float max)
 {
     if (max <= st.max) return;
-    const float moved = st.max - max, a = expf(moved); /* 0 where there was nothing yet */
+    const float moved = st.max - max, a = expf(moved); /* 0 if there was no element yet */
     if (ASKED) {
         more.es = a > 0.0f ? a * fmaf(st.sum, moved, more.es) : 0.0f;
         more.apart = a > 0.0f ? a * more.apart : 0.0f;
@@ -129,7 +131,7 @@ template <int ASKED> __device__ static inline void raise_max(softmax_sum &st, mo
     st.max = max;
 }
 
-/* Bring x into the sums; e[i] is e^d of each. A NaN makes the sum one. */
+/* Add x to the sums; e[i] = e^d of each. A NaN makes the sum NaN. */
 template <int ASKED>
 __device__ static inline void add_turn(softmax_sum &st, more_sums &more, const float x[EACH], float inv_t,
                                        float e[EACH])
@@ -138,7 +140,7 @@ __device__ static inline void add_turn(softmax_sum &st, more_sums &more, const f
 #pragma unroll
     for (int i = 0; i < EACH; i++) max = fmaxf(max, x[i] * inv_t);
     raise_max<ASKED>(st, more, max);
-    const float m = st.max == -INFINITY ? 0.0f : st.max; /* all excluded so far: e^-inf = 0 */
+    const float m = st.max == -INFINITY ? 0.0f : st.max; /* only -inf so far: e^-inf = 0 */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         e[i] = expf(fmaf(x[i], inv_t, -m));
@@ -147,7 +149,7 @@ __device__ static inline void add_turn(softmax_sum &st, more_sums &more, const f
     st.sum += sum;
 }
 
-/* Could the target, at this offset, still be the first of the largest? Not with a NaN beside it. */
+/* Could the target, at this offset, still be the first maximum? Not if there is a NaN. */
 __device__ static inline bool none_before(const float x[EACH], int target, float of_target)
 {
     bool none = true;
@@ -156,14 +158,14 @@ __device__ static inline bool none_before(const float x[EACH], int target, float
     return none;
 }
 
-/* What a thread, and then the block, finds in a row. */
+/* Results of a thread, then of the block, for a row. */
 struct row_sums {
     softmax_sum own, ref;
     more_sums more;
-    bool first; /* of the largest: the target */
+    bool first; /* the target is the first maximum */
 };
 
-/* The sums of whole distributions over a turn; e: e^d of x. */
+/* Add a turn to the sums for whole distributions; e: e^d of x. */
 __device__ static void add_more(row_sums &r, const float x[EACH], float e[EACH], const float *ref, int64_t first,
                                 int64_t n, float inv_t, bool aligned)
 {
@@ -194,7 +196,7 @@ template <int ASKED, bool aligned>
 __device__ static row_sums read_row(const dt_classifier &cl, const row_cache &cache, const float *z, const float *ref,
                                     int64_t target)
 {
-    constexpr int AHEAD = ASKED ? 1 : 2; /* turns that are loaded together */
+    constexpr int AHEAD = ASKED ? 1 : 2; /* turns loaded at once */
     const int64_t n = cl.n_vocab;
     const float inv_t = cl.inv_temperature, of_target = z[target];
     row_sums r = {{-INFINITY, 0}, {-INFINITY, 0}, {0, 0, 0}, true};
@@ -215,7 +217,7 @@ __device__ static row_sums read_row(const dt_classifier &cl, const row_cache &ca
     return r;
 }
 
-/* A row's sums, in double and the same for all threads. */
+/* A row's sums, in double, the same for all threads. */
 struct row_values {
     float max, ref_max;
     double sum, log_sum, lse; /* Z, log Z, m + log Z */
@@ -224,7 +226,7 @@ struct row_values {
     bool first;
 };
 
-/* Join the threads' sums, each at its own maximum. */
+/* Combine the threads' sums, each relative to its own maximum. */
 template <int ASKED> __device__ static row_values join(const row_sums &r, bool ref)
 {
     row_values v;
@@ -248,7 +250,7 @@ template <int ASKED> __device__ static row_values join(const row_sums &r, bool r
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* By one thread. of_target: the target's logit. */
+/* Store the results of a row; called by one thread. of_target: the target's logit. */
 template <int ASKED>
 __device__ static void store_results(const dt_classifier &cl, const row_values &v, float of_target, int64_t row)
 {
@@ -289,7 +291,7 @@ __device__ static void store_squares(const dt_classifier &cl, const row_values &
 
 /* ---- second pass ------------------------------------------------------------------------------------------------- */
 
-/* The factors of dlogits as in the head of this file; max and ref_max: m and m_r. */
+/* Factors of dlogits as at the top of this file; max and ref_max: m and m_r. */
 struct gradient_terms {
     float max, ref_max, base, slope, kl, shift, one_hot;
 };
@@ -315,9 +317,9 @@ __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_val
     return g;
 }
 
-/* z [n] becomes dlogits in place. Narrow gradients go over the front of their own float row: turn t is written over
- * floats of turn t/2, so no thread may write it before all have read that one. A barrier behind the loads of turn b
- * makes turns up to 2b + 1 safe. */
+/* Replace z [n] by dlogits. 16-bit gradients overwrite the front of their own float row: turn t overwrites floats of
+ * turn t/2, so no thread may write it before all have read that turn. A barrier after the loads of turn b makes turns
+ * up to 2b + 1 safe. */
 template <class T, int ASKED, bool aligned>
 __device__ static void write_gradient(const dt_classifier &cl, const gradient_terms &g, const row_cache &cache,
                                       float *z, const float *ref, int64_t target)
@@ -342,7 +344,7 @@ __device__ static void write_gradient(const dt_classifier &cl, const gradient_te
             if (ASKED) {
                 float factor = fmaf(g.slope, d, g.base);
                 if (ref) factor = fmaf(g.kl, d - fmaf(y[i], inv_t, -g.ref_max), factor);
-                x[i] = (e == 0.0f ? 0.0f : e * factor) - g.shift; /* a NaN goes on */
+                x[i] = (e == 0.0f ? 0.0f : e * factor) - g.shift; /* NaN is kept */
             } else {
                 x[i] = g.base * e;
             }
@@ -386,8 +388,8 @@ __device__ static void work_on_row(const dt_classifier &cl, const row_cache &cac
         write_gradient<T, ASKED, aligned>(cl, terms_of<ASKED>(cl, v, ref != nullptr, row), cache, z, ref, target);
 }
 
-/* logits [n_rows, n_vocab] with row distance logits_ld: block r has row r. Rows that start at a multiple of 16 bytes
- * are read in such pieces; the order of sums is the same in others. */
+/* The classifier: block r computes row r. Rows aligned to 16 bytes are read in vectors; the order of sums does not
+ * depend on the alignment. */
 template <class T, int ASKED>
 __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, float *logits, int cached_turns)
 {
@@ -404,8 +406,8 @@ __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, f
         work_on_row<T, ASKED, false>(cl, cache, z, ref, target, row);
 }
 
-/* Turns of a row that a block keeps: two blocks are to fit on a processor beside their sums, so that one has work while
- * the other joins its sums. None where a row is read once anyway. */
+/* Turns of a row that a block caches: two blocks must fit on a multiprocessor, so that one works while the other
+ * combines its sums. None if a row is read only once. */
 static int turns_to_cache(const cuda_state *cuda, const dt_classifier *cl)
 {
     enum { SUMS_NBYTES = 2048 };

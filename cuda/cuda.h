@@ -1,8 +1,8 @@
-/* cuda.h - what the files of the CUDA device share: its state, streams, the check around calls of the runtime, and the
- * operations behind the table in cuda_device.c. Read by C and by CUDA sources.
+/* cuda.h - shared by the files of the CUDA device: its state, streams, the check of runtime calls, and the operations
+ * of the table in cuda_device.c. Read by C and CUDA sources.
  *
- * The device is a shared object of its own (libdtrain_cuda.so), opened by src/device/device.c where a GPU is asked for;
- * errors and log are the program's. */
+ * The device is a separate shared object (libdtrain_cuda.so), which src/device/device.c opens when a GPU is requested.
+ * It uses the program's errors and log. */
 #ifndef DTRAIN_CUDA_H
 #define DTRAIN_CUDA_H
 
@@ -16,45 +16,45 @@ extern "C" {
 #include "dtrain/device/device_check.h"
 #include "dtrain/device/gpu_sizes.h"
 
-/* Operations of one stream follow each other, so they share its workspace. */
+/* Operations of a stream run one after the other, so they share its workspace. */
 struct dt_stream {
     cudaStream_t handle;
     void *workspace;  /* [DT_GPU_WORKSPACE_NBYTES] */
-    const char *last; /* name of the operation that was queued last: for the message of a fault */
+    const char *last; /* name of the last queued operation, for messages */
 };
 
 struct dt_event {
     cudaEvent_t handle;
     bool recorded;
-    const char *last; /* name of the operation in front of it */
+    const char *last; /* name of the operation before it */
 };
 
-/** An event whose time by the host's clock is known, and one to take its place (seeing.c). */
+/** An event whose time on the host's clock is known, and its successor (seeing.c). */
 typedef struct cuda_clock {
     cudaEvent_t event, next;
     double at_s;
 } cuda_clock;
 
 typedef struct cuda_state {
-    int ordinal; /* of the device, among those that the process sees */
+    int ordinal; /* of the device, among those visible to the process */
     struct cudaDeviceProp properties;
     bool planning;
-    bool blocking;                  /* a thread that waits sleeps, and does not spin */
-    int n_threads;                  /* of the host, for people */
-    dt_stream first;                /* the default stream: one of our own, never CUDA's legacy stream */
+    bool blocking;                  /* waiting threads sleep instead of spinning */
+    int n_threads;                  /* of the host, for messages */
+    dt_stream first;                /* the default stream, which is not CUDA's legacy stream */
     struct cuda_products *products; /* product.cu */
-    struct cuda_cudnn *cudnn;       /* attention_cudnn.c; NULL: nobody has asked for it */
+    struct cuda_cudnn *cudnn;       /* attention_cudnn.c; NULL: not requested */
     cuda_clock clock;
-    bool in_range;      /* of a profiler */
-    size_t free_before; /* bytes of the GPU, before this process had a context; SIZE_MAX: not known */
+    bool in_range;      /* a profiler range is open */
+    size_t free_before; /* free bytes of the GPU before this process had a context; SIZE_MAX: unknown */
 } cuda_state;
 
 static inline cuda_state *cuda_of(const dt_device *dev) { return (cuda_state *)dev->impl; }
 
-/** The operation that the process has queued last, on whichever stream. */
+/** The last operation that the process queued, on any stream. */
 extern const char *cuda_last_operation;
 
-/** The stream of an operation, which is noted as its last. */
+/** The stream of an operation, which is recorded as its last. */
 static inline dt_stream *cuda_stream(const dt_device *dev, dt_stream *stream, const char *op)
 {
     dt_stream *s = stream ? stream : &cuda_of(dev)->first;
@@ -63,10 +63,10 @@ static inline dt_stream *cuda_stream(const dt_device *dev, dt_stream *stream, co
     return s;
 }
 
-/** Has the GPU failed for good with this error? */
+/** Has the GPU failed permanently with this error? */
 bool cuda_is_lost(cudaError_t error);
-/** Record an error of the runtime: what was called, its name and words. DT_ERR_MEMORY for want of memory, else
- *  DT_ERR_FAULT. An error of work that was queued before may be returned by any call. */
+/** Record a runtime error: the call, the error's name and text. Returns DT_ERR_MEMORY for out of memory, else
+ *  DT_ERR_FAULT. Any call may return the error of earlier queued work. */
 dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line);
 
 #define DT_CUDA(call)                                                                                                  \
@@ -75,13 +75,13 @@ dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line
         if (dt_c_ != cudaSuccess) return cuda_fail(dt_c_, #call, __FILE__, __LINE__);                                  \
     } while (0)
 
-/** After the launches of an operation: was each of them possible? */
+/** After the launches of an operation: return an error if one was not possible. */
 #define CUDA_LAUNCHED() DT_CUDA(cudaGetLastError())
 
 /* product.cu */
 dt_err cuda_products_open(cuda_state *cuda);
 void cuda_products_close(cuda_state *cuda);
-size_t cuda_products_version(const cuda_state *cuda); /* of the library; 0: there is none */
+size_t cuda_products_version(const cuda_state *cuda); /* version of the library; 0: none */
 bool cuda_distrust(dt_device *dev, const dt_matmul *mm);
 
 /* ---- the table: see dtrain/device/device.h ----------------------------------------------------------------------- */
@@ -121,7 +121,7 @@ dt_err cuda_clock_open(cuda_state *cuda);
 void cuda_clock_close(cuda_state *cuda);
 dt_err cuda_event_time(dt_device *dev, dt_event *event, double *at_s);
 void cuda_range(dt_device *dev, const char *what, const char *unit);
-/** Bytes of a GPU that are free, which needs no context; SIZE_MAX: nobody tells. */
+/** Free bytes of a GPU, without a context; SIZE_MAX: unknown. */
 size_t cuda_memory_seen(int ordinal);
 size_t cuda_memory_taken(const dt_device *dev);
 
@@ -156,7 +156,7 @@ dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight
                                const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
                                bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
                                dt_stream *stream);
-/** Blocks, at most, whose sums go into the scratch of a norm. */
+/** Maximum number of blocks with partial sums in a norm's scratch. */
 int64_t cuda_norm_parts(const dt_device *dev);
 
 /* product.cu */

@@ -7,8 +7,8 @@
 
 const char *cuda_last_operation;
 
-/* Those of which CUDA says that the process must be started anew to go on with CUDA, errors of the hardware, and what
- * CUDA itself does not know. Every later call returns it again, or does not return. */
+/* Errors after which CUDA requires a new process, hardware errors, and unknown errors. Every later call returns the
+ * error again, or hangs. */
 bool cuda_is_lost(cudaError_t error)
 {
     switch (error) {
@@ -50,7 +50,7 @@ dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
-/* The first memory that is asked for: here it shows that others have all of it. */
+/* The first allocation: it fails here if other processes use all memory. */
 static dt_err alloc_workspace(dt_stream *s)
 {
     char asked[24], left[24], all[24];
@@ -72,7 +72,7 @@ static dt_err open_stream(dt_stream *s)
     return alloc_workspace(s);
 }
 
-/* The GPU may never answer: the end of the process, which is near, gives all of it back. */
+/* The GPU may hang: the process, which is about to end, releases everything. */
 static bool is_lost(void) { return dt_device_failure() != NULL; }
 
 static void close_stream(dt_stream *s)
@@ -103,8 +103,7 @@ static void cuda_stream_destroy(dt_device *dev, dt_stream *stream)
     free(stream);
 }
 
-/* What fails on the device surfaces at some later call: the operation that was queued last is the nearest to it that is
- * known. */
+/* Device errors are returned by a later call: the message names the last queued operation. */
 static dt_err surfaced(cudaError_t error, const char *what, const char *last)
 {
     char message[512];
@@ -114,7 +113,7 @@ static dt_err surfaced(cudaError_t error, const char *what, const char *last)
     return cuda_is_lost(error) ? dt_device_fail("%s", message) : dt_fail(DT_ERR_FAULT, "%s", message);
 }
 
-/* In front of what waits for the GPU. */
+/* Checked before waiting for the GPU. */
 static dt_err not_lost(void)
 {
     const char *failure = dt_device_failure();
@@ -175,7 +174,7 @@ static dt_err cuda_event_query(dt_device *dev, dt_event *event, bool *done)
 {
     const cudaError_t state = event->recorded ? cudaEventQuery(event->handle) : cudaSuccess;
     *done = state == cudaSuccess;
-    if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* no error of the next launch */
+    if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* not an error of the next launch */
     return state == cudaErrorNotReady ? DT_OK : surfaced(state, "querying an event of the GPU", event->last);
 }
 
@@ -199,8 +198,8 @@ static void cuda_close(dt_device *dev)
     dev->impl = NULL;
 }
 
-/* The chips that there is machine code for, as nvcc writes them, in rising order: "80 90 100". What is newer than the
- * first is served by the code of an older chip of its family, or by the last one's PTX. */
+/* The chips with machine code, as nvcc names them, in ascending order: "80 90 100". Newer chips use the code of an
+ * older chip of their family, or the last one's PTX. */
 #ifndef DT_CUDA_ARCHS
 #define DT_CUDA_ARCHS "80"
 #endif
@@ -246,11 +245,11 @@ static bool cuda_is_there(char *why, size_t why_size)
     return n > 0;
 }
 
-/* The ranks of a node take its GPUs in turn. CUDA_VISIBLE_DEVICES, and launchers that show each rank its own GPU alone,
- * are respected by the runtime, which counts what this process sees.
+/* The ranks of a node use its GPUs in turn. The runtime only counts visible GPUs, so it respects CUDA_VISIBLE_DEVICES,
+ * and launchers that show each rank only its own GPU.
  *
- * A thread that waits for the GPU spins: that answers in a microsecond, where sleeping takes tens. With one core for
- * the rank it sleeps, so that the threads that read data ahead and watch over the run have a core at all. */
+ * A thread that waits for the GPU spins, which takes a microsecond to notice completion; sleeping takes tens. If the
+ * rank has only one core, it sleeps, so that the prefetch and watchdog threads can run. */
 static dt_err open_gpu(cuda_state *cuda, int local_rank)
 {
     int n = 0;
@@ -278,7 +277,7 @@ static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
     return err;
 }
 
-/* No GPU is needed to ask cuDNN what it would do on an H100. */
+/* cuDNN can plan for an H100 without a GPU. */
 static dt_err cuda_plan(dt_device *dev, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
@@ -300,7 +299,7 @@ static void cuda_describe(const dt_device *dev, char *out, size_t out_size)
              driver / 1000, driver % 1000 / 10, cuda_of(dev)->n_threads, cuda_of(dev)->n_threads == 1 ? "" : "s");
 }
 
-/* The driver's own version, which the runtime does not know: "580.159.04". */
+/* The driver's version, which the runtime does not report: "580.159.04". */
 static void driver_version(char *out, size_t out_size)
 {
     char line[512], *at = NULL;
@@ -352,7 +351,7 @@ static dt_err cuda_alloc(dt_device *dev, dt_place place, size_t nbytes, void **p
 {
     const size_t most = place == DT_ON_DEVICE ? cuda_of(dev)->properties.totalGlobalMem : dt_host_memory_free();
     cudaError_t error = cudaSuccess;
-    if (nbytes > most) return DT_ERR_MEMORY; /* of the host: a message, instead of the system's killer */
+    if (nbytes > most) return DT_ERR_MEMORY; /* host memory: an error message instead of the OOM killer */
     if (place == DT_ON_DEVICE)
         error = cudaMalloc(ptr, nbytes);
     else if (place == DT_ON_PINNED)
@@ -360,7 +359,7 @@ static dt_err cuda_alloc(dt_device *dev, dt_place place, size_t nbytes, void **p
     else if (posix_memalign(ptr, 64, nbytes) != 0)
         error = cudaErrorMemoryAllocation;
     if (error == cudaSuccess) return DT_OK;
-    if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError(); /* not an error of the next operation, too */
+    if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError(); /* not an error of the next operation */
     return error == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : cuda_fail(error, "alloc", __FILE__, __LINE__);
 }
 
@@ -389,7 +388,7 @@ static dt_err cuda_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *str
     return DT_OK;
 }
 
-/* The one name that the program looks up, and what it was compiled from. */
+/* The only symbol that the program looks up, and the headers it was compiled from. */
 DT_OBJECT_INTERFACE(dt_device_cuda_ops);
 extern const dt_device_ops dt_device_cuda_ops;
 const dt_device_ops dt_device_cuda_ops = {

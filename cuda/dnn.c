@@ -1,4 +1,4 @@
-/* dnn.c - see dnn.h. Compiled where cuDNN's headers are (DT_HAVE_CUDNN); linked with nothing of it. */
+/* dnn.c - see dnn.h. Compiled if cuDNN's headers are available (DT_HAVE_CUDNN); not linked against cuDNN. */
 #ifdef DT_HAVE_CUDNN
 #include "dnn.h"
 #include <dlfcn.h>
@@ -6,11 +6,11 @@
 #include <string.h>
 
 #define CUDNN_FILE "libcudnn.so.9"
-enum { OLDEST = 91000 }; /* masks with -inf: older ones want the lowest float */
+enum { OLDEST = 91000 }; /* masks with -inf; older versions need the lowest float */
 
 /* ---- the library ------------------------------------------------------------------------------------------------- */
 
-/* The chip that is planned for where there is none, as the library itself would describe it. */
+/* The chip for plans without a GPU, in the library's own description. */
 static const char H100[] =
     "{\"cudaDeviceId\":0,\"deviceVer\":900,\"driverVer\":13000,\"maxGridSize\":[2147483647,65535,65535],"
     "\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"multiProcessorCount\":132,\"warpSize\":32,"
@@ -46,7 +46,7 @@ static void describe_h100(cudnn_library *l, char *why, size_t why_size)
 bool cudnn_library_open(cudnn_library *l, bool planning, char *why, size_t why_size)
 {
     *why = '\0';
-    void *object = dlopen(CUDNN_FILE, RTLD_LAZY | RTLD_LOCAL); /* stays: it does not like to be closed */
+    void *object = dlopen(CUDNN_FILE, RTLD_LAZY | RTLD_LOCAL); /* never closed, which the library does not support */
     if (!object) {
         snprintf(why, why_size, "%s", dlerror());
         return false;
@@ -242,7 +242,7 @@ static cudnn_descriptor describe_graph(cudnn_graph *g)
     return graph;
 }
 
-/* What the library proposes, best first; returns how many. */
+/* The library's proposals, best first; returns their number. */
 static int ask(cudnn_graph *g, cudnn_descriptor graph, cudnn_descriptor configs[MAX_CONFIGS])
 {
     const cudnn_descriptor answers = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -278,8 +278,8 @@ static bool is_repeatable(cudnn_graph *g, cudnn_descriptor config)
     return true;
 }
 
-/* Bytes of the plan's workspace; negative: this proposal cannot be made. Without a GPU nothing is compiled: that the
- * library proposes it is all that can be known. */
+/* Build a proposal's plan. Returns the bytes of its workspace; negative: it cannot be built. Without a GPU nothing is
+ * compiled, so a proposal counts as possible. */
 static int64_t plan_of(cudnn_graph *g, cudnn_descriptor config, cudnn_descriptor *plan)
 {
     const cudnn_library *l = g->library;
@@ -374,5 +374,5 @@ dt_err cudnn_plan_run(const cudnn_library *l, const cudnn_plan *plan, int n, con
     return dt_fail(DT_ERR_FAULT, "cuDNN: %s%s%s", l->cudnnGetErrorString(status), *text ? ": " : "", text);
 }
 #else
-typedef int cudnn_is_not_here; /* a file has a declaration */
+typedef int cudnn_is_not_here; /* ISO C requires a declaration in a file */
 #endif

@@ -1,9 +1,9 @@
-/* dnn.h - graphs of cuDNN's backend interface: the library, found when it is asked for, and the way from a list of
- * operations to a plan that can be run.
+/* dnn.h - graphs of cuDNN's backend interface: opens the library on request, and builds executable plans from a list of
+ * operations.
  *
- * The library is opened by its name: without it the device is as it was. A graph is built by calls that each return a
- * tensor; the first that fails is remembered with the library's own words, the rest do nothing, and cudnn_plan_make
- * tells. */
+ * The library is opened by name; without it the device works as before. A graph is built by calls that each return a
+ * tensor. The first failure is recorded with the library's message, later calls do nothing, and cudnn_plan_make reports
+ * it. */
 #ifndef DTRAIN_CUDA_DNN_H
 #define DTRAIN_CUDA_DNN_H
 
@@ -30,12 +30,11 @@ typedef struct cudnn_library {
 #define CUDNN_FIELD(function) __typeof__(function) *function;
     CUDNN_FUNCTIONS(CUDNN_FIELD)
 #undef CUDNN_FIELD
-    cudnnHandle_t handle;    /* NULL: there is no GPU */
+    cudnnHandle_t handle;    /* NULL: no GPU */
     cudnn_descriptor device; /* without a GPU: the properties of an H100 */
 } cudnn_library;
 
-/** Find and open the library; planning: without a GPU, to ask what it would do on an H100. False: why says what is
- *  missing. */
+/** Find and open the library. planning: without a GPU, to plan for an H100. False: why contains the reason. */
 bool cudnn_library_open(cudnn_library *library, bool planning, char *why, size_t why_size);
 void cudnn_library_close(cudnn_library *library);
 
@@ -48,7 +47,7 @@ typedef struct cudnn_graph {
     cudnn_descriptor made[CUDNN_MAX_DESCRIPTORS], ops[CUDNN_MAX_OPS];
     int n_made, n_ops;
     int64_t n_virtual;
-    char *why; /* of the first failure; empty: none */
+    char *why; /* message of the first failure; empty: none */
     size_t why_size;
 } cudnn_graph;
 
@@ -57,37 +56,36 @@ typedef struct cudnn_dims {
     int64_t n[4];
 } cudnn_dims;
 
-/** A tensor in memory, at a multiple of 16 bytes; id: which pointer it is when the plan runs, from 1. */
+/** A tensor in memory, aligned to 16 bytes. id: identifies its pointer when the plan runs, from 1. */
 cudnn_descriptor cudnn_tensor(cudnn_graph *g, int64_t id, cudnn_dims extents, cudnn_dims strides, cudnnDataType_t type);
-/** A float that is given when the plan runs. */
+/** A float that is passed when the plan runs. */
 cudnn_descriptor cudnn_scalar(cudnn_graph *g, int64_t id);
-/** A tensor between operations, which lies nowhere. */
+/** A virtual tensor between operations, without memory. */
 cudnn_descriptor cudnn_between(cudnn_graph *g, cudnn_dims extents, cudnnDataType_t type); /* packed */
 cudnn_descriptor cudnn_between_as(cudnn_graph *g, cudnn_dims extents, cudnn_dims strides, cudnnDataType_t type);
 
-/** y = mode(x, b), or (x, b, t); operands that there are not are NULL. axis: of CUDNN_POINTWISE_GEN_INDEX. Returns
- *  y. */
+/** y = mode(x, b) or mode(x, b, t); unused operands are NULL. axis: of CUDNN_POINTWISE_GEN_INDEX. Returns y. */
 cudnn_descriptor cudnn_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t computed_in, int axis,
                                  cudnn_descriptor x, cudnn_descriptor b, cudnn_descriptor t, cudnn_descriptor y);
 /** c = a b, summed in float. */
 cudnn_descriptor cudnn_product(cudnn_graph *g, cudnn_descriptor a, cudnn_descriptor b, cudnn_descriptor c);
-/** y = x reduced along where y has the extent 1, or, for heads, a divisor. */
+/** y = x reduced along dimensions in which y has the extent 1 or, for heads, a divisor of x's. */
 cudnn_descriptor cudnn_reduce(cudnn_graph *g, cudnnReduceTensorOp_t op, cudnn_descriptor x, cudnn_descriptor y);
-/** y = x with rows and columns exchanged, as y's extents and strides say; it may round. */
+/** y = x with rows and columns exchanged, according to y's extents and strides; may round. */
 cudnn_descriptor cudnn_reshape(cudnn_graph *g, cudnn_descriptor x, cudnn_descriptor y);
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-/** A graph that can be run, with its descriptors, which the library looks at until the end. */
+/** An executable graph, with its descriptors, which the library uses until the end. */
 typedef struct cudnn_plan {
-    cudnn_descriptor plan; /* NULL: there is none */
+    cudnn_descriptor plan; /* NULL: none */
     size_t workspace_nbytes;
     int n_made;
     cudnn_descriptor *made;
 } cudnn_plan;
 
-/** The first plan that the library proposes which computes the same bits each time and takes at most workspace_nbytes.
- *  None: g->why says why. Ends the graph. */
+/** Build the first proposed plan that is deterministic and needs at most workspace_nbytes. If there is none, g->why
+ *  contains the reason. Ends the graph. */
 void cudnn_plan_make(cudnn_graph *g, size_t workspace_nbytes, cudnn_plan *plan);
 void cudnn_plan_drop(const cudnn_library *library, cudnn_plan *plan);
 /** Queue the plan: pointers[i] is the tensor ids[i] (device memory), or the address of the scalar (host memory). */

@@ -1,12 +1,14 @@
-/* each.cuh - one kernel for all operations whose elements have nothing to do with each other: a thread takes a few
- * vectors of elements, loads them all, and then computes and stores one after the other.
+/* each.cuh - one kernel for all element-wise operations: a thread loads a few vectors of elements, and then computes
+ * and stores them one after the other.
  *
  * An operation is a struct with its arrays and
- *     TURNS                      vectors of a thread: as many as its registers hold at four blocks a multiprocessor
- *     struct item                what a thread holds of one vector between load and store
- *     item load(int64_t i)       vector i from memory
- *     void store(const item &)   its result to memory
- * The results of a vector may lie over what it was loaded from, and over nothing else that is loaded. */
+ *
+ *     TURNS                      vectors per thread: as many as its registers hold at four blocks per multiprocessor
+ *     struct item                a thread's data of one vector between load and store
+ *     item load(int64_t i)       load vector i
+ *     void store(const item &)   store its result
+ *
+ * The result of a vector may overlap its own input, but no other input. */
 #ifndef DTRAIN_EACH_CUH
 #define DTRAIN_EACH_CUH
 
@@ -14,15 +16,15 @@
 
 enum { EACH_THREADS = 256 };
 
-/** Elements that fit in a vector of 16 bytes of the widest of the types. */
+/** Elements in a 16-byte vector of the widest type. */
 template <class A, class B = A, class C = A>
 constexpr int vector_elems = 16 / (int)(sizeof(A) > sizeof(B)   ? sizeof(A) > sizeof(C) ? sizeof(A) : sizeof(C)
                                           : sizeof(B) > sizeof(C) ? sizeof(B)
                                                                 : sizeof(C));
 
-/** The first `count` of n elements at p, zeros behind them. whole: count is n, and p is a multiple of the vector's
- *  size: one access. The end of an array and one that lies anywhere take the other way, so that what is computed from
- *  the elements is the same code, and has the same bits, wherever they lie. */
+/** Load the first `count` of n elements at p, and zeros after them. whole: count is n and p is aligned, so one access.
+ *  The end of an array and unaligned arrays are loaded element by element. The computation is the same code in both
+ *  cases, so results have the same bits for any alignment. */
 template <int n, class T> __device__ inline vec<T, n> load_vec(const T *p, int count, bool whole)
 {
     vec<T, n> v;
@@ -45,16 +47,16 @@ template <int n, class T> __device__ inline void store_vec(T *p, const vec<T, n>
     }
 }
 
-/** Elements from `at` on that a vector of at most n has in a row of width. */
+/** Number of elements of a vector of at most n that starts at `at` in a row of width. */
 __device__ inline int elems_left(int64_t at, int64_t width, int n) { return width - at < n ? (int)(width - at) : n; }
 
-/** Number i of things that come per_row to a row: its row, and which of the row's it is. */
+/** Row and index in the row of item i, with per_row items per row. */
 struct row_place {
     int64_t row, in_row;
 };
 __device__ inline row_place place_of(int64_t i, unsigned per_row)
 {
-    if (i >> 32 == 0) { /* a division of 64 bits costs several times as much */
+    if (i >> 32 == 0) { /* a 64-bit division takes several times as long */
         const unsigned row = (unsigned)i / per_row;
         return {(int64_t)row, (int64_t)((unsigned)i - row * per_row)};
     }

@@ -1,4 +1,6 @@
-/* elementwise.cu - conversions and sums of elements, rows by index, dropout: one pass over memory each. */
+/* elementwise.cu - conversions and sums of elements, gather and scatter of rows, dropout.
+ *
+ * Threads   each.cuh: one pass over memory, a few vectors per thread; no sums across elements. */
 #include "each.cuh"
 #include "philox.cuh"
 #include <math.h>
@@ -65,9 +67,9 @@ dt_err cuda_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype
 
 /* ---- rows by index ----------------------------------------------------------------------------------------------- */
 
-/* Row r from src to dst: gather reads row index[r], or zeros where that is negative, and writes row r; scatter the
- * other way, and leaves out rows with a negative index. A row is per_row units, as large as size and addresses of the
- * rows allow; what is in them does not matter. */
+/* Copy row r from src to dst. gather: dst[r] = src[index[r]], or zeros if the index is negative. scatter: dst[index[r]]
+ * = src[r], skipped if the index is negative. A row is per_row units, which are as large as the rows' size and
+ * alignment allow. */
 template <class Unit, bool gather> struct move_rows {
     static constexpr int TURNS = 2;
     const Unit *src;
@@ -76,7 +78,7 @@ template <class Unit, bool gather> struct move_rows {
     int64_t per_row;
 
     struct item {
-        int64_t to; /* below 0: nowhere */
+        int64_t to; /* negative: skipped */
         Unit unit;
     };
     __device__ item load(int64_t i) const
@@ -127,14 +129,14 @@ dt_err cuda_scatter_rows(dt_device *dev, const void *src, const int32_t *index, 
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-/* y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) where u >= p, else 0; u is word c % 4 of philox(key, token_key[t], c / 4).
- * A vector begins at a multiple of 4 columns. */
+/* Inverted dropout: y[t,c] = (addend[t,c] +) x[t,c] / (1 - p) if u >= p, else 0; u is word c % 4 of philox(key,
+ * token_key[t], c / 4). A vector begins at a multiple of 4 columns. */
 template <class T> struct dropout {
     static constexpr int V = vector_elems<T>, TURNS = 1;
     const T *x;
-    const T *addend; /* or NULL */
+    const T *addend; /* may be NULL */
     T *y;
-    uint32_t least; /* word that keeps an element */
+    uint32_t least; /* minimum word that keeps an element */
     float scale;
     uint64_t key;
     const uint64_t *token_key;
@@ -182,8 +184,7 @@ dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, 
     CUDA_BY_DTYPE(dt, T, "dropout", {
         const int64_t per_row = ceil_div(width, dropout<T>::V);
         const bool fits = vectors_fit((size_t)width * sizeof(T), x, addend, y);
-        /* u = (word >> 8) 2^-24 as dt_u32_to_unit has it, so u >= p where word >> 8 is at least p 2^24, rounded up: a
-         * product that is exact */
+        /* u = (word >> 8) 2^-24 (dt_u32_to_unit), so u >= p if word >> 8 >= p 2^24, rounded up; the product is exact */
         const uint32_t least = (uint32_t)ceilf(p * 0x1p24f) << 8;
         const dropout<T> op = {(const T *)x, (const T *)addend, (T *)y, least, 1.0f / (1.0f - p), key, token_key,
                                width,        (unsigned)per_row, fits};

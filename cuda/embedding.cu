@@ -1,9 +1,9 @@
-/* embedding.cu - rows of a table by token and position, and their gradient. */
+/* embedding.cu - embedding lookup by token and position, and its gradient. */
 #include "each.cuh"
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* out[t,:] = wte[token[t],:] + wpe[pos[t],:] */
+/* out[t,:] = wte[token[t],:] + wpe[pos[t],:]. Arrays: out [n_tok, width]; wpe may be NULL. Threads: each.cuh. */
 template <class T> struct add_rows {
     static constexpr int V = vector_elems<T>, TURNS = 2;
     const int32_t *token, *pos;
@@ -52,11 +52,12 @@ dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Places of order that come one after the other are cut into chunks, one for each warp; equal ids follow each other, so
- * a chunk is a few runs of them. Runs that begin and end in a chunk are added to the table at once. Of the others a
- * chunk leaves partial sums: part[chunk][0] of the run that it goes on with from the chunk before, part[chunk][1] of
- * one that begins in it and goes on in the next; a second kernel adds those of a run in order. So the work is even
- * however often an id occurs, and each element of the table is touched once. */
+/* table_grad[id,:] += sum of dout[t,:] over the tokens t with this id, in ascending t. The sorted tokens (order) are
+ * divided into chunks, one per warp. Equal ids are adjacent, so a chunk consists of a few runs. Runs within a chunk are
+ * added to the table directly. For the others a chunk stores partial sums: part[chunk][0] of a run that continues from
+ * the previous chunk, part[chunk][1] of a run that begins in it and continues in the next. A second kernel adds the
+ * partial sums of a run in order. The work is therefore balanced however often an id occurs, and each element of the
+ * table is written once. */
 enum { RUN_WARPS = 8, RUN_ROWS = 4, LEAST_CHUNK = 32 }; /* warps of a block; rows that a lane loads at once */
 
 struct embedding_runs {
@@ -64,7 +65,7 @@ struct embedding_runs {
     int64_t n_tok, chunk;
 
     __device__ int32_t token(int64_t place) const { return id[order[place]]; }
-    /** Does the run of this place begin before it, or go on behind it? */
+    /** Does the run at this position begin before it, or continue after it? */
     __device__ bool from_before(int64_t place) const { return place > 0 && token(place - 1) == token(place); }
     __device__ bool goes_on(int64_t place) const { return place + 1 < n_tok && token(place + 1) == token(place); }
     __device__ int64_t first(int64_t c) const { return c * chunk; }
@@ -86,7 +87,7 @@ __device__ inline void sum_to_row(G *row, const float (&sum)[V], int count, bool
     }
 }
 
-/* A warp takes a chunk and 32 vectors of columns. */
+/* First step: a warp processes a chunk and 32 vectors of columns. */
 template <class T, class G>
 __global__ void __launch_bounds__(RUN_WARPS *WARP, 3)
     embedding_backward_kernel(const T *dout, embedding_runs runs, G *table, int64_t width, unsigned n_stripes,
@@ -103,14 +104,15 @@ __global__ void __launch_bounds__(RUN_WARPS *WARP, 3)
     bool continued = runs.from_before(first);
     int32_t token = runs.token(first);
     float sum[V] = {};
-    auto flush = [&](float *where) { /* to the table, or where a partial sum belongs */
+    auto flush = [&](float *where) { /* to the table, or to a partial sum */
                                      if (where)
                                          sum_to_row<false>(where + c, sum, count, fits);
                                      else
                                          sum_to_row<true>(table + token * width + c, sum, count, fits);
     };
     for (int64_t base = first; base <= last; base += WARP) {
-        const int64_t mine = base + lane <= last ? base + lane : last; /* a lane reads one place for all */
+        /* each lane reads one position for the whole warp */
+        const int64_t mine = base + lane <= last ? base + lane : last;
         const int32_t my_row = runs.order[mine], my_token = runs.id[my_row];
         const int n = last - base + 1 < WARP ? (int)(last - base + 1) : WARP;
         for (int i = 0; i < n; i += RUN_ROWS) {
@@ -140,7 +142,8 @@ __global__ void __launch_bounds__(RUN_WARPS *WARP, 3)
     flush(continued || runs.goes_on(last) ? part + (at.row * 2 + which) * width : nullptr);
 }
 
-/* A block takes a chunk and 256 columns: the run that begins in it and goes on, if there is one. */
+/* Second step: a block adds the partial sums of the run that begins in a chunk and continues, if any, for 256
+ * columns. */
 template <class G>
 __global__ void __launch_bounds__(256)
     embedding_join_kernel(embedding_runs runs, G *table, int64_t width, unsigned n_stripes, const float *part)
@@ -150,7 +153,7 @@ __global__ void __launch_bounds__(256)
     int64_t chunk = at.row, last = runs.last(chunk);
     const int32_t token = runs.token(last);
     if (!runs.goes_on(last)) return;
-    if (runs.token(runs.first(chunk)) == token && runs.from_before(runs.first(chunk))) return; /* began before */
+    if (runs.token(runs.first(chunk)) == token && runs.from_before(runs.first(chunk))) return; /* it began earlier */
     float sum = c < width ? part[(chunk * 2 + 1) * width + c] : 0.0f;
     do {
         chunk++;

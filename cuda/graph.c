@@ -1,4 +1,4 @@
-/* graph.c - operations as CUDA graphs: recorded from a stream, queued again with one call. */
+/* graph.c - CUDA graphs: operations recorded from a stream, and queued again with one call. */
 #include "cuda.h"
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@ struct dt_graph {
 
 static dt_stream *stream_of(const dt_device *dev, dt_stream *stream) { return stream ? stream : &cuda_of(dev)->first; }
 
-/* Other threads, which read data or write checkpoints, may do what they like meanwhile. */
+/* Other threads, which read data or write checkpoints, are not restricted meanwhile. */
 dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream)
 {
     DT_CUDA(cudaStreamBeginCapture(stream_of(dev, stream)->handle, cudaStreamCaptureModeThreadLocal));
@@ -23,7 +23,7 @@ static dt_err make(dt_graph **graph, cudaGraph_t recorded, dt_stream *s)
     g->stream = s;
     const cudaError_t error = cudaGraphInstantiateWithFlags(&g->exec, recorded, 0);
     if (error == cudaSuccess) return DT_OK;
-    (void)cudaGetLastError(); /* who has no graph may go on without: it is not an error of the next operation */
+    (void)cudaGetLastError(); /* the caller can continue without a graph: not an error of the next operation */
     return cuda_fail(error, "cudaGraphInstantiate", __FILE__, __LINE__);
 }
 
@@ -42,7 +42,7 @@ dt_err cuda_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
             *graph = NULL;
         }
     } else {
-        (void)cudaGetLastError(); /* it is not an error of the next operation */
+        (void)cudaGetLastError(); /* not an error of the next operation */
     }
     if (recorded) cudaGraphDestroy(recorded);
     return err;

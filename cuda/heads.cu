@@ -1,20 +1,22 @@
-/* heads.cu - q, k and v on their way to attention and back (dt_heads): norm, rotation and the way into the cache in one
- * pass over memory.
+/* heads.cu - norm and rotary embedding of q, k and v, and the copy into the cache, in one pass (dt_heads); and its
+ * backward.
  *
- * `lanes` threads share a head: lane l has a vector of its lower half and the one of its upper half that turns with it,
- * so that a pair is in one thread and the sums of a norm are a few shuffles. How a head is divided depends on its width
- * alone, so it has the same bits whatever other tokens are in the call. */
+ * Arrays    those of dt_heads.
+ * Threads   `lanes` threads share a head: lane l has a vector of its lower half and the corresponding vector of its
+ *           upper half. A rotated pair is therefore in one thread, and the sums of a norm need a few shuffles.
+ * Numerics  The division of a head depends only on its width, so it has the same bits whatever the other tokens of the
+ *           call are. */
 #include "each.cuh"
 #include "sums.cuh"
 
 enum { THREADS = 256 };
-/* Heads of a thread that are on their way at once: as many as registers allow. */
+/* Heads that a thread loads at once: as many as registers allow. */
 template <bool norm> constexpr int heads_at_once = norm ? 2 : 1;
 
-/* A head's halves: half elements, then the others (one fewer where the width is odd, which does not turn). */
+/* A head's halves: `half` elements, then the rest (one fewer if the width is odd; such heads are not rotated). */
 struct head_shape {
     int width, half, lanes;
-    bool fits; /* vectors, in all arrays */
+    bool fits; /* all arrays are aligned for vectors */
 };
 
 /* A thread's part of a head. */
@@ -51,7 +53,7 @@ template <class T> struct angles {
             sine[i] = load_vec<4>(row + s.half + col + 4 * i, count - 4 * i, s.fits && count == V);
         }
     }
-    /* x_i' = x_i cos - x_(half+i) sin,  x_(half+i)' = x_(half+i) cos + x_i sin; sign -1 turns back */
+    /* x_i' = x_i cos - x_(half+i) sin, x_(half+i)' = x_(half+i) cos + x_i sin; sign -1: the inverse rotation */
     __device__ pair<T> turned(const pair<T> &x, float sign) const
     {
         pair<T> y;
@@ -83,10 +85,10 @@ template <class T> struct forward_heads {
     T *q, *k, *v;
     float *rstd_q, *rstd_k;
     const int32_t *kv_row, *pos;
-    const float *cos_sin; /* NULL: nothing turns */
+    const float *cos_sin; /* NULL: no rotation */
     float sign, eps;
 
-    /* Of head number i: where it comes from and goes to; no weight and no rotation for v. */
+    /* Source and destination of head i; v has no weight and no rotation. */
     struct way {
         const T *from, *weight;
         T *to;
@@ -96,7 +98,7 @@ template <class T> struct forward_heads {
     __device__ way way_of(int64_t i) const
     {
         const row_place p = place_of(i, (unsigned)per_token);
-        const int64_t t = p.row, D = shape.width, j = p.in_row - n_heads; /* of k, then of v */
+        const int64_t t = p.row, D = shape.width, j = p.in_row - n_heads; /* index among the heads of k, then of v */
         const float *turn = cos_sin ? cos_sin + pos[t] * D : nullptr;
         if (j < 0)
             return {q_from + t * q_from_ld + p.in_row * D, q_norm, q + t * q_ld + p.in_row * D,
@@ -108,7 +110,7 @@ template <class T> struct forward_heads {
     }
 };
 
-/* Block b takes heads b R G, ... with G = blockDim / lanes; those of a thread are G apart. */
+/* Forward. Block b processes heads b R G, ... with G = blockDim / lanes; a thread's heads are G apart. */
 template <class T, bool norm>
 __global__ void __launch_bounds__(THREADS, norm ? 2 : 4) heads_forward_kernel(const forward_heads<T> f)
 {
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(THREADS, norm ? 2 : 4) heads_forward_kernel(co
     pair<T> x[R];
     float squares[R] = {};
 #pragma unroll
-    for (int r = 0; r < R; r++) { /* a head that there is not only takes part in the sums of others */
+    for (int r = 0; r < R; r++) { /* threads without a head only take part in shuffles */
         const int64_t i = first + r * n_groups;
         way[r] = f.way_of(i < f.n ? i : 0);
         x[r] = load_pair(s, way[r].from, col, i < f.n);
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, norm ? 2 : 4) heads_forward_kernel(co
 template <class T> struct backward_heads {
     head_shape shape;
     int64_t n_tok;
-    int n_heads[2]; /* of q, of k */
+    int n_heads[2]; /* of q, and of k */
     int64_t x_ld, ld[2];
     const T *x[2], *weight[2];
     const float *rstd[2];
@@ -174,9 +176,9 @@ template <class T> struct backward_heads {
     const float *cos_sin;
 };
 
-/* Block b takes heads b G, ... of q, then those gridDim G further on, and so on; then those of k. A thread has the same
- * columns of all its heads, so it sums their dy xhat in registers; in the end the G sums of a column are added in
- * shared memory and go to part[0][b] for q, part[1][b] for k, [width]. */
+/* Backward of norm and rotation. Block b processes heads b G, ... of q, then in steps of gridDim G, then those of k. A
+ * thread has the same columns of all its heads, so it sums their dy xhat in registers. At the end the G sums of a
+ * column are added in shared memory and stored in part[0][b] for q and part[1][b] for k, [width]. */
 template <class T>
 __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backward_heads<T> f, float *part)
 {
@@ -240,7 +242,8 @@ __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backwa
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* With norms a power of 2, for the shuffles: at most a warp, as heads have at most 256 elements. */
+/* With norms the number of lanes is a power of 2, for the shuffles; at most a warp, because heads have at most 256
+ * elements. */
 template <class T> static head_shape shape_of(const dt_heads *h, bool pow2, bool fits)
 {
     const int half = (h->head_dim + 1) / 2, n = (half + vector_elems<T> - 1) / vector_elems<T>;
@@ -249,7 +252,7 @@ template <class T> static head_shape shape_of(const dt_heads *h, bool pow2, bool
     return {h->head_dim, half, lanes, fits && h->head_dim % 2 == 0 && vectors_fit((size_t)half * sizeof(T), nullptr)};
 }
 
-/* May all arrays be read in vectors? q and kv: where they come from. */
+/* Are all arrays aligned for vectors? q and kv: their sources. */
 template <class T>
 static bool vectors_in(const dt_heads *h, const T *q, const T *kv, const T *to_q, const T *to_k, const T *to_v)
 {
@@ -296,7 +299,7 @@ dt_err cuda_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void
     return DT_OK;
 }
 
-/* Without norms the gradients only turn back, where they are. */
+/* Backward without norms: apply the inverse rotation in place. */
 template <class T> static dt_err turn_back(dt_stream *s, const dt_heads *h, T *dq, T *dk)
 {
     forward_heads<T> f = {};

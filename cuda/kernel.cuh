@@ -1,8 +1,8 @@
-/* kernel.cuh - what all kernels are written with: types of elements, vectors of 16 bytes, sums over warps and blocks in
- * a fixed order, and the launch.
+/* kernel.cuh - building blocks of all kernels: element types, 16-byte vectors, sums over warps and blocks in a fixed
+ * order, and the launch.
  *
- * Kernels are templates over the type of their elements, compute in float, and round once on storing. No sum depends on
- * which block runs first: there are no atomic additions of floats. */
+ * Kernels are templates over their element type, compute in float, and round once when they store. No sum depends on
+ * the order in which blocks run: there are no atomic additions of floats. */
 #ifndef DTRAIN_KERNEL_CUH
 #define DTRAIN_KERNEL_CUH
 
@@ -23,7 +23,7 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 template <> __device__ inline bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ inline __half from_float<__half>(float x) { return __float2half_rn(x); }
 
-/** n elements that are loaded and stored at once; the address must be a multiple of its size. */
+/** n elements that one instruction loads or stores; the address must be a multiple of its size. */
 template <class T, int n> struct alignas(sizeof(T) * n) vec {
     T x[n];
 };
@@ -31,14 +31,14 @@ template <class T> struct vec16 : vec<T, 16 / sizeof(T)> {
     static constexpr int N = 16 / sizeof(T);
 };
 
-/** May arrays at these addresses, with rows this many bytes apart, be read in vectors of 16 bytes? */
+/** Can arrays at these addresses, with this row distance in bytes, be read in vectors of 16 bytes? */
 static inline bool vectors_fit(size_t row_nbytes, const void *a, const void *b = nullptr, const void *c = nullptr,
                                const void *d = nullptr)
 {
     return (((size_t)a | (size_t)b | (size_t)c | (size_t)d | row_nbytes) & 15) == 0;
 }
 
-/** Run the statements with T as the type of elements dt, or end the operation with DT_ERR_ARG. */
+/** Run the statements with T as the element type of dt, or return DT_ERR_ARG from the operation. */
 #define CUDA_BY_DTYPE(dt, T, op, ...)                                                                                  \
     do {                                                                                                               \
         switch (dt) {                                                                                                  \
@@ -59,12 +59,12 @@ static inline bool vectors_fit(size_t row_nbytes, const void *a, const void *b =
         }                                                                                                              \
     } while (0)
 
-/* ---- sums over a warp and a block: every lane gets the result, the same on all ----------------------------------- */
+/* ---- sums over a warp and a block: every lane gets the same result ----------------------------------------------- */
 
 struct plus {
     template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };
-struct larger { /* a NaN wins */
+struct larger { /* NaN if either is NaN */
     __device__ float operator()(float a, float b) const { return a != a ? a : b != b ? b : a > b ? a : b; }
 };
 
@@ -76,7 +76,7 @@ template <class T, class Op> __device__ inline T warp_reduce(T x, Op op)
 }
 template <class T> __device__ inline T warp_sum(T x) { return warp_reduce(x, plus()); }
 
-/** All threads of the block take part; their number is a multiple of 32. */
+/** Called by all threads of the block; their number is a multiple of 32. */
 template <class T, class Op> __device__ inline T block_reduce(T x, Op op)
 {
     __shared__ T part[32];
@@ -86,7 +86,7 @@ template <class T, class Op> __device__ inline T block_reduce(T x, Op op)
     __syncthreads();
     T sum = part[0];
     for (int w = 1; w < n_warps; w++) sum = op(sum, part[w]);
-    __syncthreads(); /* part may be used again */
+    __syncthreads(); /* part may be reused */
     return sum;
 }
 template <class T> __device__ inline T block_sum(T x) { return block_reduce(x, plus()); }
@@ -95,8 +95,8 @@ template <class T> __device__ inline T block_sum(T x) { return block_reduce(x, p
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/** Queue kernel(args...) on a grid of blocks. CUDA_LAUNCHED() afterwards. One place, so that a simulator of the host
- *  can take it over. */
+/** Queue kernel(args...) on a grid of blocks; CUDA_LAUNCHED() follows. A single function, so that the host simulator
+ *  can replace it. */
 template <class... Params, class... Args>
 static inline void launch(dt_stream *s, dim3 grid, int threads, size_t shared_nbytes, void (*kernel)(Params...),
                           Args... args)
@@ -117,7 +117,7 @@ static inline void launch(dt_stream *s, dim3 grid, int threads, size_t shared_nb
 #define DYNAMIC_SHARED(T, name) T *name = reinterpret_cast<T *>(simulated_shared())
 #endif
 
-/** Allow a kernel more dynamic shared memory than 48 KiB; once for each, before its first launch. */
+/** Allow a kernel more than 48 KiB of dynamic shared memory; once per kernel, before its first launch. */
 #define CUDA_ALLOW_SHARED(kernel, nbytes)                                                                              \
     DT_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,  \
                                  (int)(nbytes)))

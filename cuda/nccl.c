@@ -1,18 +1,18 @@
-/* nccl.c - the transport "nccl": tensors go from GPU to GPU. Votes and host values stay with MPI, which also carries
+/* nccl.c - the transport "nccl": moves tensors between GPUs. Votes and host values use MPI, which also distributes
  * NCCL's id.
  *
- * A reduce-scatter is sends and receives of pieces into a staging buffer, and one kernel that adds them (nccl_fold.h):
- * NCCL's own adds in an order of its own and in the type that is sent, and neither accumulates nor mixes types. The
- * fold reads each byte that arrives once, from memory that is several times as fast as what it arrived by. Where nodes
- * have several ranks, equally many, and the order of the sum is free, a node adds up first, and a sum of each leaves
- * it.
+ * A reduce-scatter consists of sends and receives of blocks into a staging buffer, and one kernel that adds them
+ * (nccl_fold.h). NCCL's own reduce-scatter adds in its own order and in the type that is sent, and can neither
+ * accumulate nor mix types. The fold reads each received byte once, from memory that is several times faster than the
+ * link. If all nodes have the same number of ranks, more than one, and the order of the sum is free, each node adds
+ * first, and sends one sum.
  *
- * The communicator does not block: whatever it is asked for may still be in progress when the call returns, and is
- * waited for here, no longer than comm.timeout. What goes wrong later is found by whoever asks (nccl_poll): the
- * watchdog, for a host thread that waits for a GPU that waits for a rank cannot.
+ * The communicator is non-blocking: a call may return while it is in progress, and is then waited for here, at most
+ * comm.timeout. Later errors are found by nccl_poll, which the watchdog calls: a host thread that waits for a GPU that
+ * waits for another rank cannot.
  *
- * The host is far ahead of the GPU: when nothing moves, what it has queued last says little. Events in front of each
- * collective and behind it tell which the GPU is at (nccl_where). */
+ * The host queues far ahead of the GPU, so in a hang the last queued collective says little. Events before and after
+ * each collective show which one the GPU has reached (nccl_where). */
 #include "nccl_fold.h"
 #include "dtrain/comm/comm.h"
 #include <nccl.h>
@@ -22,38 +22,38 @@
 
 enum { LINE = 64, N_NOTES = 256 };
 
-/* A collective that was queued. */
+/* A queued collective. */
 typedef struct nccl_note {
     int64_t number;
     const char *kind, *phase, *unit;
     cudaEvent_t before, behind;
-    atomic_bool queued; /* behind is recorded */
+    atomic_bool queued; /* the event after it is recorded */
 } nccl_note;
 
 typedef struct nccl_state {
     ncclComm_t nccl;
-    dt_buf staged;            /* pieces of the other ranks */
-    dt_event *free;           /* the staging buffer serves all streams: its last reader is done */
-    int n_slots;              /* pieces in it */
-    nccl_note notes[N_NOTES]; /* by turns */
+    dt_buf staged;            /* blocks of the other ranks */
+    dt_event *free;           /* recorded after the last reader of the staging buffer, which all streams share */
+    int n_slots;              /* blocks in it */
+    nccl_note notes[N_NOTES]; /* a ring */
     atomic_llong n_notes;
 } nccl_state;
 
 static nccl_state *state_of(const dt_comm *comm) { return comm->impl; }
 
-/* What CUDA has refused to this thread, or the error with which the GPU has failed, of which NCCL may know nothing. */
+/* CUDA's last error of this thread, or the error with which the GPU failed, which NCCL may not know. */
 static cudaError_t error_of_gpu(const dt_comm *comm)
 {
     const cuda_state *cuda = cuda_of(comm->dev);
     const cudaError_t refused = cudaGetLastError();
-    (void)cudaSetDevice(cuda->ordinal); /* of the watchdog's thread, which has none yet */
+    (void)cudaSetDevice(cuda->ordinal); /* the watchdog's thread has no device yet */
     const cudaError_t state = cudaStreamQuery(cuda->first.handle);
-    if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* no error of the next launch */
+    if (state == cudaErrorNotReady) (void)cudaGetLastError(); /* not an error of the next launch */
     return cuda_is_lost(state) ? state : refused;
 }
 
-/* A GPU that has failed, whatever NCCL makes of it, or that has no more memory for NCCL, is a fault of this rank, and
- * not of the exchange. */
+/* A failed GPU, whatever NCCL reports, or one without memory for NCCL, is an error of this rank and not of the
+ * exchange. */
 static dt_err nccl_fail(const dt_comm *comm, ncclResult_t result, const char *what)
 {
     const nccl_state *t = state_of(comm);
@@ -75,13 +75,13 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* result: of the call before. Returns when all that was asked for is queued, or has failed. */
+/* Wait until the previous call, with this result, is queued or has failed. */
 static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
 {
     nccl_state *t = state_of(comm);
     const double begin_s = now_s();
     while (result == ncclInProgress) {
-        DT_TRY(dt_comm_may_join(comm)); /* the watchdog may know */
+        DT_TRY(dt_comm_may_join(comm)); /* the watchdog may have found a failure */
         if (now_s() - begin_s > comm->timeout_s)
             return dt_fail(DT_ERR_COMM, "NCCL: %s: no response from the other ranks within %.0f s (comm.timeout)", what,
                            comm->timeout_s);
@@ -92,7 +92,7 @@ static dt_err settle(const dt_comm *comm, ncclResult_t result, const char *what)
     return result == ncclSuccess ? DT_OK : nccl_fail(comm, result, what);
 }
 
-/* ---- which collective the GPU is at ------------------------------------------------------------------------------ */
+/* ---- which collective the GPU has reached ------------------------------------------------------------------------ */
 
 static dt_err make_notes(nccl_state *t)
 {
@@ -105,15 +105,15 @@ static dt_err make_notes(nccl_state *t)
 
 static void free_notes(nccl_state *t)
 {
-    if (dt_device_failure()) return; /* nothing is given back to it */
+    if (dt_device_failure()) return; /* a failed GPU gets nothing back */
     for (int i = 0; i < N_NOTES; i++) {
         if (t->notes[i].before) cudaEventDestroy(t->notes[i].before);
         if (t->notes[i].behind) cudaEventDestroy(t->notes[i].behind);
     }
 }
 
-/* An event that cannot be recorded is no error of the collective: the device's next operation has it, too. But a GPU
- * that has failed is given no collective. */
+/* A failure to record an event is not an error of the collective: the device's next operation returns it as well. But
+ * no collective is queued on a failed GPU. */
 static void record(cudaEvent_t event, cudaStream_t stream)
 {
     const cudaError_t error = cudaEventRecord(event, stream);
@@ -159,7 +159,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
         snprintf(out, out_size, "; the GPU has failed");
         return;
     }
-    (void)cudaSetDevice(cuda_of(comm->dev)->ordinal); /* of this thread, which has none yet */
+    (void)cudaSetDevice(cuda_of(comm->dev)->ordinal); /* this thread has no device yet */
     while (k < end && is_done(&t->notes[k % N_NOTES])) k++;
     if (k == end) {
         if (end > 0) snprintf(out, out_size, "; the GPU has finished all queued collectives");
@@ -167,7 +167,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
     }
     const nccl_note *n = &t->notes[k % N_NOTES];
     const cudaError_t state = cudaEventQuery(n->behind);
-    if (state != cudaSuccess && state != cudaErrorNotReady) { /* every event answers so: none tells where it was */
+    if (state != cudaSuccess && state != cudaErrorNotReady) { /* every event returns this, so the position is unknown */
         snprintf(out, out_size, "; the GPU has failed: %s", cudaGetErrorName(state));
         return;
     }
@@ -209,8 +209,8 @@ static void free_state(dt_comm *comm)
     comm->impl = NULL;
 }
 
-/* A rank that cannot go on says so before the others wait for it inside NCCL. One that fails there leaves, and ends the
- * job: they would hear of it only when their time is over. */
+/* A rank that cannot continue reports this before the others wait for it inside NCCL. A rank that fails inside NCCL
+ * ends the job, because the others would only notice at their timeout. */
 static dt_err nccl_open(dt_comm *comm)
 {
     ncclUniqueId id;
@@ -235,7 +235,7 @@ static dt_err finalise(dt_comm *comm)
     return settle(comm, ncclCommFinalize(state_of(comm)->nccl), "closing");
 }
 
-/* All ranks are here, and no work is queued. What does not end in order is cut off. */
+/* All ranks call this, and no work is queued. A communicator that cannot be finalised is aborted. */
 static void nccl_close(dt_comm *comm)
 {
     nccl_state *t = state_of(comm);
@@ -283,14 +283,14 @@ static const char *piece(const dt_comm *comm, const reduction *d, int r, int64_t
     return d->send + (size_t)(comm->piece_of[r] * d->count + done) * dt_dtype_size(d->send_dt);
 }
 
-/* One part of the pieces, of all ranks at once: n elements at done of each. */
+/* Reduce n elements at offset `done` of the blocks of all ranks at once. */
 static dt_err reduce_flat(dt_comm *comm, const reduction *d, int64_t done, int64_t n, dt_stream *s)
 {
     const nccl_state *t = state_of(comm);
     const size_t nbytes = (size_t)n * dt_dtype_size(d->send_dt);
     DT_TRY(begin_group(comm));
     for (int k = 0; k < t->n_slots; k++) {
-        /* slots are in order of rank; every rank meets its neighbours first */
+        /* slots are in rank order; every rank starts with its neighbours */
         const int r = comm->nranks > 1 ? (comm->rank + 1 + k) % comm->nranks : 0, slot = r > comm->rank ? r - 1 : r;
         DT_NCCL(comm, ncclSend(piece(comm, d, r, done), nbytes, ncclInt8, r, t->nccl, s->handle));
         DT_NCCL(comm, ncclRecv((char *)t->staged.ptr + (size_t)slot * nbytes, nbytes, ncclInt8, r, t->nccl, s->handle));
@@ -309,8 +309,8 @@ static dt_err reduce_flat(dt_comm *comm, const reduction *d, int64_t done, int64
     return nccl_fold_pieces(s, &fold);
 }
 
-/* The staging buffer in strides of the longest part: pieces by node and neighbour, then sums by node, then those that
- * came from other nodes. */
+/* Layout of the staging buffer, in strides of the longest part: blocks by node and neighbour, then sums by node, then
+ * sums received from other nodes. */
 typedef struct node_staging {
     char *pieces;
     float *sums, *came;
@@ -334,7 +334,7 @@ static node_staging node_staging_of(const dt_comm *comm, size_t elem)
     return g;
 }
 
-/* Neighbours hand each other the pieces of all ranks that have their number, and each is added up. */
+/* Ranks of a node exchange the blocks of all ranks with their local rank, and add them. */
 static dt_err add_in_node(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n,
                           dt_stream *s)
 {
@@ -369,7 +369,7 @@ static dt_err add_in_node(dt_comm *comm, const reduction *d, const node_staging 
     return err;
 }
 
-/* Ranks of one number send each other their nodes' sums, and add those that are for them in order of node. */
+/* Ranks with the same local rank exchange their nodes' sums, and add their own in node order. */
 static dt_err add_nodes(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n, dt_stream *s)
 {
     const nccl_state *t = state_of(comm);
@@ -395,7 +395,7 @@ static dt_err add_nodes(dt_comm *comm, const reduction *d, const node_staging *g
     return nccl_fold_pieces(s, &fold);
 }
 
-/* An error of the device keeps no rank from joining, but one with which it has failed. */
+/* After a device error the rank still takes part, unless the device has failed permanently. */
 static dt_err reduce_by_nodes(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n,
                               dt_stream *s)
 {
@@ -417,11 +417,11 @@ static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send
     const node_staging g = by_nodes ? node_staging_of(comm, elem) : (node_staging){0};
     const int64_t most = by_nodes ? g.stride : (int64_t)(t->staged.nbytes / (size_t)t->n_slots / elem) / LINE * LINE;
     nccl_note *note = note_before(comm, "reduce_scatter", s->handle);
-    dt_err err = ops->event_wait(comm->dev, t->free, stream); /* an error of the device keeps no rank from joining */
+    dt_err err = ops->event_wait(comm->dev, t->free, stream); /* after a device error the rank still takes part */
     for (int64_t done = 0; done < count; done += most) {
         const int64_t n = count - done < most ? count - done : most;
         const dt_err reduced = by_nodes ? reduce_by_nodes(comm, &d, &g, done, n, s) : reduce_flat(comm, &d, done, n, s);
-        if (reduced == DT_ERR_COMM) return reduced; /* the note stays as it is: where it stands */
+        if (reduced == DT_ERR_COMM) return reduced; /* the note is kept: it shows the position */
         if (err == DT_OK) err = reduced;
     }
     note_behind(note, s->handle);
@@ -429,8 +429,8 @@ static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send
     return err == DT_OK ? marked : err;
 }
 
-/* Each of some ranks sends the others its part, which stands in its place. in_node: those of this node; else those of
- * one number. */
+/* Exchange parts among some ranks; each rank's own part is at its offset. in_node: the ranks of this node; else those
+ * with the same local rank. */
 static dt_err exchange_parts(dt_comm *comm, bool in_node, char *buf, size_t stride, size_t nbytes, dt_stream *stream)
 {
     const nccl_state *t = state_of(comm);
@@ -486,7 +486,7 @@ static dt_err nccl_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, 
     return DT_OK;
 }
 
-/* The one name that the program looks up, and what it was compiled from. */
+/* The only symbol that the program looks up, and the headers it was compiled from. */
 DT_OBJECT_INTERFACE(dt_comm_nccl_ops);
 extern const dt_comm_ops dt_comm_nccl_ops;
 const dt_comm_ops dt_comm_nccl_ops = {

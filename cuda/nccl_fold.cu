@@ -1,12 +1,12 @@
-/* nccl_fold.cu - the sum of a reduce-scatter: the pieces of all ranks, which lie side by side, onto the owner's. */
+/* nccl_fold.cu - the sum of a reduce-scatter: adds the blocks of all ranks, which are consecutive in memory. */
 #include "kernel.cuh"
 #include "nccl_fold.h"
 
-/* recv[i] = ((accumulate ? recv[i] : 0) + p_0[i]) + p_1[i] + ... in float, rounded once (nccl_fold.h).
+/** recv[i] = ((accumulate ? recv[i] : 0) + p_0[i]) + p_1[i] + ... in float, rounded once (nccl_fold.h).
  *
- * Arrays    p_r: S [n], the own one at own, the others at staged + k stride; recv: D [n].
- * Threads   grid-stride over groups of N elements, each summed by one thread in order of rank: the same bits whatever
- *           the grid. N loads of every piece are in flight. N = 1 serves addresses that fit no vector. */
+ *  Arrays   p_r: S [n], the own one at own, the others at staged + k stride; recv: D [n].
+ *  Threads  grid-stride over groups of N elements, each summed by one thread in rank order, so the grid does not affect
+ *           the bits. N loads of every block are in flight. N = 1 serves unaligned addresses. */
 template <class S, class D, int N>
 __global__ void fold_kernel(const S *own, const S *staged, int64_t stride, int rank, int nranks, D *recv,
                             bool accumulate, int64_t n)
@@ -38,10 +38,10 @@ __global__ void fold_kernel(const S *own, const S *staged, int64_t stride, int r
 template <class S, class D> static void fold_as(dt_stream *s, const nccl_fold *f)
 {
     enum { THREADS = 256, MOST_BLOCKS = 1024 };
-    constexpr int N = 16 / (sizeof(S) > sizeof(D) ? sizeof(S) : sizeof(D)); /* no side beyond 16 bytes */
+    constexpr int N = 16 / (sizeof(S) > sizeof(D) ? sizeof(S) : sizeof(D)); /* at most 16 bytes on either side */
     const size_t own = (size_t)f->own | (size_t)f->staged | (size_t)f->stride * sizeof(S);
     const bool fits = ((own & (N * sizeof(S) - 1)) | ((size_t)f->recv & (N * sizeof(D) - 1))) == 0;
-    const int64_t n = fits ? f->n / N * N : 0; /* the rest one by one */
+    const int64_t n = fits ? f->n / N * N : 0; /* the rest one element at a time */
     const S *first = (const S *)f->own, *staged = (const S *)f->staged;
     if (n > 0) {
         const int64_t blocks = ceil_div(n / N, THREADS);

@@ -1,5 +1,5 @@
 /* nccl_fold.h - the fold of a reduce-scatter (nccl_fold.cu) for the NCCL transport (nccl.c). The transport is a
- * shared object of its own (libdtrain_nccl.so): where NCCL is missing, GPUs still exchange by MPI. */
+ * separate shared object (libdtrain_nccl.so): without NCCL, GPUs still communicate through MPI. */
 #ifndef DTRAIN_NCCL_FOLD_H
 #define DTRAIN_NCCL_FOLD_H
 
@@ -9,12 +9,12 @@
 extern "C" {
 #endif
 
-/** Add the pieces of all ranks in order of rank, in float, and round once:
+/** Add the blocks of all ranks in rank order, in float, and round once:
  *
  *      recv[i] = ((accumulate ? recv[i] : 0) + p_0[i]) + p_1[i] + ..., 0 <= i < n
  *
- *  p_rank is own; the others lie in staged, stride elements apart, in order of rank. recv may be own where the types
- *  are equal. With one rank p_0 is the first of staged. */
+ *  p_rank is own; the others are in staged, stride elements apart, in rank order. recv may be own if the types are
+ *  equal. With one rank p_0 is the first of staged. */
 typedef struct nccl_fold {
     const void *own, *staged;
     int64_t stride;

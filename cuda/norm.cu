@@ -1,20 +1,23 @@
 /* norm.cu - RMSNorm and LayerNorm over the last axis, forward and backward.
  *
  * With xhat = (x - mean) rstd (mean = 0 in RMSNorm) and g = dy * weight, over a row of C elements:
+ *
  *     forward    rstd = 1 / sqrt(mean((x - mean)^2) + eps), y = weight xhat (+ bias)
  *     RMSNorm    dx = rstd (g - xhat mean(g xhat))
  *     LayerNorm  dx = rstd (g - mean(g) - xhat mean(g xhat))
  *     dweight += dy xhat, dbias += dy
  *
- * Rows of whole vectors are held in registers and read once: `lanes` threads share a row (part of a warp, a warp, or
- * several), and lane l has its vectors l, l + lanes, ... up to K of them. Rows that lie anywhere, or are too long for
- * that, are gone through by a block, element by element, and read again from the cache: the kernels called any. How a
- * row is divided depends on its width, so it has the same bits whatever other rows are in the call. */
+ * Arrays    x, y, dy, dx: rows of width C (norm_rows); weight, bias, dweight, dbias [C]; mean, rstd float [n_rows].
+ * Threads   Aligned rows are held in registers and read once: `lanes` threads share a row (part of a warp, a warp, or
+ *           several), and lane l has its vectors l, l + lanes, ..., up to K of them. Unaligned or longer rows are
+ *           processed by a block, element by element, and read again from the cache: the kernels named any.
+ * Numerics  The division of a row depends only on its width, so it has the same bits whatever the other rows of the
+ *           call are. */
 #include "each.cuh"
 #include "ptx.cuh"
 #include "sums.cuh"
 
-/* Row r of x lies at x + (r / group) group_ld + (r % group) width, y likewise with y_group_ld. */
+/* Row r of x is at x + (r / group) group_ld + (r % group) width; y likewise with y_group_ld. */
 struct norm_rows {
     int64_t n_rows, width, group, group_ld, y_group_ld;
 };
@@ -26,8 +29,8 @@ __device__ inline int64_t row_offset(const norm_rows &n, int64_t r, int64_t grou
     return p.row * group_ld + p.in_row * n.width;
 }
 
-/** Sums of x over the threads of a row, for all of them. slot: floats in shared memory, n for each warp, that no thread
- *  may still read from the sums before. All threads of the block take part. */
+/** Sum x over the threads of a row; all of them get the result. slot: n floats of shared memory per warp, which no
+ *  thread may still read from an earlier sum. Called by all threads of the block. */
 template <int n> __device__ inline void row_sums(float (&x)[n], int lanes, float *slot)
 {
 #pragma unroll
@@ -46,7 +49,7 @@ template <int n> __device__ inline void row_sums(float (&x)[n], int lanes, float
     }
 }
 
-/** xhat weight (+ bias). RMSNorm rounds xhat to T before the weight, as the families' own implementations do
+/** xhat weight (+ bias). RMSNorm rounds xhat to T before the product, as the reference implementations do
  *  (algorithms.md 8.4). */
 template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, T bias)
 {
@@ -56,11 +59,11 @@ template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, 
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Most threads of a block, vectors of a thread, threads of a block that goes through rows of any kind. */
+/* Maximum threads of a block, maximum vectors of a thread, threads of a block of the any kernels. */
 enum { FORWARD_THREADS = 512, FORWARD_VECTORS = 4, ANY_THREADS = 256 };
 
-/* Of R rows, of which a thread has K vectors each: their means, and the sums of squares of what is left without those,
- * which does not cancel. */
+/* Means of R rows, of which a thread has K vectors each, and sums of squares of the deviations from them, which avoids
+ * cancellation. */
 template <class T, int K, int R, int V>
 __device__ inline void means_of_rows(float (&mu)[R], const vec<T, V> (&v)[R][K], float inv_width, int lanes,
                                      float *slot)
@@ -94,9 +97,9 @@ __device__ inline void squares_of_rows(float (&squares)[R], const vec<T, V> (&v)
     row_sums(squares, lanes, slot);
 }
 
-/* A thread has up to K vectors of each of R rows, which are G = blockDim / lanes apart: R is 4 for rows that have a
- * vector for a thread, such as heads, so that enough of them are on their way. Block b takes rows b R G, ... mean and
- * rstd may be NULL; y may be x. */
+/* Forward of aligned rows. A thread has up to K vectors of each of R rows, which are G = blockDim / lanes apart. R is 4
+ * for rows with one vector per thread, such as heads, so that enough loads are in flight. Block b processes rows b R G,
+ * ... mean and rstd may be NULL; y may be x. */
 template <class T, bool layer, int K, int R>
 __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
     norm_forward_kernel(const T *x, const T *weight, const T *bias, T *y, float *mean, float *rstd, norm_rows n,
@@ -109,7 +112,7 @@ __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
     const float inv_width = 1.0f / (float)n.width;
 
     vec<T, V> v[R][K];
-    int width[R]; /* of a row that there is not: 0; it only takes part in the sums of others */
+    int width[R]; /* 0 beyond the last row: such threads only take part in sums */
 #pragma unroll
     for (int q = 0; q < R; q++) {
         const int64_t r = first + q * n_groups;
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
     }
 }
 
-/* A block takes row blockIdx. */
+/* Forward of any rows: a block per row. */
 template <class T, bool layer>
 __global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *x, const T *weight, const T *bias, T *y,
                                                                        float *mean, float *rstd, norm_rows n, float eps)
@@ -175,19 +178,19 @@ __global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Most threads of a block; blocks on a multiprocessor. */
+/* Maximum threads of a block; blocks per multiprocessor. */
 enum { BACKWARD_THREADS = 512, BLOCKS_AN_SM = 2 };
 
-/* Each block leaves partial sums of dweight (and dbias). */
+/* Each block stores partial sums of dweight (and dbias). */
 int64_t cuda_norm_parts(const dt_device *dev)
 {
     return dt_min_i64((int64_t)BLOCKS_AN_SM * cuda_of(dev)->properties.multiProcessorCount, DT_GPU_NORM_PARTS);
 }
 
-/* Vectors of a thread: their sums stay in registers. */
+/* Maximum vectors of a thread, whose sums stay in registers. */
 enum { BACKWARD_VECTORS = 2 };
 
-/* Rows that are on their way from memory or computed with: 96 KiB of them. */
+/* Rows in flight or in use: 96 KiB. */
 template <int K, bool wide> constexpr int rows_ahead = 2048 / (K * (wide ? 512 : 256));
 template <bool wide> static size_t backward_shared(int threads)
 {
@@ -195,15 +198,15 @@ template <bool wide> static size_t backward_shared(int threads)
     return (size_t)(rows_ahead<K, wide> * 3 * K * threads) * 16;
 }
 
-/* The block's sums of each column to part[i][blockIdx], [width]: those of the G groups in order. sums: [G][width] in
- * shared memory; column(k): that a thread's vector k begins with. */
+/* Add the sums of the G groups of a block in order, and store them in part[i][blockIdx], [width]. sums: [G][width] in
+ * shared memory; column(k): first column of a thread's vector k. */
 template <int N, int K, int V, class Column>
 __device__ inline void leave_parts(const float (&of_columns)[N][K][V], Column column, float *sums, float *part,
                                    int width, int group, int n_groups)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        __syncthreads(); /* all are done with what was there */
+        __syncthreads(); /* all threads have used the earlier content */
 #pragma unroll
         for (int k = 0; k < K; k++)
 #pragma unroll
@@ -218,10 +221,11 @@ __device__ inline void leave_parts(const float (&of_columns)[N][K][V], Column co
     }
 }
 
-/* Block b takes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then those gridDim G further on, and so on. What
- * a thread has of a row (x, dy, and dx where it is added to) comes to its own place in shared memory by copies that run
- * some rows ahead. It has the same columns of all its rows, so it sums their dy xhat (and dy) in registers; in the end
- * the G sums of a column are added in shared memory and go to part[0][b] (and part[1][b]), [width]. dx may be dy. */
+/* Backward of aligned rows. Block b processes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then in steps of
+ * gridDim G. A thread's elements of a row (x, dy, and dx if it is added to) are copied asynchronously to its own part
+ * of shared memory, some rows ahead. It has the same columns of all its rows, so it sums their dy xhat (and dy) in
+ * registers. At the end the G sums of a column are added in shared memory and stored in part[0][b] (and part[1][b]),
+ * [width]. dx may be dy. */
 template <class T, bool layer, bool wide>
 __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     norm_backward_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
@@ -231,7 +235,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     enum { X, DY, DX, ARRAYS };
     __shared__ float slot[2][N * BACKWARD_THREADS / WARP];
     typedef vec<T, V> vector;
-    DYNAMIC_SHARED(vector, stage); /* [AHEAD][ARRAYS][K][threads]; in the end sums [G][width] */
+    DYNAMIC_SHARED(vector, stage); /* [AHEAD][ARRAYS][K][threads]; at the end sums [G][width] */
     const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes, n_groups = blockDim.x / lanes;
     const int width = (int)n.width;
     const float inv_width = 1.0f / (float)width;
@@ -243,7 +247,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     auto place = [&](int s, int array, int k) {
         return stage + ((s * ARRAYS + array) * K + k) * blockDim.x + threadIdx.x;
     };
-    auto fetch = [&](int s, int64_t r) { /* zeros where there is no such row */
+    auto fetch = [&](int s, int64_t r) { /* zeros beyond the last row */
                                          const bool live = r < n.n_rows;
                                          const int64_t at = live ? row_offset(n, r, n.group_ld) : 0,
                                                        y_at = live ? row_offset(n, r, n.y_group_ld) : 0;
@@ -269,7 +273,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
         fetch((turn + AHEAD - 1) % AHEAD, r + (AHEAD - 1) * step);
         rs_next = r + step < n.n_rows ? rstd[r + step] : 0.0f;
         mu_next = layer && r + step < n.n_rows ? mean[r + step] : 0.0f;
-        copy_async_wait<AHEAD - 1>(); /* this row is there; a thread reads what it copied itself */
+        copy_async_wait<AHEAD - 1>(); /* this row has arrived; a thread only reads its own copies */
         float mean_of[N] = {};        /* means of g xhat, and of g */
 #pragma unroll
         for (int k = 0; k < K; k++) {
@@ -283,7 +287,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
                 if (layer) mean_of[N - 1] += g;
             }
         }
-        row_sums(mean_of, lanes, slot[turn % 2]); /* a slot is written again after another barrier */
+        row_sums(mean_of, lanes, slot[turn % 2]); /* a slot is reused only after another barrier */
         const float dot = mean_of[0] * inv_width, sum = layer ? mean_of[N - 1] * inv_width : 0.0f;
         if (r >= n.n_rows) continue;
 #pragma unroll
@@ -305,7 +309,8 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     leave_parts(acc, column, reinterpret_cast<float *>(stage), part, width, group, n_groups);
 }
 
-/* Block b takes rows b, b + gridDim, ...; a thread sums the gradients of its columns in part itself. */
+/* Backward of any rows. Block b processes rows b, b + gridDim, ...; a thread sums the gradients of its columns in
+ * part. */
 template <class T, bool layer>
 __global__ void __launch_bounds__(ANY_THREADS)
     norm_backward_any_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
@@ -336,8 +341,8 @@ __global__ void __launch_bounds__(ANY_THREADS)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* Threads that share a row of n_vectors: as many as there are vectors up to a warp, then whole warps, at most `each`
- * vectors to a thread. */
+/* Threads that share a row of n_vectors: one per vector up to a warp, then whole warps, with at most `each` vectors per
+ * thread. */
 static int lanes_of(int64_t n_vectors, int each)
 {
     int lanes = 1;
@@ -345,16 +350,16 @@ static int lanes_of(int64_t n_vectors, int each)
     return lanes < WARP ? lanes : (int)ceil_div(n_vectors, (int64_t)WARP * each) * WARP;
 }
 
-/* Threads of a block of whole rows: about 256. */
+/* Threads of a block for aligned rows: about 256. */
 static int block_of(int lanes) { return lanes > 256 ? lanes : 256 / lanes * lanes; }
 
-/* Threads of a block that goes through rows of any kind. */
+/* Threads of a block of the any kernels. */
 static int any_block_of(int64_t width)
 {
     return width >= ANY_THREADS ? ANY_THREADS : (int)ceil_div(width, WARP) * WARP;
 }
 
-/* Do the rows consist of whole vectors, at most so many? */
+/* Do rows consist of aligned vectors, at most this many? */
 template <class T>
 static bool rows_fit(const norm_rows &n, int64_t most, const void *x, const void *weight, const void *y,
                      const void *other)
@@ -384,7 +389,7 @@ static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *wei
     return DT_OK;
 }
 
-/* Blocks where each of n_turns would have work. */
+/* Number of blocks for n_turns units of work. */
 static int64_t n_parts_for(const dt_device *dev, int64_t n_turns) { return dt_min_i64(n_turns, cuda_norm_parts(dev)); }
 
 template <class T, bool layer, bool wide>
@@ -407,7 +412,7 @@ static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T
     constexpr int K = BACKWARD_VECTORS;
     int64_t n_parts = n_parts_for(dev, n.n_rows);
     if (n.n_rows == 0) {
-        /* nothing to add */
+        /* no rows */
     } else if (rows_fit<T>(n, BACKWARD_THREADS * K, x, weight, dy, dx)) {
         const int lanes = lanes_of(n.width / vector_elems<T>, K), threads = block_of(lanes);
         n_parts = n_parts_for(dev, ceil_div(n.n_rows, threads / lanes));

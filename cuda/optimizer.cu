@@ -1,15 +1,16 @@
-/* optimizer.cu - Adam, gradient descent, and the sums that an optimizer step needs. Bound by memory: one pass, 16 bytes
- * at a time where all arrays are aligned for it.
+/* optimizer.cu - Adam, gradient descent, and the reductions of an optimizer step.
  *
- * Compiled without contraction (-fmad=false) and with the fused products written out, as the CPU's kernels are, so that
- * a step has the CPU's bits. */
+ * Threads   Limited by memory: one pass, 16 bytes at a time if all arrays are aligned.
+ * Numerics  Compiled without contraction (-fmad=false), with explicit fused operations like the CPU's kernels, so that
+ *           a step has the CPU's bits. */
 #include "kernel.cuh"
 
-enum { THREADS = 256, EACH = 4 }; /* EACH: elements of a thread of a step */
+enum { THREADS = 256, EACH = 4 }; /* EACH: elements per thread of a step */
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* The EACH elements of this thread: neighbours where vectors fit, else THREADS apart, so that a warp's loads are. */
+/* The EACH elements of this thread: adjacent if they form an aligned vector, else THREADS apart, so that a warp's loads
+ * are adjacent. */
 template <bool vectors> struct own_elements {
     static constexpr int STEP = vectors ? 1 : THREADS;
     int64_t first, n;
@@ -46,7 +47,7 @@ template <bool vectors> struct own_elements {
     }
 };
 
-/* What of a step does not depend on the element. */
+/* Factors of a step that do not depend on the element. */
 typedef struct adamw_factors {
     float b1, b2, c1, c2, scale, eps, l2, keep, step, root;
 } adamw_factors;
@@ -64,7 +65,7 @@ static adamw_factors factors_of(const dt_adamw *o)
  *
  *     g = scale grad + l2 p;  m <- b1 m + c1 g;  v <- b2 v + c2 g^2;  p <- keep p - step m / (sqrt(v) root + eps)
  *
- * grad, p, m, v, param: [n]; EACH elements a thread. param NULL: not wanted. */
+ * Arrays: grad, p, m, v, param [n]; param may be NULL. Threads: EACH elements per thread. */
 template <class G, class P, bool vectors>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(adamw_factors f, const G *grad, float *master, float *m, float *v, P *param, int64_t n)
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(THREADS)
     if (param) own.store(param, p);
 }
 
-/* Can EACH neighbours be one access? NULL: there is no such array. */
+/* Is p aligned for accesses of EACH elements? Also true for NULL. */
 static bool fits(const void *p, dt_dtype dt) { return ((size_t)p & (EACH * dt_dtype_size(dt) - 1)) == 0; }
 
 dt_err cuda_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
@@ -153,8 +154,8 @@ dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dty
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
 
-/* What is summed: `add` takes an element into a thread's sum, `merge` a sum into another, `of_block` the sums of a
- * block's threads. */
+/* Kinds of reductions: `add` adds an element to a thread's sum, `merge` one sum to another, `of_block` combines the
+ * sums of a block's threads. */
 struct squares {
     typedef double sum;
     static __device__ sum zero() { return 0; }
@@ -168,7 +169,7 @@ struct larger_bits {
     __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
 };
 
-/* Floats without their sign order like integers, NaN above Inf. */
+/* Floats without sign are ordered like integers, NaN above Inf. */
 struct largest {
     typedef uint32_t sum;
     static __device__ sum zero() { return 0; }
@@ -187,8 +188,8 @@ struct largest {
     }
 };
 
-/* Exact integers of 128 bits. x^2 is exact in double and so is its product with 2^shift; adding 2^52 rounds a number in
- * [0, 2^52) to an integer, ties to even, and leaves it in the low bits. */
+/* Exact 128-bit integers. x^2 is exact in double, and so is its product with 2^shift. Adding 2^52 rounds a value in [0,
+ * 2^52) to an integer, ties to even, in the low bits. */
 struct fixed_point {
     double scale; /* 2^shift */
     struct sum {
@@ -207,7 +208,7 @@ struct fixed_point {
         s.low += other.low;
         s.high += other.high + (s.low < other.low);
     }
-    /* The halves of the low word apart: sums of 2^10 of them stay below 2^64. */
+    /* The halves of the low word are summed separately: sums of 2^10 of them stay below 2^64. */
     static __device__ sum of_block(sum s)
     {
         const uint64_t half0 = block_sum(s.low & 0xffffffffu), half1 = block_sum(s.low >> 32);
@@ -222,7 +223,7 @@ struct fixed_point {
     }
 };
 
-/* Eight blocks for each processor of an H100; their number depends on n alone, so the order of a sum does. */
+/* Eight blocks per multiprocessor of an H100. Their number depends only on n, and so does the order of a sum. */
 enum { MAX_BLOCKS = 8 * 132, LOADS = 4 };
 
 template <class T> static int n_blocks(int64_t n)
@@ -243,8 +244,8 @@ template <class T, bool vectors> __device__ inline vec16<T> load_16(const T *x)
     return v;
 }
 
-/* part[block] = sum over the block's elements of x [n]. Pieces of 16 bytes go around the threads of the grid, LOADS of
- * them in flight in each; the last n % N elements are the first threads'. The order does not depend on `vectors`. */
+/* part[block] = sum over the block's elements of x [n]. Threads: grid-stride over 16-byte vectors, with LOADS of them
+ * in flight per thread; the first threads process the last n % N elements. The order does not depend on `vectors`. */
 template <class Op, class T, bool vectors>
 __global__ void __launch_bounds__(THREADS) reduce_kernel(Op op, const T *x, int64_t n, typename Op::sum *part)
 {
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(THREADS) reduce_kernel(Op op, const T *x, int6
     if (threadIdx.x == 0) part[blockIdx.x] = s;
 }
 
-/* result = sum of part [n_parts], by one block. */
+/* result = sum of part [n_parts]; one block. */
 template <class Op, class R>
 __global__ void __launch_bounds__(THREADS) finish_kernel(const typename Op::sum *part, int n_parts, R *result)
 {

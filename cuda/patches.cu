@@ -2,13 +2,13 @@
 #include "each.cuh"
 #include <math.h>
 
-__device__ inline float of_colour(const float *v, unsigned c) /* by choice: an index would bring v into memory */
+__device__ inline float of_colour(const float *v, unsigned c) /* selects: an index would move v to memory */
 {
     return c == 0 ? v[0] : c == 1 ? v[1] : v[2];
 }
 
-/* A vector of out as if it were one long row: it begins in some line of a patch, and goes on with the next line, colour
- * or patch where that ends. */
+/* A vector of out, which is treated as one long row: it begins in a line of a patch, and continues with the next line,
+ * colour or patch. */
 template <class T> struct patch_rows {
     static constexpr int V = vector_elems<T>, TURNS = 1;
     const uint8_t *pixels;
@@ -23,7 +23,7 @@ template <class T> struct patch_rows {
         vec<T, V> out;
     };
 
-    /* the upper left pixel of a row's patch; NULL: the row is 0 */
+    /* the upper left pixel of a row's patch; NULL: a row of zeros */
     __device__ const uint8_t *corner(int64_t row) const
     {
         const row_place r = place_of(row, n_rows);

@@ -1,16 +1,16 @@
-/* product.cu - matrix products: which way each takes, and the passes around it.
+/* product.cu - matrix products (dt_matmul): the choice of a kernel, and the passes around it.
  *
- * cuBLASLt computes what it has one kernel for. What it lacks of a product, as an activation, is a pass over C where
- * that rounds nothing twice. Large products of odd extents, as a vocabulary of 50257, are cut: the library's kernels
- * for them are slow (94 of 670 TFLOP/s on an H100), so it gets the multiples of 8. Else our own kernels take the
- * whole. They also take every product that is to be batch-invariant, and all of them where there is no library, or
- * DTRAIN_CUDA_PRODUCT=own says so. Gradients of biases are passes of their own, with the bits of bias_backward. */
+ * cuBLASLt computes products for which it has one kernel. A part that it lacks, such as an activation, is a pass over
+ * C, if nothing is rounded twice. Large products with odd extents, such as a vocabulary of 50257, are divided, because
+ * the library's kernels for them are slow (94 of 670 TFLOP/s on an H100): the library gets the multiples of 8. All
+ * other products use dtrain's own kernels. So do all batch-invariant products, and every product if there is no library
+ * or DTRAIN_CUDA_PRODUCT=own. Gradients of biases are separate passes, with the bits of bias_backward. */
 #include "product_tile.cuh"
 #include <stdlib.h>
 #include <string.h>
 
 struct cuda_products {
-    cuda_library *library; /* NULL: our own kernels alone */
+    cuda_library *library; /* NULL: only dtrain's own kernels */
 };
 
 dt_err cuda_products_open(cuda_state *cuda)
@@ -37,15 +37,15 @@ bool cuda_distrust(dt_device *dev, const dt_matmul *mm)
     return library && cuda_library_distrust(library, mm);
 }
 
-/* ---- our own kernels --------------------------------------------------------------------------------------------- */
+/* ---- own kernels ------------------------------------------------------------------------------------------------- */
 
 static bool rows_fit(const void *p, int64_t ld, dt_dtype dt)
 {
     return !p || vectors_fit((size_t)ld * dt_dtype_size(dt), p);
 }
 
-/* Rows that are to be batch-invariant are summed in pieces (product_mma.cu); few rows of a B that is stored with scales
- * always, so that a piece can have a block of its own. */
+/* Terms per piece. Batch-invariant rows are summed in pieces (product_mma.cu). So are few rows with a quantised B, so
+ * that each piece can have its own block. */
 static int64_t piece_of(const dt_matmul *mm)
 {
     enum { PIECES = 8, DEPTH = 128 };
@@ -71,7 +71,8 @@ static product describe(const dt_matmul *mm, const void *a, const void *b, void 
     return p;
 }
 
-/* A block for a stretch of a row, a thread for 8 elements of it. A product without terms has no parts. */
+/* C = end of (sum of the parts + D + bias). Threads: 8 elements of a row per thread. A product without terms has no
+ * parts. */
 template <class T> __global__ void finish_kernel(product p)
 {
     enum { N = 8 };
@@ -95,7 +96,7 @@ dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s)
     return DT_OK;
 }
 
-/* A product with its matrices. */
+/* A product and its matrices. */
 struct task {
     dt_matmul mm;
     const void *a, *b;
@@ -113,7 +114,7 @@ static dt_err own_product(dt_device *dev, const task &t, dt_stream *s)
 
 /* ---- sums for gradients of biases -------------------------------------------------------------------------------- */
 
-/* sums[r] (+)= sum of row r of x, a warp for each row. */
+/* sums[r] (+)= sum of row r of x; a warp per row. */
 template <class T, class G>
 __global__ void row_sums_kernel(const T *x, int64_t n_rows, int64_t n, int64_t ld, G *sums, bool accumulate)
 {
@@ -164,15 +165,15 @@ static dt_err make_sums(dt_device *dev, const dt_matmul *mm, const void *a, cons
     return DT_OK;
 }
 
-/* ---- the library, and what it leaves ----------------------------------------------------------------------------- */
+/* ---- the library, and the passes after it ------------------------------------------------------------------------ */
 
 static dt_err by_one_kernel(dt_device *dev, const task &t, size_t workspace_nbytes, dt_stream *s, bool *taken)
 {
     return cuda_library_product(cuda_of(dev)->products->library, &t.mm, t.a, t.b, t.c, workspace_nbytes, s, taken);
 }
 
-/* P goes to where the activation wants it. What is left is a pass over C: an activation, which starts from P as it was
- * rounded, or a bias of another type than C, which is fp32 and rounds nothing. */
+/* The library writes P to the activation's input. The rest is a pass over C: an activation of the rounded P, or a bias
+ * of another type than C, which is then fp32 and not rounded. */
 static dt_err with_pass(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const dt_matmul *mm = &t.mm;
@@ -188,7 +189,7 @@ static dt_err with_pass(dt_device *dev, const task &t, dt_stream *s, bool *taken
     if (!*taken) return DT_OK;
     rest.mm.addend = part.c, rest.mm.ldd = part.mm.ldc, rest.mm.addend_dtype = mm->c_dtype;
     rest.mm.k = 0;
-    if (act) rest.mm.aux = NULL; /* it is written */
+    if (act) rest.mm.aux = NULL; /* already written */
     return own_product(dev, rest, s);
 }
 
@@ -200,7 +201,7 @@ static dt_err by_library(dt_device *dev, const task &t, dt_stream *s, bool *take
 
 /* ---- odd extents ------------------------------------------------------------------------------------------------- */
 
-enum { WHOLE = 8 /* elements of 16 bits in the 16 bytes that the library's fast kernels load at once */ };
+enum { WHOLE = 8 /* 16-bit elements in the 16 bytes that the library's fast kernels load at once */ };
 
 static void *element(const void *p, dt_dtype dt, int64_t i)
 {
@@ -232,8 +233,8 @@ static task terms_of(const task &t, int64_t p0, int64_t k)
     return x;
 }
 
-/* Sums of most terms by the library into the workspace, in float, as many rows of C as it holds at a time; our own
- * kernel adds the last terms and all else, and rounds once. The library's workspace is the other half. */
+/* The library sums most terms in float in half of the workspace, as many rows of C at a time as fit. An own kernel then
+ * adds the last terms and everything else, and rounds once. The library uses the other half as its workspace. */
 static dt_err cut_terms(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const size_t half = DT_GPU_WORKSPACE_NBYTES / 2;
@@ -255,7 +256,7 @@ static dt_err cut_terms(dt_device *dev, const task &t, dt_stream *s, bool *taken
     return DT_OK;
 }
 
-/* The same where C is float: the last terms are added to it. */
+/* The same for a float C, to which the last terms are added. */
 static dt_err cut_terms_of_float(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const int64_t k = t.mm.k - t.mm.k % WHOLE;
@@ -267,10 +268,10 @@ static dt_err cut_terms_of_float(dt_device *dev, const task &t, dt_stream *s, bo
     return own_product(dev, rest, s);
 }
 
-/* Which extents must be whole: those along the rows of A, B or C. */
+/* Extents that must be multiples of WHOLE: those along the rows of A, B or C. */
 static bool whole_terms(const dt_matmul *mm) { return mm->k % WHOLE == 0 || (mm->trans_a && !mm->trans_b); }
 
-/* The multiples of 8 to the library, the last rows and columns of C to our own kernels. */
+/* The library computes the multiples of 8, own kernels the last rows and columns of C. */
 static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const int64_t m = t.mm.m - (t.mm.trans_a ? t.mm.m % WHOLE : 0), n = t.mm.n - t.mm.n % WHOLE;
@@ -288,10 +289,10 @@ static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
     return m < t.mm.m ? own_product(dev, block_of(t, m, t.mm.m - m, 0, n), s) : DT_OK;
 }
 
-/* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
+/* ---- quantised B ------------------------------------------------------------------------------------------------- */
 
-/* Panels of columns of op(B), as numbers of dt in the workspace, go to the library one after the other, or to our own
- * kernels. The library's own workspace is the other half. */
+/* Dequantise op(B) in panels of columns in half of the workspace, and multiply each by the library or by own kernels.
+ * The library uses the other half as its workspace. */
 static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *s, bool *taken)
 {
     const size_t half = DT_GPU_WORKSPACE_NBYTES / 2;
@@ -317,12 +318,12 @@ static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *
     return DT_OK;
 }
 
-/* Few rows are read as they are stored. For more, and where the kernel for few rows cannot read B, numbers are made of
- * it first, for the library from MANY_ROWS on.
+/* For few rows B is read in its quantised form. For more rows, or if that kernel cannot read B, B is dequantised first;
+ * from MANY_ROWS rows on the library multiplies.
  *
- * MANY_ROWS is derived, not measured: on an H200 numbers of 45M weights took 50 to 140 us (1024 rows of bf16 by panels,
- * less the same with a matrix of numbers: docs/data/h200-quantized.csv) and the library's product of 64 rows 27 to
- * 32 us, where the kernel that came before this one took 190 to 540 us. */
+ * MANY_ROWS is derived, not measured. On an H200 dequantising 45M weights took 50 to 140 us (1024 rows of bf16 by
+ * panels, less the same with a plain matrix: docs/data/h200-quantized.csv), and the library's product of 64 rows 27 to
+ * 32 us. The predecessor of the kernel for few rows took 190 to 540 us. */
 static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_stream *s)
 {
     enum { MANY_ROWS = 16 };
@@ -338,9 +339,9 @@ static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_str
     return DT_OK;
 }
 
-/* ---- which way --------------------------------------------------------------------------------------------------- */
+/* ---- choice of a kernel ------------------------------------------------------------------------------------------ */
 
-/* Small products are sooner computed by one kernel of our own than by a cut. */
+/* Small products are faster with one own kernel than divided. */
 static bool is_worth_cutting(const dt_matmul *mm)
 {
     const double least = 0x1p27; /* terms */

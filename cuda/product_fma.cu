@@ -1,9 +1,10 @@
 /* product_fma.cu - products of fp32 matrices in fp32, for every form, row distance and alignment.
  *
- * A block computes a tile [BM, BN] of C, a thread [TM, TN] elements of it in registers. Tiles of A and B, BK deep, lie
- * in shared memory with k across the rows; while one pair is multiplied the next is on its way to registers. An element
- * of C is one chain of fused multiply-adds from k = 0 on, whatever the tile: a row of C has the same bits whatever m
- * and the other rows are. */
+ * Threads   A block computes a tile [BM, BN] of C, a thread [TM, TN] elements of it in registers. Tiles of A and B, BK
+ *           deep, are in shared memory with k across the rows; the next pair is loaded to registers while one is
+ *           multiplied.
+ * Numerics  An element of C is one chain of fused multiply-adds starting at k = 0, whatever the tile: a row of C has
+ *           the same bits for any m and any other rows. */
 #include "product_tile.cuh"
 #include "stored.cuh"
 
@@ -16,8 +17,8 @@ typedef tile_shape<16, 64, 2, 4> few_rows;
 typedef tile_shape<64, 64, 4, 4> medium;
 typedef tile_shape<128, 128, 8, 8> large;
 
-/* Elements of an operand's tile [BK, BO] (o: rows of A, columns of B) that a thread carries, and where they go.
- * Neighbouring threads follow the matrix's rows: k where it is stored [o, k], else o. */
+/* Elements of an operand's tile [BK, BO] (o: rows of A, columns of B) that a thread loads, and their positions.
+ * Adjacent threads follow the matrix's rows: k if it is stored as [o, k], else o. */
 template <int BO, bool K_IN_ROWS, int THREADS> struct carried {
     enum { N = BK * BO / THREADS, LD = BO + V };
     static_assert(BK * BO % THREADS == 0, "every thread carries equally much");
@@ -45,7 +46,8 @@ template <int BO, bool K_IN_ROWS, int THREADS> struct carried {
     }
 };
 
-/* A thread's rows (columns) of a tile: vectors of up to 4, BO / (T / 4) apart, so that neighbours read neighbours. */
+/* A thread's rows (columns) of a tile: vectors of up to 4, BO / (T / 4) apart, so that adjacent threads read adjacent
+ * vectors. */
 template <int BO, int T> __device__ inline int place_in_tile(int thread, int i)
 {
     constexpr int W = T < V ? T : V;
@@ -63,7 +65,8 @@ template <int BO, int T> __device__ inline void load_terms(float *x, const float
     }
 }
 
-/* C = end of (op(A) op(B) + D + bias), one tile of C for each block; TA: A is stored [k, m]; TB: B is stored [n, k]. */
+/* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n,
+ * k]. */
 template <class S, class B, bool TA, bool TB>
 __global__ void __launch_bounds__(S::THREADS) product_fma_kernel(product p, B b)
 {
@@ -121,7 +124,8 @@ template <class S> static dt_err run(const product &p, bool trans_a, bool trans_
     return DT_OK;
 }
 
-/* A is not transposed. Two tiles are enough: fp32 with such a B is for small models and tests. */
+/* Quantised B; A is not transposed. Two tile shapes are enough: fp32 with a quantised B is for small models and
+ * tests. */
 template <class S, class Q> static dt_err run_stored(const product &p, bool trans_b, dt_stream *s)
 {
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));

@@ -1,17 +1,17 @@
 /* product_lt.c - products by cuBLASLt.
  *
- * The library knows matrices by columns: our C [m,n] with row distance ldc is its C^T, and C^T = op(B)^T op(A)^T. So B
- * is its first operand and A its second, as they lie, and a bias along our rows is one along its columns, as it wants
- * it. D is its C, C its D.
+ * The library uses column-major matrices: dtrain's C [m,n] with row distance ldc is its C^T, and C^T = op(B)^T op(A)^T.
+ * So B is its first operand and A its second, without copies, and a bias along dtrain's rows is one along its columns,
+ * as it requires. dtrain's D is its C, and C its D.
  *
- * Sums stay float, though some kernels round them to C's type before they add D or bias. The same call gives the same
- * bits: a split of k is allowed where its parts are kept in float and added in a step of its own, not where they are
- * added up in C. fp32 is fp32, not TF32.
+ * Sums are float, though some kernels round them to C's type before they add D or bias. Repeated calls give the same
+ * bits: a split of k is allowed if its parts are stored in float and added in a separate step, but not if they are
+ * added in C. fp32 is fp32, not TF32.
  *
- * To ask which algorithm suits a shape takes some 10 us of the host, so the answers are kept. A form of product goes to
- * the library once it has been seen to compute it (device_check.h), when it is first used.
+ * Choosing an algorithm for a shape takes about 10 us of host time, so the choices are cached. A form of product is
+ * used after a verification on its first use (device_check.h).
  *
- * GELU is computed in the library's epilogue, from P before it is rounded; the library's GELU is the one by tanh. */
+ * GELU is computed in the library's epilogue, from P before rounding; the library's GELU is the tanh approximation. */
 #include "product.h"
 #include <cublasLt.h>
 #include <stdlib.h>
@@ -19,12 +19,12 @@
 
 enum {
     CACHE_SETS = 256,
-    CACHE_WAYS = 8,                             /* a set's oldest entry gives way */
-    FORMS = 1 << 11,                            /* of form_of */
-    TRIAL_LEN = (DT_TRIAL_ELEMS + 63) / 64 * 64 /* floats of a matrix of a trial */
+    CACHE_WAYS = 8,                             /* a set's oldest entry is replaced */
+    FORMS = 1 << 11,                            /* number of values of form_of */
+    TRIAL_LEN = (DT_TRIAL_ELEMS + 63) / 64 * 64 /* floats per matrix of a trial */
 };
 
-/* What the choice of an algorithm depends on. */
+/* Everything that the choice of an algorithm depends on. */
 typedef struct shape_key {
     int64_t m, n, k, lda, ldb, ldc, ldd, ld_aux;
     int64_t workspace_nbytes;
@@ -61,7 +61,7 @@ static dt_err fail(cublasStatus_t status, const char *call)
         if (dt_l_ != CUBLAS_STATUS_SUCCESS) return fail(dt_l_, #call);                                                 \
     } while (0)
 
-/* ---- a product in the library's words ---------------------------------------------------------------------------- */
+/* ---- a product as library descriptors ---------------------------------------------------------------------------- */
 
 typedef struct call {
     cublasLtMatmulDescOpaque_t product;
@@ -116,8 +116,8 @@ static dt_err describe(call *x, const dt_matmul *mm)
 
 /* ---- algorithms -------------------------------------------------------------------------------------------------- */
 
-/* No more than 16 bytes are told: where a tensor lies beyond that depends on the ranks that share it (DT_SHARD_ALIGN),
- * and which algorithm is chosen, and so the bits of a product, must not. The library's fast kernels ask for no more. */
+/* At most 16 bytes are reported: a larger alignment of a tensor depends on the number of ranks (DT_SHARD_ALIGN), and
+ * the choice of an algorithm, and so the bits of a product, must not. The library's fast kernels need no more. */
 static uint32_t alignment_of(const void *p)
 {
     const uintptr_t at = (uintptr_t)p | 16;
@@ -126,7 +126,7 @@ static uint32_t alignment_of(const void *p)
 
 static uint32_t number_of(dt_dtype dt) { return dt == DT_BF16 ? 1 : dt == DT_F16 ? 2 : 0; }
 
-/* Transpositions, types, addend, bias, epilogue: what a verdict holds for, and part of a shape's key. */
+/* Transposes, types, addend, bias, epilogue: the form that a verification covers, and part of a shape's key. */
 static uint32_t form_of(const dt_matmul *mm)
 {
     return (uint32_t)mm->trans_a | (uint32_t)mm->trans_b << 1 | number_of(mm->dt) << 2 | number_of(mm->c_dtype) << 4 |
@@ -156,7 +156,7 @@ static dt_err describe_preference(cublasLtMatmulPreferenceOpaque_t *how, const s
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES};
     const uint64_t workspace = (uint64_t)key->workspace_nbytes;
-    const uint32_t splits = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* or none */
+    const uint32_t splits = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* or no split */
     DT_LT(cublasLtMatmulPreferenceInit(how));
     DT_LT(cublasLtMatmulPreferenceSetAttribute(how, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                                sizeof workspace));
@@ -169,7 +169,7 @@ static dt_err describe_preference(cublasLtMatmulPreferenceOpaque_t *how, const s
     return DT_OK;
 }
 
-/* Which algorithm, or that there is none for such a product. */
+/* Choose an algorithm, or record that there is none. */
 static dt_err choose(cuda_library *library, call *x, plan *found)
 {
     cublasLtMatmulPreferenceOpaque_t how;
@@ -183,7 +183,7 @@ static dt_err choose(cuda_library *library, call *x, plan *found)
     return DT_OK;
 }
 
-/* The plan of this key: found, or made in the place of its set's oldest. */
+/* The plan of this key: cached, or a new one that replaces its set's oldest. */
 static dt_err find_plan(cuda_library *library, call *x, const shape_key *key, plan **found)
 {
     uint64_t hash = 0, words[sizeof *key / sizeof(uint64_t)];
@@ -230,7 +230,7 @@ typedef struct trial {
     dt_stream *stream;
 } trial;
 
-/* The product of matrices in host memory; waits for it. */
+/* Compute a product of host matrices, synchronously. */
 static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     const trial *t = of;
@@ -263,15 +263,15 @@ static void warn_of_form(cuda_library *library, const dt_matmul *mm)
     library->warned = true;
 }
 
-/* A trial waits for all that was queued before it, and may be the first to meet an error of that. */
+/* A trial waits for all work queued before it, and may be the first to get its error. */
 static bool gpu_has_failed(const dt_stream *s)
 {
     const cudaError_t state = cudaStreamQuery(s->handle);
-    (void)cudaGetLastError(); /* that it is at work is no error of the next launch */
+    (void)cudaGetLastError(); /* cudaErrorNotReady is not an error of the next launch */
     return state != cudaSuccess && state != cudaErrorNotReady;
 }
 
-/* May the library be used for this form? Tried once against exact sums of small integers. */
+/* Does the library compute this form correctly? Verified once with exact sums of small integers. */
 static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
 {
     uint8_t *v = &library->verdicts[form_of(mm)];
@@ -279,14 +279,14 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
         const dt_matmul form = dt_trial_form(mm, 40, 48, 32, 8);
         trial t = {.library = library, .stream = s};
         const bool right = dt_product_is_right(&form, run_on_copies, &t);
-        if (!right && gpu_has_failed(s)) return false; /* as the kernel says that takes the product */
+        if (!right && gpu_has_failed(s)) return false; /* the own kernel that follows reports it */
         *v = right ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(library, mm);
     }
     return *v == RIGHT;
 }
 
-/* How A and B are stored: of a form. */
+/* Bits of a form: storage of A and B. */
 enum { STORED = 7 };
 
 bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm)
@@ -303,10 +303,10 @@ bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm)
 
 size_t cuda_library_version(void) { return cublasLtGetVersion(); }
 
-/* ---- what the library takes -------------------------------------------------------------------------------------- */
+/* ---- products that the library supports -------------------------------------------------------------------------- */
 
-/* GELU by tanh and not of the rounded P, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope
- * comes without bias. */
+/* Supported epilogues: tanh GELU of the unrounded P. The rows of aux are multiples of 16 bytes, and aux is not D. Its
+ * backward has no bias. */
 static bool has_epilogue(const dt_matmul *mm)
 {
     if (mm->epilogue == DT_EPILOGUE_NONE) return true;
@@ -315,7 +315,7 @@ static bool has_epilogue(const dt_matmul *mm)
     return mm->epilogue == DT_EPILOGUE_ACT || !mm->bias;
 }
 
-/* Bias and D are of C's type. */
+/* Bias and D must have C's type. */
 static bool has_types(const dt_matmul *mm)
 {
     return (!mm->addend || mm->addend_dtype == mm->c_dtype) && (!mm->bias || mm->c_dtype == mm->dt);
@@ -326,7 +326,7 @@ static bool whole_row(const void *p, int64_t ld, dt_dtype dt)
     return (((uintptr_t)p | (uintptr_t)ld * dt_dtype_size(dt)) & 15) == 0;
 }
 
-/* Do matrices of 16 bits lie in whole chunks of 16 bytes? For others the library has slow kernels alone. */
+/* Are 16-bit matrices aligned to 16 bytes? For others the library only has slow kernels. */
 static bool is_whole(const dt_matmul *mm, const void *a, const void *b, const void *c)
 {
     if (mm->dt == DT_F32) return true;

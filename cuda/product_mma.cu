@@ -1,21 +1,21 @@
 /* product_mma.cu - products of bf16 and fp16 matrices on tensor cores, for every form, row distance and alignment.
  *
- * A block computes a tile [BM, BN] of C, its warps tiles [WM, WN] of that. Tiles of A and B, BK deep, pass through a
- * ring of STAGES buffers in shared memory: while one is multiplied the next ones are on their way (cp.async). A buffer
- * holds a tile as the matrix is stored, k along its rows or across them; ldmatrix turns what has to be turned. Chunks
- * of 16 bytes are swizzled over the banks, so that the 8 rows of a small matrix lie in 8 different groups of banks.
+ * Threads   A block computes a tile [BM, BN] of C, its warps tiles [WM, WN] of that. Tiles of A and B, BK deep, pass
+ *           through a ring of STAGES buffers in shared memory: while one is multiplied, the next ones are in flight
+ *           (cp.async). A buffer stores a tile like its matrix, with k along the rows or across them; ldmatrix
+ *           transposes if needed. 16-byte chunks are swizzled over the banks, so that the 8 rows of a small matrix are
+ *           in 8 different groups of banks.
+ * Numerics  An element of C is one chain of mma instructions over k, 16 terms at a time starting at k = 0, whatever the
+ *           tile. For batch-invariant rows the chain is divided into pieces whose lengths depend only on k, and their
+ *           sums are added in order, whether one block computes all pieces of a tile or each piece has its own block. A
+ *           batch-invariant row of C therefore has the same bits for any m and any other rows.
  *
- * An element of C is one chain of mma instructions over k, 16 terms at a time from k = 0 on, whatever the tile. Where
- * rows are to be batch-invariant the chain is cut into pieces whose lengths depend on k alone, and their
- * sums are added from the first on, whether one block computes all pieces of a tile or each another: a batch-invariant
- * row of C has the same bits whatever m and the other rows are.
- *
- * Generation multiplies few rows by a whole matrix of weights, which is a matter of memory alone: then pieces go to
- * blocks of their own, so that all of the GPU's processors read, each with many copies under way. */
+ * Generation multiplies few rows by a whole weight matrix, which is limited by memory: then each piece has its own
+ * block, so that all multiprocessors read, with many copies in flight. */
 #include "product_mma.cuh"
 
-/* C = end of (op(A) op(B) + D + bias), one tile of C for each block; TA: A is stored [k, m]; TB: B is stored [n, k];
- * VECTORS: rows of A and B begin at multiples of 16 bytes; PIECES: of terms, see tile_sums. */
+/* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n, k];
+ * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: pieces of terms, see tile_sums. */
 template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_mma_kernel(product p)
 {
@@ -26,26 +26,26 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_mma_kernel(prod
     const int64_t row0 = tile.row * S::BM, col0 = tile.col * S::BN, n_steps = (mine.n + S::BK - 1) / S::BK;
     operand<T, S::BM, S::BK, !TA> a(p.a, p.lda, row0, p.m, mine);
     operand<T, S::BN, S::BK, TB> b(p.b, p.ldb, col0, p.n, mine);
-    int filled = 0, read = 0; /* places in the ring */
+    int filled = 0, read = 0; /* indices in the ring */
     const auto load = [&]() {
         if (a.k_left > 0) {
             a.template load<S::THREADS, VECTORS>(shared + filled * STAGE);
             b.template load<S::THREADS, VECTORS>(shared + filled * STAGE + A_ELEMS);
         }
         filled = filled + 1 < S::STAGES ? filled + 1 : 0;
-        copy_async_commit(); /* empty ones at the end, so that the wait counts right */
+        copy_async_commit(); /* empty groups at the end keep the wait count correct */
     };
     tile_sums<S, PIECES> sum(p);
     for (int stage = 0; stage < S::STAGES - 1; stage++) load();
     for (int64_t step = 0; step < n_steps; step++) {
         copy_async_wait<S::STAGES - 2>();
-        __syncthreads(); /* the step's tiles are there, and those of the step before are no longer read */
+        __syncthreads(); /* the step's tiles have arrived, and no warp reads those of the previous step */
         load();
         multiply_tiles<T, S, TA, TB>(sum.chain, shared + read * STAGE, shared + read * STAGE + A_ELEMS);
         sum.end_step(p, step + 1 == n_steps);
         read = read + 1 < S::STAGES ? read + 1 : 0;
     }
-    __syncthreads(); /* the ring becomes the tile of C */
+    __syncthreads(); /* the tile of C replaces the ring */
     finish_tile<T, S, PIECES>(p, reinterpret_cast<float *>(shared), sum, row0, col0);
 }
 
@@ -70,7 +70,7 @@ static dt_err run_form(dt_device *dev, const product &p, bool trans_a, bool tran
                    : run<T, S, false, false, VECTORS, false>(dev, p, s);
 }
 
-/* A is not transposed. */
+/* Few rows; A is not transposed. */
 template <class T, class S, bool VECTORS>
 static dt_err run_pieces(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
 {
@@ -87,7 +87,7 @@ static dt_err run_few_rows(dt_device *dev, const product &p, bool trans_b, dt_st
     return run_pieces<T, few_rows<BM, STAGES>, true>(dev, p, trans_b, s);
 }
 
-/* Large tiles where they fill the GPU: they read least. */
+/* Large tiles if they fill the GPU, because they read the least. */
 template <class T> static dt_err run_tiles(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;

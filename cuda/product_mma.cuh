@@ -1,5 +1,5 @@
-/* product_mma.cuh - tiles of 16-bit matrices on tensor cores: how they lie in shared memory, come there, and are
- * multiplied. Shared by product_mma.cu and product_stored.cu; what is computed is in product_mma.cu. */
+/* product_mma.cuh - tiles of 16-bit matrices on tensor cores: layout in shared memory, loads, and multiplication.
+ * Shared by product_mma.cu and product_stored.cu; the algorithm is described in product_mma.cu. */
 #ifndef DTRAIN_PRODUCT_MMA_CUH
 #define DTRAIN_PRODUCT_MMA_CUH
 
@@ -16,34 +16,35 @@ template <int BM_, int BN_, int WM_, int WN_, int BK_, int STAGES_, int BLOCKS_>
         WM = WM_,
         WN = WN_,
         STAGES = STAGES_,
-        BLOCKS = BLOCKS_, /* at least, on a processor: for the choice of registers */
+        BLOCKS = BLOCKS_, /* minimum blocks per multiprocessor, for register allocation */
         THREADS = BM / WM * (BN / WN) * WARP,
-        ENOUGH = 3,    /* tiles for four processors: with fewer, pieces have blocks of their own */
-        C_LD = BN + 8, /* of the tile of C in shared memory: writes of fragments hit each bank once */
+        ENOUGH = 3, /* tiles per four multiprocessors; with fewer, pieces have their own blocks */
+        /* row distance of the tile of C in shared memory: fragments are written without bank conflicts */
+        C_LD = BN + 8,
     };
     static constexpr size_t ring_nbytes = (size_t)STAGES * (BM + BN) * BK * 2, c_nbytes = sizeof(float) * BM * C_LD;
     static constexpr size_t shared_nbytes = ring_nbytes > c_nbytes ? ring_nbytes : c_nbytes;
 };
-/* Of few rows, m <= BM: a matrix of weights streams through, 256 bytes of a row at a time. */
+/* For few rows, m <= BM: a weight matrix streams through, 256 bytes of a row at a time. */
 template <int BM, int STAGES> using few_rows = tile_shape<BM, 64, BM, 16, 128, STAGES, 2>;
-/* The same for a matrix that gives all processors work all the same, as a vocabulary: each block reads the rows,
- * too. */
+/* The same for a matrix that occupies all multiprocessors anyway, such as a vocabulary: wider tiles, because each block
+ * also reads the rows. */
 template <int BM> using few_wide_rows = tile_shape<BM, 128, BM, 32, 64, 4, 2>;
 typedef tile_shape<64, 64, 32, 32, 64, 4, 3> medium;
 typedef tile_shape<128, 128, 64, 64, 64, 3, 2> large;
 
 /* ---- tiles in shared memory -------------------------------------------------------------------------------------- */
 
-/* Where chunk q of row r lies, in a tile with CHUNKS (a power of 2) of them in a row: 8 chunks are all banks. */
+/* Position of chunk q of row r in a tile with CHUNKS (a power of 2) chunks per row; 8 chunks cover all banks. */
 template <int CHUNKS> __device__ inline int chunk_place(int r, int q)
 {
-    constexpr int ROWS = CHUNKS < 8 ? 8 / CHUNKS : 1; /* that lie in all banks together */
+    constexpr int ROWS = CHUNKS < 8 ? 8 / CHUNKS : 1; /* rows that cover all banks */
     constexpr int TURNS = CHUNKS < 8 ? CHUNKS : 8;
     return r * CHUNKS + (q ^ (r / ROWS % TURNS));
 }
 
-/* The elements [rows, cols] at src to a tile [ROWS, COLS], zeros beyond them. A thread's chunks lie in one column of
- * chunks, at one place among the banks. */
+/* Load the elements [rows, cols] at src into a tile [ROWS, COLS], padded with zeros. A thread's chunks are in one
+ * column of chunks, and in the same banks. */
 template <class T, int ROWS, int COLS, int THREADS, bool VECTORS>
 __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, int cols)
 {
@@ -66,7 +67,7 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, in
     }
 }
 
-/* The terms of its sums that a block computes: all, or those of one piece. */
+/* The terms that a block sums: all, or those of one piece. */
 struct terms {
     int64_t first, n;
     __device__ explicit terms(const product &p) : first(0), n(p.k)
@@ -77,8 +78,8 @@ struct terms {
     }
 };
 
-/* A matrix with the outer index o (rows of A, columns of B), stored [o, k] where K_IN_ROWS, else [k, o]: its tiles for
- * the BO places of o from o0 on, one after the other along k. */
+/* A matrix with the outer index o (rows of A, columns of B), stored as [o, k] if K_IN_ROWS, else as [k, o]: its
+ * consecutive tiles along k, for BO values of o starting at o0. */
 template <class T, int BO, int BK, bool K_IN_ROWS> struct operand {
     const T *next;
     int64_t ld, k_left;
@@ -101,8 +102,8 @@ template <class T, int BO, int BK, bool K_IN_ROWS> struct operand {
     }
 };
 
-/* The 16 x 16 elements from (o, k) on as matrices of 8 x 8: (o, k), (o+8, k), (o, k+8), (o+8, k+8), rows along o. That
- * is a fragment of A; of B it is two, {0, 2} for the columns o.. and {1, 3} for o+8.. */
+/* Load the 16 x 16 elements at (o, k) as 8 x 8 matrices (o, k), (o+8, k), (o, k+8), (o+8, k+8), with rows along o. This
+ * is a fragment of A, or two of B: {0, 2} for the columns o.. and {1, 3} for o+8.. */
 template <class T, int BO, int BK, bool K_IN_ROWS>
 __device__ inline void load_fragment(uint32_t r[4], const T *tile, int o, int k)
 {
@@ -141,7 +142,7 @@ __device__ inline void multiply_fragments(float (&sum)[S::WM / 16][S::WN / 8][4]
         }
 }
 
-/* One pair of tiles: fragments of the next 16 terms are loaded while those at hand are multiplied. */
+/* Multiply a pair of tiles: the fragments of the next 16 terms are loaded while the current ones are multiplied. */
 template <class T, class S, bool TA, bool TB>
 __device__ inline void multiply_tiles(float (&sum)[S::WM / 16][S::WN / 8][4], const T *tile_a, const T *tile_b)
 {
@@ -154,14 +155,14 @@ __device__ inline void multiply_tiles(float (&sum)[S::WM / 16][S::WN / 8][4], co
     }
 }
 
-/* A thread's part of a tile of C. In pieces: what the pieces at hand amount to, added one after the other, and the
- * chain of the one that is under way. */
+/* A thread's part of a tile of C. With PIECES: the sum of the completed pieces, in order, and the chain of the current
+ * piece. */
 template <class S, bool PIECES> struct tile_sums {
     float chain[S::WM / 16][S::WN / 8][4], total[PIECES ? S::WM / 16 : 1][PIECES ? S::WN / 8 : 1][4];
-    int64_t steps_left; /* of the piece */
+    int64_t steps_left; /* left in the current piece */
 
     __device__ explicit tile_sums(const product &p) : chain(), total(), steps_left(p.piece / S::BK) {}
-    /* After each step; last: no other follows. */
+    /* Called after each step. last: the final step. */
     __device__ void end_step(const product &p, bool last)
     {
         if (!PIECES || (--steps_left > 0 && !last)) return;
@@ -176,7 +177,7 @@ template <class S, bool PIECES> struct tile_sums {
     __device__ float at(int i, int j, int e) const { return PIECES ? total[i][j][e] : chain[i][j][e]; }
 };
 
-/* Where n sums of a row, beginning at x, go: to the end of the product, or among the parts. */
+/* Store n sums of a row, starting at x: through the end of the product, or in the parts. */
 template <class T, int N, bool PIECES>
 __device__ inline void leave_elements(const product &p, int64_t row, int64_t col, float *x, int n)
 {
@@ -186,7 +187,7 @@ __device__ inline void leave_elements(const product &p, int64_t row, int64_t col
         store_elements<N>(p.parts + (blockIdx.y * p.m + row) * p.ld_parts + col, x, N, true);
 }
 
-/* Sums of the warps through shared memory to where they go, 8 elements of a row at a time. */
+/* Store the warps' sums through shared memory, 8 elements of a row at a time. */
 template <class T, class S, bool PIECES>
 __device__ inline void finish_tile(const product &p, float *tile_c, const tile_sums<S, PIECES> &sum, int64_t row0,
                                    int64_t col0)
@@ -221,8 +222,8 @@ __device__ inline void finish_tile(const product &p, float *tile_c, const tile_s
 template <class T> constexpr dt_dtype DTYPE_OF = DT_BF16;
 template <> constexpr dt_dtype DTYPE_OF<__half> = DT_F16;
 
-/* A grid of blocks, one for each tile of C; of each piece where the tiles alone would not keep processors busy.
- * The sums of pieces are added in the same order by one block or by the pass over the parts. */
+/* Launch a block per tile of C; a block per piece as well, if the tiles alone would not occupy the multiprocessors. The
+ * pieces are added in the same order by one block or by the pass over the parts. */
 template <class T, class S, bool PIECES, class... B>
 static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, void (*kernel)(product, B...), B... b)
 {
@@ -231,7 +232,7 @@ static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, v
                   n_tiles = ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN), n_pieces = PIECES ? ceil_div(p.k, p.piece) : 1,
                   ld = ceil_div(p.n, 8) * 8;
     if (n_pieces > 1 && 4 * n_tiles < S::ENOUGH * n_sm &&
-        n_pieces * p.m * ld <= (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float))) /* B may be in the other half */
+        n_pieces * p.m * ld <= (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float))) /* B may use the other half */
         p.n_parts = (int)n_pieces, p.parts = (float *)s->workspace, p.ld_parts = ld;
     launch(s, dim3((unsigned)n_tiles, p.n_parts > 0 ? (unsigned)p.n_parts : 1), S::THREADS, S::shared_nbytes, kernel, p,
            b...);

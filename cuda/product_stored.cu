@@ -1,34 +1,35 @@
-/* product_stored.cu - products of few rows of a 16-bit A with a B [n, k] that is stored with scales, on tensor cores.
+/* product_stored.cu - products of few rows of a 16-bit A with a quantised B [n, k], on tensor cores.
  *
- * Few rows are a matter of memory alone: as many bytes of B should be on their way as with a B of 16 bits. So B goes
- * through the ring as it is stored (cp.async), beside the tile of A; a warp has columns of C of its own, and makes
- * numbers of its part of B, rounded, where fragments want them: in registers, right before they are multiplied. An
- * element of C is the same chain of sums, and has the same pieces, as with a matrix of the rounded numbers.
+ * Threads   Few rows are limited by memory: as many bytes of B should be in flight as with a 16-bit B. B therefore
+ *           passes through the ring in its quantised form (cp.async), next to the tile of A. Each warp has its own
+ *           columns of C, and dequantises its part of B, rounded, into the fragments in registers, immediately before
+ *           they are multiplied. Scales are loaded STAGES - 1 steps ahead as well: their inputs are loaded before a
+ *           step's products, and they are stored after them.
+ * Numerics  An element of C is the same chain of sums, with the same pieces, as with a matrix of the rounded values.
  *
- * Scales come STAGES - 1 steps ahead, too: what they are made of is loaded before a step's products, and they are
- * stored behind those. What this kernel cannot read becomes a matrix of numbers first (product.cu). */
+ * A B that this kernel cannot read is dequantised first (product.cu). */
 #include "product_mma.cuh"
 #include "stored.cuh"
 
-/* Of m <= BM rows. A stage of the ring: a tile of A, BN rows of B as they are stored, BK elements of each, and their
- * scales, a float for each thread. */
+/* Tile shape for m <= BM rows. A stage of the ring contains a tile of A, BN quantised rows of B, BK elements of each,
+ * and their scales, a float per thread. */
 template <class Q, int BM, int BK, int STAGES> struct stored_rows : tile_shape<BM, 64, BM, 16, BK, STAGES, 4> {
     typedef tile_shape<BM, 64, BM, 16, BK, STAGES, 4> tile;
     enum {
         IN_CHUNK = 128 / Q::BITS, /* elements in 16 bytes */
         CHUNKS = BK / IN_CHUNK,
-        SCALES = (BK + Q::BLOCK - 1) / Q::BLOCK, /* of a row */
+        SCALES = (BK + Q::BLOCK - 1) / Q::BLOCK, /* scales per row */
         B_AT = BM * BK * 2,
         SCALES_AT = B_AT + tile::BN * CHUNKS * 16,
         STAGE = SCALES_AT + tile::THREADS * 4,
-        ENOUGH = 8, /* numbers take warps, too: two blocks for each processor, where four fit */
+        ENOUGH = 8, /* dequantising needs warps as well: two blocks per multiprocessor, of four that fit */
     };
     static constexpr size_t shared_nbytes = (size_t)STAGES * STAGE;
     static_assert(shared_nbytes >= tile::c_nbytes, "the tile of C fits where the ring was");
     static_assert(tile::BN * SCALES <= tile::THREADS, "a thread makes one scale of a stage");
 };
 
-/* The rows of B from row0 on, in steps of BK terms. */
+/* The rows of B starting at row0, in steps of BK terms. */
 template <class Q, class S> struct stored_operand {
     Q matrix;
     int64_t n_terms;
@@ -39,7 +40,7 @@ template <class Q, class S> struct stored_operand {
     {
         matrix.move(row0, k.first);
     }
-    /* Chunks are whole: cuda_stored_fits. */
+    /* All chunks are complete: cuda_stored_fits. */
     __device__ void copy(unsigned char *stage, int64_t step) const
     {
         constexpr int TURN = S::THREADS / S::CHUNKS /* rows between a thread's chunks */;
@@ -53,7 +54,7 @@ template <class Q, class S> struct stored_operand {
             copy_async_16(to + i * S::CHUNKS * 16, matrix.bytes(there ? row + i : 0, there ? term : 0), there);
         }
     }
-    /* The thread's scale of a step, 0 beyond the matrix. */
+    /* The thread's scale for a step; 0 beyond the matrix. */
     __device__ typename Q::stored_scale load_scale(int64_t step) const
     {
         return has_scale(step) ? matrix.scale_at(scale_row(), scale_term(step)) : typename Q::stored_scale();
@@ -67,7 +68,7 @@ template <class Q, class S> struct stored_operand {
     __device__ bool has_scale(int64_t step) const { return scale_row() < n_rows && scale_term(step) < n_terms; }
 };
 
-/* One stage: all rows of A by the warp's columns. */
+/* Multiply a stage: all rows of A by the warp's columns. */
 template <class T, class Q, class S>
 __device__ inline void multiply_stored(float (&sum)[S::WM / 16][S::WN / 8][4], const unsigned char *stage,
                                        const typename Q::codes &codes)
@@ -95,7 +96,7 @@ __device__ inline void multiply_stored(float (&sum)[S::WM / 16][S::WN / 8][4], c
     }
 }
 
-/* C = end of (A B^T + D + bias), BN columns of C for each block. */
+/* C = end of (A B^T + D + bias), BN columns of C per block. */
 template <class T, class Q, class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(product p, Q matrix)
 {
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(p
             a.template load<S::THREADS, true>(reinterpret_cast<T *>(stage_of(step)));
             b.copy(stage_of(step), step);
         }
-        copy_async_commit(); /* empty ones at the end, so that the wait counts right */
+        copy_async_commit(); /* empty groups at the end keep the wait count correct */
     };
     tile_sums<S, true> sum(p);
     for (int step = 0; step < S::STAGES - 1; step++) copy(step);
@@ -119,14 +120,14 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(p
     for (int64_t step = 0; step < n_steps; step++) {
         const int64_t ahead = step + S::STAGES - 1;
         copy_async_wait<S::STAGES - 2>();
-        __syncthreads(); /* the step's stage is there, and that of the step before is no longer read */
+        __syncthreads(); /* the step's stage has arrived, and no warp reads that of the previous step */
         copy(ahead);
         const typename Q::stored_scale scale = b.load_scale(ahead);
         multiply_stored<T, Q, S>(sum.chain, stage_of(step), codes);
         sum.end_step(p, step + 1 == n_steps);
         b.put_scale(stage_of(ahead), ahead, scale);
     }
-    __syncthreads(); /* the ring becomes the tile of C */
+    __syncthreads(); /* the tile of C replaces the ring */
     finish_tile<T, S, true>(p, reinterpret_cast<float *>(shared), sum, 0, col0);
 }
 
@@ -142,7 +143,7 @@ static dt_err run(dt_device *dev, const product &p, dt_stream *s)
     return launch_tiles<T, S, true>(dev, p, s, product_stored_kernel<T, Q, S>, Q(p.b, p.ldb, p.b_scaled));
 }
 
-/* Four blocks fit on a processor, each with two or three steps on their way. */
+/* Four blocks fit on a multiprocessor, each with two or three steps in flight. */
 template <class T, class Q> static dt_err run_rows(dt_device *dev, const product &p, dt_stream *s)
 {
     if (p.m <= 16) return run<T, Q, 16, 128, 4>(dev, p, s);
@@ -168,9 +169,9 @@ dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, dt_str
     return dt == DT_BF16 ? run_stored<bf16>(dev, p, s) : run_stored<__half>(dev, p, s);
 }
 
-/* ---- a matrix of the numbers ------------------------------------------------------------------------------------- */
+/* ---- dequantised matrix ------------------------------------------------------------------------------------------ */
 
-/* out [rows][cols], one row after the other. */
+/* out [rows][cols] = the dequantised matrix, contiguous. */
 template <class T, class Q> struct dequantise {
     static constexpr int V = vector_elems<T>, TURNS = 2;
     Q matrix;

@@ -1,24 +1,24 @@
-/* product_tile.cuh - what our own product kernels share: the product as a kernel sees it, which tile of C a block
- * computes, and what is done with a sum where it is stored. */
+/* product_tile.cuh - shared by the own product kernels: the arguments of a product, the tile of C that a block
+ * computes, and the end of a product (addend, bias, epilogue, rounding). */
 #ifndef DTRAIN_PRODUCT_TILE_CUH
 #define DTRAIN_PRODUCT_TILE_CUH
 
 #include "activation.cuh"
 #include "product.h"
 
-enum { FEW_ROWS = 64 /* of C, at most: tiles for them read a matrix of weights once */ };
+enum { FEW_ROWS = 64 /* maximum rows of C for tiles that read a weight matrix once */ };
 
-/** C[m,n] = end of (op(A) op(B) + D + bias): see dt_matmul. What there is not is NULL. */
+/** C[m,n] = end of (op(A) op(B) + D + bias): see dt_matmul. Missing operands are NULL. */
 struct product {
     int64_t m, n, k;
     int64_t lda, ldb, ldc, ldd, ld_aux;
     const void *a, *b, *d, *bias;
     void *c, *aux;
     dt_scaled b_scaled;
-    bool c_float, d_float; /* else of the type of A and B */
-    bool vectors;          /* rows of C, D, aux and bias may be read and written in vectors */
-    int64_t piece;         /* terms of a piece, a multiple of every tile's depth; 0: all terms are one chain */
-    int n_parts;           /* pieces whose sums are in parts; 0: there are none */
+    bool c_float, d_float; /* false: the type of A and B */
+    bool vectors;          /* rows of C, D, aux and bias are aligned for vectors */
+    int64_t piece;         /* terms per piece, a multiple of every tile's depth; 0: all terms are one chain */
+    int n_parts;           /* number of pieces with sums in parts; 0: none */
     float *parts;          /* [n_parts][m][ld_parts], in the stream's workspace */
     int64_t ld_parts;
     dt_epilogue epilogue;
@@ -26,28 +26,28 @@ struct product {
 };
 
 dt_err cuda_product_mma(dt_device *dev, const product &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s);
-/** A B^T of few rows, with a B that is stored with scales, where cuda_stored_fits. */
+/** A B^T for few rows and a quantised B, if cuda_stored_fits. */
 dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, dt_stream *s);
 bool cuda_stored_fits(const product &p, bool trans_b);
 /** dt_matmul.int8, with k above 0. */
 dt_err cuda_product_int8(const product &p, const dt_matmul *mm, dt_stream *s);
-/** out [rows][cols] of dt, one row after the other: the numbers that are stored at q from (row0, col0) on, rows ld
- *  apart. */
+/** out [rows][cols] of dt, contiguous = the dequantised elements of q starting at (row0, col0), with row distance
+ *  ld. */
 dt_err cuda_dequantise(const void *q, int64_t ld, const dt_scaled *how, int64_t row0, int64_t col0, int64_t rows,
                        int64_t cols, void *out, dt_dtype dt, dt_stream *s);
 dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s);
-/** C = end of (sum of the parts, from the first on, + D + bias). */
+/** C = end of (sum of the parts in order + D + bias). */
 dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s);
 
-/** Elements of a matrix of floats, by row and column as they are stored. */
+/** A matrix of floats, with element access by stored row and column. */
 struct float_matrix {
     const float *p;
     int64_t ld;
     __device__ float at(int64_t row, int64_t col) const { return p[row * ld + col]; }
 };
 
-/** Row and column of the block's tile. Blocks that run at the same time lie in a band of 8 tile rows: what they read of
- *  A and B is then shared in the second cache. */
+/** Row and column of the block's tile. Concurrent blocks are in a band of 8 tile rows, so that they share their reads
+ *  of A and B in the second-level cache. */
 struct tile_place {
     int64_t row, col;
 };
@@ -61,7 +61,7 @@ __device__ inline tile_place place_of_tile(int64_t block, int64_t n_tile_rows, i
 
 /* ---- the end of a product ---------------------------------------------------------------------------------------- */
 
-/** x[i] += from[i], i < n <= N; at once where a vector of N may be read. */
+/** x[i] += from[i], i < n <= N; by one access if a vector of N is aligned. */
 template <int N, class S> __device__ inline void add_elements(float *x, const S *from, int n, bool vectors)
 {
     if (vectors && n == N) {
@@ -97,7 +97,7 @@ template <int N, class D> __device__ inline void store_elements(D *to, const flo
     }
 }
 
-/* The epilogue starts from P as it was rounded: it has the bits of the calls that it stands for. */
+/* The epilogue uses the rounded P, so it has the bits of separate calls. */
 template <class T, int N>
 __device__ inline void apply_epilogue(const product &p, int64_t row, int64_t col, float *x, int n)
 {
@@ -115,7 +115,8 @@ __device__ inline void apply_epilogue(const product &p, int64_t row, int64_t col
     }
 }
 
-/** Elements col .. col+n-1 of a row, n <= N, whose sums of products are x: addend, bias, epilogue and one rounding. */
+/** Finish and store the elements col .. col+n-1 of a row, n <= N, from their sums x: addend, bias, epilogue and one
+ *  rounding. */
 template <class T, int N>
 __device__ inline void finish_elements(const product &p, int64_t row, int64_t col, float *x, int n)
 {

@@ -1,6 +1,6 @@
-/* ptx.cuh - the instructions that C++ has no words for, each with a twin on the host where a simulator compiles the
- * kernels (tests/cuda_sim/): products of small matrices on tensor cores, loads of their fragments
- * from shared memory, and copies from global to shared memory that run behind the thread's back.
+/* ptx.cuh - instructions that C++ cannot express, each with a host version for the simulator (tests/cuda_sim/):
+ * products of small matrices on tensor cores, loads of their fragments from shared memory, and asynchronous copies from
+ * global to shared memory.
  *
  * Fragments of mma_16816, for the lane l = 4 g + t of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
  *   a[0..3]  A [16,16] row by row: pairs (g, 2t), (g+8, 2t), (g, 2t+8), (g+8, 2t+8), the element of lower column below
@@ -37,8 +37,8 @@ __device__ inline void mma_16832(int d[4], const uint32_t a[4], const uint32_t b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/** 2^x as the special function unit gives it: relative error below 2^-22, results below 2^-126 are 0. exp2f takes three
- *  instructions more for those. */
+/** 2^x by the special function unit: relative error below 2^-22; results below 2^-126 are 0. exp2f needs three more
+ *  instructions to represent those. */
 __device__ inline float exp2_approx(float x)
 {
     float y;
@@ -46,7 +46,7 @@ __device__ inline float exp2_approx(float x)
     return y;
 }
 
-/** Two floats as a pair of elements, the first in the lower half, rounded to nearest. */
+/** Pack two floats as elements, rounded to nearest, the first in the lower half. */
 template <class T> __device__ uint32_t pack_pair(float low, float high);
 template <> __device__ inline uint32_t pack_pair<bf16>(float low, float high)
 {
@@ -61,8 +61,9 @@ template <> __device__ inline uint32_t pack_pair<__half>(float low, float high)
     return u;
 }
 
-/** Four matrices of 8x8 elements of 2 bytes from shared memory: lane l gives the address of row l % 8 of matrix l / 8
- *  (16 bytes, aligned) and gets the pair (row l/4, columns 2 (l%4) and the next) of each; trans: of each transposed. */
+/** Load four 8x8 matrices of 2-byte elements from shared memory: lane l passes the address of row l % 8 of matrix l / 8
+ *  (16 bytes, aligned), and gets the elements (row l/4, columns 2 (l%4) and the next) of each; trans: of each
+ *  transpose. */
 __device__ inline void ldmatrix_x4(uint32_t r[4], const void *row)
 {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -80,8 +81,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t r[4], const void *row)
                  : "memory");
 }
 
-/** Copy 16 bytes from global to shared memory, or fill them with zeros where valid is false (src is then not read, but
- *  must be an address that exists). Done when a wait says so; both addresses are multiples of 16. */
+/** Begin to copy 16 bytes from global to shared memory, or to zero them if valid is false (src is then not read, but
+ *  must be a valid address). Complete after a wait. Both addresses are multiples of 16. */
 __device__ inline void copy_async_16(void *shared, const void *src, bool valid)
 {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
@@ -95,8 +96,8 @@ __device__ inline void copy_async_8(void *shared, const void *src, bool valid)
     const int nbytes = valid ? 8 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(src), "r"(nbytes) : "memory");
 }
-/** Close a group of this thread's copies; wait until at most `left` of its groups are still under way. Other threads
- *  see what was copied after a barrier. */
+/** Close a group of this thread's copies; wait until at most `left` of its groups are in flight. The copies are visible
+ *  to other threads after a barrier. */
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> __device__ inline void copy_async_wait()
 {
@@ -115,12 +116,12 @@ template <class T> static inline uint32_t pack_pair(float low, float high)
 }
 #endif
 
-/* ---- products of a group of four warps (sm_90a alone) ------------------------------------------------------------ */
+/* ---- products of a group of four warps (only sm_90a) ------------------------------------------------------------- */
 
-/* Matrices in shared memory have rows of 64 elements, 128 bytes, one after the other from a multiple of 1024 bytes on;
- * the chunks of 16 bytes of row r are xored with r % 8 ("128-byte swizzle"). A product is 64 x 64 x 16; the group's
- * warps have 16 rows each, with the layouts of mma_16816. Products run behind the threads' back: open before the first
- * and after registers of theirs were written, close a group of them, wait. */
+/* Matrices in shared memory have contiguous rows of 64 elements (128 bytes), aligned to 1024 bytes; the 16-byte chunks
+ * of row r are xored with r % 8 ("128-byte swizzle"). A product is 64 x 64 x 16; the group's warps have 16 rows each,
+ * with the layouts of mma_16816. Products are asynchronous: open before the first one and after writing its registers,
+ * close a group of products, wait. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAVE_GROUP_PRODUCTS 1
 #endif
@@ -139,8 +140,8 @@ template <int left> __device__ inline void group_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
-/** Registers of products: what is before it in the program is done to them before it, what is after it after. The
- *  compiler does not know that products write them late: to be put before an opening and after a wait. */
+/** Compiler barrier for registers of products, because the compiler does not know that products write them
+ *  asynchronously. Put it before an opening and after a wait. */
 template <int N> __device__ inline void hold(float (&d)[N][4])
 {
 #pragma unroll
@@ -151,7 +152,7 @@ template <int N> __device__ inline void hold(uint32_t (&a)[N][4])
 #pragma unroll
     for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
-/** What this thread wrote to shared memory, or copied there, is seen by products that begin after a barrier. */
+/** Make this thread's writes and copies to shared memory visible to products that begin after a barrier. */
 __device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 #define FOUR_(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])

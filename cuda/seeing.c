@@ -1,11 +1,10 @@
-/* seeing.c - what people and tools see of the GPU: times of events by the host's clock, ranges that a profiler shows
- * (NVTX), and the memory that the process takes besides what it asks for. */
+/* seeing.c - observation of the GPU: times of events on the host's clock, ranges for profilers (NVTX), and memory that
+ * the process uses in addition to its allocations. */
 #include "cuda.h"
 #include <dlfcn.h>
 #include <math.h>
 
-/* NVTX is headers alone: it looks for a tool when the program first calls it, and costs a load and a branch where there
- * is none. */
+/* NVTX is header-only: it looks for a profiler on its first call, and costs a load and a branch if there is none. */
 #if defined __has_include
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
@@ -15,12 +14,11 @@
 
 /* ---- the clock --------------------------------------------------------------------------------------------------- */
 
-/* The GPU has a clock of its own, and tells times between two events alone, as floats. So there is an event whose time
- * by the host's clock is known, and anew about every second: a float then resolves better than the events do.
+/* The GPU has its own clock, and only reports times between two events, as floats. Therefore an event's time on the
+ * host's clock is recorded about every second: a float then resolves better than the events.
  *
- * The host sees an event some microseconds late, so what it knows is an upper bound. The least bound counts, and may
- * grow as fast as the clocks may drift apart. Too late is the safe side: nothing seems to begin before it was
- * queued. */
+ * The host notices an event some microseconds late, so its time is an upper bound. The smallest bound counts, and may
+ * grow as fast as the clocks may drift apart. Late is the safe side: nothing appears to begin before it was queued. */
 #define RENEW_S 1.0
 #define DRIFT 20e-6
 
@@ -87,8 +85,7 @@ void cuda_range(dt_device *dev, const char *what, const char *unit)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Before there is a context only the driver's management library tells what is free, and it is there with the
- * driver. */
+/* Without a context only the driver's management library, which is part of the driver, reports free memory. */
 #ifndef DT_NVML
 #define DT_NVML "libnvidia-ml.so.1"
 #endif
@@ -106,7 +103,7 @@ typedef struct nvml {
 
 static bool find_nvml(nvml *n)
 {
-    void *library = dlopen(DT_NVML, RTLD_LAZY | RTLD_LOCAL); /* stays: it is asked again */
+    void *library = dlopen(DT_NVML, RTLD_LAZY | RTLD_LOCAL); /* stays open for later calls */
     if (!library) return false;
     *(void **)&n->init = dlsym(library, "nvmlInit_v2");
     *(void **)&n->shutdown = dlsym(library, "nvmlShutdown");

@@ -1,4 +1,4 @@
-/* stored.cuh - matrices that are stored with scales (dt_scaled), as kernels read them: int8_matrix and nf4_matrix.
+/* stored.cuh - access to quantised matrices (dt_scaled) in kernels: int8_matrix and nf4_matrix.
  *
  *     Q(q, ld, how, row, col)       the matrix that is stored at q, from (row, col) on
  *     move(n_rows, n_cols)          the same matrix from an element on
@@ -15,7 +15,7 @@
  *     codes.read(x, at, t)          of 16 elements at `at`, without their scale, 2t, 2t + 1, 2t + 8 and 2t + 9; all
  *                                   threads of a block make a codes before a barrier
  *
- * A number of nf4 is a product of a level, which is looked up in memory (a line of the nearest cache, that all threads
+ * An nf4 value is the product of a level, from a table in memory (one line of the first-level cache, which all threads
  * of a warp read at once), and the block's scale: rounded as on the host, without contraction. */
 #ifndef DTRAIN_STORED_CUH
 #define DTRAIN_STORED_CUH
@@ -28,7 +28,7 @@ struct int8_matrix {
     const int8_t *p;
     int64_t ld;
     const float *scale;
-    bool rows, fits; /* rows: a scale for each; fits: rows begin at multiples of 8 bytes */
+    bool rows, fits; /* rows: a scale per row; fits: rows are aligned to 8 bytes */
 
     __host__ int8_matrix(const void *q, int64_t ld_, const dt_scaled &how, int64_t row = 0, int64_t col = 0)
         : p(static_cast<const int8_t *>(q)), ld(ld_), scale(how.scale), rows(how.how == dt_scaled::DT_SCALE_ROWS)
@@ -74,12 +74,12 @@ struct int8_matrix {
             const unsigned low = pair[0] ^ 0x8080u, high = pair[4] ^ 0x8080u;
             x[0] = number(low & 0xff), x[1] = number(low >> 8), x[2] = number(high & 0xff), x[3] = number(high >> 8);
         }
-        /* q from q + 128, put into the last bits of 2^23: an addition costs less than a conversion. */
+        /* q from q + 128, put into the last bits of 2^23: an addition is cheaper than a conversion. */
         static __device__ float number(unsigned q) { return __uint_as_float(0x4b000000u | q) - (0x1p23f + 128); }
     };
 };
 
-/* Static: each source that multiplies has its own 1 KB. */
+/* Static: each source file with products has its own copy of 1 KB. */
 static __device__ const float nf4_levels[16] = {DT_NF4_LEVELS}, nf4_map[256] = {DT_NF4_MAP};
 
 struct nf4_matrix {
@@ -88,8 +88,8 @@ struct nf4_matrix {
     int64_t ld;
     const uint8_t *blocks;
     const float *groups;
-    int shift;    /* 2^shift blocks have one pair of floats */
-    int64_t from; /* of all elements */
+    int shift;    /* 2^shift blocks share a pair of floats */
+    int64_t from; /* index of the first element among all */
 
     __host__ nf4_matrix(const void *q, int64_t ld_, const dt_scaled &how, int64_t row = 0, int64_t col = 0)
         : p(static_cast<const uint8_t *>(q)), ld(ld_), blocks(how.blocks), groups(how.scale),
@@ -132,7 +132,7 @@ struct nf4_matrix {
         } else {
 #pragma unroll
             for (int e = 0; e < N / 2; e++) c.q.x[e] = 2 * e < count ? at[e] : (uint8_t)ZEROS;
-            /* the upper half of the last byte alone is the matrix's */
+            /* only the upper half of the last byte belongs to the matrix */
             if (count > 0 && count < N && (count & 1)) c.q.x[count / 2] = (uint8_t)((c.q.x[count / 2] & 0xf0) | 7);
         }
     }
@@ -140,7 +140,7 @@ struct nf4_matrix {
 
     __device__ const void *bytes(int64_t row, int64_t col) const { return p + ((from + row * ld + col) >> 1); }
     __device__ stored_scale scale_at(int64_t row, int64_t col) const { return scale_from(from + row * ld + col); }
-    /* Levels in shared memory, each in a bank of its own. */
+    /* Levels in shared memory, each in its own bank. */
     struct codes {
         const float *levels;
         __device__ codes()

@@ -1,12 +1,15 @@
-/* sums.cu - sums of the columns of a matrix: gradients of biases, and the last step of those of norms. */
+/* sums.cu - column sums of a matrix: gradients of biases, and the last step of those of norms.
+ *
+ * Threads   Two steps: blocks store partial sums, and a second kernel adds them in a fixed order.
+ * Numerics  float sums; the order depends only on the sizes. */
 #include "sums.cuh"
 #include "each.cuh"
 #include <inttypes.h>
 
 /* ---- adding up partial sums -------------------------------------------------------------------------------------- */
 
-/* A block takes 32 columns. Warp w of W sums the parts w, w + W, ...; then the first warp adds up the warps' sums, in
- * order. */
+/* Second step, for 32 columns per block. Warp w of W sums the parts w, w + W, ...; then the first warp adds the warps'
+ * sums in order. */
 template <class T>
 __global__ void __launch_bounds__(1024)
     add_parts_kernel(const float *part, int64_t n_parts, int64_t width, T *out0, T *out1, bool accumulate)
@@ -46,9 +49,9 @@ dt_err cuda_add_parts(dt_stream *s, const float *part, int64_t n_parts, int64_t 
 
 enum { COLUMN_WARPS = 8, COLUMN_ROWS = 4 }; /* warps of a block; rows that a lane loads at once */
 
-/* part[slice][c] = sum over the rows of the slice of dy[r][c]. dy: [m, n], row distance ld. A block takes a slice of
- * rows and 32 vectors of columns; its warps take rows in turns, a lane a vector of each, and their sums are added in
- * order. */
+/* First step: part[slice][c] = sum over the rows r of the slice of dy[r][c]. dy: [m, n], row distance ld. A block
+ * processes a slice of rows and 32 vectors of columns. Its warps process rows in turn, a lane one vector of each, and
+ * their sums are added in order. */
 template <class T>
 __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
     column_sums_kernel(const T *dy, int64_t m, int64_t n, int64_t ld, int64_t n_tiles, int64_t n_slices, bool fits,
@@ -87,8 +90,8 @@ __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
     }
 }
 
-/* Slices of rows that fill the GPU, but none of so many rows that rounding counts, nor so few that the second step
- * does, nor more of them than the workspace holds. */
+/* Number of slices: enough to fill the GPU, but not so few rows per slice that the second step takes long, not so many
+ * that rounding matters, and not more slices than the workspace can store. */
 static int64_t n_row_slices(int64_t m, int64_t n, int64_t n_tiles)
 {
     enum { BLOCKS = 1056, MOST_ROWS = 4096, LEAST_ROWS = 64 }; /* 1056: twice what an H100 runs at once */

@@ -1,5 +1,4 @@
-/* sums.cuh - sums over rows in two steps: blocks leave partial sums of theirs in memory, and a second kernel adds those
- * in a fixed order. */
+/* sums.cuh - sums over rows in two steps: blocks store partial sums, and a second kernel adds them in a fixed order. */
 #ifndef DTRAIN_SUMS_CUH
 #define DTRAIN_SUMS_CUH
 

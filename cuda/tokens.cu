@@ -1,13 +1,13 @@
-/* tokens.cu - choosing tokens: a block works on a row of logits.
+/* tokens.cu - selection of tokens (dt_token_rows, dt_choice). Block r processes row r of the logits.
  *
- * Transforms keep a beginning of the list of tokens by falling logit, of equal ones the lower id first (token_weights.c
- * on the host). The list is never sorted. Where the beginning ends is found from above: tokens are counted into bins by
- * score, then those of the bin in which it ends by the digits of their logit's bits, and of the tokens with the last
- * logit some come first by id. So a beginning is a border: a logit and an id.
+ * The transforms keep a prefix of the list of tokens in descending order of logits, ties by ascending id
+ * (token_weights.c on the host). The list is never sorted. The end of the prefix is found from above: tokens are
+ * counted in bins by score, then those of the bin that contains the end by the digits of their logit's bits; of the
+ * tokens with the last logit some are selected by id. A prefix is therefore described by a border: a logit and an id.
  *
- * Counts are exact, and sums of weights too: a weight is an integer of some 2^44 times a power of two that belongs to
- * its bin of scores, whose weights hardly differ. So the order in which threads add does not show, and the sum of a
- * distribution has a relative error of at most 2^-44. */
+ * Numerics  Counts are exact, and so are sums of weights: a weight is an integer of about 44 bits times a power of two
+ *           that belongs to its bin of scores, whose weights differ little. The order in which threads add therefore
+ *           does not matter, and the sum of a distribution has a relative error of at most 2^-44. */
 #include "kernel.cuh"
 #include <inttypes.h>
 
@@ -20,11 +20,11 @@ struct token_row {
     const int32_t *__restrict__ list;     /* ids, ascending; NULL: all */
     const uint32_t *__restrict__ allowed; /* NULL: all */
     const uint32_t *__restrict__ seen;    /* NULL: none */
-    double penalty;                       /* of those */
-    int32_t n;                            /* of the list */
+    double penalty;                       /* of seen tokens */
+    int32_t n;                            /* length of the list */
 };
 
-/* seen, penalty: nullptr and 1 where what came before does not matter. */
+/* The row's description. seen, penalty: nullptr and 1 if earlier tokens do not matter. */
 __device__ static inline token_row row_of(const dt_token_rows &rows, const float *logits, int64_t r,
                                           const uint32_t *seen, double penalty)
 {
@@ -36,7 +36,7 @@ __device__ static inline token_row row_of(const dt_token_rows &rows, const float
             rows.list ? rows.list_len[r] : (int32_t)rows.n_vocab};
 }
 
-/* The id at a place of the list. */
+/* The id at a position of the list. */
 __device__ static inline int32_t id_at(const token_row &row, int64_t place)
 {
     return row.list ? row.list[place] : (int32_t)place;
@@ -44,7 +44,7 @@ __device__ static inline int32_t id_at(const token_row &row, int64_t place)
 
 __device__ static inline bool is_in(const uint32_t *mask, int32_t v) { return mask[v / 32] >> (v % 32) & 1; }
 
-/* After the repetition penalty; -inf where not allowed: a token that cannot be. */
+/* A token's logit after the repetition penalty; -inf (impossible) if not allowed. */
 __device__ static inline float logit_of(const token_row &row, int32_t v)
 {
     const float x = !row.allowed || is_in(row.allowed, v) ? row.z[v] : -INFINITY;
@@ -52,8 +52,8 @@ __device__ static inline float logit_of(const token_row &row, int32_t v)
     return (float)(x > 0 ? (double)x / row.penalty : (double)x * row.penalty);
 }
 
-/* f(v, logit) for the tokens at the places from begin + me, step `stride`, below end, that can be; some loads are in
- * flight. */
+/* Call f(v, logit) for the possible tokens at the positions begin + me, in steps of `stride`, below end; several loads
+ * are in flight. */
 template <class F>
 __device__ static inline void each_token(const token_row &row, int32_t begin, int32_t end, int me, int stride, F f)
 {
@@ -72,7 +72,7 @@ template <class F> __device__ static inline void each_token(const token_row &row
     each_token(row, 0, row.n, (int)threadIdx.x, THREADS, f);
 }
 
-/* Bits that order like the numbers do; both zeros are one. */
+/* Bits that are ordered like the values; both zeros are equal. */
 __device__ static inline uint32_t key_of(float x)
 {
     uint32_t u;
@@ -88,7 +88,7 @@ __device__ static inline float of_key(uint32_t key)
     return x;
 }
 
-/* A beginning of the list: up to and with the token `id` of those with the logit `key`. */
+/* A prefix of the list: up to and including the token `id` among those with the logit `key`. */
 struct border {
     uint32_t key;
     int32_t id;
@@ -104,7 +104,7 @@ struct greater {
     __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
 };
 
-/* The first of the list; id -1 where a logit is NaN or +inf (then `key` is 1) or none is above -inf (0). */
+/* The first token of the list; id -1 if a logit is NaN or +inf (then `key` is 1) or none is above -inf (0). */
 __device__ static border first_token(const token_row &row)
 {
     uint64_t best = 0;
@@ -119,12 +119,12 @@ __device__ static border first_token(const token_row &row)
 
 /* ---- weights and their sums -------------------------------------------------------------------------------------- */
 
-/* Bins are 1/32 wide; the last one has all that is 64 or more below. The weights of bin b are at most
- * 2^-exponent(b). */
+/* Bins are 1/32 wide; the last one contains all scores that are 64 or more below the maximum. The weights of bin b are
+ * at most 2^-exponent(b). */
 enum { BINS_PER_UNIT = 32 };
 __device__ static inline int exponent(int bin) { return (int)((double)bin * (1.4426950408889634 / BINS_PER_UNIT)); }
 
-/* 2^e, for what a double can hold. */
+/* 2^e, in the range of double. */
 __device__ static inline double two_to(int e)
 {
     const uint64_t u = (uint64_t)(1023 + e) << 52;
@@ -133,7 +133,7 @@ __device__ static inline double two_to(int e)
     return x;
 }
 
-/* How far below the largest, in units of the temperature, makes a weight, e^-that, and a bin of scores. */
+/* Maps the distance to the maximum, in units of the temperature, to a weight e^-distance and a bin. */
 struct scores {
     float largest, bins_per_logit;
     double inv_temperature;
@@ -155,20 +155,20 @@ __device__ static scores scores_of(float largest, double temperature, int64_t n_
     return {largest, per_logit < 1e38 ? (float)per_logit : 1e38f, 1 / temperature, 62 - log2_n};
 }
 
-/* How far a beginning goes: the tokens before some bin and the sum of their weights, how many there may be at most, and
- * the sum at which it is complete. */
+/* State of the search for a prefix: number and weight sum of the tokens before a bin, the maximum number of tokens, and
+ * the sum at which the prefix is complete. */
 struct search {
     uint32_t count, most;
     double sum, goal;
 };
 
-/* Counts of tokens, and sums of their weights as integers of 64 bits in two words; what is found there. */
+/* Counts of tokens, and sums of their weights as 64-bit integers in two words; results of a search. */
 struct histogram {
     uint32_t count[N_BINS], low[N_BINS], high[N_BINS];
     uint32_t group_count[WARPS];
     double group_sum[WARPS];
     search at;
-    int last; /* bin in which the beginning ends; -1: there is no token */
+    int last; /* bin in which the prefix ends; -1: no tokens */
 };
 
 template <bool SUMS> __device__ static void clear(histogram &h)
@@ -190,16 +190,16 @@ template <bool SUMS> __device__ static inline void count_token(histogram &h, int
     atomicAdd(&h.high[bin], (uint32_t)(w >> 32) + (was + low < was ? 1u : 0u));
 }
 
-/* Sum of the weights in a bin, which belong to a bin of scores. */
+/* Sum of the weights in a bin. score_bin: the bin of scores that they belong to. */
 template <bool SUMS> __device__ static inline double sum_of(const histogram &h, int bin, const scores &s, int score_bin)
 {
     if (!SUMS) return 0;
     return (double)((uint64_t)h.high[bin] << 32 | h.low[bin]) * two_to(-s.fixed_bits - exponent(score_bin));
 }
 
-/* The bin in which the beginning ends: the first with which it has `most` tokens or its goal, else the last that is not
- * empty; h.at becomes what is before it. score_bin: of all that was counted; -1: bins are bins of scores. With a
- * fraction above 0 the goal is that much of the sum of all. */
+/* Find the bin in which the prefix ends: the first with which it has `most` tokens or reaches its goal, else the last
+ * that is not empty. h.at: set to the state before it. score_bin: bin of all counted tokens; -1: bins are bins of
+ * scores. fraction > 0: the goal is this fraction of the sum of all. */
 template <bool SUMS> __device__ static void find_last(histogram &h, const scores &s, int score_bin, double fraction)
 {
     enum { GROUP = N_BINS / WARPS };
@@ -228,7 +228,7 @@ template <bool SUMS> __device__ static void find_last(histogram &h, const scores
             group = g;
             if (at.count + h.group_count[g] >= at.most || at.sum + h.group_sum[g] >= at.goal) break;
         }
-        double own = 0; /* of bin `last` */
+        double own = 0; /* sum of bin `last` */
         for (int b = group * GROUP; group >= 0 && b < (group + 1) * GROUP; b++) {
             if (h.count[b] == 0) continue;
             if (last >= 0) at.count += h.count[last], at.sum += own;
@@ -241,14 +241,14 @@ template <bool SUMS> __device__ static void find_last(histogram &h, const scores
     __syncthreads();
 }
 
-/* ---- walks in the order of ids ----------------------------------------------------------------------------------- */
+/* ---- searches in the order of ids -------------------------------------------------------------------------------- */
 
 struct walk {
     double part[WARPS], before, target;
     int32_t begin, end, found;
 };
 
-/* By one thread: the part in which the sum passes the target, else the last that has any. */
+/* Select the part in which the sum exceeds the target, else the last non-empty one; called by one thread. */
 __device__ static void enter_part(walk &w, int64_t part_len)
 {
     int in = -1;
@@ -263,9 +263,9 @@ __device__ static void enter_part(walk &w, int64_t part_len)
     if (end < w.end) w.end = (int32_t)end;
 }
 
-/* The first id with which the sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the last that
- * has any weight; -1: none has. A range of places is cut into a part for each warp until one warp's loads have the
- * rest. */
+/* Find the first id with which the sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the last
+ * with a weight; -1: none. The range of positions is divided into a part per warp, repeatedly, until one warp's loads
+ * cover the rest. */
 template <class W>
 __device__ static int32_t first_past(walk &w, const token_row &row, double fraction, double offset, W weight)
 {
@@ -311,14 +311,14 @@ __device__ static int32_t first_past(walk &w, const token_row &row, double fract
     return w.found;
 }
 
-/* ---- the end of a beginning -------------------------------------------------------------------------------------- */
+/* ---- the end of a prefix ----------------------------------------------------------------------------------------- */
 
 struct tools {
     histogram h;
     walk w;
 };
 
-/* How many of the tokens with the last logit, which have this sum together, belong to it: at least one. */
+/* Number of tokens with the last logit, whose weights have this sum, that belong to the prefix: at least one. */
 __device__ static uint32_t n_of_ties(const search &at, uint32_t ties, double sum)
 {
     const double need = at.goal < INFINITY ? ceil((at.goal - at.sum) / (sum / ties)) : (double)ties;
@@ -326,8 +326,8 @@ __device__ static uint32_t n_of_ties(const search &at, uint32_t ties, double sum
     return by_sum < left ? by_sum : left;
 }
 
-/* The beginning of what lies within a border and not within `after`: at most `most` tokens, and with a fraction above 0
- * no more than it takes to reach that much of their sum; at least one. no_token(): there is none. */
+/* Find the prefix of the tokens within a border and not within `after`: at most `most` tokens, and with fraction > 0 no
+ * more than needed to reach this fraction of their sum; at least one. no_token(): there are none. */
 template <bool SUMS>
 __device__ static border beginning(tools &t, const token_row &row, const scores &s, border after, border within,
                                    uint32_t most, double fraction)
@@ -342,7 +342,7 @@ __device__ static border beginning(tools &t, const token_row &row, const scores 
     find_last<SUMS>(h, s, -1, fraction);
     const int score_bin = h.last;
     if (score_bin < 0) return no_token();
-    uint64_t upper = 0; /* bits of the last logit, from above: 11, 11 and 10 */
+    uint64_t upper = 0; /* bits of the last logit, from the top: 11, 11 and 10 */
     for (int bits = 32; bits > 0;) {
         const int width = bits > 10 ? 11 : 10, rest = bits - width, mask = (1 << width) - 1;
         clear<SUMS>(h);
@@ -367,7 +367,7 @@ __device__ static border beginning(tools &t, const token_row &row, const scores 
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
-/* token[r]: see dt_token_weights_draw. Block r has row r. */
+/* token[r]: see dt_token_weights_draw. Block r processes row r. */
 __global__ void __launch_bounds__(THREADS)
     draw_kernel(dt_token_rows rows, dt_choice how, const float *logits, const double *uniform, int32_t *token)
 {
@@ -383,13 +383,13 @@ __global__ void __launch_bounds__(THREADS)
         if (how.top_p < 1) kept = beginning<true>(t, row, s, no_token(), kept, UINT32_MAX, how.top_p);
         chosen = first_past(t.w, row, uniform[blockIdx.x], 0, [&](int32_t v, float x) {
             const double weight = is_within(kept, key_of(x), v) ? s.weight(x) : 0.0;
-            return weight >= how.min_p ? weight : 0.0; /* the most probable has weight 1 */
+            return weight >= how.min_p ? weight : 0.0; /* the most probable token has weight 1 */
         });
     }
     if (threadIdx.x == 0) token[blockIdx.x] = chosen;
 }
 
-/* A block has what it needs in shared memory. */
+/* Blocks only use shared memory. */
 dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
                         const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
 {
@@ -403,8 +403,8 @@ dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choi
 
 /* ---- the largest ------------------------------------------------------------------------------------------------- */
 
-/* list [SORTED], ascending: bitonic (Batcher, AFIPS 1968); thread i keeps place i, the only one that it may read before
- * another barrier. */
+/* Sort list [SORTED] ascending: bitonic sort (Batcher, AFIPS 1968). Thread i owns element i, the only one that it may
+ * read before another barrier. */
 __device__ static void sort(uint64_t *list)
 {
     const int i = threadIdx.x;
@@ -418,7 +418,7 @@ __device__ static void sort(uint64_t *list)
         }
 }
 
-/* token and logit [k] of row r, which is block r's: the next SORTED of the list at a time, collected, then sorted. */
+/* token and logit [k] of row r, in block r: collects the next SORTED tokens of the list at a time, then sorts them. */
 __global__ void __launch_bounds__(THREADS)
     top_kernel(dt_token_rows rows, const float *logits, int64_t k, int32_t *token, float *logit)
 {
@@ -438,7 +438,7 @@ __global__ void __launch_bounds__(THREADS)
         if (threadIdx.x == 0) n_list = 0;
         __syncthreads();
         if (more) {
-            const border next = row.n <= SORTED /* a short list is sorted whole */
+            const border next = row.n <= SORTED /* a short list is sorted as a whole */
                                     ? all_tokens()
                                     : beginning<false>(t, row, s, done, all_tokens(), (uint32_t)want, 0);
             each_token(row, [&](int32_t v, float x) {
@@ -476,7 +476,7 @@ dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *l
 
 /* ---- log-probabilities ------------------------------------------------------------------------------------------- */
 
-/* logp[r, i] = z[token[r, i]]/T - log sum over v of e^(z_v/T), in double. Block r has row r. */
+/* logp[r, i] = z[token[r, i]]/T - log sum over v of e^(z_v/T), in double. Block r processes row r. */
 __global__ void __launch_bounds__(THREADS)
     log_softmax_kernel(dt_token_rows rows, const float *logits, double inv_temperature, int64_t k, const int32_t *token,
                        double *logp)

@@ -189,7 +189,8 @@ static void step(bench *b, trained *t)
         check(dt_model_backward(t->model, &b->batch));
         check(dt_model_results(t->model, &(dt_head_results){.logp = b->logp}));
     }
-    check(dt_zero_grad_sum_squares(t->zero, &squares));
+    check(t->how->reproducible ? dt_zero_grad_sum_squares_reproducible(t->zero, &squares)
+                               : dt_zero_grad_sum_squares(t->zero, &squares));
     check(dt_zero_update(t->zero, &with, NULL));
 }
 

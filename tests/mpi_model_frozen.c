@@ -35,6 +35,7 @@ typedef struct fixture {
     dt_param_source source;
     dt_batch b;
     double loss, norm; /* of the last step */
+    bool reproducible;
 } fixture;
 
 static MPI_Comm world(const fixture *f) { return *(MPI_Comm *)dt_comm_mpi_handle(&f->comm); }
@@ -99,7 +100,8 @@ static dt_err zero_step(fixture *f, int64_t step)
         dt_zero_begin_micro(f->z, a, n_micro);
         DT_TRY(micro_step(f, step, (int64_t)a * f->comm.nranks + f->comm.rank));
     }
-    DT_TRY(dt_zero_grad_sum_squares(f->z, &sums[1]));
+    DT_TRY(f->reproducible ? dt_zero_grad_sum_squares_reproducible(f->z, &sums[1])
+                           : dt_zero_grad_sum_squares(f->z, &sums[1]));
     sums[0] = f->loss;
     DT_TRY(dt_comm_reduce_host_f64(&f->comm, sums, 2, DT_SUM));
     f->loss = sums[0];
@@ -195,6 +197,7 @@ static void check_choice(dt_trains trains)
                                      .overlap_comm = true,
                                      .prefetch_bucket_size = 1 << 20};
         ok = open_zero(&f, &opt) == DT_OK;
+        f.reproducible = opt.reproducible;
         assert_all(world(&f), ok);
         for (int s = 0; s < N_STEPS; s++) {
             ok = zero_step(&f, s + 1) == DT_OK && near(loss[s], f.loss) && near(norm[s], f.norm) && ok;

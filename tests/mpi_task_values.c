@@ -55,7 +55,7 @@ static dt_err open_critic(dt_task *t)
     const int32_t m = (int32_t)t->batching.micro_batch_size;
     DT_TRY(dt_model_config_parse(&v->critic_mc, "critic", critic_model));
     DT_TRY(dt_model_make_value_units(&v->critic_mc, 1, &v->units, &v->n_units));
-    v->critic = dt_task_train_beside(t, "critic", v->units, v->n_units);
+    v->critic = dt_task_train_auxiliary(t, "critic", v->units, v->n_units);
     if (!v->critic) return DT_OK; /* told already */
     v->critic->zero_opt.optimizer = &dt_optimizer_adam;
     v->critic->settings.beta1 = 0.8;
@@ -182,7 +182,7 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
     return w->u || p->logp ? DT_ERR_ARG : DT_OK;
 }
 
-static dt_err train_beside(dt_task *t, const dt_micro *m)
+static dt_err train_auxiliary(dt_task *t, const dt_micro *m)
 {
     const values_task *v = t->self;
     const dt_batch *b = m->batch;
@@ -232,7 +232,7 @@ static const dt_task_ops values_ops = {.name = "values",
                                        .close = close_task,
                                        .next_micro = next_micro,
                                        .weights = weights,
-                                       .train_beside = train_beside,
+                                       .train_auxiliary = train_auxiliary,
                                        .collect = collect,
                                        .evaluate = evaluate,
                                        .step_after = step_after};
@@ -310,7 +310,7 @@ static bool same(const courses *a, const courses *b)
 }
 
 /* The same sums of squares and bits at every stage, and a model that does not know of its critic. */
-TEST(a_critic_is_trained_beside_it)
+TEST(a_critic_is_trained_as_an_auxiliary_model)
 {
     courses first, c, alone;
     for (int stage = 0; stage <= 3; stage++) {

@@ -396,7 +396,7 @@ static bool infinity_is_found(run *r, bool watched)
     double sum = 0;
     dt_zero_watch(r->z, watched);
     dt_err err = step_with_infinity(r);
-    if (err == DT_OK) err = dt_zero_grad_sum_squares(r->z, &sum);
+    if (err == DT_OK) err = sum_squares_of(r, &sum);
     const dt_nonfinite found = dt_zero_nonfinite(r->z);
     double values[2] = {sum, found.sum_unit};
     if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, values, 1, DT_SUM);
@@ -538,7 +538,9 @@ static void broken_brackets_are_refused(void **state)
         ok = ok && s.grads_acquire(s.self, 1, &grads) == DT_OK && s.grads_release(s.self, 1) == DT_OK;
         ok = ok && s.grads_acquire(s.self, 1, &grads) == DT_ERR_ARG; /* complete */
         double sum;
-        ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_ERR_ARG; /* the other units' are missing */
+        /* gradients of the other units are missing */
+        ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_ERR_ARG &&
+             dt_zero_grad_sum_squares_reproducible(r.z, &sum) == DT_ERR_ARG;
         if (stage == 3 && f->comm.group_nranks > 1) {
             ok = ok && s.params_acquire(s.self, 1, &view) == DT_OK;
             ok = ok && s.params_acquire(s.self, 2, &view) == DT_ERR_ARG &&

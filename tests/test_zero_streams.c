@@ -84,11 +84,14 @@ static dt_err train(rank_thread *t, dt_zero *z)
     DT_TRY(dt_zero_init_random(z, 1));
     for (int step = 1; step <= N_STEPS; step++) {
         DT_TRY(micro_steps(t, z, step));
+        DT_CHECK(z->n_deferred == 0, DT_ERR_ARG, "%d reductions are left to the norm", z->n_deferred);
         if (step == 2) { /* a skipped step, without a look at the norm */
             dt_zero_discard(z);
             continue;
         }
-        if (step == 1) DT_TRY(dt_zero_grad_sum_squares(z, &t->norm)); /* the last update waits by itself */
+        if (step == 1) /* the last update waits without it */
+            DT_TRY(z->opt.reproducible ? dt_zero_grad_sum_squares_reproducible(z, &t->norm)
+                                       : dt_zero_grad_sum_squares(z, &t->norm));
         DT_TRY(dt_zero_update(z, &WITH, NULL));
     }
     DT_TRY(hash_states(t, z));

@@ -97,7 +97,7 @@ static void toy_open_table(dt_task *t)
     snprintf(y->table_unit.name, sizeof y->table_unit.name, "table");
     dt_mistakes_add(t->mistakes, dt_unit_add(&y->table_unit, "table.weight", 1, (const int64_t[]){t->mc->vocab_size},
                                              true, true, 0.02f, 0));
-    y->table = dt_task_train_beside(t, "table", &y->table_unit, 1);
+    y->table = dt_task_train_auxiliary(t, "table", &y->table_unit, 1);
     if (!y->table) return;
     y->table->groups.group[0].lr = toy_number("TOY_TABLE_LR", 0.5);
     y->table->max_grad_norm = toy_number("TOY_TABLE_CLIP", 0.25);
@@ -362,7 +362,7 @@ static dt_err toy_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
 }
 
 /* The host waits for the micro-step before: its gradient leaves from the same place. */
-static dt_err toy_train_beside(dt_task *t, const dt_micro *m)
+static dt_err toy_train_auxiliary(dt_task *t, const dt_micro *m)
 {
     toy *y = toy_of(t);
     const dt_batch *b = m->batch;
@@ -511,7 +511,7 @@ static const dt_task_ops toy_ops = {.name = "toy",
                                     .close = toy_close,
                                     .next_micro = toy_next_micro,
                                     .weights = toy_weights,
-                                    .train_beside = toy_train_beside,
+                                    .train_auxiliary = toy_train_auxiliary,
                                     .collect = toy_collect,
                                     .evaluate = toy_evaluate,
                                     .step_after = toy_step_after,

@@ -188,6 +188,12 @@ static dt_err run_open(run *r, fixture *f, const run_options *opt)
     return DT_OK;
 }
 
+static dt_err sum_squares_of(run *r, double *sum)
+{
+    return r->opt.zero.reproducible ? dt_zero_grad_sum_squares_reproducible(r->z, sum)
+                                    : dt_zero_grad_sum_squares(r->z, sum);
+}
+
 /** One optimizer step; step counts from 1. Gives the sum of squares of the gradients over all ranks. */
 static dt_err run_step(run *r, int64_t step, double *sum_squares)
 {
@@ -198,7 +204,7 @@ static dt_err run_step(run *r, int64_t step, double *sum_squares)
         const dt_err e = ref_zero_micro_step(&r->model, step, (int64_t)a * r->f->comm.nranks + r->f->comm.rank);
         if (err == DT_OK) err = e;
     }
-    const dt_err e = dt_zero_grad_sum_squares(r->z, sum_squares);
+    const dt_err e = sum_squares_of(r, sum_squares);
     if (err == DT_OK) err = e;
     DT_TRY(dt_comm_reduce_host_f64(&r->f->comm, sum_squares, 1, DT_SUM));
     const dt_optimizer_step with = step_at(step);

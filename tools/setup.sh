@@ -22,10 +22,10 @@ build header:jansson.h libjansson-dev      jansson
 build header:ini.h     libinih-dev         inih
 build header:pcre2.h   libpcre2-dev        pcre2
 build header:utf8proc.h libutf8proc-dev    utf8proc
-build header:dnnl.h    libdnnl-dev         onednn, dnnl
-build header:jpeglib.h libjpeg-dev libjpeg-turbo
-build header:png.h     libpng-dev          libpng
-build header:webp/demux.h libwebp-dev      libwebp
+build? header:dnnl.h    libdnnl-dev         onednn, dnnl
+build? header:jpeglib.h libjpeg-dev libjpeg-turbo
+build? header:png.h     libpng-dev          libpng
+build? header:webp/demux.h libwebp-dev      libwebp
 build? header:histedit.h libedit-dev       libedit
 build? header:liburing.h liburing-dev      liburing
 test  header:cmocka.h  libcmocka-dev       cmocka

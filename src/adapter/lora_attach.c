@@ -1,8 +1,8 @@
-/* lora_attach.c - adapters in the tables of units.
+/* lora_attach.c - add adapters to the tensors of units.
  *
- * A linear layer is a matrix of a block, or the vocabulary's head. The layers of one group read the same x, so their A
- * stand together, one product of which serves them all, and their B apart. A table is a matrix that is looked up, of
- * tokens or positions. A head that is tied to a table is a layer without a matrix of its own. */
+ * A linear layer is a matrix of a block, or the vocabulary head. Layers of one group have the same input x. Their A
+ * matrices are contiguous, so that one GEMM computes all of them; their B matrices are separate. A table is a matrix
+ * that is looked up by tokens or positions. A head that is tied to a table is a layer without a matrix of its own. */
 #include "module_match.h"
 #include <math.h>
 #include <string.h>
@@ -37,12 +37,12 @@ static bool may_adapt(const dt_unit *u)
     return is_of_blocks(u) || u->role == DT_UNIT_EMBEDDING || u->role == DT_UNIT_HEAD;
 }
 
-/* How all names of a vision-language model's language model begin, which alone has adapters. */
+/* Prefix of all tensor names of the language model in a vision-language model. Only the language model has adapters. */
 static const char LANGUAGE[] = "language_model.";
 
 static bool is_of_language(const char *name) { return strncmp(name, LANGUAGE, sizeof LANGUAGE - 1) == 0; }
 
-/* The unit of a head that is tied to the embedding, and the layer that it is; -1: the model has another. */
+/* The unit of a head that is tied to the embedding, and its shape in *t; -1: the head is not tied. */
 static int tied_head(const dt_model_config *mc, const dt_unit *units, int n_units, dt_tensor *t)
 {
     *t = (dt_tensor){.n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}};
@@ -70,7 +70,7 @@ static bool is_of_vocabulary(const char *module)
     return is;
 }
 
-/* PEFT's adapter of a head that shares its numbers with the embedding's: the file has both, and names one. */
+/* PEFT's adapter of a head that shares its weights with the embedding: the file contains both but lists one. */
 static bool is_shared(const dt_lora *l, const dt_model_config *mc, const char *module)
 {
     bool any = false;
@@ -83,7 +83,7 @@ static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit
 {
     const dt_modules *m = &l->target_modules;
     char module[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
-    if (!is_matrix(t) || dt_lora_saves(l, t)) return false; /* trained whole it needs none */
+    if (!is_matrix(t) || dt_lora_saves(l, t)) return false; /* a fully trained module needs no adapter */
     if (mc->vision && !is_of_language(t->name)) return false;
     module_of(t, module);
     dt_peft_name(module, path);
@@ -105,8 +105,8 @@ bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_conf
     return true;
 }
 
-/* Patterns of one list against those of another: the first that matches a module counts, so their order matters only
- * where two match the same one. */
+/* Compare two lists of patterns for one module. The first matching pattern counts, so order matters only if two
+ * patterns match the same module. */
 static bool same_values(const dt_module_value *a, int n_a, const dt_module_value *b, int n_b, const char *module,
                         double otherwise)
 {
@@ -134,7 +134,7 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
     return same;
 }
 
-/* ---- mistakes in names ------------------------------------------------------------------------------------------- */
+/* ---- errors in names --------------------------------------------------------------------------------------------- */
 
 static void list_layer(const dt_tensor *t, char *out, size_t size)
 {
@@ -145,7 +145,7 @@ static void list_layer(const dt_tensor *t, char *out, size_t size)
     if (!strstr(out, last)) snprintf(out + n, size - n, "%s%s", n ? ", " : "", last);
 }
 
-/* Last parts of the paths of what can have an adapter: "embed_tokens, q_proj, k_proj, ..." */
+/* Last components of the paths of modules that can have an adapter: "embed_tokens, q_proj, k_proj, ..." */
 static const char *list_layers(const dt_model_config *mc, const dt_unit *units, int n_units, char *out, size_t size)
 {
     dt_tensor head;
@@ -224,9 +224,9 @@ static dt_err check_target(const dt_unit *u, const dt_tensor *t)
     return DT_OK;
 }
 
-/* ---- the tables -------------------------------------------------------------------------------------------------- */
+/* ---- tables and layers ------------------------------------------------------------------------------------------- */
 
-/* A tensor of the name MODULE.part, whose group begins with it. */
+/* Add a tensor MODULE.part; new_group: it starts a group. */
 static dt_err add(dt_unit *u, const char *module, const char *part, int64_t rows, int64_t cols, bool new_group,
                   double scale)
 {
@@ -238,10 +238,10 @@ static dt_err add(dt_unit *u, const char *module, const char *part, int64_t rows
     return DT_OK;
 }
 
-/* Are its rows those of inputs? */
+/* Are its rows inputs? */
 static bool is_turned(const dt_model_config *mc, const dt_unit *u) { return mc->conv1d && is_of_blocks(u); }
 
-/* t: none of the unit's own tensors, which may move. */
+/* t must not point into the unit's tensors, which may be reallocated. */
 static dt_err add_a(const dt_lora *l, const dt_model_config *mc, dt_unit *u, const dt_tensor *t, bool new_group)
 {
     char module[DT_NAME_MAX];
@@ -262,7 +262,7 @@ static dt_err add_b(const dt_lora *l, const dt_model_config *mc, dt_unit *u, con
     return add(u, module, "lora_B.weight", n_out, dt_lora_rank(l, module), true, dt_lora_scale(l, module));
 }
 
-/* Of a table [rows, cols]: A is zero and B is drawn, whatever `init` is. */
+/* Add the adapter of a table [rows, cols]: A is zero and B is random, regardless of `init`. */
 static dt_err add_table(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
@@ -275,7 +275,7 @@ static dt_err add_table(const dt_lora *l, dt_unit *u, const dt_tensor *t)
     return DT_OK;
 }
 
-/* Files of PEFT have a module in the one list or in the other, and with an embedding that is trained its head. */
+/* In PEFT a module is either a target or saved whole. Saving an embedding includes the head that is tied to it. */
 static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units, int *n_found)
 {
     dt_tensor head;
@@ -332,7 +332,7 @@ dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *unit
     return DT_OK;
 }
 
-/* ---- what is trained whole --------------------------------------------------------------------------------------- */
+/* ---- fully trained modules --------------------------------------------------------------------------------------- */
 
 static bool saves_any(const char *name, const dt_unit *units, int n_units)
 {
@@ -382,9 +382,9 @@ bool dt_lora_trains(const dt_lora *l, const dt_tensor *t)
     return t->adapter_scale != 0 || strcmp(module, "score") == 0 || dt_lora_saves(l, t);
 }
 
-/* ---- looking at them --------------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
-/* The path of the module whose A this is; false: it is none. */
+/* The path of the module that this A belongs to; false: not an A. */
 static bool is_a_of(const dt_tensor *t, char module[DT_NAME_MAX])
 {
     static const char *const ends[] = {".lora_A.weight", ".lora_embedding_A"};

@@ -1,4 +1,4 @@
-/* lora_keys.c - [lora]. Its keys mean nothing without a rank, so they are refused without one. */
+/* lora_keys.c - the keys of [lora]. Without a rank they have no effect, so they are rejected without one. */
 #include "module_match.h"
 #include <float.h>
 #include <math.h>
@@ -101,7 +101,7 @@ dt_err dt_lora_from_keys(dt_lora *l, const dt_config *cfg)
     return err;
 }
 
-/* ---- adapters to go on from -------------------------------------------------------------------------------------- */
+/* ---- continued training of adapters ------------------------------------------------------------------------------ */
 
 /* malloc'ed; NULL: no memory. */
 static char *join_names(const dt_modules *m)
@@ -129,14 +129,14 @@ static char *real_text(double x)
     return asprintf(&text, "%.17g", x) < 0 ? NULL : text;
 }
 
-/* The config.ini of a run without adapters gives every key, r = 0 among them: then the defaults say nothing. */
+/* The config.ini of a run without adapters contains every key, including r = 0. Such keys count as defaults. */
 static bool is_given(const dt_config *cfg, const char *key)
 {
     const bool off = cfg->lora_r == 0 && dt_config_given(cfg, "lora", "r");
     return off ? dt_config_differs(cfg, "lora", key) : dt_config_given(cfg, "lora", key);
 }
 
-/* text: malloc'ed, freed here. same: does the key say so already? */
+/* text: malloc'ed, freed here. same: the key already has this value. */
 static dt_err settle(dt_config *cfg, const char *of, const char *key, bool same, char *text)
 {
     dt_err err = text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for lora.%s", key);
@@ -156,10 +156,10 @@ static dt_err settle_base(dt_config *cfg, const dt_lora *l, const char *of)
     return settle(cfg, of, "base_quantization", same, strdup(dt_dtype_name(l->base)));
 }
 
-/* Of a list: what no value of a key can have is refused where it is set. */
+/* Can the name be an item of a list key? Other names are rejected where they are set. */
 static bool is_one_name(const char *name) { return *name && !name[strcspn(name, ", \t\r\n\"")]; }
 
-/* Lists and patterns become values of keys, which are read back from checkpoints. */
+/* Lists and patterns become values of keys, which checkpoints store as text. */
 static dt_err check_can_be_keys(const dt_lora *l, const char *of)
 {
     const char *bad = NULL;
@@ -178,7 +178,7 @@ static dt_err check_can_be_keys(const dt_lora *l, const char *of)
     return DT_OK;
 }
 
-/* Files of others may have any. */
+/* Files of other programs may have any value. */
 static dt_err check_alphas(const dt_lora *l, const char *of)
 {
     double bad = l->alpha >= 1e-6 && l->alpha <= 65536 ? 0 : l->alpha;
@@ -189,7 +189,7 @@ static dt_err check_alphas(const dt_lora *l, const char *of)
     return DT_OK;
 }
 
-/* A key that is given in other words keeps them. */
+/* A key that is given in an equivalent form keeps it. */
 static dt_err settle_lists(dt_config *cfg, const dt_lora *l, const char *of, dt_lora_alike same)
 {
     DT_TRY(settle(cfg, of, "target_modules", same.layers && is_given(cfg, "target_modules"),
@@ -202,7 +202,7 @@ static dt_err settle_lists(dt_config *cfg, const dt_lora *l, const char *of, dt_
                   join_values(l->alpha_pattern, l->n_alpha_pattern));
 }
 
-/* What is shared has one gradient and one state; here the two would part with the first step. */
+/* Shared weights have one gradient and one optimizer state. Here the two would diverge in the first step. */
 static dt_err check_shared(const dt_lora *l, const char *of)
 {
     for (int i = 0; i < DT_N_VOCABULARY_MODULES && l->ties; i++)
@@ -231,7 +231,7 @@ dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, con
     if (err == DT_OK) err = settle_lists(cfg, l, of, dt_lora_compare(&now, l, mc, units, n_units));
     dt_lora_free(&now);
     if (err != DT_OK) return err;
-    return settle(cfg, of, "r", cfg->lora_r == l->r, real_text((double)l->r)); /* last: 0 says what is given */
+    return settle(cfg, of, "r", cfg->lora_r == l->r, real_text((double)l->r)); /* last: is_given depends on r = 0 */
 }
 
 static void free_values(dt_module_value *values, int n)

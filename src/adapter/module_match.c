@@ -1,4 +1,5 @@
-/* module_match.c - names by their end, and regular expressions as Python's re matches them: whole paths. */
+/* module_match.c - match module names by suffix, or by regular expressions that match the whole path, as in Python's
+ * re. */
 #include "module_match.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -56,7 +57,7 @@ dt_err module_check_pattern(const char *pattern)
     return dt_fail(DT_ERR_DATA, "'%.100s' is not a valid regular expression: %s", pattern, why);
 }
 
-/* From byte `from` to the end; what stands before it is there for ^ and for what looks back. */
+/* Match from byte `from` to the end. The text before it is visible to ^ and to lookbehind assertions. */
 static bool matches(const char *pattern, const char *text, size_t from)
 {
     int code;

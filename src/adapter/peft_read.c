@@ -1,5 +1,5 @@
-/* peft_read.c - adapter_config.json as others have written it. What would make of the same tensors another adapter is
- * refused by name; what is not known here, and null, is passed over. */
+/* peft_read.c - read adapter_config.json of other programs. Settings that would change the meaning of the same tensors
+ * are rejected by name. Unknown keys and null values are ignored. */
 #include "module_match.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/json.h"
@@ -21,7 +21,7 @@ static const json_t *value_of(const reader *f, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
-/* Of a value, for a message; short. malloc'ed. */
+/* An error that quotes a value, shortened. */
 static dt_err unexpected(const reader *f, const char *key, const char *expected, const json_t *v)
 {
     char *found = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -31,7 +31,7 @@ static dt_err unexpected(const reader *f, const char *key, const char *expected,
     return err;
 }
 
-/* The same error, with the file and its key (if one is) in front, which are at fault. */
+/* Prefix the error with the file and, if known, its key. */
 static dt_err blame(const char *file, const char *key, dt_err err)
 {
     if (err == DT_OK || err == DT_ERR_MEMORY) return err;
@@ -49,7 +49,7 @@ static bool is_empty(const json_t *v)
            (json_is_array(v) && json_array_size(v) == 0) || (json_is_object(v) && json_object_size(v) == 0);
 }
 
-/* ---- what is refused --------------------------------------------------------------------------------------------- */
+/* ---- unsupported settings ---------------------------------------------------------------------------------------- */
 
 static dt_err check_kind(const reader *f)
 {
@@ -68,7 +68,7 @@ static dt_err check_kind(const reader *f)
     return DT_OK;
 }
 
-/* Some ways to begin take a part out of the base model: its adapters mean nothing beside the model itself. */
+/* Some initialisations subtract a part from the base model. Their adapters are not valid for the original model. */
 static dt_err check_init(const reader *f)
 {
     static const char *const plain[] = {"gaussian", "eva", "orthogonal"};
@@ -146,12 +146,12 @@ static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
     return DT_OK;
 }
 
-/* ---- targets, but for some --------------------------------------------------------------------------------------- */
+/* ---- excluded targets -------------------------------------------------------------------------------------------- */
 
-/* exclude_modules, layers_to_transform and layers_pattern say with target_modules which modules have adapters; so does
- * one regular expression, which is what they become. As PEFT 0.21 has it, tuners_utils.check_target_module_exists. */
+/* exclude_modules, layers_to_transform and layers_pattern restrict target_modules. They are converted to one equivalent
+ * regular expression, as in PEFT 0.21, tuners_utils.check_target_module_exists. */
 
-/* Literally, one of them. */
+/* An alternation of the literal names. */
 static void put_names(FILE *out, const dt_modules *m)
 {
     for (int i = 0; i < m->n; i++) {
@@ -161,7 +161,7 @@ static void put_names(FILE *out, const dt_modules *m)
     fputs(")", out);
 }
 
-/* A path that is one of them, or ends with "." and one; the front must be as `front` says. */
+/* A path that is one of the names, or ends with "." and a name; the rest must match `front`. */
 static void put_modules(FILE *out, const dt_modules *m, const char *front)
 {
     if (m->pattern) {
@@ -191,7 +191,7 @@ static bool is_plain(const char *name)
     return name && *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")];
 }
 
-/* The first pattern that a path has before a number tells its layer; of several such places the first. */
+/* The layer number follows the first pattern in a path; of several matches the first counts. */
 static dt_err put_named_layers(FILE *out, const reader *f, const json_t *layers, const json_t *names)
 {
     const size_t n = json_is_array(names) ? json_array_size(names) : 1;
@@ -209,7 +209,7 @@ static dt_err put_named_layers(FILE *out, const reader *f, const json_t *layers,
     return DT_OK;
 }
 
-/* Without patterns a layer's number is the first part of a path that is one, from the third on. */
+/* Without patterns the layer number is the first numeric component of a path, starting at the third. */
 static dt_err put_layers(FILE *out, const reader *f)
 {
     const json_t *layers = value_of(f, "layers_to_transform"), *names = value_of(f, "layers_pattern");
@@ -236,7 +236,7 @@ static dt_err check_restricted(const reader *f, const dt_modules *targets, const
     return DT_OK;
 }
 
-/* text: malloc'ed, NULL: no memory. layers: what must be true of a whole path, or "". */
+/* text: malloc'ed, NULL: out of memory. layers: an assertion about the whole path, or "". */
 static void compose(const dt_modules *targets, const dt_modules *excluded, const char *layers, char **text)
 {
     size_t size = 0;
@@ -320,7 +320,7 @@ static dt_err read_text(dt_lora *l, const char *file, const char *text, size_t n
     return err;
 }
 
-/* The directory of a run has its adapter in a folder. */
+/* A run's directory has its adapter in a subdirectory. */
 static dt_err no_adapter(const char *dir)
 {
     char folder[PATH_MAX], file[PATH_MAX];

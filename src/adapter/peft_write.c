@@ -1,4 +1,4 @@
-/* peft_write.c - adapter_config.json: the keys that PEFT writes, each with its value. */
+/* peft_write.c - write adapter_config.json with the keys that PEFT writes. */
 #include "module_match.h"
 #include "dtrain/io/json.h"
 #include <math.h>
@@ -29,7 +29,7 @@ static json_t *list(char *const *names, int n)
     return all;
 }
 
-/* Of two values for a pattern the first counts. */
+/* The first of several values for a pattern counts. */
 static json_t *patterns(const dt_module_value *values, int n)
 {
     json_t *all = json_object();
@@ -39,8 +39,8 @@ static json_t *patterns(const dt_module_value *values, int n)
     return all;
 }
 
-/* Names as they were given; what a pattern or a default stands for by whole paths, which mean the same to everyone.
- * Names would stand for layers of a tower, too, of which none has an adapter here. */
+/* Names are written as given. Patterns and defaults are written as whole paths, which every program interprets alike.
+ * Names would also match layers of a tower, which have no adapters here. */
 static json_t *targets(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units)
 {
     dt_adapted at = {0};
@@ -59,7 +59,7 @@ static bool is_scalar(const dt_unit *units, int n_units)
     return dt_units_find(units, n_units, DT_UNIT_SCALAR_HEAD) >= 0;
 }
 
-/* more: one that is among them, named or not; NULL: none. */
+/* more: an additional module, which may already be listed; NULL: none. */
 static json_t *saved(const dt_lora *l, const char *more)
 {
     json_t *all = list(l->modules_to_save.list, l->modules_to_save.n);
@@ -71,7 +71,7 @@ static json_t *saved(const dt_lora *l, const char *more)
     return json_null();
 }
 
-/* What an adapter of this program does not have. */
+/* Features of PEFT that dtrain's adapters do not use. */
 static void set_unused(json_t *root)
 {
     static const char *const nulls[] = {"alora_invocation_tokens", "auto_mapping",   "exclude_modules",

@@ -1,24 +1,22 @@
-/* quantised_base.c - the matrices of blocks that nothing trains become codes, with what these are multiplied by, in the
- * tables of units.
+/* quantised_base.c - replace frozen matrices of blocks by codes and scales, in the tensors of units.
  *
- * A group is taken whole or not at all: what one product serves stays one matrix. Its tensors' codes lie side by side,
- * and so do their blocks and their scales: of int8 for any shapes, of nf4 where each but the last has whole parts
- * of the second quantisation's groups, which are made as fine as that asks for. Rows are those of outputs, so codes are
- * [out, in] also where the weight is [in, out] (Conv1D). */
+ * A group is quantised as a whole or not at all, so that a matrix of one GEMM stays one matrix. Codes of its tensors
+ * are contiguous, and so are their blocks and their scales. For int8 any shapes are possible. For nf4 each tensor but
+ * the last must consist of whole groups of the second quantisation; the group size is reduced until this holds. Rows
+ * are outputs: codes are [out, in] even if the weight is [in, out] (Conv1D). */
 #include "module_match.h"
 #include "dtrain/device/nf4.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* Which matrices: those that these adapters leave as they are, or those that are codes in the units of a model like
- * it. */
+/* Selects matrices: those that these adapters do not train, or those that are codes in the units of a similar model. */
 typedef struct choice {
     const dt_lora *lora;
     const dt_unit *like;
     int n_like;
     dt_dtype type;
     bool turned;
-    int n_codes; /* until now */
+    int n_codes; /* so far */
 } choice;
 
 static const dt_tensor *codes_in(const dt_unit *units, int n_units, const char *name)
@@ -45,7 +43,7 @@ static bool may_be_codes(const choice *c, const dt_unit *u, int first, int end)
     return all;
 }
 
-/* How fine the groups of nf4 must be for these tensors to be one matrix. */
+/* Find the group size of nf4 at which these tensors form one matrix. */
 static dt_err choose_finer(const dt_unit *u, int first, int end, int *finer)
 {
     *finer = 0;
@@ -76,7 +74,7 @@ static void make_codes(dt_tensor *t, const choice *c, int finer)
     t->shape[0] = t->n_elems = dt_ceil_div(t->n_elems, 2);
 }
 
-/* A sum of more products in int8 is beyond int32. */
+/* A sum of more int8 products overflows int32. */
 static dt_err check_products(const dt_tensor *t)
 {
     DT_CHECK(!t->coded.int8.on || t->coded.n_in <= DT_INT8_MOST_K, DT_ERR_USAGE,
@@ -86,8 +84,8 @@ static dt_err check_products(const dt_tensor *t)
     return DT_OK;
 }
 
-/* What goes with the codes of tensor t, which is looked up by its number: the table may move. */
-static dt_err add_beside(dt_unit *u, int t, dt_part part, const char *suffix, bool new_group)
+/* Add blocks or scales for the codes of tensor t. t is an index because the array may be reallocated. */
+static dt_err add_scales(dt_unit *u, int t, dt_part part, const char *suffix, bool new_group)
 {
     char name[DT_NAME_MAX + 8];
     const int64_t n_param = u->n_param;
@@ -103,13 +101,13 @@ static dt_err add_beside(dt_unit *u, int t, dt_part part, const char *suffix, bo
     return DT_OK;
 }
 
-/* The tensors first .. end-1 are codes; part after part, as groups are: all that goes with them. */
-static dt_err add_all_beside(dt_unit *u, int first, int end)
+/* Add all blocks, then all scales, for the codes of tensors first .. end-1. */
+static dt_err add_all_scales(dt_unit *u, int first, int end)
 {
     const bool with_blocks = u->tensors[first].coded.type == DT_NF4X2;
     const int n = end - first, blocks = u->n_tensors, scales = with_blocks ? blocks + n : blocks;
-    for (int t = first; t < end && with_blocks; t++) DT_TRY(add_beside(u, t, DT_BLOCKS, "_blocks", t == first));
-    for (int t = first; t < end; t++) DT_TRY(add_beside(u, t, DT_SCALES, "_scale", t == first));
+    for (int t = first; t < end && with_blocks; t++) DT_TRY(add_scales(u, t, DT_BLOCKS, "_blocks", t == first));
+    for (int t = first; t < end; t++) DT_TRY(add_scales(u, t, DT_SCALES, "_scale", t == first));
     for (int k = 0; k < n; k++) {
         dt_coded *c = &u->tensors[first + k].coded;
         c->codes = first + k, c->scales = scales + k;
@@ -131,7 +129,7 @@ static dt_err store_unit(dt_unit *u, choice *c)
             make_codes(&u->tensors[t], c, finer);
             DT_TRY(check_products(&u->tensors[t]));
         }
-        DT_TRY(add_all_beside(u, first, end));
+        DT_TRY(add_all_scales(u, first, end));
         c->n_codes += end - first;
     }
     dt_unit_lay_out(u);
@@ -157,7 +155,7 @@ dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *
     return DT_OK;
 }
 
-/* The codes of one model are of one type. */
+/* All codes of a model have one type. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units)
 {
     choice c = {.like = like, .n_like = n_like};

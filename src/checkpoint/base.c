@@ -1,9 +1,9 @@
-/* base.c - what a checkpoint leaves out, and where it is: the attribute `base`, an object
+/* base.c - tensors that a checkpoint omits, and their location: the attribute `base`, an object
  *
  *     {"path": "/models/llama", "checksums": {"model.embed_tokens.weight": "0123456789abcdef", ...}}
  *
- * A tensor that is read from there is held to its checksum like one of the file: what was altered since is not
- * trained, or written from, in silence. */
+ * A tensor that is read from the base is verified against its checksum, like a tensor of the file. A base that was
+ * modified since is rejected, neither trained nor exported. */
 #include "file.h"
 #include "dtrain/io/json.h"
 #include <errno.h>
@@ -21,7 +21,7 @@ void dt_base_free(dt_base *b)
 
 dt_err dt_base_add(dt_base *b, const char *name, uint64_t checksum)
 {
-    if ((b->n & (b->n - 1)) == 0) { /* room doubles */
+    if ((b->n & (b->n - 1)) == 0) { /* capacity doubles at powers of two */
         void *grown = realloc(b->tensors, (size_t)(b->n ? 2 * b->n : 1) * sizeof *b->tensors);
         DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for a list of %d tensors", b->n + 1);
         b->tensors = grown;
@@ -65,7 +65,7 @@ dt_err ckpt_base_text(const dt_base *b, char **text)
 
 static dt_err malformed(const char *path)
 {
-    dt_error_clear(); /* a place in the attribute's text is none in the file */
+    dt_error_clear(); /* the parser's error gives an offset in the attribute, not in the file */
     return dt_fail(DT_ERR_DATA, "%s: attribute `base`: expected the path of a model and checksums of its tensors",
                    path);
 }
@@ -98,14 +98,14 @@ dt_err ckpt_base_parse(const char *path, const char *text, dt_base *b)
     return err;
 }
 
-/* ---- its tensors ------------------------------------------------------------------------------------------------- */
+/* ---- tensors of the base ----------------------------------------------------------------------------------------- */
 
 typedef struct base_job {
     const char *path; /* the checkpoint's */
     const dt_base *base;
-    dt_saved_model whole; /* what is looked for: the model, but for what may have been added to it */
+    dt_saved_model whole; /* the model to look up, without adapters that may have been added */
     dt_stored_slot *slots;
-    int *of, n; /* [n] the checkpoint's slots */
+    int *of, n; /* [n] indices of the checkpoint's slots */
     dt_stored_map found;
 } base_job;
 
@@ -163,7 +163,7 @@ static dt_err merge(base_job *job, dt_stored_map *map)
         to->checksum = ckpt_base_of(job->base, &job->slots[k])->checksum;
     }
     if (map->embed < 0 || !map->locations[map->embed].left_out || !found->has_head) return DT_OK;
-    map->has_head = true, map->head = found->head; /* beside the embedding that it was tied to there */
+    map->has_head = true, map->head = found->head; /* the base ties it to the embedding */
     map->head.file += before;
     return DT_OK;
 }

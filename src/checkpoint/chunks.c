@@ -1,4 +1,4 @@
-/* chunks.c - the two chunks through which tensors pass between files and states. */
+/* chunks.c - the two chunk buffers for transfers between files and states. */
 #include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 

@@ -1,24 +1,24 @@
 /* create.c - the checkpoint file's metadata, written by one process before and after the data.
  *
- * Rank 0 alone speaks HDF5, and on a file in memory (file_image.c). It creates every dataset contiguous, allocated
- * early and never filled, so that each has its place in the file before anything is in it, and closes the file: what
- * HDF5 made is then copied to the disk once. The checksums were created as zeros and are overwritten in place
- * afterwards, so this second opening moves nothing.
+ * Only rank 0 calls HDF5, on a file in memory (file_image.c). It creates every dataset contiguous, with early
+ * allocation and without fill values, so every offset is fixed before data is written. It then closes the file, and the
+ * metadata is copied to the disk once. Checksums are created as zeros and overwritten in place later, so opening the
+ * file again moves nothing.
  *
- * With HDF5 doing the writing, every rank would take part in every metadata operation, a few hundred collectives a
- * save, and a full disk would be noticed by none of them: MPI-IO reports success and the data is gone (Open MPI 4.1,
- * HDF5 1.10). The 1.8 file format is asked for: its object headers and trees carry checksums of their own. */
+ * If HDF5 wrote the data, every rank would enter every metadata operation, a few hundred collectives per save. A full
+ * disk would go unnoticed: MPI-IO reports success and the data is lost (Open MPI 4.1, HDF5 1.10). The file uses the 1.8
+ * format, because its object headers and B-trees have checksums. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* bytes of metadata: somewhat more than is needed, and it all lies together */
+/* bytes of metadata, an upper bound; all metadata is contiguous */
 enum { META_FIXED = 16 << 10, META_PER_SLOT = 512 };
 
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
-/* Attributes of the root, or of a model's group. */
+/* Write the attributes of the root or of a model's group. */
 static dt_err write_states(hid_t group, const char *path, const dt_saved_model *of)
 {
     const dt_optimizer_ops *o = dt_zero_optimizer(of->zero);
@@ -31,7 +31,7 @@ static dt_err write_states(hid_t group, const char *path, const dt_saved_model *
     return dt_h5_write_text(group, path, "optimizer_states", names);
 }
 
-/* The texts of the root, and the checksum of all of them. base NULL: nothing is left out. */
+/* Write the texts of the root and their joint checksum. base NULL: nothing is omitted. */
 static dt_err write_texts(hid_t file, const char *path, const dt_ckpt_meta *m, const char *base)
 {
     const char *config = m->config ? m->config : "", *model = m->model_config ? m->model_config : "";
@@ -58,7 +58,7 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     char *base = NULL;
     DT_TRY(dt_h5_write_text(file, path, "format", "dtrain-checkpoint"));
     DT_TRY(dt_h5_write_i64(file, path, "version", own->base ? CKPT_VERSION : CKPT_VERSION_WHOLE));
-    DT_TRY(dt_h5_write_i64(file, path, "sealed", 1)); /* a file that has lost its seal was changed */
+    DT_TRY(dt_h5_write_i64(file, path, "sealed", 1)); /* a file with this attribute but without a seal was modified */
     DT_TRY(dt_h5_write_i64(file, path, "step", m->step));
     DT_TRY(dt_h5_write_i64(file, path, "samples", m->samples));
     DT_TRY(dt_h5_write_i64(file, path, "tokens", m->tokens));
@@ -81,7 +81,7 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     return err;
 }
 
-/* Times of creation are left out everywhere: equal states, equal bytes. */
+/* Omits creation times everywhere, so that equal states give equal bytes. */
 static hid_t list_without_times(hid_t of)
 {
     const hid_t plist = H5Pcreate(of);
@@ -90,7 +90,7 @@ static hid_t list_without_times(hid_t of)
     return -1;
 }
 
-/* of: the model whose group it is, NULL: it is a group in it. */
+/* of: the model of this group; NULL: a group inside a model's group. */
 static dt_err make_group(hid_t file, const char *path, hid_t plist, const char *name, const dt_saved_model *of)
 {
     const hid_t group = H5Gcreate2(file, name, H5P_DEFAULT, plist, H5P_DEFAULT);
@@ -128,7 +128,7 @@ static dt_err make_groups(hid_t file, const char *path, const dt_saved_model *mo
 
 /* ---- datasets ---------------------------------------------------------------------------------------------------- */
 
-/* The type of a tensor's elements, to be closed; below 0: none. HDF5 has no name for fp16. */
+/* The HDF5 type of a tensor's elements; the caller closes it. Negative on error. HDF5 has no predefined fp16. */
 static hid_t element_type(dt_dtype dtype)
 {
     const hid_t type = H5Tcopy(dtype == DT_BF16                      ? H5T_STD_U16LE
@@ -142,7 +142,8 @@ static hid_t element_type(dt_dtype dtype)
     return -1;
 }
 
-/* One tensor: contiguous, allocated, not filled; attribute checksum as 0. *offset: where its elements will be. */
+/* Create one tensor: contiguous, allocated, without fill; attribute checksum is 0. *offset: file offset of its
+ * elements. */
 static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, dt_dtype dtype,
                              int64_t *offset)
 {
@@ -166,7 +167,7 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt
     return err;
 }
 
-/* Of arrays that have their place from the start, and nothing in it. */
+/* Creation properties of arrays that are allocated early and not filled. */
 static hid_t list_of_places(void)
 {
     const hid_t plist = list_without_times(H5P_DATASET_CREATE);
@@ -191,7 +192,7 @@ static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *
     return err;
 }
 
-/* The image has no name of its own, and HDF5's other driver wants to know the real path of what it opens. */
+/* The in-memory file has no real path, which HDF5's default driver would require. */
 static hid_t access_list(int n_slots)
 {
     const hsize_t meta = META_FIXED + (hsize_t)n_slots * META_PER_SLOT;
@@ -205,7 +206,7 @@ static hid_t access_list(int n_slots)
     return -1;
 }
 
-/* Tell the image where arrays lie: they are written past it, and it is copied around them. */
+/* Register the arrays with the image: they are written directly to the file, and copying the image skips them. */
 static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, int n_slots,
                                const dt_named_arrays *items, const int64_t *offsets)
 {
@@ -238,7 +239,7 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
     if (err == DT_OK) err = make_groups(file, path, models, n_models);
     if (err == DT_OK) err = create_arrays(file, path, slots, n_slots, &meta->items, offsets);
     if (H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, "close failed");
-    if (err == DT_OK) err = ckpt_image_size(image, file_size); /* closing gave it its whole length */
+    if (err == DT_OK) err = ckpt_image_size(image, file_size); /* closing extended it to its full length */
     return err == DT_OK ? leave_out_arrays(image, slots, n_slots, &meta->items, offsets) : err;
 }
 

@@ -1,5 +1,5 @@
-/* directory.c - the checkpoints of a run: step-00000500.h5 and so on, in one folder. The step is the number in the
- * name; modification times are not looked at, because copying a run to another disk changes them. */
+/* directory.c - the checkpoints of a run: step-00000500.h5 and so on, in one directory. The step is the number in the
+ * name. Modification times are ignored, because copying a run changes them. */
 #include "file.h"
 #include <dirent.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The step in "step-DIGITS<ending>", or -1. */
+/* The step in "step-DIGITS<ending>", otherwise -1. */
 static int64_t step_of(const char *name, const char *ending)
 {
     if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
@@ -36,7 +36,7 @@ static void free_entries(entry *e, int n)
     free(e);
 }
 
-/* Append a file to the list, which grows by doubling. False: no memory. */
+/* Append a file to the list, whose capacity doubles. Returns false if out of memory. */
 static bool add_entry(entry **list, int *n, int *room, int64_t step, const char *dir, const char *name)
 {
     if (*n == *room) {
@@ -165,7 +165,7 @@ dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)
     ckpt_read_pointer(dir, "latest", latest);
     const int64_t step = step_of(latest, ".h5");
     while (step >= 0 && n_newer < *n_paths && dt_checkpoint_step_of((*paths)[n_newer]) > step) n_newer++;
-    if (n_newer == *n_paths) return DT_OK; /* nothing up to there is left: `latest` says no more */
+    if (n_newer == *n_paths) return DT_OK; /* the file of `latest` and all older ones are gone: ignore `latest` */
     for (int i = 0; i < n_newer; i++) free((*paths)[i]);
     *n_paths -= n_newer;
     memmove(*paths, *paths + n_newer, (size_t)*n_paths * sizeof **paths);

@@ -1,10 +1,12 @@
-/* file_image.c - the metadata of a checkpoint as a file in memory, for HDF5 to work on, and its way to the disk.
+/* file_image.c - the metadata of a checkpoint as a file in memory on which HDF5 works, and its copy to disk.
  *
- * HDF5 cannot close a file whose metadata cannot be written: it keeps the blocks until the process ends and faults
- * in its exit handler. So it never meets the disk. It works on an anonymous file in memory, sparse, in which
- * arrays take no room; what lies between them is copied to the checkpoint by our own writes, whose errors are ours to
- * report. The arrays themselves, tensors and what a task left, are written past it (save.c) and are left out here, so
- * that the copy made in the end does not touch them. */
+ * HDF5 cannot close a file whose metadata cannot be written. It keeps the blocks until the process ends and crashes in
+ * its exit handler. HDF5 therefore never writes to disk. It works on an anonymous sparse file in memory, in which
+ * arrays take no space. Everything between the arrays is copied to the checkpoint by our own writes, whose errors are
+ * reported.
+ *
+ * The arrays themselves, tensors and task items, are written directly to the file (save.c). The final copy skips
+ * them. */
 #include "file.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -46,13 +48,13 @@ void ckpt_image_leave_out(ckpt_image *m, dt_byte_range *arrays, int n)
     dt_byte_ranges_sort(arrays, m->n_arrays);
 }
 
-/* What is zero is so in the file already: it was reserved, or is a hole. */
+/* Zero ranges are already zero in the file: they are reserved blocks or holes. */
 static bool is_zero(const char *bytes, int64_t n)
 {
     return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)n - 1) == 0);
 }
 
-/* Bytes begin .. end-1 of the image into the file. */
+/* Copy bytes begin .. end-1 of the image to the file. */
 static dt_err copy(const ckpt_image *m, int fd, const char *path, int64_t begin, int64_t end, char *buffer)
 {
     for (int64_t at = begin; at < end; at += CKPT_COPY_NBYTES) {

@@ -1,4 +1,4 @@
-/* find_checkpoint.c - what people name when they mean a checkpoint: the file, a run's directory, or the folder with its
+/* find_checkpoint.c - resolve a user's checkpoint path: the file, a run's directory, or the directory with its
  * checkpoints. */
 #include "file.h"
 #include "dtrain/config/config.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The file that DIR/POINTER names; malloc'ed in *path, left alone where there is none. */
+/* The file that DIR/POINTER names, malloc'ed in *path; unchanged if there is none. */
 static dt_err follow(const char *dir, const char *pointer, char **path)
 {
     char file[PATH_MAX], name[CKPT_NAME_SIZE];
@@ -19,7 +19,7 @@ static dt_err follow(const char *dir, const char *pointer, char **path)
     return *path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", file);
 }
 
-/* What `latest` names, else the first candidate; malloc'ed in *path, left alone where there is none. */
+/* The file that `latest` names, otherwise the first candidate; malloc'ed in *path, unchanged if there is none. */
 static dt_err newest_in(const char *dir, char **path)
 {
     char **paths;

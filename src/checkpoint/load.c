@@ -1,11 +1,12 @@
-/* load.c - the reverse of save.c, for whatever layout the ranks have now, from a checkpoint or from safetensors files.
+/* load.c - the reverse of save.c, for any present layout of the ranks, from a checkpoint or from safetensors files.
  *
- * Rank 0 alone opens the files' metadata, checks it against the model and tells the others where each tensor is: at a
- * thousand ranks that is one open and a few reads, not a thousand. Each rank then reads its own runs of elements,
- * straight into the states where the host reaches them and the type is the same. The checksums are formed over what was
- * read: the parts of all ranks add up to the sum of the whole tensor. A checkpoint whose tensors others have chunked or
- * compressed is read through HDF5 by each rank. A head that is stored beside the embedding it is tied to is compared
- * with it, each rank a part. */
+ * Only rank 0 opens the files' metadata, validates it against the model and broadcasts the location of each tensor.
+ * With a thousand ranks this is one open instead of a thousand. Each rank then reads its own ranges of elements,
+ * directly into the states if the host can access them and the type is equal.
+ *
+ * Checksums are computed from the elements read; the partial sums of all ranks add up to the sum of the tensor. Each
+ * rank uses HDF5 to read tensors that another program has chunked or compressed. A head that is stored in addition to
+ * the embedding it is tied to is compared with it, one part per rank. */
 #include "load.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A location and a sum for each slot. */
+/* One location and one sum per slot. */
 static dt_err alloc_lists(load_job *j)
 {
     j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);
@@ -41,7 +42,7 @@ static dt_err list_files(load_job *j)
     return DT_OK;
 }
 
-/* What rank 0 found, for all. Collective, agreed. */
+/* Broadcast rank 0's results. Collective, agreed. */
 static dt_err share(load_job *j)
 {
     dt_stored_map *f = &j->map, from_first = *f;
@@ -67,7 +68,7 @@ static dt_err open_file(load_job *j, int file)
     j->fd = open(j->files[file], O_RDONLY | O_CLOEXEC);
     j->fd_file = file;
     DT_CHECK_ERRNO(j->fd >= 0, DT_ERR_DATA, j->files[file], "cannot be opened by this rank");
-    (void)posix_fadvise(j->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* a hint */
+    (void)posix_fadvise(j->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* only a hint */
     return DT_OK;
 }
 
@@ -101,7 +102,7 @@ dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location
     return dt_read_at(j->fd, j->files[p->file], p->offset + first * (int64_t)size, out, (size_t)n * size);
 }
 
-/* A state that is not in the file. */
+/* Clear a state that is not in the file. */
 static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
 {
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
@@ -118,7 +119,7 @@ uint64_t load_checksum(const dt_piece *charge, const char *elems, int64_t first,
     return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo, hi - lo, size) : 0;
 }
 
-/* "[3, 17]" of an element of a tensor. */
+/* Format the index of an element of a tensor: "[3, 17]". */
 static const char *index_text(const dt_tensor *t, int64_t i, char *out, size_t out_size)
 {
     int64_t at[DT_ST_MAX_DIMS] = {0};
@@ -129,7 +130,7 @@ static const char *index_text(const dt_tensor *t, int64_t i, char *out, size_t o
     return dt_stored_shape_text(t->n_dims, at, out, out_size);
 }
 
-/* Elements first .. first+n-1 as they stand in the file. With one NaN among its weights every output of a model is
+/* Check elements first .. first+n-1 as stored in the file. One NaN among the weights makes every output of a model
  * NaN. */
 static dt_err check_finite(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, const void *elems,
                            int64_t first, int64_t n)
@@ -156,8 +157,7 @@ static dt_err check_finite(load_job *j, const dt_stored_slot *s, const dt_stored
     return DT_OK;
 }
 
-/* This rank's run of a tensor, buffer by buffer: read, summed as it stands in the file, converted, put into the
- * state. */
+/* Read this rank's range of a tensor in chunks: read, checksum, convert, store into the state. */
 static dt_err read_slot(load_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
@@ -184,7 +184,7 @@ static dt_err read_slot(load_job *j, int i)
     return DT_OK;
 }
 
-/* What is frozen must be in the file what it is already. */
+/* A frozen tensor must have the same value in the file as in memory. */
 static dt_err compare_slot(load_job *j, int i)
 {
     const dt_stored_slot *s = &j->slots[i];
@@ -207,13 +207,13 @@ static dt_err compare_slot(load_job *j, int i)
     return DT_OK;
 }
 
-/* It is made with the codes of a weight, as which the file has it. */
+/* Is it computed together with codes, from a plain weight in the file? */
 static bool comes_with_codes(const load_job *j, int i)
 {
     return j->map.locations[i].quantise && j->slots[i].tensor->part != DT_CODES;
 }
 
-/* Collective where weights are quantised, to which a rank that has failed comes, too. */
+/* Collective if weights are quantised: a rank that has failed enters, too. */
 static dt_err read_slots(load_job *j)
 {
     dt_err err = DT_OK;
@@ -230,9 +230,9 @@ static dt_err read_slots(load_job *j)
     return err;
 }
 
-/* ---- a head beside a tied embedding ------------------------------------------------------------------------------ */
+/* ---- a separate head for a tied embedding ------------------------------------------------------------------------ */
 
-/* Elements first .. first+n-1 of the head and of the embedding, both as floats: equal bits or an error. */
+/* Compare elements first .. first+n-1 of head and embedding as floats; their bits must be equal. */
 static dt_err compare_part(load_job *j, const dt_stored_slot *head, int64_t first, int64_t n)
 {
     const dt_stored_slot *embed = &j->slots[j->map.embed];
@@ -250,7 +250,7 @@ static dt_err compare_part(load_job *j, const dt_stored_slot *head, int64_t firs
     return DT_OK;
 }
 
-/* One of n_parts equal parts. */
+/* Compare part `part` of n_parts equal parts. */
 static dt_err compare_head(load_job *j, int part, int n_parts)
 {
     if (!j->map.has_head) return DT_OK;
@@ -267,7 +267,7 @@ static dt_err compare_head(load_job *j, int part, int n_parts)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-/* The same on all ranks: sums are those of whole tensors here. */
+/* The result is the same on all ranks: sums are those of whole tensors here. */
 static dt_err compare(const load_job *j)
 {
     const dt_stored_location *locations = j->map.locations;
@@ -291,7 +291,7 @@ static dt_err compare(const load_job *j)
                    j->path, name, j->sums[first_bad], locations[first_bad].checksum, n_bad, j->n_slots);
 }
 
-/* For who leaves them out of checkpoints. */
+/* Keep the checksums for checkpoints that omit these tensors. */
 static dt_err keep_checksums(const load_job *j)
 {
     for (int k = 0; k < j->n_models; k++)
@@ -319,7 +319,7 @@ static void clean_up(load_job *j)
     free(j->sums);
 }
 
-/* An error of this rank's own does not keep it from the other models: each of them meets the others. */
+/* A local error does not keep this rank from the collectives of the other models. */
 static dt_err all_written(const load_job *j)
 {
     dt_err err = DT_OK;
@@ -369,7 +369,7 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     return err;
 }
 
-/* What a checkpoint leaves out, against the checksums that it has of it. */
+/* Verify omitted tensors against the checksums in the checkpoint. */
 static dt_err verify_left_out(load_job *j)
 {
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
@@ -378,7 +378,8 @@ static dt_err verify_left_out(load_job *j)
         dt_stored_location *p = &j->map.locations[i];
         const dt_stored_slot s = p->quantise ? dt_stored_plain(&j->slots[i], &tensor) : j->slots[i];
         const size_t size = dt_st_type_size((dt_st_type)p->type);
-        p->has_checksum &= p->left_out && !comes_with_codes(j, i); /* the file's own are verified with it */
+        /* the file's own checksums are verified with the file */
+        p->has_checksum &= p->left_out && !comes_with_codes(j, i);
         for (int64_t at = 0; p->has_checksum && at < s.tensor->n_elems; at += step) {
             const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
             DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
@@ -409,7 +410,7 @@ static dt_err verify_values(load_job *j)
 
 dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots, dt_phase *phase)
 {
-    char *memory = malloc(DT_CHUNKS_NBYTES); /* there is no run */
+    char *memory = malloc(DT_CHUNKS_NBYTES); /* called without a run, hence without its buffers */
     dt_chunks chunks = {.raw = memory, .converted = memory ? memory + DT_STORED_BUFFER : NULL};
     load_job job = {
         .path = path, .slots = slots, .n_slots = n_slots, .fd = -1, .file = -1, .chunks = &chunks, .phase = phase};

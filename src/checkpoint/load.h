@@ -1,5 +1,4 @@
-/* load.h - what the two ways of loading a tensor share: as it stands in the file, and quantised.
- * Private to checkpoint. */
+/* load.h - common to both ways of loading a tensor: as stored in the file, and quantised. Private to checkpoint. */
 #ifndef DTRAIN_CHECKPOINT_LOAD_H
 #define DTRAIN_CHECKPOINT_LOAD_H
 
@@ -16,22 +15,22 @@ typedef struct load_job {
     const char **files; /* [n_files] of map */
     uint64_t *sums;
     int n_slots;
-    int fd, fd_file; /* the file that is open, and its number */
+    int fd, fd_file; /* the open file and its index */
     bool warned_nonfinite;
-    hid_t file; /* -1 unless a tensor has to be read through HDF5: then that of number h5_file */
+    hid_t file; /* -1 unless a tensor needs HDF5; then file number h5_file */
     int h5_file;
-    dt_chunks *chunks; /* elements as in the file, and as z keeps them */
+    dt_chunks *chunks; /* elements as in the file, and as z stores them */
 } load_job;
 
-/** Elements first .. first+n-1 of a tensor as they stand in the file. */
+/** Read elements first .. first+n-1 of a tensor in the file's type. */
 dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
                   void *out);
-/** Of these elements, of `size` bytes each, those that this rank is in charge of: every element is in the sum of all
- *  ranks once. */
+/** Checksum of those of these elements, `size` bytes each, that this rank is in charge of. Each element is counted by
+ *  exactly one rank. */
 uint64_t load_checksum(const dt_piece *charge, const char *elems, int64_t first, int64_t n, size_t size);
 
-/** The codes of slot i, whose file holds floats, and what goes with them (load_rows.c). own: what happened on this rank
- *  until now. Collective, agreed. DT_ERR_DATA naming file and tensor: a row has numbers that are not finite. */
+/** Compute the codes of slot i from floats in its file, and their scales (load_rows.c). own: this rank's error so far.
+ *  Collective, agreed. DT_ERR_DATA naming file and tensor: a row has non-finite values. */
 dt_err load_quantised(load_job *j, int i, dt_err own);
 
 #endif

@@ -1,8 +1,8 @@
-/* load_rows.c - codes from a file of floats: their weights, as zero asks for them. */
+/* load_rows.c - quantised tensors from a file of floats: reads the weights that zero requests. */
 #include "load.h"
 
-/* Of these weights, as they lie in the file, those whose codes this rank is in charge of: every weight is in the sum of
- * all ranks once. Where columns become rows the weights of a run are n_in apart among the codes. */
+/* Checksum of those of these weights, in file order, whose codes this rank is in charge of. Each weight is counted by
+ * exactly one rank. For transposed weights, consecutive elements of the file are n_in apart among the codes. */
 static uint64_t checksum_of(const dt_stored_slot *s, const char *elems, int64_t first, int64_t n, size_t size)
 {
     const dt_coded *c = &s->tensor->coded;
@@ -48,7 +48,7 @@ dt_err load_quantised(load_job *j, int i, dt_err own)
     const dt_matrix_source from = {.self = &r, .name = j->files[j->map.locations[i].file], .read = read_weights};
     const dt_coded *c = &s->tensor->coded;
     const dt_err err = dt_zero_quantise(s->of->zero, (int)(s->piece - dt_zero_pieces(s->of->zero)), &from, own);
-    if (c->blocks >= 0) j->sums[i + (c->blocks - c->codes)] = j->sums[i]; /* the same weight */
+    if (c->blocks >= 0) j->sums[i + (c->blocks - c->codes)] = j->sums[i]; /* computed from the same weight */
     j->sums[i + (c->scales - c->codes)] = j->sums[i];
     return err;
 }

@@ -1,6 +1,6 @@
-/* names.c - what tensors are called in files of others (algorithms.md 7.1, 8.3). Here each has one name, that under
- * which the newest transformers saves it; files of older versions, of LLaVA, and of the models that a vision-language
- * model is joined from have others. */
+/* names.c - names of tensors in files of other programs (algorithms.md 7.1, 8.3). dtrain uses one name per tensor, that
+ * of the newest transformers. Older versions, LLaVA, and the component models of a vision-language model use other
+ * names. */
 #include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ const char *dt_stored_bare_name(const char *name)
     return begins(name, prefix) ? name + sizeof prefix - 1 : NULL;
 }
 
-/* How a name begins here, and how it may begin there. */
+/* Name prefixes: dtrain's, and that of other files. */
 static const struct {
     const char *here, *there;
 } BEGINNINGS[] = {
@@ -78,7 +78,7 @@ static bool ends(const char *name, const char *with)
     return len > n && strcmp(name + len - n, with) == 0;
 }
 
-/* SigLIP's attention pooling, of which no model here has a use. */
+/* SigLIP's attention pooling, which no supported model uses. */
 static bool is_pooling(const char *name)
 {
     const char *of = begins(name, "model.") ? name + strlen("model.") : name;
@@ -87,7 +87,7 @@ static bool is_pooling(const char *name)
     return of != name && begins(of, "head.");
 }
 
-/* Masks and tables that older versions stored beside the weights follow from the configuration. */
+/* Masks and tables that older versions stored with the weights. They are computed from the configuration. */
 bool dt_stored_is_ignored(const char *name)
 {
     static const char *const endings[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
@@ -97,7 +97,7 @@ bool dt_stored_is_ignored(const char *name)
     return is_pooling(name);
 }
 
-bool dt_stored_is_beside_tower(const char *name)
+bool dt_stored_is_outside_tower(const char *name)
 {
     static const char *const beginnings[] = {
         "text_model.",           "text_projection.", "visual_projection.",
@@ -116,7 +116,7 @@ bool dt_stored_is_unmerged(const char *name)
 
 /* ---- prefixes ---------------------------------------------------------------------------------------------------- */
 
-/* Returns how often it was there. */
+/* Returns the number of occurrences. */
 static int strip_name(char *name, const char *prefix)
 {
     const size_t n = strlen(prefix);

@@ -1,11 +1,11 @@
-/* read.c - a checkpoint file as found: nothing in it is believed before it was checked. */
+/* read.c - read a checkpoint file. All contents are untrusted and are validated before use. */
 #include "file.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* tensor: its name in the file. */
+/* Path of a slot's array in the file; tensor: its name there. */
 static void name_in_file(const dt_stored_slot *s, const char *tensor, char *out, size_t out_size)
 {
     const char *slash = s->of->name ? "/" : "", *of = s->of->name ? s->of->name : "";
@@ -84,7 +84,7 @@ uint64_t ckpt_sum_texts(const char *config, const char *model_config, const char
 static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m, const char *base)
 {
     uint64_t expected;
-    if (!dt_h5_has(file, "checksum")) return DT_OK; /* made by another writer */
+    if (!dt_h5_has(file, "checksum")) return DT_OK; /* written by another program */
     DT_TRY(dt_h5_read_u64(file, path, "checksum", &expected));
     const uint64_t found = ckpt_sum_texts(m->config, m->model_config, base);
     DT_CHECK(found == expected, DT_ERR_DATA,
@@ -93,7 +93,7 @@ static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m, c
     return DT_OK;
 }
 
-/* Of a text that may be missing. */
+/* Read a text that may be missing. */
 static dt_err read_text_or(hid_t file, const char *path, const char *name, const char *missing, char **text)
 {
     if (dt_h5_has(file, name)) return dt_h5_read_text(file, path, name, text);
@@ -102,15 +102,15 @@ static dt_err read_text_or(hid_t file, const char *path, const char *name, const
     return DT_OK;
 }
 
-/* What the file leaves out; text: "" where that is nothing, malloc'ed. */
+/* Read which tensors the file omits. text: malloc'ed, "" if none. */
 static dt_err read_base(hid_t file, const char *path, dt_base *base, char **text)
 {
     DT_TRY(read_text_or(file, path, "base", "", text));
     return **text ? ckpt_base_parse(path, *text, base) : DT_OK;
 }
 
-/* group: the root, or a model's. Files that do not say which are of the time when there was one optimizer. updates:
- * those of the file's steps that changed the weights. */
+/* group: the root, or that of a model. Files without the optimizer's name predate the choice of optimizers. updates:
+ * default, the number of steps that changed the weights. */
 static dt_err read_states(hid_t group, const char *path, int64_t updates, dt_ckpt_states *s)
 {
     s->updates = updates;
@@ -122,7 +122,7 @@ static dt_err read_states(hid_t group, const char *path, int64_t updates, dt_ckp
     return DT_OK;
 }
 
-/* Of a dynamic one all that it goes on from; with a file that lacks it one begins anew. */
+/* Read the state of a dynamic loss scale. If the file lacks it, the scale starts anew. */
 static dt_err read_loss_scale(hid_t file, const char *path, dt_ckpt_meta *m)
 {
     if (!dt_h5_has(file, "loss_scale_overflows_left")) return DT_OK;
@@ -163,7 +163,7 @@ static dt_err read_schedule(hid_t file, const char *path, dt_ckpt_meta *m)
     return DT_OK;
 }
 
-/* What files of other writers, and older ones, may lack. */
+/* Attributes that older files and other programs' files may lack. */
 static dt_err read_optional(hid_t file, const char *path, dt_ckpt_meta *m)
 {
     int64_t due = 0;
@@ -302,7 +302,7 @@ static dt_err check_tensor(const char *path, const char *name, const dt_tensor *
     return DT_OK;
 }
 
-/* Has the file a link of this name, /GROUP/.../NAME? What there is and cannot be opened is damaged. */
+/* Does the file have a link of this name, /GROUP/.../NAME? A link that cannot be opened is corrupt. */
 static bool has_link(hid_t file, const char *name)
 {
     char part[256];
@@ -324,7 +324,7 @@ dt_err dt_checkpoint_is_scored(const char *path, bool *is)
     return err;
 }
 
-/* Of codes and what goes with them: does the file hold the plain weight? It is no codes then. */
+/* For codes, blocks and scales: does the file hold the plain weight instead? */
 static bool is_plain(hid_t file, const char *path, const dt_stored_slot *plain)
 {
     char name[256];
@@ -333,7 +333,7 @@ static bool is_plain(hid_t file, const char *path, const dt_stored_slot *plain)
     if (dset < 0) return false;
     const dt_err err = dt_h5_inspect(dset, path, name, &a);
     H5Dclose(dset);
-    if (err != DT_OK) dt_error_clear(); /* whoever opens it will say so */
+    if (err != DT_OK) dt_error_clear(); /* opening it later reports the error */
     return err == DT_OK && a.type != DT_H5_I8 && a.type != DT_H5_U8;
 }
 
@@ -378,16 +378,16 @@ typedef struct locate_job {
     int n_slots;
     dt_stored_map *map;
     bool head_there;
-    dt_base base;     /* what the file leaves out */
-    int n_left_out;   /* of that, slots */
-    int n_absent;     /* states that are not in the file */
-    bool *has_states; /* [n_slots]: is any state of the slot's model in the file? */
-    int first_lost;   /* of the absent ones, one whose tensor has another state there: -1: none */
+    dt_base base;     /* omitted tensors */
+    int n_left_out;   /* slots to take from the base */
+    int n_absent;     /* states missing in the file */
+    bool *has_states; /* [n_slots]: does the file have any optimizer state of the slot's model? */
+    int first_lost;   /* a missing state whose tensor has another state in the file; -1: none */
 } locate_job;
 
-/* The name of an array of a model: [OF/]model/TENSOR or [OF/]optimizer/STATE/TENSOR. */
+/* Parsed name of a model's array: [OF/]model/TENSOR or [OF/]optimizer/STATE/TENSOR. */
 typedef struct array_name {
-    char of[64]; /* "": the run's own model */
+    char of[64]; /* "": the main model */
     bool is_state;
     const char *tensor;
 } array_name;
@@ -399,7 +399,7 @@ static bool begins(const char *text, const char *head, const char **rest)
     return strncmp(text, head, n) == 0;
 }
 
-/* False: it is of no model. */
+/* Returns false if the array belongs to no model. */
 static bool read_name(const char *name, array_name *a)
 {
     const char *slash = strchr(name, '/'), *rest = name;
@@ -419,8 +419,8 @@ static bool is_of(const dt_stored_slot *s, const char *model)
     return strcmp(s->of->name ? s->of->name : "", model) == 0;
 }
 
-/* Is an array of the file some slot's, or a buffer that older models stored beside the weights? What is of a model that
- * nobody asks for is left alone. */
+/* Does an array belong to a slot, or is it an ignored buffer of older versions? Arrays of models that were not
+ * requested are accepted. */
 static bool is_asked_for(const locate_job *job, const array_name *a)
 {
     bool known = false;
@@ -433,7 +433,7 @@ static bool is_asked_for(const locate_job *job, const array_name *a)
     return (!known && a->of[0]) || dt_stored_is_ignored(a->tensor);
 }
 
-/* A tensor that was frozen has none of the optimizer's states; one that has some must have all. */
+/* A frozen tensor has no optimizer states. A tensor that has one must have all. */
 static void visit_state(locate_job *job, const array_name *a)
 {
     for (int i = 0; i < job->n_slots && job->n_absent > 0; i++) {
@@ -481,8 +481,8 @@ static bool is_in_file(hid_t file, const dt_stored_slot *s)
     return bare && has_link(file, name);
 }
 
-/* A slot that is not in the file: of the base, one that keeps its value, or a state that is absent. False: it should
- * be. */
+/* Handle a slot that is not in the file: it is in the base, it keeps its value, or its state is absent. Returns false
+ * if it should be in the file. */
 static bool place_missing(locate_job *job, const dt_stored_slot *s, dt_stored_location *at)
 {
     const bool is_param = s->state == DT_STATE_PARAM,
@@ -509,7 +509,8 @@ static dt_err locate_slots(hid_t file, locate_job *job, int *n_without)
     return DT_OK;
 }
 
-/* Absent states are those of tensors that were frozen in the run that wrote the file, which has others. */
+/* States may be absent only for tensors that were frozen in the run that wrote the file, while the model has other
+ * states. */
 static dt_err check_absent(const locate_job *job)
 {
     int lost = job->first_lost;
@@ -559,7 +560,7 @@ dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n
     return ckpt_locate(path, slots, n_slots, map, 0);
 }
 
-/* ---- every checksum of a file ------------------------------------------------------------------------------------ */
+/* ---- verification of all checksums ------------------------------------------------------------------------------- */
 
 typedef struct verify_job {
     const char *path;
@@ -568,7 +569,7 @@ typedef struct verify_job {
     char first_bad[256];
 } verify_job;
 
-/* One array: its sum from the file's elements, against the attribute. Goes on after a difference, to count them. */
+/* Compare the checksum of one array with its attribute. Continues after a mismatch, to count all of them. */
 static dt_err verify_array(hid_t dset, const char *name, void *ctx)
 {
     verify_job *job = ctx;

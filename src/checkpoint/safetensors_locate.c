@@ -1,5 +1,5 @@
-/* safetensors_locate.c - where the tensors of a model lie in the safetensors files of a directory, or of several that
- * have its parts. */
+/* safetensors_locate.c - locate a model's tensors in the safetensors files of one directory, or of several that hold
+ * its components. */
 #include "dtrain/checkpoint/stored.h"
 #include <stdlib.h>
 #include <string.h>
@@ -7,15 +7,15 @@
 /* A directory or a file, and which sections of the model come from it. */
 typedef struct locate_job {
     const char *path;
-    const char *prefix; /* left out of the names of tensors; NULL */
+    const char *prefix; /* prefix omitted from the names of tensors; NULL: none */
     bool has[DT_STORED_PROJECTOR + 1];
-    bool of_tower; /* a directory of a tower: whatever is there belongs to it, or goes with it */
+    bool of_tower; /* directory of a tower: may contain other components, which are ignored */
     dt_safetensors s;
     bool *used;     /* [s->n_tensors] */
-    int first_file; /* of the map: where the files of this one begin */
+    int first_file; /* index in the map of this directory's first file */
 } locate_job;
 
-/* found is what the slot asks for: with the right shape and type, and not to be reported as left over. */
+/* Check shape and type of `found` for tensor t, and mark it as used. */
 static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
 {
     const char *path = job->s.files[found->file];
@@ -29,7 +29,7 @@ static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *
     return DT_OK;
 }
 
-/* What a tensor that is missing or too many may mean. */
+/* Explains a missing or an unexpected tensor. */
 static const char *hint(const locate_job *job, const char *name)
 {
     if (dt_stored_section_of(name) == DT_STORED_PROJECTOR && !job->has[DT_STORED_LANGUAGE])
@@ -62,14 +62,15 @@ static dt_err locate_head(locate_job *job, const dt_tensor *embed, dt_stored_map
 
 static bool may_be_left(const locate_job *job, const char *name, const dt_stored_slot *slots, int n_slots)
 {
-    if (job->of_tower) return dt_stored_is_beside_tower(name);
+    if (job->of_tower) return dt_stored_is_outside_tower(name);
     return !job->has[dt_stored_section_of(name)] || dt_stored_is_ignored(name) ||
            dt_stored_is_replaced(slots, n_slots, name);
 }
 
-/* ---- names from inside a wrapper --------------------------------------------------------------------------------- */
+/* ---- names with a wrapper's prefix ------------------------------------------------------------------------------- */
 
-/* A head that is missing from a reward model has a message of its own. */
+/* Does the directory have all names? A missing head of a reward model is accepted here, because it has its own
+ * message. */
 static bool has_all(const locate_job *job, const dt_stored_slot *slots, int n_slots)
 {
     const bool scored = dt_safetensors_find(&job->s, DT_STORED_SCORE);
@@ -82,14 +83,14 @@ static bool has_all(const locate_job *job, const dt_stored_slot *slots, int n_sl
     return true;
 }
 
-/* What stands before a name in one of a file; 0: it is another. */
+/* Length of the prefix before `name` in `found`; 0: another name. */
 static size_t prefix_len(const char *found, const char *name)
 {
     const size_t n = strlen(found), m = strlen(name);
     return n > m && found[n - m - 1] == '.' && strcmp(found + n - m, name) == 0 ? n - m : 0;
 }
 
-/* A part of a module's path that a wrapper has added, of the file's first name with one. */
+/* The part of a module path that a wrapper has added to a name; NULL: none. */
 static const char *wrapper_in(const char *name)
 {
     static const char *const parts[] = {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
@@ -98,7 +99,7 @@ static const char *wrapper_in(const char *name)
     return NULL;
 }
 
-/* What the names have more than those that are looked for, from one of them; "": nothing that is known. */
+/* Guess the common prefix of the file's names from one expected name; "": none is known. */
 static void guess_prefix(const locate_job *job, const char *name, char prefix[DT_NAME_MAX])
 {
     const char *bare = strchr(name, '.') ? strchr(name, '.') + 1 : name;
@@ -115,7 +116,7 @@ static void guess_prefix(const locate_job *job, const char *name, char prefix[DT
     }
 }
 
-/* Names are left as they are, or the model is refused with the way to change them. */
+/* Reject names with a common prefix and explain how to remove it. */
 static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_slots)
 {
     char prefix[DT_NAME_MAX], example[DT_NAME_MAX];
@@ -127,7 +128,7 @@ static dt_err check_prefix(locate_job *job, const dt_stored_slot *slots, int n_s
                  "(lora.path, --adapter)",
                  job->s.files[job->s.tensors[i].file], job->s.tensors[i].name);
     guess_prefix(job, slots[0].tensor->name, prefix);
-    if (!*prefix) return DT_OK; /* something else is wrong with them */
+    if (!*prefix) return DT_OK; /* the names have another problem, which is reported later */
     snprintf(example, sizeof example, "%s", job->s.tensors[0].name);
     for (int i = 0; i < job->s.n_tensors; i++)
         if (strstr(job->s.tensors[i].name, prefix))
@@ -158,7 +159,7 @@ static dt_err locate_all(locate_job *job, const dt_stored_slot *slots, int n_slo
     return DT_OK;
 }
 
-/* Those of one path; *n_files counts the files of all. */
+/* Locate the slots in one directory; *n_files counts files of all directories. */
 static dt_err locate_in(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map, int *n_files)
 {
     job->first_file = *n_files;

@@ -1,19 +1,22 @@
-/* save.c - all ranks write one file, and either all of them know that it is safe on the disk or nothing is left of it.
+/* save.c - all ranks write one file. Either every rank knows that it is safely on disk, or nothing of it remains.
  *
- *     create   rank 0: folder, metadata by HDF5 in memory (create.c, file_image.c); then the blocks of the whole file,
- * so
- *              that a full disk is met here, by one rank, with nothing lost
- *     write    every rank: its runs of elements, by pwrite at the offsets that HDF5 gave out, checksummed on the way;
- *              rank 0 what the task left, too
- *     publish  rank 0: the checksums in memory, the metadata to the file, fsync; rename, `latest`
+ *     create   rank 0: directory, metadata by HDF5 in memory (create.c, file_image.c); then reserves the whole file, so
+ *     that
+ *              a full disk is detected by one rank before anything is lost
+ *     write    every rank: its ranges of elements by pwrite, at the offsets from HDF5, with checksums;
+ *              rank 0 also writes the task's items
+ *     publish  rank 0: checksums in memory, metadata to the file, fsync; rename, `latest`
  *
- * Each stage is local work and ends with a vote, so no rank is ever ahead of a failure; behind the vote all tell each
- * other what the next stage needs. Here one follows the other at once; in saver.c the work is done by a thread while
- * training goes on. A piece is one run of elements and a dataset one run of bytes, so what a rank has to write is a few
- * long, disjoint runs: the access that local disks, NFS, Lustre and GPFS all take at full speed, without the exchange
- * between ranks that collective MPI-IO would add. Ranks open the file after rank 0 closed it and sync before rank 0
- * opens it again, which is what NFS asks for. HDF5 never writes to the disk: every write is ours, and so is its
- * error. */
+ * Each stage is local work and ends with a vote, so no rank proceeds after a failure. After the vote the ranks exchange
+ * what the next stage needs. Here the stages follow each other directly. In saver.c a thread does the work while
+ * training continues.
+ *
+ * A piece is one range of elements and a dataset one range of bytes. A rank therefore writes a few long, disjoint
+ * ranges. Local disks, NFS, Lustre and GPFS all serve this pattern at full speed, without the exchange between ranks of
+ * collective MPI-IO.
+ *
+ * NFS requires that ranks open the file after rank 0 closed it, and sync before rank 0 opens it again. HDF5 never
+ * writes to disk: every write is ours, and so is its error. */
 #include "save.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +25,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The names of a run's checkpoint and of the file that says which is the newest. */
+/* File names of a checkpoint in a run's directory, and of the pointer to the newest. */
 static dt_err name_in_dir(save_job *j)
 {
     DT_CHECK(j->meta->step >= 0, DT_ERR_ARG, "step %" PRId64, j->meta->step);
@@ -33,7 +36,7 @@ static dt_err name_in_dir(save_job *j)
     return DT_OK;
 }
 
-/* One file by itself: nothing names it, nothing older goes. */
+/* A single file: no pointer names it, and no older file is deleted. */
 static dt_err name_alone(save_job *j, const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -72,10 +75,10 @@ dt_err save_open_in_dir(save_job *j)
 
 /* ---- rank 0: create and reserve ---------------------------------------------------------------------------------- */
 
-/* An array with its header, and its place on a page. */
+/* Array, header and page alignment. */
 static double array_nbytes(double nbytes) { return nbytes + 512 + (nbytes >= CKPT_ALIGN_FROM ? CKPT_PAGE : 0); }
 
-/* The root. HDF5 puts long texts into blocks that double in size. */
+/* The root. HDF5 stores long texts in blocks that double in size. */
 static double root_nbytes(size_t texts_len) { return (1 << 16) + 2.0 * (double)texts_len; }
 
 double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes)
@@ -94,14 +97,14 @@ double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_state
             if (tensor->trainable)
                 nbytes += (1 + n_states) * array;
             else
-                nbytes += trained_alone ? 2.0 * (DT_NAME_MAX + 32) : array; /* a line of a text */
+                nbytes += trained_alone ? 2.0 * (DT_NAME_MAX + 32) : array; /* its line in the base's text */
         }
     return nbytes;
 }
 
-/* Would the data fit? The room left on the disk says nothing of quotas and limits of file sizes, so that much is
- * reserved under the name; what is more than the real size is given back. A little too much rather than too little:
- * HDF5 could not make its image beyond a limit of file sizes. */
+/* Reserve space for the data under the file's name, because the free space of a disk ignores quotas and file size
+ * limits. The excess over the real size is released later. Reserving slightly too much is safer: HDF5 could not create
+ * its image beyond a file size limit. */
 static dt_err probe_space(const save_job *j)
 {
     const char *config = j->meta->config, *model = j->meta->model_config;
@@ -123,7 +126,7 @@ static dt_err make_metadata(save_job *j)
     DT_TRY(dt_make_dirs(j->dir));
     if (j->latest[0]) ckpt_remove_stale(j->dir);
     DT_TRY(probe_space(j));
-    /* written now, while there is room for it; renamed when the checkpoint is */
+    /* written while there is space; renamed after the checkpoint */
     if (j->latest[0]) DT_TRY(ckpt_write_pointer(&j->pointer, j->latest, j->meta->step));
     DT_TRY(ckpt_image_open(&j->image));
     dt_h5_lock();
@@ -156,7 +159,7 @@ static dt_err share_offsets(save_job *j)
 
 /* ---- every rank: write ------------------------------------------------------------------------------------------- */
 
-/* This rank's run of a tensor, its part of the checksum on the way. in_place: where the host reads it; NULL: it comes
+/* Write this rank's range of a tensor and add to its checksum. in_place: address on the host; NULL: the data passes
  * through the buffer. */
 static dt_err write_slot(const save_job *j, int fd, int i, const char *in_place)
 {
@@ -192,8 +195,8 @@ static dt_err write_slots(save_job *j)
     }
     if (err == DT_OK && j->comm->rank == 0)
         err = ckpt_write_task_arrays(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
-    /* On one node rank 0 syncs for all when the checksums are in; across nodes each has its own cache to empty, best at
-     * the same time. */
+    /* On one node rank 0 syncs for all ranks after the checksums are written. Across nodes each rank flushes its own
+     * cache concurrently. */
     const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
     if (err == DT_OK && sync && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
@@ -205,7 +208,7 @@ static dt_err add_sums(save_job *j) { return dt_comm_sum_host_u64(j->comm, j->su
 
 /* ---- rank 0: publish ------------------------------------------------------------------------------- */
 
-/* The image around the tensors and the seal, then everything to the disk. */
+/* Write the image around the tensors, and the seal; then sync. */
 static dt_err write_metadata(const save_job *j)
 {
     const int fd = open(j->part, O_RDWR | O_CLOEXEC);
@@ -225,7 +228,7 @@ static dt_err complete(const save_job *j)
     return write_metadata(j);
 }
 
-/* Is it the new file that `latest` names, as it may when a step is saved again? */
+/* Does `latest` name the new file? It may if a step is saved again. */
 static bool latest_names(const save_job *j)
 {
     char name[CKPT_NAME_SIZE];
@@ -238,12 +241,12 @@ static dt_err rename_all(save_job *j)
     if (!j->latest[0]) return dt_rename_durable(j->part, j->path);
     DT_TRY(dt_rename_file(j->part, j->path));
     dt_err err = dt_fault("save.latest");
-    if (err == DT_OK) err = dt_aside_commit(&j->pointer);  /* same folder: its sync covers both */
-    if (err != DT_OK && !latest_names(j)) unlink(j->path); /* the one before is what there is */
+    if (err == DT_OK) err = dt_aside_commit(&j->pointer);  /* same directory: one sync covers both */
+    if (err != DT_OK && !latest_names(j)) unlink(j->path); /* the previous checkpoint remains valid */
     return err;
 }
 
-/* No other rank can fail here, so nothing is published that a rank knows to be bad. */
+/* No other rank can fail here, so no rank publishes a checkpoint that it knows to be corrupt. */
 static dt_err publish(save_job *j)
 {
     dt_phase_enter(j->phase, "save", "publish");
@@ -272,7 +275,7 @@ void save_close(save_job *j, bool published)
     *j = (save_job){.image.fd = -1};
 }
 
-/* opened: whether this rank could. */
+/* opened: this rank's result of opening the job. */
 static dt_err save(save_job *j, dt_err opened)
 {
     dt_err err = dt_comm_agree(j->comm, opened);
@@ -298,7 +301,7 @@ dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n
     return save(&job, save_open_in_dir(&job));
 }
 
-/* A model alone, with all that there is of it. */
+/* The whole of a single model. */
 static dt_saved_model own_model(dt_zero *z, const dt_ckpt_meta *meta)
 {
     return (dt_saved_model){.zero = z, .with_states = true, .state_updates = meta->states.updates};

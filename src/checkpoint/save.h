@@ -1,46 +1,46 @@
-/* save.h - a save as stages of local work, between which the ranks meet: what writing at once and writing while
- * training goes on have in common. Private to checkpoint. */
+/* save.h - a save as stages of local work with collective exchanges between them, common to synchronous and
+ * asynchronous saves. Private to checkpoint. */
 #ifndef DTRAIN_CHECKPOINT_SAVE_H
 #define DTRAIN_CHECKPOINT_SAVE_H
 
 #include "file.h"
 #include <stdatomic.h>
 
-/** {.image.fd = -1} to start from, with what the caller lends. */
+/** Initialise to {.image.fd = -1} and the borrowed fields. */
 typedef struct save_job {
-    /* lent */
+    /* borrowed */
     dt_comm *comm;
     const dt_saved_model *models;
     int n_models;
     const dt_ckpt_meta *meta;
     const char *dir;
     int64_t keep;
-    dt_phase *phase;             /* of the thread that works */
-    const char *copy;            /* of this rank's pieces, slot after slot; NULL: they are read where they are kept */
-    const atomic_bool *given_up; /* true: the file is not wanted any more; may be NULL */
+    dt_phase *phase;             /* of the thread that does the work */
+    const char *copy;            /* copy of this rank's pieces, in slot order; NULL: read from the states */
+    const atomic_bool *given_up; /* set: the save is cancelled; may be NULL */
 
     char path[PATH_MAX], part[PATH_MAX], folder[PATH_MAX];
-    char latest[PATH_MAX]; /* "": the file stands alone */
+    char latest[PATH_MAX]; /* "": a single file without pointer */
     dt_aside pointer;      /* rank 0: the new `latest` */
     dt_stored_slot *slots;
     int n_slots;
-    int64_t *offsets; /* of each slot's array in the file, in bytes; rank 0: behind them of each of the task's items */
-    uint64_t *sums;   /* of each slot: this rank's part, then the whole */
+    int64_t *offsets; /* file offset of each slot's array, bytes; on rank 0 followed by those of the task's items */
+    uint64_t *sums;   /* per slot: this rank's partial sum, then the total */
     int64_t file_size;
     ckpt_image image;  /* rank 0 */
-    dt_chunks *chunks; /* for states out of the host's reach, and for the image */
+    dt_chunks *chunks; /* for states that the host cannot access, and for the image */
 } save_job;
 
-/** Names and lists for a checkpoint in a run's directory. Local; save_close also after an error. */
+/** Set up names and lists for a checkpoint in a run's directory. Local; call save_close even after an error. */
 dt_err save_open_in_dir(save_job *j);
-/** Not published: the .part goes. Local. */
+/** published false: deletes the .part file. Local. */
 void save_close(save_job *j, bool published);
 
 /** One stage. */
 typedef struct save_stage {
     const char *name;
-    dt_err (*work)(save_job *j); /* local, and without MPI and the device where there is a copy: in any thread */
-    dt_err (*meet)(save_job *j); /* collective, when all ranks have done the work; NULL: nothing is to be told */
+    dt_err (*work)(save_job *j); /* local; with a copy it uses neither MPI nor the device, so any thread may run it */
+    dt_err (*meet)(save_job *j); /* collective, after all ranks have done the work; NULL: nothing to exchange */
 } save_stage;
 extern const save_stage save_stages[DT_SAVE_STAGES];
 

@@ -1,12 +1,12 @@
-/* saver.c - a save beside the training: a copy of the states, a thread that works through the stages of save.c on it,
- * and the places where ranks meet.
+/* saver.c - asynchronous saves: a copy of the states, a thread that runs the stages of save.c on it, and the collective
+ * steps between stages.
  *
- * Where the device is apart the copy has a stream of its own. It begins when the update before it has been made and the
- * next update waits for it, so it runs beside a whole step's forward and backward; the thread reads it a stage later,
- * when it has landed. Where the host reaches the states, all threads copy, and training stands still for as long.
+ * For device memory the copy uses its own stream. It starts after the last update and the next update waits for it, so
+ * it overlaps with a whole step's forward and backward. The thread reads the copy one stage later, when it is complete.
+ * If the host can access the states, all threads copy them while training waits.
  *
- * Whoever waits votes every now and then. As long as each writer gets on, every rank shows progress to its watchdog;
- * where one hangs, its rank does not come to the vote, and the time of all of them runs out. */
+ * A waiting rank votes at intervals. As long as each writer makes progress, every rank reports progress to its
+ * watchdog. If a writer hangs, its rank does not vote, and the watchdogs of all ranks expire. */
 #include "save.h"
 #include <omp.h>
 #include <pthread.h>
@@ -20,24 +20,24 @@ static const double VOTE_EVERY_S = 0.5;
 struct dt_saver {
     dt_comm *comm;
     dt_device *dev;
-    dt_stream *compute, *copies; /* copies: of its own */
+    dt_stream *compute, *copies; /* copies: own stream */
     dt_event *updated, *copy_began, *copied;
     dt_buf copy;
-    bool is_copying; /* nobody has seen yet that it has landed */
+    bool is_copying; /* the copy is not yet known to be complete */
     save_job job;
     dt_saver_state state;
     atomic_bool given_up;
 
     pthread_t thread;
     bool has_thread;
-    dt_phase phase;      /* where the thread stands */
-    double seen_since_s; /* of that, as the waiting thread has last seen it */
+    dt_phase phase;      /* of the thread */
+    double seen_since_s; /* start time of that phase when the waiting thread last looked */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     /* under mutex */
-    const save_stage *stage; /* that is worked on, or was worked through */
+    const save_stage *stage; /* current stage, or the last completed one */
     bool works, stop;
-    dt_err err; /* of the stage */
+    dt_err err; /* result of the stage */
     char message[MESSAGE_SIZE];
     double begin_s, end_s;
 };
@@ -47,7 +47,7 @@ struct dt_saver {
 static void *work(void *arg)
 {
     dt_saver *s = arg;
-    omp_set_num_threads(1); /* its part of the checksums is its own: the cores are the training's */
+    omp_set_num_threads(1); /* computes checksums with one thread: training uses the cores */
     pthread_mutex_lock(&s->mutex);
     while (!s->stop) {
         if (!s->works) {
@@ -79,7 +79,7 @@ static void start(dt_saver *s, const save_stage *stage)
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* Until the thread rests, or for so many seconds. */
+/* Wait until the thread is idle, at most for most_s seconds. */
 static bool wait_for_work(dt_saver *s, double most_s)
 {
     struct timespec until;
@@ -94,7 +94,7 @@ static bool wait_for_work(dt_saver *s, double most_s)
     return rests;
 }
 
-/* Signals are for the thread that runs the steps. */
+/* Signals are delivered to the thread that runs the steps. */
 static dt_err start_thread(dt_saver *s)
 {
     sigset_t all, before;
@@ -163,7 +163,7 @@ dt_err dt_saver_open(dt_saver **out, dt_comm *comm, dt_device *dev, dt_stream *c
     return err;
 }
 
-/* The thread rests, and nothing is queued that writes into the copy. */
+/* Cancel: wait until the thread is idle and no queued operation writes to the copy. */
 static void give_up(dt_saver *s)
 {
     if (!s->state.under_way) return;
@@ -191,7 +191,7 @@ void dt_saver_close(dt_saver *s)
 
 /* ---- the copy ---------------------------------------------------------------------------------------------------- */
 
-/* Slot after slot, as the writer reads them. */
+/* In slot order, which is the writer's order. */
 static dt_err queue_copy(dt_saver *s)
 {
     const dt_device_ops *ops = s->dev->ops;
@@ -212,7 +212,7 @@ static dt_err queue_copy(dt_saver *s)
     return DT_OK;
 }
 
-/* What was queued before an error is waited for, too. */
+/* After an error, wait for the copies that were queued before it. */
 static dt_err copy_states(dt_saver *s)
 {
     dt_err err = dt_fault("save.copy");
@@ -223,7 +223,7 @@ static dt_err copy_states(dt_saver *s)
     return err == DT_OK ? recorded : err;
 }
 
-/* wait: for the copy, which else may go on. */
+/* wait: for the copy to complete; otherwise only poll. */
 static dt_err see_copy(dt_saver *s, bool wait)
 {
     const dt_device_ops *ops = s->dev->ops;
@@ -313,7 +313,7 @@ dt_err dt_saver_go_on(dt_saver *s, double work_s, bool *ended)
     return DT_OK;
 }
 
-/* Until this rank's part is done; or for a while, in which the writer has got on. */
+/* Wait until this rank's work is done, or for VOTE_EVERY_S if the writer makes progress. */
 static dt_err wait_a_while(dt_saver *s, dt_phase *phase)
 {
     const double until_s = dt_now_s() + VOTE_EVERY_S;
@@ -338,7 +338,7 @@ static dt_err finish_stage(dt_saver *s, dt_phase *phase, bool *ended)
     dt_vote_value values[] = {{.kind = DT_VOTE_MIN, .real = done}, {.kind = DT_VOTE_MAX, .real = work_s}};
     dt_vote vote = {.err = err, .values = values, .n_values = 2};
     DT_TRY(dt_comm_vote(s->comm, &vote));
-    DT_TRY(vote.err == DT_OK ? DT_OK : dt_comm_agree(s->comm, err)); /* with words for all */
+    DT_TRY(vote.err == DT_OK ? DT_OK : dt_comm_agree(s->comm, err)); /* reports the error text on all ranks */
     return values[0].real != 0 ? dt_saver_go_on(s, values[1].real, ended) : DT_OK;
 }
 

@@ -1,5 +1,5 @@
-/* stored.c - the lists of tensors that are looked for, and what those should look like (algorithms.md 8.3). What files
- * call them is in names.c, reading them in load.c. */
+/* stored.c - lists of expected tensors, and their shapes (algorithms.md 8.3). Names in files: names.c; reading:
+ * load.c. */
 #include "dtrain/checkpoint/stored.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static dt_stored_slot *add_tensors(dt_stored_slot *slot, const dt_saved_model *o
 
 dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slot **slots, int *n_slots)
 {
-    int n = 0; /* at most */
+    int n = 0; /* upper bound */
     for (int k = 0; k < n_models; k++) n += n_tensors(&models[k]) * n_states(&models[k]);
     *n_slots = 0;
     *slots = calloc((size_t)n + 1, sizeof **slots);
@@ -100,7 +100,7 @@ int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
 {
     static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};
     int32_t embed = -1;
-    bool predicts = false; /* tokens: the head is the vocabulary's */
+    bool predicts = false; /* has a vocabulary head */
     for (int i = 0; i < n_slots; i++) {
         if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
         const char *name = dt_stored_of_language(slots[i].tensor->name);
@@ -122,7 +122,7 @@ bool dt_stored_may_stay(const dt_stored_slot *s)
 
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name)
 {
-    static const char head[] = "lm_head."; /* and adapters of it */
+    static const char head[] = "lm_head."; /* and its adapters */
     return n_slots > 0 && slots[0].of->new_score && strncmp(dt_stored_of_language(name), head, sizeof head - 1) == 0;
 }
 

@@ -1,12 +1,12 @@
-/* dt_generation_items.c - what a task left: one array each, under /task. Rank 0 has all of them and writes them, as all
- * ranks write tensors: HDF5 says where they go. */
+/* task_arrays.c - saved items of a task, one array each in group /task. Rank 0 has all of them and writes them as ranks
+ * write tensors, at the offsets from HDF5. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define GROUP "/task"
-static const int64_t MOST_BYTES = INT64_C(1) << 32; /* of an item that is read */
+static const int64_t MOST_BYTES = INT64_C(1) << 32; /* upper bound for an item that is read */
 
 static hid_t h5_type_of(dt_named_type type)
 {
@@ -53,8 +53,8 @@ dt_err ckpt_create_task_arrays(hid_t file, const char *path, hid_t group_list, h
 {
     if (items->n_items == 0) return DT_OK;
     DT_CHECK(items->n_items <= DT_CKPT_TASK_ITEMS, DT_ERR_ARG,
-             "internal: dt_checkpoint_save: dt_generation_items: expected at most %d arrays, found %d",
-             DT_CKPT_TASK_ITEMS, items->n_items);
+             "internal: dt_checkpoint_save: items: expected at most %d arrays, found %d", DT_CKPT_TASK_ITEMS,
+             items->n_items);
     const hid_t group = H5Gcreate2(file, GROUP, H5P_DEFAULT, group_list, H5P_DEFAULT);
     if (group < 0 || H5Gclose(group) < 0) return dt_h5_fail(DT_ERR_WRITE, path, GROUP);
     for (int i = 0; i < items->n_items; i++)
@@ -116,7 +116,7 @@ dt_err ckpt_read_task_arrays(hid_t file, const char *path, dt_named_arrays *item
 {
     H5G_info_t info;
     H5L_info_t link;
-    if (H5Lexists(file, GROUP, H5P_DEFAULT) <= 0) return DT_OK; /* of a task that leaves nothing */
+    if (H5Lexists(file, GROUP, H5P_DEFAULT) <= 0) return DT_OK; /* the task saved nothing */
     DT_CHECK(H5Lget_info(file, GROUP, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD &&
                  H5Gget_info_by_name(file, GROUP, &info, H5P_DEFAULT) >= 0,
              DT_ERR_DATA, "%s: " GROUP " is no group", path);

@@ -1,8 +1,8 @@
-/* comm.c - opens a communicator and passes public calls on to the transport.
+/* comm.c - opens a communicator and passes public calls to the transport.
  *
- * Everything that ranks must agree on (which ranks share a node, and so how a collective is split into steps) is
- * gathered once, when the communicator is opened, into the same table on every rank. A collective then depends only
- * on its arguments and this table. */
+ * Opening a communicator gathers everything that ranks must agree on into the same table on every rank. It defines
+ * which ranks share a node, and therefore how a collective is split into steps. A collective then depends only on its
+ * arguments and this table. */
 #include "dtrain/comm/comm.h"
 #include "dtrain/perfmodel/chips.h"
 #include "dtrain/perfmodel/counting_device.h"
@@ -25,8 +25,8 @@ dt_err(dt_comm_mpi_fail)(int code, const char *call, const char *file, int line)
 
 /* ---- ranks and nodes --------------------------------------------------------------------------------------------- */
 
-/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K assigns the ranks to K simulated nodes in blocks,
- * K:cyclic in turn. *color: the simulated node of this rank; -1: no simulation. */
+/** For tests of several nodes on one machine: DTRAIN_FAKE_NODES=K assigns the ranks to K simulated nodes, in blocks, or
+ *  with K:cyclic in turn. *color: the simulated node of this rank; -1: no simulation. */
 static dt_err fake_node(const dt_comm *comm, int *color)
 {
     *color = -1;
@@ -47,8 +47,8 @@ static dt_err errors_return(MPI_Comm c)
     return DT_OK;
 }
 
-/** Launchers bind ranks in different ways: ranks may own cores, share the job's cores, or be unbound. The union of
- * the ranks' cores on a host, and whether the sets overlap, distinguishes these cases. */
+/** Launchers bind ranks in different ways: ranks may own cores, share the job's cores, or be unbound. The union of the
+ *  ranks' cores on a host, and whether their sets overlap, distinguish these cases. */
 static dt_err count_cores(struct dt_comm_mpi *mpi, MPI_Comm shared)
 {
     dt_cores mine, all;
@@ -86,8 +86,8 @@ int dt_comm_cores(const dt_comm *comm)
     return mpi->cores_per_rank > 0 ? mpi->cores_per_rank : 1;
 }
 
-/* A launcher that binds each rank to a core (Open MPI does so with one and two ranks) leaves the others idle without a
- * word. */
+/* A launcher that binds each rank to one core silently leaves the other cores idle. Open MPI does so with one and two
+ * ranks. */
 static void tell_unused_cores(const dt_comm *comm)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
@@ -99,7 +99,7 @@ static void tell_unused_cores(const dt_comm *comm)
         used * mpi->host_ranks, job, comm->host, used, each);
 }
 
-/* Only the cores of rank 0's job are known. */
+/* Only the cores of rank 0's host are known. */
 static void advise(const dt_comm *comm, char *out, size_t out_size)
 {
     const struct dt_comm_crowd *crowd = &comm->mpi->crowd;
@@ -117,7 +117,7 @@ static void advise(const dt_comm *comm, char *out, size_t out_size)
                  crowd->cores == 1 ? "" : "s");
 }
 
-/* More threads than cores on a host, by the cores that its ranks may use together. */
+/* Warn if a host has more threads than cores that its ranks may use together. */
 static bool warn_of_crowd(const dt_comm *comm, int n_threads)
 {
     const struct dt_comm_crowd *crowd = &comm->mpi->crowd;
@@ -147,7 +147,7 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
     return DT_OK;
 }
 
-/* Process numbers are those of a namespace, which containers have of their own. */
+/* Process ids belong to a namespace, and each container has its own. */
 static dt_err find_neighbours(dt_comm *comm, MPI_Comm shared)
 {
     struct stat space = {0};
@@ -245,7 +245,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A device without an identifier belongs to the node; no device belongs to no rank. */
+/* A device without an identifier counts as one device per node. A rank without a device counts as sharing with none. */
 static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 {
     comm->n_sharing = mine ? 0 : comm->local_nranks;
@@ -355,7 +355,7 @@ dt_err dt_comm_open(dt_comm *comm)
                                       .failed_rank = -1,
                                       .max_message = (size_t)1 << 30};
     const dt_err err = open_mpi(comm);
-    if (err) free_tables(comm); /* MPI's own handles are left: freeing them takes all ranks */
+    if (err) free_tables(comm); /* MPI's handles are leaked: freeing them is collective */
     return err;
 }
 
@@ -371,8 +371,7 @@ static const dt_comm_ops *load_nccl(char *why, size_t why_size)
     return dt_object_symbol(file, "dt_comm_nccl_ops", &stale, why, why_size);
 }
 
-/* On a device that counts, as one that was opened to plan does, the counted transport stands for it, whether it is
- * here or not. */
+/* On a counting device, used for plans, a counted transport replaces nccl, whether or not nccl is available. */
 static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char *why, size_t why_size)
 {
     const char *device = dev->ops ? dev->ops->name : "none";
@@ -387,8 +386,9 @@ static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char
     return NULL;
 }
 
-/* A part of a GPU (MIG) is a device of its own, but at the GPU's address, by which NCCL, up to 2.30, takes two for one
- * GPU and refuses them. Who asks for nccl may have a newer one, or a part of each of several GPUs. */
+/* A MIG instance is a device, but has the PCI address of its GPU. NCCL up to 2.30 identifies GPUs by address and
+ * rejects two instances as duplicates. A user who requests nccl may have a newer version, or one instance on each of
+ * several GPUs. */
 static bool may_be_refused(const dt_device *dev, char *why, size_t why_size)
 {
     const char *name = dev->ops->chip_name ? dev->ops->chip_name(dev) : NULL;
@@ -397,7 +397,7 @@ static bool may_be_refused(const dt_device *dev, char *why, size_t why_size)
     return true;
 }
 
-/* NULL, and why. auto: why not nccl. */
+/* Returns NULL, with the reason in why. auto: why explains why nccl is not used. */
 static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int most_sharing, char *why,
                                  size_t why_size)
 {
@@ -420,7 +420,7 @@ dt_err dt_comm_has_backend(const char *backend, const dt_device *dev)
     return DT_OK;
 }
 
-/* One rank sends to itself, so that one GPU tries all of it. */
+/* With one rank, it sends to itself, so that a single GPU tests the whole transport. */
 dt_nccl_staging dt_nccl_staging_of(int nranks)
 {
     enum { USUAL = 64 << 20, LEAST_PIECE = 256 << 10 };
@@ -439,8 +439,8 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
     return memory;
 }
 
-/* The bytes that a rank sends, relative to its own data; on nodes of equal size every rank sends the same. If
- * reductions sum inside a node first, every rank sends its neighbours blocks for all nodes, and sends each node one
+/* The bytes that a rank sends, relative to its own data. On nodes of equal size every rank sends the same amount. If
+ * reductions first sum inside a node, every rank sends its neighbours blocks for all nodes, and sends each node one
  * sum. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic)
@@ -457,7 +457,7 @@ dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_sh
     dt_sent gathers = {near - 1, n - near};
     if (shape->by_node)
         gathers.between = 0;
-    else if (!by_mpi) /* a ring, which leaves each node once */
+    else if (!by_mpi) /* a ring: data leaves each node once */
         gathers = (dt_sent){(n - 1) * (n - n_nodes) / n, n_nodes > 1 ? (n - 1) * n_nodes / n : 0};
     else if (in_nodes)
         gathers = (dt_sent){(near - 1) * n_nodes, n_nodes - 1};
@@ -468,21 +468,21 @@ dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_sh
     return sent;
 }
 
-/* Of all ranks or none; of the first that has not, why. */
+/* Do all ranks have NCCL? Otherwise why is the reason of the first rank without it. */
 static dt_err all_have_nccl(dt_comm *comm, bool have, char *why, size_t why_size, bool *all)
 {
     char own[512];
     int64_t first = have ? comm->nranks : comm->rank;
     DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
     *all = first == comm->nranks;
-    if (*all || first == 0) return DT_OK; /* who speaks is rank 0 */
+    if (*all || first == 0) return DT_OK; /* rank 0 prints it */
     snprintf(own, sizeof own, "rank %d on host %s: %.400s", comm->rank, comm->host, why);
     DT_TRY(dt_comm_broadcast_host(comm, own, sizeof own, (int)first));
     snprintf(why, why_size, "%s", own);
     return DT_OK;
 }
 
-/* All ranks take the same: with auto, nccl where all have it. */
+/* All ranks choose the same transport: with auto, nccl if all have it. */
 static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_ops **ops)
 {
     char why[512];
@@ -523,7 +523,7 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
 
 dt_err dt_comm_poll(const dt_comm *comm)
 {
-    if (dt_device_failure()) return DT_OK; /* the thread that found it is ending the run and reports it */
+    if (dt_device_failure()) return DT_OK; /* the thread that detected the failure ends the run and reports it */
     return atomic_load(&comm->attached) && comm->ops->poll ? comm->ops->poll(comm) : DT_OK;
 }
 
@@ -534,7 +534,7 @@ char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size)
     return out;
 }
 
-/* A rank that has called fewer collectives than the others is found here at last. */
+/* A rank that has issued fewer collectives than the others is detected here at the latest. */
 static void check_end(dt_comm *comm)
 {
     if (!comm->check || comm->mpi->differ) return;
@@ -559,10 +559,10 @@ void dt_comm_close(dt_comm *comm)
 
 /* ---- collectives on tensors -------------------------------------------------------------------------------------- */
 
-/* A rank with an error of its own, an injected one too, takes part all the same and returns it afterwards: the others
- * reach the next vote. */
+/* A rank with a local or injected error still takes part and returns the error afterwards. All ranks therefore reach
+ * the next vote. */
 
-/* For the timeline: the number of the collective, and the current unit of this rank. */
+/* For the timeline: the number of the collective, and this rank's current unit. */
 static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *kind)
 {
     const char *unit = comm->phase ? atomic_load_explicit(&comm->phase->unit, memory_order_relaxed) : "";
@@ -658,7 +658,7 @@ dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_s
     const dt_err err = comm->ops->broadcast(comm, buf, nbytes, root, stream);
     dt_stream_end(comm->dev, stream);
     DT_TRY(err);
-    /* once: who passes it on is the transport's affair */
+    /* counted once at the root; forwarding is up to the transport */
     if (comm->rank == root) comm->traffic_bytes += (double)nbytes;
     return DT_OK;
 }

@@ -1,5 +1,5 @@
-/* contract_check.c - every collective has a number. With comm.check the ranks verify before each collective that all
- * issue the same one, on a separate communicator, so that the exchange cannot match another collective.
+/* contract_check.c - every collective has a number. With comm.check the ranks verify before each collective that all of
+ * them issue the same one. They use a separate communicator, so that the exchange cannot match another collective.
  *
  * Hashes are compared by one all-reduce that computes minimum and maximum together: the maximum of the complements is
  * the complement of the minimum. Only if they differ, the ranks exchange descriptions of their collectives. */
@@ -10,7 +10,7 @@
 
 enum { WORDS = 64 };
 
-/* The description that ranks exchange: no padding, zeros after the ends of texts. */
+/* The description that ranks exchange: no padding, strings padded with zeros. */
 typedef struct call {
     int64_t number, count;
     int32_t send_dt, recv_dt, root, accumulate, ordered, on_tensors;
@@ -43,7 +43,7 @@ static call call_of(const dt_comm *comm, const dt_collective *c)
     return mine;
 }
 
-/* Of what must be the same. Ranks may give and take host values in different phases: one reads while others wait. */
+/* Hash of the fields that must agree. For host values phases may differ: one rank reads while others wait. */
 static uint64_t hash_of(const call *c)
 {
     call same = *c;
@@ -81,7 +81,7 @@ static int n_like(const call *all, int nranks, int r)
     return n;
 }
 
-/* Name a rank that does not call what most call, or, of as many, what rank 0 calls. */
+/* Report a rank whose collective differs from that of the majority; with a tie, from that of rank 0. */
 static dt_err say_difference(const dt_comm *comm, const call *all)
 {
     int usual = 0, other = 0;
@@ -91,7 +91,7 @@ static dt_err say_difference(const dt_comm *comm, const call *all)
     while (same(&all[other], &all[usual])) other++;
     describe(&all[other], its, sizeof its);
     describe(&all[usual], theirs, sizeof theirs);
-    comm->mpi->failed_rank = other; /* all know of it, and may end in order */
+    comm->mpi->failed_rank = other; /* all ranks know the error and may end in order */
     return dt_fail(DT_ERR_COMM,
                    "comm.check: ranks issued different collectives: rank %d on host %s issued number %" PRId64
                    ": %s; rank %d on host %s issued number %" PRId64 ": %s",
@@ -112,7 +112,7 @@ static dt_err agree_on(const dt_comm *comm, const dt_collective *c)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
     call mine = call_of(comm, c);
-    if (dt_fault("comm.check") != DT_OK) { /* for tests: this rank calls something else */
+    if (dt_fault("comm.check") != DT_OK) { /* for tests: this rank issues another collective */
         dt_error_clear();
         mine.count++;
     }
@@ -128,20 +128,20 @@ static dt_err agree_on(const dt_comm *comm, const dt_collective *c)
     return tell_difference(comm, &mine);
 }
 
-/* No other rank hears of it but by the end of the job. */
+/* Other ranks learn of the failure only when the job ends. */
 dt_err dt_comm_may_join(const dt_comm *comm)
 {
     const char *failure = dt_device_failure();
     if (!failure) return DT_OK;
     if (comm->mpi) comm->mpi->failed_rank = -1;
-    dt_error_clear(); /* of whatever this rank kept for the next vote */
+    dt_error_clear(); /* an error that this rank kept for the next vote */
     return dt_fail(DT_ERR_COMM, "%s", failure);
 }
 
 dt_err dt_comm_next(dt_comm *comm, const dt_collective *c)
 {
     DT_TRY(dt_comm_may_join(comm));
-    if (!comm->counts && comm->mpi->differ) return DT_ERR_COMM; /* its message stands */
+    if (!comm->counts && comm->mpi->differ) return DT_ERR_COMM; /* keeps its message */
     comm->sequence++;
     return comm->check ? agree_on(comm, c) : DT_OK;
 }

@@ -1,9 +1,9 @@
-/* counted_comm.c - collectives that are counted, of ranks that are not there (dt_comm_open_counted): what the transport
- * nccl sends from this rank, and the launches that go with it.
+/* counted_comm.c - counts collectives of hypothetical ranks (dt_comm_open_counted): what the nccl transport sends from
+ * this rank, and the kernel launches involved.
  *
- * A reduce-scatter sends each rank its piece, and folds what has come; where the order is free nodes add up first, and
- * send each other sums (cuda/nccl.c). An all-gather is NCCL's: a piece enters a node once, by the adapters of all its
- * ranks, and is passed on inside. In groups of a node nothing leaves it. */
+ * A reduce-scatter sends each rank its block and folds the received blocks. If the order is free, nodes first sum their
+ * own blocks and exchange sums (cuda/nccl.c). An all-gather is NCCL's: a block enters a node once, over the adapters of
+ * all its ranks, and is forwarded inside the node. If groups are nodes, nothing leaves a node. */
 #include "internal.h"
 #include "dtrain/perfmodel/counting_device.h"
 

@@ -1,4 +1,4 @@
-/* internal.h - what the files of comm share: MPI communicators, the map of ranks to nodes, and the check around MPI
+/* internal.h - shared declarations of comm: MPI communicators, the map of ranks to nodes, and error checks of MPI
  * calls. */
 #ifndef DTRAIN_COMM_INTERNAL_H
 #define DTRAIN_COMM_INTERNAL_H
@@ -7,34 +7,34 @@
 #include <mpi.h>
 
 struct dt_comm_mpi {
-    MPI_Comm world;  /* a duplicate: our messages cannot meet anyone else's */
+    MPI_Comm world;  /* a duplicate, so that messages cannot match those of other code */
     MPI_Comm node;   /* ranks that share memory */
-    MPI_Comm across; /* ranks of equal local_rank, one per node that has it, in order of node */
+    MPI_Comm across; /* ranks of equal local_rank, one per node that has it, ordered by node */
     MPI_Op vote_op;
     MPI_Datatype vote_type;     /* of one dt_vote_value */
     dt_vote_value *vote_values; /* [vote_room]: values that a vote sends and receives */
     int vote_room;
     int *node_of, *local_of; /* [nranks] */
-    int *rank_at; /* [n_nodes * max_local]: global rank by node and local rank, -1 where the node has fewer ranks */
+    int *rank_at; /* [n_nodes * max_local]: global rank by node and local rank, -1 if the node has fewer ranks */
     int max_local, min_local; /* maximum and minimum number of ranks per node */
     int failed_rank;          /* of the last agreement or vote; -1: no rank failed */
-    /* cores that the ranks of this host may use together, over their number, rounded down: 0 when there are more
-     * ranks */
+    /* cores that the ranks of this host may use together, divided by their number, rounded down: 0 if there are more
+     * ranks than cores */
     int cores_per_rank;
-    int host_cores, host_ranks; /* those cores; the ranks */
-    bool own_cores;             /* no two ranks of this host may use the same core */
-    /* the host of the run with the most ranks for each core: the same on all ranks */
+    int host_cores, host_ranks; /* number of those cores; number of ranks */
+    bool own_cores;             /* the core sets of this host's ranks are disjoint */
+    /* the host of the run with the most ranks per core: the same on all ranks */
     struct dt_comm_crowd {
         int ranks, cores;
         char host[64];
     } crowd;
-    size_t max_message;     /* bytes in one MPI call; below INT_MAX, lowered by a test of the splitting */
-    MPI_Comm check;         /* of comm->check; made when it is first used */
-    MPI_Comm roll;          /* of roll_call.c; MPI_COMM_NULL on one rank */
+    size_t max_message;     /* maximum bytes in one MPI call; below INT_MAX; tests of the splitting lower it */
+    MPI_Comm check;         /* for comm->check; created at first use */
+    MPI_Comm roll;          /* for roll_call.c; MPI_COMM_NULL on one rank */
     char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
     bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
     bool differ;            /* comm->check found different collectives: no further exchange */
-    bool apart; /* this rank has failed where the others wait for it and hear of nothing: it agrees on no error */
+    bool apart; /* this rank has failed while the others wait for it without knowing: it votes on no error */
 };
 
 static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
@@ -42,10 +42,10 @@ static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
     return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local];
 }
 
-/** The roll call's communicator and the hosts' names. Collective. */
+/** Open the roll call's communicator and gather the hosts' names. Collective. */
 dt_err dt_roll_open(dt_comm *comm);
 
-/** Record an MPI error with MPI's own text. */
+/** Record an MPI error with MPI's own message. */
 dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);
 #ifdef __clang_analyzer__
 #define dt_comm_mpi_fail(...) ((dt_comm_mpi_fail)(__VA_ARGS__), DT_ERR_COMM)
@@ -57,14 +57,14 @@ dt_err dt_comm_mpi_fail(int code, const char *call, const char *file, int line);
         if (dt_m_ != MPI_SUCCESS) return dt_comm_mpi_fail(dt_m_, #call, __FILE__, __LINE__);                           \
     } while (0)
 
-/** What a collective is: the same on all ranks. */
+/** Description of a collective: the same on all ranks. */
 typedef struct dt_collective {
     const char *kind;
-    int64_t count;             /* elements, bytes where no types are given, or values */
-    dt_dtype send_dt, recv_dt; /* of a reduction of tensors */
+    int64_t count;             /* elements; bytes if no types are given; or values */
+    dt_dtype send_dt, recv_dt; /* for a reduction of tensors */
     int root;                  /* -1: none */
-    bool accumulate, ordered;  /* of a reduction of tensors */
-    bool on_tensors;           /* in the same phase and for the same unit on all ranks */
+    bool accumulate, ordered;  /* for a reduction of tensors */
+    bool on_tensors;           /* has the same phase and unit on all ranks */
 } dt_collective;
 /** Begin the next collective: number it and, with comm->check, verify that all ranks issue the same one. DT_ERR_COMM
  * if ranks differ, or this rank must not join. */
@@ -73,7 +73,7 @@ dt_err dt_comm_next(dt_comm *comm, const dt_collective *c);
 /** MPI_Bcast of any size. */
 dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root);
 
-/** Make and free the operation and the type of the vote. */
+/** Create and free the MPI operation and type of the vote. */
 dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi);
 void dt_comm_vote_close(struct dt_comm_mpi *mpi);
 

@@ -1,6 +1,6 @@
-/* launch.c - starts and ends MPI. At the start it verifies that MPI sees the processes that the launcher started:
- * with the launcher of another MPI, N processes get N worlds of one rank each, so N trainings would silently share
- * one directory. */
+/* launch.c - starts and ends MPI. At the start it verifies that MPI sees the processes that the launcher started. With
+ * the launcher of another MPI, N processes get N worlds of one rank each, and N trainings would silently share one
+ * directory. */
 #include "internal.h"
 #include <dirent.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@ typedef struct launcher {
     const char *name, *size, *rank;
 } launcher;
 
-/* How many processes each says that it has started, and which of them this is. */
+/* Environment variables with the number of started processes, and the index of this one. */
 static const launcher launchers[] = {
     {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
     {"mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2", "PMI_SIZE", "PMI_RANK"},
@@ -30,8 +30,8 @@ static long number(const char *variable)
     return text && end != text && !*end ? n : -1;
 }
 
-/* Of srun the variables are inherited by all that runs in a step, such as a shell or the daemons of mpirun: they
- * describe only the task itself. */
+/* All processes of a job step inherit srun's variables, such as a shell or mpirun's daemons. They describe only the
+ * task itself. */
 static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
 static bool is_launched(void)
@@ -52,7 +52,7 @@ static dt_err compare(int size)
     for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
         const long n = number(launchers[l].size);
         if (n <= 1 || !speaks_of_us(l)) continue;
-        /* print one message: from the first process, which must not be ended before it has printed */
+        /* print one message only, from the first process, which must not be killed before it has printed */
         if (number(launchers[l].rank) > 0) {
             sleep(2);
             _exit(dt_exit_code(DT_ERR_USAGE));
@@ -72,7 +72,7 @@ static dt_err compare(int size)
 /* ---- threads of Open MPI ----------------------------------------------------------------------------------------- */
 
 #if defined OMPI_MAJOR_VERSION && OMPI_MAJOR_VERSION == 4
-/* Is a thread of this process on a core, or waiting for one or for a page of its code? thread: its folder in
+/* Is a thread of this process running, or waiting for a core or for a page fault? thread: its directory in
  * /proc/self/task. */
 static bool has_work(const char *thread)
 {
@@ -85,7 +85,7 @@ static bool has_work(const char *thread)
     return name_end && (strncmp(name_end, ") R", 3) == 0 || strncmp(name_end, ") D", 3) == 0);
 }
 
-/* Threads of this process, as many as are remembered. */
+/* Maximum number of recorded threads of this process. */
 enum { MOST_THREADS = 64 };
 typedef struct thread_list {
     long id[MOST_THREADS];
@@ -118,10 +118,11 @@ static bool others_have_work(const thread_list *before)
     return work;
 }
 
-/* MPI_Init leaves an event to a thread of Open MPI 4's, and MPI_Finalize unloads the plugin with its handler before it
- * joins that thread: one that had no core in between, in a short run on a machine with far too much to do, would call
- * code that is gone. So all threads that it has started must be seen at rest first; twice, because one may have given
- * work to another that was looked at before it. before: those that were there, which may work for ever. */
+/* MPI_Init leaves an event to a thread of Open MPI 4, and MPI_Finalize unloads the plugin with its handler before it
+ * joins that thread. In a short run on an overloaded machine the thread may not have run until then, and would call
+ * unloaded code. Therefore all threads that MPI_Init has started must be seen idle first. They are checked twice,
+ * because one may have given work to another that was checked before it. before: threads that existed earlier and may
+ * never be idle. */
 static void let_threads_rest(const thread_list *before)
 {
     enum { AT_MOST_MS = 5000 };
@@ -146,10 +147,10 @@ dt_err dt_comm_start(dt_comm *comm)
     thread_list before;
     *comm =
         (dt_comm){.alone =
-                      /* check before MPI starts, because MPI leaves a launcher's variables in such a process, too */
+                      /* checked before MPI starts, because MPI sets a launcher's variables in such a process, too */
                   !is_launched()};
-    /* alone: Open MPI 4 would start a daemon of its own beside the program, for features that are not used here, and it
-     * may outlive the program */
+    /* alone: Open MPI 4 would start its own daemon for features that dtrain does not use, and the daemon may outlive
+     * the program */
     if (comm->alone) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     list_threads(&before);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
@@ -166,7 +167,7 @@ dt_err dt_comm_start(dt_comm *comm)
 static void *give_up(void *code)
 {
     enum { PATIENCE_S = 5 };
-    sleep(PATIENCE_S); /* MPI_Abort may hang in a broken library, or wait for a thread of this process that does */
+    sleep(PATIENCE_S); /* MPI_Abort may hang in a broken library, or wait for a thread of this process that hangs */
     _exit((int)(intptr_t)code);
 }
 

@@ -1,13 +1,12 @@
-/* reduce.c - why the fold looks as it does.
+/* reduce.c - the fold of reductions.
  *
- * Sources are pieces of other ranks' buffers in shared memory and come from the outer caches or from memory, so each is
- * read once: the fold goes through blocks of a few KiB with the running sum in the first-level cache, one pass per
- * source; the last pass writes the result. The order of additions for an element is that of the sources whatever the
- * block, the thread or the vector width: only the grouping of independent elements changes. There is no product in
- * these loops, so nothing can be contracted into a fused operation. A block of fp16 is widened apart: compilers know no
- * vectors of it.
+ * Sources are blocks of other ranks' buffers in shared memory. They come from outer caches or from memory, so each is
+ * read once. The fold processes blocks of a few KiB with the running sum in the L1 cache, one pass per source; the last
+ * pass writes the result. For each element the order of additions is that of the sources, whatever the block, thread or
+ * vector width. These loops have no products, so no fused operations can occur. A block of fp16 is widened separately,
+ * because compilers do not vectorise fp16.
  *
- * Large results are stored around the cache (non-temporal stores): without them each line would be read before it is
+ * Large results are written with non-temporal stores. Otherwise each cache line would be read before it is
  * overwritten. */
 #include "reduce.h"
 #include <omp.h>
@@ -16,7 +15,7 @@
 #include <emmintrin.h>
 #endif
 
-/* Several builds of a loop, the best one taken when the program starts: the distribution's compiler aims at the oldest
+/* Several builds of a loop; the best one is selected at program start. By default distributions compile for the oldest
  * x86-64. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&               \
     !defined(__SANITIZE_THREAD__)
@@ -51,7 +50,7 @@ DT_CLONES static void round_f16(uint16_t *restrict out, const float *restrict x,
     for (int64_t i = 0; i < n; i++) out[i] = dt_f16_from_float(x[i]);
 }
 
-/* out may be a or b: elements meet only their own. */
+/* out may be a or b: the operation is elementwise. */
 DT_CLONES static void sum_f32_f32(float *out, const float *a, const float *b, int64_t n)
 {
 #pragma omp simd
@@ -70,7 +69,7 @@ DT_CLONES static void sum_bf16_bf16(float *out, const uint16_t *a, const uint16_
     for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_to_float(a[i]) + dt_bf16_to_float(b[i]);
 }
 
-/** out = a + b, in float; of float and bf16, and a is float wherever b is. */
+/** out = a + b, in float. Types are float and bf16; a is float if b is float. */
 static void sum(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
 {
     if (b_dt == DT_F32)
@@ -82,7 +81,7 @@ static void sum(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtyp
 }
 
 #ifdef __SSE2__
-/* The ends that are not whole lines go through the cache. */
+/* The unaligned ends are written through the cache. */
 static void copy_around_cache(char *restrict dst, const char *restrict src, size_t nbytes)
 {
     size_t head = (size_t)(-(uintptr_t)dst & 63u);
@@ -109,8 +108,7 @@ static inline __m128 load4(const void *x, dt_dtype dt, int64_t i)
     return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), halves)); /* bf16 is the upper half of a float */
 }
 
-/* Built once per pair of types: the types are constants where it is called. out is aligned to 16 bytes, n a multiple of
- * 16. */
+/* Instantiated per pair of types, which are constants at the call. out is aligned to 16 bytes, n a multiple of 16. */
 __attribute__((always_inline)) static inline void sum_lines(float *out, const void *a, dt_dtype a_dt, const void *b,
                                                             dt_dtype b_dt, int64_t n)
 {
@@ -119,7 +117,7 @@ __attribute__((always_inline)) static inline void sum_lines(float *out, const vo
             _mm_stream_ps(out + i + k, _mm_add_ps(load4(a, a_dt, i + k), load4(b, b_dt, i + k)));
 }
 
-/** As sum(), writing around the cache. */
+/** Like sum(), with non-temporal stores. */
 static void sum_around_cache(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)
 {
     const int64_t lines = (uintptr_t)out & 15u ? 0 : n & ~(int64_t)15;
@@ -168,7 +166,7 @@ static void store_half(const float *x, void *dst, dt_dtype dt, bool stream, int6
         memcpy(dst, half, (size_t)n * sizeof *half);
 }
 
-/* Elements of source s, and their type: those of fp16 as floats, in room. */
+/* Address and type of the elements of source s. fp16 elements are widened to float in room. */
 static const void *source(const dt_fold *f, int s, int64_t first, int64_t n, float *room, dt_dtype *dt)
 {
     const void *x = element(f->src[s], f->src_dt, first);
@@ -179,8 +177,8 @@ static const void *source(const dt_fold *f, int s, int64_t first, int64_t n, flo
     return room;
 }
 
-/* The running sum is a: at first a source or dst itself, untouched, then acc. The last addition goes straight to dst
- * where that is float. */
+/* a is the running sum: first a source or dst itself, unmodified, then acc. The last addition writes directly to dst if
+ * that is float. */
 static void fold_block(const dt_fold *f, int64_t first, int64_t n)
 {
     float acc[BLOCK] __attribute__((aligned(64))), room[BLOCK] __attribute__((aligned(64)));
@@ -205,7 +203,7 @@ static void fold_block(const dt_fold *f, int64_t first, int64_t n)
         return;
     }
     if (s == f->n_src) {
-        memcpy(dst, a, (size_t)n * sizeof(float)); /* one source of 16 bits, widened */
+        memcpy(dst, a, (size_t)n * sizeof(float)); /* a single 16-bit source, widened */
         return;
     }
     const void *b = source(f, s, first, n, room, &b_dt);

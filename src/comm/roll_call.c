@@ -1,8 +1,8 @@
-/* roll_call.c - which ranks still run while all seem to wait.
+/* roll_call.c - determines which ranks still run while all seem to wait.
  *
- * A rank that has waited for half of comm.timeout reports so to two collectors, ranks 0 and 1: either may be the one
- * that is missing. When a collector gives up, the ranks without a report are stopped, unreachable or still computing.
- * Reports travel on a communicator of their own, from the watchdogs' threads alone. */
+ * A rank that has waited for half of comm.timeout reports to two collectors, ranks 0 and 1, because either may be the
+ * missing one. When a collector gives up, the ranks without a report are stopped, unreachable or still computing.
+ * Reports use their own communicator and are sent only by watchdog threads. */
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -40,12 +40,12 @@ void dt_comm_report_waiting(const dt_comm *comm)
     for (int to = 0; to < n_collectors(comm); to++) {
         MPI_Request sent;
         if (to == comm->rank || MPI_Isend(NULL, 0, MPI_BYTE, to, 0, comm->mpi->roll, &sent) != MPI_SUCCESS) continue;
-        MPI_Request_free(&sent); /* an empty message has no buffer to keep */
+        MPI_Request_free(&sent); /* an empty message needs no buffer */
     }
 }
 
-/* Take the reports that have arrived. A probe looks first and lets messages come in afterwards, so one that finds
- * nothing is repeated. */
+/* Receive the reports that have arrived. A probe checks before it lets messages in, so a probe without result is
+ * repeated. */
 static void receive(const dt_comm *comm)
 {
     enum { PROBES = 64 };

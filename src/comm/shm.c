@@ -1,14 +1,14 @@
-/* shm.c - collectives through shared memory, and why waiting works as it does.
+/* shm.c - collectives through shared memory.
  *
- * A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no read-modify-write.
- * With a core for every thread a flag changes within microseconds, so spinning is fastest. With more ranks than
- * cores, spinning would keep the awaited rank from running, so the rank yields immediately. In both cases a long wait
- * ends in short sleeps, so that waiting for a slow rank costs nothing. The watchdog thread needs no help from here:
- * it ends the process.
+ * Waiting. A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no
+ * read-modify-write. With a core for every thread a flag changes within microseconds, so spinning is fastest. With more
+ * ranks than cores, spinning would keep the awaited rank from running, so the rank yields immediately. In both cases a
+ * long wait ends in short sleeps, so that waiting for a slow rank costs nothing. The watchdog thread needs no help from
+ * here: it ends the process.
  *
- * Between nodes, a message may make progress only while this rank is inside MPI. A rank that waits for a neighbour
- * therefore calls MPI from time to time. Otherwise two nodes could wait for each other through a message that its
- * sender considers sent. */
+ * Between nodes, a message may progress only while this rank is inside MPI. A rank that waits for a neighbour therefore
+ * calls MPI from time to time. Otherwise two nodes could wait for each other through a message that its sender
+ * considers sent. */
 #include "shm.h"
 #include <dirent.h>
 #include <errno.h>
@@ -25,8 +25,8 @@
 
 enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000, SEGMENT_NAME = 512 };
 #define PREFIX "dtrain-"
-static const char MAGIC[16] = "dtrain segment 1"; /* after the flags: no file of a user has both our name and this
-                                                   * text */
+/* stored after the flags; with the name, it identifies a segment of dtrain */
+static const char MAGIC[16] = "dtrain segment 1";
 enum { MAGIC_AT = HEADER - sizeof MAGIC };
 
 typedef struct segment_id {
@@ -50,7 +50,7 @@ static void relax(void)
 #endif
 }
 
-/** Let MPI move what it holds. An error surfaces in the call that waits for the message. */
+/** Let MPI progress pending messages. An error is reported by the call that waits for the message. */
 static void push_messages(const dt_shm *shm)
 {
     int waiting;
@@ -69,7 +69,7 @@ static void wait_until(const dt_shm *shm, atomic_ullong *flag, unsigned long lon
         } else {
             push_messages(shm);
             nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
-            turn--; /* stays here, and cannot overflow */
+            turn--; /* remains in this state, without overflow */
         }
     }
 }
@@ -112,8 +112,8 @@ size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
-/* Each rank creates its own segment, so that its pages are local, and reserves all pages: if /dev/shm is too small
- * (64 MiB in a container), this is an error here and not a signal later. The segment loses its name immediately after
+/* Each rank creates its own segment, so that its pages are local, and reserves all pages. If /dev/shm is too small (64
+ * MiB in a container), this gives an error here instead of a signal later. The segment is unlinked immediately after
  * the ranks of the node have mapped it, so a killed job leaves nothing. Until then its creator holds a lock on it,
  * which ends with the process. */
 
@@ -128,7 +128,7 @@ static bool segment_name(char out[SEGMENT_NAME], const segment_id *id)
     return snprintf(out, SEGMENT_NAME, "%s/" PREFIX "%ld-%016llx", segment_dir(), id->pid, id->nonce) < SEGMENT_NAME;
 }
 
-/* Exactly a name as segment_name gives it. */
+/* Does the name have exactly the form of segment_name? */
 static bool is_segment_name(const char *name)
 {
     const size_t prefix = strlen(PREFIX);
@@ -138,7 +138,7 @@ static bool is_segment_name(const char *name)
     return digits > 0 && *nonce == '-' && strspn(nonce + 1, "0123456789abcdef") == 16 && nonce[17] == '\0';
 }
 
-/* A file that this user's processes have made as a segment, and not a moment ago: a young one may not be locked yet. */
+/* Is it a segment of this user that is old enough? A young one may not be locked yet. */
 static bool is_old_segment(int fd)
 {
     enum { YOUNG_S = 60 };
@@ -149,7 +149,7 @@ static bool is_old_segment(int fd)
     return pread(fd, magic, sizeof magic, MAGIC_AT) == (ssize_t)sizeof magic && memcmp(magic, MAGIC, sizeof magic) == 0;
 }
 
-/* Remove segments that killed jobs of this user left: no process locks them. */
+/* Remove segments that killed jobs of this user left: no process holds their locks. */
 static void remove_stale_segments(void)
 {
     DIR *d = opendir(segment_dir());
@@ -168,7 +168,7 @@ static dt_err fail_segment(const char *name, const char *what, int number)
     return dt_fail(DT_ERR_MEMORY, "%s: %s: %s", name, what, strerror(number));
 }
 
-/* Reserve all pages, and leave as much again to others: MPI has segments there, too, which it fills only later. */
+/* Reserve all pages, and leave as much free space to others: MPI also has segments there, which it fills later. */
 static dt_err reserve_segment(int fd, size_t nbytes)
 {
     struct statvfs disk;
@@ -203,13 +203,13 @@ static dt_err make_segment(dt_shm *shm, segment_id *mine)
     shm->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (shm->fd < 0) return fail_segment(name, "cannot be created", errno);
     dt_err err = flock(shm->fd, LOCK_SH) == 0 ? DT_OK : fail_segment(name, "cannot be locked", errno);
-    /* before the space is reserved: a job that is killed then leaves what can be recognised; where there is no room at
-     * all that call says so */
+    /* written before the space is reserved, so that a killed job leaves a recognisable file; without any space the
+     * reservation reports the error */
     if (err == DT_OK && pwrite(shm->fd, MAGIC, sizeof MAGIC, MAGIC_AT) < 0 && errno != ENOSPC)
         err = fail_segment(name, "cannot be written", errno);
     if (err == DT_OK) err = reserve_segment(shm->fd, shm->window_nbytes);
     if (err == DT_OK) err = map_segment(shm->fd, name, shm->window_nbytes, &shm->segments[shm->me]);
-    /* the header, but for the magic, is new and so zero */
+    /* except for the magic, the header is new and therefore zero */
     if (err == DT_OK) memset(shm->segments[shm->me] + HEADER, 0, shm->window_nbytes - HEADER);
     return err;
 }
@@ -258,7 +258,7 @@ static dt_err prepare(dt_shm *shm, const dt_comm *comm, segment_id *mine)
     return make_segment(shm, mine);
 }
 
-/* The segment has no name any more, whatever came of it. */
+/* Unlink the segment, whether or not it was mapped. */
 static void give_up_name(dt_shm *shm, const segment_id *mine)
 {
     char name[SEGMENT_NAME];
@@ -268,8 +268,8 @@ static void give_up_name(dt_shm *shm, const segment_id *mine)
     shm->fd = -1;
 }
 
-/* Agree on whether every rank succeeded. A failure is not an error here: without shared memory ranks exchange
- * messages. The first rank that failed reports its reason. */
+/* Agree on whether every rank succeeded. A failure is not an error here: without shared memory ranks exchange messages.
+ * The first failed rank reports its reason. */
 static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;

@@ -1,5 +1,5 @@
-/* texts.c - texts between rank 0 and all others. Ranks agree on every failure except one of the exchange itself,
- * because memory may be short on one rank only. */
+/* texts.c - exchange of texts between rank 0 and all others. Ranks agree on every error except those of the exchange
+ * itself, because one rank alone may run out of memory. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes)
 
 /* ---- to rank 0 --------------------------------------------------------------------------------------------------- */
 
-/* In chunks, through one buffer: no rank needs more memory with more ranks or longer texts. Rank 0 continues to
+/* Sent in chunks through one buffer, so memory grows neither with the ranks nor with the texts. Rank 0 continues to
  * receive after its sink has failed, so that no rank waits for it. An empty chunk marks the end. */
 
 enum { TAG_PART = 11 };

@@ -1,10 +1,10 @@
-/* transport.c - the transport "mpi": its buffers, and the staging for devices whose memory the host cannot access.
+/* transport.c - the transport "mpi": its buffers, and staging for devices whose memory the host cannot access.
  *
  * All collectives are written for host memory (transport_reduce.c, transport_gather.c). For another device a chunk is
  * copied to pinned memory on the caller's stream, after the work that produces it. It is exchanged there and copied
  * back on that stream, before the work that needs it. The host waits once, for the data to send. An event makes the
- * next user of the pinned buffer, on whichever stream, wait for the copies back. This serves ranks that share a GPU
- * and machines without a better transport; copies do not overlap the exchange.
+ * next user of the pinned buffer, on any stream, wait for the copies back. This serves ranks that share a GPU and
+ * machines without a better transport. Copies do not overlap the exchange.
  *
  * Buffers are allocated once, when the transport is attached: a collective allocates nothing. */
 #include "transport.h"
@@ -12,11 +12,11 @@
 #include <stdlib.h>
 
 enum {
-    SLOT_NBYTES = 1 << 20, /* two of them stay in the second-level cache of usual server cores */
-    NET_NBYTES = 8 << 20,  /* aim for a set of messages */
-    PIECE_MIN = 32 << 10,  /* below, a message costs more in latency than in bytes */
+    SLOT_NBYTES = 1 << 20, /* two of them fit in the L2 cache of usual server cores */
+    NET_NBYTES = 8 << 20,  /* target size of a set of messages */
+    PIECE_MIN = 32 << 10,  /* below, latency dominates the cost of a message */
     PIECE_MAX = 1 << 20,
-    STREAM_NBYTES = 8 << 20, /* more than a core's cache holds besides the slots */
+    STREAM_NBYTES = 8 << 20, /* larger than a core's cache, in addition to the slots */
     PINNED_NBYTES = 16 << 20,
     PINNED_MIN_PER_RANK = 64 << 10,
     LINE = 64
@@ -24,13 +24,13 @@ enum {
 
 static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : x > high ? high : x; }
 
-/** Where ranks are, in the numbers that decide on buffers. */
+/** The distribution of ranks over nodes that determines buffer sizes. */
 typedef struct layout {
     int nranks, n_nodes, max_local, min_local;
     bool use_shared_memory;
 } layout;
 
-/** Sizes from values that all ranks share. */
+/** Compute sizes from values that all ranks share. */
 static void plan(const layout *l, dt_transport *t)
 {
     t->shared = l->use_shared_memory && l->max_local > 1;
@@ -44,7 +44,7 @@ static void plan(const layout *l, dt_transport *t)
     t->n_requests = 2 * (int)n_pieces;
 }
 
-/* Through which tensors of a device that the host cannot reach go to MPI and back. */
+/* Size of the pinned buffer for tensors of a device that the host cannot access. */
 static size_t pinned_nbytes(int nranks, bool host_accessible)
 {
     return host_accessible || nranks == 1 ? 0
@@ -148,7 +148,7 @@ static void mpi_close(dt_comm *comm)
     comm->impl = NULL;
 }
 
-/* ---- devices whose memory the host cannot touch ------------------------------------------------------------------ */
+/* ---- devices whose memory the host cannot access ----------------------------------------------------------------- */
 
 static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, dt_stream *stream)
 {
@@ -157,8 +157,8 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
-/* The pinned buffer may be used by this stream when the copies from it have completed, and by the next stream after
- * the work that follows. */
+/* Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work that
+ * follows. */
 static dt_err take_pinned(dt_comm *comm, dt_stream *stream)
 {
     return comm->dev->ops->event_wait(comm->dev, dt_transport_of(comm)->returned, stream);
@@ -168,8 +168,8 @@ static dt_err give_pinned(dt_comm *comm, dt_stream *stream)
     return comm->dev->ops->event_record(comm->dev, dt_transport_of(comm)->returned, stream);
 }
 
-/** The first error stands, but for one of the exchange itself. A copy that fails does not keep this rank out of the
- *  exchange, unless the device has failed with it. */
+/** Returns the first error, except that an error of the exchange takes precedence. A rank whose copy fails still takes
+ *  part in the exchange, unless its device has failed. */
 static dt_err first(dt_err err, dt_err then) { return err == DT_OK || then == DT_ERR_COMM ? then : err; }
 
 static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype send_dt, char *recv, dt_dtype recv_dt,

@@ -1,19 +1,20 @@
-/* transport_gather.c - all-gather among the ranks of a group, and exchange among groups, on host memory.
+/* transport_gather.c - all-gather among the ranks of a group, and exchange between groups, on host memory.
  *
- * Inside a node each rank publishes its piece in the window chunk by chunk and the others copy it to its place. Between
- * nodes pieces go by messages straight from and to the callers' buffers. Where nodes have equally many ranks, a piece
- * passes between nodes once: rank l of each node exchanges with the ranks l of the others and then publishes what it
- * received, too; else every rank sends to every rank of other nodes. A group is all nodes or this one alone; the rest
- * of the two is the same.
+ * Inside a node each rank publishes its block in the window, chunk by chunk, and the others copy it. Between nodes
+ * blocks are sent by messages directly from and to the callers' buffers.
  *
- * Ranks of one number in different groups are on different nodes: they exchange by messages alone. */
+ * If nodes have the same number of ranks, a block passes between nodes once: rank l of each node exchanges with ranks l
+ * of the other nodes and then publishes what it received. Otherwise every rank sends to every rank of other nodes. A
+ * group is all nodes or this node only; the algorithm is the same.
+ *
+ * Ranks with the same index in different groups are on different nodes, so they exchange only by messages. */
 #include "transport.h"
 
 typedef struct gathering {
     dt_comm *comm;
     dt_transport *t;
-    const char *send; /* this round's part of the piece */
-    char *recv;       /* place of this round's part of the group's rank 0; rank r's is r * stride further */
+    const char *send; /* the block's part in this round */
+    char *recv;       /* address of this round's part from the group's rank 0; rank r's is r * stride further */
     size_t stride, nbytes, chunk;
     int n_nodes; /* of the group */
     bool stream;
@@ -21,7 +22,7 @@ typedef struct gathering {
 
 enum { TAG_GATHER = 3, TAG_REPLICA = 4, ROUND_NBYTES = 64 << 20 };
 
-/** Where what rank r sends belongs; is it of this group at all? */
+/** Destination of the block of rank r, a member of the group. */
 static char *block_of(const gathering *g, int r)
 {
     return g->recv + (size_t)(g->comm->piece_of[r] / g->comm->n_groups) * g->stride;
@@ -36,8 +37,8 @@ static dt_err post_exchange(gathering *g, MPI_Comm mpi, int with, int whose, MPI
     return DT_OK;
 }
 
-/** Exchange with every far rank (flat), or with the ranks of our number on the other nodes (hierarchical): the requests
- *  of node i are i (receive) and n_nodes + i (send). */
+/** Exchange with every far rank (flat), or with the ranks of the same local rank on the other nodes (hierarchical). The
+ *  requests of node i are i (receive) and n_nodes + i (send). */
 static dt_err post_messages(gathering *g)
 {
     const dt_comm *c = g->comm;
@@ -60,7 +61,7 @@ static dt_err post_messages(gathering *g)
     return DT_OK;
 }
 
-/* Steps: the chunks of our own node's pieces, then (hierarchical) those of the next node, and so on. */
+/* Steps: the chunks of the own node's blocks, then (hierarchical) those of the next node, and so on. */
 static int step_node(const gathering *g, int64_t step)
 {
     return (int)((g->comm->node + step / n_chunks(g)) % g->comm->n_nodes);
@@ -127,7 +128,7 @@ dt_err dt_transport_all_gather(dt_comm *comm, const void *send, void *recv, size
     return DT_OK;
 }
 
-/* ---- among groups ------------------------------------------------------------------------------------------------ */
+/* ---- between groups ---------------------------------------------------------------------------------------------- */
 
 static dt_err replicate_round(dt_comm *c, char *buf, size_t stride, int nbytes)
 {

@@ -1,16 +1,15 @@
 /* transport_reduce.c - reduce-scatter on host memory.
  *
- * Two ways, both in steps over chunks of a piece (that of rank r: the elements of send that end there):
+ * Two algorithms, both in steps over chunks of a block (block r: the elements of send that rank r receives summed):
  *
- * flat          Every rank hands every other rank its piece, through the window where they share a node, by a message
- *               where not. The owner adds
- *               the pieces in order of rank. One rounding, one order, whatever the nodes: this is the ordered sum.
- * hierarchical  A node first adds its own ranks' pieces (in order of rank); local rank l then holds the node's sums for
- * the ranks with local rank l
- *               on all nodes, and exchanges them with these. Sums travel as floats. Fewer bytes pass between nodes by
- *               local_nranks (halved again when bf16 is sent), but additions are grouped by node.
+ * flat          Every rank sends every other rank its block, through the window inside a node, otherwise by messages.
+ *               The owner adds the blocks in rank order. One rounding and one order for any nodes: the ordered sum.
+ * hierarchical  A node first adds its own ranks' blocks in rank order. Local rank l then holds the node's sums for
+ *               the ranks with local rank l on all nodes, and exchanges the sums with them as floats. This sends
+ *               local_nranks times fewer bytes between nodes (local_nranks / 2 times for bf16), but additions are
+ *               grouped by node.
  *
- * Messages of a chunk are in flight while the node works on the next one: there are two sets of buffers and
+ * Messages of a chunk are in flight while the node works on the next one, so there are two sets of buffers and
  * requests. */
 #include "transport.h"
 
@@ -19,7 +18,7 @@ typedef struct reduction {
     dt_transport *t;
     const char *send;
     dt_dtype send_dt;
-    size_t elem; /* bytes of an element of send */
+    size_t elem; /* bytes per element of send */
     char *recv;
     dt_dtype recv_dt;
     int64_t count, chunk;
@@ -30,7 +29,7 @@ enum { TAG_PIECE = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, LEAST_CH
 
 static int64_t n_chunks(const reduction *d) { return (d->count + d->chunk - 1) / d->chunk; }
 static int64_t chunk_len(const reduction *d, int64_t k) { return dt_min_i64(d->chunk, d->count - k * d->chunk); }
-/** Chunk k of the piece of rank r. */
+/** Address of chunk k of block r. */
 static const char *piece(const reduction *d, int r, int64_t k)
 {
     return d->send + (size_t)(d->comm->piece_of[r] * d->count + k * d->chunk) * d->elem;
@@ -48,14 +47,14 @@ static char *result(const reduction *d, int64_t k)
     return d->recv + (size_t)(k * d->chunk) * dt_dtype_size(d->recv_dt);
 }
 
-/** Place in a slot of local rank owner for local rank reader: the owner's own piece is not there. */
+/** Offset, in a slot of local rank owner, of the block for local rank reader. The owner's own block is omitted. */
 static size_t slot_offset(const reduction *d, int owner, int reader)
 {
     return (size_t)(reader < owner ? reader : reader - 1) * (size_t)d->chunk * d->elem;
 }
 
-/** All ranks compute the same length, because only agreed values enter. It splits a block into at least a few steps,
- * so that copying and adding overlap, unless the steps would become too short. */
+/** All ranks compute the same length from values that they share. A block is split into at least a few steps, so that
+ *  copying and adding overlap, unless steps would become too short. */
 static void choose_chunk(reduction *d, bool messages, size_t message_elem)
 {
     const dt_transport *t = d->t;
@@ -93,7 +92,7 @@ static dt_err post_pieces(reduction *d, int64_t k)
         DT_MPI(MPI_Irecv(to, nbytes, MPI_BYTE, from, TAG_PIECE, c->mpi->world, &req[n++]));
     }
     for (int i = 1; i < c->nranks; i++) {
-        const int to = (c->rank - i + c->nranks) % c->nranks; /* meets the order of the receives */
+        const int to = (c->rank - i + c->nranks) % c->nranks; /* in the order of the receives */
         if (!dt_transport_near(c, to))
             DT_MPI(MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, to, TAG_PIECE, c->mpi->world, &req[n++]));
     }
@@ -144,14 +143,14 @@ static dt_err reduce_flat(reduction *d)
 
 /* ---- hierarchical ------------------------------------------------------------------------------------------------ */
 
-/* A step is (chunk k, node): the nodes after ours in turn, our own last. */
+/* A step is (chunk k, node): the other nodes in turn, starting after ours, and our own last. */
 static int64_t step_chunk(const reduction *d, int64_t step) { return step / d->comm->n_nodes; }
 static int step_node(const reduction *d, int64_t step)
 {
     return (int)((d->comm->node + 1 + step % d->comm->n_nodes) % d->comm->n_nodes);
 }
 
-/** In a set: the sums for each node to send, then the sums received from each node. */
+/** Layout of a set: the sums to send, by node, then the sums received, by node. */
 static char *sum_for(const reduction *d, int64_t k, int node)
 {
     return net_set(d, k) + (size_t)node * d->t->piece_nbytes;
@@ -165,7 +164,7 @@ static dt_err tree_fill(void *arg, int64_t step, char *slot)
     return DT_OK;
 }
 
-/** All nodes' sums of chunk k are on their way or here: wait, and add them in order of node. */
+/** Wait for all nodes' sums of chunk k, and add them in node order. */
 static dt_err tree_finish(reduction *d, int64_t k)
 {
     const dt_comm *c = d->comm;
@@ -211,7 +210,7 @@ static dt_err tree_consume(void *arg, int64_t step)
         return DT_OK;
     }
     req[node] = req[c->n_nodes + node] = MPI_REQUEST_NULL;
-    return k > 0 ? tree_finish(d, k - 1) : DT_OK; /* the set is free again when chunk k + 1 begins */
+    return k > 0 ? tree_finish(d, k - 1) : DT_OK; /* frees the set for chunk k + 1 */
 }
 
 static dt_err reduce_hierarchical(reduction *d)

@@ -1,11 +1,11 @@
-/* vote.c - how ranks reach one decision, and collectives of small host values.
+/* vote.c - votes, and collectives of small host values.
  *
  * Failing ranks are ordered by rank, so that all ranks choose the same error, and one rank prints it. The vote's
- * operation is declared non-commutative: MPI then combines in rank order, so sums of doubles are bit-identical on
- * every rank and in every run with these ranks.
+ * operation is declared non-commutative. MPI then combines in rank order, so sums of doubles are bit-identical on every
+ * rank and in every run with the same ranks.
  *
- * A vote is a list of values, each with its own way of combination, so MPI may split the list anywhere. The first
- * values are the error, the request to stop and the mark of non-finite values. */
+ * A vote is a list of values, each with its own kind of combination, so MPI may split the list anywhere. The first
+ * values are the error, the stop request and the non-finite flag. */
 #include "internal.h"
 #include <limits.h>
 #include <math.h>
@@ -13,15 +13,16 @@
 #include <string.h>
 
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
-/* kinds of the head only: integers of which the minimum or maximum counts */
+/* kinds used only in the head: minimum or maximum of integers */
 enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
-static const int64_t NOBODY = INT64_MAX; /* in HEAD_FAILED; else the rank, and in the lower half its error */
+/* in HEAD_FAILED: no failed rank; otherwise the rank, with its error in the lower half */
+static const int64_t NO_RANK = INT64_MAX;
 
-/** With NaN above all, or below: a NaN that one rank brings is seen by all. */
+/** NaN is larger, or smaller, than every number: a NaN of one rank reaches all ranks. */
 static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
 static double smaller(double a, double b) { return isnan(a) || a < b ? a : b; }
 
-/* a is of lower ranks than b. */
+/* a comes from lower ranks than b. */
 static dt_vote_value combine(dt_vote_value a, dt_vote_value b)
 {
     switch (a.kind) {
@@ -47,7 +48,7 @@ static dt_vote_value combine(dt_vote_value a, dt_vote_value b)
     return b;
 }
 
-/* MPI may hand over memory of any alignment: copy. */
+/* MPI may pass memory of any alignment: copy. */
 static void vote_function(void *in, void *io, int *len, MPI_Datatype *type)
 {
     (void)type;
@@ -97,8 +98,8 @@ static const char *told(int rank, dt_err err, char out[TOLD_SIZE])
     return out;
 }
 
-/* Whose is this rank's error? Its own, or that of the last agreement, which it passes on: agreed again, it is still the
- * error of the rank that has the message. */
+/* The rank that an error belongs to: this rank, or the failed rank of the last agreement whose error it passes on. If
+ * such an error is agreed again, the rank with the message stays the same. */
 static int owner_of(const dt_comm *comm, dt_err err)
 {
     char text[TOLD_SIZE];
@@ -118,16 +119,16 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
     all[HEAD_FAILED] =
         (dt_vote_value){.kind = LEAST_INTEGER,
-                        .count = vote->err == DT_OK ? NOBODY : ((int64_t)owner_of(comm, vote->err) << 32) + vote->err};
+                        .count = vote->err == DT_OK ? NO_RANK : ((int64_t)owner_of(comm, vote->err) << 32) + vote->err};
     all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
     all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
     if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
     DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "vote", .count = vote->n_values, .root = -1}));
-    mpi->failed_rank = -1; /* an exchange that fails is no agreement */
+    mpi->failed_rank = -1; /* a failed exchange is not an agreement */
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, all, N_HEAD + vote->n_values, mpi->vote_type, mpi->vote_op, mpi->world));
     const int64_t failed = all[HEAD_FAILED].count;
-    vote->err = failed == NOBODY ? DT_OK : (int32_t)(failed & INT32_MAX);
-    vote->failed_rank = failed == NOBODY ? -1 : (int32_t)(failed >> 32);
+    vote->err = failed == NO_RANK ? DT_OK : (int32_t)(failed & INT32_MAX);
+    vote->failed_rank = failed == NO_RANK ? -1 : (int32_t)(failed >> 32);
     vote->stop = (int32_t)all[HEAD_STOP].count;
     vote->nonfinite = (int32_t)all[HEAD_NONFINITE].count;
     if (nbytes) memcpy(vote->values, all + N_HEAD, nbytes);
@@ -149,7 +150,7 @@ dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
     comm->mpi->failed_rank = lowest.rank == INT_MAX ? -1 : lowest.rank;
     if (lowest.rank == INT_MAX) return DT_OK;
     if (err) return (dt_err)lowest.err;
-    dt_error_clear(); /* a message of something already overcome must not stand for this */
+    dt_error_clear(); /* the message of an error that was already handled must not be reported for this one */
     char text[TOLD_SIZE];
     return dt_fail((dt_err)lowest.err, "%s", told(lowest.rank, (dt_err)lowest.err, text));
 }
@@ -190,7 +191,7 @@ dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n)
     return reduce_host(comm, values, n, MPI_UINT64_T, MPI_SUM);
 }
 
-/* Sums of words of which all but one are zero keep every bit, and no rank needs to know which rank holds which word. */
+/* Sums of words of which all but one are zero keep every bit. Ranks need not know which rank holds which word. */
 dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes)
 {
     enum { MOST = 1 << 24 };

@@ -1,4 +1,4 @@
-/* list.c - comma separated lists, as several keys hold them. */
+/* list.c - comma-separated lists, the format of several keys. */
 #include "config_private.h"
 #include <ctype.h>
 #include <stdlib.h>

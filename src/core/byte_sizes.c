@@ -11,7 +11,7 @@ char *dt_format_bytes(double nbytes, char *out)
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     int u = 0;
     double v = fabs(nbytes);
-    while (v >= 1023.5 && u < 6) v /= 1024, u++; /* 1023.5 would be shown as 1024 */
+    while (v >= 1023.5 && u < 6) v /= 1024, u++; /* 1023.5 would be printed as 1024 */
     int digits = u == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2;
     snprintf(out, 24, v < 1e6 ? "%s%.*f %s" : "%s%.*e %s", nbytes < 0 ? "-" : "", v < 1e6 ? digits : 3, v, units[u]);
     return out;
@@ -47,7 +47,7 @@ char *dt_format_duration(double seconds, char *out)
     return out;
 }
 
-/* The bytes that a unit stands for, and how many characters it takes. What is no unit takes none. */
+/* The value of a unit in bytes; *len: its number of characters, 0 if it is not a unit. */
 static double unit_bytes(const char *text, size_t *len)
 {
     static const char letters[] = "KMGTPE";
@@ -58,13 +58,13 @@ static double unit_bytes(const char *text, size_t *len)
     return at ? pow(binary ? 1024 : 1000, (double)(at - letters + 1)) : 1;
 }
 
-/* A decimal number and its unit; negative when it is none. */
+/* Parse a decimal number and its unit; negative if invalid. */
 static double parse(const char *p)
 {
     char *end;
     size_t len;
     while (isspace((unsigned char)*p)) p++;
-    /* strtod would take hexadecimal */
+    /* strtod would accept hexadecimal */
     if (!isdigit((unsigned char)*p) || tolower((unsigned char)p[1]) == 'x') return -1;
     double v = strtod(p, &end);
     while (*end == ' ') end++;

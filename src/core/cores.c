@@ -1,4 +1,4 @@
-/* cores.c - the one place that counts cores. */
+/* cores.c - counts cores. */
 #include "dtrain/core/core.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ int dt_cores_online(void)
     return n > 0 ? (int)n : 1;
 }
 
-/* A number above 0 in the environment, else 0. */
+/* A positive number from the environment, otherwise 0. */
 static int given(const char *name)
 {
     const char *text = getenv(name);

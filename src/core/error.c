@@ -1,5 +1,5 @@
-/* error.c - the first message wins: it is written where the cause is known, and what follows on the way up or during
- * cleaning up is a consequence. One message a thread, in a fixed buffer, so that running out of memory can be reported
+/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or cleaning
+ * up, are consequences. One message per thread, in a fixed buffer, so that running out of memory can be reported
  * too. */
 #include "dtrain/core/core.h"
 #include <errno.h>
@@ -9,11 +9,11 @@
 #include "core_private.h"
 #include <sys/stat.h>
 
-enum { MESSAGE_SIZE = 8192 }; /* many mistakes of a configuration are one message */
+enum { MESSAGE_SIZE = 8192 }; /* a message may list many configuration errors */
 
 static _Thread_local char message[MESSAGE_SIZE];
 
-/* Exit codes are those of sysexits.h where one fits (configuration.md). */
+/* Exit codes are those of sysexits.h if one applies (configuration.md). */
 static const struct {
     const char *name, *words;
     int exit_code;
@@ -100,7 +100,7 @@ static bool is_there(const dt_mistakes *m, const char *text)
 void dt_mistakes_add(dt_mistakes *m, dt_err err)
 {
     if (err == DT_OK) return;
-    if (m->err == DT_ERR_STOP) { /* what was left unread is missing from here on, which is no mistake */
+    if (m->err == DT_ERR_STOP) { /* input after a stop was not read, so errors about it are not the user's */
         dt_error_clear();
         return;
     }

@@ -1,6 +1,6 @@
-/* fault.c - faults that a test asks for by DTRAIN_FAULT. The list is read once, at the first passage of any point;
- * without it every later passage costs one load. A process-wide count of passages cannot hang off a context, so this is
- * state of the process, as the environment is. */
+/* fault.c - faults that tests inject with DTRAIN_FAULT. The list is read once, when any point is first passed. Without
+ * a list each later pass costs one load. Passes are counted per process, so this is global state, like the
+ * environment. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 enum { MAX_FAULTS = 16 };
 
 static struct {
-    atomic_int n; /* -1: the environment was not read yet */
+    atomic_int n; /* -1: the environment is not read yet */
     struct {
         char point[48], kind[16];
         int rank; /* -1: every rank ("*") */
@@ -66,7 +66,7 @@ static void be_stopped(void)
     while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end_s) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
 }
 
-/* Ask this process to stop, and continue once the thread that waits for signals has taken the request. */
+/* Send this process a stop request. Returns once the signal thread has received it. */
 static void signal_self(void)
 {
     sigset_t pending;
@@ -75,8 +75,8 @@ static void signal_self(void)
     while (sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1));
 }
 
-/* Carry out faults that do not return, or that return without an effect on the caller. Otherwise return the fault
- * that the caller must simulate; NULL: none. */
+/* Perform faults that do not return, or that return without an effect on the caller. Otherwise return the fault that
+ * the caller must simulate; NULL: none. */
 static const char *happen(const char *kind)
 {
     if (strcmp(kind, "kill") == 0) raise(SIGKILL);

@@ -1,4 +1,4 @@
-/* ledger.c - counts bytes held by category and memory space. It only counts: an allocator inside it would hide
+/* ledger.c - counts bytes held by category and memory space. It does not allocate, because that would hide
  * allocations. */
 #include "dtrain/core/core.h"
 

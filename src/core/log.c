@@ -1,5 +1,5 @@
-/* log.c - the only printer. Each line is one write(2), so that lines of several ranks do not mix in mpirun's pipe.
- * stdio is flushed first to keep the order with the program's own output. */
+/* log.c - all output of log lines. Each line is one write(2), so that lines of several ranks do not mix in mpirun's
+ * pipe. stdio is flushed first to keep the order with the program's own output. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@ static struct {
     const char *program;
     int rank, nranks;
     char host[64];
-    atomic_bool stdout_lost; /* said once */
-    atomic_int level;        /* 0: the environment was not asked yet, else 1 + dt_log_level */
+    atomic_bool stdout_lost; /* reported once */
+    atomic_int level;        /* 0: the environment is not read yet; otherwise 1 + dt_log_level */
 } who = {.program = "dtrain", .nranks = 1};
 
 static int level_from_environment(void)
@@ -50,7 +50,7 @@ static bool write_all(int fd, const char *text, size_t n)
 {
     while (n > 0) {
         ssize_t w = write(fd, text, n);
-        /* the reader has gone: the run matters more than its log */
+        /* the reader has exited: the run continues without a log */
         if (w < 0 && errno != EINTR && errno != EAGAIN) return false;
         if (w > 0) text += w, n -= (size_t)w;
     }

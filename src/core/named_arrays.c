@@ -21,7 +21,7 @@ const dt_named_array *dt_named_arrays_find(const dt_named_arrays *items, const c
     return NULL;
 }
 
-/* Zeros in the room that is lent, else of their own. */
+/* Zeroed memory from the borrowed buffer, or allocated. */
 static void *take(dt_named_arrays *items, size_t nbytes)
 {
     const size_t padded = (nbytes + 7) / 8 * 8;

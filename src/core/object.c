@@ -1,5 +1,5 @@
-/* object.c - parts of the program that are shared objects of their own, because a program that is linked against a
- * library does not start where the library is missing. */
+/* object.c - loads parts of the program as shared objects, because a program that is linked against a library does not
+ * start without the library. */
 #include "dtrain/core/core.h"
 #include <dlfcn.h>
 #include <elf.h>
@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Beside the program (a build folder), in the folder above (tests), where make install puts it, or in the build folder
- * below (a program at the top of the tree). */
+/* Directories, relative to the program: its own (a build directory), the parent (tests), where make install puts
+ * objects, and the build directory below (a program at the top of the tree). */
 static const char *const FOLDERS[] = {"", "../", "../lib/dtrain/", "build/release/"};
 enum { N_FOLDERS = sizeof FOLDERS / sizeof FOLDERS[0] };
 
@@ -30,8 +30,8 @@ static bool find_object(const char *file, char *path, size_t path_size)
     return false;
 }
 
-/* The section table is at the end of the file. A file truncated by a full disk would still be mapped, and reading it
- * would end the program by a signal. The loader rejects files that are not ELF. */
+/* The section table is at the end of the file. A truncated file (full disk) could still be mapped, and reading it would
+ * end the program with a signal. The loader rejects files that are not ELF. */
 static bool is_cut_short(const char *path)
 {
     ElfW(Ehdr) head;
@@ -43,7 +43,7 @@ static bool is_cut_short(const char *path)
     return is_elf && head.e_shoff + (uint64_t)head.e_shentsize * head.e_shnum > (uint64_t)st.st_size;
 }
 
-/* A stale object's table may have other entries, or the same in another order: it must not be looked into. */
+/* The table of an object from another build may have other entries or another order, so it must not be read. */
 static bool is_of_these_headers(void *object, const char *symbol)
 {
     char name[128];
@@ -64,7 +64,7 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
         snprintf(why, why_size, "%s is truncated: rebuild it (make) or copy it again", path);
         return NULL;
     }
-    void *object = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* again: the one that is loaded */
+    void *object = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* increments the reference count if it is loaded already */
     const void *found = object ? dlsym(object, symbol) : NULL;
     *stale = found && !is_of_these_headers(object, symbol);
     if (!found) snprintf(why, why_size, "%s", dlerror());
@@ -74,7 +74,7 @@ const void *dt_object_symbol(const char *file, const char *symbol, bool *stale, 
     return *stale ? NULL : found;
 }
 
-/* ---- which build ------------------------------------------------------------------------------------------------- */
+/* ---- identity of the build --------------------------------------------------------------------------------------- */
 
 typedef struct build_search {
     uintptr_t address;

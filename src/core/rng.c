@@ -1,5 +1,5 @@
-/* rng.c - random numbers as pure functions of where they are used: no state to save in a checkpoint, and nothing that
- * depends on the number of ranks or on how work is cut.
+/* rng.c - random numbers as pure functions of their position. There is no state to save in a checkpoint, and values
+ * depend neither on the number of ranks nor on the partition of work.
  *
  * Source   Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox; constants from
  *          section 4.3).
@@ -29,8 +29,8 @@ uint64_t dt_rng_key(uint64_t seed, dt_rng_purpose purpose)
     return dt_mix64(dt_mix64(seed) ^ ((uint64_t)purpose << 32));
 }
 
-/* Elements 4b .. 4b+3 of a tensor. The radius takes u in (0, 1], so that its logarithm is finite. Never inlined: one
- * compiled form gives one rounding, wherever a piece begins. */
+/* Elements 4b .. 4b+3 of a tensor. The radius uses u in (0, 1], so that its logarithm is finite. Never inlined: a
+ * single compiled form gives the same rounding for any start of a range. */
 static __attribute__((noinline)) void normal_block(uint64_t key, uint64_t tensor, uint64_t b, float std, float out[4])
 {
     uint32_t w[4];
@@ -56,7 +56,7 @@ static void normals(uint64_t key, uint64_t tensor, int64_t first, int64_t n, flo
 
 void dt_rng_normal(uint64_t key, uint64_t tensor, int64_t first, int64_t n, float std, float *out)
 {
-    enum { PART = 4096 }; /* some 80 us: below four of them, starting threads costs more than it saves */
+    enum { PART = 4096 }; /* about 80 us; below four of them, starting threads costs more than it saves */
     const bool large = n >= 4 * PART;
 #pragma omp parallel for schedule(static) if (large)
     for (int64_t done = 0; done < n; done += PART)
@@ -72,13 +72,13 @@ void dt_rng_uniform(uint64_t key, uint64_t tensor, int64_t first, int64_t n, flo
     }
 }
 
-/* One pass of the network over words of bits_l + bits_r bits. The halves swap sizes with every round; the number of
+/* One pass of the network over words of bits_l + bits_r bits. The halves swap sizes in every round; the number of
  * rounds is even. */
 static uint64_t feistel(uint64_t key, int bits_l, int bits_r, uint64_t x)
 {
     enum { ROUNDS = 8 };
     for (int round = 0; round < ROUNDS; round++) {
-        /* bits of the left and the right half now */
+        /* present bits of the left and the right half */
         const int a = round % 2 ? bits_r : bits_l, c = round % 2 ? bits_l : bits_r;
         const uint64_t left = x >> c, right = x & (((uint64_t)1 << c) - 1);
         const uint64_t f = dt_mix64(dt_mix64(key + (uint64_t)round) ^ right) & (((uint64_t)1 << a) - 1);

@@ -1,4 +1,4 @@
-/* token_batch.c - one allocation per batch, so that a prefetcher owns a ring of them and a step allocates nothing. The
+/* token_batch.c - one allocation per batch: a prefetcher owns a ring of batches, and a step allocates nothing. The
  * scratch memory of the sort follows the last array. */
 #include "dtrain/core/token_batch.h"
 #include <math.h>
@@ -34,7 +34,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     b->max_tok = max_tok;
     b->max_seq = max_seq;
-    b->token = (int32_t *)p; /* first: what dt_batch_free frees */
+    b->token = (int32_t *)p; /* first: the address that dt_batch_free frees */
     b->target = (int32_t *)(p += per_token);
     b->pos = (int32_t *)(p += per_token);
     b->order = (int32_t *)(p += per_token);
@@ -92,7 +92,7 @@ static void sort_by_digit(const int32_t *token, int32_t n, int shift, const int3
     }
 }
 
-/* Least significant digit first; only as many digits as the largest token has (two for vocabularies up to 4
+/* Least significant digit first, and only as many digits as the largest token has (two for vocabularies up to 4
  * million). */
 static void sort_tokens(dt_batch *b)
 {

@@ -1,5 +1,5 @@
-/* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, not on the number of
- * ranks, so the part of a tensor that a checkpoint maps to a shard is a range. */
+/* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, not on the number of ranks.
+ * The elements of a tensor in a shard are therefore one range. */
 #include "dtrain/core/unit.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,12 +11,12 @@ static bool count_elements(int n_dims, const int64_t *shape, int64_t *n_elems)
     for (int d = 0; d < n_dims; d++)
         if (shape[d] < 1 || __builtin_mul_overflow(n, shape[d], &n)) return false;
     *n_elems = n;
-    return n <= INT64_MAX / 64; /* bytes, and room for padding, stay far from overflow */
+    return n <= INT64_MAX / 64; /* sizes in bytes, including padding, stay far from overflow */
 }
 
 static int64_t align_up(int64_t n) { return (n + DT_GROUP_ALIGN - 1) / DT_GROUP_ALIGN * DT_GROUP_ALIGN; }
 
-/** Give a tensor the next place of its part. */
+/** Assign a tensor the next offset of its part. */
 static void append(dt_unit *u, dt_tensor *t)
 {
     int64_t *len = &u->flat_len[t->part];

@@ -1,11 +1,12 @@
-/* beams.c - beam search (algorithms.md, appendix B): many prompts at a time, each with a slot of the cache for the
- * prompt and n_beams slots for what follows it.
+/* beams.c - beam search (algorithms.md, appendix B) for many prompts at a time. Each prompt has a cache slot for itself
+ * and n_beams slots for continuations.
  *
- * A beam's first child takes over its slot; what the other children need of it, new tokens alone, is moved to the slots
- * of beams that died, for all prompts at once. Scores are sums of log-probabilities in double; as in transformers' beam
- * search, but not in its sampling, the repetition penalty is applied to the log-probabilities, not to the logits. The
- * device finds the tokens after each beam that can be among the best of all; where a beam has more of equal score than
- * are looked at, those with larger logits, then lower ids are. */
+ * A beam's first child takes over its slot. For other children the beam's new tokens are copied to slots of beams that
+ * ended, for all prompts at once. Scores are sums of log-probabilities in double. As in transformers' beam search, but
+ * unlike its sampling, the repetition penalty is applied to log-probabilities, not to logits.
+ *
+ * The device returns the candidate tokens of each beam. If more candidates than the limit have equal scores, larger
+ * logits and then lower ids are preferred. */
 #include "dtrain/generate/generate.h"
 #include "decode_loop.h"
 #include "rules.h"
@@ -17,11 +18,11 @@
 
 typedef struct beam {
     int32_t *ids;
-    float *logps; /* of each, behind the prompt */
-    /* sums over what follows the prompt: of log-probabilities after the penalty, and as the model gave them */
+    float *logps; /* log-probability of each token after the prompt */
+    /* sums over tokens after the prompt: of log-probabilities with the penalty, and without */
     double score, logp;
-    int32_t state; /* of the constraint */
-    /* parent: the slot that holds all but its last token, at first the prompt's; slot -1: it has none yet */
+    int32_t state; /* state of the constraint */
+    /* parent: the slot that holds all tokens but the last, initially the prompt's; slot -1: not assigned yet */
     int32_t slot, parent;
 } beam;
 
@@ -43,7 +44,7 @@ typedef struct group {
     int32_t n_ids, n_prompt, max_ids;
     int n_live, n_done;
     beam *live, *next; /* [n_beams]; next: scratch */
-    hypothesis *done;  /* [n_beams] by falling score, of equal ones the earlier first */
+    hypothesis *done;  /* [n_beams], highest score first, ties in order of completion */
 } group;
 
 struct dt_searcher {
@@ -56,22 +57,22 @@ struct dt_searcher {
     int n_prompts, next;
     int n_groups;
     group *groups;
-    /* of the pass's sequences: with a penalty two lists, of tokens that are not seen and of those that are */
+    /* per sequence; 2 with a penalty: tokens not yet seen, and seen ones */
     int n_lists;
-    int32_t k;                      /* tokens of a list */
+    int32_t k;                      /* tokens per list */
     double *logp;                   /* [n_slots, n_lists, k] */
     int32_t *token;                 /* [n_slots, n_lists, k] */
-    int32_t *list_start, *list_len; /* [n_slots] of the constraint */
+    int32_t *list_start, *list_len; /* [n_slots] allowed tokens of the constraint */
     uint32_t *seen;                 /* [n_slots, seen_ld]; NULL: no penalty */
     uint32_t *allowed;              /* the same; NULL: no rules */
-    size_t nbytes;                  /* of these */
+    size_t nbytes;                  /* of the arrays above */
     int32_t *id_store;              /* [n_groups][3 n_beams][len] */
     float *logp_store;              /* the same */
     size_t texts_nbytes;            /* of the two */
-    candidate *best;                /* [n_best]: a heap with the worst on top, then sorted */
+    candidate *best;                /* [n_best]: a heap with the worst candidate at the root, then sorted */
     int n_best, n_found;
     bool *taken; /* [n_beams] */
-    /* [n_slots] of the step: slots dst become what src are */
+    /* [n_slots] copies of the step: slot dst[i] receives the contents of src[i] */
     int32_t *src, *dst;
     int32_t n_moves;
 };
@@ -85,7 +86,7 @@ static bool better(const candidate *a, const candidate *b)
     return a->beam != b->beam ? a->beam < b->beam : a->token < b->token;
 }
 
-/* s->best is a heap with the worst candidate on top: at goes down until both children are better. */
+/* s->best is a heap with the worst candidate at the root: move `at` down until both children are better. */
 static void sift_down(candidate *heap, int n, int at)
 {
     const candidate c = heap[at];
@@ -97,7 +98,7 @@ static void sift_down(candidate *heap, int n, int at)
     heap[at] = c;
 }
 
-/* Keep a candidate among the n_best of all; the heap is formed when it is full. */
+/* Keep a candidate if it is among the n_best overall. The heap is built when the array is full. */
 static void offer(searcher *s, const candidate *c)
 {
     if (s->n_found < s->n_best) {
@@ -112,8 +113,8 @@ static void offer(searcher *s, const candidate *c)
 
 static int by_falling_score(const void *a, const void *b) { return better(a, b) ? -1 : 1; }
 
-/* The likely tokens after one beam: score + log p, what has been seen being penalised (log p <= 0, so it is
- * multiplied). More than n_best of either kind cannot be among the n_best of all. */
+/* Offer the likely tokens after one beam: score + log p. Seen tokens are penalised; log p <= 0, so it is multiplied. At
+ * most n_best of either list can be among the n_best overall. */
 static dt_err offer_tokens(searcher *s, const group *g, int number)
 {
     const beam *b = &g->live[number];
@@ -134,7 +135,7 @@ static dt_err offer_tokens(searcher *s, const group *g, int number)
 
 /* ---- a step of a group ------------------------------------------------------------------------------------------- */
 
-/* What a beam has, and a candidate's token; into another's room. */
+/* Copy a beam's tokens and append a candidate's token, in another beam's buffers. */
 static void extend(const group *g, const candidate *c, int32_t *ids, float *logps)
 {
     const beam *b = &g->live[c->beam];
@@ -144,7 +145,7 @@ static void extend(const group *g, const candidate *c, int32_t *ids, float *logp
     logps[g->n_ids] = (float)(c->logp - b->logp);
 }
 
-/* A finished text, scored by sum of log p / length^penalty; the n_beams best stay, in order. */
+/* Add a finished text with score sum of log p / length^penalty. Keeps the n_beams best, sorted. */
 static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish finish)
 {
     const int n_beams = s->how.n_beams;
@@ -163,7 +164,7 @@ static void add_hypothesis(searcher *s, group *g, const candidate *c, dt_finish 
     g->done[at] = h;
 }
 
-/* How a candidate ends its sequence; NONE: it may continue. The room for its token follows its beam's ids. */
+/* Why a candidate ends its sequence; NONE: it may continue. The candidate's token is written after its beam's ids. */
 static dt_finish ending_of(const searcher *s, const group *g, const candidate *c)
 {
     const dt_generate_options *opt = s->loop.opt;
@@ -174,8 +175,8 @@ static dt_finish ending_of(const searcher *s, const group *g, const candidate *c
     return g->n_ids + 1 == g->max_ids ? DT_FINISH_LENGTH : DT_FINISH_NONE;
 }
 
-/* Those that end become hypotheses when they are among the first n_beams; of the others the first n_beams live on. What
- * is cut short under a constraint is none of the sequences that it lets through. */
+/* Candidates that end become hypotheses if they are among the first n_beams. The first n_beams of the others stay live.
+ * With a constraint a truncated sequence is not a valid result. */
 static int sort_out(searcher *s, group *g)
 {
     const int n_beams = s->how.n_beams;
@@ -187,7 +188,7 @@ static int sort_out(searcher *s, group *g)
         const bool counts = ending != DT_FINISH_NONE && !(only && ending == DT_FINISH_LENGTH);
         if (counts && i < n_beams) add_hypothesis(s, g, c, ending);
         if (ending != DT_FINISH_NONE || n_next == n_beams) continue;
-        beam *b = &g->next[n_next++]; /* next keeps its own ids */
+        beam *b = &g->next[n_next++]; /* the ids buffer of `next` is kept */
         extend(g, c, b->ids, b->logps);
         if (only) b->state = only->next(only->self, g->live[c->beam].state, c->token);
         b->score = c->score;
@@ -198,12 +199,13 @@ static int sort_out(searcher *s, group *g)
     return n_next;
 }
 
-/* A group's slots of the loop: the first of its beams', and its prompt's. */
+/* First beam slot of a group, and its prompt slot. */
 static int32_t first_slot(const searcher *s, const group *g) { return (int32_t)(g - s->groups) * s->how.n_beams; }
 static int32_t prompt_slot(const searcher *s, const group *g) { return s->opt.n_slots + (int32_t)(g - s->groups); }
 
-/* Slots of the cache for the next beams: the first child of a beam keeps its slot, others get a dead beam's, which is
- * to become what the parent's is. Behind the prompt all are free, and its children all go on from there. */
+/* Assign cache slots to the next beams. The first child of a beam keeps its slot; others get the slot of an ended beam,
+ * to which the parent's contents are copied. After the prompt all slots are free and all children start from the
+ * prompt. */
 static dt_err place_children(searcher *s, group *g, int n_next)
 {
     const int n_beams = s->how.n_beams, first = first_slot(s, g);
@@ -216,7 +218,7 @@ static dt_err place_children(searcher *s, group *g, int n_next)
         taken[b->parent - first] = true;
         b->slot = b->parent;
     }
-    for (int i = 0, k = 0; i < n_next; i++) { /* a slot that is free here was a dead beam's */
+    for (int i = 0, k = 0; i < n_next; i++) { /* a free slot belonged to a beam that ended */
         beam *b = &g->next[i];
         if (b->slot >= 0) continue;
         while (taken[k]) k++;
@@ -232,7 +234,8 @@ static dt_err place_children(searcher *s, group *g, int n_next)
     return DT_OK;
 }
 
-/* No living beam can become better than the worst of a full list: at its score now, which only falls. */
+/* Can no live beam beat the worst entry of a full list? Scores only decrease, so the present score is the upper
+ * bound. */
 static bool cannot_improve(const searcher *s, const group *g, int n_next)
 {
     if (n_next == 0) return true;
@@ -242,7 +245,7 @@ static bool cannot_improve(const searcher *s, const group *g, int n_next)
            g->next[0].score / pow(length, s->how.length_penalty) <= g->done[g->n_done - 1].score;
 }
 
-/* What of a group is in the loop's slots: its live beams'. */
+/* Fill the loop's slots of a group from its live beams. */
 static void fill_slots(searcher *s, const group *g, int n_live, int32_t done)
 {
     s->loop.slots[prompt_slot(s, g)] = (decode_slot){0};
@@ -337,7 +340,7 @@ static dt_err admit(void *self, bool *work)
     return DT_OK;
 }
 
-/* Ids outside the vocabulary cannot come again. */
+/* Ids outside the vocabulary cannot occur again. */
 static void mark_seen(const searcher *s, const beam *b, int32_t n_ids, uint32_t *seen)
 {
     const int64_t n_vocab = s->loop.opt->vocab_size;
@@ -430,7 +433,7 @@ static dt_err open_group(searcher *s, group *g, int32_t *store, float *logps, in
     return DT_OK;
 }
 
-/* With several tokens that end a sequence a beam may have as many best continuations that are no use. */
+/* With several end tokens, that many best continuations of a beam may be unusable. */
 static int n_best(const dt_beam_options *how, const dt_generate_options *opt)
 {
     return how->n_beams * (1 + (opt->n_eos > 1 && !opt->constraint ? opt->n_eos : 1));
@@ -457,7 +460,7 @@ static size_t lists_nbytes(const dt_beam_options *how, const dt_generate_options
            (size_t)opt->n_slots * (2 * sizeof(int32_t) + mask);
 }
 
-/* Texts of beams and of what is finished. */
+/* Number of texts of beams and hypotheses. */
 static size_t n_texts(const dt_beam_options *how, const dt_generate_options *opt)
 {
     return (size_t)(opt->n_slots / how->n_beams) * 3 * (size_t)how->n_beams;
@@ -559,7 +562,7 @@ void dt_searcher_close(dt_searcher *s)
     free(s);
 }
 
-/* err: what went wrong before, of which the other ranks are to know. */
+/* err: an earlier error of this rank, which the other ranks must learn of. */
 static dt_err run(searcher *s, dt_sequence *const *seqs, int n_prompts, const dt_generate_options *opt, dt_err err,
                   dt_generate_stats *stats)
 {

@@ -38,7 +38,7 @@ int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, 
 {
     const dt_vision_config *v = opt->vision;
     const int32_t count = count_placeholders(v, q->ids, n < q->n_prompt ? n : q->n_prompt);
-    return count > 0 ? n - count % (int32_t)v->n_tokens : n; /* those of an image cut are the last of the n */
+    return count > 0 ? n - count % (int32_t)v->n_tokens : n; /* remove the tokens of an image that is cut off */
 }
 
 dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q)
@@ -51,7 +51,7 @@ dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q)
     return DT_OK;
 }
 
-/* The first tokens of a piece that have at most max_images images, none of them cut. */
+/* The first tokens of a chunk that contain at most max_images images, all complete. */
 static int32_t take_whole(const decode_loop *p, decode_slot *s, int32_t take, int32_t max_images)
 {
     const dt_vision_config *v = p->opt->vision;
@@ -66,7 +66,7 @@ static int32_t take_whole(const decode_loop *p, decode_slot *s, int32_t take, in
     return v && n % v->n_tokens > 0 ? start : take;
 }
 
-/* Those of a pass, one slot's behind the other's. */
+/* Read the images of a pass, slot by slot. */
 static dt_err read_images(decode_loop *p)
 {
     const dt_generate_options *opt = p->opt;
@@ -85,8 +85,8 @@ static dt_err read_images(decode_loop *p)
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
-/* How many tokens of each slot go into this pass: slots with one token left first, for each of them gives a new one.
- * Are there images among them? */
+/* Choose how many tokens of each slot enter this pass. Slots with one token left come first, because each yields a new
+ * token. Sets whether there are images among them. */
 static bool choose_tokens(decode_loop *p)
 {
     int32_t room = p->opt->max_tok, images = p->opt->max_images;
@@ -104,8 +104,8 @@ static bool choose_tokens(decode_loop *p)
     return images < p->opt->max_images;
 }
 
-/* A sequence for each slot that takes part: its next tokens, at their positions, against a cache of n_ids. There are no
- * more than slots of sequences: for each prompt that is computed one waits. */
+/* Build one sequence per participating slot: its next tokens with positions, against a cache of n_ids. There are at
+ * most n_slots sequences, because for each prompt being computed one sequence waits. */
 static void fill_batch(decode_loop *p, bool images)
 {
     dt_batch *b = &p->batch;
@@ -146,8 +146,8 @@ static int32_t count_prompt_tokens(const decode_loop *p)
     return n;
 }
 
-/* Ranks in lockstep go on while any of them has work, pass through the tower when any of them has images, and stop
- * together when one has failed. */
+/* Ranks in lockstep continue while any has work. They run the tower if any has images, and stop together if one has
+ * failed. */
 static dt_err stay_together(dt_comm *comm, dt_err err, bool *work, bool *images)
 {
     if (!comm) return err;

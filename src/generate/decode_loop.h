@@ -1,11 +1,11 @@
-/* decode_loop.h - what plain decoding and beam search share: slots of the model's cache, and forward passes that feed
- * them.
+/* decode_loop.h - common to plain decoding and beam search: slots of the model's cache, and the forward passes that
+ * fill them.
  *
- * A pass is decode, then what its user reads of it: tokens that were drawn on the device, or the most probable ones.
+ * A pass is a decode, followed by what its user reads: tokens sampled on the device, or the most probable ones.
  *
- * Continuous batching: each pass takes one token of every running sequence and fills the rest of its room with pieces
- * of prompts, so neither a long prompt nor a short answer leaves slots idle. The batch is a flat list of tokens:
- * nothing is padded. */
+ * Continuous batching: each pass takes one token of every running sequence and fills the remaining capacity with chunks
+ * of prompts. Neither a long prompt nor a short answer leaves slots idle. The batch is a flat list of tokens without
+ * padding. */
 #ifndef DTRAIN_GENERATE_DECODE_LOOP_H
 #define DTRAIN_GENERATE_DECODE_LOOP_H
 
@@ -13,44 +13,44 @@
 
 typedef struct decode_slot {
     const int32_t *ids;    /* NULL: nothing to decode */
-    int32_t n_ids, done;   /* tokens there are, and of these in the cache */
-    int32_t n_prompt;      /* the first of them: placeholders stand among these */
-    const dt_sequence *of; /* whose images they stand for */
-    int32_t take;          /* of these in the pass */
-    int32_t take_images;   /* images in the pass */
-    int32_t row;           /* its sequence in the last pass, -1: none */
+    int32_t n_ids, done;   /* number of tokens, and how many of them are in the cache */
+    int32_t n_prompt;      /* length of the prompt; only these may be placeholders */
+    const dt_sequence *of; /* the sequence with the images */
+    int32_t take;          /* number of tokens in this pass */
+    int32_t take_images;   /* number of images in this pass */
+    int32_t row;           /* index of its sequence in the last pass, -1: none */
 } decode_slot;
 
 typedef struct decode_loop {
     const dt_decoder *decoder;
     const dt_generate_options *opt;
-    decode_slot *slots; /* [n_slots + n_prompts]: those of prompts behind those of sequences */
+    decode_slot *slots; /* [n_slots + n_prompts]: slots of sequences, then of prompts */
     int32_t *slot_of;   /* [n_slots] the decoder's slot of each sequence of the batch */
     dt_batch batch;
-    uint8_t *pixels; /* of the batch, which has none where a pass has none */
+    uint8_t *pixels; /* of the batch; unused if the pass has no images */
     dt_generate_stats *stats;
 } decode_loop;
 
 typedef struct decode_user {
     void *self;
-    dt_err (*admit)(void *self, bool *work); /* fill slots: is there anything to do? */
-    dt_err (*read)(void *self);              /* from the model, after its decode */
-    dt_err (*use)(void *self);               /* what was read: local */
+    dt_err (*admit)(void *self, bool *work); /* fill slots; sets *work if there is anything to do */
+    dt_err (*read)(void *self);              /* read results from the model, after its decode */
+    dt_err (*use)(void *self);               /* process them: local */
 } decode_user;
 
 dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats);
 void decode_loop_close(decode_loop *p);
-/** Pass after pass. With lockstep until no rank has anything to do, or one has failed. */
+/** Run passes until there is no work. In lockstep: until no rank has work, or one has failed. */
 dt_err decode_loop_run(decode_loop *p, const decode_user *user);
-/** The sequence, in the last pass, of a slot whose tokens have all gone through; else -1. */
+/** Index of a slot's sequence in the last pass if all its tokens have been processed; otherwise -1. */
 int32_t decode_loop_row(const decode_loop *p, int32_t slot);
-/** The decoder's number of a slot. */
+/** The decoder's slot for a loop slot. */
 int32_t decode_loop_slot(const decode_loop *p, int32_t slot);
 /** Bytes of the images of a pass. */
 size_t decode_loop_pixels(const dt_generate_options *opt);
-/** The most of a sequence's first n tokens that do not end within an image. */
+/** The maximum prefix of a sequence's first n tokens that does not end within an image. */
 int32_t decode_loop_whole(const dt_generate_options *opt, const dt_sequence *q, int32_t n);
-/** Has a prompt as many placeholders as its images want? DT_ERR_ARG. */
+/** DT_ERR_ARG unless a prompt has as many placeholders as its images need. */
 dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q);
 bool is_end_of_text(const dt_generate_options *opt, int32_t token);
 

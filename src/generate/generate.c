@@ -1,4 +1,4 @@
-/* generate.c - sequences grow by tokens that are drawn where the logits are; as one ends, the next takes its slot. */
+/* generate.c - generation with sampling on the device. When a sequence ends, the next one takes its slot. */
 #include "dtrain/generate/generate.h"
 #include "decode_loop.h"
 #include "rules.h"
@@ -12,19 +12,19 @@ struct dt_generator {
     dt_decoder decoder;
     dt_generate_options opt;
     dt_sequence *const *seqs;
-    int n_seqs, next;       /* next: the first that has not had a slot */
+    int n_seqs, next;       /* next: the first sequence without a slot so far */
     int *seq_of;            /* [n_slots] index of the sequence in a slot, -1: free */
-    int32_t *prompt_of;     /* [n_slots] the prompt that the sequence in a slot goes on from, -1: none */
-    int64_t *prompt_number; /* [n_prompts] of what is in a prompt's slot or will be, 0: nothing that others have */
-    /* [n_slots] in the order of the pass's sequences; logp NULL: not wanted; seen [n_slots, seen_ld] NULL: no
-     * penalty; allowed, the same, NULL: no rules */
+    int32_t *prompt_of;     /* [n_slots] the prompt slot that the sequence in a slot continues, -1: none */
+    int64_t *prompt_number; /* [n_prompts] number of the prompt in a prompt slot, 0: none that can be shared */
+    /* [n_slots] in the order of the pass's sequences. logp NULL: not needed; seen [n_slots, seen_ld], NULL: no penalty;
+     * allowed, the same, NULL: no rules */
     int32_t *token;
     double *uniform, *logp;
     uint32_t *seen, *allowed;
-    bool *nothing_left;             /* [n_slots] as token, with rules: they forbid every token */
-    int32_t *state;                 /* [n_slots] of the constraint, by slot */
+    bool *nothing_left;             /* [n_slots] like token, with rules: every token is forbidden */
+    int32_t *state;                 /* [n_slots] state of the constraint, by slot */
     int32_t *list_start, *list_len; /* [n_slots] in the order of the pass's sequences */
-    size_t nbytes;                  /* of all these */
+    size_t nbytes;                  /* of the arrays above */
 };
 
 static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of)
@@ -56,9 +56,9 @@ dt_decoder dt_decoder_of_model(dt_model *m)
                         .prompt_slot = dt_model_cache_prompt(m, 0)};
 }
 
-/* ---- prompts that several sequences have ------------------------------------------------------------------------- */
+/* ---- shared prompts ---------------------------------------------------------------------------------------------- */
 
-/* The pass of the rest gives each sequence its first token. */
+/* The last prompt token is not shared: its pass yields the first token of each sequence. */
 int32_t dt_sequence_shared(const dt_generate_options *opt, const dt_sequence *q)
 {
     return opt->n_prompts ? decode_loop_whole(opt, q, q->n_prompt - 1) : 0;
@@ -71,7 +71,7 @@ static bool is_needed(const dt_generator *g, int32_t prompt)
     return false;
 }
 
-/* The slot that holds a sequence's prompt or computes it; else one that nobody needs; -1: there is none. */
+/* The slot that holds or computes a sequence's prompt, otherwise an unused one; -1: none. */
 static int32_t find_prompt(const dt_generator *g, const dt_sequence *q)
 {
     int32_t unused = -1;
@@ -82,7 +82,7 @@ static int32_t find_prompt(const dt_generator *g, const dt_sequence *q)
     return unused;
 }
 
-/* A slot for the prompt of a sequence; what is computed there is the sequence's first tokens. */
+/* Assign a prompt slot to a sequence. The tokens computed there are the sequence's first tokens. */
 static void take_prompt(dt_generator *g, int32_t slot, const dt_sequence *q)
 {
     const int32_t p = find_prompt(g, q), at = g->opt.n_slots + p;
@@ -94,7 +94,7 @@ static void take_prompt(dt_generator *g, int32_t slot, const dt_sequence *q)
         (decode_slot){.ids = q->ids, .n_ids = dt_sequence_shared(&g->opt, q), .n_prompt = q->n_prompt, .of = q};
 }
 
-/* The sequence of a slot begins, unless its prompt is still to be computed. */
+/* Start the sequence of a slot, unless its prompt is not computed yet. */
 static dt_err begin(dt_generator *g, int32_t slot)
 {
     const dt_decoder *d = g->loop.decoder;
@@ -115,7 +115,7 @@ static dt_err begin(dt_generator *g, int32_t slot)
     return DT_OK;
 }
 
-/* The next sequence with room for a token takes the slot. */
+/* Assign the slot to the next sequence that can still grow. */
 static dt_err take_next(dt_generator *g, int32_t slot)
 {
     while (g->next < g->n_seqs) {
@@ -130,7 +130,7 @@ static dt_err take_next(dt_generator *g, int32_t slot)
     return DT_OK;
 }
 
-/* Those that wait in their slots for a prompt come first: it may not be there any more when others have begun. */
+/* Slots that wait for a prompt are served first: the prompt's slot may be reused after others have started. */
 static dt_err admit(void *self, bool *work)
 {
     dt_generator *g = self;
@@ -143,9 +143,9 @@ static dt_err admit(void *self, bool *work)
     return DT_OK;
 }
 
-/* ---- drawing ----------------------------------------------------------------------------------------------------- */
+/* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
-/* Ids outside the vocabulary cannot come again. */
+/* Ids outside the vocabulary cannot occur again. */
 static void mark_seen(const dt_generate_options *opt, const dt_sequence *q, uint32_t *seen)
 {
     memset(seen, 0, (size_t)rules_ld(opt) * sizeof *seen);
@@ -153,7 +153,7 @@ static void mark_seen(const dt_generate_options *opt, const dt_sequence *q, uint
         if (q->ids[i] >= 0 && q->ids[i] < opt->vocab_size) seen[q->ids[i] / 32] |= 1u << q->ids[i] % 32;
 }
 
-/* A token for each sequence of the pass; those of prompts that go on are not used. */
+/* Sample a token for each sequence of the pass; those of incomplete prompts are discarded. */
 static dt_err draw_tokens(void *self)
 {
     dt_generator *g = self;
@@ -206,7 +206,7 @@ static dt_err append_token(dt_generator *g, dt_sequence *q, int32_t row)
     return opt->on_token ? opt->on_token(opt->ctx, q) : DT_OK;
 }
 
-/* Append to each sequence whose last token went through. */
+/* Append to each sequence whose last token was processed. */
 static dt_err append_tokens(void *self)
 {
     dt_generator *g = self;
@@ -223,7 +223,7 @@ static dt_err append_tokens(void *self)
         s->n_ids = q->n_ids;
         if (q->finish == DT_FINISH_NONE) continue;
         g->seq_of[k] = -1;
-        s->ids = NULL; /* what the slot holds stays: a conversation may go on */
+        s->ids = NULL; /* the slot's cache is kept for a conversation that continues */
     }
     return DT_OK;
 }
@@ -310,7 +310,7 @@ void dt_generator_close(dt_generator *g)
     free(g);
 }
 
-/* err: what went wrong before, of which the other ranks are to know. */
+/* err: an earlier error of this rank, which the other ranks must learn of. */
 static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt, dt_err err,
                   dt_generate_stats *stats)
 {

@@ -1,15 +1,15 @@
-/* prompt_images.h - which images a prompt has, and where they stand in it. */
+/* prompt_images.h - the images of a prompt and their positions in it. */
 #ifndef DTRAIN_GENERATE_PROMPT_IMAGES_H
 #define DTRAIN_GENERATE_PROMPT_IMAGES_H
 
 #include "dtrain/generate/generate.h"
 
-/** Those that the reader has for each prompt. */
+/** Add the images that the reader specifies for every prompt. */
 dt_err prompt_add_given(dt_prompt *p, const dt_prompt_reader *r);
-/** A text of nbytes bytes, and then of as many as it has, behind the prompt's images where it does not say where they
- *  stand: malloc'ed, or NULL where it stays as it is. DT_ERR_MEMORY. */
+/** Prepend placeholders for the prompt's images to a text of *nbytes bytes, unless the text contains placeholders.
+ *  malloc'ed, with the new length in *nbytes; NULL: unchanged. DT_ERR_MEMORY. */
 dt_err prompt_image_text(const dt_prompt *p, const dt_prompt_reader *r, const char *text, size_t *nbytes, char **with);
-/** A run of placeholders for each. given: the ids were given as such, perhaps with whole runs. */
+/** Expand placeholders to one run per image. given: the prompt was given as ids, possibly with complete runs. */
 dt_err prompt_expand(dt_prompt *p, const dt_prompt_reader *r, bool given);
 
 #endif

@@ -1,4 +1,4 @@
-/* prompts.c - from texts and JSON records to token ids. */
+/* prompts.c - convert texts and JSON records to token ids. */
 #include "prompt_images.h"
 #include "dtrain/io/json.h"
 
@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a prompt stands, for messages. */
+/* Location of a prompt, for messages. */
 typedef struct place {
     const char *name;
-    int64_t line, record; /* 0: the text as a whole; record: in a JSON array, counted from 1 */
+    int64_t line, record; /* 0: the whole text; record: number in a JSON array, counted from 1 */
 } place;
 
 static const char *where(const place *at, char *out, size_t size)
@@ -65,14 +65,14 @@ static dt_err take_ids(dt_ids *p, const place *at, const json_t *list)
 
 /* ---- texts and messages ------------------------------------------------------------------------------------------ */
 
-/* Errors of a record's fields and images do not know its file and line. */
+/* Add file and line to errors of a record's fields and images. */
 static dt_err tell_place(const place *at, dt_err err)
 {
     char head[512];
     return err == DT_OK ? err : dt_error_prefix(err, "%s: ", where(at, head, sizeof head));
 }
 
-/* BOS where the tokenizer begins texts with it; what it would end them with is left out, since the text goes on. */
+/* Add BOS if the tokenizer adds it. An end token is not added, because the text continues. */
 static dt_err encode(dt_ids *p, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
     if (!r->encoder) return parse_ids(p, at, text, nbytes);
@@ -109,7 +109,7 @@ static bool begins_with_system(const json_t *list)
     return json_is_string(name) && dt_role_parse(json_string_value(name), &role) && role == DT_ROLE_SYSTEM;
 }
 
-/* The system message next to a record's messages, which may begin with the same one. */
+/* Add the system message, unless a record's messages already start with the same one. */
 static dt_err add_system(dt_messages *m, const json_t *record, const json_t *list, const dt_prompt_reader *r)
 {
     const json_t *system = NULL;
@@ -138,10 +138,10 @@ static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list,
     if (err == DT_OK) err = dt_messages_place_images(&m, p->images.n);
     if (err == DT_OK) err = dt_chat_encode(r->chat, r->encoder, m.item, m.n, flags, &p->ids);
     dt_messages_free(&m);
-    return dt_error_prefix(err, "%s: ", what); /* messages count themselves; their file and line are known here */
+    return dt_error_prefix(err, "%s: ", what); /* the error counts messages; add file and line */
 }
 
-/* A prompt of messages is followed by others, or by the text of one. */
+/* A prompt of messages is followed by messages or by a text. */
 static dt_err encode_conversation(dt_prompt *p, const place *at, const json_t *prompt, const json_t *answer,
                                   dt_prompt_reader *r)
 {
@@ -165,7 +165,7 @@ static const json_t *answer_of(const json_t *record)
     return answer;
 }
 
-/* Two texts, as a dataset has them. */
+/* Prompt and answer as two texts, as in a dataset. */
 static dt_err encode_answer(dt_ids *p, const place *at, const json_t *prompt, const json_t *answer, dt_prompt_reader *r)
 {
     char head[512];
@@ -197,7 +197,7 @@ static dt_err from_answer(dt_prompt *p, const place *at, const json_t *record, d
     const json_t *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages"),
                  *prompt_ids = json_object_get(record, "prompt_ids"), *prompt = json_object_get(record, "prompt"),
                  *answer = answer_of(record);
-    if (json_is_array(prompt_ids) && json_is_array(ids)) { /* what was generated, and a record's other fields */
+    if (json_is_array(prompt_ids) && json_is_array(ids)) { /* generated ids, and the record's other fields */
         DT_TRY(take_ids(&p->ids, at, prompt_ids));
         return take_ids(&p->ids, at, ids);
     }
@@ -273,7 +273,7 @@ static dt_err add_text(dt_prompts *ps, const place *at, const char *text, size_t
     return check_ids(p, at, r->vocab_size);
 }
 
-/* Takes over the reference to record. */
+/* Takes ownership of the reference to record. */
 static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_prompt_reader *r)
 {
     char head[512];
@@ -340,8 +340,8 @@ static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, siz
     return DT_OK;
 }
 
-/* The end of the record that begins at i; of one that is wrong the text's, and the parser says what is wrong. n_lines:
- * newlines are added. */
+/* End of the record that begins at i. For an invalid record the end of the text; the parser then reports the error.
+ * Adds the number of newlines to *n_lines. */
 static size_t record_end(const char *text, size_t i, size_t nbytes, int64_t *n_lines)
 {
     dt_json_nesting at = {0};
@@ -353,7 +353,7 @@ static size_t record_end(const char *text, size_t i, size_t nbytes, int64_t *n_l
     return nbytes;
 }
 
-/* Records over several lines, one after the other. */
+/* Consecutive records that span several lines. */
 static dt_err parse_printed(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
     int64_t line = 1;

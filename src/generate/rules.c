@@ -1,4 +1,4 @@
-/* rules.c - see rules.h. The rules forbid tokens and change no other logit, so their order does not matter. */
+/* rules.c - see rules.h. The rules only forbid tokens and change no other logit, so their order does not matter. */
 #include "rules.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ static void forbid(const dt_generate_options *opt, const int32_t *ids, int32_t n
         if (ids[i] >= 0 && ids[i] < opt->vocab_size) allowed[ids[i] / 32] &= ~(1u << ids[i] % 32);
 }
 
-/* Each token that followed the last n - 1 tokens where they occurred before. */
+/* Forbid each token that followed an earlier occurrence of the last n - 1 tokens. */
 static void forbid_repeats(const dt_generate_options *opt, const int32_t *ids, int32_t n_ids, uint32_t *allowed)
 {
     const int32_t before = opt->rules.no_repeat_ngram_size - 1;

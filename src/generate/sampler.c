@@ -1,5 +1,5 @@
-/* sampler.c - what may be asked for, and a uniform number for each position of each sequence; the choice is the
- * device's. */
+/* sampler.c - validation of sampling options, and a uniform random number for each position of each sequence. The
+ * device samples. */
 #include "dtrain/generate/sampler.h"
 #include "dtrain/device/logits.h"
 
@@ -26,7 +26,8 @@ dt_err dt_sampling_check(const dt_sampling *how)
 dt_choice dt_sampling_choice(const dt_sampling *how)
 {
     return (dt_choice){.repetition_penalty = how->repetition_penalty,
-                       .greedy = how->greedy || isinf(1 / how->temperature), /* 0, and what is as good as 0 */
+                       /* temperature 0 or so small that 1 / temperature overflows */
+                       .greedy = how->greedy || isinf(1 / how->temperature),
                        .temperature = how->temperature,
                        .top_k = how->top_k,
                        .top_p = how->top_p,

@@ -21,6 +21,12 @@ dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image 
     return DT_OK;
 }
 
+dt_err dt_image_no_library(const char *name, const char *format, const char *library)
+{
+    return dt_fail(DT_ERR_USAGE, "%s: %s images need %s, and this program was built without it: install %s, then make",
+                   name, format, library, library);
+}
+
 static bool has(const uint8_t *bytes, size_t nbytes, size_t at, const char *text)
 {
     const size_t n = strlen(text);

@@ -23,6 +23,9 @@ dt_err dt_decode_jpeg(const char *name, const uint8_t *bytes, size_t nbytes, dt_
 dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags);
 dt_err dt_decode_webp(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags);
 
+/** DT_ERR_USAGE: this program was built without the library of a format. */
+dt_err dt_image_no_library(const char *name, const char *format, const char *library);
+
 /** Store a copy. An earlier XMP copy is replaced; Exif data of a second call is appended. DT_ERR_MEMORY. */
 dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbytes);
 dt_err dt_image_keep_xmp(dt_image_tags *tags, const void *text, size_t nbytes);

@@ -3,6 +3,14 @@
  * Damage for which libjpeg only warns is decoded as far as possible. A file that ends before the last row, and one
  * with an error after it, is rejected. */
 #include "decode_image.h"
+
+#ifndef DT_HAVE_LIBJPEG
+dt_err dt_decode_jpeg(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
+{
+    return dt_image_no_library(name, "JPEG", "libjpeg");
+}
+#else
+
 #include <jpeglib.h>
 #include <jerror.h>
 #include <setjmp.h>
@@ -155,3 +163,5 @@ dt_err dt_decode_jpeg(const char *name, const uint8_t *bytes, size_t nbytes, dt_
     jpeg_destroy_decompress(&d.jpeg);
     return d.err;
 }
+
+#endif

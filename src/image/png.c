@@ -6,6 +6,14 @@
  * Two formats are converted here: palettes (an index beyond the palette is black), and 16-bit grey, which Pillow
  * clips at 255 instead of scaling. */
 #include "decode_image.h"
+
+#ifndef DT_HAVE_LIBPNG
+dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
+{
+    return dt_image_no_library(name, "PNG", "libpng");
+}
+#else
+
 #include <ctype.h>
 #include <png.h>
 #include <stdlib.h>
@@ -255,3 +263,5 @@ dt_err dt_decode_png(const char *name, const uint8_t *bytes, size_t nbytes, dt_i
     free(d.rows);
     return d.err;
 }
+
+#endif

@@ -1,6 +1,14 @@
 /* webp.c - decodes with libwebp's animation decoder, which also accepts still images. Alpha is dropped,
  * not composited. */
 #include "decode_image.h"
+
+#ifndef DT_HAVE_LIBWEBP
+dt_err dt_decode_webp(const char *name, const uint8_t *bytes, size_t nbytes, dt_image *image, dt_image_tags *tags)
+{
+    return dt_image_no_library(name, "WebP", "libwebp");
+}
+#else
+
 #include <string.h>
 #include <webp/decode.h>
 #include <webp/demux.h>
@@ -73,3 +81,5 @@ dt_err dt_decode_webp(const char *name, const uint8_t *bytes, size_t nbytes, dt_
     WebPAnimDecoderDelete(decoder);
     return err;
 }
+
+#endif

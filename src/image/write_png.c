@@ -1,9 +1,17 @@
 /* write_png.c - writes an image as PNG with libpng's simplified API. */
-#include "dtrain/image/image.h"
+#include "decode_image.h"
 #include "dtrain/io/io.h"
+#ifdef DT_HAVE_LIBPNG
 #include <png.h>
+#endif
 #include <stdlib.h>
 
+#ifndef DT_HAVE_LIBPNG
+dt_err dt_image_write_png(const dt_image *image, const char *path)
+{
+    return dt_image_no_library(path, "PNG", "libpng");
+}
+#else
 dt_err dt_image_write_png(const dt_image *image, const char *path)
 {
     png_image png = {.version = PNG_IMAGE_VERSION,
@@ -19,3 +27,4 @@ dt_err dt_image_write_png(const dt_image *image, const char *path)
     free(bytes);
     return err;
 }
+#endif

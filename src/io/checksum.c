@@ -1,20 +1,20 @@
-/* checksum.c - a sum of keyed products that any number of ranks can form in pieces (definition: io.h).
+/* checksum.c - a sum of keyed products, of which any number of ranks can compute partial sums (definition: io.h).
  *
- * A 64-bit key of its own for every element would cost more than reading the element. The key is therefore a product: a
- * 64-bit odd number for the block of 1024 elements, applied once a block, times a 32-bit odd number for the place in
- * the block, from a table that stays in the first cache. What remains per element is one widening multiplication of 32
- * bits, which every processor of the last twenty years does several at a time.
+ * A separate 64-bit key for every element would cost more than reading the element. The key is therefore a product: a
+ * 64-bit odd number for the block of 1024 elements, applied once per block, times a 32-bit odd number for the index in
+ * the block. The latter comes from a table in the L1 cache. This leaves one widening 32-bit multiplication per element,
+ * which SIMD units execute several at a time.
  *
- * What that detects. One changed element: delta * odd * odd is not 0 modulo 2^64, whatever delta. Two elements of a
- * block exchanged, or both with the same bit flipped: delta * (lane(j) +- lane(k)) is a product of two numbers below
- * 2^32, not 0 since lanes differ. Anything else: by chance only. */
+ * Detected errors. One changed element: delta * odd * odd is never 0 modulo 2^64. Two elements of a block exchanged, or
+ * both with the same bit flipped: delta * (lane(j) +- lane(k)) is a product of two numbers below 2^32, and not 0
+ * because lanes differ. Other errors are detected with high probability. */
 #include "dtrain/io/io.h"
 #include <assert.h>
 #include <string.h>
 
 enum { BLOCK = DT_CHECKSUM_BLOCK };
 
-/* Any alignment, any type underneath: tensors are floats, and bytes read from files. */
+/* Any alignment and any underlying type: float tensors, or bytes read from files. */
 typedef uint8_t __attribute__((may_alias)) word1;
 typedef uint16_t __attribute__((may_alias, aligned(1))) word2;
 typedef uint32_t __attribute__((may_alias, aligned(1))) word4;
@@ -24,7 +24,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are taken as th
 
 typedef struct lane_table {
     uint32_t key[BLOCK];
-    uint64_t sum_before[BLOCK + 1]; /* sum of key[0 .. j-1]: the "+ 1" of every word, added once a block */
+    uint64_t sum_before[BLOCK + 1]; /* sum of key[0 .. j-1]: the "+ 1" of every word, added once per block */
 } lane_table;
 
 static void lane_table_fill(lane_table *t)
@@ -48,7 +48,7 @@ DEFINE_LANE_SUM(word2)
 DEFINE_LANE_SUM(word4)
 DEFINE_LANE_SUM(word8)
 
-/* The part of block `block` that holds its lanes from .. to-1; data points at element number from. */
+/* Sum over lanes from .. to-1 of block `block`; data points to lane `from`. */
 static uint64_t block_sum(const lane_table *t, uint64_t block, const void *data, int64_t from, int64_t to,
                           size_t elem_size)
 {
@@ -71,7 +71,7 @@ uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t el
     lane_table_fill(&table);
     const char *bytes = data;
     const int64_t end = first + n_elems, first_block = first / BLOCK, last_block = (end - 1) / BLOCK;
-    /* below, waiting for a thread that another program holds up costs more */
+    /* for smaller arrays, waiting for a descheduled thread would cost more */
     const bool large = (size_t)n_elems * elem_size >= (size_t)32 << 20;
     uint64_t sum = 0;
 #pragma omp parallel for schedule(static) reduction(+ : sum) if (large)

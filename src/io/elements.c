@@ -1,5 +1,5 @@
-/* elements.c - numbers of 32 and 16 bits as one another. Every F16 and BF16 is an F32, so all ways lead through
- * that. */
+/* elements.c - conversions between 32-bit and 16-bit floats. F32 represents every F16 and BF16 exactly, so all
+ * conversions go through F32. */
 #include "dtrain/io/safetensors.h"
 #include <math.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static float load(const void *from, dt_st_type type, int64_t i)
     return type == DT_ST_F16 ? dt_f16_to_float(h) : dt_bf16_to_float(h);
 }
 
-/* Returns how many finite numbers became infinite. */
+/* Returns the number of finite values that became infinite. */
 static int64_t to_half(const void *from, dt_st_type type, uint16_t *to, int64_t n)
 {
     int64_t n_lost = 0;
@@ -49,10 +49,10 @@ int64_t dt_st_convert(const void *from, dt_st_type from_type, void *to, dt_st_ty
     return n_lost;
 }
 
-/* ---- values that are no numbers ---------------------------------------------------------------------------------- */
+/* ---- non-finite values ------------------------------------------------------------------------------------------- */
 
-/* Of a type: the bits of the exponent in each element of a 64-bit word. Inf and NaN have all of them set, and then
- * adding the lowest one carries into the sign bit, which is masked out before; no element carries into the next. */
+/* Exponent bits of each element in a 64-bit word. Inf and NaN have all of them set, so adding the lowest exponent bit
+ * carries into the sign bit, which is masked out first. No element carries into the next. */
 static uint64_t exponents_of(dt_st_type type)
 {
     return type == DT_ST_F32 ? 0x7f8000007f800000u : type == DT_ST_F16 ? 0x7c007c007c007c00u : 0x7f807f807f807f80u;

@@ -1,5 +1,5 @@
-/* file.c - plain files: written aside, synced, renamed. A reader, or a crash at any moment, finds the old file or the
- * new one, never a part. */
+/* file.c - plain files: written to a temporary name, synced, renamed. A reader, or a crash at any time, finds the old
+ * file or the new one, never a partial file. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ bool dt_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The name in its folder, and the folder's status. */
+/* Returns the file name without its directory; *folder: the directory's status. */
 static const char *place_of(const char *path, struct stat *folder)
 {
     char dir[PATH_MAX];
@@ -51,7 +51,7 @@ static const char *place_of(const char *path, struct stat *folder)
 bool dt_is_same_place(const char *a, const char *b)
 {
     struct stat x, y;
-    if (strcmp(a, b) == 0) return true; /* also where there is no folder yet */
+    if (strcmp(a, b) == 0) return true; /* even if the directory does not exist yet */
     const char *name = place_of(a, &x), *other = place_of(b, &y);
     return name && other && !strcmp(name, other) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
@@ -63,7 +63,7 @@ static dt_err check_regular(const char *path, const struct stat *st)
     return DT_OK;
 }
 
-/* What says something of the machine is not said of the file: who leaves out damaged files must not leave it out. */
+/* Errors of the machine are not errors of the file: code that skips damaged files must not skip it. */
 static dt_err code_of(int number)
 {
     static const int machine[] = {EIO, ESTALE, EMFILE, ENFILE, ETIMEDOUT, EREMOTEIO};
@@ -104,7 +104,7 @@ static dt_err read_open_file(int fd, const struct stat *st, const char *path, si
     *text = malloc(*nbytes + 1);
     DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for the file's %zu bytes", path, *nbytes);
     (*text)[*nbytes] = '\0';
-    errno = 0; /* of a file that is too short, too */
+    errno = 0; /* also for a file that is too short */
     dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
     if (err != DT_OK) err = code_of(errno);
     if (err == DT_OK) err = dt_refuse_pointer(path, *text, *nbytes);
@@ -131,7 +131,7 @@ static dt_err make_dir(const char *path)
     struct stat st;
     if (mkdir(path, 0777) == 0) return DT_OK;
     const int number = errno;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return DT_OK; /* there already, or another rank was quicker */
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return DT_OK; /* exists already, or another rank created it */
     errno = number;
     return dt_fail_errno(DT_ERR_WRITE, path, "cannot create the directory");
 }
@@ -177,7 +177,7 @@ int dt_open_unnamed(const char *folder)
     int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
 
-    char name[PATH_MAX]; /* a file system that cannot (NFS) */
+    char name[PATH_MAX]; /* some file systems (NFS) do not support it */
     if (!dt_join_path(name, folder, ".dtrain-", "XXXXXX")) return errno = ENAMETOOLONG, -1;
     fd = mkostemp(name, O_CLOEXEC);
     if (fd >= 0) unlink(name);
@@ -347,7 +347,7 @@ dt_err dt_glob(const char *pattern, char ***paths, int *n_paths)
     struct stat st;
     *paths = NULL;
     *n_paths = 0;
-    if (stat(pattern, &st) == 0) { /* taken as it is, even with a bracket in its name */
+    if (stat(pattern, &st) == 0) { /* an existing path is used literally, even with brackets in its name */
         DT_CHECK(!S_ISDIR(st.st_mode), DT_ERR_DATA, "%s: expected a file, found a directory", pattern);
         char *only[] = {(char *)pattern};
         return copy_files(&(glob_t){.gl_pathc = 1, .gl_pathv = only}, paths, n_paths);

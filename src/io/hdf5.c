@@ -1,10 +1,12 @@
 /* hdf5.c - HDF5's lock and messages, and attributes, which are validated before use.
  *
- * Text is written as a fixed-length UTF-8 string, because that is stored in an object header, which HDF5 protects
- * with a checksum in files of the 1.8 format. A variable-length string is stored in a heap without a checksum, where
- * a flipped bit made HDF5 1.10 loop forever. Older formats hold at most 64 KiB in a header, so longer text is written
- * with variable length there. Both forms are read. Numbers are read through the widest type of their own signedness,
- * because HDF5 silently clips values that do not fit. */
+ * Text is written as a fixed-length UTF-8 string. Such strings are stored in object headers, which have checksums in
+ * files of the 1.8 format. A variable-length string is stored in a heap without a checksum, where a flipped bit made
+ * HDF5 1.10 loop forever. In older formats a header holds at most 64 KiB, so longer text is written with variable
+ * length there. Both forms can be read.
+ *
+ * Numbers are read through the widest type of their own signedness, because HDF5 silently clips values that do not
+ * fit. */
 #include "dtrain/io/io.h"
 #include "dtrain/io/seal.h"
 #include <errno.h>
@@ -16,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_TEXT = 256 << 20 }; /* bytes; a longer attribute is taken for damage */
+enum { MAX_TEXT = 256 << 20 }; /* bytes; a longer attribute is treated as corrupt */
 enum { HEADER_TEXT = 60000 };  /* bytes of text that fit an object header of the old format */
 
 static pthread_mutex_t h5_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -29,8 +31,8 @@ void dt_h5_lock(void)
 
 void dt_h5_unlock(void) { pthread_mutex_unlock(&h5_mutex); }
 
-/* The walk goes from the innermost entry outwards. HDF5 wraps its own cause in remarks ("can't open file"); the first
- * says what happened. */
+/* The walk starts at the innermost entry. HDF5 adds outer messages ("can't open file"); the innermost one names the
+ * cause. */
 static herr_t take_first(unsigned n, const H5E_error2_t *e, void *out)
 {
     char *text = out;
@@ -46,7 +48,7 @@ dt_err(dt_h5_fail)(dt_err err, const char *path, const char *what)
     return dt_fail(err, "%s: %s%s%s", path, what, text[0] ? ": " : "", text);
 }
 
-/* The raw bytes first: HDF5 may crash on metadata that is damaged. */
+/* Checks the raw bytes first, because HDF5 may crash on corrupt metadata. */
 dt_err dt_h5_check_seal(const char *path, bool *sealed)
 {
     struct stat st;
@@ -109,7 +111,7 @@ static void close_attribute(attribute *a)
     if (a->id >= 0) H5Aclose(a->id);
 }
 
-/* One value: a scalar, or an array of one, which some writers make of a scalar. */
+/* A scalar, or an array with one element, as some programs write scalars. */
 static bool is_single(hid_t attr)
 {
     hid_t space = H5Aget_space(attr);
@@ -244,7 +246,7 @@ dt_err dt_h5_read_f64(hid_t obj, const char *path, const char *name, double *val
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Writes over an attribute of the same name, which has the same type whenever it is one of ours. */
+/* Overwrite an attribute of the same name. If dtrain wrote it, its type is the same. */
 static dt_err write_attribute(hid_t obj, const char *path, const char *name, hid_t file_type, hid_t mem_type,
                               const void *value)
 {
@@ -273,7 +275,7 @@ static dt_err write_text_of_size(hid_t obj, const char *path, const char *name, 
     return err;
 }
 
-/* An object header of HDF5's first format holds no attribute over 64 KiB. */
+/* In HDF5's first format an object header cannot store attributes above 64 KiB. */
 static bool has_old_header(hid_t obj)
 {
 #if H5_VERSION_GE(1, 12, 0)

@@ -1,8 +1,8 @@
-/* hdf5_array.c - arrays in an HDF5 file: what they are, and any run of their elements.
+/* hdf5_array.c - arrays in an HDF5 file: their description, and reads of any range of elements.
  *
- * An array that lies in one piece, unfiltered, is read by pread at its offset: at the speed of the disk, by any number
- * of ranks and threads, and without HDF5's lock. What others made of a file (chunks, compression) goes through HDF5.
- * Links and storage that lead out of the file are refused: a file from elsewhere shall not make us read other files. */
+ * A contiguous array without filters is read by pread at its offset: at the speed of the disk, by any number of ranks
+ * and threads, and without HDF5's lock. Arrays that another program has chunked or compressed are read through HDF5.
+ * External links and external storage are rejected, so that an untrusted file cannot make dtrain read other files. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -55,7 +55,7 @@ const char *dt_h5_type_name(dt_h5_type t)
     return names[t];
 }
 
-/* Dimensions and number of elements, none of which overflow. */
+/* Read dimensions and number of elements, with overflow checks. */
 static dt_err read_shape(hid_t dset, const char *path, const char *name, dt_h5_array *a)
 {
     hsize_t dims[H5S_MAX_RANK];
@@ -79,7 +79,7 @@ static dt_err read_shape(hid_t dset, const char *path, const char *name, dt_h5_a
     return DT_OK;
 }
 
-/* Where the elements are: offset for one piece that lies whole inside the file, -1 for what HDF5 has to fetch. */
+/* Find the elements: the offset of a contiguous array that lies inside the file, or -1 if HDF5 must read it. */
 static dt_err read_location(hid_t dset, const char *path, const char *name, dt_h5_array *a)
 {
     hid_t plist = H5Dget_create_plist(dset);
@@ -129,7 +129,7 @@ dt_err dt_h5_inspect(hid_t dset, const char *path, const char *name, dt_h5_array
 hid_t dt_h5_open_array(hid_t file, const char *name)
 {
     H5L_info_t link;
-    /* Each step of the name must be a hard link: H5Lget_info looks at the last one only. */
+    /* Each component of the name must be a hard link; H5Lget_info checks only the last one. */
     char part[512];
     const size_t len = strlen(name);
     if (len >= sizeof part) return -1;
@@ -143,7 +143,7 @@ hid_t dt_h5_open_array(hid_t file, const char *name)
     return H5Dopen2(file, part, H5P_DEFAULT);
 }
 
-/* ---- runs of elements -------------------------------------------------------------------------------------------- */
+/* ---- ranges of elements ------------------------------------------------------------------------------------------ */
 
 dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nbytes)
 {
@@ -162,7 +162,7 @@ dt_err dt_read_at(int fd, const char *path, int64_t offset, void *out, size_t nb
     return DT_OK;
 }
 
-/* A box of a run: start and count in each dimension, read into the next free place of out. */
+/* A hyperslab of a range: start and count in each dimension, read to the current position of out. */
 typedef struct box_reader {
     hid_t dset, type, space;
     const dt_h5_array *a;
@@ -184,8 +184,8 @@ static bool read_box(box_reader *r)
     return ok;
 }
 
-/* Elements first .. first+n-1 of the sub-array that the indices of dimensions below d fix: the end of a row, whole
- * rows, the start of a row. */
+/* Read elements first .. first+n-1 of the sub-array that the indices of dimensions below d select: the end of a row,
+ * whole rows, the start of a row. */
 static bool read_boxes(box_reader *r, int d, int64_t first, int64_t n)
 {
     if (d >= r->a->n_dims) return n == 0 || read_box(r);
@@ -260,7 +260,7 @@ static herr_t walk_group(hid_t group, const char *name, walk *w)
     const size_t len = strlen(w->prefix);
     if (w->depth >= 8 ||
         (size_t)snprintf(w->prefix + len, sizeof w->prefix - len, "%s/", name) >= sizeof w->prefix - len) {
-        /* a loop of hard links ends here, too */
+        /* cycles of hard links also end here */
         w->err = dt_fail(DT_ERR_DATA, "%s: groups are nested too deeply at `%s`", w->path, name);
         return -1;
     }

@@ -1,8 +1,8 @@
-/* json.c - jansson, and what is rewritten for it.
+/* json.c - parsing with jansson, and rewriting of texts that jansson does not accept.
  *
- * A text is rewritten only after jansson has refused it, so what it accepts costs nothing more. Keys with U+0000 are
- * the exception: jansson has no way to hold them, so in texts where they may occur U+0000 and U+FDD0 are escaped, as
- * U+FDD0 "0" and U+FDD0 "1". (U+FDD0 is a noncharacter: hardly ever seen.) */
+ * A text is rewritten only after jansson has rejected it, so valid texts cost nothing extra. Keys with U+0000 are the
+ * exception, because jansson cannot represent them. In texts where they may occur, U+0000 and U+FDD0 are escaped as
+ * U+FDD0 "0" and U+FDD0 "1". (U+FDD0 is a noncharacter and hardly ever occurs.) */
 #include "dtrain/io/json.h"
 #include "dtrain/io/io.h"
 
@@ -36,7 +36,7 @@ static void put_instead(rewriter *w, const char *text)
     w->changed = true;
 }
 
-/* Behind the quote that closes the string that opens at p; end where none does. */
+/* Address after the closing quote of the string that opens at p; end if it is not closed. */
 static const char *string_end(const char *p, const char *end)
 {
     for (p++; p < end && *p != '"'; p++)
@@ -44,13 +44,13 @@ static const char *string_end(const char *p, const char *end)
     return p < end ? p + 1 : end;
 }
 
-static bool is_key(const char *behind, const char *end)
+static bool is_key(const char *after, const char *end)
 {
-    while (behind < end && strchr(" \t\r\n", *behind) && *behind) behind++;
-    return behind < end && *behind == ':';
+    while (after < end && strchr(" \t\r\n", *after) && *after) after++;
+    return after < end && *after == ':';
 }
 
-/* The code point of \uHHHH at p, -1: something else. */
+/* The code point of \uHHHH at p; -1 if it is something else. */
 static long escaped_code(const char *p, const char *end)
 {
     char digits[5] = "";
@@ -86,10 +86,11 @@ static void string(rewriter *w)
     }
 }
 
-/* An integer beyond 64 bits is written with an exponent, a number beyond a double as the largest one. */
+/* An integer beyond 64 bits is rewritten with an exponent, a number beyond the range of a double as the largest
+ * double. */
 static void number(rewriter *w)
 {
-    const size_t n = strspn(w->p, "+-.0123456789eE"); /* the text ends with a 0 */
+    const size_t n = strspn(w->p, "+-.0123456789eE"); /* the text is null-terminated */
     const char *digits = w->p + (*w->p == '-');
     const bool whole = strspn(digits, "0123456789") == (size_t)(w->p + n - digits) && *digits;
     errno = 0;
@@ -104,7 +105,7 @@ static void number(rewriter *w)
     w->p += n;
 }
 
-/* What Python writes for numbers that JSON has not. */
+/* Python's non-standard words for non-finite numbers. */
 static bool word(rewriter *w)
 {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
@@ -120,8 +121,8 @@ static bool word(rewriter *w)
     return false;
 }
 
-/* `text` ends with a 0. At most "NaN" grows, to five bytes, and U+FDD0 in a key, from three bytes to four; a too big
- * integer has 19 digits. */
+/* `text` is null-terminated. The output is at most twice as long: only "NaN" (to five bytes) and U+FDD0 in a key (from
+ * three bytes to four) grow; an oversized integer has at least 19 digits. */
 static bool rewrite(rewriter *w, const char *text, size_t nbytes, unsigned flags)
 {
     *w = (rewriter){.p = text, .end = text + nbytes, .flags = flags, .out = malloc(2 * nbytes + 16)};
@@ -156,7 +157,7 @@ static dt_err parse_rewritten(json_t **root, const char *name, const char *text,
                               json_error_t *why)
 {
     rewriter w = {0};
-    char *ended = malloc(nbytes + 1); /* what follows the text in memory must not be read as part of its last number */
+    char *ended = malloc(nbytes + 1); /* without bytes after the text, which could be read as part of its last number */
     if (ended) memcpy(ended, text, nbytes), ended[nbytes] = '\0';
     const bool done = ended && rewrite(&w, ended, nbytes, flags);
     if (done && (w.changed || flags & DT_JSON_NUL_KEYS)) *root = parse(w.out, w.n, flags, why);

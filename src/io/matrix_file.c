@@ -1,5 +1,5 @@
-/* matrix_file.c - why it is done so: rows are fetched by pread wherever they lie in one piece, so that ranks share the
- * pages of the file and need not hold a matrix that is larger than a node's memory.
+/* matrix_file.c - contiguous matrices are read by pread. Ranks then share the file's page cache, and need not hold a
+ * matrix that is larger than a node's memory.
  *
  * Source   NumPy Enhancement Proposal 1 and numpy.lib.format: magic, version, length, and a Python dictionary. */
 #include "dtrain/io/matrix_file.h"
@@ -57,7 +57,7 @@ static dt_err parse_header(dt_rows *r, const char *text)
     DT_CHECK(strncmp(order, "False", 5) == 0, DT_ERR_DATA,
              "%s: expected an array in row-major order, found column-major; save it with numpy.ascontiguousarray",
              r->path);
-    int end = 0; /* of the two forms of a pair, whichever is whole */
+    int end = 0; /* end of the pair in whichever form matches completely */
     sscanf(shape, "(%" SCNd64 " , %" SCNd64 " )%n", &r->n, &r->width, &end);
     if (end == 0) sscanf(shape, "(%" SCNd64 " , %" SCNd64 " , )%n", &r->n, &r->width, &end);
     DT_CHECK(end > 0, DT_ERR_DATA, "%s: expected an array of two dimensions, found one of shape %.40s", r->path, shape);

@@ -1,10 +1,10 @@
-/* nesting.c - where a JSON record ends, by its brackets and quotes, before it is parsed. */
+/* nesting.c - finds the end of a JSON record by its brackets and quotes, before it is parsed. */
 #include "dtrain/io/json.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* The bracket that is open; 0: none, or one too deep inside to be known. */
+/* The innermost open bracket; 0: none, or nested too deeply to be recorded. */
 static char inside(const dt_json_nesting *at)
 {
     return at->depth > 0 && at->depth <= DT_JSON_MAX_OPEN ? at->open[at->depth - 1] : 0;
@@ -43,7 +43,7 @@ const char *dt_json_step(dt_json_nesting *at, char c)
     return wrong;
 }
 
-/* A record that is cut short ends inside a value. */
+/* A truncated record ends inside a value. */
 bool dt_json_is_printed(const char *text, const char *end)
 {
     dt_json_nesting at = {0};

@@ -1,10 +1,12 @@
-/* part.c - files while they are written, under the name FINAL.part: created, locked, renamed or removed.
+/* part.c - files that are being written, under the name FINAL.part: created, locked, then renamed or removed.
  *
- * Two processes may be asked to write the same output. The creator of a .part holds a lock on it until it is renamed
- * or removed, so that a second process reports this and does not remove a file in use. A .part without a lock was
- * left by a killed process. The lock belongs to the open file: POSIX's own locks end when the process closes any
- * descriptor of the file, and flock is what HDF5 uses. On file systems without locks nothing is locked; before a
- * rename the .part must still be the file that was created.
+ * Two processes may be asked to write the same output. The creator of a .part holds a lock on it until it is renamed or
+ * removed. A second process then reports this and does not remove a file in use. A .part without a lock was left by a
+ * killed process.
+ *
+ * The lock belongs to the open file. POSIX record locks would end when the process closes any descriptor of the file,
+ * and HDF5 uses flock. On file systems without locks nothing is locked; before a rename the .part must still be the
+ * file that was created.
  *
  * The list of held files is process state, as descriptors are. */
 #include "dtrain/io/io.h"
@@ -17,9 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_HELD = 128 }; /* descriptors are scarce: of more files than that, the first ones keep others away */
+enum { MAX_HELD = 128 }; /* limits the use of descriptors: further files are not locked */
 
-/* The file is missing or cannot exist: the next operation reports this better. */
+/* The file is missing or cannot exist; the next operation gives a better error. */
 static bool is_nothing(int number) { return number == ENOENT || number == ENOTDIR || number == EROFS; }
 
 static struct {
@@ -31,7 +33,7 @@ static struct {
     } file[MAX_HELD];
 } held = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* With the mutex. */
+/* Call with the mutex held. */
 static int find_held(const char *path)
 {
     for (int i = 0; i < held.n; i++)
@@ -39,7 +41,7 @@ static int find_held(const char *path)
     return -1;
 }
 
-/* Without a descriptor to hold it, the file is as on a file system without locks. */
+/* If the file cannot be recorded, it is treated as on a file system without locks. */
 static dt_err hold(const char *path, int fd)
 {
     char *name = strdup(path);
@@ -71,7 +73,7 @@ static bool is_named(int fd, const char *path)
            open_one.st_ino == named.st_ino;
 }
 
-/* The descriptor that holds it; -1: this process does not. */
+/* The descriptor that holds the file; -1: not held by this process. */
 static int find_fd(const char *path)
 {
     pthread_mutex_lock(&held.mutex);
@@ -80,7 +82,7 @@ static int find_fd(const char *path)
     return fd;
 }
 
-/* True if the file that this process created still exists, and for files that it does not hold. */
+/* True if the file that this process created still exists. Also true for files that it does not hold. */
 static bool is_as_made(const char *path)
 {
     const int fd = find_fd(path);
@@ -93,11 +95,11 @@ static bool has_lock(int fd)
     return fcntl(fd, F_OFD_SETLK, &whole) == 0;
 }
 
-/* false: another process holds it. */
+/* Returns false if another process holds the lock. */
 static bool lock(int fd) { return has_lock(fd) || (errno != EAGAIN && errno != EACCES); }
 
 /* Remove any file of this name, unless another process is writing it: EBUSY. Only the holder of the lock may remove a
- * file, so the file cannot become another process's between check and removal. */
+ * file, so it cannot become another process's file between check and removal. */
 static int remove_left(const char *path)
 {
     struct stat st;
@@ -133,7 +135,7 @@ dt_err dt_create_file(const char *path, int *fd)
         return is_aside(path) && errno == EEXIST ? fail_busy(path)
                                                  : dt_fail_errno(DT_ERR_WRITE, path, "cannot be created");
     if (!is_aside(path)) return DT_OK;
-    /* between its making and its lock another process may have taken it for one that was left */
+    /* between creation and lock another process may have removed it as stale */
     const bool ours = lock(*fd) && is_named(*fd, path);
     const dt_err err = ours ? hold(path, *fd) : fail_busy(path);
     if (err == DT_OK) return DT_OK;
@@ -167,7 +169,7 @@ void dt_remove_left_part(const char *path)
     if (fd >= 0) close(fd);
 }
 
-/* A rename lives in the folder: until the folder is synced a power failure may undo it. */
+/* A rename is stored in the directory. Until the directory is synced, a power failure may undo it. */
 static dt_err sync_folder_of(const char *path)
 {
     char folder[PATH_MAX];
@@ -177,7 +179,7 @@ static dt_err sync_folder_of(const char *path)
     folder[len] = '\0';
     const int fd = open(len ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, path, "cannot open the directory of the file");
-    /* EINVAL, EROFS, ENOTSUP: a file system without the notion */
+    /* EINVAL, EROFS, ENOTSUP: not supported by the file system */
     const bool failed = fsync(fd) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP;
     const dt_err err = failed ? dt_fail_errno(DT_ERR_WRITE, path, "cannot sync the directory of the file") : DT_OK;
     close(fd);

@@ -51,7 +51,7 @@ static dt_err read_dtype(const char *path, const json_t *entry, dt_st_tensor *t,
     return bad(path, t->name, "dtype", v, "a data type of the format (F32, F16, BF16, ...)");
 }
 
-/* bits: of an element. Gives n_elems and nbytes. */
+/* bits: per element. Computes n_elems and nbytes. */
 static dt_err read_shape(const char *path, const json_t *entry, dt_st_tensor *t, int bits)
 {
     const json_t *v = json_object_get(entry, "shape");
@@ -85,7 +85,7 @@ static dt_err read_offsets(const char *path, const json_t *entry, dt_st_tensor *
     if (json_array_size(v) != 2 || !json_is_integer(begin) || !json_is_integer(end) || b < 0 || e < b ||
         e - b != t->nbytes)
         return bad(path, t->name, "data_offsets", v, expected);
-    t->offset = b; /* from the start of the data as yet */
+    t->offset = b; /* relative to the start of the data until the header is complete */
     return DT_OK;
 }
 
@@ -100,7 +100,7 @@ static dt_err read_entry(const char *path, const char *name, const json_t *entry
     return read_offsets(path, entry, t);
 }
 
-/* ---- the bytes of a file ----------------------------------------------------------------------------------------- */
+/* ---- coverage of the file ---------------------------------------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b)
 {
@@ -109,7 +109,7 @@ static int by_offset(const void *a, const void *b)
     return (x->nbytes > y->nbytes) - (x->nbytes < y->nbytes);
 }
 
-/* Data bytes belong to one tensor each. */
+/* Each data byte must belong to exactly one tensor. */
 static dt_err check_cover(const char *path, dt_st_tensor *t, int n, int64_t data_len)
 {
     int64_t end = 0;

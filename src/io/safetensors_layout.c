@@ -1,8 +1,9 @@
-/* safetensors_layout.c - where each tensor of a model to be written goes, worked out alike by every process that
- * writes.
+/* safetensors_layout.c - computes the offset of each tensor of a model to be written. Every process computes the same
+ * layout.
  *
- * The text of a header is the safetensors library's own to the byte (compact JSON, metadata first, tensors by name,
- * spaces up to a multiple of 8), so a model that goes through this program unchanged comes out as the same file. */
+ * The header's text equals that of the safetensors library byte for byte: compact JSON, metadata first, tensors sorted
+ * by name, padded with spaces to a multiple of 8. A model that dtrain reads and writes without changes is therefore the
+ * same file. */
 #include "safetensors_private.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@ static int64_t nbytes_of(const dt_st_layout *l, const dt_st_entry *e)
     return n_elems_of(e) * (int64_t)dt_st_type_size(l->type);
 }
 
-/* The file of a tensor: full files are closed. */
+/* Assign tensors to files; a full file is closed. */
 static void deal_out(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
 {
     int64_t filled = 0;
@@ -68,14 +69,14 @@ static void print_entry(FILE *out, const dt_st_layout *l, const dt_st_entry *e, 
     fprintf(out, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin, begin + nbytes_of(l, e));
 }
 
-/* The header of file f, and the offsets of its tensors. */
+/* Build the header of file f, and compute the offsets of its tensors. */
 static dt_err make_header(dt_st_layout *l, int f, const sorted *by, int n)
 {
     size_t len = 0;
     int64_t at = 0;
     FILE *out = open_memstream(&l->headers[f], &l->header_len[f]);
     DT_CHECK(out, DT_ERR_MEMORY, "no memory for the header of a safetensors file");
-    fwrite("\0\0\0\0\0\0\0", 1, 8, out); /* its length, below */
+    fwrite("\0\0\0\0\0\0\0", 1, 8, out); /* placeholder for its length */
     fputs("{\"__metadata__\":{\"format\":\"pt\"}", out);
     for (int i = 0; i < n; i++) {
         if (l->file[by[i].number] != f) continue;
@@ -118,7 +119,7 @@ static dt_err name_files(dt_st_layout *l)
     return DT_OK;
 }
 
-/* Sorted by tensor, as transformers writes it. */
+/* Build the index, sorted by tensor name as in transformers. */
 static dt_err make_index(dt_st_layout *l, const dt_st_entry *entries)
 {
     int64_t total = 0;

@@ -1,5 +1,5 @@
-/* safetensors_set.c - the files of a model together: which they are, and that each tensor is in exactly the one that
- * the index says. */
+/* safetensors_set.c - the set of files of a model. Verifies that each tensor is in exactly the file that the index
+ * names. */
 #include "safetensors_private.h"
 #include "dtrain/io/io.h"
 #include <limits.h>
@@ -74,7 +74,7 @@ static dt_err add_files_of_index(dt_safetensors *s, const char *dir, const char 
     char path[PATH_MAX];
     const char *tensor;
     json_t *value;
-    const char *before = ""; /* neighbours are mostly in the same file */
+    const char *before = ""; /* adjacent entries are mostly in the same file */
     DT_CHECK(json_is_object(map) && json_object_size(map) > 0, DT_ERR_DATA,
              "%s: weight_map: expected an object that maps tensors to files", index);
     json_object_foreach((json_t *)map, tensor, value)
@@ -92,8 +92,8 @@ static dt_err add_files_of_index(dt_safetensors *s, const char *dir, const char 
     return DT_OK;
 }
 
-/* Each tensor is in the file that the index says, and nowhere else; with as many tensors as entries none is missing
- * then. */
+/* Each tensor must be in the file that the index names, and in no other. If the number of tensors equals the number of
+ * entries, none is missing. */
 static dt_err check_index(const dt_safetensors *s, const char *index, const json_t *map)
 {
     const char *name;
@@ -141,7 +141,7 @@ static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
     return err;
 }
 
-/* ---- which files ------------------------------------------------------------------------------------------------- */
+/* ---- list of files ----------------------------------------------------------------------------------------------- */
 
 static dt_err fail_without_weights(const char *dir)
 {

@@ -29,7 +29,7 @@ static dt_err create_one(const dt_st_layout *l, const char *dir, int f)
     dt_err err = ftruncate(fd, (off_t)l->size[f]) == 0
                      ? DT_OK
                      : dt_fail_errno(DT_ERR_WRITE, path,
-                                     "cannot be extended to its full size"); /* where nothing could be reserved */
+                                     "cannot be extended to its full size"); /* if nothing could be reserved */
     if (err == DT_OK) err = dt_write_at(fd, path, 0, l->headers[f], l->header_len[f]);
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
     return err;
@@ -72,8 +72,8 @@ dt_err dt_st_layout_sync(const dt_st_layout *l, const char *dir, int f)
     return err;
 }
 
-/* For "model": "model.safetensors", "model-00001-of-00002.safetensors" or the index, which a reader would take for
- * the weights. */
+/* Files that a reader would take for the weights of "model": "model.safetensors", "model-00001-of-00002.safetensors" or
+ * the index. */
 static bool is_weights(const dt_st_layout *l, const char *name)
 {
     const size_t len = strlen(l->stem);

@@ -1,5 +1,6 @@
-/* seal.c - layout of a seal: the ranges of the arrays (offset and length each), their number, the checksum, a mark; all
- * little-endian 64 bits. The checksum covers every byte before it that lies in no range, each with its position. */
+/* seal.c - layout of a seal: the ranges of the arrays (offset and length each), their number, the checksum, a magic
+ * number; all little-endian 64-bit words. The checksum covers every preceding byte outside the ranges, each weighted by
+ * its position. */
 #include "dtrain/io/seal.h"
 #include "dtrain/io/io.h"
 #include <endian.h>
@@ -35,7 +36,7 @@ static dt_err sum_outside(int fd, const char *path, const dt_byte_range *ranges,
     return sum_run(fd, path, at, end, sum);
 }
 
-/* The ranges and their number, both covered by the checksum; then the checksum and the mark. */
+/* Write the ranges and their number, which the checksum covers, then the checksum and the magic number. */
 static dt_err write_words(int fd, const char *path, int64_t end, const dt_byte_range *ranges, int n, uint64_t *words)
 {
     const size_t covered = (size_t)(2 * n + 1) * WORD;
@@ -75,7 +76,7 @@ static dt_err fail_seal(const char *path)
                    path);
 }
 
-/* From little-endian words to ranges that are sorted and inside the first `begin` bytes. */
+/* Decode little-endian words. Returns false unless the ranges are sorted and inside the first `begin` bytes. */
 static bool parse_ranges(const uint64_t *words, dt_byte_range *ranges, int64_t n, int64_t begin)
 {
     int64_t at = 0;
@@ -89,7 +90,7 @@ static bool parse_ranges(const uint64_t *words, dt_byte_range *ranges, int64_t n
     return true;
 }
 
-/* expected: the checksum that is stored. words, ranges: room for n ranges. */
+/* expected: the stored checksum. words, ranges: space for n ranges. */
 static dt_err check_sum(int fd, const char *path, int64_t file_nbytes, int64_t n, uint64_t expected, uint64_t *words,
                         dt_byte_range *ranges)
 {

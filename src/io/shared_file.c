@@ -1,5 +1,5 @@
-/* shared_file.c - large files that several processes fill in: space is looked for and reserved before anything is
- * written, so that a full disk is met by one process, with nothing lost. */
+/* shared_file.c - large files that several processes write. Space is checked and reserved before anything is written,
+ * so that one process detects a full disk before data is lost. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
         if (n <= 0) return dt_fail_errno(DT_ERR_WRITE, path, "write failed");
         done += (size_t)n;
     }
-    /* Begin with the disk's part of the work now; a hint, so its result does not matter. */
+    /* start writeback now; only a hint, so the result does not matter */
     if (nbytes >= WRITE_BEHIND_FROM) (void)sync_file_range(fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
     return DT_OK;
 }

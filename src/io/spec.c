@@ -1,5 +1,5 @@
-/* spec.c - jansson accepts any value anywhere; here each key says which type and range it takes, so that a wrong one is
- * met where it stands and not as a crash later. */
+/* spec.c - typed access to JSON values. jansson accepts any value anywhere. Each key is therefore read with its type
+ * and range, so that an invalid value is reported with its location. */
 #include "dtrain/io/spec.h"
 #include "dtrain/io/io.h"
 
@@ -78,7 +78,7 @@ dt_err dt_spec_bool(const dt_spec *s, const char *key, bool *out)
     return DT_OK;
 }
 
-/* A 0 ends a text. */
+/* U+0000 would end the C string. */
 static dt_err text_of(const dt_spec *v, const char **out)
 {
     *out = json_string_value(v->value);

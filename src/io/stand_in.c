@@ -1,5 +1,4 @@
-/* stand_in.c - recognises files that a failed download leaves: the pointer that Git LFS keeps in a repository, a web
- * page, an empty file. */
+/* stand_in.c - recognises files that are left by a failed download: a Git LFS pointer, a web page, an empty file. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <string.h>
@@ -47,5 +46,5 @@ dt_err dt_refuse_stand_in_file(const char *path, int fd)
     ssize_t n;
     do n = pread(fd, head, sizeof head, 0);
     while (n < 0 && errno == EINTR);
-    return n < 0 ? DT_OK : dt_refuse_stand_in(path, head, (size_t)n); /* reading will say what failed */
+    return n < 0 ? DT_OK : dt_refuse_stand_in(path, head, (size_t)n); /* the later read reports the error */
 }

@@ -1,5 +1,5 @@
-/* survives.c - HDF5 1.10 may crash, or loop forever, on damaged metadata. A child process therefore lists a file
- * without a seal first, and may die of it. */
+/* survives.c - HDF5 1.10 may crash, or loop forever, on corrupt metadata. For a file without a seal, a child process
+ * therefore lists it first; only the child crashes. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <signal.h>
@@ -16,7 +16,7 @@ static dt_err inspect(hid_t dset, const char *name, void *path)
     return DT_OK;
 }
 
-/* Only a crash is looked for: what HDF5 reports is reported again in the parent. */
+/* Detects only crashes: errors that HDF5 reports are reported again in the parent. */
 static void list(const char *path)
 {
     hid_t file;

@@ -1,11 +1,10 @@
-/* block.c - one block of every family, forward; what differs between families is read from the configuration.
+/* block.c - forward of one transformer block. Differences between families are read from the configuration.
  *
  *     x_mid = x_in  + dropout(Attn(norm1(x_in)) Wo + bo)
  *     x_out = x_mid + dropout(act(norm2(x_mid) Wup + bup) Wdown + bdown)
  *
- * The residual is added by the product itself, or by the dropout behind it: passes over memory less, and in bf16 one
- * rounding less.
- * Where nothing is kept for backward, x_in, x_mid and x_out are one buffer. */
+ * The GEMM itself adds the residual, or the dropout kernel after it. This saves passes over memory, and in bf16 one
+ * rounding. If nothing is kept for backward, x_in, x_mid and x_out are one buffer. */
 #include "model_private.h"
 #include <math.h>
 
@@ -37,7 +36,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
         at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
         at.token_key = m->device.token_key;
     }
-    /* the largest batch alone: it was made ready, and scratch is planned for it */
+    /* only the largest batch: the library plan and its scratch were prepared for that shape */
     at.by_library = m->opt.library_attention && !at.batch_invariant && m->max_q_len == dt_model_longest(m) &&
                     m->max_kv_len == m->max_q_len && (int64_t)m->n_seq * m->max_q_len == m->n_tok &&
                     m->n_seq == m->opt.max_tok / m->max_q_len;
@@ -96,8 +95,8 @@ dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a)
     return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream);
 }
 
-/* act = activation(norm2 Wup + bup), and what it was applied to where that is kept; or the gated form. Adapters add to
- * what the activation is applied to. */
+/* act = activation(norm2 Wup + bup), or the gated form. Stores the activation's input if backward needs it. Adapters
+ * add to that input. */
 static dt_err mlp_activation(const dt_model *m, const struct block *b, const dt_param_view *w,
                              const struct block_acts *a)
 {

@@ -1,8 +1,8 @@
-/* block_backward.c - one block backward. s.dx holds the gradient of the residual stream all the way: each half adds the
- * gradient of its branch to it (the norm's backward does the adding), so no copy of it is ever made.
+/* block_backward.c - backward of one block. s.dx always holds the gradient of the residual stream. Each half adds the
+ * gradient of its branch to it, in the backward of its norm, so it is never copied.
  *
- * Selective recomputation makes each of the cheap activations again right before it is read. Norms and activations are
- * read by the gradients of the matrices behind them, and of their adapters, alone: what is frozen asks for none. */
+ * Selective recomputation recomputes each cheap activation immediately before it is read. Only the gradients of the
+ * following matrices and their adapters read norms and activations, so frozen matrices need none. */
 #include "model_private.h"
 
 /* The gradient that enters a branch: dx itself, or dx with the forward's dropout applied to it. */
@@ -29,7 +29,7 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     const dt_model_config *mc = m->mc;
     const int64_t T = m->n_tok;
     const void *dy;
-    void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form writes its gradient over what it read */
+    void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form overwrites its input with its gradient */
     struct with_product slope = {.low = a->low[LINEAR_DOWN]}, alone = {.low = a->low[LINEAR_UP]};
     if (!mc->gated_mlp) slope.epilogue = DT_EPILOGUE_ACT_BACKWARD, slope.act_in = a->up;
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_MLP), &dy));
@@ -43,7 +43,7 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     return dt_norm_backward(m, &b->norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
 }
 
-/* From the gradient of q, k, v as attention read them to the gradient of norm1's output. */
+/* Gradient of norm1's output from the gradients of q, k and v as attention read them. */
 static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                            const struct block_acts *a)
 {

@@ -1,13 +1,13 @@
-/* decode.c - generation with a key-value cache: new tokens alone run through the blocks, their keys (after rotation)
- * and values are appended to their sequence's slot, and attention reads the slot.
+/* decode.c - generation with a KV cache. Only new tokens run through the blocks. Their keys (after rotation) and values
+ * are appended to their sequence's slot, and attention reads the slot.
  *
- * The slot of a prompt may be the beginning of any number of sequences, which then have what follows it alone in slots
- * of their own: attention reads first the one, then the other. A row of a block's cache holds keys, then values. */
+ * Several sequences may share the slot of a prompt; each stores its continuation in its own slot. Attention reads the
+ * prompt's slot first, then the own one. A row of a block's cache holds keys, then values. */
 #include "vision/vision_private.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* What its sequence does not share, and the rows that there are for it. */
+/* Check the tokens that the sequence does not share, and the free rows for them. */
 static dt_err check_room(const dt_model *m, int32_t slot, int32_t n, int32_t pos)
 {
     const struct cached *c = &m->cached[slot];
@@ -39,7 +39,7 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
     return DT_OK;
 }
 
-/* k and v go to the cache, q stays where the product has put it. */
+/* Keys and values are written to the cache; q stays in the output of the GEMM. */
 static dt_err block_decode(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     struct block_acts a = m->sets[0];
@@ -49,7 +49,7 @@ static dt_err block_decode(const dt_model *m, const struct block *b, const dt_pa
     a.x_in = a.x_mid = a.x_out = m->x[0];
     h.kv_row = m->device.cache_row;
     h.kv_ld = at.kv_ld = 2 * m->K;
-    at.by_library = false; /* keys lie in slots */
+    at.by_library = false; /* keys are in slots */
     if (m->opt.cache_prompts > 0) at.shared_start = m->device.shared_start, at.shared_len = m->device.shared_len;
     DT_TRY(dt_block_project(m, b, w, &a));
     DT_TRY(m->ops->heads_forward(m->dev, &h, a.raw, a.raw, k, v, NULL, NULL, m->stream));
@@ -72,7 +72,7 @@ static dt_err queue_blocks(dt_model *m, const void *unused)
     return DT_OK;
 }
 
-/* One token for each sequence: the same operations as long as there are about as many. */
+/* One token per sequence. The operations are the same for similar numbers of sequences. */
 static dt_err queue_tokens(dt_model *m)
 {
     const int32_t n = m->n_seq;
@@ -102,7 +102,7 @@ dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
     return DT_OK;
 }
 
-/* ---- what slots hold --------------------------------------------------------------------------------------------- */
+/* ---- contents of slots ------------------------------------------------------------------------------------------- */
 
 void dt_model_cache_clear(dt_model *m, int32_t slot)
 {
@@ -133,7 +133,7 @@ dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n
     return DT_OK;
 }
 
-/* The rows of every block, on their way through scratch of a block's pass. */
+/* Move rows of every block's cache, through scratch that a block's pass uses. */
 static dt_err move_rows(dt_model *m, const struct image *rows, int32_t n)
 {
     void *const between = m->sets[0].raw;
@@ -146,7 +146,7 @@ static dt_err move_rows(dt_model *m, const struct image *rows, int32_t n)
     return DT_OK;
 }
 
-/* n_rows of the rows that are to be moved, behind the first `done`; their numbers take the way of a batch. */
+/* Move the next n_rows rows after the first `done`. Their indices are staged like a batch. */
 static dt_err move_some(dt_model *m, const int32_t *src, const int32_t *dst, int64_t done, int32_t n_rows)
 {
     struct image host, device;
@@ -173,7 +173,7 @@ dt_err dt_model_cache_move(dt_model *m, int32_t n, const int32_t *src, const int
                  dst[i], n_seqs);
         n_rows += m->cached[src[i]].n_own;
     }
-    m->have_hidden = false; /* its batch is overwritten */
+    m->have_hidden = false; /* the staged batch is overwritten */
     for (int64_t done = 0; done < n_rows; done += m->opt.max_tok)
         DT_TRY(move_some(m, src, dst, done, (int32_t)dt_min_i64(n_rows - done, m->opt.max_tok)));
     for (int32_t i = 0; i < n; i++) m->cached[dst[i]] = m->cached[src[i]];

@@ -1,8 +1,8 @@
-/* embed.c - the first unit, forward and backward, and small things about gradients and dropout that all units share.
+/* embed.c - forward and backward of the first unit, and gradient and dropout helpers that all units share.
  *
- * The table's gradient is sparse, its buffer is not: rows of tokens that do not occur must hold zero, so a first write
- * clears it. A tied table may hold the head's part in fp32 (head.c): then ours is added there, and both are rounded
- * once. */
+ * The table's gradient is sparse but its buffer is dense. Rows of tokens that do not occur must be zero, so the first
+ * write clears the buffer. A tied table may hold the head's gradient in fp32 (head.c). The embedding's gradient is then
+ * added there, and the sum is rounded once. */
 #include "vision/vision_private.h"
 
 static uint64_t key_of(const dt_model *m, dt_rng_purpose purpose, uint64_t where)
@@ -27,7 +27,7 @@ dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g)
     return m->ops->zero(m->dev, g->data, (size_t)len * dt_dtype_size(g->dtype), m->stream);
 }
 
-/* Codes are as their table says: zero has looked. */
+/* zero has already checked the types of codes. */
 static bool fits(const dt_model *m, int part, dt_dtype dtype)
 {
     return part == DT_CODES || part == DT_BLOCKS || dtype == (part == DT_SCALES ? DT_F32 : m->opt.dtype);
@@ -84,8 +84,8 @@ dt_err dt_embed_forward(dt_model *m, void *x)
     return m->source->params_release(m->source->self, m->embed_unit);
 }
 
-/* What nobody has written yet in this micro-step: all of the unit, or (tied) all but the token table, which the head's
- * gradient fills. */
+/* Clear what this micro-step has not written yet: the whole unit, or, if tied, everything but the token table, which
+ * the head's gradient fills. */
 static dt_err clear_tables(const dt_model *m, const dt_grad_view *g)
 {
     const dt_unit *u = &m->units[m->embed_unit];
@@ -113,7 +113,7 @@ dt_err dt_embed_backward(dt_model *m)
 {
     dt_grad_view g = m->tied_grads;
     dt_param_view w;
-    if (m->opt.tower) DT_TRY(dt_params_acquire(m, m->embed_unit, &w)); /* it has more than tables */
+    if (m->opt.tower) DT_TRY(dt_params_acquire(m, m->embed_unit, &w)); /* its unit contains more than tables */
     if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, m->embed_unit, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));

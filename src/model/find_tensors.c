@@ -1,10 +1,10 @@
-/* find_tensors.c - what each unit does, by its role, and where its tensors lie, by the end of their names; once. Blocks
- * need not be alike: what is trained in one may be frozen in the next. */
+/* find_tensors.c - find each unit by its role and its tensors by the end of their names, once at open. Blocks may
+ * differ: a tensor may be trained in one block and frozen in the next. */
 #include "model_private.h"
 #include <inttypes.h>
 #include <string.h>
 
-/* The tensor whose name is this, or ends with "." and this: what stands before is the unit's own prefix. */
+/* The tensor with this name, or with a name that ends in "." and this name. The rest is the unit's prefix. */
 static const dt_tensor *find(const dt_unit *u, const char *name)
 {
     const size_t n = strlen(name);
@@ -24,13 +24,13 @@ static struct tensor_at at(const dt_tensor *t)
 
 static struct tensor_at locate(const dt_unit *u, const char *name) { return at(find(u, name)); }
 
-/* The layers that one product serves: one behind the other, in the columns of its output, too. */
+/* Layers that one GEMM computes: adjacent in memory and in the columns of the output. */
 struct fused {
     const char *name[MAX_LOW];
     int64_t n_out[MAX_LOW];
 };
 
-enum { HEAD_LAYER = -1 }; /* for the key of its dropout: blocks count from 0 */
+enum { HEAD_LAYER = -1 }; /* for the dropout key: block numbers start at 0 */
 
 static const dt_tensor *find_part(const dt_unit *u, const char *name, const char *part)
 {
@@ -146,7 +146,7 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     return DT_OK;
 }
 
-/* Places of A's numbers are counted in 32 bits, as tokens are. */
+/* Offsets of A's elements are 32-bit, like token ids. */
 static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, const char *name)
 {
     const dt_tensor *a = find_part(u, name, "lora_embedding_A"), *b = find_part(u, name, "lora_embedding_B");
@@ -164,7 +164,7 @@ static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, cons
     return DT_OK;
 }
 
-/* A tower looks up positions, and its patches come with them. */
+/* A tower looks up positions, and its patches are in the same unit. */
 static dt_err find_patches(dt_model *m, const dt_unit *u)
 {
     struct tower_input *k = &m->patches;
@@ -199,7 +199,7 @@ static dt_err find_embedding(dt_model *m, const dt_unit *u)
     return gpt2 ? find_low_table(m, u, LOW_POSITIONS, "wpe") : DT_OK;
 }
 
-/* A vocabulary's head, which may use the embedding's table, or a scalar one. */
+/* A vocabulary head, which may be tied to the embedding, or a scalar head. */
 static dt_err find_head(dt_model *m, const dt_unit *u)
 {
     const bool scalar = u->role == DT_UNIT_SCALAR_HEAD;
@@ -257,7 +257,7 @@ static dt_err find_stages(dt_model *m)
 
 static bool has_trained(const dt_model *m, int unit) { return m->units[unit].flat_len[DT_TRAINED] > 0; }
 
-/* What backward reaches, and which of it keeps a set of activations. */
+/* Determine which stages backward reaches, and assign each its set of activations. */
 static void number_sets(dt_model *m)
 {
     int64_t n = 0;

@@ -1,16 +1,18 @@
-/* graphs.c - steps of generation as graphs: a step that queues the operations of one before it, with the same sizes and
- * addresses, is recorded when it comes for the second time, and from then on queued with one call.
+/* graphs.c - generation steps as CUDA graphs. A step with the same operations, sizes and addresses as an earlier one is
+ * recorded at its second occurrence. From then on it is launched with one call.
  *
- * What changes from step to step (tokens, positions, rows and lengths of the cache, masks, random numbers) and from one
- * update to the next (parameters) lies in device memory, where the operations read it; what does not is the graph's
- * key. Launches depend on the longest cache: lengths are rounded up to powers of two, so that a graph serves many
- * steps. And they depend on the number of sequences, which shrinks as texts end: a step is filled up with tokens that
- * nobody reads, to 16, 32 or a multiple of 64, which takes hardly longer, since what counts there is reading the
- * weights. The first time of a step runs as it is because a device may have things to do once that cannot be recorded,
- * and because most steps with many tokens do not come again.
+ * Values that change are read from device memory. Per step these are tokens, positions, cache rows and lengths, masks
+ * and random numbers; per update the parameters. Everything else is part of the graph's key.
  *
- * The table is small and keeps what was used last. What a driver holds for a graph is not in the plan: it tells no
- * size. */
+ * Launch sizes depend on the longest cache, so lengths are rounded up to powers of two and one graph serves many steps.
+ * They also depend on the number of sequences, which shrinks as texts end. A step is padded with unused tokens to 16,
+ * 32 or a multiple of 64 sequences. This costs little, because reading the weights dominates.
+ *
+ * The first occurrence runs without recording, for two reasons. Devices may do one-time work that cannot be recorded.
+ * Most steps with many tokens never repeat.
+ *
+ * The table is small and has LRU replacement. The driver does not report the memory of a graph, so the plan omits
+ * it. */
 #include "model_private.h"
 #include <stdlib.h>
 
@@ -18,13 +20,13 @@ enum { N_GRAPHS = 32, SHORTEST = 256 };
 
 struct step_graph {
     struct step_key key;
-    dt_graph *graph; /* NULL: it came once */
-    uint64_t used;   /* 0: an empty place */
+    dt_graph *graph; /* NULL: occurred once, not recorded */
+    uint64_t used;   /* serial of the last use; 0: empty entry */
 };
 struct graphs {
     struct step_graph at[N_GRAPHS];
     uint64_t clock;
-    bool full; /* the driver had no room for another */
+    bool full; /* the driver could not allocate another graph */
 };
 
 dt_err dt_graphs_open(dt_model *m)
@@ -81,7 +83,8 @@ static bool same(const struct step_key *a, const struct step_key *b)
            a->logp_temperature == b->logp_temperature && same_choice(&a->how, &b->how);
 }
 
-/* The step's place; it is new where used is 0: then what was used longest ago makes room, when it has run. */
+/* The entry of a step. used 0: a new entry, which may replace the least recently used one after its graph has
+ * completed. */
 static dt_err find(dt_model *m, const struct step_key *key, struct step_graph **found)
 {
     struct step_graph *oldest = m->graphs->at;
@@ -101,14 +104,14 @@ static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, co
 {
     dt_phase *const phase = m->phase;
     DT_TRY(m->ops->graph_begin(m->dev, m->stream));
-    m->phase = NULL; /* who listens to phases records events */
+    m->phase = NULL; /* phase listeners record events, which must not be captured */
     const dt_err err = queue(m, how);
     m->phase = phase;
     const dt_err ended = m->ops->graph_end(m->dev, m->stream, err == DT_OK ? &g->graph : NULL);
     return err != DT_OK ? err : ended;
 }
 
-/* A step can do without its graph: so do this one and all that have none yet. */
+/* Run this step without a graph, and record no further graphs. */
 static dt_err go_without(dt_model *m)
 {
     DT_WARN("no memory for another CUDA graph (%s); decoding steps without a graph are slower", dt_error_message());

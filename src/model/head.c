@@ -1,21 +1,21 @@
-/* head.c - final norm, vocabulary product and classifier, on chunks of the rows that have a target.
+/* head.c - final norm, vocabulary GEMM and classifier, in chunks of the rows that have a target.
  *
- * Logits are the largest tensor of a small model and never exist whole: a chunk's logits are turned into their own
- * gradient in place and used up before the next chunk. Rows without a target cost nothing.
+ * Logits are the largest tensor of a small model and never exist in full. Each chunk's logits are overwritten by their
+ * gradient and consumed before the next chunk. Rows without a target cost nothing.
  *
- * The device says how many rows a chunk has. Gradients of parameters are sums over chunks: where they are stored in a
- * narrower type than fp32 they are added up in fp32 and rounded once, at the end or, tied, when the embedding has added
- * its part (embed.c). */
+ * The device determines the rows per chunk. Gradients of parameters are sums over chunks. If their type is narrower
+ * than fp32 they are accumulated in fp32 and rounded once: at the end or, if tied, after the embedding has added its
+ * gradient (embed.c). */
 #include "head.h"
 #include <inttypes.h>
 #include <string.h>
 
-/** The units of the head while they are held, and what of their gradients is written already. */
+/** The units of the head while they are held, and their gradients. */
 struct hold {
     struct head_weights w;
     dt_grad_view g_head, g_out;
     bool grads;
-    /* where the chunks' gradients go: of the head's unit, and of the unit of the vocabulary product */
+    /* destination of the chunks' gradients: head unit, and unit of the vocabulary GEMM */
     dt_grad_view to_head, to_out;
 };
 
@@ -43,7 +43,7 @@ static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
     h->g_out = h->g_head;
     if (dt_has_tied_grads(m)) {
         DT_TRY(dt_grads_acquire(m, m->embed_unit, &h->g_out));
-        m->tied_grads = h->g_out; /* until dt_embed_backward, which releases them */
+        m->tied_grads = h->g_out; /* until dt_embed_backward releases them */
     }
     h->to_head = h->g_head;
     h->to_out = h->g_out;
@@ -59,7 +59,7 @@ static dt_err release_units(dt_model *m, const struct hold *h)
 static bool sums_own(const dt_model *m, int64_t n_rows) { return m->h.sums.own && n_rows > m->h.n_rows; }
 /** Does a unit below the head need the gradient of the hidden states? */
 static bool below_is_trained(const dt_model *m) { return m->first_trained < m->n_stages; }
-/* Gradients that will be added to more than once go to fp32 first. A tied table is the first of its unit. */
+/* Gradients that several chunks add to are accumulated in fp32. A tied table is the first tensor of its unit. */
 static void begin_sums(const dt_model *m, struct hold *h, int64_t n_rows)
 {
     if (sums_own(m, n_rows)) h->to_head = (dt_grad_view){m->h.sums.own, DT_F32, false};
@@ -67,7 +67,7 @@ static void begin_sums(const dt_model *m, struct hold *h, int64_t n_rows)
     if (m->h.sums.tied) h->to_out = (dt_grad_view){m->h.sums.tied, DT_F32, false};
 }
 
-/* A tied table's waits for the embedding. */
+/* Round the sums; a tied table's sums are kept until the embedding's backward. */
 static dt_err end_sums(const dt_model *m, const struct hold *h, int64_t n_rows)
 {
     const dt_unit *u = &m->units[m->head_unit];
@@ -81,7 +81,7 @@ static dt_err end_sums(const dt_model *m, const struct hold *h, int64_t n_rows)
     return DT_OK;
 }
 
-/* No row has a target: gradients that nobody has written become zero. */
+/* No row has a target: clear the gradients that nothing has written. */
 static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
 {
     DT_TRY(dt_model_clear_grads(m, m->head_unit, &h->g_head));
@@ -111,12 +111,13 @@ dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *
                                k->low);
 }
 
-/* From dlogits (in the place of the logits) to the gradients of Wout, its adapter, the final norm and the hidden
- * states. */
+/* Compute the gradients of Wout, its adapter, the final norm and the hidden states from dlogits, which replaced the
+ * logits. */
 static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, const uint64_t *token_key, int64_t n)
 {
     struct head_work *k = &m->h;
-    const int64_t ld = k->logits_ld * (int64_t)(sizeof(float) / m->elem); /* dlogits rows start where logits rows did */
+    /* dlogits rows have the same start addresses as logits rows */
+    const int64_t ld = k->logits_ld * (int64_t)(sizeof(float) / m->elem);
     const dt_matmul dw = {.m = m->V,
                           .n = m->C,
                           .k = n,
@@ -146,7 +147,7 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }
 
-/* ---- what is asked ----------------------------------------------------------------------------------------------- */
+/* ---- requested results ------------------------------------------------------------------------------------------- */
 
 static void list_results(const dt_head_results *r, float *list[N_RESULTS])
 {
@@ -157,7 +158,7 @@ static void list_results(const dt_head_results *r, float *list[N_RESULTS])
     list[RESULT_KL] = r->kl;
 }
 
-/* Which of them, beside logp, are computed and brought. */
+/* Record which results in addition to logp are computed and copied to the host. */
 static dt_err ask(dt_model *m, const dt_head_pass *pass, const dt_head_results *wanted)
 {
     float *list[N_RESULTS] = {0};
@@ -173,7 +174,7 @@ static dt_err ask(dt_model *m, const dt_head_pass *pass, const dt_head_results *
     return DT_OK;
 }
 
-/* The place on the device of a result from row `at` on; NULL: it was not asked for. */
+/* Device address of a result, starting at row `at`; NULL: not requested. */
 static float *result_at(const dt_model *m, enum result i, int64_t at)
 {
     return m->asked.real[i] ? m->device_results.real[i] + at : NULL;
@@ -184,7 +185,7 @@ static const float *weight_at(const struct hold *h, const float *weight, int64_t
     return h->grads && weight ? weight + at : NULL;
 }
 
-/* Its logits are made for the same rows, in a place of its own. */
+/* The reference computes logits for the same rows, in its own buffer. */
 static dt_err check_reference(const dt_model *m, const dt_model *ref)
 {
     DT_CHECK(ref != m && ref->dev == m->dev && ref->stream == m->stream && ref->n_labels == 0 && ref->V == m->V &&
@@ -256,7 +257,8 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
     DT_CHECK(m->asked.hit || !out->hit, DT_ERR_ARG,
              "internal: dt_model_results: the head was not asked for these results");
     DT_TRY(dt_span_wait(m, &m->results_span));
-    if (m->n_rows > 0) m->image_span.moving = m->rows_span.moving = false; /* queued before, on the same stream */
+    /* queued earlier on the same stream, hence complete */
+    if (m->n_rows > 0) m->image_span.moving = m->rows_span.moving = false;
     for (int i = 0; i < N_RESULTS; i++) {
         if (!list[i]) continue;
         memset(list[i], 0, n * sizeof *list[i]);

@@ -1,7 +1,8 @@
-/* hidden_states.c - what the last block leaves of each token, behind the final norm: for embeddings of texts. */
+/* hidden_states.c - the last block's output for each token, after the final norm: for text embeddings. */
 #include "head.h"
 
-/* Numbers of 16 bits at the end of the room that they are to fill as floats: none is overwritten before it was read. */
+/* Convert 16-bit values to float in place. They are stored at the end of the float buffer, so none is overwritten
+ * before it is read. */
 static void widen(float *x, dt_dtype dt, int64_t n)
 {
     const uint16_t *narrow = (const uint16_t *)x + n;

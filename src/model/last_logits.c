@@ -1,8 +1,8 @@
-/* last_logits.c - the last token of each sequence: its logits, tokens drawn from them, lists of the likeliest.
+/* last_logits.c - the last token of each sequence: its logits, tokens sampled from them, and lists of the most likely.
  *
- * Rows are those of the sequences that have tokens, in their order; results go back to the places of their sequences.
- * Where steps are graphs more rows follow, which nobody reads (dt_step_rows).
- * Logits are made in chunks as for the loss (head.c), and a step of generation uses a chunk up before the next one. */
+ * Rows are those of the sequences that have tokens, in order. Results are stored at the index of their sequence. If
+ * steps run as graphs, unused rows follow (dt_step_rows). Logits are computed in chunks as for the loss (head.c). A
+ * generation step consumes each chunk before the next one. */
 #include "head.h"
 #include <inttypes.h>
 #include <math.h>
@@ -10,8 +10,8 @@
 
 static bool has_tokens(const dt_batch *b, int32_t s) { return b->n_tok > 0 && b->seq_start[s + 1] > b->seq_start[s]; }
 
-/* The last rows of those sequences of the batch that have tokens, in their order, how many, and the first of them again
- * until the step is full. */
+/* Stage the last row of each sequence that has tokens, in order, and their number. The first row is repeated until the
+ * step is full. */
 static dt_err stage_last_rows(dt_model *m, const dt_batch *b, int64_t *n_rows)
 {
     *n_rows = 0;
@@ -37,7 +37,7 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     int64_t n_rows;
     DT_TRY(stage_last_rows(m, b, &n_rows));
     DT_TRY(dt_head_acquire(m, &w));
-    int32_t s = 0; /* the sequence of the next row; those without a token get zeros */
+    int32_t s = 0; /* sequence of the next row; sequences without tokens get zeros */
     memset(logits, 0, (size_t)b->n_seq * (size_t)m->V * sizeof *logits);
     for (int64_t i = 0; i < n_rows; i++) {
         const int64_t in_chunk = i % m->h.n_rows, left = n_rows - i;
@@ -51,8 +51,8 @@ dt_err dt_model_last_logits(dt_model *m, const dt_batch *b, float *logits)
     return dt_model_sync(m);
 }
 
-/* Pinned copies of the rows of a mask of tokens that belong to sequences with tokens, in their order, and a step's
- * more. flip: of its complement, within the vocabulary. within: NULL, or a mask of the only tokens that stay. */
+/* Copy the mask rows of sequences with tokens to pinned memory, in order, and repeat the first to fill the step. flip:
+ * use the complement within the vocabulary. within: NULL, or a mask that is ANDed with each row. */
 static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, bool flip, const uint32_t *within,
                          uint32_t *host, uint32_t *device)
 {
@@ -81,7 +81,7 @@ dt_err dt_model_set_lists(dt_model *m, const int32_t *token, int32_t n)
     return dt_model_sync(m);
 }
 
-/* Where the lists of the sequences that have tokens are, in their order, and a step's more. */
+/* Stage the location of the lists of sequences with tokens, in order, and repeat the first to fill the step. */
 static dt_err stage_lists(dt_model *m, const dt_batch *b, const int32_t *start, const int32_t *len)
 {
     const struct draws *host = &m->host_draws, *device = &m->device_draws;
@@ -100,7 +100,7 @@ static dt_err stage_lists(dt_model *m, const dt_batch *b, const int32_t *start, 
     return m->ops->copy(m->dev, device->list_len, host->list_len, (size_t)n * sizeof(int32_t), m->stream);
 }
 
-/* The chunk of rows from `first` on is chosen from lists. */
+/* Restrict a chunk of rows, starting at row `first`, to their lists. */
 static void add_lists(const dt_model *m, dt_token_rows *rows, int64_t first)
 {
     rows->list = m->listed;
@@ -108,7 +108,7 @@ static void add_lists(const dt_model *m, dt_token_rows *rows, int64_t first)
     rows->list_len = m->device_draws.list_len + first;
 }
 
-/* What the device needs to draw, for the sequences that have tokens, in their order. */
+/* Stage the sampling inputs of the sequences that have tokens, in order. */
 static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int64_t n_rows)
 {
     const struct draws *host = &m->host_draws, *device = &m->device_draws;
@@ -125,7 +125,7 @@ static dt_err stage_draws(dt_model *m, const dt_batch *b, const dt_draw *d, int6
 
 static double inverse(double temperature) { return temperature > 0 ? 1 / temperature : 1; }
 
-/* Tokens of the rows from `first` on, whose logits are there. */
+/* Sample tokens for the rows starting at `first`, whose logits are computed. */
 static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
 {
     const struct draws *at = &m->device_draws;
@@ -145,7 +145,7 @@ static dt_err draw_chunk(dt_model *m, const void *how, int64_t first, int64_t n)
                                   at->logp + first, m->stream);
 }
 
-/* The logits of the batch's last rows, and what is done with a chunk of them: the rows from `first` on. */
+/* Logits of the batch's last rows, and the function that consumes each chunk of them, starting at row `first`. */
 struct use_of_logits {
     int64_t n_rows;
     dt_err (*use)(dt_model *m, const void *how, int64_t first, int64_t n);
@@ -213,7 +213,7 @@ dt_err dt_model_draw(dt_model *m, const dt_batch *b, const dt_draw *d)
 /* ---- lists of tokens --------------------------------------------------------------------------------------------- */
 
 static int n_lists(const dt_top *t) { return t->seen ? 2 : 1; }
-/* Where the list of a row of the batch begins. */
+/* Index at which the list of a row of the batch begins. */
 static int64_t list_at(const dt_model *m, const dt_top *t, int list, int64_t row)
 {
     return (list * (int64_t)m->opt.cache_seqs + row) * t->k;

@@ -1,5 +1,5 @@
-/* linear.c - the two layers with weights that everything is made of: a matrix product with its three gradients, with
- * its adapters (low_rank.c), and the norms. */
+/* linear.c - the two kinds of layers with weights: a GEMM with its three gradients and its adapters (low_rank.c), and
+ * norms. */
 #include "model_private.h"
 
 static void add_to_product(const dt_model *m, const struct with_product *with, dt_matmul *mm)
@@ -14,7 +14,7 @@ static void add_to_product(const dt_model *m, const struct with_product *with, d
     mm->ld_aux = mm->ldc;
 }
 
-/* How the layer's matrix is stored. */
+/* The storage format of the layer's matrix. */
 static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
 {
     if (!dt_exists(l->scale)) return (dt_scaled){0};
@@ -46,7 +46,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
     return dt_low_rank_forward(m, l, w, x, y, y_ld, dt_low_rank_tokens(m, n_rows), with.low);
 }
 
-/* dW = dy^T x, or x^T dy where the matrix is stored the other way round; and the sums of dy's columns on the way. */
+/* dW = dy^T x, or x^T dy if the matrix is stored transposed, and the bias gradient: column sums of dy. */
 static dt_err weight_gradient(const dt_model *m, const struct linear *l, const dt_grad_view *g, const void *x,
                               int64_t x_ld, const void *dy, int64_t dy_ld, int64_t n_rows)
 {

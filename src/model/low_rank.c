@@ -1,9 +1,9 @@
-/* low_rank.c - adapters beside linear layers: y += h Bt, h = scale D(x) At, and beside tables that are looked up: the
- * same with D(x) one at the token's id and zero elsewhere, so that h is a column of A (algorithms.md 6.1).
+/* low_rank.c - adapters of linear layers: y += h Bt, h = scale D(x) At. Adapters of lookup tables are the same with a
+ * one-hot D(x), so h is a column of A (algorithms.md 6.1).
  *
- * The scale is h's on the way there, and its gradient's on the way back: h and dh are narrow. D(x) is made again from
- * its random numbers where backward needs it. Both products of a narrow matrix are apart from the layer's own: forward
- * adds to what that has left in y; backward goes first, and the layer's own product adds to it, before any epilogue. */
+ * The scale is applied to h in forward and to dh in backward, because both are narrow. Backward recomputes D(x) from
+ * its random numbers. The GEMMs of narrow matrices are separate from the layer's own GEMM. Forward adds to y after it.
+ * Backward runs before it, and the layer's own GEMM adds to the result, before any epilogue. */
 #include "model_private.h"
 
 bool dt_linear_keeps_input(const struct linear *l) { return dt_is_trained(l->w) || l->n_low > 0; }
@@ -109,7 +109,7 @@ dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_p
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* dB = dy^T h, dh = dy B, of a part's columns. */
+/* dB = dy^T h, dh = dy B, for the columns of one layer. */
 static dt_err part_backward(const dt_model *m, const struct low_rank *a, const struct low_part *p, const void *b,
                             const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld, int64_t n_rows)
 {
@@ -153,7 +153,7 @@ static dt_err a_gradient(const dt_model *m, const struct linear *l, const struct
     return m->ops->matmul(m->dev, &mm, m->s.low_d, in, dt_gradient(g, a->a), m->stream);
 }
 
-/* The gradient of D(x): dh A, of all adapters. */
+/* The gradient of D(x): dh A, summed over all adapters. */
 static dt_err input_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a,
                              const dt_param_view *w, void *dx, bool first, int64_t n_rows)
 {

@@ -1,8 +1,8 @@
-/* model.c - the layer loop. Units are taken in one order whatever the batch: under ZeRO-3 a rank with nothing to
- * compute must still take part in every gather and every reduction. */
+/* model.c - the layer loop. The order of units does not depend on the batch: under ZeRO-3 a rank with nothing to
+ * compute must still enter every gather and every reduction. */
 #include "vision/vision_private.h"
 
-/* Where stage i reads and writes. */
+/* The buffers that stage i reads and writes. */
 static struct block_acts acts_of(const dt_model *m, int64_t i)
 {
     const bool kept = m->train && i >= m->first_kept;
@@ -38,7 +38,7 @@ static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_p
     return m->opt.own_stage->forward(m->opt.own_stage_self, &p);
 }
 
-/* Before the gradients' place is asked for: the device may have to wait for it. */
+/* Runs before grads_acquire, for which the device may have to wait. */
 static dt_err stage_recompute(const dt_model *m, int64_t i, const dt_param_view *w)
 {
     const struct stage *s = &m->stages[i];
@@ -75,7 +75,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
     DT_CHECK(!train || m->opt.training, DT_ERR_ARG,
              "internal: dt_model_forward: the model was not opened for training");
     DT_TRY(dt_model_stage_batch(m, b, NULL));
-    if (train) dt_model_cache_clear(m, -1); /* what backward needs takes its place */
+    if (train) dt_model_cache_clear(m, -1); /* activations for backward overwrite the cache */
     m->train = train;
     m->step = step;
     m->set_holds = -1;

@@ -1,5 +1,5 @@
-/* open.c - the memory of a model: counted and laid out by one function, which plan runs without memory behind it and
- * open with. So the two cannot differ. */
+/* open.c - the memory of a model. One function counts and lays out all buffers. The plan calls it without memory, open
+ * with memory, so the two cannot differ. */
 #include "vision/vision_private.h"
 #include "dtrain/device/device_check.h"
 #include <inttypes.h>
@@ -16,14 +16,13 @@ void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem)
     return a->base ? a->base + at : NULL;
 }
 
-/* KEPT: activations that are not borrowed. */
+/* KEPT: activations that are never borrowed. */
 enum { ACTIVATIONS, KEPT, DATA, STAGING, TABLE, N_ARENAS };
 static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_ACTIVATIONS, DT_MEM_DATA, DT_MEM_STAGING,
                                              DT_MEM_OTHER};
 static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
-/* What a layer at that site needs at most, or at any (N_LINEARS), of all blocks, which need not be alike, and the head.
- */
+/* The maximum of a requirement over all blocks and the head, for one site or for any (N_LINEARS). Blocks may differ. */
 static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct linear *l))
 {
     int64_t most = site == N_LINEARS ? of(&m->head) : 0;
@@ -69,7 +68,7 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
     s->rstd_k = dt_take(a, T, m->mc->num_key_value_heads, f);
 }
 
-/* Set i of those that are kept. What is made again before it is read has one place, in the first set. */
+/* Lay out set i of the kept activations. Recomputed activations exist once, in the first set. */
 static void place_set(dt_model *m, struct arena *a, int64_t i)
 {
     if (i > 0 && dt_model_remakes(m))
@@ -79,7 +78,7 @@ static void place_set(dt_model *m, struct arena *a, int64_t i)
     place_expensive(m, a, &m->sets[i]);
 }
 
-/* A tower of no blocks has one all the same: behind the last stage stands an empty one. */
+/* A tower without blocks still provides one: an empty entry follows the last stage. */
 static const struct stage *a_block(const dt_model *m)
 {
     const struct stage *s = m->stages;
@@ -87,16 +86,16 @@ static const struct stage *a_block(const dt_model *m)
     return s;
 }
 
-/* What is not needed at the same time shares its place: the two halves of a block's backward, and those with the head
+/* Buffers that are not needed at the same time overlap: the two halves of a block's backward, and block and head work
  * (place_work). */
 static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem;
-    dt_attention at = dt_block_attention(m, &a_block(m)->block); /* the largest batch */
+    dt_attention at = dt_block_attention(m, &a_block(m)->block); /* for the largest batch */
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
-    at.batch_invariant = false; /* backward is not */
+    at.batch_invariant = false; /* backward is not batch-invariant */
     at.by_library = m->opt.library_attention;
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
     m->s.drop = dt_take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
@@ -111,13 +110,13 @@ static void place_block_work(dt_model *m, struct arena *a)
     if (mlp_end > a->used) a->used = mlp_end;
 }
 
-/* Are gradients of the head added up over chunks in a type that would round each time? */
+/* Would gradients of the head, accumulated over chunks, be rounded after each chunk? */
 static bool chunked_sums(const dt_model *m)
 {
     return m->opt.training && m->opt.grad_dtype != DT_F32 && m->h.n_rows < m->opt.max_tok;
 }
 
-/* A tied table's gradient gets the head's part and the embedding's, with all blocks between them. */
+/* A tied table's gradient is the sum of the head's and the embedding's, computed with all blocks in between. */
 static void place_tied_sums(dt_model *m, struct arena *a)
 {
     const bool wanted = dt_has_tied_grads(m) && m->opt.training && m->opt.grad_dtype != DT_F32;
@@ -151,7 +150,7 @@ static void place_value_head(dt_model *m, struct arena *a)
     v->dvalue = m->opt.training && m->opt.dtype != DT_F32 ? dt_take(a, T, m->n_labels, m->elem) : NULL;
 }
 
-/* Adapters of tables, from forward to backward. */
+/* Buffers of table adapters, kept from forward to backward. */
 static void place_tables(dt_model *m, struct arena *a)
 {
     for (int t = 0; t < N_LOW_TABLES; t++) {
@@ -211,7 +210,7 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     return a.used;
 }
 
-/* Places that are there for what the model was opened for. */
+/* Allocate only if the model was opened for it. */
 static float *take_if(bool wanted, struct arena *a, int64_t rows)
 {
     return wanted ? dt_take(a, rows, 1, sizeof(float)) : NULL;
@@ -264,7 +263,7 @@ struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes
                          .nbytes = nbytes};
 }
 
-/* The twins of what passes between host and device: the largest batch's image, rows, results. */
+/* Staging buffers on host and device: the largest batch's image, rows and results. */
 static void place_staging(dt_model *m, struct arena *host, struct arena *device)
 {
     struct image largest;
@@ -289,20 +288,21 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->pos_count = dt_take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
-/* What outlasts a pass: for backward, or from one token to the next. Nobody needs both at once. */
+/* Buffers that outlast a pass: activations for backward, or the KV cache. They overlap, because they are never needed
+ * at the same time. */
 static void place_kept(dt_model *m, struct arena *a)
 {
     const size_t from = a->used;
     for (int64_t i = 1; i < m->n_x; i++) m->x[i] = dt_take(a, m->opt.max_tok, m->C, m->elem);
     for (int64_t i = 1; i < m->n_sets; i++) place_set(m, a, i);
     const size_t backward_end = a->used;
-    a->used = from > m->tower_nbytes ? from : m->tower_nbytes; /* which is used while the cache is full */
+    a->used = from > m->tower_nbytes ? from : m->tower_nbytes; /* the tower runs while the cache holds data */
     for (int64_t i = 0; m->cache && i < m->mc->num_hidden_layers; i++)
         m->cache[i] = dt_take(a, dt_cache_rows(&m->opt), 2 * m->K, m->elem);
     if (backward_end > a->used) a->used = backward_end;
 }
 
-/* Of a tower. */
+/* Buffers of a tower. */
 static void place_patches(dt_model *m, struct arena arenas[N_ARENAS])
 {
     struct tower_input *k = &m->patches;
@@ -373,7 +373,8 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
     return DT_OK;
 }
 
-/* Small host arrays, whose sizes follow from what is trained: blocks below keep nothing for backward. */
+/* Small host arrays. Their sizes depend on what is trained: stages below the first trained one keep nothing for
+ * backward. */
 static dt_err make_tables(dt_model *m)
 {
     const int64_t L = m->mc->num_hidden_layers;
@@ -396,7 +397,7 @@ static dt_err find_tensors(dt_model *m)
     return dt_model_find_tensors(m);
 }
 
-/* Everything that plan and open share before placing. */
+/* Common to plan and open, before the layout. */
 static dt_err prepare(dt_model *m, const dt_model_config *mc, const dt_model_options *opt, const dt_unit *units,
                       int n_units, const dt_device *dev)
 {
@@ -474,7 +475,7 @@ dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, con
     return err;
 }
 
-/* Blocks of one model differ in their scale, which is no matter, and in their window. */
+/* Find a block with full attention. Blocks of one model differ in scale, which is irrelevant here, and in window. */
 static bool find_whole_attention(dt_model *m, dt_attention *at)
 {
     const int32_t len = m->max_q_len;
@@ -497,7 +498,7 @@ static dt_err refuse_library(const char *why)
                    why);
 }
 
-/* at: what it is to take. */
+/* Can the library compute this attention? */
 static dt_err check_attention(dt_model *m, dt_attention *at)
 {
     char text[128];
@@ -543,7 +544,7 @@ dt_err dt_model_prepare_attention(const dt_model_config *mc, const dt_model_opti
     return err;
 }
 
-/* Both on one stream: what one model has queued is done when the other's work begins. */
+/* The models must share one stream: work of one completes before work of the other begins. */
 static dt_err check_lender(const dt_model *m, size_t nbytes)
 {
     const dt_model *lender = m->opt.lender;
@@ -573,7 +574,7 @@ static dt_err allocate(dt_model *m)
     return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
-/* Some rows at a time: what the host needs for it does not grow with the length. */
+/* In blocks of rows, so that host memory does not grow with the length. */
 static dt_err fill_rope(dt_model *m)
 {
     enum { PIECE = 64 };
@@ -593,7 +594,7 @@ static dt_err fill_rope(dt_model *m)
     return err;
 }
 
-/* Lists that class tokens are found by. */
+/* Fill the index lists for class tokens. */
 static dt_err fill_patches(dt_model *m)
 {
     const struct tower_input *k = &m->patches;
@@ -636,7 +637,7 @@ void dt_model_close(dt_model *m)
 {
     if (!m) return;
     dt_event *const events[] = {m->image_span.moved, m->rows_span.moved, m->results_span.moved, m->values_span.moved};
-    if (m->staging.ptr) (void)dt_model_sync(m); /* nothing queued may outlive its buffers */
+    if (m->staging.ptr) (void)dt_model_sync(m); /* queued work may still use the buffers */
     dt_vision_close(m);
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i]) m->ops->event_destroy(m->dev, events[i]);

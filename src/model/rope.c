@@ -1,12 +1,12 @@
-/* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Formed in
- * double: an angle is a position times a frequency, and in float it has lost four digits at position 10^4. Only the
- * dynamic rule depends on the length of a sequence (stretch.c). */
+/* rope.c - the rotary table (Su et al., arXiv:2104.09864), with the frequency rules of algorithms.md 8.5. Computed in
+ * double: an angle is position times frequency, and in float it loses four digits at position 10^4. Only the dynamic
+ * rule depends on the length of a sequence (stretch.c). */
 #include "model_private.h"
 #include <math.h>
 
 static const double PI = 3.14159265358979323846;
 
-/* Wavelengths beyond what pre-training saw are stretched by factor, short ones kept, those between blended. */
+/* Scales wavelengths beyond the pre-training length by factor, keeps short ones, and blends those in between. */
 static double llama3_frequency(const dt_model_config *mc, double f)
 {
     const double wavelength = 2 * PI / f, original = (double)mc->rope_original_max_position;
@@ -17,7 +17,7 @@ static double llama3_frequency(const dt_model_config *mc, double f)
     return f * ((1 - t) / mc->rope_factor + t);
 }
 
-/* The dimension that turns n times over the original length. */
+/* The dimension that completes n rotations over the original length. */
 static double yarn_dimension(const dt_model_config *mc, double n_turns)
 {
     return (double)mc->head_dim * log((double)mc->rope_original_max_position / (n_turns * 2 * PI)) /

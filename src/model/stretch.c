@@ -1,16 +1,20 @@
 /* stretch.c - the dynamic rule of rotary embedding (algorithms.md 8.5): beyond max_position_embeddings, P, the
- * frequencies of all positions depend on the length of the sequence that they stand in.
+ * frequencies of all positions depend on the length of their sequence.
  *
- * A sequence here is what attends to itself: a row, a document of a packed row. Each is turned by its own length,
- * whatever else is in the micro-batch and however long the model's sequences may become; so is it in transformers when
- * the sequence is its whole batch. With a cache the tokens of a prompt turn by the prompt's length, in however many
- * pieces it enters, and each new token by the length of the text that ends with it; what is in the cache stays as it
- * was turned. transformers generates in the same way. Training on the finished text would turn all of it by its whole
- * length: beyond P the two cannot agree on new tokens, as the states of earlier ones, which the cache spares computing
- * again, depend on a length that was not known then. Up to P, and for the first token after a prompt, they do.
+ * A sequence is a range that attends to itself: a row, or a document of a packed row. Each is rotated by its own
+ * length, independently of the rest of the micro-batch and of the model's maximum length. transformers does the same
+ * when the sequence is the whole batch.
  *
- * The table's first P rows never change. Behind them stand rows for the sequences of this micro-batch that are longer,
- * at most one a token; sequences of one length share theirs, and what the last micro-batch left is used again. */
+ * With a KV cache, tokens of a prompt rotate by the prompt's length, even if it is processed in several chunks. Each
+ * new token rotates by the current length of the text. Keys in the cache keep their rotation. transformers generates in
+ * the same way.
+ *
+ * Training on the finished text rotates all tokens by its total length. Beyond P, training and generation therefore
+ * disagree on new tokens: cached states depend on lengths before the final one was known. They agree up to P, and for
+ * the first token after a prompt.
+ *
+ * The table's first P rows are constant. Rows for longer sequences of this micro-batch follow, at most one per token.
+ * Sequences of equal length share rows, and rows of the last micro-batch are reused. */
 #include "model_private.h"
 #include <stdlib.h>
 
@@ -36,7 +40,7 @@ void dt_stretch_close(dt_model *m)
     m->stretch.have = NULL;
 }
 
-/* What the tokens of sequence s need; n 0: rows that never change. */
+/* The rows that sequence s needs; n 0: only constant rows. */
 static struct stretched_rows needed(const dt_model *m, const dt_batch *b, int32_t s)
 {
     const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
@@ -55,7 +59,7 @@ static const struct stretched_rows *find(const struct stretch *k, const struct s
     return NULL;
 }
 
-/* All rows of the micro-batch anew. Each sequence adds at most as many rows as it has tokens, and one entry. */
+/* Recompute all rows for the micro-batch. Each sequence adds at most one row per token, and one entry. */
 static dt_err fill(dt_model *m, const dt_batch *b)
 {
     struct stretch *k = &m->stretch;

@@ -1,22 +1,22 @@
-/* units.c - the tables of named tensors, and the operation count that follows from them.
+/* units.c - the tables of named tensors, and the FLOP count derived from them.
  *
- * Matrices that one product can serve (q, k, v; gate, up), and their biases, lie next to one another: a group of the
- * unit. All else starts a group of its own, so that every matrix is aligned. */
+ * Matrices that one GEMM can compute (q, k, v; gate, up) and their biases are adjacent and form a group of the unit.
+ * Every other tensor starts its own group, so that every matrix is aligned. */
 #include "vision/vision_private.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/** A unit under construction and how its tensors start. */
+/** A unit under construction, and how its tensors are initialised. */
 struct builder {
     const dt_model_config *mc;
-    int64_t n_labels; /* of a scalar head; 0: the head is the vocabulary's */
+    int64_t n_labels; /* of a scalar head; 0: vocabulary head */
     dt_unit *unit;
     char prefix[64];
 };
 
-/* Of all names of a language model that is a part of a vision-language model. */
+/* Prefix of all tensor names of the language model in a vision-language model. */
 static const char *const INSIDE = "language_model.";
 
 enum start { NORM_WEIGHT, BIAS, MATRIX, RESIDUAL_MATRIX };
@@ -27,7 +27,7 @@ static dt_err add(const struct builder *b, const char *name, bool new_group, enu
     char full[DT_NAME_MAX];
     const int64_t shape[2] = {rows, cols};
     const bool matrix = start == MATRIX || start == RESIDUAL_MATRIX;
-    /* GPT-2 (Radford et al. 2019, section 2.3) scales what is added to the residual stream by its depth */
+    /* GPT-2 (Radford et al. 2019, section 2.3) scales the initial weights of residual projections by depth */
     const bool scaled = start == RESIDUAL_MATRIX && b->mc->family == DT_GPT2;
     const double std =
         scaled ? b->mc->initializer_range / sqrt(2.0 * (double)b->mc->num_hidden_layers) : b->mc->initializer_range;
@@ -185,8 +185,8 @@ int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_un
     return tied ? dt_units_find(units, n_units, DT_UNIT_EMBEDDING) : -1;
 }
 
-/* The vocabulary's head of a tied model is a matrix of the embedding's, which else is looked up; so is the A of an
- * adapter beside it, [r, rows], but not its B [hidden_size, r]. */
+/* Does a GEMM use this matrix? The embedding of a tied model is also the vocabulary head. So is the A of its adapter,
+ * [r, rows], but not its B [hidden_size, r]. Other embeddings are only looked up. */
 static bool is_product(const dt_model_config *mc, const dt_unit *u, const dt_tensor *t, bool predicts)
 {
     if (!dt_is_matrix(t)) return false;
@@ -195,9 +195,9 @@ static bool is_product(const dt_model_config *mc, const dt_unit *u, const dt_ten
     return predicts && mc->tie_word_embeddings && t->shape[0] == mc->vocab_size && t == &u->tensors[0];
 }
 
-/* Forward is 2 operations per matrix element and token, backward 2 for the input's gradient and 2 for its own.
- * Attention: q k^T and p v over the causal half of len^2, 2 Q len^2 forward, twice that backward. Windows and norms are
- * not counted: what a perfect program could not leave out. */
+/* Forward takes 2 operations per matrix element and token, backward 2 for the input's gradient and 2 for the matrix's.
+ * Attention computes q k^T and p v over the causal half of len^2: 2 Q len^2 in forward, twice that in backward. Norms
+ * are not counted, and windows do not reduce the count. */
 double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int n_units, int64_t n_tok,
                             double sum_seq_len_squared)
 {

@@ -1,6 +1,6 @@
-/* upload_batch.c - from the host's batch to the device: checked, then moved in one copy out of pinned memory, so that
- * the caller's arrays are free again at once. A token beyond the table or a position beyond the model would read
- * foreign memory in a kernel: they are met here. */
+/* upload_batch.c - validate a batch on the host and copy it to the device. One copy from pinned memory moves
+ * everything, so the caller may reuse its arrays immediately. A token id outside the table or a position outside the
+ * model would make a kernel read out of bounds; both are rejected here. */
 #include "vision/vision_private.h"
 #include <inttypes.h>
 #include <string.h>
@@ -112,7 +112,7 @@ static bool has_slot(const dt_batch *b, const int32_t *slot, int32_t k)
     return false;
 }
 
-/* No sequence of the batch is in it, and behind what it holds there is room. */
+/* No sequence of the batch uses the slot, and the slot has a free row. */
 static bool is_idle(const dt_model *m, const dt_batch *b, const int32_t *slot, int32_t k)
 {
     return m->cached[k].n_own < m->opt.cache_len && !has_slot(b, slot, k);
@@ -125,7 +125,7 @@ bool dt_is_step(const dt_batch *b)
     return one;
 }
 
-/* All that the step's graph wants, or none. */
+/* The number of fill tokens that the step's graph needs, or 0 if there are too few idle slots. */
 static int32_t count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     const int32_t wanted = slot && dt_is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
@@ -134,7 +134,7 @@ static int32_t count_fill(const dt_model *m, const dt_batch *b, const int32_t *s
     return n == wanted ? n : 0;
 }
 
-/* Copies of the batch's first token, each the only one that it sees, behind what an idle slot holds. */
+/* Append copies of the batch's first token after the contents of idle slots. Each copy attends to itself only. */
 static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
     struct image *h = &m->host;
@@ -149,7 +149,8 @@ static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
     }
 }
 
-/* Where the numbers of a table's adapter lie, token by token, and those that learn in the order of these places. */
+/* Offsets of the table adapter's elements for each token. In training also those that receive gradients, sorted by
+ * offset. */
 static void stage_low(const dt_model *m, enum low_of of, const int32_t *id, const int32_t *order, int32_t n_order)
 {
     const int32_t r = (int32_t)m->low_table[of].low.r, n_rows = (int32_t)m->low_table[of].n_rows;
@@ -160,20 +161,20 @@ static void stage_low(const dt_model *m, enum low_of of, const int32_t *id, cons
         for (int32_t i = 0; i < n_order; i++) *in_order++ = order[i] * r + k;
 }
 
-/* Embeddings of placeholders are not looked at. */
+/* Embeddings of padding and of placeholders receive no gradient. */
 static bool learns(const dt_model *m, int32_t token)
 {
     return token != m->mc->pad_token_id && !(m->vision && token == m->mc->vision->image_token);
 }
 
-/* What the table's gradient is summed from. */
+/* Sort the tokens whose gradients are summed into the table. */
 static void order_learned(dt_model *m, const dt_batch *b)
 {
     for (int32_t i = 0; i < b->n_tok; i++)
         if (learns(m, b->token[b->order[i]])) m->host.order[m->n_learned++] = b->order[i];
 }
 
-/* Another model may have used them since: what was kept in them is gone. */
+/* If another model has used the shared activations since, cached results are invalid. */
 void dt_model_take_activations(dt_model *m)
 {
     if (dt_model_in_use(m)) return;
@@ -213,7 +214,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     return dt_span_to_device(m, &m->image_span, nbytes);
 }
 
-/* The weight of a token for its row, NULL: 0; in the scale of the loss. */
+/* Store the weight of a token in its row, multiplied by the loss scale; weight NULL: 0. */
 static void put_weight(float *rows, int64_t n, const float *weight, int32_t t, float scale)
 {
     if (rows) rows[n] = weight ? weight[t] * scale : 0;

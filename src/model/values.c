@@ -73,7 +73,7 @@ static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *
     return dt_norm_backward(m, &m->final_norm, w, &to, m->hidden, m->v.mean, m->v.rstd, m->v.dy, m->s.dx, false, T);
 }
 
-/* To the device, and in the type of its products. */
+/* Copy to the device and convert to the type of the GEMMs. */
 static dt_err bring(dt_model *m, const float *dvalue, const void **on_device)
 {
     *on_device = m->v.device;

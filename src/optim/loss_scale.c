@@ -1,5 +1,5 @@
-/* loss_scale.c - the loss scale of fp16 (docs/algorithms.md 9.3). Steps are counted from the last overflow, so that a
- * clean window is as long as it says wherever it begins, and wherever a run is resumed in it. */
+/* loss_scale.c - the loss scale of fp16 (docs/algorithms.md 9.3). Steps are counted from the last overflow. The length
+ * of an overflow-free window therefore does not depend on its start, or on a resume within it. */
 #include "dtrain/optim/optim.h"
 #include <math.h>
 
@@ -22,7 +22,7 @@ dt_err dt_loss_scale_make(dt_loss_scale *s, const dt_config *cfg)
     return DT_OK;
 }
 
-/* The first overflows after a clean window may be chance; from then on each of them halves the scale. */
+/* The first overflows after a window are tolerated; each further one halves the scale. */
 static bool shrink(dt_loss_scale *s)
 {
     s->last = s->iter;

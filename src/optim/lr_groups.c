@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CHECK with the head of messages about [optimizer] lr_groups. */
+/* CHECK with the message prefix of [optimizer] lr_groups. */
 #define CHECK(cond, ...) DT_CONFIG_CHECK(cond, cfg, "optimizer", "lr_groups", __VA_ARGS__)
 
 static const char *pattern_of(const dt_lr_groups *g, int k) { return g->group[k].metric + strlen("lr/"); }
 
-/* ---- the list ---------------------------------------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
 /* "pattern:rate" */
 static dt_err read_group(dt_lr_groups *g, const dt_config *cfg, const char *item)
@@ -44,7 +44,7 @@ dt_err dt_lr_groups_make(dt_lr_groups *g, const dt_config *cfg)
 
 /* ---- matching ---------------------------------------------------------------------------------------------------- */
 
-/* Visit all runs of whole parts of a name ("a.b.c": a, a.b, a.b.c, b, b.c, c) until visit is true. */
+/* Visit all runs of complete components of a name ("a.b.c": a, a.b, a.b.c, b, b.c, c) until visit returns true. */
 static bool any_run(const char *name, bool (*visit)(void *self, const char *run), void *self)
 {
     char run[DT_NAME_MAX];
@@ -60,7 +60,7 @@ static bool any_run(const char *name, bool (*visit)(void *self, const char *run)
 
 static bool is_named(void *pattern, const char *run) { return fnmatch(pattern, run, 0) == 0; }
 
-/* ---- the nearest names ------------------------------------------------------------------------------------------- */
+/* ---- suggestions ------------------------------------------------------------------------------------------------- */
 
 enum { NEAREST = 3 };
 typedef struct nearest {
@@ -69,7 +69,8 @@ typedef struct nearest {
     int distance[NEAREST], n;
 } nearest;
 
-/* Keeps the list sorted; of equal distances the first found comes first. A part of a name is nearer than any slip. */
+/* Insert into the sorted list; for equal distances the first found comes first. A component of a name has a smaller
+ * distance than any misspelling. */
 static bool see_run(void *self, const char *run)
 {
     nearest *l = self;
@@ -89,7 +90,7 @@ static bool see_run(void *self, const char *run)
     return false;
 }
 
-/* The first tensor that it would name, if all were trained; NULL: none. */
+/* The first tensor that the pattern would match if all were trained; NULL: none. */
 static const char *frozen_name(const char *pattern, const dt_unit *units, int n_units)
 {
     for (int u = 0; u < n_units; u++)
@@ -112,7 +113,7 @@ static dt_err is_frozen(const dt_config *cfg, const char *pattern, const char *n
     return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' matches only frozen tensors", pattern);
 }
 
-/* What LLaVA and others call a part; NULL: nothing that is trained. */
+/* Translate a component's name in LLaVA and other programs; NULL: unknown or not trained. */
 static const char *part_meant(const char *pattern, const dt_unit *units, int n_units)
 {
     static const char *const parts[][2] = {{"projector", "multi_modal_projector"},

@@ -1,11 +1,11 @@
-/* optimizer.c - the optimizers that there are, and the choice among them. */
+/* optimizer.c - the available optimizers, and their selection. */
 #include "dtrain/optim/optim.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The corrections of the bias are formed in double, of the betas that the device has: there 1 - 0.999f is 1.3e-5 less
- * than 0.001, and a correction of another beta would make each of the first steps longer by half of that. */
+/* Bias corrections are computed in double, but from the float betas of the device. There 1 - 0.999f is 1.3e-5 less than
+ * 0.001 in relative terms. A correction from another beta would lengthen each of the first steps by half of that. */
 static dt_adamw adam_of(const dt_optimizer_step *s)
 {
     const float beta1 = (float)s->beta1, beta2 = (float)s->beta2;
@@ -22,7 +22,7 @@ static dt_err adamw_step(dt_device *dev, const dt_optimizer_step *s, const void 
                          float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     dt_adamw opt = adam_of(s);
-    opt.weight_decay = (float)s->weight_decay; /* of the weight itself, in addition to Adam's step */
+    opt.weight_decay = (float)s->weight_decay; /* decays the weight itself, in addition to Adam's step */
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 
@@ -30,7 +30,7 @@ static dt_err adam_step(dt_device *dev, const dt_optimizer_step *s, const void *
                         float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     dt_adamw opt = adam_of(s);
-    opt.l2 = (float)s->weight_decay; /* part of the gradient, so in both moments */
+    opt.l2 = (float)s->weight_decay; /* added to the gradient, so it enters both moments */
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 

@@ -1,5 +1,5 @@
-/* schedule.c - the learning rate is a pure function of the number of updates done and of the span of steps that the
- * schedule covers. The span follows from the configuration, unless the run was extended. */
+/* schedule.c - the learning rate is a pure function of the number of updates and of the schedule's span of steps. The
+ * span follows from the configuration, unless the run was extended. */
 #include "dtrain/optim/optim.h"
 #include <math.h>
 #include <string.h>
@@ -39,7 +39,7 @@ void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps,
     dt_schedule_set_span(s, cfg, &span);
 }
 
-/* From 1 at p = 0 to 0 at p = 1. */
+/* Falls from 1 at p = 0 to 0 at p = 1. */
 static double decay_shape(int decay, double p)
 {
     if (decay == DT_DECAY_COSINE) return 0.5 * (1 + cos(M_PI * p));
@@ -47,7 +47,7 @@ static double decay_shape(int decay, double p)
     return 1 - p;
 }
 
-/* Where the rate begins to fall. */
+/* The step at which the rate begins to fall. */
 static int64_t decay_start(const dt_schedule *s)
 {
     const int64_t warm = s->span.start + s->span.warmup, late = s->span.total - s->decay_steps;
@@ -72,7 +72,7 @@ static double rate_at(const dt_schedule *s, double peak, int64_t done)
 
 double dt_schedule_lr(const dt_schedule *s, double lr, int64_t done) { return rate_at(s, lr * s->scale, done); }
 
-/* A warm-up that has begun keeps its length. */
+/* A warmup in progress keeps its length. */
 static dt_schedule_span continued(const dt_schedule *before, int64_t last, int64_t next)
 {
     if (next < before->span.start + before->span.warmup) return before->span;

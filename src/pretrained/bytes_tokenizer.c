@@ -1,8 +1,8 @@
-/* bytes_tokenizer.c - "bytes" for programs that know no such tokenizer: a byte-level BPE whose vocabulary is the 256
- * bytes, with nothing to merge.
+/* bytes_tokenizer.c - the tokenizer "bytes" for other programs: a byte-level BPE whose vocabulary is the 256 bytes,
+ * without merges.
  *
- * A tokenizer.json is text, so byte-level vocabularies write bytes as printable characters (Radford et al. 2019;
- * transformers' bytes_to_unicode): those of Latin-1 that print stand for themselves, the others are counted up from
+ * tokenizer.json is text, so byte-level vocabularies represent bytes by printable characters (Radford et al. 2019;
+ * transformers' bytes_to_unicode). Printable Latin-1 characters represent themselves. The other bytes are numbered from
  * U+0100. */
 #include "tokenizer_files.h"
 #include <jansson.h>

@@ -1,5 +1,4 @@
-/* export_config.c - the config.json of an exported model: the text it was made from, with what others must know about
- * the files beside it. */
+/* export_config.c - config.json of an exported model: the original text, updated to match the exported files. */
 #include "export_config.h"
 #include "new_rows.h"
 #include "tokenizer_files.h"
@@ -16,7 +15,7 @@ static void set_dtype(json_t *root, dt_st_type dtype)
     json_object_set_new(root, "torch_dtype", json_string(name));
 }
 
-/* A model of ours may say nothing of its end, where its family's default would name one of the bytes. */
+/* If the config has no end token, the family's default would be the id of a byte. */
 static void set_ends(json_t *root, const char *tokenizer)
 {
     const json_t *vocab = json_object_get(root, "vocab_size");
@@ -25,7 +24,7 @@ static void set_ends(json_t *root, const char *tokenizer)
     if (!json_object_get(root, "bos_token_id")) json_object_set_new(root, "bos_token_id", json_integer(BYTES_EOS));
 }
 
-/* jansson prints 1e-6 as 9.9999999999999995e-7; 15 digits are nicer where they are the same number. */
+/* jansson prints 1e-6 as 9.9999999999999995e-7. Uses 15 digits if they represent the same value. */
 char *export_config_dump(const json_t *root)
 {
     char *nice = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
@@ -37,7 +36,7 @@ char *export_config_dump(const json_t *root)
     return json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
 }
 
-/* A classifier's labels are listed by name; one that has a single number calls it LABEL_0. */
+/* A classifier lists its labels by name; a single label is called LABEL_0. */
 static void set_labels(json_t *root, int64_t n_labels)
 {
     json_t *names = json_object(), *numbers = json_object();
@@ -52,7 +51,7 @@ static void set_labels(json_t *root, int64_t n_labels)
     json_object_set_new(root, "label2id", numbers);
 }
 
-/* Does it close texts? By the configuration, where no tokenizer says. */
+/* Does the token end texts? Taken from the tokenizer, otherwise from the configuration. */
 static bool is_end(const json_t *root, const dt_tokenizer_info *tokenizer, json_int_t id)
 {
     const json_t *ends = json_object_get(root, "eos_token_id"), *end;
@@ -62,8 +61,8 @@ static bool is_end(const json_t *root, const dt_tokenizer_info *tokenizer, json_
     return json_is_integer(ends) && json_integer_value(ends) == id;
 }
 
-/* transformers takes the score at the last token that is no padding, so what closes a text must not be padding: the
- * reward would be that of the token before. -1: nothing else is known. */
+/* transformers takes the score at the last token that is not padding. The token that ends texts must therefore not be
+ * the padding token: the reward would be that of the token before. Returns -1 if no other token is known. */
 static json_int_t choose_pad(const json_t *root, const dt_tokenizer_info *tokenizer, bool bytes)
 {
     const json_t *named = json_object_get(root, "pad_token_id");
@@ -76,7 +75,7 @@ static json_int_t choose_pad(const json_t *root, const dt_tokenizer_info *tokeni
     return -1;
 }
 
-/* A tokenizer of a kind that is not known here says nothing. */
+/* An unsupported tokenizer provides no information. */
 static void set_pad(json_t *root, const char *name)
 {
     dt_tokenizer *tokenizer = NULL;
@@ -90,17 +89,17 @@ static void set_pad(json_t *root, const char *name)
     dt_tokenizer_close(tokenizer);
 }
 
-/* A padding row whose id is a token's now: as padding it would learn nothing from being looked up. */
+/* Remove pad_token_id if a new token uses its id: as the padding row, its embedding would receive no gradient. */
 static void free_pad(json_t *root, const dt_new_tokens *more)
 {
     const json_t *pad = json_object_get(root, "pad_token_id");
-    const json_int_t id = json_integer_value(pad), behind = more ? id - more->first_id : -1;
-    if (!json_is_integer(pad) || behind < 0 || behind >= more->n_added) return;
+    const json_int_t id = json_integer_value(pad), from_new = more ? id - more->first_id : -1;
+    if (!json_is_integer(pad) || from_new < 0 || from_new >= more->n_added) return;
     DT_WARN("config.json: pad_token_id = %lld is removed, because a new token uses this id", (long long)id);
     json_object_set_new(root, "pad_token_id", json_null());
 }
 
-/* Of the language model, which is all of root or a part of it. */
+/* Edit the language model's object: root or its text_config. */
 static void edit_language(json_t *root, const dt_model_config *mc, const dt_export_options *opt, int64_t n_labels)
 {
     const int64_t n_rows = new_rows_needed(mc->vocab_size, opt->new_tokens);
@@ -112,7 +111,7 @@ static void edit_language(json_t *root, const dt_model_config *mc, const dt_expo
     set_ends(root, opt->tokenizer);
 }
 
-/* llava-hf has two layers, the second as wide as the language model. */
+/* llava-hf's projector has two layers, the second as wide as the language model. */
 static bool has_llava_projector(const dt_projector_config *p)
 {
     return p->type == DT_PROJECTOR_MLP2X_GELU && p->hidden_size == p->n_out;
@@ -137,7 +136,7 @@ static void warn_of_other_programs(const dt_vision_config *v)
                 "mean_pooling), so only dtrain can open the exported model");
 }
 
-/* What transformers has no key for goes where it would say nothing, or else stays. */
+/* Remove keys that transformers does not have if their values are the defaults of LLaVA; otherwise keep all. */
 static void edit_vision(json_t *root, const dt_vision_config *v)
 {
     static const char *const own[] = {"projector_type",    "projector_hidden_size", "projector_shuffle",
@@ -146,7 +145,7 @@ static void edit_vision(json_t *root, const dt_vision_config *v)
     for (size_t i = 0; i < sizeof own / sizeof own[0] && llava; i++) json_object_del(root, own[i]);
     json_object_set_new(root, "model_type", json_string(llava ? "llava" : DT_OWN_LLAVA));
     if (!llava) json_object_set_new(root, "architectures", json_pack("[s]", "DtrainLlavaForConditionalGeneration"));
-    json_object_del(root, "preprocessor_config"); /* a file of its own */
+    json_object_del(root, "preprocessor_config"); /* exported as a file */
     json_object_set_new(root, "image_seq_length", json_integer(v->n_tokens));
     if (v->tower == DT_TOWER_SIGLIP)
         json_object_set_new(json_object_get(root, "vision_config"), "vision_use_head", json_false());

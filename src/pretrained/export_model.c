@@ -1,13 +1,13 @@
-/* export_model.c - all ranks write one directory, as save.c writes one file:
+/* export_model.c - all ranks write one directory, in the way in which save.c writes one file:
  *
- *     create   rank 0: the folder; every file reserved whole under its .part name, the small ones written
- *     write    every rank: its runs of elements, with adapters added, converted, by pwrite where the layout puts them;
+ *     create   rank 0: the directory; every file reserved in full under its .part name, the small ones written
+ *     write    every rank: its ranges of elements, with adapters merged, converted, by pwrite at the layout's offsets;
  *              then rank 0: the rows of new tokens
  *     sync     rank 0
  *     publish  rank 0: renames, the configuration last
  *
- * with a vote behind each. The layout is worked out by every rank from the same names and shapes, so nothing has to be
- * told. A directory of adapters differs in which tensors go out and under what names. */
+ * with a vote after each stage. Every rank computes the layout from the same names and shapes, so it is not exchanged.
+ * A directory of adapters contains other tensors under other names. */
 #include "dtrain/pretrained/export.h"
 #include "export_config.h"
 #include "merge.h"
@@ -30,29 +30,29 @@ typedef struct export_job {
     dt_zero *z;
     const dt_export_options *opt;
     dt_phase *phase;
-    dt_saved_model model; /* of the slots */
+    dt_saved_model model; /* model of the slots */
     dt_stored_slot *slots;
-    int n_slots, head;  /* head: slot of a tied head; -1: there is none */
+    int n_slots, head;  /* head: slot of a tied head; -1: none */
     tensor_name *names; /* [n_slots] in the files */
-    dt_tensor *plain;   /* [n_slots] as they are in the files */
-    float **new_row;    /* [n_slots] what each new token has in a matrix of the vocabulary; NULL elsewhere */
+    dt_tensor *plain;   /* [n_slots] shapes in the files */
+    float **new_row;    /* [n_slots] values of each new token's row in a vocabulary matrix; NULL for other slots */
     dt_st_layout layout;
     bool conv1d;  /* weights are stored [in, out] */
     char *config; /* rank 0: text of the configuration */
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
-    int fd, fd_file;        /* the file that is open for writing, and its number */
-    bool made_dir, created; /* rank 0: what there is to undo */
+    int fd, fd_file;        /* the file open for writing, and its index */
+    bool made_dir, created; /* rank 0: to be undone after an error */
 } export_job;
 
-/* Is the head, which is tied, written beside the embedding? PEFT wants it so where the embedding is trained. A model
- * has one of its own where adapters make the two differ. */
+/* Is a tied head written in addition to the embedding? PEFT requires it if the embedding is trained. A merged model
+ * needs it if adapters make the two differ. */
 static bool writes_head(const export_job *j, const dt_tensor *embed)
 {
     return j->opt->adapter ? dt_lora_trains(j->opt->adapter, embed) : j->opt->unties;
 }
 
-/* The slots of what goes out. The last one is that of such a head: the embedding once more. */
+/* List the slots to export. The last one is a tied head, if it is written: the embedding again. */
 static void choose_slots(export_job *j)
 {
     int n = 0;
@@ -69,7 +69,7 @@ static void choose_slots(export_job *j)
     j->slots[j->head] = head;
 }
 
-/* Of the model, before anything is put before it. */
+/* The name in the model, without a prefix. */
 static void model_name(const export_job *j, int i, char name[DT_NAME_MAX])
 {
     if (i == j->head)
@@ -103,7 +103,7 @@ static dt_err name_slots(export_job *j)
 
 static int64_t shard_size(const dt_export_options *opt)
 {
-    if (opt->adapter) return INT64_MAX; /* PEFT reads one file */
+    if (opt->adapter) return INT64_MAX; /* PEFT reads a single file */
     return opt->shard_size ? opt->shard_size : DT_ST_SHARD_SIZE;
 }
 
@@ -121,7 +121,7 @@ static dt_err make_layout(export_job *j)
     return err;
 }
 
-/* Of a scalar head; 0: the model predicts tokens. */
+/* Labels of a scalar head; 0: vocabulary head. */
 static int64_t n_labels(const export_job *j)
 {
     for (int i = 0; i < j->n_slots; i++)
@@ -139,7 +139,7 @@ static dt_err find_layout(export_job *j)
     return DT_OK;
 }
 
-/* Rank 0. */
+/* Called by rank 0. */
 static dt_err make_config(export_job *j)
 {
     const dt_export_options *opt = j->opt;
@@ -172,8 +172,8 @@ static dt_err create_files(export_job *j)
     j->made_dir = access(dir, F_OK) != 0;
     DT_TRY(dt_make_dirs(dir));
     j->created = true;
-    DT_TRY(dt_write_file_sync(j->config_part, j->config, strlen(j->config))); /* first: one process at a time */
-    tokenizer_files_discard(dir);                                             /* of an export that was killed */
+    DT_TRY(dt_write_file_sync(j->config_part, j->config, strlen(j->config))); /* first: locks out another process */
+    tokenizer_files_discard(dir);                                             /* from an export that was killed */
     DT_TRY(dt_st_layout_create(&j->layout, dir));
     return tokenizer_files_create(j->opt, dir);
 }
@@ -191,7 +191,7 @@ static dt_err close_file(export_job *j)
     if (j->fd < 0) return DT_OK;
     const int fd = j->fd;
     const char *name = j->layout.names[j->fd_file];
-    /* On one node rank 0 syncs for all; across nodes each has its own cache to empty. */
+    /* On one node rank 0 syncs for all ranks; across nodes each rank flushes its own cache. */
     const bool sync = j->comm->n_nodes > 1;
     j->fd = -1;
     dt_err err = sync && fsync(fd) != 0
@@ -215,8 +215,8 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
     return DT_OK;
 }
 
-/* n weights from `first` on as they are kept, as the files have them: where they are then, raw or converted, whose
- * contents are lost. A finite number that the type cannot hold is an error. */
+/* Convert n stored weights, starting at `first`, to the type of the files. *out is `from`, raw or converted; the
+ * contents of the latter two are lost. A finite value that exceeds the type's range is an error. */
 static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta *d, const void *from, int64_t first,
                       int64_t n, const void **out)
 {
@@ -238,7 +238,7 @@ static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta 
     return DT_OK;
 }
 
-/* Weights first .. first+n-1 of slot i, from `from`, where its file has them: of turned codes column by column. */
+/* Write weights first .. first+n-1 of slot i at their file offset; transposed codes column by column. */
 static dt_err put(export_job *j, const char *path, int i, const char *from, int64_t first, int64_t n)
 {
     const dt_coded *c = &j->slots[i].tensor->coded;
@@ -256,7 +256,7 @@ static dt_err put(export_job *j, const char *path, int i, const char *from, int6
     return DT_OK;
 }
 
-/* This rank's run of a tensor where the layout puts it. */
+/* Write this rank's range of a tensor. */
 static dt_err write_slot(export_job *j, int i, const merge_delta *d)
 {
     const dt_stored_slot *s = &j->slots[i];
@@ -277,7 +277,7 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
     return DT_OK;
 }
 
-/* Collective; *agreed: at a weight with an adapter all ranks have heard of an error. */
+/* Collective. *agreed: the error is known to all ranks, because a weight with an adapter votes. */
 static dt_err write_slots(export_job *j, bool *agreed)
 {
     dt_err err = DT_OK;
@@ -310,7 +310,7 @@ static dt_err write_all(export_job *j)
 
 /* ---- rows of new tokens ------------------------------------------------------------------------------------------ */
 
-/* Collective, agreed: all ranks have old rows. */
+/* Collective, agreed: the mean needs the old rows of all ranks. */
 static dt_err make_new_rows(export_job *j)
 {
     dt_err err = DT_OK;
@@ -322,7 +322,7 @@ static dt_err make_new_rows(export_job *j)
     return err;
 }
 
-/* Row k of the new ones in slot i, as the file has it; its noise follows from both. */
+/* Compute row k of the new rows in slot i, in the file's type. Its noise depends on i and k only. */
 static int64_t make_new_row(export_job *j, int i, int64_t k, int64_t len)
 {
     float *row = (float *)(void *)j->chunks->raw;
@@ -333,7 +333,7 @@ static int64_t make_new_row(export_job *j, int i, int64_t k, int64_t len)
     return dt_st_convert(row, DT_ST_F32, j->chunks->converted, j->opt->dtype, len);
 }
 
-/* Rank 0, when all old rows are written: among them may be some that no token had. */
+/* Rank 0, after all old rows are written: some of those may lie beyond the tokenizer's ids. */
 static dt_err write_new_rows(export_job *j)
 {
     const size_t size = dt_st_type_size(j->opt->dtype);
@@ -364,7 +364,7 @@ static dt_err sync_files(export_job *j)
     return dt_fault("export.publish");
 }
 
-/* From the first removal to the last rename the directory has no configuration: nobody takes it for a model. */
+/* From the first removal to the last rename the directory has no configuration, so it is not taken for a model. */
 static dt_err publish(export_job *j)
 {
     if (j->comm->rank != 0) return DT_OK;

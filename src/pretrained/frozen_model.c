@@ -1,5 +1,5 @@
-/* frozen_model.c - a frozen model goes through ZeRO like one in training, so that stage, transport and checkpoint
- * reader are the trainer's own. */
+/* frozen_model.c - a frozen model uses ZeRO like a trained one, and so the same stages, transports and checkpoint
+ * reader. */
 #include "dtrain/pretrained/frozen_model.h"
 
 static dt_err make_units(dt_frozen_model *f, int n_labels)

@@ -1,5 +1,4 @@
-/* generation_config.c - a model's generation_config.json: which tokens end a text, and how its authors want it
- * sampled. */
+/* generation_config.c - a model's generation_config.json: end tokens and the authors' sampling settings. */
 #include "generation_config.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/spec.h"
@@ -46,7 +45,7 @@ void generation_config_free(dt_generation_defaults *g)
 
 enum { MAX_INT = INT32_MAX };
 
-/* One id; of a list (some files give one) the first. */
+/* Read one id. Some files give a list, of which the first is used. */
 static dt_err read_id(const dt_spec *root, const char *key, int32_t *out)
 {
     dt_spec v;
@@ -112,7 +111,7 @@ static dt_err read_stops(const dt_spec *root, dt_generation_defaults *g)
     return DT_OK;
 }
 
-/* true, false, or "never", which looks for longer than false: it is not known here. */
+/* true, false, or "never", which searches longer than false and is not supported: ignored. */
 static dt_err read_early_stopping(const dt_spec *root, dt_generation_defaults *g)
 {
     dt_spec v;
@@ -123,9 +122,9 @@ static dt_err read_early_stopping(const dt_spec *root, dt_generation_defaults *g
     return DT_OK;
 }
 
-/* ---- settings that are not used ---------------------------------------------------------------------------------- */
+/* ---- unsupported settings ---------------------------------------------------------------------------------------- */
 
-/* Those that are read here, and those that change no result of generation by one model. */
+/* Settings that are supported, and settings that do not change what a single model generates. */
 static const char *const harmless[] = {"do_sample",
                                        "eos_token_id",
                                        "bos_token_id",
@@ -189,11 +188,11 @@ static const char *const harmless[] = {"do_sample",
                                        "user_token_id",
                                        "assistant_token_id"};
 
-/* Numbers with which a setting changes nothing; of others null, false and what is empty do. */
+/* Values at which a setting has no effect. Other settings have none if they are null, false or empty. */
 static const struct {
     const char *name;
     double off;
-    bool sampling; /* it only matters where tokens are sampled */
+    bool sampling; /* has an effect only with sampling */
 } with_off[] = {{"encoder_repetition_penalty", 1, false},
                 {"encoder_no_repeat_ngram_size", 0, false},
                 {"num_return_sequences", 1, false},

@@ -1,5 +1,5 @@
-/* llava_head.c - transformers ties head and embedding where either of two keys says so, and leaves them apart where the
- * files have a head that differs from the embedding. */
+/* llava_head.c - transformers ties head and embedding if either of two keys says so. It does not tie them if the files
+ * have a head that differs from the embedding. */
 #include "llava_head.h"
 #include "dtrain/io/json.h"
 #include "dtrain/model/model.h"
@@ -17,7 +17,7 @@ static bool keys_differ(const json_t *root)
            json_is_true(json_object_get(root, KEY)) != json_is_true(of_text);
 }
 
-/* As fp32, which holds all types: does the first of it differ, or what follows? */
+/* Compares as fp32, which represents all types exactly. The first element that differs decides. */
 static dt_err compare(const dt_safetensors *s, const dt_st_tensor *a, const dt_st_tensor *b, bool *same)
 {
     enum { AT_A_TIME = 1 << 20 };
@@ -34,7 +34,7 @@ static dt_err compare(const dt_safetensors *s, const dt_st_tensor *a, const dt_s
     return err;
 }
 
-/* What is wrong with the files is said when they are read. */
+/* Invalid files are reported when they are read. */
 static dt_err is_tied(const char *dir, bool *tied)
 {
     dt_safetensors s = {0};

@@ -4,9 +4,9 @@
 
 #include "dtrain/core/core.h"
 
-/** Where config.json of llava says tie_word_embeddings in the one place and not in the other: true or false in both, by
- *  the weights of the directory. *text, that of config.json, is replaced. Other texts stay as they are, and so does one
- *  without weights. DT_ERR_DATA. */
+/** If tie_word_embeddings differs between the two objects of LLaVA's config.json, set both to the value that the
+ *  weights of the directory show. *text, that of config.json, is replaced. It is unchanged for other models and without
+ *  weights. DT_ERR_DATA. */
 dt_err llava_settle_head(char **text, const char *name, const char *dir);
 
 #endif

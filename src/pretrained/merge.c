@@ -1,16 +1,16 @@
-/* merge.c - W + s B A where a model is written: the model in memory stays as it is.
+/* merge.c - computes W + s B A when a model is written; the model in memory is unchanged.
  *
- * A weight's adapter is a part of the unit's table like the weight, and sharded like it: its two matrices, which are
- * small, are gathered for one weight at a time. A weight that is stored [in, out], as a table that is looked up is,
- * takes the transpose, A^T B^T. */
+ * A weight's adapter belongs to the same unit and is sharded like the weight. Its two matrices are small and are
+ * gathered for one weight at a time. A weight that is stored [in, out], such as a lookup table, uses the transpose A^T
+ * B^T. */
 #include "merge.h"
 #include "dtrain/device/nf4.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The piece of MODULE.part for that of MODULE.weight; NULL: there is none. */
-static const dt_piece *beside(dt_zero *z, const char *weight, const char *part)
+/* The piece of MODULE.part, given the name MODULE.weight; NULL: none. */
+static const dt_piece *find_piece(dt_zero *z, const char *weight, const char *part)
 {
     char name[2 * DT_NAME_MAX];
     const dt_piece *pieces = dt_zero_pieces(z);
@@ -22,13 +22,13 @@ static const dt_piece *beside(dt_zero *z, const char *weight, const char *part)
     return NULL;
 }
 
-/* What goes with codes: of a number in the unit's table. */
+/* The piece of blocks or scales of codes, given its index in the unit; NULL: none. */
 static const dt_piece *with_codes(const dt_stored_slot *s, int tensor)
 {
     return s->tensor->part == DT_CODES && tensor >= 0 ? s->piece + (tensor - s->tensor->coded.codes) : NULL;
 }
 
-/* A weight's adapter; a NULL: it has none. turned: rows of the weight are those of inputs. */
+/* A weight's adapter; a NULL: none. turned: rows of the weight are inputs. */
 typedef struct adapter_of {
     const dt_piece *a, *b;
     bool turned;
@@ -37,9 +37,11 @@ typedef struct adapter_of {
 static adapter_of find_adapter(dt_zero *z, const char *weight, bool conv1d)
 {
     const bool head = strcmp(dt_stored_of_language(weight), DT_STORED_HEAD) == 0;
-    adapter_of found = {beside(z, weight, "lora_A.weight"), beside(z, weight, "lora_B.weight"), conv1d && !head};
+    adapter_of found = {find_piece(z, weight, "lora_A.weight"), find_piece(z, weight, "lora_B.weight"),
+                        conv1d && !head};
     if (!found.a)
-        found = (adapter_of){beside(z, weight, "lora_embedding_A"), beside(z, weight, "lora_embedding_B"), true};
+        found =
+            (adapter_of){find_piece(z, weight, "lora_embedding_A"), find_piece(z, weight, "lora_embedding_B"), true};
     return found.a && found.b ? found : (adapter_of){0};
 }
 
@@ -48,16 +50,16 @@ bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight)
     return s->tensor->part == DT_CODES || find_adapter(z, weight, false).a;
 }
 
-/* ---- what is whole on every rank --------------------------------------------------------------------------------- */
+/* ---- matrices gathered on every rank ----------------------------------------------------------------------------- */
 
-/* Words of 8 bytes. */
+/* Size rounded up to words of 8 bytes. */
 static size_t whole_nbytes(const dt_tensor *t)
 {
     const size_t size = t->part == DT_BLOCKS ? 1 : sizeof(float);
     return ((size_t)t->n_elems * size + 7) / 8 * 8;
 }
 
-/* What this rank has of a matrix, in its place of the whole. */
+/* Copy this rank's part of a matrix to its position in the whole. */
 static dt_err read_own(dt_zero *z, const dt_piece *p, void *to)
 {
     const dt_dtype kept = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
@@ -89,7 +91,7 @@ static dt_err turn(float **matrix, const dt_tensor *t)
     return DT_OK;
 }
 
-/* A piece of a matrix in the place where the whole will be. */
+/* Allocate the whole matrix and read this rank's piece into it. */
 static dt_err fetch(void **whole, dt_zero *z, const dt_piece *p)
 {
     if (!p) return DT_OK;
@@ -135,7 +137,7 @@ void merge_free(merge_delta *d)
     *d = (merge_delta){0};
 }
 
-/* ---- the sum ----------------------------------------------------------------------------------------------------- */
+/* ---- merge ------------------------------------------------------------------------------------------------------- */
 
 void merge_codes(const merge_delta *d, const dt_tensor *t, const void *codes, int64_t first, int64_t n, float *w)
 {
@@ -173,7 +175,7 @@ dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_
     return DT_OK;
 }
 
-/* What this rank owns of a weight. */
+/* Merge into the elements of a weight that this rank owns. */
 static dt_err add_to_own(dt_zero *z, const dt_stored_slot *s, const merge_delta *d)
 {
     enum { CHUNK = 1 << 14 };

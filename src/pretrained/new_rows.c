@@ -1,4 +1,5 @@
-/* new_rows.c - each rank has a run of elements of the old rows, which may begin and end within one. */
+/* new_rows.c - rows of new tokens. Each rank owns a range of elements of the old rows; it may begin and end within a
+ * row. */
 #include "new_rows.h"
 #include "dtrain/model/model.h"
 #include <float.h>
@@ -11,7 +12,7 @@ int64_t new_rows_needed(int64_t n, const dt_new_tokens *t)
     return t ? dt_max_i64(n, (int64_t)t->first_id + t->n_added) : n;
 }
 
-/* Special tokens of which the tokenizer's files have the name alone may have no rows yet. */
+/* Special tokens that the tokenizer's files list by name only may have no rows yet. */
 int64_t new_rows_first(int64_t n, const dt_new_tokens *t) { return t ? dt_min_i64(n, t->first_id) : n; }
 
 void new_rows_grow(dt_tensor *tensor, const dt_new_tokens *t)
@@ -22,14 +23,14 @@ void new_rows_grow(dt_tensor *tensor, const dt_new_tokens *t)
     tensor->n_elems = tensor->shape[0] * row_len;
 }
 
-/* What is asked of each of this rank's elements of old rows: the largest, or the sums of the columns. */
+/* One pass over this rank's elements of old rows: finds the maximum, or sums the columns. */
 typedef struct pass {
     const dt_stored_slot *s;
     dt_chunks *chunks;
-    int64_t end; /* of the elements of old rows */
+    int64_t end; /* end of the old rows' elements */
     double largest;
     int shift;
-    uint64_t *sum; /* [row length] of rint(x 2^shift), modulo 2^64; NULL: the largest is looked for */
+    uint64_t *sum; /* [row length] of rint(x 2^shift), modulo 2^64; NULL: find the maximum */
 } pass;
 
 static void look_at(pass *p, const float *x, int64_t first, int64_t n)
@@ -68,7 +69,7 @@ static dt_err check(const pass *p, const dt_new_tokens *t)
     return DT_OK;
 }
 
-/* Of the sums, the mean. */
+/* Divide the sums to get the mean. */
 static dt_err divide(const pass *p, int64_t n_rows, float **row)
 {
     const int64_t row_len = p->s->tensor->shape[1];
@@ -79,7 +80,7 @@ static dt_err divide(const pass *p, int64_t n_rows, float **row)
     return DT_OK;
 }
 
-/* Sums of so many terms below 2^exponent stay below 2^62. */
+/* Shift at which the sum of n_rows terms of magnitude up to `largest` stays below 2^62. */
 static int shift_for(double largest, int64_t n_rows)
 {
     int exponent, of_rows;
@@ -97,7 +98,7 @@ dt_err new_rows_mean(dt_comm *comm, const dt_stored_slot *s, const dt_new_tokens
     if (err == DT_OK) err = go_over(&p);
     err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = dt_comm_reduce_host_f64(comm, &p.largest, 1, DT_MAX);
-    if (err == DT_OK && isinf(p.largest)) /* on all ranks */
+    if (err == DT_OK && isinf(p.largest)) /* the same on all ranks */
         err = dt_fail(DT_ERR_DATA, "tensor `%s`: the mean for new rows is undefined, because the values are not finite",
                       s->tensor->name);
     p.sum = sum;

@@ -1,5 +1,5 @@
-/* new_tokens.c - what a tokenizer's files say with more tokens. One value is replaced where it stands: the rest stays
- * as it was written. */
+/* new_tokens.c - add tokens to a tokenizer's files. Only the affected value is replaced in the text; the rest stays
+ * unchanged. */
 #include "dtrain/pretrained/new_tokens.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/spec.h"
@@ -15,7 +15,7 @@ enum { MAX_FILE = 1 << 30 }; /* bytes */
 
 static const char *skip_blanks(const char *at) { return at + strspn(at, " \t\r\n"); }
 
-/* at: an opening quote. */
+/* at: points to an opening quote. */
 static const char *skip_string(const char *at)
 {
     for (at++; *at && *at != '"'; at++)
@@ -39,7 +39,7 @@ static const char *skip_value(const char *at)
     return at;
 }
 
-/* Where the value of a key of an object begins, in a text that is valid JSON; NULL: it has no such key. */
+/* Start of a key's value in the text of a valid JSON object; NULL: no such key. */
 static const char *find_value(const char *text, const char *key)
 {
     const size_t n = strlen(key);
@@ -54,7 +54,7 @@ static const char *find_value(const char *text, const char *key)
     return NULL;
 }
 
-/* The text with another value of the key, or with one, if it has none. malloc'ed; NULL: no memory. */
+/* Replace the key's value in the text, or add it if missing. malloc'ed; NULL: out of memory. */
 static char *with_value(const char *text, const char *key, const json_t *value)
 {
     const char *old = find_value(text, key), *open = strchr(text, '{');
@@ -74,8 +74,8 @@ static char *with_value(const char *text, const char *key, const json_t *value)
 typedef struct new_token {
     const char *text;
     int32_t id;
-    const dt_added_form *form; /* of one that other files than tokenizer.json define; NULL: it is new */
-    bool reached;              /* it is an added token already */
+    const dt_added_form *form; /* form of a token that a file other than tokenizer.json defines; NULL: new token */
+    bool reached;              /* already an added token */
 } new_token;
 
 typedef struct job {
@@ -83,9 +83,9 @@ typedef struct job {
     size_t n;
 } job;
 
-/* As transformers writes an added token of which only the text was given, but for level tokens: a normalizer that puts
- * a space before each text (Llama 2) puts it before tokens that are looked for in normalised text, too, and of a SID
- * the first level alone would be found. */
+/* Same defaults as transformers for an added token without options, except for level tokens. A normalizer that prepends
+ * a space to each text (Llama 2) also does so before tokens matched in normalised text. Only the first level of an SID
+ * would then match, so level tokens are not normalised. */
 static json_t *make_entry(const new_token *t, bool with_id)
 {
     json_t *entry = json_object();
@@ -104,7 +104,7 @@ static json_t *make_entry(const new_token *t, bool with_id)
 
 static int by_text(const void *key, const void *member) { return strcmp(key, ((const new_token *)member)->text); }
 
-/* Those that are added tokens. */
+/* Mark the tokens that the list already contains. */
 static void mark_reached(const job *j, const json_t *list)
 {
     size_t i;
@@ -117,7 +117,7 @@ static void mark_reached(const job *j, const json_t *list)
     }
 }
 
-/* Into a list by rising ids. */
+/* Insert into a list sorted by id. */
 static void insert_entry(json_t *list, const new_token *t)
 {
     size_t at = json_array_size(list);
@@ -130,7 +130,8 @@ static dt_err edit_tokenizer(job *j, const char *file, char **out)
     char *text;
     size_t nbytes;
     dt_spec root;
-    DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &nbytes)); /* as the tokenizer has read it */
+    /* same parser options as the tokenizer's reader */
+    DT_TRY(dt_spec_load(&root, file, MAX_FILE, DT_JSON_NUL_KEYS, &text, &nbytes));
     json_t *had = json_object_get(root.value, "added_tokens");
     json_t *list = json_is_array(had) ? json_copy(had) : json_array();
     mark_reached(j, list);
@@ -143,7 +144,7 @@ static dt_err edit_tokenizer(job *j, const char *file, char **out)
     return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text with more tokens", file);
 }
 
-/* Entries whose token has another id than their key says. */
+/* Remove entries whose token has another id than their key. */
 static void drop_moved(const job *j, json_t *all)
 {
     const char *key;
@@ -157,7 +158,7 @@ static void drop_moved(const job *j, json_t *all)
     }
 }
 
-/* tokenizer_config.json lists added tokens once more, where an older transformers wrote it. */
+/* Older versions of transformers also list added tokens in tokenizer_config.json. */
 static dt_err edit_config(const job *j, const char *file, char **out)
 {
     char *text;
@@ -180,7 +181,7 @@ static dt_err edit_config(const job *j, const char *file, char **out)
     return lost ? dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text with more tokens", file) : DT_OK;
 }
 
-/* added_tokens.json, beside a vocab.json: text: id. */
+/* added_tokens.json next to a vocab.json maps text to id. */
 static dt_err edit_added(const job *j, const char *file, char **out)
 {
     dt_spec root;
@@ -215,7 +216,8 @@ static int by_texts(const void *a, const void *b)
     return strcmp(((const new_token *)a)->text, ((const new_token *)b)->text);
 }
 
-/* Ids count on from one added token to the next: those of other files go before the new ones, into all of them. */
+/* Ids of added tokens are consecutive across files. Tokens of the other files are therefore inserted before the new
+ * ones, in every file. */
 static void add_known(job *j, const dt_tokenizer *known, dt_added_form *forms)
 {
     const size_t n_new = j->n;

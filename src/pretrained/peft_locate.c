@@ -1,5 +1,4 @@
-/* peft_locate.c - where the tensors of an adapter lie in the file that PEFT writes: each has the name that it has here,
- * behind a prefix. */
+/* peft_locate.c - locate an adapter's tensors in PEFT's file: names are dtrain's with a prefix. */
 #include "peft_locate.h"
 #include "dtrain/io/io.h"
 #include "dtrain/model/model.h"
@@ -15,7 +14,7 @@ typedef struct locate_job {
     bool *used; /* [s->n_tensors] */
 } locate_job;
 
-/* What a model with adapters cannot do without: these, and what the configuration says was saved with them. */
+/* Required tensors of a model with adapters: the adapters, and modules that the configuration lists as saved. */
 static bool is_needed(const dt_lora *l, const dt_tensor *t) { return t->adapter_scale != 0 || dt_lora_saves(l, t); }
 
 static dt_err take(locate_job *job, const dt_st_tensor *found, const dt_tensor *t, dt_stored_location *location)
@@ -50,8 +49,8 @@ static dt_err locate_slot(locate_job *job, const dt_stored_slot *slot, dt_stored
     return found ? take(job, found, t, location) : DT_OK;
 }
 
-/* PEFT takes an embedding and the head that is tied to it apart: both are there then, and must still be equal. It keeps
- * them one where it is told to and knows the embedding by its name. */
+/* PEFT unties an embedding and its head: the file then has both, and they must still be equal. PEFT keeps them tied if
+ * configured to, and recognises the embedding by its name. */
 static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_slots, dt_stored_map *map)
 {
     map->embed = dt_stored_tied_embedding(slots, n_slots);
@@ -69,8 +68,8 @@ static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_sl
     return head ? take(job, head, embed, &map->head) : DT_OK;
 }
 
-/* What PEFT writes besides: the base model's own weight beside the adapter of an embedding, and of a vocabulary that
- * has grown and is trained its own and the trained one, which is there by its name, too. */
+/* Additional tensors of PEFT: the base weight next to an embedding's adapter. For a vocabulary that has grown and is
+ * trained, also the base and the trained weight, which is also stored under its own name. */
 static bool is_copy(const char *name)
 {
     static const char *const parts[] = {".base_layer.", ".original_module.", ".modules_to_save."};
@@ -79,7 +78,7 @@ static bool is_copy(const char *name)
     return false;
 }
 
-/* The head of a model that ties it: PEFT has trained a copy of its own, of which the embedding knows nothing. */
+/* The head of a tied model: PEFT has trained a separate copy, which the embedding does not share. */
 static dt_err check_apart(const locate_job *job, const dt_st_tensor *t, const dt_stored_slot *slots, int n_slots)
 {
     char of_model[DT_NAME_MAX], name[sizeof DT_PEFT_PREFIX + DT_PEFT_NAME_MAX];

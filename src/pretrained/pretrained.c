@@ -1,5 +1,5 @@
-/* pretrained.c - two kinds of things that a model may come from, told apart once. Everything but the tensors is small
- * and read here. */
+/* pretrained.c - open a model from a Hugging Face directory or a checkpoint. The kind is detected once. Everything but
+ * the tensors is small and is read here. */
 #include "dtrain/pretrained/pretrained.h"
 #include "dtrain/config/config.h"
 #include "llava_head.h"
@@ -42,7 +42,8 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
 
 /* ---- a checkpoint ------------------------------------------------------------------------------------------------ */
 
-/* What the run that wrote it used. A configuration of another version may not parse; then nothing is known. */
+/* Find the tokenizer of the run that wrote the checkpoint. Its configuration may be from another version and not parse;
+ * then the tokenizer is unknown. */
 static dt_err find_tokenizer_of(dt_pretrained *p)
 {
     dt_config cfg = {0};
@@ -53,7 +54,7 @@ static dt_err find_tokenizer_of(dt_pretrained *p)
     if (err == DT_OK && known && *cfg.model_chat_template) err = copy_text(&p->chat_template, cfg.model_chat_template);
     dt_config_free(&cfg);
     DT_TRY(err);
-    /* the directory may be gone, or be on another machine: whoever needs it will say so */
+    /* the directory may be missing or on another machine; its users report that */
     return p->tokenizer && dt_is_directory(p->tokenizer) ? generation_config_read(&p->generation, p->tokenizer) : DT_OK;
 }
 
@@ -69,7 +70,7 @@ static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
     return find_tokenizer_of(p);
 }
 
-/* ---- both -------------------------------------------------------------------------------------------------------- */
+/* ---- both kinds -------------------------------------------------------------------------------------------------- */
 
 static dt_err not_there(const char *path, int why)
 {
@@ -80,8 +81,8 @@ static dt_err not_there(const char *path, int why)
     return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), what);
 }
 
-/* A directory with config.json is a model; one with weights or adapters alone is told what it lacks; all else may be
- * a checkpoint. */
+/* A directory with config.json is a model. A directory with only weights or adapters is rejected with what is missing.
+ * Anything else is treated as a checkpoint. */
 static dt_err describe(dt_pretrained *p, const char *path)
 {
     static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
@@ -128,7 +129,7 @@ void dt_pretrained_free(dt_pretrained *p)
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
-/* A configuration of another version may not parse: then adapters are tensors that nobody asks for, and refused. */
+/* A configuration of another version may not parse. Adapters are then unexpected tensors, which are rejected. */
 dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora)
 {
     dt_config cfg = {0};
@@ -139,7 +140,7 @@ dt_err dt_pretrained_recorded(const dt_pretrained *p, dt_lora *lora)
         dt_error_clear();
     else
         err = dt_lora_from_keys(lora, &cfg);
-    lora->lenient = true; /* that run has judged the names */
+    lora->lenient = true; /* the original run validated the names */
     dt_config_free(&cfg);
     return err;
 }
@@ -203,12 +204,12 @@ dt_err dt_pretrained_load(dt_comm *comm, dt_zero *z, const dt_pretrained *p, dt_
     if (!p->adapter) return DT_OK;
     one.adapters_follow = false;
     one.parts = NULL;
-    one.keeps_frozen = p->base != NULL; /* who goes on from them writes them beside that base */
+    one.keeps_frozen = p->base != NULL; /* an adapter that continues training is saved relative to that base */
     one.base = NULL;
     return dt_stored_load(comm, &one, 1, p->adapter, peft_locate, phase);
 }
 
-/* The adapters that a model with a scalar head would have, in a unit by themselves. */
+/* The adapters of a model with a scalar head, in a separate unit. */
 static dt_err make_adapters(dt_unit *adapters, const dt_lora *lora, const dt_model_config *mc)
 {
     dt_unit *units;
@@ -265,7 +266,7 @@ dt_err dt_pretrained_type(const dt_pretrained *p, dt_st_type *type)
     return err;
 }
 
-/* ---- without loading --------------------------------------------------------------------------------------------- */
+/* ---- checks without loading -------------------------------------------------------------------------------------- */
 
 dt_err dt_pretrained_verify(const dt_pretrained *p, const dt_unit *units, int n_units, dt_phase *phase)
 {

@@ -1,5 +1,4 @@
-/* tokenizer_files.c - which files belong to a tokenizer. They are carried along as they are: nothing here reads what is
- * in them. */
+/* tokenizer_files.c - copy the files of a tokenizer. Their contents are not parsed here. */
 #include "tokenizer_files.h"
 #include "vision_files.h"
 #include "dtrain/pretrained/export.h"
@@ -11,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The first N_VOCABULARIES can each be a tokenizer by itself; what follows says more about one. */
+/* Each of the first N_VOCABULARIES suffices as a tokenizer; the others supplement it. */
 static const char *const FILES[] = {"tokenizer.json",    "tokenizer.model",       "vocab.json",
                                     "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
                                     "added_tokens.json", "chat_template.jinja",   "generation_config.json",
@@ -19,8 +18,8 @@ static const char *const FILES[] = {"tokenizer.json",    "tokenizer.model",     
 enum {
     N_FILES = sizeof FILES / sizeof FILES[0],
     N_VOCABULARIES = 3,
-    N_COPIED = N_FILES - 2,    /* what is behind them is made */
-    GENERATION = N_COPIED - 1, /* the model's rather */
+    N_COPIED = N_FILES - 2,    /* the files after these are generated */
+    GENERATION = N_COPIED - 1, /* belongs to the model */
     TEMPLATE = N_COPIED - 2
 };
 
@@ -68,7 +67,7 @@ static dt_err write_owned_text(const char *dir, const char *name, char *text)
     return err;
 }
 
-/* json: the file that is the tokenizer.json, whatever it is called; NULL: the one of the directory. */
+/* json: the file to use as tokenizer.json, under any name; NULL: that of the directory. */
 static dt_err copy_files(const char *from_dir, const char *json, const char *dir)
 {
     char path[PATH_MAX];
@@ -101,7 +100,7 @@ static bool has_part(const char *dir, int i)
     return dt_join_path(part, dir, FILES[i], ".part") && dt_is_file(part);
 }
 
-/* Of a vision-language model; others, and adapters alone, have none. */
+/* For a vision-language model; other models and adapters have no such files. */
 static dt_err create_vision(const dt_export_options *opt, const char *dir)
 {
     char *preprocessor, *processor;

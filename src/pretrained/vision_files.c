@@ -36,9 +36,9 @@ dt_err vision_add_preprocessor(char **text, const char *name, const char *dir)
     return err;
 }
 
-/* ---- going out --------------------------------------------------------------------------------------------------- */
+/* ---- export ------------------------------------------------------------------------------------------------------ */
 
-/* Means and deviations are left to the class, which has those of its towers. */
+/* Means and deviations are omitted: the preprocessor class has those of its towers. */
 static json_t *usual_preprocessor(const dt_vision_config *v)
 {
     const json_int_t S = v->image_size;
@@ -49,7 +49,7 @@ static json_t *usual_preprocessor(const dt_vision_config *v)
                      "shortest_edge", S, "crop_size", "height", S, "width", S);
 }
 
-/* malloc'ed; NULL: it is not known. */
+/* malloc'ed; NULL: unknown. */
 static char *placeholder(const char *tokenizer, int32_t id)
 {
     dt_tokenizer *t = NULL;
@@ -61,7 +61,7 @@ static char *placeholder(const char *tokenizer, int32_t id)
     return copy;
 }
 
-/* LlavaProcessor counts patches, and one less where the strategy drops the first row. */
+/* LlavaProcessor subtracts one token if the strategy drops the first row. */
 static json_t *make_processor(const dt_export_options *opt, const dt_vision_config *v)
 {
     char *token = placeholder(opt->tokenizer, v->image_token);

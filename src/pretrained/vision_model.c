@@ -1,5 +1,5 @@
-/* vision_model.c - a language model, a tower and a projector as one model: [vision] of a configuration. The text of a
- * config.json of llava is made of theirs; from there on all is as if there had been such a file. */
+/* vision_model.c - join a language model, a tower and a projector to one model ([vision] of a configuration). Their
+ * config.json files are combined to one of LLaVA; everything after that works as for a LLaVA directory. */
 #include "dtrain/pretrained/pretrained.h"
 #include "vision_files.h"
 #include "dtrain/io/io.h"
@@ -13,9 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what the keys say ------------------------------------------------------------------------------------------- */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* The keys that say what config.json of a joined model says, by its names there. */
+/* Keys of [vision] that correspond to keys of a joined model's config.json, with their names there. */
 static const struct model_key {
     const char *key, *name;
 } MODEL_KEYS[] = {
@@ -24,10 +24,10 @@ static const struct model_key {
     {"feature_layer", "vision_feature_layer"},  {"feature_select", "vision_feature_select_strategy"},
     {"feature_norm", "vision_feature_norm"},    {"image_tokens", "image_tokens"},
 };
-enum { LLAVA_IMAGE_TOKEN = 32000 }; /* of a config.json that gives none */
+enum { LLAVA_IMAGE_TOKEN = 32000 }; /* default of LLaVA's config.json */
 enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
 
-/* Of CLIP alone the features have a row before those of the patches. */
+/* Only CLIP's features have a class row before the patches. */
 static json_t *strategy(const char *select, bool clip)
 {
     return json_string(clip && strcmp(select, "patch") == 0 ? "default" : "full");
@@ -42,7 +42,7 @@ static const char *text_of(const dt_config *cfg, int i)
     return texts[i];
 }
 
-/* The value of a key that is given; the caller's. */
+/* The value of a key that is set; the caller owns it. */
 static json_t *value_of(const dt_config *cfg, int i, bool clip)
 {
     const char *text = text_of(cfg, i), *key = MODEL_KEYS[i].key;
@@ -88,7 +88,7 @@ static dt_err look_up(const dt_config *cfg, const char *tokenizer, int64_t *id)
     return DT_OK;
 }
 
-/* A number is an id, anything else the text of a token. */
+/* A number is a token id, anything else the text of a token. */
 static dt_err find_token(const dt_config *cfg, const char *tokenizer, int64_t *id)
 {
     char *end = NULL;
@@ -100,7 +100,7 @@ static dt_err find_token(const dt_config *cfg, const char *tokenizer, int64_t *i
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
-/* What a config.json says of the file and not of the model. */
+/* Remove keys of a config.json that describe the file, not the model. */
 static void forget_file(json_t *part)
 {
     static const char *const keys[] = {"architectures", "dtype", "torch_dtype", "transformers_version"};
@@ -118,8 +118,8 @@ static bool is_clip(const json_t *root)
     return is_tower(root, &tower) && tower == DT_TOWER_CLIP;
 }
 
-/* What vision_config is to be: of a whole CLIP or SigLIP a part of its config.json. Old files do not repeat the type
- * there. */
+/* The tower's part of its config.json, for vision_config. Files of a whole CLIP or SigLIP contain it as an object. Old
+ * files do not repeat the type there. */
 static dt_err find_tower(const dt_spec *root, json_t **tower)
 {
     dt_tower type;
@@ -152,7 +152,7 @@ static dt_err read_tower(const char *dir, json_t **tower)
     return err;
 }
 
-/* The parts are the new text's. */
+/* Takes references to the parts. */
 static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, json_t *preprocessor, int64_t token)
 {
     const bool clip = is_clip(tower);
@@ -225,8 +225,8 @@ static dt_err parse(const char *name, const json_t *root)
     return err;
 }
 
-/* The key that the message names; else the one without which there would be a model, or the first. Those that depend on
- * others stand behind them. */
+/* The key that the message names. Otherwise the key without which the model would be valid, or the first. Keys that
+ * depend on others come after them. */
 static const char *key_to_blame(const dt_config *cfg, const json_t *root, const char *message)
 {
     const char *first = NULL;
@@ -251,7 +251,7 @@ static const char *key_to_blame(const dt_config *cfg, const json_t *root, const 
     return first;
 }
 
-/* What is wrong is the language model's own, the tower's, or what keys say of the two. */
+/* Attribute an error to the language model, to the tower, or to the keys that join them. */
 static dt_err check_joined(const dt_pretrained *p, const dt_config *cfg, const json_t *language, const json_t *root)
 {
     char file[PATH_MAX];
@@ -289,7 +289,7 @@ static dt_err join(dt_pretrained *p, const dt_config *cfg, json_t *language)
     return err == DT_OK ? name_parts(p, cfg) : err;
 }
 
-/* ---- a model that has images already ----------------------------------------------------------------------------- */
+/* ---- a model that already has images ----------------------------------------------------------------------------- */
 
 static dt_err differs(const dt_config *cfg, const dt_pretrained *p, const char *key, const json_t *has)
 {
@@ -304,7 +304,7 @@ static dt_err differs(const dt_config *cfg, const dt_pretrained *p, const char *
 
 static void count_difference(void *self, const char *name, const char *before, const char *now) { ++*(int *)self; }
 
-/* Does config.json mean the same with this value, whether it is written there or a default? */
+/* Does config.json have the same meaning with this value? The value may be written there or be the default. */
 static bool means_the_same(const dt_pretrained *p, const json_t *root, const char *name, json_t *value)
 {
     dt_model_config now = {0}, then = {0};
@@ -326,7 +326,7 @@ static bool means_the_same(const dt_pretrained *p, const json_t *root, const cha
     return parsed && n_differ == 0;
 }
 
-/* Of a model that is whole a key can say what is there, but for dropout, which is the run's own. */
+/* Keys of a complete model may only repeat its values, except for dropout, which the run may choose. */
 static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 {
     const json_t *tower = json_object_get(root, "vision_config");

@@ -1,9 +1,8 @@
-/* breakdown.c - computes from stream spans where the time of a step went.
+/* breakdown.c - computes the breakdown of a step's time from stream spans.
  *
- * A stream's spans carry the phase of the host that queued them. A communication phase on the compute stream means
- * that it waits: for a collective on another stream or on this one, or because the host is busy with a collective and
- * has queued no work. This is the exposed cost of communication; the rest of a collective's time is hidden behind
- * computation.
+ * A stream's spans carry the phase of the host that queued them. A communication phase on the compute stream means that
+ * it waits: for a collective on another stream or on this one, or because the host is busy with a collective and has
+ * queued no work. This is the exposed cost of communication. The rest of a collective's time is hidden by computation.
  *
  * A pass of a model counts towards its purpose: forward and head of a scoring model do not count as training. */
 #include "timeline_private.h"
@@ -52,8 +51,8 @@ static int group_of(const dt_time_span *s)
     return s->work && (group == DT_TIME_FORWARD || group == DT_TIME_BACKWARD) ? group_of_name(s->work) : group;
 }
 
-/* The purpose of the passes that follow this phase: the step's own phases have no unit when they begin. `before`: the
- * purpose until now. */
+/* The purpose of model passes after this phase. The step's own phases have no unit when they begin. before: the
+ * previous purpose. */
 const char *dt_time_work(const char *before, const char *name, const char *unit)
 {
     const int group = group_of_name(name);
@@ -62,15 +61,15 @@ const char *dt_time_work(const char *before, const char *name, const char *unit)
     return pass || group == DT_TIME_COMM_EXPOSED || group == DT_TIME_COPIES ? before : NULL;
 }
 
-/* Of a span between two times. */
+/* The part of a span between two times. */
 static double part_of(const dt_time_span *s, double from_s, double to_s)
 {
     const double begin_s = fmax(s->begin_s, from_s), end_s = fmin(s->end_s, to_s);
     return end_s > begin_s ? end_s - begin_s : 0;
 }
 
-/* The time between two points that the compute stream waited for communication. *first: first span that still
- * matters; it only increases. */
+/* The time between two points during which the compute stream waited for communication. *first: first relevant span; it
+ * only increases. */
 static double stands_still(const dt_stream_spans *compute, int *first, double from_s, double to_s)
 {
     double still_s = 0;
@@ -80,8 +79,8 @@ static double stands_still(const dt_stream_spans *compute, int *first, double fr
     return still_s;
 }
 
-/* The time of a stream other than the compute stream. */
-static void count_beside(const dt_stream_spans *compute, const dt_stream_spans *stream, double from_s, double to_s,
+/* Count the copies of another stream, and the communication that the compute stream does not wait for. */
+static void count_stream(const dt_stream_spans *compute, const dt_stream_spans *stream, double from_s, double to_s,
                          double group_s[DT_N_TIME])
 {
     int first = 0;
@@ -104,5 +103,5 @@ void dt_time_groups(const dt_stream_spans *streams, int n_streams, double from_s
         const int group = group_of(&streams[0].span[i]);
         if (group >= 0) group_s[group] += part_of(&streams[0].span[i], from_s, to_s);
     }
-    for (int k = 1; k < n_streams; k++) count_beside(&streams[0], &streams[k], from_s, to_s, group_s);
+    for (int k = 1; k < n_streams; k++) count_stream(&streams[0], &streams[k], from_s, to_s, group_s);
 }

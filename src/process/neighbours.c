@@ -1,4 +1,4 @@
-/* neighbours.c - processes of the same host as /proc shows them. */
+/* neighbours.c - observes processes of the same host through /proc. */
 #include "neighbours.h"
 #include <dirent.h>
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static int64_t switches_of_thread(int pid, const char *thread)
     snprintf(path, sizeof path, "/proc/%d/task/%.20s/status", pid, thread);
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
-        const char *at = strstr(line, "voluntary_ctxt_switches:"); /* "nonvoluntary_", too */
+        const char *at = strstr(line, "voluntary_ctxt_switches:"); /* also matches "nonvoluntary_" */
         if (at && sscanf(at, "%*[^:]: %" SCNd64, &n) == 1) sum += n;
     }
     if (f) fclose(f);

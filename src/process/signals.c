@@ -1,10 +1,10 @@
-/* signals.c - a signal only sets a mark; the vote of the superstep turns it into a decision of all ranks. Signals
- * force the marks to be global, the only such state besides the log.
+/* signals.c - a signal only sets a flag. The vote of the superstep turns it into a decision of all ranks. Signals
+ * require global flags; these and the log are the only global state.
  *
- * No handler runs: all threads block the signals, and one thread waits for them. oneDNN 2.6 keeps data further below
- * the stack pointer than the 128 bytes that the kernel preserves, so the frame of a signal corrupts the heap. An
- * alternate stack protects only the thread that has it: while that thread is in its handler, the kernel delivers the
- * next signal to another one (on a loaded machine this broke half of the runs of tests/test_signals.c). */
+ * There is no signal handler: all threads block the signals, and one thread waits for them. oneDNN 2.6 stores data
+ * further below the stack pointer than the 128 bytes that the kernel preserves, so a signal frame corrupts its data. An
+ * alternate stack protects only its own thread. While that thread is in its handler, the kernel delivers the next
+ * signal to another thread. */
 #include "dtrain/process/process.h"
 #include <pthread.h>
 #include <signal.h>
@@ -45,7 +45,7 @@ dt_err dt_signals_install(void)
     const sigset_t set = asked_to_stop();
     sigset_t before;
     pthread_t thread;
-    signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is then a write that fails, and is reported as one */
+    signal(SIGXFSZ, SIG_IGN); /* a file above the size limit then causes a write error, which is reported */
     pthread_sigmask(SIG_BLOCK, &set, &before);
     const int number = pthread_create(&thread, NULL, wait_for_signals, NULL);
     if (number == 0) return pthread_detach(thread), DT_OK;

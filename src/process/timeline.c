@@ -1,18 +1,18 @@
-/* timeline.c - records what the host and the streams of the device do, and when.
+/* timeline.c - records the activity of the host and of the device's streams over time.
  *
- * A change of the host's phase ends one host span and begins the next. An event marks the change on the compute
- * stream: work queued after it belongs to the new phase. Other streams have the spans that their users declare
- * (dt_stream_begin), and so does the compute stream where it waits.
+ * A change of the host's phase ends one host span and begins the next. An event marks the change on the compute stream:
+ * work queued after it belongs to the new phase. Other streams have the spans that their users declare
+ * (dt_stream_begin); so has the compute stream while it waits.
  *
- * No thread waits for a mark. Passed marks are read when the step computes its breakdown, after a point where the
- * host has waited anyway, and when a stream has no free mark; if it still has none, the mark is dropped. All memory
- * is allocated when a stream is opened. */
+ * No thread waits for a mark. Completed marks are read when the step computes its breakdown, because the host has
+ * waited by then, and when a stream has no free mark. If it still has none, the mark is dropped. All memory is
+ * allocated when a stream is opened. */
 #include "timeline_private.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a stream: marks, then spans. */
+/* Marks and spans of a stream. */
 static const size_t STREAM_NBYTES =
     TIMELINE_MARKS * sizeof(timeline_mark) + (TIMELINE_COUNTED + 1) * sizeof(dt_time_span);
 
@@ -23,7 +23,7 @@ static void add_span(dt_timeline *t, dt_time_span s)
 
 /* ---- seconds by group -------------------------------------------------------------------------------------------- */
 
-/* Forget what lies before. */
+/* Drop the spans that ended before before_s. */
 static void drop_spans(timeline_stream *l, double before_s)
 {
     int n = 0;
@@ -32,7 +32,7 @@ static void drop_spans(timeline_stream *l, double before_s)
     l->n_spans = n;
 }
 
-/* Count all streams up to where the computation has come. What runs on another one is counted as far. */
+/* Count all streams up to the time that the compute stream has reached. */
 static void count_spans(dt_timeline *t)
 {
     const double to_s = t->streams[0].running.begin_s;
@@ -77,7 +77,7 @@ static void end_running(dt_timeline *t, timeline_stream *l, double at_s)
         t->n_left_out++;
 }
 
-/* Those that the stream has passed. */
+/* Read the marks that the stream has passed. */
 static void read_marks(dt_timeline *t, timeline_stream *l)
 {
     const dt_device_ops *ops = t->dev->ops;
@@ -87,7 +87,7 @@ static void read_marks(dt_timeline *t, timeline_stream *l)
         double at_s = 0;
         if (ops->event_query(t->dev, m->event, &reached) != DT_OK || !reached) return;
         if (ops->event_time(t->dev, m->event, &at_s) != DT_OK) return;
-        at_s = fmax(at_s, l->running.begin_s); /* the device's clock is compared with the host's now and then */
+        at_s = fmax(at_s, l->running.begin_s); /* device and host clocks are only synchronised occasionally */
         end_running(t, l, at_s);
         l->running = (dt_time_span){at_s, INFINITY, m->name, m->unit, m->number, l->running.lane, m->work};
         l->n_reached++;
@@ -96,7 +96,7 @@ static void read_marks(dt_timeline *t, timeline_stream *l)
 
 static bool same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
 
-/* Without a trace units and numbers make no difference. */
+/* Does the running span continue? Units and numbers matter only with a trace. */
 static bool goes_on(const dt_timeline *t, const timeline_mark *m, const char *name, const char *unit, int64_t number)
 {
     return same_text(m->name, name) && m->work == t->host.work &&
@@ -143,7 +143,7 @@ static void on_begin(void *self, dt_stream *stream, const char *what, const char
     if (l) set_mark(self, l, what, unit, number);
 }
 
-/* On the compute stream the phase continues. */
+/* On the compute stream the host's phase continues. */
 static void on_end(void *self, dt_stream *stream)
 {
     dt_timeline *t = self;
@@ -155,7 +155,7 @@ static void on_end(void *self, dt_stream *stream)
         set_mark(t, l, NULL, NULL, 0);
 }
 
-/* Its name and its spans in the trace stay. */
+/* The stream's name and its spans in the trace are kept. */
 static void close_stream(const dt_timeline *t, timeline_stream *l)
 {
     for (int i = 0; l->marks && i < TIMELINE_MARKS; i++)
@@ -203,7 +203,7 @@ static dt_err on_open(void *self, dt_stream *stream, const char *name)
     return DT_OK;
 }
 
-/* Whoever closes it has waited for it: nothing runs there any more. */
+/* The caller has synchronised the stream, so it is idle. */
 static void on_close(void *self, const dt_stream *stream)
 {
     timeline_stream *l = find_stream(self, stream);

@@ -1,4 +1,4 @@
-/* timeline_private.h - what the timeline (timeline.c) keeps, which the trace is written from (trace.c). */
+/* timeline_private.h - state of the timeline (timeline.c), from which the trace is written (trace.c). */
 #ifndef DT_PROCESS_TIMELINE_PRIVATE_H
 #define DT_PROCESS_TIMELINE_PRIVATE_H
 
@@ -6,9 +6,9 @@
 
 enum {
     TIMELINE_SPANS = 65536,  /* of the trace */
-    TIMELINE_MARKS = 1024,   /* that a stream may lag the host */
-    TIMELINE_COUNTED = 4096, /* spans of a stream that wait to be counted */
-    TIMELINE_STREAMS = 64,   /* more than a run can have: two of each model, and two */
+    TIMELINE_MARKS = 1024,   /* maximum marks by which a stream may lag behind the host */
+    TIMELINE_COUNTED = 4096, /* spans of a stream that are not counted yet */
+    TIMELINE_STREAMS = 64,   /* upper bound: two per model, and two more */
     TIMELINE_NAME = 32
 };
 
@@ -26,34 +26,34 @@ typedef struct timeline_mark {
 typedef struct timeline_stream {
     dt_stream *stream;
     char name[TIMELINE_NAME];
-    timeline_mark *marks;      /* [TIMELINE_MARKS], by turns */
-    int64_t n_made, n_reached; /* marks recorded, and those that the stream was seen to have passed */
-    dt_time_span running;      /* after the last of these */
-    dt_time_span *spans;       /* [TIMELINE_COUNTED + 1] of breakdown: ended, not counted yet */
+    timeline_mark *marks;      /* [TIMELINE_MARKS], used in turn */
+    int64_t n_made, n_reached; /* marks recorded; marks known to be completed */
+    dt_time_span running;      /* the span after the last completed mark */
+    dt_time_span *spans;       /* [TIMELINE_COUNTED + 1] spans that ended but are not counted yet */
     int n_spans;
 } timeline_stream;
 
 struct dt_timeline {
     dt_phase *phase;
-    dt_device *dev; /* NULL: none yet */
+    dt_device *dev; /* NULL: none so far */
     dt_ledger *ledger;
     dt_stream_listener listener;
     bool breakdown, trace;
     double open_s;
-    dt_time_span host; /* the phase that is running */
+    dt_time_span host; /* the current phase */
     timeline_stream streams[TIMELINE_STREAMS];
     int n_streams;
-    double counted_s; /* up to here the streams' time is in group_s */
+    double counted_s; /* group_s includes the streams' time up to here */
     double group_s[DT_N_TIME];
-    dt_time_span *spans; /* ring, NULL without trace */
+    dt_time_span *spans; /* ring buffer, NULL without a trace */
     long long n_spans;
     long long n_left_out; /* dropped marks: the stream lagged too far behind the host */
 };
 
-/** What passes of models are for from this phase on, where they were for `before` until now (breakdown.c). */
+/** The purpose of model passes after this phase, given the previous purpose `before` (breakdown.c). */
 const char *dt_time_work(const char *before, const char *name, const char *unit);
 
-/** Look how far the streams have come; what they have done is in the spans then. */
+/** Read the progress of the streams into their spans. */
 void timeline_read(dt_timeline *t);
 
 #endif

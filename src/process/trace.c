@@ -1,5 +1,5 @@
-/* trace.c - the spans of all ranks in one file in Chrome's trace format: a process for each rank, a lane for the host,
- * each stream of the device and the thread that writes checkpoints. */
+/* trace.c - writes the spans of all ranks to one file in Chrome's trace format. Each rank is a process. Its lanes are
+ * the host, each stream of the device, and the checkpoint writer thread. */
 #include "timeline_private.h"
 #include "dtrain/io/io.h"
 #include <errno.h>
@@ -9,19 +9,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A trace as it is written: this rank's objects, one after the other, and on rank 0 the file. */
+/* State of writing a trace: the next object of this rank and, on rank 0, the file. */
 typedef struct trace {
     const dt_timeline *t;
     const dt_comm *comm;
-    long long next; /* object of this rank */
+    long long next; /* number of this rank's next object */
     FILE *f;
-    int rank; /* whose text was added last */
+    int rank; /* the rank whose text was added last */
 } trace;
 
 /* ---- objects ----------------------------------------------------------------------------------------------------- */
 
-/* Each puts one object into out [room], with a comma and a line's end before it where it is not the rank's first, and
- * returns its length as snprintf does. Names of hosts, phases and units hold nothing that JSON would have escaped. */
+/* Each function writes one object to out [room], preceded by ",\n" unless it is the rank's first, and returns its
+ * length like snprintf. Names of hosts, phases and units contain no characters that JSON would escape. */
 
 static int put_process(const trace *w, char *out, size_t room)
 {
@@ -32,7 +32,7 @@ static int put_process(const trace *w, char *out, size_t room)
                     rank, rank, w->comm->host, rank, rank);
 }
 
-/* What a viewer calls a lane, and its place in the order. */
+/* Name and sort index of a lane. */
 static int put_lane(const trace *w, int lane, char *out, size_t room)
 {
     const int rank = w->comm->rank;
@@ -59,7 +59,7 @@ static int put_span(const trace *w, const dt_time_span *s, char *out, size_t roo
         (s->end_s - s->begin_s) * 1e6, w->comm->rank, s->lane, number);
 }
 
-/* The process, its lanes, and the spans that there was room for. */
+/* The process, its lanes, and the spans that fit in the ring. */
 static int n_lanes(const trace *w) { return LANE_STREAMS + w->t->n_streams; }
 static long long n_kept(const trace *w) { return w->t->n_spans < TIMELINE_SPANS ? w->t->n_spans : TIMELINE_SPANS; }
 
@@ -71,7 +71,7 @@ static int put_object(const trace *w, long long i, char *out, size_t room)
     return put_span(w, &w->t->spans[(w->t->n_spans - n_kept(w) + span) % TIMELINE_SPANS], out, room);
 }
 
-/* As many as a part has room for; what does not fit whole begins the next one. */
+/* Fill a part with whole objects; an object that does not fit starts the next part. */
 static size_t next_part(void *ctx, char part[DT_TEXT_PART])
 {
     trace *w = ctx;
@@ -86,11 +86,11 @@ static size_t next_part(void *ctx, char part[DT_TEXT_PART])
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Rank 0: one rank's text after the other goes to the file. Whether it could be written is asked when it is closed. */
+/* On rank 0: write the ranks' texts to the file, one after the other. Write errors are checked when it is closed. */
 static dt_err add_text(void *ctx, int rank, const char *part, size_t nbytes)
 {
     trace *w = ctx;
-    if (w->rank != rank) fputs(",\n", w->f); /* no text is empty */
+    if (w->rank != rank) fputs(",\n", w->f); /* texts are never empty */
     w->rank = rank;
     fwrite(part, 1, nbytes, w->f);
     return DT_OK;

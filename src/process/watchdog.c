@@ -1,13 +1,13 @@
-/* watchdog.c - ensures that no rank waits forever. Every rank has its own watchdog, because from outside a rank that
- * waits in a collective looks like the rank that it waits for; the printed lines distinguish them. The watchdogs
- * print first and abort a moment later, so that all ranks report. A rank whose process is stopped prints nothing; the
- * other ranks on its host notice this and name it.
+/* watchdog.c - ensures that no rank waits forever. Every rank has its own watchdog. From outside, a rank that waits in
+ * a collective looks like the rank that it waits for; the printed lines distinguish them. The watchdogs print first and
+ * abort a moment later, so that all ranks report. A rank whose process is stopped prints nothing; the other ranks on
+ * its host notice this and name it.
  *
- * Time is counted in the watchdog's own ticks. A tick that takes much longer than requested means that this process
- * stood still (SIGSTOP, Slurm's suspend, a sleeping machine), and so did its work. A job that is suspended as a whole
- * therefore resumes. If only some ranks are suspended, the others keep counting and end the job after comm.timeout.
+ * Time is counted in the watchdog's own ticks. A tick that takes much longer than requested means that this process did
+ * not run (SIGSTOP, Slurm's suspend, a sleeping machine). A job that is suspended as a whole therefore resumes. If only
+ * some ranks are suspended, the others keep counting and end the job after comm.timeout.
  *
- * It also polls the transport, because a thread that waits for a GPU, which waits for a lost rank, polls nothing. */
+ * The watchdog also polls the transport. A thread that waits for a GPU, which waits for a lost rank, polls nothing. */
 #include "dtrain/process/process.h"
 #include "neighbours.h"
 #include <math.h>
@@ -26,14 +26,14 @@ struct dt_watchdog {
     const dt_phase *phase;
     const dt_comm *comm;
     double timeout_s;
-    double seen_since_s, idle_s; /* the phase's last change that was seen, and what has been counted since */
-    bool asked;                  /* this rank has waited for half of timeout_s, and looks for the others */
+    double seen_since_s, idle_s; /* time of the last observed phase change; idle time counted since */
+    bool asked;                  /* this rank has waited for half of timeout_s and has checked the others */
     dt_phase closing;
     dt_comm place; /* description of comm, which closing frees */
     neighbours others;
 };
 
-/* Wait for s seconds or until told to stop; true: stop. */
+/* Wait for s seconds. Returns true if the watchdog is to stop. */
 static bool wait_or_stop(dt_watchdog *w, double s)
 {
     struct timespec until;
@@ -65,7 +65,7 @@ static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
     return w->idle_s;
 }
 
-/* Print it with where this rank is, let the others speak, and end the job. */
+/* Print `why` and this rank's position, wait for the messages of other ranks, and end the job. */
 static void give_up(dt_watchdog *w, dt_err err, const char *why)
 {
     const char *unit = atomic_load(&w->phase->unit);
@@ -77,7 +77,7 @@ static void give_up(dt_watchdog *w, dt_err err, const char *why)
     if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(err));
 }
 
-/* After half of the timeout without progress: who else does not run? */
+/* After half of the timeout without progress: check the other processes of this host, and report to the collectors. */
 static void look_for_others(dt_watchdog *w, bool waits)
 {
     if (waits == w->asked) return;

@@ -33,7 +33,7 @@ static dt_err open_all(dt_generation_items *items, dt_task *t)
     const dt_err err = open_tokenizer(items, t);
     if (err == DT_OK) return open_trie(items, t);
     if (t->comm) return err;
-    dt_error_clear(); /* a plan can do without: its files may not be there */
+    dt_error_clear(); /* a plan works without the files */
     return DT_OK;
 }
 

@@ -1,7 +1,8 @@
-/* ranking.c - for every prompt the items that a constrained beam search finds best, and where among them the prompt's
- * target is: HR@K and NDCG@K (docs/recommendation.md). A micro-step of the validation is a rollout: each rank searches
- * for its part of the prompts, and all get everything, so that rank 0 writes the predictions in the order of the
- * prompts. */
+/* ranking.c - evaluates recommendations: a constrained beam search finds the best items for each prompt, and the rank
+ * of the prompt's target gives HR@K and NDCG@K (docs/recommendation.md).
+ *
+ * A micro-step of the validation is a rollout. Each rank searches for its share of the prompts, and all ranks receive
+ * all results. Rank 0 writes the predictions in the order of the prompts. */
 #include "dtrain/recommend/ranking.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/json.h"
@@ -14,18 +15,18 @@
 #include <string.h>
 
 enum { MAX_K = 16 };
-#define GAIN_UNIT 0x1p-40 /* sums of gains are whole numbers of it: the same in any order */
+#define GAIN_UNIT 0x1p-40 /* gains are summed as multiples of this unit: the same bits in any order */
 
 struct dt_ranking {
     const dt_generation_items *items;
     dt_rollout *rollout;
-    int64_t n_prompts, n_groups; /* of all; of a micro-step */
+    int64_t n_prompts, n_groups; /* in total; per micro-step */
     int n_beams, n_k;
     int64_t k[MAX_K];
     int32_t *item; /* [n_beams] */
-    size_t nbytes; /* of these */
-    bool writes;   /* predictions.json */
-    dt_aside out;  /* on rank 0 */
+    size_t nbytes; /* of item */
+    bool writes;   /* writes predictions.json */
+    dt_aside out;  /* rank 0 */
     char path[PATH_MAX];
     struct {
         int loss, n, outside, unknown, hit[MAX_K], gain[MAX_K];
@@ -168,14 +169,14 @@ void dt_ranking_close(dt_ranking *m, dt_task *t)
 
 /* ---- a group ----------------------------------------------------------------------------------------------------- */
 
-/* The items of a group's rows, by rank; how many there are. n_outside: rows that name none. */
+/* The items of a group's rows, best first. Returns their number. n_outside: number of rows that are not items. */
 static int find_items(const dt_ranking *m, int64_t group, int *n_outside)
 {
     int n = 0;
     *n_outside = 0;
     for (int64_t row = group * m->n_beams; row < (group + 1) * m->n_beams; row++) {
         const dt_rollout_row *y = dt_rollout_row_of(m->rollout, row);
-        if (y->n_new == 0) continue; /* fewer were found */
+        if (y->n_new == 0) continue; /* the search found fewer */
         m->item[n] = dt_trie_item(m->items->trie, dt_rollout_ids(m->rollout, row) + y->n_prompt, y->n_new);
         *n_outside += m->item[n++] < 0;
     }
@@ -223,7 +224,7 @@ static dt_err end_file(dt_ranking *m)
 
 /* ---- a micro-step ------------------------------------------------------------------------------------------------ */
 
-/* Rank 0 looks at all groups, which it writes, and each rank counts its own. */
+/* Rank 0 processes all groups, because it writes them. Each rank counts only its own. */
 static dt_err look_at(dt_ranking *m, dt_task *t, int64_t micro)
 {
     const int64_t n = dt_min_i64(m->n_groups, m->n_prompts - micro * m->n_groups);

@@ -1,4 +1,4 @@
-/* journal.c - a file of objects, one a line, several of them to a step. */
+/* journal.c - a file of JSON objects, one per line, with several lines per step. */
 #include "metrics_jsonl.h"
 #include <stdlib.h>
 #include <unistd.h>
@@ -6,8 +6,8 @@
 struct dt_journal {
     dt_record_file file;
     FILE *lines;   /* between begin and end */
-    int64_t begin; /* where they begin in the file */
-    dt_err err;    /* of writing them */
+    int64_t begin; /* their offset in the file */
+    dt_err err;    /* first error of writing them */
     char buffer[1 << 14];
 };
 
@@ -51,7 +51,7 @@ dt_err dt_journal_begin(dt_journal *j, FILE **f)
 
 dt_err dt_journal_end(dt_journal *j, dt_err err)
 {
-    fclose(j->lines); /* what failed is in j->err */
+    fclose(j->lines); /* errors are already in j->err */
     j->lines = NULL;
     if (err == DT_OK) err = j->err;
     if (err == DT_OK) return DT_OK;

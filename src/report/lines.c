@@ -1,4 +1,4 @@
-/* lines.c - where the lines are is remembered and not what they say, so that long files need little memory. */
+/* lines.c - stores offsets of lines, not their contents, so that long files need little memory. */
 #include "lines.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ void dt_lines_settle(dt_lines *l)
     int64_t n = 0;
     for (int64_t begin = 0, end; begin < l->n; begin = end) {
         end = same_step_end(l, begin);
-        int64_t newest = begin; /* of the training lines; without one, all are kept */
+        int64_t newest = begin; /* of the training lines; if there are none, all lines are kept */
         for (int64_t i = begin; i < end; i++)
             if (!l->line[i].is_validation) newest = i;
         for (int64_t i = newest; i < end; i++) l->line[n++] = l->line[i];
@@ -49,7 +49,7 @@ void dt_lines_settle(dt_lines *l)
     l->n = n;
 }
 
-/* Of the first two training records, 0: there are no two. */
+/* Interval between the first two training records; 0: fewer than two. */
 static int64_t first_gap(const dt_lines *l)
 {
     int64_t first = 0;

@@ -1,4 +1,4 @@
-/* metrics.c - reads the file into columns, because a plot asks for names and not for records. */
+/* metrics.c - reads a metrics file into columns, the form that plots need. */
 #include "dtrain/report/metrics.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/json.h"
@@ -68,7 +68,7 @@ static dt_err add_row(dt_metrics *m, json_t *object)
     return DT_OK;
 }
 
-/* NULL when the line is not an object with a step; then *why describes the line. */
+/* Returns NULL if the line is not an object with a step; *why then describes the line. */
 static json_t *parse_line(const char *line, size_t nbytes, const char **why)
 {
     json_t *object;

@@ -1,8 +1,8 @@
-/* metrics_csv.c - the subset of RFC 4180 that values need: names of metrics are quoted where necessary, cells are
- * numbers or empty.
+/* metrics_csv.c - the subset of RFC 4180 that metrics.csv needs: names are quoted if necessary, cells are numbers or
+ * empty.
  *
- * A new column is appended on the right, so that readers of the table find known columns in their positions. Old rows
- * get an empty cell there. */
+ * A new column is appended on the right, so that the positions of existing columns do not change. Old rows get an empty
+ * cell there. */
 #include "metrics_csv.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ static void put_header(const dt_csv *c, dt_record *out)
     dt_record_bytes(out, "\n", 1);
 }
 
-/* One name of a header line, in place; NULL after the last. */
+/* The next name of a header line, unquoted in place; NULL after the last. */
 static char *next_name(char **at)
 {
     char *name = *at, *to = name, *from = name;
@@ -108,7 +108,7 @@ static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines
     for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) > 0; offset += n) {
         char *end;
         const long long step = strtoll(line, &end, 10);
-        /* the second cell, the loss, is empty in a validation's */
+        /* in a validation row the second cell, the loss, is empty */
         const dt_line row = {step, offset, n, strncmp(end, ",,", 2) == 0};
         if (line[n - 1] == '\n' && end != line)
             err = dt_lines_add(rows, c->path, kept, row);
@@ -121,7 +121,7 @@ static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines
     return err;
 }
 
-/* Whole rows, with as many cells as there are columns now. */
+/* Copy complete rows, padded with empty cells to the present number of columns. */
 static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_file *to)
 {
     dt_err err = DT_OK;
@@ -135,7 +135,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_fil
     return err;
 }
 
-/* Write the table again with the current columns; in: after the header of the old table. */
+/* Rewrite the table with the present columns; in: positioned after the header of the old table. */
 static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
 {
     dt_aside a;
@@ -159,7 +159,7 @@ static dt_err keep_rows(dt_csv *c, FILE *in, const dt_kept *kept)
     return err;
 }
 
-/* Its columns; in: NULL for a new table. */
+/* Determine the columns; in: NULL for a new table. */
 static dt_err find_columns(dt_csv *c, FILE *in)
 {
     char *line = NULL;
@@ -175,14 +175,14 @@ static dt_err find_columns(dt_csv *c, FILE *in)
     return err;
 }
 
-/* in: the existing table, after its header, or NULL. */
+/* in: the existing table, positioned after its header, or NULL. */
 static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE **in)
 {
     const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
     *in = NULL;
     *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "no memory for the name of %s", path);
-    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
     if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
     if (there) DT_TRY(dt_open_text(path, in));
     return find_columns(c, *in);
@@ -241,7 +241,7 @@ static dt_err set_more(dt_csv *c, const dt_metric *more, int n_more)
     return DT_OK;
 }
 
-/* Whole numbers with all their digits, others with 9 significant ones. */
+/* Integers are printed with all digits, other values with 9 significant digits. */
 static dt_err write_row(dt_csv *c)
 {
     c->row.nbytes = 0;
@@ -258,7 +258,7 @@ static dt_err write_row(dt_csv *c)
 
 dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
 {
-    const dt_metric beside[] = {{later, (double)rec->memory_pinned}, {"flops_per_second", rec->flops_per_second}};
+    const dt_metric optional[] = {{later, (double)rec->memory_pinned}, {"flops_per_second", rec->flops_per_second}};
     const double values[] = {(double)rec->step,
                              rec->loss,
                              rec->lr,
@@ -272,7 +272,7 @@ dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
     for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
     set_cell(c, N_FIXED - 2, rec->skipped);
     const dt_metric mfu = {"mfu", rec->mfu};
-    DT_TRY(set_more(c, beside, rec->flops_per_second > 0 ? 2 : 1));
+    DT_TRY(set_more(c, optional, rec->flops_per_second > 0 ? 2 : 1));
     DT_TRY(set_more(c, &mfu, rec->mfu > 0));
     DT_TRY(set_more(c, rec->more, rec->n_more));
     return write_row(c);

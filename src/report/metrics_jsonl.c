@@ -29,7 +29,7 @@ static void put_key(dt_record *out, const char *name)
 static void put_real(dt_record *out, const char *name, double value)
 {
     put_key(out, name);
-    if (value == trunc(value) && fabs(value) < 0x1p53) /* bytes and counts: to the last digit */
+    if (value == trunc(value) && fabs(value) < 0x1p53) /* integers (bytes, counts) are printed with all digits */
         dt_record_printf(out, "%.0f", value);
     else if (isfinite(value))
         dt_record_printf(out, "%.9g", value);
@@ -82,7 +82,7 @@ void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_met
     put_more_and_end(out, more, n_more);
 }
 
-/* The step of a whole line, or -1; is it a validation's? */
+/* The step of a complete line, or -1. Sets *is_validation. */
 static int64_t line_step(const char *line, size_t nbytes, bool *is_validation)
 {
     *is_validation = false;
@@ -152,7 +152,7 @@ dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
     dt_lines lines = {0};
     int64_t n_bad = 0;
     if (access(path, F_OK) != 0 && errno == ENOENT) return dt_lines_tell_gone(path, kept), DT_OK;
-    DT_TRY(dt_check_replaceable(path)); /* of a pipe the end never comes */
+    DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
     DT_TRY(dt_open_text(path, &in));
     dt_err err = find_lines(in, path, kept, &lines, &n_bad);
     if (err == DT_OK) dt_lines_settle_and_tell(&lines, path, kept, n_bad, 0);

@@ -1,11 +1,11 @@
-/* metrics_jsonl.h - metrics.jsonl: one JSON object a line. */
+/* metrics_jsonl.h - metrics.jsonl: one JSON object per line. */
 #ifndef DTRAIN_REPORT_JSONL_H
 #define DTRAIN_REPORT_JSONL_H
 
 #include "dtrain/report/report.h"
 #include "lines.h"
 
-/** Put a record's line into out (cleared first). 9 significant digits; non-finite values become null. */
+/** Write a record's line to out (cleared first). 9 significant digits; non-finite values become null. */
 void dt_jsonl_train(dt_record *out, const dt_train_record *rec);
 void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_metric *more, int n_more);
 

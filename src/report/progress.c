@@ -1,6 +1,6 @@
-/* progress.c - a terminal is recognised by its width, not by isatty(): mpirun gives its ranks a pseudo-terminal
- * whatever its own output is, and passes the width through only when it has a terminal itself. A pipe, a file or a
- * batch log gets plain lines through the log. */
+/* progress.c - progress output. A terminal is recognised by its width, not by isatty(): mpirun gives its ranks a
+ * pseudo-terminal in any case, and passes the width only if it has a terminal itself. A pipe, a file or a batch log
+ * gets plain lines through the log. */
 #include "progress.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define SPACED_S 10   /* lines about what a step is at */
-#define REWRITE_S 0.1 /* a live line is rewritten no more often: faster than the eye only costs time */
+#define SPACED_S 10   /* minimum interval between activity lines */
+#define REWRITE_S 0.1 /* minimum interval between updates of the live line; more often is not visible */
 
 static int terminal_columns(void)
 {
@@ -22,7 +22,7 @@ static int terminal_columns(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-/* What cannot be shown is lost with one warning: a closed terminal is no reason to end a run. */
+/* If the terminal is closed, output is lost with one warning; the run continues. */
 static void show(const char *data, size_t nbytes)
 {
     while (nbytes > 0) {
@@ -37,7 +37,7 @@ static void show(const char *data, size_t nbytes)
     }
 }
 
-/* "  reward 0.31" of grpo/reward. A name that the record does not have is left out. */
+/* Append "  reward 0.31" for grpo/reward. Names that the record does not contain are omitted. */
 static void put_watched(dt_record *out, const dt_train_record *rec, const char *name)
 {
     const char *slash = strrchr(name, '/');
@@ -90,8 +90,8 @@ void dt_progress_open(dt_progress *p, int64_t total_steps, double every_s)
                        .first_step = -1};
 }
 
-/* From the wall clock since the first record of this start, so that validation and checkpoints count; that step's own
- * time until there are two. */
+/* Estimated from the wall clock since the first record of this process, which includes validations and checkpoints.
+ * With a single record: from the duration of that step. */
 static double time_left(dt_progress *p, const dt_train_record *rec, double now)
 {
     if (p->total_steps <= 0) return -1;
@@ -109,7 +109,7 @@ static void rewrite(dt_progress *p, const char *end)
     static const char erase[] = "\r\033[K";
     const int columns = terminal_columns();
     size_t n = p->line.nbytes;
-    if (columns > 1 && n > (size_t)columns - 1) n = (size_t)columns - 1; /* a wrapped line could not be taken back */
+    if (columns > 1 && n > (size_t)columns - 1) n = (size_t)columns - 1; /* a wrapped line could not be overwritten */
     dt_record text = {0};
     dt_record_bytes(&text, erase, sizeof erase - 1);
     dt_record_bytes(&text, p->line.data, n);
@@ -134,7 +134,7 @@ void dt_progress_train(dt_progress *p, const dt_train_record *rec)
     rewrite(p, "");
 }
 
-/* " 12 samples": a value, its unit and its format. */
+/* Append a value with its unit and format, for example " 12 samples". */
 static void put_validation_metric(dt_record *out, const dt_metric *m)
 {
     const char *const of_items[][2] = {{"rec/hr@", "HR@"}, {"rec/ndcg@", "NDCG@"}, {"rec/", ""}};
@@ -161,7 +161,7 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     dt_record_printf(out, "  %s %.4g", name, dt_unsigned_nan(m->value));
 }
 
-/* Metrics that are the negative of the loss, for comparing checkpoints: not shown next to it. */
+/* Metrics that are the negative of the loss, used to compare checkpoints; they are not displayed next to it. */
 static bool has_gain(const dt_metric *more, int n_more)
 {
     for (int i = 0; i < n_more; i++)

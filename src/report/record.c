@@ -1,5 +1,5 @@
-/* record.c - one write() per record, without stdio's buffer: a reported record is in the kernel when the call
- * returns. A kill at any moment loses nothing and tears at most the line in progress. */
+/* record.c - one write() per record, without stdio's buffer: a reported record is in the kernel when the call returns.
+ * A kill loses no complete record and truncates at most the current line. */
 #include "record.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "dtrain/io/io.h"
 
-/* lines of metrics are shorter, whatever the length of their numbers: no step takes memory for one */
+/* metrics lines are shorter, so a step never reallocates the buffer */
 enum { FIRST_CAP = 8192 };
 
 static bool reserve(dt_record *r, size_t more)
@@ -96,8 +96,8 @@ dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             const int why = n < 0 ? errno : ENOSPC;
-            /* A part of the record may be there already (the disk filled up in the middle of it): take it away
-             * again. */
+            /* Part of the record may be in the file (the disk filled up during the write): truncate to the previous
+             * record. */
             const bool cut = done == 0 || ftruncate(f->fd, f->nbytes) == 0;
             return dt_fail(DT_ERR_WRITE, "%s: cannot write after byte %lld: %s%s", f->path, (long long)f->nbytes,
                            strerror(why), cut ? "" : " (the last line is incomplete)");

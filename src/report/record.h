@@ -1,10 +1,10 @@
-/* record.h - a growing buffer in which one record is put together, and a file that takes whole records at its end. */
+/* record.h - a growing buffer for one record, and a file to which complete records are appended. */
 #ifndef DTRAIN_REPORT_RECORD_H
 #define DTRAIN_REPORT_RECORD_H
 
 #include "dtrain/core/core.h"
 
-/** Bytes of one record. The memory is kept from record to record. {0} to start from. */
+/** Bytes of one record. The memory is reused for the next record. Initialise to {0}. */
 typedef struct dt_record {
     char *data;
     size_t nbytes, cap;
@@ -19,16 +19,16 @@ void dt_record_free(dt_record *r);
 typedef struct dt_record_file {
     int fd; /* -1: closed */
     char *path;
-    int64_t nbytes; /* whole records written, bytes */
+    int64_t nbytes; /* bytes of complete records */
 } dt_record_file;
 
-/** keep: append to an existing file; else a new file replaces it. DT_ERR_WRITE names the file; anything but a regular
- * file is refused. */
+/** keep: append to an existing file; otherwise replace it by a new one. DT_ERR_WRITE names the file. Anything but a
+ *  regular file is rejected. */
 dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep);
-/** Append one record with one write(), so that a crash leaves at most the last one torn. After a failure (disk full)
- *  the file ends with the record before. */
+/** Append one record with one write(), so that a crash truncates at most the last one. After an error (disk full) the
+ *  file ends with the previous record. */
 dt_err dt_record_file_write(dt_record_file *f, const dt_record *r);
 dt_err dt_record_file_sync(dt_record_file *f);
-void dt_record_file_close(dt_record_file *f); /* safe on a closed one */
+void dt_record_file_close(dt_record_file *f); /* safe if already closed */
 
 #endif

@@ -1,5 +1,5 @@
 /* report.c - passes each record to the progress line, the JSON file, the table and the event file. All of them write
- * whole records immediately, so that records reported before a kill exist after it, and a resumed run can truncate
+ * complete records immediately. Records reported before a kill therefore exist after it, and a resumed run can truncate
  * them to the step of its checkpoint. */
 #include "dtrain/report/report.h"
 
@@ -50,7 +50,7 @@ static dt_err open_jsonl(dt_report *r, const dt_report_options *opt)
     return DT_OK;
 }
 
-/* look: would it be opened? */
+/* look: only check whether it can be opened. */
 static dt_err open_csv(dt_report *r, const dt_report_options *opt, bool look)
 {
     char path[PATH_MAX];
@@ -74,7 +74,7 @@ static dt_err open_events(dt_report *r, const dt_report_options *opt)
 static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
 {
     if (opt->to_jsonl || opt->to_csv || opt->to_tensorboard) DT_TRY(dt_make_dirs(opt->output_dir));
-    if (opt->to_csv) DT_TRY(open_csv(r, opt, true)); /* before anything is cut */
+    if (opt->to_csv) DT_TRY(open_csv(r, opt, true)); /* before any file is truncated */
     if (opt->to_jsonl) DT_TRY(open_jsonl(r, opt));
     if (opt->to_csv) DT_TRY(open_csv(r, opt, false));
     if (opt->to_tensorboard) DT_TRY(open_events(r, opt));
@@ -126,7 +126,7 @@ dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
     return err;
 }
 
-/* "train/NAME", unless the task gave the name a prefix of its own ("dpo/accuracy"); "validation_accuracy" is
+/* Tag "train/NAME", unless the task's name has a prefix ("dpo/accuracy"). "validation_accuracy" becomes
  * "validation/accuracy". */
 static void add_event(dt_events *e, const char *group, const char *name, double value)
 {
@@ -144,7 +144,7 @@ static dt_err train_event(dt_report *r, const dt_train_record *rec)
 {
     dt_events *e = &r->events;
     dt_events_begin(e, rec->step);
-    /* TensorBoard sorts groups by name, upper case first: the loss is on top */
+    /* TensorBoard sorts groups by name, upper case first, so the loss comes first */
     dt_events_add(e, "Loss/train", rec->loss);
     dt_events_add(e, "train/lr", rec->lr);
     dt_events_add(e, "train/grad_norm", rec->grad_norm);

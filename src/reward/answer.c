@@ -63,7 +63,7 @@ dt_answer dt_answer_in(const char *text)
 
 /* ---- comparing --------------------------------------------------------------------------------------------------- */
 
-/* Digits of thousands are in threes: "1,234,567". */
+/* Thousands separators are followed by groups of three digits: "1,234,567". */
 static bool is_separator(const char *comma)
 {
     int n = 0;
@@ -77,7 +77,7 @@ static bool take_number(const char **text, double *x)
     char digits[128];
     size_t n = 0;
     const char *p = *text;
-    bool whole = true; /* no point and no exponent yet */
+    bool whole = true; /* without a decimal point and an exponent so far */
     if (*p == '+' || *p == '-') digits[n++] = *p++;
     if (!isdigit((unsigned char)p[0]) && !(p[0] == '.' && isdigit((unsigned char)p[1]))) return false;
     for (; n < sizeof digits - 1; p++) {
@@ -94,7 +94,7 @@ static bool take_number(const char **text, double *x)
     return *end == '\0' && isfinite(*x);
 }
 
-/* A number or a fraction of two, perhaps of dollars. */
+/* A number or a fraction of two numbers, optionally with a dollar sign. */
 static bool is_number(const char *text, double *x)
 {
     double below;
@@ -113,7 +113,7 @@ static bool is_number(const char *text, double *x)
     return *text == '\0';
 }
 
-/* One space for any white space between words, and no point at the end. */
+/* Reduce white space between words to one space, and remove a final point. */
 static void tidy(char *text)
 {
     char *to = text;
@@ -138,7 +138,8 @@ static char *normal_form(dt_answer a)
     return text;
 }
 
-/* Each of at most three roundings (two numbers and their quotient) is off by half a unit: 3 * 2^-53 on either side. */
+/* Each of at most three roundings (two numbers and their quotient) has an error of half a unit: 3 * 2^-53 on either
+ * side. */
 static bool are_equal(double x, double y) { return fabs(x - y) <= 6 * 0x1p-53 * fmax(fabs(x), fabs(y)); }
 
 dt_err dt_answers_equal(dt_answer a, dt_answer b, bool *equal)

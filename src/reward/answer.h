@@ -1,4 +1,4 @@
-/* answer.h - the answer in a text, and whether two answers are the same. Private to src/reward. */
+/* answer.h - find the answer in a text, and compare two answers. Private to src/reward. */
 #ifndef DTRAIN_REWARD_ANSWER_H
 #define DTRAIN_REWARD_ANSWER_H
 
@@ -13,9 +13,9 @@ typedef struct dt_answer {
 } dt_answer;
 dt_answer dt_answer_in(const char *text);
 
-/** Do two answers say the same? Numbers are compared as numbers (1,000 and 1e3; 1/2 and 0.5; $5 and 5.00), to within
- *  what writing them in binary costs; anything else as text, without regard to case, to runs of white space, to a point
- *  at the end and to the forms that Unicode calls compatible (NFKC). DT_ERR_MEMORY. */
+/** Are two answers equal? Numbers are compared numerically (1,000 and 1e3; 1/2 and 0.5; $5 and 5.00), up to binary
+ *  rounding. Other answers are compared as text. Case, runs of white space, a final point and Unicode compatibility
+ *  forms (NFKC) are ignored. DT_ERR_MEMORY. */
 dt_err dt_answers_equal(dt_answer a, dt_answer b, bool *equal);
 
 #endif

@@ -14,22 +14,22 @@
 
 typedef struct function {
     const char *name, *help;
-    dt_err (*read)(dt_builtin *b, const char *parameters); /* NULL: it has none */
+    dt_err (*read)(dt_builtin *b, const char *parameters); /* NULL: no parameters */
     dt_err (*score)(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward);
-    /* NULL, or what becomes of the scores of a group's completions, in their order: reward[i * stride], i < n */
+    /* NULL, or adjusts the rewards of a group's completions, in order: reward[i * stride], i < n */
     void (*of_group)(double *reward, int n, int stride);
 } function;
 
 struct dt_builtin {
     const function *what;
-    double least, most;  /* length, in tokens; most 0: the record's */
-    char *words;         /* keywords, separated by |; NULL: the record's */
+    double least, most;  /* length, in tokens; most 0: taken from the record */
+    char *words;         /* keywords, separated by |; NULL: taken from the record */
     pcre2_code *pattern; /* format */
 };
 
 /* ---- accuracy ---------------------------------------------------------------------------------------------------- */
 
-/* The answer that a record gives, as text: malloc'ed; *text NULL: it gives none. */
+/* The answer in a record, as text: malloc'ed; *text NULL: none. */
 static dt_err answer_of_record(const json_t *record, char **text)
 {
     const json_t *answer = json_object_get(record, "answer");
@@ -75,7 +75,7 @@ static dt_err read_format(dt_builtin *b, const char *parameters)
                    pattern, (const char *)why, at);
 }
 
-/* An expression that runs into PCRE2's limits on steps and memory has not matched. */
+/* If a match exceeds PCRE2's limits on steps and memory, the expression does not match. */
 static dt_err format(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
     pcre2_match_data *match = pcre2_match_data_create_from_pattern(b->pattern, NULL);
@@ -115,7 +115,7 @@ static dt_err length_of_record(const json_t *record, double *least, double *most
     return DT_OK;
 }
 
-/* 1 within the range, and 0 at no token and at twice the most. */
+/* 1 within the range; falls linearly to 0 at 0 tokens and at twice the maximum. */
 static dt_err length(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
     double least = b->least, most = b->most;
@@ -237,7 +237,7 @@ static void punish_alone(double *reward, int n, int stride)
         if (reward[i * stride] > 0) reward[i * stride] = 0;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- list of functions ------------------------------------------------------------------------------------------- */
 
 static const function functions[] = {
     {"accuracy", "accuracy: 1 if the answer after #### or in <answer> matches the record's", NULL, accuracy, NULL},

@@ -13,7 +13,7 @@ dt_err dt_builtin_open(dt_builtin **b, const char *text);
 void dt_builtin_close(dt_builtin *b); /* safe on NULL */
 const char *dt_builtin_name(const dt_builtin *b);
 
-/** Does it look at the embeddings of a catalogue's items? Then dt_reward_sample.items is to be there. */
+/** Does it need the embeddings of a catalogue's items? If so, dt_reward_sample.items must be set. */
 bool dt_builtin_needs_items(const dt_builtin *b);
 
 /** The reward of a completion; NaN: the function does not apply. record: of s, parsed. Local. DT_ERR_MEMORY,

@@ -17,9 +17,9 @@
 
 extern char **environ;
 
-enum { MOST_LINE = 1 << 16, MOST_REMARK = 400 }; /* bytes of an answer; of a line of its error output that are shown */
+enum { MOST_LINE = 1 << 16, MOST_REMARK = 400 }; /* bytes of an answer; displayed bytes of a line of its error output */
 
-/* ---- what to start ----------------------------------------------------------------------------------------------- */
+/* ---- command ----------------------------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path)
 {
@@ -53,7 +53,7 @@ static bool can_run(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* As execvp looks for it. */
+/* Searches PATH like execvp. */
 static bool is_found(const char *program)
 {
     if (strchr(program, '/')) return can_run(program);
@@ -108,7 +108,7 @@ static bool is_of_launcher(const char *variable)
     return false;
 }
 
-/* Python would keep answers in a buffer. */
+/* Prevents Python from buffering its answers. */
 static dt_err make_environment(char ***env, char own[3][40], int rank, int nranks, int local_rank)
 {
     size_t n = 0, kept = 0;
@@ -126,7 +126,7 @@ static dt_err make_environment(char ***env, char own[3][40], int rank, int nrank
     return DT_OK;
 }
 
-/* Descriptors above the three are closed in the new process: those of MPI, of files, and the other programs' pipes. */
+/* Closes other descriptors in the new process: those of MPI, of files and of other programs' pipes. */
 static int close_others(posix_spawn_file_actions_t *actions)
 {
 #if defined __GLIBC__ && __GLIBC_PREREQ(2, 34)
@@ -141,8 +141,9 @@ static int close_others(posix_spawn_file_actions_t *actions)
 #endif
 }
 
-/* A process group of its own, and signals as they are by default: this process blocks those that ask it to stop. One
- * that a batch system sends to every process of a job (SIGUSR1, before its end) is not for the program. */
+/* The program gets its own process group and default signal handling, because this process blocks the signals that
+ * request a stop. A signal that a batch system sends to every process of the job (SIGUSR1, before its end) must not
+ * terminate the program. */
 static int set_attributes(posix_spawnattr_t *a)
 {
     sigset_t mask, by_default;
@@ -194,7 +195,7 @@ static bool make_pipe(int ends[2])
     return ends[0] >= 0 && ends[1] >= 0;
 }
 
-/* pipes: input, output, error; their ends that stay here go to p, which closes them. */
+/* pipes: input, output, error. p takes over this process's ends and closes them. */
 static dt_err start_process(dt_program *p, char *const env[], int pipes[3][2])
 {
     for (int i = 0; i < 3; i++)
@@ -214,7 +215,7 @@ static dt_err start_process(dt_program *p, char *const env[], int pipes[3][2])
     return DT_OK;
 }
 
-/* The guard's read ends when this process does, in whichever way. */
+/* The guard's read returns when this process ends, for any reason. */
 static dt_err start_guard(dt_program *p, char *const env[])
 {
     static const char script[] = "read -r line || { kill -s TERM -- \"-$1\"; sleep 1; kill -s KILL -- \"-$1\"; }";
@@ -268,7 +269,7 @@ static int reap(pid_t *pid)
     return status;
 }
 
-/* The group of a process, its own children included. */
+/* End the process group of a program, including its children. */
 static void end_group(pid_t *pid)
 {
     if (*pid <= 0) return;
@@ -296,7 +297,7 @@ void dt_program_close(dt_program *p)
     *p = (dt_program){.input = -1, .output = -1, .error = -1, .life = -1};
 }
 
-/* ---- what it says ------------------------------------------------------------------------------------------------ */
+/* ---- output of a program ----------------------------------------------------------------------------------------- */
 
 static dt_err append(dt_program_line *l, const char *bytes, size_t n)
 {
@@ -313,13 +314,13 @@ static dt_err append(dt_program_line *l, const char *bytes, size_t n)
     return DT_OK;
 }
 
-/* Keep a line among the last ones, cut at MOST_REMARK. */
+/* Add a line to the last lines, truncated to MOST_REMARK. */
 static void remember(dt_program *p, const char *line)
 {
     char kept[MOST_REMARK + 8];
     const int n = snprintf(kept, sizeof kept, "\n    %.*s", MOST_REMARK, line);
     const size_t n_kept = (size_t)(n < (int)sizeof kept ? n : (int)sizeof kept - 1);
-    while (p->n_tail + n_kept >= sizeof p->tail) { /* the oldest lines go */
+    while (p->n_tail + n_kept >= sizeof p->tail) { /* drop the oldest lines */
         const char *next = memchr(p->tail + 1, '\n', p->n_tail - 1);
         const size_t gone = next ? (size_t)(next - p->tail) : p->n_tail;
         memmove(p->tail, p->tail + gone, p->n_tail - gone);
@@ -362,7 +363,7 @@ static dt_err take_answer(dt_program *p, const char *line)
     return DT_OK;
 }
 
-/* Whole lines among new bytes, each to take; what follows the last stays. */
+/* Pass each complete line in the new bytes to `take`; keep the incomplete rest. */
 static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, size_t n,
                         dt_err (*take)(dt_program *, const char *))
 {
@@ -380,8 +381,8 @@ static dt_err cut_lines(dt_program *p, dt_program_line *l, const char *bytes, si
     return take(p, l->text);
 }
 
-/* Reads all available output, at most the capacity of the pipe; a program that writes endlessly continues in the next
- * turn. Closes the descriptor at the end of the file. */
+/* Read all available output, at most the capacity of the pipe. A program that writes endlessly continues in the next
+ * interval. Closes the descriptor at the end of the file. */
 static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take)(dt_program *, const char *))
 {
     enum { MOST_OF_A_PIPE = 1 << 16 };
@@ -396,7 +397,7 @@ static dt_err read_all(dt_program *p, int *fd, dt_program_line *l, dt_err (*take
             continue;
         }
         close_fd(fd);
-        if (l->n == 0) return DT_OK; /* else a last line without its end */
+        if (l->n == 0) return DT_OK; /* otherwise process a last line without newline */
         l->n = 0;
         return take(p, l->text);
     }
@@ -408,13 +409,13 @@ static dt_err has_gone(dt_program *p)
 {
     char what[160], how[64];
     snprintf(how, sizeof how, "it closed its %s", p->output < 0 ? "output" : "input");
-    const double until_s = dt_now_s() + 0.5; /* its error output may be that of others, too, who live on */
+    const double until_s = dt_now_s() + 0.5; /* other processes that live on may hold its error output open */
     while (p->error >= 0 && dt_now_s() < until_s) {
         poll(&(struct pollfd){.fd = p->error, .events = POLLIN}, 1, 20);
         DT_TRY(read_all(p, &p->error, &p->remark, take_remark));
     }
     if (has_ended(p->pid, 0.5)) {
-        kill(-p->pid, SIGKILL); /* whatever is left of its group */
+        kill(-p->pid, SIGKILL); /* kill the rest of its group */
         const int status = reap(&p->pid);
         if (WIFSIGNALED(status))
             snprintf(how, sizeof how, "signal %d (%s) ended it", WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -427,7 +428,7 @@ static dt_err has_gone(dt_program *p)
 
 /* ---- the exchange ------------------------------------------------------------------------------------------------ */
 
-/* A write to a program that is gone is an error of the write, not the end of this process. */
+/* Writing to a program that has exited returns an error instead of terminating this process with SIGPIPE. */
 static ssize_t write_quietly(int fd, const char *bytes, size_t n)
 {
     sigset_t pipe_signal, before, pending;

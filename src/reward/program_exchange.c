@@ -1,7 +1,7 @@
-/* program_exchange.c - short turns of work, and a vote after each. */
+/* program_exchange.c - alternates short intervals of work with votes. */
 #include "program_exchange.h"
 
-/* Of a turn. A quarter of the time that a watchdog allows is less where that is very short. */
+/* Length of an interval: half a second, or a quarter of a very short watchdog timeout. */
 static double turn_s(double timeout_s) { return timeout_s / 4 < 0.5 ? timeout_s / 4 : 0.5; }
 
 /* Wait until one of the programs can continue. */
@@ -19,7 +19,7 @@ static dt_err take_turn(dt_program *const *programs, int n_programs, const dt_qu
     const double until_s = dt_now_s() + turn_s(timeout_s);
     for (*done = false;;) {
         bool all = true, one;
-        DT_TRY(dt_phase_poll(phase)); /* before a program that the same signal has ended */
+        DT_TRY(dt_phase_poll(phase)); /* before reading from a program that the same signal has terminated */
         for (int k = 0; k < n_programs; k++) {
             DT_TRY(dt_program_go_on(programs[k], q->request, q->self, timeout_s, &one));
             all &= one;

@@ -1,5 +1,5 @@
-/* rewards.c - the list of reward functions. First each rank scores its rows with built-in functions, then with its
- * programs, then all ranks together with models. Finally all ranks receive all rewards. */
+/* rewards.c - the list of reward functions. Each rank first scores its rows with built-in functions, then with its
+ * programs, and finally all ranks together with models. At the end all ranks receive all rewards. */
 #include "builtin.h"
 #include "program_exchange.h"
 #include "scoring_model.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One of the three. */
+/* A reward function: exactly one of the three pointers is set. */
 typedef struct function {
     char name[64];
     dt_builtin *builtin;
@@ -25,9 +25,9 @@ struct dt_rewards {
     int n_programs;
     dt_program *program[DT_MAX_REWARDS];
     double timeout_s;
-    bool warned;               /* that none applies */
-    const dt_catalogue *items; /* NULL: there is none */
-    dt_item_vectors *vectors;  /* NULL: no function asks for them */
+    bool warned;               /* that no function applies */
+    const dt_catalogue *items; /* NULL: none */
+    dt_item_vectors *vectors;  /* NULL: no function needs them */
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -50,7 +50,7 @@ static dt_err open_program(dt_rewards *w, function *f, const dt_task *t, const c
     f->program = calloc(1, sizeof *f->program);
     DT_CHECK(f->program, DT_ERR_MEMORY, "out of memory for a reward function");
     w->program[w->n_programs++] = f->program;
-    DT_TRY(dt_program_open(f->program, command, t->comm != NULL)); /* a plan may be made elsewhere */
+    DT_TRY(dt_program_open(f->program, command, t->comm != NULL)); /* a plan may run on another machine */
     snprintf(f->name, sizeof f->name, "%s", f->program->name);
     return DT_OK;
 }
@@ -90,7 +90,7 @@ static dt_err open_function(dt_rewards *w, function *f, dt_task *t, const char *
     return dt_builtin_needs_items(f->builtin) ? open_items(w, t, f->name) : DT_OK;
 }
 
-/* In metrics: letters, digits and . - _, and no two alike. */
+/* Names for metrics: letters, digits and . - _, made unique. */
 static void settle_name(dt_rewards *w, int k)
 {
     char *name = w->of[k].name, base[48];
@@ -189,7 +189,7 @@ const char *dt_rewards_name(const dt_rewards *w, int k) { return w->name[k]; }
 const char *const *dt_rewards_names(const dt_rewards *w) { return w->name; }
 const double *dt_rewards_weights(const dt_rewards *w) { return w->weight; }
 
-/* ---- what is looked at ------------------------------------------------------------------------------------------- */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 
 static dt_err sample_of(const dt_rewards *w, dt_rollout *r, int64_t row, dt_reward_sample *s)
 {
@@ -204,7 +204,7 @@ static dt_err sample_of(const dt_rewards *w, dt_rollout *r, int64_t row, dt_rewa
                             .record = dt_rollout_record(r, row),
                             .items = w->vectors};
     DT_CHECK(s->prompt && s->completion, DT_ERR_MEMORY, "out of memory for the text of a completion");
-    return s->record ? DT_OK : DT_ERR_DATA; /* which is recorded */
+    return s->record ? DT_OK : DT_ERR_DATA; /* the error is recorded */
 }
 
 static dt_err parse_record(const dt_reward_sample *s, json_t **record)
@@ -238,7 +238,7 @@ static dt_err score_builtin(const dt_rewards *w, dt_rollout *r, int64_t from, in
     return DT_OK;
 }
 
-/* The rows from first on are whole groups. */
+/* Rows starting at `first` are whole groups. */
 static void finish_groups(const dt_rewards *w, const dt_rollout *r, int64_t first, double *reward)
 {
     const int n = dt_rollout_group_size(r);
@@ -252,7 +252,7 @@ static void finish_groups(const dt_rewards *w, const dt_rollout *r, int64_t firs
 typedef struct share {
     const dt_rewards *rewards;
     dt_rollout *rollout;
-    int64_t from; /* the first row of this rank */
+    int64_t from; /* first row of this rank */
 } share;
 
 static json_t *list_of(const int32_t *ids, int32_t n)
@@ -271,7 +271,7 @@ static dt_err write_request(const dt_reward_sample *s, char **line)
 {
     json_t *record;
     DT_TRY(parse_record(s, &record));
-    json_t *object = json_object(); /* in this order; the record has none of these names, or they are left out */
+    json_t *object = json_object(); /* in this order; fields of the record with these names are omitted */
     const bool made = object && json_object_set_new(object, "prompt", json_string(s->prompt)) == 0 &&
                       json_object_set_new(object, "completion", json_string(s->completion)) == 0 &&
                       json_object_set_new(object, "prompt_ids", list_of(s->prompt_ids, s->n_prompt)) == 0 &&
@@ -292,7 +292,7 @@ static dt_err request(void *self, int64_t i, char **line)
     return write_request(&sample, line);
 }
 
-/* Answers of all programs come at the same time, each to the row and the function that it is of. */
+/* All programs answer concurrently. Each answer is stored for its row and function. */
 static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, int64_t from, int64_t end, dt_err err,
                            double *reward)
 {
@@ -304,9 +304,9 @@ static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, int64
     return dt_programs_ask(w->program, w->n_programs, &q, of, w->timeout_s, err, t->comm, t->phase);
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
+/* ---- scoring ----------------------------------------------------------------------------------------------------- */
 
-/* Once a run. A rollout whose first rows have a reward has one, whatever is said of the rows that are added to it. */
+/* Warn once per run. If the first rows of a rollout have a reward, rows added later do not matter. */
 static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, int64_t n_rows)
 {
     if (w->warned || t->comm->rank != 0) return;
@@ -328,10 +328,10 @@ dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t 
     const double begin_s = dt_now_s();
     double *const asked = out + first * w->n;
     const size_t nbytes = (size_t)(n_asked * w->n) * sizeof *out;
-    memset(asked, 0, nbytes); /* and so it stays where others have something */
+    memset(asked, 0, nbytes); /* rows of other ranks must be zero for dt_comm_join_host */
     dt_phase_enter(t->phase, "reward", NULL);
     dt_err err = score_builtin(w, r, from, end, out);
-    err = ask_programs(w, t, r, from, end, err, out); /* agreed, also without programs */
+    err = ask_programs(w, t, r, from, end, err, out); /* agreed, even without programs */
     if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);
     for (int k = 0; k < w->n; k++)

@@ -1,4 +1,5 @@
-/* scoring_model.c - the same tokenizer: the rollout's own batches; another one: texts, in batches of its tokens. */
+/* scoring_model.c - a reward model with the policy's tokenizer scores the rollout's own batches. With another tokenizer
+ * it scores texts, in batches of its own. */
 #include "scoring_model.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 
 /* ---- its tokenizer ----------------------------------------------------------------------------------------------- */
 
-/* Has the model another tokenizer than the policy? Where one of the two is not known, ids are taken as they are. */
+/* Does the model have another tokenizer than the policy? If one of the two is unknown, ids are used as they are. */
 static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
 {
     dt_pretrained from = {0};
@@ -27,7 +28,7 @@ static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
     return err;
 }
 
-/* Of its own tokenizer and what encodes with it. */
+/* Memory of its own tokenizer and encoder. */
 static size_t texts_nbytes(const dt_reward_model *m)
 {
     return dt_tokenizer_nbytes(m->tokenizer) + dt_encoder_nbytes(m->encoder);
@@ -58,7 +59,7 @@ dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
     m->path = strdup(path);
     DT_CHECK(m->path, DT_ERR_MEMORY, "out of memory for the name of a reward model");
     name_model(m);
-    if (t->comm) DT_TRY(find_tokenizer(m, t)); /* a plan may be made before there is a model */
+    if (t->comm) DT_TRY(find_tokenizer(m, t)); /* a plan does not need the model */
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
     if (!m->tokenizer) return dt_judge_open(&m->judge, t, m->name, path);
     const int64_t most = dt_min_i64(2 * t->cfg->data_seq_len, INT32_MAX / 2);
@@ -129,7 +130,7 @@ static dt_err encode_row(dt_reward_model *m, dt_rollout *r, int64_t row)
     return DT_OK;
 }
 
-/* The last tokens that the model has room for become a sequence; *fits false: in the next batch. */
+/* Append a sequence of the last tokens that fit the model's limit. *fits false: it must go into the next batch. */
 static void add_sequence(dt_reward_model *m, bool *fits)
 {
     const dt_model_options *opt = &m->judge.scorer.opt;
@@ -165,7 +166,7 @@ static dt_err fill_batch(dt_reward_model *m, dt_rollout *r, int64_t end, int64_t
     return DT_OK;
 }
 
-/* All ranks make as many passes as the one that needs most: a partitioned model is gathered by all. */
+/* All ranks run the maximum number of passes over the ranks, because all ranks gather a sharded model. */
 static dt_err score_texts(dt_reward_model *m, dt_task *t, dt_rollout *r, int64_t first, double *reward, int stride)
 {
     const int64_t n = dt_rollout_n_rows(r) - first;

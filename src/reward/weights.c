@@ -1,4 +1,4 @@
-/* weights.c - how the rewards of a completion become one number. */
+/* weights.c - combines the rewards of a completion into one value. */
 #include "dtrain/reward/reward.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-/* fill.c - a rollout becomes whole: prompts, completions of a share of them by each rank, the completions of all. */
+/* fill.c - fill a rollout: prompts, completions generated in shares by the ranks, and the exchange of all
+ * completions. */
 #include "rollout_private.h"
 #include <string.h>
 
-/* The rows first .. end-1: their prompts, in the order of the epoch. The same on all ranks. */
+/* Add the prompts of rows first .. end-1, in the order of the epoch. The same on all ranks. */
 static dt_err add_prompts(dt_rollout *r, int64_t first, int64_t end)
 {
     for (int64_t i = first; i < end; i++) {
@@ -21,16 +22,16 @@ static dt_err add_prompts(dt_rollout *r, int64_t first, int64_t end)
     return DT_OK;
 }
 
-/* Moves the chosen rows of each prompt, in order, to the positions of its group. A group's rows go through the space
- * after all rows, because they may swap positions. */
+/* Move the chosen rows of each prompt, in order, to the positions of its group. They are copied through the space after
+ * all rows, because they may swap positions. */
 static dt_err keep_chosen(dt_rollout *r, dt_task *t, int64_t first, int64_t end)
 {
     const int n = r->opt.num_generations;
-    const int64_t behind = rollout_room(r);
+    const int64_t scratch = rollout_room(r);
     for (int64_t from = first, to = first; from < end; from += r->opt.n_drawn, to += n) {
         DT_TRY(r->opt.choose(r->opt.choose_self, t, r, from, r->chosen));
-        for (int k = 0; k < n; k++) rollout_copy_row(r, from + r->chosen[k], behind + k);
-        for (int k = 0; k < n; k++) rollout_copy_row(r, behind + k, to + k);
+        for (int k = 0; k < n; k++) rollout_copy_row(r, from + r->chosen[k], scratch + k);
+        for (int k = 0; k < n; k++) rollout_copy_row(r, scratch + k, to + k);
     }
     return DT_OK;
 }

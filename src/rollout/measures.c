@@ -2,7 +2,7 @@
 #include "rollout_private.h"
 #include <math.h>
 
-static const double MOST_RATIO = 0x1p20; /* 2^63 units of 2^-40 would be 2^23 */
+static const double MOST_RATIO = 0x1p20; /* the limit of a real sum is 2^63 units of 2^-40, i.e. 2^23 */
 
 static int declare(dt_sums *s, const char *prefix, const char *name, dt_sum_kind kind, double unit)
 {
@@ -73,8 +73,8 @@ static void count_row(const dt_rollout *r, dt_sums *s, const dt_rollout_row *row
     dt_sums_add(s, r->sums.ended_largest, row->n_new);
 }
 
-/* |log-probability by the sampler - by the scorer| of each token of a completion, and the ratio of the probabilities
- * of the whole, the scorer's to the sampler's. */
+/* Count |log p by the sampler - log p by the scorer| of each token of a completion. Count the ratio of the whole
+ * completion's probabilities, scorer over sampler. */
 static void count_gap(const dt_rollout *r, dt_sums *s, int64_t row, const float *scored)
 {
     const float *sampled = r->sampled.at + row * r->sampled.ld;

@@ -1,4 +1,4 @@
-/* micro.c - passes over a rollout: its rows as micro-batches, and what models say of them. */
+/* micro.c - passes over a rollout: splits rows into micro-batches and stores scores of models. */
 #include "rollout_private.h"
 #include "dtrain/step/step.h"
 #include <string.h>
@@ -18,7 +18,8 @@ int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n)
     return (int)dt_ceil_div(dt_ceil_div(n, t->batching.micro_batch_size), t->nranks);
 }
 
-/* Prompt and completion as a sequence: every token but the last predicts the next; targets are the completion's. */
+/* Append prompt and completion as a sequence. Every token but the last predicts the next one; targets are the tokens of
+ * the completion. */
 static void add_row(dt_rollout *r, int64_t row)
 {
     dt_batch *b = &r->batch;
@@ -65,7 +66,7 @@ dt_err dt_rollout_policy(void *self, dt_task *t, const dt_batch *b, float *out)
     return dt_model_logp(t->model, b, dt_task_inv_temperature(t), out, NULL, NULL);
 }
 
-/* From the token before the completion's first to the last of all. */
+/* Keep the values from the token before the completion to the last one. */
 static void keep(dt_rollout *r, const dt_batch *b, const int64_t *row, int array)
 {
     for (int32_t s = 0; s < b->n_seq; s++) {
@@ -75,8 +76,7 @@ static void keep(dt_rollout *r, const dt_batch *b, const int64_t *row, int array
     }
 }
 
-/* The ranks vote on whether to continue after a number of micro-batches that takes the slowest rank about half a
- * second. */
+/* Ranks vote on whether to continue after a number of micro-batches that takes the slowest rank about half a second. */
 typedef struct pace {
     int next, interval;
     double since_s, begin_s;
@@ -112,7 +112,7 @@ static dt_err score_micro(dt_rollout *r, dt_task *t, const int64_t *order, int m
     return DT_OK;
 }
 
-/* An error on a single rank waits for the next vote; if the other ranks depend on its passes, it ends the job. */
+/* A local error is reported in the next vote. If other ranks depend on this rank's passes, it ends the job instead. */
 static dt_err score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self, int array)
 {
     const int n_micro = dt_rollout_n_micro(r, t, r->n_rows);
@@ -133,7 +133,7 @@ dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_roll
     const rollout_floats *a = &r->array[array];
     const size_t nbytes = (size_t)(r->n_rows * a->ld) * sizeof(float);
     const double begin_s = dt_now_s();
-    memset(a->at, 0, nbytes); /* and so it stays where others have something */
+    memset(a->at, 0, nbytes); /* rows of other ranks must be zero for dt_comm_join_host */
     const dt_err err = score(r, t, order, scorer, self, array);
     if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);

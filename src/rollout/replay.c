@@ -1,6 +1,6 @@
-/* replay.c - completions from a file: one group per line, in order; the last line is followed by the first again.
+/* replay.c - completions from a file: one group per line, in order. After the last line it continues with the first.
  *
- * The whole file is validated when it is opened. Only the offsets of its lines are kept, so a run can continue at any
+ * The whole file is validated when it is opened. Only the offsets of its lines are kept, so a run can resume at any
  * line. */
 #include "rollout_private.h"
 #include "dtrain/io/io.h"
@@ -16,7 +16,7 @@
 typedef struct place {
     const rollout_replay *from;
     const dt_rollout_options *opt;
-    int64_t line; /* from 1 */
+    int64_t line; /* counted from 1 */
 } place;
 
 static dt_err check_ids(const place *at, const char *name, const json_t *ids)
@@ -95,7 +95,7 @@ static dt_err parse(const rollout_replay *f, int64_t line, const char *text, siz
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* A line's place; the numbers that the first one has are those that all must have. */
+/* Record a line's offset. All lines must have the counts of the first one. */
 static dt_err add_line(rollout_replay *f, const dt_rollout_options *opt, int64_t offset, int64_t line, const char *text,
                        size_t nbytes)
 {
@@ -146,7 +146,7 @@ dt_err rollout_replay_open(rollout_replay *f, const dt_rollout_options *opt, int
     return find_lines(f, opt);
 }
 
-/* Where the lines are, and the room for one, which the longest has made. */
+/* Line offsets and a buffer for the longest line. */
 size_t rollout_replay_nbytes(const rollout_replay *f) { return (size_t)f->n * sizeof *f->line + f->text_room; }
 
 void rollout_replay_close(rollout_replay *f)
@@ -185,7 +185,7 @@ static bool ends(const dt_rollout *r, int32_t id)
     return false;
 }
 
-/* A completion is over at the first token that ends one. */
+/* A completion ends at the first end token. */
 static void add_row(dt_rollout *r, const json_t *group, int64_t number, int64_t row, size_t k)
 {
     const json_t *prompt = json_object_get(group, "prompt_ids"),
@@ -219,7 +219,7 @@ dt_err rollout_replay_rows(dt_rollout *r, int64_t first)
     return DT_OK;
 }
 
-/* The other fields of a line. */
+/* The remaining fields of a line. */
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record)
 {
     static const char *const ours[] = {"step",    "prompt_ids",   "completion_ids", "prompt", "completions",

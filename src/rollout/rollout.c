@@ -1,4 +1,4 @@
-/* rollout.c - opening and closing, and what can be asked of the rows that are there. */
+/* rollout.c - open and close a rollout, and access its rows. */
 #include "rollout_private.h"
 #include "dtrain/pretrained/pretrained.h"
 #include <inttypes.h>
@@ -51,7 +51,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
     return DT_OK;
 }
 
-/* How long prompts and rows are, at most. A row is at most data.seq_len tokens, as every sequence of a run. */
+/* Find the maximum length of prompts and rows. A row has at most data.seq_len tokens, like every sequence of a run. */
 static dt_err find_lengths(dt_rollout *r, const dt_task *t)
 {
     const dt_rollout_options *o = &r->opt;
@@ -74,14 +74,14 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
     return DT_OK;
 }
 
-/* Rows that a rank generates, at most. */
+/* Maximum number of rows that a rank generates. */
 static int64_t share_of(const dt_rollout *r, int nranks)
 {
     return dt_ceil_div(rollout_room(r) / rollout_unit(r), nranks) * rollout_unit(r);
 }
 
-/* Cached prompts at a time, for n sequences. Beam searches keep theirs to the end. Consecutive samples need the number
- * that start together at any offset, and the same number again for groups that run long. */
+/* Number of prompts cached at a time, for n sequences. Beam searches keep their prompts to the end. Consecutive samples
+ * need the number that can start together at any offset, and as many again for groups that take longer. */
 static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
 {
     const int64_t each = rollout_n_drawn(r), begin = dt_ceil_div(n, each),
@@ -100,8 +100,8 @@ static void ask_for_cache(const dt_rollout *r, int nranks, int64_t n, dt_model_o
     o->batch_invariant = true; /* completions do not depend on the rest of the batch */
 }
 
-/* Sequences at a time: all rows of a rank at once are fastest, because each pass reads the weights. The cache uses the
- * activation memory of training, so it costs nothing if it fits there. */
+/* Number of sequences at a time. Generating all rows of a rank together is fastest, because each pass reads the
+ * weights. The cache uses the activation memory of training, so it is free if it fits there. */
 static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots)
 {
     enum { LEAST = 16 };
@@ -131,7 +131,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     dt_model_options *o = t->model_opt;
     int32_t n_slots;
     DT_TRY(find_slots(r, t, &n_slots));
-    o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes a token of each */
+    o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes one token of each sequence */
     if (r->opt.constraint) o->max_listed = (int32_t)dt_max_i64(o->max_listed, r->opt.constraint->n_token);
     ask_for_cache(r, t->nranks, n_slots, o);
     t->wants_gathered = true;
@@ -153,7 +153,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     return DT_OK;
 }
 
-/* Without a readable tokenizer there are no texts, and everything else works. For a plan, its files may be missing. */
+/* Without a readable tokenizer there are no texts; everything else works. For a plan, the files may be missing. */
 static void open_tokenizer(dt_rollout *r, dt_task *t)
 {
     if (!*t->tokenizer && t->train && !strcmp(dt_loader_info(t->train)->tokenizer, "bytes")) t->tokenizer = "bytes";
@@ -171,7 +171,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
 {
     const char *stop = r->opt.stop_token;
     char *end;
-    if (t->n_units == 0) return DT_OK; /* a mistake that was reported */
+    if (t->n_units == 0) return DT_OK; /* the error is already reported */
     if (r->opt.constraint) {
         r->eos[r->n_eos++] = r->opt.constraint->end;
         return DT_OK;
@@ -186,7 +186,7 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
         const long long number = strtoll(stop, &end, 10);
         if (!*end && number >= 0 && number < t->mc->vocab_size) id = (int32_t)number;
     }
-    if (id < 0 && !r->tokenizer && !t->comm) return DT_OK; /* a plan may do without */
+    if (id < 0 && !r->tokenizer && !t->comm) return DT_OK; /* a plan does not need it */
     DT_CONFIG_CHECK(id >= 0 && id < t->mc->vocab_size, t->cfg, r->opt.section, "stop_token",
                     "expected eos, a token of the vocabulary or its id, found %s%s", stop,
                     r->tokenizer ? "" : "; there is no tokenizer to look it up");
@@ -216,11 +216,11 @@ dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
 
 static int64_t even(int64_t n) { return n + n % 2; }
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(dt_rollout *r, void *block, int64_t n_share, int64_t micro_batch_size, int32_t max_tok)
 {
     const int64_t n = r->opt.n_rows, n_chosen = r->opt.n_drawn ? r->opt.num_generations : 0,
-                  n_made = rollout_room(r) + n_chosen; /* the last for a group that is put in order */
+                  n_made = rollout_room(r) + n_chosen; /* the extra rows are scratch for reordering a group */
     size_t used = 0;
     r->n_share = n_share;
     r->ids_ld = even(r->max_len), r->sampled.ld = even(r->opt.max_completion);
@@ -280,7 +280,7 @@ static dt_err alloc(dt_rollout *r, const dt_task *t)
     return dt_batch_alloc(&r->batch, batch_tok(r, m), (int32_t)m, t->ledger);
 }
 
-/* ---- beginning --------------------------------------------------------------------------------------------------- */
+/* ---- start ------------------------------------------------------------------------------------------------------- */
 
 static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
@@ -372,7 +372,7 @@ void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to)
     copy_floats(&r->sampled, from, to);
 }
 
-/* Rows that stay move up, with all that is known of them. */
+/* Move a kept row and all its values to a lower index. */
 static void move_row(dt_rollout *r, int64_t from, int64_t to)
 {
     rollout_copy_row(r, from, to);

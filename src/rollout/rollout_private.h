@@ -7,20 +7,20 @@
 
 /* Position of the run in its prompts and completions. */
 typedef struct rollout_place {
-    int64_t number;      /* of the rollout, -1: none */
-    int64_t next_prompt; /* of all epochs */
+    int64_t number;      /* rollout number, -1: none */
+    int64_t next_prompt; /* counted over all epochs */
     uint64_t next_completion;
 } rollout_place;
 
-/* Numbers of each token of all rows: [n_rows, ld]. */
+/* One float per token of all rows: [n_rows, ld]. */
 typedef struct rollout_floats {
     float *at;
     int64_t ld;
 } rollout_floats;
 
-/* Lines of a file, a group each. */
+/* A line of a file, which holds one group. */
 typedef struct rollout_line {
-    int64_t offset, number; /* number: from 1, blank lines counted */
+    int64_t offset, number; /* number: from 1, including blank lines */
 } rollout_line;
 typedef struct rollout_replay {
     const char *path;
@@ -29,7 +29,7 @@ typedef struct rollout_replay {
     size_t text_room;
     rollout_line *line; /* [n] */
     int64_t n, longest_prompt, vocab_size;
-    int n_rewards; /* of a completion */
+    int n_rewards; /* per completion */
     uint64_t fingerprint;
 } rollout_replay;
 
@@ -37,30 +37,30 @@ struct dt_rollout {
     dt_rollout_options opt;
     rollout_replay replay;
     dt_loader *prompts;          /* t->train; NULL: none */
-    int64_t n_prompts;           /* of an epoch */
-    int32_t max_prompt, max_len; /* tokens of a prompt and of a row, at most */
+    int64_t n_prompts;           /* per epoch */
+    int32_t max_prompt, max_len; /* maximum tokens of a prompt and of a row */
     int32_t eos[DT_MAX_ENDS];
     int n_eos;
-    dt_tokenizer *tokenizer; /* NULL: none that can be read here */
+    dt_tokenizer *tokenizer; /* NULL: none that dtrain can read */
     dt_generate_options generate;
     dt_generator *generator; /* NULL with beams */
-    dt_searcher *searcher;   /* NULL without */
-    struct meeting *meeting; /* sample.c, while completions are generated */
+    dt_searcher *searcher;   /* NULL without beams */
+    struct meeting *meeting; /* sample.c, during generation */
 
-    rollout_place now, before; /* before: dt_rollout_start */
+    rollout_place now, before; /* before: the position at dt_rollout_start */
     int64_t n_rows;
 
-    /* One block. Rows of arrays are whole words of 8 bytes, in which ranks exchange them. */
+    /* One block. Row lengths are multiples of 8 bytes, because ranks exchange whole words. */
     void *block;
     size_t nbytes;
-    dt_rollout_row *row; /* [n_rows], and room for what is drawn besides (rollout_room); ids and sampled the same */
+    dt_rollout_row *row; /* [n_rows], plus room for additional samples (rollout_room); the same for ids and sampled */
     int32_t *ids;        /* [n_rows, ids_ld] */
     int *chosen;         /* [num_generations] */
     int64_t ids_ld;
-    rollout_floats sampled;                      /* max_completion numbers: log-probabilities by the sampler */
-    rollout_floats array[DT_MAX_ROLLOUT_ARRAYS]; /* max_completion + 1 */
+    rollout_floats sampled;                      /* [.., max_completion]: log-probabilities by the sampler */
+    rollout_floats array[DT_MAX_ROLLOUT_ARRAYS]; /* [.., max_completion + 1] */
     double *given;                               /* [n_rows, replay.n_rewards] */
-    dt_sequence *sequence;                       /* [n_share]: those of this rank */
+    dt_sequence *sequence;                       /* [n_share]: sequences of this rank */
     dt_sequence **sequences;                     /* [n_share] */
     float *logps;                                /* [n_share, max_len] */
     int64_t n_share;
@@ -73,33 +73,33 @@ struct dt_rollout {
         int gap, gap_tok, gap_largest, ratio, n_ratios, ratio_least, ratio_largest;
         int seconds, score_seconds, reward_seconds;
     } sums;
-    int policy;          /* the array that dt_rollout_policy has filled in for these rows, -1: none */
-    dt_journal *journal; /* rollouts.jsonl, on rank 0 from the first line on */
+    int policy;          /* the array that dt_rollout_policy has filled for these rows, -1: none */
+    dt_journal *journal; /* rollouts.jsonl, on rank 0, open since the first line */
     dt_cadence shown;
-    double begin_s;                                /* of the run, for the cadence */
+    double begin_s;                                /* start of the run, for the cadence */
     double seconds, score_seconds, reward_seconds; /* of this rollout, on this rank */
 
-    char *text[2]; /* by dt_rollout_part: borrowed until the next */
+    char *text[2]; /* returned by dt_rollout_part: valid until its next call */
     char *record;
 };
 
 double rollout_saved_nbytes(const dt_rollout *r); /* saved.c */
 
-/* replay.c: local. What was opened is to be closed after an error, too. */
+/* replay.c: local. Call close even after an error of open. */
 dt_err rollout_replay_open(rollout_replay *f, const dt_rollout_options *opt, int64_t vocab_size);
 size_t rollout_replay_nbytes(const rollout_replay *f);
 void rollout_replay_close(rollout_replay *f);
-dt_err rollout_replay_rows(dt_rollout *r, int64_t first); /* the rows from `first` on */
+dt_err rollout_replay_rows(dt_rollout *r, int64_t first); /* fills the rows starting at `first` */
 dt_err rollout_replay_record(dt_rollout *r, int64_t number, char **record);
 
-/* Rows that are generated together: a group of beams, or one. */
+/* Rows that are generated together: a group of beams, or one row. */
 static inline int rollout_unit(const dt_rollout *r) { return r->opt.beams ? r->opt.num_generations : 1; }
 static inline dt_beam_options rollout_beams(const dt_rollout *r)
 {
     return (dt_beam_options){.n_beams = r->opt.num_generations, .n_return = r->opt.num_generations};
 }
 
-/* Rows that are drawn for a prompt, and for all that a rollout takes. */
+/* Samples per prompt, and number of rows of the whole rollout including those. */
 static inline int rollout_n_drawn(const dt_rollout *r)
 {
     return r->opt.n_drawn ? r->opt.n_drawn : r->opt.num_generations;
@@ -108,17 +108,17 @@ static inline int64_t rollout_room(const dt_rollout *r)
 {
     return r->opt.n_rows / r->opt.num_generations * rollout_n_drawn(r);
 }
-/* rollout.c: a row and its tokens, without the arrays, become another. */
+/* rollout.c: copy a row and its tokens, without the arrays. */
 void rollout_copy_row(dt_rollout *r, int64_t from, int64_t to);
 
-/* sample.c: the rows first .. end-1, by the model. Collective, agreed. */
+/* sample.c: generate rows first .. end-1 with the model. Collective, agreed. */
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first, int64_t end);
-/** True if the user or the time limit asks this rank to stop. All ranks know it after a vote. Local. */
+/** True if the user or the time limit requests a stop on this rank. A vote tells the other ranks. Local. */
 bool rollout_is_asked_to_stop(const dt_task *t);
-/** "n_done of n WHAT ... left"; n_tok: made in that time, -1: none; share: of the work, that is done. Completions
- *  differ in length: what is left of them is as much as it can be. Local. */
+/** Show "n_done of n WHAT ... left". n_tok: tokens generated since begin_s, -1: none. share: completed fraction of the
+ *  work. Completions differ in length, so the remaining time is an upper bound. Local. */
 void rollout_show_progress(const dt_task *t, const char *what, double begin_s, int64_t n_done, int64_t n, int64_t n_tok,
                            double share);
-dt_err rollout_on_pass(void *r); /* for the generator, before each pass */
+dt_err rollout_on_pass(void *r); /* called by the generator before each pass */
 
 #endif

@@ -1,8 +1,8 @@
-/* sample.c - completions by the model in training.
+/* sample.c - generate completions with the model in training.
  *
- * Each rank generates an equal share of the rows with its own passes. About once a second, the ranks vote at the end of
- * a pass: whether one has failed or must stop, and their progress. A rank without remaining work waits there. If a pass
- * is a collective (stage 3, with parameters gathered for each pass), all ranks run the same number of passes and agree
+ * Each rank generates an equal share of the rows with its own passes. About once a second, at the end of a pass, the
+ * ranks vote: on errors, stop requests and progress. A rank that has finished its share waits there. At stage 3, with
+ * parameters gathered for each pass, a pass is a collective. All ranks then run the same number of passes and agree
  * before each. */
 #include "rollout_private.h"
 #include <math.h>
@@ -12,15 +12,15 @@ struct meeting {
     dt_rollout *r;
     dt_task *t;
     int64_t n;     /* this rank's rows */
-    int64_t n_all; /* everybody's */
+    int64_t n_all; /* rows of all ranks */
     double begin_s, met_s, every_s;
-    bool over; /* all know how it has ended */
+    bool over; /* all ranks know the final result */
 };
 typedef struct meeting meeting;
 
-/* ---- how far it is ----------------------------------------------------------------------------------------------- */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-/* Completions that are over, and tokens: made, and of all at most. */
+/* Count finished completions, generated tokens, and the maximum number of tokens. */
 static void count_done(const meeting *m, int64_t *n_done, int64_t *n_tok, int64_t *most)
 {
     *n_done = *n_tok = *most = 0;
@@ -45,7 +45,7 @@ void rollout_show_progress(const dt_task *t, const char *what, double begin_s, i
     dt_report_activity(t->report, atomic_load(&t->phase->step), text);
 }
 
-/* ---- meeting ----------------------------------------------------------------------------------------------------- */
+/* ---- votes ------------------------------------------------------------------------------------------------------- */
 
 bool rollout_is_asked_to_stop(const dt_task *t)
 {
@@ -75,7 +75,7 @@ static dt_err meet(meeting *m, dt_err err)
     return DT_OK;
 }
 
-/* Before each pass. */
+/* Called before each pass. */
 static dt_err on_pass(void *ctx)
 {
     meeting *m = ctx;
@@ -87,7 +87,7 @@ dt_err rollout_on_pass(void *r) { return on_pass(((dt_rollout *)r)->meeting); }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* The rows first .. first+n-1, of prompts whose rows are from `begin` on. */
+/* Set up the sequences of rows first .. first+n-1; `begin` is the first row of the prompts. */
 static void set_up(dt_rollout *r, int64_t begin, int64_t first, int64_t n)
 {
     for (int64_t k = 0; k < n; k++) {
@@ -103,7 +103,7 @@ static void set_up(dt_rollout *r, int64_t begin, int64_t first, int64_t n)
     }
 }
 
-/* What this rank has made, to the rows. */
+/* Copy this rank's completions to the rows. */
 static void take(dt_rollout *r, int64_t first, int64_t n)
 {
     for (int64_t k = 0; k < n; k++) {
@@ -115,7 +115,7 @@ static void take(dt_rollout *r, int64_t first, int64_t n)
     }
 }
 
-/* The rows first .. first+n-1 of an array, of which this rank has from .. end-1: all get all. */
+/* Exchange rows first .. first+n-1 of an array. This rank provides rows from .. end-1; all ranks receive all rows. */
 static dt_err join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int64_t n, int64_t from, int64_t end)
 {
     char *at = x;
@@ -124,7 +124,7 @@ static dt_err join(dt_comm *comm, void *x, size_t row_nbytes, int64_t first, int
     return dt_comm_join_host(comm, at + (size_t)first * row_nbytes, (size_t)n * row_nbytes);
 }
 
-/* All get all n rows from `first` on: rows, ids and the sampler's numbers. */
+/* Exchange n rows starting at `first`: rows, ids and the sampler's log-probabilities. */
 static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t n, int64_t from, int64_t end)
 {
     dt_phase_enter(t->phase, "rollout", "share");
@@ -136,7 +136,7 @@ static dt_err share(dt_rollout *r, dt_task *t, int64_t first, int64_t n, int64_t
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
 
-/* Parameters that stay gathered come now, once for all passes, in a pass of no tokens. */
+/* Gather parameters that stay gathered, once for all passes, in a pass without tokens. */
 static dt_err gather(dt_rollout *r, dt_task *t)
 {
     dt_batch *b = &r->batch;
@@ -164,7 +164,7 @@ static dt_err generate(meeting *m)
     r->meeting = m;
     dt_err err = complete(m);
     r->meeting = NULL;
-    if (r->generate.lockstep && err != DT_OK) return err; /* everybody's, or the job ends */
+    if (r->generate.lockstep && err != DT_OK) return err; /* the same on all ranks, or it ends the job */
     if (err == DT_OK) err = dt_fault("rollout.generate");
     if (r->generate.lockstep) return dt_comm_agree(m->t->comm, err);
     while (!m->over) err = meet(m, err);

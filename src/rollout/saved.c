@@ -1,4 +1,4 @@
-/* saved.c - a rollout in a checkpoint: it is the same on all ranks, so rank 0's is stored. */
+/* saved.c - a rollout in a checkpoint. It is the same on all ranks, so rank 0's is stored. */
 #include "rollout_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static dt_err add_rows(const dt_rollout *r, dt_named_arrays *items)
     return DT_OK;
 }
 
-/* Tokens and their values, without gaps between the rows. */
+/* Number of tokens of a row; rows are stored without gaps. */
 static int64_t n_ids(const dt_rollout *r, int64_t row) { return r->row[row].n_prompt + r->row[row].n_new; }
 
 static dt_err add_ids(const dt_rollout *r, dt_named_arrays *items)
@@ -89,7 +89,7 @@ dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items)
 {
     dt_err err = save(r, items);
     if (err == DT_OK)
-        err = dt_journal_sync(r->journal); /* the lines of a checkpoint's steps are on the disk before it */
+        err = dt_journal_sync(r->journal); /* sync the lines of a checkpoint's steps before the checkpoint */
     return dt_comm_agree(t->comm, err);
 }
 
@@ -146,7 +146,7 @@ static dt_err take_floats(dt_rollout *r, const dt_named_arrays *items, const cha
     return DT_OK;
 }
 
-/* Made with options that leave it without a use, or without numbers that are needed now? */
+/* Was it generated with options that make it unusable, or does it lack values that are now needed? */
 static bool is_of_other_options(const dt_rollout *r, const dt_named_arrays *items, const int64_t *place)
 {
     char name[DT_NAMED_NAME];

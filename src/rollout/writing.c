@@ -1,7 +1,7 @@
 /* writing.c - output of a rollout for users: rollouts.jsonl, one group per line, and some completions on the terminal.
  *
- * Lines are written before their step is done. A run that resumes before that step generates the rollout again and
- * removes the lines of its first step and later ones. */
+ * Lines are written before their step is complete. A run that resumes before that step generates the rollout again. It
+ * then removes the lines of its first step and later ones. */
 #include "rollout_private.h"
 #include "dtrain/io/json.h"
 #include "dtrain/text/utf8.h"
@@ -30,7 +30,7 @@ static bool put_text(FILE *f, const char *text)
     return ok;
 }
 
-/* So that it is the same double again. */
+/* Enough digits to read the same double back. */
 static void put_real(FILE *f, double x)
 {
     if (isfinite(x))
@@ -51,7 +51,7 @@ static void put_floats(FILE *f, const float *x, int32_t n)
     fputs(n ? "]" : "[]", f);
 }
 
-/* ", "NAME": [" of the group's rows, each by a function, "]". */
+/* Print ", "NAME": [" and one value per row of the group, written by `put`, then "]". */
 typedef bool put_row(FILE *f, dt_rollout *r, const findings *x, int64_t row, int which);
 static bool put_list(FILE *f, dt_rollout *r, const findings *x, int64_t first, const char *name, put_row *put,
                      int which)

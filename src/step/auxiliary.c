@@ -1,27 +1,26 @@
-/* auxiliary.c - models that a task trains in addition to the run's own. */
+/* auxiliary.c - auxiliary models that a task trains in addition to the main model. */
 #include "dtrain/step/step.h"
 #include <string.h>
 
-/* A name becomes a group in the checkpoint, next to those of the run's own model. */
+/* A name becomes a group in the checkpoint, next to the groups of the main model. */
 static dt_err check(const dt_task *t, const char *name)
 {
     static const char *const taken[] = {"", ".", "model", "optimizer", "task"};
     bool is_new = strlen(name) < 32 && !strchr(name, '/');
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) is_new = is_new && strcmp(name, taken[i]) != 0;
-    for (int i = 0; i < t->n_beside; i++) is_new = is_new && strcmp(name, t->beside[i].name) != 0;
-    DT_CHECK(is_new, DT_ERR_ARG, "internal: dt_task_train_beside: name `%s` is already in use", name);
-    DT_CHECK(t->n_beside < DT_MAX_TRAINED - 1, DT_ERR_ARG,
-             "internal: dt_task_train_beside: expected at most %d models in addition to the run's own",
-             DT_MAX_TRAINED - 1);
+    for (int i = 0; i < t->n_auxiliary; i++) is_new = is_new && strcmp(name, t->auxiliary[i].name) != 0;
+    DT_CHECK(is_new, DT_ERR_ARG, "internal: dt_task_train_auxiliary: name `%s` is already in use", name);
+    DT_CHECK(t->n_auxiliary < DT_MAX_TRAINED - 1, DT_ERR_ARG,
+             "internal: dt_task_train_auxiliary: expected at most %d auxiliary models", DT_MAX_TRAINED - 1);
     return DT_OK;
 }
 
-dt_trained *dt_task_train_beside(dt_task *t, const char *name, dt_unit *units, int n_units)
+dt_trained *dt_task_train_auxiliary(dt_task *t, const char *name, dt_unit *units, int n_units)
 {
     const dt_err err = check(t, name);
     dt_mistakes_add(t->mistakes, err);
     if (err != DT_OK) return NULL;
-    dt_trained *m = &t->beside[t->n_beside++];
+    dt_trained *m = &t->auxiliary[t->n_auxiliary++];
     *m = *t->main;
     m->name = name;
     m->units = units, m->n_units = n_units;

@@ -1,5 +1,5 @@
-/* check_images.c - a dataset's images were prepared for a tower, and its texts have placeholders for a projector: are
- * they those of this model? */
+/* check_images.c - check that a dataset's image preprocessing and number of placeholders match this model's tower and
+ * projector. */
 #include "dtrain/image/image.h"
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
@@ -7,8 +7,8 @@
 #include <limits.h>
 #include <stdio.h>
 
-/* The command that makes such a dataset anew, by the model's directory or its tower's, where that says how images are
- * made. */
+/* The command that recreates such a dataset, with the directory of the model or its tower if that defines the
+ * preprocessing. */
 typedef struct remake {
     char command[PATH_MAX + 128];
 } remake;
@@ -24,11 +24,11 @@ static remake remake_of(const char *dir, int64_t n_tokens)
     return r;
 }
 
-/* A new model has no preprocessor of its own, so it takes that of its training images. */
+/* A new model has no preprocessor, so it uses that of its training images. */
 static dt_err settle_preprocessor(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name,
                                   const char *dir)
 {
-    if (!*info->images.preprocessor) return DT_OK; /* it is not known */
+    if (!*info->images.preprocessor) return DT_OK; /* unknown */
     const dt_preprocessor *p = &mc->vision->preprocessor;
     const bool known = p->out_width > 0;
     char file[PATH_MAX + 256], expected[PATH_MAX + 256];

@@ -1,11 +1,11 @@
 /* compute_features.c - features of a frozen tower, computed before the first step.
  *
- * Distinct images without cached features are divided into files of some GiB, processed in sequence. The images of a
- * file are divided into rounds. In each round, every rank computes the features of some images, one micro-batch at a
- * time, and writes them into the file that rank 0 created. A vote follows each round, so that a failing rank, or a
- * signal, ends all ranks together. Published files are found again.
+ * Distinct images without cached features are divided into files of some GiB, which are processed in sequence. The
+ * images of a file are divided into rounds. In each round, every rank computes the features of some images, one
+ * micro-batch at a time. It writes them to the file that rank 0 created. A vote follows each round, so that after an
+ * error on one rank or a signal all ranks stop together. Completed files are reused by later runs.
  *
- * The tower is that of the model in training, and uses the memory of the model's own later passes. */
+ * The tower is that of the model in training. It uses the memory of the model's own later passes. */
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
 #include <inttypes.h>
@@ -16,7 +16,7 @@ enum { ROWS_AT_ONCE = 4096 /* of the tower, of a rank, between votes */, HASHED_
 static const int64_t FILE_NBYTES = INT64_C(4) << 30;
 static const double SAY_EVERY_S = 10;
 
-/** An image that has no features yet: the number of one that is equal. */
+/** An image without features, and the index of an image equal to it. */
 typedef struct missing {
     dt_image_hash image;
     int64_t at;
@@ -30,13 +30,13 @@ typedef struct making {
     dt_image_hash *images;
     missing *missing; /* sorted by image */
     int64_t n_missing, n_distinct;
-    /* to make them */
-    int32_t n_at_once; /* images of a rank and round */
+    /* for the computation of features */
+    int32_t n_at_once; /* images per rank and round */
     size_t image_nbytes;
     uint8_t *pixels;     /* [n_at_once] */
     char *features;      /* [n_at_once] */
     uint64_t *checksums; /* [images of a file] */
-    size_t nbytes;       /* of these arrays, in the ledger */
+    size_t nbytes;       /* total of these arrays, in the ledger */
     double said_s;
     int64_t n_made;
 } making;
@@ -47,9 +47,9 @@ size_t dt_task_feature_nbytes(const dt_task *t)
     return v && t->model_opt->features_given ? dt_vision_feature_nbytes(v, t->model_opt->dtype) : 0;
 }
 
-/* ---- which tower ------------------------------------------------------------------------------------------------- */
+/* ---- identity of the tower --------------------------------------------------------------------------------------- */
 
-/* The tower's own stage is its last norm. */
+/* The tower's stage with role OWN is its final norm. */
 static bool makes_features(const dt_unit *u)
 {
     return u->role == DT_UNIT_PATCHES || u->role == DT_UNIT_ENCODER || u->role == DT_UNIT_OWN;
@@ -63,8 +63,8 @@ static void add_real(uint64_t *hash, double x)
     add_number(hash, bits);
 }
 
-/* Hashes the devices, because devices and their kernels round differently. If ranks differ, the minimum and the maximum
- * count; if all are alike, the number of ranks does not matter. */
+/* Hash the devices, because devices and their kernels round differently. If ranks differ, the minimum and the maximum
+ * are hashed; otherwise the number of ranks does not matter. */
 static dt_err hash_kernels(const dt_task *t, uint64_t *hash)
 {
     char kernels[256];
@@ -76,7 +76,7 @@ static dt_err hash_kernels(const dt_task *t, uint64_t *hash)
     return DT_OK;
 }
 
-/* Weights, shape, what happens to a byte, and who computes. Collective. */
+/* Hash weights, shape, byte normalisation and devices. Collective. */
 static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z, uint64_t *hash)
 {
     const dt_vision_config *v = mc->vision;
@@ -116,7 +116,7 @@ static dt_err check_same_towers(const making *k)
     return DT_OK;
 }
 
-/* ---- which images ------------------------------------------------------------------------------------------------ */
+/* ---- identity of images ------------------------------------------------------------------------------------------ */
 
 static int64_t n_images_of(const dt_loader *l) { return l ? dt_loader_n_images(l) : 0; }
 
@@ -126,7 +126,7 @@ static dt_err read_image(const making *k, int64_t i, uint8_t *pixels)
     return i < n_train ? dt_loader_image(k->t->train, i, pixels) : dt_loader_image(k->t->valid, i - n_train, pixels);
 }
 
-/* Of this rank, n from image `first` on, which is the file's image `at`. */
+/* Hash n images starting at `first`, by this rank; `at` is the image's index in its file. */
 static dt_err hash_some(making *k, int64_t first, int64_t n, int64_t at, uint64_t *checksum)
 {
     DT_TRY(dt_fault("features.hash"));
@@ -139,7 +139,7 @@ static dt_err hash_some(making *k, int64_t first, int64_t n, int64_t at, uint64_
     return DT_OK;
 }
 
-/* The n images of a file, from image `first` on. */
+/* Hash the n images of a file, starting at image `first`. */
 static dt_err hash_range(making *k, int64_t first, int64_t n, uint64_t *checksum)
 {
     dt_comm *comm = k->t->comm;
@@ -154,7 +154,7 @@ static dt_err hash_range(making *k, int64_t first, int64_t n, uint64_t *checksum
     return dt_comm_sum_host_u64(comm, checksum, 1);
 }
 
-/* The list only saves time: where it cannot be kept, images are read again. */
+/* The list only saves time. If it cannot be stored, later runs hash the images again. */
 static void keep_list(const making *k, uint64_t key, const dt_image_hash *images, int64_t n)
 {
     if (dt_image_list_write(k->dir, key, images, n) == DT_OK) return;
@@ -162,8 +162,8 @@ static void keep_list(const making *k, uint64_t key, const dt_image_hash *images
     dt_error_clear();
 }
 
-/* Hashes the images of one file, whose first image is `first`. Only rank 0 looks for a cached list, and stores one if
- * it was missing. If the file differs from its checksum, no list is stored. */
+/* Hash the images of one file, whose first image is `first`. Only rank 0 looks for a cached list, and stores one if it
+ * is missing. If the file does not match its checksum, no list is stored. */
 static dt_err hash_file(making *k, int64_t first, const dt_images_of_file *f)
 {
     dt_comm *comm = k->t->comm;
@@ -215,7 +215,7 @@ static void find_missing(making *k, const dt_features *f)
     k->n_missing = n;
 }
 
-/* ---- making them ------------------------------------------------------------------------------------------------- */
+/* ---- computation ------------------------------------------------------------------------------------------------- */
 
 static void say(making *k, const char *what)
 {
@@ -235,7 +235,7 @@ static const char *file_of(const making *k, int64_t i)
     return f.path;
 }
 
-/* A cached list may be older than the image's file. */
+/* Check that the image still has the cached hash: the list may be older than the file. */
 static dt_err read_known(const making *k, const missing *m, uint8_t *pixels)
 {
     DT_TRY(read_image(k, m->at, pixels));
@@ -246,7 +246,7 @@ static dt_err read_known(const making *k, const missing *m, uint8_t *pixels)
     return DT_OK;
 }
 
-/* The tower's passes of a round: on all ranks as many, with the images that this one has. */
+/* Run the tower for one round. All ranks run the same number of passes; n is the number of images of this rank. */
 static dt_err run_tower(making *k, int64_t n)
 {
     const int32_t most = k->t->model_opt->max_images;
@@ -258,7 +258,8 @@ static dt_err run_tower(making *k, int64_t n)
     return DT_OK;
 }
 
-/* This rank's of a round: n from `first` on; none after an error, in passes that it shares. */
+/* Compute this rank's share of a round: n images starting at `first`. After an error n is 0, but the rank still takes
+ * part in collective passes. */
 static dt_err make_some(making *k, const dt_feature_file *f, int64_t base, int64_t first, int64_t n)
 {
     dt_err err = dt_fault("features.make");
@@ -285,7 +286,7 @@ static dt_err make_rounds(making *k, const dt_feature_file *f, int64_t base)
         k->n_made += dt_min_i64(round, f->n - at);
         say(k, "features");
     }
-    DT_TRY(dt_comm_agree(comm, dt_feature_file_sync(f))); /* other nodes see what was written once it is on the disk */
+    DT_TRY(dt_comm_agree(comm, dt_feature_file_sync(f))); /* other nodes see the data after the sync */
     return dt_comm_join_host(comm, k->checksums, (size_t)f->n * sizeof *k->checksums);
 }
 
@@ -299,7 +300,7 @@ static dt_err publish(const making *k, dt_feature_file *f, int64_t base)
     return err;
 }
 
-/* Features of n images that have none, from the base-th on. */
+/* Compute features of n images without features, starting at number `base`. */
 static dt_err make_file(making *k, int64_t base, int64_t n)
 {
     dt_comm *comm = k->t->comm;
@@ -322,7 +323,7 @@ static int64_t images_of_file(const making *k)
     return dt_min_i64(dt_max_i64(1, FILE_NBYTES / (int64_t)dt_feature_nbytes(&k->kind)), k->n_missing);
 }
 
-/* An array of this rank. */
+/* Allocate an array of this rank. */
 static void *take(making *k, int64_t n, size_t size)
 {
     const size_t nbytes = (size_t)n * size + 1;
@@ -333,7 +334,7 @@ static void *take(making *k, int64_t n, size_t size)
     return array;
 }
 
-/* Local. */
+/* Allocate the arrays for the computation. Local. */
 static dt_err prepare_to_make(making *k)
 {
     k->checksums = take(k, images_of_file(k), sizeof *k->checksums);
@@ -357,9 +358,9 @@ static dt_err make_missing(making *k)
     return DT_OK;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------- */
+/* ---- all steps --------------------------------------------------------------------------------------------------- */
 
-/* What files there are now, which rank 0 says: another run may add some meanwhile. */
+/* Open the existing files. Rank 0 lists them, because another run may add files meanwhile. */
 static dt_err open_files(making *k, dt_features **f)
 {
     dt_comm *comm = k->t->comm;
@@ -374,7 +375,7 @@ static dt_err open_files(making *k, dt_features **f)
     return err;
 }
 
-/* Local. */
+/* Allocate the lists of images. Local. */
 static dt_err prepare(making *k)
 {
     k->pixels = take(k, k->n_at_once, k->image_nbytes);
@@ -410,7 +411,7 @@ static dt_err make_all(making *k)
     DT_TRY(hash_images(k));
     DT_TRY(open_files(k, f));
     find_missing(k, *f);
-    if (k->t->model_opt->max_images == 0) k->n_missing = k->n_distinct = 0; /* no sample shows one */
+    if (k->t->model_opt->max_images == 0) k->n_missing = k->n_distinct = 0; /* no sample uses an image */
     if (k->n_missing > 0) {
         DT_TRY(make_missing(k));
         dt_features_close(*f);
@@ -431,7 +432,7 @@ static void close_making(making *k)
     free(k->checksums);
 }
 
-/* As many passes as make ROWS_AT_ONCE rows, or one. */
+/* Images in as many passes as give ROWS_AT_ONCE rows, at least one pass. */
 static int32_t images_at_once(const dt_task *t)
 {
     const int64_t most = dt_max_i64(1, t->model_opt->max_images);

@@ -42,7 +42,7 @@ dt_err dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
 
 dt_err dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units)
 {
-    if (!from->path) return DT_OK; /* of the shape of another */
+    if (!from->path) return DT_OK; /* has the shape of another model */
     DT_CHECK(t->n_models < DT_MAX_TASK_FILES, DT_ERR_ARG,
              "internal: dt_task_verifies: a task reads more than %d models", DT_MAX_TASK_FILES);
     t->models[t->n_models++] = (struct dt_task_model){from, units, n_units};
@@ -94,7 +94,7 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
     return settle_images(t, *l, key);
 }
 
-/* The model must be opened for the largest micro-batch that either loader gives. */
+/* Open the model for the largest micro-batch of either loader. */
 static void widen_model(dt_model_options *opt, const dt_loader *l)
 {
     if (!l) return;
@@ -104,7 +104,7 @@ static void widen_model(dt_model_options *opt, const dt_loader *l)
     opt->max_images = (int32_t)dt_max_i64(opt->max_images, info->max_images);
 }
 
-/* Can the files of a key be opened as the configuration means it? */
+/* Are the keys that determine how the file is opened valid? */
 static bool is_known(const dt_config *cfg, const char *key)
 {
     const char *const others[] = {
@@ -123,7 +123,7 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
         dt_mistakes_add(t->mistakes, open_loader(t, &t->valid, what, "validation", cfg->data_validation));
     widen_model(t->model_opt, t->train);
     widen_model(t->model_opt, t->valid);
-    if (!t->train && !t->valid && t->mc->vision) /* --plan without files: an image in each sample */
+    if (!t->train && !t->valid && t->mc->vision) /* --plan without files: one image per sample */
         t->model_opt->max_images = (int32_t)t->batching.micro_batch_size;
     if (t->model_opt->max_images > 0) t->images = dt_sums_declare(t->sums, "images", DT_SUM_UNITS, 1);
     if (t->train) {
@@ -155,9 +155,9 @@ void dt_task_close_data(dt_task *t)
     t->train = t->valid = NULL;
 }
 
-/* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches), so the sample
- * count defines the position even if the number of ranks or the batch size has changed. A position inside a step goes
- * back to the step's start. */
+/* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches). The sample count
+ * therefore defines the position even if the number of ranks or the batch size has changed. A position inside a step is
+ * rounded down to the step's start. */
 int64_t dt_task_data_step_after(const dt_task *t, int64_t samples)
 {
     const int64_t n = dt_loader_info(t->train)->n_samples, m = t->batching.micro_batch_size,

@@ -1,9 +1,9 @@
-/* judge.c - a scalar head behind a frozen model. */
+/* judge.c - a scalar head on a frozen model. */
 #include "dtrain/step/judge.h"
 #include <math.h>
 #include <stdlib.h>
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(dt_judge *j, void *block)
 {
     size_t used = 0;

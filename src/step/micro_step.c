@@ -1,8 +1,8 @@
-/* micro_step.c - the one place where a task meets the model. */
+/* micro_step.c - one micro-step of a task: forward, weights, head, backward. */
 #include "dtrain/step/step.h"
 #include <stdlib.h>
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(dt_task_buffers *t, void *block, const dt_model_options *opt, int n_labels)
 {
     const int64_t n = opt->max_tok, n_values = n * n_labels;
@@ -54,8 +54,8 @@ void dt_task_buffers_free(dt_task_buffers *t, dt_ledger *ledger)
 
 float dt_task_inv_temperature(const dt_task *t) { return t->temperature > 0 ? (float)(1 / t->temperature) : 1.0f; }
 
-/* What a pass over a batch is asked for. Of two passes the last one: what costs a product of the reference's, or is for
- * metrics alone, is left to it. */
+/* Results of a head pass over a batch. With two passes, only the last one computes results that need the reference's
+ * logits or serve only metrics. */
 static dt_head_results results_of(const dt_task *t, bool last)
 {
     dt_head_results r = t->buffers.results;
@@ -84,7 +84,7 @@ static dt_predictions predictions(const dt_task *t, bool last)
                             .value = t->buffers.value};
 }
 
-/* A pass of the head without backward. */
+/* Run the head without backward. */
 static dt_err predict(dt_task *t, const dt_batch *batch, bool last)
 {
     const dt_head_pass pass = pass_of(t, last);
@@ -93,7 +93,7 @@ static dt_err predict(dt_task *t, const dt_batch *batch, bool last)
     return dt_model_predict(t->model, batch, &pass, &results);
 }
 
-/* The task's weights for the head: from the batch alone, or from what the model predicts. */
+/* Compute the task's weights for the head, from the batch only or from the model's predictions. */
 static dt_err find_weights(dt_task *t, const dt_micro *m)
 {
     const dt_task_buffers *b = &t->buffers;
@@ -123,8 +123,8 @@ dt_err dt_task_micro_step(dt_task *t, const dt_micro *m, int64_t step)
     DT_TRY(head(t, m));
     dt_phase_enter(t->phase, "backward", "");
     DT_TRY(dt_model_backward(t->model, m->batch));
-    if (t->ops->train_beside) DT_TRY(t->ops->train_beside(t, m));
-    /* of a head of values they are there; else the device has backward to do meanwhile */
+    if (t->ops->train_auxiliary) DT_TRY(t->ops->train_auxiliary(t, m));
+    /* values of a scalar head are already on the host; otherwise wait only now, with backward queued */
     if (!t->ops->n_labels) DT_TRY(dt_model_results(t->model, &results));
     t->ops->collect(t, m, &p);
     return DT_OK;

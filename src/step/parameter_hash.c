@@ -1,9 +1,10 @@
-/* parameter_hash.c - a sum of checksums that any number of ranks can form in pieces, whatever the stage is. */
+/* parameter_hash.c - a checksum of all parameters that does not depend on the number of ranks or on the stage: ranks
+ * sum partial checksums. */
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
 #include <stdlib.h>
 
-enum { CHUNK = 1 << 16 }; /* elements that are read at a time */
+enum { CHUNK = 1 << 16 }; /* elements read at a time */
 
 static dt_err add_piece(dt_zero *z, const dt_piece *x, float *chunk, uint64_t *sum)
 {

@@ -1,4 +1,4 @@
-/* scorer.c - a frozen model beside the one in training. */
+/* scorer.c - a frozen model that scores batches in addition to the model in training. */
 #include "dtrain/step/scorer.h"
 #include "dtrain/io/io.h"
 #include <unistd.h>
@@ -9,7 +9,7 @@ static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const c
     s->name = name;
     const dt_err err = planned ? dt_frozen_model_of_shape(&s->frozen, t->mc, n_labels)
                                : dt_frozen_model_describe(&s->frozen, path, n_labels);
-    if (err != DT_OK) dt_frozen_model_close(&s->frozen); /* it is not planned */
+    if (err != DT_OK) dt_frozen_model_close(&s->frozen); /* omitted from the plan */
     return err;
 }
 
@@ -25,7 +25,7 @@ static dt_err plan_model(const dt_scorer *s, const dt_task *t, dt_memory *memory
     return dt_model_plan(config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t), t->dev, memory);
 }
 
-/* What it needs to work is lent by the model in training. */
+/* The model in training lends its work space. */
 static dt_err borrow(dt_scorer *s, dt_task *t)
 {
     dt_memory alone, memory;
@@ -36,13 +36,13 @@ static dt_err borrow(dt_scorer *s, dt_task *t)
     DT_TRY(plan_model(s, t, &alone));
     s->opt.borrows = true;
     DT_TRY(plan_model(s, t, &memory));
-    const size_t own = memory.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE], /* of a tower */
+    const size_t own = memory.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE], /* a tower's activations */
         lent = alone.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE] - own;
     if (t->model_opt->lend_nbytes < lent) t->model_opt->lend_nbytes = lent;
     return DT_OK;
 }
 
-/* It gets the batches of the model in training. */
+/* It receives the batches of the model in training. */
 static dt_err settle_images(dt_scorer *s, const dt_task *t, const char *path)
 {
     const dt_loader *const loaders[] = {t->train, t->valid};
@@ -57,7 +57,7 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
     DT_TRY(describe(s, t, name, path, n_labels));
     const long long n = (long long)s->frozen.mc.vocab_size, n_trained = (long long)t->mc->vocab_size;
     if (n != n_trained) {
-        dt_frozen_model_close(&s->frozen); /* it is not planned */
+        dt_frozen_model_close(&s->frozen); /* omitted from the plan */
         return dt_fail(DT_ERR_DATA, "%s: vocab_size of %s is %lld, but the model in training has %lld", path, name, n,
                        n_trained);
     }
@@ -100,7 +100,7 @@ dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const ch
 dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory)
 {
     dt_memory model;
-    if (!units_of(s, t)) return DT_OK; /* a mistake that was told */
+    if (!units_of(s, t)) return DT_OK; /* the error is already reported */
     if (!s->is_base)
         DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->nranks, t->dev, memory));
     DT_TRY(plan_model(s, t, &model));

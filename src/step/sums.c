@@ -1,4 +1,4 @@
-/* sums.c - values lie in one list, as the vote takes them: a sum knows its place in it. */
+/* sums.c - values are stored in one list, the format of the vote. A sum knows its index in it. */
 #include "dtrain/step/sums.h"
 #include <inttypes.h>
 #include <math.h>
@@ -51,7 +51,7 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
     return s->n_sums++;
 }
 
-/* The number of a sum that `name` is made of; NULL: of none. */
+/* Index of a sum that `name` is computed from; NULL: none. */
 static int part_of(dt_sums *s, const char *name, const char *part)
 {
     const int i = part ? dt_sums_find(s, part) : -1;
@@ -90,7 +90,7 @@ void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, cons
     show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = mean});
 }
 
-/* A line for each declaration. */
+/* One line per declaration. */
 static char *describe(const dt_sums *s)
 {
     static const char *const kinds[] = {"units", "loss", "real", "maximum", "minimum", "mean"};
@@ -113,7 +113,7 @@ static char *describe(const dt_sums *s)
     return NULL;
 }
 
-/* The first line in which two descriptions differ. */
+/* Report the first line in which two descriptions differ. */
 static dt_err compare(const char *mine, const char *first)
 {
     for (int line = 1;; line++) {
@@ -223,7 +223,7 @@ static void add_loss(dt_sums *s, dt_vote_value *v, double loss)
     v[1].count += (int64_t)high;
 }
 
-/* What is below 2^32, and the rest by 2^32: the weights of a whole dataset are more than an int64_t holds. */
+/* Stores the low 32 bits and the rest separately: the sum of weights of a whole dataset overflows an int64_t. */
 static void add_units(dt_vote_value *v, int64_t n)
 {
     v[0].count += n & UINT32_MAX;
@@ -291,12 +291,12 @@ void dt_sums_add_to_total(dt_sums *s)
     s->n_steps++;
 }
 
-/* ---- what is shown ----------------------------------------------------------------------------------------------- */
+/* ---- displayed values -------------------------------------------------------------------------------------------- */
 
 static double value_of(const dt_sum *sum, const dt_vote_value *values, bool nonfinite)
 {
     const dt_vote_value *v = values + sum->at;
-    if (sum->kind == DT_SUM_UNITS) /* rounded once, whatever lies in which of the two */
+    if (sum->kind == DT_SUM_UNITS) /* rounded once, regardless of how the value is split */
         return (double)((__int128)v[1].count * (INT64_C(1) << 32) + v[0].count) * sum->unit;
     if (sum->kind == DT_SUM_MEAN) return v[1].count ? v[0].real / (double)v[1].count : NAN;
     if (sum->kind != DT_SUM_LOSS) return v->real;

@@ -9,13 +9,13 @@ static const double NO_DEVIATION = 1e-8;       /* below this, a deviation is onl
 dt_moments dt_moments_of(const double *x, int64_t n, int64_t stride)
 {
     dt_moments m = {.deviation = NAN};
-    double first = 0, sum = 0, squares = 0; /* differences from the first value: 0 for equal values, without rounding */
+    double first = 0, sum = 0, squares = 0; /* differences from the first value, which are exactly 0 for equal values */
     for (int64_t i = 0; i < n; i++) {
         if (isnan(x[i * stride])) continue;
         if (m.n++ == 0) first = x[i * stride];
         sum += x[i * stride] - first;
     }
-    m.mean = first + sum / (double)m.n; /* NaN of none */
+    m.mean = first + sum / (double)m.n; /* NaN if n is 0 */
     for (int64_t i = 0; i < n; i++)
         if (!isnan(x[i * stride])) squares += (x[i * stride] - m.mean) * (x[i * stride] - m.mean);
     if (m.n > 1) m.deviation = sqrt(squares / (double)(m.n - 1));
@@ -38,8 +38,8 @@ static void sum_normalized(const dt_advantage_rule *rule, const double *reward, 
     }
 }
 
-/* Of a set; rows whose deviation is 0. Their mean is 0, as that of each group and function is: what is found for it is
- * rounding, which would give groups of equal rewards an advantage. */
+/* Returns the number of rows whose deviation is 0. The mean over all rows is 0, as is the mean of each group and
+ * function. The computed mean would only be rounding error, which would give groups of equal rewards an advantage. */
 static int64_t normalize_then_sum(const dt_advantage_rule *rule, int64_t n_rows, const double *reward,
                                   const double *total, double *advantage)
 {

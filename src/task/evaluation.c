@@ -1,5 +1,5 @@
-/* evaluation.c - a language model's loss over a dataset, and nothing else; or, with a catalogue of items, how well it
- * recommends them. */
+/* evaluation.c - task eval: a language model's loss over a dataset, or, with a catalogue of items, the quality of its
+ * recommendations. */
 #include "language_model.h"
 #include "dtrain/recommend/ranking.h"
 #include "dtrain/step/step.h"

@@ -1,4 +1,4 @@
-/* k3.h - the estimate of a divergence at a token that the policy drew which is never negative
+/* k3.h - a non-negative estimator of the KL divergence at a token sampled from the policy
  * (http://joschu.net/blog/kl-approx.html). Private to src/task.
  *
  * d = log reference - log policy. */

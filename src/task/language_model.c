@@ -1,12 +1,11 @@
-/* language_model.c - pre-training and SFT differ only in which tokens are targets, and the data settles that; so they
- * are one task: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md
- * 1.3). */
+/* language_model.c - pre-training and SFT are one task. They differ only in which tokens are targets, which the data
+ * determines: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
 #include "language_model.h"
 #include "dtrain/step/step.h"
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- what is counted --------------------------------------------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
 static double perplexity(double loss) { return exp(loss > 700 ? 700 : loss); }
 
@@ -32,7 +31,7 @@ void dt_lm_declare(dt_lm_sums *l, dt_sums *s)
 
 void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_predictions *p)
 {
-    double loss = 0, entropy = 0; /* one micro-batch in the order of its tokens: the same on whichever rank it is */
+    double loss = 0, entropy = 0; /* summed in token order within a micro-batch: the same bits on any rank */
     int64_t n_hit = 0;
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
@@ -51,7 +50,7 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 
 /* ---- the task ---------------------------------------------------------------------------------------------------- */
 
-/* Images are not cut. */
+/* Images are never truncated. */
 static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
@@ -110,7 +109,7 @@ static void warn_of_kind(const dt_task *t)
                 "token, as task pretrain does");
 }
 
-/* Task pretrain is the default, and data with prompts and answers were probably made for another task. */
+/* Task pretrain is the default. Data with prompts and answers was probably made for another task. */
 static void open_pretrain(dt_task *t)
 {
     lm_open(t);
@@ -128,7 +127,7 @@ static void open_sft(dt_task *t)
 
 static void check(dt_task *t)
 {
-    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* not for --plan */
+    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* optional for --plan */
 }
 
 static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)

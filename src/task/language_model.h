@@ -6,7 +6,7 @@
 
 typedef struct language_model {
     dt_lm_sums sums;
-    dt_micro step; /* of the step at work, but for the batch */
+    dt_micro step; /* of the current step, all but the batch */
 } language_model;
 
 void lm_open(dt_task *t);

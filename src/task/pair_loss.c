@@ -5,7 +5,7 @@
 double dt_log_sigmoid(double x) { return fmin(x, 0) - log1p(exp(-fabs(x))); }
 double dt_sigmoid(double x) { return exp(dt_log_sigmoid(x)); }
 
-/* The term that depends only on the difference of the rewards; its derivative into slope. */
+/* The term that depends only on the difference of the rewards; *slope: its derivative. */
 static double preference(const dt_pair_loss *l, double difference, const dt_pair_labels *labels, double *slope)
 {
     const double e = l->label_smoothing, d = difference - labels->margin;

@@ -10,7 +10,7 @@ typedef struct dt_pair_loss {
     dt_pair_loss_type type;
     double label_smoothing; /* epsilon */
     double center;          /* c */
-    double w_cls;           /* 0: safety is not looked at */
+    double w_cls;           /* 0: no safety term */
     double w_tie;
 } dt_pair_loss;
 
@@ -21,7 +21,7 @@ typedef struct dt_pair_labels {
     uint8_t safety[DT_N_SIDES]; /* dt_safety */
 } dt_pair_labels;
 
-/** With d = reward[0] - reward[1] - margin, of the chosen and the rejected answer:
+/** With d = reward[0] - reward[1] - margin for the chosen and the rejected answer:
  *
  *     tie      w_tie (reward[0] - reward[1])^2                             (arXiv 2502.10391)
  *     sigmoid  -(1 - epsilon) log sigmoid(d) - epsilon log sigmoid(-d)     (Bradley and Terry; arXiv 2203.02155)

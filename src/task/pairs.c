@@ -1,4 +1,4 @@
-/* pairs.c - the data of tasks that learn from pairs of answers. */
+/* pairs.c - data of tasks that train on pairs of answers. */
 #include "pairs.h"
 #include "dtrain/step/step.h"
 
@@ -11,7 +11,7 @@ void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties)
                                          .truncate = truncate,
                                          .no_ties = no_ties,
                                          .seq_len = seq_len});
-    if (n_tok > INT32_MAX) return; /* the loader says so */
+    if (n_tok > INT32_MAX) return; /* the loader reports it */
     if (t->model_opt->max_tok < n_tok) t->model_opt->max_tok = (int32_t)n_tok;
     if (t->model_opt->max_seq < n_texts) t->model_opt->max_seq = (int32_t)n_texts;
 }

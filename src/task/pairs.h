@@ -9,7 +9,7 @@
  *  no_ties: also skip pairs in which neither text is better. */
 void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties);
 
-/** The same number of training steps and of validations, by two names. */
+/** Display the quotient of two sums, under one name for training steps and another for validations. */
 void pairs_show(dt_sums *s, const char *name, const char *validation, const char *top, const char *bottom);
 
 #endif

@@ -1,16 +1,16 @@
-/* reference.c - the vocabulary head of a frozen model, and its updates towards the policy.
+/* reference.c - a frozen reference model with a vocabulary head, and its updates towards the policy.
  *
- * Both models are sharded the same way at every stage (zero.h), so each rank mixes its own shards of one into those of
- * the other, and parameters that the reference keeps complete are gathered afterwards. */
+ * Both models are sharded the same way at every stage (zero.h). Each rank therefore mixes its own shards, and
+ * parameters that the reference keeps whole are gathered afterwards. */
 #include "reference.h"
 #include "dtrain/step/step.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK = 1 << 16 }; /* elements of either model on their way at a time */
+enum { CHUNK = 1 << 16 }; /* elements of either model mixed at a time */
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(dt_reference *r, void *block)
 {
     size_t used = 0;
@@ -31,8 +31,8 @@ static bool trains_adapters_alone(const dt_task *t)
     return any;
 }
 
-/* True if training continues from adapters of lora.path or of a checkpoint; then the reference has them too. A plan may
- * be made without a model. */
+/* Does training start from adapters of lora.path or of a checkpoint? If so, the reference has them too. A plan does not
+ * need the model. */
 static dt_err starts_adapted(const dt_task *t, bool *adapted)
 {
     const char *start = t->cfg->model_path;
@@ -75,7 +75,7 @@ static const char *first_difference(const dt_frozen_model *f, const dt_task *t)
     return f->n_units == t->n_units ? NULL : f->units[t->n_units].name;
 }
 
-/* A unit with parameters of both kinds, whose shards are others than those of a model that is frozen as a whole. */
+/* Find a unit with trained and frozen parameters. Its shards differ from those of a fully frozen model. */
 static const char *partly_trained(const dt_task *t)
 {
     for (int u = 0; u < t->n_units; u++)
@@ -88,7 +88,7 @@ dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, doub
     dt_frozen_model *f = &r->scorer.frozen;
     DT_CHECK(sync_steps == 0 || !r->scorer.is_base, DT_ERR_USAGE,
              "sync_reference_steps: expected 0, because with adapters the reference is the frozen model without them");
-    if (sync_steps == 0 || !f->units) return DT_OK; /* a reported mistake */
+    if (sync_steps == 0 || !f->units) return DT_OK; /* no updates, or a reported error */
     const char *partly = partly_trained(t);
     DT_CHECK(!partly, DT_ERR_USAGE,
              "sync_reference_steps: expected 0, because only a model that is trained as a whole can update the "
@@ -120,7 +120,7 @@ static dt_err alloc(dt_reference *r, dt_ledger *ledger)
     return DT_OK;
 }
 
-/* The pieces of both models are the same. */
+/* The pieces of both models must be equal. */
 static dt_err check_pieces(const dt_reference *r, const dt_task *t)
 {
     if (r->sync_steps == 0) return DT_OK;
@@ -135,7 +135,8 @@ static dt_err check_pieces(const dt_reference *r, const dt_task *t)
     return DT_OK;
 }
 
-/* One that is the model in training, or that follows it, is in checkpoints. */
+/* Record the hash of the weights. A reference that is the model in training, or that follows it, is in checkpoints
+ * itself. */
 static dt_err note_weights(dt_reference *r, const dt_task *t)
 {
     uint64_t sum = 0;

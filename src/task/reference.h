@@ -1,7 +1,7 @@
-/* reference.h - the reference of a policy: a frozen model that gives the log-probabilities of a batch's targets.
- * Private to src/task. When its forward may run, and where its parameters are: scorer.h.
+/* reference.h - the reference of a policy: a frozen model that computes log-probabilities of a batch's targets. Private
+ * to src/task. scorer.h says when its forward may run, and where its parameters are.
  *
- * It may follow the policy (TR-DPO, arXiv 2404.09656): then it is in checkpoints, as the model "reference". */
+ * It may follow the policy (TR-DPO, arXiv 2404.09656). In that case checkpoints contain it as the model "reference". */
 #ifndef DTRAIN_TASK_REFERENCE_H
 #define DTRAIN_TASK_REFERENCE_H
 
@@ -10,27 +10,27 @@
 #include "dtrain/step/scorer.h"
 #include <string.h>
 
-/** {0} to start from. */
+/** Initialise to {0}. */
 typedef struct dt_reference {
     dt_scorer scorer;
     float *logp;        /* [max_tok] of the last batch's targets */
     int64_t sync_steps; /* steps between updates; 0: no updates */
     double mixup;
-    int64_t weights[2]; /* what a resume finds again: dt_hash_parameters, and the type; 0: nothing is compared */
-    void *chunk;        /* staging for parameters of both models, when it follows */
+    int64_t weights[2]; /* for comparison at a resume: dt_hash_parameters, and the type; 0: no comparison */
+    void *chunk;        /* staging for parameters of both models, if it follows the policy */
     void *block;
     size_t nbytes;
 } dt_reference;
 
-/** In open, after t->model_opt has room for the batches, and DT_HEAD_DIVERGENCE if divergences are from this model: it
- *  becomes t->reference then. Where only adapters are trained and path is model.path, the reference is the model in
- *  training without them; where that starts with adapters (lora.path, a checkpoint that has them), a frozen copy with
- *  those. path NULL, or "" in a plan: a model of the shape of the one in training. Local. Errors of dt_scorer_open,
- *  which do not name the key. */
+/** In open, after t->model_opt covers the batches. With DT_HEAD_DIVERGENCE it becomes t->reference. If only adapters
+ *  are trained and path is model.path, the reference is the model in training without its adapters. If that model
+ *  starts with adapters (lora.path, or a checkpoint with adapters), the reference is a frozen copy including them. path
+ *  NULL, or "" in a plan: a model with the shape of the one in training. Local. Errors of dt_scorer_open, without the
+ *  key. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
-/** At most once after dt_reference_open: every sync_steps steps, reference <- mixup policy + (1 - mixup) reference, in
- *  fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape is not that of the model in training.
- *  DT_ERR_USAGE: it is the model in training without its adapters. */
+/** Call at most once, after dt_reference_open: every sync_steps steps, reference <- mixup policy + (1 - mixup)
+ *  reference, in fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape differs from that of the
+ *  model in training. DT_ERR_USAGE: it is the model in training without its adapters. */
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup);
 /** Add its memory. Local. */
 dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory);
@@ -38,15 +38,15 @@ dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *mem
 dt_err dt_reference_begin(dt_reference *r, dt_task *t);
 void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */
 
-/** In save and load: the weights are those that the run began with, unless they follow the policy, or are of another
- *  type now. Local. DT_ERR_BASE: they are others. */
+/** In save and load: compare the weights with those at the start of the run, unless they follow the policy or have
+ *  another type now. Local. DT_ERR_BASE: they differ. */
 enum { DT_REFERENCE_NBYTES = 16 };
 dt_err dt_reference_save(const dt_reference *r, dt_named_arrays *items);
 dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items);
 
-/** The batch's log-probabilities into r->logp, 0 without a target. Collective. */
+/** Compute the batch's log-probabilities into r->logp, 0 without a target. Collective. */
 dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b);
-/** The same into out: a dt_rollout_scorer, reference the dt_reference. */
+/** The same into out: a dt_rollout_scorer whose self is the dt_reference. */
 dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out);
 /** In after_step: mix, if this step is due. Collective; a local error ends the job. */
 dt_err dt_reference_after_step(dt_reference *r, dt_task *t, int64_t step);

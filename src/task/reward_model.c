@@ -1,7 +1,6 @@
-/* reward_model.c - a reward for each text, learned from pairs of which one answer is better (algorithms.md 2). The
- * reward is the value of a scalar head at a text's last token, found by its length; both texts of a pair go through one
- * forward. Harmless models are the same with a safety score, whose zero the classification term puts between safe and
- * unsafe answers. */
+/* reward_model.c - task rm: trains a scalar reward on pairs of which one answer is better (algorithms.md 2).
+ * The reward is the value of a scalar head at a text's last token. Both texts of a pair share one forward. Safety
+ * models also have a classification term, which separates safe from unsafe answers at score 0. */
 #include "dtrain/step/step.h"
 #include "pair_loss.h"
 #include "pairs.h"
@@ -10,11 +9,11 @@
 
 typedef struct reward_model {
     dt_pair_loss loss_of;
-    dt_micro step; /* of the step at work, but for the batch */
+    dt_micro step; /* of the current step, all but the batch */
     int loss, n_pairs, n_told, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok, n_samples;
 } reward_model;
 
-/* ---- what is counted --------------------------------------------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
 static void declare(reward_model *r, dt_sums *s, bool harmless)
 {
@@ -59,7 +58,7 @@ static dt_err check_length(const dt_config *cfg)
 
 static void check(dt_task *t)
 {
-    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* not for --plan */
+    if (t->comm) dt_task_need_data(t, "train", t->cfg->data_train); /* optional for --plan */
     dt_mistakes_add(t->mistakes, check_length(t->cfg));
 }
 

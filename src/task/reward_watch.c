@@ -1,10 +1,10 @@
-/* reward_watch.c - see reward_watch.h. A restart begins to count anew. */
+/* reward_watch.c - see reward_watch.h. Counts restart with the process. */
 #include "reward_watch.h"
 #include <inttypes.h>
 #include <math.h>
 
-/* Rows of function k that have a reward; -1: two of one group differ. *value: of all of them, NaN: of groups that
- * differ. */
+/* Returns the number of rows of function k with a reward, or -1 if two rows of a group differ. *value: the common value
+ * of all rows, NaN if groups differ. */
 static int64_t look(const dt_watched_rewards *r, int k, double *value)
 {
     int64_t n = 0;
@@ -26,7 +26,7 @@ static void warn(const dt_reward_watch *w, const char *name)
     char value[48] = "the same within every group", cut[80] = "";
     const int64_t n_cut = w->n_rows - w->n_ended;
     if (!isnan(w->value)) snprintf(value, sizeof value, "%g", w->value);
-    if (n_cut * 10 >= w->n_rows * 9) /* the answer may never be reached */
+    if (n_cut * 10 >= w->n_rows * 9) /* most completions were truncated before an answer */
         snprintf(cut, sizeof cut, "; %" PRId64 " of them were truncated at the maximum length", n_cut);
     DT_WARN("reward %s was %s for all %" PRId64 " completions of the last %" PRId64
             " rollouts%s, so the policy gets no signal from it; compare the completions (log.completions) with what "

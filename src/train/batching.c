@@ -1,5 +1,5 @@
-/* batching.c - train_batch_size = micro_batch_size * gradient_accumulation_steps * ranks, and nothing is rounded in
- * silence. */
+/* batching.c - train_batch_size = micro_batch_size * gradient_accumulation_steps * ranks. Values that do not satisfy it
+ * are reported, never rounded. */
 #include "run.h"
 #include <inttypes.h>
 
@@ -10,7 +10,7 @@ static int64_t largest_divisor(int64_t n, int64_t at_most)
     return 1;
 }
 
-/* unit: the product of the other key (name, value) and the ranks, which train_batch_size must be a multiple of. */
+/* unit: product of the other key (name, value) and the number of ranks. train_batch_size must be a multiple of it. */
 static dt_err remainder_error(const dt_config *cfg, int64_t G, const char *other, int64_t value, int nranks)
 {
     char where[512], alternative[120] = "";

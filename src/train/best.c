@@ -1,6 +1,6 @@
-/* best.c - finds the best validation, and decides when early stopping ends the run. Follows the Trainer of
- * transformers: the best validation is the first with the best metric, regardless of the threshold. A validation counts
- * as an improvement only if it improves on the best by more than the threshold. */
+/* best.c - find the best validation, and decide when early stopping ends the run. As in the Trainer of transformers,
+ * the best validation is the first with the best metric, regardless of the threshold. A validation counts as an
+ * improvement only if it improves on the best by more than the threshold. */
 #include "run.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
@@ -21,7 +21,7 @@ static bool greater_wins(const dt_config *cfg)
     return greater;
 }
 
-/* As validation lines have it, or without the task's prefix. NULL: they do not. */
+/* The metric by its name in validation lines, or without the task's prefix; NULL: no such metric. */
 static const dt_shown *find_metric(const dt_run *run)
 {
     char name[2 * DT_NAME_MAX];
@@ -89,7 +89,7 @@ dt_err run_best_check(const dt_run *run)
 
 /* ---- after a validation ----------------------------------------------------------------------------------------- */
 
-/* A metric that is not a number is never the best, and no better. */
+/* A NaN is never the best and never an improvement. */
 void run_best_take(const dt_run *run, progress *p)
 {
     const double x = dt_sums_shown(&run->sums, find_metric(run)),
@@ -112,7 +112,7 @@ bool run_best_gives_up(const dt_run *run, const progress *p)
     return run->cfg.run_early_stopping_patience > 0 && p->n_not_better >= run->cfg.run_early_stopping_patience;
 }
 
-/* ---- the file of the best --------------------------------------------------------------------------------------- */
+/* ---- the best checkpoint ---------------------------------------------------------------------------------------- */
 
 dt_err run_best_publish(dt_run *run, int64_t step, const char *dir)
 {

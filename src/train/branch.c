@@ -1,17 +1,17 @@
-/* branch.c - a run that goes back to an older checkpoint leaves a branch: newer checkpoints and records that are not
- * its past.
+/* branch.c - a run that returns to an older checkpoint leaves a branch: newer checkpoints and records that are no
+ * longer part of its history.
  *
- * They are moved to OUTPUT_DIR/left/after-step-NNNNNNNN, which is laid out as a run's directory. What a kill at any
- * moment leaves is finished or undone at the next start:
+ * They are moved to OUTPUT_DIR/left/after-step-NNNNNNNN, with the layout of a run's directory. If the process is killed
+ * at any point, the next start completes or undoes the move:
  *
- *     left/unfinished/               made, with a copy of metrics.jsonl and of metrics.csv
- *     left/unfinished/step           the step that is gone back to, written whole: from here on the branch is left
+ *     left/unfinished/               created, with a copy of metrics.jsonl and of metrics.csv
+ *     left/unfinished/step           the step to return to, written atomically: commits the move
  *     checkpoints/latest             names that step
  *     left/unfinished/checkpoints/   the newer checkpoints, one rename each
- *     left/after-step-NNNNNNNN       the folder's last name
+ *     left/after-step-NNNNNNNN       final name of the directory
  *
- * Before the second line nothing has changed and the folder is removed; after it the rest is done again from there.
- * TensorBoard's event files stay where they are: the next one says from which step on the run is repeated. */
+ * Before the second line nothing has changed and the directory is removed. After it the remaining steps are repeated.
+ * TensorBoard's event files stay in place: the next file records the step from which the run is repeated. */
 #include "run.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
@@ -66,7 +66,7 @@ static dt_err move_newer(const branch_paths *p, int64_t step)
     return err;
 }
 
-/* The first free one of after-step-4, after-step-4.2, ... */
+/* The first unused name of after-step-4, after-step-4.2, ... */
 static dt_err name_folder(const branch_paths *p, int64_t step)
 {
     char name[64], to[PATH_MAX], name_of_step[PATH_MAX];
@@ -82,7 +82,7 @@ static dt_err name_folder(const branch_paths *p, int64_t step)
     return dt_fail(DT_ERR_WRITE, "%s contains too many folders", p->left);
 }
 
-/* Removes the file, and its temporary copy that a killed run may have left. */
+/* Remove the file and the temporary copy that a killed run may have left. */
 static void remove_copy(const char *path)
 {
     char part[PATH_MAX + 8];

@@ -1,7 +1,7 @@
-/* changes.c - compares a resumed run's configuration with that of the run that wrote its checkpoint.
+/* changes.c - compare a resumed run's configuration with that of the run that wrote its checkpoint.
  *
  * All keys of the two configurations are compared. Most changes are allowed and reported, and some are ignored. Changes
- * that make the checkpoint's contents (moments, data position) unusable are almost certainly mistakes and are refused,
+ * that make the checkpoint's contents (moments, data position) unusable are almost certainly mistakes. They are refused
  * unless checkpoint.allow_changes lists them. The model itself is compared by value, not by key, because several
  * configurations can describe the same model. */
 #include "run.h"
@@ -63,7 +63,7 @@ static change class_of(const char *section, const char *key)
 typedef struct changes {
     const char *allowed; /* checkpoint.allow_changes */
     char reported[1000], refused[1000];
-    const char *section, *key; /* the first that is refused and is a key */
+    const char *section, *key; /* the first refused key */
 } changes;
 
 static bool is_allowed(const char *list, const char *name)
@@ -111,11 +111,11 @@ static void see_field(void *self, const char *field, const char *before, const c
     add(self, dropout ? CHANGE_REPORTED : CHANGE_REFUSED, name, before, now);
 }
 
-/* A dropout of [model] is not in the text of the model. */
+/* Dropout set in [model] is not part of the model's JSON text. */
 static dt_err see_model(changes *c, const dt_run *run, const char *path, const char *json, double dropout)
 {
     dt_model_config before = {0};
-    if (!json || !*json) return DT_OK; /* another writer's: the tensors tell */
+    if (!json || !*json) return DT_OK; /* written by another program: the tensors are checked instead */
     DT_TRY(dt_model_config_parse(&before, path, json));
     dt_model_config_set_dropout(&before, dropout);
     dt_model_config_compare(&before, &run->mc, see_field, c);
@@ -123,7 +123,7 @@ static dt_err see_model(changes *c, const dt_run *run, const char *path, const c
     return DT_OK;
 }
 
-/* ---- both ------------------------------------------------------------------------------------------------------- */
+/* ---- model and keys --------------------------------------------------------------------------------------------- */
 
 static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 {

@@ -1,5 +1,5 @@
 /* check.c - checks before the run: settings that would fail later and, with --check, the contents of every input file.
- * Rank 0 does the checks, except for the disk of each node, which every rank checks. */
+ * Rank 0 does the checks, except that every rank checks the disk of its node. */
 #include "run.h"
 #include "dtrain/io/io.h"
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- where the run writes ---------------------------------------------------------------------------------------- */
+/* ---- output directories ------------------------------------------------------------------------------------------ */
 
 static dt_err check_link(const char *where, const char *path)
 {
@@ -22,7 +22,7 @@ static dt_err check_link(const char *where, const char *path)
     return DT_OK;
 }
 
-/* The directory itself, or the nearest one above it that exists. */
+/* The directory itself, or its nearest existing parent. */
 static dt_err find_existing(const char *where, const char *path, char dir[PATH_MAX])
 {
     struct stat st;
@@ -111,7 +111,7 @@ static dt_err check_pointers(const dt_run *run)
     return DT_OK;
 }
 
-/* Directories that are made at the end, or written into. */
+/* Directories that exports create or write to. */
 static dt_err check_exports(const dt_run *run)
 {
     const char *names[RUN_MOST_EXPORTS];
@@ -153,9 +153,9 @@ static dt_err check_feature_cache(const dt_run *run)
     return strcmp(dir, path) == 0 ? DT_OK : check_writable(where, dir);
 }
 
-/* ---- where states are offloaded to ------------------------------------------------------------------------------- */
+/* ---- offload directory ------------------------------------------------------------------------------------------- */
 
-/* Creates an unnamed file, which disappears when it is closed, for the reason above. */
+/* Create an unnamed file, which disappears when it is closed; see check_writable. */
 dt_err run_check_nvme_path(const dt_run *run)
 {
     char where[512];
@@ -194,7 +194,7 @@ static void warn_of_schedule(const dt_run *run)
                 warmup, s->decay_steps, total);
 }
 
-/* A small dataset with packing and accumulation may give so few optimizer steps that nothing is learned. */
+/* A small dataset with packing and accumulation may give too few optimizer steps to train anything. */
 static void warn_of_length(const dt_run *run)
 {
     enum { FEW_STEPS = 10 };
@@ -221,9 +221,9 @@ bool run_check_settings(dt_run *run)
     return dir == DT_OK;
 }
 
-/* ---- --check: files, to the last byte ---------------------------------------------------------------------------- */
+/* ---- --check: complete verification of files --------------------------------------------------------------------- */
 
-/* As a run would: the best candidate that verifies. */
+/* Find the first candidate that verifies, as a run does. */
 static dt_err verify_candidates(dt_run *run)
 {
     for (int i = run->resume_first, next; i < run->n_resume_paths; i = next) {
@@ -241,7 +241,7 @@ static dt_err verify_candidates(dt_run *run)
     return DT_OK;
 }
 
-/* A reference, a reward model, a value model. Often it is the model that training starts from. */
+/* Verify a reference, reward model or value model. Often it is the model that training starts from. */
 static dt_err verify_other(dt_run *run, const struct dt_task_model *m)
 {
     const dt_pretrained *own = &run->pretrained;

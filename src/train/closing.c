@@ -1,4 +1,4 @@
-/* closing.c - the last lines of a run. */
+/* closing.c - the final messages of a run. */
 #include "run.h"
 #include "dtrain/report/report.h"
 #include <inttypes.h>

@@ -9,7 +9,7 @@
 
 static const double VOTE_EVERY_S = 0.5;
 
-/* When the next vote is: all ranks count alike, for they go by the slowest. */
+/* The next vote. All ranks compute the same value, because it depends on the slowest rank. */
 typedef struct pace {
     int64_t next, interval;
     double since_s, gap_s;
@@ -35,7 +35,7 @@ static dt_err vote_on_stop(dt_run *run, pace *p, int64_t done, int *stop)
     return DT_OK;
 }
 
-/* The task was asked to stop in the middle, and all ranks know. */
+/* The task was asked to stop during the validation, and all ranks know it. */
 static dt_err leave(validation_end *end)
 {
     dt_error_clear();
@@ -72,7 +72,7 @@ static dt_err report(dt_run *run, int64_t step, double begin_s)
     return dt_report_validation(run->report, step, run->shown[0].value, run->shown + 1, n - 1);
 }
 
-/* With a catalogue the loss is minus the gain of all items found: HR and NDCG say more. */
+/* With a catalogue the loss is minus the gain of all items found, so HR and NDCG are printed instead. */
 static bool say_items(const dt_sums *s)
 {
     char text[1024] = "";
@@ -114,7 +114,7 @@ dt_err run_validate(dt_run *run, int64_t step, validation_end *end)
         return dt_comm_agree(run->comm, dt_fail(DT_ERR_DATA, "[data] validation: expected target tokens, found none"));
 
     const bool alone = !run_trains(run);
-    if (alone && !strstr(run->cfg.log_report_to, "stdout")) /* the one result must be seen somewhere */
+    if (alone && !strstr(run->cfg.log_report_to, "stdout")) /* the only result must be visible */
         say_result(s, loss);
     DT_TRY(report(run, step, begin_s));
     if (!s->nonfinite || !alone) return DT_OK;
@@ -126,7 +126,7 @@ dt_err run_evaluate(dt_run *run, int64_t step)
     validation_end end;
     DT_TRY(run_validate(run, step, &end));
     if (!end.stop) return DT_OK;
-    const bool limit = end.stop == STOP_TIME_LIMIT; /* it was there from the beginning */
+    const bool limit = end.stop == STOP_TIME_LIMIT; /* known since the start */
     return dt_comm_agree(run->comm, dt_fail(limit ? DT_ERR_USAGE : DT_ERR_STOP,
                                             "stopped by %s after %.0f %% of the validation (%" PRId64 " of %" PRId64
                                             " micro-batches per rank), without a result; %s",

@@ -1,4 +1,4 @@
-/* export_run.c - a run's model for other programs, and the tokenizer that goes with it. */
+/* export_run.c - export a run's model for other programs, with its tokenizer. */
 #include "dtrain/pretrained/export.h"
 #include "dtrain/chat/chat.h"
 #include "dtrain/tokenizer/tokenizer.h"
@@ -35,7 +35,7 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
                 data->path, data->tokenizer, tokenizer, name);
 }
 
-/* A tokenizer that cannot be read here, or of a kind that is only copied, is not compared. */
+/* A tokenizer that dtrain cannot read, or only copies, is not compared. */
 static void warn_of_other_tokenizers(const dt_run *run, const char *tokenizer)
 {
     dt_tokenizer *t = NULL;
@@ -95,7 +95,7 @@ static dt_err settle_template(dt_run *run, const char *tokenizer)
     return DT_OK;
 }
 
-/* Full paths: the text goes into checkpoints, which are read from other working directories. */
+/* Paths become absolute, because checkpoints store them and are read from other working directories. */
 dt_err run_settle_tokenizer(dt_run *run)
 {
     const char *tokenizer = choose_tokenizer(run);
@@ -119,7 +119,7 @@ static dt_st_type export_type(const dt_run *run)
     return !strcmp(word, "bf16") ? DT_ST_BF16 : !strcmp(word, "fp16") ? DT_ST_F16 : DT_ST_F32;
 }
 
-/* The template of the conversations that were trained on, where the tokenizer has another one or none. */
+/* The chat template of the training data, if the tokenizer has another one or none. */
 static dt_err make_template(const dt_run *run, char **jinja)
 {
     const char *spec = run->cfg.model_chat_template, *tokenizer = run->cfg.model_tokenizer;
@@ -176,7 +176,7 @@ static dt_err export_model(dt_run *run, const dt_trained *m, const char *config,
     return err;
 }
 
-/* OUTPUT_DIR/adapter, in fp32 as it is kept. Collective, agreed. */
+/* Export OUTPUT_DIR/adapter, in fp32 as stored. Collective, agreed. */
 static dt_err export_adapter(dt_run *run)
 {
     char *dir = NULL, *config = NULL, *base = NULL;

@@ -1,5 +1,5 @@
-/* extend.c - the learning rate of a resumed run: a checkpoint holds the span of its schedule, and where the number of
- * steps has changed since, scheduler.on_extend says how the rate gets from there to the new end (algorithms.md 9.4). */
+/* extend.c - the learning rate of a resumed run. A checkpoint contains the span of its schedule. If the number of steps
+ * has changed since, scheduler.on_extend defines how the rate continues to the new end (algorithms.md 9.4). */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
@@ -20,7 +20,7 @@ int64_t run_last_schedule_place(const dt_run *run, const progress *p)
     return n > 1 ? (p->data_step - 1) / n : p->updates - 1;
 }
 
-/* Checkpoints of earlier versions do not hold it. 0: not known. */
+/* Checkpoints of earlier versions do not contain the total; 0: unknown. */
 static int64_t total_before(const dt_run *run, const dt_ckpt_meta *meta, const dt_config *before)
 {
     const int64_t n = steps_per_place(run);
@@ -30,7 +30,7 @@ static int64_t total_before(const dt_run *run, const dt_ckpt_meta *meta, const d
     return (int64_t)ceil(before->run_epochs * (double)run->task.steps_per_epoch);
 }
 
-/* Up to the checkpoint. */
+/* The schedule up to the checkpoint. */
 static void make_before(const dt_run *run, const dt_ckpt_meta *meta, const dt_config *before, int64_t total,
                         dt_schedule *s)
 {
@@ -44,10 +44,10 @@ static double lr_at(const dt_run *run, int64_t place)
     return dt_schedule_lr(&run->schedule, run->main.groups.group[0].lr, place);
 }
 
-/* "step 81", or the rollout. */
+/* The unit of the schedule. */
 static const char *unit_of(const dt_run *run) { return steps_per_place(run) > 1 ? "rollout" : "step"; }
 
-/* on_extend = rescale, or other settings of the schedule. */
+/* For on_extend = rescale, or other changed settings of the schedule. */
 static void say_jump(const dt_run *run, int64_t total, double from, int64_t next)
 {
     const dt_schedule_span *now = &run->schedule.span;

@@ -9,7 +9,7 @@
 
 enum { KEY_TEXT = 1024, MOST_READ = 4096 };
 
-/* All that a verdict depends on; false: something of it is not known, and no verdict lasts. */
+/* Everything that a result depends on. Returns false if some of it is unknown; the result is then not cached. */
 static bool make_key(const dt_run *run, char key[KEY_TEXT])
 {
     const dt_device *dev = &run->dev;

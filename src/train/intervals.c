@@ -1,4 +1,4 @@
-/* intervals.c - how often a run logs, validates and saves. */
+/* intervals.c - intervals of logging, validation and saving. */
 #include "dtrain/train/train.h"
 #include <math.h>
 

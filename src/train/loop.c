@@ -28,18 +28,18 @@ static double host_memory_peak(void)
     return (double)ru.ru_maxrss * 1024;
 }
 
-/* Where the device's memory is the node's, all places are in it. */
+/* If device and node share one memory, all memory spaces count. */
 static double device_memory_peak(const dt_run *run)
 {
     return (double)atomic_load(run->dev.ops->own_memory ? &run->ledger.on_peak[DT_ON_DEVICE] : &run->ledger.total_peak);
 }
 
-/* ---- what is counted --------------------------------------------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
 static int declare_time(dt_sums *s, int group, const char *kind, dt_sum_kind how)
 {
     char name[DT_SUM_NAME];
-    snprintf(name, sizeof name, "ms/%s_%s", dt_time_group_names[group], kind); /* as it is shown, in milliseconds */
+    snprintf(name, sizeof name, "ms/%s_%s", dt_time_group_names[group], kind); /* displayed in milliseconds */
     return dt_sums_declare(s, name, how, 1);
 }
 
@@ -122,7 +122,7 @@ dt_err run_open_sums(dt_run *run)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/* Room for one more step: steps differ in length, so twice a long one. */
+/* Time to reserve for one more step. Steps differ in length, so twice a long one. */
 static double next_step_s(dt_run *run, double step_s)
 {
     run->step_s = fmax(step_s, 0.9 * run->step_s);
@@ -134,12 +134,18 @@ static void begin_micro(const dt_run *run, int micro, int n_micro)
     for (int i = 0; i < run->n_trained; i++) dt_zero_begin_micro(run->trained[i]->zero, micro, n_micro);
 }
 
+dt_err run_grad_sum_squares(const dt_run *run, dt_zero *zero, double *squares)
+{
+    if (run->cfg.run_reproducible) return dt_zero_grad_sum_squares_reproducible(zero, squares);
+    return dt_zero_grad_sum_squares(zero, squares);
+}
+
 static dt_err add_sums_of_squares(dt_run *run, bool *nonfinite)
 {
     *nonfinite = false;
     for (int i = 0; i < run->n_trained; i++) {
         double squares;
-        DT_TRY(dt_zero_grad_sum_squares(run->trained[i]->zero, &squares));
+        DT_TRY(run_grad_sum_squares(run, run->trained[i]->zero, &squares));
         dt_sums_add(&run->sums, run->trained[i]->sum_squares, squares);
         *nonfinite |= !isfinite(squares);
     }
@@ -195,7 +201,7 @@ static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begi
     return (dt_err)vote->err;
 }
 
-/* Of the step's gradients, over all ranks; they are still those of the scaled loss. */
+/* Global norm of the step's gradients, which are still scaled by the loss scale. */
 static double norm_of(const dt_run *run, const dt_trained *m)
 {
     return sqrt(dt_sums_value(&run->sums, m->sum_squares)) / run->scale.scale;
@@ -240,9 +246,9 @@ static void discard(const dt_run *run)
     for (int i = 0; i < run->n_trained; i++) dt_zero_discard(run->trained[i]->zero);
 }
 
-/* ---- its record -------------------------------------------------------------------------------------------------- */
+/* ---- the record of a step ---------------------------------------------------------------------------------------- */
 
-/* Rates and norms of models other than the run's own, which has the fixed fields. place: position in the schedule. */
+/* Rates and norms of auxiliary models; the main model has fixed fields. place: position in the schedule. */
 static int metrics_of_trained(const dt_run *run, int64_t place, dt_metric *more)
 {
     int n = 0;
@@ -329,7 +335,7 @@ static dt_err report_step(dt_run *run, const progress *p, int64_t place, interva
 
 static bool due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
-/* Nothing that the loss could be of: a step without targets. */
+/* True if the step has no target tokens, so no loss. */
 static bool is_empty(const dt_sums *s, const dt_shown *loss)
 {
     return loss->bottom >= 0 && dt_sums_value(s, loss->bottom) == 0;
@@ -378,7 +384,7 @@ static dt_err tell_task(dt_run *run, progress *p, bool applied)
     return DT_OK;
 }
 
-/* A save, a validation or a rollout took its time: was there a request meanwhile? */
+/* Check for stop requests during a save, a validation or a rollout. */
 static dt_err vote_on_stop(dt_run *run, int *stop)
 {
     const dt_err err = dt_fault("loop.vote");
@@ -425,7 +431,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     in->seconds += dt_now_s() - begin_s, in->n_skipped += skip;
     dt_sums_add_to_total(&run->sums);
 
-    /* rank 0's report may fail (disk full): as any failure between votes it ends the job through main */
+    /* rank 0's report may fail (disk full); like any failure between votes it ends the job through main */
     if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, place, in));
     if (skip && !vote.nonfinite) return DT_OK; /* a step without targets is no evidence of non-finite values */
     return run_judge_step(run, p, vote.nonfinite);
@@ -433,7 +439,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
 
 /* ---- between supersteps ------------------------------------------------------------------------------------------ */
 
-/* Interrupted: it stays due. */
+/* An interrupted validation stays due. */
 static dt_err validate(dt_run *run, progress *p, int *stop)
 {
     validation_end end;
@@ -455,7 +461,7 @@ static bool work_follows(const dt_run *run)
     return run->lora.r > 0 || strcmp(run->cfg.checkpoint_export, "none") != 0;
 }
 
-/* No step follows this one. */
+/* True if no step follows this one. */
 static bool ends(const dt_run *run, const progress *p)
 {
     return p->step >= run->total_steps || run_best_gives_up(run, p);
@@ -476,13 +482,13 @@ static dt_err after_step(dt_run *run, progress *p, const cadence *every, int *st
     return (saves || validate_now) && !done && !*stop ? vote_on_stop(run, stop) : DT_OK;
 }
 
-/* A run without time for its first step would not get further if it were started again. */
+/* A run without time for its first step would not get further in another start. */
 static dt_err check_time_left(dt_run *run, const progress *p)
 {
     return ends(run, p) ? DT_OK : dt_comm_agree(run->comm, run_stop_too_late(run));
 }
 
-/* Do the validation that the previous run postponed. If it does not fit even at the start of a run, it never will. */
+/* Run the validation that the previous run postponed. If it does not fit even at the start of a run, it never will. */
 static dt_err validate_first(dt_run *run, progress *p, int *stop)
 {
     if (!p->validation_due) return check_time_left(run, p);
@@ -515,7 +521,7 @@ static dt_err say_stop(dt_run *run, const progress *p, int stop)
                                  p->validation_due ? ", its validation is still due" : ""));
 }
 
-/* The only way out of the loop for a stop request: the state is saved unless it is already. */
+/* The single exit of the loop for a stop request: saves the state unless it is already saved. */
 static dt_err leave(dt_run *run, progress *p, int stop)
 {
     DT_TRY(run_save_finish(run, p));
@@ -524,7 +530,7 @@ static dt_err leave(dt_run *run, progress *p, int stop)
     return say_stop(run, p, stop);
 }
 
-/* The loop has done all of its steps, or early stopping has ended it. */
+/* All steps are done, or early stopping has ended the loop. */
 static dt_err complete(dt_run *run, progress *p)
 {
     DT_TRY(run_save_finish(run, p));
@@ -554,7 +560,7 @@ static dt_err take_steps(dt_run *run, progress *p)
         DT_TRY(superstep(run, p, &in, &every, &stop));
         run->phase.stop_at_s = 0; /* the code after the loop handles the time limit itself */
         if (p->step == first + 1) run_say_overhead(run);
-        if (p->step > before) DT_TRY(after_step(run, p, &every, &stop)); /* else the step was left */
+        if (p->step > before) DT_TRY(after_step(run, p, &every, &stop)); /* otherwise the step was abandoned */
     }
     return stop ? leave(run, p, stop) : complete(run, p);
 }

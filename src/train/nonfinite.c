@@ -1,15 +1,15 @@
 /* nonfinite.c - steps with non-finite gradients: all ranks skip such a step and report its origin.
  *
- * The first bad unit is known without extra cost, because the norm has a result per unit. With several ranks, those
- * results describe a rank's shards of the sums. So while steps are skipped, each rank also checks its own gradients
- * before they are summed (dt_zero_watch), and from the second bad step on the rank is known too. The check is also on
- * if a first bad step would be the run's last. */
+ * The first non-finite unit is known without extra cost, because the norm has a result per unit. With several ranks,
+ * those results describe a rank's shards of the sums. While steps are skipped, each rank therefore also checks its own
+ * gradients before the reduction (dt_zero_watch). The rank is then known starting with the second such step. The check
+ * is also on if a first non-finite step would be the run's last. */
 #include "run.h"
 #include <inttypes.h>
 #include <math.h>
 
-/* The first bad unit in the order of backward: the run's own model before models trained with it, a later unit before
- * an earlier one, and the lowest rank first. Encoded as one number whose maximum the vote takes; -1: none. */
+/* The first non-finite unit in the order of backward: the main model before auxiliary models, a later unit before an
+ * earlier one, and the lowest rank first. Encoded as one number whose maximum the vote takes; -1: none. */
 enum { MAX_UNITS = 1 << 20 };
 
 static double rank_of_first(const dt_run *run, int model, int unit)
@@ -55,13 +55,13 @@ static const char *describe(const dt_run *run, char *out, size_t size)
     return out;
 }
 
-/* The first ten of a run, then ever fewer. */
-static bool is_told(int64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
+/* Reports the first ten, then only powers of two. */
+static bool is_reported(int64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
 
 static void tell(const dt_run *run, const progress *p, const char *what, double scale)
 {
     char change[80] = "";
-    if (run->comm->rank || !is_told(run->n_nonfinite)) return;
+    if (run->comm->rank || !is_reported(run->n_nonfinite)) return;
     if (run->scale.scaled && run->scale.scale != scale)
         snprintf(change, sizeof change, "; the loss scale is lowered from %g to %g", scale, run->scale.scale);
     else if (run->scale.scaled)
@@ -89,7 +89,7 @@ static bool none_was_finite(const dt_run *run, const progress *p)
     return p->skipped_in_row == p->step - p->first_step && !run->scale.dynamic;
 }
 
-/* Would the run end with the next step, or fail at its end, were that bad? */
+/* Would a non-finite next step end the run, or make its end fail? */
 static bool ends_with_next(const dt_run *run, const progress *p)
 {
     dt_loss_scale scale = run->scale;
@@ -110,7 +110,7 @@ dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
     const double scale = run->scale.scale;
     const bool fits = dt_loss_scale_next(&run->scale, nonfinite);
     if (!nonfinite) p->skipped_in_row = 0;
-    if (nonfinite) p->skipped_in_row += run->scale.scale == scale; /* lowering the scale is not a failure */
+    if (nonfinite) p->skipped_in_row += run->scale.scale == scale; /* lowering the scale does not count as a failure */
     run_watch_next(run, p, nonfinite);
     if (!nonfinite) return DT_OK;
     run->n_nonfinite++;

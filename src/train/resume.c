@@ -1,5 +1,5 @@
-/* resume.c - where a run begins: the newest checkpoint that verifies, a given one, a model to start from, or random
- * weights. */
+/* resume.c - determine where a run begins: the newest checkpoint that verifies, a given one, an initial model, or
+ * random weights. */
 #include "run.h"
 #include "dtrain/io/io.h"
 #include <errno.h>
@@ -15,7 +15,8 @@ char *run_checkpoint_dir(const dt_run *run)
     return asprintf(&dir, "%s/checkpoints", run->cfg.run_output_dir) < 0 ? NULL : dir;
 }
 
-/* Reports a changed batch size once, when the run first resumes with it. 0: the old size followed from other keys. */
+/* Reports a changed batch size once, when the run first resumes with it. 0: the old size was derived from other
+ * keys. */
 static void tell_new_place(const dt_run *run, const progress *p, const dt_config *before)
 {
     const int64_t per_epoch = run->task.steps_per_epoch, was = before->batch_train_batch_size,
@@ -46,7 +47,7 @@ static void place_in_data(dt_run *run, progress *p, const dt_config *before)
     if (!by_rollouts) run_make_schedule(run);
 }
 
-/* ---- which checkpoint -------------------------------------------------------------------------------------------- */
+/* ---- choice of a checkpoint -------------------------------------------------------------------------------------- */
 
 static bool is_word(const dt_run *run, const char *word) { return !strcmp(run->cfg.checkpoint_resume, word); }
 
@@ -60,7 +61,7 @@ static bool in_folder(const char *path, const char *dir)
 }
 
 /* True if this run, started from the same path, wrote the newest checkpoint here. It was then stopped and submitted
- * again, and continues. Once save_total_limit has deleted that path, changed settings are judged as for any resumed
+ * again, and continues. After save_total_limit has deleted that path, changed settings are treated as for any resumed
  * run. */
 static bool is_submitted_again(const dt_run *run, const char *newest, bool path_is_gone)
 {
@@ -88,7 +89,7 @@ static bool was_deleted_since(const dt_run *run, const char *dir)
            is_submitted_again(run, run->resume_paths[0], true);
 }
 
-/* resume = PATH, and the directory's own candidates are in the list. */
+/* resume = PATH, while the list holds the directory's own candidates. */
 static dt_err choose_given(dt_run *run, const char *dir)
 {
     char *file = NULL;
@@ -123,7 +124,7 @@ static dt_err choose_given(dt_run *run, const char *dir)
     return DT_OK;
 }
 
-/* Candidates on rank 0: the files to try, best first. */
+/* On rank 0: list the files to try, best first. */
 static dt_err list_candidates(dt_run *run, const char *dir)
 {
     if (!run->only_check) DT_TRY(run_finish_leaving(run->cfg.run_output_dir));
@@ -139,7 +140,7 @@ static dt_err list_candidates(dt_run *run, const char *dir)
 
 bool run_saves_frozen(const dt_run *run) { return strcmp(run->cfg.checkpoint_save, "trainable") != 0; }
 
-/* As a checkpoint knows them. */
+/* In the form that checkpoints use. */
 int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED])
 {
     for (int i = 0; i < run->n_trained; i++) {
@@ -171,10 +172,10 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
 }
 
 /* A checkpoint lacks the states of a model that was added after it was written. */
-static dt_err check_beside(const dt_run *run, const char *path)
+static dt_err check_auxiliary(const dt_run *run, const char *path)
 {
-    for (int i = 0; i < run->task.n_beside; i++) {
-        const dt_trained *m = &run->task.beside[i];
+    for (int i = 0; i < run->task.n_auxiliary; i++) {
+        const dt_trained *m = &run->task.auxiliary[i];
         dt_ckpt_states states = {0};
         if (!m->key) continue;
         const dt_err err = dt_checkpoint_read_states(path, m->name, &states);
@@ -189,7 +190,7 @@ static dt_err check_beside(const dt_run *run, const char *path)
     return DT_OK;
 }
 
-/* A frozen tensor that the file has not left out: it was trained, or belongs to codes that the base had not then. */
+/* The file contains a frozen tensor: it was trained earlier, or the base was quantised differently. */
 static dt_err fail_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta, const char *tensor)
 {
     dt_config before = {0};
@@ -209,7 +210,7 @@ static dt_err fail_left_out(const dt_run *run, const char *path, const dt_ckpt_m
     return err;
 }
 
-/* Parameters that the file has trained are not in the base, so checkpoints that omit them would lose them. */
+/* Parameters that an earlier run trained are not in the base, so checkpoints that omit them would lose them. */
 static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
     if (run_saves_frozen(run) || !meta->base.path) return DT_OK;
@@ -222,7 +223,7 @@ static dt_err check_left_out(const dt_run *run, const char *path, const dt_ckpt_
 }
 
 typedef struct named_model {
-    const char *section, *key; /* of the task; the first key that names another model than before */
+    const char *section, *key; /* of the task; the first key that now names another model */
 } named_model;
 
 static void see_path(void *self, const char *section, const char *key, const char *before, const char *now)
@@ -233,7 +234,7 @@ static void see_path(void *self, const char *section, const char *key, const cha
     if (!m->key && strcmp(section, m->section) == 0 && end && !end[5]) m->key = key;
 }
 
-/* Called after the run's own model is known to fit. The other models depend on a key of the task. If that key now names
+/* Called after the main model is known to fit. The other models depend on a key of the task. If that key now names
  * another model, mismatching tensors are not corruption, so no earlier checkpoint is tried. */
 static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_meta *meta, const dt_saved_model *models,
                             int n)
@@ -248,7 +249,7 @@ static dt_err check_all_fit(const dt_run *run, const char *path, const dt_ckpt_m
     return err == DT_ERR_DATA && named.key ? dt_config_blame(&run->cfg, named.section, named.key, err) : err;
 }
 
-/* Checks whether this run can continue from the file, without loading it. Names and shapes are checked last: if the
+/* Check whether this run can continue from the file, without loading it. Names and shapes are checked last: if the
  * model is the same, a mismatch there is corruption. */
 static dt_err look_at(const dt_run *run, const char *path)
 {
@@ -256,7 +257,7 @@ static dt_err look_at(const dt_run *run, const char *path)
     dt_saved_model models[DT_MAX_SAVED];
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_err err = run_check_changes(run, path, &meta);
-    if (err == DT_OK) err = check_beside(run, path);
+    if (err == DT_OK) err = check_auxiliary(run, path);
     if (err == DT_OK) err = check_left_out(run, path, &meta);
     const int n = err == DT_OK ? run_list_saved(run, path, models) : 0;
     if (err == DT_OK) err = dt_checkpoint_fits(path, models, 1);
@@ -265,7 +266,7 @@ static dt_err look_at(const dt_run *run, const char *path)
     return err;
 }
 
-/* The message of a failure that is on its way stays. */
+/* Does not change the current error message. */
 static bool leaves_out(const char *path)
 {
     dt_ckpt_meta meta = {0};
@@ -274,7 +275,7 @@ static bool leaves_out(const char *path)
     return is;
 }
 
-/* Not for a path that the user gave. Starting from scratch would hide the user's checkpoints. */
+/* A path that the user gave has no alternatives. Starting from scratch would ignore the user's checkpoints. */
 int run_next_candidate(const dt_run *run, dt_err err, int i)
 {
     const int n = run->n_resume_paths;
@@ -306,7 +307,7 @@ dt_err run_choose_checkpoint(dt_run *run)
     return err == DT_OK ? dt_fault("resume.choose") : err;
 }
 
-/* ---- loading it -------------------------------------------------------------------------------------------------- */
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
 
 /* State that depends on the earlier settings. A best validation by another metric is ignored. */
 static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, progress *p)
@@ -377,7 +378,7 @@ static dt_err check_base(const dt_run *run, const char *path, uint64_t before)
     return DT_OK;
 }
 
-/* Loads a complete file into a run whose checkpoints omit frozen parameters, so the base is checked too. Agreed. */
+/* Load a complete file into a run whose checkpoints omit frozen parameters, so the base is checked too. Agreed. */
 static dt_err load_whole(dt_run *run, const dt_saved_model *models, int n, const char *path)
 {
     uint64_t before = 0;
@@ -399,7 +400,7 @@ static dt_err load_states(dt_run *run, const char *path, const dt_ckpt_meta *met
         err = choose_states(run, path, meta, run->trained[i], &models[i].with_states);
     DT_TRY(run_agree(run, err));
     const bool whole = !run_saves_frozen(run) && !meta->base.path;
-    if (whole) models[0].base = NULL; /* the checksums are those of the base */
+    if (whole) models[0].base = NULL; /* the checksums are then those of the base */
     DT_TRY(whole ? load_whole(run, models, n, path) : dt_checkpoint_load_all(run->comm, models, n, path, &run->phase));
     for (int i = 0; i < run->n_trained && err == DT_OK; i++)
         if (!models[i].with_states) err = dt_zero_clear_states(models[i].zero);
@@ -438,7 +439,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
     return err;
 }
 
-/* Is the file in this run's own directory? It may be another run's, by checkpoint.resume = PATH. Collective. */
+/* Is the file in this run's own directory? With checkpoint.resume = PATH it may be another run's. Collective. */
 static dt_err is_own(dt_run *run, const char *path, bool *own)
 {
     char *dir = run->comm->rank ? NULL : run_checkpoint_dir(run);
@@ -449,7 +450,7 @@ static dt_err is_own(dt_run *run, const char *path, bool *own)
     return DT_OK;
 }
 
-/* The i-th candidate: looked at again unless that was done before anything was allocated. */
+/* Try candidate i. It is validated first, unless that was done before anything was allocated. */
 static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 {
     char *path = run->comm->rank ? NULL : run->resume_paths[i];
@@ -484,7 +485,7 @@ static dt_err start_fresh(dt_run *run)
     return dt_pretrained_load(run->comm, run->main.zero, &run->pretrained, &run->phase);
 }
 
-/* Adjusts the directory to the checkpoint that was loaded. */
+/* Adjust the directory to the checkpoint that was loaded. */
 static dt_err settle_directory(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run);
@@ -504,7 +505,7 @@ static dt_err share_next(const dt_run *run, dt_err err, int64_t *i)
 
 dt_err run_resume(dt_run *run, progress *p)
 {
-    int64_t range[2] = {run->resume_first, run->n_resume_paths}; /* rank 0's */
+    int64_t range[2] = {run->resume_first, run->n_resume_paths}; /* rank 0's values */
     *p = (progress){.saved_step = -1};
     DT_TRY(dt_comm_broadcast_host(run->comm, range, sizeof range, 0));
     run->resume_first = (int)range[0];

@@ -46,8 +46,8 @@ static dt_err open_report(dt_run *run, const progress *p)
     return err;
 }
 
-/* All ranks must read the same files: a node that sees an old copy would train on other data, or another model, in
- * silence, or wait for collectives that the others do not know. */
+/* All ranks must read the same files. A node with an old copy would silently train on other data or another model, or
+ * enter collectives that the other ranks do not. */
 static dt_err check_same_files(dt_run *run)
 {
     const dt_task *t = &run->task;
@@ -92,7 +92,7 @@ static const char *say_samples(const dt_data_info *info, char *out, size_t size)
     return out;
 }
 
-/* Which of its tensors have a learning rate of their own. */
+/* Report which tensors have their own learning rate. */
 static void describe_groups(const dt_trained *m)
 {
     const dt_lr_groups *g = &m->groups;
@@ -151,7 +151,7 @@ static void describe(const dt_run *run)
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
 }
 
-/* device and comm do not know the configuration, so their errors are reported again with the line of the key. */
+/* device and comm do not know the configuration. Their errors are reported again with the line of the key. */
 static dt_err at_key(const dt_run *run, const char *section, const char *key, dt_err err)
 {
     return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, section, key, err) : err;
@@ -166,7 +166,7 @@ static dt_err open_device(dt_run *run, int local_rank, int n_threads)
     return run_open_host(run, n_threads, false);
 }
 
-/* 0: a mistake. */
+/* Returns 0 after an error. */
 static int find_threads(dt_run *run)
 {
     int n_threads = 0;
@@ -176,7 +176,7 @@ static int find_threads(dt_run *run)
     return n_threads;
 }
 
-/* Checks everything that the user can set, on every rank, and reports all mistakes together. */
+/* Check everything that the user can set, on every rank, and report all errors together. */
 static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
@@ -197,7 +197,7 @@ static dt_err open_all(dt_run *run)
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
     const bool dir = run->comm->rank > 0 || run_check_settings(run);
-    /* a run does so once the directory is its own */
+    /* a run does this after it has locked the directory */
     if (dir && run->n_units > 0 && run->only_check) dt_mistakes_add(m, run_choose_checkpoint(run));
     if (strcmp(run->cfg.zero_stage, "auto") != 0) {
         const dt_err disk = run_check_nvme_path(run);
@@ -239,7 +239,7 @@ static dt_err find_peak(dt_run *run)
     return DT_OK;
 }
 
-/* A GPU of one rank may be broken where the others are not: they wait here. */
+/* One rank's GPU may fail the check while others pass, so the ranks agree here. */
 static dt_err check_device(dt_run *run)
 {
     if (run->dev.ops == &dt_device_cpu_ops) return DT_OK;
@@ -249,7 +249,7 @@ static dt_err check_device(dt_run *run)
     return err;
 }
 
-/* Up to where a run knows that it can go: all that --check does. */
+/* Everything before allocation; --check ends here. */
 static dt_err prepare(dt_run *run)
 {
     DT_TRY(open_all(run));
@@ -307,7 +307,7 @@ static dt_err train(dt_run *run)
     progress p;
     DT_TRY(run_resume(run, &p));
     DT_TRY(dt_task_make_features(&run->task));
-    /* only now: a start that is refused leaves the earlier run's file as it was */
+    /* only now: a start that is refused must not replace the earlier run's file */
     if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
     DT_TRY(run_agree(run, open_report(run, &p)));
     run->task.report = run->report;
@@ -323,7 +323,7 @@ static dt_err train(dt_run *run)
     if ((err != DT_OK && err != DT_ERR_STOP) || !run->cfg.log_trace || !*run->cfg.run_output_dir) return err;
     const dt_err traced = write_trace(run);
     if (err == DT_OK || traced == DT_ERR_COMM) return traced;
-    /* main asks the last vote whether all leave together, and the trace has voted since the stop */
+    /* main decides by the last vote whether all ranks exit together; the trace has voted since the stop */
     return dt_comm_agree(run->comm, err);
 }
 
@@ -331,7 +331,7 @@ static dt_err train(dt_run *run)
  * progress, all report progress to their watchdogs, and if a rank hangs, the others time out. */
 typedef struct verification {
     dt_run *run;
-    double voted_s; /* when the last vote was */
+    double voted_s; /* time of the last vote */
     bool ended;     /* by a vote */
 } verification;
 
@@ -370,7 +370,7 @@ static dt_err verify_data(dt_run *run)
     verification v = {.run = run, .voted_s = begin_s};
     dt_phase_enter(&run->phase, "verify", "");
     dt_err err = verify_sets(&v);
-    while (!v.ended) err = verify_vote(&v, err, true); /* rank 0 says which is the last */
+    while (!v.ended) err = verify_vote(&v, err, true); /* rank 0 marks the last vote */
     if (err != DT_OK) return err;
     DT_INFO("datasets verified in %.1f s", dt_now_s() - begin_s);
     dt_phase_enter(&run->phase, "start", "");
@@ -424,7 +424,7 @@ dt_err dt_run_main(dt_run *run, dt_comm *comm, dt_mode mode)
 void dt_run_close(dt_run *run)
 {
     run_close_saver(run); /* may wait for a disk, which the watchdog limits */
-    if (run->comm) run->comm->phase = NULL, run->comm->chunks = NULL; /* which may outlive the run */
+    if (run->comm) run->comm->phase = NULL, run->comm->chunks = NULL; /* comm may outlive the run */
     dt_chunks_close(&run->chunks);
     dt_watchdog_stop(run->watchdog);
     dt_timeline_close(run->timeline);

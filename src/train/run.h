@@ -5,20 +5,20 @@
 #include "dtrain/train/train.h"
 #include <string.h>
 
-/* How far a run has come. The first four go into checkpoints. */
+/* Progress of a run. Checkpoints contain the first four. */
 typedef struct progress {
     int64_t step, samples, tokens; /* supersteps done, samples and tokens seen */
-    int64_t updates;               /* of them, those that changed the weights */
-    int64_t first_step;            /* the step after which this start began */
+    int64_t updates;               /* steps that changed the weights */
+    int64_t first_step;            /* the step at which this process started */
     int64_t saved_step;            /* newest checkpoint of this run, -1: none */
     /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t data_step;
     int64_t skipped_in_row;
-    char bad_place[160];  /* origin of the last one: what was first not finite */
-    bool validation_due;  /* this step's was put off, or did not come to its end */
+    char bad_place[160];  /* location of the last non-finite gradient */
+    bool validation_due;  /* the validation of this step was postponed or interrupted */
     int64_t best_step;    /* of the best validation, 0: none */
     double best_metric;   /* its metric */
-    int64_t n_not_better; /* validations since that were not better */
+    int64_t n_not_better; /* validations since then without improvement */
 } progress;
 
 static inline bool run_trains(const dt_run *run) { return run->task.ops->trains; }
@@ -27,20 +27,21 @@ static inline uint64_t run_data_fingerprint(const dt_run *run)
     return run->task.train ? dt_loader_fingerprint(run->task.train) : 0;
 }
 
-/* setup.c: stages of opening a run from its configuration. The first two are local. Mistakes join run->mistakes, and
- * the remaining stages still run. */
-dt_err run_open_host(dt_run *run, int n_threads, bool planning); /* the CPU beside another device; local */
-void run_open_config_objects(dt_run *run);                       /* batch sizes, model configuration, units, options */
-dt_err run_check_attention(const dt_run *run);                   /* with a device, or one to plan with; local */
-void run_open_task(dt_run *run);                                 /* its data and metrics, number of steps, schedule */
-void run_make_schedule(dt_run *run);                             /* of run->total_steps */
-dt_err run_open_states(dt_run *run);                             /* zero, model, buffers: collective, agreed */
+/* setup.c: stages of opening a run from its configuration. The first two are local. Errors are added to run->mistakes,
+ * and the remaining stages still run. */
+/* the CPU device in addition to another device; local */
+dt_err run_open_host(dt_run *run, int n_threads, bool planning);
+void run_open_config_objects(dt_run *run);     /* batch sizes, model configuration, units, options */
+dt_err run_check_attention(const dt_run *run); /* with a device, or the planned one; local */
+void run_open_task(dt_run *run);               /* its data and metrics, number of steps, schedule */
+void run_make_schedule(dt_run *run);           /* of run->total_steps */
+dt_err run_open_states(dt_run *run);           /* zero, model, buffers: collective, agreed */
 
 /* token_rows.c: rec.freeze_llm. Called for the units once the trained parts are known; local. */
 dt_err run_choose_rows(dt_run *run);
 
-/* trained_parts.c: vision.train. Reads the key; with adapters, adds its modules to lora.modules_to_save; tells whether
- * a tensor is trained. Local. */
+/* trained_parts.c: vision.train. Reads the key; with adapters, adds its modules to lora.modules_to_save; determines
+ * whether a tensor is trained. Local. */
 dt_err run_choose_parts(dt_run *run);
 dt_err run_save_parts(dt_run *run);
 bool run_trains_part(const dt_run *run, const dt_tensor *tensor);
@@ -48,11 +49,11 @@ bool run_trains_part(const dt_run *run, const dt_tensor *tensor);
 dt_err run_check_features(dt_run *run);
 
 /* check.c */
-/* the rest that rank 0 can know at start; into run->mistakes. Can output_dir be used? */
+/* checks that rank 0 can do at start; adds errors to run->mistakes. Returns whether output_dir is usable */
 bool run_check_settings(dt_run *run);
-/* can states be offloaded to zero.nvme_path, where they are? Each rank looks at the disk of its node; local */
+/* checks offload to zero.nvme_path, if configured. Each rank checks the disk of its node; local */
 dt_err run_check_nvme_path(const dt_run *run);
-/* --check: all that would be read, to the last byte; rank 0 */
+/* --check: verifies all input files completely; rank 0 */
 dt_err run_check_files(dt_run *run);
 
 /* first_check.c: checks that a GPU computes what the CPU computes, unless a cached result exists. On the lowest rank of
@@ -73,10 +74,10 @@ typedef struct strategy {
 } strategy;
 enum { MAX_STRATEGIES = 32, STRATEGY_TEXT = 120 };
 
-strategy run_strategy(const dt_run *run);                /* the one that is configured, or was chosen */
-void run_apply(const strategy *s, dt_zero_options *opt); /* but for the groups, which ranks and nodes decide */
+strategy run_strategy(const dt_run *run);                /* configured, or chosen by auto */
+void run_apply(const strategy *s, dt_zero_options *opt); /* all but the groups, which depend on ranks and nodes */
 bool run_same_strategy(const strategy *a, const strategy *b);
-const char *run_offload_name(dt_offload offload); /* the word of the configuration */
+const char *run_offload_name(dt_offload offload); /* the value of the key */
 /* "zero.stage = 3, zero.offload_optimizer = cpu"; returns out */
 const char *run_strategy_text(const strategy *s, char out[STRATEGY_TEXT]);
 const char *run_offload_text(const strategy *s, char out[STRATEGY_TEXT]); /* without the stage; may be empty */
@@ -91,22 +92,24 @@ typedef struct plan_setting {
     int nranks, ranks_per_node;
     dt_batching batching;
     dt_model_options model_opt;
-    bool accumulates; /* over micro-steps, for once: gradients of any type are kept in fp32 then */
+    bool accumulates; /* over micro-steps in this plan; gradients are then kept in fp32 */
     int64_t max_live_parameters;
-    bool gathered;     /* stage 3: the run's own model keeps all parameters gathered while it rolls out */
+    bool gathered;     /* stage 3: the main model keeps all parameters gathered during rollouts */
     bool saves_beside; /* checkpoint.async: a save copies the states to host memory */
 } plan_setting;
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
 /* options of a model, with the run's strategy and max_live_parameters */
 dt_zero_options run_zero_options(const plan_setting *with, const dt_trained *m);
+/* the sum of squares that the vote adds up; collective if run.reproducible is set */
+dt_err run_grad_sum_squares(const dt_run *run, dt_zero *zero, double *squares);
 
 /* memory of a rank, as run_open_states would allocate it */
 typedef struct rank_plan {
     dt_zero_plan zero;
     dt_memory memory;
-    double sent_bytes;  /* in a step, as the papers count it */
-    dt_sent sent;       /* likewise, as the transport goes */
-    int64_t needs_live; /* the max_live_parameters that it needs; 0: the setting's value works */
+    double sent_bytes;  /* per step, as papers count it */
+    dt_sent sent;       /* the same, by transport */
+    int64_t needs_live; /* the max_live_parameters needed; 0: the configured value suffices */
 } rank_plan;
 dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan);
 /* the same; if max_live_parameters is too small, with a sufficient value */
@@ -118,21 +121,21 @@ typedef struct rank_memory {
     const char *name, *shared_by; /* "device memory", "device" */
     bool holds[DT_N_PLACE];
     int n_sharing; /* ranks */
-    size_t nbytes; /* free for each of them; SIZE_MAX: not known */
+    size_t nbytes; /* free memory per rank; SIZE_MAX: unknown */
 } rank_memory;
 enum { MAX_MEMORIES = 3 };
 typedef struct budget {
     rank_memory memory[MAX_MEMORIES];
     int n;
 } budget;
-#define RUN_USABLE 0.9 /* of the free memory: the rest is for the system and for fragmentation */
+#define RUN_USABLE 0.9 /* fraction of the free memory; the rest is for the system and fragmentation */
 
 void run_budget(const dt_run *run, int ranks_per_node, budget *b);
-size_t run_part(const dt_memory *bytes, const rank_memory *m); /* of them, those in m */
+size_t run_part(const dt_memory *bytes, const rank_memory *m); /* the bytes that are in m */
 /* the first memory whose usable share is exceeded; NULL: the plan fits */
 const rank_memory *run_exceeds(const budget *b, double usable, const dt_memory *needed);
 dt_memory run_overhead(const dt_run *run); /* device memory outside the ledger */
-dt_memory run_held(const dt_run *run);     /* now, with that */
+dt_memory run_held(const dt_run *run);     /* present allocation, including the overhead */
 
 dt_memory run_missing(const dt_memory *planned, const dt_memory *held); /* the part that is not yet allocated */
 
@@ -140,13 +143,13 @@ dt_memory run_missing(const dt_memory *planned, const dt_memory *held); /* the p
 typedef struct limits {
     const budget *budget;
     double usable;  /* of each memory */
-    dt_memory held; /* there already, and in the plans */
+    dt_memory held; /* allocated already, and contained in the plans */
 } limits;
 
 /* choose.c */
 typedef struct trial {
     rank_plan plan;
-    bool gathered;               /* with all parameters gathered, because the task wants that and memory suffices */
+    bool gathered;               /* with all parameters gathered, because the task requests it and memory suffices */
     const rank_memory *short_of; /* NULL: it fits */
     bool works;                  /* it fits, and max_live_parameters is enough */
 } trial;
@@ -155,13 +158,13 @@ dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, t
 dt_err run_check_memory(const dt_run *run, int ranks_per_node);
 /* zero.stage = auto: the first strategy that fits on every rank; collective, agreed */
 dt_err run_settle_strategy(dt_run *run, int ranks_per_node);
-/* then, of a task that rolls out: do parameters stay gathered for it, on every rank? collective, agreed */
+/* for a task with rollouts: decides whether parameters stay gathered on every rank. Collective, agreed */
 dt_err run_settle_gathered(dt_run *run, int ranks_per_node);
 
 /* memory_table.c: both log */
 void run_compare_plan(dt_run *run, const rank_plan *plan); /* compares it with the present allocation */
 void run_say_overhead(const dt_run *run);                  /* memory that the device uses in addition; after a step */
-void run_say_trials(const strategy list[], const trial trials[], int n, bool nodes); /* nodes: there are several */
+void run_say_trials(const strategy list[], const trial trials[], int n, bool nodes); /* nodes: more than one */
 
 /* remedy.c: changes that would make a run fit; local. */
 enum { REMEDY_TEXT = 800 };
@@ -170,22 +173,23 @@ enum { REMEDY_TEXT = 800 };
 dt_err run_say_remedy(const dt_run *run, const plan_setting *with, const limits *l, bool is_auto, int64_t unit,
                       const rank_memory *short_of, char out[REMEDY_TEXT]);
 
-/* stop.c: when a run ends early. Everything but run_agree is local. */
+/* stop.c: early end of a run. Everything but run_agree is local. */
 enum { STOP_NO, STOP_TIME_LIMIT, STOP_SIGNAL };
-void run_stop_open(dt_run *run);                        /* where the time ends, if anywhere */
-void run_stop_estimate(dt_run *run);                    /* how long the first save may take */
-void run_stop_measure(dt_run *run, double save_s);      /* a save took so long */
+void run_stop_open(dt_run *run);                        /* determines the time limit, if any */
+void run_stop_estimate(dt_run *run);                    /* estimates the duration of the first save */
+void run_stop_measure(dt_run *run, double save_s);      /* records the duration of a save */
 int run_stop_request(const dt_run *run, double more_s); /* would a save still fit after more_s seconds? */
-double run_stop_at(const dt_run *run);                  /* when a save must begin, as dt_phase.stop_at_s */
+double run_stop_at(const dt_run *run);                  /* latest start of a save, as dt_phase.stop_at_s */
 const char *run_stop_name(const dt_run *run, int stop); /* "a signal", "run.time_limit", "the end of the Slurm job" */
-/* DT_ERR_USAGE if start-up took all of the time that a run has; before its first step */
+/* DT_ERR_USAGE if start-up took all of the run's time; called before its first step */
 dt_err run_stop_too_late(const dt_run *run);
-/* dt_comm_agree; a signal ends a run that is still starting. Collective */
+/* dt_comm_agree; also handles a signal during start-up. Collective */
 dt_err run_agree(dt_run *run, dt_err err);
 
-/* stalled.c: starts in a row that end without a checkpoint newer than the one they began with are counted in
- * run.output_dir, because a job script that starts the run again after each of them would never come to an end. */
-void run_count_progress(dt_run *run); /* a newer checkpoint is written, or all is done: the count is 0 again; local */
+/* stalled.c: counts consecutive starts without a newer checkpoint, in run.output_dir. A job script that restarts the
+ * run after each of them would otherwise never end. */
+/* resets the count: a newer checkpoint was written, or the run is complete; local */
+void run_count_progress(dt_run *run);
 /* The final error of the run: DT_ERR_STOP becomes DT_ERR_USAGE if another start would not help. Collective, agreed. */
 dt_err run_count_stop(dt_run *run, dt_err err);
 
@@ -199,55 +203,56 @@ void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config 
 
 /* changes.c: reports or refuses (DT_ERR_USAGE) differences from the run that wrote a checkpoint; local. */
 dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta *meta);
-/* nothing that would be reported? */
+/* are there no changes to report? */
 dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same);
-/** The configuration in a checkpoint; keys that this version does not know are left out. Free it, also after an
+/** Read the configuration in a checkpoint, without keys that this version does not know. Free it even after an
  *  error. */
 dt_err run_read_saved_config(dt_config *cfg, const char *path, const dt_ckpt_meta *meta);
 
 /* branch.c: local, on rank 0. */
-/* newer checkpoints are moved away, where there are any */
+/* moves newer checkpoints away, if any */
 dt_err run_leave_branch(const char *output_dir, int64_t step);
 dt_err run_finish_leaving(const char *output_dir); /* completes what a kill interrupted */
 
-/* best.c: the best validation, and when there have been enough that were not better. */
-/* do the keys go together? Local, alike on all ranks */
+/* best.c: the best validation, and early stopping. */
+/* validates the combination of keys; local, the same on all ranks */
 dt_err run_best_check(const dt_run *run);
 bool run_best_same_metric(const dt_config *a, const dt_config *b);
-void run_best_take(const dt_run *run, progress *p);                  /* right after the validation */
-bool run_best_is_new(const dt_run *run, const progress *p);          /* the best is of this step, and is to be kept */
+void run_best_take(const dt_run *run, progress *p); /* right after the validation */
+/* the best validation is of this step, and its checkpoint is to be kept */
+bool run_best_is_new(const dt_run *run, const progress *p);
 bool run_best_gives_up(const dt_run *run, const progress *p);        /* early stopping */
 dt_err run_best_settle(dt_run *run, progress *p, const char *dir);   /* after resuming; collective, agreed */
 dt_err run_best_publish(dt_run *run, int64_t step, const char *dir); /* its checkpoint exists; collective, agreed */
 dt_err run_best_load(dt_run *run, const progress *p);                /* at the end; collective, agreed */
 
 /* resume.c */
-/* the run's models as checkpoints know them, those that are trained first; returns how many */
+/* the run's models in the form of checkpoints, trained ones first; returns their number */
 int run_list_models(const dt_run *run, dt_saved_model models[DT_MAX_SAVED]);
-/* the same for a checkpoint; one from before the task kept a frozen model lacks it */
+/* the same for a checkpoint: if it predates a frozen model that the task keeps, that model is omitted */
 int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT_MAX_SAVED]);
-/* which checkpoint may be tried when the i-th has failed so: the one before, but where its base is bad one that has
- * all; n_resume_paths: none. Rank 0's. */
+/* the candidate to try after number i failed with err: the previous one, or, if its base is corrupt, one that is
+ * complete; n_resume_paths: none. Rank 0 */
 int run_next_candidate(const dt_run *run, dt_err err, int i);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
-/* --check: where a run would continue from this file, and with which learning rate; local, on rank 0 */
+/* --check: reports where a run would continue from this file, and its learning rate; local, rank 0 */
 dt_err run_say_place(dt_run *run, const char *path);
 char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 
-bool run_saves_frozen(const dt_run *run); /* are frozen parameters in checkpoints? local */
+bool run_saves_frozen(const dt_run *run); /* do checkpoints contain frozen parameters? local */
 
-/* saving.c: collective and agreed, but for what is called local. */
-bool run_saves_beside(const dt_run *run);   /* is it configured? local */
+/* saving.c: collective and agreed, unless marked local. */
+bool run_saves_async(const dt_run *run);    /* is checkpoint.async in use? local */
 size_t run_items_nbytes(const dt_run *run); /* size of the task's items in a checkpoint; local */
-dt_err run_open_saver(dt_run *run);         /* and that room; local */
+dt_err run_open_saver(dt_run *run);         /* opens the saver and reserves that size; local */
 void run_close_saver(dt_run *run);          /* local */
 /* Saves the state of this step after any save in progress; at_once: it is published when the call returns */
 dt_err run_save(dt_run *run, progress *p, bool at_once);
-dt_err run_save_look(dt_run *run);                /* how far this rank's writer is, for the vote of a step; local */
-dt_err run_save_go_on(dt_run *run, progress *p);  /* after that vote */
+dt_err run_save_look(dt_run *run);                /* progress of this rank's writer, for the vote of a step; local */
+dt_err run_save_go_on(dt_run *run, progress *p);  /* continues the save after that vote */
 dt_err run_save_finish(dt_run *run, progress *p); /* wait for a save in progress */
-/* the same where all ranks know that the run ends with err, which is returned */
+/* the same if all ranks know that the run ends with err, which is returned */
 dt_err run_save_last(dt_run *run, progress *p, dt_err err);
 /* cost of the last asynchronous save, reported once; returns the number of metrics; local */
 enum { RUN_SAVE_METRICS = 5 };
@@ -256,20 +261,22 @@ int run_save_metrics(dt_run *run, dt_metric metrics[RUN_SAVE_METRICS]);
 /* nonfinite.c: steps with non-finite gradients. */
 void run_declare_nonfinite(dt_run *run);
 void run_note_nonfinite(dt_run *run); /* this rank's results, for the vote */
-/* whether ranks look at their own gradients in the next step; nonfinite: those of the last one were not; local */
+/* sets whether ranks check their own gradients in the next step; nonfinite: those of the last step were not finite;
+ * local */
 void run_watch_next(dt_run *run, const progress *p, bool nonfinite);
-/* after the vote on a step: the loss scale, a warning, and where skipped steps end the run; collective, agreed */
+/* after the vote on a step: updates the loss scale, warns, and ends the run after too many skipped steps; collective,
+ * agreed */
 dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite);
-/* at the end of the loop: DT_ERR_NONFINITE where no step was finite; collective, agreed */
+/* at the end of the loop: DT_ERR_NONFINITE if no step was finite; collective, agreed */
 dt_err run_judge_end(const dt_run *run, const progress *p);
 
 /* export_run.c */
 const char *run_tokenizer(const dt_run *run); /* the key's value, otherwise the model's; "": neither; local */
-dt_err run_settle_tokenizer(dt_run *run);     /* [model] tokenizer, and into the configuration; local */
+dt_err run_settle_tokenizer(dt_run *run);     /* [model] tokenizer, stored in the configuration; local */
 /* the directories in run.output_dir that run_export writes, not owned; returns their number; local */
 enum { RUN_MOST_EXPORTS = 1 + DT_MAX_TRAINED };
 int run_list_exports(const dt_run *run, const char *names[RUN_MOST_EXPORTS]);
-dt_err run_export(dt_run *run); /* exports as checkpoint.export asks; collective, agreed */
+dt_err run_export(dt_run *run); /* exports according to checkpoint.export; collective, agreed */
 
 /* closing.c: reports what this start did, where the results are, and next commands; rank 0. loop_s: time of the steps
  * from `from` to `to`. */
@@ -278,8 +285,8 @@ void run_say_closing(const dt_run *run, const progress *from, const progress *to
 /* loop.c, evaluate.c: collective, agreed */
 dt_err run_open_sums(dt_run *run); /* checks that task and loop declare the same metrics on all ranks */
 dt_err run_loop(dt_run *run, progress *p);
-/** stop: STOP_NO, or why all ranks ended the validation early; then nothing was reported. n_done of n micro-steps were
- *  done. Otherwise run->sums has the result until the next step. */
+/** stop: STOP_NO, or the reason for which all ranks ended the validation early, without a result. n_done of n
+ *  micro-steps were done. Without a stop, run->sums has the result until the next step. */
 typedef struct validation_end {
     int stop;
     int64_t n_done, n;

@@ -1,18 +1,18 @@
-/* saving.c - assembles checkpoints and reports about them. While training continues (checkpoint.async), the vote of
- * each step includes the state of the ranks' writers, so all ranks react between the same two steps. The last save, and
- * a save before a stop, are written synchronously, because a copy would gain nothing. */
+/* saving.c - assemble checkpoints and report them. While training continues (checkpoint.async), the vote of each step
+ * includes the state of the ranks' writers, so all ranks react between the same two steps. The last save, and a save
+ * before a stop, are synchronous, because a copy would gain nothing. */
 #include "run.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- beside the training ----------------------------------------------------------------------------------------- */
+/* ---- asynchronous saves ------------------------------------------------------------------------------------------ */
 
-bool run_saves_beside(const dt_run *run) { return run_trains(run) && run->cfg.checkpoint_async; }
+bool run_saves_async(const dt_run *run) { return run_trains(run) && run->cfg.checkpoint_async; }
 
 size_t run_items_nbytes(const dt_run *run)
 {
     const dt_task *t = &run->task;
-    return t->ops->save ? (size_t)t->saved_nbytes + DT_CKPT_TASK_ITEMS * sizeof(int64_t) : 0; /* each is padded */
+    return t->ops->save ? (size_t)t->saved_nbytes + DT_CKPT_TASK_ITEMS * sizeof(int64_t) : 0; /* padding of each item */
 }
 
 dt_err run_open_saver(dt_run *run)
@@ -20,7 +20,7 @@ dt_err run_open_saver(dt_run *run)
     const size_t n_items = run_items_nbytes(run);
     size_t nbytes = 0;
     if (n_items > 0) DT_TRY(dt_buf_alloc(&run->saving.items, &run->dev, DT_ON_HOST, n_items, DT_MEM_DATA));
-    if (!run_saves_beside(run)) return DT_OK;
+    if (!run_saves_async(run)) return DT_OK;
     for (int i = 0; i < run->n_trained; i++) {
         const bool frozen = run->trained[i] != &run->main || run_saves_frozen(run);
         for (int p = 0; p < (frozen ? DT_N_PARTS : DT_FROZEN); p++)
@@ -32,9 +32,9 @@ dt_err run_open_saver(dt_run *run)
 
 static bool is_under_way(const dt_run *run) { return dt_saver_state_of(run->saving.saver).under_way; }
 
-/* ---- what is saved ----------------------------------------------------------------------------------------------- */
+/* ---- contents of a save ------------------------------------------------------------------------------------------ */
 
-/* meta's texts and items are the save's own, but for the model's configuration. */
+/* Free meta's texts and items, which belong to the save, except for the model's configuration. */
 static void forget(dt_saving *s)
 {
     free(s->dir), free(s->meta.config);
@@ -76,7 +76,7 @@ static dt_err gather_local(dt_run *run, const progress *p)
     for (int i = 0; i < s->n_models; i++) s->models[i].with_states = true;
     DT_CHECK(s->dir && s->meta.config, DT_ERR_MEMORY, "out of memory for the checkpoint's texts");
     DT_TRY(dt_lock_check(run->lock));
-    return dt_report_flush(run->report); /* the records up to this step are on the disk before it can be gone on from */
+    return dt_report_flush(run->report); /* records up to this step must be on disk before a run can resume from it */
 }
 
 /* Collective, agreed. */
@@ -88,7 +88,7 @@ static dt_err gather(dt_run *run, const progress *p)
     return t->ops->save ? t->ops->save(t, &run->saving.meta.items) : DT_OK;
 }
 
-/* ---- what is told ------------------------------------------------------------------------------------------------ */
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 static void trace_stages(const dt_run *run, const dt_saver_state *state)
 {
@@ -96,7 +96,7 @@ static void trace_stages(const dt_run *run, const dt_saver_state *state)
         dt_timeline_add(run->timeline, "save", state->stage[i].name, state->stage[i].begin_s, state->stage[i].end_s);
 }
 
-/* The file has its name. Collective, agreed. */
+/* Called when the file has its final name. Collective, agreed. */
 static dt_err publish(dt_run *run, progress *p)
 {
     p->saved_step = run->saving.meta.step;
@@ -106,7 +106,7 @@ static dt_err publish(dt_run *run, progress *p)
     return err;
 }
 
-static dt_err tell_beside(dt_run *run, progress *p, double since_s)
+static dt_err report_async(dt_run *run, progress *p, double since_s)
 {
     dt_saving *s = &run->saving;
     const dt_saver_state state = dt_saver_state_of(s->saver);
@@ -152,7 +152,7 @@ static dt_err save_at_once(dt_run *run, progress *p, double begin_s)
     return publish(run, p);
 }
 
-static dt_err save_beside(dt_run *run, double begin_s)
+static dt_err save_async(dt_run *run, double begin_s)
 {
     dt_saving *s = &run->saving;
     dt_phase_enter(&run->phase, "save", "copy");
@@ -165,9 +165,9 @@ dt_err run_save(dt_run *run, progress *p, bool at_once)
 {
     DT_TRY(run_save_finish(run, p));
     const double begin_s = dt_now_s();
-    if (at_once) dt_report_last_line(run->report); /* no step follows soon, or at all */
+    if (at_once) dt_report_last_line(run->report); /* no step follows soon, or none at all */
     dt_err err = gather(run, p);
-    if (err == DT_OK) err = at_once || !run->saving.saver ? save_at_once(run, p, begin_s) : save_beside(run, begin_s);
+    if (err == DT_OK) err = at_once || !run->saving.saver ? save_at_once(run, p, begin_s) : save_async(run, begin_s);
     if (err != DT_OK) forget(&run->saving);
     return err;
 }
@@ -189,7 +189,7 @@ dt_err run_save_go_on(dt_run *run, progress *p)
     if (!is_under_way(run) || dt_sums_value(&run->sums, run->counted.save_done) == 0) return DT_OK;
     dt_phase_enter(&run->phase, "save", "");
     DT_TRY(dt_saver_go_on(run->saving.saver, dt_sums_value(&run->sums, run->counted.save_work), &ended));
-    if (ended) return tell_beside(run, p, begin_s);
+    if (ended) return report_async(run, p, begin_s);
     run->saving.stall_s += dt_now_s() - begin_s;
     return DT_OK;
 }
@@ -200,8 +200,8 @@ dt_err run_save_finish(dt_run *run, progress *p)
     if (!is_under_way(run)) return DT_OK;
     dt_phase_enter(&run->phase, "save", "");
     const dt_err err = dt_saver_finish(run->saving.saver, &run->phase);
-    if (err == DT_OK) return tell_beside(run, p, begin_s);
-    if (err != DT_ERR_COMM) forget(&run->saving); /* else the writer may still be at work: run_close_saver */
+    if (err == DT_OK) return report_async(run, p, begin_s);
+    if (err != DT_ERR_COMM) forget(&run->saving); /* otherwise the writer may still run: run_close_saver */
     return err;
 }
 

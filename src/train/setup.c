@@ -1,5 +1,5 @@
-/* setup.c - opens everything that a run needs from its configuration. All mistakes are found here, before any step, and
- * reported together: each joins a list, and settings that depend on an invalid key are skipped. */
+/* setup.c - open everything that a run needs from its configuration. All errors are found here, before any step, and
+ * reported together. Each is added to a list, and settings that depend on an invalid key are skipped. */
 #include "run.h"
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
@@ -41,7 +41,7 @@ static void check_needed(dt_run *run)
     note(run, check_stage(run));
 }
 
-/* Keys of [model] that state what the model is, with where the model's own value is. */
+/* Keys of [model] that describe the model, and the location of the actual value. */
 static const struct shape_key {
     const char *key;
     enum { SHAPE_SIZE, SHAPE_NUMBER, SHAPE_BOOLEAN } kind;
@@ -91,8 +91,8 @@ static void append_difference(char list[512], const struct shape_key *k, double 
         snprintf(list + len, 512 - len, "%s%s = %.15g (it has %.15g)", comma, k->key, stated, found);
 }
 
-/* Keys given in addition to path state the expected model. Differences from the actual model are reported in one line,
- * and path wins. file: the model of model.config, or NULL. */
+/* Keys given in addition to path describe the expected model. Differences from the actual model are reported in one
+ * line, and path takes precedence. file: the model of model.config, or NULL. */
 static void compare_shape(const dt_config *cfg, const dt_model_config *file, const dt_model_config *found)
 {
     char differ[512] = "";
@@ -122,7 +122,7 @@ static dt_err compare_with_keys(const dt_config *cfg, const dt_model_config *fou
     return DT_OK;
 }
 
-/* A missing size has the default of the family's config.json, whose first model is large. */
+/* Missing sizes would get the defaults of the family's config.json, which describe a large model. */
 static dt_err open_from_keys(dt_run *run)
 {
     static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
@@ -146,8 +146,8 @@ static dt_err check_takes_images(const dt_run *run, bool has_tower)
     return DT_OK;
 }
 
-/* Code that reads model.path again, and checkpoints that omit its parameters, would find only the language model there.
- */
+/* Code that reads model.path again, and checkpoints that omit frozen parameters, would find only the language model
+ * there. */
 static dt_err check_joined(const dt_run *run)
 {
     static const char *const tasks[] = {"pretrain", "sft", "eval"};
@@ -166,7 +166,7 @@ static dt_err check_joined(const dt_run *run)
     return DT_OK;
 }
 
-/* A model of random weights: there is nothing that a tower could be joined with. */
+/* A model with random weights cannot be joined with a tower. */
 static dt_err open_drawn(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -176,7 +176,7 @@ static dt_err open_drawn(dt_run *run)
     return open_from_keys(run);
 }
 
-/* --plan, before a model is downloaded. */
+/* For --plan, before a model is downloaded. */
 static dt_err open_planned(dt_run *run)
 {
     dt_pretrained *p = &run->pretrained;
@@ -201,7 +201,7 @@ static dt_err open_model_config(dt_run *run)
     DT_TRY(check_joined(run));
     run->pretrained.new_score = run->task.ops->n_labels > 0;
     run->has_pretrained = true;
-    if (run_trains(run)) run->pretrained.base = &run->base; /* without training, nothing can lack frozen parameters */
+    if (run_trains(run)) run->pretrained.base = &run->base; /* an evaluation saves no checkpoints */
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
@@ -229,7 +229,7 @@ static dt_err check_length(const dt_run *run)
     return DT_OK;
 }
 
-/* One of the words of offload_optimizer and offload_param. */
+/* Value of offload_optimizer or offload_param. */
 static dt_offload offload_of(const char *word)
 {
     return !strcmp(word, "cpu") ? DT_OFFLOAD_CPU : !strcmp(word, "nvme") ? DT_OFFLOAD_NVME : DT_OFFLOAD_NONE;
@@ -245,7 +245,7 @@ static dt_err check_nvme_is_given(const dt_config *cfg)
     return DT_OK;
 }
 
-/* At the other stages, which auto then leaves out, each rank keeps all of them. */
+/* At other stages each rank keeps all parameters. auto then skips those stages. */
 static bool may_offload_param(const dt_config *cfg)
 {
     return !strcmp(cfg->zero_stage, "3") || !strncmp(cfg->zero_stage, "auto", 4);
@@ -274,14 +274,14 @@ static void fill_zero_options(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const dt_dtype dtype = dt_config_precision(cfg);
-    /* with one micro-step a gradient is written once, and rounded once (the model adds up in fp32): the parameters'
-     * type is enough */
+    /* With one micro-step a gradient is written and rounded once (the model accumulates in fp32), so the parameters'
+     * type suffices. */
     const bool fp32_grads = dtype == DT_F32 || run->batching.accumulation > 1 || cfg->run_reproducible;
     dt_dtype reduce_dtype = DT_F32;
     const bool reduce_differs = dt_dtype_find(cfg->precision_reduce_dtype, &reduce_dtype);
     run->main.zero_opt = (dt_zero_options){
         .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
-        .n_groups = run->comm ? run->comm->n_groups : 0, /* a plan's are its own */
+        .n_groups = run->comm ? run->comm->n_groups : 0, /* a plan sets its own */
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : dtype,
         .reduce_differs = reduce_differs,
@@ -370,7 +370,7 @@ static dt_err check_attention(const dt_run *run)
     return DT_OK;
 }
 
-/* Without a batch size that works the rest is looked at with the smallest. */
+/* If the batch size is invalid, the remaining checks use the smallest one. */
 static dt_err resolve_batching(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
@@ -406,7 +406,7 @@ static bool is_trained(void *self, const dt_tensor *tensor)
     return !task->ops->is_trained || task->ops->is_trained(task, tensor);
 }
 
-/* A resumed run has its adapters in its checkpoint, and lora.path may be gone. r = 0: no checkpoint exists. */
+/* A resumed run has its adapters in its checkpoint, and lora.path may no longer exist. r = 0: no checkpoint exists. */
 static dt_err read_own_adapters(dt_run *run, dt_lora *found)
 {
     dt_pretrained own = {0};
@@ -421,7 +421,7 @@ static dt_err read_own_adapters(dt_run *run, dt_lora *found)
     return err;
 }
 
-/* Is this in a directory that the run writes? */
+/* Is `what` in a directory that the run writes? */
 static bool is_written_here(const dt_run *run, const char *what, const char *dir)
 {
     char *path = NULL, *full = asprintf(&path, "%s/%s", run->cfg.run_output_dir, dir) < 0 ? NULL : realpath(path, NULL);
@@ -463,7 +463,7 @@ static dt_err settle_adapters(dt_run *run)
     dt_config *cfg = &run->cfg;
     dt_lora found = {0};
     dt_err err = read_adapters(run, &found);
-    if (run->task.ops->no_dropout) found.dropout = 0; /* as that of config.json */
+    if (run->task.ops->no_dropout) found.dropout = 0; /* as for dropout in config.json */
     if (err == DT_OK && found.r > 0)
         err = dt_lora_settle_keys(cfg, &found, *cfg->lora_path ? cfg->lora_path : run->pretrained.path, &run->mc,
                                   run->units, run->n_units);
@@ -508,7 +508,7 @@ static dt_err check_saves(const dt_run *run)
     return DT_OK;
 }
 
-/* With a mistake in the model's settings the model is unknown, so later checks see no units. */
+/* After an error in the model's settings the model is unknown, so later checks see no units. */
 static dt_err drop_units(dt_run *run, dt_err err)
 {
     dt_model_free_units(run->units, run->n_units);
@@ -551,7 +551,7 @@ static dt_err open_model(dt_run *run)
     return check_saves(run);
 }
 
-/* What a task may access from the start; the rest follows when it is known. */
+/* Set the fields that a task may access from the start; the others follow later. */
 static void lend(dt_run *run)
 {
     dt_task *t = &run->task;
@@ -618,7 +618,7 @@ void run_open_task(dt_run *run)
     t->ops->open(t);
     run->n_trained = 0;
     run->trained[run->n_trained++] = &run->main;
-    for (int i = 0; i < t->n_beside; i++) run->trained[run->n_trained++] = &t->beside[i];
+    for (int i = 0; i < t->n_auxiliary; i++) run->trained[run->n_trained++] = &t->auxiliary[i];
     if (run_trains(run) && (t->train || t->steps_per_epoch > 0)) note(run, count_steps(run));
 }
 

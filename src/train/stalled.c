@@ -21,7 +21,7 @@ void run_count_progress(dt_run *run)
     if (run->comm->rank == 0 && path_of(run, path)) unlink(path);
 }
 
-/* Without a lock of its own the run was stopped before it took the directory, which may be another run's. */
+/* A run without the lock was stopped before it took the directory, which may belong to another run. */
 static bool is_others(const dt_run *run)
 {
     char holder[512];
@@ -38,7 +38,7 @@ static int read_count(const char *path)
     return n > 0 && n < INT_MAX ? (int)n : 0;
 }
 
-/* How many starts in a row were like this one, itself included; 0: unknown. */
+/* Number of consecutive starts without progress, including this one; 0: unknown. */
 static int64_t count_start(const dt_run *run)
 {
     char path[PATH_MAX], text[16];
@@ -47,11 +47,11 @@ static int64_t count_start(const dt_run *run)
     dt_err err = dt_make_dirs(run->cfg.run_output_dir);
     if (err == DT_OK) err = dt_write_file_atomic(path, text, (size_t)len);
     if (err == DT_OK) return n;
-    dt_error_clear(); /* a stop stays a stop on a disk that is full */
+    dt_error_clear(); /* a full disk must not hide the stop */
     return 0;
 }
 
-/* The message of the stop, without the advice to start again. */
+/* Repeats the stop message without the advice to start again. */
 static dt_err refuse(const dt_run *run, int64_t n, const char *message)
 {
     char took[24];

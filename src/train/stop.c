@@ -1,19 +1,19 @@
-/* stop.c - when a run ends early: a signal asked for it, or its time is over.
+/* stop.c - early end of a run: a signal, or the time limit.
  *
- * Time ends at run.time_limit, or else at the end of the job if the scheduler reports it (in rank 0's environment). A
- * save must still fit before that, and so must the rest of a save in flight: 1.5 times the duration of the last save is
- * reserved for each. Before the first save its duration is estimated from its size and from how long loading took. */
+ * The limit is run.time_limit, or the end of the job if the scheduler reports it (in rank 0's environment). A save must
+ * still fit before that, and so must the rest of a save in flight: 1.5 times the duration of the last save is reserved
+ * for each. Before the first save its duration is estimated from its size and from the loading time. */
 #include "run.h"
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
-/* time for the processes to end after the save, and for the launcher */
+/* time for the processes and the launcher to end after the save */
 enum { END_MARGIN_S = 2, JOB_END_MARGIN_S = 5 };
-static const double FIRST_SAVE_RATE = 5e8; /* bytes a second and node: a slow shared disk */
-static const double SAVE_SHARE = 1.5;      /* a shared disk is not always as fast as the last time */
+static const double FIRST_SAVE_RATE = 5e8; /* bytes per second and node: a slow shared disk */
+static const double SAVE_SHARE = 1.5;      /* the speed of a shared disk varies */
 
-/* Seconds since the epoch, 0: not known. */
+/* Seconds since the epoch, 0: unknown. */
 static double job_end(void)
 {
     const char *text = getenv("SLURM_JOB_END_TIME");
@@ -39,7 +39,7 @@ void run_stop_open(dt_run *run)
 void run_stop_estimate(dt_run *run)
 {
     run->save_s = fmax(run_checkpoint_nbytes(run) / (FIRST_SAVE_RATE * run->comm->n_nodes), run->load_s);
-    if (run->deadline_s > 0) { /* a guess must not eat up a short run */
+    if (run->deadline_s > 0) { /* the estimate must not consume a short run */
         const double left = run->deadline_s - dt_now_s();
         if (run->save_s > left / 4) run->save_s = left > 0 ? left / 4 : 0;
     }

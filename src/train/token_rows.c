@@ -12,7 +12,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the level tokens, by rising ids; the caller's. */
+/* Ids of the level tokens, ascending; the caller frees them. */
 static dt_err find_ids(const dt_run *run, const dt_catalogue *c, const dt_tokenizer *t, int32_t **ids)
 {
     const int32_t n = dt_catalogue_n_levels(c);
@@ -37,7 +37,7 @@ static dt_err find_ids(const dt_run *run, const dt_catalogue *c, const dt_tokeni
     return DT_OK;
 }
 
-/* Ids one after the other are a range. */
+/* Consecutive ids form a range. */
 static dt_err make_ranges(dt_run *run, const int32_t *ids, int32_t n, int *n_ranges)
 {
     run->rows = calloc((size_t)n, sizeof *run->rows);

@@ -1,5 +1,5 @@
-/* trained_parts.c - which parts of a vision-language model are trained: vision.train; and whether the features of a
- * tower that is not are kept. */
+/* trained_parts.c - vision.train: the trained parts of a vision-language model, and the cache of a frozen tower's
+ * features. */
 #include "run.h"
 #include "dtrain/checkpoint/stored.h"
 #include <inttypes.h>
@@ -27,7 +27,7 @@ static dt_err read_word(dt_run *run, const char *word)
     return DT_OK;
 }
 
-/* With adapters, these are modules that are trained as a whole, which the adapter files record too. */
+/* With adapters, these modules are fully trained, and the adapter files list them. */
 static dt_err save_module(dt_run *run, bool trained, const char *module)
 {
     char **names, *all = NULL;
@@ -45,7 +45,8 @@ static dt_err save_module(dt_run *run, bool trained, const char *module)
     return err;
 }
 
-/* SigLIP's head, which is not kept, would be part of the whole, and PEFT opens no file that lacks a part. */
+/* SigLIP's pooling head is not stored. Listing the whole tower would include it, and PEFT rejects a file that lacks a
+ * listed part. */
 static dt_err save_tower(dt_run *run)
 {
     const bool clip = run->mc.vision->tower == DT_TOWER_CLIP;

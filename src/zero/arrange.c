@@ -1,18 +1,21 @@
-/* arrange.c - one function decides what a rank holds, for the plan as for the allocation, so that the two cannot
+/* arrange.c - one function computes what a rank holds. The plan and the allocation both use it, so they cannot
  * disagree.
  *
- * Arenas. Parts that are not kept whole stand in an arena only while they are held (parameters at stage 3; an arena for
- * each of the parts) or while their gradients of one micro-step are written and reduced. The layer loop has one
- * unit in hand; beside it may stand the next one (on its way in) or the last one (on its way out), and a tied
- * embedding, which is held across others. So each unit has a fixed place: that one a place of its own; the rest by
- * turns at the front and at the end of a stretch that has room for the largest pair of neighbours. Fixed places need no
- * allocator and cannot fragment. */
+ * Arenas. At stage 3, parts that are not kept whole occupy an arena only while they are held; each part kind has its
+ * own arena. Gradients of one micro-step occupy the gradient arena while they are written and reduced.
+ *
+ * The layer loop holds one unit. The next unit (being gathered) or the previous one (being reduced) may be in the arena
+ * at the same time. A tied embedding is held across other units.
+ *
+ * Each unit therefore has a fixed region. The tied embedding has its own region. The other units alternate between the
+ * front and the end of a range that holds the largest pair of neighbours. Fixed regions need no allocator and cannot
+ * fragment. */
 #include "arrange.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* of a unit; the model bounds language model, tower and projector by as many each: 16 bytes for each stay far below
- * 2^63 */
+/* limit per unit; the model limits language model, tower and projector likewise: at 16 bytes per element all sums stay
+ * far below 2^63 */
 static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -105,8 +108,8 @@ static dt_err check_unit(const dt_unit *u)
     return DT_OK;
 }
 
-/** Join trainable elements that touch and agree on decay and learning rate. Padding is never inside a run: with eps = 0
- *  AdamW would make NaN of its zeros. */
+/** Merge adjacent trainable elements with the same decay and learning rate. Runs exclude padding: with eps = 0 AdamW
+ *  would turn its zeros into NaN. */
 static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 {
     zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
@@ -138,7 +141,7 @@ static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
-/** What an arena holds: one part of the units, or gradients. */
+/** Contents of an arena: one part of the units, or gradients. */
 typedef struct arena_kind {
     dt_part part;
     bool grads;
@@ -146,7 +149,7 @@ typedef struct arena_kind {
 
 static int64_t held_len(const zero_part_layout *p) { return round_up(p->shards.padded_len, DT_GROUP_ALIGN); }
 
-/** Is unit u in such an arena? All trained parts have gradients; parameters are there unless they are kept whole. */
+/** Does unit u use this arena? Every trained part has gradients. Parameters use it unless they are kept whole. */
 static bool is_in(const zero_layout *l, arena_kind kind, int u)
 {
     const zero_part_layout *p = &l->units[u].part[kind.part];
@@ -158,8 +161,8 @@ static int64_t *held_at(zero_layout *l, arena_kind kind, int u)
     return kind.grads ? &l->units[u].grad_held_at : &l->units[u].part[kind.part].held_at;
 }
 
-/** Give the units of an arena their places and return its length. Neighbours have room beside each other when one of
- *  them has at most `ahead` elements (ahead 0: never). */
+/** Assign each unit its arena offset and return the arena's length. Two neighbours get disjoint regions if one of them
+ *  has at most `ahead` elements; ahead 0: never. */
 static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead)
 {
     int64_t base = 0, stretch = 0, before = 0;
@@ -187,7 +190,7 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
     return base + stretch;
 }
 
-/** The same with a place for each unit. */
+/** The same, with a separate region for each unit. */
 static int64_t place_apart(zero_layout *l, arena_kind kind)
 {
     int64_t end = 0;
@@ -207,7 +210,7 @@ static int64_t place_params_apart(zero_layout *l)
     return sum;
 }
 
-/** The arenas of all parts; their length together. */
+/** Lay out the arenas of all parts. Returns their total length. */
 static int64_t place_params(zero_layout *l, int tied_unit, int64_t ahead)
 {
     int64_t sum = 0;
@@ -216,7 +219,7 @@ static int64_t place_params(zero_layout *l, int tied_unit, int64_t ahead)
     return sum;
 }
 
-/** Elements that a unit has in the parameters' arenas. */
+/** Elements of a unit in the parameter arenas. */
 static int64_t live_len(const zero_layout *l, int u)
 {
     int64_t n = 0;
@@ -270,7 +273,7 @@ static int64_t kept_len(const dt_shards *s, bool whole)
     return whole ? round_up(s->padded_len, DT_GROUP_ALIGN) : s->shard_len;
 }
 
-/** A shard of elements of a type; in a file it begins where direct access can. */
+/** Padded length of a shard. A shard in a file is padded to the alignment of direct I/O. */
 static int64_t shard_len_in(dt_place place, const dt_shards *s, dt_dtype dtype)
 {
     const int64_t align = place == DT_IN_FILE ? DT_SWAP_ALIGN / (int64_t)dt_dtype_size(dtype) : 1;
@@ -301,7 +304,7 @@ static void place_kept(zero_layout *l)
     }
 }
 
-/** Of what a rank is in charge of. */
+/** The maximum charge_len over the trained parts of all units. */
 static int64_t longest_charge(const zero_layout *l)
 {
     int64_t n = 0;
@@ -323,8 +326,7 @@ static int64_t longest_of_all(const zero_layout *l)
     return n;
 }
 
-/** Elements of a rank's part that one collective of at most `bucket` elements over nranks moves; 0 or less: no limit.
- *  */
+/** Elements per rank in one collective that moves at most `bucket` elements over nranks; bucket <= 0: no limit. */
 static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
 {
     if (bucket <= 0) return longest;
@@ -332,7 +334,7 @@ static int64_t per_rank(int64_t bucket, int nranks, int64_t longest)
     return n < longest ? n : longest;
 }
 
-/** Bytes of the widest element that is gathered: of a parameter, or at stage 0 of an optimizer state. */
+/** Bytes per element of the widest gathered type: a parameter, or at stage 0 an optimizer state. */
 static size_t widest_gathered(const zero_layout *l)
 {
     size_t n = l->whole_opt ? sizeof(float) : 0;
@@ -343,7 +345,7 @@ static size_t widest_gathered(const zero_layout *l)
 
 static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
-    /* elements: small enough for a processor's last cache, large beside what a collective costs */
+    /* elements: fits in the last-level cache, yet large enough to amortise the latency of a collective */
     enum { UPDATE_BUCKET = 1 << 20 };
     const int64_t charge = longest_charge(l), trained = longest_shard(l, DT_TRAINED), longest = longest_of_all(l);
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, charge);
@@ -360,7 +362,7 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
     if (update > l->bucket_bytes) l->bucket_bytes = update;
 }
 
-/** Is there a part of this kind, in this place? */
+/** Does any unit have a part of this kind in this memory space? */
 static bool any_in(const zero_layout *l, int p, dt_place place)
 {
     for (int u = 0; u < l->n_units; u++)
@@ -376,7 +378,7 @@ static int64_t longest_in_file(const zero_layout *l, int p)
     return n;
 }
 
-/** The rings of staging buffers of what is offloaded. */
+/** Size the rings of staging buffers for offloaded states. */
 static void size_rings(zero_layout *l, const dt_zero_options *opt)
 {
     const int64_t step = DT_SWAP_ALIGN / (int64_t)sizeof(float), longest = longest_shard(l, DT_TRAINED);
@@ -407,7 +409,8 @@ static void size_staging(zero_layout *l, const dt_zero_options *opt)
     l->n_results = l->has_grads ? l->n_runs + l->n_units : 0;
     l->watched_bytes = l->has_grads && l->nranks > 1 ? (size_t)(1 + l->n_units) * 16 : 0;
     const size_t results = (size_t)l->n_results * 16;
-    l->results_bytes = l->grads_down ? 0 : results; /* where the host sums them it writes to its own scratch */
+    /* with offload the host sums the squares and writes to its own scratch */
+    l->results_bytes = l->grads_down ? 0 : results;
     l->host_bytes = ZERO_HOST_CHUNK * sizeof(float);
     if (results + l->watched_bytes > l->host_bytes) l->host_bytes = results + l->watched_bytes;
 }
@@ -424,7 +427,7 @@ static size_t optimizer_nbytes(const zero_layout *l)
 
 dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledger *ledger)
 {
-    const size_t n_kept = 1 + (size_t)l->n_states; /* each is a request of its own */
+    const size_t n_kept = 1 + (size_t)l->n_states; /* each is a separate request */
     const size_t transfers = dt_swap_transfers(l->fetch_bytes) + n_kept * dt_swap_transfers(l->swap_bytes / n_kept);
     dt_swap_options file = {.dir = dir, .what = "offloaded states", .ledger = ledger};
     file.depth = (int)dt_min_i64(l->n_buffers * (int64_t)transfers, ZERO_FILE_DEPTH_MAX);
@@ -457,13 +460,13 @@ static void add_up(zero_layout *l)
     if (l->has_file) dt_swap_plan(&file, m);
 }
 
-/** Where states go that are offloaded; those in host memory that the device copies, to pinned memory. */
+/** Memory space of offloaded states. `in_host_memory` is pinned memory for states that the device copies. */
 static dt_place place_of_offload(dt_offload offload, dt_place in_host_memory)
 {
     return offload == DT_OFFLOAD_NVME ? DT_IN_FILE : offload == DT_OFFLOAD_CPU ? in_host_memory : DT_ON_DEVICE;
 }
 
-/** Of all codes: a model has those of one type. */
+/** The type of all codes: a model has codes of one type only. */
 static dt_dtype codes_dtype(const dt_unit *units, int n_units)
 {
     for (int u = 0; u < n_units; u++)
@@ -485,8 +488,8 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->n_streams = opt->overlap_comm + offloads;
     l->stage = l->group_nranks == 1 && !offloads ? 1 : l->grads_down && opt->stage == 0 ? 1 : opt->stage;
     l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
-    /* In reproducible mode every micro-step is reduced, so full gradients would never be summed up: every stage keeps
-     * shards of them. */
+    /* In reproducible mode every micro-step is reduced. Full gradients would never accumulate, so every stage keeps
+     * shards. */
     l->whole_grads = l->stage < 2 && !opt->reproducible;
     l->whole_opt = l->stage == 0 && l->has_grads;
     l->has_master = l->has_grads && (offloads || opt->param_dtype != DT_F32);
@@ -502,7 +505,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
 
 static dt_err make_tables(zero_layout *l, const dt_unit *units)
 {
-    size_t n_runs = 0; /* at most */
+    size_t n_runs = 0; /* upper bound */
     for (int u = 0; u < l->n_units; u++) {
         DT_TRY(check_unit(&units[u]));
         for (int i = 0; i < units[u].n_tensors; i++) n_runs += 1 + (size_t)units[u].tensors[i].n_row_ranges;
@@ -514,7 +517,7 @@ static dt_err make_tables(zero_layout *l, const dt_unit *units)
     return DT_OK;
 }
 
-/** What of a unit is kept whole, where the rest is kept, and what the optimizer takes at a time. */
+/** Compute for one unit what is kept whole, the memory space of the rest, and the runs of the optimizer. */
 static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_unit *unit, zero_unit_layout *ul)
 {
     for (int p = 0; p < DT_N_PARTS; p++) {

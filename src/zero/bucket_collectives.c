@@ -1,10 +1,11 @@
-/* bucket_collectives.c - a part's reduce-scatter and all-gather, in buckets, and the order of the two streams.
+/* bucket_collectives.c - reduce-scatter and all-gather of a part, in buckets, and the ordering of the two streams.
  *
- * A bucket bounds what one collective moves, so that a transport's own staging stays small and a later small exchange
- * does not wait behind a large one. A part within the bucket goes straight from its buffer. A larger one is cut along
- * what the ranks get, columns a .. a+count-1 of each; these lie apart, and collectives want them side by side, so
- * they pass through the bucket: one more copy, only where a limit asks for it. Gradients that are sent in another type
- * than theirs pass through it, too, and are rounded there. */
+ * A bucket bounds what one collective moves. This keeps a transport's staging small, and a small collective does not
+ * wait long for a large one. A part that fits in the bucket is sent directly from its buffer.
+ *
+ * A larger part is split by columns a .. a+count-1 of each rank's range. These columns are strided and collectives need
+ * them contiguous, so they are packed into the bucket. This costs one more copy, and only if a limit is set. Gradients
+ * that are sent in another type are also converted in the bucket. */
 #include "zero_impl.h"
 
 dt_err zero_comm_after(dt_zero *z, dt_stream *stream)
@@ -39,7 +40,7 @@ dt_err zero_copy(dt_zero *z, const char *way, int u, void *dst, const void *src,
     return err;
 }
 
-/** Columns of gradients into the bucket, in the type in which they are sent. */
+/** Pack columns of gradients into the bucket, converted to the type that is sent. */
 static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, int64_t charge_len, int64_t a, int64_t count)
 {
     const dt_dtype sent = z->lay.grad_sent;
@@ -85,7 +86,7 @@ dt_err zero_replicate(dt_zero *z, const dt_shards *shards, void *shard, dt_dtype
     return err;
 }
 
-/** Columns from the bucket to their places. */
+/** Unpack columns from the bucket. */
 static dt_err unpack_columns(dt_zero *z, void *whole, size_t elem_size, int64_t shard_len, int64_t a, int64_t count)
 {
     for (int r = 0; r < z->comm->group_nranks; r++)

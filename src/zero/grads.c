@@ -1,20 +1,22 @@
-/* grads.c - what grads_acquire and grads_release do, and the norm.
+/* grads.c - grads_acquire, grads_release and the gradient norm.
  *
- * Full gradients (stages 0 and 1): backward writes where they stay, adds in later micro-steps, and the last one reduces
- * them in place. Shards (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's
- * gradients into the unit's place in the arena, and release adds their sum over the ranks to the owned shard. A place
- * has been another unit's before, so what no trainable tensor covers is cleared before it is sent. A frozen part has no
- * gradients anywhere.
+ * Full gradients (stages 0 and 1): backward writes into the full buffer and accumulates in later micro-steps. The last
+ * micro-step reduces in place.
  *
- * Backward soon waits for the gather of the unit that comes after the next, and for the reduction of this one only when
- * another unit's gradients need its place. The communication stream runs in order, so a reduction stands back until
- * params_acquire has queued the gathers of another unit: each call lets one go. In the last micro-step none stands back
- * unless another unit is known to follow: a rank that fails then has none left that the others would wait for.
+ * Sharded gradients (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's gradients
+ * into the unit's region of the arena. Release adds their sum over the ranks to the owned shard. Another unit may have
+ * used the region before, so gaps between trainable tensors are cleared before sending. Frozen parts have no gradients.
  *
- * With an offloaded optimizer the sums are kept in host memory. Full gradients send the own shard down in the last
- * micro-step. Shards pass through a slot on the device: the sum of the micro-steps before comes up, this one's is added
- * by the same call as on the device, so with the same bits, and the new sum goes down beside what follows. A step that
- * is left out may leave sums on their way: the next step's come down behind them. */
+ * Backward will soon wait for the gather of the unit after the next. It waits for the reduction of this unit only when
+ * another unit's gradients need its arena region. The communication stream runs in order, so a reduction is deferred
+ * until params_acquire has queued the gathers of another unit. Each such call issues one deferred reduction. In the
+ * last micro-step a reduction is deferred only if another unit is known to follow, and the last unit issues all that
+ * remain. A rank that fails there then has no reductions left for which other ranks would wait.
+ *
+ * With an offloaded optimizer the sums are kept in host memory. Full gradients are copied to the host in the last
+ * micro-step, own shard only. Shards pass through a slot on the device. The previous sum is copied up, and the same
+ * call as without offload adds this micro-step, so the bits are equal. The new sum is copied down asynchronously. A
+ * skipped step may leave such copies in flight; the copies of the next step are queued after them. */
 #include "zero_impl.h"
 #include <math.h>
 #include <string.h>
@@ -37,7 +39,7 @@ static dt_err wait_reduced(dt_zero *z, int u)
     return DT_OK;
 }
 
-/** Make sure that nobody uses the place of unit u in the arena any more. */
+/** Wait until no other unit uses the arena region of unit u. */
 static dt_err free_place(dt_zero *z, int u)
 {
     for (int v = 0; v < z->n_units; v++) {
@@ -82,7 +84,7 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
     return z->last_micro ? zero_offload_ahead(z) : DT_OK;
 }
 
-/** Zero what lies between the trainable runs of a unit. */
+/** Clear the gaps between the trainable runs of a unit. */
 static dt_err clear_gaps(dt_zero *z, int u, void *grads)
 {
     const zero_unit_layout *ul = &z->lay.units[u];
@@ -99,9 +101,9 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
     return DT_OK;
 }
 
-/** The largest of this rank's own gradients of a unit, over the micro-steps from `first` on, is in its slot: not finite
- *  where one of them is not. Where they are not watched, and on a lone rank, whose own are the sums, nothing is
- *  done. */
+/** Store the maximum |g| of this rank's own gradients of a unit in its slot, over the micro-steps of a step. It is not
+ *  finite if one of the gradients is not. first: the first micro-step. Does nothing if gradients are not watched, or on
+ *  a single rank, where own gradients are the sums. */
 static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
 {
     const dt_device_ops *ops = z->dev->ops;
@@ -112,15 +114,15 @@ static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
     return ops->add_into(z->dev, work, DT_F32, slot, DT_F32, !first, 1, z->compute);
 }
 
-/** What this rank is in charge of, in its shard of sums. */
+/** Start of the range that this rank is in charge of, in its shard of sums. */
 static void *charge_at(const dt_zero *z, int u, void *own)
 {
     const int64_t skip = zero_charge(z, u, DT_TRAINED) - zero_own(z, u, DT_TRAINED);
     return (char *)own + (size_t)skip * dt_dtype_size(z->lay.grad_kept);
 }
 
-/** Full gradients [padded_len], last micro-step: the sums land in their own place; at stage 0 they are gathered at
- *  once, beside the rest of backward, or by the update (gather_in_update). */
+/** Full gradients [padded_len], last micro-step: the sums are written in place. At stage 0 they are gathered
+ *  immediately, concurrently with backward, or by the update (gather_in_update). */
 static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
 {
     void *whole = zero_grad_at(z, u, 0);
@@ -134,7 +136,8 @@ static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
     return err;
 }
 
-/** Shards: this micro-step's sum goes onto the sum of those before it; what they come to is all owners' at the end. */
+/** Sharded gradients: adds this micro-step's sum to the previous sum. After the last micro-step all owners receive the
+ *  total. */
 static dt_err reduce_from_arena(dt_zero *z, const zero_deferred *d, void *own, dt_err err)
 {
     void *micro = written_at(z, d->unit);
@@ -147,7 +150,7 @@ static dt_err reduce_from_arena(dt_zero *z, const zero_deferred *d, void *own, d
     return d->last_micro ? zero_replicate(z, shards, own, z->lay.grad_kept, err) : err;
 }
 
-/** The next slot, free when the comm stream comes to it; in it the sum so far, where there is one. */
+/** The next slot. The comm stream waits until it is free; then it holds the previous sum, if any. */
 static dt_err take_slot(dt_zero *z, int u, bool first_micro, void **slot)
 {
     const int k = z->next_slot, before = z->slot_unit[k];
@@ -162,7 +165,7 @@ static dt_err take_slot(dt_zero *z, int u, bool first_micro, void **slot)
                      (size_t)sum.n * dt_dtype_size(z->lay.grad_kept), z->comm_stream);
 }
 
-/** Where this rank's shard of the sums is made on the device. */
+/** Device address at which this rank's shard of the sums is computed. */
 static dt_err take_own(dt_zero *z, int u, bool first_micro, void **own)
 {
     if (z->lay.grads_down && !z->lay.whole_grads) return take_slot(z, u, first_micro, own);
@@ -186,9 +189,11 @@ static dt_err reduce_unit(dt_zero *z, const zero_deferred *d)
     return err;
 }
 
-/* Are gathers to come that should not wait for a reduction? */
+/* Are gathers expected that should not wait for a reduction? After the last unit of a step none is deferred, so the
+ * norm needs no collectives. */
 static bool may_stand_back(const dt_zero *z)
 {
+    if (z->last_micro && z->n_incomplete == 0) return false;
     const bool gathers = z->last_unit >= 0 && z->comm_stream != z->compute;
     return gathers && z->n_deferred < ZERO_N_DEFERRED && (!z->last_micro || zero_another_follows(z));
 }
@@ -201,6 +206,7 @@ dt_err zero_grads_release(void *self, int u)
     zero_unit_state *s = &z->state[u];
     if (--s->grads_held > 0) return DT_OK;
     s->micro_done = z->micro_serial;
+    z->n_incomplete -= z->lay.units[u].n_runs > 0;
     if (z->lay.whole_grads && !z->last_micro) return DT_OK;
     if (z->lay.whole_grads && z->comm->nranks == 1 && !z->lay.grads_down) return DT_OK;
     const zero_deferred complete = {u, z->first_micro, z->last_micro};
@@ -242,12 +248,14 @@ void dt_zero_begin_micro(dt_zero *z, int index, int n_micro)
 {
     z->micro_serial++;
     z->in_micro = true;
+    z->n_incomplete = 0;
+    for (int u = 0; u < z->n_units; u++) z->n_incomplete += z->lay.units[u].n_runs > 0;
     z->first_micro = index == 0;
     z->last_micro = index == n_micro - 1;
     zero_params_begin_micro(z);
 }
 
-/* The next step's first micro-step overwrites. */
+/* The first micro-step of the next step overwrites the gradients. */
 void dt_zero_discard(dt_zero *z)
 {
     z->in_micro = false;
@@ -286,8 +294,8 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
-/** Run op over the trainable elements that this rank is in charge of, where their sums are kept. Leaves *n results of
- *  16 bytes in z->host. A unit without frozen tensors is one call: its padding is zero. */
+/** Run op over the trainable elements that this rank is in charge of, in the memory space of their sums. Stores *n
+ *  results of 16 bytes in z->host. A unit without frozen tensors takes one call because its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 {
     *n = 0;
@@ -315,14 +323,14 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 
 static const void *result_of(const dt_zero *z, int slot) { return (const char *)z->host.ptr + (size_t)slot * 16; }
 
-/* ---- where they were not finite first ---------------------------------------------------------------------------- */
+/* ---- location of non-finite gradients ---------------------------------------------------------------------------- */
 
 void dt_zero_watch(dt_zero *z, bool on) { z->watching = on; }
 dt_nonfinite dt_zero_nonfinite(const dt_zero *z) { return z->nonfinite; }
 
 static char *host_watched(const dt_zero *z) { return (char *)z->host.ptr + (size_t)z->lay.n_results * 16; }
 
-/** To the host with what over_own_grads waits for. */
+/** Queue the copy to the host; over_own_grads synchronises the stream. */
 static dt_err bring_watched(dt_zero *z)
 {
     if (!z->watching || z->comm->nranks == 1) return DT_OK;
@@ -336,7 +344,7 @@ static bool own_is_finite(const dt_zero *z, int u)
     return isfinite(x);
 }
 
-/** Of a unit's results, the n in all: floats of ABS_MAX, or doubles of SUM_SQUARES. */
+/** Results of one unit, of n in total: floats for ABS_MAX, doubles for SUM_SQUARES. */
 static bool sums_are_finite(const dt_zero *z, square_op op, int u, int n)
 {
     const int end = u + 1 < z->n_units ? z->state[u + 1].first_result : n;
@@ -373,8 +381,8 @@ static dt_err largest_abs(dt_zero *z, float *largest)
     return DT_OK;
 }
 
-/** Exact sum over all ranks of rint(x^2 2^shift): 32-bit limbs in 64-bit words, so that ranks add up without a carry
- *  being lost. */
+/** Exact sum over all ranks of rint(x^2 2^shift). Uses 32-bit limbs in 64-bit words, so that the sum over ranks loses
+ *  no carry. */
 static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
 {
     int n = 0;
@@ -394,9 +402,9 @@ static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
     return err;
 }
 
-/** Free of the order of summation and of how the gradients are cut: terms below 2^52, relative to the largest, are
- *  added as integers. */
-static dt_err reproducible_sum_squares(dt_zero *z, double *sum)
+/** Adds the squares as integers, scaled so that each term is below 2^52. The result depends neither on the order of
+ *  summation nor on the partition of the gradients. */
+static dt_err exact_sum_squares(dt_zero *z, double *sum)
 {
     float largest = 0;
     dt_err err = largest_abs(z, &largest);
@@ -411,18 +419,28 @@ static dt_err reproducible_sum_squares(dt_zero *z, double *sum)
     return fixed_sum(z, 52 - 2 * exponent, sum, err);
 }
 
-dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
+/** Make the step's sums valid for the compute stream, or in host memory, and queue the copy of the watch slots. */
+static dt_err finish_sums(dt_zero *z)
+{
+    dt_err err = zero_compute_after_comm(z);
+    if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
+    return zero_first_err(err, bring_watched(z));
+}
+
+dt_err dt_zero_grad_sum_squares_reproducible(dt_zero *z, double *sum)
 {
     *sum = 0;
     DT_TRY(zero_check_complete(z));
-    dt_err err = zero_reduce_deferred(z);
-    if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
-    if (z->lay.grads_down) err = zero_first_err(err, zero_wait_down(z));
-    err = zero_first_err(err, bring_watched(z));
-    if (err == DT_ERR_COMM) return err;
-    if (z->opt.reproducible) return zero_first_err(err, reproducible_sum_squares(z, sum));
+    const dt_err err = finish_sums(z);
+    return err == DT_ERR_COMM ? err : zero_first_err(err, exact_sum_squares(z, sum));
+}
+
+dt_err dt_zero_grad_sum_squares(dt_zero *z, double *sum)
+{
     int n;
-    DT_TRY(err);
+    *sum = 0;
+    DT_TRY(zero_check_complete(z));
+    DT_TRY(finish_sums(z));
     DT_TRY(over_own_grads(z, SUM_SQUARES, 0, &n));
     note_nonfinite(z, SUM_SQUARES, n);
     for (int i = 0; i < n; i++) {

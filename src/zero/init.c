@@ -1,9 +1,9 @@
-/* init.c - the random start: numbers follow from seed, name and place in the tensor, so they are the same for any
- * number of ranks. What is stored as codes is that of the plain weight (quantise.c). */
+/* init.c - random initialisation. Each value depends only on the seed, the tensor's name and the element's index, not
+ * on the number of ranks. Codes are computed from the plain initial weight (quantise.c). */
 #include "zero_impl.h"
 #include <string.h>
 
-/** FNV-1a: a tensor's stream follows from its name, so neither its number nor its unit matter. */
+/** FNV-1a. The random stream depends on the tensor's name only, not on its index or unit. */
 static uint64_t name_hash(const char *name)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -59,7 +59,7 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
     uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
     const dt_matrix_source drawn = {.self = &key, .name = "the random start", .read = draw};
     const zero_phase before = zero_enter(z, "init", "");
-    bool agreed = false; /* on an error */
+    bool agreed = false; /* in case of an error */
     dt_err err = zero_before_write(z);
     for (int i = 0; i < z->n_pieces && !agreed; i++) {
         const dt_tensor *t = dt_zero_tensor(z, &z->owned[i]);

@@ -1,17 +1,18 @@
-/* offload.c - an optimizer whose master weights and states are kept in host memory, or in a file: gradients come down,
- * the host updates, parameters go up.
+/* offload.c - an optimizer whose master weights and states are kept in host memory or in a file. Gradients are copied
+ * to the host, the host updates, and parameters are copied to the device.
  *
- *     backward   down      each unit's sum goes to host memory behind its reduction, beside what follows on the device
- *                read      the first sub-groups' master and states come from the file, in the last micro-step
- *     norm                 the host sums squares where the gradients are: clipping must be known before the update
- *     update     read      a sub-group's master and states come from the file, some sub-groups ahead
+ *     backward   down      each unit's sum is copied to host memory after its reduction, concurrently with the device
+ *                read      last micro-step: reads the first sub-groups' master and states from the file
+ *     norm                 the host sums squares of the gradients: clipping must be known before the update
+ *     update     read      reads a sub-group's master and states from the file, some sub-groups ahead
  *                step      the host's own kernels, one pass over the sub-group
- *                up        rounded parameters go to the device from a staging buffer, beside the next sub-group's step
- *                write     master and states go back to the file, beside the next ones and the next forward
- *     gather     a unit's parameters are gathered when they are up, beside the update of the next unit
+ *                up        copies rounded parameters to the device from a staging buffer, during the next sub-group's
+ *                step
+ *                write     writes master and states to the file, during the next steps and the next forward
+ *     gather     gathers a unit's parameters once they are on the device, during the update of the next unit
  *
- * Only gradients and parameters meet the device, so only they stand in pinned memory; master and states are the
- * processor's alone. A staging buffer is taken by turns and waited for when its turn comes again. */
+ * Only gradients and parameters are copied to or from the device, so only they use pinned memory. Master and states use
+ * ordinary host memory. Staging buffers are used in turn; each is waited for before it is reused. */
 #include "zero_impl.h"
 #include <stdlib.h>
 
@@ -153,8 +154,8 @@ dt_err zero_wait_down(dt_zero *z)
     return z->dev->ops->stream_sync(z->dev, z->copy_stream);
 }
 
-/* A gather that was begun ahead and never used may still read parameters in host memory; the caller has queued a wait
- * for it on the compute stream. */
+/* An unused prefetch gather may still read parameters in host memory. The caller has queued a wait for it on the
+ * compute stream. */
 dt_err zero_offload_begin(dt_zero *z)
 {
     if (!z->own_copy_stream) return DT_OK;
@@ -165,7 +166,7 @@ dt_err zero_offload_begin(dt_zero *z)
     return DT_OK;
 }
 
-/* ---- backward: gradients come down ------------------------------------------------------------------------------- */
+/* ---- backward: gradients to host memory -------------------------------------------------------------------------- */
 
 dt_err zero_send_down(dt_zero *z, int u, const void *sum, bool last_micro)
 {
@@ -186,13 +187,13 @@ int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x)
     return elem * (int64_t)sizeof(float);
 }
 
-/** Where state k of a sub-group stands in its buffer. */
+/** Address of state k of a sub-group in its buffer. */
 static float *in_buffer(const dt_zero *z, const zero_buffer *b, int k)
 {
     return (float *)(void *)b->at + k * z->lay.group_len;
 }
 
-/** Master and the first n_states states of a sub-group, between the file and its buffer. */
+/** Read or write master and the first n_states states of a sub-group, between the file and its buffer. */
 static dt_err move_states(dt_zero *z, int64_t g, bool write, int n_states)
 {
     const zero_group group = group_of(z, g);
@@ -206,8 +207,8 @@ static dt_err move_states(dt_zero *z, int64_t g, bool write, int n_states)
     return DT_OK;
 }
 
-/** Ask for the states of sub-group g and of those after it, as far ahead as leaves half of the buffers to those that
- *  are on their way back. */
+/** Request the states of sub-group g and of the following ones. At most half of the buffers are used for reads, the
+ *  other half for writes in flight. */
 static dt_err read_ahead(dt_zero *z, int64_t g, int n_states)
 {
     const int64_t end = dt_min_i64(g + z->swap.n / 2 + 1, z->n_groups);
@@ -218,7 +219,7 @@ static dt_err read_ahead(dt_zero *z, int64_t g, int n_states)
     return DT_OK;
 }
 
-/** Nothing is under way in it, and nothing that was has failed: that is told where the ranks can agree on it. */
+/** No request is in flight and none has failed. A failure is reported at the next point where ranks can agree on it. */
 static bool is_at_rest(dt_zero *z, const zero_buffer *b)
 {
     bool rests = true;
@@ -227,7 +228,8 @@ static bool is_at_rest(dt_zero *z, const zero_buffer *b)
     return rests;
 }
 
-/* The update before wrote a sub-group from the buffer into which it is read: where that is at rest, the file has it. */
+/* The previous update wrote a sub-group from the buffer that receives this read. Once the buffer is idle, the file is
+ * up to date. */
 dt_err zero_offload_ahead(dt_zero *z)
 {
     while (z->next_read < dt_min_i64(z->swap.n, z->n_groups) && is_at_rest(z, &z->swap.buffer[z->next_read]))
@@ -235,7 +237,7 @@ dt_err zero_offload_ahead(dt_zero *z)
     return DT_OK;
 }
 
-/** Where the host finds what it updates: in place, or in the buffer into which it was read. */
+/** Provide the states to update: in place, or in the buffer into which they were read. */
 static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, zero_slice *s)
 {
     const int64_t lo = group_of(z, g).lo;
@@ -262,8 +264,8 @@ static dt_err give_states(dt_zero *z, int64_t g, const zero_update *up)
 
 /* ---- update: parameters ------------------------------------------------------------------------------------------ */
 
-/** Where the rounded parameters of a sub-group go: where they are kept, where the host can write there; else into a
- *  buffer. shard: that of the unit's parameters, where they are in the file. */
+/** Choose where the rounded parameters of a sub-group are written: directly if the host can access the destination,
+ *  otherwise into a buffer. shard: buffer for the unit's parameters, if they are kept in the file. */
 static dt_err take_params(dt_zero *z, int u, int64_t g, const zero_buffer *shard, zero_slice *s)
 {
     const int64_t lo = group_of(z, g).lo;
@@ -284,7 +286,7 @@ static dt_err take_params(dt_zero *z, int u, int64_t g, const zero_buffer *shard
     }
 }
 
-/** Up to the device, beside what the host does next. */
+/** Queue the copy to the device; the host continues. */
 static dt_err give_params(dt_zero *z, int u, int64_t g)
 {
     if (z->lay.units[u].part[DT_TRAINED].place != DT_ON_DEVICE) return DT_OK;

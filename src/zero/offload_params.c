@@ -1,9 +1,9 @@
-/* offload_params.c - parameters that are kept off the device (stage 3): from host memory they go straight to their
- * place in the arena; from the file by way of a staging buffer, which is read ahead of the unit's turn.
+/* offload_params.c - parameters that are kept off the device (stage 3). From host memory they are copied directly into
+ * the arena. From the file they pass through a staging buffer that is read ahead.
  *
- * A buffer keeps the name of what stands in it until it is taken for another part, so a part that comes again soon is
- * not read again, and nobody reads from the file what is still being written: it is in a buffer then, and goes up from
- * there while it is written. */
+ * A buffer stays associated with its part until it is assigned to another part. A part that is needed again soon is
+ * therefore not read again. Data that is still being written is never read from the file: the copy to the device uses
+ * the buffer during the write. */
 #include "zero_impl.h"
 
 int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x)
@@ -38,14 +38,14 @@ static zero_buffer *used_longest_ago(const dt_zero *z)
     return b;
 }
 
-/** Has the device come to the end of its copy? */
+/** Has the device completed its copy? */
 static dt_err is_copied(dt_zero *z, const zero_buffer *b, bool *copied)
 {
     *copied = true;
     return b->copying ? z->dev->ops->event_query(z->dev, b->copied, copied) : DT_OK;
 }
 
-/** Does anyone still work on it? */
+/** Is a copy or a request still using the buffer? */
 static dt_err is_busy(dt_zero *z, const zero_buffer *b, bool *busy)
 {
     bool copied;
@@ -54,7 +54,7 @@ static dt_err is_busy(dt_zero *z, const zero_buffer *b, bool *busy)
     return DT_OK;
 }
 
-/** Give a buffer that nobody works on to a part. */
+/** Assign an idle buffer to a part. */
 static void name_buffer(dt_zero *z, zero_buffer *b, int u, dt_part part)
 {
     b->unit = u, b->part = part;
@@ -86,8 +86,8 @@ dt_err zero_fetch_write(dt_zero *z, zero_buffer *b)
                          dt_swap_round_up(shard_nbytes(z, b->unit, b->part)), &b->request[0]);
 }
 
-/** Write what has come down from the device; what is still coming is waited for where it was asked for at `late` or
- *  before. */
+/** Write to the file what has arrived from the device. Waits for copies that were requested at serial `late` or
+ *  earlier. */
 static dt_err write_what_came(dt_zero *z, int64_t late)
 {
     for (int i = 0; i < z->fetch.n; i++) {
@@ -103,14 +103,14 @@ static dt_err write_what_came(dt_zero *z, int64_t late)
 
 /* ---- to the device ----------------------------------------------------------------------------------------------- */
 
-/** Begin to read a part that is likely to be wanted, unless it is there or nobody's buffer is free. full: no buffer is,
- *  but for those of parts that are wanted as well, taken since `began`. */
+/** Start reading a part that is likely to be needed, unless it is already in a buffer or no buffer is idle. full: every
+ *  buffer is busy or was taken since serial `began` for another such part. */
 static dt_err read_part(dt_zero *z, int u, dt_part part, int64_t began, bool *full)
 {
     zero_buffer *b = find(z, u, part);
     if (z->lay.units[u].part[part].place != DT_IN_FILE || zero_is_empty(&z->lay, u, part)) return DT_OK;
     if (z->state[u].part[part].resident) return DT_OK;
-    if (b) return b->used = ++z->n_used, DT_OK; /* others go first */
+    if (b) return b->used = ++z->n_used, DT_OK; /* becomes the most recently used */
     b = used_longest_ago(z);
     DT_TRY(is_busy(z, b, full));
     *full = *full || b->used > began;
@@ -146,7 +146,7 @@ static dt_err fetch_from_file(dt_zero *z, int u, dt_part part)
     DT_TRY(dt_fault("zero.read"));
     b->used = ++z->n_used;
     const dt_err err = b->request[0].write ? DT_OK : dt_swap_wait(z->file, &b->request[0]);
-    if (err != DT_OK) b->unit = -1; /* what stands in it is undefined */
+    if (err != DT_OK) b->unit = -1; /* the contents are undefined */
     DT_TRY(err);
     DT_TRY(copy_up(z, u, part, b->at));
     b->copying = true;
@@ -174,6 +174,6 @@ dt_err zero_send_away(dt_zero *z, int u)
     DT_TRY(zero_copy(z, "down", u, b->at, from, nbytes, z->compute));
     DT_TRY(z->dev->ops->event_record(z->dev, b->copied, z->compute));
     b->copying = b->to_write = true;
-    /* half of the buffers come down while the others are written */
+    /* half of the buffers receive copies while the others are written */
     return write_what_came(z, z->n_used - z->fetch.n / 2);
 }

@@ -1,19 +1,19 @@
-/* params.c - what params_acquire and params_release do.
+/* params.c - params_acquire and params_release.
  *
- * Whole parameters are a pointer, and a wait for the gather that followed the update. Sharded parts are gathered into
- * the unit's place in their arena; release only gives the place free, so a unit that is used again before another took
- * its place is not gathered again: what is frozen stays valid even across an update. While a unit is in hand the next
- * one comes: the layer loop goes the same way in every step, and which unit follows another is learned from the first
- * (a tied embedding makes "the next number" wrong near the head). A gather is queued behind all work queued so far,
- * which was the last to use the place, and runs beside the work that follows. A reduction that nobody waits for yet
- * stands back for it (grads.c).
+ * Whole parameters: a pointer, and a wait for the gather after the last update. Sharded parts are gathered into the
+ * unit's region of their arena. Release only marks the region as reusable. A unit that is used again before its region
+ * is reused is not gathered again; frozen parts stay valid even across an update.
  *
- * Where all units stay gathered until they are updated (a rollout), each rank goes through passes of its own once they
- * are, or leaves the calls out (params_resident). Nothing is learned from those: what is gathered ahead, and when, must
- * be the same on all ranks. */
+ * The next unit is prefetched while the current one is held. The layer loop has the same order in every step, so the
+ * successor of each unit is recorded in the first step. With a tied embedding "the next number" would be wrong near the
+ * head. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps with
+ * later work. A reduction whose result is not needed yet is deferred for it (grads.c).
+ *
+ * During a rollout all units may stay gathered until the next update. Each rank then runs its own passes, or omits the
+ * calls (params_resident). Such passes record nothing: the order of prefetches must be the same on all ranks. */
 #include "zero_impl.h"
 
-/** Does a part of unit u stand in an arena while it is held? */
+/** Does a part of unit u occupy an arena while it is held? */
 static bool is_sharded(const zero_layout *l, int u, dt_part part)
 {
     return !l->units[u].part[part].whole && !zero_is_empty(l, u, part);
@@ -33,7 +33,7 @@ static bool overlap(const zero_layout *l, int a, int b, dt_part part)
     return pa->held_at < pb->held_at + pb->shards.padded_len && pb->held_at < pa->held_at + pa->shards.padded_len;
 }
 
-/** The unit that is held in a place which a part of unit u needs, or -1. */
+/** The unit that holds an arena region that a part of unit u needs, or -1. */
 static int holder_of_place(const dt_zero *z, int u, dt_part part)
 {
     for (int v = 0; v < z->n_units; v++)
@@ -49,7 +49,7 @@ static void learn(dt_zero *z, int u)
         zero_unit_state *s = &z->state[z->last_unit];
         int k = 0;
         while (k < s->n_seen && s->seen[k].before != z->before_last) k++;
-        if (k == ZERO_N_SEEN) k = 0; /* more ways than the table holds: forget one */
+        if (k == ZERO_N_SEEN) k = 0; /* the table is full: replace an entry */
         if (k == s->n_seen) s->n_seen++;
         s->seen[k].before = z->before_last;
         s->seen[k].after = u;
@@ -90,7 +90,8 @@ int zero_next_unit(const dt_zero *z, int before, int last)
 
 static bool is_away(const dt_zero *z, int u, dt_part part) { return z->lay.units[u].part[part].place != DT_ON_DEVICE; }
 
-/** From where the owned shard is sent: where it is kept, or, brought there first, its place in the whole. */
+/** Source of the owned shard for a gather: its permanent buffer, or its offset in the whole part after a copy to the
+ *  device. */
 static const void *own_at(const dt_zero *z, int u, dt_part part)
 {
     const int64_t own = zero_own(z, u, part);
@@ -98,8 +99,8 @@ static const void *own_at(const dt_zero *z, int u, dt_part part)
     return (const char *)zero_held_at(z, u, part) + (size_t)own * dt_dtype_size(z->lay.param_dtype[part]);
 }
 
-/** A part that is not kept whole: into its place in the arena, in which others may have stood. Queued behind all work
- *  queued so far; `gathered` marks its end. */
+/** Gather a part that is not kept whole into its arena region, which other units may have used. Queued after all work
+ *  queued so far; `gathered` marks its completion. */
 static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
 {
     zero_part_state *s = &z->state[u].part[part];
@@ -131,7 +132,7 @@ static dt_err prefetch(dt_zero *z, int in_hand)
     return DT_OK;
 }
 
-/** Bring a unit with sharded parts into hand. */
+/** Gather the sharded parts of a unit. */
 static dt_err take(dt_zero *z, int u)
 {
     for (int p = 0; p < DT_N_PARTS; p++) {
@@ -148,7 +149,7 @@ static dt_err take(dt_zero *z, int u)
     return DT_OK;
 }
 
-/** It is where it stays, and nothing that computes with it would wait. */
+/** The part is gathered in its permanent region, and its use needs no wait. */
 static bool is_there(const dt_zero *z, int u, dt_part part)
 {
     const zero_part_state *s = &z->state[u].part[part];
@@ -165,7 +166,7 @@ static bool all_are_there(const dt_zero *z)
     return true;
 }
 
-/* What comes down from an update is written to the file when a unit is acquired. */
+/* Parameters that an update copies to the host are written to the file when a unit is acquired. */
 bool zero_params_resident(void *self)
 {
     const dt_zero *z = self;

@@ -1,8 +1,8 @@
-/* quantise.c - a matrix becomes codes with what they are multiplied by (unit.h), wherever its weights come from.
+/* quantise.c - quantise a matrix to codes and scales (unit.h), from any source of weights.
  *
- * It is cut into lines: rows of int8, blocks of nf4. A line's codes follow from its weights, and with them one number:
- * its scale, or its largest |w|; all else follows from these numbers of the whole matrix, which the ranks tell one
- * another. So a rank takes the lines of which it has codes, each once, and no others. */
+ * The matrix is split into lines: rows for int8, blocks for nf4. The codes of a line depend on its weights only. Each
+ * line also yields one value: its scale, or its maximum |w|. Everything else is computed from these values of the whole
+ * matrix, which the ranks exchange. A rank therefore reads only the lines whose codes it owns, each once. */
 #include "dtrain/device/device.h"
 #include "dtrain/device/nf4.h"
 #include "zero_impl.h"
@@ -16,12 +16,12 @@ typedef struct quantise_job {
     const dt_matrix_source *from;
     const dt_tensor *t; /* the codes */
     const dt_coded *c;
-    const dt_piece *charge, *owned; /* of all pieces, those of the codes */
+    const dt_piece *charge, *owned; /* the pieces of the codes */
     int64_t n_weights, line, n_lines;
-    int64_t step, chunk; /* weights: what can be read by itself, and what is read at a time */
-    float *w, *column;   /* [chunk]; turned: of one input as it is in the file */
+    int64_t step, chunk; /* weights: the smallest unit that can be read, and how many are read at a time */
+    float *w, *column;   /* [chunk]; column, if turned: one input as stored in the file */
     uint8_t *codes;      /* [chunk] */
-    float *of_line;      /* [n_lines, and one more if that is odd]: zero where another rank tells */
+    float *of_line;      /* [n_lines, rounded up to even]: zero for lines of other ranks */
 } quantise_job;
 
 static int64_t multiple_of_both(int64_t a, int64_t b)
@@ -52,7 +52,7 @@ static dt_err alloc(quantise_job *j)
     return DT_OK;
 }
 
-/* w = weights first .. first+n-1, whole rows where they are columns elsewhere. */
+/* Read weights first .. first+n-1 into w: whole rows, also if the file stores them as columns. */
 static dt_err take(const quantise_job *j, int64_t first, int64_t n)
 {
     if (!j->c->turned) return j->from->read(j->from->self, j->t, first, n, j->w);
@@ -64,7 +64,7 @@ static dt_err take(const quantise_job *j, int64_t first, int64_t n)
     return DT_OK;
 }
 
-/* The codes of line l of w [n], and its number. */
+/* Compute the codes of line l of w [n]. Returns its scale or maximum. */
 static float make_line(const quantise_job *j, int64_t l, int64_t n)
 {
     const float *w = j->w + l * j->line;
@@ -75,7 +75,7 @@ static float make_line(const quantise_job *j, int64_t l, int64_t n)
     return scale;
 }
 
-/* The row of the first number of a line that is not finite. */
+/* Row of the first non-finite value of a line. */
 static int64_t row_of(const quantise_job *j, int64_t first, int64_t line)
 {
     int64_t at = line * j->line;
@@ -83,7 +83,7 @@ static int64_t row_of(const quantise_job *j, int64_t first, int64_t line)
     return (first + at) / j->c->n_in;
 }
 
-/* Of w, which begins at weight `first`: its codes, and the numbers of lines that this rank is in charge of. */
+/* Quantise w, which begins at weight `first`. Records the values of the lines that this rank is in charge of. */
 static dt_err make_codes(const quantise_job *j, int64_t first, int64_t n)
 {
     const int64_t n_lines = dt_ceil_div(n, j->line), lines = first / j->line, per = dt_weights_per_elem(j->t);
@@ -101,7 +101,7 @@ static dt_err make_codes(const quantise_job *j, int64_t first, int64_t n)
     return DT_OK;
 }
 
-/* Elements of a tensor, from `at` on, to where this rank has them. */
+/* Store n elements of a tensor, starting at element `at`, as far as this rank owns them. */
 static dt_err keep(dt_zero *z, const dt_piece *owned, int64_t at, int64_t n, const void *from)
 {
     const int64_t lo = dt_max_i64(at, owned->first), hi = dt_min_i64(at + n, owned->first + owned->n);
@@ -126,23 +126,24 @@ static dt_err make_own(const quantise_job *j)
     return DT_OK;
 }
 
-static const dt_piece *beside(const quantise_job *j, int tensor) { return j->owned + (tensor - j->c->codes); }
+static const dt_piece *owned_piece(const quantise_job *j, int tensor) { return j->owned + (tensor - j->c->codes); }
 
-/* blocks [n_lines], pairs [dt_nf4_pairs, 2], groups likewise, but once each. */
+/* Store the quantised maxima. blocks [n_lines] and groups [dt_nf4_groups, 2] are scratch; pairs [dt_nf4_pairs, 2]
+ * repeats the groups. */
 static dt_err keep_maxima(const quantise_job *j, uint8_t *blocks, float *groups, float *pairs)
 {
     const int64_t n = dt_nf4_pairs(j->n_weights, j->c->finer);
     DT_CHECK(blocks && groups && pairs, DT_ERR_MEMORY, "out of memory to quantise tensor %s", j->t->name);
     dt_quantise_nf4_maxima(j->of_line, j->n_lines, blocks, groups);
     for (int64_t i = 0; i < n; i++) memcpy(pairs + 2 * i, groups + 2 * (i >> j->c->finer), 2 * sizeof *pairs);
-    DT_TRY(keep(j->z, beside(j, j->c->blocks), 0, j->n_lines, blocks));
-    return keep(j->z, beside(j, j->c->scales), 0, 2 * n, pairs);
+    DT_TRY(keep(j->z, owned_piece(j, j->c->blocks), 0, j->n_lines, blocks));
+    return keep(j->z, owned_piece(j, j->c->scales), 0, 2 * n, pairs);
 }
 
 static dt_err keep_rest(const quantise_job *j)
 {
-    if (j->c->type == DT_I8) return keep(j->z, beside(j, j->c->scales), 0, j->n_lines, j->of_line);
-    if (beside(j, j->c->blocks)->n == 0 && beside(j, j->c->scales)->n == 0) return DT_OK;
+    if (j->c->type == DT_I8) return keep(j->z, owned_piece(j, j->c->scales), 0, j->n_lines, j->of_line);
+    if (owned_piece(j, j->c->blocks)->n == 0 && owned_piece(j, j->c->scales)->n == 0) return DT_OK;
     uint8_t *blocks = malloc((size_t)j->n_lines);
     float *groups = malloc((size_t)dt_nf4_groups(j->n_weights) * 2 * sizeof *groups),
           *pairs = malloc((size_t)dt_nf4_pairs(j->n_weights, j->c->finer) * 2 * sizeof *pairs);

@@ -1,17 +1,16 @@
-/* states.c - states by name: the pieces of named tensors that a rank is in charge of, and host access for
- * checkpoints.
+/* states.c - states by name: the pieces of named tensors that a rank is in charge of, and host access for checkpoints.
  *
- * A rank is in charge of what is its alone at every stage, also where it holds more, so each element has one writer
- * into files. What is read from files each owner of a shard reads. */
+ * The range that a rank is in charge of belongs to it alone at every stage, even if it holds more. Each element
+ * therefore has exactly one writer. When a checkpoint is read, every owner of a shard reads it. */
 #include "zero_impl.h"
 #include <stdlib.h>
 #include <string.h>
 
-/** The run of a tensor that lies in elements begin .. end-1 of its part. */
+/** Intersection of a tensor with elements begin .. end-1 of its part. */
 static dt_piece piece_between(int unit, int tensor, const dt_tensor *t, int64_t begin, int64_t end)
 {
     const int64_t lo = dt_max_i64(t->offset, begin), hi = dt_min_i64(t->offset + t->n_elems, end);
-    if (lo >= hi) return (dt_piece){.unit = unit, .tensor = tensor, .flat = begin}; /* none of it is here */
+    if (lo >= hi) return (dt_piece){.unit = unit, .tensor = tensor, .flat = begin}; /* empty intersection */
     return (dt_piece){.unit = unit, .tensor = tensor, .first = lo - t->offset, .n = hi - lo, .flat = lo};
 }
 
@@ -51,7 +50,7 @@ bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_piece *p)
     return s == DT_STATE_PARAM || (z->lay.has_grads && dt_zero_tensor(z, p)->trainable);
 }
 
-/** Are its parameters kept in the master? */
+/** Are its parameters stored in the master? */
 static bool in_master(const dt_zero *z, const dt_piece *p)
 {
     return z->lay.has_master && dt_zero_tensor(z, p)->part == DT_TRAINED;
@@ -62,14 +61,14 @@ dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_piece *p)
     return s == DT_STATE_PARAM && !in_master(z, p) ? z->lay.param_dtype[dt_zero_tensor(z, p)->part] : DT_F32;
 }
 
-/** Where a state of a piece is kept. */
+/** The memory space of a state of a piece. */
 static dt_place place_of(const dt_zero *z, dt_state s, const dt_piece *p)
 {
     if (s == DT_STATE_PARAM && !in_master(z, p)) return z->lay.units[p->unit].part[dt_zero_tensor(z, p)->part].place;
     return z->lay.opt_place;
 }
 
-/** Element skip of a piece, in device or host memory; not of what is in the file. */
+/** Address of element skip of a piece, in device or host memory; not for states in the file. */
 static void *state_at(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip)
 {
     const int64_t x = p->flat + skip;
@@ -106,7 +105,8 @@ static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64
     return DT_OK;
 }
 
-/** Elements on the device, through pinned memory in chunks: the caller's may be any, and may be that itself. */
+/** Copy elements to or from the device through pinned memory, in chunks. The caller's buffer may be any host memory,
+ *  including the pinned buffer itself. */
 static dt_err copy_staged(dt_zero *z, char *device, char *host, size_t nbytes, bool to_device)
 {
     const bool is_pinned = host == z->host.ptr;
@@ -128,7 +128,7 @@ dt_err zero_move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_
     if (place == DT_IN_FILE) {
         const int64_t at = in_file_at(z, s, p, skip);
         if (write) return dt_swap_write_bytes(z->file, at, host, nbytes);
-        DT_TRY(zero_drain(z)); /* the last update may still be on its way there */
+        DT_TRY(zero_drain(z)); /* writes of the last update may still be in flight */
         return dt_swap_read_bytes(z->file, at, host, nbytes);
     }
     void *kept = state_at(z, s, p, skip);
@@ -137,7 +137,7 @@ dt_err zero_move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_
     return DT_OK;
 }
 
-/* No order to the comm stream: a gather writes no other values into the shard that it was sent from. */
+/* No ordering with the comm stream: an in-place gather does not change its source shard. */
 dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host)
 {
     DT_TRY(check_range(z, s, p, skip, n));
@@ -153,7 +153,7 @@ dt_err dt_zero_state_fetch(dt_zero *z, dt_state s, const dt_piece *p, void *host
     const dt_place place = place_of(z, s, p);
     if (place == DT_IN_FILE) return zero_move(z, s, p, 0, p->n, host, false);
     const size_t nbytes = (size_t)p->n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
-    const bool away = place != DT_ON_DEVICE; /* in the memory of a CPU, whose copies are done when the call returns */
+    const bool away = place != DT_ON_DEVICE; /* in host memory, where copies complete before the call returns */
     dt_device *dev = away ? z->opt.host : z->dev;
     return dev->ops->copy(dev, host, state_at(z, s, p, 0), nbytes, away ? NULL : stream);
 }
@@ -173,7 +173,7 @@ dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t sk
     return zero_move(z, s, p, skip, n, (void *)host, true);
 }
 
-/** Zeros in host memory, or in the file by way of the host's scratch. */
+/** Clear states in host memory, or in the file through the host's scratch. */
 static dt_err clear_offloaded(dt_zero *z)
 {
     if (z->lay.opt_place != DT_IN_FILE) {
@@ -198,7 +198,7 @@ dt_err dt_zero_clear_states(dt_zero *z)
 
 /* ---- derived copies ---------------------------------------------------------------------------------------------- */
 
-/** Stage 0: all ranks hold what the owners wrote. */
+/** Stage 0: every rank receives the states that the owners wrote. */
 static dt_err gather_replicas(dt_zero *z, dt_err err)
 {
     for (int u = 0; u < z->n_units; u++)
@@ -212,7 +212,7 @@ static dt_err gather_replicas(dt_zero *z, dt_err err)
     return err;
 }
 
-/** Parameters of all parts, from their owned shards; of the trained one those are rounded from the master first. */
+/** Gather the parameters of all parts from their owned shards. Trained parameters are first rounded from the master. */
 static dt_err gather_all(dt_zero *z, dt_err err)
 {
     const bool rounds = z->lay.has_master;

@@ -1,9 +1,9 @@
-/* states_plan.c - the arrangement's numbers as people want them: bytes, bytes per parameter, elements sent.
+/* states_plan.c - user-level figures of a layout: bytes, bytes per parameter, elements sent.
  *
- * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter
- * and as many for an all-gather. Stages 0 to 2 send 2 of these a step with one micro-step, stage 3 sends 3. With
- * several groups a gather is one among the ranks of a group, and once a step each rank sends what it has summed to
- * those that own the same shard in the other groups. */
+ * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter,
+ * and as many for an all-gather. With one micro-step, stages 0 to 2 send 2 of these per step and stage 3 sends 3. With
+ * several groups a gather involves the ranks of one group. Once per step each rank sends its sums to the owners of the
+ * same shard in the other groups. */
 #include "arrange.h"
 
 /** Elements of a unit's tensors in a part. */
@@ -15,9 +15,9 @@ static double n_param_in(const dt_unit *u, dt_part part)
     return n;
 }
 
-/** Bytes per parameter of the model states without any padding: 16, 4 + 12/N, 2 + 14/N, 16/N with bf16 parameters and
- *  gradients and an optimizer of two states, where all is trained. Frozen parameters have neither gradients nor
- *  states. */
+/** Bytes per parameter of the model states without padding. If everything is trained, with bf16 parameters and
+ *  gradients and two optimizer states: 16, 4 + 12/N, 2 + 14/N, 16/N for stages 0 to 3. Frozen parameters have neither
+ *  gradients nor states. */
 static double formula(const zero_layout *l, const dt_unit *units)
 {
     const double n = l->group_nranks;
@@ -36,9 +36,9 @@ static double formula(const zero_layout *l, const dt_unit *units)
     return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
 }
 
-/** One collective for each kind that is not 0, of a unit; in bytes of the types. */
+/** Collectives of a unit, one for each nonzero count; sizes in bytes of the types sent. */
 typedef struct volume {
-    double reduces, gathers, replicates; /* how often */
+    double reduces, gathers, replicates; /* number of collectives */
     dt_dtype gathered;
 } volume;
 
@@ -57,9 +57,9 @@ static void count(const zero_layout *l, const dt_shards *s, const volume *v, dt_
               (l->n_groups - 1) * replicate * kept;
 }
 
-/** What is trained is reduced, in every micro-step or once; where it is not kept whole it is gathered for forward and
- *  again for backward, else once at the end (gradients at stage 0). What is never updated is sent where it is not kept
- *  whole. */
+/** Trained parts are reduced in every micro-step or once per step. If not kept whole they are gathered for forward and
+ *  again for backward, otherwise once at the end (gradients at stage 0). Frozen parts are sent only if they are not
+ *  kept whole. */
 static void count_part(const zero_layout *l, dt_part p, const zero_part_layout *part, dt_zero_plan *plan)
 {
     const bool trained = p == DT_TRAINED && l->has_grads;

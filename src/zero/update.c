@@ -1,8 +1,8 @@
-/* update.c - the optimizer's step on what this rank is in charge of: its shards, or at stage 0 everything.
+/* update.c - the optimizer's step on the elements that this rank updates: its shards, or everything at stage 0.
  *
- * The call is made for each run of tensors that agree on learning rate and decay, cut at the shard's ends. The rounded
- * parameters are written by the same pass over memory. A unit's parameters are gathered as soon as it is updated,
- * beside the update of the next. What is offloaded is updated by offload.c through the same calls. */
+ * Each call updates one run of tensors with the same learning rate and decay, limited to the shard. The same pass over
+ * memory writes the rounded parameters. A unit's parameters are gathered immediately after its update, concurrently
+ * with the update of the next unit. offload.c updates offloaded states through the same calls. */
 #include "zero_impl.h"
 
 static dt_optimizer_step step_of(const zero_update *up, const zero_run *run)
@@ -22,7 +22,7 @@ static dt_err round_range(const dt_zero *z, const zero_slice *s, int64_t from, i
     return s->dev->ops->convert(s->dev, s->master + from, DT_F32, param, dtype, to - from, s->stream);
 }
 
-/** Elements from .. to-1 of the slice, all of one run. */
+/** Update elements from .. to-1 of the slice, all in one run. */
 static dt_err step_run(const dt_zero *z, const zero_slice *s, const dt_optimizer_step *one, int64_t from, int64_t to)
 {
     const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
@@ -53,8 +53,8 @@ dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_sli
 
 /* ---- on the device ----------------------------------------------------------------------------------------------- */
 
-/** Elements from lo on, with the parameters where the device keeps them, or, where it does not, in their place in the
- *  arena. */
+/** A slice that starts at element lo. Parameters are in device memory, or in their arena region if they are kept off
+ *  the device. */
 static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const void *grad)
 {
     zero_slice s = {.dev = z->dev, .stream = z->compute, .grad = grad, .grad_dtype = z->lay.grad_kept};
@@ -68,14 +68,14 @@ static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const voi
     return s;
 }
 
-/** Stage 0, where the sums are still with their owners: columns a .. a+count-1 of all shards are gathered, so every
- *  rank updates with the same bits, and used up while they are in the processor's cache. */
+/** Stage 0 with sums still at their owners: gathers columns a .. a+count-1 of all shards, so that every rank updates
+ *  with the same bits. They are used while they are in the processor's cache. */
 static dt_err update_from_sums(dt_zero *z, int u, const zero_update *up, dt_err err)
 {
     const int64_t shard_len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len, most = z->lay.update_per_rank;
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
-        err = zero_first_err(err, zero_comm_after_compute(z)); /* the bucket may still be read by the update before */
+        err = zero_first_err(err, zero_comm_after_compute(z)); /* the previous update may still read the bucket */
         err = zero_gather_columns(z, u, a, count, err);
         if (err == DT_OK) err = zero_compute_after_comm(z);
         for (int r = 0; r < z->comm->group_nranks && err == DT_OK; r++) {
@@ -107,7 +107,7 @@ static dt_err update_unit(dt_zero *z, int u, const zero_update *up, dt_err err)
 dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err)
 {
     dt_stream *const wrote = z->lay.grads_down ? z->copy_stream : z->compute;
-    const bool gathers = !(z->lay.whole_opt && up); /* at stage 0 all ranks make the same update */
+    const bool gathers = !(z->lay.whole_opt && up); /* at stage 0 all ranks compute the same update */
     if (gathers) err = zero_first_err(err, dt_fault("zero.gather"));
     err = zero_first_err(err, zero_offload_begin(z));
     for (int u = 0; u < z->n_units && err != DT_ERR_COMM; u++) {
@@ -117,7 +117,7 @@ dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err)
         if (gathers) err = zero_gather_changed(z, u, DT_TRAINED, wrote, err);
     }
     z->next_read = 0;
-    return zero_first_err(err, zero_comm_after(z, wrote)); /* shards that are sent when they are used */
+    return zero_first_err(err, zero_comm_after(z, wrote)); /* later gathers send these shards */
 }
 
 dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr)

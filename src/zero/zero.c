@@ -1,4 +1,4 @@
-/* zero.c - opening and closing: every byte of model states and staging is allocated here, by the arrangement. */
+/* zero.c - open and close. All model states and staging buffers are allocated here, from the layout (arrange.h). */
 #include "zero_impl.h"
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@ static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, 
     return dt_buf_alloc_zeroed(buf, z->dev, DT_ON_DEVICE, (size_t)len * dt_dtype_size(dtype), category);
 }
 
-/* In fp32, of the master and of each state; what is in the file is zero, too. */
+/* Allocate fp32 elements for the master or a state. Files start as zeros too. */
 static dt_err alloc_optimizer(dt_zero *z, dt_buf *buf)
 {
     if (z->lay.opt_place == DT_IN_FILE) return DT_OK;
@@ -15,7 +15,7 @@ static dt_err alloc_optimizer(dt_zero *z, dt_buf *buf)
                                (size_t)z->lay.opt_len * sizeof(float), DT_MEM_OPTIMIZER);
 }
 
-/* Zero: the optimizer's states before the first step, and padding always. */
+/* All buffers are zeroed: optimizer states before the first step, and padding always. */
 static dt_err alloc_states(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
@@ -94,7 +94,7 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                           z->lay.n_groups, comm->n_groups);
         if (err == DT_OK) err = open_local(z);
     }
-    err = dt_comm_agree(comm, err); /* one rank may be out of memory where others are not */
+    err = dt_comm_agree(comm, err); /* one rank alone may run out of memory */
     if (err != DT_OK) {
         dt_zero_close(z);
         return err;
@@ -115,7 +115,7 @@ static void destroy_streams(dt_zero *z)
     if (z->own_stream) dt_stream_close(z->dev, z->comm_stream);
 }
 
-/* The last update, and the gather behind it, may still be on their way. */
+/* The last update and its gather may still be in flight. */
 static void wait_for_streams(dt_zero *z)
 {
     (void)z->dev->ops->stream_sync(z->dev, z->compute);

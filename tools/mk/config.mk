@@ -48,11 +48,37 @@ WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno
 WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH's MPI_STATUSES_IGNORE, the address 1, for an array
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(HDF5_CFLAGS)
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=$(if $(filter thread,$(SAN)),thread,address$(,)undefined) -fno-omit-frame-pointer)
-LDLIBS   += $(HDF5_LIBS) $(if $(LIBURING),$(LIBURING_LIBS)) -ljansson -linih -lpcre2-8 -lutf8proc -ldnnl -ljpeg -lpng -lwebpdemux -lwebp -lm -lpthread -ldl
-# Offloaded states use io_uring with liburing, else POSIX AIO. dtrain-generate --chat edits lines
-# with libedit. LIBURING= and LIBEDIT= disable them.
-$(BUILD)/src/io/swap_%.o: CPPFLAGS += $(if $(LIBURING),-DDT_HAVE_LIBURING $(LIBURING_CFLAGS))
-$(BUILD)/src/main/generate/line.o: CPPFLAGS += $(if $(LIBEDIT),-DDT_HAVE_LIBEDIT $(LIBEDIT_CFLAGS))
+LDLIBS   += $(HDF5_LIBS) -ljansson -linih -lpcre2-8 -lutf8proc $(foreach l,$(filter-out LIBEDIT,$(COMPONENTS)),$($(l)_LIBS)) -lm -lpthread -ldl
+# Optional libraries, which tools/mk/probe.sh looks for. An empty variable disables one (make LIBWEBP=).
+OPTIONAL        = LIBURING LIBEDIT LIBJPEG LIBPNG LIBWEBP ONEDNN
+COMPONENTS      = $(strip $(foreach l,$(OPTIONAL),$(if $($(l)),$(l))))
+NAME_LIBURING   = liburing
+GIVES_LIBURING  = offload to NVMe by io_uring, otherwise by POSIX AIO
+NEEDS_LIBURING  = src/io/swap_file src/io/swap_uring
+NAME_LIBEDIT    = libedit
+GIVES_LIBEDIT   = line editing in dtrain-generate --chat
+NEEDS_LIBEDIT   = src/main/generate/line
+NAME_LIBJPEG    = libjpeg
+GIVES_LIBJPEG   = JPEG images
+NEEDS_LIBJPEG   = src/image/jpeg
+NAME_LIBPNG     = libpng
+GIVES_LIBPNG    = PNG images, contact sheets of dtrain-data
+NEEDS_LIBPNG    = src/image/png src/image/write_png
+NAME_LIBWEBP    = libwebp
+GIVES_LIBWEBP   = WebP images
+NEEDS_LIBWEBP   = src/image/webp
+NAME_ONEDNN     = oneDNN
+GIVES_ONEDNN    = faster GEMMs on CPUs, otherwise by kernels of dtrain
+NEEDS_ONEDNN    = src/device/cpu/cpu_onednn src/device/cpu/cpu_matmul_onednn
+define COMPONENT_RULE
+$(NEEDS_$(1):%=$(BUILD)/%.o): CPPFLAGS += -DDT_HAVE_$(1) $($(1)_CFLAGS)
+endef
+$(foreach l,$(COMPONENTS),$(eval $(call COMPONENT_RULE,$(l))))
+# With other components, the files that use them are recompiled.
+$(BUILD)/components: FORCE
+	@mkdir -p $(@D)
+	@echo $(COMPONENTS) | cmp -s - $@ || echo $(COMPONENTS) >$@
+$(foreach l,$(OPTIONAL),$(NEEDS_$(l):%=$(BUILD)/%.o)): $(BUILD)/components
 $(BUILD)/dtrain-generate: LDLIBS += $(if $(LIBEDIT),$(LIBEDIT_LIBS))
 # The directories of libraries from environment modules are written into the programs, so that they
 # run without the modules' LD_LIBRARY_PATH. RUNPATH= disables this.

@@ -15,10 +15,23 @@ echo "MPI := $mpi"
 [ "${HDF5_GIVEN:-undefined}" != undefined ] || echo "HDF5 := $HDF5"
 echo "HDF5_CFLAGS ?= $(flags --cflags "$HDF5")"
 echo "HDF5_LIBS ?= $(if [ -n "$HDF5" ]; then flags --libs "$HDF5"; else echo -lhdf5; fi)"
-for name in liburing libedit; do
-    found=$(package $name) upper=${name^^}
-    printf '%s ?= %s\n%s_CFLAGS := %s\n%s_LIBS := %s\n' "$upper" "$found" "$upper" "$(flags --cflags "$found")" "$upper" "$(flags --libs "$found")"
-done
+# Optional libraries: VARIABLE PKG-CONFIG-NAME HEADER LIBS, where LIBS serve without pkg-config. The variable is empty
+# where the header is not found.
+while read -r variable name header libs; do
+    cflags=$(flags --cflags "$name") found=
+    if printf '#include <stdio.h>\n#include <%s>\n' "$header" | $mpicc $cflags -E -x c - >/dev/null 2>&1; then
+        found=$name
+        if pkg-config --exists "$name" 2>/dev/null; then libs=$(flags --libs "$name"); fi
+    fi
+    printf '%s ?= %s\n%s_CFLAGS := %s\n%s_LIBS := %s\n' "$variable" "$found" "$variable" "$cflags" "$variable" "$libs"
+done <<'END'
+LIBURING liburing liburing.h -luring
+LIBEDIT libedit histedit.h -ledit
+LIBJPEG libjpeg jpeglib.h -ljpeg
+LIBPNG libpng png.h -lpng
+LIBWEBP libwebpdemux webp/demux.h -lwebpdemux -lwebp
+ONEDNN dnnl dnnl.h -ldnnl
+END
 machine=$($mpicc -dumpmachine 2>/dev/null)
 echo "MULTIARCH := $($mpicc -print-multiarch 2>/dev/null)"
 

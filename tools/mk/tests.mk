@@ -72,9 +72,11 @@ test-mpich:  ## build with MPICH and its HDF5, run the tests with several ranks 
 test-clang:  ## build with clang, run the tests of the kernels (ONLY=pattern: others)
 	@tools/setup.sh clang
 	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory CFLAGS="-O2 -g -Wno-pass-failed" $(call ELSEWHERE,clang,test_device)
+test-bare:  ## build without any optional library, train a model and run the tests of GEMMs
+	+@$(MAKE) --no-print-directory LIBURING= LIBEDIT= LIBJPEG= LIBPNG= LIBWEBP= ONEDNN= $(call ELSEWHERE,bare,test_device_matmul) ONLY="$(or $(ONLY),test_device_matmul e2e_components)"
 test-debian13:  ## run make test-full in a chroot of Debian 13, with gcc 14, Open MPI 5, HDF5 1.14, oneDNN 3 (root, debootstrap)
 	@ONLY="$(ONLY)" tools/chroot.sh trixie amd64 make test-full
 test-aarch64:  ## run make test-full in a chroot of Debian 12 for arm64, under qemu on other machines (root, debootstrap)
 	@ONLY="$(ONLY)" QEMU_CPU=$(or $(QEMU_CPU),max) TEST_TIMEOUT=$(or $(TEST_TIMEOUT),3600) tools/chroot.sh bookworm arm64 make test-full
-.PHONY: tests-build tests-quick benches check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-host mutants-cuda sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-debian13 test-aarch64
+.PHONY: tests-build tests-quick benches check-queue test-cudasim test-reproducible test-gpu bench-gpu gpu-bundle mutants mutants-host mutants-cuda sanitize sanitize-threads fuzz fuzz-build valgrind test-mpich test-clang test-bare test-debian13 test-aarch64
 -include $(TEST_SRC:%.c=$(BUILD)/%.d) $(TEST_SUP:.o=.d) $(FUZZ:=.d) $(BENCHES:=.d)

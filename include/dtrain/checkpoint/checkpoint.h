@@ -1,5 +1,5 @@
-/* checkpoint.h - what survives: one HDF5 file in which each tensor stands whole under its name. files.md,
- * "Checkpoint files". */
+/* checkpoint.h - checkpoints: one HDF5 file that stores each tensor whole under its name. files.md, "Checkpoint
+ * files". */
 #ifndef DTRAIN_CHECKPOINT_H
 #define DTRAIN_CHECKPOINT_H
 
@@ -7,181 +7,195 @@
 #include "dtrain/optim/optim.h"
 #include "dtrain/checkpoint/stored.h"
 
-/** What a file says of the optimizer of a model in it. */
+/** The optimizer states of a model in a file. */
 typedef struct dt_ckpt_states {
-    char *optimizer; /* its name, "none" of a frozen model; malloc'ed */
-    char *names;     /* of its states, comma separated; malloc'ed */
-    int64_t updates; /* that these have seen: all, unless the optimizer was changed */
+    char *optimizer; /* name, "none" for a frozen model; malloc'ed */
+    char *names;     /* names of its states, comma-separated; malloc'ed */
+    int64_t updates; /* number of updates of these states: all, unless the optimizer was changed */
 } dt_ckpt_states;
+/** Free the texts. Local. Safe on {0}; leaves {0}. */
 void dt_ckpt_states_free(dt_ckpt_states *s);
 
-/** Root attributes. Text fields are malloc'ed when read; free with dt_ckpt_meta_free. */
+/** Root attributes of a checkpoint. Text fields that were read are malloc'ed; freed with dt_ckpt_meta_free. */
 typedef struct dt_ckpt_meta {
-    int64_t step, samples, tokens; /* optimizer steps done, samples and tokens seen */
+    int64_t step, samples, tokens; /* optimizer steps, samples and tokens so far */
     int64_t updates;               /* steps that changed the weights */
-    dt_schedule_span schedule;     /* total 0: not known */
-    double lr;                     /* of the last update; negative: not known */
+    dt_schedule_span schedule;     /* total 0: unknown */
+    double lr;                     /* of the last update; negative: unknown */
     uint64_t seed;
     double loss_scale;
-    /* of a dynamic loss scale (dt_loss_scale); scale_overflows_left 0: it was none */
+    /* of a dynamic loss scale (dt_loss_scale); scale_overflows_left 0: it was not dynamic */
     int64_t scale_iter, scale_last, scale_overflows_left;
-    uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: not known */
-    bool validation_due;       /* this step's validation was put off or interrupted */
-    /* the step of the best validation, 0: none; its metric; and validations without a better one since */
+    uint64_t data_fingerprint; /* of the training data (dt_loader_fingerprint); 0: unknown */
+    bool validation_due;       /* this step's validation was postponed or interrupted */
+    /* step of the best validation, 0: none; its metric; number of validations since that were not better */
     int64_t best_step;
     double best_metric;
     int64_t n_not_better;
-    dt_named_arrays items; /* what the task left (task.h); when saving, of rank 0 */
+    dt_named_arrays items; /* state of the task (step.h); when saving, rank 0's */
     char *config;          /* resolved INI */
     char *model_config;    /* config.json */
-    dt_base base;          /* of the run's own model, as read: what the file leaves out; path NULL: nothing */
-    /* of the run's own model, as read; a save writes what z keeps, and of these the number of updates */
+    dt_base base;          /* frozen parameters of the run's own model that the file omits, as read; path NULL: none */
+    /* of the run's own model, as read; a save writes the states of z, and updates from here */
     dt_ckpt_states states;
 } dt_ckpt_meta;
+/** Free texts, items and base. Local. Safe on {0}; leaves {0}. */
 void dt_ckpt_meta_free(dt_ckpt_meta *m);
 
-/** Write DIR/step-%08d.h5 by way of .part: create, reserve the space, write, checksum, sync, rename, then `latest`;
- *  then delete the oldest beyond keep (0: keep all). Collective; all ranks return the same code. DT_ERR_WRITE (disk
- *  full, ...): the .part is removed, everything older untouched. */
+/** Save a model as DIR/step-%08d.h5: create a .part, reserve its space, write, checksum, sync, rename, and update
+ *  `latest`. Then delete the oldest checkpoints beyond `keep` (0: keep all). Collective, agreed, synchronous. phase:
+ *  may be NULL.
+ *
+ *  DT_ERR_WRITE (disk full, ...): the .part is removed, older files are unchanged. DT_ERR_MEMORY, DT_ERR_COMM. */
 dt_err dt_checkpoint_save(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *dir, int64_t keep,
                           dt_phase *phase);
 
-/** The same for several models, the run's own first: those with a name stand in a group of that name, as the run's own
- *  does in the file. Each has its own number of updates. */
+/** As dt_checkpoint_save for several models, the run's own first. A model with a name is stored in a group of that
+ *  name. Each has its own number of updates. */
 dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                               const char *dir, int64_t keep, dt_phase *phase);
 
-/** The same into one file of any name, whose folder is made when it is not there; no other file is touched.
- *  Collective. */
+/** As dt_checkpoint_save, into one file of any name, whose directory is created if it is missing. No other file
+ *  changes. */
 dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta, const char *path, dt_phase *phase);
 
-/* ---- saving while training goes on ------------------------------------------------------------------------------- */
+/* ---- asynchronous saving ----------------------------------------------------------------------------------------- */
 
-/** One save at a time, written by a thread of its own from a copy of the states. The threads of the ranks know nothing
- *  of each other: a save has stages, and where one ends the ranks meet in a vote that they have anyway.
+/** Saves a checkpoint while training continues: a thread writes a copy of the states, one save at a time. The threads
+ *  of different ranks do not communicate. A save has stages; at the end of each the ranks synchronise in a vote that
+ *  they hold anyway.
  *
- *      dt_saver_begin    the states are copied, the first stage begins
- *      dt_saver_hold     before the states change: the copy comes first
- *      dt_saver_look     has this rank done its part of the stage? The vote brings all answers together
- *      dt_saver_go_on    all ranks have: the next stage begins, or the checkpoint is published
- *      dt_saver_finish   instead of the last two: waits for all that is left
+ *      dt_saver_begin    copies the states and begins the first stage
+ *      dt_saver_hold     orders the next change of the states after the copy
+ *      dt_saver_look     has this rank completed its part of the stage? The vote combines the answers
+ *      dt_saver_go_on    if all ranks have: begins the next stage, or publishes the checkpoint
+ *      dt_saver_finish   instead of the last two: waits for the whole save
  *
- *  All calls are the training thread's. The writer uses neither MPI nor the device. */
+ *  Only the training thread calls these functions. The writer uses neither MPI nor the device. */
 typedef struct dt_saver dt_saver;
 
-/** The memory of the copy, category DT_MEM_STAGING, in pinned memory where the device is apart, and of its stream.
- *  nbytes: dt_zero_plan.saved_nbytes of all models together. For the plan. */
+/** Add the memory of the copy (DT_MEM_STAGING, pinned if the device has its own memory) and of its stream to the plan.
+ *  nbytes: dt_zero_plan.saved_nbytes of all models together. Local. */
 void dt_saver_plan(const dt_device *dev, size_t nbytes, dt_memory *memory);
-/** compute: the stream on which the states change. Local. DT_ERR_MEMORY, DT_ERR_FAULT (no thread). */
+/** Allocate the copy and start the thread. s: out, closed with dt_saver_close; NULL on error. compute: the stream on
+ *  which the states change. Local. DT_ERR_MEMORY, DT_ERR_FAULT (no thread). */
 dt_err dt_saver_open(dt_saver **s, dt_comm *comm, dt_device *dev, dt_stream *compute, size_t nbytes);
-/** Local; safe on NULL. A save under way is given up, and its .part goes. */
+/** Abandon a save in flight, remove its .part, and free everything. Local. Safe on NULL. */
 void dt_saver_close(dt_saver *s);
 
-/** As dt_checkpoint_save_all, but all there is when it returns is the copy, and where the device is apart not even
- *  that. models, what they point to, meta and dir are borrowed until the save has ended. Collective, agreed.
- *  DT_ERR_ARG: one is under way. */
+/** Begin a save as dt_checkpoint_save_all. On return the states are copied, or, if the device has its own memory, the
+ *  copy is queued. models and what they point to, meta and dir are borrowed until the save has ended. Collective,
+ *  agreed. DT_ERR_ARG: a save is in flight. */
 dt_err dt_saver_begin(dt_saver *s, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                       const char *dir, int64_t keep);
-/** What is queued on the compute stream from now on comes behind the copy. Local; safe on NULL. */
+/** Order all work that is queued on the compute stream from now on after the copy. Local; safe on NULL. */
 dt_err dt_saver_hold(dt_saver *s);
-/** *done: this rank has done its part of the stage, or no save is under way; *work_s: how long that took. Returns what
- *  went wrong there, again with each call. Local, does not wait. */
+/** Query this rank's part of the stage. Local, does not wait.
+ *
+ *  done    out  it is complete, or no save is in flight
+ *  work_s  out  seconds that it took
+ *
+ *  Returns the error of the part, in every call. */
 dt_err dt_saver_look(dt_saver *s, bool *done, double *work_s);
-/** All ranks have answered done, and the slowest took work_s. *ended: the checkpoint is published. Collective. */
+/** Continue after all ranks have answered done; work_s: of the slowest. ended: out, the checkpoint is published.
+ *  Collective, agreed. Errors as dt_checkpoint_save. */
 dt_err dt_saver_go_on(dt_saver *s, double work_s, bool *ended);
-/** Collective, agreed; nothing to do without a save under way. After an error the save is given up on all ranks: the
- *  .part is removed, everything older untouched. phase: the caller's; it changes while the writer gets on. */
+/** Wait for the save in flight, if any. Collective, agreed. After an error the save is abandoned on all ranks: the
+ *  .part is removed, older files are unchanged. phase: changes while the writer progresses. */
 dt_err dt_saver_finish(dt_saver *s, dt_phase *phase);
 
-/** The save under way, or the last. */
+/** State of the save in flight, or of the last one. */
 enum { DT_SAVE_STAGES = 3 };
 typedef struct dt_saver_state {
     bool under_way;
     size_t nbytes;         /* copied by this rank */
-    double copy_s;         /* that the copy took; once the first stage is done */
-    double work_s;         /* of all stages so far, each of the slowest rank */
-    double begin_s, end_s; /* dt_now_s() when it began, and when this rank's thread was done */
+    double copy_s;         /* seconds of the copy; known after the first stage */
+    double work_s;         /* seconds of all stages so far, each on the slowest rank */
+    double begin_s, end_s; /* dt_now_s() when it began, and when this rank's thread ended */
     struct {
         const char *name;
         double begin_s, end_s; /* of this rank's thread */
     } stage[DT_SAVE_STAGES];
     int n_stages; /* that have ended */
 } dt_saver_state;
-dt_saver_state dt_saver_state_of(const dt_saver *s); /* s may be NULL */
+/** The state. Local. s may be NULL. */
+dt_saver_state dt_saver_state_of(const dt_saver *s);
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/** Bytes on the disk that a checkpoint takes at most: with texts_len bytes of configurations, and task_nbytes in up to
- *  DT_CKPT_TASK_ITEMS arrays of its task; for each model in it those of dt_checkpoint_model_nbytes come on top. A save
- *  reserves as much, and gives back what is over. */
+/** Maximum bytes of a checkpoint file, without models: texts_len bytes of configurations, and task_nbytes in up to
+ *  DT_CKPT_TASK_ITEMS arrays of its task. Add dt_checkpoint_model_nbytes for each model. A save reserves as much, and
+ *  releases what it does not use. Local. */
 enum { DT_CKPT_TASK_ITEMS = 64 };
 double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes);
-/** Those of a model: with n_states of the optimizer for each tensor that is trained, all in fp32. trained_alone: what
- *  is frozen is left out, but for its names and checksums. */
+/** Maximum bytes of a model, with n_states optimizer states per trained tensor, all in fp32. trained_alone: frozen
+ *  tensors are omitted, except their names and checksums. Local. */
 double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states, bool trained_alone);
 
-/** Has the run's own model a scalar head there? Local. DT_ERR_DATA. */
+/** Has the run's own model in the file a scalar head? is: out. Local. DT_ERR_DATA. */
 dt_err dt_checkpoint_is_scored(const char *path, bool *is);
 
-/** Do the parameters in the file have the names and shapes of these models' units? Nothing is loaded. Local.
+/** Check that the parameters in the file have the names and shapes of these models' units, without loading them. Local.
  *  DT_ERR_DATA naming file and tensor. */
 dt_err dt_checkpoint_fits(const char *path, const dt_saved_model *models, int n_models);
 
-/** Root attributes of a file, after checking format and version. Local. DT_ERR_DATA naming file and attribute. */
+/** Read the root attributes of a file, after checking format and version. meta: out, freed with dt_ckpt_meta_free.
+ *  Local. DT_ERR_DATA naming file and attribute. */
 dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta);
 
-/** The same of a model with a name alone. Local. DT_ERR_DATA: it is not in the file. */
+/** Read the states of the model with this name. states: out, freed with dt_ckpt_states_free. Local. DT_ERR_DATA: the
+ *  file does not contain it. */
 dt_err dt_checkpoint_read_states(const char *path, const char *name, dt_ckpt_states *states);
 
-/** Does a file that says this hold every state of the optimizer? */
+/** Does a file with these states contain every state of the optimizer? Local. */
 bool dt_checkpoint_has_states(const dt_ckpt_states *states, const dt_optimizer_ops *optimizer);
 
-/** Load parameters, and the optimizer's states when with_optimizer, into z; verifies every checksum (a tensor without
- *  one: a warning). Tensors must be there with the right shape; DT_ERR_DATA names file and tensor, DT_ERR_BASE those
- *  of the model that has what the file leaves out. Collective; all ranks return the same code; on failure z's contents
- *  are undefined. */
+/** Load parameters into z, with_optimizer also its states, and verify every checksum (a tensor without one: a warning).
+ *  Collective, agreed. On error the content of z is undefined. phase: may be NULL.
+ *
+ *  DT_ERR_DATA naming file and tensor: missing, of another shape, or altered. DT_ERR_BASE: likewise, for the model that
+ *  contains what the file omits. DT_ERR_MEMORY, DT_ERR_COMM. */
 dt_err dt_checkpoint_load(dt_comm *comm, dt_zero *z, const char *path, bool with_optimizer, dt_phase *phase);
 
-/** The same for several that were saved together, each with its states or without. */
+/** As dt_checkpoint_load for several models that were saved together. */
 dt_err dt_checkpoint_load_all(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                               dt_phase *phase);
 
-/** A dt_stored_locator: path is the file. */
+/** A dt_stored_locator (stored.h): path is the file. */
 dt_err dt_checkpoint_locate(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
-/** Checkpoints in a directory, newest (highest step) first, malloc'ed full paths; free with dt_list_free. None, or no
- *  directory: n 0. Stale .part files are not listed. Local. */
+/** List the checkpoints in a directory, newest (highest step) first, without .part files. paths: out, full paths, freed
+ *  with dt_list_free. n_paths 0: none, or no directory. Local. DT_ERR_MEMORY. */
 dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths);
 
-/** The checkpoints of a directory that a run may go on from, best choice first: the one that `latest` names, then those
- *  of lower steps. What has a higher step than `latest` belongs to a branch that was left, and does not count. Local;
- *  free with dt_list_free. */
+/** List the checkpoints from which a run may resume, best first: the one that `latest` names, then those of lower
+ *  steps. Higher steps belong to an abandoned branch and are omitted. Otherwise as dt_checkpoint_list. */
 dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths);
 
-/** The step in a checkpoint's file name, -1 where it has none. */
+/** The step in a checkpoint's file name; -1: none. Local. */
 int64_t dt_checkpoint_step_of(const char *path);
 
-/** DIR/step-%08d.h5 into path [PATH_MAX]: the name of a run's checkpoint. DT_ERR_WRITE: too long. */
+/** Path of a run's checkpoint: DIR/step-%08d.h5. path: out [PATH_MAX]. Local. DT_ERR_WRITE: too long. */
 dt_err dt_checkpoint_path(char *path, const char *dir, int64_t step);
 
-/** Let DIR/NAME ("latest", "best") name the file of a step, durably; step 0: remove it. Local. DT_ERR_WRITE. */
+/** Make DIR/NAME ("latest", "best") name the file of a step, durably; step 0: remove it. Local. DT_ERR_WRITE. */
 dt_err dt_checkpoint_point(const char *dir, const char *name, int64_t step);
 
-/** Delete the oldest checkpoints until `keep` are left, 0: all; what `latest` names stays, and what `best` names, in
- *  addition to those where it is older. A file that will not go is a warning. Local. dt_checkpoint_save does so; again
- *  when `best` has moved since. */
+/** Delete the oldest checkpoints until `keep` are left (0: keep all). The file that `latest` names is kept, and in
+ *  addition the one that `best` names. A file that cannot be deleted is a warning. dt_checkpoint_save calls it; call it
+ *  again when `best` has changed. Local. */
 void dt_checkpoint_prune(const char *dir, int64_t keep);
 
-/** The checkpoint that a path means: a file is itself; in a run's directory or a folder of checkpoints the one that
- *  `latest` names, else the highest step; of the files `latest` and `best` what they name. malloc'ed. DT_ERR_DATA when
- *  there is none. Local. */
+/** Find the checkpoint that a path means: the file itself; in a run's directory or a directory of checkpoints the one
+ *  that `latest` names, else the highest step; for a file `latest` or `best` what it names. file: out, malloc'ed.
+ *  Local. DT_ERR_DATA: none. */
 dt_err dt_checkpoint_find(const char *path, char **file);
 
-/** Recompute the checksums of what a file leaves out of these models (dt_base), where it is, and check that all weights
- *  and states are finite. Local. DT_ERR_BASE, and DT_ERR_DATA of the file itself. */
+/** Verify the checksums of what a file omits of these models (dt_base), in the files that contain it, and check that
+ *  all weights and states are finite. Local. DT_ERR_BASE; DT_ERR_DATA: of the file itself. */
 dt_err dt_checkpoint_verify_models(const char *path, const dt_saved_model *models, int n_models, dt_phase *phase);
 
-/** Recompute every checksum of a file. Prints a line per tensor to out when out is not NULL. Local. */
+/** Verify every checksum of a file. out: prints a line per tensor; may be NULL. Local. DT_ERR_DATA. */
 dt_err dt_checkpoint_verify(const char *path, FILE *out);
 
 #endif

@@ -1,20 +1,20 @@
-/* stored.h - tensors in files, whatever the format of the files: which ones a rank asks for, where each lies, and how
- * all ranks read them. A format adds a locator: here is that of safetensors files, checkpoint.h has that of
- * checkpoints, the room pretrained one for adapters.
+/* stored.h - reading tensors from files of any format: which tensors a rank needs, where each is stored, and how all
+ * ranks read them. A format provides a locator: this header has that of safetensors files, checkpoint.h that of
+ * checkpoints, and src/pretrained that of adapters.
  *
- * For those two rooms; everybody else loads through checkpoint.h and pretrained.h. */
+ * Only for these rooms; all others load through checkpoint.h and pretrained.h. Functions are Local unless they say
+ * Collective. */
 #ifndef DTRAIN_STORED_H
 #define DTRAIN_STORED_H
 
 #include "dtrain/io/safetensors.h"
 #include "dtrain/zero/zero.h"
 
-/* bytes moved at a time: inside the second cache's reach, far above a disk's favourite size */
+/* bytes per transfer: fits near the second-level cache, far above a disk's optimal size */
 enum { DT_STORED_BUFFER = 8 << 20 };
 
-/** The memory through which tensors pass on their way to files and from them. A run has it from its start to its
- *  end and lends it in its communicator; where nothing is lent, who loads, saves or exports has one for as long. One at
- *  a time. */
+/** Buffers for reading and writing tensors. A run allocates them once and lends them in comm->chunks; otherwise each
+ *  load, save or export allocates its own. One user at a time. */
 typedef struct dt_chunks {
     char *raw, *converted; /* DT_STORED_BUFFER bytes each */
     dt_buf memory;
@@ -22,151 +22,161 @@ typedef struct dt_chunks {
 } dt_chunks;
 enum { DT_CHUNKS_NBYTES = 2 * DT_STORED_BUFFER };
 
-/** Add what dt_chunks_open allocates: host memory, DT_MEM_STAGING. */
+/** Add what dt_chunks_open allocates to a plan: host memory, DT_MEM_STAGING. */
 void dt_chunks_plan(dt_memory *memory);
+/** Allocate the buffers. DT_ERR_MEMORY. */
 dt_err dt_chunks_open(dt_chunks *c, dt_device *dev);
-void dt_chunks_close(dt_chunks *c); /* safe on {0} */
-/** Those of comm->chunks, or new ones on comm's device. Local. DT_ERR_ARG: they are in use. */
+/** Free the buffers. Safe on {0}. */
+void dt_chunks_close(dt_chunks *c);
+/** Borrow comm->chunks, or allocate new ones on comm's device. chunks: out, returned with dt_chunks_give_back.
+ *  DT_ERR_ARG: they are in use. DT_ERR_MEMORY. */
 dt_err dt_chunks_take(dt_chunks **chunks, const dt_comm *comm);
-void dt_chunks_give_back(dt_chunks *chunks, const dt_comm *comm); /* safe on NULL */
+/** Return or free them. Safe on NULL. */
+void dt_chunks_give_back(dt_chunks *chunks, const dt_comm *comm);
 
-/** Frozen parameters that a checkpoint leaves out (checkpoint.save = trainable), since they are those of another model.
- *  {0}: none are. */
+/** Frozen parameters that a checkpoint omits (checkpoint.save = trainable), because another model contains them. {0}:
+ *  none. */
 typedef struct dt_base {
     char *path; /* full path of that model: a Hugging Face directory, or a checkpoint; malloc'ed */
     struct dt_base_tensor {
         char name[DT_NAME_MAX];
-        uint64_t checksum; /* of its elements as they stand there */
+        uint64_t checksum; /* of its elements in that model */
     } * tensors;
     int n;
 } dt_base;
-void dt_base_free(dt_base *b); /* safe on {0} */
-/** DT_ERR_MEMORY. */
+/** Free the list. Safe on {0}. */
+void dt_base_free(dt_base *b);
+/** Append a tensor; name is copied. DT_ERR_MEMORY. */
 dt_err dt_base_add(dt_base *b, const char *name, uint64_t checksum);
-const struct dt_base_tensor *dt_base_find(const dt_base *b, const char *name); /* NULL: it is not left out */
+/** The tensor of this name; NULL: it is not omitted. */
+const struct dt_base_tensor *dt_base_find(const dt_base *b, const char *name);
 
-/** A vision-language model that is read from the files of its parts: the directory that is named has the language
- *  model. */
+/** A vision-language model that is read from separate files: the given directory contains the language model. */
 typedef struct dt_stored_parts {
-    const char *tower;     /* directory of CLIP or SigLIP; NULL: the directory that is named has it, too */
+    const char *tower;     /* directory of CLIP or SigLIP; NULL: the given directory contains it */
     const char *projector; /* a safetensors file, or a directory; NULL: the same */
-    const char *prefix;    /* left out of the names of tensors in the directory that is named (dt_stored_strip); NULL */
-    bool new_projector;    /* no file has one: it keeps the values it has */
+    const char *prefix;    /* removed from tensor names in the given directory (dt_stored_strip); NULL: nothing */
+    bool new_projector;    /* no file contains a projector: keep its values */
 } dt_stored_parts;
 
-/** One of several models that are saved together. */
+/** A model that is saved or loaded together with others. */
 typedef struct dt_saved_model {
     const char *name;     /* in checkpoints; NULL: the run's own model */
-    dt_zero *zero;        /* NULL where only names and shapes are looked at: then of these units */
+    dt_zero *zero;        /* NULL if only names and shapes of units are needed */
     const dt_unit *units; /* [n_units] */
     int n_units;
-    bool with_states;     /* the optimizer's states, too */
-    bool new_score;       /* loaded: a score.weight that is not in the file stays as it is, and a vocabulary's head that
-                            * the file has instead is passed over */
-    bool new_adapters;    /* loaded: so do adapters (unit.h) */
-    bool adapters_follow; /* loaded: another file has them, and nothing is said of their being new */
-    bool keeps_frozen;    /* loaded: what is frozen has its values already, and a file that has others is refused */
-    bool keeps_nonfinite; /* loaded: NaN and Inf are warned of, and kept as they are; else they are refused */
-    int64_t state_updates; /* saved: the updates that these have seen */
-    /* saved: frozen parameters are left out, and are there; NULL: none are. Loaded: takes the checksums of frozen
-     * parameters as they stand in the files; where it has a path, what a checkpoint leaves out is looked for there */
+    bool with_states; /* with the optimizer's states */
+    /* loading: keep score.weight if the file lacks it, and ignore a vocabulary's head in the file */
+    bool new_score;
+    bool new_adapters;    /* loading: keep adapters (unit.h) that the file lacks */
+    bool adapters_follow; /* loading: another file contains the adapters, so do not report them as new */
+    /* loading: frozen parameters have their values already; a file with other values is refused */
+    bool keeps_frozen;
+    bool keeps_nonfinite;  /* loading: warn of NaN and Inf, and keep them; false: refuse them */
+    int64_t state_updates; /* saving: number of updates of the states */
+    /* saving: frozen parameters to omit, and the model that contains them; NULL: none. Loading: receives the checksums
+     * of frozen parameters; its path, if set, is where parameters that a checkpoint omits are read */
     dt_base *base;
-    bool has_base;                /* loaded: what a checkpoint leaves out has its values already */
-    const dt_stored_parts *parts; /* loaded from directories: NULL: one has all */
+    bool has_base;                /* loading: parameters that a checkpoint omits have their values already */
+    const dt_stored_parts *parts; /* loading from directories; NULL: one contains everything */
 } dt_saved_model;
 
-/** A tensor of one state that a file should have. The list is the same on all ranks, in the order of the file. */
+/** A state of a tensor that a file should contain. The list is the same on all ranks, in file order. */
 typedef struct dt_stored_slot {
     const dt_saved_model *of;
     dt_state state;
-    const char *state_name; /* the optimizer's; NULL for parameters */
-    const dt_piece *piece;  /* what this rank is in charge of, of it; NULL without zero */
-    const dt_piece *owned;  /* what it has of it: all that it reads; NULL without zero */
+    const char *state_name; /* the optimizer's name; NULL for parameters */
+    const dt_piece *piece;  /* the range that this rank is in charge of; NULL without zero */
+    const dt_piece *owned;  /* the range that it owns, and so reads; NULL without zero */
     const dt_unit *unit;
     const dt_tensor *tensor;
 } dt_stored_slot;
 
-/** The slots of all models, which are borrowed: parameters, and what else a model is to be saved or loaded with.
- *  malloc'ed. */
+/** Make the slots of all models, which are borrowed: parameters, and optimizer states if with_states. slots: out,
+ *  malloc'ed. DT_ERR_MEMORY. */
 dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slot **slots, int *n_slots);
 
-/** The slot as a file of plain weights has it: of codes, and of their scales, the weight that they stand for, else the
- *  slot itself. tensor: of the result, the caller's. */
+/** The slot as a file of plain weights stores it: for codes, blocks and scales the weight that they represent, else the
+ *  slot itself. tensor: storage for the result, the caller's. */
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor);
 
-/** Where a slot's elements are. Plain bytes: rank 0 sends it to the others. */
+/** Location of a slot's elements. Rank 0 sends it to the other ranks as bytes. */
 typedef struct dt_stored_location {
-    int64_t offset; /* bytes; -1: not in one piece, ask HDF5 */
+    int64_t offset; /* bytes; -1: not contiguous, read through HDF5 */
     uint64_t checksum;
     int32_t type; /* dt_st_type */
     int32_t has_checksum;
-    int32_t file;      /* of dt_stored_map */
+    int32_t file;      /* index in dt_stored_map */
     int32_t bare;      /* found without "transformer." */
-    int32_t absent;    /* a state of a tensor that was frozen when the file was written: it starts at zero */
-    int32_t kept;      /* dt_saved_model.new_...: not in the file */
-    int32_t quantise;  /* codes, or scales: it is the plain weight that they are made of (dt_stored_plain) */
-    int32_t elsewhere; /* it has its values already: the files are not of the whole model */
-    int32_t left_out;  /* dt_base: it is in a file of another model */
+    int32_t absent;    /* a state of a tensor that was frozen when the file was written: zero */
+    int32_t kept;      /* dt_saved_model.new_...: not in the file, keep its value */
+    int32_t quantise;  /* of codes, blocks or scales: the file contains the plain weight (dt_stored_plain) */
+    int32_t elsewhere; /* it has its value already: the files contain part of the model */
+    int32_t left_out;  /* dt_base: it is in another model's file */
 } dt_stored_location;
 
-/** Where all tensors of a list of slots are. */
+/** Locations of all slots of a list. */
 typedef struct dt_stored_map {
     dt_stored_location *locations; /* [n_slots], the caller's */
-    char *files;                   /* malloc'ed: paths, each with its 0, one after the other */
+    char *files;                   /* malloc'ed: consecutive 0-terminated paths */
     size_t files_len;
-    int32_t embed;    /* slot of the embedding, -1: there is none that a head could be tied to */
-    int32_t has_head; /* lm_head.weight is there, though the model is tied */
+    int32_t embed;    /* slot of the embedding to which a head may be tied; -1: none */
+    int32_t has_head; /* the file contains lm_head.weight, although the model is tied */
     dt_stored_location head;
 } dt_stored_map;
 #define DT_STORED_HEAD "lm_head.weight"
 #define DT_STORED_SCORE "score.weight"
 
-/** Locate every slot's tensor, and make sure that no tensor is there that no slot asks for. Local. DT_ERR_DATA naming
+/** Locate every slot's tensor, and check that the file contains no other tensors. map: out. Local. DT_ERR_DATA naming
  *  file and tensor. */
 typedef dt_err (*dt_stored_locator)(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
-/** A locator: in the safetensors files of a directory. */
+/** Locator of the safetensors files of a directory. */
 dt_err dt_stored_locate_directory(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
-/** Fill all models: rank 0 locates, every rank reads its pieces and no other elements. Collective; all ranks return the
- *  same code; on failure their contents are undefined. */
+/** Load all models: rank 0 locates the tensors, and every rank reads only its pieces. Collective, agreed. On error the
+ *  models' contents are undefined. Errors as dt_checkpoint_load. */
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                       dt_stored_locator locate, dt_phase *phase);
-/** What loading would find wrong with names, shapes, values, a tied head and what a checkpoint leaves out, without a
- *  model. Reads every tensor. Local. */
+/** Check names, shapes, values, a tied head and omitted parameters as loading would, without a model. Reads every
+ *  tensor. DT_ERR_DATA, DT_ERR_BASE. */
 dt_err dt_stored_verify(const char *path, dt_stored_locator locate, dt_stored_slot *slots, int n_slots,
                         dt_phase *phase);
 
-/* For locators. GPT-2's tensors may lack "transformer." in files; some buffers of older models are no weights. */
-const char *dt_stored_bare_name(const char *name); /* NULL: it has no prefix to leave out */
+/** The name without "transformer."; NULL: it does not begin with that. */
+const char *dt_stored_bare_name(const char *name);
+/** Is it a buffer that is not a weight? */
 bool dt_stored_is_ignored(const char *name);
-/** What a directory of CLIP, SigLIP or llava-hf has besides the tower: a text or language model, projections and
- *  pooling, and buffers. */
-bool dt_stored_is_beside_tower(const char *name);
-/** A tensor by the name that it has here, or else by one that other programs give it in their files. */
+/** Is it a tensor of CLIP, SigLIP or llava-hf outside of the tower: a text or language model, projection, pooling, or a
+ *  buffer? */
+bool dt_stored_is_outside_tower(const char *name);
+/** Find a tensor by dtrain's name, or by a name that other programs use for it. */
 const dt_st_tensor *dt_stored_find(const dt_safetensors *s, const char *name);
-/** Leave a prefix out of the names of a file's tensors: at the start; of one that begins with "_", as parts of
- *  models are wrapped, after any ".", too. DT_ERR_DATA: no name has it, or two become one. */
+/** Remove a prefix from the names of a file's tensors: at the start; if it begins with "_", as for wrapped modules,
+ *  also after any ".". DT_ERR_DATA: no name has it, or two names become equal. */
 dt_err dt_stored_strip(dt_safetensors *s, const char *prefix);
-/** Does the name tell of an adapter of PEFT in the model? */
+/** Is it the name of a PEFT adapter inside a model? */
 bool dt_stored_is_unmerged(const char *name);
-/** The name without what a vision-language model puts before its language model's. */
+/** The name without a vision-language model's prefix of its language model. */
 const char *dt_stored_of_language(const char *name);
-/** The name of the head beside an embedding. */
+/** The name of the head that belongs to an embedding. */
 void dt_stored_name_head(const dt_tensor *embed, char name[DT_NAME_MAX]);
-/** What of a vision-language model a tensor is, by any of its names in the files of one; of another model: LANGUAGE. */
+/** The part of a vision-language model that a tensor belongs to, by any of its names in files; LANGUAGE for other
+ *  models. */
 typedef enum dt_stored_section { DT_STORED_LANGUAGE, DT_STORED_TOWER, DT_STORED_PROJECTOR } dt_stored_section;
 dt_stored_section dt_stored_section_of(const char *name);
-char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size); /* "[768, 3072]" */
+/** "[768, 3072]". Returns out. */
+char *dt_stored_shape_text(int n_dims, const int64_t *shape, char *out, size_t out_size);
+/** DT_ERR_DATA naming file and tensor: the shape is not the tensor's. */
 dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor *t, int n_dims, const int64_t *shape);
-/** Look for the embedding that the model's vocabulary product is tied to; -1: it has a head of its own, or a scalar
- *  one. */
+/** Slot of the embedding to which the model's head is tied; -1: the model has its own or a scalar head. */
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots);
-/** May this parameter be missing in the file? May this tensor of the file be passed over? dt_saved_model.new_... */
+/** May this parameter be missing in the file? May this tensor of the file be ignored? See dt_saved_model.new_... */
 bool dt_stored_may_stay(const dt_stored_slot *s);
 bool dt_stored_is_replaced(const dt_stored_slot *slots, int n_slots, const char *name);
-/** What a model is whose head is not the one asked for, to end a message with: name is a tensor that its files lack, or
- *  have and should not, has_score whether they have a score.weight. "" where that says nothing. */
+/** Explanation to end a message with, if a model has another head than requested; "" otherwise. name: a tensor that is
+ *  missing or unexpected; has_score: the files contain score.weight. */
 const char *dt_stored_head_hint(const char *name, bool has_score);
+/** Append a file to the map. DT_ERR_MEMORY. */
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path);
 
 #endif

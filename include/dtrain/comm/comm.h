@@ -1,26 +1,32 @@
-/* comm.h - collectives over the ranks of a run, and the vote by which they stay together.
+/* comm.h - collectives over the ranks of a run, and the vote by which all ranks reach one decision.
  *
- * A communicator is opened over MPI_COMM_WORLD (duplicated, errors returned). Tensors move by the transport of the
- * backend: "mpi" (through shared memory windows between ranks of one node, MPI between nodes; serves device buffers by
- * staging them in pinned memory) or "nccl". Votes and small host values always go by MPI. Every function here is
- * collective over all ranks unless said otherwise; counts and types must agree.
+ * Transports. A communicator is opened over a duplicate of MPI_COMM_WORLD, with MPI_ERRORS_RETURN. The transport of
+ * comm.backend moves tensors. "mpi" uses shared memory windows within a node and MPI between nodes; device memory that
+ * the host cannot access is staged in pinned memory. "nccl" uses NCCL. Votes and small host values always use MPI.
  *
- * Groups. What is partitioned lies over the ranks of a group, and every group has all of it. At first there is one
- * group of all ranks; dt_comm_group makes one of each node. A rank has a number in its group; ranks of one number in
- * different groups hold the same.
+ * Contract of every function that says `Collective`: all ranks of the run call it, in the same order relative to other
+ * collectives, with the same counts, types and root. A function that says `Local` does not communicate.
+ * `Agreed` means that all ranks return the same code (dt_comm_agree), except DT_ERR_COMM. Arguments of collectives on
+ * tensors are memory of comm->dev, device or host. They are borrowed until the stream is synchronised, and results are
+ * valid after dt_device_ops.stream_sync or an event on the stream. Collectives on host values are synchronous: results
+ * are valid when the call returns.
  *
- * Errors. After DT_ERR_COMM the communicator is unusable: pass the error up, main ends the job. A collective on
- * tensors that returns another error (of a copy to or from the device, or an injected one) has been joined by this
- * rank all the same, with whatever its buffers held: keep the error for the next vote. DT_ERR_ARG alone means that
- * the rank did not join.
+ * Groups. A partitioned tensor is distributed over the ranks of a group, and every group holds all of it. Initially
+ * one group contains all ranks. dt_comm_group makes one group of each node. Ranks with the same group_rank hold the
+ * same shard.
  *
- * A rank whose device has failed for good (dt_device_fail) has nothing to give and no use for what it would get: it
- * begins no collective of any kind, nor an exchange inside of one. All return DT_ERR_COMM with the device's message,
- * so the rank passes it up, and dt_comm_leave ends the job with the exit code of DT_ERR_FAULT.
+ * Errors. After DT_ERR_COMM the communicator is unusable: the caller returns the error, and main ends the job. If a
+ * collective on tensors returns another error (a failed copy to or from the device, or an injected fault), this rank
+ * has nevertheless taken part in it, with undefined values: the caller keeps the error for the next vote. Only after
+ * DT_ERR_ARG the rank has not taken part.
  *
- * With comm->check every collective, of tensors and of host values, is preceded by an exchange of what it is. Where
- * ranks differ all of them get DT_ERR_COMM, which names a rank that differs from most, what it calls and what they
- * call; later collectives return it again and exchange nothing. */
+ * A rank whose device has failed permanently (dt_device_fail) enters no further collectives, nor an exchange inside of
+ * one. Every function then returns DT_ERR_COMM with the device's message, and dt_comm_leave ends the job with the exit
+ * code of DT_ERR_FAULT.
+ *
+ * With comm->check the ranks exchange a description of every collective before it begins. If the descriptions differ,
+ * all ranks return DT_ERR_COMM. The message names a rank that differs from the majority, its collective and the
+ * majority's. Later collectives return DT_ERR_COMM without an exchange. */
 #ifndef DTRAIN_COMM_H
 #define DTRAIN_COMM_H
 
@@ -28,200 +34,330 @@
 
 typedef struct dt_comm dt_comm;
 
-/** A number that a vote brings together. Each says how, so a vote may carry any number of them in any order, the same
- *  on all ranks. */
+/* ---- types ------------------------------------------------------------------------------------------------------- */
+
+/** How a vote combines a value. A vote may carry any number of values in any order, the same on all ranks. */
 typedef enum dt_vote_kind {
-    DT_VOTE_COUNT, /* sum of integers: exact, so free of order */
-    DT_VOTE_SUM,   /* sum of doubles, in the order of ranks */
-    DT_VOTE_MAX,   /* largest; a NaN wins */
-    DT_VOTE_MIN    /* least; a NaN wins */
+    DT_VOTE_COUNT, /* sum of integers: exact, independent of order */
+    DT_VOTE_SUM,   /* sum of doubles, in rank order */
+    DT_VOTE_MAX,   /* maximum; NaN if any rank's value is NaN */
+    DT_VOTE_MIN    /* minimum; NaN if any rank's value is NaN */
 } dt_vote_kind;
+
+/** A value of a vote. In: this rank's. Out: the combination of all ranks' values. */
 typedef struct dt_vote_value {
     int64_t kind; /* dt_vote_kind */
     union {
         int64_t count; /* DT_VOTE_COUNT */
-        double real;   /* the others */
+        double real;   /* the other kinds */
     };
 } dt_vote_value;
 
-/** What every rank brings to the agreement at the end of a superstep, and what all take away. In: this rank's. Out:
- *  everybody's. */
+/** Status of a superstep. In: this rank's status. Out: the combined status, the same on all ranks. */
 typedef struct dt_vote {
-    int32_t err;         /* dt_err; out: the error of the lowest failing rank, DT_OK when none failed */
-    int32_t failed_rank; /* out: that rank, or -1 */
-    int32_t stop;        /* out: the largest */
-    int32_t nonfinite;   /* out: the largest */
-    /* [n_values], the caller's; NULL: none. More than 8 need dt_comm_vote_reserve */
-    dt_vote_value *values;
-    int n_values;
+    int32_t err;           /* dt_err; out: the error of the lowest failing rank, DT_OK if none failed */
+    int32_t failed_rank;   /* out: the lowest failing rank, or -1 */
+    int32_t stop;          /* stop request; out: the maximum */
+    int32_t nonfinite;     /* non-finite flag; out: the maximum */
+    dt_vote_value *values; /* [n_values], the caller's; may be NULL if n_values is 0 */
+    int n_values;          /* more than 8 need dt_comm_vote_reserve */
 } dt_vote;
 
+/** A transport. Arguments are those of the public function with the same name, and already checked. */
 typedef struct dt_comm_ops {
     const char *name; /* value of comm.backend that selects it */
+    /** Allocate staging buffers and connect the ranks. Collective on comm. */
     dt_err (*open)(dt_comm *comm);
+    /** Free what open allocated. Collective on comm. */
     void (*close)(dt_comm *comm);
-    /** Has an exchange under way failed? From any thread. NULL: what fails says so where it is called. */
+    /** Has an exchange in flight failed? Local; any thread. NULL: the call of a collective reports its own failure. */
     dt_err (*poll)(const dt_comm *comm);
-    /** What the device is at, in words, from any thread. NULL: exchanges are done when their call returns. */
+    /** Describe the exchange in flight on the device. Local; any thread. NULL: exchanges are complete on return. */
     void (*where)(const dt_comm *comm, char *out, size_t out_size);
+    /** dt_comm_reduce_scatter. */
     dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                              int64_t count, bool accumulate, bool ordered, dt_stream *stream);
+    /** dt_comm_all_gather. */
     dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+    /** dt_comm_replicate. */
     dt_err (*replicate)(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
+    /** dt_comm_broadcast. */
     dt_err (*broadcast)(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
 } dt_comm_ops;
 
-/** Another rank on this rank's host. pid 0: its process cannot be seen from here (another PID namespace). */
+/** Another rank on this rank's host. */
 typedef struct dt_neighbour {
-    int rank, pid;
+    int rank;
+    int pid; /* 0: the process is in another PID namespace */
 } dt_neighbour;
 
+/** A communicator. The caller may set the fields that say so; all others are read-only. */
 struct dt_comm {
     int rank, nranks;
-    int local_rank, local_nranks; /* among the ranks of this node */
-    int node, n_nodes;
-    int group_rank, group_nranks; /* among the ranks of this group */
+    int local_rank, local_nranks; /* within this node */
+    int node, n_nodes;            /* nodes are numbered by their lowest rank */
+    int group_rank, group_nranks; /* within this group */
     int group, n_groups;
-    bool even_nodes;  /* all have equally many ranks */
-    int *piece_of;    /* [nranks] the piece of a reduce-scatter that ends at a rank: group_rank * n_groups + group */
-    int n_sharing;    /* ranks on the device of this rank, itself one of them; 0 before dt_comm_find_devices */
-    int most_sharing; /* on the device that most ranks share */
-    bool leads;       /* the lowest of the ranks on its device */
-    char host[64];
-    dt_neighbour *neighbours; /* [n_neighbours] the other ranks on this host, in order; the communicator's */
+    bool even_nodes;          /* all nodes have the same number of ranks */
+    int *piece_of;            /* [nranks] block of a reduce-scatter that each rank receives (dt_comm_piece); owned */
+    int n_sharing;            /* ranks on this rank's device, including itself; 0 before dt_comm_find_devices */
+    int most_sharing;         /* maximum of n_sharing over all ranks */
+    bool leads;               /* this rank is the lowest on its device */
+    char host[64];            /* host name */
+    dt_neighbour *neighbours; /* [n_neighbours] the other ranks on this host, in rank order; owned */
     int n_neighbours;
-    dt_device *dev;
-    const dt_comm_ops *ops;
-    bool use_shared_memory;
-    bool threads;             /* MPI may be called by several threads */
-    struct dt_chunks *chunks; /* stored.h: NULL, or lent for what passes to and from files; the caller's to set */
-    double timeout_s;         /* the longest that a transport waits for other ranks, the caller's to set */
-    const dt_phase *phase; /* NULL, or where this rank stands, for messages; the caller's to set, on all ranks alike */
-    bool check;            /* all ranks agree on what each collective is before it begins; likewise */
-    atomic_bool attached;  /* may be polled */
-    bool alone;            /* no launcher (mpirun, srun) started this process */
-    bool counts;           /* of dt_comm_open_counted: votes are this rank's alone */
-    double traffic_bytes;  /* sent by this rank through the collectives below, as their formulas count it */
-    atomic_llong sequence; /* collectives issued: for the watchdog's report, which another thread makes */
-    struct dt_comm_mpi *mpi; /* communicators and windows */
-    void *impl;              /* the transport's own state */
+    dt_device *dev;           /* of dt_comm_attach; borrowed */
+    const dt_comm_ops *ops;   /* the transport; NULL before dt_comm_attach */
+    bool use_shared_memory;   /* argument of dt_comm_attach */
+    bool threads;             /* MPI_THREAD_MULTIPLE is available */
+    struct dt_chunks *chunks; /* stored.h: buffer lent for file I/O, or NULL; set by the caller */
+    double timeout_s;         /* maximum seconds that a transport waits for other ranks; set by the caller */
+    const dt_phase *phase;    /* this rank's phase, for messages, or NULL; set by the caller, alike on all ranks */
+    bool check;               /* compare collectives before each begins; set by the caller, alike on all ranks */
+    atomic_bool attached;     /* dt_comm_poll may ask the transport */
+    bool alone;               /* no launcher (mpirun, srun) started this process */
+    bool counts;              /* opened by dt_comm_open_counted */
+    double traffic_bytes;     /* bytes that this rank has sent in collectives on tensors, by their formulas below */
+    atomic_llong sequence;    /* number of collectives begun; read by the watchdog's thread */
+    struct dt_comm_mpi *mpi;  /* MPI communicators and tables; owned */
+    void *impl;               /* state of the transport; owned by it */
 };
 
-/** Start MPI, first of all: comm->threads and comm->alone are known then. DT_ERR_USAGE when the launcher has started
- *  several processes and MPI sees one alone, because they are of different libraries (MPI is then finalised again).
- *  Started without a launcher, Open MPI is kept from starting a daemon. */
+/* ---- start and end ----------------------------------------------------------------------------------------------- */
+
+/** Initialise MPI and set comm->threads and comm->alone. Collective over the processes of the job; call it first.
+ *
+ *  A process that was started without a launcher keeps Open MPI from starting a daemon.
+ *
+ *  comm  out  not open yet: pass it to dt_comm_open
+ *
+ *  DT_ERR_USAGE: the launcher started several processes but MPI sees one, because launcher and library belong to
+ *  different MPIs; MPI is finalised again. DT_ERR_COMM: MPI failed. */
 dt_err dt_comm_start(dt_comm *comm);
 
-/** Report that this rank has waited long, to the ranks that collect such reports (0 and 1). Local; from the watchdog's
- *  thread alone, as the two below. Without comm->threads they do nothing. */
+/** Report to the collecting ranks (0 and 1) that this rank has waited for long. Local, does not wait; only from the
+ *  watchdog's thread, like the next two functions. Without comm->threads the three do nothing. */
 void dt_comm_report_waiting(const dt_comm *comm);
-/** There was progress: reports so far count no more. Local. */
+
+/** Discard the reports received so far, because this rank made progress. Local. */
 void dt_comm_forget_waiting(const dt_comm *comm);
-/** On a rank that collects reports, the ranks that have not reported: "; no report from rank 3 on host b (stopped,
- *  unreachable or still computing)". "" on the other ranks, or if all have. Returns out. Local. */
+
+/** Describe the ranks that have not reported, on a collecting rank: "; no report from rank 3 on host b (stopped,
+ *  unreachable or still computing)". Local.
+ *
+ *  out  out  [out_size] bytes; "" on other ranks, or if all have reported
+ *
+ *  Returns out. */
 char *dt_comm_not_waiting(const dt_comm *comm, char *out, size_t out_size);
 
-/** Find ranks and nodes; no device yet, votes work. comm: of dt_comm_start, or {0} where MPI was started by another. */
+/** Open a communicator over all ranks: find nodes, neighbours and cores. Collective. Votes and host values work after
+ *  it; tensors need dt_comm_attach.
+ *
+ *  comm  inout  of dt_comm_start, or {0} if the caller initialised MPI; closed by dt_comm_close
+ *
+ *  Not agreed: after an error the caller ends the job. DT_ERR_COMM: MPI failed or is not initialised. DT_ERR_MEMORY.
+ *  DT_ERR_USAGE: DTRAIN_FAKE_NODES is invalid. */
 dt_err dt_comm_open(dt_comm *comm);
-/** End the whole job with this exit code, from any thread. Should MPI_Abort itself hang, this process ends 5 s
- *  later. */
+
+/** End the whole job with this exit code (MPI_Abort). Any thread. If MPI_Abort hangs, this process ends after 5 s. */
 _Noreturn void dt_comm_abort(int code);
-/** A program is about to end, with this error, which has been told. Returns when nobody waits for this rank: all is
- *  well, all ranks know of the error, or there is one rank. Else ends the job: the others wait in a collective, and
- *  finalising would hang. So it does where the device has failed, which may never answer to being closed. */
+
+/** Before the program ends with err, which has been printed: end the job (dt_comm_abort) if other ranks may wait for
+ *  this rank in a collective, or if the device has failed. Returns if err is DT_OK, if all ranks know of the error
+ *  (dt_comm_failed_together), or if there is only one rank. Local; comm may be NULL. */
 void dt_comm_leave(const dt_comm *comm, dt_err err);
-/** After dt_comm_leave and dt_comm_close: end MPI. */
+
+/** Finalise MPI, after dt_comm_leave and dt_comm_close. Collective over the processes of the job. */
 void dt_comm_stop(void);
-/** The MPI in use: "Open MPI v4.1.4 (standard 3.1)". Returns out. */
+
+/** Name the MPI library: "Open MPI v4.1.4 (standard 3.1)". Local. out: out [out_size] bytes. Returns out. */
 char *dt_comm_library(char *out, size_t out_size);
-/** Cores for one rank: where the ranks of a machine have sets of their own, this rank's; else its part of what they may
- *  use together. SLURM_CPUS_PER_TASK is the most. At least 1. Local. */
-int dt_comm_cores(const dt_comm *comm);
-/** Threads of this rank: wanted, or with 0 as many as dt_comm_cores. where: what a message calls the setting. Rank 0
- *  warns of more threads than cores, on its own host and on the one with the most ranks per core, and, when nothing is
- *  wanted, of cores of the job that its ranks may not use. Local.
- *  DT_ERR_USAGE: more than 16 threads for each core of the machine. */
-dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads);
-/** DT_ERR_USAGE, saying why, for a backend that this program was built without, or that does not serve dev ({0}: none
- *  could be opened). Local. */
-dt_err dt_comm_has_backend(const char *backend, const dt_device *dev);
 
-/** The ranks of each node become a group, else all ranks one. Before a transport is attached. Local; all ranks return
- *  the same. DT_ERR_USAGE where nodes have different numbers of ranks. */
-dt_err dt_comm_group(dt_comm *comm, bool by_node);
-/** The rank with this local_rank on a node; -1: there is none. */
-int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank);
-/** This rank's piece of a reduce-scatter. */
-static inline int dt_comm_piece(const dt_comm *comm) { return comm->group_rank * comm->n_groups + comm->group; }
-
-/** Which ranks share a device: fills n_sharing and most_sharing. A rank whose device could not be opened ({0}) takes
- *  part, too. */
-dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev);
-/** Choose the transport ("auto", "mpi", "nccl") for dev and set up its staging buffers (category DT_MEM_STAGING of
- *  dev's ledger). auto: nccl where each of several ranks has a GPU of its own, and all can load it; else mpi. */
-dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
-/** Collective; only after an agreed end. A rank that fails alone does not call it. */
+/** Free the communicator. Collective, and only while all ranks are in agreement: a rank that fails alone does not call
+ *  it. Safe on NULL and {0}; leaves {0}. */
 void dt_comm_close(dt_comm *comm);
 
-/** Leave each rank the sum of its piece:  recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[piece*count + i],
- *  0 <= i < count, piece = group_rank * n_groups + group. So the pieces of ranks of one number in their groups lie side
- *  by side; with one group a rank's piece is that of its rank.
+/* ---- cores ------------------------------------------------------------------------------------------------------- */
+
+/** Number of cores for this rank, at least 1. Local.
  *
- *  send  [nranks*count] of send_dt, borrowed until the stream is synced. recv [count] of recv_dt; may be this rank's
- *  own place inside send when the types are equal and accumulate is false. Added in float. ordered: strictly ((recv +
- *  p0) + p1) + ..., in order of rank, rounded to recv_dt at the end only; else in whichever order is fastest (still the
- *  same every time for the same ranks and nodes). Sends (nranks-1)*count elements. Asynchronous on stream. */
+ *  If the ranks of a host have disjoint CPU sets, it is the size of this rank's set, else its share of the cores that
+ *  they may use together. SLURM_CPUS_PER_TASK is an upper limit. */
+int dt_comm_cores(const dt_comm *comm);
+
+/** Choose the number of threads of this rank. Local.
+ *
+ *  Rank 0 warns of more threads than cores, on its own host and on the host with the most ranks per core. If wanted is
+ *  0, it also warns of cores of the job that the launcher's binding leaves unused.
+ *
+ *  wanted     0: dt_comm_cores
+ *  where      name of the setting, for messages
+ *  n_threads  out
+ *
+ *  DT_ERR_USAGE: more than 16 threads per core of the machine. */
+dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, int *n_threads);
+
+/* ---- groups and transport ---------------------------------------------------------------------------------------- */
+
+/** Can dev use this backend ("auto", "mpi", "nccl")? Local. DT_ERR_USAGE with the reason: the backend is unknown, was
+ *  not built, or does not support dev. dev: {0} if none could be opened. */
+dt_err dt_comm_has_backend(const char *backend, const dt_device *dev);
+
+/** Make one group of each node (by_node), or one group of all ranks. Before dt_comm_attach. Local: all ranks return the
+ *  same, from tables that they share. DT_ERR_USAGE: nodes have different numbers of ranks. */
+dt_err dt_comm_group(dt_comm *comm, bool by_node);
+
+/** The rank with this local_rank on a node; -1: the node has fewer ranks. Local. node < n_nodes; local_rank below the
+ *  maximum number of ranks of a node. */
+int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank);
+
+/** Index of the block of a reduce-scatter that this rank receives. Local. */
+static inline int dt_comm_piece(const dt_comm *comm) { return comm->group_rank * comm->n_groups + comm->group; }
+
+/** Find which ranks share a device: set n_sharing, most_sharing and leads. Collective. A rank that could not open its
+ *  device passes {0}. DT_ERR_MEMORY, agreed; DT_ERR_COMM. */
+dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev);
+
+/** Choose the transport and allocate its staging buffers (DT_MEM_STAGING in dev's ledger). Collective; all ranks take
+ *  the same transport.
+ *
+ *  dev            borrowed until dt_comm_close
+ *  backend        "mpi", "nccl" or "auto": nccl if there are several ranks, each has a GPU of its own and all can load
+ *                 it, else mpi
+ *  shared_memory  the transport mpi may use shared memory windows within a node
+ *
+ *  DT_ERR_USAGE, agreed: the backend cannot be used. DT_ERR_MEMORY, DT_ERR_FAULT, DT_ERR_COMM. After an error comm has
+ *  no transport. */
+dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory);
+
+/* ---- collectives on tensors -------------------------------------------------------------------------------------- */
+
+/** Sum over all ranks; each rank receives one block of the sum.
+ *
+ *      recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[p * count + i],    0 <= i < count
+ *
+ *  with p = dt_comm_piece(comm), so the blocks of ranks with the same group_rank are adjacent. With one group p is the
+ *  rank. Collective on comm; asynchronous on stream. Sends (nranks - 1) * count elements.
+ *
+ *  send     in     [nranks * count] of send_dt
+ *  recv     inout  [count] of recv_dt; may be this rank's block of send if the types are equal and accumulate is false
+ *  ordered  add in rank order: ((recv + s_0) + s_1) + ..., in float, rounded to recv_dt at the end only. false: the
+ *           fastest order, which is the same in every call with the same ranks and nodes
+ *
+ *  DT_ERR_ARG: count, types or overlap. DT_ERR_COMM, DT_ERR_FAULT: see the top of the file. */
 dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                               int64_t count, bool accumulate, bool ordered, dt_stream *stream);
 
-/** recv[r*nbytes ..] = send of the group's rank r. send may be this rank's own place inside recv. Sends
- *  (group_nranks-1)*nbytes. Asynchronous on stream. */
+/** Concatenate the blocks of the ranks of a group:  recv[r * nbytes ..] = send of group_rank r. Collective on comm,
+ *  each group independently; asynchronous on stream. Sends (group_nranks - 1) * nbytes.
+ *
+ *  send  in   [nbytes]; may be this rank's block of recv
+ *  recv  out  [group_nranks * nbytes]
+ *
+ *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
 
-/** buf[g*stride ..] of nbytes becomes that of the rank of group g that has this rank's number; buf[group*stride ..] is
- *  this rank's own. stride >= nbytes. Sends (n_groups-1)*nbytes. Asynchronous on stream. */
+/** Exchange blocks between the ranks with the same group_rank: for every group g, buf[g * stride ..] becomes the block
+ *  of the rank in group g. Collective on comm; asynchronous on stream; nothing happens with one group. Sends
+ *  (n_groups - 1) * nbytes.
+ *
+ *  buf     inout  [n_groups * stride] bytes; in: this rank's block, nbytes at group * stride
+ *  stride  at least nbytes
+ *
+ *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
 
-/** buf of every rank becomes root's. Device or host memory. Asynchronous on stream. */
+/** Copy root's buffer to all ranks. Collective on comm; asynchronous on stream. Root counts nbytes as sent.
+ *
+ *  buf  in on root, out on the other ranks: [nbytes]
+ *
+ *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
 
-/* Small host values, always MPI, synchronous. */
-dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root); /* any size; split above INT_MAX */
+/* ---- collectives on host values ---------------------------------------------------------------------------------- */
+
+/** Copy root's bytes to all ranks. Collective on comm, synchronous. Any size.
+ *
+ *  buf  in on root, out on the other ranks: [nbytes], host, the caller's
+ *
+ *  DT_ERR_COMM, DT_ERR_ARG. */
+dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root);
+
+/** How dt_comm_reduce_host_* combine values. */
 typedef enum dt_reduce_op { DT_SUM, DT_MAX, DT_MIN } dt_reduce_op;
+
+/** Replace each value by its sum, maximum or minimum over all ranks. Collective on comm, synchronous.
+ *
+ *  values  inout  [n], host, the caller's
+ *
+ *  DT_ERR_COMM, DT_ERR_ARG. */
 dt_err dt_comm_reduce_host_i64(dt_comm *comm, int64_t *values, int n, dt_reduce_op op);
+/** As dt_comm_reduce_host_i64. MPI chooses the order of a sum: use DT_VOTE_SUM if it must be reproducible. */
 dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op);
-dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n); /* modulo 2^64 */
-/** Every byte is zero but on one rank: all get all, bit for bit. Of any size, a multiple of 8 bytes. */
+/** As dt_comm_reduce_host_i64, sums modulo 2^64. */
+dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n);
+
+/** Combine arrays of which every 64-bit word is non-zero on at most one rank: all ranks get all words, bit for bit.
+ *  Collective on comm, synchronous. No rank needs to know which rank holds which word.
+ *
+ *  x       inout  host, the caller's
+ *  nbytes  any size, a multiple of 8
+ *
+ *  DT_ERR_COMM, DT_ERR_ARG. */
 dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes);
+
+/** Wait until all ranks have called it. Collective on comm, synchronous. DT_ERR_COMM, DT_ERR_ARG. */
 dt_err dt_comm_barrier(dt_comm *comm);
 
-/** A text of rank 0 for all. *text: on rank 0 its own, which stays as it is, or NULL, which all then get; elsewhere
- *  out, malloc'ed with a 0 behind it. *nbytes likewise; nbytes NULL: a text that ends with a 0. Agreed: on an error
- *  *text is NULL on the other ranks. */
+/** Copy a text of rank 0 to all ranks. Collective on comm, synchronous, agreed.
+ *
+ *  text    rank 0: in, its own text, unchanged, or NULL, which all ranks then get
+ *          other ranks: out, malloc'ed and 0-terminated, to be freed by the caller; NULL on error
+ *  nbytes  length: in on rank 0, out on the others; NULL: the text ends with a 0
+ *
+ *  DT_ERR_MEMORY, DT_ERR_COMM. */
 dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes);
-enum { DT_TEXT_PART = 1 << 15 }; /* bytes */
+
+enum { DT_TEXT_PART = 1 << 15 }; /* bytes of a part of a gathered text */
+/** Write the next part of this rank's text. Returns its length; 0: the text has ended. */
 typedef size_t (*dt_text_source)(void *ctx, char part[DT_TEXT_PART]);
+/** Take the next part of a rank's text; rank 0 only. */
 typedef dt_err (*dt_text_sink)(void *ctx, int rank, const char *part, size_t nbytes);
-/** The texts of all ranks for rank 0, in order of rank and in parts, so that none is in memory whole. source writes the
- *  next part of this rank's text and returns its length, 0 behind the last; sink, on rank 0, is given every part.
- *  Collective; agreed, the sink's error too. */
+
+/** Pass the texts of all ranks to rank 0's sink, in rank order and in parts, so that no rank holds a whole text.
+ *  Collective on comm, synchronous, agreed, including the sink's first error. Rank 0 receives all parts even after its
+ *  sink has failed. ctx: passed to source and sink.
+ *
+ *  DT_ERR_MEMORY, DT_ERR_COMM, or the sink's error. */
 dt_err dt_comm_gather_text(dt_comm *comm, dt_text_source source, dt_text_sink sink, void *ctx);
 
-/** The vote of a superstep: one MPI_Allreduce, whatever is in it. Returns DT_ERR_COMM when the exchange itself failed;
- *  vote->err is data. Allocates nothing. */
+/* ---- votes ------------------------------------------------------------------------------------------------------- */
+
+/** Combine the status of all ranks at the end of a superstep: one MPI_Allreduce. Collective on comm, synchronous.
+ *  Allocates nothing.
+ *
+ *  vote  inout  see dt_vote; vote->err is data and not returned
+ *
+ *  DT_ERR_COMM: the exchange failed. DT_ERR_ARG: more values than reserved. */
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote);
-/** Make room for votes of so many values. Local. DT_ERR_MEMORY. */
+
+/** Reserve space for votes of n_values values. Local. DT_ERR_MEMORY. */
 dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values);
 
-/** Each rank has read its own copy of a file, which shall be the same: DT_ERR_DATA where a rank's fingerprint, any hash
- *  of what it read, is not rank 0's. Collective; the same result on all ranks, as of dt_comm_agree. */
+/** Check that a file that each rank read for itself is the same everywhere: fingerprint, any hash of what was read,
+ *  must equal rank 0's. Collective on comm, synchronous, agreed. DT_ERR_DATA: a rank's differs. DT_ERR_COMM. */
 dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint);
 
-/** All ranks get the code of the lowest failing rank (one MPI_Allreduce). A rank whose own err was DT_OK gets a
- *  recorded message "rank R failed: <name of the error>"; rank R keeps its own message, and it alone is to print
- *  (dt_comm_speaks). */
+/** Return the error code of the lowest failing rank on all ranks; DT_OK if none failed. Collective on comm,
+ *  synchronous: one MPI_Allreduce.
+ *
+ *  err  this rank's error. A failing rank keeps its own message; a rank that passed DT_OK records the message
+ *       "rank R failed: <dt_error_words>". Only rank R prints (dt_comm_speaks)
+ *
+ *  DT_ERR_COMM: the exchange failed. A rank that failed in dt_comm_attach without an agreement gets its own err back
+ *  without an exchange: main must end the job. */
 dt_err dt_comm_agree(dt_comm *comm, dt_err err);
-#ifdef __clang_analyzer__ /* nobody's error is lost */
+#ifdef __clang_analyzer__ /* an error of this rank is never dropped */
 static inline dt_err dt_comm_agree_all(dt_comm *comm, dt_err err)
 {
     const dt_err all = (dt_comm_agree)(comm, err);
@@ -230,57 +366,73 @@ static inline dt_err dt_comm_agree_all(dt_comm *comm, dt_err err)
 #define dt_comm_agree(comm, err) dt_comm_agree_all(comm, err)
 #endif
 
-/** Is an error of this rank told by this rank? No when the last agreement failed at another one, whose message stands
- *  for all. */
+/** Does this rank print its error? False if the last agreement or vote named another rank, which prints for all. Local;
+ *  comm may be NULL. */
 bool dt_comm_speaks(const dt_comm *comm);
 
-/** Did the last agreement or vote end in an error, so that all ranks know of it and may end in order? False after an
- *  error of this rank alone. */
+/** Did the last agreement or vote end in an error, so that all ranks know of it and can end in order? False after an
+ *  error of this rank only. Local; comm may be NULL. */
 bool dt_comm_failed_together(const dt_comm *comm);
 
-/** For transports: DT_ERR_COMM with the device's message where that has failed. In front of every exchange that a copy
- *  or a kernel of the same collective comes before. Local. */
+/* ---- for transports and the watchdog ----------------------------------------------------------------------------- */
+
+/** May this rank enter an exchange? DT_ERR_COMM with the device's message if its device has failed. Local. Transports
+ *  call it before every exchange that follows a copy or a kernel of the same collective. */
 dt_err dt_comm_may_join(const dt_comm *comm);
 
-/** Has an exchange that was queued on a GPU failed? For the watchdog: from any thread, does not wait. DT_ERR_COMM. */
+/** Has an exchange that was queued on a GPU failed? DT_ERR_COMM. Local, does not wait; any thread. */
 dt_err dt_comm_poll(const dt_comm *comm);
-/** Which collective this rank is in, for the watchdog: the last that the host has begun, and, where they run on a
- *  device, the first that the device has not done. From any thread. Returns out. */
+
+/** Describe this rank's current collective: the last that the host has begun and, if the device runs them, the first
+ *  that the device has not completed. Local; any thread. out: out [out_size] bytes. Returns out. */
 char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size);
+
+/* ---- for plans --------------------------------------------------------------------------------------------------- */
 
 /** What the staging of a transport depends on. */
 typedef struct dt_comm_shape {
-    int nranks, ranks_per_node, most_sharing; /* ranks on a device, at most */
-    bool shared_memory;
-    bool by_node; /* dt_comm_group */
+    int nranks, ranks_per_node;
+    int most_sharing;   /* maximum number of ranks on a device */
+    bool shared_memory; /* as dt_comm_attach */
+    bool by_node;       /* as dt_comm_group */
 } dt_comm_shape;
-/** The staging that a rank would hold. Local. On a device that was opened to plan, "nccl" is taken to be there. */
+
+/** Memory of a rank's staging buffers. Local. On a device that was opened to plan, "nccl" counts as available. */
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape);
 
-/** The staging of a rank of the transport nccl: pieces of the other ranks, on the device. */
+/** Staging of the transport nccl: device memory for blocks of the other ranks. */
 typedef struct dt_nccl_staging {
-    int n_pieces;
-    size_t nbytes;
+    int n_pieces;  /* blocks: nranks - 1, at least 1 */
+    size_t nbytes; /* of all blocks */
 } dt_nccl_staging;
+/** Sizes of that staging for a rank of nranks. Local. */
 dt_nccl_staging dt_nccl_staging_of(int nranks);
 
-/** For a plan: rank 0 of ranks that are not there, on a device that counts (dtrain/perfmodel/counting_device.h):
- *  collectives on tensors queue the launches of the transport nccl. Without MPI: votes and reductions of host values
- *  are this rank's own, and other functions must not be called. Close by dt_comm_close. */
+/** Open a communicator for a plan: rank 0 of nranks that do not exist, on a counting device (counting_device.h). Local.
+ *
+ *  Collectives on tensors count the launches of the transport nccl. MPI is not used: dt_comm_agree and dt_comm_reduce_*
+ *  and dt_comm_sum_host_u64 return this rank's own values. Other collectives must not be called. Close it with
+ *  dt_comm_close.
+ *
+ *  comm  out
+ *  dev   borrowed until dt_comm_close */
 void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node);
 
-/** Of collectives, what one rank hands over: of reductions its piece, of the others what it has. */
+/** A rank's own data in collectives on tensors: for a reduce-scatter its block, for the others its contribution. */
 typedef struct dt_traffic {
     double reduced_elems, reduced_bytes, gathered_bytes, replicated_bytes;
 } dt_traffic;
-/** Bytes that a rank sends in these, to ranks of its node and of others, as the transport goes. */
+
+/** Bytes that a rank sends: to ranks of its node, and to ranks of other nodes. */
 typedef struct dt_sent {
     double within, between;
 } dt_sent;
+/** Bytes that a rank sends in these collectives, by the algorithms of the transport. Local. ordered: as
+ *  dt_comm_reduce_scatter. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic);
 
-/** MPI communicator (an MPI_Comm behind a pointer), for the collectives of tests; owned by comm. */
+/** Pointer to the MPI_Comm over all ranks, owned by comm, for tests; NULL if comm is not open. Local. */
 void *dt_comm_mpi_handle(const dt_comm *comm);
 
 #endif

@@ -1,54 +1,61 @@
-/* token_batch.h - what data hands to model: one micro-batch as a flat list of tokens cut into sequences. */
+/* token_batch.h - one micro-batch: a flat list of tokens, divided into sequences without padding. Every function is
+ * Local. */
 #ifndef DTRAIN_BATCH_H
 #define DTRAIN_BATCH_H
 
 #include "dtrain/core/core.h"
 
-/** Host memory, allocated once for the largest micro-batch (dt_batch_alloc). A sequence is what attends to itself: a
- *  row, a document of a packed row, a sample. Token t of a sequence is an input; target[t] is the token that follows
- *  it, or -1 where nothing is to be predicted. */
+/** A micro-batch in host memory, allocated once for the largest one (dt_batch_alloc), which owns the arrays. Tokens
+ *  attend only to tokens of their own sequence: a row, a document of a packed row, or a sample. target[t] is the token
+ *  that follows token t, or -1 if none is predicted. */
 typedef struct dt_batch {
     int32_t n_tok, n_seq;
     int32_t max_tok, max_seq;
     int32_t *token;     /* [n_tok] */
-    int32_t *target;    /* [n_tok], -1: none. The shift is done here, once */
+    int32_t *target;    /* [n_tok], already shifted; -1: none */
     int32_t *pos;       /* [n_tok], 0 at the start of each sequence */
     int32_t *seq_start; /* [n_seq + 1] */
-    /* [n_seq]: tokens of the sequence of which the batch may hold a piece (a long prompt); 0: its last position + 1.
-     * May be NULL */
+    /* [n_seq] tokens of the whole sequence, if the batch may hold a part of it (a long prompt); 0: its last position +
+     * 1. May be NULL */
     int32_t *full_len;
-    /* [n_seq]: from this position on a sequence's tokens are what a model has generated, among which a placeholder is a
-     * token like others; 0: none are. May be NULL */
+    /* [n_seq] position of the first generated token; image placeholders at or after it are ordinary tokens. 0: none are
+     * generated. May be NULL */
     int32_t *prompt_len;
-    int32_t *first_image; /* [n_seq]: the image of its first run of placeholders; the others show those that follow */
-    int32_t *order;       /* [n_tok]: 0..n_tok-1 sorted by token, equal tokens ascending (for embedding_backward) */
-    /* [n_tok]: weight of the target in the loss: 0 without target, 1 as a rule (dataset weights) */
+    int32_t *first_image; /* [n_seq] image of the first run of placeholders; later runs take the images after it */
+    int32_t *order;       /* [n_tok] 0 .. n_tok-1, sorted by token, then by index (for embedding_backward) */
+    /* [n_tok] weight of the target in the loss: 0 without target, else 1 or the dataset's weight */
     float *weight;
-    /* [n_tok]: dt_mix64 of (sample number in the dataset, place in the sample): for random numbers */
+    /* [n_tok] hash of the sample's index in the dataset and the token's index in it: key of random numbers */
     uint64_t *token_key;
-    int64_t *sample; /* [n_samples]: its number in the dataset, counted through all files as given */
-    /* of pairs (kind preference): sample k has the sequences 2k, the chosen text, and 2k + 1, the rejected one */
-    float *margin;   /* [n_samples], by how much the chosen one is better; 0: not known */
+    int64_t *sample; /* [n_samples] index in the dataset, over all its files in order */
+    /* of preference pairs: sample k has the sequences 2k (chosen) and 2k + 1 (rejected) */
+    float *margin;   /* [n_samples] margin of the chosen text; 0: unknown */
     uint8_t *safety; /* [n_seq]: dt_safety */
-    uint8_t *tie;    /* [n_samples]: 1: neither text is better */
-    /* images of a vision-language model's batch, each for a sequence or for several, such as both texts of a pair: red,
-     * green and blue of each pixel, row by row, or for a model whose features are given (vision.h) these; [n_images,
-     * image_nbytes]. NULL: there is no room for any */
+    uint8_t *tie;    /* [n_samples] 1: a tie, neither text is better */
+    /* [n_images, image_nbytes] images of a vision-language model, each for one or several sequences (both texts of a
+     * pair). RGB bytes row by row, or features, if the model takes them (vision.h). NULL: no space for images */
     uint8_t *pixels;
     int32_t n_images, max_images;
     size_t image_nbytes;
     int64_t n_target; /* targets >= 0 */
     int64_t n_samples;
-    int64_t weight_fixed; /* sum of weight, in units of 2^-20, exact: for sums that do not depend on order */
+    int64_t weight_fixed; /* sum of weight in units of 2^-20: exact, independent of order */
 } dt_batch;
 
-/* one block, counted as DT_MEM_DATA */
+/** Allocate a batch for max_tok tokens and max_seq sequences, zeroed, as one block (DT_MEM_DATA, host).
+ *
+ *  b       out  freed with dt_batch_free
+ *  ledger  may be NULL
+ *
+ *  DT_ERR_ARG: max_tok or max_seq below 1. DT_ERR_MEMORY. */
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger);
-/** Room for images, counted likewise; freed with the rest. */
+/** Allocate space for images, counted likewise and freed by dt_batch_free. DT_ERR_ARG, DT_ERR_MEMORY. */
 dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger);
+/** Free the arrays and subtract them from the same ledger. Safe on {0}; leaves {0}. */
 void dt_batch_free(dt_batch *b, dt_ledger *ledger);
+/** Bytes that dt_batch_alloc allocates. */
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq);
-/** Fill order, n_target and weight_fixed from the rest. */
+/** Compute order, n_target and weight_fixed from the other fields, after these were filled in. Allocates nothing. */
 void dt_batch_finish(dt_batch *b);
 
 #endif

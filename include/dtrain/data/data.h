@@ -1,9 +1,11 @@
-/* data.h - what feeds a step: dataset files (HDF5), the order of samples, micro-batches. files.md, "Order of
- * samples" and "Dataset files".
+/* data.h - input of a step: dataset files (HDF5), the order of samples, micro-batches. files.md, "Order of samples" and
+ * "Dataset files".
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind
- * preference), each of which is a sequence of its own, or a prompt (kind prompts). Which samples an optimizer step
- * takes is a pure function of (configuration, step): resuming needs a step number, not an iterator. */
+ * preference), each its own sequence, or a prompt (kind prompts). The samples of an optimizer step are a pure function
+ * of (configuration, step): to resume, a run needs a step number, not an iterator.
+ *
+ * Every function is Local: each rank opens the files, and all ranks compute the same order. */
 #ifndef DTRAIN_DATA_H
 #define DTRAIN_DATA_H
 
@@ -14,124 +16,136 @@
 
 typedef struct dt_loader dt_loader;
 
+/** Options of dt_loader_open. */
 typedef struct dt_loader_options {
-    const char *files; /* as [data] train: paths, globs, path:weight */
-    const char *where; /* head of messages about it: dt_config_where */
-    const char *task;  /* its name in messages; NULL: not known */
+    const char *files; /* list as in [data] train: paths, globs, path:weight */
+    const char *where; /* its location for messages: dt_config_where */
+    const char *task;  /* its name in messages; NULL: unknown */
     int64_t seq_len;
     const char *packing; /* auto, none, wrapped, bfd, bfd_split */
     bool document_mask, shuffle, drop_last;
-    bool group;          /* batches of one modality and similar lengths; needs shuffle, and files without weights */
-    bool pairs;          /* the files are of kind preference, and each sample is a pair of texts */
-    bool prompts;        /* the files are of kind prompts: there are no batches, samples are read one by one */
-    bool truncate;       /* pairs: a longer text is cut after seq_len tokens; else its pair is left out */
-    bool no_ties;        /* pairs of which neither text is better are left out */
-    int64_t max_samples; /* 0: all */
+    /* group samples of one modality and similar length; needs shuffle, and files without weights */
+    bool group;
+    bool pairs;               /* files of kind preference: each sample is a pair of texts */
+    bool prompts;             /* files of kind prompts: no batches; samples are read one by one */
+    bool truncate;            /* pairs: truncate a longer text to seq_len tokens; false: omit its pair */
+    bool no_ties;             /* omit pairs that are ties */
+    int64_t max_samples;      /* 0: all */
     int64_t train_batch_size; /* G */
     int64_t micro_batch_size; /* m */
     int rank, nranks;
     uint64_t seed;
-    int prefetch;          /* micro-batches ahead; 0: none */
-    int64_t vocab_size;    /* of the model: token ids must be below */
-    size_t feature_nbytes; /* batches have features of so many bytes in the place of images; 0: they have images */
-    bool planning; /* no batch and no thread is made: what it holds and what it knows of the files can be asked */
-    bool verified; /* the caller verifies whole files: nothing is said of files that cannot be verified by blocks */
+    int prefetch;          /* number of micro-batches read in advance; 0: none */
+    int64_t vocab_size;    /* of the model: upper limit of token ids */
+    size_t feature_nbytes; /* bytes of an image's features, if batches contain features instead of images; 0: images */
+    bool planning;         /* allocate no batches and start no thread: only sizes and information can be queried */
+    bool verified;         /* the caller verifies whole files: do not warn of files without block checksums */
     dt_ledger *ledger;
-    dt_phase *phase; /* told of each file that is opened, and polled; may be NULL */
+    dt_phase *phase; /* entered for each file that is opened, and polled; may be NULL */
 } dt_loader_options;
 
-/** What a set of files holds. */
+/** Contents of a set of files. */
 typedef struct dt_data_info {
-    int64_t n_samples; /* an epoch */
+    int64_t n_samples; /* per epoch */
     int64_t n_tokens;  /* in the files */
-    int64_t n_dropped; /* samples without any target; pairs without an answer on both sides */
-    /* left out: pairs with a text of more than seq_len tokens; other samples that seq_len would cut within or before an
+    int64_t n_dropped; /* omitted: samples without targets; pairs that lack an answer */
+    /* omitted: pairs with a text of more than seq_len tokens; other samples that seq_len would cut within or before an
      * image */
     int64_t n_too_long;
-    int64_t n_ties;                  /* pairs of which neither text is better, left out */
-    int64_t n_packed;                /* documents or records that packing put into these samples; 0: it did not */
+    int64_t n_ties;                  /* omitted pairs that are ties */
+    int64_t n_packed;                /* documents or records packed into these samples; 0: no packing */
     bool of_documents;               /* kind tokens */
-    bool has_margins;                /* pairs: some file says by how much the chosen answer is better */
-    bool has_safety;                 /* pairs: some file says which answers are safe */
-    int64_t steps_per_epoch;         /* optimizer steps, the last one may be short */
-    int32_t max_tok, max_seq;        /* most of a micro-batch: what the model must be opened for */
-    dt_image_form images;            /* size 0: no file has any */
-    const char *image_path;          /* the first file that has any; NULL: none has */
-    int32_t max_images;              /* most of a micro-batch; of a prompt */
+    bool has_margins;                /* pairs: a file has margins of the chosen answers */
+    bool has_safety;                 /* pairs: a file has safety labels */
+    int64_t steps_per_epoch;         /* optimizer steps; the last one may have fewer samples */
+    int32_t max_tok, max_seq;        /* maximum of a micro-batch, for dt_model_options */
+    dt_image_form images;            /* size 0: no images */
+    const char *image_path;          /* the first file with images; NULL: none */
+    int32_t max_images;              /* maximum of a micro-batch, or of a prompt */
     int64_t longest_prompt;          /* tokens */
-    const char *path, *tokenizer;    /* of the first file, and what it was made with; "" when it names none */
-    const char *chat_template;       /* of the first file that names one; "": none does */
-    const char *other_template_path; /* the first file that names another one than that; NULL: none */
-    const char *other_path;          /* the first file that was made with another tokenizer than that; NULL: none */
+    const char *path, *tokenizer;    /* the first file, and its tokenizer's name; "" if it names none */
+    const char *chat_template;       /* of the first file that names one; "": none */
+    const char *other_template_path; /* the first file with a different chat template; NULL: none */
+    const char *other_path;          /* the first file with a different tokenizer; NULL: none */
 } dt_data_info;
 
-/** Open and check the files (DT_ERR_DATA naming file and dataset: missing, wrong format or version, offsets that
- *  decrease or pass the end, token id not below vocab_size at `dtrain-info`'s full check or when read, too short for
- *  one sample). Local: every rank opens the files; the caller agrees afterwards, and compares `dt_loader_fingerprint`
- *  over the ranks. */
+/** Open and check files. The caller then agrees with the other ranks, and compares dt_loader_fingerprint.
+ *
+ *  l    out  closed with dt_loader_close; NULL on error
+ *  opt  in  copied; ledger and phase are borrowed
+ *
+ *  DT_ERR_DATA, naming file and dataset: missing, wrong format or version, offsets that decrease or exceed the end, or
+ *  too short for one sample. DT_ERR_USAGE: files or options. DT_ERR_MEMORY. Token ids are checked when they are
+ *  read. */
 dt_err dt_loader_open(dt_loader **l, const dt_loader_options *opt);
+/** Stop reading in advance, close the files and free everything. Safe on NULL. */
 void dt_loader_close(dt_loader *l);
+/** Contents of the files. Borrowed until dt_loader_close. */
 const dt_data_info *dt_loader_info(const dt_loader *l);
-size_t dt_loader_nbytes(const dt_loader *l); /* of host memory, counted as DT_MEM_DATA; 0 for NULL */
-/** Sizes and checksummed heads of the files: equal on all ranks, or they do not see the same files. */
+/** Bytes of host memory, counted as DT_MEM_DATA; 0 for NULL. */
+size_t dt_loader_nbytes(const dt_loader *l);
+/** Hash of sizes and checksummed headers of the files: ranks with different values see different files. */
 uint64_t dt_loader_fingerprint(const dt_loader *l);
-/** Targets of a sample, by its number (dt_batch.sample); evaluations take the first info->n_samples of them in
+/** Number of targets of a sample, by its index (dt_batch.sample). Evaluations take the first info->n_samples in
  *  order. */
 int64_t dt_loader_n_target(const dt_loader *l, int64_t sample);
-/** Read every file once: token ids, offsets, masks, checksums. Local. DT_ERR_DATA.
- *  each_piece is called before each piece (a few MiB) that is read; its error ends the verification. */
+/** Read every file once and verify token ids, offsets, masks and checksums. each_piece: called before each block of a
+ *  few MiB; its error ends the verification. DT_ERR_DATA. */
 dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg);
 
-/** The model's placeholder of an image: a file without images may not have it in a text. DT_ERR_DATA naming file and
- *  sample when it is read, so also from dt_loader_verify. Before the first batch. */
+/** Refuse the model's image placeholder in texts of files without images: reading such a sample, also in
+ *  dt_loader_verify, is DT_ERR_DATA. Before the first batch. */
 void dt_loader_refuse_placeholders(dt_loader *l, int32_t token);
 
-/** Images of all its files, one after the other, in samples or not. */
+/** Number of images in all files, used by samples or not. */
 int64_t dt_loader_n_images(const dt_loader *l);
-/** Of file k, from 0 on. false: there is no such file. */
+/** Images of a file. */
 typedef struct dt_images_of_file {
     const char *path;
     int64_t n;
-    uint64_t checksum; /* of all their bytes, as dt_checksum, where the file is sealed; else 0 */
-    uint64_t key;      /* the same for the same images; 0: the file does not tell */
+    uint64_t checksum; /* dt_checksum of all their bytes if the file is sealed; else 0 */
+    uint64_t key;      /* equal for equal images; 0: unknown */
 } dt_images_of_file;
+/** Images of file k, from 0. False: no such file. */
 bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f);
-/** Image i of them: pixels [S, S, 3]. Local. DT_ERR_DATA. */
+/** Read image i of all files. pixels: out [S, S, 3]. DT_ERR_DATA. */
 dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
-/** Where images' features are (feature_nbytes): places [dt_loader_n_images], which is copied; f is borrowed, until
- *  others are given. Before the first batch, and between batches that were taken. Local. */
+/** Set where images' features are stored (feature_nbytes). Before the first batch, or when no batch is in use. f:
+ *  borrowed until the next call; places: in [dt_loader_n_images], copied. */
 void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places);
 
-/** Number of micro-steps of optimizer step `step` (counted from 0 over all epochs): the same on every rank. */
+/** Number of micro-steps of optimizer step `step`, counted from 0 over all epochs: the same on every rank. */
 int dt_loader_n_micro(const dt_loader *l, int64_t step);
-/** Sums over all ranks and micro-steps of the step: known before the first backward, on every rank, without an
- *  exchange. */
+/** Sums over all ranks and micro-steps of a step. Every rank computes them before the step, without communication. */
 typedef struct dt_step_counts {
-    double weight; /* of all targets in the loss, rounded once */
+    double weight; /* sum over all targets in the loss, rounded once */
     int64_t n_target, n_tok, n_samples;
     int64_t n_chosen; /* pairs: targets of chosen texts */
 } dt_step_counts;
+/** Compute the counts of a step. counts: out. DT_ERR_DATA. */
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts);
-/** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) when there is none. Valid until the
- *  next call. Local. */
+/** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) if it has none. b: out, borrowed until
+ *  the next call. DT_ERR_DATA. */
 dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 
-/* Evaluation: micro-batches 0 .. n-1 over all samples once, in order, micro-batch j = a*nranks + r to rank r; every
- * rank makes the same number of calls. */
-int64_t dt_loader_n_eval(const dt_loader *l); /* micro-steps per rank */
+/** Number of evaluation micro-steps per rank. */
+int64_t dt_loader_n_eval(const dt_loader *l);
+/** This rank's micro-batch in evaluation micro-step `micro`; empty (n_tok 0) if it has none. b: out, borrowed until the
+ *  next call of this function or dt_loader_batch. DT_ERR_DATA; DT_ERR_ARG: micro is negative. */
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
 
-/* Prompts: a run takes them one after the other, epoch after epoch. */
-/** Sample number of the run's i-th prompt: all samples of an epoch before those of the next. */
+/* Prompts: a run takes them in order, epoch after epoch. */
+/** Sample index of the run's prompt i: all samples of an epoch before those of the next. */
 int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
-/** Tokens of a prompt, the last max of them where it has more. ids: [max]. Local. DT_ERR_DATA, also where an image
+/** Tokens of a prompt; of a longer prompt the last max tokens. ids: out [max]; n: out. DT_ERR_DATA: also if an image
  *  would be cut off. */
 dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
 /** Has every prompt an answer, a text of tokens? */
 bool dt_loader_has_answers(const dt_loader *l);
-/** Tokens of a prompt's answer, the first max of them where it has more. ids: [max]. Local. DT_ERR_DATA. */
+/** Tokens of a prompt's answer; of a longer answer the first max tokens. ids: out [max]; n: out. DT_ERR_DATA. */
 dt_err dt_loader_answer(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
-/** The other fields of its record, a JSON object: malloc'ed. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
+/** The other fields of a prompt's record as a JSON object. json: out, malloc'ed, the caller's. DT_ERR_DATA,
+ *  DT_ERR_MEMORY. */
 dt_err dt_loader_record(dt_loader *l, int64_t sample, char **json);
 
 #endif

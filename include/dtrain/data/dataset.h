@@ -1,14 +1,14 @@
-/* dataset.h - dataset files as files: looking into one, checking one, writing one, making one from text or JSON
- * records. files.md, "Dataset files".
+/* dataset.h - dataset files as files: inspect, verify and write them, and make them from text or JSON records.
+ * files.md, "Dataset files". How a training step reads them is in data.h.
  *
- * What feeds a training step from them is in data.h. */
+ * Every function is Local. Errors name file, dataset and index. */
 #ifndef DTRAIN_DATASET_H
 #define DTRAIN_DATASET_H
 
 #include "dtrain/core/core.h"
 #include "dtrain/image/image.h"
 
-/* ---- looking into a file ----------------------------------------------------------------------------------------- */
+/* ---- reading a file ---------------------------------------------------------------------------------------------- */
 
 typedef enum dt_dataset_kind {
     DT_DATASET_TOKENS,
@@ -17,184 +17,210 @@ typedef enum dt_dataset_kind {
     DT_DATASET_PROMPTS,
     DT_N_DATASET_KINDS
 } dt_dataset_kind;
-/* "tokens", "sft", "preference", "prompts": the attribute's words */
+/** "tokens", "sft", "preference", "prompts": the value of the attribute */
 const char *dt_dataset_kind_name(dt_dataset_kind kind);
 
-/** A sample has one or two texts: that of tokens and sft, the chosen and the rejected one, or the prompt and its
+/** Texts of a sample. FIRST: the text (tokens, sft), the chosen text, or the prompt. SECOND: the rejected text, or the
  *  answer. */
 typedef enum dt_side { DT_SIDE_FIRST, DT_SIDE_SECOND, DT_N_SIDES } dt_side;
-/** Is an answer safe? As stored. */
+/** Safety label of an answer, as stored. */
 typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
 
-/** What the images of a dataset have in common. Each stands in the text as a run of placeholders, of one token. */
+/** Common properties of a dataset's images. In a text, an image is a run of one placeholder token. */
 typedef struct dt_image_form {
-    int64_t size;             /* S: an image is uint8 [S, S, 3], red, green and blue of each pixel; 0: there are none */
-    int64_t n_tokens;         /* placeholders of an image */
+    int64_t size;             /* S: an image is uint8 [S, S, 3], RGB; 0: no images */
+    int64_t n_tokens;         /* placeholders per image */
     int32_t token;            /* the placeholder's id */
-    const char *preprocessor; /* text of the preprocessor_config.json that made them; "": not known */
+    const char *preprocessor; /* text of the preprocessor_config.json that was used; "": unknown */
 } dt_image_form;
 enum { DT_MAX_IMAGE_TOKENS = 1 << 20 };
 static inline size_t dt_image_form_nbytes(const dt_image_form *f) { return dt_image_nbytes(f->size); }
-/** What made the images of the dataset at path, where that is known; free with dt_preprocessor_free. DT_ERR_DATA naming
- *  file, attribute and key. */
+/** Parse the preprocessing of the dataset at path, if it is known. p: out, freed with dt_preprocessor_free. DT_ERR_DATA
+ *  naming file, attribute and key. */
 dt_err dt_image_form_preprocessor(const dt_image_form *f, const char *path, dt_preprocessor *p);
-/** Did `wanted` make them, or one that does the same? name: whose it is; expected: what messages say is expected.
- *  DT_ERR_DATA naming both, and the first key that they differ in. */
+/** Check that the images were preprocessed as `wanted` does. name: owner of `wanted`; expected: for the message.
+ *  DT_ERR_DATA naming both, and the first key that differs. */
 dt_err dt_image_form_check(const dt_image_form *f, const char *path, const dt_preprocessor *wanted, const char *name,
                            const char *expected);
 
 typedef struct dt_dataset dt_dataset;
 
-/** Open for reading and check all that costs little: format, version, kind, shapes and types, sizes that fit each other
- *  and the file, the ends of /offsets. DT_ERR_DATA naming file, dataset and what is wrong. Local. */
+/** Open a file for reading and check what is cheap to check: format, version, kind, shapes and types, sizes against
+ *  each other and the file, the ends of /offsets. d: out, closed with dt_dataset_close; NULL on error. DT_ERR_DATA,
+ *  DT_ERR_MEMORY. */
 dt_err dt_dataset_open(dt_dataset **d, const char *path);
-void dt_dataset_close(dt_dataset *d); /* NULL is fine */
+/** Close a file. Safe on NULL. */
+void dt_dataset_close(dt_dataset *d);
 
+/** Contents of a file. Strings live as long as the dataset. */
 typedef struct dt_dataset_info {
-    const char *path, *tokenizer; /* tokenizer "" when the file names none; strings live as long as the dataset */
-    /* what wrote its conversations, as dt_chat_spec says it; "" when the file names none */
+    const char *path, *tokenizer; /* tokenizer: "" if the file names none */
+    /* of its conversations, as dt_chat_spec; "" if the file names none */
     const char *chat_template;
     dt_dataset_kind kind;
     int64_t vocab_size;
-    int64_t n_tokens;        /* of the main side */
+    int64_t n_tokens;        /* of first texts */
     int64_t n_second_tokens; /* of rejected texts, of answers */
     int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
     int token_nbytes;        /* 2 or 4 */
-    /* pairs that are no ties: with equal texts, with scores that prefer the rejected one; -1: not counted */
+    /* pairs, except ties, with equal texts, and with scores that prefer the rejected text; -1: not counted */
     int64_t n_equal_pairs, n_contradicted_pairs;
     int64_t n_images;
     dt_image_form images; /* has_images */
     bool has_weights, has_margins, has_safety, has_ties, has_answers, has_records, has_images, has_checksums;
-    bool sealed; /* has a checksum of everything except the arrays, too; it was verified when the file was opened */
+    bool sealed; /* it also has a checksum of everything except the arrays, which was verified at opening */
     bool has_block_checksums; /* every block is verified when it is read for the first time */
 } dt_dataset_info;
+/** Contents of a file. Borrowed until dt_dataset_close. */
 const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
-/** Read everything once: offsets never decrease, every token id is below vocab_size, masks are 0 or 1, weights and
- *  margins finite, prompts not longer than their samples, records JSON objects, placeholders as many as the images need
- *  and no targets, checksums (where the file carries them) agree. DT_ERR_DATA naming the first thing that is wrong and
- *  its index. each_piece, when not NULL, is called before each piece that is read; its error ends the verification. */
+/** Read and verify everything: offsets ascend, token ids are below vocab_size, masks are 0 or 1, weights and margins
+ *  are finite, prompts are not longer than their samples, records are JSON objects, the number of placeholders matches
+ *  the images and none is a target, and checksums, if the file has them, match. each_piece: called before each block
+ *  that is read; its error ends the verification; may be NULL. DT_ERR_DATA: the first mistake. */
 dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
 
-/** Where document i lies: tokens first .. first+n-1. */
+/** Find document i: its tokens are first .. first+n-1. */
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n);
-/** Token ids (checked against vocab_size), and loss mask of an sft file. */
+/** Read token ids, checked against vocab_size. ids: out [n]. DT_ERR_DATA. */
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids);
+/** Read the loss mask of an sft file. mask: out [n], 0 or 1. DT_ERR_DATA. */
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask);
-dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight); /* 1 where the file has none */
-/** The same of either side: chosen and rejected, prompt and answer. */
+/** Read the weight of a sample; 1 if the file has none. DT_ERR_DATA. */
+dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight);
+/** As dt_dataset_document, for either text of a sample. */
 dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n);
+/** As dt_dataset_read_tokens, for either text. */
 dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids);
 
-/** What goes with a pair. */
+/** Attributes of a pair. */
 typedef struct dt_pair {
     uint32_t prompt_length[DT_N_SIDES]; /* tokens of the prompt at the start of each side */
-    float margin;                       /* 0 where the file has none */
-    dt_safety safety[DT_N_SIDES];       /* unknown where the file has none */
-    bool tie;                           /* neither is better */
-    /* counted when a file is written, not kept for each pair: both texts are equal; scores prefer the rejected one */
+    float margin;                       /* 0 if the file has none */
+    dt_safety safety[DT_N_SIDES];       /* unknown if the file has none */
+    bool tie;                           /* neither text is better */
+    /* only counted when a file is written, not stored: both texts are equal; scores prefer the rejected text */
     bool equal, contradicted;
 } dt_pair;
-dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair); /* preference */
+/** Read the attributes of pair i (kind preference). DT_ERR_DATA. */
+dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair);
 
-/** Count the pairs with equal texts that are no ties, reading all tokens. each_piece as dt_dataset_verify. */
+/** Count the pairs, except ties, with equal texts; reads all tokens. n: out. each_piece: as dt_dataset_verify.
+ *  DT_ERR_DATA. */
 dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n);
 
-/** The fields of the record that prompt i was made of (kind prompts), for reward functions: a JSON object of all but
- *  prompt, prompt_ids, completion and completion_ids; "{}" where the file has none. Malloc'ed, with a 0 behind it.
- *  DT_ERR_DATA: what is there is no JSON object. */
+/** The fields of prompt i's record (kind prompts), for reward functions: a JSON object without prompt, prompt_ids,
+ *  completion and completion_ids; "{}" if the file has none. json: out, malloc'ed, 0-terminated. DT_ERR_DATA: not a
+ *  JSON object. DT_ERR_MEMORY. */
 dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json);
 
-/** Which images belong to sample i: first .. first+n-1, in the order of its placeholders; none where the file has none.
- *  A pair has them in its prompt. */
+/** Find the images of sample i, in the order of its placeholders: first .. first+n-1; n 0: none. A pair's images are in
+ *  its prompt. DT_ERR_DATA. */
 dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n);
-/** pixels: [n, S, S, 3]. */
+/** Read images. pixels: out [n, S, S, 3]. DT_ERR_DATA. */
 dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *pixels);
 
-/** How the samples of a file fill rows of seq_len tokens with a packing (none, wrapped, bfd, bfd_split), as training
- *  would pack them. DT_ERR_USAGE: not for this kind. Memory as in training. */
+/** Result of packing a file. */
 typedef struct dt_packing_info {
     int64_t n_rows, n_tok, n_target, n_dropped;
 } dt_packing_info;
+/** Compute how the samples fill rows of seq_len tokens with a packing (none, wrapped, bfd, bfd_split), as training
+ *  would. Needs as much memory as training. info: out. DT_ERR_USAGE: not for this kind. */
 dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, dt_packing_info *info);
 
-/* ---- for people -------------------------------------------------------------------------------------------------- */
+/* ---- printing a file --------------------------------------------------------------------------------------------- */
 
-/** Print what is in a file, and verify all of it. seq_len > 0: also how its samples fill rows of so many tokens.
+/** Print the contents of a file, and verify all of it. seq_len > 0: also how its samples fill rows of so many tokens.
  *  DT_ERR_DATA. */
 dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len);
-/** Print document or sample i as text, targets (or completions) between marks. tokenizer: as dt_tokenizer_open; must be
- *  the one that the file was made with (DT_ERR_USAGE); NULL: the file's if that is bytes, else ids are printed. colour:
- *  marks are colours of a terminal. */
+/** Print document or sample i as text, with targets or completions between marks.
+ *
+ *  tokenizer  as dt_tokenizer_open, the one that the file was made with; NULL: the file's if that is bytes, else ids
+ *             are printed
+ *  colour     marks are terminal colours
+ *
+ *  DT_ERR_USAGE: another tokenizer. DT_ERR_DATA. */
 dt_err dt_dataset_print_sample(dt_dataset *d, int64_t i, const char *tokenizer, bool colour);
 
-/** Draw images of a dataset beside each other into a PNG file, in rows: all, or `most` of them at equal distances.
- *  DT_ERR_USAGE: it has none; DT_ERR_DATA, DT_ERR_WRITE. */
+/** Draw images of a dataset as rows in a PNG file: all, or `most` of them at equal distances. DT_ERR_USAGE: no images.
+ *  DT_ERR_DATA, DT_ERR_WRITE. */
 dt_err dt_dataset_draw_images(dt_dataset *d, int64_t most, const char *path);
 
 /* ---- writing a file ---------------------------------------------------------------------------------------------- */
 
 typedef struct dt_dataset_writer dt_dataset_writer;
 
-/** Begin PATH. Arrays grow in unnamed files beside it (memory stays fixed) and become one HDF5 file, PATH.part, renamed
- *  to PATH, at the commit; or several, see dt_commit. Tokens are stored as uint16 when vocab_size <= 65536, else
- *  uint32. tokenizer: NULL or "" for none. with_weights: sft only. Margins, safety, ties, answers and records are in
- *  the file when some sample has one. DT_ERR_WRITE when the folder cannot be written. */
+/** Begin a dataset. Arrays grow in unnamed files in the same directory, with constant memory. The commit writes one
+ *  HDF5 file, PATH.part, and renames it to PATH; or several (dt_commit). Tokens are stored as uint16 if vocab_size <=
+ *  65536, else as uint32. Margins, safety, ties, answers and records are stored if any sample has them.
+ *
+ *  w             out  freed by dt_datasets_commit or dt_dataset_discard
+ *  tokenizer     NULL or "": none
+ *  with_weights  only for sft
+ *
+ *  DT_ERR_WRITE: the directory is not writable. DT_ERR_MEMORY. */
 dt_err dt_dataset_create(dt_dataset_writer **w, const char *path, dt_dataset_kind kind, int64_t vocab_size,
                          const char *tokenizer, bool with_weights);
-/** The file's vocab_size is n_own, or more where it has larger ids: a tokenizer may have special tokens of which the
- *  model has no row (dt_tokenizer_info). */
+/** Store vocab_size n_own, or more if an id is larger: a tokenizer may have special tokens without a row in the model
+ *  (dt_tokenizer_info). */
 void dt_dataset_set_own(dt_dataset_writer *w, int64_t n_own);
-/** Name the template of its conversations, for the attribute chat_template. Copied. DT_ERR_MEMORY. */
+/** Set the attribute chat_template, copied. DT_ERR_MEMORY. */
 dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template);
-/** Samples of this dataset may have images, of this form, which is copied. Before the first sample; the file has arrays
- *  of images then, also where no sample has any. DT_ERR_ARG, DT_ERR_WRITE, DT_ERR_MEMORY. */
+/** Allow images of this form, which is copied; before the first sample. The file then has arrays of images, even if no
+ *  sample has any. DT_ERR_ARG, DT_ERR_WRITE, DT_ERR_MEMORY. */
 dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form);
-/** Add n images [n, S, S, 3] to the sample under way, whose text has their placeholders. */
+/** Add n images [n, S, S, 3] to the current sample, whose text has their placeholders. DT_ERR_WRITE. */
 dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_t n);
-/** Add n tokens to the document (sample) under way. mask: n values 0 or 1 for sft, NULL else. */
+/** Add n tokens to the current document or sample. mask: in [n] 0 or 1 for sft; NULL otherwise. DT_ERR_WRITE. */
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n);
-/** The same for either side of a pair, or for an answer. */
+/** The same for either text of a pair, or for an answer. */
 dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n);
-/** The record of a prompt: a JSON object of nbytes bytes. Once a sample, before its end; not called: "{}". */
+/** Set the record of the current prompt: a JSON object of nbytes bytes; "{}" if not called. At most once per sample.
+ *  DT_ERR_WRITE. */
 dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbytes);
-/** End the document or sample under way (an empty one counts, too). weight is stored if the writer was opened
- *  with_weights. */
+/** End the current document or sample, which may be empty. weight: stored if the writer was created with_weights.
+ *  DT_ERR_WRITE. */
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight);
-dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair); /* the same for a pair */
-/** How a dataset becomes files. */
+/** End the current pair. DT_ERR_WRITE. */
+dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair);
+/** Options of a commit. */
 typedef struct dt_commit {
-    /* several files, "STEM-00000-of-00004.h5" and so on for PATH "STEM.h5", that hold the samples in order: n_shards of
-     * about equal size, or (n_shards 0) as many as are needed for none to have more than shard_nbytes of arrays (one
-     * sample may have more). Both 0: one file, PATH. */
+    /* Several files, "STEM-00000-of-00004.h5" etc. for PATH "STEM.h5", that contain the samples in order: n_shards
+     * files of about equal size, or, if n_shards is 0, files of at most shard_nbytes of arrays (unless one sample is
+     * larger). Both 0: one file, PATH. */
     int64_t n_shards;
     uint64_t shard_nbytes;
-    bool keep_existing;        /* a file that is there already is an error: DT_ERR_USAGE */
+    bool keep_existing;        /* an existing file is an error: DT_ERR_USAGE */
     const char *const *inputs; /* files that are never replaced: DT_ERR_USAGE */
     int n_inputs;
-    const atomic_bool *stop; /* NULL, or looked at between pieces: DT_ERR_STOP */
+    const atomic_bool *stop; /* polled between blocks: DT_ERR_STOP; may be NULL */
     int64_t n_files;         /* out */
 } dt_commit;
-/** Write n datasets whole, with checksums, make them durable, free the writers (whatever the outcome). A document under
- *  way is ended first. No file has its name before all are complete, and after an error none is left. how: [n], or
- *  NULL: one file each. DT_ERR_WRITE, DT_ERR_STOP. */
+/** Write n datasets with checksums, sync them, and free the writers, in any case. The current documents are ended
+ *  first. No file gets its name before all are complete; after an error none is left.
+ *
+ *  how  inout  [n]; NULL: one file each
+ *
+ *  DT_ERR_WRITE, DT_ERR_STOP, DT_ERR_USAGE, DT_ERR_MEMORY. */
 dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n);
-dt_err dt_dataset_commit(dt_dataset_writer *w); /* one, into one file */
-/** Is it how a shard of the dataset OF is named, whatever their number? */
+/** dt_datasets_commit of one dataset into one file. */
+dt_err dt_dataset_commit(dt_dataset_writer *w);
+/** Is path the name of a shard of the dataset OF, whatever the number of shards? */
 bool dt_is_shard_of(const char *path, const char *of);
-void dt_dataset_discard(dt_dataset_writer *w); /* give up: nothing stays behind; NULL is fine */
+/** Free a writer and remove its temporary files. Safe on NULL. */
+void dt_dataset_discard(dt_dataset_writer *w);
 
-/* ---- making one from text or records (dtrain-data) --------------------------------------------------------------- */
+/* ---- making a dataset from text or records (dtrain-data) --------------------------------------------------------- */
 
-/** Records that were left out for one reason: numbers in the reasons apart, they read alike. */
+/** Records that were skipped for the same reason, numbers in its text aside. */
 typedef struct dt_problem {
     int64_t n;
-    char first[512], reason[512]; /* FILE:LINE of the first, with the image that it is about; its reason */
+    char first[512], reason[512]; /* FILE:LINE of the first, with the image concerned; its reason */
 } dt_problem;
 enum { DT_MAX_PROBLEMS = 16 };
 
-/** Fields of records that nothing reads: how many records, or messages, have one of a name. */
+/** Ignored fields: how many records, or messages, have a field of this name. */
 enum { DT_MAX_FIELDS = 64, DT_FIELD_NAME_SIZE = 64 };
 typedef struct dt_field_count {
     char name[DT_FIELD_NAME_SIZE]; /* of a message: messages[].NAME; cut to fit */
@@ -203,108 +229,111 @@ typedef struct dt_field_count {
 typedef struct dt_field_counts {
     dt_field_count field[DT_MAX_FIELDS]; /* in the order of the input */
     int n;
-    int64_t n_others;                 /* fields of more names */
-    int64_t n_calls;                  /* messages of role function_call, whose text is an answer like others */
-    int64_t n_in_row, n_without_user; /* chats with two answers in a row; with answers, but without a question */
+    int64_t n_others;                 /* fields with further names */
+    int64_t n_calls;                  /* messages of role function_call, whose text is treated as an answer */
+    int64_t n_in_row, n_without_user; /* chats with two consecutive answers; chats with answers but no question */
     char first_odd[512];              /* FILE:LINE of the first of these */
 } dt_field_counts;
 
-/** Pairs with something in common. */
+/** Number of pairs with a property. */
 typedef struct dt_pair_count {
     int64_t n;
     char first[512]; /* FILE:LINE of the first */
 } dt_pair_count;
 
+/** Statistics of dt_make_datasets. */
 typedef struct dt_make_stats {
-    int64_t nbytes_read, nbytes_total; /* total -1: not known (standard input) */
+    int64_t nbytes_read, nbytes_total; /* total -1: unknown (standard input) */
     int64_t n_documents, n_tokens;     /* training file; tokens of both sides */
     int64_t n_validation_documents, n_validation_tokens;
     char first_dropped[512]; /* FILE:LINE of the first of n_dropped */
     int64_t n_dropped;       /* records without any target (sft), without an answer (preference), without a prompt */
-    int64_t n_truncated;     /* cut at max_length */
-    int64_t n_too_long;      /* left out for max_length */
-    int64_t n_parted;        /* prompt and completion encoded one by one, because a token reached across the border */
-    int64_t n_bad;           /* malformed records left out (skip_bad) */
+    int64_t n_truncated;     /* truncated to max_length */
+    int64_t n_too_long;      /* skipped because of max_length */
+    int64_t n_parted;        /* prompt and completion encoded separately, because a token would cross their border */
+    int64_t n_bad;           /* malformed records skipped (skip_bad) */
     int64_t n_images;        /* in both files */
     dt_problem problems[DT_MAX_PROBLEMS];
     int n_problems; /* the rest of n_bad had other reasons */
     dt_field_counts ignored;
     int64_t n_pairs;                   /* in both files, without ties */
-    dt_pair_count equal, contradicted; /* of these: equal answers; scores that prefer the rejected one */
+    dt_pair_count equal, contradicted; /* of these pairs: equal answers; scores that prefer the rejected answer */
     dt_dataset_kind kind;
     int n_shards; /* files of the output */
 } dt_make_stats;
 
 /** Recommendation data in MiniOneRec's files (format minionerec): inputs are CSV files. */
 typedef struct dt_rec_options {
-    const char *recipe;        /* sft; rl: prompts without the preamble; eval: prompts as sft has them */
-    const char *tasks;         /* NULL: those that the template lists for the recipe; else NAME,NAME:SAMPLE,... */
+    const char *recipe;        /* sft; rl: prompts without the preamble; eval: prompts as in sft */
+    const char *tasks;         /* NAME,NAME:SAMPLE,...; NULL: those that the template lists for the recipe */
     const char *index, *items; /* NAME.index.json, NAME.item.json; NULL: none */
-    const char *category;      /* NULL, or what {category} of a template says */
-    const char *catalogue;     /* NULL, or the file that is to be written: "SID TAB title TAB id" a line */
-    bool longest;              /* of each user's rows the one with the longest history alone */
-    uint64_t seed;             /* of what is drawn: rows of a SAMPLE, instructions */
+    const char *category;      /* value of {category} in a template; may be NULL */
+    const char *catalogue;     /* file to write, with lines "SID TAB title TAB id"; NULL: none */
+    bool longest;              /* use only the row with the longest history of each user */
+    uint64_t seed;             /* for sampling rows of a SAMPLE and instructions */
 } dt_rec_options;
 
-/** Images of records: they are decoded and prepared, and stand in the texts as runs of a placeholder. */
+/** Images of records: they are decoded and preprocessed, and become runs of a placeholder in the texts. */
 typedef struct dt_image_options {
     const char *preprocessor; /* as dt_preprocessor_read; NULL: a record with images is an error */
-    const char *folder;       /* of their paths; NULL: the folder of the record's file */
-    const char *token;        /* what stands for an image in a text, one token of the tokenizer's */
+    const char *folder;       /* directory of relative paths; NULL: that of the record's file */
+    const char *token;        /* text of the placeholder, one token of the tokenizer */
     int64_t n_tokens;         /* placeholders of an image */
-    bool captions;            /* a chat is an image and its caption: no template, and nothing of the question */
-    /* what the model expects, where that is known, else -1 and 0: the placeholder's id, the size of its images */
+    bool captions;            /* a chat is an image and its caption: without template and question */
+    /* the placeholder's id and the image size that the model expects; -1 and 0: unknown */
     int32_t token_id;
     int64_t size;
 } dt_image_options;
 
+/** Options of dt_make_datasets. */
 typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
-    /* share of documents, chosen by a hash of what they say: equal ones go to the same side */
+    /* fraction of documents, chosen by a hash of their content: equal documents are never divided */
     double validation_fraction;
-    /* files, folders (their .txt, .jsonl, .ndjson, .json and .parquet files, by name), "-": standard input */
+    /* files, directories (their .txt, .jsonl, .ndjson, .json and .parquet files, by name), "-": standard input */
     const char *const *inputs;
     int n_inputs;
     const char *kind; /* auto (by the first document), tokens, sft, preference, prompts */
-    /* auto (by the end of the name), text, json (lines or an array), minionerec; a file that is Parquet by its name or
-     * its first bytes is a table of records where auto or json is asked for */
+    /* auto (by the file name's ending), text, json (lines or an array), minionerec; with auto or json, a file that is
+     * Parquet by its name or first bytes is a table of records */
     const char *format;
     const char *documents;     /* of plain text: files, lines, paragraphs, or separator */
     const char *separator;     /* for documents = separator */
     const char *tokenizer;     /* as dt_tokenizer_open */
     const char *chat_template; /* as dt_chat_open; of format minionerec: auto, minionerec, or a JSON file */
     const char *mask;          /* auto (by the form of the record), full, completion, assistant */
-    const char *prefer;        /* which of two answers PKU-SafeRLHF's records prefer: better, safer */
+    const char *prefer;        /* for PKU-SafeRLHF records, the preferred answer: better, safer */
     /* auto (preference: drop; prompts, format minionerec: keep_end; else keep_start), keep_start, keep_end, drop */
     const char *truncate;
-    const char *weight_key; /* NULL, or the field of a record that holds its weight (sft) */
-    bool as_chat;           /* texts of prompts and completions become turns of user and assistant */
+    const char *weight_key; /* field of a record with its weight (sft); may be NULL */
+    bool as_chat;           /* convert prompts and completions to turns of user and assistant */
     /* chats: source and target of each turn share max_length (algorithms.md 1.1, turn budgets) */
     bool turn_budgets;
-    int64_t max_length; /* tokens of a document or sample; 0: no limit */
+    int64_t max_length; /* maximum tokens of a document or sample; 0: no limit */
     bool append_eos, skip_bad;
     dt_rec_options rec;
     dt_image_options images;
-    bool force;    /* replace outputs that exist; an input never is one */
-    int n_threads; /* 0: as many as the process may use cores */
+    bool force;    /* replace existing outputs, but never an input */
+    int n_threads; /* 0: the number of cores of the process */
     int64_t n_shards;
     uint64_t shard_nbytes;                                    /* of the output (dt_commit) */
-    const atomic_bool *stop;                                  /* NULL, or give up when it is true: DT_ERR_STOP */
-    void (*progress)(void *self, const dt_make_stats *stats); /* NULL, or called now and then */
+    const atomic_bool *stop;                                  /* polled: true ends with DT_ERR_STOP; may be NULL */
+    void (*progress)(void *self, const dt_make_stats *stats); /* called now and then; may be NULL */
     void *progress_self;
 } dt_make_options;
 
-/** Warn of pairs whose scores or margin prefer the rejected answer. path: of the dataset; first: where the first of
- *  them is; NULL: not said. */
+/** Warn of pairs whose scores or margin prefer the rejected answer. path: of the dataset; first: location of the first;
+ *  NULL: not printed. */
 void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pairs, const char *first);
 
-/** Make one dataset, or two. What is written does not depend on n_threads. Memory: a few hundred KiB a thread (with
- *  images a few dozen MiB), and the largest record; documents of plain text may have any length. Errors: DT_ERR_DATA
- *  "FILE:LINE: reason" for a malformed record (the first in the order of the input), DT_ERR_USAGE for options that do
- *  not fit, DT_ERR_WRITE, DT_ERR_STOP; the outputs are then as they were. */
+/** Make one or two datasets. The output does not depend on n_threads. Memory: a few hundred KiB per thread (with images
+ *  a few dozen MiB), and the largest record; documents of plain text may have any length. stats: out.
+ *
+ *  DT_ERR_DATA, "FILE:LINE: reason": the first malformed record in input order. DT_ERR_USAGE: options. DT_ERR_WRITE,
+ *  DT_ERR_STOP, DT_ERR_MEMORY. After an error the outputs are unchanged. */
 dt_err dt_make_datasets(const dt_make_options *opt, dt_make_stats *stats);
 
-/** The library that Parquet files are read by, with its version, or why there is none. text [size]; returns it. */
+/** Name and version of the library for Parquet files, or why there is none. text: out [size]. Returns text. */
 const char *dt_parquet_library(char *text, size_t size);
 
 #endif

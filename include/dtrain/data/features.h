@@ -1,9 +1,9 @@
-/* features.h - what a frozen tower makes of images, kept in files: found by what is in an image, so that equal images
- * of any dataset share an entry, and by all that decides what the tower makes of it.
+/* features.h - a cache of a frozen tower's image features in files. An entry is found by the image's content, so that
+ * equal images of any dataset share it, and by everything that determines the tower's output. Every function is Local.
  *
- * A file is written aside, whole, and never changed. DIR/features-TOWER-IMAGES.bin has features of one tower for the
- * images that it lists. Several runs may read and add files at the same time. What is in a file is not trusted: its
- * head and list have a checksum, and so has each entry, which is looked at when it is read. */
+ * A file is written under a temporary name and never changed. DIR/features-TOWER-IMAGES.bin contains one tower's
+ * features of the images that it lists. Several runs may read and add files concurrently. Files are untrusted: header
+ * and list have a checksum, and so has each entry, which is verified when it is read. */
 #ifndef DTRAIN_FEATURES_H
 #define DTRAIN_FEATURES_H
 
@@ -13,17 +13,19 @@
 typedef struct dt_image_hash {
     uint64_t word[2];
 } dt_image_hash;
+/** Hash of an image. */
 dt_image_hash dt_image_hash_of(const uint8_t *pixels, size_t nbytes);
 int dt_image_hash_compare(const dt_image_hash *a, const dt_image_hash *b); /* as memcmp */
 
-/** Hashes of the n images of a dataset, kept in DIR/images-KEY.list so that they need not be read again: into images.
- *  false: there is no whole list of so many. Local. */
+/** Read the hashes of a dataset's n images from DIR/images-KEY.list, so that the images need not be read again. images:
+ *  out [n]. False: no complete list of n. */
 bool dt_image_list_read(const char *dir, uint64_t key, dt_image_hash *images, int64_t n);
-/** One process. DT_ERR_WRITE. */
+/** Write such a list. Called by one process. DT_ERR_WRITE. */
 dt_err dt_image_list_write(const char *dir, uint64_t key, const dt_image_hash *images, int64_t n);
 
+/** Kind of features. */
 typedef struct dt_feature_kind {
-    uint64_t tower; /* hash of all that decides the features of an image */
+    uint64_t tower; /* hash of everything that determines an image's features */
     dt_dtype dtype;
     int64_t n_rows, width; /* of an image */
 } dt_feature_kind;
@@ -35,48 +37,53 @@ static inline size_t dt_feature_nbytes(const dt_feature_kind *k)
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct dt_features dt_features;
-/** Where an image's features are. */
+/** Location of an image's features. */
 typedef struct dt_feature_place {
-    int32_t file, row; /* file -1: nowhere */
+    int32_t file, row; /* file -1: none */
     uint64_t checksum;
 } dt_feature_place;
 
-/** Names of the files of this kind in a directory, "DIR/NAME\n" each: malloc'ed, "" where there is no directory. Local.
- *  DT_ERR_DATA: it cannot be read. */
+/** Names of a directory's files of this kind, "DIR/NAME\n" each: malloc'ed, "" if there is no directory. DT_ERR_DATA:
+ *  it cannot be read. DT_ERR_MEMORY. */
 dt_err dt_features_list(const char *dir, const dt_feature_kind *kind, char **names);
-/** Open these. Local. DT_ERR_DATA naming a file: cut short, altered, of another kind. */
+/** Open these files. f: out, closed with dt_features_close. DT_ERR_DATA naming a file: truncated, altered, or of
+ *  another kind. DT_ERR_MEMORY. */
 dt_err dt_features_open(dt_features **f, const dt_feature_kind *kind, const char *names);
+/** Location of an image's features. */
 dt_feature_place dt_features_find(const dt_features *f, const dt_image_hash *image);
-/** What images are where is not asked for again. */
+/** Free the lists of images, after the last dt_features_find. */
 void dt_features_forget(dt_features *f);
-/** features [n_rows, width] of an entry. Local, from any thread. DT_ERR_DATA: they are not what was written. */
+/** Read an entry. features: out [n_rows, width]. Any thread. DT_ERR_DATA: the checksum does not match. */
 dt_err dt_features_read(const dt_features *f, const dt_feature_place *at, void *features);
+/** Close the files. Safe on NULL. */
 void dt_features_close(dt_features *f);
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/** A file that is being made by several processes, each of which writes some of its entries. {0} to start from. */
+/** A file that several processes write, each some of its entries. {0} to begin. */
 typedef struct dt_feature_file {
     dt_feature_kind kind;
     int64_t n;  /* images */
-    char *part; /* its name until it is whole */
+    char *part; /* its temporary name */
     int fd;
-    bool made; /* by this process, which publishes or removes it */
+    bool made; /* created by this process, which publishes or removes it */
 } dt_feature_file;
 
-/** Make an empty one in a directory with room for n images reserved, and remove what killed processes have left. One
+/** Create a file for n images, with its space reserved, and remove files that killed processes left. Called by one
  *  process. DT_ERR_WRITE. */
 dt_err dt_feature_file_create(dt_feature_file *f, const dt_feature_kind *kind, const char *dir, int64_t n);
-/** The others: part is its name, copied. */
+/** Open the file in another process. part: its temporary name, copied. DT_ERR_WRITE. */
 dt_err dt_feature_file_join(dt_feature_file *f, const dt_feature_kind *kind, const char *part, int64_t n);
-/** Entry `row`: features of an image; its checksum is for dt_feature_file_publish. */
+/** Write entry `row`, the features of an image. checksum: out, for dt_feature_file_publish. DT_ERR_WRITE. */
 dt_err dt_feature_file_write(const dt_feature_file *f, int64_t row, const dt_image_hash *image, const void *features,
                              uint64_t *checksum);
+/** fsync the file. DT_ERR_WRITE. */
 dt_err dt_feature_file_sync(const dt_feature_file *f);
-/** By the process that made it, when all have written and synced: it gets its name. */
+/** Write the list and rename the file, after all processes have written and synced. Called by the process that created
+ *  it. DT_ERR_WRITE. */
 dt_err dt_feature_file_publish(dt_feature_file *f, const char *dir, const dt_image_hash *images,
                                const uint64_t *checksums);
-/** Close it; one that was made and not published is removed. Safe on {0}. */
+/** Close the file, and remove it if this process created it and did not publish it. Safe on {0}. */
 void dt_feature_file_close(dt_feature_file *f);
 
 #endif

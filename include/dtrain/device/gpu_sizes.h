@@ -1,16 +1,14 @@
-/* gpu_sizes.h - what a GPU holds for operations and for itself. The CUDA device has its sizes from here, and so has a
- * plan: they depend on the call alone, not on the GPU, so a plan is the same with and without one, and with and without
- * CUDA. */
+/* gpu_sizes.h - sizes of a GPU's workspaces. The CUDA device and plans use the same functions. Sizes depend only on the
+ * call, not on the GPU, so a plan is the same with and without a GPU and CUDA. Every function is Local. */
 #ifndef DTRAIN_GPU_SIZES_H
 #define DTRAIN_GPU_SIZES_H
 
 #include "dtrain/device/device.h"
 
-/** Bytes of device memory that each stream has for what an operation needs while it runs: sums of blocks, a library's
- *  workspace. */
+/** Bytes of a stream's workspace in device memory, for an operation's partial sums and a library's workspace. */
 enum { DT_GPU_WORKSPACE_NBYTES = 32 << 20 };
 
-/** Blocks, at most, whose sums of the gradients of a norm's weight and bias lie in its scratch: two for each
+/** Maximum number of blocks whose partial gradients of a norm's weight and bias are in its scratch: two per
  *  multiprocessor of the largest GPU, 160. */
 enum { DT_GPU_NORM_PARTS = 320 };
 
@@ -21,11 +19,11 @@ int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention 
 int64_t dt_gpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 size_t dt_gpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows);
 
-/** Of the scratch of attention's backward, what its library has behind the two floats for each query of each head. All
- *  0: backward is not the library's. */
+/** The library's part of the scratch of attention's backward, after the two floats per query and head. All 0: the
+ *  library does not compute backward. */
 typedef struct dt_gpu_attention_library {
-    int64_t each_nbytes; /* dK of each query head where heads share keys, and dV alike */
-    int64_t work_nbytes; /* the library's own */
+    int64_t each_nbytes; /* dK of each query head if heads share keys; dV likewise */
+    int64_t work_nbytes; /* the library's workspace */
 } dt_gpu_attention_library;
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at);
 

@@ -1,23 +1,23 @@
 /* nf4.h - weights in four bits: NormalFloat4 with double quantisation, stored bit for bit as bitsandbytes stores it.
  *
- * Source   Dettmers et al., "QLoRA", NeurIPS 2023, arXiv:2305.14314, section 3; the 8-bit numbers of the second
- *          quantisation: Dettmers et al., arXiv:2110.02861, section 2.2.
+ * Source   Dettmers et al., "QLoRA", NeurIPS 2023, arXiv:2305.14314, section 3; the 8-bit values of the second
+ * quantisation: Dettmers et al., arXiv:2110.02861, section 2.2.
  *
- * A tensor of n weights, one row after the other, is cut into blocks of DT_NF4_BLOCK weights and these into groups of
+ * The n weights of a tensor, row by row, are divided into blocks of DT_NF4_BLOCK weights, and these into groups of
  * DT_NF4_GROUP blocks:
  *
  *     w_i = LEVELS[code_i] s_b,   s_b = MAP[block_b] scale_g + offset_g,   b = i / 64, g = b / 256
  *
- * each product and sum a float, rounded. In memory:
+ * where each product and sum is rounded to float. In memory:
  *
  *     codes   [ceil(n / 2)]    two to a byte, the first in the upper half
  *     blocks  [dt_nf4_blocks]  one byte each
  *     groups  [dt_nf4_groups]  pairs of floats: scale_g, offset_g
  *
- * In files of bitsandbytes the codes are `weight`, the blocks `weight.absmax`, the scales `weight.nested_absmax`; the
- * offset is one number for the tensor (in `quant_state`). Here each group has it, so that tensors of whole groups that
- * lie one behind the other are one matrix, and part of a matrix from a group on is a matrix. So are tensors of whole
- * parts of groups, where a group's pair is given once for each part: 2^finer times (dt_nf4_finer). */
+ * In bitsandbytes files the codes are `weight`, the blocks `weight.absmax`, the scales `weight.nested_absmax`; a tensor
+ * has one offset (in `quant_state`). Here every group stores the offset. Consecutive tensors of whole groups are
+ * therefore one matrix, and a part of a matrix that begins at a group is a matrix. If tensors begin within groups, each
+ * group's pair is stored once for each part: 2^finer times (dt_nf4_finer). */
 #ifndef DTRAIN_NF4_H
 #define DTRAIN_NF4_H
 
@@ -25,15 +25,18 @@
 
 enum { DT_NF4_BLOCK = 64 /* weights */, DT_NF4_GROUP = 256 /* blocks */ };
 
+/** Blocks of a tensor of n weights. */
 static inline int64_t dt_nf4_blocks(int64_t n) { return dt_ceil_div(n, DT_NF4_BLOCK); }
+/** Groups of a tensor of n weights. */
 static inline int64_t dt_nf4_groups(int64_t n) { return dt_ceil_div(n, DT_NF4_BLOCK * DT_NF4_GROUP); }
-/** 2^shift blocks have one pair of floats. */
+/** 2^shift blocks share one pair of floats. Returns shift. */
 static inline int dt_nf4_shift(int finer) { return 8 - finer; }
+/** Pairs of floats of a tensor of n weights. */
 static inline int64_t dt_nf4_pairs(int64_t n, int finer)
 {
     return dt_ceil_div(dt_nf4_blocks(n), INT64_C(1) << dt_nf4_shift(finer));
 }
-/** How fine parts of groups must be for n_blocks to be whole parts; 0: they are whole groups. */
+/** The smallest `finer` for which n_blocks blocks are whole parts of groups; 0: they are whole groups. */
 static inline int dt_nf4_finer(int64_t n_blocks)
 {
     int finer = 0;
@@ -41,22 +44,22 @@ static inline int dt_nf4_finer(int64_t n_blocks)
     return finer;
 }
 
-/** Quantise a tensor of n weights in host memory, as bitsandbytes' quantize_4bit(quant_type="nf4",
- *  compress_statistics=True) does: the nearest level of w / max|w of the block|, the lower one halfway; the maxima less
- *  their mean alike, by MAP. A tensor that holds a NaN or inf has weights that are neither. The caller owns the arrays.
+/** Quantise a tensor of n weights as bitsandbytes' quantize_4bit(quant_type="nf4", compress_statistics=True) does: the
+ *  nearest level of w / max|w| of the block, ties to the lower level. The maxima, less their mean, are quantised alike
+ *  by MAP. If a weight is NaN or Inf, so are dequantised weights. All arrays are host memory of the caller. Local.
  *  DT_ERR_MEMORY. */
 dt_err dt_quantise_nf4(const float *w, int64_t n, uint8_t *codes, uint8_t *blocks, float *groups);
-/** Its two halves: the codes of a block's n weights and the largest |w| of them, NaN where one is; and the maxima of
- *  all of a tensor's blocks, which are left less their mean. */
+/** The two steps of dt_quantise_nf4: the codes of a block, which returns max |w|, NaN if a weight is NaN; and the
+ *  quantisation of the maxima of all blocks, from which it subtracts their mean. */
 float dt_quantise_nf4_block(const float *w, int64_t n, uint8_t *codes);
 void dt_quantise_nf4_maxima(float *most, int64_t n_blocks, uint8_t *blocks, float *groups);
 
-/** The weights first .. first+n-1 of a tensor, in host memory. codes: from the byte that has the first of them;
- *  groups: each group 2^finer times. */
+/** Dequantise the weights first .. first+n-1 of a tensor. codes: starting at the byte that contains the first of them;
+ *  groups: each group 2^finer times. All arrays are host memory. */
 void dt_dequantise_nf4(const uint8_t *codes, const uint8_t *blocks, const float *groups, int finer, int64_t first,
                        int64_t n, float *w);
 
-/* ---- the numbers ------------------------------------------------------------------------------------------------- */
+/* ---- levels and map ---------------------------------------------------------------------------------------------- */
 
 /** Initialisers of arrays: [16], and [256], the signed dynamic map. */
 #define DT_NF4_LEVELS                                                                                                  \

@@ -1,5 +1,5 @@
-/* generate.h - decoding: sequences grow by sampled tokens through a model with a key-value cache. algorithms.md,
- * appendix B. */
+/* generate.h - generation: sequences grow by sampled tokens through a model with a KV cache. algorithms.md, appendix
+ * B. */
 #ifndef DTRAIN_GENERATE_H
 #define DTRAIN_GENERATE_H
 
@@ -11,11 +11,12 @@
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
+/** A prompt. */
 typedef struct dt_prompt {
     dt_ids ids;
-    dt_image_names images; /* for which the ids have placeholders */
-    const char *file;      /* in which they are named, borrowed from the parser's caller; NULL: in none */
-    json_t *record;        /* what it was read from; NULL for plain text */
+    dt_image_names images; /* one for each placeholder run in ids */
+    const char *file;      /* the file that names the images, borrowed from the caller of the parser; NULL: none */
+    json_t *record;        /* its source; NULL for plain text */
 } dt_prompt;
 
 typedef struct dt_prompts {
@@ -25,76 +26,81 @@ typedef struct dt_prompts {
 
 typedef enum dt_prompt_format {
     DT_PROMPT_WHOLE, /* the text is one prompt */
-    DT_PROMPT_LINES, /* one a line; empty lines do not count */
-    /* an object a line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content":
-     * "text"}]} or {"ids": [1, 2]}, "image" or "images" (paths, from the folder of the file
-     * on), and any other fields */
+    DT_PROMPT_LINES, /* one per line, without empty lines */
+    /* one object per line, or a JSON array of objects: {"prompt": "text"}, {"messages": [{"role": "user", "content":
+     * "text"}]} or {"ids": [1, 2]}, "image" or "images" (paths relative to the file's directory), and any other
+     * fields */
     DT_PROMPT_JSONL
 } dt_prompt_format;
 
-/** What texts are read with. */
+/** Settings for reading prompts. */
 typedef struct dt_prompt_reader {
-    /* borrowed, with its encoder; both NULL: texts are made of ids, separated by blanks */
+    /* borrowed; both NULL: texts contain ids, separated by blanks */
     const dt_tokenizer *tokenizer;
     dt_encoder *encoder;
     const char *chat_template; /* for messages; NULL: auto */
-    const char *system;        /* NULL, or what comes first where messages do not begin with a system message */
+    const char *system;        /* system message for messages that do not begin with one; NULL: none */
     unsigned chat_flags;       /* DT_CHAT_NO_THINK */
-    /* records are whole: {"prompt": "text"} with "completion", "response" or "answer", or messages that end with an
-     * answer. The end of text follows, unless a template has ended it */
+    /* records contain answers: {"prompt": "text"} with "completion", "response" or "answer", or messages that end with
+     * an answer. The end of text is appended, unless a template has ended the text */
     bool answers;
     int64_t vocab_size;
-    /* of a vision-language model: the placeholders of an image and how a text names it. n_image_tokens 0: prompts have
-     * no images, and "image" is a field like others */
+    /* of a vision-language model: id and number of an image's placeholders. n_image_tokens 0: no images, and "image" is
+     * an ordinary field */
     int32_t image_token, n_image_tokens;
-    const char *image_text; /* one token of the tokenizer; NULL where there is none */
-    /* [n_images] paths of images that belong to each prompt which is not a record. Where a text does not say where they
-     * stand, they come first */
+    const char *image_text; /* text of the placeholder, one token; NULL: none */
+    /* [n_images] image paths for each prompt that is not a record. They come first, unless the text has placeholders */
     const char *const *image;
     int n_images;
-    dt_chat *chat; /* opened when it is first needed */
+    dt_chat *chat; /* opened on first use */
 } dt_prompt_reader;
-/** Open the template. DT_ERR_USAGE, DT_ERR_DATA as dt_chat_open. */
+/** Open the chat template. Local. DT_ERR_USAGE, DT_ERR_DATA: as dt_chat_open. */
 dt_err dt_prompt_reader_chat(dt_prompt_reader *r);
+/** Close the chat template. Local. */
 void dt_prompt_reader_close(dt_prompt_reader *r);
 
-/** Token ids of the prompts in a text, with BOS where the tokenizer begins texts with it; an empty text gives no ids.
- *  name is what messages call the text, and borrowed by prompts with images. Local. DT_ERR_DATA naming name, line and
- *  what was expected: not JSON, no such field, an id outside 0 .. vocab_size-1, other placeholders than images, no
- *  prompt. Free also after an error. */
+/** Read the prompts of a text, with BOS if the tokenizer begins texts with it. An empty text gives no ids. Local.
+ *
+ *  p     out  freed with dt_prompts_free, also after an error
+ *  name  name of the text in messages; borrowed by prompts with images
+ *
+ *  DT_ERR_DATA naming name, line and expectation: not JSON, a missing field, an id outside 0 .. vocab_size-1, the wrong
+ *  number of placeholders, no prompt. DT_ERR_MEMORY. */
 dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_t nbytes, dt_prompt_format format,
                         dt_prompt_reader *r);
+/** Free the prompts. Local. Safe on {0}; leaves {0}. */
 void dt_prompts_free(dt_prompts *p);
 
 /* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
-/* STOP: on_token or is_complete asked for it. MISSING: a beam search found fewer sequences than were to be returned. */
+/* Why a sequence ended. STOP: on_token or is_complete. MISSING: a beam search found fewer sequences than requested. */
 typedef enum dt_finish { DT_FINISH_NONE, DT_FINISH_EOS, DT_FINISH_LENGTH, DT_FINISH_STOP, DT_FINISH_MISSING } dt_finish;
 
-/** A sequence: prompt and what follows it. The caller owns ids [max_ids] and fills in the prompt. */
+/** A sequence: a prompt and its completion. The caller owns ids [max_ids] and sets the prompt. */
 typedef struct dt_sequence {
-    uint64_t number; /* among all of the job: keys its random numbers */
+    uint64_t number; /* index among all sequences of the job: key of its random numbers */
     int32_t *ids;
     int32_t n_prompt, n_ids, max_ids; /* 0 < n_prompt <= n_ids <= max_ids */
-    int32_t n_images;                 /* that the prompt's placeholders stand for: with options.vision */
-    /* tokens that slot 0 of the cache holds, below n_prompt: a conversation that goes on (one slot alone), with the
-     * same images; after the call those in the slot */
+    int32_t n_images;                 /* images of the prompt, with options.vision */
+    /* in: tokens already in cache slot 0, below n_prompt, to continue a conversation with the same images (with one
+     * slot only); out: tokens in the slot */
     int32_t n_cached;
-    dt_finish finish; /* EOS: the last id ends it; LENGTH: max_ids reached */
-    /* with options.logp, and after beam search: log-probability of what follows the prompt, by the untransformed
-     * logits divided by options.logp_temperature */
+    dt_finish finish; /* out; EOS: the last id ends it; LENGTH: max_ids reached */
+    /* out, with options.logp and after beam search: log-probability of the completion, by the untransformed logits
+     * divided by options.logp_temperature */
     double logp;
-    /* beam search: sum of the log-probabilities after the repetition penalty / length^length_penalty */
+    /* out, beam search: sum of the log-probabilities after the repetition penalty, divided by length^length_penalty */
     double score;
-    /* NULL, or the caller's [max_ids]: with options.logp, and after beam search, those of each new token */
+    /* out [max_ids], the caller's, or NULL: with options.logp and after beam search, log-probability of each new
+     * token */
     float *logps;
-    /* Sequences of one number here have the same prompt, which with options.n_prompts lies in memory once for those
-     * that run at the same time and follow each other in the list, and is computed once for them. 0: it is this one's
-     * alone. Not looked at by beam search, where each prompt lies there once */
+    /* Sequences with equal prompt_number have the same prompt. With options.n_prompts it is computed and cached once
+     * for those that are consecutive in the list and run at the same time. 0: not shared. Beam search ignores it and
+     * caches each prompt once */
     int64_t prompt_number;
 } dt_sequence;
 
-/** What generation needs of a model. After each decode comes draw or, for beam search, top; all three also with an
+/** Interface of generation to a model. Each decode is followed by draw or, in beam search, top; all three also with an
  *  empty batch. */
 typedef struct dt_decoder {
     void *self;
@@ -103,135 +109,151 @@ typedef struct dt_decoder {
     dt_err (*draw)(void *self, const dt_batch *b, const dt_draw *d);
     /* the most probable next tokens of each sequence in b */
     dt_err (*top)(void *self, const dt_batch *b, const dt_top *t);
-    /* forget all but the first n_tok tokens of a slot */
+    /* remove all but the first n_tok tokens of a slot */
     void (*keep)(void *self, int32_t slot, int32_t n_tok);
-    /* a sequence's slot holds the first n_tok tokens of a prompt's slot from now on, in the place where they are */
+    /* make a sequence's slot share the first n_tok tokens of a prompt's slot */
     dt_err (*share)(void *self, int32_t slot, int32_t prompt, int32_t n_tok);
-    /* sequence slots dst[i] become what src[i] are, i < n: all are different, but a slot may be src several times */
+    /* copy slot src[i] to slot dst[i], i < n: no slot is in both, and none twice in dst */
     dt_err (*move)(void *self, int32_t n, const int32_t *src, const int32_t *dst);
-    int32_t prompt_slot; /* the first of the slots for prompts; those of sequences are numbered from 0 */
+    int32_t prompt_slot; /* the first slot for prompts; slots of sequences begin at 0 */
 } dt_decoder;
+/** The decoder of a model, borrowed. */
 dt_decoder dt_decoder_of_model(dt_model *m);
 
-/** What may follow in a sequence. A state is a number from 0: `start` behind the prompt, then what `next` makes of it
- *  and each token. */
+/** A constraint on completions: an automaton. States are integers from 0: `start` after the prompt, then the result of
+ *  `next` for each token. */
 typedef struct dt_constraint {
     const void *self;
     int32_t start;
-    /* lists of tokens, each ascending, in one array [n_token]: the decoder's (dt_model_set_lists) */
+    /* [n_token] lists of tokens, each ascending, as passed to dt_model_set_lists */
     const int32_t *token;
     int32_t n_token;
-    /* the tokens that may follow in a state are token[list_start] and the list_len - 1 behind it: perhaps none */
+    /* the allowed tokens in a state: token[list_start .. list_start + list_len - 1], possibly none */
     void (*allowed)(const void *self, int32_t state, int32_t *list_start, int32_t *list_len);
-    int32_t (*next)(const void *self, int32_t state, int32_t token); /* token: one of those */
-    int32_t end; /* the token that ends a sequence, the only one: those of the options end none */
+    int32_t (*next)(const void *self, int32_t state, int32_t token); /* token: an allowed one */
+    int32_t end; /* the only token that ends a sequence, instead of those of the options */
 } dt_constraint;
 
-/** Tokens that may not follow, as transformers' logits processors of these names say. {0}: none are forbidden. */
+/** Forbidden tokens, as in transformers' logits processors with these names. {0}: none. */
 typedef struct dt_token_rules {
-    /* the tokens that end a sequence may not be among the first min_new_tokens, nor among the first min_length of
-     * prompt and new tokens together; 0: no minimum */
+    /* no end token among the first min_new_tokens, nor among the first min_length of prompt and new tokens together; 0:
+     * no minimum */
     int32_t min_new_tokens, min_length;
-    int32_t no_repeat_ngram_size;             /* no n tokens in a row occur twice, the prompt's included; 0: they may */
-    const int32_t *suppress, *begin_suppress; /* borrowed; begin_suppress: as the first new token alone */
+    int32_t no_repeat_ngram_size;             /* no n consecutive tokens occur twice, including the prompt; 0: off */
+    const int32_t *suppress, *begin_suppress; /* borrowed; begin_suppress: only for the first new token */
     int32_t n_suppress, n_begin_suppress;
 } dt_token_rules;
 
+/** Options of generation and beam search. */
 typedef struct dt_generate_options {
     dt_sampling sampling;
-    dt_token_rules rules; /* not with a constraint, which says alone what may follow */
-    /* NULL, or what may follow; log-probabilities stay those among the whole vocabulary. A beam search then finds
-     * sequences that are complete alone, perhaps fewer than were asked for */
+    dt_token_rules rules; /* not with a constraint */
+    /* may be NULL. Log-probabilities stay relative to the whole vocabulary. A beam search then returns only complete
+     * sequences, possibly fewer than requested */
     const dt_constraint *constraint;
     const int32_t *eos;
     int n_eos;
     int64_t vocab_size;
-    int32_t n_slots; /* sequences at a time: those of the model's cache */
-    /* slots of the model's cache for prompts, which sequences go on from: their own slots then have room for what is
-     * new (and what of the prompt is not shared, dt_sequence_shared). 0: a sequence has its prompt in its own slot.
-     * Where all are in use a sequence waits */
+    int32_t n_slots; /* sequences at a time: slots of the model's cache */
+    /* slots of the model's cache for shared prompts; a sequence's own slot then needs space only for new tokens and the
+     * part of the prompt that is not shared (dt_sequence_shared). If all are in use, a sequence waits. 0: a sequence
+     * has its prompt in its own slot */
     int32_t n_prompts;
-    int32_t max_tok; /* tokens of a forward pass, at least n_slots: long prompts enter in pieces */
-    /* of a vision-language model, whose prompts have images, on any rank in lockstep; else NULL. No image is cut: it
-     * goes through the tower once, with the piece of its prompt that all of its placeholders are in, so that max_tok
-     * is at least n_slots - 1 + vision->n_tokens */
+    /* maximum tokens of a forward pass, at least n_slots: long prompts are divided into several passes */
+    int32_t max_tok;
+    /* of a vision-language model whose prompts have images, on any rank in lockstep; else NULL. An image's placeholders
+     * are not divided between passes, so max_tok is at least n_slots - 1 + vision->n_tokens */
     const dt_vision_config *vision;
-    int32_t max_images; /* of a forward pass: those the model was opened for */
-    /* With vision: image k of a sequence's prompt, as the tower takes it, into pixels [S, S, 3]: asked for before the
-     * pass that it goes through, of a beam search with the prompt's first sequence. Local; its error ends the call, in
-     * lockstep on all ranks */
+    int32_t max_images; /* maximum images of a forward pass, as in dt_model_options */
+    /* with vision: write image k of a sequence's prompt to pixels [S, S, 3]. Called before the image's pass, in beam
+     * search with the prompt's first sequence. Local; its error ends the call, in lockstep on all ranks */
     dt_err (*image)(void *ctx, const dt_sequence *s, int32_t k, uint8_t *pixels);
-    bool logp;               /* fill in log-probabilities */
-    double logp_temperature; /* logits are divided by it for them; 0: by 1. Beams are scored by them */
-    /* NULL, or the ranks that must run the same number of forward passes (ZeRO-3): the call is then collective */
+    bool logp;               /* compute log-probabilities */
+    double logp_temperature; /* divides the logits for log-probabilities, and so for beam scores; 0: 1 */
+    /* ranks that must run the same number of forward passes (ZeRO-3): calls are then Collective; NULL: Local */
     dt_comm *lockstep;
-    /* NULL, or told of every new token, the one that ends a sequence included; may set s->finish to STOP. Beam search:
-     * told of every sequence once, at its end */
+    /* called for every new token, including the one that ends a sequence; may set s->finish to STOP. Beam search:
+     * called once per sequence, at its end. May be NULL */
     dt_err (*on_token)(void *ctx, dt_sequence *s);
-    /* Beam search: NULL, or is a sequence of these ids complete, as if its last token ended it? */
+    /* beam search: is a sequence with these ids complete, as if its last token ended it? May be NULL */
     bool (*is_complete)(void *ctx, const int32_t *ids, int32_t n_prompt, int32_t n_ids);
-    /* NULL, or called before each pass; its error ends the call. With lockstep it is local and its error agreed on,
-     * else it may exchange something with other ranks */
+    /* called before each pass; its error ends the call. With lockstep it must be local, and its error is agreed; else
+     * it may communicate. May be NULL */
     dt_err (*on_pass)(void *ctx);
     void *ctx;
     dt_ledger *ledger;
 } dt_generate_options;
 
+/** Counts and times of a call. */
 typedef struct dt_generate_stats {
     int64_t n_forward, n_prompt_tok, n_new_tok;
-    /* all, and the part that prompts had in it: the time of a pass is divided by tokens */
+    /* total, and the part of prompts: a pass is divided in proportion to tokens */
     double seconds, prompt_seconds;
 } dt_generate_stats;
 
-/** Tokens of a sequence's prompt that lie in a slot of prompts: all but the last one, and all before the image that it
- *  ends in; 0 without such slots. In beam search it is all of it. */
+/** Number of a prompt's tokens in a prompt slot: all but the last one, and only those before an image that the prompt
+ *  ends in; 0 without prompt slots. In beam search all. Local. */
 int32_t dt_sequence_shared(const dt_generate_options *opt, const dt_sequence *s);
 
-/** Decode every sequence to its end, in the order given: as one ends, the next takes its slot. A sequence's tokens
- *  depend on its number, its prompt and the options alone, as far as the model's logits do not depend on what else is
- *  in the batch.
+/** Generate all sequences, in the order given: when one ends, the next takes its slot. A sequence's tokens depend only
+ *  on its number, its prompt and the options, if the model's logits do not depend on the rest of the batch.
  *
- *  With lockstep all ranks return together as long as the model answers; an error of the model itself (DT_ERR_COMM and
- *  others) is returned at once, and the caller ends the job. DT_ERR_NONFINITE: logits. Else what on_token returned. */
+ *  seqs   inout  [n_seqs]
+ *  stats  out
+ *
+ *  Collective on opt->lockstep, else Local. With lockstep all ranks return together, except after an error of the model
+ *  (DT_ERR_COMM and others), which is returned immediately; the caller then ends the job. DT_ERR_NONFINITE: logits.
+ *  Also errors of dt_generator_open and of callbacks. */
 dt_err dt_generate(const dt_decoder *d, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt,
                    dt_generate_stats *stats);
 
-/** The same in two parts, for a caller that decodes again and again and allocates nothing in between. opt and d are
- *  copied; what they point to is borrowed for the generator's life. Opening is local: DT_ERR_ARG, DT_ERR_MEMORY,
- *  DT_ERR_USAGE of opt->sampling. */
+/** dt_generate in two steps, for a caller that generates repeatedly and allocates nothing in between. */
 typedef struct dt_generator dt_generator;
+/** Open a generator. g: out, closed with dt_generator_close; NULL on error. opt and d are copied; what they point to is
+ *  borrowed. Local. DT_ERR_ARG, DT_ERR_MEMORY; DT_ERR_USAGE: opt->sampling. */
 dt_err dt_generator_open(dt_generator **g, const dt_decoder *d, const dt_generate_options *opt);
+/** As dt_generate. */
 dt_err dt_generator_run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, dt_generate_stats *stats);
-void dt_generator_close(dt_generator *g);                   /* safe on NULL */
-size_t dt_generator_nbytes(const dt_generate_options *opt); /* in the ledger, as data on the host */
+/** Free a generator. Local. Safe on NULL. */
+void dt_generator_close(dt_generator *g);
+/** Bytes that it allocates (DT_MEM_DATA, host). Local. */
+size_t dt_generator_nbytes(const dt_generate_options *opt);
 
+/** Options of beam search. */
 typedef struct dt_beam_options {
     int n_beams, n_return; /* n_return <= n_beams */
-    /* a: score = sum of log-probabilities / (new tokens)^a, the one that ends the sequence included */
+    /* a: score = sum of log-probabilities / (new tokens)^a, including the token that ends the sequence */
     double length_penalty;
-    /* a prompt is done when n_beams sequences are finished; else when no running beam can beat the worst of them */
+    /* true: a prompt is done when n_beams sequences are finished; false: when no running beam can exceed the worst of
+     * them */
     bool early_stopping;
 } dt_beam_options;
 
-/** Tokens of a sequence that a search asks its decoder for: the model's max_top. */
+/** Number of top tokens per sequence that a search requests: the model's max_top. Local. */
 int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt);
 
-/** Beam search: for each prompt the n_return best sequences, by falling score; equal candidates by lower beam, then
- *  lower token id. seqs: n_return in a row for each prompt, which is read from the first; where fewer are found the
- *  rest become MISSING. Of opt->sampling the repetition penalty alone counts, a factor on the log-probabilities of
- *  tokens seen before (transformers); opt->n_slots is for n_slots / n_beams prompts at a time, each with one of
- *  opt->n_prompts. Otherwise as dt_generate. DT_ERR_USAGE: numbers of how. */
+/** Find the n_return best sequences of each prompt, in descending order of score; ties by lower beam, then lower token
+ *  id.
+ *
+ *  seqs  inout  n_return consecutive sequences per prompt, which is read from the first; if fewer are found, the others
+ *        become MISSING
+ *
+ *  opt->sampling: only the repetition penalty is used, as a factor on the log-probabilities of tokens seen before, as
+ *  in transformers. opt->n_slots serves n_slots / n_beams prompts at a time, each with one of opt->n_prompts. Otherwise
+ *  as dt_generate. DT_ERR_USAGE: values of how. */
 dt_err dt_beam_search(const dt_decoder *d, dt_sequence *const *seqs, int n_prompts, const dt_beam_options *how,
                       const dt_generate_options *opt, dt_generate_stats *stats);
 
-/** The same in two parts, as dt_generator_open, for sequences of at most max_len tokens. Opening is local:
- *  DT_ERR_USAGE, DT_ERR_ARG, DT_ERR_MEMORY. */
+/** dt_beam_search in two steps, for sequences of at most max_len tokens. */
 typedef struct dt_searcher dt_searcher;
+/** As dt_generator_open. */
 dt_err dt_searcher_open(dt_searcher **s, const dt_decoder *d, const dt_beam_options *how,
                         const dt_generate_options *opt, int32_t max_len);
+/** As dt_beam_search. */
 dt_err dt_searcher_run(dt_searcher *s, dt_sequence *const *seqs, int n_prompts, dt_generate_stats *stats);
-void dt_searcher_close(dt_searcher *s); /* safe on NULL */
-/** In the ledger, as data on the host. */
+/** Free a searcher. Local. Safe on NULL. */
+void dt_searcher_close(dt_searcher *s);
+/** Bytes that it allocates (DT_MEM_DATA, host). Local. */
 size_t dt_searcher_nbytes(const dt_beam_options *how, const dt_generate_options *opt, int32_t max_len);
 
 #endif

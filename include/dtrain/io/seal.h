@@ -13,10 +13,10 @@ typedef struct dt_byte_range {
     int64_t offset, nbytes;
 } dt_byte_range;
 
-/** Sort by offset. */
+/** Sort ranges by offset. Local. */
 void dt_byte_ranges_sort(dt_byte_range *ranges, int n);
 
-/** Bytes that the seal of a file with n arrays takes. */
+/** Bytes of the seal of a file with n arrays. */
 static inline int64_t dt_seal_nbytes(int n) { return (2 * (int64_t)n + 3) * (int64_t)sizeof(uint64_t); }
 
 /** Write the seal at byte end of a file whose HDF5 data ends there, and whose arrays lie in ranges [n], sorted by

@@ -1,27 +1,29 @@
-/* curve.h - curves made from metrics: what dtrain-plot draws. */
+/* curve.h - curves computed from metrics, for dtrain-plot. Every function is Local. */
 #ifndef DTRAIN_CURVE_H
 #define DTRAIN_CURVE_H
 
 #include "dtrain/report/metrics.h"
 
-/** Points in the order of the file; y is finite. */
+/** Points in file order; y is finite. Freed with dt_curve_free. */
 typedef struct dt_curve {
     double *x, *y;
     int64_t n;
 } dt_curve;
 
-/** Steps; tokens seen; seconds of training (step times added up: pauses between a run's starts do not count). */
+/** The x axis: steps, tokens so far, or seconds of training (the sum of step times, without pauses between starts of a
+ *  run). */
 typedef enum dt_axis { DT_AXIS_STEP, DT_AXIS_TOKENS, DT_AXIS_TIME } dt_axis;
 
-/** The points of a name; none (n 0) when the run has no such name. A line without tokens (validation) stands where the
- *  one before it does. */
+/** Extract the points of a metric; n 0 if the run has no such metric. A line without tokens (validation) takes the x of
+ *  the line before it. c: out. DT_ERR_MEMORY. */
 dt_err dt_curve_extract(dt_curve *c, const dt_metrics *m, const char *name, dt_axis axis);
-/** Mean of the up to `window` points around a point, with weights that fall linearly from it; the window is shorter,
- *  and still centred, at the start, and one-sided at the end. At every point, or at about max_points of them, evenly
- *  spread and with the last, when that is > 0. */
+/** Smooth a curve: the mean of up to `window` points around each point, with linearly decreasing weights. The window is
+ *  shorter, but centred, at the start, and one-sided at the end. max_points > 0: only at about so many points, evenly
+ *  spaced and including the last. out: out. DT_ERR_MEMORY. */
 dt_err dt_curve_smooth(dt_curve *out, const dt_curve *c, int64_t window, int64_t max_points);
-/** Leave at most about max_points: of each run of points the lowest and the highest, so that the outline stays. */
+/** Reduce a curve to about max_points: the minimum and maximum of each range of points, so that the outline is kept. */
 void dt_curve_thin(dt_curve *c, int64_t max_points);
+/** Free the points. Safe on {0}. */
 void dt_curve_free(dt_curve *c);
 
 #endif

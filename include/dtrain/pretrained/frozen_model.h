@@ -1,18 +1,17 @@
-/* frozen_model.h - a trained model without optimizer: what generates, and the reference and reward models of
- * tasks. */
+/* frozen_model.h - a trained model without optimizer: for generation, and as reference and reward model of tasks. */
 #ifndef DTRAIN_FROZEN_MODEL_H
 #define DTRAIN_FROZEN_MODEL_H
 
 #include "dtrain/pretrained/pretrained.h"
 
-/** {0} to start from. Not to be moved after dt_frozen_model_load: models borrow units and source. */
+/** A frozen model. {0} to begin; freed with dt_frozen_model_close. Must not be moved after dt_frozen_model_load: models
+ *  borrow units and source. */
 typedef struct dt_frozen_model {
-    const char *adapter; /* the caller's, before it is described: a directory of adapters for it; NULL: none */
-    const dt_unit
-        *like; /* likewise, [n_like]: units of that model, as whose its matrices are stored; NULL: as recorded */
+    const char *adapter; /* set by the caller before dt_frozen_model_describe: directory of adapters; NULL: none */
+    const dt_unit *like; /* likewise: [n_like] units that determine which matrices are quantised; NULL: as recorded */
     int n_like;
-    const char *strip_prefix; /* likewise, dt_stored_parts.prefix; NULL: none */
-    dt_lora lora;             /* those it has: of that directory, or of a checkpoint's run */
+    const char *strip_prefix; /* likewise: dt_stored_parts.prefix; NULL: none */
+    dt_lora lora;             /* its adapters: of that directory, or of a checkpoint's run */
     dt_pretrained from;       /* its path, tokenizer, sampling defaults */
     dt_model_config mc;
     dt_unit *units;
@@ -21,30 +20,40 @@ typedef struct dt_frozen_model {
     dt_param_source source;
 } dt_frozen_model;
 
-enum { DT_LABELS_OF_FILES = -1 }; /* a scalar head where the adapter, or else the model, has one in its files */
+enum { DT_LABELS_OF_FILES = -1 }; /* a scalar head if the files of the adapter, or else of the model, contain one */
 
-/** Find the model (a Hugging Face directory; a checkpoint; a run's output_dir or its checkpoints directory: the one
- *  that `latest` names, else the highest step) and read all of it but the tensors. n_labels: of a scalar head, as a
- *  reward model has it; 0: it predicts tokens; DT_LABELS_OF_FILES. Local. DT_ERR_DATA naming what was looked for. */
+/** Find a model and read everything except its tensors. Local.
+ *
+ *  f         inout  freed with dt_frozen_model_close, also after an error
+ *  model     a Hugging Face directory; a checkpoint; or a run's output_dir or its checkpoints directory: then the
+ *            checkpoint that `latest` names, else the highest step
+ *  n_labels  outputs of a scalar head (a reward model); 0: it predicts tokens; or DT_LABELS_OF_FILES
+ *
+ *  DT_ERR_DATA naming what was looked for. DT_ERR_MEMORY. */
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels);
 
-/** A model of that shape, to be planned for; it cannot be loaded. Local. */
+/** Describe a model with the shape of another, for a plan; it cannot be loaded. Local. DT_ERR_MEMORY. */
 dt_err dt_frozen_model_of_shape(dt_frozen_model *f, const dt_model_config *like, int n_labels);
 
-/** Load the parameters, kept as `like` says of parameters: partitioned at stage 3, and offloaded as offload_param says;
- *  else whole on every rank. What a run's own model is kept like (dt_task.main) or {.stage}. compute: the stream on
- *  which its models will work. phase (may be NULL) says where it stands. Collective; all ranks return the same code but
- *  for DT_ERR_COMM. */
+/** Allocate and load the parameters. Collective, agreed except for DT_ERR_COMM.
+ *
+ *  like     storage of the parameters: partitioned at stage 3, offloaded as offload_param says; otherwise whole on
+ *           every rank. Options of the run's own model (dt_task.main), or {.stage}
+ *  compute  stream of its models
+ *  phase    may be NULL
+ *
+ *  DT_ERR_DATA, DT_ERR_MEMORY, DT_ERR_COMM: as dt_pretrained_load. */
 dt_err dt_frozen_model_load(dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, dt_comm *comm,
                             dt_device *dev, dt_stream *compute, dt_phase *phase);
-/** Add what that allocates on so many ranks. Local. */
+/** Add what dt_frozen_model_load allocates on nranks ranks to the plan. Local. DT_ERR_MEMORY. */
 dt_err dt_frozen_model_plan(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
                             const dt_device *dev, dt_memory *memory);
 
-/** Bytes of it that a rank puts into checkpoints (dt_zero_saved_nbytes), on so many ranks. Local. */
+/** Bytes of it that a rank writes into checkpoints (dt_zero_saved_nbytes), with nranks ranks. nbytes: out. Local. */
 dt_err dt_frozen_model_saved_nbytes(const dt_frozen_model *f, const dt_zero_options *like, dt_dtype dtype, int nranks,
                                     size_t *nbytes);
 
-void dt_frozen_model_close(dt_frozen_model *f); /* local; safe on {0} and after an error */
+/** Free the parameters and the description. Local. Safe on {0} and after an error; leaves {0}. */
+void dt_frozen_model_close(dt_frozen_model *f);
 
 #endif

@@ -1,12 +1,12 @@
 /* generation_items.h - the catalogue of a recommender for generating tasks: items, their tokens, and the allowed
- * continuations.
-*/
+ * continuations. */
 #ifndef DTRAIN_TASK_ITEMS_H
 #define DTRAIN_TASK_ITEMS_H
 
 #include "dtrain/step/step.h"
 #include "dtrain/recommend/trie.h"
 
+/** The catalogue of a task. {0} to begin. */
 typedef struct dt_generation_items {
     bool is_named;           /* rec.catalogue is given */
     dt_catalogue *catalogue; /* NULL: not open, or a reported mistake */
@@ -15,20 +15,22 @@ typedef struct dt_generation_items {
     dt_constraint only;
 } dt_generation_items;
 
-/** In open: rec.catalogue, if it is given. Errors are added to t->mistakes. Local. */
+/** In open: open rec.catalogue, if it is given. Errors are added to t->mistakes. Local. */
 void dt_generation_items_open(dt_generation_items *items, dt_task *t);
-void dt_generation_items_close(dt_generation_items *items, dt_ledger *ledger); /* safe on {0} */
-size_t dt_generation_items_nbytes(const dt_generation_items *items);           /* in the ledger, as data on the host */
+/** Free it. Local. Safe on {0}. */
+void dt_generation_items_close(dt_generation_items *items, dt_ledger *ledger);
+/** Bytes in the ledger (DT_MEM_DATA, host). Local. */
+size_t dt_generation_items_nbytes(const dt_generation_items *items);
 
-/** The constraint on completions; NULL without a catalogue. */
+/** The constraint on completions, borrowed; NULL without a catalogue. Local. */
 const dt_constraint *dt_generation_items_constraint(const dt_generation_items *items);
-enum { DT_ITEMS_USUAL_DEPTH = 8 }; /* where items' tokens are not known */
-/** Tokens of the longest completion, the one that ends it included. Without a catalogue otherwise; of a plan without
- *  the tokenizer, and of a catalogue that could not be read, the usual number, and at most otherwise. */
+enum { DT_ITEMS_USUAL_DEPTH = 8 }; /* if the items' tokens are unknown */
+/** Tokens of the longest completion, including the one that ends it; `otherwise` without a catalogue. In a plan without
+ *  tokenizer, and for a catalogue that could not be read, DT_ITEMS_USUAL_DEPTH, at most `otherwise`. Local. */
 int32_t dt_generation_items_depth(const dt_generation_items *items, int32_t otherwise);
 
-/** The target of a prompt, which its answer names: as a text without what stands around it (malloc'ed), and the first
- *  item with that SID, -1: the catalogue has none. prompts: with answers. Local. DT_ERR_DATA, DT_ERR_MEMORY. */
+/** The target of a prompt, which its answer names. Local. prompts with answers text out its SID without surrounding
+ *  text, malloc'ed item out the first item with this SID; -1: none DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_generation_items_target(const dt_generation_items *items, dt_loader *prompts, int64_t prompt, char **text,
                                   int32_t *item);
 

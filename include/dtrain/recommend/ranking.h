@@ -1,5 +1,5 @@
-/* ranking.h - how well a language model recommends: the validation of tasks eval (evaluation.c) and grpo
- * (grpo_evaluate.c) where there is a catalogue. */
+/* ranking.h - ranking metrics of a recommending language model: the validation of the tasks eval (evaluation.c) and
+ * grpo (grpo_evaluate.c) with a catalogue. */
 #ifndef DTRAIN_TASK_RECOMMEND_H
 #define DTRAIN_TASK_RECOMMEND_H
 
@@ -8,17 +8,22 @@
 typedef struct dt_ranking dt_ranking;
 
 /* The functions of a task (step.h) with the same names; plan, begin and close do nothing for NULL. */
-/** The prompts of data.validation and their metrics. items: of the catalogue; borrowed. writes: every validation leaves
+/** Open the prompts of data.validation, and declare the metrics. items: borrowed. writes: every validation writes
  *  OUTPUT_DIR/predictions.json. NULL: no memory. */
 dt_ranking *dt_ranking_open(dt_task *t, const dt_generation_items *items, bool writes);
+/** As dt_task_ops.plan. Local. */
 dt_err dt_ranking_plan(const dt_ranking *m, const dt_task *t, int stage, dt_memory *memory);
+/** As dt_task_ops.begin. Collective, agreed. */
 dt_err dt_ranking_begin(dt_ranking *m, dt_task *t);
+/** As dt_task_ops.evaluate. Collective. */
 dt_err dt_ranking_evaluate(dt_ranking *m, dt_task *t, int64_t micro);
+/** As dt_task_ops.close. Local. */
 void dt_ranking_close(dt_ranking *m, dt_task *t);
 
-/** Rank of the target among n items, from 0; -1: it is not there, or is none (-1). Absent predictions are -1, too. */
+/** Rank of the target among n items, from 0; -1: not among them, or the target is -1. Missing predictions are -1 as
+ *  well. Local. */
 int dt_ranking_rank(int32_t target, const int32_t *item, int n);
-/** 1 / log2(rank + 2) for a rank from 0 below k, else 0. */
+/** 1 / log2(rank + 2) for 0 <= rank < k, else 0. Local. */
 double dt_ranking_gain(int rank, int64_t k);
 
 #endif

@@ -1,99 +1,113 @@
-/* sums.h - named sums: what a step adds up over micro-steps and ranks, and the numbers that people are shown of them.
+/* sums.h - named sums: what a step accumulates over micro-steps and ranks, and the metrics computed from them.
  *
- * Whoever counts something declares it by name at the start, and adds to it while a step runs. One vote (comm.h) then
- * brings all of it together, however much it is. A number that is shown is a sum, or one sum divided by another: both
- * are added up over all ranks and micro-steps first and divided once (algorithms.md, section 0), so that it depends on
- * neither. */
+ * Each counter is declared by name at the start, and added to during a step. One vote (comm.h) then combines all of
+ * them over the ranks. A metric is a sum, or the quotient of two sums. Both are summed over all ranks and micro-steps
+ * first and divided once (algorithms.md, section 0), so the metric depends on neither.
+ *
+ * Functions are Local unless stated otherwise. A sum is identified by the index that dt_sums_declare returned. */
 #ifndef DTRAIN_SUMS_H
 #define DTRAIN_SUMS_H
 
 #include "dtrain/comm/comm.h"
 
+/** How a sum is accumulated and combined. */
 typedef enum dt_sum_kind {
-    DT_SUM_UNITS,   /* an integer number of units, of any size: exact, so free of order */
-    DT_SUM_LOSS,    /* exact, too, of numbers below 2^50 (see below); one that is not finite marks the sums */
-    DT_SUM_REAL,    /* doubles, in the order of ranks */
-    DT_SUM_LARGEST, /* of all ranks; a NaN wins */
-    DT_SUM_LEAST,
-    DT_SUM_MEAN /* the mean of the numbers that were added; a NaN says that there is none, and is the mean of none */
+    DT_SUM_UNITS,   /* a whole number of units, of any size: exact, independent of order */
+    DT_SUM_LOSS,    /* exact for values below 2^50; a non-finite or larger value marks the sums */
+    DT_SUM_REAL,    /* doubles, added in rank order */
+    DT_SUM_LARGEST, /* maximum over all ranks; NaN if any value is NaN */
+    DT_SUM_LEAST,   /* minimum, likewise */
+    DT_SUM_MEAN     /* mean of the values added; NaN values are skipped; NaN if there is none */
 } dt_sum_kind;
 
-/** A DT_SUM_LOSS is kept in two integers, what is below 16 in units of 2^-28 and the rest in units of 16, so that
- *  neither a diverging loss nor 10^19 nats of validation overflow: both parts of a number below 2^50 are exact, and a
- *  sum of 2^17 such numbers still fits. One beyond that, and one that is not finite, is left out and marks the sums. */
+/** A DT_SUM_LOSS is stored as two integers: the remainder modulo 16 in units of 2^-28, and the rest in units of 16.
+ *  Both are exact for a value below 2^50, and a sum of 2^17 such values fits, so that neither a diverging loss nor
+ *  10^19 nats of validation overflow. Larger and non-finite values are omitted and mark the sums. */
 #define DT_LOSS_UNIT 0x1p-28
 #define DT_LOSS_HIGH 0x1p4
 
 enum { DT_SUM_NAME = 48 };
+/** A declared sum. */
 typedef struct dt_sum {
     char name[DT_SUM_NAME];
     dt_sum_kind kind;
     double unit; /* of DT_SUM_UNITS; else 1 */
-    int at;      /* its value, or the first of two */
+    int at;      /* index of its value, or of the first of two */
 } dt_sum;
 
-/** What is shown: top / bottom, 0 where bottom is 0; or without bottom the sum itself; or a variance. */
+/** A metric: top / bottom, 0 if bottom is 0; or, without bottom, the sum itself; or a variance. */
 typedef struct dt_shown {
     char name[DT_SUM_NAME];
     int top, bottom;       /* bottom -1: none */
-    int mean;              /* -1, or a sum: (mean / bottom)^2 is taken off top / bottom */
-    double (*map)(double); /* NULL, or what is shown is this function of it */
+    int mean;              /* -1, or a sum: (mean / bottom)^2 is subtracted from top / bottom */
+    double (*map)(double); /* applied to the result; may be NULL */
 } dt_shown;
+/** Where a metric appears: in training steps or in validations. */
 typedef enum dt_show_when { DT_SHOW_TRAIN, DT_SHOW_VALIDATION, DT_N_SHOW } dt_show_when;
 
-/** {0} to start from. */
+/** All sums and metrics of a run. {0} to begin; closed with dt_sums_close. */
 typedef struct dt_sums {
     dt_sum *sum;
     int n_sums;
     dt_shown *shown[DT_N_SHOW]; /* in the order in which they were declared */
     int n_shown[DT_N_SHOW];
-    dt_vote_value *step;  /* [n_values] this rank's, and after dt_sums_vote everybody's */
+    dt_vote_value *step;  /* [n_values] this rank's; after dt_sums_vote the combined values */
     dt_vote_value *total; /* [n_values] of the steps since dt_sums_clear_total */
     int n_values;
     int64_t n_steps; /* in total */
     bool nonfinite;  /* of step: a DT_SUM_LOSS */
     bool total_nonfinite;
-    dt_err err; /* of a declaration; dt_sums_settle returns it */
+    dt_err err; /* first error of a declaration; returned by dt_sums_settle */
 } dt_sums;
 
-/** Declare a sum, before dt_sums_settle; its number for dt_sums_add. A mistake (a name twice, or too long) is kept for
- *  dt_sums_settle. Local. */
+/** Declare a sum, before dt_sums_settle. unit: of DT_SUM_UNITS, else 1. Returns its index. An error (name used twice or
+ *  too long, no memory) is kept for dt_sums_settle. */
 int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit);
-/** Declare what is shown of sums that were declared before; bottom NULL: of top alone. */
+/** Declare the metric map(top / bottom), of sums that are declared already. bottom NULL: top only. map may be NULL.
+ *  Errors are kept for dt_sums_settle. */
 void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *top, const char *bottom,
                   double (*map)(double));
-/** Of n numbers with these sums of their squares and of themselves the variance is shown, biased: squares / n - (sum /
- *  n)^2. */
+/** Declare a biased variance: squares / n - (sum / n)^2, of three declared sums. */
 void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, const char *squares, const char *sum,
                            const char *n);
-/** The number of a sum, -1: there is none of that name. */
+/** Index of a sum; -1: none of this name. */
 int dt_sums_find(const dt_sums *s, const char *name);
 
-/** After the last declaration: all ranks have declared the same. Collective, agreed; comm NULL: this rank is alone.
- *  DT_ERR_FAULT naming the first that differs. Allocates the values, and room for the vote. */
+/** End the declarations: allocate values and space for the vote, and check that all ranks declared the same. Collective
+ *  on comm, agreed; comm NULL: this rank only. DT_ERR_FAULT, naming the first difference; DT_ERR_ARG or DT_ERR_MEMORY
+ *  of a declaration. */
 dt_err dt_sums_settle(dt_sums *s, dt_comm *comm);
+/** Free everything. Safe on {0}; leaves {0}. */
 void dt_sums_close(dt_sums *s);
 
-void dt_sums_clear(dt_sums *s);                  /* a new step, or a validation */
-void dt_sums_add(dt_sums *s, int sum, double x); /* DT_SUM_UNITS: rounded to whole units, left out when not finite */
-void dt_sums_count(dt_sums *s, int sum, int64_t n_units); /* DT_SUM_UNITS */
+/** Reset the step's values, before a step or a validation. */
+void dt_sums_clear(dt_sums *s);
+/** Add a value to a sum of the step. DT_SUM_UNITS: rounded to whole units; non-finite values are omitted. */
+void dt_sums_add(dt_sums *s, int sum, double x);
+/** Add whole units to a DT_SUM_UNITS of the step. */
+void dt_sums_count(dt_sums *s, int sum, int64_t n_units);
 
-/** What a vote says of numbers that are not finite; the largest counts. An overflow of scaled gradients leaves the loss
- *  as it is. */
+/** Values of dt_vote.nonfinite; the maximum counts. An overflow of scaled gradients does not affect the loss. */
 enum { DT_NONFINITE_GRADS = 1, DT_NONFINITE_LOSS };
-/** Bring the step's values together, and in vote->nonfinite whether a loss is not finite. Collective; vote carries the
- *  rest. */
+/** Combine the step's values over all ranks, and report in vote->nonfinite if a loss is non-finite. Collective on comm,
+ *  synchronous. vote carries the rest of the status; see dt_comm_vote, also for errors. */
 dt_err dt_sums_vote(dt_sums *s, dt_comm *comm, dt_vote *vote);
 
-double dt_sums_value(const dt_sums *s, int sum); /* of the step; NAN for a marked DT_SUM_LOSS */
+/** Value of a sum in the step; NaN for a marked DT_SUM_LOSS. */
+double dt_sums_value(const dt_sums *s, int sum);
+/** Value of a metric in the step. */
 double dt_sums_shown(const dt_sums *s, const dt_shown *what);
-const dt_shown *dt_sums_find_shown(const dt_sums *s, dt_show_when when, const char *name); /* NULL: none */
+/** The metric of this name; NULL: none. */
+const dt_shown *dt_sums_find_shown(const dt_sums *s, dt_show_when when, const char *name);
 
-void dt_sums_add_to_total(dt_sums *s); /* the step, after its vote */
+/** Add the step's values, after its vote, to the total. */
+void dt_sums_add_to_total(dt_sums *s);
+/** Reset the total. */
 void dt_sums_clear_total(dt_sums *s);
-/** Over the steps in total: quotients are of the sums over these steps; what has no bottom is the mean over the steps,
- *  but for a largest and a least, and a mean, which is over those steps that have one. */
+/** Value of a sum in the total, which adds over the steps. Maxima and minima are over all steps. */
 double dt_sums_total(const dt_sums *s, int sum);
+/** Value of a metric over the steps of the total. Quotients are of the sums over these steps. A metric without bottom
+ *  is the mean over the steps, except maxima, minima and means, which are over all values. */
 double dt_sums_shown_of_total(const dt_sums *s, const dt_shown *what);
 
 #endif

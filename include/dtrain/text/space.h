@@ -1,13 +1,14 @@
-/* space.h - white space as in Python's str.strip. */
+/* space.h - white space as defined by Python's str.strip. Every function is Local. */
 #ifndef DTRAIN_TEXT_SPACE_H
 #define DTRAIN_TEXT_SPACE_H
 
 #include <stddef.h>
 
-/** Length in bytes of the white space character at the start of a text of n bytes; 0: none. */
+/** Bytes of the white space character at the start of a text of n bytes; 0: none. */
 size_t dt_space_length(const char *text, size_t n);
-/** Bytes of white space at the start of a text; length of the text without white space at its end. */
+/** Bytes of white space at the start of a text. */
 size_t dt_space_before(const char *text, size_t n);
+/** Length of a text without white space at its end. */
 size_t dt_space_trimmed(const char *text, size_t n);
 
 #endif

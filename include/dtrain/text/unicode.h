@@ -1,16 +1,17 @@
-/* unicode.h - what is known of characters: general category, script, case, and what the normal forms do to them.
+/* unicode.h - properties of characters: general category, script, case, and the effect of normal forms. Every function
+ * is Local.
  *
- * The tables are part of the program, because ids must not depend on the version of Unicode that a library of the
- * machine at hand has. They are measured on Hugging Face's tokenizers (tools/make_unicode.py), whose parts have
- * versions of their own: 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an
- * older one for punctuation. */
+ * The tables are part of the program, because token ids must not depend on the Unicode version of an installed library.
+ * They were extracted from Hugging Face's tokenizers (tools/make_unicode.py), whose components use different versions:
+ * 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an older one for
+ * punctuation. */
 #ifndef DTRAIN_TEXT_UNICODE_H
 #define DTRAIN_TEXT_UNICODE_H
 
 #include "dtrain/core/core.h"
 #include "dtrain/text/utf8.h"
 
-/* ---- tables (unicode_tables.c): runs of code point * 256 + value, up to the next one ---------- */
+/* ---- tables (unicode_tables.c): runs of code point * 256 + value, up to the next one ----------------------------- */
 
 /** Values of dt_unicode_general: a category and flags. */
 /* clang-format off */
@@ -20,11 +21,11 @@ typedef enum dt_category {
     DT_CAT_SK, DT_CAT_SO, DT_CAT_ZS, DT_CAT_ZL, DT_CAT_ZP, DT_CAT_CC, DT_CAT_CF, DT_CAT_CO, DT_CAT_CN
 } dt_category;
 /* clang-format on */
-/** Flags: alphabetic; what the pre-tokenizers Digits and Punctuation take for a digit and for punctuation. */
+/** Flags: alphabetic; digit and punctuation as the pre-tokenizers Digits and Punctuation define them. */
 enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC = 64, DT_GENERAL_PUNCTUATION = 128 };
 
-/** Values of dt_unicode_normal: bit k for each form NFC, NFD, NFKC, NFKD that changes the character by itself; it has a
- *  combining class; it composes with what stands before it; something that follows may compose with it. */
+/** Values of dt_unicode_normal: bit k for each form NFC, NFD, NFKC, NFKD that changes the single character; it has a
+ *  combining class; it may compose with a preceding character; a following character may compose with it. */
 enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
 
 extern const uint32_t dt_unicode_general[], dt_unicode_normal[], dt_unicode_script[];
@@ -33,7 +34,7 @@ extern const size_t dt_unicode_general_n, dt_unicode_normal_n, dt_unicode_script
 extern const char *const dt_unicode_script_names[][3];
 extern const size_t dt_unicode_n_scripts;
 
-/** first, first + step, ..., last become lower case by adding distance. */
+/** Characters first, first + step, ..., last become lower case by adding distance. */
 typedef struct dt_lower_run {
     uint32_t first, last;
     int step, distance;
@@ -41,14 +42,16 @@ typedef struct dt_lower_run {
 extern const dt_lower_run dt_unicode_lower_runs[];
 extern const size_t dt_unicode_n_lower_runs;
 
-/* ---- looking up ------------------ */
+/* ---- looking up -------------------------------------------------------------------------------------------------- */
 
+/** The value of a character in a table of runs. */
 uint8_t dt_unicode_find(const uint32_t *runs, size_t n_runs, uint32_t c);
+/** Is it a letter? */
 bool dt_unicode_is_letter(uint32_t c);
 bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
-uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, stays */
+uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, is unchanged */
 
-/* ---- sets of characters ------------------ */
+/* ---- sets of characters ------------------------------------------------------------------------------------------ */
 
 typedef struct dt_code_range {
     uint32_t first, last;
@@ -60,19 +63,23 @@ typedef struct dt_code_ranges {
     bool failed; /* out of memory */
 } dt_code_ranges;
 
+/** Append the characters first .. last. Failure sets r->failed, as in the functions below. */
 void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last);
+/** Append the ranges of another set. */
 void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other);
-/** Those whose value, masked, has its bit set in wanted. */
+/** Add the characters whose masked value v has bit v set in wanted. */
 void dt_code_ranges_add_runs(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t mask, uint64_t wanted);
+/** Add the characters whose value has this flag. */
 void dt_code_ranges_add_flag(dt_code_ranges *r, const uint32_t *runs, size_t n_runs, uint8_t flag);
-/** The characters of a property as Oniguruma names it (case, spaces, - and _ do not matter): a category, Alphabetic,
- * White_Space, a script. false: unknown. */
+/** Add the characters of a property by its Oniguruma name (ignoring case, spaces, - and _): a category, Alphabetic,
+ *  White_Space, or a script. False: unknown. */
 bool dt_code_ranges_add_property(dt_code_ranges *r, const char *name);
+/** Add the white space characters. */
 void dt_code_ranges_add_spaces(dt_code_ranges *r);
-void dt_code_ranges_settle(dt_code_ranges *r); /* in order, none touching another */
-void dt_code_ranges_negate(dt_code_ranges *r); /* of settled ones */
+void dt_code_ranges_settle(dt_code_ranges *r); /* sort, and merge overlapping and adjacent ranges */
+void dt_code_ranges_negate(dt_code_ranges *r); /* complement; after dt_code_ranges_settle */
 
-/* ---- a byte for each character ------------------ */
+/* ---- a byte for each character ----------------------------------------------------------------------------------- */
 
 typedef struct dt_char_table {
     uint16_t page[0x1100];
@@ -81,11 +88,12 @@ typedef struct dt_char_table {
 } dt_char_table;
 
 static inline uint8_t dt_char_value(const dt_char_table *t, uint32_t c) { return t->cell[t->page[c >> 8]][c & 255]; }
-/** From runs as above. DT_ERR_MEMORY. */
+/** Build a table from runs. t: out, freed with dt_char_table_free. DT_ERR_MEMORY. */
 dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs);
+/** Free the table. */
 void dt_char_table_free(dt_char_table *t);
 
-/** Code point of the character at p, of text that is valid UTF-8; *n bytes. */
+/** Code point of the first character of valid UTF-8; n: out, its bytes. */
 static inline uint32_t dt_utf8_decode(const char *text, size_t *n)
 {
     const unsigned char *p = (const unsigned char *)text;

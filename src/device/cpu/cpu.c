@@ -4,7 +4,7 @@
  * and events only hold the time. Only one thread at a time may call operations of a device, because they share
  * scratch memory. */
 #include "cpu.h"
-#include <dnnl.h>
+#include "cpu_onednn.h"
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,11 +231,10 @@ static void cpu_kernels(const dt_device *dev, char *out, size_t out_size)
 static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
 {
     const cpu_state *cpu = cpu_of(dev);
-    const dnnl_version_t *v = dnnl_version();
-    char kernels[64];
+    char kernels[64], library[ONEDNN_NAME];
     cpu_kernels(dev, kernels, sizeof kernels);
-    snprintf(out, out_size, "%s, %d thread%s, kernels %s, oneDNN %d.%d", cpu->processor, cpu->n_threads,
-             cpu->n_threads == 1 ? "" : "s", kernels, v->major, v->minor);
+    snprintf(out, out_size, "%s, %d thread%s, kernels %s, %s", cpu->processor, cpu->n_threads,
+             cpu->n_threads == 1 ? "" : "s", kernels, onednn_name(library));
 }
 
 static size_t cpu_memory_free(const dt_device *dev) { return dt_host_memory_free(); }

@@ -65,21 +65,11 @@ struct cpu_matmul {
 static const size_t tile_nbytes[3] = {sizeof(float) * TILE_M * TILE_K, sizeof(float) * TILE_K *TILE_N,
                                       sizeof(float) * TILE_M *TILE_N};
 
-/* Processors of other kinds than x86 are asked by making a primitive: oneDNN's build decides, too. */
 static bool has_native_bf16(const cpu_matmul *mmul)
 {
     const char *most = getenv("DTRAIN_BF16");
     if (most && !strcmp(most, "none")) return false; /* for tests */
-#if defined(__x86_64__)
-    if (!__builtin_cpu_supports("avx512bf16") || dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core_bf16)
-        return false;
-#endif
-    const onednn_key key = {
-        .m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .dt = DT_BF16, .c_dtype = DT_F32};
-    onednn_product p;
-    const bool made = onednn_create(mmul->engine, &key, &p) == dnnl_success;
-    onednn_destroy(&p);
-    return made;
+    return onednn_has_native_bf16(mmul->engine);
 }
 
 /* Without a unit for bf16 tiles of its own and oneDNN's matrices are converted to float. */
@@ -107,7 +97,8 @@ static dt_err start_libraries(cpu_state *cpu)
         DT_ADDRESS_RESERVE >> 20);
 #pragma omp parallel num_threads(cpu->n_threads)
     atomic_signal_fence(memory_order_seq_cst);
-    return dnnl_sgemm('N', 'N', N, N, N, 1, x, N, x, N, 0, y, N) == dnnl_success
+    if (!onednn_is_built_in()) return DT_OK;
+    return onednn_sgemm('N', 'N', N, N, N, 1, x, N, x, N, 0, y, N) == dnnl_success
                ? DT_OK
                : dt_fail(DT_ERR_MEMORY, "cpu device: the first oneDNN GEMM failed");
 }
@@ -118,10 +109,9 @@ dt_err cpu_matmul_open(cpu_state *cpu)
     DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for GEMMs", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
-    TRY_DNNL(dnnl_engine_create(&mmul->engine, dnnl_cpu, 0));
-    TRY_DNNL(dnnl_stream_create(&mmul->stream, mmul->engine, dnnl_stream_in_order));
+    TRY_DNNL(onednn_open(&mmul->engine, &mmul->stream));
     const char *library = getenv("DTRAIN_ONEDNN"); /* none: only our own kernels, for tests */
-    mmul->own_alone = library && !strcmp(library, "none");
+    mmul->own_alone = !onednn_is_built_in() || (library && !strcmp(library, "none"));
     mmul->native_bf16 = has_native_bf16(mmul);
     return converts_bf16(cpu) && !cpu->planning ? take_tiles(cpu) : DT_OK;
 }
@@ -142,8 +132,7 @@ void cpu_matmul_close(cpu_state *cpu)
     cpu_drop(mmul->scratchpad, mmul->scratchpad_size);
     cpu_drop(mmul->pad_a, mmul->pad_a_size);
     cpu_drop(mmul->pad_c, mmul->pad_c_size);
-    if (mmul->stream) dnnl_stream_destroy(mmul->stream);
-    if (mmul->engine) dnnl_engine_destroy(mmul->engine);
+    onednn_close(mmul->engine, mmul->stream);
     free(mmul);
     cpu->matmul = NULL;
 }
@@ -221,9 +210,9 @@ static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void 
 static dnnl_status_t sgemm_part(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const float *a,
                                 const float *b, float *c)
 {
-    return dnnl_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', m, n, mm->k, 1.0f,
-                      a + (mm->trans_a ? i : i * mm->lda), mm->lda, b + (mm->trans_b ? j * mm->ldb : j), mm->ldb,
-                      mm->accumulate ? 1.0f : 0.0f, c + i * mm->ldc + j, mm->ldc);
+    return onednn_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', m, n, mm->k, 1.0f,
+                        a + (mm->trans_a ? i : i * mm->lda), mm->lda, b + (mm->trans_b ? j * mm->ldb : j), mm->ldb,
+                        mm->accumulate ? 1.0f : 0.0f, c + i * mm->ldc + j, mm->ldc);
 }
 
 /* Tiles as large as leaves enough of them for many threads; beside the whole product they cost 6 % of GPT-2's time on
@@ -271,10 +260,10 @@ static int form_number(const dt_matmul *mm, library_way way)
 static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
 {
     if (mmul->warned) return;
-    const dnnl_version_t *v = dnnl_version();
-    DT_INFO("oneDNN %d.%d.%d computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel "
+    char library[ONEDNN_NAME];
+    DT_INFO("%s computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel "
             "replaces it for such GEMMs, which is slower; another version of oneDNN may help",
-            v->major, v->minor, v->patch, dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
+            onednn_name(library), dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
             mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", mm->bias ? ", with bias" : "");
     mmul->warned = true;
 }

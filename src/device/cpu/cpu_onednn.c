@@ -2,6 +2,38 @@
  * description of their own; version 3 describes memory by handles, which are freed, and has none of products. Up to the
  * line below both look alike. */
 #include "cpu_onednn.h"
+#include <stdio.h>
+
+#ifndef DT_HAVE_ONEDNN
+bool onednn_is_built_in(void) { return false; }
+const char *onednn_name(char out[ONEDNN_NAME])
+{
+    snprintf(out, ONEDNN_NAME, "no oneDNN");
+    return out;
+}
+dnnl_status_t onednn_open(dnnl_engine_t *engine, dnnl_stream_t *stream)
+{
+    *engine = NULL, *stream = NULL;
+    return dnnl_success;
+}
+void onednn_close(dnnl_engine_t engine, dnnl_stream_t stream) {}
+bool onednn_has_native_bf16(dnnl_engine_t engine) { return true; } /* dtrain's own kernels take bf16 as it is */
+dnnl_status_t onednn_sgemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                           int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    return dnnl_unimplemented;
+}
+dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_product *p)
+{
+    *p = (onednn_product){0};
+    return dnnl_unimplemented;
+}
+dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const onednn_operands *x)
+{
+    return dnnl_unimplemented;
+}
+void onednn_destroy(onednn_product *p) {}
+#else
 
 #define TRY_STATUS(call)                                                                                               \
     do {                                                                                                               \
@@ -149,3 +181,49 @@ void onednn_destroy(onednn_product *p)
         if (*all[i]) dnnl_memory_destroy(*all[i]);
     *p = (onednn_product){0};
 }
+
+/* ---- the library ------------------------------------------------------------------------------------------------- */
+
+bool onednn_is_built_in(void) { return true; }
+
+const char *onednn_name(char out[ONEDNN_NAME])
+{
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(out, ONEDNN_NAME, "oneDNN %d.%d", v->major, v->minor);
+    return out;
+}
+
+dnnl_status_t onednn_open(dnnl_engine_t *engine, dnnl_stream_t *stream)
+{
+    *stream = NULL;
+    TRY_STATUS(dnnl_engine_create(engine, dnnl_cpu, 0));
+    return dnnl_stream_create(stream, *engine, dnnl_stream_in_order);
+}
+
+void onednn_close(dnnl_engine_t engine, dnnl_stream_t stream)
+{
+    if (stream) dnnl_stream_destroy(stream);
+    if (engine) dnnl_engine_destroy(engine);
+}
+
+bool onednn_has_native_bf16(dnnl_engine_t engine)
+{
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx512bf16") || dnnl_get_effective_cpu_isa() < dnnl_cpu_isa_avx512_core_bf16)
+        return false;
+#endif
+    const onednn_key key = {
+        .m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .dt = DT_BF16, .c_dtype = DT_F32};
+    onednn_product p;
+    const bool made = onednn_create(engine, &key, &p) == dnnl_success;
+    onednn_destroy(&p);
+    return made;
+}
+
+dnnl_status_t onednn_sgemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                           int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    return dnnl_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+#endif

@@ -4,7 +4,12 @@
 #define DTRAIN_CPU_ONEDNN_H
 
 #include "dtrain/device/device.h"
+#ifdef DT_HAVE_ONEDNN
 #include <dnnl.h>
+#else
+typedef void *dnnl_engine_t, *dnnl_stream_t, *dnnl_primitive_t, *dnnl_memory_t;
+typedef enum dnnl_status_t { dnnl_success, dnnl_out_of_memory, dnnl_unimplemented } dnnl_status_t;
+#endif
 
 /** What a primitive is made for. No padding, so that keys compare as bytes. */
 typedef struct onednn_key {
@@ -28,6 +33,20 @@ typedef struct onednn_operands {
 dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_product *p);
 dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const onednn_operands *x);
 void onednn_destroy(onednn_product *p);
+
+/** Is oneDNN part of this program? Without it every function returns dnnl_unimplemented, or does nothing. */
+bool onednn_is_built_in(void);
+/** "oneDNN 2.6", or "no oneDNN". Returns out. */
+enum { ONEDNN_NAME = 32 };
+const char *onednn_name(char out[ONEDNN_NAME]);
+/** Open an engine and a stream. Without oneDNN both are NULL, and that is no error. */
+dnnl_status_t onednn_open(dnnl_engine_t *engine, dnnl_stream_t *stream);
+void onednn_close(dnnl_engine_t engine, dnnl_stream_t stream);
+/** Does oneDNN use the bf16 instructions of this processor? On other processors than x86-64 a primitive is tried. */
+bool onednn_has_native_bf16(dnnl_engine_t engine);
+/** C = alpha op(A) op(B) + beta C of fp32 matrices in row-major order; trans 'N' or 'T'. */
+dnnl_status_t onednn_sgemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                           int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 #define TRY_DNNL(call)                                                                                                 \
     do {                                                                                                               \

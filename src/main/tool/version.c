@@ -25,6 +25,7 @@ static void print_version(void)
     printf("built with: %s, %s\n", COMPILER, BUILD_FLAGS);
     printf("instruction sets: %s\ndevices: %s\n", BUILD_ISAS, dt_device_backends());
     printf("MPI: %s\nHDF5: %u.%u.%u\n", dt_comm_library(mpi, sizeof mpi), h5[0], h5[1], h5[2]);
+    printf("optional libraries: %s\n", BUILD_COMPONENTS);
     printf("Parquet: %s\n", dt_parquet_library(parquet, sizeof parquet));
 }
 

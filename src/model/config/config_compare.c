@@ -1,6 +1,6 @@
-/* config_compare.c - where two models differ. A model may be described in several ways, so numbers are compared and not
- * the text that they came from. What is left out decides nothing once there are weights: initializer_range, the special
- * tokens, the text itself. */
+/* config_compare.c - differences between two model configurations. A model can be described in several ways, so values
+ * are compared, not the JSON text. Fields that do not matter once weights exist are omitted: initializer_range, the
+ * special tokens, the text itself. */
 #include "dtrain/model/model.h"
 #include <inttypes.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@ typedef enum field_kind { FIELD_INT, FIELD_REAL, FIELD_BOOL, FIELD_FAMILY, FIELD
         name_, offsetof(dt_model_config, member), kind_                                                                \
     }
 static const struct field {
-    const char *name; /* as in config.json, where it has a name there */
+    const char *name; /* as in config.json, if it has a name there */
     size_t offset;
     field_kind kind;
 } FIELDS[] = {
@@ -92,7 +92,7 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
 {
     char a[32], b[32];
     const value x = value_of(before, f), y = value_of(now, f);
-    put_text(&x, f->kind, 17, a); /* 17 digits tell any two numbers apart */
+    put_text(&x, f->kind, 17, a); /* 17 digits distinguish any two doubles */
     put_text(&y, f->kind, 17, b);
     if (strcmp(a, b) == 0) return;
     char short_a[32], short_b[32];
@@ -102,7 +102,7 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
     visit(self, f->name, enough ? short_a : a, enough ? short_b : b);
 }
 
-/* The first block that uses the window in one model and not in the other. */
+/* Report the first block that uses the window in only one of the models. */
 static void compare_sliding(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
 {
     static const char *const WORDS[] = {"full_attention", "sliding_attention"};
@@ -130,7 +130,7 @@ static void compare_reals(const char *name, double before, double now, dt_model_
     compare_words(name, a, b, visit, self);
 }
 
-/* Where one of them does not say how its images are made, what its tower makes of a byte counts alone. */
+/* If one of the models has no preprocessor, only rescale_factor, mean and std are compared. */
 static void compare_preprocessors(const dt_vision_config *before, const dt_vision_config *now, dt_model_visit visit,
                                   void *self)
 {
@@ -150,7 +150,8 @@ static void compare_preprocessors(const dt_vision_config *before, const dt_visio
     if (key) visit(self, name, was.text, is.text);
 }
 
-/* Of what the features are, and what is made of them; a block of the features counts from the first. */
+/* Compare what determines the features and their use. The feature layer is compared by its index from the first
+ * block. */
 static void compare_vision(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
 {
     const dt_vision_config *a = before->vision, *b = now->vision;

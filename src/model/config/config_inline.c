@@ -1,9 +1,8 @@
-/* config_inline.c - a model from the [model] section: a config.json, keys written in the INI file under the same names,
- * or both.
+/* config_inline.c - a model from the [model] section: a config.json, keys of the INI file with the same names, or both.
  *
- * Inline keys become JSON and go through the same reader as a file, so a model means the same however it was written. A
- * mistake in them is a mistake of usage, not of data, and an inline key that the family does not read is refused: in a
- * file it may concern others, here not. */
+ * Inline keys are converted to JSON and read by the same parser as a file, so both forms mean the same. Errors in
+ * inline keys are usage errors, not data errors. An inline key that the family does not read is rejected. In a file
+ * such a key is ignored, because it may be meant for other programs. */
 #include "model_config.h"
 #include <errno.h>
 #include <limits.h>
@@ -26,9 +25,9 @@ enum readers {
 
 typedef struct inline_key {
     const char *key, *gpt2_name;
-    size_t value; /* its place in dt_config */
+    size_t value; /* offset in dt_config */
     enum kind kind;
-    unsigned read_by; /* families */
+    unsigned read_by; /* bit set of families */
 } inline_key;
 
 #define ROW(key, gpt2_name, kind, read_by)                                                                             \
@@ -36,7 +35,7 @@ typedef struct inline_key {
 #key, gpt2_name, offsetof(dt_config, model_##key), kind, read_by                                               \
     }
 static const inline_key KEYS[] = {
-    ROW(model_type, NULL, WORD, ALL), /* first: decides how the others are named */
+    ROW(model_type, NULL, WORD, ALL), /* first: determines the names of the other keys */
     ROW(hidden_size, "n_embd", INTEGER, ALL),
     ROW(intermediate_size, "n_inner", INTEGER, ALL),
     ROW(num_hidden_layers, "n_layer", INTEGER, ALL),
@@ -109,7 +108,7 @@ static dt_err merge_inline(const dt_config *cfg, json_t *root)
     return DT_OK;
 }
 
-/* rope_parameters of a newer file replaces the two older keys; an inline key must win over it. */
+/* rope_parameters of newer files replaces the two older keys, but an inline key must override it. */
 static void put_rope_first(const dt_config *cfg, json_t *root)
 {
     json_t *parameters = json_object_get(root, "rope_parameters");
@@ -136,7 +135,7 @@ static dt_err load_file(const char *path, json_t **root)
     return DT_OK;
 }
 
-/* A mistake that only the whole model shows, "[model]: KEY: what", with the line that set KEY. */
+/* Report an error in the whole model as "[model]: KEY: message", with the line that set KEY. */
 static dt_err at_its_line(const dt_config *cfg, dt_err err)
 {
     char key[64], where[512], what[1024];
@@ -151,13 +150,13 @@ static dt_err at_its_line(const dt_config *cfg, dt_err err)
     return err;
 }
 
-/* root: what the model is made from; source: the same, with its name. */
+/* root: the JSON of the model; source: the same, with its name. */
 static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *source, json_t *root, bool inline_only)
 {
     DT_TRY(merge_inline(cfg, root));
     put_rope_first(cfg, root);
     DT_TRY(dt_model_config_from_json(mc, source));
-    if (inline_only) { /* what other programs look for in a config.json */
+    if (inline_only) { /* required by other programs that read config.json */
         json_object_set_new(root, "architectures", json_pack("[s]", dt_model_architecture(mc)));
         free(mc->json);
         mc->json = json_dumps(root, JSON_INDENT(2));
@@ -171,8 +170,8 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     return DT_OK;
 }
 
-/* As in a model's directory, a file beside model.config says how images are made. */
-static dt_err read_preprocessor_beside(dt_model_config *mc, const char *file)
+/* As in a model directory, preprocessor_config.json next to model.config defines the image preprocessing. */
+static dt_err read_preprocessor_file(dt_model_config *mc, const char *file)
 {
     char dir[PATH_MAX] = ".";
     const char *slash = strrchr(file, '/');
@@ -202,7 +201,7 @@ dt_err dt_model_config_from_keys(dt_model_config *mc, const dt_config *cfg)
     const dt_spec source = {
         .file = file ? cfg->model_config : "[model]", .err = file ? DT_ERR_DATA : DT_ERR_USAGE, .value = root};
     dt_err err = finish(mc, cfg, &source, root, !file);
-    if (err == DT_OK && file) err = read_preprocessor_beside(mc, cfg->model_config);
+    if (err == DT_OK && file) err = read_preprocessor_file(mc, cfg->model_config);
     json_decref(root);
     if (err == DT_OK) return DT_OK;
     dt_model_config_free(mc);

@@ -1,5 +1,5 @@
-/* config_position.c - the keys of rotary embedding and of the sliding window, which have the most spellings
- * (algorithms.md 8.2, 8.5). */
+/* config_position.c - keys of rotary embedding and of the sliding window, in all their spellings (algorithms.md 8.2,
+ * 8.5). */
 #include "model_config.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static dt_err read_rope_object(const dt_spec *rope, dt_model_config *mc)
     const char *inner;
     json_t *v;
     if (!json_is_object(rope->value)) return dt_spec_bad(rope, NULL, "an object");
-    json_object_foreach((json_t *)rope->value, inner, v) /* newer files may have one object per kind of layer */
+    json_object_foreach((json_t *)rope->value, inner, v) /* newer files may have one object per layer type */
         if (json_is_object(v)) return dt_spec_bad(rope, NULL, "one set of rotary parameters for all layers");
     DT_TRY(rope_type_of(rope, &mc->rope_type));
     DT_TRY(dt_spec_real(rope, "rope_theta", 1, 1e30, &mc->rope_theta));
@@ -114,9 +114,9 @@ static dt_err read_layer_types(const dt_spec *list, dt_model_config *mc)
     return DT_OK;
 }
 
-/* Which blocks use the window: layer_types when given; else all (Mistral), or those from max_window_layers on (Qwen,
- * when use_sliding_window). Llama has none: its files may carry the keys of a relative, but a block that asks to slide
- * is an error. */
+/* Which blocks use the window: those in layer_types if given. Otherwise all blocks (Mistral), or those starting at
+ * max_window_layers (Qwen, with use_sliding_window). Llama has no window. Its files may contain the keys, but a block
+ * of type sliding_attention is an error. */
 static dt_err fill_window(const dt_spec *root, dt_model_config *mc)
 {
     dt_spec list;

@@ -1,5 +1,5 @@
-/* config_vision.c - llava's config.json: the language model's in text_config, the tower's in vision_config, and how
- * they are joined; algorithms.md 7.1 and 8.7. */
+/* config_vision.c - LLaVA's config.json: the language model in text_config, the tower in vision_config, and the
+ * projector; algorithms.md 7.1 and 8.7. */
 #include "model_config.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static const struct tower {
     dt_activation act;
     double eps;
     int64_t patch_size;
-    const char *processor; /* that its images are made with, where nothing says how */
+    const char *processor; /* default image preprocessor */
 } TOWERS[DT_N_TOWERS] = {
     [DT_TOWER_CLIP] = {"clip", "clip_vision_model", DT_ACT_QUICK_GELU, 1e-5, 32, "CLIPImageProcessor"},
     [DT_TOWER_SIGLIP] = {"siglip", "siglip_vision_model", DT_ACT_GELU_TANH, 1e-6, 16, "SiglipImageProcessor"},
@@ -20,7 +20,7 @@ static const struct projector {
     const char *name;
     int n_layers;
     bool bias, norm;
-    int64_t hidden_size, shuffle; /* hidden_size 0: as wide as the language model */
+    int64_t hidden_size, shuffle; /* hidden_size 0: the width of the language model */
     double dropout;
 } PROJECTORS[DT_N_PROJECTORS] = {
     [DT_PROJECTOR_LINEAR] = {"linear", 1, true, false, 0, 1, 0},
@@ -42,7 +42,7 @@ bool dt_tower_find(const char *model_type, dt_tower *tower)
 }
 const char *dt_projector_name(dt_projector_type projector) { return PROJECTORS[projector].name; }
 
-/* Old files of llava leave CLIP's out. */
+/* Old LLaVA files omit model_type for CLIP. */
 static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
 {
     const char *word = TOWERS[DT_TOWER_CLIP].model_type;
@@ -52,7 +52,7 @@ static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
     return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
 }
 
-/* The tower's blocks; none is causal. The positions of an image are its vocabulary, for which it has a table. */
+/* The tower's blocks; none is causal. The vocabulary is the set of patch positions, which index a learned table. */
 static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_config *mc)
 {
     mc->family = DT_TOWER;
@@ -93,7 +93,8 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
     return DT_OK;
 }
 
-/* As of a language model: each size may be plausible and their product not. In double, where nothing overflows. */
+/* Each size may be plausible while their product is not, as for a language model. Computed in double, which cannot
+ * overflow. */
 static dt_err check_tower_total(const dt_spec *s, const dt_vision_config *v)
 {
     const double C = (double)v->blocks->hidden_size, F = (double)v->blocks->intermediate_size,
@@ -118,7 +119,7 @@ static dt_err check_projector_total(const dt_spec *root, const dt_projector_conf
     return DT_OK;
 }
 
-/* transformers' CLIP has no such norm of patches: its post_layernorm is trained on the class token alone. */
+/* CLIP in transformers has no norm of patch features: its post_layernorm is trained on the class token only. */
 static dt_err read_feature_norm(const dt_spec *root, dt_vision_config *v)
 {
     DT_TRY(dt_spec_bool(root, "vision_feature_norm", &v->feature_norm));
@@ -133,7 +134,7 @@ static dt_err read_feature_norm(const dt_spec *root, dt_vision_config *v)
     return DT_OK;
 }
 
-/* A list of several would be their features side by side. */
+/* A list of layers would mean concatenated features, which are not supported. */
 static dt_err read_layer(const dt_spec *root, int64_t L, int64_t *layer)
 {
     dt_spec list;
@@ -148,7 +149,7 @@ static dt_err read_layer(const dt_spec *root, int64_t L, int64_t *layer)
     return err;
 }
 
-/* The hidden states of a tower of L blocks are L + 1: what goes into the first, and what each leaves. */
+/* A tower of L blocks has L + 1 hidden states: the input of the first block and the output of each block. */
 static dt_err read_features(const dt_spec *root, dt_vision_config *v)
 {
     const int64_t L = v->n_blocks;
@@ -222,7 +223,7 @@ static dt_err read_projector(const dt_spec *root, dt_vision_config *v, int64_t n
     return read_image_tokens(root, v);
 }
 
-/* p's text is freed: it stands in the configuration's. */
+/* p's JSON text is freed; the configuration contains it. */
 static void set_preprocessor(dt_vision_config *v, dt_preprocessor *p)
 {
     free(p->json);

@@ -1,8 +1,8 @@
-/* model_config.c - from the text of a config.json to numbers that the layers can trust.
+/* model_config.c - parse and validate config.json.
  *
- * The defaults are the families' own (algorithms.md 8.2), because published files leave keys out. A key whose value
- * would need code that is not here is an error; a key that nobody here reads is not, since files carry many that
- * concern other programs. */
+ * Defaults are those of each family (algorithms.md 8.2), because published files omit keys. A key whose value requests
+ * an unsupported computation is an error. A key that dtrain does not read is ignored, because files contain keys for
+ * other programs. */
 #include "dtrain/model/model.h"
 #include "model_config.h"
 #include <inttypes.h>
@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits far beyond any model, low enough that products of two of them stay in 63 bits; check_total bounds the
- * whole. */
+/* Limits far above any model, so low that products of two of them fit in 63 bits. check_total limits the total size. */
 enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
 
 static const struct family {
@@ -60,7 +59,7 @@ const char *dt_family_name(dt_family family)
     return "";
 }
 
-/* The first word of an activation is its name here. */
+/* The first spelling of each activation is dtrain's own. */
 static const struct {
     const char *word;
     dt_activation act;
@@ -91,7 +90,7 @@ dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activat
     return dt_spec_bad(root, key, "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
-/* Keys that change the computation into one that is not here, with the only value they may have. */
+/* Keys that select an unsupported computation, with their only supported value. */
 static dt_err refuse_unsupported(const dt_spec *root)
 {
     static const char *const EXPERTS[] = {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"};
@@ -134,7 +133,7 @@ static dt_err read_token_ids(const dt_spec *root, dt_model_config *mc)
         }
         mc->n_eos = (int)n;
     }
-    /* an id outside the vocabulary cannot occur: a family's default meets a smaller vocabulary so */
+    /* An id outside the vocabulary cannot occur. The family's default may be outside of a small vocabulary. */
     mc->bos_token_id = bos < mc->vocab_size ? (int32_t)bos : -1;
     int kept = 0;
     for (int i = 0; i < mc->n_eos; i++)
@@ -143,15 +142,15 @@ static dt_err read_token_ids(const dt_spec *root, dt_model_config *mc)
     return DT_OK;
 }
 
-/* GPT-2's own name, or the one that the other families use. */
+/* GPT-2's own key, or the one of the other families. */
 static dt_err read_size(const dt_spec *root, const char *own, const char *common, int64_t hi, int64_t *out)
 {
     if (own && dt_spec_has(root, own)) return dt_spec_int(root, own, 1, hi, out);
     return dt_spec_int(root, common, 1, hi, out);
 }
 
-/* Each size may be plausible and their product not. In double, where nothing overflows; norms and biases do not
- * matter. */
+/* Each size may be plausible while their product is not. Computed in double, which cannot overflow. Norms and biases
+ * are negligible. */
 static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
 {
     const double C = (double)mc->hidden_size, D = (double)mc->head_dim;
@@ -265,7 +264,7 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
     return f->family == DT_GPT2 ? read_gpt2(root, mc) : read_llama_like(root, mc);
 }
 
-/* Either place may say that the language model's tables are tied, as in transformers. */
+/* tie_word_embeddings may be set in either object, as in transformers. */
 static dt_err read_llava(const dt_spec *root, dt_model_config *mc)
 {
     dt_spec text;

@@ -1,9 +1,9 @@
-/* patches.c - what a vision tower begins with, around its table of positions: patches of each image through one
- * product, a class token in front of them, and a norm, of which CLIP has the last two and SigLIP neither.
+/* patches.c - input stage of a vision tower, in addition to its position table: a GEMM over the patches of each image,
+ * a class token before them, and a norm. CLIP has class token and norm, SigLIP neither.
  *
  *     x = norm(patches Wt + b + positions),   in the class token's row norm(class + its position)
  *
- * Rows of class tokens are zeros among the patches, so that the product's gradient does not see them. */
+ * The rows of class tokens are zero in the patch matrix, so they do not contribute to the GEMM's gradient. */
 #include "../model_private.h"
 #include <string.h>
 
@@ -58,7 +58,8 @@ static dt_err class_backward(const dt_model *m, const dt_grad_view *g)
 dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_grad_view *g)
 {
     const struct tower_input *k = &m->patches;
-    const dt_grad_view more = {.data = g->data, .dtype = g->dtype, .accumulate = true}; /* behind what was cleared */
+    /* added to the cleared buffer */
+    const dt_grad_view more = {.data = g->data, .dtype = g->dtype, .accumulate = true};
     if (dt_exists(k->pre.w)) {
         const struct norm_grads dnorm = dt_norm_grads_in(&k->pre, &more);
         DT_TRY(dt_norm_backward(m, &k->pre, w, &dnorm, k->x, k->mean, k->rstd, m->s.dx, m->s.dx, false, m->n_tok));

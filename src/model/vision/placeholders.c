@@ -1,5 +1,5 @@
-/* placeholders.c - the tokens of a batch that show images: each gets a row of what the projector makes of its image,
- * and gives its gradient back to it. Placeholder k of image i shows row i n_tokens + k, wherever it is shown. */
+/* placeholders.c - tokens of a batch that stand for images. Each receives a row of the projector's output for its image
+ * and returns the gradient to it. Placeholder k of image i refers to row i n_tokens + k, wherever it occurs. */
 #include "vision_private.h"
 #include <inttypes.h>
 
@@ -32,7 +32,7 @@ static void add_run(struct placeholders *p, int64_t first, int64_t row, int64_t 
         p->run[p->n_runs++] = (struct run){first, row, n};
 }
 
-/* The placeholders of a sequence and the rows that they show, behind those of others. */
+/* Append the placeholders of a sequence and their rows. */
 static dt_err find_placeholders(dt_model *m, const dt_batch *b, int32_t s)
 {
     const struct vision *v = m->vision;
@@ -101,6 +101,6 @@ dt_err dt_placeholders_gather(const dt_model *m)
                                           v->placeholders.n, m->C, m->opt.dtype, m->opt.dtype, m->stream));
     }
     if (m->low_table[LOW_TOKENS].low.r == 0) return DT_OK;
-    DT_TRY(m->ops->zero(m->dev, j->out, nbytes, m->stream)); /* nobody needs it again */
+    DT_TRY(m->ops->zero(m->dev, j->out, nbytes, m->stream)); /* out is no longer needed */
     return dt_placeholders_scatter(m, m->s.dx);
 }

@@ -1,4 +1,4 @@
-/* projector.c - from rows of a tower's features to rows of the language model, and their gradients back.
+/* projector.c - projection of tower features to rows of the language model, and the backward pass.
  *
  *     y    = projector(x), [R, D]
  *     out    y, or the mean of each image's rows, [S, D] */
@@ -50,7 +50,7 @@ static void place_hidden(const dt_model *m, struct arena *a, int i)
     j->dhidden[i] = dt_take(a, dt_vision_trains(m) && m->opt.training ? R : 0, H, m->elem);
 }
 
-/* out, which is y where nothing is pooled; the same of their gradients. */
+/* out is y unless rows are pooled; the same for the gradients. */
 static void place_out(const dt_model *m, struct arena *a)
 {
     struct projector *j = &m->vision->projector;
@@ -86,7 +86,7 @@ void dt_projector_list_in_order(const struct vision *v, int64_t n_images, int32_
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* For dropout: the key of the row's placeholder, or a number of it. */
+/* Dropout key of a row: the key of its placeholder. With pooling it is derived from that key and the row's index. */
 static uint64_t key_of(const dt_model *m, const dt_batch *b, int64_t row)
 {
     const dt_vision_config *c = m->vision->config;
@@ -116,7 +116,7 @@ static dt_err drop(const dt_model *m, int i, void *x)
                            m->opt.dtype, m->stream);
 }
 
-/* The activation, dropout and norm behind layer i. */
+/* The activation, dropout and norm after layer i. */
 static dt_err leave_layer(const dt_model *m, const dt_param_view *w, int i)
 {
     const struct vision *v = m->vision;
@@ -133,7 +133,7 @@ static dt_err leave_layer(const dt_model *m, const dt_param_view *w, int i)
 
 static const void *input_of(const struct vision *v, int i) { return i == 0 ? v->x : v->projector.hidden[i - 1].norm; }
 
-/* In fp32, rounded once. */
+/* Accumulates in fp32 and rounds once. */
 static dt_err pool(const dt_model *m)
 {
     const struct vision *v = m->vision;
@@ -163,7 +163,7 @@ dt_err dt_projector_forward(const dt_model *m, const dt_param_view *w)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* From the gradient of what layer i + 1 reads to that of what layer i gives; in place. */
+/* Gradient of layer i's output from the gradient of layer i + 1's input; in place. */
 static dt_err enter_layer(const dt_model *m, const dt_param_view *w, const dt_grad_view *g, int i, void *d)
 {
     const struct vision *v = m->vision;

@@ -1,12 +1,11 @@
-/* tower.c - the vision tower of a language model: from the pixels of images to what the projector reads of them, and
- * the gradients back.
+/* tower.c - the vision tower of a language model: computes the projector's input from pixels, and the gradients.
  *
- *     features  what the tower's block n_used leaves, [N P, C], or what the norm behind the last makes of it
- *     x         of them the rows that are wanted, squares of shuffle x shuffle patches side by side: one gather,
- *              [R, n_in]
+ *     features  output of the tower's block n_used, [N P, C], or of the norm after the last block
+ *     x         selected rows of features, with shuffle x shuffle patches concatenated: one gather, [R, n_in]
  *
- * The tower is a model over the units behind the language model's, whose numbers the parameter source gets shifted. It
- * takes part in a pass whether there are images or not, so that the order of units is the same on all ranks. */
+ * The tower is a model over the units that follow the language model's. The parameter source receives shifted unit
+ * numbers. The tower takes part in every pass, with or without images, so that the order of units is the same on all
+ * ranks. */
 #include "vision_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -67,7 +66,7 @@ static bool trains(const dt_model *m) { return m->opt.training && m->vision->tow
 static dt_model_options options(const dt_model *m)
 {
     struct vision *v = m->vision;
-    /* what is not trained gives the same bits in every micro-batch, so that features can be made before */
+    /* a frozen tower computes the same bits in every micro-batch, so that features can be precomputed */
     const bool invariant = m->opt.batch_invariant || (m->opt.reproducible && !trains(m));
     const int32_t n = m->opt.max_images > 0 ? m->opt.max_images : 1;
     return (dt_model_options){.dtype = m->opt.dtype,
@@ -172,8 +171,8 @@ void dt_tower_list_rows(const struct vision *v, int64_t n_images, int32_t *row)
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Sequences of positions, one for each image; sorted by position, those of one position by image. Dropout has keys of
- * the tokens that show the image. */
+/* One sequence of positions per image, sorted by position, then by image. Dropout uses the keys of the tokens that
+ * refer to the image. */
 static void fill_batch(const dt_model *m, const uint8_t *pixels, const dt_batch *shown_by)
 {
     const struct vision *v = m->vision;
@@ -203,8 +202,8 @@ dt_err dt_tower_forward(dt_model *m, const uint8_t *pixels, const dt_batch *show
     struct tower *t = &v->tower;
     fill_batch(m, pixels, shown_by);
     const dt_err err = dt_model_forward(t->model, &t->batch, m->train && t->model->opt.training, m->step);
-    t->batch.pixels = NULL; /* the caller's */
-    *m->in_use = m;         /* of what a tower borrows nothing else is in use yet */
+    t->batch.pixels = NULL; /* pixels belong to the caller */
+    *m->in_use = m;         /* the language model has not yet used the activations that the tower borrows */
     if (err != DT_OK || v->n_images == 0) return err;
     return m->ops->gather_rows(m->dev, t->model->hidden, t->row, v->x, n_gathered(v), t->model->C, m->opt.dtype,
                                m->stream);

@@ -1,5 +1,5 @@
-/* tower_norm.c - SigLIP's post_layernorm as the last stage of a tower: what a model computes behind its blocks where
- * the features are to be those that transformers calls last_hidden_state. */
+/* tower_norm.c - SigLIP's post_layernorm as the last stage of a tower, for models whose features are transformers'
+ * last_hidden_state. */
 #include "vision_private.h"
 
 static struct norm norm_of(const dt_stage_pass *p)

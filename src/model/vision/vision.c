@@ -1,10 +1,9 @@
-/* vision.c - a tower and a projector beside a language model: from the images of a batch to rows in the place of the
- * embeddings of placeholders, and their gradients back.
+/* vision.c - tower and projector of a vision-language model: the images of a batch replace the embeddings of
+ * placeholders, and the gradients flow back.
  *
  *     pixels --tower.c--> x [R, n_in] --projector.c--> out [S, D] --placeholders.c--> rows of the embedding
  *
- * Where features are given, x comes with the batch, and the tower only makes features of other images
- * (dt_model_features). */
+ * With precomputed features, x comes with the batch. The tower then only computes features for dt_model_features. */
 #include "vision_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ bool dt_vision_trains(const dt_model *m)
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
-/* Of m->vision, which is empty. */
+/* Fill m->vision, which is empty. */
 static dt_err describe(const dt_model *m, const dt_unit *units, int n_units, int first)
 {
     struct vision *v = m->vision;
@@ -69,7 +68,7 @@ dt_err dt_vision_plan(const dt_model *lm, const dt_unit *units, int n_units, int
     return DT_OK;
 }
 
-/* n numbers that stay as they are, to the device. */
+/* Copy n constant indices to the device. */
 static dt_err bring(const dt_model *m, int32_t *to, int64_t n,
                     void (*list)(const struct vision *v, int64_t n_images, int32_t *number))
 {
@@ -190,7 +189,7 @@ dt_err dt_vision_backward(dt_model *m)
     return v->tower.trains ? dt_tower_backward(m) : DT_OK;
 }
 
-/* ---- features alone ---------------------------------------------------------------------------------------------- */
+/* ---- features only ----------------------------------------------------------------------------------------------- */
 
 dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *features)
 {
@@ -201,7 +200,7 @@ dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *fe
     m->train = m->have_hidden = m->have_dx = false;
     v->n_images = n;
     DT_TRY(dt_tower_forward(m, pixels, NULL));
-    *m->in_use = NULL; /* what the model has computed is gone */
+    *m->in_use = NULL; /* the tower has overwritten the model's activations */
     if (n == 0) return DT_OK;
     DT_TRY(
         m->ops->copy(m->dev, features, v->x, (size_t)n * dt_vision_feature_nbytes(v->config, m->opt.dtype), m->stream));

@@ -1,22 +1,23 @@
-/* vision_units.c - the tables of named tensors of tower and projector, as transformers names them. */
+/* vision_units.c - named tensors of tower and projector, with the names of transformers. */
 #include "vision_private.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
-/* Blocks whose output is not looked at, and a norm behind the last that is not used, are there for the files. */
+/* Includes blocks whose output is unused and an unused final norm: they are kept for export. */
 int dt_vision_n_units(const dt_vision_config *v) { return v ? 1 + (int)v->n_blocks + 1 + 1 : 0; }
 
 int dt_vision_first_unit(const dt_unit *units, int n_units)
 {
     const int first = dt_units_find(units, n_units, DT_UNIT_PATCHES);
-    return first > 0 ? first : n_units; /* a list that begins with it is that of the tower alone */
+    return first > 0 ? first : n_units; /* unit 0 starts the tower: a list of the tower only */
 }
 
 static bool is_trained(const dt_unit *u) { return u->flat_len[DT_TRAINED] > 0; }
 
-/* Of matrices: 2 operations per element and row forward, 2 for their gradient, 2 for that of their input where
- * something before them is trained. A kernel on pixels is a matrix; the one beside it is the table of positions. */
+/* Matrices: 2 operations per element and row in forward, 2 for their gradient. Another 2 for the gradient of their
+ * input if an earlier unit is trained. A kernel on pixels counts as a matrix; the other one of that unit is the
+ * position table. */
 static double flops_of_products(const dt_unit *u, double n_rows, bool input_gradient)
 {
     const bool of_pixels = u->role == DT_UNIT_PATCHES;
@@ -36,7 +37,7 @@ double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int
     if (!v) return 0;
     const double P = (double)v->n_rows, n_patches = (double)(v->n_side * v->n_side);
     double sum = 0;
-    bool trained = false; /* something before this unit */
+    bool trained = false; /* an earlier unit is trained */
     for (int u = dt_vision_first_unit(units, n_units); u < n_units; u++) {
         const dt_unit *unit = &units[u];
         const double n_rows = unit->role == DT_UNIT_PATCHES     ? n_patches
@@ -125,8 +126,8 @@ static dt_err build_end(const dt_vision_config *v, dt_unit *u)
     return add_norm(u, "vision_tower.", "post_layernorm", v->blocks->hidden_size);
 }
 
-/* Fresh ones begin as those whose layers they have: LLaVA's as PyTorch's layers do, U(-1/sqrt(in), 1/sqrt(in)), others
- * as AnyLLM's, N(0, 0.02^2) and the last layer N(0, 0.01^2); biases are zero. */
+/* Initialisation of new layers. LLaVA's as in PyTorch: U(-1/sqrt(in), 1/sqrt(in)). Others as in AnyLLM: N(0, 0.02^2),
+ * the last layer N(0, 0.01^2). Biases are zero. */
 static dt_err add_layer(const dt_projector_config *p, dt_unit *u, const char *prefix, int i)
 {
     const bool last = i == p->n_layers - 1,

@@ -3,7 +3,7 @@
 #include "aot.h"
 #include <stdlib.h>
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(dt_aot *a, void *block, int64_t n)
 {
     size_t used = 0;
@@ -51,7 +51,7 @@ static double difference(const dt_aot *a, int64_t pair, int of)
     return x[0] - x[1];
 }
 
-/* key[0] and key[1] are filled: the pair that is k-th in the one gets the number that is k-th in the other. */
+/* Match the sorted arrays key[0] and key[1]: the pair at index k of one gets the value at index k of the other. */
 static void take(dt_aot *a, int64_t n, int mine, int what)
 {
     for (int64_t k = 0; k < n; k++) a->partner[a->key[mine][k].pair][what] = a->key[1 - mine][k].x;

@@ -1,14 +1,14 @@
-/* aot.h - preference optimisation by optimal transport (arXiv 2406.05882): not each chosen answer is compared with its
- * rejected one, but the chosen ones of a set with its rejected ones, each in order. Private to src/task.
+/* aot.h - preference optimisation by optimal transport (arXiv 2406.05882). The chosen answers of a set are compared
+ * with its rejected answers by rank in sorted order, not pair by pair. Private to src/task.
  *
- * A set is a step's pairs, of all ranks and micro-steps; of a validation as many as a step has, in the order of the
- * data. */
+ * A set is a step's pairs, over all ranks and micro-steps. In a validation, sets have the same size and follow the
+ * order of the data. */
 #ifndef DTRAIN_TASK_AOT_H
 #define DTRAIN_TASK_AOT_H
 
 #include "dpo_loss.h"
 
-/** Values of a pair: sums of its answers' log-probabilities. */
+/** Values of a pair: summed log-probabilities of its answers. */
 enum { DT_AOT_POLICY, DT_AOT_REFERENCE = DT_N_SIDES, DT_AOT_NUMBERS = 2 * DT_N_SIDES };
 
 typedef struct dt_aot_key {
@@ -16,7 +16,7 @@ typedef struct dt_aot_key {
     int64_t pair;
 } dt_aot_key;
 
-/** {0} to start from. */
+/** Initialise to {0}. */
 typedef struct dt_aot {
     int64_t n_alloc;                    /* pairs */
     double *number;                     /* [n_alloc, DT_AOT_NUMBERS]: of each pair, by side */

@@ -8,7 +8,7 @@
 
 #define LEAST 1e-3 /* beta, as in the authors' code */
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(dt_batch_beta *b, void *block, int64_t n)
 {
     size_t used = 0;

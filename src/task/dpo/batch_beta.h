@@ -1,9 +1,9 @@
-/* batch_beta.h - one beta for all pairs of a step, from how the policy ranks them (Wu et al., "beta-DPO", NeurIPS 2024,
- * arXiv:2407.08639; algorithms.md 3.4). Private to src/task.
+/* batch_beta.h - one beta for all pairs of a step, computed from the policy's preferences (Wu et al., "beta-DPO",
+ * NeurIPS 2024, arXiv:2407.08639; algorithms.md 3.4). Private to src/task.
  *
  * Symbols  M_i -> gap: x_c - x_r of pair i, M_0 -> mean, sigma -> deviation, rho -> keep, m -> momentum, alpha -> w.
  *
- * A set is a step's pairs, of all ranks and micro-steps. Its beta follows from numbers that every rank has alike. */
+ * A set is a step's pairs, over all ranks and micro-steps. Its beta depends only on values that all ranks share. */
 #ifndef DTRAIN_TASK_BATCH_BETA_H
 #define DTRAIN_TASK_BATCH_BETA_H
 
@@ -25,11 +25,11 @@ typedef struct dt_batch_beta {
     uint64_t seed;
     dt_gap_state state; /* after the last applied update; stored in checkpoints */
 
-    /* of the step at work */
+    /* of the current step */
     dt_gap_state next; /* the next state if the update is applied */
     double value;      /* its beta */
     double share_kept; /* of its pairs */
-    double *part;      /* [n_alloc]: what a pair's loss is multiplied by: pairs / pairs kept, or 0 */
+    double *part;      /* [n_alloc]: factor of a pair's loss: pairs / pairs kept, or 0 */
 
     int64_t n_alloc; /* pairs */
     double *gap;     /* [n_alloc]: filled before dt_batch_beta_find */
@@ -42,21 +42,21 @@ size_t dt_batch_beta_nbytes(int64_t n_pairs); /* for the plan */
 dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger);
 void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger); /* safe on {0} */
 
-/** From gap [0 .. n_pairs-1], the first of which is sample first_sample of the training:
+/** Compute beta from gap [0 .. n_pairs-1]; the first belongs to sample first_sample of the training:
  *
- *     mean      <- m mean      + (1 - m) (mean of the gaps)                   the first step: that of the gaps
- *     deviation <- m deviation + (1 - m) (unbiased deviation of the gaps)     likewise
- *     kept       = floor(keep * n_pairs) pairs (at least one), drawn without replacement with the probabilities
- *                  exp(-(gap - mean)^2 / (2 deviation^2)), all alike where deviation is 0
- *     value      = beta (1 + w (mean of the kept gaps - mean)), at least 0.001 (or beta, where that is less)
+ *     mean      <- m mean      + (1 - m) (mean of the gaps)                   first step: mean of the gaps
+ *     deviation <- m deviation + (1 - m) (unbiased deviation of the gaps)     first step: deviation of the gaps
+ *     kept       = floor(keep * n_pairs) pairs (at least one), sampled without replacement with probabilities
+ *                  exp(-(gap - mean)^2 / (2 deviation^2)), equal if deviation is 0
+ *     value      = beta (1 + w (mean of the kept gaps - mean)), at least min(0.001, beta)
  *
- *  Gaps that are not finite change nothing: value is beta, all pairs are kept. */
+ *  With gaps that are not finite the state is unchanged, value is beta, and all pairs are kept. */
 void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample);
-/** The update of the step was done. */
+/** Accept the next state: the step's update was applied. */
 void dt_batch_beta_keep(dt_batch_beta *b);
 
-enum { DT_BATCH_BETA_NBYTES = 3 * 8 }; /* that save leaves */
-/** Into a checkpoint, and out of it; one that does not have it leaves b as it is. Local. */
+enum { DT_BATCH_BETA_NBYTES = 3 * 8 }; /* maximum bytes of save's items */
+/** Save to and load from a checkpoint. If the checkpoint has no such state, b is unchanged. Local. */
 dt_err dt_batch_beta_save(const dt_batch_beta *b, dt_named_arrays *items);
 dt_err dt_batch_beta_load(dt_batch_beta *b, const dt_named_arrays *items);
 

@@ -1,6 +1,6 @@
-/* multiplier.c - updates a Lagrange multiplier in the logarithm. A step is proportional to the multiplier itself, so
- * values near 0 would never grow: hence min. While max or min limits it, log_value continues only a little further, and
- * returns immediately when the violation changes its sign (anti-windup). */
+/* multiplier.c - updates the logarithm of a Lagrange multiplier. A step is proportional to the multiplier, so values
+ * near 0 would never grow: hence min. At the limit min or max, log_value continues only a little further. When the
+ * violation changes its sign it returns immediately (anti-windup). */
 #include "multiplier.h"
 #include <math.h>
 
@@ -34,8 +34,8 @@ void dt_multiplier_update(dt_multiplier *m, double cost)
 dt_err dt_multiplier_save(const dt_multiplier *m, dt_named_arrays *items)
 {
     const double value = dt_multiplier_value(m);
-    DT_TRY(
-        dt_named_arrays_add(items, "lambda", DT_NAMED_F64, 1, &value)); /* for users: it follows from the next item */
+    DT_TRY(dt_named_arrays_add(items, "lambda", DT_NAMED_F64, 1,
+                               &value)); /* for users: can be computed from the next item */
     DT_TRY(dt_named_arrays_add(items, "log_lambda", DT_NAMED_F64, 1, &m->log_value));
     DT_TRY(dt_named_arrays_add(items, "cost_ema", DT_NAMED_F64, 1, &m->ema));
     return dt_named_arrays_add(items, "lambda_updates", DT_NAMED_I64, 1, &m->n_costs);

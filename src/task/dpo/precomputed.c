@@ -1,5 +1,5 @@
-/* precomputed.c - one plain file: a text header, then floats. Every rank writes the samples that it has scored at their
- * offsets, and reads those that its micro-batches need. */
+/* precomputed.c - a plain file with a text header, followed by floats. Every rank writes the samples that it has scored
+ * at their offsets, and reads those that its micro-batches need. */
 #include "precomputed.h"
 #include "../reference.h"
 #include "dtrain/data/dataset.h"
@@ -13,12 +13,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEAD = 4096, CHUNK = 1 << 16 /* elements that are read at a time */ };
+enum { HEAD = 4096, CHUNK = 1 << 16 /* elements read at a time */ };
 static const char name[] = "reference-logps.bin";
 static const char *const key_names[DT_N_KEYS] = {"model",     "training data", "validation data",
                                                  "tokenizer", "data.seq_len",  "precision.dtype"};
 
-/* ---- what it is of ----------------------------------------------------------------------------------------------- */
+/* ---- identity of the contents ------------------------------------------------------------------------------------ */
 
 static void see_difference(void *self, const char *field, const char *before, const char *now)
 {
@@ -60,7 +60,7 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
     const dt_err err =
         planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0) : dt_frozen_model_describe(&p->model, model_path, 0);
     DT_TRY(p->model.adapter ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
-    p->model.from.new_adapters = true; /* it is loaded into the model in training */
+    p->model.from.new_adapters = true; /* the weights are loaded into the model in training, which has new adapters */
     DT_TRY(check_shape(p, t));
     DT_TRY(dt_task_verifies(t, &p->model.from, p->model.units, p->model.n_units));
     p->key[DT_KEY_LENGTHS] = (uint64_t)t->cfg->data_seq_len;
@@ -77,7 +77,7 @@ dt_err dt_precomputed_plan(const dt_precomputed *p, const dt_task *t, dt_memory 
     return DT_OK;
 }
 
-/* ---- its head ---------------------------------------------------------------------------------------------------- */
+/* ---- header ------------------------------------------------------------------------------------------------------ */
 
 static int64_t n_elems(const dt_precomputed *p)
 {
@@ -130,7 +130,7 @@ static dt_err check_head(const dt_precomputed *p, uint64_t *checksum)
     return DT_OK;
 }
 
-/* Each rank looks at its part of the file. */
+/* Checksum of this rank's part of the file. */
 static dt_err sum_part(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
 {
     float *chunk = malloc(CHUNK * sizeof *chunk);
@@ -160,14 +160,14 @@ static dt_err open_file(dt_precomputed *p, const char *path, int how)
     return p->fd >= 0 ? DT_OK : dt_fail_errno(how == O_RDONLY ? DT_ERR_DATA : DT_ERR_WRITE, path, "cannot be opened");
 }
 
-/* ---- making it --------------------------------------------------------------------------------------------------- */
+/* ---- computation ------------------------------------------------------------------------------------------------- */
 
 static int64_t at_sample(const dt_precomputed *p, int part, int64_t sample)
 {
     return HEAD + p->first[part][sample] * (int64_t)sizeof(float);
 }
 
-/* Targets of a sample move to the front of its texts, and from there into the file. */
+/* Compact the targets of each sample and write them. */
 static dt_err write_batch(dt_precomputed *p, int part, const dt_batch *b)
 {
     for (int64_t k = 0; k < b->n_samples; k++) {
@@ -228,13 +228,13 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
     DT_TRY(score_part(p, t, DT_OF_TRAINING, t->train));
     DT_TRY(score_part(p, t, DT_OF_VALIDATION, t->valid));
-    /* other nodes see the data once it is on the disk */
+    /* other nodes see the data only after the sync */
     DT_TRY(dt_comm_agree(t->comm, fsync(p->fd) == 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, part, "sync failed")));
     DT_TRY(sum_all(p, t, &sum));
     return dt_comm_agree(t->comm, t->comm->rank == 0 ? publish(p, part, sum) : DT_OK);
 }
 
-/* ---- beginning --------------------------------------------------------------------------------------------------- */
+/* ---- begin ------------------------------------------------------------------------------------------------------- */
 
 static dt_err prepare(dt_precomputed *p, dt_task *t)
 {
@@ -283,7 +283,7 @@ dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
     int64_t is_there = t->comm->rank == 0 && access(p->path, F_OK) == 0;
     DT_TRY(dt_comm_broadcast_host(t->comm, &is_there, sizeof is_there, 0));
     if (is_there) return verify(p, t);
-    DT_TRY(dt_task_make_features(t)); /* by the reference's tower, of which the one in training is a copy */
+    DT_TRY(dt_task_make_features(t)); /* by the reference's tower, which equals that of the model in training */
     return make(p, t);
 }
 
@@ -297,9 +297,10 @@ void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger)
     *p = (dt_precomputed){.fd = -1};
 }
 
-/* ---- in a run ---------------------------------------------------------------------------------------------------- */
+/* ---- use in a run ------------------------------------------------------------------------------------------------ */
 
-/* A sample's block is read to the end of the space of its texts, so that nothing is overwritten before it is moved. */
+/* Read a sample's values to the end of its text's space in the array, so that none is overwritten before it is
+ * moved. */
 dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b)
 {
     memset(p->logp, 0, (size_t)b->n_tok * sizeof *p->logp);

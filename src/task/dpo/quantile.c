@@ -1,12 +1,12 @@
-/* quantile.c - selection by digits: numbers keep their place, only counts travel. Each round finds 8 more bits of the
- * number of a rank in the order of all. */
+/* quantile.c - radix selection. Values stay on their ranks; only counts are exchanged. Each round determines 8 more
+ * bits of the key at a given index of the sorted order. */
 #include "quantile.h"
 #include <math.h>
 #include <string.h>
 
 enum { BITS = 8, N_DIGITS = 1 << BITS };
 
-/* A number whose order as an integer is that of x. */
+/* An integer key with the same order as x. */
 static uint32_t key_of(float x)
 {
     uint32_t bits;
@@ -27,7 +27,7 @@ static dt_err sum(dt_comm *comm, int64_t *values, int n)
     return comm ? dt_comm_reduce_host_i64(comm, values, n, DT_SUM) : DT_OK;
 }
 
-/* The key of place k in the order of all, k counted from 0. */
+/* The key at index k, from 0, of all sorted keys. */
 static dt_err select_key(dt_comm *comm, const float *x, int64_t n, int64_t k, uint32_t *key)
 {
     *key = 0;
@@ -53,7 +53,7 @@ dt_err dt_quantile(dt_comm *comm, const float *x, int64_t n, float q, float *qua
     DT_TRY(sum(comm, &n_all, 1));
     *quantile = NAN;
     if (n_all == 0) return DT_OK;
-    const float place = q * (float)(n_all - 1); /* fp32, as torch has it: it decides who is at the quantile itself */
+    const float place = q * (float)(n_all - 1); /* fp32 as in torch: it decides for values equal to the quantile */
     const int64_t at = dt_min_i64((int64_t)floorf(place), n_all - 1);
     DT_TRY(select_key(comm, x, n, at, &below));
     DT_TRY(select_key(comm, x, n, dt_min_i64((int64_t)ceilf(place), n_all - 1), &above));

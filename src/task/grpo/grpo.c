@@ -1,7 +1,9 @@
-/* grpo.c - group-relative policy optimisation: the model completes prompts, several times each, completions are
- * rewarded, and each is made more or less probable by how its reward compares with the others of its prompt
- * (algorithms.md 5.1-5.3). A generation feeds one optimizer step, or several; all that normalises a step follows from
- * the generation, which every rank holds, and is known before the step's first backward. */
+/* grpo.c - group-relative policy optimisation (algorithms.md 5.1-5.3). The model generates several completions per
+ * prompt. The advantage of a completion, its reward relative to the others of its prompt, makes it more or less
+ * probable.
+ *
+ * A generation is used for one or more optimizer steps. Everything that normalises a step is computed from the
+ * generation, which every rank holds, before the step's first backward. */
 #include "grpo.h"
 #include "dtrain/step/step.h"
 #include "../dpo/quantile.h"
@@ -57,7 +59,7 @@ static void open_reference(grpo *g, dt_task *t)
                                                      t->cfg->grpo_sync_reference_mixup));
 }
 
-/* An epoch is as many whole generations as its prompts are enough for; prompts that are left go first in the next. */
+/* An epoch consists of whole generations. Prompts left over come first in the next epoch. */
 static void count_steps(const grpo *g, dt_task *t)
 {
     const int64_t n_prompts = g->rollout ? dt_rollout_n_prompts(g->rollout) : 0,
@@ -85,7 +87,7 @@ static void grpo_open(dt_task *t)
     grpo_open_rewards(g, t);
     open_reference(g, t);
     count_steps(g, t);
-    /* every ratio is 1 then, and the loss's slope there follows from the advantages */
+    /* every ratio is then 1, and the slope of the loss depends on the advantages only */
     t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
     t->saved_nbytes +=
         (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
@@ -95,7 +97,7 @@ static void grpo_open(dt_task *t)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(grpo *g, const dt_task *t, void *block)
 {
     const int64_t n = grpo_n_rows(t), n_funcs = g->rule.n_funcs, n_given = g->n_given;
@@ -171,7 +173,7 @@ static void grpo_close(dt_task *t)
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/* Tokens of a batch that take part in the loss. */
+/* Tokens of a batch that count in the loss. */
 static int64_t count_tokens(const grpo *g, const dt_task *t, const int64_t *row, int64_t n)
 {
     int64_t n_tokens = 0;
@@ -191,7 +193,7 @@ static void begin_step(grpo *g, const dt_task *t)
                           .micro = {.n_micro = dt_rollout_n_micro(g->rollout, t, n), .inv_norm = 1 / (double)n}};
 }
 
-/* The completion of sequence s; its first token is predicted at token *at of the batch. */
+/* The completion of sequence s. *at: the token of the batch that predicts its first token. */
 static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const dt_batch *b, int32_t s,
                                         const float *logp, int32_t *at)
 {
@@ -219,7 +221,7 @@ static const dt_batch *batch_of(grpo *g, const dt_task *t, int micro)
     return b;
 }
 
-/* Entropies of a batch into its place, and those that count, one after the other, into selected. */
+/* Store the entropies of a batch, and append those that count to `selected`. */
 static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected)
 {
     const dt_batch *b = batch_of(g, t, micro);
@@ -236,8 +238,7 @@ static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected
     return DT_OK;
 }
 
-/* The minimum entropy among the step's tokens in the policy term: needs a pass over the whole step before the first
- * backward. */
+/* The minimum entropy of tokens in the policy term. Needs a pass over the whole step before its first backward. */
 static dt_err find_top_entropies(grpo *g, dt_task *t)
 {
     const float q = (float)(1 - t->cfg->grpo_top_entropy_quantile);
@@ -268,7 +269,7 @@ static dt_err grpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *
 {
     const grpo *g = t->self;
     const dt_batch *b = m->batch;
-    const float *const logp = p ? p->logp : w->u; /* not known and not looked at */
+    const float *const logp = p ? p->logp : w->u; /* unknown, but not used */
     const double of_entropy = t->cfg->grpo_ent_coef / (double)g->step.counts.n_tokens;
     memset(w->u, 0, (size_t)b->n_tok * sizeof *w->u);
     if (w->entropy) memset(w->entropy, 0, (size_t)b->n_tok * sizeof *w->entropy);
@@ -299,7 +300,7 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_count(t->sums, g->sums.n_samples, b->n_samples);
 }
 
-/* A generation that was used for the last time goes: no checkpoint holds it. */
+/* After its last use a generation is discarded, so no checkpoint contains it. */
 static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     grpo *g = t->self;

@@ -1,11 +1,11 @@
-/* grpo.h - what the parts of task grpo share. Private to src/task.
+/* grpo.h - shared declarations of task grpo. Private to src/task.
  *
- *     grpo.c             the table: its life, a step
- *     grpo_options.c     [grpo] as the parts work with it, and what is wrong in it
+ *     grpo.c             the task's functions: open to close, steps
+ *     grpo_options.c     the settings of [grpo] and their validation
  *     grpo_rewards.c     reward functions
- *     grpo_items.c       what a catalogue changes
- *     grpo_generation.c  a generation: completions, advantages, what the loss compares with
- *     grpo_metrics.c     what is counted
+ *     grpo_items.c       support for a catalogue
+ *     grpo_generation.c  a generation: completions, advantages, log-probabilities for the loss
+ *     grpo_metrics.c     metrics
  *     grpo_evaluate.c    a validation
  *     grpo_loss.h        the loss of a completion; advantages.h, quantile.h */
 #ifndef DTRAIN_TASK_GRPO_H
@@ -19,14 +19,14 @@
 #include "../reference.h"
 #include "../reward_watch.h"
 
-enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* the penalty of long completions is one of them */
-/* Log-probabilities kept for each token of a generation: of the policy before its first update, of the reference. */
+enum { GRPO_MAX_FUNCS = DT_MAX_REWARDS + 1 }; /* including the penalty for long completions */
+/* Log-probabilities kept for each token of a generation: by the policy before its first update, by the reference. */
 typedef enum grpo_array { GRPO_OLD, GRPO_REF, GRPO_N_ARRAYS } grpo_array;
 
 /** Results of dt_sums_declare. */
 typedef struct grpo_sums {
     int loss, policy_loss, entropy_coef, n_tok, n_samples;
-    int n_tokens, kl, entropy; /* over tokens that take part in the loss */
+    int n_tokens, kl, entropy; /* over tokens that count in the loss */
     int n_ratios, n_low, n_high, low_min, high_max, n_clipped, phi;
     int func_mean[GRPO_MAX_FUNCS], func_std[GRPO_MAX_FUNCS], reward, reward_std, zero_std, num_tokens, rounds;
     int categorical_diversity, token_diversity; /* of a catalogue's items */
@@ -36,18 +36,19 @@ typedef struct grpo_sums {
 
 /** Rows and normalisation of a step. */
 typedef struct grpo_step {
-    int64_t first; /* in the order of the generation */
+    int64_t first; /* index in the order of the generation */
     dt_grpo_counts counts;
-    dt_micro micro;       /* but for the batch */
+    dt_micro micro;       /* all but the batch */
     float entropy_least;  /* of top_entropy_quantile */
-    const int64_t *row;   /* [n_seq] of the batch at work */
-    const float *entropy; /* of the batch at work: [n_tok], NULL: all tokens take part */
+    const int64_t *row;   /* [n_seq] rows of the current batch */
+    const float *entropy; /* of the current batch: [n_tok], NULL: all tokens take part */
 } grpo_step;
 
-/** A completion that was drawn, as grpo_keep_distinct sorts them. */
+/** A sampled completion, sorted by grpo_keep_distinct. */
 typedef struct grpo_drawn {
     int32_t item;
-    int place, copy, n_copies, first; /* copy: how many of its copies are before it; first: the place of its first */
+    /* place: index; copy: number of equal completions before it; first: index of the first of them */
+    int place, copy, n_copies, first;
 } grpo_drawn;
 
 typedef struct grpo {
@@ -59,21 +60,21 @@ typedef struct grpo {
     char given_name[DT_MAX_REWARDS][16];
     dt_reward_watch watch[GRPO_MAX_FUNCS];
     int array[GRPO_N_ARRAYS];  /* of the rollout; -1: not kept */
-    dt_generation_items items; /* with a catalogue, the only possible completions */
+    dt_generation_items items; /* with a catalogue: the only valid completions */
     dt_rollout *rollout;
-    dt_rollout *valid;   /* NULL: no validation, or it is: */
+    dt_rollout *valid;   /* NULL: no validation, or `search` does it */
     dt_ranking *search;  /* NULL: none, or no catalogue */
     dt_rewards *rewards; /* NULL: grpo.rollouts contains the rewards */
     dt_reference reference;
     grpo_sums sums;
 
-    /* of the current generation, replicated; these are in checkpoints: */
-    int64_t n_generations; /* made so far */
-    int64_t n_used;        /* steps that the last one was used for */
-    int64_t num_tokens;    /* of prompts and completions of all generations */
-    int64_t n_rounds;      /* that it took, with dynamic sampling */
+    /* state of the current generation, replicated; stored in checkpoints: */
+    int64_t n_generations; /* generations so far */
+    int64_t n_used;        /* steps for which the last one was used */
+    int64_t num_tokens;    /* prompt and completion tokens of all generations */
+    int64_t n_rounds;      /* rounds of dynamic sampling for the last one */
     double *reward;        /* [n_rows, n_funcs] */
-    /* and these follow from them: */
+    /* derived from the state: */
     double *given;        /* [n_rows, n_given] */
     double *total;        /* [n_rows] */
     double *advantage;    /* [n_rows] */
@@ -82,15 +83,15 @@ typedef struct grpo {
     bool *drop;           /* [n_rows] */
     int64_t *order;       /* [n_rows] */
     double share_flat;    /* share of rows without a learning signal */
-    /* of a catalogue's items: distinct completions of a group / its completions, the mean; distinct tokens / tokens */
+    /* with a catalogue: mean over groups of distinct completions / completions; distinct tokens / tokens */
     double categorical_diversity, token_diversity;
     int32_t *tokens;   /* [n_rows, depth] scratch */
-    int32_t *item;     /* [n_drawn] of a group, and */
-    grpo_drawn *drawn; /* [n_drawn]: with rec.distinct_sampling */
+    int32_t *item;     /* [n_drawn] of a group */
+    grpo_drawn *drawn; /* [n_drawn], with rec.distinct_sampling */
     int n_drawn;
 
-    float *entropy;  /* [accumulation, max_tok] of this rank's batches of the step, for top_entropy_quantile */
-    float *selected; /* the same, only for participating tokens */
+    float *entropy;  /* [accumulation, max_tok] of this rank's batches in the step, for top_entropy_quantile */
+    float *selected; /* the same, only tokens that take part */
     grpo_step step;
     void *block;
     size_t nbytes;
@@ -99,50 +100,51 @@ typedef struct grpo {
 /* ---- [grpo] ------------------------------------------------------------------------------------------------------ */
 
 int64_t grpo_generation_size(const dt_task *t); /* completions of a generation */
-int64_t grpo_n_rows(const dt_task *t);       /* generated and held at a time: one generation, or all that a step uses */
-int64_t grpo_n_steps(const dt_task *t);      /* optimizer steps that use them, all iterations together */
-bool grpo_makes_beams(const dt_config *cfg); /* completions: by a search, or drawn */
-/** The loss and the rule, but for the reward functions. Local. */
+int64_t grpo_n_rows(const dt_task *t);          /* rows held at a time: one generation, or all that a step uses */
+int64_t grpo_n_steps(const dt_task *t);         /* optimizer steps that use them, over all iterations */
+bool grpo_makes_beams(const dt_config *cfg);    /* completions come from beam search, not from sampling */
+/** Read the loss and the advantage rule, without the reward functions. Local. */
 void grpo_read_options(grpo *g, const dt_config *cfg);
-/** After that: errors are added to t->mistakes, unusual settings are warned of. Local. */
+/** Call after grpo_read_options: adds errors to t->mistakes and warns of unusual settings. Local. */
 void grpo_check(const grpo *g, const dt_task *t);
 
 /* ---- items of a catalogue ---------------------------------------------------------------------------------------- */
 
-/** In open, after the rollout: has the catalogue as many items as a prompt is to have different completions, and the
- *  prompts their targets? DT_ERR_USAGE. Local. */
+/** In open, after the rollout. DT_ERR_USAGE unless the catalogue has at least as many items as a prompt has distinct
+ *  completions, and the prompts have targets. Local. */
 dt_err grpo_check_items(const grpo *g, const dt_task *t);
 /** With rec.distinct_sampling: sample 50 % more completions, from which grpo_keep_distinct chooses. Local. */
 void grpo_draw_more(grpo *g, const dt_config *cfg, dt_rollout_options *opt);
-/** Of n_drawn completions, items, n are kept: first the copies of the target (-1: it is no item); then of each other
- *  item one, those that were drawn more often first, of equally often drawn ones the one that was drawn first; then a
- *  second of each that has one, and so on. order: [n_drawn] scratch. chosen: [n] places, n <= n_drawn. Local. */
+/** Choose n of n_drawn completions, given as items. First come all copies of the target (-1: not an item). Then one of
+ *  each other item: more frequent items first, ties in order of sampling. Then a second one of each, and so on. order:
+ *  [n_drawn] scratch. chosen: [n] indices, n <= n_drawn. Local. */
 void grpo_keep_distinct(const int32_t *item, int n_drawn, int32_t target, grpo_drawn *order, int n, int *chosen);
-/** With rec.add_ground_truth: replace the last row of each group from row `first` with the prompt's target, if that is
- *  an item. Collective, agreed. DT_ERR_DATA: an answer cannot be read. DT_ERR_MEMORY. */
+/** With rec.add_ground_truth: replace the last row of each group, starting at row `first`, by the prompt's target if
+ *  that is an item. Collective, agreed. DT_ERR_DATA: an answer cannot be read. DT_ERR_MEMORY. */
 dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first);
-/** Diversity of the completions of the current generation; nothing without a catalogue. Local, the same on all ranks.
- */
+/** Compute the diversity of the current generation's completions; no operation without a catalogue. Local, the same on
+ *  all ranks. */
 void grpo_find_diversity(grpo *g);
 
 /* ---- rewards ----------------------------------------------------------------------------------------------------- */
 
-/** In open, after dt_rollout_open: the functions, their names and weights; errors are added to t->mistakes. Local. */
+/** In open, after dt_rollout_open: open the functions and read their names and weights. Errors are added to
+ *  t->mistakes. Local. */
 void grpo_open_rewards(grpo *g, dt_task *t);
-/** Rewards of the rows from `first` on into reward [n_rows, n_funcs], by functions or from grpo.rollouts, on all ranks.
- *  Collective. order, whether errors are agreed, and which: as dt_rewards_score. */
+/** Store the rewards of rows starting at `first` in reward [n_rows, n_funcs], from functions or grpo.rollouts, on all
+ *  ranks. Collective. order, errors and their agreement: as in dt_rewards_score. */
 dt_err grpo_reward_rows(grpo *g, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *reward);
 
 /* ---- a generation ------------------------------------------------------------------------------------------------ */
 
-/** Make the next generation: completions, rewards, advantages, old and reference log-probabilities, and its lines in
+/** Create the next generation: completions, rewards, advantages, old and reference log-probabilities, and its lines in
  *  rollouts.jsonl. Collective and agreed, except for an error in a model's forward pass, which ends the job. After an
- *  error there is no generation, and the next call makes the same one. Errors of dt_rollout_fill (including
+ *  error there is no generation, and the next call creates the same one. Errors of dt_rollout_fill (including
  *  DT_ERR_STOP), dt_rewards_score, dt_rollout_score and dt_rollout_write. */
 dt_err grpo_generate(grpo *g, dt_task *t);
 /** Compute order, totals and advantages from the rewards. Local, the same on all ranks. */
 void grpo_find_advantages(grpo *g, const dt_task *t);
-/** True if the row counts in the loss (mask_truncated_completions); otherwise it counts only in advantages. Local. */
+/** Does the row count in the loss (mask_truncated_completions)? Otherwise it counts only in advantages. Local. */
 bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row);
 
 /* ---- a validation ------------------------------------------------------------------------------------------------ */
@@ -155,14 +157,14 @@ void grpo_declare_validation(grpo *g, dt_task *t);
  *  dt_rewards_score, or of dt_ranking_evaluate. */
 dt_err grpo_evaluate(dt_task *t, int64_t micro);
 
-/* ---- what is counted --------------------------------------------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
-/** In open, after the rewards. Local. */
+/** In open, after the rewards: declare the metrics. Local. */
 void grpo_declare(grpo *g, dt_task *t);
 /** Count a completion of the current batch. loss: divided by the normaliser; entropy: [y->n], nats. Local. */
 void grpo_count(grpo *g, dt_task *t, const dt_grpo_completion *y, const dt_grpo_result *result, double loss,
                 const float *entropy);
-/** The generation's own metrics, once in each step that uses it; the same on all ranks. Local. */
+/** Count the metrics of the generation, once in each step that uses it; the same on all ranks. Local. */
 void grpo_count_generation(grpo *g, dt_task *t);
 
 #endif

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static double minus(double x) { return 0 - x; } /* not -0 */
+static double minus(double x) { return 0 - x; } /* avoids -0 */
 
 static void show(dt_sums *s, const char *name, const char *top, const char *bottom, double (*map)(double))
 {
@@ -60,7 +60,7 @@ void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *trainin
     dt_mistakes_add(t->mistakes, check(t));
     opt.validation = true;
     opt.n_arrays = 0;
-    opt.sampling.seed = dt_mix64(opt.sampling.seed + 1); /* other numbers than those of training */
+    opt.sampling.seed = dt_mix64(opt.sampling.seed + 1); /* other random numbers than in training */
     g->valid = dt_rollout_open(t, &opt);
 }
 

@@ -57,7 +57,7 @@ dt_err grpo_add_targets(grpo *g, dt_task *t, int64_t first)
     return dt_comm_agree(t->comm, put_targets(g, t, first));
 }
 
-/* ---- which of those that were drawn stay ------------------------------------------------------------------------- */
+/* ---- selection of samples ---------------------------------------------------------------------------------------- */
 
 static int by_round(const void *a, const void *b)
 {
@@ -111,7 +111,7 @@ void grpo_draw_more(grpo *g, const dt_config *cfg, dt_rollout_options *opt)
     opt->choose_self = g;
 }
 
-/* ---- how different they are -------------------------------------------------------------------------------------- */
+/* ---- diversity --------------------------------------------------------------------------------------------------- */
 
 static const int32_t *completion(const grpo *g, int64_t row, int32_t *n)
 {

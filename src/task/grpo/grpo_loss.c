@@ -1,6 +1,6 @@
-/* grpo_loss.c - the policy term is a function of the ratio for some losses, of log-probabilities with a constant weight
- * for others; the derivative of both by a log-probability is a number for each token and, where the ratio is the whole
- * completion's, one more that all its tokens share. */
+/* grpo_loss.c - for some losses the policy term is a function of the ratio, for others of log-probabilities with a
+ * constant weight. In both cases the derivative by a log-probability is one value per token. With a sequence-level
+ * ratio, all tokens share an additional term. */
 #include "grpo_loss.h"
 #include "../k3.h"
 #include "../pair_loss.h"
@@ -35,7 +35,7 @@ double dt_grpo_kappa(const dt_grpo_loss *l, int32_t n, const dt_grpo_counts *cou
 
 /* ---- the policy term --------------------------------------------------------------------------------------------- */
 
-/* A term of one ratio: its value, and the derivative by the logarithm of the ratio. */
+/* A function of one ratio: its value, and its derivative by the logarithm of the ratio. */
 typedef struct term {
     double value, slope;
 } term;
@@ -58,7 +58,7 @@ static term sapo(const dt_grpo_loss *l, double c, double a)
     return (term){-4 / tau * s * a, -4 * s * (1 - s) * c * a};
 }
 
-/* Both with a constant weight instead of the ratio. */
+/* With a constant weight instead of the ratio. */
 static term weighted(double weight, double a, double logp) { return (term){-weight * a * logp, -weight * a}; }
 
 static term policy_term(const dt_grpo_loss *l, double c, double a, double phi, double logp)
@@ -87,7 +87,7 @@ static double mean_log_ratio(const dt_grpo_completion *y)
     return y->n > 0 ? sum / y->n : 0;
 }
 
-/* Bounds as the paper's implementation has them: of a token's log-ratio, and of the product's. */
+/* Bounds of the paper's implementation, for the log-ratio of a token and of the product. */
 static double vespo_phi(const dt_grpo_loss *l, const dt_grpo_completion *y)
 {
     enum { MOST = 20 };
@@ -110,7 +110,7 @@ static bool takes_part(const dt_grpo_completion *y, int32_t t)
     return !y->entropy || y->entropy[t] >= y->entropy_least;
 }
 
-/* ---- both terms -------------------------------------------------------------------------------------------------- */
+/* ---- policy and KL terms ----------------------------------------------------------------------------------------- */
 
 /* beta K_t, or beta c K_t; `by_ratio`: the derivative by the logarithm of c. */
 static term kl_term(const dt_grpo_loss *l, const dt_grpo_completion *y, int32_t t, double c, double *by_ratio)

@@ -1,4 +1,4 @@
-/* grpo_loss.h - the losses of group-relative policy optimisation (algorithms.md 5.3), of one completion. Private to
+/* grpo_loss.h - losses of group-relative policy optimisation (algorithms.md 5.3), for one completion. Private to
  * src/task. */
 #ifndef DTRAIN_TASK_GRPO_LOSS_H
 #define DTRAIN_TASK_GRPO_LOSS_H
@@ -20,7 +20,7 @@ extern const char *const dt_grpo_type_names[DT_N_GRPO_TYPES]; /* values of grpo.
 
 typedef struct dt_grpo_loss {
     dt_grpo_type type;
-    bool sequence_level; /* one ratio for a completion, exp(mean of log-ratios): GSPO, arXiv 2507.18071 */
+    bool sequence_level; /* one ratio per completion, exp(mean of log-ratios): GSPO, arXiv 2507.18071 */
     double epsilon, epsilon_high;
     double delta;                /* bound of the unclipped ratio (arXiv 2505.07291); INFINITY: none */
     double beta;                 /* of the KL term; 0: no reference */
@@ -33,22 +33,21 @@ typedef struct dt_grpo_loss {
     int32_t max_completion_length; /* L of dr_grpo */
 } dt_grpo_loss;
 
-/** A completion as the loss sees it: its tokens are those that take part in the loss, none where it is masked. */
+/** Input of the loss for one completion. Contains only the tokens that count; none if it is masked. */
 typedef struct dt_grpo_completion {
     int32_t n;
     double advantage;
-    const float *logp;    /* [n] by the model in training */
-    const float *old;     /* [n] by the model that the loss corrects to; NULL: logp, the ratio is 1 */
-    const float *ref;     /* [n] by the reference; NULL where beta is 0 */
-    const float *entropy; /* NULL, or [n]: tokens below entropy_least have no part in the policy term */
+    const float *logp;    /* [n] by the policy */
+    const float *old;     /* [n] by the policy that generated the completion; NULL: equal to logp, ratio 1 */
+    const float *ref;     /* [n] by the reference; NULL if beta is 0 */
+    const float *entropy; /* NULL, or [n]: tokens below entropy_least are excluded from the policy term */
     float entropy_least;
 } dt_grpo_completion;
 
 /** Normalisation of a step; known before the first backward. */
 typedef struct dt_grpo_counts {
-    int64_t n_completions,
-        n_tokens; /* of the optimizer step, all ranks: completions all, tokens those that take part */
-    int64_t n_micro, n_micro_tokens; /* micro-batches of all ranks, and tokens of the one at work: bnpo */
+    int64_t n_completions, n_tokens; /* of the optimizer step, over all ranks: all completions; tokens that count */
+    int64_t n_micro, n_micro_tokens; /* bnpo: micro-batches of all ranks, tokens of the current one */
 } dt_grpo_counts;
 
 /** The weight of each token of a completion in the loss:
@@ -68,8 +67,8 @@ typedef struct dt_grpo_result {
     double phi;            /* vespo's weight */
 } dt_grpo_result;
 
-/** With c_t = exp(logp_t - old_t), or of all tokens exp(mean over them), A the advantage and m_t whether a token takes
- *  part in the policy term, the sum over tokens of kappa (m_t l_t + beta K_t):
+/** Symbols: c_t = exp(logp_t - old_t), or with a sequence-level ratio exp of the mean; A the advantage; m_t 1 if the
+ *  token takes part in the policy term, otherwise 0. Returns the sum over tokens of kappa (m_t l_t + beta K_t):
  *
  *      grpo, bnpo, dr_grpo, dapo, luspo   l = -min(min(c, delta) A, clip(c, 1 - epsilon, 1 + epsilon_high) A)
  *      cispo                              l = -sg[min(c, epsilon_high)] A logp
@@ -77,7 +76,7 @@ typedef struct dt_grpo_result {
  *      vespo                              l = -sg[phi] A logp,  phi = e^lambda w^k e^(-lambda w), w = product of c_t
  *      K = e^d - 1 - d,  d = ref - logp;  with use_bias_correction_kl c K
  *
- *  u: NULL, or out [n]: minus its derivatives by logp. */
+ *  u: NULL, or out [n]: minus the derivatives by logp. */
 double dt_grpo_loss_of(const dt_grpo_loss *l, const dt_grpo_completion *y, double kappa, float *u,
                        dt_grpo_result *result);
 

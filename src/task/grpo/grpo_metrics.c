@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Advantages of a group sum to nearly zero, and so do their losses, so they are stored in smaller units. */
+/* The advantages of a group sum to nearly zero, and so do its losses. They are stored in smaller units. */
 static const double LOSS_SCALE = 0x1p12;
 static double of_scaled(double x) { return x / LOSS_SCALE; }
 
@@ -34,7 +34,8 @@ static void declare_rewards(grpo *g, dt_sums *s)
     g->sums.reward = declare_mean(s, "grpo/reward");
     g->sums.reward_std = declare_mean(s, "grpo/reward_std");
     g->sums.zero_std = declare_mean(s, "grpo/frac_reward_zero_std");
-    g->sums.num_tokens = dt_sums_declare(s, "grpo/num_tokens", DT_SUM_LARGEST, 1); /* it grows */
+    /* monotonic, so the maximum is the latest value */
+    g->sums.num_tokens = dt_sums_declare(s, "grpo/num_tokens", DT_SUM_LARGEST, 1);
     dt_sums_show(s, DT_SHOW_TRAIN, "grpo/num_tokens", "grpo/num_tokens", NULL, NULL);
 }
 

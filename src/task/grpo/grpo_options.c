@@ -1,4 +1,4 @@
-/* grpo_options.c - [grpo] as the parts of the task work with it. */
+/* grpo_options.c - read and validate [grpo]. */
 #include "grpo.h"
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +15,7 @@ int64_t grpo_generation_size(const dt_task *t)
     return cfg->grpo_steps_per_generation * t->batching.micro_batch_size * t->nranks;
 }
 
-/* All generations of a step are made by the same weights, so they are made together. */
+/* All generations of a step use the same weights, so they are created together. */
 int64_t grpo_n_rows(const dt_task *t) { return dt_max_i64(grpo_generation_size(t), t->batching.train_batch_size); }
 
 int64_t grpo_n_steps(const dt_task *t)
@@ -108,14 +108,14 @@ void grpo_read_options(grpo *g, const dt_config *cfg)
                                       strcmp(cfg->grpo_multi_objective_aggregation, "normalize_then_sum") == 0};
 }
 
-/* ---- what goes well together ------------------------------------------------------------------------------------- */
+/* ---- combinations of keys ---------------------------------------------------------------------------------------- */
 
 static bool weighs_by_length(dt_grpo_type type)
 {
     return type == DT_BNPO || type == DT_DR_GRPO || type == DT_DAPO || type == DT_CISPO;
 }
 
-/* keys: as far as NULL. */
+/* keys: terminated by NULL. */
 static void warn_of_unused(const dt_config *cfg, const char *const *keys, const char *why)
 {
     for (; *keys; keys++)

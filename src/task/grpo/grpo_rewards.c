@@ -7,7 +7,7 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Functions without names: grpo.rollouts has their rewards. */
+/* Name the functions of grpo.rollouts, which has rewards without names. */
 static void name_given(grpo *g, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -52,7 +52,7 @@ void grpo_open_rewards(grpo *g, dt_task *t)
     g->weight[g->rule.n_funcs++] = cfg->grpo_overlong_penalty;
 }
 
-/* ---- a generation's ---------------------------------------------------------------------------------------------- */
+/* ---- rewards of a generation ------------------------------------------------------------------------------------- */
 
 static double overlong(const grpo *g, const dt_task *t, const dt_rollout *r, int64_t row)
 {

@@ -1,4 +1,4 @@
-/* critic.c - a second trained model, by the functions of the first. */
+/* critic.c - an auxiliary model with a scalar head, run by the same functions as the main model. */
 #include "critic.h"
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
@@ -40,7 +40,7 @@ static dt_model_options options(const dt_critic *c, const dt_task *t)
                               .seed = policy->seed};
 }
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(dt_critic *c, void *block)
 {
     size_t used = 0;
@@ -57,7 +57,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
     dt_model_config_set_dropout(&c->mc, 0);
     DT_TRY(dt_model_make_value_units(&c->mc, 1, &c->units, &c->n_units));
     if (c->lora.r == 0) DT_TRY(dt_task_verifies(t, &c->from, c->units, c->n_units));
-    c->trained = dt_task_train_beside(t, name, c->units, c->n_units);
+    c->trained = dt_task_train_auxiliary(t, name, c->units, c->n_units);
     if (!c->trained) return DT_OK; /* already reported */
     c->trained->shares_norm = true;
     c->trained->model_config = c->mc.json;
@@ -69,7 +69,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
 dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
 {
     dt_memory model;
-    if (!c->trained) return DT_OK; /* none, or a reported mistake */
+    if (!c->trained) return DT_OK; /* no critic, or a reported error */
     DT_TRY(dt_model_plan(&c->mc, &c->opt, c->units, c->n_units, t->dev, &model));
     dt_memory_add(memory, &model);
     memory->at[DT_MEM_DATA][DT_ON_HOST] += c->nbytes;
@@ -110,7 +110,7 @@ void dt_critic_close(dt_critic *c, dt_ledger *ledger)
     *c = (dt_critic){0};
 }
 
-/* ---- working ----------------------------------------------------------------------------------------------------- */
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 dt_err dt_critic_forward(dt_critic *c, dt_task *t, const dt_batch *b)
 {

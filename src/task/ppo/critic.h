@@ -1,20 +1,20 @@
 /* critic.h - a model with a scalar head that is trained together with a policy and predicts the return of each state.
  * Private to src/task.
  *
- * Its parameters and optimizer states belong to the run (dt_task_train_beside). It has its own activations, because its
- * forward and backward run while the policy's activations are kept. It is exported to OUTPUT_DIR/NAME. */
+ * Its parameters and optimizer states belong to the run (dt_task_train_auxiliary). It has its own activations, because
+ * its forward and backward run while the policy's activations are kept. It is exported to OUTPUT_DIR/NAME. */
 #ifndef DTRAIN_TASK_CRITIC_H
 #define DTRAIN_TASK_CRITIC_H
 
 #include "dtrain/pretrained/pretrained.h"
 #include "dtrain/task/task.h"
 
-/** {0} to start from. */
+/** Initialise to {0}. */
 typedef struct dt_critic {
     const char *name; /* NULL: none */
-    double sign;      /* value = sign * output: -1 where the model scores safety and values are costs */
+    double sign;      /* value = sign * output; -1 if the model scores safety and values are costs */
     dt_pretrained from;
-    dt_lora lora; /* adapters of that, which become a part of its weights */
+    dt_lora lora; /* adapters in `from`, merged into its weights */
     dt_model_config mc;
     dt_unit *units;
     int n_units;
@@ -22,8 +22,8 @@ typedef struct dt_critic {
     dt_model_options opt;
     dt_param_source source;
     dt_model *model;
-    float *value;  /* [max_tok] of the last batch, with the sign */
-    float *dvalue; /* [max_tok] dL/dvalue, the caller's to fill in for the whole batch */
+    float *value;  /* [max_tok] of the last batch, including the sign */
+    float *dvalue; /* [max_tok] dL/dvalue; the caller fills it for the whole batch */
     void *block;
     size_t nbytes;
 } dt_critic;
@@ -34,14 +34,14 @@ typedef struct dt_critic {
 dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign);
 /** Add its memory except the states; nothing for {0}. Local. */
 dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory);
-/** In begin: its weights to start from. Collective, agreed. */
+/** In begin: load its initial weights. Collective, agreed. */
 dt_err dt_critic_begin(dt_critic *c, dt_task *t);
 void dt_critic_close(dt_critic *c, dt_ledger *ledger); /* local; safe on {0} and after an error */
 
 /** Forward: c->value of a batch, which may be empty; dt_critic_backward may follow. Collective; a local error ends the
  *  job. */
 dt_err dt_critic_forward(dt_critic *c, dt_task *t, const dt_batch *b);
-/** Backward for c->dvalue, which it may change. Collective; a local error ends the job. */
+/** Backward for c->dvalue, which may be overwritten. Collective; a local error ends the job. */
 dt_err dt_critic_backward(dt_critic *c, dt_task *t, const dt_batch *b);
 
 #endif

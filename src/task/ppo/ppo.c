@@ -1,5 +1,5 @@
-/* ppo.c - proximal policy optimisation (algorithms.md 4): a policy that is rewarded for its completions, and a critic
- * that says what was to be expected. */
+/* ppo.c - proximal policy optimisation (algorithms.md 4): a policy with rewards for its completions, and a critic that
+ * predicts the expected return. */
 #include "ppo.h"
 #include "dtrain/step/step.h"
 #include <math.h>
@@ -54,7 +54,7 @@ static dt_err open_rollout(dt_task *t)
     return DT_OK;
 }
 
-/* A model that a run is planned for need not be there. */
+/* Attribute an error in a model's files to its key. */
 static dt_err at_key(const dt_task *t, const char *key, dt_err err)
 {
     return err == DT_ERR_DATA ? dt_config_lead_to(t->cfg, "ppo", key, err) : err;
@@ -69,13 +69,13 @@ static void open_reference(dt_task *t)
     dt_mistakes_add(t->mistakes, named ? at_key(t, "reference_path", err) : err);
 }
 
-/* A file of rollouts has rewards or there are functions, and as many as these. */
+/* Check that the number of rewards in a file of rollouts matches the functions. */
 static dt_err check_given(const dt_task *t)
 {
     const ppo *p = ppo_of(t);
     const char *const file = t->cfg->ppo_rollouts;
     int n;
-    if (!*file || dt_rollout_n_prompts(p->rollout) == 0) return DT_OK; /* none, or one that was refused */
+    if (!*file || dt_rollout_n_prompts(p->rollout) == 0) return DT_OK; /* no file, or a reported error */
     dt_rollout_given_rewards(p->rollout, &n);
     DT_CHECK(n > 0 || p->rewards, DT_ERR_DATA, "%s contains no rewards; set ppo.reward_path or ppo.reward_funcs", file);
     DT_CHECK(n == 0 || !p->rewards || n == p->n_funcs, DT_ERR_DATA,
@@ -128,7 +128,7 @@ static double number_or(const char *text, double otherwise)
     return *text ? strtod(text, NULL) : otherwise;
 }
 
-/* Where costs count, Safe-RLHF's are usual. */
+/* Defaults. With costs they are those of Safe-RLHF. */
 static void set_usual(ppo *p, const dt_config *cfg)
 {
     p->kl_coef = number_or(cfg->ppo_kl_coef, p->with_costs ? 0.01 : 0.05);
@@ -173,7 +173,7 @@ static void count_steps(dt_task *t)
     t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
 }
 
-/* Whole rollouts, of which each serves several epochs of steps; not known where some may be left out. */
+/* Counts whole rollouts, each used for several epochs of steps. Unknown if steps may be skipped. */
 static int64_t count_all_steps(const dt_config *cfg, double samples_per_epoch, double samples_per_step)
 {
     const double episodes = cfg->ppo_total_episodes
@@ -201,7 +201,7 @@ static void ppo_open(dt_task *t)
     }
     t->self = p;
     p->with_costs = *t->cfg->ppo_cost_path;
-    t->temperature = t->cfg->ppo_temperature + 1e-7; /* TRL's */
+    t->temperature = t->cfg->ppo_temperature + 1e-7; /* as in TRL */
     if (t->cfg->ppo_ent_coef > 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
     set_usual(p, t->cfg);
     set_controllers(p, t->cfg);
@@ -217,7 +217,7 @@ static void ppo_open(dt_task *t)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Lay the arrays out from `block` on (NULL: count only); bytes used. */
+/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
 static size_t lay_out(ppo *p, void *block, int64_t n)
 {
     size_t used = 0;
@@ -293,7 +293,7 @@ ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t se
                             .n_states = dt_ppo_n_states(row->n_new, (int32_t)t->cfg->ppo_response_length)};
 }
 
-/* Divisors of means over the minibatch's tokens and states: every rank knows all lengths. */
+/* Compute divisors for means over the minibatch's tokens and states. Every rank knows all lengths. */
 static void count_minibatch(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -372,13 +372,13 @@ static dt_err train_critic(dt_task *t, const dt_batch *b, int i)
     return dt_critic_backward(critic, t, b);
 }
 
-static dt_err ppo_train_beside(dt_task *t, const dt_micro *m)
+static dt_err ppo_train_auxiliary(dt_task *t, const dt_micro *m)
 {
     for (int i = 0; i < 1 + ppo_of(t)->with_costs; i++) DT_TRY(train_critic(t, m->batch, i));
     return DT_OK;
 }
 
-/* The rest of a rollout's epochs is left out when one has led too far away. */
+/* Skip the remaining epochs of a rollout if one has moved the policy too far. */
 static dt_err ppo_after_step(dt_task *t, int64_t step, bool applied)
 {
     ppo *p = ppo_of(t);
@@ -396,7 +396,7 @@ static dt_err ppo_after_step(dt_task *t, int64_t step, bool applied)
 
 static int64_t ppo_step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
 
-/* ---- what a resume needs ----------------------------------------------------------------------------------------- */
+/* ---- state for a resume ------------------------------------------------------------------------------------------ */
 
 static dt_err save_local(const dt_task *t, dt_named_arrays *items)
 {
@@ -449,7 +449,7 @@ const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .close = ppo_close,
                                  .next_micro = ppo_next_micro,
                                  .weights = ppo_weights,
-                                 .train_beside = ppo_train_beside,
+                                 .train_auxiliary = ppo_train_auxiliary,
                                  .collect = ppo_collect,
                                  .after_step = ppo_after_step,
                                  .count_steps = count_all_steps,

@@ -38,9 +38,9 @@ enum { PPO_MAX_CRITICS = 2 }; /* of rewards, of costs */
 typedef struct ppo {
     dt_rollout *rollout;
     dt_reference reference;
-    dt_rewards *rewards; /* NULL: a file of rollouts gives them */
+    dt_rewards *rewards; /* NULL: a file of rollouts has the rewards */
     bool with_costs;
-    double kl_coef, score_clip, cliprange_value; /* from their keys; HUGE_VAL: null */
+    double kl_coef, score_clip, cliprange_value; /* values of keys; HUGE_VAL: null */
     dt_judge cost;
     dt_critic critic[PPO_MAX_CRITICS];
 
@@ -58,17 +58,17 @@ typedef struct ppo {
     double *reward;  /* [n_rows, n_funcs]; NaN: the function does not apply */
     double *score;   /* [n_rows] weighted sums of rewards, with penalties, scaled and clipped */
     double *cost_of; /* [n_rows], with costs */
-    float **tokens;  /* [n_rows] each row's values to whiten, */
-    int32_t *len;    /* [n_rows] and how many */
+    float **tokens;  /* [n_rows] pointers to each row's values to whiten, */
+    int32_t *len;    /* [n_rows] and their number */
     int n_funcs;     /* at least 1 */
     dt_reward_watch watch[DT_MAX_REWARDS];
 
     /* of the current step */
     int64_t epoch, first; /* its minibatch: order[first .. first + train_batch_size - 1] */
     dt_micro step;        /* all but the batch */
-    double inv_states;    /* 1 / its states that have a value */
+    double inv_states;    /* 1 / (number of its states that have a value) */
     const int64_t *row;   /* [n_seq] rows of the current micro-batch */
-    double epoch_kl[2];   /* of the epoch so far: sum of the terms of approxkl, and tokens */
+    double epoch_kl[2];   /* of the current epoch: sum of the terms of approxkl, and number of tokens */
 
     struct {
         int loss, n_tok, policy, approxkl, clipped, entropy, ratio, ratio_squares, n_states, tokens, samples, episode;
@@ -84,30 +84,30 @@ static inline int64_t ppo_n_rows(const dt_task *t)
 }
 /** Number of reward functions; 0: a file of rollouts has the rewards. */
 static inline int ppo_n_functions(const ppo *p) { return p->rewards ? dt_rewards_n(p->rewards) : 0; }
-/** Optimizer steps that a rollout is used for. */
+/** Optimizer steps per rollout. */
 static inline int64_t ppo_n_steps(const dt_config *cfg) { return cfg->ppo_num_ppo_epochs * cfg->ppo_num_mini_batches; }
 
 /** A completion of a batch. */
 typedef struct ppo_completion {
     int64_t row;
     int32_t first;       /* token of the batch that predicts the completion's first token */
-    int32_t n, n_states; /* its tokens; its states that have a value (dt_ppo_n_states) */
+    int32_t n, n_states; /* number of tokens; number of states that have a value (dt_ppo_n_states) */
 } ppo_completion;
 ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t sequence);
 
 /* ppo_rollout.c */
-/** Generate or read a rollout, score it, compute advantages and returns. Collective, agreed, but for an error in a
- *  model's forward, which ends the job. Errors as dt_rollout_fill (DT_ERR_STOP among them), dt_rewards_score,
+/** Generate or read a rollout, score it, compute advantages and returns. Collective, agreed, except for an error in a
+ *  model's forward, which ends the job. Errors of dt_rollout_fill (including DT_ERR_STOP), dt_rewards_score,
  *  dt_rollout_score and dt_rollout_write. */
 dt_err ppo_roll_out(dt_task *t, int64_t number);
 
 /* ppo_metrics.c; all local */
 /** In open, after the rewards: declare all metrics. */
 void ppo_declare(dt_task *t);
-/** Count a micro-step of the policy, or of a critic (critic->value is that of b). */
+/** Count a micro-step of the policy, or of a critic (critic->value belongs to b). */
 void ppo_collect(dt_task *t, const dt_micro *m, const dt_predictions *predicted);
 void ppo_collect_critic(dt_task *t, const dt_batch *b, int critic);
-/** In after_step: the metrics of the rollout. */
+/** In after_step: count the metrics of the rollout. */
 void ppo_collect_numbers(dt_task *t);
 
 #endif

@@ -1,8 +1,8 @@
-/* ppo_control.c - small states that change once a rollout. */
+/* ppo_control.c - small states that are updated once per rollout. */
 #include "ppo_control.h"
 #include <math.h>
 
-#define LARGEST_ERROR 0.2 /* of a divergence, relative to its target */
+#define LARGEST_ERROR 0.2 /* bound of the relative error of the divergence */
 
 void dt_kl_controller_update(dt_kl_controller *c, double kl, int64_t n)
 {
@@ -11,7 +11,7 @@ void dt_kl_controller_update(dt_kl_controller *c, double kl, int64_t n)
     c->coef *= 1 + error * (double)n / c->horizon;
 }
 
-/* Chan's rule for two sets of values: squares around the common mean. */
+/* Chan's rule for combining two sets: sums of squares around the common mean. */
 void dt_running_update(dt_running *m, const double *x, int64_t n)
 {
     double sum = 0, squares = 0;
@@ -42,7 +42,7 @@ dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_named_arrays *items)
     return dt_named_arrays_add(items, "kl_coef", DT_NAMED_F64, 1, &c->coef);
 }
 
-/* If it is not adaptive, the configured value counts. */
+/* If it is not adaptive, the configured value applies. */
 dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_named_arrays *items)
 {
     return c->adaptive ? dt_named_arrays_get(items, "kl_coef", DT_NAMED_F64, 1, &c->coef) : DT_OK;
@@ -68,8 +68,8 @@ dt_err dt_window_save(const dt_window *w, dt_named_arrays *items)
     return dt_named_arrays_add(items, "costs", DT_NAMED_F64, w->room, w->last);
 }
 
-/* Value i is stored at index i modulo `room`. In a window that is wider than the saved one, values are counted from the
- * oldest saved one. */
+/* Value i is stored at index i modulo `room`. In a window that is larger than the saved one, indices start at the
+ * oldest saved value. */
 dt_err dt_window_load(dt_window *w, const dt_named_arrays *items)
 {
     const dt_named_array *costs = dt_named_arrays_find(items, "costs");

@@ -1,48 +1,49 @@
-/* ppo_control.h - what PPO keeps from one rollout to the next: the coefficient of the divergence, the moments of
- * scores, the last costs (algorithms.md 4.2, 4.3, 4.5). Private to src/task. All of it is a function of the
- * numbers it was given, so it is the same on all ranks where these are; every function is local, and only those that
+/* ppo_control.h - PPO's state between rollouts: the coefficient of the divergence, the moments of scores, the last
+ * costs (algorithms.md 4.2, 4.3, 4.5). Private to src/task.
+ *
+ * The state is a function of its inputs, so it is equal on all ranks with equal inputs. Every function is local. Only
  * save and load can fail. */
 #ifndef DTRAIN_TASK_PPO_CONTROL_H
 #define DTRAIN_TASK_PPO_CONTROL_H
 
 #include "dtrain/core/named_arrays.h"
 
-/** The coefficient follows a target of the divergence (Ziegler et al., arXiv:1909.08593, 2.2): with kl, in nats of a
- *  completion, the mean over a rollout of n completions,
+/** The coefficient follows a target of the divergence (Ziegler et al., arXiv:1909.08593, 2.2). kl is the mean over a
+ *  rollout of n completions, in nats per completion:
  *
  *     coef <- coef (1 + clip(kl / target - 1, -0.2, 0.2) n / horizon)
- */
+ *   */
 typedef struct dt_kl_controller {
     double coef;
-    bool adaptive; /* else it stays */
+    bool adaptive; /* otherwise constant */
     double target, horizon;
 } dt_kl_controller;
 void dt_kl_controller_update(dt_kl_controller *c, double kl, int64_t n);
 
-/** Mean and variance of all numbers so far, kept like those of TRL's RunningMoments: {.variance = 1} to start from. */
+/** Mean and variance of all values so far, as in TRL's RunningMoments. Initialise to {.variance = 1}. */
 typedef struct dt_running {
     double n, mean, variance; /* biased */
 } dt_running;
 void dt_running_update(dt_running *m, const double *x, int64_t n);
-double dt_running_std(const dt_running *m); /* unbiased; 1 before there are two */
+double dt_running_std(const dt_running *m); /* unbiased; 1 for fewer than two values */
 
-/** The mean of the last `room` numbers. last: [room], borrowed. */
+/** The mean of the last `room` values. last: [room], borrowed. */
 typedef struct dt_window {
     double *last;
-    int64_t room, n; /* n: numbers so far */
+    int64_t room, n; /* n: values so far */
 } dt_window;
 void dt_window_add(dt_window *w, double x);
 double dt_window_mean(const dt_window *w); /* 0 if empty */
 
-/** Into a checkpoint. On every rank. DT_ERR_MEMORY. The bytes that they leave: of doubles and one count. */
+/** Save to a checkpoint, on every rank. DT_ERR_MEMORY. Sizes in bytes: doubles and one count. */
 dt_err dt_kl_controller_save(const dt_kl_controller *c, dt_named_arrays *items);
 dt_err dt_running_save(const dt_running *m, dt_named_arrays *items);
 dt_err dt_window_save(const dt_window *w, dt_named_arrays *items);
 enum { DT_KL_CONTROLLER_NBYTES = 8, DT_RUNNING_NBYTES = 3 * 8 };
 static inline int64_t dt_window_nbytes(const dt_window *w) { return 8 * (1 + w->room); }
 
-/** And out of it. A coefficient that is not adaptive stays what the configuration says; of a window of another size the
- *  last numbers that there is room for are kept. DT_ERR_DATA: they are not there, or of another type. */
+/** Load from a checkpoint. A coefficient that is not adaptive keeps the configured value. A window of another size
+ *  keeps the last values that fit. DT_ERR_DATA: an item is missing or has another type. */
 dt_err dt_kl_controller_load(dt_kl_controller *c, const dt_named_arrays *items);
 dt_err dt_running_load(dt_running *m, const dt_named_arrays *items);
 dt_err dt_window_load(dt_window *w, const dt_named_arrays *items);

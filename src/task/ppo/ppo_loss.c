@@ -1,4 +1,4 @@
-/* ppo_loss.c - sums follow the order of rows, in double. Every rank holds the full rollout, so every rank computes the
+/* ppo_loss.c - sums are in the order of rows, in double. Every rank holds the full rollout, so every rank computes the
  * same bits. */
 #include "ppo_loss.h"
 #include "../k3.h"

@@ -1,27 +1,27 @@
-/* ppo_loss.h - proximal policy optimisation without a model: rewards and advantages of completions, and the losses of a
- * token (algorithms.md 4.3 to 4.5). Private to src/task.
+/* ppo_loss.h - the computations of proximal policy optimisation that need no model: rewards and advantages of
+ * completions, and the losses of a token (algorithms.md 4.3 to 4.5). Private to src/task.
  *
  * Source   Schulman et al., arXiv:1707.06347 (losses), arXiv:1506.02438 (advantages); Dai et al., arXiv:2310.12773 (two
  *          advantages). Masks and indices are those of TRL's PPO trainer.
- * Symbols  a completion has n tokens; there is room for `room` of them. State k is the text before token k; the one
- *          behind the last token counts as a state where n < room. */
+ * Symbols  a completion has n tokens and space for `room` of them. State k is the text before token k. The state after
+ *          the last token counts if n < room. */
 #ifndef DTRAIN_TASK_PPO_LOSS_H
 #define DTRAIN_TASK_PPO_LOSS_H
 
 #include "dtrain/core/core.h"
 
-/** How the divergence from the reference is estimated at a token that the policy drew: d = log ref - log policy. */
+/** Estimator of the divergence from the reference at a token sampled from the policy: d = log ref - log policy. */
 typedef enum dt_kl_estimator {
     DT_KL_K1, /* -d */
     DT_KL_K3, /* e^d - 1 - d */
 } dt_kl_estimator;
 double dt_kl_estimate(dt_kl_estimator how, double policy_logp, double reference_logp);
 
-/** States of a completion: those that have a value. */
+/** Number of states of a completion that have a value. */
 static inline int32_t dt_ppo_n_states(int32_t n, int32_t room) { return n < room ? n + 1 : n; }
 
-/** What tokens earn, by the policy that drew them: reward[k] = -kl_coef kl_k for k < n, 0 behind them; and the last
- *  state earns the score. Returns the sum of kl_k. policy, reference: [n]; reward [n_states]. */
+/** Rewards of tokens under the policy that generated them: reward[k] = -kl_coef kl_k for k < n, 0 after that; the score
+ *  is added to the last state. Returns the sum of kl_k. policy, reference: [n]; reward [n_states]. */
 typedef struct dt_ppo_penalty {
     dt_kl_estimator estimator;
     double kl_coef;
@@ -29,26 +29,26 @@ typedef struct dt_ppo_penalty {
 double dt_ppo_rewards(const dt_ppo_penalty *p, const float *policy, const float *reference, int32_t n, int32_t n_states,
                       double score, float *reward);
 
-/** Generalised advantages, in the place of the rewards: from the last state to the first
+/** Generalised advantages; replaces the rewards, from the last state to the first:
  *
- *     delta_k = reward_k + gamma value_(k+1) - value_k        (value 0 behind the last state)
+ *     delta_k = reward_k + gamma value_(k+1) - value_k        (value 0 after the last state)
  *     A_k = delta_k + gamma lam A_(k+1)
- */
+ *   */
 void dt_ppo_advantages(const float *value, int32_t n_states, double gamma, double lam, float *reward);
 
-/** Of rows of numbers, all together: x <- (x - mean) / sqrt(variance + 1e-8), unbiased variance (0 of fewer than two
- *  numbers). keep_mean: the mean is added again. row [n_rows], of len[i] numbers each. The same bits wherever rows
- *  are in the same order. */
+/** Whiten all values of all rows together: x <- (x - mean) / sqrt(variance + 1e-8), unbiased variance (0 for fewer than
+ *  two values). keep_mean: the mean is added again. row [n_rows], with len[i] values each. The bits depend only on the
+ *  order of the rows. */
 void dt_ppo_whiten(float *const *row, const int32_t *len, int64_t n_rows, bool keep_mean);
 
 /** The policy's loss of a token, with r = exp(logp - old):
  *
- *     max(-A r, -A clip(r, 1 - range, 1 + range)),        u = A r, or 0 where the clipped side counts
- */
+ *     max(-A r, -A clip(r, 1 - range, 1 + range)),        u = A r, or 0 if the clipped term is the larger one
+ *   */
 typedef struct dt_ppo_term {
     double loss;
-    double slope; /* of the policy: u = -dloss/dlogp; of a critic: dloss/dvalue */
-    bool clipped; /* the clipped side is the larger loss */
+    double slope; /* policy: u = -dloss/dlogp; critic: dloss/dvalue */
+    bool clipped; /* the clipped term is the larger one */
 } dt_ppo_term;
 dt_ppo_term dt_ppo_policy_loss(double logp, double old, double advantage, double range);
 

@@ -83,7 +83,7 @@ static void collect_completion(dt_task *t, const dt_batch *b, int32_t sequence, 
         const double logp = (double)predicted->logp[c.first + k], off = logp - (double)old[k], less_1 = expm1(off);
         const dt_ppo_term term = dt_ppo_policy_loss(logp, (double)old[k], (double)advantage[k], t->cfg->ppo_cliprange);
         loss += term.loss, n_clipped += term.clipped;
-        approxkl += 0.5 * off * off; /* of the new policy from the old one, to second order */
+        approxkl += 0.5 * off * off; /* KL of old and new policy, to second order */
         ratio += less_1, squares += less_1 * less_1;
         entropy += (double)predicted->entropy[c.first + k];
     }
@@ -107,8 +107,8 @@ void ppo_collect(dt_task *t, const dt_micro *m, const dt_predictions *predicted)
     dt_sums_count(t->sums, p->sums.samples, b->n_samples);
 }
 
-/* The loss of a step is shown as a sum over its tokens, divided by their number: a mean over states is such a sum with
- * a factor. */
+/* The displayed loss is a sum over the step's tokens divided by their number. A mean over states is converted to that
+ * form by a factor. */
 void ppo_collect_critic(dt_task *t, const dt_batch *b, int critic)
 {
     ppo *p = ppo_of(t);

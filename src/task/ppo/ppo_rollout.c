@@ -1,13 +1,13 @@
-/* ppo_rollout.c - from prompts to advantages (algorithms.md 4.2, 4.3, 4.5).
+/* ppo_rollout.c - a rollout from prompts to advantages (algorithms.md 4.2, 4.3, 4.5).
  *
- * Models process the rows in the micro-batches of the first epoch, so that their first step starts from exactly the
+ * Models process the rows in the micro-batches of the first epoch, so that its first step starts from exactly the
  * values of the rollout. Every rank then does the remaining, small work for all rows, without communication. */
 #include "ppo.h"
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* ---- what models say --------------------------------------------------------------------------------------------- */
+/* ---- scores of models -------------------------------------------------------------------------------------------- */
 
 static void copy(float *out, const float *from, const dt_batch *b)
 {
@@ -30,7 +30,7 @@ static dt_err by_critic(void *self, dt_task *t, const dt_batch *b, float *out)
     return DT_OK;
 }
 
-/* A safety model scores the whole text at its last token; its cost is the opposite. */
+/* A safety model scores the whole text at its last token. The cost is the negative score. */
 static dt_err find_costs(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -54,7 +54,7 @@ static dt_err ask_models(dt_task *t)
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* Those of a file take the place of functions. */
+/* Rewards of a file replace functions. */
 static dt_err ask_functions(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -85,7 +85,7 @@ static void average_functions(dt_task *t)
     }
 }
 
-/* By the moments of all scores so far, these included. */
+/* Uses the moments of all scores so far, including these. */
 static void scale_scores(dt_task *t)
 {
     ppo *p = ppo_of(t);

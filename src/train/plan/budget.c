@@ -1,6 +1,6 @@
-/* budget.c - checks whether a plan fits into a rank's memory. --plan, --check and zero.stage = auto share this check.
- * It compares what is still to be allocated in the memory spaces of one physical memory with this rank's share of the
- * free memory. The disk of zero.nvme_path counts as one more memory, and each node is assumed to have its own. */
+/* budget.c - check whether a plan fits into a rank's memory, for --plan, --check and zero.stage = auto. It compares the
+ * allocations still to come in the memory spaces of one physical memory with this rank's share of the free memory. The
+ * disk of zero.nvme_path counts as one more memory. Each node is assumed to have its own disk. */
 #include "../run.h"
 #include <sys/statvfs.h>
 

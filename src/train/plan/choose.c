@@ -1,6 +1,6 @@
-/* choose.c - decides about memory before a run allocates it. A configuration that cannot fit is refused with the
- * smallest change that would make it fit. With zero.stage = auto, the first strategy that fits on every rank is taken.
- */
+/* choose.c - decide about memory before a run allocates it. A configuration that cannot fit is refused with the
+ * smallest change that would make it fit. With zero.stage = auto, the first strategy that fits on every rank is
+ * used. */
 #include "../run.h"
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ dt_err run_trial(const dt_run *run, const plan_setting *with, const limits *l, t
     return t->gathered ? DT_OK : try_one(run, with, l, t);
 }
 
-/* ---- a strategy that is named ------------------------------------------------------------------------------------ */
+/* ---- configured strategy ----------------------------------------------------------------------------------------- */
 
 static dt_err refuse(const dt_run *run, const plan_setting *with, const limits *l, const trial *t)
 {
@@ -70,7 +70,7 @@ static dt_err share_budget(dt_run *run, budget *b)
     return DT_OK;
 }
 
-/* Only rank 0 knows which keys the user set. */
+/* Only rank 0 knows which keys the user has set. */
 static dt_err share_list(const dt_run *run, choice *c)
 {
     if (run->comm->rank == 0) c->n = run_strategies(run, true, c->list);
@@ -102,7 +102,7 @@ static dt_err take_first(dt_run *run, choice *c)
 static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node, const choice *c)
 {
     const plan_setting with = run_setting(run, run->nranks, ranks_per_node);
-    const trial *last = &c->trials[c->n - 1]; /* stage 3 goes with every offload: there is one */
+    const trial *last = &c->trials[c->n - 1]; /* never empty: stage 3 supports every offload */
     const rank_memory *m = last->short_of ? last->short_of : &l->budget->memory[0];
     const dt_memory missing = run_missing(&last->plan.memory, &l->held);
     char what[STRATEGY_TEXT], needs[24], has[24], remedy[REMEDY_TEXT];

@@ -1,5 +1,5 @@
-/* forecast.c - predicts the time of a step by running it on a counting device, for rank 0 of ranks that do not exist.
- * ZeRO, the model and the optimizer are those of a run. Only the data are synthetic: full rows of target tokens.
+/* forecast.c - predict the time of a step by running it on a counting device, as rank 0 of a hypothetical job. ZeRO,
+ * the model and the optimizer are those of a run. Only the data are synthetic: full rows of target tokens.
  *
  * Two steps are run, and only the second is counted, because ZeRO records the order of the units in the first. */
 #include "forecast.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what a launch takes ----------------------------------------------------------------------------------------- */
+/* ---- cost of a launch -------------------------------------------------------------------------------------------- */
 
 /* Fractions of an H100's peak rates that single operations reached (docs/data/h100-*.csv): GEMMs of 8192 tokens
  * 0.55 to 0.83 and mostly 0.7; attention of head size 64 and 128 from 1024 to 4096 tokens 0.25 to 0.39 forward and 0.17
@@ -31,7 +31,7 @@ static void take_times(const dt_chip *chip, const dt_launch *l, double seconds[N
     seconds[BOUND_NETWORK] = l->net / chip->network_rate;
 }
 
-/* ---- where it belongs -------------------------------------------------------------------------------------------- */
+/* ---- assignment to parts ----------------------------------------------------------------------------------------- */
 
 static const char *text_of(const _Atomic(const char *) *text)
 {
@@ -64,7 +64,7 @@ static forecast_row *row_of(forecast *f, const char *op, step_part part)
     return &f->row[f->n_rows++];
 }
 
-/* Names of units are the units' own: the same address. */
+/* The phase holds the pointer to the unit's name, so addresses are compared. */
 static void note_unit(forecast *f, step_part part, double seconds)
 {
     const char *unit = text_of(&f->phase->unit);
@@ -148,7 +148,7 @@ static dt_err weights_of_all(dt_task *t, const dt_micro *m, const dt_predictions
 
 static void collect_nothing(dt_task *t, const dt_micro *m, const dt_predictions *p) {}
 
-/* As many as a micro-batch has, where its sequences are long enough for their placeholders. */
+/* Add the images of a micro-batch if its sequences are long enough for their placeholders. */
 static dt_err put_images(stand_in *s, int64_t seq_len)
 {
     dt_batch *b = &s->batch;
@@ -202,7 +202,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     s->source = dt_zero_source(s->main.zero);
     *t = run->task;
     s->ops = *run->task.ops;
-    s->ops.weights = weights_of_all, s->ops.collect = collect_nothing, s->ops.train_beside = NULL;
+    s->ops.weights = weights_of_all, s->ops.collect = collect_nothing, s->ops.train_auxiliary = NULL;
     t->ops = &s->ops, t->zero = s->main.zero, t->main = &s->main, t->compute = s->compute;
     DT_TRY(dt_model_open(&t->model, &run->mc, &with->model_opt, run->units, run->n_units, &s->dev, &s->source,
                          s->compute, &run->phase));
@@ -249,7 +249,7 @@ static dt_err step(stand_in *s, forecast *f, int64_t n_micro)
     if (run_trains(s->run)) {
         DT_TRY(micro_steps(s, f, n_micro, more_s));
         dt_phase_enter(&s->run->phase, "norm", "");
-        DT_TRY(dt_zero_grad_sum_squares(s->main.zero, &squares));
+        DT_TRY(run_grad_sum_squares(s->run, s->main.zero, &squares));
         DT_TRY(dt_zero_update(s->main.zero, &update, NULL));
     } else {
         DT_TRY(dt_task_forward(&s->task, &(dt_micro){.batch = &s->batch, .n_micro = 1}));

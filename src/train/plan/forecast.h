@@ -1,4 +1,4 @@
-/* forecast.h - how long a step would take on a chip: counted by running one on a device that computes nothing
+/* forecast.h - predict the time of a step on a chip, by running one on a device that computes nothing
  * (dtrain/perfmodel/counting_device.h). */
 #ifndef DTRAIN_SRC_TRAIN_FORECAST_H
 #define DTRAIN_SRC_TRAIN_FORECAST_H
@@ -11,7 +11,7 @@
 typedef enum step_part { PART_FORWARD, PART_HEAD, PART_BACKWARD, PART_UPDATE, PART_EXCHANGE, N_PARTS } step_part;
 /** The resource that limits a launch. */
 typedef enum bound { BOUND_ARITHMETIC, BOUND_MEMORY, BOUND_HOST, BOUND_NVLINK, BOUND_NETWORK, N_BOUNDS } bound;
-/** The two clocks: at the chip's peaks, and at the fractions of them that were measured. */
+/** The two clocks: at the chip's peak rates, and at measured fractions of them. */
 enum { AT_PEAK, AT_MEASURED };
 
 /** All launches of an operation in a part of the step. */
@@ -32,19 +32,19 @@ typedef struct forecast {
     int n_units;
     double step_s[DT_COUNT_CLOCKS]; /* with overlap and waiting */
     double tokens, images;          /* of all ranks */
-    const dt_unit *units;           /* while it counts */
+    const dt_unit *units;           /* borrowed while counting */
     const dt_phase *phase;
-    double weight; /* of the launches that come: 0 where they do not count */
+    double weight; /* of the following launches: 0 if they do not count */
 } forecast;
 
-/** One step of full rows as run is planned, at a strategy without offload. */
+/** Run one step of full rows, as planned, with a strategy without offload. */
 dt_err run_forecast(dt_run *run, const plan_setting *with, const dt_chip *chip, forecast *f);
 void run_forecast_free(forecast *f);
 /** Sum of a column of rows; part N_PARTS: all. */
 forecast_row run_forecast_sum(const forecast *f, step_part part);
 /** The resource that limits most of a row's time. */
 bound run_forecast_bound(const forecast_row *row);
-/** The share of a chip's peak that a launch of this kind is given at AT_MEASURED. */
+/** The fraction of a chip's peak for launches of this kind at AT_MEASURED. */
 double run_measured_fraction(const char *op, bound b);
 
 /** The table of --plan --gpu. */

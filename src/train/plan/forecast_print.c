@@ -40,7 +40,7 @@ static void print_rows(forecast *f, FILE *out)
     print_row(out, "all", &all);
 }
 
-/* Neighbours of one name but for a number are one line: the mean of them. */
+/* Adjacent blocks share a line, which shows their mean. */
 static bool is_like_next(const forecast *f, int u)
 {
     return u + 1 < f->n_units && f->units[u].role == DT_UNIT_BLOCK && f->units[u + 1].role == DT_UNIT_BLOCK;
@@ -71,7 +71,7 @@ static void print_speed(const dt_run *run, const forecast *f, int nranks, int cl
     fputc('\n', out);
 }
 
-/* From the sum of all arithmetic up: kernels that wait for something else, then for each other. */
+/* Lower bounds of the step time: arithmetic only, kernels in sequence, then with communication. */
 static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *out)
 {
     const forecast_row all = run_forecast_sum(f, N_PARTS), exchange = run_forecast_sum(f, PART_EXCHANGE);

@@ -62,7 +62,7 @@ void table_one_memory(FILE *out, const dt_memory *m)
     }
 }
 
-/* The row of all; where the places are different memories, a row for each that holds anything. */
+/* The total row and, if memory spaces are different memories, a row for each nonempty one. */
 static void print_rows(FILE *out, const char *head, const dt_memory *m, bool by_place)
 {
     table_row(out, head, m);
@@ -101,7 +101,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     free(text);
 }
 
-/* Memory of the driver, its code and libraries is planned only by an estimate. It is known after a step has used all of
+/* Memory of the driver, its code and libraries is only estimated in a plan. It is known after a step has used all of
  * them. On a shared device, the value would include other ranks' memory. */
 void run_say_overhead(const dt_run *run)
 {
@@ -116,7 +116,7 @@ void run_say_overhead(const dt_run *run)
             dt_format_bytes((double)dt_device_overhead(&run->dev), (char[24]){0}));
 }
 
-/* The strategies that auto tried: totals only, because --plan shows memory spaces by category. */
+/* The strategies that auto tried. Totals only; --plan shows memory spaces by category. */
 void run_say_trials(const strategy list[], const trial *trials, int n, bool nodes)
 {
     char *text = NULL, bytes[16];

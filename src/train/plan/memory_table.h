@@ -4,7 +4,7 @@
 
 #include "dtrain/core/core.h"
 
-/** Three digits and a letter with the meaning that it has on the command line, a power of 1000: 1.25G, 816M. */
+/** Three digits and a suffix for a power of 1000, as on the command line: 1.25G, 816M. */
 const char *table_bytes(double n, char out[16]);
 /** The category names after `head`, and the values of a row below them, without the end of the line. */
 void table_head(FILE *out, const char *head);

@@ -1,6 +1,6 @@
 /* plan.c - memory and communication before anything is allocated. The modules that allocate also plan their sizes
- * (dt_zero_plan_make, dt_model_plan, ...). This file only adds them up, so the plan cannot diverge from the allocation.
- */
+ * (dt_zero_plan_make, dt_model_plan, ...). This file only adds them up, so the plan cannot diverge from the
+ * allocation. */
 #include "../run.h"
 #include "dtrain/step/step.h"
 #include <stdlib.h>
@@ -28,7 +28,7 @@ double run_checkpoint_nbytes(const dt_run *run)
     double nbytes = dt_checkpoint_nbytes(texts_len, run->task.saved_nbytes);
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
-        const dt_optimizer_ops *o = m->zero_opt.optimizer; /* NULL: of an evaluation */
+        const dt_optimizer_ops *o = m->zero_opt.optimizer; /* NULL for an evaluation */
         nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, o ? o->n_states : 0,
                                              m == &run->main && !run_saves_frozen(run));
     }
@@ -36,7 +36,7 @@ double run_checkpoint_nbytes(const dt_run *run)
     return nbytes;
 }
 
-/* ---- what a rank would hold -------------------------------------------------------------------------------------- */
+/* ---- plan of a rank ---------------------------------------------------------------------------------------------- */
 
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
 {
@@ -47,10 +47,10 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .model_opt = run->model_opt,
                           .max_live_parameters = run->main.zero_opt.max_live_parameters,
                           .gathered = run->task.keep_gathered,
-                          .saves_beside = run_saves_beside(run)};
+                          .saves_beside = run_saves_async(run)};
 }
 
-/* Nodes of different sizes are refused elsewhere. */
+/* Nodes with different numbers of ranks are refused elsewhere. */
 static int n_groups(const plan_setting *with)
 {
     const bool even = with->nranks % with->ranks_per_node == 0;
@@ -90,8 +90,7 @@ static void add_zero(dt_zero_plan *plan, const dt_zero_plan *more)
     plan->least_live_parameters = dt_max_i64(plan->least_live_parameters, more->least_live_parameters);
 }
 
-/* Bytes per parameter are those of the run's own model. Other trained models add to the memory and the communication.
- */
+/* Bytes per parameter are those of the main model. Auxiliary models add to the memory and the communication. */
 static dt_err plan_zeros(const dt_run *run, const plan_setting *with, dt_zero_plan *plan)
 {
     for (int i = 0; i < run->n_trained; i++) {
@@ -109,7 +108,7 @@ static dt_err plan_zeros(const dt_run *run, const plan_setting *with, dt_zero_pl
 
 static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *memory)
 {
-    dt_task task = run->task; /* as it is with other ranks and batches */
+    dt_task task = run->task; /* with the planned ranks and batches */
     dt_trained main = run->main;
     dt_model_options model_opt = with->model_opt;
     main.zero_opt = run_zero_options(with, &run->main);
@@ -144,7 +143,7 @@ dt_err run_plan(const dt_run *run, const plan_setting *with, rank_plan *plan)
     dt_memory_add(&plan->memory, &plan->zero.memory);
     dt_memory_add(&plan->memory, &comm);
     dt_memory_add(&plan->memory, &overhead);
-    dt_stream_plan(&run->dev, 1 + plan->zero.n_streams, &plan->memory); /* the computation's */
+    dt_stream_plan(&run->dev, 1 + plan->zero.n_streams, &plan->memory); /* 1: the compute stream */
     plan->memory.at[DT_MEM_OTHER][DT_ON_HOST] += dt_timeline_nbytes(run->cfg.log_trace);
     plan->memory.at[DT_MEM_DATA][DT_ON_HOST] += run_items_nbytes(run);
     dt_chunks_plan(&plan->memory);

@@ -1,5 +1,5 @@
-/* plan_print.c - --plan: memory and communication of every stage and offload, on ranks and nodes that need not exist
- * here, and the choice of auto. */
+/* plan_print.c - --plan: memory and communication of every stage and offload, for any number of ranks and nodes, and
+ * the choice of auto. */
 #include "forecast.h"
 #include "dtrain/step/step.h"
 #include "../run.h"
@@ -19,8 +19,8 @@ typedef struct planner {
     dt_run *run;
     FILE *out;
     int nranks, per_node;
-    const dt_chip *chip; /* NULL: no time is asked for */
-    int ranks_unit;      /* more ranks come in multiples of these; 0: nothing is said of them */
+    const dt_chip *chip; /* NULL: without a time forecast */
+    int ranks_unit;      /* suggested numbers of ranks are multiples of this; 0: suggest none */
     budget budget;
     const char *source[MAX_MEMORIES]; /* origin of each budget value */
     int n;
@@ -28,7 +28,7 @@ typedef struct planner {
     trial trials[MAX_STRATEGIES];
 } planner;
 
-/* Settings that memory depends on must be given, even if the environment leaves others open. */
+/* Settings that memory depends on must be given, even if the environment sets defaults for others. */
 static dt_err require_settings(const dt_config *cfg)
 {
     static const char *const needed[][2] = {
@@ -48,7 +48,7 @@ static dt_err require_model(const dt_config *cfg)
     return DT_OK;
 }
 
-/* The data may not be there when a run is planned: then full rows of seq_len are assumed. */
+/* The data may be missing when a run is planned. Full rows of seq_len are then assumed. */
 static void open_task(dt_run *run)
 {
     run_open_task(run);
@@ -119,7 +119,7 @@ static void set_budget(planner *p, const dt_plan_request *req)
     }
 }
 
-/* Of a memory that is not known nothing is said to fit in it. */
+/* Whether a strategy fits is unknown if one of its memories is unknown. */
 static bool is_known(const planner *p, const trial *t)
 {
     for (int i = 0; i < p->budget.n; i++)
@@ -191,8 +191,8 @@ static dt_err print_rollout(const planner *p)
     return DT_OK;
 }
 
-/* The places of a strategy, where they are different memories; what is too large for its memory says so. A file is
- * apart everywhere. */
+/* Rows of a strategy's memory spaces, if they are different memories, with a remark if one is too small. A file is
+ * always separate. */
 static void print_places(const planner *p, const trial *t)
 {
     char limit[16];
@@ -246,7 +246,7 @@ static dt_err print_strategies(planner *p)
     return DT_OK;
 }
 
-/* What people know of ZeRO: without offload, 16, 4 + 12/N, 2 + 14/N, 16/N. */
+/* The formulas from the ZeRO paper: without offload, 16, 4 + 12/N, 2 + 14/N, 16/N. */
 static void print_bytes_per_param(const planner *p)
 {
     const char *before = "\nbytes of states per parameter:";
@@ -257,7 +257,7 @@ static void print_bytes_per_param(const planner *p)
     fputc('\n', p->out);
 }
 
-/* As the transport goes, where there are nodes to send between; offload sends no more and no less. */
+/* Traffic by transport, if there are several nodes. Offload does not change it. */
 static void print_sent(const planner *p)
 {
     char bytes[16];
@@ -288,7 +288,7 @@ static int first_that_works(const planner *p)
     return i < p->n ? i : -1;
 }
 
-/* Where the table has no rows for them. */
+/* Only if the table has no such rows. */
 static void print_sums(const planner *p, int i)
 {
     if (i < 0 || has_places(p)) return;
@@ -297,7 +297,7 @@ static void print_sums(const planner *p, int i)
     fputc('\n', p->out);
 }
 
-/* More ranks are an answer where it is said, or does not matter, how they come to their nodes. */
+/* More ranks are suggested only if their distribution over nodes is given or irrelevant. */
 static dt_err say_remedy(const planner *p, bool is_auto, const trial *t, char out[REMEDY_TEXT])
 {
     const plan_setting with = run_setting(p->run, p->nranks, p->per_node);
@@ -306,7 +306,7 @@ static dt_err say_remedy(const planner *p, bool is_auto, const trial *t, char ou
     return run_say_remedy(p->run, &with, &l, is_auto, p->ranks_unit, short_of, out);
 }
 
-/* A strategy that the configuration names has a verdict of its own. */
+/* Prints whether the configured strategy fits. */
 static dt_err print_verdict(const planner *p)
 {
     const strategy asked = run_strategy(p->run);
@@ -364,7 +364,7 @@ static dt_err find_chip(planner *p, const dt_plan_request *req)
     return dt_config_set(cfg, "run", "device", "cuda");
 }
 
-/* Of the strategy that is configured, or would be taken. */
+/* Prints the forecast of the configured strategy, or of the one that auto would choose. */
 static dt_err print_time(planner *p, int first)
 {
     const strategy asked = run_strategy(p->run),

@@ -1,10 +1,11 @@
-/* strategy.c - what zero.stage = auto chooses among, in the order in which it tries them (algorithms.md 9.2).
+/* strategy.c - the strategies that zero.stage = auto tries, in order (algorithms.md 9.2).
  *
- * A higher stage costs messages, offload costs the way to the host and its processor's time, a file the way to the disk
- * as well. So the stages come first, then the optimizer's states leave the device, which are most of the bytes and
- * touched once a step, then the parameters; first to host memory, then to files. With offload stage 0 is left out: each
- * rank updates its shard alone, as at stage 1. So is
- * offload to host memory on a device that computes there. */
+ * A higher stage costs communication. Offload costs transfers to the host and CPU time, and a file also disk transfers.
+ * Stages are therefore tried first. Then optimizer states are offloaded, because they are most of the bytes and are
+ * used once per step, and then parameters; first to host memory, then to files.
+ *
+ * With offload, stage 0 is omitted: each rank updates only its shard, as at stage 1. Offload to host memory is omitted
+ * on a device that computes in host memory. */
 #include "../run.h"
 #include <stdlib.h>
 
@@ -79,7 +80,7 @@ static bool is_tried(const dt_run *run, bool keep_given, const strategy *s)
     /* data used in every pass is offloaded last */
     if (updates && !param_is_given && !optimizer_is_given && s->offload_param > s->offload_optimizer) return false;
     if (s->offload_param != DT_OFFLOAD_NONE) return s->stage == 3;
-    if (!updates) return s->stage == 0 || s->stage == 3; /* without gradients and states 1 and 2 are 0 */
+    if (!updates) return s->stage == 0 || s->stage == 3; /* without gradients and states, stages 1 and 2 equal 0 */
     return s->stage > 0 || s->offload_optimizer == DT_OFFLOAD_NONE;
 }
 
