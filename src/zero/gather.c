@@ -1,4 +1,4 @@
-/* params.c - params_acquire and params_release.
+/* gather.c - params_acquire and params_release: the all-gather of stage 3, and its prefetch.
  *
  * Whole parameters: a pointer, and a wait for the gather after the last update. Sharded parts are gathered into the
  * unit's region of their arena. Release only marks the region as reusable. A unit that is used again before its region
