@@ -228,9 +228,8 @@ int main(int argc, char **argv)
         {"124m", "GPT-2 124M", "{\"model_type\": \"gpt2\"}"},
         {"1b", "Llama 3.2 1B's shape",
          "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16, "
-         "\"num_attention_heads\": 32, "
-         "\"num_key_value_heads\": 8, \"vocab_size\": 128256, \"max_position_embeddings\": 4096, \"rope_theta\": "
-         "500000, \"tie_word_embeddings\": true}"}};
+         "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256, "
+         "\"max_position_embeddings\": 4096, \"rope_theta\": 500000, \"tie_word_embeddings\": true}"}};
     const int n_threads = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : omp_get_num_procs(),
               n_new = argc > 2 ? atoi(argv[2]) : 32;
     dt_err err = DT_OK;

@@ -379,8 +379,7 @@ static void print(struct bench *bench, const struct job *j, int n_seq, int32_t l
     const double flops = dt_model_train_flops(&j->mc, j->units, j->n_units, n_seq * len, (double)n_seq * len * len);
     double listed = 0, products = 0, product_flops = 0;
     printf("\n%s %d x %d: best step %.1f ms = %.0f tokens/s, %.0f GFLOP/s; mean %.1f ms: forward %.1f, head %.1f, "
-           "backward %.1f, "
-           "AdamW %.1f; loss %.4f\n",
+           "backward %.1f, AdamW %.1f; loss %.4f\n",
            dt_dtype_name(j->dtype), n_seq, len, 1e3 * best, n_seq * len / best, flops / best * 1e-9,
            1e3 * total / steps, 1e3 * t->forward / steps, 1e3 * t->head / steps, 1e3 * t->backward / steps,
            1e3 * t->update / steps, t->loss);
@@ -463,24 +462,23 @@ static void free_job(struct job *j)
 /* What is not said is GPT-2's of the same width. */
 static const struct {
     const char *name, *config;
-} models[] = {
-    {"gpt2-124m", "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
-    {"gpt2-350m", "{\"model_type\": \"gpt2\", \"n_embd\": 1024, \"n_layer\": 24, \"n_head\": 16, \"attn_pdrop\": 0, "
-                  "\"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
-    {"gpt2-1.5b", "{\"model_type\": \"gpt2\", \"n_embd\": 1600, \"n_layer\": 48, \"n_head\": 25, \"attn_pdrop\": 0, "
-                  "\"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
-    {"llama-1b", "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, "
-                 "\"num_hidden_layers\": 16, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
-                 "\"head_dim\": 64, \"vocab_size\": 128256, \"max_position_embeddings\": 131072, "
-                 "\"rope_theta\": 500000, \"tie_word_embeddings\": true}"},
-    {"qwen2.5-0.5b", "{\"model_type\": \"qwen2\", \"hidden_size\": 896, \"intermediate_size\": 4864, "
-                     "\"num_hidden_layers\": 24, \"num_attention_heads\": 14, \"num_key_value_heads\": 2, "
-                     "\"vocab_size\": 151936, \"max_position_embeddings\": 32768, \"rope_theta\": 1000000, "
-                     "\"tie_word_embeddings\": true}"},
-    {"qwen2.5-1.5b", "{\"model_type\": \"qwen2\", \"hidden_size\": 1536, \"intermediate_size\": 8960, "
-                     "\"num_hidden_layers\": 28, \"num_attention_heads\": 12, \"num_key_value_heads\": 2, "
-                     "\"vocab_size\": 151936, \"max_position_embeddings\": 131072, \"rope_theta\": 1000000, "
-                     "\"tie_word_embeddings\": true}"}};
+} models[] = {{"gpt2-124m", "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
+              {"gpt2-350m", "{\"model_type\": \"gpt2\", \"n_embd\": 1024, \"n_layer\": 24, \"n_head\": 16, "
+                            "\"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
+              {"gpt2-1.5b", "{\"model_type\": \"gpt2\", \"n_embd\": 1600, \"n_layer\": 48, \"n_head\": 25, "
+                            "\"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
+              {"llama-1b",
+               "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": "
+               "16, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 64, \"vocab_size\": 128256, "
+               "\"max_position_embeddings\": 131072, \"rope_theta\": 500000, \"tie_word_embeddings\": true}"},
+              {"qwen2.5-0.5b",
+               "{\"model_type\": \"qwen2\", \"hidden_size\": 896, \"intermediate_size\": 4864, \"num_hidden_layers\": "
+               "24, \"num_attention_heads\": 14, \"num_key_value_heads\": 2, \"vocab_size\": 151936, "
+               "\"max_position_embeddings\": 32768, \"rope_theta\": 1000000, \"tie_word_embeddings\": true}"},
+              {"qwen2.5-1.5b",
+               "{\"model_type\": \"qwen2\", \"hidden_size\": 1536, \"intermediate_size\": 8960, \"num_hidden_layers\": "
+               "28, \"num_attention_heads\": 12, \"num_key_value_heads\": 2, \"vocab_size\": 151936, "
+               "\"max_position_embeddings\": 131072, \"rope_theta\": 1000000, \"tie_word_embeddings\": true}"}};
 
 static const char *config_of(const char *name)
 {

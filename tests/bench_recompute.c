@@ -67,14 +67,14 @@ static dt_device_ops with_clocks(const dt_device_ops *real)
 static const struct {
     const char *name, *config;
 } models[] = {
-    {"gpt2-124m", "{\"model_type\": \"gpt2\", \"n_layer\": 4, \"vocab_size\": 512, \"attn_pdrop\": 0, "
-                  "\"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
+    {"gpt2-124m", "{\"model_type\": \"gpt2\", \"n_layer\": 4, \"vocab_size\": 512, \"attn_pdrop\": 0, \"embd_pdrop\": "
+                  "0, \"resid_pdrop\": 0}"},
     {"llama-3.2-1b", "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, "
-                     "\"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, "
-                     "\"head_dim\": 64, \"vocab_size\": 512, \"max_position_embeddings\": 4096}"},
+                     "\"num_hidden_layers\": 4, \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": "
+                     "64, \"vocab_size\": 512, \"max_position_embeddings\": 4096}"},
     {"qwen3-0.6b", "{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"intermediate_size\": 3072, "
-                   "\"num_hidden_layers\": 4, \"num_attention_heads\": 16, \"num_key_value_heads\": 8, "
-                   "\"head_dim\": 128, \"vocab_size\": 512, \"max_position_embeddings\": 4096}"},
+                   "\"num_hidden_layers\": 4, \"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": "
+                   "128, \"vocab_size\": 512, \"max_position_embeddings\": 4096}"},
 };
 enum { N_MODELS = sizeof models / sizeof models[0] };
 

@@ -198,6 +198,6 @@ static inline dt_err save_step(fixture *f, int64_t step, int64_t keep)
     return err;
 }
 
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+#define IN_DIR(NAME) TEST_WITH(NAME, make_dir, remove_dir)
 
 #endif

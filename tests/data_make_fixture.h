@@ -3,11 +3,7 @@
 #ifndef DTRAIN_TESTS_DATA_MAKE_FIXTURE_H
 #define DTRAIN_TESTS_DATA_MAKE_FIXTURE_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,12 +7,11 @@
 #ifndef DTRAIN_TESTS_DEVICE_FIXTURE_H
 #define DTRAIN_TESTS_DEVICE_FIXTURE_H
 
+#include "cases.h"
 #include "ref_device.h"
 #include <math.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { MAX_COPIES = 20, GUARD = 256 };
 

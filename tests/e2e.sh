@@ -2,6 +2,9 @@
 #
 #   run NP COMMAND...            runs it (under mpirun where NP > 0); sets $code; both outputs are in the file $out
 #   expect_exit NAME CODE        was $code so? one result line
+#   ends NAME CODE COMMAND...    runs a command that sets $code and $out (run 2 ./dtrain ..., train 2 DIR ...), then expect_exit
+#   prints NAME REGEX COMMAND...   the same with expect_text
+#   ends_saying NAME CODE REGEX COMMAND...   both in one result line
 #   expect_text NAME REGEX       does the output hold this (grep -E)? one result line
 #   expect NAME COMMAND...       does a command succeed? one result line
 #   is NAME FOUND EXPECTED       are these texts the same, and not blank? one result line
@@ -83,6 +86,14 @@ beside_end() {
 kill_slowly() { OMPI_MCA_odls_base_sigkill_timeout=2 PRTE_MCA_odls_base_sigkill_timeout=2 "$@"; }
 expect_exit() { if [ "$code" = "$2" ]; then ok "$1"; else not_ok "$1" "exit code $code, expected $2"; fi; }
 expect_text() { if grep -qE -- "$2" "$out"; then ok "$1"; else not_ok "$1" "no line matches $2"; fi; }
+ends() { local ends_name=$1 ends_code=$2; shift 2; "$@"; expect_exit "$ends_name" "$ends_code"; } # names that no command uses
+prints() { local prints_name=$1 prints_regex=$2; shift 2; "$@"; expect_text "$prints_name" "$prints_regex"; }
+ends_saying() {
+    local saying_name=$1 saying_code=$2 saying_regex=$3
+    shift 3
+    "$@"
+    if [ "$code" != "$saying_code" ]; then expect_exit "$saying_name" "$saying_code"; else expect_text "$saying_name" "$saying_regex"; fi
+}
 expect() {
     local name=$1
     shift

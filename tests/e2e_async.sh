@@ -11,11 +11,9 @@ async="$steps checkpoint.async=true"
 models_agree() { for f in "$tmp/$1"/checkpoints/step-*.h5; do same_model "$f" "$tmp/$2/checkpoints/${f##*/}" || return 1; done; }
 in_order() { awk -v first="$1" -v then="$2" '$0 ~ first { seen = NR } $0 ~ then { exit !seen } END { if (!seen) exit 1 }' "$out"; }
 
-train 2 whole $steps
-expect_exit "a run that waits for its checkpoints" 0
+ends "a run that waits for its checkpoints" 0 train 2 whole $steps
 
-train 2 async $async log.trace=true
-expect_exit "a run that does not" 0
+ends "a run that does not" 0 train 2 async $async log.trace=true
 expect "writes the same checkpoints, bit for bit" models_agree whole async
 expect "all of them" sh -c "ls $tmp/async/checkpoints | grep -c 'h5$' | grep -qx 4"
 expect "its losses are the same" close_losses whole async 0
@@ -31,8 +29,7 @@ expect "the writer has a lane of its own in the trace" \
     sh -c "for s in create write publish; do grep -q '\"name\":\"save '\$s'\".*\"tid\":1}' $tmp/async/trace.json || exit 1; done"
 
 # a second save while the first is slow
-DTRAIN_FAULT=save.write:1:1:slow train 2 second run.max_steps=4 checkpoint.save_steps=1 checkpoint.async=true
-expect_exit "a second save while the first is slow" 0
+DTRAIN_FAULT=save.write:1:1:slow ends "a second save while the first is slow" 0 train 2 second run.max_steps=4 checkpoint.save_steps=1 checkpoint.async=true
 expect "waits for it: all are there, one after the other" test "$(grep -c '^checkpoint of step' "$out") $(ls "$tmp/second/checkpoints" | grep -c 'h5$')" = "4 4"
 expect "and is published after it" in_order "checkpoint of step 1 " "checkpoint of step 2 "
 
@@ -63,66 +60,51 @@ for n in 1 2 3; do
     [ ! -e "$tmp/sweep/checkpoints/latest" ] ||
         expect "kill $n: what is named verifies" ./dtrain-info "$tmp/sweep/checkpoints/$(cat "$tmp/sweep/checkpoints/latest")"
 done
-train 2 sweep $async
-expect_exit "killed three times while writing, and resumed" 0
+ends "killed three times while writing, and resumed" 0 train 2 sweep $async
 expect "it ends as if nothing had been" same_model "$(newest whole)" "$(newest sweep)"
 
 # a writer that fails alone: all ranks learn it in the vote of a step
 for fault in save.create:0:2:nospace:74 save.create:1:2:error:70 save.write:1:40:nospace:74 save.write:0:60:error:70 save.rename:0:2:nospace:74 save.latest:0:2:nospace:74; do
     rm -rf "$tmp/failed"
-    DTRAIN_FAULT=${fault%:*} train 2 failed $async
-    expect_exit "one writer fails at ${fault%:*}" "${fault##*:}"
-    expect_text "with its own words" "injected by DTRAIN_FAULT"
+    DTRAIN_FAULT=${fault%:*} ends_saying "one writer fails at ${fault%:*}" "${fault##*:}" "injected by DTRAIN_FAULT" train 2 failed $async
     expect "the checkpoint before verifies" ./dtrain-info "$tmp/failed/checkpoints/step-00000004.h5"
     expect "and is the newest" sh -c "grep -q step-00000004 $tmp/failed/checkpoints/latest && ! ls $tmp/failed/checkpoints | grep -qE 'part|step-00000008'"
 done
-DTRAIN_FAULT=save.write:1:2:hang train 2 hung $async comm.timeout=5
-expect_exit "a writer that hangs: 76" 76
-expect_text "its rank says where" "rank 1 .*no progress.*phase save"
+DTRAIN_FAULT=save.write:1:2:hang ends_saying "a writer that hangs: 76" 76 "rank 1 .*no progress.*phase save" train 2 hung $async comm.timeout=5
 
 # what ends a run waits for the writer
-DTRAIN_FAULT=save.write:0:1:slow,step.agree:1:6:error train 2 other $async
-expect_exit "another error, that all ranks know of" 70
-expect_text "is what the run ends with" "step.agree: a fault injected"
+DTRAIN_FAULT=save.write:0:1:slow,step.agree:1:6:error ends_saying "another error, that all ranks know of" 70 "step.agree: a fault injected" train 2 other $async
 expect "but the checkpoint that was being written is published" ./dtrain-info "$(newest other)"
 DTRAIN_FAULT=step.agree:0:5:stop,save.write:0:1:slow start 1 stopped $async
 stop_at stopped 1 TERM
-finish stopped
-expect_exit "a signal while a checkpoint is written: 75" 75
-expect_text "one of the last step is written, too" "stopped by a signal at step ([0-9]*) of 16, a checkpoint is written"
+ends_saying "a signal while a checkpoint is written: 75" 75 "stopped by a signal at step ([0-9]*) of 16, a checkpoint is written" finish stopped
 expect "both are there" test "$(ls "$tmp/stopped/checkpoints" | grep -c 'h5$')" = 2
 DTRAIN_FAULT=step.agree:0:5:stop,save.write:0:1:slow start 1 pending $async checkpoint.save_on_signal=false
 stop_at pending 1 TERM
-finish pending
-expect_exit "without one of the last step" 75
+ends "without one of the last step" 75 finish pending
 expect "the one that was being written is there" ./dtrain-info "$tmp/pending/checkpoints/step-00000004.h5"
-train 1 limit run.max_steps=100000 checkpoint.save_steps=7 checkpoint.async=true run.time_limit=4
-expect_exit "run.time_limit: 75" 75
-expect_text "with the last step saved" "a checkpoint is written"
+ends_saying "run.time_limit: 75" 75 "a checkpoint is written" train 1 limit run.max_steps=100000 checkpoint.save_steps=7 checkpoint.async=true run.time_limit=4
 train 1 kept $async checkpoint.save_total_limit=2
 expect "save_total_limit keeps two" test "$(ls "$tmp/kept/checkpoints" | grep -c 'h5$')" = 2
 
 # the best
 best="$steps data.validation=$tmp/valid.h5 data.validation_steps=1 checkpoint.save_steps=1 run.max_steps=6 optimizer.lr=0.3 checkpoint.load_best_model_at_end=true checkpoint.save_total_limit=1"
 train 2 best $best
-train 2 best-async $best checkpoint.async=true
-expect_exit "the best of a run that goes on while it saves" 0
+ends "the best of a run that goes on while it saves" 0 train 2 best-async $best checkpoint.async=true
 expect "is the same" sh -c "cmp $tmp/best/checkpoints/best $tmp/best-async/checkpoints/best && ls $tmp/best/checkpoints >$tmp/.a && ls $tmp/best-async/checkpoints | diff $tmp/.a -"
 
 # states that are kept elsewhere
 for where in cpu nvme; do
     away="zero.offload_optimizer=$where zero.nvme_path=$tmp"
     train 2 away-$where $steps $away
-    train 2 away-$where-async $async $away
-    expect_exit "states offloaded to $where" 0
+    ends "states offloaded to $where" 0 train 2 away-$where-async $async $away
     expect "are the same" models_agree away-$where away-$where-async
 done
 
 # the disk
 if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then
     trap 'kill $(jobs -p) 2>/dev/null; umount -l "$tmp/small"; rm -rf "$tmp"' EXIT
-    train 2 small/run $async model.hidden_size=96
-    expect_exit "full disk: 74" 74
+    ends "full disk: 74" 74 train 2 small/run $async model.hidden_size=96
     expect "the last good checkpoint verifies" ./dtrain-info "$(newest small/run)"
     expect "no partial file is left" sh -c "! ls $tmp/small/run/checkpoints | grep -q part"
 else

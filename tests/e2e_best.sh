@@ -12,8 +12,7 @@ validation_lines() { sed -n 's/.*"step": *\([0-9]*\), "validation_loss": *\([-+0
 best_step() { validation_lines "$1" | sort -g -k2 | head -1 | cut -d' ' -f1; }
 name_of() { printf 'step-%08d.h5' "$1"; }
 
-train 2 a "$@" checkpoint.save_total_limit=1 checkpoint.export=hf
-expect_exit "a run that keeps its best" 0
+ends "a run that keeps its best" 0 train 2 a "$@" checkpoint.save_total_limit=1 checkpoint.export=hf
 best=$(best_step a)
 expect "the best is neither the first nor the last ($best)" test "$best" -gt 2 -a "$best" -lt 24
 expect "the file best names it" test "$(cat "$tmp/a/checkpoints/best")" = "$(name_of "$best")"
@@ -32,33 +31,27 @@ train 2 b "$@" run.max_steps=24 zero.stage=2
 for nth in 7 4 6; do # of the steps of each run: rank 0 stands still, and finds a signal when it goes on
     DTRAIN_FAULT=step.begin:0:$nth:stop start 3 c "$@" zero.stage=3
     stop_at c 1 USR1
-    finish c
-    expect_exit "stopped in its step $nth: 75" 75
+    ends "stopped in its step $nth: 75" 75 finish c
     expect "the best so far is named ($nth)" test -f "$tmp/c/checkpoints/$(cat "$tmp/c/checkpoints/best")"
 done
 expect "the best was found before the last stop" cmp "$tmp/b/checkpoints/best" "$tmp/c/checkpoints/best"
-train 1 c "$@" zero.stage=0
-expect_exit "and the run ends" 0
+ends "and the run ends" 0 train 1 c "$@" zero.stage=0
 expect "the best is remembered through stops and other layouts" cmp "$tmp/b/checkpoints/best" "$tmp/c/checkpoints/best"
 
 # early stopping
-train 2 d "$@" run.early_stopping_patience=2 run.max_steps=60
-expect_exit "early stopping ends a run in order" 0
+ends "early stopping ends a run in order" 0 train 2 d "$@" run.early_stopping_patience=2 run.max_steps=60
 expect_text "and says so" "early stopping at step [0-9]+ of 60: 2 validations did not improve on step"
 last=$(validation_lines d | tail -1 | cut -d' ' -f1)
 expect "two validations after the best" test "$last" = $(($(best_step d) + 4))
-train 3 d "$@" run.early_stopping_patience=2 run.max_steps=60
-expect_text "resumed it ends again" "early stopping at step $last of 60"
+prints "resumed it ends again" "early stopping at step $last of 60" train 3 d "$@" run.early_stopping_patience=2 run.max_steps=60
 train 1 d "$@" run.early_stopping_patience=3 run.max_steps=60
 expect_text "with more patience it goes on" "early stopping at step $((last + 2)) of 60"
-train 2 t "$@" run.early_stopping_patience=2 run.early_stopping_threshold=100 run.max_steps=60
-expect_text "a threshold that nothing passes" "early stopping at step 6 of 60"
+prints "a threshold that nothing passes" "early stopping at step 6 of 60" train 2 t "$@" run.early_stopping_patience=2 run.early_stopping_threshold=100 run.max_steps=60
 
 # going back before the best
 rm -rf "$tmp/g" && cp -r "$tmp/b" "$tmp/g"
 first=$(ls "$tmp/g/checkpoints" | grep '^step' | head -1)
-train 2 g "$@" run.max_steps=24 zero.stage=2 checkpoint.resume="$tmp/g/checkpoints/$first" optimizer.lr=1e-5
-expect_exit "back before the best" 0
+ends "back before the best" 0 train 2 g "$@" run.max_steps=24 zero.stage=2 checkpoint.resume="$tmp/g/checkpoints/$first" optimizer.lr=1e-5
 expect "the best is of the branch that is there" test -f "$tmp/g/checkpoints/$(cat "$tmp/g/checkpoints/best")"
 
 # keys that do not go together
@@ -74,7 +67,6 @@ train 3 k "$@" zero.stage=2
 expect "killed between a save and its name as the best" cmp "$tmp/b/checkpoints/best" "$tmp/k/checkpoints/best"
 for point in best.publish best.load; do
     rm -rf "$tmp/f"
-    DTRAIN_FAULT=$point:1:1:error train 2 f "$@"
-    expect_exit "one rank fails at $point: 70" 70
+    DTRAIN_FAULT=$point:1:1:error ends "one rank fails at $point: 70" 70 train 2 f "$@"
 done
 e2e_done

@@ -5,8 +5,7 @@
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 steps="run.max_steps=8 checkpoint.save_steps=2 log.report_to=stdout,jsonl,csv"
-train 2 whole $steps zero.stage=2
-expect_exit "a run of 8 steps" 0
+ends "a run of 8 steps" 0 train 2 whole $steps zero.stage=2
 train 1 slow $steps optimizer.lr=1e-3 run.max_steps=4
 begin() { rm -rf "$tmp/b" && cp -r "$tmp/whole" "$tmp/b"; }
 steps_are() { [ "$(losses "$1" | cut -d' ' -f1 | tr '\n' ' ')" = "$2 " ]; }
@@ -15,21 +14,17 @@ back="checkpoint.resume=$tmp/b/checkpoints/step-00000004.h5"
 
 # back to step 4 with another rate
 begin
-train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3
-expect_exit "going back to step 4" 0
+ends "going back to step 4" 0 train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3
 expect_text "it says where the rest is" "continuing from step 4; later checkpoints and records were moved to .*b/left/after-step-00000004"
 expect_text "and which settings differ" "other settings; the run continues with the new ones: .*optimizer.lr: 0.01 -> 0.001"
 expect "the newer checkpoints are there" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
 expect "and the table of the old branch" cmp "$tmp/whole/metrics.csv" "$tmp/b/left/after-step-00000004/metrics.csv"
 expect "with their records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"
-train 3 b $steps optimizer.lr=1e-3
-expect_text "auto goes on with the new branch" "resumed from .*step-00000005.h5"
+prints "auto goes on with the new branch" "resumed from .*step-00000005.h5" train 3 b $steps optimizer.lr=1e-3
 expect "without leaving out or repeating a step" steps_are b "1 2 3 4 5 6 7 8"
 expect "of the new branch" test "$(losses b | tail -1)" != "$(losses whole | tail -1)"
-train 2 b2 checkpoint.resume="$tmp/b/left/after-step-00000004" $steps
-expect_exit "the branch that was left is a run's directory" 0
-train 2 b $steps $back optimizer.lr=1e-3
-expect_text "left once more, it gets a folder of its own" "b/left/after-step-00000004.2"
+ends "the branch that was left is a run's directory" 0 train 2 b2 checkpoint.resume="$tmp/b/left/after-step-00000004" $steps
+prints "left once more, it gets a folder of its own" "b/left/after-step-00000004.2" train 2 b $steps $back optimizer.lr=1e-3
 
 # killed between the moves
 for point in branch.copied:0:1 branch.latest:0:1 branch.begin:0:1 branch.move:0:1 branch.move:0:2 branch.name:0:1; do
@@ -37,9 +32,7 @@ for point in branch.copied:0:1 branch.latest:0:1 branch.begin:0:1 branch.move:0:
     DTRAIN_FAULT=$point:kill train 2 b $steps $back optimizer.lr=1e-3
     [ "$code" != 0 ] || not_ok "killed at $point" "the run did not die"
     if [ $point = branch.copied:0:1 ]; then want="8 of 8"; else want="step-00000004.h5"; fi
-    train 2 b $steps optimizer.lr=1e-3
-    expect_exit "killed at $point: the next start" 0
-    expect_text "killed at $point: is of one branch" "$want"
+    ends_saying "killed at $point: the next start" 0 "$want" train 2 b $steps optimizer.lr=1e-3
     expect "killed at $point: no step is left out" steps_are b "1 2 3 4 5 6 7 8"
     if [ $point = branch.copied:0:1 ]; then expect "killed at $point: nothing was left" test ! -e "$tmp/b/left"
     else expect "killed at $point: what was left is whole" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"; fi
@@ -50,8 +43,7 @@ touch "$tmp/b/left/unfinished/metrics.jsonl" "$tmp/b/left/unfinished/metrics.csv
 train 2 b $steps
 expect "killed within a copy: nothing was left" test ! -e "$tmp/b/left"
 begin
-DTRAIN_FAULT=branch.move:0:1:error train 3 b $steps $back optimizer.lr=1e-3
-expect_exit "rank 0 fails while it moves: all leave with 70" 70
+DTRAIN_FAULT=branch.move:0:1:error ends "rank 0 fails while it moves: all leave with 70" 70 train 3 b $steps $back optimizer.lr=1e-3
 for np in 1 3; do
     DTRAIN_FAULT=resume.choose:$((np - 1)):1:error train $np b $steps
     expect_exit "one of $np ranks fails while a checkpoint is chosen: 70" 70
@@ -62,17 +54,14 @@ begin
 cp "$tmp/b/checkpoints/step-00000008.h5" "$tmp/stale.h5"
 rm "$tmp/b/checkpoints/step-00000008.h5" && printf step-00000006.h5 >"$tmp/b/checkpoints/latest"
 cp "$tmp/stale.h5" "$tmp/b/checkpoints/step-00000009.h5"
-train 2 b $steps
-expect_text "latest decides" "resumed from .*step-00000006.h5"
+prints "latest decides" "resumed from .*step-00000006.h5" train 2 b $steps
 expect "and the other is moved away" files_are b/left/after-step-00000006/checkpoints step-00000009.h5
 
 # a run that began from a path is submitted again as it was
-train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
-expect_exit "from another run's checkpoint" 0
+ends "from another run's checkpoint" 0 train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
 train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
 expect_text "submitted again it goes on from its own" "continues from its own newest checkpoint"
-train 1 c $steps checkpoint.resume="$tmp/slow/checkpoints/step-00000002.h5"
-expect_exit "a checkpoint of another run over an own one: 64" 64
+ends "a checkpoint of another run over an own one: 64" 64 train 1 c $steps checkpoint.resume="$tmp/slow/checkpoints/step-00000002.h5"
 expect_text "with what to do" "use auto to continue from those, or choose another run.output_dir"
 
 # so is one whose first checkpoint was deleted by save_total_limit meanwhile
@@ -80,21 +69,17 @@ train 1 d $steps run.max_steps=4
 from="run.max_steps=8 checkpoint.save_total_limit=1 checkpoint.resume=$tmp/d/checkpoints/step-00000004.h5"
 train 1 d $steps $from run.max_steps=6
 expect "the path that was given is deleted" files_are d/checkpoints "latest step-00000006.h5"
-train 1 d $steps $from
-expect_exit "submitted again after that" 0
+ends "submitted again after that" 0 train 1 d $steps $from
 expect_text "it goes on from its own newest, too" "which has been deleted; it continues from its own newest checkpoint"
 expect_text "that one" "resumed from .*d/checkpoints/step-00000006.h5"
-train 1 d $steps checkpoint.resume="$tmp/d/checkpoints/step-00000002.h5"
-expect_exit "a path that never was the run's: 65" 65
+ends "a path that never was the run's: 65" 65 train 1 d $steps checkpoint.resume="$tmp/d/checkpoints/step-00000002.h5"
 
 # other settings
 begin
 refused() { # name, text, settings...
     local name=$1 text=$2
     shift 2
-    train 2 b "$@"
-    expect_exit "$name: 64" 64
-    expect_text "$name: named with both values" "$text"
+    ends_saying "$name: 64" 64 "$text" train 2 b "$@"
 }
 refused "fewer steps than are done" "run.max_steps: .*is of step 8, after the end of the run at step 3" run.max_steps=3
 refused "another task" "run.task: pretrain -> sft" run.max_steps=12 run.task=sft
@@ -105,21 +90,17 @@ refused "another model's rotary table" "model.rope_scaling: default -> llama3, .
     'model.rope_scaling={"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":32}'
 expect_text "with what to do" "start a new run from its weights with model.path = .*step-00000008.h5"
 expect "before anything is allocated" test "$(grep -c '^allocated' "$out")" = 0
-run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/b" run.max_steps=12 data.seq_len=16
-expect_exit "--check refuses, too" 64
-train 2 b run.max_steps=10 data.train="$tmp/valid.h5" checkpoint.allow_changes=data.train
-expect_exit "allowed by name" 0
+ends "--check refuses, too" 64 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/b" run.max_steps=12 data.seq_len=16
+ends "allowed by name" 0 train 2 b run.max_steps=10 data.train="$tmp/valid.h5" checkpoint.allow_changes=data.train
 expect_text "and said" "the run continues with the new ones: .*data.train: another dataset"
 mv "$tmp/train.h5" "$tmp/moved.h5"
 train 2 b run.max_steps=12 checkpoint.allow_changes=data.train data.train="$tmp/moved.h5"
 mv "$tmp/moved.h5" "$tmp/train.h5"
 begin
-train 1 b run.max_steps=9 model.dropout=0.1
-expect_text "another dropout is reported" "model.attn_pdrop: 0 -> 0.1"
+prints "another dropout is reported" "model.attn_pdrop: 0 -> 0.1" train 1 b run.max_steps=9 model.dropout=0.1
 train 1 b run.max_steps=10 model.dropout=0.1
 expect "and compared with what was in effect" sh -c "! grep -q pdrop $out"
 cp "$tmp/train.h5" "$tmp/moved.h5"
 begin
-train 2 b run.max_steps=9 data.train="$tmp/moved.h5"
-expect_exit "the same data in another place" 0
+ends "the same data in another place" 0 train 2 b run.max_steps=9 data.train="$tmp/moved.h5"
 e2e_done

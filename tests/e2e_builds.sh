@@ -17,8 +17,6 @@ printf '#!/bin/sh\necho old\n' >"$tmp/top/dtrain"
 printf '#!/bin/sh\necho new\n' >"$tmp/b/dtrain"
 chmod +x "$tmp/top/dtrain" "$tmp/b/dtrain"
 printf '. "$(dirname "$0")/e2e.sh"\n./dtrain; [ -f tests/e2e.sh ]\n' >"$tmp/top/tests/e2e_x.sh"
-run 0 env BUILD="$tmp/b" bash "$tmp/top/tests/e2e_x.sh"
-expect_exit "a test runs in a folder of links" 0
-expect_text "with the programs of its build" '^new$'
+ends_saying "a test runs in a folder of links" 0 '^new$' run 0 env BUILD="$tmp/b" bash "$tmp/top/tests/e2e_x.sh"
 expect "those at the top are left alone" grep -q old "$tmp/top/dtrain"
 e2e_done

@@ -16,22 +16,17 @@ finds() { # NAME CODE N REGEX...: --check's last run found N mistakes, one for e
     else ok "$name"; fi
 }
 
-check
-expect_exit "what is right passes" 0
+ends "what is right passes" 0 check
 expect "and nothing is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
 
 # Without an input file the device alone is looked at.
-run 2 ./dtrain --check run.threads=1
-expect_exit "a device alone passes" 0
-expect_text "and is described once" "^check passed: device .*, 1 thread"
-DTRAIN_DEVICE=queue run 1 ./dtrain --check run.device=cpu
-expect_text "its arithmetic is tried" "^self-check: [0-9]+ tests agree with the CPU"
+ends_saying "a device alone passes" 0 "^check passed: device .*, 1 thread" run 2 ./dtrain --check run.threads=1
+DTRAIN_DEVICE=queue prints "its arithmetic is tried" "^self-check: [0-9]+ tests agree with the CPU" run 1 ./dtrain --check run.device=cpu
 DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_DEVICE=queue DTRAIN_QUEUE_DEVICES=2 run 2 ./dtrain --check run.device=cpu
 expect_exit "what is wrong on one rank of two ends both" 70
 run 2 ./dtrain --check run.devise=cpu run.threads=0 optimizer.lr=x
 finds "mistakes of settings without a file" 64 2 'run.devise' 'optimizer.lr'
-run 0 ./dtrain run.device=cpu
-expect_text "a run wants an input file" "error: .*run.device=cpu"
+prints "a run wants an input file" "error: .*run.device=cpu" run 0 ./dtrain run.device=cpu
 
 # All at once: of the file, of the command line, of what they mean together, of files.
 sed -e 's/^seed = .*/seed = x/' -e 's/^lr = .*/learning_rate = 1/' -e 's/^\[checkpoint\]/[checkpoints]/' "$tmp/tiny.ini" >"$tmp/bad.ini"
@@ -76,13 +71,9 @@ check checkpoint.export=hf model.tokenizer="$tmp/nowhere"
 finds "no tokenizer to export" 64 1 'model.tokenizer'
 check run.time_limit=1:99:00
 finds "a time that is none" 64 1 'run.time_limit'
-check scheduler.warmup_steps=6
-expect_exit "a warm-up as long as the run passes" 0
-expect_text "with a warning" 'warning: \[scheduler\]: the warm-up takes 6 steps, but the run has only 6'
-check data.validation_steps=2
-expect_text "validation_steps without data.validation: a warning" 'warning: \[data\] validation_steps'
-check model.max_position_embeddings=16
-expect_text "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 exceeds max_position_embeddings = 16'
+ends_saying "a warm-up as long as the run passes" 0 'warning: \[scheduler\]: the warm-up takes 6 steps, but the run has only 6' check scheduler.warmup_steps=6
+prints "validation_steps without data.validation: a warning" 'warning: \[data\] validation_steps' check data.validation_steps=2
+prints "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 exceeds max_position_embeddings = 16' check model.max_position_embeddings=16
 check data.train="$tmp/text.txt"
 finds "text as data: how to make a dataset of it" 65 1 'text.txt: expected a dataset, found text; convert it with `dtrain-data -o train.h5'
 check model.path=Qwen/Qwen2.5-0.5B
@@ -95,9 +86,7 @@ check data.validation_steps=0
 expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25
 finds "one message on several ranks" 64 1 'use 24 or 27, the nearest multiples'
-check run.task=sft
-expect_exit "sft on a dataset of kind tokens passes" 0
-expect_text "and what it does is said" 'warning: \[data\] train: files of kind tokens .* trains on every token'
+ends_saying "sft on a dataset of kind tokens passes" 0 'warning: \[data\] train: files of kind tokens .* trains on every token' check run.task=sft
 full_only
 
 # where states are offloaded to
@@ -110,8 +99,7 @@ check $nvme zero.nvme_path="$tmp/file"
 finds "an nvme_path that is a file" 74 1 "zero.nvme_path: $tmp/file: .*Not a directory"
 check zero.stage=auto zero.offload_optimizer=nvme zero.nvme_path="$tmp/nowhere"
 finds "an nvme_path that auto needs" 74 1 "zero.nvme_path: $tmp/nowhere"
-check zero.stage=auto zero.nvme_path="$tmp/nowhere"
-expect_exit "one that auto does not need" 0
+ends "one that auto does not need" 0 check zero.stage=auto zero.nvme_path="$tmp/nowhere"
 check zero.stage=1 zero.offload_param=nvme
 finds "parameters that cannot be offloaded, and not there" 64 2 'offload_param: nvme needs zero.nvme_path' 'offload_param: parameters can be offloaded only with zero.stage = 3'
 check batch.train_batch_size=9223372036854775807
@@ -121,8 +109,7 @@ for kind in latest best; do
     mkdir -p "$tmp/odd-$kind/checkpoints"
     if [ $kind = best ]; then mkfifo "$tmp/odd-$kind/checkpoints/$kind"; else mkdir "$tmp/odd-$kind/checkpoints/$kind"; fi
     for mode in --check ''; do
-        run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/odd-$kind"
-        expect_exit "checkpoints/$kind is no file: 74 ($mode)" 74
+        ends "checkpoints/$kind is no file: 74 ($mode)" 74 run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/odd-$kind"
         expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a regular file or no file"
         expect "and no step was taken ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
     done
@@ -131,14 +118,12 @@ done
 mkdir "$tmp/end-adapter" "$tmp/end-hf" && : >"$tmp/end-adapter/adapter" && ln -s nowhere "$tmp/end-hf/hf"
 for kind in adapter hf; do
     for mode in --check ''; do
-        run 2 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/end-$kind" lora.r=2 checkpoint.export=hf
-        expect_exit "$kind is no directory: 74 ($mode)" 74
+        ends "$kind is no directory: 74 ($mode)" 74 run 2 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/end-$kind" lora.r=2 checkpoint.export=hf
         expect_text "and it is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or an unused name"
         expect "and no step was taken ($mode)" test ! -e "$tmp/end-$kind/metrics.jsonl"
     done
 done
-run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
-expect_exit "nor is it looked at where none is made" 0
+ends "nor is it looked at where none is made" 0 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
 # what data.seq_len cuts off: answers of 20 bytes and an end behind prompts of 30, of a file of its own with one answer of 2
 seq 1 9 | sed 's/.*/{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aaaaaaaaaaaaaaaaaaa&"}/' >"$tmp/cut.jsonl"
 echo '{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aa"}' >>"$tmp/cut.jsonl"
@@ -161,8 +146,7 @@ run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tm
 expect "nothing of them is lost where they are split" sh -c "! grep 'are lost' '$out'"
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
-run 0 ./dtrain --plan "$tmp/family.ini"
-expect_text "model_type alone: the sizes are said" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32'
+prints "model_type alone: the sizes are said" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32' run 0 ./dtrain --plan "$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini" model.hidden_size=64
 expect "and not where one is given" sh -c "! grep 'without sizes' '$out'"
 e2e_done

@@ -9,13 +9,11 @@ hf=tests/data/hf
 # bit for bit, on any ranks
 for case in "gpt2 1 2" "llama 3 1" "qwen3_f16 2 3" "mistral_bf16 1 1"; do
     read -r name np back <<<"$case"
-    run "$np" ./dtrain-convert "$hf/$name" "$tmp/$name.h5"
-    expect_exit "$name to a checkpoint on $np ranks" 0
+    ends "$name to a checkpoint on $np ranks" 0 run "$np" ./dtrain-convert "$hf/$name" "$tmp/$name.h5"
     run "$back" ./dtrain-convert "$tmp/$name.h5" "$tmp/$name"
     expect "$name back on $back ranks has the same bytes" cmp "$tmp/$name/model.safetensors" "$hf/$name/model.safetensors"
 done
-run 0 ./dtrain-info "$tmp/mistral_bf16.h5"
-expect_text "a bf16 directory becomes a bf16 checkpoint" 'bf16'
+prints "a bf16 directory becomes a bf16 checkpoint" 'bf16' run 0 ./dtrain-info "$tmp/mistral_bf16.h5"
 run 2 ./dtrain-convert "$hf/llama_sharded" "$tmp/sharded-run"
 expect "a name without .h5 is a folder of checkpoints" test -s "$tmp/sharded-run/step-00000000.h5" -a -s "$tmp/sharded-run/latest"
 run 2 ./dtrain-convert "$tmp/sharded-run" "$tmp/one" --shard-size 1TB
@@ -40,8 +38,7 @@ expect "and is named in config.json" grep -q '"dtype": "bfloat16"' "$tmp/half/co
 
 # a run: from a directory, to a directory
 run 0 ./dtrain-data --documents lines -o "$tmp/small.h5" "$tmp/valid.txt"
-train 2 base run.max_steps=3 zero.stage=3 checkpoint.export=hf
-expect_exit "a run that exports" 0
+ends "a run that exports" 0 train 2 base run.max_steps=3 zero.stage=3 checkpoint.export=hf
 expect "the export has what transformers asks for" test -s "$tmp/base/hf/config.json" -a -s "$tmp/base/hf/model.safetensors" -a -s "$tmp/base/hf/tokenizer.json" -a -s "$tmp/base/hf/tokenizer_config.json"
 run 3 ./dtrain-convert "$tmp/base" "$tmp/converted"
 expect "dtrain-convert makes the same of its checkpoint" diff -r "$tmp/base/hf" "$tmp/converted"
@@ -62,26 +59,20 @@ grep -i "other text\|different tokenizers" "$out" >>"$tmp/warnings"
 expect "no warning that ids mean other text, whichever of the two names it" test "$code" = 0 -a ! -s "$tmp/warnings"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" model.tokenizer=tests/data/tokenizer/gpt2
 expect_text "another tokenizer is warned of" "the token ids mean other text"
-run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
-expect_exit "dtrain-generate, too" 0
-run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
-expect_exit "and dtrain-convert" 0
-train 3 tuned model.path="$tmp/base/hf" run.max_steps=3 zero.stage=1 optimizer.lr=1e-3 checkpoint.export=hf
-expect_exit "a run that starts from an export" 0
+ends "dtrain-generate, too" 0 run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
+ends "and dtrain-convert" 0 run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
+ends "a run that starts from an export" 0 train 3 tuned model.path="$tmp/base/hf" run.max_steps=3 zero.stage=1 optimizer.lr=1e-3 checkpoint.export=hf
 train 2 tuned2 model.path="$tmp/base" run.max_steps=3 zero.stage=3 optimizer.lr=1e-3
 expect "is the run that starts from the checkpoint" close_losses tuned tuned2 1e-5
 expect "a checkpoint remembers the tokenizer" grep -q "^tokenizer = $(realpath "$tmp/base/hf")" "$tmp/tuned/config.ini"
 expect "its files go on with the next export" cmp "$tmp/tuned/hf/tokenizer.json" "$tmp/base/hf/tokenizer.json"
 run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/base/hf" data.validation="$tmp/small.h5" zero.stage=3 log.report_to=stdout
 expect_text "an export is evaluated" 'validation'
-run 2 ./dtrain-generate "$tmp/base/hf" --tokenizer ids --prompt "97 98" --greedy --max-new-tokens 4 --zero-stage 3
-expect_text "an export is sampled from" '97 98 [0-9]+'
+prints "an export is sampled from" '97 98 [0-9]+' run 2 ./dtrain-generate "$tmp/base/hf" --tokenizer ids --prompt "97 98" --greedy --max-new-tokens 4 --zero-stage 3
 for model in base base/hf; do ./dtrain-generate "$tmp/$model" --prompt "the é" --greedy --max-new-tokens 6 >"$tmp/text$(basename $model)" 2>/dev/null </dev/null; done
 expect "with its own tokenizer it writes what the checkpoint writes" test -s "$tmp/textbase" -a "$(cat "$tmp/textbase")" = "$(cat "$tmp/texthf")"
-run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" model.path="$tmp/base/hf" run.output_dir="$tmp/x"
-expect_text "an export is planned for" 'model: [0-9]+ parameters'
-run 2 ./dtrain --check "$tmp/tiny.ini" model.path="$hf/llama" data.train="$tmp/none.h5" run.output_dir="$tmp/x"
-expect_exit "--check with a directory and no data" 65
+prints "an export is planned for" 'model: [0-9]+ parameters' run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" model.path="$tmp/base/hf" run.output_dir="$tmp/x"
+ends "--check with a directory and no data" 65 run 2 ./dtrain --check "$tmp/tiny.ini" model.path="$hf/llama" data.train="$tmp/none.h5" run.output_dir="$tmp/x"
 DTRAIN_FAULT=step.begin:1:2:signal train 2 stopped checkpoint.export=hf
 expect "a run that was stopped does not export" test "$code" = 75 -a ! -e "$tmp/stopped/hf"
 
@@ -90,10 +81,8 @@ echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "co
 echo '{"name": "mine #1; $", "user": {"prefix": "Q: ", "after": "\n"}, "assistant": {"prefix": "A: #; ${x}", "end": "\n"}}' >"$tmp/mine.json"
 run 0 ./dtrain-data --template chatml -o "$tmp/chatml.h5" "$tmp/chat.jsonl"
 run 0 ./dtrain-data --template "$tmp/mine.json" -o "$tmp/mine.h5" "$tmp/chat.jsonl"
-run 0 ./dtrain-data info "$tmp/chatml.h5"
-expect_text "a dataset names its template" '^template +chatml$'
-run 0 ./dtrain-info "$tmp/chatml.h5"
-expect_text "dtrain-info shows it, too" '^ +template +chatml$'
+prints "a dataset names its template" '^template +chatml$' run 0 ./dtrain-data info "$tmp/chatml.h5"
+prints "dtrain-info shows it, too" '^ +template +chatml$' run 0 ./dtrain-info "$tmp/chatml.h5"
 for name in chatml mine; do
     train 2 "talk-$name" run.task=sft run.max_steps=1 data.train="$tmp/$name.h5" data.packing=none data.seq_len=64 model.max_position_embeddings=512 checkpoint.export=hf
     expect_text "after training on chats ($name) the next step is one" '^next: dtrain-generate .* --chat'
@@ -116,8 +105,7 @@ expect "the same one is no other" sh -c "! grep -q 'was trained with' '$out'"
 run 0 ./dtrain-convert --chat-template plain "$tmp/talk-chatml" "$tmp/plain"
 expect "and written" grep -q "^{#- Written by dtrain. chat_template = plain #}$" "$tmp/plain/chat_template.jinja"
 sed -i '$d' "$tmp/talk-mine/hf/chat_template.jinja"
-run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/talk-mine/hf" "$tmp/chat.jsonl"
-expect_exit "a file that was edited is not taken for what it was" 64
+ends "a file that was edited is not taken for what it was" 64 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/talk-mine/hf" "$tmp/chat.jsonl"
 expect_text "and its mistake is named" "chat_template.jinja: line [0-9]+: expected elif else endif, found the end"
 sed -i '1s/ /  /' "$tmp/talk-chatml/hf/chat_template.jinja"
 run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/talk-chatml/hf" "$tmp/chat.jsonl"
@@ -135,8 +123,7 @@ expect "another one is replaced" test -s "$tmp/other/chat_template.jinja"
 full_only
 
 # mistakes
-run 0 ./dtrain-convert --help
-expect_exit "help" 0
+ends "help" 0 run 0 ./dtrain-convert --help
 wrong "no names" 64 'expected FROM and TO' ./dtrain-convert
 wrong "a directory that is not empty" 64 'not empty.*--force' ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half"
 wrong "a checkpoint that exists" 64 'exists.*--force' ./dtrain-convert "$hf/gpt2" "$tmp/llama.h5"
@@ -167,8 +154,7 @@ expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
 # a limit of file sizes, a full disk
 train 2 large run.max_steps=1 model.hidden_size=256 model.intermediate_size=1024 checkpoint.export=hf # 8 MB; MPI itself needs some
 for to in limited limited.h5; do
-    run 0 bash -c "ulimit -f 5000; exec ./dtrain-convert '$tmp/large$([ $to = limited ] || echo /hf)' '$tmp/$to'"
-    expect_exit "no room below the limit of file sizes for $to" 74
+    ends "no room below the limit of file sizes for $to" 74 run 0 bash -c "ulimit -f 5000; exec ./dtrain-convert '$tmp/large$([ $to = limited ] || echo /hf)' '$tmp/$to'"
     expect "nothing is left of $to" test ! -e "$tmp/$to" -a ! -e "$tmp/$to.part"
 done
 mkdir "$tmp/small"
@@ -177,8 +163,7 @@ if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
     expect "leaves nothing" test -z "$(ls -A "$tmp/small")"
     run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=1 run.output_dir="$tmp/full" checkpoint.export=hf
     ln -sfn "$tmp/small" "$tmp/link" && rm -rf "$tmp/full/hf" && ln -s "$tmp/small" "$tmp/full/hf" && fallocate -l 120k "$tmp/small/balloon"
-    run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=2 run.output_dir="$tmp/full" checkpoint.export=hf
-    expect_exit "no room for the export of a run" 74
+    ends "no room for the export of a run" 74 run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=2 run.output_dir="$tmp/full" checkpoint.export=hf
     expect "its checkpoint is there" test -s "$tmp/full/checkpoints/step-00000002.h5"
     umount "$tmp/small"
 else
@@ -197,22 +182,19 @@ load.read $tmp/gpt2.h5 hf
 save.write $hf/gpt2 checkpoint
 export.write $hf/gpt2 hf
 POINTS
-run 2 ./dtrain-convert --timeout 0 "$hf/gpt2" "$tmp/never.h5"
-expect_exit "no time at all is refused" 64
+ends "no time at all is refused" 64 run 2 ./dtrain-convert --timeout 0 "$hf/gpt2" "$tmp/never.h5"
 expect_text "by name" "--timeout: expected a number from 1 to 1e.09, found '0'"
 # two at a time
 DTRAIN_FAULT=export.publish:0:1:stop ./dtrain-convert --to hf --tokenizer bytes "$hf/llama" "$tmp/both" >"$tmp/first" 2>&1 &
 wait_for grep -q '^State:.T' /proc/$!/status
-run 0 ./dtrain-convert --to hf --shard-size 20KB --tokenizer bytes --force "$hf/gpt2" "$tmp/both"
-expect_exit "a directory that another process writes" 74
+ends "a directory that another process writes" 74 run 0 ./dtrain-convert --to hf --shard-size 20KB --tokenizer bytes --force "$hf/gpt2" "$tmp/both"
 expect_text "is named" 'both/config.json.part: another process is writing this output'
 kill -CONT $! && wait $!
 is "and the first one is not harmed" "$? $(cd "$tmp/both" && echo *) $(cmp "$tmp/both/model.safetensors" "$hf/llama/model.safetensors" && echo same)" \
     "0 config.json model.safetensors tokenizer.json tokenizer_config.json same"
 
 # the example of the README, in small
-run 0 env RUNS="$tmp/example" SETTINGS=run.max_steps=4 PYTHON=false tools/chat.sh
-expect_exit "chats fine-tune a directory into another" 0
+ends "chats fine-tune a directory into another" 0 run 0 env RUNS="$tmp/example" SETTINGS=run.max_steps=4 PYTHON=false tools/chat.sh
 expect "which stands there whole" test -s "$tmp/example/chat/hf/model.safetensors" -a -s "$tmp/example/chat/hf/tokenizer.json" -a -s "$tmp/example/chat-data/answer.jsonl"
 
 e2e_done

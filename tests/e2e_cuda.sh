@@ -12,8 +12,7 @@ gpu() { on_gpu train "$@"; } # NP DIR ARGS...
 find_gpu "$tmp/tiny.ini"
 if [ -n "$simulated" ]; then
     steps="run.max_steps=3 batch.train_batch_size=4 optimizer.eps=1e-4" vocabulary=2003
-    gpu 1 check run.max_steps=1 batch.train_batch_size=1
-    expect_exit "a step on the simulator of a GPU" 0
+    ends "a step on the simulator of a GPU" 0 gpu 1 check run.max_steps=1 batch.train_batch_size=1
     [ "$code" = 0 ] || exit 1
 fi
 cpu() { train "$@" run.device=cpu; }
@@ -25,8 +24,7 @@ expect_losses() { if [ "$code" = 0 ]; then expect "$1" close_losses "$2" "$3" "$
 # is off by no more. An update divides it by no less than eps = 1e-4: with lr = 1e-2 it is 1e-5 too far at worst, where updates are up to 1e-2. That is
 # what weights may be off for each step. Losses and norms of the next step change by the sum of gradients times that, of random sign; they get 1e-5, three times
 # their own chain.
-cpu 1 cpu $steps
-expect_exit "the CPU trains" 0
+ends "the CPU trains" 0 cpu 1 cpu $steps
 n_steps=${steps%% *} n_steps=${n_steps#*=}
 # Each stage with all that may be offloaded there; ranks so that any two of ranks, stage, states and parameters meet.
 while read -r np stage states params more; do
@@ -93,8 +91,7 @@ done
 cp "$tmp/tiny.ini" "$tmp/llama.ini"
 sed -i "/^intermediate_size\|^num_key_value_heads/d; s/^model_type.*/model_type = gpt2/; s/^hidden_size.*/hidden_size = 128/; s/^vocab_size.*/vocab_size = $vocabulary/
     s/^num_attention_heads.*/num_attention_heads = 2/; s/^micro_batch_size.*/micro_batch_size = 2/; s/^lr .*/lr = 1e-3/" "$tmp/tiny.ini"
-cpu 1 gpt2-cpu $steps model.dropout=0.1
-expect_exit "a small GPT-2 on the CPU" 0
+ends "a small GPT-2 on the CPU" 0 cpu 1 gpt2-cpu $steps model.dropout=0.1
 gpu 1 gpt2 $steps model.dropout=0.1
 expect_losses "losses of a small GPT-2 with dropout are the CPU's" gpt2-cpu gpt2 1e-5
 gpu 2 gpt2-block $steps model.dropout=0.1 zero.stage=3 model.activation_checkpointing=block
@@ -105,8 +102,7 @@ mv "$tmp/llama.ini" "$tmp/tiny.ini"
 half="checkpoint.save_steps=2 run.max_steps=2"
 gpu 2 whole $steps checkpoint.save_steps=2 zero.stage=2
 gpu 2 parts $steps $half zero.stage=2
-gpu 2 parts $steps checkpoint.save_steps=2 zero.stage=2
-expect_text "a run on the GPU resumes" "resumed from .*step-00000002.h5"
+prints "a run on the GPU resumes" "resumed from .*step-00000002.h5" gpu 2 parts $steps checkpoint.save_steps=2 zero.stage=2
 expect "resumed equals uninterrupted, bit for bit" same_model "$(newest whole)" "$(newest parts)"
 expect "metrics without gap or repeat" close_losses whole parts 0
 for there in "cpu gpu 4 3" "gpu cpu 1 0"; do
@@ -122,8 +118,7 @@ adapters="run.task=sft data.train=$tmp/sft.h5 model.path=$tmp/whole data.seq_len
 data -o "$tmp/sft.h5" tests/data/lora/sft.jsonl
 for base in "" int8 nf4; do
     keys=$adapters${base:+ lora.base_quantization=$base} name=${base:-full}
-    cpu 1 lora-cpu $keys
-    expect_exit "LoRA on a base in $name on the CPU" 0
+    ends "LoRA on a base in $name on the CPU" 0 cpu 1 lora-cpu $keys
     gpu 1 lora $keys
     expect_losses "LoRA on a base in $name: losses are the CPU's" lora-cpu lora 1e-5
     gpu 2 lora3 $keys zero.stage=3 zero.offload_param=cpu
@@ -132,8 +127,7 @@ for base in "" int8 nf4; do
 done
 
 # evaluation and generation
-gpu 2 eval run.task=eval model.path="$tmp/whole" data.validation="$tmp/valid.h5"
-expect_exit "evaluation on the GPU" 0
+ends "evaluation on the GPU" 0 gpu 2 eval run.task=eval model.path="$tmp/whole" data.validation="$tmp/valid.h5"
 generate() { ./dtrain-generate "$tmp/whole" --prompt "it was" --max-new-tokens 20 --greedy "$@" 2>"$out"; }
 generate --device cpu >"$tmp/said.cpu"
 if [ "$vocabulary" = 50257 ]; then generate --device cuda >"$tmp/said.gpu"; else DTRAIN_DEVICE=cudasim generate --device cpu >"$tmp/said.gpu"; fi

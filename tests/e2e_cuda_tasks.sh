@@ -45,8 +45,7 @@ same_completions() { alike "$(completions "$1")" "$(completions "$2")"; }
 # completions are given: another one may be drawn for a rounding of a probability.
 for task in rm dpo grpo ppo; do
     declare -n common=$task own=own_$task given=given_$task
-    train 1 $task run.task=$task "${common[@]}" "${own[@]}" run.device=cpu
-    expect_exit "$task on the CPU" 0
+    ends "$task on the CPU" 0 train 1 $task run.task=$task "${common[@]}" "${own[@]}" run.device=cpu
     for layout in "1 0" "2 3" "2 3 zero.offload_optimizer=cpu zero.offload_param=cpu"; do
         read -r np stage offload <<<"$layout"
         on_gpu train "$np" $task-gpu run.task=$task "${common[@]}" "${own[@]}" zero.stage="$stage" $offload

@@ -16,12 +16,9 @@ sees() { # NAME REGEX DEVICE...
     done
 }
 for device in cudasim cudasim_races; do
-    run 0 "$tests/${device}_wrong" right
-    expect_text "$device: a kernel without a mistake is right" '^right$'
-    run 0 "$tests/${device}_wrong" fresh
-    expect_text "$device: memory is NaN until it is written" '^right$'
-    run 0 "$tests/${device}_wrong" order
-    expect_text "$device: blocks run, and warps take turns, in an order that is drawn" '^right$'
+    prints "$device: a kernel without a mistake is right" '^right$' run 0 "$tests/${device}_wrong" right
+    prints "$device: memory is NaN until it is written" '^right$' run 0 "$tests/${device}_wrong" fresh
+    prints "$device: blocks run, and warps take turns, in an order that is drawn" '^right$' run 0 "$tests/${device}_wrong" order
 done
 both="cudasim cudasim_races"
 sees mask 'thread 5 of 128: __shfl_xor_sync with mask ffff0000, which does not name lane 5' $both
@@ -104,16 +101,14 @@ holds cudasim test_count
 # Late streams, in bf16. Another order of sums lets an element that is kept fall to the other side of a rounding, which is 2^-8 of it; a loss
 # is the mean of 8 x 31 tokens, where that is random: within 2^-8 / sqrt(248) = 2.5e-4.
 small="run.max_steps=3 batch.train_batch_size=8"
-train 1 cpu $small precision.dtype=bf16
-expect_exit "bf16: trains on the CPU" 0
+ends "bf16: trains on the CPU" 0 train 1 cpu $small precision.dtype=bf16
 
 # The self-check at the first start with a driver, remembered until something else is there.
 checks() { # NAME YES|NO ARGS...: a start that checks, or does not
     local name=$1 wanted=$2
     shift 2
     rm -rf "$tmp/first"
-    train 1 first run.max_steps=1 batch.train_batch_size=1 "$@"
-    expect_exit "$name: trains" 0
+    ends "$name: trains" 0 train 1 first run.max_steps=1 batch.train_batch_size=1 "$@"
     if [ "$wanted" = yes ]; then expect_text "$name: checks" 'self-check: [0-9]+ tests agree with the CPU'
     else expect "$name: does not check" sh -c "! grep -q 'self-check: [0-9]' '$out'"; fi
 }
@@ -137,16 +132,14 @@ DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_QUEUE_DEVICES=2 train 2 wrong ru
 expect_exit "a wrong GPU of one rank of two: all end with 70" 70
 expect "before any step" [ ! -e "$tmp/wrong/metrics.jsonl" ]
 export DTRAIN_DEVICE=queue DTRAIN_QUEUE_BELOW=cudasim
-train 2 late $small precision.dtype=bf16 zero.stage=2
-expect_exit "two simulated GPUs with late streams" 0
+ends "two simulated GPUs with late streams" 0 train 2 late $small precision.dtype=bf16 zero.stage=2
 expect "have the losses of the CPU" close_losses cpu late 2.5e-4
 export DTRAIN_DEVICE=cudasim_races
 train 2 races run.max_steps=2 batch.train_batch_size=2 precision.dtype=bf16 zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu \
     checkpoint.async=true checkpoint.save_steps=1
 expect_exit "steps with states in host memory, and saves beside them: no race, in kernels or of streams" 0
 expect "what was planned is what is held, each stream counted" as_planned
-run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 2 --greedy
-expect_exit "nor in generation" 0
+ends "nor in generation" 0 run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 2 --greedy
 export DTRAIN_DEVICE=cudasim
 generates() { run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 6 --greedy; }
 generates
@@ -158,8 +151,7 @@ expect "and the text is the same" sh -c "grep -vE 'no memory for another|new tok
 # What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and a workspace of 32 of its default stream), and where it hangs.
 tiny="run.max_steps=1 batch.train_batch_size=4"
 export CUDA_SIM_DEVICES=2 # of one process: a thread that has not chosen the rank's GPU is noticed
-train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true
-expect_exit "a step with a trace" 0
+ends "a step with a trace" 0 train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true
 planned_without_it() { (unset DTRAIN_DEVICE; as_plan_says "$@"); }
 expect "is planned to the byte" as_planned
 expect "by --plan, where no GPU is" planned_without_it 2 2 run.device=cuda $tiny comm.backend=nccl log.trace=true log.wall_clock_breakdown=true
@@ -167,10 +159,8 @@ expect "the trace is what streams can have done" python3 tests/check_trace.py "$
 expect "the breakdown has the GPU's time" grep -q '"ms/forward_min": [0-9]' "$tmp/traced/metrics.jsonl"
 # The ranks of a node take its GPUs in turn.
 on_two_gpus() { CUDA_SIM_DEVICES=2 CUDA_SIM_NAME="NVIDIA H100 80GB HBM3" train "$1" "gpus-$1" $tiny batch.train_batch_size=6 run.self_check=never; }
-on_two_gpus 2
-expect_text "two ranks on two GPUs have one each" "^comm.backend = auto: nccl"
-on_two_gpus 3
-expect_text "three share them" "^2 ranks share one device, its memory and its time"
+prints "two ranks on two GPUs have one each" "^comm.backend = auto: nccl" on_two_gpus 2
+prints "three share them" "^2 ranks share one device, its memory and its time" on_two_gpus 3
 expect_text "and are not left to NCCL" "^comm.backend = auto: mpi: NCCL needs a GPU for each rank, but 2 ranks share one"
 for np in 2 3; do # in fp32
     peaks=$(number gpus-$np flops_per_second | awk '{ print $1 / (2 * 66.9e12) }')

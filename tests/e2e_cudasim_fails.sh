@@ -29,9 +29,7 @@ leaves() { # NAME: no vote was the end of the last run
     expect "$1: it leaves at once" sh -c "! grep -qE 'terminated +normally|exited with non-zero status' '$out'"
 }
 goes_on() { # whatever failed, what it had saved is whole
-    CUDA_SIM_FAIL= train 2 fails $small run.max_steps=6 "$@"
-    expect_exit "$name: goes on from what it had saved" 0
-    expect_text "$name: which is there" 'resumed from .*step-0000000'
+    CUDA_SIM_FAIL= ends_saying "$name: goes on from what it had saved" 0 'resumed from .*step-0000000' train 2 fails $small run.max_steps=6 "$@"
 }
 
 does_not_come_back() {
@@ -51,8 +49,7 @@ for backend in nccl mpi; do
 done
 lost "NCCL finds that a GPU has failed" 'NCCL: all_gather: .*; the GPU: cudaErrorECCUncorrectable' ncclAllGather:1:2:ecc comm.backend=nccl zero.stage=2
 lost "a GPU fails before a product of the library is tried" 'the GPU failed in work .*cudaErrorIllegalAddress' cublasLtMatmul:1:1:illegal precision.dtype=bf16
-CUDA_SIM_FAIL=cublasLtMatmul:0:1:illegal RUN_TIMEOUT=60 train 1 blamed $small precision.dtype=bf16
-expect_exit "one rank alone ends, too" 70
+CUDA_SIM_FAIL=cublasLtMatmul:0:1:illegal RUN_TIMEOUT=60 ends "one rank alone ends, too" 70 train 1 blamed $small precision.dtype=bf16
 expect "the library is not blamed for it" sh -c "grep -q cudaErrorIllegalAddress '$out' && ! grep -q 'cuBLASLt .* computes wrong' '$out'"
 fails "a GPU fails while the host waits" 70 'NCCL: exchange between GPUs: .*; the GPU: cudaErrorIllegalAddress.*phase [a-z]+.*; the GPU has failed' \
     ncclAllGather:1:1:hang,ncclCommGetAsyncError:1:30:illegal comm.backend=nccl zero.stage=2
@@ -111,8 +108,7 @@ cat >"$tmp/one_part.sh" <<'END'
 [ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || export CUDA_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
 exec "$@"
 END
-run 2 sh "$tmp/one_part.sh" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/part" $small run.max_steps=1
-expect_exit "one rank has a part of a GPU" 0
+ends "one rank has a part of a GPU" 0 run 2 sh "$tmp/one_part.sh" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/part" $small run.max_steps=1
 expect_text "and its reason is told" 'comm.backend = auto: mpi: rank 1 on host .*: NCCL may refuse two partitions of one GPU'
 beside_end
 e2e_done

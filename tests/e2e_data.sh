@@ -7,54 +7,33 @@ info() { ./dtrain-data info "$1" 2>&1; }
 field() { info "$1" | awk -v key="$2" '$1 == key { print $2; exit }'; }
 
 # ---- command line
-run 0 ./dtrain-data --help
-expect_exit "help" 0
-expect_text "help shows the templates" "chatml"
-run 0 ./dtrain-data
-expect_exit "no output" 64
-run 0 ./dtrain-data --force -o "$tmp/x.h5"
-expect_exit "no input" 64
-run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
-expect_exit "unknown option" 64
-expect_text "unknown option is named" "no-such-thing"
-run 0 ./dtrain-data --tokeniser bytes -o "$tmp/x.h5" README.md
-expect_text "the nearest option is named" 'unknown option; the nearest is --tokenizer'
+ends_saying "help" 0 "chatml" run 0 ./dtrain-data --help
+ends "no output" 64 run 0 ./dtrain-data
+ends "no input" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5"
+ends_saying "unknown option" 64 "no-such-thing" run 0 ./dtrain-data --no-such-thing -o "$tmp/x.h5" README.md
+prints "the nearest option is named" 'unknown option; the nearest is --tokenizer' run 0 ./dtrain-data --tokeniser bytes -o "$tmp/x.h5" README.md
 run 0 ./dtrain-data --template chat.jinja -o "$tmp/x.h5" README.md
 expect_text "Jinja files: what is accepted instead" 'found the Jinja file chat.jinja: copy it into the tokenizer'
-run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
-expect_exit "a number that is none" 64
-run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
-expect_exit "unknown kind" 64
-run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md
-expect_exit "unknown template" 64
-run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama3 README.md
-expect_text "the nearest template is named" 'found llama3; did you mean llama-3'
-run 0 ./dtrain-data --force -o "$tmp/x.h5" --tokenizer gpt2 README.md
-expect_text "a tokenizer of the hub: how to fetch it" 'found "gpt2" .*hf download gpt2 --local-dir gpt2'
+ends "a number that is none" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
+ends "unknown kind" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
+ends "unknown template" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md
+prints "the nearest template is named" 'found llama3; did you mean llama-3' run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama3 README.md
+prints "a tokenizer of the hub: how to fetch it" 'found "gpt2" .*hf download gpt2 --local-dir gpt2' run 0 ./dtrain-data --force -o "$tmp/x.h5" --tokenizer gpt2 README.md
 run 0 ./dtrain-data -o "$tmp/new/folder/x.h5" --validation "$tmp/other/y.h5" --validation-fraction 0.5 --documents lines README.md
 expect_exit "the folders of the outputs are made" 0
 expect "both" test -s "$tmp/new/folder/x.h5" -a -s "$tmp/other/y.h5"
-run 0 ./dtrain-data --force -o "$tmp/x.h5" --validation "$tmp/y.h5" README.md
-expect_exit "validation without a fraction" 64
-run 0 ./dtrain-data --force -o "$tmp/x.h5" "$tmp/absent.txt"
-expect_exit "absent input" 65
-expect_text "absent input is named" "absent.txt"
+ends "validation without a fraction" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --validation "$tmp/y.h5" README.md
+ends_saying "absent input" 65 "absent.txt" run 0 ./dtrain-data --force -o "$tmp/x.h5" "$tmp/absent.txt"
 
 # ---- records: what to change
 make_one() { echo "$1" >"$tmp/one.jsonl" && run 0 ./dtrain-data --force "${@:2}" -o "$tmp/x.h5" "$tmp/one.jsonl"; }
-make_one '{"messages":[{"role":"user","content":"q"}]}'
-expect_exit "no answer" 65
+ends "no answer" 65 make_one '{"messages":[{"role":"user","content":"q"}]}'
 expect_text "no answer: line and remedy" 'one.jsonl:1: none of the 1 records has an answer to train on; add a message of role assistant'
-make_one '{"prompt":"a","completion":"b"'
-expect_text "an unclosed record" 'one.jsonl:1: not valid JSON: the record ends before it is closed ..'
-make_one '{"query":"a","response":"b"}'
-expect_text "keys of another convention" 'found the keys: query, response; rename query to prompt and response to completion'
-make_one '{"prompt":"a","response":"b"}'
-expect_text "a response is not dropped" 'rename response to completion'
-make_one '{"prompt":"a","responses":"b"}'
-expect_text "responses that are one text" 'responses: expected a list; rename it to completion'
-make_one '{"prompt":"a","response":"b"}' --kind prompts
-expect_exit "a prompt may have other fields" 0
+prints "an unclosed record" 'one.jsonl:1: not valid JSON: the record ends before it is closed ..' make_one '{"prompt":"a","completion":"b"'
+prints "keys of another convention" 'found the keys: query, response; rename query to prompt and response to completion' make_one '{"query":"a","response":"b"}'
+prints "a response is not dropped" 'rename response to completion' make_one '{"prompt":"a","response":"b"}'
+prints "responses that are one text" 'responses: expected a list; rename it to completion' make_one '{"prompt":"a","responses":"b"}'
+ends "a prompt may have other fields" 0 make_one '{"prompt":"a","response":"b"}' --kind prompts
 make_one '{"messages":[{"role":"assistant","content":"a"},{"role":"assistant","content":"b"}]}'
 expect_text "unusual chats" 'unusual chats were kept: 1 with two answers in a row, 1 without a message of role user; .*one.jsonl:1'
 make_one '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}' --quiet
@@ -62,8 +41,7 @@ expect "a usual chat and --quiet: no output" test ! -s "$out"
 
 # ---- text
 printf '\xef\xbb\xbfalpha beta\r\n\n   \ngamma\nlast without newline' >"$tmp/lines.txt"
-run 0 ./dtrain-data --force -o "$tmp/t.h5" --documents lines "$tmp/lines.txt"
-expect_exit "text by lines" 0
+ends "text by lines" 0 run 0 ./dtrain-data --force -o "$tmp/t.h5" --documents lines "$tmp/lines.txt"
 is "blank lines are no documents" "$(field "$tmp/t.h5" documents)" 3
 is "bytes and one end of text each" "$(field "$tmp/t.h5" tokens)" $((10 + 5 + 20 + 3))
 is "no byte order mark, no carriage return" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alpha beta<|endoftext|>"
@@ -75,8 +53,7 @@ is "a paragraph keeps its lines" "$(./dtrain-data show "$tmp/t.h5" 1 | tail -2)"
 last without newline<|endoftext|>"
 printf 'one<|end|>two\ntwo<|end|>\n<|end|>three' | ./dtrain-data --force -q -o "$tmp/t.h5" --separator '<|end|>' - >/dev/null
 is "documents up to a separator, from standard input" "$(field "$tmp/t.h5" documents)" 3
-run 0 ./dtrain-data --force -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
-expect_text "cut documents are counted" "3 documents truncated to 4 tokens"
+prints "cut documents are counted" "3 documents truncated to 4 tokens" run 0 ./dtrain-data --force -o "$tmp/t.h5" --max-length 4 --documents lines "$tmp/lines.txt"
 is "a cut document has no end of text" "$(./dtrain-data show "$tmp/t.h5" 0 | tail -1)" "alph"
 
 # ---- records
@@ -89,9 +66,7 @@ cat >"$tmp/chat.jsonl" <<'RECORDS'
 {"conversation": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 {"messages": [{"role": "user", "content": "no answer"}]}
 RECORDS
-run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
-expect_exit "records" 0
-expect_text "a record without a target is counted" "1 records without any token to train on"
+ends_saying "records" 0 "1 records without any token to train on" run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
 is "kind by the first record" "$(field "$tmp/s.h5" kind)" sft
 is "samples" "$(field "$tmp/s.h5" samples)" 5
 is "only answers and their ends are targets" "$(./dtrain-data show "$tmp/s.h5" 0 | tail -n +2)" \
@@ -107,8 +82,7 @@ q<|im_end|>
 {+<|endoftext|>+}'
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --mask full "$tmp/chat.jsonl"
 is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<|endoftext|>+}'
-run 0 ./dtrain-data --force -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
-expect_text "what has lost its answer is left out" "records without any token to train on"
+prints "what has lost its answer is left out" "records without any token to train on" run 0 ./dtrain-data --force -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
 
 (echo '['; grep . "$tmp/chat.jsonl" | sed '$!s/$/,/'; echo ']') >"$tmp/array.json"
 run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/array.json"
@@ -135,8 +109,7 @@ cat >"$tmp/pairs.jsonl" <<'RECORDS'
 {"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}], "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}]}
 {"prompt": "q", "response_0": "x", "response_1": "y", "better_response_id": 1, "safer_response_id": 0, "is_response_0_safe": true, "is_response_1_safe": false}
 RECORDS
-run 0 ./dtrain-data --force -o "$tmp/p.h5" "$tmp/pairs.jsonl"
-expect_exit "preferences" 0
+ends "preferences" 0 run 0 ./dtrain-data --force -o "$tmp/p.h5" "$tmp/pairs.jsonl"
 is "kind preference" "$(field "$tmp/p.h5" kind) $(field "$tmp/p.h5" samples) $(field "$tmp/p.h5" margins)" "preference 3 yes"
 is "both sides are shown" "$(./dtrain-data show "$tmp/p.h5" 2 | tail -n +3)" "---- chosen: 4 tokens, 2 of them prompt, unsafe
 q
@@ -144,14 +117,11 @@ q
 ---- rejected: 4 tokens, 2 of them prompt, safe
 q
 {+x<|endoftext|>+}"
-run 0 ./dtrain-info "$tmp/p.h5"
-expect_text "dtrain-info knows pairs" "rejected/prompt_length"
+prints "dtrain-info knows pairs" "rejected/prompt_length" run 0 ./dtrain-info "$tmp/p.h5"
 echo '{"prompt": "q", "chosen": "x"}' >"$tmp/half.jsonl"
-run 0 ./dtrain-data --force -o "$tmp/half.h5" "$tmp/half.jsonl"
-expect_exit "half a pair" 65
+ends "half a pair" 65 run 0 ./dtrain-data --force -o "$tmp/half.h5" "$tmp/half.jsonl"
 expect_text "half a pair is told of" 'half.jsonl:1: found chosen, but not rejected: a pair of answers needs both'
-run 0 ./dtrain-data --force --kind prompts -o "$tmp/half.h5" "$tmp/half.jsonl"
-expect_exit "where prompts are asked for it is one" 0
+ends "where prompts are asked for it is one" 0 run 0 ./dtrain-data --force --kind prompts -o "$tmp/half.h5" "$tmp/half.jsonl"
 cat >"$tmp/prompts.jsonl" <<'RECORDS'
 {"prompt": "tell"}
 {"question": "1+1?", "answer": 2}
@@ -165,9 +135,7 @@ Assistant:
 ---- record
 {\"question\":\"1+1?\",\"answer\":2}"
 printf '[run]\ntask = sft\noutput_dir = %s\n[model]\nmodel_type = gpt2\nhidden_size = 8\nnum_hidden_layers = 1\nnum_attention_heads = 1\nvocab_size = 257\nmax_position_embeddings = 32\n[data]\ntrain = %s\nseq_len = 16\n[batch]\ntrain_batch_size = 1\n' "$tmp/run" "$tmp/p.h5" >"$tmp/p.ini"
-run 0 ./dtrain --check "$tmp/p.ini"
-expect_exit "no task trains on preferences yet" 65
-expect_text "and says so" "p.h5: kind preference"
+ends_saying "no task trains on preferences yet" 65 "p.h5: kind preference" run 0 ./dtrain --check "$tmp/p.ini"
 
 # ---- fields of records
 fields() { # LINES...: what dtrain-data says of these records
@@ -175,43 +143,32 @@ fields() { # LINES...: what dtrain-data says of these records
     run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/fields.jsonl"
 }
 chat='"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'
-fields "{$chat, \"source\": \"x\", \"id\": 1}" "{$chat, \"id\": 2}" "{$chat, \"id\": null}"
-expect_exit "fields that nothing reads do no harm" 0
+ends "fields that nothing reads do no harm" 0 fields "{$chat, \"source\": \"x\", \"id\": 1}" "{$chat, \"id\": 2}" "{$chat, \"id\": null}"
 expect_text "and are listed at the end, the most frequent first" 'ignored fields: id \(2\), source \(1\)$'
-fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
-expect_exit "a field that changes what is learned" 65
+ends "a field that changes what is learned" 65 fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
 expect_text "is refused by name, file and line" 'fields.jsonl:2: tools: tool descriptions are not supported; write them into the messages'
 (printf '{'; sleep 0.2; printf '\n "text":'; sleep 0.2; printf ' "a"\n}\n') | ./dtrain-data --force -q --format json -o "$tmp/fields.h5" - >/dev/null 2>&1
 is "a record over several lines from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents)" 1
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
-run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
-expect_exit "a Git LFS pointer instead of a table" 65
+ends "a Git LFS pointer instead of a table" 65 run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
 expect_text "is recognised" 'pointer.parquet: found a Git LFS pointer.*git lfs pull'
 
 # ---- threads, shards
 for n in 1 2 3 5; do ./dtrain-data -q --threads $n -o "$tmp/threads$n.h5" "$tmp/chat.jsonl" README.md --kind sft --documents lines >/dev/null 2>&1; done
 for n in 2 3 5; do expect "$n threads write what one writes" cmp "$tmp/threads1.h5" "$tmp/threads$n.h5"; done
-run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 2 "$tmp/chat.jsonl"
-expect_exit "shards" 0
+ends "shards" 0 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 2 "$tmp/chat.jsonl"
 is "shards are named in order" "$(cd "$tmp" && echo sh*.h5)" "sh-00000-of-00002.h5 sh-00001-of-00002.h5"
 is "shards together have all samples" "$(./dtrain-data info "$tmp/sh-*.h5" | awk '$1 == "samples" { n += $2 } END { print n }')" 5
-run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
-expect_text "how many files" "in [2-5] files"
+prints "how many files" "in [2-5] files" run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
 expect_text "shards of before are told of" "is a shard of another dataset"
-run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size many "$tmp/chat.jsonl"
-expect_text "a size that is none" "--shard-size: expected a size in bytes .*, found .many."
-run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
-expect_exit "more shards than samples" 65
-run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"
-expect_exit "no shards" 64
-run 0 ./dtrain-data --force -o "$tmp/sh.h5" --threads 0 "$tmp/chat.jsonl"
-expect_exit "no threads" 64
-run 0 ./dtrain-data info --seq-len 64 "$tmp/s.h5"
-expect_text "rows as they will be packed" "bfd +[0-9]+ rows"
+prints "a size that is none" "--shard-size: expected a size in bytes .*, found .many." run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size many "$tmp/chat.jsonl"
+ends "more shards than samples" 65 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
+ends "no shards" 64 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"
+ends "no threads" 64 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --threads 0 "$tmp/chat.jsonl"
+prints "rows as they will be packed" "bfd +[0-9]+ rows" run 0 ./dtrain-data info --seq-len 64 "$tmp/s.h5"
 
 # ---- tokenizers and templates
-run 0 ./dtrain-data --force -o "$tmp/q.h5" --tokenizer tests/data/tokenizer/qwen2 --template qwen2.5 "$tmp/chat.jsonl"
-expect_exit "a tokenizer.json" 0
+ends "a tokenizer.json" 0 run 0 ./dtrain-data --force -o "$tmp/q.h5" --tokenizer tests/data/tokenizer/qwen2 --template qwen2.5 "$tmp/chat.jsonl"
 is "its special tokens by name" "$(./dtrain-data show --tokenizer tests/data/tokenizer/qwen2/tokenizer.json "$tmp/q.h5" 4 | tail -n +2)" \
     '<|im_start|>system
 You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>
@@ -219,11 +176,8 @@ You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>
 q<|im_end|>
 <|im_start|>assistant
 {+a<|im_end|>+}'
-run 0 ./dtrain-data show "$tmp/q.h5" 4
-expect_text "without its tokenizer, ids" "<[0-9]+><[0-9]+>"
-run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
-expect_exit "another tokenizer" 64
-expect_text "another tokenizer: why" "created with the tokenizer"
+prints "without its tokenizer, ids" "<[0-9]+><[0-9]+>" run 0 ./dtrain-data show "$tmp/q.h5" 4
+ends_saying "another tokenizer" 64 "created with the tokenizer" run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
 echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
 is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
@@ -232,9 +186,7 @@ is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q
 bad() { # name, record, reason
     printf '{"prompt": "p", "completion": "c"}\n\n%s\n' "$2" >"$tmp/bad.jsonl"
     rm -f "$tmp/b.h5"
-    run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.jsonl"
-    expect_exit "$1: code" 65
-    expect_text "$1: file, line, reason" "bad.jsonl:3: .*$3"
+    ends_saying "$1: code" 65 "bad.jsonl:3: .*$3" run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.jsonl"
     expect "$1: no output" test ! -e "$tmp/b.h5" -a ! -e "$tmp/b.h5.part"
 }
 bad "not JSON" '{"prompt": "p", ' "not valid JSON"
@@ -246,33 +198,26 @@ bad "an empty chat" '{"messages": []}' "list of messages"
 bad "completion that is no text" '{"prompt": "p", "completion": null}' "completion"
 bad "text among sft records" '{"text": "x"}' "kind sft"
 bad "a lone surrogate" '{"text": "\ud800"}' "not valid JSON"
-run 0 ./dtrain-data --force -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
-expect_exit "bad records can be skipped" 0
+ends "bad records can be skipped" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
 expect_text "skipped ones are counted" "1 malformed"
 expect_text "and told by reason" "1 x not valid JSON.*\(first: .*bad.jsonl:3\)"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p"}]' >"$tmp/bad.json"
-run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
-expect_text "the line in an array" "bad.json:2: "
+prints "the line in an array" "bad.json:2: " run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
-run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
-expect_exit "an array without its end" 65
-expect_text "the record that was the last" "bad.json:1: the file ends after the record"
+ends_saying "an array without its end" 65 "bad.json:1: the file ends after the record" run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p",\n "completion": "c",\n{"prompt": "q", "completion": "d"}]' >"$tmp/bad.json"
-run 0 ./dtrain-data --force --skip-bad -o "$tmp/b.h5" "$tmp/bad.json"
-expect_exit "an array with a bracket too few" 65
+ends "an array with a bracket too few" 65 run 0 ./dtrain-data --force --skip-bad -o "$tmp/b.h5" "$tmp/bad.json"
 expect_text "the lines where its record begins and breaks" "bad.json:2: the record that begins here breaks in line 4: expected a key"
 run 0 bash -c "ulimit -v 3000000; { printf '[\n{\"prompt\": [1,'; yes '{\"prompt\": \"q\", \"completion\": \"d\"},'; } | ./dtrain-data --force --threads 1 --format json -o '$tmp/b.h5' -"
 expect_exit "an array that has no end" 65
 expect_text "is not read into memory whole" "standard input:2: the record that begins here is longer than 256 MiB"
 : >"$tmp/empty.txt"
-run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/empty.txt"
-expect_exit "nothing in the input" 65
+ends "nothing in the input" 65 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/empty.txt"
 
 # ---- what is no text, recognised by its content
 refused() { # name, file, next step
     rm -f "$tmp/b.h5"
-    run 0 ./dtrain-data --force -o "$tmp/b.h5" "$2"
-    expect_exit "$1 is refused" 65
+    ends "$1 is refused" 65 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$2"
     expect_text "$1: why, and what to do" "$(basename "$2"): .*$3"
     expect "$1: no output" test ! -e "$tmp/b.h5"
 }
@@ -290,19 +235,15 @@ cp "$tmp/text.jsonl" "$tmp/records.txt"
 refused "JSON lines under the name of text" "$tmp/records.txt" "add --format json"
 cp "$tmp/array.json" "$tmp/array.txt"
 refused "an array under the name of text" "$tmp/array.txt" "add --format json"
-run 0 ./dtrain-data --force -o "$tmp/b.h5" --format json "$tmp/records.txt"
-expect_exit "with --format json it is taken" 0
+ends "with --format json it is taken" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --format json "$tmp/records.txt"
 is "as records" "$(field "$tmp/b.h5" documents)" 2
-run 0 ./dtrain-data --force -o "$tmp/b.h5" --format text "$tmp/table.csv" "$tmp/records.txt" "$tmp/cyrillic.txt"
-expect_exit "--format text takes any bytes" 0
+ends "--format text takes any bytes" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --format text "$tmp/table.csv" "$tmp/records.txt" "$tmp/cyrillic.txt"
 printf 'caf\351 au lait, na\357ve, r\351sum\351: text with a few letters of Latin-1\n' >"$tmp/latin.txt"
-run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/latin.txt"
-expect_exit "a few stray bytes are still text" 0
+ends "a few stray bytes are still text" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/latin.txt"
 
 # ---- held-out documents
 seq 1 3000 | sed 's/^/document number /' >"$tmp/many.txt"
-run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
-expect_exit "a split" 0
+ends "a split" 0 run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
 n_train=$(field "$tmp/train.h5" documents) n_valid=$(field "$tmp/valid.h5" documents)
 is "no document is lost" $((n_train + n_valid)) 6000
 is "equal documents stay together" $((n_valid % 2)) 0
@@ -310,8 +251,7 @@ if [ "$n_valid" -gt 480 ] && [ "$n_valid" -lt 720 ]; then ok "about the fraction
 cp "$tmp/valid.h5" "$tmp/again.h5"
 run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
 expect "the same again" cmp "$tmp/valid.h5" "$tmp/again.h5"
-run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 "$tmp/many.txt"
-expect_exit "one document cannot be split" 65
+ends "one document cannot be split" 65 run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 "$tmp/many.txt"
 expect_text "what would help is said" "paragraphs"
 expect "files of before are kept" cmp "$tmp/valid.h5" "$tmp/again.h5"
 
@@ -340,20 +280,15 @@ The user has interacted with items  in chronological order. Can you predict the 
 ---- record
 {"answer":"<a_3><b_1><c_2>","task":"sids-sid","user_id":"A2","item_title":"Bob'"'"'s screws\n(100)","item_id":"2","item_sid":"<a_3><b_1><c_2>"}'
 { cat tests/data/rec/x.csv && printf 'A9,[],x\r\n'; } >"$tmp/bad.csv"
-run 0 ./dtrain-data $rec --recipe eval -o "$tmp/r.h5" "$tmp/bad.csv"
-expect_exit "a broken row" 65
-expect_text "a broken row is named by its line, not its number" 'bad.csv:8: expected 7 fields as in the first line, found 3'
+ends_saying "a broken row" 65 'bad.csv:8: expected 7 fields as in the first line, found 3' run 0 ./dtrain-data $rec --recipe eval -o "$tmp/r.h5" "$tmp/bad.csv"
 run 0 ./dtrain-data $rec --recipe eval --skip-bad -o "$tmp/r.h5" "$tmp/bad.csv"
 is "a broken row is left out" "$code $(field "$tmp/r.h5" samples)" "0 5"
 run 0 ./dtrain-data $rec --tokenizer tests/data/tokenizer/qwen2 --recipe eval -o "$tmp/r.h5" tests/data/rec/x.csv
 expect_text "a tokenizer without level tokens: what to do" 'x.csv:2: history_item_sid: <a_3> is not one token .*dtrain-convert --add-tokens'
-run 0 ./dtrain-data --force -o "$tmp/r.h5" tests/data/rec/x.csv
-expect_text "rows without --format: what to do" '--format minionerec'
+prints "rows without --format: what to do" '--format minionerec' run 0 ./dtrain-data --force -o "$tmp/r.h5" tests/data/rec/x.csv
 echo '{"text": "x"}' >"$tmp/text.jsonl"
 for option in --recipe=rl --index=x --items=x --tasks=x --category=x --longest-only --seed=9 --catalogue=x; do
-    run 0 ./dtrain-data --force "$option" -o "$tmp/r.h5" "$tmp/text.jsonl"
-    expect_exit "${option%=*} is for rows" 64
-    expect_text "${option%=*} is for rows: what to do" "${option%=*} needs --format minionerec"
+    ends_saying "${option%=*} is for rows" 64 "${option%=*} needs --format minionerec" run 0 ./dtrain-data --force "$option" -o "$tmp/r.h5" "$tmp/text.jsonl"
 done
 cp tests/data/rec/x.index.json tests/data/rec/x.item.json input/minionerec.json "$tmp"
 for input in x.index.json x.item.json minionerec.json; do
@@ -362,22 +297,16 @@ for input in x.index.json x.item.json minionerec.json; do
 done
 
 # ---- looking
-run 0 ./dtrain-data show "$tmp/s.h5" 5
-expect_exit "no such sample" 64
-run 0 ./dtrain-data info "$tmp/chat.jsonl"
-expect_exit "info of another file" 65
+ends "no such sample" 64 run 0 ./dtrain-data show "$tmp/s.h5" 5
+ends "info of another file" 65 run 0 ./dtrain-data info "$tmp/chat.jsonl"
 cp "$tmp/again.h5" "$tmp/altered.h5" # tokens of bytes are two bytes each: "docu" becomes "eocu"
 at=$(LC_ALL=C grep -obUaP 'd\x00o\x00c\x00u\x00' "$tmp/altered.h5" | head -1 | cut -d: -f1)
 printf e | dd of="$tmp/altered.h5" bs=1 seek="$at" conv=notrunc 2>/dev/null
-run 0 ./dtrain-data info "$tmp/altered.h5"
-expect_exit "an altered file" 65
-expect_text "an altered file: why" "checksum"
+ends_saying "an altered file" 65 "checksum" run 0 ./dtrain-data info "$tmp/altered.h5"
 head -c 3000 "$tmp/again.h5" >"$tmp/short.h5"
-run 0 ./dtrain-data info "$tmp/short.h5"
-expect_exit "a file cut short" 65
+ends "a file cut short" 65 run 0 ./dtrain-data info "$tmp/short.h5"
 if command -v h5dump >/dev/null; then
-    run 0 h5dump -A "$tmp/s.h5"
-    expect_text "h5dump reads the attributes" '"dtrain-dataset"'
+    prints "h5dump reads the attributes" '"dtrain-dataset"' run 0 h5dump -A "$tmp/s.h5"
 else
     skip "h5dump reads the attributes" "no h5dump"
 fi
@@ -392,12 +321,10 @@ large=(--tokenizer "$tmp/large" --images "$tmp/large" --image-tokens 4 --image-f
 record='{"image": "wide.ppm", "text": "<image>a"}'
 yes "$record" | head -40 >"$tmp/large.jsonl" # 6 MB of pixels
 echo old >"$tmp/full.h5"
-run 0 bash -c "ulimit -f 2000; exec ./dtrain-data --force -o '$tmp/full.h5' '$tmp/big.txt'"
-expect_exit "no room" 74
+ends "no room" 74 run 0 bash -c "ulimit -f 2000; exec ./dtrain-data --force -o '$tmp/full.h5' '$tmp/big.txt'"
 is "no room: the old file is kept" "$(cat "$tmp/full.h5")" old
 expect "no room: nothing else is left" test ! -e "$tmp/full.h5.part"
-run 0 bash -c 'ulimit -f 2000; exec ./dtrain-data --force "$@"' - -o "$tmp/full.h5" "${large[@]}" "$tmp/large.jsonl"
-expect_exit "no room for images" 74
+ends "no room for images" 74 run 0 bash -c 'ulimit -f 2000; exec ./dtrain-data --force "$@"' - -o "$tmp/full.h5" "${large[@]}" "$tmp/large.jsonl"
 is "no room for images: the old file is kept" "$(cat "$tmp/full.h5")" old
 expect "no room for images: nothing else is left" test ! -e "$tmp/full.h5.part"
 if [ "$(id -u)" = 0 ] && mkdir "$tmp/disk" && mount -t tmpfs -o size=9m none "$tmp/disk" 2>/dev/null; then
@@ -405,8 +332,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$tmp/disk" && mount -t tmpfs -o size=9m none "$t
     run 0 ./dtrain-data --force -o "$tmp/disk/d.h5" "$tmp/big.txt" # 6 MB aside fit, 6 MB more do not
     expect_exit "a full disk" 74
     expect "a full disk: nothing is left" test -z "$(ls -A "$tmp/disk")"
-    run 0 ./dtrain-data --force -o "$tmp/disk/d.h5" "${large[@]}" "$tmp/large.jsonl"
-    expect_exit "a disk full of images" 74
+    ends "a disk full of images" 74 run 0 ./dtrain-data --force -o "$tmp/disk/d.h5" "${large[@]}" "$tmp/large.jsonl"
     expect "a disk full of images: nothing is left" test -z "$(ls -A "$tmp/disk")"
 else
     skip "a full disk" "no file system can be mounted here"
@@ -423,26 +349,21 @@ full_only
 
 # ---- images: as many placeholders as the config.json beside the preprocessor says, or the tower's, or the option
 pictures() { run 0 ./dtrain-data --force -o "$tmp/i.h5" --tokenizer $vision/model --template chatml "$@"; }
-pictures --images $vision/model $vision/records.jsonl
-expect_exit "records with images" 0
-expect_text "their number is said" "^8 images"
+ends_saying "records with images" 0 "^8 images" pictures --images $vision/model $vision/records.jsonl
 is "info counts them" "$(info "$tmp/i.h5" | grep '^images')" "images       8 of 8 x 8 pixels, each 4 tokens of id 292; in 6 samples, at most 2 in one"
 mkdir "$tmp/tower" "$tmp/alone"
 cp $vision/model/preprocessor_config.json "$tmp/tower"
 cp $vision/model/{tokenizer,tokenizer_config}.json "$tmp/alone"
-pictures --images "$tmp/tower" $vision/records.jsonl --image-tokens 3
-expect_exit "the option goes before the model beside the tokenizer" 0
+ends "the option goes before the model beside the tokenizer" 0 pictures --images "$tmp/tower" $vision/records.jsonl --image-tokens 3
 is "so many placeholders" "$(field "$tmp/i.h5" images)" 8
 expect "of the option" grep -q "each 3 tokens" <(info "$tmp/i.h5")
-pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
-expect_exit "no config.json that says how many placeholders an image has" 64
+ends "no config.json that says how many placeholders an image has" 64 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_text "the option is named" "^.*--image-tokens: expected the number of"
 echo '{"model_type": "siglip_vision_model", "image_size": 8, "patch_size": 2}' >"$tmp/tower/config.json"
 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect "of a tower its patches" grep -q "each 16 tokens" <(info "$tmp/i.h5")
 sed -i 's/"image_size": 8/"image_size": 16/' "$tmp/tower/config.json"
-pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
-expect_exit "a preprocessor that is not the tower's" 65
+ends "a preprocessor that is not the tower's" 65 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_text "both sizes are said" "produces images of 8 pixels per side, but the model's tower takes 16"
 echo '{"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_model"}}' >"$tmp/tower/config.json" # as Google's SigLIP B/16 has it
 echo '{"image_processor_type": "SiglipImageProcessor"}' >"$tmp/tower/preprocessor_config.json"
@@ -455,21 +376,14 @@ run 0 bash -c "ulimit -v 3000000; ./dtrain-data --force --threads 1 -o '$tmp/i.h
 expect_exit "a record whose images take more memory than there is" 70
 expect_text "is named by its line" "album.jsonl:2: no memory for images of 4515840000 bytes"
 echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
-pictures --images $vision/model "$tmp/gone.jsonl"
-expect_exit "an image that is not beside its record" 65
+ends "an image that is not beside its record" 65 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; set the directory for relative image paths with --image-folder"
 expect_text "and the one that goes on without it" "gone.png: .*--skip-bad drops records"
-pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
-expect_exit "a preprocessor that is not there" 65
-expect_text "is named" "not-here: cannot be opened"
-pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
-expect_exit "a tokenizer without <image>" 64
-expect_text "how it gets one" "dtrain-convert --add-tokens"
+ends_saying "a preprocessor that is not there" 65 "not-here: cannot be opened" pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
+ends_saying "a tokenizer without <image>" 64 "dtrain-convert --add-tokens" pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
-pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
-expect_text "what is too long is so by its images" "is short enough: each image takes 4 tokens of --max-length"
-DTRAIN_FAULT=image.read:*:3:error pictures --images $vision/model "$tmp/rank.jsonl"
-expect_text "the images of a ranking are read once" "^12 images"
+prints "what is too long is so by its images" "is short enough: each image takes 4 tokens of --max-length" pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
+DTRAIN_FAULT=image.read:*:3:error prints "the images of a ranking are read once" "^12 images" pictures --images $vision/model "$tmp/rank.jsonl"
 head -c 40 tests/data/image/files/cut.png | tee "$tmp/left.png" >"$tmp/wrong"
 { for i in one two three four five; do echo "{\"image\": \"$i.png\", \"text\": \"<image>\"}"; done
   for i in left.png wrong; do echo "{\"image\": \"$i\", \"text\": \"<image>\"}"; done
@@ -481,8 +395,7 @@ DTRAIN_FAULT=image.read:*:1:error pictures --skip-bad --images $vision/model "$t
 expect_exit "what is wrong with the machine and not with an image leaves no record out" 70
 expect_text "and names the record" 'rank.jsonl:1: image.read: a fault'
 pictures --images $vision/model $vision/records.jsonl
-run 0 ./dtrain-info --images "$tmp/sheet.png" --n-images 5 "$tmp/i.h5"
-expect_exit "a picture of images" 0
+ends "a picture of images" 0 run 0 ./dtrain-info --images "$tmp/sheet.png" --n-images 5 "$tmp/i.h5"
 expect_text "dtrain-info knows their form" "images       8 of 8 x 8 pixels, each 4 tokens of id 292"
 printf '{"image": "sheet.png", "text": "<image>a"}' >"$tmp/sheet.jsonl" # read as an input: a PNG of 3 x 2 images with lines between
 expect "the picture is one" ./dtrain-data -q --force -o "$tmp/s.h5" --images $vision/model --tokenizer $vision/model "$tmp/sheet.jsonl"
@@ -501,12 +414,10 @@ rm -f "$tmp"/sq-* "$tmp/link.ppm"
 mkdir -p "$tmp/folder"
 echo text >"$tmp/two.txt"
 for other in "$tmp/folder/../one.h5" "$tmp/./one.h5"; do
-    run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/two.txt"
-    expect_exit "two outputs that are one file in another spelling" 64
+    ends "two outputs that are one file in another spelling" 64 run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/two.txt"
 done
 for other in "$tmp/new.d/one.h5" "$tmp/new.d/./one.h5"; do
-    run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/new.d/one.h5" "$tmp/two.txt"
-    expect_exit "the same in a folder that is not there yet" 64
+    ends "the same in a folder that is not there yet" 64 run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/new.d/one.h5" "$tmp/two.txt"
     rm -rf "$tmp/new.d"
 done
 for other in "$tmp/one-00001-of-00002.h5" "$tmp/folder/../one-00007-of-00009.h5"; do
@@ -523,12 +434,10 @@ for other in one-00001-of-002.h5 two-00001-of-00002.h5 one-00001-of-00002 folder
     expect_exit "another name: $other" 0
 done
 cp "$tmp/i.h5" "$tmp/same.h5"
-run 0 ./dtrain-info --images "$tmp/same.h5" "$tmp/same.h5"
-expect_exit "a picture in the place of its dataset" 64
+ends "a picture in the place of its dataset" 64 run 0 ./dtrain-info --images "$tmp/same.h5" "$tmp/same.h5"
 expect "the dataset is left alone" cmp -s "$tmp/i.h5" "$tmp/same.h5"
 is "and as large as it should be" "$(od -An -tu1 -j16 -N8 "$tmp/sheet.png" | tr -s ' ')" " 0 0 0 32 0 0 0 22"
-run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
-expect_exit "images of a dataset that has none" 64
+ends "images of a dataset that has none" 64 run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
 
 # ---- progress: what is done, while the input still comes; 55 images of 224 pixels are a set
 expect "a terminal sees images go by" python3 - "$record" ./dtrain-data --force -o "$tmp/seen.h5" --format json "${large[@]}" - <<'PY'
@@ -578,8 +487,7 @@ stopped "images, SIGTERM" TERM "$record" --format json "${large[@]}"
 stopped "images, SIGKILL" KILL "$record" --format json "${large[@]}"
 DTRAIN_FAULT=data.publish:0:1:stop ./dtrain-data -q -o "$tmp/both.h5" "$tmp/lines.txt" &
 wait_for grep -q '^State:.T' /proc/$!/status
-run 0 ./dtrain-data -q --force -o "$tmp/both.h5" README.md
-expect_exit "a dataset that another process writes" 74
+ends "a dataset that another process writes" 74 run 0 ./dtrain-data -q --force -o "$tmp/both.h5" README.md
 expect_text "is named" 'both.h5.part: another process is writing this output'
 kill -CONT $! && wait $!
 is "and the first one is not harmed" "$? $(field "$tmp/both.h5" tokens) $(cd "$tmp" && echo both*)" "0 44 both.h5"
@@ -615,10 +523,8 @@ turn = "{{'<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>'}}"  # no new
 json.dump({"chat_template": "{% for m in messages %}" + turn + "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}"}, open(sys.argv[1], "w"))
 EOF
 echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}' >"$tmp/one-chat.jsonl"
-run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
-expect_exit "an edited chat template is not taken for the original" 64
+ends "an edited chat template is not taken for the original" 64 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
 expect_text "the first difference is shown" "The nearest is chatml, but for a question the file writes \"[^\"]*end\|><\|im_start\|>assistant.n\" and chatml writes \"[^\"]*end\|>.n<"
-run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
-expect_exit "a template can be named instead" 0
+ends "a template can be named instead" 0 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
 expect_text "the template is reported" "chat template: chatml \(by name\)$"
 e2e_done

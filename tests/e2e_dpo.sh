@@ -70,8 +70,7 @@ expect_text "a step shows accuracies and margins" 'step 30/30 .*  loss [-0-9.]+ 
 expect "margins grow" sh -c "sed -n 's|.*\"dpo/rewards/margins\": *\\([-+0-9.e]*\\).*|\\1|p' '$tmp/learns/metrics.jsonl' | awk 'END { exit !(\$1 > 1) }'"
 expect "planned is allocated" as_planned
 expect "a validation has its metrics" grep -q '"validation_loss".*"dpo/validation_rewards/accuracies"' "$tmp/learns/metrics.jsonl"
-train 1 other dpo.reference_path="$tmp/learns" batch.micro_batch_size=4 run.max_steps=1
-expect_exit "another reference" 0
+ends "another reference" 0 train 1 other dpo.reference_path="$tmp/learns" batch.micro_batch_size=4 run.max_steps=1
 expect "is another reference" [ "$(number other loss | head -1)" != 0.693147181 ]
 
 full_only
@@ -198,8 +197,7 @@ expect "on 3 ranks at stage 3, too" close_losses before3 layout-before 1e-5
 cp "$tmp/before3/reference-logps.bin" "$tmp/.kept"
 before 2 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=7
 expect "the file is used again" cmp "$tmp/.kept" "$tmp/before3/reference-logps.bin"
-before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 data.max_validation_samples=5
-expect_exit "other data: exit code" 65
+ends "other data: exit code" 65 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 data.max_validation_samples=5
 expect_text "other data: message" 'reference-logps.bin: the validation data of the file does not match this run; remove the file'
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
 expect_text "another reference" 'reference-logps.bin: the model of the file does not match this run'
@@ -207,8 +205,7 @@ rm "$tmp/before3/reference-logps.bin"
 before 1 before3 batch.micro_batch_size=1 batch.train_batch_size=6 run.max_steps=8 dpo.reference_path="$tmp/before3"
 expect_text "also where the file is gone: the run began with another" 'expected the reference that the run started with, found another one'
 printf x | dd of="$tmp/before1/reference-logps.bin" bs=1 seek=4100 conv=notrunc 2>/dev/null
-before 1 before1 batch.micro_batch_size=2 run.max_steps=8
-expect_text "a file that was altered" 'the checksum does not match the contents'
+prints "a file that was altered" 'the checksum does not match the contents' before 1 before1 batch.micro_batch_size=2 run.max_steps=8
 
 # Planned with the model there and before it is: the same, the reference counted.
 plan() { ./dtrain --plan --ranks 2 /dev/stdin run.task=dpo data.seq_len=64 batch.micro_batch_size=2 "$@" </dev/null 2>&1 | grep -E '^[0-3] +[0-9]'; }
@@ -222,9 +219,7 @@ expect "and judges count" awk 'NR == FNR { before[$1] = $0; next } { split(befor
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2
-    train 1 refused batch.micro_batch_size=4 "$@"
-    expect_exit "$name: exit code" 64
-    expect_text "$name: message" "$text"
+    ends_saying "$name: exit code" 64 "$text" train 1 refused batch.micro_batch_size=4 "$@"
 }
 refuse "an unknown loss" 'loss_type: expected loss names.*found sigmoyd' dpo.loss_type=sigmoyd
 refuse "a loss twice" 'loss_type: hinge is listed twice' dpo.loss_type=hinge,hinge
@@ -242,12 +237,9 @@ refuse "exo_pair without smoothing" 'expected a number above 0 for loss_type = e
 run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model_type=llama data.train="$tmp/pairs.h5" batch.micro_batch_size=4
 expect_text "no model to start from" 'path .default.: expected a model to align, found none'
 
-train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
-expect_exit "a language model is no judge: exit code" 65
+ends "a language model is no judge: exit code" 65 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
 expect_text "which tensor" 'tensor .score.weight. is missing: this is not a reward model'
-train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$tmp/nowhere"
-expect_exit "a judge that is not there: exit code" 65
-expect_text "its key" 'helpful_path: .*nowhere'
+ends_saying "a judge that is not there: exit code" 65 'helpful_path: .*nowhere' train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$tmp/nowhere"
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
 expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: this is a reward model, which does not predict tokens'
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/qwen2 data.train="$tmp/more.h5" data.seq_len=28

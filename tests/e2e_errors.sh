@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_errors.sh - every configuration mistake: exit code 64, one message, naming file, line, key and what would be right; data mistakes: 65.
+# e2e_errors.sh - mistakes end with exit code 64 and one message on all ranks, or 65 for data. tests/test_config.c has the messages of keys.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -10,15 +10,9 @@ ini() { { cat "$tmp/tiny.ini"; printf '%b' "$1"; } >"$tmp/bad.ini"; }
 d="run.output_dir=$tmp/x"
 
 ini '[optimizer]\nlearning_rate = 1\n'; refuses "unknown key" 64 'bad.ini:[0-9]+:.*learning_rate.*' "$tmp/bad.ini" $d
-ini '[optimiser]\nlr = 1\n'; refuses "unknown section" 64 'bad.ini:[0-9]+:.*optimiser.*optimizer' "$tmp/bad.ini" $d
-ini '[run]\nseed = 8\n'; refuses "key twice" 64 'bad.ini:[0-9]+:.*seed' "$tmp/bad.ini" $d
 refuses "wrong type" 64 'micro_batch_size.*integer.*four' "$tmp/tiny.ini" $d batch.micro_batch_size=four
-refuses "out of range" 64 'optimizer.lr.*11' "$tmp/tiny.ini" $d optimizer.lr=11
-refuses "not one of the words" 64 'zero.stage.*auto.*5' "$tmp/tiny.ini" $d zero.stage=5
 refuses "batch sizes that do not multiply" 64 'train_batch_size.*24.*26' "$tmp/tiny.ini" $d batch.train_batch_size=25
-refuses "unset environment variable" 64 'NO_SUCH_VARIABLE' "$tmp/tiny.ini" $d 'data.train=${NO_SUCH_VARIABLE}/x.h5'
 refuses "no such input file" 64 'none.ini' "$tmp/none.ini" $d
-refuses "unknown override" 64 'run.sed' "$tmp/tiny.ini" $d run.sed=3
 refuses "no output_dir" 64 'output_dir' "$tmp/tiny.ini"
 refuses "a device that is not here" 64 'run.device: device cuda is not available: .' "$tmp/tiny.ini" $d run.device=cuda
 refuses "a transport that was not built" 64 'nccl.*mpi' "$tmp/tiny.ini" $d comm.backend=nccl
@@ -31,9 +25,7 @@ refuses "cuDNN's attention with dropout" 64 'model.attention: cuDNN.*dropout' "$
 odd="$bf16 model.head_dim=12"
 refuses "cuDNN's attention of odd heads, by --check" 64 'model.attention: cuDNN.*head sizes of 8, 16' --check "$tmp/tiny.ini" $d $odd
 refuses "cuDNN's attention on a device without it, by --check" 64 'model.attention: cuDNN.*has no such library' --check "$tmp/tiny.ini" $d $bf16
-run 0 ./dtrain --plan "$tmp/tiny.ini" $d $odd
-expect_exit "cuDNN's attention of odd heads, by --plan" 64
-expect_text "... which says so" 'model.attention: cuDNN.*head sizes of 8, 16'
+ends_saying "cuDNN's attention of odd heads, by --plan" 64 'model.attention: cuDNN.*head sizes of 8, 16' run 0 ./dtrain --plan "$tmp/tiny.ini" $d $odd
 refuses "cuDNN's attention on a device without it" 64 'model.attention: cuDNN.*has no such library' "$tmp/tiny.ini" $d $bf16
 refuses "a stage that makes no sense" 64 'zero.*stage' "$tmp/tiny.ini" $d run.task=eval zero.stage=2 model.path="$tmp" data.validation="$tmp/valid.h5"
 refuses "sequences longer than GPT-2 has positions" 64 'max_position_embeddings' "$tmp/tiny.ini" $d model.model_type=gpt2 model.num_key_value_heads=4 data.seq_len=65
@@ -43,25 +35,16 @@ grep -v '^train = ' "$tmp/tiny.ini" >"$tmp/no-data.ini"
 refuses "a key that is not set: the file is named all the same" 64 'no-data.ini: \[data\] train' "$tmp/no-data.ini" $d
 ini '[comm]\nbackend = nccl\n'; refuses "a transport that was not built: its line is named" 64 'bad.ini:[0-9]+: \[comm\] backend.*nccl.*mpi' "$tmp/bad.ini" $d
 refuses "a model that does not fit together names the line" 64 'command line: model.hidden_size: .*multiple' "$tmp/tiny.ini" $d model.hidden_size=30
-refuses "an interval that is neither a share nor whole" 64 'checkpoint.save_steps.*1.5' "$tmp/tiny.ini" $d checkpoint.save_steps=1.5
 refuses "output_dir is a file" 64 'run.output_dir.*text.txt' "$tmp/tiny.ini" run.output_dir="$tmp/text.txt"
-refuses "betas" 64 'betas' "$tmp/tiny.ini" $d optimizer.betas=0.9
-run 0 ./dtrain --frobnicate
-expect_exit "unknown option" 64
-run 0 ./dtrain
-expect_exit "no input" 64
-run 0 ./dtrain --keys batch.micro
-expect_exit "--keys with an unknown key" 64
-run 0 ./dtrain --keys zero.stage
-expect_text "--keys of one key" 'stage'
-run 0 ./dtrain --version
-expect_exit "--version" 0
+ends "unknown option" 64 run 0 ./dtrain --frobnicate
+ends "no input" 64 run 0 ./dtrain
+ends "--keys with an unknown key" 64 run 0 ./dtrain --keys batch.micro
+prints "--keys of one key" 'stage' run 0 ./dtrain --keys zero.stage
+ends "--version" 0 run 0 ./dtrain --version
 for result in --keys --version --help "--plan $tmp/tiny.ini $d"; do
-    run 0 sh -c "./dtrain $result >/dev/full"
-    expect_exit "${result%% *} into a full disk: 74" 74
+    ends "${result%% *} into a full disk: 74" 74 run 0 sh -c "./dtrain $result >/dev/full"
 done
-run 0 sh -c "./dtrain-info $tmp/train.h5 >/dev/full"
-expect_exit "dtrain-info into a full disk: 74" 74
+ends "dtrain-info into a full disk: 74" 74 run 0 sh -c "./dtrain-info $tmp/train.h5 >/dev/full"
 
 refuses "missing dataset" 65 'missing.h5' "$tmp/tiny.ini" $d data.train="$tmp/missing.h5"
 head -c 3000 "$tmp/train.h5" >"$tmp/cut.h5"

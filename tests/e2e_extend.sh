@@ -22,15 +22,13 @@ mpirun -np 1 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/check" $linea
 expect_text "--check reports it, too" "from 0.0025 at step 4 to 0.005 at step 5"
 
 fork_run start whole
-train 2 whole $linear run.max_steps=8 scheduler.on_extend=continue
-expect_text "continue: no jump" "the learning rate continues from 0.0025 at step 4 to 0 at step 8"
+prints "continue: no jump" "the learning rate continues from 0.0025 at step 4 to 0 at step 8" train 2 whole $linear run.max_steps=8 scheduler.on_extend=continue
 expect "from the rate reached to the new end" test "$(rates whole)" = "0.01 0.0075 0.005 0.0025 0.0025 0.001875 0.00125 0.000625 "
 
 # stopped and resumed within the extension, as a job script does, without the key that was given once
 fork_run start parts
 DTRAIN_FAULT=step.begin:0:3:kill train 2 parts $linear run.max_steps=8 scheduler.on_extend=continue
-train 2 parts $linear run.max_steps=8
-expect_text "resumed in the extension" "step-00000006.h5"
+prints "resumed in the extension" "step-00000006.h5" train 2 parts $linear run.max_steps=8
 expect "without a word on the rate" sh -c "! grep -q 'the learning rate' '$out'"
 expect "the same rates" test "$(rates parts)" = "$(rates whole)"
 expect "and the same losses, bit for bit" close_losses whole parts 0
@@ -39,13 +37,11 @@ train 2 whole $linear run.max_steps=10 scheduler.on_extend=continue
 expect "extended once more: from its last rate" test "$(rates whole | cut -d' ' -f9-)" = "0.000625 0.0003125 "
 
 fork_run start rewarm
-train 1 rewarm $linear run.max_steps=10 scheduler.on_extend=rewarm
-expect_exit "rewarm without a warm-up: 64" 64
+ends "rewarm without a warm-up: 64" 64 train 1 rewarm $linear run.max_steps=10 scheduler.on_extend=rewarm
 train 1 rewarm $linear run.max_steps=10 scheduler.on_extend=rewarm scheduler.warmup_steps=2
 expect_text "rewarm: up to lr again" "from 0.0025 at step 4 to 0.01 at step 7, then changes to 0 at step 10"
 expect "by its rates" test "$(rates rewarm | cut -d' ' -f5-)" = "0.0025 0.00625 0.01 0.0075 0.005 0.0025 "
 
 train 1 epochs $linear run.max_steps=0 run.epochs=1 batch.train_batch_size=12
-train 1 epochs $linear run.max_steps=0 run.epochs=2 batch.train_batch_size=12
-expect_text "so do epochs" "the learning rate jumps from .* because the schedule is recomputed for"
+prints "so do epochs" "the learning rate jumps from .* because the schedule is recomputed for" train 1 epochs $linear run.max_steps=0 run.epochs=2 batch.train_batch_size=12
 e2e_done

@@ -14,27 +14,22 @@ for f in config.ini.part metrics.jsonl metrics.jsonl.part trace.json.part checkp
     checkpoints/step-00000006.h5.part hf/config.json.part hf/model.safetensors.part; do
     ln -s "$tmp/precious" "$tmp/planted/$f"
 done
-train 2 planted log.trace=true checkpoint.export=hf
-expect_exit "a run among planted links" 0
+ends "a run among planted links" 0 train 2 planted log.trace=true checkpoint.export=hf
 expect "no file of a run goes through a link" kept
 expect "the files themselves are there" no_links "$tmp/planted"
 ln -s "$tmp/precious" "$tmp/d.h5.part"
-run 0 ./dtrain-data -o "$tmp/d.h5" "$tmp/text.txt"
-expect_exit "a dataset beside a planted link" 0
+ends "a dataset beside a planted link" 0 run 0 ./dtrain-data -o "$tmp/d.h5" "$tmp/text.txt"
 if command -v gnuplot >/dev/null; then
     for f in loss.png.part loss.svg.part; do ln -s "$tmp/precious" "$tmp/planted/$f"; done
-    run 0 ./dtrain-plot "$tmp/planted"
-    expect_exit "pictures beside planted links" 0
+    ends "pictures beside planted links" 0 run 0 ./dtrain-plot "$tmp/planted"
     expect "the pictures are files" no_links "$tmp/planted"
     ln "$tmp/planted/metrics.jsonl" "$tmp/run.svg"
-    run 0 ./dtrain-plot -o "$tmp/run.svg" "$tmp/planted"
-    expect_exit "a picture is not drawn over the metrics" 64
+    ends "a picture is not drawn over the metrics" 64 run 0 ./dtrain-plot -o "$tmp/run.svg" "$tmp/planted"
 else
     skip "pictures beside planted links" "gnuplot is not installed"
 fi
 ln -s "$tmp/precious" "$tmp/c.h5.part"
-run 0 ./dtrain-convert "$tmp/planted/hf" "$tmp/c.h5"
-expect_exit "a checkpoint beside a planted link" 0
+ends "a checkpoint beside a planted link" 0 run 0 ./dtrain-convert "$tmp/planted/hf" "$tmp/c.h5"
 expect "no file of the tools goes through a link" kept
 
 for to in "$tmp/planted/hf" "$tmp/planted/hf/model.safetensors"; do
@@ -65,8 +60,7 @@ agree() { # NAME FROM UNTIL N TRAINING-ARGS...: N flips in that part of the file
     if [ $bad = 0 ]; then ok "$name"; else not_ok "$name" "see above"; fi
 }
 nbytes=$(stat -c %s "$tmp/train.h5")
-run 0 ./dtrain-info "$tmp/train.h5"
-expect_text "dtrain-info says that the header has a checksum" "header +verified"
+prints "dtrain-info says that the header has a checksum" "header +verified" run 0 ./dtrain-info "$tmp/train.h5"
 agree "changed bits of the header are refused by both" 0 800 12
 agree "and those of the end" $((nbytes - 48)) "$nbytes" 8
 agree "changed bits anywhere, with data.verify" 0 "$nbytes" 12 data.verify=true
@@ -74,20 +68,17 @@ agree "changed bits anywhere, where training reads them" 0 "$nbytes" 24
 flip "$tmp/flipped.h5" $((nbytes / 2)) 3
 for np in 2 3; do
     rm -rf "$tmp/flip"
-    train $np flip run.max_steps=1 data.train="$tmp/flipped.h5" comm.timeout=20
-    expect_exit "a damaged block on $np ranks: 65" 65
+    ends "a damaged block on $np ranks: 65" 65 train $np flip run.max_steps=1 data.train="$tmp/flipped.h5" comm.timeout=20
 done
 for np in 1 2 3; do
-    train $np verified$np run.max_steps=1 data.verify=true data.validation="$tmp/valid.h5" comm.timeout=5
-    expect_exit "data.verify of good files on $np ranks" 0
+    ends "data.verify of good files on $np ranks" 0 train $np verified$np run.max_steps=1 data.verify=true data.validation="$tmp/valid.h5" comm.timeout=5
     DTRAIN_FAULT=data.verify:$((np - 1)):1:error train $np verify-fault run.max_steps=1 data.verify=true
     expect_exit "one of $np ranks fails there: all leave with 70" 70
 done
 RUN_TIMEOUT=60 DTRAIN_FAULT=data.verify:1:1:hang train 3 verify-hang run.max_steps=1 data.verify=true comm.timeout=2
 expect_exit "one rank hangs while the data is verified: 76" 76
 expect_text "each rank says where it stands" "rank 0 .*no progress.*phase (verify|agree)"
-RUN_TIMEOUT=60 DTRAIN_FAULT=report:0:2:hang train 2 report-hang log.logging_steps=1 comm.timeout=2
-expect_exit "rank 0 hangs while it reports: 76" 76
+RUN_TIMEOUT=60 DTRAIN_FAULT=report:0:2:hang ends "rank 0 hangs while it reports: 76" 76 train 2 report-hang log.logging_steps=1 comm.timeout=2
 expect_text "and says so" "rank 0 .*no progress.*phase report"
 
 full_only
@@ -98,12 +89,9 @@ for np in 0 2; do
     wait_until_stopped moved 1
     mv "$tmp/moved" "$tmp/kept"
     kill -CONT $(ranks_of moved)
-    finish moved
-    expect_exit "a directory that was moved: 74 ($np)" 74
-    expect_text "which is named ($np)" "moved/run.lock was taken over by another run, moved or removed"
+    ends_saying "a directory that was moved: 74 ($np)" 74 "moved/run.lock was taken over by another run, moved or removed" finish moved
     expect "nothing is written under its old name ($np)" test ! -e "$tmp/moved"
-    train 0 kept
-    expect_exit "under the new one the run goes on ($np)" 0
+    ends "under the new one the run goes on ($np)" 0 train 0 kept
     rm -rf "$tmp/kept"
 done
 if [ -x /usr/bin/h5dump ]; then
@@ -113,40 +101,29 @@ fi
 # ---- dtrain-data: an existing file, an input
 for f in one two; do echo "this is book $f" >"$tmp/$f.txt"; done
 before=$(cat "$tmp/one.txt")
-run 0 ./dtrain-data -o "$tmp/one.txt" "$tmp/two.txt"
-expect_exit "a forgotten name of the output: a text is not replaced" 64
-expect_text "and the way out is named" "one.txt: exists; .*--force"
+ends_saying "a forgotten name of the output: a text is not replaced" 64 "one.txt: exists; .*--force" run 0 ./dtrain-data -o "$tmp/one.txt" "$tmp/two.txt"
 ln "$tmp/one.txt" "$tmp/hard.h5"
 ln -s one.txt "$tmp/soft.h5"
 cp "$tmp/one.txt" "$tmp/x.h5.part"
 for o in one.txt hard.h5 soft.h5 x.h5; do
     in=$tmp/one.txt
     [ $o != x.h5 ] || in=$tmp/x.h5.part
-    run 0 ./dtrain-data --force -o "$tmp/$o" "$in"
-    expect_exit "an input is never the output ($o)" 64
-    expect_text "an input is never the output ($o): said" "is an input .*another name"
+    ends_saying "an input is never the output ($o)" 64 "is an input .*another name" run 0 ./dtrain-data --force -o "$tmp/$o" "$in"
 done
-run 0 sh -c "./dtrain-data --force -o '$tmp/one.txt' - <'$tmp/one.txt'"
-expect_exit "standard input is an input" 64
-run 0 ./dtrain-data --force -o "$tmp/v.h5" --validation "$tmp/one.txt" --validation-fraction 0.5 "$tmp/one.txt"
-expect_exit "the validation file is no input" 64
+ends "standard input is an input" 64 run 0 sh -c "./dtrain-data --force -o '$tmp/one.txt' - <'$tmp/one.txt'"
+ends "the validation file is no input" 64 run 0 ./dtrain-data --force -o "$tmp/v.h5" --validation "$tmp/one.txt" --validation-fraction 0.5 "$tmp/one.txt"
 expect "the text is as it was" test "$(cat "$tmp/one.txt")" = "$before"
 ./dtrain-data -q -o "$tmp/sh.h5" --shards 2 --documents lines "$tmp/text.txt" >/dev/null
-run 0 ./dtrain-data -q -o "$tmp/sh.h5" --shards 2 --documents lines "$tmp/text.txt"
-expect_exit "shards that exist are not replaced" 64
-run 0 ./dtrain-data -q --force -o "$tmp/sh.h5" --shards 2 --documents lines "$tmp/text.txt"
-expect_exit "shards are replaced with --force" 0
+ends "shards that exist are not replaced" 64 run 0 ./dtrain-data -q -o "$tmp/sh.h5" --shards 2 --documents lines "$tmp/text.txt"
+ends "shards are replaced with --force" 0 run 0 ./dtrain-data -q --force -o "$tmp/sh.h5" --shards 2 --documents lines "$tmp/text.txt"
 
 # ---- a pipe with the name of the metrics; a reader that leaves
 mkdir "$tmp/pipe"
 mkfifo "$tmp/pipe/metrics.jsonl"
-train 2 pipe
-expect_exit "a pipe as metrics.jsonl ends the run" 74
-expect_text "a pipe as metrics.jsonl is named" "metrics.jsonl: expected a regular file or no file"
+ends_saying "a pipe as metrics.jsonl ends the run" 74 "metrics.jsonl: expected a regular file or no file" train 2 pipe
 rm -rf "$tmp/pipe/checkpoints"
 mkdir "$tmp/ev" && mkfifo "$tmp/ev/metrics.jsonl"
-train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
-expect_exit "and an evaluation" 74
+ends "and an evaluation" 74 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
 
 # the reader is gone before the run has a line to print
 timeout 120 bash -c "./dtrain '$tmp/tiny.ini' run.output_dir='$tmp/closed' log.report_to=stdout,jsonl log.logging_steps=1 2>'$tmp/closed.err' | true; exit \${PIPESTATUS[0]}" >"$out" 2>&1

@@ -26,26 +26,17 @@ width=$(grep -o '"hidden_size": [0-9]*' $start/config.json | grep -o '[0-9]*')
 up=model.layers.1.mlp.up_proj.weight
 poisoned nan $start model.safetensors $up $((3 * width + 1)) nan
 refusal="nan/model.safetensors: tensor .$up.: expected finite values, found NaN at \[3, 1\]"
-sft 1 a model.path="$tmp/nan"
-expect_exit "a NaN in model.path ends a run before its first step" 65
-expect_text "by file, tensor and index" "$refusal"
-sft 3 b model.path="$tmp/nan" zero.stage=3 batch.train_batch_size=3
-expect_exit "whichever rank holds it" 65
-expect_text "by name, too" "$refusal"
-run 0 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/c" data.train="$tmp/sft.h5" $keys model.path="$tmp/nan"
-expect_exit "--check finds it" 65
+ends_saying "a NaN in model.path ends a run before its first step" 65 "$refusal" sft 1 a model.path="$tmp/nan"
+ends_saying "whichever rank holds it" 65 "$refusal" sft 3 b model.path="$tmp/nan" zero.stage=3 batch.train_batch_size=3
+ends "--check finds it" 65 run 0 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/c" data.train="$tmp/sft.h5" $keys model.path="$tmp/nan"
 expect_text "by the same words" "$refusal"
-run 2 ./dtrain-generate "$tmp/nan" --tokenizer bytes --prompt hello --max-new-tokens 2 --threads 1
-expect_exit "dtrain-generate refuses it" 65
-expect_text "in the same words" "$refusal"
+ends_saying "dtrain-generate refuses it" 65 "$refusal" run 2 ./dtrain-generate "$tmp/nan" --tokenizer bytes --prompt hello --max-new-tokens 2 --threads 1
 poisoned inf $start model.safetensors model.norm.weight 2 -inf
-sft 2 d model.path="$tmp/inf"
-expect_text "an Inf is called one" "tensor .model.norm.weight.: expected finite values, found Inf at \[2\]"
+prints "an Inf is called one" "tensor .model.norm.weight.: expected finite values, found Inf at \[2\]" sft 2 d model.path="$tmp/inf"
 for type in bf16 fp16; do
     run 0 ./dtrain-convert --to hf --dtype $type $start "$tmp/clean-$type" --tokenizer none
     poisoned $type "$tmp/clean-$type" model.safetensors $up 5 inf
-    sft 2 $type model.path="$tmp/$type"
-    expect_text "and in $type" "$type/model.safetensors: tensor .$up.: expected finite values, found Inf at \[0, 5\]"
+    prints "and in $type" "$type/model.safetensors: tensor .$up.: expected finite values, found Inf at \[0, 5\]" sft 2 $type model.path="$tmp/$type"
 done
 poisoned largest "$tmp/clean-fp16" model.safetensors $up 5 65504
 sft 1 largest model.path="$tmp/largest" run.max_steps=1
@@ -53,14 +44,11 @@ expect "the largest number of a type is one" sh -c "! grep -q 'expected finite' 
 
 # ---- other models -----------------------------------------------------------------------------------------------------------------------------
 poisoned adapter tests/data/peft/llama adapter_model.safetensors base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight 0 nan
-sft 2 e model.path=$start lora.path="$tmp/adapter"
-expect_exit "an adapter" 65
+ends "an adapter" 65 sft 2 e model.path=$start lora.path="$tmp/adapter"
 expect_text "by name" "adapter_model.safetensors: tensor .*lora_A.weight.: expected finite values, found NaN at \[0, 0\]"
 run 0 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/e" data.train="$tmp/sft.h5" $keys model.path=$start lora.path="$tmp/adapter"
 expect_text "which --check finds" "adapter_model.safetensors: tensor .*lora_A.weight.: expected finite values"
-dpo 2 f model.path=$start dpo.reference_path="$tmp/nan"
-expect_exit "a reference" 65
-expect_text "by name" "$refusal"
+ends_saying "a reference" 65 "$refusal" dpo 2 f model.path=$start dpo.reference_path="$tmp/nan"
 run 0 ./dtrain --check /dev/stdin run.task=dpo run.output_dir="$tmp/f" data.train="$tmp/pairs.h5" $keys model.path=$start dpo.reference_path="$tmp/nan"
 expect_text "which --check finds" "$refusal"
 poisoned judge tests/data/rm/start model.safetensors model.norm.weight 0 nan
@@ -74,13 +62,10 @@ for what in "grpo grpo.num_generations=2 grpo.max_completion_length=4 grpo.rewar
 done
 
 # ---- dtrain-convert, and checkpoints ----------------------------------------------------------------------------------------------------------
-run 2 ./dtrain-convert "$tmp/nan" "$tmp/nan.h5" --tokenizer none
-expect_exit "a conversion keeps what is not finite" 0
+ends "a conversion keeps what is not finite" 0 run 2 ./dtrain-convert "$tmp/nan" "$tmp/nan.h5" --tokenizer none
 expect_text "and warns" "tensor .$up.: found NaN at \[3, 1\]; non-finite values are converted unchanged"
 run 0 ./dtrain-convert "$tmp/nan.h5" "$tmp/back" --tokenizer none
 expect "to the bit" cmp "$tmp/back/model.safetensors" "$tmp/nan/model.safetensors"
-run 2 ./dtrain-convert --adapter tests/data/peft/llama "$tmp/nan" "$tmp/merged" --tokenizer none
-expect_exit "a sum with it is refused" 65
-sft 2 h model.path="$tmp/nan.h5"
-expect_text "a checkpoint is refused by name" "nan.h5: tensor .*$up.: expected finite values, found NaN at \[3, 1\]"
+ends "a sum with it is refused" 65 run 2 ./dtrain-convert --adapter tests/data/peft/llama "$tmp/nan" "$tmp/merged" --tokenizer none
+prints "a checkpoint is refused by name" "nan.h5: tensor .*$up.: expected finite values, found NaN at \[3, 1\]" sft 2 h model.path="$tmp/nan.h5"
 e2e_done

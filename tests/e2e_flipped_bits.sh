@@ -12,8 +12,7 @@ train 1 run checkpoint.save_steps=3 model.hidden_size=8 model.intermediate_size=
 expect_exit "a small run" 0
 whole=$(newest run)
 head -3 "$tmp/text.txt" >"$tmp/few.txt"
-run 0 ./dtrain-data --documents lines -o "$tmp/few.h5" "$tmp/few.txt"
-expect_exit "a small dataset" 0
+ends "a small dataset" 0 run 0 ./dtrain-data --documents lines -o "$tmp/few.h5" "$tmp/few.txt"
 
 RUN_TIMEOUT=${FLIP_TIMEOUT:-300} run 0 env FLIP_FILES="$whole $tmp/few.h5" FLIP_EVERY="$every" "$driver"
 expect_exit "each flipped bit of a checkpoint and of a dataset is refused, and none brings the process down" 0
@@ -49,8 +48,7 @@ each_refuses "$tmp/train.h5" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/on_da
 tokens=$(($(stat -c %s "$tmp/train.h5") / 2))
 cp "$tmp/train.h5" "$tmp/.whole"
 flip "$tmp/train.h5" $tokens 0
-train 2 flipped run.max_steps=60
-expect_exit "a flipped bit among the token ids ends the training that meets it" 65
+ends "a flipped bit among the token ids ends the training that meets it" 65 train 2 flipped run.max_steps=60
 expect_text "with file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) is damaged'
 cp "$tmp/.whole" "$tmp/train.h5"
 

@@ -10,8 +10,7 @@ fp16="precision.dtype=fp16"
 field() { sed -n "s/.*\"$2\": *\\([-+0-9.e]*\\).*/\\1/p" "$tmp/$1/metrics.jsonl" | tr '\n' ' '; } # of every step
 info() { ./dtrain-info "$(newest "$1")" | awk -v key="$2" '$1 == key { print $2 }'; }
 
-train 1 ref $fp16
-expect_exit "fp16 trains" 0
+ends "fp16 trains" 0 train 1 ref $fp16
 expect "the loss falls" sh -c "sed -n 's/.*\"loss\": *\\([0-9.]*\\).*/\\1/p' $tmp/ref/metrics.jsonl | awk 'NR == 1 { a = \$1 } { b = \$1 } END { exit !(b < 0.9 * a) }'"
 is "the loss scale is reported" "$(field ref loss_scale)" "65536 65536 65536 65536 65536 65536 "
 
@@ -38,15 +37,12 @@ expect "reproducible: every bit" same_model "$(newest exact)" "$(newest exact3)"
 
 # Rank 1 of 3 overflows in its first micro-batch of step 3, the last: all three keep the weights and states of step 2. lr is that of step 3 again.
 train 3 two $fp16 run.max_steps=2 zero.stage=2
-DTRAIN_FAULT=head.overflow:1:17:error train 3 skips $fp16 run.max_steps=3 zero.stage=2
-expect_exit "an overflow on one rank ends no run" 0
+DTRAIN_FAULT=head.overflow:1:17:error ends "an overflow on one rank ends no run" 0 train 3 skips $fp16 run.max_steps=3 zero.stage=2
 expect_text "it is told" "step 3 is skipped: the gradients of unit head, summed over the ranks, are not finite; the loss scale stays 65536"
 expect "all ranks keep weights and states" same_model "$(newest two)" "$(newest skips)"
 expect "neither the schedule nor Adam moves" grep -q "step  *3 (2 updates)" <(./dtrain-info "$(newest skips)")
-DTRAIN_FAULT=head.overflow:1:1:error train 2 only $fp16 run.max_steps=1
-expect_exit "nor does one in the only step: a dynamic scale is still looked for" 0
-DTRAIN_FAULT=head.overflow:1:1:error train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
-expect_exit "a static one is not: 71" 71
+DTRAIN_FAULT=head.overflow:1:1:error ends "nor does one in the only step: a dynamic scale is still looked for" 0 train 2 only $fp16 run.max_steps=1
+DTRAIN_FAULT=head.overflow:1:1:error ends "a static one is not: 71" 71 train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
 expect_text "it names unit and rank" "not finite in every step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were the first"
 linear="scheduler.type=linear scheduler.warmup_steps=6"
 DTRAIN_FAULT=head.overflow:2:9:error train 3 warm $fp16 $linear run.max_steps=4 zero.stage=0
@@ -70,8 +66,7 @@ expect_text "it names unit and rank" "in 3 consecutive steps; in the last, step 
 
 # Where the first bad step is the last, ranks look at their own gradients before it comes.
 first="of unit head on rank 1"
-DTRAIN_FAULT=head.overflow:1:13:error train 2 first-static $fp16 precision.loss_scale=16 run.max_skipped_steps=1
-expect_exit "the first bad step is one too many: 71" 71
+DTRAIN_FAULT=head.overflow:1:13:error ends "the first bad step is one too many: 71" 71 train 2 first-static $fp16 precision.loss_scale=16 run.max_skipped_steps=1
 expect_text "unit and rank are known" "in the last, step 2, the gradients $first were the first"
 DTRAIN_FAULT=head.overflow:1:13:error train 2 first-least $fp16 precision.hysteresis=1 precision.min_loss_scale=65536 zero.stage=3
 expect_exit "the first overflow has the smallest scale: 71" 71
@@ -90,8 +85,7 @@ train 3 moved $fp16 $window run.max_steps=4 zero.stage=3
 train 2 moved $fp16 $window zero.stage=1
 is "on other ranks and another stage" "$(field moved loss_scale)" "65536 65536 65536 65536 131072 131072 131072 262144 262144 262144 "
 train 1 to-bf16 $fp16 run.max_steps=2
-train 1 to-bf16 precision.dtype=bf16 run.max_steps=3
-expect_exit "fp16 goes on in bf16" 0
+ends "fp16 goes on in bf16" 0 train 1 to-bf16 precision.dtype=bf16 run.max_steps=3
 train 1 to-bf16 $fp16 run.max_steps=4
 is "and bf16 in fp16, from the first scale" "$(field to-bf16 loss_scale)" "65536 65536 65536 "
 
@@ -105,13 +99,10 @@ expect "what is sent is rounded" sh -c "! h5diff -q '$(newest sent-fp32)' '$(new
 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/none" zero.stage=2 >"$tmp/plan32" 2>&1
 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/none" zero.stage=2 precision.reduce_dtype=bf16 >"$tmp/plan16" 2>&1
 expect "the plan counts it" sh -c "! cmp -s '$tmp/plan32' '$tmp/plan16'"
-train 1 refused run.reproducible=true precision.reduce_dtype=bf16
-expect_exit "reproducible sums are fp32: 64" 64
+ends "reproducible sums are fp32: 64" 64 train 1 refused run.reproducible=true precision.reduce_dtype=bf16
 expect_text "why" "precision.reduce_dtype|reduce_dtype: expected auto or fp32, because run.reproducible .*found bf16"
 
 # without backward
-train 1 evaluated $fp16 run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5"
-expect_exit "evaluation in fp16" 0
-run 1 ./dtrain-generate "$tmp/ref" --tokenizer bytes --prompt "the of" --max-new-tokens 8 --greedy --dtype fp16 --threads 1
-expect_exit "generation in fp16" 0
+ends "evaluation in fp16" 0 train 1 evaluated $fp16 run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5"
+ends "generation in fp16" 0 run 1 ./dtrain-generate "$tmp/ref" --tokenizer bytes --prompt "the of" --max-new-tokens 8 --greedy --dtype fp16 --threads 1
 [ "$n_not_ok" = 0 ]

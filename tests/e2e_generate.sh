@@ -21,8 +21,7 @@ generate() { # NP ARGUMENTS...: the text alone into $tmp/text; a launcher may mi
     code=$?
 }
 many=("$m" --prompt "In the beginning" --num-samples 7 --max-new-tokens 40 --temperature 0.9 --top-k 40 --top-p 0.95 --threads 1 --jsonl)
-generate 0 "${many[@]}" --batch-size 1
-expect_exit samples_one_by_one 0
+ends samples_one_by_one 0 generate 0 "${many[@]}" --batch-size 1
 cp "$tmp/text" "$tmp/expected"
 expect every_sample_is_a_line test "$(wc -l <"$tmp/expected")" = 7
 expect speed_is_reported grep -q 'tokens/s (7 sequences, 112 prompt tokens, 1 rank)' "$out"
@@ -32,12 +31,10 @@ for case in "0 4 0" "1 3 3" "2 2 0" "2 3 3" "3 1 3"; do
     generate "$np" "${many[@]}" --batch-size "$batch" --zero-stage "$stage"
     expect "same_text_on_${np}_ranks_batch_${batch}_stage_$stage" cmp "$tmp/text" "$tmp/expected"
 done
-generate 3 "$m" --prompt x --max-new-tokens 3 --threads 1 --zero-stage 3
-expect_exit more_ranks_than_prompts 0
+ends more_ranks_than_prompts 0 generate 3 "$m" --prompt x --max-new-tokens 3 --threads 1 --zero-stage 3
 generate 0 "${many[@]}" --seed 43
 expect another_seed_gives_another_text test "$code" = 0 -a "$(cmp -s "$tmp/text" "$tmp/expected"; echo $?)" = 1
-generate 0 "$m" --dtype bf16 --greedy --max-new-tokens 5 --threads 1
-expect_exit bf16_and_no_prompt 0
+ends bf16_and_no_prompt 0 generate 0 "$m" --dtype bf16 --greedy --max-new-tokens 5 --threads 1
 
 generate 0 "$m/checkpoints/step-00000007.h5" --prompt "ab" --greedy --max-new-tokens 6 --tokenizer bytes
 cp "$tmp/text" "$tmp/plain"
@@ -58,8 +55,7 @@ expect the_models_length_is_kept grep -qE '"n_new_tokens":62,"finish":"length"|"
 # beam search: the same on any number of ranks, for any number of searches at a time
 printf '{"prompt": "ab", "answer": {"x": [1, 2]}}\n{"prompt": "In the beginning"}\n{"messages": [{"role": "user", "content": "hi"}]}\n{"ids": [7]}\n' >"$tmp/prompts.jsonl"
 search=("$m" --prompts "$tmp/prompts.jsonl" --num-beams 3 --num-return 2 --length-penalty 0.5 --max-new-tokens 12 --threads 1 --jsonl)
-generate 0 "${search[@]}" --batch-size 1
-expect_exit beam_search 0
+ends beam_search 0 generate 0 "${search[@]}" --batch-size 1
 cp "$tmp/text" "$tmp/expected"
 expect beams_come_with_scores test "$(grep -c '"score":-[0-9.]*,"logprob":-' "$tmp/expected")" = 8
 for case in "0 7 0" "2 6 0" "2 3 3" "3 16 3"; do
@@ -87,20 +83,15 @@ cp "$tmp/text" "$tmp/expected"
 run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
 expect the_text_goes_into_a_file cmp "$tmp/written" "$tmp/expected"
 expect_text nothing_else_is_printed '^dtrain-generate: .* tokens/s'
-run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
-expect_exit an_output_that_exists_is_kept 64
-expect_text and_the_next_step_is_said 'written: exists; .*--force'
-DTRAIN_FAULT=generate.output:0:1:error run 2 ./dtrain-generate "${short[@]}" -o "$tmp/failed"
-expect_exit a_failure_on_one_rank_ends_all 70
+ends_saying an_output_that_exists_is_kept 64 'written: exists; .*--force' run 2 ./dtrain-generate "${short[@]}" -o "$tmp/written"
+DTRAIN_FAULT=generate.output:0:1:error ends a_failure_on_one_rank_ends_all 70 run 2 ./dtrain-generate "${short[@]}" -o "$tmp/failed"
 expect no_half_file_is_left test ! -e "$tmp/failed" -a ! -e "$tmp/failed.part"
 run 0 bash -c 'ulimit -f 1; exec ./dtrain-generate "$@"' - "$m" --prompt "ab" --num-samples 500 --max-new-tokens 6 --threads 1 --jsonl -o "$tmp/large"
 expect_exit what_cannot_be_written_ends_the_run 74
 expect_text and_the_file_is_named 'large.part: cannot write: File too large'
 : >"$tmp/a-file"
-run 2 ./dtrain-generate "${short[@]}" -o "$tmp/a-file/text"
-expect_exit an_output_whose_folder_cannot_be_made 74
-run 0 ./dtrain-generate "$m" --prompts "$tmp/prompts.jsonl" -o "$tmp/prompts.jsonl" --force
-expect_exit the_prompts_are_never_the_output 64
+ends an_output_whose_folder_cannot_be_made 74 run 2 ./dtrain-generate "${short[@]}" -o "$tmp/a-file/text"
+ends the_prompts_are_never_the_output 64 run 0 ./dtrain-generate "$m" --prompts "$tmp/prompts.jsonl" -o "$tmp/prompts.jsonl" --force
 
 # a stop text, which is not printed: the first letter or digit of some answer
 generate 0 "$m" --prompt "ab" --num-samples 8 --max-new-tokens 30 --jsonl --threads 1
@@ -139,8 +130,7 @@ expect_text and_the_next_line_is_answered '^dtrain-generate: ([6-9]|10) new toke
 
 # a Hugging Face directory, and what its generation_config.json says
 run 0 ./dtrain-convert "$m" "$tmp/hf" --dtype fp32
-generate 0 "${many[@]:1}" --batch-size 3 "$tmp/hf"
-expect_exit a_model_directory_generates 0
+ends a_model_directory_generates 0 generate 0 "${many[@]:1}" --batch-size 3 "$tmp/hf"
 generate 0 "${many[@]}"
 cp "$tmp/text" "$tmp/expected"
 generate 2 "${many[@]:1}" "$tmp/hf" --zero-stage 3
@@ -157,8 +147,7 @@ echo '{"max_new_tokens": 6, "temperature": 2, "typical_p": 0.5, "bad_words_ids":
 generate 0 "$tmp/hf" --prompt ab --threads 1
 expect "a file without do_sample is greedy" cmp "$tmp/text" "$tmp/plain"
 expect_text "an unknown setting is named" 'settings of generation_config.json and ignores them: bad_words_ids$'
-generate 0 "$tmp/hf" --prompt ab --threads 1 --temperature 1
-expect_text "with sampling those of sampling, too" 'and ignores them: bad_words_ids, typical_p$'
+prints "with sampling those of sampling, too" 'and ignores them: bad_words_ids, typical_p$' generate 0 "$tmp/hf" --prompt ab --threads 1 --temperature 1
 new_ids() { sed 's/.*"ids":\[\([^]]*\)\].*/\1/' "$tmp/text"; }
 generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 6 --jsonl
 first=$(new_ids | cut -d, -f1)
@@ -169,8 +158,7 @@ generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 30 --jsonl --n
 expect "no token comes twice" test "$(new_ids | tr , '\n' | sort | uniq -d | wc -l)" = 0
 generate 0 "$m" --prompt ab --threads 1 --greedy --max-new-tokens 6 --jsonl --stop-strings "$stop"
 expect "a stop text ends it" grep -q '"finish":"stop"' "$tmp/text"
-generate 0 "$m" --prompt ab --threads 1 --num-beams 3 --max-new-tokens 12 --jsonl --stop-strings "$stop"
-expect_exit "beams and a stop text" 0
+ends "beams and a stop text" 0 generate 0 "$m" --prompt ab --threads 1 --num-beams 3 --max-new-tokens 12 --jsonl --stop-strings "$stop"
 echo '{"max_length": 5}' >"$tmp/hf/generation_config.json"
 generate 0 "$tmp/hf" --prompt ab --threads 1 --jsonl
 expect "max_length counts the prompt" grep -qE '"n_new_tokens":[123],' "$tmp/text"
@@ -201,31 +189,18 @@ generate 2 "${many[@]}" --timeout 1
 unset DTRAIN_FAULT
 expect_exit a_rank_that_hangs_before_there_is_a_model_is_given_up 76
 
-run 0 ./dtrain-generate --help
-expect_exit help 0
-run 0 ./dtrain-generate
-expect_exit no_model_is_a_usage_error 64
-run 2 ./dtrain-generate "$m" --top-p 1.5
-expect_exit value_out_of_range_is_a_usage_error 64
-expect_text value_out_of_range_is_named 'top_p: expected a number above 0 and at most 1, found 1.5'
+ends help 0 run 0 ./dtrain-generate --help
+ends no_model_is_a_usage_error 64 run 0 ./dtrain-generate
+ends_saying value_out_of_range_is_a_usage_error 64 'top_p: expected a number above 0 and at most 1, found 1.5' run 2 ./dtrain-generate "$m" --top-p 1.5
 expect one_message_for_all_ranks test "$(grep -c 'top_p' "$out")" = 1
-run 0 ./dtrain-generate "$m" --prompt a --prompts b
-expect_exit two_sources_of_prompts_are_a_usage_error 64
-run 2 ./dtrain-generate "$m" --stream
-expect_exit streaming_on_two_ranks_is_a_usage_error 64
-run 0 ./dtrain-generate "$m" --num-beams 2 --top-k 3
-expect_exit beams_do_not_draw 64
-run 0 ./dtrain-generate "$m" --num-beams 2 --num-return 3
-expect_exit more_sequences_than_beams_is_a_usage_error 64
-run 0 ./dtrain-generate "$m" --chat --tokenizer ids
-expect_exit a_conversation_needs_text 64
-run 0 ./dtrain-generate "$m" --chat --chat-template nonesuch
-expect_exit an_unknown_template_is_a_usage_error 64
-run 0 ./dtrain-generate "$tmp"
-expect_exit no_checkpoint_is_a_data_error 65
-run 2 ./dtrain-generate "$m" --prompts "$tmp/nowhere.jsonl"
-expect_exit missing_prompts_are_a_data_error 65
-expect_text missing_prompts_are_named 'nowhere.jsonl'
+ends two_sources_of_prompts_are_a_usage_error 64 run 0 ./dtrain-generate "$m" --prompt a --prompts b
+ends streaming_on_two_ranks_is_a_usage_error 64 run 2 ./dtrain-generate "$m" --stream
+ends beams_do_not_draw 64 run 0 ./dtrain-generate "$m" --num-beams 2 --top-k 3
+ends more_sequences_than_beams_is_a_usage_error 64 run 0 ./dtrain-generate "$m" --num-beams 2 --num-return 3
+ends a_conversation_needs_text 64 run 0 ./dtrain-generate "$m" --chat --tokenizer ids
+ends an_unknown_template_is_a_usage_error 64 run 0 ./dtrain-generate "$m" --chat --chat-template nonesuch
+ends no_checkpoint_is_a_data_error 65 run 0 ./dtrain-generate "$tmp"
+ends_saying missing_prompts_are_a_data_error 65 'nowhere.jsonl' run 2 ./dtrain-generate "$m" --prompts "$tmp/nowhere.jsonl"
 # dynamic rotary embedding goes on beyond max_position_embeddings (8), up to its factor (2) times that, whatever else is asked for
 printf '{"ids":[3,4,5]}\n' >"$tmp/short.jsonl"
 printf '{"ids":[3,4,5]}\n{"ids":[9,8,7,6,5,4,3,2,1,11]}\n' >"$tmp/long.jsonl"
@@ -239,20 +214,15 @@ run 0 ./dtrain-generate tests/data/hf/llama_dynamic --tokenizer ids --prompt "1 
 expect_text a_stretched_length_is_a_limit_too 'has 16 tokens, but the model accepts at most 16'
 for line in '{"messages":[{"role":"user"}]}' '{"messages":[{"role":"alien","content":"x"}]}'; do
     printf '{"prompt":"a"}\n%s\n' "$line" >"$tmp/messages.jsonl"
-    run 2 ./dtrain-generate "$m" --prompts "$tmp/messages.jsonl" --threads 1
-    expect_exit "bad_message_is_a_data_error: $line" 65
+    ends "bad_message_is_a_data_error: $line" 65 run 2 ./dtrain-generate "$m" --prompts "$tmp/messages.jsonl" --threads 1
     expect_text "bad_message_is_named_with_its_line: $line" 'messages.jsonl:2: messages: message 0: '
 done
-run 0 ./dtrain-generate "$m" --prompt "$(printf 'a%.0s' {1..64})"
-expect_exit prompt_beyond_the_model_is_a_data_error 65
+ends prompt_beyond_the_model_is_a_data_error 65 run 0 ./dtrain-generate "$m" --prompt "$(printf 'a%.0s' {1..64})"
 expect_text prompt_beyond_the_model_says_both_lengths 'has 64 tokens, but the model accepts at most 64'
 cp "$m/checkpoints/step-00000007.h5" "$tmp/short.h5" && truncate -s -100 "$tmp/short.h5"
-run 2 ./dtrain-generate "$tmp/short.h5" --prompt a --threads 1
-expect_exit truncated_checkpoint_is_a_data_error 65
-expect_text truncated_checkpoint_is_named 'short.h5'
+ends_saying truncated_checkpoint_is_a_data_error 65 'short.h5' run 2 ./dtrain-generate "$tmp/short.h5" --prompt a --threads 1
 # options that do nothing, and a file in a folder that is not there yet
-run 0 ./dtrain-generate "$m" --prompt a --greedy --top-p 0.5 --temperature 0.7 --max-new-tokens 2 --threads 1
-expect_exit "--greedy with options of sampling" 0
+ends "--greedy with options of sampling" 0 run 0 ./dtrain-generate "$m" --prompt a --greedy --top-p 0.5 --temperature 0.7 --max-new-tokens 2 --threads 1
 expect_text "names those that do nothing" 'warning: --greedy always takes .*: --temperature, --top-p$'
 run 0 ./dtrain-generate "$m" --prompt a --temperature 0 --top-k 5 --max-new-tokens 2 --threads 1
 expect_text "and so does --temperature 0" 'warning: --temperature 0 always takes .*: --top-k$'

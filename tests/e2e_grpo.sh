@@ -84,8 +84,7 @@ done
 expect "--plan tells of the rollout" grep -q "^rollout: at most .* completions per rank at a time, each of at most 6 new tokens, for at most [0-9]* prompts of 8;" "$tmp/.plan"
 train 2 halves "${all[@]}" run.max_steps=3
 cp -r "$tmp/halves" "$tmp/changed"
-train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
-expect_exit "resumed with other reward functions" 0
+ends "resumed with other reward functions" 0 train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
 expect_text "its generation is left out" 'rollout in the checkpoint is discarded and generated again: its rewards come from other functions'
 train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
@@ -108,8 +107,7 @@ full_only
 # A signal in the middle of a rollout: its step is left; a kill; both as if nothing had been.
 DTRAIN_FAULT=rollout.generate:0:2:stop start 2 stopped "${all[@]}"
 stop_at stopped 1 TERM
-finish stopped
-expect_exit "a signal within a rollout" 75
+ends "a signal within a rollout" 75 finish stopped
 train 1 stopped "${all[@]}" checkpoint.resume=auto
 expect "goes on with the same bits" same_model "$(newest bits1)" "$(newest stopped)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.score:1:4:kill train 2 killed "${all[@]}" checkpoint.save_steps=1
@@ -159,9 +157,7 @@ few=("${learn[@]}" run.reproducible=true run.max_steps=4 data.validation="$tmp/v
 train 2 seen "${few[@]}"
 DTRAIN_FAULT=rollout.generate:0:3:stop start 2 unseen "${few[@]}"
 stop_at unseen 1 TERM
-finish unseen
-expect_exit "a signal within a validation" 75
-expect_text "it is interrupted" 'the validation of step 2 was interrupted'
+ends_saying "a signal within a validation" 75 'the validation of step 2 was interrupted' finish unseen
 train 1 unseen "${few[@]}" checkpoint.resume=auto
 is "and done first by the next start" "$(number unseen grpo/validation_reward)" "$(number seen grpo/validation_reward)"
 expect "which ends with the same bits" same_model "$(newest seen)" "$(newest unseen)"
@@ -169,9 +165,7 @@ expect "which ends with the same bits" same_model "$(newest seen)" "$(newest uns
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
     shift 2
-    train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
-    expect_exit "$name: exit code" 64
-    expect_text "$name: message" "$text"
+    ends_saying "$name: exit code" 64 "$text" train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 "$@"
 }
 refuse "no reward functions" 'reward_funcs: expected reward functions, found none' grpo.reward_funcs=
 refuse "groups that do not divide" 'num_generations: a generation has 8 completions: expected a multiple of num_generations = 3; the next one is 9' grpo.num_generations=3
@@ -185,8 +179,7 @@ refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' 
 expect "told once" test "$(grep -c top_p "$out")" = 1
 refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:
 echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
-train 1 refused grpo.rollouts="$tmp/broken.jsonl"
-expect_exit "a broken file of completions: exit code" 65
+ends "a broken file of completions: exit code" 65 train 1 refused grpo.rollouts="$tmp/broken.jsonl"
 expect "it is all that is told" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
 refuse "a penalty longer than completions" 'overlong_cache: expected at most the maximum completion length, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama

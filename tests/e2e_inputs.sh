@@ -44,8 +44,7 @@ for file in input/*.ini; do
     case $file in
     input/sft.ini | input/llava.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
-    plan 8 "$file"
-    expect_exit "$file can be planned" 0
+    ends "$file can be planned" 0 plan 8 "$file"
 done
 
 # A shape beside path: what differs is said, and the model that is there is used.
@@ -53,15 +52,12 @@ make_data
 train 1 base run.max_steps=1 checkpoint.export=hf
 sed -e 's/^task = .*/task = eval/' -e "s|^train = .*|validation = $tmp/valid.h5|" -e "s|^model_type|path = $tmp/base/hf\nmodel_type|" \
     -e 's/^train_batch_size.*//' "$tmp/tiny.ini" >"$tmp/shape.ini"
-run 1 ./dtrain "$tmp/shape.ini"
-expect_exit "a model with the shape that its file names" 0
+ends "a model with the shape that its file names" 0 run 1 ./dtrain "$tmp/shape.ini"
 expect "is not warned of" sh -c "! grep -q 'is ignored' '$out'"
-run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64
-expect_exit "another model than the file names" 0
+ends "another model than the file names" 0 run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64
 expect_text "is warned of, with both sizes" 'keys that differ from the model of path = .* are ignored: hidden_size = 64 .it has 32.'
 mkdir "$tmp/elsewhere"
-run 0 ./dtrain --plan "$tmp/shape.ini" model.path="$tmp/elsewhere/model"
-expect_text "before the download, the shape is planned for" 'the plan uses the shape in \[model\]'
+prints "before the download, the shape is planned for" 'the plan uses the shape in \[model\]' run 0 ./dtrain --plan "$tmp/shape.ini" model.path="$tmp/elsewhere/model"
 sed -i '/^model_type/d' "$tmp/shape.ini"
 run 1 ./dtrain "$tmp/shape.ini" model.hidden_size=64 model.vocab_size=300
 expect_text "also by keys alone, in one line" 'are ignored: hidden_size = 64 .it has 32., vocab_size = 300 .it has 257.'
@@ -92,16 +88,12 @@ expect_text "few steps: which keys change it" 'gives only . optimizer step'
 set -- run.output_dir="$tmp/ini" data.train="$tmp/train.h5" data.seq_len=32 run.max_steps=2
 run 1 ./dtrain input/pretrain.ini "$@" data.validation="$tmp/valid.h5" model.max_position_embeddings=32 model.hidden_size=32 model.intermediate_size=64
 expect_exit "input/pretrain.ini" 0
-run 1 ./dtrain input/eval.ini model.path="$tmp/ini" data.validation="$tmp/valid.h5" data.seq_len=32
-expect_exit "input/eval.ini" 0
+ends "input/eval.ini" 0 run 1 ./dtrain input/eval.ini model.path="$tmp/ini" data.validation="$tmp/valid.h5" data.seq_len=32
 printf '{"prompt": "two and two is", "completion": " four"}\n{"prompt": "one and one is", "completion": " two"}\n' >"$tmp/chat.jsonl"
 ./dtrain-data -o "$tmp/sft.h5" "$tmp/chat.jsonl" >"$tmp/.data" 2>&1
-run 1 ./dtrain input/sft.ini model.path="$tmp/ini" run.output_dir="$tmp/sft" data.train="$tmp/sft.h5" data.seq_len=32
-expect_exit "input/sft.ini" 0
-run 2 ./dtrain input/lora.ini model.path="$tmp/ini" run.output_dir="$tmp/lora" data.train="$tmp/sft.h5" data.seq_len=32 batch.micro_batch_size=1
-expect_exit "input/lora.ini" 0
-run 3 ./dtrain input/lora-int8.ini model.path="$tmp/ini" run.output_dir="$tmp/lora-int8" data.train="$tmp/sft.h5" data.seq_len=32
-expect_exit "input/lora-int8.ini" 0
+ends "input/sft.ini" 0 run 1 ./dtrain input/sft.ini model.path="$tmp/ini" run.output_dir="$tmp/sft" data.train="$tmp/sft.h5" data.seq_len=32
+ends "input/lora.ini" 0 run 2 ./dtrain input/lora.ini model.path="$tmp/ini" run.output_dir="$tmp/lora" data.train="$tmp/sft.h5" data.seq_len=32 batch.micro_batch_size=1
+ends "input/lora-int8.ini" 0 run 3 ./dtrain input/lora-int8.ini model.path="$tmp/ini" run.output_dir="$tmp/lora-int8" data.train="$tmp/sft.h5" data.seq_len=32
 printf '{"prompt": "two and two is", "chosen": " four", "rejected": " five"}\n{"prompt": "one and one is", "chosen": " two", "rejected": " one"}\n' >"$tmp/pairs.jsonl"
 ./dtrain-data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
 run 1 ./dtrain input/rm.ini model.path="$tmp/ini" run.output_dir="$tmp/rm" data.train="$tmp/pairs.h5" data.validation="$tmp/pairs.h5" data.seq_len=32 \
@@ -126,8 +118,7 @@ expect_exit "input/grpo.ini" 0
 # Images: the recipes in the heads of their files.
 hf=tests/data/vision/hf
 printf '{"prompt": "# What is here? ", "completion": "a cat", "image": "%s/tests/data/vision_data/wide.ppm"}\n' "$PWD" "$PWD" >"$tmp/seen.jsonl"
-run 0 ./dtrain-data --images input --image-token '#' --image-tokens 16 -o "$tmp/seen.h5" "$tmp/seen.jsonl"
-expect_exit "a dataset for input/vision.ini" 0
+ends "a dataset for input/vision.ini" 0 run 0 ./dtrain-data --images input --image-token '#' --image-tokens 16 -o "$tmp/seen.h5" "$tmp/seen.jsonl"
 run 2 ./dtrain input/vision.ini run.output_dir="$tmp/vision" data.train="$tmp/seen.h5" run.max_steps=2 batch.train_batch_size=2 batch.micro_batch_size=1
 expect_exit "input/vision.ini" 0
 printf '[{"image": "wide.ppm", "conversations": [{"from": "human", "value": "What is it?\\n<image>"}, {"from": "gpt", "value": "a cat"}]}]\n' >"$tmp/captions.json"

@@ -9,8 +9,7 @@ cuda=0
 run 0 make --no-print-directory install CUDA=$cuda BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=
 expect_exit "make install" 0
 for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot dtrain-sid; do
-    run 0 "$root$prefix/bin/$program" --help
-    expect_exit "$program --help, installed" 0
+    ends "$program --help, installed" 0 run 0 "$root$prefix/bin/$program" --help
 done
 for file in share/man/man1/dtrain.1 share/doc/dtrain/README.md share/doc/dtrain/LICENSE share/doc/dtrain/docs/keys.md share/dtrain/input/demo.ini \
     share/dtrain/input/models/qwen2.5-7b.ini share/dtrain/jobs/slurm.sh share/man/man1/dtrain-generate.1 share/dtrain/tools/wandb_offline.py share/dtrain/tools/reward_sum.py \
@@ -60,8 +59,7 @@ check_module() { # language, command...
     local language=$1
     shift
     if ! command -v "$1" >/dev/null; then skip "the $language modulefile" "no $1"; return; fi
-    run 0 "$@"
-    expect_text "the $language modulefile puts the programs into PATH" "^PATH $prefix/bin$"
+    prints "the $language modulefile puts the programs into PATH" "^PATH $prefix/bin$" run 0 "$@"
     expect_text "its man pages come before those of the system" "^MANPATH $prefix/share/man$"
     expect_text "which stay" '^MANPATH behind <>$'
     expect_text "its help names the modules" '^Needs these modules: gcc/12 openmpi/4.1$'
@@ -94,28 +92,21 @@ cp jobs/* "$tmp/tree/jobs"
 for script in jobs/*.sh; do
     name=$(basename "$script")
     rm -rf "$tmp/tree/dtrain" "$tmp/submit/dtrain" "$tmp/path/dtrain"
-    job "$tmp/tree/jobs/$name"
-    expect_exit "$name without a program" 127
-    expect_text "says where it looked and what to do" 'dtrain is not .*set DTRAIN='
+    ends_saying "$name without a program" 127 'dtrain is not .*set DTRAIN=' job "$tmp/tree/jobs/$name"
     program "$tmp/submit/dtrain"
-    job "$tmp/tree/jobs/$name"
-    expect_text "$name starts the program of the submit directory" "^started $tmp/submit/dtrain input.ini"
+    prints "$name starts the program of the submit directory" "^started $tmp/submit/dtrain input.ini" job "$tmp/tree/jobs/$name"
     program "$tmp/path/dtrain"
-    job "$tmp/tree/jobs/$name"
-    expect_text "$name starts the one in PATH" "^started $tmp/path/dtrain input.ini"
+    prints "$name starts the one in PATH" "^started $tmp/path/dtrain input.ini" job "$tmp/tree/jobs/$name"
     if [ "$name" != pbs.sh ]; then # PBS does not tell where a script came from
         program "$tmp/tree/dtrain"
-        job "$tmp/tree/jobs/$name"
-        expect_text "$name starts the one it was built with" "^started $tmp/tree/dtrain input.ini"
+        prints "$name starts the one it was built with" "^started $tmp/tree/dtrain input.ini" job "$tmp/tree/jobs/$name"
     fi
     sed "s|^bin=.*|bin=$tmp/here|" "$script" >"$tmp/here/$name"
     program "$tmp/here/dtrain"
-    job "$tmp/here/$name"
-    expect_text "$name starts the one it was installed with" "^started $tmp/here/dtrain input.ini"
+    prints "$name starts the one it was installed with" "^started $tmp/here/dtrain input.ini" job "$tmp/here/$name"
     expect "$name, installed, knows the place" grep -q "^bin=$prefix/bin$" "$jobs/$name"
     export CODE=75
-    job "$tmp/here/$name"
-    expect_text "$name queues itself again after 75" '^requeued 1|^submitted again: -v INPUT,ARGS.* .*/spool/job'
+    prints "$name queues itself again after 75" '^requeued 1|^submitted again: -v INPUT,ARGS.* .*/spool/job' job "$tmp/here/$name"
     unset CODE
 done
 
@@ -138,24 +129,19 @@ printf 'include Makefile\nflags: ; @echo flags $(filter -j%%,$(MAKEFLAGS))\n' >"
 flags() { run 0 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "$@" --no-print-directory -f "$tmp/flags.mk" flags; }
 flags make
 expect_text "make uses all cores" "^flags .*-j$(nproc)"
-flags make -j3
-expect_text "or as many as -j says" '^flags .*-j3'
-flags env MAKEFLAGS=-j5 make
-expect_text "on the command line or in the environment" '^flags .*-j5'
+prints "or as many as -j says" '^flags .*-j3' flags make -j3
+prints "on the command line or in the environment" '^flags .*-j5' flags env MAKEFLAGS=-j5 make
 flags make -n clean
 expect "make clean all goes in order" sh -c "! grep -q '^flags.*-j' '$out'"
 
-run 0 make --no-print-directory help MAKEFLAGS=
-expect_text "make help names the targets" '^ *make test .*passed'
-run 0 tools/setup.sh test
-expect_exit "set-up has nothing to do" 0
+prints "make help names the targets" '^ *make test .*passed' run 0 make --no-print-directory help MAKEFLAGS=
+ends "set-up has nothing to do" 0 run 0 tools/setup.sh test
 expect "and says nothing" test ! -s "$out"
 
 # Without headers and without the right to install: one command for all that the build, the demo and the tests need.
 stand_in id 'echo 1000'
 stand_in sudo 'exit 1'
-run 0 env PATH="$tmp/path:$PATH" CPPFLAGS="-nostdinc" tools/setup.sh build
-expect_exit "set-up without the right to install" 69
+ends "set-up without the right to install" 69 run 0 env PATH="$tmp/path:$PATH" CPPFLAGS="-nostdinc" tools/setup.sh build
 expect_text "names what to install elsewhere" 'libjansson-dev \(elsewhere: jansson\)'
 expect_text "and one command for build, demo and tests" 'apt-get install --no-install-recommends .*libjansson-dev.* libcmocka-dev'
 e2e_done

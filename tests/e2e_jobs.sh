@@ -43,8 +43,7 @@ for script in slurm.sh slurm-mpirun.sh; do
     expect_text "$script: an array task has its own arguments" '^started <run-3.ini> <run.output_dir=runs/3>'
     expect_text "$script: and is requeued without the others" '^scontrol requeue 12_3$'
     expect_exit "$script: with the program's code" 75
-    DTRAIN_MAX_REQUEUES=2 SLURM_RESTART_COUNT=2 fresh $script x.ini
-    expect_text "$script: the number of restarts is bounded" 'not requeued: it was restarted 2 times, at most 2'
+    DTRAIN_MAX_REQUEUES=2 SLURM_RESTART_COUNT=2 prints "$script: the number of restarts is bounded" 'not requeued: it was restarted 2 times, at most 2' fresh $script x.ini
     expect "$script: and no requeue is asked for" sh -c "! grep -q 'scontrol requeue' '$out'"
     STATE=CANCELLED fresh $script x.ini
     expect "$script: a cancelled job stays so" sh -c "! grep -q 'scontrol requeue' '$out'"
@@ -53,8 +52,7 @@ for script in slurm.sh slurm-mpirun.sh; do
         expect "$script: no requeue after $CODE" sh -c "[ $code = $CODE ] && ! grep -q 'scontrol requeue' '$out'"
     done
     for CODE in 70 76 137 139 143 205; do
-        fresh $script x.ini
-        expect_text "$script: requeued after $CODE" '^scontrol requeue 12$'
+        prints "$script: requeued after $CODE" '^scontrol requeue 12$' fresh $script x.ini
     done
     CODE=76 SAYS='dtrain: [rank 0 node1.cluster] error: no progress for 9 s (comm.timeout): host node1.cluster, step 3'
     export SAYS
@@ -63,18 +61,14 @@ for script in slurm.sh slurm-mpirun.sh; do
     CLUSTER="1 2 3 4 5" EXCLUDED=node4 fresh $script x.ini
     expect_text "$script: a host that did not answer is excluded, too" '^scontrol update JobId=12 ExcNodeList=node4,node2$'
     SAYS='srun: error: node2: task 1: Killed' CODE=137
-    fresh $script x.ini
-    expect_text "$script: the host of a killed rank is excluded" '^scontrol update JobId=12 ExcNodeList=node2$'
-    CLUSTER="1 2" fresh $script x.ini
-    expect_text "$script: unless the job would wait for ever" 'node2 not excluded: the partition has 1 other nodes, the job needs 2'
+    prints "$script: the host of a killed rank is excluded" '^scontrol update JobId=12 ExcNodeList=node2$' fresh $script x.ini
+    CLUSTER="1 2" prints "$script: unless the job would wait for ever" 'node2 not excluded: the partition has 1 other nodes, the job needs 2' fresh $script x.ini
     SAYS='dtrain: [rank 2 node2] error: CUDA: an illegal memory access was encountered' CODE=70
-    fresh $script x.ini
-    expect_text "$script: the host that failed is excluded" '^scontrol update JobId=12 ExcNodeList=node2$'
+    prints "$script: the host that failed is excluded" '^scontrol update JobId=12 ExcNodeList=node2$' fresh $script x.ini
     SAYS=
     job $script x.ini
     job $script x.ini
-    job $script x.ini
-    expect_text "$script: failures in a row are bounded" 'failure 4 in a row, exit code 70; not requeued: at most 3'
+    prints "$script: failures in a row are bounded" 'failure 4 in a row, exit code 70; not requeued: at most 3' job $script x.ini
     CODE=75 job $script x.ini
     CODE=70 job $script x.ini
     is "$script: a stop with a checkpoint ends the row" "$(grep -o 'failure . in a row' "$log" | tail -1)" "failure 1 in a row"
@@ -87,33 +81,22 @@ export QSTAT=$pro INPUT="my input.ini" ARGS='optimizer.lr=1e-4 "run.output_dir=m
 PBS_QUEUE=long fresh pbs.sh
 expect_text "pbs.sh: the wall time of qsub is the limit" '^started <my input.ini> <optimizer.lr=1e-4> <run.output_dir=my runs/1> <run.time_limit=7130>'
 expect_text "pbs.sh: submitted again as it was" '^qsub -l walltime=02:00:00 -l select=2:ncpus=32:mpiprocs=2:ompthreads=16:mem=100gb -q long -A chem -v INPUT,ARGS.* INPUT=my input.ini ARGS=optimizer.lr=1e-4 "run.output_dir=my runs/1" .*REQUEUES=1 FAILURES=0$'
-QSTAT=$torque fresh pbs.sh
-expect_text "pbs.sh, Torque: days" 'run.time_limit=9357[0-9]>'
+QSTAT=$torque prints "pbs.sh, Torque: days" 'run.time_limit=9357[0-9]>' fresh pbs.sh
 expect_text "pbs.sh, Torque: nodes" '^qsub -l walltime=1:02:00:00 -l nodes=2:ppn=32 '
-QSTAT= PBS_WALLTIME=3600 fresh pbs.sh
-expect_text "pbs.sh, Torque: the limit in the environment" 'run.time_limit=35(70|69)>'
-QSTAT= fresh pbs.sh
-expect_text "pbs.sh: an unknown limit is reported" 'the wall time is unknown'
-ARGS="run.time_limit=60" fresh pbs.sh
-expect_text "pbs.sh: a limit in ARGS is kept" '^started <my input.ini> <run.time_limit=60> end'
-ARGS='"open' fresh pbs.sh
-expect_exit "pbs.sh: an open quote in ARGS" 64
-PBS_ARRAY_INDEX=4 INPUT=run-%a.ini ARGS= fresh pbs.sh
-expect_text "pbs.sh: an array task" '^started <run-4.ini> <run.time_limit'
+QSTAT= PBS_WALLTIME=3600 prints "pbs.sh, Torque: the limit in the environment" 'run.time_limit=35(70|69)>' fresh pbs.sh
+QSTAT= prints "pbs.sh: an unknown limit is reported" 'the wall time is unknown' fresh pbs.sh
+ARGS="run.time_limit=60" prints "pbs.sh: a limit in ARGS is kept" '^started <my input.ini> <run.time_limit=60> end' fresh pbs.sh
+ARGS='"open' ends "pbs.sh: an open quote in ARGS" 64 fresh pbs.sh
+PBS_ARRAY_INDEX=4 INPUT=run-%a.ini ARGS= prints "pbs.sh: an array task" '^started <run-4.ini> <run.time_limit' fresh pbs.sh
 expect_text "pbs.sh: keeps its number" 'INPUT=run-%a.ini ARGS= TASK=4 '
-DTRAIN_MAX_REQUEUES=5 DTRAIN_REQUEUES=5 fresh pbs.sh
-expect_text "pbs.sh: the number of submissions is bounded" 'not submitted again: it was submitted 5 times'
-CODE=76 DTRAIN_FAILURES=1 fresh pbs.sh
-expect_text "pbs.sh: failures are counted" 'failure 2 in a row, exit code 76; submitted again'
-CODE=137 DTRAIN_FAILURES=3 fresh pbs.sh
-expect_text "pbs.sh: and bounded" 'failure 4 in a row, exit code 137; not submitted again'
+DTRAIN_MAX_REQUEUES=5 DTRAIN_REQUEUES=5 prints "pbs.sh: the number of submissions is bounded" 'not submitted again: it was submitted 5 times' fresh pbs.sh
+CODE=76 DTRAIN_FAILURES=1 prints "pbs.sh: failures are counted" 'failure 2 in a row, exit code 76; submitted again' fresh pbs.sh
+CODE=137 DTRAIN_FAILURES=3 prints "pbs.sh: and bounded" 'failure 4 in a row, exit code 137; not submitted again' fresh pbs.sh
 for CODE in 0 1 64 65 71 74; do
     fresh pbs.sh
     expect "pbs.sh: not submitted again after $CODE" sh -c "[ $code = $CODE ] && ! grep -q '^qsub' '$out'"
 done
 for script in slurm.sh slurm-mpirun.sh pbs.sh; do
-    DTRAIN_MAX_REQUEUES=abc fresh $script x.ini
-    expect_exit "$script: a bound that is no number" 64
-    expect_text "$script: names it" "expected numbers, found 'abc' and '3'"
+    DTRAIN_MAX_REQUEUES=abc ends_saying "$script: a bound that is no number" 64 "expected numbers, found 'abc' and '3'" fresh $script x.ini
 done
 e2e_done

@@ -43,13 +43,11 @@ done
 lora 2 halves llama $bits run.max_steps=2
 lora 3 halves llama $bits zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks at another stage: the same bits" same_model "$(newest bits1none)" "$(newest halves)"
-lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
-expect_text "another scale is no continuation" "lora.alpha: 8 -> 16"
+prints "another scale is no continuation" "lora.alpha: 8 -> 16" lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
 expect_exit "and refused" 64
 expect_text "where it leads" "start a new run from its merged model .dtrain-convert .*/step-00000004.h5 DIR"
 for mistake in "lora.lora_alpha=16" "lora.init=pissa" 'lora.target_modules=["q_proj","v_proj"]'; do
-    run 0 ./dtrain --check "$tmp/halves/config.ini" "$mistake"
-    expect_exit "$mistake where there are checkpoints is refused" 64
+    ends "$mistake where there are checkpoints is refused" 64 run 0 ./dtrain --check "$tmp/halves/config.ini" "$mistake"
     expect "and nothing is said of these" sh -c "[ \$(grep -cE 'error: |trying the previous' '$out') = 1 ] && grep -q 'error: command line: lora' '$out'"
 done
 expect_text "quotes and brackets are told apart from regular expressions" "lora.target_modules: expected names without quotes and brackets, such as q_proj, v_proj"
@@ -95,10 +93,8 @@ pairs dpo 1 memory run.max_steps=1
 alone=$(parameters)
 pairs dpo 1 memory2 run.max_steps=1 dpo.reference_path=tests/data/../data/dpo/start
 expect "a reference without adapters has no parameters of its own: $alone against $(parameters)" [ "$alone" != "$(parameters)" ]
-pairs dpo 1 refused dpo.sync_reference_steps=2
-expect_text "it cannot follow" "sync_reference_steps: expected 0, because with adapters the reference is the frozen model"
-pairs dpo 2 refused model.path="$tmp/dposigmoid" dpo.sync_reference_steps=2
-expect_exit "nor one with adapters of its own" 64
+prints "it cannot follow" "sync_reference_steps: expected 0, because with adapters the reference is the frozen model" pairs dpo 1 refused dpo.sync_reference_steps=2
+ends "nor one with adapters of its own" 64 pairs dpo 2 refused model.path="$tmp/dposigmoid" dpo.sync_reference_steps=2
 expect_text "by name" "sync_reference_steps: expected 0, because only a model that is trained as a whole"
 
 data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
@@ -123,8 +119,7 @@ pairs rm 2 rmalone batch.train_batch_size=12 checkpoint.save=trainable
 for start in rm rmhf/hf rmalone; do rollouts ppo 2 "ppo${start%/hf}" run.max_steps=1 ppo.response_length=6 ppo.value_path="$tmp/$start" zero.stage=2; done
 expect "a critic from a reward model with adapters is that of the merged model" same_model "$(newest pporm)" "$(newest ppormhf)"
 for start in rmhf rmalone; do expect "$start: also apart from the policy" h5diff "$(newest pporm)" "$(newest "ppo$start")" /critic /critic; done
-rollouts ppo 1 judged run.max_steps=1 ppo.response_length=6 ppo.reward_path="$tmp/rm" ppo.reward_funcs=
-expect_exit "and so is one that begins as what judges" 0
+ends "and so is one that begins as what judges" 0 rollouts ppo 1 judged run.max_steps=1 ppo.response_length=6 ppo.reward_path="$tmp/rm" ppo.reward_funcs=
 run 2 ./dtrain-convert "$tmp/rm" "$tmp/rm.hf" --tokenizer none
 expect "which dtrain-convert makes of it, too" cmp "$tmp/rm.hf/model.safetensors" "$tmp/rmhf/hf/model.safetensors"
 rollouts ppo 1 ppocopy $lengths ppo.reference_path=tests/data/../data/dpo/start
@@ -168,27 +163,22 @@ for dir in whole alone; do
 done
 expect "dtrain-generate writes the same from both" cmp "$tmp/whole.text" "$tmp/alone.text"
 expect "dtrain-convert, too" cmp "$tmp/whole.hf/model.safetensors" "$tmp/alone.hf/model.safetensors"
-run 0 ./dtrain-info "$(newest alone)"
-expect_text "dtrain-info says where the rest is" "^  base +$base: [0-9]* tensors that are not in this file"
+prints "dtrain-info says where the rest is" "^  base +$base: [0-9]* tensors that are not in this file" run 0 ./dtrain-info "$(newest alone)"
 lora 1 chain "" $bits model.path="$tmp/alone" $trained run.max_steps=1
 lora 1 chain2 "" $bits model.path="$tmp/chain/checkpoints/step-00000001.h5" run.max_steps=1
 lora 2 flat "" $bits model.path="$tmp/whole" run.max_steps=1
 lora 2 flat2 "" $bits model.path="$tmp/flat" run.max_steps=1
 expect "a base may be such a checkpoint itself" same_model "$(newest flat2)" "$(newest chain2)"
-lora 2 chain "" $bits model.path="$tmp/chain" $trained run.max_steps=2 checkpoint.save_total_limit=1
-expect_exit "but not one of the same run, which the run may remove" 64
+ends "but not one of the same run, which the run may remove" 64 lora 2 chain "" $bits model.path="$tmp/chain" $trained run.max_steps=2 checkpoint.save_total_limit=1
 expect_text "by name" "checkpoint.save: expected all, found trainable: it omits what $tmp/chain/checkpoints/step-00000001.h5 contains, but this run replaces or removes"
-lora 1 wrong llama $bits lora.r=0 lora.target_modules= lora.dropout=0 $trained
-expect_exit "where nothing is frozen it is refused" 64
+ends "where nothing is frozen it is refused" 64 lora 1 wrong llama $bits lora.r=0 lora.target_modules= lora.dropout=0 $trained
 expect_text "by name" "checkpoint.save: expected all, found trainable: it omits frozen parameters, and this run has none"
 printf 'x' | dd of="$base/model.safetensors" bs=1 seek=$(($(stat -c %s "$base/model.safetensors") - 1)) conv=notrunc status=none
-alone 2 halves2 $trained run.max_steps=5
-expect_exit "a base that was altered is found, resumed" 65
+ends "a base that was altered is found, resumed" 65 alone 2 halves2 $trained run.max_steps=5
 expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5, which needs it from this base model, was trained"
 expect "once: the checkpoint before was trained beside it, too" sh -c "! grep -q 'trying the previous' '$out' && [ \$(grep -c 'was altered' '$out') = 1 ]"
 for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest alone) run.output_dir=$tmp/other"; do
-    run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
-    expect_exit "--check finds it, too" 65
+    ends "--check finds it, too" 65 run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
     expect_text "as a run does" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5"
 done
 wrong "and converted" 65 "$base/model.safetensors: tensor .*was altered after" ./dtrain-convert "$tmp/alone" "$tmp/x"
@@ -196,49 +186,39 @@ alone 2 turns $trained run.max_steps=5
 expect_text "a whole one does not go on beside it" "checkpoint.save = trainable would omit frozen parameters that differ from those of $base"
 mv "$base" "$tmp/moved"
 wrong "a base that has gone is said" 65 "step-00000004.h5 contains only trained parameters .*: $base: No such file" ./dtrain-generate "$tmp/alone" --tokenizer ids --prompt "1 2 3"
-alone 2 halves2 $trained run.max_steps=5 
-expect_exit "where a run goes on, too" 65
+ends "where a run goes on, too" 65 alone 2 halves2 $trained run.max_steps=5 
 rm -r "$tmp/moved" && cp -r tests/data/dpo/start "$tmp/moved"
-lora 2 halves2 "" $bits model.path="$tmp/moved" $trained
-expect_exit "and one that has moved is where model.path says" 0
+ends "and one that has moved is where model.path says" 0 lora 2 halves2 "" $bits model.path="$tmp/moved" $trained
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------------------------------
-lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
-expect_exit "a layer that is not there is refused" 64
+ends "a layer that is not there is refused" 64 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,q_prj batch.micro_batch_size=4
 expect_text "by name" "lora.target_modules: this model has no layer 'q_prj'; choose from embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head"
 lora 1 refused gpt2 lora.r=2 lora.target_modules=lm_head,c_attn lora.modules_to_save=wte batch.micro_batch_size=4
 expect_exit "an adapter of a head whose embedding is trained, which no file of PEFT could hold, is refused" 64
 expect_text "by name" "lora.target_modules: lm_head cannot have an adapter, because it is tied to the embedding, which modules_to_save trains as a whole"
 for pattern in rank_pattern=vproj:16 alpha_pattern=k_proj:3; do
-    lora 1 refused llama lora.r=4 lora.target_modules=q_proj,v_proj "lora.$pattern" batch.micro_batch_size=4
-    expect_exit "a pattern for no adapter is refused" 64
+    ends "a pattern for no adapter is refused" 64 lora 1 refused llama lora.r=4 lora.target_modules=q_proj,v_proj "lora.$pattern" batch.micro_batch_size=4
     expect_text "by key" "lora.${pattern%%=*}: expected the end of a layer name with an adapter, found '[a-z_]*'"
 done
 for key in target_modules modules_to_save; do
-    lora 1 refused llama lora.r=4 "lora.$key= , " batch.micro_batch_size=4
-    expect_exit "a list of nothing is refused" 64
+    ends "a list of nothing is refused" 64 lora 1 refused llama lora.r=4 "lora.$key= , " batch.micro_batch_size=4
     expect_text "by key" "lora.$key: expected names of modules, found ','"
 done
 lora 2 refused llama lora.r=4 lora.target_modules=q_prj batch.micro_batch_size=2 $trained
 expect "of a model whose adapters have a mistake nothing else is said" sh -c "[ \$(grep -c 'error: ' '$out') = 1 ] && grep -q 'lora.target_modules: ' '$out'"
 order="$bits lora.r=0 lora.target_modules= lora.dropout=0 run.task=dpo data.train=$tmp/pairs.h5 lora.path=$tmp/later/adapter $trained"
-lora 2 order llama $order
-expect_exit "DPO from an adapter that is still to be made" 65
+ends "DPO from an adapter that is still to be made" 65 lora 2 order llama $order
 expect "nothing else is said: no adapters are no mistake of checkpoint.save" sh -c "[ \$(grep -c 'error: ' '$out') = 1 ] && grep -q 'lora.path: $tmp/later/adapter: expected a directory' '$out'"
 mkdir "$tmp/later" && cp -r "$tmp/bits1none/adapter" "$tmp/later/"
 lora 2 order llama $order run.max_steps=1
 mv "$tmp/later" "$tmp/gone"
-lora 2 order llama $order run.max_steps=2
-expect_exit "of a reference whose adapter has gone since" 65
+ends "of a reference whose adapter has gone since" 65 lora 2 order llama $order run.max_steps=2
 expect "that alone is said, too" sh -c "[ \$(grep -c 'error: ' '$out') = 1 ] && grep -q 'lora.path: $tmp/later/adapter: expected a directory' '$out'"
-lora 2 order llama $order run.max_steps=2 lora.path="$tmp/gone/adapter"
-expect_exit "and it goes on with the adapter where it is now" 0
-lora 2 gone llama $order lora.path="$tmp/gone/adapter"
-expect_exit "a run that would replace the adapter of its reference is refused" 64
+ends "and it goes on with the adapter where it is now" 0 lora 2 order llama $order run.max_steps=2 lora.path="$tmp/gone/adapter"
+ends "a run that would replace the adapter of its reference is refused" 64 lora 2 gone llama $order lora.path="$tmp/gone/adapter"
 expect_text "by name" "lora.path: the reference uses the adapter of $tmp/gone/adapter, which this run replaces at its end; choose another run.output_dir"
 rm -r "$tmp/gone/adapter" && cp -r "$tmp/flat/adapter" "$tmp/gone/"
-lora 2 order llama $order run.max_steps=3 lora.path="$tmp/gone/adapter"
-expect_exit "but not beside a reference with another adapter" 65
+ends "but not beside a reference with another adapter" 65 lora 2 order llama $order run.max_steps=3 lora.path="$tmp/gone/adapter"
 expect_text "by name" "with the adapter of $tmp/gone/adapter: expected the reference that the run started with"
 lora 1 refused llama lora.alpha=4 batch.micro_batch_size=4
 expect_text "settings of adapters without a rank, too" "lora.alpha: needs lora.r, because without it there are no adapters"

@@ -16,18 +16,14 @@ export PKG_CONFIG_LIBDIR=$tmp/pc
 for mpi in openmpi mpich; do
     expect "mpi.h tells $mpi" test "$(tools/mpi.sh kind "$tmp/mpicc.$mpi")" = $mpi
     expect "HDF5 goes with $mpi" test "$(tools/mpi.sh hdf5 $mpi)" = hdf5-$mpi
-    run 0 tools/mpi.sh check "$tmp/mpicc.$mpi" "-I$tmp/$mpi" -lm
-    expect_exit "$mpi and its HDF5 go together" 0
+    ends "$mpi and its HDF5 go together" 0 run 0 tools/mpi.sh check "$tmp/mpicc.$mpi" "-I$tmp/$mpi" -lm
 done
 expect "another MPI is not guessed" test "$(tools/mpi.sh kind "$tmp/mpicc.other")" = unknown
-run 0 make programs BUILD="$tmp/build" MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
-expect_exit "two MPIs are refused" 2
+ends "two MPIs are refused" 2 run 0 make programs BUILD="$tmp/build" MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
 expect_text "with both names" 'mpicc.mpich is mpich, but the flags of HDF5 add another MPI: the headers of openmpi'
 expect_text "and the next step" 'libhdf5-mpich-dev'
 expect "before anything is compiled" test -z "$(find "$tmp/build" -name '*.o')"
-run 0 make info MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
-expect_text "make info shows it" 'add another MPI'
-run 0 make info MPICC="$tmp/mpicc.mpich"
-expect_text "make info names the launcher" 'started by .*/mpirun.mpich'
+prints "make info shows it" 'add another MPI' run 0 make info MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
+prints "make info names the launcher" 'started by .*/mpirun.mpich' run 0 make info MPICC="$tmp/mpicc.mpich"
 expect_text "and the HDF5" '^HDF5 +hdf5-mpich'
 e2e_done

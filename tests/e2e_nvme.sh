@@ -14,10 +14,8 @@ all="zero.stage=3 $states zero.offload_param=nvme"
 checkpoint() { echo "$tmp/$1/checkpoints/step-0000000$2.h5"; }
 on_disk() { find "$tmp/disk" -mindepth 1; }
 
-train 2 whole $steps
-expect_exit "a run with all states in memory" 0
-train 2 base $steps $all run.max_steps=2
-expect_exit "its first half with all states in files" 0
+ends "a run with all states in memory" 0 train 2 whole $steps
+ends "its first half with all states in files" 0 train 2 base $steps $all run.max_steps=2
 expect "has the same bits" same_model "$(checkpoint whole 2)" "$(checkpoint base 2)"
 expect "and leaves nothing on the disk" test -z "$(on_disk)"
 
@@ -63,9 +61,7 @@ expect "transfers that are short are continued" same_model "$(checkpoint whole 4
 offset='bytes at offset [0-9]+ of an unnamed file'
 fails() { # name fault np text
     local name="$1 on one rank of $3"
-    DTRAIN_FAULT=$2 go_on fault "$3" $all
-    expect_exit "$name: 74" 74
-    expect_text "$name: which rank, where and why" "rank 1 .*$tmp/disk: $4"
+    DTRAIN_FAULT=$2 ends_saying "$name: 74" 74 "rank 1 .*$tmp/disk: $4" go_on fault "$3" $all
     untouched "$name" fault
 }
 for np in 2 3; do
@@ -115,8 +111,7 @@ cut_short() {
 }
 for np in 2 3; do
     if command -v prlimit >/dev/null; then
-        while_stopped $np limit swap.open prlimit --fsize=100000 --pid
-        expect_exit "a limit on files on one rank of $np: 74" 74
+        ends "a limit on files on one rank of $np: 74" 74 while_stopped $np limit swap.open prlimit --fsize=100000 --pid
         expect_text "which rank and why" "rank 1 .*$tmp/disk: not enough space for offloaded states of .*: File too large"
         untouched "a limit on files on one rank of $np" limit
     else

@@ -12,9 +12,7 @@ refused() { # NAME REGEX ARGS...
     local name=$1 why=$2
     shift 2
     rm -f "$tmp/refused.h5"
-    make refused.h5 "$@"
-    expect_exit "$name" 65
-    expect_text "$name: why" "$why"
+    ends_saying "$name" 65 "$why" make refused.h5 "$@"
     expect "$name: no output" test ! -e "$tmp/refused.h5"
 }
 
@@ -24,15 +22,11 @@ export DTRAIN_DUCKDB=$tmp/nothing.so
 refused "no library" "chats.parquet: reading Parquet needs DuckDB's library: .*nothing.so: .*set DTRAIN_DUCKDB .*JSON lines" $data/chats.parquet
 printf 'PAR1\025\004\025' >"$tmp/table.txt"
 refused "known by its first bytes" "table.txt: reading Parquet needs" "$tmp/table.txt"
-run 0 bash -c "cat $data/chats.parquet | ./dtrain-data -q --format json -o $tmp/refused.h5 -"
-expect_exit "a pipe" 65
-expect_text "a pipe: why" "found a Parquet file; pass it by name"
+ends_saying "a pipe" 65 "found a Parquet file; pass it by name" run 0 bash -c "cat $data/chats.parquet | ./dtrain-data -q --format json -o $tmp/refused.h5 -"
 echo '{"text": "<image>", "image": {"bytes_of_row": "\u00010+10"}}' >"$tmp/line.jsonl"
 refused "a line that speaks of a row's bytes" 'line.jsonl:1: .*: cannot be opened' --images $model "$tmp/line.jsonl"
-make text.h5 --format text "$tmp/table.txt"
-expect_exit "as text it is text" 0
-run 0 ./dtrain-data --version
-expect_text "--version says that there is none" '^Parquet: not available \(.*nothing.so'
+ends "as text it is text" 0 make text.h5 --format text "$tmp/table.txt"
+prints "--version says that there is none" '^Parquet: not available \(.*nothing.so' run 0 ./dtrain-data --version
 if [ -n "$library" ]; then export DTRAIN_DUCKDB=$library; else unset DTRAIN_DUCKDB; fi
 if ! ./dtrain-data --version | grep -q '^Parquet: DuckDB v'; then
     skip parquet "no libduckdb.so (DTRAIN_DUCKDB names it)"
@@ -44,10 +38,8 @@ fi
 like_lines() { # NAME ARGS...: the same dataset
     local name=$1
     shift
-    make lines.h5 "$@" $data/"$name".jsonl
-    expect_exit "$name as JSON lines" 0
-    make table.h5 "$@" $data/"$name".parquet
-    expect_exit "$name as Parquet" 0
+    ends "$name as JSON lines" 0 make lines.h5 "$@" $data/"$name".jsonl
+    ends "$name as Parquet" 0 make table.h5 "$@" $data/"$name".parquet
     expect "$name: the same dataset" cmp "$tmp/lines.h5" "$tmp/table.h5"
 }
 for name in chats preferences prompts texts; do like_lines $name; done
@@ -70,8 +62,7 @@ run 0 ./dtrain-data --force --tokenizer $model -o "$tmp/table.h5" $data/texts.pa
 expect_text "its bytes are counted" "^$(awk -v n="$(stat -c %s $data/texts.parquet)" 'BEGIN { printf "%.2f", n / 1024 }') KiB read"
 
 # ---- columns of other types
-run 0 ./dtrain-data -q --force --kind prompts -o "$tmp/types.h5" $data/types.parquet
-expect_exit "columns of all types" 0
+ends "columns of all types" 0 run 0 ./dtrain-data -q --force --kind prompts -o "$tmp/types.h5" $data/types.parquet
 values='"text":"one","date":"2026-01-02","time":"2026-01-02 03:04:05","price":1234\.5,"map":"\{a=1\}","times":\["2026-01-02 03:04:05"\],"key":"k","u64":1\.8446744073709552e19,"f32":0\.10000000100000001,"a \\"b\\"":-3\}'
 expect "their values" grep -aqE "$values" "$tmp/types.h5"
 
@@ -81,8 +72,7 @@ refused "images without --images" 'anyllm.parquet:1: image_bytes: .*--images' $d
 refused "bytes in the place of a text" 'text_is_bytes.parquet:1: text: expected a text' $data/text_is_bytes.parquet
 refused "other columns" 'no_records.parquet:1: .*found the keys: query, n' $data/no_records.parquet
 refused "no rows" 'no document' $data/no_rows.parquet
-make skipped.h5 --skip-bad --images $model $data/bad.parquet
-expect_exit "bad rows are left out" 0
+ends "bad rows are left out" 0 make skipped.h5 --skip-bad --images $model $data/bad.parquet
 for why in '1 x messages: expected a list.*:2\)' '1 x bytes of an image: the image is cut short.*:3\)' '1 x the text has 1 <image>, but the record has no image.*:4\)' '1 x bytes of an image: .*:5\)'; do
     expect_text "bad rows are counted: $why" "$why"
 done

@@ -79,8 +79,7 @@ for judge in tests/data/rm/start tests/data/dpo/start; do # a reward model, and 
     expect "is PEFT's" near $fixture/score/scores.txt "$tmp/found"
 done
 for base in tests/data/rm/start tests/data/dpo/start; do
-    run 2 ./dtrain-convert --adapter $fixture/score $base "$tmp/score" --tokenizer none --force
-    expect_exit "an adapter with a score is merged into $base" 0
+    ends "an adapter with a score is merged into $base" 0 run 2 ./dtrain-convert --adapter $fixture/score $base "$tmp/score" --tokenizer none --force
     run 2 ./dtrain-generate --score "$tmp/score" --answers "$tmp/answers.jsonl" --tokenizer ids --jsonl --threads 1 -o "$tmp/merged.jsonl" --force
     [ $base = tests/data/rm/start ] || continue
     paste -d'|' <(sed 's/|.*//' $fixture/score/scores.txt) <(sed 's/.*"reward":\([-0-9.e]*\).*/ \1/' "$tmp/merged.jsonl") >"$tmp/found"
@@ -101,8 +100,7 @@ settings() { [ $1 = gpt2 ] && echo "lora.r=3 lora.alpha=5 lora.target_modules=c_
     echo "lora.r=4 lora.target_modules=.*(proj|embed_tokens|lm_head) lora.rank_pattern=v_proj:2 lora.alpha_pattern=up_proj:3 lora.use_rslora=true"; }
 for name in llama gpt2; do
     base=$(base_of $name)
-    train_from 1 $name-run1 "$base" $(settings $name) checkpoint.export=hf
-    expect_exit "$name: a run with adapters" 0
+    ends "$name: a run with adapters" 0 train_from 1 $name-run1 "$base" $(settings $name) checkpoint.export=hf
     train_from 3 $name-run3 "$base" $(settings $name) zero.stage=3 zero.offload_optimizer=cpu checkpoint.export=hf
     for file in adapter/adapter_config.json adapter/adapter_model.safetensors hf/model.safetensors; do
         expect "$name: $file is the same on three ranks at stage 3" cmp "$tmp/$name-run1/$file" "$tmp/$name-run3/$file"
@@ -115,17 +113,13 @@ for name in llama gpt2; do
     mv "$tmp/found.jsonl" "$tmp/of-checkpoint"
     greedily $name 0 "$base" --adapter "$tmp/$name-run1/adapter"
     expect "$name: the checkpoint writes what its adapter writes" cmp "$tmp/found.jsonl" "$tmp/of-checkpoint"
-    train_from 1 $name-on "$base" run.max_steps=1 lora.path="$tmp/$name-run1/adapter"
-    expect_exit "$name: training goes on from the adapter" 0
+    ends "$name: training goes on from the adapter" 0 train_from 1 $name-on "$base" run.max_steps=1 lora.path="$tmp/$name-run1/adapter"
     train_from 2 $name-merged-on "$tmp/$name-run1/hf" run.max_steps=1 $(settings $name) zero.stage=2
     expect "$name: from where it was" close_losses $name-on $name-merged-on 1e-5
-    train_from 2 $name-on "$base" run.max_steps=2 lora.path="$tmp/$name-run1/adapter" zero.stage=3 checkpoint.resume=auto
-    expect_exit "$name: and is resumed on two ranks" 0
+    ends "$name: and is resumed on two ranks" 0 train_from 2 $name-on "$base" run.max_steps=2 lora.path="$tmp/$name-run1/adapter" zero.stage=3 checkpoint.resume=auto
 done
-train_from 2 chosen-on "$(base_of chosen)" lora.path=$fixture/chosen run.max_steps=1
-expect_exit "training goes on from an adapter of some layers" 0
-run 2 ./dtrain "$tmp/chosen-on/config.ini" run.max_steps=2
-expect_exit "and from its checkpoint" 0
+ends "training goes on from an adapter of some layers" 0 train_from 2 chosen-on "$(base_of chosen)" lora.path=$fixture/chosen run.max_steps=1
+ends "and from its checkpoint" 0 run 2 ./dtrain "$tmp/chosen-on/config.ini" run.max_steps=2
 module_names() { grep -ao '[a-z0-9_.]*[.]lora_[AB][.]weight' "$1/$tensors" | sort; }
 is "which has adapters in the same modules" "$(module_names "$tmp/chosen-on/adapter")" "$(module_names $fixture/chosen)"
 greedily chosen 0 "$tmp/chosen-on"
@@ -181,14 +175,11 @@ expect "whose adapters they are is said once, and not that the model has none" \
     sh -c "[ \$(grep -c 'the adapters are those of $tmp/dropping' '$out') = 1 ] && ! grep -q 'has no adapters' '$out'"
 
 train_from 1 none "$(base_of llama)" run.max_steps=1
-run 2 ./dtrain "$tmp/none/config.ini" run.output_dir="$tmp/since" lora.path="$tmp/dropping"
-expect_exit "the config.ini of a run without adapters, with one" 0
+ends "the config.ini of a run without adapters, with one" 0 run 2 ./dtrain "$tmp/none/config.ini" run.output_dir="$tmp/since" lora.path="$tmp/dropping"
 is "says nothing of it: it is as it was" "$(number dropping loss) $(number dropping grad_norm)" "$(number since loss) $(number since grad_norm)"
-train_from 2 llama-on "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=3
-expect_exit "a run goes on without the directory that its adapter came from" 0
+ends "a run goes on without the directory that its adapter came from" 0 train_from 2 llama-on "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=3
 expect_text "from its checkpoint" 'resumed from .*/llama-on/checkpoints/step-00000002.h5'
-train_from 2 anew "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=2
-expect_exit "which one that begins needs" 65
+ends "which one that begins needs" 65 train_from 2 anew "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=2
 
 # ---- what is refused ----------------------------------------------------------------------------------------------------------------------------
 broken() { # NAME REGEX SED-COMMAND FILE: of the llama's adapter
@@ -261,18 +252,13 @@ PY
 wrong "a head that was trained apart from the embedding that the model ties it to" 65 \
     'tensor .base_model.model.lm_head.weight.: the adapter has its own head weights .modules_to_save = lm_head in adapter_config.json., but this model ties' \
     ./dtrain-convert --adapter "$tmp/apart" "$(base_of qwen2)" "$tmp/x" --tokenizer none
-train_from 2 wrong "$tmp/llama-run1" lora.alpha=32
-expect_exit "another scale for a checkpoint's adapters is refused" 64
+ends "another scale for a checkpoint's adapters is refused" 64 train_from 2 wrong "$tmp/llama-run1" lora.alpha=32
 expect_text "by name" 'lora.alpha: the adapter of .*/step-00000003.h5 has 8; leave the key out'
-train_from 2 wrong "$tmp/gpt2-run1" lora.alpha=8
-expect_text "also where it is the default" 'lora.alpha: the adapter of .* has 5; leave the key out'
-train_from 2 wrong "$(base_of gpt2)" lora.path=$fixture/llama
-expect_exit "the adapter of another family, to go on from" 65
+prints "also where it is the default" 'lora.alpha: the adapter of .* has 5; leave the key out' train_from 2 wrong "$tmp/gpt2-run1" lora.alpha=8
+ends "the adapter of another family, to go on from" 65 train_from 2 wrong "$(base_of gpt2)" lora.path=$fixture/llama
 expect_text "by the key that names it" 'lora.path: this adapter belongs to another model'
-train_from 1 wrong "$tmp/llama-run1" lora.path=$fixture/llama
-expect_text "a second adapter, too" 'lora.path: the checkpoint .* already contains adapters'
-train_from 1 wrong "$(base_of shared)" lora.path=$fixture/shared
-expect_exit "training on of an adapter that embedding and head share" 65
+prints "a second adapter, too" 'lora.path: the checkpoint .* already contains adapters' train_from 1 wrong "$tmp/llama-run1" lora.path=$fixture/llama
+ends "training on of an adapter that embedding and head share" 65 train_from 1 wrong "$(base_of shared)" lora.path=$fixture/shared
 expect_text "by name" 'the adapter of .*/shared: ensure_weight_tying: a shared adapter of model.embed_tokens and its tied weights can be used and merged, but not trained'
 for embedding in own other; do # PEFT writes those of a vocabulary that has grown beside adapters that do not train them
     cp -r $fixture/llama "$tmp/$embedding"
@@ -296,20 +282,16 @@ train_from 2 own-on "$(base_of llama)" lora.path="$tmp/own" run.max_steps=1 zero
 is "an embedding beside adapters that is the model's, whose names are patterns: training goes on" "$(number own-on loss)" "$(number plain loss)"
 run 2 ./dtrain "$tmp/own-on/config.ini" lora.path= model.path="$tmp/own-on" run.output_dir="$tmp/own-further"
 expect "and from its checkpoint, with the same patterns" grep -q '^alpha_pattern = (?:up)_proj\$:12$' "$tmp/own-further/config.ini"
-train_from 2 wrong "$(base_of llama)" lora.path="$tmp/other" zero.stage=3
-expect_exit "and one that is not, which nothing would write again, is refused" 65
+ends "and one that is not, which nothing would write again, is refused" 65 train_from 2 wrong "$(base_of llama)" lora.path="$tmp/other" zero.stage=3
 expect_text "by name" 'other/adapter_model.safetensors: tensor .model.embed_tokens.weight. differs from the model.s tensor and is not trained in this run'
-run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/other-merged" --tokenizer none
-expect_exit "but merged" 0
+ends "but merged" 0 run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/other-merged" --tokenizer none
 for alpha in '"lora_alpha": 70000' '"lora_alpha": 8, "alpha_pattern": {"q_proj": 1e30}'; do
     rm -rf "$tmp/alpha" && cp -r $fixture/llama "$tmp/alpha"
     sed -i -z 's/"alpha_pattern": {[^}]*},//; s/"lora_alpha": [0-9]*/'"$alpha"'/' "$tmp/alpha/adapter_config.json"
-    train_from 1 wrong "$(base_of llama)" lora.path="$tmp/alpha"
-    expect_exit "$alpha, which no key can say" 65
+    ends "$alpha, which no key can say" 65 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/alpha"
     expect_text "is said of the adapter" "the adapter of $tmp/alpha: alpha: expected 1e-06 to 65536 for training, found (70000|1e.30)"
 done
-train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
-expect_exit "an adapter that is not there" 65
+ends "an adapter that is not there" 65 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \
     batch.train_batch_size=4
 expect_text "--check reads the adapter, too" 'lora.path: this adapter belongs to another model'

@@ -29,13 +29,11 @@ seq_len = 256
 train_batch_size = 16
 micro_batch_size = 4
 INI
-plan --ranks 8 "$tmp/first.ini"
-expect_exit "a small file on 8 ranks" 0
+ends "a small file on 8 ranks" 0 plan --ranks 8 "$tmp/first.ini"
 expect_text "what works is said" 'train_batch_size = 16 is less than micro_batch_size x ranks = 4 x 8; use 32, the smallest possible value; or keep it and set micro_batch_size = 2'
 expect_text "and planned" '^batch: 32 samples = micro_batch_size 4'
 rows "a small file"
-plan --ranks 3 "$tmp/first.ini"
-expect_text "the nearest batch for 3 ranks" '^batch: 12 samples = micro_batch_size 4 x gradient_accumulation_steps 1 x 3'
+prints "the nearest batch for 3 ranks" '^batch: 12 samples = micro_batch_size 4 x gradient_accumulation_steps 1 x 3' plan --ranks 3 "$tmp/first.ini"
 
 # Llama 3.1 70B at default keys
 cat >"$tmp/70b.ini" <<'INI'
@@ -69,31 +67,23 @@ for ranks in 1 8 64 1024; do
     if [ $ranks -ge 64 ]; then expect_text "stage 3 is taken" 'auto takes 3'
     else expect_text "how many ranks would do" 'stage 3 needs at least [0-9]+ ranks, on whole nodes'; fi
 done
-plan --ranks 64 --ranks-per-node 8 --device-memory 80GiB "$tmp/70b.ini" zero.max_live_parameters=1e9
-expect_exit "a stage that only a key keeps from fitting: 70" 70
+ends "a stage that only a key keeps from fitting: 70" 70 plan --ranks 64 --ranks-per-node 8 --device-memory 80GiB "$tmp/70b.ini" zero.max_live_parameters=1e9
 expect_text "its row says what it needs" '^ +needs zero.max_live_parameters >= 10506[0-9]+$'
 expect_text "and so does the end" 'the smallest change that fits is zero.max_live_parameters = 10506[0-9]*; auto then takes zero.stage = 3, which'
 rows "with max_live_parameters too small"
-plan --ranks 64 --ranks-per-node 8 --host-memory 80GiB "$tmp/70b.ini"
-expect_exit "host memory is the whole node's: too little" 70
+ends "host memory is the whole node's: too little" 70 plan --ranks 64 --ranks-per-node 8 --host-memory 80GiB "$tmp/70b.ini"
 plan --ranks 1024 --ranks-per-node 8 --host-memory 2TiB "$tmp/70b.ini" zero.stage=1
 expect_text "the configured stage does not work" '^zero.stage = 1, as configured, does not fit: the smallest change that fits is zero.stage = 2, which needs [0-9.]+ GiB of memory$'
 expect_text "another does" 'auto takes [23]'
 expect_exit "then something fits" 0
 
-plan "$tmp/70b.ini" model.model_type=
-expect_exit "a variable that the plan needs: 64" 64
+ends "a variable that the plan needs: 64" 64 plan "$tmp/70b.ini" model.model_type=
 expect_text "is named with its line" '70b.ini:5: \[model\] path: the environment variable MODELS_OF_NOBODY is not set'
-plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" run.device=cuda
-expect_exit "a device that is not in this program is no obstacle" 0
-plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" optimizer.learning_rate=1 batch.micro_batch_size=two
-expect_exit "mistakes: 64" 64
+ends "a device that is not in this program is no obstacle" 0 plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" run.device=cuda
+ends "mistakes: 64" 64 plan --ranks 2 --host-memory 8TiB "$tmp/70b.ini" optimizer.learning_rate=1 batch.micro_batch_size=two
 expect "all of them" sh -c "[ \$(grep -c error: $out) = 2 ]"
-plan --device-memory much "$tmp/70b.ini"
-expect_exit "a size that is none: 64" 64
-expect_text "its option is named" '--device-memory: expected a size in bytes .* found .much.'
-plan --ranks many "$tmp/70b.ini"
-expect_text "that of a number, too" '--ranks: expected a whole number .* found .many.'
+ends_saying "a size that is none: 64" 64 '--device-memory: expected a size in bytes .* found .much.' plan --device-memory much "$tmp/70b.ini"
+prints "that of a number, too" '--ranks: expected a whole number .* found .many.' plan --ranks many "$tmp/70b.ini"
 
 # The time of a step on GPUs that are not here.
 all_of() { awk -v column="$1" '$1 == "all" && $2 + 0 > 0 { print $column }' "$out"; }
@@ -101,8 +91,7 @@ launches_with() { # MICRO-STEPS: of a step
     plan --gpu h100 "$tmp/first.ini" zero.stage=2 batch.train_batch_size=0 batch.micro_batch_size=1 batch.gradient_accumulation_steps="$1"
     all_of 2
 }
-plan --gpu h100 --ranks 8 "$tmp/first.ini" precision.dtype=bf16
-expect_exit "the time of a step on an H100" 0
+ends "the time of a step on an H100" 0 plan --gpu h100 --ranks 8 "$tmp/first.ini" precision.dtype=bf16
 expect_text "with its memory" '^device memory per rank: 80.0G'
 expect_text "at which peaks" '^time of a step on H100 SXM, 80 GB, zero.stage = 0: 989 TFLOP/s in bf16, 3350 GB/s, NVLink 450 GB/s each way$'
 for part in forward head backward update exchange; do expect_text "$part has its row" "^$part +[0-9]+ "; done
@@ -117,16 +106,12 @@ expect "FLOPs are 6 for a parameter of a matrix and a token, and 14 for a pair o
     $1 == "all" && $2 + 0 > 0 { flops = $3 * 1e12 }
     END { C = 256; F = 768; T = 256; n = 4 * T; matrices = 6 * (4 * C * C + 3 * C * F) + 257 * C
           want = 16 / 4 * (6 * n * matrices + 6 * 14 * n * (T + 1) / 2 * C); exit !(flops > 0.99 * want && flops < 1.01 * want) }' "$out"
-plan --gpu a100 --ranks 1024 --ranks-per-node 8 "$tmp/70b.ini"
-expect_exit "70B on 1024 A100" 0
+ends "70B on 1024 A100" 0 plan --gpu a100 --ranks 1024 --ranks-per-node 8 "$tmp/70b.ini"
 expect_text "what leaves a node waits for the network" '^  all_gather .* network$'
 expect_text "a block stands for all" '^block.0 +80 '
 expect "more micro-steps than are run count all the same" [ $(($(launches_with 67) - $(launches_with 66))) = $(($(launches_with 11) - $(launches_with 10))) ]
-plan --gpu h1 "$tmp/first.ini"
-expect_exit "a GPU that is not in the table: 64" 64
-expect_text "those that are" '--gpu: expected one of .*h100, .*a100, found h1'
-plan --gpu h100 "$tmp/first.ini" run.device=cpu
-expect_exit "a GPU for a run on the CPU: 64" 64
+ends_saying "a GPU that is not in the table: 64" 64 '--gpu: expected one of .*h100, .*a100, found h1' plan --gpu h1 "$tmp/first.ini"
+ends "a GPU for a run on the CPU: 64" 64 plan --gpu h100 "$tmp/first.ini" run.device=cpu
 plan --gpu h100 "$tmp/first.ini" zero.stage=2 zero.offload_optimizer=cpu
 expect_text "offload is not predicted" 'no prediction of the step time with zero.offload_optimizer = cpu'
 
@@ -141,13 +126,11 @@ same_plan() { # NAME PROGRAM ARGS...
     expect "$name" cmp "$tmp/.here" <("$program" --plan "$@" 2>/dev/null)
 }
 for keys in "zero.stage=3" "zero.stage=auto comm.backend=nccl" "zero.stage=2 model.attention=cudnn data.document_mask=false"; do
-    same_plan "a plan without CUDA: $keys" "$tmp/bare/dtrain" --gpu h100 --ranks 8 input/llama-1b.ini $keys
-    expect_exit "which is one: $keys" 0
+    ends "which is one: $keys" 0 same_plan "a plan without CUDA: $keys" "$tmp/bare/dtrain" --gpu h100 --ranks 8 input/llama-1b.ini $keys
     same_plan "on nodes, without CUDA: $keys" "$tmp/bare/dtrain" --ranks 16 --ranks-per-node 4 input/llama-1b.ini run.device=cuda $keys
 done
 # Of an eighth of 1.236 billion parameters 2, 4 and 12 bytes; and 0.5 GiB for the driver, and workspaces of 32 MiB of three streams.
-run 0 "$tmp/bare/dtrain" --plan --gpu h100 --ranks 8 input/llama-1b.ini zero.stage=3
-expect_text "what a GPU holds" '^  device +309M +618M +1.85G .* 638M [0-9.]+G$'
+prints "what a GPU holds" '^  device +309M +618M +1.85G .* 638M [0-9.]+G$' run 0 "$tmp/bare/dtrain" --plan --gpu h100 --ranks 8 input/llama-1b.ini zero.stage=3
 
 # Shared objects of another build are refused before anything of them is used; auto looks at them where NVIDIA's driver is, here an empty one.
 stale() { # NAME C-SOURCE
@@ -157,16 +140,14 @@ stale() { # NAME C-SOURCE
         expect_exit "$1, run.device = $device: 64" 64
         expect_text "$1, run.device = $device: what to do" 'error: .*libdtrain_cuda.so was built from another version of dtrain than this program: rebuild it'
     done
-    run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda comm.backend=nccl
-    expect_exit "$1: refused with nccl, too" 64
+    ends "$1: refused with nccl, too" 64 run 1 "$tmp/stale/dtrain" --check "$tmp/first.ini" run.output_dir="$tmp/stale/run" run.device=cuda comm.backend=nccl
     expect "$1: and has no advice for a transport" sh -c "! grep -q 'comm.backend' '$out'"
     same_plan "$1: a plan does not look at it" "$tmp/stale/dtrain" --ranks 8 "$tmp/first.ini" run.device=cuda
 }
 echo | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libcuda.so.1" - 2>"$out" # where there is no compiler stale says so
 if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA's driver" "this machine has it"; else
     echo broken >"$tmp/stale/libdtrain_cuda.so"
-    run 0 env DTRAIN_LOG=debug "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=auto
-    expect_exit "auto looks at no object where there is no driver" 0
+    ends "auto looks at no object where there is no driver" 0 run 0 env DTRAIN_LOG=debug "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=auto
     expect_text "and says why" 'cuda is not available: this machine has no NVIDIA driver'
 fi
 stale "an object from before there were versions" 'const long dt_device_cuda_ops[80];'
@@ -182,39 +163,25 @@ plan --ranks 8 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
 least=$(sed -n 's/.*needs at least \([0-9]*\) ranks.*/\1/p' "$out")
 expect_text "advice names what can still be changed" 'or try a smaller data.seq_len'
 expect "and nothing that is set" sh -c "! grep -q 'activation_checkpointing = block' '$out'"
-plan --ranks "$least" --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
-expect_exit "on $least ranks it fits" 0
-plan --ranks $((least - 8)) --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
-expect_exit "on one node less it does not" 70
-plan --ranks 8 --host-memory 100G "$tmp/70b.ini"
-expect_text "why memory is what it is" '^memory per rank: 12.5G, --host-memory divided by the ranks of a node'
+ends "on $least ranks it fits" 0 plan --ranks "$least" --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
+ends "on one node less it does not" 70 plan --ranks $((least - 8)) --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
+prints "why memory is what it is" '^memory per rank: 12.5G, --host-memory divided by the ranks of a node' plan --ranks 8 --host-memory 100G "$tmp/70b.ini"
 expect_text "advice for one node" 'try fewer ranks per node, more memory per node, .*a smaller data.seq_len'
-plan --ranks 8 --device-memory 80 "$tmp/70b.ini"
-expect_exit "80 bytes are no memory: 64" 64
-expect_text "what was meant" 'device-memory: 80 is 80 bytes; did you mean 80G'
-plan --ranks 8 --device-memory 80K "$tmp/70b.ini"
-expect_text "what was meant by a small unit" 'device-memory: 80K is 80000 bytes; did you mean 80G'
-run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
-expect_exit "ranks of a plan do not start a run: 64" 64
-expect_text "what they go with" '--ranks needs --plan'
+ends_saying "80 bytes are no memory: 64" 64 'device-memory: 80 is 80 bytes; did you mean 80G' plan --ranks 8 --device-memory 80 "$tmp/70b.ini"
+prints "what was meant by a small unit" 'device-memory: 80K is 80000 bytes; did you mean 80G' plan --ranks 8 --device-memory 80K "$tmp/70b.ini"
+ends_saying "ranks of a plan do not start a run: 64" 64 '--ranks needs --plan' run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
 for two in '--plan --check' '--check --plan' '--keys --plan'; do
-    run 0 ./dtrain $two "$tmp/70b.ini"
-    expect_exit "$two: neither wins in silence" 64
-    expect_text "$two are named" "--[a-z]+ and --[a-z]+ exclude each other"
+    ends_saying "$two: neither wins in silence" 64 "--[a-z]+ and --[a-z]+ exclude each other" run 0 ./dtrain $two "$tmp/70b.ini"
 done
 for two in '--plan --check --help' '--help --plan --check'; do
-    run 0 ./dtrain $two
-    expect_exit "$two: help does" 0
+    ends "$two: help does" 0 run 0 ./dtrain $two
 done
-plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.stage=3
-expect_text "a configured stage has a verdict" '^zero.stage = 3, as configured, fits$'
+prints "a configured stage has a verdict" '^zero.stage = 3, as configured, fits$' plan --ranks 64 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini" zero.stage=3
 expect_text "the places of one memory are a line" '^stage 3 by memory space: device [0-9.]+G, pinned [0-9.]+[MK], host [0-9.]+M, in one memory$'
 
 # A device with memory of its own: a row for each place below that of a stage, and each memory bounds its own places.
-plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
-expect_exit "70B on devices of 80 GB" 0
-rows "70B on devices" apart
-expect_text "both memories are named" '^device memory per rank: 80.0G, a device.s$'
+ends "70B on devices of 80 GB" 0 plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
+prints "both memories are named" '^device memory per rank: 80.0G, a device.s$' rows "70B on devices" apart
 expect_text "each" '^host memory per rank: 275G, --host-memory divided by the ranks of a node$'
 expect "what a stage has in its places is its row" awk '
     function bytes(s, n) { n = s + 0; return s == "-" ? 0 : n * 1000 ^ (index("BKMGT", substr(s, length(s))) - 1) }
@@ -230,14 +197,12 @@ expect_text "two ranks on a device of twice the size have as much" '^device memo
 expect_text "and the same stage" "auto takes ${least%%,*}, "
 plan --ranks 64 --ranks-per-node 8 --devices-per-node 3 --device-memory 160G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
 expect_text "the fullest device counts" '^device memory per rank: 53.3G'
-plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 100M "$tmp/70b.ini" run.device=cuda comm.backend=mpi
-expect_exit "too little memory in a node: 70" 70
+ends "too little memory in a node: 70" 70 plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 100M "$tmp/70b.ini" run.device=cuda comm.backend=mpi
 expect_text "the rows say where" '^  pinned .* over 11.2M$'
 expect_text "and so does the end" 'no stage fits in 0.9 of the host memory: .*fewer ranks per node, more memory per node'
 plan --ranks 8 --devices-per-node 2 --device-memory 1G --host-memory 64G "$tmp/70b.ini" run.device=cuda
 expect_text "advice for devices" 'no stage fits in 0.9 of the device memory: .*fewer ranks per device'
-plan --ranks 64 --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
-expect_exit "a device is not opened to see what it has" 0
+ends "a device is not opened to see what it has" 0 plan --ranks 64 --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
 expect_text "that is said" '^device memory per rank: unknown'
 expect_text "and how to know more" '^to see what fits, add --device-memory SIZE, such as 80GiB$'
 expect "nothing is claimed to fit" sh -c "! grep -qE '  fits$|auto takes' '$out'"
@@ -251,8 +216,7 @@ expect_text "groups are named" '^ranks: 64 on 8 nodes, each node with all states
 expect_text "bytes of a node's 8 ranks" 'stage 1: 5.50., stage 2: 3.75., stage 3: 2.00'
 expect "fewer to other nodes at stage 3 ($(sent 3) for $world)" awk -v a="$(sent 3)" -v b="$world" 'BEGIN { exit !(a > 0 && a + 0 < b + 0) }'
 expect_text "the smallest change" 'zero.stage = 3, zero.shard_group = node, as configured, does not fit: the smallest change that fits is zero.shard_group = world'
-plan --ranks 12 --ranks-per-node 8 "$tmp/first.ini" zero.shard_group=node
-expect_exit "nodes of different sizes: 64" 64
+ends "nodes of different sizes: 64" 64 plan --ranks 12 --ranks-per-node 8 "$tmp/first.ini" zero.shard_group=node
 expect_text "with the numbers" 'shard_group: node needs the same number of ranks on each node; with 12 ranks, 8 per node, the last node has 4'
 
 # Each row of auto's order is taken where it is the first whose needs are met: memories with room for that row alone and for those behind it.
@@ -288,8 +252,7 @@ needs() { # "STAGE OPTIMIZER PARAM DEVICE HOST FILE": for each row of the table,
          /^[0-3]  / { show(); stage = $1 }
          /^  device/ { d = bytes($9) } /^  (pinned|host)/ { h += bytes($9) } /^  file/ { f = bytes($9) } END { show() }' "$out"
 }
-two --device-memory 1T --host-memory 1T --nvme-space 1T "$tmp/rows.ini" zero.nvme_path="$tmp"
-expect_exit "room for all" 0
+ends "room for all" 0 two --device-memory 1T --host-memory 1T --nvme-space 1T "$tmp/rows.ini" zero.nvme_path="$tmp"
 expect_text "stage 0 is taken" '^zero.stage = auto takes 0, the first that fits$'
 needs >"$tmp/needs"
 expect "the order" test "$(awk '{ printf "%s%s/%s ", $1, $2, $3 }' "$tmp/needs")" = "0none/none 1none/none 2none/none 3none/none 1cpu/none 2cpu/none 3cpu/none \
@@ -302,8 +265,7 @@ while read -r stage opt param device host file; do
     expect_text "stage $stage$with is taken" "^zero.stage = auto takes $stage$with, the first that fits$"
 done <"$tmp/needs"
 read -r stage opt param device host file < <(grep "3 nvme none" "$tmp/needs")
-two --device-memory "$device" --host-memory $((2 * host)) --nvme-space 2M "$tmp/rows.ini" zero.nvme_path="$tmp"
-expect_exit "too small a disk: 70" 70
+ends "too small a disk: 70" 70 two --device-memory "$device" --host-memory $((2 * host)) --nvme-space 2M "$tmp/rows.ini" zero.nvme_path="$tmp"
 expect_text "its row says so" '^  file .* over 900K$'
 two --device-memory "$device" --host-memory $((2 * host)) "$tmp/rows.ini" zero.nvme_path="$tmp/nowhere"
 expect_text "a disk that is not here is not known" '^disk space per rank: unknown, set it with --nvme-space$'
@@ -332,11 +294,9 @@ done
 remedy() { # NAME KEYS-PATTERN; then as two: a configuration that does not work
     local name=$1 pattern=$2
     shift 2
-    two "$@"
-    expect_text "$name" "(does not fit|no stage fits in 0.9 of the [a-z ]+): the smallest change that fits is $pattern(; auto then takes zero.*)?, which needs"
+    prints "$name" "(does not fit|no stage fits in 0.9 of the [a-z ]+): the smallest change that fits is $pattern(; auto then takes zero.*)?, which needs" two "$@"
     mapfile -t keys < <(sed -n 's/.*the smallest change that fits is \(.*\), which needs.*/\1/p' "$out" | sed 's/; auto then takes.*//; s/, /\n/g; s/ = /=/g')
-    two "$@" "${keys[@]}"
-    expect_exit "$name: then it does" 0
+    ends "$name: then it does" 0 two "$@" "${keys[@]}"
     expect "$name: not as before" sh -c "! grep -q 'does not fit' '$out'"
 }
 at() { awk -v row="$1" -v column="$2" '$1 " " $2 " " $3 == row { print $column }' "$tmp/needs"; } # ROW, 4 device or 5 host
@@ -391,22 +351,18 @@ on_queue() { # MEMORY NAME KEYS...: one rank
     shift 2
     DTRAIN_DEVICE=queue DTRAIN_QUEUE_MEMORY=$memory run 0 ./dtrain "$tmp/run.ini" run.output_dir="$tmp/$name" "$@"
 }
-on_queue 1G roomy
-expect_exit "a run with room" 0
+ends "a run with room" 0 on_queue 1G roomy
 expect_text "lists what auto tries" '^0 +none +none .*[0-9]B +[0-9.]+B?  fits$'
 expect_text "to the last" '^3 +cpu +cpu .*  fits$'
 expect_text "and takes the first" '^model: .*; zero.stage = 0$'
 # What the processor's kernels hold for themselves (kernels v3: 12 MB) is there already; the rest must fit. Sizes are printed in three digits.
 device=$(awk '/^2 +cpu +none/ { least = $4 } $1 == "planned" { on = 1 } on && $1 == "device" { held = $(NF - 1); exit }
     function bytes(x) { return (x + 0) * (x ~ /G$/ ? 1e9 : x ~ /M$/ ? 1e6 : x ~ /K$/ ? 1e3 : 1) } END { printf "%.0f", (bytes(least) - bytes(held)) * 1.05 / 0.9 }' "$out")
-on_queue "$device" offloads
-expect_exit "a run with little" 0
+ends "a run with little" 0 on_queue "$device" offloads
 expect_text "sees what is too large" '^0 +none +none .*  too large for the device memory$'
 expect_text "and offloads" '^model: .*; zero.stage = [12], zero.offload_optimizer = cpu$'
 expect "config.ini has what was taken" sh -c "grep -qx 'stage = [12]' '$tmp/offloads/config.ini' && grep -qx 'offload_optimizer = cpu' '$tmp/offloads/config.ini'"
-on_queue "$device" refused zero.stage=0
-expect_exit "a stage that is too large for it: 70" 70
+ends "a stage that is too large for it: 70" 70 on_queue "$device" refused zero.stage=0
 expect_text "the change that fits is named" 'zero.stage = 0 does not fit: it needs .* of device memory per rank, and .*; the smallest change that fits is zero.offload_optimizer = cpu, which needs'
-on_queue "$device" told zero.stage=0 zero.offload_optimizer=cpu
-expect_exit "and does" 0
+ends "and does" 0 on_queue "$device" told zero.stage=0 zero.offload_optimizer=cpu
 e2e_done

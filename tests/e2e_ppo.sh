@@ -65,11 +65,9 @@ done < <(grep '^run' "$fixture/steps.txt")
 expect "the first ratio of each rollout is exactly 1" [ "$(number run1 ppo/val/ratio | awk 'NR % 4 == 1' | tr '\n' ' ')" = "1 1 1 " ]
 expect "an early stop leaves steps out" grep -q '"step": 10,' "$tmp/run4/metrics.jsonl"
 expect "and ends the run so much sooner" [ "$(number run4 step | tail -1)" = 10 ]
-replay 1 episodes run.max_steps=0 ppo.total_episodes=9 log.report_to="stdout, jsonl"
-expect_text "total_episodes is rounded up to whole rollouts" 'done: 8 steps .8 of 8.'
+prints "total_episodes is rounded up to whole rollouts" 'done: 8 steps .8 of 8.' replay 1 episodes run.max_steps=0 ppo.total_episodes=9 log.report_to="stdout, jsonl"
 expect_text "a step shows the mean score" 'step 8/8 .*  loss [-0-9.]+  scores [-0-9.e+]+  grad '
-run 0 ./dtrain-info "$tmp/episodes"
-expect_text "of which dtrain-info knows" 'steps +8 of 8'
+prints "of which dtrain-info knows" 'steps +8 of 8' run 0 ./dtrain-info "$tmp/episodes"
 scores=$(printf %.4g "$(number episodes ppo/objective/scores | tail -1)")
 expect_text "and which shows the score" "training +step 8: loss [-0-9.]+, scores $scores, grad_norm "
 # A weight moves by at most the sum of the learning rates, 0.024 here; rounding changes less than a hundredth of that. (Attributes differ.)
@@ -99,8 +97,7 @@ same_run() { # A B
     a=$(newest "$1") b=$(newest "$2")
     [ "$(basename "$a")" = "$(basename "$b")" ] && same_model "$a" "$b" && h5diff "$a" "$b" /critic /critic && h5diff "$a" "$b" /cost_critic /cost_critic && h5diff "$a" "$b" /task /task
 }
-bits 1 bits1
-expect_exit "PPO-Lagrangian" 0
+ends "PPO-Lagrangian" 0 bits 1 bits1
 expect "planned is allocated" as_planned
 for layout in "2 2" "3 3" "4 1"; do
     set -- $layout
@@ -130,14 +127,12 @@ expect "and the run goes on, on other ranks, with the same bits" same_run bits1 
 while read -r signal point what; do
     DTRAIN_FAULT=$point:0:$what:stop start 2 "$signal" "${safe[@]}"
     stop_at "$signal" 1 "$signal"
-    finish "$signal"
-    expect_exit "$signal at $point" 75
+    ends "$signal at $point" 75 finish "$signal"
     bits 3 "$signal" zero.stage=2 checkpoint.resume=auto
     expect "a run that has heard it goes on with the same bits" same_run bits1 "$signal"
 done <<<"USR1 rollout.generate 2
 TERM rollout.share_scores 6"
-bits 2 part run.max_steps=9 checkpoint.resume=auto ppo.cost_window=5
-expect_exit "the window of costs may have another size" 0
+ends "the window of costs may have another size" 0 bits 2 part run.max_steps=9 checkpoint.resume=auto ppo.cost_window=5
 generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=2 checkpoint.resume=auto ppo.cost_path=tests/data/rm/start
 expect_exit "costs that are asked for later: exit code" 64
@@ -176,9 +171,7 @@ expect "models that are not there yet are planned for" sh -c "[ -s '$tmp/.there'
 refuse() { # NAME CODE TEXT ARGS...
     local name=$1 want=$2 text=$3
     shift 3
-    train 1 refused batch.train_batch_size=4 batch.micro_batch_size=4 "$@"
-    expect_exit "$name: exit code" "$want"
-    expect_text "$name: message" "$text"
+    ends_saying "$name: exit code" "$want" "$text" train 1 refused batch.train_batch_size=4 batch.micro_batch_size=4 "$@"
 }
 refuse "no reward" 64 'reward_path .default.: expected a reward model, or reward_funcs, found none' data.train="$tmp/prompts.h5"
 refuse "no prompts" 64 'train .default.: expected dataset files' ppo.reward_funcs=length:3

@@ -17,8 +17,7 @@ PY
 llama=tests/data/dpo/start gpt2=tests/data/lora/gpt2 scored=tests/data/rm/start
 while read -r prefix from rule; do
     renamed model ${!from} "$rule"
-    run 0 ./dtrain-convert "$tmp/model" "$tmp/model.h5" --tokenizer none --force
-    expect_exit "$from, $rule: refused" 65
+    ends "$from, $rule: refused" 65 run 0 ./dtrain-convert "$tmp/model" "$tmp/model.h5" --tokenizer none --force
     expect "with the prefix and the command" grep -q "names contain the prefix .$prefix.,.*dtrain-convert --to hf --strip-prefix $prefix $tmp/model" "$out"
     run 2 ./dtrain-convert --to hf --strip-prefix $prefix "$tmp/model" "$tmp/plain" --tokenizer none --force
     run 0 ./dtrain-convert --to hf ${!from} "$tmp/expected" --tokenizer none --force
@@ -35,8 +34,7 @@ _fsdp_wrapped_module. llama s|(layers\.[01]\.)|\1_fsdp_wrapped_module.|
 module. scored s|^|module.|
 END
 renamed bare $gpt2 's|^transformer\.||'
-run 0 ./dtrain-convert "$tmp/bare" "$tmp/bare.h5" --tokenizer none
-expect_exit "GPT-2 without transformer. is read as it is" 0
+ends "GPT-2 without transformer. is read as it is" 0 run 0 ./dtrain-convert "$tmp/bare" "$tmp/bare.h5" --tokenizer none
 renamed bare tests/data/hf/qwen2 's|^model\.||'
 run 0 ./dtrain-convert --to hf "$tmp/bare" "$tmp/plain" --tokenizer none --force
 expect "a tied model without model. is, too" cmp "$tmp/plain/model.safetensors" tests/data/hf/qwen2/model.safetensors

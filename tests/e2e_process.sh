@@ -31,18 +31,15 @@ wait_for_step robbed 1
 rm "$tmp/robbed/run.lock" && lock robbed "" 0
 
 # ---- shared memory: too small, not there, not to be mapped by one rank; what killed jobs have left
-train 3 with
-expect_exit "three ranks with shared memory" 0
+ends "three ranks with shared memory" 0 train 3 with
 for np in 2 3 4; do
-    DTRAIN_SHM_DIR=$tmp/nowhere train $np nowhere$np
-    expect_exit "no folder for shared memory, $np ranks: by messages" 0
+    DTRAIN_SHM_DIR=$tmp/nowhere ends "no folder for shared memory, $np ranks: by messages" 0 train $np nowhere$np
     expect "said once ($np)" test "$(grep -c 'exchange data by messages instead' "$out")" = 1
 done
 expect "and the numbers agree" close_losses with nowhere3 1e-5
 mkdir "$tmp/shm"
 for fault in shm.make:0 shm.make:1 shm.map:0 shm.map:2; do
-    DTRAIN_SHM_DIR=$tmp/shm DTRAIN_FAULT=$fault:1:error train 3 "fault-$fault"
-    expect_exit "one rank fails at $fault: all exchange by messages" 0
+    DTRAIN_SHM_DIR=$tmp/shm DTRAIN_FAULT=$fault:1:error ends "one rank fails at $fault: all exchange by messages" 0 train 3 "fault-$fault"
     expect_text "and that is said ($fault)" "shm.ma.*exchange data by messages instead"
 done
 expect "no segment is left" test -z "$(ls -A "$tmp/shm")"
@@ -66,8 +63,7 @@ wait $mapped
 expect "a killed run leaves no segment" test "$(ls "$tmp/shm")" = "$kept"
 if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$tmp/small" 2>/dev/null; then
     trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
-    DTRAIN_SHM_DIR=$tmp/small train 3 too-small
-    expect_exit "too little shared memory: by messages" 0
+    DTRAIN_SHM_DIR=$tmp/small ends "too little shared memory: by messages" 0 train 3 too-small
     expect_text "with place and sizes" "not enough space in $tmp/small: 2.00 MiB of shared memory needed, .* left"
     expect "too little shared memory: nothing is left there" test -z "$(ls -A "$tmp/small")"
 else
@@ -77,23 +73,19 @@ fi
 # ---- suspended for longer than comm.timeout: the only rank, and both of two
 until [ $((SECONDS - suspended)) -ge 14 ]; do sleep 0.1; done # more than comm.timeout, however slow the machine is
 kill -CONT $(ranks_of single) $(ranks_of both)
-finish single $single
-expect_exit "a run on one rank, suspended for longer than comm.timeout, goes on" 0
+ends "a run on one rank, suspended for longer than comm.timeout, goes on" 0 finish single $single
 expect_text "and says so" "was stopped or suspended for [0-9]+ s; comm.timeout does not count"
 expect "for as long as it was" test "$(sed -n 's/.*was stopped or suspended for \([0-9]*\) s;.*/\1/p' "$out" | sort -n | tail -1)" -ge 12
 expect "and has nothing to complain of" sh -c "! grep 'no progress' '$out'"
-finish both $both
-expect_exit "a run on two ranks, suspended as a whole, goes on" 0
+ends "a run on two ranks, suspended as a whole, goes on" 0 finish both $both
 expect "and has nothing to complain of, either" sh -c "! grep 'no progress' '$out'"
 expect "no step is missing" test "$(n_lines both)" = 6
 
 # one rank of two alone: the other waits in vain
-finish one $one
-expect_exit "a run of which one rank alone is suspended ends with 76" 76
+ends "a run of which one rank alone is suspended ends with 76" 76 finish one $one
 expect_text "and the waiting rank says where it stands" "rank [01] .*no progress for"
 expect_text "and which rank is stopped" "rank [01] .*; rank [01] on this host has not run for at least [4-9] s: its process $stopped is stopped \(SIGSTOP\)"
-finish frozen $frozen
-expect_exit "one of three ranks is stopped: 76" 76
+ends "one of three ranks is stopped: 76" 76 finish frozen $frozen
 is "the other two name it, and no other" "$(grep -o 'rank [0-9] on this host has not run' "$out" | sort | uniq -c | tr -s ' ')" " 2 rank 2 on this host has not run"
 is "so do both collectors of the roll call, which also serves between hosts" "$(grep -o 'no report from .*' "$out" | sort | uniq -c | tr -s ' ')" \
     " 2 no report from rank 2 on host $(hostname) (stopped, unreachable or still computing)"
@@ -101,31 +93,23 @@ is "so do both collectors of the roll call, which also serves between hosts" "$(
 # ---- two runs in one directory
 start 2 shared log.logging_steps=1 run.max_steps=100000000; first=$job
 wait_for_step shared 1
-train 1 shared
-expect_exit "a second run in the same directory is refused" 64
+ends "a second run in the same directory is refused" 64 train 1 shared
 expect_text "and told who has it" "another run uses this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
-train 2 shared --check
-expect_exit "--check says so beforehand" 64
+ends "--check says so beforehand" 64 train 2 shared --check
 expect_text "with the line and who has it" "output_dir.*: another run uses this output_dir: process [0-9]+ on $(hostname)"
-train 1 shared --check --force
-expect_exit "and is content with --force" 0
-train 2 shared run.task=eval model.path="$tmp/both" data.validation="$tmp/valid.h5"
-expect_exit "an evaluation that would write to it, too" 64
-run 0 ./dtrain-info $(ls "$tmp"/both/checkpoints/*.h5)
-expect_exit "reading is not hindered" 0
+ends "and is content with --force" 0 train 1 shared --check --force
+ends "an evaluation that would write to it, too" 64 train 2 shared run.task=eval model.path="$tmp/both" data.validation="$tmp/valid.h5"
+ends "reading is not hindered" 0 run 0 ./dtrain-info $(ls "$tmp"/both/checkpoints/*.h5)
 kill -KILL $(ranks_of shared) 2>/dev/null
 wait $first
 expect "a killed run leaves its lock" test -e "$tmp/shared/run.lock"
-train 2 shared
-expect_exit "which stops nobody" 0
-expect_text "and is named" "taking over .*run.lock: its run has ended"
+ends_saying "which stops nobody" 0 "taking over .*run.lock: its run has ended" train 2 shared
 expect "a run that ends removes its lock" test ! -e "$tmp/shared/run.lock"
 expect "and leaves nothing else of it" sh -c "! ls '$tmp/shared' | grep run.lock"
 
 lock old "" 0
 touch -d '1 hour ago' "$tmp/old/run.lock"
-train 2 old
-expect_exit "the lock of another host that was not refreshed for an hour" 0
+ends "the lock of another host that was not refreshed for an hour" 0 train 2 old
 lock living "" 0
 (while sleep 2; do touch "$tmp/living/run.lock"; done) &
 toucher=$!
@@ -133,12 +117,9 @@ train 2 living
 kill $toucher
 expect_exit "the lock of another host that is refreshed" 64
 expect_text "names host and time" "process 1 on elsewhere, since 2023-11-14 22:13:20 UTC"
-train 2 living --force
-expect_exit "--force takes it over" 0
-expect_text "and says so" "--force: taking over .* from process 1 on elsewhere"
+ends_saying "--force takes it over" 0 "--force: taking over .* from process 1 on elsewhere" train 2 living --force
 lock requeued "Slurm job 77" 0
-SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 train 2 requeued
-expect_exit "a requeued job is not stopped by itself before" 0
+SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 ends "a requeued job is not stopped by itself before" 0 train 2 requeued
 # what starts that were killed have left of their own: processes that are gone, and what nobody can know of once it is old
 mkdir "$tmp/litter"
 contender() { # NAME: a start that stands still with its file written
@@ -155,8 +136,7 @@ contender waiting 1; waiting=$job waiting_pid=$(ranks_of litter)
 for name in elsewhere.1 elsewhere.2 torn.3; do printf 'host elsewhere\npid 1\nstart 5\nboot b\nspace 4\n' >"$tmp/litter/run.lock.$name"; done
 : >"$tmp/litter/run.lock.torn.3"
 touch -d '2 days ago' "$tmp/litter/run.lock.elsewhere.1" "$tmp/litter/run.lock.torn.3"
-train 1 litter
-expect_exit "a run in a directory with files of killed starts" 0
+ends "a run in a directory with files of killed starts" 0 train 1 litter
 expect "removes those of processes that are gone, and no others" test "$(cd "$tmp/litter" && ls -d run.lock.* | tr '\n' ' ')" = \
     "run.lock.elsewhere.2 run.lock.$(hostname).$waiting_pid "
 kill -KILL $waiting_pid
@@ -164,23 +144,15 @@ wait $waiting
 
 # a run.lock that tells nothing
 mkdir -p "$tmp/barred/run.lock"
-train 2 barred
-expect_exit "a directory in place of the lock" 64
-expect_text "is named, with what to do" "barred/run.lock: expected the lock file of a run, found a directory.*remove it"
+ends_saying "a directory in place of the lock" 64 "barred/run.lock: expected the lock file of a run, found a directory.*remove it" train 2 barred
 mkdir -p "$tmp/strange" && head -c 5000 /dev/zero >"$tmp/strange/run.lock"
-train 2 strange
-expect_exit "a lock that cannot be read" 64
-expect_text "is named, too" "strange/run.lock: .*remove the file, or start with --force"
+ends_saying "a lock that cannot be read" 64 "strange/run.lock: .*remove the file, or start with --force" train 2 strange
 expect "and stays" test -s "$tmp/strange/run.lock"
-train 1 strange --check
-expect_exit "--check does not pass it over" 64
-expect_text "and names it" "output_dir.*strange/run.lock: .*remove the file,? or start with --force"
+ends_saying "--check does not pass it over" 64 "output_dir.*strange/run.lock: .*remove the file,? or start with --force" train 1 strange --check
 cp "$tmp/with/config.ini" "$tmp/strange"
-run 0 ./dtrain-info "$tmp/strange"
-expect_text "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most"
+prints "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most" run 0 ./dtrain-info "$tmp/strange"
 expect_text "and guesses nothing" "^ *state +unknown"
-train 2 strange --force
-expect_exit "--force takes it over, too" 0
+ends "--force takes it over, too" 0 train 2 strange --force
 
 # two starts find the same stale lock; the first renames its file over it, then the second, then the first goes on
 contend() { # POINT NAME
@@ -196,38 +168,29 @@ contend lock.renamed first 2; first=$job first_pid=$(ranks_of race | grep -vx "$
 kill -CONT $second_pid
 wait_for_step race 1
 kill -CONT $first_pid
-finish first $first
-expect_exit "of two that take over the same lock, one goes on" 64
+ends "of two that take over the same lock, one goes on" 64 finish first $first
 expect_text "and the other is told who has it" "another run uses this output_dir: process $second_pid on $(hostname)"
 expect "that one is still there" kill -KILL $second_pid
 wait $second
-finish robbed $robbed
-expect_exit "a run whose directory was taken over ends" 74
-expect_text "and says why" "run.lock was taken over by another run"
-finish fresh $fresh
-expect_exit "a lock of another host that is not refreshed while it is watched is stale" 0
-expect_text "waiting is said, and no matter of comm.timeout" "checking for 35 s whether that run is alive"
+ends_saying "a run whose directory was taken over ends" 74 "run.lock was taken over by another run" finish robbed $robbed
+ends_saying "a lock of another host that is not refreshed while it is watched is stale" 0 "checking for 35 s whether that run is alive" finish fresh $fresh
 for rank in 0 1 2; do
-    DTRAIN_FAULT=lock.take:$rank:1:error train 3 "lockfault$rank"
-    expect_exit "rank $rank fails at the lock: all leave with 70" 70
+    DTRAIN_FAULT=lock.take:$rank:1:error ends "rank $rank fails at the lock: all leave with 70" 70 train 3 "lockfault$rank"
     expect "and no lock is left by rank $rank" sh -c "! ls '$tmp/lockfault$rank' 2>/dev/null | grep run.lock"
 done
 
 # ---- the launcher of another MPI, which starts two processes that do not see each other
 for v in "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0" "MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_RANK=0"; do
-    run 0 env $v ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
-    expect_exit "another MPI's launcher is noticed (${v%%=*})" 64
+    ends "another MPI's launcher is noticed (${v%%=*})" 64 run 0 env $v ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
     expect_text "and both are named (${v%%=*})" "started [24] processes \\(${v%%=*}\\), but MPI sees only this one.*built with"
 done
-run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
-expect_exit "the other processes leave" 64
+ends "the other processes leave" 64 run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
 expect "and say nothing" test ! -s "$out"
 expect "nothing was written" test ! -e "$tmp/foreign"
 run 0 bash -c 'export SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=$$; exec ./dtrain "$@"' x "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
 expect_exit "srun whose kind of MPI is another is noticed" 64
 for tool in "dtrain-generate $tmp/both" "dtrain-convert $tmp/planted $tmp/x.h5"; do
-    run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 ./$tool
-    expect_exit "by ${tool%% *}, too" 64
+    ends "by ${tool%% *}, too" 64 run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 ./$tool
 done
 if command -v mpiexec.mpich >/dev/null && ! ldd ./dtrain | grep -q libmpich; then
     run 0 mpiexec.mpich -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
@@ -243,10 +206,8 @@ for tool in "dtrain $tmp/tiny.ini" "dtrain-generate $tmp/both" "dtrain-convert $
     expect_text "and says why (${tool%% *})" "DTRAIN_FAKE_NODES=x: expected a number"
 done
 # variables that others have left: a shell in a step, a batch script, an mpirun whose daemons were started by srun
-SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1 SLURM_NTASKS=8 SLURM_JOB_ID=5 train 0 shell
-expect_exit "a run on one rank in a shell of a Slurm step" 0
-SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=1 SLURM_TASK_PID=1 PMI_SIZE=3 train 2 daemons
-expect_exit "mpirun in a Slurm step" 0
+SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1 SLURM_NTASKS=8 SLURM_JOB_ID=5 ends "a run on one rank in a shell of a Slurm step" 0 train 0 shell
+SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=1 SLURM_TASK_PID=1 PMI_SIZE=3 ends "mpirun in a Slurm step" 0 train 2 daemons
 
 # ---- started by naming the loader: /proc/self/exe is the loader, and must not be started anew
 loader=$(readelf -p .interp ./dtrain 2>/dev/null | grep -o '/[^ ]*')

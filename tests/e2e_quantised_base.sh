@@ -63,8 +63,7 @@ for base in int8 nf4; do
     $base 3 "turned$base" $gpt2 zero.stage=3 zero.offload_param=cpu
     expect "$base: the same bits of GPT-2 on three ranks" same_model "$(newest "${base}gpt2")" "$(newest "turned$base")"
 done
-run 0 ./dtrain --plan --ranks 8 --gpu h100 "$tmp/tiny.ini" precision.dtype=bf16 zero.stage=3
-expect_exit "and how long a step takes on a GPU" 0
+ends "and how long a step takes on a GPU" 0 run 0 ./dtrain --plan --ranks 8 --gpu h100 "$tmp/tiny.ini" precision.dtype=bf16 zero.stage=3
 
 # ---- checkpoints ------------------------------------------------------------------------------------------------------------------------------
 in_file() { h5dump -H -d "$1" "$half" | grep -q "$2"; }
@@ -91,8 +90,7 @@ expect "and a float a row" in_file ${q}_scale H5T_IEEE_F32LE
 for base in int8 nf4; do
     $base 2 "alone$base" $llama run.max_steps=2 checkpoint.save=trainable checkpoint.async=true
     expect "$base: checkpoint.save = trainable leaves the base out" sh -c "h5ls -r '$(newest "alone$base")' | grep -q lora_A && ! h5ls -r '$(newest "alone$base")' | grep -q 'q_proj.weight'"
-    run 0 ./dtrain --check "$tmp/alone$base/config.ini" run.max_steps=4
-    expect_exit "--check finds the base as it was" 0
+    ends "--check finds the base as it was" 0 run 0 ./dtrain --check "$tmp/alone$base/config.ini" run.max_steps=4
     $base 3 "alone$base" $llama checkpoint.save=trainable zero.stage=3 checkpoint.resume=auto
     expect "and goes on beside the base, rounded again" same_adapter "${base}llama" "alone$base"
 done
@@ -129,8 +127,7 @@ for base in int8 nf4; do
     for from in ${base}llama alone$base; do
         expect "dtrain-generate says from the checkpoint ($from) what it says from that" cmp "$tmp/$from.txt" "$tmp/merged$base.txt"
     done
-    run 0 ./dtrain-info "$(newest "${base}llama")"
-    expect_text "dtrain-info counts weights" "258, 16088 parameters"
+    prints "dtrain-info counts weights" "258, 16088 parameters" run 0 ./dtrain-info "$(newest "${base}llama")"
 done
 
 # ---- tasks ------------------------------------------------------------------------------------------------------------------------------------
@@ -162,28 +159,21 @@ lora 1 grpofloat "$tmp/numbersnf4llama" $rollouts
 expect "grpo: rollouts and steps as on the numbers" same_adapter grpo grpofloat
 
 # ---- what cannot be ---------------------------------------------------------------------------------------------------------------------------
-nf4 1 refused $llama lora.r=0 lora.target_modules= lora.dropout=0
-expect_exit "nothing is frozen: refused" 64
+ends "nothing is frozen: refused" 64 nf4 1 refused $llama lora.r=0 lora.target_modules= lora.dropout=0
 expect_text "by name" "lora.base_quantization: nf4 needs lora.r, because it stores frozen weights"
-int8 1 refused $llama lora.llm_int8_threshold=6
-expect_exit "int8 weights with outlier columns in a higher precision: refused" 64
-expect_text "by name" "lora.llm_int8_threshold: remove it: weights in int8 are dequantised"
-int8 1 refused $llama lora.modules_to_save=k_proj,o_proj,mlp lora.target_modules=q_proj
-expect_exit "all is trained whole: refused" 64
+ends_saying "int8 weights with outlier columns in a higher precision: refused by name" 64 "lora.llm_int8_threshold: remove it: weights in int8 are dequantised" int8 1 refused $llama lora.llm_int8_threshold=6
+ends "all is trained whole: refused" 64 int8 1 refused $llama lora.modules_to_save=k_proj,o_proj,mlp lora.target_modules=q_proj
 expect_text "by name" "lora.base_quantization: no linear layer of the blocks remains to be quantised"
-nf4 1 refused tests/data/hf/llama
-expect_exit "matrices of one product whose blocks of nf4 would run into one another: refused" 64
+ends "matrices of one product whose blocks of nf4 would run into one another: refused" 64 nf4 1 refused tests/data/hf/llama
 expect_text "by name" "lora.base_quantization: nf4 needs blocks of 64 weights, but model.layers.0.self_attn.q_proj.weight has 1200"
 sed -E 's/("vocab_size":) .*/\1 257/; s/("hidden_size":) .*,/\1 32,/; s/("num_(attention|key_value)_heads":) .*,/\1 4,/; s/("head_dim":) .*,/\1 8,/
     s/("intermediate_size":) .*,/\1 33,/' tests/data/hf/llama/config.json >"$tmp/odd.json"
 nf4 1 refused "" model.config="$tmp/odd.json"
 expect_text "so are those behind others that fit" "lora.base_quantization: nf4 needs blocks of 64 weights, but model.layers.0.mlp.gate_proj.weight has 1056"
 expect "and nothing that only follows from it is told" [ "$(grep -c 'error: ' "$out")" = 1 ]
-int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_funcs=length ppo.value_path="$(newest rm)"
-expect_exit "a critic of int8 is refused" 65
+ends "a critic of int8 is refused" 65 int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_funcs=length ppo.value_path="$(newest rm)"
 expect_text "by name" "expected floating-point weights, because the critic trains all of them, found int8 .lora.base_quantization."
-lora 1 refused "$(newest int8llama)" lora.base_quantization=nf4
-expect_text "int8 stays int8" "lora.base_quantization: the base of .* is stored as int8; leave the key out"
+prints "int8 stays int8" "lora.base_quantization: the base of .* is stored as int8; leave the key out" lora 1 refused "$(newest int8llama)" lora.base_quantization=nf4
 mkdir "$tmp/nan"
 cp $llama/config.json "$tmp/nan"
 python3 - $llama/model.safetensors "$tmp/nan/model.safetensors" <<'PY'

@@ -42,8 +42,7 @@ expect "and not without it" sh -c "! python3 tests/vocabulary_rows.py differ '$t
 cp -r "$tmp/small-llama" "$tmp/nan"
 python3 tests/vocabulary_rows.py spoil "$tmp/nan"
 wrong "rows without a mean" 65 'embed_tokens.weight`: expected finite values, found NaN' ./dtrain-convert --add-tokens $fixture/index.json "$tmp/nan" "$tmp/x"
-run 0 ./dtrain-generate "$tmp/llama" --prompt '<a_3><b_0>x' --greedy --max-new-tokens 2
-expect_exit "the directory is sampled from" 0
+ends "the directory is sampled from" 0 run 0 ./dtrain-generate "$tmp/llama" --prompt '<a_3><b_0>x' --greedy --max-new-tokens 2
 
 # ---- training of the new rows ----------------------------------------------------------------------------------------------------------------
 ./dtrain-data --tokenizer "$tmp/llama" -o "$tmp/sft.h5" $fixture/sft.jsonl >"$out" 2>&1 || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
@@ -68,8 +67,7 @@ for name in llama gpt2; do
     expect "$name: PyTorch's rows" rows like "$tmp/torch-$name/hf" $first $fixture/rows.txt $name 1
     expect "$name: all else is the same to the bit" rows same "$tmp/$name" "$tmp/torch-$name/hf" $first
 done
-frozen 0 plan llama batch.micro_batch_size=1 run.max_steps=1
-expect_text "how much is trained is said" '9 level tokens, ids 257 to 265: 288 of '
+prints "how much is trained is said" '9 level tokens, ids 257 to 265: 288 of ' frozen 0 plan llama batch.micro_batch_size=1 run.max_steps=1
 expect "what is frozen has no moments" test "$(h5ls "$(newest plan)/optimizer/exp_avg" | grep -c Dataset)" = 2
 
 bits="batch.micro_batch_size=1 run.reproducible=true run.max_steps=4"
@@ -120,8 +118,7 @@ done
 expect "the same best model on 1, 2 and 8 ranks" cmp "$tmp/best1/hf/model.safetensors" "$tmp/best8/hf/model.safetensors"
 expect "and on two" cmp "$tmp/best1/hf/model.safetensors" "$tmp/best2/hf/model.safetensors"
 expect "found at the same step" cmp "$tmp/best1/checkpoints/best" "$tmp/best8/checkpoints/best"
-frozen 3 remainder llama batch.train_batch_size=1024 batch.micro_batch_size=16
-expect_exit "1,024 sequences a step do not divide among three ranks: 64" 64
+ends "1,024 sequences a step do not divide among three ranks: 64" 64 frozen 3 remainder llama batch.train_batch_size=1024 batch.micro_batch_size=16
 expect_text "and the nearest that do are named" '1008'
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------------------------------

@@ -77,16 +77,14 @@ PY
 says() { python3 "$tmp/check.py" "$tmp" "$@" >"$out" 2>&1; }
 metrics_of() { grep -o '"rec/[^,]*' "$tmp/$1/metrics.jsonl"; }
 
-train 1 whole
-expect_exit "a catalogue is searched" 0
+ends "a catalogue is searched" 0 train 1 whole
 expect "its result is not called a loss" sh -c "! grep -E 'validation loss' '$out'"
 expect "as wide as the catalogue: the items in the order of their scores, HR@K and NDCG@K of them" says whole 14
 train 1 narrow rec.num_beams=4 batch.micro_batch_size=3
 expect "with four beams: items alone" says narrow 4
 for layout in "2 0 1" "3 0 2" "2 3 2" "2 3 1 zero.max_live_parameters=4300"; do
     read -r np stage micro more <<<"$layout"
-    train "$np" layout zero.stage="$stage" batch.micro_batch_size="$micro" $more
-    expect_exit "on $np ranks at stage $stage $more" 0
+    ends "on $np ranks at stage $stage $more" 0 train "$np" layout zero.stage="$stage" batch.micro_batch_size="$micro" $more
     expect "$np ranks, stage $stage, $micro prompts at a time $more: the same predictions" cmp "$tmp/whole/predictions.json" "$tmp/layout/predictions.json"
     is "and the same numbers" "$(metrics_of layout)" "$(metrics_of whole)"
     rm -rf "$tmp/layout"
@@ -140,11 +138,8 @@ PY
 expect "finds the same items" python3 "$tmp/generated.py" "$tmp" generated
 expect "and does so with a tokenizer that knows no end" python3 "$tmp/generated.py" "$tmp" silent
 search=(tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-beams 14 --num-return 14 --threads 1)
-run 2 ./dtrain-generate "${search[@]}" --max-new-tokens 2
-expect_exit "too few tokens for any item" 64
-expect_text "says how many an item takes" 'needs at least [0-9]+ new tokens, but prompt 0 allows 2'
-run 2 ./dtrain-generate "${search[@]}" --jsonl --force -o "$tmp/all_found.jsonl"
-expect_text "counts the sequences that are written" '\(84 sequences'
+ends_saying "too few tokens for any item" 64 'needs at least [0-9]+ new tokens, but prompt 0 allows 2' run 2 ./dtrain-generate "${search[@]}" --max-new-tokens 2
+prints "counts the sequences that are written" '\(84 sequences' run 2 ./dtrain-generate "${search[@]}" --jsonl --force -o "$tmp/all_found.jsonl"
 expect_text "and says why they are fewer" '--num-return 14: a search finds at most 12 sequences'
 mkdir -p "$tmp/penalised" && cp tests/data/dpo/start/* "$tmp/penalised"
 echo '{"repetition_penalty": 1.5, "length_penalty": 2.0, "min_new_tokens": 40}' >"$tmp/penalised/generation_config.json"
@@ -209,8 +204,7 @@ for line in lines:
         assert abs(semantic - dot(x, y) / math.sqrt(dot(x, x) * dot(y, y))) < 1e-6, semantic # 1e-6: rows rounded to fp32
 PY
 items_are() { python3 "$tmp/rl.py" "$tmp" "$@" >"$out" 2>&1; }
-rl 1 beams
-expect_exit "grpo with beams" 0
+ends "grpo with beams" 0 rl 1 beams
 expect "memory is as planned" as_planned
 expect "completions are the items, best first, as every item's score says, with their rewards" items_are beams all beams
 expect "the search's log-probabilities are the policy's" awk -v d="$(number beams 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d < 1e-4) }'
@@ -231,8 +225,7 @@ full_only
 # Validations are those of task eval, at any temperature of the training and beside its own beams.
 tests=(data.validation="$tmp/users.h5" data.validation_steps=2 run.max_steps=6 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=rec/ndcg@5
     batch.micro_batch_size=3 grpo.temperature=0.1 optimizer.lr=1e-2 scheduler.type=constant)
-rl 2 tested "${tests[@]}"
-expect_exit "tests during training" 0
+ends "tests during training" 0 rl 2 tested "${tests[@]}"
 expect "memory is as planned" as_planned
 expect "--plan has said so" as_plan_says 2 0 "${rl_args[@]}" "${tests[@]}"
 told_at() { grep '"validation_loss"' "$tmp/$1/metrics.jsonl" | grep "\"step\": $2," | grep -oE '"(rec/(hr|ndcg|outside|unknown)|validation_(loss|samples))[^,}]*'; }
@@ -343,8 +336,7 @@ mkdir -p "$tmp/here" "$tmp/there"
 cp "$tmp/items.txt" "$tmp/items.npy" "$tmp/here" && cp "$tmp/items.npy" "$tmp/there" && head -13 "$tmp/items.txt" >"$tmp/there/items.txt"
 sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT FILE COMMAND...
-    run 0 $MPIRUN -np 1 -wdir "$tmp/here" "${@:3}" : -np 1 -wdir "$tmp/there" "${@:3}"
-    expect_exit "$1: two copies that differ are refused" 65
+    ends "$1: two copies that differ are refused" 65 run 0 $MPIRUN -np 1 -wdir "$tmp/here" "${@:3}" : -np 1 -wdir "$tmp/there" "${@:3}"
     expect_text "and named" "$2: the file on host .* differs from rank 0.s"
 }
 differ "an evaluation" items.txt "$PWD/dtrain" "$tmp/apart.ini" run.output_dir="$tmp/failed" rec.catalogue=items.txt

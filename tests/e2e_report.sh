@@ -6,8 +6,7 @@
 make_data || { not_ok "data of the test" "dtrain-data failed"; exit 1; }
 lines() { grep -cE '^step [0-9]+/[0-9]+ \([0-9]+%\)' "$out"; }
 
-train 0 plain log.report_to=stdout,jsonl run.max_steps=300 log.stdout_every=-1
-expect_exit "a run of 300 steps" 0
+ends "a run of 300 steps" 0 train 0 plain log.report_to=stdout,jsonl run.max_steps=300 log.stdout_every=-1
 expect "its log has the first ten lines and the last" test "$(lines)" -ge 11
 expect "and not many more" test "$(lines)" -le 25
 expect_text "the last step is among them" '^step 300/300 \(100%\)'
@@ -28,8 +27,7 @@ expect_text "validation lines have units" '^step 6/6  validation loss [0-9.]+  p
 csv="log.report_to=csv,jsonl data.validation=$tmp/valid.h5 data.validation_steps=2 checkpoint.save_steps=2"
 train 0 whole $csv
 train 0 parts $csv run.max_steps=4
-train 2 parts $csv
-expect_exit "a resumed run goes on with its table" 0
+ends "a resumed run goes on with its table" 0 train 2 parts $csv
 for dir in whole parts; do
     expect "the table of $dir begins with step and loss" sh -c "head -1 $tmp/$dir/metrics.csv | grep -q '^step,loss,lr,grad_norm,tokens,samples,.*,validation_loss,'"
     expect "all rows of $dir have as many cells" awk -F, 'NR == 1 { n = NF } NF != n { exit 1 }' "$tmp/$dir/metrics.csv"
@@ -42,8 +40,7 @@ expect "no step is repeated or left out" test "$(cut -d, -f1 "$tmp/parts/metrics
 is "and the columns are the same" "$(head -1 "$tmp/parts/metrics.csv")" "$(head -1 "$tmp/whole/metrics.csv")"
 
 for mode in --check ''; do
-    run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/none" log.report_to=jsonl,wandb
-    expect_exit "wandb is refused before the first step ($mode)" 64
+    ends "wandb is refused before the first step ($mode)" 64 run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/none" log.report_to=jsonl,wandb
     expect_text "and the message says how ($mode)" 'report_to: the run itself does not write to wandb.*wandb_offline.py OUTPUT_DIR'
 done
 
@@ -77,12 +74,10 @@ for seed in 0 1 2; do
 done
 
 # ranks that call different collectives
-DTRAIN_FAULT=comm.check:1:60:error train 2 unequal comm.check=true
-expect_exit "comm.check: a rank that calls something else ends the run" 76
+DTRAIN_FAULT=comm.check:1:60:error ends "comm.check: a rank that calls something else ends the run" 76 train 2 unequal comm.check=true
 expect_text "and is named with host, phase and both calls" "rank 1 on host $(hostname) issued number [0-9]+: .* in phase .*; rank 0 on host $(hostname) issued number [0-9]+: "
 expect "once" test "$(grep -c 'ranks issued different collectives' "$out")" = 1
-train 2 equal comm.check=true run.max_steps=2
-expect_exit "comm.check: equal ranks train" 0
+ends "comm.check: equal ranks train" 0 train 2 equal comm.check=true run.max_steps=2
 TORCH_DISTRIBUTED_DEBUG=DETAIL train 1 adopted run.max_steps=1
 expect "TORCH_DISTRIBUTED_DEBUG=DETAIL means comm.check" grep -q '^check = true' "$tmp/adopted/config.ini"
 
@@ -90,8 +85,7 @@ expect "TORCH_DISTRIBUTED_DEBUG=DETAIL means comm.check" grep -q '^check = true'
 train 1 edited run.max_steps=4 log.report_to=jsonl,csv,stdout
 sed -i '2d; 4p' "$tmp/edited/metrics.jsonl"
 sed -i '3p' "$tmp/edited/metrics.csv"
-train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
-expect_exit "a run whose metrics were edited goes on" 0
+ends "a run whose metrics were edited goes on" 0 train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
 expect_text "the step that is missing is named with its line" 'edited/metrics.jsonl:2: the record of step 2 is missing before this line, which has step 3'
 expect_text "in the table, too" 'edited/metrics.csv: removed 1 duplicate record'
 expect_text "what stood there twice is said" 'edited/metrics.jsonl: removed 1 duplicate record'
@@ -105,9 +99,7 @@ expect_text "a missing beginning is named" 'edited/metrics.jsonl:1: the record o
 expect_text "a hole in the table is named with its line" 'edited/metrics.csv:4: the record of step 3 is missing before this line, which has step 4'
 train 1 ended run.max_steps=2
 sed -i '$d' "$tmp/ended/metrics.jsonl"
-train 1 ended run.max_steps=3
-expect_text "and a missing end" 'ended/metrics.jsonl:1: the record of step 2 is missing after this last line'
+prints "and a missing end" 'ended/metrics.jsonl:1: the record of step 2 is missing after this last line' train 1 ended run.max_steps=3
 rm "$tmp/ended/metrics.jsonl"
-train 1 ended run.max_steps=4
-expect_text "a file that is gone" 'ended/metrics.jsonl does not exist or is empty: the records of steps 1 to 3 are missing; a new file is started'
+prints "a file that is gone" 'ended/metrics.jsonl does not exist or is empty: the records of steps 1 to 3 are missing; a new file is started' train 1 ended run.max_steps=4
 e2e_done

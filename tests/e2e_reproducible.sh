@@ -94,8 +94,7 @@ move() { # MODEL N: six layouts, one after the other, each from where the last o
 
 n=0 turn=0 # of the model, and in the full product of the layout
 for model in ${MODELS:-plain tied dropout weighted half wide}; do
-    train_on "$model-1" "$model" 1 0 none 1 ""
-    expect_exit "$model: one rank" 0
+    ends "$model: one rank" 0 train_on "$model-1" "$model" 1 0 none 1 ""
     fingerprint "$model-1" >"$tmp/.$model"
     if [ "${REPRODUCIBLE:-}" = full ]; then
         for np in "${RANKS[@]}"; do for stage in 0 1 2 3; do for offload in "${OFFLOADS[@]}"; do for threads in "${THREADS[@]}"; do

@@ -7,41 +7,33 @@
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 steps="run.max_steps=8 checkpoint.save_steps=2"
 
-train 2 whole $steps zero.stage=2
-expect_exit "a run without interruption" 0
+ends "a run without interruption" 0 train 2 whole $steps zero.stage=2
 
 # what waits for a clock, beside the rest
 hang() {
-    DTRAIN_FAULT=step.begin:1:3:hang train 2 hung $steps comm.timeout=10
-    expect_exit "one rank hangs: 76" 76
+    DTRAIN_FAULT=step.begin:1:3:hang ends "one rank hangs: 76" 76 train 2 hung $steps comm.timeout=10
     expect_text "each rank says where it stands" "rank 0 .*no progress.*step 3, phase"
     expect_text "the hanging one too" "rank 1 .*no progress.*step 3, phase read"
 }
 reach_time_limit() {
-    train 1 limit run.max_steps=100000 run.time_limit=3
-    expect_exit "run.time_limit: 75" 75
+    ends "run.time_limit: 75" 75 train 1 limit run.max_steps=100000 run.time_limit=3
 }
 beside hang
 beside reach_time_limit
 
 # same ranks and stage: bit for bit
 train 2 parts $steps zero.stage=2 run.max_steps=4
-train 2 parts $steps zero.stage=2
-expect_exit "resume" 0
-expect_text "it says from where" "resumed from .*step-00000004.h5"
+ends_saying "resume" 0 "resumed from .*step-00000004.h5" train 2 parts $steps zero.stage=2
 expect "resumed equals uninterrupted, bit for bit" same_model "$(newest whole)" "$(newest parts)"
 expect "metrics without gap or repeat" close_losses whole parts 0
 
 # two nodes that have all states each, and back
-DTRAIN_FAKE_NODES=2 train 4 groups $steps zero.stage=3 zero.shard_group=node run.max_steps=4
-expect_exit "two nodes of two ranks, each with all states" 0
+DTRAIN_FAKE_NODES=2 ends "two nodes of two ranks, each with all states" 0 train 4 groups $steps zero.stage=3 zero.shard_group=node run.max_steps=4
 expect_text "the log says so" "zero.stage = 3, zero.shard_group = node"
 train 3 groups $steps zero.stage=2 run.max_steps=6
-DTRAIN_FAKE_NODES=2:cyclic train 4 groups $steps zero.stage=1 zero.shard_group=node
-expect_exit "and from three ranks to two nodes" 0
+DTRAIN_FAKE_NODES=2:cyclic ends "and from three ranks to two nodes" 0 train 4 groups $steps zero.stage=1 zero.shard_group=node
 expect "all in one" close_losses whole groups 1e-4
-DTRAIN_FAKE_NODES=2 train 3 uneven $steps zero.shard_group=node
-expect_exit "nodes of different sizes: 64" 64
+DTRAIN_FAKE_NODES=2 ends "nodes of different sizes: 64" 64 train 3 uneven $steps zero.shard_group=node
 expect_text "with the numbers" 'zero.shard_group: the 3 ranks are spread unevenly over 2 nodes, from 1 to 2 per node'
 expect "and nothing else" test "$(grep -c error: "$out")" = 1
 
@@ -56,16 +48,13 @@ for move in "1 0" "3 3" "4 1" "2 2" "3 0"; do
     expect "moved to $1 ranks at stage $2" close_losses whole moved 1e-5
 done
 train 3 moved-bf16 $steps precision.dtype=bf16 zero.stage=3 run.max_steps=4
-train 1 moved-bf16 $steps precision.dtype=bf16 zero.stage=1
-expect_exit "bf16 moved from 3 ranks to 1" 0
+ends "bf16 moved from 3 ranks to 1" 0 train 1 moved-bf16 $steps precision.dtype=bf16 zero.stage=1
 
 # another batch size: the place in the data is a number of samples
 batch="batch.train_batch_size=0 batch.micro_batch_size=2 checkpoint.save_steps=2"
 train 2 wider $batch run.max_steps=4
-train 4 wider $batch run.max_steps=5
-expect_text "twice the ranks, twice the batch: data goes on where it was" "data continues at sample 16 of epoch 0"
-train 3 wider $batch run.max_steps=6
-expect_text "and from there with batches that do not divide it" "data continues at sample 24 of epoch 0"
+prints "twice the ranks, twice the batch: data goes on where it was" "data continues at sample 16 of epoch 0" train 4 wider $batch run.max_steps=5
+prints "and from there with batches that do not divide it" "data continues at sample 24 of epoch 0" train 3 wider $batch run.max_steps=6
 
 train 1 narrower batch.train_batch_size=8 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=2
 train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=3
@@ -137,24 +126,18 @@ beside_end
 rm -rf "$tmp/damaged" && cp -r "$tmp/whole" "$tmp/damaged"
 f=$(newest damaged)
 truncate -s -1000 "$f"
-run 1 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/damaged" $steps
-expect_exit "--check takes the one before a damaged one, as a run does" 0
+ends "--check takes the one before a damaged one, as a run does" 0 run 1 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/damaged" $steps
 expect_text "and says which" "would resume from .*step-00000006.h5"
-train 2 damaged $steps zero.stage=2
-expect_exit "the newest cut short: the one before is taken" 0
-expect_text "with a warning that names it" "step-00000008.h5.*trying the previous checkpoint"
+ends_saying "the newest cut short: the one before is taken" 0 "step-00000008.h5.*trying the previous checkpoint" train 2 damaged $steps zero.stage=2
 expect "and the run ends the same" same_model "$(newest whole)" "$(newest damaged)"
 rm -rf "$tmp/altered" && cp -r "$tmp/whole" "$tmp/altered"
 f=$(newest altered)
 size=$(stat -c %s "$f")
 printf '\377\377\377\377' | dd of="$f" bs=1 seek=$((size / 2)) conv=notrunc 2>/dev/null
-train 2 altered $steps zero.stage=2
-expect_text "an altered one: a warning that names file and tensor" "step-00000008.h5.*trying the previous checkpoint"
-train 2 altered2 $steps zero.stage=2 checkpoint.resume="$tmp/does-not-exist.h5"
-expect_exit "a given checkpoint that is missing: 65" 65
+prints "an altered one: a warning that names file and tensor" "step-00000008.h5.*trying the previous checkpoint" train 2 altered $steps zero.stage=2
+ends "a given checkpoint that is missing: 65" 65 train 2 altered2 $steps zero.stage=2 checkpoint.resume="$tmp/does-not-exist.h5"
 cp "$tmp/whole/config.ini" "$tmp/.config"
-train 2 whole checkpoint.resume=none run.seed=8
-expect_exit "a fresh start over an old run is refused" 64
+ends "a fresh start over an old run is refused" 64 train 2 whole checkpoint.resume=none run.seed=8
 expect "and leaves its config.ini alone" cmp "$tmp/.config" "$tmp/whole/config.ini"
 
 train 2 limited $steps zero.stage=2 checkpoint.save_total_limit=2
@@ -170,8 +153,7 @@ expect_text "named, with its size" "step-00000002.h5.part: not enough space for 
 if [ "$(id -u)" = 0 ] && mkdir -p "$tmp/small" && mount -t tmpfs -o size=2m tmpfs "$tmp/small" 2>/dev/null; then
     trap 'kill $(jobs -p) 2>/dev/null; umount -l "$tmp/small"; rm -rf "$tmp"' EXIT
     for np in 1 3; do
-        train "$np" small/run $steps zero.stage=2 model.hidden_size=96
-        expect_exit "full disk on $np ranks: 74" 74
+        ends "full disk on $np ranks: 74" 74 train "$np" small/run $steps zero.stage=2 model.hidden_size=96
         expect "the last good checkpoint verifies" ./dtrain-info "$(newest small/run)"
         expect "no partial file is left" sh -c "! ls $tmp/small/run/checkpoints | grep -q part"
         rm -rf "$tmp/small/run"

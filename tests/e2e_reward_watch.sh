@@ -17,8 +17,7 @@ expect "not before ten rollouts" sh -c "! grep -q 'completions of the last' '$ou
 for i in $(seq 12); do
     echo '{"prompt_ids": [99, 100], "completion_ids": [[5, 6], [7, 8], [9, 4], [3, 2]], "rewards": [[0, 1], [0, 2], [0, 3], [0, 4]]}'
 done >"$tmp/rollouts.jsonl"
-train 1 file run.max_steps=12 grpo.rollouts="$tmp/rollouts.jsonl"
-expect_text "rewards of a file" "reward reward_0 $warned"
+prints "rewards of a file" "reward reward_0 $warned" train 1 file run.max_steps=12 grpo.rollouts="$tmp/rollouts.jsonl"
 expect "one warning, of that reward alone" once
 
 for i in $(seq 12); do
@@ -29,6 +28,5 @@ train 1 groups run.max_steps=12 grpo.rollouts="$tmp/rollouts.jsonl"
 expect_text "rewards that differ between groups, but within none" 'reward reward_0 was the same within every group for all 80 completions'
 
 make_task ppo batch.train_batch_size=8 ppo.response_length=4 ppo.num_mini_batches=1 ppo.num_ppo_epochs=1
-train 1 ppo run.max_steps=11 data.train="$tmp/prompts.h5" "ppo.reward_funcs=keywords:qqqq"
-expect_text "ppo: the same" "reward keywords $warned"
+prints "ppo: the same" "reward keywords $warned" train 1 ppo run.max_steps=11 data.train="$tmp/prompts.h5" "ppo.reward_funcs=keywords:qqqq"
 e2e_done

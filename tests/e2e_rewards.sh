@@ -70,8 +70,7 @@ grpo() { # NP DIR FUNCTIONS ARGS...
 }
 rewards() { grep -o '"rewards": \[\[.*\]\], ' "$tmp/$1/rollouts.jsonl" | sed 's/"rewards": \[\[//; s/\]\], "advantages.*//; s/\]\], $//; s/\], \[/\n/g' | tr -d ','; }
 all="accuracy, length:4, keywords:please|it, command:tools/reward_brief.sh 3, model:$tmp/same/hf, model:$tmp/other/hf"
-grpo 1 one "$all"
-expect_exit "functions of all kinds" 0
+ends "functions of all kinds" 0 grpo 1 one "$all"
 expect "planned is allocated" as_planned
 expect "what a run has exported is called by the run" grep -q '"grpo/rewards/same/mean".*"grpo/rewards/other/mean"' "$tmp/one/metrics.jsonl"
 expect "built-in functions and a program say what a plain script says" cmp "$tmp/expected" <(rewards one | cut -d' ' -f1-4)
@@ -117,8 +116,7 @@ while read -r line; do
 done
 SCRIPT
 chmod +x "$tmp/never.sh"
-grpo 2 never "command:$tmp/never.sh" run.max_steps=2 log.report_to="stdout, jsonl"
-expect_exit "a function that never applies" 0
+ends "a function that never applies" 0 grpo 2 never "command:$tmp/never.sh" run.max_steps=2 log.report_to="stdout, jsonl"
 expect_text "is warned of" '\[grpo\] reward_funcs: no function applies to any of the 12 completions of a rollout'
 expect "once" test "$(grep -c 'no function applies' "$out")" = 1
 expect_text "a completion is shown without a reward" 'a completion of [0-9]+ tokens(, cut)?, never.sh -: '
@@ -135,33 +133,27 @@ echo 1
 cat >/dev/null
 SCRIPT
 chmod +x "$tmp/dies.sh"
-grpo 2 dies "command:$tmp/dies.sh"
-expect_exit "a program that dies on one rank ends the run" 65
+ends "a program that dies on one rank ends the run" 65 grpo 2 dies "command:$tmp/dies.sh"
 expect_text "with how it ended" 'dies.sh: it ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
 expect_text "and its last lines" 'the model of rank 1 is not there'
 expect "nothing of the programs is left" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/dies.sh"
 for point in reward.start reward.ask task.score; do
-    DTRAIN_FAULT=$point:1:1:error grpo 2 "fault-$point" "$all" zero.stage=3
-    expect_exit "a fault on one rank at $point ends the run" 70
+    DTRAIN_FAULT=$point:1:1:error ends "a fault on one rank at $point ends the run" 70 grpo 2 "fault-$point" "$all" zero.stage=3
 done
-grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
-expect_exit "one that says nothing ends it, too" 65
+ends "one that says nothing ends it, too" 65 grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
 expect_text "and why" 'no answer for 2 s \(comm.timeout\), after 0 of'
 cp -r "$tmp/same/hf" "$tmp/nan"
 width=$(grep -o '"hidden_size": [0-9]*' "$tmp/nan/config.json" | grep -o '[0-9]*')
 for i in $(seq 0 $((width - 1))); do # finite, and Inf - Inf is what comes of them
     for name in model.norm.weight score.weight; do python3 tests/poison.py "$tmp/nan/model.safetensors" $name $i 3e38; done
 done
-grpo 2 nan "length:4, model:$tmp/nan"
-expect_exit "a score that is no number ends the run" 71
-expect_text "and is not taken for one that does not apply" 'nan: the score of a text of [0-9]+ tokens is -?nan, so the model'
+ends_saying "a score that is no number ends the run" 71 'nan: the score of a text of [0-9]+ tokens is -?nan, so the model' grpo 2 nan "length:4, model:$tmp/nan"
 grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
 expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, rec_semantic, model:DIRECTORY or command:PROGRAM ARGS, found correct'
 expect_text "parameters" 'length:0: expected length:TARGET or length:MIN:MAX'
 expect_text "a program" 'no-such-program does not exist'
 expect_text "a model" "$tmp/nowhere"
-grpo 1 bad "command:README.md"
-expect_text "a file that is no program is told from none" 'README.md does not exist, or is not executable; for a file in this folder, use ./NAME'
+prints "a file that is no program is told from none" 'README.md does not exist, or is not executable; for a file in this folder, use ./NAME' grpo 1 bad "command:README.md"
 
 # ---- stopped while a program works ------------------------------------------------------------------------------------------------------------
 # It answers the first rollout, 12 rows on two ranks, and nothing of the second before there is a file.
@@ -184,12 +176,10 @@ stopped() { # NP DIR ARGS...
 stopped 2 stopped
 wait_for test -e "$tmp/wait.asked.0" -a -e "$tmp/wait.asked.1"
 kill -TERM $(ranks_of stopped)
-finish stopped
-expect_exit "a signal is heard while a program works" 75
+ends "a signal is heard while a program works" 75 finish stopped
 expect "and the program ends with the run" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/waits.sh"
 touch "$tmp/wait.go"
-stopped 2 stopped checkpoint.resume=auto
-expect_exit "it goes on" 0
+ends "it goes on" 0 stopped 2 stopped checkpoint.resume=auto
 stopped 2 whole
 expect "to the same bits as one that was not stopped" same_model "$(newest whole)" "$(newest stopped)"
 
@@ -199,13 +189,10 @@ toy() { run 0 env RUNS="$tmp/toy" LARGEST=3 SETTINGS="$2 run.threads=1" tools/"$
 drawn() { if command -v gnuplot >/dev/null; then expect "$1" test -s "$tmp/toy/$2/loss.png"; else skip "$1" "gnuplot is not installed"; fi; }
 # 16 sums, a sixth of the completions. The model begins with the share of right guesses, and where it is in the end depends on the seed: seeds 7, 8 and 42
 # gave 0.91, 0.79 and 0.96 after 0.43, 0.30 and 0.39 (e2e_grpo.sh trains one to 0.9).
-toy arithmetic "run.max_steps=100 batch.train_batch_size=128 optimizer.lr=1e-3"
-expect_exit "the toy of arithmetic" 0
+ends "the toy of arithmetic" 0 toy arithmetic "run.max_steps=100 batch.train_batch_size=128 optimizer.lr=1e-3"
 expect_text "counts right sums before and after" 'arithmetic-base: +[0-9]+ of 16 sums are right'
 expect "and learns to add" awk '/^mean reward of the first 10/ { sub(/,/, "", $8); n++; bad = !($8 < 0.6 && $13 > 0.7) } /^arithmetic: / { n++; few = $2 < 12 } END { exit bad || few || n != 2 }' "$out"
 drawn "it draws the reward" arithmetic
-toy align run.max_steps=4
-expect_exit "the toy of alignment" 0
-expect_text "has three models judged" 'dpo: mean reward .* of 64 answers start with please'
+ends_saying "the toy of alignment" 0 'dpo: mean reward .* of 64 answers start with please' toy align run.max_steps=4
 drawn "it draws its curves" align-ppo
 e2e_done

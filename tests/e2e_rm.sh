@@ -17,8 +17,7 @@ as_trl() { # NP DIR ARGS...
         rm.center_rewards_coefficient=0.01 "${@:3}"
 }
 export_fp32="checkpoint.export=hf checkpoint.export_dtype=fp32"
-as_trl 1 shown batch.micro_batch_size=2 log.report_to="stdout, jsonl"
-expect_text "a step shows the accuracy" 'step 10/10 .*  loss [-0-9.]+  accuracy [0-9.]+  grad '
+prints "a step shows the accuracy" 'step 10/10 .*  loss [-0-9.]+  accuracy [0-9.]+  grad ' as_trl 1 shown batch.micro_batch_size=2 log.report_to="stdout, jsonl"
 data --tokenizer "$fixture/letters" -o "$tmp/more.h5" "$fixture/more.jsonl"
 if command -v python3 >/dev/null; then
     sed 's/, "margin": [0-9.]*//; 11,$d' "$fixture/pairs.jsonl" >"$tmp/unequal.jsonl"
@@ -61,8 +60,7 @@ for layout in "1 0 4" "2 3 1"; do
     as_trl "$1" "ranked$1" data.train="$tmp/ranked.h5" rm.center_rewards_coefficient=0 rm.w_tie=0.5 run.max_steps=6 zero.stage="$2" batch.micro_batch_size="$3"
     expect "rankings and ties on $1 ranks are those of plain loops" like_loops "ranked$1"
 done
-run 0 ./dtrain-info "$tmp/ranked.h5"
-expect_text "a dataset says that it has ties" '^ *ties +11 '
+prints "a dataset says that it has ties" '^ *ties +11 ' run 0 ./dtrain-info "$tmp/ranked.h5"
 train 1 no-ties run.task=dpo data.train="$tmp/ranked.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
 expect_text "preference optimisation leaves them out" '2 pairs are ties .neither answer is better. and are skipped'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "tie": true}\n' >"$tmp/tie.jsonl"
@@ -74,8 +72,7 @@ data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
 train 2 cut-off run.task=dpo data.train="$tmp/cut.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=1
 expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples without a target' "$out")" = 1
 for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
-run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
-expect_exit "pairs of equal answers alone are no dataset" 65
+ends "pairs of equal answers alone are no dataset" 65 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_text "which is said" 'the answers of all 3 pairs are equal, so there is no training signal'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
@@ -134,8 +131,7 @@ learn() { # DIR ARGS...
         model.vocab_size=257 model.max_position_embeddings=64 data.train="$tmp/polite.h5" data.validation="$tmp/polite-valid.h5" batch.train_batch_size=8 \
         batch.micro_batch_size=4 optimizer.lr=3e-3 run.max_steps=60 "${@:2}"
 }
-learn polite checkpoint.export=hf
-expect_exit "a reward model from random weights" 0
+ends "a reward model from random weights" 0 learn polite checkpoint.export=hf
 expect "it tells unseen better answers from worse ones" above polite rm/validation_accuracy 0.95
 # What transformers needs to open it: the class, one label, its tensors; and to score several texts at once a padding token, which must not be what closes
 # them, for it takes the last token that is no padding. (tools/open_elsewhere.py holds its rewards to transformers'.)
@@ -165,9 +161,7 @@ on() { # DIR PATH ARGS...
     train 1 "$1" model.path="$2" data.train="$tmp/polite.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 "${@:3}"
 }
 for path in "$tmp/lm/hf" "$tmp/lm"; do
-    on "from-${path##*/}" "$path"
-    expect_exit "from a language model: ${path##*/}" 0
-    expect_text "its new head is spoken of" 'has no tensor .score.weight.: it starts from random values'
+    ends_saying "from a language model: ${path##*/}" 0 'has no tensor .score.weight.: it starts from random values' on "from-${path##*/}" "$path"
 done
 expect "both ways in are the same run" same_model "$(newest from-hf)" "$(newest from-lm)"
 pads() { # NAME PATH CLASS HIDDEN PAD ARGS...
@@ -187,8 +181,7 @@ for family in "gpt2 GPT2" "mistral Mistral" "qwen2 Qwen2" "qwen3 Qwen3"; do
     set -- $family
     pads "of $1: the tokenizer's padding" "tests/data/hf/$1" "$2ForSequenceClassification" "$([ "$1" = gpt2 ] && echo 24 || echo 20)" 28 $letters
 done
-on again "$tmp/polite/hf" optimizer.lr=0 run.max_steps=1
-expect_exit "from a reward model's directory" 0
+ends "from a reward model's directory" 0 on again "$tmp/polite/hf" optimizer.lr=0 run.max_steps=1
 expect "its head is taken" sh -c "! grep -q 'starts from random' '$out'"
 run 0 ./dtrain --check /dev/stdin run.task=rm run.output_dir="$tmp/checked" model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" data.seq_len=64 batch.micro_batch_size=1
 expect_exit "--check of a run from a language model" 0
@@ -200,15 +193,13 @@ score() { # NP OUT ARGS...
     shift 2
     run "$np" ./dtrain-generate --tokenizer bytes --threads 1 -o "$tmp/$to" --force "$@"
 }
-score 1 rewards --score "$fixture/start" --answers "$tmp/answers.jsonl"
-expect_exit "answers of a file are judged" 0
+ends "answers of a file are judged" 0 score 1 rewards --score "$fixture/start" --answers "$tmp/answers.jsonl"
 # Seven digits, and roundings of fp32 in a model of two small blocks.
 expect "as transformers does" sh -c "paste -d' ' '$tmp/rewards' '$fixture/rewards.txt' | awk '{ d = \$1 - \$2; if (NF != 2 || d > 2e-6 || d < -2e-6) bad = 1 } END { exit bad || NR != 12 }'"
 expect_text "their mean is told, and how many are above 0" "rewards of 12 answers: mean .* $(awk '{ n += $1 > 0 } END { printf "%.1f", 100 * n / NR }' "$fixture/rewards.txt") % above 0"
 score 3 rewards3 --score "$fixture/start" --answers "$tmp/answers.jsonl" --zero-stage 3 --batch-size 2
 expect "the same bits on 3 ranks at stage 3, two at a time" cmp "$tmp/rewards" "$tmp/rewards3"
-score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-samples 5 --max-new-tokens 9 tests/data/dpo/start
-expect_exit "what is generated is judged" 0
+ends "what is generated is judged" 0 score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-samples 5 --max-new-tokens 9 tests/data/dpo/start
 expect_text "and told" 'rewards of 5 answers'
 sed 's/.*"reward": *\([-0-9.e]*\).*/\1/' "$tmp/generated" >"$tmp/.a"
 score 1 rewards-again --score "$fixture/start" --answers "$tmp/generated"
@@ -217,13 +208,10 @@ user='{"role": "user", "content": "so"}' assistant='{"role": "assistant", "conte
 printf '%s\n' "{\"messages\": [$user, $assistant]}" "{\"prompt\": [$user], \"completion\": [$assistant]}" "{\"prompt\": [$user], \"response\": \"is it\"}" >"$tmp/chats.jsonl"
 score 1 chats --score "$fixture/start" --answers "$tmp/chats.jsonl"
 expect "an answer to messages may be messages or a text" [ "$(wc -l <"$tmp/chats") $(uniq "$tmp/chats" | wc -l)" = "3 1" ]
-score 1 none --answers "$tmp/answers.jsonl"
-expect_text "answers need a judge" 'answers needs --score'
-score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"
-expect_exit "a language model is no judge" 65
+prints "answers need a judge" 'answers needs --score' score 1 none --answers "$tmp/answers.jsonl"
+ends "a language model is no judge" 65 score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"
 expect_text "and what it lacks is named" 'tensor .score.weight. is missing: this is not a reward model'
-score 1 none --score "$tmp/lm" --answers "$tmp/answers.jsonl"
-expect_text "nor is the run that made one" 'tensor ./model/score.weight. is missing.*: this is not a reward model'
+prints "nor is the run that made one" 'tensor ./model/score.weight. is missing.*: this is not a reward model' score 1 none --score "$tmp/lm" --answers "$tmp/answers.jsonl"
 printf '{"prompt": "so"}\n' >"$tmp/no-answer.jsonl"
 score 1 none --score "$fixture/start" --answers "$tmp/no-answer.jsonl"
 expect_text "a record without an answer" 'no-answer.jsonl:1: expected an object with "prompt" and "completion"'
@@ -235,15 +223,12 @@ printf '%s\n' '{"prompt": "a ", "chosen": "b", "rejected": "c"}' '{"prompt": "a 
 data -o "$tmp/long.h5" "$tmp/long.jsonl"
 on long "$fixture/start" data.train="$tmp/long.h5" data.seq_len=16 batch.train_batch_size=1 batch.micro_batch_size=1 model.tokenizer=bytes
 expect_text "a pair with a text that is too long is left out and counted" '1 pairs? with a text of more than 16 tokens'
-on cut "$fixture/start" data.train="$tmp/long.h5" data.seq_len=16 rm.truncate=true batch.train_batch_size=2 batch.micro_batch_size=2
-expect_exit "or cut" 0
+ends "or cut" 0 on cut "$fixture/start" data.train="$tmp/long.h5" data.seq_len=16 rm.truncate=true batch.train_batch_size=2 batch.micro_batch_size=2
 expect "and then both count" [ "$(number cut samples)" = 2 ]
 refuse() { # NAME TEXT CODE ARGS...
     local name=$1 text=$2 status=$3
     shift 3
-    on refused "$fixture/start" "$@"
-    expect_exit "$name: exit code" "$status"
-    expect_text "$name: message" "$text"
+    ends_saying "$name: exit code" "$status" "$text" on refused "$fixture/start" "$@"
 }
 refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train="$tmp/train.h5"
 refuse "no pair is short enough" 'none of its 2 pairs can be used for training; 2 have a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2

@@ -14,9 +14,7 @@ printf '[==========] group: Running 2 test(s).\n[ RUN      ] one\n[       OK ] o
 printf '[==========] group: 2 test(s) run.\n[  PASSED  ] 1 test(s).\n'
 printf '[  SKIPPED ] group: 1 test(s), listed below:\n[  SKIPPED ] two\n\n 1 SKIPPED TEST(S)\n' >&2
 END
-run_sh
-expect_exit a_skipped_test_is_no_failure 0
-expect_text a_skipped_test_is_counted_once '^1 passed, 0 failed, 1 skipped$'
+ends_saying a_skipped_test_is_no_failure 0 '^1 passed, 0 failed, 1 skipped$' run_sh
 
 program <<'END'
 #!/bin/bash
@@ -24,8 +22,7 @@ printf '[==========] group: Running 1 test(s).\n[ RUN      ] one\n[  FAILED  ] o
 printf '\0\0[  ERROR   ] --- the cause\n[  FAILED  ] group: 1 test(s), listed below:\n[  FAILED  ] one\n' >&2
 exit 1
 END
-run_sh
-expect_exit a_failed_test_fails_the_run 1
+ends a_failed_test_fails_the_run 1 run_sh
 expect_text a_cause_after_null_bytes_is_shown 'the cause'
 expect_text a_failed_test_is_counted '^0 passed, 1 failed, 0 skipped$'
 
@@ -39,8 +36,7 @@ for _ in \$(seq 300); do [ ! -e "$tmp/test_core.here" ] || [ ! -e "$tmp/test_con
 exit 1
 END
 done
-TEST_JOBS=2 BUILD=$tmp/build run 0 tests/run.sh test_core test_config
-expect_text tests_run_beside_each_other '^2 passed, 0 failed, 0 skipped$'
+TEST_JOBS=2 BUILD=$tmp/build prints tests_run_beside_each_other '^2 passed, 0 failed, 0 skipped$' run 0 tests/run.sh test_core test_config
 
 # Tiers and slices: nothing is lost between them.
 list() { env LIST=1 "$@" tests/run.sh | sort; }

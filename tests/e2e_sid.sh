@@ -9,8 +9,7 @@ sid() { run "$1" ./dtrain-sid --embeddings $data/items.npy --items $data/items.i
 small="--hidden 16,8 --dim 4 --epochs 30 --warmup-epochs 3 --batch-size 160 --evaluate-every 10" # two steps an epoch, of 3 blocks
 for method in kmeans balanced "rqvae $small"; do
     set -- $method
-    sid 1 --method $method -o "$tmp/$1" --distinct
-    expect_exit "$1 on one rank" 0
+    ends "$1 on one rank" 0 sid 1 --method $method -o "$tmp/$1" --distinct
     for np in 2 3; do # 5 blocks: some ranks have one less
         sid $np --method $method -o "$tmp/$1.$np" --distinct
         expect "$1 on $np ranks: the same index" cmp "$tmp/$1.index.json" "$tmp/$1.$np.index.json"
@@ -30,8 +29,7 @@ run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 --bloc
 expect "of HDF5, fp64 and compressed: the same index" cmp "$tmp/kmeans.index.json" "$tmp/h5.index.json"
 expect "without items there is no info file" test ! -e "$tmp/h5.txt"
 echo mine >"$tmp/notes.txt"
-run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 -o "$tmp/notes" --sinkhorn-rounds 0
-expect_exit "nor is one that is there in the way" 0
+ends "nor is one that is there in the way" 0 run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 -o "$tmp/notes" --sinkhorn-rounds 0
 expect "or touched" test "$(cat "$tmp/notes.txt")" = mine
 expect "an item a line" test "$(grep -cE '^"[0-9]+": \["<a_[0-9]+>", "<b_[0-9]+>", "<c_[0-9]+>"\],?$' "$tmp/kmeans.index.json")" = 300
 expect "ids that are numbers come in their order" cmp <(cut -f3 "$tmp/kmeans.txt") <(seq 0 299)
@@ -45,14 +43,12 @@ done
 expect_text "collisions before and after" '^collisions: 0\.[0-9]+ of the items before, 0\.[0-9]+ after 0 rounds'
 # six equal rows and another: all lie on codes, and some of the six must leave theirs
 { printf '\x93NUMPY\x01\x00v\x00%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (7, 1), }" && printf '\0%.0s' {1..26} && printf '\200\077'; } >"$tmp/six.npy"
-RUN_TIMEOUT=60 run 0 ./dtrain-sid --method balanced --embeddings "$tmp/six.npy" --codes 2 --levels 1 --seed 1 -o "$tmp/six"
-expect_exit "balanced: items that lie on codes" 0
+RUN_TIMEOUT=60 ends "balanced: items that lie on codes" 0 run 0 ./dtrain-sid --method balanced --embeddings "$tmp/six.npy" --codes 2 --levels 1 --seed 1 -o "$tmp/six"
 expect "four and three of them" test "$(grep -oE '<a_[01]>' "$tmp/six.index.json" | sort | uniq -c | awk '{ print $1 }' | sort | xargs)" = "3 4"
 
 # ---- embeddings by a model
 embed="./dtrain-sid --model $data/model --tokenizer bytes --items $data/items.item.json --method kmeans --codes 16 --block-size 64"
-run 1 $embed -o "$tmp/text"
-expect_exit "texts on one rank" 0
+ends "texts on one rank" 0 run 1 $embed -o "$tmp/text"
 # fp32 against fp64: two layers, values of 1
 expect "means of hidden states are those of transformers" \
     bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/text.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; if (d > 1e-5 || d < -1e-5) bad = 1 } END { exit bad || NR != 3600 }'"
@@ -67,8 +63,7 @@ expect "and near" bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/half.emb.npy')
 # ---- what is wrong
 export DTRAIN_LOG=warn
 bad="./dtrain-sid --method kmeans -o $tmp/bad --codes 16"
-sid 0 --method kmeans -o "$tmp/kmeans"
-expect_exit "a file that is there is not replaced" 64
+ends "a file that is there is not replaced" 64 sid 0 --method kmeans -o "$tmp/kmeans"
 wrong "no embeddings" 64 'expected either --embeddings FILE or --model' ./dtrain-sid -o "$tmp/bad"
 wrong "an unknown method" 64 "expected .*kmeans.* found 'x'" $bad --embeddings $data/items.npy --method x
 head -c 10000 $data/items.npy >"$tmp/short.npy"

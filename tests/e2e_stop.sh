@@ -22,27 +22,21 @@ for np in 0 3; do
     rm -rf "$tmp/v"
     held $np v $due
     stop_at v 1 USR1
-    finish v
-    expect_exit "USR1 in a validation ($np ranks): 75" 75
-    expect_text "which is put off ($np ranks)" "step 4 of 8, a checkpoint is written, its validation is still due"
+    ends_saying "USR1 in a validation ($np ranks): 75" 75 "step 4 of 8, a checkpoint is written, its validation is still due" finish v
     expect "and is no result ($np ranks)" test "$(validations v)" = 0
     if [ $np = 3 ]; then
         cp -r "$tmp/v" "$tmp/l"
-        train 2 l $due run.time_limit=0.001
-        expect_exit "a validation that no run has the time for is an error, not a loop: 64" 64
+        ends "a validation that no run has the time for is an error, not a loop: 64" 64 train 2 l $due run.time_limit=0.001
         expect_text "with what to do" "give the run more time, or lower data.max_validation_samples"
     fi
-    train 2 v $due
-    expect_exit "resumed ($np ranks)" 0
-    expect_text "the validation comes first ($np ranks)" "the run starts with the validation of step 4"
+    ends_saying "resumed ($np ranks)" 0 "the run starts with the validation of step 4" train 2 v $due
     expect "each is done once ($np ranks)" test "$(validations v)" = 2
 done
 
 # killed behind the late validation: it is done again, and its record is there once
 held 0 k $due
 stop_at k 1 TERM
-finish k
-expect_exit "TERM in a validation: 75" 75
+ends "TERM in a validation: 75" 75 finish k
 DTRAIN_FAULT=save.create:0:1:kill train 2 k $due
 train 2 k $due
 expect "a validation done twice is recorded once" test "$(grep -c '"step": 4, "validation_loss"' "$tmp/k/metrics.jsonl")" = 1
@@ -53,16 +47,12 @@ ends_or_is_held() { are_stopped t 1 || ! kill -0 "$job"; }
 wait_for ends_or_is_held
 sleep 3
 kill -CONT $(ranks_of t) 2>/dev/null
-finish t
-expect_exit "run.time_limit in a validation: 75" 75
-expect_text "a checkpoint is written" "stopped by run.time_limit at step 1 of 8, a checkpoint is written, its validation is still due"
+ends_saying "run.time_limit in a validation: 75" 75 "stopped by run.time_limit at step 1 of 8, a checkpoint is written, its validation is still due" finish t
 
 # evaluation
 held 0 none run.task=eval model.path="$(newest v)" data.validation="$tmp/valid.h5"
 stop_at none 1 TERM
-finish none
-expect_exit "TERM in an evaluation: 75" 75
-expect_text "says how far it came" "stopped by a signal after [0-9]+ % of the validation"
+ends_saying "TERM in an evaluation: 75" 75 "stopped by a signal after [0-9]+ % of the validation" finish none
 
 # one rank fails at each new vote
 for point in start.agree comm.devices validate.vote loop.vote; do
@@ -79,17 +69,14 @@ start 0 v run.max_steps=100000000 checkpoint.save_steps=0
 takes_usr1() { grep -q "SigBlk:.*[2367abef]..$" "/proc/$(ranks_of v)/status"; }
 wait_for takes_usr1
 kill -USR1 $(ranks_of v)
-finish v
-expect_exit "USR1 while a run starts or loads: 75" 75
+ends "USR1 while a run starts or loads: 75" 75 finish v
 
 # the last step is done, its validation is not
 last="data.validation=$tmp/valid.h5 data.validation_steps=0 checkpoint.save_steps=0 run.max_steps=4"
 held 0 e $last
 stop_at e 1 USR1
-finish e
-expect_exit "USR1 in the last validation: 75" 75
-train 3 e $last checkpoint.export=hf
-expect_exit "resumed: the validation and the export are left" 0
+ends "USR1 in the last validation: 75" 75 finish e
+ends "resumed: the validation and the export are left" 0 train 3 e $last checkpoint.export=hf
 expect "both are done" test -s "$tmp/e/hf/model.safetensors" -a "$(validations e)" = 1
 train 3 e $last
 expect "and not once more" test "$(validations e)" = 1
@@ -98,7 +85,5 @@ wait_until_stopped job 1
 is_past() { [ "$(date +%s)" -gt "$1" ]; }
 wait_for is_past $job_end
 kill -CONT $(ranks_of job)
-finish job $of_slurm
-expect_exit "the end of the Slurm job: 75" 75
-expect_text "which is named" "stopped by the end of the Slurm job"
+ends_saying "the end of the Slurm job: 75" 75 "stopped by the end of the Slurm job" finish job $of_slurm
 e2e_done

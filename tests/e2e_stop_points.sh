@@ -14,11 +14,9 @@ at() { # DIR REFERENCE NP POINT ARGS...
     local dir=$1 reference=$2 np=$3 point=$4
     shift 4
     rm -rf "${tmp:?}/$dir"
-    DTRAIN_FAULT=$point:signal train "$np" "$dir" $common "$@"
-    expect_exit "a signal at $point on $np ranks $*: 75" 75
+    DTRAIN_FAULT=$point:signal ends "a signal at $point on $np ranks $*: 75" 75 train "$np" "$dir" $common "$@"
     expect "the checkpoint of the named step exists ($point)" keeps_its_word "$dir"
-    train "$np" "$dir" $common "$@"
-    expect_exit "continued ($point)" 0
+    ends "continued ($point)" 0 train "$np" "$dir" $common "$@"
     expect "as without the signal ($point)" like_undisturbed "$reference" "$dir"
 }
 
@@ -38,13 +36,10 @@ while_a_save_is_in_flight() {
 with_the_best_and_early_stopping() {
     local point best="run.max_steps=20 data.validation_steps=1 checkpoint.save_steps=4 checkpoint.load_best_model_at_end=true run.early_stopping_patience=2
         run.early_stopping_threshold=100"
-    train 2 best $common $best
-    expect_text "a run that stops early" "early stopping at step 3 of 20"
+    prints "a run that stops early" "early stopping at step 3 of 20" train 2 best $common $best
     for point in best.publish:1:1 validate.report:0:2 validate.vote:0:2; do at better best 2 $point $best; done
-    DTRAIN_FAULT=comm.devices:1:1:signal train 2 opening $common $best
-    expect_exit "a signal while data is opened: 75, and no mistake for want of data" 75
-    DTRAIN_FAULT=validate.report:0:3:signal train 2 complete $common $best
-    expect_exit "a signal in the validation that ends the run: it is complete" 0
+    DTRAIN_FAULT=comm.devices:1:1:signal ends "a signal while data is opened: 75, and no mistake for want of data" 75 train 2 opening $common $best
+    DTRAIN_FAULT=validate.report:0:3:signal ends "a signal in the validation that ends the run: it is complete" 0 train 2 complete $common $best
 }
 
 # The checkpoint is that of the step before, which may be in flight.
@@ -53,14 +48,12 @@ in_a_rollout() {
         batch.micro_batch_size=1 grpo.num_generations=4 grpo.max_completion_length=6 grpo.reward_funcs=length:3 grpo.beta=0.1 run.reproducible=true"
     for i in $(seq 0 11); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.jsonl"
     data -o "$tmp/prompts.h5" "$tmp/prompts.jsonl"
-    train 2 whole-rollouts $common $rollouts
-    expect_exit "a run with rollouts" 0
+    ends "a run with rollouts" 0 train 2 whole-rollouts $common $rollouts
     for point in generate.pass:0:2 save.write:0:1:slow,generate.pass:1:9; do at rollouts whole-rollouts 2 $point $rollouts checkpoint.save_steps=1 checkpoint.async=true; done
 }
 
 what_is_not_saved() {
-    DTRAIN_FAULT=loop.vote:0:1:signal train 1 unsaved $common checkpoint.save_on_signal=false
-    expect_exit "save_on_signal = false: 75" 75
+    DTRAIN_FAULT=loop.vote:0:1:signal ends "save_on_signal = false: 75" 75 train 1 unsaved $common checkpoint.save_on_signal=false
     expect_text "and the message says that nothing is saved" "stopped by a signal at step 2 of 6, no checkpoint is written \(checkpoint.save_on_signal = false\)"
     DTRAIN_FAULT=step.agree:0:4:signal train 1 unsaved $common checkpoint.save_on_signal=false checkpoint.save_steps=3
     expect_text "and which checkpoint is the newest" "stopped by a signal at step 4 of 6, no checkpoint is written \(.*\): the newest is of step 3"
@@ -72,8 +65,7 @@ what_is_not_saved() {
 # A stop before the first step leaves a checkpoint of the run's own.
 from_another_run() {
     DTRAIN_FAULT=validate.vote:0:1:signal train 1 due $common
-    DTRAIN_FAULT=validate.vote:0:1:signal train 1 own $common checkpoint.resume="$(newest due)"
-    expect_exit "stopped in the validation that another run left due: 75" 75
+    DTRAIN_FAULT=validate.vote:0:1:signal ends "stopped in the validation that another run left due: 75" 75 train 1 own $common checkpoint.resume="$(newest due)"
     expect "the checkpoint is in its own directory" keeps_its_word own
 }
 
@@ -90,8 +82,7 @@ without_progress() {
     expect_text "with how long it took and what to do" "start 3 in a row without a new checkpoint, and it ran for .*s; another start would not help\. Give the job more time"
     starting
     expect_exit "and so does the fourth" 64
-    DTRAIN_FAULT=step.agree:0:1:signal train 2 stuck $common
-    expect_exit "a start that takes a step: 75" 75
+    DTRAIN_FAULT=step.agree:0:1:signal ends "a start that takes a step: 75" 75 train 2 stuck $common
     expect "begins the count anew" test ! -e "$tmp/stuck/starts_without_progress"
     starting
     expect_exit "the first without progress again: 75" 75
@@ -102,15 +93,13 @@ without_progress() {
 }
 
 too_late() {
-    DTRAIN_FAULT=start.agree:0:1:slow train 2 late $common run.time_limit=1
-    expect_exit "a start-up that takes all of run.time_limit: 64" 64
+    DTRAIN_FAULT=start.agree:0:1:slow ends "a start-up that takes all of run.time_limit: 64" 64 train 2 late $common run.time_limit=1
     expect_text "says how long it took" "start-up took [0-9.]+ ?m?s, which leaves no time for a step before run.time_limit; give the run more time"
     SLURM_JOB_END_TIME=$(($(date +%s) + 6)) DTRAIN_FAULT=start.agree:0:1:slow,start.agree:0:2:slow train 2 late $common
     expect_exit "a start-up that takes all of a Slurm job: 64" 64
     expect_text "which is named" "no time for a step before the end of the Slurm job"
     train 2 late $common
-    train 2 late $common run.time_limit=0.001
-    expect_exit "a run that is complete needs no time" 0
+    ends "a run that is complete needs no time" 0 train 2 late $common run.time_limit=0.001
 }
 
 for part in on_two_ranks while_a_save_is_in_flight with_the_best_and_early_stopping in_a_rollout what_is_not_saved from_another_run without_progress too_late; do beside $part; done

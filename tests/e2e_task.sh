@@ -20,8 +20,7 @@ same_run() { # A B [PATTERN: of lines that do not count]
         h5diff "$(newest "$1")" "$(newest "$2")" /table /table
 }
 
-toy 1 ref run.max_steps=5
-expect_exit "the toy runs" 0
+ends "the toy runs" 0 toy 1 ref run.max_steps=5
 expect "it reports its metrics" grep -q '"toy/largest_ratio": *1,' "$tmp/ref/metrics.jsonl"
 for np in 1 2 3; do
     for stage in 0 3; do
@@ -40,26 +39,21 @@ expect "a checkpoint holds what the task left" h5diff "$(newest part)" "$(newest
 toy 3 part run.max_steps=5 zero.stage=0 checkpoint.resume=auto
 expect "a resume in the middle of a rollout, on other ranks and at another stage, is the same run" same_run ref part validation_loss
 # Another optimizer for the table alone: its states begin at zero, the model's go on.
-TOY_TABLE_MOMENTUM=1 toy 2 part run.max_steps=6 checkpoint.resume=auto
-expect_exit "a run with another optimizer for the table" 0
+TOY_TABLE_MOMENTUM=1 ends "a run with another optimizer for the table" 0 toy 2 part run.max_steps=6 checkpoint.resume=auto
 expect_text "begins its states at zero" "written with adamw for table, does not contain the states of sgd; they start at zero"
 expect "and no other's" test "$(grep -c 'start at zero' "$out")" = 1
 
-toy 1 part run.max_steps=7 checkpoint.resume=auto batch.train_batch_size=16 checkpoint.allow_changes=all
-expect_exit "a rollout of another size is refused" 65
+ends "a rollout of another size is refused" 65 toy 1 part run.max_steps=7 checkpoint.resume=auto batch.train_batch_size=16 checkpoint.allow_changes=all
 expect_text "and named" "no rollout of this batch size"
 
-DTRAIN_FAULT=toy.declare:1:1:error toy 2 declare run.max_steps=5
-expect_exit "a rank that counts something else ends the job at the start" 70
+DTRAIN_FAULT=toy.declare:1:1:error ends "a rank that counts something else ends the job at the start" 70 toy 2 declare run.max_steps=5
 expect_text "and says what" "rank 1 .*metric 8 of this rank is .toy/of_one_rank"
 
 # A rank that fails inside its rollout: alone, or in lockstep with the others
 for stage in 0 3; do
-    DTRAIN_FAULT=toy.rollout:1:2:error toy 2 fault$stage run.max_steps=5 zero.stage=$stage
-    expect_exit "a rank that fails in its rollout at stage $stage ends the job" 70
+    DTRAIN_FAULT=toy.rollout:1:2:error ends "a rank that fails in its rollout at stage $stage ends the job" 70 toy 2 fault$stage run.max_steps=5 zero.stage=$stage
     expect_text "it says so" "rank 1 .*(error|fault).*toy.rollout"
 done
-DTRAIN_FAULT=generate.pass:1:7:error toy 2 pass run.max_steps=5 zero.stage=3
-expect_exit "so does one that fails while it generates in lockstep" 70
+DTRAIN_FAULT=generate.pass:1:7:error ends "so does one that fails while it generates in lockstep" 70 toy 2 pass run.max_steps=5 zero.stage=3
 expect_text "and says so" "rank 1 .*generate.pass"
 e2e_done

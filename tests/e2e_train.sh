@@ -6,8 +6,7 @@
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 
-train 1 ref
-expect_exit "one rank trains" 0
+ends "one rank trains" 0 train 1 ref
 expect "the loss falls" sh -c "sed -n 's/.*\"loss\": *\\([0-9.]*\\).*/\\1/p' $tmp/ref/metrics.jsonl | awk 'NR == 1 { a = \$1 } { b = \$1 } END { exit !(b < 0.9 * a) }'"
 
 # Sums in another order: fp32 rounding (6e-8) grows through 6 steps at a high learning rate; 1e-5 is some hundred roundings.
@@ -20,8 +19,7 @@ for np in 1 2 3 4 8; do
     rm -rf "$tmp/n$np"-*
 done
 
-train 1 bf16-ref precision.dtype=bf16
-expect_exit "bf16 trains" 0
+ends "bf16 trains" 0 train 1 bf16-ref precision.dtype=bf16
 for stage in 0 1 2 3; do
     train 3 "bf16-s$stage" precision.dtype=bf16 zero.stage=$stage
     # 24 micro-batches accumulate in fp32: what differs is the order of sums, and bf16 parameters that round to the neighbour now and then
@@ -29,8 +27,7 @@ for stage in 0 1 2 3; do
 done
 
 # awkward sizes
-train 5 uneven batch.train_batch_size=35 batch.micro_batch_size=7 run.max_steps=12 data.shuffle=true zero.stage=3
-expect_exit "5 ranks, batches that do not divide the data" 0
+ends "5 ranks, batches that do not divide the data" 0 train 5 uneven batch.train_batch_size=35 batch.micro_batch_size=7 run.max_steps=12 data.shuffle=true zero.stage=3
 train 16 wide run.max_steps=2 batch.train_batch_size=0 batch.micro_batch_size=1 zero.stage=3 data.train="$tmp/valid.h5" data.seq_len=600 model.max_position_embeddings=600
 expect_exit "16 ranks and fewer samples than ranks" 0
 for opt in model.activation_checkpointing=block zero.reduce_bucket_size=1000 zero.allgather_bucket_size=777 comm.shared_memory=false zero.prefetch_bucket_size=0 zero.overlap_comm=false; do
@@ -46,8 +43,7 @@ train 2 sft run.task=sft model.path="$tmp/ref" data.train="$tmp/sft.h5" data.seq
 expect_exit "sft from a checkpoint on 2 ranks" 0
 expect "validation is in the metrics" grep -q '"validation_loss"' "$tmp/sft/metrics.jsonl"
 for np in 1 3; do
-    run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir="$tmp/eval$np"
-    expect_exit "eval on $np ranks" 0
+    ends "eval on $np ranks" 0 run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir="$tmp/eval$np"
 done
 full_only
 
@@ -84,13 +80,10 @@ DTRAIN_DEVICE=queue ./dtrain --plan --ranks 2 "$tmp/tiny.ini" run.output_dir="$t
 rm -rf "$tmp/planned"
 DTRAIN_DEVICE=queue $MPIRUN -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/planned" run.max_steps=1 zero.stage=2 2>/dev/null | places allocated >"$tmp/.run"
 expect "in each place, where they are different memories" sh -c "[ \$(wc -l <$tmp/.plan) = 3 ] && diff $tmp/.plan $tmp/.run"
-run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/plan"
-expect_exit "--plan without MPI" 0
+ends "--plan without MPI" 0 run 0 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect "--plan makes no files" test ! -e "$tmp/plan"
-run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
-expect_exit "--check on 2 ranks" 0
-WORLD_SIZE=5 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
-expect_text "a WORLD_SIZE that is neither ranks nor nodes: a warning" "warning: WORLD_SIZE = 5"
+ends "--check on 2 ranks" 0 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
+WORLD_SIZE=5 prints "a WORLD_SIZE that is neither ranks nor nodes: a warning" "warning: WORLD_SIZE = 5" run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 WORLD_SIZE=2 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/plan"
 expect "one that is: none" sh -c "! grep -q WORLD_SIZE $out"
 expect "--check makes no files" test ! -e "$tmp/plan"
@@ -105,8 +98,7 @@ expect_text "files of different tokenizers: a warning" "warning: .*train.h5 and 
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/other" model.vocab_size=1024 model.tokenizer=$tokenizers/qwen2 data.train="$tmp/other.h5"
 expect "data of the model's tokenizer: no warning" test -z "$(grep -i tokenizer "$out" | grep warning)"
 # what is counted, and where paths start from
-train 2 packed data.packing=bfd data.validation="$tmp/valid.h5" run.max_steps=2
-expect_text "packed rows: documents and rows" 'train: 60 documents in [0-9]+ rows, [0-9]+ tokens'
+prints "packed rows: documents and rows" 'train: 60 documents in [0-9]+ rows, [0-9]+ tokens' train 2 packed data.packing=bfd data.validation="$tmp/valid.h5" run.max_steps=2
 expect_text "of the validation, too" 'validation: 12 documents in [0-9]+ rows'
 expect_text "tokens per second of several ranks are said to be so" 'tokens/s on average \(all ranks together\)'
 cp "$tmp/train.h5" "$tmp/start.h5"
@@ -122,7 +114,6 @@ wait_until_stopped removed 1
 pid=$(ranks_of removed)
 rm -rf "$tmp/removed"
 kill -CONT $pid
-finish removed $removed
-expect_exit "an output_dir that is removed before a checkpoint is written" 74
+ends "an output_dir that is removed before a checkpoint is written" 74 finish removed $removed
 expect_text "is said to be gone" 'step-00000006.h5.part: .*its directory does not exist; was it removed'
 e2e_done

@@ -75,8 +75,7 @@ bits() { # NP DIR ARGS...
     shift 2
     train "$np" "$dir" data.train="$tmp/images.h5, $tmp/texts.h5" run.reproducible=true run.max_steps=5 batch.train_batch_size=6 vision.train=$all "$@"
 }
-bits 1 ref
-expect_exit "steps with and without images" 0
+ends "steps with and without images" 0 bits 1 ref
 while read -r np stage more; do
     bits "$np" "same$np$stage" zero.stage="$stage" $more
     expect "$np ranks at stage $stage${more:+, ${more//$tmp/}}: as much memory as planned" as_planned
@@ -113,8 +112,7 @@ captions() { # NP DIR ARGS...
     shift 2
     bits "$np" "$dir" run.task=pretrain data.train="$tmp/captions.h5" vision.train=projector,llm "$@"
 }
-captions 1 captions
-expect_exit "pretrain on captions" 0
+ends "pretrain on captions" 0 captions 1 captions
 captions 2 captions-2 zero.stage=2
 expect "on two ranks: the same bits" same_model "$(newest captions)" "$(newest captions-2)"
 is "and losses" "$(losses captions-2)" "$(losses captions)"
@@ -131,8 +129,7 @@ bits 3 part zero.stage=3 run.max_steps=3
 bits 2 part zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks, at another stage" same_model "$(newest ref)" "$(newest part)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=step.begin:1:5:kill bits 2 killed checkpoint.save_steps=2 zero.stage=3
-bits 2 killed checkpoint.save_steps=2 zero.stage=3
-expect_text "after a kill it goes on" "resumed from .*step-00000004.h5"
+prints "after a kill it goes on" "resumed from .*step-00000004.h5" bits 2 killed checkpoint.save_steps=2 zero.stage=3
 expect "to the same bits" same_model "$(newest ref)" "$(newest killed)"
 
 grouped="data.shuffle=true data.group_by_modality_length=true"
@@ -179,8 +176,7 @@ expect "and one for each row" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --im
 whole="data.train=$tmp/pooled.h5,$tmp/texts.h5"
 parts="$whole model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.image_token=60"
 pooled="vision.feature_layer=-1 vision.feature_norm=true vision.image_tokens=mean_pooling vision.projector_type=mlp"
-bits 1 pooled $parts $pooled
-expect_exit "parts joined so" 0
+ends "parts joined so" 0 bits 1 pooled $parts $pooled
 expect "as much memory as planned" as_planned
 expect "as --plan says" as_plan_says 1 0 vision.train=$all batch.train_batch_size=6 run.reproducible=true $parts $pooled
 expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 1 token each" "$tmp/.plan"
@@ -202,23 +198,20 @@ bits 2 pooled-kept $parts $pooled vision.train=projector,llm vision.feature_cach
 expect "with kept features: the same bits" same_model "$(newest pooled-head)" "$(newest pooled-kept)"
 bits 1 pooled-bare $parts ${pooled/feature_norm=true/feature_norm=false} vision.train=projector,llm vision.feature_cache="$tmp/features"
 is "features without the norm are others" "$(ls "$tmp/features" | grep -c '\.bin$')" 2
-bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm zero.stage=2 run.max_steps=1
-expect_exit "what is exported is opened again" 0
+ends "what is exported is opened again" 0 bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm zero.stage=2 run.max_steps=1
 bits 1 pooled-on-said $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm run.max_steps=1 ${pooled/vision.projector_type=mlp/}
 expect "as it is, whether keys say so or not" same_model "$(newest pooled-on)" "$(newest pooled-on-said)"
 cp -r "$tmp/pooled-head/hf" "$tmp/former" && sed -i 's/"dtrain_llava"/"llava"/; s/DtrainLlava/Llava/' "$tmp/former/config.json"
 bits 2 pooled-former $whole model.path="$tmp/former" vision.train=projector,llm zero.stage=2 run.max_steps=1
 expect "as llava, with the same keys, it is the same" same_model "$(newest pooled-on)" "$(newest pooled-former)"
-run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
-expect_exit "and talks about an image" 0
+ends "and talks about an image" 0 run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
 wrong "a norm before the last block's output" 64 'vision.feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"
 wrong "CLIP has no such norm" 64 'vision.feature_norm: .*SigLIP' ./dtrain --check "$tmp/tiny.ini" model.path=$hf/clip_llama_text vision.path=$hf/clip vision.feature_norm=true vision.feature_layer=-1 run.output_dir="$tmp/wrong"
 wrong "the mean of an image is one row" 65 '16 placeholders per image, but the model computes 1 row .*--image-tokens 1 ' ./dtrain --check "$tmp/tiny.ini" $parts $pooled data.train="$tmp/rows.h5" run.output_dir="$tmp/wrong"
 wrong "another number than the model's" 64 'vision.image_tokens: the model of model.path' ./dtrain --check "$tmp/tiny.ini" $whole model.path="$tmp/pooled-head/hf" vision.image_tokens=patch_insert run.output_dir="$tmp/wrong"
 
 # ---- validation, evaluation
-train 2 valid data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" run.max_steps=2 zero.stage=3
-expect_exit "trained on texts, validated on images" 0
+ends "trained on texts, validated on images" 0 train 2 valid data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" run.max_steps=2 zero.stage=3
 for packing in none bfd; do # of a packed row each record has its own images
     run 3 ./dtrain "$tmp/tiny.ini" run.task=eval run.output_dir="$tmp/$packing" model.path="$tmp/valid" data.train= data.validation="$tmp/images.h5" data.packing=$packing batch.train_batch_size=0
     # the sums of other ranks, in seven digits
@@ -269,8 +262,7 @@ train 2 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5
 expect_exit "a new model" 0
 expect "its export has the dataset's preprocessor" grep -q '"resample": 2' "$tmp/made/hf/preprocessor_config.json"
 expect "its checkpoint too" ./dtrain-generate "$(newest made)" --tokenizer $hf/clip_llama --prompt "what" --image $pictures/wide.ppm --max-new-tokens 1
-train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
-expect_exit "and it goes on" 0
+ends "and it goes on" 0 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
 check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60, but image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
 alone=model.path=$hf/clip_llama_text
@@ -282,8 +274,7 @@ mkdir "$tmp/here" "$tmp/there"
 cp -r $hf/clip_llama "$tmp/here/model" && cp -r $hf/clip_llama "$tmp/there/model" && sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' "$tmp/there/model/config.json"
 sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT COMMAND...
-    run 0 $MPIRUN -np 1 -wdir "$tmp/here" "$PWD/${@:2}" : -np 1 -wdir "$tmp/there" "$PWD/${@:2}"
-    expect_exit "$1: two copies that differ are refused" 65
+    ends "$1: two copies that differ are refused" 65 run 0 $MPIRUN -np 1 -wdir "$tmp/here" "$PWD/${@:2}" : -np 1 -wdir "$tmp/there" "$PWD/${@:2}"
     expect_text "and named" "model/config.json: the file on host .* differs from rank 0.s"
 }
 differ "a model" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" model.path=model

@@ -46,8 +46,7 @@ peak_of() { sed -n 's/.*"memory_device": *\([0-9]*\).*/\1/p' "$tmp/$1/metrics.js
 # ---- the same bits
 while read -r dtype np stage more; do
     [ "$np" != 1 ] || { train 1 "ref-$dtype" precision.dtype="$dtype" $more; expect_exit "$dtype without kept features" 0; }
-    kept "$np" "kept-$dtype-$np-$stage" zero.stage="$stage" precision.dtype="$dtype" $more
-    expect_exit "$dtype on $np ranks, stage $stage, with them" 0
+    ends "$dtype on $np ranks, stage $stage, with them" 0 kept "$np" "kept-$dtype-$np-$stage" zero.stage="$stage" precision.dtype="$dtype" $more
     expect "the same bits" same_model "$(newest "ref-$dtype")" "$(newest "kept-$dtype-$np-$stage")"
     expect "as much memory as planned" as_planned
     [[ $more = *offload_param* ]] || expect "as --plan says" as_plan_says "$np" "$stage" precision.dtype="$dtype" vision.feature_cache="$cache" $more
@@ -79,11 +78,9 @@ evaluate kept 2 eval
 evaluate train 2 eval-ref
 is "evaluated alike" "$(number eval validation_loss)" "$(number eval-ref validation_loss)"
 train 2 resumed run.max_steps=2
-kept 3 resumed zero.stage=2
-expect_text "with kept features it goes on" "resumed from .*step-00000002.h5"
+prints "with kept features it goes on" "resumed from .*step-00000002.h5" kept 3 resumed zero.stage=2
 expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest resumed)"
-train 2 resumed run.max_steps=5
-expect_exit "and without them again" 0
+ends "and without them again" 0 train 2 resumed run.max_steps=5
 sed 's/"completion": \("[^"]*"\)/"chosen": \1, "rejected": "no idea?"/; s|\.\./\.\./vision_data|'"$PWD/tests/data/vision_data"'|g' $fixture/records.jsonl >"$tmp/pairs.jsonl"
 data_of clip_llama -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
 pairs="run.task=dpo data.train=$tmp/pairs.h5 run.max_steps=3"
@@ -163,8 +160,7 @@ for fault in features.hash:1 features.create:0 features.make:1 features.write:1 
     is "nothing is left" "$(n_files ^features)" 0
     rm -f "$cache"/*.list
 done
-RUN_TIMEOUT=60 DTRAIN_FAULT=features.write:1:1:nospace kept 3 full
-expect_exit "a full disk" 74
+RUN_TIMEOUT=60 DTRAIN_FAULT=features.write:1:1:nospace ends "a full disk" 74 kept 3 full
 is "leaves nothing either" "$(n_files ^features)" 0
 RUN_TIMEOUT=60 DTRAIN_FAULT=features.publish:0:1:kill kept 2 killed
 is "a kill leaves what is no file of features" "$(n_files '\.part$') $(n_files '\.bin$')" "1 0"
@@ -181,21 +177,17 @@ kill -CONT $(ranks_of first)
 finish first
 expect "which goes on" same_model "$(newest ref-fp32)" "$(newest first)"
 is "to the same file" "$(n_files ^features)" 1
-DTRAIN_FAULT=features.hash:0:1:error kept 2 again data.train="$tmp/images.h5"
-expect_exit "images that are known are not read again" 0
+DTRAIN_FAULT=features.hash:0:1:error ends "images that are known are not read again" 0 kept 2 again data.train="$tmp/images.h5"
 truncate -s -1 "$cache"/*.list
 fails_alone 0 features.hash 1 kept 2 unknown data.train="$tmp/images.h5"
-kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
-expect_exit "nor is a list of them believed that is cut short" 0
+ends "nor is a list of them believed that is cut short" 0 kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
 e2e_done
 mkfifo "$cache/${good##*/}.fifo" && mv "$cache/${good##*/}.fifo" "$cache/$(basename "$good" .bin)-x.bin"
 RUN_TIMEOUT=60 wrong "a pipe in the place of a file" 65 '-x.bin: the file was cut short or is not a feature file; remove the file' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
 rm "$cache"/*
 mkdir "$cache/images.list" && kept 2 no-list
 for list in "$cache"/*.list; do rm -rf "$list" && mkdir "$list"; done
-kept 2 no-list-again
-expect_exit "where no list can be kept it goes on" 0
-expect_text "with a warning" 'the next run reads all images again: .*\.list'
+ends_saying "where no list can be kept it goes on" 0 'the next run reads all images again: .*\.list' kept 2 no-list-again
 expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest no-list-again)"
 
 # ---- pixels that are not what the file was made with leave nothing that others would find
@@ -203,14 +195,11 @@ cache=$tmp/of-altered
 cp "$tmp/images.h5" "$tmp/altered.h5"
 at=$(h5dump -H -p -d /images/pixels "$tmp/altered.h5" | sed -n 's/.*OFFSET *\([0-9]*\).*/\1/p')
 printf '\001\002\003\004' | dd of="$tmp/altered.h5" bs=1 seek=$((${at:-0} + 100)) conv=notrunc status=none
-kept 2 altered data.train="$tmp/altered.h5"
-expect_exit "altered pixels" 65
-expect_text "by the file's name" 'altered.h5: images/pixels: block [0-9]+ .*is damaged'
+ends_saying "altered pixels" 65 'altered.h5: images/pixels: block [0-9]+ .*is damaged' kept 2 altered data.train="$tmp/altered.h5"
 is "leave nothing" "$(ls "$cache" 2>/dev/null | wc -l)" 0
 kept 1 list-alone data.train="$tmp/images.h5"
 rm "$cache"/*.bin
-kept 2 known data.train="$tmp/altered.h5"
-expect_exit "also where the images are known already" 65
+ends "also where the images are known already" 65 kept 2 known data.train="$tmp/altered.h5"
 expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*is damaged|an image differs)'
 is "leave no features" "$(n_files ^features)" 0
 
@@ -218,8 +207,7 @@ is "leave no features" "$(n_files ^features)" 0
 if [ "$(./dtrain --version | sed -n 's/^instruction sets: //p')" = "v2 v3 v4" ] && grep -qw avx2 /proc/cpuinfo; then
     cache=$tmp/kernels
     DTRAIN_ISA=v2 kept 1 of-v2
-    kept 1 of-this
-    expect_text "another instruction set's are made anew" 'computing features of 3 of 3 different images'
+    prints "another instruction set's are made anew" 'computing features of 3 of 3 different images' kept 1 of-this
     expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest of-this)"
     cat >"$tmp/older" <<'SH'
 #!/bin/sh
@@ -237,8 +225,7 @@ else skip "another instruction set's features are made anew" "this processor has
 # ---- images that no sample shows
 cat "$tmp/few.jsonl" "$tmp/texts.jsonl" >"$tmp/mixed.jsonl"
 data_of clip_llama -o "$tmp/mixed.h5" "$tmp/mixed.jsonl"
-RUN_TIMEOUT=60 kept 2 unseen data.seq_len=8 data.train="$tmp/mixed.h5"
-expect_exit "where no sample with an image fits there is nothing to make" 0
+RUN_TIMEOUT=60 ends "where no sample with an image fits there is nothing to make" 0 kept 2 unseen data.seq_len=8 data.train="$tmp/mixed.h5"
 expect_text "and nothing is made" 'done: 4 steps'
 
 # ---- memory

@@ -6,8 +6,7 @@
 hf=tests/data/vision/hf
 mkdir "$tmp/names"
 printf 'the cat sat on the mat.\nand a dog ran by the red barn, did it?\n%.0s' 1 2 3 4 5 6 7 8 >"$tmp/text.txt"
-run 0 ./dtrain-data --documents lines --tokenizer $hf/clip_llama -o "$tmp/train.h5" "$tmp/text.txt"
-expect_exit "data for the tests" 0
+ends "data for the tests" 0 run 0 ./dtrain-data --documents lines --tokenizer $hf/clip_llama -o "$tmp/train.h5" "$tmp/text.txt"
 cat >"$tmp/tiny.ini" <<INI
 [run]
 task = pretrain
@@ -89,8 +88,7 @@ PY
 # ---- in and out, bit for bit, under all names
 for case in "clip_llama 1 2 9" "siglip_qwen2 3 1 16"; do
     read -r name np back n_tokens <<<"$case"
-    run "$np" ./dtrain-convert $hf/$name "$tmp/$name.h5"
-    expect_exit "$name to a checkpoint on $np ranks" 0
+    ends "$name to a checkpoint on $np ranks" 0 run "$np" ./dtrain-convert $hf/$name "$tmp/$name.h5"
     run "$back" ./dtrain-convert "$tmp/$name.h5" "$tmp/$name"
     expect "$name back on $back ranks is the same" test "$(differing "$tmp/$name" $hf/$name)" = ""
     expect "and opens as what transformers wrote" opens_as "$tmp/$name" $hf/$name "$n_tokens"
@@ -176,18 +174,15 @@ expect "and is described as it" diff <(python3 -c "import json,sys; print(json.d
 train 1 joined-2 model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.feature_layer=-1 vision.image_token=60 vision.projector_path=$hf/siglip_qwen2 "${still[@]}"
 expect "tied, with a SigLIP alone and the projector of a whole model" test "$(differing "$tmp/joined-2/hf" $hf/siglip_qwen2)" = ""
 
-run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}"
-expect_text "--plan counts all three parts" '17616 parameters in 10 units'
-run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}" vision.train=projector
-expect_text "says how many are trained" "^trained: 760 of them"
+prints "--plan counts all three parts" '17616 parameters in 10 units' run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}"
+prints "says how many are trained" "^trained: 760 of them" run 0 ./dtrain --plan "$tmp/tiny.ini" "${clip[@]}" vision.train=projector
 mkdir "$tmp/laptop" && cp $hf/clip/config.json "$tmp/laptop"
 run 0 ./dtrain --plan "$tmp/tiny.ini" model.path="$tmp/not-yet-here" model.model_type=llama model.hidden_size=20 model.intermediate_size=28 model.num_hidden_layers=2 \
     model.num_attention_heads=4 model.num_key_value_heads=2 model.head_dim=6 model.vocab_size=61 vision.path="$tmp/laptop" vision.image_token=60
 expect_text "also without weights" '17616 parameters in 10 units'
 
 # ---- a fresh projector; what is trained, and that it goes on
-train 2 aligned "${clip[@]}" vision.train=projector
-expect_exit "a new projector" 0
+ends "a new projector" 0 train 2 aligned "${clip[@]}" vision.train=projector
 expect "which is told of" has 'projector (4 tensors) starts from random' "$out"
 expect "as is how much is trained" has '17616 parameters in 10 units (760 are trained)' "$out"
 expect "text alone trains none of it" renamed "$tmp/aligned/hf" "$tmp/aligned-text" '^language_model|^vision_tower'
@@ -200,18 +195,15 @@ expect "embed and head are no blocks" test "$(differing "$tmp/whole/hf" "$tmp/al
 train 2 aligned "${clip[@]}" vision.train=projector run.max_steps=3
 expect "a joined run goes on" has 'resumed from' "$out"
 
-run 0 ./dtrain-info "$tmp/aligned"
-expect_text "dtrain-info names it" 'LlavaForConditionalGeneration'
+prints "dtrain-info names it" 'LlavaForConditionalGeneration' run 0 ./dtrain-info "$tmp/aligned"
 expect_text "its tower and projector" 'vision +clip tower, 3 layers, hidden [0-9]*, images of 14 x 14 pixels, each 9 tokens; projector mlp2x_gelu'
 expect_text "and what was trained" 'trained +projector$'
 wrong "a run for a directory of its own" 64 'aligned: is an input' ./dtrain-convert --force "$tmp/aligned" "$tmp/aligned"
 cp -r "$tmp/aligned/hf" "$tmp/blind" && rm "$tmp/blind/preprocessor_config.json"
-run 1 ./dtrain-convert "$tmp/blind" "$tmp/blind.h5"
-expect_text "a model that does not say how its images are made" 'blind: preprocessor_config.json, .*, is missing'
+prints "a model that does not say how its images are made" 'blind: preprocessor_config.json, .*, is missing' run 1 ./dtrain-convert "$tmp/blind" "$tmp/blind.h5"
 
 # ---- adapters
-train 2 adapted model.path=$hf/clip_llama lora.r=2 lora.target_modules=q_proj,lm_head
-expect_exit "adapters, and the projector whole" 0
+ends "adapters, and the projector whole" 0 train 2 adapted model.path=$hf/clip_llama lora.r=2 lora.target_modules=q_proj,lm_head
 expect "which they say" has '"multi_modal_projector"' "$tmp/adapted/adapter/adapter_config.json"
 expect "under the names that PEFT looks for" has 'base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight' "$tmp/adapted/adapter/adapter_model.safetensors"
 expect "and not in the tower" lacks 'vision_tower' "$tmp/adapted/adapter/adapter_model.safetensors"
@@ -230,8 +222,7 @@ assert any("vision_tower" in k for k in whole) and not missing, sorted(missing)
 PY
 run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" $hf/clip_llama "$tmp/merged"
 expect "merged they are the model that the run left" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
-run 2 ./dtrain-convert --adapter $hf/clip_llama_peft $hf/clip_llama "$tmp/peft"
-expect_exit "an adapter of PEFT's" 0
+ends "an adapter of PEFT's" 0 run 2 ./dtrain-convert --adapter $hf/clip_llama_peft $hf/clip_llama "$tmp/peft"
 # W + s B A of two terms, each in fp32: a few times 2^-24 of numbers around 1
 expect "is merged as PEFT merges it" python3 - "$tmp/peft/model.safetensors" $hf/clip_llama_peft/merged.safetensors <<'PY'
 import json, struct, sys

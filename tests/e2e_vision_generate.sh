@@ -83,8 +83,7 @@ expect "or one for each" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)"
 expect "which a prompt is shown with" grep -q '"prompt":"60 1",' "$tmp/text"
 printf '<image>a\n<image>a\n' | timeout 240 ./dtrain-generate "${one[@]}" - --image "$files/depth8_type2.png" --threads 1 >"$tmp/text" 2>"$out"
 expect "images of every line" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)$(expected_ids 1)"
-generate 0 "$hf/clip_llama" --greedy --max-new-tokens 10 --prompt "<image>a" --image "$files/depth8_type2.png" --stream
-expect_exit "token by token" 0
+ends "token by token" 0 generate 0 "$hf/clip_llama" --greedy --max-new-tokens 10 --prompt "<image>a" --image "$files/depth8_type2.png" --stream
 run 1 ./dtrain-convert "$hf/clip_llama" "$tmp/clip_llama.h5"
 generate 0 "$tmp/clip_llama.h5" --tokenizer $hf/clip_llama --greedy --max-new-tokens 10 --jsonl --prompt "<image>a" --image "$files/depth8_type2.png"
 expect "a checkpoint knows how images are made ready" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)"
@@ -95,8 +94,7 @@ printf '{"messages": [{"role": "user", "content": "what is it?"}], "image": "her
 {"messages": [{"role": "user", "content": "what is it?"}], "image": "file://%s/%%68ere.jpg"}
 {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,%s"}}, {"type": "text", "text": "what is it?"}]}]}\n' \
     "$tmp" "$(base64 "$tmp/here.jpg" | tr -d '\n')" >"$tmp/talk.jsonl"
-generate 0 "${one[@]}" --prompts "$tmp/talk.jsonl" --chat-template plain
-expect_exit "messages with images from the folder of their file" 0
+ends "messages with images from the folder of their file" 0 generate 0 "${one[@]}" --prompts "$tmp/talk.jsonl" --chat-template plain
 expect "each with one image, however they are written" python3 -c '
 import json, sys
 found = [json.loads(line)["prompt_ids"] for line in open(sys.argv[1])]
@@ -112,8 +110,7 @@ generate 0 "$tmp/talks" --max-new-tokens 1 --prompt "<image> " --image "$files/r
 expect "an image alone is no question" test "$(grep -c 'chat template' "$out")" = 0
 
 # ---- conversations
-generate 0 "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --prompt "what is it?" --image "$files/rgb.jpg"
-expect_exit "a message with an image" 0
+ends "a message with an image" 0 generate 0 "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --prompt "what is it?" --image "$files/rgb.jpg"
 cp "$tmp/text" "$tmp/expected"
 generate 2 "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --prompt "what is it?" --image "$files/rgb.jpg" --zero-stage 3
 expect "the same on two ranks" cmp "$tmp/text" "$tmp/expected"
@@ -150,8 +147,7 @@ gen_wrong "images of another size" 65 'expects 14 x 14' "$tmp/other" --prompt a 
 
 # ---- the example, which in two steps learns nothing, and its table of answers that are all right
 [ -z "${DTRAIN_DEVICE:-}" ] || { e2e_done; exit; } # the same programs on any device
-run 0 env RUNS="$tmp/toy" IMAGES=64 TESTS=8 SETTINGS="run.threads=1 run.max_steps=2" tools/see.sh
-expect_exit "from images that a script draws to answers" 0
+ends "from images that a script draws to answers" 0 run 0 env RUNS="$tmp/toy" IMAGES=64 TESTS=8 SETTINGS="run.threads=1 run.max_steps=2" tools/see.sh
 told=$tmp/toy/see-data
 expect "eight images with answers" test "$(grep -c '<text' "$told/answers.svg")" = 8
 sed 's/"completion"/"text": "none", &/' "$told/test.jsonl" >"$tmp/none.jsonl"

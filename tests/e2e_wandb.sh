@@ -4,18 +4,13 @@
 . "$(dirname "$0")/train_common.sh"
 python=${PYTHON:-python3}
 if ! command -v "$python" >/dev/null; then skip "conversion for wandb" "no $python"; exit 0; fi
-run 0 "$python" tools/wandb_offline.py "$tmp/nowhere"
-expect_exit "a directory without metrics is refused" 65
-expect_text "and named" "error: $tmp/nowhere/metrics.jsonl: cannot read"
+ends_saying "a directory without metrics is refused" 65 "error: $tmp/nowhere/metrics.jsonl: cannot read" run 0 "$python" tools/wandb_offline.py "$tmp/nowhere"
 mkdir "$tmp/bad" && printf '{"step": 1}\n{"stop": 2}\n' >"$tmp/bad/metrics.jsonl"
-run 0 "$python" tools/wandb_offline.py "$tmp/bad"
-expect_text "a line that is no record is named" 'bad/metrics.jsonl:2: expected a JSON object with "step"'
-run 0 "$python" tools/wandb_offline.py --frobnicate
-expect_exit "an unknown option" 64
+prints "a line that is no record is named" 'bad/metrics.jsonl:2: expected a JSON object with "step"' run 0 "$python" tools/wandb_offline.py "$tmp/bad"
+ends "an unknown option" 64 run 0 "$python" tools/wandb_offline.py --frobnicate
 if ! "$python" -c 'import wandb' 2>/dev/null; then
     printf '{"step": 1}\n' >"$tmp/bad/metrics.jsonl"
-    run 0 "$python" tools/wandb_offline.py "$tmp/bad"
-    expect_text "a missing package is named" 'the package wandb is not installed: pip install wandb'
+    prints "a missing package is named" 'the package wandb is not installed: pip install wandb' run 0 "$python" tools/wandb_offline.py "$tmp/bad"
     skip "conversion for wandb" "$python has no package wandb"
     e2e_done
     exit
@@ -25,8 +20,7 @@ make_data || { not_ok "data of the test" "dtrain-data failed"; exit 1; }
 train 0 run data.validation="$tmp/valid.h5" data.validation_steps=3
 echo '{"step": 7, "lo' >>"$tmp/run/metrics.jsonl" # a torn line is left out
 sed -i '$ s/\n$//' "$tmp/run/metrics.jsonl" && truncate -s -1 "$tmp/run/metrics.jsonl"
-run 0 env WANDB_MODE=offline "$python" tools/wandb_offline.py "$tmp/run" --project tries
-expect_exit "a run is converted" 0
+ends "a run is converted" 0 run 0 env WANDB_MODE=offline "$python" tools/wandb_offline.py "$tmp/run" --project tries
 expect_text "the next command is said" "^  wandb sync $tmp/run/wandb/offline-run-"
 "$python" tests/read_wandb.py "$tmp"/run/wandb/offline-run-*/*.wandb >"$tmp/read.json" 2>"$out"
 holds() { "$python" -c "import json, sys; w = json.load(open('$tmp/read.json')); jsonl = [json.loads(l) for l in open('$tmp/run/metrics.jsonl').read().split('\n')[:-1]]

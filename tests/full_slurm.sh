@@ -53,8 +53,7 @@ for script in slurm.sh slurm-mpirun.sh; do
     scancel --batch -s USR1 "${array}_2"
     hurried() { grep -q 'requeued' "$tmp/$kind-2.log"; }
     WAIT_TIMEOUT=60 wait_for hurried
-    shown "$kind-2.log"
-    expect_text "$script: a stopped task of an array is requeued" "^dtrain job ${array}_2: stopped .*requeued"
+    prints "$script: a stopped task of an array is requeued" "^dtrain job ${array}_2: stopped .*requeued" shown "$kind-2.log"
     for task in 1 3; do
         expect "$script: task $task continues to run" at "${array}_$task" RUNNING
         is "$script: task $task was not restarted" "$(status_of "${array}_$task" Restarts)" 0
@@ -72,8 +71,7 @@ printf '#!/bin/bash\ntrap "exit 75" USR1\necho starting\nfor i in $(seq 600); do
 chmod +x "$tmp/slow"
 job=$(DTRAIN=$tmp/slow DTRAIN_MAX_REQUEUES=2 submit -o "$tmp/slow.log" --time=1 "my tree/jobs/slurm.sh" x.ini)
 hurry "$job" FAILED
-shown slow.log
-expect_text "a time limit in start-up: the job stops at last" 'not requeued: it was restarted 2 times'
+prints "a time limit in start-up: the job stops at last" 'not requeued: it was restarted 2 times' shown slow.log
 is "a time limit in start-up: starts" "$(status_of "$job" Restarts)" 2
 
 # A rank that is killed: its node is excluded from the next start.
@@ -81,8 +79,7 @@ printf '#!/bin/bash\necho "start ${SLURM_RESTART_COUNT:-0} on $SLURMD_NODENAME"\
 chmod +x "$tmp/killed"
 job=$(DTRAIN=$tmp/killed submit -o "$tmp/killed.log" --time=5 "my tree/jobs/slurm.sh" x.ini)
 hurry "$job" COMPLETED
-shown killed.log
-expect_text "a killed rank: the job is requeued" "failure 1 in a row, exit code 137; requeued; lost node2"
+prints "a killed rank: the job is requeued" "failure 1 in a row, exit code 137; requeued; lost node2" shown killed.log
 is "a killed rank: its node is excluded" "$(status_of "$job" ExcNodeList)" node2
 expect_text "a killed rank: the next start uses another" '^start 1 on node3'
 
@@ -103,8 +100,7 @@ kill_node "$lost" "$job"
 requeued() { [ "$(status_of "$job" Restarts)" = 1 ]; }
 WAIT_TIMEOUT=120 wait_for requeued
 hurry "$job" COMPLETED
-shown lost.log
-expect_text "a lost node: the job ends on the others" 'step *4000|done'
+prints "a lost node: the job ends on the others" 'step *4000|done' shown lost.log
 is "a lost node: exit code" "$(status_of "$job" ExitCode)" 0:0
 expect "a lost node is not used again" sh -c "! scontrol show hostnames '$(status_of "$job" NodeList)' | grep -x $lost"
 e2e_done

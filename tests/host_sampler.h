@@ -3,17 +3,13 @@
 #ifndef DTRAIN_TESTS_HOST_SAMPLER_H
 #define DTRAIN_TESTS_HOST_SAMPLER_H
 
+#include "cases.h"
 #include "dtrain/device/logits.h"
 #include "dtrain/model/model.h"
 #include "dtrain/generate/sampler.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 typedef struct host_sampler {
     dt_sampling how;

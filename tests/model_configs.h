@@ -4,19 +4,16 @@
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 
 static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 3, \"n_head\": 3, \"vocab_size\": "
-                           "61, \"n_positions\": 128, "
-                           "\"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";
-static const char QWEN3[] =
-    "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 256}";
-static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, "
-                            "\"num_hidden_layers\": 2, \"vocab_size\": 61, "
-                            "\"num_attention_heads\": 5, \"max_position_embeddings\": 256}";
+                           "61, \"n_positions\": 128, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";
+static const char QWEN3[] = "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, "
+                            "\"num_hidden_layers\": 3, \"vocab_size\": 61, \"num_attention_heads\": 4, "
+                            "\"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 256}";
+static const char LLAMA[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 256}";
 static const char MISTRAL[] =
     "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": "
-    "4, "
-    "\"tie_word_embeddings\": true}";
+    "4, \"tie_word_embeddings\": true}";
 
 #endif

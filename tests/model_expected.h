@@ -3,11 +3,7 @@
 #ifndef TESTS_MODEL_EXPECTED_H
 #define TESTS_MODEL_EXPECTED_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

@@ -2,12 +2,7 @@
 #ifndef TESTS_MODEL_FIXTURE_H
 #define TESTS_MODEL_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "cases.h"
 #include "ref_model.h"
 
 static inline void open_plain_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt)

@@ -5,6 +5,7 @@
  * The file is looked at by rank 0 alone through plain HDF5, and files for loading are written by it alone, too: so a
  * round trip at n ranks covers every pair of rank counts.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "h5_change.h"
 #include "checkpoint_fixture.h"
 #include <math.h>
@@ -45,7 +46,7 @@ static bool file_holds(const fixture *f, const char *name, int salt)
 
 /* ---- round trips ------------------------------------------------------------------------------------------------- */
 
-static void saved_tensors_stand_whole_and_come_back(void **state)
+IN_DIR(saved_tensors_stand_whole_and_come_back)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -68,7 +69,7 @@ static void saved_tensors_stand_whole_and_come_back(void **state)
         }
 }
 
-static void the_file_does_not_depend_on_who_wrote_it(void **state)
+IN_DIR(the_file_does_not_depend_on_who_wrote_it)
 {
     fixture *f = *state;
     char a[PATH_MAX], b[PATH_MAX];
@@ -109,7 +110,7 @@ static void frozen_model_keeps_its_bits(fixture *f, dt_dtype dtype)
                f->comm.rank != 0 || strstr(dt_error_message(), "/optimizer/exp_avg/model.embed_tokens.weight") != NULL);
 }
 
-static void a_frozen_model_keeps_its_bits(void **state)
+IN_DIR(a_frozen_model_keeps_its_bits)
 {
     frozen_model_keeps_its_bits(*state, DT_BF16);
     close_zero(*state);
@@ -151,7 +152,7 @@ static bool its_states_are_zero(dt_zero *z, int salt)
     return ok;
 }
 
-static void states_of_a_tensor_that_was_frozen_start_at_zero(void **state)
+IN_DIR(states_of_a_tensor_that_was_frozen_start_at_zero)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -165,7 +166,7 @@ static void states_of_a_tensor_that_was_frozen_start_at_zero(void **state)
     assert_all(f->mpi, its_states_are_zero(f->z, 3));
 }
 
-static void meta_and_long_texts_come_back(void **state)
+IN_DIR(meta_and_long_texts_come_back)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -231,7 +232,7 @@ static bool flip_a_byte_of(const char *path, const char *item)
     return close(fd) == 0 && ok;
 }
 
-static void what_a_task_left_comes_back_to_the_bit(void **state)
+IN_DIR(what_a_task_left_comes_back_to_the_bit)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -271,7 +272,7 @@ static bool change_optimizer(const char *path, int64_t state_updates)
     return ok;
 }
 
-static void a_file_that_names_no_optimizer_is_adamws(void **state)
+IN_DIR(a_file_that_names_no_optimizer_is_adamws)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -296,7 +297,7 @@ static void a_file_that_names_no_optimizer_is_adamws(void **state)
 }
 
 /* A loss scale that no run can have had. */
-static void a_loss_scale_that_cannot_be_is_refused(void **state)
+IN_DIR(a_loss_scale_that_cannot_be_is_refused)
 {
     static const double scales[] = {65536.5, 0, -1, INFINITY, NAN};
     fixture *f = *state;
@@ -334,7 +335,7 @@ static bool latest_is(const fixture *f, const char *name)
     return n == strlen(name) && strcmp(text, name) == 0;
 }
 
-static void the_oldest_go_and_latest_follows(void **state)
+IN_DIR(the_oldest_go_and_latest_follows)
 {
     fixture *f = *state;
     char path[PATH_MAX], **paths;
@@ -365,7 +366,7 @@ static void the_oldest_go_and_latest_follows(void **state)
 
 /* ---- a full disk ------------------------------------------------------------------------------------------------- */
 
-static void a_full_disk_loses_nothing(void **state)
+IN_DIR(a_full_disk_loses_nothing)
 {
     fixture *f = *state;
     char options[64], balloon[PATH_MAX];
@@ -417,7 +418,7 @@ static void a_full_disk_loses_nothing(void **state)
     assert_all(f->mpi, n_full >= 3);
 }
 
-static void a_folder_that_cannot_be_made_is_a_write_error(void **state)
+IN_DIR(a_folder_that_cannot_be_made_is_a_write_error)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -431,7 +432,7 @@ static void a_folder_that_cannot_be_made_is_a_write_error(void **state)
 static int asked(void) { return 1; }
 
 /* The signal may have reached one rank alone. */
-static void a_load_ends_for_all_when_one_rank_is_asked_to_stop(void **state)
+IN_DIR(a_load_ends_for_all_when_one_rank_is_asked_to_stop)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -460,7 +461,7 @@ static bool candidates_are(const fixture *f, const char *first, int n_expected)
     return ok;
 }
 
-static void latest_decides_and_the_best_is_spared(void **state)
+IN_DIR(latest_decides_and_the_best_is_spared)
 {
     fixture *f = *state;
     char path[PATH_MAX], *file = NULL;
@@ -491,7 +492,7 @@ static void latest_decides_and_the_best_is_spared(void **state)
     assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2)); /* nobody waits for what never comes out of a pipe */
 }
 
-static void the_best_is_kept_in_addition_while_it_is_older(void **state)
+IN_DIR(the_best_is_kept_in_addition_while_it_is_older)
 {
     fixture *f = *state;
     const bool first = f->comm.rank == 0;
@@ -512,22 +513,6 @@ static void the_best_is_kept_in_addition_while_it_is_older(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        IN_DIR(saved_tensors_stand_whole_and_come_back),
-        IN_DIR(the_file_does_not_depend_on_who_wrote_it),
-        IN_DIR(a_frozen_model_keeps_its_bits),
-        IN_DIR(states_of_a_tensor_that_was_frozen_start_at_zero),
-        IN_DIR(a_file_that_names_no_optimizer_is_adamws),
-        IN_DIR(a_loss_scale_that_cannot_be_is_refused),
-        IN_DIR(meta_and_long_texts_come_back),
-        IN_DIR(what_a_task_left_comes_back_to_the_bit),
-        IN_DIR(the_oldest_go_and_latest_follows),
-        IN_DIR(a_full_disk_loses_nothing),
-        IN_DIR(a_folder_that_cannot_be_made_is_a_write_error),
-        IN_DIR(a_load_ends_for_all_when_one_rank_is_asked_to_stop),
-        IN_DIR(latest_decides_and_the_best_is_spared),
-        IN_DIR(the_best_is_kept_in_addition_while_it_is_older),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

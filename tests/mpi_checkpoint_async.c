@@ -4,6 +4,7 @@
  * the save for all and harms nothing that was there. The faults are armed for the n-th passage, so the order of the
  * attempts below is the list's.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "checkpoint_fixture.h"
 
 static size_t saved_nbytes(const dt_zero_plan *p) { return p->saved_nbytes[DT_TRAINED] + p->saved_nbytes[DT_FROZEN]; }
@@ -58,67 +59,6 @@ static bool change_states(fixture *f, int salt)
     return fill_states(f->z, true, salt) && dt_zero_clear_states(f->z) == DT_OK;
 }
 
-/* The last change before the copy may still be queued, and the next comes as soon as the copy was asked for, or not
- * before the file is there. */
-static void the_file_is_that_of_the_moment_of_the_copy(void **state)
-{
-    fixture *f = *state;
-    char path[PATH_MAX];
-    for (int i = 0; i < 16; i++) {
-        const int stage = i % 4;
-        const bool finish = i / 4 % 2, change = i / 8;
-        const dt_dtype dtype = i % 3 ? DT_BF16 : DT_F32;
-        const dt_ckpt_meta meta = meta_of(2);
-        assert_all(f->mpi, open_zero(f, stage, dtype, false) && change_states(f, i));
-        const dt_saved_model model = model_of(f, &meta);
-        assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, in_dir(f, "at-once.h5", path), NULL) == DT_OK);
-        dt_saver *s = open_saver(f, stage, dtype);
-        assert_all(f->mpi, s && change_states(f, i) && dt_saver_begin(s, &model, 1, &meta, f->dir, 0) == DT_OK);
-        assert_all(f->mpi, !exists_in(f, "step-00000002.h5") || i > 0);
-        if (change) assert_all(f->mpi, dt_saver_hold(s) == DT_OK && fill_states(f->z, true, 100 + i));
-        assert_all(f->mpi, (finish ? dt_saver_finish(s, NULL) : drive(f, s)) == DT_OK);
-        assert_all(f->mpi, !dt_saver_state_of(s).under_way && dt_saver_state_of(s).n_stages == DT_SAVE_STAGES);
-        assert_all(f->mpi, same_file(f, "at-once.h5", "step-00000002.h5"));
-        assert_all(f->mpi, !change || states_are(f->z, true, 100 + i));
-        dt_saver_close(s);
-        close_zero(f);
-    }
-}
-
-/* The second is refused while the first is under way, and after it has what the first leaves. */
-static void one_save_is_under_way_at_a_time(void **state)
-{
-    fixture *f = *state;
-    const dt_ckpt_meta first = meta_of(1), second = meta_of(2);
-    assert_all(f->mpi, open_zero(f, 1, DT_F32, false) && fill_states(f->z, true, 1));
-    dt_saver *s = open_saver(f, 1, DT_F32);
-    const dt_saved_model model = model_of(f, &first);
-    assert_all(f->mpi, s && dt_saver_begin(s, &model, 1, &first, f->dir, 1) == DT_OK);
-    assert_all(f->mpi, dt_saver_begin(s, &model, 1, &second, f->dir, 1) == DT_ERR_ARG);
-    dt_error_clear();
-    assert_all(f->mpi, dt_saver_finish(s, NULL) == DT_OK && exists_in(f, "step-00000001.h5"));
-    assert_all(f->mpi, dt_saver_finish(s, NULL) == DT_OK); /* nothing to wait for */
-    assert_all(f->mpi, dt_saver_begin(s, &model, 1, &second, f->dir, 1) == DT_OK && dt_saver_finish(s, NULL) == DT_OK);
-    MPI_Barrier(f->mpi);
-    assert_all(f->mpi, exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000001.h5"));
-    dt_saver_close(s);
-}
-
-/* A run that ends by an error does not wait for it. */
-static void a_save_that_is_given_up_leaves_nothing(void **state)
-{
-    fixture *f = *state;
-    const dt_ckpt_meta meta = meta_of(1);
-    assert_all(f->mpi, open_zero(f, 2, DT_BF16, false) && fill_states(f->z, true, 1));
-    dt_saver *s = open_saver(f, 2, DT_BF16);
-    const dt_saved_model model = model_of(f, &meta);
-    assert_all(f->mpi, s && dt_saver_begin(s, &model, 1, &meta, f->dir, 1) == DT_OK);
-    dt_saver_close(s);
-    MPI_Barrier(f->mpi);
-    assert_all(f->mpi, !exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000001.h5.part") &&
-                           !exists_in(f, "latest.part"));
-}
-
 static bool folder_is_as_before(const fixture *f)
 {
     char path[PATH_MAX], text[64] = "";
@@ -130,7 +70,7 @@ static bool folder_is_as_before(const fixture *f)
            !exists_in(f, "latest.part") && dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
 }
 
-static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
+TEST_WITH(a_rank_that_fails_alone_fails_the_save_for_all, make_dir, remove_dir)
 {
     fixture *f = *state;
     const dt_err expected[] = {DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
@@ -159,8 +99,69 @@ static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
     dt_saver_close(s);
 }
 
+/* The last change before the copy may still be queued, and the next comes as soon as the copy was asked for, or not
+ * before the file is there. */
+TEST_WITH(the_file_is_that_of_the_moment_of_the_copy, make_dir, remove_dir)
+{
+    fixture *f = *state;
+    char path[PATH_MAX];
+    for (int i = 0; i < 16; i++) {
+        const int stage = i % 4;
+        const bool finish = i / 4 % 2, change = i / 8;
+        const dt_dtype dtype = i % 3 ? DT_BF16 : DT_F32;
+        const dt_ckpt_meta meta = meta_of(2);
+        assert_all(f->mpi, open_zero(f, stage, dtype, false) && change_states(f, i));
+        const dt_saved_model model = model_of(f, &meta);
+        assert_all(f->mpi, dt_checkpoint_save_as(&f->comm, f->z, &meta, in_dir(f, "at-once.h5", path), NULL) == DT_OK);
+        dt_saver *s = open_saver(f, stage, dtype);
+        assert_all(f->mpi, s && change_states(f, i) && dt_saver_begin(s, &model, 1, &meta, f->dir, 0) == DT_OK);
+        assert_all(f->mpi, !exists_in(f, "step-00000002.h5") || i > 0);
+        if (change) assert_all(f->mpi, dt_saver_hold(s) == DT_OK && fill_states(f->z, true, 100 + i));
+        assert_all(f->mpi, (finish ? dt_saver_finish(s, NULL) : drive(f, s)) == DT_OK);
+        assert_all(f->mpi, !dt_saver_state_of(s).under_way && dt_saver_state_of(s).n_stages == DT_SAVE_STAGES);
+        assert_all(f->mpi, same_file(f, "at-once.h5", "step-00000002.h5"));
+        assert_all(f->mpi, !change || states_are(f->z, true, 100 + i));
+        dt_saver_close(s);
+        close_zero(f);
+    }
+}
+
+/* The second is refused while the first is under way, and after it has what the first leaves. */
+TEST_WITH(one_save_is_under_way_at_a_time, make_dir, remove_dir)
+{
+    fixture *f = *state;
+    const dt_ckpt_meta first = meta_of(1), second = meta_of(2);
+    assert_all(f->mpi, open_zero(f, 1, DT_F32, false) && fill_states(f->z, true, 1));
+    dt_saver *s = open_saver(f, 1, DT_F32);
+    const dt_saved_model model = model_of(f, &first);
+    assert_all(f->mpi, s && dt_saver_begin(s, &model, 1, &first, f->dir, 1) == DT_OK);
+    assert_all(f->mpi, dt_saver_begin(s, &model, 1, &second, f->dir, 1) == DT_ERR_ARG);
+    dt_error_clear();
+    assert_all(f->mpi, dt_saver_finish(s, NULL) == DT_OK && exists_in(f, "step-00000001.h5"));
+    assert_all(f->mpi, dt_saver_finish(s, NULL) == DT_OK); /* nothing to wait for */
+    assert_all(f->mpi, dt_saver_begin(s, &model, 1, &second, f->dir, 1) == DT_OK && dt_saver_finish(s, NULL) == DT_OK);
+    MPI_Barrier(f->mpi);
+    assert_all(f->mpi, exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000001.h5"));
+    dt_saver_close(s);
+}
+
+/* A run that ends by an error does not wait for it. */
+TEST_WITH(a_save_that_is_given_up_leaves_nothing, make_dir, remove_dir)
+{
+    fixture *f = *state;
+    const dt_ckpt_meta meta = meta_of(1);
+    assert_all(f->mpi, open_zero(f, 2, DT_BF16, false) && fill_states(f->z, true, 1));
+    dt_saver *s = open_saver(f, 2, DT_BF16);
+    const dt_saved_model model = model_of(f, &meta);
+    assert_all(f->mpi, s && dt_saver_begin(s, &model, 1, &meta, f->dir, 1) == DT_OK);
+    dt_saver_close(s);
+    MPI_Barrier(f->mpi);
+    assert_all(f->mpi, !exists_in(f, "step-00000001.h5") && !exists_in(f, "step-00000001.h5.part") &&
+                           !exists_in(f, "latest.part"));
+}
+
 /* The copy is in the plan, in its category and place, and what is not in it does not fit. */
-static void the_copy_is_planned(void **state)
+TEST_WITH(the_copy_is_planned, make_dir, remove_dir)
 {
     fixture *f = *state;
     const dt_zero_options opt = options_of(1, DT_BF16, false);
@@ -184,13 +185,6 @@ static void the_copy_is_planned(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_rank_that_fails_alone_fails_the_save_for_all, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(the_file_is_that_of_the_moment_of_the_copy, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(one_save_is_under_way_at_a_time, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(a_save_that_is_given_up_leaves_nothing, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(the_copy_is_planned, make_dir, remove_dir),
-    };
     mpi_test_begin(&argc, &argv);
     int last;
     char list[600];
@@ -202,9 +196,9 @@ int main(int argc, char **argv)
     const bool alone = last == 0;
     const int n_slots = n_slots_of(last, last + 1);
     snprintf(list, sizeof list,
-             "save.copy:%d:1:error,save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,"
-             "save.reserve:%d:%d:error,save.write:%d:%d:nospace,save.rename:0:2:nospace,save.latest:0:2:nospace",
+             "save.copy:%d:1:error,save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,save."
+             "reserve:%d:%d:error,save.write:%d:%d:nospace,save.rename:0:2:nospace,save.latest:0:2:nospace",
              last, last, 3, alone ? 2 : 3, last, alone ? 3 : 4, last, n_slots + 1);
     setenv("DTRAIN_FAULT", list, 1);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

@@ -2,6 +2,7 @@
  * left behind, the checkpoint before stays, and the next attempt succeeds. The faults are armed for the n-th passage,
  * so the order of the attempts below is the list's.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "checkpoint_fixture.h"
 
 static bool folder_is_as_before(const fixture *f)
@@ -14,7 +15,7 @@ static bool folder_is_as_before(const fixture *f)
            !exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
 }
 
-static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
+IN_DIR(a_rank_that_fails_alone_fails_the_save_for_all)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -39,7 +40,7 @@ static void a_rank_that_fails_alone_fails_the_save_for_all(void **state)
 }
 
 /* The new file has the name of the old one, and `latest` names it. */
-static void a_step_saved_again_stays_when_latest_cannot_be_written(void **state)
+IN_DIR(a_step_saved_again_stays_when_latest_cannot_be_written)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -56,7 +57,7 @@ static void a_step_saved_again_stays_when_latest_cannot_be_written(void **state)
 }
 
 /* Of two models that are loaded together; what is behind the failure of the first still meets the others. */
-static void a_rank_that_cannot_finish_one_model_still_takes_part_in_the_next(void **state)
+IN_DIR(a_rank_that_cannot_finish_one_model_still_takes_part_in_the_next)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -80,11 +81,6 @@ static void a_rank_that_cannot_finish_one_model_still_takes_part_in_the_next(voi
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        IN_DIR(a_rank_that_fails_alone_fails_the_save_for_all),
-        IN_DIR(a_step_saved_again_stays_when_latest_cannot_be_written),
-        IN_DIR(a_rank_that_cannot_finish_one_model_still_takes_part_in_the_next),
-    };
     mpi_test_begin(&argc, &argv);
     int last;
     char list[600];
@@ -95,11 +91,10 @@ int main(int argc, char **argv)
     /* the first save passes each point once, "save.write" once for each of the last rank's tensors */
     const int n_slots = n_slots_of(last, last + 1);
     snprintf(list, sizeof list,
-             "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,save.reserve:%d:%d:error,"
-             "save.write:%d:%d:nospace,save.rename:0:2:nospace,load.read:%d:1:error,"
-             "save.latest:0:4:nospace,save.latest:0:5:nospace,"
-             "zero.gather:%d:8:error", /* once behind each filling and each loading of a model */
+             "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,save.reserve:%d:%d:error,save."
+             "write:%d:%d:nospace,save.rename:0:2:nospace,load.read:%d:1:error,save.latest:0:4:nospace,save.latest:0:5:"
+             "nospace,zero.gather:%d:8:error", /* once behind each filling and each loading of a model */
              last, 3, alone ? 2 : 3, last, alone ? 3 : 4, last, n_slots + 1, last, last);
     setenv("DTRAIN_FAULT", list, 1);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

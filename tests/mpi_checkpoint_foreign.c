@@ -1,6 +1,7 @@
 /* mpi_checkpoint_foreign.c - checkpoints that this program did not write as they are: those of other writers of HDF5
  * load, what is damaged is refused by name. Rank 0 alone writes them.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "h5_change.h"
 #include "checkpoint_fixture.h"
 
@@ -59,7 +60,7 @@ static bool write_foreign(const fixture *f, const char *path, foreign how)
     return ok;
 }
 
-static void files_of_other_writers_load(void **state)
+IN_DIR(files_of_other_writers_load)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -76,7 +77,7 @@ static void files_of_other_writers_load(void **state)
 
 /* Half precision in all its kinds: subnormals, signed zeros, infinities, the largest. Compared with HDF5's own
  * conversion. */
-static void every_half_number_is_read_as_hdf5_reads_it(void **state)
+IN_DIR(every_half_number_is_read_as_hdf5_reads_it)
 {
     fixture *f = *state;
     enum { N = 65536 };
@@ -246,7 +247,7 @@ static const char *damage(int k, const char *path, bool *done)
     }
 }
 
-static void damaged_files_are_refused_by_name(void **state)
+IN_DIR(damaged_files_are_refused_by_name)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -277,7 +278,7 @@ static void damaged_files_are_refused_by_name(void **state)
 }
 
 /* Every byte of the metadata in turn, a bit changed: refused, or read as it was. Never a crash, never other numbers. */
-static void no_flipped_bit_of_metadata_changes_what_is_loaded(void **state)
+IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -303,12 +304,6 @@ static void no_flipped_bit_of_metadata_changes_what_is_loaded(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        IN_DIR(files_of_other_writers_load),
-        IN_DIR(every_half_number_is_read_as_hdf5_reads_it),
-        IN_DIR(damaged_files_are_refused_by_name),
-        IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

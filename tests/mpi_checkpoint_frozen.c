@@ -1,6 +1,7 @@
 /* mpi_checkpoint_frozen.c - a checkpoint holds all parameters, and states of what is trained; it loads into a run that
  * trains other tensors, whose states start at zero where the file has none.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "h5_change.h"
 #include "checkpoint_fixture.h"
 
@@ -43,7 +44,7 @@ static bool came_back(fixture *f, dt_trains saved, int salt)
     return true;
 }
 
-static void states_of_what_was_frozen_start_at_zero(void **state)
+IN_DIR(states_of_what_was_frozen_start_at_zero)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -72,7 +73,7 @@ static bool lose(const char *path, const char *name)
 }
 
 /** Lost: one of the two states that a tensor has; or all states of all tensors. */
-static void a_state_that_was_lost_is_missed(void **state)
+IN_DIR(a_state_that_was_lost_is_missed)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -92,7 +93,7 @@ static void a_state_that_was_lost_is_missed(void **state)
 }
 
 /* Of another model in the file, what is lost is missed likewise, and what it does not know is refused. */
-static void so_it_is_in_a_model_beside(void **state)
+IN_DIR(so_it_is_in_a_model_beside)
 {
     static const char state_of_it[] = "/other/optimizer/exp_avg/model.norm.weight";
     fixture *f = *state;
@@ -135,11 +136,6 @@ static void so_it_is_in_a_model_beside(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        IN_DIR(states_of_what_was_frozen_start_at_zero),
-        IN_DIR(a_state_that_was_lost_is_missed),
-        IN_DIR(so_it_is_in_a_model_beside),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

@@ -6,6 +6,7 @@
  * folder are looked at. That the process ends with 0 is part of the test: HDF5 faults in its exit handler when it
  * was kept from writing.
  * NP: 1 2 3 */
+#include "cases.h"
 #include "checkpoint_fixture.h"
 #include <errno.h>
 #include <stdio.h>
@@ -125,7 +126,7 @@ static bool a_save_fails(fixture *f, dt_saver *s, int rank, int n, int error)
     return true;
 }
 
-static void every_write_that_fails_leaves_the_checkpoint_before(void **state)
+TEST_WITH(every_write_that_fails_leaves_the_checkpoint_before, make_dir, remove_dir)
 {
     fixture *f = *state;
     const int errors[] = {EIO, ENOSPC, EDQUOT}, last = f->comm.nranks - 1;
@@ -148,9 +149,6 @@ static void every_write_that_fails_leaves_the_checkpoint_before(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_write_that_fails_leaves_the_checkpoint_before, make_dir, remove_dir),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

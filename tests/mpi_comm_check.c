@@ -111,7 +111,7 @@ static bool names_both(const fixture *f, const difference *d, int64_t number)
     return strstr(message, head) && strstr(message, d->its) && strstr(message, d->theirs);
 }
 
-static void a_rank_that_differs_is_named_by_all(void **state)
+TEST(a_rank_that_differs_is_named_by_all)
 {
     for (size_t i = 0; i < sizeof differences / sizeof differences[0]; i++) {
         const difference *d = &differences[i];
@@ -132,7 +132,7 @@ static void a_rank_that_differs_is_named_by_all(void **state)
 }
 
 /* One call more or fewer shows at the next one, or where a rank comes to the end. */
-static void one_call_fewer_is_found_at_the_end(void **state)
+TEST(one_call_fewer_is_found_at_the_end)
 {
     fixture f;
     open_comm(&f, true);
@@ -147,7 +147,7 @@ static void one_call_fewer_is_found_at_the_end(void **state)
     dt_error_clear();
 }
 
-static void the_same_calls_pass_and_numbers_are_the_same(void **state)
+TEST(the_same_calls_pass_and_numbers_are_the_same)
 {
     int64_t n_collectives[2];
     for (int check = 0; check < 2; check++) {
@@ -164,12 +164,4 @@ static void the_same_calls_pass_and_numbers_are_the_same(void **state)
     assert_int_equal(n_collectives[0], n_collectives[1]);
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_that_differs_is_named_by_all),
-        cmocka_unit_test(one_call_fewer_is_found_at_the_end),
-        cmocka_unit_test(the_same_calls_pass_and_numbers_are_the_same),
-    };
-    MPI_TEST_MAIN(argc, argv, tests);
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

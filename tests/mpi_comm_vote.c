@@ -19,7 +19,7 @@ static int close_comm(void **state)
     return 0;
 }
 
-static void agreement_without_failure_is_ok(void **state)
+TEST(agreement_without_failure_is_ok)
 {
     dt_comm *c = *state;
     dt_error_clear();
@@ -27,7 +27,7 @@ static void agreement_without_failure_is_ok(void **state)
     assert_all(MPI_COMM_WORLD, !dt_comm_failed_together(c) && dt_error_message()[0] == '\0');
 }
 
-static void each_rank_that_fails_alone_is_named_on_all(void **state)
+TEST(each_rank_that_fails_alone_is_named_on_all)
 {
     dt_comm *c = *state;
     for (int bad = 0; bad < c->nranks; bad++) {
@@ -49,7 +49,7 @@ static void each_rank_that_fails_alone_is_named_on_all(void **state)
 }
 
 /** On its way up an error may be agreed on again: whoever has its message still speaks. */
-static void an_error_agreed_again_stays_its_rank_s(void **state)
+TEST(an_error_agreed_again_stays_its_rank_s)
 {
     dt_comm *c = *state;
     for (int how = 0; how < 2; how++) {
@@ -72,7 +72,7 @@ static void an_error_agreed_again_stays_its_rank_s(void **state)
 }
 
 /** Rank 0 has the highest code: the order is that of ranks, not of codes. */
-static void the_lowest_of_several_failing_ranks_wins(void **state)
+TEST(the_lowest_of_several_failing_ranks_wins)
 {
     dt_comm *c = *state;
     dt_error_clear();
@@ -107,7 +107,7 @@ static bool is_combined(const dt_vote_value *v, int i, int64_t n)
     }
 }
 
-static void a_vote_combines_any_number_of_values_and_names_the_failing_rank(void **state)
+TEST(a_vote_combines_any_number_of_values_and_names_the_failing_rank)
 {
     dt_comm *c = *state;
     static dt_vote_value values[N_VALUES];
@@ -136,7 +136,7 @@ static void a_vote_combines_any_number_of_values_and_names_the_failing_rank(void
     dt_error_clear();
 }
 
-static void a_nan_in_a_vote_reaches_all(void **state)
+TEST(a_nan_in_a_vote_reaches_all)
 {
     dt_comm *c = *state;
     for (int bad = 0; bad < c->nranks; bad++) {
@@ -151,7 +151,7 @@ static void a_nan_in_a_vote_reaches_all(void **state)
     }
 }
 
-static void sums_of_a_vote_are_the_same_bits_on_all_ranks(void **state)
+TEST(sums_of_a_vote_are_the_same_bits_on_all_ranks)
 {
     dt_comm *c = *state;
     static dt_vote_value values[N_VALUES], first[N_VALUES];
@@ -165,7 +165,7 @@ static void sums_of_a_vote_are_the_same_bits_on_all_ranks(void **state)
     assert_all(MPI_COMM_WORLD, memcmp(first, values, sizeof values) == 0);
 }
 
-static void host_values_are_reduced(void **state)
+TEST(host_values_are_reduced)
 {
     dt_comm *c = *state;
     const int64_t n = c->nranks;
@@ -193,7 +193,7 @@ static void host_values_are_reduced(void **state)
 }
 
 /** The same loop splits above INT_MAX; a limit of a few bytes shows it at sizes on both sides of every boundary. */
-static void a_broadcast_above_the_limit_is_split(void **state)
+TEST(a_broadcast_above_the_limit_is_split)
 {
     dt_comm *c = *state;
     const size_t limit = c->mpi->max_message;
@@ -224,7 +224,7 @@ static char *make_text(int seed, size_t n)
 }
 
 /** The last shared one fails on the last rank (see main). */
-static void a_text_of_rank_0_reaches_all(void **state)
+TEST(a_text_of_rank_0_reaches_all)
 {
     dt_comm *c = *state;
     for (int i = 0; i < N_TEXTS; i++) {
@@ -273,7 +273,7 @@ static dt_err add_part(void *ctx, int rank, const char *part, size_t nbytes)
     return rank == s->fails_at ? dt_fail(DT_ERR_WRITE, "the sink is full") : DT_OK;
 }
 
-static void the_texts_of_all_ranks_reach_rank_0_in_order(void **state)
+TEST(the_texts_of_all_ranks_reach_rank_0_in_order)
 {
     dt_comm *c = *state;
     char *mine = make_text(c->rank, text_sizes[c->rank % N_TEXTS]);
@@ -301,7 +301,7 @@ static void the_texts_of_all_ranks_reach_rank_0_in_order(void **state)
     free(mine);
 }
 
-static void an_error_of_mpi_comes_back_with_its_text(void **state)
+TEST(an_error_of_mpi_comes_back_with_its_text)
 {
     dt_comm *c = *state;
     dt_error_clear();
@@ -323,19 +323,5 @@ int main(int argc, char **argv)
     snprintf(faults, sizeof faults, "comm.share_text:%d:%d:error,comm.gather_text:%d:3:error", nranks - 1, N_TEXTS + 1,
              nranks - 1);
     setenv("DTRAIN_FAULT", faults, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agreement_without_failure_is_ok),
-        cmocka_unit_test(each_rank_that_fails_alone_is_named_on_all),
-        cmocka_unit_test(an_error_agreed_again_stays_its_rank_s),
-        cmocka_unit_test(the_lowest_of_several_failing_ranks_wins),
-        cmocka_unit_test(a_vote_combines_any_number_of_values_and_names_the_failing_rank),
-        cmocka_unit_test(a_nan_in_a_vote_reaches_all),
-        cmocka_unit_test(sums_of_a_vote_are_the_same_bits_on_all_ranks),
-        cmocka_unit_test(host_values_are_reduced),
-        cmocka_unit_test(a_broadcast_above_the_limit_is_split),
-        cmocka_unit_test(a_text_of_rank_0_reaches_all),
-        cmocka_unit_test(the_texts_of_all_ranks_reach_rank_0_in_order),
-        cmocka_unit_test(an_error_of_mpi_comes_back_with_its_text),
-    };
-    return mpi_test_end(cmocka_run_group_tests(tests, open_comm, close_comm));
+    return mpi_test_end(run_listed(NULL, open_comm, close_comm));
 }

@@ -1,7 +1,7 @@
 /* mpi_core.c - the helpers of the tests under mpirun: a failure of one rank is a failure of all. */
 #include "mpi_test.h"
 
-static void a_vote_tells_every_rank_the_same(void **state)
+TEST(a_vote_tells_every_rank_the_same)
 {
     int rank, nranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -14,7 +14,7 @@ static void a_vote_tells_every_rank_the_same(void **state)
     }
 }
 
-static void faults_are_counted_on_the_log_rank(void **state)
+TEST(faults_are_counted_on_the_log_rank)
 {
     int rank;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -25,11 +25,4 @@ static void faults_are_counted_on_the_log_rank(void **state)
     assert_all(MPI_COMM_WORLD, dt_fault("here") == DT_OK);
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_vote_tells_every_rank_the_same),
-        cmocka_unit_test(faults_are_counted_on_the_log_rank),
-    };
-    MPI_TEST_MAIN(argc, argv, tests);
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

@@ -3,6 +3,7 @@
  * armed for the n-th passage, so their order is that of the attempts below.
  * NP: 1 2 3
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "pretrained_fixture.h"
 #include <dirent.h>
 #include <jansson.h>
@@ -38,7 +39,39 @@ static int count_files(const char *dir)
 
 /* ---- what comes out ---------------------------------------------------------------------------------------------- */
 
-static void what_was_read_comes_out_as_the_same_bytes(void **state)
+static bool make_tokenizer(const fixture *f, const void *what)
+{
+    return shell("cd '%s' && mkdir tok && cd tok && echo '{}' > tokenizer.json && echo a > merges.txt && echo b > "
+                 "chat_template.jinja && echo c > other && %s",
+                 f->dir, what);
+}
+
+/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
+
+static int asked(void) { return 1; }
+
+/* In the order of the faults that main arms. */
+IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all)
+{
+    static const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
+                                      DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT};
+    fixture *f = *state;
+    char out[PATH_MAX];
+    in_dir(f, "out", out);
+    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
+    for (int k = 0; k < 6; k++) {
+        const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes");
+        if (err != expected[k]) print_error("attempt %d: error %d\n", k, err);
+        assert_all(f->mpi, err == expected[k] && count_files(f->dir) == 0);
+        dt_error_clear();
+    }
+    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 20000, "bytes") == DT_OK);
+    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_ERR_FAULT); /* load.read */
+    dt_error_clear();
+    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
+}
+
+IN_DIR(what_was_read_comes_out_as_the_same_bytes)
 {
     static const struct {
         const char *name;
@@ -62,7 +95,24 @@ static void what_was_read_comes_out_as_the_same_bytes(void **state)
         }
 }
 
-static void the_configuration_says_what_the_files_are(void **state)
+/* The signal may have reached one rank alone. */
+IN_DIR(an_export_ends_for_all_when_one_rank_is_asked_to_stop)
+{
+    fixture *f = *state;
+    char out[PATH_MAX];
+    in_dir(f, "out", out);
+    dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
+    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
+    const dt_export_options opt = {.dir = out, .dtype = DT_ST_F32, .model_config = f->mc.json, .tokenizer = "bytes"};
+    const dt_err err = dt_export(&f->comm, f->z, &opt, &phase);
+    MPI_Barrier(f->mpi); /* rank 0 removes what there was after the vote */
+    assert_all(f->mpi, err == DT_ERR_STOP && count_files(f->dir) == 0);
+    assert_all(f->mpi, dt_comm_failed_together(&f->comm));
+    dt_error_clear();
+    assert_all(f->mpi, dt_export(&f->comm, f->z, &opt, NULL) == DT_OK);
+}
+
+IN_DIR(the_configuration_says_what_the_files_are)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -78,7 +128,7 @@ static void the_configuration_says_what_the_files_are(void **state)
     assert_all(f->mpi, same);
 }
 
-static void shards_are_as_large_as_allowed_and_replace_what_was_there(void **state)
+IN_DIR(shards_are_as_large_as_allowed_and_replace_what_was_there)
 {
     static const int64_t sizes[] = {1, 4000, 20000, INT64_MAX, 9000};
     static const int n_files[] = {1, 0, 0, 1, 0};
@@ -99,14 +149,7 @@ static void shards_are_as_large_as_allowed_and_replace_what_was_there(void **sta
     }
 }
 
-static bool make_tokenizer(const fixture *f, const void *what)
-{
-    return shell("cd '%s' && mkdir tok && cd tok && echo '{}' > tokenizer.json && echo a > merges.txt && echo b > "
-                 "chat_template.jinja && echo c > other && %s",
-                 f->dir, what);
-}
-
-static void the_tokenizers_files_go_along(void **state)
+IN_DIR(the_tokenizers_files_go_along)
 {
     fixture *f = *state;
     char out[PATH_MAX], tok[PATH_MAX], file[PATH_MAX];
@@ -128,7 +171,7 @@ static void the_tokenizers_files_go_along(void **state)
     assert_all(f->mpi, open_model(f, out, 0, DT_F32, true) == DT_OK && weights_are(f, DT_ST_F32));
 }
 
-static void the_tokenizer_of_bytes_is_written_for_others(void **state)
+IN_DIR(the_tokenizer_of_bytes_is_written_for_others)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -154,7 +197,7 @@ static void the_tokenizer_of_bytes_is_written_for_others(void **state)
     assert_all(f->mpi, ok);
 }
 
-static void a_number_too_large_for_the_type_is_refused(void **state)
+IN_DIR(a_number_too_large_for_the_type_is_refused)
 {
     fixture *f = *state;
     const float large = 65520;
@@ -170,49 +213,7 @@ static void a_number_too_large_for_the_type_is_refused(void **state)
     assert_all(f->mpi, export_to(f, f->dir, DT_ST_BF16, 0, NULL) == DT_OK);
 }
 
-/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
-
-static int asked(void) { return 1; }
-
-/* The signal may have reached one rank alone. */
-static void an_export_ends_for_all_when_one_rank_is_asked_to_stop(void **state)
-{
-    fixture *f = *state;
-    char out[PATH_MAX];
-    in_dir(f, "out", out);
-    dt_phase phase = {.stop_asked = f->comm.rank == f->comm.nranks - 1 ? asked : NULL};
-    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
-    const dt_export_options opt = {.dir = out, .dtype = DT_ST_F32, .model_config = f->mc.json, .tokenizer = "bytes"};
-    const dt_err err = dt_export(&f->comm, f->z, &opt, &phase);
-    MPI_Barrier(f->mpi); /* rank 0 removes what there was after the vote */
-    assert_all(f->mpi, err == DT_ERR_STOP && count_files(f->dir) == 0);
-    assert_all(f->mpi, dt_comm_failed_together(&f->comm));
-    dt_error_clear();
-    assert_all(f->mpi, dt_export(&f->comm, f->z, &opt, NULL) == DT_OK);
-}
-
-/* In the order of the faults that main arms. */
-static void a_rank_that_fails_alone_fails_the_export_for_all(void **state)
-{
-    static const dt_err expected[] = {DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
-                                      DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT};
-    fixture *f = *state;
-    char out[PATH_MAX];
-    in_dir(f, "out", out);
-    assert_all(f->mpi, open_model(f, "tests/data/hf/llama_sharded", 3, DT_F32, false) == DT_OK);
-    for (int k = 0; k < 6; k++) {
-        const dt_err err = export_to(f, out, DT_ST_F32, 20000, "bytes");
-        if (err != expected[k]) print_error("attempt %d: error %d\n", k, err);
-        assert_all(f->mpi, err == expected[k] && count_files(f->dir) == 0);
-        dt_error_clear();
-    }
-    assert_all(f->mpi, export_to(f, out, DT_ST_F32, 20000, "bytes") == DT_OK);
-    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_ERR_FAULT); /* load.read */
-    dt_error_clear();
-    assert_all(f->mpi, open_model(f, out, 1, DT_F32, false) == DT_OK && weights_are(f, DT_ST_F32));
-}
-
-static void a_full_disk_leaves_what_was_there(void **state)
+IN_DIR(a_full_disk_leaves_what_was_there)
 {
     fixture *f = *state;
     char out[PATH_MAX], balloon[PATH_MAX];
@@ -255,7 +256,7 @@ static void a_full_disk_leaves_what_was_there(void **state)
     assert_all(f->mpi, ok && n_full >= 3);
 }
 
-static void places_that_cannot_be_written_are_write_errors(void **state)
+IN_DIR(places_that_cannot_be_written_are_write_errors)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -289,18 +290,6 @@ static int tensors_of(int rank, int nranks)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        IN_DIR(a_rank_that_fails_alone_fails_the_export_for_all), /* first: faults are counted from the start */
-        IN_DIR(what_was_read_comes_out_as_the_same_bytes),
-        IN_DIR(an_export_ends_for_all_when_one_rank_is_asked_to_stop),
-        IN_DIR(the_configuration_says_what_the_files_are),
-        IN_DIR(shards_are_as_large_as_allowed_and_replace_what_was_there),
-        IN_DIR(the_tokenizers_files_go_along),
-        IN_DIR(the_tokenizer_of_bytes_is_written_for_others),
-        IN_DIR(a_number_too_large_for_the_type_is_refused),
-        IN_DIR(a_full_disk_leaves_what_was_there),
-        IN_DIR(places_that_cannot_be_written_are_write_errors),
-    };
     char list[400];
     int last;
     mpi_test_begin(&argc, &argv);
@@ -311,5 +300,5 @@ int main(int argc, char **argv)
              "export.publish:0:1:nospace,export.publish:%d:2:error,load.read:%d:%d:error",
              last, last, last, last, last, tensors_of(last, last + 1) + 1);
     setenv("DTRAIN_FAULT", list, 1);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

@@ -99,9 +99,8 @@ static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_
                  : dt_generate(&d, w->mine, w->n_mine, &opt, &stats);
 }
 
-static void unequal_ranks_run_equally_many_passes(void **state)
+TEST(unequal_ranks_run_equally_many_passes)
 {
-    (void)state;
     dt_comm comm = {0};
     struct work w;
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
@@ -120,9 +119,8 @@ static void unequal_ranks_run_equally_many_passes(void **state)
     dt_comm_close(&comm);
 }
 
-static void one_rank_that_fails_stops_all(void **state)
+TEST(one_rank_that_fails_stops_all)
 {
-    (void)state;
     dt_comm comm = {0};
     assert_all(MPI_COMM_WORLD, dt_comm_open(&comm) == DT_OK);
     for (int way = 0; way < 2 * comm.nranks; way++) {
@@ -138,11 +136,4 @@ static void one_rank_that_fails_stops_all(void **state)
     dt_comm_close(&comm);
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(unequal_ranks_run_equally_many_passes),
-        cmocka_unit_test(one_rank_that_fails_stops_all),
-    };
-    MPI_TEST_MAIN(argc, argv, tests);
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

@@ -2,6 +2,7 @@
  * (make_loss_scale_fixtures.py): the same scales, the same steps left out, losses, norms and weights.
  * NP: 1 2
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "ref_model.h"
 #include "run_fixture.h"
 #include <jansson.h>
@@ -141,7 +142,7 @@ static bool same_run(const char *out, const json_t *one)
     return same_weights(path, one) && trace;
 }
 
-static void fp16_runs_agree_with_grad_scaler(void **state)
+TEST_WITH(fp16_runs_agree_with_grad_scaler, open_fixture, close_fixture)
 {
     const struct fixture *f = *state;
     char path[160];
@@ -163,9 +164,4 @@ static void fp16_runs_agree_with_grad_scaler(void **state)
     json_decref(cases);
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(fp16_runs_agree_with_grad_scaler, open_fixture, close_fixture)};
-    MPI_TEST_MAIN(argc, argv, tests);
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

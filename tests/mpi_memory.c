@@ -2,6 +2,7 @@
  * the end of a training is in the ledger, but for small blocks (memory_guard.h).
  *
  * NP: 1 2 */
+#include "cases.h"
 #include "memory_guard.h"
 #include "run_fixture.h"
 #include "dtrain/step/step.h"
@@ -40,12 +41,11 @@ static bool write_tokenizer(const struct fixture *f)
     FILE *out = fopen(path, "w");
     if (!out) return false;
     fputs("{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, \"pre_tokenizer\": {\"type\": "
-          "\"ByteLevel\", "
-          "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, \"post_processor\": null, "
-          "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": "
-          "false}, \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-          "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": "
-          "false, \"vocab\": {\"a\": 0",
+          "\"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, "
+          "\"post_processor\": null, \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+          "\"trim_offsets\": true, \"use_regex\": false}, \"model\": {\"type\": \"BPE\", \"dropout\": null, "
+          "\"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": "
+          "false, \"byte_fallback\": false, \"vocab\": {\"a\": 0",
           out);
     for (int i = 1; i < 6000; i++) fprintf(out, ", \"t%d\": %d", i, i);
     fputs("}, \"merges\": []}}", out);
@@ -54,9 +54,8 @@ static bool write_tokenizer(const struct fixture *f)
 
 static int open_all(void **state)
 {
-    static const char sft[] =
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"count %d\"}, {\"role\": \"assistant\", "
-        "\"content\": \"it is %d and %d\"}]}\n",
+    static const char sft[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"count %d\"}, {\"role\": "
+                              "\"assistant\", \"content\": \"it is %d and %d\"}]}\n",
                       preference[] = "{\"prompt\": \"count %d\", \"chosen\": \"it is %d\", \"rejected\": \"no, %d\"}\n",
                       prompts[] = "{\"prompt\": \"count %d\", \"answer\": \"%d %d\"}\n";
     if (open_fixture(state)) return -1;
@@ -106,7 +105,7 @@ enum { N_TASKS = sizeof TASKS / sizeof TASKS[0] };
 
 /* Few steps and many take as many blocks, of the ledger's and of all others of 1 KiB and more. Of libraries those of
  * 64 KiB count, too, where all batches have one shape: the matrix library keeps something for each. */
-static void a_step_allocates_nothing(void **state)
+TEST(a_step_allocates_nothing)
 {
     for (int i = 0; i < N_TASKS; i++)
         for (int stage = 0; stage <= 3; stage += i ? 3 : 1) {
@@ -138,7 +137,7 @@ static void a_step_allocates_nothing(void **state)
 
 /* Validations, saves at once and beside the training, a trace of many spans; rollouts of many rows and a tokenizer
  * whose tables are large. */
-static void every_large_block_is_in_the_ledger(void **state)
+TEST(every_large_block_is_in_the_ledger)
 {
     const struct fixture *f = *state;
     char tokenizer[200];
@@ -201,7 +200,7 @@ static dt_err take_in_a_step(dt_task *t, int64_t step, int micro, dt_micro *m)
     return dt_task_find("pretrain")->next_micro(t, step, micro, m);
 }
 
-static void what_the_ledger_does_not_know_of_is_found(void **state)
+TEST(what_the_ledger_does_not_know_of_is_found)
 {
     dt_task_ops ops = *dt_task_find("pretrain");
     const char *args[] = {"run.max_steps=2"};
@@ -221,11 +220,6 @@ static void what_the_ledger_does_not_know_of_is_found(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_allocates_nothing),
-        cmocka_unit_test(every_large_block_is_in_the_ledger),
-        cmocka_unit_test(what_the_ledger_does_not_know_of_is_found),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_all, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_all, close_fixture));
 }

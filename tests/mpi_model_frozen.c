@@ -222,5 +222,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_upper_part_is_trained_as_by_the_plain_reference),
         cmocka_unit_test(a_tied_table_is_trained_as_by_the_plain_reference),
     };
-    MPI_TEST_MAIN(argc, argv, tests);
+    mpi_test_begin(&argc, &argv);
+    return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -176,7 +176,7 @@ static bool is_near(const trainer *t, const results *r, const json_t *tensors)
     return true;
 }
 
-static void updates_are_pytorchs_at_every_stage(void **state)
+TEST_WITH(updates_are_pytorchs_at_every_stage, setup, teardown)
 {
     fixture *f = *state;
     for (size_t c = 0; c < json_array_size(f->cases); c++) {
@@ -195,7 +195,7 @@ static void updates_are_pytorchs_at_every_stage(void **state)
     }
 }
 
-static void cleared_states_are_those_of_the_start(void **state)
+TEST_WITH(cleared_states_are_those_of_the_start, setup, teardown)
 {
     fixture *f = *state;
     const char *config = json_string_value(json_object_get(json_array_get(f->cases, 0), "config"));
@@ -210,11 +210,4 @@ static void cleared_states_are_those_of_the_start(void **state)
     }
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(updates_are_pytorchs_at_every_stage, setup, teardown),
-        cmocka_unit_test_setup_teardown(cleared_states_are_those_of_the_start, setup, teardown),
-    };
-    MPI_TEST_MAIN(argc, argv, tests);
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

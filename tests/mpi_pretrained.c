@@ -2,6 +2,7 @@
  * computes and trains as it does there; what does not fit the configuration is refused by name.
  * NP: 1 2 3
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "h5_change.h"
 #include "pretrained_fixture.h"
 #include "dtrain/pretrained/frozen_model.h"
@@ -20,7 +21,7 @@ static char *fixture_path(const char *name, char out[PATH_MAX])
     return out;
 }
 
-static void every_family_loads_at_every_stage(void **state)
+IN_DIR(every_family_loads_at_every_stage)
 {
     static const struct {
         const char *name;
@@ -52,7 +53,7 @@ static int64_t bytes_read(void)
     return n;
 }
 
-static void a_rank_reads_what_it_is_in_charge_of(void **state)
+IN_DIR(a_rank_reads_what_it_is_in_charge_of)
 {
     /* reading the counter, MPI's own wake-ups, and what the system says of free memory (of each group that a process is
      * in); with the header still less than a shard of 20000 bytes and more */
@@ -241,7 +242,7 @@ static bool twenty_steps_are_those_of(trainer *t, const char *name)
     return ok;
 }
 
-static void a_directory_computes_and_trains_as_in_pytorch(void **state)
+IN_DIR(a_directory_computes_and_trains_as_in_pytorch)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -255,7 +256,7 @@ static void a_directory_computes_and_trains_as_in_pytorch(void **state)
     }
 }
 
-static void half_precision_files_give_the_loss_of_their_weights(void **state)
+IN_DIR(half_precision_files_give_the_loss_of_their_weights)
 {
     static const char *const names[] = {"mistral_bf16", "qwen3_f16"};
     fixture *f = *state;
@@ -299,7 +300,7 @@ static bool values_are_those_of(fixture *f, const dt_frozen_model *frozen, const
     return ok;
 }
 
-static void a_frozen_reward_model_gives_the_values_of_pytorch(void **state)
+IN_DIR(a_frozen_reward_model_gives_the_values_of_pytorch)
 {
     fixture *f = *state;
     json_t *expected = json_load_file("tests/data/hf/qwen2_score/expected.json", 0, NULL);
@@ -316,7 +317,7 @@ static void a_frozen_reward_model_gives_the_values_of_pytorch(void **state)
 }
 
 /* A head of another size, and a directory whose head is the vocabulary's or the other way round. */
-static void heads_that_do_not_fit_are_refused_by_name(void **state)
+IN_DIR(heads_that_do_not_fit_are_refused_by_name)
 {
     static const struct {
         const char *model, *word;
@@ -338,7 +339,7 @@ static void heads_that_do_not_fit_are_refused_by_name(void **state)
     dt_error_clear();
 }
 
-static void sampling_defaults_and_ends_are_read(void **state)
+IN_DIR(sampling_defaults_and_ends_are_read)
 {
     fixture *f = *state;
     assert_all(f->mpi, open_model(f, "tests/data/hf/qwen3_f16", 0, DT_F32, true) == DT_OK);
@@ -421,7 +422,7 @@ static bool alter(const fixture *f, const void *what)
     return ok;
 }
 
-static void what_does_not_fit_the_model_is_refused_by_name(void **state)
+IN_DIR(what_does_not_fit_the_model_is_refused_by_name)
 {
     static const char embed[] = "model.embed_tokens.weight", wte[] = "transformer.wte.weight";
     static const alteration all[] = {
@@ -492,7 +493,7 @@ static bool add_head(const fixture *f, const void *what)
     return ok && add_array(a->path, a->name, x, 2, dims);
 }
 
-static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
+IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not)
 {
     static const struct {
         const char *name;
@@ -526,7 +527,7 @@ static void a_checkpoint_may_not_hold_what_the_model_has_not(void **state)
 }
 
 /* A scalar head is tied to nothing, whatever the configuration says of the vocabulary's. */
-static void a_scalar_head_is_not_tied(void **state)
+IN_DIR(a_scalar_head_is_not_tied)
 {
     fixture *f = *state;
     assert_all(f->mpi, open_model(f, "tests/data/hf/qwen2", 1, DT_F32, true) == DT_OK);
@@ -554,7 +555,7 @@ static bool prepare_directory(const fixture *f, const void *what)
     return shell("rm -rf '%s'/*; cd '%s'", f->dir, f->dir) && shell("cd '%s' && %s", f->dir, what);
 }
 
-static void a_directory_without_a_model_says_what_is_missing(void **state)
+IN_DIR(a_directory_without_a_model_says_what_is_missing)
 {
     static const struct {
         const char *command, *word;
@@ -589,19 +590,6 @@ static void a_directory_without_a_model_says_what_is_missing(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        IN_DIR(every_family_loads_at_every_stage),
-        IN_DIR(a_rank_reads_what_it_is_in_charge_of),
-        IN_DIR(a_directory_computes_and_trains_as_in_pytorch),
-        IN_DIR(half_precision_files_give_the_loss_of_their_weights),
-        IN_DIR(a_frozen_reward_model_gives_the_values_of_pytorch),
-        IN_DIR(heads_that_do_not_fit_are_refused_by_name),
-        IN_DIR(sampling_defaults_and_ends_are_read),
-        IN_DIR(what_does_not_fit_the_model_is_refused_by_name),
-        IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not),
-        IN_DIR(a_scalar_head_is_not_tied),
-        IN_DIR(a_directory_without_a_model_says_what_is_missing),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

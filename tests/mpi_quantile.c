@@ -46,7 +46,7 @@ static float expected_of(int64_t n, float q)
     return low + (high - low) * (place - floorf(place));
 }
 
-static void it_is_that_of_all_numbers(void **state)
+TEST(it_is_that_of_all_numbers)
 {
     dt_comm *comm = *state;
     const int64_t n_all[] = {1, 2, 5, 11, 257, MOST};
@@ -62,7 +62,7 @@ static void it_is_that_of_all_numbers(void **state)
         }
 }
 
-static void of_nothing_there_is_none(void **state)
+TEST(of_nothing_there_is_none)
 {
     float found = 0;
     const bool ok = dt_quantile(*state, NULL, 0, 0.5f, &found) == DT_OK;
@@ -71,8 +71,6 @@ static void of_nothing_there_is_none(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(it_is_that_of_all_numbers),
-                                       cmocka_unit_test(of_nothing_there_is_none)};
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_comm, close_comm));
+    return mpi_test_end(run_listed(NULL, open_comm, close_comm));
 }

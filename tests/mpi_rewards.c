@@ -42,7 +42,7 @@ static bool in_order(const double *reward, int64_t n)
     return k == n;
 }
 
-static void each_rank_has_answers_of_its_own(void **state)
+TEST(each_rank_has_answers_of_its_own)
 {
     static double reward[TWO][MOST];
     for (int first = 0; first < 2; first++) {
@@ -57,7 +57,7 @@ static void each_rank_has_answers_of_its_own(void **state)
 }
 
 /* The message is the failing rank's, and the others, whose programs would take for ever, do not wait. */
-static void what_one_program_does_wrong_ends_it_for_all(void **state)
+TEST(what_one_program_does_wrong_ends_it_for_all)
 {
     static const char *const wrong[] = {"read -r a; echo oh dear >&2; exit 3", "read -r a; echo hello; cat >/dev/null",
                                         "cat >/dev/null"};
@@ -71,7 +71,7 @@ static void what_one_program_does_wrong_ends_it_for_all(void **state)
     }
 }
 
-static void a_rank_that_fails_before_is_not_waited_for(void **state)
+TEST(a_rank_that_fails_before_is_not_waited_for)
 {
     static double reward[TWO][MOST];
     dt_error_clear();
@@ -82,7 +82,7 @@ static void a_rank_that_fails_before_is_not_waited_for(void **state)
 }
 
 /* Also when the same signal has ended its program. */
-static void a_signal_on_one_rank_is_heard_by_all(void **state)
+TEST(a_signal_on_one_rank_is_heard_by_all)
 {
     static double reward[TWO][MOST];
     for (int dies = 0; dies < 2; dies++) {
@@ -96,7 +96,7 @@ static void a_signal_on_one_rank_is_heard_by_all(void **state)
 }
 
 /* Ranks that are done show that they live while another's program works: a watchdog sees them. */
-static void those_who_wait_make_progress(void **state)
+TEST(those_who_wait_make_progress)
 {
     static double reward[TWO][MOST];
     const dt_err err = ask(is_last() ? "while IFS= read -r l; do sleep 1; echo 1; done" : "sed -u 's/.*/1/'", DT_OK, 60,
@@ -104,7 +104,7 @@ static void those_who_wait_make_progress(void **state)
     assert_all(world(), err == DT_OK && n_entered > 2); /* two seconds in turns of at most half of one */
 }
 
-static void none_is_needed(void **state)
+TEST(none_is_needed)
 {
     const dt_questions q = {0};
     dt_err err = dt_programs_ask(NULL, 0, &q, NULL, 60, DT_OK, &comm, &phase);
@@ -116,19 +116,11 @@ static void none_is_needed(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rank_has_answers_of_its_own),
-        cmocka_unit_test(what_one_program_does_wrong_ends_it_for_all),
-        cmocka_unit_test(a_rank_that_fails_before_is_not_waited_for),
-        cmocka_unit_test(a_signal_on_one_rank_is_heard_by_all),
-        cmocka_unit_test(those_who_wait_make_progress),
-        cmocka_unit_test(none_is_needed),
-    };
     phase.listener = count_phases;
     phase.stop_asked = asked_to_stop;
     mpi_test_begin(&argc, &argv);
     if (open_scripts(NULL) != 0 || dt_comm_open(&comm) != DT_OK) MPI_Abort(MPI_COMM_WORLD, 70);
-    const int n_failed = cmocka_run_group_tests_name("rewards", tests, NULL, NULL);
+    const int n_failed = run_listed("rewards", NULL, NULL);
     dt_comm_close(&comm);
     remove_scripts(NULL);
     return mpi_test_end(n_failed);

@@ -4,6 +4,7 @@
  * (tests/e2e_rollout.sh: numbers of ranks, faults, kills).
  * NP: 1 2 4
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "run_fixture.h"
 #include "rollout_task.h"
 #include "dtrain/data/dataset.h"
@@ -97,7 +98,7 @@ static bool same_lines(const struct fixture *f, const char *a, const char *b)
 
 /* Two rollouts, the second by weights that the first has made, at every stage with the bits of stage 0; what is planned
  * is allocated. Some completions end and some are cut, or little would be shown. */
-static void rollouts_depend_on_no_stage(void **state)
+TEST(rollouts_depend_on_no_stage)
 {
     uint64_t seen[2] = {0};
     double sent[5];
@@ -123,7 +124,7 @@ static void rollouts_depend_on_no_stage(void **state)
 /* A pass of tokens costs some 10 calls for each of the two blocks and some for what is around them; as two graphs it
  * costs 8, once its step has come twice. Graphs of the first rollout serve the second, whose weights are others. They
  * need parameters that stay: there are none where each pass gathers them, at stage 3 of several ranks. */
-static void graphs_make_the_same_rollouts_with_fewer_calls(void **state)
+TEST(graphs_make_the_same_rollouts_with_fewer_calls)
 {
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
@@ -149,7 +150,7 @@ static void graphs_make_the_same_rollouts_with_fewer_calls(void **state)
     }
 }
 
-static void neither_steps_nor_rollouts_allocate(void **state)
+TEST(neither_steps_nor_rollouts_allocate)
 {
     const char *few[] = {"run.max_steps=2"}, *many[] = {"run.max_steps=6"};
     const outcome a = run(*state, "few", 1, few), b = run(*state, "many", 1, many);
@@ -159,7 +160,7 @@ static void neither_steps_nor_rollouts_allocate(void **state)
 /* The sampler and the scorer say the same of every token, at any temperature, but for the rounding of two kinds of
  * passes in fp32: a few units of 2^-24 of sums of up to 64 numbers of size 10, so 1e-4 is plenty, while a temperature
  * left out would be off by some tenths. */
-static void the_sampler_and_the_scorer_agree(void **state)
+TEST(the_sampler_and_the_scorer_agree)
 {
     const char *args[] = {"run.max_steps=1"};
     static const double temperatures[] = {1, 0.6};
@@ -175,7 +176,7 @@ static void the_sampler_and_the_scorer_agree(void **state)
 }
 
 /* Lengths as they are in the run's own words, from all rows at once, to the nine digits that metrics have. */
-static void lengths_are_measured(void **state)
+TEST(lengths_are_measured)
 {
     const char *args[] = {"run.max_steps=1"};
     assert_all(MPI_COMM_WORLD, !run(*state, "lengths", 1, args).err);
@@ -191,7 +192,7 @@ static void lengths_are_measured(void **state)
 }
 
 /* Groups that are left out make room for others; what stays is moved whole. */
-static void dropped_groups_are_replaced(void **state)
+TEST(dropped_groups_are_replaced)
 {
     const char *args[] = {"run.max_steps=2", "run.reproducible=true"}, *third[] = {args[0], args[1], "zero.stage=3"};
     rollout_test.drops = true;
@@ -206,7 +207,7 @@ static void dropped_groups_are_replaced(void **state)
 /* ---- resuming ---------------------------------------------------------------------------------------------------- */
 
 /* In the middle of a rollout, and between two: at another stage, the same losses, the same lines once each. */
-static void a_resumed_run_is_the_same(void **state)
+TEST(a_resumed_run_is_the_same)
 {
     const char *whole[] = {"run.max_steps=5", "run.reproducible=true", "log.rollouts=true"};
     assert_all(MPI_COMM_WORLD, !run(*state, "whole", 3, whole).err);
@@ -226,7 +227,7 @@ static void a_resumed_run_is_the_same(void **state)
 
 /* A rank that hears of a stop within a rollout tells the others; the resumed run makes the same rollout. Each number of
  * times that it asks before it hears is another place: while it generates, while it scores. */
-static void a_stop_within_a_rollout_is_heard(void **state)
+TEST(a_stop_within_a_rollout_is_heard)
 {
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
@@ -244,7 +245,7 @@ static void a_stop_within_a_rollout_is_heard(void **state)
     }
 }
 
-static void a_rollout_of_another_size_is_made_anew(void **state)
+TEST(a_rollout_of_another_size_is_made_anew)
 {
     const char *first[] = {"run.max_steps=1"};
     const char *then[] = {"run.max_steps=3", "checkpoint.resume=auto", "batch.train_batch_size=48",
@@ -253,7 +254,7 @@ static void a_rollout_of_another_size_is_made_anew(void **state)
     assert_all(MPI_COMM_WORLD, !run(*state, "size", 4, then).err && rollout_test.n_seen > 0);
 }
 
-static void a_row_without_room_for_a_prompt_is_refused(void **state)
+TEST(a_row_without_room_for_a_prompt_is_refused)
 {
     const char *args[] = {"data.seq_len=10"};
     const outcome o = run(*state, "short", 1, args);
@@ -265,7 +266,7 @@ static void a_row_without_room_for_a_prompt_is_refused(void **state)
 /* ---- from a file ------------------------------------------------------------------------------------------------- */
 
 /* What a run has written down it can be given: the same completions, so the same steps, and the same records. */
-static void what_was_written_is_read_again(void **state)
+TEST(what_was_written_is_read_again)
 {
     const struct fixture *f = *state;
     const char *args[] = {"run.max_steps=4", "run.reproducible=true", "log.rollouts=true"};
@@ -299,7 +300,7 @@ static bool refuses(const struct fixture *f, const char *line, const char *why)
     return vote_ranks(MPI_COMM_WORLD, o.err == DT_ERR_DATA && o.left == 0 && says);
 }
 
-static void lines_that_are_no_groups_are_refused(void **state)
+TEST(lines_that_are_no_groups_are_refused)
 {
     static const struct {
         const char *line, *why;
@@ -352,20 +353,6 @@ static int run_program(int n_args, char **args)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rollouts_depend_on_no_stage),
-        cmocka_unit_test(graphs_make_the_same_rollouts_with_fewer_calls),
-        cmocka_unit_test(neither_steps_nor_rollouts_allocate),
-        cmocka_unit_test(the_sampler_and_the_scorer_agree),
-        cmocka_unit_test(lengths_are_measured),
-        cmocka_unit_test(dropped_groups_are_replaced),
-        cmocka_unit_test(a_resumed_run_is_the_same),
-        cmocka_unit_test(a_stop_within_a_rollout_is_heard),
-        cmocka_unit_test(a_rollout_of_another_size_is_made_anew),
-        cmocka_unit_test(a_row_without_room_for_a_prompt_is_refused),
-        cmocka_unit_test(what_was_written_is_read_again),
-        cmocka_unit_test(lines_that_are_no_groups_are_refused),
-    };
     if (argc > 1) {
         dt_comm comm;
         if (dt_signals_install() != DT_OK) return 70; /* before MPI has threads */
@@ -373,5 +360,5 @@ int main(int argc, char **argv)
         return run_program(argc - 1, argv + 1);
     }
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_prompts, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_prompts, close_fixture));
 }

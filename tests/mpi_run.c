@@ -2,6 +2,7 @@
  * behind.
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "h5_change.h"
 #include "run_fixture.h"
 #include "dtrain/step/step.h"
@@ -23,7 +24,7 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
 
 /* Two runs that differ by 2 * 4 micro-steps. The one event is that of the classifier's results, for the metrics, when
  * backward is queued behind it. On one rank: transports have waits of their own. */
-static void a_micro_step_never_leaves_the_device_without_work(void **state)
+TEST(a_micro_step_never_leaves_the_device_without_work)
 {
     enum { MORE = 8 };
     static const char *const more[] = {"run.max_steps=2", "zero.offload_optimizer=cpu", "zero.offload_param=cpu",
@@ -48,14 +49,14 @@ static void a_micro_step_never_leaves_the_device_without_work(void **state)
     }
 }
 
-static void nothing_is_live_at_exit(void **state)
+TEST(nothing_is_live_at_exit)
 {
     const char *args[] = {"run.max_steps=1"};
     const outcome o = run(*state, "leak", 1, args);
     assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
 }
 
-static void planned_is_allocated_in_every_category_and_place(void **state)
+TEST(planned_is_allocated_in_every_category_and_place)
 {
     for (int i = 0; i < 8; i++) {
         char zero[32], name[16];
@@ -95,7 +96,7 @@ static bool read_saved(const struct fixture *f, const char *name, int step, cons
 }
 
 /* The update that comes next is held back until the states are copied. Two runs, whose saved tensors are the same. */
-static void training_goes_on_behind_the_copy_of_a_save(void **state)
+TEST(training_goes_on_behind_the_copy_of_a_save)
 {
     enum { N = 64 * 160 };
     static const char tensor[] = "/model/model.layers.1.mlp.up_proj.weight";
@@ -110,7 +111,7 @@ static void training_goes_on_behind_the_copy_of_a_save(void **state)
                                        !memcmp(at_once, beside, sizeof at_once));
 }
 
-static void a_task_says_what_is_trained(void **state)
+TEST(a_task_says_what_is_trained)
 {
     enum { N = 64 * 160 };
     static float one[N], four[N];
@@ -185,7 +186,7 @@ static bool categories_add_up(const struct fixture *f, const char *name, const o
 }
 
 /* All is allocated before the first step, so the peaks are what was allocated then, of the rank that has most. */
-static void metrics_say_each_memory(void **state)
+TEST(metrics_say_each_memory)
 {
     struct fixture *f = *state;
     char folder[192];
@@ -218,7 +219,7 @@ static int n_threads(void)
 }
 
 /* Headers of datasets are read, but no batch is made, no thread started and no device memory taken. */
-static void a_plan_opens_nothing(void **state)
+TEST(a_plan_opens_nothing)
 {
     const struct fixture *f = *state;
     static const char text[] = "[model]\nmodel_type = llama\nhidden_size = 64\nintermediate_size = 160\n"
@@ -266,7 +267,7 @@ static bool is_whole_trace(const char *path)
     return ok && n_seen == nranks;
 }
 
-static void a_trace_holds_all_ranks(void **state)
+TEST(a_trace_holds_all_ranks)
 {
     struct fixture *f = *state;
     char path[192];
@@ -277,7 +278,7 @@ static void a_trace_holds_all_ranks(void **state)
 }
 
 /* Unless the last vote was for the stop, main takes it for one rank's own failure and aborts the job. */
-static void a_stop_is_agreed_on_with_and_without_trace(void **state)
+TEST(a_stop_is_agreed_on_with_and_without_trace)
 {
     const char *args[] = {"run.time_limit=1", "run.max_steps=1000000", "log.trace=true"};
     for (int n_args = 2; n_args <= 3; n_args++) {
@@ -302,7 +303,7 @@ static bool spoil(const char *path)
 }
 
 /* Even when the run is shorter than max_skipped_steps: a run without one finite step has trained nothing. */
-static void a_run_without_a_finite_step_says_so(void **state)
+TEST(a_run_without_a_finite_step_says_so)
 {
     const struct fixture *f = *state;
     char valid[200], from[200];
@@ -369,7 +370,7 @@ static bool is_aggmos(const struct fixture *f, const char *name)
 }
 
 /* Every stage trains to the same bits, in one go and in two; what is planned is held. */
-static void an_optimizer_of_ones_own_is_one_table(void **state)
+TEST(an_optimizer_of_ones_own_is_one_table)
 {
     struct fixture *f = *state;
     for (int i = 0; i < 8; i++) {
@@ -398,7 +399,7 @@ static void an_optimizer_of_ones_own_is_one_table(void **state)
 }
 
 /* States of another optimizer are not mistaken for one's own. */
-static void another_optimizer_goes_on_only_when_it_is_meant(void **state)
+TEST(another_optimizer_goes_on_only_when_it_is_meant)
 {
     const char *args[] = {"scheduler.type=constant", "checkpoint.resume=auto", "run.max_steps=2",
                           "checkpoint.allow_changes=optimizer.type"};
@@ -410,7 +411,7 @@ static void another_optimizer_goes_on_only_when_it_is_meant(void **state)
     assert_all(MPI_COMM_WORLD, !run(*state, "toy-change", 4, args).err);
 }
 
-static void mistakes_have_their_own_errors(void **state)
+TEST(mistakes_have_their_own_errors)
 {
     const char *rule[] = {"optimizer.lr_scale_rule=linear"},
                *config[] = {"model.model_type=", "model.config=/nonexistent/config.json"};
@@ -420,21 +421,6 @@ static void mistakes_have_their_own_errors(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_micro_step_never_leaves_the_device_without_work),
-        cmocka_unit_test(nothing_is_live_at_exit),
-        cmocka_unit_test(a_trace_holds_all_ranks),
-        cmocka_unit_test(a_stop_is_agreed_on_with_and_without_trace),
-        cmocka_unit_test(planned_is_allocated_in_every_category_and_place),
-        cmocka_unit_test(training_goes_on_behind_the_copy_of_a_save),
-        cmocka_unit_test(a_task_says_what_is_trained),
-        cmocka_unit_test(metrics_say_each_memory),
-        cmocka_unit_test(a_plan_opens_nothing),
-        cmocka_unit_test(a_run_without_a_finite_step_says_so),
-        cmocka_unit_test(an_optimizer_of_ones_own_is_one_table),
-        cmocka_unit_test(another_optimizer_goes_on_only_when_it_is_meant),
-        cmocka_unit_test(mistakes_have_their_own_errors),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

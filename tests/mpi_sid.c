@@ -2,6 +2,7 @@
  * its name says, and which codes items that collide are given, on any number of ranks.
  * NP: 1 3
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "ranks.h"
 #include "dtrain/io/json.h"
 #include "dtrain/recommend/sid.h"
@@ -181,7 +182,7 @@ static double apart(const float *a, const double *b, const double *from, int64_t
     return sqrt(off / size);
 }
 
-static void the_gradient_is_that_of_the_loss(void **state)
+TEST_WITH(the_gradient_is_that_of_the_loss, open_all, close_all)
 {
     fixture *f = *state;
     float grad[MAX_PARAM], rows[MAX_ROWS * WIDTH];
@@ -212,7 +213,7 @@ static bool is_loss(double found, double expected, double first)
     return fabs(found - expected) <= ROUNDING * expected + 10 * ROUNDING * (first - expected);
 }
 
-static void ten_steps_are_those_of_pytorch(void **state)
+TEST_WITH(ten_steps_are_those_of_pytorch, open_all, close_all)
 {
     fixture *f = *state;
     double after[MAX_PARAM], gradient[MAX_PARAM];
@@ -239,7 +240,7 @@ static void ten_steps_are_those_of_pytorch(void **state)
 
 /* The mean square of n normal numbers is theirs but for sqrt(2 / n) of it; it is five times as far off in one of two
  * million layers. */
-static void weights_begin_as_their_layers_want(void **state)
+TEST_WITH(weights_begin_as_their_layers_want, open_all, close_all)
 {
     fixture *f = *state;
     enum { FIRST = 64, SECOND = 48, N = 20000 };
@@ -268,7 +269,7 @@ static void weights_begin_as_their_layers_want(void **state)
 
 /* k-means has come to rest when each code is the mean of the items that are nearest to it; of what it leaves the next
  * level is made. */
-static void codebooks_begin_as_the_means_of_their_items(void **state)
+TEST_WITH(codebooks_begin_as_the_means_of_their_items, open_all, close_all)
 {
     fixture *f = *state;
     enum { N = 60 };
@@ -316,7 +317,7 @@ static double objective_of(const float *x, int64_t n, const float *book, const i
 }
 
 /* More iterations never end at a larger sum, and the sum is that of what comes out. */
-static void objectives_of_kmeans_fall(void **state)
+TEST_WITH(objectives_of_kmeans_fall, open_all, close_all)
 {
     fixture *f = *state;
     enum { N = 300 };
@@ -354,7 +355,7 @@ static void objectives_of_kmeans_fall(void **state)
 }
 
 /* Items at as many places as there are codes: every code is one of them. */
-static void kmeans_finds_places_that_are_apart(void **state)
+TEST_WITH(kmeans_finds_places_that_are_apart, open_all, close_all)
 {
     fixture *f = *state;
     enum { N = 40 };
@@ -408,7 +409,7 @@ static bool resolve(fixture *f, const dt_sid_sinkhorn *how, int64_t n, const flo
 
 /* Four of five items have the first code: the first of them keeps it, and the others take the nearest that nobody has,
  * one after the other. */
-static void items_that_collide_take_the_nearest_free_codes(void **state)
+TEST_WITH(items_that_collide_take_the_nearest_free_codes, open_all, close_all)
 {
     fixture *f = *state;
     static const float x[] = {0, 0, 0, 9, 0}, book[CODES] = {0, 4, -2, 3, 1};
@@ -422,7 +423,7 @@ static void items_that_collide_take_the_nearest_free_codes(void **state)
 
 /* As many items as there are codes. Two are nearest to 0; a plan with even rows and columns gives each its own code,
  * and moves the one at 0.8 on to 2, so that 1 is free for that at 0.4. */
-static void a_round_parts_items_that_differ(void **state)
+TEST_WITH(a_round_parts_items_that_differ, open_all, close_all)
 {
     fixture *f = *state;
     static const float x[] = {3, 0.8f, 4, 0, 0.4f}, book[CODES] = {0, 1, 2, 3, 4};
@@ -435,7 +436,7 @@ static void a_round_parts_items_that_differ(void **state)
 }
 
 /* Rounds go on in vain, and as none is better than the beginning, that counts. */
-static void no_round_parts_equal_items(void **state)
+TEST_WITH(no_round_parts_equal_items, open_all, close_all)
 {
     fixture *f = *state;
     static const float x[] = {3, 3, 0}, book[CODES] = {0, 1, 2, 3, 4};
@@ -447,18 +448,4 @@ static void no_round_parts_equal_items(void **state)
     assert_all(f->mpi, ok && n_rounds == 4 && memcmp(code, want, sizeof want) == 0);
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_gradient_is_that_of_the_loss, open_all, close_all),
-        cmocka_unit_test_setup_teardown(ten_steps_are_those_of_pytorch, open_all, close_all),
-        cmocka_unit_test_setup_teardown(weights_begin_as_their_layers_want, open_all, close_all),
-        cmocka_unit_test_setup_teardown(codebooks_begin_as_the_means_of_their_items, open_all, close_all),
-        cmocka_unit_test_setup_teardown(objectives_of_kmeans_fall, open_all, close_all),
-        cmocka_unit_test_setup_teardown(kmeans_finds_places_that_are_apart, open_all, close_all),
-        cmocka_unit_test_setup_teardown(items_that_collide_take_the_nearest_free_codes, open_all, close_all),
-        cmocka_unit_test_setup_teardown(a_round_parts_items_that_differ, open_all, close_all),
-        cmocka_unit_test_setup_teardown(no_round_parts_equal_items, open_all, close_all),
-    };
-    MPI_TEST_MAIN(argc, argv, tests);
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

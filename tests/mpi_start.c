@@ -25,9 +25,8 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
     return n_ready;
 }
 
-static void threads_of_mpi_are_late(void **state)
+TEST(threads_of_mpi_are_late)
 {
-    (void)state;
 #if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION == 4
     assert_true(n_late > 0);
 #endif
@@ -42,9 +41,8 @@ static void *work(void *arg)
 
 static FILE *said; /* by the log, while MPI began */
 
-static void a_thread_of_the_program_s_own_is_not_waited_for(void **state)
+TEST(a_thread_of_the_program_s_own_is_not_waited_for)
 {
-    (void)state;
     char line[512];
     bool waited = false;
     rewind(said);
@@ -54,8 +52,6 @@ static void a_thread_of_the_program_s_own_is_not_waited_for(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_of_mpi_are_late),
-                                       cmocka_unit_test(a_thread_of_the_program_s_own_is_not_waited_for)};
     pthread_t thread;
     const int out = dup(STDERR_FILENO);
     said = tmpfile();
@@ -64,7 +60,7 @@ int main(int argc, char **argv)
     dup2(fileno(said), STDERR_FILENO);
     mpi_test_begin(&argc, &argv);
     dup2(out, STDERR_FILENO);
-    const int code = mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
+    const int code = mpi_test_end(run_listed(NULL, NULL, NULL));
     works = false;
     pthread_join(thread, NULL);
     return code;

@@ -56,7 +56,7 @@ static double shown(const dt_sums *s, const char *kind, int i, bool total)
     return total ? dt_sums_shown_of_total(s, what) : dt_sums_shown(s, what);
 }
 
-static void any_number_of_sums_comes_together_in_one_vote(void **state)
+TEST(any_number_of_sums_comes_together_in_one_vote)
 {
     dt_comm *c = *state;
     dt_sums s = {0};
@@ -87,7 +87,7 @@ static void any_number_of_sums_comes_together_in_one_vote(void **state)
 
 /* More than 2^63 units, as the weights of a large dataset are, and less than nothing: exact, so that neither the number
  * of parts nor that of ranks shows. 3e6 parts of 1e6 * 8.8e6 units would be 2.6e19 of 2^-20. */
-static void units_do_not_overflow(void **state)
+TEST(units_do_not_overflow)
 {
     dt_comm *c = *state;
     dt_sums s = {0};
@@ -106,7 +106,7 @@ static void units_do_not_overflow(void **state)
 }
 
 /* Neither of ranks that know nothing nor of such steps. */
-static void a_mean_is_of_what_is_known(void **state)
+TEST(a_mean_is_of_what_is_known)
 {
     dt_comm *c = *state;
     dt_sums s = {0};
@@ -128,7 +128,7 @@ static void a_mean_is_of_what_is_known(void **state)
 }
 
 /* What is wrong with the gradients is not said of the loss. */
-static void a_loss_that_one_rank_cannot_count_is_no_number_on_all(void **state)
+TEST(a_loss_that_one_rank_cannot_count_is_no_number_on_all)
 {
     dt_comm *c = *state;
     for (int k = 0; k < 2 * c->nranks; k++) {
@@ -151,7 +151,7 @@ static void a_loss_that_one_rank_cannot_count_is_no_number_on_all(void **state)
 /* The rank with another set says which metric is the first that differs, and all ranks end together. */
 /* Of the numbers 1 .. 3 n, three on each rank: (m^2 - 1) / 12 for m of them in a row, all of it exact in doubles up to
  * the two divisions. Of nothing, 0. */
-static void a_variance_is_of_the_numbers_of_all_ranks(void **state)
+TEST(a_variance_is_of_the_numbers_of_all_ranks)
 {
     dt_comm *c = *state;
     dt_sums s = {0};
@@ -175,7 +175,7 @@ static void a_variance_is_of_the_numbers_of_all_ranks(void **state)
     assert_all(MPI_COMM_WORLD, ok);
 }
 
-static void a_rank_that_counts_something_else_is_an_error_at_start(void **state)
+TEST(a_rank_that_counts_something_else_is_an_error_at_start)
 {
     dt_comm *c = *state;
     for (int bad = 1; bad < c->nranks; bad++)
@@ -198,7 +198,7 @@ static void a_rank_that_counts_something_else_is_an_error_at_start(void **state)
     dt_error_clear();
 }
 
-static void mistakes_in_declarations_are_told_at_start(void **state)
+TEST(mistakes_in_declarations_are_told_at_start)
 {
     dt_comm *c = *state;
     for (int kind = 0; kind < 4; kind++) {
@@ -218,15 +218,6 @@ static void mistakes_in_declarations_are_told_at_start(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_number_of_sums_comes_together_in_one_vote),
-        cmocka_unit_test(units_do_not_overflow),
-        cmocka_unit_test(a_mean_is_of_what_is_known),
-        cmocka_unit_test(a_loss_that_one_rank_cannot_count_is_no_number_on_all),
-        cmocka_unit_test(a_variance_is_of_the_numbers_of_all_ranks),
-        cmocka_unit_test(a_rank_that_counts_something_else_is_an_error_at_start),
-        cmocka_unit_test(mistakes_in_declarations_are_told_at_start),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_comm, close_comm));
+    return mpi_test_end(run_listed(NULL, open_comm, close_comm));
 }

@@ -4,6 +4,7 @@
  * With arguments it is dtrain with that task: `mpi_task INPUT [section.key=value ...]` (tests/e2e_task.sh).
  * NP: 1 2 3
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "run_fixture.h"
 #include "toy_task.h"
 #include "dtrain/report/metrics.h"
@@ -90,7 +91,7 @@ static double number(const struct fixture *f, const char *name, int64_t step, co
 }
 
 /* With the model that judges, the one beside and, at stage 3, all parameters gathered while a rollout takes place. */
-static void what_it_needs_is_planned(void **state)
+TEST(what_it_needs_is_planned)
 {
     static const char *const WAYS[] = {"precision.dtype=bf16", "model.activation_checkpointing=selective",
                                        "model.activation_checkpointing=block", "zero.offload_optimizer=cpu",
@@ -113,7 +114,7 @@ static void what_it_needs_is_planned(void **state)
 }
 
 /* At stage 3 with offload_param no parameter stays on the device, of the judge neither; it judges the same. */
-static void frozen_models_leave_the_device_with_the_parameters(void **state)
+TEST(frozen_models_leave_the_device_with_the_parameters)
 {
     static const char *const TO[] = {"zero.offload_param=none", "zero.offload_param=cpu", "zero.offload_param=nvme"};
     static const char *const KEYS[] = {"loss", "toy/frozen_logp"};
@@ -154,7 +155,7 @@ static bool read_table(const struct fixture *f, const char *name, int64_t step, 
 /* The table's norm is linear in a factor, up to what float rounds (2^-24 of each element) and nine digits in the
  * report; the model's does not know of it. A step of plain gradient descent is as long as rate times bound, whatever
  * the gradient: what is stored rounds by 2^-24 of weights below 0.3, each of 64. */
-static void each_model_has_its_own_norm_rate_and_bound(void **state)
+TEST(each_model_has_its_own_norm_rate_and_bound)
 {
     const char *args[] = {"run.max_steps=1"};
     float table[4][64] = {{0}};
@@ -187,7 +188,7 @@ static void each_model_has_its_own_norm_rate_and_bound(void **state)
 }
 
 /* At stage 3 a rollout gathers each unit once, where there is room for all; and nothing else changes. */
-static void parameters_may_stay_gathered_for_a_rollout(void **state)
+TEST(parameters_may_stay_gathered_for_a_rollout)
 {
     const char *args[] = {"zero.stage=3", "run.max_steps=3"};
     int nranks;
@@ -208,7 +209,7 @@ static void parameters_may_stay_gathered_for_a_rollout(void **state)
                                                       number(*state, "gathered-1", step, "loss"));
 }
 
-static void neither_steps_nor_rollouts_allocate(void **state)
+TEST(neither_steps_nor_rollouts_allocate)
 {
     for (int stage = 0; stage <= 3; stage += 3) {
         char zero[32], name[2][16];
@@ -221,7 +222,7 @@ static void neither_steps_nor_rollouts_allocate(void **state)
 }
 
 /* In the first step of a rollout nothing has changed since it was scored; in the second the weights have. */
-static void a_rollout_serves_two_steps(void **state)
+TEST(a_rollout_serves_two_steps)
 {
     const char *args[] = {"run.max_steps=4"};
     const outcome o = run(*state, "four", 1, args);
@@ -237,7 +238,7 @@ static void a_rollout_serves_two_steps(void **state)
 
 /* What is asked of the disk for a checkpoint is enough for all that is in it, and not much more: two pages for each of
  * its arrays, and for the root. A rollout of 600 samples takes 245 kB. */
-static void what_a_task_saves_is_counted(void **state)
+TEST(what_a_task_saves_is_counted)
 {
     const struct fixture *f = *state;
     const char *args[] = {"run.max_steps=1", "batch.train_batch_size=600", "batch.micro_batch_size=50"};
@@ -252,7 +253,7 @@ static void what_a_task_saves_is_counted(void **state)
 }
 
 /* And where a checkpoint leaves out what is frozen, as much less as that takes. */
-static void what_a_task_leaves_out_is_not_counted(void **state)
+TEST(what_a_task_leaves_out_is_not_counted)
 {
     const struct fixture *f = *state;
     const char *dirs[] = {"with", "without"}, *saves[] = {"checkpoint.save=all", "checkpoint.save=trainable"};
@@ -272,7 +273,7 @@ static void what_a_task_leaves_out_is_not_counted(void **state)
 
 /* It rolls out with the weights that judge it, so both say the same of every token. fp32 of two kinds of passes: the
  * judge's is batch-invariant. */
-static void the_start_does_not_differ_from_its_judge(void **state)
+TEST(the_start_does_not_differ_from_its_judge)
 {
     const char *args[] = {"run.max_steps=1"};
     const outcome o = run(*state, "judge", 1, args);
@@ -315,22 +316,11 @@ static int run_program(int n_args, char **args)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_needs_is_planned),
-        cmocka_unit_test(frozen_models_leave_the_device_with_the_parameters),
-        cmocka_unit_test(each_model_has_its_own_norm_rate_and_bound),
-        cmocka_unit_test(parameters_may_stay_gathered_for_a_rollout),
-        cmocka_unit_test(neither_steps_nor_rollouts_allocate),
-        cmocka_unit_test(a_rollout_serves_two_steps),
-        cmocka_unit_test(the_start_does_not_differ_from_its_judge),
-        cmocka_unit_test(what_a_task_saves_is_counted),
-        cmocka_unit_test(what_a_task_leaves_out_is_not_counted),
-    };
     if (argc > 1) {
         dt_comm comm;
         if (dt_comm_start(&comm) != DT_OK) return 70;
         return run_program(argc - 1, argv + 1);
     }
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, write_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, write_fixture, close_fixture));
 }

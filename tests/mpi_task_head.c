@@ -8,6 +8,7 @@
  * width and its head are its own.
  * NP: 1 2 3
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "task_run.h"
 #include "dtrain/step/step.h"
 #include "../src/task/reference.h"
@@ -254,9 +255,8 @@ static bool validation_agrees(const course *c)
 }
 
 /* With parameters in host memory, too: the reference's head is brought between two uses of the model's. */
-static void all_stages_are_the_same(void **state)
+TEST(all_stages_are_the_same)
 {
-    (void)state;
     course first = {0};
     all_terms("tests/data/hf/qwen3");
     for (int stage = 0; stage <= 4; stage++) {
@@ -273,9 +273,8 @@ static void all_stages_are_the_same(void **state)
 
 /* Micro-batches that are empty on all ranks but one: nobody waits for ever, and what the others compute is what one
  * rank computes by itself. */
-static void who_has_the_samples_does_not_matter(void **state)
+TEST(who_has_the_samples_does_not_matter)
 {
-    (void)state;
     const char *stage3[] = {"zero.stage=3"};
     all_terms("tests/data/hf/gpt2");
     assert_all(MPI_COMM_WORLD, run("shared", 1, stage3));
@@ -285,9 +284,8 @@ static void who_has_the_samples_does_not_matter(void **state)
     assert_all(MPI_COMM_WORLD, this_rank() || same(&a, &b));
 }
 
-static void a_policy_comes_back_to_its_reference(void **state)
+TEST(a_policy_comes_back_to_its_reference)
 {
-    (void)state;
     all_terms("tests/data/hf/mistral");
     how.a = how.b = 0;
     assert_all(MPI_COMM_WORLD, run("back", 0, NULL));
@@ -296,9 +294,8 @@ static void a_policy_comes_back_to_its_reference(void **state)
 }
 
 /* From itself a model has not moved, to the bit; a bonus on entropy raises it. */
-static void a_model_moves_from_itself(void **state)
+TEST(a_model_moves_from_itself)
 {
-    (void)state;
     all_terms("tests/data/hf/llama");
     how.a = how.c = 0;
     assert_all(MPI_COMM_WORLD, run("itself", 0, NULL));
@@ -309,12 +306,6 @@ static void a_model_moves_from_itself(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_stages_are_the_same),
-        cmocka_unit_test(who_has_the_samples_does_not_matter),
-        cmocka_unit_test(a_policy_comes_back_to_its_reference),
-        cmocka_unit_test(a_model_moves_from_itself),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, make_task_run_dir, remove_task_run_dir));
+    return mpi_test_end(run_listed(NULL, make_task_run_dir, remove_task_run_dir));
 }

@@ -8,6 +8,7 @@
  * optimizer, a rate and a bound of its own.
  * NP: 1 2 3
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "task_run.h"
 #include "dtrain/step/step.h"
 #include "dtrain/report/metrics.h"
@@ -259,9 +260,8 @@ static void column(const char *name, const char *key, double *by_step)
 }
 
 /* What a validation sees behind a step is what the next one begins with: the same passes, the same exact sums. */
-static void a_model_with_a_scalar_head_is_trained(void **state)
+TEST(a_model_with_a_scalar_head_is_trained)
 {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         char zero[32], name[16];
         snprintf(zero, sizeof zero, "zero.stage=%d", stage);
@@ -275,9 +275,8 @@ static void a_model_with_a_scalar_head_is_trained(void **state)
     }
 }
 
-static void it_resumes_to_the_bit(void **state)
+TEST(it_resumes_to_the_bit)
 {
-    (void)state;
     const char *whole[] = {"zero.stage=1"}, *half[] = {"zero.stage=1", "run.max_steps=6"};
     double a[14], b[14];
     assert_all(MPI_COMM_WORLD, run("whole", 1, whole) && run("two", 2, half) && run("two", 1, whole));
@@ -311,9 +310,8 @@ static bool same(const courses *a, const courses *b)
 }
 
 /* The same sums of squares and bits at every stage, and a model that does not know of its critic. */
-static void a_critic_is_trained_as_an_auxiliary_model(void **state)
+TEST(a_critic_is_trained_as_an_auxiliary_model)
 {
-    (void)state;
     courses first, c, alone;
     for (int stage = 0; stage <= 3; stage++) {
         char zero[32], name[16];
@@ -331,9 +329,8 @@ static void a_critic_is_trained_as_an_auxiliary_model(void **state)
 }
 
 /* Also at another stage, and with its states in host memory. */
-static void both_resume_to_the_bit(void **state)
+TEST(both_resume_to_the_bit)
 {
-    (void)state;
     courses whole, c;
     const char *half[] = {"zero.stage=1", "run.max_steps=6"}, *rest[] = {"zero.stage=3", "zero.offload_optimizer=cpu"};
     assert_all(MPI_COMM_WORLD, run_with_critic("critic-whole", 1, half, &whole) &&
@@ -343,10 +340,9 @@ static void both_resume_to_the_bit(void **state)
 }
 
 /* All else comes a step later, for both: the data are the same in every step, and the rates. */
-static void a_step_is_left_out_of_both_when_the_critic_has_no_numbers(void **state)
+TEST(a_step_is_left_out_of_both_when_the_critic_has_no_numbers)
 {
     enum { BROKEN = 5 };
-    (void)state;
     courses whole, c;
     assert_all(MPI_COMM_WORLD, run_with_critic("critic-sound", 0, NULL, &whole));
     broken_step = BROKEN;
@@ -362,13 +358,6 @@ static void a_step_is_left_out_of_both_when_the_critic_has_no_numbers(void **sta
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_model_with_a_scalar_head_is_trained),
-        cmocka_unit_test(it_resumes_to_the_bit),
-        cmocka_unit_test(a_critic_is_trained_as_an_auxiliary_model),
-        cmocka_unit_test(both_resume_to_the_bit),
-        cmocka_unit_test(a_step_is_left_out_of_both_when_the_critic_has_no_numbers),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, make_task_run_dir, remove_task_run_dir));
+    return mpi_test_end(run_listed(NULL, make_task_run_dir, remove_task_run_dir));
 }

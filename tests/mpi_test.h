@@ -5,12 +5,7 @@
 #ifndef DTRAIN_MPI_TEST_H
 #define DTRAIN_MPI_TEST_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "cases.h"
 #include "dtrain/comm/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
@@ -47,13 +42,13 @@ static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const ch
         }                                                                                                              \
     } while (0)
 
-/** main() of such a test: `int main(int argc, char **argv) { const struct CMUnitTest tests[] = {...};
- *  MPI_TEST_MAIN(argc, argv, tests); }`. Results are rank 0's stdout, in the file TEST_RESULTS where that is set; other
- *  ranks are heard on stderr alone. The status is the verdict of all ranks. */
-#define MPI_TEST_MAIN(argc, argv, tests)                                                                               \
+/** main() of such a test: `int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }`. Results are rank 0's
+ *  stdout, in the file TEST_RESULTS where that is set; other ranks are heard on stderr alone. The status is the verdict
+ *  of all ranks. */
+#define MPI_TEST_MAIN(argc, argv)                                                                                      \
     do {                                                                                                               \
         mpi_test_begin(&(argc), &(argv));                                                                              \
-        return mpi_test_end(cmocka_run_group_tests((tests), NULL, NULL));                                              \
+        return mpi_test_end(run_listed(NULL, NULL, NULL));                                                             \
     } while (0)
 
 static inline void mpi_test_begin(int *argc, char ***argv)

@@ -13,8 +13,8 @@ static void arm(int nranks)
 {
     char text[256];
     snprintf(text, sizeof text,
-             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error,"
-             "comm.replicate:%d:2:error",
+             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error,comm."
+             "replicate:%d:2:error",
              nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }
@@ -94,14 +94,14 @@ static void check_vote(fixture *f, dt_err want)
     dt_error_clear();
 }
 
-static void a_fault_while_gathering_reaches_the_vote(void **state)
+TEST(a_fault_while_gathering_reaches_the_vote)
 {
     fixture *f = *state;
     f->err = dt_zero_init_random(f->z, 1); /* gathers nothing at stage 3, but passes the point */
     check_vote(f, DT_ERR_WRITE);
 }
 
-static void a_fault_while_reducing_reaches_the_vote(void **state)
+TEST(a_fault_while_reducing_reaches_the_vote)
 {
     fixture *f = *state;
     step(f);
@@ -111,7 +111,7 @@ static void a_fault_while_reducing_reaches_the_vote(void **state)
     dt_zero_discard(f->z);
 }
 
-static void a_fault_while_updating_reaches_the_vote(void **state)
+TEST(a_fault_while_updating_reaches_the_vote)
 {
     fixture *f = *state;
     step(f);
@@ -123,7 +123,7 @@ static void a_fault_while_updating_reaches_the_vote(void **state)
 }
 
 /* At stage 0 the update gathers the gradients: the rank that fails brings its sums all the same. */
-static void a_fault_while_updating_at_stage_0_reaches_the_vote(void **state)
+TEST(a_fault_while_updating_at_stage_0_reaches_the_vote)
 {
     fixture *f = *state, whole = *f;
     const dt_zero_options opt = {.stage = 0,
@@ -144,7 +144,7 @@ static void a_fault_while_updating_at_stage_0_reaches_the_vote(void **state)
 }
 
 /* Two nodes, or three, each with all states. */
-static void a_fault_while_groups_exchange_reaches_the_vote(void **state)
+TEST(a_fault_while_groups_exchange_reaches_the_vote)
 {
     fixture *f = *state, g = *f;
     const int n_nodes = f->comm.nranks == 3 ? 3 : 2;
@@ -176,13 +176,6 @@ static void a_fault_while_groups_exchange_reaches_the_vote(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_fault_while_gathering_reaches_the_vote),
-        cmocka_unit_test(a_fault_while_reducing_reaches_the_vote),
-        cmocka_unit_test(a_fault_while_updating_reaches_the_vote),
-        cmocka_unit_test(a_fault_while_updating_at_stage_0_reaches_the_vote),
-        cmocka_unit_test(a_fault_while_groups_exchange_reaches_the_vote),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, setup, teardown));
+    return mpi_test_end(run_listed(NULL, setup, teardown));
 }

@@ -195,7 +195,7 @@ static void print_events(int from)
  * and for the second before it writes the gradients of u-2, which take the place of those of u. The reduction itself
  * waits for no more than its gradients. The last reductions of a micro-step let the first gathers of the next one pass.
  * The step before teaches zero which unit follows which. */
-static void gathers_go_before_reductions_that_can_wait(void **state)
+TEST(gathers_go_before_reductions_that_can_wait)
 {
     for (int k = 0; k < DT_QUEUE_N_ORDERS + 8; k++) {
         const dt_queue_order order = k < DT_QUEUE_N_ORDERS ? (dt_queue_order)k : DT_QUEUE_ANY;
@@ -240,7 +240,7 @@ static void drop_grads(fixture *f, int u)
 }
 
 /* A pass that does not go the learned way: another unit is known to follow the head, and does not. */
-static void a_reduction_is_made_whatever_follows(void **state)
+TEST(a_reduction_is_made_whatever_follows)
 {
     static const int REST[] = {HEAD - 3, HEAD - 2, 0};
     const dt_zero_options opt = stage_3();
@@ -305,7 +305,7 @@ static cost cost_of(const dt_zero_options *opt)
     return c;
 }
 
-static void buckets_bound_what_a_collective_moves(void **state)
+TEST(buckets_bound_what_a_collective_moves)
 {
     dt_zero_options opt = stage_3();
     const cost whole = cost_of(&opt);
@@ -323,7 +323,7 @@ static void buckets_bound_what_a_collective_moves(void **state)
     assert_true(gather.staging > whole.staging && gather.staging <= whole.staging + 1000 * sizeof(float));
 }
 
-static void prefetching_takes_room_and_no_messages(void **state)
+TEST(prefetching_takes_room_and_no_messages)
 {
     dt_zero_options opt = stage_3();
     const cost ahead = cost_of(&opt);
@@ -342,7 +342,7 @@ static void prefetching_takes_room_and_no_messages(void **state)
     assert_true(!least.early && least.staging == alone.staging && least.gathered == alone.gathered);
 }
 
-static void without_overlap_there_is_one_stream_and_less_room(void **state)
+TEST(without_overlap_there_is_one_stream_and_less_room)
 {
     dt_zero_options opt = stage_3();
     const cost with = cost_of(&opt);
@@ -351,7 +351,7 @@ static void without_overlap_there_is_one_stream_and_less_room(void **state)
     assert_true(without.staging < with.staging && !without.early && without.n_reduce == with.n_reduce);
 }
 
-static void small_units_stay_whole(void **state)
+TEST(small_units_stay_whole)
 {
     dt_zero_options opt = stage_3();
     const cost none = cost_of(&opt);
@@ -366,7 +366,7 @@ static void small_units_stay_whole(void **state)
 
 /* Of two groups of two ranks: the sums of a unit are exchanged among the groups once a step, right behind its last
  * reduction; gathers move what two ranks hold. */
-static void sums_pass_between_groups_once_a_step(void **state)
+TEST(sums_pass_between_groups_once_a_step)
 {
     enum { N_MICRO = 3 };
     for (int stage = 0; stage <= 3; stage++) {
@@ -394,7 +394,7 @@ static void sums_pass_between_groups_once_a_step(void **state)
 /* In a step of M micro-steps a rank of K nodes of L sends to other nodes, of P elements (fp32) on N = K L ranks, each
  * time P/N to each node: a reduction its part of the node's sum, a gather its shard, and in groups of a node the
  * exchange its part once, and no gather anything. */
-static void groups_of_a_node_gather_inside_it(void **state)
+TEST(groups_of_a_node_gather_inside_it)
 {
     enum { M = 3, K = 2 };
     const dt_device dev = {.ops = &dt_device_cpu_ops};
@@ -418,17 +418,4 @@ static void groups_of_a_node_gather_inside_it(void **state)
     ref_zero_free_units(units);
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gathers_go_before_reductions_that_can_wait),
-        cmocka_unit_test(a_reduction_is_made_whatever_follows),
-        cmocka_unit_test(buckets_bound_what_a_collective_moves),
-        cmocka_unit_test(prefetching_takes_room_and_no_messages),
-        cmocka_unit_test(without_overlap_there_is_one_stream_and_less_room),
-        cmocka_unit_test(small_units_stay_whole),
-        cmocka_unit_test(sums_pass_between_groups_once_a_step),
-        cmocka_unit_test(groups_of_a_node_gather_inside_it),
-    };
-    MPI_TEST_MAIN(argc, argv, tests);
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

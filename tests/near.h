@@ -2,12 +2,9 @@
 #ifndef NEAR_H
 #define NEAR_H
 
+#include "cases.h"
 #include "dtrain/core/core.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 /** Fails the test unless |found - expected| <= tolerance; also for NaN. */
 static inline void assert_near(double found, double expected, double tolerance)

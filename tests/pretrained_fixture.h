@@ -126,6 +126,6 @@ static inline int remove_dir(void **state)
     return remove_folder(&f->comm, f->mpi, f->dir) ? 0 : -1;
 }
 
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+#define IN_DIR(NAME) TEST_WITH(NAME, make_dir, remove_dir)
 
 #endif

@@ -2,13 +2,7 @@
 #ifndef DTRAIN_TESTS_REPORT_FIXTURE_H
 #define DTRAIN_TESTS_REPORT_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "cases.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>

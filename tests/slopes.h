@@ -9,12 +9,7 @@
 #ifndef SLOPES_H
 #define SLOPES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "cases.h"
 #include "ref_model.h"
 #include <math.h>
 #include <stdlib.h>

@@ -2,15 +2,13 @@
 #ifndef DTRAIN_TESTS_SWAP_FIXTURE_H
 #define DTRAIN_TESTS_SWAP_FIXTURE_H
 
+#include "cases.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/swap_file.h"
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { BLOCK = DT_SWAP_ALIGN, MIB = 1 << 20 };
 

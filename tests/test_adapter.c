@@ -1,10 +1,6 @@
 /* test_adapter.c - what [lora] puts into the tables of a model's units (algorithms.md 6.1). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/adapter/adapter.h"
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +10,8 @@
 static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 12, "
                             "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
                             "\"vocab_size\": 16, \"max_position_embeddings\": 8, \"tie_word_embeddings\": true}";
-static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 2, \"n_head\": 2, "
-                           "\"vocab_size\": 16, \"n_positions\": 8}";
+static const char GPT2[] =
+    "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 2, \"n_head\": 2, \"vocab_size\": 16, \"n_positions\": 8}";
 
 static void assert_ok(dt_err err)
 {
@@ -74,11 +70,10 @@ static int n_adapted(const struct adapted *a)
     return n;
 }
 
-static void the_a_of_one_product_lie_together_and_the_base_is_frozen(void **state)
+TEST(the_a_of_one_product_lie_together_and_the_base_is_frozen)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\nalpha = 16\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 4); /* q and v of two blocks */
     const dt_tensor *qa = find(&a, "model.layers.1.self_attn.q_proj.lora_A.weight"),
@@ -99,11 +94,10 @@ static void the_a_of_one_product_lie_together_and_the_base_is_frozen(void **stat
     drop(&a);
 }
 
-static void a_layer_stored_the_other_way_round_has_the_same_shapes(void **state)
+TEST(a_layer_stored_the_other_way_round_has_the_same_shapes)
 {
     struct adapted a;
     adapt(&a, GPT2, 0, "r = 2\ntarget_modules = c_attn, h.1.mlp.c_proj\ninit = gaussian\nuse_rslora = true\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 3);
     const dt_tensor *x = find(&a, "transformer.h.1.mlp.c_proj.lora_A.weight"),
@@ -115,13 +109,12 @@ static void a_layer_stored_the_other_way_round_has_the_same_shapes(void **state)
     drop(&a);
 }
 
-static void ranks_and_alphas_follow_patterns(void **state)
+TEST(ranks_and_alphas_follow_patterns)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0,
           "r = 4\nalpha = 8\ntarget_modules = all-linear\nrank_pattern = layers.1.self_attn.q_proj:2, q_proj:3, "
           "layers\\.0\\..*_proj:5\nalpha_pattern = down_proj:1\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 14);
     assert_true(find(&a, "model.layers.1.self_attn.q_proj.lora_A.weight")->shape[0] == 2);
@@ -140,11 +133,10 @@ static void ranks_and_alphas_follow_patterns(void **state)
     drop(&a);
 }
 
-static void a_regular_expression_matches_whole_paths(void **state)
+TEST(a_regular_expression_matches_whole_paths)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\ntarget_modules = .*\\.1\\.self_attn\\.(q|o)_proj\n");
-    (void)state;
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 2);
     assert_true(find(&a, "model.layers.1.self_attn.o_proj.lora_B.weight"));
@@ -159,10 +151,9 @@ static void assert_shape(const struct adapted *a, const char *name, int64_t rows
 }
 
 /* A is zero and B is drawn; a head that is tied has an adapter in its own unit, or none. */
-static void tables_and_heads_have_adapters_of_their_own(void **state)
+TEST(tables_and_heads_have_adapters_of_their_own)
 {
     struct adapted a;
-    (void)state;
     adapt(&a, GPT2, 0, "r = 2\ntarget_modules = wte, wpe, lm_head\nrank_pattern = wpe:3\nalpha_pattern = wpe:6\n");
     assert_ok(a.err);
     assert_int_equal(n_adapted(&a), 3);
@@ -198,11 +189,10 @@ static void tables_and_heads_have_adapters_of_their_own(void **state)
     drop(&a);
 }
 
-static void the_score_and_what_is_named_are_trained_whole(void **state)
+TEST(the_score_and_what_is_named_are_trained_whole)
 {
     struct adapted a;
     adapt(&a, LLAMA, 1, "r = 4\nmodules_to_save = embed_tokens\n");
-    (void)state;
     assert_ok(a.err);
     assert_true(find(&a, "score.weight")->trainable && find(&a, "model.embed_tokens.weight")->trainable);
     assert_false(find(&a, "model.norm.weight")->trainable);
@@ -210,10 +200,9 @@ static void the_score_and_what_is_named_are_trained_whole(void **state)
 }
 
 /* Where the table of tokens is trained the head that is tied to it goes into the file, too; positions have none. */
-static void a_file_has_the_head_of_the_embedding_that_it_saves(void **state)
+TEST(a_file_has_the_head_of_the_embedding_that_it_saves)
 {
     static const char *const saved[] = {"wte", "wpe"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct adapted a;
         char lora[64], *text = NULL;
@@ -229,11 +218,10 @@ static void a_file_has_the_head_of_the_embedding_that_it_saves(void **state)
 
 /* q, k and v are one matrix of codes with one array of scales; what is trained, and all that is no matrix of a block,
  * stays. */
-static void an_int8_base_is_codes_with_scales(void **state)
+TEST(an_int8_base_is_codes_with_scales)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 2\nmodules_to_save = layers.1.self_attn.k_proj\nbase_quantization = int8\n");
-    (void)state;
     assert_ok(a.err);
     const char *names[] = {"q", "k", "v"};
     int64_t codes = 0, scales = 0;
@@ -266,16 +254,15 @@ static void an_int8_base_is_codes_with_scales(void **state)
 }
 
 /* 576 blocks of q and 288 of k are whole numbers of 32: an eighth of a group. v's are 288, too, but nothing follows. */
-static void an_nf4_base_is_codes_with_blocks_and_pairs(void **state)
+TEST(an_nf4_base_is_codes_with_blocks_and_pairs)
 {
-    static const char json[] = "{\"model_type\": \"llama\", \"hidden_size\": 192, \"intermediate_size\": 256, "
-                               "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
-                               "\"vocab_size\": 16, \"max_position_embeddings\": 8}";
+    static const char json[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": 192, \"intermediate_size\": 256, \"num_hidden_layers\": 1, "
+        "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"vocab_size\": 16, \"max_position_embeddings\": 8}";
     static const char *const names[] = {"q", "k", "v"}, *const suffixes[] = {"", "_blocks", "_scale"};
     static const dt_part parts[] = {DT_CODES, DT_BLOCKS, DT_SCALES};
     struct adapted a;
     adapt(&a, json, 0, "r = 2\nbase_quantization = nf4\n");
-    (void)state;
     assert_ok(a.err);
     int64_t end[3] = {0};
     for (int i = 0; i < 3; i++) {
@@ -304,14 +291,14 @@ static void an_nf4_base_is_codes_with_blocks_and_pairs(void **state)
     drop(&a);
 }
 
-static void what_cannot_be_adapted_is_refused_by_name(void **state)
+TEST(what_cannot_be_adapted_is_refused_by_name)
 {
     static const struct {
         const char *lora, *message;
     } CASES[] = {
-        {"r = 4\ntarget_modules = q_proj, q_prj\n", "this model has no layer 'q_prj'; choose from embed_tokens, "
-                                                    "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, "
-                                                    "lm_head"},
+        {"r = 4\ntarget_modules = q_proj, q_prj\n",
+         "this model has no layer 'q_prj'; choose from embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, "
+         "up_proj, down_proj, lm_head"},
         {"r = 4\ntarget_modules = q_proj, norm\n", "this model has no layer 'norm'"},
         {"r = 4\ntarget_modules = .*c_attn\n", "the expression matches no layer of this model"},
         {"r = 4\ntarget_modules = (q_proj\n",
@@ -331,7 +318,6 @@ static void what_cannot_be_adapted_is_refused_by_name(void **state)
          "modules_to_save = k_proj, o_proj, mlp\n",
          "no linear layer of the blocks remains to be quantised"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
         struct adapted a;
         adapt(&a, LLAMA, 0, CASES[i].lora);
@@ -368,12 +354,11 @@ static void assert_settles(const char *of, const char *lora, const char *key)
     drop(&plain);
 }
 
-static void keys_in_other_words_say_the_same(void **state)
+TEST(keys_in_other_words_say_the_same)
 {
     static const char of[] = "r = 4\ntarget_modules = q_proj, v_proj, up_proj\n"
                              "rank_pattern = layers.0.mlp.up_proj:6, v_proj:2, up_proj:3\n"
                              "alpha_pattern = v_proj:3, up_proj:5\nmodules_to_save = embed_tokens, norm\n";
-    (void)state;
     assert_settles(of, "target_modules = up_proj, q_proj, v_proj\n", NULL);
     assert_settles(of, "target_modules = .*[.](q|v|up)_proj\n", NULL);
     assert_settles(of, "rank_pattern = v_proj:2, layers.0.mlp.up_proj:6, up_proj:3\n", NULL);
@@ -389,20 +374,4 @@ static void keys_in_other_words_say_the_same(void **state)
     assert_settles(of, "modules_to_save = embed_tokens\n", "modules_to_save");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_a_of_one_product_lie_together_and_the_base_is_frozen),
-        cmocka_unit_test(a_layer_stored_the_other_way_round_has_the_same_shapes),
-        cmocka_unit_test(ranks_and_alphas_follow_patterns),
-        cmocka_unit_test(a_regular_expression_matches_whole_paths),
-        cmocka_unit_test(tables_and_heads_have_adapters_of_their_own),
-        cmocka_unit_test(the_score_and_what_is_named_are_trained_whole),
-        cmocka_unit_test(a_file_has_the_head_of_the_embedding_that_it_saves),
-        cmocka_unit_test(an_int8_base_is_codes_with_scales),
-        cmocka_unit_test(an_nf4_base_is_codes_with_blocks_and_pairs),
-        cmocka_unit_test(keys_in_other_words_say_the_same),
-        cmocka_unit_test(what_cannot_be_adapted_is_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -24,7 +24,7 @@ static results of(dt_advantage_rule rule, int64_t n_rows, const double *reward)
     return r;
 }
 
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     const double reward[G] = {1, 0, 0, 1};
     const dt_advantage_rule group = {.num_generations = G, .n_funcs = 1, .weight = one};
@@ -36,7 +36,6 @@ static void the_worked_numbers(void **state)
         assert_near(plain.advantage[i], reward[i] - 0.5, 0);
     }
     assert_true(!r.flat[0] && r.share == 0);
-    (void)state;
 }
 
 static void fill(double *reward, uint64_t seed)
@@ -106,7 +105,7 @@ static void expect_of_normalized(const double *reward, double *expected)
     }
 }
 
-static void they_are_those_of_plain_loops(void **state)
+TEST(they_are_those_of_plain_loops)
 {
     for (uint64_t seed = 0; seed < 200; seed++) {
         double reward[N * N_FUNCS], expected[N];
@@ -127,10 +126,9 @@ static void they_are_those_of_plain_loops(void **state)
                 for (int i = 0; i < N; i++) assert_near(r.advantage[i], expected[i], 1e4 * ROUNDING);
             }
     }
-    (void)state;
 }
 
-static void what_applies_to_nothing_counts_for_nothing(void **state)
+TEST(what_applies_to_nothing_counts_for_nothing)
 {
     const double reward[2 * G] = {1, NAN, 0, 0.5, NAN, NAN, 3, NAN};
     const dt_advantage_rule rule = {.num_generations = G, .n_funcs = 1, .weight = one};
@@ -142,10 +140,9 @@ static void what_applies_to_nothing_counts_for_nothing(void **state)
     for (int i = G; i < 2 * G; i++) assert_near(r.advantage[i], 0, 0); /* the one of its group is alone */
     assert_true(!r.flat[0] && r.flat[1]);
     assert_near(r.share, 0, 0); /* a deviation that is not known is not 0 */
-    (void)state;
 }
 
-static void a_group_of_equal_rewards_is_flat(void **state)
+TEST(a_group_of_equal_rewards_is_flat)
 {
     const double reward[] = {0.1, 0.1, 0.1, 0, 1, 0}; /* of three, for (0.1 + 0.1 + 0.1) / 3 is not 0.1 */
     dt_advantage_rule rule = {.num_generations = 3, .n_funcs = 1, .weight = one};
@@ -160,10 +157,9 @@ static void a_group_of_equal_rewards_is_flat(void **state)
     rule.normalize_then_sum = true;
     r = of(rule, 9, others);
     for (int i = 0; i < 3; i++) assert_near(r.advantage[i], 0, 0);
-    (void)state;
 }
 
-static void moments_leave_out_what_is_not_known(void **state)
+TEST(moments_leave_out_what_is_not_known)
 {
     const double x[] = {1, 9, NAN, 9, 3, 9};
     const dt_moments m = dt_moments_of(x, 3, 2), none = dt_moments_of(x + 2, 1, 1), alone = dt_moments_of(x, 1, 1);
@@ -171,26 +167,15 @@ static void moments_leave_out_what_is_not_known(void **state)
     assert_near(m.deviation, sqrt(2), ROUNDING);
     assert_true(none.n == 0 && isnan(none.mean) && isnan(none.deviation));
     assert_true(alone.mean == 1 && isnan(alone.deviation));
-    (void)state;
 }
 
-static void long_completions_are_penalized(void **state)
+TEST(long_completions_are_penalized)
 {
     const int32_t length[] = {1, 80, 81, 90, 100, 101};
     const double expected[] = {0, 0, -0.05, -0.5, -1, -1};
     for (int i = 0; i < 6; i++) assert_near(dt_overlong_penalty(length[i], 100, 20), expected[i], ROUNDING);
     assert_near(dt_overlong_penalty(100, 100, 0), 0, 0);
     assert_near(dt_overlong_penalty(101, 100, 0), -1, 0);
-    (void)state;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_worked_numbers),
-                                       cmocka_unit_test(they_are_those_of_plain_loops),
-                                       cmocka_unit_test(what_applies_to_nothing_counts_for_nothing),
-                                       cmocka_unit_test(a_group_of_equal_rewards_is_flat),
-                                       cmocka_unit_test(moments_leave_out_what_is_not_known),
-                                       cmocka_unit_test(long_completions_are_penalized)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

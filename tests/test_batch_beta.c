@@ -1,10 +1,8 @@
 /* test_batch_beta.c - the beta of a step: which pairs are drawn, what moves the usual margin, and what does not. (A
  * plain loop of whole runs is in tests/data/dpo/batch.txt.) */
+#include "cases.h"
 #include "../src/task/dpo/batch_beta.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 
 static const dt_batch_beta usual = {.beta = 0.1, .w = 0.6, .keep = 0.5, .momentum = 0.9, .seed = 7};
 
@@ -17,7 +15,7 @@ static dt_batch_beta open_beta(int64_t n_pairs, const double *gap, dt_ledger *le
 }
 
 /* Of two pairs one is kept, the first with probability w_0 / (w_0 + w_1). N draws: within five standard deviations. */
-static void pairs_are_drawn_by_their_weights(void **state)
+TEST(pairs_are_drawn_by_their_weights)
 {
     enum { N = 20000 };
     const double gap[2] = {0, 1.5};
@@ -38,7 +36,7 @@ static void pairs_are_drawn_by_their_weights(void **state)
     dt_batch_beta_free(&b, &ledger);
 }
 
-static void a_step_that_is_left_out_changes_nothing(void **state)
+TEST(a_step_that_is_left_out_changes_nothing)
 {
     const double gap[4] = {1, 2, 3, 6};
     dt_ledger ledger = {0};
@@ -53,7 +51,7 @@ static void a_step_that_is_left_out_changes_nothing(void **state)
     dt_batch_beta_free(&b, &ledger);
 }
 
-static void numbers_that_are_none_change_nothing(void **state)
+TEST(numbers_that_are_none_change_nothing)
 {
     const double gap[3] = {1, INFINITY, 2};
     dt_ledger ledger = {0};
@@ -67,7 +65,7 @@ static void numbers_that_are_none_change_nothing(void **state)
 }
 
 /* The last step of an epoch may have but one pair. */
-static void a_single_pair_is_kept(void **state)
+TEST(a_single_pair_is_kept)
 {
     const double gap[1] = {4};
     dt_ledger ledger = {0};
@@ -77,7 +75,7 @@ static void a_single_pair_is_kept(void **state)
     dt_batch_beta_free(&b, &ledger);
 }
 
-static void a_checkpoint_has_the_usual_margin_to_the_bit(void **state)
+TEST(a_checkpoint_has_the_usual_margin_to_the_bit)
 {
     dt_named_arrays items = {0};
     dt_batch_beta b = usual, back = usual, without = usual;
@@ -91,14 +89,4 @@ static void a_checkpoint_has_the_usual_margin_to_the_bit(void **state)
     dt_named_arrays_free(&items);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_are_drawn_by_their_weights),
-        cmocka_unit_test(a_step_that_is_left_out_changes_nothing),
-        cmocka_unit_test(numbers_that_are_none_change_nothing),
-        cmocka_unit_test(a_single_pair_is_kept),
-        cmocka_unit_test(a_checkpoint_has_the_usual_margin_to_the_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

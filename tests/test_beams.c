@@ -1,12 +1,8 @@
 /* test_beams.c - beam search against every sequence there is, against a plain loop, and against transformers on tiny
  * models; the log-probabilities that generation tells against those of training's forward.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -251,7 +247,7 @@ static void check_against(const search *w, const text *found, int n_found, int p
     }
 }
 
-static void the_plain_loop_finds_the_same(void **state)
+TEST(the_plain_loop_finds_the_same)
 {
     static const int32_t eos[] = {3, 17, 0};
     static text found[MAX_BEAMS];
@@ -288,7 +284,7 @@ static void enumerate(const search *w, const fake *f, const text *t, const dt_se
     }
 }
 
-static void enough_beams_find_the_best_of_all_sequences(void **state)
+TEST(enough_beams_find_the_best_of_all_sequences)
 {
     static const int32_t eos[] = {2};
     static text found[MAX_BEAMS];
@@ -316,7 +312,7 @@ static void enough_beams_find_the_best_of_all_sequences(void **state)
 }
 
 /* All logits equal: the order is that of beams, then ids. */
-static void ties_go_to_the_lower_beam_then_the_lower_id(void **state)
+TEST(ties_go_to_the_lower_beam_then_the_lower_id)
 {
     static const int32_t eos[] = {39};
     fake f = {.n_vocab = 6, .n_levels = 1};
@@ -333,7 +329,7 @@ static void ties_go_to_the_lower_beam_then_the_lower_id(void **state)
     free_search(&w);
 }
 
-static void a_prompt_without_room_and_wrong_numbers(void **state)
+TEST(a_prompt_without_room_and_wrong_numbers)
 {
     fake f = {.n_vocab = 6, .n_levels = 100};
     dt_ledger ledger = {0};
@@ -502,7 +498,7 @@ static void check_fixture(const char *name)
     json_decref(fixture);
 }
 
-static void transformers_finds_the_same(void **state)
+TEST(transformers_finds_the_same)
 {
     static const char *const names[] = {"gpt2",          "gpt2_variant", "llama", "llama_linear",
                                         "llama_dynamic", "mistral",      "qwen2", "qwen3"};
@@ -577,7 +573,7 @@ static double logp_gap(const json_t *fixture, const char *config, dt_dtype dtype
 
 /* fp32: sums of some 2^-24 of logits near 4 in another order. bf16: roundings of 2^-9 of what passes between the
  * layers, of random sign. */
-static void the_sampler_and_the_scorer_agree(void **state)
+TEST(the_sampler_and_the_scorer_agree)
 {
     static const char *const names[] = {"gpt2", "llama", "mistral", "qwen3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -593,15 +589,4 @@ static void the_sampler_and_the_scorer_agree(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_plain_loop_finds_the_same),
-        cmocka_unit_test(enough_beams_find_the_best_of_all_sequences),
-        cmocka_unit_test(ties_go_to_the_lower_beam_then_the_lower_id),
-        cmocka_unit_test(a_prompt_without_room_and_wrong_numbers),
-        cmocka_unit_test(transformers_finds_the_same),
-        cmocka_unit_test(the_sampler_and_the_scorer_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

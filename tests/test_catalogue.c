@@ -1,10 +1,6 @@
 /* test_catalogue.c - an info file is read whole, in its order, and what is wrong in it is refused by file and line; the
  * trie has its SIDs and no others, and what is generated through it is an item; embeddings are those of the items. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,9 +32,8 @@ static int remove_file(void **state)
     return unlink(path);
 }
 
-static void items_are_read_in_the_order_of_the_file(void **state)
+TEST(items_are_read_in_the_order_of_the_file)
 {
-    (void)state;
     dt_ledger ledger = {0};
     dt_catalogue *c;
     static const char text[] = "\xef\xbb\xbf<b_2><x>\tTwo\twords, a tab\t7\r\n\n  \n<a_1><x>\tcaf\xc3\xa9\t12\n"
@@ -65,9 +60,8 @@ static void items_are_read_in_the_order_of_the_file(void **state)
     assert_int_equal(atomic_load(&ledger.total_now), 0);
 }
 
-static void items_are_found_by_their_sid_and_id(void **state)
+TEST(items_are_found_by_their_sid_and_id)
 {
-    (void)state;
     dt_catalogue *c;
     static const char text[] = "<b_2><x>\tA\t7\n<a_1><x>\tB\t12\n<b_2><x>\tC\t9\n<b_2>\tD\t1\n<a_10><y>\tE\t70\n";
     write_file(text, sizeof text - 1);
@@ -88,9 +82,8 @@ static void items_are_found_by_their_sid_and_id(void **state)
     dt_catalogue_close(c);
 }
 
-static void level_tokens_are_a_sorted_set(void **state)
+TEST(level_tokens_are_a_sorted_set)
 {
-    (void)state;
     dt_catalogue *c;
     static char text[1 << 20];
     size_t n = 0;
@@ -106,9 +99,8 @@ static void level_tokens_are_a_sorted_set(void **state)
     dt_catalogue_close(c);
 }
 
-static void what_is_wrong_is_named_by_line(void **state)
+TEST(what_is_wrong_is_named_by_line)
 {
-    (void)state;
     static const struct {
         const char *text, *words;
     } cases[] = {
@@ -178,9 +170,8 @@ static int walk(const dt_constraint *c, int32_t state, int32_t *ids, int32_t n, 
     return n_found;
 }
 
-static void the_trie_has_every_sid_once(void **state)
+TEST(the_trie_has_every_sid_once)
 {
-    (void)state;
     dt_ledger ledger = {0};
     dt_catalogue *c = open_text(ITEMS);
     dt_tokenizer *tokenizer = open_tokenizer("bytes");
@@ -218,9 +209,8 @@ static void the_trie_has_every_sid_once(void **state)
 }
 
 /* GPT-2's merges have a token " <". */
-static void tails_that_join_the_sid_are_refused(void **state)
+TEST(tails_that_join_the_sid_are_refused)
 {
-    (void)state;
     dt_catalogue *c = open_text("<a>\tA\t31\n<b>\tB\t32\n");
     dt_tokenizer *tokenizer = open_tokenizer("tests/data/tokenizer/gpt2");
     const int32_t eos = dt_tokenizer_get_info(tokenizer)->eos;
@@ -433,9 +423,8 @@ static int32_t item_of(const fixture *x, const dt_sequence *q)
 static fixture fixed;
 static search w;
 
-static void a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does(void **state)
+TEST(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does)
 {
-    (void)state;
     fixture *x = &fixed;
     dt_ledger ledger = {0};
     dt_generate_stats stats;
@@ -464,9 +453,8 @@ static void a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does(
     close_fixture(x);
 }
 
-static void a_search_too_short_for_the_longest_items_finds_others_and_cuts_none(void **state)
+TEST(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none)
 {
-    (void)state;
     fixture *x = &fixed;
     dt_generate_stats stats;
     int n_items = 0;
@@ -485,9 +473,8 @@ static void a_search_too_short_for_the_longest_items_finds_others_and_cuts_none(
     close_fixture(x);
 }
 
-static void samples_are_items_with_their_probabilities_among_all_tokens(void **state)
+TEST(samples_are_items_with_their_probabilities_among_all_tokens)
 {
-    (void)state;
     fixture *x = &fixed;
     dt_generate_stats stats;
     bool met[9] = {false};
@@ -561,9 +548,8 @@ static void cosines_are_of_rows(const char *text, const int *row, int n_rows)
     dt_catalogue_close(c);
 }
 
-static void embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere(void **state)
+TEST(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere)
 {
-    (void)state;
     const int fd = mkstemp(vectors_path);
     assert_true(fd >= 0 && close(fd) == 0);
     cosines_are_of_rows("<a>\tA\t4\n<b>\tB\t0\n<c>\tC\t2\n", (const int[]){4, 0, 2}, 5);
@@ -572,9 +558,8 @@ static void embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere(voi
 }
 
 /* The same matrix in NumPy's format, fp32, and in HDF5's, fp64 and compressed. */
-static void embeddings_of_hdf5_are_those_of_numpy(void **state)
+TEST(embeddings_of_hdf5_are_those_of_numpy)
 {
-    (void)state;
     static const struct {
         const char *path, *array;
     } from[] = {
@@ -592,9 +577,8 @@ static void embeddings_of_hdf5_are_those_of_numpy(void **state)
     dt_catalogue_close(c);
 }
 
-static void embeddings_that_do_not_fit_are_refused(void **state)
+TEST(embeddings_that_do_not_fit_are_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *says;
         int n, zeros;
@@ -623,21 +607,4 @@ static void embeddings_that_do_not_fit_are_refused(void **state)
     assert_int_equal(unlink(vectors_path), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_are_read_in_the_order_of_the_file),
-        cmocka_unit_test(items_are_found_by_their_sid_and_id),
-        cmocka_unit_test(level_tokens_are_a_sorted_set),
-        cmocka_unit_test(what_is_wrong_is_named_by_line),
-        cmocka_unit_test(the_trie_has_every_sid_once),
-        cmocka_unit_test(tails_that_join_the_sid_are_refused),
-        cmocka_unit_test(a_search_as_wide_as_the_catalogue_finds_what_scoring_all_items_does),
-        cmocka_unit_test(a_search_too_short_for_the_longest_items_finds_others_and_cuts_none),
-        cmocka_unit_test(samples_are_items_with_their_probabilities_among_all_tokens),
-        cmocka_unit_test(embeddings_go_by_id_where_ids_are_numbers_and_by_place_elsewhere),
-        cmocka_unit_test(embeddings_of_hdf5_are_those_of_numpy),
-        cmocka_unit_test(embeddings_that_do_not_fit_are_refused),
-    };
-    return cmocka_run_group_tests(tests, make_file, remove_file);
-}
+int main(void) { return run_listed(NULL, make_file, remove_file); }

@@ -1,10 +1,6 @@
 /* test_chat.c - chat templates: equal to transformers' apply_chat_template (tests/make_chat_fixtures.py), marks of
  * targets, BOS once, templates from files, and tokens that reach across the border between prompt and answer. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

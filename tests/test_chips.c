@@ -1,14 +1,10 @@
 /* test_chips.c - the table of chips: names that drivers give find their row, others find none. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/perfmodel/chips.h"
 #include <string.h>
 
-static void a_driver_s_name_finds_its_chip(void **state)
+TEST(a_driver_s_name_finds_its_chip)
 {
     static const char *const known[][2] = {{"NVIDIA H100 80GB HBM3", "h100"},
                                            {"NVIDIA H100 PCIe", "h100-pcie"},
@@ -31,7 +27,7 @@ static void a_driver_s_name_finds_its_chip(void **state)
 }
 
 /* Neither a chip that is not in the table nor a part of one has the peaks of another. */
-static void other_names_find_none(void **state)
+TEST(other_names_find_none)
 {
     static const char *const unknown[] = {"",
                                           "NVIDIA H20",
@@ -47,17 +43,11 @@ static void other_names_find_none(void **state)
 }
 
 /* fp32 products are not rounded to TF32, so their peak is that of the processors. */
-static void the_peak_is_that_of_the_type(void **state)
+TEST(the_peak_is_that_of_the_type)
 {
     const dt_chip *h100 = dt_chip_named("H100");
     assert_true(dt_chip_flops(h100, DT_BF16) == 989.4 * 1e12 && dt_chip_flops(h100, DT_F16) == 989.4 * 1e12);
     assert_true(dt_chip_flops(h100, DT_F32) == 66.9 * 1e12);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_driver_s_name_finds_its_chip),
-                                       cmocka_unit_test(other_names_find_none),
-                                       cmocka_unit_test(the_peak_is_that_of_the_type)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

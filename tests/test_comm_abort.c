@@ -1,15 +1,10 @@
 /* test_comm_abort.c - ending the job ends this process with the code asked for, also when MPI_Abort never returns. The
  * one below stands in for MPI's. */
+#include "cases.h"
 #include "dtrain/comm/comm.h"
 #include <mpi.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static bool hangs;
 
@@ -31,25 +26,16 @@ static int code_of_child(void)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void a_broken_abort_has_a_last_resort(void **state)
+TEST(a_broken_abort_has_a_last_resort)
 {
-    (void)state;
     hangs = true;
     assert_int_equal(code_of_child(), 74);
 }
 
-static void an_abort_that_returns_ends_the_process(void **state)
+TEST(an_abort_that_returns_ends_the_process)
 {
-    (void)state;
     hangs = false;
     assert_int_equal(code_of_child(), 74);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_broken_abort_has_a_last_resort),
-        cmocka_unit_test(an_abort_that_returns_ends_the_process),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

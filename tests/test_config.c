@@ -2,12 +2,8 @@
  * reads back.
  *
  * With --markdown as argument: prints docs/keys.md (make docs). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/config/config.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +17,7 @@ static dt_err parse(dt_config *cfg, const char *text, const char *override)
 
 /* ---- what is accepted ---- */
 
-static void an_empty_file_gives_the_defaults(void **state)
+TEST(an_empty_file_gives_the_defaults)
 {
     dt_config cfg;
     assert_int_equal(parse(&cfg, "", NULL), DT_OK);
@@ -35,13 +31,12 @@ static void an_empty_file_gives_the_defaults(void **state)
     dt_config_free(&cfg);
 }
 
-static void values_of_every_kind_are_read(void **state)
+TEST(values_of_every_kind_are_read)
 {
-    const char *text =
-        "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; what to "
-        "do\noutput_dir: /tmp/a b\n"
-        "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, b;c.h5:2\n[zero]\nreduce_bucket_size = "
-        "5e8\n[run]\nthreads=3";
+    const char *text = "\xef\xbb\xbf; a comment\n# another\n   ; an indented one\n\n[run]\r\nseed=7\r\ntask = sft ; "
+                       "what to do\noutput_dir: /tmp/a b\n"
+                       "[optimizer]\nlr = 1e-3\n[data]\nshuffle = No\ntrain = a.h5, "
+                       "b;c.h5:2\n[zero]\nreduce_bucket_size = 5e8\n[run]\nthreads=3";
     dt_config cfg;
     assert_int_equal(parse(&cfg, text, NULL), DT_OK);
     assert_true(cfg.run_seed == 7 && cfg.run_threads == 3 && cfg.optimizer_lr == 1e-3 && !cfg.data_shuffle);
@@ -53,7 +48,7 @@ static void values_of_every_kind_are_read(void **state)
     dt_config_free(&cfg);
 }
 
-static void booleans_have_four_spellings(void **state)
+TEST(booleans_have_four_spellings)
 {
     const char *const words[] = {"true", "yes", "on", "1", "TRUE", "false", "no", "off", "0", "Off"};
     for (int i = 0; i < 10; i++) {
@@ -66,7 +61,7 @@ static void booleans_have_four_spellings(void **state)
     }
 }
 
-static void integers_may_be_written_with_an_exponent(void **state)
+TEST(integers_may_be_written_with_an_exponent)
 {
     const struct {
         const char *text;
@@ -83,7 +78,7 @@ static void integers_may_be_written_with_an_exponent(void **state)
     }
 }
 
-static void the_command_line_wins_and_the_last_of_it(void **state)
+TEST(the_command_line_wins_and_the_last_of_it)
 {
     const char *const overrides[] = {"batch.micro_batch_size=2", "data.train = x=y.h5 ", "batch.micro_batch_size=3"};
     dt_config cfg;
@@ -106,7 +101,7 @@ static void the_command_line_wins_and_the_last_of_it(void **state)
     dt_config_free(&cfg);
 }
 
-static void environment_variables_are_replaced(void **state)
+TEST(environment_variables_are_replaced)
 {
     dt_config cfg;
     setenv("DTRAIN_TEST_DIR", "/scratch/me", 1);
@@ -121,7 +116,7 @@ static void environment_variables_are_replaced(void **state)
     dt_config_free(&cfg);
 }
 
-static void paths_begin_at_home(void **state)
+TEST(paths_begin_at_home)
 {
     dt_config cfg;
     setenv("HOME", "/home/me", 1);
@@ -138,7 +133,7 @@ static void paths_begin_at_home(void **state)
     dt_config_free(&cfg);
 }
 
-static void paths_that_would_be_taken_literally_are_refused(void **state)
+TEST(paths_that_would_be_taken_literally_are_refused)
 {
     static const char *const cases[][2] = {
         {"run.output_dir=$SCRATCH/a",
@@ -160,7 +155,7 @@ static void count_change(void *self, const char *section, const char *key, const
     ++*(int *)self;
 }
 
-static void written_paths_are_full_and_their_spelling_is_no_change(void **state)
+TEST(written_paths_are_full_and_their_spelling_is_no_change)
 {
     dt_config a, b;
     char cwd[1000], want[4000];
@@ -196,7 +191,7 @@ static void fill_line(char *line, size_t n)
     line[n] = '\0';
 }
 
-static void lines_up_to_4000_bytes_are_read_whole(void **state)
+TEST(lines_up_to_4000_bytes_are_read_whole)
 {
     const size_t lengths[] = {188, 189, 190, 191, 198, 199, 200, 201, 1000, 3800};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
@@ -211,7 +206,7 @@ static void lines_up_to_4000_bytes_are_read_whole(void **state)
     }
 }
 
-static void a_long_comment_is_skipped(void **state)
+TEST(a_long_comment_is_skipped)
 {
     char text[4200];
     dt_config cfg;
@@ -224,7 +219,7 @@ static void a_long_comment_is_skipped(void **state)
     dt_config_free(&cfg);
 }
 
-static void values_may_be_written_as_elsewhere(void **state)
+TEST(values_may_be_written_as_elsewhere)
 {
     const struct {
         const char *override, *key, *text;
@@ -275,7 +270,7 @@ static void values_may_be_written_as_elsewhere(void **state)
     }
 }
 
-static void an_overridden_value_needs_no_environment_variable(void **state)
+TEST(an_overridden_value_needs_no_environment_variable)
 {
     const char *const overrides[] = {"data.train=other.h5"};
     const char *text = "[data]\ntrain = ${DTRAIN_TEST_UNSET}/a\n";
@@ -290,7 +285,7 @@ static void an_overridden_value_needs_no_environment_variable(void **state)
     dt_error_clear();
 }
 
-static void keys_with_mistakes_are_doubted_and_the_rest_is_read(void **state)
+TEST(keys_with_mistakes_are_doubted_and_the_rest_is_read)
 {
     const char *const overrides[] = {"optimzer.lr=1", "learning_rate=2", "run.epochs=3"};
     dt_config cfg;
@@ -318,7 +313,7 @@ static void keys_with_mistakes_are_doubted_and_the_rest_is_read(void **state)
     dt_config_free(&cfg);
 }
 
-static void a_recorded_configuration_may_have_keys_of_another_version(void **state)
+TEST(a_recorded_configuration_may_have_keys_of_another_version)
 {
     static const char *const texts[] = {
         "[optimizer]\nlr = 2e-3\n[lora]\nllm_int8_threshold = 6\nr = 4\n",
@@ -326,7 +321,6 @@ static void a_recorded_configuration_may_have_keys_of_another_version(void **sta
         "${DTRAIN_TEST_UNSET}\n",
     };
     dt_config cfg;
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         assert_int_equal(dt_config_read_recorded(&cfg, "step-2.h5", texts[i]), DT_OK);
         assert_true(cfg.optimizer_lr == 2e-3 && cfg.lora_r == 4);
@@ -339,7 +333,7 @@ static void a_recorded_configuration_may_have_keys_of_another_version(void **sta
     dt_config_free(&cfg);
 }
 
-static void a_list_of_mistakes_has_each_once_and_the_lowest_exit_code(void **state)
+TEST(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code)
 {
     dt_mistakes m = {0};
     dt_error_clear();
@@ -462,8 +456,8 @@ static const struct {
     {"[optimizer]\nlearning_rate = 1\n", NULL,
      "input.ini:2: [optimizer] learning_rate: unknown key; learning_rate is lr in [optimizer] here"},
     {"[run]\nper_device_train_batch_size = 1\n", NULL,
-     "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size "
-     "in [batch] here"},
+     "input.ini:2: [run] per_device_train_batch_size: unknown key; per_device_train_batch_size is micro_batch_size in "
+     "[batch] here"},
     {"[run]\ngradient_accumulation_steps = 1\n", NULL,
      "input.ini:2: [run] gradient_accumulation_steps: unknown key; gradient_accumulation_steps belongs to [batch]"},
     {"[run]\nnum_train_epochs = 1\n", NULL,
@@ -502,8 +496,7 @@ static const struct {
     {"[eval]\neval_steps = 5\n", NULL, "input.ini:1: [eval]: unknown section; such settings are in [data]"},
     {"", "grpo.use_vllm=true", "command line: grpo.use_vllm: remove it: dtrain generates with the weights in training"},
     {"[optimizer]\ngradient_clipping = 1\n", NULL,
-     "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] "
-     "here"},
+     "input.ini:2: [optimizer] gradient_clipping: unknown key; gradient_clipping is max_grad_norm in [optimizer] here"},
     {"[precision]\ndtype = O2\n", NULL,
      "input.ini:2: [precision] dtype: expected one of auto, fp32, bf16, fp16, found 'O2' (O2 of apex is fp16)"},
     {"[precision]\nenabled = true\nfp16_opt_level = O1\n", NULL,
@@ -515,8 +508,8 @@ static const struct {
      "suffix: 4000 or 4096)"},
     {"[data]\nseq_len = 1_\n", NULL, "input.ini:2: [data] seq_len: expected an integer from 1 to 16777216, found '1_'"},
     {"[scheduler]\nwarmup_ratio = 10%\n", NULL,
-     "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a "
-     "number: 0.1)"},
+     "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a number: "
+     "0.1)"},
     {"[run]\ntime_limit = 1:99:00\n", NULL,
      "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00'"},
     /* nothing is near */
@@ -545,7 +538,7 @@ static const struct {
      "input.ini:9: [data] seq_len: expected an integer from 1 to 16777216, found '0'"},
 };
 
-static void every_mistake_is_named(void **state)
+TEST(every_mistake_is_named)
 {
     unsetenv("DTRAIN_TEST_UNSET");
     setenv("DTRAIN_TEST_ODD", "${HOME}", 1);
@@ -558,7 +551,7 @@ static void every_mistake_is_named(void **state)
     dt_error_clear();
 }
 
-static void a_line_over_4000_bytes_is_refused(void **state)
+TEST(a_line_over_4000_bytes_is_refused)
 {
     char line[4100], text[4200];
     dt_config cfg;
@@ -578,7 +571,7 @@ static void a_line_over_4000_bytes_is_refused(void **state)
     dt_error_clear();
 }
 
-static void files_that_are_no_configuration_are_refused(void **state)
+TEST(files_that_are_no_configuration_are_refused)
 {
     char *text, path[] = "/tmp/dtrain-test-XXXXXX";
     const int fd = mkstemp(path);
@@ -607,7 +600,7 @@ static void same_values(const dt_config *a, const dt_config *b)
     DT_CONFIG_KEYS(SAME_NUMBER, SAME_NUMBER, SAME_NUMBER, SAME_TEXT, SAME_TEXT, SAME_TEXT)
 }
 
-static void every_key_survives_being_written(void **state)
+TEST(every_key_survives_being_written)
 {
     const char *text =
         "[run]\noutput_dir=/#a; "
@@ -632,7 +625,7 @@ static void every_key_survives_being_written(void **state)
     dt_config_free(&b);
 }
 
-static void what_was_given_survives_being_shared(void **state)
+TEST(what_was_given_survives_being_shared)
 {
     dt_config a, b;
     assert_int_equal(parse(&a, "[lora]\nr = 4\ndropout = 0\n[zero]\nstage = 3\n", "optimizer.lr=0.1"), DT_OK);
@@ -648,7 +641,7 @@ static void what_was_given_survives_being_shared(void **state)
     dt_config_free(&b);
 }
 
-static void the_longest_value_survives_being_written(void **state)
+TEST(the_longest_value_survives_being_written)
 {
     char *override = malloc(5000);
     dt_config a, b;
@@ -670,7 +663,7 @@ static void the_longest_value_survives_being_written(void **state)
     free(override);
 }
 
-static void setting_a_key_keeps_its_origin_and_old_strings(void **state)
+TEST(setting_a_key_keeps_its_origin_and_old_strings)
 {
     dt_config cfg;
     char where[100];
@@ -704,7 +697,7 @@ static char *printed(dt_err (*print)(FILE *, const char *), const char *filter, 
     return text;
 }
 
-static void keys_are_printed_by_section_and_by_name(void **state)
+TEST(keys_are_printed_by_section_and_by_name)
 {
     dt_err err;
     char *text = printed(dt_config_print_keys, "batch.micro_batch_size", &err);
@@ -750,7 +743,7 @@ static dt_err markdown(FILE *out, const char *unused)
     return DT_OK;
 }
 
-static void the_reference_page_is_up_to_date(void **state)
+TEST(the_reference_page_is_up_to_date)
 {
     dt_err err;
     char *want = printed(markdown, "", &err), *have = NULL;
@@ -760,7 +753,7 @@ static void the_reference_page_is_up_to_date(void **state)
     free(have);
 }
 
-static void lists_are_split_at_commas(void **state)
+TEST(lists_are_split_at_commas)
 {
     const struct {
         const char *text;
@@ -787,33 +780,5 @@ int main(int argc, char **argv)
         dt_config_print_markdown(stdout);
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_file_gives_the_defaults),
-        cmocka_unit_test(values_of_every_kind_are_read),
-        cmocka_unit_test(booleans_have_four_spellings),
-        cmocka_unit_test(integers_may_be_written_with_an_exponent),
-        cmocka_unit_test(the_command_line_wins_and_the_last_of_it),
-        cmocka_unit_test(environment_variables_are_replaced),
-        cmocka_unit_test(paths_begin_at_home),
-        cmocka_unit_test(paths_that_would_be_taken_literally_are_refused),
-        cmocka_unit_test(written_paths_are_full_and_their_spelling_is_no_change),
-        cmocka_unit_test(lines_up_to_4000_bytes_are_read_whole),
-        cmocka_unit_test(a_long_comment_is_skipped),
-        cmocka_unit_test(values_may_be_written_as_elsewhere),
-        cmocka_unit_test(an_overridden_value_needs_no_environment_variable),
-        cmocka_unit_test(keys_with_mistakes_are_doubted_and_the_rest_is_read),
-        cmocka_unit_test(a_recorded_configuration_may_have_keys_of_another_version),
-        cmocka_unit_test(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code),
-        cmocka_unit_test(every_mistake_is_named),
-        cmocka_unit_test(a_line_over_4000_bytes_is_refused),
-        cmocka_unit_test(files_that_are_no_configuration_are_refused),
-        cmocka_unit_test(every_key_survives_being_written),
-        cmocka_unit_test(what_was_given_survives_being_shared),
-        cmocka_unit_test(the_longest_value_survives_being_written),
-        cmocka_unit_test(setting_a_key_keeps_its_origin_and_old_strings),
-        cmocka_unit_test(keys_are_printed_by_section_and_by_name),
-        cmocka_unit_test(the_reference_page_is_up_to_date),
-        cmocka_unit_test(lists_are_split_at_commas),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_listed(NULL, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 /* test_core.c - errors, log, ledger, sizes, faults, random numbers, unit tables, batches. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
-#include "dtrain/core/token_batch.h"
+#include "cases.h"
 #include "dtrain/core/core.h"
 #include "dtrain/core/unit.h"
+#include "dtrain/core/token_batch.h"
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -29,7 +25,7 @@ static dt_err passes_on(void)
     return DT_OK;
 }
 
-static void the_first_message_wins_until_cleared(void **state)
+TEST(the_first_message_wins_until_cleared)
 {
     dt_error_clear();
     assert_string_equal(dt_error_message(), "");
@@ -41,7 +37,7 @@ static void the_first_message_wins_until_cleared(void **state)
     dt_error_clear();
 }
 
-static void a_place_goes_before_what_is_wrong_with_data(void **state)
+TEST(a_place_goes_before_what_is_wrong_with_data)
 {
     dt_error_clear();
     assert_int_equal(dt_error_prefix(dt_fail(DT_ERR_DATA, "no %s", "number"), "file:%d: ", 3), DT_ERR_DATA);
@@ -52,7 +48,7 @@ static void a_place_goes_before_what_is_wrong_with_data(void **state)
     dt_error_clear();
 }
 
-static void a_long_message_is_cut_with_dots(void **state)
+TEST(a_long_message_is_cut_with_dots)
 {
     char long_text[20000];
     memset(long_text, 'x', sizeof long_text);
@@ -65,7 +61,7 @@ static void a_long_message_is_cut_with_dots(void **state)
     dt_error_clear();
 }
 
-static void mistakes_are_listed_once_and_one_may_lack_a_message(void **state)
+TEST(mistakes_are_listed_once_and_one_may_lack_a_message)
 {
     dt_mistakes m = {0};
     dt_error_clear();
@@ -88,7 +84,7 @@ static void mistakes_are_listed_once_and_one_may_lack_a_message(void **state)
     dt_error_clear();
 }
 
-static void every_error_has_its_exit_code(void **state)
+TEST(every_error_has_its_exit_code)
 {
     const int codes[DT_N_ERR] = {0, 64, 65, 65, 70, 70, 70, 71, 74, 75, 76};
     for (int e = 0; e < DT_N_ERR; e++) assert_int_equal(dt_exit_code((dt_err)e), codes[e]);
@@ -149,7 +145,7 @@ static void speak_at_length(void)
     DT_INFO("%s", text);
 }
 
-static void warnings_name_the_rank_and_information_is_said_once(void **state)
+TEST(warnings_name_the_rank_and_information_is_said_once)
 {
     char out[8000];
     captured(speak_as_rank_3, STDERR_FILENO, out, sizeof out);
@@ -167,7 +163,7 @@ static void warnings_name_the_rank_and_information_is_said_once(void **state)
 
 /* ---- ledger and sizes ---- */
 
-static void every_category_is_counted_in_every_place(void **state)
+TEST(every_category_is_counted_in_every_place)
 {
     dt_ledger l = {0};
     for (int c = 0; c < DT_N_MEMCAT; c++)
@@ -195,7 +191,7 @@ static void every_category_is_counted_in_every_place(void **state)
     assert_int_equal(l.peak[DT_MEM_OPTIMIZER][DT_IN_FILE], 8 << (4 * DT_MEM_OPTIMIZER));
 }
 
-static void the_ledger_keeps_what_is_held_and_the_peak(void **state)
+TEST(the_ledger_keeps_what_is_held_and_the_peak)
 {
     dt_ledger l = {0};
     dt_ledger_add(&l, DT_MEM_PARAMS, DT_ON_DEVICE, 100);
@@ -212,7 +208,7 @@ static void the_ledger_keeps_what_is_held_and_the_peak(void **state)
     assert_string_equal(dt_place_name(DT_ON_PINNED), "pinned");
 }
 
-static void sizes_are_shown_with_three_digits(void **state)
+TEST(sizes_are_shown_with_three_digits)
 {
     const struct {
         double n;
@@ -233,7 +229,7 @@ static void sizes_are_shown_with_three_digits(void **state)
     assert_true(strlen(dt_format_bytes(1e300, out)) < sizeof out);
 }
 
-static void sizes_are_read_as_people_write_them(void **state)
+TEST(sizes_are_read_as_people_write_them)
 {
     const struct {
         const char *text;
@@ -278,7 +274,7 @@ static void pass_points(void)
     fflush(stdout);
 }
 
-static void a_fault_happens_at_the_nth_passage_on_its_rank(void **state)
+TEST(a_fault_happens_at_the_nth_passage_on_its_rank)
 {
     char out[100], want[20];
     captured(pass_points, STDOUT_FILENO, out, sizeof out);
@@ -288,7 +284,7 @@ static void a_fault_happens_at_the_nth_passage_on_its_rank(void **state)
 
 /* ---- random numbers ---- */
 
-static void philox_gives_the_published_words(void **state)
+TEST(philox_gives_the_published_words)
 {
     /* Random123 1.09, tests/kat_vectors: "philox4x32 10" */
     const struct {
@@ -305,7 +301,7 @@ static void philox_gives_the_published_words(void **state)
     }
 }
 
-static void purposes_and_seeds_give_different_keys(void **state)
+TEST(purposes_and_seeds_give_different_keys)
 {
     uint64_t keys[24];
     int n = 0;
@@ -315,7 +311,7 @@ static void purposes_and_seeds_give_different_keys(void **state)
         for (int j = 0; j < i; j++) assert_true(keys[i] != keys[j]);
 }
 
-static void normal_numbers_do_not_depend_on_the_cut(void **state)
+TEST(normal_numbers_do_not_depend_on_the_cut)
 {
     enum { N = 1003 };
     float whole[N], pieces[N];
@@ -332,7 +328,7 @@ static void normal_numbers_do_not_depend_on_the_cut(void **state)
 
 /* Sample moments of N(0, 1) over n draws have standard deviations 1/sqrt(n), sqrt(2/n) and sqrt(96/n); six of them are
  * allowed. */
-static void normal_numbers_have_the_moments_of_a_normal(void **state)
+TEST(normal_numbers_have_the_moments_of_a_normal)
 {
     enum { N = 200000 };
     float *x = malloc(N * sizeof *x);
@@ -350,7 +346,7 @@ static void normal_numbers_have_the_moments_of_a_normal(void **state)
     assert_true(fabs(lag / N) < 6 / sqrt(N));
 }
 
-static void permute_is_a_permutation_for_every_size(void **state)
+TEST(permute_is_a_permutation_for_every_size)
 {
     char seen[4100];
     const uint64_t more[] = {1000, 1024, 1025, 4095, 4096, 4097};
@@ -368,7 +364,7 @@ static void permute_is_a_permutation_for_every_size(void **state)
 
 /* Over keys, each of n values is equally likely at each place: counts are binomial, six standard deviations are
  * allowed. */
-static void permute_favours_no_place(void **state)
+TEST(permute_favours_no_place)
 {
     enum { KEYS = 20000 };
     for (uint64_t n = 2; n <= 12; n += 5) {
@@ -383,7 +379,7 @@ static void permute_favours_no_place(void **state)
 
 /* ---- units and batches ---- */
 
-static void tensors_follow_one_another_and_groups_are_aligned(void **state)
+TEST(tensors_follow_one_another_and_groups_are_aligned)
 {
     dt_unit u = {.name = "block.0"};
     const int64_t wide[] = {3, 5}, narrow[] = {7};
@@ -407,7 +403,7 @@ static bool is_named_b(void *self, const dt_tensor *t)
     return t->name[0] == 'b';
 }
 
-static void frozen_groups_are_a_part_of_their_own(void **state)
+TEST(frozen_groups_are_a_part_of_their_own)
 {
     dt_unit u[2] = {{.name = "block.0"}, {.name = "block.1"}};
     const int64_t n = 10;
@@ -444,7 +440,7 @@ static void frozen_groups_are_a_part_of_their_own(void **state)
     for (int i = 0; i < 2; i++) dt_unit_free(&u[i]);
 }
 
-static void tensors_that_cannot_be_are_refused(void **state)
+TEST(tensors_that_cannot_be_are_refused)
 {
     dt_unit u = {.name = "embed"};
     const int64_t huge[] = {INT64_C(1) << 40, INT64_C(1) << 40}, none[] = {4, 0}, big[] = {INT64_C(1) << 56, 2};
@@ -462,7 +458,7 @@ static void tensors_that_cannot_be_are_refused(void **state)
     dt_unit_free(&u);
 }
 
-static void a_batch_is_counted_and_its_arrays_do_not_overlap(void **state)
+TEST(a_batch_is_counted_and_its_arrays_do_not_overlap)
 {
     dt_ledger l = {0};
     dt_batch b;
@@ -484,7 +480,7 @@ static void a_batch_is_counted_and_its_arrays_do_not_overlap(void **state)
     dt_error_clear();
 }
 
-static void finish_sorts_stably_and_sums_exactly(void **state)
+TEST(finish_sorts_stably_and_sums_exactly)
 {
     enum { MAX = 3000 };
     const uint32_t ranges[] = {1, 7, 2048, 50257, 1u << 22, 1u << 30};
@@ -515,7 +511,7 @@ static void finish_sorts_stably_and_sums_exactly(void **state)
 
 /* ---- cores ---- */
 
-static void cores_are_those_of_the_affinity_mask_and_of_the_task(void **state)
+TEST(cores_are_those_of_the_affinity_mask_and_of_the_task)
 {
     cpu_set_t all, one;
     CPU_ZERO(&all);
@@ -542,32 +538,4 @@ static void cores_are_those_of_the_affinity_mask_and_of_the_task(void **state)
     unsetenv("SLURM_CPUS_PER_TASK"), unsetenv("SLURM_CPUS_ON_NODE");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_message_wins_until_cleared),
-        cmocka_unit_test(mistakes_are_listed_once_and_one_may_lack_a_message),
-        cmocka_unit_test(a_place_goes_before_what_is_wrong_with_data),
-        cmocka_unit_test(a_long_message_is_cut_with_dots),
-        cmocka_unit_test(every_error_has_its_exit_code),
-        cmocka_unit_test(warnings_name_the_rank_and_information_is_said_once),
-        cmocka_unit_test(every_category_is_counted_in_every_place),
-        cmocka_unit_test(the_ledger_keeps_what_is_held_and_the_peak),
-        cmocka_unit_test(sizes_are_shown_with_three_digits),
-        cmocka_unit_test(sizes_are_read_as_people_write_them),
-        cmocka_unit_test(a_fault_happens_at_the_nth_passage_on_its_rank),
-        cmocka_unit_test(philox_gives_the_published_words),
-        cmocka_unit_test(purposes_and_seeds_give_different_keys),
-        cmocka_unit_test(normal_numbers_do_not_depend_on_the_cut),
-        cmocka_unit_test(normal_numbers_have_the_moments_of_a_normal),
-        cmocka_unit_test(permute_is_a_permutation_for_every_size),
-        cmocka_unit_test(permute_favours_no_place),
-        cmocka_unit_test(tensors_follow_one_another_and_groups_are_aligned),
-        cmocka_unit_test(frozen_groups_are_a_part_of_their_own),
-        cmocka_unit_test(tensors_that_cannot_be_are_refused),
-        cmocka_unit_test(a_batch_is_counted_and_its_arrays_do_not_overlap),
-        cmocka_unit_test(finish_sorts_stably_and_sums_exactly),
-        cmocka_unit_test(cores_are_those_of_the_affinity_mask_and_of_the_task),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

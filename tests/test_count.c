@@ -1,6 +1,7 @@
 /* test_count.c - the device that counts: its clocks order what runs beside each other, a block has the launches that it
  * had, and on the simulator of CUDA (DTRAIN_DEVICE=cudasim) the CUDA device makes as many, and has the sizes of a
  * plan. */
+#include "cases.h"
 #include "model_fixture.h"
 #include "dtrain/perfmodel/chips.h"
 #include "dtrain/comm/comm.h"
@@ -49,7 +50,7 @@ static int close_count(void **state)
 }
 
 /* Every operation that the CPU has: words of the table from the memory's on. */
-static void no_operation_is_missing(void **state)
+TEST(no_operation_is_missing)
 {
     for (size_t at = offsetof(dt_device_ops, alloc); at + sizeof(void *) <= sizeof(dt_device_ops);
          at += sizeof(void *)) {
@@ -70,7 +71,7 @@ static double now(const fixture *f)
     return s[0];
 }
 
-static void what_waits_comes_after_and_the_rest_beside(void **state)
+TEST_WITH(what_waits_comes_after_and_the_rest_beside, open_count, close_count)
 {
     fixture *f = *state;
     const dt_device_ops *ops = f->dev.ops;
@@ -101,7 +102,7 @@ static void what_waits_comes_after_and_the_rest_beside(void **state)
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
-static void a_collective_sends_what_its_formula_says(void **state)
+TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
 {
     fixture *f = *state;
     dt_comm comm = {0};
@@ -251,7 +252,7 @@ static void expect_block(fixture *f, const char *shape, int forward, int backwar
  * Forward: norm, qkv, heads (rotation; Qwen3's norms too), attention, product with the residual, norm, gate and up,
  * activation, product with the residual. GPT-2 has no rotation, and its activation is the product's. Backward: of each
  * product two, of each norm two, the sums of blocks apart, of attention three. */
-static void a_block_has_the_launches_that_it_had(void **state)
+TEST_WITH(a_block_has_the_launches_that_it_had, open_count, close_count)
 {
     fixture *f = *state;
     expect_block(f, LLAMA, 9, 17);
@@ -278,7 +279,7 @@ static long long simulated(void *self)
     return (*counter)();
 }
 
-static void a_step_has_the_launches_of_the_cuda_device(void **state)
+TEST_WITH(a_step_has_the_launches_of_the_cuda_device, open_count, close_count)
 {
     static const struct {
         const char *shape;
@@ -345,7 +346,7 @@ static void expect_launches(fixture *f, dt_device *cuda, long long (*counter)(vo
              (int)mm->epilogue, mm->bias ? ", bias" : "", f->n, (int)made);
 }
 
-static void a_product_has_the_launches_of_the_cuda_device(void **state)
+TEST_WITH(a_product_has_the_launches_of_the_cuda_device, open_count, close_count)
 {
     static const int64_t small[][3] = {{64, 64, 64}, {77, 131, 95}, {1, 8, 8}},
                          large[][3] = {{512, 521, 520}, {513, 520, 519}};
@@ -394,7 +395,7 @@ static void expect_sizes(const dt_device *planned, const dt_device *cuda, int64_
     }
 }
 
-static void a_plan_has_the_sizes_of_the_cuda_device(void **state)
+TEST(a_plan_has_the_sizes_of_the_cuda_device)
 {
     dt_ledger ledger = {0};
     dt_device planned, cuda;
@@ -413,16 +414,4 @@ static void a_plan_has_the_sizes_of_the_cuda_device(void **state)
     if (!is_cuda) skip();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_operation_is_missing),
-        cmocka_unit_test_setup_teardown(what_waits_comes_after_and_the_rest_beside, open_count, close_count),
-        cmocka_unit_test_setup_teardown(a_collective_sends_what_its_formula_says, open_count, close_count),
-        cmocka_unit_test_setup_teardown(a_block_has_the_launches_that_it_had, open_count, close_count),
-        cmocka_unit_test_setup_teardown(a_step_has_the_launches_of_the_cuda_device, open_count, close_count),
-        cmocka_unit_test_setup_teardown(a_product_has_the_launches_of_the_cuda_device, open_count, close_count),
-        cmocka_unit_test(a_plan_has_the_sizes_of_the_cuda_device),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,9 +1,5 @@
 /* test_data_best_fit.c - packing against a search through all rows, and on a million documents. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../src/data/samples/best_fit.h"
@@ -55,7 +51,7 @@ static void check(const uint32_t *len, int64_t n, uint32_t capacity)
     free(want);
 }
 
-static void packing_is_best_fit_decreasing(void **state)
+TEST(packing_is_best_fit_decreasing)
 {
     uint32_t len[300];
     const uint32_t capacities[] = {1, 2, 7, 63, 64, 65, 100, 4096, 4097, 100000};
@@ -70,7 +66,7 @@ static void packing_is_best_fit_decreasing(void **state)
             }
 }
 
-static void a_million_documents_are_packed_quickly(void **state)
+TEST(a_million_documents_are_packed_quickly)
 {
     enum { N = 1000000, T = 2048 };
     uint32_t *len = malloc(N * sizeof *len);
@@ -88,11 +84,4 @@ static void a_million_documents_are_packed_quickly(void **state)
     free(len);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packing_is_best_fit_decreasing),
-        cmocka_unit_test(a_million_documents_are_packed_quickly),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

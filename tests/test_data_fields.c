@@ -1,5 +1,6 @@
 /* test_data_fields.c - fields of records that nothing reads: those that would change the training are refused by name,
  * the others are counted. Pairs that teach nothing. Files that are not what their name says. */
+#include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/core/core.h"
 #include "dtrain/io/io.h"
@@ -38,7 +39,7 @@ static void must_refuse(const refusal *r)
 #define MUST_REFUSE(cases)                                                                                             \
     for (size_t i_ = 0; i_ < sizeof cases / sizeof cases[0]; i_++) must_refuse(&cases[i_])
 
-static void fields_that_change_the_training_are_refused(void **state)
+TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
 {
     static const refusal cases[] = {
         {"{" CHAT ", \"tools\": [{\"type\": \"function\"}]}", "tools: tool descriptions"},
@@ -64,8 +65,8 @@ static void fields_that_change_the_training_are_refused(void **state)
         {"{\"chosen\": [" Q ", " A "], \"rejected\": [{\"role\": \"user\", \"content\": \"other\"}, " A "]}",
          "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
          "message 0 the question \"q\" and the question \"other\""},
-        {"{\"chosen\": [" Q ", " A ", " Q ", " A "], \"rejected\": [" Q ", " A ", {\"role\": \"tool\", \"content\": "
-         "\"r\"}, " A "]}",
+        {"{\"chosen\": [" Q ", " A ", " Q ", " A "], \"rejected\": [" Q ", " A
+         ", {\"role\": \"tool\", \"content\": \"r\"}, " A "]}",
          "chosen and rejected have different prompts: expected the same messages up to an answer of each, found in "
          "message 2 the question \"q\" and the tool result \"r\""},
         {"{\"chosen\": [{\"role\": \"system\", \"content\": \"s\"}, " Q ", " A "], \"rejected\": [" Q ", " A "]}",
@@ -117,14 +118,14 @@ static void fields_that_change_the_training_are_refused(void **state)
         {"{" CHAT ", \"tools\": \"[]\", \"weight\": 1, \"labels\": \"good\", \"label\": 3, \"input_ids\": null}", NULL},
         {"{\"text\": \"t\", \"label\": 0, \"weight\": 2.5, \"video\": \"v\", \"tools\": [1], \"system\": \"s\"}", NULL},
         {"{\"prompt\": \"p\", \"tools\": [1], \"label\": false, \"weight\": 2, \"reasoning\": \"why\"}", NULL},
-        {"{\"chosen\": [" Q ", " A "], \"rejected\": [" Q ", {\"role\": \"assistant\", \"content\": \"b\"}, "
-         "{\"role\": \"user\", \"content\": \"other\"}, " A "]}",
+        {"{\"chosen\": [" Q ", " A "], \"rejected\": [" Q
+         ", {\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"other\"}, " A "]}",
          NULL},
     };
     MUST_REFUSE(cases);
 }
 
-static void labels_of_kto_are_no_plain_answers(void **state)
+TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
 {
     static const refusal cases[] = {
         {"{" COMPLETION ", \"label\": false}", "label: the record labels its answer as bad"},
@@ -157,7 +158,7 @@ static int64_t count_of(const dt_field_counts *c, const char *name)
     return 0;
 }
 
-static void fields_that_nothing_reads_are_counted(void **state)
+TEST_WITH(fields_that_nothing_reads_are_counted, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -186,16 +187,15 @@ static void fields_that_nothing_reads_are_counted(void **state)
     assert_int_equal(make("{\"prompt\": \"p\", \"answer\": \"a\", \"level\": 3}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
     assert_int_equal(
-        make("{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", "
-             "\"value\": \"c\"}, {\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": "
-             "\"a\"}]}\n",
+        make("{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", \"value\": "
+             "\"c\"}, {\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}\n",
              &o, &stats),
         DT_OK);
     assert_true(stats.ignored.n == 0 && stats.ignored.n_calls == 1);
 }
 
 /* The same for any number of threads, and no more names than there is room for. */
-static void counts_do_not_depend_on_threads(void **state)
+TEST_WITH(counts_do_not_depend_on_threads, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats[2];
@@ -239,7 +239,7 @@ static void must_count(const char *records, int64_t n_pairs, int64_t n_equal, in
 #define SAME "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"c\"}\n"
 #define TIE "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"c\", \"tie\": true}\n"
 
-static void pairs_that_teach_nothing_are_counted(void **state)
+TEST_WITH(pairs_that_teach_nothing_are_counted, clear, NULL)
 {
     must_count("{" PAIR "}\n" SAME SAME, 3, 2, 0);
     must_count("{" PAIR "}\n" TIE SAME, 2, 1, 0);
@@ -257,7 +257,7 @@ static void pairs_that_teach_nothing_are_counted(void **state)
     dt_error_clear();
 }
 
-static void pairs_that_scores_contradict_are_counted(void **state)
+TEST_WITH(pairs_that_scores_contradict_are_counted, clear, NULL)
 {
     static const char *const contradicted[] = {
         "\"score_chosen\": 1, \"score_rejected\": 2",     "\"chosen_score\": 1, \"rejected_score\": 1.5",
@@ -281,7 +281,7 @@ static void pairs_that_scores_contradict_are_counted(void **state)
 }
 
 /* Each shard counts its own. */
-static void shards_count_their_pairs(void **state)
+TEST_WITH(shards_count_their_pairs, clear, NULL)
 {
     char path[256];
     dt_make_options o = options();
@@ -365,7 +365,7 @@ static dt_err open_pairs(dt_loader **l)
 }
 
 /* Counted by --check, which verifies; a file with counts is judged when it is opened. */
-static void training_refuses_pairs_that_are_all_equal(void **state)
+TEST_WITH(training_refuses_pairs_that_are_all_equal, clear, NULL)
 {
     dt_loader *l;
     craft_pairs(7);
@@ -391,7 +391,7 @@ static void training_refuses_pairs_that_are_all_equal(void **state)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static void a_pointer_of_git_lfs_is_no_data(void **state)
+TEST_WITH(a_pointer_of_git_lfs_is_no_data, clear, NULL)
 {
     static const char *const formats[] = {"json", "text", "auto"};
     dt_make_options o = options();
@@ -406,7 +406,7 @@ static void a_pointer_of_git_lfs_is_no_data(void **state)
     dt_error_clear();
 }
 
-static void printed_json_is_records(void **state)
+TEST_WITH(printed_json_is_records, clear, NULL)
 {
     static const struct {
         const char *text;
@@ -437,7 +437,7 @@ static void printed_json_is_records(void **state)
     dt_error_clear();
 }
 
-static void commas_too_many_are_named(void **state)
+TEST_WITH(commas_too_many_are_named, clear, NULL)
 {
     static const struct {
         const char *text, *named;
@@ -458,20 +458,4 @@ static void commas_too_many_are_named(void **state)
     dt_error_clear();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(fields_that_change_the_training_are_refused, clear),
-        cmocka_unit_test_setup(labels_of_kto_are_no_plain_answers, clear),
-        cmocka_unit_test_setup(fields_that_nothing_reads_are_counted, clear),
-        cmocka_unit_test_setup(counts_do_not_depend_on_threads, clear),
-        cmocka_unit_test_setup(pairs_that_teach_nothing_are_counted, clear),
-        cmocka_unit_test_setup(pairs_that_scores_contradict_are_counted, clear),
-        cmocka_unit_test_setup(shards_count_their_pairs, clear),
-        cmocka_unit_test_setup(training_refuses_pairs_that_are_all_equal, clear),
-        cmocka_unit_test_setup(a_pointer_of_git_lfs_is_no_data, clear),
-        cmocka_unit_test_setup(printed_json_is_records, clear),
-        cmocka_unit_test_setup(commas_too_many_are_named, clear),
-    };
-    return cmocka_run_group_tests_name("data_fields", tests, open_folder, remove_folder);
-}
+int main(void) { return run_listed("data_fields", open_folder, remove_folder); }

@@ -1,10 +1,6 @@
 /* test_data_files.c - dataset files of other makers and bad ones of every sort: each is refused with a message that
  * names file and dataset. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <hdf5.h>
 #include <math.h>
 #include <stdlib.h>
@@ -118,7 +114,7 @@ static dt_loader_options options(void)
                                .vocab_size = 100};
 }
 
-static void forms_that_other_programs_write_are_read_alike(void **state)
+TEST(forms_that_other_programs_write_are_read_alike)
 {
     const craft forms[] = {{0},
                            {.chunked = true},
@@ -155,7 +151,7 @@ static void forms_that_other_programs_write_are_read_alike(void **state)
 
 /* What the loss is divided by is the sum of the weights that targets have, also where these are no multiples of the
  * unit that is counted in. */
-static void weights_add_up_to_what_was_counted(void **state)
+TEST(weights_add_up_to_what_was_counted)
 {
     const float weights[] = {1e-3f, 0.3f, 1 / 3.0f, 17.1f, 1e6f};
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) {
@@ -197,7 +193,7 @@ static void must_fail(const char *says)
     assert_non_null(strstr(dt_error_message(), path));
 }
 
-static void bad_files_are_refused_with_the_reason(void **state)
+TEST(bad_files_are_refused_with_the_reason)
 {
     const struct {
         craft c;
@@ -244,7 +240,7 @@ static void bad_files_are_refused_with_the_reason(void **state)
     }
 }
 
-static void files_that_are_no_datasets_are_refused(void **state)
+TEST(files_that_are_no_datasets_are_refused)
 {
     unlink(path);
     must_fail("No such file");
@@ -262,7 +258,7 @@ static void files_that_are_no_datasets_are_refused(void **state)
 }
 
 /* Cut at every length: never a crash, and never taken for whole. */
-static void a_file_cut_short_is_refused_at_every_length(void **state)
+TEST(a_file_cut_short_is_refused_at_every_length)
 {
     make(&(craft){0});
     struct stat st;
@@ -280,7 +276,7 @@ static void a_file_cut_short_is_refused_at_every_length(void **state)
     free(bytes);
 }
 
-static void an_altered_file_does_not_verify(void **state)
+TEST(an_altered_file_does_not_verify)
 {
     dt_dataset_writer *w;
     int32_t ids[1000];
@@ -354,7 +350,7 @@ static bool is_in_array(const places *p, int64_t at)
 }
 
 /* One bit of each byte in turn: outside of the arrays opening refuses it, inside the full check. */
-static void no_altered_bit_goes_unnoticed(void **state)
+TEST(no_altered_bit_goes_unnoticed)
 {
     dt_dataset_writer *w;
     const int32_t ids[] = {1, 2, 3, 4, 5};
@@ -393,7 +389,7 @@ static void no_altered_bit_goes_unnoticed(void **state)
     must_fail("the checksum of the header is missing");
 }
 
-static void options_that_do_not_fit_the_file_are_refused(void **state)
+TEST(options_that_do_not_fit_the_file_are_refused)
 {
     const struct {
         craft c;
@@ -451,7 +447,7 @@ static void options_that_do_not_fit_the_file_are_refused(void **state)
     strcpy(path, keep);
 }
 
-static void a_failed_writer_leaves_the_old_file(void **state)
+TEST(a_failed_writer_leaves_the_old_file)
 {
     make(&(craft){0});
     dt_dataset_writer *w;
@@ -475,18 +471,7 @@ int main(void)
     if (!mkdtemp(dir)) return 1;
     snprintf(path, sizeof path, "%s/data.h5", dir);
     H5open();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms_that_other_programs_write_are_read_alike),
-        cmocka_unit_test(weights_add_up_to_what_was_counted),
-        cmocka_unit_test(bad_files_are_refused_with_the_reason),
-        cmocka_unit_test(files_that_are_no_datasets_are_refused),
-        cmocka_unit_test(a_file_cut_short_is_refused_at_every_length),
-        cmocka_unit_test(an_altered_file_does_not_verify),
-        cmocka_unit_test(no_altered_bit_goes_unnoticed),
-        cmocka_unit_test(options_that_do_not_fit_the_file_are_refused),
-        cmocka_unit_test(a_failed_writer_leaves_the_old_file),
-    };
-    const int status = cmocka_run_group_tests(tests, NULL, NULL);
+    const int status = run_listed(NULL, NULL, NULL);
     char command[100];
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command) == 0 ? status : 1;

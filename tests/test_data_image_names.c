@@ -1,5 +1,6 @@
 /* test_data_image_names.c - how a record may name an image: a path, a file: URL, a data: URI, OpenAI's image_url. All
  * give the same dataset; what is not on this machine is refused. */
+#include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/chat/chat.h"
 #include "dtrain/core/core.h"
@@ -82,14 +83,14 @@ static void must_be_the_same(const char *file, const char *type)
     free(text);
 }
 
-static void every_name_gives_the_same_dataset(void **state)
+TEST_WITH(every_name_gives_the_same_dataset, clear, NULL)
 {
     must_be_the_same("tests/data/vision_data/square.png", "png");
     must_be_the_same(FILES "cmyk.jpg", "jpeg");
     must_be_the_same(FILES "alpha0.webp", "webp");
 }
 
-static void images_that_are_not_here_are_refused(void **state)
+TEST_WITH(images_that_are_not_here_are_refused, clear, NULL)
 {
     static const struct {
         const char *name, *says;
@@ -120,7 +121,7 @@ static void images_that_are_not_here_are_refused(void **state)
     dt_error_clear();
 }
 
-static void base64_is_bytes(void **state)
+TEST_WITH(base64_is_bytes, clear, NULL)
 {
     static const struct {
         const char *text, *bytes;
@@ -138,7 +139,7 @@ static void base64_is_bytes(void **state)
     }
 }
 
-static void prompts_do_not_keep_the_bytes(void **state)
+TEST_WITH(prompts_do_not_keep_the_bytes, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;
@@ -156,13 +157,4 @@ static void prompts_do_not_keep_the_bytes(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(every_name_gives_the_same_dataset, clear),
-        cmocka_unit_test_setup(images_that_are_not_here_are_refused, clear),
-        cmocka_unit_test_setup(base64_is_bytes, clear),
-        cmocka_unit_test_setup(prompts_do_not_keep_the_bytes, clear),
-    };
-    return cmocka_run_group_tests_name("data_image_names", tests, open_folder, remove_folder);
-}
+int main(void) { return run_listed("data_image_names", open_folder, remove_folder); }

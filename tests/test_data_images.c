@@ -1,10 +1,6 @@
 /* test_data_images.c - datasets whose samples have images: what is written is what a batch has, each image beside its
  * placeholders, whatever the kind, the packing and the number of ranks; what does not fit together is refused. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,7 +150,7 @@ static int count_epoch(dt_loader_options o, int nranks)
     return n;
 }
 
-static void batches_have_the_images_of_their_placeholders(void **state)
+TEST(batches_have_the_images_of_their_placeholders)
 {
     const int n_images = N_SAMPLES / 4 * (1 + 0 + 1 + 2);
     write_sft(path, 0, N_SAMPLES, NULL);
@@ -173,7 +169,7 @@ static void batches_have_the_images_of_their_placeholders(void **state)
         }
 }
 
-static void a_batch_has_room_for_the_most_images_and_no_more(void **state)
+TEST(a_batch_has_room_for_the_most_images_and_no_more)
 {
     dt_ledger ledger = {0};
     write_sft(path, 0, N_SAMPLES, NULL);
@@ -202,7 +198,7 @@ static void a_batch_has_room_for_the_most_images_and_no_more(void **state)
 }
 
 /* What is left of a sample by seq_len has all its images, or it is left out and counted. */
-static void no_image_is_cut(void **state)
+TEST(no_image_is_cut)
 {
     write_sft(path, 0, N_SAMPLES, NULL);
     for (int packed = 0; packed < 2; packed++)
@@ -229,7 +225,7 @@ static void no_image_is_cut(void **state)
         }
 }
 
-static void shards_have_the_images_of_their_samples(void **state)
+TEST(shards_have_the_images_of_their_samples)
 {
     dt_commit how = {.n_shards = 3};
     char glob[160];
@@ -253,7 +249,7 @@ static void shards_have_the_images_of_their_samples(void **state)
     }
 }
 
-static void no_image_of_a_prompt_is_cut(void **state)
+TEST(no_image_of_a_prompt_is_cut)
 {
     dt_dataset_writer *w = begin(path, DT_DATASET_PROMPTS);
     int32_t id[32];
@@ -329,7 +325,7 @@ static int spread(const int64_t *sample, const int *n_tok)
 }
 
 /* 16 + 33 whole batches, 6 + 5 samples left: those may be of both kinds. */
-static void grouped_batches_are_of_one_modality_and_similar_lengths(void **state)
+TEST(grouped_batches_are_of_one_modality_and_similar_lengths)
 {
     enum { N_WHOLE = N_WITH / G + (N_GROUPED - N_WITH) / G };
     static int n_tok[N_GROUPED];
@@ -387,7 +383,7 @@ typedef struct wrong {
     const char *says;
 } wrong;
 
-static void texts_and_images_that_do_not_match_are_refused(void **state)
+TEST(texts_and_images_that_do_not_match_are_refused)
 {
     static const wrong cases[] = {{N_IMG, 2, 0, "placeholders"},     {N_IMG - 1, 1, 0, "placeholders"},
                                   {N_IMG + 1, 1, 0, "placeholders"}, {N_IMG, 0, 0, "placeholders"},
@@ -420,7 +416,7 @@ static void texts_and_images_that_do_not_match_are_refused(void **state)
     }
 }
 
-static void files_of_one_run_must_agree(void **state)
+TEST(files_of_one_run_must_agree)
 {
     static const char *const says[] = {"must agree",
                                        "must agree",
@@ -428,14 +424,14 @@ static void files_of_one_run_must_agree(void **state)
                                        ": attribute preprocessor: size and resample: the images were prepared with",
                                        ": attribute preprocessor:1:", /* not valid JSON here */
                                        NULL};
-    const dt_image_form forms[] = {{S + 1, N_IMG, IMAGE, form.preprocessor},
-                                   {S, N_IMG + 1, IMAGE, form.preprocessor},
-                                   {S, N_IMG, IMAGE + 1, form.preprocessor},
-                                   {S, N_IMG, IMAGE, CLIP ", \"resample\": 2}"},
-                                   {S, N_IMG, IMAGE, CLIP ", \"note\": \"\\u0000\"}"},
-                                   {S, N_IMG, IMAGE,
-                                    "{\"resample\": 3, \"size\": 224, \"image_processor_type\": "
-                                    "\"CLIPImageProcessor\"}"}}; /* says the same */
+    const dt_image_form forms[] = {
+        {S + 1, N_IMG, IMAGE, form.preprocessor},
+        {S, N_IMG + 1, IMAGE, form.preprocessor},
+        {S, N_IMG, IMAGE + 1, form.preprocessor},
+        {S, N_IMG, IMAGE, CLIP ", \"resample\": 2}"},
+        {S, N_IMG, IMAGE, CLIP ", \"note\": \"\\u0000\"}"},
+        {S, N_IMG, IMAGE,
+         "{\"resample\": 3, \"size\": 224, \"image_processor_type\": \"CLIPImageProcessor\"}"}}; /* says the same */
     char files[300];
     snprintf(files, sizeof files, "%s, %s", path, other);
     write_sft(path, 0, 4, NULL);
@@ -459,7 +455,7 @@ static void files_of_one_run_must_agree(void **state)
     assert_int_equal(count_epoch(options(files), 2), N_SAMPLES);
 }
 
-static void an_altered_image_does_not_verify(void **state)
+TEST(an_altered_image_does_not_verify)
 {
     write_sft(path, 0, N_SAMPLES, NULL);
     FILE *f = fopen(path, "r+b");
@@ -485,18 +481,7 @@ int main(void)
     if (!mkdtemp(dir)) return 1;
     snprintf(path, sizeof path, "%s/a.h5", dir);
     snprintf(other, sizeof other, "%s/b.h5", dir);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_have_the_images_of_their_placeholders),
-        cmocka_unit_test(a_batch_has_room_for_the_most_images_and_no_more),
-        cmocka_unit_test(no_image_is_cut),
-        cmocka_unit_test(shards_have_the_images_of_their_samples),
-        cmocka_unit_test(no_image_of_a_prompt_is_cut),
-        cmocka_unit_test(grouped_batches_are_of_one_modality_and_similar_lengths),
-        cmocka_unit_test(texts_and_images_that_do_not_match_are_refused),
-        cmocka_unit_test(files_of_one_run_must_agree),
-        cmocka_unit_test(an_altered_image_does_not_verify),
-    };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_listed(NULL, NULL, NULL);
     unlink(path);
     unlink(other);
     rmdir(dir);

@@ -1,10 +1,6 @@
 /* test_data_loader.c - batches against the definition of each kind of sample, counts against batches, prefetching
  * against none. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -151,7 +147,7 @@ static void check_row(const dt_batch *b, int at, int64_t row, int T, const int32
     }
 }
 
-static void wrapped_rows_follow_the_stream(void **state)
+TEST(wrapped_rows_follow_the_stream)
 {
     static document d[N_DOC];
     static int32_t id[N_DOC * 64];
@@ -186,7 +182,7 @@ static void wrapped_rows_follow_the_stream(void **state)
     }
 }
 
-static void samples_are_numbered_through_the_files(void **state)
+TEST(samples_are_numbered_through_the_files)
 {
     static document a = {.n = 9, .id = {0, 1, 2, 3, 4, 5, 6, 7, 8}}, b = {.n = 6, .id = {10, 11, 12, 13, 14, 15}};
     write_documents(path_of(0), DT_DATASET_TOKENS, 300, &a, 1, false);
@@ -233,7 +229,7 @@ static void check_record(const dt_batch *b, int seq, const document *d, int T, b
     }
 }
 
-static void records_are_shifted_once_and_those_without_target_left_out(void **state)
+TEST(records_are_shifted_once_and_those_without_target_left_out)
 {
     static document d[N_DOC];
     for (int round = 0; round < 4; round++) {
@@ -268,7 +264,7 @@ static void records_are_shifted_once_and_those_without_target_left_out(void **st
 }
 
 /* Appendix C: ids (a, b, c), mask (0, 0, 1): one target, c, from the logits at b. */
-static void the_worked_example_of_the_shift(void **state)
+TEST(the_worked_example_of_the_shift)
 {
     const document d = {.n = 3, .id = {'a', 'b', 'c'}, .mask = {0, 0, 1}};
     write_documents(path_of(0), DT_DATASET_SFT, 257, &d, 1, false);
@@ -334,7 +330,7 @@ static void check_packed(const document *d, int n_documents, int T, bool sft, bo
     check_counts(o, 2, 1);
 }
 
-static void packed_rows_hold_every_document_once(void **state)
+TEST(packed_rows_hold_every_document_once)
 {
     static document d[N_DOC];
     draw_documents(d, N_DOC, 40, 70000, 0);
@@ -366,7 +362,7 @@ static void write_numbered(const char *path, int first, int n)
     assert_int_equal(dt_dataset_commit(w), DT_OK);
 }
 
-static void every_sample_goes_to_one_rank_once_an_epoch(void **state)
+TEST(every_sample_goes_to_one_rank_once_an_epoch)
 {
     enum { N = 23 };
     write_numbered(path_of(0), 0, N);
@@ -397,7 +393,7 @@ static void every_sample_goes_to_one_rank_once_an_epoch(void **state)
     }
 }
 
-static void evaluation_takes_the_first_samples_in_order(void **state)
+TEST(evaluation_takes_the_first_samples_in_order)
 {
     write_numbered(path_of(0), 0, 10);
     dt_loader_options o = options(path_of(0), 2, 4, 2);
@@ -414,7 +410,7 @@ static void evaluation_takes_the_first_samples_in_order(void **state)
     dt_loader_close(l);
 }
 
-static void mixed_files_keep_their_shares(void **state)
+TEST(mixed_files_keep_their_shares)
 {
     write_numbered(path_of(0), 0, 30);
     write_numbered(path_of(1), 30, 300);
@@ -449,7 +445,7 @@ static void mixed_files_keep_their_shares(void **state)
     dt_loader_close(l);
 }
 
-static void a_colon_may_be_part_of_a_name(void **state)
+TEST(a_colon_may_be_part_of_a_name)
 {
     char path[160], list[300];
     snprintf(path, sizeof path, "%s/a:b.h5", dir);
@@ -488,7 +484,7 @@ static void same_batch(const dt_batch *a, const dt_batch *b)
     assert_memory_equal(a->seq_start, b->seq_start, (size_t)(a->n_seq + 1) * sizeof *a->seq_start);
 }
 
-static void reading_ahead_changes_nothing(void **state)
+TEST(reading_ahead_changes_nothing)
 {
     static document d[N_DOC];
     draw_documents(d, N_DOC, 20, 300, 30);
@@ -525,7 +521,7 @@ static void reading_ahead_changes_nothing(void **state)
     }
 }
 
-static void what_a_loader_holds_is_known_without_its_batches(void **state)
+TEST(what_a_loader_holds_is_known_without_its_batches)
 {
     static const char *const packings[] = {"wrapped", "bfd"};
     static document d[N_DOC];
@@ -553,7 +549,7 @@ static void what_a_loader_holds_is_known_without_its_batches(void **state)
     assert_int_equal(dt_loader_nbytes(NULL), 0);
 }
 
-static void closing_does_not_wait_for_use(void **state)
+TEST(closing_does_not_wait_for_use)
 {
     write_numbered(path_of(0), 0, 10);
     dt_loader_options o = options(path_of(0), 2, 4, 2);
@@ -569,7 +565,7 @@ static void closing_does_not_wait_for_use(void **state)
 
 /* A file that loses its end after it was opened: the error comes with the batch that needs it, not before, and not only
  * once. */
-static void an_error_comes_with_the_batch_that_has_it(void **state)
+TEST(an_error_comes_with_the_batch_that_has_it)
 {
     static document d[30];
     for (int i = 0; i < 30; i++) {
@@ -608,12 +604,11 @@ static void an_error_comes_with_the_batch_that_has_it(void **state)
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 /* Each once an epoch, in another order the next; of a long one the last tokens. */
-static void prompts_come_in_the_order_of_an_epoch(void **state)
+TEST(prompts_come_in_the_order_of_an_epoch)
 {
     enum { N = 12, MAX = 5 };
     document d[N];
     bool differs = false;
-    (void)state;
     draw_documents(d, N, 9, 50, 0);
     for (int i = 0; i < N; i++) {
         if (d[i].n == 0) d[i].id[d[i].n++] = 3;
@@ -642,11 +637,10 @@ static void prompts_come_in_the_order_of_an_epoch(void **state)
     dt_loader_close(l);
 }
 
-static void files_of_another_kind_than_prompts_are_refused(void **state)
+TEST(files_of_another_kind_than_prompts_are_refused)
 {
     document d = {.n = 2, .id = {1, 2}, .mask = {0, 1}};
     dt_loader *l;
-    (void)state;
     dt_error_clear();
     write_documents(path_of(0), DT_DATASET_SFT, 50, &d, 1, false);
     dt_loader_options o = options(path_of(0), 16, 1, 1);
@@ -670,24 +664,7 @@ int main(void)
 {
     snprintf(dir, sizeof dir, "/tmp/dtrain-test-loader-XXXXXX");
     if (!mkdtemp(dir)) return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrapped_rows_follow_the_stream),
-        cmocka_unit_test(samples_are_numbered_through_the_files),
-        cmocka_unit_test(records_are_shifted_once_and_those_without_target_left_out),
-        cmocka_unit_test(the_worked_example_of_the_shift),
-        cmocka_unit_test(packed_rows_hold_every_document_once),
-        cmocka_unit_test(every_sample_goes_to_one_rank_once_an_epoch),
-        cmocka_unit_test(evaluation_takes_the_first_samples_in_order),
-        cmocka_unit_test(mixed_files_keep_their_shares),
-        cmocka_unit_test(a_colon_may_be_part_of_a_name),
-        cmocka_unit_test(reading_ahead_changes_nothing),
-        cmocka_unit_test(what_a_loader_holds_is_known_without_its_batches),
-        cmocka_unit_test(closing_does_not_wait_for_use),
-        cmocka_unit_test(an_error_comes_with_the_batch_that_has_it),
-        cmocka_unit_test(prompts_come_in_the_order_of_an_epoch),
-        cmocka_unit_test(files_of_another_kind_than_prompts_are_refused),
-    };
-    const int status = cmocka_run_group_tests(tests, NULL, NULL);
+    const int status = run_listed(NULL, NULL, NULL);
     char command[100];
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command) == 0 ? status : 1;

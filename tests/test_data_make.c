@@ -1,4 +1,5 @@
 /* test_data_make.c - datasets from many records: threads, memory, shards, and who is told of what is wrong. */
+#include "cases.h"
 #include "data_make_fixture.h"
 
 /* ---- threads, order, memory -------------------------------------------------------------------------------------- */
@@ -31,7 +32,7 @@ static void write_chats(int64_t nbytes)
     fclose(f);
 }
 
-static void threads_do_not_change_a_byte(void **state)
+TEST_WITH(threads_do_not_change_a_byte, clear, NULL)
 {
     static const int threads[] = {2, 3, 5};
     dt_make_options o = options();
@@ -49,7 +50,7 @@ static void threads_do_not_change_a_byte(void **state)
     unlink(other);
 }
 
-static void a_document_in_pieces_is_the_document(void **state)
+TEST_WITH(a_document_in_pieces_is_the_document, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -87,7 +88,7 @@ static void a_document_in_pieces_is_the_document(void **state)
     dt_dataset_close(d);
 }
 
-static void the_first_error_is_the_one_reported(void **state)
+TEST_WITH(the_first_error_is_the_one_reported, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -107,7 +108,7 @@ static void the_first_error_is_the_one_reported(void **state)
 }
 
 /* What training would refuse is not written. */
-static void weights_that_would_be_rounded_away_are_refused(void **state)
+TEST_WITH(weights_that_would_be_rounded_away_are_refused, clear, NULL)
 {
     static const struct {
         const char *weight;
@@ -126,7 +127,7 @@ static void weights_that_would_be_rounded_away_are_refused(void **state)
     }
 }
 
-static void errors_are_told_by_reason(void **state)
+TEST_WITH(errors_are_told_by_reason, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -134,8 +135,7 @@ static void errors_are_told_by_reason(void **state)
     assert_int_equal(make("{\"prompt\": \"p\", \"completion\": \"c\"}\n\n{\"messages\": [{\"role\": \"user\", "
                           "\"content\": 1}]}\nnothing\n"
                           "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": "
-                          "2}]}\n{\"text\": "
-                          "\"t\"}\n",
+                          "2}]}\n{\"text\": \"t\"}\n",
                           &o, &stats),
                      DT_OK);
     assert_int_equal(stats.n_bad, 4);
@@ -147,7 +147,7 @@ static void errors_are_told_by_reason(void **state)
     assert_non_null(strstr(stats.problems[2].reason, "kind tokens"));
 }
 
-static void a_ranking_of_another_kind_is_one_record(void **state)
+TEST_WITH(a_ranking_of_another_kind_is_one_record, clear, NULL)
 {
     static const char *const ranking = "{\"prompt\": \"q\", \"responses\": [\"a\", \"b\", \"c\", \"d\"]}\n";
     char text[512];
@@ -163,7 +163,7 @@ static void a_ranking_of_another_kind_is_one_record(void **state)
 }
 
 /* Whether broken records are left out or not: where the next one begins, nothing says. */
-static void an_array_ends_where_its_brackets_do_not_match(void **state)
+TEST_WITH(an_array_ends_where_its_brackets_do_not_match, clear, NULL)
 {
     static const struct {
         const char *text, *begins, *breaks;
@@ -192,7 +192,7 @@ static void an_array_ends_where_its_brackets_do_not_match(void **state)
     dt_error_clear();
 }
 
-static void an_array_goes_on_behind_other_mistakes(void **state)
+TEST_WITH(an_array_goes_on_behind_other_mistakes, clear, NULL)
 {
     char text[1024];
     const size_t n = (size_t)snprintf(text, sizeof text,
@@ -210,7 +210,7 @@ static void an_array_goes_on_behind_other_mistakes(void **state)
     assert_int_equal(stats.n_tokens, (int64_t)strlen("}]\"[{") + 1);
 }
 
-static void memory_does_not_grow_with_the_input(void **state)
+TEST_WITH(memory_does_not_grow_with_the_input, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -238,7 +238,7 @@ static void memory_does_not_grow_with_the_input(void **state)
 
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
-static void shards_hold_the_samples_in_order(void **state)
+TEST_WITH(shards_hold_the_samples_in_order, clear, NULL)
 {
     char pattern[256], path[256];
     dt_make_options o = options();
@@ -285,7 +285,7 @@ static void shards_hold_the_samples_in_order(void **state)
 }
 
 /* Wherever shards end: the same samples as from one file. */
-static void shards_train_as_the_whole(void **state)
+TEST_WITH(shards_train_as_the_whole, clear, NULL)
 {
     char pattern[256];
     dt_make_options o = options();
@@ -323,7 +323,7 @@ static void shards_train_as_the_whole(void **state)
     assert_int_equal(system(pattern), 0);
 }
 
-static void training_refuses_what_it_cannot_learn_yet(void **state)
+TEST_WITH(training_refuses_what_it_cannot_learn_yet, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -341,7 +341,7 @@ static void training_refuses_what_it_cannot_learn_yet(void **state)
     dt_error_clear();
 }
 
-static void stopping_leaves_nothing(void **state)
+TEST_WITH(stopping_leaves_nothing, clear, NULL)
 {
     static const atomic_bool stop = true;
     char test[128];
@@ -356,7 +356,7 @@ static void stopping_leaves_nothing(void **state)
     dt_error_clear();
 }
 
-static void options_that_do_not_fit_are_refused(void **state)
+TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
 {
     dt_make_stats stats;
     write_input("{\"text\": \"t\"}\n");
@@ -380,23 +380,4 @@ static void options_that_do_not_fit_are_refused(void **state)
     dt_error_clear();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(threads_do_not_change_a_byte, clear),
-        cmocka_unit_test_setup(a_document_in_pieces_is_the_document, clear),
-        cmocka_unit_test_setup(the_first_error_is_the_one_reported, clear),
-        cmocka_unit_test_setup(weights_that_would_be_rounded_away_are_refused, clear),
-        cmocka_unit_test_setup(errors_are_told_by_reason, clear),
-        cmocka_unit_test_setup(a_ranking_of_another_kind_is_one_record, clear),
-        cmocka_unit_test_setup(an_array_ends_where_its_brackets_do_not_match, clear),
-        cmocka_unit_test_setup(an_array_goes_on_behind_other_mistakes, clear),
-        cmocka_unit_test_setup(memory_does_not_grow_with_the_input, clear),
-        cmocka_unit_test_setup(shards_hold_the_samples_in_order, clear),
-        cmocka_unit_test_setup(shards_train_as_the_whole, clear),
-        cmocka_unit_test_setup(training_refuses_what_it_cannot_learn_yet, clear),
-        cmocka_unit_test_setup(stopping_leaves_nothing, clear),
-        cmocka_unit_test_setup(options_that_do_not_fit_are_refused, clear),
-    };
-    return cmocka_run_group_tests_name("data_make", tests, open_folder, remove_folder);
-}
+int main(void) { return run_listed("data_make", open_folder, remove_folder); }

@@ -1,6 +1,7 @@
 /* test_data_make_images.c - records with images against transformers' LlavaProcessor; what is placeholder, what is
  * target, what is left out; images that cannot be read and records that do not say what they mean. Fixture:
  * tests/make_vision_data_fixtures.py */
+#include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/json.h"
@@ -61,7 +62,7 @@ static void check_images(const sample *s, const json_t *expected)
     }
 }
 
-static void records_become_what_transformers_makes_of_them(void **state)
+TEST_WITH(records_become_what_transformers_makes_of_them, clear, NULL)
 {
     static const char *inputs[] = {FOLDER "/records.jsonl"};
     json_t *all = json_load_file(FOLDER "/expected.json", 0, NULL);
@@ -99,7 +100,7 @@ static void records_become_what_transformers_makes_of_them(void **state)
     "\"}]"
 
 /* Nothing of template and question, as LLaVA's plain text has it: placeholders, the caption and an end. */
-static void captions_are_trained_on_alone(void **state)
+TEST_WITH(captions_are_trained_on_alone, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;
@@ -134,7 +135,7 @@ static void captions_are_trained_on_alone(void **state)
     make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("What?", "a") "}\n", &o, &stats);
 }
 
-static void placeholders_are_no_targets_whatever_the_mask(void **state)
+TEST_WITH(placeholders_are_no_targets_whatever_the_mask, clear, NULL)
 {
     static const char *const masks[] = {"full", "completion", "assistant"};
     dt_make_options o = with_images();
@@ -165,7 +166,7 @@ static void placeholders_are_no_targets_whatever_the_mask(void **state)
 }
 
 /* However a record lists its images, a conversation that does not say where they stand begins with them. */
-static void images_without_places_come_first(void **state)
+TEST_WITH(images_without_places_come_first, clear, NULL)
 {
     static const char *const lists[] = {"\"image\": \"wide.ppm\"", "\"images\": [\"wide.ppm\"]",
                                         "\"image\": {\"path\": \"wide.ppm\"}"};
@@ -189,7 +190,7 @@ static void images_without_places_come_first(void **state)
     }
 }
 
-static void pairs_and_prompts_have_images_in_their_prompts(void **state)
+TEST_WITH(pairs_and_prompts_have_images_in_their_prompts, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;
@@ -209,20 +210,19 @@ static void pairs_and_prompts_have_images_in_their_prompts(void **state)
         }
     dt_dataset_close(d);
     sample pairs[3];
-    make_well(
-        "{\"images\": [\"wide.ppm\", \"high.ppm\"], \"prompt\": \"<image><image>\", \"responses\": [\"a\", \"b\", "
-        "\"c\"]}\n",
-        &o, &stats);
+    make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], \"prompt\": \"<image><image>\", \"responses\": [\"a\", "
+              "\"b\", \"c\"]}\n",
+              &o, &stats);
     assert_int_equal(stats.n_images, 6);
     d = open_output(output);
     for (int i = 0; i < 3; i++) read_sample(d, DT_SIDE_FIRST, i, &pairs[i]);
     assert_memory_not_equal(pairs[0].pixels, pairs[0].pixels + IMAGE_NBYTES, IMAGE_NBYTES);
     for (int i = 1; i < 3; i++) assert_memory_equal(pairs[i].pixels, pairs[0].pixels, 2 * IMAGE_NBYTES);
     dt_dataset_close(d);
-    make_well("{\"image\": \"wide.ppm\", \"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, "
-              "{\"type\": \"text\", \"text\": \"What?\"}]}], \"answer\": \"a\"}\n{\"question\": \"What?\", "
-              "\"answer\": \"b\"}\n",
-              &o, &stats);
+    make_well(
+        "{\"image\": \"wide.ppm\", \"prompt\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, {\"type\": "
+        "\"text\", \"text\": \"What?\"}]}], \"answer\": \"a\"}\n{\"question\": \"What?\", \"answer\": \"b\"}\n",
+        &o, &stats);
     d = open_output(output);
     assert_int_equal(dt_dataset_get_info(d)->kind, DT_DATASET_PROMPTS);
     for (int i = 0; i < 2; i++) {
@@ -234,7 +234,7 @@ static void pairs_and_prompts_have_images_in_their_prompts(void **state)
 }
 
 /* A text that would lose a placeholder is left out; one that loses others is cut. */
-static void no_image_is_cut(void **state)
+TEST_WITH(no_image_is_cut, clear, NULL)
 {
     static const struct {
         const char *truncate;
@@ -261,7 +261,7 @@ static void no_image_is_cut(void **state)
     }
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST_WITH(what_does_not_fit_is_refused, clear, NULL)
 {
     static const struct {
         const char *record, *says;
@@ -310,7 +310,7 @@ static void what_does_not_fit_is_refused(void **state)
 
 /* A record is left out when its second image cannot be read: the first one, by then in the chunk, must not be the next
  * record's. */
-static void a_record_with_a_broken_second_image_leaves_the_next_one_its_own(void **state)
+TEST_WITH(a_record_with_a_broken_second_image_leaves_the_next_one_its_own, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;
@@ -356,7 +356,7 @@ static void note(void *self, const dt_make_stats *s)
 }
 
 /* Large images go through in small sets, 24 of 336 x 336 pixels, so that what is told is what is done. */
-static void progress_is_that_of_images(void **state)
+TEST_WITH(progress_is_that_of_images, clear, NULL)
 {
     enum { N = 60, SET = (1 << 23) / (3 * 336 * 336), LINE = 5000, BLOCK = 1 << 16 }; /* blocks are read ahead */
     static char text[N * LINE + 1];
@@ -386,7 +386,7 @@ static void progress_is_that_of_images(void **state)
     unlink(path);
 }
 
-static void options_that_do_not_fit_are_refused(void **state)
+TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
 {
 #define REFUSED(change, err, says)                                                                                     \
     do {                                                                                                               \
@@ -420,7 +420,7 @@ static void copy(const char *from, const char *to)
 }
 
 /* An image of a record, and a file of the preprocessor's folder: not even with force. */
-static void what_is_read_is_not_replaced(void **state)
+TEST_WITH(what_is_read_is_not_replaced, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;
@@ -445,7 +445,7 @@ static void what_is_read_is_not_replaced(void **state)
 }
 
 /* Many chunks: threads change nothing, an image is in one file alone, shards and images agree. */
-static void an_image_is_on_one_side_whatever_is_asked_of_it(void **state)
+TEST_WITH(an_image_is_on_one_side_whatever_is_asked_of_it, clear, NULL)
 {
     enum { N = 3000, N_PICTURES = 40 };
     dt_make_options o = with_images();
@@ -511,7 +511,7 @@ char *__wrap_strdup(const char *text) { return is_refused() ? NULL : __real_strd
 
 /* Whichever allocation fails, of the tokenizer, the template, the preprocessor, records or images: it is said, and
  * nothing is written. */
-static void no_memory_is_an_error_wherever_it_is_missing(void **state)
+TEST_WITH(no_memory_is_an_error_wherever_it_is_missing, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;
@@ -536,20 +536,5 @@ static void no_memory_is_an_error_wherever_it_is_missing(void **state)
 int main(void)
 {
     if (!realpath(FOLDER, here)) return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(records_become_what_transformers_makes_of_them, clear),
-        cmocka_unit_test_setup(captions_are_trained_on_alone, clear),
-        cmocka_unit_test_setup(placeholders_are_no_targets_whatever_the_mask, clear),
-        cmocka_unit_test_setup(images_without_places_come_first, clear),
-        cmocka_unit_test_setup(pairs_and_prompts_have_images_in_their_prompts, clear),
-        cmocka_unit_test_setup(no_image_is_cut, clear),
-        cmocka_unit_test_setup(what_does_not_fit_is_refused, clear),
-        cmocka_unit_test_setup(a_record_with_a_broken_second_image_leaves_the_next_one_its_own, clear),
-        cmocka_unit_test_setup(progress_is_that_of_images, clear),
-        cmocka_unit_test_setup(options_that_do_not_fit_are_refused, clear),
-        cmocka_unit_test_setup(what_is_read_is_not_replaced, clear),
-        cmocka_unit_test_setup(no_memory_is_an_error_wherever_it_is_missing, clear),
-        cmocka_unit_test_setup(an_image_is_on_one_side_whatever_is_asked_of_it, clear),
-    };
-    return cmocka_run_group_tests_name("data_make_images", tests, open_folder, remove_folder);
+    return run_listed("data_make_images", open_folder, remove_folder);
 }

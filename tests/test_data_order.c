@@ -1,9 +1,5 @@
 /* test_data_order.c - the order of samples as a pure function, against brute force; mixing shares. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../src/data/order.h"
@@ -50,7 +46,7 @@ static void check_epoch(const dt_order *o, bool drop_last, int64_t epoch)
     assert_int_equal(step, (epoch + 1) * o->steps_per_epoch);
 }
 
-static void every_sample_is_dealt_out_once_an_epoch(void **state)
+TEST(every_sample_is_dealt_out_once_an_epoch)
 {
     const int64_t sizes[] = {1, 2, 3, 7, 12, 25, 64};
     for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
@@ -67,13 +63,13 @@ static void every_sample_is_dealt_out_once_an_epoch(void **state)
                     }
 }
 
-static void the_order_does_not_depend_on_ranks_or_batches(void **state)
+TEST(the_order_does_not_depend_on_ranks_or_batches)
 {
     const dt_order a = make(64, 8, 1, 1, true, false), b = make(64, 24, 3, 16, true, false);
     for (int64_t i = 0; i < 64; i++) assert_int_equal(dt_order_sample(&a, 2, i), dt_order_sample(&b, 2, i));
 }
 
-static void epochs_and_seeds_differ_in_order(void **state)
+TEST(epochs_and_seeds_differ_in_order)
 {
     dt_order o = make(64, 8, 1, 1, true, false), other = o;
     other.seed = 43;
@@ -86,7 +82,7 @@ static void epochs_and_seeds_differ_in_order(void **state)
     assert_in_range(same_seed, 0, 10);
 }
 
-static void sixteen_ranks_share_three_samples(void **state)
+TEST(sixteen_ranks_share_three_samples)
 {
     const dt_order o = make(3, 16, 1, 16, false, false);
     assert_int_equal(o.steps_per_epoch, 1);
@@ -101,7 +97,7 @@ static void sixteen_ranks_share_three_samples(void **state)
 
 /* ---- mixing ------------------------------------------------------------------------------------------------------ */
 
-static void shares_follow_the_weights(void **state)
+TEST(shares_follow_the_weights)
 {
     const double weights[] = {0.5, 3, 1e-9, 1.5};
     int32_t share[4];
@@ -126,7 +122,7 @@ static void shares_follow_the_weights(void **state)
     }
 }
 
-static void many_tiny_weights_get_a_slot_each(void **state)
+TEST(many_tiny_weights_get_a_slot_each)
 {
     enum { N = 3000 };
     static double weights[N];
@@ -138,7 +134,7 @@ static void many_tiny_weights_get_a_slot_each(void **state)
     assert_int_equal(share[0], DT_MIX_SLOTS - N + 1);
 }
 
-static void an_exhausted_entry_starts_over_in_another_order(void **state)
+TEST(an_exhausted_entry_starts_over_in_another_order)
 {
     const double weights[] = {1, 1};
     const int64_t first[] = {0, 10, 50};
@@ -163,16 +159,4 @@ static void an_exhausted_entry_starts_over_in_another_order(void **state)
     assert_int_not_equal(memcmp(pass[0], pass[1], sizeof pass[0]), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_sample_is_dealt_out_once_an_epoch),
-        cmocka_unit_test(the_order_does_not_depend_on_ranks_or_batches),
-        cmocka_unit_test(epochs_and_seeds_differ_in_order),
-        cmocka_unit_test(sixteen_ranks_share_three_samples),
-        cmocka_unit_test(shares_follow_the_weights),
-        cmocka_unit_test(many_tiny_weights_get_a_slot_each),
-        cmocka_unit_test(an_exhausted_entry_starts_over_in_another_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

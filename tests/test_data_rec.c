@@ -1,6 +1,7 @@
 /* test_data_rec.c - datasets of recommendation data: the samples that a loop in Python makes of the same files
  * (tests/make_rec_data_fixtures.py), lists as Python writes them, what is drawn, and every kind of broken file by its
  * line. */
+#include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/make/rec_files.h"
 #include "../src/make/csv_reader.h"
@@ -84,7 +85,7 @@ static void check_recipe(const char *key, const json_t *samples)
     dt_tokenizer_close(t);
 }
 
-static void samples_are_those_of_the_recipe(void **state)
+TEST(samples_are_those_of_the_recipe)
 {
     json_t *all = json_load_file(FILES "expected.json", 0, NULL), *samples;
     const char *key;
@@ -95,7 +96,7 @@ static void samples_are_those_of_the_recipe(void **state)
 
 /* ---- lists of Python --------------------------------------------------------------------------------------------- */
 
-static void lists_are_read_as_python_writes_them(void **state)
+TEST(lists_are_read_as_python_writes_them)
 {
     static const struct {
         const char *text, *want; /* want NULL: refused, for `why` */
@@ -147,7 +148,7 @@ static void lists_are_read_as_python_writes_them(void **state)
 #define HEADER "user_id,history_item_sid,item_id,item_sid\n"
 #define GOOD "u,['<a_3><b_1><c_0>'],2,<a_3><b_1><c_2>\n"
 
-static void broken_rows_are_named_by_their_line(void **state)
+TEST_WITH(broken_rows_are_named_by_their_line, clear, NULL)
 {
     static const struct {
         const char *text, *why;
@@ -182,7 +183,7 @@ static void broken_rows_are_named_by_their_line(void **state)
     }
 }
 
-static void broken_rows_are_left_out_and_counted(void **state)
+TEST(broken_rows_are_left_out_and_counted)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -194,7 +195,7 @@ static void broken_rows_are_left_out_and_counted(void **state)
     assert_int_equal(stats.problems[0].n, 2);
 }
 
-static void carriage_returns_and_a_missing_last_newline_are_no_text(void **state)
+TEST(carriage_returns_and_a_missing_last_newline_are_no_text)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -202,7 +203,7 @@ static void carriage_returns_and_a_missing_last_newline_are_no_text(void **state
     assert_int_equal(stats.n_documents, 1);
 }
 
-static void other_columns_are_texts(void **state)
+TEST(other_columns_are_texts)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -211,7 +212,7 @@ static void other_columns_are_texts(void **state)
 }
 
 /* Without an index a SID is checked by the tokenizer alone. */
-static void a_sid_of_unknown_tokens_is_refused(void **state)
+TEST(a_sid_of_unknown_tokens_is_refused)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -240,7 +241,7 @@ static void write_other(const char *text)
 }
 
 /* As add_tokens of transformers adds plain texts to a tokenizer that puts a space before each text. */
-static void level_tokens_that_are_found_in_normalised_text_are_refused(void **state)
+TEST(level_tokens_that_are_found_in_normalised_text_are_refused)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -260,7 +261,7 @@ static void level_tokens_that_are_found_in_normalised_text_are_refused(void **st
     json_decref(tokenizer);
 }
 
-static void broken_catalogues_and_templates_are_refused(void **state)
+TEST(broken_catalogues_and_templates_are_refused)
 {
     static const struct {
         const char *text, *why;
@@ -284,16 +285,15 @@ static void broken_catalogues_and_templates_are_refused(void **state)
         {"{\"tasks\": {\"a\": {\"of\": \"rows\", \"preamble\": \"{input}\"}}}",
          "a.preamble: expected {category} {instruction}, or {{ and }} for braces, found \"{input}\"", 'm'},
         {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
-         "\"{target}\", "
-         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"{sids}\"}}}",
+         "\"{target}\", \"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"{sids}\"}}}",
          "a.input: expected {category} {sid} {title} {description}", 'm'},
         {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
-         "\"{target}\", "
-         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": []}}}",
+         "\"{target}\", \"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": "
+         "[]}}}",
          "a.instruction: expected a text or a list of texts", 'm'},
         {"{\"quote\": \"\", \"separator\": \"\", \"preamble\": \"\", \"prompt\": \"{input}\", \"response\": "
-         "\"{target}\", "
-         "\"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": \"\"}}}",
+         "\"{target}\", \"tasks\": {\"a\": {\"of\": \"items\", \"input\": \"\", \"target\": \"\", \"instruction\": "
+         "\"\"}}}",
          "sft: expected a list of tasks", 'm'},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -307,7 +307,7 @@ static void broken_catalogues_and_templates_are_refused(void **state)
     }
 }
 
-static void options_that_do_not_fit_are_refused(void **state)
+TEST(options_that_do_not_fit_are_refused)
 {
     static const struct {
         const char *why, *recipe, *tasks, *kind, *index;
@@ -376,7 +376,7 @@ static int64_t drawn_rows(const dt_make_options *o, const char *text, bool drawn
     return rows_of(o, output, drawn);
 }
 
-static void a_sample_of_rows_depends_on_the_seed_alone(void **state)
+TEST(a_sample_of_rows_depends_on_the_seed_alone)
 {
     bool a[N_ROWS], b[N_ROWS];
     char *text = many_rows(N_ROWS);
@@ -397,7 +397,7 @@ static void a_sample_of_rows_depends_on_the_seed_alone(void **state)
     free(text);
 }
 
-static void of_each_user_the_longest_history_stays(void **state)
+TEST(of_each_user_the_longest_history_stays)
 {
     bool a[N_ROWS];
     char *text = many_rows(7);
@@ -424,7 +424,7 @@ static void of_each_user_the_longest_history_stays(void **state)
     assert_int_equal(unlink(input), 0);
 }
 
-static void rows_are_held_out_with_all_their_samples(void **state)
+TEST(rows_are_held_out_with_all_their_samples)
 {
     bool trained[N_ROWS], held_out[N_ROWS];
     char *text = many_rows(N_ROWS);
@@ -440,7 +440,7 @@ static void rows_are_held_out_with_all_their_samples(void **state)
     free(text);
 }
 
-static void the_catalogue_is_written_for_evaluation(void **state)
+TEST_WITH(the_catalogue_is_written_for_evaluation, clear, NULL)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -458,23 +458,4 @@ static void the_catalogue_is_written_for_evaluation(void **state)
     assert_int_equal(make(HEADER GOOD, &o, &stats), DT_ERR_USAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples_are_those_of_the_recipe),
-        cmocka_unit_test(lists_are_read_as_python_writes_them),
-        cmocka_unit_test_setup(broken_rows_are_named_by_their_line, clear),
-        cmocka_unit_test(broken_rows_are_left_out_and_counted),
-        cmocka_unit_test(carriage_returns_and_a_missing_last_newline_are_no_text),
-        cmocka_unit_test(other_columns_are_texts),
-        cmocka_unit_test(a_sid_of_unknown_tokens_is_refused),
-        cmocka_unit_test(level_tokens_that_are_found_in_normalised_text_are_refused),
-        cmocka_unit_test(broken_catalogues_and_templates_are_refused),
-        cmocka_unit_test(options_that_do_not_fit_are_refused),
-        cmocka_unit_test(a_sample_of_rows_depends_on_the_seed_alone),
-        cmocka_unit_test(of_each_user_the_longest_history_stays),
-        cmocka_unit_test(rows_are_held_out_with_all_their_samples),
-        cmocka_unit_test_setup(the_catalogue_is_written_for_evaluation, clear),
-    };
-    return cmocka_run_group_tests(tests, open_folder, remove_folder);
-}
+int main(void) { return run_listed(NULL, open_folder, remove_folder); }

@@ -64,35 +64,27 @@ static void chats_teach_answers_and_their_ends(void **state)
         {"{\"conversation\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
         {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "completion"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, "
-         "{\"role\": "
-         "\"user\", "
-         "\"content\": \"r\"}]}",
+         "{\"role\": \"user\", \"content\": \"r\"}]}",
          "User: q\nAssistant:{ a$}User: r\n", .mask = "completion"},
         {"{\"messages\": " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = "full"},
         {"{\"messages\": " CHAT "}",
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nr<|im_end|>\n<|im_"
-         "start|>"
-         "assistant\n"
+         "start|>assistant\n"
          "{b<|im_end|>}\n{$}",
          .chat = "chatml"},
         {"{\"messages\": " CHAT "}",
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|"
-         ">"
-         "assistant\n"
+         ">assistant\n"
          "{b<|im_end|>\n$}",
          .chat = "chatml", .mask = "completion"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}, "
-         "{\"from\": "
-         "\"observation\", \"value\": "
-         "\"o\"}, {\"from\": \"gpt\", \"value\": \"b\"}], \"system\": \"s\"}",
+         "{\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": \"b\"}], \"system\": \"s\"}",
          "s\n\nUser: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], "
-         "\"system\": "
-         "\"s\", \"tools\": \"t\"}",
+         "\"system\": \"s\", \"tools\": \"t\"}",
          "s\n\nt\n\nUser: q\nAssistant:{ a$}"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], "
-         "\"tools\": "
-         "[{\"n\": 1}]}",
+         "\"tools\": [{\"n\": 1}]}",
          "[{\"n\": 1}]\n\nUser: q\nAssistant:{ a$}"},
         {"{\"conversations\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
          "\"a\"}]}",
@@ -111,26 +103,22 @@ static void prompts_are_not_trained_on(void **state)
         {"{\"prompt\": \"\", \"completion\": \"ab\"}", "a{b$}"},
         {"{\"prompt\": \"q\", \"completion\": \"a\"}", "User: q\nAssistant:{ a$}", .as_chat = true},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, "
-         "{\"role\": "
-         "\"user\", \"content\": \"r\"}], "
-         "\"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}",
+         "{\"role\": \"user\", \"content\": \"r\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
-         "\"content\": "
-         "\"a\"}, {\"role\": \"tool\", "
-         "\"content\": \"o\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         "\"content\": \"a\"}, {\"role\": \"tool\", \"content\": \"o\"}, {\"role\": \"assistant\", \"content\": "
+         "\"b\"}]}",
          "User: q\nAssistant:{ a$Tool: o\nAssistant: b$}"},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
-         "\"content\": "
-         "\"a\"}, {\"role\": \"tool\", "
-         "\"content\": \"o\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         "\"content\": \"a\"}, {\"role\": \"tool\", \"content\": \"o\"}, {\"role\": \"assistant\", \"content\": "
+         "\"b\"}]}",
          "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}", .mask = "assistant"},
         {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}", "User: Add\n1 2\nAssistant:{ 3$}"},
         {"{\"instruction\": \"Add\", \"input\": \"\", \"response\": \"3\"}", "User: Add\nAssistant:{ 3$}"},
         {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}",
          "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
-         "response that "
-         "appropriately completes the request.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3$}",
+         "response that appropriately completes the request.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### "
+         "Response:\n{3$}",
          .chat = "alpaca"},
         {"{\"instruction\": \"Add\", \"input\": \"\", \"output\": \"3\"}",
          "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
@@ -147,14 +135,11 @@ static void preferences_have_two_sides(void **state)
         {"{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}", "User: Q\nAssistant:{ good$}",
          "User: Q\nAssistant:{ bad$}", .as_chat = true},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": [{\"role\": \"assistant\", \"content\": "
-         "\"c\"}], "
-         "\"rejected\": "
-         "[{\"role\": \"assistant\", \"content\": \"r\"}]}",
+         "\"c\"}], \"rejected\": [{\"role\": \"assistant\", \"content\": \"r\"}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
-         "\"content\": "
-         "\"c\"}], \"rejected\": "
-         "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
+         "\"content\": \"c\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+         "\"content\": \"r\"}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"assistant\", \"content\": \"c\"}], \"rejected\": [{\"role\": "
          "\"assistant\", \"content\": \"r\"}]}",
@@ -166,19 +151,14 @@ static void preferences_have_two_sides(void **state)
         {"{\"chosen\": \"ab\", \"rejected\": \"ac\"}", "{ab$}", "{ac$}"},
         {"{\"chosen\": \"a b c\", \"rejected\": \"a b\"}", "a{ b c$}", "a{ b$}"},
         {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"c\"}], "
-         "\"rejected\": "
-         "[{\"role\": \"user\", "
-         "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
+         "\"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}], "
-         "\"rejected\": [{\"role\": \"user\", "
-         "\"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}]}\n"
+         "\"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}]}\n"
          "{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\"}",
          "User: q\nAssistant:{ same$}", "User: q\nAssistant:{ same$}"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", \"value\": "
-         "\"c\"}, "
-         "\"rejected\": {\"from\": "
-         "\"gpt\", \"value\": \"r\"}}",
+         "\"c\"}, \"rejected\": {\"from\": \"gpt\", \"value\": \"r\"}}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": \"c\", \"rejected\": \"r\"}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
@@ -253,8 +233,8 @@ static void answers_are_taken_out_of_the_loss(void **state)
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\",\"weight\":0},"
          "{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\",\"weight\":1}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
-        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\",\"value\":\"a\",\"loss\":false},"
-         "{\"from\":\"human\",\"value\":\"r\"},{\"from\":\"gpt\",\"value\":\"b\"}]}",
+        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\",\"value\":\"a\",\"loss\":false},{"
+         "\"from\":\"human\",\"value\":\"r\"},{\"from\":\"gpt\",\"value\":\"b\"}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
         {"{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"completion\":[{\"role\":\"assistant\",\"content\":"
          "\"a\",\"train\":false},{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
@@ -272,18 +252,15 @@ static void what_goes_with_a_pair_is_kept(void **state)
     dt_make_stats stats;
     dt_pair pair;
     o.prefer = "safer";
-    assert_int_equal(
-        make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\", \"margin\": -0.5}\n"
-             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": [1, "
-             "-1]}\n"
-             "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"safety_labels\": "
-             "{\"rejected\": "
-             "false}}\n"
-             "{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": 1, "
-             "\"safer_response_id\": 0,"
-             " \"is_response_0_safe\": true, \"is_response_1_safe\": false}\n",
-             &o, &stats),
-        DT_OK);
+    assert_int_equal(make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\", \"margin\": -0.5}\n"
+                          "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", "
+                          "\"safety_labels\": [1, -1]}\n"
+                          "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", "
+                          "\"safety_labels\": {\"rejected\": false}}\n"
+                          "{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": "
+                          "1, \"safer_response_id\": 0, \"is_response_0_safe\": true, \"is_response_1_safe\": false}\n",
+                          &o, &stats),
+                     DT_OK);
     dt_dataset *d = open_output(output);
     assert_true(dt_dataset_get_info(d)->has_margins && dt_dataset_get_info(d)->has_safety);
     static const struct {
@@ -468,11 +445,10 @@ static void what_has_nothing_to_learn_is_counted(void **state)
         DT_OK);
     assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
     o.append_eos = false;
-    assert_int_equal(
-        make("{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\"}\n{\"prompt\": \"p\", \"chosen\": \"c\", "
-             "\"rejected\": \"\"}\n",
-             &o, &stats),
-        DT_OK);
+    assert_int_equal(make("{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\"}\n{\"prompt\": \"p\", "
+                          "\"chosen\": \"c\", \"rejected\": \"\"}\n",
+                          &o, &stats),
+                     DT_OK);
     assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
 }
 
@@ -487,11 +463,10 @@ static void check_record(dt_dataset *d, int64_t i, const char *want)
 /* What reward functions are given; in shards each file begins anew. */
 static void the_other_fields_of_a_prompt_are_kept(void **state)
 {
-    static const char records[] =
-        "{\"prompt\": \"p\", \"prompt_ids\": [1], \"level\": 3, \"tests\": [{\"in\": \"\\u0000\\u00e4\"}], "
-        "\"completion_ids\": []}\n"
-        "{\"question\": \"q\", \"answer\": 0.5}\n"
-        "{\"prompt\": [{\"role\": \"user\", \"content\": \"plain\"}]}\n";
+    static const char records[] = "{\"prompt\": \"p\", \"prompt_ids\": [1], \"level\": 3, \"tests\": [{\"in\": "
+                                  "\"\\u0000\\u00e4\"}], \"completion_ids\": []}\n"
+                                  "{\"question\": \"q\", \"answer\": 0.5}\n"
+                                  "{\"prompt\": [{\"role\": \"user\", \"content\": \"plain\"}]}\n";
     static const char *const want[] = {"{\"level\":3,\"tests\":[{\"in\":\"\\u0000\303\244\"}]}",
                                        "{\"question\":\"q\",\"answer\":0.5}", "{}"};
     dt_make_options o = options();
@@ -554,9 +529,9 @@ static void turns_share_the_length(void **state)
     FILE *f = fopen(other, "w");
     fputs("{\"user\": {}, \"assistant\": {\"end\": \"{eos}\"}}", f);
     fclose(f);
-    static const char turns[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", "
-                                "\"content\": \"%s\"}, {\"role\": \"user\", "
-                                "\"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}";
+    static const char turns[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}, "
+        "{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}";
     static const char *const cases[][5] = {
         /* 2 + 3 (with the end) fit, then 4 + 3 fit */
         {"ab", "AB", "cdef", "CD", "ab{AB$}cdef{CD$}"},

@@ -168,7 +168,7 @@ static void check_forward(fixture *f, const attention_case *c, dt_dtype dt, int 
     ref_drop(&out), ref_drop(&lse), free(want), free(want_lse), drop_problem(&p);
 }
 
-static void forward_is_softmax_attention(void **state)
+TEST(forward_is_softmax_attention)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
@@ -180,7 +180,7 @@ static void forward_is_softmax_attention(void **state)
 }
 
 /* A device may cut long sequences otherwise; max_q_len and max_kv_len tell it, and are bounds. */
-static void bits_do_not_depend_on_the_bounds_of_lengths(void **state)
+TEST(bits_do_not_depend_on_the_bounds_of_lengths)
 {
     enum { LONG = 4096 };
     fixture *f = *state;
@@ -235,7 +235,7 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt, int how
     ref_drop(&out), ref_drop(&pieces), free(want), free(want_lse), drop_problem(&p);
 }
 
-static void rows_of_generation_do_not_depend_on_one_another(void **state)
+TEST(rows_of_generation_do_not_depend_on_one_another)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (cases[i].dropout_p > 0) continue;
@@ -313,7 +313,7 @@ static void check_shared(fixture *f, const attention_case *c, const int32_t *sha
     free(k64), free(v64), free(want), drop_problem(&p);
 }
 
-static void keys_may_lie_in_two_places(void **state)
+TEST(keys_may_lie_in_two_places)
 {
     static const struct {
         attention_case c;
@@ -335,7 +335,7 @@ static void keys_may_lie_in_two_places(void **state)
         }
 }
 
-static void shared_keys_are_for_generation(void **state)
+TEST(shared_keys_are_for_generation)
 {
     fixture *f = *state;
     const attention_case c = {1, {1}, {4}, 1, 1, 4, 0, 0, false};
@@ -427,7 +427,7 @@ static void check_backward(fixture *f, const attention_case *c, dt_dtype dt, int
     drop_gradients(&g), free(dq), free(dk), free(dv), drop_problem(&p);
 }
 
-static void backward_is_its_gradient(void **state)
+TEST(backward_is_its_gradient)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
@@ -464,13 +464,13 @@ static void check_reference(bool bidirectional)
     free(grad), free(out), drop_problem(&p);
 }
 
-static void reference_gradient_is_that_of_the_reference(void **state)
+TEST(reference_gradient_is_that_of_the_reference)
 {
     check_reference(false);
     check_reference(true);
 }
 
-static void a_window_has_no_meaning_for_attention_in_both_directions(void **state)
+TEST(a_window_has_no_meaning_for_attention_in_both_directions)
 {
     fixture *f = *state;
     const attention_case c = {1, {4}, {0}, 1, 1, 4, 2, 0, true};
@@ -505,7 +505,7 @@ static void check_threads(fixture *f, dt_dtype dt)
 }
 
 /* One pass a sequence, or tiles on their own: which one is taken depends on the threads, its result must not. */
-static void threads_do_not_change_bits(void **state)
+TEST(threads_do_not_change_bits)
 {
     check_threads(*state, DT_F32);
     check_threads(*state, DT_BF16);
@@ -513,24 +513,12 @@ static void threads_do_not_change_bits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reference_gradient_is_that_of_the_reference),
-        cmocka_unit_test(forward_is_softmax_attention),
-        cmocka_unit_test(bits_do_not_depend_on_the_bounds_of_lengths),
-        cmocka_unit_test(rows_of_generation_do_not_depend_on_one_another),
-        cmocka_unit_test(keys_may_lie_in_two_places),
-        cmocka_unit_test(shared_keys_are_for_generation),
-        cmocka_unit_test(backward_is_its_gradient),
-        cmocka_unit_test(a_window_has_no_meaning_for_attention_in_both_directions),
-        cmocka_unit_test(threads_do_not_change_bits),
-    };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
     if (!ref_is_cpu()) return failed != 0;
     setenv("DTRAIN_BF16", "dot", 1); /* the last set again, without the matrix unit, then without any */
-    failed += cmocka_run_group_tests_name("dot", tests, open_device, close_device);
+    failed += run_listed("dot", open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1);
-    failed += cmocka_run_group_tests_name("none", tests, open_device, close_device);
+    failed += run_listed("none", open_device, close_device);
     return failed != 0;
 }

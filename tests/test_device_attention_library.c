@@ -142,7 +142,7 @@ static void check(fixture *f, const library_case *c, dt_dtype dt)
     drop_results(&r), drop_results(&again), drop_problem(&p);
 }
 
-static void a_library_computes_attention_and_its_gradient(void **state)
+TEST(a_library_computes_attention_and_its_gradient)
 {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         check(*state, &cases[i], DT_BF16);
@@ -151,7 +151,7 @@ static void a_library_computes_attention_and_its_gradient(void **state)
 }
 
 /* What the flag promises is what a library relies on: without it nothing of a library is asked for. */
-static void what_a_library_refuses_it_names(void **state)
+TEST(what_a_library_refuses_it_names)
 {
     fixture *f = *state;
     const library_case c = cases[0];
@@ -206,17 +206,14 @@ static void plans_are_left(const char *how, const char *because)
 }
 
 /* Plans of the simulator's cuDNN. */
-static void plans_that_fail_are_left(void **state)
-{
-    plans_are_left("fails", "forward cannot run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
-}
-static void plans_that_compute_nothing_are_left(void **state)
+TEST(plans_that_fail_are_left) { plans_are_left("fails", "forward cannot run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED"); }
+TEST(plans_that_compute_nothing_are_left)
 {
     plans_are_left("idle", "forward differs from dtrain's own kernels by more than rounding");
 }
 
 /* lse lies by token and head in dtrain, by head and token in the library. */
-static void an_order_of_lse_becomes_the_other(void **state)
+TEST(an_order_of_lse_becomes_the_other)
 {
     enum { N = 3, ROWS = 5, COLS = 37 };
     fixture *f = *state;
@@ -257,7 +254,7 @@ static bool find_driver(void)
 }
 
 /* No GPU is needed to ask the library whether it knows the graphs on an H100. */
-static void an_h100_has_engines_for_all_graphs(void **state)
+TEST(an_h100_has_engines_for_all_graphs)
 {
     dt_ledger ledger = {0};
     int ready = 0;
@@ -285,13 +282,5 @@ static void an_h100_has_engines_for_all_graphs(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_library_computes_attention_and_its_gradient),
-        cmocka_unit_test(what_a_library_refuses_it_names),
-        cmocka_unit_test(plans_that_fail_are_left),
-        cmocka_unit_test(plans_that_compute_nothing_are_left),
-        cmocka_unit_test(an_order_of_lse_becomes_the_other),
-        cmocka_unit_test(an_h100_has_engines_for_all_graphs),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return run_listed(NULL, open_device, close_device);
 }

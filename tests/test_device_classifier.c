@@ -127,7 +127,7 @@ static void check_rows(fixture *f, rows *x, double scale)
 enum { GPT2 = 50257 };
 static const int64_t sizes[] = {1, 3, 17, 1024, 5001};
 
-static void log_probabilities_and_their_gradient(void **state)
+TEST(log_probabilities_and_their_gradient)
 {
     for (int i = 0; i < 5; i++)
         for (int way = 0; way < 2 * N_TYPES; way++) {
@@ -140,7 +140,7 @@ static void log_probabilities_and_their_gradient(void **state)
 }
 
 /* Each term alone and all together; way & 8: without the loss itself, if there is another term. */
-static void all_terms_and_their_gradients(void **state)
+TEST(all_terms_and_their_gradients)
 {
     for (int i = 0; i < 5; i++)
         for (int way = 1; way < 32 * N_TYPES; way++) {
@@ -155,7 +155,7 @@ static void all_terms_and_their_gradients(void **state)
 }
 
 /* With the loss and squared probabilities, and with all terms. */
-static void the_vocabulary_of_gpt2(void **state)
+TEST(the_vocabulary_of_gpt2)
 {
     for (int all = 0; all < 2; all++)
         for (int t = 0; t < N_TYPES; t++) {
@@ -171,7 +171,7 @@ static void the_vocabulary_of_gpt2(void **state)
 
 /* (L(z + h) - L(z - h)) / 2h in double: its error is h^2/6 times a third derivative, below 40 for these weights, and
  * what the objective (below 50) rounds, 2^-52 * 50 / h. The device's own error is 2^-24 times values below 100. */
-static void gradients_are_those_of_the_objective(void **state)
+TEST(gradients_are_those_of_the_objective)
 {
     fixture *f = *state;
     const double h = 1e-4, error = h * h * 40 / 6 + 0x1p-52 * 50 / h + 0x1p-24 * 100;
@@ -206,7 +206,7 @@ static void gradients_are_those_of_the_objective(void **state)
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 
 /* A policy that has not moved from its reference: exact zeros. */
-static void nothing_diverges_from_itself(void **state)
+TEST(nothing_diverges_from_itself)
 {
     fixture *f = *state;
     rows x = make_rows(3000, 0.7f, 8, DT_F32);
@@ -224,7 +224,7 @@ static void nothing_diverges_from_itself(void **state)
 }
 
 /* Terms whose weights are zero change nothing but roundings, and results do not depend on what else is asked. */
-static void results_do_not_depend_on_what_else_is_asked(void **state)
+TEST(results_do_not_depend_on_what_else_is_asked)
 {
     fixture *f = *state;
     rows x = make_rows(2000, 1, 6, DT_F32);
@@ -258,7 +258,7 @@ static void results_do_not_depend_on_what_else_is_asked(void **state)
 }
 
 /* A maximum that grows from block to block: the running sum is rescaled each time; and ties for the maximum. */
-static void the_maximum_may_grow(void **state)
+TEST(the_maximum_may_grow)
 {
     fixture *f = *state;
     enum { N = 4000 };
@@ -279,7 +279,7 @@ static void the_maximum_may_grow(void **state)
     free(z), free(z64);
 }
 
-static void what_cannot_be_is_refused(void **state)
+TEST(what_cannot_be_is_refused)
 {
     fixture *f = *state;
     float z[8] = {0}, x[1] = {0};
@@ -302,18 +302,7 @@ static void what_cannot_be_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(log_probabilities_and_their_gradient),
-        cmocka_unit_test(all_terms_and_their_gradients),
-        cmocka_unit_test(the_vocabulary_of_gpt2),
-        cmocka_unit_test(gradients_are_those_of_the_objective),
-        cmocka_unit_test(nothing_diverges_from_itself),
-        cmocka_unit_test(results_do_not_depend_on_what_else_is_asked),
-        cmocka_unit_test(the_maximum_may_grow),
-        cmocka_unit_test(what_cannot_be_is_refused),
-    };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
     return failed != 0;
 }

@@ -137,7 +137,7 @@ static void check_forward(fixture *f, const struct shape *s, form how, dt_dtype 
     drop(&a);
 }
 
-static void heads_arrive_as_they_should(void **state)
+TEST(heads_arrive_as_they_should)
 {
     for (int i = 0; i < N_SHAPES; i++)
         for (int way = 0; way < 16; way++)
@@ -189,7 +189,7 @@ static void check_backward(fixture *f, const struct shape *s, form how, dt_dtype
     free(x), free(wq), free(wk), free(q), free(k), free(sq), free(sk), free((void *)rstd), free((void *)rstd_k);
 }
 
-static void gradients_come_back(void **state)
+TEST(gradients_come_back)
 {
     for (int i = 0; i < N_SHAPES; i++)
         for (int way = 0; way < 8; way++)
@@ -233,7 +233,7 @@ static void check_bits(fixture *f, arrays *a, int n, int64_t from, const ref_arr
     ref_drop(&x), ref_drop(&y), ref_drop(&rstd), ref_drop(&twice), ref_drop(&k), ref_drop(&fused);
 }
 
-static void one_pass_has_the_bits_of_several(void **state)
+TEST(one_pass_has_the_bits_of_several)
 {
     fixture *f = *state;
     if (!strcmp(OPS(f)->name, "cuda")) skip(); /* sums squares in another order than rmsnorm_forward */
@@ -250,7 +250,7 @@ static void one_pass_has_the_bits_of_several(void **state)
 }
 
 /* Backward of q's heads: back through the rotation, then the norm's own backward. */
-static void one_pass_back_has_the_bits_of_several(void **state)
+TEST(one_pass_back_has_the_bits_of_several)
 {
     fixture *f = *state;
     if (!strcmp(OPS(f)->name, "cuda")) skip();
@@ -281,7 +281,7 @@ static void one_pass_back_has_the_bits_of_several(void **state)
 }
 
 /* A row of a cache does not depend on the other tokens of the call. */
-static void a_token_has_the_same_bits_alone(void **state)
+TEST(a_token_has_the_same_bits_alone)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {
@@ -301,7 +301,7 @@ static void a_token_has_the_same_bits_alone(void **state)
     }
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+TEST(what_makes_no_sense_is_refused)
 {
     fixture *f = *state;
     float x[64] = {0}, table[8] = {0};
@@ -324,13 +324,7 @@ static void what_makes_no_sense_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads_arrive_as_they_should),      cmocka_unit_test(gradients_come_back),
-        cmocka_unit_test(one_pass_has_the_bits_of_several), cmocka_unit_test(one_pass_back_has_the_bits_of_several),
-        cmocka_unit_test(a_token_has_the_same_bits_alone),  cmocka_unit_test(what_makes_no_sense_is_refused),
-    };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
     return failed != 0;
 }

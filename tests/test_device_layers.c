@@ -12,7 +12,7 @@ enum { N_LENGTHS = sizeof lengths / sizeof lengths[0] };
 
 /* ---- conversions and sums ---------------------------------------------------------------------------------------- */
 
-static void conversion_rounds_like_the_scalar_function(void **state)
+TEST(conversion_rounds_like_the_scalar_function)
 {
     fixture *f = *state;
     enum { N = 4096 };
@@ -42,7 +42,7 @@ static void conversion_rounds_like_the_scalar_function(void **state)
     ref_drop(&x), ref_drop(&back);
 }
 
-static void sums_round_once(void **state)
+TEST(sums_round_once)
 {
     fixture *f = *state;
     for (int way = 0; way < 2 * N_TYPES * N_TYPES; way++)
@@ -67,7 +67,7 @@ static void sums_round_once(void **state)
         }
 }
 
-static void rows_go_there_and_back(void **state)
+TEST(rows_go_there_and_back)
 {
     fixture *f = *state;
     const int32_t index[] = {4, 0, 6, 1};
@@ -87,7 +87,7 @@ static void rows_go_there_and_back(void **state)
     }
 }
 
-static void rows_can_be_left_out(void **state)
+TEST(rows_can_be_left_out)
 {
     fixture *f = *state;
     const int32_t index[] = {-1, 2, -1, 0, -7};
@@ -109,7 +109,7 @@ static void rows_can_be_left_out(void **state)
         }
 }
 
-static void copy_and_zero(void **state)
+TEST(copy_and_zero)
 {
     fixture *f = *state;
     for (int l = 0; l < N_LENGTHS; l++) {
@@ -130,7 +130,7 @@ static void copy_and_zero(void **state)
  * it stays below 4 * 2^-24), the product with x adds one; slopes add x ds, |x ds| < 1. */
 static double act_error(double x) { return 0x1p-24 * 16 * (fabs(x) < 8 ? 1 + fabs(x) : 9); }
 
-static void activations_and_their_slopes(void **state)
+TEST(activations_and_their_slopes)
 {
     fixture *f = *state;
     for (int act = 0; act < DT_N_ACT; act++)
@@ -154,7 +154,7 @@ static void activations_and_their_slopes(void **state)
             }
 }
 
-static void activations_keep_their_limits(void **state)
+TEST(activations_keep_their_limits)
 {
     fixture *f = *state;
     for (int act = 0; act < DT_N_ACT; act++) {
@@ -166,7 +166,7 @@ static void activations_keep_their_limits(void **state)
 }
 
 /* In a vector, in the rest behind the last one or alone: rows of a batch must not depend on where they lie in it. */
-static void an_element_has_the_same_bits_wherever_it_lies(void **state)
+TEST(an_element_has_the_same_bits_wherever_it_lies)
 {
     enum { N = 100, MOST = 40 };
     fixture *f = *state;
@@ -190,7 +190,7 @@ static void an_element_has_the_same_bits_wherever_it_lies(void **state)
         }
 }
 
-static void gated_units(void **state)
+TEST(gated_units)
 {
     fixture *f = *state;
     for (int act = 0; act < DT_N_ACT; act++)
@@ -219,7 +219,7 @@ static void gated_units(void **state)
 
 /* ---- embedding --------------------------------------------------------------------------------------------------- */
 
-static void embedding_and_its_gradient(void **state)
+TEST(embedding_and_its_gradient)
 {
     fixture *f = *state;
     const int32_t token[] = {3, 0, 3, 7, 3, 0}, order[] = {1, 5, 0, 2, 4, 3}, pos[] = {0, 1, 2, 0, 1, 2};
@@ -250,7 +250,7 @@ static void embedding_and_its_gradient(void **state)
 
 /* Ids that fill several turns of the loop, or pieces of 32 that a device may cut the order into, beside others; one
  * begins in the middle of a piece, one ends with the piece it begins in, and one begins where a piece does. */
-static void a_frequent_token_is_summed_once(void **state)
+TEST(a_frequent_token_is_summed_once)
 {
     fixture *f = *state;
     enum { N = 1000 };
@@ -278,7 +278,7 @@ static void a_frequent_token_is_summed_once(void **state)
 }
 
 /* GPT-2's vocabulary, first and last row among those that are used; the others stay as they were. */
-static void embedding_of_a_large_vocabulary(void **state)
+TEST(embedding_of_a_large_vocabulary)
 {
     fixture *f = *state;
     enum { V = 50257, N = 5 };
@@ -416,7 +416,7 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
         free(rstd64);
 }
 
-static void norms_and_their_gradients(void **state)
+TEST(norms_and_their_gradients)
 {
     for (size_t i = 0; i < sizeof norm_cases / sizeof norm_cases[0]; i++)
         for (int way = 0; way < 12; way++) {
@@ -431,7 +431,7 @@ static void norms_and_their_gradients(void **state)
         }
 }
 
-static void norm_gradients_may_go_over_dy(void **state)
+TEST(norm_gradients_may_go_over_dy)
 {
     fixture *f = *state;
     enum { ROWS = 9, WIDTH = 40 };
@@ -464,7 +464,7 @@ static void norm_gradients_may_go_over_dy(void **state)
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-static void dropout_takes_the_word_of_its_place(void **state)
+TEST(dropout_takes_the_word_of_its_place)
 {
     fixture *f = *state;
     const uint64_t token_key[3] = {7, 1ull << 40, dt_mix64(3)};
@@ -488,7 +488,7 @@ static void dropout_takes_the_word_of_its_place(void **state)
 }
 
 /* int8 is only kept: rows of it move, and nothing is computed in it. */
-static void a_type_that_is_only_kept_is_refused(void **state)
+TEST(a_type_that_is_only_kept_is_refused)
 {
     fixture *f = *state;
     enum { ROWS = 4, WIDTH = 8, N = ROWS * WIDTH };
@@ -516,26 +516,7 @@ static void a_type_that_is_only_kept_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_type_that_is_only_kept_is_refused),
-        cmocka_unit_test(conversion_rounds_like_the_scalar_function),
-        cmocka_unit_test(sums_round_once),
-        cmocka_unit_test(rows_go_there_and_back),
-        cmocka_unit_test(rows_can_be_left_out),
-        cmocka_unit_test(copy_and_zero),
-        cmocka_unit_test(activations_and_their_slopes),
-        cmocka_unit_test(activations_keep_their_limits),
-        cmocka_unit_test(an_element_has_the_same_bits_wherever_it_lies),
-        cmocka_unit_test(gated_units),
-        cmocka_unit_test(embedding_and_its_gradient),
-        cmocka_unit_test(a_frequent_token_is_summed_once),
-        cmocka_unit_test(embedding_of_a_large_vocabulary),
-        cmocka_unit_test(norms_and_their_gradients),
-        cmocka_unit_test(norm_gradients_may_go_over_dy),
-        cmocka_unit_test(dropout_takes_the_word_of_its_place),
-    };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
     return failed != 0;
 }

@@ -502,7 +502,7 @@ static void check_input(const operation *op, call *c, int input)
     ref_drop(&was);
 }
 
-static void what_is_no_number_shows_in_an_output(void **state)
+TEST(what_is_no_number_shows_in_an_output)
 {
     for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++)
         for (int t = 0; t < N_TYPES; t++)
@@ -520,7 +520,7 @@ static void what_is_no_number_shows_in_an_output(void **state)
 }
 
 /* An infinite logit, gate or score that would be the largest has no finite softmax; and act(inf) = inf. */
-static void a_positive_infinity_shows_where_the_negative_has_a_limit(void **state)
+TEST(a_positive_infinity_shows_where_the_negative_has_a_limit)
 {
     for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++) {
         const bool forward = !strcmp(operations[o].name, "act_forward") || !strcmp(operations[o].name, "classifier");
@@ -536,7 +536,7 @@ static void a_positive_infinity_shows_where_the_negative_has_a_limit(void **stat
 }
 
 /* Nor has such a row a gradient, whichever of its terms are asked for. */
-static void an_infinite_logit_shows_in_the_gradient(void **state)
+TEST(an_infinite_logit_shows_in_the_gradient)
 {
     for (int t = 0; t < N_TYPES; t++)
         for (int how = 0; how < 3; how++) {
@@ -603,7 +603,7 @@ static void check_model(const char *name, const char *config, dt_dtype dtype)
     ref_model_close(&r);
 }
 
-static void a_bad_parameter_shows_in_the_loss(void **state)
+TEST(a_bad_parameter_shows_in_the_loss)
 {
     static const char *const names[] = {"gpt2", "gpt2_variant", "llama", "mistral", "qwen2", "qwen3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -626,14 +626,7 @@ static void a_bad_parameter_shows_in_the_loss(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_no_number_shows_in_an_output),
-        cmocka_unit_test(a_positive_infinity_shows_where_the_negative_has_a_limit),
-        cmocka_unit_test(an_infinite_logit_shows_in_the_gradient),
-        cmocka_unit_test(a_bad_parameter_shows_in_the_loss),
-    };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
     return failed != 0;
 }

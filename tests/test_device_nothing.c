@@ -42,7 +42,7 @@ static int scratch_free(void **state)
     return 0;
 }
 
-static void elements(void **state)
+TEST(elements)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {
@@ -60,7 +60,7 @@ static void elements(void **state)
     }
 }
 
-static void rows(void **state)
+TEST(rows)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {
@@ -81,7 +81,7 @@ static void rows(void **state)
 }
 
 /* Gradients of weights over no rows: added to, they stay; else they are 0. */
-static void gradients_of_weights(void **state)
+TEST_WITH(gradients_of_weights, NULL, scratch_free)
 {
     fixture *f = *state;
     const int64_t n = OPS(f)->norm_scratch_elems(&f->dev, 8);
@@ -104,7 +104,7 @@ static void gradients_of_weights(void **state)
     }
 }
 
-static void products(void **state)
+TEST(products)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {
@@ -123,7 +123,7 @@ static void products(void **state)
 }
 
 /* No sequences, and one without tokens. */
-static void attention(void **state)
+TEST_WITH(attention, NULL, scratch_free)
 {
     static const int32_t zeros[2];
     fixture *f = *state;
@@ -145,7 +145,7 @@ static void attention(void **state)
     }
 }
 
-static void logits(void **state)
+TEST(logits)
 {
     fixture *f = *state;
     dt_classifier cl = {.n_vocab = 8, .logits_ld = 8, .inv_temperature = 1, .dlogits_dtype = DT_F32};
@@ -159,7 +159,7 @@ static void logits(void **state)
     RUN_ON_NOTHING(log_softmax_at, &none, A(0), 1, 2, A(1), A(2));
 }
 
-static void optimizers_and_sums(void **state)
+TEST(optimizers_and_sums)
 {
     fixture *f = *state;
     const dt_adamw adamw = {.lr = 1, .fix1 = 1, .fix2 = 1, .grad_scale = 1};
@@ -175,16 +175,4 @@ static void optimizers_and_sums(void **state)
     assert_true(squares == 0 && most == 0 && fixed[0] == 0 && fixed[1] == 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elements),
-        cmocka_unit_test(rows),
-        cmocka_unit_test_teardown(gradients_of_weights, scratch_free),
-        cmocka_unit_test(products),
-        cmocka_unit_test_teardown(attention, scratch_free),
-        cmocka_unit_test(logits),
-        cmocka_unit_test(optimizers_and_sums),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+int main(void) { return run_listed(NULL, open_device, close_device); }

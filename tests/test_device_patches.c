@@ -19,7 +19,7 @@ static ref_array room(const dt_patches *p)
 }
 
 /* Each number of a small image is a word for its place: 100 y + 10 x + c. */
-static void numbers_are_where_they_should_be(void **state)
+TEST(numbers_are_where_they_should_be)
 {
     fixture *f = *state;
     uint8_t pixels[3 * 3 * 3];
@@ -42,7 +42,7 @@ static void numbers_are_where_they_should_be(void **state)
     assert_memory_equal(got, want_two, sizeof want_two);
 }
 
-static void all_shapes_have_the_bits_of_the_contract(void **state)
+TEST(all_shapes_have_the_bits_of_the_contract)
 {
     fixture *f = *state;
     static const struct {
@@ -72,7 +72,7 @@ static void all_shapes_have_the_bits_of_the_contract(void **state)
 }
 
 /* scale and shift nearly cancel: what is left is the product's last bits, which two roundings would have lost. */
-static void a_number_is_rounded_once(void **state)
+TEST(a_number_is_rounded_once)
 {
     fixture *f = *state;
     uint8_t pixels[3] = {251, 127, 3};
@@ -86,7 +86,7 @@ static void a_number_is_rounded_once(void **state)
     }
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+TEST(what_makes_no_sense_is_refused)
 {
     fixture *f = *state;
     uint8_t pixels[4 * 4 * 3] = {0};
@@ -107,13 +107,4 @@ static void what_makes_no_sense_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_where_they_should_be),
-        cmocka_unit_test(all_shapes_have_the_bits_of_the_contract),
-        cmocka_unit_test(a_number_is_rounded_once),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+int main(void) { return run_listed(NULL, open_device, close_device); }

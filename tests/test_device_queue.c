@@ -1,16 +1,14 @@
 /* test_device_queue.c - the queue device keeps its promises to tests: work runs late and in order of its events, waits
  * are told apart by what is queued behind them, what fails comes back with the next wait, memory in use is not
  * freed. */
+#include "cases.h"
 #include "../src/backends/queue.h"
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 typedef struct fixture {
     dt_device dev;
@@ -47,7 +45,7 @@ static dt_err queue_copy(fixture *f, void *dst, const void *src, dt_stream *s)
     return OPS->copy(&f->dev, dst, src, sizeof(float), s);
 }
 
-static void copies_happen_when_they_run(void **state)
+TEST(copies_happen_when_they_run)
 {
     fixture own, *f = &own;
     float *number = NULL;
@@ -80,7 +78,7 @@ static float through_an_event(fixture *f, bool wait)
     return got;
 }
 
-static void streams_are_ordered_by_events_alone(void **state)
+TEST(streams_are_ordered_by_events_alone)
 {
     bool early = false, late = false;
     for (int order = 0; order < DT_QUEUE_N_ORDERS; order++)
@@ -98,7 +96,7 @@ static void streams_are_ordered_by_events_alone(void **state)
     assert_true(early && late);
 }
 
-static void an_event_is_reached_when_its_work_is_done(void **state)
+TEST(an_event_is_reached_when_its_work_is_done)
 {
     fixture own, *f = &own;
     bool done = false;
@@ -125,7 +123,7 @@ static void an_event_is_reached_when_its_work_is_done(void **state)
 }
 
 /* Who waits for a record waits for that one, whatever stream another was made on since, and reached before. */
-static void an_event_recorded_twice_is_two_points(void **state)
+TEST(an_event_recorded_twice_is_two_points)
 {
     for (uint64_t seed = 0; seed < 40; seed++) {
         fixture own, *f = &own;
@@ -153,7 +151,7 @@ static void an_event_recorded_twice_is_two_points(void **state)
 
 /* As on a GPU, where whoever waits may know the event alone; another stream in the place of the one that is gone is
  * none of the event's. */
-static void an_event_outlives_its_stream(void **state)
+TEST(an_event_outlives_its_stream)
 {
     fixture own, *f = &own;
     open_queue(f, DT_QUEUE_LATE, 0);
@@ -178,7 +176,7 @@ static void expect_counts(const fixture *f, int64_t host_waits, int64_t event_wa
     assert_int_equal(c.pageable_copies, pageable_copies);
 }
 
-static void a_wait_counts_by_what_is_queued_behind(void **state)
+TEST(a_wait_counts_by_what_is_queued_behind)
 {
     for (int order = 0; order < DT_QUEUE_N_ORDERS; order++) { /* whether it has run already makes no difference */
         fixture own, *f = &own;
@@ -200,7 +198,7 @@ static void a_wait_counts_by_what_is_queued_behind(void **state)
     }
 }
 
-static void a_failed_copy_comes_back_with_the_next_wait(void **state)
+TEST(a_failed_copy_comes_back_with_the_next_wait)
 {
     fixture own, *f = &own;
     open_queue(f, DT_QUEUE_LATE, 0);
@@ -219,7 +217,7 @@ static dt_err add_one(dt_device *cpu, const void *args)
     return DT_OK;
 }
 
-static void work_of_the_test_runs_in_its_place(void **state)
+TEST(work_of_the_test_runs_in_its_place)
 {
     fixture own, *f = &own;
     open_queue(f, DT_QUEUE_LATE, 0);
@@ -261,7 +259,7 @@ static void read_device_memory(fixture *f) { *(volatile float *)f->device.ptr; }
 
 static void destroy_other(fixture *f) { OPS->stream_destroy(&f->dev, f->other); }
 
-static void what_is_in_use_is_not_freed_and_device_memory_not_read(void **state)
+TEST(what_is_in_use_is_not_freed_and_device_memory_not_read)
 {
     fixture own, *f = &own;
     open_queue(f, DT_QUEUE_LATE, 0);
@@ -279,7 +277,7 @@ static void what_is_in_use_is_not_freed_and_device_memory_not_read(void **state)
 }
 
 /* What the CPU does, late. From `copy` on the table holds functions alone. */
-static void every_operation_of_the_table_is_there(void **state)
+TEST(every_operation_of_the_table_is_there)
 {
     typedef void (*function)(void);
     for (size_t at = offsetof(dt_device_ops, copy); at < sizeof(dt_device_ops); at += sizeof(function)) {
@@ -292,19 +290,4 @@ static void every_operation_of_the_table_is_there(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_operation_of_the_table_is_there),
-        cmocka_unit_test(copies_happen_when_they_run),
-        cmocka_unit_test(streams_are_ordered_by_events_alone),
-        cmocka_unit_test(an_event_is_reached_when_its_work_is_done),
-        cmocka_unit_test(an_event_recorded_twice_is_two_points),
-        cmocka_unit_test(an_event_outlives_its_stream),
-        cmocka_unit_test(a_wait_counts_by_what_is_queued_behind),
-        cmocka_unit_test(a_failed_copy_comes_back_with_the_next_wait),
-        cmocka_unit_test(work_of_the_test_runs_in_its_place),
-        cmocka_unit_test(what_is_in_use_is_not_freed_and_device_memory_not_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

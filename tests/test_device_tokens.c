@@ -153,7 +153,7 @@ static void check_sampler(fixture *f, int i, int64_t n)
     ref_drop(&x.z);
 }
 
-static void draws_are_those_of_the_sampler(void **state)
+TEST(draws_are_those_of_the_sampler)
 {
     for (int i = 0; i < 300; i++) check_sampler(*state, i, draw_vocab(i));
 }
@@ -195,7 +195,7 @@ static int check_plain(fixture *f, int i, int64_t n)
     return n_drawn;
 }
 
-static void draws_are_those_of_the_plain_loop(void **state)
+TEST(draws_are_those_of_the_plain_loop)
 {
     int n_drawn = 0;
     for (int i = 0; i < 300; i++) n_drawn += check_plain(*state, i, draw_vocab(i));
@@ -203,7 +203,7 @@ static void draws_are_those_of_the_plain_loop(void **state)
 }
 
 /* Borders at thirds, by hand; an excluded token's share goes to the others. */
-static void a_draw_inverts_the_distribution_in_the_order_of_ids(void **state)
+TEST(a_draw_inverts_the_distribution_in_the_order_of_ids)
 {
     rows x = {.at = {.n_rows = 3, .n_vocab = 3, .logits_ld = 3}};
     const dt_choice how = {.temperature = 1, .top_p = 1};
@@ -229,7 +229,7 @@ static void a_draw_inverts_the_distribution_in_the_order_of_ids(void **state)
 
 /* The sum of all weights may be rounded below the share that is asked for, as with a number of 1: then it is the last
  * token that has a weight, not the last of all. */
-static void behind_all_weights_comes_the_last_that_has_one(void **state)
+TEST(behind_all_weights_comes_the_last_that_has_one)
 {
     static const int last[] = {0, 5, 31, 32, 199, 298};
     enum { N = 299 };
@@ -267,7 +267,7 @@ static void check_top(fixture *f, int i, int64_t n)
     free(token), free(logit), ref_drop(&x.z);
 }
 
-static void the_largest_fall_and_ties_go_to_the_lower_id(void **state)
+TEST(the_largest_fall_and_ties_go_to_the_lower_id)
 {
     for (int i = 0; i < 200; i++) check_top(*state, i, draw_vocab(i));
 }
@@ -299,13 +299,13 @@ static void check_log(fixture *f, int i, int64_t n)
     ref_drop(&x.z);
 }
 
-static void log_probabilities_of_chosen_tokens(void **state)
+TEST(log_probabilities_of_chosen_tokens)
 {
     for (int i = 0; i < 100; i++) check_log(*state, i, draw_vocab(i));
 }
 
 /* Plain, masked, penalised and from a list, with ties and without: make_rows. */
-static void all_of_it_with_the_vocabulary_of_gpt2(void **state)
+TEST(all_of_it_with_the_vocabulary_of_gpt2)
 {
     for (int i = 1; i <= 4; i *= 2) {
         check_sampler(*state, i, MAX_VOCAB);
@@ -317,7 +317,7 @@ static void all_of_it_with_the_vocabulary_of_gpt2(void **state)
 
 /* ---- what cannot be chosen from ---------------------------------------------------------------------------------- */
 
-static void a_row_without_numbers_gives_no_token(void **state)
+TEST(a_row_without_numbers_gives_no_token)
 {
     fixture *f = *state;
     enum { V = 40, ROWS = 5 };
@@ -350,7 +350,7 @@ static void a_row_without_numbers_gives_no_token(void **state)
     ref_drop(&x.z);
 }
 
-static void what_cannot_be_is_refused(void **state)
+TEST(what_cannot_be_is_refused)
 {
     fixture *f = *state;
     rows x = make_rows(2, draw_vocab(2));
@@ -368,18 +368,4 @@ static void what_cannot_be_is_refused(void **state)
     ref_drop(&x.z);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_are_those_of_the_sampler),
-        cmocka_unit_test(draws_are_those_of_the_plain_loop),
-        cmocka_unit_test(a_draw_inverts_the_distribution_in_the_order_of_ids),
-        cmocka_unit_test(behind_all_weights_comes_the_last_that_has_one),
-        cmocka_unit_test(the_largest_fall_and_ties_go_to_the_lower_id),
-        cmocka_unit_test(log_probabilities_of_chosen_tokens),
-        cmocka_unit_test(all_of_it_with_the_vocabulary_of_gpt2),
-        cmocka_unit_test(a_row_without_numbers_gives_no_token),
-        cmocka_unit_test(what_cannot_be_is_refused),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+int main(void) { return run_listed(NULL, open_device, close_device); }

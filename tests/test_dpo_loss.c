@@ -16,7 +16,7 @@ static dt_dpo_loss one(dt_dpo_type type, double smoothing)
         .n_types = 1, .type = {type}, .weight = {1}, .alpha = 0.5, .label_smoothing = smoothing, .tau = 0.05};
 }
 
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     static const struct {
         dt_dpo_type type;
@@ -38,7 +38,7 @@ static void the_worked_numbers(void **state)
     assert_near(g[1], 0.0425557, 5e-8);
 }
 
-static void a_loss_of_equals_is_log_two(void **state)
+TEST(a_loss_of_equals_is_log_two)
 {
     const double ratio[2] = {0, 0};
     const int64_t n_tok[2] = {3, 9};
@@ -68,7 +68,7 @@ static void derivatives_of(dt_dpo_loss l, uint64_t *seed)
     }
 }
 
-static void derivatives_are_differences(void **state)
+TEST(derivatives_are_differences)
 {
     uint64_t seed = 5;
     for (int type = 0; type < DT_DPO_AOT; type++)
@@ -117,7 +117,7 @@ static dt_dpo_pair pair_of(const dt_aot *aot, int k)
 
 /* Central differences of sums of N smooth terms of size 1 by h = 1e-5: h^2 / 6, and 1e-16 N / h of rounding. Numbers so
  * near to each other that h changes their order do not occur for this seed. */
-static void pairs_are_compared_in_their_order(void **state)
+TEST(pairs_are_compared_in_their_order)
 {
     const double beta = 0.4, h = 1e-5;
     uint64_t seed = 3;
@@ -153,7 +153,7 @@ static void pairs_are_compared_in_their_order(void **state)
     }
 }
 
-static void losses_are_added_with_their_weights(void **state)
+TEST(losses_are_added_with_their_weights)
 {
     const double ratio[2] = {0.7, -0.3};
     const int64_t n_tok[2] = {4, 5};
@@ -167,7 +167,7 @@ static void losses_are_added_with_their_weights(void **state)
     assert_true(dt_dpo_weight(&l, DT_DPO_SFT) == 1 && dt_dpo_weight(&l, DT_DPO_IPO) == 0);
 }
 
-static void great_ratios_do_not_overflow(void **state)
+TEST(great_ratios_do_not_overflow)
 {
     const double ratio[2] = {-3e4, 3e4};
     const int64_t n_tok[2] = {4, 5};
@@ -179,12 +179,4 @@ static void great_ratios_do_not_overflow(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_numbers),           cmocka_unit_test(a_loss_of_equals_is_log_two),
-        cmocka_unit_test(derivatives_are_differences),  cmocka_unit_test(losses_are_added_with_their_weights),
-        cmocka_unit_test(great_ratios_do_not_overflow), cmocka_unit_test(pairs_are_compared_in_their_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,10 +1,6 @@
 /* test_features.c - files of kept features: what was written for an image is found by it, in any of several files, and
  * nothing else ever is: not what was altered, cut short or left unfinished, nor what another tower has made. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +87,7 @@ static void assert_found(const dt_features *f, int i)
     assert_memory_equal(found, expected, FEATURES);
 }
 
-static void every_byte_of_an_image_counts(void **state)
+TEST(every_byte_of_an_image_counts)
 {
     uint8_t pixels[IMAGE] = {0};
     const dt_image_hash zero = dt_image_hash_of(pixels, IMAGE), shorter = dt_image_hash_of(pixels, IMAGE - 1);
@@ -104,7 +100,7 @@ static void every_byte_of_an_image_counts(void **state)
     }
 }
 
-static void features_are_found_by_their_image_in_any_file(void **state)
+TEST_WITH(features_are_found_by_their_image_in_any_file, NULL, empty)
 {
     dt_features *f;
     const dt_image_hash missing = image(9);
@@ -118,7 +114,7 @@ static void features_are_found_by_their_image_in_any_file(void **state)
     assert_int_equal(n_names("*"), 2);
 }
 
-static void another_kind_has_its_own(void **state)
+TEST_WITH(another_kind_has_its_own, NULL, empty)
 {
     dt_features *f;
     dt_feature_kind tower = KIND, type = KIND;
@@ -133,7 +129,7 @@ static void another_kind_has_its_own(void **state)
     assert_null(f);
 }
 
-static void what_is_not_published_is_nothing(void **state)
+TEST_WITH(what_is_not_published_is_nothing, NULL, empty)
 {
     dt_features *f;
     dt_feature_file left, kept;
@@ -158,7 +154,7 @@ static void what_is_not_published_is_nothing(void **state)
 }
 
 /* Each byte of a file in turn; what lies between the list and the features is nobody's. */
-static void a_byte_that_is_altered_is_met(void **state)
+TEST_WITH(a_byte_that_is_altered_is_met, NULL, empty)
 {
     enum { HEAD = 4096, LIST = N * 24, AT = 8192 };
     char *names, features[FEATURES];
@@ -199,16 +195,9 @@ static void a_byte_that_is_altered_is_met(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_of_an_image_counts),
-        cmocka_unit_test_teardown(features_are_found_by_their_image_in_any_file, empty),
-        cmocka_unit_test_teardown(another_kind_has_its_own, empty),
-        cmocka_unit_test_teardown(what_is_not_published_is_nothing, empty),
-        cmocka_unit_test_teardown(a_byte_that_is_altered_is_met, empty),
-    };
     strcpy(dir, "/tmp/dtrain-features-XXXXXX");
     if (!mkdtemp(dir)) return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_listed(NULL, NULL, NULL);
     rmdir(dir);
     return failed;
 }

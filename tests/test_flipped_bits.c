@@ -3,11 +3,7 @@
  *
  * FLIP_FILES: files to be tried (blanks between them) instead of those that are made here; FLIP_EVERY: every so
  * many bits (31); FLIP_MOST: of the first and last so many bytes of each file (all). */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <fcntl.h>
 #include <hdf5.h>
 #include <signal.h>
@@ -134,7 +130,7 @@ static void must_be_refused(const char *path)
     assert_int_equal(c.taken, 0);
 }
 
-static void each_bit_of_a_sealed_file_is_refused(void **state)
+TEST(each_bit_of_a_sealed_file_is_refused)
 {
     char path[128];
     const char *files = getenv("FLIP_FILES");
@@ -157,7 +153,7 @@ static void each_bit_of_a_sealed_file_is_refused(void **state)
 }
 
 /* As another program may have made it, in HDF5's first format, which has no checksums of its own. */
-static void no_bit_of_a_file_without_a_seal_brings_the_process_down(void **state)
+TEST(no_bit_of_a_file_without_a_seal_brings_the_process_down)
 {
     char path[128];
     const hsize_t n = 16;
@@ -181,13 +177,11 @@ static void no_bit_of_a_file_without_a_seal_brings_the_process_down(void **state
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_bit_of_a_sealed_file_is_refused),
-                                       cmocka_unit_test(no_bit_of_a_file_without_a_seal_brings_the_process_down)};
     setenv("DTRAIN_LOG", "error", 0);
     dt_log_open(0, 1, "test");
     strcpy(dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/dtrain-flip-XXXXXX" : "/tmp/dtrain-flip-XXXXXX");
     if (!mkdtemp(dir)) return 1;
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = run_listed(NULL, NULL, NULL);
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command) == 0 ? failed : 1;

@@ -4,13 +4,8 @@
  * `test_generate --make-checkpoint DIR` writes a small random model to DIR/checkpoints instead, for
  * tests/e2e_generate.sh.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -121,9 +116,8 @@ static dt_err hear(void *ctx, dt_sequence *s)
     return DT_OK;
 }
 
-static void tokens_do_not_depend_on_slots_and_passes(void **state)
+TEST(tokens_do_not_depend_on_slots_and_passes)
 {
-    (void)state;
     struct work expected;
     int64_t n_new = 0, n_prompt = 0;
     make_work(&expected);
@@ -173,9 +167,8 @@ static dt_err refuse(void *ctx, dt_sequence *s)
 }
 
 /* A text that goes on: what the cache holds does not pass through again, and the tokens are those of a fresh start. */
-static void a_cached_beginning_is_not_run_again(void **state)
+TEST(a_cached_beginning_is_not_run_again)
 {
-    (void)state;
     dt_ledger ledger = {0};
     struct fake f = {.max_tok = 4};
     const dt_decoder d = {.self = &f, .decode = fake_decode, .draw = fake_draw, .keep = fake_keep};
@@ -204,9 +197,8 @@ static void a_cached_beginning_is_not_run_again(void **state)
     dt_error_clear();
 }
 
-static void errors_come_back(void **state)
+TEST(errors_come_back)
 {
-    (void)state;
     struct fake f = {.max_tok = 64}, f_bad = {.max_tok = 64, .bad = true};
     struct work w;
     dt_ledger ledger = {0};
@@ -247,9 +239,8 @@ static dt_err parse(dt_prompts *p, const char *text, dt_prompt_format format, dt
     return dt_prompts_parse(p, "file", text, strlen(text), format, reader);
 }
 
-static void prompts_come_as_text_lines_and_json(void **state)
+TEST(prompts_come_as_text_lines_and_json)
 {
-    (void)state;
     dt_tokenizer *tok;
     dt_encoder *enc;
     dt_prompts p;
@@ -307,7 +298,7 @@ static void prompts_come_as_text_lines_and_json(void **state)
 }
 
 /* As in datasets: what would change the question is used or refused. */
-static void fields_of_prompts_are_used_or_refused(void **state)
+TEST(fields_of_prompts_are_used_or_refused)
 {
     static const struct {
         const char *record, *says; /* says: the error, or the text */
@@ -337,7 +328,6 @@ static void fields_of_prompts_are_used_or_refused(void **state)
          "system: the messages start with another system message", DT_ERR_DATA},
         {"{\n\"prompt\": \"p\"\n}\n{\n\"prompt\": 1\n}\n", "file:4: expected an object", DT_ERR_DATA},
     };
-    (void)state;
     dt_tokenizer *tok;
     dt_encoder *enc;
     assert_int_equal(dt_tokenizer_open(&tok, "bytes"), DT_OK);
@@ -358,9 +348,8 @@ static void fields_of_prompts_are_used_or_refused(void **state)
     dt_tokenizer_close(tok);
 }
 
-static void bad_prompts_are_named_by_line(void **state)
+TEST(bad_prompts_are_named_by_line)
 {
-    (void)state;
     const struct {
         const char *text;
         dt_prompt_format format;
@@ -393,14 +382,12 @@ static void bad_prompts_are_named_by_line(void **state)
 
 /* ---- a small model on the CPU ------------------------------------------------------------------------------------ */
 
-static const char *const configs[] = {"{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 48, "
-                                      "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
-                                      "\"num_key_value_heads\": 2, \"vocab_size\": 257, \"max_position_embeddings\": "
-                                      "64, \"eos_token_id\": 256, \"bos_token_id\": null, "
-                                      "\"tie_word_embeddings\": false, \"initializer_range\": 0.3}",
-                                      "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, "
-                                      "\"vocab_size\": 60, \"n_positions\": 64, \"eos_token_id\": 59, "
-                                      "\"bos_token_id\": 59, \"initializer_range\": 0.3}"};
+static const char *const configs[] = {
+    "{\"model_type\": \"llama\", \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2, "
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 257, \"max_position_embeddings\": 64, "
+    "\"eos_token_id\": 256, \"bos_token_id\": null, \"tie_word_embeddings\": false, \"initializer_range\": 0.3}",
+    "{\"model_type\": \"gpt2\", \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4, \"vocab_size\": 60, \"n_positions\": "
+    "64, \"eos_token_id\": 59, \"bos_token_id\": 59, \"initializer_range\": 0.3}"};
 
 struct stack {
     dt_comm comm;
@@ -473,9 +460,8 @@ static void full_logits(struct stack *k, const int32_t *ids, int32_t n, float *l
 /* Greedy tokens through the cache are those of the whole sequence run anew for each, unless the two best logits are so
  * close that rounding may turn them: sums of at most 64 products of floats in another order differ by less than 64 *
  * 2^-24 = 4e-6 of their size, a few layers deep; 1e-3 is far above. */
-static void the_cache_gives_the_tokens_of_full_passes(void **state)
+TEST(the_cache_gives_the_tokens_of_full_passes)
 {
-    (void)state;
     for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
         struct stack k;
         open_stack(&k, configs[c], MAX_LEN, 0);
@@ -519,7 +505,7 @@ static void the_cache_gives_the_tokens_of_full_passes(void **state)
 /* Completions of one prompt, which lie in memory with them, or once for all of them that run: the same tokens, and the
  * same bits of their log-probabilities. With one place for prompts those of the second wait for the last of the
  * first. */
-static void a_prompt_that_is_shared_gives_the_same_bits(void **state)
+TEST(a_prompt_that_is_shared_gives_the_same_bits)
 {
     enum { N = 7, PROMPT = 11, LONGEST = 3 + N - 1 };
     static const struct {
@@ -528,7 +514,6 @@ static void a_prompt_that_is_shared_gives_the_same_bits(void **state)
     } ways[] = {{4, 0, true}, {2, 0, false}, {2, 1, true}, {4, 1, true}, {4, 2, true}, {4, 4, true}, {4, 4, false}};
     static float logps[2][N][MAX_LEN];
     static int32_t ids[2][N][MAX_LEN];
-    (void)state;
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
         struct stack k;
         const int to = w > 0; /* the first way is what all are compared with */
@@ -580,21 +565,10 @@ static int make_checkpoint(const char *dir)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_do_not_depend_on_slots_and_passes),
-        cmocka_unit_test(a_cached_beginning_is_not_run_again),
-        cmocka_unit_test(errors_come_back),
-        cmocka_unit_test(prompts_come_as_text_lines_and_json),
-        cmocka_unit_test(fields_of_prompts_are_used_or_refused),
-        cmocka_unit_test(bad_prompts_are_named_by_line),
-        cmocka_unit_test(the_cache_gives_the_tokens_of_full_passes),
-        cmocka_unit_test(a_prompt_that_is_shared_gives_the_same_bits),
-    };
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-    const int status = argc == 3 && strcmp(argv[1], "--make-checkpoint") == 0
-                           ? make_checkpoint(argv[2])
-                           : cmocka_run_group_tests_name("generate", tests, NULL, NULL);
+    const int status = argc == 3 && strcmp(argv[1], "--make-checkpoint") == 0 ? make_checkpoint(argv[2])
+                                                                              : run_listed("generate", NULL, NULL);
     MPI_Finalize();
     return status;
 }

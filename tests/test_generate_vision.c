@@ -2,12 +2,8 @@
  * image through the tower once and whole; what a model says itself is no image. transformers' tokens: see
  * e2e_vision_generate.sh.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/generate/generate.h"
 #include "ref_model.h"
 
@@ -199,7 +195,7 @@ static void run_as(int image_size, const int32_t how[4], int32_t expected[N_SEQS
     close_model(&w);
 }
 
-static void tokens_do_not_depend_on_slots_and_pieces(void **state)
+TEST(tokens_do_not_depend_on_slots_and_pieces)
 {
     int32_t expected[N_SEQS][MAX_LEN];
     /* 9 placeholders of an image go in whole, so 9 tokens are the least */
@@ -210,7 +206,7 @@ static void tokens_do_not_depend_on_slots_and_pieces(void **state)
 }
 
 /* A piece of one token may be an image. */
-static void an_image_may_be_one_placeholder(void **state)
+TEST(an_image_may_be_one_placeholder)
 {
     int32_t expected[N_SEQS][MAX_LEN];
     static const int32_t runs[][4] = {{1, 1, 1, 0}, {3, 3, 1, 0}, {6, 8, 2, 0}, {6, 60, 8, 0}, {3, 3, 1, 2}};
@@ -245,7 +241,7 @@ static int sample(int shape, int32_t n_slots, int32_t n_prompts, int32_t ids[N_S
 }
 
 /* But for an image that a prompt ends in, from which the first tokens come. */
-static void samples_of_a_prompt_share_its_images(void **state)
+TEST(samples_of_a_prompt_share_its_images)
 {
     int32_t alone[N_SEQS][MAX_LEN], shared[N_SEQS][MAX_LEN];
     for (int shape = 0; shape < N_SEQS; shape++) {
@@ -257,7 +253,7 @@ static void samples_of_a_prompt_share_its_images(void **state)
 }
 
 /* Its table has a row for it, as transformers takes it; also in passes in which others' images go through. */
-static void a_placeholder_that_a_model_says_is_no_image(void **state)
+TEST(a_placeholder_that_a_model_says_is_no_image)
 {
     int32_t expected[N_SEQS][MAX_LEN];
     struct work w;
@@ -277,7 +273,7 @@ static void a_placeholder_that_a_model_says_is_no_image(void **state)
 }
 
 /* A conversation that goes on from within an image goes on from before it. */
-static void what_is_cached_ends_before_an_image(void **state)
+TEST(what_is_cached_ends_before_an_image)
 {
     struct work w;
     dt_generate_stats stats;
@@ -305,7 +301,7 @@ static void assert_refused(struct work *w, int i, const dt_generate_options *opt
     if (!strstr(dt_error_message(), text)) fail_msg("expected %s, found %s", text, dt_error_message());
 }
 
-static void what_cannot_be_is_refused(void **state)
+TEST(what_cannot_be_is_refused)
 {
     struct work w;
     open_model(&w, SIDE, 2, 30, 1, 1);
@@ -321,7 +317,7 @@ static void what_cannot_be_is_refused(void **state)
     close_model(&w);
 }
 
-static void an_image_that_cannot_be_read_ends_the_call(void **state)
+TEST(an_image_that_cannot_be_read_ends_the_call)
 {
     struct work w;
     dt_generate_stats stats;
@@ -337,16 +333,4 @@ static void an_image_that_cannot_be_read_ends_the_call(void **state)
     close_model(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_do_not_depend_on_slots_and_pieces),
-        cmocka_unit_test(an_image_may_be_one_placeholder),
-        cmocka_unit_test(samples_of_a_prompt_share_its_images),
-        cmocka_unit_test(a_placeholder_that_a_model_says_is_no_image),
-        cmocka_unit_test(what_is_cached_ends_before_an_image),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(an_image_that_cannot_be_read_ends_the_call),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -24,7 +24,7 @@ static dt_grpo_loss usual(dt_grpo_type type)
 
 /* ---- normalisers ------------------------------------------------------------------------------------------------- */
 
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     static const struct {
         dt_grpo_type type;
@@ -38,10 +38,9 @@ static void the_worked_numbers(void **state)
         const double loss = 2 * dt_grpo_kappa(&l, 2, &counts) + 3 * dt_grpo_kappa(&l, 4, &counts);
         assert_near(loss, cases[i].loss, 5e-7);
     }
-    (void)state;
 }
 
-static void a_masked_completion_weighs_nothing(void **state)
+TEST(a_masked_completion_weighs_nothing)
 {
     const dt_grpo_counts none = {.n_completions = 2};
     for (int type = 0; type < DT_N_GRPO_TYPES; type++) {
@@ -56,10 +55,9 @@ static void a_masked_completion_weighs_nothing(void **state)
             assert_true(r.n_ratios == level && r.n_low == 0 && r.n_high == 0 && r.kl == 0);
         }
     }
-    (void)state;
 }
 
-static void k3_of_the_worked_numbers(void **state)
+TEST(k3_of_the_worked_numbers)
 {
     const float logp[] = {-1, -1, -1}, ref[] = {-1, -0.5f, -1.5f};
     const double k3[] = {0, 0.148721, 0.106531};
@@ -71,7 +69,6 @@ static void k3_of_the_worked_numbers(void **state)
         assert_near(dt_grpo_loss_of(&l, &y, 1, NULL, &r), k3[i], 5e-7);
         assert_near(r.kl, k3[i], 5e-7);
     }
-    (void)state;
 }
 
 /* ---- plain loops ------------------------------------------------------------------------------------------------- */
@@ -201,7 +198,7 @@ static void compare(plain *p)
     }
 }
 
-static void every_loss_and_option(void **state)
+TEST(every_loss_and_option)
 {
     uint64_t seed = 1;
     for (int type = 0; type < DT_N_GRPO_TYPES; type++)
@@ -218,12 +215,11 @@ static void every_loss_and_option(void **state)
                 compare(&p);
             }
         }
-    (void)state;
 }
 
 /* ---- what is counted --------------------------------------------------------------------------------------------- */
 
-static void clipped_ratios_are_counted(void **state)
+TEST(clipped_ratios_are_counted)
 {
     const float logp[] = {-1, -1, -1, -1}, old[] = {-1, -1.4f, -0.6f, -1.2f}; /* ratios 1, 1.49, 0.67, 1.22 */
     dt_grpo_completion y = {.n = 4, .advantage = 1, .logp = logp, .old = old};
@@ -241,10 +237,9 @@ static void clipped_ratios_are_counted(void **state)
     y.advantage = 1;
     dt_grpo_loss_of(&l, &y, 1, NULL, &r);
     assert_true(r.n_ratios == 4 && r.n_high == 2 && r.n_low == 0);
-    (void)state;
 }
 
-static void without_old_probabilities_the_ratio_is_1(void **state)
+TEST(without_old_probabilities_the_ratio_is_1)
 {
     const float logp[] = {-1.5f, -0.25f, -3};
     for (int type = 0; type < DT_N_GRPO_TYPES; type++)
@@ -263,14 +258,6 @@ static void without_old_probabilities_the_ratio_is_1(void **state)
                 assert_near((double)u[t], -0.7, 1e-7);
             }
         }
-    (void)state;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_numbers),         cmocka_unit_test(a_masked_completion_weighs_nothing),
-        cmocka_unit_test(k3_of_the_worked_numbers),   cmocka_unit_test(every_loss_and_option),
-        cmocka_unit_test(clipped_ratios_are_counted), cmocka_unit_test(without_old_probabilities_the_ratio_is_1)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

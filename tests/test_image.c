@@ -1,10 +1,10 @@
 /* test_image.c - images as a model's input: what Pillow and transformers make of files and sizes
  * (make_image_fixtures.py), and what is refused. */
+#include "cases.h"
 #include "dtrain/image/image.h"
 #include <jansson.h>
 #include <limits.h>
 #include <png.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -13,7 +13,6 @@
 #include <webp/encode.h>
 /* it wants stdio.h first */
 #include <jpeglib.h>
-#include <cmocka.h>
 
 #define DATA "tests/data/image"
 
@@ -77,7 +76,7 @@ static dt_err take_message(dt_err err)
     return err;
 }
 
-static void files_are_decoded_as_pillow_does(void **state)
+TEST(files_are_decoded_as_pillow_does)
 {
     const char *name;
     json_t *want;
@@ -102,7 +101,7 @@ static void files_are_decoded_as_pillow_does(void **state)
     }
 }
 
-static void refusals_say_why(void **state)
+TEST(refusals_say_why)
 {
     static const char *const REASONS[][2] = {{"cut.jpg", "cut short"},
                                              {"cut.png", "cut short"},
@@ -125,7 +124,7 @@ static void refusals_say_why(void **state)
 }
 
 /* A text of 1.8 GB in a file of 50 bytes. */
-static void what_a_cut_chunk_says_it_has_takes_no_memory(void **state)
+TEST(what_a_cut_chunk_says_it_has_takes_no_memory)
 {
     static const uint8_t PNG[] = "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x0d\0\0\0\7\x8\2\0\0\0\x5c\x12\x50\x4d"
                                  "nitytEXta";
@@ -139,7 +138,7 @@ static void what_a_cut_chunk_says_it_has_takes_no_memory(void **state)
 }
 
 /* Resizing alone: an image processor without a crop. */
-static void sizes_are_as_pillow_resizes(void **state)
+TEST(sizes_are_as_pillow_resizes)
 {
     size_t i;
     json_t *c;
@@ -162,14 +161,14 @@ static void sizes_are_as_pillow_resizes(void **state)
     }
 }
 
-static void plain_loops_give_the_same_bytes(void **state)
+TEST(plain_loops_give_the_same_bytes)
 {
     setenv("DTRAIN_ISA", "v2", 1);
     sizes_are_as_pillow_resizes(state);
     unsetenv("DTRAIN_ISA");
 }
 
-static void processors_are_as_transformers_has_them(void **state)
+TEST(processors_are_as_transformers_has_them)
 {
     size_t i;
     json_t *c;
@@ -199,19 +198,19 @@ static dt_err parse(const char *text, dt_preprocessor *p)
     return take_message(dt_preprocessor_parse("p.json", text, strlen(text), p));
 }
 
-static void numbers_are_what_is_in_effect(void **state)
+TEST(numbers_are_what_is_in_effect)
 {
     dt_preprocessor p;
     assert_int_equal(parse("{\"image_processor_type\": \"SiglipImageProcessor\", \"do_rescale\": false}", &p), DT_OK);
     assert_true(p.rescale_factor == 1 && p.mean[2] == 0.5 && p.std[0] == 0.5 && p.out_width == 224);
     dt_preprocessor_free(&p);
-    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true,"
-                           " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": [9]}",
+    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true, "
+                           "\"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": [9]}",
                            &p),
                      DT_ERR_DATA);
     assert_non_null(strstr(message, "p.json: crop_size: expected [height, width], found [9]"));
-    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true,"
-                           " \"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": 9}",
+    assert_int_equal(parse("{\"image_processor_type\": \"LlavaImageProcessorFast\", \"do_pad\": true, "
+                           "\"do_normalize\": false, \"image_mean\": [0, 0.5, 1], \"crop_size\": 9}",
                            &p),
                      DT_OK);
     assert_true(p.rescale_factor == 1.0 / 255 && p.mean[1] == 0 && p.std[1] == 1 && p.out_height == 9);
@@ -220,7 +219,7 @@ static void numbers_are_what_is_in_effect(void **state)
 }
 
 /* However it is written; numbers as 32 bits hold them. */
-static void what_two_mean_is_compared(void **state)
+TEST(what_two_mean_is_compared)
 {
 #define OF(type, more) "{\"image_processor_type\": \"" type "ImageProcessor\"" more "}"
     static const char *const CASES[][3] = {
@@ -255,7 +254,7 @@ static void what_two_mean_is_compared(void **state)
 #undef OF
 }
 
-static void mistakes_are_named_by_file_and_key(void **state)
+TEST(mistakes_are_named_by_file_and_key)
 {
 #define CLIP "{\"image_processor_type\": \"CLIPImageProcessor\", "
     static const char *const WRONG[][2] = {
@@ -289,7 +288,7 @@ static void mistakes_are_named_by_file_and_key(void **state)
     }
 }
 
-static void files_of_a_directory_are_named(void **state)
+TEST(files_of_a_directory_are_named)
 {
     dt_preprocessor p;
     assert_int_equal(take_message(dt_preprocessor_read(DATA "/files", &p)), DT_ERR_DATA);
@@ -320,7 +319,7 @@ static void check_nearest(const dt_image *column, int height)
     }
 }
 
-static void the_nearest_pixel_is_where_a_running_sum_is(void **state)
+TEST(the_nearest_pixel_is_where_a_running_sum_is)
 {
     static const int HEIGHTS[] = {1, 2, 3, 7, 1000, 1024, 99991, 1000000};
     for (size_t k = 0; k < sizeof HEIGHTS / sizeof HEIGHTS[0]; k++) {
@@ -335,7 +334,7 @@ static void the_nearest_pixel_is_where_a_running_sum_is(void **state)
 }
 
 /* 4096 x 4096000000 pixels before the crop. */
-static void the_nearest_pixel_of_a_long_strip_is_found(void **state)
+TEST(the_nearest_pixel_of_a_long_strip_is_found)
 {
     dt_image strip = {1, 1000000, calloc(1000000, 3)};
     const dt_preprocessor p = {.shortest_edge = 4096, .resample = DT_NEAREST, .out_width = 2, .out_height = 2};
@@ -347,7 +346,7 @@ static void the_nearest_pixel_of_a_long_strip_is_found(void **state)
 }
 
 /* A strip so long that padding it to a square would take more than the memory that images may take. */
-static void a_strip_is_not_padded_without_end(void **state)
+TEST(a_strip_is_not_padded_without_end)
 {
     dt_image strip = image_of(20000, 1, 1);
     dt_preprocessor p;
@@ -442,7 +441,7 @@ static dt_err decode_within(const encoded *e, size_t nbytes)
 }
 
 /* With more and more memory: first there is not enough, then the image; at no time is it called damaged. */
-static void without_memory_no_image_is_called_damaged(void **state)
+TEST(without_memory_no_image_is_called_damaged)
 {
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
     skip(); /* they take their memory by other ways */
@@ -466,23 +465,4 @@ static void without_memory_no_image_is_called_damaged(void **state)
     dt_image_free(&row);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_are_decoded_as_pillow_does),
-        cmocka_unit_test(refusals_say_why),
-        cmocka_unit_test(what_a_cut_chunk_says_it_has_takes_no_memory),
-        cmocka_unit_test(sizes_are_as_pillow_resizes),
-        cmocka_unit_test(plain_loops_give_the_same_bytes),
-        cmocka_unit_test(processors_are_as_transformers_has_them),
-        cmocka_unit_test(numbers_are_what_is_in_effect),
-        cmocka_unit_test(what_two_mean_is_compared),
-        cmocka_unit_test(mistakes_are_named_by_file_and_key),
-        cmocka_unit_test(files_of_a_directory_are_named),
-        cmocka_unit_test(the_nearest_pixel_is_where_a_running_sum_is),
-        cmocka_unit_test(the_nearest_pixel_of_a_long_strip_is_found),
-        cmocka_unit_test(a_strip_is_not_padded_without_end),
-        cmocka_unit_test(without_memory_no_image_is_called_damaged),
-    };
-    return cmocka_run_group_tests(tests, open_expected, close_expected);
-}
+int main(void) { return run_listed(NULL, open_expected, close_expected); }

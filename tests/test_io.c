@@ -1,9 +1,9 @@
 /* test_io.c - the checksum against its definition, attributes of every kind, files that survive or are refused. */
+#include "cases.h"
 #include "dtrain/config/config.h"
 #include "dtrain/io/io.h"
 #include <limits.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 /* ---- the checksum ------------------------------------------------------------------------------------------------ */
 
@@ -43,7 +42,7 @@ static unsigned char *random_bytes(void)
     return (unsigned char *)p;
 }
 
-static void checksum_is_its_definition(void **state)
+TEST(checksum_is_its_definition)
 {
     unsigned char *p = random_bytes();
     const int64_t firsts[] = {0, 1, 1023, 1024, 5000, ((int64_t)1 << 33) + 3},
@@ -58,7 +57,7 @@ static void checksum_is_its_definition(void **state)
     free(p);
 }
 
-static void checksum_adds_up_over_any_cuts(void **state)
+TEST(checksum_adds_up_over_any_cuts)
 {
     unsigned char *p = random_bytes();
     for (size_t size = 1; size <= 8; size *= 2) {
@@ -79,13 +78,13 @@ static void checksum_adds_up_over_any_cuts(void **state)
 }
 
 /* The guarantee for two elements of one block needs keys that differ. */
-static void lanes_differ(void **state)
+TEST(lanes_differ)
 {
     for (uint64_t j = 0; j < DT_CHECKSUM_BLOCK; j++)
         for (uint64_t k = 0; k < j; k++) assert_int_not_equal(dt_checksum_lane(j), dt_checksum_lane(k));
 }
 
-static void checksum_sees_every_small_damage(void **state)
+TEST(checksum_sees_every_small_damage)
 {
     enum { N = 5000 };
     uint32_t w[N];
@@ -168,7 +167,7 @@ static hid_t new_file(const char *path)
     return f;
 }
 
-static void attributes_come_back(void **state)
+TEST_WITH(attributes_come_back, make_folder, remove_folder)
 {
     const char *path = in_folder(*state, "a.h5");
     const size_t lens[] = {0, 1, 100, 65535, 65536, 200 << 10};
@@ -230,7 +229,7 @@ static void attributes_come_back(void **state)
 
 /* What other writers make: fixed-length strings with either padding, narrow integers, arrays of one, of three, of
  * none. */
-static void foreign_attributes_are_read_or_refused(void **state)
+TEST_WITH(foreign_attributes_are_read_or_refused, make_folder, remove_folder)
 {
     const char *path = in_folder(*state, "b.h5");
     hid_t f = new_file(path), fixed = H5Tcopy(H5T_C_S1), scalar = H5Screate(H5S_SCALAR), a;
@@ -276,7 +275,7 @@ static void foreign_attributes_are_read_or_refused(void **state)
     dt_h5_unlock();
 }
 
-static void hdf5_errors_come_with_its_own_words(void **state)
+TEST_WITH(hdf5_errors_come_with_its_own_words, make_folder, remove_folder)
 {
     const char *path = in_folder(*state, "missing.h5");
     dt_h5_lock();
@@ -290,7 +289,7 @@ static void hdf5_errors_come_with_its_own_words(void **state)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static void directories_are_made_with_their_parents(void **state)
+TEST_WITH(directories_are_made_with_their_parents, make_folder, remove_folder)
 {
     struct stat st;
     const char *deep = in_folder(*state, "a/b//c/d/");
@@ -304,7 +303,7 @@ static void directories_are_made_with_their_parents(void **state)
     dt_error_clear();
 }
 
-static void a_file_is_replaced_whole(void **state)
+TEST_WITH(a_file_is_replaced_whole, make_folder, remove_folder)
 {
     const char *path = in_folder(*state, "f"), *part = in_folder(*state, "f.part");
     assert_int_equal(dt_write_file_atomic(path, "first, longer", 13), DT_OK);
@@ -330,7 +329,7 @@ static void a_file_is_replaced_whole(void **state)
     dt_error_clear();
 }
 
-static void a_file_of_many_pieces_is_copied(void **state)
+TEST_WITH(a_file_of_many_pieces_is_copied, make_folder, remove_folder)
 {
     enum { SIZE = (3 << 20) + 17 };
     char *bytes = malloc(SIZE), *copy, from[256], to[256];
@@ -374,7 +373,7 @@ static pid_t writer_beside(const char *path, int *ready, int *go)
     return pid;
 }
 
-static void a_file_that_another_process_writes_is_left_to_it(void **state)
+TEST_WITH(a_file_that_another_process_writes_is_left_to_it, make_folder, remove_folder)
 {
     char path[256], part[280], *text;
     size_t n;
@@ -399,7 +398,7 @@ static void a_file_that_another_process_writes_is_left_to_it(void **state)
     dt_error_clear();
 }
 
-static void a_fault_of_the_machine_is_none_of_the_file(void **state)
+TEST_WITH(a_fault_of_the_machine_is_none_of_the_file, make_folder, remove_folder)
 {
     char *text;
     size_t n;
@@ -416,7 +415,7 @@ static void a_fault_of_the_machine_is_none_of_the_file(void **state)
     dt_error_clear();
 }
 
-static void only_the_file_that_was_made_is_renamed(void **state)
+TEST_WITH(only_the_file_that_was_made_is_renamed, make_folder, remove_folder)
 {
     char path[256], part[280];
     dt_aside a;
@@ -432,7 +431,7 @@ static void only_the_file_that_was_made_is_renamed(void **state)
     dt_error_clear();
 }
 
-static void what_is_written_aside_takes_its_place_whole_or_not_at_all(void **state)
+TEST_WITH(what_is_written_aside_takes_its_place_whole_or_not_at_all, make_folder, remove_folder)
 {
     char path[256], part[280], *text;
     size_t n;
@@ -455,7 +454,7 @@ static void what_is_written_aside_takes_its_place_whole_or_not_at_all(void **sta
     free(text);
 }
 
-static void patterns_give_files_in_order(void **state)
+TEST_WITH(patterns_give_files_in_order, make_folder, remove_folder)
 {
     const char *names[] = {"t-2.h5", "t-10.h5", "t-1.h5", "odd[1].h5"};
     for (int i = 0; i < 4; i++) assert_int_equal(dt_write_file_atomic(in_folder(*state, names[i]), "", 0), DT_OK);
@@ -480,26 +479,4 @@ static void patterns_give_files_in_order(void **state)
     assert_int_equal(n, 0);
 }
 
-#define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checksum_is_its_definition),
-        cmocka_unit_test(checksum_adds_up_over_any_cuts),
-        cmocka_unit_test(lanes_differ),
-        cmocka_unit_test(checksum_sees_every_small_damage),
-        WITH_FOLDER(attributes_come_back),
-        WITH_FOLDER(foreign_attributes_are_read_or_refused),
-        WITH_FOLDER(hdf5_errors_come_with_its_own_words),
-        WITH_FOLDER(directories_are_made_with_their_parents),
-        WITH_FOLDER(a_file_is_replaced_whole),
-        WITH_FOLDER(a_file_of_many_pieces_is_copied),
-        WITH_FOLDER(a_file_that_another_process_writes_is_left_to_it),
-        WITH_FOLDER(a_fault_of_the_machine_is_none_of_the_file),
-        WITH_FOLDER(only_the_file_that_was_made_is_renamed),
-        WITH_FOLDER(what_is_written_aside_takes_its_place_whole_or_not_at_all),
-        WITH_FOLDER(patterns_give_files_in_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,10 +1,6 @@
 /* test_jinja.c - the interpreter of chat templates: equal to transformers' Jinja environment on small templates
  * (tests/make_jinja_fixtures.py), errors that name a line, and limits. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include "dtrain/jinja/jinja.h"
@@ -31,7 +27,7 @@ static dt_err render(const char *text, dt_jinja_result *r)
     return err;
 }
 
-static void templates_give_what_jinja2_gives(void **state)
+TEST(templates_give_what_jinja2_gives)
 {
     setenv("TZ", "UTC0", 1); /* the fixtures say 00:00 of that day */
     json_t *root = json_load_file("tests/data/jinja/cases.json", JSON_ALLOW_NUL, NULL), *one;
@@ -59,7 +55,7 @@ static void templates_give_what_jinja2_gives(void **state)
     assert_int_equal(n_bad, 0);
 }
 
-static void errors_name_template_and_line(void **state)
+TEST(errors_name_template_and_line)
 {
     static const struct {
         const char *text, *says;
@@ -87,7 +83,7 @@ static void errors_name_template_and_line(void **state)
 }
 
 /* A template is untrusted: it can neither run for ever, nor take all memory, nor exhaust the stack. */
-static void work_memory_and_depth_are_limited(void **state)
+TEST(work_memory_and_depth_are_limited)
 {
     static const char *const cases[] = {
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -116,7 +112,7 @@ static void work_memory_and_depth_are_limited(void **state)
 }
 
 /* Comparing, stripping and searching long strings takes time, too, and makes nothing new. */
-static void looking_at_long_strings_is_work(void **state)
+TEST(looking_at_long_strings_is_work)
 {
     static const char *const looks[] = {
         "s.startswith(s)", "s.removesuffix(s)", "{s: 1}[s]",        "blank.strip()",
@@ -126,8 +122,8 @@ static void looking_at_long_strings_is_work(void **state)
     dt_jinja_result r;
     for (size_t i = 0; i < sizeof looks / sizeof looks[0]; i++) {
         snprintf(text, sizeof text,
-                 "{%% set s = 'a' * 2000000 %%}{%% set half = 'a' * 100 %%}{%% set blank = ' ' * 2000000 %%}"
-                 "{%% set digits = '1' * 2000000 %%}{%% for i in range(9999) %%}{%% set t = %s %%}{%% endfor %%}",
+                 "{%% set s = 'a' * 2000000 %%}{%% set half = 'a' * 100 %%}{%% set blank = ' ' * 2000000 %%}{%% set "
+                 "digits = '1' * 2000000 %%}{%% for i in range(9999) %%}{%% set t = %s %%}{%% endfor %%}",
                  looks[i]);
         if (render(text, &r) == DT_OK) print_message("%s\n", looks[i]);
         assert_null(r.text);
@@ -135,7 +131,7 @@ static void looking_at_long_strings_is_work(void **state)
     }
 }
 
-static void numbers_are_rounded_as_python_does(void **state)
+TEST(numbers_are_rounded_as_python_does)
 {
     static const char *const cases[][2] = {
         {"{{ 1234.5 | round(-2) }}", "1200.0"}, {"{{ 1.5 | round(30) }}", "1.5"},
@@ -153,7 +149,7 @@ static void numbers_are_rounded_as_python_does(void **state)
     assert_int_equal(render("{{ 1.5 | round(-400) }}", &r), DT_ERR_DATA);
 }
 
-static void what_a_template_contains_can_be_listed(void **state)
+TEST(what_a_template_contains_can_be_listed)
 {
     static const char text[] = "{% if x[2] == 'a\\n' %}{{ \"b\" ~ 40 }}{% endif %} 'text' 7";
     dt_jinja *t;
@@ -170,7 +166,7 @@ static void what_a_template_contains_can_be_listed(void **state)
     dt_jinja_close(t);
 }
 
-static void a_template_that_asks_for_the_date_is_known(void **state)
+TEST(a_template_that_asks_for_the_date_is_known)
 {
     dt_jinja_result r;
     assert_int_equal(render("{{ strftime_now('%d %b %Y') }}", &r), DT_OK);
@@ -181,16 +177,4 @@ static void a_template_that_asks_for_the_date_is_known(void **state)
     free(r.text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates_give_what_jinja2_gives),
-        cmocka_unit_test(errors_name_template_and_line),
-        cmocka_unit_test(work_memory_and_depth_are_limited),
-        cmocka_unit_test(looking_at_long_strings_is_work),
-        cmocka_unit_test(numbers_are_rounded_as_python_does),
-        cmocka_unit_test(what_a_template_contains_can_be_listed),
-        cmocka_unit_test(a_template_that_asks_for_the_date_is_known),
-    };
-    return cmocka_run_group_tests_name("jinja", tests, NULL, NULL);
-}
+int main(void) { return run_listed("jinja", NULL, NULL); }

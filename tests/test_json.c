@@ -1,9 +1,5 @@
 /* test_json.c - what published files contain beyond JSON is read, and what is wrong is refused by name and place. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,12 +22,11 @@ static void refused(const char *text, unsigned flags, const char *words)
     dt_error_clear();
 }
 
-static void numbers_beyond_64_bits_are_reals(void **state)
+TEST(numbers_beyond_64_bits_are_reals)
 {
-    (void)state;
     json_t *root = parse("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 9223372036854775807, \"m\": "
-                         "-9223372036854775809,"
-                         " \"e\": 1e30, \"huge\": [1e400, -1e400], \"zero\": -0, \"text\": \"99999999999999999999\"}",
+                         "-9223372036854775809, \"e\": 1e30, \"huge\": [1e400, -1e400], \"zero\": -0, \"text\": "
+                         "\"99999999999999999999\"}",
                          0);
     assert_true(json_is_real(json_object_get(root, "model_max_length")));
     assert_float_equal(json_real_value(json_object_get(root, "model_max_length")), 1e30, 0); /* the nearest double */
@@ -53,9 +48,8 @@ static void numbers_beyond_64_bits_are_reals(void **state)
     json_decref(part);
 }
 
-static void numbers_of_python_are_words(void **state)
+TEST(numbers_of_python_are_words)
 {
-    (void)state;
     json_t *root = parse("{\"a\": NaN, \"b\": [Infinity, -Infinity], \"c\": \"NaN Infinity \\\" NaN\", \"d\": 1}", 0);
     assert_string_equal(json_string_value(json_object_get(root, "a")), "NaN");
     assert_string_equal(json_string_value(json_array_get(json_object_get(root, "b"), 0)), "Infinity");
@@ -65,9 +59,8 @@ static void numbers_of_python_are_words(void **state)
     json_decref(root);
 }
 
-static void a_byte_order_mark_is_passed_by(void **state)
+TEST(a_byte_order_mark_is_passed_by)
 {
-    (void)state;
     json_t *root = parse("\xef\xbb\xbf{\"a\": 1}", 0);
     assert_int_equal(json_integer_value(json_object_get(root, "a")), 1);
     json_decref(root);
@@ -75,9 +68,8 @@ static void a_byte_order_mark_is_passed_by(void **state)
 
 /* Every key comes back as it was: U+0000, the noncharacter that it is escaped by, backslashes before a "u0000" that is
  * plain text. */
-static void keys_may_contain_nul(void **state)
+TEST(keys_may_contain_nul)
 {
-    (void)state;
     const struct {
         const char *json, *bytes;
         size_t n;
@@ -120,9 +112,8 @@ static void keys_may_contain_nul(void **state)
     refused("{\"\\u0000\": 1, \"\\u0000\": 2}", DT_JSON_NUL_KEYS, "duplicate");
 }
 
-static void what_is_wrong_is_named(void **state)
+TEST(what_is_wrong_is_named)
 {
-    (void)state;
     static char deep[20001];
     memset(deep, '[', 20000);
     refused(deep, 0, "depth");
@@ -157,7 +148,7 @@ static void *take_or_fail(size_t nbytes)
 }
 
 /* A record that there was no memory for is not malformed: --skip-bad must not leave it out. */
-static void no_memory_is_no_wrong_text(void **state)
+TEST(no_memory_is_no_wrong_text)
 {
     static const char text[] = "{\"a\": [1, 2.5, {\"b\": \"c\\u00e4\"}], \"d\": null}";
     json_t *root;
@@ -174,12 +165,4 @@ static void no_memory_is_no_wrong_text(void **state)
     assert_true(failing > 8);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_beyond_64_bits_are_reals), cmocka_unit_test(numbers_of_python_are_words),
-        cmocka_unit_test(a_byte_order_mark_is_passed_by),   cmocka_unit_test(keys_may_contain_nul),
-        cmocka_unit_test(what_is_wrong_is_named),           cmocka_unit_test(no_memory_is_no_wrong_text),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,10 +1,8 @@
 /* test_loss_scale.c - the loss scale of fp16: the trace of algorithms.md's appendix, a transcription of 9.3 on random
  * overflows, and a state that is saved and resumed anywhere. */
+#include "cases.h"
 #include "dtrain/optim/optim.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +18,7 @@ static dt_loss_scale scale_of(const char *keys)
     return s;
 }
 
-static void the_keys_are_deepspeeds(void **state)
+TEST(the_keys_are_deepspeeds)
 {
     dt_loss_scale s = scale_of("");
     assert_true(s.scaled && s.dynamic && s.scale == 65536 && s.window == 1000 && s.hysteresis == 2 && s.least == 1 &&
@@ -42,7 +40,7 @@ static void the_keys_are_deepspeeds(void **state)
     dt_config_free(&cfg);
 }
 
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     static const double after[12] = {65536, 32768, 32768, 32768, 32768,  32768,
                                      65536, 65536, 65536, 65536, 131072, 131072};
@@ -54,13 +52,13 @@ static void the_worked_numbers(void **state)
     }
 }
 
-static void a_static_scale_stays(void **state)
+TEST(a_static_scale_stays)
 {
     dt_loss_scale s = scale_of("loss_scale = 1000\nloss_scale_window = 1\n");
     for (int i = 0; i < 10; i++) assert_true(dt_loss_scale_next(&s, i % 3 == 0) && s.scale == 1000);
 }
 
-static void the_smallest_scale_cannot_be_lowered(void **state)
+TEST(the_smallest_scale_cannot_be_lowered)
 {
     dt_loss_scale s = scale_of("initial_scale_power = 3\nmin_loss_scale = 3\nhysteresis = 1\n");
     assert_true(dt_loss_scale_next(&s, true) && s.scale == 4);
@@ -102,7 +100,7 @@ static bool plain_next(plain *p, bool overflow)
 }
 
 /* Each run is also saved and resumed after every seventh step. */
-static void random_overflows_follow_the_definition(void **state)
+TEST(random_overflows_follow_the_definition)
 {
     uint64_t draw = 0;
     for (int run = 0; run < 400; run++) {
@@ -129,7 +127,7 @@ static void random_overflows_follow_the_definition(void **state)
     }
 }
 
-static void a_run_without_a_dynamic_scale_leaves_none(void **state)
+TEST(a_run_without_a_dynamic_scale_leaves_none)
 {
     const dt_loss_scale none = {.scale = 1, .last = -1}, dynamic = {32, .iter = 9, .last = 3, .overflows_left = 1};
     dt_loss_scale s = scale_of("");
@@ -143,15 +141,4 @@ static void a_run_without_a_dynamic_scale_leaves_none(void **state)
     assert_true(s.scale == 64 && s.iter == 9 && s.last == 3 && s.overflows_left == 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_keys_are_deepspeeds),
-        cmocka_unit_test(the_worked_numbers),
-        cmocka_unit_test(a_static_scale_stays),
-        cmocka_unit_test(the_smallest_scale_cannot_be_lowered),
-        cmocka_unit_test(random_overflows_follow_the_definition),
-        cmocka_unit_test(a_run_without_a_dynamic_scale_leaves_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,9 +1,10 @@
 /* test_metrics.c - metrics.jsonl read back, and curves of it. */
+#include "cases.h"
 #include "report_fixture.h"
 #include "dtrain/plot/curve.h"
 #include <math.h>
 
-static void metrics_read_refuses_bad_lines_but_the_last(void **state)
+TEST_WITH(metrics_read_refuses_bad_lines_but_the_last, setup, teardown)
 {
     struct fixture *f = *state;
     dt_metrics m;
@@ -36,7 +37,7 @@ static void metrics_read_refuses_bad_lines_but_the_last(void **state)
     dt_metrics_free(&m);
 }
 
-static void curves_know_steps_tokens_and_time(void **state)
+TEST_WITH(curves_know_steps_tokens_and_time, setup, teardown)
 {
     struct fixture *f = *state;
     dt_metrics m;
@@ -63,9 +64,8 @@ static void curves_know_steps_tokens_and_time(void **state)
     dt_metrics_free(&m);
 }
 
-static void smoothing_is_a_centred_weighted_mean(void **state)
+TEST(smoothing_is_a_centred_weighted_mean)
 {
-    (void)state;
     double x[] = {1, 2, 3, 4, 5}, y[] = {8, 0, 4, 8, 16};
     const dt_curve c = {x, y, 5};
     dt_curve s;
@@ -79,9 +79,8 @@ static void smoothing_is_a_centred_weighted_mean(void **state)
     dt_curve_free(&s);
 }
 
-static void thinning_keeps_the_outline(void **state)
+TEST(thinning_keeps_the_outline)
 {
-    (void)state;
     enum { N = 1001 };
     double x[N], y[N];
     for (int i = 0; i < N; i++) x[i] = i, y[i] = i % 7;
@@ -99,14 +98,4 @@ static void thinning_keeps_the_outline(void **state)
     assert_true(high && low);
 }
 
-int main(void)
-{
-#define WITH_DIR(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        WITH_DIR(metrics_read_refuses_bad_lines_but_the_last),
-        WITH_DIR(curves_know_steps_tokens_and_time),
-        cmocka_unit_test(smoothing_is_a_centred_weighted_mean),
-        cmocka_unit_test(thinning_keeps_the_outline),
-    };
-    return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
-}
+int main(void) { return run_listed("metrics", NULL, NULL); }

@@ -1,12 +1,8 @@
 /* test_model_arena.c - one memory for backward, for the cache of generation and for other models, by turns: nobody
  * finds in it what another has left, and the plan takes the larger and not the sum.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "model_fixture.h"
 #include <math.h>
 #include <stdlib.h>
@@ -85,7 +81,7 @@ static int64_t n_param(const ref_model *r)
 }
 
 /* Neither generating nor training sees that the other uses the same memory. */
-static void a_model_generates_between_its_steps(void **state)
+TEST(a_model_generates_between_its_steps)
 {
     enum { ALL = LEN * SEQS * V };
     float *want = malloc(ALL * sizeof *want), *found = malloc(ALL * sizeof *found);
@@ -127,7 +123,7 @@ static size_t activations(ref_model *r, const dt_model_options *opt)
     return plan.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
 }
 
-static void the_plan_takes_the_larger(void **state)
+TEST(the_plan_takes_the_larger)
 {
     for (int way = 0; way < N_WAYS; way++) {
         dt_model_options opt = options_of(way), without = opt;
@@ -160,7 +156,7 @@ static dt_err open_borrower(dt_model **m, ref_model *r, const dt_model_options *
 }
 
 /* Sixteen sequences at a time in a lender that needs less itself. */
-static void a_model_works_in_the_memory_of_another(void **state)
+TEST(a_model_works_in_the_memory_of_another)
 {
     for (int way = 0; way < N_WAYS; way++) {
         dt_model_options opt = options_of(way), judge_opt = opt;
@@ -213,12 +209,4 @@ static void a_model_works_in_the_memory_of_another(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_model_generates_between_its_steps),
-        cmocka_unit_test(the_plan_takes_the_larger),
-        cmocka_unit_test(a_model_works_in_the_memory_of_another),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

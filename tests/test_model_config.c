@@ -1,11 +1,7 @@
 /* test_model_config.c - config.json of every family, its spellings and mistakes; unit tables; rotary tables; operation
  * counts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/model/model.h"
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +17,7 @@ static dt_model_config parsed(const char *json)
 
 /* ---- defaults and spellings ---- */
 
-static void absent_keys_have_the_family_s_defaults(void **state)
+TEST(absent_keys_have_the_family_s_defaults)
 {
     dt_model_config mc = parsed("{\"model_type\": \"gpt2\"}");
     assert_int_equal(mc.hidden_size, 768);
@@ -59,7 +55,7 @@ static void absent_keys_have_the_family_s_defaults(void **state)
     dt_model_config_free(&mc);
 }
 
-static void spellings_of_one_thing_mean_the_same(void **state)
+TEST(spellings_of_one_thing_mean_the_same)
 {
     dt_model_config a = parsed(
         "{\"model_type\": \"llama\", \"rope_theta\": 500000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}");
@@ -72,21 +68,18 @@ static void spellings_of_one_thing_mean_the_same(void **state)
     dt_model_config_free(&b);
 
     a = parsed("{\"model_type\": \"gpt2\", \"hidden_size\": 24, \"num_attention_heads\": 3, \"num_hidden_layers\": 2, "
-               "\"vocab_size\": 100, "
-               "\"eos_token_id\": [3, 5], \"n_inner\": null, \"hidden_act\": \"gelu\"}");
+               "\"vocab_size\": 100, \"eos_token_id\": [3, 5], \"n_inner\": null, \"hidden_act\": \"gelu\"}");
     assert_true(a.hidden_size == 24 && a.intermediate_size == 96 && a.n_eos == 2 && a.eos_token_id[1] == 5 &&
                 a.act == DT_ACT_GELU);
     assert_int_equal(a.bos_token_id, -1); /* the default 50256 is outside a vocabulary of 100 */
     dt_model_config_free(&a);
 
-    a = parsed(
-        "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 64, "
-        "\"max_window_layers\": 3}");
+    a = parsed("{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, "
+               "\"sliding_window\": 64, \"max_window_layers\": 3}");
     assert_true(a.sliding && !a.sliding[2] && a.sliding[3] && a.sliding_window == 64);
     dt_model_config_free(&a);
-    a = parsed(
-        "{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, \"sliding_window\": 64, "
-        "\"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
+    a = parsed("{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, "
+               "\"sliding_window\": 64, \"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
     assert_true(a.sliding && a.sliding[0] && !a.sliding[1]);
     dt_model_config_free(&a);
     a = parsed("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null}");
@@ -94,7 +87,7 @@ static void spellings_of_one_thing_mean_the_same(void **state)
     dt_model_config_free(&a);
 }
 
-static void the_text_kept_parses_to_the_same(void **state)
+TEST(the_text_kept_parses_to_the_same)
 {
     dt_model_config a = parsed(
         "{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_attention_heads\": 4, \"unknown\": [1, {\"x\": 2}]}");
@@ -107,7 +100,7 @@ static void the_text_kept_parses_to_the_same(void **state)
 
 /* ---- mistakes ---- */
 
-static void unsupported_values_are_named_with_file_and_key(void **state)
+TEST(unsupported_values_are_named_with_file_and_key)
 {
     static const struct {
         const char *json, *key, *value;
@@ -177,7 +170,7 @@ static dt_err from_ini(dt_model_config *mc, const char *ini)
     return err;
 }
 
-static void inline_keys_make_a_model_alone(void **state)
+TEST(inline_keys_make_a_model_alone)
 {
     dt_model_config mc;
     const char *ini =
@@ -200,7 +193,7 @@ static void inline_keys_make_a_model_alone(void **state)
     dt_model_config_free(&mc);
 }
 
-static void inline_keys_override_a_file(void **state)
+TEST(inline_keys_override_a_file)
 {
     char path[] = "/tmp/dtrain-config-XXXXXX", ini[256];
     const int fd = mkstemp(path);
@@ -224,7 +217,7 @@ static void inline_keys_override_a_file(void **state)
     remove(path);
 }
 
-static void mistakes_in_inline_keys_are_usage_errors_that_name_the_line(void **state)
+TEST(mistakes_in_inline_keys_are_usage_errors_that_name_the_line)
 {
     static const struct {
         const char *ini, *say;
@@ -266,7 +259,7 @@ static int n_differences(const dt_model_config *a, const dt_model_config *b)
     return n;
 }
 
-static void every_field_that_decides_what_a_model_computes_is_compared(void **state)
+TEST(every_field_that_decides_what_a_model_computes_is_compared)
 {
     bool sliding[2] = {false, true}, other[2] = {true, true};
     const dt_model_config a = {.num_hidden_layers = 2, .sliding = sliding, .rope_theta = 1e4};
@@ -319,7 +312,7 @@ static void every_field_that_decides_what_a_model_computes_is_compared(void **st
     assert_int_equal(n_differences(&a, &a), 0);
 }
 
-static void names_are_the_words_that_are_read(void **state)
+TEST(names_are_the_words_that_are_read)
 {
     for (int f = 0; f < DT_N_FAMILY; f++) {
         char json[64];
@@ -358,7 +351,7 @@ static void names_are_the_words_that_are_read(void **state)
     "\"patch_size\": 4}, \"image_token_index\": 3"
 
 /* By the rules of dtrain-data: one number for all colours is as good as three, and another class's are its own. */
-static void a_preprocessor_is_read_as_dtrain_data_reads_it(void **state)
+TEST(a_preprocessor_is_read_as_dtrain_data_reads_it)
 {
     dt_model_config mc = parsed(LLAVA "}");
     assert_int_equal(mc.vision->preprocessor.out_width, 0);
@@ -383,16 +376,16 @@ static void a_preprocessor_is_read_as_dtrain_data_reads_it(void **state)
     dt_error_clear();
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
-    assert_int_equal(dt_model_config_parse(&mc, "c",
-                                           LLAVA ", \"preprocessor_config\": {\"image_processor_type\": "
-                                                 "\"ViTImageProcessor\"}}"),
-                     DT_ERR_DATA);
+    assert_int_equal(
+        dt_model_config_parse(&mc, "c",
+                              LLAVA ", \"preprocessor_config\": {\"image_processor_type\": \"ViTImageProcessor\"}}"),
+        DT_ERR_DATA);
     assert_non_null(strstr(dt_error_message(), "preprocessor_config.image_processor_type"));
     dt_error_clear();
 }
 
 /* Each size is allowed, all of them together are not. */
-static void towers_and_projectors_beyond_any_memory_are_named(void **state)
+TEST(towers_and_projectors_beyond_any_memory_are_named)
 {
     static const char *const bad[][3] = {
         {"\"hidden_size\": 1099511627776", "", "vision_config.hidden_size: expected an integer from 1 to 1048576"},
@@ -425,7 +418,7 @@ static void towers_and_projectors_beyond_any_memory_are_named(void **state)
 }
 
 /* What transformers takes, too: keys of older files, and either of two that tie. */
-static void what_llava_leaves_out_is_filled_in(void **state)
+TEST(what_llava_leaves_out_is_filled_in)
 {
 #define BARE(layer, tied, of_text)                                                                                     \
     "{\"model_type\": \"llava\", \"tie_word_embeddings\": " tied                                                       \
@@ -448,7 +441,7 @@ static void what_llava_leaves_out_is_filled_in(void **state)
 #undef BARE
 }
 
-static void towers_and_projectors_are_compared(void **state)
+TEST(towers_and_projectors_are_compared)
 {
     dt_model_config a = parsed(LLAVA "}");
     dt_model_config blocks = *a.vision->blocks;
@@ -512,7 +505,7 @@ static int64_t n_param(const dt_unit *u, int n)
     return sum;
 }
 
-static void units_hold_the_tensors_of_the_published_models(void **state)
+TEST(units_hold_the_tensors_of_the_published_models)
 {
     dt_unit *u;
     int n;
@@ -548,15 +541,14 @@ static void units_hold_the_tensors_of_the_published_models(void **state)
     dt_model_config_free(&mc);
 }
 
-static void matrices_that_one_product_serves_are_adjacent(void **state)
+TEST(matrices_that_one_product_serves_are_adjacent)
 {
     dt_unit *u;
     int n;
-    dt_model_config mc = parsed("{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, "
-                                "\"num_key_value_heads\": 5, \"head_dim\": "
-                                "6, "
-                                "\"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, "
-                                "\"attention_bias\": true, \"mlp_bias\": true}");
+    dt_model_config mc =
+        parsed("{\"model_type\": \"llama\", \"hidden_size\": 20, \"num_attention_heads\": 10, \"num_key_value_heads\": "
+               "5, \"head_dim\": 6, \"intermediate_size\": 27, \"num_hidden_layers\": 1, \"vocab_size\": 61, "
+               "\"attention_bias\": true, \"mlp_bias\": true}");
     static const char *const PAIRS[][2] = {
         {"self_attn.q_proj.weight", "self_attn.k_proj.weight"}, {"self_attn.k_proj.weight", "self_attn.v_proj.weight"},
         {"self_attn.q_proj.bias", "self_attn.k_proj.bias"},     {"self_attn.k_proj.bias", "self_attn.v_proj.bias"},
@@ -591,12 +583,11 @@ static double frequency(const dt_model_config *mc, int64_t i, int64_t n_pos, dou
     return atan2(s, c);
 }
 
-static void llama3_frequencies_are_the_worked_ones(void **state)
+TEST(llama3_frequencies_are_the_worked_ones)
 {
     dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 64, \"rope_theta\": 500000.0, "
-                                "\"rope_scaling\": {\"rope_type\": \"llama3\", "
-                                "\"factor\": 32.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
-                                "\"original_max_position_embeddings\": 8192}}");
+                                "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0, \"low_freq_factor\": "
+                                "1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}");
     static const struct {
         int i;
         double ratio;
@@ -610,12 +601,11 @@ static void llama3_frequencies_are_the_worked_ones(void **state)
     dt_model_config_free(&mc);
 }
 
-static void yarn_frequencies_are_the_worked_ones(void **state)
+TEST(yarn_frequencies_are_the_worked_ones)
 {
-    dt_model_config mc = parsed(
-        "{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, \"rope_theta\": 1000000.0, "
-        "\"max_position_embeddings\": 131072, \"rope_scaling\": {\"type\": \"yarn\", "
-        "\"original_max_position_embeddings\": 32768}}");
+    dt_model_config mc = parsed("{\"model_type\": \"qwen2\", \"hidden_size\": 4096, \"num_attention_heads\": 32, "
+                                "\"rope_theta\": 1000000.0, \"max_position_embeddings\": 131072, \"rope_scaling\": "
+                                "{\"type\": \"yarn\", \"original_max_position_embeddings\": 32768}}");
     static const struct {
         int i;
         double ratio;
@@ -630,7 +620,7 @@ static void yarn_frequencies_are_the_worked_ones(void **state)
     dt_model_config_free(&mc);
 }
 
-static void dynamic_frequencies_depend_on_the_length_beyond_the_trained_one(void **state)
+TEST(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one)
 {
     dt_model_config mc = parsed("{\"model_type\": \"llama\", \"head_dim\": 64, \"max_position_embeddings\": 16, "
                                 "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}");
@@ -641,15 +631,15 @@ static void dynamic_frequencies_depend_on_the_length_beyond_the_trained_one(void
     dt_model_config_free(&mc);
 }
 
-static void rotary_rows_of_a_piece_are_those_of_the_whole(void **state)
+TEST(rotary_rows_of_a_piece_are_those_of_the_whole)
 {
     enum { D = 8, N = 12 };
     static const char *const RULES[] = {"dynamic", "linear"};
     for (int k = 0; k < 2; k++) {
         char text[256];
         snprintf(text, sizeof text,
-                 "{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, "
-                 "\"rope_scaling\": {\"type\": \"%s\", \"factor\": 3}}",
+                 "{\"model_type\": \"llama\", \"head_dim\": 8, \"max_position_embeddings\": 5, \"rope_scaling\": "
+                 "{\"type\": \"%s\", \"factor\": 3}}",
                  RULES[k]);
         dt_model_config mc = parsed(text);
         float whole[N * D], piece[N * D], shorter[N * D];
@@ -662,7 +652,7 @@ static void rotary_rows_of_a_piece_are_those_of_the_whole(void **state)
     }
 }
 
-static void a_stretched_model_takes_longer_sequences(void **state)
+TEST(a_stretched_model_takes_longer_sequences)
 {
     static const struct {
         const char *rope;
@@ -687,7 +677,7 @@ static void a_stretched_model_takes_longer_sequences(void **state)
 
 /* ---- operations ---- */
 
-static void operations_of_gpt2_are_six_per_weight_and_token(void **state)
+TEST(operations_of_gpt2_are_six_per_weight_and_token)
 {
     dt_model_config mc = parsed("{\"model_type\": \"gpt2\"}");
     /* 12 blocks of 12 C^2, the head V C; two sequences of 100: attention 6 L C (2 * 100^2) */
@@ -707,30 +697,4 @@ static void operations_of_gpt2_are_six_per_weight_and_token(void **state)
     dt_model_config_free(&mc);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(absent_keys_have_the_family_s_defaults),
-        cmocka_unit_test(spellings_of_one_thing_mean_the_same),
-        cmocka_unit_test(the_text_kept_parses_to_the_same),
-        cmocka_unit_test(unsupported_values_are_named_with_file_and_key),
-        cmocka_unit_test(inline_keys_make_a_model_alone),
-        cmocka_unit_test(inline_keys_override_a_file),
-        cmocka_unit_test(mistakes_in_inline_keys_are_usage_errors_that_name_the_line),
-        cmocka_unit_test(every_field_that_decides_what_a_model_computes_is_compared),
-        cmocka_unit_test(names_are_the_words_that_are_read),
-        cmocka_unit_test(a_preprocessor_is_read_as_dtrain_data_reads_it),
-        cmocka_unit_test(towers_and_projectors_beyond_any_memory_are_named),
-        cmocka_unit_test(what_llava_leaves_out_is_filled_in),
-        cmocka_unit_test(towers_and_projectors_are_compared),
-        cmocka_unit_test(units_hold_the_tensors_of_the_published_models),
-        cmocka_unit_test(matrices_that_one_product_serves_are_adjacent),
-        cmocka_unit_test(llama3_frequencies_are_the_worked_ones),
-        cmocka_unit_test(yarn_frequencies_are_the_worked_ones),
-        cmocka_unit_test(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one),
-        cmocka_unit_test(rotary_rows_of_a_piece_are_those_of_the_whole),
-        cmocka_unit_test(a_stretched_model_takes_longer_sequences),
-        cmocka_unit_test(operations_of_gpt2_are_six_per_weight_and_token),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,11 +1,7 @@
 /* test_model_decode.c - generation with the cache against the forward of the whole text.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "../src/model/model_private.h"
 #include "host_sampler.h"
 #include "model_fixture.h"
@@ -20,18 +16,16 @@ static const char *const CONFIGS[] = {
     "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, \"n_positions\": "
     "32}",
     "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": 4}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": "
+    "4}",
     "{\"model_type\": \"qwen2\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 10, \"num_key_value_heads\": 5}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 10, \"num_key_value_heads\": 5}",
     "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"tie_word_embeddings\": true}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
+    "\"tie_word_embeddings\": true}",
     "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, "
-    "\"num_attention_heads\": 5, \"max_position_embeddings\": 8, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": "
-    "2}}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 8, \"rope_scaling\": {\"type\": "
+    "\"dynamic\", \"factor\": 2}}",
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 
@@ -104,7 +98,7 @@ static void assert_same(const float *a, const float *b, double tolerance)
  * 2^-9. */
 static double tolerance_of(dt_dtype dtype) { return dtype == DT_F32 ? 4e-6 : 0.08; }
 
-static void decoding_gives_the_logits_of_the_whole_text(void **state)
+TEST(decoding_gives_the_logits_of_the_whole_text)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 1, 3};
     for (int k = 0; k < 2 * N_CONFIGS; k++) {
@@ -174,7 +168,7 @@ static void check_random_pieces(ref_model *r, dt_batch *b, const float *all, uin
     dt_model_cache_clear(r->model, -1);
 }
 
-static void batch_invariant_logits_do_not_depend_on_batch_or_chunks(void **state)
+TEST(batch_invariant_logits_do_not_depend_on_batch_or_chunks)
 {
     for (int k = 0; k < 2 * N_CONFIGS; k++) {
         const dt_dtype dtype = k % 2 ? DT_BF16 : DT_F32;
@@ -229,7 +223,7 @@ static void check_draws(ref_model *r, const dt_batch *b, const dt_choice *how, u
     }
 }
 
-static void draws_are_those_of_the_logits(void **state)
+TEST(draws_are_those_of_the_logits)
 {
     static const dt_choice HOW[] = {
         {.repetition_penalty = 1, .greedy = true},
@@ -275,7 +269,7 @@ static void check_lists(ref_model *r, const dt_batch *b, int32_t k, bool masked,
     }
 }
 
-static void lists_are_those_of_the_logits(void **state)
+TEST(lists_are_those_of_the_logits)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 3};
     for (int i = 0; i < N_CONFIGS; i++) {
@@ -344,7 +338,7 @@ static void check_listed(ref_model *r, const dt_batch *b, const int32_t *list, c
     }
 }
 
-static void tokens_from_lists_are_those_of_the_logits(void **state)
+TEST(tokens_from_lists_are_those_of_the_logits)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 3}, at[SEQS] = {2, 0, 30}, len[SEQS] = {5, 1, 28};
     int32_t list[V];
@@ -432,7 +426,7 @@ static void check_shared_prompt(const char *config, dt_dtype dtype, int32_t max_
     close_model(&alone, &c), close_model(&r, &b);
 }
 
-static void sequences_go_on_from_a_prompt_that_lies_there_once(void **state)
+TEST(sequences_go_on_from_a_prompt_that_lies_there_once)
 {
     for (int i = 0; i < N_CONFIGS; i++)
         for (int32_t max_tok = 1; max_tok < 8; max_tok += 3) {
@@ -442,7 +436,7 @@ static void sequences_go_on_from_a_prompt_that_lies_there_once(void **state)
 }
 
 /* The memory of the cache is that of its slots, and what is asked of slots that there are not is refused. */
-static void a_cache_with_prompts_is_as_large_as_its_slots(void **state)
+TEST(a_cache_with_prompts_is_as_large_as_its_slots)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0},
                          SEQUENCE[SEQS] = {1, 0, 3};
@@ -474,7 +468,7 @@ static void a_cache_with_prompts_is_as_large_as_its_slots(void **state)
     ref_model_close(&r);
 }
 
-static void an_empty_step_passes_every_unit_and_changes_nothing(void **state)
+TEST(an_empty_step_passes_every_unit_and_changes_nothing)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 4, 3}, NEXT[SEQS] = {6, 5, 4};
     ref_model r;
@@ -494,7 +488,7 @@ static void an_empty_step_passes_every_unit_and_changes_nothing(void **state)
     close_model(&r, &b);
 }
 
-static void a_full_cache_and_wrong_slots_are_refused(void **state)
+TEST(a_full_cache_and_wrong_slots_are_refused)
 {
     static const int32_t START[SEQS] = {0}, FULL[SEQS] = {LEN, 1, 1}, MORE[SEQS] = {LEN + 1, 1, 1},
                          TWICE[SEQS] = {1, 1, 0}, SECOND[SEQS] = {0, 1, 0}, OUTSIDE[SEQS] = {0, 1, SLOTS};
@@ -515,18 +509,4 @@ static void a_full_cache_and_wrong_slots_are_refused(void **state)
     close_model(&r, &b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding_gives_the_logits_of_the_whole_text),
-        cmocka_unit_test(batch_invariant_logits_do_not_depend_on_batch_or_chunks),
-        cmocka_unit_test(draws_are_those_of_the_logits),
-        cmocka_unit_test(lists_are_those_of_the_logits),
-        cmocka_unit_test(tokens_from_lists_are_those_of_the_logits),
-        cmocka_unit_test(sequences_go_on_from_a_prompt_that_lies_there_once),
-        cmocka_unit_test(a_cache_with_prompts_is_as_large_as_its_slots),
-        cmocka_unit_test(an_empty_step_passes_every_unit_and_changes_nothing),
-        cmocka_unit_test(a_full_cache_and_wrong_slots_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

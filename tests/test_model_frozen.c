@@ -2,12 +2,8 @@
  * for bit; for frozen ones no product is formed, no unit is asked for gradients that has none, and backward ends at the
  * lowest unit that has something to train.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "../src/model/model_private.h"
 #include "model_fixture.h"
 #include <stdlib.h>
@@ -15,14 +11,13 @@
 
 static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 3, \"n_head\": 3, \"vocab_size\": "
                            "61, \"n_positions\": 64, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";
-static const char QWEN3[] =
-    "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
-    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
-    "\"max_position_embeddings\": 64}";
-static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, "
-                            "\"num_hidden_layers\": 3, \"vocab_size\": 61, \"num_attention_heads\": 5, "
-                            "\"attention_bias\": true, \"mlp_bias\": true, \"max_position_embeddings\": 64, "
-                            "\"tie_word_embeddings\": true}";
+static const char QWEN3[] = "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, "
+                            "\"num_hidden_layers\": 3, \"vocab_size\": 61, \"num_attention_heads\": 4, "
+                            "\"num_key_value_heads\": 2, \"head_dim\": 8, \"max_position_embeddings\": 64}";
+static const char LLAMA[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"attention_bias\": true, \"mlp_bias\": true, "
+    "\"max_position_embeddings\": 64, \"tie_word_embeddings\": true}";
 static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
 enum { N_CONFIGS = 3, MAX_TOK = 48 };
 static const int32_t LENS[] = {17, 1, 30};
@@ -91,7 +86,7 @@ static int compare(ref_model *all, ref_model *some, const char *what)
     return n;
 }
 
-static void trained_tensors_have_the_gradients_of_a_whole_model(void **state)
+TEST(trained_tensors_have_the_gradients_of_a_whole_model)
 {
     int n_compared = 0;
     for (int k = 0; k < N_CONFIGS * 6; k++) {
@@ -113,7 +108,7 @@ static void trained_tensors_have_the_gradients_of_a_whole_model(void **state)
     assert_true(n_compared > 400);
 }
 
-static void an_empty_batch_passes_through_the_same_units(void **state)
+TEST(an_empty_batch_passes_through_the_same_units)
 {
     static const int32_t NONE[] = {0};
     for (int k = 0; k < N_CONFIGS * N_CHOICES; k++) {
@@ -174,7 +169,7 @@ static void expect_products(const ref_model *r, const dt_batch *b, int *n_weight
     *n_all = *n_weight + n_layers * each + below * each + (1 + head_too) * n_chunks;
 }
 
-static void no_product_is_formed_for_what_is_frozen(void **state)
+TEST(no_product_is_formed_for_what_is_frozen)
 {
     for (int k = 0; k < N_CONFIGS * N_CHOICES; k++) {
         const dt_model_options opt = options(0);
@@ -240,7 +235,7 @@ static int count_remade(const choice *c)
     return n_remade - 2 * forward;
 }
 
-static void nothing_is_computed_again_for_what_is_frozen(void **state)
+TEST(nothing_is_computed_again_for_what_is_frozen)
 {
     static const choice SMALL = {"norms and biases", {"ln_", ".bias"}},
                         MATRICES[] = {{"the first of attention", {"c_attn.weight"}},
@@ -253,7 +248,7 @@ static void nothing_is_computed_again_for_what_is_frozen(void **state)
     assert_int_equal(count_remade(NULL) - of_head, 3 * 3);
 }
 
-static void backward_ends_at_the_lowest_unit_with_something_to_train(void **state)
+TEST(backward_ends_at_the_lowest_unit_with_something_to_train)
 {
     static const struct {
         const char *word, *calls;
@@ -280,7 +275,7 @@ static void backward_ends_at_the_lowest_unit_with_something_to_train(void **stat
     }
 }
 
-static void what_backward_does_not_reach_keeps_nothing(void **state)
+TEST(what_backward_does_not_reach_keeps_nothing)
 {
     static const char *const WORDS[] = {"layers.", "layers.1.", "layers.2.", "lm_head"};
     size_t before = SIZE_MAX;
@@ -308,15 +303,4 @@ static void what_backward_does_not_reach_keeps_nothing(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trained_tensors_have_the_gradients_of_a_whole_model),
-        cmocka_unit_test(an_empty_batch_passes_through_the_same_units),
-        cmocka_unit_test(no_product_is_formed_for_what_is_frozen),
-        cmocka_unit_test(nothing_is_computed_again_for_what_is_frozen),
-        cmocka_unit_test(backward_ends_at_the_lowest_unit_with_something_to_train),
-        cmocka_unit_test(what_backward_does_not_reach_keeps_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

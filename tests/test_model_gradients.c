@@ -1,12 +1,8 @@
 /* test_model_gradients.c - gradients of every family, with dropout and with adapters, against central differences of
  * the loss (slopes.h).
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/adapter/adapter.h"
 #include "slopes.h"
 #include <jansson.h>
@@ -39,7 +35,7 @@ static void check_built(const char *name, const char *config, float adapter_drop
 
 static void check_model(const char *name, const char *config) { check_built(name, config, 0, dt_model_make_units); }
 
-static void gradients_are_the_slopes_of_the_loss_in_every_family(void **state)
+TEST(gradients_are_the_slopes_of_the_loss_in_every_family)
 {
     static const char *const CASES[] = {"gpt2",          "gpt2_variant", "llama", "llama_linear",
                                         "llama_dynamic", "mistral",      "qwen2", "qwen3"};
@@ -55,7 +51,7 @@ static void gradients_are_the_slopes_of_the_loss_in_every_family(void **state)
     }
 }
 
-static void gradients_are_the_slopes_with_dropout_too(void **state)
+TEST(gradients_are_the_slopes_with_dropout_too)
 {
     check_model("gpt2 with dropout",
                 "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": 61, "
@@ -73,15 +69,13 @@ static dt_err adapt(const dt_model_config *mc, dt_unit **units, int *n_units)
     return err == DT_OK ? dt_lora_attach(&lora, mc, *units, *n_units) : err;
 }
 
-static void gradients_are_the_slopes_with_adapters(void **state)
+TEST(gradients_are_the_slopes_with_adapters)
 {
     static const char *const CASES[] = {
         "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 1, \"n_head\": 3, \"vocab_size\": 61, "
-        "\"n_positions\": 32, "
-        "\"embd_pdrop\": 0.1}",
+        "\"n_positions\": 32, \"embd_pdrop\": 0.1}",
         "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 1, "
         "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64}"};
-    (void)state;
     for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) check_built("adapters", CASES[c], 0.2f, adapt);
 }
 
@@ -90,7 +84,7 @@ static void gradients_are_the_slopes_with_adapters(void **state)
     "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64"
 
 /* As torch.nn.Embedding has it with padding_idx, which transformers gives it. */
-static void padding_learns_nothing_from_being_looked_up(void **state)
+TEST(padding_learns_nothing_from_being_looked_up)
 {
     static const int32_t LENS[] = {9, 3};
     const dt_model_options opt = ref_options(12, 12, DT_F32);
@@ -118,16 +112,6 @@ static void padding_learns_nothing_from_being_looked_up(void **state)
     dt_batch_free(&b, &plain.ledger);
     ref_model_close(&pads);
     ref_model_close(&plain);
-    (void)state;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_are_the_slopes_of_the_loss_in_every_family),
-        cmocka_unit_test(gradients_are_the_slopes_with_dropout_too),
-        cmocka_unit_test(gradients_are_the_slopes_with_adapters),
-        cmocka_unit_test(padding_learns_nothing_from_being_looked_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

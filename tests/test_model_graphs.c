@@ -1,17 +1,13 @@
 /* test_model_graphs.c - generation whose steps are recorded as graphs: the tokens of generation without them, and fewer
  * calls of the device.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "../src/backends/queue.h"
 #include "../src/model/model_private.h"
 #include "dtrain/generate/generate.h"
 #include "ref_model.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { V = 61, LAYERS = 4, SLOTS = 3, LEN = 300, N_SEQS = 4, N_NEW = 30 };
 static const char *const CONFIGS[] = {
@@ -21,8 +17,8 @@ static const char *const CONFIGS[] = {
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
     "\"tie_word_embeddings\": true}",
     "{\"model_type\": \"llama\", \"hidden_size\": 24, \"intermediate_size\": 28, \"num_hidden_layers\": 4, "
-    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"max_position_embeddings\": 200, "
-    "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"max_position_embeddings\": 200, \"rope_scaling\": {\"type\": "
+    "\"dynamic\", \"factor\": 2}}",
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 
@@ -122,7 +118,7 @@ static bool same_texts(const texts *a, const texts *b)
  * the copy of the batch, a graph, the copies of rows, random numbers and mask, a graph, and tokens and
  * log-probabilities back: 8, whatever the depth. Passes that come for the first or second time, or bring in a prompt,
  * are as before or cost one launch more: 70 of some 45 passes' worth in the second run, which has seen all of them. */
-static void graphs_give_the_same_tokens_with_fewer_calls(void **state)
+TEST(graphs_give_the_same_tokens_with_fewer_calls)
 {
     for (int i = is_simulated() ? N_CONFIGS - 1 : 0; i < N_CONFIGS; i++)
         for (int way = is_simulated() ? 3 : 0; way < 4; way++) {
@@ -195,7 +191,7 @@ static void roll_out(bool graphs, rollout *t)
 
 /* Every number of texts from 64 to 1 occurs, of which steps are filled up to 64, 32 or 16. The blocks have a graph for
  * each of these and one for caches beyond 256 tokens; tokens are drawn by three. */
-static void a_rollout_whose_texts_end_takes_few_graphs(void **state)
+TEST(a_rollout_whose_texts_end_takes_few_graphs)
 {
     const char *device = getenv("DTRAIN_DEVICE");
     if (!device || strcmp(device, "queue")) skip(); /* none counts or it takes long */
@@ -233,7 +229,7 @@ static void logits_after_steps_of_others(bool graphs, float logits[V])
     assert_int_equal(ref_model_left(&r), 0);
 }
 
-static void steps_leave_what_other_slots_hold(void **state)
+TEST(steps_leave_what_other_slots_hold)
 {
     float with[V], without[V];
     logits_after_steps_of_others(true, with);
@@ -242,7 +238,7 @@ static void steps_leave_what_other_slots_hold(void **state)
 }
 
 /* Lists of the most probable tokens, for beam search. */
-static void beams_are_the_same_with_graphs(void **state)
+TEST(beams_are_the_same_with_graphs)
 {
     for (int way = is_simulated() ? 1 : 0; way < 2; way++) {
         texts found[2];
@@ -264,7 +260,7 @@ static void beams_are_the_same_with_graphs(void **state)
 }
 
 /* More different steps than the table holds. */
-static void what_was_used_longest_ago_makes_room(void **state)
+TEST(what_was_used_longest_ago_makes_room)
 {
     ref_model r;
     dt_batch b;
@@ -295,7 +291,7 @@ static void what_was_used_longest_ago_makes_room(void **state)
 /* ---- the device's part ------------------------------------------------------------------------------------------- */
 
 /* A graph reads what lies at its addresses when it runs, on the device that has graphs. */
-static void a_graph_runs_on_what_is_there(void **state)
+TEST(a_graph_runs_on_what_is_there)
 {
     enum { N = 1000 };
     dt_device dev;
@@ -333,15 +329,4 @@ static void a_graph_runs_on_what_is_there(void **state)
     dt_device_close(&dev);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(graphs_give_the_same_tokens_with_fewer_calls),
-        cmocka_unit_test(a_rollout_whose_texts_end_takes_few_graphs),
-        cmocka_unit_test(steps_leave_what_other_slots_hold),
-        cmocka_unit_test(beams_are_the_same_with_graphs),
-        cmocka_unit_test(what_was_used_longest_ago_makes_room),
-        cmocka_unit_test(a_graph_runs_on_what_is_there),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

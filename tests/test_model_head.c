@@ -1,12 +1,8 @@
 /* test_model_head.c - the head in chunks, and gradients in bf16, against plain loops in double; gradients of all that a
  * head can be asked for against differences.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "../src/model/model_private.h"
 #include "model_configs.h"
 #include "model_fixture.h"
@@ -221,19 +217,19 @@ static void check_head(const char *config, const char *reference)
     close_model(&r, &b);
 }
 
-static void the_chunked_head_is_the_plain_loop(void **state)
+TEST(the_chunked_head_is_the_plain_loop)
 {
     check_head(GPT2, NULL);  /* tied, LayerNorm */
     check_head(LLAMA, NULL); /* untied, RMSNorm */
 }
 
-static void terms_of_whole_distributions_are_those_of_the_plain_loop(void **state)
+TEST(terms_of_whole_distributions_are_those_of_the_plain_loop)
 {
     check_head(GPT2, LLAMA); /* another width, too */
     check_head(LLAMA, MISTRAL);
 }
 
-static void a_head_does_not_do_what_its_model_was_not_opened_for(void **state)
+TEST(a_head_does_not_do_what_its_model_was_not_opened_for)
 {
     static struct asked a;
     dt_model_options opt = ref_options(64, 32, DT_F32);
@@ -260,7 +256,7 @@ static void a_head_does_not_do_what_its_model_was_not_opened_for(void **state)
 }
 
 /* Another model may use the activations in between; a batch that it has not seen it cannot be asked for. */
-static void a_reference_is_there_for_its_last_batch(void **state)
+TEST(a_reference_is_there_for_its_last_batch)
 {
     static struct asked a;
     dt_model_options opt = ref_options(64, 32, DT_F32);
@@ -341,7 +337,7 @@ static void check_slope(ref_model *r, const dt_batch *b, struct asked *a, int un
     free(grad), free(was);
 }
 
-static void gradients_of_all_units_are_differences(void **state)
+TEST(gradients_of_all_units_are_differences)
 {
     static struct asked a;
     dt_model_options opt = ref_options(64, 32, DT_F32);
@@ -390,7 +386,7 @@ static void expect_rounded(ref_model *wide, ref_model *narrow)
         }
 }
 
-static void bf16_gradients_are_the_fp32_ones_rounded_once(void **state)
+TEST(bf16_gradients_are_the_fp32_ones_rounded_once)
 {
     for (int k = 0; k < 6; k++) {
         dt_model_options opt = ref_options(MANY_TOK, 32, DT_BF16);
@@ -498,22 +494,10 @@ static void check_vocabulary_gradient(const char *config, bool tied, const char 
     close_model(&r, &b);
 }
 
-static void the_vocabulary_gradient_is_rounded_once(void **state)
+TEST(the_vocabulary_gradient_is_rounded_once)
 {
     check_vocabulary_gradient(LLAMA, false, "lm_head.weight");
     check_vocabulary_gradient(MISTRAL, true, "model.embed_tokens.weight");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_chunked_head_is_the_plain_loop),
-        cmocka_unit_test(terms_of_whole_distributions_are_those_of_the_plain_loop),
-        cmocka_unit_test(a_head_does_not_do_what_its_model_was_not_opened_for),
-        cmocka_unit_test(a_reference_is_there_for_its_last_batch),
-        cmocka_unit_test(gradients_of_all_units_are_differences),
-        cmocka_unit_test(bf16_gradients_are_the_fp32_ones_rounded_once),
-        cmocka_unit_test(the_vocabulary_gradient_is_rounded_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

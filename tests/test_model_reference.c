@@ -1,6 +1,7 @@
 /* test_model_reference.c - tiny models of every family against what transformers computed (tests/make_model_fixtures.py
  * wrote the files).
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "model_expected.h"
 
 enum { MAX_TOK = 32 };
@@ -72,7 +73,7 @@ static void check_logits(struct fixture *f, const char *name)
     ref_batch_fill(&f->b, V, 0, f->n_seq, f->lens, 0);
 }
 
-static void logits_loss_and_gradients_agree_with_transformers(void **state)
+TEST(logits_loss_and_gradients_agree_with_transformers)
 {
     for (int c = 0; c < 2 * N_CASES; c++) {
         struct fixture f;
@@ -99,7 +100,7 @@ static void train(struct fixture *f, const char *name, const char *key, double t
 
 /* Differences of 10^-6 in gradients stay so in AdamW's steps, except where a gradient itself is of the size of its
  * rounding: there an update may differ by lr, without an effect on the loss that its gradient could not have. */
-static void twenty_steps_of_adamw_give_the_losses_of_pytorch(void **state)
+TEST(twenty_steps_of_adamw_give_the_losses_of_pytorch)
 {
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
@@ -113,7 +114,7 @@ static void twenty_steps_of_adamw_give_the_losses_of_pytorch(void **state)
  * sqrt(3) = 0.4 % of values of size 2 to 3: about 0.01 each, independent between the two sides and among 13 to 25
  * tokens: 0.01 * sqrt(2) / sqrt(13) = 0.004 of a loss of 2 to 4, that is 0.2 %. Over 20 steps the weights drift apart
  * by that share of what the loss falls: 1 % bounds both. */
-static void twenty_steps_in_bf16_stay_near_those_of_pytorch(void **state)
+TEST(twenty_steps_in_bf16_stay_near_those_of_pytorch)
 {
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
@@ -125,7 +126,7 @@ static void twenty_steps_in_bf16_stay_near_those_of_pytorch(void **state)
 
 /* Against PyTorch in fp32. Its own roundings are 2^-12, an eighth of those of bf16, and on one side alone: so is the
  * bound. */
-static void twenty_steps_in_fp16_stay_near_those_of_pytorch_in_fp32(void **state)
+TEST(twenty_steps_in_fp16_stay_near_those_of_pytorch_in_fp32)
 {
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
@@ -135,13 +136,4 @@ static void twenty_steps_in_fp16_stay_near_those_of_pytorch_in_fp32(void **state
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_loss_and_gradients_agree_with_transformers),
-        cmocka_unit_test(twenty_steps_of_adamw_give_the_losses_of_pytorch),
-        cmocka_unit_test(twenty_steps_in_bf16_stay_near_those_of_pytorch),
-        cmocka_unit_test(twenty_steps_in_fp16_stay_near_those_of_pytorch_in_fp32),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

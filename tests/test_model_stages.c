@@ -2,6 +2,7 @@
 /* test_model_stages.c - units by their roles: a scalar head, and a model with units before its language blocks, one
  * that the caller brings and one whose attention sees in both directions.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "../src/model/model_private.h"
 #include "model_fixture.h"
 #include "slopes.h"
@@ -58,7 +59,7 @@ static dt_err value_grads(ref_model *r, const dt_batch *b)
     return dt_model_backward(r->model, b);
 }
 
-static void gradients_of_a_scalar_head_are_the_slopes(void **state)
+TEST(gradients_of_a_scalar_head_are_the_slopes)
 {
     for (int k = 0; k < 2; k++) {
         const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
@@ -87,7 +88,7 @@ static double *hidden_states(ref_model *r, int64_t n)
 }
 
 /* RMSNorm of weight w, and the product: sums of 20 terms of size 1, each rounded to 2^-24: below 4e-6. */
-static void values_are_those_of_plain_loops(void **state)
+TEST(values_are_those_of_plain_loops)
 {
     const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
     static float value[MAX_TOK * N_LABELS];
@@ -117,7 +118,7 @@ static void values_are_those_of_plain_loops(void **state)
 
 /* RMSNorm of what is on the device, in double; in bf16 rounded in front of the weight and behind it, as transformers
  * does, by 2^-8 at most; in fp32 within 8 roundings of 2^-24: the sum of squares, the root, two products. */
-static void hidden_states_are_those_behind_the_norm(void **state)
+TEST(hidden_states_are_those_behind_the_norm)
 {
     for (int dtype = DT_F32; dtype <= DT_BF16; dtype++) {
         const dt_model_options opt = ref_options(MAX_TOK, 12, (dt_dtype)dtype);
@@ -148,7 +149,7 @@ static void hidden_states_are_those_behind_the_norm(void **state)
 }
 
 /* 25 tokens in four sequences, and the first sequence alone. */
-static void values_of_a_sequence_do_not_depend_on_the_others(void **state)
+TEST(values_of_a_sequence_do_not_depend_on_the_others)
 {
     for (int dtype = DT_F32; dtype <= DT_BF16; dtype++) {
         dt_model_options opt = ref_options(MAX_TOK, 12, (dt_dtype)dtype);
@@ -182,7 +183,7 @@ static void value_micro_steps(ref_model *r, const dt_batch *b, bool wait)
     }
 }
 
-static void gradients_of_values_may_follow_before_the_last_ones_are_used(void **state)
+TEST(gradients_of_values_may_follow_before_the_last_ones_are_used)
 {
     const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
     ref_model waits, runs_on;
@@ -203,7 +204,7 @@ static void gradients_of_values_may_follow_before_the_last_ones_are_used(void **
 
 /* score's gradient: sums of products of dvalue, rounded to bf16, and of the norm's output, rounded twice, and a
  * rounding of the sum; each by 2^-9 of its value: together below 2^-6 of the sum of absolute values. */
-static void a_scalar_head_works_in_bf16(void **state)
+TEST(a_scalar_head_works_in_bf16)
 {
     dt_model_options opt = ref_options(MAX_TOK, 12, DT_BF16);
     ref_model r;
@@ -353,20 +354,21 @@ static double language_loss(ref_model *r, const dt_batch *b)
     return ref_model_loss(r, b, true, 3, &loss, NULL) == DT_OK ? loss : NAN;
 }
 
-static void gradients_of_a_vision_like_model_are_the_slopes(void **state)
+TEST(gradients_of_a_vision_like_model_are_the_slopes)
 {
     dt_model_options opt = vision_options();
     ref_model r;
     dt_batch b;
     open_vision(&r, &b, &opt, build_encoder);
     assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
-    assert_string_equal(r.calls, "p0 P0 p1 P1 p2 P2 p3 P3 p4 P4 p5 p0 g5 g0 G5 P0 P5 "
-                                 "p4 g4 G4 P4 p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 G0 ");
+    assert_string_equal(
+        r.calls,
+        "p0 P0 p1 P1 p2 P2 p3 P3 p4 P4 p5 p0 g5 g0 G5 P0 P5 p4 g4 G4 P4 p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 G0 ");
     check_slopes(&r, &b, language_loss);
     close_vision(&r, &b);
 }
 
-static void a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches(void **state)
+TEST(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches)
 {
     dt_model_options opt = vision_options();
     opt.reproducible = true;
@@ -395,7 +397,7 @@ static void a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batc
 }
 
 /* What the last token of a sequence shows changes the first one's prediction through the encoder, and not without. */
-static void the_encoder_alone_sees_later_tokens(void **state)
+TEST(the_encoder_alone_sees_later_tokens)
 {
     for (int encoder = 0; encoder < 2; encoder++) {
         const dt_model_options opt = vision_options();
@@ -426,7 +428,7 @@ static dt_err build_embedding_last(const dt_model_config *mc, dt_unit **units, i
     return DT_OK;
 }
 
-static void a_tied_embedding_may_stand_anywhere(void **state)
+TEST(a_tied_embedding_may_stand_anywhere)
 {
     const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
     ref_model r;
@@ -440,7 +442,7 @@ static void a_tied_embedding_may_stand_anywhere(void **state)
 
 /* ---- what cannot be ---- */
 
-static void units_that_are_no_model_are_refused(void **state)
+TEST(units_that_are_no_model_are_refused)
 {
     dt_model_options opt = vision_options();
     static float x[MAX_TOK * N_LABELS];
@@ -474,20 +476,4 @@ static void units_that_are_no_model_are_refused(void **state)
     dt_error_clear();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_of_a_scalar_head_are_the_slopes),
-        cmocka_unit_test(values_are_those_of_plain_loops),
-        cmocka_unit_test(hidden_states_are_those_behind_the_norm),
-        cmocka_unit_test(values_of_a_sequence_do_not_depend_on_the_others),
-        cmocka_unit_test(gradients_of_values_may_follow_before_the_last_ones_are_used),
-        cmocka_unit_test(a_scalar_head_works_in_bf16),
-        cmocka_unit_test(gradients_of_a_vision_like_model_are_the_slopes),
-        cmocka_unit_test(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches),
-        cmocka_unit_test(the_encoder_alone_sees_later_tokens),
-        cmocka_unit_test(a_tied_embedding_may_stand_anywhere),
-        cmocka_unit_test(units_that_are_no_model_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -2,12 +2,8 @@
 /* test_model_step.c - what a training step promises whatever the family: recomputation, packing, accumulation, empty
  * batches, memory, the order of acquiring units, mistakes in batches.
  * DEVICES: cpu queue */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "../src/model/model_private.h"
 #include "model_configs.h"
 #include "model_fixture.h"
@@ -39,7 +35,7 @@ static void same_gradients(ref_model *a, ref_model *b, double tolerance)
 }
 
 /* Evaluation between two steps included, which uses the first block's place. */
-static void what_is_recomputed_has_the_same_bits(void **state)
+TEST(what_is_recomputed_has_the_same_bits)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA};
     static const int32_t LENS[] = {17, 1, 30};
@@ -73,7 +69,7 @@ static void what_is_recomputed_has_the_same_bits(void **state)
 /* Values of size 4 out of sums of at most 60 terms, some of them in another order: a few 2^-24 * 4. */
 static const double ROUNDING = 4e-6;
 
-static void packed_sequences_give_the_losses_of_each_alone(void **state)
+TEST(packed_sequences_give_the_losses_of_each_alone)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA};
     static const int32_t LENS[] = {9, 14, 1, 24};
@@ -100,7 +96,7 @@ static void packed_sequences_give_the_losses_of_each_alone(void **state)
     }
 }
 
-static void dropout_draws_anew_in_each_step_and_never_in_evaluation(void **state)
+TEST(dropout_draws_anew_in_each_step_and_never_in_evaluation)
 {
     const dt_model_options opt = ref_options(48, 32, DT_F32);
     static const int32_t LENS[] = {20, 20};
@@ -118,7 +114,7 @@ static void dropout_draws_anew_in_each_step_and_never_in_evaluation(void **state
     close_model(&r, &b);
 }
 
-static void micro_batches_add_up_to_the_gradient_of_all(void **state)
+TEST(micro_batches_add_up_to_the_gradient_of_all)
 {
     static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL};
     static const int32_t LENS[] = {9, 14, 11};
@@ -156,7 +152,7 @@ static dt_err queue_micro_step(ref_model *r, dt_batch *b, int k, float *u)
 }
 
 /* Logits of the batch at hand take the place of the head's rows, which may still be on their way. */
-static void logits_may_be_asked_for_between_head_and_backward(void **state)
+TEST(logits_may_be_asked_for_between_head_and_backward)
 {
     static const int32_t LENS[] = {9, 14, 11};
     const dt_model_options opt = ref_options(48, 48, DT_F32);
@@ -186,7 +182,7 @@ static void logits_may_be_asked_for_between_head_and_backward(void **state)
 }
 
 /* A device's work on a micro-batch is queued when the host fills the next one, its weights and its rows. */
-static void a_micro_batch_may_follow_before_the_last_one_is_done(void **state)
+TEST(a_micro_batch_may_follow_before_the_last_one_is_done)
 {
     static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL};
     for (int k = 0; k < 3; k++) {
@@ -239,7 +235,7 @@ static void set_gradients(ref_model *r, float value)
     ref_model_fill_grads(r, value);
 }
 
-static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
+TEST(an_empty_batch_contributes_zero_in_the_same_order)
 {
     static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL, QWEN3};
     static const int32_t LENS[] = {5, 6}, NONE[] = {0};
@@ -278,7 +274,7 @@ static void an_empty_batch_contributes_zero_in_the_same_order(void **state)
     }
 }
 
-static void units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole(void **state)
+TEST(units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole)
 {
     static const int32_t LENS[] = {5, 6};
     const dt_model_options opt = ref_options(16, 16, DT_F32);
@@ -298,7 +294,7 @@ static void units_are_held_only_while_needed_and_a_tied_table_until_its_gradient
 
 /* ---- memory ---- */
 
-static void open_allocates_what_the_plan_says_and_a_step_nothing(void **state)
+TEST(open_allocates_what_the_plan_says_and_a_step_nothing)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
     static const int32_t LENS[] = {17, 1, 30};
@@ -358,7 +354,7 @@ static size_t planned_activations(const char *config, const dt_model_options *op
 }
 
 /* The formulas of docs/algorithms.md 9.5: what a further block keeps of 64 tokens, a number that rounds no array up. */
-static void a_block_keeps_what_the_formulas_say(void **state)
+TEST(a_block_keeps_what_the_formulas_say)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA, MISTRAL};
     for (int k = 0; k < 8; k++) {
@@ -383,7 +379,7 @@ static void a_block_keeps_what_the_formulas_say(void **state)
 
 /* ---- mistakes ---- */
 
-static void bad_batches_are_refused_with_what_was_expected(void **state)
+TEST(bad_batches_are_refused_with_what_was_expected)
 {
     static const int32_t LENS[] = {5, 6};
     const dt_model_options opt = ref_options(16, 8, DT_F32);
@@ -426,7 +422,7 @@ static void bad_batches_are_refused_with_what_was_expected(void **state)
     close_model(&r, &b);
 }
 
-static void options_that_do_not_fit_the_model_are_refused(void **state)
+TEST(options_that_do_not_fit_the_model_are_refused)
 {
     dt_model_options opt = ref_options(16, 128, DT_F32);
     ref_model r;
@@ -448,21 +444,4 @@ static void options_that_do_not_fit_the_model_are_refused(void **state)
     close_model(&r, &b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_recomputed_has_the_same_bits),
-        cmocka_unit_test(packed_sequences_give_the_losses_of_each_alone),
-        cmocka_unit_test(dropout_draws_anew_in_each_step_and_never_in_evaluation),
-        cmocka_unit_test(micro_batches_add_up_to_the_gradient_of_all),
-        cmocka_unit_test(a_micro_batch_may_follow_before_the_last_one_is_done),
-        cmocka_unit_test(logits_may_be_asked_for_between_head_and_backward),
-        cmocka_unit_test(an_empty_batch_contributes_zero_in_the_same_order),
-        cmocka_unit_test(units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_whole),
-        cmocka_unit_test(open_allocates_what_the_plan_says_and_a_step_nothing),
-        cmocka_unit_test(a_block_keeps_what_the_formulas_say),
-        cmocka_unit_test(bad_batches_are_refused_with_what_was_expected),
-        cmocka_unit_test(options_that_do_not_fit_the_model_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,6 +1,7 @@
 /* test_model_vision.c - tiny vision-language models against what transformers computed (tests/make_vision_fixtures.py
  * wrote the files), and in 16 bits against themselves in fp32.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "vision_fixture.h"
 
 /* Pictures and patches of real towers. */
@@ -27,7 +28,7 @@ static void check_logits(struct fixture *f, const char *name)
     free(logits);
 }
 
-static void logits_loss_and_gradients_agree_with_transformers(void **state)
+TEST(logits_loss_and_gradients_agree_with_transformers)
 {
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
@@ -57,7 +58,7 @@ static void train(struct fixture *f, const char *name)
     }
 }
 
-static void ten_steps_of_adamw_give_the_losses_of_pytorch(void **state)
+TEST(ten_steps_of_adamw_give_the_losses_of_pytorch)
 {
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
@@ -99,7 +100,7 @@ static double distance_of_features(struct fixture *f, double *largest)
  * through blocks and projector: 2 units, as a random walk. 4 units bound what 16 bits make of it (1.1 to 2.1 were seen:
  * 4e-3 to 8e-3 in bf16). Both sides of fp32 round, and so do sums inside of products, in chains that are the
  * longer the fewer numbers a register holds (18 units were seen with 8): 32. */
-static void rows_of_images_are_those_of_transformers(void **state)
+TEST(rows_of_images_are_those_of_transformers)
 {
     for (int c = 0; c < N_CASES; c++)
         for (int t = DT_F32; t <= DT_F16; t++) {
@@ -156,7 +157,7 @@ static double expected_feature(const struct fixture *f, int image, int64_t r, in
     return number(json_array_get(json_array_get(rows, (size_t)row), (size_t)(e % C)));
 }
 
-static void features_are_those_of_transformers(void **state)
+TEST(features_are_those_of_transformers)
 {
     for (int c = 0; c < N_CASES; c++) {
         struct fixture f;
@@ -197,7 +198,7 @@ static void check_rows(const struct fixture *f, const char *name, const float *f
     }
 }
 
-static void pictures_and_patches_of_real_towers_agree_with_transformers(void **state)
+TEST(pictures_and_patches_of_real_towers_agree_with_transformers)
 {
     for (int c = 0; c < N_SIZES; c++) {
         struct fixture f;
@@ -217,7 +218,7 @@ static void pictures_and_patches_of_real_towers_agree_with_transformers(void **s
     }
 }
 
-static void features_have_the_same_bits_whatever_they_are_made_with(void **state)
+TEST(features_have_the_same_bits_whatever_they_are_made_with)
 {
     const dt_dtype types[] = {DT_F32, DT_BF16};
     for (int c = 0; c < N_CASES; c++)
@@ -246,7 +247,7 @@ static void copy_weights(struct fixture *to, const struct fixture *from)
  * passes as many again on its way back: sqrt(90) * 0.4 = 4 units of its length, and 12 are the bound, for where numbers
  * nearly cancel, as in attention, the rest is less than they are (6.8 was seen, of a unit). The scale keeps gradients
  * away from fp16's smallest numbers. */
-static void losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding(void **state)
+TEST(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding)
 {
     for (int c = 0; c < N_CASES; c++)
         for (int t = DT_BF16; t <= DT_F16; t++) {
@@ -266,16 +267,4 @@ static void losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding(v
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_loss_and_gradients_agree_with_transformers),
-        cmocka_unit_test(ten_steps_of_adamw_give_the_losses_of_pytorch),
-        cmocka_unit_test(rows_of_images_are_those_of_transformers),
-        cmocka_unit_test(features_are_those_of_transformers),
-        cmocka_unit_test(pictures_and_patches_of_real_towers_agree_with_transformers),
-        cmocka_unit_test(features_have_the_same_bits_whatever_they_are_made_with),
-        cmocka_unit_test(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

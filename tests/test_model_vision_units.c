@@ -1,6 +1,7 @@
 /* test_model_vision_units.c - what the units of vision-language models see of batches with and without images: what is
  * trained and kept, dropout, placeholders, operations.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "vision_fixture.h"
 
 /* ---- what is trained, what is kept, and which units take part --------------------------------------------------- */
@@ -35,7 +36,7 @@ static void check_part(const char *name, dt_trains trained)
     close_fixture(&all_of);
 }
 
-static void what_is_frozen_does_not_change_the_gradients_of_the_rest(void **state)
+TEST(what_is_frozen_does_not_change_the_gradients_of_the_rest)
 {
     static const dt_trains PARTS[] = {projector_alone, tower_alone, text_alone, second_block_of_tower};
     for (size_t i = 0; i < sizeof PARTS / sizeof PARTS[0]; i++) {
@@ -45,7 +46,7 @@ static void what_is_frozen_does_not_change_the_gradients_of_the_rest(void **stat
 }
 
 /* Frozen: the embedding and the tower; the gradient passes through blocks that are frozen, too. */
-static void a_projector_alone_asks_for_its_own_gradients_and_no_others(void **state)
+TEST(a_projector_alone_asks_for_its_own_gradients_and_no_others)
 {
     struct fixture f;
     open_part(&f, "clip_llama", DT_F32, DT_RECOMPUTE_NONE, projector_alone);
@@ -72,7 +73,7 @@ static size_t activations_of(const struct fixture *f, int32_t max_tok, int32_t m
 
 /* Frozen, it needs no more than the rows that the projector gets and makes, each in lines of 64 bytes, unless it needs
  * more than the language model has. */
-static void a_frozen_tower_works_in_the_activations_of_the_language_model(void **state)
+TEST(a_frozen_tower_works_in_the_activations_of_the_language_model)
 {
     enum { IMAGES = 8, ROWS = 9, SMALL = 2 };
     static const size_t widths[] = {1, 16, 20, 20, 20}; /* which features; these; before and behind the activation; y */
@@ -89,7 +90,7 @@ static void a_frozen_tower_works_in_the_activations_of_the_language_model(void *
 }
 
 /* Under ZeRO-3 all ranks must take units in one order. */
-static void units_are_taken_in_one_order_with_images_without_and_without_tokens(void **state)
+TEST(units_are_taken_in_one_order_with_images_without_and_without_tokens)
 {
     struct fixture f;
     char *order[3];
@@ -112,7 +113,7 @@ static void units_are_taken_in_one_order_with_images_without_and_without_tokens(
     close_fixture(&f);
 }
 
-static void recomputation_leaves_the_bits_of_gradients(void **state)
+TEST(recomputation_leaves_the_bits_of_gradients)
 {
     static const dt_recompute HOW[] = {DT_RECOMPUTE_SELECTIVE, DT_RECOMPUTE_BLOCK};
     for (int h = 0; h < 2; h++) {
@@ -155,7 +156,7 @@ static void show_again(struct fixture *f, bool shared)
 
 /* Rounding alone: features of 2 images and of 3 are rows of other products, and gradients are added up in another
  * order. */
-static void sequences_that_share_an_image_have_the_gradients_of_copies(void **state)
+TEST(sequences_that_share_an_image_have_the_gradients_of_copies)
 {
     for (int c = 0; c < N_CASES; c++) {
         struct fixture copied, f;
@@ -210,7 +211,7 @@ static void check_slopes(bool shared)
     close_fixture(&f);
 }
 
-static void gradients_of_a_projector_with_dropout_are_the_slopes(void **state)
+TEST(gradients_of_a_projector_with_dropout_are_the_slopes)
 {
     check_slopes(false);
     check_slopes(true);
@@ -230,7 +231,7 @@ static float *rows_of(struct fixture *f, int32_t first)
 
 /* What is dropped goes by the sample, not by the place in a batch: the same image twice, of which one is dropped
  * otherwise than the other, and one as in a batch of its own. */
-static void dropout_of_a_projector_goes_by_the_sample(void **state)
+TEST(dropout_of_a_projector_goes_by_the_sample)
 {
     struct fixture f;
     open_with(&f, "deep_mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
@@ -250,7 +251,7 @@ static void dropout_of_a_projector_goes_by_the_sample(void **state)
 }
 
 /* Images and what is dropped of them are on their way to the device when the next batch comes. */
-static void the_next_batch_waits_until_the_images_of_this_one_are_on_the_device(void **state)
+TEST(the_next_batch_waits_until_the_images_of_this_one_are_on_the_device)
 {
     struct fixture f, alone;
     float u[MAX_TOK];
@@ -271,7 +272,7 @@ static void the_next_batch_waits_until_the_images_of_this_one_are_on_the_device(
 }
 
 /* model.dropout, and tasks that have none, mean all of a model. */
-static void a_dropout_of_the_run_is_that_of_the_projector_too(void **state)
+TEST(a_dropout_of_the_run_is_that_of_the_projector_too)
 {
     struct fixture f;
     open_with(&f, "mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
@@ -283,7 +284,7 @@ static void a_dropout_of_the_run_is_that_of_the_projector_too(void **state)
 }
 
 /* The row of the placeholder's token learns from a tied head, and from nothing else. */
-static void the_placeholder_learns_nothing_from_its_places(void **state)
+TEST(the_placeholder_learns_nothing_from_its_places)
 {
     struct fixture f;
     open_fixture(&f, "clip_llama", DT_F32);
@@ -300,7 +301,7 @@ static void assert_refused(struct fixture *f, const char *text)
     dt_error_clear();
 }
 
-static void placeholders_that_are_not_those_of_the_images_are_refused(void **state)
+TEST(placeholders_that_are_not_those_of_the_images_are_refused)
 {
     struct fixture f;
     open_fixture(&f, "clip_llama", DT_F32);
@@ -323,7 +324,7 @@ static void placeholders_that_are_not_those_of_the_images_are_refused(void **sta
 }
 
 /* Behind one tower features depend on their own image alone, whatever else is in the batch. */
-static void an_image_is_seen_by_its_own_sequence_alone(void **state)
+TEST(an_image_is_seen_by_its_own_sequence_alone)
 {
     struct fixture f;
     float before[MAX_TOK], after[MAX_TOK];
@@ -344,9 +345,8 @@ static void an_image_is_seen_by_its_own_sequence_alone(void **state)
 /* ---- operations ---- */
 
 /* Weights: of the kernel on pixels, a block, the projector's layers; rows: patches, the tower's; blocks that count. */
-static void operations_of_an_image_are_those_of_its_rows(void **state)
+TEST(operations_of_an_image_are_those_of_its_rows)
 {
-    (void)state;
     const double kernel = 16 * 48, block = 4 * 16 * 16 + 2 * 16 * 36, first = 16 * 20, second = 20 * 20;
     const double patches = 9, rows = 10, blocks = 2, square = 16 * rows * rows;
     struct fixture f;
@@ -370,23 +370,4 @@ static void operations_of_an_image_are_those_of_its_rows(void **state)
     close_fixture(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_frozen_does_not_change_the_gradients_of_the_rest),
-        cmocka_unit_test(a_projector_alone_asks_for_its_own_gradients_and_no_others),
-        cmocka_unit_test(a_frozen_tower_works_in_the_activations_of_the_language_model),
-        cmocka_unit_test(units_are_taken_in_one_order_with_images_without_and_without_tokens),
-        cmocka_unit_test(recomputation_leaves_the_bits_of_gradients),
-        cmocka_unit_test(sequences_that_share_an_image_have_the_gradients_of_copies),
-        cmocka_unit_test(gradients_of_a_projector_with_dropout_are_the_slopes),
-        cmocka_unit_test(dropout_of_a_projector_goes_by_the_sample),
-        cmocka_unit_test(the_next_batch_waits_until_the_images_of_this_one_are_on_the_device),
-        cmocka_unit_test(a_dropout_of_the_run_is_that_of_the_projector_too),
-        cmocka_unit_test(the_placeholder_learns_nothing_from_its_places),
-        cmocka_unit_test(placeholders_that_are_not_those_of_the_images_are_refused),
-        cmocka_unit_test(operations_of_an_image_are_those_of_its_rows),
-        cmocka_unit_test(an_image_is_seen_by_its_own_sequence_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

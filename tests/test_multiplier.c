@@ -5,7 +5,7 @@
 
 static const dt_multiplier usual = {.lr = 0.01, .min = 0.01, .max = 10};
 
-static void the_worked_number(void **state)
+TEST(the_worked_number)
 {
     dt_multiplier m = usual;
     dt_multiplier_update(&m, 0.5);
@@ -13,7 +13,7 @@ static void the_worked_number(void **state)
 }
 
 /* Both as they are defined, in the plainest words. */
-static void it_moves_with_an_average_of_costs(void **state)
+TEST(it_moves_with_an_average_of_costs)
 {
     dt_multiplier m = usual;
     m.limit = 0.25;
@@ -29,7 +29,7 @@ static void it_moves_with_an_average_of_costs(void **state)
 }
 
 /* Held at the largest value it goes on to log 20 and no further; the first cost below the limit brings it back. */
-static void it_does_not_wind_up(void **state)
+TEST(it_does_not_wind_up)
 {
     dt_multiplier m = usual;
     for (int i = 0; i < 200; i++) dt_multiplier_step(&m, 5);
@@ -44,7 +44,7 @@ static void it_does_not_wind_up(void **state)
     assert_near(m.log_value, log(0.01) + 0.01 * 0.01 * 3, 1e-14);
 }
 
-static void a_checkpoint_has_it_to_the_bit(void **state)
+TEST(a_checkpoint_has_it_to_the_bit)
 {
     dt_named_arrays items = {0};
     dt_multiplier m = usual, back = usual, without = usual;
@@ -57,10 +57,4 @@ static void a_checkpoint_has_it_to_the_bit(void **state)
     dt_named_arrays_free(&items);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_number), cmocka_unit_test(it_moves_with_an_average_of_costs),
-        cmocka_unit_test(it_does_not_wind_up), cmocka_unit_test(a_checkpoint_has_it_to_the_bit)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,10 +1,6 @@
 /* test_new_tokens.c - a tokenizer with more tokens is the one that transformers makes: the same list, the same ids of
  * texts; the rest of its files stays as it was written. tests/make_vocabulary_fixtures.py made the data. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -72,9 +68,8 @@ static void refused(const char *path, const char *words)
     dt_error_clear();
 }
 
-static void lists_are_sets_by_rising_bytes(void **state)
+TEST(lists_are_sets_by_rising_bytes)
 {
-    (void)state;
     dt_token_list index = read_list(DATA "index.json"), info = read_list(DATA "info.txt");
     assert_int_equal(index.n, info.n);
     for (int32_t i = 0; i < index.n; i++) {
@@ -119,9 +114,8 @@ static void check_texts(const char *dir, const json_t *expected)
     dt_tokenizer_close(t);
 }
 
-static void tokenizers_grow_as_in_transformers(void **state)
+TEST(tokenizers_grow_as_in_transformers)
 {
-    (void)state;
     char from[128];
     const char *name;
     json_t *all = read_json(DATA "tokenizers.json"), *expected;
@@ -161,14 +155,12 @@ static void tokenizers_grow_as_in_transformers(void **state)
     "{\"version\": \"1.0\",\n \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\\\"{\": 1, \"c\": 7}, "         \
     "\"merges\": []}"
 
-static void the_files_beside_it_follow(void **state)
+TEST(the_files_beside_it_follow)
 {
-    (void)state;
     char *const tokens[] = {(char[]){"<x>"}, (char[]){"c"}};
     dt_new_tokens more;
-    const char *config =
-        "{\n  \"model_max_length\": 1000000000000000019884624838656,\n  \"added_tokens_decoder\": {\n    "
-        "\"0\": {\"content\": \"a]}\"}\n  },\n  \"note\": \"\\u20ac\"\n}\n";
+    const char *config = "{\n  \"model_max_length\": 1000000000000000019884624838656,\n  \"added_tokens_decoder\": {\n "
+                         "   \"0\": {\"content\": \"a]}\"}\n  },\n  \"note\": \"\\u20ac\"\n}\n";
     write_file("tokenizer.json", MODEL "}"); /* without the key */
     write_file("tokenizer_config.json", config);
     write_file("added_tokens.json", "{\"old\": 5}");
@@ -201,12 +193,4 @@ static void the_files_beside_it_follow(void **state)
     dt_error_clear();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_are_sets_by_rising_bytes),
-        cmocka_unit_test(tokenizers_grow_as_in_transformers),
-        cmocka_unit_test(the_files_beside_it_follow),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+int main(void) { return run_listed(NULL, make_folder, remove_folder); }

@@ -1,11 +1,10 @@
 /* test_nf4.c - weights in four bits as bitsandbytes stores them (make_nf4_fixtures.py), and what comes back. */
+#include "cases.h"
 #include "dtrain/device/nf4.h"
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { BLOCK = DT_NF4_BLOCK, GROUP = DT_NF4_GROUP * BLOCK };
 
@@ -76,9 +75,8 @@ static void expect_sum(const json_t *fixture, const float *w, int64_t n, dt_dtyp
     free(bytes);
 }
 
-static void it_is_what_bitsandbytes_stores(void **state)
+TEST(it_is_what_bitsandbytes_stores)
 {
-    (void)state;
     json_t *fixture = json_load_file("tests/data/nf4.json", 0, NULL), *scales = json_object_get(fixture, "scales");
     assert_non_null(fixture);
     const int64_t n =
@@ -103,10 +101,9 @@ static void it_is_what_bitsandbytes_stores(void **state)
 /* Ends of blocks and groups anywhere: what comes back in parts is what comes back at once, and is near. Levels are at
  * most 0.3039 apart, where a weight is half of that away; a maximum is off by at most half of MAP's widest step,
  * 0.0141, of the largest of the group less the mean. */
-static void what_comes_back_is_near(void **state)
+TEST(what_comes_back_is_near)
 {
     static const int64_t sizes[] = {1, 2, 63, 64, 65, 200, GROUP - 1, GROUP + 1, 2 * GROUP + 67};
-    (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         tensor t = tensor_of(sizes[s]);
         for (int64_t i = 0; i < t.n; i++) t.w[i] = weight(i);
@@ -129,9 +126,8 @@ static void what_comes_back_is_near(void **state)
     }
 }
 
-static void what_is_no_number_shows(void **state)
+TEST(what_is_no_number_shows)
 {
-    (void)state;
     for (int way = 0; way < 2; way++) {
         tensor t = tensor_of(300);
         for (int64_t i = 0; i < t.n; i++) t.w[i] = i == 130 ? (way ? INFINITY : NAN) : weight(i);
@@ -144,12 +140,4 @@ static void what_is_no_number_shows(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_what_bitsandbytes_stores),
-        cmocka_unit_test(what_comes_back_is_near),
-        cmocka_unit_test(what_is_no_number_shows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,10 +1,8 @@
 /* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a
  * run that diverges. */
+#include "cases.h"
 #include "dtrain/task/task.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 
 enum { N_TOK = 8 };
 
@@ -45,9 +43,8 @@ static double shown(const dt_sums *s, const char *name)
 }
 static double mean_loss(const counter *c) { return shown(&c->sums, "loss"); }
 
-static void the_mean_is_over_weights(void **state)
+TEST(the_mean_is_over_weights)
 {
-    (void)state;
     const float weight[N_TOK] = {1, 0, 2, 0.5f, 1, 0, 0, 1}, loss[N_TOK] = {1, 99, 2.5f, 4, 0.125f, 99, 99, 3};
     counter c;
     open_counter(&c);
@@ -59,9 +56,8 @@ static void the_mean_is_over_weights(void **state)
     dt_sums_close(&c.sums);
 }
 
-static void losses_of_any_size_add_up(void **state)
+TEST(losses_of_any_size_add_up)
 {
-    (void)state;
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, heavy[N_TOK] = {1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f, 1e6f};
     const float sizes[] = {0x1p-20f, 1, 15.5f, 16, 0x1p20f, 0x1p36f, 0x1p46f};
     counter c;
@@ -82,9 +78,8 @@ static void losses_of_any_size_add_up(void **state)
     dt_sums_close(&c.sums);
 }
 
-static void a_loss_that_is_no_number_marks_the_sums(void **state)
+TEST(a_loss_that_is_no_number_marks_the_sums)
 {
-    (void)state;
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, bad[] = {NAN, INFINITY, -INFINITY, 0x1p50f, 3e38f};
     counter c;
     open_counter(&c);
@@ -97,12 +92,4 @@ static void a_loss_that_is_no_number_marks_the_sums(void **state)
     dt_sums_close(&c.sums);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_mean_is_over_weights),
-        cmocka_unit_test(losses_of_any_size_add_up),
-        cmocka_unit_test(a_loss_that_is_no_number_marks_the_sums),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,9 +1,7 @@
 /* test_optim.c - optimizers, schedules and learning rates by name: pure functions of the configuration. */
+#include "cases.h"
 #include "dtrain/optim/optim.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
 static dt_config config(const char *text)
@@ -15,7 +13,7 @@ static dt_config config(const char *text)
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
-static void the_configuration_names_an_optimizer(void **state)
+TEST(the_configuration_names_an_optimizer)
 {
     const struct {
         const char *text;
@@ -33,7 +31,7 @@ static void the_configuration_names_an_optimizer(void **state)
     }
 }
 
-static void settings_are_those_of_the_keys(void **state)
+TEST(settings_are_those_of_the_keys)
 {
     dt_optimizer_step s;
     dt_config cfg = config("[optimizer]\nbetas = 0.8,0.95\neps = 1e-7\nmomentum = 0.5\nweight_decay = 0.1\n");
@@ -62,7 +60,7 @@ static dt_err keep_adamw(dt_device *dev, const dt_adamw *opt, const void *grad, 
 
 /* Of equal gradients the mean is that gradient, at any step: what is divided by fix is an average. The weight that a
  * new one has is exact in fp32, 1 - beta, and fix is rounded once, to 2^-24 of itself. */
-static void averages_are_whole_from_the_first_step_on(void **state)
+TEST(averages_are_whole_from_the_first_step_on)
 {
     const dt_device_ops ops = {.adamw_step = keep_adamw};
     const double betas[] = {0.9, 0.999, 0.99999};
@@ -93,7 +91,7 @@ static void assert_lr(const char *text, int64_t total, int64_t done, double want
     dt_config_free(&cfg);
 }
 
-static void schedules_give_the_worked_numbers(void **state)
+TEST(schedules_give_the_worked_numbers)
 {
     const char *cosine = "[optimizer]\nlr = 1\n[scheduler]\ntype = cosine\nwarmup_steps = 10\n";
     const char *linear = "[optimizer]\nlr = 1\n[scheduler]\ntype = linear\nwarmup_steps = 10\n";
@@ -133,7 +131,7 @@ static dt_schedule extended(const char *text, int64_t was, int64_t total, int64_
 
 #define ON(how, type) "[optimizer]\nlr = 1\n[scheduler]\non_extend = " how "\ntype = " type "\n"
 
-static void an_extension_gives_the_worked_numbers(void **state)
+TEST(an_extension_gives_the_worked_numbers)
 {
     static const struct {
         const char *text;
@@ -171,7 +169,7 @@ static void an_extension_gives_the_worked_numbers(void **state)
 }
 
 /* Extended twice: each time without a jump. */
-static void extensions_follow_each_other(void **state)
+TEST(extensions_follow_each_other)
 {
     static const char *const types[] = {ON("continue", "linear"), ON("continue", "cosine"), ON("continue", "wsd"),
                                         ON("continue", "constant")};
@@ -216,7 +214,7 @@ static dt_err assign(const char *list, dt_lr_groups *g, dt_unit *units)
 }
 
 /* The group of each tensor, in order, as a text. */
-static void patterns_stand_for_whole_parts_of_names(void **state)
+TEST(patterns_stand_for_whole_parts_of_names)
 {
     const struct {
         const char *list, *groups;
@@ -258,7 +256,7 @@ static void patterns_stand_for_whole_parts_of_names(void **state)
 
 static bool is_no_head(void *self, const dt_tensor *t) { return strcmp(t->name, "lm_head.weight") != 0; }
 
-static void a_group_without_tensors_names_the_nearest(void **state)
+TEST(a_group_without_tensors_names_the_nearest)
 {
     const struct {
         const char *list, *must_say;
@@ -297,17 +295,4 @@ static void a_group_without_tensors_names_the_nearest(void **state)
     for (int u = 0; u < N_UNITS; u++) dt_unit_free(&units[u]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_configuration_names_an_optimizer),
-        cmocka_unit_test(settings_are_those_of_the_keys),
-        cmocka_unit_test(averages_are_whole_from_the_first_step_on),
-        cmocka_unit_test(schedules_give_the_worked_numbers),
-        cmocka_unit_test(an_extension_gives_the_worked_numbers),
-        cmocka_unit_test(extensions_follow_each_other),
-        cmocka_unit_test(patterns_stand_for_whole_parts_of_names),
-        cmocka_unit_test(a_group_without_tensors_names_the_nearest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -12,7 +12,7 @@ static double loss_of(const dt_pair_loss *l, const double reward[2], double marg
     return dt_pair_loss_of(l, reward, &(dt_pair_labels){.margin = margin, .safety = {safety[0], safety[1]}}, g);
 }
 
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     const double reward[2] = {1.2, 0.4};
     double g[2];
@@ -31,7 +31,7 @@ static void the_worked_numbers(void **state)
 }
 
 /* With labels alone: a safe answer is pushed above 0, an unsafe one below, whichever was chosen. */
-static void safety_has_one_sign(void **state)
+TEST(safety_has_one_sign)
 {
     const dt_pair_loss l = {.w_cls = 2};
     const double reward[2] = {0, 0};
@@ -46,7 +46,7 @@ static void safety_has_one_sign(void **state)
 
 /* Central differences with step h of a function whose third derivative is below 2 (1 + w): error h^2 / 6 times that,
  * and rounding 1e-16 |L| / h. */
-static void derivatives_are_differences(void **state)
+TEST(derivatives_are_differences)
 {
     uint64_t seed = 11;
     const double h = 1e-5;
@@ -72,7 +72,7 @@ static void derivatives_are_differences(void **state)
 }
 
 /* Whatever the type: no margin, no smoothing, but what holds for each answer alone. */
-static void a_tie_draws_rewards_together(void **state)
+TEST(a_tie_draws_rewards_together)
 {
     const double reward[2] = {1.5, -0.5};
     const dt_pair_labels tie = {.margin = 3, .tie = true}, safe = {.tie = true, .safety = {DT_SAFETY_SAFE}};
@@ -87,7 +87,7 @@ static void a_tie_draws_rewards_together(void **state)
     }
 }
 
-static void great_rewards_do_not_overflow(void **state)
+TEST(great_rewards_do_not_overflow)
 {
     const dt_pair_loss l = {.label_smoothing = 0.1, .w_cls = 1};
     const double reward[2] = {-3e4, 3e4};
@@ -98,14 +98,4 @@ static void great_rewards_do_not_overflow(void **state)
     assert_near(g[1], 0.9 + 1, 1e-12);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_numbers),
-        cmocka_unit_test(safety_has_one_sign),
-        cmocka_unit_test(derivatives_are_differences),
-        cmocka_unit_test(a_tie_draws_rewards_together),
-        cmocka_unit_test(great_rewards_do_not_overflow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

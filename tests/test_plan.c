@@ -1,9 +1,7 @@
 /* test_plan.c - which memory bounds a plan: of places that are one memory and of places that are two, and of ranks that
  * share a device. The plan against what is allocated: mpi_run.c. */
+#include "cases.h"
 #include "../src/train/run.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <stdlib.h>
 
 enum { MIB = 1 << 20 };
@@ -15,7 +13,7 @@ static void open_device(dt_run *run, const char *backend, const char *memory)
     assert_int_equal(dt_device_open(&run->dev, "cpu", 0, 1, &run->ledger), DT_OK);
 }
 
-static void ranks_share_the_memory_of_their_device_and_not_of_all(void **state)
+TEST(ranks_share_the_memory_of_their_device_and_not_of_all)
 {
     static const struct {
         int ranks, sharing;
@@ -34,7 +32,7 @@ static void ranks_share_the_memory_of_their_device_and_not_of_all(void **state)
     }
 }
 
-static void on_the_cpu_all_places_are_one_memory_of_the_node(void **state)
+TEST(on_the_cpu_all_places_are_one_memory_of_the_node)
 {
     dt_run run = {0};
     budget b;
@@ -46,7 +44,7 @@ static void on_the_cpu_all_places_are_one_memory_of_the_node(void **state)
     dt_device_close(&run.dev);
 }
 
-static void a_disk_is_one_more_memory_of_the_node(void **state)
+TEST(a_disk_is_one_more_memory_of_the_node)
 {
     static const char *const backends[] = {"cpu", "queue"};
     for (int i = 0; i < 2; i++) {
@@ -77,7 +75,7 @@ static dt_memory bytes(size_t device, size_t pinned, size_t host, size_t file)
     return m;
 }
 
-static void a_plan_fits_when_each_memory_holds_its_part(void **state)
+TEST(a_plan_fits_when_each_memory_holds_its_part)
 {
     const budget one = {.n = 1, .memory = {{.nbytes = 100, .holds = {true, true, true}}}},
                  two = {.n = 2,
@@ -100,7 +98,7 @@ static void a_plan_fits_when_each_memory_holds_its_part(void **state)
 }
 
 /* More than the device has is refused before the host's memory is taken for it; the host's places are not bounded. */
-static void the_queue_device_has_the_memory_that_it_is_given(void **state)
+TEST(the_queue_device_has_the_memory_that_it_is_given)
 {
     dt_run run = {0};
     dt_buf a, b, c;
@@ -118,14 +116,4 @@ static void the_queue_device_has_the_memory_that_it_is_given(void **state)
     dt_device_close(&run.dev);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_share_the_memory_of_their_device_and_not_of_all),
-        cmocka_unit_test(on_the_cpu_all_places_are_one_memory_of_the_node),
-        cmocka_unit_test(a_disk_is_one_more_memory_of_the_node),
-        cmocka_unit_test(a_plan_fits_when_each_memory_holds_its_part),
-        cmocka_unit_test(the_queue_device_has_the_memory_that_it_is_given),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

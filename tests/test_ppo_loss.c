@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Numbers of six digits; a float holds them to 6e-8. */
-static void the_worked_numbers(void **state)
+TEST(the_worked_numbers)
 {
     static const double advantage[] = {0.43675, 0.565, 0.7}, whitened[] = {-0.991344, -0.017092, 1.008436},
                         returns[] = {0.93675, 0.965, 1};
@@ -26,7 +26,7 @@ static void the_worked_numbers(void **state)
 }
 
 /* A_k = sum over l of (gamma lam)^l delta_(k+l), for every k anew. */
-static void advantages_are_sums_of_surprises(void **state)
+TEST(advantages_are_sums_of_surprises)
 {
     enum { N = 9 };
     uint64_t seed = 3;
@@ -49,7 +49,7 @@ static void advantages_are_sums_of_surprises(void **state)
 
 /* With room behind its last token a completion has one state more, and that one earns the score; without, the last
  * token does. */
-static void the_score_goes_to_the_last_state(void **state)
+TEST(the_score_goes_to_the_last_state)
 {
     const float policy[] = {-1, -2, -3}, reference[] = {-1.5f, -2, -2};
     const dt_ppo_penalty p = {.estimator = DT_KL_K1, .kl_coef = 0.5};
@@ -64,7 +64,7 @@ static void the_score_goes_to_the_last_state(void **state)
 }
 
 /* All rows are one set of numbers, and what lies behind a row's length is neither counted nor changed. */
-static void a_rollout_is_whitened_as_a_whole(void **state)
+TEST(a_rollout_is_whitened_as_a_whole)
 {
     float a[] = {1, 5, 100}, b[] = {-2}, c[] = {4, 4, 0, 7}, all[] = {1, 5, -2, 4, 4, 0, 7}, kept[] = {3, 5, 7, 9};
     const double kept_variance = 20 / 3.0;
@@ -86,7 +86,7 @@ static void a_rollout_is_whitened_as_a_whole(void **state)
 }
 
 /* The table of algorithms.md 4.4: u = A r where (A >= 0 and r <= 1 + range) or (A < 0 and r >= 1 - range). */
-static void the_policy_is_clipped_where_it_gains(void **state)
+TEST(the_policy_is_clipped_where_it_gains)
 {
     static const struct {
         double ratio, advantage, loss, u;
@@ -103,7 +103,7 @@ static void the_policy_is_clipped_where_it_gains(void **state)
     assert_true(dt_ppo_policy_loss(-3.7, -3.7, 1, 0.2).loss == -1); /* a ratio of exactly 1 */
 }
 
-static void values_are_clipped_around_the_old_ones(void **state)
+TEST(values_are_clipped_around_the_old_ones)
 {
     const dt_ppo_term far = dt_ppo_value_loss(1, 0, 1, 0.2), free = dt_ppo_value_loss(1, 0, 1.5, HUGE_VAL),
                       inside = dt_ppo_value_loss(0.1, 0, 1, 0.2), away = dt_ppo_value_loss(1, 0, -1, 0.2);
@@ -116,7 +116,7 @@ static void values_are_clipped_around_the_old_ones(void **state)
 
 /* Central differences of smooth pieces: an error of h^2 / 6 times the third derivative, which is the loss for the
  * policy and 0 for values, and rounding, 1e-16 / h times the loss. */
-static void slopes_are_differences(void **state)
+TEST(slopes_are_differences)
 {
     const double h = 1e-5;
     uint64_t seed = 8;
@@ -133,7 +133,7 @@ static void slopes_are_differences(void **state)
     }
 }
 
-static void the_coefficient_follows_its_target(void **state)
+TEST(the_coefficient_follows_its_target)
 {
     dt_kl_controller c = {.coef = 0.2, .adaptive = true, .target = 6, .horizon = 10000}, fixed = {.coef = 0.2};
     dt_kl_controller_update(&c, 12, 256); /* an error of 1 counts as 0.2 */
@@ -148,7 +148,7 @@ static void the_coefficient_follows_its_target(void **state)
 }
 
 /* Told in pieces, as of all at once. */
-static void running_moments_are_those_of_all(void **state)
+TEST(running_moments_are_those_of_all)
 {
     enum { N = 40 };
     uint64_t seed = 2;
@@ -162,7 +162,7 @@ static void running_moments_are_those_of_all(void **state)
     assert_near(dt_running_std(&m), sqrt(squares / (N - 1)), 1e-13);
 }
 
-static void a_window_forgets(void **state)
+TEST(a_window_forgets)
 {
     double last[3] = {0};
     dt_window w = {.last = last, .room = 3};
@@ -174,7 +174,7 @@ static void a_window_forgets(void **state)
 }
 
 /* What PPO-Lagrangian makes of the multiplier: the mean of a window moves it. */
-static void a_multiplier_rises_with_costs(void **state)
+TEST(a_multiplier_rises_with_costs)
 {
     dt_multiplier m = {.lr = 0.1, .min = 0.01, .max = 5};
     dt_multiplier_step(&m, 0.3);
@@ -183,7 +183,7 @@ static void a_multiplier_rises_with_costs(void **state)
     assert_near(dt_multiplier_value(&m), exp(0.03 - 0.1 * exp(0.03)), 1e-15);
 }
 
-static void checkpoints_hold_the_controllers(void **state)
+TEST(checkpoints_hold_the_controllers)
 {
     dt_named_arrays items = {0};
     double last[2] = {1, 2}, other[2] = {0}, large[3], small;
@@ -213,21 +213,4 @@ static void checkpoints_hold_the_controllers(void **state)
     dt_named_arrays_free(&items);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worked_numbers),
-        cmocka_unit_test(advantages_are_sums_of_surprises),
-        cmocka_unit_test(the_score_goes_to_the_last_state),
-        cmocka_unit_test(a_rollout_is_whitened_as_a_whole),
-        cmocka_unit_test(the_policy_is_clipped_where_it_gains),
-        cmocka_unit_test(values_are_clipped_around_the_old_ones),
-        cmocka_unit_test(slopes_are_differences),
-        cmocka_unit_test(the_coefficient_follows_its_target),
-        cmocka_unit_test(running_moments_are_those_of_all),
-        cmocka_unit_test(a_window_forgets),
-        cmocka_unit_test(a_multiplier_rises_with_costs),
-        cmocka_unit_test(checkpoints_hold_the_controllers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,4 +1,5 @@
 /* test_report.c - metrics.jsonl, metrics.csv and the progress line. */
+#include "cases.h"
 #include "report_fixture.h"
 #include <math.h>
 #include <signal.h>
@@ -10,7 +11,7 @@
 
 /* ---- metrics.jsonl ----------------------------------------------------------------------------------------------- */
 
-static void a_line_has_the_agreed_keys_and_nine_digits(void **state)
+TEST_WITH(a_line_has_the_agreed_keys_and_nine_digits, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, true, false, 0);
@@ -23,16 +24,14 @@ static void a_line_has_the_agreed_keys_and_nine_digits(void **state)
     assert_int_equal(dt_report_validation(r, 7, 2.0 / 3, more, 1), DT_OK);
     assert_int_equal(dt_report_flush(r), DT_OK);
     dt_report_close(r);
-    assert_file(
-        f->jsonl,
-        "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, \"samples\": 56, "
-        "\"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": 1048576, \"memory_pinned\": 1024, "
-        "\"memory_host\": 21474836480, \"skipped\": true, \"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": "
-        "1e-30}\n"
-        "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
+    assert_file(f->jsonl, "{\"step\": 7, \"loss\": 2.83333333, \"lr\": 0.0003, \"grad_norm\": 0.5, \"tokens\": 7168, "
+                          "\"samples\": 56, \"step_time\": 0.25, \"tokens_per_second\": 4096, \"memory_device\": "
+                          "1048576, \"memory_pinned\": 1024, \"memory_host\": 21474836480, \"skipped\": true, "
+                          "\"dpo/accuracy\": 0.75, \"odd \\\"name\\\"\\\\\\u0009\": 1e-30}\n"
+                          "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
 }
 
-static void what_is_not_finite_becomes_null(void **state)
+TEST_WITH(what_is_not_finite_becomes_null, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, true, false, 0);
@@ -52,7 +51,7 @@ static void what_is_not_finite_becomes_null(void **state)
     free(text);
 }
 
-static void a_record_is_in_the_file_when_the_call_returns(void **state)
+TEST_WITH(a_record_is_in_the_file_when_the_call_returns, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, true, true, 0);
@@ -65,7 +64,7 @@ static void a_record_is_in_the_file_when_the_call_returns(void **state)
     dt_report_close(r);
 }
 
-static void resuming_leaves_no_gap_and_no_repeat(void **state)
+TEST_WITH(resuming_leaves_no_gap_and_no_repeat, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, true, false, 0);
@@ -98,7 +97,7 @@ static void cut(const char *path, int64_t last_step)
     assert_int_equal(dt_jsonl_cut(path, &(dt_kept){.last_step = last_step, .every = 1}), DT_OK);
 }
 
-static void cutting_keeps_whole_records_alone(void **state)
+TEST_WITH(cutting_keeps_whole_records_alone, setup, teardown)
 {
     struct fixture *f = *state;
     spill(f->jsonl, "{\"step\": 1}\n[1]\n{\"step\": 2.5}\n\n{\"step\": -3}\n{\"loss\": 1}\n\"step\"\n{\"step\": 1, "
@@ -114,7 +113,7 @@ static void cutting_keeps_whole_records_alone(void **state)
 
 /* A step that stands twice, wherever: its newest record and the validations behind that, in order. An evaluation that
  * was added later is none of an older branch. */
-static void each_step_is_kept_once(void **state)
+TEST_WITH(each_step_is_kept_once, setup, teardown)
 {
     struct fixture *f = *state;
     spill(f->jsonl, "{\"step\": 1}\n{\"step\": 2, \"a\": 1}\n{\"step\": 2, \"validation_loss\": 1}\n{\"step\": 3}\n"
@@ -128,9 +127,8 @@ static void each_step_is_kept_once(void **state)
     assert_file(f->jsonl, once);
 }
 
-static void a_missing_step_is_found(void **state)
+TEST(a_missing_step_is_found)
 {
-    (void)state;
     const struct {
         int64_t steps[6]; /* 0: the end; below: a validation's */
         int64_t last_step, every, missing, at;
@@ -169,7 +167,7 @@ static void a_missing_step_is_found(void **state)
     }
 }
 
-static void cutting_a_long_file_keeps_every_byte(void **state)
+TEST_WITH(cutting_a_long_file_keeps_every_byte, setup, teardown)
 {
     struct fixture *f = *state; /* longer than one write */
     dt_report *r = open_report(f, true, false, 0);
@@ -186,7 +184,7 @@ static void cutting_a_long_file_keeps_every_byte(void **state)
     free(b);
 }
 
-static void a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing(void **state)
+TEST_WITH(a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing, setup, teardown)
 {
     struct fixture *f = *state;
     spill(f->jsonl, "{\"step\": 99}\n");
@@ -203,7 +201,7 @@ static void a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing(void *
 }
 
 /* A limit on the size of files stands in for a full disk: write() takes a part of the record first and fails then. */
-static void a_full_disk_is_named_and_leaves_whole_lines(void **state)
+TEST_WITH(a_full_disk_is_named_and_leaves_whole_lines, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, true, false, 0);
@@ -234,7 +232,7 @@ static void a_full_disk_is_named_and_leaves_whole_lines(void **state)
     dt_metrics_free(&m);
 }
 
-static void what_cannot_be_opened_is_named(void **state)
+TEST_WITH(what_cannot_be_opened_is_named, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = (dt_report *)state;
@@ -247,9 +245,8 @@ static void what_cannot_be_opened_is_named(void **state)
     rmdir(f->jsonl);
 }
 
-static void a_closed_report_takes_everything(void **state)
+TEST(a_closed_report_takes_everything)
 {
-    (void)state;
     const dt_train_record rec = record_of(1);
     assert_int_equal(dt_report_train(NULL, &rec), DT_OK);
     assert_int_equal(dt_report_validation(NULL, 1, 1, NULL, 0), DT_OK);
@@ -264,7 +261,7 @@ static void a_closed_report_takes_everything(void **state)
     "loss"
 #define CSV_NEW CSV_FIXED ",memory_pinned"
 
-static void csv_columns_keep_their_places(void **state)
+TEST_WITH(csv_columns_keep_their_places, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;
@@ -306,7 +303,7 @@ static void csv_columns_keep_their_places(void **state)
     assert_file(path, CSV_NEW "\n");
 }
 
-static void an_older_table_gets_the_column_of_pinned_memory(void **state)
+TEST_WITH(an_older_table_gets_the_column_of_pinned_memory, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;
@@ -321,7 +318,7 @@ static void an_older_table_gets_the_column_of_pinned_memory(void **state)
     assert_file(path, CSV_FIXED ",accuracy,memory_pinned\n1,2,0,0,0,0,0,0,0,0,0,,0.5,\n2,1,0,0,0,0,0,0,0,0,0,,,7\n");
 }
 
-static void each_row_is_kept_once(void **state)
+TEST_WITH(each_row_is_kept_once, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;
@@ -334,7 +331,7 @@ static void each_row_is_kept_once(void **state)
     assert_file(path, CSV_FIXED ",x\n1,9,0,,,,,,,,,,\n2,6,0,,,,,,,,,,\n2,,,,,,,,,,,4,\n3,7,0,,,,,,,,,,\n");
 }
 
-static void a_pipe_is_no_metrics(void **state)
+TEST_WITH(a_pipe_is_no_metrics, setup, teardown)
 {
     struct fixture *f = *state;
     dt_metrics m;
@@ -348,7 +345,7 @@ static void a_pipe_is_no_metrics(void **state)
     unlink(f->jsonl);
 }
 
-static void a_table_of_something_else_is_refused(void **state)
+TEST_WITH(a_table_of_something_else_is_refused, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;
@@ -365,9 +362,8 @@ static void a_table_of_something_else_is_refused(void **state)
     dt_error_clear();
 }
 
-static void sinks_are_chosen_by_name(void **state)
+TEST(sinks_are_chosen_by_name)
 {
-    (void)state;
     dt_report_options opt = {0};
     assert_int_equal(dt_report_choose(&opt, "csv, stdout", "here"), DT_OK);
     assert_true(opt.to_csv && opt.to_stdout && !opt.to_jsonl && !opt.to_tensorboard);
@@ -381,9 +377,8 @@ static void sinks_are_chosen_by_name(void **state)
 
 /* ---- the progress line ------------------------------------------------------------------------------------------- */
 
-static void the_progress_line_says_it_all(void **state)
+TEST(the_progress_line_says_it_all)
 {
-    (void)state;
     dt_record text = {0};
     dt_train_record rec = record_of(25);
     rec.flops_per_second = 4.1e9;
@@ -395,33 +390,31 @@ static void the_progress_line_says_it_all(void **state)
     rec.mfu = 0.4125, rec.flops_per_second = 0;
     rec.skipped = true;
     dt_progress_format(&text, &rec, 0, -1);
-    assert_string_equal(text.data, "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  MFU 41.2 %"
-                                   "  skipped");
+    assert_string_equal(text.data,
+                        "step 25  loss 2.8333  grad 0.5  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  MFU 41.2 %  skipped");
     const dt_metric more[] = {{"grpo/rewards/reward", 1}, {"margins", NAN}, {"grpo/reward", -0.03125}};
     static const char *const watch[] = {"grpo/reward", "grpo/kl", "margins", NULL};
     rec.more = more, rec.n_more = 3, rec.watch = watch;
     dt_progress_format(&text, &rec, 0, -1);
-    assert_string_equal(text.data,
-                        "step 25  loss 2.8333  reward -0.03125  margins -  grad 0.5  lr 3.00e-04  4.10k tok/s"
-                        "  mem 20.0 GiB  MFU 41.2 %  skipped");
+    assert_string_equal(text.data, "step 25  loss 2.8333  reward -0.03125  margins -  grad 0.5  lr 3.00e-04  4.10k "
+                                   "tok/s  mem 20.0 GiB  MFU 41.2 %  skipped");
     rec.n_more = 0, rec.loss = -NAN, rec.grad_norm = -NAN, rec.mfu = 0; /* a NaN has no sign there */
     dt_progress_format(&text, &rec, 0, -1);
     assert_string_equal(text.data, "step 25  loss nan  grad nan  lr 3.00e-04  4.10k tok/s  mem 20.0 GiB  skipped");
     dt_record_free(&text);
 }
 
-static void a_validation_line_has_units(void **state)
+TEST(a_validation_line_has_units)
 {
-    (void)state;
     dt_record text = {0};
     const dt_metric more[] = {{"perplexity", 12.25},        {"validation_accuracy", 0.305}, {"validation_entropy", 1.5},
                               {"validation_targets", 4096}, {"validation_samples", 64},     {"validation_time", 2.34},
                               {"rec/hr@10", 0.125}};
     const dt_metric bad = {"rec/hr@10", -NAN};
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 7);
-    assert_string_equal(text.data, "step 25/200  validation  perplexity 12.25  accuracy 30.5 %  entropy "
-                                   "1.5 nats  4096 target tokens  64 samples"
-                                   "  in 2.34 s  HR@10 0.125"); /* whose loss is -NDCG, and not shown */
+    assert_string_equal(text.data,
+                        "step 25/200  validation  perplexity 12.25  accuracy 30.5 %  entropy 1.5 nats  4096 target "
+                        "tokens  64 samples  in 2.34 s  HR@10 0.125"); /* whose loss is -NDCG, and not shown */
     dt_progress_format_validation(&text, 25, 200, 2.50553, more, 6);
     assert_string_equal(text.data, "step 25/200  validation loss 2.5055  perplexity 12.25  accuracy 30.5 %  entropy "
                                    "1.5 nats  4096 target tokens  64 samples  in 2.34 s");
@@ -432,9 +425,8 @@ static void a_validation_line_has_units(void **state)
 }
 
 /* Reports once a second (or a tenth) for a day: a screenful a minute at the most, and never ten minutes of silence. */
-static void lines_of_a_log_are_sparse_and_steady(void **state)
+TEST(lines_of_a_log_are_sparse_and_steady)
 {
-    (void)state;
     const struct {
         double step_s, until_s;
         int most, least;
@@ -463,9 +455,8 @@ static void lines_of_a_log_are_sparse_and_steady(void **state)
     assert_int_equal(n, 10);
 }
 
-static void durations_are_short(void **state)
+TEST(durations_are_short)
 {
-    (void)state;
     const struct {
         double s;
         const char *text;
@@ -487,7 +478,7 @@ static dt_err write_lines(dt_journal *j, const char *lines, dt_err err)
 static void add_lines(dt_journal *j, const char *lines) { assert_int_equal(write_lines(j, lines, DT_OK), DT_OK); }
 
 /* More than its buffer holds, so that some of it is in the file already. */
-static void lines_that_are_given_up_leave_nothing(void **state)
+TEST_WITH(lines_that_are_given_up_leave_nothing, setup, teardown)
 {
     enum { N = 100000 };
     static char many[N + 1];
@@ -503,7 +494,7 @@ static void lines_that_are_given_up_leave_nothing(void **state)
 }
 
 /* Several lines to a step; those of later steps, and one that is cut short, go when a run goes on. */
-static void a_journal_goes_on_behind_a_step(void **state)
+TEST_WITH(a_journal_goes_on_behind_a_step, setup, teardown)
 {
     static const char one[] = "{\"step\": 1, \"a\": 1}\n{\"step\": 1, \"a\": 2}\n", three[] = "{\"step\": 3}\n";
     struct fixture *f = *state;
@@ -524,34 +515,4 @@ static void a_journal_goes_on_behind_a_step(void **state)
     assert_file(f->jsonl, "");
 }
 
-int main(void)
-{
-#define WITH_DIR(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        WITH_DIR(a_line_has_the_agreed_keys_and_nine_digits),
-        WITH_DIR(what_is_not_finite_becomes_null),
-        WITH_DIR(a_record_is_in_the_file_when_the_call_returns),
-        WITH_DIR(resuming_leaves_no_gap_and_no_repeat),
-        WITH_DIR(cutting_keeps_whole_records_alone),
-        WITH_DIR(each_step_is_kept_once),
-        WITH_DIR(lines_that_are_given_up_leave_nothing),
-        cmocka_unit_test(a_missing_step_is_found),
-        WITH_DIR(cutting_a_long_file_keeps_every_byte),
-        WITH_DIR(a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing),
-        WITH_DIR(a_full_disk_is_named_and_leaves_whole_lines),
-        WITH_DIR(what_cannot_be_opened_is_named),
-        cmocka_unit_test(a_closed_report_takes_everything),
-        cmocka_unit_test(the_progress_line_says_it_all),
-        cmocka_unit_test(a_validation_line_has_units),
-        cmocka_unit_test(lines_of_a_log_are_sparse_and_steady),
-        cmocka_unit_test(durations_are_short),
-        cmocka_unit_test(sinks_are_chosen_by_name),
-        WITH_DIR(csv_columns_keep_their_places),
-        WITH_DIR(an_older_table_gets_the_column_of_pinned_memory),
-        WITH_DIR(each_row_is_kept_once),
-        WITH_DIR(a_journal_goes_on_behind_a_step),
-        WITH_DIR(a_pipe_is_no_metrics),
-        WITH_DIR(a_table_of_something_else_is_refused),
-    };
-    return cmocka_run_group_tests_name("report", tests, NULL, NULL);
-}
+int main(void) { return run_listed("report", NULL, NULL); }

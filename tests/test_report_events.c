@@ -1,10 +1,11 @@
 /* test_report_events.c - event files of TensorBoard; their reader is written here from the format's description. */
+#include "cases.h"
 #include "report_fixture.h"
 #include <time.h>
 
 #include "../src/report/events.h"
 
-static void crc32c_has_the_known_values(void **state)
+TEST(crc32c_has_the_known_values)
 {
     (void)state; /* RFC 3720, appendix B.4 */
     uint8_t bytes[32] = {0};
@@ -172,7 +173,7 @@ static int event_files(const struct fixture *f, char paths[][400], int max)
     return found;
 }
 
-static void events_are_framed_and_read_back(void **state)
+TEST_WITH(events_are_framed_and_read_back, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, false, true, 0);
@@ -204,7 +205,7 @@ static void events_are_framed_and_read_back(void **state)
     assert_true(e[3].value[0] == 1.5f && e[3].value[1] == 0.5f && e[3].value[2] == 0.25f);
 }
 
-static void the_configuration_is_a_text(void **state)
+TEST_WITH(the_configuration_is_a_text, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;
@@ -226,7 +227,7 @@ static void the_configuration_is_a_text(void **state)
                                       "    betas = 0.9, 0.95\n");
 }
 
-static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **state)
+TEST_WITH(a_resumed_run_says_which_steps_it_repeats_in_a_later_file, setup, teardown)
 {
     struct fixture *f = *state;
     char paths[4][400], ahead[160];
@@ -242,7 +243,7 @@ static void a_resumed_run_says_which_steps_it_repeats_in_a_later_file(void **sta
     assert_int_equal(e[1].step, 42);
 }
 
-static void an_evaluation_adds_to_what_is_there_and_restarts_no_step(void **state)
+TEST_WITH(an_evaluation_adds_to_what_is_there_and_restarts_no_step, setup, teardown)
 {
     struct fixture *f = *state;
     char paths[4][400];
@@ -268,15 +269,4 @@ static void an_evaluation_adds_to_what_is_there_and_restarts_no_step(void **stat
     dt_metrics_free(&m);
 }
 
-int main(void)
-{
-#define WITH_DIR(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(crc32c_has_the_known_values),
-        WITH_DIR(events_are_framed_and_read_back),
-        WITH_DIR(an_evaluation_adds_to_what_is_there_and_restarts_no_step),
-        WITH_DIR(a_resumed_run_says_which_steps_it_repeats_in_a_later_file),
-        WITH_DIR(the_configuration_is_a_text),
-    };
-    return cmocka_run_group_tests_name("event files", tests, NULL, NULL);
-}
+int main(void) { return run_listed("event files", NULL, NULL); }

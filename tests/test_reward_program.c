@@ -1,10 +1,6 @@
 /* test_reward_program.c - a program that judges completions, on one rank: its answers, its environment, its ends, and
  * that nothing of it is left behind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -37,7 +33,7 @@ static bool goes_within(pid_t group, double most_s)
     return is_gone(group);
 }
 
-static void answers_come_in_order(void **state)
+TEST(answers_come_in_order)
 {
     static double reward[MANY];
     dt_program p;
@@ -54,22 +50,22 @@ static void answers_come_in_order(void **state)
 }
 
 /* It reads 500 requests before it answers the first, and says more on its error output than a pipe holds. */
-static void one_that_reads_far_ahead_holds_nothing_up(void **state)
+TEST(one_that_reads_far_ahead_holds_nothing_up)
 {
     double reward[1000];
     dt_program p;
-    assert_int_equal(start_script(&p,
-                                  "yes warning | head -20000 >&2\n"
-                                  "while IFS= read -r l; do n=$((n + 1)); [ $((n % 500)) != 0 ] || yes -- -0.5 | head "
-                                  "-500; done"),
-                     DT_OK);
+    assert_int_equal(
+        start_script(&p,
+                     "yes warning | head -20000 >&2\n"
+                     "while IFS= read -r l; do n=$((n + 1)); [ $((n % 500)) != 0 ] || yes -- -0.5 | head -500; done"),
+        DT_OK);
     assert_int_equal(ask(&p, 1000, 300, reward, 60), DT_OK);
     for (int k = 0; k < 1000; k++) assert_true(reward[k] == -0.5);
     dt_program_close(&p);
 }
 
 /* A turn takes what is there and no more: a program may babble faster than anybody reads. */
-static void one_that_babbles_without_end_is_heard(void **state)
+TEST(one_that_babbles_without_end_is_heard)
 {
     double reward[3];
     dt_program p;
@@ -79,23 +75,22 @@ static void one_that_babbles_without_end_is_heard(void **state)
     dt_program_close(&p);
 }
 
-static void numbers_and_null_are_answers(void **state)
+TEST(numbers_and_null_are_answers)
 {
     const double want[] = {1, -2.5, 0.001, (double)NAN, 0, 7};
     double reward[6];
     dt_program p;
-    assert_int_equal(
-        start_script(&p, "printf '1\\n-2.5\\r\\n 1e-3 \\nnull\\n-0\\n' >\"$0.lines\"\n"
-                         "while IFS= read -r l && IFS= read -r answer <&3; do printf '%s\\n' \"$answer\"; done 3<"
-                         "\"$0.lines\"\nprintf 7; exec >&-; cat >&2"),
-        DT_OK);
+    assert_int_equal(start_script(&p, "printf '1\\n-2.5\\r\\n 1e-3 \\nnull\\n-0\\n' >\"$0.lines\"\n"
+                                      "while IFS= read -r l && IFS= read -r answer <&3; do printf '%s\\n' \"$answer\"; "
+                                      "done 3<\"$0.lines\"\nprintf 7; exec >&-; cat >&2"),
+                     DT_OK);
     /* the last one without the end of its line */
     assert_int_equal(ask(&p, 6, 10, reward, 60), DT_OK);
     for (int k = 0; k < 6; k++) assert_true(isnan(want[k]) ? isnan(reward[k]) : reward[k] == want[k]);
     dt_program_close(&p);
 }
 
-static void what_it_does_wrong_is_told_with_its_last_lines(void **state)
+TEST(what_it_does_wrong_is_told_with_its_last_lines)
 {
     static const struct {
         const char *script, *says[3];
@@ -143,7 +138,7 @@ static void what_it_does_wrong_is_told_with_its_last_lines(void **state)
 }
 
 /* More answers than questions: seen when the next are asked, at the latest. */
-static void an_answer_too_many_is_seen(void **state)
+TEST(an_answer_too_many_is_seen)
 {
     double reward[4];
     dt_program p;
@@ -160,7 +155,7 @@ static void an_answer_too_many_is_seen(void **state)
 }
 
 /* It sees three descriptors, no variable of a launcher, its rank, and signals as a shell's children do. */
-static void it_is_started_as_from_a_shell(void **state)
+TEST(it_is_started_as_from_a_shell)
 {
     static const char script[] = "n=$(ls /proc/self/fd | wc -l)\n" /* ls has one of its own */
                                  "ign=$(sed -n 's/^SigIgn:[[:space:]]*//p' /proc/self/status)\n"
@@ -194,7 +189,7 @@ static void it_is_started_as_from_a_shell(void **state)
 }
 
 /* One that does not hear the end of its input, with children of its own. */
-static void nothing_of_it_is_left(void **state)
+TEST(nothing_of_it_is_left)
 {
     double reward[1];
     dt_program p;
@@ -210,7 +205,7 @@ static void nothing_of_it_is_left(void **state)
 }
 
 /* The process that has started it is killed: there is no time to end anything. */
-static void it_goes_with_its_rank(void **state)
+TEST(it_goes_with_its_rank)
 {
     int ends[2];
     pid_t group = 0;
@@ -229,7 +224,7 @@ static void it_goes_with_its_rank(void **state)
     close(ends[0]), close(ends[1]);
 }
 
-static void what_cannot_be_started_is_refused(void **state)
+TEST(what_cannot_be_started_is_refused)
 {
     static const struct {
         const char *command, *says;
@@ -259,19 +254,7 @@ static void what_cannot_be_started_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_come_in_order),
-        cmocka_unit_test(one_that_reads_far_ahead_holds_nothing_up),
-        cmocka_unit_test(one_that_babbles_without_end_is_heard),
-        cmocka_unit_test(numbers_and_null_are_answers),
-        cmocka_unit_test(what_it_does_wrong_is_told_with_its_last_lines),
-        cmocka_unit_test(an_answer_too_many_is_seen),
-        cmocka_unit_test(it_is_started_as_from_a_shell),
-        cmocka_unit_test(nothing_of_it_is_left),
-        cmocka_unit_test(it_goes_with_its_rank),
-        cmocka_unit_test(what_cannot_be_started_is_refused),
-    };
     dt_log_open(0, 1, "test");
     setenv("DTRAIN_LOG", "warn", 1);
-    return cmocka_run_group_tests_name("reward_program", tests, open_scripts, remove_scripts);
+    return run_listed("reward_program", open_scripts, remove_scripts);
 }

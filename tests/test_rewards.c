@@ -1,10 +1,6 @@
 /* test_rewards.c - reward functions against plain cases: what is an answer, what equals it, formats, lengths, words;
  * and what is wrong with a list of functions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +37,7 @@ static void same(const char *function, const char *completion, int32_t n_tokens,
                  record, want, found, dt_error_message());
 }
 
-static void the_answer_of_a_text_is_found(void **state)
+TEST(the_answer_of_a_text_is_found)
 {
     static const struct {
         const char *text, *answer;
@@ -69,7 +65,7 @@ static void the_answer_of_a_text_is_found(void **state)
     }
 }
 
-static void answers_are_compared_by_what_they_say(void **state)
+TEST(answers_are_compared_by_what_they_say)
 {
     static const struct {
         const char *a, *b;
@@ -116,7 +112,7 @@ static void answers_are_compared_by_what_they_say(void **state)
         }
 }
 
-static void accuracy_compares_with_the_record(void **state)
+TEST(accuracy_compares_with_the_record)
 {
     same("accuracy", "it is\n#### 12", 5, "{\"answer\": \"6 + 6 = 12\\n#### 12\"}", 1);
     same("accuracy", "<think>hm</think><answer>12</answer>", 5, "{\"answer\": 12}", 1);
@@ -129,7 +125,7 @@ static void accuracy_compares_with_the_record(void **state)
     same("accuracy", "12", 5, "{\"answer\": \" \"}", (double)NAN);
 }
 
-static void a_format_is_that_of_the_whole_text(void **state)
+TEST(a_format_is_that_of_the_whole_text)
 {
     same("format", "<think>a</think><answer>b</answer>", 5, "{}", 1);
     same("format", "\n<think>\na\n</think>\n<answer>b\n</answer>\n", 5, "{}", 1);
@@ -152,7 +148,7 @@ static void a_format_is_that_of_the_whole_text(void **state)
     free(text);
 }
 
-static void lengths_fall_off_outside_of_their_range(void **state)
+TEST(lengths_fall_off_outside_of_their_range)
 {
     static const struct {
         const char *function;
@@ -171,7 +167,7 @@ static void lengths_fall_off_outside_of_their_range(void **state)
     same("length", "", 8, "{\"length\": \"4\"}", -1);
 }
 
-static void keywords_are_counted_once_each(void **state)
+TEST(keywords_are_counted_once_each)
 {
     same("keywords:yes|no", "Yes, yes", 5, "{}", 0.5);
     same("keywords: yes | no ", "NO and YES", 5, "{}", 1);
@@ -183,7 +179,7 @@ static void keywords_are_counted_once_each(void **state)
     same("keywords", "a", 5, "{\"keywords\": [1]}", -1);
 }
 
-static void an_item_is_what_stands_between_quotes_and_blanks(void **state)
+TEST(an_item_is_what_stands_between_quotes_and_blanks)
 {
     same("rec", "<a_1><b_2>\n", 3, "{\"answer\": \"<a_1><b_2>\"}", 1);
     same("rec_rule", " \"<a_1><b_2>\" \n", 3, "{\"answer\": \"\\n\\\"<a_1><b_2>\"}", 1);
@@ -201,7 +197,7 @@ static void put_file(const char *path, const void *text, size_t nbytes)
 }
 
 /* Embeddings (1, 0), (0, 2) and (-3, -3) of the items 0, 1 and 2, of which the last two have one SID. */
-static void items_are_alike_as_their_embeddings_are(void **state)
+TEST(items_are_alike_as_their_embeddings_are)
 {
     char catalogue[] = "/tmp/dtrain_rewards_XXXXXX", vectors[] = "/tmp/dtrain_vectors_XXXXXX";
     static const char lines[] = "<a>\tA\t0\n<b>\tB\t1\n<b>\tC\t2\n";
@@ -232,7 +228,7 @@ static void items_are_alike_as_their_embeddings_are(void **state)
 }
 
 /* The rewards of a group by hand: 1/log2(i + 2) is 1, 0.63093, 0.5 for i = 0, 1, 2; together 2.13093. */
-static void a_miss_beside_a_hit_costs_by_its_place(void **state)
+TEST(a_miss_beside_a_hit_costs_by_its_place)
 {
     static const struct {
         const char *function;
@@ -260,7 +256,7 @@ static void a_miss_beside_a_hit_costs_by_its_place(void **state)
     }
 }
 
-static void parameters_that_do_not_fit_are_refused(void **state)
+TEST(parameters_that_do_not_fit_are_refused)
 {
     static const struct {
         const char *function, *says;
@@ -289,14 +285,14 @@ static dt_rewards *open_list(dt_config *cfg, dt_mistakes *mistakes, const char *
     return dt_rewards_open(&t, "grpo", "", funcs, weights, NULL);
 }
 
-static void lists_of_functions_have_names_and_weights(void **state)
+TEST(lists_of_functions_have_names_and_weights)
 {
     dt_config cfg;
     dt_mistakes mistakes = {0};
     assert_int_equal(dt_config_parse(&cfg, "test.ini", "", 0, NULL), DT_OK);
     dt_rewards *w = open_list(&cfg, &mistakes,
-                              "accuracy, length:4, length:8, command:python3 -u /x/judge.py --port 1, "
-                              "command:./a b=c, command:env A=1 sh 'my judge.sh'",
+                              "accuracy, length:4, length:8, command:python3 -u /x/judge.py --port 1, command:./a b=c, "
+                              "command:env A=1 sh 'my judge.sh'",
                               "1, 0.5, -2, 0, 1, 1");
     assert_int_equal(mistakes.n, 0);
     assert_int_equal(dt_rewards_n(w), 6);
@@ -317,7 +313,7 @@ static void lists_of_functions_have_names_and_weights(void **state)
     dt_config_free(&cfg);
 }
 
-static void what_is_wrong_with_a_list_names_the_key(void **state)
+TEST(what_is_wrong_with_a_list_names_the_key)
 {
     static const struct {
         const char *funcs, *weights, *says;
@@ -350,7 +346,7 @@ static void what_is_wrong_with_a_list_names_the_key(void **state)
     }
 }
 
-static void a_task_reads_no_more_files_than_there_is_room_for(void **state)
+TEST(a_task_reads_no_more_files_than_there_is_room_for)
 {
     dt_task t = {0};
     const dt_pretrained from = {.path = "model"};
@@ -363,22 +359,4 @@ static void a_task_reads_no_more_files_than_there_is_room_for(void **state)
     dt_error_clear();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_task_reads_no_more_files_than_there_is_room_for),
-        cmocka_unit_test(the_answer_of_a_text_is_found),
-        cmocka_unit_test(answers_are_compared_by_what_they_say),
-        cmocka_unit_test(accuracy_compares_with_the_record),
-        cmocka_unit_test(a_format_is_that_of_the_whole_text),
-        cmocka_unit_test(lengths_fall_off_outside_of_their_range),
-        cmocka_unit_test(keywords_are_counted_once_each),
-        cmocka_unit_test(an_item_is_what_stands_between_quotes_and_blanks),
-        cmocka_unit_test(a_miss_beside_a_hit_costs_by_its_place),
-        cmocka_unit_test(items_are_alike_as_their_embeddings_are),
-        cmocka_unit_test(parameters_that_do_not_fit_are_refused),
-        cmocka_unit_test(lists_of_functions_have_names_and_weights),
-        cmocka_unit_test(what_is_wrong_with_a_list_names_the_key),
-    };
-    return cmocka_run_group_tests_name("rewards", tests, NULL, NULL);
-}
+int main(void) { return run_listed("rewards", NULL, NULL); }

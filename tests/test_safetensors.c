@@ -1,11 +1,7 @@
 /* test_safetensors.c - files of tensors: what is right is read, whatever is wrong is refused and named, and what is
  * written is what the safetensors library writes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/safetensors.h"
 #include <limits.h>
@@ -69,7 +65,7 @@ static void assert_refused(const char *path, const char *word)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-static void every_half_number_survives_the_way_through_float(void **state)
+TEST(every_half_number_survives_the_way_through_float)
 {
     for (uint32_t h = 0; h < 0x10000; h++) {
         const uint16_t in = (uint16_t)h;
@@ -89,7 +85,7 @@ static float half_value(uint16_t h)
 }
 
 /* Between two neighbours: the nearer one, and the even one from the middle. */
-static void floats_round_to_the_nearest_half_number(void **state)
+TEST(floats_round_to_the_nearest_half_number)
 {
     for (uint16_t h = 0; h < 0x7bff; h++) {
         const float lo = half_value(h), hi = half_value((uint16_t)(h + 1)), middle = (lo + hi) / 2; /* exact: 12 bits */
@@ -113,19 +109,17 @@ static void floats_round_to_the_nearest_half_number(void **state)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static void a_good_file_is_read(void **state)
+TEST_WITH(a_good_file_is_read, open_dir, remove_dir)
 {
     dt_safetensors s = {0};
     float x[4];
     uint16_t h[2];
-    write_file(
-        "a.safetensors",
-        "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]},"
-        "\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\",\"shape\":[],"
-        "\"data_offsets\":[20,22]},"
-        "\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],"
-        "\"data_offsets\":[22,25]}}   ",
-        25);
+    write_file("a.safetensors",
+               "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}"
+               ",\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\","
+               "\"shape\":[],\"data_offsets\":[20,22]},\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},"
+               "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[22,25]}}   ",
+               25);
     assert_int_equal(dt_safetensors_open(&s, in_dir("a.safetensors")), DT_OK);
     assert_int_equal(s.n_tensors, 5);
     const dt_st_tensor *a = dt_safetensors_find(&s, "a"), *b = dt_safetensors_find(&s, "b"),
@@ -149,7 +143,7 @@ static void a_good_file_is_read(void **state)
 #define T(name, dtype, shape, offsets)                                                                                 \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void a_bad_header_is_refused_by_name(void **state)
+TEST_WITH(a_bad_header_is_refused_by_name, open_dir, remove_dir)
 {
     static const struct {
         const char *header;
@@ -199,7 +193,7 @@ static void a_bad_header_is_refused_by_name(void **state)
     }
 }
 
-static void a_bad_length_is_refused(void **state)
+TEST_WITH(a_bad_length_is_refused, open_dir, remove_dir)
 {
     static const struct {
         const char *bytes;
@@ -222,7 +216,7 @@ static void a_bad_length_is_refused(void **state)
 
 /* ---- several files ----------------------------------------------------------------------------------------------- */
 
-static void an_index_is_held_against_its_files(void **state)
+TEST_WITH(an_index_is_held_against_its_files, open_dir, remove_dir)
 {
     static const struct {
         const char *index, *word;
@@ -266,7 +260,7 @@ static void an_index_is_held_against_its_files(void **state)
     }
 }
 
-static void the_first_value_that_is_not_finite_is_found(void **state)
+TEST(the_first_value_that_is_not_finite_is_found)
 {
     enum { N = 9000 };
     static const struct {
@@ -295,7 +289,7 @@ static void the_first_value_that_is_not_finite_is_found(void **state)
     assert_int_equal(dt_st_first_nonfinite(words, DT_ST_I8, N), -1); /* codes */
 }
 
-static void a_file_that_was_not_fetched_is_named(void **state)
+TEST_WITH(a_file_that_was_not_fetched_is_named, open_dir, remove_dir)
 {
     static const char *const all[][2] = {
         {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n",
@@ -315,7 +309,7 @@ static void a_file_that_was_not_fetched_is_named(void **state)
     }
 }
 
-static void pickled_weights_are_named(void **state)
+TEST_WITH(pickled_weights_are_named, open_dir, remove_dir)
 {
     assert_refused(dir, "the weights are missing: expected model.safetensors");
     write_text("pytorch_model.bin", "");
@@ -324,7 +318,7 @@ static void pickled_weights_are_named(void **state)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static void the_layout_is_the_librarys(void **state)
+TEST_WITH(the_layout_is_the_librarys, open_dir, remove_dir)
 {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]},"
@@ -348,7 +342,7 @@ static void the_layout_is_the_librarys(void **state)
     dt_st_layout_free(&l);
 }
 
-static void files_are_filled_in_order(void **state)
+TEST_WITH(files_are_filled_in_order, open_dir, remove_dir)
 {
     const int64_t ten[] = {10}, hundred[] = {100};
     const dt_st_entry e[] = {{"c", 1, ten}, {"b", 1, ten}, {"a", 1, hundred}, {"d", 1, ten}};
@@ -373,22 +367,4 @@ static void files_are_filled_in_order(void **state)
     }
 }
 
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, open_dir, remove_dir)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_half_number_survives_the_way_through_float),
-        cmocka_unit_test(floats_round_to_the_nearest_half_number),
-        IN_DIR(a_good_file_is_read),
-        IN_DIR(a_bad_header_is_refused_by_name),
-        IN_DIR(a_bad_length_is_refused),
-        IN_DIR(an_index_is_held_against_its_files),
-        cmocka_unit_test(the_first_value_that_is_not_finite_is_found),
-        IN_DIR(a_file_that_was_not_fetched_is_named),
-        IN_DIR(pickled_weights_are_named),
-        IN_DIR(the_layout_is_the_librarys),
-        IN_DIR(files_are_filled_in_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,11 +1,6 @@
 /* test_sampler.c - draws on the host against a plain loop that sorts everything, and against cases worked by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,9 +81,8 @@ static void assert_p(const double *p, const double *expected, int n)
 }
 
 /* The sum of floats in double, by the library: 2^-50 for each of the two. */
-static void log_sum_exp_is_that(void **state)
+TEST(log_sum_exp_is_that)
 {
-    (void)state;
     float z[MAX_VOCAB];
     for (int n = 1; n <= MAX_VOCAB; n += 7)
         for (int wide = 1; wide < 2000; wide *= 5) {
@@ -105,9 +99,8 @@ static void log_sum_exp_is_that(void **state)
 
 /* ---- worked by hand ---------------------------------------------------------------------------------------------- */
 
-static void each_transform_does_what_it_says(void **state)
+TEST(each_transform_does_what_it_says)
 {
-    (void)state;
     const float z[5] = {logf(0.05f), logf(0.5f), logf(0.15f), logf(0.3f), -INFINITY};
     double p[5];
     dt_sampling how = dt_sampling_default();
@@ -140,9 +133,8 @@ static void each_transform_does_what_it_says(void **state)
     assert_p(p, (double[]){0, 0.5 / 0.95, 0.15 / 0.95, 0.3 / 0.95, 0}, 5);
 }
 
-static void top_p_counts_within_top_k_and_after_the_temperature(void **state)
+TEST(top_p_counts_within_top_k_and_after_the_temperature)
 {
-    (void)state;
     const float z[4] = {logf(0.4f), logf(0.3f), logf(0.2f), logf(0.1f)};
     double p[4];
     dt_sampling how = dt_sampling_default();
@@ -155,9 +147,8 @@ static void top_p_counts_within_top_k_and_after_the_temperature(void **state)
     assert_true(p[1] > 0 && p[2] == 0);
 }
 
-static void ties_go_to_the_lowest_id(void **state)
+TEST(ties_go_to_the_lowest_id)
 {
-    (void)state;
     const float z[4] = {1, 1, 1, 1};
     double p[4];
     dt_sampling how = dt_sampling_default();
@@ -179,9 +170,8 @@ static void ties_go_to_the_lowest_id(void **state)
         assert_int_equal(draw(&how, 4, (float[]){0, 3, 1, 3}, NULL, 0, 0, position), 1);
 }
 
-static void repetition_is_penalised_once_a_token_and_first_of_all(void **state)
+TEST(repetition_is_penalised_once_a_token_and_first_of_all)
 {
-    (void)state;
     const float z[4] = {2, -1, 1.5f, -1};
     const int32_t seen[] = {0, 1, 0, 0};
     dt_sampling how = dt_sampling_default();
@@ -200,9 +190,8 @@ static void repetition_is_penalised_once_a_token_and_first_of_all(void **state)
     host_sampler_close(&s);
 }
 
-static void a_draw_inverts_the_cumulative_distribution_in_id_order(void **state)
+TEST(a_draw_inverts_the_cumulative_distribution_in_id_order)
 {
-    (void)state;
     const float z[3] = {0, 0, 0}; /* thirds: which one is a matter of u alone */
     const dt_sampling how = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7};
     for (uint64_t sequence = 0; sequence < 20; sequence++)
@@ -213,9 +202,8 @@ static void a_draw_inverts_the_cumulative_distribution_in_id_order(void **state)
         }
 }
 
-static void what_is_not_finite_gives_no_token(void **state)
+TEST(what_is_not_finite_gives_no_token)
 {
-    (void)state;
     const float bad[][3] = {{0, NAN, 0}, {0, INFINITY, 0}, {-INFINITY, -INFINITY, -INFINITY}};
     const dt_sampling how = dt_sampling_default();
     for (int i = 0; i < 3; i++) {
@@ -223,9 +211,8 @@ static void what_is_not_finite_gives_no_token(void **state)
     }
 }
 
-static void values_out_of_range_are_named(void **state)
+TEST(values_out_of_range_are_named)
 {
-    (void)state;
     const struct {
         dt_sampling how;
         const char *name;
@@ -248,9 +235,8 @@ static void values_out_of_range_are_named(void **state)
 
 static double uniform(int i, int purpose) { return dt_sampler_uniform(99, (uint64_t)i, (uint64_t)purpose); }
 
-static void any_mixture_agrees_with_the_plain_loop(void **state)
+TEST(any_mixture_agrees_with_the_plain_loop)
 {
-    (void)state;
     for (int i = 0; i < 400; i++) {
         const int n = 1 + (int)(uniform(i, 0) * (i % 4 ? 40 : MAX_VOCAB - 1)), n_seen = (int)(uniform(i, 1) * 8);
         float z[MAX_VOCAB];
@@ -279,9 +265,8 @@ static void any_mixture_agrees_with_the_plain_loop(void **state)
     }
 }
 
-static void frequencies_follow_the_probabilities(void **state)
+TEST(frequencies_follow_the_probabilities)
 {
-    (void)state;
     enum { N = 4, DRAWS = 40000 };
     const float z[N] = {logf(0.1f), logf(0.2f), logf(0.3f), logf(0.4f)};
     const double p[N] = {0.1, 0.2, 0.3, 0.4};
@@ -295,19 +280,4 @@ static void frequencies_follow_the_probabilities(void **state)
         assert_true(fabs((double)count[v] - DRAWS * p[v]) < 5 * sqrt(DRAWS * p[v] * (1 - p[v])));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(log_sum_exp_is_that),
-        cmocka_unit_test(each_transform_does_what_it_says),
-        cmocka_unit_test(top_p_counts_within_top_k_and_after_the_temperature),
-        cmocka_unit_test(ties_go_to_the_lowest_id),
-        cmocka_unit_test(repetition_is_penalised_once_a_token_and_first_of_all),
-        cmocka_unit_test(a_draw_inverts_the_cumulative_distribution_in_id_order),
-        cmocka_unit_test(what_is_not_finite_gives_no_token),
-        cmocka_unit_test(values_out_of_range_are_named),
-        cmocka_unit_test(any_mixture_agrees_with_the_plain_loop),
-        cmocka_unit_test(frequencies_follow_the_probabilities),
-    };
-    return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
-}
+int main(void) { return run_listed("sampler", NULL, NULL); }

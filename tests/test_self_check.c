@@ -1,13 +1,11 @@
 /* test_self_check.c - the self-check passes on devices that compute what the CPU does, and names an operation that does
  * not, whichever it is: each is replaced in turn by one that does nothing, and some by one that is wrong a little.
  * DEVICES: cpu queue */
+#include "cases.h"
 #include "../src/backends/queue.h"
 #include "ref_device.h"
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 typedef struct fixture {
     dt_device dev;
@@ -35,7 +33,7 @@ static int close_device(void **state)
     return 0;
 }
 
-static void what_computes_as_the_cpu_does_passes(void **state)
+TEST(what_computes_as_the_cpu_does_passes)
 {
     fixture *f = *state;
     const dt_err err = dt_device_self_check(&f->dev, 2, NULL);
@@ -45,7 +43,7 @@ static void what_computes_as_the_cpu_does_passes(void **state)
 }
 
 /* Other kernels, other orders of sums: as far apart as devices that are right may be. */
-static void the_kernels_of_other_instruction_sets_pass(void **state)
+TEST(the_kernels_of_other_instruction_sets_pass)
 {
     for (int i = 0; i < ref_n_isas(); i++) {
         fixture f = {0};
@@ -118,7 +116,7 @@ static const struct {
     OP(sum_squares_fixed),
 };
 
-static void an_operation_that_does_nothing_is_named(void **state)
+TEST(an_operation_that_does_nothing_is_named)
 {
     fixture *f = *state;
     dt_err (*const left_out)(void) = nothing;
@@ -170,7 +168,7 @@ static dt_err refused(dt_device *dev, const void *x, const void *addend, void *y
 {
     return dt_fail(DT_ERR_FAULT, "not today");
 }
-static void a_small_mistake_is_found(void **state)
+TEST(a_small_mistake_is_found)
 {
     fixture *f = *state;
     right = f->right;
@@ -216,7 +214,7 @@ static dt_err without_an_element_of_long(dt_device *dev, const dt_attention *at,
     DT_TRY(right->attention_forward(dev, at, q, k, v, out, lse, stream));
     return at->max_q_len >= 2048 && at->dt == DT_BF16 ? right->zero(dev, out, 2, stream) : DT_OK;
 }
-static void kernels_of_training_are_tried(void **state)
+TEST(kernels_of_training_are_tried)
 {
     fixture *f = *state;
     right = f->right;
@@ -230,7 +228,7 @@ static void kernels_of_training_are_tried(void **state)
 
 static dt_err unordered(dt_device *dev, dt_event *event, dt_stream *stream) { return DT_OK; }
 
-static void streams_that_do_not_wait_are_found(void **state)
+TEST(streams_that_do_not_wait_are_found)
 {
     fixture f = {0};
     assert_int_equal(dt_queue_open(&f.dev, DT_QUEUE_LATE, 0, &f.ledger), DT_OK);
@@ -240,15 +238,4 @@ static void streams_that_do_not_wait_are_found(void **state)
     dt_device_close(&f.dev);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_computes_as_the_cpu_does_passes),
-        cmocka_unit_test(the_kernels_of_other_instruction_sets_pass),
-        cmocka_unit_test(an_operation_that_does_nothing_is_named),
-        cmocka_unit_test(a_small_mistake_is_found),
-        cmocka_unit_test(kernels_of_training_are_tried),
-        cmocka_unit_test(streams_that_do_not_wait_are_found),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+int main(void) { return run_listed(NULL, open_device, close_device); }

@@ -1,10 +1,6 @@
 /* test_sid.c - parts of dtrain-sid that need no ranks: assignments of given sizes against all there are, plans of
  * Sinkhorn's against the long way round, groups of items that collide, the header of a .npy file. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -49,9 +45,8 @@ static double check_assignment(const float *cost, int64_t n, int64_t K, const in
     return sum;
 }
 
-static void assignments_are_the_cheapest_of_their_sizes(void **state)
+TEST(assignments_are_the_cheapest_of_their_sizes)
 {
-    (void)state;
     static const int64_t sizes[][3] = {{3, 3, 3}, {4, 3, 2}, {9, 0, 0}, {0, 1, 8}, {1, 4, 4}};
     const double precision = 1e-4, largest = 4;
     for (uint64_t t = 0; t < 40; t++) {
@@ -67,9 +62,8 @@ static void assignments_are_the_cheapest_of_their_sizes(void **state)
 }
 
 /* Nearest codes that cost nothing, and one item too many for them: what a war of bids is about is all of the cost. */
-static void items_that_lie_on_codes_are_assigned(void **state)
+TEST(items_that_lie_on_codes_are_assigned)
 {
-    (void)state;
     static const float one_moves[] = {0, 1, 0, 1, 0, 1, 1, 0}, zeros[8] = {0};
     assert_true(check_assignment(one_moves, 4, 2, (int64_t[]){2, 2}, 1e-3) == 1);
     assert_true(check_assignment(zeros, 4, 2, (int64_t[]){1, 3}, 1e-3) == 0);
@@ -77,9 +71,8 @@ static void items_that_lie_on_codes_are_assigned(void **state)
 
 /* Sixteen codes near four tight clusters of sixteen items. With four codes at each, all items are near; with five and
  * three, four items must go far. */
-static void tight_clusters_are_assigned(void **state)
+TEST(tight_clusters_are_assigned)
 {
-    (void)state;
     enum { N = 64, K = 16 };
     int64_t size[K];
     float cost[N * K], near[N * K];
@@ -96,9 +89,8 @@ static void tight_clusters_are_assigned(void **state)
     }
 }
 
-static void assignments_of_other_numbers_of_items_are_refused(void **state)
+TEST(assignments_of_other_numbers_of_items_are_refused)
 {
-    (void)state;
     const float cost[6] = {0};
     int32_t code[3];
     assert_int_equal(dt_sid_assign(cost, 3, 2, (int64_t[]){1, 1}, 1, code), DT_ERR_ARG);
@@ -130,9 +122,8 @@ static void plan_in_logarithms(const float *cost, int n, int K, double epsilon, 
     for (int i = 0; i < n * K; i++) q[i] = exp(q[i]) * n;
 }
 
-static void plans_are_those_in_logarithms_and_columns_are_even(void **state)
+TEST(plans_are_those_in_logarithms_and_columns_are_even)
 {
-    (void)state;
     enum { N = 6, K = 5 };
     static const double epsilons[] = {1, 0.1, 0.003};
     for (uint64_t t = 0; t < 12; t++) {
@@ -153,9 +144,8 @@ static void plans_are_those_in_logarithms_and_columns_are_even(void **state)
     }
 }
 
-static void a_plan_without_underflow_is_of_both_marginals(void **state)
+TEST(a_plan_without_underflow_is_of_both_marginals)
 {
-    (void)state;
     enum { N = 8, K = 4 };
     float cost[N * K];
     double q[N * K];
@@ -170,9 +160,8 @@ static void a_plan_without_underflow_is_of_both_marginals(void **state)
 
 /* The second column of two equal items is exp(-2/epsilon) of the first, here from 1e-300 down to nothing. What is left
  * of it in denormal numbers grows by a factor of 2 with each pair of divisions, and is even in the end. */
-static void columns_that_underflow_leave_the_others_even(void **state)
+TEST(columns_that_underflow_leave_the_others_even)
 {
-    (void)state;
     static const float cost[] = {0, 1, 0, 1};
     int n_under = 0;
     for (int i = 690; i < 760; i++) {
@@ -190,9 +179,8 @@ static void columns_that_underflow_leave_the_others_even(void **state)
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-static void groups_are_the_items_that_share_all_codes(void **state)
+TEST(groups_are_the_items_that_share_all_codes)
 {
-    (void)state;
     int32_t a[] = {1, 0, 1, 1, 0, 2, 1}, b[] = {3, 3, 3, 2, 3, 0, 3};
     int32_t *const code[] = {a, b};
     static const int64_t items[] = {1, 4, 0, 2, 6};
@@ -208,9 +196,8 @@ static void groups_are_the_items_that_share_all_codes(void **state)
     dt_sid_groups_free(&g);
 }
 
-static void perplexity_is_that_of_even_use(void **state)
+TEST(perplexity_is_that_of_even_use)
 {
-    (void)state;
     const int32_t even[] = {0, 3, 5, 0, 3, 5}, one[] = {2, 2};
     dt_sid_use use;
     assert_int_equal(dt_sid_count_use(even, 6, 8, &use), DT_OK);
@@ -221,9 +208,8 @@ static void perplexity_is_that_of_even_use(void **state)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static void a_npy_file_of_ours_is_read_back(void **state)
+TEST(a_npy_file_of_ours_is_read_back)
 {
-    (void)state;
     char path[] = "/tmp/dtrain_sid_XXXXXX", header[DT_NPY_HEADER];
     const float rows[6] = {1, -2, 3.5f, 4, 0, 1e-30f};
     float back[4];
@@ -245,13 +231,12 @@ static void a_npy_file_of_ours_is_read_back(void **state)
     unlink(path);
 }
 
-static void lists_that_python_has_written_are_read_but_in_titles(void **state)
+TEST(lists_that_python_has_written_are_read_but_in_titles)
 {
-    (void)state;
-    static const char file[] = "{\"0\": {\"title\": \"[7]\", \"description\": \"['A pipe.', '', \\\"Bob's\\\"]\"},"
-                               "\"1\": {\"title\": \"b\", \"description\": \"[]\"},"
-                               "\"2\": {\"title\": \"c\", \"description\": [\"d\", \"e\"]},"
-                               "\"3\": {\"title\": \"f\", \"description\": \"[none] of it\"}}";
+    static const char file[] =
+        "{\"0\": {\"title\": \"[7]\", \"description\": \"['A pipe.', '', \\\"Bob's\\\"]\"},\"1\": {\"title\": \"b\", "
+        "\"description\": \"[]\"},\"2\": {\"title\": \"c\", \"description\": [\"d\", \"e\"]},\"3\": {\"title\": \"f\", "
+        "\"description\": \"[none] of it\"}}";
     static const char *const texts[] = {"[7] A pipe. Bob's", "b", "c d e", "f [none] of it"};
     char path[] = "/tmp/dtrain_sid_XXXXXX";
     dt_sid_items items = {0};
@@ -269,20 +254,4 @@ static void lists_that_python_has_written_are_read_but_in_titles(void **state)
     unlink(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(assignments_are_the_cheapest_of_their_sizes),
-        cmocka_unit_test(items_that_lie_on_codes_are_assigned),
-        cmocka_unit_test(tight_clusters_are_assigned),
-        cmocka_unit_test(assignments_of_other_numbers_of_items_are_refused),
-        cmocka_unit_test(plans_are_those_in_logarithms_and_columns_are_even),
-        cmocka_unit_test(a_plan_without_underflow_is_of_both_marginals),
-        cmocka_unit_test(columns_that_underflow_leave_the_others_even),
-        cmocka_unit_test(groups_are_the_items_that_share_all_codes),
-        cmocka_unit_test(perplexity_is_that_of_even_use),
-        cmocka_unit_test(a_npy_file_of_ours_is_read_back),
-        cmocka_unit_test(lists_that_python_has_written_are_read_but_in_titles),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,11 +1,7 @@
 /* test_signals.c - a signal in the middle of a matrix product leaves the process whole (signals.c says what happens
  * otherwise). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "cases.h"
 #include "dtrain/process/process.h"
 #include <dnnl.h>
 #include <signal.h>
@@ -35,7 +31,7 @@ static int multiply(void)
     return 0;
 }
 
-static void a_product_survives_signals(void **state)
+TEST(a_product_survives_signals)
 {
     sigset_t early;
     sigemptyset(&early), sigaddset(&early, SIGUSR1);
@@ -55,7 +51,7 @@ static void a_product_survives_signals(void **state)
 }
 
 /* One that comes before the handler is there, and before the program has started itself anew. */
-static void an_early_signal_is_kept(void **state)
+TEST(an_early_signal_is_kept)
 {
     const int signals[] = {SIGUSR1, SIGTERM, SIGINT};
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
@@ -86,7 +82,5 @@ static int started_anew(int expected)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--again") == 0) return started_anew(atoi(argv[2]));
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_product_survives_signals),
-                                       cmocka_unit_test(an_early_signal_is_kept)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_listed(NULL, NULL, NULL);
 }

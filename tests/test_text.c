@@ -1,9 +1,5 @@
 /* test_text.c - tokenizers and the text they make. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include "dtrain/tokenizer/tokenizer.h"

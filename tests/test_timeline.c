@@ -1,12 +1,10 @@
 /* test_timeline.c - where the time of a step went follows from what streams did, and what they did is seen as the
  * device did it, with the host far ahead. */
+#include "cases.h"
 #include "../src/backends/queue.h"
 #include "../src/process/timeline_private.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-#include <cmocka.h>
 
 /* ---- from made-up intervals to seconds --------------------------------------------------------------------------- */
 
@@ -34,7 +32,7 @@ static const double made_up_s[DT_N_TIME] = {
     [DT_TIME_DATA] = 4,         [DT_TIME_FORWARD] = 10, [DT_TIME_BACKWARD] = 6, [DT_TIME_COMM_EXPOSED] = 4 + 1,
     [DT_TIME_COMM_HIDDEN] = 11, [DT_TIME_UPDATE] = 4,   [DT_TIME_COPIES] = 7,   [DT_TIME_AGREE] = 1};
 
-static void intervals_become_seconds(void **state)
+TEST(intervals_become_seconds)
 {
     double group_s[DT_N_TIME];
     dt_time_groups(made_up, 3, 0, 31, group_s);
@@ -42,7 +40,7 @@ static void intervals_become_seconds(void **state)
 }
 
 /* However a step is cut, its parts are the whole: all numbers are multiples of a quarter, so sums are exact. */
-static void parts_add_up(void **state)
+TEST(parts_add_up)
 {
     for (double step_s = 0.25; step_s < 32; step_s *= 2) {
         double sum_s[DT_N_TIME] = {0}, group_s[DT_N_TIME];
@@ -55,7 +53,7 @@ static void parts_add_up(void **state)
 }
 
 /* Without a stream of its own communication hides behind nothing. */
-static void one_stream_hides_nothing(void **state)
+TEST(one_stream_hides_nothing)
 {
     static const dt_time_span all[] = {SPAN("forward", 0, 2), SPAN("all_gather", 2, 5), SPAN("backward", 5, 6)};
     const dt_stream_spans one = SPANS(all);
@@ -66,7 +64,7 @@ static void one_stream_hides_nothing(void **state)
 
 /* What a model computes counts for what it is for: until the step's own pass begins, also across the waits of a
  * model that is gathered. */
-static void passes_count_for_what_they_are_for(void **state)
+TEST(passes_count_for_what_they_are_for)
 {
     static const struct {
         const char *name, *unit;
@@ -209,7 +207,7 @@ static bool lanes_are_in_order(const rig *r)
 }
 
 /* The times are those of the host's clock, to the bit: nothing is allowed for. */
-static void nothing_begins_before_what_it_waits_for(void **state)
+TEST(nothing_begins_before_what_it_waits_for)
 {
     for (int order = 0; order < DT_QUEUE_N_ORDERS; order++)
         for (uint64_t seed = 1; seed <= 5; seed++) {
@@ -253,7 +251,7 @@ static bool is_sum_of_spans(const rig *r, double from_s, const double sum_s[DT_N
 }
 
 /* Looking costs no wait, whatever the order, and nothing is counted twice or lost between two looks. */
-static void looking_waits_for_nothing(void **state)
+TEST(looking_waits_for_nothing)
 {
     for (int i = 0; i < 20 * DT_QUEUE_N_ORDERS; i++) {
         rig r;
@@ -277,7 +275,7 @@ static void looking_waits_for_nothing(void **state)
 }
 
 /* A stream that is too far behind keeps its last marks: others are left out, and counted. */
-static void a_stream_far_behind_loses_marks(void **state)
+TEST(a_stream_far_behind_loses_marks)
 {
     rig r;
     open_rig(&r, DT_QUEUE_LATE, 0, false, true);
@@ -291,7 +289,7 @@ static void a_stream_far_behind_loses_marks(void **state)
 }
 
 /* A stream that has more spans in a step than are kept: what was counted early is not counted again. */
-static void many_spans_are_counted_once(void **state)
+TEST(many_spans_are_counted_once)
 {
     rig r;
     double group_s[DT_N_TIME];
@@ -307,7 +305,7 @@ static void many_spans_are_counted_once(void **state)
     close_rig(&r);
 }
 
-static void streams_of_a_name_are_told_apart(void **state)
+TEST(streams_of_a_name_are_told_apart)
 {
     rig r;
     dt_stream *more[2];
@@ -320,18 +318,4 @@ static void streams_of_a_name_are_told_apart(void **state)
     close_rig(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals_become_seconds),
-        cmocka_unit_test(parts_add_up),
-        cmocka_unit_test(passes_count_for_what_they_are_for),
-        cmocka_unit_test(one_stream_hides_nothing),
-        cmocka_unit_test(nothing_begins_before_what_it_waits_for),
-        cmocka_unit_test(looking_waits_for_nothing),
-        cmocka_unit_test(a_stream_far_behind_loses_marks),
-        cmocka_unit_test(many_spans_are_counted_once),
-        cmocka_unit_test(streams_of_a_name_are_told_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,10 +1,6 @@
 /* test_tokenizer.c - tokenizer.json against what Hugging Face's tokenizers makes of the same texts
  * (make_tokenizer_fixtures.py), and what must hold of any. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

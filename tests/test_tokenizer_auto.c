@@ -1,10 +1,6 @@
 /* test_tokenizer_auto.c - a directory whose files disagree has the ids that AutoTokenizer of transformers 5 gives
  * (tests/make_auto_tokenizer_fixtures.py), and keeps them when tokens are added. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,9 +1,5 @@
 /* test_tokenizer_files.c - what is not a tokenizer is refused by name; what the files beside it say; expressions. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,10 +1,8 @@
 /* test_train.c - batch sizes and intervals, pure functions of the configuration; and the words of its keys that name
  * tables. */
+#include "cases.h"
 #include "dtrain/train/train.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 #include <string.h>
 
 static dt_config config(const char *text)
@@ -14,9 +12,8 @@ static dt_config config(const char *text)
     return cfg;
 }
 
-static void any_two_batch_sizes_give_the_third(void **state)
+TEST(any_two_batch_sizes_give_the_third)
 {
-    (void)state;
     const struct {
         const char *text;
         int nranks;
@@ -42,9 +39,8 @@ static void any_two_batch_sizes_give_the_third(void **state)
     }
 }
 
-static void sizes_that_do_not_multiply_name_what_would(void **state)
+TEST(sizes_that_do_not_multiply_name_what_would)
 {
-    (void)state;
     const struct {
         const char *text;
         int nranks;
@@ -68,9 +64,8 @@ static void sizes_that_do_not_multiply_name_what_would(void **state)
     dt_error_clear();
 }
 
-static void an_evaluation_takes_any_batch_sizes(void **state)
+TEST(an_evaluation_takes_any_batch_sizes)
 {
-    (void)state;
     const struct {
         const char *text;
         int nranks;
@@ -94,17 +89,15 @@ static void an_evaluation_takes_any_batch_sizes(void **state)
     }
 }
 
-static void intervals_below_one_are_shares(void **state)
+TEST(intervals_below_one_are_shares)
 {
-    (void)state;
     assert_int_equal(dt_interval_steps(0, 100), 0);
     assert_int_equal(dt_interval_steps(0.25, 101), 26);
     assert_int_equal(dt_interval_steps(7, 100), 7);
 }
 
-static void an_interval_is_a_share_or_whole(void **state)
+TEST(an_interval_is_a_share_or_whole)
 {
-    (void)state;
     const struct {
         const char *text;
         dt_err want;
@@ -125,9 +118,8 @@ static void an_interval_is_a_share_or_whole(void **state)
     dt_error_clear();
 }
 
-static void saves_of_the_best_come_with_validations(void **state)
+TEST(saves_of_the_best_come_with_validations)
 {
-    (void)state;
     const char *on = "[data]\nvalidation_steps = %g\n[checkpoint]\nload_best_model_at_end = true\nsave_steps = %g\n";
     const struct {
         double validate, save;
@@ -180,9 +172,8 @@ static bool next_word(const char **words, char word[32])
     return len > 0;
 }
 
-static void every_task_that_can_be_named_has_a_table_and_every_table_a_name(void **state)
+TEST(every_task_that_can_be_named_has_a_table_and_every_table_a_name)
 {
-    (void)state;
     char word[32];
     int n = 0, n_tables = 0;
     for (const char *words = words_of("run.task"); next_word(&words, word); n++)
@@ -191,9 +182,8 @@ static void every_task_that_can_be_named_has_a_table_and_every_table_a_name(void
     assert_int_equal(n, n_tables);
 }
 
-static void every_optimizer_that_can_be_named_has_a_table(void **state)
+TEST(every_optimizer_that_can_be_named_has_a_table)
 {
-    (void)state;
     char word[32], text[64];
     int n = 0;
     for (const char *words = words_of("optimizer.type"); next_word(&words, word); n++) {
@@ -206,17 +196,4 @@ static void every_optimizer_that_can_be_named_has_a_table(void **state)
     assert_true(n >= 3);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_two_batch_sizes_give_the_third),
-        cmocka_unit_test(sizes_that_do_not_multiply_name_what_would),
-        cmocka_unit_test(an_evaluation_takes_any_batch_sizes),
-        cmocka_unit_test(intervals_below_one_are_shares),
-        cmocka_unit_test(an_interval_is_a_share_or_whole),
-        cmocka_unit_test(saves_of_the_best_come_with_validations),
-        cmocka_unit_test(every_task_that_can_be_named_has_a_table_and_every_table_a_name),
-        cmocka_unit_test(every_optimizer_that_can_be_named_has_a_table),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -1,10 +1,6 @@
 /* test_unicode.c - every character of Unicode is to the tokenizer what it is to Hugging Face's tokenizers, whatever
  * versions the machine's libraries have: checksums by make_unicode_fixtures.py. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "cases.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../src/tokenizer/splitter.h"

@@ -1,5 +1,6 @@
 /* test_zero_overlap.c - what zero does beside the device's work, shown by the order of events and not by time: what is
  * under way when something else begins. */
+#include "cases.h"
 #include "zero_streams.h"
 
 /** Is a part of the unit in the file alone, and not on its way from there? */
@@ -43,7 +44,7 @@ static dt_err two_passes(rank_thread *t, dt_zero *z)
     return DT_OK;
 }
 
-static void the_file_is_read_ahead_both_ways(void **state)
+TEST(the_file_is_read_ahead_both_ways)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_zero_options opt = offloaded(DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 3);
@@ -125,7 +126,7 @@ static dt_err leave_in_a_step(rank_thread *t, dt_zero *z)
     return micro_steps(t, z, 1);
 }
 
-static void closing_waits_for_what_is_on_its_way(void **state)
+TEST(closing_waits_for_what_is_on_its_way)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_zero_options opt = offloaded(DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 2);
@@ -137,7 +138,7 @@ static void closing_waits_for_what_is_on_its_way(void **state)
     free(t);
 }
 
-static void offload_works_beside_the_device(void **state)
+TEST(offload_works_beside_the_device)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_optimizer_ops looks = dt_optimizer_adamw;
@@ -168,7 +169,7 @@ static dt_err update_and_acquire(rank_thread *t, dt_zero *z)
     return s.params_release(s.self, head);
 }
 
-static void parameters_are_used_while_they_are_written(void **state)
+TEST(parameters_are_used_while_they_are_written)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_zero_options opt = offloaded(DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 64);
@@ -207,7 +208,7 @@ static dt_err update_and_look(rank_thread *t, dt_zero *z)
     return s.params_release(s.self, 0);
 }
 
-static void parameters_are_written_as_they_come_down(void **state)
+TEST(parameters_are_written_as_they_come_down)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_zero_options opt = offloaded(DT_OFFLOAD_NONE, DT_OFFLOAD_NVME, REF_ZERO_UNITS);
@@ -220,13 +221,6 @@ static void parameters_are_written_as_they_come_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_file_is_read_ahead_both_ways),
-        cmocka_unit_test(closing_waits_for_what_is_on_its_way),
-        cmocka_unit_test(offload_works_beside_the_device),
-        cmocka_unit_test(parameters_are_used_while_they_are_written),
-        cmocka_unit_test(parameters_are_written_as_they_come_down),
-    };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_listed(NULL, NULL, NULL);
 }

@@ -1,11 +1,10 @@
 /* test_zero_plan.c - the arithmetic of shards and of the plan: no rank, no device. */
+#include "cases.h"
 #include "dtrain/model/model.h"
 #include "dtrain/zero/zero.h"
 #include <math.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 static const int ranks[] = {1, 2, 3, 4, 7, 16, 1024};
 enum { N_RANKS = sizeof ranks / sizeof ranks[0] };
@@ -32,7 +31,7 @@ static void free_units(dt_unit *u, int n)
     for (int i = 0; i < n; i++) dt_unit_free(&u[i]);
 }
 
-static void shards_cover_and_waste_little(void **state)
+TEST(shards_cover_and_waste_little)
 {
     const int64_t lens[] = {1, 5, 15, 16, 17, 64, 4099, 123456789, INT64_C(3) << 40};
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
@@ -56,7 +55,7 @@ static double paper_bytes(int stage, double n)
     return stage == 0 ? 16 : stage == 1 ? 4 + 12 / n : stage == 2 ? 2 + 14 / n : 16 / n;
 }
 
-static void bytes_per_parameter_are_the_papers(void **state)
+TEST(bytes_per_parameter_are_the_papers)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -73,7 +72,7 @@ static void bytes_per_parameter_are_the_papers(void **state)
     free_units(u, 3);
 }
 
-static void fp32_parameters_are_the_master(void **state)
+TEST(fp32_parameters_are_the_master)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -87,7 +86,7 @@ static void fp32_parameters_are_the_master(void **state)
     free_units(u, 3);
 }
 
-static void volume_is_two_or_three_times_the_parameters(void **state)
+TEST(volume_is_two_or_three_times_the_parameters)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -108,7 +107,7 @@ static void volume_is_two_or_three_times_the_parameters(void **state)
     free_units(u, 3);
 }
 
-static void frozen_models_hold_parameters_alone(void **state)
+TEST(frozen_models_hold_parameters_alone)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -124,7 +123,7 @@ static void frozen_models_hold_parameters_alone(void **state)
 static bool is_c(void *self, const dt_tensor *t) { return t->name[0] == 'c'; }
 
 /* One tensor of 21 parts in 147 is trained: what is frozen costs its parameters alone, and is sent at stage 3 alone. */
-static void frozen_parts_have_neither_gradients_nor_states(void **state)
+TEST(frozen_parts_have_neither_gradients_nor_states)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -152,7 +151,7 @@ static void frozen_parts_have_neither_gradients_nor_states(void **state)
 }
 
 /* A master and n states, all fp32, beside bf16 parameters and gradients. */
-static void bytes_follow_from_the_optimizers_states(void **state)
+TEST(bytes_follow_from_the_optimizers_states)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -171,7 +170,7 @@ static void bytes_follow_from_the_optimizers_states(void **state)
     free_units(u, 3);
 }
 
-static void padding_is_reported(void **state)
+TEST(padding_is_reported)
 {
     dt_unit u = {.name = "odd"};
     add(&u, "a", 1, true);
@@ -188,7 +187,7 @@ static void padding_is_reported(void **state)
     dt_unit_free(&u);
 }
 
-static void too_few_live_parameters_name_the_minimum(void **state)
+TEST(too_few_live_parameters_name_the_minimum)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -214,7 +213,7 @@ static void too_few_live_parameters_name_the_minimum(void **state)
     free_units(u, 3);
 }
 
-static void prefetch_costs_a_pair_where_the_limits_allow_it(void **state)
+TEST(prefetch_costs_a_pair_where_the_limits_allow_it)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -232,7 +231,7 @@ static void prefetch_costs_a_pair_where_the_limits_allow_it(void **state)
     free_units(u, 3);
 }
 
-static void small_units_persist(void **state)
+TEST(small_units_persist)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -281,7 +280,7 @@ static dt_zero_options default_options(void)
 /* Llama 3 8B, Qwen3 32B and Llama 3 70B: parameters and gradients of two neighbours, a block and the head, stand on the
  * device, a block is fetched while the one before it computes, and no collective is cut: the table of
  * docs/algorithms.md 9.2. What is left is a line of 16 bytes for each tensor's sum of squares. */
-static void default_keys_suit_models_from_7b_to_70b(void **state)
+TEST(default_keys_suit_models_from_7b_to_70b)
 {
     static const int RANKS[] = {8, 64, 1024};
     for (int k = 0; k < 9; k++) {
@@ -302,7 +301,7 @@ static void default_keys_suit_models_from_7b_to_70b(void **state)
     }
 }
 
-static void wrong_tables_and_options_are_refused(void **state)
+TEST(wrong_tables_and_options_are_refused)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -331,22 +330,4 @@ static void wrong_tables_and_options_are_refused(void **state)
     free_units(u, 3);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shards_cover_and_waste_little),
-        cmocka_unit_test(bytes_per_parameter_are_the_papers),
-        cmocka_unit_test(fp32_parameters_are_the_master),
-        cmocka_unit_test(volume_is_two_or_three_times_the_parameters),
-        cmocka_unit_test(frozen_models_hold_parameters_alone),
-        cmocka_unit_test(frozen_parts_have_neither_gradients_nor_states),
-        cmocka_unit_test(bytes_follow_from_the_optimizers_states),
-        cmocka_unit_test(padding_is_reported),
-        cmocka_unit_test(too_few_live_parameters_name_the_minimum),
-        cmocka_unit_test(prefetch_costs_a_pair_where_the_limits_allow_it),
-        cmocka_unit_test(small_units_persist),
-        cmocka_unit_test(default_keys_suit_models_from_7b_to_70b),
-        cmocka_unit_test(wrong_tables_and_options_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

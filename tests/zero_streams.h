@@ -6,17 +6,15 @@
 #ifndef DTRAIN_TESTS_ZERO_STREAMS_H
 #define DTRAIN_TESTS_ZERO_STREAMS_H
 
+#include "cases.h"
 #include "dtrain/zero/zero.h"
 #include "../src/backends/queue.h"
 #include "../src/zero/zero_impl.h"
 #include "ref_zero.h"
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { N_THREADS = 2, N_TRACE = 4096, N_MICRO = 2 };
 

@@ -36,7 +36,7 @@ table           { print clean($0); blank = 0; next }
 in_options && /^ / && !blank { put($0); next }
 /:$/            { if (in_options && !notes) { section("NOTES"); notes = 1 } else if (!fresh) print ".PP"
                   put($0); print ".PP\n.nf"; table = 1; blank = 0; next }
-/^[A-Z][a-z]+( \(.*\))?$/ && blank { heading = $0; blank = 0; next }
+/^[A-Z].*[^.,:]$/ && blank && (in_options || length($0) < 40) { heading = $0; blank = 0; next }
 /^  [A-Z]+   / && !in_options { sub(/^ +/, ""); at = index($0, " "); print ".TP\n.I " clean(substr($0, 1, at - 1)); put(substr($0, at)); next }
                 { if (in_options && !notes) { section("NOTES"); notes = 1 } else if (blank && !fresh) print ".PP"
                   blank = 0; put($0) }

@@ -202,17 +202,16 @@ static void describe(const dt_key *k, char *out, size_t size)
     snprintf(out, size, "%s%s%s", what, k->unit[0] ? ", " : "", k->unit);
 }
 
-/* Indented lines of at most 100 columns. */
-static void print_wrapped(FILE *out, const char *text)
+void dt_print_wrapped(FILE *out, const char *text, int column)
 {
-    enum { INDENT = 6, WIDTH = 100 - INDENT };
-    while (*text) {
-        size_t n = strlen(text);
-        if (n > WIDTH)
-            for (n = WIDTH; n > 1 && text[n] != ' ';) n--;
-        fprintf(out, "%*s%.*s\n", INDENT, "", (int)n, text);
-        for (text += n; *text == ' ';) text++;
+    enum { WIDTH = 100 };
+    for (int at = column; *text;) {
+        const int len = (int)strcspn(text, " ");
+        if (at > column && at + 1 + len > WIDTH) at = fprintf(out, "\n%*s", column, "") - 1;
+        at += fprintf(out, at > column ? " %.*s" : "%.*s", len, text);
+        text += len + (text[len] == ' ');
     }
+    fputc('\n', out);
 }
 
 static bool matches(const dt_key *k, const char *filter)
@@ -270,8 +269,8 @@ dt_err dt_config_print_keys(FILE *out, const char *filter)
         section = k->section;
         describe(k, type, sizeof type);
         default_text(k, initial, sizeof initial);
-        fprintf(out, "  %-28s %s; default: %s\n", k->name, type, initial);
-        print_wrapped(out, k->help);
+        fprintf(out, "  %-28s %s; default: %s\n      ", k->name, type, initial);
+        dt_print_wrapped(out, k->help, 6);
         n++;
     }
     return n ? DT_OK : no_such_filter(filter);

@@ -26,41 +26,7 @@ static const char usage[] =
     "         safetensors files\n"
     "  TO     if FROM is a checkpoint: the directory to create. If FROM is a directory: the\n"
     "         checkpoint to create (FILE.h5, or a folder for it)\n"
-    "\n"
-    "  --to KIND          output kind: checkpoint or hf. With hf, FROM may also be a directory, for\n"
-    "                     example to change the shard size or the data type\n"
-    "  --adapter DIR      merge the LoRA adapters of DIR (PEFT format) into the weights: W + s B A,\n"
-    "                     summed in fp32 and rounded once. TO is a directory\n"
-    "  --add-tokens FILE  add tokens to the tokenizer, and a row for each to the embedding and the\n"
-    "                     output head. A new row starts as the mean of the existing rows. FILE is\n"
-    "                     NAME.index.json or the info file of a recommender, whose level tokens are\n"
-    "                     added, or a text file with one token per line. Tokens that already have an\n"
-    "                     id keep it. TO is a directory\n"
-    "  --noise STD        with --add-tokens: add normal noise with this standard deviation to each\n"
-    "                     new row (default 0: all new rows are equal)\n"
-    "  --dtype TYPE       fp32, bf16, or fp16 (directories only). Default for a directory: the type\n"
-    "                     that the run computed with. If FROM is a directory, or the checkpoint's\n"
-    "                     weights come from one: their type there (fp32 if types are mixed).\n"
-    "                     Default for a checkpoint: bf16 if all weights are bf16, otherwise fp32,\n"
-    "                     which stores all three types exactly\n"
-    "  --strip-prefix P   remove P (module., _orig_mod., base_model.model.) from the start of tensor\n"
-    "                     names in FROM, a directory. A P that begins with _ is also removed after\n"
-    "                     any dot\n"
-    "  --shard-size SIZE  maximum bytes of tensors per file, such as 5GB or 2GiB (default 5GB).\n"
-    "                     G and GB are 10^9 bytes, GiB is 2^30 bytes\n"
-    "  --tokenizer NAME   directory or tokenizer.json whose files are copied; bytes; or none\n"
-    "                     (default: the tokenizer of FROM)\n"
-    "  --chat-template NAME\n"
-    "                     chat template of the tokenizer: a name (dtrain-data --help lists them) or a\n"
-    "                     JSON file. A directory stores it as chat_template.jinja (default: the\n"
-    "                     template that the checkpoint was trained with)\n"
-    "  --force            write into a directory that is not empty, or overwrite an existing file\n"
-    "  --timeout S        end with exit code 76 after S seconds without progress (default 1800)\n"
-    "  -h, --help         print this text\n"
-    "  -V, --version      print version, commit and build\n"
-    "\n"
-    "exit codes: 0 done, 64 usage, 65 bad checkpoint or model, 70 fault, 74 writing failed,\n"
-    "            76 communication failed\n";
+    "\n";
 
 enum kind { KIND_NONE, KIND_CHECKPOINT, KIND_HF };
 
@@ -94,87 +60,47 @@ typedef struct app {
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
 
-static dt_err parse_dtype(const char *text, dt_st_type *dtype)
-{
-    *dtype = !strcmp(text, "fp32")   ? DT_ST_F32
-             : !strcmp(text, "bf16") ? DT_ST_BF16
-             : !strcmp(text, "fp16") ? DT_ST_F16
-                                     : DT_ST_OTHER;
-    DT_CHECK(*dtype != DT_ST_OTHER, DT_ERR_USAGE, "--dtype: expected fp32, bf16 or fp16, found '%s'", text);
-    return DT_OK;
-}
-
-static dt_err parse_kind(const char *text, enum kind *kind)
-{
-    *kind = !strcmp(text, "hf") ? KIND_HF : !strcmp(text, "checkpoint") ? KIND_CHECKPOINT : KIND_NONE;
-    DT_CHECK(*kind != KIND_NONE, DT_ERR_USAGE, "--to: expected checkpoint or hf, found '%s'", text);
-    return DT_OK;
-}
+/* clang-format off */
+static const tool_row rows[] = {
+    {"to", "KIND", WORD(kind),
+     "output kind: checkpoint or hf. With hf, FROM may also be a directory, for example to change the shard size or "
+     "the data type", KIND_CHECKPOINT, .words = "checkpoint,hf"},
+    {"adapter", "DIR", TO(adapter),
+     "merge the LoRA adapters of DIR (PEFT format) into the weights: W + s B A, summed in fp32 and rounded once. TO is "
+     "a directory"},
+    {"add-tokens", "FILE", TO(add_tokens),
+     "add tokens to the tokenizer, and a row for each to the embedding and the output head. A new row starts as the "
+     "mean of the existing rows. FILE is NAME.index.json or the info file of a recommender, whose level tokens are "
+     "added, or a text file with one token per line. Tokens that already have an id keep it. TO is a directory"},
+    {"noise", "STD", TO(noise),
+     "with --add-tokens: add normal noise with this standard deviation to each new row (default 0: all new rows are "
+     "equal)", 0, 1},
+    {"dtype", "TYPE", WORD(dtype),
+     "fp32, bf16, or fp16 (directories only). Default for a directory: the type that the run computed with. If FROM is "
+     "a directory, or the checkpoint's weights come from one: their type there (fp32 if types are mixed). Default for "
+     "a checkpoint: bf16 if all weights are bf16, otherwise fp32, which stores all three types exactly", DT_ST_F32,
+     .words = "fp32,fp16,bf16"},
+    {"strip-prefix", "P", TO(strip_prefix),
+     "remove P (module., _orig_mod., base_model.model.) from the start of tensor names in FROM, a directory. A P that "
+     "begins with _ is also removed after any dot", .text = true},
+    {"shard-size", "SIZE", BYTES(shard_size),
+     "maximum bytes of tensors per file, such as 5GB or 2GiB (default 5GB). G and GB are 10^9 bytes, GiB is 2^30 "
+     "bytes"},
+    {"tokenizer", "NAME", TO(tokenizer),
+     "directory or tokenizer.json whose files are copied; bytes; or none (default: the tokenizer of FROM)"},
+    {"chat-template", "NAME", TO(chat_template),
+     "chat template of the tokenizer: a name (dtrain-data --help lists them) or a JSON file. A directory stores it as "
+     "chat_template.jinja (default: the template that the checkpoint was trained with)"},
+    {"force", NULL, TO(force), "write into a directory that is not empty, or overwrite an existing file"},
+    {"timeout", "S", TO(timeout_s), "end with exit code 76 after S seconds without progress (default 1800)", 1, 1e9},
+    TOOL_ROWS};
+/* clang-format on */
+static const tool_help help = {usage, rows, .codes = 1U << DT_ERR_COMM};
 
 static dt_err parse_options(options *o, int argc, char **argv)
 {
-    enum { TO = 256, ADAPTER, ADD_TOKENS, NOISE, DTYPE, STRIP, SHARD, TOKENIZER, TEMPLATE, FORCE, TIMEOUT };
-    static const struct option table[] = {{"to", 1, 0, TO},
-                                          {"adapter", 1, 0, ADAPTER},
-                                          {"add-tokens", 1, 0, ADD_TOKENS},
-                                          {"noise", 1, 0, NOISE},
-                                          {"dtype", 1, 0, DTYPE},
-                                          {"strip-prefix", 1, 0, STRIP},
-                                          {"shard-size", 1, 0, SHARD},
-                                          {"tokenizer", 1, 0, TOKENIZER},
-                                          {"chat-template", 1, 0, TEMPLATE},
-                                          {"force", 0, 0, FORCE},
-                                          {"timeout", 1, 0, TIMEOUT},
-                                          TOOL_OPTIONS,
-                                          {0}};
     *o = (options){.shard_size = DT_ST_SHARD_SIZE, .timeout_s = 1800};
-    uint64_t nbytes;
-    for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
-        if (c == -1) break;
-        switch (c) {
-        case TO:
-            DT_TRY(parse_kind(optarg, &o->kind));
-            break;
-        case ADAPTER:
-            o->adapter = optarg;
-            break;
-        case ADD_TOKENS:
-            o->add_tokens = optarg;
-            break;
-        case NOISE:
-            DT_TRY(tool_parse_between("noise", optarg, 0, 1, &o->noise));
-            break;
-        case DTYPE:
-            DT_TRY(parse_dtype(optarg, &o->dtype));
-            break;
-        case STRIP:
-            o->strip_prefix = optarg;
-            break;
-        case SHARD:
-            DT_TRY(tool_parse_bytes("shard-size", optarg, &nbytes));
-            o->shard_size = (int64_t)nbytes; /* below 2^63 */
-            break;
-        case TOKENIZER:
-            o->tokenizer = optarg;
-            break;
-        case TEMPLATE:
-            o->chat_template = optarg;
-            break;
-        case FORCE:
-            o->force = true;
-            break;
-        case TIMEOUT:
-            DT_TRY(tool_parse_between("timeout", optarg, 1, 1e9, &o->timeout_s));
-            break;
-        case 'V':
-            o->version = true;
-            break;
-        default:
-            o->help = true;
-            break;
-        }
-    }
+    DT_TRY(tool_parse(rows, o, argc, argv));
     if (o->help || o->version) return DT_OK;
     DT_CHECK(argc - optind == 2, DT_ERR_USAGE, "expected FROM and TO, found %d names; see dtrain-convert --help",
              argc - optind);
@@ -537,7 +463,7 @@ int main(int argc, char **argv)
     app a = {0};
     tool_start("dtrain-convert");
     const dt_err parsed = parse_options(&a.opt, argc, argv);
-    if (parsed == DT_OK && tool_answers(a.opt.help, usage, a.opt.version)) return tool_end(DT_OK);
+    if (parsed == DT_OK && tool_answers(&help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
     tool_wait_fairly(argv);
     const dt_err started = dt_comm_start(&a.comm);
     if (started != DT_OK) return tool_end(started);

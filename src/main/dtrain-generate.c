@@ -453,7 +453,7 @@ int main(int argc, char **argv)
     app a = {0};
     tool_start("dtrain-generate");
     const dt_err parsed = generate_parse_options(&a.opt, argc, argv);
-    if (parsed == DT_OK && tool_answers(a.opt.help, generate_usage, a.opt.version)) return tool_end(DT_OK);
+    if (parsed == DT_OK && tool_answers(&generate_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
     tool_wait_fairly(argv);
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is reserved for generated text */
     const dt_err started = dt_comm_start(&a.comm);

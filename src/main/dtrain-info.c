@@ -48,18 +48,19 @@ static const char usage[] =
     "Shows dtrain checkpoints and datasets, and verifies their checksums. For a run's output_dir or\n"
     "its checkpoint folder it shows the model and data, whether the run is active, its progress, its\n"
     "latest metrics and its checkpoints.\n"
-    "\n"
-    "  --tensors      list every tensor\n"
-    "  --config       print the configuration and model of a checkpoint\n"
-    "  --no-verify    do not read the data, so checksums are not verified\n"
-    "  --images FILE  plot images of a dataset into FILE, a PNG\n"
-    "  --n-images N   plot at most N images, evenly spaced (default 64)\n"
-    "  --json         print one JSON object per file, one per line\n"
-    "  -h, --help     print this text\n"
-    "  -V, --version  print version, commit and build\n"
-    "\n"
-    "exit codes: 0 done, 64 usage, 65 a file is missing, corrupt or of another kind, 70 fault,\n"
-    "            74 writing to standard output failed\n";
+    "\n";
+
+/* clang-format off */
+static const tool_row rows[] = {
+    {"tensors", NULL, TO(tensors), "list every tensor"},
+    {"config", NULL, TO(config), "print the configuration and model of a checkpoint"},
+    {"no-verify", NULL, CLEAR(verify), "do not read the data, so checksums are not verified"},
+    {"images", "FILE", TO(images), "plot images of a dataset into FILE, a PNG"},
+    {"n-images", "N", TO(n_images), "plot at most N images, evenly spaced (default 64)", 1, 1 << 20},
+    {"json", NULL, TO(json), "print one JSON object per file, one per line"},
+    TOOL_ROWS};
+/* clang-format on */
+static const tool_help help = {usage, rows, .codes = 0};
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
@@ -484,28 +485,8 @@ static dt_err show(const char *path, const options *o)
 
 static dt_err parse(int argc, char **argv, options *o)
 {
-    enum { TENSORS = 256, CONFIG, NO_VERIFY, IMAGES, N_IMAGES, JSON };
-    static const struct option table[] = {{"tensors", no_argument, NULL, TENSORS},
-                                          {"config", no_argument, NULL, CONFIG},
-                                          {"no-verify", no_argument, NULL, NO_VERIFY},
-                                          {"images", required_argument, NULL, IMAGES},
-                                          {"n-images", required_argument, NULL, N_IMAGES},
-                                          {"json", no_argument, NULL, JSON},
-                                          TOOL_OPTIONS,
-                                          {0}};
     *o = (options){.verify = true, .n_images = 64};
-    for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
-        if (c == -1) break;
-        if (c == TENSORS) o->tensors = true;
-        if (c == CONFIG) o->config = true;
-        if (c == NO_VERIFY) o->verify = false;
-        if (c == IMAGES) o->images = optarg;
-        if (c == N_IMAGES) DT_TRY(tool_parse_int("n-images", optarg, 1, 1 << 20, &o->n_images));
-        if (c == JSON) o->json = true;
-        if (c == 'h') o->help = true;
-        if (c == 'V') o->version = true;
-    }
+    DT_TRY(tool_parse(rows, o, argc, argv));
     o->n_files = argc - optind;
     o->files = argv + optind;
     DT_CHECK(o->n_files > 0 || o->help || o->version, DT_ERR_USAGE,
@@ -520,7 +501,7 @@ int main(int argc, char **argv)
     tool_start("dtrain-info");
     const dt_err parsed = parse(argc, argv, &o);
     if (parsed != DT_OK) return tool_end(parsed);
-    if (tool_answers(o.help, usage, o.version)) return tool_end(DT_OK);
+    if (tool_answers(&help, o.help, o.version)) return tool_end(DT_OK);
     dt_err err = DT_OK;
     for (int i = 0; i < o.n_files; i++) {
         const dt_err one = show(o.files[i], &o);

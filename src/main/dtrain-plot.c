@@ -51,54 +51,37 @@ static const char usage[] =
     "Plots the metrics of one or several runs: loss, learning rate, gradient norm and throughput. For\n"
     "preference and reinforcement learning runs it also plots rewards, margins, KL, lambda and\n"
     "completion lengths. RUN_DIR is a run's output_dir, or a metrics.jsonl. Needs gnuplot.\n"
-    "\n"
-    "  -o, --output FILE       write one plot to FILE.png or FILE.svg (default: loss.png and loss.svg in\n"
-    "                          the first RUN_DIR)\n"
-    "  -m, --metrics NAME,...  plot these metrics of metrics.jsonl instead, one panel each\n"
-    "  -s, --smooth W          smooth with a weighted mean over W records (default: a fortieth of the\n"
-    "                          run's records; 1: no smoothing)\n"
-    "  -x, --x AXIS            x axis: step, tokens or time (seconds of training)\n"
-    "  -l, --list              list the metric names of these runs, and plot nothing\n"
-    "  -h, --help              print this text\n"
-    "  -V, --version           print version, commit and build\n"
-    "\n"
-    "exit codes: 0 done, 64 usage, 65 no metrics, 70 fault (gnuplot missing or failed),\n"
-    "            74 writing failed\n";
+    "\n";
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
 
-static dt_err parse_axis(const char *text, dt_axis *axis)
+static dt_err take_names(void *self, const tool_row *row, char *text)
 {
-    static const char *const words[] = {[DT_AXIS_STEP] = "step", [DT_AXIS_TOKENS] = "tokens", [DT_AXIS_TIME] = "time"};
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(text, words[i]) != 0) continue;
-        *axis = (dt_axis)i;
-        return DT_OK;
-    }
-    return dt_fail(DT_ERR_USAGE, "--x: expected step, tokens or time, found '%s'", text);
+    options *o = self;
+    (void)row;
+    dt_list_free(o->names, o->n_names);
+    return dt_config_split(text, &o->names, &o->n_names);
 }
+
+/* clang-format off */
+static const tool_row rows[] = {
+    {"output", "FILE", TO(output),
+     "write one plot to FILE.png or FILE.svg (default: loss.png and loss.svg in the first RUN_DIR)", .letter = 'o'},
+    {"metrics", "NAME,...", CALL(take_names), "plot these metrics of metrics.jsonl instead, one panel each",
+     .letter = 'm'},
+    {"smooth", "W", TO(smooth),
+     "smooth with a weighted mean over W records (default: a fortieth of the run's records; 1: no smoothing)", 1,
+     INT64_MAX, .letter = 's'},
+    {"x", "AXIS", WORD(axis), "x axis: step, tokens or time (seconds of training)", .words = "step,tokens,time",
+     .letter = 'x'},
+    {"list", NULL, TO(list), "list the metric names of these runs, and plot nothing", .letter = 'l'},
+    TOOL_ROWS};
+/* clang-format on */
+static const tool_help help = {usage, rows, .codes = 0};
 
 static dt_err parse_options(options *opt, int argc, char **argv)
 {
-    static const struct option longs[] = {{"output", required_argument, 0, 'o'},
-                                          {"metrics", required_argument, 0, 'm'},
-                                          {"smooth", required_argument, 0, 's'},
-                                          {"x", required_argument, 0, 'x'},
-                                          {"list", no_argument, 0, 'l'},
-                                          TOOL_OPTIONS,
-                                          {0}};
-    for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":o:m:s:x:l" TOOL_LETTERS, longs, &c, &at));
-        if (c == -1) break;
-        if (c == 'o') opt->output = optarg;
-        if (c == 'm') dt_list_free(opt->names, opt->n_names);
-        if (c == 'm') DT_TRY(dt_config_split(optarg, &opt->names, &opt->n_names));
-        if (c == 's') DT_TRY(tool_parse_int("smooth", optarg, 1, INT64_MAX, &opt->smooth));
-        if (c == 'x') DT_TRY(parse_axis(optarg, &opt->axis));
-        if (c == 'l') opt->list = true;
-        if (c == 'h') opt->help = true;
-        if (c == 'V') opt->version = true;
-    }
+    DT_TRY(tool_parse(rows, opt, argc, argv));
     if (opt->help || opt->version) return DT_OK;
     DT_CHECK(optind < argc, DT_ERR_USAGE, "expected the directory of a run; see dtrain-plot --help");
     DT_CHECK(!opt->output || dt_has_ending(opt->output, ".png") || dt_has_ending(opt->output, ".svg"), DT_ERR_USAGE,
@@ -406,7 +389,7 @@ static dt_err draw_all(const run *runs, int n_runs, const char *first, const opt
 static dt_err plot(int argc, char **argv, options *opt, run **runs, int *n_runs)
 {
     DT_TRY(parse_options(opt, argc, argv));
-    if (tool_answers(opt->help, usage, opt->version)) return DT_OK;
+    if (tool_answers(&help, opt->help, opt->version)) return DT_OK;
     *runs = calloc((size_t)(argc - optind), sizeof **runs);
     DT_CHECK(*runs, DT_ERR_MEMORY, "out of memory for %d runs", argc - optind);
     for (int i = optind; i < argc; i++) DT_TRY(read_run(&(*runs)[(*n_runs)++], argv[i], opt->output));

@@ -145,7 +145,7 @@ int main(int argc, char **argv)
     app a = {0};
     tool_start("dtrain-sid");
     const dt_err parsed = sid_parse_options(&a.opt, argc, argv);
-    if (parsed == DT_OK && tool_answers(a.opt.help, sid_usage, a.opt.version)) return tool_end(DT_OK);
+    if (parsed == DT_OK && tool_answers(&sid_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
     tool_wait_fairly(argv);
     const dt_err started = dt_comm_start(&a.comm);
     if (started != DT_OK) return tool_end(started);

@@ -8,134 +8,69 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char usage[] =
-    "usage: dtrain [options] input.ini [section.key=value ...]\n"
-    "       dtrain --check section.key=value ...\n"
-    "  Runs the task in the file. Settings on the command line override the file. Under mpirun or srun,\n"
-    "  dtrain uses every rank that the launcher started; without a launcher it runs on one rank.\n"
-    "\n"
-    "  --check                 open and validate everything that the run would use, and take no step.\n"
-    "                          With settings but no input file (run.device=cuda): verify the results of\n"
-    "                          the device's kernels\n"
-    "  --force                 take over the output_dir of another run. Use it only if that run is dead\n"
-    "  --plan                  print memory per rank and communication per step for every ZeRO stage and\n"
-    "                          offload, and the choice of zero.stage = auto. Options:\n"
-    "      --ranks N             number of ranks (default 1)\n"
-    "      --ranks-per-node N    ranks per node (default: all on one node)\n"
-    "      --devices-per-node N  devices per node (default: one per rank)\n"
-    "      --device-memory SIZE  memory of a device, such as 80GiB (default on CPUs: this machine's).\n"
-    "                            G and GB are 10^9 bytes, GiB is 2^30 bytes\n"
-    "      --host-memory SIZE    memory of a node (default: this machine's)\n"
-    "      --nvme-space SIZE     free space of a node under zero.nvme_path (default: this machine's)\n"
-    "      --gpu NAME            GPU model (h100, h200, a100, ...), which also sets its memory. With it\n"
-    "                            dtrain also predicts the time of a step, by operation\n"
-    "  --keys [section[.key]]  list configuration keys: type, default, range, unit, help\n"
-    "  -h, --help              print this text\n"
-    "  -V, --version           print version, commit, build, devices and libraries\n"
-    "\n"
-    "exit codes: 0 done, 64 usage or configuration, 65 bad data or checkpoint, 70 fault,\n"
-    "            71 not finite, 74 writing failed, 75 stopped early with a checkpoint (submit again),\n"
-    "            76 communication failed or timed out\n";
-
-typedef enum action {
-    ACTION_RUN,
-    ACTION_CHECK,
-    ACTION_PLAN,
-    ACTION_KEYS,
-    ACTION_MARKDOWN,
-    ACTION_VERSION,
-    ACTION_HELP
-} action;
+typedef enum action { ACTION_RUN, ACTION_CHECK, ACTION_PLAN, ACTION_KEYS } action;
 
 typedef struct options {
     action action;
     const char *asked_by, *asked_by_another; /* options that request different actions; NULL: none */
     dt_plan_request plan;
     const char *filter; /* argument of --keys */
-    bool force;
+    bool force, help, version;
     const char *plan_option; /* the last option given that only --plan accepts; NULL: none */
     const char *input;       /* NULL: --check without input tests only the device */
     int n_overrides;
     const char *const *overrides;
 } options;
 
-static dt_err parse_ranks(const char *name, const char *text, int *value)
+static dt_err choose_action(void *self, const tool_row *row, char *text)
 {
-    int64_t n;
-    DT_TRY(tool_parse_int(name, text, 1, 10000000, &n));
-    *value = (int)n;
+    options *o = self;
+    const action asked = (action)row->low;
+    (void)text;
+    if (o->asked_by && asked != o->action) o->asked_by_another = row->name;
+    if (!o->asked_by) o->action = asked, o->asked_by = row->name;
     return DT_OK;
 }
 
 /* Values below a megabyte are rejected: a number without unit was probably meant as gigabytes. */
-static dt_err parse_memory(const char *name, const char *text, uint64_t *nbytes)
-{
-    DT_TRY(tool_parse_bytes(name, text, nbytes));
-    DT_CHECK(*nbytes >= 1000000, DT_ERR_USAGE, "--%s: %s is %" PRIu64 " bytes; did you mean %.*sG?", name, text,
-             *nbytes, (int)strspn(text, "0123456789."), text);
-    return DT_OK;
-}
+#define MEMORY .low = 1e6
+#define RANKS .low = 1, .high = 1e7
+#define PLANS .given = offsetof(options, plan_option)
 
-enum { ACTION = 256, RANKS = 300, PER_NODE, DEVICES, DEVICE_MEMORY, HOST_MEMORY, NVME_SPACE, GPU, FORCE };
-static const struct option table[] = {
-    {"check", no_argument, NULL, ACTION + ACTION_CHECK},
-    {"plan", no_argument, NULL, ACTION + ACTION_PLAN},
-    {"keys", no_argument, NULL, ACTION + ACTION_KEYS},
-    {"keys-markdown", no_argument, NULL, ACTION + ACTION_MARKDOWN},
-    {"force", no_argument, NULL, FORCE},
-    {"ranks", required_argument, NULL, RANKS},
-    {"ranks-per-node", required_argument, NULL, PER_NODE},
-    {"devices-per-node", required_argument, NULL, DEVICES},
-    {"device-memory", required_argument, NULL, DEVICE_MEMORY},
-    {"host-memory", required_argument, NULL, HOST_MEMORY},
-    {"nvme-space", required_argument, NULL, NVME_SPACE},
-    {"gpu", required_argument, NULL, GPU},
-    TOOL_OPTIONS,
-    {NULL, 0, NULL, 0},
-};
+/* clang-format off */
+static const char usage[] =
+    "usage: dtrain [options] input.ini [section.key=value ...]\n"
+    "       dtrain --check section.key=value ...\n"
+    "       dtrain --keys [section[.key]]\n"
+    "  Runs the task in the file. Settings on the command line override the file. Under mpirun or srun,\n"
+    "  dtrain uses every rank that the launcher started; without a launcher it runs on one rank.\n"
+    "\n";
 
-/* Help and version override all other actions. */
-static void choose_action(options *o, action asked, const char *name)
-{
-    if (o->asked_by && asked != o->action) o->asked_by_another = name;
-    if (!o->asked_by || asked >= ACTION_VERSION) o->action = asked, o->asked_by = name;
-}
-
-/* c: an option of the table, or a letter. */
-static dt_err take_option(options *o, int c, const char *name)
-{
-    if (c >= RANKS && c <= GPU) o->plan_option = name;
-    switch (c) {
-    case RANKS:
-        return parse_ranks(name, optarg, &o->plan.nranks);
-    case PER_NODE:
-        return parse_ranks(name, optarg, &o->plan.ranks_per_node);
-    case DEVICES:
-        return parse_ranks(name, optarg, &o->plan.devices_per_node);
-    case DEVICE_MEMORY:
-        return parse_memory(name, optarg, &o->plan.device_memory);
-    case HOST_MEMORY:
-        return parse_memory(name, optarg, &o->plan.host_memory);
-    case NVME_SPACE:
-        return parse_memory(name, optarg, &o->plan.nvme_space);
-    case GPU:
-        o->plan.gpu = optarg;
-        break;
-    case FORCE:
-        o->force = true;
-        break;
-    case 'V':
-        choose_action(o, ACTION_VERSION, "version");
-        break;
-    case 'h':
-        choose_action(o, ACTION_HELP, "help");
-        break;
-    default:
-        choose_action(o, (action)(c - ACTION), name);
-        break;
-    }
-    return DT_OK;
-}
+static const tool_row rows[] = {
+    {"check", NULL, CALL(choose_action),
+     "open and validate everything that the run would use, and take no step. With settings but no input file "
+     "(run.device=cuda): verify the results of the device's kernels", ACTION_CHECK},
+    {"force", NULL, TO(force), "take over the output_dir of another run. Use it only if that run is dead"},
+    {"keys", NULL, CALL(choose_action), "list configuration keys: type, default, range, unit, help", ACTION_KEYS},
+    {"plan", NULL, CALL(choose_action),
+     "print memory per rank and communication per step for every ZeRO stage and offload, and the choice of "
+     "zero.stage = auto", ACTION_PLAN},
+    {HEADING("Options of --plan")},
+    {"ranks", "N", TO(plan.nranks), "number of ranks (default 1)", RANKS, PLANS},
+    {"ranks-per-node", "N", TO(plan.ranks_per_node), "ranks per node (default: all on one node)", RANKS, PLANS},
+    {"devices-per-node", "N", TO(plan.devices_per_node), "devices per node (default: one per rank)", RANKS, PLANS},
+    {"device-memory", "SIZE", BYTES(plan.device_memory),
+     "memory of a device, such as 80GiB (default on CPUs: this machine's). G and GB are 10^9 bytes, GiB is 2^30 bytes",
+     MEMORY, PLANS},
+    {"host-memory", "SIZE", BYTES(plan.host_memory), "memory of a node (default: this machine's)", MEMORY, PLANS},
+    {"nvme-space", "SIZE", BYTES(plan.nvme_space),
+     "free space of a node under zero.nvme_path (default: this machine's)", MEMORY, PLANS},
+    {"gpu", "NAME", TO(plan.gpu),
+     "GPU model (h100, h200, a100, ...), which also sets its memory. With it dtrain also predicts the time of a step, "
+     "by operation", PLANS},
+    {HEADING("Other options")}, TOOL_ROWS};
+/* clang-format on */
+static const tool_help help = {usage, rows, .codes = 1U << DT_ERR_NONFINITE | 1U << DT_ERR_STOP | 1U << DT_ERR_COMM};
 
 static bool is_setting(const char *text) { return strchr(text, '=') && access(text, F_OK) != 0; }
 
@@ -156,13 +91,10 @@ static dt_err take_arguments(options *o, int argc, char **argv)
 static dt_err parse_options(int argc, char **argv, options *o)
 {
     *o = (options){.plan = {.nranks = 1}, .filter = ""};
-    for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":" TOOL_LETTERS, table, &c, &at));
-        if (c == -1) break;
-        DT_TRY(take_option(o, c, at >= 0 ? table[at].name : ""));
-    }
-    DT_CHECK(!o->asked_by_another || o->action >= ACTION_VERSION, DT_ERR_USAGE,
-             "--%s and --%s exclude each other: give one of them", o->asked_by, o->asked_by_another);
+    DT_TRY(tool_parse(rows, o, argc, argv));
+    if (o->help || o->version) return DT_OK;
+    DT_CHECK(!o->asked_by_another, DT_ERR_USAGE, "--%s and --%s exclude each other: give one of them", o->asked_by,
+             o->asked_by_another);
     DT_CHECK(!o->plan_option || o->action >= ACTION_PLAN, DT_ERR_USAGE,
              "--%s needs --plan; to set the number of ranks of a run, use mpirun or srun", o->plan_option);
     return take_arguments(o, argc - optind, argv + optind);
@@ -186,25 +118,7 @@ static dt_err print_plan(const options *o)
 /* Actions that do not need MPI. */
 static dt_err run_alone(const options *o)
 {
-    dt_err err = DT_OK;
-    switch (o->action) {
-    case ACTION_HELP:
-        fputs(usage, stdout);
-        break;
-    case ACTION_VERSION:
-        tool_print_version();
-        break;
-    case ACTION_KEYS:
-        err = dt_config_print_keys(stdout, o->filter);
-        break;
-    case ACTION_MARKDOWN:
-        dt_config_print_markdown(stdout);
-        break;
-    default:
-        err = print_plan(o);
-        break;
-    }
-    return err;
+    return o->action == ACTION_KEYS ? dt_config_print_keys(stdout, o->filter) : print_plan(o);
 }
 
 /* Users set NCCL_TIMEOUT in seconds to limit time without progress. NCCL itself does not read it. */
@@ -302,7 +216,7 @@ int main(int argc, char **argv)
     options o;
     tool_start("dtrain");
     const dt_err parsed = parse_options(argc, argv, &o);
-    if (parsed != DT_OK) return tool_end(parsed);
+    if (parsed != DT_OK || tool_answers(&help, o.help, o.version)) return tool_end(parsed);
     if (o.action == ACTION_RUN) dt_signals_hold(); /* keeps signals pending, also if it executes itself */
     if (o.action <= ACTION_CHECK) tool_wait_fairly(argv);
     return o.action <= ACTION_CHECK ? run_ranks(&o) : tool_end(run_alone(&o));

@@ -138,6 +138,9 @@ void dt_config_print_markdown(FILE *out);
  *  letters of long words are compared. */
 int dt_edit_distance(const char *a, const char *b);
 
+/** Prints a text in lines of at most 100 columns. column: of all lines, where the cursor already is. */
+void dt_print_wrapped(FILE *out, const char *text, int column);
+
 /** Replace ~ at the beginning of a path by HOME. out: out, malloc'ed, the caller's. DT_ERR_USAGE, beginning with head:
  *  HOME is not set. DT_ERR_MEMORY. */
 dt_err dt_path_expand(const char *path, const char *head, char **out);

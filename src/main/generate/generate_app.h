@@ -3,6 +3,7 @@
 #define DTRAIN_MAIN_GENERATE_APP_H
 
 #include "../tool/together.h"
+#include "../tool/tool.h"
 #include "dtrain/pretrained/frozen_model.h"
 #include "dtrain/generate/generate.h"
 #include "dtrain/image/image.h"
@@ -22,10 +23,10 @@ typedef struct options {
     const char *tokenizer, *device;
     dt_dtype dtype;
     dt_sampling sampling;
-    struct {
-        bool temperature, top_k, top_p, min_p, penalty, greedy, beams, max_new, length_penalty, early, min_new, ngram,
-            suppress, begin_suppress;
-    } given; /* given on the command line, which overrides generation_config.json */
+    struct { /* names of options on the command line, which win over generation_config.json; NULL: not given */
+        const char *temperature, *top_k, *top_p, *min_p, *penalty, *greedy, *beams, *max_new, *length_penalty, *early,
+            *min_new, *ngram, *suppress, *begin_suppress;
+    } given;
     dt_beam_options beams;
     int64_t max_new_tokens, num_samples, batch_size, threads, stage, context;
     int64_t max_length; /* limit for prompt and new tokens from generation_config.json; 0: no limit */
@@ -71,7 +72,7 @@ typedef struct app {
 } app;
 
 /* generate_options.c */
-extern const char generate_usage[];
+extern const tool_help generate_help;
 dt_err generate_parse_options(options *o, int argc, char **argv);
 void generate_free_options(options *o);
 void generate_print_settings(const app *a);

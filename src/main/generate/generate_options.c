@@ -9,145 +9,23 @@
 
 enum { DEFAULT_BATCH = 16, DEFAULT_NEW = 128 };
 
-const char generate_usage[] =
+static const char usage[] =
     "usage: dtrain-generate MODEL [-] [options]\n"
     "       dtrain-generate --score MODEL --answers FILE [options]\n"
     "Continues prompts with a trained model, on one rank or on several under mpirun. MODEL is a\n"
-    "checkpoint (.h5), a run's output_dir, or a Hugging Face model directory.\n"
-    "\n"
-    "Prompts\n"
-    "  --prompt TEXT           the prompt (default: none; the model starts from its begin token)\n"
-    "  --prompts FILE          many prompts, - for standard input: JSON objects, one per line or in an\n"
-    "                          array, with \"prompt\" (a text), \"messages\" (a conversation) or \"ids\"\n"
-    "                          (token ids). With --jsonl, other fields are copied to the output\n"
-    "  -                       read prompts from standard input, one per line\n"
-    "  --image FILE            add an image (JPEG, PNG, WebP or PPM) to the prompt of a vision-language\n"
-    "                          model; may be given several times. The n-th image replaces the n-th\n"
-    "                          <image> of the prompt. Without <image>, all images precede the prompt.\n"
-    "                          With -, every prompt gets the images; with --chat, the first message\n"
-    "                          does. Records of --prompts name their own: \"image\", \"images\" (paths\n"
-    "                          relative to the folder of FILE) or parts of messages\n"
-    "  --chat                  interactive chat: each line is a message. /help lists the commands,\n"
-    "                          Ctrl-C stops an answer, Ctrl-D or /exit quits. In a pipe every line is a\n"
-    "                          message and there are no commands. With --prompt: answer it and exit\n"
-    "  --system TEXT           system message of a conversation\n"
-    "  --chat-template NAME    chat template: a name, a JSON file, or auto for the tokenizer's own\n"
-    "                          (default: the template that the checkpoint says it was trained with,\n"
-    "                          otherwise auto)\n"
-    "  --no-think              request an answer without thinking, if the template supports it\n"
-    "\n"
-    "Tokens (defaults come from the model's generation_config.json, if it has one)\n"
-    "  --max-new-tokens N      maximum length of a continuation (default 128)\n"
-    "  --min-new-tokens N      generate at least N tokens before the end token (default 0)\n"
-    "  --stop TEXT, --stop-strings TEXT\n"
-    "                          end a continuation at this text; may be given several times\n"
-    "  --no-repeat-ngram-size N\n"
-    "                          never repeat a sequence of N tokens, prompt included (default 0: may\n"
-    "                          repeat)\n"
-    "  --suppress-tokens IDS   never generate these tokens (ids separated by commas)\n"
-    "  --begin-suppress-tokens IDS\n"
-    "                          never generate these tokens first\n"
-    "  --temperature T         divide the logits by T (default 1; 0: greedy)\n"
-    "  --top-k K               sample from the K most probable tokens (default 0: all)\n"
-    "  --top-p P               sample from the smallest set of most probable tokens whose total\n"
-    "                          probability reaches P (default 1: all)\n"
-    "  --min-p P               sample from tokens with at least P times the maximum probability\n"
-    "                          (default 0)\n"
-    "  --repetition-penalty R  penalty for tokens that already occurred (default 1: none)\n"
-    "  --greedy                always take the most probable token\n"
-    "  --num-samples N         continuations per prompt (default 1)\n"
-    "  --seed N                seed of the random generator (default 42)\n"
-    "  --num-beams B           beam search with B beams (default 1: no beam search)\n"
-    "  --length-penalty A      score beams by log-probability / (new tokens)^A (default 1;\n"
-    "                          0 with --catalogue)\n"
-    "  --early-stopping        stop a search when B sequences are finished, even if a better one is\n"
-    "                          possible\n"
-    "  --num-return N          return the best N sequences per search (default 1)\n"
-    "  --catalogue FILE        restrict continuations to the items of a recommender (lines: semantic ID,\n"
-    "                          tab, title, tab, item id): one of the IDs, a newline and the end token\n"
-    "\n"
-    "Output\n"
-    "  -o, --output FILE       write the text to FILE instead of standard output, where launchers may mix\n"
-    "                          the output of ranks. FILE appears when it is complete\n"
-    "  --force                 replace an existing FILE\n"
-    "  --stream                print tokens as they are generated\n"
-    "  --jsonl                 print a JSON object per continuation, in the order of the prompts\n"
-    "  --logprobs              with --jsonl: add the log-probabilities of the new tokens and their sum\n"
-    "  --verbose               print the settings in use to standard error\n"
-    "\n"
-    "Scores\n"
-    "  --score MODEL           score each prompt and its continuation with a reward model (a directory, a\n"
-    "                          checkpoint, a run's output_dir). --jsonl stores the score as \"reward\". The\n"
-    "                          summary reports the mean and the share of scores above 0, which for a\n"
-    "                          harmlessness model is the safety rate\n"
-    "  --answers FILE          score these answers, and generate nothing; - for standard input. JSON\n"
-    "                          objects, one per line or in an array, with \"prompt\" and \"completion\",\n"
-    "                          \"response\" or \"answer\" (texts, or lists of messages), with\n"
-    "                          \"messages\", with \"ids\", or as written by --jsonl\n"
-    "\n"
-    "Running\n"
-    "  --adapter DIR           apply the LoRA adapters of DIR (PEFT format), such as the\n"
-    "                          OUTPUT_DIR/adapter of a run with lora.r\n"
-    "  --tokenizer NAME        a directory or tokenizer.json; bytes; or ids: prompts and continuations\n"
-    "                          are token ids separated by spaces (default: the model's own, else bytes)\n"
-    "  --batch-size B          sequences per rank at a time (default 16)\n"
-    "  --context N             maximum tokens in a conversation with --chat (default: the model's\n"
-    "                          limit, at most 4096)\n"
-    "  --dtype TYPE            fp32, bf16 or fp16 (default fp32)\n"
-    "  --zero-stage N          0, or 3 to shard the parameters over the ranks (default 0)\n"
-    "  --threads N             threads per rank (default: the node's cores divided by its ranks)\n"
-    "  --device NAME           auto, cpu or cuda (default auto)\n"
-    "  --no-graphs             on a GPU: do not record decoding steps as CUDA graphs. Graphs produce the\n"
-    "                          same tokens with fewer calls\n"
-    "  --timeout S             end with exit code 76 after S seconds without progress (default 1800)\n"
-    "  -h, --help              print this text\n"
-    "  -V, --version           print version, commit and build\n"
-    "\n"
-    "Results do not depend on the number of ranks, the stage or the batch size.\n"
-    "exit codes: 0 done, 64 usage, 65 bad model or prompts, 70 fault, 71 logits not finite,\n"
-    "            74 writing failed, 76 communication failed\n";
+    "checkpoint (.h5), a run's output_dir, or a Hugging Face model directory. With the argument -,\n"
+    "prompts are read from standard input, one per line.\n";
 
-/* clang-format off */
-enum option_id {
-    PROMPT = 256, PROMPTS, CHAT, SYSTEM, TEMPLATE, NO_THINK, MAX_NEW, STOP, TEMPERATURE, TOP_K, TOP_P, MIN_P,
-    PENALTY, GREEDY, SAMPLES, SEED, BEAMS, LENGTH_PENALTY, EARLY, RETURN, STREAM, JSONL, LOGPROBS, VERBOSE,
-    TOKENIZER, BATCH, CONTEXT, DTYPE, STAGE, THREADS, DEVICE, TIMEOUT, FORCE,
-    SCORE, ANSWERS, NO_GRAPHS, ADAPTER, CATALOGUE, IMAGE, MIN_NEW, NGRAM, SUPPRESS, BEGIN_SUPPRESS
-};
-static const struct option long_options[] = {
-    {"prompt", 1, 0, PROMPT}, {"prompts", 1, 0, PROMPTS}, {"chat", 0, 0, CHAT}, {"system", 1, 0, SYSTEM},
-    {"chat-template", 1, 0, TEMPLATE}, {"no-think", 0, 0, NO_THINK}, {"max-new-tokens", 1, 0, MAX_NEW},
-    {"stop", 1, 0, STOP}, {"temperature", 1, 0, TEMPERATURE}, {"top-k", 1, 0, TOP_K}, {"top-p", 1, 0, TOP_P},
-    {"min-p", 1, 0, MIN_P}, {"repetition-penalty", 1, 0, PENALTY}, {"greedy", 0, 0, GREEDY},
-    {"num-samples", 1, 0, SAMPLES}, {"seed", 1, 0, SEED}, {"num-beams", 1, 0, BEAMS},
-    {"length-penalty", 1, 0, LENGTH_PENALTY}, {"early-stopping", 0, 0, EARLY}, {"num-return", 1, 0, RETURN},
-    {"stream", 0, 0, STREAM}, {"jsonl", 0, 0, JSONL}, {"logprobs", 0, 0, LOGPROBS}, {"verbose", 0, 0, VERBOSE},
-    {"tokenizer", 1, 0, TOKENIZER}, {"batch-size", 1, 0, BATCH}, {"context", 1, 0, CONTEXT}, {"dtype", 1, 0, DTYPE},
-    {"zero-stage", 1, 0, STAGE}, {"threads", 1, 0, THREADS}, {"device", 1, 0, DEVICE}, {"timeout", 1, 0, TIMEOUT},
-    {"no-graphs", 0, 0, NO_GRAPHS}, {"adapter", 1, 0, ADAPTER},
-    {"output", 1, 0, 'o'}, {"force", 0, 0, FORCE}, {"score", 1, 0, SCORE},
-    {"answers", 1, 0, ANSWERS}, {"catalogue", 1, 0, CATALOGUE}, {"image", 1, 0, IMAGE},
-    {"min-new-tokens", 1, 0, MIN_NEW}, {"stop-strings", 1, 0, STOP}, {"no-repeat-ngram-size", 1, 0, NGRAM},
-    {"suppress-tokens", 1, 0, SUPPRESS}, {"begin-suppress-tokens", 1, 0, BEGIN_SUPPRESS},
-    TOOL_OPTIONS, {0}};
-/* clang-format on */
-
-static dt_err parse_dtype(const char *text, dt_dtype *dtype)
-{
-    DT_CHECK(dt_dtype_find(text, dtype), DT_ERR_USAGE, "--dtype: expected fp32, bf16 or fp16, found '%s'", text);
-    return DT_OK;
-}
-
-static dt_err parse_ids(const char *name, const char *text, dt_ids *ids)
+static dt_err take_ids(const tool_row *row, const char *text, dt_ids *ids)
 {
     char **items;
     int n;
-    dt_err err = dt_config_split(text, &items, &n);
-    DT_TRY(err);
-    if (n == 0) err = dt_fail(DT_ERR_USAGE, "--%s: expected token ids separated by commas, found none", name);
+    DT_TRY(dt_config_split(text, &items, &n));
+    dt_err err =
+        n > 0 ? DT_OK : dt_fail(DT_ERR_USAGE, "--%s: expected token ids separated by commas, found none", row->name);
     for (int i = 0; i < n && err == DT_OK; i++) {
         int64_t id;
-        err = tool_parse_int(name, items[i], 0, INT32_MAX, &id);
+        err = tool_parse_int(row->name, items[i], 0, INT32_MAX, &id);
         if (err == DT_OK) err = dt_ids_reserve(ids, 1);
         if (err == DT_OK) ids->id[ids->n++] = (int32_t)id;
     }
@@ -155,129 +33,135 @@ static dt_err parse_ids(const char *name, const char *text, dt_ids *ids)
     return err;
 }
 
-static dt_err parse_stop(options *o, const char *text)
+static dt_err take_suppressed(void *self, const tool_row *row, char *text)
 {
+    return take_ids(row, text, &((options *)self)->suppress);
+}
+
+static dt_err take_begin_suppressed(void *self, const tool_row *row, char *text)
+{
+    return take_ids(row, text, &((options *)self)->begin_suppress);
+}
+
+static dt_err take_stop(void *self, const tool_row *row, char *text)
+{
+    options *o = self;
+    (void)row;
     DT_CHECK(text[0], DT_ERR_USAGE, "--stop: expected a text");
     DT_CHECK(o->n_stop < DT_MAX_STOPS, DT_ERR_USAGE, "--stop: at most %d texts", DT_MAX_STOPS);
     o->stop[o->n_stop++] = text;
     return DT_OK;
 }
 
-static dt_err parse_image(options *o, const char *path)
+static dt_err take_image(void *self, const tool_row *row, char *path)
 {
+    options *o = self;
+    (void)row;
     DT_CHECK(path[0], DT_ERR_USAGE, "--image: expected the name of a file");
     DT_CHECK(o->n_images < MAX_GIVEN_IMAGES, DT_ERR_USAGE, "--image: at most %d files", MAX_GIVEN_IMAGES);
     o->image[o->n_images++] = path;
     return DT_OK;
 }
 
-static dt_err parse_token_option(options *o, int id, const char *name, const char *text)
-{
-    int64_t n = 0;
-    switch (id) {
-    case MAX_NEW:
-        o->given.max_new = true;
-        return tool_parse_int(name, text, 1, INT32_MAX, &o->max_new_tokens);
-    case STOP:
-        return parse_stop(o, text);
-    case MIN_NEW:
-        o->given.min_new = true;
-        return tool_parse_int(name, text, 0, INT32_MAX, &o->min_new_tokens);
-    case NGRAM:
-        o->given.ngram = true;
-        return tool_parse_int(name, text, 0, INT32_MAX, &o->no_repeat_ngram_size);
-    case SUPPRESS:
-        o->given.suppress = true;
-        return parse_ids(name, text, &o->suppress);
-    case BEGIN_SUPPRESS:
-        o->given.begin_suppress = true;
-        return parse_ids(name, text, &o->begin_suppress);
-    case TEMPERATURE:
-        o->given.temperature = true;
-        return tool_parse_real(name, text, &o->sampling.temperature);
-    case TOP_K:
-        o->given.top_k = true;
-        return tool_parse_int(name, text, 0, INT32_MAX, &o->sampling.top_k);
-    case TOP_P:
-        o->given.top_p = true;
-        return tool_parse_real(name, text, &o->sampling.top_p);
-    case MIN_P:
-        o->given.min_p = true;
-        return tool_parse_real(name, text, &o->sampling.min_p);
-    case PENALTY:
-        o->given.penalty = true;
-        return tool_parse_real(name, text, &o->sampling.repetition_penalty);
-    case GREEDY:
-        o->sampling.greedy = o->given.greedy = true;
-        return DT_OK;
-    case SAMPLES:
-        return tool_parse_int(name, text, 1, INT32_MAX, &o->num_samples);
-    case SEED:
-        DT_TRY(tool_parse_int(name, text, 0, INT64_MAX, &n));
-        o->sampling.seed = (uint64_t)n;
-        return DT_OK;
-    case BEAMS:
-        DT_TRY(tool_parse_int(name, text, 1, 1 << 16, &n));
-        o->given.beams = true;
-        o->beams.n_beams = (int)n;
-        return DT_OK;
-    case LENGTH_PENALTY:
-        o->given.length_penalty = true;
-        return tool_parse_real(name, text, &o->beams.length_penalty);
-    case EARLY:
-        o->beams.early_stopping = o->given.early = true;
-        return DT_OK;
-    default: /* RETURN */
-        DT_TRY(tool_parse_int(name, text, 1, 1 << 16, &n));
-        o->beams.n_return = (int)n;
-        return DT_OK;
-    }
-}
+#define GIVEN(FIELD) .given = offsetof(options, given.FIELD)
 
-static dt_err parse_one(options *o, int id, const char *name, const char *text)
-{
-    const struct {
-        int id;
-        const char **text;
-    } texts[] = {
-        {PROMPT, &o->prompt},       {PROMPTS, &o->prompts}, {SYSTEM, &o->system},      {TEMPLATE, &o->chat_template},
-        {TOKENIZER, &o->tokenizer}, {DEVICE, &o->device},   {'o', &o->output},         {SCORE, &o->score},
-        {ANSWERS, &o->answers},     {ADAPTER, &o->adapter}, {CATALOGUE, &o->catalogue}};
-    const struct {
-        int id;
-        bool *flag;
-    } flags[] = {{CHAT, &o->chat},   {NO_THINK, &o->no_think}, {NO_GRAPHS, &o->no_graphs}, {STREAM, &o->stream},
-                 {JSONL, &o->jsonl}, {LOGPROBS, &o->logprobs}, {VERBOSE, &o->verbose},     {FORCE, &o->force},
-                 {'h', &o->help},    {'V', &o->version}};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (texts[i].id == id) {
-            *texts[i].text = text;
-            return DT_OK;
-        }
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        if (flags[i].id == id) {
-            *flags[i].flag = true;
-            return DT_OK;
-        }
-    switch (id) {
-    case BATCH:
-        return tool_parse_int(name, text, 1, 1 << 20, &o->batch_size);
-    case CONTEXT:
-        return tool_parse_int(name, text, 2, INT32_MAX, &o->context);
-    case DTYPE:
-        return parse_dtype(text, &o->dtype);
-    case IMAGE:
-        return parse_image(o, text);
-    case STAGE:
-        return tool_parse_int(name, text, 0, 3, &o->stage);
-    case THREADS:
-        return tool_parse_int(name, text, 0, 4096, &o->threads);
-    case TIMEOUT:
-        return tool_parse_between(name, text, 1, 1e9, &o->timeout_s);
-    default:
-        return parse_token_option(o, id, name, text);
-    }
-}
+/* clang-format off */
+static const tool_row rows[] = {
+    {HEADING("Prompts")},
+    {"prompt", "TEXT", TO(prompt), "the prompt (default: none; the model starts from its begin token)", .text = true},
+    {"prompts", "FILE", TO(prompts),
+     "many prompts, - for standard input: JSON objects, one per line or in an array, with \"prompt\" (a text), "
+     "\"messages\" (a conversation) or \"ids\" (token ids). With --jsonl, other fields are copied to the output"},
+    {"image", "FILE", CALL(take_image),
+     "add an image (JPEG, PNG, WebP or PPM) to the prompt of a vision-language model; may be given several times. The "
+     "n-th image replaces the n-th <image> of the prompt. Without <image>, all images precede the prompt. With -, "
+     "every prompt gets the images; with --chat, the first message does. Records of --prompts name their own: "
+     "\"image\", \"images\" (paths relative to the folder of FILE) or parts of messages"},
+    {"chat", NULL, TO(chat),
+     "interactive chat: each line is a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D or /exit "
+     "quits. In a pipe every line is a message and there are no commands. With --prompt: answer it and exit"},
+    {"system", "TEXT", TO(system), "system message of a conversation", .text = true},
+    {"chat-template", "NAME", TO(chat_template),
+     "chat template: a name, a JSON file, or auto for the tokenizer's own (default: the template that the checkpoint "
+     "says it was trained with, otherwise auto)"},
+    {"no-think", NULL, TO(no_think), "request an answer without thinking, if the template supports it"},
+    {HEADING("Tokens (defaults come from the model's generation_config.json, if it has one)")},
+    {"max-new-tokens", "N", TO(max_new_tokens), "maximum length of a continuation (default 128)", 1, INT32_MAX,
+     GIVEN(max_new)},
+    {"min-new-tokens", "N", TO(min_new_tokens), "generate at least N tokens before the end token (default 0)", 0,
+     INT32_MAX, GIVEN(min_new)},
+    {"stop", "TEXT", CALL(take_stop), NULL, .text = true},
+    {"stop-strings", "TEXT", CALL(take_stop), "end a continuation at this text; may be given several times",
+     .text = true},
+    {"no-repeat-ngram-size", "N", TO(no_repeat_ngram_size),
+     "never repeat a sequence of N tokens, prompt included (default 0: may repeat)", 0, INT32_MAX, GIVEN(ngram)},
+    {"suppress-tokens", "IDS", CALL(take_suppressed), "never generate these tokens (ids separated by commas)",
+     GIVEN(suppress)},
+    {"begin-suppress-tokens", "IDS", CALL(take_begin_suppressed), "never generate these tokens first",
+     GIVEN(begin_suppress)},
+    {"temperature", "T", TO(sampling.temperature), "divide the logits by T (default 1; 0: greedy)", GIVEN(temperature)},
+    {"top-k", "K", TO(sampling.top_k), "sample from the K most probable tokens (default 0: all)", 0, INT32_MAX,
+     GIVEN(top_k)},
+    {"top-p", "P", TO(sampling.top_p),
+     "sample from the smallest set of most probable tokens whose total probability reaches P (default 1: all)",
+     GIVEN(top_p)},
+    {"min-p", "P", TO(sampling.min_p), "sample from tokens with at least P times the maximum probability (default 0)",
+     GIVEN(min_p)},
+    {"repetition-penalty", "R", TO(sampling.repetition_penalty),
+     "penalty for tokens that already occurred (default 1: none)", GIVEN(penalty)},
+    {"greedy", NULL, TO(sampling.greedy), "always take the most probable token", GIVEN(greedy)},
+    {"num-samples", "N", TO(num_samples), "continuations per prompt (default 1)", 1, INT32_MAX},
+    {"seed", "N", TO(sampling.seed), "seed of the random generator (default 42)", 0, INT64_MAX},
+    {"num-beams", "B", TO(beams.n_beams), "beam search with B beams (default 1: no beam search)", 1, 1 << 16,
+     GIVEN(beams)},
+    {"length-penalty", "A", TO(beams.length_penalty),
+     "score beams by log-probability / (new tokens)^A (default 1; 0 with --catalogue)", GIVEN(length_penalty)},
+    {"early-stopping", NULL, TO(beams.early_stopping),
+     "stop a search when B sequences are finished, even if a better one is possible", GIVEN(early)},
+    {"num-return", "N", TO(beams.n_return), "return the best N sequences per search (default 1)", 1, 1 << 16},
+    {"catalogue", "FILE", TO(catalogue),
+     "restrict continuations to the items of a recommender (lines: semantic ID, tab, title, tab, item id): one of the "
+     "IDs, a newline and the end token"},
+    {HEADING("Output")},
+    {"output", "FILE", TO(output),
+     "write the text to FILE instead of standard output, where launchers may mix the output of ranks. FILE appears "
+     "when it is complete", .letter = 'o'},
+    {"force", NULL, TO(force), "replace an existing FILE"},
+    {"stream", NULL, TO(stream), "print tokens as they are generated"},
+    {"jsonl", NULL, TO(jsonl), "print a JSON object per continuation, in the order of the prompts"},
+    {"logprobs", NULL, TO(logprobs), "with --jsonl: add the log-probabilities of the new tokens and their sum"},
+    {"verbose", NULL, TO(verbose), "print the settings in use to standard error"},
+    {HEADING("Scores")},
+    {"score", "MODEL", TO(score),
+     "score each prompt and its continuation with a reward model (a directory, a checkpoint, a run's output_dir). "
+     "--jsonl stores the score as \"reward\". The summary reports the mean and the share of scores above 0, which for "
+     "a harmlessness model is the safety rate"},
+    {"answers", "FILE", TO(answers),
+     "score these answers, and generate nothing; - for standard input. JSON objects, one per line or in an array, with "
+     "\"prompt\" and \"completion\", \"response\" or \"answer\" (texts, or lists of messages), with \"messages\", with "
+     "\"ids\", or as written by --jsonl"},
+    {HEADING("Running")},
+    {"adapter", "DIR", TO(adapter),
+     "apply the LoRA adapters of DIR (PEFT format), such as the OUTPUT_DIR/adapter of a run with lora.r"},
+    {"tokenizer", "NAME", TO(tokenizer),
+     "a directory or tokenizer.json; bytes; or ids: prompts and continuations are token ids separated by spaces "
+     "(default: the model's own, else bytes)"},
+    {"batch-size", "B", TO(batch_size), "sequences per rank at a time (default 16)", 1, 1 << 20},
+    {"context", "N", TO(context),
+     "maximum tokens in a conversation with --chat (default: the model's limit, at most 4096)", 2, INT32_MAX},
+    {"dtype", "TYPE", WORD(dtype), "fp32, bf16 or fp16 (default fp32)", DT_F32, .words = "fp32,bf16,fp16"},
+    {"zero-stage", "N", TO(stage), "0, or 3 to shard the parameters over the ranks (default 0)", 0, 3},
+    {"threads", "N", TO(threads), "threads per rank (default: the node's cores divided by its ranks)", 0, 4096},
+    {"device", "NAME", TO(device), "auto, cpu or cuda (default auto)"},
+    {"no-graphs", NULL, TO(no_graphs),
+     "on a GPU: do not record decoding steps as CUDA graphs. Graphs produce the same tokens with fewer calls"},
+    {"timeout", "S", TO(timeout_s), "end with exit code 76 after S seconds without progress (default 1800)", 1, 1e9},
+    TOOL_ROWS};
+/* clang-format on */
+
+const tool_help generate_help = {usage, rows,
+                                 "\nResults do not depend on the number of ranks, the stage or the batch size.\n",
+                                 .codes = 1U << DT_ERR_NONFINITE | 1U << DT_ERR_COMM};
 
 static bool draws(const options *o)
 {
@@ -373,11 +257,7 @@ dt_err generate_parse_options(options *o, int argc, char **argv)
                    .batch_size = DEFAULT_BATCH,
                    .timeout_s = 1800};
     o->sampling.seed = 42;
-    for (int c, at;;) {
-        DT_TRY(tool_option(argc, argv, ":o:" TOOL_LETTERS, long_options, &c, &at));
-        if (c == -1) break;
-        DT_TRY(parse_one(o, c, at >= 0 ? long_options[at].name : "", optarg));
-    }
+    DT_TRY(tool_parse(rows, o, argc, argv));
     if (o->help || o->version) return DT_OK;
     for (; optind < argc; optind++) {
         if (strcmp(argv[optind], "-") == 0) {

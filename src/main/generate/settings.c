@@ -72,7 +72,7 @@ static dt_err take_rules(options *o, const dt_generation_defaults *from)
 static void take_length(options *o, const dt_generation_defaults *from)
 {
     if (o->given.max_new) return;
-    o->given.max_new = from->max_new_tokens > 0 || from->max_length > 0;
+    if (from->max_new_tokens > 0 || from->max_length > 0) o->given.max_new = "generation_config.json";
     if (from->max_new_tokens > 0)
         o->max_new_tokens = from->max_new_tokens;
     else if (from->max_length > 0)

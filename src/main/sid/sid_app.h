@@ -3,6 +3,7 @@
 #define DTRAIN_MAIN_SID_APP_H
 
 #include "../tool/together.h"
+#include "../tool/tool.h"
 #include "dtrain/process/process.h"
 #include "dtrain/recommend/sid.h"
 
@@ -47,7 +48,7 @@ typedef struct app {
 } app;
 
 /* sid_options.c */
-extern const char sid_usage[];
+extern const tool_help sid_help;
 dt_err sid_parse_options(options *o, int argc, char **argv);
 
 /* embed_items.c */

@@ -132,29 +132,6 @@ static dt_err expand_all(char **words, int n)
     return DT_OK;
 }
 
-/* Options whose values are not paths and may begin with ~ or $. */
-static bool takes_text(const char *option)
-{
-    static const char *const texts[] = {"prompt",    "system",      "stop",       "stop-strings",
-                                        "separator", "image-token", "weight-key", "strip-prefix"};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (strcmp(option, texts[i]) == 0) return true;
-    return false;
-}
-
-dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at)
-{
-    opterr = 0;
-    *at = -1;
-    *which = getopt_long(argc, argv, shorts, longs, at);
-    const char *word = *which == -1 ? "" : argv[optind - 1];
-    DT_CHECK(*which != ':', DT_ERR_USAGE, "%s: expected a value after this option; see %s --help", word,
-             dt_log_program());
-    if (*which == '?') return refuse(word, longs);
-    if (*which == -1) return expand_all(argv + optind, argc - optind);
-    return optarg && !takes_text(*at >= 0 ? longs[*at].name : "") ? expand(&optarg) : DT_OK;
-}
-
 dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value)
 {
     char *end;
@@ -166,26 +143,108 @@ dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t h
     return DT_OK;
 }
 
-dt_err tool_parse_real(const char *name, const char *text, double *value)
+static dt_err parse_real(const tool_row *r, const char *text, double *value)
 {
     char *end;
     *value = strtod(text, &end);
-    DT_CHECK(end != text && !*end && isfinite(*value), DT_ERR_USAGE, "--%s: expected a number, found '%s'", name, text);
+    const bool is_number = end != text && !*end && isfinite(*value);
+    if (r->low == r->high)
+        DT_CHECK(is_number, DT_ERR_USAGE, "--%s: expected a number, found '%s'", r->name, text);
+    else
+        DT_CHECK(is_number && *value >= r->low && *value <= r->high, DT_ERR_USAGE,
+                 "--%s: expected a number from %g to %g, found '%s'", r->name, r->low, r->high, text);
     return DT_OK;
 }
 
-dt_err tool_parse_between(const char *name, const char *text, double low, double high, double *value)
-{
-    DT_TRY(tool_parse_real(name, text, value));
-    DT_CHECK(*value >= low && *value <= high, DT_ERR_USAGE, "--%s: expected a number from %g to %g, found '%s'", name,
-             low, high, text);
-    return DT_OK;
-}
-
-dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes)
+static dt_err parse_bytes(const tool_row *r, const char *text, uint64_t *nbytes)
 {
     DT_CHECK(dt_parse_bytes(text, nbytes) && *nbytes > 0, DT_ERR_USAGE,
-             "--%s: expected a size in bytes such as 500M, 5GB (10^9 each) or 2GiB (2^30 each), found '%s'", name,
+             "--%s: expected a size in bytes such as 500M, 5GB (10^9 each) or 2GiB (2^30 each), found '%s'", r->name,
              text);
+    DT_CHECK((double)*nbytes >= r->low, DT_ERR_USAGE, "--%s: %s is %" PRIu64 " bytes; did you mean %.*sG?", r->name,
+             text, *nbytes, (int)strspn(text, "0123456789."), text);
     return DT_OK;
+}
+
+static dt_err parse_word(const tool_row *r, const char *text, int *value)
+{
+    char list[128] = "";
+    *value = (int)r->low;
+    for (const char *word = r->words;; ++*value) {
+        const size_t len = strcspn(word, ",");
+        if (strlen(text) == len && strncmp(text, word, len) == 0) return DT_OK;
+        const bool last = !word[len];
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%.*s",
+                 word == r->words ? ""
+                 : last           ? " or "
+                                  : ", ",
+                 (int)len, word);
+        if (last) return dt_fail(DT_ERR_USAGE, "--%s: expected %s, found '%s'", r->name, list, text);
+        word += len + 1;
+    }
+}
+
+static dt_err store(const tool_row *r, void *options, char *text)
+{
+    void *to = (char *)options + r->at;
+    const int64_t high = r->high >= 0x1p63 ? INT64_MAX : (int64_t)r->high;
+    int64_t n = 0;
+    if (r->given) *(const char **)(void *)((char *)options + r->given) = r->name;
+    switch (r->kind) {
+    case TOOL_SET:
+    case TOOL_CLEAR:
+        *(bool *)to = r->kind == TOOL_SET;
+        return DT_OK;
+    case TOOL_STRING:
+        *(const char **)to = text;
+        return DT_OK;
+    case TOOL_INT:
+        DT_TRY(tool_parse_int(r->name, text, (int64_t)r->low, high, &n));
+        *(int *)to = (int)n;
+        return DT_OK;
+    case TOOL_INT64:
+        return tool_parse_int(r->name, text, (int64_t)r->low, high, to);
+    case TOOL_REAL:
+        return parse_real(r, text, to);
+    case TOOL_BYTES:
+        return parse_bytes(r, text, to);
+    case TOOL_WORD:
+        return parse_word(r, text, to);
+    default:
+        return r->take(options, r, text);
+    }
+}
+
+/* The tables of getopt_long: it returns ROW and the number of the row, or a letter. */
+enum { MOST_ROWS = 80, ROW = 256 };
+
+static dt_err next_row(const tool_row *rows, const struct option *longs, const char *shorts, int argc, char **argv,
+                       const tool_row **row)
+{
+    opterr = 0;
+    const int c = getopt_long(argc, argv, shorts, longs, NULL);
+    const char *word = c == -1 ? "" : argv[optind - 1];
+    DT_CHECK(c != ':', DT_ERR_USAGE, "%s: expected a value after this option; see %s --help", word, dt_log_program());
+    if (c == '?') return refuse(word, longs);
+    *row = c == -1 ? NULL : c >= ROW ? rows + c - ROW : rows;
+    while (c != -1 && c < ROW && (*row)->letter != c) ++*row;
+    return DT_OK;
+}
+
+dt_err tool_parse(const tool_row *rows, void *options, int argc, char **argv)
+{
+    struct option longs[MOST_ROWS] = {0};
+    char shorts[MOST_ROWS] = ":";
+    int n = 0;
+    for (const tool_row *r = rows; r->name || r->help; r++) {
+        if (!r->name) continue;
+        longs[n++] = (struct option){r->name, r->value ? required_argument : no_argument, NULL, ROW + (int)(r - rows)};
+        if (r->letter) strcat(strncat(shorts, &r->letter, 1), r->value ? ":" : "");
+    }
+    for (const tool_row *row = NULL;;) {
+        DT_TRY(next_row(rows, longs, shorts, argc, argv, &row));
+        if (!row) return expand_all(argv + optind, argc - optind);
+        if (row->value && !row->text) DT_TRY(expand(&optarg));
+        DT_TRY(store(row, options, optarg));
+    }
 }

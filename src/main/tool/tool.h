@@ -2,9 +2,8 @@
 #ifndef DTRAIN_MAIN_TOOL_H
 #define DTRAIN_MAIN_TOOL_H
 
-#include <getopt.h>
-
 #include "dtrain/core/core.h"
+#include <getopt.h>
 
 /** Must be the first call in main. Later messages begin with NAME. SIGXFSZ and SIGPIPE are ignored:
  *  a file size limit or a closed pipe becomes an error of write(2) instead of killing the program. */
@@ -20,27 +19,75 @@ void tool_wait_fairly(char **argv);
  *  error. */
 int tool_end(dt_err err);
 
-/** Rows for every program's table of long options, and the matching letters for getopt's short options. */
-#define TOOL_OPTIONS                                                                                                   \
-    {"help", no_argument, NULL, 'h'}, { "version", no_argument, NULL, 'V' }
-#define TOOL_LETTERS "hV"
+typedef enum tool_kind {
+    TOOL_SET,    /* bool */
+    TOOL_CLEAR,  /* bool */
+    TOOL_STRING, /* const char * */
+    TOOL_INT,    /* int, from low to high */
+    TOOL_INT64,  /* int64_t or uint64_t, from low to high */
+    TOOL_REAL,   /* double, from low to high; any if both are 0 */
+    TOOL_BYTES,  /* int64_t or uint64_t, above 0; units as in dt_parse_bytes */
+    TOOL_WORD,   /* an enum of int's size: low is the first of the words, which commas separate */
+    TOOL_CALL
+} tool_kind;
 
-/** getopt_long with error messages. shorts must begin with ':'. *which: the result of getopt_long, -1
- *  after the last option. *at: the row of `longs`, -1 for a short option. DT_ERR_USAGE names the option:
- *  unknown, ambiguous, with an unexpected value, or without a required one. */
-dt_err tool_option(int argc, char **argv, const char *shorts, const struct option *longs, int *which, int *at);
+/** A row of a program's table of options, which the last row {0} ends. Without a name: a heading of the help. */
+typedef struct tool_row tool_row;
+struct tool_row {
+    const char *name, *value; /* long name; name of the value in the help, NULL: takes none */
+    tool_kind kind;
+    dt_err (*take)(void *options, const tool_row *row, char *text); /* of TOOL_CALL */
+    size_t at;        /* where the value is stored in the program's options */
+    const char *help; /* NULL: listed with the next row; "": not listed */
+    double low, high;
+    const char *words;
+    size_t given; /* of a const char * that receives the option's name; 0: none */
+    char letter;
+    bool text; /* a value that begins with ~ or $ is no path to expand */
+};
 
-/** Parse an integer from low to high, a finite number, or a number from low to high. name: of the option,
- *  without dashes. DT_ERR_USAGE. */
+/* Members kind, take and at of a row: by the type of a field, or as named. */
+#define TOOL_FIELD(TYPE, FIELD)                                                                                        \
+    .kind = _Generic(((TYPE *)0)->FIELD, bool                                                                          \
+                     : TOOL_SET, const char *                                                                          \
+                     : TOOL_STRING, int                                                                                \
+                     : TOOL_INT, int64_t                                                                               \
+                     : TOOL_INT64, uint64_t                                                                            \
+                     : TOOL_INT64, double                                                                              \
+                     : TOOL_REAL),                                                                                     \
+    .at = offsetof(TYPE, FIELD)
+#define TO(FIELD) TOOL_FIELD(options, FIELD)
+#define CLEAR(FIELD) .kind = TOOL_CLEAR, .at = offsetof(options, FIELD)
+#define BYTES(FIELD) .kind = TOOL_BYTES, .at = offsetof(options, FIELD)
+#define WORD(FIELD)                                                                                                    \
+    .kind = TOOL_WORD, .at = offsetof(options, FIELD) + 0 / (sizeof(((options *)0)->FIELD) == sizeof(int))
+#define CALL(FUNCTION) .kind = TOOL_CALL, .take = FUNCTION, .at = 0
+#define HEADING(TEXT) .help = TEXT
+/** The last rows of every program. */
+#define TOOL_ROWS                                                                                                      \
+    {"help", NULL, TO(help), "print this text", .letter = 'h'},                                                        \
+        {"version", NULL, TO(version), "print version, commit, build, devices and libraries", .letter = 'V'},          \
+    {                                                                                                                  \
+        0                                                                                                              \
+    }
+
+/** Stores the options of a command line; optind is then its first argument. DT_ERR_USAGE naming the option: unknown
+ *  (and the nearest), ambiguous, with an unexpected value, without a required one, or with a wrong one. */
+dt_err tool_parse(const tool_row *rows, void *options, int argc, char **argv);
+
+/** A whole number from low to high. name: the option's, without dashes. DT_ERR_USAGE. */
 dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value);
-dt_err tool_parse_real(const char *name, const char *text, double *value);
-dt_err tool_parse_between(const char *name, const char *text, double low, double high, double *value);
-/* positive; units as in dt_parse_bytes */
-dt_err tool_parse_bytes(const char *name, const char *text, uint64_t *nbytes);
 
-/** Print version, commit, compiler and flags, devices and libraries on standard output. */
-void tool_print_version(void);
+/** What --help prints: the head, a line or more for each row, the notes, the exit codes. */
+typedef struct tool_help {
+    const char *head;
+    const tool_row *rows;
+    const char *notes;  /* NULL: none */
+    void (*more)(void); /* prints further notes; NULL: none */
+    unsigned codes;     /* bits of dt_err that the program ends with, apart from those of every program */
+} tool_help;
+
 /** Print the help and the version if requested. false: neither was requested. */
-bool tool_answers(bool help, const char *usage, bool version);
+bool tool_answers(const tool_help *what, bool help, bool version);
 
 #endif

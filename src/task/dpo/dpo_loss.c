@@ -1,146 +1,90 @@
-/* dpo_loss.c - each loss is a function of two values, one per side, with its two derivatives. The values are
- * log-ratios, for some losses after the f-divergence and divided by the length of their text. Formulas and papers:
- * algorithms.md 3.2; e is label_smoothing. */
+/* dpo_loss.c - one table holds the losses, each with its two derivatives. Papers: algorithms.md 3.2. */
 #include "dpo_loss.h"
 #include "../pair_loss.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A function of the difference z = beta (x_c - x_r), or of each number; slope by x_c and x_r without beta. */
+/* f-divergences apply; uses label_smoothing; by the mean over an answer's tokens; compares pairs (aot.h) */
+enum { DIVERGES = 1, SMOOTHS = 2, AVERAGES = 4, COMPARES = 8 };
+
+/* Rows: type, name, traits, loss, and its derivatives by the values x of the chosen and the rejected answer, without
+ * beta; those of Z differ in sign only. Symbols: formula(). */
+#define LOSSES(Z, X)                                                                                                   \
+    Z(SIGMOID, sigmoid, DIVERGES, cdpo(z, e), cdpo_slope(z, e))                                                        \
+    Z(CDPO, cdpo, DIVERGES | SMOOTHS, cdpo(z, e), cdpo_slope(z, e))                                                    \
+    Z(ROBUST, robust, DIVERGES | SMOOTHS, norm * ((1 - e) * cost(z) - e * cost(-z)),                                   \
+      -norm * ((1 - e) * sigmoid(-z) + e * sigmoid(z)))                                                                \
+    Z(HINGE, hinge, DIVERGES, fmax(0, 1 - z), z < 1 ? -1 : 0)                                                          \
+    Z(IPO, ipo, DIVERGES | AVERAGES, (x[0] - x[1] - half) * (x[0] - x[1] - half), 2 * (x[0] - x[1] - half) / beta)     \
+    Z(SIGMOID_NORM, sigmoid_norm, DIVERGES | AVERAGES, cdpo(z, e), cdpo_slope(z, e))                                   \
+    Z(EXO_PAIR, exo_pair, DIVERGES | SMOOTHS,                                                                          \
+      sigmoid(z) * (-cost(z) - log1p(-e)) + sigmoid(-z) * (-cost(-z) - log(e)), slope(z) * (z - log1p(-e) + log(e)))   \
+    Z(DISCOPOP, discopop, DIVERGES, (1 - sigmoid(z / tau)) * cost(z) + sigmoid(z / tau) * exp(-z),                     \
+      -(1 - sigmoid(z / tau)) * sigmoid(-z) - sigmoid(z / tau) * exp(-z) + slope(z / tau) / tau * (exp(-z) - cost(z))) \
+    X(NCA_PAIR, nca_pair, 0, cost(a) + 0.5 * cost(-a) + 0.5 * cost(-b), -sigmoid(-a) + 0.5 * sigmoid(a),               \
+      0.5 * sigmoid(b))                                                                                                \
+    X(BCO_PAIR, bco_pair, 0, cost(a) + cost(-b), -sigmoid(-a), sigmoid(b))                                             \
+    X(SPPO_HARD, sppo_hard, 0, (x[0] - half) * (x[0] - half) + (x[1] + half) * (x[1] + half),                          \
+      2 * (x[0] - half) / beta, 2 * (x[1] + half) / beta)                                                              \
+    X(APO_ZERO, apo_zero, 0, 1 - sigmoid(a) + sigmoid(b), -slope(a), slope(b))                                         \
+    X(APO_DOWN, apo_down, 0, sigmoid(a) + 1 - sigmoid(z), slope(a) - slope(z), slope(z))                               \
+    Z(AOT, aot, SMOOTHS | COMPARES, cdpo(of_pair, e), cdpo_slope(of_pair, e))                                          \
+    X(AOT_UNPAIRED, aot_unpaired, SMOOTHS | COMPARES, cdpo(of_chosen, e), cdpo_slope(of_chosen, e),                    \
+      -cdpo_slope(of_rejected, e))                                                                                     \
+    X(SFT, sft, 0, 0, 0, 0) /* computed by the task */
+
+#define NAME(TYPE, WORD, ...) [DT_DPO_##TYPE] = #WORD,
+#define TRAITS(TYPE, WORD, TRAITS, ...) [DT_DPO_##TYPE] = TRAITS,
+static const char *const names[DT_N_DPO_TYPES] = {LOSSES(NAME, NAME)};
+static const int traits[DT_N_DPO_TYPES] = {LOSSES(TRAITS, TRAITS)};
+
 typedef struct value {
     double loss, slope[DT_N_SIDES];
 } value;
 
-static value of_difference(double loss, double slope) { return (value){loss, {slope, -slope}}; }
+static double sigmoid(double z) { return dt_sigmoid(z); }
+static double slope(double z) { return sigmoid(z) * sigmoid(-z); }
+static double cost(double z) { return -dt_log_sigmoid(z); }
+static double cdpo(double z, double e) { return (1 - e) * cost(z) + e * cost(-z); }
+static double cdpo_slope(double z, double e) { return -(1 - e) * sigmoid(-z) + e * sigmoid(z); }
 
-static double slope_of_sigmoid(double z) { return dt_sigmoid(z) * dt_sigmoid(-z); }
-
-static value cdpo(double z, double e)
-{
-    return of_difference(-(1 - e) * dt_log_sigmoid(z) - e * dt_log_sigmoid(-z),
-                         -(1 - e) * dt_sigmoid(-z) + e * dt_sigmoid(z));
-}
-
-static value robust(double z, double e)
-{
-    const double norm = 1 / (1 - 2 * e);
-    return of_difference(norm * (-(1 - e) * dt_log_sigmoid(z) + e * dt_log_sigmoid(-z)),
-                         -norm * ((1 - e) * dt_sigmoid(-z) + e * dt_sigmoid(z)));
-}
-
-static value exo_pair(double z, double e)
-{
-    const double q = dt_sigmoid(z), p = dt_sigmoid(-z);
-    return of_difference(q * (dt_log_sigmoid(z) - log1p(-e)) + p * (dt_log_sigmoid(-z) - log(e)),
-                         q * p * (z - log1p(-e) + log(e)));
-}
-
-static value discopop(double z, double tau)
-{
-    const double w = dt_sigmoid(z / tau), decay = exp(-z);
-    return of_difference(-(1 - w) * dt_log_sigmoid(z) + w * decay,
-                         -(1 - w) * dt_sigmoid(-z) - w * decay +
-                             slope_of_sigmoid(z / tau) / tau * (dt_log_sigmoid(z) + decay));
-}
-
-/* Losses of each side separately, or mixed: a = beta x_c, b = beta x_r. */
-static value nca_pair(double a, double b)
-{
-    return (value){-dt_log_sigmoid(a) - 0.5 * dt_log_sigmoid(-a) - 0.5 * dt_log_sigmoid(-b),
-                   {-dt_sigmoid(-a) + 0.5 * dt_sigmoid(a), 0.5 * dt_sigmoid(b)}};
-}
-
-static value bco_pair(double a, double b)
-{
-    return (value){-dt_log_sigmoid(a) - dt_log_sigmoid(-b), {-dt_sigmoid(-a), dt_sigmoid(b)}};
-}
-
-static value apo_zero(double a, double b)
-{
-    return (value){1 - dt_sigmoid(a) + dt_sigmoid(b), {-slope_of_sigmoid(a), slope_of_sigmoid(b)}};
-}
-
-static value apo_down(double a, double b)
-{
-    const double z = a - b;
-    return (value){dt_sigmoid(a) + 1 - dt_sigmoid(z), {slope_of_sigmoid(a) - slope_of_sigmoid(z), slope_of_sigmoid(z)}};
-}
-
-/* A square, of (x_c - x_r) - 1/(2 beta), or of each side; by x itself. */
-static value ipo(double difference, double beta)
-{
-    const double off = difference - 0.5 / beta;
-    return (value){off * off, {2 * off / beta, -2 * off / beta}};
-}
-
-static value sppo_hard(const double x[DT_N_SIDES], double beta)
-{
-    const double c = x[0] - 0.5 / beta, r = x[1] + 0.5 / beta;
-    return (value){c * c + r * r, {2 * c / beta, 2 * r / beta}};
-}
-
-static value aot_unpaired(const dt_dpo_loss *l, double beta, const double x[DT_N_SIDES], const double partner[])
-{
-    const value chosen = cdpo(beta * (x[0] - partner[DT_AOT_OF_CHOSEN]), l->label_smoothing),
-                rejected = cdpo(beta * (partner[DT_AOT_OF_REJECTED] - x[1]), l->label_smoothing);
-    return (value){chosen.loss, {chosen.slope[0], rejected.slope[1]}};
-}
-
-static value loss_of(const dt_dpo_loss *l, dt_dpo_type type, double beta, const double x[DT_N_SIDES],
+/* x: log-ratios of the two answers, as the traits ask for. */
+static value formula(const dt_dpo_loss *l, dt_dpo_type type, double beta, const double x[DT_N_SIDES],
                      const dt_dpo_pair *pair)
 {
-    const double a = beta * x[0], b = beta * x[1], z = a - b;
+    const double a = beta * x[0], b = beta * x[1], z = a - b, half = 0.5 / beta, tau = l->tau,
+                 e = traits[type] & SMOOTHS ? l->label_smoothing : 0, norm = 1 / (1 - 2 * e),
+                 of_pair = beta * (pair->difference - pair->partner[DT_AOT_OF_PAIR]),
+                 of_chosen = beta * (x[0] - pair->partner[DT_AOT_OF_CHOSEN]),
+                 of_rejected = beta * (pair->partner[DT_AOT_OF_REJECTED] - x[1]);
+#define CASE(TYPE, WORD, TRAITS, LOSS, BY_C, BY_R)                                                                     \
+    case DT_DPO_##TYPE:                                                                                                \
+        return (value){LOSS, {BY_C, BY_R}};
+#define CASE_Z(TYPE, WORD, TRAITS, LOSS, BY_Z) CASE(TYPE, WORD, TRAITS, LOSS, BY_Z, -(BY_Z))
     switch (type) {
-    case DT_DPO_CDPO:
-        return cdpo(z, l->label_smoothing);
-    case DT_DPO_ROBUST:
-        return robust(z, l->label_smoothing);
-    case DT_DPO_HINGE:
-        return of_difference(fmax(0, 1 - z), z < 1 ? -1 : 0);
-    case DT_DPO_IPO:
-        return ipo(x[0] - x[1], beta);
-    case DT_DPO_EXO_PAIR:
-        return exo_pair(z, l->label_smoothing);
-    case DT_DPO_DISCOPOP:
-        return discopop(z, l->tau);
-    case DT_DPO_NCA_PAIR:
-        return nca_pair(a, b);
-    case DT_DPO_BCO_PAIR:
-        return bco_pair(a, b);
-    case DT_DPO_SPPO_HARD:
-        return sppo_hard(x, beta);
-    case DT_DPO_APO_ZERO:
-        return apo_zero(a, b);
-    case DT_DPO_APO_DOWN:
-        return apo_down(a, b);
-    case DT_DPO_AOT:
-        return cdpo(beta * (pair->difference - pair->partner[DT_AOT_OF_PAIR]), l->label_smoothing);
-    case DT_DPO_AOT_UNPAIRED:
-        return aot_unpaired(l, beta, x, pair->partner);
-    case DT_DPO_SFT:
-        return (value){0};
+        LOSSES(CASE_Z, CASE)
     default:
-        return cdpo(z, 0); /* sigmoid, sigmoid_norm */
+        return (value){0};
     }
 }
 
-/* f(ratio), with its derivative into slope. The exponent is bounded to avoid overflow. */
-static double diverge(const dt_dpo_loss *l, double ratio, double *slope)
+/* f(ratio), with its derivative into by_ratio. The exponent is bounded to avoid overflow. */
+static double diverge(const dt_dpo_loss *l, double ratio, double *by_ratio)
 {
     enum { MOST = 80 };
     const double k = l->alpha - 1;
-    *slope = 1;
+    *by_ratio = 1;
     if (l->divergence == DT_FORWARD_KL) {
-        *slope = -ratio < MOST ? exp(-ratio) : 0;
+        *by_ratio = -ratio < MOST ? exp(-ratio) : 0;
         return 1 - exp(fmin(-ratio, MOST));
     }
     if (l->divergence == DT_JS_DIVERGENCE) {
-        *slope = dt_sigmoid(-ratio);
+        *by_ratio = dt_sigmoid(-ratio);
         return log(2) + dt_log_sigmoid(ratio);
     }
     if (l->divergence == DT_REVERSE_KL || fabs(k) < 1e-9) return ratio;
-    *slope = k * ratio < MOST ? exp(k * ratio) : 0;
+    *by_ratio = k * ratio < MOST ? exp(k * ratio) : 0;
     return (exp(fmin(k * ratio, MOST)) - 1) / k;
 }
 
@@ -149,27 +93,22 @@ double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const dt_dpo_pair *pair
     double loss = 0;
     gradient[0] = gradient[1] = 0;
     for (int k = 0; k < l->n_types; k++) {
-        const dt_dpo_type type = l->type[k];
-        const bool mean = type == DT_DPO_IPO || type == DT_DPO_SIGMOID_NORM;
-        double x[DT_N_SIDES], slope[DT_N_SIDES] = {1, 1};
+        const int of = traits[l->type[k]];
+        double x[DT_N_SIDES], by_ratio[DT_N_SIDES] = {1, 1};
         for (int side = 0; side < DT_N_SIDES; side++) {
             const double ratio = pair->ratio[side], n_tok = (double)pair->n_tok[side];
-            x[side] = type <= DT_DPO_DISCOPOP ? diverge(l, ratio, &slope[side]) : ratio;
-            if (mean) x[side] /= n_tok, slope[side] /= n_tok;
+            x[side] = of & DIVERGES ? diverge(l, ratio, &by_ratio[side]) : ratio;
+            if (of & AVERAGES) x[side] /= n_tok, by_ratio[side] /= n_tok;
         }
-        const value v = loss_of(l, type, beta, x, pair);
+        const value v = formula(l, l->type[k], beta, x, pair);
         loss += l->weight[k] * v.loss;
         for (int side = 0; side < DT_N_SIDES; side++)
-            gradient[side] += l->weight[k] * beta * v.slope[side] * slope[side];
+            gradient[side] += l->weight[k] * beta * v.slope[side] * by_ratio[side];
     }
     return loss;
 }
 
 /* ---- from a configuration ---------------------------------------------------------------------------------------- */
-
-static const char *const names[DT_N_DPO_TYPES] = {
-    "sigmoid",  "cdpo",     "robust",    "hinge",    "ipo",      "sigmoid_norm", "exo_pair",     "discopop",
-    "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "aot",          "aot_unpaired", "sft"};
 
 double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type)
 {
@@ -185,7 +124,14 @@ static bool has(const dt_dpo_loss *l, dt_dpo_type type)
     return false;
 }
 
-bool dt_dpo_needs_partners(const dt_dpo_loss *l) { return has(l, DT_DPO_AOT) || has(l, DT_DPO_AOT_UNPAIRED); }
+static bool has_trait(const dt_dpo_loss *l, int trait)
+{
+    for (int k = 0; k < l->n_types; k++)
+        if (traits[l->type[k]] & trait) return true;
+    return false;
+}
+
+bool dt_dpo_needs_partners(const dt_dpo_loss *l) { return has_trait(l, COMPARES); }
 
 static dt_err add_type(dt_dpo_loss *l, const dt_config *cfg, const char *word)
 {
@@ -241,9 +187,7 @@ static dt_err read_lists(dt_dpo_loss *l, const dt_config *cfg)
 static dt_err check_smoothing(const dt_dpo_loss *l, const dt_config *cfg)
 {
     const double e = l->label_smoothing;
-    const bool used =
-        has(l, DT_DPO_CDPO) || has(l, DT_DPO_ROBUST) || has(l, DT_DPO_EXO_PAIR) || dt_dpo_needs_partners(l);
-    DT_CONFIG_CHECK(e == 0 || used, cfg, "dpo", "label_smoothing",
+    DT_CONFIG_CHECK(e == 0 || has_trait(l, SMOOTHS), cfg, "dpo", "label_smoothing",
                     "expected 0 for this loss_type, found %g (sigmoid with smoothing is loss_type = cdpo)", e);
     DT_CONFIG_CHECK(e > 0 || !has(l, DT_DPO_EXO_PAIR), cfg, "dpo", "label_smoothing",
                     "expected a number above 0 for loss_type = exo_pair (1e-3 is usual), found 0");
