@@ -11,6 +11,16 @@ expect "there are sources" test "$(wc -l <"$tmp/sources")" -gt 500
 xargs awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' <"$tmp/sources" >"$out"
 expect "no line of C or CUDA has more than 120 columns" test ! -s "$out"
 
+# Prose of the documentation has lines of at most 100 characters; tables, links and examples (indented, or between fences) may be wider.
+for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md; do
+    sed '/^ *```/,/^ *```/s/.*//' "$page" | LC_ALL=C.UTF-8 grep -nE '^.{101,}' | grep -vE '^[0-9]+:(\||\[|    )|https?:' | sed "s|^|$page:|"
+done >"$out"
+expect "no line of the documentation has more than 100 characters" test ! -s "$out"
+# Words that hide who acts (CONTRIBUTING.md, "Rules"). Tests may quote them.
+riddles='whoever|nobody|everybody|somebody|(is|are) told|held (to|against)|under way|beside|believed'
+grep -nEi "\\b($riddles)\\b" README.md CHANGELOG.md CONTRIBUTING.md docs/*.md include/dtrain/*/*.h >"$out"
+expect "documentation and headers say who does what" test ! -s "$out"
+
 # Versions of clang-format lay out differently: Debian 12's is the one that counts.
 format=$(command -v clang-format-14 || command -v clang-format || true)
 if [[ $format && $($format --version) == *"version 14."* ]]; then
