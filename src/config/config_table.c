@@ -289,7 +289,7 @@ void dt_config_print_markdown(FILE *out)
     fprintf(out, "# Configuration keys\n\n"
                  "This page lists every key of a configuration file with its type, default and meaning. It is for\n"
                  "users who write an INI file or set keys on the command line.\n\n"
-                 "`dtrain --keys` prints the same list. `make docs` generates both from "
+                 "`dtrain --keys` prints the same list. `make docs` generates both from\n"
                  "`include/dtrain/config/config_keys.h`.\n\n"
                  "- `section.key=value` on the command line overrides the file.\n"
                  "- `${NAME}` in a value stands for the environment variable NAME, `~/` before a path for HOME.\n"
