@@ -313,6 +313,17 @@ TEST(keys_with_mistakes_are_doubted_and_the_rest_is_read)
     dt_config_free(&cfg);
 }
 
+TEST(a_removed_key_without_a_value_is_ignored)
+{
+    dt_config cfg;
+    assert_int_equal(parse(&cfg, "[lora]\nllm_int8_threshold =\nr = 4\n", NULL), DT_OK);
+    assert_int_equal(cfg.lora_r, 4);
+    dt_config_free(&cfg);
+    assert_int_equal(parse(&cfg, "[lora]\nllm_int8_threshold = 6\nr = 4\n", NULL), DT_ERR_USAGE);
+    assert_non_null(strstr(dt_error_message(), "llm_int8_threshold"));
+    dt_error_clear();
+}
+
 TEST(a_recorded_configuration_may_have_keys_of_another_version)
 {
     static const char *const texts[] = {
