@@ -1,7 +1,7 @@
 #!/bin/bash
-# bench_beams.sh - beam search over a catalogue's items, as task eval and dtrain-generate --catalogue have it: prompts per second beside transformers'
-# generate with prefix_allowed_tokens_fn, and how they change with the size of the catalogue. A random model; fastest of ROUNDS rounds, in which the two
-# work in turn. The machine should be idle.
+# bench_beams.sh - beam search over a catalogue's items, as task eval and dtrain-generate --catalogue run it. Measures prompts per second in
+# comparison with transformers' generate with prefix_allowed_tokens_fn, and their dependence on the catalogue size. A random model; the
+# fastest of ROUNDS rounds, in which the two alternate. The machine should be idle.
 #
 #     ours, theirs   prompts/s of the searches alone, without start-up (transformers: behind a batch that is not counted)
 #     same           share of dtrain's items that transformers found, too; below 0.99 the script fails (what rounding decides is less)

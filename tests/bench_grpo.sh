@@ -1,6 +1,7 @@
 #!/bin/bash
-# bench_grpo.sh - steps of GRPO of a random model: tokens generated and trained per second against the machine's limit and against TRL, in turn; the
-# time of a rollout at stage 3 over that at stage 0; and PPO. Medians of STEPS steps behind two that are not counted, of the fastest of ROUNDS rounds.
+# bench_grpo.sh - GRPO steps of a random model: tokens generated and trained per second, compared with the machine's limit and with TRL,
+# alternating. Also the ratio of rollout times at stage 3 and at stage 0; and PPO. Medians of STEPS steps after two warm-up steps, of the
+# fastest of ROUNDS rounds.
 #
 # A step: R completions of C tokens to R/G prompts of P tokens, and a pass of training over them in micro-batches of M a rank (beta 0: nothing is
 # scored). Generated: tokens of completions over the time of the rollout; trained: all tokens over the rest of the step. The limits, at the rates that

@@ -1,6 +1,6 @@
 #!/bin/bash
-# bench_lora.sh - training steps with LoRA on all linear layers against full training and against transformers with PEFT, in turn; peak memory against
-# the plan; bases in 8 and in 4 bits. Medians of STEPS steps, best of ROUNDS rounds.
+# bench_lora.sh - training steps with LoRA on all linear layers, compared with full training and with transformers and PEFT, alternating.
+# Also peak memory against the plan, and bases in 8 and in 4 bits. Medians of STEPS steps, best of ROUNDS rounds.
 #
 # MODEL="KEYS of [model]" (default: Qwen2.5 0.5B), BATCH, SEQ, RANK, THREADS, DTYPES, WAYS (as the table names them);
 # DEVICE=cuda: on a GPU, with its memory. PYTHON=... names a Python with torch, transformers and peft.

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_async.sh - checkpoint.async: training goes on while a checkpoint is written. What is written is what a save at once would have
-# written; kills, faults and full disks at any moment of the writing harm nothing that was published.
+# e2e_async.sh - checkpoint.async: training continues while a checkpoint is written. The file matches the one that a synchronous save
+# writes. Kills, faults and full disks at any point of the write leave published checkpoints intact.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_best.sh - the best checkpoint and early stopping: found, kept, exported, and remembered through stops and other layouts.
+# e2e_best.sh - the best checkpoint and early stopping: detected, kept, exported, and preserved across stops and changes of layout.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_branch.sh - going back to an older checkpoint, and resuming with other settings: what is left is moved away and said, what cannot be meant is
-# refused, and a kill at any moment between the moves loses nothing.
+# e2e_branch.sh - resuming from an older checkpoint, and resuming with other settings. Later checkpoints are moved away and reported;
+# ambiguous requests are refused. A kill between any two of the moves loses nothing.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_check.sh - dtrain --check finds what a run would stumble over, all of it at once, and writes nothing; a run finds the same before its first step.
+# e2e_check.sh - dtrain --check reports every error of a configuration in one pass and writes nothing. A run reports the same errors before
+# its first step.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

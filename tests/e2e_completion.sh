@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_completion.sh - what bash and zsh complete for the programs.
+# e2e_completion.sh - completions that bash and zsh offer for the programs.
 . "$(dirname "$0")/e2e.sh"
 . tools/completion/dtrain.bash
 complete_words() { # WORDS...: what bash would offer for the last; "KEY" "=" "VALUE" are three, as bash cuts them

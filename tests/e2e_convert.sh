@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_convert.sh - Hugging Face directories in and out as users do it: training from one, export at the end, dtrain-convert both ways, and mistakes.
+# e2e_convert.sh - import and export of Hugging Face directories: training from one, export at the end of a run, dtrain-convert in both
+# directions, and errors.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_cuda.sh - training on a GPU: losses, norms and weights of the CPU, whatever the ranks that share it, the ZeRO stage and what is offloaded;
-# checkpoints that go from one to the other.
+# e2e_cuda.sh - training on a GPU: losses, norms and weights match those of the CPU for any number of ranks per GPU, any ZeRO stage and any
+# offload. Checkpoints move between CPU and GPU.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_cuda_tasks.sh - reward models and preference, group-relative and proximal policy optimisation on a GPU: the metrics of the CPU, whatever the
-# ranks that share it and the ZeRO stage, offloaded and in bf16; the same completions; the same bits on one rank and on two.
+# e2e_cuda_tasks.sh - reward models, DPO, GRPO and PPO on a GPU. Metrics match those of the CPU for any number of ranks per GPU and any ZeRO
+# stage, offloaded and in bf16. Completions are the same, and one rank and two give the same bits.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 unset DTRAIN_DEVICE # the CPU is the CPU here

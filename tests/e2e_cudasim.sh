@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_cudasim.sh - the simulator of CUDA (docs/testing.md): what it sees, and on it the CUDA device's operations against the references, races
-# and late streams. Trainings on it are those of e2e_cuda.sh, GPUs that fail those of e2e_cudasim_fails.sh.
+# e2e_cudasim.sh - the CUDA simulator (docs/testing.md): the errors that it detects. On it, the CUDA device's operations are compared with
+# the references, with race detection and with late streams. e2e_cuda.sh trains on it; e2e_cudasim_fails.sh has failing GPUs.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 tests=${BUILD:-build/release}/tests

@@ -1,7 +1,7 @@
 #!/bin/bash
-# e2e_cudasim_fails.sh - a GPU, or NCCL, that fails on one rank of the simulator (CUDA_SIM_FAIL): that rank says what and ends the job, with
-# comm.timeout at half an hour. The simulated NCCL ends a program that calls it for a GPU that has failed; where the ranks had met in a vote all would
-# end by themselves, which mpirun says.
+# e2e_cudasim_fails.sh - a GPU or NCCL fails on one rank of the simulator (CUDA_SIM_FAIL). That rank reports the error and aborts the job,
+# with comm.timeout at half an hour. The simulated NCCL aborts a program that calls it for a failed GPU. If the ranks had met in a vote, all
+# would exit independently, which mpirun's output shows.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 [ -e "${BUILD:-build/release}/libdtrain_cudasim.so" ] || { not_ok "the simulator" "make cudasim"; exit 1; }

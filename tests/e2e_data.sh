@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_data.sh - dtrain-data: datasets of text and records, held-out documents, what it says of bad input, info and show.
+# e2e_data.sh - dtrain-data: datasets of text and records, held-out documents, messages about invalid input, info and show.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_dpo.sh - preference optimisation: every loss as TRL's DPOTrainer computes it, the same on any number of ranks and at any stage; log 2 at the
-# start; learning; resuming; validation; judges and a reference that follows or was asked before; what is refused.
+# e2e_dpo.sh - preference optimisation. Every loss matches TRL's DPOTrainer, on any number of ranks and at any stage; the initial loss is
+# log 2. Also: learning; resuming; validation; judges; a reference that follows the policy or is precomputed; errors.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_extend.sh - the learning rate of a run whose number of steps is raised: scheduler.on_extend.
+# e2e_extend.sh - the learning rate after the number of steps of a run is raised: scheduler.on_extend.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_files.sh - what is written, and where it is never written: through links that somebody planted, over an input, into a pipe, to a closed output.
+# e2e_files.sh - output files: programs never write through planted links, over an input or into a pipe, and they report a closed output.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_finite_weights.sh - NaN and Inf among the weights of any model that a program reads: refused by file, tensor and index before the first step, by
-# --check, too; dtrain-convert keeps them and warns.
+# e2e_finite_weights.sh - NaN and Inf in the weights of any model that a program reads. Programs and --check refuse them before the first
+# step and name file, tensor and index. dtrain-convert keeps them and warns.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 start=tests/data/dpo/start

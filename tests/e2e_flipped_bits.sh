@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_flipped_bits.sh - files with one flipped bit: a sample of the bits of a checkpoint and a dataset (all of them in full_bitflips.sh), and the
-# programs themselves, which refuse such a file with 65 and name it. EVERY: of each so many bits; PROGRAMS: damaged files for each program.
+# e2e_flipped_bits.sh - files with one flipped bit: a sample of the bits of a checkpoint and a dataset (full_bitflips.sh flips all of them).
+# The programs refuse such a file with 65 and name it. EVERY: tests one bit in EVERY; PROGRAMS: damaged files for each program.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_fp16.sh - training in fp16: scales static and dynamic, overflows on one rank, resume in the middle of a window, runs that stay bad; and
-# in which type gradients are sent.
+# e2e_fp16.sh - training in fp16: static and dynamic loss scales, overflows on one rank, resuming inside a window, persistent overflows, and
+# the data type in which gradients are sent.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# dtrain-generate: the same text whatever the ranks, the stage and the batch size; its ways in and out; what is said about mistakes.
+# e2e_generate.sh - dtrain-generate: the text does not depend on ranks, stage or batch size; forms of input and output; error messages.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_gpu_tools.sh - the scripts for a GPU machine (tools/gpu), as far as they can be tried without one: a model that cannot be run has no figures, and
-# costs those behind it nothing; names that are not known are refused.
+# e2e_gpu_tools.sh - the scripts for a GPU machine (tools/gpu), as far as a machine without a GPU can test them. A model that cannot run has
+# no figures and does not affect the models after it. Unknown names are refused.
 . "$(dirname "$0")/e2e.sh"
 
 shape="model_type=gpt2 num_hidden_layers=1 num_attention_heads=2 vocab_size=257 max_position_embeddings=64"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# e2e_grpo.sh - group-relative policy optimisation: given completions and rewards as TRL's GRPOTrainer takes them, in every setting of
-# tests/data/grpo/trl.json; the same on any number of ranks and at any stage; the same bits where they are promised, also resumed inside a
-# generation; learning from a program's rewards; what is refused; a rank that fails.
+# e2e_grpo.sh - group-relative policy optimisation. Given completions and rewards, steps match TRL's GRPOTrainer in every setting of
+# tests/data/grpo/trl.json, on any number of ranks and at any stage. Results are bit-identical where documented, also after a resume inside
+# a generation. Also: learning from a program's rewards; errors; a failing rank.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_info.sh - dtrain-info as scripts use it: what it says, and its exit status, for good, foreign and damaged files.
+# e2e_info.sh - dtrain-info in scripts: its output and exit status for valid, foreign and damaged files.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 kept=tests/data/fuzz/checkpoint

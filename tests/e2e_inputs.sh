@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_inputs.sh - the configurations of input/: every one can be planned as it is; those of input/models have the shapes of the published models.
+# e2e_inputs.sh - the configurations of input/: --plan accepts each of them unchanged; those of input/models have the shapes of the
+# published models.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

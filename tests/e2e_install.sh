@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_install.sh - what make install leaves, and that it runs from there; set-up; job scripts.
+# e2e_install.sh - the files that make install writes, and that programs run from the install directory; set-up; job scripts.
 . "$(dirname "$0")/e2e.sh"
 root=$tmp/root prefix=/opt/dtrain version=$(sed -n 's/^VERSION *?= *//p' tools/mk/config.mk)
 doc=$root$prefix/share/doc/dtrain modules=$root$prefix/share/modulefiles/dtrain

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_lora.sh - low-rank adapters: steps as PEFT's adapters take them, the same bits on any number of ranks, at any stage and offload, resumed, and
-# with less kept for backward; what is frozen stays as it is; rewards, preferences and rollouts, whose reference is the model without its adapters.
+# e2e_lora.sh - low-rank adapters. Steps match PEFT's; bits do not depend on ranks, stage, offload, resuming or activation checkpointing.
+# Frozen tensors keep their bits. Also: reward models, DPO and rollouts; their reference is the model without its adapters.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

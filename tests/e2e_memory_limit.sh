@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_memory_limit.sh - a model whose states are larger than the memory that a cgroup lets its processes have: trained with states in files, refused
-# without. Needs the right to make a cgroup with a limit of memory (root on a machine of one's own; most containers have not).
+# e2e_memory_limit.sh - a model whose states exceed the memory limit of a cgroup: it trains with states in files and is refused without.
+# Needs permission to create a cgroup with a memory limit (root on the host; most containers lack it).
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Which MPI and HDF5 a build takes, with stand-ins for two of them: headers, wrappers and pkg-config's files.
+# e2e_mpi.sh - the MPI and HDF5 that a build selects, with stand-ins for two of them: headers, wrappers and pkg-config files.
 . "$(dirname "$0")/e2e.sh"
 unset MPICC MPIRUN HDF5 MAKEFLAGS MFLAGS MAKELEVEL
 mkdir "$tmp/pc"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_nvme.sh - states in files that fail: on one rank alone, by the system's own errors and by injected ones, between any two phases of an update,
-# by a kill. The last checkpoint is as it was, training goes on from it with the same bits, and nothing is left on the disk.
+# e2e_nvme.sh - I/O failures of states in files: on one rank only, by system errors and by injected ones, between any two phases of an
+# update, and by a kill. The last checkpoint is unchanged, training resumes from it with the same bits, and no files remain on the disk.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_optimizer.sh - every optimizer on any number of ranks, saved and resumed; learning rates by name; another optimizer on resuming.
+# e2e_optimizer.sh - every optimizer on any number of ranks, saved and resumed; per-tensor learning rates; a resume with another optimizer.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_parquet.sh - Parquet files as inputs of dtrain-data: the datasets that the same records make as JSON lines, in text, lists, structs and images; rows
-# and files that are wrong, each named; and what is said where DuckDB's library is not there.
+# e2e_parquet.sh - Parquet files as inputs of dtrain-data. Datasets match those from the same records as JSON lines, in text, lists, structs
+# and images. Invalid rows and files are named; a missing DuckDB library is reported.
 . "$(dirname "$0")/e2e.sh"
 data=tests/data/parquet model=tests/data/vision_data/model
 make() { # OUT ARGS...

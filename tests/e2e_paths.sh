@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_paths.sh - paths of a configuration: from home, with variables, and from another folder.
+# e2e_paths.sh - paths in a configuration: relative to home, with variables, and from another folder.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

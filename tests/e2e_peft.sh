@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_peft.sh - directories of adapters: those of PEFT open here with its logits and its scores, and merge into models of the same; a run leaves
-# one, and training goes on from it; what is cut, wrong, missing or of another kind is refused by name.
+# e2e_peft.sh - adapter directories. PEFT's load with the logits and scores of PEFT, and merge into the same models. A run writes such a
+# directory, and training continues from it. Truncated, wrong, missing or foreign files are refused by name.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

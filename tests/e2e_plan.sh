@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_plan.sh - dtrain --plan: no data, device or variable of the environment is needed, every stage is shown with what stands in its way, by memory
-# where there are several, and the exit code says whether anything fits.
+# e2e_plan.sh - dtrain --plan needs no data, device or environment variable. It shows for every stage what prevents a run, per memory space
+# if there are several. The exit code says whether any layout fits.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 unset DTRAIN_DEVICE # what is planned for is said here

@@ -1,5 +1,5 @@
 #!/bin/bash
-# dtrain-plot: pictures of one and of several runs, and what is said about files and options that are wrong.
+# e2e_plot.sh - dtrain-plot: plots of one run and of several, and messages about invalid files and options.
 . "$(dirname "$0")/e2e.sh"
 
 make_run() { # DIR STEPS

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_ppo.sh - proximal policy optimisation: losses, metrics and final weights as PyTorch computes them from the same completions; the same bits on any
-# number of ranks and at any stage, also after a resume inside a rollout; learning; exports; plans; what is refused; failures of one rank.
+# e2e_ppo.sh - proximal policy optimisation. Losses, metrics and final weights match PyTorch's for the same completions. Bits do not depend
+# on the number of ranks or the stage, also after a resume inside a rollout. Also: learning; exports; plans; errors; failures of one rank.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_process.sh - what happens to a run's processes from outside: they are suspended, started twice, started by the wrong launcher, left short of shared memory.
+# e2e_process.sh - external events that hit a run's processes: they are suspended, started twice, started by the wrong launcher, or run out
+# of shared memory.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# e2e_quantised_base.sh - adapters on a model whose matrices are stored as int8 or nf4: which are and as what numbers, training as on the matrices of these
-# numbers, the same bits on any number of ranks, at any stage and offload, resumed; checkpoints, models that are written, references and what cannot be.
-# What they share is tried with one of them.
+# e2e_quantised_base.sh - adapters on a model whose matrices are stored as int8 or nf4: which matrices are quantised and to which values.
+# Training matches training on the dequantised matrices. Bits do not depend on ranks, stage, offload or resuming. Also: checkpoints,
+# exported models, references, and unsupported cases. Behaviour that both formats share is tested with one of them.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

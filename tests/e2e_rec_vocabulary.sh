@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rec_vocabulary.sh - a vocabulary grows by a recommender's level tokens, and their rows alone are trained: as PyTorch trains them, on any layout, with all else the
-# same to the bit; a search for the best model that ends early, on 1, 2 and 8 ranks.
+# e2e_rec_vocabulary.sh - a vocabulary grows by a recommender's level tokens, and only their rows are trained. The rows match PyTorch's on
+# any layout, and everything else keeps its bits. Also: a search for the best model that ends early, on 1, 2 and 8 ranks.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/rec/vocabulary

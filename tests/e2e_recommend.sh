@@ -1,7 +1,7 @@
 #!/bin/bash
-# e2e_recommend.sh - task eval with a catalogue: what a search as wide as the catalogue finds is what scoring every item by the training's forward
-# gives; HR@K and NDCG@K are those of the predictions; the same on any number of ranks, at any stage, for any batch; task grpo with items for completions: those
-# of a beam search, or drawn, their rewards, that it learns; what is refused; a rank that fails; the example of a shop, from texts to recommendations.
+# e2e_recommend.sh - task eval with a catalogue. A beam as wide as the catalogue finds the scores that the training forward gives every
+# item. HR@K and NDCG@K match the predictions, on any number of ranks, at any stage, for any batch. Task grpo with items as completions,
+# from beam search or sampling: rewards and learning. Also: errors; a failing rank; the shop example, from texts to recommendations.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

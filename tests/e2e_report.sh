@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_report.sh - what a run tells: lines in a log, its closing lines, metrics.csv, names in the trace.
+# e2e_report.sh - reports of a run: log lines, closing lines, metrics.csv, names in the trace.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

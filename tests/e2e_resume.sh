@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_resume.sh - stop, resume, move: signals, kills at any moment, full disks, damaged files, other rank counts and stages.
+# e2e_resume.sh - stopping, resuming and changing the layout: signals, kills at any moment, full disks, damaged files, other rank counts and
+# stages.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_reward_watch.sh - rewards that never vary: one warning after ten rollouts, from functions and from files.
+# e2e_reward_watch.sh - rewards that never vary cause one warning after ten rollouts, for rewards from functions and from files.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 for i in $(seq 0 9); do echo "{\"prompt\": \"count $i\"}"; done >"$tmp/prompts.jsonl"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rewards.sh - reward functions as a user gives them: the examples; what all kinds of functions say of given completions in a run of GRPO, on any
-# ranks and stages; programs that fail; what cannot be opened.
+# e2e_rewards.sh - reward functions: the examples; the rewards of each kind of function for given completions in a GRPO run, on any ranks
+# and stages; failing programs; files that cannot be opened.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

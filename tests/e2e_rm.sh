@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rm.sh - reward models: ten steps as TRL's RewardTrainer takes them, the same on any number of ranks and at any stage; learning from pairs and
-# from safety labels; from a language model's directory and out again; what is left out and what is refused.
+# e2e_rm.sh - reward models. Ten steps match TRL's RewardTrainer on any number of ranks and at any stage. Also: learning from pairs and from
+# safety labels; import from a language model's directory and export; omitted records and errors.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

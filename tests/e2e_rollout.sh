@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rollout.sh - rollouts of a run (src/rollout, with the task of tests/rollout_task.h) are the same on any number of ranks and after a kill,
-# and the failure of one rank is everybody's: no other waits for it.
+# e2e_rollout.sh - rollouts of a run (src/rollout, with the task of tests/rollout_task.h) are the same on any number of ranks and after a
+# kill. If one rank fails, every rank ends; no rank waits for it.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tests/run.sh counts what test programs say: programs that say what cmocka says where it passes, skips and fails.
+# tests/run.sh counts the results of test programs. Stand-ins print what cmocka prints for passed, skipped and failed tests.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 mkdir -p "$tmp/build/tests"

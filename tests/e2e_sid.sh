@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_sid.sh - dtrain-sid: the same SIDs on any number of ranks and from either kind of file, and what is said of input that is wrong.
+# e2e_sid.sh - dtrain-sid: the SIDs do not depend on the number of ranks or the kind of input file; messages about invalid input.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 data=tests/data/sid

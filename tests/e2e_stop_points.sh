@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_stop_points.sh - a signal at each point of a run loses nothing: the checkpoint of the named step exists after 75, and the continued run is the
-# undisturbed one; starts in a row without progress, and a start-up that takes all of the time, end with 64.
+# e2e_stop_points.sh - a signal at each point of a run loses nothing. The checkpoint of the named step exists after exit code 75, and the
+# continued run matches the undisturbed one. Repeated starts without progress, and a start-up that uses the whole time limit, end with 64.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

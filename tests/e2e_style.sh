@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_style.sh - the shape of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md): calls and includes go
-# down, private headers stay inside, MPI is spoken in comm alone.
+# e2e_style.sh - the style of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md). Calls and
+# includes go down, private headers stay inside their room, and only comm calls MPI.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 cd "$(realpath tests)/.." || exit 1 # e2e.sh may stand in a folder of links, which find does not follow

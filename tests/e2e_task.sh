@@ -1,6 +1,7 @@
 #!/bin/bash
-# e2e_task.sh - a task that is not part of the program (tests/toy_task.h: it generates inside the run, judges with a frozen model, uses a
-# rollout twice) gives the same on any number of ranks and at stages 0 and 3, resumes to the bit, and ends in order when a rank fails.
+# e2e_task.sh - a task that is not part of the program (tests/toy_task.h). It generates during the run, judges with a frozen model, and uses
+# a rollout twice. Results do not depend on the number of ranks at stages 0 and 3. It resumes with the same bits and ends in order when a
+# rank fails.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

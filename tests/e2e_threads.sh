@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_threads.sh - threads and cores: how long threads wait, how many there are, and what is said of cores that are not used.
+# e2e_threads.sh - threads and cores: how long threads wait, how many threads run, and messages about unused cores.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

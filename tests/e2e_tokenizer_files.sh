@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_tokenizer_files.sh - a special token that tokenizer_config.json names and no file gives an id: texts with it have an id more than the model has rows. Data
-# without it still fits the model, data with it is refused with what to do, and dtrain-convert --add-tokens makes the rows.
+# e2e_tokenizer_files.sh - a special token that tokenizer_config.json names but no file gives an id: its id in texts exceeds the rows of the
+# model. Data without it still fits the model. Data with it is refused with the remedy, and dtrain-convert --add-tokens adds the rows.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

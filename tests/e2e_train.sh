@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_train.sh - the same losses and weights whatever the number of ranks and the ZeRO stage; sft, eval, plan and check.
+# e2e_train.sh - losses and weights do not depend on the number of ranks or the ZeRO stage; sft, eval, plan and check.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

@@ -1,6 +1,7 @@
 #!/bin/bash
-# e2e_vision.sh - training with images, from files to losses: as transformers computes it; the same on any number of ranks, at any stage, offloaded,
-# recomputed, adapted, resumed, also where micro-batches have no images or nothing; what is frozen keeps its bits; data that does not fit the model.
+# e2e_vision.sh - training with images, from files to losses. Results match transformers on any number of ranks, at any stage, offloaded,
+# recomputed, adapted and resumed, also if micro-batches have no images or no samples. Frozen tensors keep their bits. Data that does not
+# fit the model is refused.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"

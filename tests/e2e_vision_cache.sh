@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_vision_cache.sh - kept features of a frozen tower: training has the same bits as without them, on any number of ranks, at any stage, in every
-# task; they are made once; what is damaged, killed, refused or full is told and never trained on.
+# e2e_vision_cache.sh - cached features of a frozen tower. Training has the same bits as without the cache, on any number of ranks, at any
+# stage, in every task. Features are computed once. Damaged, killed, refused or full caches are reported and never trained on.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_vision_files.sh - vision-language models in files: llava-hf directories in and out by any names of their tensors, a language model joined with a
-# tower and a projector, what is trained of one, adapters, and mistakes, each named by its key.
+# e2e_vision_files.sh - vision-language models in files: import and export of llava-hf directories with any tensor names; a language model
+# joined with a tower and a projector; trained parts; adapters; errors, each naming its key.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 hf=tests/data/vision/hf

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_vision_generate.sh - dtrain-generate with images: what transformers generates with the same files, whatever the ranks, the stage, the batch and the
-# beams; conversations with images; mistakes; answers that a small model has learned to give about images that it has not seen.
+# e2e_vision_generate.sh - dtrain-generate with images. Text matches transformers' with the same files, for any ranks, stage, batch and
+# beams. Also: conversations with images; errors; answers of a small trained model about unseen images.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 export OMP_NUM_THREADS=1

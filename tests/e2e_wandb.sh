@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_wandb.sh - a run as an offline run of Weights & Biases. PYTHON: one that has the package wandb; without it the conversion itself is skipped.
+# e2e_wandb.sh - a run exported as an offline run of Weights & Biases. PYTHON: a Python with the package wandb; without it the conversion is
+# skipped.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 python=${PYTHON:-python3}
