@@ -9,7 +9,7 @@
 # blocks, d the width of all heads, all ranks sharing the machine):
 #     a rollout   C max(ranks W / bandwidth of reading, 2 (N + N_head) R / peak) + 2 N P R/G / peak
 #     the rest    (6 N R (P + C) + 6 N_head R C + 6 L d R (P + C)^2) / peak + 28 bytes a parameter / bandwidth of updating
-# PPO is held to the rollout's and to as much arithmetic as its passes have: EPOCHS trainings of policy and critic, and a forward pass of each model
+# PPO is compared with the rollout's limit and with the arithmetic of its passes: EPOCHS trainings of policy and critic, and a forward pass of each model
 # that scores (policy, reference, critic).
 #
 # PYTHON=... names a Python with torch and transformers. The peer (tests/peer_trl.py) is TRL's GRPOTrainer on the same cores, as one process of that

@@ -51,7 +51,7 @@ for dtype in ${DTYPES:-fp32 bf16}; do
     for _ in $(seq "$rounds"); do
         for way in $ways; do
             now=$(measure "$way" "$dtype")
-            echo "$dtype $way: $now" >&2 # so that what was measured is there if the rest does not come
+            echo "$dtype $way: $now" >&2 # keeps the measurements if a later one fails
             best[$way]=$(faster "${best[$way]:-0}" "${now:-0}")
         done
     done

@@ -15,16 +15,16 @@ back="checkpoint.resume=$tmp/b/checkpoints/step-00000004.h5"
 # back to step 4 with another rate
 begin
 ends "going back to step 4" 0 train 2 b $steps $back run.max_steps=5 optimizer.lr=1e-3
-expect_text "it says where the rest is" "continuing from step 4; later checkpoints and records were moved to .*b/left/after-step-00000004"
-expect_text "and which settings differ" "other settings; the run continues with the new ones: .*optimizer.lr: 0.01 -> 0.001"
-expect "the newer checkpoints are there" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
-expect "and the table of the old branch" cmp "$tmp/whole/metrics.csv" "$tmp/b/left/after-step-00000004/metrics.csv"
+expect_text "the folder of the moved checkpoints is logged" "continuing from step 4; later checkpoints and records were moved to .*b/left/after-step-00000004"
+expect_text "changed settings are logged" "other settings; the run continues with the new ones: .*optimizer.lr: 0.01 -> 0.001"
+expect "the newer checkpoints are in the left branch" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
+expect "the metrics table is in the left branch" cmp "$tmp/whole/metrics.csv" "$tmp/b/left/after-step-00000004/metrics.csv"
 expect "with their records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"
-prints "auto goes on with the new branch" "resumed from .*step-00000005.h5" train 3 b $steps optimizer.lr=1e-3
+prints "auto resumes from the new branch" "resumed from .*step-00000005.h5" train 3 b $steps optimizer.lr=1e-3
 expect "without leaving out or repeating a step" steps_are b "1 2 3 4 5 6 7 8"
 expect "of the new branch" test "$(losses b | tail -1)" != "$(losses whole | tail -1)"
-ends "the branch that was left is a run's directory" 0 train 2 b2 checkpoint.resume="$tmp/b/left/after-step-00000004" $steps
-prints "left once more, it gets a folder of its own" "b/left/after-step-00000004.2" train 2 b $steps $back optimizer.lr=1e-3
+ends "a run resumes from the left branch" 0 train 2 b2 checkpoint.resume="$tmp/b/left/after-step-00000004" $steps
+prints "a second left branch gets a folder of its own" "b/left/after-step-00000004.2" train 2 b $steps $back optimizer.lr=1e-3
 
 # killed between the moves
 for point in branch.copied:0:1 branch.latest:0:1 branch.begin:0:1 branch.move:0:1 branch.move:0:2 branch.name:0:1; do
@@ -35,7 +35,7 @@ for point in branch.copied:0:1 branch.latest:0:1 branch.begin:0:1 branch.move:0:
     ends_saying "killed at $point: the next start" 0 "$want" train 2 b $steps optimizer.lr=1e-3
     expect "killed at $point: no step is left out" steps_are b "1 2 3 4 5 6 7 8"
     if [ $point = branch.copied:0:1 ]; then expect "killed at $point: nothing was left" test ! -e "$tmp/b/left"
-    else expect "killed at $point: what was left is whole" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"; fi
+    else expect "killed at $point: the left branch is complete" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"; fi
 done
 begin
 mkdir -p "$tmp/b/left/unfinished"
@@ -55,12 +55,12 @@ cp "$tmp/b/checkpoints/step-00000008.h5" "$tmp/stale.h5"
 rm "$tmp/b/checkpoints/step-00000008.h5" && printf step-00000006.h5 >"$tmp/b/checkpoints/latest"
 cp "$tmp/stale.h5" "$tmp/b/checkpoints/step-00000009.h5"
 prints "latest decides" "resumed from .*step-00000006.h5" train 2 b $steps
-expect "and the other is moved away" files_are b/left/after-step-00000006/checkpoints step-00000009.h5
+expect "the other checkpoint is moved away" files_are b/left/after-step-00000006/checkpoints step-00000009.h5
 
 # a run that began from a path is submitted again as it was
 ends "from another run's checkpoint" 0 train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
 train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
-expect_text "submitted again it goes on from its own" "continues from its own newest checkpoint"
+expect_text "a resubmitted run resumes from its own checkpoint" "continues from its own newest checkpoint"
 ends "a checkpoint of another run over an own one: 64" 64 train 1 c $steps checkpoint.resume="$tmp/slow/checkpoints/step-00000002.h5"
 expect_text "with what to do" "use auto to continue from those, or choose another run.output_dir"
 
@@ -68,11 +68,11 @@ expect_text "with what to do" "use auto to continue from those, or choose anothe
 train 1 d $steps run.max_steps=4
 from="run.max_steps=8 checkpoint.save_total_limit=1 checkpoint.resume=$tmp/d/checkpoints/step-00000004.h5"
 train 1 d $steps $from run.max_steps=6
-expect "the path that was given is deleted" files_are d/checkpoints "latest step-00000006.h5"
-ends "submitted again after that" 0 train 1 d $steps $from
-expect_text "it goes on from its own newest, too" "which has been deleted; it continues from its own newest checkpoint"
+expect "the checkpoint of the given path is deleted" files_are d/checkpoints "latest step-00000006.h5"
+ends "a run whose given checkpoint was deleted is resubmitted" 0 train 1 d $steps $from
+expect_text "the run reports that it resumes from its newest checkpoint" "which has been deleted; it continues from its own newest checkpoint"
 expect_text "that one" "resumed from .*d/checkpoints/step-00000006.h5"
-ends "a path that never was the run's: 65" 65 train 1 d $steps checkpoint.resume="$tmp/d/checkpoints/step-00000002.h5"
+ends "a checkpoint path that the run never had: 65" 65 train 1 d $steps checkpoint.resume="$tmp/d/checkpoints/step-00000002.h5"
 
 # other settings
 begin

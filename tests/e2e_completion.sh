@@ -28,7 +28,7 @@ offers "the words of a key" "sft"
 complete_words ./dtrain x.ini run.task =
 offers "all words of a key" "pretrain sft rm dpo ppo grpo eval"
 complete_words ./dtrain --keys zero.st
-offers "a key behind --keys" "zero.stage"
+offers "a key after --keys" "zero.stage"
 mkdir "$tmp/d" && touch "$tmp/d/model.h5" "$tmp/d/my file.h5"
 complete_words ./dtrain-info "$tmp/d/mod"
 offers "a file" "$tmp/d/model.h5"

@@ -165,7 +165,7 @@ if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
     run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=1 run.output_dir="$tmp/full" checkpoint.export=hf
     ln -sfn "$tmp/small" "$tmp/link" && rm -rf "$tmp/full/hf" && ln -s "$tmp/small" "$tmp/full/hf" && fallocate -l 120k "$tmp/small/balloon"
     ends "no room for the export of a run" 74 run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=2 run.output_dir="$tmp/full" checkpoint.export=hf
-    expect "its checkpoint is there" test -s "$tmp/full/checkpoints/step-00000002.h5"
+    expect "the checkpoint of the run exists" test -s "$tmp/full/checkpoints/step-00000002.h5"
     umount "$tmp/small"
 else
     skip "no room for an export" "mounting a small tmpfs is not permitted here"
@@ -196,6 +196,6 @@ is "and the first one is not harmed" "$? $(cd "$tmp/both" && echo *) $(cmp "$tmp
 
 # the example of the README, in small
 ends "chats fine-tune a directory into another" 0 run 0 env RUNS="$tmp/example" SETTINGS=run.max_steps=4 PYTHON=false tools/chat.sh
-expect "which stands there whole" test -s "$tmp/example/chat/hf/model.safetensors" -a -s "$tmp/example/chat/hf/tokenizer.json" -a -s "$tmp/example/chat-data/answer.jsonl"
+expect "the exported model and the data are complete" test -s "$tmp/example/chat/hf/model.safetensors" -a -s "$tmp/example/chat/hf/tokenizer.json" -a -s "$tmp/example/chat-data/answer.jsonl"
 
 e2e_done

@@ -20,7 +20,7 @@ expect_losses() { if [ "$code" = 0 ]; then expect "$1" close_losses "$2" "$3" "$
 
 # How far apart two devices may be. A chain of fifty roundings (2^-24 each) through sums of a hundred terms, two blocks forward and backward and the head,
 # leaves 3e-6 of what it computes: of a loss, of a norm, and of the larger elements of a gradient. The norm of what AdamW gets is at most 1
-# (max_grad_norm), and so is the root mean square of its 40 thousand elements at most 5e-3: 3e-2, six times that, is off by 1e-7, and an element beside it
+# (max_grad_norm), and so is the root mean square of its 40 thousand elements at most 5e-3: 3e-2, six times that, is off by 1e-7, and an adjacent element
 # is off by no more. An update divides it by no less than eps = 1e-4: with lr = 1e-2 it is 1e-5 too far at worst, where updates are up to 1e-2. That is
 # what weights may be off for each step. Losses and norms of the next step change by the sum of gradients times that, of random sign; they get 1e-5, three times
 # their own chain.

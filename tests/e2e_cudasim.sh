@@ -67,7 +67,7 @@ sees no_close 'a lane ends, and products of its group are under way' $both
 sees touched 'writes a sum of a product of its group before it has waited for that' $both
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
-# What waits for a timeout does so beside the rest.
+# Cases that wait for a timeout run concurrently with the rest.
 unset DTRAIN_DEVICE # the CPU is the CPU here
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 never_ends() {
@@ -82,7 +82,7 @@ beside never_ends
 # Operations against the plain references. Where all cases take minutes or hours it is one in TEST_EVERY (tests/device_fixture.h), which has every shape;
 # all of them: `make test-cudasim`.
 holds() { # DEVICE TEST [THOSE OF ITS TESTS]
-    RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few beside others
+    RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few next to other tests
     expect_exit "$2${3:+, $3}, on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
 for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
@@ -103,7 +103,7 @@ holds cudasim test_count
 small="run.max_steps=3 batch.train_batch_size=8"
 ends "bf16: trains on the CPU" 0 train 1 cpu $small precision.dtype=bf16
 
-# The self-check at the first start with a driver, remembered until something else is there.
+# The self-check runs at the first start with a driver. Its result is cached until driver or device changes.
 checks() { # NAME YES|NO ARGS...: a start that checks, or does not
     local name=$1 wanted=$2
     shift 2
@@ -137,7 +137,7 @@ expect "have the losses of the CPU" close_losses cpu late 2.5e-4
 export DTRAIN_DEVICE=cudasim_races
 train 2 races run.max_steps=2 batch.train_batch_size=2 precision.dtype=bf16 zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu \
     checkpoint.async=true checkpoint.save_steps=1
-expect_exit "steps with states in host memory, and saves beside them: no race, in kernels or of streams" 0
+expect_exit "steps with states in host memory and asynchronous saves: no race in kernels or between streams" 0
 expect "what was planned is what is held, each stream counted" as_planned
 ends "nor in generation" 0 run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 2 --greedy
 export DTRAIN_DEVICE=cudasim
@@ -174,7 +174,7 @@ done
 expect "as many ranges end as begin" test "$(grep -c ^push "$tmp/nvtx")" = "$(grep -c ^pop "$tmp/nvtx")"
 export CUDA_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
 train 2 parts $tiny
-expect_text "parts of GPUs exchange by MPI, where nobody asks for NCCL" \
+expect_text "GPU partitions exchange by MPI unless NCCL is set" \
     "comm.backend = auto: mpi: NCCL may refuse two partitions of one GPU \(MIG\), and this device is $CUDA_SIM_NAME; use mpi"
 unset CUDA_SIM_DEVICES CUDA_SIM_NAME
 beside_end
