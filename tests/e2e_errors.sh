@@ -71,7 +71,7 @@ chmod +x "$tmp/mixed"
 for check in --check ''; do
     DTRAIN_DEVICE='' run 2 "$tmp/mixed" ./dtrain $check "$tmp/tiny.ini" run.output_dir="$tmp/mixed.run" run.max_steps=1
     expect_exit "ranks on different devices${check:+, $check}" 64
-    expect_text "are told which, and where${check:+, $check}" 'device.*queue on rank 1, but cpu on rank 0'
+    expect_text "different devices are reported with their ranks${check:+, $check}" 'device.*queue on rank 1, but cpu on rank 0'
 done
 
 # A limit of the address space, as on login nodes: libraries must not crash for want of memory.

@@ -31,7 +31,7 @@ DTRAIN_FAULT=step.begin:0:3:kill train 2 parts $linear run.max_steps=8 scheduler
 prints "resumed in the extension" "step-00000006.h5" train 2 parts $linear run.max_steps=8
 expect "without a word on the rate" sh -c "! grep -q 'the learning rate' '$out'"
 expect "the same rates" test "$(rates parts)" = "$(rates whole)"
-expect "and the same losses, bit for bit" close_losses whole parts 0
+expect "losses are bit-identical" close_losses whole parts 0
 
 train 2 whole $linear run.max_steps=10 scheduler.on_extend=continue
 expect "extended once more: from its last rate" test "$(rates whole | cut -d' ' -f9-)" = "0.000625 0.0003125 "

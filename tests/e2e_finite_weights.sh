@@ -63,7 +63,7 @@ done
 
 # ---- dtrain-convert, and checkpoints ----------------------------------------------------------------------------------------------------------
 ends "a conversion keeps what is not finite" 0 run 2 ./dtrain-convert "$tmp/nan" "$tmp/nan.h5" --tokenizer none
-expect_text "and warns" "tensor .$up.: found NaN at \[3, 1\]; non-finite values are converted unchanged"
+expect_text "dtrain-convert warns of NaN" "tensor .$up.: found NaN at \[3, 1\]; non-finite values are converted unchanged"
 run 0 ./dtrain-convert "$tmp/nan.h5" "$tmp/back" --tokenizer none
 expect "to the bit" cmp "$tmp/back/model.safetensors" "$tmp/nan/model.safetensors"
 ends "a sum with it is refused" 65 run 2 ./dtrain-convert --adapter tests/data/peft/llama "$tmp/nan" "$tmp/merged" --tokenizer none

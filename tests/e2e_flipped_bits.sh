@@ -52,7 +52,7 @@ ends "a flipped bit among the token ids ends the training that meets it" 65 trai
 expect_text "with file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) is damaged'
 cp "$tmp/.whole" "$tmp/train.h5"
 
-# the newest checkpoint damaged: the run goes on from the one before
+# the newest checkpoint is damaged: the run resumes from the previous one
 flip "$whole" 700 3
 train 1 run run.max_steps=8 model.hidden_size=8 model.intermediate_size=8 model.num_hidden_layers=1 model.num_attention_heads=2 \
     model.num_key_value_heads=1 checkpoint.save_steps=3

@@ -29,7 +29,7 @@ train 2 one-step $fp16 batch.micro_batch_size=12 zero.stage=2 # without accumula
 expect "gradients in fp16" close_losses ref one-step 2e-3
 train 1 static $fp16 precision.loss_scale=1000
 expect "a static scale that is no power of two" close_losses ref static 2e-3
-is "it stays" "$(field static loss_scale)" "1000 1000 1000 1000 1000 1000 "
+is "the static loss scale is constant" "$(field static loss_scale)" "1000 1000 1000 1000 1000 1000 "
 train 1 exact $fp16 run.reproducible=true
 train 3 exact3 $fp16 run.reproducible=true zero.stage=3
 expect "reproducible: every digit" close_losses exact exact3 0
@@ -38,7 +38,7 @@ expect "reproducible: every bit" same_model "$(newest exact)" "$(newest exact3)"
 # Rank 1 of 3 overflows in its first micro-batch of step 3, the last: all three keep the weights and states of step 2. lr is that of step 3 again.
 train 3 two $fp16 run.max_steps=2 zero.stage=2
 DTRAIN_FAULT=head.overflow:1:17:error ends "an overflow on one rank ends no run" 0 train 3 skips $fp16 run.max_steps=3 zero.stage=2
-expect_text "it is told" "step 3 is skipped: the gradients of unit head, summed over the ranks, are not finite; the loss scale stays 65536"
+expect_text "the skipped step is reported" "step 3 is skipped: the gradients of unit head, summed over the ranks, are not finite; the loss scale stays 65536"
 expect "all ranks keep weights and states" same_model "$(newest two)" "$(newest skips)"
 expect "neither the schedule nor Adam moves" grep -q "step  *3 (2 updates)" <(./dtrain-info "$(newest skips)")
 DTRAIN_FAULT=head.overflow:1:1:error ends "nor does one in the only step: a dynamic scale is still looked for" 0 train 2 only $fp16 run.max_steps=1
@@ -80,14 +80,14 @@ DTRAIN_FAULT=head.overflow:0:25:error train 1 parts $fp16 $window run.max_steps=
 is "the scale is in the checkpoint" "$(info parts loss_scale)" 32768
 train 1 parts $fp16 $window
 is "resumed in mid-window: scale by step" "$(field parts loss_scale)" "$(field whole loss_scale)"
-expect "and every bit" same_model "$(newest whole)" "$(newest parts)"
+expect "all weights are bit-identical" same_model "$(newest whole)" "$(newest parts)"
 train 3 moved $fp16 $window run.max_steps=4 zero.stage=3
 train 2 moved $fp16 $window zero.stage=1
 is "on other ranks and another stage" "$(field moved loss_scale)" "65536 65536 65536 65536 131072 131072 131072 262144 262144 262144 "
 train 1 to-bf16 $fp16 run.max_steps=2
-ends "fp16 goes on in bf16" 0 train 1 to-bf16 precision.dtype=bf16 run.max_steps=3
+ends "an fp16 run resumes in bf16" 0 train 1 to-bf16 precision.dtype=bf16 run.max_steps=3
 train 1 to-bf16 $fp16 run.max_steps=4
-is "and bf16 in fp16, from the first scale" "$(field to-bf16 loss_scale)" "65536 65536 65536 "
+is "a bf16 run resumes in fp16, from the initial scale" "$(field to-bf16 loss_scale)" "65536 65536 65536 "
 
 # in which type gradients are sent
 for type in fp32 bf16 fp16; do
@@ -95,7 +95,7 @@ for type in fp32 bf16 fp16; do
     expect "gradients of fp32, sent in $type" close_losses fp32 "sent-$type" 5e-3
 done
 expect "fp32 is what they are" same_model "$(newest sent-fp32)" "$(train 2 sent-auto zero.stage=2; newest sent-auto)"
-expect "what is sent is rounded" sh -c "! h5diff -q '$(newest sent-fp32)' '$(newest sent-bf16)' /model /model"
+expect "gradients sent in bf16 are rounded" sh -c "! h5diff -q '$(newest sent-fp32)' '$(newest sent-bf16)' /model /model"
 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/none" zero.stage=2 >"$tmp/plan32" 2>&1
 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/none" zero.stage=2 precision.reduce_dtype=bf16 >"$tmp/plan16" 2>&1
 expect "the plan counts it" sh -c "! cmp -s '$tmp/plan32' '$tmp/plan16'"

@@ -48,7 +48,7 @@ for file in input/*.ini; do
     ends "$file can be planned" 0 plan 8 "$file"
 done
 
-# A shape beside path: what differs is said, and the model that is there is used.
+# Shape keys together with path: differences are reported, and the existing model is used.
 make_data
 train 1 base run.max_steps=1 checkpoint.export=hf
 sed -e 's/^task = .*/task = eval/' -e "s|^train = .*|validation = $tmp/valid.h5|" -e "s|^model_type|path = $tmp/base/hf\nmodel_type|" \

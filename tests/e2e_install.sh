@@ -132,7 +132,7 @@ expect_text "make uses all cores" "^flags .*-j$(nproc)"
 prints "or as many as -j says" '^flags .*-j3' flags make -j3
 prints "on the command line or in the environment" '^flags .*-j5' flags env MAKEFLAGS=-j5 make
 flags make -n clean
-expect "make clean all goes in order" sh -c "! grep -q '^flags.*-j' '$out'"
+expect "make clean all runs in order" sh -c "! grep -q '^flags.*-j' '$out'"
 
 prints "make help names the targets" '^ *make test .*passed' run 0 make --no-print-directory help MAKEFLAGS=
 ends "set-up has nothing to do" 0 run 0 tools/setup.sh test

@@ -7,7 +7,7 @@
 limit=600000000
 states='51 million parameters, 814 MB of states'
 
-# A cgroup of this limit; its folder into $group. Version 1 of cgroups: below the one that this script is in. Version 2: beside it, since a group
+# Creates a cgroup with this limit; sets $group to its folder. Version 1 of cgroups: a child of this script's group. Version 2: a sibling, since a group
 # that has processes has none with limits below it.
 make_group() {
     local below beside
@@ -44,5 +44,5 @@ expect_exit "$states in $((limit / 1000000)) MB: refused before it starts" 70
 expect_text "with what would fit" 'the smallest change that fits is .*zero\.offload_optimizer = nvme'
 RUN_TIMEOUT=600 ends_saying "with the states in files it trains" 0 "for offloaded states in $tmp/disk" dtrain_in_group files $files
 train 1 free $model
-expect "as it does where there is memory enough" close_losses free files 1e-5
+expect "losses match those of a run with enough memory" close_losses free files 1e-5
 e2e_done

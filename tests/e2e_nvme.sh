@@ -17,9 +17,9 @@ on_disk() { find "$tmp/disk" -mindepth 1; }
 ends "a run with all states in memory" 0 train 2 whole $steps
 ends "its first half with all states in files" 0 train 2 base $steps $all run.max_steps=2
 expect "has the same bits" same_model "$(checkpoint whole 2)" "$(checkpoint base 2)"
-expect "and leaves nothing on the disk" test -z "$(on_disk)"
+expect "no files remain on the disk" test -z "$(on_disk)"
 
-# goes on from the checkpoint of base, in a directory of its own: NAME NP ARGS...
+# resumes from the checkpoint of base, in a separate directory: NAME NP ARGS...
 go_on() {
     local name=$1 np=$2
     shift 2
@@ -36,7 +36,7 @@ same_bits() {
     local name=$1 np=$2
     shift 2
     train "$np" "$name" $steps "$@"
-    expect "and training goes on from it with the same bits" same_model "$(checkpoint whole 4)" "$(checkpoint "$name" 4)"
+    expect "training resumes from it with the same bits" same_model "$(checkpoint whole 4)" "$(checkpoint "$name" 4)"
 }
 
 # A disk on which the random start alone takes longer than comm.timeout: what moves on is no hang. (16 s of waiting)
@@ -90,7 +90,7 @@ done
 
 full_only
 
-# What is done to rank 1 while it stands still at POINT: NP NAME POINT COMMAND..., which gets its process
+# Runs COMMAND while rank 1 is stopped at POINT: NP NAME POINT COMMAND...; COMMAND receives the process ID
 while_stopped() {
     local np=$1 name=$2 point=$3 p
     shift 3

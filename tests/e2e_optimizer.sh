@@ -17,7 +17,7 @@ for type in adamw adam sgd "sgd optimizer.momentum=0"; do
     esac
     ends "$type trains" 0 train 1 whole $exact optimizer.type=$type
     train 2 parts $exact optimizer.type=$type zero.stage=2 run.max_steps=3
-    ends "$type goes on on other ranks" 0 train 3 parts $exact optimizer.type=$type zero.stage=3
+    ends "$type resumes on other ranks" 0 train 3 parts $exact optimizer.type=$type zero.stage=3
     expect "$type: in two parts, on other ranks, at other stages: the same bits" same_model "$(newest whole)" "$(newest parts)"
     expect "$type: and the same losses" close_losses whole parts 0
     expect "$type: the file says so" [ "$(field "$(newest parts)" optimizer) $(field "$(newest parts)" optimizer_states)" = "\"${type%% *}\" $states" ]
@@ -34,7 +34,7 @@ train 2 change run.max_steps=3
 ends_saying "another optimizer is refused" 64 "optimizer.type: adamw -> sgd" train 2 change optimizer.type=sgd
 ends "unless it is meant" 0 train 2 change optimizer.type=sgd checkpoint.allow_changes=optimizer.type
 expect_text "its states begin at zero" "does not contain the states of sgd; they start at zero"
-expect "and count their updates anew" [ "$(field "$(newest change)" updates) $(field "$(newest change)" state_updates)" = "6 3" ]
+expect "state updates are counted from the change" [ "$(field "$(newest change)" updates) $(field "$(newest change)" state_updates)" = "6 3" ]
 train 1 change2 run.max_steps=3
 ends "from adamw to adam" 0 train 1 change2 optimizer.type=adam checkpoint.allow_changes=optimizer.type
 expect "the moments go on" [ "$(field "$(newest change2)" state_updates)" = 6 ]

@@ -70,14 +70,14 @@ wrong "pairs that are all ties are none" 65 'none of its 1 pairs can be used for
 printf '{"prompt": "%080d", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' 0 >"$tmp/cut.jsonl"
 data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
 train 2 cut-off run.task=dpo data.train="$tmp/cut.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=1
-expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples without a target' "$out")" = 1
+expect "truncated answers are reported once" test "$(grep -c ' 1 samples without a target' "$out")" = 1
 for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
-ends "pairs of equal answers alone are no dataset" 65 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
+ends "a dataset with only pairs of equal answers is refused" 65 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_text "which is said" 'the answers of all 3 pairs are equal, so there is no training signal'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_text "some are counted" '3 of 4 pairs have equal answers after encoding, so they add nothing to the training .first: .*equal.jsonl:1'
-expect_text "so are those that scores contradict" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
+expect_text "pairs that their scores contradict are counted" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
 for task in rm dpo; do
     run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/equal" run.task=$task data.train="$tmp/equal.h5"
     expect_text "$task says so before it begins" 'equal.h5: the texts of 3 of 4 pairs are equal, so these pairs give no training signal'
@@ -85,7 +85,7 @@ for task in rm dpo; do
 done
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/bad.h5" "$tmp/bad.jsonl"
-expect_text "ranks that do not fit are told" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'
+expect_text "a wrong number of ranks is reported" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'
 good='{"prompt": "a", "responses": ["b", "c"]}'
 printf '{"prompt": "a", "responses": ["b", "c", "d"], "ranks": [1, 2, "x"]}\n%s\n' "$good" >"$tmp/half.jsonl"
 run 0 ./dtrain-data --tokenizer bytes --skip-bad -o "$tmp/half.h5" "$tmp/half.jsonl"
@@ -132,7 +132,7 @@ learn() { # DIR ARGS...
         batch.micro_batch_size=4 optimizer.lr=3e-3 run.max_steps=60 "${@:2}"
 }
 ends "a reward model from random weights" 0 learn polite checkpoint.export=hf
-expect "it tells unseen better answers from worse ones" above polite rm/validation_accuracy 0.95
+expect "validation accuracy on unseen pairs" above polite rm/validation_accuracy 0.95
 # What transformers needs to open it: the class, one label, its tensors; and to score several texts at once a padding token, which must not be what closes
 # them, for it takes the last token that is no padding. (tools/open_elsewhere.py holds its rewards to transformers'.)
 is_classifier() { # DIR CLASS HIDDEN PAD
@@ -193,13 +193,13 @@ score() { # NP OUT ARGS...
     shift 2
     run "$np" ./dtrain-generate --tokenizer bytes --threads 1 -o "$tmp/$to" --force "$@"
 }
-ends "answers of a file are judged" 0 score 1 rewards --score "$fixture/start" --answers "$tmp/answers.jsonl"
+ends "answers of a file are scored" 0 score 1 rewards --score "$fixture/start" --answers "$tmp/answers.jsonl"
 # Seven digits, and roundings of fp32 in a model of two small blocks.
 expect "as transformers does" sh -c "paste -d' ' '$tmp/rewards' '$fixture/rewards.txt' | awk '{ d = \$1 - \$2; if (NF != 2 || d > 2e-6 || d < -2e-6) bad = 1 } END { exit bad || NR != 12 }'"
-expect_text "their mean is told, and how many are above 0" "rewards of 12 answers: mean .* $(awk '{ n += $1 > 0 } END { printf "%.1f", 100 * n / NR }' "$fixture/rewards.txt") % above 0"
+expect_text "the mean score and the share above 0 are reported" "rewards of 12 answers: mean .* $(awk '{ n += $1 > 0 } END { printf "%.1f", 100 * n / NR }' "$fixture/rewards.txt") % above 0"
 score 3 rewards3 --score "$fixture/start" --answers "$tmp/answers.jsonl" --zero-stage 3 --batch-size 2
 expect "the same bits on 3 ranks at stage 3, two at a time" cmp "$tmp/rewards" "$tmp/rewards3"
-ends "what is generated is judged" 0 score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-samples 5 --max-new-tokens 9 tests/data/dpo/start
+ends "generated answers are scored" 0 score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-samples 5 --max-new-tokens 9 tests/data/dpo/start
 expect_text "and told" 'rewards of 5 answers'
 sed 's/.*"reward": *\([-0-9.e]*\).*/\1/' "$tmp/generated" >"$tmp/.a"
 score 1 rewards-again --score "$fixture/start" --answers "$tmp/generated"
@@ -210,7 +210,7 @@ score 1 chats --score "$fixture/start" --answers "$tmp/chats.jsonl"
 expect "an answer to messages may be messages or a text" [ "$(wc -l <"$tmp/chats") $(uniq "$tmp/chats" | wc -l)" = "3 1" ]
 prints "answers need a judge" 'answers needs --score' score 1 none --answers "$tmp/answers.jsonl"
 ends "a language model is no judge" 65 score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"
-expect_text "and what it lacks is named" 'tensor .score.weight. is missing: this is not a reward model'
+expect_text "the missing tensor is named" 'tensor .score.weight. is missing: this is not a reward model'
 prints "nor is the run that made one" 'tensor ./model/score.weight. is missing.*: this is not a reward model' score 1 none --score "$tmp/lm" --answers "$tmp/answers.jsonl"
 printf '{"prompt": "so"}\n' >"$tmp/no-answer.jsonl"
 score 1 none --score "$fixture/start" --answers "$tmp/no-answer.jsonl"

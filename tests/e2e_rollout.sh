@@ -18,7 +18,7 @@ same_rollouts() { [ -s "$tmp/$1/rollouts.jsonl" ] && cmp "$tmp/$1/rollouts.jsonl
 same_completions() { alike "$(lines "$1")" "$(lines "$2")"; }
 
 ends "a run that rolls out" 0 roll 1 ref
-expect "it writes a line for each group of its three rollouts" test "$(wc -l <"$tmp/ref/rollouts.jsonl")" = 48
+expect "rollouts.jsonl has a line for each group of three rollouts" test "$(wc -l <"$tmp/ref/rollouts.jsonl")" = 48
 for np in 2 3 4; do
     roll $np ranks$np zero.stage=$((np - 1))
     expect "the same rollouts on $np ranks at stage $((np - 1))" same_rollouts ref ranks$np
@@ -30,7 +30,7 @@ expect "give the same" same_completions ref replay
 # Killed in the middle of the second rollout, when its first has served one step of two and both are saved.
 DTRAIN_FAULT=rollout.generate:1:2:kill roll 2 killed checkpoint.save_steps=1
 expect "a rank is killed in a rollout" test "$code" != 0
-ends "and the run goes on, on other ranks and at another stage" 0 roll 3 killed checkpoint.resume=auto zero.stage=3
+ends "the run resumes on other ranks and at another stage" 0 roll 3 killed checkpoint.resume=auto zero.stage=3
 expect "to the same rollouts, each once" same_rollouts ref killed
 
 # A signal finds both ranks in the second rollout.

@@ -9,7 +9,7 @@ long="data.validation=$tmp/train.h5 data.validation_steps=2 checkpoint.save_step
 
 validations() { grep -c validation_loss "$tmp/$1/metrics.jsonl"; }
 due="data.validation=$tmp/valid.h5 data.validation_steps=4 checkpoint.save_steps=0 run.max_steps=8"
-# held NP DIR SETTINGS...: in the background, until rank 0 stands still at the beginning of its first validation
+# held NP DIR SETTINGS...: runs in the background until rank 0 stops at the beginning of its first validation
 held() { DTRAIN_FAULT=validate.vote:0:1:stop start "$@"; }
 
 # the end of a job, which comes while the rest of this script runs
@@ -34,7 +34,7 @@ for np in 0 3; do
     expect "each is done once ($np ranks)" test "$(validations v)" = 2
 done
 
-# killed behind the late validation: it is done again, and its record is there once
+# killed after the late validation: it is repeated, and its record is stored once
 held 0 k $due
 stop_at k 1 TERM
 ends "TERM in a validation: 75" 75 finish k

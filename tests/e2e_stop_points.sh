@@ -81,7 +81,7 @@ without_progress() {
     expect_exit "the third ends with 64" 64
     expect_text "with how long it took and what to do" "start 3 in a row without a new checkpoint, and it ran for .*s; another start would not help\. Give the job more time"
     starting
-    expect_exit "and so does the fourth" 64
+    expect_exit "the fourth start without progress ends with 64" 64
     DTRAIN_FAULT=step.agree:0:1:signal ends "a start that takes a step: 75" 75 train 2 stuck $common
     expect "begins the count anew" test ! -e "$tmp/stuck/starts_without_progress"
     starting

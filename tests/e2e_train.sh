@@ -51,7 +51,7 @@ full_only
 train 1 huge run.max_steps=4 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.weight_decay=10 scheduler.type=constant scheduler.warmup_steps=0
 run 3 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/huge" data.validation="$tmp/valid.h5" run.output_dir= precision.dtype=fp16
 expect_exit "an evaluation that is not finite: 71 on 3 ranks" 71
-expect "which one rank says" test "$(grep -c 'is not finite' "$out")" = 1
+expect "one rank reports the non-finite loss" test "$(grep -c 'is not finite' "$out")" = 1
 for np in 5 16; do # batch sizes of the training say nothing about an evaluation
     run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir= log.report_to=jsonl
     expect_exit "eval on $np ranks, which do not divide the batch" 0

@@ -130,7 +130,7 @@ bits 3 part zero.stage=3 run.max_steps=3
 bits 2 part zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks, at another stage" same_model "$(newest ref)" "$(newest part)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=step.begin:1:5:kill bits 2 killed checkpoint.save_steps=2 zero.stage=3
-prints "after a kill it goes on" "resumed from .*step-00000004.h5" bits 2 killed checkpoint.save_steps=2 zero.stage=3
+prints "a run resumes after a kill" "resumed from .*step-00000004.h5" bits 2 killed checkpoint.save_steps=2 zero.stage=3
 expect "to the same bits" same_model "$(newest ref)" "$(newest killed)"
 
 grouped="data.shuffle=true data.group_by_modality_length=true"
@@ -152,7 +152,7 @@ while read -r name part want; do
     bits 1 "$name" vision.train="$part" run.max_steps=3
     bits 3 "$name-3" vision.train="$part" run.max_steps=3 zero.stage=3
     is "vision.train = $part: the rest keeps its bits" "$(differing start "$name")" "$want "
-    expect "and on three ranks it is the same" same_model "$(newest "$name")" "$(newest "$name-3")"
+    expect "the same bits on three ranks, vision.train = $part" same_model "$(newest "$name")" "$(newest "$name-3")"
 done <<PARTS
 projector projector ${projector% }
 tower tower ${tower% }
@@ -160,7 +160,7 @@ last projector,llm:1 language_model.model.layers.1 ${projector% }
 PARTS
 bits 1 rates optimizer.lr_groups=multi_modal_projector:0,vision_tower:1e-4 run.max_steps=3
 is "a learning rate of their own" "$(differing start rates)" "$text$tower"
-is "which is told" "$(number rates lr/vision_tower | tail -1)" 0.0001
+is "the learning rate of the tower is logged" "$(number rates lr/vision_tower | tail -1)" 0.0001
 lora="vision.train=projector,llm lora.r=2 lora.target_modules=q_proj,lm_head run.max_steps=3"
 bits 1 lora $lora
 bits 3 lora-3 $lora zero.stage=3
@@ -169,9 +169,9 @@ bits 1 codes $lora lora.base_quantization=int8
 expect "on a base in 8 bits: as much memory as planned" as_planned
 bits 3 codes-3 $lora lora.base_quantization=int8 zero.stage=3
 expect "the same bits on three ranks" same_model "$(newest codes)" "$(newest codes-3)"
-expect "which are others" fails same_model "$(newest lora)" "$(newest codes)"
+expect "the bits differ from those without quantisation" fails same_model "$(newest lora)" "$(newest codes)"
 
-# ---- features behind post_layernorm, and one placeholder for the mean of an image's rows (test_model_vision.c has their numbers)
+# ---- features after post_layernorm, and one placeholder for the mean of an image's rows (test_model_vision.c has their values)
 expect "a placeholder for each image" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision --image-tokens 1 -o "$tmp/pooled.h5" $fixture/records.jsonl
 expect "and one for each row" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision -o "$tmp/rows.h5" $fixture/records.jsonl
 whole="data.train=$tmp/pooled.h5,$tmp/texts.h5"
@@ -180,7 +180,7 @@ pooled="vision.feature_layer=-1 vision.feature_norm=true vision.image_tokens=mea
 ends "parts joined so" 0 bits 1 pooled $parts $pooled
 expect "as much memory as planned" as_planned
 expect "as --plan says" as_plan_says 1 0 vision.train=$all batch.train_batch_size=6 run.reproducible=true $parts $pooled
-expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 1 token each" "$tmp/.plan"
+expect "--plan reports one placeholder for each image" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 1 token each" "$tmp/.plan"
 while read -r np stage more; do
     bits "$np" "pooled-$np" $parts $pooled zero.stage="$stage" $more
     expect "$np ranks at stage $stage: the same bits" same_model "$(newest pooled)" "$(newest "pooled-$np")"
@@ -193,13 +193,13 @@ expect "the norm is trained with the tower" grep -q vision_tower.post_layernorm 
 bits 1 pooled-head $parts $pooled vision.train=projector,llm checkpoint.export=hf
 expect "and frozen with it" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
 expect_text "transformers has no key for either" "no key for features after post_layernorm"
-expect_text "which is told of both" "no key for the mean"
+expect_text "transformers has no key for the mean" "no key for the mean"
 expect "and does not take the model for llava" grep -q '"model_type": "dtrain_llava"' "$tmp/pooled-head/hf/config.json"
 bits 2 pooled-kept $parts $pooled vision.train=projector,llm vision.feature_cache="$tmp/features" zero.stage=3
 expect "with kept features: the same bits" same_model "$(newest pooled-head)" "$(newest pooled-kept)"
 bits 1 pooled-bare $parts ${pooled/feature_norm=true/feature_norm=false} vision.train=projector,llm vision.feature_cache="$tmp/features"
 is "features without the norm are others" "$(ls "$tmp/features" | grep -c '\.bin$')" 2
-ends "what is exported is opened again" 0 bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm zero.stage=2 run.max_steps=1
+ends "an exported model is loaded again" 0 bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm zero.stage=2 run.max_steps=1
 bits 1 pooled-on-said $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm run.max_steps=1 ${pooled/vision.projector_type=mlp/}
 expect "as it is, whether keys say so or not" same_model "$(newest pooled-on)" "$(newest pooled-on-said)"
 cp -r "$tmp/pooled-head/hf" "$tmp/former" && sed -i 's/"dtrain_llava"/"llava"/; s/DtrainLlava/Llava/' "$tmp/former/config.json"
@@ -254,16 +254,16 @@ check "another preprocessor" 65 'means.h5: attribute preprocessor: image_mean: t
 sed 's/"resample": 3/"resample": 2/' $hf/clip/preprocessor_config.json >"$tmp/bilinear.json"
 expect "images made smoother" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/bilinear.json" --image-tokens 9 -o "$tmp/smooth.h5" $fixture/records.jsonl
 check "another filter" 65 'smooth.h5: attribute preprocessor: size and resample: .*bilinear; the model has .*bicubic' data.train="$tmp/smooth.h5"
-# a model that does not know how its images are made is to be asked with such as it is trained on
+# a model without image preprocessing must be validated on images prepared as in training
 cp $hf/clip_llama/config.json "$tmp/new.json"
 check "validation made otherwise than training" 65 'validation: .*smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/new.json" data.validation="$tmp/smooth.h5"
 mkdir "$tmp/beside" && cp $hf/clip_llama/*config.json "$tmp/beside"
-check "a preprocessor beside model.config" 65 'smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/beside/config.json" data.train="$tmp/smooth.h5"
+check "a preprocessor next to model.config" 65 'smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/beside/config.json" data.train="$tmp/smooth.h5"
 train 2 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=1 checkpoint.save_steps=1 checkpoint.export=hf model.tokenizer=$hf/clip_llama
 expect_exit "a new model" 0
 expect "its export has the dataset's preprocessor" grep -q '"resample": 2' "$tmp/made/hf/preprocessor_config.json"
 expect "its checkpoint too" ./dtrain-generate "$(newest made)" --tokenizer $hf/clip_llama --prompt "what" --image $pictures/wide.ppm --max-new-tokens 1
-ends "and it goes on" 0 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
+ends "a new model's run resumes" 0 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
 check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60, but image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
 alone=model.path=$hf/clip_llama_text

@@ -78,9 +78,9 @@ evaluate kept 2 eval
 evaluate train 2 eval-ref
 is "evaluated alike" "$(number eval validation_loss)" "$(number eval-ref validation_loss)"
 train 2 resumed run.max_steps=2
-prints "with kept features it goes on" "resumed from .*step-00000002.h5" kept 3 resumed zero.stage=2
+prints "a run resumes with cached features" "resumed from .*step-00000002.h5" kept 3 resumed zero.stage=2
 expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest resumed)"
-ends "and without them again" 0 train 2 resumed run.max_steps=5
+ends "a run resumes without cached features" 0 train 2 resumed run.max_steps=5
 sed 's/"completion": \("[^"]*"\)/"chosen": \1, "rejected": "no idea?"/; s|\.\./\.\./vision_data|'"$PWD/tests/data/vision_data"'|g' $fixture/records.jsonl >"$tmp/pairs.jsonl"
 data_of clip_llama -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
 pairs="run.task=dpo data.train=$tmp/pairs.h5 run.max_steps=3"
@@ -102,7 +102,7 @@ train 1 trained vision.train=tower run.max_steps=1
 kept 1 other model.path="$tmp/trained"
 train 1 other-ref model.path="$tmp/trained"
 expect "another tower's features: the same bits" same_model "$(newest other-ref)" "$(newest other)"
-is "are beside those of the first" "$(n_files '\.bin$')" $((before + 1))
+is "the other tower has a feature file of its own" "$(n_files '\.bin$')" $((before + 1))
 wrong "a reference with another tower" 64 'vision.feature_cache: .*trained.* has another vision tower' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/towers" vision.feature_cache="$cache" $pairs dpo.reference_path="$tmp/trained"
 data_of siglip_qwen2 -o "$tmp/siglip.h5" $fixture/records.jsonl
 siglip="model.path=$hf/siglip_qwen2 data.train=$tmp/siglip.h5"
@@ -165,32 +165,32 @@ is "leaves nothing either" "$(n_files ^features)" 0
 RUN_TIMEOUT=60 DTRAIN_FAULT=features.publish:0:1:kill kept 2 killed
 is "a kill leaves what is no file of features" "$(n_files '\.part$') $(n_files '\.bin$')" "1 0"
 kept 2 killed
-expect "which the next run removes" test "$(n_files '\.part$') $(n_files '\.bin$')" = "0 1"
+expect "the next run removes the partial file" test "$(n_files '\.part$') $(n_files '\.bin$')" = "0 1"
 expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest killed)"
 rm "$cache"/*
 DTRAIN_FAULT=features.publish:0:1:stop start 2 first vision.feature_cache="$cache"
 wait_until_stopped first 1
 kept 1 second
 expect "a second run at the same time" same_model "$(newest ref-fp32)" "$(newest second)"
-is "has its file beside that of the first" "$(n_files '\.part$') $(n_files '\.bin$')" "1 1"
+is "the second run writes a file of its own" "$(n_files '\.part$') $(n_files '\.bin$')" "1 1"
 kill -CONT $(ranks_of first)
 finish first
-expect "which goes on" same_model "$(newest ref-fp32)" "$(newest first)"
+expect "the first run continues" same_model "$(newest ref-fp32)" "$(newest first)"
 is "to the same file" "$(n_files ^features)" 1
 DTRAIN_FAULT=features.hash:0:1:error ends "images that are known are not read again" 0 kept 2 again data.train="$tmp/images.h5"
 truncate -s -1 "$cache"/*.list
 fails_alone 0 features.hash 1 kept 2 unknown data.train="$tmp/images.h5"
-ends "nor is a list of them believed that is cut short" 0 kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
+ends "a truncated list of images is not trusted" 0 kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
 e2e_done
 mkfifo "$cache/${good##*/}.fifo" && mv "$cache/${good##*/}.fifo" "$cache/$(basename "$good" .bin)-x.bin"
-RUN_TIMEOUT=60 wrong "a pipe in the place of a file" 65 '-x.bin: the file was cut short or is not a feature file; remove the file' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
+RUN_TIMEOUT=60 wrong "a pipe instead of a feature file" 65 '-x.bin: the file was cut short or is not a feature file; remove the file' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
 rm "$cache"/*
 mkdir "$cache/images.list" && kept 2 no-list
 for list in "$cache"/*.list; do rm -rf "$list" && mkdir "$list"; done
-ends_saying "where no list can be kept it goes on" 0 'the next run reads all images again: .*\.list' kept 2 no-list-again
+ends_saying "a run continues if no list can be written" 0 'the next run reads all images again: .*\.list' kept 2 no-list-again
 expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest no-list-again)"
 
-# ---- pixels that are not what the file was made with leave nothing that others would find
+# ---- pixels that differ from those of the features leave no file for other runs
 cache=$tmp/of-altered
 cp "$tmp/images.h5" "$tmp/altered.h5"
 at=$(h5dump -H -p -d /images/pixels "$tmp/altered.h5" | sed -n 's/.*OFFSET *\([0-9]*\).*/\1/p')

@@ -181,9 +181,9 @@ run 0 ./dtrain --plan "$tmp/tiny.ini" model.path="$tmp/not-yet-here" model.model
     model.num_attention_heads=4 model.num_key_value_heads=2 model.head_dim=6 model.vocab_size=61 vision.path="$tmp/laptop" vision.image_token=60
 expect_text "also without weights" '17616 parameters in 10 units'
 
-# ---- a fresh projector; what is trained, and that it goes on
+# ---- a new projector; the trained part; resuming
 ends "a new projector" 0 train 2 aligned "${clip[@]}" vision.train=projector
-expect "which is told of" has 'projector (4 tensors) starts from random' "$out"
+expect "the random projector is reported" has 'projector (4 tensors) starts from random' "$out"
 expect "as is how much is trained" has '17616 parameters in 10 units (760 are trained)' "$out"
 expect "text alone trains none of it" renamed "$tmp/aligned/hf" "$tmp/aligned-text" '^language_model|^vision_tower'
 expect "the rest" renamed $hf/clip_llama "$tmp/rest" '^language_model|^vision_tower'
@@ -193,7 +193,7 @@ expect "llm:1 is the last block" test "$(differing "$tmp/last/hf" "$tmp/aligned/
 train 1 whole model.path="$tmp/aligned" vision.train=embed,head vision.projector_type=mlp2x_gelu
 expect "embed and head are no blocks" test "$(differing "$tmp/whole/hf" "$tmp/aligned/hf")" = "language_model.lm_head.weight language_model.model.embed_tokens.weight"
 train 2 aligned "${clip[@]}" vision.train=projector run.max_steps=3
-expect "a joined run goes on" has 'resumed from' "$out"
+expect "a joined run resumes" has 'resumed from' "$out"
 
 prints "dtrain-info names it" 'LlavaForConditionalGeneration' run 0 ./dtrain-info "$tmp/aligned"
 expect_text "its tower and projector" 'vision +clip tower, 3 layers, hidden [0-9]*, images of 14 x 14 pixels, each 9 tokens; projector mlp2x_gelu'
@@ -223,7 +223,7 @@ PY
 run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" $hf/clip_llama "$tmp/merged"
 expect "merged they are the model that the run left" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
 ends "an adapter of PEFT's" 0 run 2 ./dtrain-convert --adapter $hf/clip_llama_peft $hf/clip_llama "$tmp/peft"
-# W + s B A of two terms, each in fp32: a few times 2^-24 of numbers around 1
+# W + s B A of two terms, each in fp32: a few times 2^-24 for values around 1
 expect "is merged as PEFT merges it" python3 - "$tmp/peft/model.safetensors" $hf/clip_llama_peft/merged.safetensors <<'PY'
 import json, struct, sys
 def read(path):
@@ -236,7 +236,7 @@ assert len(expected) == 8, sorted(expected)
 assert max(abs(x - y) for k in expected for x, y in zip(found[k], expected[k])) < 5e-7
 PY
 
-# ---- a new file beside an old one: what dtrain-data prepares images by is what the model has
+# ---- a new preprocessor file next to an old one: dtrain-data prepares images as the model does
 cp -r $hf/clip_llama "$tmp/both"
 echo '{"image_processor": {"image_processor_type": "CLIPImageProcessor", "image_mean": [0.25, 0.25, 0.25]}}' >"$tmp/both/processor_config.json"
 echo '{"image_processor_type": "CLIPImageProcessor", "image_mean": [0.75, 0.75, 0.75]}' >"$tmp/both/preprocessor_config.json"
@@ -288,7 +288,7 @@ wrong "a reward model of images" 64 'for a scalar head' ./dtrain-generate $hf/cl
 check "a reference that would have another projector" 64 'vision.projector_path.*more than once' model.path=$hf/clip_llama run.task=dpo vision.projector_path="$projector"
 check "LLaVA's own name for a key" 64 'feature_layer' "${clip[@]}" vision.mm_vision_select_layer=-2
 train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4
-expect "a run that goes on trains the same" has 'vision.train: projector -> projector' "$out"
+expect "a resumed run trains the same parts" has 'vision.train: projector -> projector' "$out"
 train 2 aligned "${clip[@]}" vision.train=projector vision.feature_layer=-1 run.max_steps=4
 expect "from the same features" has 'vision_feature_layer: 2 -> 3\|model.vision_feature_layer' "$out"
 e2e_done

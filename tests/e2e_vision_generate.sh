@@ -120,7 +120,7 @@ printf 'what is it?\nand now\nand again\n' | timeout 240 ./dtrain-generate "$hf/
 expect "the image is forgotten with its message" grep -q 'exceeds 64 tokens' "$out"
 expect "and all are answered, the first alike" test "$(wc -l <"$tmp/text")-$(head -1 "$tmp/text")" = "3-$(head -1 "$tmp/expected")"
 printf '/system see <image>\nwhat is it?\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 4 --threads 1 >"$tmp/text" 2>"$out"
-expect "what stands for an image shows none in a system message" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/text")" = 0-1
+expect "a placeholder in a system message shows no image" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/text")" = 0-1
 
 # ---- mistakes
 gen_wrong() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain-generate --threads 1 "$@"; }
@@ -128,16 +128,16 @@ gen_wrong "a place without an image" 65 'prompt: the text has 1 <image>, but the
 gen_wrong "two images for one place" 65 'the text has 1 <image>, but the prompt has 2 images' $hf/clip_llama --prompt "<image>" --image "$files/rgb.jpg" --image "$files/rgb.jpg"
 gen_wrong "a model of texts" 64 'found .*clip_llama_text, a language model' $hf/clip_llama_text --prompt a --image "$files/rgb.jpg"
 gen_wrong "an image on another machine" 65 'http://x/a.png: images are not downloaded' $hf/clip_llama --prompt a --image http://x/a.png
-gen_wrong "an image that is not there" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
+gen_wrong "a missing image" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
 printf '{"prompt": "a", "image": "%s"}\n' "$files/rgb.jpg" nowhere.png >"$tmp/late.jsonl"
-gen_wrong "which is found before the model is loaded" 65 'nowhere.png' $hf/clip_llama --prompts "$tmp/late.jsonl" --device nowhere
+gen_wrong "a missing image is found before the model is loaded" 65 'nowhere.png' $hf/clip_llama --prompts "$tmp/late.jsonl" --device nowhere
 gen_wrong "a damaged one" 65 'cut.png' $hf/clip_llama --prompt a --image "$files/cut.png"
 printf '{"prompt": "a", "image": "%s"}\n' "$files/rgb.jpg" "$files/rgb.jpg" "$files/rgb.jpg" "$files/cut.png" >"$tmp/late.jsonl"
 gen_wrong "on one rank of two in lockstep" 65 'cut.png' $hf/clip_llama --zero-stage 3 --batch-size 1 --prompts "$tmp/late.jsonl" --max-new-tokens 4
-RUN_TIMEOUT=60 DTRAIN_FAULT=generate.pass:0:2:hang gen_wrong "or alone: nobody waits for the other" 65 'cut.png' $hf/clip_llama --batch-size 1 --prompts "$tmp/late.jsonl" --max-new-tokens 4
+RUN_TIMEOUT=60 DTRAIN_FAULT=generate.pass:0:2:hang gen_wrong "a damaged image on one rank of two: no rank waits for the other" 65 'cut.png' $hf/clip_llama --batch-size 1 --prompts "$tmp/late.jsonl" --max-new-tokens 4
 cp "$files/rgb.jpg" "$tmp/out.jpg"
 gen_wrong "an image that would be overwritten" 64 'out.jpg: is an input' $hf/clip_llama --prompt a --image "$tmp/out.jpg" --force -o "$tmp/out.jpg"
-expect "it is as it was" cmp "$files/rgb.jpg" "$tmp/out.jpg"
+expect "the input image is unchanged" cmp "$files/rgb.jpg" "$tmp/out.jpg"
 gen_wrong "records name their own" 64 'image: expected --prompt, - or --chat' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
 printf '{"prompt": "a"}\n{"prompt": "<image>", "image": 7}\n' >"$tmp/bad.jsonl"
 gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --prompts "$tmp/bad.jsonl"

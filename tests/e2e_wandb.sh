@@ -26,7 +26,7 @@ expect_text "the next command is said" "^  wandb sync $tmp/run/wandb/offline-run
 "$python" tests/read_wandb.py "$tmp"/run/wandb/offline-run-*/*.wandb >"$tmp/read.json" 2>"$out"
 holds() { "$python" -c "import json, sys; w = json.load(open('$tmp/read.json')); jsonl = [json.loads(l) for l in open('$tmp/run/metrics.jsonl').read().split('\n')[:-1]]
 h = w['history']; sys.exit(not ($1))"; }
-expect "the name and the project are there" holds "w['run']['name'] == 'run' and w['run']['project'] == 'tries'"
+expect "the run has its name and project" holds "w['run']['name'] == 'run' and w['run']['project'] == 'tries'"
 expect "the history has every step once" holds "[r['_step'] for r in h] == [1, 2, 3, 4, 5, 6]"
 expect "with the losses of metrics.jsonl" holds "[r['train/loss'] for r in h] == [r['loss'] for r in jsonl if 'loss' in r]"
 expect "and the validation at its steps" holds "[(r['_step'], r['validation/loss']) for r in h if 'validation/loss' in r] == [(r['step'], r['validation_loss']) for r in jsonl if 'validation_loss' in r]"
