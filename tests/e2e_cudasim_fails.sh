@@ -80,7 +80,7 @@ for backend in mpi nccl; do
     name="the copy of a save fails, $backend"
     lost "$name" '.*cudaErrorECCUncorrectable' cudaEventQuery:1:1:ecc comm.backend=$backend zero.stage=2 checkpoint.async=true checkpoint.save_steps=2
     expect "$name: nothing was published" [ -z "$(find "$tmp/fails" -name 'step-*.h5')" ]
-    name="a kernel fails beside a save, $backend"
+    name="a kernel fails during an asynchronous save, $backend"
     lost "$name" '.*cudaErrorIllegalAddress' launch:1:260:illegal comm.backend=$backend zero.stage=2 checkpoint.async=true
     goes_on zero.stage=2
 done

@@ -153,7 +153,7 @@ expect "a step whose update is left out leaves lambda and the average of costs a
     END { exit !(NR == 3 && l == l3 && e == e1 && e3 != e) }' <(paste -d' ' <(number skips dpo/lambda) <(number skips dpo/cost_ema))
 train 1 still dpo.sync_reference_steps=100 batch.micro_batch_size=4 run.max_steps=1
 train 1 mixed dpo.sync_reference_steps=2 dpo.sync_reference_mixup=0.25 batch.micro_batch_size=4 run.max_steps=2
-# The final norm, without the checksum beside it.
+# The final norm, without its checksum.
 norm_of() { h5dump -d "$2/model.norm.weight" -y -w 1 -m %.9g "$(newest "$1")" | sed -n 's/^ *\(-\{0,1\}[0-9][-+.0-9e]\{0,14\}\),\{0,1\}$/\1/p'; } # DIR GROUP
 paste -d' ' <(norm_of still /reference/model) <(norm_of mixed /model) <(norm_of mixed /reference/model) >"$tmp/.mixed"
 expect "a reference that follows is mixed as asked for" awk '
