@@ -16,7 +16,7 @@ ends "a run with synchronous checkpoints" 0 train 2 whole $steps
 ends "a run that does not" 0 train 2 async $async log.trace=true
 expect "writes the same checkpoints, bit for bit" models_agree whole async
 expect "all of them" sh -c "ls $tmp/async/checkpoints | grep -c 'h5$' | grep -qx 4"
-expect "its losses are the same" close_losses whole async 0
+expect "losses match those with synchronous checkpoints" close_losses whole async 0
 expect_text "the cost of an asynchronous save is logged" "checkpoint of step 4 written in .* during training, which waited .* s for it \(.*iB per rank copied in"
 cost_is_told() { # at least three steps later: so many stages has a save
     sed -n 's/.*"step": \([0-9]*\),.*"save\/step": 4, "save\/bytes": [0-9]*, "save\/copy_time": .*, "save\/stall": .*, "save\/time": .*/\1/p' \
@@ -67,8 +67,8 @@ expect "a run killed three times ends with the same weights" same_model "$(newes
 for fault in save.create:0:2:nospace:74 save.create:1:2:error:70 save.write:1:40:nospace:74 save.write:0:60:error:70 save.rename:0:2:nospace:74 save.latest:0:2:nospace:74; do
     rm -rf "$tmp/failed"
     DTRAIN_FAULT=${fault%:*} ends_saying "one writer fails at ${fault%:*}" "${fault##*:}" "injected by DTRAIN_FAULT" train 2 failed $async
-    expect "the checkpoint before verifies" ./dtrain-info "$tmp/failed/checkpoints/step-00000004.h5"
-    expect "and is the newest" sh -c "grep -q step-00000004 $tmp/failed/checkpoints/latest && ! ls $tmp/failed/checkpoints | grep -qE 'part|step-00000008'"
+    expect "the previous checkpoint is valid" ./dtrain-info "$tmp/failed/checkpoints/step-00000004.h5"
+    expect "the previous checkpoint is the newest" sh -c "grep -q step-00000004 $tmp/failed/checkpoints/latest && ! ls $tmp/failed/checkpoints | grep -qE 'part|step-00000008'"
 done
 DTRAIN_FAULT=save.write:1:2:hang ends_saying "a writer that hangs: 76" 76 "rank 1 .*no progress.*phase save" train 2 hung $async comm.timeout=5
 

@@ -17,7 +17,7 @@ best=$(best_step a)
 expect "the best is neither the first nor the last ($best)" test "$best" -gt 2 -a "$best" -lt 24
 expect "the file best names the best checkpoint" test "$(cat "$tmp/a/checkpoints/best")" = "$(name_of "$best")"
 expect "save_total_limit = 1 keeps the best and the newest checkpoint" test "$(ls "$tmp/a/checkpoints" | grep -c '^step-.*h5$')" = 2
-expect_text "its weights are the result" "the best model is that of step $best "
+expect_text "the result has the weights of the best checkpoint" "the best model is that of step $best "
 ./dtrain-convert "$tmp/a/checkpoints/best" "$tmp/best-hf" >/dev/null 2>&1
 expect "the exported model is the best one" cmp "$tmp/best-hf/model.safetensors" "$tmp/a/hf/model.safetensors"
 
@@ -35,12 +35,12 @@ for nth in 7 4 6; do # step of each run at which rank 0 stops; it receives a sig
     expect "the file best names an existing checkpoint ($nth)" test -f "$tmp/c/checkpoints/$(cat "$tmp/c/checkpoints/best")"
 done
 expect "the best was found before the last stop" cmp "$tmp/b/checkpoints/best" "$tmp/c/checkpoints/best"
-ends "and the run ends" 0 train 1 c "$@" zero.stage=0
+ends "the run ends" 0 train 1 c "$@" zero.stage=0
 expect "the best checkpoint is the same across stops and layouts" cmp "$tmp/b/checkpoints/best" "$tmp/c/checkpoints/best"
 
 # early stopping
 ends "early stopping ends a run in order" 0 train 2 d "$@" run.early_stopping_patience=2 run.max_steps=60
-expect_text "and says so" "early stopping at step [0-9]+ of 60: 2 validations did not improve on step"
+expect_text "early stopping is reported" "early stopping at step [0-9]+ of 60: 2 validations did not improve on step"
 last=$(validation_lines d | tail -1 | cut -d' ' -f1)
 expect "two validations after the best" test "$last" = $(($(best_step d) + 4))
 prints "a resumed run stops early again" "early stopping at step $last of 60" train 3 d "$@" run.early_stopping_patience=2 run.max_steps=60

@@ -19,9 +19,9 @@ expect_text "the folder of the moved checkpoints is logged" "continuing from ste
 expect_text "changed settings are logged" "other settings; the run continues with the new ones: .*optimizer.lr: 0.01 -> 0.001"
 expect "the newer checkpoints are in the left branch" files_are b/left/after-step-00000004/checkpoints "step-00000006.h5 step-00000008.h5"
 expect "the metrics table is in the left branch" cmp "$tmp/whole/metrics.csv" "$tmp/b/left/after-step-00000004/metrics.csv"
-expect "with their records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"
+expect "the left branch keeps its records" steps_are b/left/after-step-00000004 "1 2 3 4 5 6 7 8"
 prints "auto resumes from the new branch" "resumed from .*step-00000005.h5" train 3 b $steps optimizer.lr=1e-3
-expect "without leaving out or repeating a step" steps_are b "1 2 3 4 5 6 7 8"
+expect "the metrics have each step once" steps_are b "1 2 3 4 5 6 7 8"
 expect "of the new branch" test "$(losses b | tail -1)" != "$(losses whole | tail -1)"
 ends "a run resumes from the left branch" 0 train 2 b2 checkpoint.resume="$tmp/b/left/after-step-00000004" $steps
 prints "a second left branch gets a folder of its own" "b/left/after-step-00000004.2" train 2 b $steps $back optimizer.lr=1e-3
@@ -62,7 +62,7 @@ ends "from another run's checkpoint" 0 train 1 c $steps checkpoint.resume="$tmp/
 train 1 c $steps checkpoint.resume="$tmp/whole/checkpoints/step-00000004.h5" run.max_steps=6
 expect_text "a resubmitted run resumes from its own checkpoint" "continues from its own newest checkpoint"
 ends "a checkpoint of another run over an own one: 64" 64 train 1 c $steps checkpoint.resume="$tmp/slow/checkpoints/step-00000002.h5"
-expect_text "with what to do" "use auto to continue from those, or choose another run.output_dir"
+expect_text "the message names the remedy" "use auto to continue from those, or choose another run.output_dir"
 
 # so is one whose first checkpoint was deleted by save_total_limit meanwhile
 train 1 d $steps run.max_steps=4
@@ -71,7 +71,7 @@ train 1 d $steps $from run.max_steps=6
 expect "the checkpoint of the given path is deleted" files_are d/checkpoints "latest step-00000006.h5"
 ends "a run whose given checkpoint was deleted is resubmitted" 0 train 1 d $steps $from
 expect_text "the run reports that it resumes from its newest checkpoint" "which has been deleted; it continues from its own newest checkpoint"
-expect_text "that one" "resumed from .*d/checkpoints/step-00000006.h5"
+expect_text "the newest checkpoint is resumed" "resumed from .*d/checkpoints/step-00000006.h5"
 ends "a checkpoint path that the run never had: 65" 65 train 1 d $steps checkpoint.resume="$tmp/d/checkpoints/step-00000002.h5"
 
 # other settings
@@ -88,18 +88,18 @@ refused "another length" "data.seq_len: 32 -> 16" run.max_steps=12 data.seq_len=
 refused "another model" "model.num_hidden_layers: 2 -> 3, model.rope_theta: 10000 -> 5000" run.max_steps=12 model.num_hidden_layers=3 model.rope_theta=5000
 refused "another model's rotary table" "model.rope_scaling: default -> llama3, .*model.rope_scaling.low_freq_factor: 0 -> 1" run.max_steps=12 \
     'model.rope_scaling={"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":32}'
-expect_text "with what to do" "start a new run from its weights with model.path = .*step-00000008.h5"
+expect_text "the message names the remedy" "start a new run from its weights with model.path = .*step-00000008.h5"
 expect "before anything is allocated" test "$(grep -c '^allocated' "$out")" = 0
 ends "--check refuses, too" 64 run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/b" run.max_steps=12 data.seq_len=16
 ends "allowed by name" 0 train 2 b run.max_steps=10 data.train="$tmp/valid.h5" checkpoint.allow_changes=data.train
-expect_text "and said" "the run continues with the new ones: .*data.train: another dataset"
+expect_text "the new dataset is reported" "the run continues with the new ones: .*data.train: another dataset"
 mv "$tmp/train.h5" "$tmp/moved.h5"
 train 2 b run.max_steps=12 checkpoint.allow_changes=data.train data.train="$tmp/moved.h5"
 mv "$tmp/moved.h5" "$tmp/train.h5"
 begin
 prints "another dropout is reported" "model.attn_pdrop: 0 -> 0.1" train 1 b run.max_steps=9 model.dropout=0.1
 train 1 b run.max_steps=10 model.dropout=0.1
-expect "and compared with what was in effect" sh -c "! grep -q pdrop $out"
+expect "settings are compared with those in effect" sh -c "! grep -q pdrop $out"
 cp "$tmp/train.h5" "$tmp/moved.h5"
 begin
 ends "the same data in another place" 0 train 2 b run.max_steps=9 data.train="$tmp/moved.h5"

@@ -18,11 +18,11 @@ finds() { # NAME CODE N REGEX...: --check's last run found N mistakes, one for e
 }
 
 ends "a valid configuration passes" 0 check
-expect "and nothing is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
+expect "no file is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
 
 # Without an input file the device alone is looked at.
 ends_saying "a device alone passes" 0 "^check passed: device .*, 1 thread" run 2 ./dtrain --check run.threads=1
-DTRAIN_DEVICE=queue prints "its arithmetic is tried" "^self-check: [0-9]+ tests agree with the CPU" run 1 ./dtrain --check run.device=cpu
+DTRAIN_DEVICE=queue prints "--check runs the self-check of the device" "^self-check: [0-9]+ tests agree with the CPU" run 1 ./dtrain --check run.device=cpu
 DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_DEVICE=queue DTRAIN_QUEUE_DEVICES=2 run 2 ./dtrain --check run.device=cpu
 expect_exit "an error on one rank of two ends both" 70
 run 2 ./dtrain --check run.devise=cpu run.threads=0 optimizer.lr=x
@@ -111,8 +111,8 @@ for kind in latest best; do
     if [ $kind = best ]; then mkfifo "$tmp/odd-$kind/checkpoints/$kind"; else mkdir "$tmp/odd-$kind/checkpoints/$kind"; fi
     for mode in --check ''; do
         ends "checkpoints/$kind is no file: 74 ($mode)" 74 run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/odd-$kind"
-        expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a regular file or no file"
-        expect "and no step was taken ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
+        expect_text "the path is named ($mode)" "odd-$kind/checkpoints/$kind: expected a regular file or no file"
+        expect "no step is run ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
     done
 done
 # directories that are made at the end: no file, no link to nowhere
@@ -120,11 +120,11 @@ mkdir "$tmp/end-adapter" "$tmp/end-hf" && : >"$tmp/end-adapter/adapter" && ln -s
 for kind in adapter hf; do
     for mode in --check ''; do
         ends "$kind is no directory: 74 ($mode)" 74 run 2 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/end-$kind" lora.r=2 checkpoint.export=hf
-        expect_text "and it is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or an unused name"
-        expect "and no step was taken ($mode)" test ! -e "$tmp/end-$kind/metrics.jsonl"
+        expect_text "the path is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or an unused name"
+        expect "no step is run ($mode)" test ! -e "$tmp/end-$kind/metrics.jsonl"
     done
 done
-ends "nor is it looked at where none is made" 0 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
+ends "no check of the path without an export" 0 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
 # targets beyond data.seq_len: prompts of 30 bytes with answers of 20 bytes and an end; another file has one answer of 2
 seq 1 9 | sed 's/.*/{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aaaaaaaaaaaaaaaaaaa&"}/' >"$tmp/cut.jsonl"
 echo '{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aa"}' >>"$tmp/cut.jsonl"
@@ -147,7 +147,7 @@ run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tm
 expect "split documents lose no target" sh -c "! grep 'are lost' '$out'"
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
-prints "model_type alone: the sizes are said" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32' run 0 ./dtrain --plan "$tmp/family.ini"
+prints "model_type without sizes: the default sizes are reported" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32' run 0 ./dtrain --plan "$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini" model.hidden_size=64
-expect "and not where one is given" sh -c "! grep 'without sizes' '$out'"
+expect "no warning about sizes if one is given" sh -c "! grep 'without sizes' '$out'"
 e2e_done

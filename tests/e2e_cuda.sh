@@ -33,7 +33,7 @@ while read -r np stage states params more; do
     gpu "$np" "$dir" $steps zero.stage="$stage" zero.offload_optimizer="$states" zero.offload_param="$params" zero.nvme_path="$tmp" \
         zero.sub_group_size=4096 $more
     expect_losses "$what: losses are the CPU's" cpu "$dir" 1e-5
-    expect "norms" close_numbers cpu "$dir" grad_norm 1e-5
+    expect "gradient norms match" close_numbers cpu "$dir" grad_norm 1e-5
     expect "weights" close_weights cpu "$dir" "$n_steps"e-5
     [ "$dir" = n1-s0-none-none ] || rm -rf "${tmp:?}/$dir"
 done <<LAYOUTS
@@ -80,7 +80,7 @@ done
 # The same call gives the same bits.
 gpu 1 again $steps zero.stage=0
 expect "the same run twice: every digit of the losses" close_losses n1-s0-none-none again 0
-expect "and every bit of the weights" same_model "$(newest n1-s0-none-none)" "$(newest again)"
+expect "weights are bit-identical" same_model "$(newest n1-s0-none-none)" "$(newest again)"
 for np in 1 2 4; do gpu "$np" "exact$np" $steps run.reproducible=true zero.stage=$((np - 1)); done
 for np in 2 4; do
     expect "reproducible: losses of $np ranks, every digit" close_losses exact1 "exact$np" 0

@@ -79,7 +79,7 @@ RUN_TIMEOUT=60 DTRAIN_FAULT=data.verify:1:1:hang train 3 verify-hang run.max_ste
 expect_exit "one rank hangs while the data is verified: 76" 76
 expect_text "each rank reports its phase" "rank 0 .*no progress.*phase (verify|agree)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=report:0:2:hang ends "rank 0 hangs while it reports: 76" 76 train 2 report-hang log.logging_steps=1 comm.timeout=2
-expect_text "and says so" "rank 0 .*no progress.*phase report"
+expect_text "the watchdog reports the phase report" "rank 0 .*no progress.*phase report"
 
 full_only
 
@@ -123,7 +123,7 @@ mkfifo "$tmp/pipe/metrics.jsonl"
 ends_saying "a pipe as metrics.jsonl ends the run" 74 "metrics.jsonl: expected a regular file or no file" train 2 pipe
 rm -rf "$tmp/pipe/checkpoints"
 mkdir "$tmp/ev" && mkfifo "$tmp/ev/metrics.jsonl"
-ends "and an evaluation" 74 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
+ends "an evaluation with closed output ends with 74" 74 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
 
 # the reader is gone before the run has a line to print
 timeout 120 bash -c "./dtrain '$tmp/tiny.ini' run.output_dir='$tmp/closed' log.report_to=stdout,jsonl log.logging_steps=1 2>'$tmp/closed.err' | true; exit \${PIPESTATUS[0]}" >"$out" 2>&1

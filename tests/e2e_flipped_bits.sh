@@ -49,7 +49,7 @@ tokens=$(($(stat -c %s "$tmp/train.h5") / 2))
 cp "$tmp/train.h5" "$tmp/.whole"
 flip "$tmp/train.h5" $tokens 0
 ends "a flipped bit among the token ids ends the training that meets it" 65 train 2 flipped run.max_steps=60
-expect_text "with file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) is damaged'
+expect_text "the message names file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) is damaged'
 cp "$tmp/.whole" "$tmp/train.h5"
 
 # the newest checkpoint is damaged: the run resumes from the previous one

@@ -41,9 +41,9 @@ DTRAIN_FAULT=head.overflow:1:17:error ends "an overflow on one rank ends no run"
 expect_text "the skipped step is reported" "step 3 is skipped: the gradients of unit head, summed over the ranks, are not finite; the loss scale stays 65536"
 expect "all ranks keep weights and states" same_model "$(newest two)" "$(newest skips)"
 expect "neither the schedule nor Adam moves" grep -q "step  *3 (2 updates)" <(./dtrain-info "$(newest skips)")
-DTRAIN_FAULT=head.overflow:1:1:error ends "nor does one in the only step: a dynamic scale is still looked for" 0 train 2 only $fp16 run.max_steps=1
-DTRAIN_FAULT=head.overflow:1:1:error ends "a static one is not: 71" 71 train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
-expect_text "it names unit and rank" "not finite in every step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were the first"
+DTRAIN_FAULT=head.overflow:1:1:error ends "an overflow in the only step does not end a run with a dynamic scale" 0 train 2 only $fp16 run.max_steps=1
+DTRAIN_FAULT=head.overflow:1:1:error ends "an overflow in the only step with a static scale: 71" 71 train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
+expect_text "the message names unit and rank" "not finite in every step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were the first"
 linear="scheduler.type=linear scheduler.warmup_steps=6"
 DTRAIN_FAULT=head.overflow:2:9:error train 3 warm $fp16 $linear run.max_steps=4 zero.stage=0
 is "a skipped step does not use up a rate" "$(field warm lr)" "0 0.00166666667 0.00166666667 0.00333333333 "
@@ -62,7 +62,7 @@ expect_exit "weights that are beyond fp16: 71" 71
 expect_text "with the smallest scale" "not finite, even with the minimum loss scale of 1 "
 train 2 lost-static $fp16 precision.loss_scale=16 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 optimizer.weight_decay=10 run.max_steps=60 run.max_skipped_steps=3
 expect_exit "a static scale: 71 after max_skipped_steps" 71
-expect_text "it names unit and rank" "in 3 consecutive steps; in the last, step .*, the gradients of unit .* on rank [01] were the first"
+expect_text "the message names unit and rank" "in 3 consecutive steps; in the last, step .*, the gradients of unit .* on rank [01] were the first"
 
 # Where the first bad step is the last, ranks look at their own gradients before it comes.
 first="of unit head on rank 1"

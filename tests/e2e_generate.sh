@@ -225,7 +225,7 @@ ends_saying truncated_checkpoint_is_a_data_error 65 'short.h5' run 2 ./dtrain-ge
 ends "--greedy with options of sampling" 0 run 0 ./dtrain-generate "$m" --prompt a --greedy --top-p 0.5 --temperature 0.7 --max-new-tokens 2 --threads 1
 expect_text "names those that do nothing" 'warning: --greedy always takes .*: --temperature, --top-p$'
 run 0 ./dtrain-generate "$m" --prompt a --temperature 0 --top-k 5 --max-new-tokens 2 --threads 1
-expect_text "and so does --temperature 0" 'warning: --temperature 0 always takes .*: --top-k$'
+expect_text "--temperature 0 warns of unused options" 'warning: --temperature 0 always takes .*: --top-k$'
 run 0 ./dtrain-generate "$m" --prompt a --greedy --max-new-tokens 2 --threads 1 -o "$tmp/new/folder/text"
 expect "the folder of -o is made" test -s "$tmp/new/folder/text"
 expect "no warning about sampling options" sh -c "! grep 'have no effect' '$out'"

@@ -79,16 +79,16 @@ for layout in "1 0" "2 3" "3 2 zero.offload_optimizer=cpu" "4 1" "2 3 zero.offlo
     expect "$np ranks at stage $stage${offload:+, offloaded}: planned is allocated" as_planned
     [ -n "$offload" ] || expect "--plan has said so" as_plan_says "$np" "$stage" "${all[@]}"
     expect "the same bits" same_model "$(newest bits1)" "$(newest "bits$np")"
-    expect "and the same metrics" same_told bits1 "bits$np"
+    expect "metrics are the same" same_told bits1 "bits$np"
 done
-expect "--plan tells of the rollout" grep -q "^rollout: at most .* completions per rank at a time, each of at most 6 new tokens, for at most [0-9]* prompts of 8;" "$tmp/.plan"
+expect "--plan reports the rollout" grep -q "^rollout: at most .* completions per rank at a time, each of at most 6 new tokens, for at most [0-9]* prompts of 8;" "$tmp/.plan"
 train 2 halves "${all[@]}" run.max_steps=3
 cp -r "$tmp/halves" "$tmp/changed"
 ends "resumed with other reward functions" 0 train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
-expect_text "its generation is left out" 'rollout in the checkpoint is discarded and generated again: its rewards come from other functions'
+expect_text "a generation with other rewards is discarded" 'rollout in the checkpoint is discarded and generated again: its rewards come from other functions'
 train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
-expect "and the same metrics" same_told bits1 halves
+expect "metrics are the same" same_told bits1 halves
 
 # Timing of a step with a generation: each part is reported, and their sum is at most the step time.
 DTRAIN_FAULT=rollout.score:0:1:slow train 2 timed "${all[@]}" run.max_steps=1 log.wall_clock_breakdown=true log.report_to="stdout, jsonl"
@@ -148,7 +148,7 @@ expect "rewards rise from chance" awk 'BEGIN { getline x; exit !(x < 0.3) }' <(n
 expect "to above 0.9" above learns grpo/reward 0.9
 train 1 validated "${learn[@]}" run.reproducible=true data.validation="$tmp/valid.h5" data.validation_steps=20 grpo.overlong_cache=2 grpo.overlong_penalty=0
 expect "a validation completes and rewards other prompts" above validated grpo/validation_reward 0.9
-expect "its loss is minus the reward" awk 'BEGIN { getline x; getline y; exit !(x < 0) }' <(number validated validation_loss)
+expect "the validation loss is minus the reward" awk 'BEGIN { getline x; getline y; exit !(x < 0) }' <(number validated validation_loss)
 expect "each prompt as often as in training" test "$(number validated validation_samples | tail -1)" = 56
 expect "validation does not change training" same_model "$(newest learns)" "$(newest validated)"
 
@@ -186,7 +186,7 @@ run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.mode
 expect_text "no model to start from" 'path .default.: expected a model to align, found none'
 expect_text "missing prompts are reported" 'train .default.: expected dataset files for task grpo'
 train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 grpo.beta=0 grpo.reference_path="$tmp/nowhere" grpo.sync_reference_steps=2 --check
-expect "without a divergence keys of the reference are said to be unused" [ "$(grep -cE 'warning: grpo.(reference_path|sync_reference_steps) is not used: with beta = 0' "$out")" = 2 ]
+expect "beta = 0: keys of the reference are reported as unused" [ "$(grep -cE 'warning: grpo.(reference_path|sync_reference_steps) is not used: with beta = 0' "$out")" = 2 ]
 
 for point in rollout.generate rollout.share rollout.score rollout.share_scores reward.ask reference.sync zero.reduce zero.update; do
     fails_alone 1 $point 2 train 2 "failed-$point" "${all[@]}" zero.stage=3

@@ -129,5 +129,5 @@ set -- data.seq_len=64 batch.train_batch_size=2 batch.micro_batch_size=1 run.epo
 run 2 ./dtrain input/llava.ini run.output_dir="$tmp/align" model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision data.train="$tmp/captions.h5" "$@"
 expect_exit "input/llava.ini" 0
 run 2 ./dtrain input/llava.ini run.output_dir="$tmp/tuned" model.path="$tmp/align/hf" vision.path= data.train="$tmp/captions.h5" vision.train=projector,llm "$@"
-expect_exit "and the stage after it" 0
+expect_exit "input/llava.ini for fine-tuning" 0
 e2e_done

@@ -38,17 +38,17 @@ for layout in "1 0 none none" "2 2 none none" "3 3 none none" "4 1 cpu none" "2 
     set -- $layout
     lora "$1" "bits$1$3" llama $bits zero.stage="$2" zero.offload_optimizer="$3" zero.offload_param="$4"
     expect "the same bits on $1 ranks at stage $2, offload $3 and $4" same_model "$(newest bits1none)" "$(newest "bits$1$3")"
-    expect "and planned is allocated" as_planned
+    expect "planned memory is allocated" as_planned
 done
 lora 2 halves llama $bits run.max_steps=2
 lora 3 halves llama $bits zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks at another stage: the same bits" same_model "$(newest bits1none)" "$(newest halves)"
 prints "another scale is no continuation" "lora.alpha: 8 -> 16" lora 1 halves llama $bits lora.alpha=16 run.max_steps=5
-expect_exit "and refused" 64
+expect_exit "the settings are refused" 64
 expect_text "where it leads" "start a new run from its merged model .dtrain-convert .*/step-00000004.h5 DIR"
 for mistake in "lora.lora_alpha=16" "lora.init=pissa" 'lora.target_modules=["q_proj","v_proj"]'; do
     ends "$mistake where there are checkpoints is refused" 64 run 0 ./dtrain --check "$tmp/halves/config.ini" "$mistake"
-    expect "and nothing is said of these" sh -c "[ \$(grep -cE 'error: |trying the previous' '$out') = 1 ] && grep -q 'error: command line: lora' '$out'"
+    expect "the key is the only error" sh -c "[ \$(grep -cE 'error: |trying the previous' '$out') = 1 ] && grep -q 'error: command line: lora' '$out'"
 done
 expect_text "quotes and brackets are not taken for regular expressions" "lora.target_modules: expected names without quotes and brackets, such as q_proj, v_proj"
 half=$tmp/halves/checkpoints/step-00000002.h5
@@ -83,7 +83,7 @@ for settings in "dpo.loss_type=sigmoid" "dpo.kl_coef=0.1 dpo.kl_estimator=full" 
     name=${settings##*[.=]}
     pairs dpo 2 "dpo$name" zero.stage=3 $settings
     expect "dpo, $settings: the loss of the first step is log 2" [ "$(number "dpo$name" dpo/rewards/margins | head -1)" = 0 ]
-    expect "planned is allocated" as_planned
+    expect "planned memory is allocated" as_planned
     pairs dpo 1 "copy$name" $settings dpo.reference_path=tests/data/../data/dpo/start
     expect "its reference is the model without adapters: the bits of a copy" same_model "$(newest "dpo$name")" "$(newest "copy$name")"
 done
@@ -93,8 +93,8 @@ pairs dpo 1 memory run.max_steps=1
 alone=$(parameters)
 pairs dpo 1 memory2 run.max_steps=1 dpo.reference_path=tests/data/../data/dpo/start
 expect "a reference without adapters has no parameters of its own: $alone against $(parameters)" [ "$alone" != "$(parameters)" ]
-prints "it cannot follow" "sync_reference_steps: expected 0, because with adapters the reference is the frozen model" pairs dpo 1 refused dpo.sync_reference_steps=2
-ends "nor one with adapters of its own" 64 pairs dpo 2 refused model.path="$tmp/dposigmoid" dpo.sync_reference_steps=2
+prints "the reference cannot follow the policy" "sync_reference_steps: expected 0, because with adapters the reference is the frozen model" pairs dpo 1 refused dpo.sync_reference_steps=2
+ends "a reference with its own adapters cannot follow the policy" 64 pairs dpo 2 refused model.path="$tmp/dposigmoid" dpo.sync_reference_steps=2
 expect_text "by name" "sync_reference_steps: expected 0, because only a model that is trained as a whole"
 
 data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
@@ -107,7 +107,7 @@ lengths="grpo.num_generations=4 grpo.max_completion_length=6 grpo.beta=0.1"
 rollouts grpo 2 grpo $lengths zero.stage=3
 expect "grpo, planned is allocated" as_planned
 # The sampler works with a cache, the scorer without: fp32 sums of some ten terms in another order, of log-probabilities around 6.
-expect "what generates has the adapters that have moved: the scorer's log-probabilities" \
+expect "generation uses the trained adapters: log-probabilities match the scorer's" \
     sh -c "sed -n 's|.*sampling_logp_difference/max\": *\([-+0-9.e]*\).*|\1|p' '$tmp/grpo/metrics.jsonl' | awk '!(\$1 < 2e-5) { bad = 1 } END { exit bad || NR != 4 }'"
 rollouts grpo 1 grpocopy $lengths grpo.reference_path=tests/data/../data/dpo/start
 expect "grpo: completions of the adapted model, the reference without adapters: the bits of a copy" same_model "$(newest grpo)" "$(newest grpocopy)"
@@ -143,7 +143,7 @@ same_trained() { # WHOLE ALONE: all that the latter holds
 alone 1 whole
 alone 2 alone $trained zero.stage=3 zero.offload_param=cpu checkpoint.async=true checkpoint.save_steps=1 checkpoint.save_total_limit=2
 expect_exit "checkpoint.save = trainable with checkpoint.async" 0
-expect "planned is allocated" as_planned
+expect "planned memory is allocated" as_planned
 expect "the checkpoint holds only the adapters" sh -c "h5ls '$(newest alone)/model' >'$tmp/held' && grep -q lora_ '$tmp/held' && ! grep -v lora_ '$tmp/held'"
 expect "the adapters have the bits of a full checkpoint" same_trained "$(newest whole)" "$(newest alone)"
 alone 1 halves2 $trained run.max_steps=2
@@ -178,10 +178,10 @@ ends "a resumed run detects an altered base" 65 alone 2 halves2 $trained run.max
 expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5, which needs it from this base model, was trained"
 expect "one error: the previous checkpoint, with the same base, is not tried" sh -c "! grep -q 'trying the previous' '$out' && [ \$(grep -c 'was altered' '$out') = 1 ]"
 for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest alone) run.output_dir=$tmp/other"; do
-    ends "--check finds it, too" 65 run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
-    expect_text "as a run does" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5"
+    ends "--check reports an altered base" 65 run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
+    expect_text "the altered tensor is named" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5"
 done
-wrong "and converted" 65 "$base/model.safetensors: tensor .*was altered after" ./dtrain-convert "$tmp/alone" "$tmp/x"
+wrong "dtrain-convert reports an altered base" 65 "$base/model.safetensors: tensor .*was altered after" ./dtrain-convert "$tmp/alone" "$tmp/x"
 alone 2 turns $trained run.max_steps=5
 expect_text "a full checkpoint does not resume with the altered base" "checkpoint.save = trainable would omit frozen parameters that differ from those of $base"
 mv "$base" "$tmp/moved"

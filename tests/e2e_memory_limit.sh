@@ -41,8 +41,8 @@ run 0 bash -c 'echo $$ >"$0/cgroup.procs"; head -c 814000000 /dev/zero | tail -n
 expect "the limit holds: who takes as much memory is killed" test "$code" -gt 128
 dtrain_in_group memory $buffers
 expect_exit "$states in $((limit / 1000000)) MB: refused before it starts" 70
-expect_text "with what would fit" 'the smallest change that fits is .*zero\.offload_optimizer = nvme'
-RUN_TIMEOUT=600 ends_saying "with the states in files it trains" 0 "for offloaded states in $tmp/disk" dtrain_in_group files $files
+expect_text "the smallest change that fits is named" 'the smallest change that fits is .*zero\.offload_optimizer = nvme'
+RUN_TIMEOUT=600 ends_saying "a model with states in files trains" 0 "for offloaded states in $tmp/disk" dtrain_in_group files $files
 train 1 free $model
 expect "losses match those of a run with enough memory" close_losses free files 1e-5
 e2e_done

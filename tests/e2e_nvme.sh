@@ -84,7 +84,7 @@ for np in 2 3; do
     run 0 $MPIRUN -np $((np - 1)) "$@" : -np 1 bash -c 'cd ../other && exec ../node/"$0" "$@"' "$@"
     cd "$OLDPWD" || exit 1
     expect_exit "a directory that one rank of $np does not have: 74" 74
-    expect_text "which rank and why" "rank $((np - 1)) .*disk: cannot create a file for offloaded states: No such file or directory"
+    expect_text "the message names rank and reason" "rank $((np - 1)) .*disk: cannot create a file for offloaded states: No such file or directory"
     untouched "a directory that one rank of $np does not have" missing
 done
 
@@ -112,14 +112,14 @@ cut_short() {
 for np in 2 3; do
     if command -v prlimit >/dev/null; then
         ends "a limit on files on one rank of $np: 74" 74 while_stopped $np limit swap.open prlimit --fsize=100000 --pid
-        expect_text "which rank and why" "rank 1 .*$tmp/disk: not enough space for offloaded states of .*: File too large"
+        expect_text "the message names rank and reason" "rank 1 .*$tmp/disk: not enough space for offloaded states of .*: File too large"
         untouched "a limit on files on one rank of $np" limit
     else
         skip "a limit on files on one rank of $np" "no prlimit here"
     fi
     while_stopped $np cut zero.reduce cut_short # before anything is read ahead of the update
     expect_exit "a file that is cut short, of one rank of $np: 74" 74
-    expect_text "which rank, where and why" "rank 1 .*$tmp/disk: cannot read offloaded states: [0-9]+ $offset: the file ends there"
+    expect_text "the message names rank, offset and reason" "rank 1 .*$tmp/disk: cannot read offloaded states: [0-9]+ $offset: the file ends there"
     untouched "a file that is cut short, of one rank of $np" cut
 done
 

@@ -26,7 +26,7 @@ done
 
 train 2 groups optimizer.lr_groups="lm_head:1e-3, *layernorm:0" scheduler.type=linear
 expect "the rate of each group is in the metrics" grep -q '"lr": 0.00833333333,.*"lr/lm_head": 0.000833333333, "lr/\*layernorm": 0,' "$tmp/groups/metrics.jsonl"
-expect_text "and at the start, with what they are for" 'lr/\*layernorm: 0 for 4 tensors with 128 parameters'
+expect_text "learning rates and their tensors are logged at the start" 'lr/\*layernorm: 0 for 4 tensors with 128 parameters'
 ends "a pattern that names nothing" 64 train 1 groups optimizer.lr_groups=lm_haed:1e-3
 expect_text "the nearest names are given" "optimizer.lr_groups: 'lm_haed' matches no trained tensor; the nearest names are lm_head"
 

@@ -112,7 +112,7 @@ bits 1 file zero.stage=1 zero.offload_optimizer=nvme zero.nvme_path="$tmp"
 expect "with those of the optimizer in a file" same_run bits1 file
 bits 2 files zero.stage=3 zero.offload_optimizer=nvme zero.offload_param=nvme zero.nvme_path="$tmp"
 expect "and with all in files" same_run bits1 files
-expect "planned is allocated there, too" as_planned
+expect "planned memory is allocated" as_planned
 bits 2 part run.max_steps=3
 bits 3 part zero.stage=3 checkpoint.resume=auto
 expect "resumed inside a rollout, on other ranks: the same bits" same_run bits1 part
@@ -139,11 +139,11 @@ expect_exit "costs that are asked for later: exit code" 64
 expect_text "the key is named" 'cost_path.*has no cost_critic'
 generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=2 checkpoint.resume=auto ppo.value_path=tests/data/dpo/judge
 expect_exit "a critic of another size: exit code" 64
-expect_text "that key is named, too" 'value_path: .*critic/model.*expected the shape'
+expect_text "the key of the critic is named" 'value_path: .*critic/model.*expected the shape'
 cp -r tests/data/rm/start "$tmp/start, again"
 generate 1 comma batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 "ppo.reward_path=$tmp/start, again"
 expect_exit "a reward model may have a comma in its name" 0
-expect "and is one function" grep -q 'ppo/rewards/start__again/mean' "$tmp/comma/metrics.jsonl"
+expect "the command is one function" grep -q 'ppo/rewards/start__again/mean' "$tmp/comma/metrics.jsonl"
 generate 1 micro1 batch.train_batch_size=8 batch.micro_batch_size=1
 generate 2 micro4 batch.train_batch_size=8 batch.micro_batch_size=4 zero.stage=1
 # Sums in another order: a few roundings of 6e-8 of losses of parts that are larger than the loss.
@@ -157,10 +157,10 @@ train 2 learns data.train="$tmp/prompts.h5" ppo.reward_funcs=keywords:e ppo.kl_c
 expect "the initial score is at chance level" awk -v s="$(number learns ppo/objective/scores | head -1)" 'BEGIN { exit !(s < 0.2) }'
 expect "the score rises with training" awk -v s="$(number learns ppo/objective/scores | tail -1)" 'BEGIN { exit !(s > 0.9) }'
 expect "the policy is exported, and its critic" [ -s "$tmp/learns/hf/model.safetensors" -a -s "$tmp/learns/critic/model.safetensors" ]
-expect "as a model with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
+expect "the critic is exported with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
 generate 1 again batch.train_batch_size=4 batch.micro_batch_size=4 ppo.value_path="$tmp/learns/critic" run.max_steps=1 rec.catalogue=shop.txt
 expect_exit "another run's critic is one to start from" 0
-expect_text "a catalogue is said to be unused" 'warning: rec.catalogue is not used: task ppo does not restrict completions to items'
+expect_text "an unused catalogue is reported" 'warning: rec.catalogue is not used: task ppo does not restrict completions to items'
 
 # ---- plans, mistakes, failures ----------------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ while read -r base np stage optimizer param more; do
     DTRAIN_FAKE_NODES=$((np / 2)) $base "$np" "on$base$np$param" $llama zero.stage="$stage" zero.offload_optimizer="$optimizer" zero.offload_param="$param" $more
     expect "$base: the same bits on $np ranks at stage $stage, offload $optimizer and $param${more:+, $more}" \
         same_model "$(newest "${base}llama")" "$(newest "on$base$np$param")"
-    expect "and planned is allocated" as_planned
+    expect "planned memory is allocated" as_planned
 done <<LAYOUTS
 nf4 2 1 cpu none
 int8 3 2 none none checkpoint.async=true
@@ -72,7 +72,7 @@ for base in int8 nf4; do
     $base 2 "halves$base" $llama run.max_steps=2
     lora 3 "halves$base" $llama zero.stage=2 checkpoint.resume=auto lora.base_quantization=$other
     expect_text "resumed with another key: said by name" "lora.base_quantization: $base -> $other"
-    expect_exit "and refused" 64
+    expect_exit "the settings are refused" 64
     $base 3 "halves$base" $llama zero.stage=3 checkpoint.resume=auto
     expect "$base: resumed on other ranks at another stage: the same bits" same_model "$(newest "${base}llama")" "$(newest "halves$base")"
     half=$tmp/halves$base/checkpoints/step-00000002.h5 q=/model/model.layers.1.self_attn.q_proj.weight

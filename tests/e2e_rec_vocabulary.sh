@@ -23,7 +23,7 @@ for name in llama gpt2; do
 done
 run 2 ./dtrain-convert "$tmp/small-llama" "$tmp/small.h5"
 run 2 ./dtrain-convert --add-tokens $fixture/index.json "$tmp/small.h5" "$tmp/of-checkpoint"
-expect "and so does a checkpoint" cmp "$tmp/llama/model.safetensors" "$tmp/of-checkpoint/model.safetensors"
+expect "a checkpoint converts to the same model" cmp "$tmp/llama/model.safetensors" "$tmp/of-checkpoint/model.safetensors"
 run 2 ./dtrain-convert --add-tokens $fixture/index.json "$tmp/llama" "$tmp/once-more"
 expect "existing tokens are not added again" diff -r "$tmp/llama" "$tmp/once-more"
 run 2 ./dtrain-convert --dtype bf16 --shard-size 5KB --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/shards"
@@ -78,14 +78,14 @@ for layout in "1 0 none none" "2 2 none none" "3 3 none none" "4 1 cpu none" "2 
         frozen $1 "bits$1$3-$name" $name $bits batch.train_batch_size=12 zero.stage="$2" zero.offload_optimizer="$3" zero.offload_param="$4" checkpoint.export=hf
         expect "$name: the same bits on $1 ranks at stage $2, offload $3 and $4" same_model "$(newest bits1none-$name)" "$(newest "bits$1$3-$name")"
     done
-    expect "and planned is allocated" as_planned
+    expect "planned memory is allocated" as_planned
 done
 frozen 2 halves llama $bits batch.train_batch_size=12 run.max_steps=2
 frozen 3 halves llama $bits batch.train_batch_size=12 zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks at another stage: the same bits" same_model "$(newest bits1none-llama)" "$(newest halves)"
 frozen 1 halves llama $bits batch.train_batch_size=12 rec.freeze_llm=false run.max_steps=5
 expect_text "to train the rest as well is no continuation" "rec.freeze_llm: true -> false"
-expect_exit "and refused" 64
+expect_exit "the settings are refused" 64
 for dtype in bf16 fp16; do
     stage=$([ $dtype = bf16 ] && echo 3 || echo 1)
     frozen 2 $dtype llama batch.micro_batch_size=2 precision.dtype=$dtype zero.stage="$stage" run.max_steps=3

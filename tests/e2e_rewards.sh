@@ -81,7 +81,7 @@ for name in same other; do
     sed 's/.*"reward":\([-0-9.e+]*\).*/\1/' "$tmp/$name.judged" | paste -d' ' - <(rewards one | cut -d' ' -f$column) >"$tmp/both"
     expect "a reward model ($name tokenizer) says what dtrain-generate --score says" awk '
         NR != 8 { d = $1 - $2; if ((d < 0 ? -d : d) > 1e-5) { print; bad = 1 } } END { exit bad || NR != 12 }' "$tmp/both"
-    expect "and tells completions apart ($name)" test "$(rewards one | cut -d' ' -f$column | sort -u | wc -l)" -gt 6
+    expect "completions have different rewards ($name)" test "$(rewards one | cut -d' ' -f$column | sort -u | wc -l)" -gt 6
     column=$((column + 1))
 done
 # The second prompt's completions are not judged by accuracy, so the first prompt's come in their place: models see these alone.
@@ -96,7 +96,7 @@ for layout in "2 0 2" "3 3 1" "4 1 3"; do
 done
 grpo 1 weighted "length:4, keywords:please|it" grpo.reward_weights="2, -1"
 is "metrics have a mean of each" "$(number weighted 'grpo/rewards/length/mean')" "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
-is "and of the weighted sum" "$(number weighted grpo/reward)" "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+is "the weighted sum matches" "$(number weighted grpo/reward)" "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
 # On two ranks the second group is in two parts. A miss costs 1/log2(place + 2) of their sum.
 grpo 2 rec "rec_rule, rec_rank, rec"
 awk 'BEGIN { split("1 0 0 0 x x x x 1 0 0 0", hit, " "); for (i = 0; i < 4; i++) sum += log(2) / log(i + 2)
@@ -117,10 +117,10 @@ done
 SCRIPT
 chmod +x "$tmp/never.sh"
 ends "a function that never applies" 0 grpo 2 never "command:$tmp/never.sh" run.max_steps=2 log.report_to="stdout, jsonl"
-expect_text "is warned of" '\[grpo\] reward_funcs: no function applies to any of the 12 completions of a rollout'
-expect "once" test "$(grep -c 'no function applies' "$out")" = 1
+expect_text "a function that never applies causes a warning" '\[grpo\] reward_funcs: no function applies to any of the 12 completions of a rollout'
+expect "the warning appears once" test "$(grep -c 'no function applies' "$out")" = 1
 expect_text "a completion is shown without a reward" 'a completion of [0-9]+ tokens(, cut)?, never.sh -: '
-expect_text "and so is a step" 'step 2/2 .* loss [-0-9.]+  reward -  grad '
+expect_text "a step without rewards is logged" 'step 2/2 .* loss [-0-9.]+  reward -  grad '
 expect "the time of functions is that of the slowest rank" awk '{ if (NR == 1 && !($1 >= 0.3) || $1 < 0) bad = 1 } END { exit bad || NR != 2 }' <(number never grpo/time/reward)
 
 # ---- what goes wrong --------------------------------------------------------------------------------------------------------------------------
@@ -134,14 +134,14 @@ cat >/dev/null
 SCRIPT
 chmod +x "$tmp/dies.sh"
 ends "a program that dies on one rank ends the run" 65 grpo 2 dies "command:$tmp/dies.sh"
-expect_text "with how it ended" 'dies.sh: it ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
-expect_text "and its last lines" 'the model of rank 1 is not there'
+expect_text "the exit status of the program is reported" 'dies.sh: it ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
+expect_text "the last lines of the program are reported" 'the model of rank 1 is not there'
 expect "nothing of the programs is left" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/dies.sh"
 for point in reward.start reward.ask task.score; do
     DTRAIN_FAULT=$point:1:1:error ends "a fault on one rank at $point ends the run" 70 grpo 2 "fault-$point" "$all" zero.stage=3
 done
 ends "a program without output ends the run" 65 grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
-expect_text "and why" 'no answer for 2 s \(comm.timeout\), after 0 of'
+expect_text "the timeout is reported" 'no answer for 2 s \(comm.timeout\), after 0 of'
 cp -r "$tmp/same/hf" "$tmp/nan"
 width=$(grep -o '"hidden_size": [0-9]*' "$tmp/nan/config.json" | grep -o '[0-9]*')
 for i in $(seq 0 $((width - 1))); do # finite, and Inf - Inf is what comes of them
@@ -181,7 +181,7 @@ expect "the reward program ends with the run" sh -c '! pgrep -f "^/bin/sh $1"' s
 touch "$tmp/wait.go"
 ends "a run stopped during a reward program resumes" 0 stopped 2 stopped checkpoint.resume=auto
 stopped 2 whole
-expect "to the same bits as one that was not stopped" same_model "$(newest whole)" "$(newest stopped)"
+expect "a resumed run has the bits of an undisturbed one" same_model "$(newest whole)" "$(newest stopped)"
 
 # ---- the toys ---------------------------------------------------------------------------------------------------------------------------------
 [ -z "${DTRAIN_DEVICE:-}" ] || { e2e_done; exit; } # long, and the same programs on any device

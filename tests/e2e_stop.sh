@@ -24,11 +24,11 @@ for np in 0 3; do
     held $np v $due
     stop_at v 1 USR1
     ends_saying "USR1 in a validation ($np ranks): 75" 75 "step 4 of 8, a checkpoint is written, its validation is still due" finish v
-    expect "and is no result ($np ranks)" test "$(validations v)" = 0
+    expect "an interrupted validation is not recorded ($np ranks)" test "$(validations v)" = 0
     if [ $np = 3 ]; then
         cp -r "$tmp/v" "$tmp/l"
         ends "a validation that no run has the time for is an error, not a loop: 64" 64 train 2 l $due run.time_limit=0.001
-        expect_text "with what to do" "give the run more time, or lower data.max_validation_samples"
+        expect_text "the message names the remedy" "give the run more time, or lower data.max_validation_samples"
     fi
     ends_saying "resumed ($np ranks)" 0 "the run starts with the validation of step 4" train 2 v $due
     expect "each is done once ($np ranks)" test "$(validations v)" = 2
@@ -78,9 +78,9 @@ held 0 e $last
 stop_at e 1 USR1
 ends "USR1 in the last validation: 75" 75 finish e
 ends "resumed: the validation and the export are left" 0 train 3 e $last checkpoint.export=hf
-expect "both are done" test -s "$tmp/e/hf/model.safetensors" -a "$(validations e)" = 1
+expect "the validation and the export are done" test -s "$tmp/e/hf/model.safetensors" -a "$(validations e)" = 1
 train 3 e $last
-expect "and not once more" test "$(validations e)" = 1
+expect "the validation is recorded once" test "$(validations e)" = 1
 
 wait_until_stopped job 1
 is_past() { [ "$(date +%s)" -gt "$1" ]; }

@@ -41,20 +41,20 @@ toy 3 part run.max_steps=5 zero.stage=0 checkpoint.resume=auto
 expect "a resume in the middle of a rollout, on other ranks and at another stage, is the same run" same_run ref part validation_loss
 # Another optimizer for the table alone: its states begin at zero, the model's go on.
 TOY_TABLE_MOMENTUM=1 ends "a run with another optimizer for the table" 0 toy 2 part run.max_steps=6 checkpoint.resume=auto
-expect_text "begins its states at zero" "written with adamw for table, does not contain the states of sgd; they start at zero"
-expect "and no other's" test "$(grep -c 'start at zero' "$out")" = 1
+expect_text "the states of the table start at zero" "written with adamw for table, does not contain the states of sgd; they start at zero"
+expect "no other states start at zero" test "$(grep -c 'start at zero' "$out")" = 1
 
 ends "a rollout of another size is refused" 65 toy 1 part run.max_steps=7 checkpoint.resume=auto batch.train_batch_size=16 checkpoint.allow_changes=all
-expect_text "and named" "no rollout of this batch size"
+expect_text "the wrong batch size is named" "no rollout of this batch size"
 
 DTRAIN_FAULT=toy.declare:1:1:error ends "a rank that counts something else ends the job at the start" 70 toy 2 declare run.max_steps=5
-expect_text "and says what" "rank 1 .*metric 8 of this rank is .toy/of_one_rank"
+expect_text "the metric of one rank is named" "rank 1 .*metric 8 of this rank is .toy/of_one_rank"
 
 # A rank that fails inside its rollout: alone, or in lockstep with the others
 for stage in 0 3; do
     DTRAIN_FAULT=toy.rollout:1:2:error ends "a rank that fails in its rollout at stage $stage ends the job" 70 toy 2 fault$stage run.max_steps=5 zero.stage=$stage
     expect_text "the rank reports the fault in the rollout" "rank 1 .*(error|fault).*toy.rollout"
 done
-DTRAIN_FAULT=generate.pass:1:7:error ends "so does one that fails while it generates in lockstep" 70 toy 2 pass run.max_steps=5 zero.stage=3
-expect_text "and says so" "rank 1 .*generate.pass"
+DTRAIN_FAULT=generate.pass:1:7:error ends "a failure in lockstep generation ends the run with 70" 70 toy 2 pass run.max_steps=5 zero.stage=3
+expect_text "the rank reports the fault in generation" "rank 1 .*generate.pass"
 e2e_done

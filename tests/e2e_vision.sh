@@ -56,9 +56,9 @@ for case in "all 1 0 1" "all 4 3 1" "all 2 2 2" "projector 1 1 2" "projector 2 3
     expect "as --plan says" as_plan_says "$np" "$stage" vision.train="${part/all/$all}" batch.micro_batch_size="$micro"
     expect "micro-batches of $micro: transformers' losses" like_transformers "$part$np" "$part"
 done
-expect "which says how many images a micro-batch has" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 9 tokens each" "$tmp/.plan"
+expect "--plan reports the images of a micro-batch" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 9 tokens each" "$tmp/.plan"
 expect "images are counted" above all1 images_per_second 0
-expect "and what they cost" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
+expect "the FLOPs of images are counted" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
 # the alignment of LLaVA: pretrain, of the projector alone
 for case in "1 0 2" "2 2 1"; do
     read -r np stage micro <<<"$case"
@@ -116,7 +116,7 @@ captions() { # NP DIR ARGS...
 ends "pretrain on captions" 0 captions 1 captions
 captions 2 captions-2 zero.stage=2
 expect "on two ranks: the same bits" same_model "$(newest captions)" "$(newest captions-2)"
-is "and losses" "$(losses captions-2)" "$(losses captions)"
+is "losses are the same" "$(losses captions-2)" "$(losses captions)"
 captions 3 captions-3 zero.stage=3 model.activation_checkpointing=block
 expect "on three, which share four samples: the same bits" same_model "$(newest captions)" "$(newest captions-3)"
 captions 1 captions-sft run.task=sft
@@ -131,7 +131,7 @@ bits 2 part zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks, at another stage" same_model "$(newest ref)" "$(newest part)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=step.begin:1:5:kill bits 2 killed checkpoint.save_steps=2 zero.stage=3
 prints "a run resumes after a kill" "resumed from .*step-00000004.h5" bits 2 killed checkpoint.save_steps=2 zero.stage=3
-expect "to the same bits" same_model "$(newest ref)" "$(newest killed)"
+expect "the resumed run has the same bits" same_model "$(newest ref)" "$(newest killed)"
 
 grouped="data.shuffle=true data.group_by_modality_length=true"
 bits 1 grouped $grouped
@@ -173,7 +173,7 @@ expect "the bits differ from those without quantisation" fails same_model "$(new
 
 # ---- features after post_layernorm, and one placeholder for the mean of an image's rows (test_model_vision.c has their values)
 expect "a placeholder for each image" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision --image-tokens 1 -o "$tmp/pooled.h5" $fixture/records.jsonl
-expect "and one for each row" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision -o "$tmp/rows.h5" $fixture/records.jsonl
+expect "a placeholder for each row" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision -o "$tmp/rows.h5" $fixture/records.jsonl
 whole="data.train=$tmp/pooled.h5,$tmp/texts.h5"
 parts="$whole model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.image_token=60"
 pooled="vision.feature_layer=-1 vision.feature_norm=true vision.image_tokens=mean_pooling vision.projector_type=mlp"
@@ -191,10 +191,10 @@ LAYOUTS
 bits 1 pooled-start $parts $pooled run.max_steps=1 optimizer.lr=0
 expect "the norm is trained with the tower" grep -q vision_tower.post_layernorm <<<"$(differing pooled-start pooled)"
 bits 1 pooled-head $parts $pooled vision.train=projector,llm checkpoint.export=hf
-expect "and frozen with it" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
+expect "the norm is frozen with the tower" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
 expect_text "transformers has no key for either" "no key for features after post_layernorm"
 expect_text "transformers has no key for the mean" "no key for the mean"
-expect "and does not take the model for llava" grep -q '"model_type": "dtrain_llava"' "$tmp/pooled-head/hf/config.json"
+expect "the exported model type is not llava" grep -q '"model_type": "dtrain_llava"' "$tmp/pooled-head/hf/config.json"
 bits 2 pooled-kept $parts $pooled vision.train=projector,llm vision.feature_cache="$tmp/features" zero.stage=3
 expect "with kept features: the same bits" same_model "$(newest pooled-head)" "$(newest pooled-kept)"
 bits 1 pooled-bare $parts ${pooled/feature_norm=true/feature_norm=false} vision.train=projector,llm vision.feature_cache="$tmp/features"
@@ -205,7 +205,7 @@ expect "as it is, whether keys say so or not" same_model "$(newest pooled-on)" "
 cp -r "$tmp/pooled-head/hf" "$tmp/former" && sed -i 's/"dtrain_llava"/"llava"/; s/DtrainLlava/Llava/' "$tmp/former/config.json"
 bits 2 pooled-former $whole model.path="$tmp/former" vision.train=projector,llm zero.stage=2 run.max_steps=1
 expect "as llava, with the same keys, it is the same" same_model "$(newest pooled-on)" "$(newest pooled-former)"
-ends "and talks about an image" 0 run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
+ends "dtrain-generate accepts an image" 0 run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
 wrong "a norm before the last block's output" 64 'vision.feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"
 wrong "CLIP has no such norm" 64 'vision.feature_norm: .*SigLIP' ./dtrain --check "$tmp/tiny.ini" model.path=$hf/clip_llama_text vision.path=$hf/clip vision.feature_norm=true vision.feature_layer=-1 run.output_dir="$tmp/wrong"
 wrong "the mean of an image is one row" 65 '16 placeholders per image, but the model computes 1 row .*--image-tokens 1 ' ./dtrain --check "$tmp/tiny.ini" $parts $pooled data.train="$tmp/rows.h5" run.output_dir="$tmp/wrong"
@@ -231,7 +231,7 @@ pairs 1 dpo
 is "dpo begins without a margin" "$(number dpo dpo/rewards/margins | head -1)" 0
 expect "with memory as planned" as_planned
 pairs 3 dpo-3 zero.stage=3
-expect "and is the same on three ranks" same_model "$(newest dpo)" "$(newest dpo-3)"
+expect "the same bits on three ranks" same_model "$(newest dpo)" "$(newest dpo-3)"
 pairs 2 dpo-2 dpo.precompute_reference=true
 expect "or with a reference asked before" same_model "$(newest dpo)" "$(newest dpo-2)"
 lora="vision.train=llm lora.r=2" # its reference is the model without adapters
@@ -239,7 +239,7 @@ pairs 1 dpo-lora $lora
 expect "dpo of adapters: as much memory as planned" as_planned
 is "begins without a margin, too" "$(number dpo-lora dpo/rewards/margins | head -1)" 0
 pairs 3 dpo-lora-3 $lora zero.stage=3
-expect "and is the same on three ranks" same_model "$(newest dpo-lora)" "$(newest dpo-lora-3)"
+expect "the same bits on three ranks" same_model "$(newest dpo-lora)" "$(newest dpo-lora-3)"
 
 # ---- data that does not fit the model
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
@@ -261,8 +261,8 @@ mkdir "$tmp/beside" && cp $hf/clip_llama/*config.json "$tmp/beside"
 check "a preprocessor next to model.config" 65 'smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/beside/config.json" data.train="$tmp/smooth.h5"
 train 2 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=1 checkpoint.save_steps=1 checkpoint.export=hf model.tokenizer=$hf/clip_llama
 expect_exit "a new model" 0
-expect "its export has the dataset's preprocessor" grep -q '"resample": 2' "$tmp/made/hf/preprocessor_config.json"
-expect "its checkpoint too" ./dtrain-generate "$(newest made)" --tokenizer $hf/clip_llama --prompt "what" --image $pictures/wide.ppm --max-new-tokens 1
+expect "the export has the dataset's preprocessor" grep -q '"resample": 2' "$tmp/made/hf/preprocessor_config.json"
+expect "the checkpoint has the dataset's preprocessor" ./dtrain-generate "$(newest made)" --tokenizer $hf/clip_llama --prompt "what" --image $pictures/wide.ppm --max-new-tokens 1
 ends "a new model's run resumes" 0 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
 check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60, but image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
@@ -276,7 +276,7 @@ cp -r $hf/clip_llama "$tmp/here/model" && cp -r $hf/clip_llama "$tmp/there/model
 sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT COMMAND...
     ends "$1: two copies that differ are refused" 65 run 0 $MPIRUN -np 1 -wdir "$tmp/here" "$PWD/${@:2}" : -np 1 -wdir "$tmp/there" "$PWD/${@:2}"
-    expect_text "and named" "model/config.json: the file on host .* differs from rank 0.s"
+    expect_text "the file that differs is named" "model/config.json: the file on host .* differs from rank 0.s"
 }
 differ "a model" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" model.path=model
 differ "a reference" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" run.task=dpo data.train="$tmp/pairs.h5" dpo.reference_path=model
