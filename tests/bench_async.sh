@@ -1,11 +1,11 @@
 #!/bin/bash
-# bench_async.sh [FOLDER] - what a checkpoint costs the training: GPT-2 124M with Adam (1.5 GB), saved at once and while training goes on
+# bench_async.sh [FOLDER] - the cost of a checkpoint during training: GPT-2 124M with Adam (1.5 GB), saved synchronously and while training continues
 # (checkpoint.async), in turn on the same disk; medians of the saves of ROUNDS runs. The machine should be idle.
 #
-#     step       median, of a run that saves at its end alone
-#     at once    how long training stands still for a save at once
-#     copy       of the states to host memory, and its rate beside that of reading and writing memory (bench_limits)
-#     stall      how long training stands still for a save beside it; beyond the copy, in percent of a step: the goal is 5
+#     step       median, of a run that saves only at its end
+#     at once    time that training waits for a synchronous save
+#     copy       of the states to host memory, and its rate compared with that of reading and writing memory (bench_limits)
+#     stall      time that training waits for an asynchronous save; beyond the copy, in percent of a step: the goal is 5
 #     published  from the beginning of the copy to the file with its name
 #     steps      median of the steps while a checkpoint is written, over that of the others
 set -u
@@ -30,7 +30,7 @@ train() { # NAME NP THREADS STAGE KEYS...
     cat "$tmp/run/metrics.jsonl" >>"$tmp/$name.jsonl"
 }
 values() { sed -n "s|.*\"$2\": *\([0-9.e+-]*\).*|\1|p" "$tmp/$1.jsonl"; } # NAME KEY (which may have a slash in it)
-# Step times of the async run: those up to three steps behind a save, and the others.
+# Step times of the async run: up to three steps after a save, and the others.
 beside() { awk -v every="$every" -v beside="$1" '{ split($0, a, "\"step\": "); s = a[2] + 0; split($0, b, "\"step_time\": "); k = (s - 1) % every
                                                   if (s > every && (k < 3) == beside) print b[2] + 0 }' "$tmp/async.jsonl" | median; }
 

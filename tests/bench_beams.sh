@@ -1,15 +1,15 @@
 #!/bin/bash
-# bench_beams.sh - beam search over a catalogue's items, as task eval and dtrain-generate --catalogue have it: prompts per second beside transformers'
-# generate with prefix_allowed_tokens_fn, and how they change with the size of the catalogue. A random model; fastest of ROUNDS rounds, in which the two
-# work in turn. The machine should be idle.
+# bench_beams.sh - beam search over a catalogue's items, as task eval and dtrain-generate --catalogue run it. Measures prompts per second in
+# comparison with transformers' generate with prefix_allowed_tokens_fn, and their dependence on the catalogue size. A random model; the
+# fastest of ROUNDS rounds, in which the two alternate. The machine should be idle.
 #
-#     ours, theirs   prompts/s of the searches alone, without start-up (transformers: behind a batch that is not counted)
+#     ours, theirs   prompts/s of the searches only, without start-up (transformers: after a warm-up batch)
 #     same           share of dtrain's items that transformers found, too; below 0.99 the script fails (what rounding decides is less)
 #     none           beam search without a catalogue, of as many tokens
 #     start-up       the program's whole time without the searches: mostly the model and the catalogue's tokens
 #
-# A prompt is a history of HISTORY items in words, an item three level tokens of 256 each. PROMPTS, BATCH (prompts at a time), BEAMS="10 50",
-# ITEMS="1000 10000" beside transformers, SIZES="1000 ... 1000000" of dtrain alone with the last of BEAMS; MODEL="KEYS of [model]", DTYPE, THREADS.
+# A prompt is a history of HISTORY items in words. An item is three level tokens of 256 each. PROMPTS, BATCH (prompts at a time), BEAMS="10 50",
+# ITEMS="1000 10000" compared with transformers, SIZES="1000 ... 1000000" of dtrain only, with the last of BEAMS; MODEL="KEYS of [model]", DTYPE, THREADS.
 # PYTHON=... names a Python with torch and transformers (tests/peer_beams.py).
 set -u
 cd "$(dirname "$0")/.." || exit 1

@@ -1,6 +1,7 @@
 #!/bin/bash
-# bench_grpo.sh - steps of GRPO of a random model: tokens generated and trained per second against the machine's limit and against TRL, in turn; the
-# time of a rollout at stage 3 over that at stage 0; and PPO. Medians of STEPS steps behind two that are not counted, of the fastest of ROUNDS rounds.
+# bench_grpo.sh - GRPO steps of a random model: tokens generated and trained per second, compared with the machine's limit and with TRL,
+# alternating. Also the ratio of rollout times at stage 3 and at stage 0; and PPO. Medians of STEPS steps after two warm-up steps, of the
+# fastest of ROUNDS rounds.
 #
 # A step: R completions of C tokens to R/G prompts of P tokens, and a pass of training over them in micro-batches of M a rank (beta 0: nothing is
 # scored). Generated: tokens of completions over the time of the rollout; trained: all tokens over the rest of the step. The limits, at the rates that
@@ -8,7 +9,7 @@
 # blocks, d the width of all heads, all ranks sharing the machine):
 #     a rollout   C max(ranks W / bandwidth of reading, 2 (N + N_head) R / peak) + 2 N P R/G / peak
 #     the rest    (6 N R (P + C) + 6 N_head R C + 6 L d R (P + C)^2) / peak + 28 bytes a parameter / bandwidth of updating
-# PPO is held to the rollout's and to as much arithmetic as its passes have: EPOCHS trainings of policy and critic, and a forward pass of each model
+# PPO is compared with the rollout's limit and with the arithmetic of its passes: EPOCHS trainings of policy and critic, and a forward pass of each model
 # that scores (policy, reference, critic).
 #
 # PYTHON=... names a Python with torch and transformers. The peer (tests/peer_trl.py) is TRL's GRPOTrainer on the same cores, as one process of that

@@ -1,6 +1,6 @@
 #!/bin/bash
-# bench_lora.sh - training steps with LoRA on all linear layers against full training and against transformers with PEFT, in turn; peak memory against
-# the plan; bases in 8 and in 4 bits. Medians of STEPS steps, best of ROUNDS rounds.
+# bench_lora.sh - training steps with LoRA on all linear layers, compared with full training and with transformers and PEFT, alternating.
+# Also peak memory against the plan, and bases in 8 and in 4 bits. Medians of STEPS steps, best of ROUNDS rounds.
 #
 # MODEL="KEYS of [model]" (default: Qwen2.5 0.5B), BATCH, SEQ, RANK, THREADS, DTYPES, WAYS (as the table names them);
 # DEVICE=cuda: on a GPU, with its memory. PYTHON=... names a Python with torch, transformers and peft.
@@ -51,7 +51,7 @@ for dtype in ${DTYPES:-fp32 bf16}; do
     for _ in $(seq "$rounds"); do
         for way in $ways; do
             now=$(measure "$way" "$dtype")
-            echo "$dtype $way: $now" >&2 # so that what was measured is there if the rest does not come
+            echo "$dtype $way: $now" >&2 # keeps the measurements if a later one fails
             best[$way]=$(faster "${best[$way]:-0}" "${now:-0}")
         done
     done

@@ -1,4 +1,4 @@
-"""chat_terminal.py MODEL FILE - dtrain-generate --chat on a pseudo-terminal, as somebody types. Prints "ok NAME" and "not ok NAME: why" lines."""
+"""chat_terminal.py MODEL FILE - dtrain-generate --chat on a pseudo-terminal with simulated typing. Prints "ok NAME" and "not ok NAME: why" lines."""
 import json, os, pty, re, select, signal, sys, termios, time
 
 model, saved = sys.argv[1], sys.argv[2]
@@ -98,7 +98,7 @@ t.type("\x1b[A" * 5 + "\r")  # the line before the commands
 t.wait(ANSWERED)
 check("arrow-up brings lines back", mine(t, "history") == ["xullo!"], t)
 t.type("one \\\r")
-check("a line that ends in a backslash goes on", t.wait(MORE), t)
+check("a line that ends in a backslash continues", t.wait(MORE), t)
 t.type("two\r")
 t.wait(ANSWERED)
 check("with a line break", mine(t, "backslash") == ["one \ntwo"], t)
@@ -134,7 +134,7 @@ check("Ctrl-D leaves", t.end() == 0, t)
 t = Talk("--max-new-tokens", "3", "--greedy", "--chat-template", "plain", NO_COLOR="1", model="tests/data/vision/hf/clip_llama")
 t.wait(rb"leaves\r\n> ")
 t.type("/image nowhere.png\r")
-check("an image that is not there is told of", t.wait(rb"nowhere.png: cannot be opened.*\n> "), t)
+check("a missing image is reported", t.wait(rb"nowhere.png: cannot be opened.*\n> "), t)
 t.type("/image tests/data/image/files/rgb.jpg\r")
 check("/image shows one", t.wait(rb"the image goes with your next message.*\n> "), t)
 t.type("two <image><image>?\r")

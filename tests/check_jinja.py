@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Hold the chat_template.jinja that dtrain writes against transformers: for every built-in template, some of a user's own and
-some tokenizers, apply_chat_template on the directory that dtrain-convert made must give the ids and the text that dtrain-data
+"""Check the chat_template.jinja that dtrain writes against transformers: for every built-in template, some custom ones and
+some tokenizers, apply_chat_template on the directory that dtrain-convert wrote must give the ids and the text that dtrain-data
 gives, with and without a generation prompt.
 
     python tests/check_jinja.py [PROGRAMS [DRAWN [SEED]]]     the folder of the programs; conversations for each pair
@@ -71,7 +71,7 @@ def run(*command):
 
 
 def ours(programs, folder, tokenizer, template, talks, generate):
-    """The ids of all conversations that the template takes. Those that the model goes on with are encoded as one text; of the
+    """The ids of all conversations that the template takes. Those that the model continues are encoded as one text; of the
     others answers are encoded alone where a token would reach out of them."""
     source, out = os.path.join(folder, "talks.jsonl"), os.path.join(folder, "talks.h5")
     with open(source, "w") as f:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""check_trace.py TRACE NRANKS LANE... - is a trace what the streams can have done? Every rank has these lanes, with spans on
-them; the spans of a lane do not overlap; a wait for a collective ends no earlier than the collective; what is sent of a
-block's gradients is sent behind its backward."""
+"""check_trace.py TRACE NRANKS LANE... - checks that a trace is consistent. Every rank has these lanes, with spans on
+them; the spans of a lane do not overlap; a wait for a collective ends no earlier than the collective; the reduction of a
+block's gradients begins after its backward."""
 import collections
 import json
 import sys
@@ -45,7 +45,7 @@ def check_waits(spans):
 
 
 def check_sends(compute, comm):
-    """The nth reduction of a block begins when the computation has come to where it was queued: nothing of backward is behind."""
+    """The nth reduction of a block begins after the backward work that was queued before it."""
     queued = collections.defaultdict(list)
     for e in compute:
         if e["cat"] == "reduce":

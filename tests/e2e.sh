@@ -1,36 +1,36 @@
-# e2e.sh - for tests of the programs as a user starts them: `. "$(dirname "$0")/e2e.sh"` at the top of tests/e2e_NAME.sh.
+# e2e.sh - functions for end-to-end tests of the programs: `. "$(dirname "$0")/e2e.sh"` at the top of tests/e2e_NAME.sh.
 #
 #   run NP COMMAND...            runs it (under mpirun where NP > 0); sets $code; both outputs are in the file $out
-#   expect_exit NAME CODE        was $code so? one result line
+#   expect_exit NAME CODE        is $code CODE? one result line
 #   ends NAME CODE COMMAND...    runs a command that sets $code and $out (run 2 ./dtrain ..., train 2 DIR ...), then expect_exit
 #   prints NAME REGEX COMMAND...   the same with expect_text
 #   ends_saying NAME CODE REGEX COMMAND...   both in one result line
-#   expect_text NAME REGEX       does the output hold this (grep -E)? one result line
+#   expect_text NAME REGEX       does the output match REGEX (grep -E)? one result line
 #   expect NAME COMMAND...       does a command succeed? one result line
-#   is NAME FOUND EXPECTED       are these texts the same, and not blank? one result line
+#   is NAME FOUND EXPECTED       are these texts equal, and not blank? one result line
 #   alike A B                    the same as a command
-#   near NAME FOUND EXPECTED TOLERANCE    are these numbers above 0 the same but for a part TOLERANCE? one result line
-#   wrong NAME CODE REGEX COMMAND...   does it end with that code, on two ranks, and say this in one line? one result line
-#   wait_for COMMAND...          until it succeeds; a failed case when it does not in WAIT_TIMEOUT seconds, which is for what never comes
-#   own_mpi_files                a folder for the files of the next mpirun alone (run does it)
-#   beside FUNCTION ARGS...      runs it in a subshell beside what follows, with $code and $out of its own; its result lines come
-#   beside_end                   here, in the order of the calls: for cases that wait more than they compute, in directories of their own
+#   near NAME FOUND EXPECTED TOLERANCE    are these positive numbers equal to relative TOLERANCE? one result line
+#   wrong NAME CODE REGEX COMMAND...   does it exit with CODE, on two ranks, with one line that matches? one result line
+#   wait_for COMMAND...          waits until it succeeds; a failed case after WAIT_TIMEOUT seconds
+#   own_mpi_files                a separate folder for the files of the next mpirun (run calls it)
+#   beside FUNCTION ARGS...      runs it in a subshell concurrently, with its own $code and $out;
+#   beside_end                   prints their result lines, in the order of the calls. For cases that mostly wait and use separate directories
 #   kill_slowly COMMAND...       when a rank dies, mpirun asks the others to end and kills them two seconds later, not immediately
-#   every N COUNT                is case COUNT, counted from 1, one of those that this tier runs? make test runs every N-th
-#   full_only                    what follows runs in make test-full only
+#   every N COUNT                does this tier run case COUNT, counted from 1? make test runs every N-th
+#   full_only                    the rest of the script runs in make test-full only
 #   ok NAME, not_ok NAME WHY, skip NAME WHY
 #
-# $tmp is an empty directory that goes away at the end; the working directory is the top of the tree, or looks like it: ./dtrain and the
-# tools are those of $BUILD. Exit status: any "not ok"?
+# $tmp is an empty directory, removed at the end. The working directory is the top of the tree or a folder of links to it: ./dtrain and the
+# tools are those of $BUILD. Exit status: 1 after any "not ok".
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . tests/environment.sh
 tmp=$(mktemp -d) || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
-trap 'exit 1' TERM INT HUP # a script that is stopped takes its runs along
+trap 'exit 1' TERM INT HUP # stopping a script also stops its runs
 mkdir "$tmp/.mpi"
 export XDG_CACHE_HOME=$tmp/.cache # of self-checks of GPUs
-# The programs at the top may be of another build: then the tests run in a folder of links, in which they are of this one.
+# If the programs at the top are of another build, the tests run in a folder of links to the programs of $BUILD.
 use_programs_of() { # BUILD
     local f tree=$tmp/.tree
     ! cmp -s dtrain "$1/dtrain" || return 0
@@ -50,7 +50,7 @@ not_ok() {
     n_not_ok=$((n_not_ok + 1))
 }
 
-# The end of one mpirun may remove a folder that the next one, or another beside it, has just looked up.
+# An mpirun that ends may remove a folder that the next or a concurrent mpirun has just looked up.
 own_mpi_files() { keep_mpi_files_in "$(mktemp -d "$tmp/.mpi/XXXXXX")"; }
 own_mpi_files
 
@@ -86,7 +86,7 @@ beside_end() {
 kill_slowly() { OMPI_MCA_odls_base_sigkill_timeout=2 PRTE_MCA_odls_base_sigkill_timeout=2 "$@"; }
 expect_exit() { if [ "$code" = "$2" ]; then ok "$1"; else not_ok "$1" "exit code $code, expected $2"; fi; }
 expect_text() { if grep -qE -- "$2" "$out"; then ok "$1"; else not_ok "$1" "no line matches $2"; fi; }
-ends() { local ends_name=$1 ends_code=$2; shift 2; "$@"; expect_exit "$ends_name" "$ends_code"; } # names that no command uses
+ends() { local ends_name=$1 ends_code=$2; shift 2; "$@"; expect_exit "$ends_name" "$ends_code"; } # variable names that no command uses
 prints() { local prints_name=$1 prints_regex=$2; shift 2; "$@"; expect_text "$prints_name" "$prints_regex"; }
 ends_saying() {
     local saying_name=$1 saying_code=$2 saying_regex=$3
@@ -99,9 +99,9 @@ expect() {
     shift
     if "$@" >"$tmp/.expect" 2>&1; then ok "$name"; else not_ok "$name" "failed: $* $(head -3 "$tmp/.expect")"; fi
 }
-alike() { [[ $1 == *[![:space:]]* && $1 == "$2" ]]; } # two numbers that are both missing are no equal numbers
+alike() { [[ $1 == *[![:space:]]* && $1 == "$2" ]]; } # two missing numbers are not equal
 is() { if alike "$2" "$3"; then ok "$1"; else not_ok "$1" "found '$2', expected '$3'"; fi; }
-near() { # what is no number is 0
+near() { # a field that is not a number counts as 0
     expect "$1" awk -v a="$2" -v b="$3" -v tol="$4" 'BEGIN { d = a - b; bad = !(a + 0 > 0 && b + 0 > 0 && d <= tol * b && -d <= tol * b); if (bad) print a, b; exit bad }'
 }
 wrong() {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_async.sh - checkpoint.async: training goes on while a checkpoint is written. What is written is what a save at once would have
-# written; kills, faults and full disks at any moment of the writing harm nothing that was published.
+# e2e_async.sh - checkpoint.async: training continues while a checkpoint is written. The file matches the one that a synchronous save
+# writes. Kills, faults and full disks at any point of the write leave published checkpoints intact.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -11,18 +11,18 @@ async="$steps checkpoint.async=true"
 models_agree() { for f in "$tmp/$1"/checkpoints/step-*.h5; do same_model "$f" "$tmp/$2/checkpoints/${f##*/}" || return 1; done; }
 in_order() { awk -v first="$1" -v then="$2" '$0 ~ first { seen = NR } $0 ~ then { exit !seen } END { if (!seen) exit 1 }' "$out"; }
 
-ends "a run that waits for its checkpoints" 0 train 2 whole $steps
+ends "a run with synchronous checkpoints" 0 train 2 whole $steps
 
 ends "a run that does not" 0 train 2 async $async log.trace=true
 expect "writes the same checkpoints, bit for bit" models_agree whole async
 expect "all of them" sh -c "ls $tmp/async/checkpoints | grep -c 'h5$' | grep -qx 4"
-expect "its losses are the same" close_losses whole async 0
-expect_text "it says what that cost" "checkpoint of step 4 written in .* during training, which waited .* s for it \(.*iB per rank copied in"
+expect "losses match those with synchronous checkpoints" close_losses whole async 0
+expect_text "the cost of an asynchronous save is logged" "checkpoint of step 4 written in .* during training, which waited .* s for it \(.*iB per rank copied in"
 cost_is_told() { # at least three steps later: so many stages has a save
     sed -n 's/.*"step": \([0-9]*\),.*"save\/step": 4, "save\/bytes": [0-9]*, "save\/copy_time": .*, "save\/stall": .*, "save\/time": .*/\1/p' \
         "$tmp/async/metrics.jsonl" | awk '{ n++; step = $1 } END { exit n != 1 || step < 7 }'
 }
-expect "and so do the metrics of a later step, once" cost_is_told
+expect "the metrics of a later step report the cost once" cost_is_told
 plan_of() { ./dtrain --plan --ranks 2 "$tmp/tiny.ini" "$@" | grep '^2 '; }
 expect "--plan counts the copy" test "$(plan_of)" != "$(plan_of checkpoint.async=true)"
 expect "the writer has a lane of its own in the trace" \
@@ -30,16 +30,16 @@ expect "the writer has a lane of its own in the trace" \
 
 # a second save while the first is slow
 DTRAIN_FAULT=save.write:1:1:slow ends "a second save while the first is slow" 0 train 2 second run.max_steps=4 checkpoint.save_steps=1 checkpoint.async=true
-expect "waits for it: all are there, one after the other" test "$(grep -c '^checkpoint of step' "$out") $(ls "$tmp/second/checkpoints" | grep -c 'h5$')" = "4 4"
-expect "and is published after it" in_order "checkpoint of step 1 " "checkpoint of step 2 "
+expect "a save waits for the previous one: all checkpoints exist" test "$(grep -c '^checkpoint of step' "$out") $(ls "$tmp/second/checkpoints" | grep -c 'h5$')" = "4 4"
+expect "checkpoints are published in order" in_order "checkpoint of step 1 " "checkpoint of step 2 "
 
-# killed at any moment of the writing; `latest` names a whole checkpoint, and the run goes on from it
+# killed at any point of the write: `latest` names a valid checkpoint, and the run resumes from it
 for point in save.copy:1:2 save.create:0:2 save.reserve:0:2 save.write:0:3 save.write:1:40 save.rename:0:2 save.latest:0:2; do
     rm -rf "$tmp/killed"
     DTRAIN_FAULT=$point:kill train 2 killed $async
     [ "$code" != 0 ] || not_ok "killed at $point" "the run did not die"
     [ ! -e "$tmp/killed/checkpoints/latest" ] ||
-        expect "killed at $point: what is named verifies" ./dtrain-info "$tmp/killed/checkpoints/$(cat "$tmp/killed/checkpoints/latest")"
+        expect "killed at $point: the latest checkpoint is valid" ./dtrain-info "$tmp/killed/checkpoints/$(cat "$tmp/killed/checkpoints/latest")"
     train 2 killed $async
     if [ "$code" = 0 ]; then expect "killed at $point and resumed" same_model "$(newest whole)" "$(newest killed)"
     else not_ok "killed at $point and resumed" "exit code $code"; fi
@@ -58,31 +58,31 @@ for n in 1 2 3; do
     kill -KILL $(ranks_of sweep) 2>/dev/null
     wait "$job"
     [ ! -e "$tmp/sweep/checkpoints/latest" ] ||
-        expect "kill $n: what is named verifies" ./dtrain-info "$tmp/sweep/checkpoints/$(cat "$tmp/sweep/checkpoints/latest")"
+        expect "kill $n: the latest checkpoint is valid" ./dtrain-info "$tmp/sweep/checkpoints/$(cat "$tmp/sweep/checkpoints/latest")"
 done
 ends "killed three times while writing, and resumed" 0 train 2 sweep $async
-expect "it ends as if nothing had been" same_model "$(newest whole)" "$(newest sweep)"
+expect "a run killed three times ends with the same weights" same_model "$(newest whole)" "$(newest sweep)"
 
 # a writer that fails alone: all ranks learn it in the vote of a step
 for fault in save.create:0:2:nospace:74 save.create:1:2:error:70 save.write:1:40:nospace:74 save.write:0:60:error:70 save.rename:0:2:nospace:74 save.latest:0:2:nospace:74; do
     rm -rf "$tmp/failed"
     DTRAIN_FAULT=${fault%:*} ends_saying "one writer fails at ${fault%:*}" "${fault##*:}" "injected by DTRAIN_FAULT" train 2 failed $async
-    expect "the checkpoint before verifies" ./dtrain-info "$tmp/failed/checkpoints/step-00000004.h5"
-    expect "and is the newest" sh -c "grep -q step-00000004 $tmp/failed/checkpoints/latest && ! ls $tmp/failed/checkpoints | grep -qE 'part|step-00000008'"
+    expect "the previous checkpoint is valid" ./dtrain-info "$tmp/failed/checkpoints/step-00000004.h5"
+    expect "the previous checkpoint is the newest" sh -c "grep -q step-00000004 $tmp/failed/checkpoints/latest && ! ls $tmp/failed/checkpoints | grep -qE 'part|step-00000008'"
 done
 DTRAIN_FAULT=save.write:1:2:hang ends_saying "a writer that hangs: 76" 76 "rank 1 .*no progress.*phase save" train 2 hung $async comm.timeout=5
 
 # what ends a run waits for the writer
-DTRAIN_FAULT=save.write:0:1:slow,step.agree:1:6:error ends_saying "another error, that all ranks know of" 70 "step.agree: a fault injected" train 2 other $async
-expect "but the checkpoint that was being written is published" ./dtrain-info "$(newest other)"
+DTRAIN_FAULT=save.write:0:1:slow,step.agree:1:6:error ends_saying "an error known to all ranks during a save: 70" 70 "step.agree: a fault injected" train 2 other $async
+expect "the checkpoint in flight is published" ./dtrain-info "$(newest other)"
 DTRAIN_FAULT=step.agree:0:5:stop,save.write:0:1:slow start 1 stopped $async
 stop_at stopped 1 TERM
 ends_saying "a signal while a checkpoint is written: 75" 75 "stopped by a signal at step ([0-9]*) of 16, a checkpoint is written" finish stopped
-expect "both are there" test "$(ls "$tmp/stopped/checkpoints" | grep -c 'h5$')" = 2
+expect "both checkpoints exist" test "$(ls "$tmp/stopped/checkpoints" | grep -c 'h5$')" = 2
 DTRAIN_FAULT=step.agree:0:5:stop,save.write:0:1:slow start 1 pending $async checkpoint.save_on_signal=false
 stop_at pending 1 TERM
 ends "without one of the last step" 75 finish pending
-expect "the one that was being written is there" ./dtrain-info "$tmp/pending/checkpoints/step-00000004.h5"
+expect "the checkpoint in flight exists" ./dtrain-info "$tmp/pending/checkpoints/step-00000004.h5"
 ends_saying "run.time_limit: 75" 75 "a checkpoint is written" train 1 limit run.max_steps=100000 checkpoint.save_steps=7 checkpoint.async=true run.time_limit=4
 train 1 kept $async checkpoint.save_total_limit=2
 expect "save_total_limit keeps two" test "$(ls "$tmp/kept/checkpoints" | grep -c 'h5$')" = 2
@@ -90,7 +90,7 @@ expect "save_total_limit keeps two" test "$(ls "$tmp/kept/checkpoints" | grep -c
 # the best
 best="$steps data.validation=$tmp/valid.h5 data.validation_steps=1 checkpoint.save_steps=1 run.max_steps=6 optimizer.lr=0.3 checkpoint.load_best_model_at_end=true checkpoint.save_total_limit=1"
 train 2 best $best
-ends "the best of a run that goes on while it saves" 0 train 2 best-async $best checkpoint.async=true
+ends "the best checkpoint of a run with asynchronous saves" 0 train 2 best-async $best checkpoint.async=true
 expect "is the same" sh -c "cmp $tmp/best/checkpoints/best $tmp/best-async/checkpoints/best && ls $tmp/best/checkpoints >$tmp/.a && ls $tmp/best-async/checkpoints | diff $tmp/.a -"
 
 # states that are kept elsewhere

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_builds.sh - builds beside the usual one: which programs they leave at the top of the tree, and which ones the tests run.
+# e2e_builds.sh - builds in addition to the default one: which programs they leave at the top of the tree, and which programs the tests run.
 . "$(dirname "$0")/e2e.sh"
 unset MAKEFLAGS MFLAGS MAKELEVEL
 top() { env -u BUILD make -n programs MAKEFLAGS= "$@" 2>/dev/null | grep -c 'cp .* dtrain.new'; }

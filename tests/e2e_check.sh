@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_check.sh - dtrain --check finds what a run would stumble over, all of it at once, and writes nothing; a run finds the same before its first step.
+# e2e_check.sh - dtrain --check reports every error of a configuration in one pass and writes nothing. A run reports the same errors before
+# its first step.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -16,14 +17,14 @@ finds() { # NAME CODE N REGEX...: --check's last run found N mistakes, one for e
     else ok "$name"; fi
 }
 
-ends "what is right passes" 0 check
-expect "and nothing is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
+ends "a valid configuration passes" 0 check
+expect "no file is written" sh -c "[ ! -e $tmp/x ] && [ -z \"\$(find $tmp -name '.dtrain-probe*')\" ]"
 
 # Without an input file the device alone is looked at.
 ends_saying "a device alone passes" 0 "^check passed: device .*, 1 thread" run 2 ./dtrain --check run.threads=1
-DTRAIN_DEVICE=queue prints "its arithmetic is tried" "^self-check: [0-9]+ tests agree with the CPU" run 1 ./dtrain --check run.device=cpu
+DTRAIN_DEVICE=queue prints "--check runs the self-check of the device" "^self-check: [0-9]+ tests agree with the CPU" run 1 ./dtrain --check run.device=cpu
 DTRAIN_FAULT=device.self_check:1:1:error DTRAIN_DEVICE=queue DTRAIN_QUEUE_DEVICES=2 run 2 ./dtrain --check run.device=cpu
-expect_exit "what is wrong on one rank of two ends both" 70
+expect_exit "an error on one rank of two ends both" 70
 run 2 ./dtrain --check run.devise=cpu run.threads=0 optimizer.lr=x
 finds "mistakes of settings without a file" 64 2 'run.devise' 'optimizer.lr'
 prints "a run wants an input file" "error: .*run.device=cpu" run 0 ./dtrain run.device=cpu
@@ -43,12 +44,12 @@ for what in --check ""; do
     done
 done
 
-# A key with a mistake is not held against the rest: nothing follows from its default.
+# A key with an error causes no further errors: its default is not checked against other keys.
 grep -v '^train = ' "$tmp/tiny.ini" >"$tmp/no-data.ini"
 run 0 ./dtrain --check "$tmp/no-data.ini" data.trian="$tmp/train.h5" run.output_dri="$tmp/x" batch.micro_batch_sizes=3 model.hiden_size=3
 finds "misspelt keys are not missed as well" 64 4 'data.trian' 'run.output_dri' 'batch.micro_batch_sizes' 'model.hiden_size'
 
-# One by one, each of them a run that failed behind a check that passed.
+# Each of these was once a run that failed after its check had passed.
 check log.report_to=wandb
 finds "report_to" 64 1 'report_to.*wandb'
 check run.output_dir=/proc/x
@@ -66,11 +67,11 @@ check zero.stage=auto model.hidden_size=16384 model.num_hidden_layers=400 model.
 expect_exit "at any stage" 74
 train 1 done run.max_steps=1
 check run.output_dir="$tmp/done" checkpoint.resume=none
-finds "resume = none beside checkpoints" 64 1 'resume: none, but'
+finds "resume = none with existing checkpoints" 64 1 'resume: none, but'
 check checkpoint.export=hf model.tokenizer="$tmp/nowhere"
 finds "no tokenizer to export" 64 1 'model.tokenizer'
 check run.time_limit=1:99:00
-finds "a time that is none" 64 1 'run.time_limit'
+finds "an invalid time limit" 64 1 'run.time_limit'
 ends_saying "a warm-up as long as the run passes" 0 'warning: \[scheduler\]: the warm-up takes 6 steps, but the run has only 6' check scheduler.warmup_steps=6
 prints "validation_steps without data.validation: a warning" 'warning: \[data\] validation_steps' check data.validation_steps=2
 prints "seq_len beyond max_position_embeddings: a warning" 'warning: .*seq_len = 32 exceeds max_position_embeddings = 16' check model.max_position_embeddings=16
@@ -93,7 +94,7 @@ full_only
 nvme="zero.stage=1 zero.offload_optimizer=nvme"
 for np in 1 2; do
     np=$np check $nvme zero.nvme_path="$tmp/nowhere"
-    finds "an nvme_path that is not there ($np ranks)" 74 1 "command line: zero.nvme_path: $tmp/nowhere: cannot create a file for offloaded states: No such file"
+    finds "a missing nvme_path ($np ranks)" 74 1 "command line: zero.nvme_path: $tmp/nowhere: cannot create a file for offloaded states: No such file"
 done
 check $nvme zero.nvme_path="$tmp/file"
 finds "an nvme_path that is a file" 74 1 "zero.nvme_path: $tmp/file: .*Not a directory"
@@ -101,7 +102,7 @@ check zero.stage=auto zero.offload_optimizer=nvme zero.nvme_path="$tmp/nowhere"
 finds "an nvme_path that auto needs" 74 1 "zero.nvme_path: $tmp/nowhere"
 ends "one that auto does not need" 0 check zero.stage=auto zero.nvme_path="$tmp/nowhere"
 check zero.stage=1 zero.offload_param=nvme
-finds "parameters that cannot be offloaded, and not there" 64 2 'offload_param: nvme needs zero.nvme_path' 'offload_param: parameters can be offloaded only with zero.stage = 3'
+finds "offload_param without stage 3 and without nvme_path" 64 2 'offload_param: nvme needs zero.nvme_path' 'offload_param: parameters can be offloaded only with zero.stage = 3'
 check batch.train_batch_size=9223372036854775807
 finds "a batch size that no number of ranks would use up" 64 1 'train_batch_size: expected an integer from 0 to 1000000000000000'
 # what a save would replace, found before the first step
@@ -110,8 +111,8 @@ for kind in latest best; do
     if [ $kind = best ]; then mkfifo "$tmp/odd-$kind/checkpoints/$kind"; else mkdir "$tmp/odd-$kind/checkpoints/$kind"; fi
     for mode in --check ''; do
         ends "checkpoints/$kind is no file: 74 ($mode)" 74 run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/odd-$kind"
-        expect_text "and it is named ($mode)" "odd-$kind/checkpoints/$kind: expected a regular file or no file"
-        expect "and no step was taken ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
+        expect_text "the path is named ($mode)" "odd-$kind/checkpoints/$kind: expected a regular file or no file"
+        expect "no step is run ($mode)" test ! -e "$tmp/odd-$kind/metrics.jsonl"
     done
 done
 # directories that are made at the end: no file, no link to nowhere
@@ -119,12 +120,12 @@ mkdir "$tmp/end-adapter" "$tmp/end-hf" && : >"$tmp/end-adapter/adapter" && ln -s
 for kind in adapter hf; do
     for mode in --check ''; do
         ends "$kind is no directory: 74 ($mode)" 74 run 2 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/end-$kind" lora.r=2 checkpoint.export=hf
-        expect_text "and it is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or an unused name"
-        expect "and no step was taken ($mode)" test ! -e "$tmp/end-$kind/metrics.jsonl"
+        expect_text "the path is named ($mode)" "error: $tmp/end-$kind/$kind: expected a directory or an unused name"
+        expect "no step is run ($mode)" test ! -e "$tmp/end-$kind/metrics.jsonl"
     done
 done
-ends "nor is it looked at where none is made" 0 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
-# what data.seq_len cuts off: answers of 20 bytes and an end behind prompts of 30, of a file of its own with one answer of 2
+ends "no check of the path without an export" 0 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/end-adapter"
+# targets beyond data.seq_len: prompts of 30 bytes with answers of 20 bytes and an end; another file has one answer of 2
 seq 1 9 | sed 's/.*/{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aaaaaaaaaaaaaaaaaaa&"}/' >"$tmp/cut.jsonl"
 echo '{"prompt": "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "completion": "aa"}' >>"$tmp/cut.jsonl"
 data --force -o "$tmp/cut.h5" "$tmp/cut.jsonl"
@@ -141,12 +142,12 @@ cuts "and where they are packed" bfd 40 "0 1 cut.h5: data.seq_len = 40 truncates
 cuts "none" none 51 "0 0 "
 data --force --documents lines -o "$tmp/cut.h5" "$tmp/text.txt"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd data.seq_len=100
-expect_text "documents of which the rest is left out" 'cut.h5: data.seq_len = 100 truncates 60 of its 60 samples: [0-9]+ of their [0-9]+ targets are lost'
+expect_text "truncated documents are reported" 'cut.h5: data.seq_len = 100 truncates 60 of its 60 samples: [0-9]+ of their [0-9]+ targets are lost'
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd_split data.seq_len=100
-expect "nothing of them is lost where they are split" sh -c "! grep 'are lost' '$out'"
+expect "split documents lose no target" sh -c "! grep 'are lost' '$out'"
 # a model of which only the family is given
 printf '[run]\ntask = pretrain\n[model]\nmodel_type = llama\n' >"$tmp/family.ini"
-prints "model_type alone: the sizes are said" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32' run 0 ./dtrain --plan "$tmp/family.ini"
+prints "model_type without sizes: the default sizes are reported" 'model_type = llama without sizes .*hidden_size 4096, num_hidden_layers 32' run 0 ./dtrain --plan "$tmp/family.ini"
 run 0 ./dtrain --plan "$tmp/family.ini" model.hidden_size=64
-expect "and not where one is given" sh -c "! grep 'without sizes' '$out'"
+expect "no warning about sizes if one is given" sh -c "! grep 'without sizes' '$out'"
 e2e_done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_completion.sh - what bash and zsh complete for the programs.
+# e2e_completion.sh - completions that bash and zsh offer for the programs.
 . "$(dirname "$0")/e2e.sh"
 . tools/completion/dtrain.bash
 complete_words() { # WORDS...: what bash would offer for the last; "KEY" "=" "VALUE" are three, as bash cuts them
@@ -28,7 +28,7 @@ offers "the words of a key" "sft"
 complete_words ./dtrain x.ini run.task =
 offers "all words of a key" "pretrain sft rm dpo ppo grpo eval"
 complete_words ./dtrain --keys zero.st
-offers "a key behind --keys" "zero.stage"
+offers "a key after --keys" "zero.stage"
 mkdir "$tmp/d" && touch "$tmp/d/model.h5" "$tmp/d/my file.h5"
 complete_words ./dtrain-info "$tmp/d/mod"
 offers "a file" "$tmp/d/model.h5"

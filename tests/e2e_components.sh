@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_components.sh - optional libraries (tools/mk/config.mk): --version lists those of this build. A program without one trains, and says so
-# when a run needs it. `make test-bare` runs this on a build that has none.
+# e2e_components.sh - optional libraries (tools/mk/config.mk): --version lists those of this build. A program built without one trains, and
+# reports the missing library when a run needs it. `make test-bare` runs this on a build that has none.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_convert.sh - Hugging Face directories in and out as users do it: training from one, export at the end, dtrain-convert both ways, and mistakes.
+# e2e_convert.sh - import and export of Hugging Face directories: training from one, export at the end of a run, dtrain-convert in both
+# directions, and errors.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -21,20 +22,20 @@ expect "shards become one file" cmp "$tmp/one/model.safetensors" "$hf/llama/mode
 run 2 ./dtrain-convert --to hf --shard-size 20KB "$hf/llama" "$tmp/many"
 expect "a directory is cut into shards" test -s "$tmp/many/model.safetensors.index.json" -a -s "$tmp/many/model-00001-of-00003.safetensors"
 run 2 ./dtrain-convert --to hf "$tmp/many" "$tmp/again"
-expect "and put together" cmp "$tmp/again/model.safetensors" "$hf/llama/model.safetensors"
+expect "shards are joined" cmp "$tmp/again/model.safetensors" "$hf/llama/model.safetensors"
 run 2 ./dtrain-convert --to hf "$hf/qwen3_f16" "$tmp/same" --tokenizer bytes
 expect "generation_config.json goes along" cmp "$tmp/same/generation_config.json" "$hf/qwen3_f16/generation_config.json"
 for type in fp32 bf16; do run 0 ./dtrain-convert --to hf --dtype $type --shard-size 1B "$hf/llama" "$tmp/mixed-$type"; done # a tensor a file
 for shard in "$tmp"/mixed-bf16/model-00001-*; do cp "$shard" "$tmp/mixed-fp32/"; done
 sed -i 's/"float32"/"float16"/' "$tmp/mixed-fp32/config.json"
 run 2 ./dtrain-convert --to hf "$tmp/mixed-fp32" "$tmp/mixed"
-expect "weights of several types go out in the one that holds them all" grep -q '"dtype": "float32"' "$tmp/mixed/config.json"
+expect "weights of mixed types are exported in the widest type" grep -q '"dtype": "float32"' "$tmp/mixed/config.json"
 run 2 ./dtrain-convert "$tmp/mixed-fp32" "$tmp/mixed.h5"
 run 0 ./dtrain-convert "$tmp/mixed.h5" "$tmp/mixed-back"
-expect "and so do they by way of a checkpoint" cmp "$tmp/mixed-back/model.safetensors" "$tmp/mixed/model.safetensors"
+expect "mixed types are kept through a checkpoint" cmp "$tmp/mixed-back/model.safetensors" "$tmp/mixed/model.safetensors"
 run 0 ./dtrain-convert "$tmp/gpt2.h5" "$tmp/half" --dtype bf16
 expect "another type is half as large" test "$(stat -c %s "$tmp/half/model.safetensors")" -lt "$(($(stat -c %s "$hf/gpt2/model.safetensors") * 6 / 10))"
-expect "and is named in config.json" grep -q '"dtype": "bfloat16"' "$tmp/half/config.json"
+expect "config.json names the data type" grep -q '"dtype": "bfloat16"' "$tmp/half/config.json"
 
 # a run: from a directory, to a directory
 run 0 ./dtrain-data --documents lines -o "$tmp/small.h5" "$tmp/valid.txt"
@@ -45,8 +46,8 @@ expect "dtrain-convert makes the same of its checkpoint" diff -r "$tmp/base/hf" 
 sed -i '2i \  "model_max_length": 1000000000000000019884624838656,' "$tmp/base/hf/tokenizer_config.json" # as transformers writes it
 run 0 ./dtrain-data --documents lines --tokenizer "$tmp/base/hf" -o "$tmp/by-export.h5" "$tmp/text.txt"
 expect_exit "dtrain-data reads a tokenizer_config.json without a length" 0
-expect "and finds the tokenizer of bytes in it" grep -q "tokenizer *bytes" <(./dtrain-info "$tmp/by-export.h5")
-expect "which makes the same ids" h5diff "$tmp/by-export.h5" "$tmp/train.h5" /tokens /tokens
+expect "dtrain-info names the tokenizer of bytes" grep -q "tokenizer *bytes" <(./dtrain-info "$tmp/by-export.h5")
+expect "both tokenizers give the same ids" h5diff "$tmp/by-export.h5" "$tmp/train.h5" /tokens /tokens
 : >"$tmp/warnings"
 for data in train by-export; do
     for from in "model.path=$tmp/base" "model.path=$tmp/base/hf" "model.tokenizer=$tmp/base/hf" "model.tokenizer=$tmp/base/hf/tokenizer.json" "model.tokenizer=bytes"; do
@@ -60,12 +61,12 @@ expect "no warning that ids mean other text, whichever of the two names it" test
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/combined" model.tokenizer=tests/data/tokenizer/gpt2
 expect_text "another tokenizer is warned of" "the token ids mean other text"
 ends "dtrain-generate, too" 0 run 0 ./dtrain-generate "$tmp/base/hf" --prompt x --greedy --max-new-tokens 2
-ends "and dtrain-convert" 0 run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
+ends "dtrain-convert reads the export" 0 run 0 ./dtrain-convert "$tmp/base/hf" "$tmp/with-length.h5"
 ends "a run that starts from an export" 0 train 3 tuned model.path="$tmp/base/hf" run.max_steps=3 zero.stage=1 optimizer.lr=1e-3 checkpoint.export=hf
 train 2 tuned2 model.path="$tmp/base" run.max_steps=3 zero.stage=3 optimizer.lr=1e-3
 expect "is the run that starts from the checkpoint" close_losses tuned tuned2 1e-5
 expect "a checkpoint remembers the tokenizer" grep -q "^tokenizer = $(realpath "$tmp/base/hf")" "$tmp/tuned/config.ini"
-expect "its files go on with the next export" cmp "$tmp/tuned/hf/tokenizer.json" "$tmp/base/hf/tokenizer.json"
+expect "the next export copies the tokenizer files" cmp "$tmp/tuned/hf/tokenizer.json" "$tmp/base/hf/tokenizer.json"
 run 2 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/base/hf" data.validation="$tmp/small.h5" zero.stage=3 log.report_to=stdout
 expect_text "an export is evaluated" 'validation'
 prints "an export is sampled from" '97 98 [0-9]+' run 2 ./dtrain-generate "$tmp/base/hf" --tokenizer ids --prompt "97 98" --greedy --max-new-tokens 4 --zero-stage 3
@@ -90,33 +91,33 @@ for name in chatml mine; do
     expect_text "a checkpoint's conversation is in its template ($name)" "chat template: $name"
     expect "the export has it for transformers ($name)" grep -q "add_generation_prompt" "$tmp/talk-$name/hf/chat_template.jinja"
     run 0 ./dtrain-generate "$tmp/talk-$name/hf" --chat --prompt hi --greedy --max-new-tokens 2 --threads 1
-    expect_text "and so does its conversation ($name)" "chat template: $name"
+    expect_text "dtrain-generate uses the exported template ($name)" "chat template: $name"
     run 0 ./dtrain-convert "$tmp/talk-$name" "$tmp/talked-$name"
     expect "dtrain-convert writes the same ($name)" diff -r "$tmp/talk-$name/hf" "$tmp/talked-$name"
 done
 run 0 ./dtrain-generate "$tmp/talk-chatml" --chat --prompt hi --chat-template plain --greedy --max-new-tokens 2 --threads 1
 expect_text "another one can be asked for" "chat template: plain"
-expect_text "with a warning" "warn.*--chat-template: the model was trained with the template chatml, not with plain"
+expect_text "a warning names both templates" "warn.*--chat-template: the model was trained with the template chatml, not with plain"
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template llama-3 --greedy --max-new-tokens 2 --threads 1
-expect_text "so it is of an exported directory" "warn.*--chat-template: the model was trained with the template chatml, not with llama-3"
-expect_text "and of what its tokenizer has not" 'template llama-3: the tokenizer lacks <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
+expect_text "an exported directory gives the same warning" "warn.*--chat-template: the model was trained with the template chatml, not with llama-3"
+expect_text "a warning names the tokens that the tokenizer lacks" 'template llama-3: the tokenizer lacks <\|start_header_id\|>, <\|end_header_id\|>, <\|eot_id\|>: each'
 run 0 ./dtrain-generate "$tmp/talk-chatml/hf" --chat --prompt hi --chat-template chatml --greedy --max-new-tokens 2 --threads 1
-expect "the same one is no other" sh -c "! grep -q 'was trained with' '$out'"
+expect "the trained template causes no warning" sh -c "! grep -q 'was trained with' '$out'"
 run 0 ./dtrain-convert --chat-template plain "$tmp/talk-chatml" "$tmp/plain"
-expect "and written" grep -q "^{#- Written by dtrain. chat_template = plain #}$" "$tmp/plain/chat_template.jinja"
+expect "dtrain-convert --chat-template writes the template" grep -q "^{#- Written by dtrain. chat_template = plain #}$" "$tmp/plain/chat_template.jinja"
 sed -i '$d' "$tmp/talk-mine/hf/chat_template.jinja"
-ends "a file that was edited is not taken for what it was" 64 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/talk-mine/hf" "$tmp/chat.jsonl"
-expect_text "and its mistake is named" "chat_template.jinja: line [0-9]+: expected elif else endif, found the end"
+ends "an edited template with an error is refused" 64 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/talk-mine/hf" "$tmp/chat.jsonl"
+expect_text "the error in the template is named" "chat_template.jinja: line [0-9]+: expected elif else endif, found the end"
 sed -i '1s/ /  /' "$tmp/talk-chatml/hf/chat_template.jinja"
 run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/talk-chatml/hf" "$tmp/chat.jsonl"
-expect_text "nor is one of which only a blank was edited" "changed after dtrain wrote it"
-expect_text "but for what it writes" "^chat template: chatml \($tmp/talk-chatml/hf/chat_template.jinja\)$"
+expect_text "a template with an edited blank is reported" "changed after dtrain wrote it"
+expect_text "the edited template is recognised by its output" "^chat template: chatml \($tmp/talk-chatml/hf/chat_template.jinja\)$"
 mkdir "$tmp/published"
 cp "$tmp/talk-chatml/hf/tokenizer.json" "$tmp/published"
 echo '{"eos_token": "<|endoftext|>", "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}' >"$tmp/published/tokenizer_config.json"
 run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-chatml" "$tmp/own"
 expect "a tokenizer's own template that says the same is kept" test ! -e "$tmp/own/chat_template.jinja"
-expect "as it is" cmp "$tmp/own/tokenizer_config.json" "$tmp/published/tokenizer_config.json"
+expect "the tokenizer's own template is unchanged" cmp "$tmp/own/tokenizer_config.json" "$tmp/published/tokenizer_config.json"
 run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-mine" "$tmp/other"
 expect "another one is replaced" test -s "$tmp/other/chat_template.jinja"
 
@@ -164,7 +165,7 @@ if mount -t tmpfs -o size=200k tmpfs "$tmp/small" 2>/dev/null; then
     run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=1 run.output_dir="$tmp/full" checkpoint.export=hf
     ln -sfn "$tmp/small" "$tmp/link" && rm -rf "$tmp/full/hf" && ln -s "$tmp/small" "$tmp/full/hf" && fallocate -l 120k "$tmp/small/balloon"
     ends "no room for the export of a run" 74 run 2 ./dtrain "$tmp/tiny.ini" run.max_steps=2 run.output_dir="$tmp/full" checkpoint.export=hf
-    expect "its checkpoint is there" test -s "$tmp/full/checkpoints/step-00000002.h5"
+    expect "the checkpoint of the run exists" test -s "$tmp/full/checkpoints/step-00000002.h5"
     umount "$tmp/small"
 else
     skip "no room for an export" "mounting a small tmpfs is not permitted here"
@@ -190,11 +191,11 @@ wait_for grep -q '^State:.T' /proc/$!/status
 ends "a directory that another process writes" 74 run 0 ./dtrain-convert --to hf --shard-size 20KB --tokenizer bytes --force "$hf/gpt2" "$tmp/both"
 expect_text "is named" 'both/config.json.part: another process is writing this output'
 kill -CONT $! && wait $!
-is "and the first one is not harmed" "$? $(cd "$tmp/both" && echo *) $(cmp "$tmp/both/model.safetensors" "$hf/llama/model.safetensors" && echo same)" \
+is "the first writer completes its model" "$? $(cd "$tmp/both" && echo *) $(cmp "$tmp/both/model.safetensors" "$hf/llama/model.safetensors" && echo same)" \
     "0 config.json model.safetensors tokenizer.json tokenizer_config.json same"
 
 # the example of the README, in small
 ends "chats fine-tune a directory into another" 0 run 0 env RUNS="$tmp/example" SETTINGS=run.max_steps=4 PYTHON=false tools/chat.sh
-expect "which stands there whole" test -s "$tmp/example/chat/hf/model.safetensors" -a -s "$tmp/example/chat/hf/tokenizer.json" -a -s "$tmp/example/chat-data/answer.jsonl"
+expect "the exported model and the data are complete" test -s "$tmp/example/chat/hf/model.safetensors" -a -s "$tmp/example/chat/hf/tokenizer.json" -a -s "$tmp/example/chat-data/answer.jsonl"
 
 e2e_done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_cuda.sh - training on a GPU: losses, norms and weights of the CPU, whatever the ranks that share it, the ZeRO stage and what is offloaded;
-# checkpoints that go from one to the other.
+# e2e_cuda.sh - training on a GPU: losses, norms and weights match those of the CPU for any number of ranks per GPU, any ZeRO stage and any
+# offload. Checkpoints move between CPU and GPU.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
@@ -20,7 +20,7 @@ expect_losses() { if [ "$code" = 0 ]; then expect "$1" close_losses "$2" "$3" "$
 
 # How far apart two devices may be. A chain of fifty roundings (2^-24 each) through sums of a hundred terms, two blocks forward and backward and the head,
 # leaves 3e-6 of what it computes: of a loss, of a norm, and of the larger elements of a gradient. The norm of what AdamW gets is at most 1
-# (max_grad_norm), and so is the root mean square of its 40 thousand elements at most 5e-3: 3e-2, six times that, is off by 1e-7, and an element beside it
+# (max_grad_norm), and so is the root mean square of its 40 thousand elements at most 5e-3: 3e-2, six times that, is off by 1e-7, and an adjacent element
 # is off by no more. An update divides it by no less than eps = 1e-4: with lr = 1e-2 it is 1e-5 too far at worst, where updates are up to 1e-2. That is
 # what weights may be off for each step. Losses and norms of the next step change by the sum of gradients times that, of random sign; they get 1e-5, three times
 # their own chain.
@@ -33,7 +33,7 @@ while read -r np stage states params more; do
     gpu "$np" "$dir" $steps zero.stage="$stage" zero.offload_optimizer="$states" zero.offload_param="$params" zero.nvme_path="$tmp" \
         zero.sub_group_size=4096 $more
     expect_losses "$what: losses are the CPU's" cpu "$dir" 1e-5
-    expect "norms" close_numbers cpu "$dir" grad_norm 1e-5
+    expect "gradient norms match" close_numbers cpu "$dir" grad_norm 1e-5
     expect "weights" close_weights cpu "$dir" "$n_steps"e-5
     [ "$dir" = n1-s0-none-none ] || rm -rf "${tmp:?}/$dir"
 done <<LAYOUTS
@@ -80,7 +80,7 @@ done
 # The same call gives the same bits.
 gpu 1 again $steps zero.stage=0
 expect "the same run twice: every digit of the losses" close_losses n1-s0-none-none again 0
-expect "and every bit of the weights" same_model "$(newest n1-s0-none-none)" "$(newest again)"
+expect "weights are bit-identical" same_model "$(newest n1-s0-none-none)" "$(newest again)"
 for np in 1 2 4; do gpu "$np" "exact$np" $steps run.reproducible=true zero.stage=$((np - 1)); done
 for np in 2 4; do
     expect "reproducible: losses of $np ranks, every digit" close_losses exact1 "exact$np" 0

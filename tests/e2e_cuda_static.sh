@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_cuda_static.sh - what the assembler and PTX say of the CUDA kernels that were built: nothing spills and nothing computes in fp64 but what
-# tests/data/cuda_kernels.txt names, and the inline assembly of cuda/ptx.cuh is emitted with the operands that tests/data/ptx_shapes.txt has.
+# e2e_cuda_static.sh - static checks of the compiled CUDA kernels. No kernel spills registers or computes in fp64, except those listed in
+# tests/data/cuda_kernels.txt. The inline assembly of cuda/ptx.cuh is emitted with the operands listed in tests/data/ptx_shapes.txt.
 . "$(dirname "$0")/e2e.sh"
 build=${BUILD:-build/release}
 ls "$build"/cuda/*.ptxas >/dev/null 2>&1 || { skip "kernels of the CUDA device" "nvcc has not built them"; exit 0; }

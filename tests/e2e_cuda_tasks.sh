@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_cuda_tasks.sh - reward models and preference, group-relative and proximal policy optimisation on a GPU: the metrics of the CPU, whatever the
-# ranks that share it and the ZeRO stage, offloaded and in bf16; the same completions; the same bits on one rank and on two.
+# e2e_cuda_tasks.sh - reward models, DPO, GRPO and PPO on a GPU. Metrics match those of the CPU for any number of ranks per GPU and any ZeRO
+# stage, offloaded and in bf16. Completions are the same, and one rank and two give the same bits.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 unset DTRAIN_DEVICE # the CPU is the CPU here
@@ -50,7 +50,7 @@ for task in rm dpo grpo ppo; do
         read -r np stage offload <<<"$layout"
         on_gpu train "$np" $task-gpu run.task=$task "${common[@]}" "${own[@]}" zero.stage="$stage" $offload
         expect "$task on the GPU, ranks: $np, stage $stage${offload:+, offloaded}: the CPU's metrics" within $task $task-gpu 3e-5
-        [ ! -e "$tmp/$task/rollouts.jsonl" ] || expect "and completions" same_completions $task $task-gpu
+        [ ! -e "$tmp/$task/rollouts.jsonl" ] || expect "completions match" same_completions $task $task-gpu
         rm -rf "$tmp/$task-gpu"
     done
     other_metrics+='|accuracies'
@@ -67,6 +67,6 @@ for task in grpo ppo; do
     declare -n common=$task own=own_$task
     for np in 1 2; do on_gpu train $np $task-bits$np run.task=$task run.reproducible=true "${common[@]}" "${own[@]}" zero.stage=$((3 * np - 3)); done
     expect "$task, reproducible: the same bits on one rank and on two" same_model "$(newest $task-bits1)" "$(newest $task-bits2)"
-    expect "and the same completions" same_completions $task-bits1 $task-bits2
+    expect "completions are the same" same_completions $task-bits1 $task-bits2
 done
 e2e_done

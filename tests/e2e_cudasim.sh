@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_cudasim.sh - the simulator of CUDA (docs/testing.md): what it sees, and on it the CUDA device's operations against the references, races
-# and late streams. Trainings on it are those of e2e_cuda.sh, GPUs that fail those of e2e_cudasim_fails.sh.
+# e2e_cudasim.sh - the CUDA simulator (docs/testing.md): the errors that it detects. On it, the CUDA device's operations are compared with
+# the references, with race detection and with late streams. e2e_cuda.sh trains on it; e2e_cudasim_fails.sh has failing GPUs.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 tests=${BUILD:-build/release}/tests
@@ -67,13 +67,13 @@ sees no_close 'a lane ends, and products of its group are under way' $both
 sees touched 'writes a sum of a product of its group before it has waited for that' $both
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
-# What waits for a timeout does so beside the rest.
+# Cases that wait for a timeout run concurrently with the rest.
 unset DTRAIN_DEVICE # the CPU is the CPU here
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
 never_ends() {
     DTRAIN_DEVICE=cudasim CUDA_SIM_DEVICES=2 CUDA_SIM_HANG=6 train 2 hang run.max_steps=1 batch.train_batch_size=2 comm.backend=nccl zero.stage=2 comm.timeout=25
     expect_exit "a collective that never ends on the GPU ends the run" 76
-    expect_text "and is named, as the GPU sees it" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it is running and waits for other ranks"
+    expect_text "the collective in progress on the GPU is named" "the GPU is at collective [0-9]+, [a-z_]+ in phase [a-z]+, unit [a-z_.0-9]+: it is running and waits for other ranks"
     numbers=$(sed -n 's/.*, collective \([0-9]*\); the GPU is at collective \([0-9]*\),.*/\1 \2/p' "$out" | head -1)
     expect "while the host was ahead of it ($numbers)" test "${numbers% *}" -gt "${numbers#* }"
 }
@@ -82,7 +82,7 @@ beside never_ends
 # Operations against the plain references. Where all cases take minutes or hours it is one in TEST_EVERY (tests/device_fixture.h), which has every shape;
 # all of them: `make test-cudasim`.
 holds() { # DEVICE TEST [THOSE OF ITS TESTS]
-    RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few beside others
+    RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few next to other tests
     expect_exit "$2${3:+, $3}, on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
 }
 for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
@@ -103,7 +103,7 @@ holds cudasim test_count
 small="run.max_steps=3 batch.train_batch_size=8"
 ends "bf16: trains on the CPU" 0 train 1 cpu $small precision.dtype=bf16
 
-# The self-check at the first start with a driver, remembered until something else is there.
+# The self-check runs at the first start with a driver. Its result is cached until driver or device changes.
 checks() { # NAME YES|NO ARGS...: a start that checks, or does not
     local name=$1 wanted=$2
     shift 2
@@ -115,16 +115,16 @@ checks() { # NAME YES|NO ARGS...: a start that checks, or does not
 remembered() { find "$XDG_CACHE_HOME/dtrain" -type f; }
 export DTRAIN_DEVICE=cudasim DTRAIN_SIM_DRIVER=13000
 checks "the first start" yes
-expect "is remembered in one file" [ "$(remembered | wc -l)" = 1 ]
+expect "the result is cached in one file" [ "$(remembered | wc -l)" = 1 ]
 checks "the second" no
 echo damaged >"$(remembered)"
 DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a damaged file, and a library that is wrong for long sums" yes
-expect_text "its products are left to our kernels" "self-check: the library computes matmul 3x520x259, AB', fp32, plain incorrectly .*: dtrain's own kernels replace it"
-expect "and nothing is remembered" [ "$(cat "$(remembered)")" = damaged ]
+expect_text "dtrain's kernels replace the library's products" "self-check: the library computes matmul 3x520x259, AB', fp32, plain incorrectly .*: dtrain's own kernels replace it"
+expect "no result is cached" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
 rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"
 DTRAIN_SIM_DRIVER=13010 checks "another driver, and a cache that cannot be written" yes
-expect_text "costs the check again, and says so" 'the result cannot be cached, so the next start repeats the check'
+expect_text "a cache that cannot be written is reported" 'the result cannot be cached, so the next start repeats the check'
 unset DTRAIN_SIM_DRIVER
 export DTRAIN_DEVICE=queue # soon done
 checks "always, of a device without versions" yes run.self_check=always
@@ -133,35 +133,35 @@ expect_exit "a wrong GPU of one rank of two: all end with 70" 70
 expect "before any step" [ ! -e "$tmp/wrong/metrics.jsonl" ]
 export DTRAIN_DEVICE=queue DTRAIN_QUEUE_BELOW=cudasim
 ends "two simulated GPUs with late streams" 0 train 2 late $small precision.dtype=bf16 zero.stage=2
-expect "have the losses of the CPU" close_losses cpu late 2.5e-4
+expect "losses match the CPU's" close_losses cpu late 2.5e-4
 export DTRAIN_DEVICE=cudasim_races
 train 2 races run.max_steps=2 batch.train_batch_size=2 precision.dtype=bf16 zero.stage=3 zero.offload_optimizer=cpu zero.offload_param=cpu \
     checkpoint.async=true checkpoint.save_steps=1
-expect_exit "steps with states in host memory, and saves beside them: no race, in kernels or of streams" 0
-expect "what was planned is what is held, each stream counted" as_planned
-ends "nor in generation" 0 run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 2 --greedy
+expect_exit "steps with states in host memory and asynchronous saves: no race in kernels or between streams" 0
+expect "allocated memory matches the plan, including each stream" as_planned
+ends "no race in generation" 0 run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 2 --greedy
 export DTRAIN_DEVICE=cudasim
 generates() { run 0 ./dtrain-generate "$tmp/races" --prompt "it was" --max-new-tokens 6 --greedy; }
 generates
 grep -v 'new tokens in' "$out" >"$tmp/graphs"
 CUDA_SIM_FAIL=cudaGraphInstantiateWithFlags:0:2:memory generates
 expect_text "a driver without room for another graph: is said" "no memory for another CUDA graph \(.*cudaErrorMemoryAllocation"
-expect "and the text is the same" sh -c "grep -vE 'no memory for another|new tokens in' '$out' | cmp - '$tmp/graphs'"
+expect "the text is the same" sh -c "grep -vE 'no memory for another|new tokens in' '$out' | cmp - '$tmp/graphs'"
 
 # What is seen of a GPU: its streams, ranges of a profiler, what a context takes (123 MiB here, and a workspace of 32 of its default stream), and where it hangs.
 tiny="run.max_steps=1 batch.train_batch_size=4"
 export CUDA_SIM_DEVICES=2 # of one process: a thread that has not chosen the rank's GPU is noticed
 ends "a step with a trace" 0 train 2 traced $tiny comm.backend=nccl zero.stage=2 log.trace=true log.wall_clock_breakdown=true
 planned_without_it() { (unset DTRAIN_DEVICE; as_plan_says "$@"); }
-expect "is planned to the byte" as_planned
-expect "by --plan, where no GPU is" planned_without_it 2 2 run.device=cuda $tiny comm.backend=nccl log.trace=true log.wall_clock_breakdown=true
+expect "allocated memory matches the plan" as_planned
+expect "--plan without a GPU gives the same" planned_without_it 2 2 run.device=cuda $tiny comm.backend=nccl log.trace=true log.wall_clock_breakdown=true
 expect "the trace is what streams can have done" python3 tests/check_trace.py "$tmp/traced/trace.json" 2 host compute communication
 expect "the breakdown has the GPU's time" grep -q '"ms/forward_min": [0-9]' "$tmp/traced/metrics.jsonl"
 # The ranks of a node take its GPUs in turn.
 on_two_gpus() { CUDA_SIM_DEVICES=2 CUDA_SIM_NAME="NVIDIA H100 80GB HBM3" train "$1" "gpus-$1" $tiny batch.train_batch_size=6 run.self_check=never; }
 prints "two ranks on two GPUs have one each" "^comm.backend = auto: nccl" on_two_gpus 2
 prints "three share them" "^2 ranks share one device, its memory and its time" on_two_gpus 3
-expect_text "and are not left to NCCL" "^comm.backend = auto: mpi: NCCL needs a GPU for each rank, but 2 ranks share one"
+expect_text "ranks that share a GPU do not use NCCL" "^comm.backend = auto: mpi: NCCL needs a GPU for each rank, but 2 ranks share one"
 for np in 2 3; do # in fp32
     peaks=$(number gpus-$np flops_per_second | awk '{ print $1 / (2 * 66.9e12) }')
     near "MFU of $np ranks is a part of the peaks of both GPUs" "$(number gpus-$np mfu)" "$peaks" 1e-4
@@ -174,7 +174,7 @@ done
 expect "as many ranges end as begin" test "$(grep -c ^push "$tmp/nvtx")" = "$(grep -c ^pop "$tmp/nvtx")"
 export CUDA_SIM_NAME="NVIDIA A100-SXM4-40GB MIG 3g.20gb"
 train 2 parts $tiny
-expect_text "parts of GPUs exchange by MPI, where nobody asks for NCCL" \
+expect_text "GPU partitions exchange by MPI unless NCCL is set" \
     "comm.backend = auto: mpi: NCCL may refuse two partitions of one GPU \(MIG\), and this device is $CUDA_SIM_NAME; use mpi"
 unset CUDA_SIM_DEVICES CUDA_SIM_NAME
 beside_end

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_data.sh - dtrain-data: datasets of text and records, held-out documents, what it says of bad input, info and show.
+# e2e_data.sh - dtrain-data: datasets of text and records, held-out documents, messages about invalid input, info and show.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 
@@ -14,7 +14,7 @@ ends_saying "unknown option" 64 "no-such-thing" run 0 ./dtrain-data --no-such-th
 prints "the nearest option is named" 'unknown option; the nearest is --tokenizer' run 0 ./dtrain-data --tokeniser bytes -o "$tmp/x.h5" README.md
 run 0 ./dtrain-data --template chat.jinja -o "$tmp/x.h5" README.md
 expect_text "Jinja files: what is accepted instead" 'found the Jinja file chat.jinja: copy it into the tokenizer'
-ends "a number that is none" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
+ends "an invalid number" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --max-length ten README.md
 ends "unknown kind" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --kind words README.md
 ends "unknown template" 64 run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama README.md
 prints "the nearest template is named" 'found llama3; did you mean llama-3' run 0 ./dtrain-data --force -o "$tmp/x.h5" --template llama3 README.md
@@ -82,11 +82,11 @@ q<|im_end|>
 {+<|endoftext|>+}'
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --mask full "$tmp/chat.jsonl"
 is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<|endoftext|>+}'
-prints "what has lost its answer is left out" "records without any token to train on" run 0 ./dtrain-data --force -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
+prints "a record whose answer is truncated is omitted" "records without any token to train on" run 0 ./dtrain-data --force -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
 
 (echo '['; grep . "$tmp/chat.jsonl" | sed '$!s/$/,/'; echo ']') >"$tmp/array.json"
 run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/array.json"
-expect "an array gives what lines give" cmp "$tmp/a.h5" "$tmp/s.h5"
+expect "a JSON array and JSON lines give the same dataset" cmp "$tmp/a.h5" "$tmp/s.h5"
 mkdir "$tmp/folder" && cp "$tmp/chat.jsonl" "$tmp/folder/b.jsonl" && cp "$tmp/array.json" "$tmp/folder/a.json" && echo no >"$tmp/folder/notes.md"
 run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/folder"
 is "a folder's files" "$(field "$tmp/a.h5" samples)" 10
@@ -120,8 +120,8 @@ q
 prints "dtrain-info knows pairs" "rejected/prompt_length" run 0 ./dtrain-info "$tmp/p.h5"
 echo '{"prompt": "q", "chosen": "x"}' >"$tmp/half.jsonl"
 ends "half a pair" 65 run 0 ./dtrain-data --force -o "$tmp/half.h5" "$tmp/half.jsonl"
-expect_text "half a pair is told of" 'half.jsonl:1: found chosen, but not rejected: a pair of answers needs both'
-ends "where prompts are asked for it is one" 0 run 0 ./dtrain-data --force --kind prompts -o "$tmp/half.h5" "$tmp/half.jsonl"
+expect_text "an incomplete pair is reported" 'half.jsonl:1: found chosen, but not rejected: a pair of answers needs both'
+ends "--kind prompts accepts it as a prompt" 0 run 0 ./dtrain-data --force --kind prompts -o "$tmp/half.h5" "$tmp/half.jsonl"
 cat >"$tmp/prompts.jsonl" <<'RECORDS'
 {"prompt": "tell"}
 {"question": "1+1?", "answer": 2}
@@ -143,10 +143,10 @@ fields() { # LINES...: what dtrain-data says of these records
     run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/fields.jsonl"
 }
 chat='"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'
-ends "fields that nothing reads do no harm" 0 fields "{$chat, \"source\": \"x\", \"id\": 1}" "{$chat, \"id\": 2}" "{$chat, \"id\": null}"
-expect_text "and are listed at the end, the most frequent first" 'ignored fields: id \(2\), source \(1\)$'
-ends "a field that changes what is learned" 65 fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
-expect_text "is refused by name, file and line" 'fields.jsonl:2: tools: tool descriptions are not supported; write them into the messages'
+ends "unused fields are accepted" 0 fields "{$chat, \"source\": \"x\", \"id\": 1}" "{$chat, \"id\": 2}" "{$chat, \"id\": null}"
+expect_text "unused fields are listed, the most frequent first" 'ignored fields: id \(2\), source \(1\)$'
+ends "a field that changes the targets is an error" 65 fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
+expect_text "the unsupported field is named with file and line" 'fields.jsonl:2: tools: tool descriptions are not supported; write them into the messages'
 (printf '{'; sleep 0.2; printf '\n "text":'; sleep 0.2; printf ' "a"\n}\n') | ./dtrain-data --force -q --format json -o "$tmp/fields.h5" - >/dev/null 2>&1
 is "a record over several lines from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents)" 1
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
@@ -160,8 +160,8 @@ ends "shards" 0 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 2 "$tmp/cha
 is "shards are named in order" "$(cd "$tmp" && echo sh*.h5)" "sh-00000-of-00002.h5 sh-00001-of-00002.h5"
 is "shards together have all samples" "$(./dtrain-data info "$tmp/sh-*.h5" | awk '$1 == "samples" { n += $2 } END { print n }')" 5
 prints "how many files" "in [2-5] files" run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
-expect_text "shards of before are told of" "is a shard of another dataset"
-prints "a size that is none" "--shard-size: expected a size in bytes .*, found .many." run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size many "$tmp/chat.jsonl"
+expect_text "shards of an older dataset are reported" "is a shard of another dataset"
+prints "an invalid size" "--shard-size: expected a size in bytes .*, found .many." run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size many "$tmp/chat.jsonl"
 ends "more shards than samples" 65 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
 ends "no shards" 64 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"
 ends "no threads" 64 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --threads 0 "$tmp/chat.jsonl"
@@ -200,7 +200,7 @@ bad "text among sft records" '{"text": "x"}' "kind sft"
 bad "a lone surrogate" '{"text": "\ud800"}' "not valid JSON"
 ends "bad records can be skipped" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
 expect_text "skipped ones are counted" "1 malformed"
-expect_text "and told by reason" "1 x not valid JSON.*\(first: .*bad.jsonl:3\)"
+expect_text "dropped records are counted by reason" "1 x not valid JSON.*\(first: .*bad.jsonl:3\)"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p"}]' >"$tmp/bad.json"
 prints "the line in an array" "bad.json:2: " run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
@@ -235,7 +235,7 @@ cp "$tmp/text.jsonl" "$tmp/records.txt"
 refused "JSON lines under the name of text" "$tmp/records.txt" "add --format json"
 cp "$tmp/array.json" "$tmp/array.txt"
 refused "an array under the name of text" "$tmp/array.txt" "add --format json"
-ends "with --format json it is taken" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --format json "$tmp/records.txt"
+ends "--format json accepts the file" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --format json "$tmp/records.txt"
 is "as records" "$(field "$tmp/b.h5" documents)" 2
 ends "--format text takes any bytes" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --format text "$tmp/table.csv" "$tmp/records.txt" "$tmp/cyrillic.txt"
 printf 'caf\351 au lait, na\357ve, r\351sum\351: text with a few letters of Latin-1\n' >"$tmp/latin.txt"
@@ -252,7 +252,7 @@ cp "$tmp/valid.h5" "$tmp/again.h5"
 run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 --documents lines "$tmp/many.txt" "$tmp/many.txt"
 expect "the same again" cmp "$tmp/valid.h5" "$tmp/again.h5"
 ends "one document cannot be split" 65 run 0 ./dtrain-data --force -o "$tmp/train.h5" --validation "$tmp/valid.h5" --validation-fraction 0.1 "$tmp/many.txt"
-expect_text "what would help is said" "paragraphs"
+expect_text "the error names the remedy" "paragraphs"
 expect "files of before are kept" cmp "$tmp/valid.h5" "$tmp/again.h5"
 
 # ---- recommendation data (what samples say: test_data_rec)
@@ -311,7 +311,7 @@ else
     skip "h5dump reads the attributes" "no h5dump"
 fi
 
-# ---- no room: a limit on the size of files stands for a full disk
+# ---- disk full: simulated by a limit on the size of files
 head -c 3000000 /dev/zero | tr '\0' 'x' >"$tmp/big.txt"
 vision=tests/data/vision_data
 mkdir "$tmp/large"
@@ -338,7 +338,7 @@ else
     skip "a full disk" "no file system can be mounted here"
 fi
 
-# ---- answers behind the end of the sequence
+# ---- answers beyond the end of the sequence
 echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}' >"$tmp/late.jsonl"
 ./dtrain-data -q --template chatml -o "$tmp/late.h5" "$tmp/late.jsonl"
 run 0 ./dtrain --check /dev/null run.task=sft data.train="$tmp/late.h5" data.seq_len=16 run.output_dir="$tmp/late" batch.micro_batch_size=1 \
@@ -347,15 +347,15 @@ expect_text "answers that seq_len cuts off are named" 'late.h5: no sample has a 
 
 full_only
 
-# ---- images: as many placeholders as the config.json beside the preprocessor says, or the tower's, or the option
+# ---- images: the number of placeholders comes from the config.json next to the preprocessor, from the tower's, or from the option
 pictures() { run 0 ./dtrain-data --force -o "$tmp/i.h5" --tokenizer $vision/model --template chatml "$@"; }
 ends_saying "records with images" 0 "^8 images" pictures --images $vision/model $vision/records.jsonl
 is "info counts them" "$(info "$tmp/i.h5" | grep '^images')" "images       8 of 8 x 8 pixels, each 4 tokens of id 292; in 6 samples, at most 2 in one"
 mkdir "$tmp/tower" "$tmp/alone"
 cp $vision/model/preprocessor_config.json "$tmp/tower"
 cp $vision/model/{tokenizer,tokenizer_config}.json "$tmp/alone"
-ends "the option goes before the model beside the tokenizer" 0 pictures --images "$tmp/tower" $vision/records.jsonl --image-tokens 3
-is "so many placeholders" "$(field "$tmp/i.h5" images)" 8
+ends "the option overrides the model next to the tokenizer" 0 pictures --images "$tmp/tower" $vision/records.jsonl --image-tokens 3
+is "the number of placeholders is that of the option" "$(field "$tmp/i.h5" images)" 8
 expect "of the option" grep -q "each 3 tokens" <(info "$tmp/i.h5")
 ends "no config.json that says how many placeholders an image has" 64 pictures --images "$tmp/tower" --tokenizer "$tmp/alone" $vision/records.jsonl
 expect_text "the option is named" "^.*--image-tokens: expected the number of"
@@ -376,24 +376,24 @@ run 0 bash -c "ulimit -v 3000000; ./dtrain-data --force --threads 1 -o '$tmp/i.h
 expect_exit "a record whose images take more memory than there is" 70
 expect_text "is named by its line" "album.jsonl:2: no memory for images of 4515840000 bytes"
 echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
-ends "an image that is not beside its record" 65 pictures --images $vision/model "$tmp/gone.jsonl"
-expect_text "the option that says where it is" "gone.png: cannot be opened: No such file or directory; set the directory for relative image paths with --image-folder"
-expect_text "and the one that goes on without it" "gone.png: .*--skip-bad drops records"
-ends_saying "a preprocessor that is not there" 65 "not-here: cannot be opened" pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
+ends "an image missing from its record's folder" 65 pictures --images $vision/model "$tmp/gone.jsonl"
+expect_text "the error names the option for the image folder" "gone.png: cannot be opened: No such file or directory; set the directory for relative image paths with --image-folder"
+expect_text "the error names the option that drops records" "gone.png: .*--skip-bad drops records"
+ends_saying "a missing preprocessor" 65 "not-here: cannot be opened" pictures --images "$tmp/not-here" --tokenizer "$tmp/alone" $vision/records.jsonl
 ends_saying "a tokenizer without <image>" 64 "dtrain-convert --add-tokens" pictures --images $vision/model --tokenizer bytes $vision/records.jsonl
 printf '{"images": ["%s", "%s"], "prompt": "<image><image>which?", "responses": ["a", "b", "c", "d"]}' "$PWD/$vision/wide.ppm" "$PWD/$vision/high.ppm" >"$tmp/rank.jsonl"
-prints "what is too long is so by its images" "is short enough: each image takes 4 tokens of --max-length" pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
+prints "records too long because of their images are reported" "is short enough: each image takes 4 tokens of --max-length" pictures --images $vision/model --max-length 3 "$tmp/rank.jsonl"
 DTRAIN_FAULT=image.read:*:3:error prints "the images of a ranking are read once" "^12 images" pictures --images $vision/model "$tmp/rank.jsonl"
 head -c 40 tests/data/image/files/cut.png | tee "$tmp/left.png" >"$tmp/wrong"
 { for i in one two three four five; do echo "{\"image\": \"$i.png\", \"text\": \"<image>\"}"; done
   for i in left.png wrong; do echo "{\"image\": \"$i\", \"text\": \"<image>\"}"; done
   echo "{\"image\": \"$PWD/$vision/wide.ppm\", \"text\": \"<image>a\"}"; } >"$tmp/many.jsonl"
 pictures --skip-bad --image-folder "$tmp" --images $vision/model "$tmp/many.jsonl"
-expect_text "what is wrong with several images is one reason" " 5 x cannot be opened: No such file.*first: $tmp/many.jsonl:1, $tmp/one.png\\)"
-expect_text "and another" " 2 x the image is cut short.*first: $tmp/many.jsonl:6, $tmp/left.png\\)"
+expect_text "missing images are counted as one reason" " 5 x cannot be opened: No such file.*first: $tmp/many.jsonl:1, $tmp/one.png\\)"
+expect_text "truncated images are counted as another reason" " 2 x the image is cut short.*first: $tmp/many.jsonl:6, $tmp/left.png\\)"
 DTRAIN_FAULT=image.read:*:1:error pictures --skip-bad --images $vision/model "$tmp/rank.jsonl"
-expect_exit "what is wrong with the machine and not with an image leaves no record out" 70
-expect_text "and names the record" 'rank.jsonl:1: image.read: a fault'
+expect_exit "a read error of the machine aborts and drops no record" 70
+expect_text "the read error names the record" 'rank.jsonl:1: image.read: a fault'
 pictures --images $vision/model $vision/records.jsonl
 ends "a picture of images" 0 run 0 ./dtrain-info --images "$tmp/sheet.png" --n-images 5 "$tmp/i.h5"
 expect_text "dtrain-info knows their form" "images       8 of 8 x 8 pixels, each 4 tokens of id 292"
@@ -408,7 +408,7 @@ for name in sq-00000-of-00002.h5 sq-00001-of-00002.h5.part link.ppm; do # the la
     run 0 ./dtrain-data --force --shards 2 -o "$tmp/sq.h5" --images $vision/model --tokenizer $vision/model "$tmp/sq.jsonl"
     expect_exit "an image where a shard would come, $name" 64
     expect_text "is named, $name" "sq-0000.-of-00002.h5(.part)?: is an input \\($tmp/$name\\)"
-    expect "and is as it was, $name" cmp "$tmp/$name" $vision/wide.ppm
+    expect "the input is unchanged, $name" cmp "$tmp/$name" $vision/wide.ppm
 done
 rm -f "$tmp"/sq-* "$tmp/link.ppm"
 mkdir -p "$tmp/folder"
@@ -417,7 +417,7 @@ for other in "$tmp/folder/../one.h5" "$tmp/./one.h5"; do
     ends "two outputs that are one file in another spelling" 64 run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/one.h5" "$tmp/two.txt"
 done
 for other in "$tmp/new.d/one.h5" "$tmp/new.d/./one.h5"; do
-    ends "the same in a folder that is not there yet" 64 run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/new.d/one.h5" "$tmp/two.txt"
+    ends "two outputs that are one file in a new folder" 64 run 0 ./dtrain-data --validation "$other" --validation-fraction 0.5 -o "$tmp/new.d/one.h5" "$tmp/two.txt"
     rm -rf "$tmp/new.d"
 done
 for other in "$tmp/one-00001-of-00002.h5" "$tmp/folder/../one-00007-of-00009.h5"; do
@@ -434,10 +434,10 @@ for other in one-00001-of-002.h5 two-00001-of-00002.h5 one-00001-of-00002 folder
     expect_exit "another name: $other" 0
 done
 cp "$tmp/i.h5" "$tmp/same.h5"
-ends "a picture in the place of its dataset" 64 run 0 ./dtrain-info --images "$tmp/same.h5" "$tmp/same.h5"
+ends "an image sheet that would overwrite its dataset" 64 run 0 ./dtrain-info --images "$tmp/same.h5" "$tmp/same.h5"
 expect "the dataset is left alone" cmp -s "$tmp/i.h5" "$tmp/same.h5"
-is "and as large as it should be" "$(od -An -tu1 -j16 -N8 "$tmp/sheet.png" | tr -s ' ')" " 0 0 0 32 0 0 0 22"
-ends "images of a dataset that has none" 64 run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
+is "the image sheet has the expected size" "$(od -An -tu1 -j16 -N8 "$tmp/sheet.png" | tr -s ' ')" " 0 0 0 32 0 0 0 22"
+ends "--images for a dataset without images" 64 run 0 ./dtrain-info --images "$tmp/sheet.png" "$tmp/late.h5"
 
 # ---- progress: what is done, while the input still comes; 55 images of 224 pixels are a set
 expect "a terminal sees images go by" python3 - "$record" ./dtrain-data --force -o "$tmp/seen.h5" --format json "${large[@]}" - <<'PY'
@@ -468,7 +468,7 @@ PY
 run 0 ./dtrain-data -q --force -o "$tmp/seen.h5" "${large[@]}" "$tmp/large.jsonl"
 is "with -q nothing does" "$code $(grep -c '40 images.*/s' "$out")" "0 0"
 
-# ---- stopped, and killed, with an old file in the place of the new one
+# ---- stopped and killed while an old file has the output's name
 stopped() { # NAME SIGNAL LINE ARGS...: a dataset of lines without end
     local name=$1 signal=$2 line=$3 pid
     shift 3
@@ -478,8 +478,8 @@ stopped() { # NAME SIGNAL LINE ARGS...: a dataset of lines without end
     sleep 1
     kill "-$signal" $pid
     wait $pid 2>/dev/null
-    is "$name: a signal ends it as signals do" $? $((128 + $(kill -l "$signal")))
-    is "$name: the old file is there, and nothing else" "$(ls -A "$tmp/stopped") $(cat "$tmp/stopped/x.h5")" "x.h5 old"
+    is "$name: the exit status is that of the signal" $? $((128 + $(kill -l "$signal")))
+    is "$name: only the old file remains" "$(ls -A "$tmp/stopped") $(cat "$tmp/stopped/x.h5")" "x.h5 old"
 }
 mkdir "$tmp/stopped"
 stopped "texts, SIGTERM" TERM "a document without end" --documents lines
@@ -490,7 +490,7 @@ wait_for grep -q '^State:.T' /proc/$!/status
 ends "a dataset that another process writes" 74 run 0 ./dtrain-data -q --force -o "$tmp/both.h5" README.md
 expect_text "is named" 'both.h5.part: another process is writing this output'
 kill -CONT $! && wait $!
-is "and the first one is not harmed" "$? $(field "$tmp/both.h5" tokens) $(cd "$tmp" && echo both*)" "0 44 both.h5"
+is "the first writer completes its dataset" "$? $(field "$tmp/both.h5" tokens) $(cd "$tmp" && echo both*)" "0 44 both.h5"
 idle() { # NAME INPUT: nothing comes, and one signal is enough; fd 3 is the standard input
     local pid
     ./dtrain-data -q -o "$tmp/idle.h5" "$2" <&3 >"$out" 2>&1 &
@@ -506,12 +506,12 @@ mkfifo "$tmp/stdin.fifo" "$tmp/idle.fifo" "$tmp/half.fifo" "$tmp/late.fifo"
 exec 3<>"$tmp/stdin.fifo" 4<>"$tmp/half.fifo"
 printf '\xef\xbb' >&4
 idle "a standard input that stays silent" -
-idle "a pipe that nobody opens to write" "$tmp/idle.fifo"
+idle "a pipe without a writer" "$tmp/idle.fifo"
 idle "a pipe that has only a part of a byte order mark" "$tmp/half.fifo"
 exec 3>&- 4>&-
 (sleep 0.5; printf '\xef'; sleep 0.2; printf '\xbb\xbfa'; sleep 0.2; echo b) >"$tmp/late.fifo" &
 run 0 ./dtrain-data -q -o "$tmp/idle.h5" "$tmp/late.fifo"
-is "a pipe that is written to late, a few bytes at a time" "$code $(field "$tmp/idle.h5" tokens)" "0 4"
+is "a slow pipe is read to its end" "$code $(field "$tmp/idle.h5" tokens)" "0 4"
 
 # A chat template that only resembles one of dtrain's is refused if there are conversations; a name overrides it.
 mkdir "$tmp/edited"

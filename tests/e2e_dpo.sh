@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_dpo.sh - preference optimisation: every loss as TRL's DPOTrainer computes it, the same on any number of ranks and at any stage; log 2 at the
-# start; learning; resuming; validation; judges and a reference that follows or was asked before; what is refused.
+# e2e_dpo.sh - preference optimisation. Every loss matches TRL's DPOTrainer, on any number of ranks and at any stage; the initial loss is
+# log 2. Also: learning; resuming; validation; judges; a reference that follows the policy or is precomputed; errors.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -40,7 +40,7 @@ else
 fi
 train 1 first batch.micro_batch_size=4 run.max_steps=1
 expect "the loss of the first step is log 2" [ "$(number first loss)" = 0.693147181 ]
-expect "and its margins are 0" [ "$(number first dpo/rewards/margins)" = 0 ]
+expect "initial margins are 0" [ "$(number first dpo/rewards/margins)" = 0 ]
 # Bit for bit in reproducible mode: steps of 12 of 15 pairs, so that every second one has 3, which some ranks and micro-steps have none of.
 bits() { # NP DIR ARGS...
     local np=$1 dir=$2
@@ -87,10 +87,10 @@ betas() { # DIR WANT ARGS...
         END { exit bad || n != 6 || NF != 3 }' - "$tmp/.betas"
 }
 expect "beta grows with margins, within bounds; one below 0 is none" betas mm "0.1 0.119673 0.131606 0.143233 0.149663 0.1"
-expect_text "and the log says that it does" 'beta of each pair depends on its margin in the data, with beta_w = 0.5'
-expect "or counts as its size" betas mm-abs "0.1 0.119673 0.131606 0.143233 0.149663 0.119673" dpo.negative_margin=abs
-expect "with other settings" betas mm-set "0.2 0.239347 0.263212 0.286466 0.299326 0.2" dpo.beta=0.2 dpo.beta_w=0.5 dpo.beta_k=0.5
-expect "or without bounds" betas factor "0.1 0.11 0.12 0.14 0.2 0.09" dpo.dynamic_beta=factor
+expect_text "the log reports that beta depends on the margin" 'beta of each pair depends on its margin in the data, with beta_w = 0.5'
+expect "dpo.negative_margin = abs: beta depends on the absolute margin" betas mm-abs "0.1 0.119673 0.131606 0.143233 0.149663 0.119673" dpo.negative_margin=abs
+expect "beta with other settings" betas mm-set "0.2 0.239347 0.263212 0.286466 0.299326 0.2" dpo.beta=0.2 dpo.beta_w=0.5 dpo.beta_k=0.5
+expect "dpo.dynamic_beta = factor: beta without bounds" betas factor "0.1 0.11 0.12 0.14 0.2 0.09" dpo.dynamic_beta=factor
 expect "and of 0 times the margin it is none" betas beta-still "0.1 0.1 0.1 0.1 0.1 0.1" dpo.beta_w=0
 
 # A plain loop, its numbers named in the first line of FIXTURE.
@@ -153,7 +153,7 @@ expect "a step whose update is left out leaves lambda and the average of costs a
     END { exit !(NR == 3 && l == l3 && e == e1 && e3 != e) }' <(paste -d' ' <(number skips dpo/lambda) <(number skips dpo/cost_ema))
 train 1 still dpo.sync_reference_steps=100 batch.micro_batch_size=4 run.max_steps=1
 train 1 mixed dpo.sync_reference_steps=2 dpo.sync_reference_mixup=0.25 batch.micro_batch_size=4 run.max_steps=2
-# The final norm, without the checksum beside it.
+# The final norm, without its checksum.
 norm_of() { h5dump -d "$2/model.norm.weight" -y -w 1 -m %.9g "$(newest "$1")" | sed -n 's/^ *\(-\{0,1\}[0-9][-+.0-9e]\{0,14\}\),\{0,1\}$/\1/p'; } # DIR GROUP
 paste -d' ' <(norm_of still /reference/model) <(norm_of mixed /model) <(norm_of mixed /reference/model) >"$tmp/.mixed"
 expect "a reference that follows is mixed as asked for" awk '
@@ -187,8 +187,8 @@ before() { # NP DIR ARGS...
 }
 train 1 asked batch.micro_batch_size=2 data.validation="$tmp/pairs.h5"
 before 1 before1 batch.micro_batch_size=2
-expect "a reference that was asked before says the same" close_losses before1 asked 1e-5
-expect "and is in no memory: planned is allocated" as_planned
+expect "a precomputed reference gives the same losses" close_losses before1 asked 1e-5
+expect "the reference uses no memory: planned memory is allocated" as_planned
 before 3 before3 batch.micro_batch_size=1 zero.stage=3 batch.train_batch_size=6
 for keys in dpo.precompute_reference=true ""; do
     train 2 "layout-before$keys" data.validation="$tmp/pairs.h5" batch.micro_batch_size=1 batch.train_batch_size=6 zero.stage=2 $keys
@@ -214,7 +214,7 @@ plan model.config="$fixture/start/config.json" >"$tmp/.shape"
 expect "a reference that is not there yet is planned for" sh -c "[ -s '$tmp/.there' ] && cmp '$tmp/.there' '$tmp/.shape'"
 
 plan model.path="$fixture/start" $judged dpo.kl_coef=0 >"$tmp/.judges"
-expect "and judges count" awk 'NR == FNR { before[$1] = $0; next } { split(before[$1], b); n += $2 > b[2] || $0 != before[$1] } END { exit n < 4 || n != FNR }' "$tmp/.there" "$tmp/.judges"
+expect "judges add memory to the plan" awk 'NR == FNR { before[$1] = $0; next } { split(before[$1], b); n += $2 > b[2] || $0 != before[$1] } END { exit n < 4 || n != FNR }' "$tmp/.there" "$tmp/.judges"
 
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
@@ -238,7 +238,7 @@ run 1 ./dtrain /dev/stdin run.task=dpo run.output_dir="$tmp/refused" model.model
 expect_text "no model to start from" 'path .default.: expected a model to align, found none'
 
 ends "a language model is no judge: exit code" 65 train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$fixture/start"
-expect_text "which tensor" 'tensor .score.weight. is missing: this is not a reward model'
+expect_text "the missing tensor is named" 'tensor .score.weight. is missing: this is not a reward model'
 ends_saying "a judge that is not there: exit code" 65 'helpful_path: .*nowhere' train 1 refused batch.micro_batch_size=4 dpo.helpful_path="$tmp/nowhere"
 train 1 refused batch.micro_batch_size=4 model.path=tests/data/rm/start
 expect_text "a reward model is none to align" 'tensor .lm_head.weight. is missing: this is a reward model, which does not predict tokens'

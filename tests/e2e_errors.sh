@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_errors.sh - mistakes end with exit code 64 and one message on all ranks, or 65 for data. tests/test_config.c has the messages of keys.
+# e2e_errors.sh - configuration errors end with exit code 64 and one message for all ranks, data errors with 65. tests/test_config.c has the
+# messages of keys.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -70,7 +71,7 @@ chmod +x "$tmp/mixed"
 for check in --check ''; do
     DTRAIN_DEVICE='' run 2 "$tmp/mixed" ./dtrain $check "$tmp/tiny.ini" run.output_dir="$tmp/mixed.run" run.max_steps=1
     expect_exit "ranks on different devices${check:+, $check}" 64
-    expect_text "are told which, and where${check:+, $check}" 'device.*queue on rank 1, but cpu on rank 0'
+    expect_text "different devices are reported with their ranks${check:+, $check}" 'device.*queue on rank 1, but cpu on rank 0'
 done
 
 # A limit of the address space, as on login nodes: libraries must not crash for want of memory.

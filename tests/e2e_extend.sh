@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_extend.sh - the learning rate of a run whose number of steps is raised: scheduler.on_extend.
+# e2e_extend.sh - the learning rate after the number of steps of a run is raised: scheduler.on_extend.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -29,9 +29,9 @@ expect "from the rate reached to the new end" test "$(rates whole)" = "0.01 0.00
 fork_run start parts
 DTRAIN_FAULT=step.begin:0:3:kill train 2 parts $linear run.max_steps=8 scheduler.on_extend=continue
 prints "resumed in the extension" "step-00000006.h5" train 2 parts $linear run.max_steps=8
-expect "without a word on the rate" sh -c "! grep -q 'the learning rate' '$out'"
+expect "no message about the learning rate" sh -c "! grep -q 'the learning rate' '$out'"
 expect "the same rates" test "$(rates parts)" = "$(rates whole)"
-expect "and the same losses, bit for bit" close_losses whole parts 0
+expect "losses are bit-identical" close_losses whole parts 0
 
 train 2 whole $linear run.max_steps=10 scheduler.on_extend=continue
 expect "extended once more: from its last rate" test "$(rates whole | cut -d' ' -f9-)" = "0.000625 0.0003125 "
@@ -40,8 +40,8 @@ fork_run start rewarm
 ends "rewarm without a warm-up: 64" 64 train 1 rewarm $linear run.max_steps=10 scheduler.on_extend=rewarm
 train 1 rewarm $linear run.max_steps=10 scheduler.on_extend=rewarm scheduler.warmup_steps=2
 expect_text "rewarm: up to lr again" "from 0.0025 at step 4 to 0.01 at step 7, then changes to 0 at step 10"
-expect "by its rates" test "$(rates rewarm | cut -d' ' -f5-)" = "0.0025 0.00625 0.01 0.0075 0.005 0.0025 "
+expect "rewarm: learning rates of each step" test "$(rates rewarm | cut -d' ' -f5-)" = "0.0025 0.00625 0.01 0.0075 0.005 0.0025 "
 
 train 1 epochs $linear run.max_steps=0 run.epochs=1 batch.train_batch_size=12
-prints "so do epochs" "the learning rate jumps from .* because the schedule is recomputed for" train 1 epochs $linear run.max_steps=0 run.epochs=2 batch.train_batch_size=12
+prints "raising run.epochs recomputes the schedule" "the learning rate jumps from .* because the schedule is recomputed for" train 1 epochs $linear run.max_steps=0 run.epochs=2 batch.train_batch_size=12
 e2e_done

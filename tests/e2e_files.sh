@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_files.sh - what is written, and where it is never written: through links that somebody planted, over an input, into a pipe, to a closed output.
+# e2e_files.sh - output files: programs never write through planted links, over an input or into a pipe, and they report a closed output.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -15,22 +15,22 @@ for f in config.ini.part metrics.jsonl metrics.jsonl.part trace.json.part checkp
     ln -s "$tmp/precious" "$tmp/planted/$f"
 done
 ends "a run among planted links" 0 train 2 planted log.trace=true checkpoint.export=hf
-expect "no file of a run goes through a link" kept
-expect "the files themselves are there" no_links "$tmp/planted"
+expect "a run writes no file through a link" kept
+expect "the output files exist and are no links" no_links "$tmp/planted"
 ln -s "$tmp/precious" "$tmp/d.h5.part"
-ends "a dataset beside a planted link" 0 run 0 ./dtrain-data -o "$tmp/d.h5" "$tmp/text.txt"
+ends "a dataset next to a planted link" 0 run 0 ./dtrain-data -o "$tmp/d.h5" "$tmp/text.txt"
 if command -v gnuplot >/dev/null; then
     for f in loss.png.part loss.svg.part; do ln -s "$tmp/precious" "$tmp/planted/$f"; done
-    ends "pictures beside planted links" 0 run 0 ./dtrain-plot "$tmp/planted"
+    ends "plots next to planted links" 0 run 0 ./dtrain-plot "$tmp/planted"
     expect "the pictures are files" no_links "$tmp/planted"
     ln "$tmp/planted/metrics.jsonl" "$tmp/run.svg"
     ends "a picture is not drawn over the metrics" 64 run 0 ./dtrain-plot -o "$tmp/run.svg" "$tmp/planted"
 else
-    skip "pictures beside planted links" "gnuplot is not installed"
+    skip "plots next to planted links" "gnuplot is not installed"
 fi
 ln -s "$tmp/precious" "$tmp/c.h5.part"
-ends "a checkpoint beside a planted link" 0 run 0 ./dtrain-convert "$tmp/planted/hf" "$tmp/c.h5"
-expect "no file of the tools goes through a link" kept
+ends "a checkpoint next to a planted link" 0 run 0 ./dtrain-convert "$tmp/planted/hf" "$tmp/c.h5"
+expect "the tools write no file through a link" kept
 
 for to in "$tmp/planted/hf" "$tmp/planted/hf/model.safetensors"; do
     run 0 ./dtrain-convert --force --to $([ -d "$to" ] && echo hf || echo checkpoint) "$tmp/planted/hf" "$to"
@@ -73,13 +73,13 @@ done
 for np in 1 2 3; do
     ends "data.verify of good files on $np ranks" 0 train $np verified$np run.max_steps=1 data.verify=true data.validation="$tmp/valid.h5" comm.timeout=5
     DTRAIN_FAULT=data.verify:$((np - 1)):1:error train $np verify-fault run.max_steps=1 data.verify=true
-    expect_exit "one of $np ranks fails there: all leave with 70" 70
+    expect_exit "one of $np ranks fails there: all end with 70" 70
 done
 RUN_TIMEOUT=60 DTRAIN_FAULT=data.verify:1:1:hang train 3 verify-hang run.max_steps=1 data.verify=true comm.timeout=2
 expect_exit "one rank hangs while the data is verified: 76" 76
-expect_text "each rank says where it stands" "rank 0 .*no progress.*phase (verify|agree)"
+expect_text "each rank reports its phase" "rank 0 .*no progress.*phase (verify|agree)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=report:0:2:hang ends "rank 0 hangs while it reports: 76" 76 train 2 report-hang log.logging_steps=1 comm.timeout=2
-expect_text "and says so" "rank 0 .*no progress.*phase report"
+expect_text "the watchdog reports the phase report" "rank 0 .*no progress.*phase report"
 
 full_only
 
@@ -91,7 +91,7 @@ for np in 0 2; do
     kill -CONT $(ranks_of moved)
     ends_saying "a directory that was moved: 74 ($np)" 74 "moved/run.lock was taken over by another run, moved or removed" finish moved
     expect "nothing is written under its old name ($np)" test ! -e "$tmp/moved"
-    ends "under the new one the run goes on ($np)" 0 train 0 kept
+    ends "the run resumes under the new one ($np)" 0 train 0 kept
     rm -rf "$tmp/kept"
 done
 if [ -x /usr/bin/h5dump ]; then
@@ -123,13 +123,13 @@ mkfifo "$tmp/pipe/metrics.jsonl"
 ends_saying "a pipe as metrics.jsonl ends the run" 74 "metrics.jsonl: expected a regular file or no file" train 2 pipe
 rm -rf "$tmp/pipe/checkpoints"
 mkdir "$tmp/ev" && mkfifo "$tmp/ev/metrics.jsonl"
-ends "and an evaluation" 74 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
+ends "an evaluation with closed output ends with 74" 74 train 1 ev run.task=eval model.path="$tmp/planted/hf" data.validation="$tmp/valid.h5"
 
 # the reader is gone before the run has a line to print
 timeout 120 bash -c "./dtrain '$tmp/tiny.ini' run.output_dir='$tmp/closed' log.report_to=stdout,jsonl log.logging_steps=1 2>'$tmp/closed.err' | true; exit \${PIPESTATUS[0]}" >"$out" 2>&1
 code=$?
 cat "$tmp/closed.err" >>"$out"
 expect_exit "a closed standard output does not end a run" 0
-expect "that is said once" test "$(grep -c 'cannot write to standard output' "$tmp/closed.err")" = 1
-expect "and all steps are in the metrics" test "$(wc -l <"$tmp/closed/metrics.jsonl")" = 6
+expect "the closed output is reported once" test "$(grep -c 'cannot write to standard output' "$tmp/closed.err")" = 1
+expect "all steps are in the metrics" test "$(wc -l <"$tmp/closed/metrics.jsonl")" = 6
 e2e_done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_flipped_bits.sh - files with one flipped bit: a sample of the bits of a checkpoint and a dataset (all of them in full_bitflips.sh), and the
-# programs themselves, which refuse such a file with 65 and name it. EVERY: of each so many bits; PROGRAMS: damaged files for each program.
+# e2e_flipped_bits.sh - files with one flipped bit: a sample of the bits of a checkpoint and a dataset (full_bitflips.sh flips all of them).
+# The programs refuse such a file with 65 and name it. EVERY: tests one bit in EVERY; PROGRAMS: damaged files for each program.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -49,10 +49,10 @@ tokens=$(($(stat -c %s "$tmp/train.h5") / 2))
 cp "$tmp/train.h5" "$tmp/.whole"
 flip "$tmp/train.h5" $tokens 0
 ends "a flipped bit among the token ids ends the training that meets it" 65 train 2 flipped run.max_steps=60
-expect_text "with file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) is damaged'
+expect_text "the message names file, array and block" 'train\.h5: (tokens|offsets): block 0 \(bytes [0-9]+ to [0-9]+ of the file\) is damaged'
 cp "$tmp/.whole" "$tmp/train.h5"
 
-# the newest checkpoint damaged: the run goes on from the one before
+# the newest checkpoint is damaged: the run resumes from the previous one
 flip "$whole" 700 3
 train 1 run run.max_steps=8 model.hidden_size=8 model.intermediate_size=8 model.num_hidden_layers=1 model.num_attention_heads=2 \
     model.num_key_value_heads=1 checkpoint.save_steps=3

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_fp16.sh - training in fp16: scales static and dynamic, overflows on one rank, resume in the middle of a window, runs that stay bad; and
-# in which type gradients are sent.
+# e2e_fp16.sh - training in fp16: static and dynamic loss scales, overflows on one rank, resuming inside a window, persistent overflows, and
+# the data type in which gradients are sent.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -29,7 +29,7 @@ train 2 one-step $fp16 batch.micro_batch_size=12 zero.stage=2 # without accumula
 expect "gradients in fp16" close_losses ref one-step 2e-3
 train 1 static $fp16 precision.loss_scale=1000
 expect "a static scale that is no power of two" close_losses ref static 2e-3
-is "it stays" "$(field static loss_scale)" "1000 1000 1000 1000 1000 1000 "
+is "the static loss scale is constant" "$(field static loss_scale)" "1000 1000 1000 1000 1000 1000 "
 train 1 exact $fp16 run.reproducible=true
 train 3 exact3 $fp16 run.reproducible=true zero.stage=3
 expect "reproducible: every digit" close_losses exact exact3 0
@@ -38,12 +38,12 @@ expect "reproducible: every bit" same_model "$(newest exact)" "$(newest exact3)"
 # Rank 1 of 3 overflows in its first micro-batch of step 3, the last: all three keep the weights and states of step 2. lr is that of step 3 again.
 train 3 two $fp16 run.max_steps=2 zero.stage=2
 DTRAIN_FAULT=head.overflow:1:17:error ends "an overflow on one rank ends no run" 0 train 3 skips $fp16 run.max_steps=3 zero.stage=2
-expect_text "it is told" "step 3 is skipped: the gradients of unit head, summed over the ranks, are not finite; the loss scale stays 65536"
+expect_text "the skipped step is reported" "step 3 is skipped: the gradients of unit head, summed over the ranks, are not finite; the loss scale stays 65536"
 expect "all ranks keep weights and states" same_model "$(newest two)" "$(newest skips)"
 expect "neither the schedule nor Adam moves" grep -q "step  *3 (2 updates)" <(./dtrain-info "$(newest skips)")
-DTRAIN_FAULT=head.overflow:1:1:error ends "nor does one in the only step: a dynamic scale is still looked for" 0 train 2 only $fp16 run.max_steps=1
-DTRAIN_FAULT=head.overflow:1:1:error ends "a static one is not: 71" 71 train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
-expect_text "it names unit and rank" "not finite in every step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were the first"
+DTRAIN_FAULT=head.overflow:1:1:error ends "an overflow in the only step does not end a run with a dynamic scale" 0 train 2 only $fp16 run.max_steps=1
+DTRAIN_FAULT=head.overflow:1:1:error ends "an overflow in the only step with a static scale: 71" 71 train 2 only-static $fp16 run.max_steps=1 precision.loss_scale=16
+expect_text "the message names unit and rank" "not finite in every step of this run .1 in all.; in the last, the gradients of unit head on rank 1 were the first"
 linear="scheduler.type=linear scheduler.warmup_steps=6"
 DTRAIN_FAULT=head.overflow:2:9:error train 3 warm $fp16 $linear run.max_steps=4 zero.stage=0
 is "a skipped step does not use up a rate" "$(field warm lr)" "0 0.00166666667 0.00166666667 0.00333333333 "
@@ -62,7 +62,7 @@ expect_exit "weights that are beyond fp16: 71" 71
 expect_text "with the smallest scale" "not finite, even with the minimum loss scale of 1 "
 train 2 lost-static $fp16 precision.loss_scale=16 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.eps=0 optimizer.weight_decay=10 run.max_steps=60 run.max_skipped_steps=3
 expect_exit "a static scale: 71 after max_skipped_steps" 71
-expect_text "it names unit and rank" "in 3 consecutive steps; in the last, step .*, the gradients of unit .* on rank [01] were the first"
+expect_text "the message names unit and rank" "in 3 consecutive steps; in the last, step .*, the gradients of unit .* on rank [01] were the first"
 
 # Where the first bad step is the last, ranks look at their own gradients before it comes.
 first="of unit head on rank 1"
@@ -80,14 +80,14 @@ DTRAIN_FAULT=head.overflow:0:25:error train 1 parts $fp16 $window run.max_steps=
 is "the scale is in the checkpoint" "$(info parts loss_scale)" 32768
 train 1 parts $fp16 $window
 is "resumed in mid-window: scale by step" "$(field parts loss_scale)" "$(field whole loss_scale)"
-expect "and every bit" same_model "$(newest whole)" "$(newest parts)"
+expect "all weights are bit-identical" same_model "$(newest whole)" "$(newest parts)"
 train 3 moved $fp16 $window run.max_steps=4 zero.stage=3
 train 2 moved $fp16 $window zero.stage=1
 is "on other ranks and another stage" "$(field moved loss_scale)" "65536 65536 65536 65536 131072 131072 131072 262144 262144 262144 "
 train 1 to-bf16 $fp16 run.max_steps=2
-ends "fp16 goes on in bf16" 0 train 1 to-bf16 precision.dtype=bf16 run.max_steps=3
+ends "an fp16 run resumes in bf16" 0 train 1 to-bf16 precision.dtype=bf16 run.max_steps=3
 train 1 to-bf16 $fp16 run.max_steps=4
-is "and bf16 in fp16, from the first scale" "$(field to-bf16 loss_scale)" "65536 65536 65536 "
+is "a bf16 run resumes in fp16, from the initial scale" "$(field to-bf16 loss_scale)" "65536 65536 65536 "
 
 # in which type gradients are sent
 for type in fp32 bf16 fp16; do
@@ -95,7 +95,7 @@ for type in fp32 bf16 fp16; do
     expect "gradients of fp32, sent in $type" close_losses fp32 "sent-$type" 5e-3
 done
 expect "fp32 is what they are" same_model "$(newest sent-fp32)" "$(train 2 sent-auto zero.stage=2; newest sent-auto)"
-expect "what is sent is rounded" sh -c "! h5diff -q '$(newest sent-fp32)' '$(newest sent-bf16)' /model /model"
+expect "gradients sent in bf16 are rounded" sh -c "! h5diff -q '$(newest sent-fp32)' '$(newest sent-bf16)' /model /model"
 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/none" zero.stage=2 >"$tmp/plan32" 2>&1
 ./dtrain --plan --ranks 4 "$tmp/tiny.ini" run.output_dir="$tmp/none" zero.stage=2 precision.reduce_dtype=bf16 >"$tmp/plan16" 2>&1
 expect "the plan counts it" sh -c "! cmp -s '$tmp/plan32' '$tmp/plan16'"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# dtrain-generate: the same text whatever the ranks, the stage and the batch size; its ways in and out; what is said about mistakes.
+# e2e_generate.sh - dtrain-generate: the text does not depend on ranks, stage or batch size; forms of input and output; error messages.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -118,7 +118,7 @@ mkfifo "$tmp/line"
 ./dtrain-generate "$m" --chat --max-new-tokens 5 --threads 1 <"$tmp/line" >"$tmp/text" 2>"$out" &
 exec 7>"$tmp/line"
 echo hello >&7
-wait_for test -s "$tmp/text" # the first answer is there: it waits for a line
+wait_for test -s "$tmp/text" # the first answer exists: the program waits for a line
 kill -INT $!
 sleep 0.2
 echo again >&7
@@ -201,7 +201,7 @@ ends a_conversation_needs_text 64 run 0 ./dtrain-generate "$m" --chat --tokenize
 ends an_unknown_template_is_a_usage_error 64 run 0 ./dtrain-generate "$m" --chat --chat-template nonesuch
 ends no_checkpoint_is_a_data_error 65 run 0 ./dtrain-generate "$tmp"
 ends_saying missing_prompts_are_a_data_error 65 'nowhere.jsonl' run 2 ./dtrain-generate "$m" --prompts "$tmp/nowhere.jsonl"
-# dynamic rotary embedding goes on beyond max_position_embeddings (8), up to its factor (2) times that, whatever else is asked for
+# dynamic rotary embedding continues beyond max_position_embeddings (8), up to its factor (2) times that, whatever other options are set
 printf '{"ids":[3,4,5]}\n' >"$tmp/short.jsonl"
 printf '{"ids":[3,4,5]}\n{"ids":[9,8,7,6,5,4,3,2,1,11]}\n' >"$tmp/long.jsonl"
 generate 0 tests/data/hf/llama_dynamic --tokenizer ids --greedy --prompts "$tmp/short.jsonl" --threads 1
@@ -225,8 +225,8 @@ ends_saying truncated_checkpoint_is_a_data_error 65 'short.h5' run 2 ./dtrain-ge
 ends "--greedy with options of sampling" 0 run 0 ./dtrain-generate "$m" --prompt a --greedy --top-p 0.5 --temperature 0.7 --max-new-tokens 2 --threads 1
 expect_text "names those that do nothing" 'warning: --greedy always takes .*: --temperature, --top-p$'
 run 0 ./dtrain-generate "$m" --prompt a --temperature 0 --top-k 5 --max-new-tokens 2 --threads 1
-expect_text "and so does --temperature 0" 'warning: --temperature 0 always takes .*: --top-k$'
+expect_text "--temperature 0 warns of unused options" 'warning: --temperature 0 always takes .*: --top-k$'
 run 0 ./dtrain-generate "$m" --prompt a --greedy --max-new-tokens 2 --threads 1 -o "$tmp/new/folder/text"
 expect "the folder of -o is made" test -s "$tmp/new/folder/text"
-expect "and nothing is said of sampling" sh -c "! grep 'have no effect' '$out'"
+expect "no warning about sampling options" sh -c "! grep 'have no effect' '$out'"
 e2e_done

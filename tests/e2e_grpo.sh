@@ -1,7 +1,7 @@
 #!/bin/bash
-# e2e_grpo.sh - group-relative policy optimisation: given completions and rewards as TRL's GRPOTrainer takes them, in every setting of
-# tests/data/grpo/trl.json; the same on any number of ranks and at any stage; the same bits where they are promised, also resumed inside a
-# generation; learning from a program's rewards; what is refused; a rank that fails.
+# e2e_grpo.sh - group-relative policy optimisation. Given completions and rewards, steps match TRL's GRPOTrainer in every setting of
+# tests/data/grpo/trl.json, on any number of ranks and at any stage. Results are bit-identical where documented, also after a resume inside
+# a generation. Also: learning from a program's rewards; errors; a failing rank.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -43,19 +43,19 @@ else
     skip "TRL's numbers" "no python3 to compare them"
 fi
 
-# Groups 3, 10 and 17 of the file have equal rewards, and are the first of three, the second, the third: what stays moves up, and others come behind it.
+# Groups 3, 10 and 17 of the file have equal rewards, and are the first of three, the second, the third: the remaining groups move up, and new ones follow them.
 # It is what it would be without them.
 awk 'NR != 4 && NR != 11 && NR != 18' "$fixture/rollouts.jsonl" >"$tmp/telling.jsonl"
 dynamic=(run.max_steps=8 run.reproducible=true grpo.rollouts="$fixture/rollouts.jsonl" grpo.reward_weights=1,0 data.shuffle=false batch.train_batch_size=12 batch.micro_batch_size=2
     grpo.dynamic_sampling=true log.rollouts=true)
 train 2 dynamic "${dynamic[@]}"
 expect "no group says nothing" test "$(number dynamic grpo/frac_reward_zero_std | sort -u)" = 0
-expect "and a group more was made for each" test "$(number dynamic grpo/sampling_rounds | tr '\n' ' ')" = "1 2 1 2 1 2 2 1 "
+expect "one more group is generated for each omitted one" test "$(number dynamic grpo/sampling_rounds | tr '\n' ' ')" = "1 2 1 2 1 2 2 1 "
 train 1 telling "${dynamic[@]}" grpo.rollouts="$tmp/telling.jsonl"
 expect "the same as of a file without these groups" same_model "$(newest dynamic)" "$(newest telling)"
 expect "line by line" cmp "$tmp/dynamic/rollouts.jsonl" "$tmp/telling/rollouts.jsonl"
 train 1 once "${dynamic[@]}" batch.train_batch_size=8 grpo.dynamic_sampling_rounds=1
-expect "in one round there are some" test "$(number once grpo/frac_reward_zero_std | sort -u | tr '\n' ' ')" = "0 0.5 "
+expect "one round keeps groups of equal rewards" test "$(number once grpo/frac_reward_zero_std | sort -u | tr '\n' ' ')" = "0 0.5 "
 
 # Generated completions, every option at once: one micro-batch size, any ranks and stages. Rewards: the share of ids that are multiples of 8.
 cat >"$tmp/reward.sh" <<'SH'
@@ -79,18 +79,18 @@ for layout in "1 0" "2 3" "3 2 zero.offload_optimizer=cpu" "4 1" "2 3 zero.offlo
     expect "$np ranks at stage $stage${offload:+, offloaded}: planned is allocated" as_planned
     [ -n "$offload" ] || expect "--plan has said so" as_plan_says "$np" "$stage" "${all[@]}"
     expect "the same bits" same_model "$(newest bits1)" "$(newest "bits$np")"
-    expect "and the same metrics" same_told bits1 "bits$np"
+    expect "metrics are the same" same_told bits1 "bits$np"
 done
-expect "--plan tells of the rollout" grep -q "^rollout: at most .* completions per rank at a time, each of at most 6 new tokens, for at most [0-9]* prompts of 8;" "$tmp/.plan"
+expect "--plan reports the rollout" grep -q "^rollout: at most .* completions per rank at a time, each of at most 6 new tokens, for at most [0-9]* prompts of 8;" "$tmp/.plan"
 train 2 halves "${all[@]}" run.max_steps=3
 cp -r "$tmp/halves" "$tmp/changed"
 ends "resumed with other reward functions" 0 train 2 changed "${all[@]}" run.max_steps=4 checkpoint.resume=auto grpo.overlong_cache=0
-expect_text "its generation is left out" 'rollout in the checkpoint is discarded and generated again: its rewards come from other functions'
+expect_text "a generation with other rewards is discarded" 'rollout in the checkpoint is discarded and generated again: its rewards come from other functions'
 train 3 halves "${all[@]}" zero.stage=2 checkpoint.resume=auto
 expect "resumed inside a generation, on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
-expect "and the same metrics" same_told bits1 halves
+expect "metrics are the same" same_told bits1 halves
 
-# Where the time of a step with a generation goes: each part is there, and together they are no more than all of it.
+# Timing of a step with a generation: each part is reported, and their sum is at most the step time.
 DTRAIN_FAULT=rollout.score:0:1:slow train 2 timed "${all[@]}" run.max_steps=1 log.wall_clock_breakdown=true log.report_to="stdout, jsonl"
 expect_text "the log says how long scoring will take" 'step 1/1  [0-9]+ of 12 micro-batches scored  left [0-9]'
 for group in rollout score reward forward backward; do
@@ -104,18 +104,18 @@ PY
 
 full_only
 
-# A signal in the middle of a rollout: its step is left; a kill; both as if nothing had been.
+# A signal or a kill during a rollout: the step is abandoned, and the resumed run has the same bits.
 DTRAIN_FAULT=rollout.generate:0:2:stop start 2 stopped "${all[@]}"
 stop_at stopped 1 TERM
 ends "a signal within a rollout" 75 finish stopped
 train 1 stopped "${all[@]}" checkpoint.resume=auto
-expect "goes on with the same bits" same_model "$(newest bits1)" "$(newest stopped)"
+expect "a run resumes after a signal with the same bits" same_model "$(newest bits1)" "$(newest stopped)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.score:1:4:kill train 2 killed "${all[@]}" checkpoint.save_steps=1
 expect "a rank is killed while a generation is scored" test "$code" != 0
 train 3 killed "${all[@]}" checkpoint.save_steps=1
-expect "and the run goes on with the same bits" same_model "$(newest bits1)" "$(newest killed)"
+expect "a run resumes after a kill with the same bits" same_model "$(newest bits1)" "$(newest killed)"
 
-# What a run has written of its completions and rewards is all that another one needs: of groups that were left out nothing is there. Ratios of the
+# Another run can replay the written completions and rewards. Omitted groups are not in the file. Ratios of the
 # scorer's probabilities to the sampler's are those of whole completions; in bf16 they are off by what digits cannot hide.
 few=(run.max_steps=4 run.reproducible=true batch.micro_batch_size=2 data.shuffle=false grpo.num_iterations=2 grpo.num_generations=2 precision.dtype=bf16 log.rollouts=true)
 train 2 written "${few[@]}" data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.sh" grpo.dynamic_sampling=true
@@ -143,14 +143,14 @@ learn=(data.train="$tmp/prompts.h5" "grpo.reward_funcs=command:bash $tmp/reward.
 DTRAIN_FAULT=generate.pass:0:4:slow train 2 learns "${learn[@]}" run.reproducible=true log.report_to="stdout, jsonl"
 expect_text "the log says how long a rollout will take, before one is over" 'step 1/40  [0-9]+ of 32 completions  [0-9.]+k? tok/s  left [0-9]'
 expect_text "a step shows the mean reward" "step 40/40 .*  loss [-0-9.]+  reward $(printf %.4g "$(number learns grpo/reward | tail -1)")  grad "
-expect "and how long functions took is counted" test "$(number learns grpo/time/reward | awk '$1 > 0' | wc -l)" = 40
+expect "the time of reward functions is recorded" test "$(number learns grpo/time/reward | awk '$1 > 0' | wc -l)" = 40
 expect "rewards rise from chance" awk 'BEGIN { getline x; exit !(x < 0.3) }' <(number learns grpo/reward)
 expect "to above 0.9" above learns grpo/reward 0.9
 train 1 validated "${learn[@]}" run.reproducible=true data.validation="$tmp/valid.h5" data.validation_steps=20 grpo.overlong_cache=2 grpo.overlong_penalty=0
 expect "a validation completes and rewards other prompts" above validated grpo/validation_reward 0.9
-expect "its loss is minus the reward" awk 'BEGIN { getline x; getline y; exit !(x < 0) }' <(number validated validation_loss)
+expect "the validation loss is minus the reward" awk 'BEGIN { getline x; getline y; exit !(x < 0) }' <(number validated validation_loss)
 expect "each prompt as often as in training" test "$(number validated validation_samples | tail -1)" = 56
-expect "and training is what it is without" same_model "$(newest learns)" "$(newest validated)"
+expect "validation does not change training" same_model "$(newest learns)" "$(newest validated)"
 
 # Two generations, then the validation of step 2.
 few=("${learn[@]}" run.reproducible=true run.max_steps=4 data.validation="$tmp/valid.h5" data.validation_steps=2)
@@ -159,8 +159,8 @@ DTRAIN_FAULT=rollout.generate:0:3:stop start 2 unseen "${few[@]}"
 stop_at unseen 1 TERM
 ends_saying "a signal within a validation" 75 'the validation of step 2 was interrupted' finish unseen
 train 1 unseen "${few[@]}" checkpoint.resume=auto
-is "and done first by the next start" "$(number unseen grpo/validation_reward)" "$(number seen grpo/validation_reward)"
-expect "which ends with the same bits" same_model "$(newest seen)" "$(newest unseen)"
+is "the resumed run does the validation first" "$(number unseen grpo/validation_reward)" "$(number seen grpo/validation_reward)"
+expect "the resumed run ends with the same bits" same_model "$(newest seen)" "$(newest unseen)"
 
 refuse() { # NAME TEXT ARGS...
     local name=$1 text=$2
@@ -176,17 +176,17 @@ refuse "a generation twice in a step" 'num_iterations: expected 1, because an op
     grpo.generation_batch_size=4 grpo.num_iterations=2
 refuse "both sizes of a generation" 'expected only one of steps_per_generation and generation_batch_size' grpo.generation_batch_size=16 grpo.steps_per_generation=2
 refuse "no token to draw from" 'grpo.top_p: expected a number above 0, found 0' grpo.top_p=0
-expect "told once" test "$(grep -c top_p "$out")" = 1
+expect "the invalid key is reported once" test "$(grep -c top_p "$out")" = 1
 refuse "a model without a name" 'grpo.reward_funcs: model:: expected model:DIRECTORY' grpo.reward_funcs=model:
 echo '{"prompt_ids": [1' >"$tmp/broken.jsonl"
 ends "a broken file of completions: exit code" 65 train 1 refused grpo.rollouts="$tmp/broken.jsonl"
-expect "it is all that is told" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
+expect "a broken file of completions: one error" test "$(grep -E 'error: |broken.jsonl:1: not valid JSON' -c "$out")" = 1
 refuse "a penalty longer than completions" 'overlong_cache: expected at most the maximum completion length, 6 tokens, found 7' grpo.overlong_cache=7
 run 1 ./dtrain /dev/stdin run.task=grpo run.output_dir="$tmp/refused" model.model_type=llama
 expect_text "no model to start from" 'path .default.: expected a model to align, found none'
-expect_text "and no prompts" 'train .default.: expected dataset files for task grpo'
+expect_text "missing prompts are reported" 'train .default.: expected dataset files for task grpo'
 train 1 refused data.train="$tmp/prompts.h5" grpo.reward_funcs=length:3 grpo.beta=0 grpo.reference_path="$tmp/nowhere" grpo.sync_reference_steps=2 --check
-expect "without a divergence keys of the reference are said to be unused" [ "$(grep -cE 'warning: grpo.(reference_path|sync_reference_steps) is not used: with beta = 0' "$out")" = 2 ]
+expect "beta = 0: keys of the reference are reported as unused" [ "$(grep -cE 'warning: grpo.(reference_path|sync_reference_steps) is not used: with beta = 0' "$out")" = 2 ]
 
 for point in rollout.generate rollout.share rollout.score rollout.share_scores reward.ask reference.sync zero.reduce zero.update; do
     fails_alone 1 $point 2 train 2 "failed-$point" "${all[@]}" zero.stage=3

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_info.sh - dtrain-info as scripts use it: what it says, and its exit status, for good, foreign and damaged files.
+# e2e_info.sh - dtrain-info in scripts: its output and exit status for valid, foreign and damaged files.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 kept=tests/data/fuzz/checkpoint
@@ -36,20 +36,20 @@ train 0 run run.max_steps=6 checkpoint.save_steps=2 data.validation="$tmp/valid.
 ends "info shows a run" 0 run 0 ./dtrain-info "$tmp/run"
 expect_text "its task" '^  task +pretrain$'
 expect_text "its model" '^  model +LlamaForCausalLM, 2 layers, hidden 32, 4 heads, vocabulary 257, 39648 parameters$'
-expect_text "that it is done" '^  state +done, metrics written [0-9]+s ago$'
+expect_text "the state of a finished run" '^  state +done, metrics written [0-9]+s ago$'
 expect_text "its steps" '^  steps +6 of 6 \(100%\), 4.61k tokens$'
 expect_text "its last metrics" '^  training +step 6: loss [0-9.]+, '
 expect_text "its validation" '^  validation +step 6: loss ([0-9.]+); best \1 at step 6$'
 expect_text "its checkpoints" "^  checkpoints +3 in $tmp/run/checkpoints, "
 expect_text "the one to go on from" '^  latest +step-00000006.h5$'
-expect_text "and the best" '^  best +step-00000006.h5 \(validation loss '
+expect_text "the best checkpoint" '^  best +step-00000006.h5 \(validation loss '
 cp "$out" "$tmp/text"
 run 0 ./dtrain-info "$tmp/run/checkpoints"
 is "the folder of checkpoints tells the same" "$(grep -E "task|model|steps|training|latest" "$out")" "$(grep -E "task|model|steps|training|latest" "$tmp/text")"
 mkdir "$tmp/run/hf" && echo '{}' >"$tmp/run/hf/config.json"
-ends "what it has exported is no run" 65 run 0 ./dtrain-info "$tmp/run/hf"
+ends "an exported directory is not a run" 65 run 0 ./dtrain-info "$tmp/run/hf"
 expect_text "by name" "$tmp/run/hf: expected the directory of a run, found an exported model or adapter"
-prints "what latest names" 'step-00000006.h5' run 0 ./dtrain-info "$tmp/run/checkpoints/latest"
+prints "the checkpoint that latest names" 'step-00000006.h5' run 0 ./dtrain-info "$tmp/run/checkpoints/latest"
 run 0 ./dtrain-info --json "$tmp/run"
 expect_text "as JSON" '"kind":"run","ok":true,"task":"pretrain","model":"LlamaForCausalLM","parameters":39648,"state":"done","run_by":null,"step":6,"total_steps":6,'
 sed -i 's/^max_steps = 6/max_steps = 600/' "$tmp/run/config.ini"
@@ -60,7 +60,7 @@ expect_text "with the time of the steps to come" '^  steps +6 of 600 \(1%\), 4.6
 long=$!
 wait_for test -s "$tmp/long/metrics.jsonl"
 prints "a run at work is running" '^  state +running, metrics written [0-9]+s ago$' run 0 ./dtrain-info "$tmp/long"
-expect_text "and its process is named" "^  run by +process $long on $(hostname), since "
+expect_text "the process of the run is named" "^  run by +process $long on $(hostname), since "
 kill -KILL $long
 wait $long 2>/dev/null
 prints "one that was killed is not" '^  state +killed, metrics written ' run 0 ./dtrain-info "$tmp/long"
@@ -70,7 +70,7 @@ mkdir "$tmp/aligned"
 while read -r task metrics expected; do
     sed "s/^task = pretrain/task = $task/" "$tmp/run/config.ini" >"$tmp/aligned/config.ini"
     echo "{\"step\": 3, \"loss\": -1e-9, \"tokens\": 5, \"grad_norm\": 1, \"lr\": 0.5, \"tokens_per_second\": 7, $metrics}" >"$tmp/aligned/metrics.jsonl"
-    prints "what people watch of task $task" "^  training +step 3: loss -0.0000, ${expected//_/ }, grad_norm 1, " run 0 ./dtrain-info "$tmp/aligned"
+    prints "main metrics of task $task" "^  training +step 3: loss -0.0000, ${expected//_/ }, grad_norm 1, " run 0 ./dtrain-info "$tmp/aligned"
 done <<'TASKS'
 rm "rm/accuracy":0.75,"rm/margin":2 accuracy_0.75
 dpo "dpo/rewards/margins":-1.5,"dpo/rewards/accuracies":0.5 accuracies_0.5,_margins_-1.5

@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_inputs.sh - the configurations of input/: every one can be planned as it is; those of input/models have the shapes of the published models.
+# e2e_inputs.sh - the configurations of input/: --plan accepts each of them unchanged; those of input/models have the shapes of the
+# published models.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -47,7 +48,7 @@ for file in input/*.ini; do
     ends "$file can be planned" 0 plan 8 "$file"
 done
 
-# A shape beside path: what differs is said, and the model that is there is used.
+# Shape keys together with path: differences are reported, and the existing model is used.
 make_data
 train 1 base run.max_steps=1 checkpoint.export=hf
 sed -e 's/^task = .*/task = eval/' -e "s|^train = .*|validation = $tmp/valid.h5|" -e "s|^model_type|path = $tmp/base/hf\nmodel_type|" \
@@ -128,5 +129,5 @@ set -- data.seq_len=64 batch.train_batch_size=2 batch.micro_batch_size=1 run.epo
 run 2 ./dtrain input/llava.ini run.output_dir="$tmp/align" model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision data.train="$tmp/captions.h5" "$@"
 expect_exit "input/llava.ini" 0
 run 2 ./dtrain input/llava.ini run.output_dir="$tmp/tuned" model.path="$tmp/align/hf" vision.path= data.train="$tmp/captions.h5" vision.train=projector,llm "$@"
-expect_exit "and the stage after it" 0
+expect_exit "input/llava.ini for fine-tuning" 0
 e2e_done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_install.sh - what make install leaves, and that it runs from there; set-up; job scripts.
+# e2e_install.sh - the files that make install writes, and that programs run from the install directory; set-up; job scripts.
 . "$(dirname "$0")/e2e.sh"
 root=$tmp/root prefix=/opt/dtrain version=$(sed -n 's/^VERSION *?= *//p' tools/mk/config.mk)
 doc=$root$prefix/share/doc/dtrain modules=$root$prefix/share/modulefiles/dtrain
@@ -28,7 +28,7 @@ broken_links() {
     done
 }
 expect "links of the documents work" test -z "$(broken_links .)"
-expect "and where they are installed" test -z "$(broken_links "$doc")"
+expect "installed pages have no broken links" test -z "$(broken_links "$doc")"
 expect "all documents are indexed" sh -c 'for f in docs/*.md; do f=${f#docs/}; [ $f = README.md ] || grep -q "($f)" docs/README.md || exit 1; done'
 
 # Modulefiles, read by stand-ins for the commands of the two languages.
@@ -61,10 +61,10 @@ check_module() { # language, command...
     if ! command -v "$1" >/dev/null; then skip "the $language modulefile" "no $1"; return; fi
     prints "the $language modulefile puts the programs into PATH" "^PATH $prefix/bin$" run 0 "$@"
     expect_text "its man pages come before those of the system" "^MANPATH $prefix/share/man$"
-    expect_text "which stay" '^MANPATH behind <>$'
+    expect_text "the system's man pages are kept" '^MANPATH behind <>$'
     expect_text "its help names the modules" '^Needs these modules: gcc/12 openmpi/4.1$'
-    expect_text "and loads the modules that dtrain was built with" '^load openmpi/4.1$'
-    expect_text "and says what they were" 'whatis Built with: .*HDF5 [0-9]'
+    expect_text "the module file loads the modules of the build" '^load openmpi/4.1$'
+    expect_text "the module file names the modules of the build" 'whatis Built with: .*HDF5 [0-9]'
 }
 check_module Tcl tclsh "$tmp/module.tcl" "$modules/$version"
 check_module Lua lua "$tmp/module.lua" "$modules/$version.lua"
@@ -132,16 +132,16 @@ expect_text "make uses all cores" "^flags .*-j$(nproc)"
 prints "or as many as -j says" '^flags .*-j3' flags make -j3
 prints "on the command line or in the environment" '^flags .*-j5' flags env MAKEFLAGS=-j5 make
 flags make -n clean
-expect "make clean all goes in order" sh -c "! grep -q '^flags.*-j' '$out'"
+expect "make clean all runs in order" sh -c "! grep -q '^flags.*-j' '$out'"
 
 prints "make help names the targets" '^ *make test .*passed' run 0 make --no-print-directory help MAKEFLAGS=
 ends "set-up has nothing to do" 0 run 0 tools/setup.sh test
-expect "and says nothing" test ! -s "$out"
+expect "no message is printed" test ! -s "$out"
 
 # Without headers and without the right to install: one command for all that the build, the demo and the tests need.
 stand_in id 'echo 1000'
 stand_in sudo 'exit 1'
 ends "set-up without the right to install" 69 run 0 env PATH="$tmp/path:$PATH" CPPFLAGS="-nostdinc" tools/setup.sh build
 expect_text "names what to install elsewhere" 'libjansson-dev \(elsewhere: jansson\)'
-expect_text "and one command for build, demo and tests" 'apt-get install --no-install-recommends .*libjansson-dev.* libcmocka-dev'
+expect_text "one command installs all packages for build, demo and tests" 'apt-get install --no-install-recommends .*libjansson-dev.* libcmocka-dev'
 e2e_done

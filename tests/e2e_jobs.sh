@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_jobs.sh - job scripts with stand-ins for the schedulers: arrays, paths, arguments, requeues, wall times. tests/full_slurm.sh uses a real Slurm.
+# e2e_jobs.sh - job scripts with stand-ins for the schedulers: arrays, paths, arguments, requeues, wall times. tests/full_slurm.sh uses a
+# real Slurm.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 mkdir -p "$tmp/path" "$tmp/my jobs" "$tmp/spool"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_man.sh - every program has a manual page, and it has the options of --help: no more, no less.
+# e2e_man.sh - every program has a manual page, and the page lists exactly the options of --help.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 options() { grep -oE -- '(^|[^a-zA-Z-])--?[a-zA-Z][a-z-]*' | sed 's/^[^-]*//' | grep -E '^(--[a-z][a-z-]+|-[a-zA-Z])$' | sort -u; }

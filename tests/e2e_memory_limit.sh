@@ -1,13 +1,13 @@
 #!/bin/bash
-# e2e_memory_limit.sh - a model whose states are larger than the memory that a cgroup lets its processes have: trained with states in files, refused
-# without. Needs the right to make a cgroup with a limit of memory (root on a machine of one's own; most containers have not).
+# e2e_memory_limit.sh - a model whose states exceed the memory limit of a cgroup: it trains with states in files and is refused without.
+# Needs permission to create a cgroup with a memory limit (root on the host; most containers lack it).
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 limit=600000000
 states='51 million parameters, 814 MB of states'
 
-# A cgroup of this limit; its folder into $group. Version 1 of cgroups: below the one that this script is in. Version 2: beside it, since a group
+# Creates a cgroup with this limit; sets $group to its folder. Version 1 of cgroups: a child of this script's group. Version 2: a sibling, since a group
 # that has processes has none with limits below it.
 make_group() {
     local below beside
@@ -41,8 +41,8 @@ run 0 bash -c 'echo $$ >"$0/cgroup.procs"; head -c 814000000 /dev/zero | tail -n
 expect "the limit holds: who takes as much memory is killed" test "$code" -gt 128
 dtrain_in_group memory $buffers
 expect_exit "$states in $((limit / 1000000)) MB: refused before it starts" 70
-expect_text "with what would fit" 'the smallest change that fits is .*zero\.offload_optimizer = nvme'
-RUN_TIMEOUT=600 ends_saying "with the states in files it trains" 0 "for offloaded states in $tmp/disk" dtrain_in_group files $files
+expect_text "the smallest change that fits is named" 'the smallest change that fits is .*zero\.offload_optimizer = nvme'
+RUN_TIMEOUT=600 ends_saying "a model with states in files trains" 0 "for offloaded states in $tmp/disk" dtrain_in_group files $files
 train 1 free $model
-expect "as it does where there is memory enough" close_losses free files 1e-5
+expect "losses match those of a run with enough memory" close_losses free files 1e-5
 e2e_done

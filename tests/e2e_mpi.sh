@@ -1,5 +1,5 @@
 #!/bin/bash
-# Which MPI and HDF5 a build takes, with stand-ins for two of them: headers, wrappers and pkg-config's files.
+# e2e_mpi.sh - the MPI and HDF5 that a build selects, with stand-ins for two of them: headers, wrappers and pkg-config files.
 . "$(dirname "$0")/e2e.sh"
 unset MPICC MPIRUN HDF5 MAKEFLAGS MFLAGS MAKELEVEL
 mkdir "$tmp/pc"
@@ -20,10 +20,10 @@ for mpi in openmpi mpich; do
 done
 expect "another MPI is not guessed" test "$(tools/mpi.sh kind "$tmp/mpicc.other")" = unknown
 ends "two MPIs are refused" 2 run 0 make programs BUILD="$tmp/build" MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
-expect_text "with both names" 'mpicc.mpich is mpich, but the flags of HDF5 add another MPI: the headers of openmpi'
-expect_text "and the next step" 'libhdf5-mpich-dev'
+expect_text "the message names both MPIs" 'mpicc.mpich is mpich, but the flags of HDF5 add another MPI: the headers of openmpi'
+expect_text "the message names the package to install" 'libhdf5-mpich-dev'
 expect "before anything is compiled" test -z "$(find "$tmp/build" -name '*.o')"
 prints "make info shows it" 'add another MPI' run 0 make info MPICC="$tmp/mpicc.mpich" HDF5=hdf5-openmpi
 prints "make info names the launcher" 'started by .*/mpirun.mpich' run 0 make info MPICC="$tmp/mpicc.mpich"
-expect_text "and the HDF5" '^HDF5 +hdf5-mpich'
+expect_text "the HDF5 is reported" '^HDF5 +hdf5-mpich'
 e2e_done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_nvme.sh - states in files that fail: on one rank alone, by the system's own errors and by injected ones, between any two phases of an update,
-# by a kill. The last checkpoint is as it was, training goes on from it with the same bits, and nothing is left on the disk.
+# e2e_nvme.sh - I/O failures of states in files: on one rank only, by system errors and by injected ones, between any two phases of an
+# update, and by a kill. The last checkpoint is unchanged, training resumes from it with the same bits, and no files remain on the disk.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -17,9 +17,9 @@ on_disk() { find "$tmp/disk" -mindepth 1; }
 ends "a run with all states in memory" 0 train 2 whole $steps
 ends "its first half with all states in files" 0 train 2 base $steps $all run.max_steps=2
 expect "has the same bits" same_model "$(checkpoint whole 2)" "$(checkpoint base 2)"
-expect "and leaves nothing on the disk" test -z "$(on_disk)"
+expect "no files remain on the disk" test -z "$(on_disk)"
 
-# goes on from the checkpoint of base, in a directory of its own: NAME NP ARGS...
+# resumes from the checkpoint of base, in a separate directory: NAME NP ARGS...
 go_on() {
     local name=$1 np=$2
     shift 2
@@ -36,7 +36,7 @@ same_bits() {
     local name=$1 np=$2
     shift 2
     train "$np" "$name" $steps "$@"
-    expect "and training goes on from it with the same bits" same_model "$(checkpoint whole 4)" "$(checkpoint "$name" 4)"
+    expect "training resumes from it with the same bits" same_model "$(checkpoint whole 4)" "$(checkpoint "$name" 4)"
 }
 
 # A disk on which the random start alone takes longer than comm.timeout: what moves on is no hang. (16 s of waiting)
@@ -84,13 +84,13 @@ for np in 2 3; do
     run 0 $MPIRUN -np $((np - 1)) "$@" : -np 1 bash -c 'cd ../other && exec ../node/"$0" "$@"' "$@"
     cd "$OLDPWD" || exit 1
     expect_exit "a directory that one rank of $np does not have: 74" 74
-    expect_text "which rank and why" "rank $((np - 1)) .*disk: cannot create a file for offloaded states: No such file or directory"
+    expect_text "the message names rank and reason" "rank $((np - 1)) .*disk: cannot create a file for offloaded states: No such file or directory"
     untouched "a directory that one rank of $np does not have" missing
 done
 
 full_only
 
-# What is done to rank 1 while it stands still at POINT: NP NAME POINT COMMAND..., which gets its process
+# Runs COMMAND while rank 1 is stopped at POINT: NP NAME POINT COMMAND...; COMMAND receives the process ID
 while_stopped() {
     local np=$1 name=$2 point=$3 p
     shift 3
@@ -112,14 +112,14 @@ cut_short() {
 for np in 2 3; do
     if command -v prlimit >/dev/null; then
         ends "a limit on files on one rank of $np: 74" 74 while_stopped $np limit swap.open prlimit --fsize=100000 --pid
-        expect_text "which rank and why" "rank 1 .*$tmp/disk: not enough space for offloaded states of .*: File too large"
+        expect_text "the message names rank and reason" "rank 1 .*$tmp/disk: not enough space for offloaded states of .*: File too large"
         untouched "a limit on files on one rank of $np" limit
     else
         skip "a limit on files on one rank of $np" "no prlimit here"
     fi
     while_stopped $np cut zero.reduce cut_short # before anything is read ahead of the update
     expect_exit "a file that is cut short, of one rank of $np: 74" 74
-    expect_text "which rank, where and why" "rank 1 .*$tmp/disk: cannot read offloaded states: [0-9]+ $offset: the file ends there"
+    expect_text "the message names rank, offset and reason" "rank 1 .*$tmp/disk: cannot read offloaded states: [0-9]+ $offset: the file ends there"
     untouched "a file that is cut short, of one rank of $np" cut
 done
 

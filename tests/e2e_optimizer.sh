@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_optimizer.sh - every optimizer on any number of ranks, saved and resumed; learning rates by name; another optimizer on resuming.
+# e2e_optimizer.sh - every optimizer on any number of ranks, saved and resumed; per-tensor learning rates; a resume with another optimizer.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -17,7 +17,7 @@ for type in adamw adam sgd "sgd optimizer.momentum=0"; do
     esac
     ends "$type trains" 0 train 1 whole $exact optimizer.type=$type
     train 2 parts $exact optimizer.type=$type zero.stage=2 run.max_steps=3
-    ends "$type goes on on other ranks" 0 train 3 parts $exact optimizer.type=$type zero.stage=3
+    ends "$type resumes on other ranks" 0 train 3 parts $exact optimizer.type=$type zero.stage=3
     expect "$type: in two parts, on other ranks, at other stages: the same bits" same_model "$(newest whole)" "$(newest parts)"
     expect "$type: and the same losses" close_losses whole parts 0
     expect "$type: the file says so" [ "$(field "$(newest parts)" optimizer) $(field "$(newest parts)" optimizer_states)" = "\"${type%% *}\" $states" ]
@@ -26,7 +26,7 @@ done
 
 train 2 groups optimizer.lr_groups="lm_head:1e-3, *layernorm:0" scheduler.type=linear
 expect "the rate of each group is in the metrics" grep -q '"lr": 0.00833333333,.*"lr/lm_head": 0.000833333333, "lr/\*layernorm": 0,' "$tmp/groups/metrics.jsonl"
-expect_text "and at the start, with what they are for" 'lr/\*layernorm: 0 for 4 tensors with 128 parameters'
+expect_text "learning rates and their tensors are logged at the start" 'lr/\*layernorm: 0 for 4 tensors with 128 parameters'
 ends "a pattern that names nothing" 64 train 1 groups optimizer.lr_groups=lm_haed:1e-3
 expect_text "the nearest names are given" "optimizer.lr_groups: 'lm_haed' matches no trained tensor; the nearest names are lm_head"
 
@@ -34,7 +34,7 @@ train 2 change run.max_steps=3
 ends_saying "another optimizer is refused" 64 "optimizer.type: adamw -> sgd" train 2 change optimizer.type=sgd
 ends "unless it is meant" 0 train 2 change optimizer.type=sgd checkpoint.allow_changes=optimizer.type
 expect_text "its states begin at zero" "does not contain the states of sgd; they start at zero"
-expect "and count their updates anew" [ "$(field "$(newest change)" updates) $(field "$(newest change)" state_updates)" = "6 3" ]
+expect "state updates are counted from the change" [ "$(field "$(newest change)" updates) $(field "$(newest change)" state_updates)" = "6 3" ]
 train 1 change2 run.max_steps=3
 ends "from adamw to adam" 0 train 1 change2 optimizer.type=adam checkpoint.allow_changes=optimizer.type
 expect "the moments go on" [ "$(field "$(newest change2)" state_updates)" = 6 ]

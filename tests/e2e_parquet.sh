@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_parquet.sh - Parquet files as inputs of dtrain-data: the datasets that the same records make as JSON lines, in text, lists, structs and images; rows
-# and files that are wrong, each named; and what is said where DuckDB's library is not there.
+# e2e_parquet.sh - Parquet files as inputs of dtrain-data. Datasets match those from the same records as JSON lines, in text, lists, structs
+# and images. Invalid rows and files are named; a missing DuckDB library is reported.
 . "$(dirname "$0")/e2e.sh"
 data=tests/data/parquet model=tests/data/vision_data/model
 make() { # OUT ARGS...
@@ -26,7 +26,7 @@ ends_saying "a pipe" 65 "found a Parquet file; pass it by name" run 0 bash -c "c
 echo '{"text": "<image>", "image": {"bytes_of_row": "\u00010+10"}}' >"$tmp/line.jsonl"
 refused "a line that speaks of a row's bytes" 'line.jsonl:1: .*: cannot be opened' --images $model "$tmp/line.jsonl"
 ends "as text it is text" 0 make text.h5 --format text "$tmp/table.txt"
-prints "--version says that there is none" '^Parquet: not available \(.*nothing.so' run 0 ./dtrain-data --version
+prints "--version reports that DuckDB is missing" '^Parquet: not available \(.*nothing.so' run 0 ./dtrain-data --version
 if [ -n "$library" ]; then export DTRAIN_DUCKDB=$library; else unset DTRAIN_DUCKDB; fi
 if ! ./dtrain-data --version | grep -q '^Parquet: DuckDB v'; then
     skip parquet "no libduckdb.so (DTRAIN_DUCKDB names it)"
@@ -69,7 +69,7 @@ expect "their values" grep -aqE "$values" "$tmp/types.h5"
 # ---- rows that are wrong
 refused "a row without messages" 'bad.parquet:2: messages: expected a list' --images $model $data/bad.parquet
 refused "images without --images" 'anyllm.parquet:1: image_bytes: .*--images' $data/anyllm.parquet
-refused "bytes in the place of a text" 'text_is_bytes.parquet:1: text: expected a text' $data/text_is_bytes.parquet
+refused "bytes instead of a text" 'text_is_bytes.parquet:1: text: expected a text' $data/text_is_bytes.parquet
 refused "other columns" 'no_records.parquet:1: .*found the keys: query, n' $data/no_records.parquet
 refused "no rows" 'no document' $data/no_rows.parquet
 ends "bad rows are left out" 0 make skipped.h5 --skip-bad --images $model $data/bad.parquet

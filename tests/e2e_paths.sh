@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_paths.sh - paths of a configuration: from home, with variables, and from another folder.
+# e2e_paths.sh - paths in a configuration: relative to home, with variables, and from another folder.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -11,7 +11,7 @@ in_folder() { local dir=$1; shift; (cd "$tmp/$dir" && HOME=$tmp/home "$@") >"$ou
 
 ends "a run with relative paths" 0 in_folder first "$here/dtrain" ../tiny.ini run.output_dir=runs/a data.train=./train.h5 run.max_steps=2
 ends "its config.ini from another folder: --check passes" 0 in_folder second "$here/dtrain" --check ../first/runs/a/config.ini
-prints "it continues the run" "resumed from $tmp/first/runs/a/checkpoints/step-00000002.h5" in_folder second "$here/dtrain" ../first/runs/a/config.ini run.max_steps=4
+prints "a run in another folder resumes" "resumed from $tmp/first/runs/a/checkpoints/step-00000002.h5" in_folder second "$here/dtrain" ../first/runs/a/config.ini run.max_steps=4
 expect_text "the spelling of paths is no change" "continues with the new ones: run.max_steps: 2 -> 4$"
 expect "nothing is written in the other folder" test -z "$(ls "$tmp/second")"
 in_folder first "$here/dtrain" ../tiny.ini run.output_dir=runs/a data.train=train.h5 run.max_steps=4
@@ -39,11 +39,11 @@ expect_text "with the key and the right form" 'run.output_dir: .SCRATCH in a pat
 in_folder second "$here/dtrain-data" --documents lines -o '~/x.h5' ../text.txt
 expect "dtrain-data -o '~/x.h5'" test -f "$tmp/home/x.h5"
 ends "a variable in quotes: 64" 64 in_folder second "$here/dtrain-data" --documents lines '--output=$SCRATCH/x.h5' ../text.txt
-expect "nothing was made there" test -z "$(ls "$tmp/second")"
+expect "no file is written to the second folder" test -z "$(ls "$tmp/second")"
 in_folder second "$here/dtrain-data" --documents separator --separator '$END' -o '~/y.h5' ../text.txt
 expect "a text that begins with a dollar sign is no path" test -f "$tmp/home/y.h5"
 
 ln -s "$tmp/gone" "$tmp/link"
 ends "output_dir is a dangling link: 64" 64 train 1 link run.max_steps=1
-expect_text "it names the link and its target" "run.output_dir: $tmp/link is a symbolic link to $tmp/gone, which does not exist"
+expect_text "the error names the link and its target" "run.output_dir: $tmp/link is a symbolic link to $tmp/gone, which does not exist"
 e2e_done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_peft.sh - directories of adapters: those of PEFT open here with its logits and its scores, and merge into models of the same; a run leaves
-# one, and training goes on from it; what is cut, wrong, missing or of another kind is refused by name.
+# e2e_peft.sh - adapter directories. PEFT's load with the logits and scores of PEFT, and merge into the same models. A run writes such a
+# directory, and training continues from it. Truncated, wrong, missing or foreign files are refused by name.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -69,7 +69,7 @@ all-but-some target_modules:.expected.module.names.*all-linear s/"target_modules
 a-regex-by-layer target_modules:.expected.a.list s/"target_modules": [^]]*]/"target_modules": ".*proj"/
 END
 greedily llama 0 "$(base_of llama)"
-expect "which it does not without" sh -c "! cmp -s '$tmp/found' $fixture/llama/greedy.txt"
+expect "the text differs without the adapter" sh -c "! cmp -s '$tmp/found' $fixture/llama/greedy.txt"
 prompts $fixture/score/scores.txt >"$tmp/answers.jsonl"
 for judge in tests/data/rm/start tests/data/dpo/start; do # a reward model, and a language model that has no score of its own
     run 2 ./dtrain-generate --score $judge --adapter $fixture/score --answers "$tmp/answers.jsonl" --tokenizer ids --jsonl --threads 1 -o "$tmp/found.jsonl" --force
@@ -83,7 +83,7 @@ for base in tests/data/rm/start tests/data/dpo/start; do
     run 2 ./dtrain-generate --score "$tmp/score" --answers "$tmp/answers.jsonl" --tokenizer ids --jsonl --threads 1 -o "$tmp/merged.jsonl" --force
     [ $base = tests/data/rm/start ] || continue
     paste -d'|' <(sed 's/|.*//' $fixture/score/scores.txt) <(sed 's/.*"reward":\([-0-9.e]*\).*/ \1/' "$tmp/merged.jsonl") >"$tmp/found"
-    expect "and scores as PEFT's" near $fixture/score/scores.txt "$tmp/found"
+    expect "scores match PEFT's" near $fixture/score/scores.txt "$tmp/found"
 done
 
 # ---- a run ------------------------------------------------------------------------------------------------------------------------------------
@@ -113,13 +113,13 @@ for name in llama gpt2; do
     mv "$tmp/found.jsonl" "$tmp/of-checkpoint"
     greedily $name 0 "$base" --adapter "$tmp/$name-run1/adapter"
     expect "$name: the checkpoint writes what its adapter writes" cmp "$tmp/found.jsonl" "$tmp/of-checkpoint"
-    ends "$name: training goes on from the adapter" 0 train_from 1 $name-on "$base" run.max_steps=1 lora.path="$tmp/$name-run1/adapter"
+    ends "$name: training continues from the adapter" 0 train_from 1 $name-on "$base" run.max_steps=1 lora.path="$tmp/$name-run1/adapter"
     train_from 2 $name-merged-on "$tmp/$name-run1/hf" run.max_steps=1 $(settings $name) zero.stage=2
     expect "$name: from where it was" close_losses $name-on $name-merged-on 1e-5
     ends "$name: and is resumed on two ranks" 0 train_from 2 $name-on "$base" run.max_steps=2 lora.path="$tmp/$name-run1/adapter" zero.stage=3 checkpoint.resume=auto
 done
-ends "training goes on from an adapter of some layers" 0 train_from 2 chosen-on "$(base_of chosen)" lora.path=$fixture/chosen run.max_steps=1
-ends "and from its checkpoint" 0 run 2 ./dtrain "$tmp/chosen-on/config.ini" run.max_steps=2
+ends "training continues from an adapter of some layers" 0 train_from 2 chosen-on "$(base_of chosen)" lora.path=$fixture/chosen run.max_steps=1
+ends "a run resumes from its checkpoint" 0 run 2 ./dtrain "$tmp/chosen-on/config.ini" run.max_steps=2
 module_names() { grep -ao '[a-z0-9_.]*[.]lora_[AB][.]weight' "$1/$tensors" | sort; }
 is "which has adapters in the same modules" "$(module_names "$tmp/chosen-on/adapter")" "$(module_names $fixture/chosen)"
 greedily chosen 0 "$tmp/chosen-on"
@@ -148,9 +148,9 @@ adapter model.path=$(base_of llama) lora.path=$fixture/llama
 checkpoint model.path=$tmp/llama-run1
 END
 
-# ---- [lora] beside adapters that are there ----------------------------------------------------------------------------------------------------
+# ---- [lora] with existing adapters ------------------------------------------------------------------------------------------------------------
 train_from 2 next "$tmp/llama-run1" run.max_steps=1 lora.r=4 lora.rank_pattern="v_proj : 2"
-expect "a checkpoint says what its adapters are, and training goes on from them" close_losses next llama-merged-on 1e-5
+expect "training continues from the adapters of a checkpoint" close_losses next llama-merged-on 1e-5
 expect "as its own do then" grep -q '^alpha_pattern = up_proj:3$' "$tmp/next/config.ini"
 train_from 2 tied-run "$(base_of tied)" lora.r=2 lora.alpha=20 lora.target_modules=wte,wpe,c_attn zero.stage=3 checkpoint.export=hf
 expect_text "a tied head has no part in the embedding's adapter, which is said" 'the head is tied to the embedding, but, as in PEFT, their adapters are separate'
@@ -169,7 +169,7 @@ train_from 2 given "$(base_of llama)" lora.path="$tmp/dropping" run.max_steps=1 
 run 2 ./dtrain "$tmp/given/config.ini" run.output_dir="$tmp/again"
 expect "a run's own config.ini, where every key is given, is not warned of" sh -c "! grep -qE 'warning: .*is (not used|ignored)' '$out'"
 for dir in given again; do is "$dir: dropout stays 0 where it is given, on all ranks" "$(number plain loss) $(number plain grad_norm)" "$(number $dir loss) $(number $dir grad_norm)"; done
-expect "which is another loss" [ "$(number plain loss)" != "$(number dropping loss)" ]
+expect "the loss with dropout differs" [ "$(number plain loss)" != "$(number dropping loss)" ]
 from_adapters dpo "an adapter that was trained with dropout" loss 0.693147 model.path="$(base_of llama)" lora.path="$tmp/dropping"
 expect "whose adapters they are is said once, and not that the model has none" \
     sh -c "[ \$(grep -c 'the adapters are those of $tmp/dropping' '$out') = 1 ] && ! grep -q 'has no adapters' '$out'"
@@ -177,9 +177,9 @@ expect "whose adapters they are is said once, and not that the model has none" \
 train_from 1 none "$(base_of llama)" run.max_steps=1
 ends "the config.ini of a run without adapters, with one" 0 run 2 ./dtrain "$tmp/none/config.ini" run.output_dir="$tmp/since" lora.path="$tmp/dropping"
 is "says nothing of it: it is as it was" "$(number dropping loss) $(number dropping grad_norm)" "$(number since loss) $(number since grad_norm)"
-ends "a run goes on without the directory that its adapter came from" 0 train_from 2 llama-on "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=3
+ends "a run resumes without the directory of its initial adapter" 0 train_from 2 llama-on "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=3
 expect_text "from its checkpoint" 'resumed from .*/llama-on/checkpoints/step-00000002.h5'
-ends "which one that begins needs" 65 train_from 2 anew "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=2
+ends "a new run needs the directory of its adapter" 65 train_from 2 anew "$(base_of llama)" lora.path="$tmp/gone" run.max_steps=2
 
 # ---- what is refused ----------------------------------------------------------------------------------------------------------------------------
 broken() { # NAME REGEX SED-COMMAND FILE: of the llama's adapter
@@ -260,7 +260,7 @@ expect_text "by the key that names it" 'lora.path: this adapter belongs to anoth
 prints "a second adapter, too" 'lora.path: the checkpoint .* already contains adapters' train_from 1 wrong "$tmp/llama-run1" lora.path=$fixture/llama
 ends "training on of an adapter that embedding and head share" 65 train_from 1 wrong "$(base_of shared)" lora.path=$fixture/shared
 expect_text "by name" 'the adapter of .*/shared: ensure_weight_tying: a shared adapter of model.embed_tokens and its tied weights can be used and merged, but not trained'
-for embedding in own other; do # PEFT writes those of a vocabulary that has grown beside adapters that do not train them
+for embedding in own other; do # PEFT writes the embedding of an extended vocabulary with adapters that do not train it
     cp -r $fixture/llama "$tmp/$embedding"
     python3 - "$(base_of llama)/model.safetensors" "$tmp/$embedding/$tensors" $embedding <<'PY'
 import json, struct, sys
@@ -279,19 +279,19 @@ PY
 done
 sed -i -z 's/"target_modules": \[[^]]*\]/"target_modules": ".*_proj$"/; s/"up_proj": 12/"(?:up)_proj$": 12/' "$tmp/own/adapter_config.json"
 train_from 2 own-on "$(base_of llama)" lora.path="$tmp/own" run.max_steps=1 zero.stage=3
-is "an embedding beside adapters that is the model's, whose names are patterns: training goes on" "$(number own-on loss)" "$(number plain loss)"
+is "adapters with the model's own embedding and with name patterns: training continues" "$(number own-on loss)" "$(number plain loss)"
 run 2 ./dtrain "$tmp/own-on/config.ini" lora.path= model.path="$tmp/own-on" run.output_dir="$tmp/own-further"
-expect "and from its checkpoint, with the same patterns" grep -q '^alpha_pattern = (?:up)_proj\$:12$' "$tmp/own-further/config.ini"
-ends "and one that is not, which nothing would write again, is refused" 65 train_from 2 wrong "$(base_of llama)" lora.path="$tmp/other" zero.stage=3
+expect "a run from the checkpoint has the same patterns" grep -q '^alpha_pattern = (?:up)_proj\$:12$' "$tmp/own-further/config.ini"
+ends "an adapter with another, untrained embedding is refused" 65 train_from 2 wrong "$(base_of llama)" lora.path="$tmp/other" zero.stage=3
 expect_text "by name" 'other/adapter_model.safetensors: tensor .model.embed_tokens.weight. differs from the model.s tensor and is not trained in this run'
-ends "but merged" 0 run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/other-merged" --tokenizer none
+ends "dtrain-convert merges an adapter with another embedding" 0 run 2 ./dtrain-convert --adapter "$tmp/other" "$(base_of llama)" "$tmp/other-merged" --tokenizer none
 for alpha in '"lora_alpha": 70000' '"lora_alpha": 8, "alpha_pattern": {"q_proj": 1e30}'; do
     rm -rf "$tmp/alpha" && cp -r $fixture/llama "$tmp/alpha"
     sed -i -z 's/"alpha_pattern": {[^}]*},//; s/"lora_alpha": [0-9]*/'"$alpha"'/' "$tmp/alpha/adapter_config.json"
     ends "$alpha, which no key can say" 65 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/alpha"
     expect_text "is said of the adapter" "the adapter of $tmp/alpha: alpha: expected 1e-06 to 65536 for training, found (70000|1e.30)"
 done
-ends "an adapter that is not there" 65 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
+ends "a missing adapter" 65 train_from 1 wrong "$(base_of llama)" lora.path="$tmp/nowhere"
 run 2 ./dtrain --check /dev/stdin run.task=sft run.output_dir="$tmp/checked" model.path="$(base_of llama)" lora.path="$tmp/broken" data.train="$tmp/sft.h5" data.seq_len=64 \
     batch.train_batch_size=4
 expect_text "--check reads the adapter, too" 'lora.path: this adapter belongs to another model'

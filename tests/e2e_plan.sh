@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_plan.sh - dtrain --plan: no data, device or variable of the environment is needed, every stage is shown with what stands in its way, by memory
-# where there are several, and the exit code says whether anything fits.
+# e2e_plan.sh - dtrain --plan needs no data, device or environment variable. It shows for every stage what prevents a run, per memory space
+# if there are several. The exit code says whether any layout fits.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 unset DTRAIN_DEVICE # what is planned for is said here
@@ -30,8 +30,8 @@ train_batch_size = 16
 micro_batch_size = 4
 INI
 ends "a small file on 8 ranks" 0 plan --ranks 8 "$tmp/first.ini"
-expect_text "what works is said" 'train_batch_size = 16 is less than micro_batch_size x ranks = 4 x 8; use 32, the smallest possible value; or keep it and set micro_batch_size = 2'
-expect_text "and planned" '^batch: 32 samples = micro_batch_size 4'
+expect_text "the error names batch sizes that work" 'train_batch_size = 16 is less than micro_batch_size x ranks = 4 x 8; use 32, the smallest possible value; or keep it and set micro_batch_size = 2'
+expect_text "the batch is planned" '^batch: 32 samples = micro_batch_size 4'
 rows "a small file"
 prints "the nearest batch for 3 ranks" '^batch: 12 samples = micro_batch_size 4 x gradient_accumulation_steps 1 x 3' plan --ranks 3 "$tmp/first.ini"
 
@@ -95,7 +95,7 @@ ends "the time of a step on an H100" 0 plan --gpu h100 --ranks 8 "$tmp/first.ini
 expect_text "with its memory" '^device memory per rank: 80.0G'
 expect_text "at which peaks" '^time of a step on H100 SXM, 80 GB, zero.stage = 0: 989 TFLOP/s in bf16, 3350 GB/s, NVLink 450 GB/s each way$'
 for part in forward head backward update exchange; do expect_text "$part has its row" "^$part +[0-9]+ "; done
-expect_text "what is sent waits for the link" '^  reduce_scatter .* nvlink$'
+expect_text "reduce_scatter is bound by the link" '^  reduce_scatter .* nvlink$'
 expect_text "how fast that is" '^step, at peak rates +[0-9.]+ ms, [0-9.]+[kM]? tokens/s, MFU [0-9.]+ %$'
 expect "no sum is below the one before it" awk '
     /^arithmetic only/ { a = $3 } /^kernels in sequence/ { k = $4 } /^step, at peak rates/ { p = $5 } /^step, at measured/ { m = $5 }
@@ -107,15 +107,15 @@ expect "FLOPs are 6 for a parameter of a matrix and a token, and 14 for a pair o
     END { C = 256; F = 768; T = 256; n = 4 * T; matrices = 6 * (4 * C * C + 3 * C * F) + 257 * C
           want = 16 / 4 * (6 * n * matrices + 6 * 14 * n * (T + 1) / 2 * C); exit !(flops > 0.99 * want && flops < 1.01 * want) }' "$out"
 ends "70B on 1024 A100" 0 plan --gpu a100 --ranks 1024 --ranks-per-node 8 "$tmp/70b.ini"
-expect_text "what leaves a node waits for the network" '^  all_gather .* network$'
-expect_text "a block stands for all" '^block.0 +80 '
+expect_text "all_gather between nodes is bound by the network" '^  all_gather .* network$'
+expect_text "one block is listed for all" '^block.0 +80 '
 expect "more micro-steps than are run count all the same" [ $(($(launches_with 67) - $(launches_with 66))) = $(($(launches_with 11) - $(launches_with 10))) ]
 ends_saying "a GPU that is not in the table: 64" 64 '--gpu: expected one of .*h100, .*a100, found h1' plan --gpu h1 "$tmp/first.ini"
 ends "a GPU for a run on the CPU: 64" 64 plan --gpu h100 "$tmp/first.ini" run.device=cpu
 plan --gpu h100 "$tmp/first.ini" zero.stage=2 zero.offload_optimizer=cpu
 expect_text "offload is not predicted" 'no prediction of the step time with zero.offload_optimizer = cpu'
 
-# A plan for GPUs is the same to the byte with CUDA's objects, without them, and beside those of another build.
+# A plan for GPUs is identical to the byte with CUDA's objects, without them, and with those of another build.
 mkdir "$tmp/bare" "$tmp/stale" && cp ./dtrain "$tmp/bare/" && cp ./dtrain "$tmp/stale/"
 same_plan() { # NAME PROGRAM ARGS...
     local name=$1 program=$2
@@ -147,7 +147,7 @@ stale() { # NAME C-SOURCE
 echo | ${CC:-cc} -shared -fPIC -x c -o "$tmp/stale/libcuda.so.1" - 2>"$out" # where there is no compiler stale says so
 if /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then skip "auto without NVIDIA's driver" "this machine has it"; else
     echo broken >"$tmp/stale/libdtrain_cuda.so"
-    ends "auto looks at no object where there is no driver" 0 run 0 env DTRAIN_LOG=debug "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=auto
+    ends "auto loads no CUDA object without a driver" 0 run 0 env DTRAIN_LOG=debug "$tmp/stale/dtrain" --plan "$tmp/first.ini" run.device=auto
     expect_text "and says why" 'cuda is not available: this machine has no NVIDIA driver'
 fi
 stale "an object from before there were versions" 'const long dt_device_cuda_ops[80];'
@@ -162,13 +162,13 @@ fi
 plan --ranks 8 --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
 least=$(sed -n 's/.*needs at least \([0-9]*\) ranks.*/\1/p' "$out")
 expect_text "advice names what can still be changed" 'or try a smaller data.seq_len'
-expect "and nothing that is set" sh -c "! grep -q 'activation_checkpointing = block' '$out'"
+expect "no change is proposed for a key that is set" sh -c "! grep -q 'activation_checkpointing = block' '$out'"
 ends "on $least ranks it fits" 0 plan --ranks "$least" --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
 ends "on one node less it does not" 70 plan --ranks $((least - 8)) --ranks-per-node 8 --device-memory 80G "$tmp/70b.ini"
 prints "why memory is what it is" '^memory per rank: 12.5G, --host-memory divided by the ranks of a node' plan --ranks 8 --host-memory 100G "$tmp/70b.ini"
 expect_text "advice for one node" 'try fewer ranks per node, more memory per node, .*a smaller data.seq_len'
 ends_saying "80 bytes are no memory: 64" 64 'device-memory: 80 is 80 bytes; did you mean 80G' plan --ranks 8 --device-memory 80 "$tmp/70b.ini"
-prints "what was meant by a small unit" 'device-memory: 80K is 80000 bytes; did you mean 80G' plan --ranks 8 --device-memory 80K "$tmp/70b.ini"
+prints "a size with a small unit: the intended one is suggested" 'device-memory: 80K is 80000 bytes; did you mean 80G' plan --ranks 8 --device-memory 80K "$tmp/70b.ini"
 ends_saying "ranks of a plan do not start a run: 64" 64 '--ranks needs --plan' run 0 ./dtrain --ranks 8 "$tmp/70b.ini"
 for two in '--plan --check' '--check --plan' '--keys --plan'; do
     ends_saying "$two: neither wins in silence" 64 "--[a-z]+ and --[a-z]+ exclude each other" run 0 ./dtrain $two "$tmp/70b.ini"
@@ -183,14 +183,14 @@ expect_text "the places of one memory are a line" '^stage 3 by memory space: dev
 ends "70B on devices of 80 GB" 0 plan --ranks 64 --ranks-per-node 8 --device-memory 80G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
 prints "both memories are named" '^device memory per rank: 80.0G, a device.s$' rows "70B on devices" apart
 expect_text "each" '^host memory per rank: 275G, --host-memory divided by the ranks of a node$'
-expect "what a stage has in its places is its row" awk '
+expect "the memory spaces of a stage add up to its row" awk '
     function bytes(s, n) { n = s + 0; return s == "-" ? 0 : n * 1000 ^ (index("BKMGT", substr(s, length(s))) - 1) }
     function check(c) { if (stage) for (c = 2; c <= 9; c++) if (sum[c] < 0.98 * row[c] || sum[c] > 1.02 * row[c] + 1) bad = 1 }
     /^[0-3]  / { check(); stage = 1; n++; for (c = 2; c <= 9; c++) { row[c] = bytes($c); sum[c] = 0 } }
     /^  (device|pinned|host) / { places++; for (c = 2; c <= 9; c++) sum[c] += bytes($c) }
     END { check(); exit bad || n != 8 || places != 24 }' "$out"
-expect_text "what is too large is marked in its place" '^  device .* over 72.0G$'
-expect "and nothing else is" sh -c "! grep -qE '^  (pinned|host) .* over' '$out'"
+expect_text "the memory space that is exceeded is marked" '^  device .* over 72.0G$'
+expect "no other memory space is marked" sh -c "! grep -qE '^  (pinned|host) .* over' '$out'"
 least=$(sed -n 's/^zero.stage = auto takes //p' "$out")
 plan --ranks 64 --ranks-per-node 8 --devices-per-node 4 --device-memory 160G --host-memory 2TiB "$tmp/70b.ini" run.device=cuda
 expect_text "two ranks on a device of twice the size have as much" '^device memory per rank: 80.0G, --device-memory divided by the ranks of a device$'
@@ -219,7 +219,7 @@ expect_text "the smallest change" 'zero.stage = 3, zero.shard_group = node, as c
 ends "nodes of different sizes: 64" 64 plan --ranks 12 --ranks-per-node 8 "$tmp/first.ini" zero.shard_group=node
 expect_text "with the numbers" 'shard_group: node needs the same number of ranks on each node; with 12 ranks, 8 per node, the last node has 4'
 
-# Each row of auto's order is taken where it is the first whose needs are met: memories with room for that row alone and for those behind it.
+# auto takes each row of its order if it is the first that fits: the memory sizes have room only for that row and later ones.
 cat >"$tmp/rows.ini" <<'INI'
 [run]
 device = cuda
@@ -271,9 +271,9 @@ two --device-memory "$device" --host-memory $((2 * host)) "$tmp/rows.ini" zero.n
 expect_text "a disk that is not here is not known" '^disk space per rank: unknown, set it with --nvme-space$'
 expect_text "and how to know more" '^to see what fits, add --nvme-space SIZE, such as 4TB$'
 two --device-memory 1T --host-memory 1T "$tmp/rows.ini"
-expect "without a path nothing goes to a disk" sh -c "! grep -qE 'nvme|^  file|disk' '$out'"
+expect "without nvme_path no state is offloaded to disk" sh -c "! grep -qE 'nvme|^  file|disk' '$out'"
 two --device-memory 1T --host-memory 1T --nvme-space 1T "$tmp/rows.ini"
-expect_text "and space on one is not used in silence" 'warning: --nvme-space is ignored, because zero.nvme_path is not set'
+expect_text "--nvme-space without nvme_path causes a warning" 'warning: --nvme-space is ignored, because zero.nvme_path is not set'
 
 # What is given is kept, and auto chooses the rest.
 two --device-memory 1T --host-memory 1T "$tmp/rows.ini" zero.offload_optimizer=cpu
@@ -286,7 +286,7 @@ expect_text "and then the optimizer, too" '^zero.stage = auto takes 3 with zero.
 for size in "" model.num_hidden_layers=100 model.num_hidden_layers=600; do
     two --device-memory 10T --host-memory 10T "$tmp/rows.ini" zero.stage=auto:size $size
     stage=$(sed -n 's/^zero.stage = auto:size: \([0-3]\), for a model of [0-9]* parameters$/\1/p' "$out")
-    expect "auto:size goes by the parameters ($size)" test "$stage" = "$(sed -n 's/^model: \([0-9]*\) parameters.*/\1/p' "$out" | awk '{ print $1 < 1e9 ? 0 : $1 <= 7e9 ? 2 : 3 }')"
+    expect "auto:size depends on the number of parameters ($size)" test "$stage" = "$(sed -n 's/^model: \([0-9]*\) parameters.*/\1/p' "$out" | awk '{ print $1 < 1e9 ? 0 : $1 <= 7e9 ? 2 : 3 }')"
     expect_text "and is planned" "^zero.stage = $stage, as configured, fits$"
 done
 
@@ -313,7 +313,7 @@ remedy "no copy of what is saved" 'checkpoint.async = false' --device-memory 1T 
     zero.offload_optimizer=cpu checkpoint.async=true
 full="--nvme-space 2M $tmp/rows.ini zero.nvme_path=$tmp zero.stage=3 zero.offload_optimizer=nvme"
 remedy "a disk that is full" 'zero.offload_optimizer = none' --device-memory 1T --host-memory 1T $full
-remedy "a disk that is full, beside a device that is" 'zero.offload_optimizer = cpu' --device-memory "$(at "3 cpu none" 4)" --host-memory 1T $full
+remedy "a full disk and a full device" 'zero.offload_optimizer = cpu' --device-memory "$(at "3 cpu none" 4)" --host-memory 1T $full
 remedy "less to keep" 'model.activation_checkpointing = [a-z]+' --device-memory 10G --host-memory 2G "$tmp/rows.ini" data.seq_len=12288 model.max_position_embeddings=12288
 two --device-memory 1T --host-memory 1T "$tmp/rows.ini" data.seq_len=256 batch.micro_batch_size=1 batch.gradient_accumulation_steps=48 model.activation_checkpointing=block
 least=$(needs | awk '$1 " " $2 " " $3 == "3 none none" { print $4 }')
@@ -355,7 +355,7 @@ ends "a run with room" 0 on_queue 1G roomy
 expect_text "lists what auto tries" '^0 +none +none .*[0-9]B +[0-9.]+B?  fits$'
 expect_text "to the last" '^3 +cpu +cpu .*  fits$'
 expect_text "and takes the first" '^model: .*; zero.stage = 0$'
-# What the processor's kernels hold for themselves (kernels v3: 12 MB) is there already; the rest must fit. Sizes are printed in three digits.
+# The buffers of the CPU kernels (kernels v3: 12 MB) are allocated already; the rest must fit. Sizes are printed in three digits.
 device=$(awk '/^2 +cpu +none/ { least = $4 } $1 == "planned" { on = 1 } on && $1 == "device" { held = $(NF - 1); exit }
     function bytes(x) { return (x + 0) * (x ~ /G$/ ? 1e9 : x ~ /M$/ ? 1e6 : x ~ /K$/ ? 1e3 : 1) } END { printf "%.0f", (bytes(least) - bytes(held)) * 1.05 / 0.9 }' "$out")
 ends "a run with little" 0 on_queue "$device" offloads

@@ -1,5 +1,5 @@
 #!/bin/bash
-# dtrain-plot: pictures of one and of several runs, and what is said about files and options that are wrong.
+# e2e_plot.sh - dtrain-plot: plots of one run and of several, and messages about invalid files and options.
 . "$(dirname "$0")/e2e.sh"
 
 make_run() { # DIR STEPS
@@ -54,7 +54,7 @@ ends a_run_that_aligns_is_drawn 0 run 0 ./dtrain-plot -o "$tmp/aligned.svg" "$tm
 for label in reward 'rewards/accuracy/mean' 'rewards of pairs' 'KL to the reference' lambda 'tokens of a completion' 'share of truncated completions'; do
     expect "with $label" grep -qF ">$label" "$tmp/aligned.svg"
 done
-expect "and no axis without numbers" sh -c '! grep -qF "its coefficient" "$1"' sh "$tmp/aligned.svg"
+expect "metrics without values have no axis" sh -c '! grep -qF "its coefficient" "$1"' sh "$tmp/aligned.svg"
 expect "a run without them has no such panel" sh -c '! grep -qE ">(reward|lambda)" "$1"' sh "$tmp/both.svg"
 ends_saying unknown_metric_is_a_usage_error 64 "no run has 'reward'; dtrain-plot --list .*/b lists all names" run 0 ./dtrain-plot --metrics reward "$tmp/b"
 prints a_slip_of_the_pen_is_guessed "no run has 'grad_nrm'; similar names: grad_norm; dtrain-plot --list" run 0 ./dtrain-plot --metrics grad_nrm "$tmp/b"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_ppo.sh - proximal policy optimisation: losses, metrics and final weights as PyTorch computes them from the same completions; the same bits on any
-# number of ranks and at any stage, also after a resume inside a rollout; learning; exports; plans; what is refused; failures of one rank.
+# e2e_ppo.sh - proximal policy optimisation. Losses, metrics and final weights match PyTorch's for the same completions. Bits do not depend
+# on the number of ranks or the stage, also after a resume inside a rollout. Also: learning; exports; plans; errors; failures of one rank.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -64,7 +64,7 @@ while read -r _ keys; do
 done < <(grep '^run' "$fixture/steps.txt")
 expect "the first ratio of each rollout is exactly 1" [ "$(number run1 ppo/val/ratio | awk 'NR % 4 == 1' | tr '\n' ' ')" = "1 1 1 " ]
 expect "an early stop leaves steps out" grep -q '"step": 10,' "$tmp/run4/metrics.jsonl"
-expect "and ends the run so much sooner" [ "$(number run4 step | tail -1)" = 10 ]
+expect "the run ends at step 10" [ "$(number run4 step | tail -1)" = 10 ]
 prints "total_episodes is rounded up to whole rollouts" 'done: 8 steps .8 of 8.' replay 1 episodes run.max_steps=0 ppo.total_episodes=9 log.report_to="stdout, jsonl"
 expect_text "a step shows the mean score" 'step 8/8 .*  loss [-0-9.]+  scores [-0-9.e+]+  grad '
 prints "of which dtrain-info knows" 'steps +8 of 8' run 0 ./dtrain-info "$tmp/episodes"
@@ -112,7 +112,7 @@ bits 1 file zero.stage=1 zero.offload_optimizer=nvme zero.nvme_path="$tmp"
 expect "with those of the optimizer in a file" same_run bits1 file
 bits 2 files zero.stage=3 zero.offload_optimizer=nvme zero.offload_param=nvme zero.nvme_path="$tmp"
 expect "and with all in files" same_run bits1 files
-expect "planned is allocated there, too" as_planned
+expect "planned memory is allocated" as_planned
 bits 2 part run.max_steps=3
 bits 3 part zero.stage=3 checkpoint.resume=auto
 expect "resumed inside a rollout, on other ranks: the same bits" same_run bits1 part
@@ -123,13 +123,13 @@ full_only
 RUN_TIMEOUT=60 DTRAIN_FAULT=rollout.share_scores:1:7:kill bits 2 killed checkpoint.save_steps=1
 expect "a rank is killed while completions are scored" test "$code" != 0
 bits 1 killed checkpoint.resume=auto
-expect "and the run goes on, on other ranks, with the same bits" same_run bits1 killed
+expect "a run resumes after a kill, on other ranks, with the same bits" same_run bits1 killed
 while read -r signal point what; do
     DTRAIN_FAULT=$point:0:$what:stop start 2 "$signal" "${safe[@]}"
     stop_at "$signal" 1 "$signal"
     ends "$signal at $point" 75 finish "$signal"
     bits 3 "$signal" zero.stage=2 checkpoint.resume=auto
-    expect "a run that has heard it goes on with the same bits" same_run bits1 "$signal"
+    expect "a run stopped by a signal resumes with the same bits" same_run bits1 "$signal"
 done <<<"USR1 rollout.generate 2
 TERM rollout.share_scores 6"
 ends "the window of costs may have another size" 0 bits 2 part run.max_steps=9 checkpoint.resume=auto ppo.cost_window=5
@@ -139,11 +139,11 @@ expect_exit "costs that are asked for later: exit code" 64
 expect_text "the key is named" 'cost_path.*has no cost_critic'
 generate 1 later batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=2 checkpoint.resume=auto ppo.value_path=tests/data/dpo/judge
 expect_exit "a critic of another size: exit code" 64
-expect_text "that key is named, too" 'value_path: .*critic/model.*expected the shape'
+expect_text "the key of the critic is named" 'value_path: .*critic/model.*expected the shape'
 cp -r tests/data/rm/start "$tmp/start, again"
 generate 1 comma batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1 "ppo.reward_path=$tmp/start, again"
 expect_exit "a reward model may have a comma in its name" 0
-expect "and is one function" grep -q 'ppo/rewards/start__again/mean' "$tmp/comma/metrics.jsonl"
+expect "the command is one function" grep -q 'ppo/rewards/start__again/mean' "$tmp/comma/metrics.jsonl"
 generate 1 micro1 batch.train_batch_size=8 batch.micro_batch_size=1
 generate 2 micro4 batch.train_batch_size=8 batch.micro_batch_size=4 zero.stage=1
 # Sums in another order: a few roundings of 6e-8 of losses of parts that are larger than the loss.
@@ -154,20 +154,20 @@ expect "the same with other micro-batches" near micro1 micro4
 
 train 2 learns data.train="$tmp/prompts.h5" ppo.reward_funcs=keywords:e ppo.kl_coef=0 run.max_steps=100 batch.train_batch_size=32 batch.micro_batch_size=16 optimizer.lr=1e-2 \
     optimizer.betas=0.9,0.99 optimizer.max_grad_norm=1 scheduler.type=constant checkpoint.export=hf
-expect "it begins where chance is" awk -v s="$(number learns ppo/objective/scores | head -1)" 'BEGIN { exit !(s < 0.2) }'
-expect "it learns what is rewarded" awk -v s="$(number learns ppo/objective/scores | tail -1)" 'BEGIN { exit !(s > 0.9) }'
+expect "the initial score is at chance level" awk -v s="$(number learns ppo/objective/scores | head -1)" 'BEGIN { exit !(s < 0.2) }'
+expect "the score rises with training" awk -v s="$(number learns ppo/objective/scores | tail -1)" 'BEGIN { exit !(s > 0.9) }'
 expect "the policy is exported, and its critic" [ -s "$tmp/learns/hf/model.safetensors" -a -s "$tmp/learns/critic/model.safetensors" ]
-expect "as a model with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
+expect "the critic is exported with a scalar head" grep -q LlamaForSequenceClassification "$tmp/learns/critic/config.json"
 generate 1 again batch.train_batch_size=4 batch.micro_batch_size=4 ppo.value_path="$tmp/learns/critic" run.max_steps=1 rec.catalogue=shop.txt
 expect_exit "another run's critic is one to start from" 0
-expect_text "a catalogue is said to be unused" 'warning: rec.catalogue is not used: task ppo does not restrict completions to items'
+expect_text "an unused catalogue is reported" 'warning: rec.catalogue is not used: task ppo does not restrict completions to items'
 
 # ---- plans, mistakes, failures ----------------------------------------------------------------------------------------------------------------
 
 plan() { ./dtrain --plan --ranks 2 /dev/stdin run.task=ppo data.seq_len=32 ppo.response_length=8 batch.micro_batch_size=2 "$@" </dev/null 2>&1 | grep -E '^[0-3] +[0-9]'; }
 plan model.path=tests/data/dpo/start ppo.reward_funcs=length:3 >"$tmp/.there"
 plan model.config=tests/data/dpo/start/config.json ppo.reward_funcs=length:3 >"$tmp/.shape"
-expect "models that are not there yet are planned for" sh -c "[ -s '$tmp/.there' ] && cmp '$tmp/.there' '$tmp/.shape'"
+expect "--plan accepts missing models" sh -c "[ -s '$tmp/.there' ] && cmp '$tmp/.there' '$tmp/.shape'"
 refuse() { # NAME CODE TEXT ARGS...
     local name=$1 want=$2 text=$3
     shift 3

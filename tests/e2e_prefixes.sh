@@ -1,6 +1,7 @@
 #!/bin/bash
-# e2e_prefixes.sh - weights that were saved from inside a wrapper (DDP, torch.compile, FSDP, Lightning, PEFT) have other names: the prefix is named with the
-# command that leaves it out, and that command makes the model of it. A model without its outermost module's name is read as it is.
+# e2e_prefixes.sh - weights saved from inside a wrapper (DDP, torch.compile, FSDP, Lightning, PEFT) have prefixed names. The error names the
+# prefix and the command that removes it, and that command recovers the model. A model without its outermost module's name is read
+# unchanged.
 . "$(dirname "$0")/e2e.sh"
 renamed() { # NAME FROM SED-EXPRESSION: of each tensor's name
     rm -rf "$tmp/$1" && cp -r "$2" "$tmp/$1" && python3 - "$tmp/$1/model.safetensors" "$3" <<'PY'

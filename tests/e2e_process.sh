@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_process.sh - what happens to a run's processes from outside: they are suspended, started twice, started by the wrong launcher, left short of shared memory.
+# e2e_process.sh - external events that hit a run's processes: they are suspended, started twice, started by the wrong launcher, or run out
+# of shared memory.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 make_data || { not_ok "data for the tests" "dtrain-data failed"; exit 1; }
@@ -56,7 +57,7 @@ start 2 mapped log.logging_steps=1 run.max_steps=100000000; mapped=$job
 unset DTRAIN_SHM_DIR
 wait_for_step mapped 1
 exec 9<&-
-expect "what a killed job left is removed; what is locked, young or not a segment of ours stays" test "$(ls "$tmp/shm")" = "$kept"
+expect "segments of a killed job are removed; locked, young and foreign ones remain" test "$(ls "$tmp/shm")" = "$kept"
 expect "shared memory is used" grep -q "dtrain-.*(deleted)" "/proc/$(ranks_of mapped | head -1)/maps"
 kill -KILL $(ranks_of mapped)
 wait $mapped
@@ -65,7 +66,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$
     trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
     DTRAIN_SHM_DIR=$tmp/small ends "too little shared memory: by messages" 0 train 3 too-small
     expect_text "with place and sizes" "not enough space in $tmp/small: 2.00 MiB of shared memory needed, .* left"
-    expect "too little shared memory: nothing is left there" test -z "$(ls -A "$tmp/small")"
+    expect "too little shared memory: no segment remains" test -z "$(ls -A "$tmp/small")"
 else
     skip "too little shared memory" "no file system can be mounted here"
 fi
@@ -73,39 +74,39 @@ fi
 # ---- suspended for longer than comm.timeout: the only rank, and both of two
 until [ $((SECONDS - suspended)) -ge 14 ]; do sleep 0.1; done # more than comm.timeout, however slow the machine is
 kill -CONT $(ranks_of single) $(ranks_of both)
-ends "a run on one rank, suspended for longer than comm.timeout, goes on" 0 finish single $single
-expect_text "and says so" "was stopped or suspended for [0-9]+ s; comm.timeout does not count"
-expect "for as long as it was" test "$(sed -n 's/.*was stopped or suspended for \([0-9]*\) s;.*/\1/p' "$out" | sort -n | tail -1)" -ge 12
-expect "and has nothing to complain of" sh -c "! grep 'no progress' '$out'"
-ends "a run on two ranks, suspended as a whole, goes on" 0 finish both $both
-expect "and has nothing to complain of, either" sh -c "! grep 'no progress' '$out'"
+ends "a run on one rank continues after a suspension longer than comm.timeout" 0 finish single $single
+expect_text "the suspension is reported" "was stopped or suspended for [0-9]+ s; comm.timeout does not count"
+expect "the reported duration is that of the suspension" test "$(sed -n 's/.*was stopped or suspended for \([0-9]*\) s;.*/\1/p' "$out" | sort -n | tail -1)" -ge 12
+expect "no rank reports missing progress" sh -c "! grep 'no progress' '$out'"
+ends "a run on two ranks continues after both were suspended" 0 finish both $both
+expect "no rank of two reports missing progress" sh -c "! grep 'no progress' '$out'"
 expect "no step is missing" test "$(n_lines both)" = 6
 
-# one rank of two alone: the other waits in vain
-ends "a run of which one rank alone is suspended ends with 76" 76 finish one $one
-expect_text "and the waiting rank says where it stands" "rank [01] .*no progress for"
-expect_text "and which rank is stopped" "rank [01] .*; rank [01] on this host has not run for at least [4-9] s: its process $stopped is stopped \(SIGSTOP\)"
+# one rank of two is suspended: the other times out
+ends "a run with one suspended rank ends with 76" 76 finish one $one
+expect_text "the waiting rank reports its phase" "rank [01] .*no progress for"
+expect_text "the waiting rank names the stopped rank" "rank [01] .*; rank [01] on this host has not run for at least [4-9] s: its process $stopped is stopped \(SIGSTOP\)"
 ends "one of three ranks is stopped: 76" 76 finish frozen $frozen
-is "the other two name it, and no other" "$(grep -o 'rank [0-9] on this host has not run' "$out" | sort | uniq -c | tr -s ' ')" " 2 rank 2 on this host has not run"
-is "so do both collectors of the roll call, which also serves between hosts" "$(grep -o 'no report from .*' "$out" | sort | uniq -c | tr -s ' ')" \
+is "the other two ranks name only the stopped rank" "$(grep -o 'rank [0-9] on this host has not run' "$out" | sort | uniq -c | tr -s ' ')" " 2 rank 2 on this host has not run"
+is "both collectors of the roll call name the stopped rank" "$(grep -o 'no report from .*' "$out" | sort | uniq -c | tr -s ' ')" \
     " 2 no report from rank 2 on host $(hostname) (stopped, unreachable or still computing)"
 
 # ---- two runs in one directory
 start 2 shared log.logging_steps=1 run.max_steps=100000000; first=$job
 wait_for_step shared 1
 ends "a second run in the same directory is refused" 64 train 1 shared
-expect_text "and told who has it" "another run uses this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
-ends "--check says so beforehand" 64 train 2 shared --check
-expect_text "with the line and who has it" "output_dir.*: another run uses this output_dir: process [0-9]+ on $(hostname)"
-ends "and is content with --force" 0 train 1 shared --check --force
+expect_text "the message names the process of the first run" "another run uses this output_dir: process [0-9]+ on $(hostname).*since 20.*--force"
+ends "--check reports a directory in use" 64 train 2 shared --check
+expect_text "--check names the key and the process" "output_dir.*: another run uses this output_dir: process [0-9]+ on $(hostname)"
+ends "--check accepts it with --force" 0 train 1 shared --check --force
 ends "an evaluation that would write to it, too" 64 train 2 shared run.task=eval model.path="$tmp/both" data.validation="$tmp/valid.h5"
-ends "reading is not hindered" 0 run 0 ./dtrain-info $(ls "$tmp"/both/checkpoints/*.h5)
+ends "dtrain-info reads a directory in use" 0 run 0 ./dtrain-info $(ls "$tmp"/both/checkpoints/*.h5)
 kill -KILL $(ranks_of shared) 2>/dev/null
 wait $first
 expect "a killed run leaves its lock" test -e "$tmp/shared/run.lock"
-ends_saying "which stops nobody" 0 "taking over .*run.lock: its run has ended" train 2 shared
+ends_saying "a stale lock does not prevent a run" 0 "taking over .*run.lock: its run has ended" train 2 shared
 expect "a run that ends removes its lock" test ! -e "$tmp/shared/run.lock"
-expect "and leaves nothing else of it" sh -c "! ls '$tmp/shared' | grep run.lock"
+expect "no other lock file remains" sh -c "! ls '$tmp/shared' | grep run.lock"
 
 lock old "" 0
 touch -d '1 hour ago' "$tmp/old/run.lock"
@@ -120,9 +121,9 @@ expect_text "names host and time" "process 1 on elsewhere, since 2023-11-14 22:1
 ends_saying "--force takes it over" 0 "--force: taking over .* from process 1 on elsewhere" train 2 living --force
 lock requeued "Slurm job 77" 0
 SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 ends "a requeued job is not stopped by itself before" 0 train 2 requeued
-# what starts that were killed have left of their own: processes that are gone, and what nobody can know of once it is old
+# files left by killed starts: of processes that have ended, and old ones of unknown processes
 mkdir "$tmp/litter"
-contender() { # NAME: a start that stands still with its file written
+contender() { # NAME: a start that is stopped after it has written its file
     DTRAIN_FAULT=lock.rename:0:1:stop timeout -k 5 240 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/litter" >"$tmp/$1.out" 2>&1 </dev/null &
     job=$!
     wait_until_stopped litter "$2"
@@ -137,7 +138,7 @@ for name in elsewhere.1 elsewhere.2 torn.3; do printf 'host elsewhere\npid 1\nst
 : >"$tmp/litter/run.lock.torn.3"
 touch -d '2 days ago' "$tmp/litter/run.lock.elsewhere.1" "$tmp/litter/run.lock.torn.3"
 ends "a run in a directory with files of killed starts" 0 train 1 litter
-expect "removes those of processes that are gone, and no others" test "$(cd "$tmp/litter" && ls -d run.lock.* | tr '\n' ' ')" = \
+expect "only files of processes that have ended are removed" test "$(cd "$tmp/litter" && ls -d run.lock.* | tr '\n' ' ')" = \
     "run.lock.elsewhere.2 run.lock.$(hostname).$waiting_pid "
 kill -KILL $waiting_pid
 wait $waiting
@@ -147,14 +148,14 @@ mkdir -p "$tmp/barred/run.lock"
 ends_saying "a directory in place of the lock" 64 "barred/run.lock: expected the lock file of a run, found a directory.*remove it" train 2 barred
 mkdir -p "$tmp/strange" && head -c 5000 /dev/zero >"$tmp/strange/run.lock"
 ends_saying "a lock that cannot be read" 64 "strange/run.lock: .*remove the file, or start with --force" train 2 strange
-expect "and stays" test -s "$tmp/strange/run.lock"
-ends_saying "--check does not pass it over" 64 "output_dir.*strange/run.lock: .*remove the file,? or start with --force" train 1 strange --check
+expect "an unreadable lock is kept" test -s "$tmp/strange/run.lock"
+ends_saying "--check reports an unreadable lock" 64 "output_dir.*strange/run.lock: .*remove the file,? or start with --force" train 1 strange --check
 cp "$tmp/with/config.ini" "$tmp/strange"
 prints "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most" run 0 ./dtrain-info "$tmp/strange"
-expect_text "and guesses nothing" "^ *state +unknown"
+expect_text "the state is unknown" "^ *state +unknown"
 ends "--force takes it over, too" 0 train 2 strange --force
 
-# two starts find the same stale lock; the first renames its file over it, then the second, then the first goes on
+# two starts find the same stale lock; the first renames its file over it, then the second, then the first continues
 contend() { # POINT NAME
     DTRAIN_FAULT=$1:0:1:stop timeout -k 5 240 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/race" log.logging_steps=1 run.max_steps=100000000 \
         >"$tmp/$2.out" 2>&1 </dev/null &
@@ -168,9 +169,9 @@ contend lock.renamed first 2; first=$job first_pid=$(ranks_of race | grep -vx "$
 kill -CONT $second_pid
 wait_for_step race 1
 kill -CONT $first_pid
-ends "of two that take over the same lock, one goes on" 64 finish first $first
-expect_text "and the other is told who has it" "another run uses this output_dir: process $second_pid on $(hostname)"
-expect "that one is still there" kill -KILL $second_pid
+ends "of two runs that take over the same lock, one ends" 64 finish first $first
+expect_text "the run that ends names the process of the other" "another run uses this output_dir: process $second_pid on $(hostname)"
+expect "the other run continues" kill -KILL $second_pid
 wait $second
 ends_saying "a run whose directory was taken over ends" 74 "run.lock was taken over by another run" finish robbed $robbed
 ends_saying "a lock of another host that is not refreshed while it is watched is stale" 0 "checking for 35 s whether that run is alive" finish fresh $fresh
@@ -185,7 +186,7 @@ for v in "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0" "MV2_COMM_WORLD_SIZE=4 
     expect_text "and both are named (${v%%=*})" "started [24] processes \\(${v%%=*}\\), but MPI sees only this one.*built with"
 done
 ends "the other processes leave" 64 run 0 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
-expect "and say nothing" test ! -s "$out"
+expect "no message is printed" test ! -s "$out"
 expect "nothing was written" test ! -e "$tmp/foreign"
 run 0 bash -c 'export SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=$$; exec ./dtrain "$@"' x "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
 expect_exit "srun whose kind of MPI is another is noticed" 64
@@ -195,7 +196,7 @@ done
 if command -v mpiexec.mpich >/dev/null && ! ldd ./dtrain | grep -q libmpich; then
     run 0 mpiexec.mpich -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/foreign"
     expect_text "MPICH's mpiexec is noticed" "MPICH.* started 2 processes \\(PMI_SIZE\\), but MPI sees only this one"
-    expect "and nothing is written" test ! -e "$tmp/foreign"
+    expect "no file is written" test ! -e "$tmp/foreign"
 else
     skip "MPICH's mpiexec is noticed" "MPICH is not installed, or is the MPI of this build"
 fi

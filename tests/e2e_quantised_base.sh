@@ -1,7 +1,7 @@
 #!/bin/bash
-# e2e_quantised_base.sh - adapters on a model whose matrices are stored as int8 or nf4: which are and as what numbers, training as on the matrices of these
-# numbers, the same bits on any number of ranks, at any stage and offload, resumed; checkpoints, models that are written, references and what cannot be.
-# What they share is tried with one of them.
+# e2e_quantised_base.sh - adapters on a model whose matrices are stored as int8 or nf4: which matrices are quantised and to which values.
+# Training matches training on the dequantised matrices. Bits do not depend on ranks, stage, offload or resuming. Also: checkpoints,
+# exported models, references, and unsupported cases. Behaviour that both formats share is tested with one of them.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -45,7 +45,7 @@ while read -r base np stage optimizer param more; do
     DTRAIN_FAKE_NODES=$((np / 2)) $base "$np" "on$base$np$param" $llama zero.stage="$stage" zero.offload_optimizer="$optimizer" zero.offload_param="$param" $more
     expect "$base: the same bits on $np ranks at stage $stage, offload $optimizer and $param${more:+, $more}" \
         same_model "$(newest "${base}llama")" "$(newest "on$base$np$param")"
-    expect "and planned is allocated" as_planned
+    expect "planned memory is allocated" as_planned
 done <<LAYOUTS
 nf4 2 1 cpu none
 int8 3 2 none none checkpoint.async=true
@@ -72,7 +72,7 @@ for base in int8 nf4; do
     $base 2 "halves$base" $llama run.max_steps=2
     lora 3 "halves$base" $llama zero.stage=2 checkpoint.resume=auto lora.base_quantization=$other
     expect_text "resumed with another key: said by name" "lora.base_quantization: $base -> $other"
-    expect_exit "and refused" 64
+    expect_exit "the settings are refused" 64
     $base 3 "halves$base" $llama zero.stage=3 checkpoint.resume=auto
     expect "$base: resumed on other ranks at another stage: the same bits" same_model "$(newest "${base}llama")" "$(newest "halves$base")"
     half=$tmp/halves$base/checkpoints/step-00000002.h5 q=/model/model.layers.1.self_attn.q_proj.weight
@@ -92,10 +92,10 @@ for base in int8 nf4; do
     expect "$base: checkpoint.save = trainable leaves the base out" sh -c "h5ls -r '$(newest "alone$base")' | grep -q lora_A && ! h5ls -r '$(newest "alone$base")' | grep -q 'q_proj.weight'"
     ends "--check finds the base as it was" 0 run 0 ./dtrain --check "$tmp/alone$base/config.ini" run.max_steps=4
     $base 3 "alone$base" $llama checkpoint.save=trainable zero.stage=3 checkpoint.resume=auto
-    expect "and goes on beside the base, rounded again" same_adapter "${base}llama" "alone$base"
+    expect "a run resumes with the base quantised again" same_adapter "${base}llama" "alone$base"
 done
 run 0 ./dtrain --check "$tmp/aloneint8/config.ini" run.max_steps=6 lora.base_quantization=nf4 checkpoint.allow_changes=lora.base_quantization
-expect_exit "but not where the base would be stored in another way, though the key may change" 64
+expect_exit "another quantisation of the base is refused in spite of allow_changes" 64
 expect_text "by name" "lora.base_quantization: nf4, but .*/step-00000004.h5 does not contain the base .checkpoint.save = trainable., and the run stored the base as int8; expected int8, or checkpoint.save = all"
 
 # ---- from checkpoints, to directories ---------------------------------------------------------------------------------------------------------
@@ -138,16 +138,16 @@ for base in int8 nf4; do
     lora 1 "dpofloat$base" "$tmp/numbers${base}llama" $pairs
     expect "$base dpo, the reference is the model without adapters: as on the numbers" same_adapter "dpo$base" "dpofloat$base"
     lora 2 "on$base" "$(newest "${base}llama")" $pairs zero.stage=3
-    expect "dpo goes on from the checkpoint, whose base says what it is; planned is allocated" as_planned
+    expect "dpo continues from a checkpoint with its quantised base; planned memory is allocated" as_planned
     targets= $base 1 "onpeft$base" $llama $pairs lora.path="$tmp/${base}llama/adapter"
-    expect "and from the adapter alone, with a reference of $base, too: the same bits" same_adapter "on$base" "onpeft$base"
+    expect "dpo from only the adapter, with a reference of $base: the same bits" same_adapter "on$base" "onpeft$base"
 done
 targets=lora.target_modules=down_proj nf4 2 whole $llama $pairs lora.modules_to_save=layers.0.self_attn.k_proj
 expect "a matrix that is trained, and those of one product with it, are floats in the reference, too: the first margin is 0" \
     [ "$(number whole dpo/rewards/margins | head -1)" = 0 ]
 run 1 ./dtrain-convert "$(newest whole)" "$tmp/whole_hf" --dtype fp32
 run 1 ./dtrain-convert "$tmp/whole_hf" "$tmp/whole.h5"
-expect "it is not rounded when it is written" h5diff "$(newest whole)" "$tmp/whole.h5" /model/model.layers.0.self_attn.k_proj.weight /model/model.layers.0.self_attn.k_proj.weight
+expect "full-precision weights are not rounded in the file" h5diff "$(newest whole)" "$tmp/whole.h5" /model/model.layers.0.self_attn.k_proj.weight /model/model.layers.0.self_attn.k_proj.weight
 int8 2 rm $llama $pairs run.task=rm
 expect "a reward model, planned is allocated" as_planned
 data --kind prompts -o "$tmp/prompts.h5" tests/data/rm/pairs.jsonl
@@ -169,8 +169,8 @@ expect_text "by name" "lora.base_quantization: nf4 needs blocks of 64 weights, b
 sed -E 's/("vocab_size":) .*/\1 257/; s/("hidden_size":) .*,/\1 32,/; s/("num_(attention|key_value)_heads":) .*,/\1 4,/; s/("head_dim":) .*,/\1 8,/
     s/("intermediate_size":) .*,/\1 33,/' tests/data/hf/llama/config.json >"$tmp/odd.json"
 nf4 1 refused "" model.config="$tmp/odd.json"
-expect_text "so are those behind others that fit" "lora.base_quantization: nf4 needs blocks of 64 weights, but model.layers.0.mlp.gate_proj.weight has 1056"
-expect "and nothing that only follows from it is told" [ "$(grep -c 'error: ' "$out")" = 1 ]
+expect_text "a later matrix that does not fit is refused" "lora.base_quantization: nf4 needs blocks of 64 weights, but model.layers.0.mlp.gate_proj.weight has 1056"
+expect "no consequential error is reported" [ "$(grep -c 'error: ' "$out")" = 1 ]
 ends "a critic of int8 is refused" 65 int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_funcs=length ppo.value_path="$(newest rm)"
 expect_text "by name" "expected floating-point weights, because the critic trains all of them, found int8 .lora.base_quantization."
 prints "int8 stays int8" "lora.base_quantization: the base of .* is stored as int8; leave the key out" lora 1 refused "$(newest int8llama)" lora.base_quantization=nf4

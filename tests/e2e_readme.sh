@@ -72,7 +72,7 @@ while IFS= read -r line <&3; do
         continue
         ;;
     "make test"*) run 0 bash -c "make -n test | grep tests/run.sh" ;;
-    "hf download"*) # something of the right kind, made with what is there by now
+    "hf download"*) # a file of the right kind, made from existing ones
         ./dtrain-convert runs/demo "$tmp/model" >"$out" 2>&1
         run 0 bash -c "$line"
         ;;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rec_vocabulary.sh - a vocabulary grows by a recommender's level tokens, and their rows alone are trained: as PyTorch trains them, on any layout, with all else the
-# same to the bit; a search for the best model that ends early, on 1, 2 and 8 ranks.
+# e2e_rec_vocabulary.sh - a vocabulary grows by a recommender's level tokens, and only their rows are trained. The rows match PyTorch's on
+# any layout, and everything else keeps its bits. Also: a search for the best model that ends early, on 1, 2 and 8 ranks.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 fixture=tests/data/rec/vocabulary
@@ -13,19 +13,19 @@ for name in llama gpt2; do
     run 2 ./dtrain-convert --to hf --tokenizer bytes $from "$tmp/small-$name"
     run 1 ./dtrain-convert --add-tokens $fixture/index.json "$tmp/small-$name" "$tmp/$name"
     expect_text "the vocabulary of $name grows" '9 tokens, 9 of them new, with ids starting at 257'
-    expect "what was there is there" rows same "$tmp/small-$name" "$tmp/$name" $first
+    expect "old rows are unchanged" rows same "$tmp/small-$name" "$tmp/$name" $first
     expect "new rows are the mean of the old ones" rows like "$tmp/$name" $first $fixture/rows.txt $name 0
     [ $name = gpt2 ] || expect_text "padding gives its id to a token" 'pad_token_id = 257 is removed, because a new token uses this id'
-    expect "there is none among the tokens of $name" grep -q '"pad_token_id": null' "$tmp/$name/config.json"
+    expect "$name has no pad_token_id" grep -q '"pad_token_id": null' "$tmp/$name/config.json"
     expect "config.json has the number of rows" grep -q '"vocab_size": 266' "$tmp/$name/config.json"
     run 3 ./dtrain-convert --add-tokens $fixture/info.txt "$tmp/small-$name" "$tmp/three-$name"
     expect "an info file on three ranks makes the same of $name" diff -r "$tmp/$name" "$tmp/three-$name"
 done
 run 2 ./dtrain-convert "$tmp/small-llama" "$tmp/small.h5"
 run 2 ./dtrain-convert --add-tokens $fixture/index.json "$tmp/small.h5" "$tmp/of-checkpoint"
-expect "and so does a checkpoint" cmp "$tmp/llama/model.safetensors" "$tmp/of-checkpoint/model.safetensors"
+expect "a checkpoint converts to the same model" cmp "$tmp/llama/model.safetensors" "$tmp/of-checkpoint/model.safetensors"
 run 2 ./dtrain-convert --add-tokens $fixture/index.json "$tmp/llama" "$tmp/once-more"
-expect "tokens that are there are not added" diff -r "$tmp/llama" "$tmp/once-more"
+expect "existing tokens are not added again" diff -r "$tmp/llama" "$tmp/once-more"
 run 2 ./dtrain-convert --dtype bf16 --shard-size 5KB --add-tokens $fixture/index.json "$tmp/small-llama" "$tmp/shards"
 run 1 ./dtrain-convert --dtype bf16 --to hf "$tmp/llama" "$tmp/llama-bf16"
 run 1 ./dtrain-convert --to hf "$tmp/shards" "$tmp/of-shards"
@@ -68,7 +68,7 @@ for name in llama gpt2; do
     expect "$name: all else is the same to the bit" rows same "$tmp/$name" "$tmp/torch-$name/hf" $first
 done
 prints "how much is trained is said" '9 level tokens, ids 257 to 265: 288 of ' frozen 0 plan llama batch.micro_batch_size=1 run.max_steps=1
-expect "what is frozen has no moments" test "$(h5ls "$(newest plan)/optimizer/exp_avg" | grep -c Dataset)" = 2
+expect "frozen tensors have no moments" test "$(h5ls "$(newest plan)/optimizer/exp_avg" | grep -c Dataset)" = 2
 
 bits="batch.micro_batch_size=1 run.reproducible=true run.max_steps=4"
 for layout in "1 0 none none" "2 2 none none" "3 3 none none" "4 1 cpu none" "2 3 cpu cpu"; do
@@ -78,14 +78,14 @@ for layout in "1 0 none none" "2 2 none none" "3 3 none none" "4 1 cpu none" "2 
         frozen $1 "bits$1$3-$name" $name $bits batch.train_batch_size=12 zero.stage="$2" zero.offload_optimizer="$3" zero.offload_param="$4" checkpoint.export=hf
         expect "$name: the same bits on $1 ranks at stage $2, offload $3 and $4" same_model "$(newest bits1none-$name)" "$(newest "bits$1$3-$name")"
     done
-    expect "and planned is allocated" as_planned
+    expect "planned memory is allocated" as_planned
 done
 frozen 2 halves llama $bits batch.train_batch_size=12 run.max_steps=2
 frozen 3 halves llama $bits batch.train_batch_size=12 zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks at another stage: the same bits" same_model "$(newest bits1none-llama)" "$(newest halves)"
 frozen 1 halves llama $bits batch.train_batch_size=12 rec.freeze_llm=false run.max_steps=5
 expect_text "to train the rest as well is no continuation" "rec.freeze_llm: true -> false"
-expect_exit "and refused" 64
+expect_exit "the settings are refused" 64
 for dtype in bf16 fp16; do
     stage=$([ $dtype = bf16 ] && echo 3 || echo 1)
     frozen 2 $dtype llama batch.micro_batch_size=2 precision.dtype=$dtype zero.stage="$stage" run.max_steps=3
@@ -132,7 +132,7 @@ expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
 refused() { local name=$1 want=$2 text=$3; shift 3; frozen 2 refused "$@"; expect_exit "$name: $want" "$want"; expect_text "$name: says why" "$text"; }
 refused "rows and adapters" 64 'freeze_llm.*expected lora.r = 0' llama lora.r=2
 refused "no catalogue" 64 'freeze_llm.*needs rec.catalogue' llama rec.catalogue=
-refused "a catalogue that is not there" 65 'rec.*catalogue.*nowhere' llama rec.catalogue="$tmp/nowhere"
+refused "a missing catalogue" 65 'rec.*catalogue.*nowhere' llama rec.catalogue="$tmp/nowhere"
 refused "a model that has not grown" 65 '9 of 9 level tokens .the first is <a_12>. are missing from the tokenizer.*dtrain-convert --add-tokens' small-llama
 refused "a tokenizer that has outgrown its model" 65 'ids up to 265.*vocab_size = 258' small-llama model.tokenizer="$tmp/llama"
 e2e_done

@@ -1,7 +1,7 @@
 #!/bin/bash
-# e2e_recommend.sh - task eval with a catalogue: what a search as wide as the catalogue finds is what scoring every item by the training's forward
-# gives; HR@K and NDCG@K are those of the predictions; the same on any number of ranks, at any stage, for any batch; task grpo with items for completions: those
-# of a beam search, or drawn, their rewards, that it learns; what is refused; a rank that fails; the example of a shop, from texts to recommendations.
+# e2e_recommend.sh - task eval with a catalogue. A beam as wide as the catalogue finds the scores that the training forward gives every
+# item. HR@K and NDCG@K match the predictions, on any number of ranks, at any stage, for any batch. Task grpo with items as completions,
+# from beam search or sampling: rewards and learning. Also: errors; a failing rank; the shop example, from texts to recommendations.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -36,7 +36,7 @@ data -o "$tmp/users.h5" "$tmp/users.jsonl"
 data -o "$tmp/train.h5" "$tmp/users.jsonl"
 make_task eval model.tokenizer=bytes data.validation="$tmp/users.h5" rec.catalogue="$tmp/items.txt" rec.num_beams=14
 
-# Log-probabilities of all items behind all prompts, by the forward that training has, as the reference's of given completions.
+# Log-probabilities of all items after all prompts by the training forward, as the reference's of given completions.
 score_all() { # DIR TEMPERATURE
     run 1 ./dtrain "$tmp/tiny.ini" run.task=grpo run.output_dir="$tmp/$1" run.max_steps=1 data.validation= rec.catalogue= grpo.rollouts="$tmp/all.jsonl" grpo.beta=0.1 \
         grpo.num_generations=12 grpo.max_completion_length=20 batch.train_batch_size=84 batch.micro_batch_size=12 data.shuffle=false log.rollouts=true grpo.temperature=$2
@@ -65,7 +65,7 @@ for r, u, s in zip(records, users, scored):
             assert abs(logp[a] - logp[b]) < 1e-4, (r, logp)
     ranks.append(r["predict"].index(u["answer"]) if u["answer"] in r["predict"] else None)
 for k in (1, 3, 5, 10, 20, 50):
-    if k > width: # nine digits are told
+    if k > width: # nine digits are reported
         assert "rec/hr@%d" % k not in last
         continue
     hr = sum(r is not None and r < k for r in ranks) / 7
@@ -147,7 +147,7 @@ run 0 ./dtrain-generate "$tmp/penalised" "${search[@]:1}" --num-return 12 --json
 expect_text "settings that would change the order are named" 'are ignored: repetition_penalty, length_penalty, min_new_tokens$'
 expect "and the order is that of task eval" python3 "$tmp/generated.py" "$tmp" penalised
 run 0 ./dtrain-generate tests/data/dpo/start --tokenizer bytes --catalogue "$tmp/items.txt" --prompts "$tmp/users.jsonl" --num-samples 5 --temperature 2 --jsonl --threads 1 -o "$tmp/drawn.jsonl"
-expect "and draws no others" python3 -c 'import json, sys
+expect "only items of the catalogue are sampled" python3 -c 'import json, sys
 items = {x.split("\t")[0] + "\n" for x in open(sys.argv[1] + "/items.txt")}
 drawn = [json.loads(x)["text"] for x in open(sys.argv[1] + "/drawn.jsonl")]
 assert len(drawn) == 35 and set(drawn) <= items and len(set(drawn)) > 5, drawn' "$tmp"
@@ -209,7 +209,7 @@ expect "memory is as planned" as_planned
 expect "completions are the items, best first, as every item's score says, with their rewards" items_are beams all beams
 expect "the search's log-probabilities are the policy's" awk -v d="$(number beams 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d < 1e-4) }'
 rl 1 warmer grpo.temperature=2 grpo.top_k=3 grpo.min_p=0.1
-expect "what is said of draws is not used" test "$(grep -cE 'warning: grpo.(top_k|min_p) is not used: rollout = beam does not sample' "$out")" = 2
+expect "sampling keys are reported as unused" test "$(grep -cE 'warning: grpo.(top_k|min_p) is not used: rollout = beam does not sample' "$out")" = 2
 expect "at another temperature: by logits divided by it" items_are warmer warm beams
 for layout in "2 0" "3 3"; do
     set -- $layout
@@ -222,7 +222,7 @@ expect "drawn ones are items, too" items_are drawn all drawn
 
 full_only
 
-# Validations are those of task eval, at any temperature of the training and beside its own beams.
+# Validations match those of task eval, at any temperature of the training and with any beams of it.
 tests=(data.validation="$tmp/users.h5" data.validation_steps=2 run.max_steps=6 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.metric_for_best_model=rec/ndcg@5
     batch.micro_batch_size=3 grpo.temperature=0.1 optimizer.lr=1e-2 scheduler.type=constant)
 ends "tests during training" 0 rl 2 tested "${tests[@]}"
@@ -266,7 +266,7 @@ PY
 for rollout in beam sample; do
     rl 1 plain "${few[@]}" grpo.rollout=$rollout
     rl 1 truth "${few[@]}" grpo.rollout=$rollout rec.add_ground_truth=true
-    expect "targets beside what was found by $rollout" python3 "$tmp/truth.py" "$tmp" truth plain
+    expect "targets in addition to the items found by $rollout" python3 "$tmp/truth.py" "$tmp" truth plain
     expect "which is all that the gap of log-probabilities is of" awk -v d="$(number truth 'grpo/sampling/sampling_logp_difference/max')" 'BEGIN { exit !(d != "" && d > 0 && d < 1e-4) }'
     rm -rf "$tmp/plain" "$tmp/truth"
 done
@@ -358,7 +358,7 @@ expect_text "a plan needs none, nor room for more than items have" 'of at most 8
 run 0 ./dtrain --plan --ranks 2 "$tmp/tiny.ini" model.tokenizer="$tmp/silent/other.json"
 expect_text "a plan tells of a tokenizer of another model" "items.txt:[0-9]+: the SID .* of item [0-9]+ has token [0-9]+, but the model's vocabulary has 258 tokens"
 fails_alone 1 recommend.look 2 train 2 failed
-expect "and leaves no predictions" test -z "$(ls "$tmp/failed" | grep predictions)"
+expect "no predictions are written" test -z "$(ls "$tmp/failed" | grep predictions)"
 mkdir -p "$tmp/occupied/predictions.json"
 wrong "a folder in their place" 74 'predictions.json: expected a regular file or no file, found a directory' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/occupied"
 
@@ -379,7 +379,7 @@ for last, target in test:
     ranks["popular"].append(sorted(sids, key=lambda s: -seen[s]).index(target))
     ranks["next"].append(sorted(sids, key=lambda s: (-behind[last, s], -seen[s])).index(target))
 told = {(f[0], int(f[1])): (float(f[2]), float(f[3])) for f in (x.split("\t") for x in open(data + "measured.txt"))}
-def close(found, want): # six digits are told
+def close(found, want): # six digits are reported
     assert all(abs(a - b) <= 1e-5 * b for a, b in zip(found, want)), (found, want)
 for k in (1, 3, 10, 20):
     gain = [1 / math.log2(r + 2) if r < k else 0 for r in range(len(sids))]

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_report.sh - what a run tells: lines in a log, its closing lines, metrics.csv, names in the trace.
+# e2e_report.sh - reports of a run: log lines, closing lines, metrics.csv, names in the trace.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -8,13 +8,13 @@ lines() { grep -cE '^step [0-9]+/[0-9]+ \([0-9]+%\)' "$out"; }
 
 ends "a run of 300 steps" 0 train 0 plain log.report_to=stdout,jsonl run.max_steps=300 log.stdout_every=-1
 expect "its log has the first ten lines and the last" test "$(lines)" -ge 11
-expect "and not many more" test "$(lines)" -le 25
+expect "the log has at most 25 lines" test "$(lines)" -le 25
 expect_text "the last step is among them" '^step 300/300 \(100%\)'
-expect "the checkpoint of the last step is told of behind it" awk '/^step 300\/300/ { step = NR } /^checkpoint of step 300 written/ { saved = NR } END { exit !(step && saved > step) }' "$out"
+expect "the last checkpoint is logged after the last step" awk '/^step 300\/300/ { step = NR } /^checkpoint of step 300 written/ { saved = NR } END { exit !(step && saved > step) }' "$out"
 expect "metrics.jsonl has all steps" test "$(wc -l <"$tmp/plain/metrics.jsonl")" = 300
 expect_text "the closing line tells steps, tokens, rate and time" '^done: 300 steps \(300 of 300\), [0-9.]+k tokens, [0-9.]+k? tokens/s on average, [0-9ms]+ from start to end$'
-expect_text "and where the results are" "^results in $tmp/plain\$"
-expect_text "and what to do with them" "^next: dtrain-generate $tmp/plain "
+expect_text "the last lines name the results" "^results in $tmp/plain\$"
+expect_text "the last lines name the next command" "^next: dtrain-generate $tmp/plain "
 train 2 every log.report_to=stdout run.max_steps=30 log.stdout_every=0
 expect "log.stdout_every = 0 shows every report" test "$(lines)" = 30
 expect "the closing lines come once" test "$(grep -c '^done: ' "$out")" = 1
@@ -27,7 +27,7 @@ expect_text "validation lines have units" '^step 6/6  validation loss [0-9.]+  p
 csv="log.report_to=csv,jsonl data.validation=$tmp/valid.h5 data.validation_steps=2 checkpoint.save_steps=2"
 train 0 whole $csv
 train 0 parts $csv run.max_steps=4
-ends "a resumed run goes on with its table" 0 train 2 parts $csv
+ends "a resumed run continues its table" 0 train 2 parts $csv
 for dir in whole parts; do
     expect "the table of $dir begins with step and loss" sh -c "head -1 $tmp/$dir/metrics.csv | grep -q '^step,loss,lr,grad_norm,tokens,samples,.*,validation_loss,'"
     expect "all rows of $dir have as many cells" awk -F, 'NR == 1 { n = NF } NF != n { exit 1 }' "$tmp/$dir/metrics.csv"
@@ -37,7 +37,7 @@ expect "the table has every number of metrics.jsonl" \
     test -z "$(comm -13 <(names csv "$tmp/whole/metrics.csv") <(names jsonl "$tmp/whole/metrics.jsonl"))" -a -s "$tmp/whole/metrics.jsonl"
 expect "the rate of operations among them" grep -q ',flops_per_second' "$tmp/whole/metrics.csv"
 expect "no step is repeated or left out" test "$(cut -d, -f1 "$tmp/parts/metrics.csv" | tr '\n' ' ')" = "$(cut -d, -f1 "$tmp/whole/metrics.csv" | tr '\n' ' ')"
-is "and the columns are the same" "$(head -1 "$tmp/parts/metrics.csv")" "$(head -1 "$tmp/whole/metrics.csv")"
+is "the columns of a resumed run are the same" "$(head -1 "$tmp/parts/metrics.csv")" "$(head -1 "$tmp/whole/metrics.csv")"
 
 for mode in --check ''; do
     ends "wandb is refused before the first step ($mode)" 64 run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/none" log.report_to=jsonl,wandb
@@ -81,16 +81,16 @@ ends "comm.check: equal ranks train" 0 train 2 equal comm.check=true run.max_ste
 TORCH_DISTRIBUTED_DEBUG=DETAIL train 1 adopted run.max_steps=1
 expect "TORCH_DISTRIBUTED_DEBUG=DETAIL means comm.check" grep -q '^check = true' "$tmp/adopted/config.ini"
 
-# a file of metrics that somebody has edited, and a resumed run
+# an edited file of metrics, and a resumed run
 train 1 edited run.max_steps=4 log.report_to=jsonl,csv,stdout
 sed -i '2d; 4p' "$tmp/edited/metrics.jsonl"
 sed -i '3p' "$tmp/edited/metrics.csv"
-ends "a run whose metrics were edited goes on" 0 train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
+ends "a run with edited metrics resumes" 0 train 1 edited run.max_steps=6 log.report_to=jsonl,csv,stdout
 expect_text "the step that is missing is named with its line" 'edited/metrics.jsonl:2: the record of step 2 is missing before this line, which has step 3'
 expect_text "in the table, too" 'edited/metrics.csv: removed 1 duplicate record'
-expect_text "what stood there twice is said" 'edited/metrics.jsonl: removed 1 duplicate record'
+expect_text "removed duplicate records are reported" 'edited/metrics.jsonl: removed 1 duplicate record'
 steps_of() { grep -o "$1" "$2" | grep -o '[0-9]*' | tr '\n' ' '; }
-expect "each other step is there once" test "$(steps_of '"step": [0-9]*, "loss"' "$tmp/edited/metrics.jsonl")" = "1 3 4 5 6 "
+expect "each other step is recorded once" test "$(steps_of '"step": [0-9]*, "loss"' "$tmp/edited/metrics.jsonl")" = "1 3 4 5 6 "
 expect "in the table, too" test "$(cut -d, -f1,2 "$tmp/edited/metrics.csv" | grep -c "^2,[0-9]")" = 1
 sed -i '1,2d' "$tmp/edited/metrics.jsonl"
 sed -i '4d' "$tmp/edited/metrics.csv"

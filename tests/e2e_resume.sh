@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_resume.sh - stop, resume, move: signals, kills at any moment, full disks, damaged files, other rank counts and stages.
+# e2e_resume.sh - stopping, resuming and changing the layout: signals, kills at any moment, full disks, damaged files, other rank counts and
+# stages.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -9,10 +10,10 @@ steps="run.max_steps=8 checkpoint.save_steps=2"
 
 ends "a run without interruption" 0 train 2 whole $steps zero.stage=2
 
-# what waits for a clock, beside the rest
+# cases that wait for a clock, concurrently with the rest
 hang() {
     DTRAIN_FAULT=step.begin:1:3:hang ends "one rank hangs: 76" 76 train 2 hung $steps comm.timeout=10
-    expect_text "each rank says where it stands" "rank 0 .*no progress.*step 3, phase"
+    expect_text "each rank reports step and phase" "rank 0 .*no progress.*step 3, phase"
     expect_text "the hanging one too" "rank 1 .*no progress.*step 3, phase read"
 }
 reach_time_limit() {
@@ -31,11 +32,11 @@ expect "metrics without gap or repeat" close_losses whole parts 0
 DTRAIN_FAKE_NODES=2 ends "two nodes of two ranks, each with all states" 0 train 4 groups $steps zero.stage=3 zero.shard_group=node run.max_steps=4
 expect_text "the log says so" "zero.stage = 3, zero.shard_group = node"
 train 3 groups $steps zero.stage=2 run.max_steps=6
-DTRAIN_FAKE_NODES=2:cyclic ends "and from three ranks to two nodes" 0 train 4 groups $steps zero.stage=1 zero.shard_group=node
+DTRAIN_FAKE_NODES=2:cyclic ends "a run moves from three ranks to two nodes" 0 train 4 groups $steps zero.stage=1 zero.shard_group=node
 expect "all in one" close_losses whole groups 1e-4
 DTRAIN_FAKE_NODES=2 ends "nodes of different sizes: 64" 64 train 3 uneven $steps zero.shard_group=node
-expect_text "with the numbers" 'zero.shard_group: the 3 ranks are spread unevenly over 2 nodes, from 1 to 2 per node'
-expect "and nothing else" test "$(grep -c error: "$out")" = 1
+expect_text "the message names ranks and nodes" 'zero.shard_group: the 3 ranks are spread unevenly over 2 nodes, from 1 to 2 per node'
+expect "no other error is reported" test "$(grep -c error: "$out")" = 1
 
 # other ranks and stages
 i=0
@@ -53,8 +54,8 @@ ends "bf16 moved from 3 ranks to 1" 0 train 1 moved-bf16 $steps precision.dtype=
 # another batch size: the place in the data is a number of samples
 batch="batch.train_batch_size=0 batch.micro_batch_size=2 checkpoint.save_steps=2"
 train 2 wider $batch run.max_steps=4
-prints "twice the ranks, twice the batch: data goes on where it was" "data continues at sample 16 of epoch 0" train 4 wider $batch run.max_steps=5
-prints "and from there with batches that do not divide it" "data continues at sample 24 of epoch 0" train 3 wider $batch run.max_steps=6
+prints "twice the ranks, twice the batch: the data position is kept" "data continues at sample 16 of epoch 0" train 4 wider $batch run.max_steps=5
+prints "the data position is kept with batches that do not divide it" "data continues at sample 24 of epoch 0" train 3 wider $batch run.max_steps=6
 
 train 1 narrower batch.train_batch_size=8 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=2
 train 1 narrower batch.train_batch_size=4 batch.micro_batch_size=2 checkpoint.save_steps=1 run.max_steps=3
@@ -100,7 +101,7 @@ kill -USR1 "$pid" && kill -CONT "$pid"
 wait "$pid"
 code=$?
 expect_exit "between two votes of the start: 75" 75
-expect_text "it says how far the run came" "stopped by a signal during start-up, before the first step; start it again"
+expect_text "the message names the phase of the stop" "stopped by a signal during start-up, before the first step; start it again"
 for sig in USR1 TERM INT; do
     rm -rf "$tmp/signal"
     ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal" run.max_steps=100000000 checkpoint.save_steps=0 >"$out" 2>&1 &
@@ -110,7 +111,7 @@ for sig in USR1 TERM INT; do
     wait "$pid"
     code=$?
     expect_exit "SIG$sig saves and leaves with 75" 75
-    expect "SIG$sig: a checkpoint is there" test -f "$(newest signal)"
+    expect "SIG$sig: a checkpoint exists" test -f "$(newest signal)"
 done
 own_mpi_files
 $MPIRUN -np 2 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/signal2" run.max_steps=100000000 checkpoint.save_steps=0 >"$out" 2>&1 &
@@ -127,9 +128,9 @@ rm -rf "$tmp/damaged" && cp -r "$tmp/whole" "$tmp/damaged"
 f=$(newest damaged)
 truncate -s -1000 "$f"
 ends "--check takes the one before a damaged one, as a run does" 0 run 1 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/damaged" $steps
-expect_text "and says which" "would resume from .*step-00000006.h5"
+expect_text "--check names the checkpoint" "would resume from .*step-00000006.h5"
 ends_saying "the newest cut short: the one before is taken" 0 "step-00000008.h5.*trying the previous checkpoint" train 2 damaged $steps zero.stage=2
-expect "and the run ends the same" same_model "$(newest whole)" "$(newest damaged)"
+expect "the run ends with the same weights" same_model "$(newest whole)" "$(newest damaged)"
 rm -rf "$tmp/altered" && cp -r "$tmp/whole" "$tmp/altered"
 f=$(newest altered)
 size=$(stat -c %s "$f")
@@ -138,7 +139,7 @@ prints "an altered one: a warning that names file and tensor" "step-00000008.h5.
 ends "a given checkpoint that is missing: 65" 65 train 2 altered2 $steps zero.stage=2 checkpoint.resume="$tmp/does-not-exist.h5"
 cp "$tmp/whole/config.ini" "$tmp/.config"
 ends "a fresh start over an old run is refused" 64 train 2 whole checkpoint.resume=none run.seed=8
-expect "and leaves its config.ini alone" cmp "$tmp/.config" "$tmp/whole/config.ini"
+expect "config.ini is unchanged" cmp "$tmp/.config" "$tmp/whole/config.ini"
 
 train 2 limited $steps zero.stage=2 checkpoint.save_total_limit=2
 expect "save_total_limit keeps two" test "$(ls "$tmp/limited/checkpoints" | grep -c 'step-.*h5$')" = 2

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rewards.sh - reward functions as a user gives them: the examples; what all kinds of functions say of given completions in a run of GRPO, on any
-# ranks and stages; programs that fail; what cannot be opened.
+# e2e_rewards.sh - reward functions: the examples; the rewards of each kind of function for given completions in a GRPO run, on any ranks
+# and stages; failing programs; files that cannot be opened.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -29,7 +29,7 @@ is "reward_brief.sh" "$({
 } | tools/reward_brief.sh 8 | tr '\n' ' ')" "1 0 1 "
 
 # ---- functions of all kinds -------------------------------------------------------------------------------------------------------------------
-# Three prompts with four completions each, as text and as the bytes that they are; "$" stands for the end of text.
+# Three prompts with four completions each, as text and as bytes; "$" marks the end of text.
 cat >"$tmp/completions" <<'TEXT'
 12+30=|42$|#### 42$|no$|42 of course$
 say it:|please$|PLEASE do$|it$|cut he
@@ -72,16 +72,16 @@ rewards() { grep -o '"rewards": \[\[.*\]\], ' "$tmp/$1/rollouts.jsonl" | sed 's/
 all="accuracy, length:4, keywords:please|it, command:tools/reward_brief.sh 3, model:$tmp/same/hf, model:$tmp/other/hf"
 ends "functions of all kinds" 0 grpo 1 one "$all"
 expect "planned is allocated" as_planned
-expect "what a run has exported is called by the run" grep -q '"grpo/rewards/same/mean".*"grpo/rewards/other/mean"' "$tmp/one/metrics.jsonl"
+expect "a run calls an exported model" grep -q '"grpo/rewards/same/mean".*"grpo/rewards/other/mean"' "$tmp/one/metrics.jsonl"
 expect "built-in functions and a program say what a plain script says" cmp "$tmp/expected" <(rewards one | cut -d' ' -f1-4)
 column=5
 for name in same other; do
     run 0 ./dtrain-generate --score "$tmp/$name/hf" --answers "$tmp/texts.jsonl" --jsonl -o "$tmp/$name.judged" --force
-    # fp32 roundings of other batches: 1e-5 of scores of about 1. The eighth completion was cut: no end of text, which --answers adds, is behind it.
+    # fp32 roundings of other batches: 1e-5 of scores of about 1. The eighth completion was truncated: it lacks the end of text, which --answers adds.
     sed 's/.*"reward":\([-0-9.e+]*\).*/\1/' "$tmp/$name.judged" | paste -d' ' - <(rewards one | cut -d' ' -f$column) >"$tmp/both"
     expect "a reward model ($name tokenizer) says what dtrain-generate --score says" awk '
         NR != 8 { d = $1 - $2; if ((d < 0 ? -d : d) > 1e-5) { print; bad = 1 } } END { exit bad || NR != 12 }' "$tmp/both"
-    expect "and tells completions apart ($name)" test "$(rewards one | cut -d' ' -f$column | sort -u | wc -l)" -gt 6
+    expect "completions have different rewards ($name)" test "$(rewards one | cut -d' ' -f$column | sort -u | wc -l)" -gt 6
     column=$((column + 1))
 done
 # The second prompt's completions are not judged by accuracy, so the first prompt's come in their place: models see these alone.
@@ -96,7 +96,7 @@ for layout in "2 0 2" "3 3 1" "4 1 3"; do
 done
 grpo 1 weighted "length:4, keywords:please|it" grpo.reward_weights="2, -1"
 is "metrics have a mean of each" "$(number weighted 'grpo/rewards/length/mean')" "$(awk '{ s += $2 } END { printf "%.9g", s / NR }' "$tmp/expected")"
-is "and of the weighted sum" "$(number weighted grpo/reward)" "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
+is "the weighted sum matches" "$(number weighted grpo/reward)" "$(awk '{ s += 2 * $2 - $3 } END { printf "%.9g", s / NR }' "$tmp/expected")"
 # On two ranks the second group is in two parts. A miss costs 1/log2(place + 2) of their sum.
 grpo 2 rec "rec_rule, rec_rank, rec"
 awk 'BEGIN { split("1 0 0 0 x x x x 1 0 0 0", hit, " "); for (i = 0; i < 4; i++) sum += log(2) / log(i + 2)
@@ -117,10 +117,10 @@ done
 SCRIPT
 chmod +x "$tmp/never.sh"
 ends "a function that never applies" 0 grpo 2 never "command:$tmp/never.sh" run.max_steps=2 log.report_to="stdout, jsonl"
-expect_text "is warned of" '\[grpo\] reward_funcs: no function applies to any of the 12 completions of a rollout'
-expect "once" test "$(grep -c 'no function applies' "$out")" = 1
+expect_text "a function that never applies causes a warning" '\[grpo\] reward_funcs: no function applies to any of the 12 completions of a rollout'
+expect "the warning appears once" test "$(grep -c 'no function applies' "$out")" = 1
 expect_text "a completion is shown without a reward" 'a completion of [0-9]+ tokens(, cut)?, never.sh -: '
-expect_text "and so is a step" 'step 2/2 .* loss [-0-9.]+  reward -  grad '
+expect_text "a step without rewards is logged" 'step 2/2 .* loss [-0-9.]+  reward -  grad '
 expect "the time of functions is that of the slowest rank" awk '{ if (NR == 1 && !($1 >= 0.3) || $1 < 0) bad = 1 } END { exit bad || NR != 2 }' <(number never grpo/time/reward)
 
 # ---- what goes wrong --------------------------------------------------------------------------------------------------------------------------
@@ -134,14 +134,14 @@ cat >/dev/null
 SCRIPT
 chmod +x "$tmp/dies.sh"
 ends "a program that dies on one rank ends the run" 65 grpo 2 dies "command:$tmp/dies.sh"
-expect_text "with how it ended" 'dies.sh: it ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
-expect_text "and its last lines" 'the model of rank 1 is not there'
+expect_text "the exit status of the program is reported" 'dies.sh: it ended with exit status 9 after 0 of [0-9]+ answers; its last lines:'
+expect_text "the last lines of the program are reported" 'the model of rank 1 is not there'
 expect "nothing of the programs is left" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/dies.sh"
 for point in reward.start reward.ask task.score; do
     DTRAIN_FAULT=$point:1:1:error ends "a fault on one rank at $point ends the run" 70 grpo 2 "fault-$point" "$all" zero.stage=3
 done
-ends "one that says nothing ends it, too" 65 grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
-expect_text "and why" 'no answer for 2 s \(comm.timeout\), after 0 of'
+ends "a program without output ends the run" 65 grpo 2 stalls "command:sh -c 'cat >/dev/null'" comm.timeout=2
+expect_text "the timeout is reported" 'no answer for 2 s \(comm.timeout\), after 0 of'
 cp -r "$tmp/same/hf" "$tmp/nan"
 width=$(grep -o '"hidden_size": [0-9]*' "$tmp/nan/config.json" | grep -o '[0-9]*')
 for i in $(seq 0 $((width - 1))); do # finite, and Inf - Inf is what comes of them
@@ -149,11 +149,11 @@ for i in $(seq 0 $((width - 1))); do # finite, and Inf - Inf is what comes of th
 done
 ends_saying "a score that is no number ends the run" 71 'nan: the score of a text of [0-9]+ tokens is -?nan, so the model' grpo 2 nan "length:4, model:$tmp/nan"
 grpo 1 bad "correct, length:0, command:no-such-program, model:$tmp/nowhere"
-expect_text "mistakes are told together: a name" 'reward_funcs: expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, rec_semantic, model:DIRECTORY or command:PROGRAM ARGS, found correct'
+expect_text "all errors are reported together: a name" 'reward_funcs: expected accuracy, format, length, keywords, rec, rec_rule, rec_rank, rec_semantic, model:DIRECTORY or command:PROGRAM ARGS, found correct'
 expect_text "parameters" 'length:0: expected length:TARGET or length:MIN:MAX'
 expect_text "a program" 'no-such-program does not exist'
 expect_text "a model" "$tmp/nowhere"
-prints "a file that is no program is told from none" 'README.md does not exist, or is not executable; for a file in this folder, use ./NAME' grpo 1 bad "command:README.md"
+prints "a file that is not executable is reported" 'README.md does not exist, or is not executable; for a file in this folder, use ./NAME' grpo 1 bad "command:README.md"
 
 # ---- stopped while a program works ------------------------------------------------------------------------------------------------------------
 # It answers the first rollout, 12 rows on two ranks, and nothing of the second before there is a file.
@@ -176,12 +176,12 @@ stopped() { # NP DIR ARGS...
 stopped 2 stopped
 wait_for test -e "$tmp/wait.asked.0" -a -e "$tmp/wait.asked.1"
 kill -TERM $(ranks_of stopped)
-ends "a signal is heard while a program works" 75 finish stopped
-expect "and the program ends with the run" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/waits.sh"
+ends "a signal stops a run during a reward program" 75 finish stopped
+expect "the reward program ends with the run" sh -c '! pgrep -f "^/bin/sh $1"' sh "$tmp/waits.sh"
 touch "$tmp/wait.go"
-ends "it goes on" 0 stopped 2 stopped checkpoint.resume=auto
+ends "a run stopped during a reward program resumes" 0 stopped 2 stopped checkpoint.resume=auto
 stopped 2 whole
-expect "to the same bits as one that was not stopped" same_model "$(newest whole)" "$(newest stopped)"
+expect "a resumed run has the bits of an undisturbed one" same_model "$(newest whole)" "$(newest stopped)"
 
 # ---- the toys ---------------------------------------------------------------------------------------------------------------------------------
 [ -z "${DTRAIN_DEVICE:-}" ] || { e2e_done; exit; } # long, and the same programs on any device

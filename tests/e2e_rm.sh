@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rm.sh - reward models: ten steps as TRL's RewardTrainer takes them, the same on any number of ranks and at any stage; learning from pairs and
-# from safety labels; from a language model's directory and out again; what is left out and what is refused.
+# e2e_rm.sh - reward models. Ten steps match TRL's RewardTrainer on any number of ranks and at any stage. Also: learning from pairs and from
+# safety labels; import from a language model's directory and export; omitted records and errors.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -35,11 +35,11 @@ if command -v python3 >/dev/null; then
         rm -rf "$tmp/layout"
     done
     as_trl 2 offloaded zero.stage=3 batch.micro_batch_size=1 zero.offload_optimizer=cpu zero.offload_param=cpu $export_fp32
-    expect "and offloaded" like_trl offloaded rm accumulation
+    expect "offloaded steps match TRL's" like_trl offloaded rm accumulation
     # A last step of 2 pairs: ranks without any.
     as_trl 4 unequal data.train="$tmp/unequal.h5" zero.stage=2 batch.micro_batch_size=1 rm.center_rewards_coefficient=0 $export_fp32 \
         $(trl_runs rm | sed -n 's/^no margin\t.*\t//p')
-    expect "and with ranks that have no pair" like_trl unequal rm "no margin"
+    expect "steps with ranks without a pair match TRL's" like_trl unequal rm "no margin"
 else
     skip "TRL's numbers" "no python3 to compare them"
 fi
@@ -70,14 +70,14 @@ wrong "pairs that are all ties are none" 65 'none of its 1 pairs can be used for
 printf '{"prompt": "%080d", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' 0 >"$tmp/cut.jsonl"
 data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
 train 2 cut-off run.task=dpo data.train="$tmp/cut.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=1
-expect "answers that are cut off are told of once" test "$(grep -c ' 1 samples without a target' "$out")" = 1
+expect "truncated answers are reported once" test "$(grep -c ' 1 samples without a target' "$out")" = 1
 for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
-ends "pairs of equal answers alone are no dataset" 65 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
-expect_text "which is said" 'the answers of all 3 pairs are equal, so there is no training signal'
+ends "a dataset with only pairs of equal answers is refused" 65 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
+expect_text "the reason is reported" 'the answers of all 3 pairs are equal, so there is no training signal'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
-expect_text "some are counted" '3 of 4 pairs have equal answers after encoding, so they add nothing to the training .first: .*equal.jsonl:1'
-expect_text "so are those that scores contradict" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
+expect_text "pairs of equal answers are counted" '3 of 4 pairs have equal answers after encoding, so they add nothing to the training .first: .*equal.jsonl:1'
+expect_text "pairs that their scores contradict are counted" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
 for task in rm dpo; do
     run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/equal" run.task=$task data.train="$tmp/equal.h5"
     expect_text "$task says so before it begins" 'equal.h5: the texts of 3 of 4 pairs are equal, so these pairs give no training signal'
@@ -85,7 +85,7 @@ for task in rm dpo; do
 done
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/bad.h5" "$tmp/bad.jsonl"
-expect_text "ranks that do not fit are told" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'
+expect_text "a wrong number of ranks is reported" 'bad.jsonl:1: ranks: expected 2 numbers, one for each response'
 good='{"prompt": "a", "responses": ["b", "c"]}'
 printf '{"prompt": "a", "responses": ["b", "c", "d"], "ranks": [1, 2, "x"]}\n%s\n' "$good" >"$tmp/half.jsonl"
 run 0 ./dtrain-data --tokenizer bytes --skip-bad -o "$tmp/half.h5" "$tmp/half.jsonl"
@@ -114,7 +114,7 @@ expect "all pairs have counted" [ "$(number bits3 samples | tail -1)" = 28 ]
 bits 2 halves run.max_steps=2
 bits 3 halves zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks: the same bits" same_model "$(newest bits1)" "$(newest halves)"
-is "and the same number of tokens" "$(number bits1 rm/num_tokens)" "$(number halves rm/num_tokens)"
+is "the number of tokens is the same" "$(number bits1 rm/num_tokens)" "$(number halves rm/num_tokens)"
 
 full_only
 
@@ -132,7 +132,7 @@ learn() { # DIR ARGS...
         batch.micro_batch_size=4 optimizer.lr=3e-3 run.max_steps=60 "${@:2}"
 }
 ends "a reward model from random weights" 0 learn polite checkpoint.export=hf
-expect "it tells unseen better answers from worse ones" above polite rm/validation_accuracy 0.95
+expect "validation accuracy on unseen pairs" above polite rm/validation_accuracy 0.95
 # What transformers needs to open it: the class, one label, its tensors; and to score several texts at once a padding token, which must not be what closes
 # them, for it takes the last token that is no padding. (tools/open_elsewhere.py holds its rewards to transformers'.)
 is_classifier() { # DIR CLASS HIDDEN PAD
@@ -142,16 +142,16 @@ is_classifier() { # DIR CLASS HIDDEN PAD
         ! grep -aq '"lm_head.weight"' "$tmp/$1/hf/model.safetensors"
 }
 expect "the export is a classifier with one label" is_classifier polite LlamaForSequenceClassification 32 null
-expect_text "without padding, for its vocabulary has no token to spare, which it says" 'reward model has no pad_token_id'
+expect_text "a missing padding token is reported" 'reward model has no pad_token_id'
 # The best by accuracy: the first that has the greatest.
 as_trl 2 best data.validation="$tmp/polite-valid.h5" data.validation_steps=2 checkpoint.save_steps=2 checkpoint.load_best_model_at_end=true checkpoint.export=hf \
     checkpoint.metric_for_best_model=rm/validation_accuracy data.train="$tmp/polite.h5" batch.micro_batch_size=2 rm.center_rewards_coefficient=0
 number best rm/validation_accuracy | awk '$1 > most || NR == 1 { most = $1; best = 2 * NR } END { print best }' >"$tmp/.best"
 expect "the best checkpoint is that of the greatest accuracy" [ "$(cat "$tmp/best/checkpoints/best")" = "$(printf 'step-%08d.h5' "$(cat "$tmp/.best")")" ]
-expect_text "as the log says, and exports it" "the best model is that of step $(cat "$tmp/.best") .rm/validation_accuracy"
+expect_text "the log names the best step" "the best model is that of step $(cat "$tmp/.best") .rm/validation_accuracy"
 as_trl 1 least data.validation="$tmp/polite-valid.h5" run.max_steps=2 batch.micro_batch_size=2 checkpoint.metric_for_best_model=eval_accuracy
 expect_exit "a metric that its validations do not have, also where nothing follows from it" 64
-expect_text "and those that they have" 'metric_for_best_model: expected a validation metric of this task: validation_loss, rm/validation_accuracy, rm/validation_margin'
+expect_text "the available metrics are named" 'metric_for_best_model: expected a validation metric of this task: validation_loss, rm/validation_accuracy, rm/validation_margin'
 learn harmless rm.kind=harmless run.max_steps=120
 expect "a harmless model's zero lies between safe and unsafe answers" above harmless rm/validation_safety_accuracy 0.95
 expect "planned is allocated" as_planned
@@ -182,7 +182,7 @@ for family in "gpt2 GPT2" "mistral Mistral" "qwen2 Qwen2" "qwen3 Qwen3"; do
     pads "of $1: the tokenizer's padding" "tests/data/hf/$1" "$2ForSequenceClassification" "$([ "$1" = gpt2 ] && echo 24 || echo 20)" 28 $letters
 done
 ends "from a reward model's directory" 0 on again "$tmp/polite/hf" optimizer.lr=0 run.max_steps=1
-expect "its head is taken" sh -c "! grep -q 'starts from random' '$out'"
+expect "the reward head is loaded" sh -c "! grep -q 'starts from random' '$out'"
 run 0 ./dtrain --check /dev/stdin run.task=rm run.output_dir="$tmp/checked" model.path="$tmp/lm/hf" data.train="$tmp/polite.h5" data.seq_len=64 batch.micro_batch_size=1
 expect_exit "--check of a run from a language model" 0
 
@@ -193,25 +193,25 @@ score() { # NP OUT ARGS...
     shift 2
     run "$np" ./dtrain-generate --tokenizer bytes --threads 1 -o "$tmp/$to" --force "$@"
 }
-ends "answers of a file are judged" 0 score 1 rewards --score "$fixture/start" --answers "$tmp/answers.jsonl"
+ends "answers of a file are scored" 0 score 1 rewards --score "$fixture/start" --answers "$tmp/answers.jsonl"
 # Seven digits, and roundings of fp32 in a model of two small blocks.
-expect "as transformers does" sh -c "paste -d' ' '$tmp/rewards' '$fixture/rewards.txt' | awk '{ d = \$1 - \$2; if (NF != 2 || d > 2e-6 || d < -2e-6) bad = 1 } END { exit bad || NR != 12 }'"
-expect_text "their mean is told, and how many are above 0" "rewards of 12 answers: mean .* $(awk '{ n += $1 > 0 } END { printf "%.1f", 100 * n / NR }' "$fixture/rewards.txt") % above 0"
+expect "scores match transformers'" sh -c "paste -d' ' '$tmp/rewards' '$fixture/rewards.txt' | awk '{ d = \$1 - \$2; if (NF != 2 || d > 2e-6 || d < -2e-6) bad = 1 } END { exit bad || NR != 12 }'"
+expect_text "the mean score and the share above 0 are reported" "rewards of 12 answers: mean .* $(awk '{ n += $1 > 0 } END { printf "%.1f", 100 * n / NR }' "$fixture/rewards.txt") % above 0"
 score 3 rewards3 --score "$fixture/start" --answers "$tmp/answers.jsonl" --zero-stage 3 --batch-size 2
 expect "the same bits on 3 ranks at stage 3, two at a time" cmp "$tmp/rewards" "$tmp/rewards3"
-ends "what is generated is judged" 0 score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-samples 5 --max-new-tokens 9 tests/data/dpo/start
-expect_text "and told" 'rewards of 5 answers'
+ends "generated answers are scored" 0 score 2 generated --score "$fixture/start" --jsonl --prompt "so is" --num-samples 5 --max-new-tokens 9 tests/data/dpo/start
+expect_text "the scores are summarised" 'rewards of 5 answers'
 sed 's/.*"reward": *\([-0-9.e]*\).*/\1/' "$tmp/generated" >"$tmp/.a"
 score 1 rewards-again --score "$fixture/start" --answers "$tmp/generated"
-expect "as what was written is" sh -c "[ \$(wc -l <'$tmp/.a') = 5 ] && paste -d' ' '$tmp/.a' '$tmp/rewards-again' | awk '{ d = \$1 - \$2; bad += d > 1e-8 || d < -1e-8 } END { exit bad > 0 }'"
+expect "scores match those of the written answers" sh -c "[ \$(wc -l <'$tmp/.a') = 5 ] && paste -d' ' '$tmp/.a' '$tmp/rewards-again' | awk '{ d = \$1 - \$2; bad += d > 1e-8 || d < -1e-8 } END { exit bad > 0 }'"
 user='{"role": "user", "content": "so"}' assistant='{"role": "assistant", "content": "is it"}'
 printf '%s\n' "{\"messages\": [$user, $assistant]}" "{\"prompt\": [$user], \"completion\": [$assistant]}" "{\"prompt\": [$user], \"response\": \"is it\"}" >"$tmp/chats.jsonl"
 score 1 chats --score "$fixture/start" --answers "$tmp/chats.jsonl"
 expect "an answer to messages may be messages or a text" [ "$(wc -l <"$tmp/chats") $(uniq "$tmp/chats" | wc -l)" = "3 1" ]
 prints "answers need a judge" 'answers needs --score' score 1 none --answers "$tmp/answers.jsonl"
 ends "a language model is no judge" 65 score 1 none --score tests/data/dpo/start --answers "$tmp/answers.jsonl"
-expect_text "and what it lacks is named" 'tensor .score.weight. is missing: this is not a reward model'
-prints "nor is the run that made one" 'tensor ./model/score.weight. is missing.*: this is not a reward model' score 1 none --score "$tmp/lm" --answers "$tmp/answers.jsonl"
+expect_text "the missing tensor is named" 'tensor .score.weight. is missing: this is not a reward model'
+prints "a language model's run is no judge" 'tensor ./model/score.weight. is missing.*: this is not a reward model' score 1 none --score "$tmp/lm" --answers "$tmp/answers.jsonl"
 printf '{"prompt": "so"}\n' >"$tmp/no-answer.jsonl"
 score 1 none --score "$fixture/start" --answers "$tmp/no-answer.jsonl"
 expect_text "a record without an answer" 'no-answer.jsonl:1: expected an object with "prompt" and "completion"'

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_rollout.sh - rollouts of a run (src/rollout, with the task of tests/rollout_task.h) are the same on any number of ranks and after a kill,
-# and the failure of one rank is everybody's: no other waits for it.
+# e2e_rollout.sh - rollouts of a run (src/rollout, with the task of tests/rollout_task.h) are the same on any number of ranks and after a
+# kill. If one rank fails, every rank ends; no rank waits for it.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -18,7 +18,7 @@ same_rollouts() { [ -s "$tmp/$1/rollouts.jsonl" ] && cmp "$tmp/$1/rollouts.jsonl
 same_completions() { alike "$(lines "$1")" "$(lines "$2")"; }
 
 ends "a run that rolls out" 0 roll 1 ref
-expect "it writes a line for each group of its three rollouts" test "$(wc -l <"$tmp/ref/rollouts.jsonl")" = 48
+expect "rollouts.jsonl has a line for each group of three rollouts" test "$(wc -l <"$tmp/ref/rollouts.jsonl")" = 48
 for np in 2 3 4; do
     roll $np ranks$np zero.stage=$((np - 1))
     expect "the same rollouts on $np ranks at stage $((np - 1))" same_rollouts ref ranks$np
@@ -30,8 +30,8 @@ expect "give the same" same_completions ref replay
 # Killed in the middle of the second rollout, when its first has served one step of two and both are saved.
 DTRAIN_FAULT=rollout.generate:1:2:kill roll 2 killed checkpoint.save_steps=1
 expect "a rank is killed in a rollout" test "$code" != 0
-ends "and the run goes on, on other ranks and at another stage" 0 roll 3 killed checkpoint.resume=auto zero.stage=3
-expect "to the same rollouts, each once" same_rollouts ref killed
+ends "the run resumes on other ranks and at another stage" 0 roll 3 killed checkpoint.resume=auto zero.stage=3
+expect "a resumed run has the same rollouts, each once" same_rollouts ref killed
 
 # A signal finds both ranks in the second rollout.
 own_mpi_files
@@ -43,7 +43,7 @@ roll 1 stopped checkpoint.resume=auto
 expect "the resumed run makes the same rollout" same_rollouts ref stopped
 
 DTRAIN_FAULT='generate.pass:0:2:slow,generate.pass:0:3:slow' ends "a rollout that does not fit into the time limit at all is refused" 64 roll 2 never run.time_limit=1
-expect_text "with what to do" "rollout of step 1 does not finish before run.time_limit, although the run started with it"
+expect_text "the message names run.time_limit" "rollout of step 1 does not finish before run.time_limit, although the run started with it"
 
 n_faults=0
 fails() { # WHERE POINT RANK NTH CODE STAGE
@@ -55,7 +55,7 @@ fails "while it generates, parameters gathered" generate.pass 0 9 70 3 error
 fails "where all share what they have made" rollout.share 1 2 70 0 error
 fails "while it scores" rollout.score 1 1 70 0 error
 fails "where all share their scores" rollout.share_scores 0 2 70 3 error
-DTRAIN_FAULT=generate.pass:1:9:error ends "so does one that fails in lockstep" 70 roll 2 lockstep zero.stage=3 zero.max_live_parameters=20000
+DTRAIN_FAULT=generate.pass:1:9:error ends "a failure in lockstep ends the run with 70" 70 roll 2 lockstep zero.stage=3 zero.max_live_parameters=20000
 
 DTRAIN_FAULT=rollout.write:0:2:nospace ends "a full disk ends the run" 74 roll 2 full
 expect "with what was written before" test "$(wc -l <"$tmp/full/rollouts.jsonl")" = 16

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tests/run.sh counts what test programs say: programs that say what cmocka says where it passes, skips and fails.
+# tests/run.sh counts the results of test programs. Stand-ins print what cmocka prints for passed, skipped and failed tests.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 mkdir -p "$tmp/build/tests"
@@ -44,8 +44,8 @@ list TIER=full >"$tmp/full"
 list TIER=quick >"$tmp/quick"
 for k in 0 1 2; do list TIER=full SLICE=$k/3; done | sort | expect "the slices together are the full tier, each test once" cmp - "$tmp/full"
 expect "the quick tier is smaller" test "$(wc -l <"$tmp/quick")" -lt "$(wc -l <"$tmp/full")"
-expect "and has every unit test" cmp <(grep -c '^test_[a-z0-9_]*$' "$tmp/quick") <(ls tests/test_*.c | wc -l)
-expect "and every program of several ranks" cmp <(grep -o '^mpi_[a-z0-9_]*' "$tmp/quick" | sort -u) <(basename -s .c tests/mpi_*.c | sort)
+expect "the quick tier has every unit test" cmp <(grep -c '^test_[a-z0-9_]*$' "$tmp/quick") <(ls tests/test_*.c | wc -l)
+expect "the quick tier has every program of several ranks" cmp <(grep -o '^mpi_[a-z0-9_]*' "$tmp/quick" | sort -u) <(basename -s .c tests/mpi_*.c | sort)
 
 # Interrupted, it leaves nothing running.
 program <<END
@@ -59,5 +59,5 @@ kill -TERM $!
 wait $!
 expect "interrupted, it says so" [ $? = 130 ]
 for _ in $(seq 100); do kill -0 "$(cat "$tmp/pid")" 2>/dev/null || break; sleep 0.1; done
-expect "and what it had started has ended" sh -c "! kill -0 $(cat "$tmp/pid") 2>/dev/null"
+expect "started processes have ended" sh -c "! kill -0 $(cat "$tmp/pid") 2>/dev/null"
 e2e_done

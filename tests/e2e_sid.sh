@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_sid.sh - dtrain-sid: the same SIDs on any number of ranks and from either kind of file, and what is said of input that is wrong.
+# e2e_sid.sh - dtrain-sid: the SIDs do not depend on the number of ranks or the kind of input file; messages about invalid input.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 data=tests/data/sid
@@ -29,7 +29,7 @@ run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 --bloc
 expect "of HDF5, fp64 and compressed: the same index" cmp "$tmp/kmeans.index.json" "$tmp/h5.index.json"
 expect "without items there is no info file" test ! -e "$tmp/h5.txt"
 echo mine >"$tmp/notes.txt"
-ends "nor is one that is there in the way" 0 run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 -o "$tmp/notes" --sinkhorn-rounds 0
+ends "an existing info file does not prevent a run" 0 run 0 ./dtrain-sid --method kmeans --embeddings $data/items.h5 --codes 16 -o "$tmp/notes" --sinkhorn-rounds 0
 expect "or touched" test "$(cat "$tmp/notes.txt")" = mine
 expect "an item a line" test "$(grep -cE '^"[0-9]+": \["<a_[0-9]+>", "<b_[0-9]+>", "<c_[0-9]+>"\],?$' "$tmp/kmeans.index.json")" = 300
 expect "ids that are numbers come in their order" cmp <(cut -f3 "$tmp/kmeans.txt") <(seq 0 299)
@@ -54,16 +54,16 @@ expect "means of hidden states are those of transformers" \
     bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/text.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; if (d > 1e-5 || d < -1e-5) bad = 1 } END { exit bad || NR != 3600 }'"
 run 3 $embed -o "$tmp/text3" --pass-tokens 50
 expect "texts on 3 ranks, in other passes: the same embeddings" cmp "$tmp/text.emb.npy" "$tmp/text3.emb.npy"
-expect "and the same index" cmp "$tmp/text.index.json" "$tmp/text3.index.json"
+expect "the index is the same" cmp "$tmp/text.index.json" "$tmp/text3.index.json"
 run 1 $embed -o "$tmp/half" --dtype bf16 --fields "title, description ,colour"
-expect_text "a field that no item has is told of" 'warning: --fields: no item of .*items.item.json has a field `colour`'
-expect "in bf16 they are others" sh -c "! cmp -s '$tmp/text.emb.npy' '$tmp/half.emb.npy'"
-expect "and near" bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/half.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; s += d * d; n += \$2 * \$2 } END { exit !(s < 0.001 * n) }'"
+expect_text "a field that no item has is reported" 'warning: --fields: no item of .*items.item.json has a field `colour`'
+expect "embeddings in bf16 differ from those in fp32" sh -c "! cmp -s '$tmp/text.emb.npy' '$tmp/half.emb.npy'"
+expect "embeddings in half precision are near" bash -c "paste <(od -An -v -tf4 -j128 -w4 '$tmp/half.emb.npy') <(od -An -v -tf4 -j128 -w4 $data/texts.npy) | awk '{ d = \$1 - \$2; s += d * d; n += \$2 * \$2 } END { exit !(s < 0.001 * n) }'"
 
 # ---- what is wrong
 export DTRAIN_LOG=warn
 bad="./dtrain-sid --method kmeans -o $tmp/bad --codes 16"
-ends "a file that is there is not replaced" 64 sid 0 --method kmeans -o "$tmp/kmeans"
+ends "an existing file is not replaced" 64 sid 0 --method kmeans -o "$tmp/kmeans"
 wrong "no embeddings" 64 'expected either --embeddings FILE or --model' ./dtrain-sid -o "$tmp/bad"
 wrong "an unknown method" 64 "expected .*kmeans.* found 'x'" $bad --embeddings $data/items.npy --method x
 head -c 10000 $data/items.npy >"$tmp/short.npy"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_stop.sh - signals and limits in every phase of a run: the checkpoint comes first, a validation is put off and done again where it was due.
+# e2e_stop.sh - signals and limits in every phase of a run. The checkpoint is written first; a validation is postponed and repeated at the
+# step where it was due.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -8,7 +9,7 @@ long="data.validation=$tmp/train.h5 data.validation_steps=2 checkpoint.save_step
 
 validations() { grep -c validation_loss "$tmp/$1/metrics.jsonl"; }
 due="data.validation=$tmp/valid.h5 data.validation_steps=4 checkpoint.save_steps=0 run.max_steps=8"
-# held NP DIR SETTINGS...: in the background, until rank 0 stands still at the beginning of its first validation
+# held NP DIR SETTINGS...: runs in the background until rank 0 stops at the beginning of its first validation
 held() { DTRAIN_FAULT=validate.vote:0:1:stop start "$@"; }
 
 # the end of a job, which comes while the rest of this script runs
@@ -23,17 +24,17 @@ for np in 0 3; do
     held $np v $due
     stop_at v 1 USR1
     ends_saying "USR1 in a validation ($np ranks): 75" 75 "step 4 of 8, a checkpoint is written, its validation is still due" finish v
-    expect "and is no result ($np ranks)" test "$(validations v)" = 0
+    expect "an interrupted validation is not recorded ($np ranks)" test "$(validations v)" = 0
     if [ $np = 3 ]; then
         cp -r "$tmp/v" "$tmp/l"
         ends "a validation that no run has the time for is an error, not a loop: 64" 64 train 2 l $due run.time_limit=0.001
-        expect_text "with what to do" "give the run more time, or lower data.max_validation_samples"
+        expect_text "the message names the remedy" "give the run more time, or lower data.max_validation_samples"
     fi
     ends_saying "resumed ($np ranks)" 0 "the run starts with the validation of step 4" train 2 v $due
     expect "each is done once ($np ranks)" test "$(validations v)" = 2
 done
 
-# killed behind the late validation: it is done again, and its record is there once
+# killed after the late validation: it is repeated, and its record is stored once
 held 0 k $due
 stop_at k 1 TERM
 ends "TERM in a validation: 75" 75 finish k
@@ -77,9 +78,9 @@ held 0 e $last
 stop_at e 1 USR1
 ends "USR1 in the last validation: 75" 75 finish e
 ends "resumed: the validation and the export are left" 0 train 3 e $last checkpoint.export=hf
-expect "both are done" test -s "$tmp/e/hf/model.safetensors" -a "$(validations e)" = 1
+expect "the validation and the export are done" test -s "$tmp/e/hf/model.safetensors" -a "$(validations e)" = 1
 train 3 e $last
-expect "and not once more" test "$(validations e)" = 1
+expect "the validation is recorded once" test "$(validations e)" = 1
 
 wait_until_stopped job 1
 is_past() { [ "$(date +%s)" -gt "$1" ]; }

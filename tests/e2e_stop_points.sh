@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_stop_points.sh - a signal at each point of a run loses nothing: the checkpoint of the named step exists after 75, and the continued run is the
-# undisturbed one; starts in a row without progress, and a start-up that takes all of the time, end with 64.
+# e2e_stop_points.sh - a signal at each point of a run loses nothing. The checkpoint of the named step exists after exit code 75, and the
+# continued run matches the undisturbed one. Repeated starts without progress, and a start-up that uses the whole time limit, end with 64.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -17,7 +17,7 @@ at() { # DIR REFERENCE NP POINT ARGS...
     DTRAIN_FAULT=$point:signal ends "a signal at $point on $np ranks $*: 75" 75 train "$np" "$dir" $common "$@"
     expect "the checkpoint of the named step exists ($point)" keeps_its_word "$dir"
     ends "continued ($point)" 0 train "$np" "$dir" $common "$@"
-    expect "as without the signal ($point)" like_undisturbed "$reference" "$dir"
+    expect "metrics match those without the signal ($point)" like_undisturbed "$reference" "$dir"
 }
 
 on_two_ranks() {
@@ -54,12 +54,12 @@ in_a_rollout() {
 
 what_is_not_saved() {
     DTRAIN_FAULT=loop.vote:0:1:signal ends "save_on_signal = false: 75" 75 train 1 unsaved $common checkpoint.save_on_signal=false
-    expect_text "and the message says that nothing is saved" "stopped by a signal at step 2 of 6, no checkpoint is written \(checkpoint.save_on_signal = false\)"
+    expect_text "the message says that no checkpoint is written" "stopped by a signal at step 2 of 6, no checkpoint is written \(checkpoint.save_on_signal = false\)"
     DTRAIN_FAULT=step.agree:0:4:signal train 1 unsaved $common checkpoint.save_on_signal=false checkpoint.save_steps=3
-    expect_text "and which checkpoint is the newest" "stopped by a signal at step 4 of 6, no checkpoint is written \(.*\): the newest is of step 3"
+    expect_text "the message names the newest checkpoint" "stopped by a signal at step 4 of 6, no checkpoint is written \(.*\): the newest is of step 3"
     DTRAIN_FAULT=validate.report:0:1:slow,validate.report:0:2:slow,validate.report:0:3:slow train 1 limit $common run.max_steps=1000 run.time_limit=3 checkpoint.save_steps=0
     expect_exit "run.time_limit after a validation: 75" 75
-    expect "its checkpoint exists" keeps_its_word limit
+    expect "the checkpoint of the time limit exists" keeps_its_word limit
 }
 
 # A stop before the first step leaves a checkpoint of the run's own.
@@ -81,7 +81,7 @@ without_progress() {
     expect_exit "the third ends with 64" 64
     expect_text "with how long it took and what to do" "start 3 in a row without a new checkpoint, and it ran for .*s; another start would not help\. Give the job more time"
     starting
-    expect_exit "and so does the fourth" 64
+    expect_exit "the fourth start without progress ends with 64" 64
     DTRAIN_FAULT=step.agree:0:1:signal ends "a start that takes a step: 75" 75 train 2 stuck $common
     expect "begins the count anew" test ! -e "$tmp/stuck/starts_without_progress"
     starting
@@ -97,7 +97,7 @@ too_late() {
     expect_text "says how long it took" "start-up took [0-9.]+ ?m?s, which leaves no time for a step before run.time_limit; give the run more time"
     SLURM_JOB_END_TIME=$(($(date +%s) + 6)) DTRAIN_FAULT=start.agree:0:1:slow,start.agree:0:2:slow train 2 late $common
     expect_exit "a start-up that takes all of a Slurm job: 64" 64
-    expect_text "which is named" "no time for a step before the end of the Slurm job"
+    expect_text "the Slurm limit is named" "no time for a step before the end of the Slurm job"
     train 2 late $common
     ends "a run that is complete needs no time" 0 train 2 late $common run.time_limit=0.001
 }

@@ -1,9 +1,9 @@
 #!/bin/bash
-# e2e_style.sh - the shape of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md): calls and includes go
-# down, private headers stay inside, MPI is spoken in comm alone.
+# e2e_style.sh - the style of the sources: layout and length of lines, pages that comments cite, and rooms (docs/architecture.md). Calls and
+# includes go down, private headers stay inside their room, and only comm calls MPI.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
-cd "$(realpath tests)/.." || exit 1 # e2e.sh may stand in a folder of links, which find does not follow
+cd "$(realpath tests)/.." || exit 1 # e2e.sh may be in a folder of links, which find does not follow
 build=${BUILD:-build/release}
 find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | sort >"$tmp/sources"
 expect "there are sources" test "$(wc -l <"$tmp/sources")" -gt 500
@@ -31,7 +31,7 @@ else
 fi
 
 tools/check_citations.sh >"$out"
-expect "what comments cite in docs is there" test ! -s "$out"
+expect "pages and sections that comments cite exist" test ! -s "$out"
 
 # Symbols of each room's objects: what a room uses of another must be of a room before it in the Makefile's list.
 rooms=$(sed -n 's/^ROOMS *= *//p' Makefile)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_threads.sh - threads and cores: how long threads wait, how many there are, and what is said of cores that are not used.
+# e2e_threads.sh - threads and cores: how long threads wait, how many threads run, and messages about unused cores.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -18,7 +18,7 @@ run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=4096
 cores=$(getconf _NPROCESSORS_ONLN)
 if [ "$cores" -lt 256 ]; then
     expect_exit "4096 threads are refused" 64
-    expect_text "and it is said how many may be" "run.threads: expected at most $((16 * cores)) threads on a machine of $cores core"
+    expect_text "the maximum number of threads is reported" "run.threads: expected at most $((16 * cores)) threads on a machine of $cores core"
 fi
 allowed=$(nproc)
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=$((allowed + 1))
@@ -29,7 +29,7 @@ first=$(taskset -cp $$ | sed 's/.*: *//; s/[-,].*//')
 ends "four ranks on one core" 0 run 0 taskset -c "$first" $MPIRUN -np 4 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
 is "are warned of, once" "$(grep -c 'warning: 4 ranks with 1 thread each share 1 core on .*: start at most 1 rank there' "$out")" 1
 run 0 taskset -c "$first" $MPIRUN -np 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x" run.threads=2
-expect_text "with their threads" "rank 0 .*warning: 2 ranks with 2 threads each share 1 core on $(hostname), which slows down all of them"
+expect_text "the warning names ranks and threads" "rank 0 .*warning: 2 ranks with 2 threads each share 1 core on $(hostname), which slows down all of them"
 if [ "$allowed" -gt 1 ]; then
     run 2 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/x"
     expect "ranks that have a core each are not warned of" sh -c "! grep -q 'warning: .* share ' '$out'"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_tokenizer_files.sh - a special token that tokenizer_config.json names and no file gives an id: texts with it have an id more than the model has rows. Data
-# without it still fits the model, data with it is refused with what to do, and dtrain-convert --add-tokens makes the rows.
+# e2e_tokenizer_files.sh - a special token that tokenizer_config.json names but no file gives an id: its id in texts exceeds the rows of the
+# model. Data without it still fits the model. Data with it is refused with the remedy, and dtrain-convert --add-tokens adds the rows.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -23,15 +23,15 @@ shape="model.model_type=llama model.hidden_size=8 model.intermediate_size=8 mode
 make plain "$tmp/m" "some words and more of them, until there are enough"
 make padded "$tmp/m" "some words[PAD]and more of them, until there are enough"
 is "a dataset without the token has the sizes of tokenizer.json" "$(vocab_of "$tmp/plain.h5")" "$n"
-is "one with it has one more" "$(vocab_of "$tmp/padded.h5")" "$((n + 1))"
+is "a dataset with the token has one more" "$(vocab_of "$tmp/padded.h5")" "$((n + 1))"
 ends "the model without the row trains on the one" 0 pretrain base plain $shape model.vocab_size=$n model.tokenizer="$tmp/m" checkpoint.export=hf
-expect "and its export has the files that name the token" cmp "$tmp/base/hf/tokenizer_config.json" "$tmp/m/tokenizer_config.json"
-ends "and not on the other" 65 pretrain other padded model.path="$tmp/base/hf"
-expect_text "which says what to do" "vocab_size: the dataset was created with $((n + 1)), but the model has $n, without rows for the last tokens.*--add-tokens"
+expect "the export has the files that name the token" cmp "$tmp/base/hf/tokenizer_config.json" "$tmp/m/tokenizer_config.json"
+ends "data with the token is refused" 65 pretrain other padded model.path="$tmp/base/hf"
+expect_text "the message names the remedy" "vocab_size: the dataset was created with $((n + 1)), but the model has $n, without rows for the last tokens.*--add-tokens"
 printf '[PAD]\n' >"$tmp/list.txt"
-ends "rows can be added" 0 run 2 ./dtrain-convert --add-tokens "$tmp/list.txt" "$tmp/base/hf" "$tmp/grown"
-expect "as many as tokens" grep -q "\"vocab_size\": $((n + 1))" "$tmp/grown/config.json"
+ends "dtrain-convert --add-tokens adds the row" 0 run 2 ./dtrain-convert --add-tokens "$tmp/list.txt" "$tmp/base/hf" "$tmp/grown"
+expect "vocab_size equals the number of tokens" grep -q "\"vocab_size\": $((n + 1))" "$tmp/grown/config.json"
 make again "$tmp/grown" "some words[PAD]and more of them, until there are enough"
-expect "with the same ids" cmp <(./dtrain-data show --tokenizer bytes "$tmp/again.h5" 0 2>&1 | tail -n +2) <(./dtrain-data show --tokenizer bytes "$tmp/padded.h5" 0 2>&1 | tail -n +2)
-ends "then it trains" 0 pretrain grown-run again model.path="$tmp/grown"
+expect "the ids are the same" cmp <(./dtrain-data show --tokenizer bytes "$tmp/again.h5" 0 2>&1 | tail -n +2) <(./dtrain-data show --tokenizer bytes "$tmp/padded.h5" 0 2>&1 | tail -n +2)
+ends "training with the added rows" 0 pretrain grown-run again model.path="$tmp/grown"
 e2e_done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_tools.sh - what all programs have in common: help, version, errors under their own name, a reader that leaves early.
+# e2e_tools.sh - behaviour common to all programs: help, version, errors under their own name, a reader that closes the pipe early.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 programs="dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot dtrain-sid"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_train.sh - the same losses and weights whatever the number of ranks and the ZeRO stage; sft, eval, plan and check.
+# e2e_train.sh - losses and weights do not depend on the number of ranks or the ZeRO stage; sft, eval, plan and check.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -51,11 +51,11 @@ full_only
 train 1 huge run.max_steps=4 optimizer.lr=10 optimizer.max_grad_norm=0 optimizer.weight_decay=10 scheduler.type=constant scheduler.warmup_steps=0
 run 3 ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/huge" data.validation="$tmp/valid.h5" run.output_dir= precision.dtype=fp16
 expect_exit "an evaluation that is not finite: 71 on 3 ranks" 71
-expect "which one rank says" test "$(grep -c 'is not finite' "$out")" = 1
+expect "one rank reports the non-finite loss" test "$(grep -c 'is not finite' "$out")" = 1
 for np in 5 16; do # batch sizes of the training say nothing about an evaluation
     run $np ./dtrain "$tmp/tiny.ini" run.task=eval model.path="$tmp/ref" data.validation="$tmp/valid.h5" run.output_dir= log.report_to=jsonl
     expect_exit "eval on $np ranks, which do not divide the batch" 0
-    expect_text "its result is said where nothing else reports it" "validation loss [0-9]"
+    expect_text "the validation loss is printed if nothing else reports it" "validation loss [0-9]"
 done
 expect "eval counts each sample once whatever the ranks" sh -c "grep -o '\"validation_loss\": *[0-9.]*' $tmp/eval1/metrics.jsonl > $tmp/.e1; grep -o '\"validation_loss\": *[0-9.]*' $tmp/eval3/metrics.jsonl | cmp - $tmp/.e1"
 

@@ -1,6 +1,7 @@
 #!/bin/bash
-# e2e_vision.sh - training with images, from files to losses: as transformers computes it; the same on any number of ranks, at any stage, offloaded,
-# recomputed, adapted, resumed, also where micro-batches have no images or nothing; what is frozen keeps its bits; data that does not fit the model.
+# e2e_vision.sh - training with images, from files to losses. Results match transformers on any number of ranks, at any stage, offloaded,
+# recomputed, adapted and resumed, also if micro-batches have no images or no samples. Frozen tensors keep their bits. Data that does not
+# fit the model is refused.
 # QUICK:
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
@@ -55,9 +56,9 @@ for case in "all 1 0 1" "all 4 3 1" "all 2 2 2" "projector 1 1 2" "projector 2 3
     expect "as --plan says" as_plan_says "$np" "$stage" vision.train="${part/all/$all}" batch.micro_batch_size="$micro"
     expect "micro-batches of $micro: transformers' losses" like_transformers "$part$np" "$part"
 done
-expect "which says how many images a micro-batch has" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 9 tokens each" "$tmp/.plan"
+expect "--plan reports the images of a micro-batch" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 9 tokens each" "$tmp/.plan"
 expect "images are counted" above all1 images_per_second 0
-expect "and what they cost" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
+expect "the FLOPs of images are counted" awk -v all="$(number all1 flops_per_second | tail -1)" -v tok="$(number all1 tokens_per_second | tail -1)" 'BEGIN { exit !(all > 6 * 5000 * tok) }'
 # the alignment of LLaVA: pretrain, of the projector alone
 for case in "1 0 2" "2 2 1"; do
     read -r np stage micro <<<"$case"
@@ -115,7 +116,7 @@ captions() { # NP DIR ARGS...
 ends "pretrain on captions" 0 captions 1 captions
 captions 2 captions-2 zero.stage=2
 expect "on two ranks: the same bits" same_model "$(newest captions)" "$(newest captions-2)"
-is "and losses" "$(losses captions-2)" "$(losses captions)"
+is "losses are the same" "$(losses captions-2)" "$(losses captions)"
 captions 3 captions-3 zero.stage=3 model.activation_checkpointing=block
 expect "on three, which share four samples: the same bits" same_model "$(newest captions)" "$(newest captions-3)"
 captions 1 captions-sft run.task=sft
@@ -129,8 +130,8 @@ bits 3 part zero.stage=3 run.max_steps=3
 bits 2 part zero.stage=2 checkpoint.resume=auto
 expect "resumed on other ranks, at another stage" same_model "$(newest ref)" "$(newest part)"
 RUN_TIMEOUT=60 DTRAIN_FAULT=step.begin:1:5:kill bits 2 killed checkpoint.save_steps=2 zero.stage=3
-prints "after a kill it goes on" "resumed from .*step-00000004.h5" bits 2 killed checkpoint.save_steps=2 zero.stage=3
-expect "to the same bits" same_model "$(newest ref)" "$(newest killed)"
+prints "a run resumes after a kill" "resumed from .*step-00000004.h5" bits 2 killed checkpoint.save_steps=2 zero.stage=3
+expect "the resumed run has the same bits" same_model "$(newest ref)" "$(newest killed)"
 
 grouped="data.shuffle=true data.group_by_modality_length=true"
 bits 1 grouped $grouped
@@ -151,7 +152,7 @@ while read -r name part want; do
     bits 1 "$name" vision.train="$part" run.max_steps=3
     bits 3 "$name-3" vision.train="$part" run.max_steps=3 zero.stage=3
     is "vision.train = $part: the rest keeps its bits" "$(differing start "$name")" "$want "
-    expect "and on three ranks it is the same" same_model "$(newest "$name")" "$(newest "$name-3")"
+    expect "the same bits on three ranks, vision.train = $part" same_model "$(newest "$name")" "$(newest "$name-3")"
 done <<PARTS
 projector projector ${projector% }
 tower tower ${tower% }
@@ -159,7 +160,7 @@ last projector,llm:1 language_model.model.layers.1 ${projector% }
 PARTS
 bits 1 rates optimizer.lr_groups=multi_modal_projector:0,vision_tower:1e-4 run.max_steps=3
 is "a learning rate of their own" "$(differing start rates)" "$text$tower"
-is "which is told" "$(number rates lr/vision_tower | tail -1)" 0.0001
+is "the learning rate of the tower is logged" "$(number rates lr/vision_tower | tail -1)" 0.0001
 lora="vision.train=projector,llm lora.r=2 lora.target_modules=q_proj,lm_head run.max_steps=3"
 bits 1 lora $lora
 bits 3 lora-3 $lora zero.stage=3
@@ -168,18 +169,18 @@ bits 1 codes $lora lora.base_quantization=int8
 expect "on a base in 8 bits: as much memory as planned" as_planned
 bits 3 codes-3 $lora lora.base_quantization=int8 zero.stage=3
 expect "the same bits on three ranks" same_model "$(newest codes)" "$(newest codes-3)"
-expect "which are others" fails same_model "$(newest lora)" "$(newest codes)"
+expect "the bits differ from those without quantisation" fails same_model "$(newest lora)" "$(newest codes)"
 
-# ---- features behind post_layernorm, and one placeholder for the mean of an image's rows (test_model_vision.c has their numbers)
+# ---- features after post_layernorm, and one placeholder for the mean of an image's rows (test_model_vision.c has their values)
 expect "a placeholder for each image" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision --image-tokens 1 -o "$tmp/pooled.h5" $fixture/records.jsonl
-expect "and one for each row" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision -o "$tmp/rows.h5" $fixture/records.jsonl
+expect "a placeholder for each row" ./dtrain-data -q --tokenizer $hf/siglip_qwen2 --images $hf/siglip_vision -o "$tmp/rows.h5" $fixture/records.jsonl
 whole="data.train=$tmp/pooled.h5,$tmp/texts.h5"
 parts="$whole model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.image_token=60"
 pooled="vision.feature_layer=-1 vision.feature_norm=true vision.image_tokens=mean_pooling vision.projector_type=mlp"
 ends "parts joined so" 0 bits 1 pooled $parts $pooled
 expect "as much memory as planned" as_planned
 expect "as --plan says" as_plan_says 1 0 vision.train=$all batch.train_batch_size=6 run.reproducible=true $parts $pooled
-expect "which tells of one placeholder" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 1 token each" "$tmp/.plan"
+expect "--plan reports one placeholder for each image" grep -q "^micro-batch: at most [0-9]* tokens and [0-9]* images of 1 token each" "$tmp/.plan"
 while read -r np stage more; do
     bits "$np" "pooled-$np" $parts $pooled zero.stage="$stage" $more
     expect "$np ranks at stage $stage: the same bits" same_model "$(newest pooled)" "$(newest "pooled-$np")"
@@ -190,21 +191,21 @@ LAYOUTS
 bits 1 pooled-start $parts $pooled run.max_steps=1 optimizer.lr=0
 expect "the norm is trained with the tower" grep -q vision_tower.post_layernorm <<<"$(differing pooled-start pooled)"
 bits 1 pooled-head $parts $pooled vision.train=projector,llm checkpoint.export=hf
-expect "and frozen with it" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
+expect "the norm is frozen with the tower" fails grep -q vision_tower <<<"$(differing pooled-start pooled-head)"
 expect_text "transformers has no key for either" "no key for features after post_layernorm"
-expect_text "which is told of both" "no key for the mean"
-expect "and does not take the model for llava" grep -q '"model_type": "dtrain_llava"' "$tmp/pooled-head/hf/config.json"
+expect_text "transformers has no key for the mean" "no key for the mean"
+expect "the exported model type is not llava" grep -q '"model_type": "dtrain_llava"' "$tmp/pooled-head/hf/config.json"
 bits 2 pooled-kept $parts $pooled vision.train=projector,llm vision.feature_cache="$tmp/features" zero.stage=3
 expect "with kept features: the same bits" same_model "$(newest pooled-head)" "$(newest pooled-kept)"
 bits 1 pooled-bare $parts ${pooled/feature_norm=true/feature_norm=false} vision.train=projector,llm vision.feature_cache="$tmp/features"
 is "features without the norm are others" "$(ls "$tmp/features" | grep -c '\.bin$')" 2
-ends "what is exported is opened again" 0 bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm zero.stage=2 run.max_steps=1
+ends "an exported model is loaded again" 0 bits 2 pooled-on $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm zero.stage=2 run.max_steps=1
 bits 1 pooled-on-said $whole model.path="$tmp/pooled-head/hf" vision.train=projector,llm run.max_steps=1 ${pooled/vision.projector_type=mlp/}
 expect "as it is, whether keys say so or not" same_model "$(newest pooled-on)" "$(newest pooled-on-said)"
 cp -r "$tmp/pooled-head/hf" "$tmp/former" && sed -i 's/"dtrain_llava"/"llava"/; s/DtrainLlava/Llava/' "$tmp/former/config.json"
 bits 2 pooled-former $whole model.path="$tmp/former" vision.train=projector,llm zero.stage=2 run.max_steps=1
 expect "as llava, with the same keys, it is the same" same_model "$(newest pooled-on)" "$(newest pooled-former)"
-ends "and talks about an image" 0 run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
+ends "dtrain-generate accepts an image" 0 run 1 ./dtrain-generate "$tmp/pooled-head/hf" --prompt "<image> what" --image $pictures/wide.ppm --max-new-tokens 4 --greedy
 wrong "a norm before the last block's output" 64 'vision.feature_norm: .*vision_feature_layer -1' ./dtrain --check "$tmp/tiny.ini" $parts vision.feature_norm=true run.output_dir="$tmp/wrong"
 wrong "CLIP has no such norm" 64 'vision.feature_norm: .*SigLIP' ./dtrain --check "$tmp/tiny.ini" model.path=$hf/clip_llama_text vision.path=$hf/clip vision.feature_norm=true vision.feature_layer=-1 run.output_dir="$tmp/wrong"
 wrong "the mean of an image is one row" 65 '16 placeholders per image, but the model computes 1 row .*--image-tokens 1 ' ./dtrain --check "$tmp/tiny.ini" $parts $pooled data.train="$tmp/rows.h5" run.output_dir="$tmp/wrong"
@@ -230,7 +231,7 @@ pairs 1 dpo
 is "dpo begins without a margin" "$(number dpo dpo/rewards/margins | head -1)" 0
 expect "with memory as planned" as_planned
 pairs 3 dpo-3 zero.stage=3
-expect "and is the same on three ranks" same_model "$(newest dpo)" "$(newest dpo-3)"
+expect "the same bits on three ranks" same_model "$(newest dpo)" "$(newest dpo-3)"
 pairs 2 dpo-2 dpo.precompute_reference=true
 expect "or with a reference asked before" same_model "$(newest dpo)" "$(newest dpo-2)"
 lora="vision.train=llm lora.r=2" # its reference is the model without adapters
@@ -238,7 +239,7 @@ pairs 1 dpo-lora $lora
 expect "dpo of adapters: as much memory as planned" as_planned
 is "begins without a margin, too" "$(number dpo-lora dpo/rewards/margins | head -1)" 0
 pairs 3 dpo-lora-3 $lora zero.stage=3
-expect "and is the same on three ranks" same_model "$(newest dpo-lora)" "$(newest dpo-lora-3)"
+expect "the same bits on three ranks" same_model "$(newest dpo-lora)" "$(newest dpo-lora-3)"
 
 # ---- data that does not fit the model
 check() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/wrong" "$@"; }
@@ -253,16 +254,16 @@ check "another preprocessor" 65 'means.h5: attribute preprocessor: image_mean: t
 sed 's/"resample": 3/"resample": 2/' $hf/clip/preprocessor_config.json >"$tmp/bilinear.json"
 expect "images made smoother" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/bilinear.json" --image-tokens 9 -o "$tmp/smooth.h5" $fixture/records.jsonl
 check "another filter" 65 'smooth.h5: attribute preprocessor: size and resample: .*bilinear; the model has .*bicubic' data.train="$tmp/smooth.h5"
-# a model that does not know how its images are made is to be asked with such as it is trained on
+# a model without image preprocessing must be validated on images prepared as in training
 cp $hf/clip_llama/config.json "$tmp/new.json"
 check "validation made otherwise than training" 65 'validation: .*smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/new.json" data.validation="$tmp/smooth.h5"
 mkdir "$tmp/beside" && cp $hf/clip_llama/*config.json "$tmp/beside"
-check "a preprocessor beside model.config" 65 'smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/beside/config.json" data.train="$tmp/smooth.h5"
+check "a preprocessor next to model.config" 65 'smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/beside/config.json" data.train="$tmp/smooth.h5"
 train 2 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=1 checkpoint.save_steps=1 checkpoint.export=hf model.tokenizer=$hf/clip_llama
 expect_exit "a new model" 0
-expect "its export has the dataset's preprocessor" grep -q '"resample": 2' "$tmp/made/hf/preprocessor_config.json"
-expect "its checkpoint too" ./dtrain-generate "$(newest made)" --tokenizer $hf/clip_llama --prompt "what" --image $pictures/wide.ppm --max-new-tokens 1
-ends "and it goes on" 0 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
+expect "the export has the dataset's preprocessor" grep -q '"resample": 2' "$tmp/made/hf/preprocessor_config.json"
+expect "the checkpoint has the dataset's preprocessor" ./dtrain-generate "$(newest made)" --tokenizer $hf/clip_llama --prompt "what" --image $pictures/wide.ppm --max-new-tokens 1
+ends "a new model's run resumes" 0 train 1 made model.path= model.config="$tmp/new.json" data.train="$tmp/smooth.h5" run.max_steps=2 checkpoint.save_steps=1 checkpoint.resume=auto
 clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
 check "another placeholder" 65 'images.h5: attribute image_token: placeholders are token 60, but image_token_index of the model is 59' "${clip[@]}" vision.image_token=59
 alone=model.path=$hf/clip_llama_text
@@ -275,7 +276,7 @@ cp -r $hf/clip_llama "$tmp/here/model" && cp -r $hf/clip_llama "$tmp/there/model
 sed "s|tests/data|$PWD/tests/data|" "$tmp/tiny.ini" >"$tmp/apart.ini"
 differ() { # WHAT COMMAND...
     ends "$1: two copies that differ are refused" 65 run 0 $MPIRUN -np 1 -wdir "$tmp/here" "$PWD/${@:2}" : -np 1 -wdir "$tmp/there" "$PWD/${@:2}"
-    expect_text "and named" "model/config.json: the file on host .* differs from rank 0.s"
+    expect_text "the file that differs is named" "model/config.json: the file on host .* differs from rank 0.s"
 }
 differ "a model" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" model.path=model
 differ "a reference" dtrain "$tmp/apart.ini" run.output_dir="$tmp/wrong" run.task=dpo data.train="$tmp/pairs.h5" dpo.reference_path=model

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_vision_cache.sh - kept features of a frozen tower: training has the same bits as without them, on any number of ranks, at any stage, in every
-# task; they are made once; what is damaged, killed, refused or full is told and never trained on.
+# e2e_vision_cache.sh - cached features of a frozen tower. Training has the same bits as without the cache, on any number of ranks, at any
+# stage, in every task. Features are computed once. Damaged, killed, refused or full caches are reported and never trained on.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -65,8 +65,8 @@ rm -r "$cache"
 kept 3 made-by-3 zero.stage=3
 expect "made by three ranks that share each block: the same bits" same_model "$(newest ref-fp32)" "$(newest made-by-3)"
 per_token() { paste <(number "$1" flops_per_second) <(number "$1" tokens_per_second) | awk '{ print $1 / $2 }' | tail -1; }
-expect "and the tower's arithmetic is not counted" awk -v a="$(per_token ref-fp32)" -v b="$(per_token made-by-3)" 'BEGIN { exit !(b < 0.97 * a) }'
-expect "but the images are" above made-by-3 images_per_second 0
+expect "the FLOPs of the tower are not counted" awk -v a="$(per_token ref-fp32)" -v b="$(per_token made-by-3)" 'BEGIN { exit !(b < 0.97 * a) }'
+expect "images per second are reported" above made-by-3 images_per_second 0
 
 # ---- tasks, resuming, export
 kept 2 valid data.train="$tmp/texts.h5" data.validation="$tmp/images.h5" zero.stage=3 checkpoint.export=hf
@@ -78,9 +78,9 @@ evaluate kept 2 eval
 evaluate train 2 eval-ref
 is "evaluated alike" "$(number eval validation_loss)" "$(number eval-ref validation_loss)"
 train 2 resumed run.max_steps=2
-prints "with kept features it goes on" "resumed from .*step-00000002.h5" kept 3 resumed zero.stage=2
-expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest resumed)"
-ends "and without them again" 0 train 2 resumed run.max_steps=5
+prints "a run resumes with cached features" "resumed from .*step-00000002.h5" kept 3 resumed zero.stage=2
+expect "the run has the same bits" same_model "$(newest ref-fp32)" "$(newest resumed)"
+ends "a run resumes without cached features" 0 train 2 resumed run.max_steps=5
 sed 's/"completion": \("[^"]*"\)/"chosen": \1, "rejected": "no idea?"/; s|\.\./\.\./vision_data|'"$PWD/tests/data/vision_data"'|g' $fixture/records.jsonl >"$tmp/pairs.jsonl"
 data_of clip_llama -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
 pairs="run.task=dpo data.train=$tmp/pairs.h5 run.max_steps=3"
@@ -102,7 +102,7 @@ train 1 trained vision.train=tower run.max_steps=1
 kept 1 other model.path="$tmp/trained"
 train 1 other-ref model.path="$tmp/trained"
 expect "another tower's features: the same bits" same_model "$(newest other-ref)" "$(newest other)"
-is "are beside those of the first" "$(n_files '\.bin$')" $((before + 1))
+is "the other tower has a feature file of its own" "$(n_files '\.bin$')" $((before + 1))
 wrong "a reference with another tower" 64 'vision.feature_cache: .*trained.* has another vision tower' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/towers" vision.feature_cache="$cache" $pairs dpo.reference_path="$tmp/trained"
 data_of siglip_qwen2 -o "$tmp/siglip.h5" $fixture/records.jsonl
 siglip="model.path=$hf/siglip_qwen2 data.train=$tmp/siglip.h5"
@@ -165,32 +165,32 @@ is "leaves nothing either" "$(n_files ^features)" 0
 RUN_TIMEOUT=60 DTRAIN_FAULT=features.publish:0:1:kill kept 2 killed
 is "a kill leaves what is no file of features" "$(n_files '\.part$') $(n_files '\.bin$')" "1 0"
 kept 2 killed
-expect "which the next run removes" test "$(n_files '\.part$') $(n_files '\.bin$')" = "0 1"
-expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest killed)"
+expect "the next run removes the partial file" test "$(n_files '\.part$') $(n_files '\.bin$')" = "0 1"
+expect "the run has the same bits" same_model "$(newest ref-fp32)" "$(newest killed)"
 rm "$cache"/*
 DTRAIN_FAULT=features.publish:0:1:stop start 2 first vision.feature_cache="$cache"
 wait_until_stopped first 1
 kept 1 second
 expect "a second run at the same time" same_model "$(newest ref-fp32)" "$(newest second)"
-is "has its file beside that of the first" "$(n_files '\.part$') $(n_files '\.bin$')" "1 1"
+is "the second run writes a file of its own" "$(n_files '\.part$') $(n_files '\.bin$')" "1 1"
 kill -CONT $(ranks_of first)
 finish first
-expect "which goes on" same_model "$(newest ref-fp32)" "$(newest first)"
-is "to the same file" "$(n_files ^features)" 1
+expect "the first run continues" same_model "$(newest ref-fp32)" "$(newest first)"
+is "both runs leave one file" "$(n_files ^features)" 1
 DTRAIN_FAULT=features.hash:0:1:error ends "images that are known are not read again" 0 kept 2 again data.train="$tmp/images.h5"
 truncate -s -1 "$cache"/*.list
 fails_alone 0 features.hash 1 kept 2 unknown data.train="$tmp/images.h5"
-ends "nor is a list of them believed that is cut short" 0 kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
+ends "a truncated list of images is not trusted" 0 kept 2 again run.max_steps=5 data.train="$tmp/images.h5"
 e2e_done
 mkfifo "$cache/${good##*/}.fifo" && mv "$cache/${good##*/}.fifo" "$cache/$(basename "$good" .bin)-x.bin"
-RUN_TIMEOUT=60 wrong "a pipe in the place of a file" 65 '-x.bin: the file was cut short or is not a feature file; remove the file' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
+RUN_TIMEOUT=60 wrong "a pipe instead of a feature file" 65 '-x.bin: the file was cut short or is not a feature file; remove the file' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/pipe" vision.feature_cache="$cache"
 rm "$cache"/*
 mkdir "$cache/images.list" && kept 2 no-list
 for list in "$cache"/*.list; do rm -rf "$list" && mkdir "$list"; done
-ends_saying "where no list can be kept it goes on" 0 'the next run reads all images again: .*\.list' kept 2 no-list-again
-expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest no-list-again)"
+ends_saying "a run continues if no list can be written" 0 'the next run reads all images again: .*\.list' kept 2 no-list-again
+expect "the run has the same bits" same_model "$(newest ref-fp32)" "$(newest no-list-again)"
 
-# ---- pixels that are not what the file was made with leave nothing that others would find
+# ---- pixels that differ from those of the features leave no file for other runs
 cache=$tmp/of-altered
 cp "$tmp/images.h5" "$tmp/altered.h5"
 at=$(h5dump -H -p -d /images/pixels "$tmp/altered.h5" | sed -n 's/.*OFFSET *\([0-9]*\).*/\1/p')
@@ -200,7 +200,7 @@ is "leave nothing" "$(ls "$cache" 2>/dev/null | wc -l)" 0
 kept 1 list-alone data.train="$tmp/images.h5"
 rm "$cache"/*.bin
 ends "also where the images are known already" 65 kept 2 known data.train="$tmp/altered.h5"
-expect_text "by the file's name" 'altered.h5: (images/pixels: block [0-9]+ .*is damaged|an image differs)'
+expect_text "the message names the file" 'altered.h5: (images/pixels: block [0-9]+ .*is damaged|an image differs)'
 is "leave no features" "$(n_files ^features)" 0
 
 # ---- kernels that round in other ways make other features
@@ -208,7 +208,7 @@ if [ "$(./dtrain --version | sed -n 's/^instruction sets: //p')" = "v2 v3 v4" ] 
     cache=$tmp/kernels
     DTRAIN_ISA=v2 kept 1 of-v2
     prints "another instruction set's are made anew" 'computing features of 3 of 3 different images' kept 1 of-this
-    expect "to the same bits" same_model "$(newest ref-fp32)" "$(newest of-this)"
+    expect "the run has the same bits" same_model "$(newest ref-fp32)" "$(newest of-this)"
     cat >"$tmp/older" <<'SH'
 #!/bin/sh
 [ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" != 1 ] || export DTRAIN_ISA=v2
@@ -219,14 +219,14 @@ SH
         RUN_TIMEOUT=60 run 2 "$tmp/older" ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/older-$i" vision.feature_cache="$cache"
         expect_exit "ranks with kernels of different kinds" 0
     done
-    expect_text "find what they made together" "features of 3 different images are cached in $cache"
+    expect_text "all ranks find the cached features" "features of 3 different images are cached in $cache"
 else skip "another instruction set's features are made anew" "this processor has one"; fi
 
 # ---- images that no sample shows
 cat "$tmp/few.jsonl" "$tmp/texts.jsonl" >"$tmp/mixed.jsonl"
 data_of clip_llama -o "$tmp/mixed.h5" "$tmp/mixed.jsonl"
-RUN_TIMEOUT=60 ends "where no sample with an image fits there is nothing to make" 0 kept 2 unseen data.seq_len=8 data.train="$tmp/mixed.h5"
-expect_text "and nothing is made" 'done: 4 steps'
+RUN_TIMEOUT=60 ends "a run without samples that show images" 0 kept 2 unseen data.seq_len=8 data.train="$tmp/mixed.h5"
+expect_text "no features are computed" 'done: 4 steps'
 
 # ---- memory
 cache=$tmp/fresh

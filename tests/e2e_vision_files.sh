@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_vision_files.sh - vision-language models in files: llava-hf directories in and out by any names of their tensors, a language model joined with a
-# tower and a projector, what is trained of one, adapters, and mistakes, each named by its key.
+# e2e_vision_files.sh - vision-language models in files: import and export of llava-hf directories with any tensor names; a language model
+# joined with a tower and a projector; trained parts; adapters; errors, each naming its key.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 hf=tests/data/vision/hf
@@ -91,24 +91,24 @@ for case in "clip_llama 1 2 9" "siglip_qwen2 3 1 16"; do
     ends "$name to a checkpoint on $np ranks" 0 run "$np" ./dtrain-convert $hf/$name "$tmp/$name.h5"
     run "$back" ./dtrain-convert "$tmp/$name.h5" "$tmp/$name"
     expect "$name back on $back ranks is the same" test "$(differing "$tmp/$name" $hf/$name)" = ""
-    expect "and opens as what transformers wrote" opens_as "$tmp/$name" $hf/$name "$n_tokens"
+    expect "the converted model equals transformers'" opens_as "$tmp/$name" $hf/$name "$n_tokens"
     train "$back" "trained-$name" model.path=$hf/$name vision.train=tower,projector,llm
-    expect "so does what a run leaves" opens_as "$tmp/trained-$name/hf" $hf/$name "$n_tokens"
+    expect "the export of a run equals transformers' model" opens_as "$tmp/trained-$name/hf" $hf/$name "$n_tokens"
 done
 expect "the preprocessor goes along" cmp "$tmp/clip_llama/preprocessor_config.json" $hf/clip_llama/preprocessor_config.json
-expect "and LlavaProcessor's counts are there" has '"num_additional_image_tokens": 1' "$tmp/clip_llama/processor_config.json"
+expect "the export has LlavaProcessor's counts" has '"num_additional_image_tokens": 1' "$tmp/clip_llama/processor_config.json"
 expect "of SigLIP, too" has '"num_additional_image_tokens": 0' "$tmp/siglip_qwen2/processor_config.json"
-expect "and the placeholder's text" has '"image_token": "<image>"' "$tmp/siglip_qwen2/processor_config.json"
+expect "the export has the placeholder's text" has '"image_token": "<image>"' "$tmp/siglip_qwen2/processor_config.json"
 expect "a SigLIP without its pooling says so" has '"vision_use_head": false' "$tmp/siglip_qwen2/config.json"
 run 1 ./dtrain-convert --to hf --chat-template chatml $hf/siglip_qwen2 "$tmp/chats"
 expect "a chat template writes a message's images" has "set image = '<image>'" "$tmp/chats/chat_template.jinja"
 sed -i "s/^{%- set image.*//; s/(image.*length) ~ //" "$tmp/chats/chat_template.jinja"
 run 1 ./dtrain-convert --to hf --chat-template chatml "$tmp/chats" "$tmp/chats-again"
-expect "one that does not is not kept" has "set image = '<image>'" "$tmp/chats-again/chat_template.jinja"
+expect "a chat template without images is replaced" has "set image = '<image>'" "$tmp/chats-again/chat_template.jinja"
 expect "nothing that transformers has no key for" lacks 'projector_type\|preprocessor_config' "$tmp/clip_llama/config.json"
 old='^language_model\.model\.=>model.language_model.' head='^language_model\.lm_head=>lm_head' proj='^multi_modal=>model.multi_modal' tower='^vision_tower\.=>model.vision_tower.vision_model.'
 expect "names of another version" renamed $hf/clip_llama "$tmp/names/new" . "$old" "$head" "$proj" "$tower"
-expect "and of an older one" renamed $hf/clip_llama "$tmp/names/old" . '^vision_tower\.=>vision_tower.vision_model.'
+expect "names of an older version are accepted" renamed $hf/clip_llama "$tmp/names/old" . '^vision_tower\.=>vision_tower.vision_model.'
 for name in new old; do
     run 2 ./dtrain-convert --to hf "$tmp/names/$name" "$tmp/names/$name-out"
     expect "its model is the same: $name" cmp "$tmp/names/$name-out/model.safetensors" $hf/clip_llama/model.safetensors
@@ -162,14 +162,14 @@ clip=(model.path=$hf/clip_llama_text vision.path=$hf/clip)
 still=(run.max_steps=1 optimizer.lr=0 optimizer.weight_decay=0)
 train 2 joined "${clip[@]}" vision.projector_path="$projector" "${still[@]}" zero.stage=3 model.chat_template=vicuna
 expect_exit "a language model, a whole CLIP and a projector" 0
-expect "make the model that they are parts of" cmp "$tmp/joined/hf/model.safetensors" $hf/clip_llama/model.safetensors
+expect "the joined parts equal the original model" cmp "$tmp/joined/hf/model.safetensors" $hf/clip_llama/model.safetensors
 train 2 lent model.path=$hf/clip_llama_text vision.path="$tmp/names/new" vision.projector_path="$projector" "${still[@]}"
 expect_exit "a tower of a whole vision-language model" 0
-expect "is that of its CLIP" cmp "$tmp/lent/hf/model.safetensors" $hf/clip_llama/model.safetensors
-expect "whose chat template writes a message's images" has "set image = '<image>'" "$tmp/joined/hf/chat_template.jinja"
-expect "and open as it" opens_as "$tmp/joined/hf" $hf/clip_llama 9
-expect "which wants images as the tower does" cmp "$tmp/joined/hf/preprocessor_config.json" $hf/clip/preprocessor_config.json
-expect "and is described as it" diff <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/clip_llama/config.json" | grep -v 'projection_dim\|torch_dtype') \
+expect "the tower of a vision-language model is that of its CLIP" cmp "$tmp/lent/hf/model.safetensors" $hf/clip_llama/model.safetensors
+expect "the chat template writes a message's images" has "set image = '<image>'" "$tmp/joined/hf/chat_template.jinja"
+expect "the joined model equals the llava directory" opens_as "$tmp/joined/hf" $hf/clip_llama 9
+expect "the joined model has the tower's preprocessor" cmp "$tmp/joined/hf/preprocessor_config.json" $hf/clip/preprocessor_config.json
+expect "the joined config.json equals the llava one" diff <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/clip_llama/config.json" | grep -v 'projection_dim\|torch_dtype') \
     <(python3 -c "import json,sys; print(json.dumps(json.load(open(sys.argv[1])), sort_keys=True, indent=1))" "$tmp/joined/hf/config.json" | grep -v 'projection_dim\|torch_dtype')
 train 1 joined-2 model.path=$hf/siglip_qwen2_text vision.path=$hf/siglip_vision vision.feature_layer=-1 vision.image_token=60 vision.projector_path=$hf/siglip_qwen2 "${still[@]}"
 expect "tied, with a SigLIP alone and the projector of a whole model" test "$(differing "$tmp/joined-2/hf" $hf/siglip_qwen2)" = ""
@@ -181,10 +181,10 @@ run 0 ./dtrain --plan "$tmp/tiny.ini" model.path="$tmp/not-yet-here" model.model
     model.num_attention_heads=4 model.num_key_value_heads=2 model.head_dim=6 model.vocab_size=61 vision.path="$tmp/laptop" vision.image_token=60
 expect_text "also without weights" '17616 parameters in 10 units'
 
-# ---- a fresh projector; what is trained, and that it goes on
+# ---- a new projector; the trained part; resuming
 ends "a new projector" 0 train 2 aligned "${clip[@]}" vision.train=projector
-expect "which is told of" has 'projector (4 tensors) starts from random' "$out"
-expect "as is how much is trained" has '17616 parameters in 10 units (760 are trained)' "$out"
+expect "the random projector is reported" has 'projector (4 tensors) starts from random' "$out"
+expect "the number of trained parameters is reported" has '17616 parameters in 10 units (760 are trained)' "$out"
 expect "text alone trains none of it" renamed "$tmp/aligned/hf" "$tmp/aligned-text" '^language_model|^vision_tower'
 expect "the rest" renamed $hf/clip_llama "$tmp/rest" '^language_model|^vision_tower'
 expect "stays, to the bit" cmp "$tmp/aligned-text/model.safetensors" "$tmp/rest/model.safetensors"
@@ -193,20 +193,20 @@ expect "llm:1 is the last block" test "$(differing "$tmp/last/hf" "$tmp/aligned/
 train 1 whole model.path="$tmp/aligned" vision.train=embed,head vision.projector_type=mlp2x_gelu
 expect "embed and head are no blocks" test "$(differing "$tmp/whole/hf" "$tmp/aligned/hf")" = "language_model.lm_head.weight language_model.model.embed_tokens.weight"
 train 2 aligned "${clip[@]}" vision.train=projector run.max_steps=3
-expect "a joined run goes on" has 'resumed from' "$out"
+expect "a joined run resumes" has 'resumed from' "$out"
 
 prints "dtrain-info names it" 'LlavaForConditionalGeneration' run 0 ./dtrain-info "$tmp/aligned"
 expect_text "its tower and projector" 'vision +clip tower, 3 layers, hidden [0-9]*, images of 14 x 14 pixels, each 9 tokens; projector mlp2x_gelu'
-expect_text "and what was trained" 'trained +projector$'
+expect_text "the trained part is reported" 'trained +projector$'
 wrong "a run for a directory of its own" 64 'aligned: is an input' ./dtrain-convert --force "$tmp/aligned" "$tmp/aligned"
 cp -r "$tmp/aligned/hf" "$tmp/blind" && rm "$tmp/blind/preprocessor_config.json"
 prints "a model that does not say how its images are made" 'blind: preprocessor_config.json, .*, is missing' run 1 ./dtrain-convert "$tmp/blind" "$tmp/blind.h5"
 
 # ---- adapters
 ends "adapters, and the projector whole" 0 train 2 adapted model.path=$hf/clip_llama lora.r=2 lora.target_modules=q_proj,lm_head
-expect "which they say" has '"multi_modal_projector"' "$tmp/adapted/adapter/adapter_config.json"
+expect "the adapter names the projector" has '"multi_modal_projector"' "$tmp/adapted/adapter/adapter_config.json"
 expect "under the names that PEFT looks for" has 'base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight' "$tmp/adapted/adapter/adapter_model.safetensors"
-expect "and not in the tower" lacks 'vision_tower' "$tmp/adapted/adapter/adapter_model.safetensors"
+expect "the tower has no adapters" lacks 'vision_tower' "$tmp/adapted/adapter/adapter_model.safetensors"
 expect "whose paths are whole, so that PEFT adds none there" lacks '"q_proj"' "$tmp/adapted/adapter/adapter_config.json"
 train 1 adapted-2 model.path=$hf/siglip_qwen2 lora.r=2 lora.target_modules=q_proj vision.train=tower,projector,llm
 expect "of modules that are trained whole PEFT finds each tensor that its model has" python3 - $hf/siglip_qwen2/model.safetensors "$tmp/adapted-2/adapter" <<'PY'
@@ -223,7 +223,7 @@ PY
 run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" $hf/clip_llama "$tmp/merged"
 expect "merged they are the model that the run left" cmp "$tmp/merged/model.safetensors" "$tmp/adapted/hf/model.safetensors"
 ends "an adapter of PEFT's" 0 run 2 ./dtrain-convert --adapter $hf/clip_llama_peft $hf/clip_llama "$tmp/peft"
-# W + s B A of two terms, each in fp32: a few times 2^-24 of numbers around 1
+# W + s B A of two terms, each in fp32: a few times 2^-24 for values around 1
 expect "is merged as PEFT merges it" python3 - "$tmp/peft/model.safetensors" $hf/clip_llama_peft/merged.safetensors <<'PY'
 import json, struct, sys
 def read(path):
@@ -236,7 +236,7 @@ assert len(expected) == 8, sorted(expected)
 assert max(abs(x - y) for k in expected for x, y in zip(found[k], expected[k])) < 5e-7
 PY
 
-# ---- a new file beside an old one: what dtrain-data prepares images by is what the model has
+# ---- a new preprocessor file next to an old one: dtrain-data prepares images as the model does
 cp -r $hf/clip_llama "$tmp/both"
 echo '{"image_processor": {"image_processor_type": "CLIPImageProcessor", "image_mean": [0.25, 0.25, 0.25]}}' >"$tmp/both/processor_config.json"
 echo '{"image_processor_type": "CLIPImageProcessor", "image_mean": [0.75, 0.75, 0.75]}' >"$tmp/both/preprocessor_config.json"
@@ -265,7 +265,7 @@ cp -r $hf/clip "$tmp/odd" && sed -i 's/"hidden_size": [0-9]*/"hidden_size": 13/'
 check "a tower that is none, by its own file" 65 'vision.path: .*odd/config.json: vision_config.hidden_size' model.path=$hf/clip_llama_text vision.path="$tmp/odd"
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_shuffle=2 vision.projector_dropout=0.1 run.output_dir="$tmp/unused"
 expect_text "a key that the projector has no use for" 'vision.projector_shuffle is ignored, because a projector of type mlp2x_gelu'
-expect_text "and another" 'vision.projector_dropout is ignored'
+expect_text "the ignored dropout key is reported" 'vision.projector_dropout is ignored'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=linear vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
 expect_text "and the width between layers, of one" 'vision.projector_hidden_size is ignored'
 run 1 ./dtrain --check "$tmp/tiny.ini" "${clip[@]}" vision.projector_type=mlp vision.projector_dropout=0.1 vision.projector_hidden_size=8 run.output_dir="$tmp/unused"
@@ -288,7 +288,7 @@ wrong "a reward model of images" 64 'for a scalar head' ./dtrain-generate $hf/cl
 check "a reference that would have another projector" 64 'vision.projector_path.*more than once' model.path=$hf/clip_llama run.task=dpo vision.projector_path="$projector"
 check "LLaVA's own name for a key" 64 'feature_layer' "${clip[@]}" vision.mm_vision_select_layer=-2
 train 2 aligned "${clip[@]}" vision.train=projector,llm run.max_steps=4
-expect "a run that goes on trains the same" has 'vision.train: projector -> projector' "$out"
+expect "a resumed run trains the same parts" has 'vision.train: projector -> projector' "$out"
 train 2 aligned "${clip[@]}" vision.train=projector vision.feature_layer=-1 run.max_steps=4
 expect "from the same features" has 'vision_feature_layer: 2 -> 3\|model.vision_feature_layer' "$out"
 e2e_done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_vision_generate.sh - dtrain-generate with images: what transformers generates with the same files, whatever the ranks, the stage, the batch and the
-# beams; conversations with images; mistakes; answers that a small model has learned to give about images that it has not seen.
+# e2e_vision_generate.sh - dtrain-generate with images. Text matches transformers' with the same files, for any ranks, stage, batch and
+# beams. Also: conversations with images; errors; answers of a small trained model about unseen images.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 export OMP_NUM_THREADS=1
@@ -68,7 +68,7 @@ cp "$tmp/text" "$tmp/expected"
 generate 2 "${many[@]}" --batch-size 7
 expect "samples are the same in batches on two ranks" cmp "$tmp/text" "$tmp/expected"
 generate 0 "${many[@]}" --batch-size 4
-expect "and where they share their prompt" cmp "$tmp/text" "$tmp/expected"
+expect "samples match if they share their prompt" cmp "$tmp/text" "$tmp/expected"
 
 # ---- ways to give images
 one=("$hf/clip_llama" --greedy --max-new-tokens 10 --jsonl)
@@ -80,7 +80,7 @@ generate 0 "${one[@]}" --prompt "$(python3 -c 'print("60 " * 9 + "1")')" --token
 expect "whole runs of placeholders, as ids" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)"
 generate 0 "${one[@]}" --prompt "60 1" --tokenizer ids --image "$files/depth8_type2.png"
 expect "or one for each" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)"
-expect "which a prompt is shown with" grep -q '"prompt":"60 1",' "$tmp/text"
+expect "the prompt is shown with its placeholder" grep -q '"prompt":"60 1",' "$tmp/text"
 printf '<image>a\n<image>a\n' | timeout 240 ./dtrain-generate "${one[@]}" - --image "$files/depth8_type2.png" --threads 1 >"$tmp/text" 2>"$out"
 expect "images of every line" test "$(new_ids "$tmp/text")" = "$(expected_ids 1)$(expected_ids 1)"
 ends "token by token" 0 generate 0 "$hf/clip_llama" --greedy --max-new-tokens 10 --prompt "<image>a" --image "$files/depth8_type2.png" --stream
@@ -118,9 +118,9 @@ printf 'a\nb\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-t
 expect "a second message keeps what the first one's image left" grep -q '[1-9][0-9]* reused' "$out"
 printf 'what is it?\nand now\nand again\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 8 --image "$files/rgb.jpg" --threads 1 >"$tmp/text" 2>"$out"
 expect "the image is forgotten with its message" grep -q 'exceeds 64 tokens' "$out"
-expect "and all are answered, the first alike" test "$(wc -l <"$tmp/text")-$(head -1 "$tmp/text")" = "3-$(head -1 "$tmp/expected")"
+expect "all messages are answered, the first with the same text" test "$(wc -l <"$tmp/text")-$(head -1 "$tmp/text")" = "3-$(head -1 "$tmp/expected")"
 printf '/system see <image>\nwhat is it?\n' | timeout 240 ./dtrain-generate "$hf/clip_llama" --chat --chat-template plain --greedy --max-new-tokens 4 --threads 1 >"$tmp/text" 2>"$out"
-expect "what stands for an image shows none in a system message" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/text")" = 0-1
+expect "a placeholder in a system message shows no image" test "${PIPESTATUS[1]}-$(wc -l <"$tmp/text")" = 0-1
 
 # ---- mistakes
 gen_wrong() { local name=$1 code=$2 text=$3; shift 3; wrong "$name" "$code" "$text" ./dtrain-generate --threads 1 "$@"; }
@@ -128,16 +128,16 @@ gen_wrong "a place without an image" 65 'prompt: the text has 1 <image>, but the
 gen_wrong "two images for one place" 65 'the text has 1 <image>, but the prompt has 2 images' $hf/clip_llama --prompt "<image>" --image "$files/rgb.jpg" --image "$files/rgb.jpg"
 gen_wrong "a model of texts" 64 'found .*clip_llama_text, a language model' $hf/clip_llama_text --prompt a --image "$files/rgb.jpg"
 gen_wrong "an image on another machine" 65 'http://x/a.png: images are not downloaded' $hf/clip_llama --prompt a --image http://x/a.png
-gen_wrong "an image that is not there" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
+gen_wrong "a missing image" 65 'nowhere.png' $hf/clip_llama --prompt a --image nowhere.png
 printf '{"prompt": "a", "image": "%s"}\n' "$files/rgb.jpg" nowhere.png >"$tmp/late.jsonl"
-gen_wrong "which is found before the model is loaded" 65 'nowhere.png' $hf/clip_llama --prompts "$tmp/late.jsonl" --device nowhere
+gen_wrong "a missing image is found before the model is loaded" 65 'nowhere.png' $hf/clip_llama --prompts "$tmp/late.jsonl" --device nowhere
 gen_wrong "a damaged one" 65 'cut.png' $hf/clip_llama --prompt a --image "$files/cut.png"
 printf '{"prompt": "a", "image": "%s"}\n' "$files/rgb.jpg" "$files/rgb.jpg" "$files/rgb.jpg" "$files/cut.png" >"$tmp/late.jsonl"
 gen_wrong "on one rank of two in lockstep" 65 'cut.png' $hf/clip_llama --zero-stage 3 --batch-size 1 --prompts "$tmp/late.jsonl" --max-new-tokens 4
-RUN_TIMEOUT=60 DTRAIN_FAULT=generate.pass:0:2:hang gen_wrong "or alone: nobody waits for the other" 65 'cut.png' $hf/clip_llama --batch-size 1 --prompts "$tmp/late.jsonl" --max-new-tokens 4
+RUN_TIMEOUT=60 DTRAIN_FAULT=generate.pass:0:2:hang gen_wrong "a damaged image on one rank of two: no rank waits for the other" 65 'cut.png' $hf/clip_llama --batch-size 1 --prompts "$tmp/late.jsonl" --max-new-tokens 4
 cp "$files/rgb.jpg" "$tmp/out.jpg"
 gen_wrong "an image that would be overwritten" 64 'out.jpg: is an input' $hf/clip_llama --prompt a --image "$tmp/out.jpg" --force -o "$tmp/out.jpg"
-expect "it is as it was" cmp "$files/rgb.jpg" "$tmp/out.jpg"
+expect "the input image is unchanged" cmp "$files/rgb.jpg" "$tmp/out.jpg"
 gen_wrong "records name their own" 64 'image: expected --prompt, - or --chat' $hf/clip_llama --prompts "$tmp/talk.jsonl" --image "$files/rgb.jpg"
 printf '{"prompt": "a"}\n{"prompt": "<image>", "image": 7}\n' >"$tmp/bad.jsonl"
 gen_wrong "no path" 65 'bad.jsonl:2: image: expected a path' $hf/clip_llama --prompts "$tmp/bad.jsonl"
@@ -171,13 +171,13 @@ expect "questions about colours and numbers" ./dtrain-data -q --images input --i
 run 2 ./dtrain input/vision.ini run.output_dir="$learned/run" run.threads=1 run.seed=1 run.max_steps=300 scheduler.warmup_steps=10 optimizer.lr=3e-3 model.config="$learned/small.json" data.train="$learned/some.h5"
 expect_exit "a small model is trained on them" 0
 run 2 ./dtrain-generate "$learned/run/hf" --prompts "$learned/test.jsonl" --greedy --max-new-tokens 8 --jsonl -o "$learned/answers.jsonl" --threads 1
-expect_exit "and asked about 100 other images" 0
+expect_exit "questions about 100 unseen images" 0
 { tail -n +4 "$learned/answers.jsonl"; head -3 "$learned/answers.jsonl"; } >"$learned/of-the-next.jsonl"
 awk -v what=table -f tools/see/answers.awk "$learned/test.jsonl" "$learned/of-the-next.jsonl" "$learned/answers.jsonl" >"$out"
 right() { awk -v kind="$1" -v column="$2" '$1 == kind { print 100 * $column }' "$out"; }
 for case in "colour 37" "number 48"; do
     read -r kind least <<<"$case"
-    expect "its answers about a $kind are far above chance" test "$(right "$kind" 4)" -ge "$least"
-    expect "and of the image: the next one's are not" test "$(right "$kind" 3)" -lt "$least"
+    expect "answers about a $kind are far above chance" test "$(right "$kind" 4)" -ge "$least"
+    expect "answers to the next image are not" test "$(right "$kind" 3)" -lt "$least"
 done
 e2e_done

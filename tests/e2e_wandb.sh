@@ -1,5 +1,6 @@
 #!/bin/bash
-# e2e_wandb.sh - a run as an offline run of Weights & Biases. PYTHON: one that has the package wandb; without it the conversion itself is skipped.
+# e2e_wandb.sh - a run exported as an offline run of Weights & Biases. PYTHON: a Python with the package wandb; without it the conversion is
+# skipped.
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
 python=${PYTHON:-python3}
@@ -25,10 +26,10 @@ expect_text "the next command is said" "^  wandb sync $tmp/run/wandb/offline-run
 "$python" tests/read_wandb.py "$tmp"/run/wandb/offline-run-*/*.wandb >"$tmp/read.json" 2>"$out"
 holds() { "$python" -c "import json, sys; w = json.load(open('$tmp/read.json')); jsonl = [json.loads(l) for l in open('$tmp/run/metrics.jsonl').read().split('\n')[:-1]]
 h = w['history']; sys.exit(not ($1))"; }
-expect "the name and the project are there" holds "w['run']['name'] == 'run' and w['run']['project'] == 'tries'"
+expect "the run has its name and project" holds "w['run']['name'] == 'run' and w['run']['project'] == 'tries'"
 expect "the history has every step once" holds "[r['_step'] for r in h] == [1, 2, 3, 4, 5, 6]"
-expect "with the losses of metrics.jsonl" holds "[r['train/loss'] for r in h] == [r['loss'] for r in jsonl if 'loss' in r]"
-expect "and the validation at its steps" holds "[(r['_step'], r['validation/loss']) for r in h if 'validation/loss' in r] == [(r['step'], r['validation_loss']) for r in jsonl if 'validation_loss' in r]"
+expect "losses match metrics.jsonl" holds "[r['train/loss'] for r in h] == [r['loss'] for r in jsonl if 'loss' in r]"
+expect "validation losses match at their steps" holds "[(r['_step'], r['validation/loss']) for r in h if 'validation/loss' in r] == [(r['step'], r['validation_loss']) for r in jsonl if 'validation_loss' in r]"
 expect "the configuration has its types" holds "w['config']['run.max_steps'] == 6 and w['config']['optimizer.lr'] == 0.01 and w['config']['data.shuffle'] is True and w['config']['model.model_type'] == 'llama'"
 expect "the summary has the last values" holds "w['summary']['train/loss'] == [r['loss'] for r in jsonl if 'loss' in r][-1] and 'validation/loss' in w['summary']"
 expect "the run is a finished one" holds "w.get('exit', 1) == 0"

@@ -148,5 +148,5 @@ while [ "$(wc -l <"$tmp/heard")" -lt "$n_signals" ]; do
     rm -f "$tmp"/.chain.* "$tmp"/.out.*
 done
 n_not_ok=$failed
-[ "$failed" != 0 ] || ok "$(wc -l <"$tmp/heard") signals in $number runs: each checkpoint is there, each continued run is the undisturbed one"
+[ "$failed" != 0 ] || ok "$(wc -l <"$tmp/heard") signals in $number runs: each checkpoint exists, each continued run matches the undisturbed one"
 e2e_done

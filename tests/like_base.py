@@ -1,5 +1,5 @@
-"""like_base.py BASE START DIR - is DIR, a model that dtrain-convert has written in fp32, START with the matrices of its blocks as BASE, int8 or nf4, has
-them, and all else as it was? In plain Python, each sum and product in fp32:
+"""like_base.py BASE START DIR - checks DIR, a model that dtrain-convert has written in fp32. It must equal START, with the matrices of its blocks quantised as BASE (int8 or nf4)
+and everything else unchanged. In plain Python, each sum and product in fp32:
 
     int8  rows of outputs, with c = max |row|: q = round(127 w / c), halves to even,  w = q (c / 127)          (LLM.int8, Dettmers et al., arXiv:2208.07339)
     nf4   blocks of 64, row after row, with m = max |block|: the nearest of 16 levels to w / m, times m; and m less the mean of all blocks' likewise by 256

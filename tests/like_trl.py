@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""like_trl.py - is a run of dtrain what TRL made of the same data?
+"""like_trl.py - compares a run of dtrain with TRL's run on the same data.
 
     python3 tests/like_trl.py RUN_DIR TASK NAME [TOLERANCE]      NAME: a run of tests/data/TASK/trl.json (tests/trl_runs.py says what is in it)
 
-Every metric that TRL logged of each step, and how far each tensor went in OUTPUT_DIR/hf. Both compute in fp32. What is off is relative to the size of
-a number or, where numbers cancel (a loss of advantages that add up to 0), to 1.
+Compares every metric that TRL logged for each step, and the change of each tensor in OUTPUT_DIR/hf. Both compute in fp32. Errors are relative to the
+value, or to 1 if values cancel (a loss of advantages that add up to 0).
 """
 import json
 import math

@@ -1,8 +1,8 @@
-"""make_auto_tokenizer_fixtures.py - directories of tokenizers whose files disagree, and what AutoTokenizer of transformers 5 makes of them.
+"""make_auto_tokenizer_fixtures.py - directories of tokenizers whose files disagree, and the results of AutoTokenizer of transformers 5.
 
     python3 tests/make_auto_tokenizer_fixtures.py [CASES [SEED]] > tests/data/tokenizer/auto.json
 
-Needs transformers and tokenizers. Each case draws a tokenizer.json (of five kinds), tokenizer_config.json, special_tokens_map.json, added_tokens.json
+Needs transformers and tokenizers. Each case samples a tokenizer.json (of five kinds), tokenizer_config.json, special_tokens_map.json, added_tokens.json
 and the model_type of config.json: which tokens each names, with which flags, as texts or as objects. The answers are the ids of texts without and with
 what the tokenizer puts around them, the size of the vocabulary, and bos and eos.
 """

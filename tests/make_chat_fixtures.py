@@ -2,8 +2,8 @@
 """Write tests/data/chat: conversations as transformers' apply_chat_template writes them, and their ids and targets.
 
     cases.json   texts of every template; tokens are written as <s>, </s>
-    jinja.json   the templates, which are to be recognised
-    edited.json  edits of them, which are not
+    jinja.json   the templates, which must be recognised
+    edited.json  edits of them, which must not be recognised
     ids.json     ids and masks of conversations and of prompts with completions, by the tokenizers of tests/data/tokenizer
 
 The templates below are those of the models named, without their checks of roles and their tools. Run with a Python that has
@@ -277,7 +277,7 @@ def encode_chat(tok, text, answers):
 
 
 def encode_pair(tok, prompt, completion, eos):
-    """The whole, and where the prompt ends in it; else the completion alone behind the prompt."""
+    """The whole text and the end of the prompt in it; otherwise only the completion after the prompt."""
     whole, alone = tok(prompt + completion)["input_ids"], tok(prompt)["input_ids"]
     parted = whole[: len(alone)] != alone
     if parted:

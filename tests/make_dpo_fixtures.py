@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""make_dpo_fixtures.py - tests/data/dpo: a tiny language model of transformers, and what TRL's DPOTrainer makes of it with each loss.
+"""make_dpo_fixtures.py - tests/data/dpo: a tiny language model of transformers, and the results of TRL's DPOTrainer for it with each loss.
 
     python3 tests/make_dpo_fixtures.py        (a development tool: needs torch, transformers, trl; after make_reward_fixtures.py)
 
-The pairs are those of tests/data/rm, as bytes with the end of text (256) behind each answer, or of letters for models of tests/data/hf.
+The pairs are those of tests/data/rm, as bytes with the end of text (256) after each answer, or as letters for models of tests/data/hf.
 start/     LlamaForCausalLM
 trl.json   runs (tests/trl_runs.py) of ten steps
 judge/     LlamaForSequenceClassification, a safety model

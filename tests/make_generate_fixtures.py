@@ -1,4 +1,4 @@
-"""What transformers generates with tiny models of each family, greedily and by beam search: the expectations of test_beams.c.
+"""Text that transformers generates with tiny models of each family, greedily and by beam search: the expectations of test_beams.c.
 
     python tests/make_generate_fixtures.py tests/data/generate
 

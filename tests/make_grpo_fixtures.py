@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""make_grpo_fixtures.py - tests/data/grpo: what TRL's GRPOTrainer makes of given completions and rewards, with each loss and option.
+"""make_grpo_fixtures.py - tests/data/grpo: results of TRL's GRPOTrainer for given completions and rewards, with each loss and option.
 
     python3 tests/make_grpo_fixtures.py        (a development tool: needs torch, transformers, trl)
 
 The model is tests/data/dpo/start, in fp32 on the CPU; 256 ends a completion.
 rollouts.jsonl   a group a line: prompt_ids, completion_ids, rewards by two functions (null: does not apply)
-trl.json         runs: their name, the settings of dtrain that are the same, TRL's metrics of each of 10 steps (null: not there, or NaN), and of each
-                 tensor how far it went: the length of its change, and sums of its change times cos(i) and cos(3 i + 1)
+trl.json         runs: their name, the settings of dtrain that are the same, TRL's metrics of each of 10 steps (null: missing, or NaN), and for each
+                 tensor the norm of its change, and sums of its change times cos(i) and cos(3 i + 1)
 """
 import json
 import math

@@ -17,7 +17,7 @@ from make_model_fixtures import CASES, CLASSES, batch, build, digits, loss_of, w
 
 
 def strip(path):
-    """What transformers adds about itself changes with its version and is read by nobody here."""
+    """Removes transformers' version fields, which change with its version and which no test reads."""
     with open(os.path.join(path, "config.json")) as f:
         config = json.load(f)
     config.pop("transformers_version", None)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_image_fixtures.py - tests/data/image: images in every form, and what Pillow and transformers make of them, for tests/test_image.c.
+"""make_image_fixtures.py - tests/data/image: images in every format, and the results of Pillow and transformers for them, for tests/test_image.c.
 
     python3 tests/make_image_fixtures.py tests/data/image        (a development tool: needs Pillow 13 and transformers 5)
 
@@ -20,7 +20,7 @@ from PIL import Image, PngImagePlugin
 from transformers.image_utils import load_image
 
 MASK = (1 << 64) - 1
-TEXTS = 64  # of a PNG are looked at; those behind, of which each may take megabytes, count for nothing here
+TEXTS = 64  # text chunks of a PNG that are read; later ones, which may take megabytes each, are ignored
 # Refused here; Pillow takes a PNG that ends in order with rows missing, and leaves them black, and looks at no checksum of the pixels.
 STRICTER = ("few_rows.png", "wrong_checksum.png", "cut_checksum.png")
 
@@ -88,7 +88,7 @@ def jpegs():
     yield "tail.jpg", whole + b"more"
     middle = len(whole) * 3 // 4
     yield "damaged.jpg", whole[:middle] + b"\xff\x02" + whole[middle + 2 :]  # an unknown marker
-    yield "garbled.jpg", whole[:middle] + bytes(3) + whole[middle + 3 :]  # goes on at the next place that it can
+    yield "garbled.jpg", whole[:middle] + bytes(3) + whole[middle + 3 :]  # the decoder continues at the next position that it can decode
 
 
 def chunk(kind, data):
@@ -146,7 +146,7 @@ def pngs():
     yield "cut_end.png", whole[:-2]
     yield "wrong_end.png", whole[:-2] + b"ab"
     yield "no_end_turned.png", bare + late[:-1]
-    yield "late_wrong_checksum.png", bare + late[:-4] + bytes(4) + whole[-12:]  # behind the pixels no checksum counts
+    yield "late_wrong_checksum.png", bare + late[:-4] + bytes(4) + whole[-12:]  # checksums after the pixels are ignored
     yield "early_wrong_checksum.png", whole[:33] + late[:-4] + bytes(4) + whole[33:]
     yield "cut_chunk.png", bare + late[:-5]
     yield "cut_checksum.png", bare[:-6]
@@ -157,7 +157,7 @@ def pngs():
     animation = saved(frames[0], "PNG", save_all=True, append_images=frames[1:])
     yield "frames.png", animation
     yield "frames_cut.png", animation[:-100]
-    yield "frames_turned_late.png", animation[:-12] + late + animation[-12:]  # what is behind the next frame does not count
+    yield "frames_turned_late.png", animation[:-12] + late + animation[-12:]  # chunks after the next frame are ignored
 
 
 def webps():
@@ -226,7 +226,7 @@ def turned():
         text.add_itxt("XML:com.adobe.xmp", xmp.decode())
         yield name, saved(image, "PNG", pnginfo=text)
     plain = saved(image, "PNG")
-    yield "turned_late.png", plain[:-12] + chunk(b"eXIf", little) + plain[-12:]  # behind the pixels
+    yield "turned_late.png", plain[:-12] + chunk(b"eXIf", little) + plain[-12:]  # after the pixels
     yield "turned_long.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little.replace(b"\x03\0", b"\x04\0"))
     yield "turned_two.jpeg", saved(image, "JPEG", exif=b"Exif\0\0" + little[:14] + b"\2" + little[15:])
     many = little[:14] + b"\3" + little[15:18] + b"\x1a\0\0\0" + bytes(4) + b"\5\0\6\0\7\0"
@@ -268,7 +268,7 @@ def tagged(image, xmp):
     yield "tag_srational.jpeg", elsewhere(10, struct.pack("<ii", -9, -3))
     yield "tag_bytes.jpeg", elsewhere(1, b"\3" * 5, 5)
     yield "tag_none.jpeg", file(entry(3, b"\3", 0))
-    yield "tag_behind.jpeg", elsewhere(4, bytes(8), 2, 30)  # values that end behind the file
+    yield "tag_behind.jpeg", elsewhere(4, bytes(8), 2, 30)  # values that end beyond the file
     yield "tag_large.jpeg", file(entry(4, b"\x08", 1 << 20), entry(3, b"\3"))  # more values than the file has bytes
     yield "tag_behind_first.jpeg", file(entry(2, b"\x30", 9, 270), entry(3, b"\3"))
     yield "tag_twice.jpeg", file(entry(3, b"\3"), entry(3, b"\4"))

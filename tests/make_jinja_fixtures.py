@@ -87,7 +87,7 @@ def main(path):
 
 
 def split(line):
-    """At ` | `, which stands between expressions; filters are written without blanks."""
+    """Splits at ` | `, which separates expressions; filters are written without blanks."""
     return line.split(" | ")
 
 

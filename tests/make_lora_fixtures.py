@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""make_lora_fixtures.py - tests/data/lora: steps of AdamW on adapters of PEFT, that start with the numbers that dtrain draws.
+"""make_lora_fixtures.py - tests/data/lora: steps of AdamW on adapters of PEFT, which start with the values that dtrain samples.
 
     python3 tests/make_lora_fixtures.py        (a development tool: needs torch, transformers, peft, bitsandbytes)
 
-sft.jsonl  prompts and answers, those of tests/data/rm/pairs.jsonl, whose tokens are bytes with the end of text (256) behind each answer
+sft.jsonl  prompts and answers, those of tests/data/rm/pairs.jsonl, whose tokens are bytes with the end of text (256) after each answer
 gpt2/      GPT2LMHeadModel, whose linear layers are stored [in, out]; the other model is tests/data/dpo/start, a Llama
 peft.txt   a line "run MODEL KEYS" names a run and the settings of dtrain that are the same; then a line a step: loss and gradient norm
 """

@@ -2,7 +2,7 @@
 
     python tests/make_loss_scale_fixtures.py tests/data/loss_scale.json
 
-needs torch and transformers; nothing else in the tree does. Models are those of tests/data/hf, in fp16 beside fp32 master weights; tokens are a formula
+needs torch and transformers; nothing else in the tree does. Models are those of tests/data/hf, in fp16 with fp32 master weights; tokens are a formula
 that the test repeats. A case has the sections of its run as text, for each step scale, loss, norm of the gradients and whether the update was left out, and
 per tensor the norm of what training has changed and its product with the formula's numbers for "dot." + name. `drift` is how far all this is from
 PyTorch in fp32 that leaves out the same steps.

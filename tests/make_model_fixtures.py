@@ -1,4 +1,4 @@
-"""What PyTorch and transformers compute for tiny models of each family: the expectations of test_model_reference.c.
+"""Results of PyTorch and transformers for tiny models of each family: the expectations of test_model_reference.c.
 
     python tests/make_model_fixtures.py tests/data/model [NAME...]
 

@@ -1,4 +1,4 @@
-"""What torch.optim computes in double precision: the expectations of mpi_optim.c.
+"""Results of torch.optim in double precision: the expectations of mpi_optim.c.
 
     python tests/make_optimizer_fixtures.py tests/data/optimizers.json
 

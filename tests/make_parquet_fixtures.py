@@ -4,7 +4,7 @@
     NAME.parquet    by pyarrow, as pandas and datasets write them; the compressions, encodings and row groups differ from file to file
     NAME.jsonl      the same records; images are paths into ../vision_data there, and their bytes in the Parquet files
     bad.parquet     rows without what a record needs, between good ones
-    types.parquet   a column of each type, beside texts
+    types.parquet   a column of each type, in addition to texts
     text_is_bytes.parquet, no_records.parquet, no_rows.parquet
 
 Run with a Python that has pyarrow; the tests need none. Test: tests/e2e_parquet.sh.

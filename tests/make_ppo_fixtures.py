@@ -68,7 +68,7 @@ def look(policy, prompt, completion, temperature=0.7):
 
 
 def values(critic, prompt, completion):
-    """Of the texts before each token and, where there is room, behind the last; at most ROOM of them."""
+    """Values of the texts before each token and, if there is room, after the last; at most ROOM of them."""
     hidden = critic.model(torch.tensor([prompt + completion])).last_hidden_state[0]
     return critic.score(hidden)[len(prompt) - 1:, 0][:ROOM]
 

@@ -1,4 +1,4 @@
-"""Small tokenizers of every family, and what Hugging Face's tokenizers makes of texts with them: the expectations of test_tokenizer.c.
+"""Small tokenizers of every family, and the results of Hugging Face's tokenizers for texts: the expectations of test_tokenizer.c.
 
     python tests/make_tokenizer_fixtures.py tests/data/tokenizer
 

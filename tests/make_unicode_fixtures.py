@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tests/data/tokenizer/unicode.json: what Hugging Face's tokenizers makes of every character, as checksums; C test: tests/test_unicode.c.
+"""Write tests/data/tokenizer/unicode.json: the results of Hugging Face's tokenizers for every character, as checksums; C test: tests/test_unicode.c.
 
     python tests/make_unicode_fixtures.py           (needs tokenizers, numpy and regex; the tests need none)
 

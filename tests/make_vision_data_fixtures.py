@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write tests/data/vision_data: records with images, as transformers' LlavaProcessor makes inputs of them.
+"""Write tests/data/vision_data: records with images, and the inputs that transformers' LlavaProcessor creates from them.
 
     model/          a tokenizer with <image>, and config.json and preprocessor_config.json of a tiny llava
-    *.ppm, *.png    pictures
+    *.ppm, *.png    images
     records.jsonl   a record a line: LLaVA's form and that of messages with parts
     expected.json   for each record the ids, which of them the assistant says (its end included), and the images before they
                     are rescaled, as hexadecimal

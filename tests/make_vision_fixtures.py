@@ -1,11 +1,11 @@
-"""What PyTorch and transformers compute for tiny vision-language models: the expectations of test_model_vision.c.
+"""Results of PyTorch and transformers for tiny vision-language models: the expectations of test_model_vision.c.
 
     python tests/make_vision_fixtures.py tests/data/vision [NAME...]
 
 needs torch and transformers; nothing else in the tree does. Weights, tokens and pixels are formulas that the test repeats, so a file holds a
-configuration and results only: features of two images (tower_features; behind the projector of the first: features), logits of the last token of each sequence, the loss, each tensor's gradient as a norm
+configuration and results only: features of two images (tower_features; after the projector of the first: features), logits of the last token of each sequence, the loss, each tensor's gradient as a norm
 and a product (make_model_fixtures.py), the losses of ten steps of AdamW in fp64, and how far PyTorch's own in fp32 are from them.
-Projectors that transformers does not have are modules of this file in the place of its own.
+Projectors that transformers does not have are replaced by modules of this file.
 
 SIZES are towers of a block or two with the pictures and patches of real ones, in fp64: of one image some rows of features, a product of each with the
 formula's numbers for "row", and what its sequence makes of loss and gradients.
@@ -43,7 +43,7 @@ CASES = {
                       projector_hidden_size=18, projector_dropout=0.0),
     "pixel_shuffle": llava("llama", SIGLIP_TOWER, vision_feature_layer=1, vision_feature_select_strategy="full", projector_type="pixel_shuffle",
                            projector_shuffle=2),
-    # as AnyLLM has them: its projectors of what is behind SigLIP's post_layernorm, the mean of what they make as one placeholder
+    # as in AnyLLM: projectors of features after SigLIP's post_layernorm, and the mean of their outputs as one placeholder
     "normed": llava("qwen3", SIGLIP_TOWER, vision_feature_layer=-1, vision_feature_select_strategy="full", vision_feature_norm=True),
     "pooled": llava("qwen2", SIGLIP_TOWER, vision_feature_layer=-1, vision_feature_select_strategy="full", vision_feature_norm=True,
                     image_tokens="mean_pooling", projector_type="mlp", projector_hidden_size=22, projector_dropout=0.0),
@@ -55,7 +55,7 @@ CASES = {
 
 
 def sized(kind, image_size, patch_size, width, heads, **more):
-    """What a tower is trained for, but its width and depth; features behind a norm, before or after the blocks, so that they are of size 1."""
+    """The configuration of a pretrained tower, except width and depth; features after a norm, before or after the blocks, so that they are of size 1."""
     tower = dict(model_type=f"{kind}_vision_model", hidden_size=width, intermediate_size=20, num_hidden_layers=2 if kind == "clip" else 1,
                  num_attention_heads=heads, image_size=image_size, patch_size=patch_size)
     siglip = dict(vision_feature_layer=-1, vision_feature_select_strategy="full", vision_feature_norm=True) if kind == "siglip" else {}
@@ -120,7 +120,7 @@ def config_pools(config):
 
 
 def features(model, config, pixel_values):
-    """What the projector reads: a hidden state, or what transformers calls the last one, behind SigLIP's norm."""
+    """What the projector reads: a hidden state, or the one that transformers calls the last, after SigLIP's norm."""
     out = model.vision_tower(pixel_values, output_hidden_states=True)
     x = out.last_hidden_state if config.get("vision_feature_norm") else out.hidden_states[config.get("vision_feature_layer", -2)]
     return x[:, 1:] if config.get("vision_feature_select_strategy", "default") == "default" else x
@@ -175,7 +175,7 @@ def pixels(config, image):
 
 
 def batch(case, k):
-    """Sequences of (ids, targets, images); an image's placeholders begin at position 1, the next image's one token behind."""
+    """Sequences of (ids, targets, images); an image's placeholders begin at position 1, the next image's one token after them."""
     config, N, image, out = case["config"], n_tokens(case["config"]), 0, []
     token = config["image_token_index"]
     for s, (n, n_images) in enumerate(zip(case["lens"], case["images"])):

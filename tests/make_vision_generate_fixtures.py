@@ -1,4 +1,4 @@
-"""What transformers generates with images, greedily and by beam search: the expectations of e2e_vision_generate.sh.
+"""Text that transformers generates with images, greedily and by beam search: the expectations of e2e_vision_generate.sh.
 
     python tests/make_vision_generate_fixtures.py tests/data/vision/generate.jsonl
 

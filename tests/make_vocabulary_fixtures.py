@@ -7,7 +7,7 @@ index.json, info.txt   a catalogue as MiniOneRec has it
 tokens.txt             the same level tokens with others, a line each: some are in the vocabularies of tests/data/tokenizer already
 tokenizers.json        of each tokenizer added_tokens as transformers writes them when it has added the tokens of tokens.txt, those of the form
                        of level tokens not normalized, and the ids of texts
-sft.jsonl              prompts and answers of bytes and level tokens; the end of text (256) stands behind each answer
+sft.jsonl              prompts and answers of bytes and level tokens; the end of text (256) follows each answer
 frozen.txt             a line "run MODEL" names a model whose vocabulary has grown (new rows are the mean of the rows of ids up to 256); then a line
                        for each step in which level tokens alone are trained: loss and gradient norm. As MiniOneRec freezes a model: a hook on the
                        gradient clears the rows of other tokens. Its optimizer would let their weights decay, were weight_decay not 0: here it does not
@@ -38,7 +38,7 @@ def tokenizers():
     found = {}
     for name in ("qwen2", "llama2", "gpt2"):
         t = PreTrainedTokenizerFast(tokenizer_file=str(here / "tokenizer" / name / "tokenizer.json"))
-        new = sorted(set(LEVELS + OTHERS) - set(t.get_added_vocab()))  # what is there as an added token stays as it is
+        new = sorted(set(LEVELS + OTHERS) - set(t.get_added_vocab()))  # existing added tokens stay unchanged
         t.add_tokens([AddedToken(text, normalized=not re.fullmatch("<[^<> ]+>", text)) for text in new])
         with tempfile.TemporaryDirectory() as folder:
             t.save_pretrained(folder)
@@ -48,7 +48,7 @@ def tokenizers():
 
 
 def ids_of(text):
-    """Of bytes, with level tokens behind the end of text."""
+    """A tokenizer of bytes, with level tokens after the end of text."""
     ids = []
     for piece in re.split("(<[abc]_[0-9]+>)", text):
         ids += [END + 1 + LEVELS.index(piece)] if piece in LEVELS else piece.encode()

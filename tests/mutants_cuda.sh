@@ -146,7 +146,7 @@ training() {
     cat "$out"
     exit "$code"
 }
-# One test that fails is enough; what comes behind it may wait for a lock that it held.
+# One failing test is enough; later tests may wait for a lock that it held.
 until_failure() { # LOG COMMAND...
     local log=$1 pid
     shift

@@ -5,7 +5,7 @@ of the searches and the share of dtrain's items that were found, too.
   peer_beams.py MODEL CATALOGUE.txt PROMPTS.jsonl DTRAIN.jsonl --beams B [--batch PROMPTS_AT_A_TIME] [--threads N] [--dtype fp32|bf16]
 
 MODEL is a Hugging Face directory whose tokenizer has the level tokens; DTRAIN.jsonl is what dtrain-generate --jsonl has found: B lines for each prompt.
-The time is that of generate alone, behind one batch that is not counted.
+The time is that of generate only, after one warm-up batch.
 """
 import argparse, json, time
 import torch

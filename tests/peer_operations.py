@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Attention and a large product by PyTorch on the GPU, beside bench_compute: TFLOP/s of forward and backward, of flash attention and of cuDNN's."""
+"""Attention and a large product by PyTorch on the GPU, for comparison with bench_compute: TFLOP/s of forward and backward, of flash attention and of cuDNN's."""
 import math, torch, torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

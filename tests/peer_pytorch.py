@@ -7,7 +7,7 @@ GPU, seconds until the first step was done (compilation).
 KEY=VALUE describe the model as dtrain's section [model] does (default: GPT-2 124M). A step is forward, backward, the clipping of the gradients' norm
 and AdamW with fp32 master weights. Ways:
   eager, compiled    fp32 weights, in bf16 by autocast
-  master             compiled, bf16 weights and gradients beside fp32 master weights
+  master             compiled, bf16 weights and gradients with fp32 master weights
 Compiled: torch.compile of a block, which all blocks share, and of the head with the loss. Attention is PyTorch's choice; +cudnn leaves it cuDNN's alone.
 """
 import argparse, statistics, sys, time

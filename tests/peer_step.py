@@ -1,10 +1,10 @@
-"""A training step of PyTorch's, and how fast it is: what the peers of benchmarks share (peer_llava.py, peer_peft.py)."""
+"""A training step in PyTorch and its speed: shared by the peers of benchmarks (peer_llava.py, peer_peft.py)."""
 import resource, statistics, time
 import torch
 
 
 def rate_and_memory(loss, trained, dtype, per_step, steps):
-    """"things/s MB": per_step things a step, by the median of steps behind two; the peak of resident memory, on a GPU of what PyTorch allocated there. A step
+    """"things/s MB": per_step things a step, by the median of steps after two warm-up steps; the peak of resident memory, on a GPU of what PyTorch allocated there. A step
     is loss() and its backward, the clipping of the norm of trained's gradients and AdamW; dtype bf16 is autocast."""
     device = trained[0].device.type
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None

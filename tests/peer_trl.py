@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Steps of GRPO by others, on a random model: the peer of tests/bench_grpo.sh. One line for each way: its name, and of a step the median seconds of
+"""Steps of GRPO by other implementations, on a random model: the peer of tests/bench_grpo.sh. One line for each way: its name, and of a step the median seconds of
 generation, of all of it, and the completions' tokens.
 
   peer_trl.py MODEL PROMPTS.jsonl [--device cpu|cuda] [--dtype fp32|bf16] [--rows R] [--group G] [--length C] [--micro M] [--threads N] [--steps N]
@@ -10,7 +10,7 @@ tokens (none ends earlier but by chance), rewarded, and trained on in micro-batc
 scored; norm clipped, AdamW. Ways:
   trl      TRL's GRPOTrainer with transformers' generate; under torchrun on several ranks
   plain    a loop of PyTorch that does the same work and no more: transformers' generate and model, log-probabilities, loss, fused AdamW. In bf16:
-           bf16 weights beside fp32 ones
+           bf16 weights with fp32 ones
 """
 import argparse, json, os, statistics, sys, time
 import torch

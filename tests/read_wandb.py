@@ -1,6 +1,6 @@
-"""read_wandb.py FILE.wandb - what an offline run holds, as JSON: {"run": {...}, "config": {...}, "history": [...], "summary": {...}}.
+"""read_wandb.py FILE.wandb - prints the contents of an offline run as JSON: {"run": {...}, "config": {...}, "history": [...], "summary": {...}}.
 
-The file is a log of LevelDB's kind behind 7 bytes of its own: blocks of 32 KiB, records with checksum, length (16 bits) and a type: whole, first part, middle,
+The file is a log in LevelDB's format after a header of 7 bytes: blocks of 32 KiB, records with checksum, length (16 bits) and a type: whole, first part, middle,
 last. Each record is a protocol buffer of the package wandb."""
 import json
 import struct

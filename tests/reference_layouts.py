@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Hold dtrain, in layouts drawn at random, against PyTorch and transformers (development tool; needs torch, transformers, h5py).
+"""Compare dtrain, in random layouts, with PyTorch and transformers (development tool; needs torch, transformers, h5py).
 
-  reference_layouts.py WORK DTRAIN [FAMILY...]      (WORK: a folder that it makes; SEED and REPS in the environment)
+  reference_layouts.py WORK DTRAIN [FAMILY...]      (WORK: a folder that it creates; SEED and REPS in the environment)
 
 Small random models of each family, 10 steps of an optimizer: in fp32, bf16 and fp16, with 1 to 3 ranks, stages, offload, recomputation, reduce_dtype, accumulation
 with a last step that is shorter, groups of rates, one of them 0, decay, clipping, schedules, samples with weights. A run is compared with PyTorch in double
-precision: losses, norms, rates, and the weights that it exports. How far it may be off is what rounding makes of the same steps: the larger of what PyTorch
-itself is off in the run's type, and of double precision with noise of some ten roundings on the gradients. Exit status 1 when a run is off by more than four times that.
-Gradients that are sent in 16 bits have the roundings of that type besides.
+precision: losses, norms, rates, and the weights that it exports. The tolerance comes from rounding in the same steps. It is the larger of two errors: that of PyTorch
+in the run's type, and that of double precision with noise of some ten roundings on the gradients. Exit status 1 when an error exceeds four times that.
+Gradients sent in 16 bits also have the roundings of that type.
 """
 import json, math, os, random, shutil, subprocess, sys
 import h5py, numpy as np, torch, transformers

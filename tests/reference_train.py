@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Hold a run of dtrain against PyTorch and transformers (development tool; needs torch, transformers, h5py).
+"""Compare a run of dtrain with PyTorch and transformers (development tool; needs torch, transformers, h5py).
 
   reference_train.py START.h5 TRAIN.h5 METRICS.jsonl      (a run with data.shuffle = false, constant schedule, no packing)
 
 START.h5 is a checkpoint with the weights before the first step (a run of one step with optimizer.lr = 0 writes one). The run's config.ini
-stands beside METRICS.jsonl. Trains the same samples in the same order with torch.optim.AdamW in fp32 and prints the largest relative
+must be next to METRICS.jsonl. Trains the same samples in the same order with torch.optim.AdamW in fp32 and prints the largest relative
 difference of the losses and gradient norms; exit status 1 when it is above --tolerance.
 """
 import argparse, configparser, json, os, sys

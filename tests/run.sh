@@ -102,7 +102,7 @@ in_slice() { # label
     [ $(($(cksum <<<"$1" | cut -d' ' -f1) % ${slice#*/})) = "${slice%/*}" ]
 }
 
-each() { # counter label command...: starts it as soon as fewer than TEST_JOBS run
+each() { # counter label command...: starts it when fewer than TEST_JOBS run
     in_slice "$2" || return 0
     if [ -n "$list" ]; then echo "$2"; return; fi
     local job=$work/$((started += 1))

@@ -1,28 +1,28 @@
-# train_common.sh - a tiny model and its data for the e2e tests of dtrain: `. "$(dirname "$0")/train_common.sh"` behind e2e.sh.
+# train_common.sh - a tiny model and its data for the e2e tests of dtrain: `. "$(dirname "$0")/train_common.sh"` after e2e.sh.
 #
 #   make_data              $tmp/train.h5, $tmp/valid.h5 (bytes of generated English) and $tmp/tiny.ini
 #   make_task TASK KEYS... $tmp/tiny.ini of a task that aligns the model of tests/data/dpo; KEYS: section.key=value
 #   train NP DIR ARGS...   runs ./dtrain on tiny.ini with output in $tmp/DIR
 #   losses DIR             "step loss" of every training line of DIR's metrics
 #   close_losses A B TOL   every step of A is in B and the losses agree to relative TOL
-#   close_numbers A B METRIC TOL   is it the same in each line of their metrics, but for a part TOL?
+#   close_numbers A B METRIC TOL   does METRIC agree to relative TOL in each line of their metrics?
 #   close_weights A B TOL  does no weight of their last checkpoints differ by more than TOL?
 #   data ARGS...           dtrain-data with the tokenizer of bytes; the script ends where that fails
 #   trl_runs TASK          "NAME<tab>START<tab>DATA<tab>KEYS" of each run of tests/data/TASK/trl.json (tests/trl_runs.py), a line each
 #   like_trl DIR TASK NAME is the run in DIR, which has exported its model in fp32, what TRL made of NAME?
-#   number DIR METRIC      what each line of DIR's metrics says of one, a line each
+#   number DIR METRIC      METRIC of each line of DIR's metrics, one per line
 #   above DIR METRIC X     is the last of these above X?
 #   newest DIR             path of the newest checkpoint
 #   start NP DIR ARGS...   train in the background; $job
 #   finish DIR [JOB]       waits for it ($job); its exit code and output as train would leave them
-#   as_planned             is every number of memory that the last run has allocated the planned one?
-#   as_plan_says NP STAGE ARGS...   is that what --plan says of so many ranks? (its output: $tmp/.plan)
+#   as_planned             does the last run's allocated memory equal the plan in every line?
+#   as_plan_says NP STAGE ARGS...   does --plan for NP ranks give the same? (its output: $tmp/.plan)
 #   fails_alone RANK POINT NTH COMMAND...   a run whose rank fails at a point (DTRAIN_FAULT) ends with that error, which names both
 #   ranks_of DIR           the processes of its ranks
-#   wait_until_stopped DIR N   until N of its ranks stand still, as DTRAIN_FAULT=POINT:RANK:NTH:stop makes them do
+#   wait_until_stopped DIR N   waits until N of its ranks are stopped by DTRAIN_FAULT=POINT:RANK:NTH:stop
 #   find_gpu INI ARGS...   --check on a GPU; where none is and none is asked for (GPU_NEEDED), $simulated is set, or the script ends as skipped
 #   on_gpu COMMAND...      a command that takes settings, on what find_gpu found: the GPU, shared by its ranks, or the simulator (tests/cuda_sim)
-#   stop_at DIR N SIGNAL   when N of its ranks stand still: sends SIGNAL, which they find when they go on
+#   stop_at DIR N SIGNAL   when N of its ranks are stopped: sends SIGNAL, which they receive when they continue
 
 make_data() {
     awk 'BEGIN { srand(7); n = split("the of and a to in he was that it his her with as had for she not at but be on they have him which said from all this", w, " ");
@@ -120,7 +120,7 @@ close_numbers() {
     paste -d' ' <(number "$1" "$3") <(number "$2" "$3") | awk -v tol="$4" '
         { d = $1 - $2; if (NF != 2 || !((d < 0 ? -d : d) <= tol * $1)) { print "line", NR ":", $0; bad = 1 } } END { exit bad || !NR }'
 }
-# A line of numbers that differ begins with their place. Of checksums, attributes which differ wherever a bit does, it does not.
+# A line of differing values begins with their offset. Lines of checksums do not: these attributes differ wherever a bit does.
 close_weights() {
     h5diff -r -d "$3" "$(newest "$1")" "$(newest "$2")" /model /model >"$tmp/.weights" 2>&1
     [ $? -le 1 ] && ! grep -E '^\[|not comparable' "$tmp/.weights"

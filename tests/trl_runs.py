@@ -1,6 +1,6 @@
-"""trl_runs.py - what the scripts that make fixtures with TRL have in common (tests/make_*_fixtures.py; a development tool: needs torch, transformers,
+"""trl_runs.py - functions shared by the scripts that create fixtures with TRL (tests/make_*_fixtures.py; a development tool: needs torch, transformers,
 trl). What they write is a list of runs, read by tests/like_trl.py: name, start (a model's directory below tests/data), keys (the settings of dtrain that are
-the same), metrics and, a list for each step, what TRL logs of them (null: not there, or NaN), and moved: of each tensor how far it went.
+the same), metrics and, a list for each step, TRL's log (null: missing, or NaN), and moved: the change of each tensor.
 """
 import json
 import math
@@ -33,7 +33,7 @@ def bytes_tokenizer(**options):
 
 
 def in_order(trainer):
-    """Its data as it stands, as data.shuffle = false has it."""
+    """Its data in file order, as with data.shuffle = false."""
     class InOrder(trainer):
         def _get_train_sampler(self, dataset=None):
             return SequentialSampler(self.train_dataset)

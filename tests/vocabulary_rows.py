@@ -1,10 +1,10 @@
 """vocabulary_rows.py - the matrices of a vocabulary in directories of dtrain's, for e2e_rec_vocabulary.sh.
 
-    python3 tests/vocabulary_rows.py same BEFORE AFTER N_OLD    is all of AFTER that of BEFORE, but for rows from N_OLD on?
+    python3 tests/vocabulary_rows.py same BEFORE AFTER N_OLD    does AFTER equal BEFORE, except rows from N_OLD on?
     python3 tests/vocabulary_rows.py same_tables BEFORE AFTER N_OLD   likewise of the matrices with a row for each token
     python3 tests/vocabulary_rows.py like DIR N_OLD FILE RUN K  are its rows from N_OLD on those of rows.txt, the K-th of RUN's two lists?
     python3 tests/vocabulary_rows.py differ DIR N_OLD           are all its rows from N_OLD on different?
-    python3 tests/vocabulary_rows.py spoil DIR                  makes the first number of its embedding none
+    python3 tests/vocabulary_rows.py spoil DIR                  sets the first value of its embedding to NaN
 
 A directory has one model.safetensors in fp32 or bf16.
 """
