@@ -1,4 +1,4 @@
-/* host_sampler.h - draws on the host, by what every device's draw_tokens is held to (dtrain/device/logits.h): for
+/* host_sampler.h - sampling on the host, the reference for every device's draw_tokens (dtrain/device/logits.h): for
  * tests. */
 #ifndef DTRAIN_TESTS_HOST_SAMPLER_H
 #define DTRAIN_TESTS_HOST_SAMPLER_H

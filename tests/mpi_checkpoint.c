@@ -192,7 +192,7 @@ IN_DIR(meta_and_long_texts_come_back)
     assert_all(f->mpi, same && fits);
 }
 
-/* Numbers of every type, of any length, and bits that are no number; only rank 0 has them. */
+/* Values of every type, of any length, and NaN bit patterns; only rank 0 has them. */
 static bool add_items(dt_named_arrays *items)
 {
     static int32_t many[100000];
@@ -489,7 +489,7 @@ IN_DIR(latest_decides_and_the_best_is_spared)
     assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2));
     MPI_Barrier(f->mpi);
     assert_all(f->mpi, !first || shell("mkfifo '%s'/latest", f->dir));
-    assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2)); /* nobody waits for what never comes out of a pipe */
+    assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2)); /* no rank blocks on a pipe that yields no data */
 }
 
 IN_DIR(the_best_is_kept_in_addition_while_it_is_older)

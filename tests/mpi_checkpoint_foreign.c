@@ -277,7 +277,8 @@ IN_DIR(damaged_files_are_refused_by_name)
     }
 }
 
-/* Every byte of the metadata in turn, a bit changed: refused, or read as it was. Never a crash, never other numbers. */
+/* Flips a bit in each byte of the metadata in turn: the file is refused, or read as it was. It never crashes or
+ * reads other values. */
 IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded)
 {
     fixture *f = *state;

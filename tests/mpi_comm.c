@@ -1,14 +1,14 @@
 // NP: 1 2 3 4 8
 // QUICK: 2 3 4 nccl
-/* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of
- * ranks and nodes.
+/* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout
+ * of ranks and nodes.
  *
- * DTRAIN_COMM=nccl has that transport tried, on the device that DTRAIN_DEVICE puts in the place of the CPU: a GPU for
- * one rank, a simulated one for any number. TRANSPORTS: mpi nccl
+ * DTRAIN_COMM=nccl tests that transport, on the device that DTRAIN_DEVICE selects instead of the CPU: a GPU for one
+ * rank, a simulated one for any number. TRANSPORTS: mpi nccl
  *
- * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither
- * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies
- * between guard elements. */
+ * DTRAIN_FAKE_NODES simulates several nodes on one machine. Sums are compared exactly: small integers, which neither
+ * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result
+ * lies between guard elements. */
 #include "comm_fixture.h"
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */

@@ -123,7 +123,7 @@ TEST(a_rank_that_differs_is_named_by_all)
         assert_all(MPI_COMM_WORLD, err == DT_ERR_COMM && names_both(&f, d, number));
         assert_all(MPI_COMM_WORLD, dt_comm_failed_together(&f.comm));
         assert_all(MPI_COMM_WORLD, dt_comm_speaks(&f.comm) == (f.comm.rank == ODD_RANK));
-        /* nobody waits for anybody any more: ranks may take different ways to the end */
+        /* no rank waits for another any more: ranks may end in different ways */
         assert_all(MPI_COMM_WORLD, f.comm.rank == 0 || (vote(&f) == DT_ERR_COMM && gather(&f, N) == DT_ERR_COMM));
         assert_all(MPI_COMM_WORLD, names_both(&f, d, number));
         close_comm(&f);

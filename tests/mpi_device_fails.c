@@ -1,6 +1,6 @@
 // NP: 2 3
-/* mpi_device_fails.c - a rank whose device has failed for good joins nobody: each call returns at once with the
- * device's message, though no other rank makes it. */
+/* mpi_device_fails.c - a rank whose device has failed permanently enters no collectives. Each call returns
+ * immediately with the device's message, though no other rank calls it. */
 #include "comm_fixture.h"
 
 static const char MESSAGE[] = "the device of this test has failed";
@@ -18,7 +18,7 @@ static bool refused(dt_err err)
     return right;
 }
 
-/* The device breaks while a collective is under way: when what is to be sent comes to the host. */
+/* The device fails during a collective: when the data to send is copied to the host. */
 static bool leaves_a_collective(fixture *f, const guarded *all, const guarded *own)
 {
     const char nothing = 0;

@@ -149,7 +149,7 @@ sim_range sim_static_shared()
 
 static const size_t PAGE = 4096, DYNAMIC_ROOM = 256 << 10;
 
-/* Between pages that nobody may touch. */
+/* Between guard pages. */
 static char *dynamic_end()
 {
     static char *end;

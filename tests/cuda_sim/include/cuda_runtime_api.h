@@ -1,6 +1,6 @@
-/* cuda_runtime_api.h - the part of CUDA's runtime that the CUDA device uses, for the simulator on the host (see sim.h):
- * it stands in the place of CUDA's header of the same name, so that CUDA need not be installed. Semantics are CUDA's;
- * what is simpler here is said. */
+/* cuda_runtime_api.h - the part of CUDA's runtime that the CUDA device uses, for the simulator on the host (see
+ * sim.h): it replaces CUDA's header of the same name, so CUDA need not be installed. Semantics are CUDA's; comments
+ * state simplifications. */
 #ifndef CUDA_SIM_RUNTIME_API_H
 #define CUDA_SIM_RUNTIME_API_H
 
