@@ -337,7 +337,7 @@ struct times {
     double forward, head, backward, update, loss;
 };
 
-/* The host's clock after all queued work: the host waits for the device first. */
+/* The host's clock after all queued work. The host blocks meanwhile, and the device is idle afterwards. */
 static double done_at(dt_device *dev)
 {
     if (dev->ops->stream_sync(dev, NULL) != DT_OK) fprintf(stderr, "%s\n", dt_error_message());

@@ -70,7 +70,7 @@ static bool folder_is_as_before(const fixture *f)
            !exists_in(f, "latest.part") && dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
 }
 
-TEST_WITH(a_rank_that_fails_alone_fails_the_save_for_all, make_dir, remove_dir)
+TEST_WITH(one_failing_rank_fails_the_save_on_all_ranks, make_dir, remove_dir)
 {
     fixture *f = *state;
     const dt_err expected[] = {DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
@@ -128,7 +128,7 @@ TEST_WITH(the_file_is_that_of_the_moment_of_the_copy, make_dir, remove_dir)
 
 /* The second save is refused while the first is in progress; after it, the second stores the states as the first
  * left them. */
-TEST_WITH(one_save_is_under_way_at_a_time, make_dir, remove_dir)
+TEST_WITH(one_save_is_in_progress_at_a_time, make_dir, remove_dir)
 {
     fixture *f = *state;
     const dt_ckpt_meta first = meta_of(1), second = meta_of(2);

@@ -15,7 +15,7 @@ static bool folder_is_as_before(const fixture *f)
            !exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
 }
 
-IN_DIR(a_rank_that_fails_alone_fails_the_save_for_all)
+IN_DIR(one_failing_rank_fails_the_save_on_all_ranks)
 {
     fixture *f = *state;
     char path[PATH_MAX];

@@ -322,7 +322,7 @@ static void broadcast_makes_all_like_the_root(void **state)
 
 /* The last copy out of the pinned buffer may not have run when the transport is closed: it still does, and finds the
  * buffer. */
-static void what_is_queued_when_it_is_closed_arrives(void **state)
+static void queued_work_completes_on_close(void **state)
 {
     enum { NBYTES = 70001 };
     fixture *f = *state;
@@ -440,7 +440,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
         cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
-        cmocka_unit_test_prestate(what_is_queued_when_it_is_closed_arrives, &f),
+        cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
     };
@@ -454,7 +454,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
         cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
-        cmocka_unit_test_prestate(what_is_queued_when_it_is_closed_arrives, &f),
+        cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
     };

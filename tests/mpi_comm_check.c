@@ -132,7 +132,7 @@ TEST(a_rank_that_differs_is_named_by_all)
 }
 
 /* One call more or fewer shows at the next one, or where a rank comes to the end. */
-TEST(one_call_fewer_is_found_at_the_end)
+TEST(a_missing_collective_is_found_at_the_end)
 {
     fixture f;
     open_comm(&f, true);

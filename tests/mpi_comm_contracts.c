@@ -158,7 +158,7 @@ static bool far_bytes_are_planned(fixture *f, const dt_comm_shape *shape, int ki
     return ok && planned == n_far_bytes;
 }
 
-static void what_leaves_a_node_is_what_was_planned(void **state)
+static void bytes_between_nodes_match_the_plan(void **state)
 {
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
         cmocka_unit_test_prestate(ranks_that_share_a_device_are_counted, &f),
         cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
-        cmocka_unit_test_prestate(what_leaves_a_node_is_what_was_planned, &f),
+        cmocka_unit_test_prestate(bytes_between_nodes_match_the_plan, &f),
         cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
         cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
     };

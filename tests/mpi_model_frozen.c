@@ -116,7 +116,7 @@ static dt_err zero_step(fixture *f, int64_t step)
     return dt_zero_update(f->z, &with, NULL);
 }
 
-/* Open behind ZeRO with the formula's weights; what is held is what was planned. */
+/* Opens the model through ZeRO with the formula's weights; the memory held equals the plan. */
 static dt_err open_zero(fixture *f, const dt_zero_options *opt)
 {
     const ref_model *r = &f->ref;

@@ -208,7 +208,7 @@ static void set_memory(double nbytes)
     set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
 }
 
-/* Bytes of the device's memory that a rank needs beside what is there already. `name` is new. */
+/* Bytes of the device's memory that a rank needs in addition to what is allocated already. `name` is new. */
 static size_t needs_with(struct fixture *f, const char *name, int n_args, const char *const *args)
 {
     const outcome o = run_whole(f, NULL, NULL, name, n_args, args);

@@ -1,5 +1,4 @@
-/* mpi_run.c - whole runs inside the test's process: what was planned is what is allocated, nothing is left
- * behind.
+/* mpi_run.c - whole runs inside the test's process: allocations match the plan, and everything is freed.
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
 #include "cases.h"
@@ -22,8 +21,8 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     return run_with(f, NULL, NULL, name, n_args, args);
 }
 
-/* Two runs that differ by 2 * 4 micro-steps. The one event is that of the classifier's results, for the metrics, when
- * backward is queued behind it. On one rank: transports have waits of their own. */
+/* Two runs that differ by 2 * 4 micro-steps. The one event marks the classifier's results, for the metrics, when
+ * backward is queued after it. On one rank: transports have waits of their own. */
 TEST(a_micro_step_never_leaves_the_device_without_work)
 {
     enum { MORE = 8 };
@@ -96,7 +95,7 @@ static bool read_saved(const struct fixture *f, const char *name, int step, cons
 }
 
 /* The update that comes next is held back until the states are copied. Two runs, whose saved tensors are the same. */
-TEST(training_goes_on_behind_the_copy_of_a_save)
+TEST(training_continues_after_the_copy_of_a_save)
 {
     enum { N = 64 * 160 };
     static const char tensor[] = "/model/model.layers.1.mlp.up_proj.weight";
@@ -399,7 +398,7 @@ TEST(an_optimizer_of_ones_own_is_one_table)
 }
 
 /* States of another optimizer are not mistaken for one's own. */
-TEST(another_optimizer_goes_on_only_when_it_is_meant)
+TEST(resume_with_another_optimizer_requires_allow_changes)
 {
     const char *args[] = {"scheduler.type=constant", "checkpoint.resume=auto", "run.max_steps=2",
                           "checkpoint.allow_changes=optimizer.type"};

@@ -95,7 +95,7 @@ typedef struct pass {
     int code[LEVELS];
 } pass;
 
-static const int SIZES[] = {WIDTH, 9, 6, DIM, 6, 9, WIDTH}; /* of the fixture; relu behind all but the 3rd and last */
+static const int SIZES[] = {WIDTH, 9, 6, DIM, 6, 9, WIDTH}; /* of the fixture; relu after all but the 3rd and last */
 
 static const double *layers(const double *p, int first, int end, const double *x, double *y)
 {
@@ -238,8 +238,8 @@ TEST_WITH(ten_steps_are_those_of_pytorch, open_all, close_all)
     assert_all(f->mpi, apart(param, after, f->before, f->n_param) <= 10 * ROUNDING); /* of the way that was gone */
 }
 
-/* The mean square of n normal numbers is theirs but for sqrt(2 / n) of it; it is five times as far off in one of two
- * million layers. */
+/* The mean square of n normal samples has a relative error of sqrt(2 / n). It is off by five times as much in one of
+ * two million layers. */
 TEST_WITH(weights_begin_as_their_layers_want, open_all, close_all)
 {
     fixture *f = *state;
@@ -407,8 +407,8 @@ static bool resolve(fixture *f, const dt_sid_sinkhorn *how, int64_t n, const flo
     return ok;
 }
 
-/* Four of five items have the first code: the first of them keeps it, and the others take the nearest that nobody has,
- * one after the other. */
+/* Four of five items have the same first code: the first of them keeps it, and the others take the nearest free
+ * code, one after the other. */
 TEST_WITH(items_that_collide_take_the_nearest_free_codes, open_all, close_all)
 {
     fixture *f = *state;

@@ -208,7 +208,7 @@ TEST(gathers_go_before_reductions_that_can_wait)
             update(&f, true);
             for (int u = 0; u < REF_ZERO_UNITS; u++) assert_order(from, count_events(from, 'r', u) == 2);
             const int second = last_event(from, 'f', 0);
-            if (step > 0) { /* both micro-steps' come behind these gathers of the second */
+            if (step > 0) { /* those of both micro-steps come after these gathers of the second */
                 const int first = last_event(from, 'g', 0);
                 assert_order(from, count_events(first, 'r', 1) == 2);
                 assert_order(from, count_events(first_event(first, 'g', 2), 'r', 0) == 2);
@@ -351,7 +351,7 @@ TEST(without_overlap_there_is_one_stream_and_less_room)
     assert_true(without.staging < with.staging && !without.early && without.n_reduce == with.n_reduce);
 }
 
-TEST(small_units_stay_whole)
+TEST(small_units_are_not_sharded)
 {
     dt_zero_options opt = stage_3();
     const cost none = cost_of(&opt);
@@ -364,8 +364,8 @@ TEST(small_units_stay_whole)
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* Of two groups of two ranks: the sums of a unit are exchanged among the groups once a step, right behind its last
- * reduction; gathers move what two ranks hold. */
+/* With two groups of two ranks, the groups exchange the sums of a unit once a step, directly after its last
+ * reduction. Gathers move the data that two ranks hold. */
 TEST(sums_pass_between_groups_once_a_step)
 {
     enum { N_MICRO = 3 };

@@ -1,5 +1,5 @@
-/* test_advantages.c - how a completion compares with its group: the worked numbers of algorithms.md 5.2, plain loops,
- * functions that do not apply, and groups that say nothing. */
+/* test_advantages.c - advantages of completions within their group: the worked example of algorithms.md 5.2, plain
+ * loops, functions that do not apply, and groups without information. */
 #include "../src/task/advantages.h"
 #include "near.h"
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static results of(dt_advantage_rule rule, int64_t n_rows, const double *reward)
     return r;
 }
 
-TEST(the_worked_numbers)
+TEST(the_worked_example)
 {
     const double reward[G] = {1, 0, 0, 1};
     const dt_advantage_rule group = {.num_generations = G, .n_funcs = 1, .weight = one};
@@ -128,7 +128,7 @@ TEST(they_are_those_of_plain_loops)
     }
 }
 
-TEST(what_applies_to_nothing_counts_for_nothing)
+TEST(inapplicable_rewards_do_not_count)
 {
     const double reward[2 * G] = {1, NAN, 0, 0.5, NAN, NAN, 3, NAN};
     const dt_advantage_rule rule = {.num_generations = G, .n_funcs = 1, .weight = one};

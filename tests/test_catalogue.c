@@ -326,7 +326,7 @@ static int by_falling_logp(const void *a, const void *b)
     return (x->logp < y->logp) - (x->logp > y->logp);
 }
 
-/* Every sequence of the trie behind a prompt, by falling log-probability. */
+/* Every sequence of the trie after a prompt, by descending log-probability. */
 static int score_all(const fake *f, const int32_t *prompt, int32_t n_prompt, answer *all)
 {
     int32_t ids[64], found[N_LEAVES + 1][64], len[N_LEAVES + 1], text[2 * MAX_LEN];
@@ -369,7 +369,7 @@ static void make_search(search *w, int n_each, int32_t n_new)
     }
 }
 
-/* One row of the device has the same numbers, so sums in the same order are equal. */
+/* One row of the device has the same values, so sums in the same order are equal. */
 static void check_found(const dt_sequence *q, const answer *a)
 {
     assert_int_equal(q->finish, DT_FINISH_EOS);
@@ -379,7 +379,7 @@ static void check_found(const dt_sequence *q, const answer *a)
     for (int32_t k = 0; k < a->n; k++) assert_true(fabsf(q->logps[q->n_prompt + k] - a->logps[k]) < 1e-6f);
 }
 
-/* ITEMS and a decoder for them. Of the options the token that ends a text does not count: one stands in every SID. */
+/* ITEMS and a decoder for them. The end-of-text token option does not count: every SID contains one. */
 typedef struct fixture {
     dt_catalogue *catalogue;
     dt_tokenizer *tokenizer;

@@ -227,8 +227,7 @@ static void fields_that_change_a_conversation_are_refused(void **state)
     dt_error_clear();
 }
 
-/* Thoughts of the last answer are trained on in the form that the template gives them; the block that stands for none
- * is not. */
+/* Thoughts of the last answer are trained on in the template's form; the block for empty thoughts is not. */
 static void thoughts_are_targets(void **state)
 {
     static const struct {
@@ -824,7 +823,7 @@ static void jinja_writes_images(void **state)
 }
 
 /* The first line is a claim: a file that was edited is compared as others are. */
-static void edited_jinja_is_not_believed(void **state)
+static void the_claimed_origin_of_edited_jinja_is_not_trusted(void **state)
 {
     char edited[2048];
     dt_chat *c;
@@ -1038,7 +1037,7 @@ int main(void)
         cmocka_unit_test(contents_in_parts_are_joined),
         cmocka_unit_test(jinja_says_every_template),
         cmocka_unit_test(jinja_writes_images),
-        cmocka_unit_test(edited_jinja_is_not_believed),
+        cmocka_unit_test(the_claimed_origin_of_edited_jinja_is_not_trusted),
         cmocka_unit_test(a_directory_s_template_is_found),
         cmocka_unit_test(names_that_a_template_writes_are_refused),
         cmocka_unit_test(the_own_template_decides_on_bos),

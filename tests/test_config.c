@@ -362,7 +362,7 @@ TEST(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code)
 
 /* ---- what is refused, and the words ---- */
 
-/* A file, an override, and what is told of them. */
+/* A file, an override, and the messages about them. */
 static const struct {
     const char *text, *override, *message;
 } mistaken[] = {
@@ -535,7 +535,7 @@ static const struct {
      "input.ini:2: [model] sliding_window: expected an integer from 1 to 2147483647, or null, found 'none'"},
     {"[model]\nmodel_type = mamba\n", NULL,
      "input.ini:2: [model] model_type: expected one of gpt2, llama, mistral, qwen2, qwen3, found 'mamba'"},
-    /* all are told, in order; after a section that is none, its keys are not judged */
+    /* all are reported, in order; keys after an unknown section are not checked */
     {"[run]\nseed = x\nthreads = y\n", "run.z=1",
      "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
      "input.ini:3: [run] threads: expected an integer from 0 to 4096, found 'y'\n"

@@ -191,7 +191,7 @@ TEST(every_category_is_counted_in_every_place)
     assert_int_equal(l.peak[DT_MEM_OPTIMIZER][DT_IN_FILE], 8 << (4 * DT_MEM_OPTIMIZER));
 }
 
-TEST(the_ledger_keeps_what_is_held_and_the_peak)
+TEST(the_ledger_records_current_and_peak_bytes)
 {
     dt_ledger l = {0};
     dt_ledger_add(&l, DT_MEM_PARAMS, DT_ON_DEVICE, 100);

@@ -350,7 +350,7 @@ static bool is_in_array(const places *p, int64_t at)
 }
 
 /* One bit of each byte in turn: outside of the arrays opening refuses it, inside the full check. */
-TEST(no_altered_bit_goes_unnoticed)
+TEST(every_altered_bit_is_detected)
 {
     dt_dataset_writer *w;
     const int32_t ids[] = {1, 2, 3, 4, 5};

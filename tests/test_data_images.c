@@ -1,5 +1,5 @@
-/* test_data_images.c - datasets whose samples have images: what is written is what a batch has, each image beside its
- * placeholders, whatever the kind, the packing and the number of ranks; what does not fit together is refused. */
+/* test_data_images.c - datasets whose samples have images: a batch has what was written, each image with its
+ * placeholders, for every kind, packing and number of ranks; inconsistent data are refused. */
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>

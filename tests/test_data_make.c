@@ -1,4 +1,4 @@
-/* test_data_make.c - datasets from many records: threads, memory, shards, and who is told of what is wrong. */
+/* test_data_make.c - datasets from many records: threads, memory, shards, and the reporting of errors. */
 #include "cases.h"
 #include "data_make_fixture.h"
 
@@ -93,7 +93,7 @@ TEST_WITH(the_first_error_is_the_one_reported, clear, NULL)
     dt_make_options o = options();
     dt_make_stats stats;
     FILE *f = fopen(input, "w");
-    for (int i = 1; i <= 9000; i++) /* quick to refuse behind slow to read */
+    for (int i = 1; i <= 9000; i++) /* a record refused quickly, after one read slowly */
         fprintf(f, i > 4000 && i % 500 == 3 ? "{\"bad\": %d}\n" : "{\"prompt\": \"%0200d\", \"completion\": \"x\"}\n",
                 i);
     fclose(f);
@@ -127,7 +127,7 @@ TEST_WITH(weights_that_would_be_rounded_away_are_refused, clear, NULL)
     }
 }
 
-TEST_WITH(errors_are_told_by_reason, clear, NULL)
+TEST_WITH(errors_are_reported_by_reason, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -192,7 +192,7 @@ TEST_WITH(an_array_ends_where_its_brackets_do_not_match, clear, NULL)
     dt_error_clear();
 }
 
-TEST_WITH(an_array_goes_on_behind_other_mistakes, clear, NULL)
+TEST_WITH(an_array_continues_after_other_errors, clear, NULL)
 {
     char text[1024];
     const size_t n = (size_t)snprintf(text, sizeof text,
@@ -285,7 +285,7 @@ TEST_WITH(shards_hold_the_samples_in_order, clear, NULL)
 }
 
 /* Wherever shards end: the same samples as from one file. */
-TEST_WITH(shards_train_as_the_whole, clear, NULL)
+TEST_WITH(sharded_training_equals_unsharded_training, clear, NULL)
 {
     char pattern[256];
     dt_make_options o = options();
@@ -341,7 +341,7 @@ TEST_WITH(training_refuses_what_it_cannot_learn_yet, clear, NULL)
     dt_error_clear();
 }
 
-TEST_WITH(stopping_leaves_nothing, clear, NULL)
+TEST_WITH(stopping_leaves_no_files, clear, NULL)
 {
     static const atomic_bool stop = true;
     char test[128];

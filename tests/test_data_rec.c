@@ -346,7 +346,7 @@ static char *many_rows(int n_users)
     return text;
 }
 
-/* The numbers of the rows that samples of a file are made of, as bits of `rows`; how many samples. */
+/* The indices of the rows that samples of a file are made of, as bits of `rows`; returns the number of samples. */
 static int64_t rows_of(const dt_make_options *o, const char *path, bool rows[N_ROWS])
 {
     dt_dataset *d = open_output(path);
@@ -376,7 +376,7 @@ static int64_t drawn_rows(const dt_make_options *o, const char *text, bool drawn
     return rows_of(o, output, drawn);
 }
 
-TEST(a_sample_of_rows_depends_on_the_seed_alone)
+TEST(sampled_rows_depend_only_on_the_seed)
 {
     bool a[N_ROWS], b[N_ROWS];
     char *text = many_rows(N_ROWS);

@@ -279,7 +279,7 @@ TEST(the_maximum_may_grow)
     free(z), free(z64);
 }
 
-TEST(what_cannot_be_is_refused)
+TEST(impossible_values_are_refused)
 {
     fixture *f = *state;
     float z[8] = {0}, x[1] = {0};

@@ -281,7 +281,7 @@ TEST(one_pass_back_has_the_bits_of_several)
 }
 
 /* A row of a cache does not depend on the other tokens of the call. */
-TEST(a_token_has_the_same_bits_alone)
+TEST(a_single_token_has_the_same_bits)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {
@@ -301,7 +301,7 @@ TEST(a_token_has_the_same_bits_alone)
     }
 }
 
-TEST(what_makes_no_sense_is_refused)
+TEST(inconsistent_values_are_refused)
 {
     fixture *f = *state;
     float x[64] = {0}, table[8] = {0};

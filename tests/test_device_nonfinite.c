@@ -502,7 +502,7 @@ static void check_input(const operation *op, call *c, int input)
     ref_drop(&was);
 }
 
-TEST(what_is_no_number_shows_in_an_output)
+TEST(nan_propagates_to_the_output)
 {
     for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++)
         for (int t = 0; t < N_TYPES; t++)

@@ -129,7 +129,7 @@ TEST_WITH(another_kind_has_its_own, NULL, empty)
     assert_null(f);
 }
 
-TEST_WITH(what_is_not_published_is_nothing, NULL, empty)
+TEST_WITH(unpublished_files_are_discarded, NULL, empty)
 {
     dt_features *f;
     dt_feature_file left, kept;
@@ -153,7 +153,7 @@ TEST_WITH(what_is_not_published_is_nothing, NULL, empty)
     dt_features_close(f);
 }
 
-/* Each byte of a file in turn; what lies between the list and the features is nobody's. */
+/* Changes each byte of a file in turn; the gap between the list and the features is unused. */
 TEST_WITH(a_byte_that_is_altered_is_met, NULL, empty)
 {
     enum { HEAD = 4096, LIST = N * 24, AT = 8192 };

@@ -198,7 +198,7 @@ static dt_err parse(const char *text, dt_preprocessor *p)
     return take_message(dt_preprocessor_parse("p.json", text, strlen(text), p));
 }
 
-TEST(numbers_are_what_is_in_effect)
+TEST(parsed_values_are_the_effective_ones)
 {
     dt_preprocessor p;
     assert_int_equal(parse("{\"image_processor_type\": \"SiglipImageProcessor\", \"do_rescale\": false}", &p), DT_OK);
@@ -219,7 +219,7 @@ TEST(numbers_are_what_is_in_effect)
 }
 
 /* However it is written; numbers as 32 bits hold them. */
-TEST(what_two_mean_is_compared)
+TEST(preprocessors_are_compared_by_meaning)
 {
 #define OF(type, more) "{\"image_processor_type\": \"" type "ImageProcessor\"" more "}"
     static const char *const CASES[][3] = {
@@ -298,8 +298,8 @@ TEST(files_of_a_directory_are_named)
     dt_preprocessor_free(&p);
 }
 
-/* A column whose pixels are their numbers, by the nearest to `height` pixels, of which the middle ones are kept:
- * Pillow's running sum. */
+/* A column whose pixel values are their indices, resized by nearest neighbour to `height` pixels and cropped to the
+ * middle: Pillow's running sum. */
 static void check_nearest(const dt_image *column, int height)
 {
     enum { KEPT = 9 };

@@ -31,7 +31,7 @@ TEST(numbers_beyond_64_bits_are_reals)
     assert_true(json_is_real(json_object_get(root, "model_max_length")));
     assert_float_equal(json_real_value(json_object_get(root, "model_max_length")), 1e30, 0); /* the nearest double */
     assert_true(json_integer_value(json_object_get(root, "n")) ==
-                INT64_MAX); /* integers that fit stay integers beside others */
+                INT64_MAX); /* integers that fit stay integers next to others */
     assert_true(json_is_real(json_object_get(root, "m")));
     assert_true(json_is_real(json_object_get(root, "e")));
     assert_true(json_real_value(json_array_get(json_object_get(root, "huge"), 0)) >= 1e308);
@@ -48,7 +48,7 @@ TEST(numbers_beyond_64_bits_are_reals)
     json_decref(part);
 }
 
-TEST(numbers_of_python_are_words)
+TEST(python_nan_and_infinity_are_strings)
 {
     json_t *root = parse("{\"a\": NaN, \"b\": [Infinity, -Infinity], \"c\": \"NaN Infinity \\\" NaN\", \"d\": 1}", 0);
     assert_string_equal(json_string_value(json_object_get(root, "a")), "NaN");

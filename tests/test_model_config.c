@@ -631,7 +631,7 @@ TEST(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one)
     dt_model_config_free(&mc);
 }
 
-TEST(rotary_rows_of_a_piece_are_those_of_the_whole)
+TEST(rotary_rows_of_a_piece_match_the_whole_table)
 {
     enum { D = 8, N = 12 };
     static const char *const RULES[] = {"dynamic", "linear"};

@@ -235,7 +235,7 @@ static int count_remade(const choice *c)
     return n_remade - 2 * forward;
 }
 
-TEST(nothing_is_computed_again_for_what_is_frozen)
+TEST(frozen_tensors_need_no_recomputation)
 {
     static const choice SMALL = {"norms and biases", {"ln_", ".bias"}},
                         MATRICES[] = {{"the first of attention", {"c_attn.weight"}},
@@ -275,7 +275,7 @@ TEST(backward_ends_at_the_lowest_unit_with_something_to_train)
     }
 }
 
-TEST(what_backward_does_not_reach_keeps_nothing)
+TEST(layers_that_backward_does_not_reach_keep_no_activations)
 {
     static const char *const WORDS[] = {"layers.", "layers.1.", "layers.2.", "lm_head"};
     size_t before = SIZE_MAX;

@@ -36,7 +36,7 @@ static void check_part(const char *name, dt_trains trained)
     close_fixture(&all_of);
 }
 
-TEST(what_is_frozen_does_not_change_the_gradients_of_the_rest)
+TEST(frozen_tensors_do_not_change_other_gradients)
 {
     static const dt_trains PARTS[] = {projector_alone, tower_alone, text_alone, second_block_of_tower};
     for (size_t i = 0; i < sizeof PARTS / sizeof PARTS[0]; i++) {
@@ -76,7 +76,7 @@ static size_t activations_of(const struct fixture *f, int32_t max_tok, int32_t m
 TEST(a_frozen_tower_works_in_the_activations_of_the_language_model)
 {
     enum { IMAGES = 8, ROWS = 9, SMALL = 2 };
-    static const size_t widths[] = {1, 16, 20, 20, 20}; /* which features; these; before and behind the activation; y */
+    static const size_t widths[] = {1, 16, 20, 20, 20}; /* which features; these; before and after the activation; y */
     struct fixture f;
     size_t rows = 0;
     open_part(&f, "clip_llama", DT_F32, DT_RECOMPUTE_NONE, text_alone);
@@ -183,10 +183,10 @@ TEST(sequences_that_share_an_image_have_the_gradients_of_copies)
     }
 }
 
-/* The same step drops the same numbers, so the loss has slopes; those that are tried are of size 0.1. Logits are right
- * to 1e-6, so is the loss, and its difference over 2 h to 1e-4; h^2 / 6 times third derivatives of up to 30 (17 was
- * seen, where two sequences share an image: the error grows with h^2) is 1.3e-4. A mask that backward did not apply,
- * or one of two places forgotten, would be off by as much as a slope. */
+/* The same step drops the same elements, so the loss is differentiable; the tested slopes are of size 0.1. Logits
+ * are right to 1e-6, so is the loss, and its difference over 2 h to 1e-4; h^2 / 6 times third derivatives of up to
+ * 30 (17 was seen, where two sequences share an image: the error grows with h^2) is 1.3e-4. A mask that backward did
+ * not apply, or one of two places forgotten, would be off by as much as a slope. */
 static void check_slopes(bool shared)
 {
     const double h = 0.005;
@@ -284,7 +284,7 @@ TEST(a_dropout_of_the_run_is_that_of_the_projector_too)
 }
 
 /* The row of the placeholder's token learns from a tied head, and from nothing else. */
-TEST(the_placeholder_learns_nothing_from_its_places)
+TEST(the_placeholder_embedding_gets_no_gradient)
 {
     struct fixture f;
     open_fixture(&f, "clip_llama", DT_F32);
@@ -323,8 +323,8 @@ TEST(placeholders_that_are_not_those_of_the_images_are_refused)
     close_fixture(&f);
 }
 
-/* Behind one tower features depend on their own image alone, whatever else is in the batch. */
-TEST(an_image_is_seen_by_its_own_sequence_alone)
+/* With one tower, features depend only on their own image, not on the rest of the batch. */
+TEST(an_image_is_visible_only_to_its_own_sequence)
 {
     struct fixture f;
     float before[MAX_TOK], after[MAX_TOK];

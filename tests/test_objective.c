@@ -1,5 +1,5 @@
-/* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a
- * run that diverges. */
+/* test_objective.c - the sums from which every reported loss is computed: exact, independent of order, and safe from
+ * overflow in a diverging run. */
 #include "cases.h"
 #include "dtrain/task/task.h"
 #include <math.h>

@@ -216,7 +216,7 @@ TEST_WITH(a_bad_length_is_refused, open_dir, remove_dir)
 
 /* ---- several files ----------------------------------------------------------------------------------------------- */
 
-TEST_WITH(an_index_is_held_against_its_files, open_dir, remove_dir)
+TEST_WITH(an_index_is_checked_against_its_files, open_dir, remove_dir)
 {
     static const struct {
         const char *index, *word;

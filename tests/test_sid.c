@@ -89,7 +89,7 @@ TEST(tight_clusters_are_assigned)
     }
 }
 
-TEST(assignments_of_other_numbers_of_items_are_refused)
+TEST(assignments_with_other_item_counts_are_refused)
 {
     const float cost[6] = {0};
     int32_t code[3];
@@ -158,8 +158,8 @@ TEST(a_plan_without_underflow_is_of_both_marginals)
     }
 }
 
-/* The second column of two equal items is exp(-2/epsilon) of the first, here from 1e-300 down to nothing. What is left
- * of it in denormal numbers grows by a factor of 2 with each pair of divisions, and is even in the end. */
+/* The second column of two equal items is exp(-2/epsilon) of the first, here from 1e-300 down to nothing. Its
+ * remainder in denormal numbers grows by a factor of 2 with each pair of divisions, and is even at the end. */
 TEST(columns_that_underflow_leave_the_others_even)
 {
     static const float cost[] = {0, 1, 0, 1};

@@ -1,5 +1,5 @@
-/* zero_run.h - ZeRO on a model that is all sizes and no layers, held against plain loops: what mpi_zero.c and
- * mpi_zero_offload.c share. */
+/* zero_run.h - ZeRO on a model of tensors without layers, compared with plain loops: shared by mpi_zero.c and
+ * mpi_zero_offload.c. */
 #ifndef DTRAIN_TESTS_ZERO_RUN_H
 #define DTRAIN_TESTS_ZERO_RUN_H
 
