@@ -102,7 +102,7 @@ static double median(double *x, int n)
     return x[n / 2];
 }
 
-/* theirs: MPI's, NULL where there is none; limit: what bounds both, or NULL. */
+/* theirs: MPI's, NULL if MPI has none; limit: the bound of both, or NULL. */
 static void compare(bench *b, const char *name, run_fn ours, run_fn theirs, run_fn limit)
 {
     double a[MAX_PAIRS], m[MAX_PAIRS], ratio[MAX_PAIRS], share[MAX_PAIRS];

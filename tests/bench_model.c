@@ -459,7 +459,7 @@ static void free_job(struct job *j)
     dt_model_config_free(&j->mc);
 }
 
-/* What is not said is GPT-2's of the same width. */
+/* Unset fields are those of GPT-2 of the same width. */
 static const struct {
     const char *name, *config;
 } models[] = {{"gpt2-124m", "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
@@ -487,7 +487,7 @@ static const char *config_of(const char *name)
     return NULL;
 }
 
-/* What is asked for; sequences 0: the two shapes of the CPU. */
+/* The requested shapes; sequences 0: the two shapes of the CPU. */
 struct request {
     int threads, steps, n_seq, len;
     const char *device, *model;

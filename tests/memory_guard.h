@@ -22,7 +22,7 @@
 enum {
     GUARD_LARGE = 64 << 10,
     GUARD_NOTED = 1 << 10,               /* smaller ones are not looked at */
-    GUARD_SMALL_PARTS = 2 * GUARD_LARGE, /* what may be told of together with large blocks */
+    GUARD_SMALL_PARTS = 2 * GUARD_LARGE, /* small parts reported with large blocks */
     GUARD_PADDING = 64,                  /* that a block may exceed its reported size by */
     GUARD_BLOCKS = 4096,
     GUARD_FRAMES = 32,
@@ -80,7 +80,7 @@ static bool guard_is_own(const guard_block *b)
     return found;
 }
 
-/* ---- what is taken, told of and given back ----------------------------------------------------------------------- */
+/* ---- allocations, reports and frees ------------------------------------------------------------------------------ */
 
 static bool guard_is_training(void) { return guard.run && dt_memory_total(&guard.run->allocated) > 0; }
 

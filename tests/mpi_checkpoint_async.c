@@ -161,7 +161,7 @@ TEST_WITH(a_save_that_is_given_up_leaves_nothing, make_dir, remove_dir)
                            !exists_in(f, "latest.part"));
 }
 
-/* The copy is in the plan, in its category and place, and what is not in it does not fit. */
+/* The plan contains the copy, in its category and memory space; a limit below the plan is refused. */
 TEST_WITH(the_copy_is_planned, make_dir, remove_dir)
 {
     fixture *f = *state;

@@ -1,5 +1,5 @@
-/* mpi_checkpoint_foreign.c - checkpoints that this program did not write as they are: those of other writers of HDF5
- * load, what is damaged is refused by name. Rank 0 alone writes them.
+/* mpi_checkpoint_foreign.c - checkpoints from other HDF5 writers load, and damaged ones are refused with an error
+ * that names the fault. Only rank 0 writes them.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "h5_change.h"

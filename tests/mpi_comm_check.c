@@ -1,6 +1,6 @@
 // NP: 2 3
-/* mpi_comm_check.c - with comm->check a rank that calls another collective than the rest is found before anything is
- * exchanged, and all ranks say the same: who, where and what, and what the others call. TRANSPORTS: mpi nccl */
+/* mpi_comm_check.c - with comm->check a rank that calls a different collective is detected before any exchange. All
+ * ranks report the same: the rank, the position, its call and the others' call. TRANSPORTS: mpi nccl */
 #include "mpi_test.h"
 #include "dtrain/comm/comm.h"
 #include <string.h>

@@ -1,6 +1,6 @@
 // NP: 1 2 3 4 8
-/* mpi_comm_contracts.c - what the transport promises besides the right elements: a rank that fails takes part all the
- * same, what is sent is counted, misuse is refused, and ranks know their nodes and who shares their device. */
+/* mpi_comm_contracts.c - the transport's contract apart from its results. A failing rank still takes part, sent
+ * bytes are counted, misuse is refused, and ranks know their nodes and which ranks share their device. */
 #include "comm_fixture.h"
 
 /* ---- failure ----------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* mpi_model_frozen.c - a model of which a part is trained, through ZeRO: every stage follows the plain reference on one
- * rank, and in reproducible mode all stages end in the same bits; what is frozen keeps its own.
+/* mpi_model_frozen.c - a partially trained model, through ZeRO: every stage follows the plain reference on one rank,
+ * and in reproducible mode all stages end in the same bits; frozen tensors keep their bits.
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "mpi_test.h"

@@ -548,7 +548,7 @@ IN_DIR(a_scalar_head_is_not_tied)
     }
 }
 
-/* ---- what is no model -------------------------------------------------------------------------------------------- */
+/* ---- invalid models ---------------------------------------------------------------------------------------------- */
 
 static bool prepare_directory(const fixture *f, const void *what)
 {

@@ -94,7 +94,7 @@ static bool same_lines(const struct fixture *f, const char *a, const char *b)
     return same;
 }
 
-/* ---- what is generated ------------------------------------------------------------------------------------------- */
+/* ---- completions ------------------------------------------------------------------------------------------------- */
 
 /* Two rollouts, the second by weights that the first has made, at every stage with the bits of stage 0; what is planned
  * is allocated. Some completions end and some are cut, or little would be shown. */

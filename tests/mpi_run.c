@@ -160,11 +160,11 @@ static int64_t held_in(const struct fixture *f, const char *name, dt_place p, dt
 {
     char key[64];
     snprintf(key, sizeof key, "memory/%s/%s", dt_place_name(p), dt_memcat_name(c));
-    return last_metric(f, name, key); /* 0: it is not there */
+    return last_metric(f, name, key); /* 0: it is missing */
 }
 
-/* Rank 0: each category in each place is what was allocated, but for what devices hold of their own (other), and the
- * categories of a place add up to what is said of the place. */
+/* Rank 0: in each category and memory space the plan equals the allocation, except for the devices' own memory
+ * (other). The categories of a memory space add up to its reported total. */
 static bool categories_add_up(const struct fixture *f, const char *name, const outcome *o)
 {
     int64_t on[DT_N_PLACE] = {0};
@@ -368,7 +368,7 @@ static bool is_aggmos(const struct fixture *f, const char *name)
     return same;
 }
 
-/* Every stage trains to the same bits, in one go and in two; what is planned is held. */
+/* Every stage trains to the same bits, in one run and in two; memory held matches the plan. */
 TEST(an_optimizer_of_ones_own_is_one_table)
 {
     struct fixture *f = *state;

@@ -1,5 +1,5 @@
-/* mpi_sums.c - named sums come together in one vote, as many as there are, and ranks that count different things are
- * told so before the first.
+/* mpi_sums.c - any number of named sums is exchanged in one vote. Ranks with different names get an error before the
+ * first.
  * NP: 1 2 3 4 */
 #include "mpi_test.h"
 #include "dtrain/step/sums.h"
@@ -22,7 +22,7 @@ static int close_comm(void **state)
 
 enum { N = 300 };
 
-/* N sums of all kinds, and of each what is shown: alone, and divided by the one before. */
+/* N sums of all kinds, and two metrics of each: the sum, and its quotient by the previous sum. */
 static void declare(dt_sums *s, int skip)
 {
     for (int i = 0; i < N; i++) {
@@ -127,7 +127,7 @@ TEST(a_mean_is_of_what_is_known)
     dt_sums_close(&s);
 }
 
-/* What is wrong with the gradients is not said of the loss. */
+/* Non-finite gradients are not attributed to the loss. */
 TEST(a_loss_that_one_rank_cannot_count_is_no_number_on_all)
 {
     dt_comm *c = *state;

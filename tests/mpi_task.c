@@ -252,7 +252,7 @@ TEST(what_a_task_saves_is_counted)
     assert_all(MPI_COMM_WORLD, fits);
 }
 
-/* And where a checkpoint leaves out what is frozen, as much less as that takes. */
+/* If a checkpoint omits frozen tensors, the estimate decreases by their size. */
 TEST(what_a_task_leaves_out_is_not_counted)
 {
     const struct fixture *f = *state;

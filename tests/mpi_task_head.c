@@ -94,7 +94,7 @@ static void close_task(dt_task *t)
     t->self = NULL;
 }
 
-/* Every third token has no target. first: number of the first sample; -1: there is none. */
+/* Every third token has no target. first: index of the first sample; -1: none. */
 static void fill(dt_task *t, int64_t first)
 {
     dt_batch *b = &((head_task *)t->self)->batch;
@@ -135,7 +135,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     return take(t, micro, m);
 }
 
-/* What is for metrics alone is not there yet. */
+/* Outputs that only metrics need are not available yet. */
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
     (void)t;

@@ -56,7 +56,7 @@ static dt_err open_critic(dt_task *t)
     DT_TRY(dt_model_config_parse(&v->critic_mc, "critic", critic_model));
     DT_TRY(dt_model_make_value_units(&v->critic_mc, 1, &v->units, &v->n_units));
     v->critic = dt_task_train_auxiliary(t, "critic", v->units, v->n_units);
-    if (!v->critic) return DT_OK; /* told already */
+    if (!v->critic) return DT_OK; /* reported already */
     v->critic->zero_opt.optimizer = &dt_optimizer_adam;
     v->critic->settings.beta1 = 0.8;
     v->critic->groups.group[0].lr = 0.01;

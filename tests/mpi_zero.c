@@ -502,14 +502,14 @@ static void bytes_sent_match_the_plan(void **state)
             double sum;
             bool ok = dt_zero_plan_make(&opt.zero, units_of(f, &opt), REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
                       run_open(&r, f, &opt) == DT_OK;
-            ok = ok && run_step(&r, 1, &sum) == DT_OK; /* stage 3 learns which unit follows which */
+            ok = ok && run_step(&r, 1, &sum) == DT_OK; /* stage 3 records the order of units */
             const double before = f->comm.traffic_bytes;
             ok = ok && run_step(&r, 2, &sum) == DT_OK;
             const double sent = (f->comm.traffic_bytes - before) / 4,
                          planned = n_micro * plan.sent_elems_per_micro_step + plan.sent_elems_per_step;
             if (stage < 3) ok = ok && sent == planned;
             if (stage == 3) ok = ok && sent <= planned;
-            /* what is frozen need not be gathered again while nothing else takes its place, even across an update */
+            /* frozen units need not be gathered again while their buffers are not reused, even across an update */
             if (stage == 3 && !opt.frozen_tensors) ok = ok && sent >= planned / 2;
             if (!ok) print_error("stage %d: %.17g elements sent, %.17g planned\n", stage, sent, planned);
             assert_all(world(f), ok);

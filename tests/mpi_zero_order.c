@@ -157,7 +157,7 @@ static void update(fixture *f, bool with_norm)
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
-/* The last of those from `from` on; -1: there is none. */
+/* The index of the last of those starting at `from`; -1: none. */
 static int last_event(int from, char what, int unit)
 {
     int i = ran.n - 1;
@@ -274,7 +274,7 @@ typedef struct cost {
     int n_reduce, n_gather;
     int64_t largest_reduce, largest_gather, reduced, gathered; /* elements of all ranks */
     size_t staging, params;
-    bool early; /* is a block gathered before the unit in front of it computes? */
+    bool early; /* is a block gathered before the previous unit computes? */
 } cost;
 
 static cost cost_of(const dt_zero_options *opt)

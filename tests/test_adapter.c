@@ -216,8 +216,8 @@ TEST(a_file_has_the_head_of_the_embedding_that_it_saves)
     }
 }
 
-/* q, k and v are one matrix of codes with one array of scales; what is trained, and all that is no matrix of a block,
- * stays. */
+/* q, k and v are one matrix of codes with one array of scales. Trained tensors, and all that are no matrices of a
+ * block, stay unquantised. */
 TEST(an_int8_base_is_codes_with_scales)
 {
     struct adapted a;

@@ -1,5 +1,5 @@
-/* test_catalogue.c - an info file is read whole, in its order, and what is wrong in it is refused by file and line; the
- * trie has its SIDs and no others, and what is generated through it is an item; embeddings are those of the items. */
+/* test_catalogue.c - an info file is read completely, in order, and errors name file and line. The trie has exactly
+ * its SIDs, and completions through it are items. Embeddings are those of the items. */
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
@@ -258,7 +258,7 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
     return DT_OK;
 }
 
-/* Logits of a sequence of the batch: -inf, after their log-sum-exp, for what is not in its list. */
+/* Logits of a sequence of the batch after their log-sum-exp: -inf for tokens not in its list. */
 static double listed_logits(const fake *f, int32_t s, const int32_t *list_start, const int32_t *list_len, float *z)
 {
     float all[MAX_VOCAB];
@@ -414,7 +414,7 @@ static void close_fixture(fixture *x)
     dt_catalogue_close(x->catalogue);
 }
 
-/* The item of a sequence, -1: it is none. */
+/* The item of a sequence, -1: none. */
 static int32_t item_of(const fixture *x, const dt_sequence *q)
 {
     return dt_trie_item(x->trie, q->ids + q->n_prompt, q->n_ids - q->n_prompt);

@@ -9,7 +9,7 @@
 #include "dtrain/chat/chat.h"
 #include "../src/chat/chat_private.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages leave out what is as usual */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages omit default fields */
 
 /* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token --------------- */
 

@@ -1,5 +1,5 @@
-/* test_config.c - the configuration: what is accepted, what is refused and with which words, and that what is written
- * reads back.
+/* test_config.c - the configuration: accepted values, refused values with their messages, and that written files
+ * read back.
  *
  * With --markdown as argument: prints docs/keys.md (make docs). */
 
@@ -15,7 +15,7 @@ static dt_err parse(dt_config *cfg, const char *text, const char *override)
     return dt_config_parse(cfg, "input.ini", text, override ? 1 : 0, &override);
 }
 
-/* ---- what is accepted ---- */
+/* ---- accepted values ---- */
 
 TEST(an_empty_file_gives_the_defaults)
 {
@@ -360,7 +360,7 @@ TEST(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code)
     dt_error_clear();
 }
 
-/* ---- what is refused, and the words ---- */
+/* ---- refused values and their messages ---- */
 
 /* A file, an override, and the messages about them. */
 static const struct {

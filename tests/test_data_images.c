@@ -197,7 +197,7 @@ TEST(a_batch_has_room_for_the_most_images_and_no_more)
     dt_loader_close(l);
 }
 
-/* What is left of a sample by seq_len has all its images, or it is left out and counted. */
+/* A sample cut to seq_len keeps all its images, or it is left out and counted. */
 TEST(no_image_is_cut)
 {
     write_sft(path, 0, N_SAMPLES, NULL);

@@ -595,7 +595,7 @@ TEST(an_error_comes_with_the_batch_that_has_it)
         assert_non_null(strstr(dt_error_message(), path_of(0)));
         dt_error_clear();
         assert_int_equal(dt_loader_batch(l, step, 0, &b), DT_ERR_DATA);
-        assert_int_equal(dt_loader_batch(l, 2, 0, &b), DT_OK); /* what is there can still be read */
+        assert_int_equal(dt_loader_batch(l, 2, 0, &b), DT_OK); /* the existing data can still be read */
         assert_int_equal(b->token[0], 0);
         dt_loader_close(l);
     }

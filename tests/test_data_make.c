@@ -222,7 +222,7 @@ TEST_WITH(memory_does_not_grow_with_the_input, clear, NULL)
     memset(block, 'x', sizeof block);
     for (int i = 0; i < 16; i++) fwrite(block, 1, sizeof block, f);
     fclose(f);
-    assert_int_equal(make(NULL, &o, &stats), DT_OK); /* what is allocated once */
+    assert_int_equal(make(NULL, &o, &stats), DT_OK); /* allocations made once */
     f = fopen(input, "a");
     for (int i = 0; i < 1600; i++) fwrite(block, 1, sizeof block, f);
     fclose(f);
@@ -230,7 +230,7 @@ TEST_WITH(memory_does_not_grow_with_the_input, clear, NULL)
     assert_int_equal(make(NULL, &o, &stats), DT_OK); /* 100 MiB of text, 200 MiB of ids */
     getrusage(RUSAGE_SELF, &after);
     assert_int_equal(stats.n_tokens, 1616 * (int64_t)sizeof block + 1);
-#ifndef __SANITIZE_ADDRESS__ /* which keeps what is freed for a while */
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory for a while */
     assert_true(after.ru_maxrss - before.ru_maxrss <
                 24 * 1024); /* KiB: 6 chunks of 256 KiB of text and 1 MiB of ids, and 3 MiB of buffers, twice */
 #endif

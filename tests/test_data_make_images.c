@@ -1,6 +1,5 @@
-/* test_data_make_images.c - records with images against transformers' LlavaProcessor; what is placeholder, what is
- * target, what is left out; images that cannot be read and records that do not say what they mean. Fixture:
- * tests/make_vision_data_fixtures.py */
+/* test_data_make_images.c - records with images against transformers' LlavaProcessor; placeholders, targets, omitted
+ * samples; unreadable images and ambiguous records. Fixture: tests/make_vision_data_fixtures.py */
 #include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/io/io.h"
@@ -165,7 +164,7 @@ TEST_WITH(placeholders_are_no_targets_whatever_the_mask, clear, NULL)
     }
 }
 
-/* However a record lists its images, a conversation that does not say where they stand begins with them. */
+/* However a record lists its images, they come first in a conversation that does not state their positions. */
 TEST_WITH(images_without_places_come_first, clear, NULL)
 {
     static const char *const lists[] = {"\"image\": \"wide.ppm\"", "\"images\": [\"wide.ppm\"]",

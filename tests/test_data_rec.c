@@ -1,6 +1,6 @@
 /* test_data_rec.c - datasets of recommendation data: the samples that a loop in Python makes of the same files
- * (tests/make_rec_data_fixtures.py), lists as Python writes them, what is drawn, and every kind of broken file by its
- * line. */
+ * (tests/make_rec_data_fixtures.py), lists as Python writes them, sampled rows, and every kind of broken file with
+ * its line. */
 #include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/make/rec_files.h"
@@ -330,7 +330,8 @@ TEST(options_that_do_not_fit_are_refused)
     }
 }
 
-/* ---- what is drawn and what is kept ------------------------------------------------------------------------------ */
+/* ---- sampled and kept rows
+ * ----------------------------------------------------------------------------------------- */
 
 enum { N_ROWS = 500 };
 

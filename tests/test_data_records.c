@@ -1,6 +1,6 @@
-/* test_data_records.c - what a record becomes: every form with its ids and its mask, by hand and as transformers gives
- * them, what is cut and what is left out. Byte tokens: a sample is shown as its text, targets in braces, $ for the end
- * of text. */
+/* test_data_records.c - conversion of records to samples: every form with its ids and its mask, by hand and from
+ * transformers, and truncated and omitted samples. Byte tokens: a sample is shown as its text, targets in braces, $
+ * for the end of text. */
 #include "data_make_fixture.h"
 
 typedef struct form {
@@ -386,7 +386,8 @@ static void ids_and_masks_are_those_of_transformers(void **state)
     assert_int_equal(system(folder), 0);
 }
 
-/* ---- what is too long -------------------------------------------------------------------------------------------- */
+/* ---- samples that are too long
+ * --------------------------------------------------------------------------------------- */
 
 static void must_cut(const char *record, const char *truncation, int64_t max_length, const char *want,
                      int64_t n_truncated, int64_t n_too_long)

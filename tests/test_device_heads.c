@@ -14,7 +14,7 @@ static const struct shape {
               {4, 6, 2, 80, 16}, {3, 2, 1, 256, 24}, {2, 2, 1, 25, 1}, {300, 1, 1, 2, 0},  {40, 5, 5, 96, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* What is asked of a call. */
+/* Arguments of a call. */
 typedef struct form {
     bool norms, turns, cached, in_place;
 } form;

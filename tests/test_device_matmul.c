@@ -265,7 +265,7 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
         }
 }
 
-/* A form that the library gets wrong when it is tried first: DTRAIN_FAULT says so of one form. */
+/* A form that the library computes wrongly in its first trial: DTRAIN_FAULT selects the form. */
 static void a_form_that_the_library_gets_wrong_is_ours(void **state)
 {
     const char *products = getenv("DTRAIN_CUDA_PRODUCT");

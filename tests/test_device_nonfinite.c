@@ -1,6 +1,6 @@
-/* test_device_nonfinite.c - what is no number must not get lost on its way to the loss and the norm of the gradients,
- * where the vote looks for it: a NaN or an infinity in any input of any operation shows in an output, on every
- * instruction set; and one in any parameter of a model shows in the loss or in a gradient.
+/* test_device_nonfinite.c - non-finite values must propagate to the loss and the norm of the gradients, where the
+ * vote checks for them. A NaN or an infinity in any input of any operation shows in an output, on every instruction
+ * set. One in any parameter of a model shows in the loss or in a gradient.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "ref_model.h"

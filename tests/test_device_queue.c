@@ -53,7 +53,7 @@ TEST(copies_happen_when_they_run)
     assert_true(*number != *number); /* fresh memory is NaN */
     *number = 1;
     assert_int_equal(queue_copy(f, f->device.ptr, number, NULL), DT_OK);
-    *number = 2; /* too early: this is what is copied */
+    *number = 2; /* too early: the copy has this value */
     assert_int_equal(queue_copy(f, number, f->device.ptr, NULL), DT_OK);
     assert_true(*number == 2);
     *number = 3;
@@ -113,7 +113,7 @@ TEST(an_event_is_reached_when_its_work_is_done)
     assert_true(done && *(float *)dt_queue_reach(f->device.ptr) == 7);
     close_queue(f);
 
-    open_queue(f, DT_QUEUE_ANY, 1); /* who asks again and again */
+    open_queue(f, DT_QUEUE_ANY, 1); /* a caller that polls */
     assert_int_equal(queue_copy(f, f->device.ptr, f->pinned.ptr, NULL), DT_OK);
     assert_int_equal(OPS->event_record(&f->dev, f->event, NULL), DT_OK);
     for (done = false; !done;) assert_int_equal(OPS->event_query(&f->dev, f->event, &done), DT_OK);
@@ -121,7 +121,8 @@ TEST(an_event_is_reached_when_its_work_is_done)
     close_queue(f);
 }
 
-/* Who waits for a record waits for that one, whatever stream another was made on since, and reached before. */
+/* A wait for a record waits for that record, even if the event was recorded since on another stream, and reached
+ * earlier. */
 TEST(an_event_recorded_twice_is_two_points)
 {
     for (uint64_t seed = 0; seed < 40; seed++) {

@@ -198,7 +198,7 @@ static void round_trip_errors_are_at_most_half_a_step(void **state)
     ref_drop(&w);
 }
 
-/* A number that is none shows, whether it is in A or among the scales. */
+/* A NaN or infinity shows in the result, whether it is in A or among the scales. */
 static void non_finite_inputs_are_not_hidden(void **state)
 {
     fixture *f = *state;

@@ -141,7 +141,7 @@ TEST_WITH(unpublished_files_are_discarded, NULL, empty)
     assert_int_equal(waitpid(killed, NULL, 0), killed);
     assert_int_equal(n_names("*.part"), 1);
     write_some(&kept, &KIND, 0, 2, false);
-    assert_int_equal(n_names("*.part"), 1); /* what a process left is gone, and what one makes is there */
+    assert_int_equal(n_names("*.part"), 1); /* the killed process's files are gone, and a new file exists */
     make(&KIND, N, 1);
     assert_int_equal(n_names("*.part"), 1);
     dt_feature_file_close(&kept);

@@ -24,7 +24,7 @@ struct fake {
     int32_t slot[MAX_SLOTS]; /* of the last batch's sequences */
     int32_t max_tok;
     int n_calls, n_bad; /* n_bad: broken promises of dt_generate */
-    bool bad;           /* are there logits that are none? */
+    bool bad;           /* are any logits non-finite? */
 };
 
 static void fake_logits(const int32_t *ids, int32_t n, float *logits)

@@ -1,5 +1,5 @@
-/* test_image.c - images as a model's input: what Pillow and transformers make of files and sizes
- * (make_image_fixtures.py), and what is refused. */
+/* test_image.c - images as a model's input: the results of Pillow and transformers for files and sizes
+ * (make_image_fixtures.py), and refused files. */
 #include "cases.h"
 #include "dtrain/image/image.h"
 #include <jansson.h>

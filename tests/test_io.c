@@ -350,7 +350,7 @@ TEST_WITH(a_file_of_many_pieces_is_copied, make_folder, remove_folder)
     dt_error_clear();
 }
 
-/* A child that writes PATH aside, says so, and commits when it is let. */
+/* A child that writes PATH aside, reports it, and commits when the parent permits. */
 static pid_t writer_beside(const char *path, int *ready, int *go)
 {
     int up[2], down[2];

@@ -1,4 +1,4 @@
-/* test_json.c - what published files contain beyond JSON is read, and what is wrong is refused by name and place. */
+/* test_json.c - extensions of JSON in published files are read, and errors name file and position. */
 #include "cases.h"
 #include <errno.h>
 #include <stdlib.h>

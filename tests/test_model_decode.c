@@ -435,7 +435,7 @@ TEST(sequences_go_on_from_a_prompt_that_lies_there_once)
         }
 }
 
-/* The memory of the cache is that of its slots, and what is asked of slots that there are not is refused. */
+/* The memory of the cache is that of its slots, and accesses to slots that do not exist are refused. */
 TEST(a_cache_with_prompts_is_as_large_as_its_slots)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0},

@@ -1,10 +1,11 @@
-/* test_model_vision_units.c - what the units of vision-language models see of batches with and without images: what is
- * trained and kept, dropout, placeholders, operations.
+/* test_model_vision_units.c - the units of vision-language models with batches with and without images: trained and
+ * kept tensors, dropout, placeholders, operations.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "vision_fixture.h"
 
-/* ---- what is trained, what is kept, and which units take part --------------------------------------------------- */
+/* ---- trained tensors, kept activations, and the units that take part
+ * ----------------------------------------------- */
 
 static bool projector_alone(void *self, const dt_tensor *t) { return strncmp(t->name, "multi_modal", 11) == 0; }
 static bool tower_alone(void *self, const dt_tensor *t) { return strncmp(t->name, "vision_tower", 12) == 0; }
@@ -14,7 +15,7 @@ static bool second_block_of_tower(void *self, const dt_tensor *t)
     return strstr(t->name, "encoder.layers.1.") != NULL;
 }
 
-/* The gradients of what is trained are those of a model that trains all: the same operations, so the same bits. */
+/* The gradients of trained tensors equal those of a fully trained model: the same operations, so the same bits. */
 static void check_part(const char *name, dt_trains trained)
 {
     struct fixture all_of, f;
@@ -283,7 +284,7 @@ TEST(a_dropout_of_the_run_is_that_of_the_projector_too)
     close_fixture(&f);
 }
 
-/* The row of the placeholder's token learns from a tied head, and from nothing else. */
+/* The row of the placeholder's token gets a gradient only from a tied head. */
 TEST(the_placeholder_embedding_gets_no_gradient)
 {
     struct fixture f;

@@ -1,5 +1,5 @@
-/* test_plan.c - which memory bounds a plan: of places that are one memory and of places that are two, and of ranks that
- * share a device. The plan against what is allocated: mpi_run.c. */
+/* test_plan.c - the memory that bounds a plan: with one shared memory or two separate ones, and with ranks that
+ * share a device. mpi_run.c compares the plan with allocations. */
 #include "cases.h"
 #include "../src/train/run.h"
 #include <stdlib.h>

@@ -147,7 +147,7 @@ TEST(the_coefficient_follows_its_target)
     assert_true(fixed.coef == 0.2);
 }
 
-/* Told in pieces, as of all at once. */
+/* Reported in pieces, or all at once. */
 TEST(running_moments_are_those_of_all)
 {
     enum { N = 40 };

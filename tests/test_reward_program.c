@@ -64,7 +64,7 @@ TEST(a_program_that_reads_far_ahead_does_not_deadlock)
     dt_program_close(&p);
 }
 
-/* A turn takes what is there and no more: a program may babble faster than anybody reads. */
+/* A turn reads only the available output: a program may write faster than it is read. */
 TEST(a_program_with_endless_output_is_handled)
 {
     double reward[3];

@@ -1,5 +1,5 @@
-/* test_rewards.c - reward functions against plain cases: what is an answer, what equals it, formats, lengths, words;
- * and what is wrong with a list of functions. */
+/* test_rewards.c - reward functions on plain cases: extraction and comparison of answers, formats, lengths, words;
+ * and errors in a list of functions. */
 #include "cases.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* test_safetensors.c - files of tensors: what is right is read, whatever is wrong is refused and named, and what is
- * written is what the safetensors library writes. */
+/* test_safetensors.c - files of tensors: valid files are read, and invalid ones are refused with an error that names
+ * the fault. Written files equal those of the safetensors library. */
 
 #include "cases.h"
 #include "dtrain/io/io.h"

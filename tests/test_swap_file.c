@@ -1,5 +1,5 @@
-/* test_swap_file.c - the file of offloaded states: what is read is what was written, by every way that transfers can
- * take; nothing is left on the disk. */
+/* test_swap_file.c - the file of offloaded states: data read equal data written, by every way that transfers can
+ * take, and no file remains on the disk. */
 #include "swap_fixture.h"
 #include <sched.h>
 

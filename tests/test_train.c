@@ -163,7 +163,7 @@ static const char *words_of(const char *wanted)
     return words;
 }
 
-/** The next of them, and what is left; false: there is none. */
+/** The next of them, and the remainder; false: none is left. */
 static bool next_word(const char **words, char word[32])
 {
     const int len = (int)strcspn(*words, "|");

@@ -122,7 +122,7 @@ TEST(frozen_models_hold_only_parameters)
 
 static bool is_c(void *self, const dt_tensor *t) { return t->name[0] == 'c'; }
 
-/* One tensor of 21 parts in 147 is trained: what is frozen costs its parameters alone, and is sent at stage 3 alone. */
+/* One tensor of 21 parts in 147 is trained. Frozen tensors cost only their parameters, and are sent only at stage 3. */
 TEST(frozen_parts_have_neither_gradients_nor_states)
 {
     dt_unit u[3];

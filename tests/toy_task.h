@@ -150,7 +150,7 @@ static void toy_open(dt_task *t)
     t->samples_per_epoch = TOY_EPOCH * t->batching.train_batch_size;
     t->n_validation = toy_micros(t);
     t->keep_gathered = getenv("TOY_KEEP_GATHERED") != NULL;
-    if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* told already */
+    if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* reported already */
     const dt_err err = dt_frozen_model_describe(&y->frozen, t->cfg->model_path, 0);
     dt_mistakes_add(t->mistakes, err == DT_OK ? toy_size(t) : err);
     t->saved_nbytes = (double)(2 + toy_saved_len(t)) * sizeof(int64_t);
@@ -261,7 +261,7 @@ static void toy_fill(dt_task *t, int a)
     dt_batch_finish(b);
 }
 
-/* Log-probabilities of a batch's targets to where their tokens stand in the rollout. */
+/* Stores log-probabilities of a batch's targets at their tokens' positions in the rollout. */
 static void toy_keep(dt_task *t, int a, const float *logp, float *kept)
 {
     const dt_batch *b = &toy_of(t)->batch;
@@ -408,7 +408,7 @@ static void toy_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_count(t->sums, y->samples, b->n_samples);
 }
 
-/* The rollout that is there, by the model as it is now. */
+/* The existing rollout, scored by the current model. */
 static dt_err toy_evaluate(dt_task *t, int64_t micro)
 {
     toy_fill(t, (int)micro);

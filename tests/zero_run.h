@@ -313,7 +313,7 @@ static dt_err put_states(run *r, const states *s)
     return dt_zero_state_written(r->z);
 }
 
-/* What is offloaded, through how many buffers of what size; parameters at stage 3 alone. */
+/* The offloaded states, and the count and size of their buffers; parameters only at stage 3. */
 static const struct offload {
     dt_offload optimizer, param;
     int64_t sub_group_size; /* units have up to 4160 elements */

@@ -1,4 +1,4 @@
-/* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said of a mistake. */
+/* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and error messages. */
 #include "block.h"
 #include "faults.h"
 #include "graphs.h"

@@ -1,8 +1,8 @@
 /* memory.cc - twins of CUDA's calls for memory and copies.
  *
- * An allocation is filled with NaNs and ends before a page that is not there. The device's begin at a multiple of 256
- * bytes and end less than 256 bytes before that page, pinned memory begins with a page; the bytes between its end and
- * the page must keep their value. Addresses are used again only when all have been. */
+ * An allocation is filled with NaNs and ends before an unmapped page. The device's begin at a multiple of 256 bytes
+ * and end less than 256 bytes before that page, pinned memory begins with a page; the bytes between its end and the
+ * page must keep their value. Addresses are used again only when all have been. */
 #include "block.h"
 #include "faults.h"
 #include "graphs.h"
@@ -85,7 +85,7 @@ sim_place_name sim_name_place(const void *p)
     return name;
 }
 
-/* ---- who reaches device memory ---------------------------------------------------------------------------------- */
+/* ---- which processor may access device memory ------------------------------------------------------------------- */
 
 sim_thread *sim_this_thread()
 {

@@ -1,6 +1,6 @@
-/* wrong.cu - does the simulator see what is wrong? `wrong NAME` runs the kernel or the program of that name, which must
- * end with a line that says what it did; `wrong right` runs what uses all of it as it should, and must print "right",
- * as must "fresh" and "order", which look at what memory holds and in what order blocks and warps run
+/* wrong.cu - checks that the simulator detects errors. `wrong NAME` runs the kernel or the program of that name,
+ * which must end with a line that states its error. `wrong right` uses every feature correctly, and must print
+ * "right", as must "fresh" and "order", which look at what memory holds and in what order blocks and warps run
  * (tests/e2e_cudasim.sh). */
 #include "ptx.cuh"
 #include <math.h>
@@ -263,7 +263,7 @@ static bool fresh_is_nan()
     return right;
 }
 
-/* Each warp says four times that it is there: block and warp go to the next place of a list. */
+/* Each warp records itself four times: block and warp go to the next slot of a list. */
 enum { BLOCKS = 8, WARPS = 4, TIMES = 4, PLACES = BLOCKS * WARPS * TIMES };
 __global__ void list_kernel(int *n, int *list)
 {

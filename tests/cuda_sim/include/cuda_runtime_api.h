@@ -118,7 +118,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcp
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t stream);
 
-/* A stream does at once what it is given; whether it might have done so later is checked (streams.h). */
+/* A stream runs each operation immediately; streams.h checks whether it might have run later. */
 typedef struct cudaGraphOfSim *cudaGraph_t;
 typedef struct cudaGraphExecOfSim *cudaGraphExec_t;
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0, cudaStreamCaptureModeThreadLocal = 1 };
