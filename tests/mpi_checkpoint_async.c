@@ -161,7 +161,7 @@ TEST_WITH(a_save_that_is_given_up_leaves_nothing, make_dir, remove_dir)
                            !exists_in(f, "latest.part"));
 }
 
-/* The plan contains the copy, in its category and memory space; a limit below the plan is refused. */
+/* The plan contains the copy, in its category and memory space. States larger than the planned copy are refused. */
 TEST_WITH(the_copy_is_planned, make_dir, remove_dir)
 {
     fixture *f = *state;

@@ -306,7 +306,7 @@ static bool broadcast_is_right(fixture *f, size_t nbytes, int root)
     return ok;
 }
 
-static void broadcast_makes_all_like_the_root(void **state)
+static void broadcast_copies_the_root_to_all_ranks(void **state)
 {
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
@@ -439,7 +439,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
-        cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
+        cmocka_unit_test_prestate(broadcast_copies_the_root_to_all_ranks, &f),
         cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
@@ -453,7 +453,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
-        cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
+        cmocka_unit_test_prestate(broadcast_copies_the_root_to_all_ranks, &f),
         cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),

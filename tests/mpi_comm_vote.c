@@ -49,7 +49,7 @@ TEST(each_rank_that_fails_alone_is_named_on_all)
 }
 
 /** An error may be voted on again by each caller: every rank that has its message still reports it. */
-TEST(an_error_agreed_again_stays_its_rank_s)
+TEST(a_repeated_vote_keeps_the_failing_rank)
 {
     dt_comm *c = *state;
     for (int how = 0; how < 2; how++) {

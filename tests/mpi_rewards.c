@@ -82,7 +82,7 @@ TEST(a_rank_that_fails_before_is_not_waited_for)
 }
 
 /* Also when the same signal has ended its program. */
-TEST(a_signal_on_one_rank_is_heard_by_all)
+TEST(a_signal_on_one_rank_reaches_all)
 {
     static double reward[TWO][MOST];
     for (int dies = 0; dies < 2; dies++) {
@@ -96,7 +96,7 @@ TEST(a_signal_on_one_rank_is_heard_by_all)
 }
 
 /* Ranks that are done show that they live while another's program works: a watchdog sees them. */
-TEST(those_who_wait_make_progress)
+TEST(waiting_ranks_report_progress)
 {
     static double reward[TWO][MOST];
     const dt_err err = ask(is_last() ? "while IFS= read -r l; do sleep 1; echo 1; done" : "sed -u 's/.*/1/'", DT_OK, 60,

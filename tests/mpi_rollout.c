@@ -227,7 +227,7 @@ TEST(a_resumed_run_is_the_same)
 
 /* A rank that hears of a stop within a rollout tells the others; the resumed run makes the same rollout. Each number of
  * times that it asks before it hears is another place: while it generates, while it scores. */
-TEST(a_stop_within_a_rollout_is_heard)
+TEST(a_stop_request_interrupts_a_rollout)
 {
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);

@@ -410,7 +410,7 @@ TEST(resume_with_another_optimizer_requires_allow_changes)
     assert_all(MPI_COMM_WORLD, !run(*state, "toy-change", 4, args).err);
 }
 
-TEST(mistakes_have_their_own_errors)
+TEST(each_mistake_has_its_own_error)
 {
     const char *rule[] = {"optimizer.lr_scale_rule=linear"},
                *config[] = {"model.model_type=", "model.config=/nonexistent/config.json"};

@@ -317,7 +317,7 @@ static double objective_of(const float *x, int64_t n, const float *book, const i
 }
 
 /* More iterations never end at a larger sum, and the sum is that of what comes out. */
-TEST_WITH(objectives_of_kmeans_fall, open_all, close_all)
+TEST_WITH(the_kmeans_objective_decreases, open_all, close_all)
 {
     fixture *f = *state;
     enum { N = 300 };
@@ -355,7 +355,7 @@ TEST_WITH(objectives_of_kmeans_fall, open_all, close_all)
 }
 
 /* Items at as many places as there are codes: every code is one of them. */
-TEST_WITH(kmeans_finds_places_that_are_apart, open_all, close_all)
+TEST_WITH(kmeans_finds_separated_clusters, open_all, close_all)
 {
     fixture *f = *state;
     enum { N = 40 };
@@ -423,7 +423,7 @@ TEST_WITH(items_that_collide_take_the_nearest_free_codes, open_all, close_all)
 
 /* As many items as there are codes. Two are nearest to 0; a plan with even rows and columns gives each its own code,
  * and moves the one at 0.8 on to 2, so that 1 is free for that at 0.4. */
-TEST_WITH(a_round_parts_items_that_differ, open_all, close_all)
+TEST_WITH(a_round_separates_different_items, open_all, close_all)
 {
     fixture *f = *state;
     static const float x[] = {3, 0.8f, 4, 0, 0.4f}, book[CODES] = {0, 1, 2, 3, 4};
@@ -436,7 +436,7 @@ TEST_WITH(a_round_parts_items_that_differ, open_all, close_all)
 }
 
 /* Rounds go on in vain, and as none is better than the beginning, that counts. */
-TEST_WITH(no_round_parts_equal_items, open_all, close_all)
+TEST_WITH(no_round_separates_equal_items, open_all, close_all)
 {
     fixture *f = *state;
     static const float x[] = {3, 3, 0}, book[CODES] = {0, 1, 2, 3, 4};

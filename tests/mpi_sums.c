@@ -106,7 +106,7 @@ TEST(units_do_not_overflow)
 }
 
 /* Neither of ranks that know nothing nor of such steps. */
-TEST(a_mean_is_of_what_is_known)
+TEST(means_skip_unknown_values)
 {
     dt_comm *c = *state;
     dt_sums s = {0};
@@ -128,7 +128,7 @@ TEST(a_mean_is_of_what_is_known)
 }
 
 /* Non-finite gradients are not attributed to the loss. */
-TEST(a_loss_that_one_rank_cannot_count_is_no_number_on_all)
+TEST(a_loss_that_one_rank_cannot_count_is_nan_on_all)
 {
     dt_comm *c = *state;
     for (int k = 0; k < 2 * c->nranks; k++) {

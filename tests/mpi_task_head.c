@@ -293,7 +293,7 @@ TEST(a_policy_comes_back_to_its_reference)
 }
 
 /* From itself a model has not moved, to the bit; a bonus on entropy raises it. */
-TEST(a_model_moves_from_itself)
+TEST(divergence_from_the_initial_model_starts_at_zero)
 {
     all_terms("tests/data/hf/llama");
     how.a = how.c = 0;

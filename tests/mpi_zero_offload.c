@@ -84,7 +84,7 @@ static void states_move_to_any_layout_and_go_on(void **state)
         }
 }
 
-static void cleared_states_are_as_new(void **state)
+static void cleared_states_equal_initial_states(void **state)
 {
     fixture *f = *state;
     states zero = states_alloc(f), got = states_alloc(f);
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(reproducible_sums_come_down_as_they_are),
         cmocka_unit_test(frozen_tensors_stay_as_they_are),
         cmocka_unit_test(states_move_to_any_layout_and_go_on),
-        cmocka_unit_test(cleared_states_are_as_new),
+        cmocka_unit_test(cleared_states_equal_initial_states),
         cmocka_unit_test(memory_held_matches_the_plan),
         cmocka_unit_test(frozen_models_are_offloaded_too),
         cmocka_unit_test(wrong_options_are_refused),

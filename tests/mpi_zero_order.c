@@ -195,7 +195,7 @@ static void print_events(int from)
  * and for the second before it writes the gradients of u-2, which take the place of those of u. The reduction itself
  * waits for no more than its gradients. The last reductions of a micro-step let the first gathers of the next one pass.
  * The step before teaches zero which unit follows which. */
-TEST(gathers_go_before_reductions_that_can_wait)
+TEST(gathers_precede_deferrable_reductions)
 {
     for (int k = 0; k < DT_QUEUE_N_ORDERS + 8; k++) {
         const dt_queue_order order = k < DT_QUEUE_N_ORDERS ? (dt_queue_order)k : DT_QUEUE_ANY;
@@ -323,7 +323,7 @@ TEST(buckets_bound_what_a_collective_moves)
     assert_true(gather.staging > whole.staging && gather.staging <= whole.staging + 1000 * sizeof(float));
 }
 
-TEST(prefetching_takes_room_and_no_messages)
+TEST(prefetching_uses_memory_but_no_extra_messages)
 {
     dt_zero_options opt = stage_3();
     const cost ahead = cost_of(&opt);

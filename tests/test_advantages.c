@@ -159,7 +159,7 @@ TEST(a_group_of_equal_rewards_is_flat)
     for (int i = 0; i < 3; i++) assert_near(r.advantage[i], 0, 0);
 }
 
-TEST(moments_leave_out_what_is_not_known)
+TEST(moments_skip_unknown_values)
 {
     const double x[] = {1, 9, NAN, 9, 3, 9};
     const dt_moments m = dt_moments_of(x, 3, 2), none = dt_moments_of(x + 2, 1, 1), alone = dt_moments_of(x, 1, 1);

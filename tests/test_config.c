@@ -78,7 +78,7 @@ TEST(integers_may_be_written_with_an_exponent)
     }
 }
 
-TEST(the_command_line_wins_and_the_last_of_it)
+TEST(the_last_command_line_value_wins)
 {
     const char *const overrides[] = {"batch.micro_batch_size=2", "data.train = x=y.h5 ", "batch.micro_batch_size=3"};
     dt_config cfg;
@@ -116,7 +116,7 @@ TEST(environment_variables_are_replaced)
     dt_config_free(&cfg);
 }
 
-TEST(paths_begin_at_home)
+TEST(paths_expand_the_home_directory)
 {
     dt_config cfg;
     setenv("HOME", "/home/me", 1);

@@ -61,7 +61,7 @@ TEST(a_long_message_is_cut_with_dots)
     dt_error_clear();
 }
 
-TEST(mistakes_are_listed_once_and_one_may_lack_a_message)
+TEST(errors_are_listed_once_and_one_may_lack_a_message)
 {
     dt_mistakes m = {0};
     dt_error_clear();
@@ -229,7 +229,7 @@ TEST(sizes_are_shown_with_three_digits)
     assert_true(strlen(dt_format_bytes(1e300, out)) < sizeof out);
 }
 
-TEST(sizes_are_read_as_people_write_them)
+TEST(sizes_are_parsed_in_common_notations)
 {
     const struct {
         const char *text;

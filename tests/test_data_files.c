@@ -276,7 +276,7 @@ TEST(a_file_cut_short_is_refused_at_every_length)
     free(bytes);
 }
 
-TEST(an_altered_file_does_not_verify)
+TEST(an_altered_file_fails_verification)
 {
     dt_dataset_writer *w;
     int32_t ids[1000];

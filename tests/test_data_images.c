@@ -455,7 +455,7 @@ TEST(files_of_one_run_must_agree)
     assert_int_equal(count_epoch(options(files), 2), N_SAMPLES);
 }
 
-TEST(an_altered_image_does_not_verify)
+TEST(an_altered_image_fails_verification)
 {
     write_sft(path, 0, N_SAMPLES, NULL);
     FILE *f = fopen(path, "r+b");

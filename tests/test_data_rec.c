@@ -203,7 +203,7 @@ TEST(carriage_returns_and_a_missing_last_newline_are_no_text)
     assert_int_equal(stats.n_documents, 1);
 }
 
-TEST(other_columns_are_texts)
+TEST(other_columns_are_strings)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -398,7 +398,7 @@ TEST(sampled_rows_depend_only_on_the_seed)
     free(text);
 }
 
-TEST(of_each_user_the_longest_history_stays)
+TEST(the_longest_history_of_each_user_is_kept)
 {
     bool a[N_ROWS];
     char *text = many_rows(7);

@@ -44,7 +44,7 @@ static void must_give(const form *f)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-static void text_is_trained_on_whole(void **state)
+static void every_token_of_a_text_is_trained_on(void **state)
 {
     static const form forms[] = {{"{\"text\": \"ab\"}", "ab$"},
                                  {"{\"text\": \"ab\"}", "ab", .no_eos = true},
@@ -557,7 +557,7 @@ static void turns_share_the_length(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(text_is_trained_on_whole, clear),
+        cmocka_unit_test_setup(every_token_of_a_text_is_trained_on, clear),
         cmocka_unit_test_setup(chats_teach_answers_and_their_ends, clear),
         cmocka_unit_test_setup(prompts_are_not_trained_on, clear),
         cmocka_unit_test_setup(preferences_have_two_sides, clear),

@@ -180,7 +180,7 @@ TEST(forward_is_softmax_attention)
 }
 
 /* A device may cut long sequences otherwise; max_q_len and max_kv_len tell it, and are bounds. */
-TEST(bits_do_not_depend_on_the_bounds_of_lengths)
+TEST(bits_do_not_depend_on_length_bounds)
 {
     enum { LONG = 4096 };
     fixture *f = *state;

@@ -67,7 +67,7 @@ TEST(sums_round_once)
         }
 }
 
-TEST(rows_go_there_and_back)
+TEST(rows_survive_a_round_trip)
 {
     fixture *f = *state;
     const int32_t index[] = {4, 0, 6, 1};

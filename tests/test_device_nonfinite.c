@@ -603,7 +603,7 @@ static void check_model(const char *name, const char *config, dt_dtype dtype)
     ref_model_close(&r);
 }
 
-TEST(a_bad_parameter_shows_in_the_loss)
+TEST(a_non_finite_parameter_shows_in_the_loss)
 {
     static const char *const names[] = {"gpt2", "gpt2_variant", "llama", "mistral", "qwen2", "qwen3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

@@ -188,7 +188,7 @@ static void buffers_are_zeroed_aligned_and_counted(void **state)
     dt_buf_free(&empty);
 }
 
-static void too_much_memory_is_named(void **state)
+static void excessive_memory_is_reported(void **state)
 {
     fixture *f = *state;
     dt_buf b;
@@ -272,7 +272,7 @@ int main(void)
     };
     const struct CMUnitTest device_tests[] = {
         cmocka_unit_test(buffers_are_zeroed_aligned_and_counted),
-        cmocka_unit_test(too_much_memory_is_named),
+        cmocka_unit_test(excessive_memory_is_reported),
         cmocka_unit_test(an_unknown_backend_names_those_built),
         cmocka_unit_test(errors_name_the_selected_device),
         cmocka_unit_test(streams_and_events),

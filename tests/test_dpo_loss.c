@@ -167,7 +167,7 @@ TEST(losses_are_added_with_their_weights)
     assert_true(dt_dpo_weight(&l, DT_DPO_SFT) == 1 && dt_dpo_weight(&l, DT_DPO_IPO) == 0);
 }
 
-TEST(great_ratios_do_not_overflow)
+TEST(large_ratios_do_not_overflow)
 {
     const double ratio[2] = {-3e4, 3e4};
     const int64_t n_tok[2] = {4, 5};

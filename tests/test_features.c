@@ -154,7 +154,7 @@ TEST_WITH(unpublished_files_are_discarded, NULL, empty)
 }
 
 /* Changes each byte of a file in turn; the gap between the list and the features is unused. */
-TEST_WITH(a_byte_that_is_altered_is_met, NULL, empty)
+TEST_WITH(an_altered_byte_is_detected, NULL, empty)
 {
     enum { HEAD = 4096, LIST = N * 24, AT = 8192 };
     char *names, features[FEATURES];

@@ -101,7 +101,7 @@ TEST(files_are_decoded_as_pillow_does)
     }
 }
 
-TEST(refusals_say_why)
+TEST(refusals_state_the_reason)
 {
     static const char *const REASONS[][2] = {{"cut.jpg", "cut short"},
                                              {"cut.png", "cut short"},
@@ -346,7 +346,7 @@ TEST(the_nearest_pixel_of_a_long_strip_is_found)
 }
 
 /* A strip so long that padding it to a square would take more than the memory that images may take. */
-TEST(a_strip_is_not_padded_without_end)
+TEST(padding_of_a_strip_is_limited)
 {
     dt_image strip = image_of(20000, 1, 1);
     dt_preprocessor p;

@@ -84,7 +84,7 @@ TEST(lanes_differ)
         for (uint64_t k = 0; k < j; k++) assert_int_not_equal(dt_checksum_lane(j), dt_checksum_lane(k));
 }
 
-TEST(checksum_sees_every_small_damage)
+TEST(checksum_detects_every_small_corruption)
 {
     enum { N = 5000 };
     uint32_t w[N];
@@ -373,7 +373,7 @@ static pid_t writer_beside(const char *path, int *ready, int *go)
     return pid;
 }
 
-TEST_WITH(a_file_that_another_process_writes_is_left_to_it, make_folder, remove_folder)
+TEST_WITH(files_in_use_by_another_process_are_not_touched, make_folder, remove_folder)
 {
     char path[256], part[280], *text;
     size_t n;
@@ -398,7 +398,7 @@ TEST_WITH(a_file_that_another_process_writes_is_left_to_it, make_folder, remove_
     dt_error_clear();
 }
 
-TEST_WITH(a_fault_of_the_machine_is_none_of_the_file, make_folder, remove_folder)
+TEST_WITH(machine_faults_are_not_blamed_on_the_file, make_folder, remove_folder)
 {
     char *text;
     size_t n;

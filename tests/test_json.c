@@ -59,7 +59,7 @@ TEST(python_nan_and_infinity_are_strings)
     json_decref(root);
 }
 
-TEST(a_byte_order_mark_is_passed_by)
+TEST(a_byte_order_mark_is_skipped)
 {
     json_t *root = parse("\xef\xbb\xbf{\"a\": 1}", 0);
     assert_int_equal(json_integer_value(json_object_get(root, "a")), 1);
@@ -148,7 +148,7 @@ static void *take_or_fail(size_t nbytes)
 }
 
 /* A record that there was no memory for is not malformed: --skip-bad must not leave it out. */
-TEST(no_memory_is_no_wrong_text)
+TEST(allocation_failure_is_not_a_syntax_error)
 {
     static const char text[] = "{\"a\": [1, 2.5, {\"b\": \"c\\u00e4\"}], \"d\": null}";
     json_t *root;

@@ -123,7 +123,7 @@ static size_t activations(ref_model *r, const dt_model_options *opt)
     return plan.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
 }
 
-TEST(the_plan_takes_the_larger)
+TEST(the_plan_takes_the_maximum)
 {
     for (int way = 0; way < N_WAYS; way++) {
         dt_model_options opt = options_of(way), without = opt;

@@ -198,7 +198,7 @@ static void check_rows(const struct fixture *f, const char *name, const float *f
     }
 }
 
-TEST(pictures_and_patches_of_real_towers_agree_with_transformers)
+TEST(images_and_patches_of_real_towers_agree_with_transformers)
 {
     for (int c = 0; c < N_SIZES; c++) {
         struct fixture f;

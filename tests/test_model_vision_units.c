@@ -273,7 +273,7 @@ TEST(the_next_batch_waits_until_the_images_of_this_one_are_on_the_device)
 }
 
 /* model.dropout, and tasks that have none, mean all of a model. */
-TEST(a_dropout_of_the_run_is_that_of_the_projector_too)
+TEST(the_dropout_of_the_run_applies_to_the_projector)
 {
     struct fixture f;
     open_with(&f, "mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);

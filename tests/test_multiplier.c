@@ -44,7 +44,7 @@ TEST(it_does_not_wind_up)
     assert_near(m.log_value, log(0.01) + 0.01 * 0.01 * 3, 1e-14);
 }
 
-TEST(a_checkpoint_has_it_to_the_bit)
+TEST(a_checkpoint_restores_the_multiplier_bitwise)
 {
     dt_named_arrays items = {0};
     dt_multiplier m = usual, back = usual, without = usual;

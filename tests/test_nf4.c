@@ -75,7 +75,7 @@ static void expect_sum(const json_t *fixture, const float *w, int64_t n, dt_dtyp
     free(bytes);
 }
 
-TEST(it_is_what_bitsandbytes_stores)
+TEST(codes_equal_those_of_bitsandbytes)
 {
     json_t *fixture = json_load_file("tests/data/nf4.json", 0, NULL), *scales = json_object_get(fixture, "scales");
     assert_non_null(fixture);

@@ -78,7 +78,7 @@ TEST(losses_of_any_size_add_up)
     dt_sums_close(&c.sums);
 }
 
-TEST(a_loss_that_is_no_number_marks_the_sums)
+TEST(a_nan_loss_marks_the_sums)
 {
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, bad[] = {NAN, INFINITY, -INFINITY, 0x1p50f, 3e38f};
     counter c;

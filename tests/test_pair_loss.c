@@ -87,7 +87,7 @@ TEST(a_tie_draws_rewards_together)
     }
 }
 
-TEST(great_rewards_do_not_overflow)
+TEST(large_rewards_do_not_overflow)
 {
     const dt_pair_loss l = {.label_smoothing = 0.1, .w_cls = 1};
     const double reward[2] = {-3e4, 3e4};

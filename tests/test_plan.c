@@ -44,7 +44,7 @@ TEST(on_the_cpu_all_places_are_one_memory_of_the_node)
     dt_device_close(&run.dev);
 }
 
-TEST(a_disk_is_one_more_memory_of_the_node)
+TEST(a_disk_is_a_separate_memory_space_of_the_node)
 {
     static const char *const backends[] = {"cpu", "queue"};
     for (int i = 0; i < 2; i++) {

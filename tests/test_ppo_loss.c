@@ -162,7 +162,7 @@ TEST(running_moments_are_those_of_all)
     assert_near(dt_running_std(&m), sqrt(squares / (N - 1)), 1e-13);
 }
 
-TEST(a_window_forgets)
+TEST(a_window_mean_covers_only_the_last_values)
 {
     double last[3] = {0};
     dt_window w = {.last = last, .room = 3};

@@ -331,7 +331,7 @@ TEST_WITH(each_row_is_kept_once, setup, teardown)
     assert_file(path, CSV_FIXED ",x\n1,9,0,,,,,,,,,,\n2,6,0,,,,,,,,,,\n2,,,,,,,,,,,4,\n3,7,0,,,,,,,,,,\n");
 }
 
-TEST_WITH(a_pipe_is_no_metrics, setup, teardown)
+TEST_WITH(a_pipe_is_not_a_metrics_file, setup, teardown)
 {
     struct fixture *f = *state;
     dt_metrics m;
@@ -377,7 +377,7 @@ TEST(sinks_are_chosen_by_name)
 
 /* ---- the progress line ------------------------------------------------------------------------------------------- */
 
-TEST(the_progress_line_says_it_all)
+TEST(the_progress_line_is_complete)
 {
     dt_record text = {0};
     dt_train_record rec = record_of(25);

@@ -138,7 +138,7 @@ TEST(program_errors_are_reported_with_its_last_lines)
 }
 
 /* More answers than questions: seen when the next are asked, at the latest. */
-TEST(an_answer_too_many_is_seen)
+TEST(an_extra_answer_is_detected)
 {
     double reward[4];
     dt_program p;
@@ -155,7 +155,7 @@ TEST(an_answer_too_many_is_seen)
 }
 
 /* It sees three descriptors, no variable of a launcher, its rank, and signals as a shell's children do. */
-TEST(it_is_started_as_from_a_shell)
+TEST(a_program_starts_in_the_state_that_a_shell_gives)
 {
     static const char script[] = "n=$(ls /proc/self/fd | wc -l)\n" /* ls has one of its own */
                                  "ign=$(sed -n 's/^SigIgn:[[:space:]]*//p' /proc/self/status)\n"

@@ -167,7 +167,7 @@ TEST(lengths_fall_off_outside_of_their_range)
     same("length", "", 8, "{\"length\": \"4\"}", -1);
 }
 
-TEST(keywords_are_counted_once_each)
+TEST(each_keyword_is_counted_once)
 {
     same("keywords:yes|no", "Yes, yes", 5, "{}", 0.5);
     same("keywords: yes | no ", "NO and YES", 5, "{}", 1);

@@ -144,7 +144,7 @@ TEST(plans_are_those_in_logarithms_and_columns_are_even)
     }
 }
 
-TEST(a_plan_without_underflow_is_of_both_marginals)
+TEST(a_plan_without_underflow_matches_both_marginals)
 {
     enum { N = 8, K = 4 };
     float cost[N * K];
@@ -196,7 +196,7 @@ TEST(groups_are_the_items_that_share_all_codes)
     dt_sid_groups_free(&g);
 }
 
-TEST(perplexity_is_that_of_even_use)
+TEST(perplexity_of_uniform_use_is_the_number_of_codes)
 {
     const int32_t even[] = {0, 3, 5, 0, 3, 5}, one[] = {2, 2};
     dt_sid_use use;

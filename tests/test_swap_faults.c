@@ -286,7 +286,7 @@ static int child_full_disk(void)
     return 0;
 }
 
-static void a_full_disk_is_met_at_open_or_fails_the_write(void **state) { child_succeeds("full_disk", NULL); }
+static void a_full_disk_fails_the_open_or_the_write(void **state) { child_succeeds("full_disk", NULL); }
 
 /* A system call that fails from now on, as in a container. 77: not permitted. */
 static int refuse(int number, int error)
@@ -380,9 +380,9 @@ static int child_no_kernel_threads(void)
     _exit(0);
 }
 
-static void a_kernel_without_io_uring_is_said_and_served(void **state) { child_succeeds("no_io_uring", NULL); }
-static void a_system_without_threads_is_served(void **state) { child_succeeds("no_threads", NULL); }
-static void a_kernel_without_threads_is_served(void **state) { child_succeeds("no_kernel_threads", NULL); }
+static void kernels_without_io_uring_are_reported_and_supported(void **state) { child_succeeds("no_io_uring", NULL); }
+static void systems_without_threads_are_supported(void **state) { child_succeeds("no_threads", NULL); }
+static void kernels_without_threads_are_supported(void **state) { child_succeeds("no_kernel_threads", NULL); }
 
 static const struct {
     const char *name;
@@ -415,12 +415,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(short_transfers_are_continued),
         cmocka_unit_test(opening_can_fail),
         cmocka_unit_test(a_kill_leaves_no_files),
-        cmocka_unit_test(a_full_disk_is_met_at_open_or_fails_the_write),
+        cmocka_unit_test(a_full_disk_fails_the_open_or_the_write),
     };
     const struct CMUnitTest refusals[] = {
-        cmocka_unit_test(a_kernel_without_io_uring_is_said_and_served),
-        cmocka_unit_test(a_system_without_threads_is_served),
-        cmocka_unit_test(a_kernel_without_threads_is_served),
+        cmocka_unit_test(kernels_without_io_uring_are_reported_and_supported),
+        cmocka_unit_test(systems_without_threads_are_supported),
+        cmocka_unit_test(kernels_without_threads_are_supported),
     };
     if (!make_folder()) return 1;
     int n_failed = run_by_each_way(tests, sizeof tests / sizeof *tests);

@@ -64,7 +64,7 @@ TEST(one_stream_overlaps_no_communication)
 
 /* What a model computes counts for what it is for: until the step's own pass begins, also across the waits of a
  * model that is gathered. */
-TEST(passes_count_for_what_they_are_for)
+TEST(passes_are_attributed_to_their_purpose)
 {
     static const struct {
         const char *name, *unit;

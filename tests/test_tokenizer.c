@@ -511,7 +511,7 @@ static void check_strip(const subject *s, const dt_added_form *a)
 }
 
 /* A token that takes the white space next to it does so where it is given as an id, too. */
-static void tokens_strip_as_ids(void **state)
+static void tokens_strip_like_ids(void **state)
 {
     static const char *const names[] = {"qwen2", "roberta", "gpt2"};
     int n = 0;
@@ -531,7 +531,7 @@ static void tokens_strip_as_ids(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_strip_as_ids),
+        cmocka_unit_test(tokens_strip_like_ids),
         cmocka_unit_test(texts_have_the_ids_of_the_reference),
         cmocka_unit_test(small_tokenizers_do_as_the_reference_where_stages_meet),
         cmocka_unit_test(a_large_corpus_has_the_ids_of_the_reference),

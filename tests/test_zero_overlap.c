@@ -126,7 +126,7 @@ static dt_err leave_in_a_step(rank_thread *t, dt_zero *z)
     return micro_steps(t, z, 1);
 }
 
-TEST(closing_waits_for_what_is_on_its_way)
+TEST(closing_waits_for_transfers_in_flight)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_zero_options opt = offloaded(DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 2);
