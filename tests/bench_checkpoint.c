@@ -156,7 +156,7 @@ static dt_err run(bench *b, const char *label, int n_layers, int64_t width, int6
         .b = b, .z = z, .meta = &meta, .path = path, .plain = plain, .bytes = bytes, .room = room, .nbytes = nbytes};
     double best[N_WHAT] = {1e30, 1e30, 1e30, 1e30};
     for (int r = -1; r < rounds;
-         /* round -1 warms up; whose turn is first changes: what the other leaves behind in memory costs the second */
+         /* round -1 warms up; the order alternates because the first save's leftovers in memory slow the second */
          r++) {
         for (int k = 0; k < N_WHAT; k++) {
             const what w = (what)(k ^ (r & 1));

@@ -5,13 +5,13 @@
  * whole buffer, all ranks' pieces)
  *
  * Runs alternate, so a machine that changes its speed changes it for both; the median of the pairs' ratios is what
- * counts. A rate is bytes of the whole buffer over the time of the slowest rank. bf16 has no counterpart in MPI and is
- * shown beside.
+ * counts. A rate is bytes of the whole buffer over the time of the slowest rank. MPI has no bf16, so its rates are
+ * shown without a ratio.
  *
- * "of copy": the same turn's time of each rank copying, with memcpy and all ranks at once, as many bytes from its own
- * memory as an all-gather brings it, over our time. Every gathered byte must be read and written once at least, so no
- * exchange between private buffers goes beyond 1 while the pieces do not fit the caches. Buffers are the device's:
- * touched before, in huge pages, for MPI's calls as for ours. */
+ * "of copy": the same turn's time of each rank copying, with memcpy and all ranks at once, as many bytes from its
+ * own memory as an all-gather brings it, over our time. Every gathered byte must be read and written once at least,
+ * so no exchange between private buffers goes beyond 1 while the pieces do not fit the caches. Buffers are the
+ * device's: touched before, in huge pages, for MPI's calls as for ours. */
 #include "dtrain/comm/comm.h"
 #include <mpi.h>
 #include <stdlib.h>
@@ -102,7 +102,7 @@ static double median(double *x, int n)
     return x[n / 2];
 }
 
-/* theirs: MPI's, NULL where there is none; limit: what bounds both, or NULL. */
+/* theirs: MPI's, NULL if MPI has none; limit: the bound of both, or NULL. */
 static void compare(bench *b, const char *name, run_fn ours, run_fn theirs, run_fn limit)
 {
     double a[MAX_PAIRS], m[MAX_PAIRS], ratio[MAX_PAIRS], share[MAX_PAIRS];

@@ -4,7 +4,7 @@
  *     bench_compute [device [part...]]     device: cuda. Parts: copies products attention classifier optimizer tokens
  *
  * In bf16 at the shapes of known models, 8192 tokens. Time is the device's own, between events, the least of several
- * turns of as many calls as take some milliseconds. Numbers are random: zeros would be faster. Rates count the
+ * turns of as many calls as take some milliseconds. Values are random: zeros would be faster. Rates count the
  * operations that the mathematics asks for (attention: the causal half) and the bytes that have to move. */
 #include "dtrain/device/device.h"
 #include <inttypes.h>
@@ -26,7 +26,7 @@ typedef struct bench {
 
 /* ---- memory and time --------------------------------------------------------------------------------------------- */
 
-/* Numbers between -1 and 1 in device memory, until drop. NULL when there is none. */
+/* Random values between -1 and 1 in device memory, until drop. NULL if the allocation fails. */
 static void *numbers(bench *b, int64_t n, dt_dtype dt)
 {
     enum { PATTERN = 1 << 20 };
@@ -97,7 +97,7 @@ static dt_err least_us(bench *b, call run, const void *what, double *best)
     return DT_OK;
 }
 
-/* One line. What cannot be done says so, and the rest goes on. */
+/* Prints one line. A benchmark that cannot run says so, and the others continue. */
 static double show(bench *b, const char *name, call run, const void *what, double flops, double nbytes)
 {
     double us;

@@ -2,12 +2,12 @@
  *
  *     bench_generate [threads [new tokens [124m|1b]]]
  *
- * A new token of a single sequence reads every weight once. "of limit" is (bytes of weights read a token) * tokens/s /
- * (bytes/s at which the same threads read those weights, measured between the runs; the best of each counts). Greedy,
- * and drawn with top-k and top-p. A prompt of 64 tokens comes first and is not timed with them. Beside batch 1 there is
- * batch 8, whose tokens share the reading, and whose 8 x 64 prompt tokens go through together. A model that does not
- * fit the memory is left out. With one thread the clock is that thread's processor time, which other people's work
- * disturbs less. */
+ * A new token of a single sequence reads every weight once. "of limit" is (bytes of weights read a token) * tokens/s
+ * / (bytes/s at which the same threads read those weights, measured between the runs; the best of each counts).
+ * Greedy, and drawn with top-k and top-p. A prompt of 64 tokens comes first and is not timed with them. Batch 1 and
+ * batch 8 are measured. The tokens of batch 8 share the reading of weights, and its 8 x 64 prompt tokens share a
+ * pass. A model that does not fit in memory is skipped. With one thread the clock is that thread's processor time,
+ * which other processes disturb less. */
 #include "dtrain/generate/generate.h"
 #include <inttypes.h>
 #include <omp.h>
@@ -44,7 +44,7 @@ static dt_err give_params(void *self, int unit, dt_param_view *view)
 static dt_err release(void *self, int unit) { return DT_OK; }
 static bool resident(void *self) { return true; }
 
-/* Uniform numbers with the tensor's deviation: speed does not depend on which. */
+/* Uniform random values with the tensor's deviation: the speed does not depend on the values. */
 static void fill_tensor(const dt_tensor *t, uint64_t key, dt_dtype dtype, void *flat)
 {
     const double scale = 3.4641016 * (double)t->init_std;

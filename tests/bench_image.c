@@ -1,10 +1,10 @@
-/* bench_image.c - images that are decoded and resized in a second of one core's time, beside Pillow.
+/* bench_image.c - images decoded and resized per second of one core's time, compared with Pillow.
  *
  *     bench_image [FILE...]      images; without any, some that are made here: waves with noise, as JPEG and PNG
  *
  * As for CLIP at 336: the shorter side to 336, bicubic, the middle of the other. "resize" is that part alone.
- * PYTHON=... names a Python that has Pillow or Pillow-SIMD, which calls itself PIL, too. The best of several rounds of
- * 0.3 s. */
+ * PYTHON=... names a Python that has Pillow or Pillow-SIMD, which calls itself PIL, too. The best of several rounds
+ * of 0.3 s. */
 #include "dtrain/image/image.h"
 #include "dtrain/io/io.h"
 #include <jpeglib.h>

@@ -195,7 +195,7 @@ static dt_err to_device(bench *b, dt_buf *buf, const void *host, size_t nbytes)
     return b->ops->stream_sync(&b->dev, NULL);
 }
 
-/* Numbers between -1 and 1, the same pattern over and over. */
+/* Values between -1 and 1 in a repeating pattern. */
 static dt_err fill(bench *b, dt_buf *buf, int64_t n, dt_dtype dt)
 {
     enum { PATTERN = 1 << 20 };

@@ -70,7 +70,7 @@ __attribute__((optimize("O3"))) static double read_gbs(const float *x, int64_t n
 #pragma omp parallel for schedule(static) reduction(+ : sum)
     for (int64_t i = 0; i < n / 2; i++) sum += words[i];
     const double s = dt_now_s() - begin_s;
-    return sum == 1 ? 0 : 4e-9 * (double)n / s; /* what nobody used would not be read */
+    return sum == 1 ? 0 : 4e-9 * (double)n / s; /* the compiler would drop unused reads */
 }
 
 /* Of one half of the array onto the other. */

@@ -1,5 +1,6 @@
-/* bench_low_rank.c - what adapters cost beside the products of their layers, on the layers of models of 0.5 and of 7
- * billion parameters (Qwen2.5): the products that src/model/low_rank.c makes, each against its share of the arithmetic.
+/* bench_low_rank.c - the cost of adapters relative to the products of their layers, on the layers of models of 0.5
+ * and of 7 billion parameters (Qwen2.5): the products that src/model/low_rank.c makes, each against its share of the
+ * arithmetic.
  *
  *     bench_low_rank [tokens] [bf16|fp32]        defaults 512 bf16
  *
@@ -74,7 +75,7 @@ static void product(bench *b, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
     TRY_OR_END(b->dev.ops->matmul(&b->dev, &mm, a, bb, c, NULL));
 }
 
-/* ---- the products of a layer, with A of all parts one behind the other ------------------------------------------- */
+/* ---- the products of a layer, with A of all parts concatenated --------------------------------------------------- */
 
 static void base_forward(bench *b)
 {

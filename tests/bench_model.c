@@ -3,10 +3,10 @@
  *
  *     bench_model [threads [steps [fp32|bf16 [device [model [sequences tokens]]]]]]
  *
- * With one thread the clock is that of the thread's processor time, which other people's work on the machine disturbs
- * less. The device's operations pass through a table of the same functions with a clock around each, so the list adds
- * up to the step; a device with memory of its own, which works behind the host's back, records events instead. Weights
- * repeat after some million: only the time counts. */
+ * With one thread the clock is that of the thread's processor time, which other processes disturb less. The device's
+ * operations pass through a table of the same functions with a clock around each, so the list adds up to the step; a
+ * device with its own memory runs asynchronously and records events instead. Weights repeat after some million: only
+ * the time counts. */
 #include "ref_model.h"
 #include <math.h>
 #include <stdlib.h>
@@ -337,7 +337,7 @@ struct times {
     double forward, head, backward, update, loss;
 };
 
-/* The host's clock after all that is queued: it stands still meanwhile, and the device after it. */
+/* The host's clock after all queued work. The host blocks meanwhile, and the device is idle afterwards. */
 static double done_at(dt_device *dev)
 {
     if (dev->ops->stream_sync(dev, NULL) != DT_OK) fprintf(stderr, "%s\n", dt_error_message());
@@ -459,7 +459,7 @@ static void free_job(struct job *j)
     dt_model_config_free(&j->mc);
 }
 
-/* What is not said is GPT-2's of the same width. */
+/* Unset fields are those of GPT-2 of the same width. */
 static const struct {
     const char *name, *config;
 } models[] = {{"gpt2-124m", "{\"model_type\": \"gpt2\", \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}"},
@@ -487,7 +487,7 @@ static const char *config_of(const char *name)
     return NULL;
 }
 
-/* What is asked for; sequences 0: the two shapes of the CPU. */
+/* The requested shapes; sequences 0: the two shapes of the CPU. */
 struct request {
     int threads, steps, n_seq, len;
     const char *device, *model;

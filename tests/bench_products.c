@@ -41,7 +41,7 @@ static dt_buf fresh(bench *b, int64_t nbytes)
     return buf;
 }
 
-/* Small numbers without a pattern: a GPU's clock falls with the bits that change, so zeros would flatter it. */
+/* Small random values: a GPU's clock falls with the number of bits that change, so zeros would be too fast. */
 static dt_buf numbers(bench *b, int64_t n, dt_dtype dt)
 {
     dt_buf buf = fresh(b, n * (int64_t)dt_dtype_size(dt));

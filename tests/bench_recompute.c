@@ -1,5 +1,5 @@
-/* bench_recompute.c - what recomputation saves and costs: bytes that a block keeps for each token, and the time of
- * forward, head and backward beside the same model that keeps all, step by step in turn.
+/* bench_recompute.c - savings and cost of recomputation: the bytes that a block keeps per token, and the time of
+ * forward, head and backward. The same model without recomputation runs in alternating steps.
  *
  *     bench_recompute [rounds [sequences tokens]]
  *

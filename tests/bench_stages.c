@@ -1,14 +1,15 @@
 // NP: 2 4
-/* bench_stages.c - what the layouts of model states cost: whole training steps of one model at the four stages of ZeRO,
- * with offload, and in reproducible mode, step by step in turn, each beside the layout that it changes.
+/* bench_stages.c - the cost of the layouts of model states: whole training steps of one model at the four stages of
+ * ZeRO, with offload, and in reproducible mode. Steps alternate, and each layout is compared with the one that it
+ * changes.
  *
  * usage: mpirun -n N bench_stages [rounds [sequences tokens [folder for files [part of a group's name]]]]
  *
  * Four blocks of GPT-2 124M's width and a small vocabulary, one thread a rank. A step counts as long as the slowest
  * rank; ratios are of steps of the same turn, and their median counts. P: the bytes of the parameters as they are
  * gathered; planned is the paper's 2P and 3P (times (R - 1)/R) in a step of one micro-step. With states in a file a
- * step can take no less than the layout without it, nor than their bytes take to be read and written, which is measured
- * in the same turns. */
+ * step can take no less than the layout without it, nor than their bytes take to be read and written, which is
+ * measured in the same turns. */
 #include "dtrain/model/model.h"
 #include "dtrain/io/swap_file.h"
 #include "dtrain/zero/zero.h"
@@ -25,7 +26,7 @@ typedef struct layout {
     dt_offload optimizer, param;
 } layout;
 
-/* The first of each group is what the others are held against. */
+/* The first of each group is the baseline of the others. */
 enum { MOST = 5, MAX_ROUNDS = 64 };
 static const struct {
     const char *name;
@@ -222,8 +223,8 @@ static double move_file(const trained *t)
     return slowest_since(since);
 }
 
-/* What a step leaves to be written behind it falls on the next one: with a file two are made and the second counts. It
- * also falls on the file's own time, so that is taken when all has been moved once. */
+/* A step's pending writes delay the next step: with a file two steps run and the second counts. They also delay the
+ * measurement of the file's own time, so that starts after all transfers. */
 static void timed_step(bench *b, trained *t, int round)
 {
     const dt_comm *comm = &t->at->comm;

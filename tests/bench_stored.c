@@ -39,7 +39,7 @@ static size_t nbytes_of(const bench *b, int way)
     return way == PLAIN ? n * dt_dtype_size(b->dt) : way == NF4 ? n / 2 : n;
 }
 
-/* Small numbers of any type, or bytes: the same in each of `times` copies. */
+/* Small values of any type, or bytes: the same in each of `times` copies. */
 static dt_buf filled(bench *b, size_t nbytes, int times, dt_dtype dt)
 {
     dt_buf buf;

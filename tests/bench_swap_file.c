@@ -1,6 +1,6 @@
-/* bench_swap_file.c - the file of offloaded states against plain calls on the same disk: MB/s of writing and reading by
- * way and by how many transfers are under way at once, each way in turn in every round; best of the rounds. Ratios are
- * to one thread's pwrite and pread with O_DIRECT.
+/* bench_swap_file.c - the file of offloaded states against plain calls on the same disk: MB/s of writing and reading
+ * by way and by the number of concurrent transfers. The ways alternate in every round; the best round counts. Ratios
+ * are to one thread's pwrite and pread with O_DIRECT.
  *
  *     build/release/tests/bench_swap_file [folder on the disk in question] [rounds] [MiB] */
 #include "dtrain/io/io.h"

@@ -1,11 +1,11 @@
-/* bench_text.c - megabytes of text that are encoded and decoded in a second of one core's time, beside Hugging Face's
+/* bench_text.c - megabytes of text encoded and decoded per second of one core's time, compared with Hugging Face's
  *     tokenizers.
  *
  *     bench_text [DIRECTORY...]      tokenizers; without any, the small ones of tests/data/tokenizer
  *
  * TEXT=FILE is the prose (else README.md and docs/); "mixed" are the documents of the tests, of many scripts.
- * PYTHON=... names a Python that has tokenizers. Parts of about 64 KB, as dtrain-data takes them; the best of several
- * rounds. */
+ * PYTHON=... names a Python that has tokenizers. Parts of about 64 KB, as dtrain-data takes them; the best of
+ * several rounds. */
 #include "dtrain/tokenizer/tokenizer.h"
 #include "tokenizer_corpus.h"
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static dt_err encode_all(const dt_tokenizer *t, dt_encoder *e, const body *b, dt
     return DT_OK;
 }
 
-/* The same text by lines, through its batch call held to one thread. */
+/* The same text by lines, through its batch call limited to one thread. */
 static double peer(const char *directory, const body *b)
 {
     char command[1024];

@@ -1,5 +1,6 @@
-/* comm_fixture.h - a communicator on each layout of ranks and nodes, and arrays of its device between guard elements.
- * One machine stands for several nodes by DTRAIN_FAKE_NODES; DTRAIN_COMM names another transport than MPI. */
+/* comm_fixture.h - a communicator on each layout of ranks and nodes, and arrays of its device between guard
+ * elements. DTRAIN_FAKE_NODES simulates several nodes on one machine; DTRAIN_COMM selects a transport other than
+ * MPI. */
 #ifndef DTRAIN_COMM_FIXTURE_H
 #define DTRAIN_COMM_FIXTURE_H
 

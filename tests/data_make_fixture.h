@@ -13,7 +13,7 @@
 #include "dtrain/data/data.h"
 #include "dtrain/data/dataset.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* rows of tables leave out what is as usual */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* rows of tables omit default fields */
 
 static char dir[64], input[128], output[128], other[128];
 

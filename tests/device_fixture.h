@@ -102,7 +102,7 @@ static inline bool library_rounds(const fixture *f, dt_dtype c_dtype)
     return c_dtype != DT_F32 && !strcmp(OPS(f)->name, "cuda") && !(products && !strcmp(products, "own"));
 }
 
-/* What that may add to the error of sums want[n] with n_added numbers of at most 1 each: half a unit of each partial
+/* What that may add to the error of sums want[n] with n_added values of at most 1 each: half a unit of each partial
  * sum. */
 static inline double library_error(const fixture *f, dt_dtype c_dtype, int n_added, const double *want, int64_t n)
 {

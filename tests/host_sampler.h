@@ -1,4 +1,4 @@
-/* host_sampler.h - draws on the host, by what every device's draw_tokens is held to (dtrain/device/logits.h): for
+/* host_sampler.h - sampling on the host, the reference for every device's draw_tokens (dtrain/device/logits.h): for
  * tests. */
 #ifndef DTRAIN_TESTS_HOST_SAMPLER_H
 #define DTRAIN_TESTS_HOST_SAMPLER_H
@@ -39,7 +39,7 @@ static inline bool host_sampler_weigh(host_sampler *s, const float *logits, cons
     return dt_token_weights_of(&s->choice, logits, NULL, n_seen > 0 ? s->seen : NULL, s->n_vocab, s->scratch, w);
 }
 
-/* The next token after the n_seen ids of a sequence; -1: there is none. */
+/* The next token after the n_seen ids of a sequence; -1: none. */
 static inline int32_t host_sampler_draw(host_sampler *s, const float *logits, const int32_t *seen, int64_t n_seen,
                                         uint64_t sequence, uint64_t position)
 {

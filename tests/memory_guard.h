@@ -1,12 +1,12 @@
-/* memory_guard.h - does the ledger know of every large block that the program takes from the heap?
+/* memory_guard.h - checks that the ledger counts every large heap block of the program.
  *
- * The heap's functions pass through here, whoever calls them: the program, MPI, HDF5, the matrix library. A block is
- * the program's own when the first caller outside the C library and the parsers of JSON and patterns is the program's
- * code. It is counted when a dt_ledger_add of the same thread tells of as many bytes; blocks that are told of together
- * count together. What is not counted and lives between the start and the end of a training is a fault, and is named
- * by the calls that led to it. Devices' own memory is what dt_device_overhead says, and is left out, and so is memory
- * that is mapped. One file of a program may include this; the linker must wrap dt_ledger_add (Makefile). The
- * sanitizers have taken the heap's functions already: under them nothing is seen. */
+ * Every caller's heap functions pass through here: the program, MPI, HDF5, the matrix library. A block is the
+ * program's own when the first caller outside the C library and the parsers of JSON and patterns is the program's
+ * code. It is counted when a dt_ledger_add of the same thread reports as many bytes; blocks reported together count
+ * together. An uncounted block that lives between the start and the end of a training is a fault, and is reported
+ * with its call stack. Devices' own memory (dt_device_overhead) and mapped memory are excluded. One file of a
+ * program may include this; the linker must wrap dt_ledger_add (Makefile). The sanitizers have taken the heap's
+ * functions already: under them the guard sees nothing. */
 #ifndef DTRAIN_TESTS_MEMORY_GUARD_H
 #define DTRAIN_TESTS_MEMORY_GUARD_H
 
@@ -22,8 +22,8 @@
 enum {
     GUARD_LARGE = 64 << 10,
     GUARD_NOTED = 1 << 10,               /* smaller ones are not looked at */
-    GUARD_SMALL_PARTS = 2 * GUARD_LARGE, /* what may be told of together with large blocks */
-    GUARD_PADDING = 64,                  /* that a block may have beyond what is told */
+    GUARD_SMALL_PARTS = 2 * GUARD_LARGE, /* small parts reported with large blocks */
+    GUARD_PADDING = 64,                  /* that a block may exceed its reported size by */
     GUARD_BLOCKS = 4096,
     GUARD_FRAMES = 32,
     GUARD_FAULTS = 8
@@ -80,7 +80,7 @@ static bool guard_is_own(const guard_block *b)
     return found;
 }
 
-/* ---- what is taken, told of and given back ----------------------------------------------------------------------- */
+/* ---- allocations, reports and frees ------------------------------------------------------------------------------ */
 
 static bool guard_is_training(void) { return guard.run && dt_memory_total(&guard.run->allocated) > 0; }
 

@@ -1,4 +1,4 @@
-/* model_fixture.h - a model with plain buffers behind it and a batch for it, for tests of one process. */
+/* model_fixture.h - a model on plain buffers and a batch for it, for tests of one process. */
 #ifndef TESTS_MODEL_FIXTURE_H
 #define TESTS_MODEL_FIXTURE_H
 

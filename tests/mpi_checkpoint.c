@@ -1,9 +1,9 @@
 // QUICK: 2 3 4
-/* mpi_checkpoint.c - what is saved on any number of ranks, at any stage, comes back on others; which files a folder
- * keeps, also where its disk is full.
+/* mpi_checkpoint.c - a checkpoint saved on any number of ranks, at any stage, loads on any other. Also: which files
+ * a folder keeps, even if its disk is full.
  *
- * The file is looked at by rank 0 alone through plain HDF5, and files for loading are written by it alone, too: so a
- * round trip at n ranks covers every pair of rank counts.
+ * Only rank 0 inspects the file, through plain HDF5, and only rank 0 writes files for loading: so a round trip at n
+ * ranks covers every pair of rank counts.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "h5_change.h"
@@ -183,7 +183,7 @@ IN_DIR(meta_and_long_texts_come_back)
                       strcmp(read.states.optimizer, "adamw") == 0 &&
                       strcmp(read.states.names, "exp_avg, exp_avg_sq") == 0;
     dt_ckpt_meta_free(&read);
-    /* what is asked of the disk beforehand is enough */
+    /* the estimate of disk space is sufficient */
     struct stat st;
     const size_t texts_len = strlen(meta.config) + (meta.model_config ? strlen(meta.model_config) : 0);
     const double nbytes = dt_checkpoint_nbytes(texts_len, 0) + dt_checkpoint_model_nbytes(f->units, N_UNITS, 2, false);
@@ -192,7 +192,7 @@ IN_DIR(meta_and_long_texts_come_back)
     assert_all(f->mpi, same && fits);
 }
 
-/* Numbers of every type, of any length, and bits that are no number; only rank 0 has them. */
+/* Values of every type, of any length, and NaN bit patterns; only rank 0 has them. */
 static bool add_items(dt_named_arrays *items)
 {
     static int32_t many[100000];
@@ -489,7 +489,7 @@ IN_DIR(latest_decides_and_the_best_is_spared)
     assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2));
     MPI_Barrier(f->mpi);
     assert_all(f->mpi, !first || shell("mkfifo '%s'/latest", f->dir));
-    assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2)); /* nobody waits for what never comes out of a pipe */
+    assert_all(f->mpi, candidates_are(f, "step-00000003.h5", 2)); /* no rank blocks on a pipe that yields no data */
 }
 
 IN_DIR(the_best_is_kept_in_addition_while_it_is_older)

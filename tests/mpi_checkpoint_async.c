@@ -1,7 +1,7 @@
 // QUICK: 2 queue
-/* mpi_checkpoint_async.c - a save beside the training: the file is the one that a save at once would have written when
- * the copy was taken, byte for byte, whatever becomes of the states meanwhile; a rank that fails alone, wherever, fails
- * the save for all and harms nothing that was there. The faults are armed for the n-th passage, so the order of the
+/* mpi_checkpoint_async.c - a save concurrent with training. The file equals, byte for byte, that of a synchronous
+ * save when the copy was taken, whatever happens to the states meanwhile. A single rank's failure at any point fails
+ * the save on all ranks and damages no existing file. The faults are armed for the n-th passage, so the order of the
  * attempts below is the list's.
  * DEVICES: cpu queue */
 #include "cases.h"
@@ -30,7 +30,7 @@ static bool same_file(const fixture *f, const char *a, const char *b)
     return f->comm.rank != 0 || system(command) == 0;
 }
 
-/* As a run does: a vote in each step, and at its end an update behind the copy and a wait for the device; but the first
+/* As in a run: each step has a vote, and ends with an update after the copy and a wait for the device. But the first
  * step is a long one. */
 static dt_err drive(fixture *f, dt_saver *s)
 {
@@ -53,7 +53,7 @@ static dt_err drive(fixture *f, dt_saver *s)
     return DT_OK;
 }
 
-/* What a step leaves: the moments are zeros as soon as the device comes to it. */
+/* The result of a step: the device sets the moments to zero when it reaches the step. */
 static bool change_states(fixture *f, int salt)
 {
     return fill_states(f->z, true, salt) && dt_zero_clear_states(f->z) == DT_OK;
@@ -70,7 +70,7 @@ static bool folder_is_as_before(const fixture *f)
            !exists_in(f, "latest.part") && dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
 }
 
-TEST_WITH(a_rank_that_fails_alone_fails_the_save_for_all, make_dir, remove_dir)
+TEST_WITH(one_failing_rank_fails_the_save_on_all_ranks, make_dir, remove_dir)
 {
     fixture *f = *state;
     const dt_err expected[] = {DT_ERR_FAULT, DT_ERR_WRITE, DT_ERR_FAULT, DT_ERR_WRITE,
@@ -99,8 +99,8 @@ TEST_WITH(a_rank_that_fails_alone_fails_the_save_for_all, make_dir, remove_dir)
     dt_saver_close(s);
 }
 
-/* The last change before the copy may still be queued, and the next comes as soon as the copy was asked for, or not
- * before the file is there. */
+/* The last change before the copy may still be queued. The next change comes immediately after the copy was
+ * requested, or only once the file exists. */
 TEST_WITH(the_file_is_that_of_the_moment_of_the_copy, make_dir, remove_dir)
 {
     fixture *f = *state;
@@ -126,8 +126,9 @@ TEST_WITH(the_file_is_that_of_the_moment_of_the_copy, make_dir, remove_dir)
     }
 }
 
-/* The second is refused while the first is under way, and after it has what the first leaves. */
-TEST_WITH(one_save_is_under_way_at_a_time, make_dir, remove_dir)
+/* The second save is refused while the first is in progress; after it, the second stores the states as the first
+ * left them. */
+TEST_WITH(one_save_is_in_progress_at_a_time, make_dir, remove_dir)
 {
     fixture *f = *state;
     const dt_ckpt_meta first = meta_of(1), second = meta_of(2);
@@ -160,7 +161,7 @@ TEST_WITH(a_save_that_is_given_up_leaves_nothing, make_dir, remove_dir)
                            !exists_in(f, "latest.part"));
 }
 
-/* The copy is in the plan, in its category and place, and what is not in it does not fit. */
+/* The plan contains the copy, in its category and memory space. States larger than the planned copy are refused. */
 TEST_WITH(the_copy_is_planned, make_dir, remove_dir)
 {
     fixture *f = *state;
@@ -190,9 +191,9 @@ int main(int argc, char **argv)
     char list[600];
     MPI_Comm_size(MPI_COMM_WORLD, &last);
     last--;
-    /* The first save, at once, passes each point and writes n_slots pieces; then each attempt fails at a later point
-     * than the one before, or on another rank. A rank that does not fail where another does goes on to the next point
-     * of the same stage. */
+    /* The first, synchronous save passes each point and writes n_slots blocks. Then each attempt fails at a later
+     * point than the one before, or on another rank. A rank that does not fail where another does continues to the
+     * next point of the same stage. */
     const bool alone = last == 0;
     const int n_slots = n_slots_of(last, last + 1);
     snprintf(list, sizeof list,

@@ -1,5 +1,5 @@
-/* mpi_checkpoint_faults.c - one rank fails in each step of a save or load; all ranks see the same error, nothing is
- * left behind, the checkpoint before stays, and the next attempt succeeds. The faults are armed for the n-th passage,
+/* mpi_checkpoint_faults.c - one rank fails in each step of a save or load; all ranks see the same error, no files
+ * remain, the previous checkpoint is kept, and the next attempt succeeds. The faults are armed for the n-th passage,
  * so the order of the attempts below is the list's.
  * DEVICES: cpu queue */
 #include "cases.h"
@@ -15,7 +15,7 @@ static bool folder_is_as_before(const fixture *f)
            !exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
 }
 
-IN_DIR(a_rank_that_fails_alone_fails_the_save_for_all)
+IN_DIR(one_failing_rank_fails_the_save_on_all_ranks)
 {
     fixture *f = *state;
     char path[PATH_MAX];
@@ -56,7 +56,7 @@ IN_DIR(a_step_saved_again_stays_when_latest_cannot_be_written)
     assert_all(f->mpi, folder_is_as_before(f)); /* a new step goes */
 }
 
-/* Of two models that are loaded together; what is behind the failure of the first still meets the others. */
+/* Two models are loaded together: after one fails, the ranks still enter the other's collectives. */
 IN_DIR(a_rank_that_cannot_finish_one_model_still_takes_part_in_the_next)
 {
     fixture *f = *state;
@@ -86,14 +86,14 @@ int main(int argc, char **argv)
     char list[600];
     MPI_Comm_size(MPI_COMM_WORLD, &last);
     last--;
-    /* a rank that does not fail where another does goes on to the next point of the same stage */
+    /* a rank that does not fail where another does continues to the next point of the same stage */
     const bool alone = last == 0;
     /* the first save passes each point once, "save.write" once for each of the last rank's tensors */
     const int n_slots = n_slots_of(last, last + 1);
     snprintf(list, sizeof list,
              "save.create:0:2:nospace,save.create:%d:%d:error,save.reserve:0:%d:nospace,save.reserve:%d:%d:error,save."
              "write:%d:%d:nospace,save.rename:0:2:nospace,load.read:%d:1:error,save.latest:0:4:nospace,save.latest:0:5:"
-             "nospace,zero.gather:%d:8:error", /* once behind each filling and each loading of a model */
+             "nospace,zero.gather:%d:8:error", /* once after each filling and each loading of a model */
              last, 3, alone ? 2 : 3, last, alone ? 3 : 4, last, n_slots + 1, last, last);
     setenv("DTRAIN_FAULT", list, 1);
     return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));

@@ -1,5 +1,5 @@
-/* mpi_checkpoint_foreign.c - checkpoints that this program did not write as they are: those of other writers of HDF5
- * load, what is damaged is refused by name. Rank 0 alone writes them.
+/* mpi_checkpoint_foreign.c - checkpoints from other HDF5 writers load, and damaged ones are refused with an error
+ * that names the fault. Only rank 0 writes them.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "h5_change.h"
@@ -277,7 +277,8 @@ IN_DIR(damaged_files_are_refused_by_name)
     }
 }
 
-/* Every byte of the metadata in turn, a bit changed: refused, or read as it was. Never a crash, never other numbers. */
+/* Flips a bit in each byte of the metadata in turn: the file is refused, or read as it was. It never crashes or
+ * reads other values. */
 IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded)
 {
     fixture *f = *state;

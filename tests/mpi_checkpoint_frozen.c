@@ -1,5 +1,5 @@
-/* mpi_checkpoint_frozen.c - a checkpoint holds all parameters, and states of what is trained; it loads into a run that
- * trains other tensors, whose states start at zero where the file has none.
+/* mpi_checkpoint_frozen.c - a checkpoint holds all parameters, and the states of trained tensors. It loads into a
+ * run that trains other tensors, whose states start at zero where the file has none.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "h5_change.h"

@@ -70,7 +70,7 @@ static bool folder_is_as_before(const fixture *f)
            dt_checkpoint_verify(in_dir(f, "step-00000001.h5", path), NULL) == DT_OK;
 }
 
-/* The sync of the folder is the last call: behind it stands the new checkpoint, whole, and named by `latest`. */
+/* The sync of the folder is the last call: after it the new checkpoint is complete and `latest` names it. */
 static bool folder_is_as_after(const fixture *f)
 {
     char path[PATH_MAX], *newest = NULL;
@@ -88,7 +88,7 @@ static void arm(const fixture *f, int rank, int countdown, int error)
     fail_at.countdown = countdown, fail_at.error = error, fail_at.hit = false;
 }
 
-/* Beside the training, or at once. */
+/* Concurrent with training, or synchronous. */
 static dt_err save_second(fixture *f, dt_saver *s)
 {
     const dt_ckpt_meta meta = meta_of(2);

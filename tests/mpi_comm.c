@@ -1,14 +1,14 @@
 // NP: 1 2 3 4 8
 // QUICK: 2 3 4 nccl
-/* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout of
- * ranks and nodes.
+/* mpi_comm.c - the collectives on tensors give the right elements, in the right order of addition, on every layout
+ * of ranks and nodes.
  *
- * DTRAIN_COMM=nccl has that transport tried, on the device that DTRAIN_DEVICE puts in the place of the CPU: a GPU for
- * one rank, a simulated one for any number. TRANSPORTS: mpi nccl
+ * DTRAIN_COMM=nccl tests that transport, on the device that DTRAIN_DEVICE selects instead of the CPU: a GPU for one
+ * rank, a simulated one for any number. TRANSPORTS: mpi nccl
  *
- * One machine stands for several nodes by DTRAIN_FAKE_NODES. Sums are compared exactly: small integers, which neither
- * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result lies
- * between guard elements. */
+ * DTRAIN_FAKE_NODES simulates several nodes on one machine. Sums are compared exactly: small integers, which neither
+ * float nor bf16 rounds, or, for the ordered sum, arbitrary floats against the left fold written out. Every result
+ * lies between guard elements. */
 #include "comm_fixture.h"
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
@@ -306,7 +306,7 @@ static bool broadcast_is_right(fixture *f, size_t nbytes, int root)
     return ok;
 }
 
-static void broadcast_makes_all_like_the_root(void **state)
+static void broadcast_copies_the_root_to_all_ranks(void **state)
 {
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
@@ -322,7 +322,7 @@ static void broadcast_makes_all_like_the_root(void **state)
 
 /* The last copy out of the pinned buffer may not have run when the transport is closed: it still does, and finds the
  * buffer. */
-static void what_is_queued_when_it_is_closed_arrives(void **state)
+static void queued_work_completes_on_close(void **state)
 {
     enum { NBYTES = 70001 };
     fixture *f = *state;
@@ -439,8 +439,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
-        cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
-        cmocka_unit_test_prestate(what_is_queued_when_it_is_closed_arrives, &f),
+        cmocka_unit_test_prestate(broadcast_copies_the_root_to_all_ranks, &f),
+        cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
     };
@@ -453,8 +453,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),
         cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
         cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
-        cmocka_unit_test_prestate(broadcast_makes_all_like_the_root, &f),
-        cmocka_unit_test_prestate(what_is_queued_when_it_is_closed_arrives, &f),
+        cmocka_unit_test_prestate(broadcast_copies_the_root_to_all_ranks, &f),
+        cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
         cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
         cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
     };

@@ -1,6 +1,6 @@
 // NP: 2 3
-/* mpi_comm_check.c - with comm->check a rank that calls another collective than the rest is found before anything is
- * exchanged, and all ranks say the same: who, where and what, and what the others call. TRANSPORTS: mpi nccl */
+/* mpi_comm_check.c - with comm->check a rank that calls a different collective is detected before any exchange. All
+ * ranks report the same: the rank, the position, its call and the others' call. TRANSPORTS: mpi nccl */
 #include "mpi_test.h"
 #include "dtrain/comm/comm.h"
 #include <string.h>
@@ -123,7 +123,7 @@ TEST(a_rank_that_differs_is_named_by_all)
         assert_all(MPI_COMM_WORLD, err == DT_ERR_COMM && names_both(&f, d, number));
         assert_all(MPI_COMM_WORLD, dt_comm_failed_together(&f.comm));
         assert_all(MPI_COMM_WORLD, dt_comm_speaks(&f.comm) == (f.comm.rank == ODD_RANK));
-        /* nobody waits for anybody any more: ranks may take different ways to the end */
+        /* no rank waits for another any more: ranks may end in different ways */
         assert_all(MPI_COMM_WORLD, f.comm.rank == 0 || (vote(&f) == DT_ERR_COMM && gather(&f, N) == DT_ERR_COMM));
         assert_all(MPI_COMM_WORLD, names_both(&f, d, number));
         close_comm(&f);
@@ -132,7 +132,7 @@ TEST(a_rank_that_differs_is_named_by_all)
 }
 
 /* One call more or fewer shows at the next one, or where a rank comes to the end. */
-TEST(one_call_fewer_is_found_at_the_end)
+TEST(a_missing_collective_is_found_at_the_end)
 {
     fixture f;
     open_comm(&f, true);

@@ -1,6 +1,6 @@
 // NP: 1 2 3 4 8
-/* mpi_comm_contracts.c - what the transport promises besides the right elements: a rank that fails takes part all the
- * same, what is sent is counted, misuse is refused, and ranks know their nodes and who shares their device. */
+/* mpi_comm_contracts.c - the transport's contract apart from its results. A failing rank still takes part, sent
+ * bytes are counted, misuse is refused, and ranks know their nodes and which ranks share their device. */
 #include "comm_fixture.h"
 
 /* ---- failure ----------------------------------------------------------------------------------------------------- */
@@ -158,7 +158,7 @@ static bool far_bytes_are_planned(fixture *f, const dt_comm_shape *shape, int ki
     return ok && planned == n_far_bytes;
 }
 
-static void what_leaves_a_node_is_what_was_planned(void **state)
+static void bytes_between_nodes_match_the_plan(void **state)
 {
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
         cmocka_unit_test_prestate(ranks_that_share_a_device_are_counted, &f),
         cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
-        cmocka_unit_test_prestate(what_leaves_a_node_is_what_was_planned, &f),
+        cmocka_unit_test_prestate(bytes_between_nodes_match_the_plan, &f),
         cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
         cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
     };

@@ -1,5 +1,5 @@
 // NP: 1 2 3 4 8
-/* mpi_comm_vote.c - ranks come to one opinion, whoever fails, and small host values arrive whole. */
+/* mpi_comm_vote.c - all ranks agree on the error, whichever rank fails, and small host values arrive intact. */
 #include "mpi_test.h"
 #include "../src/comm/internal.h"
 #include <math.h>
@@ -48,8 +48,8 @@ TEST(each_rank_that_fails_alone_is_named_on_all)
     assert_all(MPI_COMM_WORLD, dt_comm_agree(c, DT_OK) == DT_OK && !dt_comm_failed_together(c));
 }
 
-/** On its way up an error may be agreed on again: whoever has its message still speaks. */
-TEST(an_error_agreed_again_stays_its_rank_s)
+/** An error may be voted on again by each caller: every rank that has its message still reports it. */
+TEST(a_repeated_vote_keeps_the_failing_rank)
 {
     dt_comm *c = *state;
     for (int how = 0; how < 2; how++) {

@@ -1,7 +1,7 @@
 /* mpi_core.c - the helpers of the tests under mpirun: a failure of one rank is a failure of all. */
 #include "mpi_test.h"
 
-TEST(a_vote_tells_every_rank_the_same)
+TEST(a_vote_gives_every_rank_the_same_result)
 {
     int rank, nranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -1,6 +1,6 @@
 // NP: 2 3
-/* mpi_device_fails.c - a rank whose device has failed for good joins nobody: each call returns at once with the
- * device's message, though no other rank makes it. */
+/* mpi_device_fails.c - a rank whose device has failed permanently enters no collectives. Each call returns
+ * immediately with the device's message, though no other rank calls it. */
 #include "comm_fixture.h"
 
 static const char MESSAGE[] = "the device of this test has failed";
@@ -18,7 +18,7 @@ static bool refused(dt_err err)
     return right;
 }
 
-/* The device breaks while a collective is under way: when what is to be sent comes to the host. */
+/* The device fails during a collective: when the data to send is copied to the host. */
 static bool leaves_a_collective(fixture *f, const guarded *all, const guarded *own)
 {
     const char nothing = 0;
@@ -48,7 +48,7 @@ static bool joins_no_values(dt_comm *c)
            refused(dt_comm_find_devices(c, c->dev)) && refused(dt_comm_barrier(c));
 }
 
-static void a_rank_whose_device_has_failed_joins_nobody(void **state)
+static void a_rank_with_a_failed_device_enters_no_collectives(void **state)
 {
     fixture *f = *state;
     const layout far = {"", true, true, false};
@@ -70,7 +70,8 @@ static void a_rank_whose_device_has_failed_joins_nobody(void **state)
 int main(int argc, char **argv)
 {
     static fixture f;
-    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(a_rank_whose_device_has_failed_joins_nobody, &f)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_rank_with_a_failed_device_enters_no_collectives, &f)};
     mpi_test_begin(&argc, &argv);
     return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

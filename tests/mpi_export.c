@@ -1,6 +1,6 @@
-/* mpi_export.c - models as Hugging Face directories: what was read comes out as the same bytes, whoever writes; a full
- * disk and a rank that fails leave nothing that looks like a model. One rank fails in each step in turn; the faults are
- * armed for the n-th passage, so their order is that of the attempts below.
+/* mpi_export.c - models as Hugging Face directories: the bytes written equal those read, whichever rank writes. A
+ * full disk or a failing rank leaves no partial model. One rank fails in each step in turn; the faults are armed for
+ * the n-th passage, so their order is that of the attempts below.
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "cases.h"

@@ -82,7 +82,7 @@ static bool same_tensor(hid_t file, const char *name, const json_t *want, double
     }
     H5Sclose(space), H5Dclose(d);
     free(x);
-    /* of the product with numbers of size 0.29, independent of the errors, a third of that would do */
+    /* of the product with values of size 0.29, independent of the errors, a third of that would do */
     const double length = number(want, "norm");
     ok = is_near(name, 0, length, sqrt(norm), drift) && ok;
     ok = fabs(dot - number(want, "dot")) <= 3 * drift * length && ok;

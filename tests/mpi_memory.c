@@ -33,7 +33,7 @@ static bool make_data(const struct fixture *f, const char *kind, const char *rec
     return system(command) == 0;
 }
 
-/* A vocabulary that is large beside the model's. */
+/* A vocabulary that is large compared with the model's. */
 static bool write_tokenizer(const struct fixture *f)
 {
     char path[200];
@@ -135,8 +135,8 @@ TEST(a_step_allocates_nothing)
         }
 }
 
-/* Validations, saves at once and beside the training, a trace of many spans; rollouts of many rows and a tokenizer
- * whose tables are large. */
+/* Validations, synchronous and concurrent saves, a trace of many spans; rollouts of many rows and a tokenizer with
+ * large tables. */
 TEST(every_large_block_is_in_the_ledger)
 {
     const struct fixture *f = *state;
@@ -200,7 +200,7 @@ static dt_err take_in_a_step(dt_task *t, int64_t step, int micro, dt_micro *m)
     return dt_task_find("pretrain")->next_micro(t, step, micro, m);
 }
 
-TEST(what_the_ledger_does_not_know_of_is_found)
+TEST(allocations_missing_from_the_ledger_are_found)
 {
     dt_task_ops ops = *dt_task_find("pretrain");
     const char *args[] = {"run.max_steps=2"};

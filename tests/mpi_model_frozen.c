@@ -1,5 +1,5 @@
-/* mpi_model_frozen.c - a model of which a part is trained, through ZeRO: every stage follows the plain reference on one
- * rank, and in reproducible mode all stages end in the same bits; what is frozen keeps its own.
+/* mpi_model_frozen.c - a partially trained model, through ZeRO: every stage follows the plain reference on one rank,
+ * and in reproducible mode all stages end in the same bits; frozen tensors keep their bits.
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "mpi_test.h"
@@ -116,7 +116,7 @@ static dt_err zero_step(fixture *f, int64_t step)
     return dt_zero_update(f->z, &with, NULL);
 }
 
-/* Open behind ZeRO with the formula's weights; what is held is what was planned. */
+/* Opens the model through ZeRO with the formula's weights; the memory held equals the plan. */
 static dt_err open_zero(fixture *f, const dt_zero_options *opt)
 {
     const ref_model *r = &f->ref;

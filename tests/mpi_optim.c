@@ -103,7 +103,8 @@ static dt_err start(trainer *t)
     return dt_zero_state_written(t->z);
 }
 
-/** Gradients of one unit, whose first tensor is the first-th of all: rank 0's are the numbers, others add nothing. */
+/** Gradients of one unit, whose first tensor is the first-th of all: rank 0 contributes the values, the other ranks
+ *  zeros. */
 static dt_err write_grads(trainer *t, int u, int first, int step)
 {
     const dt_unit *unit = &t->f->units[u];

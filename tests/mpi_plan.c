@@ -1,6 +1,6 @@
-/* mpi_plan.c - planned is allocated, to the byte, in every category and place: of the model states alone and of whole
- * runs, at every stage and with all that changes what is held; and zero.stage = auto takes on all ranks what works on
- * each.
+/* mpi_plan.c - allocations equal the plan, to the byte, in every category and memory space. This covers the model
+ * states and whole runs, at every stage and with every option that changes memory. zero.stage = auto chooses one
+ * stage that fits on every rank.
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
 #include "ref_zero.h"
@@ -208,7 +208,7 @@ static void set_memory(double nbytes)
     set_or_clear("DTRAIN_QUEUE_MEMORY", memory);
 }
 
-/* Bytes of the device's memory that a rank needs beside what is there already. `name` is new. */
+/* Bytes of the device's memory that a rank needs in addition to what is allocated already. `name` is new. */
 static size_t needs_with(struct fixture *f, const char *name, int n_args, const char *const *args)
 {
     const outcome o = run_whole(f, NULL, NULL, name, n_args, args);

@@ -131,7 +131,7 @@ static void fill(trainer *t, int64_t k, int32_t longest)
 
 static double number(const json_t *v) { return json_is_number(v) ? json_number_value(v) : NAN; }
 
-/* Relative to the size of the expected value: the contract with whoever brings a model is 1e-4. */
+/* Relative to the size of the expected value: the documented tolerance for imported models is 1e-4. */
 static bool near(const char *what, const char *which, double want, double found, double scale)
 {
     if (fabs(found - want) <= 1e-4 * scale) return true;
@@ -548,7 +548,7 @@ IN_DIR(a_scalar_head_is_not_tied)
     }
 }
 
-/* ---- what is no model -------------------------------------------------------------------------------------------- */
+/* ---- invalid models ---------------------------------------------------------------------------------------------- */
 
 static bool prepare_directory(const fixture *f, const void *what)
 {

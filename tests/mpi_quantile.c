@@ -1,4 +1,4 @@
-/* mpi_quantile.c - a quantile of numbers that ranks have parts of is that of all of them, to the bit.
+/* mpi_quantile.c - a quantile of values distributed over ranks is bitwise that of all values.
  * NP: 1 2 3 4 */
 #include "mpi_test.h"
 #include "../src/task/dpo/quantile.h"
@@ -20,7 +20,7 @@ static int close_comm(void **state)
 
 enum { MOST = 600 };
 
-/* Signs, zeros, equal ones, and numbers that differ in their last bits. */
+/* Signs, zeros, equal values, and values that differ in their last bits. */
 static float number(int64_t i)
 {
     static const float few[] = {0, -0.0f, 1, 1, -2.5f, 1e-40f, 3e38f};
@@ -46,7 +46,7 @@ static float expected_of(int64_t n, float q)
     return low + (high - low) * (place - floorf(place));
 }
 
-TEST(it_is_that_of_all_numbers)
+TEST(quantile_equals_that_of_all_values)
 {
     dt_comm *comm = *state;
     const int64_t n_all[] = {1, 2, 5, 11, 257, MOST};
@@ -62,7 +62,7 @@ TEST(it_is_that_of_all_numbers)
         }
 }
 
-TEST(of_nothing_there_is_none)
+TEST(quantile_of_no_values_is_nan)
 {
     float found = 0;
     const bool ok = dt_quantile(*state, NULL, 0, 0.5f, &found) == DT_OK;

@@ -18,8 +18,8 @@ static int asked_to_stop(void) { return stop ? SIGTERM : 0; }
 static MPI_Comm world(void) { return MPI_COMM_WORLD; }
 static bool is_last(void) { return comm.rank == comm.nranks - 1; }
 
-/* Two programs a rank: this script, and one that answers the number of the request. Ranks have numbers of questions of
- * their own, the first none. */
+/* Two programs per rank: this script, and one that answers the number of the request. Each rank has its own number
+ * of questions, the first rank none. */
 static dt_err ask(const char *script, dt_err before, double timeout_s, double reward[TWO][MOST], int64_t n)
 {
     dt_program p[TWO] = {{0}};
@@ -57,7 +57,7 @@ TEST(each_rank_has_answers_of_its_own)
 }
 
 /* The message is the failing rank's, and the others, whose programs would take for ever, do not wait. */
-TEST(what_one_program_does_wrong_ends_it_for_all)
+TEST(an_error_of_one_program_stops_all_ranks)
 {
     static const char *const wrong[] = {"read -r a; echo oh dear >&2; exit 3", "read -r a; echo hello; cat >/dev/null",
                                         "cat >/dev/null"};
@@ -82,7 +82,7 @@ TEST(a_rank_that_fails_before_is_not_waited_for)
 }
 
 /* Also when the same signal has ended its program. */
-TEST(a_signal_on_one_rank_is_heard_by_all)
+TEST(a_signal_on_one_rank_reaches_all)
 {
     static double reward[TWO][MOST];
     for (int dies = 0; dies < 2; dies++) {
@@ -96,7 +96,7 @@ TEST(a_signal_on_one_rank_is_heard_by_all)
 }
 
 /* Ranks that are done show that they live while another's program works: a watchdog sees them. */
-TEST(those_who_wait_make_progress)
+TEST(waiting_ranks_report_progress)
 {
     static double reward[TWO][MOST];
     const dt_err err = ask(is_last() ? "while IFS= read -r l; do sleep 1; echo 1; done" : "sed -u 's/.*/1/'", DT_OK, 60,

@@ -1,4 +1,4 @@
-/* mpi_rollout.c - rollouts of runs: what is generated depends on no stage and no interruption.
+/* mpi_rollout.c - rollouts of runs: completions depend on neither the ZeRO stage nor interruptions.
  *
  * With arguments it is dtrain with the task of rollout_task.h: `mpi_rollout DIR [section.key=value ...]`
  * (tests/e2e_rollout.sh: numbers of ranks, faults, kills).
@@ -94,7 +94,7 @@ static bool same_lines(const struct fixture *f, const char *a, const char *b)
     return same;
 }
 
-/* ---- what is generated ------------------------------------------------------------------------------------------- */
+/* ---- completions ------------------------------------------------------------------------------------------------- */
 
 /* Two rollouts, the second by weights that the first has made, at every stage with the bits of stage 0; what is planned
  * is allocated. Some completions end and some are cut, or little would be shown. */
@@ -157,9 +157,9 @@ TEST(neither_steps_nor_rollouts_allocate)
     assert_all(MPI_COMM_WORLD, !a.err && !b.err && a.n_allocs == b.n_allocs);
 }
 
-/* The sampler and the scorer say the same of every token, at any temperature, but for the rounding of two kinds of
- * passes in fp32: a few units of 2^-24 of sums of up to 64 numbers of size 10, so 1e-4 is plenty, while a temperature
- * left out would be off by some tenths. */
+/* The sampler and the scorer agree on every token's log-probability, at any temperature, except for fp32 rounding in
+ * two kinds of passes. That is a few units of 2^-24 of sums of up to 64 values of size 10, so 1e-4 is ample.
+ * Omitting the temperature would change results by some tenths. */
 TEST(the_sampler_and_the_scorer_agree)
 {
     const char *args[] = {"run.max_steps=1"};
@@ -227,7 +227,7 @@ TEST(a_resumed_run_is_the_same)
 
 /* A rank that hears of a stop within a rollout tells the others; the resumed run makes the same rollout. Each number of
  * times that it asks before it hears is another place: while it generates, while it scores. */
-TEST(a_stop_within_a_rollout_is_heard)
+TEST(a_stop_request_interrupts_a_rollout)
 {
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);

@@ -1,5 +1,4 @@
-/* mpi_run.c - whole runs inside the test's process: what was planned is what is allocated, nothing is left
- * behind.
+/* mpi_run.c - whole runs inside the test's process: allocations match the plan, and everything is freed.
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
 #include "cases.h"
@@ -22,8 +21,8 @@ static outcome run(struct fixture *f, const char *name, int n_args, const char *
     return run_with(f, NULL, NULL, name, n_args, args);
 }
 
-/* Two runs that differ by 2 * 4 micro-steps. The one event is that of the classifier's results, for the metrics, when
- * backward is queued behind it. On one rank: transports have waits of their own. */
+/* Two runs that differ by 2 * 4 micro-steps. The one event marks the classifier's results, for the metrics, when
+ * backward is queued after it. On one rank: transports have waits of their own. */
 TEST(a_micro_step_never_leaves_the_device_without_work)
 {
     enum { MORE = 8 };
@@ -96,7 +95,7 @@ static bool read_saved(const struct fixture *f, const char *name, int step, cons
 }
 
 /* The update that comes next is held back until the states are copied. Two runs, whose saved tensors are the same. */
-TEST(training_goes_on_behind_the_copy_of_a_save)
+TEST(training_continues_after_the_copy_of_a_save)
 {
     enum { N = 64 * 160 };
     static const char tensor[] = "/model/model.layers.1.mlp.up_proj.weight";
@@ -161,11 +160,11 @@ static int64_t held_in(const struct fixture *f, const char *name, dt_place p, dt
 {
     char key[64];
     snprintf(key, sizeof key, "memory/%s/%s", dt_place_name(p), dt_memcat_name(c));
-    return last_metric(f, name, key); /* 0: it is not there */
+    return last_metric(f, name, key); /* 0: it is missing */
 }
 
-/* Rank 0: each category in each place is what was allocated, but for what devices hold of their own (other), and the
- * categories of a place add up to what is said of the place. */
+/* Rank 0: in each category and memory space the plan equals the allocation, except for the devices' own memory
+ * (other). The categories of a memory space add up to its reported total. */
 static bool categories_add_up(const struct fixture *f, const char *name, const outcome *o)
 {
     int64_t on[DT_N_PLACE] = {0};
@@ -369,7 +368,7 @@ static bool is_aggmos(const struct fixture *f, const char *name)
     return same;
 }
 
-/* Every stage trains to the same bits, in one go and in two; what is planned is held. */
+/* Every stage trains to the same bits, in one run and in two; memory held matches the plan. */
 TEST(an_optimizer_of_ones_own_is_one_table)
 {
     struct fixture *f = *state;
@@ -399,7 +398,7 @@ TEST(an_optimizer_of_ones_own_is_one_table)
 }
 
 /* States of another optimizer are not mistaken for one's own. */
-TEST(another_optimizer_goes_on_only_when_it_is_meant)
+TEST(resume_with_another_optimizer_requires_allow_changes)
 {
     const char *args[] = {"scheduler.type=constant", "checkpoint.resume=auto", "run.max_steps=2",
                           "checkpoint.allow_changes=optimizer.type"};
@@ -411,7 +410,7 @@ TEST(another_optimizer_goes_on_only_when_it_is_meant)
     assert_all(MPI_COMM_WORLD, !run(*state, "toy-change", 4, args).err);
 }
 
-TEST(mistakes_have_their_own_errors)
+TEST(each_mistake_has_its_own_error)
 {
     const char *rule[] = {"optimizer.lr_scale_rule=linear"},
                *config[] = {"model.model_type=", "model.config=/nonexistent/config.json"};

@@ -95,7 +95,7 @@ typedef struct pass {
     int code[LEVELS];
 } pass;
 
-static const int SIZES[] = {WIDTH, 9, 6, DIM, 6, 9, WIDTH}; /* of the fixture; relu behind all but the 3rd and last */
+static const int SIZES[] = {WIDTH, 9, 6, DIM, 6, 9, WIDTH}; /* of the fixture; relu after all but the 3rd and last */
 
 static const double *layers(const double *p, int first, int end, const double *x, double *y)
 {
@@ -238,8 +238,8 @@ TEST_WITH(ten_steps_are_those_of_pytorch, open_all, close_all)
     assert_all(f->mpi, apart(param, after, f->before, f->n_param) <= 10 * ROUNDING); /* of the way that was gone */
 }
 
-/* The mean square of n normal numbers is theirs but for sqrt(2 / n) of it; it is five times as far off in one of two
- * million layers. */
+/* The mean square of n normal samples has a relative error of sqrt(2 / n). It is off by five times as much in one of
+ * two million layers. */
 TEST_WITH(weights_begin_as_their_layers_want, open_all, close_all)
 {
     fixture *f = *state;
@@ -317,7 +317,7 @@ static double objective_of(const float *x, int64_t n, const float *book, const i
 }
 
 /* More iterations never end at a larger sum, and the sum is that of what comes out. */
-TEST_WITH(objectives_of_kmeans_fall, open_all, close_all)
+TEST_WITH(the_kmeans_objective_decreases, open_all, close_all)
 {
     fixture *f = *state;
     enum { N = 300 };
@@ -355,7 +355,7 @@ TEST_WITH(objectives_of_kmeans_fall, open_all, close_all)
 }
 
 /* Items at as many places as there are codes: every code is one of them. */
-TEST_WITH(kmeans_finds_places_that_are_apart, open_all, close_all)
+TEST_WITH(kmeans_finds_separated_clusters, open_all, close_all)
 {
     fixture *f = *state;
     enum { N = 40 };
@@ -407,8 +407,8 @@ static bool resolve(fixture *f, const dt_sid_sinkhorn *how, int64_t n, const flo
     return ok;
 }
 
-/* Four of five items have the first code: the first of them keeps it, and the others take the nearest that nobody has,
- * one after the other. */
+/* Four of five items have the same first code: the first of them keeps it, and the others take the nearest free
+ * code, one after the other. */
 TEST_WITH(items_that_collide_take_the_nearest_free_codes, open_all, close_all)
 {
     fixture *f = *state;
@@ -423,7 +423,7 @@ TEST_WITH(items_that_collide_take_the_nearest_free_codes, open_all, close_all)
 
 /* As many items as there are codes. Two are nearest to 0; a plan with even rows and columns gives each its own code,
  * and moves the one at 0.8 on to 2, so that 1 is free for that at 0.4. */
-TEST_WITH(a_round_parts_items_that_differ, open_all, close_all)
+TEST_WITH(a_round_separates_different_items, open_all, close_all)
 {
     fixture *f = *state;
     static const float x[] = {3, 0.8f, 4, 0, 0.4f}, book[CODES] = {0, 1, 2, 3, 4};
@@ -436,7 +436,7 @@ TEST_WITH(a_round_parts_items_that_differ, open_all, close_all)
 }
 
 /* Rounds go on in vain, and as none is better than the beginning, that counts. */
-TEST_WITH(no_round_parts_equal_items, open_all, close_all)
+TEST_WITH(no_round_separates_equal_items, open_all, close_all)
 {
     fixture *f = *state;
     static const float x[] = {3, 3, 0}, book[CODES] = {0, 1, 2, 3, 4};

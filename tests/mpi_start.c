@@ -1,6 +1,6 @@
-/* mpi_start.c - MPI ends in order also where its own threads have hardly run, as on a machine with far too much to do:
- * each time that one of them has waited, it goes on a tenth of a second later. The verdict is the exit status: what
- * goes wrong does so in MPI_Finalize. A thread that was there before MPI, and works for ever, is not waited for. */
+/* mpi_start.c - MPI shuts down correctly even if its own threads have hardly run, as on an overloaded machine. Each
+ * time that one of them has waited, it resumes a tenth of a second later. The exit status is the result: failures
+ * occur in MPI_Finalize. MPI_Finalize does not wait for a thread that existed before MPI and never ends. */
 // NP: 1 2
 #include "mpi_test.h"
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 
 static atomic_int n_late;
 
-/* Stands in for the C library's, which the event loop of Open MPI's progress thread waits in. */
+/* Replaces the C library's, which the event loop of Open MPI's progress thread waits in. */
 int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
 {
     int (*waits)(struct pollfd *, nfds_t, int);

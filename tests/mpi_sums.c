@@ -1,5 +1,5 @@
-/* mpi_sums.c - named sums come together in one vote, as many as there are, and ranks that count different things are
- * told so before the first.
+/* mpi_sums.c - any number of named sums is exchanged in one vote. Ranks with different names get an error before the
+ * first.
  * NP: 1 2 3 4 */
 #include "mpi_test.h"
 #include "dtrain/step/sums.h"
@@ -22,7 +22,7 @@ static int close_comm(void **state)
 
 enum { N = 300 };
 
-/* N sums of all kinds, and of each what is shown: alone, and divided by the one before. */
+/* N sums of all kinds, and two metrics of each: the sum, and its quotient by the previous sum. */
 static void declare(dt_sums *s, int skip)
 {
     for (int i = 0; i < N; i++) {
@@ -106,14 +106,14 @@ TEST(units_do_not_overflow)
 }
 
 /* Neither of ranks that know nothing nor of such steps. */
-TEST(a_mean_is_of_what_is_known)
+TEST(means_skip_unknown_values)
 {
     dt_comm *c = *state;
     dt_sums s = {0};
     const int mean = dt_sums_declare(&s, "mean", DT_SUM_MEAN, 1);
     dt_sums_show(&s, DT_SHOW_TRAIN, "mean", "mean", NULL, NULL);
     bool ok = dt_sums_settle(&s, c) == DT_OK;
-    for (int step = 0; step < 3; step++) { /* in step 0 the last rank, in step 1 nobody, in step 2 everybody knows */
+    for (int step = 0; step < 3; step++) { /* the last rank knows in step 0, no rank in step 1, every rank in step 2 */
         dt_vote vote = {0};
         dt_sums_clear(&s);
         dt_sums_add(&s, mean, step == 2 || (step == 0 && c->rank == c->nranks - 1) ? 4 + step : NAN);
@@ -127,8 +127,8 @@ TEST(a_mean_is_of_what_is_known)
     dt_sums_close(&s);
 }
 
-/* What is wrong with the gradients is not said of the loss. */
-TEST(a_loss_that_one_rank_cannot_count_is_no_number_on_all)
+/* Non-finite gradients are not attributed to the loss. */
+TEST(a_loss_that_one_rank_cannot_count_is_nan_on_all)
 {
     dt_comm *c = *state;
     for (int k = 0; k < 2 * c->nranks; k++) {
@@ -149,9 +149,9 @@ TEST(a_loss_that_one_rank_cannot_count_is_no_number_on_all)
 }
 
 /* The rank with another set says which metric is the first that differs, and all ranks end together. */
-/* Of the numbers 1 .. 3 n, three on each rank: (m^2 - 1) / 12 for m of them in a row, all of it exact in doubles up to
- * the two divisions. Of nothing, 0. */
-TEST(a_variance_is_of_the_numbers_of_all_ranks)
+/* Of the values 1 .. 3 n, three on each rank: (m^2 - 1) / 12 for m of them in a row, all of it exact in doubles up
+ * to the two divisions. With no values, 0. */
+TEST(variance_covers_the_values_of_all_ranks)
 {
     dt_comm *c = *state;
     dt_sums s = {0};
@@ -198,7 +198,7 @@ TEST(a_rank_that_counts_something_else_is_an_error_at_start)
     dt_error_clear();
 }
 
-TEST(mistakes_in_declarations_are_told_at_start)
+TEST(errors_in_declarations_are_reported_at_start)
 {
     dt_comm *c = *state;
     for (int kind = 0; kind < 4; kind++) {

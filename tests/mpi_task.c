@@ -1,5 +1,5 @@
-/* mpi_task.c - a task that the program does not know runs in it: what it needs is planned, a step of it allocates
- * nothing, nothing is left behind.
+/* mpi_task.c - an external task runs in the program: its memory is planned, its steps allocate nothing, and
+ * everything is freed.
  *
  * With arguments it is dtrain with that task: `mpi_task INPUT [section.key=value ...]` (tests/e2e_task.sh).
  * NP: 1 2 3
@@ -90,8 +90,8 @@ static double number(const struct fixture *f, const char *name, int64_t step, co
     return x;
 }
 
-/* With the model that judges, the one beside and, at stage 3, all parameters gathered while a rollout takes place. */
-TEST(what_it_needs_is_planned)
+/* With the judge model, the table trained next to the model and, at stage 3, all parameters gathered in a rollout. */
+TEST(task_memory_is_planned)
 {
     static const char *const WAYS[] = {"precision.dtype=bf16", "model.activation_checkpointing=selective",
                                        "model.activation_checkpointing=block", "zero.offload_optimizer=cpu",
@@ -252,7 +252,7 @@ TEST(what_a_task_saves_is_counted)
     assert_all(MPI_COMM_WORLD, fits);
 }
 
-/* And where a checkpoint leaves out what is frozen, as much less as that takes. */
+/* If a checkpoint omits frozen tensors, the estimate decreases by their size. */
 TEST(what_a_task_leaves_out_is_not_counted)
 {
     const struct fixture *f = *state;

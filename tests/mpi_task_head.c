@@ -1,11 +1,11 @@
-/* mpi_task_head.c - a task that asks of its model's head all that there is beside log-probabilities: a temperature,
- * weights of entropies, sums of squared probabilities, mean logits, and divergences from a reference over the whole
- * vocabulary.
+/* mpi_task_head.c - a task that requests every output and option of its model's head in addition to
+ * log-probabilities: a temperature, weights of entropies, sums of squared probabilities, mean logits, and
+ * divergences from a reference over the whole vocabulary.
  *
  *     L = 1/N sum over targets t of  - a logp_t - b H_t + c K_t,    with logits divided by T
  *
- * N targets of all ranks, the same in every step. The reference is another model of the same vocabulary, so that its
- * width and its head are its own.
+ * N targets of all ranks, the same in every step. The reference is another model of the same vocabulary, with its
+ * own width and head.
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "cases.h"
@@ -94,7 +94,7 @@ static void close_task(dt_task *t)
     t->self = NULL;
 }
 
-/* Every third token has no target. first: number of the first sample; -1: there is none. */
+/* Every third token has no target. first: index of the first sample; -1: none. */
 static void fill(dt_task *t, int64_t first)
 {
     dt_batch *b = &((head_task *)t->self)->batch;
@@ -135,7 +135,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     return take(t, micro, m);
 }
 
-/* What is for metrics alone is not there yet. */
+/* Outputs that only metrics need are not available yet. */
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
     (void)t;
@@ -245,7 +245,7 @@ static void all_terms(const char *reference)
     how.all_on_first = false;
 }
 
-/* What a validation sees behind a step is what the next one begins with. */
+/* A validation after a step sees the same results as the next step's start. */
 static bool validation_agrees(const course *c)
 {
     bool ok = true;
@@ -271,9 +271,8 @@ TEST(all_stages_are_the_same)
     assert_all(MPI_COMM_WORLD, this_rank() || first.at[LOSS][N_STEPS] < first.at[LOSS][1]);
 }
 
-/* Micro-batches that are empty on all ranks but one: nobody waits for ever, and what the others compute is what one
- * rank computes by itself. */
-TEST(who_has_the_samples_does_not_matter)
+/* Micro-batches that are empty on all ranks but one: no rank hangs, and the results equal those of a single rank. */
+TEST(the_distribution_of_samples_does_not_matter)
 {
     const char *stage3[] = {"zero.stage=3"};
     all_terms("tests/data/hf/gpt2");
@@ -294,7 +293,7 @@ TEST(a_policy_comes_back_to_its_reference)
 }
 
 /* From itself a model has not moved, to the bit; a bonus on entropy raises it. */
-TEST(a_model_moves_from_itself)
+TEST(divergence_from_the_initial_model_starts_at_zero)
 {
     all_terms("tests/data/hf/llama");
     how.a = how.c = 0;

@@ -1,11 +1,11 @@
-/* mpi_task_values.c - a task whose model has a scalar head: it sees values instead of log-probabilities and gives the
- * gradient of its loss by them.
+/* mpi_task_values.c - a task whose model has a scalar head: it receives values instead of log-probabilities and
+ * returns the gradient of its loss with respect to them.
  *
  *     L = 1/(2 N) sum over tokens t and labels l of (value[t, l] - wanted[t, l])^2,    dL/dvalue = (value - wanted) / N
  *
  * N tokens of all ranks, the same in every step; wanted follows from a token's id, so that a model can learn it. A
- * critic, of another family and with a head of one number, may be trained beside it for the first label alone, with an
- * optimizer, a rate and a bound of its own.
+ * critic, of another family and with a head of one output, may be trained concurrently for the first label only. It
+ * has its own optimizer, learning rate and norm bound.
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "cases.h"
@@ -56,7 +56,7 @@ static dt_err open_critic(dt_task *t)
     DT_TRY(dt_model_config_parse(&v->critic_mc, "critic", critic_model));
     DT_TRY(dt_model_make_value_units(&v->critic_mc, 1, &v->units, &v->n_units));
     v->critic = dt_task_train_auxiliary(t, "critic", v->units, v->n_units);
-    if (!v->critic) return DT_OK; /* told already */
+    if (!v->critic) return DT_OK; /* reported already */
     v->critic->zero_opt.optimizer = &dt_optimizer_adam;
     v->critic->settings.beta1 = 0.8;
     v->critic->groups.group[0].lr = 0.01;
@@ -259,7 +259,7 @@ static void column(const char *name, const char *key, double *by_step)
     dt_metrics_free(&m);
 }
 
-/* What a validation sees behind a step is what the next one begins with: the same passes, the same exact sums. */
+/* A validation after a step sees the same results as the next step's start: the same passes, the same exact sums. */
 TEST(a_model_with_a_scalar_head_is_trained)
 {
     for (int stage = 0; stage <= 3; stage++) {
@@ -286,7 +286,7 @@ TEST(it_resumes_to_the_bit)
     assert_all(MPI_COMM_WORLD, ok || this_rank());
 }
 
-/* The two columns by which both models are told from others, by step. */
+/* The two columns that distinguish both models from others, by step. */
 typedef struct courses {
     double model[14], critic[14];
 } courses;

@@ -55,11 +55,11 @@ static void vary_frozen(run_options *o, int variant)
     o->zero.reduce_bucket_size = 300;
     o->zero.allgather_bucket_size = 500;
     o->zero.param_persistence_threshold =
-        900; /* whole where little of a unit is trained, beside a frozen part in shards */
+        900; /* replicated where little of a unit is trained, next to a sharded frozen part */
 }
 static void frozen_tensors_stay_as_they_are(void **state) { check_all_stages(*state, vary_frozen, 3); }
 
-/* A trained part in fp32 beside a frozen one in bf16, and the other way round. */
+/* A trained part in fp32 next to a frozen one in bf16, and vice versa. */
 static void vary_frozen_type(run_options *o, int variant)
 {
     vary_frozen(o, variant);
@@ -68,8 +68,7 @@ static void vary_frozen_type(run_options *o, int variant)
 }
 static void frozen_parts_may_have_a_type_of_their_own(void **state) { check_all_stages(*state, vary_frozen_type, 3); }
 
-/** The sum of squares that does not depend on any order: whole numbers of 2^-shift, the largest term below 2^52 of
- *  them. */
+/** The order-independent sum of squares: integer multiples of 2^-shift, the largest term below 2^52 of them. */
 static double fixed_sum_squares(const float *x, int64_t n)
 {
     float largest = 0;
@@ -171,7 +170,7 @@ static void plain_init(const dt_unit *units, uint64_t seed, float *param)
         }
 }
 
-static void the_random_start_depends_on_seed_and_names_alone(void **state)
+static void random_initialisation_depends_only_on_seed_and_names(void **state)
 {
     fixture *f = *state;
     states s = states_alloc(f), want = states_alloc(f);
@@ -422,7 +421,7 @@ static void non_finite_gradients_make_the_norm_non_finite_and_are_found(void **s
 
 /* ---- bytes and volume -------------------------------------------------------------------------------------------- */
 
-static void what_is_held_is_what_was_planned(void **state)
+static void memory_held_matches_the_plan(void **state)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++)
@@ -487,7 +486,7 @@ static void measured_state_bytes_are_the_papers_plus_padding(void **state)
     }
 }
 
-static void what_is_sent_is_what_was_planned(void **state)
+static void bytes_sent_match_the_plan(void **state)
 {
     fixture *f = *state;
     const int n_micro = N_JOBS / f->comm.nranks;
@@ -503,14 +502,14 @@ static void what_is_sent_is_what_was_planned(void **state)
             double sum;
             bool ok = dt_zero_plan_make(&opt.zero, units_of(f, &opt), REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
                       run_open(&r, f, &opt) == DT_OK;
-            ok = ok && run_step(&r, 1, &sum) == DT_OK; /* stage 3 learns which unit follows which */
+            ok = ok && run_step(&r, 1, &sum) == DT_OK; /* stage 3 records the order of units */
             const double before = f->comm.traffic_bytes;
             ok = ok && run_step(&r, 2, &sum) == DT_OK;
             const double sent = (f->comm.traffic_bytes - before) / 4,
                          planned = n_micro * plan.sent_elems_per_micro_step + plan.sent_elems_per_step;
             if (stage < 3) ok = ok && sent == planned;
             if (stage == 3) ok = ok && sent <= planned;
-            /* what is frozen need not be gathered again while nothing else takes its place, even across an update */
+            /* frozen units need not be gathered again while their buffers are not reused, even across an update */
             if (stage == 3 && !opt.frozen_tensors) ok = ok && sent >= planned / 2;
             if (!ok) print_error("stage %d: %.17g elements sent, %.17g planned\n", stage, sent, planned);
             assert_all(world(f), ok);
@@ -575,16 +574,16 @@ int main(int argc, char **argv)
         cmocka_unit_test(frozen_tensors_stay_as_they_are),
         cmocka_unit_test(frozen_parts_may_have_a_type_of_their_own),
         cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
-        cmocka_unit_test(the_random_start_depends_on_seed_and_names_alone),
+        cmocka_unit_test(random_initialisation_depends_only_on_seed_and_names),
         cmocka_unit_test(a_long_tensor_starts_as_in_one_piece),
         cmocka_unit_test(frozen_models_show_their_parameters),
         cmocka_unit_test(pieces_cover_every_tensor_once),
         cmocka_unit_test(states_move_between_stages_and_go_on),
         cmocka_unit_test(a_skipped_step_leaves_no_trace),
         cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite_and_are_found),
-        cmocka_unit_test(what_is_held_is_what_was_planned),
+        cmocka_unit_test(memory_held_matches_the_plan),
         cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
-        cmocka_unit_test(what_is_sent_is_what_was_planned),
+        cmocka_unit_test(bytes_sent_match_the_plan),
         cmocka_unit_test(broken_brackets_are_refused),
         cmocka_unit_test(too_few_live_parameters_are_refused_on_all_ranks),
     };
@@ -593,14 +592,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(buckets_and_persistent_units_change_nothing),
         cmocka_unit_test(frozen_tensors_stay_as_they_are),
         cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
-        cmocka_unit_test(the_random_start_depends_on_seed_and_names_alone),
+        cmocka_unit_test(random_initialisation_depends_only_on_seed_and_names),
         cmocka_unit_test(pieces_cover_every_tensor_once),
         cmocka_unit_test(states_move_between_stages_and_go_on),
         cmocka_unit_test(a_skipped_step_leaves_no_trace),
         cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite_and_are_found),
-        cmocka_unit_test(what_is_held_is_what_was_planned),
+        cmocka_unit_test(memory_held_matches_the_plan),
         cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
-        cmocka_unit_test(what_is_sent_is_what_was_planned),
+        cmocka_unit_test(bytes_sent_match_the_plan),
         cmocka_unit_test(too_few_live_parameters_are_refused_on_all_ranks),
     };
     int nranks, failed;

@@ -1,5 +1,5 @@
-/* mpi_zero_fault.c - one rank fails inside zero, at each of its points: it alone gets the error, nobody hangs, and the
- * vote tells all.
+/* mpi_zero_fault.c - one rank fails inside zero, at each of its points: only that rank gets the error, no rank
+ * hangs, and the vote reports the error to all.
  * DEVICES: cpu queue */
 #include "mpi_test.h"
 #include "dtrain/zero/zero.h"

@@ -84,7 +84,7 @@ static void states_move_to_any_layout_and_go_on(void **state)
         }
 }
 
-static void cleared_states_are_as_new(void **state)
+static void cleared_states_equal_initial_states(void **state)
 {
     fixture *f = *state;
     states zero = states_alloc(f), got = states_alloc(f);
@@ -120,7 +120,7 @@ static bool holds_what_was_planned(fixture *f, const run_options *opt)
     return ok;
 }
 
-static void what_is_held_is_what_was_planned(void **state)
+static void memory_held_matches_the_plan(void **state)
 {
     fixture *f = *state;
     for (int type = 0; type < N_TYPES; type++)
@@ -165,8 +165,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(reproducible_sums_come_down_as_they_are),
         cmocka_unit_test(frozen_tensors_stay_as_they_are),
         cmocka_unit_test(states_move_to_any_layout_and_go_on),
-        cmocka_unit_test(cleared_states_are_as_new),
-        cmocka_unit_test(what_is_held_is_what_was_planned),
+        cmocka_unit_test(cleared_states_equal_initial_states),
+        cmocka_unit_test(memory_held_matches_the_plan),
         cmocka_unit_test(frozen_models_are_offloaded_too),
         cmocka_unit_test(wrong_options_are_refused),
     };
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(reproducible_sums_come_down_as_they_are),
         cmocka_unit_test(frozen_tensors_stay_as_they_are),
         cmocka_unit_test(states_move_to_any_layout_and_go_on),
-        cmocka_unit_test(what_is_held_is_what_was_planned),
+        cmocka_unit_test(memory_held_matches_the_plan),
     };
     int nranks, failed;
     mpi_test_begin(&argc, &argv);

@@ -157,7 +157,7 @@ static void update(fixture *f, bool with_norm)
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
-/* The last of those from `from` on; -1: there is none. */
+/* The index of the last of those starting at `from`; -1: none. */
 static int last_event(int from, char what, int unit)
 {
     int i = ran.n - 1;
@@ -195,7 +195,7 @@ static void print_events(int from)
  * and for the second before it writes the gradients of u-2, which take the place of those of u. The reduction itself
  * waits for no more than its gradients. The last reductions of a micro-step let the first gathers of the next one pass.
  * The step before teaches zero which unit follows which. */
-TEST(gathers_go_before_reductions_that_can_wait)
+TEST(gathers_precede_deferrable_reductions)
 {
     for (int k = 0; k < DT_QUEUE_N_ORDERS + 8; k++) {
         const dt_queue_order order = k < DT_QUEUE_N_ORDERS ? (dt_queue_order)k : DT_QUEUE_ANY;
@@ -208,7 +208,7 @@ TEST(gathers_go_before_reductions_that_can_wait)
             update(&f, true);
             for (int u = 0; u < REF_ZERO_UNITS; u++) assert_order(from, count_events(from, 'r', u) == 2);
             const int second = last_event(from, 'f', 0);
-            if (step > 0) { /* both micro-steps' come behind these gathers of the second */
+            if (step > 0) { /* those of both micro-steps come after these gathers of the second */
                 const int first = last_event(from, 'g', 0);
                 assert_order(from, count_events(first, 'r', 1) == 2);
                 assert_order(from, count_events(first_event(first, 'g', 2), 'r', 0) == 2);
@@ -274,7 +274,7 @@ typedef struct cost {
     int n_reduce, n_gather;
     int64_t largest_reduce, largest_gather, reduced, gathered; /* elements of all ranks */
     size_t staging, params;
-    bool early; /* is a block gathered before the unit in front of it computes? */
+    bool early; /* is a block gathered before the previous unit computes? */
 } cost;
 
 static cost cost_of(const dt_zero_options *opt)
@@ -323,7 +323,7 @@ TEST(buckets_bound_what_a_collective_moves)
     assert_true(gather.staging > whole.staging && gather.staging <= whole.staging + 1000 * sizeof(float));
 }
 
-TEST(prefetching_takes_room_and_no_messages)
+TEST(prefetching_uses_memory_but_no_extra_messages)
 {
     dt_zero_options opt = stage_3();
     const cost ahead = cost_of(&opt);
@@ -351,7 +351,7 @@ TEST(without_overlap_there_is_one_stream_and_less_room)
     assert_true(without.staging < with.staging && !without.early && without.n_reduce == with.n_reduce);
 }
 
-TEST(small_units_stay_whole)
+TEST(small_units_are_not_sharded)
 {
     dt_zero_options opt = stage_3();
     const cost none = cost_of(&opt);
@@ -364,8 +364,8 @@ TEST(small_units_stay_whole)
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* Of two groups of two ranks: the sums of a unit are exchanged among the groups once a step, right behind its last
- * reduction; gathers move what two ranks hold. */
+/* With two groups of two ranks, the groups exchange the sums of a unit once a step, directly after its last
+ * reduction. Gathers move the data that two ranks hold. */
 TEST(sums_pass_between_groups_once_a_step)
 {
     enum { N_MICRO = 3 };

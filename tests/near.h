@@ -1,4 +1,4 @@
-/* near.h - numbers that are compared within a tolerance, and random ones to compare: for tests of losses. */
+/* near.h - comparison of values within a tolerance, and random values to compare: for tests of losses. */
 #ifndef NEAR_H
 #define NEAR_H
 

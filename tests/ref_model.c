@@ -1,5 +1,5 @@
-/* ref_model.c - see ref_model.h. Plain loops; what is checked here besides is the contract of unit.h: balanced calls,
- * no gradient read before it is written. */
+/* ref_model.c - see ref_model.h. Plain loops, which also check the contract of unit.h: balanced calls, no gradient
+ * read before it is written. */
 #include "ref_model.h"
 #include <math.h>
 #include <stdlib.h>

@@ -166,7 +166,7 @@ static dt_err with_params(ref_zero_model *m, int unit)
 
 static dt_err release_params(ref_zero_model *m, int unit) { return m->source.params_release(m->source.self, unit); }
 
-/** Add one part of a tensor's gradients, or write it; what is frozen beside trained ones gets garbage. */
+/** Adds one part of a tensor's gradients, or writes it. Frozen parts next to trained ones get garbage. */
 static void write_tensor(const ref_zero_model *m, void *data, dt_dtype dtype, int unit, int k, int64_t step, int64_t j,
                          int half, bool add)
 {

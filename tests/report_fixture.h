@@ -1,4 +1,4 @@
-/* report_fixture.h - a report in a folder of the test's own, and what is written into it. */
+/* report_fixture.h - a report in the test's own folder, and the records written to it. */
 #ifndef DTRAIN_TESTS_REPORT_FIXTURE_H
 #define DTRAIN_TESTS_REPORT_FIXTURE_H
 

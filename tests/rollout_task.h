@@ -1,10 +1,10 @@
-/* rollout_task.h - a task of the tests alone, whose rollouts are those of src/rollout: each serves two steps of policy
- * gradient,
+/* rollout_task.h - a task of the tests alone, whose rollouts are those of src/rollout: each serves two steps of
+ * policy gradient,
  *
  *     L = -(1/M) sum over t of r_t A,    r_t = exp(logp_t - old_t),    u_t = r_t A / M,
  *
  * with the advantage A of a completion 1 or -1 as its number is even or odd, and M the number of the step's targets.
- * What it has rolled out is told in rollout_seen, as a hash of everything that a rollout says. */
+ * rollout_seen records a hash of each rollout's full content. */
 #ifndef DTRAIN_TESTS_ROLLOUT_TASK_H
 #define DTRAIN_TESTS_ROLLOUT_TASK_H
 
@@ -103,7 +103,7 @@ static uint64_t policy_hash(uint64_t h, const void *x, size_t nbytes)
     return h;
 }
 
-/* In the place of a signal: what a rank asks for, and when, is the test's to say. */
+/* Instead of a signal: the test sets which rank requests what, and when. */
 static int policy_stop_asked(void) { return ++rollout_test.n_asked >= rollout_test.stop_after; }
 
 static void policy_look(dt_task *t)

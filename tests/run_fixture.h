@@ -79,14 +79,14 @@ typedef struct outcome {
     size_t overhead; /* of the device, in both */
     int stage;
     dt_offload offload_optimizer, offload_param;
-    double saved_nbytes; /* what is planned for a checkpoint */
+    double saved_nbytes; /* the checkpoint's planned bytes */
     double sent_nbytes;
     long n_large, n_noted; /* blocks of the heap, where the test counts them (memory_guard.h) */
     bool on_queue, own_memory;
     dt_queue_counts counts;
 } outcome;
 
-/* NULL, or told of each run before it is opened and, when its training has ended, before it is closed. */
+/* NULL, or called for each run before it is opened and, when its training has ended, before it is closed. */
 static void (*run_watch)(const dt_run *run, bool begins);
 
 /* text: the configuration file; optimizer, task: NULL for the configuration's. */

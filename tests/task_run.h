@@ -17,8 +17,8 @@ static inline int this_rank(void)
     return rank;
 }
 
-/* Is a run whole: nothing fails, what is planned is allocated, nothing is left? config: its file; name: of its folder;
- * args: at most 7. */
+/* Is a run complete: no error, the planned memory is allocated, and all is freed? config: its file; name: of its
+ * folder; args: at most 7. */
 static inline bool run_task(const dt_task_ops *ops, const char *config, const char *name, int n_args,
                             const char *const *args)
 {

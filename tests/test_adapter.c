@@ -133,7 +133,7 @@ TEST(ranks_and_alphas_follow_patterns)
     drop(&a);
 }
 
-TEST(a_regular_expression_matches_whole_paths)
+TEST(regular_expressions_match_full_paths)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\ntarget_modules = .*\\.1\\.self_attn\\.(q|o)_proj\n");
@@ -189,7 +189,7 @@ TEST(tables_and_heads_have_adapters_of_their_own)
     drop(&a);
 }
 
-TEST(the_score_and_what_is_named_are_trained_whole)
+TEST(the_score_head_and_named_tensors_are_fully_trained)
 {
     struct adapted a;
     adapt(&a, LLAMA, 1, "r = 4\nmodules_to_save = embed_tokens\n");
@@ -216,8 +216,8 @@ TEST(a_file_has_the_head_of_the_embedding_that_it_saves)
     }
 }
 
-/* q, k and v are one matrix of codes with one array of scales; what is trained, and all that is no matrix of a block,
- * stays. */
+/* q, k and v are one matrix of codes with one array of scales. Trained tensors, and all that are no matrices of a
+ * block, stay unquantised. */
 TEST(an_int8_base_is_codes_with_scales)
 {
     struct adapted a;
@@ -291,7 +291,7 @@ TEST(an_nf4_base_is_codes_with_blocks_and_pairs)
     drop(&a);
 }
 
-TEST(what_cannot_be_adapted_is_refused_by_name)
+TEST(unadaptable_tensors_are_refused_by_name)
 {
     static const struct {
         const char *lora, *message;
@@ -328,7 +328,8 @@ TEST(what_cannot_be_adapted_is_refused_by_name)
     }
 }
 
-/* What [lora] says beside an adapter that has `of`: NULL: the same, else the key that contradicts it. */
+/* The messages about [lora] keys next to an adapter that has `of`. NULL: no contradiction; else the key that
+ * contradicts it. */
 static void assert_settles(const char *of, const char *lora, const char *key)
 {
     char text[1024], *message = NULL;

@@ -1,5 +1,5 @@
-/* test_advantages.c - how a completion compares with its group: the worked numbers of algorithms.md 5.2, plain loops,
- * functions that do not apply, and groups that say nothing. */
+/* test_advantages.c - advantages of completions within their group: the worked example of algorithms.md 5.2, plain
+ * loops, functions that do not apply, and groups without information. */
 #include "../src/task/advantages.h"
 #include "near.h"
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static results of(dt_advantage_rule rule, int64_t n_rows, const double *reward)
     return r;
 }
 
-TEST(the_worked_numbers)
+TEST(the_worked_example)
 {
     const double reward[G] = {1, 0, 0, 1};
     const dt_advantage_rule group = {.num_generations = G, .n_funcs = 1, .weight = one};
@@ -128,7 +128,7 @@ TEST(they_are_those_of_plain_loops)
     }
 }
 
-TEST(what_applies_to_nothing_counts_for_nothing)
+TEST(inapplicable_rewards_do_not_count)
 {
     const double reward[2 * G] = {1, NAN, 0, 0.5, NAN, NAN, 3, NAN};
     const dt_advantage_rule rule = {.num_generations = G, .n_funcs = 1, .weight = one};
@@ -159,7 +159,7 @@ TEST(a_group_of_equal_rewards_is_flat)
     for (int i = 0; i < 3; i++) assert_near(r.advantage[i], 0, 0);
 }
 
-TEST(moments_leave_out_what_is_not_known)
+TEST(moments_skip_unknown_values)
 {
     const double x[] = {1, 9, NAN, 9, 3, 9};
     const dt_moments m = dt_moments_of(x, 3, 2), none = dt_moments_of(x + 2, 1, 1), alone = dt_moments_of(x, 1, 1);

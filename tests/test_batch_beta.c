@@ -51,7 +51,7 @@ TEST(a_step_that_is_left_out_changes_nothing)
     dt_batch_beta_free(&b, &ledger);
 }
 
-TEST(numbers_that_are_none_change_nothing)
+TEST(non_finite_values_change_no_state)
 {
     const double gap[3] = {1, INFINITY, 2};
     dt_ledger ledger = {0};

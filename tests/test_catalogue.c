@@ -1,5 +1,5 @@
-/* test_catalogue.c - an info file is read whole, in its order, and what is wrong in it is refused by file and line; the
- * trie has its SIDs and no others, and what is generated through it is an item; embeddings are those of the items. */
+/* test_catalogue.c - an info file is read completely, in order, and errors name file and line. The trie has exactly
+ * its SIDs, and completions through it are items. Embeddings are those of the items. */
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
@@ -258,7 +258,7 @@ static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
     return DT_OK;
 }
 
-/* Logits of a sequence of the batch: -inf, after their log-sum-exp, for what is not in its list. */
+/* Logits of a sequence of the batch after their log-sum-exp: -inf for tokens not in its list. */
 static double listed_logits(const fake *f, int32_t s, const int32_t *list_start, const int32_t *list_len, float *z)
 {
     float all[MAX_VOCAB];
@@ -326,7 +326,7 @@ static int by_falling_logp(const void *a, const void *b)
     return (x->logp < y->logp) - (x->logp > y->logp);
 }
 
-/* Every sequence of the trie behind a prompt, by falling log-probability. */
+/* Every sequence of the trie after a prompt, by descending log-probability. */
 static int score_all(const fake *f, const int32_t *prompt, int32_t n_prompt, answer *all)
 {
     int32_t ids[64], found[N_LEAVES + 1][64], len[N_LEAVES + 1], text[2 * MAX_LEN];
@@ -369,7 +369,7 @@ static void make_search(search *w, int n_each, int32_t n_new)
     }
 }
 
-/* One row of the device has the same numbers, so sums in the same order are equal. */
+/* One row of the device has the same values, so sums in the same order are equal. */
 static void check_found(const dt_sequence *q, const answer *a)
 {
     assert_int_equal(q->finish, DT_FINISH_EOS);
@@ -379,7 +379,7 @@ static void check_found(const dt_sequence *q, const answer *a)
     for (int32_t k = 0; k < a->n; k++) assert_true(fabsf(q->logps[q->n_prompt + k] - a->logps[k]) < 1e-6f);
 }
 
-/* ITEMS and a decoder for them. Of the options the token that ends a text does not count: one stands in every SID. */
+/* ITEMS and a decoder for them. The end-of-text token option does not count: every SID contains one. */
 typedef struct fixture {
     dt_catalogue *catalogue;
     dt_tokenizer *tokenizer;
@@ -414,7 +414,7 @@ static void close_fixture(fixture *x)
     dt_catalogue_close(x->catalogue);
 }
 
-/* The item of a sequence, -1: it is none. */
+/* The item of a sequence, -1: none. */
 static int32_t item_of(const fixture *x, const dt_sequence *q)
 {
     return dt_trie_item(x->trie, q->ids + q->n_prompt, q->n_ids - q->n_prompt);

@@ -9,7 +9,7 @@
 #include "dtrain/chat/chat.h"
 #include "../src/chat/chat_private.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages leave out what is as usual */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* messages omit default fields */
 
 /* ---- a tokenizer with the tokens of all families: bytes, tokens from 256 on, and "ab" as one token --------------- */
 
@@ -227,8 +227,7 @@ static void fields_that_change_a_conversation_are_refused(void **state)
     dt_error_clear();
 }
 
-/* Thoughts of the last answer are trained on in the form that the template gives them; the block that stands for none
- * is not. */
+/* Thoughts of the last answer are trained on in the template's form; the block for empty thoughts is not. */
 static void thoughts_are_targets(void **state)
 {
     static const struct {
@@ -482,7 +481,7 @@ static void thoughts_of_a_field_are_refused_where_the_template_ignores_them(void
 }
 
 /* A default system message of the template's own belongs to it, and its spec carries it. */
-static void a_default_system_message_is_taken_over(void **state)
+static void a_default_system_message_is_adopted(void **state)
 {
     static const char jinja[] =
         "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nYou are "
@@ -788,7 +787,7 @@ static void is_written(dt_chat *c, const char *image, const char *kept, const dt
     dt_chat_close(c);
 }
 
-static void jinja_says_every_template(void **state)
+static void jinja_reproduces_every_template(void **state)
 {
     const char *name, *about;
     dt_chat *c;
@@ -824,7 +823,7 @@ static void jinja_writes_images(void **state)
 }
 
 /* The first line is a claim: a file that was edited is compared as others are. */
-static void edited_jinja_is_not_believed(void **state)
+static void the_claimed_origin_of_edited_jinja_is_not_trusted(void **state)
 {
     char edited[2048];
     dt_chat *c;
@@ -1025,7 +1024,7 @@ int main(void)
         cmocka_unit_test(a_refused_template_says_where_it_differs),
         cmocka_unit_test(kinds_that_differ_are_refused),
         cmocka_unit_test(thoughts_of_a_field_are_refused_where_the_template_ignores_them),
-        cmocka_unit_test(a_default_system_message_is_taken_over),
+        cmocka_unit_test(a_default_system_message_is_adopted),
         cmocka_unit_test(a_template_with_the_date_is_one_of_a_fixed_day),
         cmocka_unit_test(targets_are_the_words_and_what_ends_them),
         cmocka_unit_test(tokens_of_a_template_are_ids_where_there_are_any),
@@ -1036,9 +1035,9 @@ int main(void)
         cmocka_unit_test(bad_templates_say_what_is_wrong),
         cmocka_unit_test(a_system_message_without_its_place_is_an_error),
         cmocka_unit_test(contents_in_parts_are_joined),
-        cmocka_unit_test(jinja_says_every_template),
+        cmocka_unit_test(jinja_reproduces_every_template),
         cmocka_unit_test(jinja_writes_images),
-        cmocka_unit_test(edited_jinja_is_not_believed),
+        cmocka_unit_test(the_claimed_origin_of_edited_jinja_is_not_trusted),
         cmocka_unit_test(a_directory_s_template_is_found),
         cmocka_unit_test(names_that_a_template_writes_are_refused),
         cmocka_unit_test(the_own_template_decides_on_bos),

@@ -1,5 +1,5 @@
-/* test_comm_abort.c - ending the job ends this process with the code asked for, also when MPI_Abort never returns. The
- * one below stands in for MPI's. */
+/* test_comm_abort.c - ending the job ends this process with the code asked for, also when MPI_Abort never returns.
+ * The stub below replaces MPI's. */
 #include "cases.h"
 #include "dtrain/comm/comm.h"
 #include <mpi.h>

@@ -1,5 +1,5 @@
-/* test_config.c - the configuration: what is accepted, what is refused and with which words, and that what is written
- * reads back.
+/* test_config.c - the configuration: accepted values, refused values with their messages, and that written files
+ * read back.
  *
  * With --markdown as argument: prints docs/keys.md (make docs). */
 
@@ -15,7 +15,7 @@ static dt_err parse(dt_config *cfg, const char *text, const char *override)
     return dt_config_parse(cfg, "input.ini", text, override ? 1 : 0, &override);
 }
 
-/* ---- what is accepted ---- */
+/* ---- accepted values ---- */
 
 TEST(an_empty_file_gives_the_defaults)
 {
@@ -78,7 +78,7 @@ TEST(integers_may_be_written_with_an_exponent)
     }
 }
 
-TEST(the_command_line_wins_and_the_last_of_it)
+TEST(the_last_command_line_value_wins)
 {
     const char *const overrides[] = {"batch.micro_batch_size=2", "data.train = x=y.h5 ", "batch.micro_batch_size=3"};
     dt_config cfg;
@@ -116,7 +116,7 @@ TEST(environment_variables_are_replaced)
     dt_config_free(&cfg);
 }
 
-TEST(paths_begin_at_home)
+TEST(paths_expand_the_home_directory)
 {
     dt_config cfg;
     setenv("HOME", "/home/me", 1);
@@ -360,9 +360,9 @@ TEST(a_list_of_mistakes_has_each_once_and_the_lowest_exit_code)
     dt_error_clear();
 }
 
-/* ---- what is refused, and the words ---- */
+/* ---- refused values and their messages ---- */
 
-/* A file, an override, and what is told of them. */
+/* A file, an override, and the messages about them. */
 static const struct {
     const char *text, *override, *message;
 } mistaken[] = {
@@ -535,7 +535,7 @@ static const struct {
      "input.ini:2: [model] sliding_window: expected an integer from 1 to 2147483647, or null, found 'none'"},
     {"[model]\nmodel_type = mamba\n", NULL,
      "input.ini:2: [model] model_type: expected one of gpt2, llama, mistral, qwen2, qwen3, found 'mamba'"},
-    /* all are told, in order; after a section that is none, its keys are not judged */
+    /* all are reported, in order; keys after an unknown section are not checked */
     {"[run]\nseed = x\nthreads = y\n", "run.z=1",
      "input.ini:2: [run] seed: expected an integer from 0, found 'x'\n"
      "input.ini:3: [run] threads: expected an integer from 0 to 4096, found 'y'\n"

@@ -61,7 +61,7 @@ TEST(a_long_message_is_cut_with_dots)
     dt_error_clear();
 }
 
-TEST(mistakes_are_listed_once_and_one_may_lack_a_message)
+TEST(errors_are_listed_once_and_one_may_lack_a_message)
 {
     dt_mistakes m = {0};
     dt_error_clear();
@@ -191,7 +191,7 @@ TEST(every_category_is_counted_in_every_place)
     assert_int_equal(l.peak[DT_MEM_OPTIMIZER][DT_IN_FILE], 8 << (4 * DT_MEM_OPTIMIZER));
 }
 
-TEST(the_ledger_keeps_what_is_held_and_the_peak)
+TEST(the_ledger_records_current_and_peak_bytes)
 {
     dt_ledger l = {0};
     dt_ledger_add(&l, DT_MEM_PARAMS, DT_ON_DEVICE, 100);
@@ -229,7 +229,7 @@ TEST(sizes_are_shown_with_three_digits)
     assert_true(strlen(dt_format_bytes(1e300, out)) < sizeof out);
 }
 
-TEST(sizes_are_read_as_people_write_them)
+TEST(sizes_are_parsed_in_common_notations)
 {
     const struct {
         const char *text;

@@ -1,6 +1,6 @@
-/* test_count.c - the device that counts: its clocks order what runs beside each other, a block has the launches that it
- * had, and on the simulator of CUDA (DTRAIN_DEVICE=cudasim) the CUDA device makes as many, and has the sizes of a
- * plan. */
+/* test_count.c - the counting device: its clocks order concurrent work, and the number of launches per block is
+ * unchanged. On the simulator of CUDA (DTRAIN_DEVICE=cudasim) the CUDA device has the same launches, and the plan's
+ * sizes. */
 #include "cases.h"
 #include "model_fixture.h"
 #include "dtrain/perfmodel/chips.h"
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a sink that writes down what it is told --------------------------------------------------------------------- */
+/* ---- a sink that records the events it receives
+ * ------------------------------------------------------------------- */
 
 enum { MOST_LAUNCHES = 4096 };
 typedef struct fixture {
@@ -71,7 +72,7 @@ static double now(const fixture *f)
     return s[0];
 }
 
-TEST_WITH(what_waits_comes_after_and_the_rest_beside, open_count, close_count)
+TEST_WITH(waiting_work_runs_later_and_other_work_concurrently, open_count, close_count)
 {
     fixture *f = *state;
     const dt_device_ops *ops = f->dev.ops;
@@ -84,7 +85,7 @@ TEST_WITH(what_waits_comes_after_and_the_rest_beside, open_count, close_count)
     ops->zero(&f->dev, b.ptr, 100, NULL);
     ops->event_record(&f->dev, event, NULL);
     ops->zero(&f->dev, b.ptr, 50, NULL);
-    ops->zero(&f->dev, b.ptr, 30, other); /* beside the others */
+    ops->zero(&f->dev, b.ptr, 30, other); /* concurrent with the others */
     assert_true(now(f) == 150);
     ops->event_wait(&f->dev, event, other);
     ops->zero(&f->dev, b.ptr, 70, other); /* from 100 on */

@@ -239,7 +239,7 @@ static void must_count(const char *records, int64_t n_pairs, int64_t n_equal, in
 #define SAME "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"c\"}\n"
 #define TIE "{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"c\", \"tie\": true}\n"
 
-TEST_WITH(pairs_that_teach_nothing_are_counted, clear, NULL)
+TEST_WITH(equal_pairs_are_counted, clear, NULL)
 {
     must_count("{" PAIR "}\n" SAME SAME, 3, 2, 0);
     must_count("{" PAIR "}\n" TIE SAME, 2, 1, 0);
@@ -391,7 +391,7 @@ TEST_WITH(training_refuses_pairs_that_are_all_equal, clear, NULL)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-TEST_WITH(a_pointer_of_git_lfs_is_no_data, clear, NULL)
+TEST_WITH(a_git_lfs_pointer_is_not_data, clear, NULL)
 {
     static const char *const formats[] = {"json", "text", "auto"};
     dt_make_options o = options();
@@ -437,7 +437,7 @@ TEST_WITH(printed_json_is_records, clear, NULL)
     dt_error_clear();
 }
 
-TEST_WITH(commas_too_many_are_named, clear, NULL)
+TEST_WITH(extra_commas_are_reported, clear, NULL)
 {
     static const struct {
         const char *text, *named;

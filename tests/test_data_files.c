@@ -276,7 +276,7 @@ TEST(a_file_cut_short_is_refused_at_every_length)
     free(bytes);
 }
 
-TEST(an_altered_file_does_not_verify)
+TEST(an_altered_file_fails_verification)
 {
     dt_dataset_writer *w;
     int32_t ids[1000];
@@ -350,7 +350,7 @@ static bool is_in_array(const places *p, int64_t at)
 }
 
 /* One bit of each byte in turn: outside of the arrays opening refuses it, inside the full check. */
-TEST(no_altered_bit_goes_unnoticed)
+TEST(every_altered_bit_is_detected)
 {
     dt_dataset_writer *w;
     const int32_t ids[] = {1, 2, 3, 4, 5};

@@ -1,5 +1,5 @@
-/* test_data_image_names.c - how a record may name an image: a path, a file: URL, a data: URI, OpenAI's image_url. All
- * give the same dataset; what is not on this machine is refused. */
+/* test_data_image_names.c - how a record may name an image: a path, a file: URL, a data: URI, OpenAI's image_url.
+ * All give the same dataset; remote images are refused. */
 #include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/chat/chat.h"

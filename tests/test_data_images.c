@@ -1,5 +1,5 @@
-/* test_data_images.c - datasets whose samples have images: what is written is what a batch has, each image beside its
- * placeholders, whatever the kind, the packing and the number of ranks; what does not fit together is refused. */
+/* test_data_images.c - datasets whose samples have images: a batch has what was written, each image with its
+ * placeholders, for every kind, packing and number of ranks; inconsistent data are refused. */
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
@@ -197,7 +197,7 @@ TEST(a_batch_has_room_for_the_most_images_and_no_more)
     dt_loader_close(l);
 }
 
-/* What is left of a sample by seq_len has all its images, or it is left out and counted. */
+/* A sample cut to seq_len keeps all its images, or it is left out and counted. */
 TEST(no_image_is_cut)
 {
     write_sft(path, 0, N_SAMPLES, NULL);
@@ -455,7 +455,7 @@ TEST(files_of_one_run_must_agree)
     assert_int_equal(count_epoch(options(files), 2), N_SAMPLES);
 }
 
-TEST(an_altered_image_does_not_verify)
+TEST(an_altered_image_fails_verification)
 {
     write_sft(path, 0, N_SAMPLES, NULL);
     FILE *f = fopen(path, "r+b");

@@ -45,7 +45,7 @@ static void write_documents(const char *path, dt_dataset_kind kind, int64_t voca
     dt_dataset_writer *w;
     assert_int_equal(dt_dataset_create(&w, path, kind, vocab, "test", weights), DT_OK);
     for (int i = 0; i < n_documents; i++) {
-        const int half = d[i].n / 2; /* in two pieces: adding goes on where it stopped */
+        const int half = d[i].n / 2; /* in two pieces: adding resumes where it stopped */
         const bool sft = kind == DT_DATASET_SFT;
         assert_int_equal(dt_dataset_add(w, d[i].id, sft ? d[i].mask : NULL, half), DT_OK);
         assert_int_equal(dt_dataset_add(w, d[i].id + half, sft ? d[i].mask + half : NULL, d[i].n - half), DT_OK);
@@ -286,7 +286,7 @@ static bool same_ids(const dt_batch *b, int seq, const int32_t *id, int n)
            memcmp(b->token + b->seq_start[seq], id, (size_t)n * sizeof *id) == 0;
 }
 
-/* Every document (piece) stands in some row exactly once, whole, and rows are no longer than T. */
+/* Some row contains every document (piece) exactly once, whole, and rows are no longer than T. */
 static void check_packed(const document *d, int n_documents, int T, bool sft, bool split)
 {
     dt_loader_options o = options(path_of(0), T, 3, 2);
@@ -595,7 +595,7 @@ TEST(an_error_comes_with_the_batch_that_has_it)
         assert_non_null(strstr(dt_error_message(), path_of(0)));
         dt_error_clear();
         assert_int_equal(dt_loader_batch(l, step, 0, &b), DT_ERR_DATA);
-        assert_int_equal(dt_loader_batch(l, 2, 0, &b), DT_OK); /* what is there can still be read */
+        assert_int_equal(dt_loader_batch(l, 2, 0, &b), DT_OK); /* the existing data can still be read */
         assert_int_equal(b->token[0], 0);
         dt_loader_close(l);
     }

@@ -1,4 +1,4 @@
-/* test_data_make.c - datasets from many records: threads, memory, shards, and who is told of what is wrong. */
+/* test_data_make.c - datasets from many records: threads, memory, shards, and the reporting of errors. */
 #include "cases.h"
 #include "data_make_fixture.h"
 
@@ -93,7 +93,7 @@ TEST_WITH(the_first_error_is_the_one_reported, clear, NULL)
     dt_make_options o = options();
     dt_make_stats stats;
     FILE *f = fopen(input, "w");
-    for (int i = 1; i <= 9000; i++) /* quick to refuse behind slow to read */
+    for (int i = 1; i <= 9000; i++) /* a record refused quickly, after one read slowly */
         fprintf(f, i > 4000 && i % 500 == 3 ? "{\"bad\": %d}\n" : "{\"prompt\": \"%0200d\", \"completion\": \"x\"}\n",
                 i);
     fclose(f);
@@ -127,7 +127,7 @@ TEST_WITH(weights_that_would_be_rounded_away_are_refused, clear, NULL)
     }
 }
 
-TEST_WITH(errors_are_told_by_reason, clear, NULL)
+TEST_WITH(errors_are_reported_by_reason, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -192,7 +192,7 @@ TEST_WITH(an_array_ends_where_its_brackets_do_not_match, clear, NULL)
     dt_error_clear();
 }
 
-TEST_WITH(an_array_goes_on_behind_other_mistakes, clear, NULL)
+TEST_WITH(an_array_continues_after_other_errors, clear, NULL)
 {
     char text[1024];
     const size_t n = (size_t)snprintf(text, sizeof text,
@@ -222,7 +222,7 @@ TEST_WITH(memory_does_not_grow_with_the_input, clear, NULL)
     memset(block, 'x', sizeof block);
     for (int i = 0; i < 16; i++) fwrite(block, 1, sizeof block, f);
     fclose(f);
-    assert_int_equal(make(NULL, &o, &stats), DT_OK); /* what is allocated once */
+    assert_int_equal(make(NULL, &o, &stats), DT_OK); /* allocations made once */
     f = fopen(input, "a");
     for (int i = 0; i < 1600; i++) fwrite(block, 1, sizeof block, f);
     fclose(f);
@@ -230,7 +230,7 @@ TEST_WITH(memory_does_not_grow_with_the_input, clear, NULL)
     assert_int_equal(make(NULL, &o, &stats), DT_OK); /* 100 MiB of text, 200 MiB of ids */
     getrusage(RUSAGE_SELF, &after);
     assert_int_equal(stats.n_tokens, 1616 * (int64_t)sizeof block + 1);
-#ifndef __SANITIZE_ADDRESS__ /* which keeps what is freed for a while */
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory for a while */
     assert_true(after.ru_maxrss - before.ru_maxrss <
                 24 * 1024); /* KiB: 6 chunks of 256 KiB of text and 1 MiB of ids, and 3 MiB of buffers, twice */
 #endif
@@ -285,7 +285,7 @@ TEST_WITH(shards_hold_the_samples_in_order, clear, NULL)
 }
 
 /* Wherever shards end: the same samples as from one file. */
-TEST_WITH(shards_train_as_the_whole, clear, NULL)
+TEST_WITH(sharded_training_equals_unsharded_training, clear, NULL)
 {
     char pattern[256];
     dt_make_options o = options();
@@ -341,7 +341,7 @@ TEST_WITH(training_refuses_what_it_cannot_learn_yet, clear, NULL)
     dt_error_clear();
 }
 
-TEST_WITH(stopping_leaves_nothing, clear, NULL)
+TEST_WITH(stopping_leaves_no_files, clear, NULL)
 {
     static const atomic_bool stop = true;
     char test[128];

@@ -1,6 +1,5 @@
-/* test_data_make_images.c - records with images against transformers' LlavaProcessor; what is placeholder, what is
- * target, what is left out; images that cannot be read and records that do not say what they mean. Fixture:
- * tests/make_vision_data_fixtures.py */
+/* test_data_make_images.c - records with images against transformers' LlavaProcessor; placeholders, targets, omitted
+ * samples; unreadable images and ambiguous records. Fixture: tests/make_vision_data_fixtures.py */
 #include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/io/io.h"
@@ -70,7 +69,7 @@ TEST_WITH(records_become_what_transformers_makes_of_them, clear, NULL)
     dt_make_options o = with_images();
     dt_make_stats stats;
     o.inputs = inputs;
-    o.images.folder = NULL; /* beside the records */
+    o.images.folder = NULL; /* next to the records */
     make_well(NULL, &o, &stats);
     assert_int_equal(stats.n_images, 8);
     dt_dataset *d = open_output(output);
@@ -100,7 +99,7 @@ TEST_WITH(records_become_what_transformers_makes_of_them, clear, NULL)
     "\"}]"
 
 /* Nothing of template and question, as LLaVA's plain text has it: placeholders, the caption and an end. */
-TEST_WITH(captions_are_trained_on_alone, clear, NULL)
+TEST_WITH(only_captions_are_trained_on, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;
@@ -165,7 +164,7 @@ TEST_WITH(placeholders_are_no_targets_whatever_the_mask, clear, NULL)
     }
 }
 
-/* However a record lists its images, a conversation that does not say where they stand begins with them. */
+/* However a record lists its images, they come first in a conversation that does not state their positions. */
 TEST_WITH(images_without_places_come_first, clear, NULL)
 {
     static const char *const lists[] = {"\"image\": \"wide.ppm\"", "\"images\": [\"wide.ppm\"]",
@@ -290,7 +289,7 @@ TEST_WITH(what_does_not_fit_is_refused, clear, NULL)
         dt_make_options o = with_images();
         dt_make_stats stats;
         char text[1024];
-        /* behind a good one and a blank line */
+        /* after a valid one and a blank line */
         snprintf(text, sizeof text, "{\"image\": \"wide.ppm\", " CHAT("<image>", "a") "}\n\n%s\n", cases[c].record);
         if (strstr(cases[c].record, "chosen")) memmove(text, strstr(text, "\n\n"), strlen(strstr(text, "\n\n")) + 1);
         assert_int_equal(make(text, &o, &stats), DT_ERR_DATA);
@@ -340,7 +339,7 @@ TEST_WITH(a_record_with_a_broken_second_image_leaves_the_next_one_its_own, clear
 
 typedef struct progress {
     int n;                      /* reports */
-    int64_t n_images[8];        /* distinct numbers that they named */
+    int64_t n_images[8];        /* distinct indices that they named */
     int64_t nbytes[8], n_total; /* read by then */
 } progress;
 
@@ -355,7 +354,7 @@ static void note(void *self, const dt_make_stats *s)
     p->n_total = s->nbytes_total;
 }
 
-/* Large images go through in small sets, 24 of 336 x 336 pixels, so that what is told is what is done. */
+/* Large images are processed in small sets, 24 of 336 x 336 pixels, so progress reports match the work done. */
 TEST_WITH(progress_is_that_of_images, clear, NULL)
 {
     enum { N = 60, SET = (1 << 23) / (3 * 336 * 336), LINE = 5000, BLOCK = 1 << 16 }; /* blocks are read ahead */
@@ -511,7 +510,7 @@ char *__wrap_strdup(const char *text) { return is_refused() ? NULL : __real_strd
 
 /* Whichever allocation fails, of the tokenizer, the template, the preprocessor, records or images: it is said, and
  * nothing is written. */
-TEST_WITH(no_memory_is_an_error_wherever_it_is_missing, clear, NULL)
+TEST_WITH(allocation_failure_anywhere_is_an_error, clear, NULL)
 {
     dt_make_options o = with_images();
     dt_make_stats stats;

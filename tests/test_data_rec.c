@@ -1,6 +1,6 @@
 /* test_data_rec.c - datasets of recommendation data: the samples that a loop in Python makes of the same files
- * (tests/make_rec_data_fixtures.py), lists as Python writes them, what is drawn, and every kind of broken file by its
- * line. */
+ * (tests/make_rec_data_fixtures.py), lists as Python writes them, sampled rows, and every kind of broken file with
+ * its line. */
 #include "cases.h"
 #include "data_make_fixture.h"
 #include "dtrain/make/rec_files.h"
@@ -203,7 +203,7 @@ TEST(carriage_returns_and_a_missing_last_newline_are_no_text)
     assert_int_equal(stats.n_documents, 1);
 }
 
-TEST(other_columns_are_texts)
+TEST(other_columns_are_strings)
 {
     dt_make_options o = rec_options("eval");
     dt_make_stats stats;
@@ -330,7 +330,8 @@ TEST(options_that_do_not_fit_are_refused)
     }
 }
 
-/* ---- what is drawn and what is kept ------------------------------------------------------------------------------ */
+/* ---- sampled and kept rows
+ * ----------------------------------------------------------------------------------------- */
 
 enum { N_ROWS = 500 };
 
@@ -346,7 +347,7 @@ static char *many_rows(int n_users)
     return text;
 }
 
-/* The numbers of the rows that samples of a file are made of, as bits of `rows`; how many samples. */
+/* The indices of the rows that samples of a file are made of, as bits of `rows`; returns the number of samples. */
 static int64_t rows_of(const dt_make_options *o, const char *path, bool rows[N_ROWS])
 {
     dt_dataset *d = open_output(path);
@@ -376,7 +377,7 @@ static int64_t drawn_rows(const dt_make_options *o, const char *text, bool drawn
     return rows_of(o, output, drawn);
 }
 
-TEST(a_sample_of_rows_depends_on_the_seed_alone)
+TEST(sampled_rows_depend_only_on_the_seed)
 {
     bool a[N_ROWS], b[N_ROWS];
     char *text = many_rows(N_ROWS);
@@ -397,7 +398,7 @@ TEST(a_sample_of_rows_depends_on_the_seed_alone)
     free(text);
 }
 
-TEST(of_each_user_the_longest_history_stays)
+TEST(the_longest_history_of_each_user_is_kept)
 {
     bool a[N_ROWS];
     char *text = many_rows(7);

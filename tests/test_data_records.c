@@ -1,6 +1,6 @@
-/* test_data_records.c - what a record becomes: every form with its ids and its mask, by hand and as transformers gives
- * them, what is cut and what is left out. Byte tokens: a sample is shown as its text, targets in braces, $ for the end
- * of text. */
+/* test_data_records.c - conversion of records to samples: every form with its ids and its mask, by hand and from
+ * transformers, and truncated and omitted samples. Byte tokens: a sample is shown as its text, targets in braces, $
+ * for the end of text. */
 #include "data_make_fixture.h"
 
 typedef struct form {
@@ -44,7 +44,7 @@ static void must_give(const form *f)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-static void text_is_trained_on_whole(void **state)
+static void every_token_of_a_text_is_trained_on(void **state)
 {
     static const form forms[] = {{"{\"text\": \"ab\"}", "ab$"},
                                  {"{\"text\": \"ab\"}", "ab", .no_eos = true},
@@ -174,7 +174,7 @@ static void preferences_have_two_sides(void **state)
 #define HISTORY "\"system\": \"s\", \"history\": [[\"q\", \"a\"], [\"r\", \"b\"]]"
 
 /* system and history of Alpaca records, and a system message next to any conversation. */
-static void what_stands_next_to_a_conversation_is_used(void **state)
+static void fields_next_to_a_conversation_are_used(void **state)
 {
     static const form forms[] = {
         {"{\"instruction\": \"and its capital?\", \"input\": \"\", \"output\": \"Paris.\", \"system\": \"Answer in one "
@@ -386,7 +386,8 @@ static void ids_and_masks_are_those_of_transformers(void **state)
     assert_int_equal(system(folder), 0);
 }
 
-/* ---- what is too long -------------------------------------------------------------------------------------------- */
+/* ---- samples that are too long
+ * --------------------------------------------------------------------------------------- */
 
 static void must_cut(const char *record, const char *truncation, int64_t max_length, const char *want,
                      int64_t n_truncated, int64_t n_too_long)
@@ -435,7 +436,7 @@ static void what_is_too_long_is_cut_or_left_out(void **state)
     must_cut("abc", "drop", 4, "abc$", 0, 0);
 }
 
-static void what_has_nothing_to_learn_is_counted(void **state)
+static void samples_without_targets_are_counted(void **state)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -556,11 +557,11 @@ static void turns_share_the_length(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(text_is_trained_on_whole, clear),
+        cmocka_unit_test_setup(every_token_of_a_text_is_trained_on, clear),
         cmocka_unit_test_setup(chats_teach_answers_and_their_ends, clear),
         cmocka_unit_test_setup(prompts_are_not_trained_on, clear),
         cmocka_unit_test_setup(preferences_have_two_sides, clear),
-        cmocka_unit_test_setup(what_stands_next_to_a_conversation_is_used, clear),
+        cmocka_unit_test_setup(fields_next_to_a_conversation_are_used, clear),
         cmocka_unit_test_setup(answers_are_taken_out_of_the_loss, clear),
         cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
         cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),
@@ -568,7 +569,7 @@ int main(void)
         cmocka_unit_test_setup(a_record_that_is_no_object_is_refused, clear),
         cmocka_unit_test_setup(ids_and_masks_are_those_of_transformers, clear),
         cmocka_unit_test_setup(what_is_too_long_is_cut_or_left_out, clear),
-        cmocka_unit_test_setup(what_has_nothing_to_learn_is_counted, clear),
+        cmocka_unit_test_setup(samples_without_targets_are_counted, clear),
         cmocka_unit_test_setup(turns_share_the_length, clear),
     };
     return cmocka_run_group_tests_name("data_records", tests, open_folder, remove_folder);

@@ -122,7 +122,7 @@ static dt_attention described(fixture *f, const dt_attention *at)
     return on;
 }
 
-/* Columns between the heads and the next row belong to nobody: an operation must leave them (NaN) alone. */
+/* Operations must leave the gap between the heads and the next row (NaN) unchanged. */
 static void expect_gaps_untouched(double *want, const ref_array *got, int64_t n_rows, int64_t ld, int64_t width)
 {
     for (int64_t r = 0; r < n_rows; r++)
@@ -180,7 +180,7 @@ TEST(forward_is_softmax_attention)
 }
 
 /* A device may cut long sequences otherwise; max_q_len and max_kv_len tell it, and are bounds. */
-TEST(bits_do_not_depend_on_the_bounds_of_lengths)
+TEST(bits_do_not_depend_on_length_bounds)
 {
     enum { LONG = 4096 };
     fixture *f = *state;
@@ -282,7 +282,7 @@ static ref_array share_rows(problem *p, ref_array *a, const int32_t *shared, con
     return to;
 }
 
-/* The bits of keys in one piece, and the numbers of plain loops over two. */
+/* Bitwise equal to keys in one piece, and equal in value to plain loops over two. */
 static void check_shared(fixture *f, const attention_case *c, const int32_t *shared, dt_dtype dt, int how)
 {
     if (!is_tried()) return;

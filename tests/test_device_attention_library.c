@@ -10,7 +10,7 @@
 
 enum { MAX_SEQ = 4 };
 
-/* Sequences of one length, q, k and v side by side in rows with a gap behind them, as the model has them. */
+/* Sequences of one length, q, k and v side by side in rows with a gap after them, as the model stores them. */
 typedef struct library_case {
     int n_seq, len, n_heads, n_kv_heads, head_dim, gap;
     bool bidirectional;
@@ -101,7 +101,7 @@ static int make_ready(fixture *f, const library_case *c, const dt_attention *at)
 
 static void same_bits(const ref_array *a, const ref_array *b) { assert_memory_equal(a->p, b->p, ref_bytes(a)); }
 
-/* The gap behind v is nobody's: NaN, as it was. */
+/* The gap after v must stay NaN. */
 static void clear_gaps(const problem *p, const library_case *c, ref_array *dqkv, double *want)
 {
     const int64_t ld = p->at.q_ld;
@@ -206,8 +206,11 @@ static void plans_are_left(const char *how, const char *because)
 }
 
 /* Plans of the simulator's cuDNN. */
-TEST(plans_that_fail_are_left) { plans_are_left("fails", "forward cannot run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED"); }
-TEST(plans_that_compute_nothing_are_left)
+TEST(plans_that_fail_are_rejected)
+{
+    plans_are_left("fails", "forward cannot run: cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
+}
+TEST(plans_that_compute_nothing_are_rejected)
 {
     plans_are_left("idle", "forward differs from dtrain's own kernels by more than rounding");
 }

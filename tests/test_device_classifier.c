@@ -13,7 +13,7 @@ enum { LOGP, ENTROPY, KL, LOSS, SQUARES, MEAN, N_VALUES };
 static const float weights[ROWS] = {1, -0.5f, 3, 0}, entropy_weights[ROWS] = {0.3f, 2, 1, 0},
                    kl_weights[ROWS] = {1, 0.1f, 1, 0.7f};
 
-/* Rows of logits of two models, and what is asked of them. */
+/* Rows of logits of two models, and the requested outputs. */
 typedef struct rows {
     dt_classifier cl; /* without pointers */
     bool weight, entropy, kl, squares;
@@ -279,7 +279,7 @@ TEST(the_maximum_may_grow)
     free(z), free(z64);
 }
 
-TEST(what_cannot_be_is_refused)
+TEST(impossible_values_are_refused)
 {
     fixture *f = *state;
     float z[8] = {0}, x[1] = {0};

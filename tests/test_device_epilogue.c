@@ -1,5 +1,5 @@
-/* test_device_epilogue.c - what may go with a matrix product: an addend, an activation or its derivative, sums for bias
- * gradients. Against plain loops in double, and bit for bit against the calls that it stands for.
+/* test_device_epilogue.c - epilogues of a matrix product: an addend, an activation or its derivative, sums for bias
+ * gradients. They are compared with plain loops in double, and bitwise with the separate calls.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
@@ -149,7 +149,7 @@ static void an_addend_is_what_could_be_accumulated_onto(void **state)
         for (int form = 0; form < 8; form++)
             for (int way = 0; way < 2 * N_PAIRS; way++) {
                 dt_matmul mm = make_form(sizes[s], form, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
-                if (library_rounds(f, mm.c_dtype)) continue; /* not the same way in C and beside it */
+                if (library_rounds(f, mm.c_dtype)) continue; /* not the same layout as C's */
                 mm.ldd = mm.ldc, mm.addend_dtype = mm.c_dtype;
                 work w = make_work(&mm);
                 ref_array onto = ref_copy(&w.addend), same = ref_copy(&w.addend);
@@ -219,8 +219,8 @@ static void large_products_with_one_odd_extent(void **state)
     }
 }
 
-/* The bits of a product into aux, and of the activation's own call. A library may start from the product as it was
- * before it was rounded into aux, but where it is told not to. */
+/* Bitwise equal to a product into aux followed by the activation's own call. A library may start from the product
+ * before it was rounded into aux, unless it is told not to. */
 static void an_epilogue_is_the_two_calls(void **state)
 {
     fixture *f = *state;
@@ -327,7 +327,7 @@ static void refuse(fixture *f, const dt_matmul *mm, float *x, const char *why)
     dt_error_clear();
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void impossible_values_are_refused(void **state)
 {
     fixture *f = *state;
     float x[64] = {0};
@@ -370,7 +370,7 @@ int main(void)
         cmocka_unit_test(the_derivative_is_that_of_the_activation),
         cmocka_unit_test(sums_of_rows_and_columns),
         cmocka_unit_test(bias_gradients_are_those_of_their_own_call),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(impossible_values_are_refused),
     };
     const struct CMUnitTest large[] = {cmocka_unit_test(large_products_with_one_odd_extent)};
     int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);

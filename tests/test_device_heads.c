@@ -14,7 +14,7 @@ static const struct shape {
               {4, 6, 2, 80, 16}, {3, 2, 1, 256, 24}, {2, 2, 1, 25, 1}, {300, 1, 1, 2, 0},  {40, 5, 5, 96, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
-/* What is asked of a call. */
+/* Arguments of a call. */
 typedef struct form {
     bool norms, turns, cached, in_place;
 } form;
@@ -281,7 +281,7 @@ TEST(one_pass_back_has_the_bits_of_several)
 }
 
 /* A row of a cache does not depend on the other tokens of the call. */
-TEST(a_token_has_the_same_bits_alone)
+TEST(a_single_token_has_the_same_bits)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {
@@ -301,7 +301,7 @@ TEST(a_token_has_the_same_bits_alone)
     }
 }
 
-TEST(what_makes_no_sense_is_refused)
+TEST(inconsistent_values_are_refused)
 {
     fixture *f = *state;
     float x[64] = {0}, table[8] = {0};

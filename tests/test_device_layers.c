@@ -18,10 +18,10 @@ TEST(conversion_rounds_like_the_scalar_function)
     enum { N = 4096 };
     ref_array x = ref_new(DT_F32, N), back = ref_new(DT_F32, N);
     uint32_t *bits = x.p;
-    for (int i = 0; i < N; i++) bits[i] = (uint32_t)dt_mix64((uint64_t)i); /* all kinds of numbers, NaN and Inf too */
+    for (int i = 0; i < N; i++) bits[i] = (uint32_t)dt_mix64((uint64_t)i); /* all kinds of values, NaN and Inf too */
     for (int i = 0; i < 256; i++) bits[i] = (uint32_t)i << 24 | 0x8000u | ((uint32_t)i & 1) << 16; /* ties of bf16 */
     bits[256] = 0x7fffffffu, bits[257] = 0xff800001u, bits[258] = 0x7f7fffffu, bits[259] = 0x7f800000u;
-    for (uint32_t i = 0; i < 1024; i++) /* what fp16 has numbers for, beside its ties and on them */
+    for (uint32_t i = 0; i < 1024; i++) /* values that fp16 represents, next to its ties and on them */
         bits[512 + i] = (i & 1) << 31 | (96 + i / 2 % 50) << 23 | (i * 37 & 1023) << 13 | (i * 5 % 3 + 0xfff);
     for (int t = 1; t < N_TYPES; t++) {
         ref_array h = ref_new(types[t], N);
@@ -67,7 +67,7 @@ TEST(sums_round_once)
         }
 }
 
-TEST(rows_go_there_and_back)
+TEST(rows_survive_a_round_trip)
 {
     fixture *f = *state;
     const int32_t index[] = {4, 0, 6, 1};
@@ -165,7 +165,8 @@ TEST(activations_keep_their_limits)
     }
 }
 
-/* In a vector, in the rest behind the last one or alone: rows of a batch must not depend on where they lie in it. */
+/* In a vector, in the remainder after the last one or alone: results of a row must not depend on its position in the
+ * batch. */
 TEST(an_element_has_the_same_bits_wherever_it_lies)
 {
     enum { N = 100, MOST = 40 };
@@ -248,7 +249,7 @@ TEST(embedding_and_its_gradient)
     }
 }
 
-/* Ids that fill several turns of the loop, or pieces of 32 that a device may cut the order into, beside others; one
+/* Ids that fill several turns of the loop, or pieces of 32 that a device may cut the order into, among others. One
  * begins in the middle of a piece, one ends with the piece it begins in, and one begins where a piece does. */
 TEST(a_frequent_token_is_summed_once)
 {

@@ -265,8 +265,8 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
         }
 }
 
-/* A form that the library gets wrong when it is tried first: DTRAIN_FAULT says so of one form. */
-static void a_form_that_the_library_gets_wrong_is_ours(void **state)
+/* A form that the library computes wrongly in its first trial: DTRAIN_FAULT selects the form. */
+static void forms_that_the_library_gets_wrong_use_own_kernels(void **state)
 {
     const char *products = getenv("DTRAIN_CUDA_PRODUCT");
     char device[256];
@@ -334,7 +334,7 @@ int main(void)
         cmocka_unit_test(a_reproducible_device_does_not_depend_on_threads),
     };
     setenv("DTRAIN_FAULT", "product.check:*:1:error", 1);
-    const struct CMUnitTest wrong[] = {cmocka_unit_test(a_form_that_the_library_gets_wrong_is_ours)};
+    const struct CMUnitTest wrong[] = {cmocka_unit_test(forms_that_the_library_gets_wrong_use_own_kernels)};
     int failed = cmocka_run_group_tests_name("a library with a wrong product", wrong, open_device, close_device);
     failed += cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);

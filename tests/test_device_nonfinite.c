@@ -1,6 +1,6 @@
-/* test_device_nonfinite.c - what is no number must not get lost on its way to the loss and the norm of the gradients,
- * where the vote looks for it: a NaN or an infinity in any input of any operation shows in an output, on every
- * instruction set; and one in any parameter of a model shows in the loss or in a gradient.
+/* test_device_nonfinite.c - non-finite values must propagate to the loss and the norm of the gradients, where the
+ * vote checks for them. A NaN or an infinity in any input of any operation shows in an output, on every instruction
+ * set. One in any parameter of a model shows in the loss or in a gradient.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "ref_model.h"
@@ -502,7 +502,7 @@ static void check_input(const operation *op, call *c, int input)
     ref_drop(&was);
 }
 
-TEST(what_is_no_number_shows_in_an_output)
+TEST(nan_propagates_to_the_output)
 {
     for (size_t o = 0; o < sizeof operations / sizeof operations[0]; o++)
         for (int t = 0; t < N_TYPES; t++)
@@ -603,7 +603,7 @@ static void check_model(const char *name, const char *config, dt_dtype dtype)
     ref_model_close(&r);
 }
 
-TEST(a_bad_parameter_shows_in_the_loss)
+TEST(a_non_finite_parameter_shows_in_the_loss)
 {
     static const char *const names[] = {"gpt2", "gpt2_variant", "llama", "mistral", "qwen2", "qwen3"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

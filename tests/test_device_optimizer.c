@@ -12,7 +12,7 @@ enum { N_TYPES = sizeof types / sizeof types[0] };
 static const int64_t lengths[] = {1, 17, 1000, 40001};
 enum { N_WAYS = 2 * N_TYPES * (N_TYPES + 1) };
 
-/* Is what was asked for beside the parameters the parameters, rounded? */
+/* Is the requested extra output the rounded parameters? */
 static bool is_rounded(const ref_array *out, const ref_array *p)
 {
     bool same = true;
@@ -132,7 +132,7 @@ static void the_fixed_sum_carries(void **state)
     free(x);
 }
 
-static void non_finite_numbers_show(void **state)
+static void non_finite_values_are_detected(void **state)
 {
     fixture *f = *state;
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -188,7 +188,7 @@ static void buffers_are_zeroed_aligned_and_counted(void **state)
     dt_buf_free(&empty);
 }
 
-static void too_much_memory_is_named(void **state)
+static void excessive_memory_is_reported(void **state)
 {
     fixture *f = *state;
     dt_buf b;
@@ -220,8 +220,8 @@ static void an_unknown_backend_names_those_built(void **state)
     dt_device_close(&dev), dt_device_close(&dev);
 }
 
-/* Who has put a device in the place of the CPU, on a machine that lacks it, reads of that one. */
-static void a_device_in_the_place_of_another_is_named(void **state)
+/* A user who has selected a device other than the CPU, on a machine that lacks it, gets an error that names it. */
+static void errors_name_the_selected_device(void **state)
 {
     const char *set = getenv("DTRAIN_DEVICE");
     char before[64];
@@ -268,13 +268,13 @@ int main(void)
         cmocka_unit_test(sgd_follows_its_momentum),
         cmocka_unit_test(sums_of_squares),
         cmocka_unit_test(the_fixed_sum_carries),
-        cmocka_unit_test(non_finite_numbers_show),
+        cmocka_unit_test(non_finite_values_are_detected),
     };
     const struct CMUnitTest device_tests[] = {
         cmocka_unit_test(buffers_are_zeroed_aligned_and_counted),
-        cmocka_unit_test(too_much_memory_is_named),
+        cmocka_unit_test(excessive_memory_is_reported),
         cmocka_unit_test(an_unknown_backend_names_those_built),
-        cmocka_unit_test(a_device_in_the_place_of_another_is_named),
+        cmocka_unit_test(errors_name_the_selected_device),
         cmocka_unit_test(streams_and_events),
     };
     int failed = cmocka_run_group_tests_name("device", device_tests, open_device, close_device);

@@ -19,7 +19,7 @@ static ref_array room(const dt_patches *p)
 }
 
 /* Each number of a small image is a word for its place: 100 y + 10 x + c. */
-TEST(numbers_are_where_they_should_be)
+TEST(patch_elements_are_in_the_right_positions)
 {
     fixture *f = *state;
     uint8_t pixels[3 * 3 * 3];
@@ -71,7 +71,7 @@ TEST(all_shapes_have_the_bits_of_the_contract)
         }
 }
 
-/* scale and shift nearly cancel: what is left is the product's last bits, which two roundings would have lost. */
+/* scale and shift nearly cancel: the remainder is the product's last bits, which two roundings would have lost. */
 TEST(a_number_is_rounded_once)
 {
     fixture *f = *state;
@@ -86,7 +86,7 @@ TEST(a_number_is_rounded_once)
     }
 }
 
-TEST(what_makes_no_sense_is_refused)
+TEST(inconsistent_values_are_refused)
 {
     fixture *f = *state;
     uint8_t pixels[4 * 4 * 3] = {0};

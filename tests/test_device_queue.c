@@ -1,6 +1,5 @@
-/* test_device_queue.c - the queue device keeps its promises to tests: work runs late and in order of its events, waits
- * are told apart by what is queued behind them, what fails comes back with the next wait, memory in use is not
- * freed. */
+/* test_device_queue.c - the contract of the queue device: work runs late and in order of its events, and waits are
+ * distinguished by the work queued after them. Errors are returned by the next wait, and memory in use is not freed. */
 #include "cases.h"
 #include "../src/backends/queue.h"
 #include <signal.h>
@@ -54,7 +53,7 @@ TEST(copies_happen_when_they_run)
     assert_true(*number != *number); /* fresh memory is NaN */
     *number = 1;
     assert_int_equal(queue_copy(f, f->device.ptr, number, NULL), DT_OK);
-    *number = 2; /* too early: this is what is copied */
+    *number = 2; /* too early: the copy has this value */
     assert_int_equal(queue_copy(f, number, f->device.ptr, NULL), DT_OK);
     assert_true(*number == 2);
     *number = 3;
@@ -63,7 +62,7 @@ TEST(copies_happen_when_they_run)
     close_queue(f);
 }
 
-/* The other stream writes 1 behind the event, on which the default stream waits before it reads. */
+/* The other stream writes 1 after the event; the default stream waits for it before it reads. */
 static float through_an_event(fixture *f, bool wait)
 {
     float one = 1, zero = 0, got = -1;
@@ -78,7 +77,7 @@ static float through_an_event(fixture *f, bool wait)
     return got;
 }
 
-TEST(streams_are_ordered_by_events_alone)
+TEST(streams_are_ordered_only_by_events)
 {
     bool early = false, late = false;
     for (int order = 0; order < DT_QUEUE_N_ORDERS; order++)
@@ -114,7 +113,7 @@ TEST(an_event_is_reached_when_its_work_is_done)
     assert_true(done && *(float *)dt_queue_reach(f->device.ptr) == 7);
     close_queue(f);
 
-    open_queue(f, DT_QUEUE_ANY, 1); /* who asks again and again */
+    open_queue(f, DT_QUEUE_ANY, 1); /* a caller that polls */
     assert_int_equal(queue_copy(f, f->device.ptr, f->pinned.ptr, NULL), DT_OK);
     assert_int_equal(OPS->event_record(&f->dev, f->event, NULL), DT_OK);
     for (done = false; !done;) assert_int_equal(OPS->event_query(&f->dev, f->event, &done), DT_OK);
@@ -122,7 +121,8 @@ TEST(an_event_is_reached_when_its_work_is_done)
     close_queue(f);
 }
 
-/* Who waits for a record waits for that one, whatever stream another was made on since, and reached before. */
+/* A wait for a record waits for that record, even if the event was recorded since on another stream, and reached
+ * earlier. */
 TEST(an_event_recorded_twice_is_two_points)
 {
     for (uint64_t seed = 0; seed < 40; seed++) {
@@ -149,8 +149,8 @@ TEST(an_event_recorded_twice_is_two_points)
     }
 }
 
-/* As on a GPU, where whoever waits may know the event alone; another stream in the place of the one that is gone is
- * none of the event's. */
+/* As on a GPU, the waiting side may know only the event. A new stream at the address of a destroyed one does not own
+ * the event. */
 TEST(an_event_outlives_its_stream)
 {
     fixture own, *f = &own;
@@ -176,7 +176,7 @@ static void expect_counts(const fixture *f, int64_t host_waits, int64_t event_wa
     assert_int_equal(c.pageable_copies, pageable_copies);
 }
 
-TEST(a_wait_counts_by_what_is_queued_behind)
+TEST(a_wait_is_attributed_by_the_work_queued_after_it)
 {
     for (int order = 0; order < DT_QUEUE_N_ORDERS; order++) { /* whether it has run already makes no difference */
         fixture own, *f = &own;
@@ -259,7 +259,7 @@ static void read_device_memory(fixture *f) { *(volatile float *)f->device.ptr; }
 
 static void destroy_other(fixture *f) { OPS->stream_destroy(&f->dev, f->other); }
 
-TEST(what_is_in_use_is_not_freed_and_device_memory_not_read)
+TEST(memory_in_use_is_not_freed_nor_device_memory_read)
 {
     fixture own, *f = &own;
     open_queue(f, DT_QUEUE_LATE, 0);

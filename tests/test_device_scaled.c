@@ -1,6 +1,6 @@
-/* test_device_scaled.c - products with weights that are stored as int8 with scales, or in four bits: forward y = x W^T
- * and backward dx = dy W, against plain loops in double and against the product of the same numbers in the type that is
- * computed in.
+/* test_device_scaled.c - products with weights that are stored as int8 with scales, or in four bits: forward y = x
+ * W^T and backward dx = dy W, against plain loops in double and against the product of the same weights in the
+ * compute type.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "dtrain/device/nf4.h"
@@ -42,7 +42,7 @@ static const form forms[] = {
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
 
-/* B as it is stored, its scales, and the numbers that they are, in the type that is computed in. */
+/* B as stored, its scales, and the weights that they represent, in the compute type. */
 typedef struct weights {
     uint8_t *q, *blocks;
     float *scale;
@@ -63,7 +63,7 @@ static weights room_for(const form *how, dt_dtype dt, int64_t rows, int64_t ld)
 
 static uint64_t any(int64_t i) { return dt_mix64((uint64_t)i); }
 
-/* Numbers from -1 to 1. */
+/* Values from -1 to 1. */
 static weights random_weights(const form *how, dt_dtype dt, int64_t rows, int64_t ld)
 {
     weights w = room_for(how, dt, rows, ld);
@@ -96,7 +96,7 @@ static dt_matmul product_of(const form *how, const struct size *s, dt_dtype dt)
     return mm;
 }
 
-/* The product with B as it is stored, or (numbers) with the matrix of its numbers. */
+/* The product with B as stored, or (numbers) with the matrix of its dequantised weights. */
 static void run(fixture *f, const form *how, dt_matmul mm, weights *w, bool numbers, ref_array *a, ref_array *bias,
                 ref_array *addend, ref_array *c)
 {
@@ -146,16 +146,16 @@ static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt
     free(a64), free(b64), free(bias64), free(addend64), free(want);
 }
 
-static void products_are_those_of_the_numbers(void **state)
+static void products_equal_those_of_the_dequantised_weights(void **state)
 {
     for (int i = 0; i < N_SIZES; i++)
         for (int k = 0; k < N_FORMS; k++)
             for (int t = 0; t < N_TYPES; t++) check(*state, &forms[k], &sizes[i], types[t]);
 }
 
-/* A GPU makes numbers of 9 million weights in two panels of columns, the second of which is narrower; for 16 rows the
- * library gets them. */
-static void numbers_of_a_large_matrix_are_made_in_panels(void **state)
+/* A GPU dequantises 9 million weights in two panels of columns, the second of them narrower; for 16 rows the library
+ * gets them. */
+static void large_matrices_are_dequantised_in_panels(void **state)
 {
     static const struct size few = {2, 10, 900000, 0}, many = {16, 10, 900000, 0};
     static const form columns = {.trans_b = false}, rows = {.trans_b = true, .bias = true, .addend = true},
@@ -186,7 +186,7 @@ static void a_row_is_rounded_to_even(void **state)
 }
 
 /* |w - q scale| <= scale / 2, and a little for the rounding of the scale: 127 half units of it. */
-static void what_comes_back_is_half_a_step_away(void **state)
+static void round_trip_errors_are_at_most_half_a_step(void **state)
 {
     enum { N = 1000 };
     ref_array w = ref_random(DT_F32, N, 1, 3);
@@ -198,8 +198,8 @@ static void what_comes_back_is_half_a_step_away(void **state)
     ref_drop(&w);
 }
 
-/* A number that is none shows, whether it is in A or among the scales. */
-static void what_is_no_number_shows(void **state)
+/* A NaN or infinity shows in the result, whether it is in A or among the scales. */
+static void non_finite_inputs_are_not_hidden(void **state)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++)
@@ -224,12 +224,12 @@ static void what_is_no_number_shows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_those_of_the_numbers),
+        cmocka_unit_test(products_equal_those_of_the_dequantised_weights),
         cmocka_unit_test(a_row_is_rounded_to_even),
-        cmocka_unit_test(what_comes_back_is_half_a_step_away),
-        cmocka_unit_test(what_is_no_number_shows),
+        cmocka_unit_test(round_trip_errors_are_at_most_half_a_step),
+        cmocka_unit_test(non_finite_inputs_are_not_hidden),
     };
-    const struct CMUnitTest large[] = {cmocka_unit_test(numbers_of_a_large_matrix_are_made_in_panels)};
+    const struct CMUnitTest large[] = {cmocka_unit_test(large_matrices_are_dequantised_in_panels)};
     int failed = cmocka_run_group_tests_name("as it comes", tests, open_device, close_device);
     failed += cmocka_run_group_tests_name("large", large, open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);

@@ -229,7 +229,7 @@ TEST(a_draw_inverts_the_distribution_in_the_order_of_ids)
 
 /* The sum of all weights may be rounded below the share that is asked for, as with a number of 1: then it is the last
  * token that has a weight, not the last of all. */
-TEST(behind_all_weights_comes_the_last_that_has_one)
+TEST(rounded_weight_sums_select_the_last_weighted_token)
 {
     static const int last[] = {0, 5, 31, 32, 199, 298};
     enum { N = 299 };
@@ -317,7 +317,7 @@ TEST(all_of_it_with_the_vocabulary_of_gpt2)
 
 /* ---- what cannot be chosen from ---------------------------------------------------------------------------------- */
 
-TEST(a_row_without_numbers_gives_no_token)
+TEST(a_row_of_nan_logits_gives_no_token)
 {
     fixture *f = *state;
     enum { V = 40, ROWS = 5 };
@@ -350,7 +350,7 @@ TEST(a_row_without_numbers_gives_no_token)
     ref_drop(&x.z);
 }
 
-TEST(what_cannot_be_is_refused)
+TEST(impossible_values_are_refused)
 {
     fixture *f = *state;
     rows x = make_rows(2, draw_vocab(2));

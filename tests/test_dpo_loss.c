@@ -1,5 +1,5 @@
-/* test_dpo_loss.c - the losses of preference optimisation: the worked numbers of algorithms.md 3, and the derivatives
- * of each with each f-divergence against finite differences. */
+/* test_dpo_loss.c - the losses of preference optimisation: the worked example of algorithms.md 3, and the
+ * derivatives of each with each f-divergence against finite differences. */
 #include "../src/task/dpo/aot.h"
 #include "near.h"
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static dt_dpo_loss one(dt_dpo_type type, double smoothing)
         .n_types = 1, .type = {type}, .weight = {1}, .alpha = 0.5, .label_smoothing = smoothing, .tau = 0.05};
 }
 
-TEST(the_worked_numbers)
+TEST(the_worked_example)
 {
     static const struct {
         dt_dpo_type type;
@@ -115,8 +115,8 @@ static dt_dpo_pair pair_of(const dt_aot *aot, int k)
                          .partner = {partner[0], partner[1], partner[2]}};
 }
 
-/* Central differences of sums of N smooth terms of size 1 by h = 1e-5: h^2 / 6, and 1e-16 N / h of rounding. Numbers so
- * near to each other that h changes their order do not occur for this seed. */
+/* Central differences of sums of N smooth terms of size 1 by h = 1e-5: h^2 / 6, and 1e-16 N / h of rounding. Values
+ * so close that h changes their order do not occur for this seed. */
 TEST(pairs_are_compared_in_their_order)
 {
     const double beta = 0.4, h = 1e-5;
@@ -167,7 +167,7 @@ TEST(losses_are_added_with_their_weights)
     assert_true(dt_dpo_weight(&l, DT_DPO_SFT) == 1 && dt_dpo_weight(&l, DT_DPO_IPO) == 0);
 }
 
-TEST(great_ratios_do_not_overflow)
+TEST(large_ratios_do_not_overflow)
 {
     const double ratio[2] = {-3e4, 3e4};
     const int64_t n_tok[2] = {4, 5};

@@ -129,7 +129,7 @@ TEST_WITH(another_kind_has_its_own, NULL, empty)
     assert_null(f);
 }
 
-TEST_WITH(what_is_not_published_is_nothing, NULL, empty)
+TEST_WITH(unpublished_files_are_discarded, NULL, empty)
 {
     dt_features *f;
     dt_feature_file left, kept;
@@ -141,7 +141,7 @@ TEST_WITH(what_is_not_published_is_nothing, NULL, empty)
     assert_int_equal(waitpid(killed, NULL, 0), killed);
     assert_int_equal(n_names("*.part"), 1);
     write_some(&kept, &KIND, 0, 2, false);
-    assert_int_equal(n_names("*.part"), 1); /* what a process left is gone, and what one makes is there */
+    assert_int_equal(n_names("*.part"), 1); /* the killed process's files are gone, and a new file exists */
     make(&KIND, N, 1);
     assert_int_equal(n_names("*.part"), 1);
     dt_feature_file_close(&kept);
@@ -153,8 +153,8 @@ TEST_WITH(what_is_not_published_is_nothing, NULL, empty)
     dt_features_close(f);
 }
 
-/* Each byte of a file in turn; what lies between the list and the features is nobody's. */
-TEST_WITH(a_byte_that_is_altered_is_met, NULL, empty)
+/* Changes each byte of a file in turn; the gap between the list and the features is unused. */
+TEST_WITH(an_altered_byte_is_detected, NULL, empty)
 {
     enum { HEAD = 4096, LIST = N * 24, AT = 8192 };
     char *names, features[FEATURES];

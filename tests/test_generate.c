@@ -24,7 +24,7 @@ struct fake {
     int32_t slot[MAX_SLOTS]; /* of the last batch's sequences */
     int32_t max_tok;
     int n_calls, n_bad; /* n_bad: broken promises of dt_generate */
-    bool bad;           /* are there logits that are none? */
+    bool bad;           /* are any logits non-finite? */
 };
 
 static void fake_logits(const int32_t *ids, int32_t n, float *logits)
@@ -166,7 +166,7 @@ static dt_err refuse(void *ctx, dt_sequence *s)
     return s->n_ids - s->n_prompt == 2 ? dt_fail(DT_ERR_WRITE, "no more") : DT_OK;
 }
 
-/* A text that goes on: what the cache holds does not pass through again, and the tokens are those of a fresh start. */
+/* A text that is continued: cached tokens are not processed again, and the new tokens equal those of a fresh start. */
 TEST(a_cached_beginning_is_not_run_again)
 {
     dt_ledger ledger = {0};
@@ -401,7 +401,7 @@ struct stack {
     dt_model *model;
 };
 
-/* cache_len: tokens of a sequence in the cache, behind one of n_prompts prompts where there are any. */
+/* cache_len: tokens of a sequence in the cache, after one of n_prompts prompts if there are any. */
 static void open_stack(struct stack *k, const char *config, int32_t cache_len, int32_t n_prompts)
 {
     *k = (struct stack){0};

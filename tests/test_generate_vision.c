@@ -13,7 +13,7 @@
 
 enum { N_SEQS = 6, MAX_LEN = 60, N_NEW = 7, MAX_IMAGES = 3, SIDE = 14, PATCH = 4 };
 
-/* Words before each image (-1: no more images) and behind the last; the third has none, the fourth ends in one. */
+/* Words before each image (-1: no more images) and after the last; the third has none, the fourth ends in one. */
 static const struct shape {
     int n_images, words[MAX_IMAGES + 1];
 } SHAPES[N_SEQS] = {{1, {3, 4}}, {3, {0, 0, 2, 1}}, {0, {5}}, {1, {6, 0}}, {2, {1, 5, 3}}, {1, {0, 1}}};
@@ -30,7 +30,7 @@ struct work {
     int n_images, max_images; /* that went through, and most of a pass */
     int n_read;
     bool broken; /* no image can be read */
-    int32_t say; /* what is drawn in the place of anything else; -1: nothing is */
+    int32_t say; /* the token forced instead of any other; -1: none */
 };
 
 static dt_err decode(void *self, const dt_batch *b, const int32_t *slot)
@@ -214,7 +214,7 @@ TEST(an_image_may_be_one_placeholder)
     for (size_t k = 0; k < sizeof runs / sizeof runs[0]; k++) run_as(PATCH, runs[k], expected);
 }
 
-/* Sequences of other random numbers and one prompt: of the shape that is given. */
+/* Sequences with different random streams and one prompt, of the given shape. */
 static int sample(int shape, int32_t n_slots, int32_t n_prompts, int32_t ids[N_SEQS][MAX_LEN])
 {
     struct work w;
@@ -272,8 +272,8 @@ TEST(a_placeholder_that_a_model_says_is_no_image)
     close_model(&w);
 }
 
-/* A conversation that goes on from within an image goes on from before it. */
-TEST(what_is_cached_ends_before_an_image)
+/* A conversation that continues within an image resumes before that image. */
+TEST(the_cached_prefix_ends_before_an_image)
 {
     struct work w;
     dt_generate_stats stats;
@@ -301,7 +301,7 @@ static void assert_refused(struct work *w, int i, const dt_generate_options *opt
     if (!strstr(dt_error_message(), text)) fail_msg("expected %s, found %s", text, dt_error_message());
 }
 
-TEST(what_cannot_be_is_refused)
+TEST(impossible_values_are_refused)
 {
     struct work w;
     open_model(&w, SIDE, 2, 30, 1, 1);

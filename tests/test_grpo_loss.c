@@ -1,5 +1,6 @@
-/* test_grpo_loss.c - the losses of group-relative policy optimisation: the worked numbers of algorithms.md 5.3, values
- * of plain loops over their formulas, and the derivatives of each, with every option, against finite differences. */
+/* test_grpo_loss.c - the losses of group-relative policy optimisation: the worked example of algorithms.md 5.3,
+ * values of plain loops over their formulas, and the derivatives of each, with every option, against finite
+ * differences. */
 #include "../src/task/grpo/grpo_loss.h"
 #include "near.h"
 #include <stdlib.h>
@@ -24,7 +25,7 @@ static dt_grpo_loss usual(dt_grpo_type type)
 
 /* ---- normalisers ------------------------------------------------------------------------------------------------- */
 
-TEST(the_worked_numbers)
+TEST(the_worked_example)
 {
     static const struct {
         dt_grpo_type type;
@@ -40,7 +41,7 @@ TEST(the_worked_numbers)
     }
 }
 
-TEST(a_masked_completion_weighs_nothing)
+TEST(masked_completions_have_zero_weight)
 {
     const dt_grpo_counts none = {.n_completions = 2};
     for (int type = 0; type < DT_N_GRPO_TYPES; type++) {
@@ -57,7 +58,7 @@ TEST(a_masked_completion_weighs_nothing)
     }
 }
 
-TEST(k3_of_the_worked_numbers)
+TEST(k3_of_the_worked_example)
 {
     const float logp[] = {-1, -1, -1}, ref[] = {-1, -0.5f, -1.5f};
     const double k3[] = {0, 0.148721, 0.106531};
@@ -217,7 +218,8 @@ TEST(every_loss_and_option)
         }
 }
 
-/* ---- what is counted --------------------------------------------------------------------------------------------- */
+/* ---- counters
+ * ------------------------------------------------------------------------------------------------------- */
 
 TEST(clipped_ratios_are_counted)
 {

@@ -1,5 +1,5 @@
-/* test_image.c - images as a model's input: what Pillow and transformers make of files and sizes
- * (make_image_fixtures.py), and what is refused. */
+/* test_image.c - images as a model's input: the results of Pillow and transformers for files and sizes
+ * (make_image_fixtures.py), and refused files. */
 #include "cases.h"
 #include "dtrain/image/image.h"
 #include <jansson.h>
@@ -101,7 +101,7 @@ TEST(files_are_decoded_as_pillow_does)
     }
 }
 
-TEST(refusals_say_why)
+TEST(refusals_state_the_reason)
 {
     static const char *const REASONS[][2] = {{"cut.jpg", "cut short"},
                                              {"cut.png", "cut short"},
@@ -198,7 +198,7 @@ static dt_err parse(const char *text, dt_preprocessor *p)
     return take_message(dt_preprocessor_parse("p.json", text, strlen(text), p));
 }
 
-TEST(numbers_are_what_is_in_effect)
+TEST(parsed_values_are_the_effective_ones)
 {
     dt_preprocessor p;
     assert_int_equal(parse("{\"image_processor_type\": \"SiglipImageProcessor\", \"do_rescale\": false}", &p), DT_OK);
@@ -219,7 +219,7 @@ TEST(numbers_are_what_is_in_effect)
 }
 
 /* However it is written; numbers as 32 bits hold them. */
-TEST(what_two_mean_is_compared)
+TEST(preprocessors_are_compared_by_meaning)
 {
 #define OF(type, more) "{\"image_processor_type\": \"" type "ImageProcessor\"" more "}"
     static const char *const CASES[][3] = {
@@ -298,8 +298,8 @@ TEST(files_of_a_directory_are_named)
     dt_preprocessor_free(&p);
 }
 
-/* A column whose pixels are their numbers, by the nearest to `height` pixels, of which the middle ones are kept:
- * Pillow's running sum. */
+/* A column whose pixel values are their indices, resized by nearest neighbour to `height` pixels and cropped to the
+ * middle: Pillow's running sum. */
 static void check_nearest(const dt_image *column, int height)
 {
     enum { KEPT = 9 };
@@ -346,7 +346,7 @@ TEST(the_nearest_pixel_of_a_long_strip_is_found)
 }
 
 /* A strip so long that padding it to a square would take more than the memory that images may take. */
-TEST(a_strip_is_not_padded_without_end)
+TEST(padding_of_a_strip_is_limited)
 {
     dt_image strip = image_of(20000, 1, 1);
     dt_preprocessor p;

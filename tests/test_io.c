@@ -84,11 +84,11 @@ TEST(lanes_differ)
         for (uint64_t k = 0; k < j; k++) assert_int_not_equal(dt_checksum_lane(j), dt_checksum_lane(k));
 }
 
-TEST(checksum_sees_every_small_damage)
+TEST(checksum_detects_every_small_corruption)
 {
     enum { N = 5000 };
     uint32_t w[N];
-    for (uint32_t i = 0; i < N; i++) { /* what models begin with: ones, zeros and small numbers */
+    for (uint32_t i = 0; i < N; i++) { /* typical initial weights: ones, zeros and small values */
         union {
             float f;
             uint32_t u;
@@ -303,7 +303,7 @@ TEST_WITH(directories_are_made_with_their_parents, make_folder, remove_folder)
     dt_error_clear();
 }
 
-TEST_WITH(a_file_is_replaced_whole, make_folder, remove_folder)
+TEST_WITH(a_file_is_replaced_atomically, make_folder, remove_folder)
 {
     const char *path = in_folder(*state, "f"), *part = in_folder(*state, "f.part");
     assert_int_equal(dt_write_file_atomic(path, "first, longer", 13), DT_OK);
@@ -318,7 +318,7 @@ TEST_WITH(a_file_is_replaced_whole, make_folder, remove_folder)
     assert_says("No such file or directory (its directory does not exist; was it removed?)");
     assert_int_equal(dt_rename_durable(in_folder(*state, "absent"), path), DT_ERR_WRITE);
     assert_says("absent");
-    const char *fifo = in_folder(*state, "fifo"); /* stands for /dev/null, which root's rename would replace */
+    const char *fifo = in_folder(*state, "fifo"); /* replaces /dev/null, which root's rename would overwrite */
     assert_int_equal(mkfifo(fifo, 0600), 0);
     assert_int_equal(dt_write_file_atomic(fifo, "x", 1), DT_ERR_WRITE);
     assert_says("device, pipe or socket");
@@ -350,7 +350,7 @@ TEST_WITH(a_file_of_many_pieces_is_copied, make_folder, remove_folder)
     dt_error_clear();
 }
 
-/* A child that writes PATH aside, says so, and commits when it is let. */
+/* A child that writes PATH aside, reports it, and commits when the parent permits. */
 static pid_t writer_beside(const char *path, int *ready, int *go)
 {
     int up[2], down[2];
@@ -373,7 +373,7 @@ static pid_t writer_beside(const char *path, int *ready, int *go)
     return pid;
 }
 
-TEST_WITH(a_file_that_another_process_writes_is_left_to_it, make_folder, remove_folder)
+TEST_WITH(files_in_use_by_another_process_are_not_touched, make_folder, remove_folder)
 {
     char path[256], part[280], *text;
     size_t n;
@@ -398,7 +398,7 @@ TEST_WITH(a_file_that_another_process_writes_is_left_to_it, make_folder, remove_
     dt_error_clear();
 }
 
-TEST_WITH(a_fault_of_the_machine_is_none_of_the_file, make_folder, remove_folder)
+TEST_WITH(machine_faults_are_not_blamed_on_the_file, make_folder, remove_folder)
 {
     char *text;
     size_t n;
@@ -431,7 +431,7 @@ TEST_WITH(only_the_file_that_was_made_is_renamed, make_folder, remove_folder)
     dt_error_clear();
 }
 
-TEST_WITH(what_is_written_aside_takes_its_place_whole_or_not_at_all, make_folder, remove_folder)
+TEST_WITH(files_are_replaced_atomically, make_folder, remove_folder)
 {
     char path[256], part[280], *text;
     size_t n;

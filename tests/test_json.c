@@ -1,4 +1,4 @@
-/* test_json.c - what published files contain beyond JSON is read, and what is wrong is refused by name and place. */
+/* test_json.c - extensions of JSON in published files are read, and errors name file and position. */
 #include "cases.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ TEST(numbers_beyond_64_bits_are_reals)
     assert_true(json_is_real(json_object_get(root, "model_max_length")));
     assert_float_equal(json_real_value(json_object_get(root, "model_max_length")), 1e30, 0); /* the nearest double */
     assert_true(json_integer_value(json_object_get(root, "n")) ==
-                INT64_MAX); /* integers that fit stay integers beside others */
+                INT64_MAX); /* integers that fit stay integers next to others */
     assert_true(json_is_real(json_object_get(root, "m")));
     assert_true(json_is_real(json_object_get(root, "e")));
     assert_true(json_real_value(json_array_get(json_object_get(root, "huge"), 0)) >= 1e308);
@@ -48,7 +48,7 @@ TEST(numbers_beyond_64_bits_are_reals)
     json_decref(part);
 }
 
-TEST(numbers_of_python_are_words)
+TEST(python_nan_and_infinity_are_strings)
 {
     json_t *root = parse("{\"a\": NaN, \"b\": [Infinity, -Infinity], \"c\": \"NaN Infinity \\\" NaN\", \"d\": 1}", 0);
     assert_string_equal(json_string_value(json_object_get(root, "a")), "NaN");
@@ -59,7 +59,7 @@ TEST(numbers_of_python_are_words)
     json_decref(root);
 }
 
-TEST(a_byte_order_mark_is_passed_by)
+TEST(a_byte_order_mark_is_skipped)
 {
     json_t *root = parse("\xef\xbb\xbf{\"a\": 1}", 0);
     assert_int_equal(json_integer_value(json_object_get(root, "a")), 1);
@@ -148,7 +148,7 @@ static void *take_or_fail(size_t nbytes)
 }
 
 /* A record that there was no memory for is not malformed: --skip-bad must not leave it out. */
-TEST(no_memory_is_no_wrong_text)
+TEST(allocation_failure_is_not_a_syntax_error)
 {
     static const char text[] = "{\"a\": [1, 2.5, {\"b\": \"c\\u00e4\"}], \"d\": null}";
     json_t *root;

@@ -40,7 +40,7 @@ TEST(the_keys_are_deepspeeds)
     dt_config_free(&cfg);
 }
 
-TEST(the_worked_numbers)
+TEST(the_worked_example)
 {
     static const double after[12] = {65536, 32768, 32768, 32768, 32768,  32768,
                                      65536, 65536, 65536, 65536, 131072, 131072};

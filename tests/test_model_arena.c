@@ -1,5 +1,5 @@
-/* test_model_arena.c - one memory for backward, for the cache of generation and for other models, by turns: nobody
- * finds in it what another has left, and the plan takes the larger and not the sum.
+/* test_model_arena.c - one memory arena shared in turn by backward, the KV cache and other models. No user sees
+ * another's leftovers, and the plan takes the maximum and not the sum.
  * DEVICES: cpu queue */
 
 #include "cases.h"
@@ -47,7 +47,7 @@ static void put_token(dt_batch *b, int32_t i)
     dt_batch_finish(b);
 }
 
-/* In a pass of its own; the logits behind it. */
+/* In a separate pass, and the logits after it. */
 static void decode_token(dt_model *m, dt_batch *b, int32_t i, float *logits)
 {
     put_token(b, i);
@@ -123,7 +123,7 @@ static size_t activations(ref_model *r, const dt_model_options *opt)
     return plan.at[DT_MEM_ACTIVATIONS][DT_ON_DEVICE];
 }
 
-TEST(the_plan_takes_the_larger)
+TEST(the_plan_takes_the_maximum)
 {
     for (int way = 0; way < N_WAYS; way++) {
         dt_model_options opt = options_of(way), without = opt;

@@ -631,7 +631,7 @@ TEST(dynamic_frequencies_depend_on_the_length_beyond_the_trained_one)
     dt_model_config_free(&mc);
 }
 
-TEST(rotary_rows_of_a_piece_are_those_of_the_whole)
+TEST(rotary_rows_of_a_piece_match_the_whole_table)
 {
     enum { D = 8, N = 12 };
     static const char *const RULES[] = {"dynamic", "linear"};
@@ -686,7 +686,7 @@ TEST(operations_of_gpt2_are_six_per_weight_and_token)
     int n;
     assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
     assert_true(dt_model_train_flops(&mc, u, n, 200, 20000) == expected);
-    /* what is frozen has no gradient of its own */
+    /* frozen tensors have no gradient */
     dt_units_choose_trained(&u[1], 1, NULL, NULL);
     assert_true(dt_model_train_flops(&mc, u, n, 200, 20000) == expected - 2 * 12 * 768.0 * 768 * 200);
     dt_model_free_units(u, n);

@@ -133,7 +133,7 @@ TEST(decoding_gives_the_logits_of_the_whole_text)
     }
 }
 
-/* Logits behind every token of the three texts, [SEQS][LEN][V], from each text on its own, a token at a time. */
+/* Logits after every token of the three texts, [SEQS][LEN][V], from each text on its own, one token at a time. */
 static void logits_one_by_one(ref_model *r, dt_batch *b, float *all)
 {
     float logits[SEQS * V];
@@ -375,7 +375,7 @@ TEST(tokens_from_lists_are_those_of_the_logits)
 
 enum { PROMPTS = 2, OWN = 7 };
 
-/* A cache whose sequences have OWN tokens behind prompts of up to LEN. */
+/* A cache whose sequences have OWN tokens after prompts of up to LEN. */
 static void open_with_prompts(ref_model *r, dt_batch *b, const char *config, dt_dtype dtype)
 {
     dt_model_options opt = ref_options(SEQS * LEN, 16, dtype);
@@ -386,8 +386,8 @@ static void open_with_prompts(ref_model *r, dt_batch *b, const char *config, dt_
     assert_int_equal(dt_batch_alloc(b, opt.max_tok, opt.max_seq, &r->ledger), DT_OK);
 }
 
-/* Text 0 behind a prompt of 5 tokens that two sequences share, one of them less its last token, and a move behind 8:
- * the same bits as in one slot. max_tok: rows that move at a time. */
+/* Text 0 after a prompt of 5 tokens that two sequences share, one of them less its last token, and a move after 8:
+ * bitwise the result of one slot. max_tok: rows that move at a time. */
 static void check_shared_prompt(const char *config, dt_dtype dtype, int32_t max_tok)
 {
     static const int32_t START[SEQS] = {0}, AT[][SEQS] = {{4}, {5}, {6}, {7}, {8}, {9}, {10}};
@@ -435,7 +435,7 @@ TEST(sequences_go_on_from_a_prompt_that_lies_there_once)
         }
 }
 
-/* The memory of the cache is that of its slots, and what is asked of slots that there are not is refused. */
+/* The memory of the cache is that of its slots, and accesses to slots that do not exist are refused. */
 TEST(a_cache_with_prompts_is_as_large_as_its_slots)
 {
     static const int32_t START[SEQS] = {0}, PROMPT[SEQS] = {5, 0, 0}, NEXT[SEQS] = {6, 0, 0},
@@ -456,7 +456,7 @@ TEST(a_cache_with_prompts_is_as_large_as_its_slots)
     assert_int_equal(dt_model_cache_share(m, 1, p, 5), DT_OK);
     assert_int_equal(dt_model_cache_move(m, 1, &SEQUENCE[0], &none), DT_ERR_ARG);
     assert_int_equal(dt_model_cache_move(m, 1, &none, &SEQUENCE[0]), DT_ERR_ARG);
-    dt_model_cache_keep(m, p, 4); /* what the sequence goes on from is not there any more */
+    dt_model_cache_keep(m, p, 4); /* the cache entries that the sequence continues from are gone */
     fill(&b, PROMPT, NEXT);
     assert_int_equal(dt_model_decode(m, &b, SEQUENCE), DT_ERR_ARG);
     dt_error_clear();

@@ -22,7 +22,8 @@ static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
 enum { N_CONFIGS = 3, MAX_TOK = 48 };
 static const int32_t LENS[] = {17, 1, 30};
 
-/* What is trained: tensors whose names contain one of these words. GPT-2's and Llama's names side by side. */
+/* The trained tensors are those whose names contain one of these words. GPT-2's and Llama's names are listed side by
+ * side. */
 typedef struct choice {
     const char *what;
     const char *words[4];
@@ -235,7 +236,7 @@ static int count_remade(const choice *c)
     return n_remade - 2 * forward;
 }
 
-TEST(nothing_is_computed_again_for_what_is_frozen)
+TEST(frozen_tensors_need_no_recomputation)
 {
     static const choice SMALL = {"norms and biases", {"ln_", ".bias"}},
                         MATRICES[] = {{"the first of attention", {"c_attn.weight"}},
@@ -254,7 +255,7 @@ TEST(backward_ends_at_the_lowest_unit_with_something_to_train)
         const char *word, *calls;
     } CASES[] = {
         {"layers.2.mlp", "p3 g3 G3 P3 "},
-        {"layers.1.mlp", "p3 P3 p2 g2 G2 P2 "}, /* nothing is trained in the last block: what is below needs it */
+        {"layers.1.mlp", "p3 P3 p2 g2 G2 P2 "}, /* the block below needs the backward of the last, untrained one */
         {"embed", "p3 P3 p2 P2 p1 P1 g0 G0 "},
         {"norm.w", "p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 "},
         {"lm_head", ""},
@@ -275,7 +276,7 @@ TEST(backward_ends_at_the_lowest_unit_with_something_to_train)
     }
 }
 
-TEST(what_backward_does_not_reach_keeps_nothing)
+TEST(layers_that_backward_does_not_reach_keep_no_activations)
 {
     static const char *const WORDS[] = {"layers.", "layers.1.", "layers.2.", "lm_head"};
     size_t before = SIZE_MAX;

@@ -84,7 +84,7 @@ TEST(gradients_are_the_slopes_with_adapters)
     "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64"
 
 /* As torch.nn.Embedding has it with padding_idx, which transformers gives it. */
-TEST(padding_learns_nothing_from_being_looked_up)
+TEST(the_padding_embedding_gets_no_gradient)
 {
     static const int32_t LENS[] = {9, 3};
     const dt_model_options opt = ref_options(12, 12, DT_F32);

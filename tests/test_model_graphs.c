@@ -260,7 +260,7 @@ TEST(beams_are_the_same_with_graphs)
 }
 
 /* More different steps than the table holds. */
-TEST(what_was_used_longest_ago_makes_room)
+TEST(the_least_recently_used_entry_is_evicted)
 {
     ref_model r;
     dt_batch b;

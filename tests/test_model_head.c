@@ -256,7 +256,7 @@ TEST(a_head_does_not_do_what_its_model_was_not_opened_for)
 }
 
 /* Another model may use the activations in between; a batch that it has not seen it cannot be asked for. */
-TEST(a_reference_is_there_for_its_last_batch)
+TEST(a_reference_serves_only_its_last_batch)
 {
     static struct asked a;
     dt_model_options opt = ref_options(64, 32, DT_F32);

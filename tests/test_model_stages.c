@@ -116,9 +116,9 @@ TEST(values_are_those_of_plain_loops)
     close_model(&r, &b);
 }
 
-/* RMSNorm of what is on the device, in double; in bf16 rounded in front of the weight and behind it, as transformers
- * does, by 2^-8 at most; in fp32 within 8 roundings of 2^-24: the sum of squares, the root, two products. */
-TEST(hidden_states_are_those_behind_the_norm)
+/* RMSNorm of the device's input, in double. In bf16 it is rounded before and after the weight, as in transformers,
+ * by 2^-8 at most; in fp32 within 8 roundings of 2^-24: the sum of squares, the root, two products. */
+TEST(hidden_states_are_taken_after_the_norm)
 {
     for (int dtype = DT_F32; dtype <= DT_BF16; dtype++) {
         const dt_model_options opt = ref_options(MAX_TOK, 12, (dt_dtype)dtype);
@@ -397,7 +397,7 @@ TEST(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches)
 }
 
 /* What the last token of a sequence shows changes the first one's prediction through the encoder, and not without. */
-TEST(the_encoder_alone_sees_later_tokens)
+TEST(only_the_encoder_attends_to_later_tokens)
 {
     for (int encoder = 0; encoder < 2; encoder++) {
         const dt_model_options opt = vision_options();
@@ -428,7 +428,7 @@ static dt_err build_embedding_last(const dt_model_config *mc, dt_unit **units, i
     return DT_OK;
 }
 
-TEST(a_tied_embedding_may_stand_anywhere)
+TEST(a_tied_embedding_may_be_in_any_unit)
 {
     const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
     ref_model r;

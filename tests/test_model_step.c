@@ -35,7 +35,7 @@ static void same_gradients(ref_model *a, ref_model *b, double tolerance)
 }
 
 /* Evaluation between two steps included, which uses the first block's place. */
-TEST(what_is_recomputed_has_the_same_bits)
+TEST(recomputation_is_bitwise_identical)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA};
     static const int32_t LENS[] = {17, 1, 30};
@@ -69,7 +69,7 @@ TEST(what_is_recomputed_has_the_same_bits)
 /* Values of size 4 out of sums of at most 60 terms, some of them in another order: a few 2^-24 * 4. */
 static const double ROUNDING = 4e-6;
 
-TEST(packed_sequences_give_the_losses_of_each_alone)
+TEST(packed_sequences_give_the_losses_of_separate_ones)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA};
     static const int32_t LENS[] = {9, 14, 1, 24};
@@ -81,11 +81,11 @@ TEST(packed_sequences_give_the_losses_of_each_alone)
         open_plain_model(&r, &b, CONFIGS[k], &opt);
         fill(&r, &b, 4, LENS);
         assert_int_equal(ref_model_loss(&r, &b, true, 2, NULL, packed),
-                         DT_OK); /* dropout included: its numbers belong to tokens */
+                         DT_OK); /* dropout included: its random values belong to tokens */
         for (int s = 0, at = 0; s < 4; at += LENS[s++]) {
             int32_t lens[4] = {0};
             lens[s] = LENS[s];
-            ref_batch_fill(&b, r.mc.vocab_size, 0, 4, lens, 0); /* empty sequences beside it */
+            ref_batch_fill(&b, r.mc.vocab_size, 0, 4, lens, 0); /* empty sequences next to it */
             assert_int_equal(ref_model_loss(&r, &b, true, 2, NULL, alone), DT_OK);
             for (int32_t t = 0; t < LENS[s]; t++)
                 if (packed[at + t] != 0 && !(fabs((double)(packed[at + t] - alone[t])) <= ROUNDING))
@@ -138,7 +138,7 @@ TEST(micro_batches_add_up_to_the_gradient_of_all)
     }
 }
 
-/* A micro-step that nobody waits for: head and backward with u = (1 + k) / 100 on batch k. */
+/* A micro-step without a wait: head and backward with u = (1 + k) / 100 on batch k. */
 static dt_err queue_micro_step(ref_model *r, dt_batch *b, int k, float *u)
 {
     static const int32_t LENS[][3] = {{9, 14, 11}, {3, 1, 40}, {16, 16, 16}};
@@ -294,7 +294,7 @@ TEST(units_are_held_only_while_needed_and_a_tied_table_until_its_gradient_is_who
 
 /* ---- memory ---- */
 
-TEST(open_allocates_what_the_plan_says_and_a_step_nothing)
+TEST(open_allocates_the_planned_memory_and_steps_none)
 {
     static const char *const CONFIGS[] = {GPT2, QWEN3, LLAMA};
     static const int32_t LENS[] = {17, 1, 30};

@@ -45,8 +45,8 @@ TEST(logits_loss_and_gradients_agree_with_transformers)
     }
 }
 
-/* Where a gradient is of the size of its rounding, AdamW's step may differ by lr: how much that is for a model,
- * PyTorch's own losses in fp32 tell, beside those in fp64 of the file. Two that differ so differ as much again, by
+/* Where a gradient is of the size of its rounding error, AdamW's step may differ by lr. The difference between
+ * PyTorch's losses in fp32 and in fp64 measures this for a model. Two implementations differ by as much again, by
  * chance several times as much. */
 static void train(struct fixture *f, const char *name)
 {
@@ -68,7 +68,7 @@ TEST(ten_steps_of_adamw_give_the_losses_of_pytorch)
     }
 }
 
-/* ---- the tower's and the projector's own results; numbers of 16 bits -------------------------------------------- */
+/* ---- the tower's and the projector's own results; 16-bit types --------------------------------------------------- */
 
 /* What rounding to nearest is at most, of a number just above a power of two. */
 static const double UNIT[] = {[DT_F32] = 0x1p-24, [DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11};
@@ -96,10 +96,10 @@ static double distance_of_features(struct fixture *f, double *largest)
     return sqrt(off / length);
 }
 
-/* A number is rounded by 0.4 times the unit of its type (2^-24, 2^-8, 2^-11) on average, some 25 times on its way
- * through blocks and projector: 2 units, as a random walk. 4 units bound what 16 bits make of it (1.1 to 2.1 were seen:
- * 4e-3 to 8e-3 in bf16). Both sides of fp32 round, and so do sums inside of products, in chains that are the
- * longer the fewer numbers a register holds (18 units were seen with 8): 32. */
+/* A value is rounded by 0.4 times the unit of its type (2^-24, 2^-8, 2^-11) on average, some 25 times on its way
+ * through blocks and projector: 2 units, as a random walk. 4 units bound what 16 bits make of it (1.1 to 2.1 were
+ * seen: 4e-3 to 8e-3 in bf16). Both sides of fp32 round, and so do sums inside of products, in chains that are the
+ * longer the fewer values a register holds (18 units were seen with 8): 32. */
 TEST(rows_of_images_are_those_of_transformers)
 {
     for (int c = 0; c < N_CASES; c++)
@@ -176,7 +176,7 @@ TEST(features_are_those_of_transformers)
     }
 }
 
-/* Each to 1e-5, so the product of a row with numbers below 1/2, as a random walk, to sqrt(C) / 2 of that. */
+/* Each to 1e-5, so the product of a row with values below 1/2, as a random walk, to sqrt(C) / 2 of that. */
 static void check_rows(const struct fixture *f, const char *name, const float *found)
 {
     const int64_t C = f->r.mc.vision->blocks->hidden_size, N = f->r.mc.vision->n_features;
@@ -198,7 +198,7 @@ static void check_rows(const struct fixture *f, const char *name, const float *f
     }
 }
 
-TEST(pictures_and_patches_of_real_towers_agree_with_transformers)
+TEST(images_and_patches_of_real_towers_agree_with_transformers)
 {
     for (int c = 0; c < N_SIZES; c++) {
         struct fixture f;
@@ -244,9 +244,9 @@ static void copy_weights(struct fixture *to, const struct fixture *from)
 
 /* The same weights in 16 bits and in fp32. A logit of size 3 comes out of some 45 roundings: sqrt(45) * 0.4 * 3 = 8
  * units, over some 40 tokens 8 / sqrt(40) = 1.3 of their mean; twice as much is the bound (0.7 was seen). A gradient
- * passes as many again on its way back: sqrt(90) * 0.4 = 4 units of its length, and 12 are the bound, for where numbers
- * nearly cancel, as in attention, the rest is less than they are (6.8 was seen, of a unit). The scale keeps gradients
- * away from fp16's smallest numbers. */
+ * passes as many again on its way back: sqrt(90) * 0.4 = 4 units of its length, and 12 are the bound, for where
+ * values nearly cancel, as in attention, the remainder is smaller than they are (6.8 was seen, of a unit). The scale
+ * keeps gradients away from fp16's smallest values. */
 TEST(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding)
 {
     for (int c = 0; c < N_CASES; c++)

@@ -1,10 +1,11 @@
-/* test_model_vision_units.c - what the units of vision-language models see of batches with and without images: what is
- * trained and kept, dropout, placeholders, operations.
+/* test_model_vision_units.c - the units of vision-language models with batches with and without images: trained and
+ * kept tensors, dropout, placeholders, operations.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "vision_fixture.h"
 
-/* ---- what is trained, what is kept, and which units take part --------------------------------------------------- */
+/* ---- trained tensors, kept activations, and the units that take part
+ * ----------------------------------------------- */
 
 static bool projector_alone(void *self, const dt_tensor *t) { return strncmp(t->name, "multi_modal", 11) == 0; }
 static bool tower_alone(void *self, const dt_tensor *t) { return strncmp(t->name, "vision_tower", 12) == 0; }
@@ -14,7 +15,7 @@ static bool second_block_of_tower(void *self, const dt_tensor *t)
     return strstr(t->name, "encoder.layers.1.") != NULL;
 }
 
-/* The gradients of what is trained are those of a model that trains all: the same operations, so the same bits. */
+/* The gradients of trained tensors equal those of a fully trained model: the same operations, so the same bits. */
 static void check_part(const char *name, dt_trains trained)
 {
     struct fixture all_of, f;
@@ -36,7 +37,7 @@ static void check_part(const char *name, dt_trains trained)
     close_fixture(&all_of);
 }
 
-TEST(what_is_frozen_does_not_change_the_gradients_of_the_rest)
+TEST(frozen_tensors_do_not_change_other_gradients)
 {
     static const dt_trains PARTS[] = {projector_alone, tower_alone, text_alone, second_block_of_tower};
     for (size_t i = 0; i < sizeof PARTS / sizeof PARTS[0]; i++) {
@@ -76,7 +77,7 @@ static size_t activations_of(const struct fixture *f, int32_t max_tok, int32_t m
 TEST(a_frozen_tower_works_in_the_activations_of_the_language_model)
 {
     enum { IMAGES = 8, ROWS = 9, SMALL = 2 };
-    static const size_t widths[] = {1, 16, 20, 20, 20}; /* which features; these; before and behind the activation; y */
+    static const size_t widths[] = {1, 16, 20, 20, 20}; /* which features; these; before and after the activation; y */
     struct fixture f;
     size_t rows = 0;
     open_part(&f, "clip_llama", DT_F32, DT_RECOMPUTE_NONE, text_alone);
@@ -183,10 +184,10 @@ TEST(sequences_that_share_an_image_have_the_gradients_of_copies)
     }
 }
 
-/* The same step drops the same numbers, so the loss has slopes; those that are tried are of size 0.1. Logits are right
- * to 1e-6, so is the loss, and its difference over 2 h to 1e-4; h^2 / 6 times third derivatives of up to 30 (17 was
- * seen, where two sequences share an image: the error grows with h^2) is 1.3e-4. A mask that backward did not apply,
- * or one of two places forgotten, would be off by as much as a slope. */
+/* The same step drops the same elements, so the loss is differentiable; the tested slopes are of size 0.1. Logits
+ * are right to 1e-6, so is the loss, and its difference over 2 h to 1e-4; h^2 / 6 times third derivatives of up to
+ * 30 (17 was seen, where two sequences share an image: the error grows with h^2) is 1.3e-4. A mask that backward did
+ * not apply, or one of two places forgotten, would be off by as much as a slope. */
 static void check_slopes(bool shared)
 {
     const double h = 0.005;
@@ -272,7 +273,7 @@ TEST(the_next_batch_waits_until_the_images_of_this_one_are_on_the_device)
 }
 
 /* model.dropout, and tasks that have none, mean all of a model. */
-TEST(a_dropout_of_the_run_is_that_of_the_projector_too)
+TEST(the_dropout_of_the_run_applies_to_the_projector)
 {
     struct fixture f;
     open_with(&f, "mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
@@ -283,8 +284,8 @@ TEST(a_dropout_of_the_run_is_that_of_the_projector_too)
     close_fixture(&f);
 }
 
-/* The row of the placeholder's token learns from a tied head, and from nothing else. */
-TEST(the_placeholder_learns_nothing_from_its_places)
+/* The row of the placeholder's token gets a gradient only from a tied head. */
+TEST(the_placeholder_embedding_gets_no_gradient)
 {
     struct fixture f;
     open_fixture(&f, "clip_llama", DT_F32);
@@ -323,8 +324,8 @@ TEST(placeholders_that_are_not_those_of_the_images_are_refused)
     close_fixture(&f);
 }
 
-/* Behind one tower features depend on their own image alone, whatever else is in the batch. */
-TEST(an_image_is_seen_by_its_own_sequence_alone)
+/* With one tower, features depend only on their own image, not on the rest of the batch. */
+TEST(an_image_is_visible_only_to_its_own_sequence)
 {
     struct fixture f;
     float before[MAX_TOK], after[MAX_TOK];

@@ -23,12 +23,12 @@ TEST(it_moves_with_an_average_of_costs)
         ema = i == 0 ? cost : 0.95 * ema + 0.05 * cost;
         log_value += 0.01 * exp(log_value) * (ema - 0.25);
         dt_multiplier_update(&m, cost);
-        assert_near(m.ema, ema, 1e-15 * 50);             /* a rounding of numbers below 1 each time */
+        assert_near(m.ema, ema, 1e-15 * 50);             /* one rounding of values below 1 each time */
         assert_near(m.log_value, log_value, 1e-15 * 50); /* likewise */
     }
 }
 
-/* Held at the largest value it goes on to log 20 and no further; the first cost below the limit brings it back. */
+/* At the largest value it continues to log 20 and no further; the first cost below the limit lowers it again. */
 TEST(it_does_not_wind_up)
 {
     dt_multiplier m = usual;
@@ -44,7 +44,7 @@ TEST(it_does_not_wind_up)
     assert_near(m.log_value, log(0.01) + 0.01 * 0.01 * 3, 1e-14);
 }
 
-TEST(a_checkpoint_has_it_to_the_bit)
+TEST(a_checkpoint_restores_the_multiplier_bitwise)
 {
     dt_named_arrays items = {0};
     dt_multiplier m = usual, back = usual, without = usual;

@@ -155,7 +155,7 @@ TEST(tokenizers_grow_as_in_transformers)
     "{\"version\": \"1.0\",\n \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\\\"{\": 1, \"c\": 7}, "         \
     "\"merges\": []}"
 
-TEST(the_files_beside_it_follow)
+TEST(companion_files_are_updated)
 {
     char *const tokens[] = {(char[]){"<x>"}, (char[]){"c"}};
     dt_new_tokens more;

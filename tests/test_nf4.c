@@ -75,7 +75,7 @@ static void expect_sum(const json_t *fixture, const float *w, int64_t n, dt_dtyp
     free(bytes);
 }
 
-TEST(it_is_what_bitsandbytes_stores)
+TEST(codes_equal_those_of_bitsandbytes)
 {
     json_t *fixture = json_load_file("tests/data/nf4.json", 0, NULL), *scales = json_object_get(fixture, "scales");
     assert_non_null(fixture);
@@ -101,7 +101,7 @@ TEST(it_is_what_bitsandbytes_stores)
 /* Ends of blocks and groups anywhere: what comes back in parts is what comes back at once, and is near. Levels are at
  * most 0.3039 apart, where a weight is half of that away; a maximum is off by at most half of MAP's widest step,
  * 0.0141, of the largest of the group less the mean. */
-TEST(what_comes_back_is_near)
+TEST(round_trip_values_are_close)
 {
     static const int64_t sizes[] = {1, 2, 63, 64, 65, 200, GROUP - 1, GROUP + 1, 2 * GROUP + 67};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -126,7 +126,7 @@ TEST(what_comes_back_is_near)
     }
 }
 
-TEST(what_is_no_number_shows)
+TEST(non_finite_inputs_are_not_hidden)
 {
     for (int way = 0; way < 2; way++) {
         tensor t = tensor_of(300);

@@ -1,5 +1,5 @@
-/* test_objective.c - the sums behind every loss that is reported: exact, free of order, and not to be overflown by a
- * run that diverges. */
+/* test_objective.c - the sums from which every reported loss is computed: exact, independent of order, and safe from
+ * overflow in a diverging run. */
 #include "cases.h"
 #include "dtrain/task/task.h"
 #include <math.h>
@@ -78,7 +78,7 @@ TEST(losses_of_any_size_add_up)
     dt_sums_close(&c.sums);
 }
 
-TEST(a_loss_that_is_no_number_marks_the_sums)
+TEST(a_nan_loss_marks_the_sums)
 {
     const float ones[N_TOK] = {1, 1, 1, 1, 1, 1, 1, 1}, bad[] = {NAN, INFINITY, -INFINITY, 0x1p50f, 3e38f};
     counter c;

@@ -86,12 +86,11 @@ static void assert_lr(const char *text, int64_t total, int64_t done, double want
     dt_config cfg = config(text);
     dt_schedule s;
     dt_schedule_make(&s, &cfg, total, 8);
-    assert_true(fabs(dt_schedule_lr(&s, cfg.optimizer_lr, done) - want) <
-                1e-6); /* the worked numbers have six digits */
+    assert_true(fabs(dt_schedule_lr(&s, cfg.optimizer_lr, done) - want) < 1e-6); /* the worked example has six digits */
     dt_config_free(&cfg);
 }
 
-TEST(schedules_give_the_worked_numbers)
+TEST(schedules_give_the_values_of_the_example)
 {
     const char *cosine = "[optimizer]\nlr = 1\n[scheduler]\ntype = cosine\nwarmup_steps = 10\n";
     const char *linear = "[optimizer]\nlr = 1\n[scheduler]\ntype = linear\nwarmup_steps = 10\n";
@@ -131,7 +130,7 @@ static dt_schedule extended(const char *text, int64_t was, int64_t total, int64_
 
 #define ON(how, type) "[optimizer]\nlr = 1\n[scheduler]\non_extend = " how "\ntype = " type "\n"
 
-TEST(an_extension_gives_the_worked_numbers)
+TEST(an_extension_gives_the_values_of_the_example)
 {
     static const struct {
         const char *text;
@@ -214,7 +213,7 @@ static dt_err assign(const char *list, dt_lr_groups *g, dt_unit *units)
 }
 
 /* The group of each tensor, in order, as a text. */
-TEST(patterns_stand_for_whole_parts_of_names)
+TEST(patterns_match_complete_name_components)
 {
     const struct {
         const char *list, *groups;

@@ -1,5 +1,5 @@
-/* test_pair_loss.c - the loss of a pair of rewards: the worked numbers of algorithms.md 2, and its derivatives against
- * finite differences. */
+/* test_pair_loss.c - the loss of a pair of rewards: the worked example of algorithms.md 2, and its derivatives
+ * against finite differences. */
 #include "../src/task/pair_loss.h"
 #include "near.h"
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static double loss_of(const dt_pair_loss *l, const double reward[2], double marg
     return dt_pair_loss_of(l, reward, &(dt_pair_labels){.margin = margin, .safety = {safety[0], safety[1]}}, g);
 }
 
-TEST(the_worked_numbers)
+TEST(the_worked_example)
 {
     const double reward[2] = {1.2, 0.4};
     double g[2];
@@ -87,7 +87,7 @@ TEST(a_tie_draws_rewards_together)
     }
 }
 
-TEST(great_rewards_do_not_overflow)
+TEST(large_rewards_do_not_overflow)
 {
     const dt_pair_loss l = {.label_smoothing = 0.1, .w_cls = 1};
     const double reward[2] = {-3e4, 3e4};

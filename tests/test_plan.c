@@ -1,5 +1,5 @@
-/* test_plan.c - which memory bounds a plan: of places that are one memory and of places that are two, and of ranks that
- * share a device. The plan against what is allocated: mpi_run.c. */
+/* test_plan.c - the memory that bounds a plan: with one shared memory or two separate ones, and with ranks that
+ * share a device. mpi_run.c compares the plan with allocations. */
 #include "cases.h"
 #include "../src/train/run.h"
 #include <stdlib.h>
@@ -44,7 +44,7 @@ TEST(on_the_cpu_all_places_are_one_memory_of_the_node)
     dt_device_close(&run.dev);
 }
 
-TEST(a_disk_is_one_more_memory_of_the_node)
+TEST(a_disk_is_a_separate_memory_space_of_the_node)
 {
     static const char *const backends[] = {"cpu", "queue"};
     for (int i = 0; i < 2; i++) {

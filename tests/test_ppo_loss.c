@@ -1,13 +1,13 @@
-/* test_ppo_loss.c - the losses, advantages and controllers of PPO: the worked numbers of algorithms.md 4, definitions
- * written out, and finite differences. */
+/* test_ppo_loss.c - the losses, advantages and controllers of PPO: the worked example of algorithms.md 4,
+ * definitions written out, and finite differences. */
 #include "../src/task/dpo/multiplier.h"
 #include "../src/task/ppo/ppo_control.h"
 #include "../src/task/ppo/ppo_loss.h"
 #include "near.h"
 #include <stdlib.h>
 
-/* Numbers of six digits; a float holds them to 6e-8. */
-TEST(the_worked_numbers)
+/* Values of six digits; a float represents them to 6e-8. */
+TEST(the_worked_example)
 {
     static const double advantage[] = {0.43675, 0.565, 0.7}, whitened[] = {-0.991344, -0.017092, 1.008436},
                         returns[] = {0.93675, 0.965, 1};
@@ -47,8 +47,8 @@ TEST(advantages_are_sums_of_surprises)
     }
 }
 
-/* With room behind its last token a completion has one state more, and that one earns the score; without, the last
- * token does. */
+/* With room after its last token a completion has one state more, and that state earns the score. Without room, the
+ * last token does. */
 TEST(the_score_goes_to_the_last_state)
 {
     const float policy[] = {-1, -2, -3}, reference[] = {-1.5f, -2, -2};
@@ -63,8 +63,8 @@ TEST(the_score_goes_to_the_last_state)
     assert_true(reward[0] == -0.25f && reward[1] == 0 && reward[2] == 7.5f && reward[3] == 9);
 }
 
-/* All rows are one set of numbers, and what lies behind a row's length is neither counted nor changed. */
-TEST(a_rollout_is_whitened_as_a_whole)
+/* All rows are whitened together; elements after a row's length are neither counted nor changed. */
+TEST(all_rows_of_a_rollout_are_whitened_together)
 {
     float a[] = {1, 5, 100}, b[] = {-2}, c[] = {4, 4, 0, 7}, all[] = {1, 5, -2, 4, 4, 0, 7}, kept[] = {3, 5, 7, 9};
     const double kept_variance = 20 / 3.0;
@@ -147,7 +147,7 @@ TEST(the_coefficient_follows_its_target)
     assert_true(fixed.coef == 0.2);
 }
 
-/* Told in pieces, as of all at once. */
+/* Reported in pieces, or all at once. */
 TEST(running_moments_are_those_of_all)
 {
     enum { N = 40 };
@@ -158,11 +158,11 @@ TEST(running_moments_are_those_of_all)
     for (int i = 0; i < N; i++) x[i] = 5 + uniform(&seed), sum += x[i];
     for (int i = 0; i < N; i++) squares += (x[i] - sum / N) * (x[i] - sum / N);
     for (int at = 0, n = 1; at < N; at += n, n = at + 7 < N ? 7 : N - at) dt_running_update(&m, x + at, n);
-    assert_near(m.mean, sum / N, 1e-14); /* some roundings of numbers below 6, of squares below 36 */
+    assert_near(m.mean, sum / N, 1e-14); /* some roundings of values below 6, of squares below 36 */
     assert_near(dt_running_std(&m), sqrt(squares / (N - 1)), 1e-13);
 }
 
-TEST(a_window_forgets)
+TEST(a_window_mean_covers_only_the_last_values)
 {
     double last[3] = {0};
     dt_window w = {.last = last, .room = 3};

@@ -31,7 +31,7 @@ TEST_WITH(a_line_has_the_agreed_keys_and_nine_digits, setup, teardown)
                           "{\"step\": 7, \"validation_loss\": 0.666666667, \"dpo/accuracy\": 0.75}\n");
 }
 
-TEST_WITH(what_is_not_finite_becomes_null, setup, teardown)
+TEST_WITH(non_finite_values_become_null, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, true, false, 0);
@@ -97,7 +97,7 @@ static void cut(const char *path, int64_t last_step)
     assert_int_equal(dt_jsonl_cut(path, &(dt_kept){.last_step = last_step, .every = 1}), DT_OK);
 }
 
-TEST_WITH(cutting_keeps_whole_records_alone, setup, teardown)
+TEST_WITH(cutting_keeps_only_complete_records, setup, teardown)
 {
     struct fixture *f = *state;
     spill(f->jsonl, "{\"step\": 1}\n[1]\n{\"step\": 2.5}\n\n{\"step\": -3}\n{\"loss\": 1}\n\"step\"\n{\"step\": 1, "
@@ -111,8 +111,8 @@ TEST_WITH(cutting_keeps_whole_records_alone, setup, teardown)
     assert_file(f->jsonl, "");
 }
 
-/* A step that stands twice, wherever: its newest record and the validations behind that, in order. An evaluation that
- * was added later is none of an older branch. */
+/* A step that occurs twice, anywhere: its newest record and the validations after that are kept, in order. An
+ * evaluation added later does not belong to an older branch. */
 TEST_WITH(each_step_is_kept_once, setup, teardown)
 {
     struct fixture *f = *state;
@@ -184,7 +184,7 @@ TEST_WITH(cutting_a_long_file_keeps_every_byte, setup, teardown)
     free(b);
 }
 
-TEST_WITH(a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing, setup, teardown)
+TEST_WITH(fresh_start_truncates_and_resume_accepts_a_missing_file, setup, teardown)
 {
     struct fixture *f = *state;
     spill(f->jsonl, "{\"step\": 99}\n");
@@ -200,8 +200,8 @@ TEST_WITH(a_fresh_start_begins_empty_and_a_resumed_one_may_find_nothing, setup, 
     dt_metrics_free(&m);
 }
 
-/* A limit on the size of files stands in for a full disk: write() takes a part of the record first and fails then. */
-TEST_WITH(a_full_disk_is_named_and_leaves_whole_lines, setup, teardown)
+/* A file size limit simulates a full disk: write() takes a part of the record first and then fails. */
+TEST_WITH(full_disk_is_reported_and_leaves_complete_lines, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = open_report(f, true, false, 0);
@@ -224,7 +224,7 @@ TEST_WITH(a_full_disk_is_named_and_leaves_whole_lines, setup, teardown)
     assert_non_null(strstr(dt_error_message(), f->jsonl));
     assert_int_equal(st.st_size, one);
     dt_error_clear();
-    train(r, 2, 2); /* room again: goes on behind the last whole line */
+    train(r, 2, 2); /* space is available again: continues after the last complete line */
     dt_report_close(r);
     dt_metrics m;
     assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_OK);
@@ -236,7 +236,7 @@ TEST_WITH(what_cannot_be_opened_is_named, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = (dt_report *)state;
-    mkdir(f->jsonl, 0777); /* a directory stands where the file should be */
+    mkdir(f->jsonl, 0777); /* a directory exists at the file's path */
     const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_tensorboard = true};
     assert_int_equal(dt_report_open(&r, &opt), DT_ERR_WRITE);
     assert_non_null(strstr(dt_error_message(), f->jsonl));
@@ -285,7 +285,7 @@ TEST_WITH(csv_columns_keep_their_places, setup, teardown)
     snprintf(expected, sizeof expected, "%s2,inf,0,0,0,0,0,0,0,0,1,,0,0.25,4,\n", two);
     assert_file(path, expected);
 
-    /* a resumed run goes on: the same columns, no row twice, nothing of a torn one */
+    /* a resumed run continues the file: the same columns, no duplicate row, no torn row */
     FILE *torn = fopen(path, "a");
     fputs("3,0.1", torn);
     fclose(torn);
@@ -331,7 +331,7 @@ TEST_WITH(each_row_is_kept_once, setup, teardown)
     assert_file(path, CSV_FIXED ",x\n1,9,0,,,,,,,,,,\n2,6,0,,,,,,,,,,\n2,,,,,,,,,,,4,\n3,7,0,,,,,,,,,,\n");
 }
 
-TEST_WITH(a_pipe_is_no_metrics, setup, teardown)
+TEST_WITH(a_pipe_is_not_a_metrics_file, setup, teardown)
 {
     struct fixture *f = *state;
     dt_metrics m;
@@ -377,7 +377,7 @@ TEST(sinks_are_chosen_by_name)
 
 /* ---- the progress line ------------------------------------------------------------------------------------------- */
 
-TEST(the_progress_line_says_it_all)
+TEST(the_progress_line_is_complete)
 {
     dt_record text = {0};
     dt_train_record rec = record_of(25);
@@ -478,7 +478,7 @@ static dt_err write_lines(dt_journal *j, const char *lines, dt_err err)
 static void add_lines(dt_journal *j, const char *lines) { assert_int_equal(write_lines(j, lines, DT_OK), DT_OK); }
 
 /* More than its buffer holds, so that some of it is in the file already. */
-TEST_WITH(lines_that_are_given_up_leave_nothing, setup, teardown)
+TEST_WITH(abandoned_lines_leave_no_files, setup, teardown)
 {
     enum { N = 100000 };
     static char many[N + 1];
@@ -493,8 +493,8 @@ TEST_WITH(lines_that_are_given_up_leave_nothing, setup, teardown)
     assert_file(f->jsonl, "{\"step\": 1}\n{\"step\": 2}\n");
 }
 
-/* Several lines to a step; those of later steps, and one that is cut short, go when a run goes on. */
-TEST_WITH(a_journal_goes_on_behind_a_step, setup, teardown)
+/* Several lines per step; a resume removes those of later steps and a truncated line. */
+TEST_WITH(a_journal_continues_after_a_step, setup, teardown)
 {
     static const char one[] = "{\"step\": 1, \"a\": 1}\n{\"step\": 1, \"a\": 2}\n", three[] = "{\"step\": 3}\n";
     struct fixture *f = *state;

@@ -205,7 +205,7 @@ TEST_WITH(events_are_framed_and_read_back, setup, teardown)
     assert_true(e[3].value[0] == 1.5f && e[3].value[1] == 0.5f && e[3].value[2] == 0.25f);
 }
 
-TEST_WITH(the_configuration_is_a_text, setup, teardown)
+TEST_WITH(the_configuration_is_stored_as_text, setup, teardown)
 {
     struct fixture *f = *state;
     dt_report *r = NULL;

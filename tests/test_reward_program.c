@@ -1,5 +1,5 @@
-/* test_reward_program.c - a program that judges completions, on one rank: its answers, its environment, its ends, and
- * that nothing of it is left behind. */
+/* test_reward_program.c - a reward program on one rank: its answers, its environment, its termination, and that no
+ * process or file of it remains. */
 #include "cases.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ TEST(answers_come_in_order)
 }
 
 /* It reads 500 requests before it answers the first, and says more on its error output than a pipe holds. */
-TEST(one_that_reads_far_ahead_holds_nothing_up)
+TEST(a_program_that_reads_far_ahead_does_not_deadlock)
 {
     double reward[1000];
     dt_program p;
@@ -64,8 +64,8 @@ TEST(one_that_reads_far_ahead_holds_nothing_up)
     dt_program_close(&p);
 }
 
-/* A turn takes what is there and no more: a program may babble faster than anybody reads. */
-TEST(one_that_babbles_without_end_is_heard)
+/* A turn reads only the available output: a program may write faster than it is read. */
+TEST(a_program_with_endless_output_is_handled)
 {
     double reward[3];
     dt_program p;
@@ -90,7 +90,7 @@ TEST(numbers_and_null_are_answers)
     dt_program_close(&p);
 }
 
-TEST(what_it_does_wrong_is_told_with_its_last_lines)
+TEST(program_errors_are_reported_with_its_last_lines)
 {
     static const struct {
         const char *script, *says[3];
@@ -138,7 +138,7 @@ TEST(what_it_does_wrong_is_told_with_its_last_lines)
 }
 
 /* More answers than questions: seen when the next are asked, at the latest. */
-TEST(an_answer_too_many_is_seen)
+TEST(an_extra_answer_is_detected)
 {
     double reward[4];
     dt_program p;
@@ -155,7 +155,7 @@ TEST(an_answer_too_many_is_seen)
 }
 
 /* It sees three descriptors, no variable of a launcher, its rank, and signals as a shell's children do. */
-TEST(it_is_started_as_from_a_shell)
+TEST(a_program_starts_in_the_state_that_a_shell_gives)
 {
     static const char script[] = "n=$(ls /proc/self/fd | wc -l)\n" /* ls has one of its own */
                                  "ign=$(sed -n 's/^SigIgn:[[:space:]]*//p' /proc/self/status)\n"
@@ -189,7 +189,7 @@ TEST(it_is_started_as_from_a_shell)
 }
 
 /* One that does not hear the end of its input, with children of its own. */
-TEST(nothing_of_it_is_left)
+TEST(a_program_that_ignores_its_end_is_killed_with_its_children)
 {
     double reward[1];
     dt_program p;
@@ -205,7 +205,7 @@ TEST(nothing_of_it_is_left)
 }
 
 /* The process that has started it is killed: there is no time to end anything. */
-TEST(it_goes_with_its_rank)
+TEST(a_program_ends_with_its_rank)
 {
     int ends[2];
     pid_t group = 0;

@@ -1,5 +1,5 @@
-/* test_rewards.c - reward functions against plain cases: what is an answer, what equals it, formats, lengths, words;
- * and what is wrong with a list of functions. */
+/* test_rewards.c - reward functions on plain cases: extraction and comparison of answers, formats, lengths, words;
+ * and errors in a list of functions. */
 #include "cases.h"
 #include <math.h>
 #include <stdlib.h>
@@ -125,7 +125,7 @@ TEST(accuracy_compares_with_the_record)
     same("accuracy", "12", 5, "{\"answer\": \" \"}", (double)NAN);
 }
 
-TEST(a_format_is_that_of_the_whole_text)
+TEST(format_is_detected_from_the_whole_text)
 {
     same("format", "<think>a</think><answer>b</answer>", 5, "{}", 1);
     same("format", "\n<think>\na\n</think>\n<answer>b\n</answer>\n", 5, "{}", 1);
@@ -167,7 +167,7 @@ TEST(lengths_fall_off_outside_of_their_range)
     same("length", "", 8, "{\"length\": \"4\"}", -1);
 }
 
-TEST(keywords_are_counted_once_each)
+TEST(each_keyword_is_counted_once)
 {
     same("keywords:yes|no", "Yes, yes", 5, "{}", 0.5);
     same("keywords: yes | no ", "NO and YES", 5, "{}", 1);
@@ -228,7 +228,7 @@ TEST(items_are_alike_as_their_embeddings_are)
 }
 
 /* The rewards of a group by hand: 1/log2(i + 2) is 1, 0.63093, 0.5 for i = 0, 1, 2; together 2.13093. */
-TEST(a_miss_beside_a_hit_costs_by_its_place)
+TEST(misses_in_a_group_with_a_hit_are_penalised_by_rank)
 {
     static const struct {
         const char *function;

@@ -1,5 +1,5 @@
-/* test_safetensors.c - files of tensors: what is right is read, whatever is wrong is refused and named, and what is
- * written is what the safetensors library writes. */
+/* test_safetensors.c - files of tensors: valid files are read, and invalid ones are refused with an error that names
+ * the fault. Written files equal those of the safetensors library. */
 
 #include "cases.h"
 #include "dtrain/io/io.h"
@@ -216,7 +216,7 @@ TEST_WITH(a_bad_length_is_refused, open_dir, remove_dir)
 
 /* ---- several files ----------------------------------------------------------------------------------------------- */
 
-TEST_WITH(an_index_is_held_against_its_files, open_dir, remove_dir)
+TEST_WITH(an_index_is_checked_against_its_files, open_dir, remove_dir)
 {
     static const struct {
         const char *index, *word;

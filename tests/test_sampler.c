@@ -202,7 +202,7 @@ TEST(a_draw_inverts_the_cumulative_distribution_in_id_order)
         }
 }
 
-TEST(what_is_not_finite_gives_no_token)
+TEST(non_finite_logits_give_no_token)
 {
     const float bad[][3] = {{0, NAN, 0}, {0, INFINITY, 0}, {-INFINITY, -INFINITY, -INFINITY}};
     const dt_sampling how = dt_sampling_default();

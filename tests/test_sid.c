@@ -89,7 +89,7 @@ TEST(tight_clusters_are_assigned)
     }
 }
 
-TEST(assignments_of_other_numbers_of_items_are_refused)
+TEST(assignments_with_other_item_counts_are_refused)
 {
     const float cost[6] = {0};
     int32_t code[3];
@@ -144,7 +144,7 @@ TEST(plans_are_those_in_logarithms_and_columns_are_even)
     }
 }
 
-TEST(a_plan_without_underflow_is_of_both_marginals)
+TEST(a_plan_without_underflow_matches_both_marginals)
 {
     enum { N = 8, K = 4 };
     float cost[N * K];
@@ -158,8 +158,8 @@ TEST(a_plan_without_underflow_is_of_both_marginals)
     }
 }
 
-/* The second column of two equal items is exp(-2/epsilon) of the first, here from 1e-300 down to nothing. What is left
- * of it in denormal numbers grows by a factor of 2 with each pair of divisions, and is even in the end. */
+/* The second column of two equal items is exp(-2/epsilon) of the first, here from 1e-300 down to nothing. Its
+ * remainder in denormal numbers grows by a factor of 2 with each pair of divisions, and is even at the end. */
 TEST(columns_that_underflow_leave_the_others_even)
 {
     static const float cost[] = {0, 1, 0, 1};
@@ -196,7 +196,7 @@ TEST(groups_are_the_items_that_share_all_codes)
     dt_sid_groups_free(&g);
 }
 
-TEST(perplexity_is_that_of_even_use)
+TEST(perplexity_of_uniform_use_is_the_number_of_codes)
 {
     const int32_t even[] = {0, 3, 5, 0, 3, 5}, one[] = {2, 2};
     dt_sid_use use;

@@ -50,7 +50,7 @@ TEST(a_product_survives_signals)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* One that comes before the handler is there, and before the program has started itself anew. */
+/* A signal that comes before the handler is installed, and before the program has re-executed itself. */
 TEST(an_early_signal_is_kept)
 {
     const int signals[] = {SIGUSR1, SIGTERM, SIGINT};

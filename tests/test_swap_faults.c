@@ -52,7 +52,7 @@ static void a_file_that_was_cut_short_fails_what_reads_there(void **state)
     fails(dt_swap_wait(f, &r[2]), DT_ERR_WRITE, "the file ends there");
     is_ok(dt_swap_wait(f, &r[2])); /* it was told */
     assert_memory_equal(memory, zeros, 2 * Q);
-    is_ok(dt_swap_read(f, 0, memory + Q, Q, &r[3])); /* it goes on */
+    is_ok(dt_swap_read(f, 0, memory + Q, Q, &r[3])); /* it continues */
     is_ok(dt_swap_wait(f, &r[3]));
     fails(dt_swap_read_bytes(f, 2 * Q, memory, Q), DT_ERR_WRITE, "cannot read");
     dt_swap_close(f);
@@ -221,7 +221,7 @@ static int child_killed(void)
     return 1;
 }
 
-static void injected_errors_fail_their_request_alone(void **state)
+static void injected_errors_fail_only_their_request(void **state)
 {
     child_succeeds("fault", "swap.write:0:2:nospace,swap.read:0:2:error,swap.read:0:5:error");
 }
@@ -233,7 +233,7 @@ static void short_transfers_are_continued(void **state)
 
 static void opening_can_fail(void **state) { child_succeeds("open", "swap.open:0:1:nospace"); }
 
-static void a_kill_leaves_nothing(void **state)
+static void a_kill_leaves_no_files(void **state)
 {
     const int status = run_child("killed", NULL);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -286,7 +286,7 @@ static int child_full_disk(void)
     return 0;
 }
 
-static void a_full_disk_is_met_at_open_or_fails_the_write(void **state) { child_succeeds("full_disk", NULL); }
+static void a_full_disk_fails_the_open_or_the_write(void **state) { child_succeeds("full_disk", NULL); }
 
 /* A system call that fails from now on, as in a container. 77: not permitted. */
 static int refuse(int number, int error)
@@ -380,9 +380,9 @@ static int child_no_kernel_threads(void)
     _exit(0);
 }
 
-static void a_kernel_without_io_uring_is_said_and_served(void **state) { child_succeeds("no_io_uring", NULL); }
-static void a_system_without_threads_is_served(void **state) { child_succeeds("no_threads", NULL); }
-static void a_kernel_without_threads_is_served(void **state) { child_succeeds("no_kernel_threads", NULL); }
+static void kernels_without_io_uring_are_reported_and_supported(void **state) { child_succeeds("no_io_uring", NULL); }
+static void systems_without_threads_are_supported(void **state) { child_succeeds("no_threads", NULL); }
+static void kernels_without_threads_are_supported(void **state) { child_succeeds("no_kernel_threads", NULL); }
 
 static const struct {
     const char *name;
@@ -411,16 +411,16 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_file_that_was_cut_short_fails_what_reads_there),
         cmocka_unit_test(a_limit_on_files_fails_the_write_with_its_reason),
         cmocka_unit_test(a_folder_that_cannot_be_used_is_named_with_the_reason),
-        cmocka_unit_test(injected_errors_fail_their_request_alone),
+        cmocka_unit_test(injected_errors_fail_only_their_request),
         cmocka_unit_test(short_transfers_are_continued),
         cmocka_unit_test(opening_can_fail),
-        cmocka_unit_test(a_kill_leaves_nothing),
-        cmocka_unit_test(a_full_disk_is_met_at_open_or_fails_the_write),
+        cmocka_unit_test(a_kill_leaves_no_files),
+        cmocka_unit_test(a_full_disk_fails_the_open_or_the_write),
     };
     const struct CMUnitTest refusals[] = {
-        cmocka_unit_test(a_kernel_without_io_uring_is_said_and_served),
-        cmocka_unit_test(a_system_without_threads_is_served),
-        cmocka_unit_test(a_kernel_without_threads_is_served),
+        cmocka_unit_test(kernels_without_io_uring_are_reported_and_supported),
+        cmocka_unit_test(systems_without_threads_are_supported),
+        cmocka_unit_test(kernels_without_threads_are_supported),
     };
     if (!make_folder()) return 1;
     int n_failed = run_by_each_way(tests, sizeof tests / sizeof *tests);

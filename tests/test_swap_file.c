@@ -1,5 +1,5 @@
-/* test_swap_file.c - the file of offloaded states: what is read is what was written, by every way that transfers can
- * take; nothing is left on the disk. */
+/* test_swap_file.c - the file of offloaded states: data read equal data written, by every way that transfers can
+ * take, and no file remains on the disk. */
 #include "swap_fixture.h"
 #include <sched.h>
 
@@ -116,7 +116,7 @@ static void a_request_of_several_transfers_is_whole(void **state)
         dt_swap_file *f = open_file(nbytes + BLOCK, depth);
         memset(in, 0, nbytes);
         is_ok(dt_swap_write(f, BLOCK, out, nbytes, &write));
-        is_ok(dt_swap_read(f, 0, in, BLOCK, &small)); /* behind it in the queue */
+        is_ok(dt_swap_read(f, 0, in, BLOCK, &small)); /* queued after it */
         is_ok(dt_swap_wait(f, &small));
         is_ok(dt_swap_wait(f, &write));
         is_ok(dt_swap_read(f, BLOCK, in, nbytes, &read));
@@ -158,7 +158,7 @@ static void any_range_of_bytes_is_read_and_written_and_no_other(void **state)
 }
 
 /* Nothing may be moved into the memory when the file was closed: it may be freed. */
-static void a_file_is_closed_with_requests_under_way(void **state)
+static void a_file_is_closed_with_requests_in_flight(void **state)
 {
     enum { N = 8 };
     char *memory = blocks(N * MIB);
@@ -204,7 +204,7 @@ int main(void)
         cmocka_unit_test(traffic_of_any_depth_agrees_with_a_plain_copy),
         cmocka_unit_test(a_request_of_several_transfers_is_whole),
         cmocka_unit_test(any_range_of_bytes_is_read_and_written_and_no_other),
-        cmocka_unit_test(a_file_is_closed_with_requests_under_way),
+        cmocka_unit_test(a_file_is_closed_with_requests_in_flight),
         cmocka_unit_test(misuse_is_refused),
     };
     if (!make_folder()) return 1;

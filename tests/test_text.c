@@ -39,7 +39,7 @@ static void bytes_are_ids_and_back(void **state)
 }
 
 /* The cases of Unicode 15.0, table 3-8 among them. */
-static void what_is_not_utf8_is_replaced(void **state)
+static void invalid_utf8_is_replaced(void **state)
 {
     (void)state;
 #define R "\xef\xbf\xbd"
@@ -69,6 +69,6 @@ static void what_is_not_utf8_is_replaced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_are_ids_and_back),
-                                       cmocka_unit_test(what_is_not_utf8_is_replaced)};
+                                       cmocka_unit_test(invalid_utf8_is_replaced)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

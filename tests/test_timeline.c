@@ -22,9 +22,9 @@ static const dt_time_span compute_spans[] = {
     SPAN("update", 21, 25), SPAN("agree", 25, 26), SPAN("read", 26, 30),     SPAN("save", 30, 31),
 };
 static const dt_time_span comm_spans[] = {
-    SPAN("all_gather", 5, 13),      /* 5 beside forward, 3 waited for */
-    SPAN("reduce_scatter", 16, 22), /* 4 beside backward, 1 beside the update */
-    SPAN("all_gather", 27, 28),     /* nobody waits for it: there is no data yet */
+    SPAN("all_gather", 5, 13),      /* 5 concurrent with forward, 3 waited for */
+    SPAN("reduce_scatter", 16, 22), /* 4 overlap backward, 1 the update */
+    SPAN("all_gather", 27, 28),     /* no wait: there is no data yet */
 };
 static const dt_time_span copy_spans[] = {SPAN("down", 18, 24), SPAN("up", 24, 25)};
 static const dt_stream_spans made_up[] = {SPANS(compute_spans), SPANS(comm_spans), SPANS(copy_spans)};
@@ -39,7 +39,7 @@ TEST(intervals_become_seconds)
     for (int g = 0; g < DT_N_TIME; g++) assert_true(group_s[g] == made_up_s[g]);
 }
 
-/* However a step is cut, its parts are the whole: all numbers are multiples of a quarter, so sums are exact. */
+/* However a step is cut, its parts add up to the whole: all values are multiples of a quarter, so sums are exact. */
 TEST(parts_add_up)
 {
     for (double step_s = 0.25; step_s < 32; step_s *= 2) {
@@ -52,8 +52,8 @@ TEST(parts_add_up)
     }
 }
 
-/* Without a stream of its own communication hides behind nothing. */
-TEST(one_stream_hides_nothing)
+/* Without a stream of its own communication overlaps no computation. */
+TEST(one_stream_overlaps_no_communication)
 {
     static const dt_time_span all[] = {SPAN("forward", 0, 2), SPAN("all_gather", 2, 5), SPAN("backward", 5, 6)};
     const dt_stream_spans one = SPANS(all);
@@ -64,7 +64,7 @@ TEST(one_stream_hides_nothing)
 
 /* What a model computes counts for what it is for: until the step's own pass begins, also across the waits of a
  * model that is gathered. */
-TEST(passes_count_for_what_they_are_for)
+TEST(passes_are_attributed_to_their_purpose)
 {
     static const struct {
         const char *name, *unit;
@@ -161,7 +161,7 @@ static void work(rig *r, dt_stream *stream)
     assert_int_equal(r->dev.ops->zero(&r->dev, r->memory.ptr, N_BYTES, stream), DT_OK);
 }
 
-/* What backward makes of a unit is sent behind it, and waited for before the unit is worked on again. */
+/* A unit's gradients are sent after its backward, and waited for before the unit is used again. */
 static void queue_step(rig *r)
 {
     const dt_device_ops *ops = r->dev.ops;
@@ -207,7 +207,7 @@ static bool lanes_are_in_order(const rig *r)
 }
 
 /* The times are those of the host's clock, to the bit: nothing is allowed for. */
-TEST(nothing_begins_before_what_it_waits_for)
+TEST(work_starts_after_what_it_waits_for)
 {
     for (int order = 0; order < DT_QUEUE_N_ORDERS; order++)
         for (uint64_t seed = 1; seed <= 5; seed++) {
@@ -251,7 +251,7 @@ static bool is_sum_of_spans(const rig *r, double from_s, const double sum_s[DT_N
 }
 
 /* Looking costs no wait, whatever the order, and nothing is counted twice or lost between two looks. */
-TEST(looking_waits_for_nothing)
+TEST(polling_does_not_wait)
 {
     for (int i = 0; i < 20 * DT_QUEUE_N_ORDERS; i++) {
         rig r;
@@ -274,8 +274,8 @@ TEST(looking_waits_for_nothing)
     }
 }
 
-/* A stream that is too far behind keeps its last marks: others are left out, and counted. */
-TEST(a_stream_far_behind_loses_marks)
+/* A stream that lags too far behind the host keeps its last marks: others are dropped, and counted. */
+TEST(a_stream_far_behind_the_host_drops_marks)
 {
     rig r;
     open_rig(&r, DT_QUEUE_LATE, 0, false, true);
@@ -305,7 +305,7 @@ TEST(many_spans_are_counted_once)
     close_rig(&r);
 }
 
-TEST(streams_of_a_name_are_told_apart)
+TEST(streams_of_the_same_name_are_distinguished)
 {
     rig r;
     dt_stream *more[2];

@@ -287,7 +287,7 @@ static void ends_are_where_bytes_say(const subject *s, const char *name, const d
     }
 }
 
-static void spans_are_one_text_and_their_ends_are_told(void **state)
+static void spans_form_one_text_and_their_ends_are_reported(void **state)
 {
     (void)state;
     static char text[DOCUMENT_MAX + 64];
@@ -379,7 +379,7 @@ static void a_token_between_texts_parts_them(void **state)
     close_family(&s);
 }
 
-static void what_is_not_utf8_is_encoded_as_its_replacement(void **state)
+static void invalid_utf8_is_encoded_as_its_replacement(void **state)
 {
     (void)state;
     for (size_t f = 0; f < N_FAMILIES; f++) {
@@ -511,7 +511,7 @@ static void check_strip(const subject *s, const dt_added_form *a)
 }
 
 /* A token that takes the white space next to it does so where it is given as an id, too. */
-static void tokens_strip_as_ids(void **state)
+static void tokens_strip_like_ids(void **state)
 {
     static const char *const names[] = {"qwen2", "roberta", "gpt2"};
     int n = 0;
@@ -531,15 +531,15 @@ static void tokens_strip_as_ids(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_strip_as_ids),
+        cmocka_unit_test(tokens_strip_like_ids),
         cmocka_unit_test(texts_have_the_ids_of_the_reference),
         cmocka_unit_test(small_tokenizers_do_as_the_reference_where_stages_meet),
         cmocka_unit_test(a_large_corpus_has_the_ids_of_the_reference),
         cmocka_unit_test(parts_of_a_text_have_the_ids_of_the_whole),
-        cmocka_unit_test(spans_are_one_text_and_their_ends_are_told),
+        cmocka_unit_test(spans_form_one_text_and_their_ends_are_reported),
         cmocka_unit_test(ends_hold_where_the_text_is_changed),
         cmocka_unit_test(a_token_between_texts_parts_them),
-        cmocka_unit_test(what_is_not_utf8_is_encoded_as_its_replacement),
+        cmocka_unit_test(invalid_utf8_is_encoded_as_its_replacement),
         cmocka_unit_test(bytes_of_tokens_make_the_text),
         cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(a_piece_may_be_long),

@@ -150,7 +150,7 @@ static void a_new_token_moves_no_other(void **state)
 }
 
 /* Datasets name the tokenizer that they were made with. */
-static void the_name_tells_what_other_files_add(void **state)
+static void the_tokenizer_name_reflects_additions_of_other_files(void **state)
 {
     static const char *const configs[] = {"{}", "{\"eos_token\":\"</s>\"}", "{\"eos_token\":\"<eot>\"}",
                                           "{\"extra_special_tokens\":[\"<eot>\",\"<x>\"]}",
@@ -177,7 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_auto_tokenizer),
         cmocka_unit_test(a_new_token_moves_no_other),
-        cmocka_unit_test(the_name_tells_what_other_files_add),
+        cmocka_unit_test(the_tokenizer_name_reflects_additions_of_other_files),
     };
     return cmocka_run_group_tests(tests, open_data, close_data);
 }

@@ -1,4 +1,5 @@
-/* test_tokenizer_files.c - what is not a tokenizer is refused by name; what the files beside it say; expressions. */
+/* test_tokenizer_files.c - files that are not tokenizers are refused with an error naming the file; companion files;
+ * regular expressions. */
 #include "cases.h"
 #include <stdlib.h>
 #include <string.h>
@@ -254,12 +255,13 @@ static void deep_nesting_is_read(void **state)
     free(text);
 }
 
-/* ---- files beside it --------------------------------------------------------------------------------------------- */
+/* ---- companion files
+ * ------------------------------------------------------------------------------------------------ */
 
 typedef struct facts {
     int32_t bos, eos, pad;
     const char *chat;
-    size_t n_wrapped; /* ids of "ab" with what stands around it */
+    size_t n_wrapped; /* ids of "ab" with the added special tokens */
     int n_more;       /* tokens that have a name alone */
 } facts;
 

@@ -96,7 +96,7 @@ TEST(intervals_below_one_are_shares)
     assert_int_equal(dt_interval_steps(7, 100), 7);
 }
 
-TEST(an_interval_is_a_share_or_whole)
+TEST(an_interval_is_a_fraction_or_an_integer)
 {
     const struct {
         const char *text;
@@ -163,7 +163,7 @@ static const char *words_of(const char *wanted)
     return words;
 }
 
-/** The next of them, and what is left; false: there is none. */
+/** The next of them, and the remainder; false: none is left. */
 static bool next_word(const char **words, char word[32])
 {
     const int len = (int)strcspn(*words, "|");

@@ -137,7 +137,7 @@ static void every_text_is_split_as_by_the_reference(void **state)
     }
 }
 
-/* Every character between two texts, with a newline behind. */
+/* Every character between two texts, followed by a newline. */
 static dt_text between(const char *before, const char *after)
 {
     dt_text t = {0};

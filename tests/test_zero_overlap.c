@@ -1,5 +1,5 @@
-/* test_zero_overlap.c - what zero does beside the device's work, shown by the order of events and not by time: what is
- * under way when something else begins. */
+/* test_zero_overlap.c - zero's overlap with the device's work, shown by the order of events and not by time: which
+ * work is in flight when other work begins. */
 #include "cases.h"
 #include "zero_streams.h"
 
@@ -15,8 +15,8 @@ static bool is_behind(const dt_zero *z, int u)
     return false;
 }
 
-/** Forward and backward, without the embedding's turn at the head, so that the way back is as plain as the way there.
- *  While a unit is in hand the next one is gathered, and the one behind that is on its way from the file. */
+/** Forward and backward without the embedding's use at the head, so backward visits units in plain reverse order.
+ *  While a unit is computed, the next one is gathered, and the one after that is being read from the file. */
 static dt_err pass_and_look(rank_thread *t, dt_zero *z, int *n_behind)
 {
     enum { HEAD = REF_ZERO_UNITS - 1, N_TURNS = 2 * HEAD };
@@ -57,7 +57,7 @@ TEST(the_file_is_read_ahead_both_ways)
     free(t);
 }
 
-/* What an update on the host finds under way when it steps: an optimizer that looks around. One for each thread. */
+/* An optimizer that records the work in flight when an update steps on the host. One record for each thread. */
 static _Thread_local struct look_around {
     rank_thread *t;
     dt_zero *z;
@@ -92,7 +92,7 @@ static int n_under_way(const zero_ring *r)
     return n;
 }
 
-/** A step in which nothing on other streams than compute's runs before somebody waits for it. */
+/** A step in which nothing on streams other than compute's runs before a wait for it. */
 static dt_err one_step_and_look(rank_thread *t, dt_zero *z)
 {
     DT_TRY(dt_zero_init_random(z, 1));
@@ -126,7 +126,7 @@ static dt_err leave_in_a_step(rank_thread *t, dt_zero *z)
     return micro_steps(t, z, 1);
 }
 
-TEST(closing_waits_for_what_is_on_its_way)
+TEST(closing_waits_for_transfers_in_flight)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_zero_options opt = offloaded(DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 2);
@@ -138,7 +138,7 @@ TEST(closing_waits_for_what_is_on_its_way)
     free(t);
 }
 
-TEST(offload_works_beside_the_device)
+TEST(offload_overlaps_the_device)
 {
     rank_thread *t = calloc(N_THREADS, sizeof *t);
     dt_optimizer_ops looks = dt_optimizer_adamw;
@@ -189,8 +189,9 @@ static int n_to_write(const zero_ring *r)
     return n;
 }
 
-/** The device rounds parameters that are kept in the file. There is a buffer for each unit: the first ones are written
- *  while the device fills the last half of them, and those as soon as somebody looks after they have come down. */
+/** The device rounds parameters that are kept in the file. There is a buffer for each unit. The first ones are
+ *  written while the device fills the last half of them. Those are written at the first poll after their copy to the
+ *  host. */
 static dt_err update_and_look(rank_thread *t, dt_zero *z)
 {
     const dt_param_source s = dt_zero_source(z);

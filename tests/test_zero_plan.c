@@ -107,7 +107,7 @@ TEST(volume_is_two_or_three_times_the_parameters)
     free_units(u, 3);
 }
 
-TEST(frozen_models_hold_parameters_alone)
+TEST(frozen_models_hold_only_parameters)
 {
     dt_unit u[3];
     make_even_units(u);
@@ -122,7 +122,7 @@ TEST(frozen_models_hold_parameters_alone)
 
 static bool is_c(void *self, const dt_tensor *t) { return t->name[0] == 'c'; }
 
-/* One tensor of 21 parts in 147 is trained: what is frozen costs its parameters alone, and is sent at stage 3 alone. */
+/* One tensor of 21 parts in 147 is trained. Frozen tensors cost only their parameters, and are sent only at stage 3. */
 TEST(frozen_parts_have_neither_gradients_nor_states)
 {
     dt_unit u[3];
@@ -150,7 +150,7 @@ TEST(frozen_parts_have_neither_gradients_nor_states)
     free_units(u, 3);
 }
 
-/* A master and n states, all fp32, beside bf16 parameters and gradients. */
+/* A master and n states, all fp32, in addition to bf16 parameters and gradients. */
 TEST(bytes_follow_from_the_optimizers_states)
 {
     dt_unit u[3];
@@ -191,7 +191,7 @@ TEST(too_few_live_parameters_name_the_minimum)
 {
     dt_unit u[3];
     make_even_units(u);
-    const int64_t need = 16 * 1024 * (63 + 21); /* unit.1 or unit.2 beside unit.0, which a tied head would hold */
+    const int64_t need = 16 * 1024 * (63 + 21); /* unit.1 or unit.2 plus unit.0, which a tied head would hold */
     dt_zero_options opt = {.stage = 3,
                            .param_dtype = DT_BF16,
                            .grad_dtype = DT_BF16,
@@ -226,7 +226,7 @@ TEST(prefetch_costs_a_pair_where_the_limits_allow_it)
     opt.max_live_parameters = 16 * 1024 * 126 - 1;
     assert_int_equal(plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE], alone);
     opt.max_live_parameters = 0;
-    opt.prefetch_bucket_size = 16 * 1024 * 21; /* only unit 0 may come early, beside unit 1: 84 of 1024 * 16 */
+    opt.prefetch_bucket_size = 16 * 1024 * 21; /* only unit 0 may be prefetched, next to unit 1: 84 of 1024 * 16 */
     assert_int_equal(plan_of(&opt, u, 3, 4).memory.at[DT_MEM_STAGING][DT_ON_DEVICE] - alone, 2 * 16 * 1024 * 21);
     free_units(u, 3);
 }

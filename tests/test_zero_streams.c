@@ -97,7 +97,7 @@ static dt_err train(rank_thread *t, dt_zero *z)
     DT_TRY(hash_states(t, z));
     DT_TRY(one_update(t, z, N_STEPS));
     DT_TRY(change_states(t, z));
-    return one_update(t, z, N_STEPS + 6); /* is closed with that under way */
+    return one_update(t, z, N_STEPS + 6); /* is closed with that in flight */
 }
 
 static void expect_same(const rank_thread *want, const rank_thread *got, int stage, const char *order)
@@ -176,7 +176,7 @@ static void offload_to_a_file_changes_no_bit(void **state)
     opt.buffer_count = 1;
     check_orders(false, &opt);
 }
-static void offload_of_parameters_alone_changes_no_bit(void **state)
+static void offload_of_only_parameters_changes_no_bit(void **state)
 {
     dt_zero_options opt = offloaded(DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, 2);
     check_orders(false, &opt);
@@ -184,7 +184,7 @@ static void offload_of_parameters_alone_changes_no_bit(void **state)
     check_orders(true, &opt);
 }
 
-/* Sums are exchanged behind their reduction and before they go down. */
+/* Sums are exchanged after their reduction and before they are copied down. */
 static void exchange_among_groups_changes_no_bit(void **state)
 {
     dt_zero_options opt = {.overlap_comm = true, .n_groups = N_THREADS, .reduce_bucket_size = 600};
@@ -204,7 +204,7 @@ int main(void)
         cmocka_unit_test(overlapped_exchange_of_two_parts_changes_no_bit),
         cmocka_unit_test(offload_to_host_memory_changes_no_bit),
         cmocka_unit_test(offload_to_a_file_changes_no_bit),
-        cmocka_unit_test(offload_of_parameters_alone_changes_no_bit),
+        cmocka_unit_test(offload_of_only_parameters_changes_no_bit),
         cmocka_unit_test(exchange_among_groups_changes_no_bit),
     };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0);

@@ -1,14 +1,14 @@
 /* toy_task.h - a task that is not part of the program: on-policy distillation with two steps to a rollout.
  *
- * A rollout: the model in training continues each prompt; a frozen model (model.path, which is the start, too) scores
- * the new tokens. Token t has the advantage A_t = logp_frozen(t) - old(t), old being the model's own log-probability
- * when it rolled out. Two optimizer steps then take all of it:
+ * A rollout: the model in training continues each prompt; a frozen model (model.path, which is the start, too)
+ * scores the new tokens. Token t has the advantage A_t = logp_frozen(t) - old(t), old being the model's own
+ * log-probability when it rolled out. Two optimizer steps then take all of it:
  *
  *     L = -(1/M) sum over t of r_t A_t,    r_t = exp(logp_t - old_t),    u_t = r_t A_t / M,
  *
- * with M the number of new tokens of all ranks. Beside the model a table of one number for each token id is trained,
- * with updates of its own: its gradient is the sum of that token's advantages, over M. All of a rollout is in the
- * checkpoint, by sample: a resume may begin at its second step, on any number of ranks. */
+ * with M the number of new tokens of all ranks. In addition to the model, a table of one weight for each token id is
+ * trained, with its own updates: its gradient is the sum of that token's advantages, over M. All of a rollout is in
+ * the checkpoint, by sample: a resume may begin at its second step, on any number of ranks. */
 #ifndef DTRAIN_TESTS_TOY_TASK_H
 #define DTRAIN_TESTS_TOY_TASK_H
 
@@ -55,7 +55,7 @@ static inline int64_t toy_sample(const dt_task *t, int64_t k)
 }
 
 enum { TOY_IDS, TOY_OLD, TOY_FROZEN, TOY_ARRAYS };
-/** Numbers that a rollout is saved as. */
+/** The values that a rollout is saved as. */
 static inline int64_t toy_saved_len(const dt_task *t)
 {
     return TOY_ARRAYS * t->batching.train_batch_size * (TOY_LEN + 1);
@@ -102,7 +102,7 @@ static void toy_open_table(dt_task *t)
     y->table->groups.group[0].lr = toy_number("TOY_TABLE_LR", 0.5);
     y->table->max_grad_norm = toy_number("TOY_TABLE_CLIP", 0.25);
     y->table->settings.weight_decay = 0;
-    y->table->zero_opt.stage = -1; /* nobody asks: the run's counts */
+    y->table->zero_opt.stage = -1; /* no override: the run's value counts */
     if (getenv("TOY_TABLE_SGD")) y->table->zero_opt.optimizer = &dt_optimizer_sgd_plain;
     if (getenv("TOY_TABLE_MOMENTUM")) y->table->zero_opt.optimizer = &dt_optimizer_sgd;
 }
@@ -150,7 +150,7 @@ static void toy_open(dt_task *t)
     t->samples_per_epoch = TOY_EPOCH * t->batching.train_batch_size;
     t->n_validation = toy_micros(t);
     t->keep_gathered = getenv("TOY_KEEP_GATHERED") != NULL;
-    if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* told already */
+    if (!*t->cfg->model_path || t->n_units == 0 || !t->dev->ops) return; /* reported already */
     const dt_err err = dt_frozen_model_describe(&y->frozen, t->cfg->model_path, 0);
     dt_mistakes_add(t->mistakes, err == DT_OK ? toy_size(t) : err);
     t->saved_nbytes = (double)(2 + toy_saved_len(t)) * sizeof(int64_t);
@@ -261,7 +261,7 @@ static void toy_fill(dt_task *t, int a)
     dt_batch_finish(b);
 }
 
-/* Log-probabilities of a batch's targets to where their tokens stand in the rollout. */
+/* Stores log-probabilities of a batch's targets at their tokens' positions in the rollout. */
 static void toy_keep(dt_task *t, int a, const float *logp, float *kept)
 {
     const dt_batch *b = &toy_of(t)->batch;
@@ -336,8 +336,8 @@ static dt_err toy_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     return DT_OK;
 }
 
-/* Where a batch's token i, in sequence s of this rank's micro-batch, stands in the rollout; which of the micro-batches
- * it is its first token's key tells. */
+/* The position in the rollout of a batch's token i, in sequence s of this rank's micro-batch. Its first token's key
+ * identifies the micro-batch. */
 static int64_t toy_place(const dt_task *t, int32_t s, int32_t i)
 {
     const toy *y = toy_of(t);
@@ -408,7 +408,7 @@ static void toy_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_count(t->sums, y->samples, b->n_samples);
 }
 
-/* The rollout that is there, by the model as it is now. */
+/* The existing rollout, scored by the current model. */
 static dt_err toy_evaluate(dt_task *t, int64_t micro)
 {
     toy_fill(t, (int)micro);
@@ -427,7 +427,7 @@ static int32_t toy_bits(float x)
     return bits;
 }
 
-/* Each sample's numbers are on one rank, and zeros on the others: their sums are those numbers. By sample: its length,
+/* One rank has each sample's values and the others have zeros, so the sums are those values. By sample: its length,
  * then its tokens; the bits of its log-probabilities. */
 static dt_err toy_gather(dt_task *t, int64_t *all, int64_t n_all)
 {

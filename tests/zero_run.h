@@ -1,5 +1,5 @@
-/* zero_run.h - ZeRO on a model that is all sizes and no layers, held against plain loops: what mpi_zero.c and
- * mpi_zero_offload.c share. */
+/* zero_run.h - ZeRO on a model of tensors without layers, compared with plain loops: shared by mpi_zero.c and
+ * mpi_zero_offload.c. */
 #ifndef DTRAIN_TESTS_ZERO_RUN_H
 #define DTRAIN_TESTS_ZERO_RUN_H
 
@@ -313,7 +313,7 @@ static dt_err put_states(run *r, const states *s)
     return dt_zero_state_written(r->z);
 }
 
-/* What is offloaded, through how many buffers of what size; parameters at stage 3 alone. */
+/* The offloaded states, and the count and size of their buffers; parameters only at stage 3. */
 static const struct offload {
     dt_offload optimizer, param;
     int64_t sub_group_size; /* units have up to 4160 elements */

@@ -1,4 +1,4 @@
-/* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and what is said of a mistake. */
+/* block.cc - launches: blocks in random order, lanes as fibers, the barrier, and error messages. */
 #include "block.h"
 #include "faults.h"
 #include "graphs.h"
@@ -149,7 +149,7 @@ sim_range sim_static_shared()
 
 static const size_t PAGE = 4096, DYNAMIC_ROOM = 256 << 10;
 
-/* Between pages that nobody may touch. */
+/* Between guard pages. */
 static char *dynamic_end()
 {
     static char *end;

@@ -33,7 +33,7 @@ struct sim_lane_state {
     const char *name;
     uint32_t mask;
     void *mine;
-    const void *pc; /* that it goes on at */
+    const void *pc; /* at which it resumes */
     pending_copies copies;
     bool hides_copies; /* some have landed, and were not shown to products of groups */
 };
@@ -64,7 +64,7 @@ sim_range sim_dynamic_shared(); /* all that there is of it, in use or not */
 bool sim_is_shared(const void *p, size_t nbytes);
 /** Forget the copies of a lane that ended. */
 void sim_copies_forget(pending_copies *copies);
-/** A lane of the warp has ended: no product of its group may be under way. */
+/** A lane of the warp has ended: no product of its group may be in flight. */
 void sim_products_end(int warp);
 /** Is this launch possible? Else the error that CUDA gives. */
 cudaError_t sim_check_launch(const sim_launch &launch);

@@ -86,7 +86,7 @@ cudaError_t sim_passes(const char *call)
     return error == cudaSuccess ? error : sim_fail(error);
 }
 
-/* Who joins others with a GPU that has failed is told so; the watchdog may ask, and whoever ends may abort. */
+/* A rank that joins others with a failed GPU gets an error. The watchdog may query, and an ending process may abort. */
 static void refuse_if_failed(const char *call)
 {
     if (failed && strcmp(call, "ncclCommGetAsyncError") != 0) sim_wrong("%s is called for a GPU that has failed", call);

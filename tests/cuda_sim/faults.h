@@ -1,6 +1,6 @@
-/* faults.h - calls of CUDA's runtime and of NCCL that fail where a test asks for it. CUDA_SIM_FAIL=CALL:RANK:NTH:ERROR,
- * several with commas: CALL is a function's name, or launch for kernels; RANK may be *. ERROR: memory, value, handle;
- * illegal, ecc, launch, nvlink, contained and unknown, behind which the device has failed: every later call of CUDA
+/* faults.h - injected failures of calls of CUDA's runtime and of NCCL. CUDA_SIM_FAIL=CALL:RANK:NTH:ERROR, several
+ * with commas: CALL is a function's name, or launch for kernels; RANK may be *. ERROR: memory, value, handle;
+ * illegal, ecc, launch, nvlink, contained and unknown, after which the device has failed: every later call of CUDA
  * returns the same, and one of NCCL ends the program; of NCCL alone system and remote. What CUDA refuses is
  * ncclUnhandledCudaError there. hang: the call never returns. */
 #ifndef CUDA_SIM_FAULTS_H

@@ -1,7 +1,7 @@
-/* host.cc - what the host touches of memory that the device uses. Device memory is closed to it (memory.cc). Pages of
- * pinned memory are closed while streams use any of their bytes: to writes while an operation may read them, to all
- * while one may write. A fault then shows the byte. If streams do not use that one the instruction is let through, and
- * the page is closed again behind it. A call of the system on a page that is closed fails with EFAULT. */
+/* host.cc - checks of the host's accesses to memory that the device uses. Device memory is closed to it (memory.cc).
+ * Pages of pinned memory are closed while streams use any of their bytes: to writes while an operation may read
+ * them, to all while one may write. A fault then shows the byte. If no stream uses that byte, the instruction runs
+ * and the page is closed again after it. A call of the system on a page that is closed fails with EFAULT. */
 #include "block.h"
 #include "host.h"
 #include "memory.h"

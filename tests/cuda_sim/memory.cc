@@ -1,8 +1,8 @@
 /* memory.cc - twins of CUDA's calls for memory and copies.
  *
- * An allocation is filled with NaNs and ends before a page that is not there. The device's begin at a multiple of 256
- * bytes and end less than 256 bytes before that page, pinned memory begins with a page; the bytes between its end and
- * the page must keep their value. Addresses are used again only when all have been. */
+ * An allocation is filled with NaNs and ends before an unmapped page. The device's begin at a multiple of 256 bytes
+ * and end less than 256 bytes before that page, pinned memory begins with a page; the bytes between its end and the
+ * page must keep their value. Addresses are used again only when all have been. */
 #include "block.h"
 #include "faults.h"
 #include "graphs.h"
@@ -25,7 +25,7 @@ static const unsigned char BEHIND = 0xfb; /* a NaN, too */
 
 struct allocation {
     size_t nbytes;
-    char *room; /* pages, with one behind that is not there */
+    char *room; /* pages, followed by an unmapped one */
     size_t room_nbytes;
     int number;
 };
@@ -62,7 +62,7 @@ static bool is_of(const space *s, const void *p) { return p >= s->range.from && 
 bool sim_is_device(const void *p) { return is_of(&device, p); }
 bool sim_is_pinned(const void *p) { return is_of(&pinned, p); }
 
-/* The allocation that p lies in, or in the page behind; else the end of s->all. */
+/* The allocation that contains p, or whose following page does; else the end of s->all. */
 static std::map<char *, allocation>::iterator find(space *s, const void *p)
 {
     auto found = s->all.upper_bound(static_cast<char *>(const_cast<void *>(p)));
@@ -85,7 +85,7 @@ sim_place_name sim_name_place(const void *p)
     return name;
 }
 
-/* ---- who reaches device memory ---------------------------------------------------------------------------------- */
+/* ---- which processor may access device memory ------------------------------------------------------------------- */
 
 sim_thread *sim_this_thread()
 {
@@ -99,7 +99,7 @@ sim_thread *sim_this_thread()
     return thread;
 }
 
-/* -1: this processor has none. Threads of which nobody has said so may not use it. */
+/* -1: this processor has none. Threads that have not been registered may not use it. */
 static int device_key()
 {
     static const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
@@ -128,7 +128,7 @@ static char *free_pages(space *s, size_t nbytes)
             s->at = range.from;
         }
         auto next =
-            s->all.lower_bound(s->at); /* the first that may lie in the way begins here or behind, or its room does */
+            s->all.lower_bound(s->at); /* the first that may overlap begins here or later, or its pages do */
         if (next == s->all.end() || next->second.room >= s->at + nbytes) break;
         s->at = next->second.room + next->second.room_nbytes;
     }

@@ -1,7 +1,8 @@
-/* nccl_twin.c - NCCL over MPI, for the simulator of CUDA, whose memory is the host's. As NCCL does it refuses an id
- * that is not rank 0's. Calls of a communicator that does not block are done when they return, but every other one says
- * that it is in progress, for as many questions as it takes turns; who goes on before is refused. With CUDA_SIM_HANG=N
- * the Nth collective, on every rank that is told so, never comes to an end on its stream, while the host goes on. */
+/* nccl_twin.c - NCCL over MPI, for the simulator of CUDA, whose memory is the host's. As NCCL does, it refuses an id
+ * that is not rank 0's. Calls of a communicator that does not block are done when they return, but every other one
+ * reports that it is in progress, for several queries. A caller that continues earlier is refused. With
+ * CUDA_SIM_HANG=N the Nth collective never completes on its stream, on every rank where it is set, while the host
+ * continues. */
 #include "faults.h"
 #include "library.h"
 #include "nccl.h"

@@ -1,9 +1,9 @@
-/* race.cc - see race.h. Two bytes of memory have a cell of the shadow: who wrote them last, and two of those who read
- * them last, those two as far apart as they come.
+/* race.cc - see race.h. Each two bytes of memory have a shadow cell: the last writer and two of the last readers, as
+ * far apart as possible.
  *
- * Time of a block: each thread has a clock, which goes on where it meets others. A barrier sets all clocks beyond all
- * that were, so what has an earlier one lies before it. Within a warp, seen[a][b] is the last clock of lane b whose
- * accesses lie before what lane a does now. */
+ * Time of a block: each thread has a clock, which advances where threads synchronise. A barrier sets all clocks
+ * beyond all earlier ones, so an access with an earlier clock precedes it. Within a warp, seen[a][b] is the last
+ * clock of lane b whose accesses lie before what lane a does now. */
 #ifdef CUDA_SIM_RACES
 #include "block.h"
 #include "race.h"

@@ -1,12 +1,11 @@
-/* race.h - does a kernel read what another thread writes, without an order between the two? Does it touch memory of the
- * host? Where the kernels are compiled with -fsanitize=thread, the compiler calls us at each access, and this is the
- * runtime behind its calls.
+/* race.h - detects races between the threads of a kernel, and accesses of kernels to host memory. Where the kernels
+ * are compiled with -fsanitize=thread, the compiler calls this runtime at each access.
  *
  * What orders two accesses of threads a and b: a barrier of their block, or __syncwarp of lanes of their warp.
  * Shuffles, votes and products do not: CUDA promises no order of memory for them. Blocks of a launch are never
- * ordered; launches follow one another here, and whether their streams order them is the matter of streams.h. A copy
- * that runs behind a thread's back is in nobody's reach until the thread has waited for it, and then it is the
- * thread's write. */
+ * ordered; launches follow one another here, and whether their streams order them is the matter of streams.h. No
+ * thread may access the target of an asynchronous copy until the issuing thread has waited for it; then it counts as
+ * that thread's write. */
 #ifndef CUDA_SIM_RACE_H
 #define CUDA_SIM_RACE_H
 

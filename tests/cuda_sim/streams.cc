@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
-/* A stream may be stuck (sim_stick): no event behind that is ever reached, and who waits for one is stuck, too. */
+/* A stream may be stuck (sim_stick): no later event is ever reached, and a stream that waits for one is stuck, too. */
 struct cudaStreamOfSim {
     unsigned flags, number; /* from 1 on: of all that were ever made */
     int slot;
@@ -430,7 +430,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     host_learns(event->clock);
     return sim_passes("cudaEventSynchronize");
 }
-/* What the host has not waited for may be under way: so it is for the first questions. */
+/* Work that the host has not waited for may be in flight: the first queries say so. */
 static bool is_late(cudaEvent_t event)
 {
     const std::lock_guard<std::mutex> lock(streams_lock);

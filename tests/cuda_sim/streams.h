@@ -1,17 +1,18 @@
-/* streams.h - does one stream read or write what another writes, without an event between the two? Does the host?
+/* streams.h - detects accesses by streams or the host to what another stream writes, without an event between the
+ * two.
  *
- * A stream does at once what it is given; what a GPU might have done instead follows from clocks. Each stream counts
- * its operations, and a clock says for each stream up to which of its operations all is known to be done:
+ * A stream runs each operation immediately; clocks tell what a GPU might have done instead. Each stream counts its
+ * operations, and a clock says for each stream up to which of its operations all is known to be done:
  *
  *     an operation begins     its stream's clock takes in the host's (it was asked for after what the host had seen)
  *     record, wait            the event takes the stream's clock, the stream that waits takes in the event's
  *     the host waits          for a stream, an event, the device, or asks and hears that it is done: it takes in theirs
  *
- * Who asks for an event that the host has not waited for hears up to twice that it is not done.
+ * A query of an event that the host has not waited for returns "not done" up to twice.
  *
- * Each stretch of device and pinned memory knows its last write and the reads since. An access that another stream's
- * clock does not know ends the program; so does memory that is freed while an operation that nobody waited for may work
- * on it. Threads of the host count as one: how they wait for each other is not seen.
+ * Each segment of device and pinned memory records its last write and the reads since. An access that another
+ * stream's clock does not know ends the program; so does freeing memory while an operation that the host has not
+ * waited for may use it. Threads of the host count as one: how they wait for each other is not seen.
  *
  * A kernel's accesses are known where they are compiled in (race.h), those of copies and libraries always. */
 #ifndef CUDA_SIM_STREAMS_H

@@ -23,7 +23,7 @@ int nvtxRangePop(void)
     return 0;
 }
 
-/* What a driver takes for a context: an odd number, which nobody has by chance. */
+/* The driver's token of a context: an odd number that does not occur by chance. */
 enum { CONTEXT_NBYTES = 123 << 20 };
 
 int nvmlInit_v2(void);

@@ -130,7 +130,7 @@ template <class T> static float element(const void *p, int row, int column, cons
 struct queued_product {
     sim_group_product of[WARP];
     uint32_t a[WARP][4];      /* as it was: it must not change */
-    float before[WARP][8][4]; /* what it adds to, where no other product is under way to there */
+    float before[WARP][8][4]; /* what it adds to, where no other product to the same registers is in flight */
     bool behind_another;
     int group, warp;
     void (*compute)(const queued_product &);
@@ -176,7 +176,7 @@ template <class T> static void compute_product(const queued_product &p)
         }
 }
 
-/* Registers are left alone while a product is under way. */
+/* No register may be accessed while a product is in flight. */
 static void check_registers(const queued_product &p)
 {
     for (int l = 0; l < WARP; l++) {
@@ -247,7 +247,7 @@ void sim_products_end(int warp)
     queues[warp].open = false;
 }
 
-/* ---- copies that run behind a thread's back --------------------------------------------------------------------- */
+/* ---- asynchronous copies ----------------------------------------------------------------------------------------- */
 
 static void land(const pending_copy *copy)
 {

@@ -1,6 +1,6 @@
-/* wrong.cu - does the simulator see what is wrong? `wrong NAME` runs the kernel or the program of that name, which must
- * end with a line that says what it did; `wrong right` runs what uses all of it as it should, and must print "right",
- * as must "fresh" and "order", which look at what memory holds and in what order blocks and warps run
+/* wrong.cu - checks that the simulator detects errors. `wrong NAME` runs the kernel or the program of that name,
+ * which must end with a line that states its error. `wrong right` uses every feature correctly, and must print
+ * "right", as must "fresh" and "order", which look at what memory holds and in what order blocks and warps run
  * (tests/e2e_cudasim.sh). */
 #include "ptx.cuh"
 #include <math.h>
@@ -237,7 +237,7 @@ static bool sums_are_right(float *x)
     return right;
 }
 
-/* What nobody wrote is no number. */
+/* Memory that was never written is NaN. */
 __global__ void unwritten_kernel(float *y)
 {
     DYNAMIC_SHARED(float, dynamic);
@@ -263,7 +263,7 @@ static bool fresh_is_nan()
     return right;
 }
 
-/* Each warp says four times that it is there: block and warp go to the next place of a list. */
+/* Each warp records itself four times: block and warp go to the next slot of a list. */
 enum { BLOCKS = 8, WARPS = 4, TIMES = 4, PLACES = BLOCKS * WARPS * TIMES };
 __global__ void list_kernel(int *n, int *list)
 {
@@ -291,7 +291,7 @@ static bool order_is_drawn()
             blocks_fall += is / WARPS < was / WARPS;
             warps_fall += is / WARPS == was / WARPS && is < was;
         }
-        for (int i = 1; i < PLACES; i++) /* a warp goes on after others had their turn */
+        for (int i = 1; i < PLACES; i++) /* a warp continues after others had their turn */
             for (int k = 0; k < i - 1 && host[turn][i] != host[turn][i - 1]; k++)
                 resumed += host[turn][k] == host[turn][i];
         others += turn > 0 && memcmp(host[turn], host[0], sizeof host[0]) != 0;
@@ -308,7 +308,7 @@ enum mistake {
     NO_MISTAKE,
     NO_EVENT,           /* stream 1 does not wait for the sums */
     RECORDED_TOO_EARLY, /* before the sums were queued */
-    WAITED_TOO_LATE,    /* behind the copy down */
+    WAITED_TOO_LATE,    /* after the copy to the host */
     OTHER_EVENT,        /* of the other half */
     UP_REUSED,          /* the host fills up again before the copy from it has ended */
     DOWN_READ,          /* the host reads down before the copy to it has ended */
@@ -342,7 +342,7 @@ static bool halves_are_right(mistake m)
         if (m == BOTH_DOWN) must(cudaMemcpyAsync(down, part, N * sizeof *x, cudaMemcpyDeviceToHost, up_stream));
         if (m == WAITED_TOO_LATE) must(cudaStreamWaitEvent(down_stream, added[half], 0));
         must(cudaEventRecord(went_down, down_stream));
-        for (int i = N; i < N + BESIDE; i++) up[i] = down[i] = (float)i; /* beside what streams use */
+        for (int i = N; i < N + BESIDE; i++) up[i] = down[i] = (float)i; /* next to what streams use */
         if (m == ON_DEVICE_REUSED) {
             must(cudaEventSynchronize(came_up));
             continue;

@@ -18,7 +18,7 @@ static void must(bool holds)
     if (!holds) abort();
 }
 
-/* The part behind a zero byte, if any, is an override. */
+/* The part after a zero byte, if any, is an override. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = malloc(size + 1);

@@ -15,7 +15,7 @@ static void must(bool holds)
     if (!holds) abort();
 }
 
-/* Done, or refused for what is in the text. */
+/* Accepted, or refused for an error in the text. */
 static bool done(dt_err err)
 {
     must(err == DT_OK || (err == DT_ERR_DATA && dt_error_message()[0]));

@@ -1,5 +1,5 @@
 /* fuzz_model_config.c - any bytes as the JSON files of a model's directory. The first byte says which: config.json,
- * generation_config.json, or the index beside two small safetensors files. A configuration that is accepted has a table
+ * generation_config.json, or the index of two small safetensors files. A configuration that is accepted has a table
  * of tensors and can be written again. */
 #include "../../src/pretrained/export_config.h"
 #include "../../src/pretrained/generation_config.h"

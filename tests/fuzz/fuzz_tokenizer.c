@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json, and any text: an error, or ids that are known, that are the same
  * for the text as a whole, as spans and in parts, and that decode to UTF-8.
  *
- * The text stands behind a zero byte; without one it is the file itself. */
+ * The text follows a zero byte; without one it is the file itself. */
 #include "dtrain/tokenizer/tokenizer.h"
 #include "dtrain/text/utf8.h"
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* cublasLt.h - the part of cuBLASLt that cuda/product_lt.c uses, for the simulator: in the place of NVIDIA's header
- * of the same name, with its names and meanings. tests/cuda_sim/cublaslt.cc computes products as plain loops. */
+/* cublasLt.h - the part of cuBLASLt that cuda/product_lt.c uses, for the simulator. It replaces NVIDIA's header of
+ * the same name and keeps its names and semantics. tests/cuda_sim/cublaslt.cc computes products as plain loops. */
 #ifndef CUDA_SIM_CUBLASLT_H
 #define CUDA_SIM_CUBLASLT_H
 

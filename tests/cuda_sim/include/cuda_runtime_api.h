@@ -1,6 +1,6 @@
-/* cuda_runtime_api.h - the part of CUDA's runtime that the CUDA device uses, for the simulator on the host (see sim.h):
- * it stands in the place of CUDA's header of the same name, so that CUDA need not be installed. Semantics are CUDA's;
- * what is simpler here is said. */
+/* cuda_runtime_api.h - the part of CUDA's runtime that the CUDA device uses, for the simulator on the host (see
+ * sim.h): it replaces CUDA's header of the same name, so CUDA need not be installed. Semantics are CUDA's; comments
+ * state simplifications. */
 #ifndef CUDA_SIM_RUNTIME_API_H
 #define CUDA_SIM_RUNTIME_API_H
 
@@ -118,7 +118,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcp
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t stream);
 
-/* A stream does at once what it is given; whether it might have done so later is checked (streams.h). */
+/* A stream runs each operation immediately; streams.h checks whether it might have run later. */
 typedef struct cudaGraphOfSim *cudaGraph_t;
 typedef struct cudaGraphExecOfSim *cudaGraphExec_t;
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0, cudaStreamCaptureModeThreadLocal = 1 };

@@ -27,7 +27,7 @@ typedef enum {
 typedef enum { CUDNN_REDUCE_TENSOR_ADD, CUDNN_REDUCE_TENSOR_MAX } cudnnReduceTensorOp_t;
 
 size_t cudnnGetVersion(void);
-/* Nobody calls these here. */
+/* The simulator never calls these. */
 int cudnnGetErrorString(void), cudnnGetLastErrorString(void), cudnnCreate(void), cudnnDestroy(void),
     cudnnSetStream(void), cudnnBackendCreateDescriptor(void), cudnnBackendDestroyDescriptor(void),
     cudnnBackendSetAttribute(void), cudnnBackendGetAttribute(void), cudnnBackendFinalize(void),

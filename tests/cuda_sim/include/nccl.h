@@ -1,6 +1,5 @@
-/* nccl.h - the part of NCCL that the transport uses, over MPI, for the simulator of CUDA (nccl_twin.c): it stands in
- * the place of NCCL's header of the same name. What is simpler: a call is done when it returns, even where it
- * says that it is in progress. */
+/* nccl.h - the part of NCCL that the transport uses, over MPI, for the simulator of CUDA (nccl_twin.c): it replaces
+ * NCCL's header of the same name. Simplification: a call is done when it returns, even if it returns ncclInProgress. */
 #ifndef CUDA_SIM_NCCL_H
 #define CUDA_SIM_NCCL_H
 

@@ -1,13 +1,14 @@
 /* sim.h - a simulator of CUDA on the host, for tests: the language of kernels and their launch.
  *
- * The sources of cuda/ are compiled by the host's C++ compiler. A launch runs its blocks one after the other, in random
- * order. The lanes of a block are fibers: one runs until it meets the others of its warp (a shuffle, a vote, a product)
- * or of its block (__syncthreads). Warps run in random bursts, so that they drift as far apart as the barriers allow;
- * lanes of a warp run one after the other, not in lockstep, so that a missing __syncwarp shows. DTRAIN_SIM_SEED draws.
+ * The sources of cuda/ are compiled by the host's C++ compiler. A launch runs its blocks one after the other, in
+ * random order. The lanes of a block are fibers: one runs until it meets the others of its warp (a shuffle, a vote,
+ * a product) or of its block (__syncthreads). Warps run in random bursts, so that they drift as far apart as the
+ * barriers allow; lanes of a warp run one after the other, not in lockstep, so that a missing __syncwarp shows.
+ * DTRAIN_SIM_SEED seeds the order.
  *
  * Shared memory is what is local to the thread that runs the block: __shared__ is thread_local. It holds NaNs when a
- * launch begins. What is wrong (a deadlock, misuse of a collective, an address that is not aligned or not there) ends
- * the program with a line that names operation, kernel, block and thread. */
+ * launch begins. An error (a deadlock, misuse of a collective, a misaligned or unmapped address) ends the program.
+ * Its message names operation, kernel, block and thread. */
 #ifndef CUDA_SIM_H
 #define CUDA_SIM_H
 
