@@ -127,8 +127,7 @@ static char *free_pages(space *s, size_t nbytes)
             again = true;
             s->at = range.from;
         }
-        auto next =
-            s->all.lower_bound(s->at); /* the first that may overlap begins here or later, or its pages do */
+        auto next = s->all.lower_bound(s->at); /* the first that may overlap begins here or later, or its pages do */
         if (next == s->all.end() || next->second.room >= s->at + nbytes) break;
         s->at = next->second.room + next->second.room_nbytes;
     }
