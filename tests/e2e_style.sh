@@ -59,7 +59,7 @@ expect "includes between rooms go down" test ! -s "$out"
 ls -d src/*/ | xargs -n1 basename | grep -vx main | sort >"$tmp/folders"
 ls -d include/dtrain/*/ | xargs -n1 basename | comm -23 - <(tr ' ' '\n' <<<"$rooms" | sort) >"$out"
 expect "every folder of headers is a room" test ! -s "$out"
-git ls-files src include cuda 2>/dev/null | grep '\.[ch]u*$' | xargs -rn1 basename | sort | uniq -d >"$out"
+grep -E '^(src|include|cuda)/' "$tmp/sources" | xargs -n1 basename | sort | uniq -d >"$out"
 expect "no two files share a name" test ! -s "$out"
 expect "every folder of src is a room of the Makefile" cmp "$tmp/folders" <(tr ' ' '\n' <<<"$rooms" | sort)
 

@@ -23,9 +23,11 @@ ifeq ($(origin COMMIT),undefined)
 COMMIT   := $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 endif
 endif
+# An optional library that is installed or removed is noticed by the next make.
+OPTIONAL_HEADERS = $(wildcard $(foreach d,/usr/include /usr/local/include,$(addprefix $(d)/,liburing.h histedit.h jpeglib.h png.h webp/demux.h dnnl.h)))
 $(BUILD)/config.key: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' "$(MPICC)" "$(HDF5_GIVEN)" "$(if $(filter given,$(HDF5_GIVEN)),$(HDF5))" "$$PATH" "$$PKG_CONFIG_PATH" "$$CPATH" "$$LIBRARY_PATH" "$$OMPI_CC$$MPICH_CC" >$@.new
+	@printf '%s\n' "$(MPICC)" "$(HDF5_GIVEN)" "$(if $(filter given,$(HDF5_GIVEN)),$(HDF5))" "$$PATH" "$$PKG_CONFIG_PATH" "$$CPATH" "$$LIBRARY_PATH" "$$OMPI_CC$$MPICH_CC" "$(OPTIONAL_HEADERS)" >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/config.mk: $(BUILD)/config.key tools/mk/probe.sh tools/mpi.sh
 	@MPICC="$(MPICC)" HDF5_GIVEN=$(HDF5_GIVEN) HDF5="$(HDF5)" tools/mk/probe.sh >$@.new && mv $@.new $@

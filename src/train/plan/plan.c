@@ -47,7 +47,7 @@ plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node)
                           .model_opt = run->model_opt,
                           .max_live_parameters = run->main.zero_opt.max_live_parameters,
                           .gathered = run->task.keep_gathered,
-                          .saves_beside = run_saves_async(run)};
+                          .saves_async = run_saves_async(run)};
 }
 
 /* Nodes with different numbers of ranks are refused elsewhere. */
@@ -122,7 +122,7 @@ static dt_err plan_saver(const dt_run *run, const plan_setting *with, const size
                          dt_memory *memory)
 {
     size_t nbytes = 0, kept = 0;
-    if (!with->saves_beside) return DT_OK;
+    if (!with->saves_async) return DT_OK;
     for (int p = 0; p < (run_saves_frozen(run) ? DT_N_PARTS : DT_FROZEN); p++) nbytes += of_part[p];
     if (run->task.kept) {
         const dt_zero_options like = run_zero_options(with, &run->main);

@@ -83,7 +83,7 @@ static int say_keys(const search *s, const plan_setting *with, bool live, char o
         n += say(out, "zero.offload_param = %s", run_offload_name(now->offload_param));
     if (now->by_node != was->by_node) n += say(out, "zero.shard_group = world");
     if (live) n += say(out, "zero.max_live_parameters = %" PRId64, with->max_live_parameters);
-    if (with->saves_beside != s->from->saves_beside) n += say(out, "checkpoint.async = false");
+    if (with->saves_async != s->from->saves_async) n += say(out, "checkpoint.async = false");
     if (with->model_opt.recompute != s->from->model_opt.recompute)
         n += say(out, "model.activation_checkpointing = %s", recompute_words[with->model_opt.recompute]);
     if (with->batching.micro_batch_size != s->from->batching.micro_batch_size)
@@ -99,7 +99,7 @@ static int cost_of(const search *s, const plan_setting *with, bool live)
     for (int64_t m = with->batching.micro_batch_size; m < s->from->batching.micro_batch_size; m *= 2) halves++;
     return cost_of_stage[with->strategy.stage] + cost_of_offload[with->strategy.offload_optimizer] +
            cost_of_offload[with->strategy.offload_param] + cost_of_recompute[with->model_opt.recompute] +
-           COST_OF_HALF * halves + COST_OF_LIVE * live + COST_OF_SAVES * (with->saves_beside != s->from->saves_beside) +
+           COST_OF_HALF * halves + COST_OF_LIVE * live + COST_OF_SAVES * (with->saves_async != s->from->saves_async) +
            COST_OF_WORLD * (with->strategy.by_node != s->from->strategy.by_node);
 }
 
@@ -150,8 +150,8 @@ static dt_err try_batches(search *s, const plan_setting *of)
     for (int64_t m = micro;; m /= smallest_factor(m)) {
         plan_setting with = *of;
         split_batch(&with, micro / m, s->run->cfg.data_seq_len);
-        for (int waits = 0; waits <= s->from->saves_beside; waits++) {
-            with.saves_beside = s->from->saves_beside && !waits;
+        for (int waits = 0; waits <= s->from->saves_async; waits++) {
+            with.saves_async = s->from->saves_async && !waits;
             DT_TRY(try_setting(s, with, false));
             if (with.strategy.stage == 3) DT_TRY(try_setting(s, with, true));
         }
