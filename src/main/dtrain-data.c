@@ -93,7 +93,7 @@ static const tool_row rows[] = {
      "fraction of documents for --validation, above 0 and below 1. They are chosen by a hash of the document's content "
      "(pairs: of the prompt)"},
     {"shards", "N", TO(make.n_shards),
-     "write N files of about equal size, OUT-00000-of-0000N.h5 and so on, to be read in this order", 1, INT64_MAX},
+     "write N files of about equal size, OUT-00000-of-0000N.h5 and so on, to be read in this order", 1, TOOL_NO_LIMIT},
     {"shard-size", "SIZE", BYTES(make.shard_nbytes),
      "write as many files as needed to keep each within SIZE, such as 500M, 5GB or 2GiB (G and GB are 10^9 bytes, GiB "
      "is 2^30 bytes)"},
@@ -122,7 +122,7 @@ static const tool_row rows[] = {
     {"prefer", "WHICH", TO(make.prefer),
      "better or safer: which answer of a PKU-SafeRLHF record is chosen (default better)"},
     {"max-length", "N", TO(make.max_length), "maximum tokens in a document or sample (default 0: no limit)", 0,
-     INT64_MAX},
+     TOOL_NO_LIMIT},
     {"truncate", "HOW", TO(make.truncate),
      "how to treat longer ones: keep_start, keep_end or drop (default keep_start; preferences: drop; prompts and "
      "format minionerec: keep_end)"},
@@ -165,7 +165,7 @@ static const tool_row rows[] = {
      "keep this many samples, chosen by the seed", REC},
     {"category", "TEXT", TO(make.rec.category), "what the texts call the items (default items)", REC},
     {"longest-only", NULL, TO(make.rec.longest), "keep only the row with the longest history of each user", REC},
-    {"seed", "N", TO(make.rec.seed), "seed of the sampling (default 42)", 0, INT64_MAX, REC},
+    {"seed", "N", TO(make.rec.seed), "seed of the sampling (default 42)", 0, TOOL_NO_LIMIT, REC},
     {"catalogue", "FILE", TO(make.rec.catalogue), "also write the info file for rec.catalogue", REC},
     {HEADING("General")},
     TOOL_ROWS};
@@ -327,7 +327,7 @@ typedef struct look {
 } look;
 
 static const tool_row look_rows[] = {
-    {"seq-len", "L", TOOL_FIELD(look, seq_len), "also print the number of samples of L tokens", 1, INT64_MAX},
+    {"seq-len", "L", TOOL_FIELD(look, seq_len), "also print the number of samples of L tokens", 1, TOOL_NO_LIMIT},
     {"tokenizer", "NAME", TOOL_FIELD(look, tokenizer), ""},
     {0}};
 

@@ -71,7 +71,7 @@ static const tool_row rows[] = {
      .letter = 'm'},
     {"smooth", "W", TO(smooth),
      "smooth with a weighted mean over W records (default: a fortieth of the run's records; 1: no smoothing)", 1,
-     INT64_MAX, .letter = 's'},
+     TOOL_NO_LIMIT, .letter = 's'},
     {"x", "AXIS", WORD(axis), "x axis: step, tokens or time (seconds of training)", .words = "step,tokens,time",
      .letter = 'x'},
     {"list", NULL, TO(list), "list the metric names of these runs, and plot nothing", .letter = 'l'},

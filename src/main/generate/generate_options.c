@@ -111,7 +111,7 @@ static const tool_row rows[] = {
      "penalty for tokens that already occurred (default 1: none)", GIVEN(penalty)},
     {"greedy", NULL, TO(sampling.greedy), "always take the most probable token", GIVEN(greedy)},
     {"num-samples", "N", TO(num_samples), "continuations per prompt (default 1)", 1, INT32_MAX},
-    {"seed", "N", TO(sampling.seed), "seed of the random generator (default 42)", 0, INT64_MAX},
+    {"seed", "N", TO(sampling.seed), "seed of the random generator (default 42)", 0, TOOL_NO_LIMIT},
     {"num-beams", "B", TO(beams.n_beams), "beam search with B beams (default 1: no beam search)", 1, 1 << 16,
      GIVEN(beams)},
     {"length-penalty", "A", TO(beams.length_penalty),

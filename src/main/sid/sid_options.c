@@ -56,7 +56,7 @@ static const tool_row rows[] = {
     {"levels", "N", TO(levels), "levels, and so tokens, of a SID (default 3)", 1, DT_SID_MAX_LEVELS},
     {"codes", "N", TO(codes), "codes per level (default 256)", 2, 1 << 20},
     {"kmeans-iterations", "N", TO(kmeans_iterations), "maximum iterations (default 100)", 0, INT32_MAX},
-    {"seed", "N", TO(seed), "seed of the random generator (default 42)", 0, INT64_MAX},
+    {"seed", "N", TO(seed), "seed of the random generator (default 42)", 0, TOOL_NO_LIMIT},
     {HEADING("RQ-VAE")},
     {"dim", "N", TO(rqvae.dim), "dimension of the quantised vector (default 32)", 1, 1 << 20},
     {"hidden", "N,N,...", CALL(take_hidden),

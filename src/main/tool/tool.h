@@ -47,6 +47,7 @@ struct tool_row {
 };
 
 /* Members kind, take and at of a row: by the type of a field, or as named. */
+#define TOOL_NO_LIMIT 0x1p63 /* as an upper limit of an integer: any int64_t */
 #define TOOL_FIELD(TYPE, FIELD)                                                                                        \
     .kind = _Generic(((TYPE *)0)->FIELD, bool                                                                          \
                      : TOOL_SET, const char *                                                                          \
