@@ -94,7 +94,7 @@ typedef struct plan_setting {
     dt_model_options model_opt;
     bool accumulates; /* over micro-steps in this plan; gradients are then kept in fp32 */
     int64_t max_live_parameters;
-    bool gathered;     /* stage 3: the main model keeps all parameters gathered during rollouts */
+    bool gathered;    /* stage 3: the main model keeps all parameters gathered during rollouts */
     bool saves_async; /* checkpoint.async: a save copies the states to host memory */
 } plan_setting;
 plan_setting run_setting(const dt_run *run, int nranks, int ranks_per_node);
