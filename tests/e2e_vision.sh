@@ -253,7 +253,7 @@ expect "other means" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/
 check "another preprocessor" 65 'means.h5: attribute preprocessor: image_mean: the images were prepared with 0.5, 0.4578275.*, but the model has 0.48145' data.train="$tmp/means.h5"
 sed 's/"resample": 3/"resample": 2/' $hf/clip/preprocessor_config.json >"$tmp/bilinear.json"
 expect "images made smoother" ./dtrain-data -q --tokenizer $hf/clip_llama --images "$tmp/bilinear.json" --image-tokens 9 -o "$tmp/smooth.h5" $fixture/records.jsonl
-check "another filter" 65 'smooth.h5: attribute preprocessor: size and resample: .*bilinear; the model has .*bicubic' data.train="$tmp/smooth.h5"
+check "another filter" 65 'smooth.h5: attribute preprocessor: size and resample: .*bilinear, but the model has .*bicubic' data.train="$tmp/smooth.h5"
 # a model without image preprocessing must be validated on images prepared as in training
 cp $hf/clip_llama/config.json "$tmp/new.json"
 check "validation made otherwise than training" 65 'validation: .*smooth.h5: attribute preprocessor: size and resample' model.path= model.config="$tmp/new.json" data.validation="$tmp/smooth.h5"
