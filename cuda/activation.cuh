@@ -1,4 +1,4 @@
-/* activation.cuh - activation functions and their derivatives. Element-wise operations and epilogues of products share
+/* activation.cuh - activation functions and their derivatives. Element-wise operations and epilogues of matmuls share
  * one definition, so that an epilogue has the bits of the separate calls.
  *
  * All except relu, whose derivative at 0 is 0, are x s(x) with a smooth step s: silu and quick_gelu s = sigmoid(a x);

@@ -8,7 +8,7 @@
  *
  * Arrays    those of dt_attention; 16-bit elements.
  * Threads   One kernel computes dk and dv, with a tile of keys per block; another computes dq, with a tile of queries
- *           per block. Each recomputes p: 7 tile products instead of 5, but no sum is shared between blocks, so results
+ *           per block. Each recomputes p: 7 tile matmuls instead of 5, but no sum is shared between blocks, so results
  *           do not depend on the order of blocks.
  * Numerics  Accumulators of p and ds are used as left operands in their own layout: the first kernel works on
  *           transposed tiles, with keys as rows. p and ds are rounded to the element type there. */

@@ -6,7 +6,7 @@
  *     backward   delta = sum_c dout_c out_c;  P = exp(S - lse);  dV = P^T dout
  *                dS = scale P (dout V^T - delta);  dK = dS^T Q;  dQ = dS K
  *
- * dQ is written by its product instead of being accumulated: the library then uses an algorithm whose sums have a fixed
+ * dQ is written by its matmul instead of being accumulated: the library then uses an algorithm whose sums have a fixed
  * order. If query heads share a key head, dK and dV of each query head are stored in scratch and summed afterwards.
  *
  * The library needs lse and delta packed as [b, h, i], without checking it. dtrain's are [token, h], so they are
@@ -134,7 +134,7 @@ static void build_forward(const builder *b)
     const cudnn_descriptor q = rows(b, Q, s->n_heads, s->q_ld, false), k = rows(b, K, s->n_kv_heads, s->kv_ld, true),
                            v = rows(b, V, s->n_kv_heads, s->kv_ld, false),
                            out = rows(b, OUT, s->n_heads, s->o_ld, false);
-    cudnn_descriptor x = cudnn_product(b->g, q, k, scores(b, FLOAT));
+    cudnn_descriptor x = cudnn_matmul(b->g, q, k, scores(b, FLOAT));
     x = masked(b, apply(b, CUDNN_POINTWISE_MUL, x, cudnn_scalar(b->g, SCALE), scores(b, FLOAT)));
     const cudnn_descriptor max = cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_MAX, x, a_float(b)),
                            less = apply(b, CUDNN_POINTWISE_SUB, x, max, scores(b, FLOAT)),
@@ -142,7 +142,7 @@ static void build_forward(const builder *b)
                            sum = cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, e, a_float(b)),
                            log_sum = apply(b, CUDNN_POINTWISE_LOG, sum, NULL, a_float(b));
     apply(b, CUDNN_POINTWISE_ADD, max, log_sum, floats(b, LSE));
-    cudnn_product(b->g, apply(b, CUDNN_POINTWISE_DIV, e, sum, scores(b, b->io)), v, out);
+    cudnn_matmul(b->g, apply(b, CUDNN_POINTWISE_DIV, e, sum, scores(b, b->io)), v, out);
 }
 
 /* The transpose of scores, rounded. */
@@ -161,13 +161,13 @@ static void sum_to_keys(const builder *b, cudnn_descriptor weights, cudnn_descri
     const shape *s = b->s;
     const cudnn_descriptor sum = rows(b, id, s->n_kv_heads, s->kv_ld, false);
     if (s->n_heads == s->n_kv_heads) {
-        cudnn_product(b->g, weights, rows_of_queries, sum);
+        cudnn_matmul(b->g, weights, rows_of_queries, sum);
         return;
     }
     const int64_t d = s->head_dim;
     const cudnn_descriptor each = cudnn_tensor(b->g, id_each, (cudnn_dims){{s->n_seq, s->n_heads, s->len, d}},
                                                (cudnn_dims){{s->n_heads * s->len * d, s->len * d, d, 1}}, b->io);
-    cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, cudnn_product(b->g, weights, rows_of_queries, each), sum);
+    cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, cudnn_matmul(b->g, weights, rows_of_queries, each), sum);
 }
 
 static void build_backward(const builder *b)
@@ -183,13 +183,13 @@ static void build_backward(const builder *b)
     x = cudnn_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, x, a_float(b));
     apply(b, CUDNN_POINTWISE_MUL, x, cudnn_scalar(b->g, ONE), delta); /* the library recognises the graph by it */
 
-    x = cudnn_product(b->g, q, k, scores(b, FLOAT));
+    x = cudnn_matmul(b->g, q, k, scores(b, FLOAT));
     x = apply(b, CUDNN_POINTWISE_MUL, x, scale, scores(b, FLOAT));
     x = masked(b, apply(b, CUDNN_POINTWISE_SUB, x, lse, scores(b, FLOAT)));
     const cudnn_descriptor p = apply(b, CUDNN_POINTWISE_EXP, x, NULL, scores(b, FLOAT));
     sum_to_keys(b, turned(b, p), dout, DV, DV_EACH);
 
-    x = cudnn_product(b->g, dout, v, scores(b, FLOAT));
+    x = cudnn_matmul(b->g, dout, v, scores(b, FLOAT));
     x = apply(b, CUDNN_POINTWISE_SUB, x, delta, scores(b, FLOAT));
     x = apply(b, CUDNN_POINTWISE_MUL, x, p, scores(b, FLOAT));
     const cudnn_descriptor ds = apply(b, CUDNN_POINTWISE_MUL, x, scale, scores(b, FLOAT));
@@ -197,7 +197,7 @@ static void build_backward(const builder *b)
 
     const cudnn_dims keys = {{s->n_seq, hk, s->len, d}};
     x = cudnn_reshape(b->g, k, cudnn_between_as(b->g, keys, (cudnn_dims){{s->len * s->kv_ld, d, s->kv_ld, 1}}, b->io));
-    cudnn_product(b->g, ds, x, rows(b, DQ, h, s->q_ld, false));
+    cudnn_matmul(b->g, ds, x, rows(b, DQ, h, s->q_ld, false));
 }
 
 static void make_plan(const struct cuda_cudnn *c, const dt_attention *at, const shape *s, bool backward,

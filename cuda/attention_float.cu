@@ -3,7 +3,7 @@
  *
  * Arrays    those of dt_attention, of any element type.
  * Threads   A block of 16 x 16 threads multiplies tiles in shared memory. Thread (y, x) computes rows y, y+16, ... and
- *           columns x, x+16, ... of a product of rows, and columns 4x .. 4x+3 of every 64 of a head's width.
+ *           columns x, x+16, ... of a matmul of rows, and columns 4x .. 4x+3 of every 64 of a head's width.
  * Numerics  float throughout, in a fixed order. */
 #include "attention.cuh"
 
@@ -85,7 +85,7 @@ template <int R, int J> struct sums {
         for (int j = 0; j < J; j++) of[i][j].x *= f, of[i][j].y *= f, of[i][j].z *= f, of[i][j].w *= f;
     }
     /* += P B, B [16R][d] */
-    __device__ void add_product(const float *p, const float *b, int d)
+    __device__ void add_matmul(const float *p, const float *b, int d)
     {
         const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
         for (int k = 0; k < SIDE * R; k += 4) {
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
         __syncthreads();
         load_rows(kv, a.v + at_key, at.kv_ld, n_keys, TILE, d, n_away, away);
         __syncthreads();
-        o.add_product(weights, kv, d);
+        o.add_matmul(weights, kv, d);
     }
 #pragma unroll
     for (int i = 0; i < R; i++) {
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attenti
                 gradient_of_score(at, t, a, t.head, t.first + y + SIDE * i, key + x + SIDE * j, &s[i][j], &ds[i][j]);
         put_weights<R>(weights, ds);
         __syncthreads();
-        dq.add_product(weights, k, d);
+        dq.add_matmul(weights, k, d);
     }
 #pragma unroll
     for (int i = 0; i < R; i++)
@@ -327,11 +327,11 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
                                           &ds[i][j]);
                 put_weights<R>(weights, s);
                 __syncthreads();
-                dv.add_product(weights, dout, d);
+                dv.add_matmul(weights, dout, d);
                 __syncthreads();
                 put_weights<R>(weights, ds);
                 __syncthreads();
-                dk.add_product(weights, q, d);
+                dk.add_matmul(weights, q, d);
             }
 #pragma unroll
         for (int i = 0; i < R; i++) {

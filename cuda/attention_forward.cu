@@ -7,7 +7,7 @@
  * Arrays    those of dt_attention; 16-bit elements.
  * Threads   A block has a tile of queries of one head, a warp 16 or 32 of them: scores, probabilities and sums stay in
  *           its registers.
- * Numerics  Probabilities are rounded to the element type for the product with v; l is their sum before rounding. Tiles
+ * Numerics  Probabilities are rounded to the element type for the matmul with v; l is their sum before rounding. Tiles
  *           of keys begin at multiples of their length in the sequence, and a tile that a query does not attend to does
  *           not change its bits. */
 #include "attention_cudnn.h"

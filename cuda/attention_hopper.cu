@@ -1,8 +1,8 @@
-/* attention_hopper.cu - attention by warp-group products (sm_90a): without dropout, for heads of at most 128 and rows
+/* attention_hopper.cu - attention by warp-group matmuls (sm_90a): without dropout, for heads of at most 128 and rows
  * aligned to 16 bytes. Equations, tiles and order of sums are those of attention_forward.cu and attention_backward.cu.
  * So is the processing of accumulators, which have the same layout: 16 rows per warp.
  *
- * A tile is [W / 64][rows][64]: panels of 64 columns, as the products need them. */
+ * A tile is [W / 64][rows][64]: panels of 64 columns, as the matmuls need them. */
 #include "attention_mma.cuh"
 
 namespace
@@ -36,7 +36,7 @@ __device__ unsigned char *panels_in(unsigned char *shared)
     return shared + (ALIGN - (uint32_t)__cvta_generic_to_shared(shared) % ALIGN) % ALIGN;
 }
 
-#ifdef HAVE_GROUP_PRODUCTS
+#ifdef HAVE_GROUP_MATMULS
 /* Begin s [64][64] = A B^T, for 64 rows of a tile starting at `row`, and the 64 rows of another tile. */
 template <class T, int W, int A_ROWS> __device__ void begin_scores(float (&s)[8][4], const T *a, int row, const T *b)
 {
@@ -63,7 +63,7 @@ template <class T, int W, int GROUPS, int BLOCKS>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
-#ifdef HAVE_GROUP_PRODUCTS
+#ifdef HAVE_GROUP_MATMULS
     constexpr int ROWS = GROUPS * GROUP_ROWS, THREADS = GROUPS * GROUP_THREADS, ROOM = KEYS * W;
     DYNAMIC_SHARED(unsigned char, shared);
     T *const q = reinterpret_cast<T *>(panels_in(shared)), *const stages = q + ROWS * W; /* [2][2]: K, V */
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     for (; key < keys.to; key += KEYS, which ^= 1) {
         const T *stage = stages + which * 2 * ROOM;
         copy_async_wait<0>();
-        show_to_products();
+        show_to_matmuls();
         __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
         if (key + KEYS < keys.to) load_keys(key + KEYS, stages + (which ^ 1) * 2 * ROOM);
         if (key >= group_keys.to || key + KEYS <= group_keys.from) continue;
@@ -136,7 +136,7 @@ template <class T, int W, int GROUPS, int BLOCKS>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
-#ifdef HAVE_GROUP_PRODUCTS
+#ifdef HAVE_GROUP_MATMULS
     constexpr int ROWS = GROUPS * GROUP_ROWS, THREADS = GROUPS * GROUP_THREADS, ROOM = QUERIES * W;
     DYNAMIC_SHARED(unsigned char, shared);
     T *const k = reinterpret_cast<T *>(panels_in(shared)), *const v = k + ROWS * W,
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             const int which = step % 2, query = first + step % n_tiles * QUERIES;
             const T *q = stages + which * 2 * ROOM, *dout = q + ROOM;
             copy_async_wait<0>();
-            show_to_products();
+            show_to_matmuls();
             __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
             if (step + 1 < n_tiles * heads) load_queries(step + 1, which ^ 1);
             if (query >= group_queries.to || query + QUERIES <= group_queries.from) continue;
@@ -237,7 +237,7 @@ template <class T, int W, int GROUPS, int BLOCKS>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
-#ifdef HAVE_GROUP_PRODUCTS
+#ifdef HAVE_GROUP_MATMULS
     constexpr int ROWS = GROUPS * GROUP_ROWS, THREADS = GROUPS * GROUP_THREADS, ROOM = KEYS * W;
     DYNAMIC_SHARED(unsigned char, shared);
     T *const q = reinterpret_cast<T *>(panels_in(shared)), *const dout = q + ROWS * W,
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     for (; key < keys.to; key += KEYS, which ^= 1) {
         const T *stage = stages + which * 2 * ROOM;
         copy_async_wait<0>();
-        show_to_products();
+        show_to_matmuls();
         __syncthreads(); /* the tile is loaded, and no warp reads the other stage */
         if (key + KEYS < keys.to) load_keys(key + KEYS, stages + (which ^ 1) * 2 * ROOM);
         if (key >= group_keys.to || key + KEYS <= group_keys.from) continue;

@@ -1,9 +1,9 @@
-/* attention_mma.cuh - tiles of 16-bit elements in shared memory, and their products on tensor cores.
+/* attention_mma.cuh - tiles of 16-bit elements in shared memory, and their matmuls on tensor cores.
  *
  * A tile is [rows][W], with W the head's width rounded up. Rows consist of chunks of 16 bytes. The chunk's index is
  * xored with some bits of the row's, so that the same chunk of 8 adjacent rows is in 8 different groups of banks.
- * Products of rows (scores) and of weights with rows (sums) load their fragments from tiles, or use the accumulators of
- * another product, which have the layout of a left operand once they are packed. */
+ * Matmuls of rows (scores) and of weights with rows (sums) load their fragments from tiles, or use the accumulators of
+ * another matmul, which have the layout of a left operand once they are packed. */
 #ifndef DTRAIN_CUDA_ATTENTION_MMA_CUH
 #define DTRAIN_CUDA_ATTENTION_MMA_CUH
 

@@ -39,11 +39,11 @@ typedef struct cuda_state {
     int ordinal; /* of the device, among those visible to the process */
     struct cudaDeviceProp properties;
     bool planning;
-    bool blocking;                  /* waiting threads sleep instead of spinning */
-    int n_threads;                  /* of the host, for messages */
-    dt_stream first;                /* the default stream, which is not CUDA's legacy stream */
-    struct cuda_products *products; /* product.cu */
-    struct cuda_cudnn *cudnn;       /* attention_cudnn.c; NULL: not requested */
+    bool blocking;                /* waiting threads sleep instead of spinning */
+    int n_threads;                /* of the host, for messages */
+    dt_stream first;              /* the default stream, which is not CUDA's legacy stream */
+    struct cuda_matmuls *matmuls; /* matmul.cu */
+    struct cuda_cudnn *cudnn;     /* attention_cudnn.c; NULL: not requested */
     cuda_clock clock;
     bool in_range;      /* a profiler range is open */
     size_t free_before; /* free bytes of the GPU before this process had a context; SIZE_MAX: unknown */
@@ -78,10 +78,10 @@ dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line
 /** After the launches of an operation: return an error if one was not possible. */
 #define CUDA_LAUNCHED() DT_CUDA(cudaGetLastError())
 
-/* product.cu */
-dt_err cuda_products_open(cuda_state *cuda);
-void cuda_products_close(cuda_state *cuda);
-size_t cuda_products_version(const cuda_state *cuda); /* version of the library; 0: none */
+/* matmul.cu */
+dt_err cuda_matmuls_open(cuda_state *cuda);
+void cuda_matmuls_close(cuda_state *cuda);
+size_t cuda_matmuls_version(const cuda_state *cuda); /* version of the library; 0: none */
 bool cuda_distrust(dt_device *dev, const dt_matmul *mm);
 
 /* ---- the table: see dtrain/device/device.h ----------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight
 /** Maximum number of blocks with partial sums in a norm's scratch. */
 int64_t cuda_norm_parts(const dt_device *dev);
 
-/* product.cu */
+/* matmul.cu */
 dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
 
 /* attention.cu */

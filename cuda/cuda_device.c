@@ -191,7 +191,7 @@ static void cuda_close(dt_device *dev)
     cuda_state *cuda = cuda_of(dev);
     if (!cuda || is_lost()) return;
     cuda_cudnn_close(cuda);
-    cuda_products_close(cuda);
+    cuda_matmuls_close(cuda);
     cuda_clock_close(cuda);
     close_stream(&cuda->first);
     free(cuda);
@@ -262,7 +262,7 @@ static dt_err open_gpu(cuda_state *cuda, int local_rank)
     DT_CUDA(cudaSetDevice(cuda->ordinal));
     DT_TRY(open_stream(&cuda->first));
     DT_TRY(cuda_clock_open(cuda));
-    return cuda_products_open(cuda);
+    return cuda_matmuls_open(cuda);
 }
 
 static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
@@ -321,12 +321,12 @@ static void cuda_versions(const dt_device *dev, char *out, size_t out_size)
     *out = '\0';
     if (driver)
         snprintf(out, out_size, "%s, sm_%d%d, driver for CUDA %d %s, CUDA %d, cuBLASLt %zu", p->name, p->major,
-                 p->minor, driver, module, runtime, cuda_products_version(cuda_of(dev)));
+                 p->minor, driver, module, runtime, cuda_matmuls_version(cuda_of(dev)));
 }
 
 static void cuda_kernels(const dt_device *dev, char *out, size_t out_size)
 {
-    snprintf(out, out_size, "%s, cuBLASLt %zu", cuda_of(dev)->properties.name, cuda_products_version(cuda_of(dev)));
+    snprintf(out, out_size, "%s, cuBLASLt %zu", cuda_of(dev)->properties.name, cuda_matmuls_version(cuda_of(dev)));
 }
 
 static const char *cuda_chip_name(const dt_device *dev) { return cuda_of(dev)->properties.name; }

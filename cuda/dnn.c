@@ -190,18 +190,18 @@ cudnn_descriptor cudnn_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, cudn
     return y;
 }
 
-cudnn_descriptor cudnn_product(cudnn_graph *g, cudnn_descriptor a, cudnn_descriptor b, cudnn_descriptor c)
+cudnn_descriptor cudnn_matmul(cudnn_graph *g, cudnn_descriptor a, cudnn_descriptor b, cudnn_descriptor c)
 {
     const cudnn_descriptor how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR),
                            op = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     const cudnnDataType_t computed_in = CUDNN_DATA_FLOAT;
     set(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed_in);
-    finalise(g, how, "a product");
+    finalise(g, how, "a matmul");
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
-    add_op(g, op, "a product");
+    add_op(g, op, "a matmul");
     return c;
 }
 

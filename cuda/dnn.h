@@ -68,7 +68,7 @@ cudnn_descriptor cudnn_between_as(cudnn_graph *g, cudnn_dims extents, cudnn_dims
 cudnn_descriptor cudnn_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t computed_in, int axis,
                                  cudnn_descriptor x, cudnn_descriptor b, cudnn_descriptor t, cudnn_descriptor y);
 /** c = a b, summed in float. */
-cudnn_descriptor cudnn_product(cudnn_graph *g, cudnn_descriptor a, cudnn_descriptor b, cudnn_descriptor c);
+cudnn_descriptor cudnn_matmul(cudnn_graph *g, cudnn_descriptor a, cudnn_descriptor b, cudnn_descriptor c);
 /** y = x reduced along dimensions in which y has the extent 1 or, for heads, a divisor of x's. */
 cudnn_descriptor cudnn_reduce(cudnn_graph *g, cudnnReduceTensorOp_t op, cudnn_descriptor x, cudnn_descriptor y);
 /** y = x with rows and columns exchanged, according to y's extents and strides; may round. */

@@ -49,7 +49,7 @@ template <int n> __device__ inline void row_sums(float (&x)[n], int lanes, float
     }
 }
 
-/** xhat weight (+ bias). RMSNorm rounds xhat to T before the product, as the reference implementations do
+/** xhat weight (+ bias). RMSNorm rounds xhat to T before the matmul, as the reference implementations do
  *  (algorithms.md 8.4). */
 template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, T bias)
 {

@@ -1,5 +1,5 @@
 /* ptx.cuh - instructions that C++ cannot express, each with a host version for the simulator (tests/cuda_sim/):
- * products of small matrices on tensor cores, loads of their fragments from shared memory, and asynchronous copies from
+ * matmuls of small matrices on tensor cores, loads of their fragments from shared memory, and asynchronous copies from
  * global to shared memory.
  *
  * Fragments of mma_16816, for the lane l = 4 g + t of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
@@ -108,17 +108,17 @@ template <class T> static inline uint32_t pack_pair(float low, float high)
 }
 #endif
 
-/* ---- products of a group of four warps (only sm_90a) ------------------------------------------------------------- */
+/* ---- matmuls of a group of four warps (only sm_90a) ------------------------------------------------------------- */
 
 /* Matrices in shared memory have contiguous rows of 64 elements (128 bytes), aligned to 1024 bytes; the 16-byte chunks
- * of row r are xored with r % 8 ("128-byte swizzle"). A product is 64 x 64 x 16; the group's warps have 16 rows each,
- * with the layouts of mma_16816. Products are asynchronous: open before the first one and after writing its registers,
- * close a group of products, wait. */
+ * of row r are xored with r % 8 ("128-byte swizzle"). A matmul is 64 x 64 x 16; the group's warps have 16 rows each,
+ * with the layouts of mma_16816. Matmuls are asynchronous: open before the first one and after writing its registers,
+ * close a group of matmuls, wait. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAVE_GROUP_PRODUCTS 1
+#define HAVE_GROUP_MATMULS 1
 #endif
 
-#if defined(__CUDACC__) && defined(HAVE_GROUP_PRODUCTS)
+#if defined(__CUDACC__) && defined(HAVE_GROUP_MATMULS)
 
 /* PTX ISA, "Matrix Descriptor Format": address, 16 (not used), 1024 bytes from 8 rows to the next 8, the swizzle. */
 __device__ inline uint64_t matrix_descriptor(const void *p)
@@ -132,7 +132,7 @@ template <int left> __device__ inline void group_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
-/** Compiler barrier for registers of products, because the compiler does not know that products write them
+/** Compiler barrier for registers of matmuls, because the compiler does not know that matmuls write them
  *  asynchronously. Put it before an opening and after a wait. */
 template <int N> __device__ inline void hold(float (&d)[N][4])
 {
@@ -144,15 +144,15 @@ template <int N> __device__ inline void hold(uint32_t (&a)[N][4])
 #pragma unroll
     for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
-/** Make this thread's writes and copies to shared memory visible to products that begin after a barrier. */
-__device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/** Make this thread's writes and copies to shared memory visible to matmuls that begin after a barrier. */
+__device__ inline void show_to_matmuls() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 #define FOUR_(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define ALL_(d) FOUR_(d, 0), FOUR_(d, 1), FOUR_(d, 2), FOUR_(d, 3), FOUR_(d, 4), FOUR_(d, 5), FOUR_(d, 6), FOUR_(d, 7)
 #define LIST_                                                                                                          \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31}"
-#define GROUP_PRODUCTS_(TYPE, NAME)                                                                                    \
+#define GROUP_MATMULS_(TYPE, NAME)                                                                                     \
     /* D = (add ? D : 0) + A B^T, A and B [64 rows][16] */                                                             \
     __device__ inline void group_multiply(float(&d)[8][4], const TYPE *a, const TYPE *b, bool add)                     \
     {                                                                                                                  \
@@ -171,8 +171,8 @@ __device__ inline void show_to_products() { asm volatile("fence.proxy.async.shar
                      : ALL_(d)                                                                                         \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(matrix_descriptor(b)), "r"(1));                 \
     }
-GROUP_PRODUCTS_(bf16, "bf16")
-GROUP_PRODUCTS_(__half, "f16")
+GROUP_MATMULS_(bf16, "bf16")
+GROUP_MATMULS_(__half, "f16")
 
 #endif
 

@@ -79,7 +79,7 @@ struct int8_matrix {
     };
 };
 
-/* Static: each source file with products has its own copy of 1 KB. */
+/* Static: each source file with matmuls has its own copy of 1 KB. */
 static __device__ const float nf4_levels[16] = {DT_NF4_LEVELS}, nf4_map[256] = {DT_NF4_MAP};
 
 struct nf4_matrix {

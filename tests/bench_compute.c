@@ -1,7 +1,7 @@
-/* bench_compute.c - rates of what bench_layers leaves out, on any device: copies, matrix products, attention, the
+/* bench_compute.c - rates of what bench_layers leaves out, on any device: copies, matmuls, attention, the
  * classifier, optimizers and reductions, the choice of tokens.
  *
- *     bench_compute [device [part...]]     device: cuda. Parts: copies products attention classifier optimizer tokens
+ *     bench_compute [device [part...]]     device: cuda. Parts: copies matmuls attention classifier optimizer tokens
  *
  * In bf16 at the shapes of known models, 8192 tokens. Time is the device's own, between events, the least of several
  * turns of as many calls as take some milliseconds. Values are random: zeros would be faster. Rates count the
@@ -19,7 +19,7 @@ typedef struct bench {
     const dt_device_ops *ops;
     dt_ledger ledger;
     dt_event *from, *to;
-    double peak, copy_gbs; /* TFLOP/s of a large product, GB/s of a copy: 0 before they are known */
+    double peak, copy_gbs; /* TFLOP/s of a large matmul, GB/s of a copy: 0 before they are known */
     dt_buf buf[8];
     int n_buf;
 } bench;
@@ -181,7 +181,7 @@ static dt_err bench_copies(bench *b)
     return DT_OK;
 }
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
 typedef struct layer {
     const char *model, *name;
@@ -199,15 +199,15 @@ static const layer layers[] = {
     {"Llama 8B", "down", 14336, 4096, false},     {"GPT-2 124M", "head", 768, 50257, false},
     {"GPT-2 1.5B", "head", 1600, 50257, false},   {"Llama 8B", "head", 4096, 128256, false}};
 
-typedef struct product {
+typedef struct matmul {
     dt_matmul mm;
     const void *a, *b;
     void *c;
-} product;
+} matmul;
 
-static dt_err run_product(bench *b, const void *what)
+static dt_err run_matmul(bench *b, const void *what)
 {
-    const product *p = what;
+    const matmul *p = what;
     return b->ops->matmul(&b->dev, &p->mm, p->a, p->b, p->c, NULL);
 }
 
@@ -225,13 +225,13 @@ static dt_matmul form(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_
                        .c_dtype = c};
 }
 
-static void show_product(bench *b, const layer *l, const char *what, const product *p)
+static void show_matmul(bench *b, const layer *l, const char *what, const matmul *p)
 {
     char name[96];
     const dt_matmul *mm = &p->mm;
     snprintf(name, sizeof name, "%s %s %s %" PRId64 "x%" PRId64 "x%" PRId64, l->model, l->name, what, mm->m, mm->n,
              mm->k);
-    show(b, name, run_product, p, 2.0 * (double)mm->m * (double)mm->n * (double)mm->k, 0);
+    show(b, name, run_matmul, p, 2.0 * (double)mm->m * (double)mm->n * (double)mm->k, 0);
 }
 
 /* The head works on some rows at a time, at a distance that suits the device; its gradients lie in the logits' rows. */
@@ -244,40 +244,40 @@ static dt_err bench_layer(bench *b, const layer *l)
     void *x = numbers(b, T * I, DT_BF16), *y = numbers(b, T * y_ld, y_dt), *dy = numbers(b, T * dy_ld, DT_BF16),
          *w = numbers(b, I * O, DT_BF16), *dw = numbers(b, I * O, DT_F32), *bias = numbers(b, O, DT_BF16);
     DT_CHECK(x && y && dy && w && dw && bias, DT_ERR_MEMORY, "%s", dt_error_message());
-    product p = {form(T, O, I, false, !rows, y_dt), x, w, y};
+    matmul p = {form(T, O, I, false, !rows, y_dt), x, w, y};
     p.mm.ldc = y_ld;
-    show_product(b, l, "forward", &p);
+    show_matmul(b, l, "forward", &p);
     if (!strcmp(l->name, "fc")) {
         p.mm.bias = bias, p.mm.epilogue = DT_EPILOGUE_ACT, p.mm.act = DT_ACT_GELU_TANH, p.mm.aux = dy, p.mm.ld_aux = O;
-        show_product(b, l, "bias, gelu", &p);
+        show_matmul(b, l, "bias, gelu", &p);
     }
-    p = (product){form(T, I, O, false, rows, DT_BF16), dy, w, x};
+    p = (matmul){form(T, I, O, false, rows, DT_BF16), dy, w, x};
     p.mm.lda = dy_ld;
-    show_product(b, l, "dx", &p);
+    show_matmul(b, l, "dx", &p);
     if (!strcmp(l->name, "fc2")) {
         p.mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, p.mm.act = DT_ACT_GELU_TANH, p.mm.aux = x, p.mm.ld_aux = I;
         p.c = numbers(b, T * I, DT_BF16);
         DT_CHECK(p.c, DT_ERR_MEMORY, "%s", dt_error_message());
-        show_product(b, l, "dx, gelu'", &p);
+        show_matmul(b, l, "dx, gelu'", &p);
     }
     for (int fp32 = 0; fp32 < 2; fp32++) {
         const dt_dtype dt = fp32 ? DT_F32 : DT_BF16;
-        p = rows ? (product){form(I, O, T, true, false, dt), x, dy, dw}
-                 : (product){form(O, I, T, true, false, dt), dy, x, dw};
+        p = rows ? (matmul){form(I, O, T, true, false, dt), x, dy, dw}
+                 : (matmul){form(O, I, T, true, false, dt), dy, x, dw};
         *(rows ? &p.mm.ldb : &p.mm.lda) = dy_ld;
         p.mm.accumulate = fp32;
-        show_product(b, l, fp32 ? "dw fp32 +=" : "dw bf16", &p);
+        show_matmul(b, l, fp32 ? "dw fp32 +=" : "dw bf16", &p);
     }
     return DT_OK;
 }
 
-static dt_err bench_products(bench *b)
+static dt_err bench_matmul(bench *b)
 {
     const int64_t n = b->dev.ops->own_memory ? 8192 : 1024;
-    product p = {form(n, n, n, false, false, DT_BF16), numbers(b, n * n, DT_BF16), numbers(b, n * n, DT_BF16),
-                 numbers(b, n * n, DT_BF16)};
+    matmul p = {form(n, n, n, false, false, DT_BF16), numbers(b, n * n, DT_BF16), numbers(b, n * n, DT_BF16),
+                numbers(b, n * n, DT_BF16)};
     DT_CHECK(p.a && p.b && p.c, DT_ERR_MEMORY, "%s", dt_error_message());
-    b->peak = show(b, "large product, the base of the fractions", run_product, &p, 2.0 * pow((double)n, 3), 0);
+    b->peak = show(b, "large matmul, the base of the fractions", run_matmul, &p, 2.0 * pow((double)n, 3), 0);
     drop(b);
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
         DT_TRY(bench_layer(b, &layers[i]));
@@ -572,7 +572,7 @@ static dt_err bench_tokens(bench *b)
 static const struct {
     const char *name;
     dt_err (*run)(bench *b);
-} parts[] = {{"copies", bench_copies},         {"products", bench_products},   {"attention", bench_attention},
+} parts[] = {{"copies", bench_copies},         {"matmuls", bench_matmul},      {"attention", bench_attention},
              {"classifier", bench_classifier}, {"optimizer", bench_optimizer}, {"tokens", bench_tokens}};
 
 static dt_err run_parts(bench *b, int n_names, char **names)

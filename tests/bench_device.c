@@ -223,8 +223,8 @@ static dt_err run_norm_of_gradient(bench *b, const operation *op)
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 /* mm of C[m,n] = A B; forms: 0 x W, 1 dy W^T, 2 x^T dy */
-static operation product(const char *name, double per_step, int64_t m, int64_t n, int64_t k, int form, dt_dtype dt,
-                         dt_dtype c)
+static operation matmul(const char *name, double per_step, int64_t m, int64_t n, int64_t k, int form, dt_dtype dt,
+                        dt_dtype c)
 {
     return (operation){.name = name,
                        .per_step = per_step,
@@ -252,21 +252,21 @@ static int list_operations(bench *b, operation *list)
     const dt_dtype d = b->dt;
     const double chunks = ceil(t / CHUNK_ROWS);
     const operation all[] = {
-        product("qkv     x W", LAYERS, T, 3 * C, C, 0, d, d),
-        product("proj    x W", LAYERS, T, C, C, 0, d, d),
-        product("fc      x W", LAYERS, T, FF, C, 0, d, d),
-        product("fc2     x W", LAYERS, T, C, FF, 0, d, d),
-        product("qkv     dy W'", LAYERS, T, C, 3 * C, 1, d, d),
-        product("proj    dy W'", LAYERS, T, C, C, 1, d, d),
-        product("fc      dy W'", LAYERS, T, C, FF, 1, d, d),
-        product("fc2     dy W'", LAYERS, T, FF, C, 1, d, d),
-        product("qkv     x'dy", LAYERS, C, 3 * C, T, 2, d, DT_F32),
-        product("proj    x'dy", LAYERS, C, C, T, 2, d, DT_F32),
-        product("fc      x'dy", LAYERS, C, FF, T, 2, d, DT_F32),
-        product("fc2     x'dy", LAYERS, FF, C, T, 2, d, DT_F32),
-        product("head    x W'", chunks, CHUNK_ROWS, V, C, 1, d, DT_F32),
-        product("head    dz W", chunks, CHUNK_ROWS, C, V, 0, d, d),
-        product("head    dz'x", chunks, V, C, CHUNK_ROWS, 2, d, DT_F32),
+        matmul("qkv     x W", LAYERS, T, 3 * C, C, 0, d, d),
+        matmul("proj    x W", LAYERS, T, C, C, 0, d, d),
+        matmul("fc      x W", LAYERS, T, FF, C, 0, d, d),
+        matmul("fc2     x W", LAYERS, T, C, FF, 0, d, d),
+        matmul("qkv     dy W'", LAYERS, T, C, 3 * C, 1, d, d),
+        matmul("proj    dy W'", LAYERS, T, C, C, 1, d, d),
+        matmul("fc      dy W'", LAYERS, T, C, FF, 1, d, d),
+        matmul("fc2     dy W'", LAYERS, T, FF, C, 1, d, d),
+        matmul("qkv     x'dy", LAYERS, C, 3 * C, T, 2, d, DT_F32),
+        matmul("proj    x'dy", LAYERS, C, C, T, 2, d, DT_F32),
+        matmul("fc      x'dy", LAYERS, C, FF, T, 2, d, DT_F32),
+        matmul("fc2     x'dy", LAYERS, FF, C, T, 2, d, DT_F32),
+        matmul("head    x W'", chunks, CHUNK_ROWS, V, C, 1, d, DT_F32),
+        matmul("head    dz W", chunks, CHUNK_ROWS, C, V, 0, d, d),
+        matmul("head    dz'x", chunks, V, C, CHUNK_ROWS, 2, d, DT_F32),
         {.name = "attention", .flops = 4 * pairs, .per_step = LAYERS, .run = run_attention},
         {.name = "attention backward", .flops = 10 * pairs, .per_step = LAYERS, .run = run_attention_backward},
         {.name = "layernorm", .nbytes = 2 * t * C * e, .per_step = 2 * LAYERS + 1, .run = run_norm},
@@ -330,7 +330,7 @@ static dt_err prepare(bench *b)
 static dt_err measure(bench *b, int rounds, int n_threads)
 {
     operation list[40];
-    double peak = 0, stream = 0, total = 0, products = 0;
+    double peak = 0, stream = 0, total = 0, matmuls = 0;
     const int n = list_operations(b, list);
     for (int i = 0; i < n; i++) list[i].best_s = INFINITY;
     for (int r = 0; r < rounds + 1; r++) {
@@ -354,9 +354,9 @@ static dt_err measure(bench *b, int rounds, int n_threads)
                o->best_s * o->per_step * 1e3, rate, o->flops > 0 ? "GFLOP/s" : "GB/s   ",
                rate / (o->flops > 0 ? peak : stream));
         total += o->best_s * o->per_step;
-        if (o->run == run_matmul) products += o->best_s * o->per_step;
+        if (o->run == run_matmul) matmuls += o->best_s * o->per_step;
     }
-    printf("  step %.0f ms (products %.0f): %.0f tokens/s\n", total * 1e3, products * 1e3, (double)b->n_tok / total);
+    printf("  step %.0f ms (matmuls %.0f): %.0f tokens/s\n", total * 1e3, matmuls * 1e3, (double)b->n_tok / total);
     return DT_OK;
 }
 

@@ -80,8 +80,8 @@ limits() {
         N = L * (d * (H + 2 * KV) * hd + H * hd * d + (gpt2 ? 2 : 3) * d * F); head = V * d
         all = N + head + (gpt2 || key["tie_word_embeddings"] == "true" ? 0 : head)
         peak = 1e9 * (bf16 ? bf16_peak : fp32_peak); T = P + C
-        pass = np * (N + head) * (bf16 ? 2 : 4) / (read * 1e9); products = 2 * (N + head) * R / peak
-        rollout = C * (pass > products ? pass : products) + 2 * N * P * R / G / peak
+        pass = np * (N + head) * (bf16 ? 2 : 4) / (read * 1e9); matmuls = 2 * (N + head) * R / peak
+        rollout = C * (pass > matmuls ? pass : matmuls) + 2 * N * P * R / G / peak
         body = (N * R * T + L * H * hd * R * T * T) / peak; tail = head * R * C / peak; updates = 28 * all / (update * 1e9)
         train = 6 * (body + tail) + updates
         own = 2 * (body + tail) # scored as a rule: the policy, the reference, and the critic without a head
@@ -154,7 +154,7 @@ compare() { # NAME LABEL
         printf "%s: generated %.2f, trained %.2f, step %.2f\n", l, $3 / $1 / ($6 / $4), ($3 + p) / ($2 - $1) / (($6 + p) / ($5 - $4)), ($3 + p) / $2 / (($6 + p) / $5) }'
 }
 limits=($(limits)) threads="TRL, $(nproc) threads" ranks="TRL, $np ranks" loop="PyTorch, a plain loop"
-echo "the machine in this run: products ${limits[3]} GFLOP/s, reading ${limits[4]}, updating ${limits[5]} GB/s; load before it $load"
+echo "the machine in this run: matmuls ${limits[3]} GFLOP/s, reading ${limits[4]}, updating ${limits[5]} GB/s; load before it $load"
 printf '%-24s %9s %8s %11s %9s %9s\n' '' 'rollout s' 'step s' 'generated/s' 'trained/s' 'tokens/s'
 show grpo dtrain "${limits[0]}" "$(awk -v a="${limits[0]}" -v b="${limits[1]}" 'BEGIN { print a + b }')"
 show stage3 "dtrain, stage 3"

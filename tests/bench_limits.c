@@ -3,7 +3,7 @@
  *
  *     bench_limits [threads] [rounds] [device]
  *
- * The rates of matrix products are the best of a few large shapes, of the device's own library. Bandwidths of the
+ * The rates of matmuls are the best of a few large shapes, of the device's own library. Bandwidths of the
  * processor: updating four arrays in place with three written back (what AdamW moves), and adding up the words of an
  * array; of other devices both are that of a copy, read and written. Best of all rounds: a limit is what the machine
  * reaches when it is let. */
@@ -18,8 +18,8 @@ typedef struct shape {
 
 static bool is_processor(const dt_device *dev) { return !strcmp(dev->ops->name, "cpu"); }
 
-static double product_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b,
-                             const dt_buf *c)
+static double matmul_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b,
+                            const dt_buf *c)
 {
     const dt_matmul mm = {.m = s->m,
                           .n = s->n,
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
     for (int r = 0; r < n_rounds; r++) {
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
             for (int d = 0; d < 2; d++)
-                keep_larger(&best[d], product_gflops(&dev, d ? DT_BF16 : DT_F32, &shapes[s], &a, &b, &c));
+                keep_larger(&best[d], matmul_gflops(&dev, d ? DT_BF16 : DT_F32, &shapes[s], &a, &b, &c));
         const bool processor = is_processor(&dev);
         keep_larger(&best[2], processor ? update_gbs(x.ptr, STREAM) : copy_gbs(&dev, x.ptr, n));
         keep_larger(&best[3], processor ? read_gbs(x.ptr, n) : best[2]);

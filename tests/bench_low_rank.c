@@ -1,11 +1,11 @@
-/* bench_low_rank.c - the cost of adapters relative to the products of their layers, on the layers of models of 0.5
- * and of 7 billion parameters (Qwen2.5): the products that src/model/low_rank.c makes, each against its share of the
+/* bench_low_rank.c - the cost of adapters relative to the matmuls of their layers, on the layers of models of 0.5
+ * and of 7 billion parameters (Qwen2.5): the matmuls that src/model/low_rank.c makes, each against its share of the
  * arithmetic.
  *
  *     bench_low_rank [tokens] [bf16|fp32]        defaults 512 bf16
  *
- * "time" and "work" are of the adapters' products over that of the layer's own, forward and dx. Each is the best of
- * seven turns, in which all products of a layer follow one another. DTRAIN_DEVICE=cuda names the device. */
+ * "time" and "work" are of the adapters' matmuls over that of the layer's own, forward and dx. Each is the best of
+ * seven turns, in which all matmuls of a layer follow one another. DTRAIN_DEVICE=cuda names the device. */
 #include "dtrain/device/device.h"
 #include <stdlib.h>
 #include <string.h>
@@ -58,8 +58,8 @@ static void *at(const bench *b, const dt_buf *buf, int64_t i)
 }
 
 /* C [m,n] = or += A B */
-static void product(bench *b, int64_t m, int64_t n, int64_t k, bool ta, bool tb, const void *a, int64_t lda,
-                    const void *bb, int64_t ldb, void *c, int64_t ldc, bool add)
+static void matmul(bench *b, int64_t m, int64_t n, int64_t k, bool ta, bool tb, const void *a, int64_t lda,
+                   const void *bb, int64_t ldb, void *c, int64_t ldc, bool add)
 {
     const dt_matmul mm = {.m = m,
                           .n = n,
@@ -75,53 +75,53 @@ static void product(bench *b, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
     TRY_OR_END(b->dev.ops->matmul(&b->dev, &mm, a, bb, c, NULL));
 }
 
-/* ---- the products of a layer, with A of all parts concatenated --------------------------------------------------- */
+/* ---- the matmuls of a layer, with A of all parts concatenated --------------------------------------------------- */
 
 static void base_forward(bench *b)
 {
-    product(b, b->T, b->n_out, b->l->n_in, false, true, b->x.ptr, b->l->n_in, b->w.ptr, b->l->n_in, b->y.ptr, b->n_out,
-            false);
+    matmul(b, b->T, b->n_out, b->l->n_in, false, true, b->x.ptr, b->l->n_in, b->w.ptr, b->l->n_in, b->y.ptr, b->n_out,
+           false);
 }
 static void base_dx(bench *b)
 {
-    product(b, b->T, b->l->n_in, b->n_out, false, false, b->y.ptr, b->n_out, b->w.ptr, b->l->n_in, b->x.ptr, b->l->n_in,
-            false);
+    matmul(b, b->T, b->l->n_in, b->n_out, false, false, b->y.ptr, b->n_out, b->w.ptr, b->l->n_in, b->x.ptr, b->l->n_in,
+           false);
 }
 static void make_h(bench *b)
 {
     const int64_t R = b->r * b->l->n_parts;
-    product(b, b->T, R, b->l->n_in, false, true, b->x.ptr, b->l->n_in, b->a.ptr, b->l->n_in, b->h.ptr, R, false);
+    matmul(b, b->T, R, b->l->n_in, false, true, b->x.ptr, b->l->n_in, b->a.ptr, b->l->n_in, b->h.ptr, R, false);
 }
 static void add_h_b(bench *b)
 {
     const int64_t R = b->r * b->l->n_parts;
     for (int64_t i = 0, out = 0; i < b->l->n_parts; out += b->l->n_out[i++])
-        product(b, b->T, b->l->n_out[i], b->r, false, true, at(b, &b->h, i * b->r), R, at(b, &b->b, out * b->r), b->r,
-                at(b, &b->y, out), b->n_out, true);
+        matmul(b, b->T, b->l->n_out[i], b->r, false, true, at(b, &b->h, i * b->r), R, at(b, &b->b, out * b->r), b->r,
+               at(b, &b->y, out), b->n_out, true);
 }
 static void make_db(bench *b)
 {
     const int64_t R = b->r * b->l->n_parts;
     for (int64_t i = 0, out = 0; i < b->l->n_parts; out += b->l->n_out[i++])
-        product(b, b->l->n_out[i], b->r, b->T, true, false, at(b, &b->y, out), b->n_out, at(b, &b->h, i * b->r), R,
-                at(b, &b->b, out * b->r), b->r, false);
+        matmul(b, b->l->n_out[i], b->r, b->T, true, false, at(b, &b->y, out), b->n_out, at(b, &b->h, i * b->r), R,
+               at(b, &b->b, out * b->r), b->r, false);
 }
 static void make_dh(bench *b)
 {
     const int64_t R = b->r * b->l->n_parts;
     for (int64_t i = 0, out = 0; i < b->l->n_parts; out += b->l->n_out[i++])
-        product(b, b->T, b->r, b->l->n_out[i], false, false, at(b, &b->y, out), b->n_out, at(b, &b->b, out * b->r),
-                b->r, at(b, &b->d, i * b->r), R, false);
+        matmul(b, b->T, b->r, b->l->n_out[i], false, false, at(b, &b->y, out), b->n_out, at(b, &b->b, out * b->r), b->r,
+               at(b, &b->d, i * b->r), R, false);
 }
 static void make_da(bench *b)
 {
     const int64_t R = b->r * b->l->n_parts;
-    product(b, R, b->l->n_in, b->T, true, false, b->d.ptr, R, b->x.ptr, b->l->n_in, b->a.ptr, b->l->n_in, false);
+    matmul(b, R, b->l->n_in, b->T, true, false, b->d.ptr, R, b->x.ptr, b->l->n_in, b->a.ptr, b->l->n_in, false);
 }
 static void make_dx(bench *b)
 {
     const int64_t R = b->r * b->l->n_parts;
-    product(b, b->T, b->l->n_in, R, false, false, b->d.ptr, R, b->a.ptr, b->l->n_in, b->x.ptr, b->l->n_in, false);
+    matmul(b, b->T, b->l->n_in, R, false, false, b->d.ptr, R, b->a.ptr, b->l->n_in, b->x.ptr, b->l->n_in, false);
 }
 
 enum { BASE_FORWARD, BASE_DX, MAKE_H, ADD_H_B, MAKE_DB, MAKE_DH, MAKE_DA, MAKE_DX, N_STEPS };
@@ -140,7 +140,7 @@ static double seconds_of(bench *b, int step)
     return ms * 1e-3;
 }
 
-/* Of one product of the layer's own. */
+/* Of one matmul of the layer's own. */
 static double work_of(const bench *b, int step)
 {
     const double own = (double)b->l->n_in * (double)b->n_out, R = (double)(b->r * b->l->n_parts);

@@ -377,7 +377,7 @@ static void print(struct bench *bench, const struct job *j, int n_seq, int32_t l
                   double best, double total)
 {
     const double flops = dt_model_train_flops(&j->mc, j->units, j->n_units, n_seq * len, (double)n_seq * len * len);
-    double listed = 0, products = 0, product_flops = 0;
+    double listed = 0, matmuls = 0, matmul_flops = 0;
     printf("\n%s %d x %d: best step %.1f ms = %.0f tokens/s, %.0f GFLOP/s; mean %.1f ms: forward %.1f, head %.1f, "
            "backward %.1f, AdamW %.1f; loss %.4f\n",
            dt_dtype_name(j->dtype), n_seq, len, 1e3 * best, n_seq * len / best, flops / best * 1e-9,
@@ -387,15 +387,15 @@ static void print(struct bench *bench, const struct job *j, int n_seq, int32_t l
     for (int i = 0; i < bench->n_rows; i++) {
         const struct row *r = &bench->rows[i];
         listed += r->seconds;
-        if (r->flops > 0) products += r->seconds;
-        product_flops += r->flops;
+        if (r->flops > 0) matmuls += r->seconds;
+        matmul_flops += r->flops;
         printf("  %-34s %4d calls %8.2f ms %5.1f %%", r->name, r->n_calls / steps, 1e3 * r->seconds / steps,
                100 * r->seconds / total);
         printf(r->flops > 0 ? "  %4.0f GFLOP/s\n" : "\n", r->flops / r->seconds * 1e-9);
     }
     if (bench->n_lost > 0) printf("  %d calls without a time\n", bench->n_lost);
-    printf("  products %.1f ms at %.0f GFLOP/s; outside of operations %.2f ms\n", 1e3 * products / steps,
-           product_flops / products * 1e-9, 1e3 * (total - listed) / steps);
+    printf("  matmuls %.1f ms at %.0f GFLOP/s; outside of operations %.2f ms\n", 1e3 * matmuls / steps,
+           matmul_flops / matmuls * 1e-9, 1e3 * (total - listed) / steps);
 }
 
 static dt_err run_steps(struct bench *bench, struct job *j, dt_model *model, const dt_batch *b, int32_t len, int steps)

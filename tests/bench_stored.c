@@ -1,4 +1,4 @@
-/* bench_stored.c - speed of products with weights that are stored as int8 or nf4 (nf4.h), compared with weights of the
+/* bench_stored.c - speed of matmuls with weights that are stored as int8 or nf4 (nf4.h), compared with weights of the
  * type that is computed in: y = x W^T on the matrices of a model of 0.5 and of 7 billion parameters.
  *
  *     bench_stored [rows] [bf16|fp32]        defaults 1 bf16
@@ -93,7 +93,7 @@ static dt_scaled how_of(const bench *b, int way, int matrix)
                        .blocks = (uint8_t *)b->blocks.ptr + (size_t)matrix * blocks};
 }
 
-/* Seconds of a product: all matrices once. */
+/* Seconds of a matmul: all matrices once. */
 static double seconds_of(bench *b, int way)
 {
     float ms = 0;

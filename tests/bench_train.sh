@@ -1,7 +1,7 @@
 #!/bin/bash
 # bench_train.sh - whole training steps of GPT-2 124M against the machine's limit and against PyTorch, in turn, and the overhead of a run.
 #
-# The limit of a step of n tokens is the time of its arithmetic at the best rate of matrix products that the machine shows in the same round,
+# The limit of a step of n tokens is the time of its arithmetic at the best rate of matmuls that the machine shows in the same round,
 # 6 n N + 6 n L d T (causal attention), plus AdamW's 28 N bytes at its memory bandwidth (N = 124.4M parameters, L = 12, d = 768). Medians of steps,
 # best of ROUNDS rounds for ours, the peer's and the limit alike. PYTHON=... names a Python with torch. The peer is the fastest of three, all run in
 # turn with ours: PyTorch as shipped; with an allocator that keeps its memory (glibc's gives large buffers back in every step); and compiled besides.

@@ -94,12 +94,12 @@ static inline bool is_tried(void)
     return turn++ % (every ? atoi(every) : 1) == 0;
 }
 
-/* Are products a library's that may round P before it adds D or bias, and start an activation from P before it is
+/* Are matmuls a library's that may round P before it adds D or bias, and start an activation from P before it is
  * rounded? cuBLASLt does, in 16 bits. */
 static inline bool library_rounds(const fixture *f, dt_dtype c_dtype)
 {
-    const char *products = getenv("DTRAIN_CUDA_PRODUCT");
-    return c_dtype != DT_F32 && !strcmp(OPS(f)->name, "cuda") && !(products && !strcmp(products, "own"));
+    const char *matmuls = getenv("DTRAIN_CUDA_PRODUCT");
+    return c_dtype != DT_F32 && !strcmp(OPS(f)->name, "cuda") && !(matmuls && !strcmp(matmuls, "own"));
 }
 
 /* What that may add to the error of sums want[n] with n_added values of at most 1 each: half a unit of each partial

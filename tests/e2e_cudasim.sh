@@ -61,10 +61,10 @@ done
 sees both_down 'copy to the host on stream 1 writes 1200 bytes at byte 0 .* of pinned memory\), which copy to the host on stream 2 writes' $both
 sees on_device_reused 'copy to the device on stream 1 writes 1200 bytes .* which copy to the host on stream 2 reads' $both
 sees freed 'of device memory\) is freed while .* may be at work there' $both
-sees no_show 'what thread [0-9]* copied to shared memory was not shown to products' $both
-sees no_open 'a product of a group without group_open since the last wait' $both
-sees no_close 'a lane ends, and products of its group are under way' $both
-sees touched 'writes a sum of a product of its group before it has waited for that' $both
+sees no_show 'what thread [0-9]* copied to shared memory was not shown to matmuls' $both
+sees no_open 'a matmul of a group without group_open since the last wait' $both
+sees no_close 'a lane ends, and matmuls of its group are under way' $both
+sees touched 'writes a sum of a matmul of its group before it has waited for that' $both
 for race in warp_race block_race grid_race no_wait no_barrier_after no_barrier_before; do sees $race 'a race at' cudasim_races; done
 
 # Cases that wait for a timeout run concurrently with the rest.
@@ -118,8 +118,8 @@ checks "the first start" yes
 expect "the result is cached in one file" [ "$(remembered | wc -l)" = 1 ]
 checks "the second" no
 echo damaged >"$(remembered)"
-DTRAIN_SIM_WRONG_PRODUCTS=1 checks "a damaged file, and a library that is wrong for long sums" yes
-expect_text "dtrain's kernels replace the library's products" "self-check: the library computes matmul 3x520x259, AB', fp32, plain incorrectly .*: dtrain's own kernels replace it"
+DTRAIN_SIM_WRONG_MATMULS=1 checks "a damaged file, and a library that is wrong for long sums" yes
+expect_text "dtrain's kernels replace the library's matmuls" "self-check: the library computes matmul 3x520x259, AB', fp32, plain incorrectly .*: dtrain's own kernels replace it"
 expect "no result is cached" [ "$(cat "$(remembered)")" = damaged ]
 checks "never" no run.self_check=never
 rm -rf "$XDG_CACHE_HOME/dtrain" && : >"$XDG_CACHE_HOME/dtrain"

@@ -48,7 +48,7 @@ for backend in nccl mpi; do
     goes_on zero.stage=1
 done
 lost "NCCL finds that a GPU has failed" 'NCCL: all_gather: .*; the GPU: cudaErrorECCUncorrectable' ncclAllGather:1:2:ecc comm.backend=nccl zero.stage=2
-lost "a GPU fails before a product of the library is tried" 'the GPU failed in work .*cudaErrorIllegalAddress' cublasLtMatmul:1:1:illegal precision.dtype=bf16
+lost "a GPU fails before a matmul of the library is tried" 'the GPU failed in work .*cudaErrorIllegalAddress' cublasLtMatmul:1:1:illegal precision.dtype=bf16
 CUDA_SIM_FAIL=cublasLtMatmul:0:1:illegal RUN_TIMEOUT=60 ends "one rank alone ends, too" 70 train 1 blamed $small precision.dtype=bf16
 expect "the GPU is reported, not the library" sh -c "grep -q cudaErrorIllegalAddress '$out' && ! grep -q 'cuBLASLt .* computes wrong' '$out'"
 fails "a GPU fails while the host waits" 70 'NCCL: exchange between GPUs: .*; the GPU: cudaErrorIllegalAddress.*phase [a-z]+.*; the GPU has failed' \

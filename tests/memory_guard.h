@@ -45,7 +45,7 @@ static struct {
     int n_blocks;
     guard_block fault[GUARD_FAULTS];
     int n_faults;
-    /* ever taken, by anyone; without aligned ones, since the matrix library packs operands into some in each product */
+    /* ever taken, by anyone; without aligned ones, since the matrix library packs operands into some in each matmul */
     atomic_long n_large;
     atomic_long n_noted; /* the program's own, taken in trainings */
 } guard = {.mutex = PTHREAD_MUTEX_INITIALIZER};

@@ -25,7 +25,7 @@ static inline void assert_near(const char *what, const char *which, double expec
 }
 
 /* Relative to the tensor's gradient: some 10^2 roundings of 2^-24 in the chain back to the first block, adding up
- * like a random walk to 10 * 6e-8, with a factor 10; the product with values below 1/2 has the same error times at
+ * like a random walk to 10 * 6e-8, with a factor 10; the matmul with values below 1/2 has the same error times at
  * most sqrt(n)/4. least: of gradients that are 0 except for rounding. */
 static inline void check_grad(const json_t *root, ref_model *r, int u, const dt_tensor *t, double least)
 {

@@ -130,8 +130,8 @@ tests_of() { # FILE
     */tokens*) echo "cudasim:test_device_tokens cudasim_races:test_device_tokens" ;;
     */patches*) echo "cudasim:test_device_patches cudasim_races:test_device_patches" ;;
     */heads*) echo "cudasim:test_device_heads cudasim_races:test_device_heads" ;;
-    */product_stored* | */stored*) echo "cudasim:test_device_scaled cudasim_races:test_device_scaled" ;;
-    */product*) echo "cudasim:test_device_epilogue cudasim_races:test_device_epilogue cudasim:test_device_matmul" ;;
+    */matmul_stored* | */stored*) echo "cudasim:test_device_scaled cudasim_races:test_device_scaled" ;;
+    */matmul*) echo "cudasim:test_device_epilogue cudasim_races:test_device_epilogue cudasim:test_device_matmul" ;;
     */sums*) echo "cudasim_races:test_device_layers cudasim_races:test_device_optimizer cudasim:test_device_epilogue" ;;
     *) echo "cudasim_races:test_device_layers cudasim_races:test_device_classifier cudasim_races:test_device_optimizer" ;;
     esac

@@ -86,7 +86,7 @@ bool ref_rms_near(const ref_array *a, const double *want, double relative, const
     return false;
 }
 
-/* ---- products, activations, norms -------------------------------------------------------------------------------- */
+/* ---- matmuls, activations, norms -------------------------------------------------------------------------------- */
 
 double ref_act(dt_activation act, double x, double *slope)
 {
@@ -109,7 +109,7 @@ double ref_act(dt_activation act, double x, double *slope)
     return x * s;
 }
 
-static double product_element(const dt_matmul *mm, const ref_product *x, int64_t i, int64_t j)
+static double matmul_element(const dt_matmul *mm, const ref_matmul_args *x, int64_t i, int64_t j)
 {
     double sum = x->bias ? x->bias[j] : 0.0;
     if (mm->accumulate) sum += x->c[i * mm->ldc + j];
@@ -120,7 +120,7 @@ static double product_element(const dt_matmul *mm, const ref_product *x, int64_t
     return sum;
 }
 
-static void product_sums(const dt_matmul *mm, const ref_product *x)
+static void matmul_sums(const dt_matmul *mm, const ref_matmul_args *x)
 {
     const int64_t n_sums = mm->sums_of == DT_SUMS_OF_A ? mm->m : mm->n,
                   n_terms = mm->sums_of == DT_SUMS_OF_C ? mm->m : mm->k;
@@ -134,11 +134,11 @@ static void product_sums(const dt_matmul *mm, const ref_product *x)
     }
 }
 
-void ref_matmul(const dt_matmul *mm, const ref_product *x)
+void ref_matmul(const dt_matmul *mm, const ref_matmul_args *x)
 {
     for (int64_t i = 0; i < mm->m; i++)
         for (int64_t j = 0; j < mm->n; j++) {
-            double p = product_element(mm, x, i, j), slope;
+            double p = matmul_element(mm, x, i, j), slope;
             if (mm->epilogue == DT_EPILOGUE_ACT) {
                 if (x->aux) x->aux[i * mm->ld_aux + j] = p;
                 p = ref_act(mm->act, p, &slope);
@@ -148,7 +148,7 @@ void ref_matmul(const dt_matmul *mm, const ref_product *x)
             }
             x->c[i * mm->ldc + j] = p;
         }
-    if (mm->sums_of != DT_SUMS_NONE) product_sums(mm, x);
+    if (mm->sums_of != DT_SUMS_NONE) matmul_sums(mm, x);
 }
 
 void ref_norm_forward(const double *x, const double *weight, const double *bias, double *y, double *mean, double *rstd,

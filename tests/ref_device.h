@@ -33,14 +33,14 @@ bool ref_rms_near(const ref_array *a, const double *want, double relative, const
 
 /* ---- the operations ---------------------------------------------------------------------------------------------- */
 
-/** The arrays of a product, in double, in the layouts of dt_matmul; c holds D where the product accumulates. */
-typedef struct ref_product {
+/** The arrays of a matmul, in double, in the layouts of dt_matmul; c holds D where the matmul accumulates. */
+typedef struct ref_matmul_args {
     const double *a, *b;
     const double *bias, *addend; /* NULL: none */
     double *c;
     double *aux, *sums; /* as epilogue and sums_of say; sums hold what is added to */
-} ref_product;
-void ref_matmul(const dt_matmul *mm, const ref_product *x);
+} ref_matmul_args;
+void ref_matmul(const dt_matmul *mm, const ref_matmul_args *x);
 double ref_act(dt_activation act, double x, double *slope);
 
 /** Updates of p, m and v; b NULL: no momentum. */

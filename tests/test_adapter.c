@@ -70,7 +70,7 @@ static int n_adapted(const struct adapted *a)
     return n;
 }
 
-TEST(the_a_of_one_product_lie_together_and_the_base_is_frozen)
+TEST(the_a_of_one_matmul_lie_together_and_the_base_is_frozen)
 {
     struct adapted a;
     adapt(&a, LLAMA, 0, "r = 4\nalpha = 16\n");

@@ -42,7 +42,7 @@ TEST(other_names_find_none)
     assert_null(dt_chip_named("h10"));
 }
 
-/* fp32 products are not rounded to TF32, so their peak is that of the processors. */
+/* fp32 matmuls are not rounded to TF32, so their peak is that of the processors. */
 TEST(the_peak_is_that_of_the_type)
 {
     const dt_chip *h100 = dt_chip_named("H100");

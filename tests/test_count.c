@@ -250,9 +250,9 @@ static void expect_block(fixture *f, const char *shape, int forward, int backwar
 
 /* A number that grows is a kernel that was fused and is not any more; one that falls is to be written here.
  *
- * Forward: norm, qkv, heads (rotation; Qwen3's norms too), attention, product with the residual, norm, gate and up,
- * activation, product with the residual. GPT-2 has no rotation, and its activation is the product's. Backward: of each
- * product two, of each norm two, the sums of blocks apart, of attention three. */
+ * Forward: norm, qkv, heads (rotation; Qwen3's norms too), attention, matmul with the residual, norm, gate and up,
+ * activation, matmul with the residual. GPT-2 has no rotation, and its activation is the matmul's. Backward: of each
+ * matmul two, of each norm two, the sums of blocks apart, of attention three. */
 TEST_WITH(a_block_has_the_launches_that_it_had, open_count, close_count)
 {
     fixture *f = *state;
@@ -312,11 +312,11 @@ TEST_WITH(a_step_has_the_launches_of_the_cuda_device, open_count, close_count)
     }
 }
 
-/* Which way a product takes: what the library has not in one kernel; odd extents, which are cut where they are large,
+/* Which way a matmul takes: what the library has not in one kernel; odd extents, which are cut where they are large,
  * and then take the simulator some tenths of a second. */
 enum { ROOM = 4 << 20 };
 
-static dt_matmul product(char *at, const int64_t size[3], dt_dtype dt, int form, int way)
+static dt_matmul matmul(char *at, const int64_t size[3], dt_dtype dt, int form, int way)
 {
     const int64_t m = size[0], n = size[1], k = size[2];
     const bool ta = form & 1, tb = form >> 1;
@@ -347,7 +347,7 @@ static void expect_launches(fixture *f, dt_device *cuda, long long (*counter)(vo
              (int)mm->epilogue, mm->bias ? ", bias" : "", f->n, (int)made);
 }
 
-TEST_WITH(a_product_has_the_launches_of_the_cuda_device, open_count, close_count)
+TEST_WITH(a_matmul_has_the_launches_of_the_cuda_device, open_count, close_count)
 {
     static const int64_t small[][3] = {{64, 64, 64}, {77, 131, 95}, {1, 8, 8}},
                          large[][3] = {{512, 521, 520}, {513, 520, 519}};
@@ -359,16 +359,16 @@ TEST_WITH(a_product_has_the_launches_of_the_cuda_device, open_count, close_count
     long long (*counter)(void) = find_counter(&cuda);
     assert_int_equal(dt_buf_alloc_zeroed(&b, &cuda, DT_ON_DEVICE, (size_t)4 * ROOM, DT_MEM_OTHER), DT_OK);
     for (int i = 0; counter && i < 3 * 3 * 4 * 5; i++) {
-        const dt_matmul mm = product(b.ptr, small[i % 3], types[i / 3 % 3], i / 9 % 4, i / 36);
+        const dt_matmul mm = matmul(b.ptr, small[i % 3], types[i / 3 % 3], i / 9 % 4, i / 36);
         expect_launches(f, &cuda, counter, b.ptr, &mm);
     }
     for (int i = 0; counter && i < 2 * 4 * 2; i++) {
-        const dt_matmul mm = product(b.ptr, large[i % 2], DT_BF16, i / 2 % 4, i / 8);
+        const dt_matmul mm = matmul(b.ptr, large[i % 2], DT_BF16, i / 2 % 4, i / 8);
         expect_launches(f, &cuda, counter, b.ptr, &mm);
     }
     assert_int_equal(cuda.ops->stream_sync(&cuda, NULL), DT_OK);
     for (int i = 0; counter && i < 2 * 3 * 2 * 2; i++) { /* B of int8, of nf4 */
-        dt_matmul mm = product(b.ptr, i % 2 ? large[1] : small[1], types[i / 2 % 3], i / 6 % 2 * 2, 0);
+        dt_matmul mm = matmul(b.ptr, i % 2 ? large[1] : small[1], types[i / 2 % 3], i / 6 % 2 * 2, 0);
         mm.b_scaled = (dt_scaled){.how = DT_SCALE_ROWS, .stored = DT_I8, .scale = (const float *)b.ptr};
         if (i / 12) mm.b_scaled = (dt_scaled){.how = DT_SCALE_NF4, .stored = DT_NF4X2, .scale = b.ptr, .blocks = b.ptr};
         expect_launches(f, &cuda, counter, b.ptr, &mm);

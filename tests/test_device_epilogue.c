@@ -1,10 +1,10 @@
-/* test_device_epilogue.c - epilogues of a matrix product: an addend, an activation or its derivative, sums for bias
+/* test_device_epilogue.c - epilogues of a matmul: an addend, an activation or its derivative, sums for bias
  * gradients. They are compared with plain loops in double, and bitwise with the separate calls.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 
-/* A product and all that it may read or write, as host arrays. */
+/* A matmul and all that it may read or write, as host arrays. */
 typedef struct work {
     dt_matmul mm; /* without pointers */
     bool with_bias, with_addend, with_aux;
@@ -59,7 +59,7 @@ static void run_work(fixture *f, work *w)
 }
 
 /* As in test_device_matmul.c: k products and partial sums of a size of sqrt(k), four times; and the addend. */
-static double product_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 3); }
+static double matmul_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 3); }
 
 /* What lies between the rows is left out. */
 static bool near_in_columns(const ref_array *got, double *want, int64_t m, int64_t n, int64_t ld, double tol,
@@ -93,18 +93,18 @@ static void check_work(fixture *f, work *w, const char *what)
     double *a = ref_doubles(&w->a), *b = ref_doubles(&w->b), *bias = ref_doubles(&w->bias),
            *addend = ref_doubles(&w->addend), *aux = ref_doubles(&w->aux), *c = ref_doubles(&w->c),
            *sums = ref_doubles(&w->sums);
-    const ref_product x = {.a = a,
-                           .b = b,
-                           .bias = w->with_bias ? bias : NULL,
-                           .addend = w->with_addend ? addend : NULL,
-                           .c = c,
-                           .aux = w->with_aux ? aux : NULL,
-                           .sums = sums};
+    const ref_matmul_args x = {.a = a,
+                               .b = b,
+                               .bias = w->with_bias ? bias : NULL,
+                               .addend = w->with_addend ? addend : NULL,
+                               .c = c,
+                               .aux = w->with_aux ? aux : NULL,
+                               .sums = sums};
     const double most = (double)mm->k + 3; /* |P| */
     ref_matmul(mm, &x);
     const double of_p =
-        product_error(mm->k) + library_error(f, mm->c_dtype, w->with_bias + w->with_addend + mm->accumulate,
-                                             mm->epilogue == DT_EPILOGUE_ACT && w->with_aux ? aux : c, mm->m * mm->ldc);
+        matmul_error(mm->k) + library_error(f, mm->c_dtype, w->with_bias + w->with_addend + mm->accumulate,
+                                            mm->epilogue == DT_EPILOGUE_ACT && w->with_aux ? aux : c, mm->m * mm->ldc);
     double of_c = of_p;
     run_work(f, w);
     /* P is rounded before the activation; slopes are at most 1.2 */
@@ -135,7 +135,7 @@ static void an_addend_of_either_type_is_rounded_once(void **state)
                 ref_array was = ref_copy(&w.addend);
                 w.with_bias = way / (2 * N_PAIRS);
                 w.with_addend = true;
-                check_work(*state, &w, "product with an addend");
+                check_work(*state, &w, "matmul with an addend");
                 assert_memory_equal(w.addend.p, was.p, ref_bytes(&was));
                 drop_work(&w), ref_drop(&was);
             }
@@ -172,7 +172,7 @@ static void an_addend_is_what_could_be_accumulated_onto(void **state)
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
-static void activations_of_products(void **state)
+static void activations_of_matmuls(void **state)
 {
     for (int s = 0; s < N_SMALL; s++)
         for (int form = 0; form < 8; form++)
@@ -186,14 +186,14 @@ static void activations_of_products(void **state)
                 w.with_addend = way & 8 && !mm.accumulate;
                 w.with_bias = mm.epilogue == DT_EPILOGUE_ACT;
                 w.with_aux = mm.epilogue == DT_EPILOGUE_ACT_BACKWARD || form & 4;
-                check_work(*state, &w, way & 1 ? "act(product)" : "product times slope");
+                check_work(*state, &w, way & 1 ? "act(matmul)" : "matmul times slope");
                 drop_work(&w);
             }
 }
 
-/* Of a large product with an odd extent a library may take the multiples of 8: in columns, rows (A transposed) or
+/* Of a large matmul with an odd extent a library may take the multiples of 8: in columns, rows (A transposed) or
  * terms, the last in several panels of rows. */
-static void large_products_with_one_odd_extent(void **state)
+static void large_matmuls_with_one_odd_extent(void **state)
 {
     static const struct odd_case {
         int64_t size[3];
@@ -214,12 +214,12 @@ static void large_products_with_one_odd_extent(void **state)
         mm.epilogue = c->epilogue, mm.act = DT_ACT_GELU_TANH;
         work w = make_work(&mm);
         w.with_addend = c->with_addend;
-        check_work(*state, &w, "large product with an odd extent");
+        check_work(*state, &w, "large matmul with an odd extent");
         drop_work(&w);
     }
 }
 
-/* Bitwise equal to a product into aux followed by the activation's own call. A library may start from the product
+/* Bitwise equal to a matmul into aux followed by the activation's own call. A library may start from the matmul
  * before it was rounded into aux, unless it is told not to. */
 static void an_epilogue_is_the_two_calls(void **state)
 {
@@ -250,7 +250,7 @@ static void an_epilogue_is_the_two_calls(void **state)
         }
 }
 
-/* Slopes against differences of the plain loop: L = sum of g_ij act(P)_ij with a product for g; dL/dx at x = aux. */
+/* Slopes against differences of the plain loop: L = sum of g_ij act(P)_ij with a matmul for g; dL/dx at x = aux. */
 static void the_derivative_is_that_of_the_activation(void **state)
 {
     fixture *f = *state;
@@ -269,7 +269,7 @@ static void the_derivative_is_that_of_the_activation(void **state)
             double slope;
             const double x = ref_get(&w.aux, i), up = ref_act(mm.act, x + h, &slope),
                          down = ref_act(mm.act, x - h, &slope), want = ref_get(&g, i) * (up - down) / (2 * h);
-            /* third derivatives are at most 2: h^2/3 |g|; and the product's own rounding */
+            /* third derivatives are at most 2: h^2/3 |g|; and the matmul's own rounding */
             assert_true(fabs(ref_get(&w.c, i) - want) <= K * (h * h + 4 * 0x1p-24 * 16));
         }
         drop_work(&w), ref_drop(&g);
@@ -285,12 +285,12 @@ static void sums_of_rows_and_columns(void **state)
             for (int way = 0; way < 12 * N_PAIRS; way++) {
                 dt_matmul mm = make_form(sizes[s], form, in_types[way % N_PAIRS], c_types[way % N_PAIRS]);
                 const int how = way / N_PAIRS;
-                mm.sums_of = (dt_product_sums)(DT_SUMS_OF_A + how % 3);
+                mm.sums_of = (dt_matmul_sums)(DT_SUMS_OF_A + how % 3);
                 mm.sums_dtype = !(how / 3 & 1) ? DT_F32 : mm.dt == DT_F16 ? DT_F16 : DT_BF16;
                 mm.accumulate_sums = how / 6;
                 work w = make_work(&mm);
                 w.with_bias = form & 1;
-                check_work(*state, &w, "sums with a product");
+                check_work(*state, &w, "sums with a matmul");
                 drop_work(&w);
             }
 }
@@ -365,14 +365,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_addend_of_either_type_is_rounded_once),
         cmocka_unit_test(an_addend_is_what_could_be_accumulated_onto),
-        cmocka_unit_test(activations_of_products),
+        cmocka_unit_test(activations_of_matmuls),
         cmocka_unit_test(an_epilogue_is_the_two_calls),
         cmocka_unit_test(the_derivative_is_that_of_the_activation),
         cmocka_unit_test(sums_of_rows_and_columns),
         cmocka_unit_test(bias_gradients_are_those_of_their_own_call),
         cmocka_unit_test(impossible_values_are_refused),
     };
-    const struct CMUnitTest large[] = {cmocka_unit_test(large_products_with_one_odd_extent)};
+    const struct CMUnitTest large[] = {cmocka_unit_test(large_matmuls_with_one_odd_extent)};
     int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
     failed += cmocka_run_group_tests_name("what a library may take in parts", large, open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);

@@ -127,7 +127,7 @@ TEST(copy_and_zero)
 
 /* Values over the range where something happens, and far outside. Rounding: the step s is within 3 units of 2^-24
  * (argument of the exponential up to 20 with one rounding: relative 20 * 2^-24 where s is not yet 0 or 1, but s times
- * it stays below 4 * 2^-24), the product with x adds one; slopes add x ds, |x ds| < 1. */
+ * it stays below 4 * 2^-24), the matmul with x adds one; slopes add x ds, |x ds| < 1. */
 static double act_error(double x) { return 0x1p-24 * 16 * (fabs(x) < 8 ? 1 + fabs(x) : 9); }
 
 TEST(activations_and_their_slopes)

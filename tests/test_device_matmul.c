@@ -1,4 +1,4 @@
-/* test_device_matmul.c - matrix products and bias gradients against plain loops in double.
+/* test_device_matmul.c - matmuls and bias gradients against plain loops in double.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
@@ -7,9 +7,9 @@
 /* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for
  * random signs, taken 4 times; products of 16 bits are exact in float. Accumulation adds the rounding of what was
  * there (|c| <= 1). */
-static double product_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 2) * 1.0; }
+static double matmul_error(int64_t k) { return 4 * 0x1p-24 * ((double)k + 2) * 1.0; }
 
-static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
+static void check_matmul(fixture *f, const dt_matmul *mm, bool with_bias)
 {
     if (!is_tried()) return;
     ref_array a = ref_random(mm->dt, (mm->trans_a ? mm->k : mm->m) * mm->lda, 1, 1),
@@ -18,7 +18,7 @@ static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
                                                               ? ref_random(mm->c_dtype, mm->m * mm->ldc, 4, 1)
                                                               : ref_new(mm->c_dtype, mm->m * mm->ldc);
     double *a64 = ref_doubles(&a), *b64 = ref_doubles(&b), *bias64 = ref_doubles(&bias), *c64 = ref_doubles(&c);
-    const ref_product x = {.a = a64, .b = b64, .bias = with_bias ? bias64 : NULL, .c = c64};
+    const ref_matmul_args x = {.a = a64, .b = b64, .bias = with_bias ? bias64 : NULL, .c = c64};
     dt_matmul with = *mm;
     with.bias = with_bias ? ON(bias) : NULL;
     ref_matmul(mm, &x);
@@ -30,7 +30,7 @@ static void check_product(fixture *f, const dt_matmul *mm, bool with_bias)
             c64[r * mm->ldc + i] = 0;
         }
     const double of_library = library_error(f, mm->c_dtype, mm->accumulate + with_bias, c64, mm->m * mm->ldc);
-    assert_true(ref_near(&c, c64, product_error(mm->k) + of_library, "matmul"));
+    assert_true(ref_near(&c, c64, matmul_error(mm->k) + of_library, "matmul"));
     ref_drop(&a), ref_drop(&b), ref_drop(&bias), ref_drop(&c);
     free(a64), free(b64), free(bias64), free(c64);
 }
@@ -53,11 +53,11 @@ static void check_types(fixture *f, int64_t m, int64_t n, int64_t k, int form, i
                             .c_dtype = c_types[types],
                             .accumulate = way & 1};
             mm.lda = (mm.trans_a ? m : k) + extra, mm.ldb = (mm.trans_b ? k : n) + 2 * extra, mm.ldc = n + 3 * extra;
-            check_product(f, &mm, way >> 1);
+            check_matmul(f, &mm, way >> 1);
         }
 }
 
-static void products_of_all_forms_and_odd_sizes(void **state)
+static void matmuls_of_all_forms_and_odd_sizes(void **state)
 {
     static const int64_t sizes[][3] = {
         {1, 1, 1},    {1, 3, 17},    {17, 1, 3},  {3, 17, 1},  {129, 65, 33},
@@ -70,7 +70,7 @@ static void products_of_all_forms_and_odd_sizes(void **state)
 }
 
 /* Where strides are ambiguous to a library: single rows, columns and terms, with any distance between rows. */
-static void thin_products(void **state)
+static void thin_matmuls(void **state)
 {
     for (int form = 0; form < 4; form++) {
         for (int64_t size = 0; size < 27; size++)
@@ -88,7 +88,7 @@ static void thin_products(void **state)
 }
 
 /* Long k (float through the primitive, conversion in several pieces) and more rows than a block. */
-static void products_longer_than_a_block(void **state)
+static void matmuls_longer_than_a_block(void **state)
 {
     for (int form = 0; form < 4; form++) {
         check_types(*state, 19, 7, 2100, form, 1);
@@ -100,7 +100,7 @@ static void products_longer_than_a_block(void **state)
 
 /* A vocabulary's size: C is written slab by slab. GPT-2's as the head has it: logits, the gradient of its input, that
  * of its weights. */
-static void products_as_large_as_a_vocabulary(void **state)
+static void matmuls_as_large_as_a_vocabulary(void **state)
 {
     enum { GPT2 = 50257, PLAIN = 0, A_TRANSPOSED = 1, B_TRANSPOSED = 2 };
     check_types(*state, 2, GPT2, 3, B_TRANSPOSED, 0);
@@ -114,7 +114,7 @@ static void products_as_large_as_a_vocabulary(void **state)
 
 /* More than one block of rows, columns and k, half a pair at the end, tiles cut at both borders; and C in whole lines,
  * written around the cache. */
-static void bf16_products_of_several_blocks(void **state)
+static void bf16_matmuls_of_several_blocks(void **state)
 {
     static const int64_t sizes[][3] = {{40, 100, 2101}, {270, 60, 1030}, {275, 430, 33},
                                        {520, 512, 24},  {33, 48, 1025},  {270, 6200, 8}};
@@ -133,13 +133,13 @@ static void bf16_products_of_several_blocks(void **state)
                                       .dt = DT_BF16,
                                       .c_dtype = way & 2 ? DT_BF16 : DT_F32,
                                       .accumulate = way & 1};
-                check_product(*state, &mm, (form + way) & 1);
+                check_matmul(*state, &mm, (form + way) & 1);
             }
 }
 
 /* More tiles of C than a GPU has processors: its largest tiles. With a vocabulary's odd number in each place, in rows
- * that lie in whole chunks of 16 bytes: such products may be cut. */
-static void products_that_fill_a_gpu(void **state)
+ * that lie in whole chunks of 16 bytes: such matmuls may be cut. */
+static void matmuls_that_fill_a_gpu(void **state)
 {
     static const int64_t sizes[][3] = {{1544, 1416, 72}, {1544, 1413, 72}, {1541, 1416, 72}, {1544, 1416, 75}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
@@ -157,13 +157,13 @@ static void products_that_fill_a_gpu(void **state)
                                   .dt = in_types[type],
                                   .c_dtype = c_types[type],
                                   .accumulate = form == 3};
-            check_product(*state, &mm, form & 1);
+            check_matmul(*state, &mm, form & 1);
         }
 }
 
-/* C of one product on n_threads; skips where the kernel is not to be had: what oneDNN does with threads is its own
+/* C of one matmul on n_threads; skips where the kernel is not to be had: what oneDNN does with threads is its own
  * affair. */
-static ref_array product_on(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
+static ref_array matmul_on(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
 {
     fixture other = {0}, *f = &other;
     ref_array c = ref_new(mm->c_dtype, mm->m * mm->ldc);
@@ -176,7 +176,7 @@ static ref_array product_on(int n_threads, const dt_matmul *mm, const ref_array 
     return c;
 }
 
-static void bf16_products_do_not_depend_on_threads(void **state)
+static void bf16_matmuls_do_not_depend_on_threads(void **state)
 {
     for (int form = 0; form < 3; form++) {
         const dt_matmul mm = {.m = 300,
@@ -190,9 +190,9 @@ static void bf16_products_do_not_depend_on_threads(void **state)
                               .dt = DT_BF16,
                               .c_dtype = DT_F32};
         ref_array a = ref_random(DT_BF16, 300 * 1100, 1, 1), b = ref_random(DT_BF16, 200 * 1100, 2, 1),
-                  one = product_on(1, &mm, &a, &b);
+                  one = matmul_on(1, &mm, &a, &b);
         for (int n = 2; n <= 7; n++) {
-            ref_array c = product_on(n, &mm, &a, &b);
+            ref_array c = matmul_on(n, &mm, &a, &b);
             assert_memory_equal(c.p, one.p, 300 * 200 * sizeof(float));
             ref_drop(&c);
         }
@@ -213,13 +213,13 @@ static void every_number_of_tokens_works(void **state)
                                   .ldc = n,
                                   .dt = DT_BF16,
                                   .c_dtype = DT_BF16};
-            check_product(*state, &mm, true);
+            check_matmul(*state, &mm, true);
         }
     }
 }
 
-/* C of one product on n_threads, which are all that changes. */
-static ref_array reproducible_product(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
+/* C of one matmul on n_threads, which are all that changes. */
+static ref_array reproducible_matmul(int n_threads, const dt_matmul *mm, const ref_array *a, const ref_array *b)
 {
     fixture other = {0}, *f = &other;
     ref_array c = ref_new(mm->c_dtype, mm->m * mm->ldc);
@@ -255,9 +255,9 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
                                   .c_dtype = types[type][1],
                                   .accumulate = form == 2};
             ref_array a = ref_random(mm.dt, m * k, 1, 1), b = ref_random(mm.dt, k * n, 2, 1),
-                      one = reproducible_product(1, &mm, &a, &b);
+                      one = reproducible_matmul(1, &mm, &a, &b);
             for (size_t t = 0; t < (ref_is_cpu() ? sizeof threads / sizeof threads[0] : 1); t++) {
-                ref_array c = reproducible_product(threads[t], &mm, &a, &b);
+                ref_array c = reproducible_matmul(threads[t], &mm, &a, &b);
                 assert_memory_equal(c.p, one.p, (size_t)(m * n) * dt_dtype_size(mm.c_dtype));
                 ref_drop(&c);
             }
@@ -268,10 +268,10 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
 /* A form that the library computes wrongly in its first trial: DTRAIN_FAULT selects the form. */
 static void forms_that_the_library_gets_wrong_use_own_kernels(void **state)
 {
-    const char *products = getenv("DTRAIN_CUDA_PRODUCT");
+    const char *matmuls = getenv("DTRAIN_CUDA_PRODUCT");
     char device[256];
     ((fixture *)*state)->dev.ops->describe(&((fixture *)*state)->dev, device, sizeof device);
-    if ((products && !strcmp(products, "own")) || strstr(device, "no oneDNN")) skip();
+    if ((matmuls && !strcmp(matmuls, "own")) || strstr(device, "no oneDNN")) skip();
     char path[] = "/tmp/dtrain-test-XXXXXX", text[1024] = {0};
     const int file = mkstemp(path), err = dup(STDERR_FILENO), out = dup(STDOUT_FILENO);
     assert_true(file >= 0 && unlink(path) == 0);
@@ -283,9 +283,9 @@ static void forms_that_the_library_gets_wrong_use_own_kernels(void **state)
     dup2(err, STDERR_FILENO), dup2(out, STDOUT_FILENO);
     assert_true(pread(file, text, sizeof text - 1, 0) > 0);
     close(file), close(err), close(out);
-    const char *first = strstr(text, "computes wrong GEMM results (first case: fp32, A transposed, B plain)");
+    const char *first = strstr(text, "computes wrong matmul results (first case: fp32, A transposed, B plain)");
     assert_non_null(first);
-    assert_null(strstr(first + 1, "computes wrong GEMM results"));
+    assert_null(strstr(first + 1, "computes wrong matmul results"));
 }
 
 static void a_wrong_row_distance_is_refused(void **state)
@@ -323,27 +323,27 @@ static void bias_gradient_is_the_column_sum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_of_all_forms_and_odd_sizes),
-        cmocka_unit_test(products_longer_than_a_block),
-        cmocka_unit_test(products_as_large_as_a_vocabulary),
-        cmocka_unit_test(thin_products),
+        cmocka_unit_test(matmuls_of_all_forms_and_odd_sizes),
+        cmocka_unit_test(matmuls_longer_than_a_block),
+        cmocka_unit_test(matmuls_as_large_as_a_vocabulary),
+        cmocka_unit_test(thin_matmuls),
         cmocka_unit_test(every_number_of_tokens_works),
-        cmocka_unit_test(products_that_fill_a_gpu),
+        cmocka_unit_test(matmuls_that_fill_a_gpu),
         cmocka_unit_test(a_wrong_row_distance_is_refused),
         cmocka_unit_test(bias_gradient_is_the_column_sum),
         cmocka_unit_test(a_reproducible_device_does_not_depend_on_threads),
     };
-    setenv("DTRAIN_FAULT", "product.check:*:1:error", 1);
+    setenv("DTRAIN_FAULT", "matmul.check:*:1:error", 1);
     const struct CMUnitTest wrong[] = {cmocka_unit_test(forms_that_the_library_gets_wrong_use_own_kernels)};
-    int failed = cmocka_run_group_tests_name("a library with a wrong product", wrong, open_device, close_device);
+    int failed = cmocka_run_group_tests_name("a library with a wrong matmul", wrong, open_device, close_device);
     failed += cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
     failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
     unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
     if (!ref_is_cpu()) return failed != 0;
     setenv("DTRAIN_BF16", "dot", 1);
-    const struct CMUnitTest dots[] = {cmocka_unit_test(bf16_products_of_several_blocks),
-                                      cmocka_unit_test(bf16_products_do_not_depend_on_threads)};
+    const struct CMUnitTest dots[] = {cmocka_unit_test(bf16_matmuls_of_several_blocks),
+                                      cmocka_unit_test(bf16_matmuls_do_not_depend_on_threads)};
     failed += cmocka_run_group_tests_name("pairwise dot products", dots, open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it; kernels only convert, so one set will do */
     failed += cmocka_run_group_tests_name(ref_take_isa(0), tests, open_device, close_device);

@@ -185,10 +185,10 @@ static void run_bias_backward(call *c)
     CALL(bias_backward, ON(c->in[0]), ROWS, WIDTH, WIDTH, c->dt, ON(c->out[0]), c->dt, false);
 }
 
-/* Forms of products: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 batch-invariant; m, k and n with rests
+/* Forms of matmuls: how & 1 A transposed, & 2 B transposed, & 4 C added to, & 8 batch-invariant; m, k and n with rests
  * of every width. */
 enum { M = 37, N = 53, K = 71 };
-static void make_product(call *c)
+static void make_matmul(call *c)
 {
     c->in[0] = ref_random(c->dt, M * K, 1, 1);
     c->in[1] = ref_random(c->dt, K * N, 2, 1);
@@ -196,7 +196,7 @@ static void make_product(call *c)
     c->in[3] = ref_random(DT_F32, M * N, 4, 1);
     c->out[0] = ref_new(DT_F32, M * N);
 }
-static dt_matmul product_form(const call *c)
+static dt_matmul matmul_form(const call *c)
 {
     const bool ta = c->how & 1, tb = c->how & 2;
     return (dt_matmul){.m = M,
@@ -211,20 +211,20 @@ static dt_matmul product_form(const call *c)
                        .c_dtype = DT_F32,
                        .batch_invariant = c->how & 4 && !ta};
 }
-static void run_product(call *c)
+static void run_matmul(call *c)
 {
     fixture *f = c->f;
-    dt_matmul mm = product_form(c);
+    dt_matmul mm = matmul_form(c);
     mm.bias = ON(c->in[2]);
     mm.accumulate = true;
     memcpy(c->out[0].p, c->in[3].p, M * N * sizeof(float));
     RUN(matmul, &mm, ON(c->in[0]), ON(c->in[1]), ON(c->out[0]));
 }
 
-/* The same with what may go with a product: an addend, the derivative of an activation, sums. */
+/* The same with what may go with a matmul: an addend, the derivative of an activation, sums. */
 static void make_epilogue(call *c)
 {
-    make_product(c);
+    make_matmul(c);
     ref_drop(&c->out[0]);
     c->in[4] = ref_random(c->dt, M * N, 5, 1);
     c->out[0] = ref_new(c->dt, M * N);
@@ -233,7 +233,7 @@ static void make_epilogue(call *c)
 static void run_epilogue(call *c)
 {
     fixture *f = c->f;
-    dt_matmul mm = product_form(c);
+    dt_matmul mm = matmul_form(c);
     mm.c_dtype = c->dt;
     mm.bias = ON(c->in[2]);
     mm.addend = ON(c->in[3]), mm.ldd = N;
@@ -448,7 +448,7 @@ static const operation operations[] = {
     {"embedding_forward", 1, false, make_embedding, run_embedding_forward},
     {"embedding_backward", 1, false, make_table, run_embedding_backward},
     {"bias_backward", 1, false, make_bias, run_bias_backward},
-    {"matmul", 8, false, make_product, run_product},
+    {"matmul", 8, false, make_matmul, run_matmul},
     {"matmul with epilogue", 8, true, make_epilogue, run_epilogue},
     {"norm_forward", 2, false, make_norm, run_norm_forward},
     {"norm_backward", 2, false, make_norm_backward, run_norm_backward},

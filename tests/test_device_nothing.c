@@ -104,7 +104,7 @@ TEST_WITH(gradients_of_weights, NULL, scratch_free)
     }
 }
 
-TEST(products)
+TEST(matmuls)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++) {

@@ -71,7 +71,7 @@ TEST(all_shapes_have_the_bits_of_the_contract)
         }
 }
 
-/* scale and shift nearly cancel: the remainder is the product's last bits, which two roundings would have lost. */
+/* scale and shift nearly cancel: the remainder is the matmul's last bits, which two roundings would have lost. */
 TEST(a_number_is_rounded_once)
 {
     fixture *f = *state;

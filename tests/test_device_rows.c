@@ -1,32 +1,32 @@
-/* test_device_rows.c - batch-invariant products on every instruction set: right, and the same bits whatever other
+/* test_device_rows.c - batch-invariant matmuls on every instruction set: right, and the same bits whatever other
  * rows are in the call.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>
 
-typedef struct product {
+typedef struct matmul {
     dt_matmul mm;
     ref_array a, b, bias, addend, c;
     bool with_bias, with_addend;
-} product;
+} matmul;
 
-static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dtype dt, dt_dtype c_dtype, int way)
+static matmul make_matmul(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dtype dt, dt_dtype c_dtype, int way)
 {
-    product p = {.mm = {.m = m,
-                        .n = n,
-                        .k = k,
-                        .trans_b = trans_b,
-                        .lda = k + 3,
-                        .ldb = (trans_b ? k : n) + 2,
-                        .ldc = n + 1,
-                        .dt = dt,
-                        .c_dtype = c_dtype,
-                        .accumulate = way % 3 == 1,
-                        .ldd = n + 4,
-                        .addend_dtype = way < 3 ? DT_F32 : dt,
-                        .batch_invariant = true},
-                 .with_bias = way >= 3,
-                 .with_addend = way % 3 == 2};
+    matmul p = {.mm = {.m = m,
+                       .n = n,
+                       .k = k,
+                       .trans_b = trans_b,
+                       .lda = k + 3,
+                       .ldb = (trans_b ? k : n) + 2,
+                       .ldc = n + 1,
+                       .dt = dt,
+                       .c_dtype = c_dtype,
+                       .accumulate = way % 3 == 1,
+                       .ldd = n + 4,
+                       .addend_dtype = way < 3 ? DT_F32 : dt,
+                       .batch_invariant = true},
+                .with_bias = way >= 3,
+                .with_addend = way % 3 == 2};
     p.a = ref_random(dt, m * p.mm.lda, 1, 1), p.b = ref_random(dt, (trans_b ? n : k) * p.mm.ldb, 2, 1),
     p.bias = ref_random(dt, n, 3, 1);
     p.c = ref_random(c_dtype, m * p.mm.ldc, 4, 1);
@@ -34,13 +34,13 @@ static product make_product(int64_t m, int64_t n, int64_t k, bool trans_b, dt_dt
     return p;
 }
 
-static void drop_product(product *p)
+static void drop_matmul(matmul *p)
 {
     ref_drop(&p->a), ref_drop(&p->b), ref_drop(&p->bias), ref_drop(&p->addend), ref_drop(&p->c);
 }
 
-/* Rows first .. first+m-1 of the product into c. */
-static void run_rows(fixture *f, const product *p, int64_t first, int64_t m, const ref_array *c)
+/* Rows first .. first+m-1 of the matmul into c. */
+static void run_rows(fixture *f, const matmul *p, int64_t first, int64_t m, const ref_array *c)
 {
     dt_matmul mm = p->mm;
     mm.m = m;
@@ -51,20 +51,20 @@ static void run_rows(fixture *f, const product *p, int64_t first, int64_t m, con
 
 /* Rounding as in test_device_matmul.c: k products of at most 1, partial sums of at most k; four times that of random
  * signs. */
-static void check_value(fixture *f, const product *p)
+static void check_value(fixture *f, const matmul *p)
 {
     ref_array c = ref_copy(&p->c);
     double *a = ref_doubles(&p->a), *b = ref_doubles(&p->b), *bias = ref_doubles(&p->bias), *want = ref_doubles(&p->c),
            *addend = ref_doubles(&p->addend);
-    const ref_product x = {
+    const ref_matmul_args x = {
         .a = a, .b = b, .bias = p->with_bias ? bias : NULL, .addend = p->with_addend ? addend : NULL, .c = want};
     ref_matmul(&p->mm, &x);
     run_rows(f, p, 0, p->mm.m, &c);
-    assert_true(ref_near(&c, want, 4 * 0x1p-24 * ((double)p->mm.k + 2), "batch-invariant product"));
+    assert_true(ref_near(&c, want, 4 * 0x1p-24 * ((double)p->mm.k + 2), "batch-invariant matmul"));
     ref_drop(&c), free(a), free(b), free(bias), free(want), free(addend);
 }
 
-static void check_pieces(fixture *f, const product *p)
+static void check_pieces(fixture *f, const matmul *p)
 {
     static const int64_t pieces[] = {1, 2, 3, 5, 17};
     const size_t nbytes = (size_t)(p->mm.m * p->mm.ldc) * dt_dtype_size(p->mm.c_dtype);
@@ -89,24 +89,24 @@ static const dt_dtype in_types[] = {DT_F32, DT_BF16, DT_BF16, DT_F16, DT_F16},
                       c_types[] = {DT_F32, DT_F32, DT_BF16, DT_F32, DT_F16};
 enum { N_TYPES = sizeof in_types / sizeof in_types[0] };
 
-static void for_all_sizes(fixture *f, void (*check)(fixture *f, const product *p))
+static void for_all_sizes(fixture *f, void (*check)(fixture *f, const matmul *p))
 {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int types = 0; types < N_TYPES; types++)
             for (int way = 0; way < 12; way++) {
                 if (!is_tried()) continue;
-                product p = make_product(sizes[i][0], sizes[i][1], sizes[i][2], way & 1, in_types[types],
-                                         c_types[types], way >> 1);
+                matmul p = make_matmul(sizes[i][0], sizes[i][1], sizes[i][2], way & 1, in_types[types], c_types[types],
+                                       way >> 1);
                 check(f, &p);
-                drop_product(&p);
+                drop_matmul(&p);
             }
 }
 
-static void batch_invariant_products_are_products(void **state) { for_all_sizes(*state, check_value); }
+static void batch_invariant_matmuls_are_matmuls(void **state) { for_all_sizes(*state, check_value); }
 static void a_row_does_not_depend_on_the_others(void **state) { for_all_sizes(*state, check_pieces); }
 
-/* A few of a product's rows, and one, have the bits that they have among all. */
-static void check_some_rows(fixture *f, const product *p)
+/* A few of a matmul's rows, and one, have the bits that they have among all. */
+static void check_some_rows(fixture *f, const matmul *p)
 {
     const int64_t some[][2] = {{0, 1}, {1, 16}, {p->mm.m / 3, p->mm.m / 7}, {p->mm.m - 1, 1}};
     ref_array whole = ref_copy(&p->c);
@@ -130,27 +130,27 @@ static void a_row_of_very_many_is_the_same(void **state)
     for (size_t i = 0; i < sizeof many / sizeof many[0]; i++)
         for (int way = 0; way < 6; way++) {
             if (!is_tried()) continue;
-            product p = make_product(many[i][0], many[i][1], many[i][2], way & 1, in_types[way & 6], DT_F32, 0);
+            matmul p = make_matmul(many[i][0], many[i][1], many[i][2], way & 1, in_types[way & 6], DT_F32, 0);
             p.mm.lda += 5, p.mm.ldb += 6; /* 16 bytes, in either type */
             ref_drop(&p.a), ref_drop(&p.b);
             p.a = ref_random(p.mm.dt, p.mm.m * p.mm.lda, 1, 1);
             p.b = ref_random(p.mm.dt, (way & 1 ? p.mm.n : p.mm.k) * p.mm.ldb, 2, 1);
             check_some_rows(*state, &p);
-            drop_product(&p);
+            drop_matmul(&p);
         }
 }
 
 static void threads_do_not_change_a_row(void **state)
 {
     fixture *f = *state, other = {0};
-    product p = make_product(3, 1100, 70, true, DT_BF16, DT_F32, 0);
+    matmul p = make_matmul(3, 1100, 70, true, DT_BF16, DT_F32, 0);
     ref_array c = ref_copy(&p.c), d = ref_copy(&p.c);
     assert_int_equal(dt_device_open(&other.dev, "cpu", 0, 5, &other.ledger), DT_OK);
     run_rows(f, &p, 0, 3, &c);
     run_rows(&other, &p, 0, 3, &d);
     assert_memory_equal(c.p, d.p, (size_t)(p.mm.m * p.mm.ldc) * sizeof(float));
     dt_device_close(&other.dev);
-    ref_drop(&c), ref_drop(&d), drop_product(&p);
+    ref_drop(&c), ref_drop(&d), drop_matmul(&p);
 }
 
 static void a_transposed_a_is_refused(void **state)
@@ -167,10 +167,8 @@ static void a_transposed_a_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_invariant_products_are_products),
-        cmocka_unit_test(a_row_does_not_depend_on_the_others),
-        cmocka_unit_test(a_row_of_very_many_is_the_same),
-        cmocka_unit_test(threads_do_not_change_a_row),
+        cmocka_unit_test(batch_invariant_matmuls_are_matmuls), cmocka_unit_test(a_row_does_not_depend_on_the_others),
+        cmocka_unit_test(a_row_of_very_many_is_the_same),      cmocka_unit_test(threads_do_not_change_a_row),
         cmocka_unit_test(a_transposed_a_is_refused),
     };
     int failed = 0;

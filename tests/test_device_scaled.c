@@ -1,5 +1,5 @@
-/* test_device_scaled.c - products with weights that are stored as int8 with scales, or in four bits: forward y = x
- * W^T and backward dx = dy W, against plain loops in double and against the product of the same weights in the
+/* test_device_scaled.c - matmuls with weights that are stored as int8 with scales, or in four bits: forward y = x
+ * W^T and backward dx = dy W, against plain loops in double and against the matmul of the same weights in the
  * compute type.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
@@ -19,7 +19,7 @@ static const struct size {
              {5, 530, 320, 0},  {33, 70, 640, 0}, {40, 530, 192, 0}};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
-/* What goes with a product. */
+/* What goes with a matmul. */
 typedef struct form {
     bool trans_b, one_scale, bias, addend, accumulate, activation, batch_invariant, float_c, nf4;
     int finer; /* of nf4 */
@@ -87,7 +87,7 @@ static void drop(weights *w)
     ref_drop(&w->numbers);
 }
 
-static dt_matmul product_of(const form *how, const struct size *s, dt_dtype dt)
+static dt_matmul matmul_of(const form *how, const struct size *s, dt_dtype dt)
 {
     dt_matmul mm = matmul_with_gaps(s->m, s->n, s->k, s->gap, how->trans_b, dt);
     mm.accumulate = how->accumulate, mm.batch_invariant = how->batch_invariant;
@@ -96,7 +96,7 @@ static dt_matmul product_of(const form *how, const struct size *s, dt_dtype dt)
     return mm;
 }
 
-/* The product with B as stored, or (numbers) with the matrix of its dequantised weights. */
+/* The matmul with B as stored, or (numbers) with the matrix of its dequantised weights. */
 static void run(fixture *f, const form *how, dt_matmul mm, weights *w, bool numbers, ref_array *a, ref_array *bias,
                 ref_array *addend, ref_array *c)
 {
@@ -127,17 +127,17 @@ static double error_of(const fixture *f, const form *how, const dt_matmul *mm, c
 
 static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt)
 {
-    const dt_matmul mm = product_of(how, s, dt);
+    const dt_matmul mm = matmul_of(how, s, dt);
     weights w = random_weights(how, dt, how->trans_b ? s->n : s->k, mm.ldb);
     ref_array a = ref_random(dt, s->m * mm.lda, 1, 1), bias = ref_random(dt, s->n, 2, 1),
               addend = ref_random(dt, s->m * mm.ldd, 3, 1), c = ref_random(mm.c_dtype, s->m * mm.ldc, 4, 1),
               same = ref_copy(&c);
     double *a64 = ref_doubles(&a), *b64 = ref_doubles(&w.numbers), *bias64 = ref_doubles(&bias),
            *addend64 = ref_doubles(&addend), *want = ref_doubles(&c);
-    ref_matmul(&mm,
-               &(ref_product){a64, b64, how->bias ? bias64 : NULL, how->addend ? addend64 : NULL, want, NULL, NULL});
+    ref_matmul(
+        &mm, &(ref_matmul_args){a64, b64, how->bias ? bias64 : NULL, how->addend ? addend64 : NULL, want, NULL, NULL});
     run(f, how, mm, &w, false, &a, &bias, &addend, &c);
-    assert_true(ref_near(&c, want, error_of(f, how, &mm, want, c.n), "a product with scales"));
+    assert_true(ref_near(&c, want, error_of(f, how, &mm, want, c.n), "a matmul with scales"));
     if (how->batch_invariant) { /* whose sums have one order */
         run(f, how, mm, &w, true, &a, &bias, &addend, &same);
         assert_memory_equal(c.p, same.p, ref_bytes(&c));
@@ -146,7 +146,7 @@ static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt
     free(a64), free(b64), free(bias64), free(addend64), free(want);
 }
 
-static void products_equal_those_of_the_dequantised_weights(void **state)
+static void matmuls_equal_those_of_the_dequantised_weights(void **state)
 {
     for (int i = 0; i < N_SIZES; i++)
         for (int k = 0; k < N_FORMS; k++)
@@ -206,7 +206,7 @@ static void non_finite_inputs_are_not_hidden(void **state)
         for (int way = 0; way < 8; way++) {
             const struct size s = {20, 40, 24, 0};
             const form how = {.trans_b = way & 1, .nf4 = way & 4};
-            const dt_matmul mm = product_of(&how, &s, types[t]);
+            const dt_matmul mm = matmul_of(&how, &s, types[t]);
             weights w = random_weights(&how, types[t], how.trans_b ? s.n : s.k, mm.ldb);
             ref_array a = ref_random(types[t], s.m * mm.lda, 1, 1), c = ref_new(mm.c_dtype, s.m * mm.ldc);
             if (way & 2)
@@ -224,7 +224,7 @@ static void non_finite_inputs_are_not_hidden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_equal_those_of_the_dequantised_weights),
+        cmocka_unit_test(matmuls_equal_those_of_the_dequantised_weights),
         cmocka_unit_test(a_row_is_rounded_to_even),
         cmocka_unit_test(round_trip_errors_are_at_most_half_a_step),
         cmocka_unit_test(non_finite_inputs_are_not_hidden),

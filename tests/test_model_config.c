@@ -541,7 +541,7 @@ TEST(units_hold_the_tensors_of_the_published_models)
     dt_model_config_free(&mc);
 }
 
-TEST(matrices_that_one_product_serves_are_adjacent)
+TEST(matrices_that_one_matmul_serves_are_adjacent)
 {
     dt_unit *u;
     int n;

@@ -94,7 +94,7 @@ static void assert_same(const float *a, const float *b, double tolerance)
 }
 
 /* The same sums in other tiles: a few 2^-24 of logits of size 4. In bf16 the projections of q and of k, v are the same
- * products with one rounding each; what differs is the order inside float sums, which now and then turns a rounding of
+ * matmuls with one rounding each; what differs is the order inside float sums, which now and then turns a rounding of
  * 2^-9. */
 static double tolerance_of(dt_dtype dtype) { return dtype == DT_F32 ? 4e-6 : 0.08; }
 
@@ -186,7 +186,7 @@ TEST(batch_invariant_logits_do_not_depend_on_batch_or_chunks)
         assert_memory_equal(whole, decoded, sizeof whole);
         close_model(&r, &b);
 
-        open_model(&r, &b, CONFIGS[k / 2], dtype); /* the products of training: the same but for rounding */
+        open_model(&r, &b, CONFIGS[k / 2], dtype); /* the matmuls of training: the same but for rounding */
         whole_text_logits(&r, &b, ALL, whole);
         assert_same(whole, decoded, tolerance_of(dtype));
         close_model(&r, &b);

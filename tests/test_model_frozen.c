@@ -1,5 +1,5 @@
 /* test_model_frozen.c - with some tensors frozen the others have the gradients that they have when all are trained, bit
- * for bit; for frozen ones no product is formed, no unit is asked for gradients that has none, and backward ends at the
+ * for bit; for frozen ones no matmul is formed, no unit is asked for gradients that has none, and backward ends at the
  * lowest unit that has something to train.
  * DEVICES: cpu queue */
 
@@ -31,13 +31,13 @@ typedef struct choice {
 static const choice CHOICES[] = {
     {"norms", {"norm", "ln_"}},
     {"attention of block 1", {"h.1.attn", "layers.1.self_attn"}},
-    {"the second product of the MLP", {"mlp.c_proj", "down_proj"}},
-    {"queries alone of what one product serves", {"q_proj", "c_attn"}},
+    {"the second matmul of the MLP", {"mlp.c_proj", "down_proj"}},
+    {"queries alone of what one matmul serves", {"q_proj", "c_attn"}},
     {"biases", {".bias"}},
     {"the token table", {"wte", "embed_tokens"}},
     {"positions, or key norms", {"wpe", "k_norm"}},
     {"the last unit's norm", {"ln_f", "model.norm"}},
-    {"the last unit's product", {"lm_head"}},
+    {"the last unit's matmul", {"lm_head"}},
     {"blocks alone", {"h.", "layers."}},
     {"nothing", {"no such tensor"}},
 };
@@ -139,19 +139,19 @@ TEST(an_empty_batch_passes_through_the_same_units)
 
 static struct {
     const dt_device_ops *real;
-    int n_weight, n_all; /* products: of gradients of matrices, and all */
+    int n_weight, n_all; /* matmuls: of gradients of matrices, and all */
 } counted;
 
 static dt_err count_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c,
                            dt_stream *stream)
 {
     counted.n_all++;
-    counted.n_weight += mm->trans_a; /* no other product is over rows */
+    counted.n_weight += mm->trans_a; /* no other matmul is over rows */
     return counted.real->matmul(dev, mm, a, b, c, stream);
 }
 
-/* The products of a step: forward, towards the input, and of matrices' gradients, from the tables alone. */
-static void expect_products(const ref_model *r, const dt_batch *b, int *n_weight, int *n_all)
+/* The matmuls of a step: forward, towards the input, and of matrices' gradients, from the tables alone. */
+static void expect_matmuls(const ref_model *r, const dt_batch *b, int *n_weight, int *n_all)
 {
     const struct dt_model *m = r->model;
     const int n_chunks = (int)((b->n_target + m->h.n_rows - 1) / m->h.n_rows);
@@ -170,7 +170,7 @@ static void expect_products(const ref_model *r, const dt_batch *b, int *n_weight
     *n_all = *n_weight + n_layers * each + below * each + (1 + head_too) * n_chunks;
 }
 
-TEST(no_product_is_formed_for_what_is_frozen)
+TEST(no_matmul_is_formed_for_what_is_frozen)
 {
     for (int k = 0; k < N_CONFIGS * N_CHOICES; k++) {
         const dt_model_options opt = options(0);
@@ -188,9 +188,9 @@ TEST(no_product_is_formed_for_what_is_frozen)
                          DT_OK);
         counted.n_weight = counted.n_all = 0;
         assert_int_equal(ref_model_grads(&r, &b, 0, 1, NULL), DT_OK);
-        expect_products(&r, &b, &n_weight, &n_all);
+        expect_matmuls(&r, &b, &n_weight, &n_all);
         if (counted.n_weight != n_weight || counted.n_all != n_all)
-            fail_msg("%s: %d products, %d of gradients of matrices; expected %d and %d", c->what, counted.n_all,
+            fail_msg("%s: %d matmuls, %d of gradients of matrices; expected %d and %d", c->what, counted.n_all,
                      counted.n_weight, n_all, n_weight);
         r.dev.ops = counted.real;
         close_model(&r, &b);

@@ -368,7 +368,7 @@ static void fill_many(const ref_model *r, dt_batch *b, int n_seq)
     ref_batch_fill(b, r->mc.vocab_size, 0, n_seq, lens, 0);
 }
 
-/* The same products and sums in fp32, rounded at the end: each element is within 2^-8 of itself. Sums of products may
+/* The same matmuls and sums in fp32, rounded at the end: each element is within 2^-8 of itself. Sums of products may
  * be in another order where oneDNN stores another type: 1200 of them, each rounded by at most 2^-24 of a partial sum,
  * which stays below the tensor's norm. */
 static void expect_rounded(ref_model *wide, ref_model *narrow)
@@ -407,7 +407,7 @@ TEST(bf16_gradients_are_the_fp32_ones_rounded_once)
     }
 }
 
-/* The CPU device, of which the factors of the vocabulary product's gradient are added up in double on the way. */
+/* The CPU device, of which the factors of the vocabulary matmul's gradient are added up in double on the way. */
 static struct {
     const dt_device_ops *cpu;
     int64_t n_vocab, width;

@@ -64,7 +64,7 @@ static void check_logits(struct fixture *f, const char *name)
         for (int s = 0; s < f->n_seq; row += f->lens[s++]) {
             const json_t *want = json_array_get(rows, (size_t)(row + lens[s] - 1));
             /* both sides compute in float, and a logit of size 1 to 4 comes out of some 10 roundings in a row: 4 * 10 *
-             * 2^-24 = 2e-6; a factor 5 for the sums inside products and norms */
+             * 2^-24 = 2e-6; a factor 5 for the sums inside matmuls and norms */
             for (int64_t v = 0; v < V; v++)
                 assert_near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], 1e-5);
         }

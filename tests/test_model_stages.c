@@ -87,7 +87,7 @@ static double *hidden_states(ref_model *r, int64_t n)
     return x;
 }
 
-/* RMSNorm of weight w, and the product: sums of 20 terms of size 1, each rounded to 2^-24: below 4e-6. */
+/* RMSNorm of weight w, and the matmul: sums of 20 terms of size 1, each rounded to 2^-24: below 4e-6. */
 TEST(values_are_those_of_plain_loops)
 {
     const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);

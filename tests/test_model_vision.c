@@ -98,7 +98,7 @@ static double distance_of_features(struct fixture *f, double *largest)
 
 /* A value is rounded by 0.4 times the unit of its type (2^-24, 2^-8, 2^-11) on average, some 25 times on its way
  * through blocks and projector: 2 units, as a random walk. 4 units bound what 16 bits make of it (1.1 to 2.1 were
- * seen: 4e-3 to 8e-3 in bf16). Both sides of fp32 round, and so do sums inside of products, in chains that are the
+ * seen: 4e-3 to 8e-3 in bf16). Both sides of fp32 round, and so do sums inside of matmuls, in chains that are the
  * longer the fewer values a register holds (18 units were seen with 8): 32. */
 TEST(rows_of_images_are_those_of_transformers)
 {

@@ -155,7 +155,7 @@ static void show_again(struct fixture *f, bool shared)
     f->b.first_image[2] = 0;
 }
 
-/* Rounding alone: features of 2 images and of 3 are rows of other products, and gradients are added up in another
+/* Rounding alone: features of 2 images and of 3 are rows of other matmuls, and gradients are added up in another
  * order. */
 TEST(sequences_that_share_an_image_have_the_gradients_of_copies)
 {

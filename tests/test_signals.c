@@ -1,4 +1,4 @@
-/* test_signals.c - a signal in the middle of a matrix product leaves the process whole (signals.c says what happens
+/* test_signals.c - a signal in the middle of a matmul leaves the process whole (signals.c says what happens
  * otherwise). */
 
 #include "cases.h"
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Small products of all shapes, as a tiny model has them, and what they allocate: a second's work. Sums of small
+/* Small matmuls of all shapes, as a tiny model has them, and what they allocate: a second's work. Sums of small
  * integers are exact, so that each result is the same however often it is computed. */
 static int multiply(void)
 {
@@ -31,7 +31,7 @@ static int multiply(void)
     return 0;
 }
 
-TEST(a_product_survives_signals)
+TEST(a_matmul_survives_signals)
 {
     sigset_t early;
     sigemptyset(&early), sigaddset(&early, SIGUSR1);

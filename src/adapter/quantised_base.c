@@ -1,6 +1,6 @@
 /* quantised_base.c - replace frozen matrices of blocks by codes and scales, in the tensors of units.
  *
- * A group is quantised as a whole or not at all, so that a matrix of one GEMM stays one matrix. Codes of its tensors
+ * A group is quantised as a whole or not at all, so that a matrix of one matmul stays one matrix. Codes of its tensors
  * are contiguous, and so are their blocks and their scales. For int8 any shapes are possible. For nf4 each tensor but
  * the last must consist of whole groups of the second quantisation; the group size is reduced until this holds. Rows
  * are outputs: codes are [out, in] even if the weight is [in, out] (Conv1D). */
@@ -51,7 +51,7 @@ static dt_err choose_finer(const dt_unit *u, int first, int end, int *finer)
         const dt_tensor *w = &u->tensors[t];
         DT_CHECK(w->n_elems % DT_NF4_BLOCK == 0, DT_ERR_USAGE,
                  "nf4 needs blocks of %d weights, but %s has %" PRId64
-                 ", which is not a multiple, and shares one GEMM with %s; use int8, which has no such limit",
+                 ", which is not a multiple, and shares one matmul with %s; use int8, which has no such limit",
                  (int)DT_NF4_BLOCK, w->name, w->n_elems, u->tensors[t + 1].name);
         const int its = dt_nf4_finer(w->n_elems / DT_NF4_BLOCK);
         if (its > *finer) *finer = its;
@@ -136,7 +136,7 @@ dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *
     DT_TRY(store(&c, mc, units, n_units));
     DT_CHECK(c.n_codes > 0, DT_ERR_USAGE,
              "no linear layer of the blocks remains to be quantised, because lora.modules_to_save lists one of "
-             "each GEMM");
+             "each matmul");
     return DT_OK;
 }
 

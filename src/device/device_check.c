@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- products ------------------------------------------------------------------------------------------------ */
+/* ---- matmuls ------------------------------------------------------------------------------------------------ */
 
 static dt_err check_shape(const dt_matmul *mm)
 {
@@ -242,7 +242,7 @@ static bool is_right(const trial *t)
     return true;
 }
 
-bool dt_product_is_right(const dt_matmul *mm, dt_product_function *run, void *library)
+bool dt_matmul_is_right(const dt_matmul *mm, dt_matmul_function *run, void *library)
 {
     trial t = {.mm = *mm};
     t.mm.bias = mm->bias ? t.bias.element : NULL;
@@ -250,7 +250,7 @@ bool dt_product_is_right(const dt_matmul *mm, dt_product_function *run, void *li
     fill(&t.a, mm->dt, 1), fill(&t.b, mm->dt, 2), fill(&t.bias, mm->dt, 3), fill(&t.c, mm->c_dtype, 4);
     fill(&t.addend, mm->addend_dtype, 5);
     const bool ran =
-        run(library, &t.mm, t.a.element, t.b.element, t.c.element) == DT_OK && dt_fault("product.check") == DT_OK;
+        run(library, &t.mm, t.a.element, t.b.element, t.c.element) == DT_OK && dt_fault("matmul.check") == DT_OK;
     if (!ran) dt_error_clear();
     return ran && is_right(&t);
 }

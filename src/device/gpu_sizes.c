@@ -15,7 +15,7 @@ int64_t dt_gpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 
 size_t dt_gpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows) { return 0; }
 
 /* At most 4096 rows and 768 MiB of logits, in equal chunks. Each chunk reads the vocabulary matrix twice and reads and
- * writes its gradient, so many rows are wanted; products of fewer than some thousand rows do not fill a GPU. */
+ * writes its gradient, so many rows are wanted; matmuls of fewer than some thousand rows do not fill a GPU. */
 int64_t dt_gpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
 {
     enum { MOST = 4096, STEP = 128 };
@@ -49,7 +49,7 @@ int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention 
     return pairs + (2 * s.each_nbytes + s.work_nbytes + ALIGNED) / (int64_t)sizeof(float);
 }
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
 /* GELU by tanh and not of the rounded P, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope
  * comes without bias. */
@@ -85,7 +85,7 @@ bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, con
     return has_types(mm) && has_epilogue(mm) && is_whole(mm, a, b, c);
 }
 
-/* One kernel of our own computes small products sooner. */
+/* One kernel of our own computes small matmuls sooner. */
 bool dt_gpu_is_worth_cutting(const dt_matmul *mm)
 {
     const double least = 0x1p27; /* terms */

@@ -1,5 +1,5 @@
 /* nf4.c - from weights to four bits and back: what is stored is in nf4.h. Plain loops: the devices have their own way
- * back (isa/dequantise.c, cuda/product_stored.cu). */
+ * back (isa/dequantise.c, cuda/matmul_stored.cu). */
 #include "dtrain/device/nf4.h"
 #include <math.h>
 #include <stdlib.h>

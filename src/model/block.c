@@ -3,7 +3,7 @@
  *     x_mid = x_in  + dropout(Attn(norm1(x_in)) Wo + bo)
  *     x_out = x_mid + dropout(act(norm2(x_mid) Wup + bup) Wdown + bdown)
  *
- * The GEMM itself adds the residual, or the dropout kernel after it. This saves passes over memory, and in bf16 one
+ * The matmul itself adds the residual, or the dropout kernel after it. This saves passes over memory, and in bf16 one
  * rounding. If nothing is kept for backward, x_in, x_mid and x_out are one buffer. */
 #include "model_private.h"
 #include <math.h>
@@ -72,7 +72,7 @@ dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param
 dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
     DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    const struct with_product alone = {.low = a->low[LINEAR_QKV]};
+    const struct with_matmul alone = {.low = a->low[LINEAR_QKV]};
     return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->W, m->n_tok, alone);
 }
 
@@ -81,7 +81,7 @@ static dt_err add_branch(const dt_model *m, const struct linear *l, const dt_par
                          const void *x, void *y, uint64_t key, void *low)
 {
     const float p = m->train ? (float)m->mc->resid_pdrop : 0;
-    const struct with_product with = {.addend = p == 0 ? x : NULL, .low = low};
+    const struct with_matmul with = {.addend = p == 0 ? x : NULL, .low = low};
     if (p == 0) return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, with);
     DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, with));
     return m->ops->dropout(m->dev, m->s.drop, x, y, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
@@ -101,8 +101,8 @@ static dt_err mlp_activation(const dt_model *m, const struct block *b, const dt_
                              const struct block_acts *a)
 {
     const bool again = dt_model_remakes(m) || m->opt.reproducible;
-    const struct with_product act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again},
-                              alone = {.low = a->low[LINEAR_UP]};
+    const struct with_matmul act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again},
+                             alone = {.low = a->low[LINEAR_UP]};
     if (!m->mc->gated_mlp && b->up.n_low == 0)
         return dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
     DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, alone));

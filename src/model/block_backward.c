@@ -30,7 +30,7 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     const int64_t T = m->n_tok;
     const void *dy;
     void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form overwrites its input with its gradient */
-    struct with_product slope = {.low = a->low[LINEAR_DOWN]}, alone = {.low = a->low[LINEAR_UP]};
+    struct with_matmul slope = {.low = a->low[LINEAR_DOWN]}, alone = {.low = a->low[LINEAR_UP]};
     if (!mc->gated_mlp) slope.epilogue = DT_EPILOGUE_ACT_BACKWARD, slope.act_in = a->up;
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_MLP), &dy));
     if (dt_model_remakes(m) && dt_linear_keeps_input(&b->down)) DT_TRY(dt_block_make_act(m, a));
@@ -53,7 +53,7 @@ static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_pa
                                       dt_at(m->s.dqkv, m->Q, m->elem), dt_gradient(g, b->q_norm),
                                       dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm, m->stream));
     DT_TRY(remake_norm(m, &b->qkv, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1));
-    const struct with_product alone = {.low = a->low[LINEAR_QKV]};
+    const struct with_matmul alone = {.low = a->low[LINEAR_QKV]};
     return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, alone, m->n_tok);
 }
 
@@ -63,7 +63,7 @@ static dt_err attention_backward(const dt_model *m, const struct block *b, const
     const dt_attention at = dt_block_attention(m, b);
     const int64_t scratch = m->ops->attention_scratch_elems(m->dev, &at);
     const size_t e = m->elem;
-    const struct with_product alone = {.low = a->low[LINEAR_O]};
+    const struct with_matmul alone = {.low = a->low[LINEAR_O]};
     const void *dy;
     DT_CHECK(scratch <= m->s.attention_elems, DT_ERR_ARG,
              "internal: dt_model_backward: attention scratch of %lld floats planned, but this batch needs %lld",

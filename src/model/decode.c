@@ -39,7 +39,7 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
     return DT_OK;
 }
 
-/* Keys and values are written to the cache; q stays in the output of the GEMM. */
+/* Keys and values are written to the cache; q stays in the output of the matmul. */
 static dt_err block_decode(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     struct block_acts a = m->sets[0];

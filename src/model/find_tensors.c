@@ -24,7 +24,7 @@ static struct tensor_at at(const dt_tensor *t)
 
 static struct tensor_at locate(const dt_unit *u, const char *name) { return at(find(u, name)); }
 
-/* Layers that one GEMM computes: adjacent in memory and in the columns of the output. */
+/* Layers that one matmul computes: adjacent in memory and in the columns of the output. */
 struct fused {
     const char *name[MAX_LOW];
     int64_t n_out[MAX_LOW];

@@ -1,4 +1,4 @@
-/* head.c - final norm, vocabulary GEMM and classifier, in chunks of the rows that have a target.
+/* head.c - final norm, vocabulary matmul and classifier, in chunks of the rows that have a target.
  *
  * Logits are the largest tensor of a small model and never exist in full. Each chunk's logits are overwritten by their
  * gradient and consumed before the next chunk. Rows without a target cost nothing.
@@ -15,7 +15,7 @@ struct hold {
     struct head_weights w;
     dt_grad_view g_head, g_out;
     bool grads;
-    /* destination of the chunks' gradients: head unit, and unit of the vocabulary GEMM */
+    /* destination of the chunks' gradients: head unit, and unit of the vocabulary matmul */
     dt_grad_view to_head, to_out;
 };
 

@@ -5,7 +5,7 @@
 
 #include "model_private.h"
 
-/** The unit of the head and the unit of the vocabulary GEMM, which is the embedding's if they are tied. */
+/** The unit of the head and the unit of the vocabulary matmul, which is the embedding's if they are tied. */
 struct head_weights {
     dt_param_view head, out;
 };

@@ -1,8 +1,8 @@
-/* linear.c - the two kinds of layers with weights: a GEMM with its three gradients and its adapters (low_rank.c), and
+/* linear.c - the two kinds of layers with weights: a matmul with its three gradients and its adapters (low_rank.c), and
  * norms. */
 #include "model_private.h"
 
-static void add_to_product(const dt_model *m, const struct with_product *with, dt_matmul *mm)
+static void add_to_matmul(const dt_model *m, const struct with_matmul *with, dt_matmul *mm)
 {
     mm->addend = with->addend;
     mm->ldd = mm->ldc;
@@ -26,7 +26,7 @@ static dt_scaled scales_of(const struct linear *l, const dt_param_view *w)
 }
 
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
-                         void *y, int64_t y_ld, int64_t n_rows, struct with_product with)
+                         void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with)
 {
     dt_matmul mm = {.bias = dt_weight(w, l->b),
                     .m = n_rows,
@@ -40,7 +40,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .c_dtype = m->opt.dtype,
                     .batch_invariant = dt_model_is_invariant(m),
                     .b_scaled = scales_of(l, w)};
-    add_to_product(m, &with, &mm);
+    add_to_matmul(m, &with, &mm);
     DT_TRY(m->ops->matmul(m->dev, &mm, x, dt_weight(w, l->w), y, m->stream));
     return dt_low_rank_forward(m, l, w, x, y, y_ld, dt_low_rank_tokens(m, n_rows), with.low);
 }
@@ -76,7 +76,7 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
 
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
-                          struct with_product with, int64_t n_rows)
+                          struct with_matmul with, int64_t n_rows)
 {
     dt_matmul mm = {.m = n_rows,
                     .n = l->n_in,
@@ -88,7 +88,7 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
                     .dt = m->opt.dtype,
                     .c_dtype = m->opt.dtype,
                     .b_scaled = scales_of(l, w)};
-    add_to_product(m, &with, &mm);
+    add_to_matmul(m, &with, &mm);
     if (dt_is_trained(l->b) && !dt_is_trained(l->w))
         DT_TRY(m->ops->bias_backward(m->dev, dy, n_rows, l->n_out, dy_ld, m->opt.dtype, dt_gradient(g, l->b), g->dtype,
                                      g->accumulate, m->stream));

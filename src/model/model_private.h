@@ -16,7 +16,7 @@ struct tensor_at {
     dt_part part;
 };
 
-/** Low-rank adapters of a linear layer (adapter.h): y += h Bt with h = scale D(x) At. Layers that share one GEMM and
+/** Low-rank adapters of a linear layer (adapter.h): y += h Bt with h = scale D(x) At. Layers that share one matmul and
  *  have equal scales share one A, with their rows concatenated. Each has its own columns of h and of y. */
 enum { MAX_LOW = 3 }; /* q, k, v */
 struct low_part {
@@ -85,10 +85,10 @@ struct stage {
 /** The activations that one block stores for its backward. Without backward one set serves all blocks, and x_in = x_mid
  *  = x_out. Cheap activations that are recomputed (selective) are stored once, shared by all sets.
  *
- *  raw has rows of W with q, k and v, as the GEMM writes them. Attention reads v from raw. It also reads q and k there
+ *  raw has rows of W with q, k and v, as the matmul writes them. Attention reads v from raw. It also reads q and k there
  *  unless the norm's backward needs them before the norm (dt_model_keeps_raw). In that case q and k are stored in an
  *  array of their own. Its rows also have width W, with K columns unused: another leading dimension may make a library
- *  choose another GEMM with other bits, and recomputation must not change results. */
+ *  choose another matmul with other bits, and recomputation must not change results. */
 struct block_acts {
     void *x_in, *x_mid, *x_out; /* [T,C]: residual stream before, between and after the two halves */
     void *raw;                  /* [T,W]: q, k, v */
@@ -231,7 +231,7 @@ struct step_key {
 struct graphs; /* graphs.c */
 struct vision; /* vision.c */
 
-/** Input stage of a tower (patches.c): a GEMM over each image's patches; the class token precedes the patches. Table
+/** Input stage of a tower (patches.c): a matmul over each image's patches; the class token precedes the patches. Table
  *  and positions are those of an embedding. */
 struct tower_input {
     struct linear conv;     /* [C, 3 p p] */
@@ -410,9 +410,9 @@ struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name
 struct norm dt_norm_at(const dt_unit *u, const char *weight, const char *bias);
 
 /* linear.c */
-/** Optional arguments of a linear layer's GEMM (dt_matmul): an addend with the layout of the output, and an activation
+/** Optional arguments of a linear layer's matmul (dt_matmul): an addend with the layout of the output, and an activation
  *  or its derivative with the activation's input. */
-struct with_product {
+struct with_matmul {
     const void *addend;
     dt_epilogue epilogue;
     void *act_in;    /* leading dimension: that of the output */
@@ -420,12 +420,12 @@ struct with_product {
     void *low;       /* h of the layer's adapters: written by forward, read by backward */
 };
 dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *x, int64_t x_ld,
-                         void *y, int64_t y_ld, int64_t n_rows, struct with_product with);
+                         void *y, int64_t y_ld, int64_t n_rows, struct with_matmul with);
 /** Gradients of the trained weights and bias into g, and of x into dx. dx NULL: not needed; only for layers without
  *  adapters. No addend. */
 dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_param_view *w, const dt_grad_view *g,
                           const void *x, int64_t x_ld, const void *dy, int64_t dy_ld, void *dx, int64_t dx_ld,
-                          struct with_product with, int64_t n_rows);
+                          struct with_matmul with, int64_t n_rows);
 
 /* low_rank.c; x and dx: contiguous rows of n_in elements */
 /** Rows that pass through adapters, and their token keys (device; NULL: no dropout). */
@@ -461,7 +461,7 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
 
 /* block.c, block_backward.c */
 dt_attention dt_block_attention(const dt_model *m, const struct block *b);
-/** Norm and rotation of the heads between the GEMM and attention; no operation if neither applies. */
+/** Norm and rotation of the heads between the matmul and attention; no operation if neither applies. */
 dt_heads dt_block_heads(const dt_model *m, const struct block *b, const dt_param_view *w);
 /** qk from raw. */
 dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a);
@@ -520,7 +520,7 @@ dt_err dt_span_wait(dt_model *m, struct span *s);
 dt_err dt_model_sync(dt_model *m);
 
 /* patches.c */
-/** Destination of the patch GEMM: the input of the norm if there is one, otherwise x. */
+/** Destination of the patch matmul: the input of the norm if there is one, otherwise x. */
 void *dt_patches_input(const dt_model *m, void *x);
 /** Copy a batch's images to the device. */
 dt_err dt_patches_stage(dt_model *m, const dt_batch *b);

@@ -1,6 +1,6 @@
 /* units.c - the tables of named tensors, and the FLOP count derived from them.
  *
- * Matrices that one GEMM can compute (q, k, v; gate, up) and their biases are adjacent and form a group of the unit.
+ * Matrices that one matmul can compute (q, k, v; gate, up) and their biases are adjacent and form a group of the unit.
  * Every other tensor starts its own group, so that every matrix is aligned. */
 #include "vision/vision_private.h"
 #include <inttypes.h>
@@ -185,9 +185,9 @@ int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_un
     return tied ? dt_units_find(units, n_units, DT_UNIT_EMBEDDING) : -1;
 }
 
-/* Does a GEMM use this matrix? The embedding of a tied model is also the vocabulary head. So is the A of its adapter,
+/* Does a matmul use this matrix? The embedding of a tied model is also the vocabulary head. So is the A of its adapter,
  * [r, rows], but not its B [hidden_size, r]. Other embeddings are only looked up. */
-static bool is_product(const dt_model_config *mc, const dt_unit *u, const dt_tensor *t, bool predicts)
+static bool is_matmul(const dt_model_config *mc, const dt_unit *u, const dt_tensor *t, bool predicts)
 {
     if (!dt_is_matrix(t)) return false;
     if (u->role != DT_UNIT_EMBEDDING) return true;
@@ -207,7 +207,7 @@ double dt_model_train_flops(const dt_model_config *mc, const dt_unit *units, int
     for (int u = 0; u < dt_vision_first_unit(units, n_units); u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
             const dt_tensor *t = &units[u].tensors[i];
-            if (is_product(mc, &units[u], t, predicts)) per_token += (t->trainable ? 6 : 4) * (double)dt_n_weights(t);
+            if (is_matmul(mc, &units[u], t, predicts)) per_token += (t->trainable ? 6 : 4) * (double)dt_n_weights(t);
         }
     return per_token * (double)n_tok + 6 * L * Q * sum_seq_len_squared;
 }

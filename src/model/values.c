@@ -1,9 +1,9 @@
-/* values.c - a scalar head: final norm and a product with the few rows of the score, for all tokens at once.
+/* values.c - a scalar head: final norm and a matmul with the few rows of the score, for all tokens at once.
  *
  *     y = norm(x)        value[t, l] = sum over c of y[t, c] score[l, c]
  *     dscore = dvalue^T y        dy = dvalue score        dx = norm's backward of dy
  *
- * x, y [T,C]; score [n_labels, C]; value [T, n_labels], float. In 16 bits dvalue is rounded before its products. */
+ * x, y [T,C]; score [n_labels, C]; value [T, n_labels], float. In 16 bits dvalue is rounded before its matmuls. */
 #include "model_private.h"
 #include <string.h>
 
@@ -73,7 +73,7 @@ static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *
     return dt_norm_backward(m, &m->final_norm, w, &to, m->hidden, m->v.mean, m->v.rstd, m->v.dy, m->s.dx, false, T);
 }
 
-/* Copy to the device and convert to the type of the GEMMs. */
+/* Copy to the device and convert to the type of the matmuls. */
 static dt_err bring(dt_model *m, const float *dvalue, const void **on_device)
 {
     *on_device = m->v.device;

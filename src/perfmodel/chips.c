@@ -2,7 +2,7 @@
  *
  * Sources, NVIDIA's: A100 Tensor Core GPU data sheet (2021); H100 Tensor Core GPU data sheet (2022; NVL: 2024); H200
  * Tensor Core GPU data sheet (2024); GH200 Grace Hopper Superchip data sheet (2023); HGX B200 data sheet (2025), whose
- * figures for eight GPUs are divided by eight. Data sheets state products with sparsity for Hopper and Blackwell: half
+ * figures for eight GPUs are divided by eight. Data sheets state matmuls with sparsity for Hopper and Blackwell: half
  * of that is dense. NVLink and PCIe are stated for both directions: half of that is one. Networks: DGX A100 has a 200
  * Gbit/s adapter for each GPU (HDR), DGX H100, H200 and B200 one of 400 Gbit/s (NDR); the same is assumed elsewhere. */
 #include "dtrain/perfmodel/chips.h"

@@ -1,34 +1,34 @@
-/* count_matmul.c - launches of matrix products: one for the product, and those of the passes that cuda/product.cu
+/* count_matmul.c - launches of matmuls: one for the matmul, and those of the passes that cuda/matmul.cu
  * makes where cuBLASLt has no kernel for the whole: an activation, sums for gradients of biases, the edges of odd
  * extents. It is the same choice, from the same description and addresses. */
 #include "count_private.h"
 #include "dtrain/device/gpu_sizes.h"
 #include "dtrain/device/nf4.h"
 
-enum { WHOLE = 8 }; /* of cuda/product.cu */
+enum { WHOLE = 8 }; /* of cuda/matmul.cu */
 
 /* Of a weight: half a byte, and its part of its block and of the group's two floats. */
 #define NF4_NBYTES (0.5 + 1.0 / DT_NF4_BLOCK + 8.0 / DT_NF4_BLOCK / DT_NF4_GROUP)
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 
-typedef struct product {
+typedef struct matmul {
     dt_matmul mm;
     const void *a, *b;
     void *c;
-} product;
+} matmul;
 
-static bool by_one_kernel(const product *x) { return dt_gpu_library_takes(&x->mm, x->a, x->b, x->c); }
+static bool by_one_kernel(const matmul *x) { return dt_gpu_library_takes(&x->mm, x->a, x->b, x->c); }
 
-/* ---- the passes beside it (cuda/product.cu) ---------------------------------------------------------------------- */
+/* ---- the passes beside it (cuda/matmul.cu) ---------------------------------------------------------------------- */
 
-/* The product, with a pass over C for an activation or a bias that the library does not add: how many launches; 0: the
- * library has no such product. */
-static int by_library(const product *x)
+/* The matmul, with a pass over C for an activation or a bias that the library does not add: how many launches; 0: the
+ * library has no such matmul. */
+static int by_library(const matmul *x)
 {
     const dt_matmul *mm = &x->mm;
     const bool bias_is_left = mm->bias && mm->c_dtype != mm->dt, act = mm->epilogue == DT_EPILOGUE_ACT;
-    product part = *x;
+    matmul part = *x;
     if (by_one_kernel(x)) return 1;
     if (mm->epilogue == DT_EPILOGUE_NONE && !bias_is_left) return 0;
     if (act && mm->aux) part.c = mm->aux, part.mm.ldc = mm->ld_aux;
@@ -39,19 +39,19 @@ static int by_library(const product *x)
     return by_one_kernel(&part) ? 2 : 0;
 }
 
-static product with_terms(const product *x, int64_t k)
+static matmul with_terms(const matmul *x, int64_t k)
 {
-    product most = *x;
+    matmul most = *x;
     most.mm.k = k;
     return most;
 }
 
 /* Sums of most terms by the library into the workspace, as many rows as it holds at a time, and the rest by our own
  * kernel. */
-static int cut_terms(const product *x, int64_t k)
+static int cut_terms(const matmul *x, int64_t k)
 {
     const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float)) / x->mm.n;
-    product most = with_terms(x, k);
+    matmul most = with_terms(x, k);
     if (x->mm.accumulate || x->mm.addend || room == 0) return 0;
     most.mm.ldc = x->mm.n, most.mm.c_dtype = DT_F32;
     most.mm.bias = NULL, most.mm.epilogue = DT_EPILOGUE_NONE;
@@ -60,11 +60,11 @@ static int cut_terms(const product *x, int64_t k)
 }
 
 /* Multiples of 8 by the library, the edges by our own kernels. */
-static int by_cut(const product *x)
+static int by_cut(const matmul *x)
 {
     const dt_matmul *mm = &x->mm;
     const int64_t m = mm->m - (mm->trans_a ? mm->m % WHOLE : 0), n = mm->n - mm->n % WHOLE, k = mm->k - mm->k % WHOLE;
-    product most = *x;
+    matmul most = *x;
     int launches;
     most.mm.m = m, most.mm.n = n;
     if (m == 0 || n == 0 || mm->k < WHOLE) return 0;
@@ -81,7 +81,7 @@ static int by_cut(const product *x)
 }
 
 /* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? That for fp32 reads any. */
-static bool reads_stored(const product *x)
+static bool reads_stored(const matmul *x)
 {
     enum { FEW_ROWS = 64 };
     const dt_matmul *mm = &x->mm;
@@ -91,14 +91,14 @@ static bool reads_stored(const product *x)
            (mm->k | mm->ldb) % (mm->b_scaled.how == DT_SCALE_NF4 ? DT_NF4_BLOCK : 16) == 0;
 }
 
-/* Panels of numbers in half of a workspace, each followed by its product: for the library, and where our own kernels
+/* Panels of numbers in half of a workspace, each followed by its matmul: for the library, and where our own kernels
  * cannot read B as it is stored. */
-static int by_panels(const product *x)
+static int by_panels(const matmul *x)
 {
     enum { MANY_ROWS = 16, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
     const int64_t fit = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k,
                   most = fit < WHOLE_COLUMNS ? fit : fit / WHOLE_COLUMNS * WHOLE_COLUMNS;
-    product panel = *x;
+    matmul panel = *x;
     panel.b = NULL; /* it begins at a multiple of everything */
     panel.mm.n = dt_min_i64(most, x->mm.n);
     panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
@@ -107,7 +107,7 @@ static int by_panels(const product *x)
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
-static int n_launches(const product *x)
+static int n_launches(const matmul *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
@@ -121,8 +121,8 @@ static int n_launches(const product *x)
 
 /* ---- what they move ---------------------------------------------------------------------------------------------- */
 
-/* The product reads and writes what it must; a pass behind it goes over C, and over what stands beside it. */
-static void queue_product(dt_device *dev, dt_stream *s, const product *x)
+/* The matmul reads and writes what it must; a pass behind it goes over C, and over what stands beside it. */
+static void queue_matmul(dt_device *dev, dt_stream *s, const matmul *x)
 {
     const dt_matmul *mm = &x->mm;
     const double m = (double)mm->m, n = (double)mm->n, k = (double)mm->k, c = m * n * size_of(mm->c_dtype),
@@ -165,8 +165,8 @@ dt_err count_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n,
 
 dt_err count_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
 {
-    const product x = {*mm, a, b, c};
+    const matmul x = {*mm, a, b, c};
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(queue_sums(dev, s, mm));
-    if (mm->m > 0 && mm->n > 0) queue_product(dev, s, &x);
+    if (mm->m > 0 && mm->n > 0) queue_matmul(dev, s, &x);
     return mm->sums_of == DT_SUMS_OF_C ? queue_sums(dev, s, mm) : DT_OK;
 }

@@ -1,4 +1,4 @@
-/* count_ops.c - what each operation of the table costs a CUDA device: its launches, in their order, with the products
+/* count_ops.c - what each operation of the table costs a CUDA device: its launches, in their order, with the matmuls
  * that they compute and the bytes that they cannot but move. An array is read or written once by a launch, as if a
  * cache held what is used again.
  *
@@ -218,13 +218,12 @@ static double keys_nbytes(const dt_attention *at)
     return n * at->n_kv_heads * at->head_dim * size_of(at->dt);
 }
 
-static dt_err attends(dt_device *dev, dt_stream *s, const char *op, const dt_attention *at, int n_products,
-                      double bytes)
+static dt_err attends(dt_device *dev, dt_stream *s, const char *op, const dt_attention *at, int n_matmuls, double bytes)
 {
     dt_count_queue(dev, s,
                    &(dt_launch){.op = op,
                                 .dt = at->dt,
-                                .flops = 2.0 * n_products * n_pairs(at) * at->n_heads * at->head_dim,
+                                .flops = 2.0 * n_matmuls * n_pairs(at) * at->n_heads * at->head_dim,
                                 .memory = bytes});
     return DT_OK;
 }
@@ -236,7 +235,7 @@ static dt_err count_attention_forward(dt_device *dev, const dt_attention *at, co
     return attends(dev, s, "attention_forward", at, 2, 2 * queries_nbytes(at) + 2 * keys_nbytes(at));
 }
 
-/* Sums of out and dout; dk and dv, of four of the five products that there are; dq, of the fifth. (cuda/ computes two
+/* Sums of out and dout; dk and dv, of four of the five matmuls that there are; dq, of the fifth. (cuda/ computes two
  * of them twice.) */
 static dt_err count_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k,
                                        const void *v, const void *out, const float *lse, const void *dout, void *dq,

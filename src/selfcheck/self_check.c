@@ -22,7 +22,7 @@ void begin(check *c, const char *fmt, ...)
     va_end(args);
     c->used = c->n_places = 0;
     c->wrong = c->again = false;
-    c->product = NULL;
+    c->matmul = NULL;
     c->n_forms++;
 }
 
@@ -97,14 +97,15 @@ bool check_next(check *c)
 
 /* ---- comparison -------------------------------------------------------------------------------------------------- */
 
-/* Is it a product, by a library that can be left? */
+/* Is it a matmul, by a library that can be left? */
 static bool leave_library(check *c, const char *why)
 {
     dt_device *dev = c->dev[1];
-    if (!c->again && c->product && dev->ops->distrust && dev->ops->distrust(dev, c->product)) {
-        DT_WARN("self-check: the library computes %s incorrectly (%s): dtrain's own kernels replace it for such GEMMs, "
-                "which is slower",
-                c->what, why);
+    if (!c->again && c->matmul && dev->ops->distrust && dev->ops->distrust(dev, c->matmul)) {
+        DT_WARN(
+            "self-check: the library computes %s incorrectly (%s): dtrain's own kernels replace it for such matmuls, "
+            "which is slower",
+            c->what, why);
         c->again = true;
         c->n_distrusted++;
     }
@@ -230,7 +231,7 @@ void end(check *c)
     c->err = DT_OK;
 }
 
-bool end_product(check *c)
+bool end_matmul(check *c)
 {
     end(c);
     c->n_forms -= c->again;

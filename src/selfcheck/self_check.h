@@ -37,8 +37,8 @@ typedef struct check {
     bool whole;     /* arrays begin at multiples of 256 bytes, as those of training do; else some do not */
     char what[160]; /* the form that is being checked */
     bool wrong;     /* something of it was */
-    /* products: by which form the device's library may be left, and whether it was, so that the case is run again */
-    const dt_matmul *product;
+    /* matmuls: by which form the device's library may be left, and whether it was, so that the case is run again */
+    const dt_matmul *matmul;
     bool again;
     int n_forms, n_wrong, n_distrusted;
     dt_mistakes list;
@@ -68,9 +68,9 @@ void *at(const check *c, array a);            /* where it lies on the device tha
 void compare(check *c, const char *what, array a, tolerance tol);
 void compare_doubles(check *c, const char *what, array a, double relative);
 void end(check *c);
-/** end() for a product: true where a library was wrong and the device's own kernel is to be looked at, from begin()
+/** end() for a matmul: true where a library was wrong and the device's own kernel is to be looked at, from begin()
  *  on. */
-bool end_product(check *c);
+bool end_matmul(check *c);
 
 bool check_start(check *c); /* arrays to both devices; the first works */
 bool check_next(check *c);  /* wait, arrays back to the host; the next works */
@@ -87,6 +87,6 @@ bool check_next(check *c);  /* wait, arrays back to the host; the next works */
 
 /* cases, by file */
 void check_rows_cases(check *c);   /* self_check_rows.c: elements, rows, norms, embedding, optimizers, sums */
-void check_matrix_cases(check *c); /* self_check_matrix.c: products, attention, classifier, tokens */
+void check_matrix_cases(check *c); /* self_check_matrix.c: matmuls, attention, classifier, tokens */
 
 #endif

@@ -1,4 +1,4 @@
-/* self_check_matrix.c - cases of the self-check: products in all forms, attention, the classifier, the choice of
+/* self_check_matrix.c - cases of the self-check: matmuls in all forms, attention, the classifier, the choice of
  * tokens. */
 #include "dtrain/device/nf4.h"
 #include "self_check.h"
@@ -11,15 +11,15 @@ enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
 static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
 static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
 /* What training asks for beside op(A) op(B), and generation: each with each of the four ways to store A and B. */
-static const struct product_way {
+static const struct matmul_way {
     const char *name;
     bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums;
     dt_dtype stored; /* of B; DT_F32: as it is computed in */
     dt_epilogue epilogue;
-    dt_product_sums sums_of;
+    dt_matmul_sums sums_of;
 } WAYS[] = {
     {.name = "plain"},
     {"into float", .float_c = true},
@@ -52,7 +52,7 @@ static array put_any(check *c, int64_t n)
 typedef struct stored {
     array b, scale, blocks;
 } stored;
-static stored put_b(check *c, const struct product_way *w, dt_dtype dt, int64_t rows, int64_t ld)
+static stored put_b(check *c, const struct matmul_way *w, dt_dtype dt, int64_t rows, int64_t ld)
 {
     const int64_t n = rows * ld;
     switch (w->stored) {
@@ -67,7 +67,7 @@ static stored put_b(check *c, const struct product_way *w, dt_dtype dt, int64_t 
     }
 }
 
-static bool product(check *c, const struct product_way *w, dt_dtype dt, const int64_t size[3], int form)
+static bool matmul(check *c, const struct matmul_way *w, dt_dtype dt, const int64_t size[3], int form)
 {
     const int64_t m = size[0], n = size[1], k = size[2], odd = size[3 - 1] % 2 * 3;
     const bool ta = form & 1, tb = form >> 1, has_aux = w->epilogue != DT_EPILOGUE_NONE;
@@ -103,7 +103,7 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
                 aux = w->epilogue == DT_EPILOGUE_ACT ? room(c, dt, m * mm.ld_aux) : put(c, dt, m * mm.ld_aux, 3),
                 to = w->accumulate ? put(c, mm.c_dtype, m * mm.ldc, 1) : room(c, mm.c_dtype, m * mm.ldc),
                 sums = w->accumulate ? put(c, mm.sums_dtype, n_sums, 1) : room(c, mm.sums_dtype, n_sums);
-    c->product = &mm; // cppcheck-suppress autoVariables ; nobody looks after end_product
+    c->matmul = &mm; // cppcheck-suppress autoVariables ; nobody looks after end_matmul
     EACH_DEVICE (c) {
         if (w->stored != DT_F32)
             mm.b_scaled = (dt_scaled){.how = w->stored == DT_NF4X2 ? DT_SCALE_NF4
@@ -124,24 +124,24 @@ static bool product(check *c, const struct product_way *w, dt_dtype dt, const in
     if (w->epilogue == DT_EPILOGUE_ACT) compare(c, "aux", aux, near(of_sum((double)k), 0, dt));
     if (w->sums_of != DT_SUMS_NONE)
         compare(c, "sums", sums, near(of_sum((double)(w->sums_of == DT_SUMS_OF_C ? m + k : k)), has_aux ? 4 : 0, dt));
-    return end_product(c);
+    return end_matmul(c);
 }
 
 /* Which of the four ways to store A and B there are. */
-static bool has_form(const struct product_way *w, int form)
+static bool has_form(const struct matmul_way *w, int form)
 {
     const bool ta = form & 1;
     return !ta || (!w->batch_invariant && w->stored == DT_F32);
 }
 
-static void products(check *c, dt_dtype dt)
+static void matmuls(check *c, dt_dtype dt)
 {
     static const int64_t sizes[][3] = {{1, 1, 1}, {77, 131, 95}, {128, 192, 64}, {3, 520, 259}, {300, 40, 512}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* forms that a library supports: its GELU, too */
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
-                while (has_form(&WAYS[w], form) && product(c, &WAYS[w], dt, sizes[s], form)) {
+                while (has_form(&WAYS[w], form) && matmul(c, &WAYS[w], dt, sizes[s], form)) {
                 }
     }
     c->whole = false;
@@ -367,7 +367,7 @@ static void tokens(check *c, int64_t n_vocab)
 void check_matrix_cases(check *c)
 {
     for (int t = 0; t < N_TYPES; t++) {
-        products(c, TYPES[t]);
+        matmuls(c, TYPES[t]);
         attentions(c, TYPES[t]);
         for (int terms = 0; terms < 3; terms++) {
             classifier(c, 1003, TYPES[t], terms);

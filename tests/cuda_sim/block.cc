@@ -299,7 +299,7 @@ static void run_lane()
     const int me = block.current;
     sim_copies_forget(&block.lanes[me].copies);
     block.lanes[me].hides_copies = false;
-    sim_products_end(me / WARP);
+    sim_matmuls_end(me / WARP);
     warp_of(me)->running &= ~bit_of(me);
     warp_of(me)->ended |= bit_of(me);
     leave();

@@ -35,7 +35,7 @@ struct sim_lane_state {
     void *mine;
     const void *pc; /* at which it resumes */
     pending_copies copies;
-    bool hides_copies; /* some have landed, and were not shown to products of groups */
+    bool hides_copies; /* some have landed, and were not shown to matmuls of groups */
 };
 
 /* Sets of the lanes of a warp; each lane is in one of them. */
@@ -64,8 +64,8 @@ sim_range sim_dynamic_shared(); /* all that there is of it, in use or not */
 bool sim_is_shared(const void *p, size_t nbytes);
 /** Forget the copies of a lane that ended. */
 void sim_copies_forget(pending_copies *copies);
-/** A lane of the warp has ended: no product of its group may be in flight. */
-void sim_products_end(int warp);
+/** A lane of the warp has ended: no matmul of its group may be in flight. */
+void sim_matmuls_end(int warp);
 /** Is this launch possible? Else the error that CUDA gives. */
 cudaError_t sim_check_launch(const sim_launch &launch);
 /** Note an error for cudaGetLastError, and return it. */

@@ -1,5 +1,5 @@
-/* cublaslt.cc - products as cuBLASLt defines them, as plain loops over matrices by columns, so that cuda/product_lt.c
- * and what product.cu makes of it run without a GPU. What the caller promised when it asked for an algorithm is
+/* cublaslt.cc - matmuls as cuBLASLt defines them, as plain loops over matrices by columns, so that cuda/matmul_lt.c
+ * and what matmul.cu makes of it run without a GPU. What the caller promised when it asked for an algorithm is
  * checked when it is run, and the workspace is spoilt. */
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
@@ -60,10 +60,10 @@ void touches(const void *p, const cublasLtMatrixLayoutOpaque_t &x, bool write)
 }
 
 /* For tests: a library that leaves out the last term of long sums where its first operand is transposed, which no trial
- * of a small product shows. */
+ * of a small matmul shows. */
 bool is_wrong(bool first_transposed, int64_t k)
 {
-    static const bool wanted = getenv("DTRAIN_SIM_WRONG_PRODUCTS") != nullptr;
+    static const bool wanted = getenv("DTRAIN_SIM_WRONG_MATMULS") != nullptr;
     return wanted && first_transposed && k > 256;
 }
 

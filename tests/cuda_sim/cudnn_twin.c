@@ -32,7 +32,7 @@ cudnn_descriptor cudnn_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, cudn
 {
     return y;
 }
-cudnn_descriptor cudnn_product(cudnn_graph *g, cudnn_descriptor a, cudnn_descriptor b, cudnn_descriptor c) { return c; }
+cudnn_descriptor cudnn_matmul(cudnn_graph *g, cudnn_descriptor a, cudnn_descriptor b, cudnn_descriptor c) { return c; }
 cudnn_descriptor cudnn_reduce(cudnn_graph *g, cudnnReduceTensorOp_t op, cudnn_descriptor x, cudnn_descriptor y)
 {
     return y;

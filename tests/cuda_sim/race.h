@@ -2,7 +2,7 @@
  * are compiled with -fsanitize=thread, the compiler calls this runtime at each access.
  *
  * What orders two accesses of threads a and b: a barrier of their block, or __syncwarp of lanes of their warp.
- * Shuffles, votes and products do not: CUDA promises no order of memory for them. Blocks of a launch are never
+ * Shuffles, votes and matmuls do not: CUDA promises no order of memory for them. Blocks of a launch are never
  * ordered; launches follow one another here, and whether their streams order them is the matter of streams.h. No
  * thread may access the target of an asynchronous copy until the issuing thread has waited for it; then it counts as
  * that thread's write. */

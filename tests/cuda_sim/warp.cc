@@ -38,7 +38,7 @@ void sim_voted(void *const brought[32], uint32_t lanes)
 
 void sim_nothing(void *const[32], uint32_t lanes) { race_syncwarp(block.current / WARP, lanes); }
 
-/* ---- products of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16") ---------------------------------------- */
+/* ---- matmuls of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16") ---------------------------------------- */
 
 static void whole_warp(uint32_t lanes, const char *what)
 {
@@ -51,7 +51,7 @@ template <class T> static void multiply(void *const brought[32])
 {
     float a[16][16], b[16][8];
     for (int l = 0; l < WARP; l++) {
-        const sim_product *mine = static_cast<sim_product *>(brought[l]);
+        const sim_matmul *mine = static_cast<sim_matmul *>(brought[l]);
         const int g = l / 4, t = l % 4;
         T pair[2];
         for (int i = 0; i < 4; i++) {
@@ -66,11 +66,11 @@ template <class T> static void multiply(void *const brought[32])
     for (int row = 0; row < 16; row++) {
         float sum[8];
         for (int j = 0; j < 8; j++)
-            sum[j] = static_cast<sim_product *>(brought[row % 8 * 4 + j / 2])->d[row / 8 * 2 + j % 2];
+            sum[j] = static_cast<sim_matmul *>(brought[row % 8 * 4 + j / 2])->d[row / 8 * 2 + j % 2];
         for (int k = 0; k < 16; k++)
             for (int j = 0; j < 8; j++) sum[j] += a[row][k] * b[k][j];
         for (int j = 0; j < 8; j++)
-            static_cast<sim_product *>(brought[row % 8 * 4 + j / 2])->d[row / 8 * 2 + j % 2] = sum[j];
+            static_cast<sim_matmul *>(brought[row % 8 * 4 + j / 2])->d[row / 8 * 2 + j % 2] = sum[j];
     }
 }
 
@@ -111,7 +111,7 @@ static void load_matrices(void *const brought[32], uint32_t lanes, bool trans)
 void sim_loaded(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, false); }
 void sim_loaded_trans(void *const brought[32], uint32_t lanes) { load_matrices(brought, lanes, true); }
 
-/* ---- products of a group of four warps --------------------------------------------------------------------------- */
+/* ---- matmuls of a group of four warps --------------------------------------------------------------------------- */
 
 /* Element (row, column) of a matrix that begins at p: rows of 128 bytes, chunks of 16 of them xored with the number of
  * the row, which is that of the address. */
@@ -126,21 +126,21 @@ template <class T> static float element(const void *p, int row, int column, cons
     return (float)x;
 }
 
-/* A product that was asked for, by the warp's lanes. */
-struct queued_product {
-    sim_group_product of[WARP];
+/* A matmul that was asked for, by the warp's lanes. */
+struct queued_matmul {
+    sim_group_matmul of[WARP];
     uint32_t a[WARP][4];      /* as it was: it must not change */
-    float before[WARP][8][4]; /* what it adds to, where no other product to the same registers is in flight */
+    float before[WARP][8][4]; /* what it adds to, where no other matmul to the same registers is in flight */
     bool behind_another;
     int group, warp;
-    void (*compute)(const queued_product &);
+    void (*compute)(const queued_matmul &);
 };
-struct product_queue {
-    std::vector<queued_product> all;
+struct matmul_queue {
+    std::vector<queued_matmul> all;
     int n_groups; /* that were closed */
     bool open;
 };
-static product_queue queues[MAX_WARPS];
+static matmul_queue queues[MAX_WARPS];
 
 static bool is_nan_of_ours(const float *x)
 {
@@ -150,10 +150,10 @@ static bool is_nan_of_ours(const float *x)
 }
 
 /* This warp's 16 rows. B is [64 rows][16] where A is in shared memory, else [16 rows][64]. */
-template <class T> static void compute_product(const queued_product &p)
+template <class T> static void compute_matmul(const queued_matmul &p)
 {
     static float a[16][16], b[16][64];
-    const sim_group_product *one = &p.of[0];
+    const sim_group_matmul *one = &p.of[0];
     for (int l = 0; l < WARP && one->a; l++)
         for (int i = 0; i < 4; i++) {
             T pair[2];
@@ -176,34 +176,34 @@ template <class T> static void compute_product(const queued_product &p)
         }
 }
 
-/* No register may be accessed while a product is in flight. */
-static void check_registers(const queued_product &p)
+/* No register may be accessed while a matmul is in flight. */
+static void check_registers(const queued_matmul &p)
 {
     for (int l = 0; l < WARP; l++) {
         for (int i = 0; i < 32 && !p.behind_another; i++)
             if (!is_nan_of_ours(&p.of[l].d[i / 4][i % 4]))
-                sim_wrong("lane %d writes a sum of a product of its group before it has waited for that", l);
+                sim_wrong("lane %d writes a sum of a matmul of its group before it has waited for that", l);
         if (p.of[l].a && memcmp(p.of[l].a, p.a[l], sizeof p.a[l]) != 0)
-            sim_wrong("lane %d changes the left operand of a product of its group before it has waited for that", l);
+            sim_wrong("lane %d changes the left operand of a matmul of its group before it has waited for that", l);
     }
 }
 
-template <class T> static void queue_product(void *const brought[32], uint32_t lanes)
+template <class T> static void queue_matmul(void *const brought[32], uint32_t lanes)
 {
     whole_warp(lanes, "group_multiply");
-    product_queue *queue = &queues[block.current / WARP];
-    const sim_group_product *one = static_cast<sim_group_product *>(brought[0]);
-    queued_product p = {};
-    p.group = queue->n_groups, p.warp = block.current / WARP, p.compute = compute_product<T>;
-    if (!queue->open) sim_wrong("a product of a group without group_open since the last wait");
+    matmul_queue *queue = &queues[block.current / WARP];
+    const sim_group_matmul *one = static_cast<sim_group_matmul *>(brought[0]);
+    queued_matmul p = {};
+    p.group = queue->n_groups, p.warp = block.current / WARP, p.compute = compute_matmul<T>;
+    if (!queue->open) sim_wrong("a matmul of a group without group_open since the last wait");
     for (int i = 0; i < block.launch->threads; i++)
         if (block.lanes[i].hides_copies)
-            sim_wrong("a product of a group, and what thread %d copied to shared memory was not shown to products", i);
-    for (const queued_product &q : queue->all) p.behind_another |= q.of[0].d == one->d;
+            sim_wrong("a matmul of a group, and what thread %d copied to shared memory was not shown to matmuls", i);
+    for (const queued_matmul &q : queue->all) p.behind_another |= q.of[0].d == one->d;
     for (int l = 0; l < WARP; l++) {
-        const sim_group_product *mine = static_cast<sim_group_product *>(brought[l]);
+        const sim_group_matmul *mine = static_cast<sim_group_matmul *>(brought[l]);
         if (mine->a_at != one->a_at || mine->b_at != one->b_at || !mine->a != !one->a || mine->add != one->add)
-            sim_wrong("group_multiply: lanes of a warp want different products");
+            sim_wrong("group_multiply: lanes of a warp want different matmuls");
         p.of[l] = *mine;
         if (mine->a) memcpy(p.a[l], mine->a, sizeof p.a[l]);
         if (p.behind_another) continue;
@@ -212,8 +212,8 @@ template <class T> static void queue_product(void *const brought[32], uint32_t l
     }
     queue->all.push_back(p);
 }
-void sim_group_multiplied_bf16(void *const brought[32], uint32_t lanes) { queue_product<bf16>(brought, lanes); }
-void sim_group_multiplied_half(void *const brought[32], uint32_t lanes) { queue_product<__half>(brought, lanes); }
+void sim_group_multiplied_bf16(void *const brought[32], uint32_t lanes) { queue_matmul<bf16>(brought, lanes); }
+void sim_group_multiplied_half(void *const brought[32], uint32_t lanes) { queue_matmul<__half>(brought, lanes); }
 
 void sim_group_opened(void *const[32], uint32_t lanes)
 {
@@ -227,7 +227,7 @@ void sim_group_closed(void *const[32], uint32_t lanes)
 }
 void sim_group_waited(void *const brought[32], uint32_t lanes)
 {
-    product_queue *queue = &queues[block.current / WARP];
+    matmul_queue *queue = &queues[block.current / WARP];
     const int end = queue->n_groups - *static_cast<int *>(brought[0]);
     size_t n = 0;
     whole_warp(lanes, "group_wait");
@@ -238,11 +238,11 @@ void sim_group_waited(void *const brought[32], uint32_t lanes)
     queue->open = false;
 }
 
-void sim_show_to_products() { block.lanes[block.current].hides_copies = false; }
+void sim_show_to_matmuls() { block.lanes[block.current].hides_copies = false; }
 
-void sim_products_end(int warp)
+void sim_matmuls_end(int warp)
 {
-    if (!queues[warp].all.empty()) sim_wrong("a lane ends, and products of its group are under way");
+    if (!queues[warp].all.empty()) sim_wrong("a lane ends, and matmuls of its group are under way");
     queues[warp].n_groups = 0;
     queues[warp].open = false;
 }

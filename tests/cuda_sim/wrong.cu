@@ -53,7 +53,7 @@ template <leave_out out> __global__ void tile_kernel(const bf16 *a, const bf16 *
             c[(warp * 16 + lane / 4 + i / 2 * 8) * TILE + j * 8 + lane % 4 * 2 + i % 2] = sum[j][i];
 }
 
-/* C [64,64] = A [64,64] B^T by products of a group of four warps. */
+/* C [64,64] = A [64,64] B^T by matmuls of a group of four warps. */
 enum group_mistake { NO_GROUP_MISTAKE, NO_SHOW, NO_OPEN, NO_CLOSE, TOUCHED };
 template <group_mistake m> __global__ void group_kernel(const bf16 *a, const bf16 *b, float *c)
 {
@@ -67,7 +67,7 @@ template <group_mistake m> __global__ void group_kernel(const bf16 *a, const bf1
     }
     copy_async_commit();
     copy_async_wait<0>();
-    if (m != NO_SHOW) show_to_products();
+    if (m != NO_SHOW) show_to_matmuls();
     __syncthreads();
     if (m != NO_OPEN) group_open();
     for (int k = 0; k < 4; k++) group_multiply(sum, tiles + k * 16, tiles + TILE * TILE + k * 16, k > 0);
@@ -193,7 +193,7 @@ template <class T> static void move(T *dst, const T *src, int n)
 /* ---- kernels that use what they may ------------------------------------------------------------------------------ */
 
 /* Small integers: all sums are exact. queue: the kernel of C = A B^T, [TILE,K] each. */
-template <int K, class Queue> static bool product_is_right(Queue queue)
+template <int K, class Queue> static bool matmul_is_right(Queue queue)
 {
     static bf16 a_host[TILE * K], b_host[TILE * K];
     static float c_host[TILE * TILE];
@@ -214,13 +214,13 @@ template <int K, class Queue> static bool product_is_right(Queue queue)
 template <leave_out out> static bool tiles_are_right()
 {
     enum { K = 160 };
-    return product_is_right<K>([](const bf16 *a, const bf16 *b, float *c) {
+    return matmul_is_right<K>([](const bf16 *a, const bf16 *b, float *c) {
         launch(stream(), dim3(1), 128, 4 * TILE * PITCH * sizeof(bf16), tile_kernel<out>, a, b, c, (int)K);
     });
 }
 template <group_mistake m> static bool groups_are_right()
 {
-    return product_is_right<TILE>([](const bf16 *a, const bf16 *b, float *c) {
+    return matmul_is_right<TILE>([](const bf16 *a, const bf16 *b, float *c) {
         launch(stream(), dim3(1), 128, 2 * TILE * TILE * sizeof(bf16), group_kernel<m>, a, b, c);
     });
 }

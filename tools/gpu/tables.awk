@@ -17,7 +17,7 @@ function parse(i) {
     us = $(i - 1); rate = $(i + 1); share = $(i + 3)
     return i <= NF
 }
-/^(copies|products|attention|classifier|optimizer|tokens)$/ { part = $1; next }
+/^(copies|matmuls|attention|classifier|optimizer|tokens)$/ { part = $1; next }
 /^PyTorch / { part = "peer"; next }
 /^[A-Z].*: [0-9]+ tokens of [0-9]+$/ { part = "layers"; shape = $0; sub(/:.*/, "", shape); next }
 /, states [0-9.]+ GiB$/ { part = "profile"; model = $0; sub(/, states.*/, "", model); sub(/.*; /, "", model); next }
@@ -30,7 +30,7 @@ part == "profile" && /best step/ {
 part == "profile" && / calls / {
     name = $1
     group = "the rest"
-    if (name == "matmul") group = "products"
+    if (name == "matmul") group = "matmuls"
     else if (name ~ /^attention/) { group = name; sub(/_/, " ", group) }
     else if (name ~ /norm/) group = "norms, both ways"
     else if (name ~ /^(glu|act|rope)/) group = "rotation, activations"
@@ -70,14 +70,14 @@ function pivot(table, title, i, k, cells) {
         row(cells)
     }
 }
-part == "products" {
-    if (name ~ /^large product/) { large = rate; next }
+part == "matmuls" {
+    if (name ~ /^large matmul/) { large = rate; next }
     form = what = name
     sub(/ [0-9]+x[0-9]+x[0-9]+$/, "", form)
     sub(/.* (qkv|proj|fc|fc2|gate_up|down|head) /, "", form)
     sub(/ (forward|bias|dx|dw).*/, "", what)
     if (form == "forward") { size = name; sub(/.* /, "", size); split(size, mnk, "x"); sizes[what] = mnk[3] " to " mnk[2] ", " mnk[1] " tokens" }
-    cell("products", what " (" sizes[what] ")", form, sprintf("%.0f", rate))
+    cell("matmuls", what " (" sizes[what] ")", form, sprintf("%.0f", rate))
 }
 part == "tokens" { choice = name; sub(/^[0-9]+ x [0-9]+ /, "", choice); cell("tokens", choice, substr(name, 1, length(name) - length(choice) - 1), us) }
 part == "layers" { cell("layers", name, shape, share) }
@@ -86,7 +86,7 @@ END {
     pivot("profile", "ms of a step, by events")
     if (n["copies"]) head("copies | us | GB/s | of the first")
     for (i = 1; i <= n["copies"]; i++) row(line["copies", i])
-    pivot("products", "products, bf16, TFLOP/s (a large one: " large ")")
+    pivot("matmuls", "matmuls, bf16, TFLOP/s (a large one: " large ")")
     if (n_attention) head("attention, causal, bf16: TFLOP/s | forward | flash | cuDNN | backward | flash | cuDNN")
     for (i = 1; i <= n_attention; i++) {
         a = attention[i]

@@ -70,7 +70,7 @@ NAME_LIBWEBP    = libwebp
 GIVES_LIBWEBP   = WebP images
 NEEDS_LIBWEBP   = src/image/webp
 NAME_ONEDNN     = oneDNN
-GIVES_ONEDNN    = faster GEMMs on CPUs, otherwise by kernels of dtrain
+GIVES_ONEDNN    = faster matmuls on CPUs, otherwise by kernels of dtrain
 NEEDS_ONEDNN    = src/device/cpu/cpu_onednn src/device/cpu/cpu_matmul_onednn
 define COMPONENT_RULE
 $(NEEDS_$(1):%=$(BUILD)/%.o): CPPFLAGS += -DDT_HAVE_$(1) $($(1)_CFLAGS)

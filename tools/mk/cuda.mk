@@ -19,7 +19,7 @@ NCCL_OBJ   = $(NCCL_SRC:%=$(BUILD)/%.o)
 CUDNN_HOME ?= $(patsubst %/cudnn.h,%,$(firstword $(wildcard $(addsuffix /cudnn.h,$(CUDA_HOME)/include /usr/local/include /usr/include /usr/include/x86_64-linux-gnu))))
 # As in the CPU's kernels, multiply-adds are fused only where the source says so.
 $(BUILD)/cuda/optimizer.cu.o $(BUILD)/cuda/classifier.cu.o: NVCCFLAGS += -fmad=false
-# Warp-group GEMMs (wgmma) need code for sm_90a, which only runs on sm_90.
+# Warp-group matmuls (wgmma) need code for sm_90a, which only runs on sm_90.
 $(BUILD)/cuda/attention_hopper.cu.o: NVCCFLAGS += $(if $(filter 90,$(CUDA_ARCHS)),-DDT_SM_90A)
 $(BUILD)/cuda/attention_hopper.cu.o: CUDA_GENCODE = $(patsubst %,-gencode arch=compute_%,$(foreach a,$(CUDA_ARCHS:90=90a),$a$(,)code=sm_$a))
 # The assembler's report on each object's kernels (.ptxas: registers, spills) and their PTX are kept

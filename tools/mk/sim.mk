@@ -1,5 +1,5 @@
 # sim.mk - the CUDA device on a simulator of CUDA, for tests (tests/cuda_sim/include/sim.h). It
-# compiles the same sources without nvcc or CUDA's headers. GEMMs of cuBLASLt are plain loops, and
+# compiles the same sources without nvcc or CUDA's headers. matmuls of cuBLASLt are plain loops, and
 # NCCL uses MPI. Multiply and add round separately. Invalid addresses, indices and shifts call the
 # simulator. The second object is slower and detects races: it is compiled with -fsanitize=thread,
 # whose hooks are in tests/cuda_sim/race.cc.

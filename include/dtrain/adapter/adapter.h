@@ -13,7 +13,7 @@
  * applies them (model.h). Sharding, offload, checkpoints and plans follow from the table.
  *
  * The model's own matrices may be quantised: int8 with one float per row (dt_quantise_row), one byte per weight in
- * memory and in communication, or nf4 (nf4.h), about half a byte. Products use the dequantised weights, rounded to the
+ * memory and in communication, or nf4 (nf4.h), about half a byte. Matmuls use the dequantised weights, rounded to the
  * compute type, so training is training on the matrix of these values. The table describes this as well: MODULE.weight
  * is in the part DT_CODES, MODULE.weight_blocks (nf4) in DT_BLOCKS and MODULE.weight_scale in DT_SCALES.
  *
@@ -85,7 +85,7 @@ void dt_lora_free(dt_lora *l);
 dt_err dt_modules_parse(dt_modules *m, const char *text);
 
 /** Append the adapters' tensors to the units' tables, before the units are borrowed. The A matrices of layers that one
- *  product serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules matches no layer, or one that cannot
+ *  matmul serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules matches no layer, or one that cannot
  *  have adapters. DT_ERR_DATA: the adapters of a file or checkpoint belong to another model. DT_ERR_MEMORY. */
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
 /** Do both descriptions adapt the same layers of these units (target_modules without modules_to_save)? */
@@ -107,7 +107,7 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
 
 /** Apply base_quantization: store the matrices of blocks of which these adapters train nothing as codes with scales.
  *  After dt_units_choose_trained, before the units are borrowed. Embeddings, norms, heads, biases and adapters are
- *  unchanged. DT_ERR_USAGE: no such matrix, or matrices of one product cannot be one nf4 matrix. DT_ERR_MEMORY. */
+ *  unchanged. DT_ERR_USAGE: no such matrix, or matrices of one matmul cannot be one nf4 matrix. DT_ERR_MEMORY. */
 dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
 /** The same for the matrices that are quantised in the units of another model with the same shape. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units);

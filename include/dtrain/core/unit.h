@@ -43,7 +43,7 @@ typedef struct dt_tensor {
     int64_t n_elems; /* product of shape */
     dt_part part;
     int64_t offset; /* elements from the start of the part */
-    bool new_group; /* begins a group: adjacent tensors that one matrix product can use */
+    bool new_group; /* begins a group: adjacent tensors that one matmul can use */
     bool trainable; /* it is updated; false in the trained part: a frozen tensor in a group with trained ones */
     /* [n_row_ranges] only these rows of an updated tensor are updated: ascending, with gaps; borrowed. Gradients of the
      * other rows are not used. n_row_ranges 0: all rows are updated */
@@ -65,7 +65,7 @@ typedef enum dt_unit_role {
     DT_UNIT_ENCODER,     /* the same with bidirectional attention; not among num_hidden_layers */
     DT_UNIT_OWN,         /* a stage of the caller (dt_model_options.own_stage) */
     DT_UNIT_EMBEDDING,   /* tables of tokens and of positions */
-    DT_UNIT_HEAD,        /* final norm and vocabulary product */
+    DT_UNIT_HEAD,        /* final norm and vocabulary matmul */
     DT_UNIT_SCALAR_HEAD, /* final norm and a few values for each token */
     DT_UNIT_PATCHES,     /* first unit of a vision tower; after all units of the language model */
     DT_UNIT_PROJECTOR,   /* from the tower's features to rows of the language model */
@@ -104,7 +104,7 @@ typedef struct dt_unit {
  *
  *  name        copied; below DT_NAME_MAX bytes
  *  shape       in  [n_dims]
- *  new_group   begin a group at an aligned offset; false: directly after the last tensor, so that one matrix product
+ *  new_group   begin a group at an aligned offset; false: directly after the last tensor, so that one matmul
  *              can use both (q, k, v; gate, up)
  *  decay, init_std, init_value  of dt_tensor
  *

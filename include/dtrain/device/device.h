@@ -166,9 +166,9 @@ typedef struct dt_device_ops {
      *  dt_patches_width]. */
     dt_err (*patches)(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);
 
-    /* matrix products, see dt_matmul */
+    /* matmuls, see dt_matmul */
     dt_err (*matmul)(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
-    /** A library computes wrong products of mm's form (types, transposes): use the backend's own kernels for this form
+    /** A library computes wrong matmuls of mm's form (types, transposes): use the backend's own kernels for this form
      *  from now on. False: they were used already. NULL: there is no such library. */
     bool (*distrust)(dt_device *dev, const dt_matmul *mm);
     /** dbias[n] (+)= column sums of dy [m,n] with row distance ld. */
@@ -259,7 +259,7 @@ typedef struct dt_device_ops {
     dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
 
     /** Number of rows of logits [.., n_vocab] that the head should process at a time, 1 to n_tok: enough for its
-     *  products to run at full speed, few enough that a large micro-batch never needs all its logits in memory. */
+     *  matmuls to run at full speed, few enough that a large micro-batch never needs all its logits in memory. */
     int64_t (*classifier_rows)(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
 
     /* choosing tokens from rows of float logits; see dt_token_rows, dt_choice */
@@ -368,10 +368,10 @@ dt_err dt_device_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2))
 const char *dt_device_failure(void);
 
 /** Compare every operation of the device with the CPU on random input; takes about a second. If a library computes
- *  wrong products, the device uses its own kernels instead (distrust), and these are checked.
+ *  wrong matmuls, the device uses its own kernels instead (distrust), and these are checked.
  *
  *  n_threads     threads of the CPU
- *  n_distrusted  out  number of product forms for which a library is not used while the device is open; may be NULL
+ *  n_distrusted  out  number of matmul forms for which a library is not used while the device is open; may be NULL
  *
  *  DT_ERR_FAULT: the message lists operations that differ, where and by how much. */
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted);

@@ -1,5 +1,5 @@
 /* device_check.h - for backends of device.h: checks of descriptions, which are the same on every device, and of a
- * library's products. Every function is Local. */
+ * library's matmuls. Every function is Local. */
 #ifndef DTRAIN_DEVICE_CHECK_H
 #define DTRAIN_DEVICE_CHECK_H
 
@@ -20,16 +20,16 @@ dt_err dt_token_rows_check(const dt_token_rows *rows);
 dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how); /* of draw_tokens, including rows */
 dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld);
 
-/** A library's product of host matrices with at most DT_TRIAL_ELEMS elements each. */
+/** A library's matmul of host matrices with at most DT_TRIAL_ELEMS elements each. */
 enum { DT_TRIAL_ELEMS = 51 * 51 };
-typedef dt_err dt_product_function(void *library, const dt_matmul *mm, const void *a, const void *b, void *c);
+typedef dt_err dt_matmul_function(void *library, const dt_matmul *mm, const void *a, const void *b, void *c);
 
-/** Does `run` compute products of mm's form (types, transposes, accumulate, addend, bias), sizes and row distances?
+/** Does `run` compute matmuls of mm's form (types, transposes, accumulate, addend, bias), sizes and row distances?
  *  Pointers only say which operands exist; fp32 and bf16. Libraries have been wrong for some forms and versions (oneDNN
  *  3.7 ignores strides of single rows and columns), so a backend tries each form once. The matrices contain small
  *  integers: every sum is exact in bf16, so the result must be equal, and gaps between the rows of C must be
  *  unchanged. */
-bool dt_product_is_right(const dt_matmul *mm, dt_product_function *run, void *library);
+bool dt_matmul_is_right(const dt_matmul *mm, dt_matmul_function *run, void *library);
 
 /** The form with sizes for a trial: C[m,n] of depth k, with row distances `gap` elements above the row lengths, without
  *  epilogue (whose results are not integers) and sums. */

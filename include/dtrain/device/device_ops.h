@@ -1,4 +1,4 @@
-/* device_ops.h - descriptions of the larger device operations: matrix products, patches, heads, attention, the
+/* device_ops.h - descriptions of the larger device operations: matmuls, patches, heads, attention, the
  * classifier, token selection, optimizers. Part of device.h, whose conventions apply. */
 #ifndef DTRAIN_DEVICE_OPS_H
 #define DTRAIN_DEVICE_OPS_H
@@ -15,26 +15,26 @@ typedef enum dt_activation {
     DT_N_ACT
 } dt_activation;
 
-/* ---- matrix products --------------------------------------------------------------------------------------------- */
+/* ---- matmuls --------------------------------------------------------------------------------------------- */
 
-/** Last step of a product, applied to P before it is stored as C. */
+/** Last step of a matmul, applied to P before it is stored as C. */
 typedef enum dt_epilogue {
     DT_EPILOGUE_NONE,         /* C = P */
     DT_EPILOGUE_ACT,          /* aux = P, C = act(P); aux may be NULL */
     DT_EPILOGUE_ACT_BACKWARD, /* C = P act'(aux): P is the gradient of act's output, aux the input of act */
 } dt_epilogue;
 
-/** Row or column sums of a matrix that a product reads or writes anyway: gradients of biases. */
-typedef enum dt_product_sums {
+/** Row or column sums of a matrix that a matmul reads or writes anyway: gradients of biases. */
+typedef enum dt_matmul_sums {
     DT_SUMS_NONE,
     DT_SUMS_OF_A, /* sums[m], sums_i = sum over p of op(A)_ip: with dW = dY^T X the gradient of Y's bias */
     DT_SUMS_OF_B, /* sums[n], sums_j = sum over p of op(B)_pj: the same for a dW that is stored [in, out] */
     DT_SUMS_OF_C, /* sums[n], sums_j = sum over i of C_ij: with ACT_BACKWARD the gradient of the bias before act */
-} dt_product_sums;
+} dt_matmul_sums;
 
 /** Quantised storage of A or B: values of a narrower type times a scale. There is one scale for the matrix, one for
  *  each stored row, or one for each block of 64 weights (nf4.h). Blocks continue from row to row, gaps between rows
- *  included, and lda or ldb counts weights. The product is that of the dequantised matrix, each element rounded to dt.
+ *  included, and lda or ldb counts weights. The matmul is that of the dequantised matrix, each element rounded to dt.
  *  Backends accept B as int8 with the first two, or as nf4 with the third, if A is not transposed, without
  *  DT_SUMS_OF_B. Anything else is DT_ERR_ARG. */
 typedef struct dt_scaled {
@@ -76,7 +76,7 @@ typedef struct dt_matmul {
     int64_t ld_aux;
     bool act_of_aux; /* ACT with aux: C has the bits of act_forward(aux), which can recompute it */
 
-    dt_product_sums sums_of;
+    dt_matmul_sums sums_of;
     void *sums;
     dt_dtype sums_dtype; /* DT_F32, DT_BF16 or DT_F16 */
     bool accumulate_sums;
@@ -86,7 +86,7 @@ typedef struct dt_matmul {
 
 /* ---- image patches ----------------------------------------------------------------------------------------------- */
 
-/** Images as rows of normalised patches: the input of the product with a vision tower's patch embedding (a convolution
+/** Images as rows of normalised patches: the input of the matmul with a vision tower's patch embedding (a convolution
  *  whose stride equals its kernel size). With G = size / patch, rounded down,
  *
  *      out[i (lead + G^2) + lead + gy G + gx, (c patch + y) patch + x]
@@ -113,7 +113,7 @@ static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patc
 
 /* ---- norm and rotary embedding of heads -------------------------------------------------------------------------- */
 
-/** Norm and rotary embedding of q, k and v between their product and attention, head by head:
+/** Norm and rotary embedding of q, k and v between their matmul and attention, head by head:
  *
  *      q' = turned(norm(q)),  k' = turned(norm(k)),  v' = v
  *

@@ -1,4 +1,4 @@
-/* gpu_sizes.h - sizes of a GPU's workspaces, and the products that cuBLASLt computes. The CUDA device and plans use the
+/* gpu_sizes.h - sizes of a GPU's workspaces, and the matmuls that cuBLASLt computes. The CUDA device and plans use the
  * same functions. Results depend only on the call, not on the GPU, so a plan is the same with and without a GPU and
  * CUDA. Every function is Local. */
 #ifndef DTRAIN_GPU_SIZES_H
@@ -28,12 +28,12 @@ typedef struct dt_gpu_attention_library {
 } dt_gpu_attention_library;
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at);
 
-/** Is cuBLASLt asked for this product in one call? Not if bias or D have another type than C, if the activation is not
+/** Is cuBLASLt asked for this matmul in one call? Not if bias or D have another type than C, if the activation is not
  *  GELU by tanh, or if 16-bit rows are no whole chunks of 16 bytes, for which it has only slow kernels. */
 bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, const void *c);
 /** Do rows begin at multiples of 16 bytes? */
 bool dt_gpu_whole_row(const void *p, int64_t ld, dt_dtype dt);
-/** Is a product, of a form that cuBLASLt does not take, large enough to be cut into products that it takes? */
+/** Is a matmul, of a form that cuBLASLt does not take, large enough to be cut into matmuls that it takes? */
 bool dt_gpu_is_worth_cutting(const dt_matmul *mm);
 
 #endif

@@ -8,7 +8,7 @@
  *
  *     w_i = LEVELS[code_i] s_b,   s_b = MAP[block_b] scale_g + offset_g,   b = i / 64, g = b / 256
  *
- * where each product and sum is rounded to float. In memory:
+ * where each matmul and sum is rounded to float. In memory:
  *
  *     codes   [ceil(n / 2)]    two to a byte, the first in the upper half
  *     blocks  [dt_nf4_blocks]  one byte each

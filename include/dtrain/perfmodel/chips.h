@@ -11,8 +11,8 @@ typedef struct dt_chip {
     const char *name;     /* for --gpu: "h100-pcie" */
     const char *title;    /* for users: "H100 PCIe, 80 GB" */
     const char *words[3]; /* words in the driver's name; NULL: fewer */
-    double half_flops;    /* bf16 or fp16 products on tensor cores, with fp32 sums */
-    double tf32_flops;    /* TF32 products on tensor cores; dtrain does not use them */
+    double half_flops;    /* bf16 or fp16 matmuls on tensor cores, with fp32 sums */
+    double tf32_flops;    /* TF32 matmuls on tensor cores; dtrain does not use them */
     double float_flops;   /* fp32, without tensor cores */
     double memory_nbytes, memory_rate;
     double nvlink_rate;  /* to all other GPUs of its node together */
@@ -28,7 +28,7 @@ const dt_chip *dt_chip_of(const char *driver_name);
 bool dt_chip_is_part(const char *driver_name);
 /** All names for --gpu, comma-separated. */
 const char *dt_chip_names(void);
-/** Peak rate of matrix products in a type, as dtrain computes them: fp32 is not rounded to TF32. */
+/** Peak rate of matmuls in a type, as dtrain computes them: fp32 is not rounded to TF32. */
 double dt_chip_flops(const dt_chip *chip, dt_dtype dt);
 
 #endif

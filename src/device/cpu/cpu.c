@@ -164,7 +164,7 @@ static void cpu_close(dt_device *dev)
     cpu_state *cpu = cpu_of(dev);
     if (!cpu) return;
     cpu_matmul_close(cpu);
-    cpu_gemm_close(cpu);
+    cpu_matmul_bf16_close(cpu);
     cpu_drop(cpu->attention_scratch, (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads);
     free(cpu);
     dev->impl = NULL;
@@ -184,7 +184,7 @@ static dt_err open_parts(cpu_state *cpu)
              "cpu device: no memory for %zu bytes of attention scratch", nbytes);
     cpu->attention_scratch = scratch;
     cpu->nbytes_held = nbytes + sizeof *cpu;
-    DT_TRY(cpu_gemm_open(cpu));
+    DT_TRY(cpu_matmul_bf16_open(cpu));
     return cpu_matmul_open(cpu);
 }
 

@@ -17,9 +17,9 @@ typedef struct cpu_state {
     bool reproducible;        /* the same bits on any number of threads */
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
     cpu_matmul *matmul;
-    bool pairs;         /* batch-invariant bf16 products use the processor's pairwise dot products */
-    void *gemm_scratch; /* n_threads pieces of gemm_scratch_nbytes; NULL: bf16 products are oneDNN's */
-    size_t gemm_scratch_nbytes;
+    bool pairs;           /* batch-invariant bf16 matmuls use the processor's pairwise dot products */
+    void *matmul_scratch; /* n_threads pieces of matmul_scratch_nbytes; NULL: bf16 matmuls are oneDNN's */
+    size_t matmul_scratch_nbytes;
     /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to DT_ATTENTION_MAX_HEAD_DIM */
     float *attention_scratch;
     int64_t attention_scratch_elems;
@@ -61,7 +61,7 @@ dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
 dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
 void cpu_drop(void *ptr, size_t nbytes);
-/* Scratch memory of GEMMs: it only grows, so that nothing is allocated after the first step. Its contents are lost. */
+/* Scratch memory of matmuls: it only grows, so that nothing is allocated after the first step. Its contents are lost. */
 dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 
 /* cpu_matmul_onednn.c */
@@ -72,18 +72,18 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
 
 /* cpu_matmul_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
-void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
+void cpu_rows_matmul(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
-/* cpu_epilogue.c: what comes after a product; the caller has checked mm */
+/* cpu_epilogue.c: what comes after a matmul; the caller has checked mm */
 void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c);
 dt_err cpu_epilogue_sums(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *c);
 
-/* cpu_matmul_own.c: products by our own kernels; cpu_product_run takes every form */
-dt_err cpu_gemm_open(cpu_state *cpu);
-void cpu_gemm_close(cpu_state *cpu);
-bool cpu_gemm_takes(const cpu_state *cpu, const dt_matmul *mm);
-void cpu_gemm_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
-void cpu_product_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
+/* cpu_matmul_own.c: matmuls by our own kernels; cpu_matmul_any_run takes every form */
+dt_err cpu_matmul_bf16_open(cpu_state *cpu);
+void cpu_matmul_bf16_close(cpu_state *cpu);
+bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm);
+void cpu_matmul_bf16_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
+void cpu_matmul_any_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* cpu_patches.c */
 dt_err cpu_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);

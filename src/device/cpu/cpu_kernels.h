@@ -11,14 +11,14 @@
 /** Columns summed at once by column_sums. */
 #define DT_CPU_COLS 64
 
-/** Products of bf16 tiles with float sums: C[m,n] (+)= A B; A [m][k]; B in pairs along k: b[p * ldb + j] holds B[2p][j]
+/** Matmuls of bf16 tiles with float sums: C[m,n] (+)= A B; A [m][k]; B in pairs along k: b[p * ldb + j] holds B[2p][j]
  *  below and B[2p+1][j] above. m and n are multiples of 16, k of 32. begin and end bracket a thread's use. */
 typedef struct dt_bf16_unit {
     const char *name;
     void (*begin)(void);
     void (*end)(void);
-    void (*product)(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
-                    float *c, int64_t ldc, bool accumulate);
+    void (*matmul)(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
+                   float *c, int64_t ldc, bool accumulate);
 } dt_bf16_unit;
 
 /** A matrix that is stored with scales (dt_scaled): elements by rows, ld apart. */
@@ -28,19 +28,19 @@ typedef struct dt_stored {
     dt_scaled how;
 } dt_stored;
 
-/** A product of matrices without its epilogue, and what one thread computes of it: rows and columns of C, cut between
+/** A matmul of matrices without its epilogue, and what one thread computes of it: rows and columns of C, cut between
  *  tiles. */
-typedef struct dt_gemm {
+typedef struct dt_matmul_call {
     const dt_matmul *mm;
     const void *a, *b;
     void *c;
-} dt_gemm;
-typedef struct dt_gemm_part {
+} dt_matmul_call;
+typedef struct dt_matmul_block {
     int64_t first_row, end_row, first_col, end_col;
-    void *scratch;            /* this thread's, gemm_scratch() bytes, on a cache line: for gemm_bf16 */
-    const dt_bf16_unit *unit; /* for product: multiplies bf16; NULL: as floats */
-} dt_gemm_part;
-enum { DT_GEMM_ROWS = 8, DT_GEMM_COLS = 48 }; /* a tile of C */
+    void *scratch;            /* this thread's, matmul_scratch() bytes, on a cache line: for matmul_bf16 */
+    const dt_bf16_unit *unit; /* for matmul: multiplies bf16; NULL: as floats */
+} dt_matmul_block;
+enum { DT_TILE_ROWS = 8, DT_TILE_COLS = 48 }; /* a tile of C */
 
 /** What one thread does of an attention call: some rows of one sequence and one head; see isa/attention.c. */
 typedef struct dt_attention_part {
@@ -52,12 +52,12 @@ typedef struct dt_attention_part {
     const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
-/** A batch-invariant product (dt_matmul.batch_invariant): plain A, B either way, also stored with scales. */
+/** A batch-invariant matmul (dt_matmul.batch_invariant): plain A, B either way, also stored with scales. */
 enum { DT_ROWS_BLOCK = 64 /* rows of C that use a part of B together */ };
-typedef struct dt_rows_product {
-    dt_gemm g;
+typedef struct dt_rows_matmul {
+    dt_matmul_call g;
     bool pairs; /* bf16 by the processor's pairwise dot products, where B is stored [n,k] */
-} dt_rows_product;
+} dt_rows_matmul;
 
 typedef struct dt_attention_args {
     const void *q, *k, *v;
@@ -115,11 +115,11 @@ typedef struct dt_cpu_kernels {
     float (*abs_max)(const void *x, dt_dtype dt, int64_t n);
     void (*sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]); /* n <= 2^11 */
 
-    /* product.c: any form, size and type */
-    void (*product)(const dt_gemm *g, const dt_gemm_part *part);
+    /* matmul_any.c: any form, size and type */
+    void (*matmul)(const dt_matmul_call *g, const dt_matmul_block *part);
 
-    /* product_rows.c, attention_rows.c: for generation */
-    void (*product_rows)(const dt_rows_product *p, int64_t first, int64_t n); /* n columns of C from first on */
+    /* matmul_rows.c, attention_rows.c: for generation */
+    void (*matmul_rows)(const dt_rows_matmul *p, int64_t first, int64_t n); /* n columns of C from first on */
     /* head: of keys */
     void (*attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
@@ -132,7 +132,7 @@ typedef struct dt_cpu_kernels {
     void (*attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     void (*attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
-    /* attention_bf16.c, product_bf16.c: the same on bf16 units, NULL in sets without them. Probabilities and their
+    /* attention_bf16.c, matmul_x86.c: the same on bf16 units, NULL in sets without them. Probabilities and their
      * gradients are rounded to bf16 before they are multiplied, as on GPUs. */
     void (*attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
     void (*attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a,
@@ -143,9 +143,9 @@ typedef struct dt_cpu_kernels {
     void (*dequantise_pairs)(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
     const dt_bf16_unit *dot_unit, *amx_unit;
 
-    /* gemm_bf16.c: where x86 has dot_unit; NULL elsewhere */
-    size_t (*gemm_scratch)(void);
-    void (*gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part);
+    /* matmul_bf16.c: where x86 has dot_unit; NULL elsewhere */
+    size_t (*matmul_scratch)(void);
+    void (*matmul_bf16)(const dt_matmul_call *g, const dt_matmul_block *part);
 } dt_cpu_kernels;
 
 /* The Makefile defines DT_HAVE_ISA_<name> for each set it compiles. */

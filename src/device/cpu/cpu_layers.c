@@ -1,4 +1,4 @@
-/* cpu_layers.c - the operations of a layer but products and attention: who does which rows, on the kernels of this
+/* cpu_layers.c - the operations of a layer but matmuls and attention: who does which rows, on the kernels of this
  * processor. */
 #include "cpu.h"
 #include <inttypes.h>

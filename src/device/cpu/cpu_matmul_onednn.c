@@ -1,8 +1,8 @@
-/* cpu_matmul_onednn.c - matrix products by oneDNN.
+/* cpu_matmul_onednn.c - matmuls by oneDNN.
  *
  * Measured on GPT-2's shapes (tests/bench_device.c): for float, oneDNN's BLAS entry beats its primitive but where B is
  * transposed and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed
- * ("any") layouts win the product and lose more in the reorders around it, as weights change every step.
+ * ("any") layouts win the matmul and lose more in the reorders around it, as weights change every step.
  *
  * A primitive belongs to one shape and takes about a millisecond to make, so they are kept in a table. Where the number
  * of tokens is m (forward, dx) it is cut into blocks of at most BLOCK_M rows, then a multiple of 64, then a rest padded
@@ -16,7 +16,7 @@
  * they must not (dt_device_ops.make_reproducible) it is told of one thread, and the tiles of C, whose sizes depend on
  * those of C alone, are given to the threads here; primitives, which want scratch each, are left to our own kernels.
  *
- * A form of product goes to the library once it has been seen to compute it (device_check.h: 0.1 ms, when the form
+ * A form of matmul goes to the library once it has been seen to compute it (device_check.h: 0.1 ms, when the form
  * is first used), and never with a single row, column or term, where strides are ambiguous and versions have been
  * wrong; else our own kernel takes it. */
 #include "cpu.h"
@@ -38,10 +38,10 @@ enum {
 typedef struct matmul_entry {
     onednn_key key;
     uint64_t used; /* 0: empty */
-    onednn_product product;
+    onednn_matmul matmul;
 } matmul_entry;
 
-typedef enum library_way { BY_PRIMITIVE, BY_SGEMM } library_way;
+typedef enum library_way { BY_PRIMITIVE, BY_Smatmul } library_way;
 typedef enum verdict { UNTRIED, RIGHT, WRONG } verdict;
 
 struct cpu_matmul {
@@ -53,9 +53,9 @@ struct cpu_matmul {
     size_t scratchpad_size;
     void *pad_a, *pad_c; /* PAD rows of A and of C, grown like the scratchpad */
     size_t pad_a_size, pad_c_size;
-    void *tile[3]; /* A, B, C converted to float: from the start where bf16 is, else from the first product of fp16 */
+    void *tile[3]; /* A, B, C converted to float: from the start where bf16 is, else from the first matmul of fp16 */
     size_t tile_size[3];
-    void *panel; /* of a B with scales, as numbers of the product's type: from the first such product on */
+    void *panel; /* of a B with scales, as numbers of the matmul's type: from the first such matmul on */
     size_t panel_size;
     bool native_bf16;
     uint8_t verdicts[128]; /* by form_number() */
@@ -100,13 +100,13 @@ static dt_err start_libraries(cpu_state *cpu)
     if (!onednn_is_built_in()) return DT_OK;
     return onednn_sgemm('N', 'N', N, N, N, 1, x, N, x, N, 0, y, N) == dnnl_success
                ? DT_OK
-               : dt_fail(DT_ERR_MEMORY, "cpu device: the first oneDNN GEMM failed");
+               : dt_fail(DT_ERR_MEMORY, "cpu device: the first oneDNN matmul failed");
 }
 
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
-    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for GEMMs", sizeof *mmul);
+    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for matmuls", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
     TRY_DNNL(onednn_open(&mmul->engine, &mmul->stream));
@@ -118,7 +118,7 @@ dt_err cpu_matmul_open(cpu_state *cpu)
 
 static void drop_entry(matmul_entry *e)
 {
-    onednn_destroy(&e->product);
+    onednn_destroy(&e->matmul);
     *e = (matmul_entry){0};
 }
 
@@ -151,8 +151,8 @@ static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *ke
 {
     cpu_matmul *mmul = cpu->matmul;
     e->key = *key;
-    TRY_DNNL(onednn_create(mmul->engine, key, &e->product));
-    return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->product.scratchpad_nbytes);
+    TRY_DNNL(onednn_create(mmul->engine, key, &e->matmul));
+    return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->matmul.scratchpad_nbytes);
 }
 
 /* Find the primitive of this key, or create it in place of its set's oldest. */
@@ -202,20 +202,20 @@ static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void 
     matmul_entry *e = NULL;
     DT_TRY(find_entry(cpu, &key, &e));
     const onednn_operands x = {.a = a, .b = b, .bias = mm->bias, .c = c, .scratchpad = mmul->scratchpad};
-    TRY_DNNL(onednn_run(&e->product, mmul->stream, &x));
+    TRY_DNNL(onednn_run(&e->matmul, mmul->stream, &x));
     return DT_OK;
 }
 
 /* Rows i .. i+m-1 and columns j .. j+n-1 of C, in float, by oneDNN's BLAS entry, which needs no primitive. */
-static dnnl_status_t sgemm_part(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const float *a,
-                                const float *b, float *c)
+static dnnl_status_t sgemm_block(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const float *a,
+                                 const float *b, float *c)
 {
     return onednn_sgemm(mm->trans_a ? 'T' : 'N', mm->trans_b ? 'T' : 'N', m, n, mm->k, 1.0f,
                         a + (mm->trans_a ? i : i * mm->lda), mm->lda, b + (mm->trans_b ? j * mm->ldb : j), mm->ldb,
                         mm->accumulate ? 1.0f : 0.0f, c + i * mm->ldc + j, mm->ldc);
 }
 
-/* Tiles as large as leaves enough of them for many threads; beside the whole product they cost 6 % of GPT-2's time on
+/* Tiles as large as leaves enough of them for many threads; beside the whole matmul they cost 6 % of GPT-2's time on
  * one or two. */
 static void choose_tile(const dt_matmul *mm, int64_t *rows, int64_t *cols)
 {
@@ -234,7 +234,7 @@ static dt_err sgemm_tiles(const cpu_state *cpu, const dt_matmul *mm, const float
     CPU_PARALLEL_FOR (cpu, tile, down * across) {
         const int64_t i = tile / across * rows, j = tile % across * cols;
         const dnnl_status_t status =
-            sgemm_part(mm, i, dt_min_i64(rows, mm->m - i), j, dt_min_i64(cols, mm->n - j), a, b, c);
+            sgemm_block(mm, i, dt_min_i64(rows, mm->m - i), j, dt_min_i64(cols, mm->n - j), a, b, c);
         if (status != dnnl_success) failed = (int)status;
     }
     TRY_DNNL((dnnl_status_t)failed);
@@ -244,11 +244,11 @@ static dt_err sgemm_tiles(const cpu_state *cpu, const dt_matmul *mm, const float
 static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     if (cpu->reproducible) return sgemm_tiles(cpu, mm, a, b, c);
-    TRY_DNNL(sgemm_part(mm, 0, mm->m, 0, mm->n, a, b, c));
+    TRY_DNNL(sgemm_block(mm, 0, mm->m, 0, mm->n, a, b, c));
     return DT_OK;
 }
 
-/* ---- which GEMMs the library computes ---------------------------------------------------------------------------- */
+/* ---- which matmuls the library computes ---------------------------------------------------------------------------- */
 
 /* What a verdict holds for: transpositions, types, accumulation, bias and way; not sizes. */
 static int form_number(const dt_matmul *mm, library_way way)
@@ -261,8 +261,8 @@ static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
 {
     if (mmul->warned) return;
     char library[ONEDNN_NAME];
-    DT_INFO("%s computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel "
-            "replaces it for such GEMMs, which is slower; another version of oneDNN may help",
+    DT_INFO("%s computes wrong matmul results (first case: %s, A %s, B %s%s%s). dtrain's own kernel "
+            "replaces it for such matmuls, which is slower; another version of oneDNN may help",
             onednn_name(library), dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
             mm->trans_b ? "transposed" : "plain", mm->accumulate ? ", added to C" : "", mm->bias ? ", with bias" : "");
     mmul->warned = true;
@@ -292,7 +292,7 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     if (*v == UNTRIED) {
         dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* m as padded rows come */
         trial.addend = NULL;                                /* lies in C by then (copy_addend) */
-        *v = dt_product_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
+        *v = dt_matmul_is_right(&trial, way == BY_Smatmul ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(mmul, mm);
     }
     return *v == RIGHT;
@@ -304,7 +304,7 @@ static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, cons
     dt_matmul part = *mm;
     part.m = m;
     if (library_computes(cpu, &part, BY_PRIMITIVE)) return library_primitive(cpu, &part, a, b, c);
-    cpu_product_run(cpu, &part, a, b, c);
+    cpu_matmul_any_run(cpu, &part, a, b, c);
     return DT_OK;
 }
 
@@ -314,8 +314,8 @@ static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const f
     part.dt = part.c_dtype = DT_F32;
     part.accumulate = accumulate;
     part.bias = NULL;
-    if (library_computes(cpu, &part, BY_SGEMM)) return library_sgemm(cpu, &part, a, b, c);
-    cpu_product_run(cpu, &part, a, b, c);
+    if (library_computes(cpu, &part, BY_Smatmul)) return library_sgemm(cpu, &part, a, b, c);
+    cpu_matmul_any_run(cpu, &part, a, b, c);
     return DT_OK;
 }
 
@@ -433,7 +433,7 @@ static void to_float(const cpu_state *cpu, const void *src, dt_dtype dt, int64_t
     }
 }
 
-/* One tile of C: products over k in float, then bias, then one rounding. */
+/* One tile of C: matmuls over k in float, then bias, then one rounding. */
 static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int64_t j, const void *a, const void *b,
                              void *c)
 {
@@ -471,12 +471,12 @@ static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, 
     return DT_OK;
 }
 
-/* The library where it has such products, else the processor's unit, else as floats. */
+/* The library where it has such matmuls, else the processor's unit, else as floats. */
 static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     if (cpu->matmul->native_bf16) return run_slabs(cpu, mm, a, b, c);
     if (!cpu->unit) return run_converted(cpu, mm, a, b, c);
-    cpu_product_run(cpu, mm, a, b, c);
+    cpu_matmul_any_run(cpu, mm, a, b, c);
     return DT_OK;
 }
 
@@ -495,28 +495,28 @@ static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
  * the copy would round it. fp32 C's are copied to, too: they are accumulated onto block of k by block of k. */
 static bool reads_addend(const cpu_state *cpu, const dt_matmul *mm)
 {
-    return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_gemm_takes(cpu, mm)) ||
+    return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_matmul_bf16_takes(cpu, mm)) ||
            (mm->c_dtype != DT_F32 && mm->addend_dtype == DT_F32);
 }
 
 /* P = op(A) op(B) + D + bias into c. */
-static dt_err run_product(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+static dt_err run_matmul(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     if (mm->addend && !reads_addend(cpu, mm)) {
         dt_matmul onto_c = *mm;
         onto_c.addend = NULL;
         onto_c.accumulate = true;
         copy_addend(cpu, mm, c);
-        return run_product(cpu, &onto_c, a, b, c);
+        return run_matmul(cpu, &onto_c, a, b, c);
     }
     const int told = cpu->reproducible ? 1 : cpu->n_threads; /* oneDNN asks OpenMP */
     if (omp_get_max_threads() != told) omp_set_num_threads(told);
     if (mm->batch_invariant && mm->k > 0)
-        cpu_rows_product(cpu, mm, a, b, c);
-    else if (cpu_gemm_takes(cpu, mm) && mm->k > 0)
-        cpu_gemm_run(cpu, mm, a, b, c);
+        cpu_rows_matmul(cpu, mm, a, b, c);
+    else if (cpu_matmul_bf16_takes(cpu, mm) && mm->k > 0)
+        cpu_matmul_bf16_run(cpu, mm, a, b, c);
     else if (mm->k == 0 || mm->addend) /* the empty sum is left to their callers by libraries */
-        cpu_product_run(cpu, mm, a, b, c);
+        cpu_matmul_any_run(cpu, mm, a, b, c);
     else if (mm->dt == DT_BF16)
         return run_bf16(cpu, mm, a, b, c);
     else if (mm->dt == DT_F16)
@@ -543,10 +543,10 @@ static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const void *b,
 }
 
 /* Panels of columns of op(B) become numbers of dt one after the other, small enough to be read again from cache. Each
- * is a product of its own: elements of C are the same sums whatever the panels are. */
+ * is a matmul of its own: elements of C are the same sums whatever the panels are. */
 static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    enum { PANEL_NBYTES = 16 << 20, WHOLE = DT_GEMM_COLS };
+    enum { PANEL_NBYTES = 16 << 20, WHOLE = DT_TILE_COLS };
     cpu_matmul *mmul = cpu->matmul;
     const int64_t column = mm->k * (int64_t)dt_dtype_size(mm->dt), fit = PANEL_NBYTES / (column > 0 ? column : 1),
                   most = fit < WHOLE ? WHOLE : fit / WHOLE * WHOLE;
@@ -562,12 +562,12 @@ static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, con
         panel.b_scaled = (dt_scaled){0};
         if (mm->bias) panel.bias = cpu_at(mm->bias, mm->dt, j);
         if (mm->addend) panel.addend = cpu_at(mm->addend, mm->addend_dtype, j);
-        DT_TRY(run_product(cpu, &panel, a, mmul->panel, cpu_at_w(c, mm->c_dtype, j)));
+        DT_TRY(run_matmul(cpu, &panel, a, mmul->panel, cpu_at_w(c, mm->c_dtype, j)));
     }
     return DT_OK;
 }
 
-/* Batch-invariant products of few rows make numbers of what they read as they go, those of many would make them
+/* Batch-invariant matmuls of few rows make numbers of what they read as they go, those of many would make them
  * again and again. */
 static bool reads_stored(const dt_matmul *mm)
 {
@@ -576,9 +576,9 @@ static bool reads_stored(const dt_matmul *mm)
 
 /* ---- epilogues --------------------------------------------------------------------------------------------------- */
 
-/* The product that an epilogue starts from, and where its P goes: to aux where ACT keeps it. D in that place is what
+/* The matmul that an epilogue starts from, and where its P goes: to aux where ACT keeps it. D in that place is what
  * is accumulated onto. */
-static dt_matmul product_of(const dt_matmul *mm, void **c)
+static dt_matmul matmul_of(const dt_matmul *mm, void **c)
 {
     dt_matmul p = *mm;
     if (mm->accumulate) p.addend = *c, p.ldd = mm->ldc, p.addend_dtype = mm->c_dtype;
@@ -597,8 +597,8 @@ dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const 
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
     if (mm->m > 0 && mm->n > 0) {
         void *to = c;
-        const dt_matmul p = product_of(mm, &to);
-        DT_TRY(reads_stored(&p) ? run_product(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
+        const dt_matmul p = matmul_of(mm, &to);
+        DT_TRY(reads_stored(&p) ? run_matmul(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
         cpu_epilogue_act(cpu, mm, c);
     }
     return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;

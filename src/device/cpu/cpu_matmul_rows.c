@@ -1,4 +1,4 @@
-/* cpu_matmul_rows.c - batch-invariant products (no row of C depends on the other rows): which thread does which
+/* cpu_matmul_rows.c - batch-invariant matmuls (no row of C depends on the other rows): which thread does which
  * columns.
  *
  * Columns are divided into pieces small enough that all threads end together and large enough that a piece is read at
@@ -34,11 +34,11 @@ static int64_t piece_columns(const cpu_state *cpu, const dt_matmul *mm)
     return dt_min_i64(share, COLUMNS * (n < 1 ? 1 : dt_min_i64(n, most)));
 }
 
-void cpu_rows_product(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+void cpu_rows_matmul(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    const dt_rows_product p = {.g = {.mm = mm, .a = a, .b = b, .c = c}, .pairs = cpu->pairs};
+    const dt_rows_matmul p = {.g = {.mm = mm, .a = a, .b = b, .c = c}, .pairs = cpu->pairs};
     const int64_t columns = piece_columns(cpu, mm), n_pieces = cpu_n_chunks(mm->n, columns);
 #pragma omp parallel for num_threads(cpu->n_threads) schedule(dynamic, 1) if (n_pieces > 1)
     for (int64_t i = 0; i < n_pieces; i++)
-        cpu->k->product_rows(&p, i * columns, dt_min_i64(columns, mm->n - i * columns));
+        cpu->k->matmul_rows(&p, i * columns, dt_min_i64(columns, mm->n - i * columns));
 }

@@ -1,5 +1,5 @@
-/* cpu_onednn.c - matrix products as oneDNN's primitives. Version 2 describes memory by values and products by a
- * description of their own; version 3 describes memory by handles, which are freed, and has none of products. Up to the
+/* cpu_onednn.c - matmuls as oneDNN's primitives. Version 2 describes memory by values and matmuls by a
+ * description of their own; version 3 describes memory by handles, which are freed, and has none of matmuls. Up to the
  * line below both look alike. */
 #include "cpu_onednn.h"
 #include <stdio.h>
@@ -23,16 +23,16 @@ dnnl_status_t onednn_sgemm(char trans_a, char trans_b, int64_t m, int64_t n, int
 {
     return dnnl_unimplemented;
 }
-dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_product *p)
+dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_matmul *p)
 {
-    *p = (onednn_product){0};
+    *p = (onednn_matmul){0};
     return dnnl_unimplemented;
 }
-dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const onednn_operands *x)
+dnnl_status_t onednn_run(const onednn_matmul *p, dnnl_stream_t stream, const onednn_operands *x)
 {
     return dnnl_unimplemented;
 }
-void onednn_destroy(onednn_product *p) {}
+void onednn_destroy(onednn_matmul *p) {}
 #else
 
 #define TRY_STATUS(call)                                                                                               \
@@ -61,8 +61,8 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
 }
-static dnnl_status_t describe_product(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias,
-                                      dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *pd)
+static dnnl_status_t describe_matmul(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias,
+                                     dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *pd)
 {
     return dnnl_matmul_primitive_desc_create(pd, engine, md[OF_A], md[OF_B], bias ? md[OF_BIAS] : NULL, md[OF_C], attr);
 }
@@ -77,8 +77,8 @@ static dnnl_status_t describe(dnnl_memory_desc_t *md, const dnnl_dims_t dims, dn
 }
 static void forget(dnnl_memory_desc_t *md) {}
 static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
-static dnnl_status_t describe_product(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias,
-                                      dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *pd)
+static dnnl_status_t describe_matmul(dnnl_engine_t engine, dnnl_memory_desc_t *md, bool bias,
+                                     dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *pd)
 {
     dnnl_matmul_desc_t desc;
     TRY_STATUS(dnnl_matmul_desc_init(&desc, &md[OF_A], &md[OF_B], bias ? &md[OF_BIAS] : NULL, &md[OF_C]));
@@ -122,12 +122,12 @@ static dnnl_status_t choose(dnnl_engine_t engine, const onednn_key *key, dnnl_me
     dnnl_primitive_attr_t attr;
     TRY_STATUS(dnnl_primitive_attr_create(&attr));
     dnnl_status_t status = set_attributes(attr, key->accumulate);
-    if (status == dnnl_success) status = describe_product(engine, md, key->bias, attr, pd);
+    if (status == dnnl_success) status = describe_matmul(engine, md, key->bias, attr, pd);
     dnnl_primitive_attr_destroy(attr);
     return status;
 }
 
-static dnnl_status_t make_primitive(dnnl_engine_t engine, const dnnl_primitive_desc_t pd, onednn_product *p)
+static dnnl_status_t make_primitive(dnnl_engine_t engine, const dnnl_primitive_desc_t pd, onednn_matmul *p)
 {
     borrowed_desc scratchpad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     p->scratchpad_nbytes = dnnl_memory_desc_get_size(scratchpad);
@@ -136,7 +136,7 @@ static dnnl_status_t make_primitive(dnnl_engine_t engine, const dnnl_primitive_d
 }
 
 static dnnl_status_t make_memories(dnnl_engine_t engine, const onednn_key *key, dnnl_memory_desc_t *md,
-                                   onednn_product *p)
+                                   onednn_matmul *p)
 {
     TRY_STATUS(dnnl_memory_create(&p->a, DESC(md[OF_A]), engine, DNNL_MEMORY_NONE));
     TRY_STATUS(dnnl_memory_create(&p->b, DESC(md[OF_B]), engine, DNNL_MEMORY_NONE));
@@ -144,11 +144,11 @@ static dnnl_status_t make_memories(dnnl_engine_t engine, const onednn_key *key, 
     return key->bias ? dnnl_memory_create(&p->bias, DESC(md[OF_BIAS]), engine, DNNL_MEMORY_NONE) : dnnl_success;
 }
 
-dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_product *p)
+dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_matmul *p)
 {
     dnnl_memory_desc_t md[N_MATRICES] = {0};
     dnnl_primitive_desc_t pd = NULL;
-    *p = (onednn_product){0};
+    *p = (onednn_matmul){0};
     dnnl_status_t status = describe_matrices(key, md);
     if (status == dnnl_success) status = choose(engine, key, md, &pd);
     if (status == dnnl_success) status = make_primitive(engine, pd, p);
@@ -158,7 +158,7 @@ dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_
     return status;
 }
 
-dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const onednn_operands *x)
+dnnl_status_t onednn_run(const onednn_matmul *p, dnnl_stream_t stream, const onednn_operands *x)
 {
     TRY_STATUS(dnnl_memory_set_data_handle(p->a, (void *)(uintptr_t)x->a));
     TRY_STATUS(dnnl_memory_set_data_handle(p->b, (void *)(uintptr_t)x->b));
@@ -173,13 +173,13 @@ dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const on
     return dnnl_primitive_execute(p->primitive, stream, p->bias ? 5 : 4, args);
 }
 
-void onednn_destroy(onednn_product *p)
+void onednn_destroy(onednn_matmul *p)
 {
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     dnnl_memory_t *const all[] = {&p->a, &p->b, &p->c, &p->bias, &p->scratchpad};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (*all[i]) dnnl_memory_destroy(*all[i]);
-    *p = (onednn_product){0};
+    *p = (onednn_matmul){0};
 }
 
 /* ---- the library ------------------------------------------------------------------------------------------------- */
@@ -214,7 +214,7 @@ bool onednn_has_native_bf16(dnnl_engine_t engine)
 #endif
     const onednn_key key = {
         .m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .dt = DT_BF16, .c_dtype = DT_F32};
-    onednn_product p;
+    onednn_matmul p;
     const bool made = onednn_create(engine, &key, &p) == dnnl_success;
     onednn_destroy(&p);
     return made;

@@ -1,4 +1,4 @@
-/* cpu_onednn.h - the one place that knows oneDNN's C API, of versions 2 and 3: a matrix product of one shape as a
+/* cpu_onednn.h - the one place that knows oneDNN's C API, of versions 2 and 3: a matmul of one shape as a
  * primitive with its memories. */
 #ifndef DTRAIN_CPU_ONEDNN_H
 #define DTRAIN_CPU_ONEDNN_H
@@ -17,11 +17,11 @@ typedef struct onednn_key {
     int32_t trans_a, trans_b, dt, c_dtype, accumulate, bias;
 } onednn_key;
 
-typedef struct onednn_product {
+typedef struct onednn_matmul {
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, c, bias, scratchpad;
     size_t scratchpad_nbytes; /* the caller's, handed to onednn_run */
-} onednn_product;
+} onednn_matmul;
 
 typedef struct onednn_operands {
     const void *a, *b, *bias; /* bias: [n] of key.dt, or NULL as key.bias says */
@@ -30,9 +30,9 @@ typedef struct onednn_operands {
 
 /** Makes a primitive: about a millisecond. What oneDNN does not compute on this processor gives dnnl_unimplemented.
  *  After a failure onednn_destroy() frees what was made. */
-dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_product *p);
-dnnl_status_t onednn_run(const onednn_product *p, dnnl_stream_t stream, const onednn_operands *x);
-void onednn_destroy(onednn_product *p);
+dnnl_status_t onednn_create(dnnl_engine_t engine, const onednn_key *key, onednn_matmul *p);
+dnnl_status_t onednn_run(const onednn_matmul *p, dnnl_stream_t stream, const onednn_operands *x);
+void onednn_destroy(onednn_matmul *p);
 
 /** Is oneDNN part of this program? Without it every function returns dnnl_unimplemented, or does nothing. */
 bool onednn_is_built_in(void);

@@ -56,7 +56,7 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
         const int64_t at_key = (kv_row + key) * at->kv_ld + kv_col;
         load_rows(t.k, element(a->k, at->dt, at_key), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
         load_rows(t.v, element(a->v, at->dt, at_key), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
-        tile_product(false, n_keys, n, d, t.k, dp, t.qt, TQ, t.s, TQ, false);
+        tile_matmul(false, n_keys, n, d, t.k, dp, t.qt, TQ, t.s, TQ, false);
         if (!all_visible(&vis, key, n_keys)) mask_scores(t.s, &vis, key, n_keys, n);
         if (exponentials(t.s, &r, n_keys, n, alpha)) rescale(t.acc, d, n, alpha);
         if (at->dropout_p > 0) {
@@ -64,7 +64,7 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
             for (int32_t j = 0; j < n_keys; j++)
                 SIMD_FOR (int32_t i = 0; i < part->n; i++) t.s[j * TQ + i] *= t.drop[j * TQ + i];
         }
-        tile_product(true, d, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
+        tile_matmul(true, d, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
     }
     finish(at, at->dt, a, part, &r, t.acc, t.s);
 }

@@ -74,8 +74,8 @@ static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key,
     const int32_t n = qt->n_padded;
     const bool all = all_visible(&qt->vis, key, n_keys), drop = at->dropout_p > 0;
     float *restrict s = t->s, *restrict ds = t->dp, *restrict f = t->drop;
-    tile_product(false, n_keys, n, at->head_dim, t->k, dp, t->qt, TQ, s, TQ, false);
-    tile_product(false, n_keys, n, at->head_dim, t->v, dp, t->dot, TQ, ds, TQ, false);
+    tile_matmul(false, n_keys, n, at->head_dim, t->k, dp, t->qt, TQ, s, TQ, false);
+    tile_matmul(false, n_keys, n, at->head_dim, t->v, dp, t->dot, TQ, ds, TQ, false);
     if (drop) {
         memset(f, 0, TK * TQ * sizeof(float));
         dropout_factors(f, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
@@ -130,7 +130,7 @@ void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_a
         const int32_t n_keys = qt.vis.most_to - key < TK ? qt.vis.most_to - key : TK;
         load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
         form_tile(&qt, at, key, n_keys, &t, dp);
-        tile_product(true, d, qt.n_padded, n_keys, t.k, dp, t.dp, TQ, t.acc, TQ, true);
+        tile_matmul(true, d, qt.n_padded, n_keys, t.k, dp, t.dp, TQ, t.acc, TQ, true);
     }
     store_dq(&qt, at, a, &t);
 }
@@ -152,9 +152,9 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
         float *dk = part->dkv + (key - part->first) * dp, *dv = dk + round_up(part->n, TK) * dp;
         load_keys(at, a, part->seq, part->head, key, n_keys, t, dp);
         form_tile(&qt, at, key, n_keys, t, dp);
-        tile_product(false, n_keys, dp, n, t->s, TQ, t->do_rows, dp, dv, dp, true);
-        tile_product(false, n_keys, dp, n, t->dp, TQ, t->q_rows, dp, dk, dp, true);
-        if (part->with_dq) tile_product(true, d, qt.n_padded, n_keys, t->k, dp, t->dp, TQ, t->acc, TQ, true);
+        tile_matmul(false, n_keys, dp, n, t->s, TQ, t->do_rows, dp, dv, dp, true);
+        tile_matmul(false, n_keys, dp, n, t->dp, TQ, t->q_rows, dp, dk, dp, true);
+        if (part->with_dq) tile_matmul(true, d, qt.n_padded, n_keys, t->k, dp, t->dp, TQ, t->acc, TQ, true);
     }
     if (part->with_dq) store_dq(&qt, at, a, t);
 }

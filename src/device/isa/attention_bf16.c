@@ -1,5 +1,5 @@
 /* attention_bf16.c - attention.c and attention_backward.c on a processor's bf16 units. The mathematics stands there;
- * what differs is the operands of products: bf16, A by rows and B in pairs along the summed index, so
+ * what differs is the operands of matmuls: bf16, A by rows and B in pairs along the summed index, so
  *     S^T  = K Q^T      K as it lies, Q in pairs of columns     O^T  += V^T P^T    V transposed, P in pairs of keys
  *     dP^T = V dO^T     V as it lies, dO in pairs of columns    dQ^T += K^T dS^T   K transposed, dS in pairs of keys
  *     dV  += P^T dO     P by rows, dO in pairs of queries       dK   += dS^T Q     dS by rows, Q in pairs of queries
@@ -155,14 +155,14 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
         const int32_t n_keys = vis.most_to - key < TK ? vis.most_to - key : TK;
         load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
         turn(&t, t.v, dp);
-        part->unit->product(round_up(n_keys, 16), n, dp, t.k, dp, t.q_cols, TQ, t.s, TQ, false);
+        part->unit->matmul(round_up(n_keys, 16), n, dp, t.k, dp, t.q_cols, TQ, t.s, TQ, false);
         scale_and_mask(t.s, at->scale, &vis, key, n_keys, n);
         if (at->dropout_p > 0) {
             memset(t.drop, 0, TK * TQ * sizeof(float));
             dropout_factors(t.drop, at, at->token_key + row, part->head, key, n_keys, part->n);
         }
         if (exponentials(&t, &r, n_keys, n, alpha, at->dropout_p > 0 ? t.drop : NULL)) rescale(t.acc, d, n, alpha);
-        part->unit->product(dp, n, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
+        part->unit->matmul(dp, n, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
     }
     finish(at, DT_BF16, a, part, &r, t.acc, t.s);
 }
@@ -231,15 +231,15 @@ INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_
     }
 }
 
-/* Scores and gradients of probabilities for the loaded keys, then P and dS in the forms that the products want; keys
+/* Scores and gradients of probabilities for the loaded keys, then P and dS in the forms that the matmuls want; keys
  * from n_keys to a multiple of 32 are zero. */
 static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf16_unit *unit, int32_t key,
                       int32_t n_keys, const bf16_tiles *t, int64_t dp)
 {
     const bool all = all_visible(&qt->vis, key, n_keys) && n_keys % 32 == 0, drop = at->dropout_p > 0;
     const int32_t rows = (int32_t)round_up(n_keys, 32);
-    unit->product(rows, qt->n_padded, dp, t->k, dp, t->q_cols, TQ, t->s, TQ, false);
-    unit->product(rows, qt->n_padded, dp, t->v, dp, t->do_cols, TQ, t->ds, TQ, false);
+    unit->matmul(rows, qt->n_padded, dp, t->k, dp, t->q_cols, TQ, t->s, TQ, false);
+    unit->matmul(rows, qt->n_padded, dp, t->v, dp, t->do_cols, TQ, t->ds, TQ, false);
     if (drop) {
         memset(t->drop, 0, TK * TQ * sizeof(float));
         dropout_factors(t->drop, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
@@ -279,7 +279,7 @@ void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attent
         load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
         turn(&t, t.k, dp);
         form_tile(&qt, at, part->unit, key, n_keys, &t, dp);
-        part->unit->product(dp, qt.n_padded, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
+        part->unit->matmul(dp, qt.n_padded, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
     }
     store_dq(&qt, at, a, &t);
 }
@@ -301,11 +301,11 @@ static void add_queries(const dt_attention *at, const dt_attention_args *a, cons
         float *dk = part->dkv + (key - part->first) * dp, *dv = dk + round_up(part->n, TK) * dp;
         load_keys(at, a, part->seq, part->head, key, n_keys, t, dp);
         form_tile(&qt, at, part->unit, key, n_keys, t, dp);
-        part->unit->product(rows, dp, qt.n_padded, t->p_rows, TQ, t->do_pairs, dp, dv, dp, true);
-        part->unit->product(rows, dp, qt.n_padded, t->ds_rows, TQ, t->q_pairs, dp, dk, dp, true);
+        part->unit->matmul(rows, dp, qt.n_padded, t->p_rows, TQ, t->do_pairs, dp, dv, dp, true);
+        part->unit->matmul(rows, dp, qt.n_padded, t->ds_rows, TQ, t->q_pairs, dp, dk, dp, true);
         if (!part->with_dq) continue;
         turn(t, t->k, dp);
-        part->unit->product(dp, qt.n_padded, rows, t->turned, TK, t->p_pairs, TQ, t->acc, TQ, true);
+        part->unit->matmul(dp, qt.n_padded, rows, t->turned, TK, t->p_pairs, TQ, t->acc, TQ, true);
     }
     if (part->with_dq) store_dq(&qt, at, a, t);
 }

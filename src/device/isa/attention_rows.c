@@ -152,7 +152,7 @@ static void some_heads(const dt_attention *at, const dt_attention_args *a, const
                     *values = tile_rows(at, a->v, &where, part->head * d, t.v, dp, &ldv);
         scores(rows, n_keys, width, t.q_rows, dp, keys, ldk, t.s);
         for (int64_t i = 0; i < rows; i++) exponentials(t.s + i * TK, &r, i, key, n_keys, t.acc + i * dp, width);
-        tile_product(false, rows, width, n_keys, t.s, TK, values, ldv, t.acc, dp, true);
+        tile_matmul(false, rows, width, n_keys, t.s, TK, values, ldv, t.acc, dp, true);
     }
     for (int64_t i = 0; i < rows; i++) {
         const float inverse = r.sum[i] == 0.0f ? 0.0f : 1.0f / r.sum[i]; /* a NaN goes on */

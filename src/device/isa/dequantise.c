@@ -146,7 +146,7 @@ void ISA_NAME(dequantise)(const dt_stored *b, int64_t row, int64_t col, int64_t 
     }
 }
 
-/* For products of pairs, whose instruction, like this conversion, takes what is below 2^-126 for 0. */
+/* For matmuls of pairs, whose instruction, like this conversion, takes what is below 2^-126 for 0. */
 #if HAVE_X86_UNITS
 __attribute__((target("avx512bf16"))) static void int8_to_pairs(const int8_t *q, float scale, int64_t n, uint16_t *dst)
 {

@@ -81,7 +81,7 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     }
 }
 
-/* What is added to a product: its first row, the distance between rows and its type. at NULL: nothing. */
+/* What is added to a matmul: its first row, the distance between rows and its type. at NULL: nothing. */
 typedef struct addend {
     const char *at;
     int64_t row_nbytes;
@@ -91,7 +91,7 @@ INLINE addend addend_in(const void *d, int64_t ld, dt_dtype dt)
 {
     return (addend){d, ld * (int64_t)dt_dtype_size(dt), dt};
 }
-INLINE addend addend_of(const dt_gemm *g)
+INLINE addend addend_of(const dt_matmul_call *g)
 {
     const dt_matmul *mm = g->mm;
     return mm->accumulate ? addend_in(g->c, mm->ldc, mm->c_dtype) : addend_in(mm->addend, mm->ldd, mm->addend_dtype);
@@ -128,7 +128,7 @@ INLINE float exp_f(float x)
     return x != x ? x : y;
 }
 
-/* For what stays below 88, as score - maximum does: 2^k is then a float, and a product lets every NaN through, whatever
+/* For what stays below 88, as score - maximum does: 2^k is then a float, and a matmul lets every NaN through, whatever
  * its low bits. */
 INLINE float exp_below(float x)
 {

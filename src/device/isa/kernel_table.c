@@ -30,8 +30,8 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
     .sum_squares = ISA_NAME(sum_squares),
     .abs_max = ISA_NAME(abs_max),
     .sum_squares_fixed = ISA_NAME(sum_squares_fixed),
-    .product = ISA_NAME(product),
-    .product_rows = ISA_NAME(product_rows),
+    .matmul = ISA_NAME(matmul),
+    .matmul_rows = ISA_NAME(matmul_rows),
     .attention_rows = ISA_NAME(attention_rows),
     .attention_scratch = ISA_NAME(attention_scratch),
     .attention_forward = ISA_NAME(attention_forward),
@@ -47,7 +47,7 @@ const dt_cpu_kernels DT_JOIN(dt_cpu_kernels, DT_ISA) = {
 #endif
 #if HAVE_X86_UNITS
     .amx_unit = &ISA_NAME(amx_unit),
-    .gemm_scratch = ISA_NAME(gemm_scratch),
-    .gemm_bf16 = ISA_NAME(gemm_bf16),
+    .matmul_scratch = ISA_NAME(matmul_scratch),
+    .matmul_bf16 = ISA_NAME(matmul_bf16),
 #endif
 };

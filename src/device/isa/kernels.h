@@ -40,8 +40,8 @@ double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n);
 float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n);
 void ISA_NAME(sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2]);
 
-void ISA_NAME(product)(const dt_gemm *g, const dt_gemm_part *part);
-void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n);
+void ISA_NAME(matmul)(const dt_matmul_call *g, const dt_matmul_block *part);
+void ISA_NAME(matmul_rows)(const dt_rows_matmul *p, int64_t first, int64_t n);
 void ISA_NAME(attention_rows)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part);
 
 int64_t ISA_NAME(attention_scratch)(int head_dim);
@@ -76,8 +76,8 @@ extern const dt_bf16_unit ISA_NAME(dot_unit);
 #endif
 #if HAVE_X86_UNITS
 extern const dt_bf16_unit ISA_NAME(amx_unit);
-size_t ISA_NAME(gemm_scratch)(void);
-void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part);
+size_t ISA_NAME(matmul_scratch)(void);
+void ISA_NAME(matmul_bf16)(const dt_matmul_call *g, const dt_matmul_block *part);
 #endif
 
 #endif

@@ -1,4 +1,4 @@
-/* rows.h - what products of either type share: vectors, sums of many vectors' lanes at once, blocks of C. */
+/* rows.h - what matmuls of either type share: vectors, sums of many vectors' lanes at once, blocks of C. */
 #ifndef DTRAIN_ISA_ROWS_H
 #define DTRAIN_ISA_ROWS_H
 
@@ -20,7 +20,7 @@ typedef struct dot_shapes {
 } dot_shapes;
 
 #if HAVE_BF16_UNITS
-extern const dot_shapes ISA_NAME(pair_dots); /* product_bf16.c */
+extern const dot_shapes ISA_NAME(pair_dots); /* matmul_x86.c */
 #endif
 
 /* n < LANES elements, then zeros. */
@@ -85,7 +85,7 @@ INLINE void store_elements(void *to, dt_dtype dt, const float *x, int64_t n)
 }
 
 /* A block of C from its sums: with bias and addend, rounded once. */
-static inline void store_block(const dt_gemm *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
+static inline void store_block(const dt_matmul_call *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
                                int64_t ld)
 {
     enum { STRETCH = 64 };

@@ -1,7 +1,7 @@
-/* tile.h - products of tiles that lie in a thread's scratch, and the visibility of keys: what attention's passes share.
+/* tile.h - matmuls of tiles that lie in a thread's scratch, and the visibility of keys: what attention's passes share.
  *
  * Queries run along vectors: a tile of scores is kept as S^T [key][query], so that maxima and sums over keys are plain
- * vertical operations, nothing needs transposing per tile but queries (once), and every product is of the form
+ * vertical operations, nothing needs transposing per tile but queries (once), and every matmul is of the form
  *     C[M][N] (+)= sum over p of A(i, p) B[p][N]      A broadcast, B and C in vectors along N. */
 #ifndef DTRAIN_ISA_TILE_H
 #define DTRAIN_ISA_TILE_H
@@ -92,8 +92,8 @@ INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a
 
 /* C [m][n] (+)= A [m][k] B [k][n], n a multiple of LANES, distances between rows lda, ldb, ldc. transposed: A is stored
  * [p][i]. Each element is summed over p in order, however m and n are cut. */
-INLINE void tile_product(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
-                         int64_t ldb, float *c, int64_t ldc, bool accumulate)
+INLINE void tile_matmul(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                        int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
     const int64_t a_row = transposed ? 1 : lda, a_col = transposed ? lda : 1;
     int64_t i = 0;

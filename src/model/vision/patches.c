@@ -1,9 +1,9 @@
-/* patches.c - input stage of a vision tower, in addition to its position table: a GEMM over the patches of each image,
+/* patches.c - input stage of a vision tower, in addition to its position table: a matmul over the patches of each image,
  * a class token before them, and a norm. CLIP has class token and norm, SigLIP neither.
  *
  *     x = norm(patches Wt + b + positions),   in the class token's row norm(class + its position)
  *
- * The rows of class tokens are zero in the patch matrix, so they do not contribute to the GEMM's gradient. */
+ * The rows of class tokens are zero in the patch matrix, so they do not contribute to the matmul's gradient. */
 #include "../model_private.h"
 #include <string.h>
 
@@ -41,7 +41,7 @@ dt_err dt_patches_forward(const dt_model *m, const dt_param_view *w, void *x)
     memcpy(p.shift, v->shift, sizeof p.shift);
     DT_TRY(m->ops->patches(m->dev, &p, (const uint8_t *)k->pixels.device, k->rows, m->stream));
     DT_TRY(dt_linear_forward(m, &k->conv, w, k->rows, k->conv.n_in, in, m->C, m->n_tok,
-                             (struct with_product){.addend = in}));
+                             (struct with_matmul){.addend = in}));
     DT_TRY(class_forward(m, w, in));
     return in == x ? DT_OK : dt_norm_forward(m, &k->pre, w, in, x, k->mean, k->rstd, m->n_tok);
 }
@@ -65,6 +65,6 @@ dt_err dt_patches_backward(const dt_model *m, const dt_param_view *w, const dt_g
         DT_TRY(dt_norm_backward(m, &k->pre, w, &dnorm, k->x, k->mean, k->rstd, m->s.dx, m->s.dx, false, m->n_tok));
     }
     DT_TRY(dt_linear_backward(m, &k->conv, w, &more, k->rows, k->conv.n_in, m->s.dx, m->C, NULL, 0,
-                              (struct with_product){0}, m->n_tok));
+                              (struct with_matmul){0}, m->n_tok));
     return class_backward(m, &more);
 }

@@ -155,7 +155,7 @@ dt_err dt_projector_forward(const dt_model *m, const dt_param_view *w)
         const struct linear *l = &v->projector.layer[i];
         const bool last = i == p->n_layers - 1;
         DT_TRY(dt_linear_forward(m, l, w, input_of(v, i), l->n_in, last ? v->projector.y : v->projector.hidden[i].pre,
-                                 l->n_out, dt_vision_rows(v), (struct with_product){0}));
+                                 l->n_out, dt_vision_rows(v), (struct with_matmul){0}));
         if (!last) DT_TRY(leave_layer(m, w, i));
     }
     return pool(m);
@@ -198,7 +198,7 @@ dt_err dt_projector_backward(const dt_model *m, const dt_param_view *w, const dt
         const struct linear *l = &v->projector.layer[i];
         void *dx = i > 0 ? v->projector.dhidden[i - 1] : v->tower.trains ? v->dx : NULL;
         DT_TRY(dt_linear_backward(m, l, w, g, input_of(v, i), l->n_in, dy, l->n_out, dx, l->n_in,
-                                  (struct with_product){0}, dt_vision_rows(v)));
+                                  (struct with_matmul){0}, dt_vision_rows(v)));
         if (i > 0) DT_TRY(enter_layer(m, w, g, i - 1, dx));
         dy = dx;
     }

@@ -18,7 +18,7 @@ static bool is_trained(const dt_unit *u) { return u->flat_len[DT_TRAINED] > 0; }
 /* Matrices: 2 operations per element and row in forward, 2 for their gradient. Another 2 for the gradient of their
  * input if an earlier unit is trained. A kernel on pixels counts as a matrix; the other one of that unit is the
  * position table. */
-static double flops_of_products(const dt_unit *u, double n_rows, bool input_gradient)
+static double flops_of_matmuls(const dt_unit *u, double n_rows, bool input_gradient)
 {
     const bool of_pixels = u->role == DT_UNIT_PATCHES;
     double sum = 0;
@@ -44,7 +44,7 @@ double dt_model_image_flops(const dt_model_config *mc, const dt_unit *units, int
                               : unit->role == DT_UNIT_PROJECTOR ? (double)v->n_features
                                                                 : P;
         if (unit->role == DT_UNIT_CARRIED || (features_given && unit->role != DT_UNIT_PROJECTOR)) continue;
-        sum += flops_of_products(unit, n_rows, trained);
+        sum += flops_of_matmuls(unit, n_rows, trained);
         trained = trained || is_trained(unit);
         if (unit->role == DT_UNIT_ENCODER) sum += (trained ? 12 : 4) * (double)v->blocks->hidden_size * P * P;
     }

@@ -9,7 +9,7 @@
 
 /* ---- cost of a launch -------------------------------------------------------------------------------------------- */
 
-/* Fractions of an H100's peak rates that single operations reached (docs/data/h100-*.csv): GEMMs of 8192 tokens
+/* Fractions of an H100's peak rates that single operations reached (docs/data/h100-*.csv): matmuls of 8192 tokens
  * 0.55 to 0.83 and mostly 0.7; attention of head size 64 and 128 from 1024 to 4096 tokens 0.25 to 0.39 forward and 0.17
  * to 0.35 backward; memory-bound kernels 0.8 to 0.9; copies to and from pinned memory 0.86. Links between GPUs have not
  * been measured. */

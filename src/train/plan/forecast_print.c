@@ -88,7 +88,7 @@ static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *o
     print_speed(run, f, nranks, AT_MEASURED, out);
     fprintf(out,
             "                        %.2f times the step at peak rates. Measured on an H100, as fractions of the peak: "
-            "GEMMs %g,\n                        attention %g forward and %g backward, memory %g, host link %g; GPU "
+            "matmuls %g,\n                        attention %g forward and %g backward, memory %g, host link %g; GPU "
             "links not measured\n",
             f->step_s[AT_MEASURED] / f->step_s[AT_PEAK], run_measured_fraction("matmul", BOUND_ARITHMETIC),
             run_measured_fraction("attention_forward", BOUND_ARITHMETIC),

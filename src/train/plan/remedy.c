@@ -12,7 +12,7 @@
  *
  *     stage 2      as many bytes as stage 1, but in every micro-step
  *     saves        nothing but the time of a save, which training waits for
- *     half         the same work in twice as many micro-steps, each with smaller products and collectives of its own
+ *     half         the same work in twice as many micro-steps, each with smaller matmuls and collectives of its own
  *     live         gathers that the computation waits for
  *     stage 3      half as many bytes again, and collectives in forward
  *     offload cpu  gradients and parameters pass the bus once a step, and the processor updates; or all parameters pass

@@ -1,5 +1,5 @@
-/* cublasLt.h - the part of cuBLASLt that cuda/product_lt.c uses, for the simulator. It replaces NVIDIA's header of
- * the same name and keeps its names and semantics. tests/cuda_sim/cublaslt.cc computes products as plain loops. */
+/* cublasLt.h - the part of cuBLASLt that cuda/matmul_lt.c uses, for the simulator. It replaces NVIDIA's header of
+ * the same name and keeps its names and semantics. tests/cuda_sim/cublaslt.cc computes matmuls as plain loops. */
 #ifndef CUDA_SIM_CUBLASLT_H
 #define CUDA_SIM_CUBLASLT_H
 
@@ -84,19 +84,19 @@ size_t cublasLtGetVersion(void);
 const char *cublasLtGetStatusString(cublasStatus_t status);
 cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType type, uint64_t rows, uint64_t cols,
                                         int64_t ld);
-cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t product, cublasComputeType_t compute, cudaDataType scale);
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t matmul, cublasComputeType_t compute, cudaDataType scale);
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t nbytes);
 cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t how);
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t how,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t nbytes);
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t how, int wanted,
                                               cublasLtMatmulHeuristicResult_t *results, int *n_results);
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void *alpha, const void *a,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,

@@ -2,7 +2,7 @@
  *
  * The sources of cuda/ are compiled by the host's C++ compiler. A launch runs its blocks one after the other, in
  * random order. The lanes of a block are fibers: one runs until it meets the others of its warp (a shuffle, a vote,
- * a product) or of its block (__syncthreads). Warps run in random bursts, so that they drift as far apart as the
+ * a matmul) or of its block (__syncthreads). Warps run in random bursts, so that they drift as far apart as the
  * barriers allow; lanes of a warp run one after the other, not in lockstep, so that a missing __syncwarp shows.
  * DTRAIN_SIM_SEED seeds the order.
  *

@@ -2,19 +2,19 @@
 #ifndef CUDA_SIM_PTX_H
 #define CUDA_SIM_PTX_H
 
-struct sim_product {
+struct sim_matmul {
     float *d;
     const uint32_t *a, *b;
 };
 sim_together sim_multiplied_bf16, sim_multiplied_half;
 static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], __nv_bfloat16)
 {
-    sim_product mine = {d, a, b};
+    sim_matmul mine = {d, a, b};
     sim_meet(sim_multiplied_bf16, "mma_16816", 0xffffffffu, &mine);
 }
 static inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t b[2], __half)
 {
-    sim_product mine = {d, a, b};
+    sim_matmul mine = {d, a, b};
     sim_meet(sim_multiplied_half, "mma_16816", 0xffffffffu, &mine);
 }
 
@@ -42,20 +42,20 @@ void copy_async_commit();
 void sim_copy_async_wait(int left);
 template <int left> static inline void copy_async_wait() { sim_copy_async_wait(left); }
 
-/* Products of a group, a warp's part of them: computed when the warp waits for them, from what lies in shared memory
+/* Matmuls of a group, a warp's part of them: computed when the warp waits for them, from what lies in shared memory
  * then. Until then their registers are NaN, and those of their left operand must stay as they are. */
-struct sim_group_product {
+struct sim_group_matmul {
     float (*d)[4];
     const uint32_t *a; /* in registers, or */
     const void *a_at, *b_at;
     bool add;
 };
 sim_together sim_group_multiplied_bf16, sim_group_multiplied_half;
-static inline void sim_group(sim_group_product mine, __nv_bfloat16)
+static inline void sim_group(sim_group_matmul mine, __nv_bfloat16)
 {
     sim_meet(sim_group_multiplied_bf16, "group_multiply", 0xffffffffu, &mine);
 }
-static inline void sim_group(sim_group_product mine, __half)
+static inline void sim_group(sim_group_matmul mine, __half)
 {
     sim_meet(sim_group_multiplied_half, "group_multiply", 0xffffffffu, &mine);
 }
@@ -75,8 +75,8 @@ template <int left> static inline void group_wait()
     int groups = left;
     sim_meet(sim_group_waited, "group_wait", 0xffffffffu, &groups);
 }
-void sim_show_to_products();
-static inline void show_to_products() { sim_show_to_products(); }
+void sim_show_to_matmuls();
+static inline void show_to_matmuls() { sim_show_to_matmuls(); }
 template <class Registers> static inline void hold(Registers &) {}
 
 #endif

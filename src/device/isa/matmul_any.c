@@ -1,5 +1,5 @@
-/* product.c - a matrix product of any form: what stands in where oneDNN has none, or computes wrong ones, and for
- * products of one row, column or term. Blocks of A and B are brought into one form, as floats or for the processor's
+/* matmul_any.c - a matmul of any form: what stands in where oneDNN has none, or computes wrong ones, and for
+ * matmuls of one row, column or term. Blocks of A and B are brought into one form, as floats or for the processor's
  * bf16 unit; sums are float, over k in order and in blocks that depend on k alone, so that an element has the same bits
  * however rows and columns are cut. */
 #include "rows.h"
@@ -12,11 +12,11 @@ typedef struct block {
 } block;
 
 /* The first element of the block in A, and in B, as they are stored. */
-static const void *a_at(const dt_gemm *g, const block *t)
+static const void *a_at(const dt_matmul_call *g, const block *t)
 {
     return element(g->a, g->mm->dt, g->mm->trans_a ? t->at * g->mm->lda + t->i : t->i * g->mm->lda + t->at);
 }
-static const void *b_at(const dt_gemm *g, const block *t)
+static const void *b_at(const dt_matmul_call *g, const block *t)
 {
     return element(g->b, g->mm->dt, g->mm->trans_b ? t->j * g->mm->ldb + t->at : t->at * g->mm->ldb + t->j);
 }
@@ -24,7 +24,7 @@ static const void *b_at(const dt_gemm *g, const block *t)
 /* ---- as floats --------------------------------------------------------------------------------------------------- */
 
 /* b [depth][n]: columns from cols to n, a multiple of 16, are zero. */
-static void load_b(const dt_gemm *g, const block *t, int64_t n, float *b)
+static void load_b(const dt_matmul_call *g, const block *t, int64_t n, float *b)
 {
     const dt_matmul *mm = g->mm;
     if (!mm->trans_b) {
@@ -39,7 +39,7 @@ static void load_b(const dt_gemm *g, const block *t, int64_t n, float *b)
 }
 
 /* total [BLOCK_M][BLOCK_N] (+)= A_block B_block, in float; written at the first block of k, added to at the others. */
-static void add_floats(const dt_gemm *g, const block *t, float *total)
+static void add_floats(const dt_matmul_call *g, const block *t, float *total)
 {
     const dt_matmul *mm = g->mm;
     float a[BLOCK_M * BLOCK_K], b[BLOCK_K * BLOCK_N];
@@ -47,17 +47,17 @@ static void add_floats(const dt_gemm *g, const block *t, float *total)
     load_b(g, t, n, b);
     if (mm->trans_a) {
         load_rows(a, a_at(g, t), mm->dt, mm->lda, t->depth, t->rows, BLOCK_M, 1.0f);
-        tile_product(true, t->rows, n, t->depth, a, BLOCK_M, b, n, total, BLOCK_N, t->at > 0);
+        tile_matmul(true, t->rows, n, t->depth, a, BLOCK_M, b, n, total, BLOCK_N, t->at > 0);
     } else {
         load_rows(a, a_at(g, t), mm->dt, mm->lda, t->rows, t->depth, BLOCK_K, 1.0f);
-        tile_product(false, t->rows, n, t->depth, a, BLOCK_K, b, n, total, BLOCK_N, t->at > 0);
+        tile_matmul(false, t->rows, n, t->depth, a, BLOCK_K, b, n, total, BLOCK_N, t->at > 0);
     }
 }
 
 /* ---- on the bf16 unit -------------------------------------------------------------------------------------------- */
 
 /* dst [rows up to a multiple of 16][k]: A by rows. */
-static void copy_a(const dt_gemm *g, const block *t, int64_t k, uint16_t *dst)
+static void copy_a(const dt_matmul_call *g, const block *t, int64_t k, uint16_t *dst)
 {
     const uint16_t *a = a_at(g, t);
     memset(dst, 0, (size_t)(round_up(t->rows, 16) * k) * sizeof *dst);
@@ -70,7 +70,7 @@ static void copy_a(const dt_gemm *g, const block *t, int64_t k, uint16_t *dst)
 }
 
 /* dst [k/2][n]: rows 2p of B below, 2p + 1 above. */
-static void pair_b(const dt_gemm *g, const block *t, int64_t k, int64_t n, uint32_t *dst)
+static void pair_b(const dt_matmul_call *g, const block *t, int64_t k, int64_t n, uint32_t *dst)
 {
     const uint16_t *b = b_at(g, t);
     const int64_t ldb = g->mm->ldb;
@@ -89,20 +89,20 @@ static void pair_b(const dt_gemm *g, const block *t, int64_t k, int64_t n, uint3
 }
 
 /* The same on the bf16 unit, whose operands are padded with zeros to its sizes. */
-static void add_pairs(const dt_gemm *g, const block *t, const dt_bf16_unit *unit, float *total)
+static void add_pairs(const dt_matmul_call *g, const block *t, const dt_bf16_unit *unit, float *total)
 {
     uint16_t a[BLOCK_M * BLOCK_K];
     uint32_t b[BLOCK_K / 2 * BLOCK_N];
     const int64_t k = round_up(t->depth, PAD), n = round_up(t->cols, 16);
     copy_a(g, t, k, a);
     pair_b(g, t, k, n, b);
-    unit->product(round_up(t->rows, 16), n, k, a, k, b, n, total, BLOCK_N, t->at > 0);
+    unit->matmul(round_up(t->rows, 16), n, k, a, k, b, n, total, BLOCK_N, t->at > 0);
 }
 
 /* ---- all blocks -------------------------------------------------------------------------------------------------- */
 
 /* One block of C: blocks of k in order, then bias, addend and one rounding (store_block). */
-static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
+static void run_block(const dt_matmul_call *g, block *t, const dt_bf16_unit *unit)
 {
     float total[BLOCK_M * BLOCK_N];
     if (g->mm->k == 0) memset(total, 0, sizeof total); /* the empty sum */
@@ -118,7 +118,7 @@ static void run_block(const dt_gemm *g, block *t, const dt_bf16_unit *unit)
 }
 
 /* The part's rows and columns of C. unit NULL: plain floats. */
-void ISA_NAME(product)(const dt_gemm *g, const dt_gemm_part *part)
+void ISA_NAME(matmul)(const dt_matmul_call *g, const dt_matmul_block *part)
 {
     const dt_bf16_unit *unit = g->mm->dt == DT_BF16 ? part->unit : NULL;
     if (unit) unit->begin();

@@ -1,14 +1,14 @@
-/* product_stored.cu - products of few rows of a 16-bit A with a quantised B [n, k], on tensor cores.
+/* matmul_stored.cu - matmuls of few rows of a 16-bit A with a quantised B [n, k], on tensor cores.
  *
  * Threads   Few rows are limited by memory: as many bytes of B should be in flight as with a 16-bit B. B therefore
  *           passes through the ring in its quantised form (cp.async), next to the tile of A. Each warp has its own
  *           columns of C, and dequantises its part of B, rounded, into the fragments in registers, immediately before
  *           they are multiplied. Scales are loaded STAGES - 1 steps ahead as well: their inputs are loaded before a
- *           step's products, and they are stored after them.
+ *           step's matmuls, and they are stored after them.
  * Numerics  An element of C is the same chain of sums, with the same pieces, as with a matrix of the rounded values.
  *
- * A B that this kernel cannot read is dequantised first (product.cu). */
-#include "product_mma.cuh"
+ * A B that this kernel cannot read is dequantised first (matmul.cu). */
+#include "matmul_mma.cuh"
 #include "stored.cuh"
 
 /* Tile shape for m <= BM rows. A stage of the ring contains a tile of A, BN quantised rows of B, BK elements of each,
@@ -35,7 +35,7 @@ template <class Q, class S> struct stored_operand {
     int64_t n_terms;
     int n_rows;
 
-    __device__ stored_operand(const Q &b, const product &p, int64_t row0, const terms &k)
+    __device__ stored_operand(const Q &b, const matmul &p, int64_t row0, const terms &k)
         : matrix(b), n_terms(k.n), n_rows(p.n - row0 < S::BN ? (int)(p.n - row0) : S::BN)
     {
         matrix.move(row0, k.first);
@@ -98,7 +98,7 @@ __device__ inline void multiply_stored(float (&sum)[S::WM / 16][S::WN / 8][4], c
 
 /* C = end of (A B^T + D + bias), BN columns of C per block. */
 template <class T, class Q, class S>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(product p, Q matrix)
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_stored_kernel(matmul p, Q matrix)
 {
     DYNAMIC_SHARED(unsigned char, shared);
     const terms mine(p);
@@ -133,38 +133,37 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_stored_kernel(p
 
 /* ---- the choice of a kernel -------------------------------------------------------------------------------------- */
 
-template <class T, class Q, int BM, int BK, int STAGES>
-static dt_err run(dt_device *dev, const product &p, dt_stream *s)
+template <class T, class Q, int BM, int BK, int STAGES> static dt_err run(dt_device *dev, const matmul &p, dt_stream *s)
 {
     typedef stored_rows<Q, BM, BK, STAGES> S;
     static bool allowed;
-    if (!allowed) CUDA_ALLOW_SHARED((product_stored_kernel<T, Q, S>), S::shared_nbytes);
+    if (!allowed) CUDA_ALLOW_SHARED((matmul_stored_kernel<T, Q, S>), S::shared_nbytes);
     allowed = true;
-    return launch_tiles<T, S, true>(dev, p, s, product_stored_kernel<T, Q, S>, Q(p.b, p.ldb, p.b_scaled));
+    return launch_tiles<T, S, true>(dev, p, s, matmul_stored_kernel<T, Q, S>, Q(p.b, p.ldb, p.b_scaled));
 }
 
 /* Four blocks fit on a multiprocessor, each with two or three steps in flight. */
-template <class T, class Q> static dt_err run_rows(dt_device *dev, const product &p, dt_stream *s)
+template <class T, class Q> static dt_err run_rows(dt_device *dev, const matmul &p, dt_stream *s)
 {
     if (p.m <= 16) return run<T, Q, 16, 128, 4>(dev, p, s);
     if (p.m <= 32) return run<T, Q, 32, 128, 3>(dev, p, s);
     return run<T, Q, FEW_ROWS, 64, 4>(dev, p, s);
 }
 
-template <class T> static dt_err run_stored(dt_device *dev, const product &p, dt_stream *s)
+template <class T> static dt_err run_stored(dt_device *dev, const matmul &p, dt_stream *s)
 {
     return p.b_scaled.how == dt_scaled::DT_SCALE_NF4 ? run_rows<T, nf4_matrix>(dev, p, s)
                                                      : run_rows<T, int8_matrix>(dev, p, s);
 }
 
-bool cuda_stored_fits(const product &p, bool trans_b)
+bool cuda_stored_fits(const matmul &p, bool trans_b)
 {
     const bool nf4 = p.b_scaled.how == dt_scaled::DT_SCALE_NF4;
     return trans_b && p.m <= FEW_ROWS && vectors_fit((size_t)p.lda * 2, p.a, p.b) &&
            (p.k | p.ldb) % (nf4 ? nf4_matrix::BLOCK : 16) == 0;
 }
 
-dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, dt_stream *s)
+dt_err cuda_matmul_stored(dt_device *dev, const matmul &p, dt_dtype dt, dt_stream *s)
 {
     return dt == DT_BF16 ? run_stored<bf16>(dev, p, s) : run_stored<__half>(dev, p, s);
 }

@@ -1,15 +1,15 @@
-/* product_tile.cuh - shared by the own product kernels: the arguments of a product, the tile of C that a block
- * computes, and the end of a product (addend, bias, epilogue, rounding). */
-#ifndef DTRAIN_PRODUCT_TILE_CUH
-#define DTRAIN_PRODUCT_TILE_CUH
+/* matmul_tile.cuh - shared by the own matmul kernels: the arguments of a matmul, the tile of C that a block
+ * computes, and the end of a matmul (addend, bias, epilogue, rounding). */
+#ifndef DTRAIN_MATMUL_TILE_CUH
+#define DTRAIN_MATMUL_TILE_CUH
 
 #include "activation.cuh"
-#include "product.h"
+#include "matmul.h"
 
 enum { FEW_ROWS = 64 /* maximum rows of C for tiles that read a weight matrix once */ };
 
 /** C[m,n] = end of (op(A) op(B) + D + bias): see dt_matmul. Missing operands are NULL. */
-struct product {
+struct matmul {
     int64_t m, n, k;
     int64_t lda, ldb, ldc, ldd, ld_aux;
     const void *a, *b, *d, *bias;
@@ -25,17 +25,17 @@ struct product {
     dt_activation act;
 };
 
-dt_err cuda_product_mma(dt_device *dev, const product &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s);
+dt_err cuda_matmul_mma(dt_device *dev, const matmul &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s);
 /** A B^T for few rows and a quantised B, if cuda_stored_fits. */
-dt_err cuda_product_stored(dt_device *dev, const product &p, dt_dtype dt, dt_stream *s);
-bool cuda_stored_fits(const product &p, bool trans_b);
+dt_err cuda_matmul_stored(dt_device *dev, const matmul &p, dt_dtype dt, dt_stream *s);
+bool cuda_stored_fits(const matmul &p, bool trans_b);
 /** out [rows][cols] of dt, contiguous = the dequantised elements of q starting at (row0, col0), with row distance
  *  ld. */
 dt_err cuda_dequantise(const void *q, int64_t ld, const dt_scaled *how, int64_t row0, int64_t col0, int64_t rows,
                        int64_t cols, void *out, dt_dtype dt, dt_stream *s);
-dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s);
+dt_err cuda_matmul_fma(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s);
 /** C = end of (sum of the parts in order + D + bias). */
-dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s);
+dt_err cuda_matmul_finish(const matmul &p, dt_dtype dt, dt_stream *s);
 
 /** A matrix of floats, with element access by stored row and column. */
 struct float_matrix {
@@ -57,7 +57,7 @@ __device__ inline tile_place place_of_tile(int64_t block, int64_t n_tile_rows, i
     return {first + in_band % rows, in_band / rows};
 }
 
-/* ---- the end of a product ---------------------------------------------------------------------------------------- */
+/* ---- the end of a matmul ---------------------------------------------------------------------------------------- */
 
 /** x[i] += from[i], i < n <= N; by one access if a vector of N is aligned. */
 template <int N, class S> __device__ inline void add_elements(float *x, const S *from, int n, bool vectors)
@@ -97,7 +97,7 @@ template <int N, class D> __device__ inline void store_elements(D *to, const flo
 
 /* The epilogue uses the rounded P, so it has the bits of separate calls. */
 template <class T, int N>
-__device__ inline void apply_epilogue(const product &p, int64_t row, int64_t col, float *x, int n)
+__device__ inline void apply_epilogue(const matmul &p, int64_t row, int64_t col, float *x, int n)
 {
     T *aux = static_cast<T *>(p.aux) + row * p.ld_aux + col;
     float input[N] = {};
@@ -116,7 +116,7 @@ __device__ inline void apply_epilogue(const product &p, int64_t row, int64_t col
 /** Finish and store the elements col .. col+n-1 of a row, n <= N, from their sums x: addend, bias, epilogue and one
  *  rounding. */
 template <class T, int N>
-__device__ inline void finish_elements(const product &p, int64_t row, int64_t col, float *x, int n)
+__device__ inline void finish_elements(const matmul &p, int64_t row, int64_t col, float *x, int n)
 {
     if (p.d) {
         if (p.d_float)

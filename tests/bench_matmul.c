@@ -1,9 +1,9 @@
-/* bench_products.c - how fast matrix products are, by the library and by our own kernels: those of a layer of training,
+/* bench_matmul.c - how fast matmuls are, by the library and by our own kernels: those of a layer of training,
  * and those of generation, which read a matrix of weights for a few rows.
  *
- *     bench_products [tokens] [width]        defaults 8192 4096 on a GPU, 256 768 on a processor
+ *     bench_matmul [tokens] [width]        defaults 8192 4096 on a GPU, 256 768 on a processor
  *
- * DTRAIN_DEVICE=cuda names the device. Every product is queued often enough for its start not to count; the best of
+ * DTRAIN_DEVICE=cuda names the device. Every matmul is queued often enough for its start not to count; the best of
  * three such rows is kept. */
 #include "dtrain/device/device.h"
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static dt_dtype type_of_c(const form *f) { return f->c_float ? DT_F32 : f->dt; }
 #define TRY_OR_END(call)                                                                                               \
     do {                                                                                                               \
         if ((call) != DT_OK) {                                                                                         \
-            fprintf(stderr, "bench_products: %s\n", dt_error_message());                                               \
+            fprintf(stderr, "bench_matmul: %s\n", dt_error_message());                                                 \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)

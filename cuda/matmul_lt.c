@@ -1,4 +1,4 @@
-/* product_lt.c - products by cuBLASLt.
+/* matmul_lt.c - matmuls by cuBLASLt.
  *
  * The library uses column-major matrices: dtrain's C [m,n] with row distance ldc is its C^T, and C^T = op(B)^T op(A)^T.
  * So B is its first operand and A its second, without copies, and a bias along dtrain's rows is one along its columns,
@@ -8,11 +8,11 @@
  * bits: a split of k is allowed if its parts are stored in float and added in a separate step, but not if they are
  * added in C. fp32 is fp32, not TF32.
  *
- * Choosing an algorithm for a shape takes about 10 us of host time, so the choices are cached. A form of product is
+ * Choosing an algorithm for a shape takes about 10 us of host time, so the choices are cached. A form of matmul is
  * used after a verification on its first use (device_check.h).
  *
  * GELU is computed in the library's epilogue, from P before rounding; the library's GELU is the tanh approximation. */
-#include "product.h"
+#include "matmul.h"
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,10 +61,10 @@ static dt_err fail(cublasStatus_t status, const char *call)
         if (dt_l_ != CUBLAS_STATUS_SUCCESS) return fail(dt_l_, #call);                                                 \
     } while (0)
 
-/* ---- a product as library descriptors ---------------------------------------------------------------------------- */
+/* ---- a matmul as library descriptors ---------------------------------------------------------------------------- */
 
 typedef struct call {
-    cublasLtMatmulDescOpaque_t product;
+    cublasLtMatmulDescOpaque_t matmul;
     cublasLtMatrixLayoutOpaque_t first, second, addend, result; /* B, A, D, C */
     bool adds;
 } call;
@@ -75,7 +75,7 @@ static cudaDataType type_of(dt_dtype dt)
 }
 
 #define SET(attribute, value)                                                                                          \
-    DT_LT(cublasLtMatmulDescSetAttribute(&x->product, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
+    DT_LT(cublasLtMatmulDescSetAttribute(&x->matmul, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
 
 static cublasLtEpilogue_t epilogue_of(const dt_matmul *mm)
 {
@@ -103,7 +103,7 @@ static dt_err describe(call *x, const dt_matmul *mm)
     const cudaDataType in = type_of(mm->dt), out = type_of(mm->c_dtype);
     const uint64_t m = (uint64_t)mm->m, n = (uint64_t)mm->n, k = (uint64_t)mm->k;
     x->adds = mm->accumulate || mm->addend;
-    DT_LT(cublasLtMatmulDescInit(&x->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    DT_LT(cublasLtMatmulDescInit(&x->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     SET(TRANSA, first);
     SET(TRANSB, second);
     DT_TRY(describe_epilogue(x, mm));
@@ -117,7 +117,7 @@ static dt_err describe(call *x, const dt_matmul *mm)
 /* ---- algorithms -------------------------------------------------------------------------------------------------- */
 
 /* At most 16 bytes are reported: a larger alignment of a tensor depends on the number of ranks (DT_SHARD_ALIGN), and
- * the choice of an algorithm, and so the bits of a product, must not. The library's fast kernels need no more. */
+ * the choice of an algorithm, and so the bits of a matmul, must not. The library's fast kernels need no more. */
 static uint32_t alignment_of(const void *p)
 {
     const uintptr_t at = (uintptr_t)p | 16;
@@ -176,7 +176,7 @@ static dt_err choose(cuda_library *library, call *x, plan *found)
     cublasLtMatmulHeuristicResult_t best;
     int n = 0;
     DT_TRY(describe_preference(&how, &found->key));
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library->handle, &x->product, &x->first, &x->second,
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library->handle, &x->matmul, &x->first, &x->second,
                                                                  &x->addend, &x->result, &how, 1, &best, &n);
     found->possible = status == CUBLAS_STATUS_SUCCESS && n == 1 && best.state == CUBLAS_STATUS_SUCCESS;
     if (found->possible) found->algo = best.algo;
@@ -217,7 +217,7 @@ static dt_err run(cuda_library *library, const dt_matmul *mm, const void *a, con
     *taken = p->possible;
     if (!p->possible) return DT_OK;
     const float one = 1, beta = x.adds ? 1 : 0;
-    DT_LT(cublasLtMatmul(library->handle, &x.product, &one, b, &x.first, a, &x.second, &beta,
+    DT_LT(cublasLtMatmul(library->handle, &x.matmul, &one, b, &x.first, a, &x.second, &beta,
                          mm->addend ? mm->addend : c, &x.addend, c, &x.result, &p->algo, s->workspace, workspace_nbytes,
                          s->handle));
     return DT_OK;
@@ -230,7 +230,7 @@ typedef struct trial {
     dt_stream *stream;
 } trial;
 
-/* Compute a product of host matrices, synchronously. */
+/* Compute a matmul of host matrices, synchronously. */
 static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     const trial *t = of;
@@ -249,14 +249,14 @@ static dt_err run_on_copies(void *of, const dt_matmul *mm, const void *a, const 
     DT_TRY(run(t->library, &mine, device[0], device[1], device[2], DT_GPU_WORKSPACE_NBYTES, t->stream, &taken));
     DT_CUDA(cudaMemcpyAsync(c, device[2], nbytes, cudaMemcpyDeviceToHost, stream));
     DT_CUDA(cudaStreamSynchronize(stream));
-    return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no algorithm for this GEMM");
+    return taken ? DT_OK : dt_fail(DT_ERR_FAULT, "cuBLASLt has no algorithm for this matmul");
 }
 
 static void warn_of_form(cuda_library *library, const dt_matmul *mm)
 {
     if (library->warned) return;
-    DT_INFO("cuBLASLt %zu computes wrong GEMM results (first case: %s, A %s, B %s%s%s). dtrain's own kernel replaces "
-            "it for such GEMMs, which is slower; another version of cuBLASLt may help",
+    DT_INFO("cuBLASLt %zu computes wrong matmul results (first case: %s, A %s, B %s%s%s). dtrain's own kernel replaces "
+            "it for such matmuls, which is slower; another version of cuBLASLt may help",
             cublasLtGetVersion(), dt_dtype_name(mm->dt), mm->trans_a ? "transposed" : "plain",
             mm->trans_b ? "transposed" : "plain", mm->accumulate || mm->addend ? ", with an addend" : "",
             mm->bias ? ", with bias" : "");
@@ -278,7 +278,7 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
     if (*v == UNTRIED) {
         const dt_matmul form = dt_trial_form(mm, 40, 48, 32, 8);
         trial t = {.library = library, .stream = s};
-        const bool right = dt_product_is_right(&form, run_on_copies, &t);
+        const bool right = dt_matmul_is_right(&form, run_on_copies, &t);
         if (!right && gpu_has_failed(s)) return false; /* the own kernel that follows reports it */
         *v = right ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(library, mm);
@@ -303,7 +303,7 @@ bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm)
 
 size_t cuda_library_version(void) { return cublasLtGetVersion(); }
 
-/* ---- products that the library supports -------------------------------------------------------------------------- */
+/* ---- matmuls that the library supports -------------------------------------------------------------------------- */
 
 bool cuda_library_takes(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, const void *c,
                         dt_stream *s)
@@ -311,8 +311,8 @@ bool cuda_library_takes(cuda_library *library, const dt_matmul *mm, const void *
     return dt_gpu_library_takes(mm, a, b, c) && computes(library, mm, s);
 }
 
-dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,
-                            size_t workspace_nbytes, dt_stream *s, bool *taken)
+dt_err cuda_library_matmul(cuda_library *library, const dt_matmul *mm, const void *a, const void *b, void *c,
+                           size_t workspace_nbytes, dt_stream *s, bool *taken)
 {
     *taken = false;
     if (!cuda_library_takes(library, mm, a, b, c, s)) return DT_OK;
@@ -322,10 +322,10 @@ dt_err cuda_library_product(cuda_library *library, const dt_matmul *mm, const vo
 dt_err cuda_library_open(cuda_library **library)
 {
     cuda_library *l = *library = calloc(1, sizeof *l);
-    DT_CHECK(l, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of GEMM plans", sizeof *l);
+    DT_CHECK(l, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of matmul plans", sizeof *l);
     const cublasStatus_t status = cublasLtCreate(&l->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
-        DT_INFO("cuBLASLt is not usable (%s): dtrain's own kernels compute all GEMMs, which is slower",
+        DT_INFO("cuBLASLt is not usable (%s): dtrain's own kernels compute all matmuls, which is slower",
                 cublasLtGetStatusString(status));
         free(l);
         *library = NULL;

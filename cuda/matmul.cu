@@ -1,39 +1,39 @@
-/* product.cu - matrix products (dt_matmul): the choice of a kernel, and the passes around it.
+/* matmul.cu - matmuls (dt_matmul): the choice of a kernel, and the passes around it.
  *
- * cuBLASLt computes products for which it has one kernel. A part that it lacks, such as an activation, is a pass over
- * C, if nothing is rounded twice. Large products with odd extents, such as a vocabulary of 50257, are divided, because
+ * cuBLASLt computes matmuls for which it has one kernel. A part that it lacks, such as an activation, is a pass over
+ * C, if nothing is rounded twice. Large matmuls with odd extents, such as a vocabulary of 50257, are divided, because
  * the library's kernels for them are slow (94 of 670 TFLOP/s on an H100): the library gets the multiples of 8. All
- * other products use dtrain's own kernels. So do all batch-invariant products, and every product if there is no library
+ * other matmuls use dtrain's own kernels. So do all batch-invariant matmuls, and every matmul if there is no library
  * or DTRAIN_CUDA_PRODUCT=own. Gradients of biases are separate passes, with the bits of bias_backward. */
-#include "product_tile.cuh"
+#include "matmul_tile.cuh"
 #include <stdlib.h>
 #include <string.h>
 
-struct cuda_products {
+struct cuda_matmuls {
     cuda_library *library; /* NULL: only dtrain's own kernels */
 };
 
-dt_err cuda_products_open(cuda_state *cuda)
+dt_err cuda_matmuls_open(cuda_state *cuda)
 {
-    cuda->products = (cuda_products *)calloc(1, sizeof *cuda->products);
-    DT_CHECK(cuda->products, DT_ERR_MEMORY, "cuda device: no memory for GEMMs");
+    cuda->matmuls = (cuda_matmuls *)calloc(1, sizeof *cuda->matmuls);
+    DT_CHECK(cuda->matmuls, DT_ERR_MEMORY, "cuda device: no memory for matmuls");
     const char *way = getenv("DTRAIN_CUDA_PRODUCT");
     if (cuda->planning || (way && !strcmp(way, "own"))) return DT_OK;
-    return cuda_library_open(&cuda->products->library);
+    return cuda_library_open(&cuda->matmuls->library);
 }
 
-void cuda_products_close(cuda_state *cuda)
+void cuda_matmuls_close(cuda_state *cuda)
 {
-    if (cuda->products) cuda_library_close(cuda->products->library);
-    free(cuda->products);
-    cuda->products = NULL;
+    if (cuda->matmuls) cuda_library_close(cuda->matmuls->library);
+    free(cuda->matmuls);
+    cuda->matmuls = NULL;
 }
 
-size_t cuda_products_version(const cuda_state *cuda) { return cuda->products->library ? cuda_library_version() : 0; }
+size_t cuda_matmuls_version(const cuda_state *cuda) { return cuda->matmuls->library ? cuda_library_version() : 0; }
 
 bool cuda_distrust(dt_device *dev, const dt_matmul *mm)
 {
-    cuda_library *library = cuda_of(dev)->products->library;
+    cuda_library *library = cuda_of(dev)->matmuls->library;
     return library && cuda_library_distrust(library, mm);
 }
 
@@ -44,7 +44,7 @@ static bool rows_fit(const void *p, int64_t ld, dt_dtype dt)
     return !p || vectors_fit((size_t)ld * dt_dtype_size(dt), p);
 }
 
-/* Terms per piece. Batch-invariant rows are summed in pieces (product_mma.cu). So are few rows with a quantised B, so
+/* Terms per piece. Batch-invariant rows are summed in pieces (matmul_mma.cu). So are few rows with a quantised B, so
  * that each piece can have its own block. */
 static int64_t piece_of(const dt_matmul *mm)
 {
@@ -53,9 +53,9 @@ static int64_t piece_of(const dt_matmul *mm)
     return ceil_div(ceil_div(mm->k, PIECES), DEPTH) * DEPTH;
 }
 
-static product describe(const dt_matmul *mm, const void *a, const void *b, void *c)
+static matmul describe(const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    product p = {};
+    matmul p = {};
     p.piece = piece_of(mm);
     p.m = mm->m, p.n = mm->n, p.k = mm->k;
     p.a = a, p.lda = mm->lda, p.b = b, p.ldb = mm->ldb, p.c = c, p.ldc = mm->ldc;
@@ -71,9 +71,9 @@ static product describe(const dt_matmul *mm, const void *a, const void *b, void 
     return p;
 }
 
-/* C = end of (sum of the parts + D + bias). Threads: 8 elements of a row per thread. A product without terms has no
+/* C = end of (sum of the parts + D + bias). Threads: 8 elements of a row per thread. A matmul without terms has no
  * parts. */
-template <class T> __global__ void finish_kernel(product p)
+template <class T> __global__ void finish_kernel(matmul p)
 {
     enum { N = 8 };
     const int64_t row = blockIdx.x, col = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * N, left = p.n - col;
@@ -85,7 +85,7 @@ template <class T> __global__ void finish_kernel(product p)
     finish_elements<T, N>(p, row, col, x, left < N ? (int)left : N);
 }
 
-dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s)
+dt_err cuda_matmul_finish(const matmul &p, dt_dtype dt, dt_stream *s)
 {
     enum { MOST = 128 };
     const int64_t n_threads = ceil_div(ceil_div(p.n, 8), WARP) * WARP;
@@ -96,20 +96,20 @@ dt_err cuda_product_finish(const product &p, dt_dtype dt, dt_stream *s)
     return DT_OK;
 }
 
-/* A product and its matrices. */
+/* A matmul and its matrices. */
 struct task {
     dt_matmul mm;
     const void *a, *b;
     void *c;
 };
 
-static dt_err own_product(dt_device *dev, const task &t, dt_stream *s)
+static dt_err own_matmul(dt_device *dev, const task &t, dt_stream *s)
 {
-    const product p = describe(&t.mm, t.a, t.b, t.c);
-    if (p.k == 0) return cuda_product_finish(p, t.mm.dt, s);
-    if (t.mm.dt == DT_F32) return cuda_product_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
-    if (p.b_scaled.how != dt_scaled::DT_SCALE_NONE) return cuda_product_stored(dev, p, t.mm.dt, s);
-    return cuda_product_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);
+    const matmul p = describe(&t.mm, t.a, t.b, t.c);
+    if (p.k == 0) return cuda_matmul_finish(p, t.mm.dt, s);
+    if (t.mm.dt == DT_F32) return cuda_matmul_fma(dev, p, t.mm.trans_a, t.mm.trans_b, s);
+    if (p.b_scaled.how != dt_scaled::DT_SCALE_NONE) return cuda_matmul_stored(dev, p, t.mm.dt, s);
+    return cuda_matmul_mma(dev, p, t.mm.dt, t.mm.trans_a, t.mm.trans_b, s);
 }
 
 /* ---- sums for gradients of biases -------------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static dt_err make_sums(dt_device *dev, const dt_matmul *mm, const void *a, cons
 
 static dt_err by_one_kernel(dt_device *dev, const task &t, size_t workspace_nbytes, dt_stream *s, bool *taken)
 {
-    return cuda_library_product(cuda_of(dev)->products->library, &t.mm, t.a, t.b, t.c, workspace_nbytes, s, taken);
+    return cuda_library_matmul(cuda_of(dev)->matmuls->library, &t.mm, t.a, t.b, t.c, workspace_nbytes, s, taken);
 }
 
 /* The library writes P to the activation's input. The rest is a pass over C: an activation of the rounded P, or a bias
@@ -190,7 +190,7 @@ static dt_err with_pass(dt_device *dev, const task &t, dt_stream *s, bool *taken
     rest.mm.addend = part.c, rest.mm.ldd = part.mm.ldc, rest.mm.addend_dtype = mm->c_dtype;
     rest.mm.k = 0;
     if (act) rest.mm.aux = NULL; /* already written */
-    return own_product(dev, rest, s);
+    return own_matmul(dev, rest, s);
 }
 
 static dt_err by_library(dt_device *dev, const task &t, dt_stream *s, bool *taken)
@@ -250,7 +250,7 @@ static dt_err cut_terms(dt_device *dev, const task &t, dt_stream *s, bool *taken
         bool by_it = false;
         DT_TRY(by_one_kernel(dev, most, half, s, &by_it));
         if (!by_it && i == 0) return DT_OK;
-        DT_TRY(own_product(dev, by_it ? rest : rows, s));
+        DT_TRY(own_matmul(dev, by_it ? rest : rows, s));
         *taken = true;
     }
     return DT_OK;
@@ -265,7 +265,7 @@ static dt_err cut_terms_of_float(dt_device *dev, const task &t, dt_stream *s, bo
     if (!*taken) return DT_OK;
     rest.mm.accumulate = true;
     rest.mm.addend = rest.mm.bias = NULL;
-    return own_product(dev, rest, s);
+    return own_matmul(dev, rest, s);
 }
 
 /* Extents that must be multiples of WHOLE: those along the rows of A, B or C. */
@@ -285,8 +285,8 @@ static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
         DT_TRY(cut_terms(dev, most, s, taken));
     }
     if (!*taken) return DT_OK;
-    if (n < t.mm.n) DT_TRY(own_product(dev, block_of(t, 0, t.mm.m, n, t.mm.n - n), s));
-    return m < t.mm.m ? own_product(dev, block_of(t, m, t.mm.m - m, 0, n), s) : DT_OK;
+    if (n < t.mm.n) DT_TRY(own_matmul(dev, block_of(t, 0, t.mm.m, n, t.mm.n - n), s));
+    return m < t.mm.m ? own_matmul(dev, block_of(t, m, t.mm.m - m, 0, n), s) : DT_OK;
 }
 
 /* ---- quantised B ------------------------------------------------------------------------------------------------- */
@@ -306,13 +306,13 @@ static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *
         panel.mm.b_scaled = {};
         panel.mm.ldb = tb ? t.mm.k : n;
         if (library && j == 0 &&
-            !cuda_library_takes(cuda_of(dev)->products->library, &panel.mm, panel.a, panel.b, panel.c, s))
+            !cuda_library_takes(cuda_of(dev)->matmuls->library, &panel.mm, panel.a, panel.b, panel.c, s))
             return DT_OK;
         DT_TRY(cuda_dequantise(t.b, t.mm.ldb, &t.mm.b_scaled, tb ? j : 0, tb ? 0 : j, tb ? n : t.mm.k, tb ? t.mm.k : n,
                                (char *)s->workspace + half, t.mm.dt, s));
         bool by_it = false;
         if (library) DT_TRY(by_one_kernel(dev, panel, half, s, &by_it));
-        if (!by_it) DT_TRY(own_product(dev, panel, s));
+        if (!by_it) DT_TRY(own_matmul(dev, panel, s));
         *taken = true;
     }
     return DT_OK;
@@ -322,16 +322,16 @@ static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *
  * from MANY_ROWS rows on the library multiplies.
  *
  * MANY_ROWS is derived, not measured. On an H200 dequantising 45M weights took 50 to 140 us (1024 rows of bf16 by
- * panels, less the same with a plain matrix: docs/data/h200-quantized.csv), and the library's product of 64 rows 27 to
+ * panels, less the same with a plain matrix: docs/data/h200-quantized.csv), and the library's matmul of 64 rows 27 to
  * 32 us. The predecessor of the kernel for few rows took 190 to 540 us. */
-static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_stream *s)
+static dt_err stored_matmul(dt_device *dev, const task &t, bool library, dt_stream *s)
 {
     enum { MANY_ROWS = 16 };
     bool taken = false;
     if (library && t.mm.m >= MANY_ROWS) DT_TRY(by_panels(dev, t, true, s, &taken));
     if (taken) return DT_OK;
     if (t.mm.k == 0 || t.mm.dt == DT_F32 || cuda_stored_fits(describe(&t.mm, t.a, t.b, t.c), t.mm.trans_b))
-        return own_product(dev, t, s);
+        return own_matmul(dev, t, s);
     DT_TRY(by_panels(dev, t, false, s, &taken));
     DT_CHECK(taken, DT_ERR_ARG,
              "matmul: weights that are stored with scales: %lld terms of a sum, expected at most %lld",
@@ -341,16 +341,16 @@ static dt_err stored_product(dt_device *dev, const task &t, bool library, dt_str
 
 /* ---- choice of a kernel ------------------------------------------------------------------------------------------ */
 
-static dt_err run_product(dt_device *dev, const task &t, dt_stream *s)
+static dt_err run_matmul(dt_device *dev, const task &t, dt_stream *s)
 {
     bool taken = false;
-    const bool library = cuda_of(dev)->products->library && !t.mm.batch_invariant && t.mm.k > 0;
-    if (t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) return stored_product(dev, t, library, s);
+    const bool library = cuda_of(dev)->matmuls->library && !t.mm.batch_invariant && t.mm.k > 0;
+    if (t.mm.b_scaled.how != dt_scaled::DT_SCALE_NONE) return stored_matmul(dev, t, library, s);
     if (library) {
         DT_TRY(by_library(dev, t, s, &taken));
         if (!taken && dt_gpu_is_worth_cutting(&t.mm)) DT_TRY(cut(dev, t, s, &taken));
     }
-    return taken ? DT_OK : own_product(dev, t, s);
+    return taken ? DT_OK : own_matmul(dev, t, s);
 }
 
 dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
@@ -360,6 +360,6 @@ dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const voi
     DT_TRY(dt_matmul_check(mm));
     dt_stream *s = cuda_stream(dev, stream, "matmul");
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(make_sums(dev, mm, a, b, c, s));
-    if (mm->m > 0 && mm->n > 0) DT_TRY(run_product(dev, {*mm, a, b, c}, s));
+    if (mm->m > 0 && mm->n > 0) DT_TRY(run_matmul(dev, {*mm, a, b, c}, s));
     return mm->sums_of == DT_SUMS_OF_C ? make_sums(dev, mm, a, b, c, s) : DT_OK;
 }

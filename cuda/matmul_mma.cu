@@ -1,4 +1,4 @@
-/* product_mma.cu - products of bf16 and fp16 matrices on tensor cores, for every form, row distance and alignment.
+/* matmul_mma.cu - matmuls of bf16 and fp16 matrices on tensor cores, for every form, row distance and alignment.
  *
  * Threads   A block computes a tile [BM, BN] of C, its warps tiles [WM, WN] of that. Tiles of A and B, BK deep, pass
  *           through a ring of STAGES buffers in shared memory: while one is multiplied, the next ones are in flight
@@ -12,12 +12,12 @@
  *
  * Generation multiplies few rows by a whole weight matrix, which is limited by memory: then each piece has its own
  * block, so that all multiprocessors read, with many copies in flight. */
-#include "product_mma.cuh"
+#include "matmul_mma.cuh"
 
 /* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n, k];
  * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: pieces of terms, see tile_sums. */
 template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
-__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_mma_kernel(product p)
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmul p)
 {
     DYNAMIC_SHARED(T, shared);
     constexpr int A_ELEMS = S::BM * S::BK, B_ELEMS = S::BN * S::BK, STAGE = A_ELEMS + B_ELEMS;
@@ -52,16 +52,16 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) product_mma_kernel(prod
 /* ---- the choice of a kernel -------------------------------------------------------------------------------------- */
 
 template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
-static dt_err run(dt_device *dev, const product &p, dt_stream *s)
+static dt_err run(dt_device *dev, const matmul &p, dt_stream *s)
 {
     static bool allowed;
-    if (!allowed) CUDA_ALLOW_SHARED((product_mma_kernel<T, S, TA, TB, VECTORS, PIECES>), S::shared_nbytes);
+    if (!allowed) CUDA_ALLOW_SHARED((matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES>), S::shared_nbytes);
     allowed = true;
-    return launch_tiles<T, S, PIECES>(dev, p, s, product_mma_kernel<T, S, TA, TB, VECTORS, PIECES>);
+    return launch_tiles<T, S, PIECES>(dev, p, s, matmul_mma_kernel<T, S, TA, TB, VECTORS, PIECES>);
 }
 
 template <class T, class S, bool VECTORS>
-static dt_err run_form(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
+static dt_err run_form(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     if (trans_a)
         return trans_b ? run<T, S, true, true, VECTORS, false>(dev, p, s)
@@ -72,14 +72,14 @@ static dt_err run_form(dt_device *dev, const product &p, bool trans_a, bool tran
 
 /* Few rows; A is not transposed. */
 template <class T, class S, bool VECTORS>
-static dt_err run_pieces(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
+static dt_err run_pieces(dt_device *dev, const matmul &p, bool trans_b, dt_stream *s)
 {
     return trans_b ? run<T, S, false, true, VECTORS, true>(dev, p, s)
                    : run<T, S, false, false, VECTORS, true>(dev, p, s);
 }
 
 template <class T, int BM, int STAGES>
-static dt_err run_few_rows(dt_device *dev, const product &p, bool trans_b, dt_stream *s)
+static dt_err run_few_rows(dt_device *dev, const matmul &p, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
     if (ceil_div(p.n, few_wide_rows<BM>::BN) >= 2 * n_sm)
@@ -88,7 +88,7 @@ static dt_err run_few_rows(dt_device *dev, const product &p, bool trans_b, dt_st
 }
 
 /* Large tiles if they fill the GPU, because they read the least. */
-template <class T> static dt_err run_tiles(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
+template <class T> static dt_err run_tiles(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
     const bool vectors = vectors_fit((size_t)(p.lda | p.ldb) * sizeof(T), p.a, p.b);
@@ -105,7 +105,7 @@ template <class T> static dt_err run_tiles(dt_device *dev, const product &p, boo
     return run_form<T, medium, true>(dev, p, trans_a, trans_b, s);
 }
 
-dt_err cuda_product_mma(dt_device *dev, const product &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s)
+dt_err cuda_matmul_mma(dt_device *dev, const matmul &p, dt_dtype dt, bool trans_a, bool trans_b, dt_stream *s)
 {
     return dt == DT_BF16 ? run_tiles<bf16>(dev, p, trans_a, trans_b, s)
                          : run_tiles<__half>(dev, p, trans_a, trans_b, s);

@@ -1,8 +1,8 @@
-/* product_rows.c - matrix products in which a row of C has the same bits whatever other rows are computed with it
+/* matmul_rows.c - matmuls in which a row of C has the same bits whatever other rows are computed with it
  * (dt_matmul.batch_invariant).
  *
  * Each element is one sum in one order, fixed by k and by the form of B alone; rows and columns are blocked around it:
- *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the products p = l, l + LANES, ..., then the lanes
+ *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the matmuls p = l, l + LANES, ..., then the lanes
  *     are added in a tree; pieces in order
  *     B stored [k,n]   p = 0, 1, ..., k - 1
  * then bias and addend, rounded once. With few rows B is read once, at the speed of memory; with many, blocks of
@@ -11,12 +11,12 @@
 
 enum { BLOCK_M = DT_ROWS_BLOCK, BLOCK_N = 64, CHUNK = 1024, STRIP_NBYTES = 1024 /* of a row of B */ };
 
-/* Part of B as numbers of the product's type: where it lies, or in `room` where it is stored with scales. */
+/* Part of B as numbers of the matmul's type: where it lies, or in `room` where it is stored with scales. */
 typedef struct part {
     const void *p;
     int64_t ld;
 } part;
-static part part_of_b(const dt_rows_product *p, dequantise_function *dequantise, int64_t row, int64_t rows, int64_t col,
+static part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, int64_t row, int64_t rows, int64_t col,
                       int64_t cols, void *room)
 {
     const dt_matmul *mm = p->g.mm;
@@ -86,8 +86,8 @@ typedef struct piece {
 } piece;
 
 /* Of a single row and a B that is stored with scales as many terms as its own kernel takes, if there is one. */
-static int64_t add_stored(const dt_rows_product *p, const dot_shapes *shapes, const piece *t, int64_t first,
-                          int64_t end, int64_t j, int cols, vec *sum)
+static int64_t add_stored(const dt_rows_matmul *p, const dot_shapes *shapes, const piece *t, int64_t first, int64_t end,
+                          int64_t j, int cols, vec *sum)
 {
     const dt_matmul *mm = p->g.mm;
     const dt_stored b = {p->g.b, mm->ldb, mm->b_scaled};
@@ -97,7 +97,7 @@ static int64_t add_stored(const dt_rows_product *p, const dot_shapes *shapes, co
 
 /* The same columns for a piece's rows first .. end-1, 1 << shape at a time: B is read in strips, which all rows use
  * before the next is made. */
-static void add_columns(const dt_rows_product *p, const dot_shapes *shapes, const piece *t, int shape, int64_t first,
+static void add_columns(const dt_rows_matmul *p, const dot_shapes *shapes, const piece *t, int shape, int64_t first,
                         int64_t end, int64_t j, int cols, float (*total)[BLOCK_N])
 {
     const dt_matmul *mm = p->g.mm;
@@ -120,7 +120,7 @@ static void add_columns(const dt_rows_product *p, const dot_shapes *shapes, cons
 }
 
 /* Down the rows first, so that the columns of B in use stay in the nearest cache. */
-static void add_piece(const dt_rows_product *p, const dot_shapes *shapes, const piece *t, float (*total)[BLOCK_N])
+static void add_piece(const dt_rows_matmul *p, const dot_shapes *shapes, const piece *t, float (*total)[BLOCK_N])
 {
     for (int64_t i = 0, end; i < t->m; i = end) { /* shapes of one kind side by side */
         const int shape = t->m - i >= 4 ? 2 : t->m - i >= 2 ? 1 : 0, cols = LANES >> shape;
@@ -133,7 +133,7 @@ static void add_piece(const dt_rows_product *p, const dot_shapes *shapes, const 
 }
 
 /* Columns first .. first+n-1 of C, B stored [n,k]. */
-static void dot_columns(const dt_rows_product *p, const dot_shapes *shapes, int64_t first, int64_t n)
+static void dot_columns(const dt_rows_matmul *p, const dot_shapes *shapes, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
     float total[BLOCK_M][BLOCK_N];
@@ -183,7 +183,7 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
 
 /* Columns first .. first+n-1 of C for up to `rows` rows, B stored [k,n]: sums of FEW_N columns stay in cache while B's
  * rows stream by. */
-INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t first, int64_t n)
+INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_matmul *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
     float total[FEW][FEW_N], room[AT_ONCE * FEW_N];
@@ -204,7 +204,7 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_product *p, int64_t fi
 }
 
 /* Blocks of A and B as floats, B's columns from n to a multiple of LANES zero. */
-static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
+static void many_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
     float total[BLOCK_M][PACK_N], rows_a[BLOCK_M][PACK_K], rows_b[PACK_K][PACK_N], room[PACK_K * PACK_N];
@@ -218,8 +218,8 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
                           PACK_K, 1.0f);
                 const part b = part_of_b(p, ISA_NAME(dequantise), at, depth, j, cols, room);
                 load_rows(&rows_b[0][0], b.p, mm->dt, b.ld, depth, cols, PACK_N, 1.0f);
-                tile_product(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0],
-                             PACK_N, at > 0);
+                tile_matmul(false, rows, padded, depth, &rows_a[0][0], PACK_K, &rows_b[0][0], PACK_N, &total[0][0],
+                            PACK_N, at > 0);
             }
             store_block(&p->g, i, j, rows, cols, &total[0][0], PACK_N);
         }
@@ -239,7 +239,7 @@ static void many_rows(const dt_rows_product *p, int64_t first, int64_t n)
         }                                                                                                              \
     } while (0)
 
-static const dot_shapes *dots_of(const dt_rows_product *p)
+static const dot_shapes *dots_of(const dt_rows_matmul *p)
 {
     const dt_dtype dt = p->g.mm->dt;
 #if HAVE_BF16_UNITS
@@ -249,7 +249,7 @@ static const dot_shapes *dots_of(const dt_rows_product *p)
 }
 
 /* Columns first .. first+n-1 of all rows of C. */
-void ISA_NAME(product_rows)(const dt_rows_product *p, int64_t first, int64_t n)
+void ISA_NAME(matmul_rows)(const dt_rows_matmul *p, int64_t first, int64_t n)
 {
     if (p->g.mm->trans_b) {
         dot_columns(p, dots_of(p), first, n);

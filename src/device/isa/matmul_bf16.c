@@ -1,10 +1,10 @@
-/* gemm_bf16.c - large products of bf16 matrices by pairwise dot products in vectors (AVX512_BF16).
+/* matmul_bf16.c - large matmuls of bf16 matrices by pairwise dot products in vectors (AVX512_BF16).
  *
  * A tile of C is 8 rows by 48 columns: 24 vectors of sums, three of B and a broadcast pair of A; so 11 loads feed 24
  * multiply-adds. B is packed in panels of 48 columns, pairs along k side by side, and used for all rows of a block. A
  * is read where it lies unless it is transposed. A block of A and two panels of B stay in the second-level cache.
  *
- * What a product at 128 to 256 rows waits for is memory: each weight is read once and used for little work. So between
+ * What a matmul at 128 to 256 rows waits for is memory: each weight is read once and used for little work. So between
  * the tiles of one panel the next one is packed, slice by slice; during a tile the slice that is packed after it is
  * fetched, a line every other pair; lines of C are asked for before they are needed; and a large C that is only
  * written, as weight gradients are, is written around the cache. Measured in one thread (Zen 5, 256 x 3072 x 768,
@@ -19,8 +19,8 @@
 #include <string.h>
 
 enum {
-    ROWS = DT_GEMM_ROWS,
-    COLS = DT_GEMM_COLS,
+    ROWS = DT_TILE_ROWS,
+    COLS = DT_TILE_COLS,
     LANES = 16,
     VECS = COLS / LANES,
     SLICE = 2 * LANES, /* of k: what is packed at once */
@@ -152,8 +152,8 @@ TARGET_INLINE __m512 load_addend(const addend *d, __mmask16 mask, int64_t row, i
 }
 
 /* A tile's sums into C, with what kernels leave out: borders, bias, addend, rounding. */
-TARGET static void finish_tile(const dt_gemm *g, const float *sums, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
-                               addend d)
+TARGET static void finish_tile(const dt_matmul_call *g, const float *sums, int64_t i0, int64_t rows, int64_t j0,
+                               int64_t cols, addend d)
 {
     const dt_matmul *mm = g->mm;
     for (int64_t j = 0; j < cols; j += LANES) {
@@ -313,8 +313,8 @@ typedef struct panel {
 } panel;
 
 typedef struct walk {
-    const dt_gemm *g;
-    const dt_gemm_part *part;
+    const dt_matmul_call *g;
+    const dt_matmul_block *part;
     scratch *s;
     int64_t block_m, block_k;
     bool in_c; /* whole tiles are summed in C itself */
@@ -466,7 +466,7 @@ static void run_panel(const walk *w, const panel *p, const uint32_t *b, const pa
 }
 
 /* Writing around the cache pays for a C that is large, not read, and made of whole lines. */
-static bool goes_around(const dt_gemm *g, int64_t block_k)
+static bool goes_around(const dt_matmul_call *g, int64_t block_k)
 {
     enum { LARGE = 1 << 18 };
     const dt_matmul *mm = g->mm;
@@ -474,11 +474,11 @@ static bool goes_around(const dt_gemm *g, int64_t block_k)
            (uintptr_t)g->c % 64 == 0;
 }
 
-size_t ISA_NAME(gemm_scratch)(void) { return sizeof(scratch); }
+size_t ISA_NAME(matmul_scratch)(void) { return sizeof(scratch); }
 
 /* C rows first_row .. end_row-1, columns first_col .. end_col-1 of the part. While the tiles of a panel are computed
  * the next panel is packed into the other of two buffers. */
-TARGET void ISA_NAME(gemm_bf16)(const dt_gemm *g, const dt_gemm_part *part)
+TARGET void ISA_NAME(matmul_bf16)(const dt_matmul_call *g, const dt_matmul_block *part)
 {
     const dt_matmul *mm = g->mm;
     walk w = {.g = g,

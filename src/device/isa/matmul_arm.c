@@ -1,6 +1,6 @@
-/* product_arm.c - products of bf16 tiles on an Arm processor's instructions for them (FEAT_BF16): BFMMLA multiplies 2 x
+/* matmul_arm.c - matmuls of bf16 tiles on an Arm processor's instructions for them (FEAT_BF16): BFMMLA multiplies 2 x
  * 4 by 4 x 2 elements, BFDOT pairs lane by lane. Operands come as for the other units: A by rows, B in pairs along k.
- * And the dot products of product_rows.c. */
+ * And the dot products of matmul_rows.c. */
 #include "rows.h"
 
 #if HAVE_ARM_UNITS
@@ -25,8 +25,8 @@ INLINE bfloat16x8_t rows_of_a(const uint16_t *a, int64_t lda)
 }
 
 /* C [8][8] (+)= A [8][k] B [k][8], k a multiple of 4: A by rows, B in pairs [k/2][ldb]. */
-INLINE void square_product(int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c,
-                           int64_t ldc, bool accumulate)
+INLINE void square_matmul(int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb, float *c,
+                          int64_t ldc, bool accumulate)
 {
     float32x4_t sum[HALF][HALF];
 #pragma GCC unroll 4
@@ -57,17 +57,17 @@ INLINE void square_product(int64_t k, const uint16_t *a, int64_t lda, const uint
 }
 
 /* C [m][n] (+)= A [m][k] B [k][n] with m and n multiples of 8. */
-static void product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
-                    float *c, int64_t ldc, bool accumulate)
+static void matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
+                   float *c, int64_t ldc, bool accumulate)
 {
     for (int64_t i = 0; i < m; i += SIDE)
         for (int64_t j = 0; j < n; j += SIDE)
-            square_product(k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+            square_matmul(k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc, accumulate);
 }
 
-const dt_bf16_unit ISA_NAME(dot_unit) = {.name = "bfmmla", .begin = nothing, .end = nothing, .product = product};
+const dt_bf16_unit ISA_NAME(dot_unit) = {.name = "bfmmla", .begin = nothing, .end = nothing, .matmul = matmul};
 
-/* ---- rows of A with rows of B (product_rows.c): lane l sums pairs 2l, 2l + 1 of every 8 elements ----------------- */
+/* ---- rows of A with rows of B (matmul_rows.c): lane l sums pairs 2l, 2l + 1 of every 8 elements ----------------- */
 
 enum { PAIRS = 8, PAIR_CHUNK = 2048 };
 

@@ -1,9 +1,9 @@
-/* product_mma.cuh - tiles of 16-bit matrices on tensor cores: layout in shared memory, loads, and multiplication.
- * Shared by product_mma.cu and product_stored.cu; the algorithm is described in product_mma.cu. */
-#ifndef DTRAIN_PRODUCT_MMA_CUH
-#define DTRAIN_PRODUCT_MMA_CUH
+/* matmul_mma.cuh - tiles of 16-bit matrices on tensor cores: layout in shared memory, loads, and multiplication.
+ * Shared by matmul_mma.cu and matmul_stored.cu; the algorithm is described in matmul_mma.cu. */
+#ifndef DTRAIN_MATMUL_MMA_CUH
+#define DTRAIN_MATMUL_MMA_CUH
 
-#include "product_tile.cuh"
+#include "matmul_tile.cuh"
 #include "ptx.cuh"
 
 enum { CHUNK = 8 /* elements in 16 bytes */ };
@@ -70,7 +70,7 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, in
 /* The terms that a block sums: all, or those of one piece. */
 struct terms {
     int64_t first, n;
-    __device__ explicit terms(const product &p) : first(0), n(p.k)
+    __device__ explicit terms(const matmul &p) : first(0), n(p.k)
     {
         if (p.n_parts == 0) return;
         first = blockIdx.y * p.piece;
@@ -114,7 +114,7 @@ __device__ inline void load_fragment(uint32_t r[4], const T *tile, int o, int k)
         ldmatrix_x4_trans(r, tile + chunk_place<BO / CHUNK>(k + k8 * 8 + j, o / CHUNK + o8) * CHUNK);
 }
 
-/* ---- products -------------------------------------------------------------------------------------------------- */
+/* ---- matmuls -------------------------------------------------------------------------------------------------- */
 
 template <class S> struct fragments {
     uint32_t a[S::WM / 16][4], b[S::WN / 16][4];
@@ -161,9 +161,9 @@ template <class S, bool PIECES> struct tile_sums {
     float chain[S::WM / 16][S::WN / 8][4], total[PIECES ? S::WM / 16 : 1][PIECES ? S::WN / 8 : 1][4];
     int64_t steps_left; /* left in the current piece */
 
-    __device__ explicit tile_sums(const product &p) : chain(), total(), steps_left(p.piece / S::BK) {}
+    __device__ explicit tile_sums(const matmul &p) : chain(), total(), steps_left(p.piece / S::BK) {}
     /* Called after each step. last: the final step. */
-    __device__ void end_step(const product &p, bool last)
+    __device__ void end_step(const matmul &p, bool last)
     {
         if (!PIECES || (--steps_left > 0 && !last)) return;
         steps_left = p.piece / S::BK;
@@ -177,9 +177,9 @@ template <class S, bool PIECES> struct tile_sums {
     __device__ float at(int i, int j, int e) const { return PIECES ? total[i][j][e] : chain[i][j][e]; }
 };
 
-/* Store n sums of a row, starting at x: through the end of the product, or in the parts. */
+/* Store n sums of a row, starting at x: through the end of the matmul, or in the parts. */
 template <class T, int N, bool PIECES>
-__device__ inline void leave_elements(const product &p, int64_t row, int64_t col, float *x, int n)
+__device__ inline void leave_elements(const matmul &p, int64_t row, int64_t col, float *x, int n)
 {
     if (!PIECES || p.n_parts == 0)
         finish_elements<T, N>(p, row, col, x, n);
@@ -189,7 +189,7 @@ __device__ inline void leave_elements(const product &p, int64_t row, int64_t col
 
 /* Store the warps' sums through shared memory, 8 elements of a row at a time. */
 template <class T, class S, bool PIECES>
-__device__ inline void finish_tile(const product &p, float *tile_c, const tile_sums<S, PIECES> &sum, int64_t row0,
+__device__ inline void finish_tile(const matmul &p, float *tile_c, const tile_sums<S, PIECES> &sum, int64_t row0,
                                    int64_t col0)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -225,9 +225,9 @@ template <> constexpr dt_dtype DTYPE_OF<__half> = DT_F16;
 /* Launch a block per tile of C; a block per piece as well, if the tiles alone would not occupy the multiprocessors. The
  * pieces are added in the same order by one block or by the pass over the parts. */
 template <class T, class S, bool PIECES, class... B>
-static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, void (*kernel)(product, B...), B... b)
+static dt_err launch_tiles(dt_device *dev, const matmul &whole, dt_stream *s, void (*kernel)(matmul, B...), B... b)
 {
-    product p = whole;
+    matmul p = whole;
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount,
                   n_tiles = ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN), n_pieces = PIECES ? ceil_div(p.k, p.piece) : 1,
                   ld = ceil_div(p.n, 8) * 8;
@@ -237,7 +237,7 @@ static dt_err launch_tiles(dt_device *dev, const product &whole, dt_stream *s, v
     launch(s, dim3((unsigned)n_tiles, p.n_parts > 0 ? (unsigned)p.n_parts : 1), S::THREADS, S::shared_nbytes, kernel, p,
            b...);
     CUDA_LAUNCHED();
-    return p.n_parts > 0 ? cuda_product_finish(p, DTYPE_OF<T>, s) : DT_OK;
+    return p.n_parts > 0 ? cuda_matmul_finish(p, DTYPE_OF<T>, s) : DT_OK;
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* product_bf16.c - products of bf16 tiles on the processor's units for them: pairwise dot products in vectors
+/* matmul_x86.c - matmuls of bf16 tiles on the processor's units for them: pairwise dot products in vectors
  * (AVX512_BF16), or the matrix unit (AMX). Both take A by rows and B in pairs along k. And the dot products of
- * product_rows.c. */
+ * matmul_rows.c. */
 #include "dtrain/device/nf4.h"
 #include "rows.h"
 
@@ -57,9 +57,9 @@ __attribute__((target("avx512bf16"))) static void dot_product(int64_t m, int64_t
 }
 
 const dt_bf16_unit ISA_NAME(dot_unit) = {
-    .name = "avx512_bf16", .begin = nothing, .end = nothing, .product = dot_product};
+    .name = "avx512_bf16", .begin = nothing, .end = nothing, .matmul = dot_product};
 
-/* ---- rows of A with rows of B (product_rows.c) ------------------------------------------------------------------- */
+/* ---- rows of A with rows of B (matmul_rows.c) ------------------------------------------------------------------- */
 
 /* Lane l sums pairs 2l, 2l + 1 of every 32 elements; 16 sums hide the latency. */
 
@@ -113,7 +113,7 @@ PAIR_DOTS(pairs_4x1, 4, 1)
 /* Numbers are made in registers. Sixteen rows of B are read side by side, too many places for the processor to see
  * where they go on: what the next sixteen begin with is fetched ahead.
  *
- * In four bits a pair is not put together, but its two products are added one after the other, the odd one first, as
+ * In four bits a pair is not put together, but its two matmuls are added one after the other, the odd one first, as
  * the instruction for pairs adds them: two instructions in the place of three. (The one for pairs takes what is below
  * 2^-126 for 0.) */
 
@@ -289,8 +289,8 @@ __attribute__((target("amx-tile,amx-bf16"))) static void amx_16x16(int64_t k, co
 }
 
 /* C [m][n] (+)= A [m][k] B [k][n]: m and n multiples of 16, k of 32. */
-static void amx_product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
-                        float *c, int64_t ldc, bool accumulate)
+static void amx_matmul(int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint32_t *b, int64_t ldb,
+                       float *c, int64_t ldc, bool accumulate)
 {
     int64_t i = 0;
     for (; i + 32 <= m; i += 32) {
@@ -306,6 +306,5 @@ static void amx_product(int64_t m, int64_t n, int64_t k, const uint16_t *a, int6
             amx_16x16(k, a + i * lda, lda, b + j, ldb, c + i * ldc + j, ldc, accumulate);
 }
 
-const dt_bf16_unit ISA_NAME(amx_unit) = {
-    .name = "amx_bf16", .begin = amx_begin, .end = amx_end, .product = amx_product};
+const dt_bf16_unit ISA_NAME(amx_unit) = {.name = "amx_bf16", .begin = amx_begin, .end = amx_end, .matmul = amx_matmul};
 #endif

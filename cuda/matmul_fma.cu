@@ -1,11 +1,11 @@
-/* product_fma.cu - products of fp32 matrices in fp32, for every form, row distance and alignment.
+/* matmul_fma.cu - matmuls of fp32 matrices in fp32, for every form, row distance and alignment.
  *
  * Threads   A block computes a tile [BM, BN] of C, a thread [TM, TN] elements of it in registers. Tiles of A and B, BK
  *           deep, are in shared memory with k across the rows; the next pair is loaded to registers while one is
  *           multiplied.
  * Numerics  An element of C is one chain of fused multiply-adds starting at k = 0, whatever the tile: a row of C has
  *           the same bits for any m and any other rows. */
-#include "product_tile.cuh"
+#include "matmul_tile.cuh"
 #include "stored.cuh"
 
 enum { BK = 16, V = 4 /* floats in 16 bytes */ };
@@ -68,7 +68,7 @@ template <int BO, int T> __device__ inline void load_terms(float *x, const float
 /* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n,
  * k]. */
 template <class S, class B, bool TA, bool TB>
-__global__ void __launch_bounds__(S::THREADS) product_fma_kernel(product p, B b)
+__global__ void __launch_bounds__(S::THREADS) matmul_fma_kernel(matmul p, B b)
 {
     typedef carried<S::BM, !TA, S::THREADS> carry_a;
     typedef carried<S::BN, TB, S::THREADS> carry_b;
@@ -109,39 +109,39 @@ __global__ void __launch_bounds__(S::THREADS) product_fma_kernel(product p, B b)
         }
 }
 
-template <class S> static dt_err run(const product &p, bool trans_a, bool trans_b, dt_stream *s)
+template <class S> static dt_err run(const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
     const float_matrix b = {static_cast<const float *>(p.b), p.ldb};
     typedef float_matrix F;
     if (trans_a)
         launch(s, grid, S::THREADS, 0,
-               trans_b ? product_fma_kernel<S, F, true, true> : product_fma_kernel<S, F, true, false>, p, b);
+               trans_b ? matmul_fma_kernel<S, F, true, true> : matmul_fma_kernel<S, F, true, false>, p, b);
     else
         launch(s, grid, S::THREADS, 0,
-               trans_b ? product_fma_kernel<S, F, false, true> : product_fma_kernel<S, F, false, false>, p, b);
+               trans_b ? matmul_fma_kernel<S, F, false, true> : matmul_fma_kernel<S, F, false, false>, p, b);
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
 /* Quantised B; A is not transposed. Two tile shapes are enough: fp32 with a quantised B is for small models and
  * tests. */
-template <class S, class Q> static dt_err run_stored(const product &p, bool trans_b, dt_stream *s)
+template <class S, class Q> static dt_err run_stored(const matmul &p, bool trans_b, dt_stream *s)
 {
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));
     launch(s, grid, S::THREADS, 0,
-           trans_b ? product_fma_kernel<S, Q, false, true> : product_fma_kernel<S, Q, false, false>, p,
+           trans_b ? matmul_fma_kernel<S, Q, false, true> : matmul_fma_kernel<S, Q, false, false>, p,
            Q(p.b, p.ldb, p.b_scaled));
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
-template <class Q> static dt_err run_stored(const product &p, bool trans_b, dt_stream *s)
+template <class Q> static dt_err run_stored(const matmul &p, bool trans_b, dt_stream *s)
 {
     return p.m <= few_rows::BM ? run_stored<few_rows, Q>(p, trans_b, s) : run_stored<large, Q>(p, trans_b, s);
 }
 
-dt_err cuda_product_fma(dt_device *dev, const product &p, bool trans_a, bool trans_b, dt_stream *s)
+dt_err cuda_matmul_fma(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;
     if (p.b_scaled.how == dt_scaled::DT_SCALE_NF4) return run_stored<nf4_matrix>(p, trans_b, s);
