@@ -1,7 +1,7 @@
 #!/bin/bash
 # mutants.sh [FILE...] - mutation testing of the host code: is each wait and each copy needed, and does a test fail without it?
 #
-# In one build under build/mutants, a call of one of the functions below in src/ (or in FILE...) is skipped if DTRAIN_MUTANT is its number. src/device is excluded.
+# In one build under build/mutants, a call of one of the functions below in src/ (or in FILE...) is skipped if DTRAIN_MUTANT is its number. Devices are excluded.
 # For each number the programs run on the queue device, as late as possible and in two random orders, until one fails. A program that takes 300 s counts as hanging.
 # Prints one line for each call: the program that kills it, or SURVIVED.
 #
@@ -19,7 +19,7 @@ others='zero_copy|zero_compute_wait|zero_comm_after|zero_comm_after_compute|zero
 others="$others|zero_wait_down|zero_offload_begin|zero_drain|zero_forget|zero_buffer_wait|wait_requests|write_what_came|zero_fetch_write"
 others="$others|dt_swap_wait|dt_swap_read|dt_swap_write|dt_saver_hold"
 others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_zero_state_fetch|dt_span_wait|dt_span_to_device|dt_span_ahead|dt_span_to_host|dt_model_sync|copy_on|sync|sid_wait"
-files=${*:-$(git ls-files 'src/*.c' | grep -v '^src/device/')}
+files=${*:-$(git ls-files 'src/*.c' | grep -vE '^src/(device|backends|perfmodel|selfcheck)/')}
 programs='test_zero_overlap test_zero_streams test_model_step test_model_head test_model_stages test_model_decode test_model_graphs test_model_reference
  test_model_vision test_model_vision_units test_generate_vision test_generate test_beams test_timeline test_count mpi_comm mpi_zero mpi_zero_offload mpi_zero_fault mpi_run mpi_checkpoint mpi_checkpoint_async
  mpi_pretrained mpi_export mpi_generate mpi_task mpi_sid'
