@@ -236,7 +236,7 @@ TEST(a_plan_opens_nothing)
     dt_err err = dt_config_parse(&r.cfg, "mpi_run", text, 2, args);
     if (!err) err = dt_plan_print(&r, &req, out);
     assert_all(MPI_COMM_WORLD, !err && n_threads() <= before); /* the kernel's, of a closed file, may end meanwhile */
-    assert_all(MPI_COMM_WORLD, r.task.train && r.task.valid && dt_task_data_nbytes(&r.task) > 0);
+    assert_all(MPI_COMM_WORLD, r.task.train && r.task.valid && dt_loader_nbytes(r.task.train) > 0);
     assert_all(MPI_COMM_WORLD, atomic_load(&r.ledger.n_allocs) == 0);
     dt_run_close(&r);
     dt_device_close(&r.dev);

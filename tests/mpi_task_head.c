@@ -74,21 +74,19 @@ static dt_err plan(const dt_task *t, int stage, dt_memory *memory)
 {
     (void)stage;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
-    return dt_reference_plan(&((head_task *)t->self)->reference, t, memory);
+    return DT_OK;
 }
 
 static dt_err begin(dt_task *t)
 {
     head_task *h = t->self;
-    DT_TRY(dt_comm_agree(t->comm, dt_batch_alloc(&h->batch, t->model_opt->max_tok, t->model_opt->max_seq, t->ledger)));
-    return dt_reference_begin(&h->reference, t);
+    return dt_comm_agree(t->comm, dt_batch_alloc(&h->batch, t->model_opt->max_tok, t->model_opt->max_seq, t->ledger));
 }
 
 static void close_task(dt_task *t)
 {
     head_task *h = t->self;
     if (!h) return;
-    dt_reference_close(&h->reference, t->ledger);
     dt_batch_free(&h->batch, t->ledger);
     free(h);
     t->self = NULL;

@@ -81,16 +81,10 @@ static void policy_open(dt_task *t)
     dt_rollout_declare(y->rollout, s, "test");
 }
 
-static dt_err policy_plan(const dt_task *t, int stage, dt_memory *memory)
-{
-    return dt_rollout_plan(policy_of(t)->rollout, t, stage, memory);
-}
-static dt_err policy_begin(dt_task *t) { return dt_rollout_begin(policy_of(t)->rollout, t); }
 static void policy_close(dt_task *t)
 {
     policy *y = policy_of(t);
     if (!y) return;
-    dt_rollout_close(y->rollout, t);
     free(y->order), free(y->drop), free(y->rewards), free(y);
     t->self = NULL;
 }
@@ -225,8 +219,6 @@ static const dt_task_ops policy_ops = {.name = "policy",
                                        .no_dropout = true,
                                        .check = policy_check,
                                        .open = policy_open,
-                                       .plan = policy_plan,
-                                       .begin = policy_begin,
                                        .close = policy_close,
                                        .next_micro = policy_next_micro,
                                        .weights = policy_weights,

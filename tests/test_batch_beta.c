@@ -6,10 +6,14 @@
 
 static const dt_batch_beta usual = {.beta = 0.1, .w = 0.6, .keep = 0.5, .momentum = 0.9, .seed = 7};
 
-static dt_batch_beta open_beta(int64_t n_pairs, const double *gap, dt_ledger *ledger)
+enum { BLOCK = 256 };
+
+static dt_batch_beta open_beta(int64_t n_pairs, const double *gap, void *block)
 {
     dt_batch_beta b = usual;
-    assert_int_equal(dt_batch_beta_alloc(&b, n_pairs, ledger), DT_OK);
+    size_t nbytes = 0;
+    dt_batch_beta_lay_out(&b, n_pairs, block, &nbytes);
+    assert_true(nbytes <= BLOCK);
     for (int64_t k = 0; k < n_pairs; k++) b.gap[k] = gap[k];
     return b;
 }
@@ -19,8 +23,8 @@ TEST(pairs_are_drawn_by_their_weights)
 {
     enum { N = 20000 };
     const double gap[2] = {0, 1.5};
-    dt_ledger ledger = {0};
-    dt_batch_beta b = open_beta(2, gap, &ledger);
+    double block[BLOCK / sizeof(double)];
+    dt_batch_beta b = open_beta(2, gap, block);
     int n_first = 0;
     b.momentum = 1;
     b.state = (dt_gap_state){.mean = 0.2, .deviation = 0.8, .n_steps = 1};
@@ -33,14 +37,13 @@ TEST(pairs_are_drawn_by_their_weights)
     }
     const double w0 = exp(-0.5 * pow(0.2 / 0.8, 2)), w1 = exp(-0.5 * pow(1.3 / 0.8, 2)), p = w0 / (w0 + w1);
     assert_true(fabs(n_first - N * p) < 5 * sqrt(N * p * (1 - p)));
-    dt_batch_beta_free(&b, &ledger);
 }
 
 TEST(a_step_that_is_left_out_changes_nothing)
 {
     const double gap[4] = {1, 2, 3, 6};
-    dt_ledger ledger = {0};
-    dt_batch_beta b = open_beta(4, gap, &ledger);
+    double block[BLOCK / sizeof(double)];
+    dt_batch_beta b = open_beta(4, gap, block);
     dt_batch_beta_find(&b, 4, 0);
     assert_true(b.state.n_steps == 0 && b.next.mean == 3);
     assert_true(fabs(b.next.deviation - sqrt(14.0 / 3)) < 1e-15 * 8); /* a few roundings */
@@ -48,31 +51,28 @@ TEST(a_step_that_is_left_out_changes_nothing)
     b.gap[3] = 10;
     dt_batch_beta_find(&b, 4, 4);
     assert_true(b.state.mean == 3 && fabs(b.next.mean - (0.9 * 3 + 0.1 * 4)) < 1e-15 * 8);
-    dt_batch_beta_free(&b, &ledger);
 }
 
 TEST(non_finite_values_change_no_state)
 {
     const double gap[3] = {1, INFINITY, 2};
-    dt_ledger ledger = {0};
-    dt_batch_beta b = open_beta(3, gap, &ledger);
+    double block[BLOCK / sizeof(double)];
+    dt_batch_beta b = open_beta(3, gap, block);
     b.state = (dt_gap_state){.mean = 0.5, .deviation = 2, .n_steps = 3};
     dt_batch_beta_find(&b, 3, 0);
     dt_batch_beta_keep(&b);
     assert_true(b.value == 0.1 && b.part[0] == 1 && b.part[1] == 1 && b.part[2] == 1);
     assert_true(b.state.mean == 0.5 && b.state.deviation == 2 && b.state.n_steps == 3);
-    dt_batch_beta_free(&b, &ledger);
 }
 
 /* The last step of an epoch may have but one pair. */
 TEST(a_single_pair_is_kept)
 {
     const double gap[1] = {4};
-    dt_ledger ledger = {0};
-    dt_batch_beta b = open_beta(1, gap, &ledger);
+    double block[BLOCK / sizeof(double)];
+    dt_batch_beta b = open_beta(1, gap, block);
     dt_batch_beta_find(&b, 1, 0);
     assert_true(b.part[0] == 1 && b.value == 0.1 && b.next.mean == 4 && b.next.deviation == 0);
-    dt_batch_beta_free(&b, &ledger);
 }
 
 TEST(a_checkpoint_has_the_usual_margin_to_the_bit)

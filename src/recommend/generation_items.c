@@ -37,24 +37,31 @@ static dt_err open_all(dt_generation_items *items, dt_task *t)
     return DT_OK;
 }
 
-void dt_generation_items_open(dt_generation_items *items, dt_task *t)
+static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
 {
-    *items = (dt_generation_items){.is_named = *t->cfg->rec_catalogue};
-    if (items->is_named) dt_mistakes_add(t->mistakes, open_all(items, t));
+    const dt_generation_items *items = self;
+    (void)t;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] +=
+        dt_tokenizer_nbytes(items->tokenizer) + dt_catalogue_nbytes(items->catalogue) + dt_trie_nbytes(items->trie);
+    return DT_OK;
 }
 
-void dt_generation_items_close(dt_generation_items *items, dt_ledger *ledger)
+static void close_items(void *self, dt_task *t)
 {
+    dt_generation_items *items = self;
     dt_trie_close(items->trie);
-    dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(items->tokenizer));
     dt_tokenizer_close(items->tokenizer);
     dt_catalogue_close(items->catalogue);
-    *items = (dt_generation_items){0};
 }
 
-size_t dt_generation_items_nbytes(const dt_generation_items *items)
+void dt_generation_items_open(dt_generation_items *items, dt_task *t)
 {
-    return dt_tokenizer_nbytes(items->tokenizer) + dt_catalogue_nbytes(items->catalogue) + dt_trie_nbytes(items->trie);
+    static const dt_task_part_ops part = {.plan = plan, .close = close_items};
+    *items = (dt_generation_items){.is_named = *t->cfg->rec_catalogue};
+    if (!items->is_named) return;
+    dt_task_hold(t, &part, items);
+    dt_mistakes_add(t->mistakes, open_all(items, t));
 }
 
 const dt_constraint *dt_generation_items_constraint(const dt_generation_items *items)

@@ -24,7 +24,6 @@ struct dt_ranking {
     int n_beams, n_k;
     int64_t k[MAX_K];
     int32_t *item; /* [n_beams] */
-    size_t nbytes; /* of item */
     bool writes;   /* writes predictions.json */
     dt_aside out;  /* rank 0 */
     char path[PATH_MAX];
@@ -112,6 +111,35 @@ static void declare(dt_ranking *m, dt_sums *s)
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "rec/n", NULL, NULL);
 }
 
+/* ---- a part of the task, like its rollout ------------------------------------------------------------------------ */
+
+static size_t lay_out(void *self, const dt_task *t, void *block)
+{
+    dt_ranking *m = self;
+    size_t used = 0;
+    (void)t;
+    m->item = dt_carve(block, &used, m->n_beams, sizeof *m->item);
+    return used;
+}
+
+static dt_err begin(void *self, dt_task *t)
+{
+    dt_ranking *m = self;
+    const bool fits = dt_join_path(m->path, t->cfg->run_output_dir, "predictions.json", "");
+    return dt_comm_agree(t->comm,
+                         fits ? DT_OK : dt_fail(DT_ERR_USAGE, "%s: the path is too long", t->cfg->run_output_dir));
+}
+
+static void close_ranking(void *self, dt_task *t)
+{
+    dt_ranking *m = self;
+    (void)t;
+    dt_aside_drop(&m->out);
+    free(m);
+}
+
+static const dt_task_part_ops part = {.lay_out = lay_out, .begin = begin, .close = close_ranking};
+
 dt_ranking *dt_ranking_open(dt_task *t, const dt_generation_items *items, bool writes)
 {
     dt_ranking *m = calloc(1, sizeof *m);
@@ -119,6 +147,7 @@ dt_ranking *dt_ranking_open(dt_task *t, const dt_generation_items *items, bool w
         dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
         return NULL;
     }
+    dt_task_hold(t, &part, m);
     m->items = items;
     m->writes = writes;
     m->n_beams = (int)t->cfg->rec_num_beams;
@@ -126,45 +155,6 @@ dt_ranking *dt_ranking_open(dt_task *t, const dt_generation_items *items, bool w
     dt_mistakes_add(t->mistakes, open_rollout(m, t));
     declare(m, t->sums);
     return m;
-}
-
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-static size_t own_nbytes(const dt_ranking *m) { return (size_t)m->n_beams * sizeof(int32_t); }
-
-dt_err dt_ranking_plan(const dt_ranking *m, const dt_task *t, int stage, dt_memory *memory)
-{
-    if (!m) return DT_OK;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += own_nbytes(m);
-    return dt_rollout_plan(m->rollout, t, stage, memory);
-}
-
-static dt_err begin_local(dt_ranking *m, dt_task *t)
-{
-    const char *dir = t->cfg->run_output_dir;
-    m->item = calloc(1, own_nbytes(m));
-    DT_CHECK(m->item, DT_ERR_MEMORY, "out of memory for %d items", m->n_beams);
-    m->nbytes = own_nbytes(m);
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
-    DT_CHECK(dt_join_path(m->path, dir, "predictions.json", ""), DT_ERR_USAGE, "%s: the path is too long", dir);
-    return DT_OK;
-}
-
-dt_err dt_ranking_begin(dt_ranking *m, dt_task *t)
-{
-    if (!m) return DT_OK;
-    DT_TRY(dt_comm_agree(t->comm, begin_local(m, t)));
-    return dt_rollout_begin(m->rollout, t);
-}
-
-void dt_ranking_close(dt_ranking *m, dt_task *t)
-{
-    if (!m) return;
-    dt_aside_drop(&m->out);
-    dt_rollout_close(m->rollout, t);
-    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, m->nbytes);
-    free(m->item);
-    free(m);
 }
 
 /* ---- a group ----------------------------------------------------------------------------------------------------- */

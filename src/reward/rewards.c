@@ -122,34 +122,10 @@ static void open_functions(dt_rewards *w, dt_task *t, const char *model, char **
     }
 }
 
-dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights,
-                            const dt_catalogue *items_of)
+static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
 {
-    char **items = NULL;
-    int n_items = 0;
-    dt_rewards *w = calloc(1, sizeof *w);
-    if (!w) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for reward functions"));
-        return NULL;
-    }
-    w->section = section;
-    w->items = items_of;
-    w->timeout_s = t->cfg->comm_timeout;
-    dt_err err = dt_config_split(funcs, &items, &n_items);
-    if (err == DT_OK) {
-        open_functions(w, t, model, items, n_items);
-        err = dt_reward_weights(t->cfg, section, weights, w->n, "reward functions", w->weight);
-    }
-    dt_mistakes_add(t->mistakes, err);
-    dt_list_free(items, n_items);
-    return w;
-}
-
-dt_err dt_rewards_plan(const dt_rewards *w, const dt_task *t, dt_memory *memory)
-{
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_item_vectors_nbytes(w->vectors);
-    for (int k = 0; k < w->n; k++)
-        if (w->of[k].model) DT_TRY(dt_reward_model_plan(w->of[k].model, t, memory));
+    (void)t;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_item_vectors_nbytes(((const dt_rewards *)self)->vectors);
     return DT_OK;
 }
 
@@ -161,27 +137,47 @@ static dt_err start_programs(dt_rewards *w, const dt_comm *comm)
     return DT_OK;
 }
 
-dt_err dt_rewards_begin(dt_rewards *w, dt_task *t)
-{
-    DT_TRY(dt_comm_agree(t->comm, start_programs(w, t->comm)));
-    for (int k = 0; k < w->n; k++)
-        if (w->of[k].model) DT_TRY(dt_reward_model_begin(w->of[k].model, t));
-    return DT_OK;
-}
+static dt_err begin(void *self, dt_task *t) { return dt_comm_agree(t->comm, start_programs(self, t->comm)); }
 
-void dt_rewards_close(dt_rewards *w, dt_task *t)
+static void close_rewards(void *self, dt_task *t)
 {
-    if (!w) return;
+    dt_rewards *w = self;
+    (void)t;
     for (int k = 0; k < DT_MAX_REWARDS; k++) {
         function *f = &w->of[k];
         dt_builtin_close(f->builtin);
         if (f->program) dt_program_close(f->program);
-        if (f->model) dt_reward_model_close(f->model, t);
         free(f->program);
         free(f->model);
     }
     dt_item_vectors_close(w->vectors);
     free(w);
+}
+
+static const dt_task_part_ops part = {.plan = plan, .begin = begin, .close = close_rewards};
+
+dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights,
+                            const dt_catalogue *items_of)
+{
+    char **items = NULL;
+    int n_items = 0;
+    dt_rewards *w = calloc(1, sizeof *w);
+    if (!w) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for reward functions"));
+        return NULL;
+    }
+    dt_task_hold(t, &part, w);
+    w->section = section;
+    w->items = items_of;
+    w->timeout_s = t->cfg->comm_timeout;
+    dt_err err = dt_config_split(funcs, &items, &n_items);
+    if (err == DT_OK) {
+        open_functions(w, t, model, items, n_items);
+        err = dt_reward_weights(t->cfg, section, weights, w->n, "reward functions", w->weight);
+    }
+    dt_mistakes_add(t->mistakes, err);
+    dt_list_free(items, n_items);
+    return w;
 }
 
 int dt_rewards_n(const dt_rewards *w) { return w->n; }

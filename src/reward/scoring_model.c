@@ -54,8 +54,39 @@ static void name_model(dt_reward_model *m)
     snprintf(m->name, sizeof m->name, "%.*s", (int)(n - first), m->path + first);
 }
 
+static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
+{
+    const dt_reward_model *m = self;
+    const dt_model_options *opt = &m->judge.scorer.opt;
+    (void)t;
+    if (m->tokenizer)
+        memory->at[DT_MEM_DATA][DT_ON_HOST] += texts_nbytes(m) + dt_batch_nbytes(opt->max_tok, opt->max_seq);
+    return DT_OK;
+}
+
+static dt_err begin(void *self, dt_task *t)
+{
+    dt_reward_model *m = self;
+    const dt_model_options *opt = &m->judge.scorer.opt;
+    const dt_err err = m->tokenizer ? dt_batch_alloc(&m->batch, opt->max_tok, opt->max_seq, t->ledger) : DT_OK;
+    return dt_comm_agree(t->comm, err);
+}
+
+static void close_texts(void *self, dt_task *t)
+{
+    dt_reward_model *m = self;
+    dt_batch_free(&m->batch, t->ledger);
+    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
+    dt_encoder_close(m->encoder);
+    dt_tokenizer_close(m->tokenizer);
+    free(m->ids.id);
+    free(m->path);
+}
+
 dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
 {
+    static const dt_task_part_ops part = {.plan = plan, .begin = begin, .close = close_texts};
+    dt_task_hold(t, &part, m);
     m->path = strdup(path);
     DT_CHECK(m->path, DT_ERR_MEMORY, "out of memory for the name of a reward model");
     name_model(m);
@@ -64,34 +95,6 @@ dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
     if (!m->tokenizer) return dt_judge_open(&m->judge, t, m->name, path);
     const int64_t most = dt_min_i64(2 * t->cfg->data_seq_len, INT32_MAX / 2);
     return dt_judge_open_apart(&m->judge, t, m->name, path, (int32_t)most, t->model_opt->max_seq);
-}
-
-dt_err dt_reward_model_plan(const dt_reward_model *m, const dt_task *t, dt_memory *memory)
-{
-    const dt_model_options *opt = &m->judge.scorer.opt;
-    if (m->tokenizer)
-        memory->at[DT_MEM_DATA][DT_ON_HOST] += texts_nbytes(m) + dt_batch_nbytes(opt->max_tok, opt->max_seq);
-    return dt_judge_plan(&m->judge, t, memory);
-}
-
-dt_err dt_reward_model_begin(dt_reward_model *m, dt_task *t)
-{
-    const dt_model_options *opt = &m->judge.scorer.opt;
-    const dt_err err = m->tokenizer ? dt_batch_alloc(&m->batch, opt->max_tok, opt->max_seq, t->ledger) : DT_OK;
-    DT_TRY(dt_comm_agree(t->comm, err));
-    return dt_judge_begin(&m->judge, t);
-}
-
-void dt_reward_model_close(dt_reward_model *m, dt_task *t)
-{
-    dt_judge_close(&m->judge, t->ledger);
-    dt_batch_free(&m->batch, t->ledger);
-    dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, texts_nbytes(m));
-    dt_encoder_close(m->encoder);
-    dt_tokenizer_close(m->tokenizer);
-    free(m->ids.id);
-    free(m->path);
-    *m = (dt_reward_model){0};
 }
 
 /* ---- in the batches of a rollout --------------------------------------------------------------------------------- */

@@ -22,11 +22,8 @@ typedef struct dt_reward_model {
     int64_t n_cut; /* number of truncated texts */
 } dt_reward_model;
 
-/** In open. Local. Errors of dt_judge_open. */
+/** In open: add it to the task's parts. Local. Errors of dt_judge_open. */
 dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path);
-dt_err dt_reward_model_plan(const dt_reward_model *m, const dt_task *t, dt_memory *memory);
-dt_err dt_reward_model_begin(dt_reward_model *m, dt_task *t); /* collective, agreed */
-void dt_reward_model_close(dt_reward_model *m, dt_task *t);   /* local; safe on {0} and after an error */
 
 /** Store the rewards of rows starting at `first` that this rank has scored, in the batches of order (dt_rewards_score),
  *  in reward[row * stride]. Other entries are unchanged. Collective; a local error ends the job. */

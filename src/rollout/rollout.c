@@ -194,32 +194,20 @@ static dt_err find_ends(dt_rollout *r, const dt_task *t)
     return DT_OK;
 }
 
-dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
-{
-    dt_rollout *r = calloc(1, sizeof *r);
-    if (!r) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for rollouts"));
-        return NULL;
-    }
-    r->opt = *opt;
-    r->now.number = r->before.number = r->policy = -1;
-    dt_mistakes_add(t->mistakes, open_prompts(r, t));
-    open_tokenizer(r, t);
-    dt_mistakes_add(t->mistakes, find_ends(r, t));
-    dt_mistakes_add(t->mistakes, find_lengths(r, t));
-    dt_mistakes_add(t->mistakes, widen_model(r, t));
-    if (!opt->validation) t->saved_nbytes += rollout_saved_nbytes(r);
-    return r;
-}
-
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- a part of the task ------------------------------------------------------------------------------------------ */
 
 static int64_t even(int64_t n) { return n + n % 2; }
 
-/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(dt_rollout *r, void *block, int64_t n_share, int64_t micro_batch_size, int32_t max_tok)
+static int32_t batch_tok(const dt_rollout *r, const dt_task *t)
 {
-    const int64_t n = r->opt.n_rows, n_chosen = r->opt.n_drawn ? r->opt.num_generations : 0,
+    return (int32_t)(t->batching.micro_batch_size * r->max_len);
+}
+
+static size_t lay_out(void *self, const dt_task *t, void *block)
+{
+    dt_rollout *r = self;
+    const int64_t n = r->opt.n_rows, n_share = share_of(r, t->nranks),
+                  n_chosen = r->opt.n_drawn ? r->opt.num_generations : 0,
                   n_made = rollout_room(r) + n_chosen; /* the extra rows are scratch for reordering a group */
     size_t used = 0;
     r->n_share = n_share;
@@ -236,14 +224,9 @@ static size_t lay_out(dt_rollout *r, void *block, int64_t n_share, int64_t micro
     r->sequence = dt_carve(block, &used, n_share, sizeof *r->sequence);
     r->sequences = dt_carve(block, &used, n_share, sizeof *r->sequences);
     r->logps = dt_carve(block, &used, n_share * r->max_len, sizeof(float));
-    r->rows_of_micro = dt_carve(block, &used, micro_batch_size, sizeof *r->rows_of_micro);
-    r->scores = dt_carve(block, &used, max_tok, sizeof *r->scores);
+    r->rows_of_micro = dt_carve(block, &used, t->batching.micro_batch_size, sizeof *r->rows_of_micro);
+    r->scores = dt_carve(block, &used, batch_tok(r, t), sizeof *r->scores);
     return used;
-}
-
-static int32_t batch_tok(const dt_rollout *r, int64_t micro_batch_size)
-{
-    return (int32_t)(micro_batch_size * r->max_len);
 }
 
 static size_t generator_nbytes(const dt_rollout *r, const dt_generate_options *generate)
@@ -252,40 +235,21 @@ static size_t generator_nbytes(const dt_rollout *r, const dt_generate_options *g
     return r->opt.beams ? dt_searcher_nbytes(&how, generate, r->max_len) : dt_generator_nbytes(generate);
 }
 
-dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory)
+static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
 {
-    dt_rollout counted;
-    dt_generate_options generate;
-    if (!r) return DT_OK;
-    counted = *r;
-    generate = r->generate;
+    const dt_rollout *r = self;
+    dt_generate_options generate = r->generate;
     generate.max_tok = t->model_opt->max_tok;
-    const int64_t m = t->batching.micro_batch_size;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, NULL, share_of(r, t->nranks), m, batch_tok(r, m)) +
-                                           dt_batch_nbytes(batch_tok(r, m), (int32_t)m) +
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(batch_tok(r, t), (int32_t)t->batching.micro_batch_size) +
                                            generator_nbytes(r, &generate) + dt_loader_nbytes(r->prompts) +
                                            rollout_replay_nbytes(&r->replay) + dt_tokenizer_nbytes(r->tokenizer);
     return DT_OK;
 }
 
-static dt_err alloc(dt_rollout *r, const dt_task *t)
-{
-    const int64_t m = t->batching.micro_batch_size, n_share = share_of(r, t->nranks);
-    r->nbytes = lay_out(r, NULL, n_share, m, batch_tok(r, m));
-    r->block = calloc(1, r->nbytes);
-    DT_CHECK(r->block, DT_ERR_MEMORY, "out of memory for rollouts of %" PRId64 " completions: %zu bytes", r->opt.n_rows,
-             r->nbytes);
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
-    lay_out(r, r->block, n_share, m, batch_tok(r, m));
-    return dt_batch_alloc(&r->batch, batch_tok(r, m), (int32_t)m, t->ledger);
-}
-
-/* ---- start ------------------------------------------------------------------------------------------------------- */
-
 static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
     r->begin_s = dt_now_s();
-    DT_TRY(alloc(r, t));
+    DT_TRY(dt_batch_alloc(&r->batch, batch_tok(r, t), (int32_t)t->batching.micro_batch_size, t->ledger));
     if (r->n_eos == 0 && t->comm->rank == 0)
         DT_WARN("the model defines no end-of-text token, so every completion runs to the maximum length");
     const dt_decoder decoder = dt_decoder_of_model(t->model);
@@ -298,19 +262,17 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
     return dt_searcher_open(&r->searcher, &decoder, &how, &r->generate, r->max_len);
 }
 
-dt_err dt_rollout_begin(dt_rollout *r, dt_task *t) { return dt_comm_agree(t->comm, begin_local(r, t)); }
+static dt_err begin(void *self, dt_task *t) { return dt_comm_agree(t->comm, begin_local(self, t)); }
 
-void dt_rollout_close(dt_rollout *r, dt_task *t)
+static void close_rollout(void *self, dt_task *t)
 {
-    if (!r) return;
+    dt_rollout *r = self;
     dt_generator_close(r->generator);
     dt_searcher_close(r->searcher);
     dt_journal_close(r->journal);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, dt_tokenizer_nbytes(r->tokenizer));
     dt_tokenizer_close(r->tokenizer);
     dt_batch_free(&r->batch, t->ledger);
-    if (r->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
-    free(r->block);
     for (int i = 0; i < 2; i++) free(r->text[i]);
     free(r->record);
     dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, rollout_replay_nbytes(&r->replay));
@@ -318,6 +280,27 @@ void dt_rollout_close(dt_rollout *r, dt_task *t)
     dt_loader_close(*loader_of(r, t));
     *loader_of(r, t) = NULL;
     free(r);
+}
+
+static const dt_task_part_ops as_part = {.lay_out = lay_out, .plan = plan, .begin = begin, .close = close_rollout};
+
+dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt)
+{
+    dt_rollout *r = calloc(1, sizeof *r);
+    if (!r) {
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for rollouts"));
+        return NULL;
+    }
+    dt_task_hold(t, &as_part, r);
+    r->opt = *opt;
+    r->now.number = r->before.number = r->policy = -1;
+    dt_mistakes_add(t->mistakes, open_prompts(r, t));
+    open_tokenizer(r, t);
+    dt_mistakes_add(t->mistakes, find_ends(r, t));
+    dt_mistakes_add(t->mistakes, find_lengths(r, t));
+    dt_mistakes_add(t->mistakes, widen_model(r, t));
+    if (!opt->validation) t->saved_nbytes += rollout_saved_nbytes(r);
+    return r;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */

@@ -50,9 +50,7 @@ struct dt_rollout {
     rollout_place now, before; /* before: the position at dt_rollout_start */
     int64_t n_rows;
 
-    /* One block. Row lengths are multiples of 8 bytes, because ranks exchange whole words. */
-    void *block;
-    size_t nbytes;
+    /* Row lengths are multiples of 8 bytes, because ranks exchange whole words. */
     dt_rollout_row *row; /* [n_rows], plus room for additional samples (rollout_room); the same for ids and sampled */
     int32_t *ids;        /* [n_rows, ids_ld] */
     int *chosen;         /* [num_generations] */

@@ -114,9 +114,39 @@ static bool is_known(const dt_config *cfg, const char *key)
     return !dt_config_doubted(cfg, "data", key);
 }
 
+void dt_task_close_data(dt_task *t)
+{
+    dt_loader_close(t->train);
+    dt_loader_close(t->valid);
+    t->train = t->valid = NULL;
+}
+
+/* Of batches of full rows if nothing could be read. */
+static dt_err plan_data(const void *self, const dt_task *t, dt_memory *memory)
+{
+    const dt_model_options *opt = t->model_opt;
+    const size_t image = t->mc->vision ? dt_image_nbytes(t->mc->vision->image_size) : 0,
+                 features = dt_task_feature_nbytes(t);
+    (void)self;
+    memory->at[DT_MEM_DATA][DT_ON_HOST] +=
+        t->train || t->valid
+            ? dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid)
+            : (size_t)(t->cfg->data_prefetch + 1) * (dt_batch_nbytes(opt->max_tok, opt->max_seq) +
+                                                     (size_t)opt->max_images * (features ? features : image));
+    return DT_OK;
+}
+
+static void close_data(void *self, dt_task *t)
+{
+    (void)self;
+    dt_task_close_data(t);
+}
+
 void dt_task_open_data(dt_task *t, const dt_task_data *what)
 {
+    static const dt_task_part_ops part = {.plan = plan_data, .close = close_data};
     const dt_config *cfg = t->cfg;
+    dt_task_hold(t, &part, NULL);
     if (what->training && *cfg->data_train && is_known(cfg, "train"))
         dt_mistakes_add(t->mistakes, open_loader(t, &t->train, what, "train", cfg->data_train));
     if (what->validation && *cfg->data_validation && is_known(cfg, "validation"))
@@ -136,23 +166,6 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
 void dt_task_count_images(dt_task *t, const dt_batch *b)
 {
     if (t->model_opt->max_images > 0) dt_sums_count(t->sums, t->images, b->n_images);
-}
-
-size_t dt_task_data_nbytes(const dt_task *t)
-{
-    if (t->train || t->valid) return dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid);
-    const dt_model_options *opt = t->model_opt;
-    const size_t image = t->mc->vision ? dt_image_nbytes(t->mc->vision->image_size) : 0,
-                 features = dt_task_feature_nbytes(t);
-    return (size_t)(t->cfg->data_prefetch + 1) *
-           (dt_batch_nbytes(opt->max_tok, opt->max_seq) + (size_t)opt->max_images * (features ? features : image));
-}
-
-void dt_task_close_data(dt_task *t)
-{
-    dt_loader_close(t->train);
-    dt_loader_close(t->valid);
-    t->train = t->valid = NULL;
 }
 
 /* An epoch has the same number of samples for every batch size (with drop_last: whole micro-batches). The sample count

@@ -51,9 +51,51 @@ static dt_err settle_images(dt_scorer *s, const dt_task *t, const char *path)
     return DT_OK;
 }
 
+static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
+{
+    const dt_scorer *s = self;
+    dt_memory model;
+    if (!units_of(s, t)) return DT_OK; /* the error is already reported */
+    if (!s->is_base)
+        DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->nranks, t->dev, memory));
+    DT_TRY(plan_model(s, t, &model));
+    dt_memory_add(memory, &model);
+    return DT_OK;
+}
+
+static dt_err begin(void *self, dt_task *t)
+{
+    dt_scorer *s = self;
+    dt_frozen_model *f = &s->frozen;
+    if (s->is_base)
+        f->source = dt_zero_source(t->zero);
+    else
+        DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
+    s->opt.lender = t->model;
+    if (!s->is_base && s->opt.features_given) {
+        DT_CHECK(t->n_same_tower < DT_MAX_TASK_FILES, DT_ERR_ARG,
+                 "internal: scorer: more frozen models than a task may have");
+        t->same_tower[t->n_same_tower++] = f;
+    }
+    return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),
+                                                t->dev, &f->source, t->compute, t->phase));
+}
+
+static void close_scorer(void *self, dt_task *t)
+{
+    dt_scorer *s = self;
+    (void)t;
+    dt_model_close(s->model);
+    dt_frozen_model_close(&s->frozen);
+    *s = (dt_scorer){0};
+}
+
+static const dt_task_part_ops part = {.plan = plan, .begin = begin, .close = close_scorer};
+
 dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
 {
     const dt_model_options *trained = t->model_opt;
+    dt_task_hold(t, &part, s);
     DT_TRY(describe(s, t, name, path, n_labels));
     const long long n = (long long)s->frozen.mc.vocab_size, n_trained = (long long)t->mc->vocab_size;
     if (n != n_trained) {
@@ -75,6 +117,7 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
 dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
 {
     const dt_model_options *trained = t->model_opt;
+    dt_task_hold(t, &part, s);
     *s = (dt_scorer){.name = name,
                      .is_base = true,
                      .opt = {.max_tok = trained->max_tok,
@@ -90,46 +133,12 @@ dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
 dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels, int32_t max_pos,
                             int32_t max_seq)
 {
+    dt_task_hold(t, &part, s);
     DT_TRY(describe(s, t, name, path, n_labels));
     const int32_t most = (int32_t)dt_min_i64(max_pos, s->frozen.mc.max_position_embeddings);
     const int64_t n_tok = dt_max_i64(most, t->model_opt->max_tok);
     s->opt = (dt_model_options){.max_tok = (int32_t)n_tok, .max_seq = max_seq, .max_pos = most};
     return borrow(s, t);
-}
-
-dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory)
-{
-    dt_memory model;
-    if (!units_of(s, t)) return DT_OK; /* the error is already reported */
-    if (!s->is_base)
-        DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->nranks, t->dev, memory));
-    DT_TRY(plan_model(s, t, &model));
-    dt_memory_add(memory, &model);
-    return DT_OK;
-}
-
-dt_err dt_scorer_begin(dt_scorer *s, dt_task *t)
-{
-    dt_frozen_model *f = &s->frozen;
-    if (s->is_base)
-        f->source = dt_zero_source(t->zero);
-    else
-        DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
-    s->opt.lender = t->model;
-    if (!s->is_base && s->opt.features_given) {
-        DT_CHECK(t->n_same_tower < DT_MAX_TASK_FILES, DT_ERR_ARG,
-                 "internal: dt_scorer_begin: more frozen models than a task may have");
-        t->same_tower[t->n_same_tower++] = f;
-    }
-    return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),
-                                                t->dev, &f->source, t->compute, t->phase));
-}
-
-void dt_scorer_close(dt_scorer *s)
-{
-    dt_model_close(s->model);
-    dt_frozen_model_close(&s->frozen);
-    *s = (dt_scorer){0};
 }
 
 dt_err dt_scorer_forward(dt_scorer *s, dt_task *t, const dt_batch *b)

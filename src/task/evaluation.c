@@ -4,12 +4,10 @@
 #include "dtrain/recommend/ranking.h"
 #include "dtrain/step/step.h"
 
-#include <stdlib.h>
-
-/* t->self with a catalogue. */
 typedef struct evaluation {
+    language_model of_tokens; /* first: t->self without a catalogue */
     dt_generation_items items;
-    dt_ranking *search; /* NULL: out of memory, which was reported */
+    dt_ranking *search; /* with a catalogue */
 } evaluation;
 
 static bool recommends(const dt_task *t) { return *t->cfg->rec_catalogue; }
@@ -22,31 +20,13 @@ static void check(dt_task *t)
 
 static void eval_open(dt_task *t)
 {
+    evaluation *e = t->self;
     if (!recommends(t)) {
         lm_open(t);
         return;
     }
-    evaluation *e = calloc(1, sizeof *e);
-    if (!e) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
-        return;
-    }
-    t->self = e;
     dt_generation_items_open(&e->items, t);
     e->search = dt_ranking_open(t, &e->items, true);
-}
-
-static dt_err eval_plan(const dt_task *t, int stage, dt_memory *memory)
-{
-    const evaluation *e = t->self;
-    if (!recommends(t)) return lm_plan(t, stage, memory);
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_generation_items_nbytes(&e->items);
-    return dt_ranking_plan(e->search, t, stage, memory);
-}
-
-static dt_err eval_begin(dt_task *t)
-{
-    return recommends(t) ? dt_ranking_begin(((evaluation *)t->self)->search, t) : DT_OK;
 }
 
 static dt_err eval_evaluate(dt_task *t, int64_t micro)
@@ -54,24 +34,11 @@ static dt_err eval_evaluate(dt_task *t, int64_t micro)
     return recommends(t) ? dt_ranking_evaluate(((evaluation *)t->self)->search, t, micro) : lm_evaluate(t, micro);
 }
 
-static void eval_close(dt_task *t)
-{
-    evaluation *e = t->self;
-    if (!recommends(t)) lm_close(t);
-    if (!recommends(t) || !e) return;
-    dt_ranking_close(e->search, t);
-    dt_generation_items_close(&e->items, t->ledger);
-    free(e);
-    t->self = NULL;
-}
-
 const dt_task_ops dt_task_eval = {.name = "eval",
                                   .images = true,
                                   .whole_rows = true,
+                                  .self_nbytes = sizeof(evaluation),
                                   .check = check,
                                   .open = eval_open,
-                                  .plan = eval_plan,
-                                  .begin = eval_begin,
-                                  .close = eval_close,
                                   .collect = lm_collect,
                                   .evaluate = eval_evaluate};

@@ -3,7 +3,6 @@
 #include "language_model.h"
 #include "dtrain/step/step.h"
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
@@ -61,29 +60,10 @@ static void warn_of_images(const dt_task *t)
 
 void lm_open(dt_task *t)
 {
-    language_model *l = calloc(1, sizeof *l);
+    language_model *l = t->self;
     dt_task_open_data(t, &(dt_task_data){.training = t->ops->trains, .validation = true});
     warn_of_images(t);
-    if (!l) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
-        return;
-    }
-    t->self = l;
     dt_lm_declare(&l->sums, t->sums);
-}
-
-dt_err lm_plan(const dt_task *t, int stage, dt_memory *memory)
-{
-    (void)stage;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
-    return DT_OK;
-}
-
-void lm_close(dt_task *t)
-{
-    dt_task_close_data(t);
-    free(t->self);
-    t->self = NULL;
 }
 
 void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
@@ -152,7 +132,7 @@ static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt
 }
 
 #define LANGUAGE_MODEL                                                                                                 \
-    .trains = true, .images = true, .weights_known = true, .check = check, .plan = lm_plan, .close = lm_close,         \
+    .trains = true, .images = true, .weights_known = true, .self_nbytes = sizeof(language_model), .check = check,      \
     .next_micro = next_micro, .weights = weights, .collect = lm_collect, .evaluate = lm_evaluate,                      \
     .step_after = dt_task_data_step_after
 

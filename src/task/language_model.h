@@ -10,9 +10,8 @@ typedef struct language_model {
 } language_model;
 
 void lm_open(dt_task *t);
-dt_err lm_plan(const dt_task *t, int stage, dt_memory *memory);
-void lm_close(dt_task *t);
 void lm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
+/** A micro-batch of t->valid: forward and metrics. Needs nothing of language_model. Collective. */
 dt_err lm_evaluate(dt_task *t, int64_t micro);
 
 #endif

@@ -4,20 +4,10 @@
  * parameters that the reference keeps whole are gathered afterwards. */
 #include "reference.h"
 #include "dtrain/step/step.h"
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { CHUNK = 1 << 16 }; /* elements of either model mixed at a time */
-
-/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(dt_reference *r, void *block)
-{
-    size_t used = 0;
-    r->logp = dt_carve(block, &used, r->scorer.opt.max_tok, sizeof *r->logp);
-    r->chunk = dt_carve(block, &used, r->sync_steps ? 2 * CHUNK : 0, sizeof(float));
-    return used;
-}
 
 static bool trains_adapters_alone(const dt_task *t)
 {
@@ -45,23 +35,6 @@ static dt_err starts_adapted(const dt_task *t, bool *adapted)
     return err;
 }
 
-dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
-{
-    static const char name[] = "the reference";
-    const bool is_start = !path || strcmp(path, t->cfg->model_path) == 0;
-    bool adapted = false;
-    if (is_start && trains_adapters_alone(t)) DT_TRY(starts_adapted(t, &adapted));
-    if (is_start && *t->cfg->lora_path) r->scorer.frozen.adapter = t->cfg->lora_path;
-    if (is_start) r->scorer.frozen.like = t->units, r->scorer.frozen.n_like = t->n_units;
-    const dt_err err = is_start && !adapted && trains_adapters_alone(t)
-                           ? dt_scorer_open_base(&r->scorer, t, name)
-                           : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0);
-    DT_TRY(is_start && *t->cfg->lora_path ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
-    r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
-    r->nbytes = lay_out(r, NULL);
-    return DT_OK;
-}
-
 static const char *first_difference(const dt_frozen_model *f, const dt_task *t)
 {
     for (int u = 0; u < t->n_units; u++) {
@@ -73,51 +46,6 @@ static const char *first_difference(const dt_frozen_model *f, const dt_task *t)
         }
     }
     return f->n_units == t->n_units ? NULL : f->units[t->n_units].name;
-}
-
-/* Find a unit with trained and frozen parameters. Its shards differ from those of a fully frozen model. */
-static const char *partly_trained(const dt_task *t)
-{
-    for (int u = 0; u < t->n_units; u++)
-        if (t->units[u].flat_len[DT_TRAINED] > 0 && t->units[u].flat_len[DT_FROZEN] > 0) return t->units[u].name;
-    return NULL;
-}
-
-dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup)
-{
-    dt_frozen_model *f = &r->scorer.frozen;
-    DT_CHECK(sync_steps == 0 || !r->scorer.is_base, DT_ERR_USAGE,
-             "sync_reference_steps: expected 0, because with adapters the reference is the frozen model without them");
-    if (sync_steps == 0 || !f->units) return DT_OK; /* no updates, or a reported error */
-    const char *partly = partly_trained(t);
-    DT_CHECK(!partly, DT_ERR_USAGE,
-             "sync_reference_steps: expected 0, because only a model that is trained as a whole can update the "
-             "reference; this run trains only part of %s",
-             partly);
-    const char *other = first_difference(f, t);
-    DT_CHECK(
-        !other, DT_ERR_DATA,
-        "%s: with sync_reference_steps, expected a reference of the same shape as the model in training; %s differs",
-        f->from.path, other);
-    r->sync_steps = sync_steps, r->mixup = mixup;
-    r->nbytes = lay_out(r, NULL);
-    t->kept = f, t->kept_name = "reference";
-    return DT_OK;
-}
-
-dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory)
-{
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += r->nbytes;
-    return dt_scorer_plan(&r->scorer, t, memory);
-}
-
-static dt_err alloc(dt_reference *r, dt_ledger *ledger)
-{
-    r->block = calloc(1, r->nbytes);
-    DT_CHECK(r->block, DT_ERR_MEMORY, "out of memory for the log-probabilities of the reference");
-    lay_out(r, r->block);
-    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
-    return DT_OK;
 }
 
 /* The pieces of both models must be equal. */
@@ -163,21 +91,71 @@ dt_err dt_reference_load(const dt_reference *r, const dt_named_arrays *items)
     return DT_OK;
 }
 
-dt_err dt_reference_begin(dt_reference *r, dt_task *t)
+static size_t lay_out(void *self, const dt_task *t, void *block)
 {
-    DT_TRY(dt_comm_agree(t->comm, alloc(r, t->ledger)));
-    DT_TRY(dt_scorer_begin(&r->scorer, t));
+    dt_reference *r = self;
+    size_t used = 0;
+    (void)t;
+    r->logp = dt_carve(block, &used, r->scorer.opt.max_tok, sizeof *r->logp);
+    r->chunk = dt_carve(block, &used, r->sync_steps ? 2 * CHUNK : 0, sizeof(float));
+    return used;
+}
+
+/* After that of the scorer. */
+static dt_err begin(void *self, dt_task *t)
+{
+    dt_reference *r = self;
     DT_TRY(note_weights(r, t));
     if (r->scorer.opt.keeps_hidden) t->reference = r->scorer.model;
     return dt_comm_agree(t->comm, check_pieces(r, t));
 }
 
-void dt_reference_close(dt_reference *r, dt_ledger *ledger)
+static const dt_task_part_ops part = {.lay_out = lay_out, .begin = begin};
+
+dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
 {
-    dt_scorer_close(&r->scorer);
-    if (r->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, r->nbytes);
-    free(r->block);
-    *r = (dt_reference){0};
+    static const char name[] = "the reference";
+    const bool is_start = !path || strcmp(path, t->cfg->model_path) == 0;
+    bool adapted = false;
+    if (is_start && trains_adapters_alone(t)) DT_TRY(starts_adapted(t, &adapted));
+    if (is_start && *t->cfg->lora_path) r->scorer.frozen.adapter = t->cfg->lora_path;
+    if (is_start) r->scorer.frozen.like = t->units, r->scorer.frozen.n_like = t->n_units;
+    const dt_err err = is_start && !adapted && trains_adapters_alone(t)
+                           ? dt_scorer_open_base(&r->scorer, t, name)
+                           : dt_scorer_open(&r->scorer, t, name, path ? path : "", 0);
+    dt_task_hold(t, &part, r);
+    DT_TRY(is_start && *t->cfg->lora_path ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
+    r->scorer.opt.keeps_hidden = t->model_opt->head & DT_HEAD_DIVERGENCE;
+    return DT_OK;
+}
+
+/* Find a unit with trained and frozen parameters. Its shards differ from those of a fully frozen model. */
+static const char *partly_trained(const dt_task *t)
+{
+    for (int u = 0; u < t->n_units; u++)
+        if (t->units[u].flat_len[DT_TRAINED] > 0 && t->units[u].flat_len[DT_FROZEN] > 0) return t->units[u].name;
+    return NULL;
+}
+
+dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup)
+{
+    dt_frozen_model *f = &r->scorer.frozen;
+    DT_CHECK(sync_steps == 0 || !r->scorer.is_base, DT_ERR_USAGE,
+             "sync_reference_steps: expected 0, because with adapters the reference is the frozen model without them");
+    if (sync_steps == 0 || !f->units) return DT_OK; /* no updates, or a reported error */
+    const char *partly = partly_trained(t);
+    DT_CHECK(!partly, DT_ERR_USAGE,
+             "sync_reference_steps: expected 0, because only a model that is trained as a whole can update the "
+             "reference; this run trains only part of %s",
+             partly);
+    const char *other = first_difference(f, t);
+    DT_CHECK(
+        !other, DT_ERR_DATA,
+        "%s: with sync_reference_steps, expected a reference of the same shape as the model in training; %s differs",
+        f->from.path, other);
+    r->sync_steps = sync_steps, r->mixup = mixup;
+    t->kept = f, t->kept_name = "reference";
+    return DT_OK;
 }
 
 dt_err dt_reference_scores(void *reference, dt_task *t, const dt_batch *b, float *out)

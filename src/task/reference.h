@@ -18,11 +18,9 @@ typedef struct dt_reference {
     double mixup;
     int64_t weights[2]; /* for comparison at a resume: dt_hash_parameters, and the type; 0: no comparison */
     void *chunk;        /* staging for parameters of both models, if it follows the policy */
-    void *block;
-    size_t nbytes;
 } dt_reference;
 
-/** In open, after t->model_opt covers the batches. With DT_HEAD_DIVERGENCE it becomes t->reference. If only adapters
+/** In open, after t->model_opt covers the batches: add it to the task's parts. With DT_HEAD_DIVERGENCE it becomes t->reference. If only adapters
  *  are trained and path is model.path, the reference is the model in training without its adapters. If that model
  *  starts with adapters (lora.path, or a checkpoint with adapters), the reference is a frozen copy including them. path
  *  NULL, or "" in a plan: a model with the shape of the one in training. Local. Errors of dt_scorer_open, without the
@@ -32,11 +30,6 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
  *  reference, in fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape differs from that of the
  *  model in training. DT_ERR_USAGE: it is the model in training without its adapters. */
 dt_err dt_reference_follow(dt_reference *r, dt_task *t, int64_t sync_steps, double mixup);
-/** Add its memory. Local. */
-dt_err dt_reference_plan(const dt_reference *r, const dt_task *t, dt_memory *memory);
-/** In begin. Collective, agreed. */
-dt_err dt_reference_begin(dt_reference *r, dt_task *t);
-void dt_reference_close(dt_reference *r, dt_ledger *ledger); /* safe on {0} */
 
 /** In save and load: compare the weights with those at the start of the run, unless they follow the policy or have
  *  another type now. Local. DT_ERR_BASE: they differ. */

@@ -2,9 +2,9 @@
  * The reward is the value of a scalar head at a text's last token. Both texts of a pair share one forward. Safety
  * models also have a classification term, which separates safe from unsafe answers at score 0. */
 #include "dtrain/step/step.h"
+#include "language_model.h"
 #include "pair_loss.h"
 #include "pairs.h"
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct reward_model {
@@ -83,13 +83,8 @@ static void warn_of_data(const dt_task *t)
 static void rm_open(dt_task *t)
 {
     const dt_config *cfg = t->cfg;
-    reward_model *r = calloc(1, sizeof *r);
+    reward_model *r = t->self;
     pairs_open(t, text_length(t), cfg->rm_truncate, false);
-    if (!r) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
-        return;
-    }
-    t->self = r;
     r->loss_of = (dt_pair_loss){.type = strcmp(cfg->rm_loss_type, "hinge") == 0 ? DT_PAIR_HINGE : DT_PAIR_SIGMOID,
                                 .label_smoothing = cfg->rm_label_smoothing,
                                 .center = cfg->rm_center_rewards_coefficient,
@@ -97,20 +92,6 @@ static void rm_open(dt_task *t)
                                 .w_tie = cfg->rm_w_tie};
     declare(r, t->sums, is_harmless(t));
     warn_of_data(t);
-}
-
-static dt_err rm_plan(const dt_task *t, int stage, dt_memory *memory)
-{
-    (void)stage;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
-    return DT_OK;
-}
-
-static void rm_close(dt_task *t)
-{
-    dt_task_close_data(t);
-    free(t->self);
-    t->self = NULL;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -190,26 +171,17 @@ static void rm_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_count(t->sums, r->n_samples, b->n_samples);
 }
 
-static dt_err rm_evaluate(dt_task *t, int64_t micro)
-{
-    dt_micro m = {0};
-    dt_phase_enter(t->phase, "read", "validation");
-    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
-    return dt_task_forward(t, &m);
-}
-
 const dt_task_ops dt_task_rm = {.name = "rm",
                                 .trains = true,
                                 .n_labels = 1,
                                 .no_dropout = true,
                                 .watch = {"rm/accuracy"},
                                 .num_tokens = "rm/num_tokens",
+                                .self_nbytes = sizeof(reward_model),
                                 .check = check,
                                 .open = rm_open,
-                                .plan = rm_plan,
-                                .close = rm_close,
                                 .next_micro = rm_next_micro,
                                 .weights = rm_weights,
                                 .collect = rm_collect,
-                                .evaluate = rm_evaluate,
+                                .evaluate = lm_evaluate,
                                 .step_after = dt_task_data_step_after};

@@ -431,7 +431,7 @@ void dt_run_close(dt_run *run)
     dt_report_close(run->report);
     dt_lock_release(run->lock);
     dt_task_buffers_free(&run->task.buffers, &run->ledger);
-    if (run->task.ops) run->task.ops->close(&run->task);
+    dt_task_close(&run->task);
     dt_task_drop_features(&run->task);
     dt_sums_close(&run->sums);
     free(run->shown);

@@ -615,7 +615,7 @@ void run_open_task(dt_run *run)
     t->units = run->units, t->n_units = run->n_units;
     t->tokenizer = run_tokenizer(run);
     t->generation = &run->pretrained.generation;
-    t->ops->open(t);
+    dt_task_open(t);
     run->n_trained = 0;
     run->trained[run->n_trained++] = &run->main;
     for (int i = 0; i < t->n_auxiliary; i++) run->trained[run->n_trained++] = &t->auxiliary[i];
@@ -672,6 +672,6 @@ dt_err run_open_states(dt_run *run)
     DT_TRY(dt_comm_agree(run->comm, err));
     t->stage = run->main.zero_opt.stage, t->compute = run->compute;
     t->zero = run->main.zero, t->model = run->model;
-    if (t->ops->begin) DT_TRY(t->ops->begin(t));
+    DT_TRY(dt_task_begin(t));
     return dt_comm_agree(run->comm, run_open_saver(run));
 }

@@ -15,12 +15,8 @@ typedef struct dt_generation_items {
     dt_constraint only;
 } dt_generation_items;
 
-/** In open: open rec.catalogue, if it is given. Errors are added to t->mistakes. Local. */
+/** In open: open rec.catalogue, if it is given, as a part of the task. Errors are added to t->mistakes. Local. */
 void dt_generation_items_open(dt_generation_items *items, dt_task *t);
-/** Free it. Local. Safe on {0}. */
-void dt_generation_items_close(dt_generation_items *items, dt_ledger *ledger);
-/** Bytes in the ledger (DT_MEM_DATA, host). Local. */
-size_t dt_generation_items_nbytes(const dt_generation_items *items);
 
 /** The constraint on completions, borrowed; NULL without a catalogue. Local. */
 const dt_constraint *dt_generation_items_constraint(const dt_generation_items *items);

@@ -7,18 +7,11 @@
 
 typedef struct dt_ranking dt_ranking;
 
-/* The functions of a task (step.h) with the same names; plan, begin and close do nothing for NULL. */
-/** Open the prompts of data.validation, and declare the metrics. items: borrowed. writes: every validation writes
+/** In open: add it to the task's parts, open the prompts of data.validation, and declare the metrics. items: borrowed. writes: every validation writes
  *  OUTPUT_DIR/predictions.json. NULL: no memory. */
 dt_ranking *dt_ranking_open(dt_task *t, const dt_generation_items *items, bool writes);
-/** As dt_task_ops.plan. Local. */
-dt_err dt_ranking_plan(const dt_ranking *m, const dt_task *t, int stage, dt_memory *memory);
-/** As dt_task_ops.begin. Collective, agreed. */
-dt_err dt_ranking_begin(dt_ranking *m, dt_task *t);
 /** As dt_task_ops.evaluate. Collective. */
 dt_err dt_ranking_evaluate(dt_ranking *m, dt_task *t, int64_t micro);
-/** As dt_task_ops.close. Local. */
-void dt_ranking_close(dt_ranking *m, dt_task *t);
 
 /** Rank of the target among n items, from 0; -1: not among them, or the target is -1. Missing predictions are -1 as
  *  well. Local. */

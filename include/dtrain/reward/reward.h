@@ -19,7 +19,8 @@ typedef struct dt_reward_sample {
 /** A list of functions with weights. Each rank starts its own programs; models are collective. */
 typedef struct dt_rewards dt_rewards;
 
-/** In open, after dt_rollout_open: parse and check functions and weights, and describe models. Local.
+/** In open, after dt_rollout_open: add it to the task's parts, parse and check functions and weights, and describe
+ *  models. When the run begins, programs start (DT_ERR_FAULT: one cannot be started). Local.
  *
  *  section  of the keys reward_path, reward_funcs and reward_weights, for messages; borrowed
  *  model    directory of a reward model, the first function (ppo.reward_path); "": none
@@ -27,17 +28,10 @@ typedef struct dt_rewards dt_rewards;
  *  weights  as dt_reward_weights
  *  items    catalogue of the completions, for rec_semantic; borrowed; may be NULL
  *
- *  Errors are added to t->mistakes. Returns NULL if there is no memory; freed by dt_rewards_close. */
+ *  Errors are added to t->mistakes. Returns NULL if there is no memory. When the task is closed,
+ *  its programs end, which may take 2 s. */
 dt_rewards *dt_rewards_open(dt_task *t, const char *section, const char *model, const char *funcs, const char *weights,
                             const dt_catalogue *items);
-/** Add the memory of its models, and of item embeddings, to the plan. Local. */
-dt_err dt_rewards_plan(const dt_rewards *w, const dt_task *t, dt_memory *memory);
-/** Start programs and load models. Collective, agreed. DT_ERR_FAULT: a program cannot be started. DT_ERR_MEMORY and
- *  DT_ERR_DATA: models. */
-dt_err dt_rewards_begin(dt_rewards *w, dt_task *t);
-/** End the programs, which may take 2 s, and free everything. Local. Safe on NULL. */
-void dt_rewards_close(dt_rewards *w, dt_task *t);
-
 /** Number of functions. Local. */
 int dt_rewards_n(const dt_rewards *w);
 /** Name of function k in metrics: "accuracy", the base name of a program or model, "rm" for runs/rm/hf; unique.

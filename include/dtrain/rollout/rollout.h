@@ -57,15 +57,8 @@ typedef struct dt_rollout_row {
  *
  *  opt  in  copied; strings and constraint are borrowed
  *
- *  Errors are added to t->mistakes. Returns NULL if there is no memory; freed by dt_rollout_close. */
+ *  Errors are added to t->mistakes. Returns NULL if there is no memory; freed when the task is closed. */
 dt_rollout *dt_rollout_open(dt_task *t, const dt_rollout_options *opt);
-/** Add its memory to the plan; nothing for NULL. Local. */
-dt_err dt_rollout_plan(const dt_rollout *r, const dt_task *t, int stage, dt_memory *memory);
-/** Allocate, and open the generator. Collective, agreed. DT_ERR_MEMORY; DT_ERR_DATA: hosts see different files under
- *  from_file. */
-dt_err dt_rollout_begin(dt_rollout *r, dt_task *t);
-/** Free it. Local; safe on NULL. */
-void dt_rollout_close(dt_rollout *r, dt_task *t);
 /** Add the position in the prompts, the rows and the arrays to the items of a checkpoint, and flush rollouts.jsonl to
  *  disk. Collective, agreed. DT_ERR_MEMORY, DT_ERR_WRITE. */
 dt_err dt_rollout_save(const dt_rollout *r, dt_task *t, dt_named_arrays *items);

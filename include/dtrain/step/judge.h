@@ -5,28 +5,20 @@
 
 #include "dtrain/step/scorer.h"
 
-/** A judge. {0} to begin; freed with dt_judge_close. */
+/** A judge. {0} to begin. */
 typedef struct dt_judge {
     dt_scorer scorer;
     float *value; /* [max_tok] value of each token of the last batch */
     float *score; /* [max_seq] value of each sequence's last token; 0 for a sequence without tokens */
-    void *block;
-    size_t nbytes;
 } dt_judge;
 
-/** In open, after t->model_opt has its limits for the task's batches. name: "the reward model", for messages; borrowed.
- *  Local. Errors of dt_scorer_open, without the key; dt_judge_begin finds a missing scalar head (DT_ERR_DATA). */
+/** In open, after t->model_opt has its limits for the task's batches: add it to the task's parts. name: "the reward
+ *  model", for messages; borrowed. Local. Errors of dt_scorer_open, without the key; loading it finds a missing scalar
+ *  head (DT_ERR_DATA). */
 dt_err dt_judge_open(dt_judge *j, dt_task *t, const char *name, const char *path);
 /** As dt_judge_open, for batches of the caller (dt_scorer_open_apart). */
 dt_err dt_judge_open_apart(dt_judge *j, dt_task *t, const char *name, const char *path, int32_t max_pos,
                            int32_t max_seq);
-/** Add its memory to the plan; nothing for {0}. Local. */
-dt_err dt_judge_plan(const dt_judge *j, const dt_task *t, dt_memory *memory);
-/** In begin: load it. Collective, agreed. DT_ERR_MEMORY, DT_ERR_DATA. */
-dt_err dt_judge_begin(dt_judge *j, dt_task *t);
-/** Free it. Local. Safe on {0} and after an error. */
-void dt_judge_close(dt_judge *j, dt_ledger *ledger);
-
 /** Compute j->value and j->score of a batch, which may be empty. Collective; a local error ends the job.
  *  DT_ERR_NONFINITE: a score is not finite; NaN would mean that it does not apply. */
 dt_err dt_judge_score(dt_judge *j, dt_task *t, const dt_batch *b);

@@ -9,7 +9,7 @@
 #include "dtrain/pretrained/frozen_model.h"
 #include "dtrain/step/step.h"
 
-/** A scorer. {0} to begin; freed with dt_scorer_close. */
+/** A scorer. {0} to begin. */
 typedef struct dt_scorer {
     const char *name; /* "the reference" */
     bool is_base;     /* it is the model in training without its adapters; frozen is {0} */
@@ -18,9 +18,9 @@ typedef struct dt_scorer {
     dt_model *model;
 } dt_scorer;
 
-/** In open, after t->model_opt has its limits for the task's batches: describe the model at path, and increase the
- *  memory that the model in training lends. For a plan, a missing model is replaced by one with the shape of the model
- *  in training. Local.
+/** In open, after t->model_opt has its limits for the task's batches: add it to the task's parts, describe the model at
+ *  path, and increase the memory that the model in training lends. For a plan, a missing model is replaced by one with
+ *  the shape of the model in training. It is loaded when the run begins. Local.
  *
  *  name      for messages; borrowed
  *  n_labels  outputs of its scalar head; 0: it predicts tokens
@@ -34,12 +34,6 @@ dt_err dt_scorer_open_apart(dt_scorer *s, dt_task *t, const char *name, const ch
 /** As dt_scorer_open, for the model in training without its adapters, if only adapters are trained: it has no own
  *  parameters. */
 dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name);
-/** Add its memory to the plan. Local. */
-dt_err dt_scorer_plan(const dt_scorer *s, const dt_task *t, dt_memory *memory);
-/** In begin: load it and open it on the lent memory. Collective, agreed. DT_ERR_MEMORY, DT_ERR_DATA. */
-dt_err dt_scorer_begin(dt_scorer *s, dt_task *t);
-/** Free it. Local. Safe on {0} and after an error. */
-void dt_scorer_close(dt_scorer *s);
 /** Compute its hidden states for a batch; then call a head of model.h. Collective; a local error ends the job. */
 dt_err dt_scorer_forward(dt_scorer *s, dt_task *t, const dt_batch *b);
 

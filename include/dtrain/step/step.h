@@ -105,6 +105,7 @@ typedef struct dt_task_ops {
     /* NULL-terminated: training metrics that the progress line and dtrain-info show in addition to the loss */
     const char *watch[3];
     const char *num_tokens; /* name of the metric that counts tokens since the start, as TRL's num_tokens; or NULL */
+    size_t self_nbytes;     /* bytes of dt_task.self, which the run allocates, zeroed, and frees; 0: the task does */
 
     /** Check that required keys are given, and add mistakes to t->mistakes. Local. */
     void (*check)(dt_task *t);
@@ -113,14 +114,11 @@ typedef struct dt_task_ops {
      *  in t->model_opt. Local: errors are added to t->mistakes, and opening continues. The device may not be open
      *  (t->dev->ops NULL). */
     void (*open)(dt_task *t);
-    /** Add the memory that it would hold at a ZeRO stage, including what open has allocated. Ranks, batch sizes, model
-     *  options and main model in t are those of the plan, which may differ from those at open. Local. */
+    /** As those of dt_task_part_ops, after all parts: for what is not a part. NULL: nothing to do. close: safe after an
+     *  error in any of these, and twice. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
-    /** Open extra models and allocate: nothing is allocated afterwards. t->model, t->zero and the zero of each model in
-     *  t->auxiliary exist. The task sets the initial weights of models in t->auxiliary, the run those of t->model.
-     *  Collective, agreed. NULL: nothing to do. */
     dt_err (*begin)(dt_task *t);
-    void (*close)(dt_task *t); /* local; safe after an error in any of these, and twice */
+    void (*close)(dt_task *t);
 
     /** Provide micro-step `micro` of step `step` (counted over all epochs). May generate and score rollouts. Collective
      *  if it uses a model; a local error ends the job. */
@@ -151,7 +149,23 @@ typedef struct dt_task_ops {
     dt_err (*load)(dt_task *t, const dt_named_arrays *items);
 } dt_task_ops;
 
-enum { DT_MAX_TASK_FILES = 8 };
+/** A part of a task: a model, a rollout, datasets, host arrays. It plans, allocates and frees its memory. Functions that
+ *  are NULL do nothing. */
+typedef struct dt_task_part_ops {
+    /** Assign its arrays on the host, zeroed, with dt_carve. Returns their bytes. The plan calls it with block NULL, and
+     *  the run again with the memory, before any begin. Local. */
+    size_t (*lay_out)(void *self, const dt_task *t, void *block);
+    /** Add the other memory that it would hold, including what open has allocated. Ranks, batch sizes, model options and
+     *  main model in t are those of the plan, which may differ from those at open. Local. */
+    dt_err (*plan)(const void *self, const dt_task *t, dt_memory *memory);
+    /** Open extra models and allocate: nothing is allocated afterwards. t->model, t->zero and the zero of each model in
+     *  t->auxiliary exist. The task sets the initial weights of models in t->auxiliary, the run those of t->model.
+     *  Collective, agreed. */
+    dt_err (*begin)(void *self, dt_task *t);
+    void (*close)(void *self, dt_task *t); /* local; safe after an error in open or begin */
+} dt_task_part_ops;
+
+enum { DT_MAX_TASK_FILES = 8, DT_MAX_TASK_PARTS = 48 };
 
 /** A task of a run. The run lends its objects before `check`, unless a field says otherwise. */
 struct dt_task {
@@ -186,6 +200,12 @@ struct dt_task {
     dt_task_buffers buffers; /* the run's, for micro-steps */
     dt_report *report;       /* since the first step, on rank 0; else NULL */
 
+    struct dt_task_part {
+        const dt_task_part_ops *ops;
+        void *self, *block; /* block: of lay_out */
+        size_t nbytes;
+    } part[DT_MAX_TASK_PARTS]; /* dt_task_hold */
+    int n_parts;
     /* set by open. Datasets: the run reports them, compares them over the ranks and verifies them; NULL: none, or a
      * mistake */
     dt_loader *train, *valid;
@@ -230,6 +250,18 @@ struct dt_task {
      * shorter by as many, and their samples count as processed */
     int64_t left_out;
 };
+
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+
+/** Add a part, in open. plan and begin handle the parts in this order, and close in the reverse order. self: borrowed
+ *  until it is closed. An error is added to t->mistakes. Local. */
+void dt_task_hold(dt_task *t, const dt_task_part_ops *ops, void *self);
+/** Open a task: t->self, then ops->open. Local; errors are added to t->mistakes. */
+void dt_task_open(dt_task *t);
+/** The functions of dt_task_part_ops for all parts, then that of the task. */
+dt_err dt_task_plan(const dt_task *t, int stage, dt_memory *memory);
+dt_err dt_task_begin(dt_task *t);
+void dt_task_close(dt_task *t);
 
 /* ---- micro-steps ------------------------------------------------------------------------------------------------- */
 
@@ -281,8 +313,9 @@ typedef struct dt_task_data {
     bool pairs, truncate, no_ties; /* dt_loader_options */
     int64_t seq_len;               /* 0: data.seq_len */
 } dt_task_data;
-/** Open [data] train and validation, if given, as t->train and t->valid. Increases limits of t->model_opt for their
- *  micro-batches, and declares the sum "images" if they have images. Errors are added to t->mistakes. Local. */
+/** Open [data] train and validation, if given, as t->train and t->valid, a part of the task. Increases limits of
+ *  t->model_opt for their micro-batches, and declares the sum "images" if they have images. Errors are added to
+ *  t->mistakes. Local. */
 void dt_task_open_data(dt_task *t, const dt_task_data *what);
 /** Check that the images of files fit a model: size, placeholders, preprocessing. A model without preprocessing
  *  (dt_model_config_set_preprocessor) takes that of the first files, before it is opened; validation files must then
@@ -308,9 +341,7 @@ void dt_task_drop_features(dt_task *t);
 /** Hash of a model's parameters in units for which is_one is true (NULL: all), the same for any number of ranks and
  *  stage. sum: out. Collective, agreed. */
 dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_unit *u), uint64_t *sum);
-/** Host bytes of the datasets' batches; of batches of full rows if nothing could be read (--plan). Local. */
-size_t dt_task_data_nbytes(const dt_task *t);
-/** Close t->train and t->valid. Local. */
+/** Close t->train and t->valid, before the task is closed. Local. */
 void dt_task_close_data(dt_task *t);
 /** dt_task_ops.step_after for tasks that take the samples of t->train in order, a batch per step. Local. */
 int64_t dt_task_data_step_after(const dt_task *t, int64_t samples);

@@ -3,33 +3,12 @@
 #include "aot.h"
 #include <stdlib.h>
 
-/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(dt_aot *a, void *block, int64_t n)
+void dt_aot_lay_out(dt_aot *a, int64_t n, void *block, size_t *used)
 {
-    size_t used = 0;
-    a->number = dt_carve(block, &used, n * DT_AOT_NUMBERS, sizeof *a->number);
-    a->partner = dt_carve(block, &used, n, sizeof *a->partner);
-    for (int k = 0; k < 2; k++) a->key[k] = dt_carve(block, &used, n, sizeof *a->key[k]);
-    return used;
-}
-
-size_t dt_aot_nbytes(int64_t n_pairs) { return lay_out(&(dt_aot){0}, NULL, n_pairs); }
-
-dt_err dt_aot_alloc(dt_aot *a, int64_t n_pairs, dt_ledger *ledger)
-{
-    const size_t nbytes = dt_aot_nbytes(n_pairs);
-    *a = (dt_aot){.n_alloc = n_pairs, .block = calloc(1, nbytes)};
-    DT_CHECK(a->block, DT_ERR_MEMORY, "out of memory for the answers of %lld pairs", (long long)n_pairs);
-    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    lay_out(a, a->block, n_pairs);
-    return DT_OK;
-}
-
-void dt_aot_free(dt_aot *a, dt_ledger *ledger)
-{
-    if (a->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_aot_nbytes(a->n_alloc));
-    free(a->block);
-    *a = (dt_aot){0};
+    a->number = dt_carve(block, used, n * DT_AOT_NUMBERS, sizeof *a->number);
+    a->partner = dt_carve(block, used, n, sizeof *a->partner);
+    for (int k = 0; k < 2; k++) a->key[k] = dt_carve(block, used, n, sizeof *a->key[k]);
+    a->n_alloc = n;
 }
 
 static int compare(const void *x, const void *y)

@@ -19,15 +19,13 @@ typedef struct dt_aot_key {
 /** Initialise to {0}. */
 typedef struct dt_aot {
     int64_t n_alloc;                    /* pairs */
-    double *number;                     /* [n_alloc, DT_AOT_NUMBERS]: of each pair, by side */
+    double *number;                     /* [n_alloc, DT_AOT_NUMBERS]: of each pair, by side; NULL: not in use */
     double (*partner)[DT_AOT_PARTNERS]; /* [n_alloc]: result of dt_aot_match */
     dt_aot_key *key[2];                 /* [n_alloc] each */
-    void *block;
 } dt_aot;
 
-size_t dt_aot_nbytes(int64_t n_pairs);                              /* for the plan */
-dt_err dt_aot_alloc(dt_aot *a, int64_t n_pairs, dt_ledger *ledger); /* local */
-void dt_aot_free(dt_aot *a, dt_ledger *ledger);                     /* safe on {0} */
-void dt_aot_match(dt_aot *a, int64_t n_pairs, int64_t n_of_set);    /* the last set may be smaller */
+/** Carve the arrays of n pairs (dt_carve). */
+void dt_aot_lay_out(dt_aot *a, int64_t n, void *block, size_t *used);
+void dt_aot_match(dt_aot *a, int64_t n_pairs, int64_t n_of_set); /* the last set may be smaller */
 
 #endif

@@ -8,34 +8,12 @@
 
 #define LEAST 1e-3 /* beta, as in the authors' code */
 
-/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(dt_batch_beta *b, void *block, int64_t n)
+void dt_batch_beta_lay_out(dt_batch_beta *b, int64_t n, void *block, size_t *used)
 {
-    size_t used = 0;
-    b->gap = dt_carve(block, &used, n, sizeof *b->gap);
-    b->part = dt_carve(block, &used, n, sizeof *b->part);
-    b->key = dt_carve(block, &used, n, sizeof *b->key);
-    return used;
-}
-
-size_t dt_batch_beta_nbytes(int64_t n_pairs) { return lay_out(&(dt_batch_beta){0}, NULL, n_pairs); }
-
-dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger)
-{
-    const size_t nbytes = dt_batch_beta_nbytes(n_pairs);
-    b->block = calloc(1, nbytes);
-    DT_CHECK(b->block, DT_ERR_MEMORY, "out of memory for the margins of %lld pairs", (long long)n_pairs);
-    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    b->n_alloc = n_pairs;
-    lay_out(b, b->block, n_pairs);
-    return DT_OK;
-}
-
-void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger)
-{
-    if (b->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_beta_nbytes(b->n_alloc));
-    free(b->block);
-    b->block = NULL;
+    b->gap = dt_carve(block, used, n, sizeof *b->gap);
+    b->part = dt_carve(block, used, n, sizeof *b->part);
+    b->key = dt_carve(block, used, n, sizeof *b->key);
+    b->n_alloc = n;
 }
 
 /* Descending; equal values in the order of the data. */

@@ -32,15 +32,12 @@ typedef struct dt_batch_beta {
     double *part;      /* [n_alloc]: factor of a pair's loss: pairs / pairs kept, or 0 */
 
     int64_t n_alloc; /* pairs */
-    double *gap;     /* [n_alloc]: filled before dt_batch_beta_find */
+    double *gap;     /* [n_alloc]: filled before dt_batch_beta_find; NULL: not in use */
     dt_batch_beta_key *key;
-    void *block;
 } dt_batch_beta;
 
-size_t dt_batch_beta_nbytes(int64_t n_pairs); /* for the plan */
-/** Sets only the arrays of b. Local. */
-dt_err dt_batch_beta_alloc(dt_batch_beta *b, int64_t n_pairs, dt_ledger *ledger);
-void dt_batch_beta_free(dt_batch_beta *b, dt_ledger *ledger); /* safe on {0} */
+/** Carve the arrays of n pairs (dt_carve). */
+void dt_batch_beta_lay_out(dt_batch_beta *b, int64_t n, void *block, size_t *used);
 
 /** Compute beta from gap [0 .. n_pairs-1]; the first belongs to sample first_sample of the training:
  *

@@ -120,13 +120,13 @@ static void open_models(dt_task *t, dpo *d)
     const bool named = *t->cfg->dpo_reference_path;
     const char *path = named ? t->cfg->dpo_reference_path : t->cfg->model_path;
     if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
-    dt_err err = open_reference(t, d, path);
-    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
     for (int goal = 0; goal < DPO_GOALS; goal++) {
         if (!d->has_judge[goal]) continue;
-        err = dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal));
+        const dt_err err = dt_judge_open(&d->judge[goal], t, names[goal], judge_path(t->cfg, goal));
         dt_mistakes_add(t->mistakes, dt_config_lead_to(t->cfg, "dpo", keys[goal], err));
     }
+    const dt_err err = open_reference(t, d, path);
+    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(t->cfg, "dpo", "reference_path", err) : err);
 }
 
 static void warn_of_ties(const dt_task *t)
@@ -148,16 +148,23 @@ static void say_margins(const dt_task *t, const dpo *d)
                 d->beta_w, t->cfg->dpo_beta);
 }
 
+static size_t lay_out(void *self, const dt_task *t, void *block)
+{
+    dpo *d = self;
+    size_t used = 0;
+    if (dt_dpo_needs_partners(&d->loss_of)) dt_aot_lay_out(&d->aot, dpo_most_pairs(t), block, &used);
+    if (d->beta_rule == DPO_BETA_OF_BATCH)
+        dt_batch_beta_lay_out(&d->batch_beta, t->batching.train_batch_size, block, &used);
+    return used;
+}
+
 static void dpo_open(dt_task *t)
 {
-    dpo *d = calloc(1, sizeof *d);
+    static const dt_task_part_ops arrays = {.lay_out = lay_out};
+    dpo *d = t->self;
     pairs_open(t, t->cfg->data_seq_len, true, true);
     warn_of_ties(t);
-    if (!d) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
-        return;
-    }
-    t->self = d;
+    dt_task_hold(t, &arrays, d);
     dt_mistakes_add(t->mistakes, read_settings(t, d));
     t->model_opt->head |=
         DT_HEAD_MEAN_LOGIT | (t->cfg->dpo_use_wpo ? DT_HEAD_SUM_SQUARES : 0) | (d->full_kl ? DT_HEAD_DIVERGENCE : 0);
@@ -170,49 +177,6 @@ static void dpo_open(dt_task *t)
 
 static bool precomputes(const dt_task *t) { return t->cfg->dpo_precompute_reference; }
 
-static dt_err dpo_plan(const dt_task *t, int stage, dt_memory *memory)
-{
-    const dpo *d = t->self;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_data_nbytes(t);
-    if (dt_dpo_needs_partners(&d->loss_of)) memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_aot_nbytes(dpo_most_pairs(t));
-    if (d->beta_rule == DPO_BETA_OF_BATCH)
-        memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_beta_nbytes(t->batching.train_batch_size);
-    for (int goal = 0; goal < DPO_GOALS; goal++) DT_TRY(dt_judge_plan(&d->judge[goal], t, memory));
-    return precomputes(t) ? dt_precomputed_plan(&d->precomputed, t, memory)
-                          : dt_reference_plan(&d->reference, t, memory);
-}
-
-static dt_err allocate(dt_task *t)
-{
-    dpo *d = t->self;
-    if (dt_dpo_needs_partners(&d->loss_of)) DT_TRY(dt_aot_alloc(&d->aot, dpo_most_pairs(t), t->ledger));
-    if (d->beta_rule != DPO_BETA_OF_BATCH) return DT_OK;
-    return dt_batch_beta_alloc(&d->batch_beta, t->batching.train_batch_size, t->ledger);
-}
-
-static dt_err dpo_begin(dt_task *t)
-{
-    dpo *d = t->self;
-    DT_TRY(dt_comm_agree(t->comm, allocate(t)));
-    for (int goal = 0; goal < DPO_GOALS; goal++)
-        if (d->has_judge[goal]) DT_TRY(dt_judge_begin(&d->judge[goal], t));
-    return precomputes(t) ? dt_precomputed_begin(&d->precomputed, t) : dt_reference_begin(&d->reference, t);
-}
-
-static void dpo_close(dt_task *t)
-{
-    dpo *d = t->self;
-    dt_task_close_data(t);
-    if (!d) return;
-    dt_reference_close(&d->reference, t->ledger);
-    dt_precomputed_close(&d->precomputed, t->ledger);
-    for (int goal = 0; goal < DPO_GOALS; goal++) dt_judge_close(&d->judge[goal], t->ledger);
-    dt_aot_free(&d->aot, t->ledger);
-    dt_batch_beta_free(&d->batch_beta, t->ledger);
-    free(d);
-    t->self = NULL;
-}
-
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b)
@@ -221,7 +185,7 @@ dt_err dpo_score_reference(dt_task *t, const dt_batch *b)
     return precomputes(t) ? dt_precomputed_read(&d->precomputed, d->part, b) : dt_reference_score(&d->reference, t, b);
 }
 
-const float *dpo_reference_logp(const dpo *d) { return d->precomputed.block ? d->precomputed.logp : d->reference.logp; }
+const float *dpo_reference_logp(const dpo *d) { return d->precomputed.logp ? d->precomputed.logp : d->reference.logp; }
 
 static dt_err score(dt_task *t, const dt_batch *b)
 {
@@ -240,7 +204,7 @@ static dt_err begin_step(dt_task *t, int64_t step)
     d->step.inv_norm = 1 / (double)counts.n_samples;
     d->inv_chosen = 1 / (double)counts.n_chosen;
     d->pairs_per_token[0] = (double)counts.n_samples / (double)counts.n_chosen;
-    return d->aot.block || d->batch_beta.block ? dpo_match_step(t, step) : DT_OK;
+    return d->aot.number || d->batch_beta.gap ? dpo_match_step(t, step) : DT_OK;
 }
 
 int64_t dpo_first_pair(const dt_task *t, int64_t micro)
@@ -275,7 +239,7 @@ static dt_err dpo_evaluate(dt_task *t, int64_t micro)
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
     d->part = DT_OF_VALIDATION;
-    if (micro == 0 && d->aot.block) DT_TRY(dpo_match_validation(t));
+    if (micro == 0 && d->aot.number) DT_TRY(dpo_match_validation(t));
     d->first_pair = dpo_first_pair(t, micro);
     DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
     DT_TRY(score(t, m.batch));
@@ -305,7 +269,7 @@ static dt_err dpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) update_multiplier(t, applied);
-    if (d->batch_beta.block) update_beta(t, applied);
+    if (d->batch_beta.gap) update_beta(t, applied);
     return dt_reference_after_step(&d->reference, t, step);
 }
 
@@ -313,7 +277,7 @@ static dt_err save(const dt_task *t, dt_named_arrays *items)
 {
     const dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_save(&d->multiplier, items));
-    if (d->batch_beta.block) DT_TRY(dt_batch_beta_save(&d->batch_beta, items));
+    if (d->batch_beta.gap) DT_TRY(dt_batch_beta_save(&d->batch_beta, items));
     return precomputes(t) ? dt_precomputed_save(&d->precomputed, items) : dt_reference_save(&d->reference, items);
 }
 
@@ -321,7 +285,7 @@ static dt_err load(const dt_task *t, const dt_named_arrays *items)
 {
     dpo *d = t->self;
     if (d->has_judge[DPO_HARMLESS]) DT_TRY(dt_multiplier_load(&d->multiplier, items));
-    if (d->batch_beta.block) DT_TRY(dt_batch_beta_load(&d->batch_beta, items));
+    if (d->batch_beta.gap) DT_TRY(dt_batch_beta_load(&d->batch_beta, items));
     return precomputes(t) ? dt_precomputed_load(&d->precomputed, items) : dt_reference_load(&d->reference, items);
 }
 
@@ -334,11 +298,9 @@ const dt_task_ops dt_task_dpo = {.name = "dpo",
                                  .images = true,
                                  .watch = {"dpo/rewards/accuracies", "dpo/rewards/margins"},
                                  .num_tokens = "dpo/num_tokens",
+                                 .self_nbytes = sizeof(dpo),
                                  .check = check,
                                  .open = dpo_open,
-                                 .plan = dpo_plan,
-                                 .begin = dpo_begin,
-                                 .close = dpo_close,
                                  .next_micro = dpo_next_micro,
                                  .weights = dpo_weights,
                                  .collect = dpo_collect,

@@ -51,7 +51,7 @@ static double beta_of(const dt_task *t, double delta)
     const dt_config *cfg = t->cfg;
     const double w = d->beta_w;
     if (d->beta_rule == DPO_BETA_OF_BATCH)
-        return d->part == DT_OF_TRAINING && d->batch_beta.block ? d->batch_beta.value : cfg->dpo_beta;
+        return d->part == DT_OF_TRAINING && d->batch_beta.gap ? d->batch_beta.value : cfg->dpo_beta;
     if (d->beta_rule == DPO_BETA_OF_FACTOR) return fmax(cfg->dpo_beta * (1 + w * delta), fmin(1e-3, cfg->dpo_beta));
     const double size = strcmp(cfg->dpo_negative_margin, "abs") == 0 ? fabs(delta) : fmax(delta, 0);
     return cfg->dpo_beta * (1 + w * -expm1(-cfg->dpo_beta_k * size));
@@ -82,8 +82,8 @@ dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt
     a.shorter = dt_min_i64(a.pair.n_tok[0], a.pair.n_tok[1]);
     for (int side = 0; side < DT_N_SIDES; side++) add_up(t, b, k, side, p, &a);
     a.pair.difference = a.logp[0] - a.logp[1];
-    if (d->aot.block) memcpy(a.pair.partner, d->aot.partner[d->first_pair + k], sizeof a.pair.partner);
-    if (d->batch_beta.block && d->part == DT_OF_TRAINING) a.part = d->batch_beta.part[d->first_pair + k];
+    if (d->aot.number) memcpy(a.pair.partner, d->aot.partner[d->first_pair + k], sizeof a.pair.partner);
+    if (d->batch_beta.gap && d->part == DT_OF_TRAINING) a.part = d->batch_beta.part[d->first_pair + k];
     judge(t, b, k, &a);
     return a;
 }

@@ -29,8 +29,8 @@ static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
     d->first_pair = first;
     for (int64_t k = 0; k < b->n_samples; k++) {
         const dpo_answers a = dpo_pair_of(t, b, k, &p);
-        if (d->aot.block) note_answers(&a, d->aot.number + (first + k) * DT_AOT_NUMBERS);
-        if (d->batch_beta.block) d->batch_beta.gap[first + k] = a.pair.ratio[0] - a.pair.ratio[1];
+        if (d->aot.number) note_answers(&a, d->aot.number + (first + k) * DT_AOT_NUMBERS);
+        if (d->batch_beta.gap) d->batch_beta.gap[first + k] = a.pair.ratio[0] - a.pair.ratio[1];
     }
     return DT_OK;
 }
@@ -48,7 +48,7 @@ static dt_err add_up(dt_task *t, double *x, int64_t n)
 static dt_err match(dt_task *t, int64_t n_pairs)
 {
     dpo *d = t->self;
-    if (!d->aot.block) return DT_OK;
+    if (!d->aot.number) return DT_OK;
     DT_TRY(add_up(t, d->aot.number, n_pairs * DT_AOT_NUMBERS));
     dt_aot_match(&d->aot, n_pairs, t->batching.train_batch_size);
     return DT_OK;
@@ -57,7 +57,7 @@ static dt_err match(dt_task *t, int64_t n_pairs)
 static dt_err find_beta(dt_task *t, int64_t step, int64_t n_pairs)
 {
     dpo *d = t->self;
-    if (!d->batch_beta.block) return DT_OK;
+    if (!d->batch_beta.gap) return DT_OK;
     DT_TRY(add_up(t, d->batch_beta.gap, n_pairs));
     dt_batch_beta_find(&d->batch_beta, n_pairs, step * t->batching.train_batch_size);
     return DT_OK;
@@ -65,8 +65,8 @@ static dt_err find_beta(dt_task *t, int64_t step, int64_t n_pairs)
 
 static void clear(dpo *d)
 {
-    if (d->aot.block) memset(d->aot.number, 0, (size_t)d->aot.n_alloc * DT_AOT_NUMBERS * sizeof *d->aot.number);
-    if (d->batch_beta.block) memset(d->batch_beta.gap, 0, (size_t)d->batch_beta.n_alloc * sizeof *d->batch_beta.gap);
+    if (d->aot.number) memset(d->aot.number, 0, (size_t)d->aot.n_alloc * DT_AOT_NUMBERS * sizeof *d->aot.number);
+    if (d->batch_beta.gap) memset(d->batch_beta.gap, 0, (size_t)d->batch_beta.n_alloc * sizeof *d->batch_beta.gap);
 }
 
 dt_err dpo_match_step(dt_task *t, int64_t step)

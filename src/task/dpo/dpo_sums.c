@@ -134,7 +134,7 @@ static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goa
  * ratio smaller than a few fp32 units of its operands is no preference. */
 static double rounding_of(const dpo *d, const dpo_answers *a)
 {
-    return d->precomputed.block ? 8 * (double)FLT_EPSILON * (fabs(a->logp[0]) + fabs(a->logp[1])) : 0;
+    return d->precomputed.logp ? 8 * (double)FLT_EPSILON * (fabs(a->logp[0]) + fabs(a->logp[1])) : 0;
 }
 
 static void collect_pair(dt_task *t, const dpo_answers *a)

@@ -48,33 +48,7 @@ static void count_samples(dt_precomputed *p, const dt_task *t)
         p->n_samples[k] = info->n_samples;
         p->key[DT_KEY_TRAINING + k] = dt_loader_fingerprint(loaders[k]) ^ dt_mix64((uint64_t)info->n_samples);
         p->key[DT_KEY_TOKENIZER] += dt_hash_text(info->tokenizer) + dt_hash_text(info->chat_template);
-        p->nbytes += (size_t)(info->n_samples + 1) * sizeof **p->first;
     }
-}
-
-dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path)
-{
-    const bool planned = !t->comm && (!*model_path || access(model_path, F_OK) != 0);
-    p->fd = -1;
-    if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
-    const dt_err err =
-        planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0) : dt_frozen_model_describe(&p->model, model_path, 0);
-    DT_TRY(p->model.adapter ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
-    p->model.from.new_adapters = true; /* the weights are loaded into the model in training, which has new adapters */
-    DT_TRY(check_shape(p, t));
-    DT_TRY(dt_task_verifies(t, &p->model.from, p->model.units, p->model.n_units));
-    p->key[DT_KEY_LENGTHS] = (uint64_t)t->cfg->data_seq_len;
-    p->key[DT_KEY_TYPE] = (uint64_t)t->model_opt->dtype;
-    p->nbytes = (size_t)t->model_opt->max_tok * sizeof *p->logp;
-    count_samples(p, t);
-    return DT_OK;
-}
-
-dt_err dt_precomputed_plan(const dt_precomputed *p, const dt_task *t, dt_memory *memory)
-{
-    (void)t;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += p->nbytes;
-    return DT_OK;
 }
 
 /* ---- header ------------------------------------------------------------------------------------------------------ */
@@ -234,27 +208,32 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     return dt_comm_agree(t->comm, t->comm->rank == 0 ? publish(p, part, sum) : DT_OK);
 }
 
-/* ---- begin ------------------------------------------------------------------------------------------------------- */
+/* ---- a part of the task ------------------------------------------------------------------------------------------ */
+
+static size_t lay_out(void *self, const dt_task *t, void *block)
+{
+    dt_precomputed *p = self;
+    size_t used = 0;
+    if (t->train)
+        p->first[DT_OF_TRAINING] = dt_carve(block, &used, p->n_samples[DT_OF_TRAINING] + 1, sizeof **p->first);
+    if (t->valid)
+        p->first[DT_OF_VALIDATION] = dt_carve(block, &used, p->n_samples[DT_OF_VALIDATION] + 1, sizeof **p->first);
+    p->logp = dt_carve(block, &used, t->model_opt->max_tok, sizeof *p->logp);
+    return used;
+}
 
 static dt_err prepare(dt_precomputed *p, dt_task *t)
 {
     const dt_loader *loaders[DT_N_PRECOMPUTED_PARTS] = {t->train, t->valid};
-    int64_t n = 0, *first;
+    int64_t n = 0;
     DT_CHECK(asprintf(&p->path, "%s/%s", t->cfg->run_output_dir, name) > 0, DT_ERR_MEMORY, "out of memory for a path");
-    p->block = calloc(1, p->nbytes);
-    DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for the log-probabilities of the reference");
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
-    first = p->block;
     for (int k = 0; k < DT_N_PRECOMPUTED_PARTS; k++) {
-        if (!loaders[k]) continue;
-        p->first[k] = first;
-        for (int64_t i = 0; i < p->n_samples[k]; i++, first++) {
-            *first = n;
+        for (int64_t i = 0; loaders[k] && i < p->n_samples[k]; i++) {
+            p->first[k][i] = n;
             n += dt_loader_n_target(loaders[k], i);
         }
-        *first++ = n;
+        if (loaders[k]) p->first[k][p->n_samples[k]] = n;
     }
-    p->logp = (float *)(void *)first;
     return DT_OK;
 }
 
@@ -275,8 +254,10 @@ static dt_err verify(dt_precomputed *p, dt_task *t)
             : DT_OK);
 }
 
-dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
+/* Computes the file or verifies the existing one. Leaves the reference's weights in t->zero. */
+static dt_err begin(void *self, dt_task *t)
 {
+    dt_precomputed *p = self;
     DT_TRY(dt_comm_agree(t->comm, prepare(p, t)));
     DT_TRY(dt_pretrained_load(t->comm, t->zero, &p->model.from, t->phase));
     DT_TRY(dt_hash_parameters(t->zero, t->comm, NULL, &p->key[DT_KEY_MODEL]));
@@ -287,14 +268,33 @@ dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t)
     return make(p, t);
 }
 
-void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger)
+static void close_file(void *self, dt_task *t)
 {
+    dt_precomputed *p = self;
+    (void)t;
     if (p->path && p->fd >= 0) close(p->fd);
-    if (p->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
     dt_frozen_model_close(&p->model);
-    free(p->block);
     free(p->path);
-    *p = (dt_precomputed){.fd = -1};
+}
+
+static const dt_task_part_ops as_part = {.lay_out = lay_out, .begin = begin, .close = close_file};
+
+dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path)
+{
+    const bool planned = !t->comm && (!*model_path || access(model_path, F_OK) != 0);
+    p->fd = -1;
+    dt_task_hold(t, &as_part, p);
+    if (*t->cfg->lora_path && strcmp(model_path, t->cfg->model_path) == 0) p->model.adapter = t->cfg->lora_path;
+    const dt_err err =
+        planned ? dt_frozen_model_of_shape(&p->model, t->mc, 0) : dt_frozen_model_describe(&p->model, model_path, 0);
+    DT_TRY(p->model.adapter ? dt_config_lead_to(t->cfg, "lora", "path", err) : err);
+    p->model.from.new_adapters = true; /* the weights are loaded into the model in training, which has new adapters */
+    DT_TRY(check_shape(p, t));
+    DT_TRY(dt_task_verifies(t, &p->model.from, p->model.units, p->model.n_units));
+    p->key[DT_KEY_LENGTHS] = (uint64_t)t->cfg->data_seq_len;
+    p->key[DT_KEY_TYPE] = (uint64_t)t->model_opt->dtype;
+    count_samples(p, t);
+    return DT_OK;
 }
 
 /* ---- use in a run ------------------------------------------------------------------------------------------------ */

@@ -23,19 +23,14 @@ typedef struct dt_precomputed {
     uint64_t key[DT_N_KEYS];
     int64_t n_samples[DT_N_PRECOMPUTED_PARTS];
     int64_t *first[DT_N_PRECOMPUTED_PARTS]; /* [n_samples + 1]: index of each sample's first element in the array */
-    float *logp;                            /* [max_tok] of the last batch's targets, 0 for other tokens */
-    void *block;
-    size_t nbytes;
+    float *logp; /* [max_tok] of the last batch's targets, 0 for other tokens; NULL: not in use */
 } dt_precomputed;
 
-/** In open, after the data is open and t->model_opt covers the batches; model_path as in dt_reference_open. Errors are
- *  returned without the key: no such model, or another shape than the model in training. Local. */
+/** In open, after the data is open and t->model_opt covers the batches: add it to the task's parts. When the run begins,
+ *  it computes the file or verifies the existing one (DT_ERR_DATA: it does not match or was modified), and leaves the
+ *  reference's weights in t->zero. model_path as in dt_reference_open. Errors are returned without the key: no such
+ *  model, or another shape than the model in training. Local. */
 dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path);
-dt_err dt_precomputed_plan(const dt_precomputed *p, const dt_task *t, dt_memory *memory); /* local */
-/** In begin: compute the file or verify the existing one. Leaves the reference's weights in t->zero. Collective,
- *  agreed. DT_ERR_DATA: the existing file does not match or was modified. DT_ERR_WRITE. */
-dt_err dt_precomputed_begin(dt_precomputed *p, dt_task *t);
-void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger); /* local; safe on {0} */
 
 /** Read p->logp for a batch of pairs. Local. */
 dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b);

@@ -7,7 +7,6 @@
 #include "grpo.h"
 #include "dtrain/step/step.h"
 #include "../dpo/quantile.h"
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -69,37 +68,9 @@ static void count_steps(const grpo *g, dt_task *t)
     t->samples_per_epoch = t->steps_per_epoch * t->batching.train_batch_size;
 }
 
-static void grpo_open(dt_task *t)
+static size_t lay_out(void *self, const dt_task *t, void *block)
 {
-    grpo *g = calloc(1, sizeof *g);
-    if (!g) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
-        return;
-    }
-    t->self = g;
-    grpo_read_options(g, t->cfg);
-    grpo_check(g, t);
-    g->rule.n_of_set = grpo_generation_size(t);
-    if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
-    dt_generation_items_open(&g->items, t);
-    open_rollout(g, t);
-    dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
-    grpo_open_rewards(g, t);
-    open_reference(g, t);
-    count_steps(g, t);
-    /* every ratio is then 1, and the slope of the loss depends on the advantages only */
-    t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
-    t->saved_nbytes +=
-        (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
-    if (g->rollout) grpo_declare(g, t);
-    grpo_declare_validation(g, t);
-}
-
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(grpo *g, const dt_task *t, void *block)
-{
+    grpo *g = self;
     const int64_t n = grpo_n_rows(t), n_funcs = g->rule.n_funcs, n_given = g->n_given;
     const bool by_entropy = t->cfg->grpo_top_entropy_quantile < 1;
     const int64_t n_tok = by_entropy ? t->batching.accumulation * t->model_opt->max_tok : 0;
@@ -122,53 +93,27 @@ static size_t lay_out(grpo *g, const dt_task *t, void *block)
     return used;
 }
 
-static dt_err grpo_plan(const dt_task *t, int stage, dt_memory *memory)
+static void grpo_open(dt_task *t)
 {
-    const grpo *g = t->self;
-    grpo counted = *g;
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, t, NULL) + dt_generation_items_nbytes(&g->items);
-    DT_TRY(dt_rollout_plan(g->rollout, t, stage, memory));
-    DT_TRY(dt_rollout_plan(g->valid, t, stage, memory));
-    DT_TRY(dt_ranking_plan(g->search, t, stage, memory));
-    if (g->rewards) DT_TRY(dt_rewards_plan(g->rewards, t, memory));
-    return g->loss_of.beta > 0 ? dt_reference_plan(&g->reference, t, memory) : DT_OK;
-}
-
-static dt_err allocate(grpo *g, dt_task *t)
-{
-    g->nbytes = lay_out(g, t, NULL);
-    g->block = calloc(1, g->nbytes);
-    DT_CHECK(g->block, DT_ERR_MEMORY, "out of memory for %zu bytes of rewards and advantages", g->nbytes);
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
-    lay_out(g, t, g->block);
-    return DT_OK;
-}
-
-static dt_err grpo_begin(dt_task *t)
-{
+    static const dt_task_part_ops arrays = {.lay_out = lay_out};
     grpo *g = t->self;
-    DT_TRY(dt_comm_agree(t->comm, allocate(g, t)));
-    DT_TRY(dt_rollout_begin(g->rollout, t));
-    if (g->valid) DT_TRY(dt_rollout_begin(g->valid, t));
-    DT_TRY(dt_ranking_begin(g->search, t));
-    if (g->rewards) DT_TRY(dt_rewards_begin(g->rewards, t));
-    return g->loss_of.beta > 0 ? dt_reference_begin(&g->reference, t) : DT_OK;
-}
-
-static void grpo_close(dt_task *t)
-{
-    grpo *g = t->self;
-    if (!g) return;
-    dt_reference_close(&g->reference, t->ledger);
-    dt_rewards_close(g->rewards, t);
-    dt_rollout_close(g->valid, t);
-    dt_ranking_close(g->search, t);
-    dt_rollout_close(g->rollout, t);
-    dt_generation_items_close(&g->items, t->ledger);
-    if (g->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
-    free(g->block);
-    free(g);
-    t->self = NULL;
+    dt_task_hold(t, &arrays, g);
+    grpo_read_options(g, t->cfg);
+    grpo_check(g, t);
+    g->rule.n_of_set = grpo_generation_size(t);
+    if (t->cfg->grpo_ent_coef != 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
+    dt_generation_items_open(&g->items, t);
+    open_rollout(g, t);
+    dt_mistakes_add(t->mistakes, grpo_check_items(g, t));
+    grpo_open_rewards(g, t);
+    open_reference(g, t);
+    count_steps(g, t);
+    /* every ratio is then 1, and the slope of the loss depends on the advantages only */
+    t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
+    t->saved_nbytes +=
+        (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
+    if (g->rollout) grpo_declare(g, t);
+    grpo_declare_validation(g, t);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -356,11 +301,9 @@ const dt_task_ops dt_task_grpo = {.name = "grpo",
                                   .trains = true,
                                   .no_dropout = true,
                                   .watch = {"grpo/reward"},
+                                  .self_nbytes = sizeof(grpo),
                                   .check = check,
                                   .open = grpo_open,
-                                  .plan = grpo_plan,
-                                  .begin = grpo_begin,
-                                  .close = grpo_close,
                                   .next_micro = grpo_next_micro,
                                   .weights = grpo_weights,
                                   .collect = grpo_collect,

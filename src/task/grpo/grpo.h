@@ -93,8 +93,6 @@ typedef struct grpo {
     float *entropy;  /* [accumulation, max_tok] of this rank's batches in the step, for top_entropy_quantile */
     float *selected; /* the same, only tokens that take part */
     grpo_step step;
-    void *block;
-    size_t nbytes;
 } grpo;
 
 /* ---- [grpo] ------------------------------------------------------------------------------------------------------ */

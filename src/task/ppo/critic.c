@@ -2,7 +2,6 @@
 #include "critic.h"
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
-#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -40,18 +39,59 @@ static dt_model_options options(const dt_critic *c, const dt_task *t)
                               .seed = policy->seed};
 }
 
-/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(dt_critic *c, void *block)
+/* ---- a part of the task ------------------------------------------------------------------------------------------ */
+
+static size_t lay_out(void *self, const dt_task *t, void *block)
 {
+    dt_critic *c = self;
     size_t used = 0;
+    (void)t;
     c->value = dt_carve(block, &used, c->opt.max_tok, sizeof *c->value);
     c->dvalue = dt_carve(block, &used, c->opt.max_tok, sizeof *c->dvalue);
     return used;
 }
 
+static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
+{
+    const dt_critic *c = self;
+    dt_memory model;
+    if (!c->trained) return DT_OK; /* a reported error */
+    DT_TRY(dt_model_plan(&c->mc, &c->opt, c->units, c->n_units, t->dev, &model));
+    dt_memory_add(memory, &model);
+    return DT_OK;
+}
+
+/* A new head starts from random values; the file replaces all other parameters. */
+static dt_err begin(void *self, dt_task *t)
+{
+    dt_critic *c = self;
+    dt_phase_enter(t->phase, "open", c->name);
+    DT_TRY(dt_zero_init_random(c->trained->zero, (uint64_t)t->cfg->run_seed));
+    DT_TRY(c->lora.r == 0 ? dt_pretrained_load(t->comm, c->trained->zero, &c->from, t->phase)
+                          : dt_pretrained_load_merged(t->comm, c->trained->zero, &c->from, &c->lora, &c->mc,
+                                                      &c->trained->zero_opt, t->dev, t->compute, t->phase));
+    c->source = dt_zero_source(c->trained->zero);
+    return dt_comm_agree(t->comm, dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source,
+                                                t->compute, t->phase));
+}
+
+static void close_critic(void *self, dt_task *t)
+{
+    dt_critic *c = self;
+    (void)t;
+    dt_model_close(c->model);
+    dt_model_free_units(c->units, c->n_units);
+    dt_model_config_free(&c->mc);
+    dt_pretrained_free(&c->from);
+    dt_lora_free(&c->lora);
+}
+
+static const dt_task_part_ops part = {.lay_out = lay_out, .plan = plan, .begin = begin, .close = close_critic};
+
 dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign)
 {
     c->name = name, c->sign = sign;
+    dt_task_hold(t, &part, c);
     DT_TRY(describe(c, t, path));
     if (t->comm) DT_TRY(dt_task_reads(t, c->from.config_name, dt_hash_text(c->mc.json)));
     dt_model_config_set_dropout(&c->mc, 0);
@@ -62,52 +102,7 @@ dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *pa
     c->trained->shares_norm = true;
     c->trained->model_config = c->mc.json;
     c->opt = options(c, t);
-    c->nbytes = lay_out(c, NULL);
     return DT_OK;
-}
-
-dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory)
-{
-    dt_memory model;
-    if (!c->trained) return DT_OK; /* no critic, or a reported error */
-    DT_TRY(dt_model_plan(&c->mc, &c->opt, c->units, c->n_units, t->dev, &model));
-    dt_memory_add(memory, &model);
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += c->nbytes;
-    return DT_OK;
-}
-
-static dt_err begin_local(dt_critic *c, dt_task *t)
-{
-    c->block = calloc(1, c->nbytes);
-    DT_CHECK(c->block, DT_ERR_MEMORY, "out of memory for the values of the %s", c->name);
-    lay_out(c, c->block);
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
-    c->source = dt_zero_source(c->trained->zero);
-    return dt_model_open(&c->model, &c->mc, &c->opt, c->units, c->n_units, t->dev, &c->source, t->compute, t->phase);
-}
-
-/* A new head starts from random values; the file replaces all other parameters. */
-dt_err dt_critic_begin(dt_critic *c, dt_task *t)
-{
-    if (!c->name) return DT_OK;
-    dt_phase_enter(t->phase, "open", c->name);
-    DT_TRY(dt_zero_init_random(c->trained->zero, (uint64_t)t->cfg->run_seed));
-    DT_TRY(c->lora.r == 0 ? dt_pretrained_load(t->comm, c->trained->zero, &c->from, t->phase)
-                          : dt_pretrained_load_merged(t->comm, c->trained->zero, &c->from, &c->lora, &c->mc,
-                                                      &c->trained->zero_opt, t->dev, t->compute, t->phase));
-    return dt_comm_agree(t->comm, begin_local(c, t));
-}
-
-void dt_critic_close(dt_critic *c, dt_ledger *ledger)
-{
-    dt_model_close(c->model);
-    dt_model_free_units(c->units, c->n_units);
-    dt_model_config_free(&c->mc);
-    dt_pretrained_free(&c->from);
-    dt_lora_free(&c->lora);
-    if (c->block) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, c->nbytes);
-    free(c->block);
-    *c = (dt_critic){0};
 }
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */

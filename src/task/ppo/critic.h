@@ -24,19 +24,12 @@ typedef struct dt_critic {
     dt_model *model;
     float *value;  /* [max_tok] of the last batch, including the sign */
     float *dvalue; /* [max_tok] dL/dvalue; the caller fills it for the whole batch */
-    void *block;
-    size_t nbytes;
 } dt_critic;
 
-/** Call in open, when t->model_opt covers the batches. path: the starting model, a reward model or a language model
+/** Call in open, when t->model_opt covers the batches: add it to the task's parts, which load its initial weights. path: the starting model, a reward model or a language model
  *  that gets a new head. If path does not exist and a run is planned, the shape of the model in training is used. name
  *  is borrowed. Errors are returned without the key: DT_ERR_DATA for another vocabulary. Local. */
 dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign);
-/** Add its memory except the states; nothing for {0}. Local. */
-dt_err dt_critic_plan(const dt_critic *c, const dt_task *t, dt_memory *memory);
-/** In begin: load its initial weights. Collective, agreed. */
-dt_err dt_critic_begin(dt_critic *c, dt_task *t);
-void dt_critic_close(dt_critic *c, dt_ledger *ledger); /* local; safe on {0} and after an error */
 
 /** Forward: c->value of a batch, which may be empty; dt_critic_backward may follow. Collective; a local error ends the
  *  job. */

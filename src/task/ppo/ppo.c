@@ -192,14 +192,26 @@ static double saved_nbytes(const ppo *p)
     return (double)own + (p->with_costs ? (double)dt_window_nbytes(&p->costs) + DT_MULTIPLIER_NBYTES : 0);
 }
 
+static size_t lay_out(void *self, const dt_task *t, void *block)
+{
+    ppo *p = self;
+    const int64_t n = ppo_n_rows(t);
+    size_t used = 0;
+    p->order = dt_carve(block, &used, n, sizeof *p->order);
+    p->reward = dt_carve(block, &used, n * p->n_funcs, sizeof *p->reward);
+    p->score = dt_carve(block, &used, n, sizeof *p->score);
+    p->cost_of = dt_carve(block, &used, p->with_costs ? n : 0, sizeof *p->cost_of);
+    p->costs.last = dt_carve(block, &used, p->with_costs ? p->costs.room : 0, sizeof *p->costs.last);
+    p->tokens = dt_carve(block, &used, n, sizeof *p->tokens);
+    p->len = dt_carve(block, &used, n, sizeof *p->len);
+    return used;
+}
+
 static void ppo_open(dt_task *t)
 {
-    ppo *p = calloc(1, sizeof *p);
-    if (!p) {
-        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
-        return;
-    }
-    t->self = p;
+    static const dt_task_part_ops arrays = {.lay_out = lay_out};
+    ppo *p = t->self;
+    dt_task_hold(t, &arrays, p);
     p->with_costs = *t->cfg->ppo_cost_path;
     t->temperature = t->cfg->ppo_temperature + 1e-7; /* as in TRL */
     if (t->cfg->ppo_ent_coef > 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
@@ -213,72 +225,6 @@ static void ppo_open(dt_task *t)
     ppo_declare(t);
     dt_rollout_declare(p->rollout, t->sums, "ppo");
     t->saved_nbytes += saved_nbytes(p);
-}
-
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-/* Lay out the arrays starting at `block` (NULL: count only). Returns the bytes used. */
-static size_t lay_out(ppo *p, void *block, int64_t n)
-{
-    size_t used = 0;
-    p->order = dt_carve(block, &used, n, sizeof *p->order);
-    p->reward = dt_carve(block, &used, n * p->n_funcs, sizeof *p->reward);
-    p->score = dt_carve(block, &used, n, sizeof *p->score);
-    p->cost_of = dt_carve(block, &used, p->with_costs ? n : 0, sizeof *p->cost_of);
-    p->costs.last = dt_carve(block, &used, p->with_costs ? p->costs.room : 0, sizeof *p->costs.last);
-    p->tokens = dt_carve(block, &used, n, sizeof *p->tokens);
-    p->len = dt_carve(block, &used, n, sizeof *p->len);
-    return used;
-}
-
-static dt_err ppo_plan(const dt_task *t, int stage, dt_memory *memory)
-{
-    ppo counted = *ppo_of(t);
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += lay_out(&counted, NULL, ppo_n_rows(t));
-    DT_TRY(dt_rollout_plan(counted.rollout, t, stage, memory));
-    DT_TRY(dt_reference_plan(&counted.reference, t, memory));
-    if (counted.rewards) DT_TRY(dt_rewards_plan(counted.rewards, t, memory));
-    if (counted.with_costs) DT_TRY(dt_judge_plan(&counted.cost, t, memory));
-    for (int i = 0; i < PPO_MAX_CRITICS; i++) DT_TRY(dt_critic_plan(&counted.critic[i], t, memory));
-    return DT_OK;
-}
-
-static dt_err alloc(dt_task *t)
-{
-    ppo *p = ppo_of(t);
-    p->nbytes = lay_out(p, NULL, ppo_n_rows(t));
-    p->block = calloc(1, p->nbytes);
-    DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for the scores of rollouts: %zu bytes", p->nbytes);
-    dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
-    lay_out(p, p->block, ppo_n_rows(t));
-    return DT_OK;
-}
-
-static dt_err ppo_begin(dt_task *t)
-{
-    ppo *p = ppo_of(t);
-    DT_TRY(dt_comm_agree(t->comm, alloc(t)));
-    DT_TRY(dt_rollout_begin(p->rollout, t));
-    DT_TRY(dt_reference_begin(&p->reference, t));
-    if (p->rewards) DT_TRY(dt_rewards_begin(p->rewards, t));
-    if (p->with_costs) DT_TRY(dt_judge_begin(&p->cost, t));
-    for (int i = 0; i < PPO_MAX_CRITICS; i++) DT_TRY(dt_critic_begin(&p->critic[i], t));
-    return DT_OK;
-}
-
-static void ppo_close(dt_task *t)
-{
-    ppo *p = t->self;
-    if (!p) return;
-    for (int i = 0; i < PPO_MAX_CRITICS; i++) dt_critic_close(&p->critic[i], t->ledger);
-    dt_judge_close(&p->cost, t->ledger);
-    dt_rewards_close(p->rewards, t);
-    dt_reference_close(&p->reference, t->ledger);
-    dt_rollout_close(p->rollout, t);
-    if (p->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
-    free(p->block);
-    free(p);
-    t->self = NULL;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -442,11 +388,9 @@ const dt_task_ops dt_task_ppo = {.name = "ppo",
                                  .trains = true,
                                  .no_dropout = true,
                                  .watch = {"ppo/objective/scores"},
+                                 .self_nbytes = sizeof(ppo),
                                  .check = check,
                                  .open = ppo_open,
-                                 .plan = ppo_plan,
-                                 .begin = ppo_begin,
-                                 .close = ppo_close,
                                  .next_micro = ppo_next_micro,
                                  .weights = ppo_weights,
                                  .train_auxiliary = ppo_train_auxiliary,

@@ -51,9 +51,7 @@ typedef struct ppo {
     double number[PPO_N_NUMBERS]; /* metrics of the rollout */
     double mean[DT_MAX_REWARDS];  /* mean reward of each function over the completions that it applies to */
 
-    /* one block, for n_rows completions */
-    void *block;
-    size_t nbytes;
+    /* for n_rows completions */
     int64_t *order;  /* [n_rows] permutation of rows in the current epoch */
     double *reward;  /* [n_rows, n_funcs]; NaN: the function does not apply */
     double *score;   /* [n_rows] weighted sums of rewards, with penalties, scaled and clipped */

@@ -115,7 +115,7 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     task.main = &main, task.model_opt = &model_opt;
     task.nranks = with->nranks, task.batching = with->batching;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, task.ops->n_labels);
-    return task.ops->plan(&task, with->strategy.stage, memory);
+    return dt_task_plan(&task, with->strategy.stage, memory);
 }
 
 static dt_err plan_saver(const dt_run *run, const plan_setting *with, const size_t of_part[DT_N_PARTS],

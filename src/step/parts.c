@@ -1,0 +1,67 @@
+/* parts.c - the parts that a task holds: planned, opened and closed by one loop each. */
+#include "dtrain/step/step.h"
+#include <stdlib.h>
+
+void dt_task_open(dt_task *t)
+{
+    if (t->ops->self_nbytes && !(t->self = calloc(1, t->ops->self_nbytes)))
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_MEMORY, "out of memory for the task"));
+    else
+        t->ops->open(t);
+}
+
+void dt_task_hold(dt_task *t, const dt_task_part_ops *ops, void *self)
+{
+    if (t->n_parts < DT_MAX_TASK_PARTS)
+        t->part[t->n_parts++] = (struct dt_task_part){.ops = ops, .self = self};
+    else
+        dt_mistakes_add(t->mistakes, dt_fail(DT_ERR_ARG, "internal: dt_task_hold: a task has more than %d parts",
+                                             (int)DT_MAX_TASK_PARTS));
+}
+
+dt_err dt_task_plan(const dt_task *t, int stage, dt_memory *memory)
+{
+    for (int i = 0; i < t->n_parts; i++) {
+        const struct dt_task_part *p = &t->part[i];
+        if (p->ops->lay_out) memory->at[DT_MEM_DATA][DT_ON_HOST] += p->ops->lay_out(p->self, t, NULL);
+        if (p->ops->plan) DT_TRY(p->ops->plan(p->self, t, memory));
+    }
+    return t->ops->plan ? t->ops->plan(t, stage, memory) : DT_OK;
+}
+
+static dt_err allocate(dt_task *t)
+{
+    for (int i = 0; i < t->n_parts; i++) {
+        struct dt_task_part *p = &t->part[i];
+        if (!p->ops->lay_out) continue;
+        const size_t nbytes = p->ops->lay_out(p->self, t, NULL);
+        p->block = calloc(1, nbytes + 1);
+        DT_CHECK(p->block, DT_ERR_MEMORY, "out of memory for %zu bytes of task %s", nbytes, t->ops->name);
+        dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes = nbytes);
+        p->ops->lay_out(p->self, t, p->block);
+    }
+    return DT_OK;
+}
+
+dt_err dt_task_begin(dt_task *t)
+{
+    DT_TRY(dt_comm_agree(t->comm, allocate(t)));
+    for (int i = 0; i < t->n_parts; i++)
+        if (t->part[i].ops->begin) DT_TRY(t->part[i].ops->begin(t->part[i].self, t));
+    return t->ops->begin ? t->ops->begin(t) : DT_OK;
+}
+
+void dt_task_close(dt_task *t)
+{
+    if (!t->ops) return;
+    while (t->n_parts > 0) {
+        const struct dt_task_part *p = &t->part[--t->n_parts];
+        if (p->ops->close) p->ops->close(p->self, t);
+        if (p->block) dt_ledger_sub(t->ledger, DT_MEM_DATA, DT_ON_HOST, p->nbytes);
+        free(p->block);
+    }
+    if (t->ops->close) t->ops->close(t);
+    if (!t->ops->self_nbytes) return;
+    free(t->self);
+    t->self = NULL;
+}
