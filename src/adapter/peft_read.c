@@ -71,12 +71,9 @@ static dt_err check_kind(const reader *f)
 /* Some initialisations subtract a part from the base model. Their adapters are not valid for the original model. */
 static dt_err check_init(const reader *f)
 {
-    static const char *const plain[] = {"gaussian", "eva", "orthogonal"};
     const json_t *v = value_of(f, "init_lora_weights");
     const char *word = json_string_value(v);
-    if (!word && (!v || json_is_boolean(v))) return DT_OK;
-    for (size_t i = 0; word && i < sizeof plain / sizeof plain[0]; i++)
-        if (strcmp(word, plain[i]) == 0) return DT_OK;
+    if (word ? dt_has_word("gaussian, eva, orthogonal", word) : !v || json_is_boolean(v)) return DT_OK;
     return unexpected(f, "init_lora_weights", "an initialisation that keeps the base model unchanged (true, gaussian)",
                       v);
 }

@@ -268,21 +268,10 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m)
     m->config = m->model_config = NULL;
 }
 
-/* list: "a, b" */
-static bool is_listed(const char *list, const char *name)
-{
-    for (const char *at = list + strspn(list, ", "); *at; at += strspn(at, ", ")) {
-        const size_t n = strcspn(at, ", ");
-        if (n == strlen(name) && !strncmp(at, name, n)) return true;
-        at += n;
-    }
-    return false;
-}
-
 bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o)
 {
     for (int k = 0; k < o->n_states; k++)
-        if (!is_listed(s->names, o->state_names[k])) return false;
+        if (!dt_has_word(s->names, o->state_names[k])) return false;
     return true;
 }
 

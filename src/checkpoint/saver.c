@@ -203,8 +203,7 @@ static dt_err queue_copy(dt_saver *s)
     for (int i = 0; i < s->job.n_slots; i++) {
         const dt_stored_slot *slot = &s->job.slots[i];
         const size_t nbytes = save_slot_nbytes(slot);
-        DT_CHECK(nbytes <= s->copy.nbytes - used, DT_ERR_ARG,
-                 "internal: dt_saver_begin: the states exceed the %zu bytes reserved for their copy", s->copy.nbytes);
+        DT_EXPECT(nbytes <= s->copy.nbytes - used);
         DT_TRY(dt_zero_state_fetch(slot->of->zero, slot->state, slot->piece, (char *)s->copy.ptr + used, s->copies));
         used += nbytes;
     }
@@ -248,7 +247,7 @@ static dt_err begin(dt_saver *s)
 dt_err dt_saver_begin(dt_saver *s, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                       const char *dir, int64_t keep)
 {
-    DT_CHECK(!s->state.under_way, DT_ERR_ARG, "internal: dt_saver_begin: another checkpoint is still being written");
+    DT_EXPECT(!s->state.under_way);
     s->state = (dt_saver_state){.under_way = true, .begin_s = dt_now_s()};
     s->given_up = false;
     s->job = (save_job){.comm = s->comm,

@@ -52,9 +52,7 @@ dt_err ckpt_create_task_arrays(hid_t file, const char *path, hid_t group_list, h
                                const dt_named_arrays *items, int64_t *offsets)
 {
     if (items->n_items == 0) return DT_OK;
-    DT_CHECK(items->n_items <= DT_CKPT_TASK_ITEMS, DT_ERR_ARG,
-             "internal: dt_checkpoint_save: items: expected at most %d arrays, found %d", DT_CKPT_TASK_ITEMS,
-             items->n_items);
+    DT_EXPECT(items->n_items <= DT_CKPT_TASK_ITEMS);
     const hid_t group = H5Gcreate2(file, GROUP, H5P_DEFAULT, group_list, H5P_DEFAULT);
     if (group < 0 || H5Gclose(group) < 0) return dt_h5_fail(DT_ERR_WRITE, path, GROUP);
     for (int i = 0; i < items->n_items; i++)

@@ -286,7 +286,7 @@ int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank) { return dt_c
 dt_err dt_comm_group(dt_comm *comm, bool by_node)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
-    DT_CHECK(!comm->ops, DT_ERR_ARG, "internal: dt_comm_group: comm already has a transport");
+    DT_EXPECT(!comm->ops);
     DT_CHECK(!by_node || comm->even_nodes, DT_ERR_USAGE,
              "the %d ranks are spread unevenly over %d nodes, from %d to %d per node: start the same number of ranks "
              "on each node",
@@ -333,7 +333,7 @@ static void free_tables(dt_comm *comm)
 
 dt_err dt_comm_open(dt_comm *comm)
 {
-    DT_CHECK(comm, DT_ERR_ARG, "internal: dt_comm_open: comm is NULL");
+    DT_EXPECT(comm);
     *comm = (dt_comm){.alone = comm->alone, .timeout_s = 1800};
     int begun = 0, over = 0, provided = MPI_THREAD_SINGLE;
     MPI_Initialized(&begun);
@@ -500,9 +500,8 @@ static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_
 
 dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool shared_memory)
 {
-    DT_CHECK(comm && comm->mpi && dev && dev->ops && backend, DT_ERR_ARG,
-             "internal: dt_comm_attach: comm, dev or backend is missing or not open");
-    DT_CHECK(!comm->ops, DT_ERR_ARG, "internal: dt_comm_attach: comm already has a transport");
+    DT_EXPECT(comm && comm->mpi && dev && dev->ops && backend);
+    DT_EXPECT(!comm->ops);
     const dt_comm_ops *ops = NULL;
     if (comm->n_sharing == 0) DT_TRY(dt_comm_find_devices(comm, dev));
     comm->dev = dev;
@@ -572,20 +571,14 @@ static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *
 static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt,
                            int64_t count, bool accumulate)
 {
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_reduce_scatter: comm has no transport");
-    DT_CHECK(count >= 0 && count <= INT64_MAX / 4 / comm->nranks, DT_ERR_ARG,
-             "internal: dt_comm_reduce_scatter: count %" PRId64 " is out of range for %d ranks", count, comm->nranks);
-    DT_CHECK(count == 0 || (send && recv), DT_ERR_ARG, "internal: dt_comm_reduce_scatter: %s is NULL",
-             send ? "recv" : "send");
-    DT_CHECK(dt_is_float(send_dt) && dt_is_float(recv_dt), DT_ERR_ARG,
-             "internal: dt_comm_reduce_scatter: expected floating-point types, found send_dt %d and recv_dt %d",
-             (int)send_dt, (int)recv_dt);
+    DT_EXPECT(comm && comm->ops);
+    DT_EXPECT(count >= 0 && count <= INT64_MAX / 4 / comm->nranks);
+    DT_EXPECT(count == 0 || (send && recv));
+    DT_EXPECT(dt_is_float(send_dt) && dt_is_float(recv_dt));
     const uintptr_t piece = (uintptr_t)count * dt_dtype_size(send_dt), s = (uintptr_t)send, r = (uintptr_t)recv;
     const uintptr_t recv_len = (uintptr_t)count * dt_dtype_size(recv_dt);
     const bool own_place = r == s + piece * (uintptr_t)dt_comm_piece(comm) && send_dt == recv_dt && !accumulate;
-    DT_CHECK(own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s, DT_ERR_ARG,
-             "internal: dt_comm_reduce_scatter: recv overlaps send: expected this rank's block of send, equal types "
-             "and no accumulate");
+    DT_EXPECT(own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s);
     return DT_OK;
 }
 
@@ -608,15 +601,12 @@ dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt,
 dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
     const dt_err fault = dt_fault("comm.all_gather");
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_all_gather: comm has no transport");
-    DT_CHECK(nbytes <= SIZE_MAX / 2 / (size_t)comm->group_nranks, DT_ERR_ARG,
-             "internal: dt_comm_all_gather: nbytes %zu is too large for %d ranks", nbytes, comm->group_nranks);
-    DT_CHECK(nbytes == 0 || (send && recv), DT_ERR_ARG, "internal: dt_comm_all_gather: %s is NULL",
-             send ? "recv" : "send");
+    DT_EXPECT(comm && comm->ops);
+    DT_EXPECT(nbytes <= SIZE_MAX / 2 / (size_t)comm->group_nranks);
+    DT_EXPECT(nbytes == 0 || (send && recv));
     const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
-    DT_CHECK(s == r + nbytes * (uintptr_t)comm->group_rank || s + nbytes <= r ||
-                 s >= r + nbytes * (uintptr_t)comm->group_nranks,
-             DT_ERR_ARG, "internal: dt_comm_all_gather: send overlaps recv: expected this rank's block of recv");
+    DT_EXPECT(s == r + nbytes * (uintptr_t)comm->group_rank || s + nbytes <= r ||
+              s >= r + nbytes * (uintptr_t)comm->group_nranks);
     DT_TRY(dt_comm_next(
         comm, &(dt_collective){.kind = "all_gather", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
     begin_on_stream(comm, stream, "all_gather");
@@ -629,11 +619,9 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
 
 dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
 {
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_replicate: comm has no transport");
-    DT_CHECK(nbytes <= stride && stride <= SIZE_MAX / 2 / (size_t)comm->n_groups, DT_ERR_ARG,
-             "internal: dt_comm_replicate: nbytes %zu and stride %zu are out of range for %d groups", nbytes, stride,
-             comm->n_groups);
-    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "internal: dt_comm_replicate: buf is NULL");
+    DT_EXPECT(comm && comm->ops);
+    DT_EXPECT(nbytes <= stride && stride <= SIZE_MAX / 2 / (size_t)comm->n_groups);
+    DT_EXPECT(nbytes == 0 || buf);
     if (comm->n_groups == 1) return DT_OK;
     const dt_err fault = dt_fault("comm.replicate");
     DT_TRY(dt_comm_next(
@@ -648,10 +636,9 @@ dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes,
 
 dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
 {
-    DT_CHECK(comm && comm->ops, DT_ERR_ARG, "internal: dt_comm_broadcast: comm has no transport");
-    DT_CHECK(nbytes == 0 || buf, DT_ERR_ARG, "internal: dt_comm_broadcast: buf is NULL");
-    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG,
-             "internal: dt_comm_broadcast: root %d is not one of %d ranks", root, comm->nranks);
+    DT_EXPECT(comm && comm->ops);
+    DT_EXPECT(nbytes == 0 || buf);
+    DT_EXPECT(root >= 0 && root < comm->nranks);
     DT_TRY(dt_comm_next(
         comm, &(dt_collective){.kind = "broadcast", .count = (int64_t)nbytes, .root = root, .on_tensors = true}));
     begin_on_stream(comm, stream, "broadcast");

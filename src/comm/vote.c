@@ -110,11 +110,9 @@ static int owner_of(const dt_comm *comm, dt_err err)
 
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
 {
-    DT_CHECK(comm && comm->mpi && vote, DT_ERR_ARG, "internal: dt_comm_vote: comm is not open or vote is NULL");
+    DT_EXPECT(comm && comm->mpi && vote);
     struct dt_comm_mpi *mpi = comm->mpi;
-    DT_CHECK(vote->n_values >= 0 && vote->n_values <= mpi->vote_room, DT_ERR_ARG,
-             "internal: dt_comm_vote: n_values %d is out of range: space is reserved for %d", vote->n_values,
-             mpi->vote_room);
+    DT_EXPECT(vote->n_values >= 0 && vote->n_values <= mpi->vote_room);
     dt_vote_value *all = mpi->vote_values;
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
     all[HEAD_FAILED] =
@@ -139,7 +137,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
 dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
 {
     if (comm && comm->counts) return err;
-    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "internal: dt_comm_agree: comm is not open");
+    DT_EXPECT(comm && comm->mpi);
     if (err != DT_OK && comm->mpi->apart) return err; /* main ends the job */
     struct {
         int rank, err;
@@ -169,8 +167,7 @@ static MPI_Op mpi_op(dt_reduce_op op) { return op == DT_SUM ? MPI_SUM : op == DT
 static dt_err reduce_host(dt_comm *comm, void *values, int n, MPI_Datatype type, MPI_Op op)
 {
     if (comm && comm->counts) return DT_OK;
-    DT_CHECK(comm && comm->mpi && n >= 0 && (n == 0 || values), DT_ERR_ARG,
-             "internal: reduce_host: comm is not open, or values is NULL for n = %d", n);
+    DT_EXPECT(comm && comm->mpi && n >= 0 && (n == 0 || values));
     DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "reduction of host values", .count = n, .root = -1}));
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, values, n, type, op, comm->mpi->world));
     return DT_OK;
@@ -214,10 +211,8 @@ dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root)
 
 dt_err dt_comm_broadcast_host(dt_comm *comm, void *buf, size_t nbytes, int root)
 {
-    DT_CHECK(comm && comm->mpi && (nbytes == 0 || buf), DT_ERR_ARG,
-             "internal: dt_comm_broadcast_host: comm is not open, or buf is NULL for nbytes = %zu", nbytes);
-    DT_CHECK(root >= 0 && root < comm->nranks, DT_ERR_ARG,
-             "internal: dt_comm_broadcast_host: root %d is not one of %d ranks", root, comm->nranks);
+    DT_EXPECT(comm && comm->mpi && (nbytes == 0 || buf));
+    DT_EXPECT(root >= 0 && root < comm->nranks);
     DT_TRY(dt_comm_next(comm,
                         &(dt_collective){.kind = "broadcast of host bytes", .count = (int64_t)nbytes, .root = root}));
     return dt_comm_bcast_bytes(comm, buf, nbytes, root);
@@ -235,7 +230,7 @@ dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint)
 
 dt_err dt_comm_barrier(dt_comm *comm)
 {
-    DT_CHECK(comm && comm->mpi, DT_ERR_ARG, "internal: dt_comm_barrier: comm is not open");
+    DT_EXPECT(comm && comm->mpi);
     DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "barrier", .root = -1}));
     DT_MPI(MPI_Barrier(comm->mpi->world));
     return DT_OK;

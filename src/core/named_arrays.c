@@ -39,12 +39,8 @@ static bool is_lent(const dt_named_arrays *items, const void *data)
 
 dt_err dt_named_arrays_add(dt_named_arrays *items, const char *name, dt_named_type type, int64_t n, const void *data)
 {
-    DT_CHECK(*name && strlen(name) < DT_NAMED_NAME && !strchr(name, '/') && !dt_named_arrays_find(items, name),
-             DT_ERR_ARG,
-             "internal: dt_named_arrays_add: item `%s`: expected a new name of 1 to %d characters without a slash",
-             name, DT_NAMED_NAME - 1);
-    DT_CHECK(n >= 0 && n < INT64_MAX / 8, DT_ERR_ARG,
-             "internal: dt_named_arrays_add: item `%s`: expected n from 0 to 2^60 - 2, found %" PRId64, name, n);
+    DT_EXPECT(*name && strlen(name) < DT_NAMED_NAME && !strchr(name, '/') && !dt_named_arrays_find(items, name));
+    DT_EXPECT(n >= 0 && n < INT64_MAX / 8);
     const size_t nbytes = (size_t)n * TYPES[type].size;
     dt_named_array *item = realloc(items->item, (size_t)(items->n_items + 1) * sizeof *item);
     if (item) items->item = item;

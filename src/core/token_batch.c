@@ -22,8 +22,7 @@ size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger)
 {
     *b = (dt_batch){0};
-    DT_CHECK(max_tok > 0 && max_seq > 0, DT_ERR_ARG,
-             "internal: dt_batch_alloc: expected max_tok and max_seq above 0, found %d and %d", max_tok, max_seq);
+    DT_EXPECT(max_tok > 0 && max_seq > 0);
     const size_t nbytes = dt_batch_nbytes(max_tok, max_seq), per_token = padded((size_t)max_tok * sizeof(int32_t));
     const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
     char *p = aligned_alloc(ALIGN, nbytes);
@@ -54,10 +53,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
 dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger)
 {
     size_t nbytes;
-    DT_CHECK(max_images > 0 && image_nbytes > 0 && !__builtin_mul_overflow((size_t)max_images, image_nbytes, &nbytes),
-             DT_ERR_ARG,
-             "internal: dt_batch_alloc_images: expected max_images and image_nbytes above 0, found %d and %zu",
-             max_images, image_nbytes);
+    DT_EXPECT(max_images > 0 && image_nbytes > 0 && !__builtin_mul_overflow((size_t)max_images, image_nbytes, &nbytes));
     b->pixels = malloc(nbytes);
     DT_CHECK(b->pixels, DT_ERR_MEMORY, "no memory for %d images of %zu bytes", max_images, image_nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);

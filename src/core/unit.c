@@ -34,12 +34,8 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
                    .trainable = true,
                    .init_std = init_std,
                    .init_value = init_value};
-    DT_CHECK(n_dims >= 1 && n_dims <= DT_MAX_DIMS, DT_ERR_ARG,
-             "internal: dt_unit_add: unit %s, tensor %s: found %d dimensions, expected 1 to %d", u->name, name, n_dims,
-             DT_MAX_DIMS);
-    DT_CHECK(strlen(name) < DT_NAME_MAX, DT_ERR_ARG,
-             "internal: dt_unit_add: unit %s: tensor name %s: expected at most %d characters", u->name, name,
-             DT_NAME_MAX - 1);
+    DT_EXPECT(n_dims >= 1 && n_dims <= DT_MAX_DIMS);
+    DT_EXPECT(strlen(name) < DT_NAME_MAX);
     DT_CHECK(count_elements(n_dims, shape, &t.n_elems), DT_ERR_ARG,
              "unit %s, tensor %s: the shape has zero or too many elements", u->name, name);
     memcpy(t.name, name, strlen(name) + 1);

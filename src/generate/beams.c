@@ -394,23 +394,16 @@ static dt_err check(const dt_beam_options *how, const dt_generate_options *opt)
     DT_CHECK(how->n_beams > 0 && how->n_return > 0 && how->n_return <= how->n_beams && isfinite(how->length_penalty),
              DT_ERR_USAGE, "internal: dt_beam_search: %d beams, %d to return, length penalty %g", how->n_beams,
              how->n_return, how->length_penalty);
-    DT_CHECK(opt->n_slots >= how->n_beams && opt->n_prompts >= opt->n_slots / how->n_beams, DT_ERR_ARG,
-             "internal: dt_beam_search: %d slots and %d prompt slots are too few for groups of %d beams", opt->n_slots,
-             opt->n_prompts, how->n_beams);
-    DT_CHECK(opt->vocab_size > 0, DT_ERR_ARG,
-             "internal: dt_beam_search: vocab_size: expected at least 1, found %" PRId64, opt->vocab_size);
+    DT_EXPECT(opt->n_slots >= how->n_beams && opt->n_prompts >= opt->n_slots / how->n_beams);
+    DT_EXPECT(opt->vocab_size > 0);
     return DT_OK;
 }
 
 static dt_err check_sequences(const searcher *s, dt_sequence *const *seqs, int n)
 {
     for (int i = 0; i < n; i++) {
-        DT_CHECK(
-            seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
-                seqs[i]->max_ids <= s->max_len,
-            DT_ERR_ARG,
-            "internal: dt_beam_search: sequence %d: invalid lengths, a prompt of %d tokens, %d tokens of at most %d", i,
-            seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids);
+        DT_EXPECT(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
+                  seqs[i]->max_ids <= s->max_len);
         if (i % s->how.n_return == 0) DT_TRY(decode_loop_check(&s->opt, seqs[i]));
     }
     return DT_OK;

@@ -45,9 +45,7 @@ dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q)
 {
     const dt_vision_config *v = opt->vision;
     const int32_t n = count_placeholders(v, q->ids, q->n_prompt);
-    DT_CHECK(v ? n == q->n_images * v->n_tokens : q->n_images == 0, DT_ERR_ARG,
-             "internal: generate: sequence %" PRIu64 ": %d placeholders in its prompt for %d images", q->number, n,
-             q->n_images);
+    DT_EXPECT(v ? n == q->n_images * v->n_tokens : q->n_images == 0);
     return DT_OK;
 }
 
@@ -190,13 +188,9 @@ int32_t decode_loop_row(const decode_loop *p, int32_t slot)
 dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_options *opt, dt_generate_stats *stats)
 {
     *p = (decode_loop){.decoder = d, .opt = opt, .stats = stats};
-    DT_CHECK(opt->n_slots > 0 && opt->n_prompts >= 0 && opt->max_tok >= opt->n_slots, DT_ERR_ARG,
-             "internal: generate: %d slots, %d prompt slots and %d tokens per pass", opt->n_slots, opt->n_prompts,
-             opt->max_tok);
+    DT_EXPECT(opt->n_slots > 0 && opt->n_prompts >= 0 && opt->max_tok >= opt->n_slots);
     const dt_vision_config *v = opt->vision;
-    DT_CHECK(!v || (opt->image && opt->max_images > 0 && opt->max_tok >= opt->n_slots - 1 + v->n_tokens), DT_ERR_ARG,
-             "internal: generate: %d slots, %d tokens and %d images per pass, with %" PRId64 " placeholders each",
-             opt->n_slots, opt->max_tok, opt->max_images, v ? v->n_tokens : 0);
+    DT_EXPECT(!v || (opt->image && opt->max_images > 0 && opt->max_tok >= opt->n_slots - 1 + v->n_tokens));
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
     if (v) DT_TRY(dt_batch_alloc_images(&p->batch, opt->max_images, dt_image_nbytes(v->image_size), opt->ledger));
     p->pixels = p->batch.pixels;

@@ -231,13 +231,9 @@ static dt_err append_tokens(void *self)
 static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt)
 {
     for (int i = 0; i < n_seqs; i++) {
-        DT_CHECK(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
-                     seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids &&
-                     (seqs[i]->n_cached == 0 || (opt->n_slots == 1 && opt->n_prompts == 0)),
-                 DT_ERR_ARG,
-                 "internal: dt_generate: sequence %d: invalid lengths, a prompt of %d tokens, %d tokens of at most %d, "
-                 "%d of them cached",
-                 i, seqs[i]->n_prompt, seqs[i]->n_ids, seqs[i]->max_ids, seqs[i]->n_cached);
+        DT_EXPECT(seqs[i]->n_prompt > 0 && seqs[i]->n_ids == seqs[i]->n_prompt && seqs[i]->n_ids <= seqs[i]->max_ids &&
+                  seqs[i]->n_cached >= 0 && seqs[i]->n_cached < seqs[i]->n_ids &&
+                  (seqs[i]->n_cached == 0 || (opt->n_slots == 1 && opt->n_prompts == 0)));
         DT_TRY(decode_loop_check(opt, seqs[i]));
     }
     return DT_OK;

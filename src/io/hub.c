@@ -7,23 +7,17 @@
 /* Directory names that users often create next to a checkout. No organisation on the hub publishes under them. */
 static bool is_local(const char *path, size_t len)
 {
-    static const char *const names[] = {"runs",    "models",      "model", "input", "data", "output",
-                                        "outputs", "checkpoints", "tests", "docs",  "hf"};
     char folder[64];
     if (len >= sizeof folder) return true;
     snprintf(folder, sizeof folder, "%.*s", (int)len, path);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(folder, names[i]) == 0) return true;
-    return dt_is_directory(folder);
+    return dt_has_word("runs models model input data output outputs checkpoints tests docs hf", folder) ||
+           dt_is_directory(folder);
 }
 
 static bool is_file_name(const char *path)
 {
-    static const char *const ends[] = {".h5", ".json", ".ini", ".safetensors", ".jsonl", ".txt"};
-    const size_t n = strlen(path);
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (n > strlen(ends[i]) && strcmp(path + n - strlen(ends[i]), ends[i]) == 0) return true;
-    return false;
+    const char *ending = strrchr(path, '.');
+    return ending && ending > path && dt_has_word(".h5 .json .ini .safetensors .jsonl .txt", ending);
 }
 
 /* "organisation/model", or one of the few without an organisation. */

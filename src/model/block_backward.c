@@ -65,9 +65,7 @@ static dt_err attention_backward(const dt_model *m, const struct block *b, const
     const size_t e = m->elem;
     const struct with_matmul alone = {.low = a->low[LINEAR_O]};
     const void *dy;
-    DT_CHECK(scratch <= m->s.attention_elems, DT_ERR_ARG,
-             "internal: dt_model_backward: attention scratch of %lld floats planned, but this batch needs %lld",
-             (long long)m->s.attention_elems, (long long)scratch);
+    DT_EXPECT(scratch <= m->s.attention_elems);
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_ATTENTION), &dy));
     DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, alone, m->n_tok));
     if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(dt_block_make_qk(m, b, w, a));

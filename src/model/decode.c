@@ -15,12 +15,8 @@ static dt_err check_room(const dt_model *m, int32_t slot, int32_t n, int32_t pos
                   used = c->n_shared + c->n_own;
     DT_CHECK(n <= room - c->n_own, DT_ERR_DATA,
              "KV cache slot %d has %d tokens and no room for %d more: its length is %d", slot, c->n_own, n, room);
-    DT_CHECK(n == 0 || pos == used, DT_ERR_ARG,
-             "internal: dt_model_decode: cache slot %d has %d tokens, but the next token has position %d", slot, used,
-             pos);
-    DT_CHECK(c->n_shared <= m->cached[c->prompt].n_own, DT_ERR_ARG,
-             "internal: dt_model_decode: cache slot %d continues %d tokens of slot %d, which has %d", slot, c->n_shared,
-             c->prompt, m->cached[c->prompt].n_own);
+    DT_EXPECT(n == 0 || pos == used);
+    DT_EXPECT(c->n_shared <= m->cached[c->prompt].n_own);
     return DT_OK;
 }
 
@@ -28,11 +24,8 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
 {
     const int32_t n_slots = dt_cache_slots(&m->opt);
     for (int32_t s = 0; s < b->n_seq; s++) {
-        DT_CHECK(slot[s] >= 0 && slot[s] < n_slots, DT_ERR_ARG, "internal: dt_model_decode: cache slot %d of %d",
-                 slot[s], n_slots);
-        for (int32_t r = 0; r < s; r++)
-            DT_CHECK(slot[r] != slot[s], DT_ERR_ARG,
-                     "internal: dt_model_decode: two sequences of a batch use cache slot %d", slot[s]);
+        DT_EXPECT(slot[s] >= 0 && slot[s] < n_slots);
+        for (int32_t r = 0; r < s; r++) DT_EXPECT(slot[r] != slot[s]);
         const int32_t n = b->n_tok > 0 ? b->seq_start[s + 1] - b->seq_start[s] : 0;
         DT_TRY(check_room(m, slot[s], n, n > 0 ? b->pos[b->seq_start[s]] : 0));
     }
@@ -86,7 +79,7 @@ static dt_err queue_tokens(dt_model *m)
 
 dt_err dt_model_decode(dt_model *m, const dt_batch *b, const int32_t *slot)
 {
-    DT_CHECK(m->cache, DT_ERR_ARG, "internal: dt_model_decode: the model was opened without a KV cache");
+    DT_EXPECT(m->cache);
     dt_model_take_activations(m);
     DT_TRY(check_slots(m, b, slot));
     DT_TRY(dt_model_stage_batch(m, b, slot));
@@ -122,13 +115,8 @@ int32_t dt_model_cache_prompt(const dt_model *m, int32_t i) { return m->opt.cach
 dt_err dt_model_cache_share(dt_model *m, int32_t slot, int32_t prompt, int32_t n_tok)
 {
     const int32_t n_seqs = m->cached ? m->opt.cache_seqs : 0;
-    DT_CHECK(slot >= 0 && slot < n_seqs && prompt >= n_seqs && prompt < dt_cache_slots(&m->opt), DT_ERR_ARG,
-             "internal: dt_model_cache_share: slot %d continues slot %d: expected a sequence slot below %d and a "
-             "prompt slot from there to %d",
-             slot, prompt, n_seqs, dt_cache_slots(&m->opt));
-    DT_CHECK(n_tok >= 0 && n_tok <= m->cached[prompt].n_own, DT_ERR_ARG,
-             "internal: dt_model_cache_share: cache slot %d has %d tokens, not %d", prompt, m->cached[prompt].n_own,
-             n_tok);
+    DT_EXPECT(slot >= 0 && slot < n_seqs && prompt >= n_seqs && prompt < dt_cache_slots(&m->opt));
+    DT_EXPECT(n_tok >= 0 && n_tok <= m->cached[prompt].n_own);
     m->cached[slot] = (struct cached){.prompt = prompt, .n_shared = n_tok};
     return DT_OK;
 }
@@ -168,9 +156,7 @@ dt_err dt_model_cache_move(dt_model *m, int32_t n, const int32_t *src, const int
     const int32_t n_seqs = m->cached ? m->opt.cache_seqs : 0;
     int64_t n_rows = 0;
     for (int32_t i = 0; i < n; i++) {
-        DT_CHECK(src[i] >= 0 && src[i] < n_seqs && dst[i] >= 0 && dst[i] < n_seqs && src[i] != dst[i], DT_ERR_ARG,
-                 "internal: dt_model_cache_move: cache slots %d and %d: expected two different slots of %d", src[i],
-                 dst[i], n_seqs);
+        DT_EXPECT(src[i] >= 0 && src[i] < n_seqs && dst[i] >= 0 && dst[i] < n_seqs && src[i] != dst[i]);
         n_rows += m->cached[src[i]].n_own;
     }
     m->have_hidden = false; /* the staged batch is overwritten */

@@ -36,10 +36,7 @@ static bool fits(const dt_model *m, int part, dt_dtype dtype)
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w)
 {
     DT_TRY(m->source->params_acquire(m->source->self, unit, w));
-    for (int p = 0; p < DT_N_PARTS; p++)
-        DT_CHECK(!w->part[p].data || fits(m, p, w->part[p].dtype), DT_ERR_ARG,
-                 "internal: params_acquire: unit %s: parameters in %s, but the model computes in %s",
-                 m->units[unit].name, dt_dtype_name(w->part[p].dtype), dt_dtype_name(m->opt.dtype));
+    for (int p = 0; p < DT_N_PARTS; p++) DT_EXPECT(!w->part[p].data || fits(m, p, w->part[p].dtype));
     return DT_OK;
 }
 
@@ -48,9 +45,7 @@ dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g)
     *g = (dt_grad_view){0};
     if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
     DT_TRY(m->source->grads_acquire(m->source->self, unit, g));
-    DT_CHECK(g->dtype == m->opt.grad_dtype, DT_ERR_ARG,
-             "internal: grads_acquire: unit %d: expected gradients in %s, found %s", unit,
-             dt_dtype_name(m->opt.grad_dtype), dt_dtype_name(g->dtype));
+    DT_EXPECT(g->dtype == m->opt.grad_dtype);
     return DT_OK;
 }
 

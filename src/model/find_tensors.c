@@ -140,8 +140,7 @@ static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
     const bool complete = dt_exists(b->norm1.w) && dt_exists(b->norm2.w) && dt_exists(b->qkv.w) && dt_exists(b->o.w) &&
                           dt_exists(b->up.w) && dt_exists(b->down.w) &&
                           (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
-    DT_CHECK(complete, DT_ERR_ARG, "internal: dt_model_open: unit %s lacks tensors of block %" PRId64, u->name,
-             b->layer);
+    DT_EXPECT(complete);
     return DT_OK;
 }
 
@@ -168,8 +167,7 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
 {
     struct tower_input *k = &m->patches;
     const dt_vision_config *v = m->opt.tower;
-    DT_CHECK(v, DT_ERR_ARG, "internal: dt_model_open: unit %s belongs to a tower, but this model is not a tower",
-             u->name);
+    DT_EXPECT(v);
     k->config = v;
     k->n_rows = v->n_rows;
     k->image_nbytes = dt_image_nbytes(v->image_size);
@@ -180,9 +178,7 @@ static dt_err find_patches(dt_model *m, const dt_unit *u)
     m->wte = locate(u, "position_embedding.weight");
     m->wpe.offset = -1;
     const bool clip = v->tower == DT_TOWER_CLIP;
-    DT_CHECK(dt_exists(m->wte) && dt_exists(k->conv.w) && dt_exists(k->token) == clip && dt_exists(k->pre.w) == clip,
-             DT_ERR_ARG, "internal: dt_model_open: unit %s lacks tensors of a %s tower", u->name,
-             dt_tower_name(v->tower));
+    DT_EXPECT(dt_exists(m->wte) && dt_exists(k->conv.w) && dt_exists(k->token) == clip && dt_exists(k->pre.w) == clip);
     return DT_OK;
 }
 
@@ -192,8 +188,7 @@ static dt_err find_embedding(dt_model *m, const dt_unit *u)
     const bool gpt2 = m->mc->family == DT_GPT2;
     m->wte = locate(u, gpt2 ? "wte.weight" : "embed_tokens.weight");
     m->wpe = locate(u, "wpe.weight");
-    DT_CHECK(dt_exists(m->wte) && (!gpt2 || dt_exists(m->wpe)), DT_ERR_ARG,
-             "internal: dt_model_open: unit %s lacks embedding tables", u->name);
+    DT_EXPECT(dt_exists(m->wte) && (!gpt2 || dt_exists(m->wpe)));
     DT_TRY(find_low_table(m, u, LOW_TOKENS, gpt2 ? "wte" : "embed_tokens"));
     return gpt2 ? find_low_table(m, u, LOW_POSITIONS, "wpe") : DT_OK;
 }
@@ -212,8 +207,7 @@ static dt_err find_head(dt_model *m, const dt_unit *u)
     m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
     m->head.w = m->tied ? m->wte : locate(u, scalar ? "score.weight" : "lm_head.weight");
     if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{"lm_head"}, {m->V}});
-    DT_CHECK(dt_exists(m->final_norm.w) && dt_exists(m->head.w), DT_ERR_ARG,
-             "internal: dt_model_open: unit %s lacks tensors of the head", u->name);
+    DT_EXPECT(dt_exists(m->final_norm.w) && dt_exists(m->head.w));
     return DT_OK;
 }
 
@@ -222,9 +216,7 @@ static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_enc
     const dt_unit *u = &m->units[unit];
     struct stage *s = &m->stages[m->n_stages++];
     *s = (struct stage){.role = u->role, .unit = unit};
-    DT_CHECK(u->role != DT_UNIT_OWN || m->opt.own_stage, DT_ERR_ARG,
-             "internal: dt_model_open: unit %s is a stage of the caller, which provides no own_stage functions",
-             u->name);
+    DT_EXPECT(u->role != DT_UNIT_OWN || m->opt.own_stage);
     if (u->role == DT_UNIT_OWN) return DT_OK;
     s->block.bidirectional = u->role == DT_UNIT_ENCODER;
     s->block.layer = u->role == DT_UNIT_ENCODER ? m->mc->num_hidden_layers + (*n_encoders)++ : (*n_blocks)++;
@@ -241,16 +233,11 @@ static dt_err find_stages(dt_model *m)
         const bool head = role == DT_UNIT_HEAD || role == DT_UNIT_SCALAR_HEAD,
                    embed = role == DT_UNIT_EMBEDDING || role == DT_UNIT_PATCHES;
         int *only = embed ? &m->embed_unit : head ? &m->head_unit : NULL;
-        DT_CHECK((int)role >= 0 && role < DT_N_UNIT_ROLES && (!only || *only < 0), DT_ERR_ARG,
-                 "internal: dt_model_open: unit %s: a second embedding or head, or invalid role %d", m->units[u].name,
-                 (int)role);
+        DT_EXPECT((int)role >= 0 && role < DT_N_UNIT_ROLES && (!only || *only < 0));
         if (only) *only = u;
         if (!only && role != DT_UNIT_CARRIED) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
     }
-    DT_CHECK(m->embed_unit >= 0 && (m->head_unit >= 0 || m->opt.tower) && n_blocks == L, DT_ERR_ARG,
-             "internal: dt_model_open: expected an embedding, %" PRId64 " blocks and a head, found %" PRId64
-             " blocks in %d units",
-             L, n_blocks, m->n_units);
+    DT_EXPECT(m->embed_unit >= 0 && (m->head_unit >= 0 || m->opt.tower) && n_blocks == L);
     return DT_OK;
 }
 

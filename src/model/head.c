@@ -165,12 +165,10 @@ static dt_err ask(dt_model *m, const dt_head_pass *pass, const dt_head_results *
     if (wanted) list_results(wanted, list);
     for (int i = 0; i < N_RESULTS; i++) {
         m->asked.real[i] = list[i] || i == RESULT_LOGP ? m->host_results.real[i] : NULL;
-        DT_CHECK(m->asked.real[i] || !list[i], DT_ERR_ARG,
-                 "internal: dt_model_head: the model was not opened for all requested results");
+        DT_EXPECT(m->asked.real[i] || !list[i]);
     }
     m->asked.hit = wanted && wanted->hit ? m->host_results.hit : NULL;
-    DT_CHECK(pass->reference || (!pass->kl_weight && !m->asked.real[RESULT_KL]), DT_ERR_ARG,
-             "internal: dt_model_head: a divergence is requested without a reference");
+    DT_EXPECT(pass->reference || (!pass->kl_weight && !m->asked.real[RESULT_KL]));
     return DT_OK;
 }
 
@@ -188,15 +186,9 @@ static const float *weight_at(const struct hold *h, const float *weight, int64_t
 /* The reference computes logits for the same rows, in its own buffer. */
 static dt_err check_reference(const dt_model *m, const dt_model *ref)
 {
-    DT_CHECK(ref != m && ref->dev == m->dev && ref->stream == m->stream && ref->n_labels == 0 && ref->V == m->V &&
-                 ref->h.n_rows >= m->h.n_rows,
-             DT_ERR_ARG,
-             "internal: dt_model_head: reference: vocabulary of %" PRId64 " in chunks of %" PRId64
-             ", but the model has %" PRId64 " in chunks of %" PRId64,
-             ref->V, ref->h.n_rows, m->V, m->h.n_rows);
-    DT_CHECK(dt_model_has_hidden(ref, m->n_tok), DT_ERR_ARG,
-             "internal: dt_model_head: the reference's forward pass of the same batch must come first, and its hidden "
-             "states must be kept");
+    DT_EXPECT(ref != m && ref->dev == m->dev && ref->stream == m->stream && ref->n_labels == 0 && ref->V == m->V &&
+              ref->h.n_rows >= m->h.n_rows);
+    DT_EXPECT(dt_model_has_hidden(ref, m->n_tok));
     return DT_OK;
 }
 
@@ -249,13 +241,9 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
     const size_t n = (size_t)m->n_tok;
     float *list[N_RESULTS];
     list_results(out, list);
-    DT_CHECK(m->have_results, DT_ERR_ARG,
-             "internal: dt_model_results: results exist only between the head and the next forward pass");
-    for (int i = 0; i < N_RESULTS; i++)
-        DT_CHECK(m->asked.real[i] || !list[i], DT_ERR_ARG,
-                 "internal: dt_model_results: the head was not asked for these results");
-    DT_CHECK(m->asked.hit || !out->hit, DT_ERR_ARG,
-             "internal: dt_model_results: the head was not asked for these results");
+    DT_EXPECT(m->have_results);
+    for (int i = 0; i < N_RESULTS; i++) DT_EXPECT(m->asked.real[i] || !list[i]);
+    DT_EXPECT(m->asked.hit || !out->hit);
     DT_TRY(dt_span_wait(m, &m->results_span));
     /* queued earlier on the same stream, hence complete */
     if (m->n_rows > 0) m->image_span.moving = m->rows_span.moving = false;
@@ -292,8 +280,7 @@ dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, floa
 dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted)
 {
     struct hold h, h_ref;
-    DT_CHECK(m->train && pass->u, DT_ERR_ARG,
-             "internal: dt_model_head: backward needs a forward pass in training mode, and weights");
+    DT_EXPECT(m->train && pass->u);
     DT_TRY(dt_model_stage_rows(m, b, pass, true));
     DT_TRY(ask(m, pass, wanted));
     DT_TRY(hold_units(m, &h, true));

@@ -14,9 +14,8 @@ dt_err dt_model_hidden_states(dt_model *m, const dt_batch *b, float *hidden)
 {
     dt_param_view w;
     struct head_work *k = &m->h;
-    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
-             "internal: dt_model_hidden_states: the forward pass of this batch must come first");
-    DT_CHECK(m->n_labels == 0, DT_ERR_ARG, "internal: dt_model_hidden_states: the model has a scalar head");
+    DT_EXPECT(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok);
+    DT_EXPECT(m->n_labels == 0);
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
     DT_TRY(dt_params_acquire(m, m->head_unit, &w));
     for (int64_t first = 0; first < m->n_tok; first += k->n_rows) {

@@ -15,10 +15,8 @@ static bool has_tokens(const dt_batch *b, int32_t s) { return b->n_tok > 0 && b-
 static dt_err stage_last_rows(dt_model *m, const dt_batch *b, int64_t *n_rows)
 {
     *n_rows = 0;
-    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok && b->n_seq == m->n_seq, DT_ERR_ARG,
-             "internal: dt_model_last_logits: the forward pass of this batch must come first");
-    DT_CHECK(m->n_labels == 0, DT_ERR_ARG,
-             "internal: dt_model_last_logits: the model has a scalar head, not a vocabulary head");
+    DT_EXPECT(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok && b->n_seq == m->n_seq);
+    DT_EXPECT(m->n_labels == 0);
     DT_TRY(dt_span_wait(m, &m->rows_span));
     m->have_results = false;
     dt_model_place_rows(m, m->rows_span.host, m->opt.max_tok, &m->host_rows);
@@ -71,11 +69,8 @@ static dt_err stage_mask(dt_model *m, const dt_batch *b, const uint32_t *mask, b
 
 dt_err dt_model_set_lists(dt_model *m, const int32_t *token, int32_t n)
 {
-    DT_CHECK(n > 0 && n <= m->opt.max_listed, DT_ERR_ARG,
-             "internal: dt_model_set_lists: %d tokens, but the model was opened for at most %d", n, m->opt.max_listed);
-    for (int32_t i = 0; i < n; i++)
-        DT_CHECK(token[i] >= 0 && token[i] < m->V, DT_ERR_ARG,
-                 "internal: dt_model_set_lists: token %d is outside the vocabulary of %" PRId64, token[i], m->V);
+    DT_EXPECT(n > 0 && n <= m->opt.max_listed);
+    for (int32_t i = 0; i < n; i++) DT_EXPECT(token[i] >= 0 && token[i] < m->V);
     m->n_listed = n;
     DT_TRY(m->ops->copy(m->dev, m->listed, token, (size_t)n * sizeof *token, m->stream));
     return dt_model_sync(m);
@@ -88,9 +83,7 @@ static dt_err stage_lists(dt_model *m, const dt_batch *b, const int32_t *start, 
     int64_t i = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
         if (!has_tokens(b, s)) continue;
-        DT_CHECK(start[s] >= 0 && len[s] >= 0 && start[s] <= m->n_listed - len[s], DT_ERR_ARG,
-                 "internal: dt_model_draw: a list of %d tokens starting at %d, but there are %d", len[s], start[s],
-                 m->n_listed);
+        DT_EXPECT(start[s] >= 0 && len[s] >= 0 && start[s] <= m->n_listed - len[s]);
         host->list_start[i] = start[s];
         host->list_len[i++] = len[s];
     }
@@ -183,8 +176,7 @@ static dt_err queue_draws(dt_model *m, const dt_draw *d, int64_t n_rows)
 
 static dt_err check_seqs(const dt_model *m, const dt_batch *b)
 {
-    DT_CHECK(m->cache && b->n_seq <= m->opt.cache_seqs, DT_ERR_ARG,
-             "internal: dt_model_top: %d sequences, but the cache has %d", b->n_seq, m->opt.cache_seqs);
+    DT_EXPECT(m->cache && b->n_seq <= m->opt.cache_seqs);
     return DT_OK;
 }
 
@@ -268,9 +260,7 @@ dt_err dt_model_top(dt_model *m, const dt_batch *b, const dt_top *t)
     const struct draws *host = &m->host_draws, *device = &m->device_draws;
     int64_t n_rows;
     DT_TRY(check_seqs(m, b));
-    DT_CHECK(t->k > 0 && t->k <= m->opt.max_top, DT_ERR_ARG,
-             "internal: dt_model_top: lists of %d tokens, but the model was opened for at most %d", t->k,
-             m->opt.max_top);
+    DT_EXPECT(t->k > 0 && t->k <= m->opt.max_top);
     DT_TRY(stage_last_rows(m, b, &n_rows));
     if (n_rows > 0 && t->list_start) DT_TRY(stage_lists(m, b, t->list_start, t->list_len));
     if (n_rows > 0 && t->seen) {

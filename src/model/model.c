@@ -72,8 +72,7 @@ static dt_err keep_hidden(dt_model *m)
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
 {
     const dt_param_source *src = m->source;
-    DT_CHECK(!train || m->opt.training, DT_ERR_ARG,
-             "internal: dt_model_forward: the model was not opened for training");
+    DT_EXPECT(!train || m->opt.training);
     DT_TRY(dt_model_stage_batch(m, b, NULL));
     if (train) dt_model_cache_clear(m, -1); /* activations for backward overwrite the cache */
     m->train = train;
@@ -114,8 +113,7 @@ static dt_err backward_unit(dt_model *m, int64_t i)
 
 dt_err dt_model_backward(dt_model *m, const dt_batch *b)
 {
-    DT_CHECK(m->have_dx && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
-             "internal: dt_model_backward: the head of this batch must come first");
+    DT_EXPECT(m->have_dx && dt_model_in_use(m) && b->n_tok == m->n_tok);
     m->have_dx = m->have_hidden = false;
     for (int64_t i = m->n_stages - 1; i >= 0 && i >= m->first_trained; i--) DT_TRY(backward_unit(m, i));
     if (m->first_trained >= 0) return DT_OK;

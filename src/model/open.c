@@ -337,35 +337,21 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
 
 static dt_err check_cache(const dt_model_options *o)
 {
-    DT_CHECK(o->cache_seqs >= 0 && o->cache_len >= 0 && o->cache_prompts >= 0 && o->cache_prompt_len >= 0, DT_ERR_ARG,
-             "internal: dt_model_open: expected values of at least 0, found cache_seqs=%d cache_len=%d "
-             "cache_prompts=%d cache_prompt_len=%d",
-             o->cache_seqs, o->cache_len, o->cache_prompts, o->cache_prompt_len);
-    DT_CHECK(dt_cache_rows(o) <= INT32_MAX, DT_ERR_ARG,
-             "internal: dt_model_open: a KV cache of %d sequences of %d tokens and %d prompts of %d exceeds 2^31 rows",
-             o->cache_seqs, o->cache_len, o->cache_prompts, o->cache_prompt_len);
-    DT_CHECK(o->cache_prompts == 0 || o->batch_invariant, DT_ERR_ARG,
-             "internal: dt_model_open: cache_prompts needs batch_invariant");
+    DT_EXPECT(o->cache_seqs >= 0 && o->cache_len >= 0 && o->cache_prompts >= 0 && o->cache_prompt_len >= 0);
+    DT_EXPECT(dt_cache_rows(o) <= INT32_MAX);
+    DT_EXPECT(o->cache_prompts == 0 || o->batch_invariant);
     return DT_OK;
 }
 
 static dt_err check_options(const dt_model_config *mc, const dt_model_options *o)
 {
-    DT_CHECK(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0, DT_ERR_ARG,
-             "internal: dt_model_open: expected values above 0, found max_tok=%d max_seq=%d max_pos=%d", o->max_tok,
-             o->max_seq, o->max_pos);
+    DT_EXPECT(o->max_tok > 0 && o->max_seq > 0 && o->max_pos > 0);
     DT_TRY(check_cache(o));
-    DT_CHECK(o->max_top >= 0 && o->max_top <= mc->vocab_size, DT_ERR_ARG,
-             "internal: dt_model_open: max_top=%d with a vocabulary of %" PRId64 " tokens", o->max_top, mc->vocab_size);
-    DT_CHECK(o->max_listed >= 0, DT_ERR_ARG, "internal: dt_model_open: max_listed: expected at least 0, found %d",
-             o->max_listed);
-    DT_CHECK(!o->borrows || (!o->training && o->lend_nbytes == 0), DT_ERR_ARG,
-             "internal: dt_model_open: a model that borrows activations cannot train or lend");
-    DT_CHECK(dt_is_float(o->dtype), DT_ERR_ARG, "internal: dt_model_open: dtype: expected fp32, bf16 or fp16, found %s",
-             dt_dtype_name(o->dtype));
-    DT_CHECK(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32, DT_ERR_ARG,
-             "internal: dt_model_open: dtype %s with grad_dtype %s: expected the same type, or fp32 gradients",
-             dt_dtype_name(o->dtype), dt_dtype_name(o->grad_dtype));
+    DT_EXPECT(o->max_top >= 0 && o->max_top <= mc->vocab_size);
+    DT_EXPECT(o->max_listed >= 0);
+    DT_EXPECT(!o->borrows || (!o->training && o->lend_nbytes == 0));
+    DT_EXPECT(dt_is_float(o->dtype));
+    DT_EXPECT(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32);
     DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences may have %d tokens, but the model has learned positions only for %" PRId64
              " (max_position_embeddings)",
@@ -379,8 +365,7 @@ static dt_err make_tables(dt_model *m)
 {
     const int64_t L = m->mc->num_hidden_layers;
     const bool cached = m->opt.cache_seqs > 0 && m->opt.cache_len > 0;
-    DT_CHECK(!cached || (m->n_stages == L && m->n_labels == 0), DT_ERR_ARG,
-             "internal: dt_model_open: generation needs a model of blocks with a vocabulary head");
+    DT_EXPECT(!cached || (m->n_stages == L && m->n_labels == 0));
     m->x = calloc((size_t)m->n_x, sizeof *m->x);
     m->sets = calloc((size_t)m->n_sets, sizeof *m->sets);
     m->cache = cached ? calloc((size_t)L, sizeof *m->cache) : NULL;
@@ -548,11 +533,8 @@ dt_err dt_model_prepare_attention(const dt_model_config *mc, const dt_model_opti
 static dt_err check_lender(const dt_model *m, size_t nbytes)
 {
     const dt_model *lender = m->opt.lender;
-    DT_CHECK(lender && lender->dev == m->dev && lender->stream == m->stream && !lender->opt.borrows, DT_ERR_ARG,
-             "internal: dt_model_open: expected a lender on the same device and stream that owns its activations");
-    DT_CHECK(nbytes <= lender->activations.nbytes, DT_ERR_ARG,
-             "internal: dt_model_open: %zu bytes of activations borrowed from a model that has %zu", nbytes,
-             lender->activations.nbytes);
+    DT_EXPECT(lender && lender->dev == m->dev && lender->stream == m->stream && !lender->opt.borrows);
+    DT_EXPECT(nbytes <= lender->activations.nbytes);
     return DT_OK;
 }
 

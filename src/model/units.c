@@ -152,8 +152,7 @@ dt_err dt_model_make_units(const dt_model_config *mc, dt_unit **units, int *n_un
 
 dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
 {
-    DT_CHECK(n_labels > 0, DT_ERR_ARG,
-             "internal: dt_model_make_value_units: n_labels: expected at least 1, found %" PRId64, n_labels);
+    DT_EXPECT(n_labels > 0);
     DT_CHECK(!mc->vision, DT_ERR_USAGE,
              "expected a text model for a scalar head, found a vision-language model; reward models and critics accept "
              "only text");

@@ -43,15 +43,11 @@ dt_err dt_model_sync(dt_model *m)
 
 static dt_err check_shape(const dt_model *m, const dt_batch *b)
 {
-    DT_CHECK(
-        b->n_tok >= 0 && b->n_tok <= m->opt.max_tok && b->n_seq >= 0 && b->n_seq <= m->opt.max_seq, DT_ERR_ARG,
-        "internal: dt_model_forward: batch of %d tokens in %d sequences, but the model was opened for at most %d in %d",
-        b->n_tok, b->n_seq, m->opt.max_tok, m->opt.max_seq);
+    DT_EXPECT(b->n_tok >= 0 && b->n_tok <= m->opt.max_tok && b->n_seq >= 0 && b->n_seq <= m->opt.max_seq);
     bool in_order = b->n_tok == 0 || (b->n_seq > 0 && b->seq_start[0] == 0 && b->seq_start[b->n_seq] == b->n_tok);
     for (int32_t s = 0; in_order && b->n_tok > 0 && s < b->n_seq; s++)
         in_order = b->seq_start[s] <= b->seq_start[s + 1];
-    DT_CHECK(in_order, DT_ERR_ARG,
-             "internal: dt_model_forward: expected contiguous sequences from 0 to the batch's %d tokens", b->n_tok);
+    DT_EXPECT(in_order);
     return DT_OK;
 }
 
@@ -228,15 +224,12 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     const float scale = grads ? dt_model_loss_scale(m) : 1.0f;
     int64_t n = 0;
     m->have_results = false;
-    DT_CHECK(dt_model_has_hidden(m, b->n_tok), DT_ERR_ARG,
-             "internal: dt_model_head: the forward pass of this batch must come first");
-    DT_CHECK(m->n_labels == 0, DT_ERR_ARG,
-             "internal: dt_model_head: the model has a scalar head, not a vocabulary head");
+    DT_EXPECT(dt_model_has_hidden(m, b->n_tok));
+    DT_EXPECT(m->n_labels == 0);
     DT_TRY(dt_span_wait(m, &m->rows_span));
     const size_t nbytes = dt_model_place_rows(m, m->rows_span.host, b->n_tok, h);
     dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
-    DT_CHECK((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight), DT_ERR_ARG,
-             "internal: dt_model_head: the model was not opened for entropy or divergence weights");
+    DT_EXPECT((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight));
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
         DT_CHECK(b->target[t] < m->V, DT_ERR_DATA,

@@ -9,9 +9,8 @@
 
 static dt_err check(const dt_model *m, const dt_batch *b)
 {
-    DT_CHECK(m->n_labels > 0, DT_ERR_ARG, "internal: dt_model_values: the model has no scalar head");
-    DT_CHECK(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok, DT_ERR_ARG,
-             "internal: dt_model_values: the forward pass of this batch must come first");
+    DT_EXPECT(m->n_labels > 0);
+    DT_EXPECT(m->have_hidden && dt_model_in_use(m) && b->n_tok == m->n_tok);
     return DT_OK;
 }
 
@@ -93,7 +92,7 @@ dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue)
     dt_param_view w;
     dt_grad_view g;
     DT_TRY(check(m, b));
-    DT_CHECK(m->train, DT_ERR_ARG, "internal: dt_model_value_head: backward needs a forward pass in training mode");
+    DT_EXPECT(m->train);
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
     DT_TRY(dt_params_acquire(m, m->head_unit, &w));
     DT_TRY(dt_grads_acquire(m, m->head_unit, &g));

@@ -125,68 +125,19 @@ static dt_err read_early_stopping(const dt_spec *root, dt_generation_defaults *g
 /* ---- unsupported settings ---------------------------------------------------------------------------------------- */
 
 /* Settings that are supported, and settings that do not change what a single model generates. */
-static const char *const harmless[] = {"do_sample",
-                                       "eos_token_id",
-                                       "bos_token_id",
-                                       "pad_token_id",
-                                       "temperature",
-                                       "top_p",
-                                       "min_p",
-                                       "repetition_penalty",
-                                       "top_k",
-                                       "num_beams",
-                                       "max_new_tokens",
-                                       "length_penalty",
-                                       "max_length",
-                                       "min_new_tokens",
-                                       "min_length",
-                                       "no_repeat_ngram_size",
-                                       "suppress_tokens",
-                                       "begin_suppress_tokens",
-                                       "stop_strings",
-                                       "transformers_version",
-                                       "_from_model_config",
-                                       "_commit_hash",
-                                       "use_cache",
-                                       "cache_implementation",
-                                       "cache_config",
-                                       "return_legacy_cache",
-                                       "prefill_chunk_size",
-                                       "output_attentions",
-                                       "output_hidden_states",
-                                       "output_scores",
-                                       "output_logits",
-                                       "return_dict_in_generate",
-                                       "decoder_start_token_id",
-                                       "low_memory",
-                                       "remove_invalid_values",
-                                       "is_assistant",
-                                       "num_assistant_tokens",
-                                       "num_assistant_tokens_schedule",
-                                       "assistant_confidence_threshold",
-                                       "assistant_early_exit",
-                                       "assistant_lookbehind",
-                                       "target_lookbehind",
-                                       "prompt_lookup_num_tokens",
-                                       "max_matching_ngram_size",
-                                       "compile_config",
-                                       "disable_compile",
-                                       "continuous_batching_config",
-                                       "task_to_id",
-                                       "lang_to_id",
-                                       "alignment_heads",
-                                       "is_multilingual",
-                                       "max_initial_timestamp_index",
-                                       "no_timestamps_token_id",
-                                       "prev_sot_token_id",
-                                       "return_timestamps",
-                                       "language",
-                                       "task",
-                                       "trust_remote_code",
-                                       "chat_format",
-                                       "max_window_size",
-                                       "user_token_id",
-                                       "assistant_token_id"};
+static const char harmless[] =
+    "do_sample eos_token_id bos_token_id pad_token_id temperature top_p min_p repetition_penalty top_k "
+    "num_beams max_new_tokens length_penalty max_length min_new_tokens min_length no_repeat_ngram_size "
+    "suppress_tokens begin_suppress_tokens stop_strings transformers_version _from_model_config "
+    "_commit_hash use_cache cache_implementation cache_config return_legacy_cache prefill_chunk_size "
+    "output_attentions output_hidden_states output_scores output_logits return_dict_in_generate "
+    "decoder_start_token_id low_memory remove_invalid_values is_assistant num_assistant_tokens "
+    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_early_exit "
+    "assistant_lookbehind target_lookbehind prompt_lookup_num_tokens max_matching_ngram_size "
+    "compile_config disable_compile continuous_batching_config task_to_id lang_to_id alignment_heads "
+    "is_multilingual max_initial_timestamp_index no_timestamps_token_id prev_sot_token_id "
+    "return_timestamps language task trust_remote_code chat_format max_window_size user_token_id "
+    "assistant_token_id";
 
 /* Values at which a setting has no effect. Other settings have none if they are null, false or empty. */
 static const struct {
@@ -207,13 +158,6 @@ static const struct {
                 {"epsilon_cutoff", 0, true},
                 {"top_h", 1, true},
                 {"watermarking_config", NAN, false}};
-
-static bool is_harmless(const char *name)
-{
-    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
-        if (strcmp(harmless[i], name) == 0) return true;
-    return false;
-}
 
 static bool is_off(const char *name, const json_t *value, bool *sampling)
 {
@@ -243,7 +187,8 @@ static dt_err find_ignored(dt_generation_defaults *g, const dt_spec *root)
     const char *name;
     json_t *value;
     bool sampling;
-    json_object_foreach((json_t *)root->value, name, value) if (!is_harmless(name) && !is_off(name, value, &sampling))
+    json_object_foreach((json_t *)root->value, name,
+                        value) if (!dt_has_word(harmless, name) && !is_off(name, value, &sampling))
         DT_TRY(add_name(sampling ? &g->ignored_sampling : &g->ignored, name));
     return DT_OK;
 }

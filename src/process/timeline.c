@@ -56,11 +56,7 @@ static void count_spans(dt_timeline *t)
 /* The trace shows the work of the device and its waits for communication. Other work of the host has its own lane. */
 static bool is_of_stream(const char *name)
 {
-    static const char *const of_host[] = {"start", "open",   "read", "agree",  "report", "save",
-                                          "load",  "export", "lock", "verify", "end"};
-    for (size_t i = 0; i < sizeof of_host / sizeof of_host[0]; i++)
-        if (!strcmp(name, of_host[i])) return false;
-    return true;
+    return !dt_has_word("start, open, read, agree, report, save, load, export, lock, verify, end", name);
 }
 
 static void end_running(dt_timeline *t, timeline_stream *l, double at_s)

@@ -5,13 +5,9 @@
 /* A name becomes a group in the checkpoint, next to the groups of the main model. */
 static dt_err check(const dt_task *t, const char *name)
 {
-    static const char *const taken[] = {"", ".", "model", "optimizer", "task"};
-    bool is_new = strlen(name) < 32 && !strchr(name, '/');
-    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) is_new = is_new && strcmp(name, taken[i]) != 0;
-    for (int i = 0; i < t->n_auxiliary; i++) is_new = is_new && strcmp(name, t->auxiliary[i].name) != 0;
-    DT_CHECK(is_new, DT_ERR_ARG, "internal: dt_task_train_auxiliary: name `%s` is already in use", name);
-    DT_CHECK(t->n_auxiliary < DT_MAX_TRAINED - 1, DT_ERR_ARG,
-             "internal: dt_task_train_auxiliary: expected at most %d auxiliary models", DT_MAX_TRAINED - 1);
+    DT_EXPECT(*name && strlen(name) < 32 && !strchr(name, '/') && !dt_has_word(". model optimizer task", name));
+    for (int i = 0; i < t->n_auxiliary; i++) DT_EXPECT(strcmp(name, t->auxiliary[i].name) != 0);
+    DT_EXPECT(t->n_auxiliary < DT_MAX_TRAINED - 1);
     return DT_OK;
 }
 

@@ -33,8 +33,7 @@ static dt_err settle_images(const dt_task *t, dt_loader *l, const char *key)
 
 dt_err dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
 {
-    DT_CHECK(t->n_files < DT_MAX_TASK_FILES, DT_ERR_ARG, "internal: dt_task_reads: a task reads more than %d files",
-             DT_MAX_TASK_FILES);
+    DT_EXPECT(t->n_files < DT_MAX_TASK_FILES);
     t->file[t->n_files].path = path;
     t->file[t->n_files++].fingerprint = fingerprint;
     return DT_OK;
@@ -43,8 +42,7 @@ dt_err dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint)
 dt_err dt_task_verifies(dt_task *t, const dt_pretrained *from, const dt_unit *units, int n_units)
 {
     if (!from->path) return DT_OK; /* has the shape of another model */
-    DT_CHECK(t->n_models < DT_MAX_TASK_FILES, DT_ERR_ARG,
-             "internal: dt_task_verifies: a task reads more than %d models", DT_MAX_TASK_FILES);
+    DT_EXPECT(t->n_models < DT_MAX_TASK_FILES);
     t->models[t->n_models++] = (struct dt_task_model){from, units, n_units};
     return DT_OK;
 }

@@ -73,8 +73,7 @@ static dt_err begin(void *self, dt_task *t)
         DT_TRY(dt_frozen_model_load(f, &t->main->zero_opt, s->opt.dtype, t->comm, t->dev, t->compute, t->phase));
     s->opt.lender = t->model;
     if (!s->is_base && s->opt.features_given) {
-        DT_CHECK(t->n_same_tower < DT_MAX_TASK_FILES, DT_ERR_ARG,
-                 "internal: scorer: more frozen models than a task may have");
+        DT_EXPECT(t->n_same_tower < DT_MAX_TASK_FILES);
         t->same_tower[t->n_same_tower++] = f;
     }
     return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),

@@ -28,9 +28,8 @@ const dt_shown *dt_sums_find_shown(const dt_sums *s, dt_show_when when, const ch
 
 static dt_err check_name(const char *name, bool is_new)
 {
-    DT_CHECK(*name && strlen(name) < DT_SUM_NAME, DT_ERR_ARG,
-             "internal: dt_sums_declare: metric `%s`: expected a name of 1 to %d characters", name, DT_SUM_NAME - 1);
-    DT_CHECK(is_new, DT_ERR_ARG, "internal: dt_sums_declare: metric `%s` is declared twice", name);
+    DT_EXPECT(*name && strlen(name) < DT_SUM_NAME);
+    DT_EXPECT(is_new);
     return DT_OK;
 }
 
@@ -81,6 +80,13 @@ void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *t
 {
     const int above = part_of(s, name, top), below = part_of(s, name, bottom);
     show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = -1, .map = map});
+}
+
+int dt_sums_metric(dt_sums *s, dt_show_when when, const char *name, dt_sum_kind kind, const char *bottom)
+{
+    const int sum = dt_sums_declare(s, name, kind, 1);
+    dt_sums_show(s, when, name, name, bottom, NULL);
+    return sum;
 }
 
 void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, const char *squares, const char *sum,

@@ -1,6 +1,7 @@
 /* pairs.c - data of tasks that train on pairs of answers. */
 #include "pairs.h"
 #include "dtrain/step/step.h"
+#include <string.h>
 
 void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties)
 {
@@ -16,8 +17,13 @@ void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties)
     if (t->model_opt->max_seq < n_texts) t->model_opt->max_seq = (int32_t)n_texts;
 }
 
-void pairs_show(dt_sums *s, const char *name, const char *validation, const char *top, const char *bottom)
+int pairs_metric(dt_sums *s, const char *name, dt_sum_kind kind, double unit, const char *bottom)
 {
-    dt_sums_show(s, DT_SHOW_TRAIN, name, top, bottom, NULL);
-    dt_sums_show(s, DT_SHOW_VALIDATION, validation, top, bottom, NULL);
+    char validation[2 * DT_SUM_NAME];
+    const int sum = dt_sums_declare(s, name, kind, unit), n = (int)strcspn(name, "/") + 1;
+    const bool of_task = name[n - 1] == '/'; /* "rm/accuracy", but not "loss" */
+    snprintf(validation, sizeof validation, "%.*svalidation_%s", of_task ? n : 0, name, name + (of_task ? n : 0));
+    dt_sums_show(s, DT_SHOW_TRAIN, name, name, bottom, NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, validation, name, bottom, NULL);
+    return sum;
 }

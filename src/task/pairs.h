@@ -9,7 +9,8 @@
  *  no_ties: also skip pairs in which neither text is better. */
 void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties);
 
-/** Display the quotient of two sums, under one name for training steps and another for validations. */
-void pairs_show(dt_sums *s, const char *name, const char *validation, const char *top, const char *bottom);
+/** Declare a sum and its metric sum / bottom: TASK/NAME in training steps, and TASK/validation_NAME in validations.
+ *  Returns the index of the sum. */
+int pairs_metric(dt_sums *s, const char *name, dt_sum_kind kind, double unit, const char *bottom);
 
 #endif

@@ -17,28 +17,21 @@ typedef struct reward_model {
 
 static void declare(reward_model *r, dt_sums *s, bool harmless)
 {
-    r->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
     r->n_pairs = dt_sums_declare(s, "rm/pairs", DT_SUM_UNITS, 1);
     r->n_told = dt_sums_declare(s, "rm/preferences", DT_SUM_UNITS, 1);
-    r->correct = dt_sums_declare(s, "rm/correct", DT_SUM_UNITS, 1);
-    r->margin = dt_sums_declare(s, "rm/margins", DT_SUM_LOSS, 1);
-    r->reward = dt_sums_declare(s, "rm/rewards", DT_SUM_LOSS, 1);
     r->n_rewards = dt_sums_declare(s, "rm/texts", DT_SUM_UNITS, 1);
-    r->least = dt_sums_declare(s, "rm/least", DT_SUM_LEAST, 1);
-    r->largest = dt_sums_declare(s, "rm/largest", DT_SUM_LARGEST, 1);
     r->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     r->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
-    pairs_show(s, "loss", "validation_loss", "loss", "rm/pairs");
-    pairs_show(s, "rm/accuracy", "rm/validation_accuracy", "rm/correct", "rm/preferences");
-    pairs_show(s, "rm/margin", "rm/validation_margin", "rm/margins", "rm/preferences");
-    pairs_show(s, "rm/min_reward", "rm/validation_min_reward", "rm/least", NULL);
-    pairs_show(s, "rm/mean_reward", "rm/validation_mean_reward", "rm/rewards", "rm/texts");
-    pairs_show(s, "rm/max_reward", "rm/validation_max_reward", "rm/largest", NULL);
+    r->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "rm/pairs");
+    r->correct = pairs_metric(s, "rm/accuracy", DT_SUM_UNITS, 1, "rm/preferences");
+    r->margin = pairs_metric(s, "rm/margin", DT_SUM_LOSS, 1, "rm/preferences");
+    r->least = pairs_metric(s, "rm/min_reward", DT_SUM_LEAST, 1, NULL);
+    r->reward = pairs_metric(s, "rm/mean_reward", DT_SUM_LOSS, 1, "rm/texts");
+    r->largest = pairs_metric(s, "rm/max_reward", DT_SUM_LARGEST, 1, NULL);
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
     if (!harmless) return;
-    r->safe = dt_sums_declare(s, "rm/told", DT_SUM_UNITS, 1);
     r->n_safety = dt_sums_declare(s, "rm/labels", DT_SUM_UNITS, 1);
-    pairs_show(s, "rm/safety_accuracy", "rm/validation_safety_accuracy", "rm/told", "rm/labels");
+    r->safe = pairs_metric(s, "rm/safety_accuracy", DT_SUM_UNITS, 1, "rm/labels");
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */

@@ -90,11 +90,9 @@ static dt_err check_declared(const dt_run *run)
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     const dt_task *t = &run->task;
-    DT_CHECK(!run_trains(run) || (c->loss && c->tokens >= 0 && c->samples >= 0), DT_ERR_ARG,
-             "internal: task %s: expected the metrics loss, tokens and samples", t->ops->name);
-    DT_CHECK(t->n_validation == 0 || (s->n_shown[DT_SHOW_VALIDATION] > 0 &&
-                                      !strcmp(s->shown[DT_SHOW_VALIDATION][0].name, "validation_loss")),
-             DT_ERR_ARG, "internal: task %s: expected validation_loss as the first validation metric", t->ops->name);
+    DT_EXPECT(!run_trains(run) || (c->loss && c->tokens >= 0 && c->samples >= 0));
+    DT_EXPECT(t->n_validation == 0 ||
+              (s->n_shown[DT_SHOW_VALIDATION] > 0 && !strcmp(s->shown[DT_SHOW_VALIDATION][0].name, "validation_loss")));
     return DT_OK;
 }
 

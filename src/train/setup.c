@@ -150,13 +150,11 @@ static dt_err check_takes_images(const dt_run *run, bool has_tower)
  * there. */
 static dt_err check_joined(const dt_run *run)
 {
-    static const char *const tasks[] = {"pretrain", "sft", "eval"};
     const dt_config *cfg = &run->cfg;
     const bool joined = run->pretrained.tower || run->pretrained.projector;
     DT_TRY(check_takes_images(run, run->pretrained.has_vision));
-    bool may = !joined;
-    for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) may = may || strcmp(cfg->run_task, tasks[i]) == 0;
-    DT_CONFIG_CHECK(may, cfg, "vision", run->pretrained.tower ? "path" : "projector_path",
+    DT_CONFIG_CHECK(!joined || dt_has_word("pretrain, sft, eval", cfg->run_task), cfg, "vision",
+                    run->pretrained.tower ? "path" : "projector_path",
                     "task %s reads model.path more than once, so it must be a complete vision-language model; create "
                     "one with task pretrain or sft and checkpoint.export = hf",
                     cfg->run_task);

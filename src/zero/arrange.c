@@ -39,36 +39,18 @@ static dt_dtype frozen_dtype(const dt_zero_options *opt)
 static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
 {
     const dt_dtype frozen = frozen_dtype(opt);
-    DT_CHECK(opt->stage >= 0 && opt->stage <= 3, DT_ERR_ARG, "internal: dt_zero_open: stage: expected 0 to 3, found %d",
-             opt->stage);
-    DT_CHECK(nranks >= 1 && n_units >= 1, DT_ERR_ARG,
-             "internal: dt_zero_open: %d units on %d ranks: expected at least one of each", n_units, nranks);
-    DT_CHECK(opt->n_groups >= 0 && (opt->n_groups == 0 || nranks % opt->n_groups == 0), DT_ERR_ARG,
-             "internal: dt_zero_open: %d ranks in %d groups: expected the same number in each group", nranks,
-             opt->n_groups);
-    DT_CHECK(dt_is_float(opt->param_dtype), DT_ERR_ARG,
-             "internal: dt_zero_open: param_dtype: expected fp32, bf16 or fp16, found %s",
-             dt_dtype_name(opt->param_dtype));
-    DT_CHECK(dt_is_float(frozen), DT_ERR_ARG,
-             "internal: dt_zero_open: frozen parameters: expected fp32, bf16 or fp16, found %s", dt_dtype_name(frozen));
-    DT_CHECK(!opt->reduce_differs ||
-                 (dt_is_float(opt->reduce_dtype) && (!opt->reproducible || opt->reduce_dtype == DT_F32)),
-             DT_ERR_ARG, "internal: dt_zero_open: reduce_dtype: expected fp32, bf16 or fp16, found %s%s",
-             dt_dtype_name(opt->reduce_dtype), opt->reproducible ? "; reproducible needs fp32" : "");
-    DT_CHECK(opt->tied_unit >= -1 && opt->tied_unit < n_units, DT_ERR_ARG,
-             "internal: dt_zero_open: tied_unit: expected -1 or a unit, found %d of %d units", opt->tied_unit, n_units);
-    DT_CHECK(
-        opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32, DT_ERR_ARG,
-        "internal: dt_zero_open: grad_dtype: found %s with parameters in %s; expected the parameters' type or fp32",
-        dt_dtype_name(opt->grad_dtype), dt_dtype_name(opt->param_dtype));
-    DT_CHECK(
-        opt->offload_param == DT_OFFLOAD_NONE || opt->stage == 3, DT_ERR_ARG,
-        "internal: dt_zero_open: offload_param needs stage 3, found stage %d, which keeps all parameters on the device",
-        opt->stage);
+    DT_EXPECT(opt->stage >= 0 && opt->stage <= 3);
+    DT_EXPECT(nranks >= 1 && n_units >= 1);
+    DT_EXPECT(opt->n_groups >= 0 && (opt->n_groups == 0 || nranks % opt->n_groups == 0));
+    DT_EXPECT(dt_is_float(opt->param_dtype));
+    DT_EXPECT(dt_is_float(frozen));
+    DT_EXPECT(!opt->reduce_differs ||
+              (dt_is_float(opt->reduce_dtype) && (!opt->reproducible || opt->reduce_dtype == DT_F32)));
+    DT_EXPECT(opt->tied_unit >= -1 && opt->tied_unit < n_units);
+    DT_EXPECT(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32);
+    DT_EXPECT(opt->offload_param == DT_OFFLOAD_NONE || opt->stage == 3);
     const int n = opt->optimizer ? opt->optimizer->n_states : 0;
-    DT_CHECK(n >= 0 && n <= DT_MAX_STATES, DT_ERR_ARG,
-             "internal: dt_zero_open: optimizer %s has %d states, expected at most %d", opt->optimizer->name, n,
-             (int)DT_MAX_STATES);
+    DT_EXPECT(n >= 0 && n <= DT_MAX_STATES);
     return DT_OK;
 }
 
@@ -77,34 +59,21 @@ static dt_err check_unit(const dt_unit *u)
     int64_t whole = 0;
     for (int p = 0; p < DT_N_PARTS; p++)
         whole = u->flat_len[p] < 0 || whole < 0 || whole > max_elems ? -1 : whole + u->flat_len[p];
-    DT_CHECK(whole > 0 && whole <= max_elems, DT_ERR_ARG,
-             "internal: dt_zero_open: unit %s: flat buffers of %" PRId64 " elements are empty or too large", u->name,
-             whole);
+    DT_EXPECT(whole > 0 && whole <= max_elems);
     int64_t end[DT_N_PARTS] = {0}, n_param = 0;
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         const int64_t len = u->flat_len[t->part];
-        DT_CHECK(t->n_elems > 0 && t->offset >= end[t->part] && t->n_elems <= len - t->offset, DT_ERR_ARG,
-                 "internal: dt_zero_open: unit %s: tensor %s at %" PRId64 " with %" PRId64
-                 " elements overlaps its neighbour or the end (%" PRId64 ")",
-                 u->name, t->name, t->offset, t->n_elems, len);
-        DT_CHECK(t->part == DT_TRAINED || !t->trainable, DT_ERR_ARG,
-                 "internal: dt_zero_open: unit %s: tensor %s is trainable but lies in the frozen part", u->name,
-                 t->name);
+        DT_EXPECT(t->n_elems > 0 && t->offset >= end[t->part] && t->n_elems <= len - t->offset);
+        DT_EXPECT(t->part == DT_TRAINED || !t->trainable);
         for (int k = 0; k < t->n_row_ranges; k++) {
             const int64_t first = t->row_ranges[k].first, end_row = t->row_ranges[k].end;
-            DT_CHECK(first >= (k > 0 ? t->row_ranges[k - 1].end + 1 : 0) && first < end_row && end_row <= t->shape[0],
-                     DT_ERR_ARG,
-                     "internal: dt_zero_open: unit %s: tensor %s: invalid range of trained rows, %" PRId64
-                     " to %" PRId64 " of %" PRId64,
-                     u->name, t->name, first, end_row, t->shape[0]);
+            DT_EXPECT(first >= (k > 0 ? t->row_ranges[k - 1].end + 1 : 0) && first < end_row && end_row <= t->shape[0]);
         }
         end[t->part] = t->offset + t->n_elems;
         n_param += dt_n_weights(t);
     }
-    DT_CHECK(n_param == u->n_param, DT_ERR_ARG,
-             "internal: dt_zero_open: unit %s: the tensors have %" PRId64 " weights, but n_param is %" PRId64, u->name,
-             n_param, u->n_param);
+    DT_EXPECT(n_param == u->n_param);
     return DT_OK;
 }
 

@@ -137,10 +137,7 @@ static dt_err take(dt_zero *z, int u)
 {
     for (int p = 0; p < DT_N_PARTS; p++) {
         const int holder = holder_of_place(z, u, (dt_part)p);
-        DT_CHECK(holder < 0, DT_ERR_ARG,
-                 "internal: params_acquire: unit %s does not fit in the arena while unit %s is held%s",
-                 z->units[u].name, z->units[holder].name,
-                 z->opt.tied_unit < 0 ? "; dt_zero_options.tied_unit is not set" : "");
+        DT_EXPECT(holder < 0);
     }
     learn(z, u);
     for (int p = 0; p < DT_N_PARTS; p++)
@@ -184,7 +181,7 @@ static void *part_data(const dt_zero *z, int u, dt_part part)
 dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units, DT_ERR_ARG, "internal: params_acquire: unit %d of %d", u, z->n_units);
+    DT_EXPECT(u >= 0 && u < z->n_units);
     zero_unit_state *s = &z->state[u];
     const bool sharded = any_is_sharded(&z->lay, u);
     const bool first = s->params_held == 0;
@@ -206,8 +203,7 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
 dt_err zero_params_release(void *self, int u)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].params_held > 0, DT_ERR_ARG,
-             "internal: params_release: the parameters of unit %d are not held", u);
+    DT_EXPECT(u >= 0 && u < z->n_units && z->state[u].params_held > 0);
     z->state[u].params_held--;
     return DT_OK;
 }

@@ -44,11 +44,7 @@ static dt_err free_place(dt_zero *z, int u)
 {
     for (int v = 0; v < z->n_units; v++) {
         if (v == u || zero_is_empty(&z->lay, v, DT_TRAINED) || !overlap(&z->lay, u, v)) continue;
-        DT_CHECK(z->state[v].grads_held == 0, DT_ERR_ARG,
-                 "internal: grads_acquire: the gradients of unit %s do not fit in the arena while those of unit %s are "
-                 "held%s",
-                 z->units[u].name, z->units[v].name,
-                 z->opt.tied_unit < 0 ? "; dt_zero_options.tied_unit is not set" : "");
+        DT_EXPECT(z->state[v].grads_held == 0);
         DT_TRY(wait_reduced(z, v));
     }
     return DT_OK;
@@ -64,16 +60,11 @@ static void *written_at(const dt_zero *z, int u)
 dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->lay.has_grads, DT_ERR_ARG,
-             "internal: grads_acquire: gradients of unit %d of %d in a model that is %s", u, z->n_units,
-             z->lay.has_grads ? "trained" : "frozen");
+    DT_EXPECT(u >= 0 && u < z->n_units && z->lay.has_grads);
     zero_unit_state *s = &z->state[u];
-    DT_CHECK(!zero_is_empty(&z->lay, u, DT_TRAINED), DT_ERR_ARG,
-             "internal: grads_acquire: unit %s has no trained parameters", z->units[u].name);
-    DT_CHECK(z->in_micro, DT_ERR_ARG,
-             "internal: grads_acquire: unit %s: called outside a micro-step (dt_zero_begin_micro)", z->units[u].name);
-    DT_CHECK(s->micro_done != z->micro_serial, DT_ERR_ARG,
-             "internal: grads_acquire: unit %s: called again after the gradients were complete", z->units[u].name);
+    DT_EXPECT(!zero_is_empty(&z->lay, u, DT_TRAINED));
+    DT_EXPECT(z->in_micro);
+    DT_EXPECT(s->micro_done != z->micro_serial);
     if (s->grads_held == 0) {
         DT_TRY(wait_reduced(z, u));
         if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
@@ -201,8 +192,7 @@ static bool may_stand_back(const dt_zero *z)
 dt_err zero_grads_release(void *self, int u)
 {
     dt_zero *z = self;
-    DT_CHECK(u >= 0 && u < z->n_units && z->state[u].grads_held > 0, DT_ERR_ARG,
-             "internal: grads_release: the gradients of unit %d are not held", u);
+    DT_EXPECT(u >= 0 && u < z->n_units && z->state[u].grads_held > 0);
     zero_unit_state *s = &z->state[u];
     if (--s->grads_held > 0) return DT_OK;
     s->micro_done = z->micro_serial;
@@ -264,12 +254,10 @@ void dt_zero_discard(dt_zero *z)
 
 dt_err zero_check_complete(const dt_zero *z)
 {
-    DT_CHECK(z->lay.has_grads, DT_ERR_ARG, "internal: dt_zero: a frozen model has no gradients");
-    DT_CHECK(z->in_micro && z->last_micro, DT_ERR_ARG,
-             "internal: dt_zero: gradients used before the last micro-step of a step");
+    DT_EXPECT(z->lay.has_grads);
+    DT_EXPECT(z->in_micro && z->last_micro);
     for (int u = 0; u < z->n_units; u++)
-        DT_CHECK(z->state[u].micro_done == z->micro_serial || z->lay.units[u].n_runs == 0, DT_ERR_ARG,
-                 "internal: dt_zero: unit %s has no gradients in this micro-step", z->units[u].name);
+        DT_EXPECT(z->state[u].micro_done == z->micro_serial || z->lay.units[u].n_runs == 0);
     return DT_OK;
 }
 

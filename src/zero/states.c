@@ -95,13 +95,9 @@ void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p)
 
 static dt_err check_range(const dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n)
 {
-    DT_CHECK(s >= 0 && s < dt_zero_n_states(z), DT_ERR_ARG, "internal: dt_zero_state: state %d of a model that has %d",
-             s, dt_zero_n_states(z));
-    DT_CHECK(dt_zero_has_state(z, s, p), DT_ERR_ARG,
-             "internal: dt_zero_state: tensor %s is frozen and has no optimizer states", dt_zero_tensor(z, p)->name);
-    DT_CHECK(skip >= 0 && n >= 0 && n <= p->n - skip, DT_ERR_ARG,
-             "internal: dt_zero_state: tensor %s: elements %lld to %lld of a segment of %lld",
-             dt_zero_tensor(z, p)->name, (long long)skip, (long long)(skip + n), (long long)p->n);
+    DT_EXPECT(s >= 0 && s < dt_zero_n_states(z));
+    DT_EXPECT(dt_zero_has_state(z, s, p));
+    DT_EXPECT(skip >= 0 && n >= 0 && n <= p->n - skip);
     return DT_OK;
 }
 

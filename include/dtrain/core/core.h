@@ -82,6 +82,10 @@ dt_err dt_error_prefix(dt_err err, const char *fmt, ...) __attribute__((format(p
         if (!(cond)) return dt_fail((err), __VA_ARGS__);                                                               \
     } while (0)
 
+/** As DT_CHECK with DT_ERR_ARG, for a condition that only a mistake in dtrain can violate: the message is the
+ *  condition. */
+#define DT_EXPECT(cond) DT_CHECK(cond, DT_ERR_ARG, "internal: %s:%d: expected %s", __FILE__, __LINE__, #cond)
+
 /** As DT_CHECK, with dt_fail_errno's message. */
 #define DT_CHECK_ERRNO(cond, err, path, what)                                                                          \
     do {                                                                                                               \
@@ -331,6 +335,9 @@ char *dt_format_duration(double seconds, char *out);
 /** Parse a size: "512", "500M", "5GB" (powers of 1000), "64Ki", "2GiB" (powers of 1024), upper or lower case; below
  *  2^63 bytes. False, and *nbytes unchanged, if the text is no such size. */
 bool dt_parse_bytes(const char *text, uint64_t *nbytes);
+
+/** Is the word in a list such as "first, second" or "first second"? */
+bool dt_has_word(const char *list, const char *word);
 
 /** Free n_items malloc'ed strings and the malloc'ed array of them. Safe on NULL. */
 void dt_list_free(char **items, int n_items);

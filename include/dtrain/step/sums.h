@@ -67,6 +67,8 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
  *  Errors are kept for dt_sums_settle. */
 void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *top, const char *bottom,
                   double (*map)(double));
+/** Declare a sum of unit 1 and, with the same name, the metric sum / bottom. Returns the index of the sum. */
+int dt_sums_metric(dt_sums *s, dt_show_when when, const char *name, dt_sum_kind kind, const char *bottom);
 /** Declare a biased variance: squares / n - (sum / n)^2, of three declared sums. */
 void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, const char *squares, const char *sum,
                            const char *n);

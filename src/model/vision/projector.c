@@ -31,8 +31,7 @@ dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit)
         j->norm[i] = dt_norm_at(u, weight, bias);
         complete = complete && dt_exists(j->norm[i].w) == p->norm;
     }
-    DT_CHECK(complete, DT_ERR_ARG, "internal: dt_model_open: unit %s lacks tensors of a projector %s", u->name,
-             dt_projector_name(p->type));
+    DT_EXPECT(complete);
     return DT_OK;
 }
 

@@ -97,8 +97,7 @@ dt_err dt_tower_describe(const dt_model *m, const dt_unit *units, int n_units)
              "%d images of %" PRId64 " x %" PRId64
              " patches in a micro-batch exceed 2^31 rows; lower batch.micro_batch_size",
              m->opt.max_images, v->config->n_side, v->config->n_side);
-    DT_CHECK(!m->opt.features_given || !t->trains, DT_ERR_ARG,
-             "internal: dt_model_open: features_given excludes a trained tower");
+    DT_EXPECT(!m->opt.features_given || !t->trains);
     return DT_OK;
 }
 

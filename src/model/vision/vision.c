@@ -24,8 +24,7 @@ static dt_err describe(const dt_model *m, const dt_unit *units, int n_units, int
     struct vision *v = m->vision;
     const int projector = dt_units_find(units, n_units, DT_UNIT_PROJECTOR);
     v->config = m->mc->vision;
-    DT_CHECK(v->config && projector > first, DT_ERR_ARG,
-             "internal: dt_model_open: the tower lacks its configuration or projector");
+    DT_EXPECT(v->config && projector > first);
     DT_TRY(dt_tower_describe(m, units + first, projector - first));
     return dt_projector_describe(m, &units[projector], projector);
 }
@@ -131,9 +130,7 @@ static dt_err check_images(const dt_model *m, const dt_batch *b)
     const struct vision *v = m->vision;
     const size_t features = dt_vision_feature_nbytes(v->config, m->opt.dtype);
     const bool given = m->opt.features_given;
-    DT_CHECK(v->n_images >= 0 && v->n_images <= m->opt.max_images, DT_ERR_ARG,
-             "internal: dt_model_forward: %d images in the batch, but the model was opened for at most %d", v->n_images,
-             m->opt.max_images);
+    DT_EXPECT(v->n_images >= 0 && v->n_images <= m->opt.max_images);
     DT_CHECK(!given || v->n_images == 0 || b->image_nbytes == features, DT_ERR_DATA,
              "features of %zu bytes per image, but the model's projector expects %zu", b->image_nbytes, features);
     DT_CHECK(given || v->n_images == 0 || b->image_nbytes == v->tower.model->patches.image_nbytes, DT_ERR_DATA,
@@ -194,9 +191,8 @@ dt_err dt_vision_backward(dt_model *m)
 dt_err dt_model_features(dt_model *m, const uint8_t *pixels, int32_t n, void *features)
 {
     struct vision *v = m->vision;
-    DT_CHECK(v, DT_ERR_ARG, "internal: dt_model_features: the model has no tower");
-    DT_CHECK(n >= 0 && n <= m->opt.max_images, DT_ERR_ARG,
-             "internal: dt_model_features: %d images, expected at most %d", n, m->opt.max_images);
+    DT_EXPECT(v);
+    DT_EXPECT(n >= 0 && n <= m->opt.max_images);
     m->train = m->have_hidden = m->have_dx = false;
     v->n_images = n;
     DT_TRY(dt_tower_forward(m, pixels, NULL));

@@ -7,82 +7,43 @@
 
 static void declare_common(dpo_sums *d, dt_sums *s)
 {
-    d->loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
     d->n_pairs = dt_sums_declare(s, "dpo/pairs", DT_SUM_UNITS, 1);
-    d->correct = dt_sums_declare(s, "dpo/correct", DT_SUM_UNITS, 1);
-    d->reward[0] = dt_sums_declare(s, "dpo/reward_of_chosen", DT_SUM_LOSS, 1);
-    d->reward[1] = dt_sums_declare(s, "dpo/reward_of_rejected", DT_SUM_LOSS, 1);
-    d->margin = dt_sums_declare(s, "dpo/margin", DT_SUM_LOSS, 1);
-    d->logp[0] = dt_sums_declare(s, "dpo/logp_of_chosen", DT_SUM_LOSS, 1);
-    d->logp[1] = dt_sums_declare(s, "dpo/logp_of_rejected", DT_SUM_LOSS, 1);
-    d->beta[DPO_HELPFUL] = dt_sums_declare(s, "dpo/betas", DT_SUM_LOSS, 1);
-    d->logit[0] = dt_sums_declare(s, "dpo/logit_of_chosen", DT_SUM_LOSS, 1);
-    d->logit[1] = dt_sums_declare(s, "dpo/logit_of_rejected", DT_SUM_LOSS, 1);
     d->n_chosen = dt_sums_declare(s, "dpo/tokens_of_chosen", DT_SUM_UNITS, 1);
     d->n_rejected = dt_sums_declare(s, "dpo/tokens_of_rejected", DT_SUM_UNITS, 1);
-    d->hit = dt_sums_declare(s, "dpo/hits", DT_SUM_UNITS, 1);
-    d->entropy = dt_sums_declare(s, "dpo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
     d->n_target = dt_sums_declare(s, "dpo/targets", DT_SUM_UNITS, 1);
     d->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     d->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
-    pairs_show(s, "loss", "validation_loss", "loss", "dpo/pairs");
-    pairs_show(s, "dpo/rewards/chosen", "dpo/validation_rewards/chosen", "dpo/reward_of_chosen", "dpo/pairs");
-    pairs_show(s, "dpo/rewards/rejected", "dpo/validation_rewards/rejected", "dpo/reward_of_rejected", "dpo/pairs");
-    pairs_show(s, "dpo/rewards/accuracies", "dpo/validation_rewards/accuracies", "dpo/correct", "dpo/pairs");
-    pairs_show(s, "dpo/rewards/margins", "dpo/validation_rewards/margins", "dpo/margin", "dpo/pairs");
-    pairs_show(s, "dpo/logps/chosen", "dpo/validation_logps/chosen", "dpo/logp_of_chosen", "dpo/pairs");
-    pairs_show(s, "dpo/logps/rejected", "dpo/validation_logps/rejected", "dpo/logp_of_rejected", "dpo/pairs");
-    pairs_show(s, "dpo/logits/chosen", "dpo/validation_logits/chosen", "dpo/logit_of_chosen", "dpo/tokens_of_chosen");
-    pairs_show(s, "dpo/logits/rejected", "dpo/validation_logits/rejected", "dpo/logit_of_rejected",
-               "dpo/tokens_of_rejected");
-    pairs_show(s, "dpo/mean_token_accuracy", "dpo/validation_mean_token_accuracy", "dpo/hits", "dpo/tokens_of_chosen");
-    pairs_show(s, "dpo/entropy", "dpo/validation_entropy", "dpo/entropies", "dpo/targets");
-    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta", "dpo/betas", "dpo/pairs", NULL);
+    d->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->reward[0] = pairs_metric(s, "dpo/rewards/chosen", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->reward[1] = pairs_metric(s, "dpo/rewards/rejected", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->correct = pairs_metric(s, "dpo/rewards/accuracies", DT_SUM_UNITS, 1, "dpo/pairs");
+    d->margin = pairs_metric(s, "dpo/rewards/margins", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->logp[0] = pairs_metric(s, "dpo/logps/chosen", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->logp[1] = pairs_metric(s, "dpo/logps/rejected", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->logit[0] = pairs_metric(s, "dpo/logits/chosen", DT_SUM_LOSS, 1, "dpo/tokens_of_chosen");
+    d->logit[1] = pairs_metric(s, "dpo/logits/rejected", DT_SUM_LOSS, 1, "dpo/tokens_of_rejected");
+    d->hit = pairs_metric(s, "dpo/mean_token_accuracy", DT_SUM_UNITS, 1, "dpo/tokens_of_chosen");
+    d->entropy = pairs_metric(s, "dpo/entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT, "dpo/targets");
+    d->beta[DPO_HELPFUL] = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/beta", DT_SUM_LOSS, "dpo/pairs");
     dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
-}
-
-static void declare_kl(dpo_sums *d, dt_sums *s)
-{
-    d->kl = dt_sums_declare(s, "dpo/kls", DT_SUM_LOSS, 1);
-    pairs_show(s, "dpo/kl", "dpo/validation_kl", "dpo/kls", "dpo/tokens_of_chosen");
-}
-
-static void declare_helpful(dpo_sums *d, dt_sums *s)
-{
-    d->delta[DPO_HELPFUL] = dt_sums_declare(s, "dpo/helpful_deltas", DT_SUM_LOSS, 1);
-    pairs_show(s, "dpo/delta_helpful", "dpo/validation_delta_helpful", "dpo/helpful_deltas", "dpo/pairs");
 }
 
 static void declare_harmless(dpo_sums *d, dt_sums *s)
 {
-    d->delta[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_deltas", DT_SUM_LOSS, 1);
-    d->beta[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_betas", DT_SUM_LOSS, 1);
-    d->goal_loss[DPO_HELPFUL] = dt_sums_declare(s, "dpo/helpful_losses", DT_SUM_LOSS, 1);
-    d->goal_loss[DPO_HARMLESS] = dt_sums_declare(s, "dpo/harmless_losses", DT_SUM_LOSS, 1);
-    d->cost = dt_sums_declare(s, "dpo/costs", DT_SUM_LOSS, 1);
-    d->cost_ema = dt_sums_declare(s, "dpo/cost_ema", DT_SUM_REAL, 1);
-    d->lambda = dt_sums_declare(s, "dpo/lambda", DT_SUM_REAL, 1);
-    pairs_show(s, "dpo/delta_harmless", "dpo/validation_delta_harmless", "dpo/harmless_deltas", "dpo/pairs");
-    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/beta_harmless", "dpo/harmless_betas", "dpo/pairs", NULL);
-    pairs_show(s, "dpo/loss_helpful", "dpo/validation_loss_helpful", "dpo/helpful_losses", "dpo/pairs");
-    pairs_show(s, "dpo/loss_harmless", "dpo/validation_loss_harmless", "dpo/harmless_losses", "dpo/pairs");
-    pairs_show(s, "dpo/cost", "dpo/validation_cost", "dpo/costs", "dpo/pairs");
-    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/cost_ema", "dpo/cost_ema", NULL, NULL);
-    dt_sums_show(s, DT_SHOW_TRAIN, "dpo/lambda", "dpo/lambda", NULL, NULL);
-}
-
-static int declare_state(dt_sums *s, const char *name)
-{
-    const int sum = dt_sums_declare(s, name, DT_SUM_REAL, 1);
-    dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
-    return sum;
+    d->delta[DPO_HARMLESS] = pairs_metric(s, "dpo/delta_harmless", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->beta[DPO_HARMLESS] = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/beta_harmless", DT_SUM_LOSS, "dpo/pairs");
+    d->goal_loss[DPO_HELPFUL] = pairs_metric(s, "dpo/loss_helpful", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->goal_loss[DPO_HARMLESS] = pairs_metric(s, "dpo/loss_harmless", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->cost = pairs_metric(s, "dpo/cost", DT_SUM_LOSS, 1, "dpo/pairs");
+    d->cost_ema = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/cost_ema", DT_SUM_REAL, NULL);
+    d->lambda = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/lambda", DT_SUM_REAL, NULL);
 }
 
 static void declare_gaps(dpo_sums *d, dt_sums *s)
 {
-    d->gap_mean = declare_state(s, "dpo/gap_mean");
-    d->gap_std = declare_state(s, "dpo/gap_std");
-    d->share_kept = declare_state(s, "dpo/frac_kept");
+    d->gap_mean = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/gap_mean", DT_SUM_REAL, NULL);
+    d->gap_std = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/gap_std", DT_SUM_REAL, NULL);
+    d->share_kept = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/frac_kept", DT_SUM_REAL, NULL);
 }
 
 /* Without a helpful judge its margins are those of the data. */
@@ -91,9 +52,10 @@ static bool is_judged(const dpo *d) { return d->has_judge[DPO_HELPFUL] || d->has
 void dpo_declare(const dt_task *t, dpo *d)
 {
     declare_common(&d->sums, t->sums);
-    if (d->kl_coef > 0) declare_kl(&d->sums, t->sums);
+    if (d->kl_coef > 0) d->sums.kl = pairs_metric(t->sums, "dpo/kl", DT_SUM_LOSS, 1, "dpo/tokens_of_chosen");
     if (d->beta_rule == DPO_BETA_OF_BATCH) declare_gaps(&d->sums, t->sums);
-    if (is_judged(d)) declare_helpful(&d->sums, t->sums);
+    if (is_judged(d))
+        d->sums.delta[DPO_HELPFUL] = pairs_metric(t->sums, "dpo/delta_helpful", DT_SUM_LOSS, 1, "dpo/pairs");
     if (d->has_judge[DPO_HARMLESS]) declare_harmless(&d->sums, t->sums);
 }
 

@@ -10,9 +10,7 @@ static double of_scaled(double x) { return x / LOSS_SCALE; }
 
 static int declare_mean(dt_sums *s, const char *name)
 {
-    const int sum = dt_sums_declare(s, name, DT_SUM_MEAN, 1);
-    dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
-    return sum;
+    return dt_sums_metric(s, DT_SHOW_TRAIN, name, DT_SUM_MEAN, NULL);
 }
 
 static int declare_loss(dt_sums *s, const char *name)
@@ -35,8 +33,7 @@ static void declare_rewards(grpo *g, dt_sums *s)
     g->sums.reward_std = declare_mean(s, "grpo/reward_std");
     g->sums.zero_std = declare_mean(s, "grpo/frac_reward_zero_std");
     /* monotonic, so the maximum is the latest value */
-    g->sums.num_tokens = dt_sums_declare(s, "grpo/num_tokens", DT_SUM_LARGEST, 1);
-    dt_sums_show(s, DT_SHOW_TRAIN, "grpo/num_tokens", "grpo/num_tokens", NULL, NULL);
+    g->sums.num_tokens = dt_sums_metric(s, DT_SHOW_TRAIN, "grpo/num_tokens", DT_SUM_LARGEST, NULL);
 }
 
 static void declare_ratios(grpo *g, dt_sums *s)

@@ -16,56 +16,46 @@ static const char *const number_names[PPO_N_NUMBERS] = {
     [PPO_LAMBDA] = "ppo/lambda",
 };
 
-static const char *const value_names[PPO_MAX_CRITICS][4] = {
-    {"ppo/value_losses", "ppo/values_clipped", "ppo/loss/value", "ppo/val/clipfrac"},
-    {"ppo/cost_value_losses", "ppo/cost_values_clipped", "ppo/loss/cost_value", "ppo/val/cost_clipfrac"}};
+static const char *const value_names[PPO_MAX_CRITICS][2] = {{"ppo/loss/value", "ppo/val/clipfrac"},
+                                                            {"ppo/loss/cost_value", "ppo/val/cost_clipfrac"}};
 
 static double plus_one(double x) { return x + 1; }
 
-static void declare_critic(ppo *p, dt_sums *s, int i)
+static int metric(dt_sums *s, const char *name, dt_sum_kind kind, const char *bottom)
 {
-    const char *const *name = value_names[i];
-    p->sums.value[i] = dt_sums_declare(s, name[0], DT_SUM_LOSS, 1);
-    p->sums.value_clipped[i] = dt_sums_declare(s, name[1], DT_SUM_UNITS, 1);
-    dt_sums_show(s, DT_SHOW_TRAIN, name[2], name[0], "ppo/states", NULL);
-    dt_sums_show(s, DT_SHOW_TRAIN, name[3], name[1], "ppo/states", NULL);
+    return dt_sums_metric(s, DT_SHOW_TRAIN, name, kind, bottom);
 }
 
 void ppo_declare(dt_task *t)
 {
     ppo *p = ppo_of(t);
     dt_sums *s = t->sums;
-    p->sums.loss = dt_sums_declare(s, "loss", DT_SUM_LOSS, 1);
     p->sums.n_tok = dt_sums_declare(s, "ppo/tokens", DT_SUM_UNITS, 1);
-    p->sums.policy = dt_sums_declare(s, "ppo/policy_losses", DT_SUM_LOSS, 1);
-    p->sums.approxkl = dt_sums_declare(s, "ppo/approxkls", DT_SUM_LOSS, 1);
-    p->sums.clipped = dt_sums_declare(s, "ppo/clipped", DT_SUM_UNITS, 1);
     p->sums.entropy = dt_sums_declare(s, "ppo/entropies", DT_SUM_UNITS, DT_ENTROPY_UNIT);
     p->sums.ratio = dt_sums_declare(s, "ppo/ratios_less_1", DT_SUM_LOSS, 1);
     p->sums.ratio_squares = dt_sums_declare(s, "ppo/ratios_less_1_squared", DT_SUM_LOSS, 1);
     p->sums.n_states = dt_sums_declare(s, "ppo/states", DT_SUM_UNITS, 1);
     p->sums.tokens = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     p->sums.samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
-    p->sums.episode = dt_sums_declare(s, "ppo/episode", DT_SUM_LARGEST, 1);
-    dt_sums_show(s, DT_SHOW_TRAIN, "loss", "loss", "ppo/tokens", NULL);
-    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/loss/policy", "ppo/policy_losses", "ppo/tokens", NULL);
-    for (int i = 0; i < 1 + p->with_costs; i++) declare_critic(p, s, i);
-    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/policy/approxkl", "ppo/approxkls", "ppo/tokens", NULL);
-    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/policy/clipfrac", "ppo/clipped", "ppo/tokens", NULL);
+    p->sums.loss = metric(s, "loss", DT_SUM_LOSS, "ppo/tokens");
+    p->sums.policy = metric(s, "ppo/loss/policy", DT_SUM_LOSS, "ppo/tokens");
+    for (int i = 0; i < 1 + p->with_costs; i++) {
+        p->sums.value[i] = metric(s, value_names[i][0], DT_SUM_LOSS, "ppo/states");
+        p->sums.value_clipped[i] = metric(s, value_names[i][1], DT_SUM_UNITS, "ppo/states");
+    }
+    p->sums.approxkl = metric(s, "ppo/policy/approxkl", DT_SUM_LOSS, "ppo/tokens");
+    p->sums.clipped = metric(s, "ppo/policy/clipfrac", DT_SUM_UNITS, "ppo/tokens");
     dt_sums_show(s, DT_SHOW_TRAIN, "ppo/policy/entropy", "ppo/entropies", "ppo/tokens", NULL);
     dt_sums_show(s, DT_SHOW_TRAIN, "ppo/val/ratio", "ppo/ratios_less_1", "ppo/tokens", plus_one);
     dt_sums_show_variance(s, DT_SHOW_TRAIN, "ppo/val/ratio_var", "ppo/ratios_less_1_squared", "ppo/ratios_less_1",
                           "ppo/tokens");
-    for (int i = 0; i < (p->with_costs ? PPO_N_NUMBERS : PPO_N_WITHOUT_COSTS); i++) {
-        p->sums.number[i] = dt_sums_declare(s, number_names[i], DT_SUM_REAL, 1);
-        dt_sums_show(s, DT_SHOW_TRAIN, number_names[i], number_names[i], NULL, NULL);
-    }
-    dt_sums_show(s, DT_SHOW_TRAIN, "ppo/episode", "ppo/episode", NULL, NULL);
+    for (int i = 0; i < (p->with_costs ? PPO_N_NUMBERS : PPO_N_WITHOUT_COSTS); i++)
+        p->sums.number[i] = metric(s, number_names[i], DT_SUM_REAL, NULL);
+    p->sums.episode = metric(s, "ppo/episode", DT_SUM_LARGEST, NULL);
     for (int f = 0; f < ppo_n_functions(p); f++) {
         char name[DT_SUM_NAME];
         snprintf(name, sizeof name, "ppo/rewards/%.29s/mean", dt_rewards_name(p->rewards, f));
-        p->sums.mean[f] = dt_sums_declare(s, name, DT_SUM_MEAN, 1);
-        dt_sums_show(s, DT_SHOW_TRAIN, name, name, NULL, NULL);
+        p->sums.mean[f] = metric(s, name, DT_SUM_MEAN, NULL);
     }
 }
 
