@@ -60,12 +60,12 @@ struct dt_searcher {
     /* per sequence; 2 with a penalty: tokens not yet seen, and seen ones */
     int n_lists;
     int32_t k;                      /* tokens per list */
+    void *lists;                    /* the memory of the arrays that follow */
     double *logp;                   /* [n_slots, n_lists, k] */
     int32_t *token;                 /* [n_slots, n_lists, k] */
     int32_t *list_start, *list_len; /* [n_slots] allowed tokens of the constraint */
     uint32_t *seen;                 /* [n_slots, seen_ld]; NULL: no penalty */
     uint32_t *allowed;              /* the same; NULL: no rules */
-    size_t nbytes;                  /* of the arrays above */
     int32_t *id_store;              /* [n_groups][3 n_beams][len] */
     float *logp_store;              /* the same */
     size_t texts_nbytes;            /* of the two */
@@ -439,18 +439,25 @@ int32_t dt_beam_top(const dt_beam_options *how, const dt_generate_options *opt)
 
 static bool has_penalty(const dt_generate_options *opt) { return opt->sampling.repetition_penalty != 1; }
 
-/* Tokens of all lists. */
-static size_t n_listed(const dt_beam_options *how, const dt_generate_options *opt)
+/* Log-probabilities, tokens and masks. */
+static size_t lay_out(searcher *s, const dt_beam_options *how, const dt_generate_options *opt, void *block)
 {
-    return (size_t)opt->n_slots * (has_penalty(opt) ? 2 : 1) * (size_t)dt_beam_top(how, opt);
+    const int64_t n = opt->n_slots, ld = rules_ld(opt);
+    size_t used = 0;
+    s->n_lists = has_penalty(opt) ? 2 : 1;
+    s->k = dt_beam_top(how, opt);
+    s->logp = dt_carve(block, &used, n * s->n_lists * s->k, sizeof *s->logp);
+    s->token = dt_carve(block, &used, n * s->n_lists * s->k, sizeof *s->token);
+    s->list_start = dt_carve(block, &used, n, sizeof *s->list_start);
+    s->list_len = dt_carve(block, &used, n, sizeof *s->list_len);
+    if (has_penalty(opt)) s->seen = dt_carve(block, &used, n * ld, sizeof *s->seen);
+    if (rules_forbid(opt)) s->allowed = dt_carve(block, &used, n * ld, sizeof *s->allowed);
+    return used;
 }
 
 static size_t lists_nbytes(const dt_beam_options *how, const dt_generate_options *opt)
 {
-    const size_t n_masks = has_penalty(opt) + rules_forbid(opt),
-                 mask = n_masks * (size_t)rules_ld(opt) * sizeof(uint32_t);
-    return n_listed(how, opt) * (sizeof(double) + sizeof(int32_t)) +
-           (size_t)opt->n_slots * (2 * sizeof(int32_t) + mask);
+    return lay_out(&(searcher){0}, how, opt, NULL);
 }
 
 /* Number of texts of beams and hypotheses. */
@@ -465,22 +472,13 @@ size_t dt_searcher_nbytes(const dt_beam_options *how, const dt_generate_options 
            n_texts(how, opt) * (size_t)max_len * (sizeof(int32_t) + sizeof(float));
 }
 
-/* One block: log-probabilities, tokens, masks. */
 static dt_err open_lists(searcher *s, const dt_generate_options *opt)
 {
-    const size_t slots = (size_t)opt->n_slots, n = n_listed(&s->how, opt);
-    s->n_lists = has_penalty(opt) ? 2 : 1;
-    s->k = dt_beam_top(&s->how, opt);
-    s->nbytes = lists_nbytes(&s->how, opt);
-    s->logp = calloc(1, s->nbytes);
-    DT_CHECK(s->logp, DT_ERR_MEMORY, "out of memory for %zu tokens of %d sequences", n, opt->n_slots);
-    s->token = (int32_t *)(s->logp + n);
-    s->list_start = s->token + n;
-    s->list_len = s->list_start + slots;
-    uint32_t *mask = (uint32_t *)(s->list_len + slots);
-    if (has_penalty(opt)) s->seen = mask, mask += (int64_t)slots * rules_ld(opt);
-    if (rules_forbid(opt)) s->allowed = mask;
-    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
+    const size_t nbytes = lists_nbytes(&s->how, opt);
+    s->lists = calloc(1, nbytes);
+    DT_CHECK(s->lists, DT_ERR_MEMORY, "out of memory for the tokens of %d sequences", opt->n_slots);
+    lay_out(s, &s->how, opt, s->lists);
+    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     return DT_OK;
 }
 
@@ -541,9 +539,9 @@ void dt_searcher_close(dt_searcher *s)
         free(s->groups[i].next);
         free(s->groups[i].done);
     }
-    if (s->logp) dt_ledger_sub(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, s->nbytes);
+    if (s->lists) dt_ledger_sub(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, lists_nbytes(&s->how, &s->opt));
     dt_ledger_sub(s->opt.ledger, DT_MEM_DATA, DT_ON_HOST, s->texts_nbytes);
-    free(s->logp);
+    free(s->lists);
     free(s->groups);
     free(s->id_store);
     free(s->logp_store);

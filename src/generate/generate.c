@@ -24,7 +24,7 @@ struct dt_generator {
     bool *nothing_left;             /* [n_slots] like token, with rules: every token is forbidden */
     int32_t *state;                 /* [n_slots] state of the constraint, by slot */
     int32_t *list_start, *list_len; /* [n_slots] in the order of the pass's sequences */
-    size_t nbytes;                  /* of the arrays above */
+    void *draws;                    /* the memory of the arrays above, from token on */
 };
 
 static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of)
@@ -239,13 +239,24 @@ static dt_err check(dt_sequence *const *seqs, int n_seqs, const dt_generate_opti
     return DT_OK;
 }
 
-static size_t draws_nbytes(const dt_generate_options *opt)
+static size_t lay_out(dt_generator *g, const dt_generate_options *opt, void *block)
 {
-    const size_t n_masks = (opt->sampling.repetition_penalty != 1) + rules_forbid(opt),
-                 mask = (size_t)rules_ld(opt) * sizeof(uint32_t);
-    return (size_t)opt->n_slots *
-           (2 * sizeof(double) + 4 * sizeof(int32_t) + n_masks * mask + (rules_forbid(opt) ? sizeof(bool) : 0));
+    const int64_t n = opt->n_slots, ld = rules_ld(opt);
+    size_t used = 0;
+    g->uniform = dt_carve(block, &used, n, sizeof *g->uniform);
+    if (opt->logp) g->logp = dt_carve(block, &used, n, sizeof *g->logp);
+    g->token = dt_carve(block, &used, n, sizeof *g->token);
+    g->state = dt_carve(block, &used, n, sizeof *g->state);
+    g->list_start = dt_carve(block, &used, n, sizeof *g->list_start);
+    g->list_len = dt_carve(block, &used, n, sizeof *g->list_len);
+    if (opt->sampling.repetition_penalty != 1) g->seen = dt_carve(block, &used, n * ld, sizeof *g->seen);
+    if (!rules_forbid(opt)) return used;
+    g->allowed = dt_carve(block, &used, n * ld, sizeof *g->allowed);
+    g->nothing_left = dt_carve(block, &used, n, sizeof *g->nothing_left);
+    return used;
 }
+
+static size_t draws_nbytes(const dt_generate_options *opt) { return lay_out(&(dt_generator){0}, opt, NULL); }
 
 size_t dt_generator_nbytes(const dt_generate_options *opt)
 {
@@ -261,20 +272,10 @@ static dt_err open_parts(dt_generator *g)
     g->seq_of = malloc((size_t)n * sizeof *g->seq_of);
     g->prompt_of = malloc((size_t)n * sizeof *g->prompt_of);
     g->prompt_number = malloc((size_t)(opt->n_prompts + 1) * sizeof *g->prompt_number);
-    g->uniform = calloc(1, draws_nbytes(opt));
-    DT_CHECK(g->seq_of && g->prompt_of && g->prompt_number && g->uniform, DT_ERR_MEMORY, "out of memory for %d slots",
-             n);
-    double *const logp = g->uniform + n;
-    g->token = (int32_t *)(logp + n);
-    if (opt->logp) g->logp = logp;
-    g->state = g->token + n;
-    g->list_start = g->state + n;
-    g->list_len = g->list_start + n;
-    uint32_t *mask = (uint32_t *)(g->list_len + n);
-    if (opt->sampling.repetition_penalty != 1) g->seen = mask, mask += n * rules_ld(opt);
-    if (rules_forbid(opt)) g->allowed = mask, g->nothing_left = (bool *)(mask + n * rules_ld(opt));
-    g->nbytes = draws_nbytes(opt);
-    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
+    g->draws = calloc(1, draws_nbytes(opt));
+    DT_CHECK(g->seq_of && g->prompt_of && g->prompt_number && g->draws, DT_ERR_MEMORY, "out of memory for %d slots", n);
+    lay_out(g, opt, g->draws);
+    dt_ledger_add(opt->ledger, DT_MEM_DATA, DT_ON_HOST, draws_nbytes(opt));
     return DT_OK;
 }
 
@@ -297,9 +298,9 @@ dt_err dt_generator_open(dt_generator **out, const dt_decoder *d, const dt_gener
 void dt_generator_close(dt_generator *g)
 {
     if (!g) return;
-    if (g->nbytes) dt_ledger_sub(g->opt.ledger, DT_MEM_DATA, DT_ON_HOST, g->nbytes);
+    if (g->uniform) dt_ledger_sub(g->opt.ledger, DT_MEM_DATA, DT_ON_HOST, draws_nbytes(&g->opt));
     decode_loop_close(&g->loop);
-    free(g->uniform);
+    free(g->draws);
     free(g->prompt_of);
     free(g->prompt_number);
     free(g->seq_of);

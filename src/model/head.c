@@ -165,7 +165,8 @@ static dt_err ask(dt_model *m, const dt_head_pass *pass, const dt_head_results *
     if (wanted) list_results(wanted, list);
     for (int i = 0; i < N_RESULTS; i++) {
         m->asked.real[i] = list[i] || i == RESULT_LOGP ? m->host_results.real[i] : NULL;
-        DT_EXPECT(m->asked.real[i] || !list[i]);
+        DT_CHECK(m->asked.real[i] || !list[i], DT_ERR_ARG,
+                 "internal: dt_model_head: the model was not opened for all requested results");
     }
     m->asked.hit = wanted && wanted->hit ? m->host_results.hit : NULL;
     DT_EXPECT(pass->reference || (!pass->kl_weight && !m->asked.real[RESULT_KL]));
@@ -188,7 +189,9 @@ static dt_err check_reference(const dt_model *m, const dt_model *ref)
 {
     DT_EXPECT(ref != m && ref->dev == m->dev && ref->stream == m->stream && ref->n_labels == 0 && ref->V == m->V &&
               ref->h.n_rows >= m->h.n_rows);
-    DT_EXPECT(dt_model_has_hidden(ref, m->n_tok));
+    DT_CHECK(dt_model_has_hidden(ref, m->n_tok), DT_ERR_ARG,
+             "internal: dt_model_head: the reference's forward pass of the same batch must come first, and its hidden "
+             "states must be kept");
     return DT_OK;
 }
 

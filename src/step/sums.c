@@ -28,8 +28,9 @@ const dt_shown *dt_sums_find_shown(const dt_sums *s, dt_show_when when, const ch
 
 static dt_err check_name(const char *name, bool is_new)
 {
-    DT_EXPECT(*name && strlen(name) < DT_SUM_NAME);
-    DT_EXPECT(is_new);
+    DT_CHECK(*name && strlen(name) < DT_SUM_NAME && is_new, DT_ERR_ARG,
+             "internal: dt_sums_declare: metric `%s`: expected a new name of 1 to %d characters", name,
+             DT_SUM_NAME - 1);
     return DT_OK;
 }
 

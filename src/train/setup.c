@@ -13,24 +13,8 @@
 
 static void note(dt_run *run, dt_err err) { dt_mistakes_add(&run->mistakes, err); }
 
-static dt_err check_stage(const dt_run *run)
-{
-    const dt_config *cfg = &run->cfg;
-    DT_CONFIG_CHECK(
-        run_trains(run) || (strcmp(cfg->zero_stage, "1") != 0 && strcmp(cfg->zero_stage, "2") != 0), cfg, "zero",
-        "stage",
-        "expected 0 or 3, found %s: this stage partitions gradients and optimizer states, and task %s has none",
-        cfg->zero_stage, cfg->run_task);
-    return DT_OK;
-}
-
-static dt_err check_on_extend(const dt_config *cfg)
-{
-    const bool warms = cfg->scheduler_warmup_steps > 0 || cfg->scheduler_warmup_ratio > 0;
-    DT_CONFIG_CHECK(warms || strcmp(cfg->scheduler_on_extend, "rewarm") != 0, cfg, "scheduler", "on_extend",
-                    "rewarm needs the length of a warm-up; set scheduler.warmup_steps or warmup_ratio");
-    return DT_OK;
-}
+/* Note a mistake unless cond holds. The other arguments are those of dt_config_fail. */
+#define NOTE_UNLESS(run, cond, ...) note(run, (cond) ? DT_OK : dt_config_fail(__VA_ARGS__))
 
 static void check_needed(dt_run *run)
 {
@@ -38,7 +22,9 @@ static void check_needed(dt_run *run)
     t->ops->check(t);
     if (run_trains(run) && run->comm)
         dt_task_need(t, "run", "output_dir", run->cfg.run_output_dir, "a directory for the run's files");
-    note(run, check_stage(run));
+    NOTE_UNLESS(run, run_trains(run) || !dt_has_word("1, 2", run->cfg.zero_stage), &run->cfg, "zero", "stage",
+                "expected 0 or 3, found %s: this stage partitions gradients and optimizer states, and task %s has none",
+                run->cfg.zero_stage, run->cfg.run_task);
 }
 
 /* Keys of [model] that describe the model, and the location of the actual value. */
@@ -206,14 +192,6 @@ static dt_err open_model_config(dt_run *run)
     return !run->comm || run->comm->rank == 0 ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
 
-static dt_err check_lr_rule(const dt_config *cfg)
-{
-    DT_CONFIG_CHECK(!strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, cfg,
-                    "optimizer", "lr_scale_rule", "%s needs lr_base_batch_size, the batch size for which lr was chosen",
-                    cfg->optimizer_lr_scale_rule);
-    return DT_OK;
-}
-
 static dt_err check_length(const dt_run *run)
 {
     char where[512];
@@ -247,15 +225,6 @@ static dt_err check_nvme_is_given(const dt_config *cfg)
 static bool may_offload_param(const dt_config *cfg)
 {
     return !strcmp(cfg->zero_stage, "3") || !strncmp(cfg->zero_stage, "auto", 4);
-}
-
-static dt_err check_offload_param(const dt_config *cfg)
-{
-    DT_CONFIG_CHECK(!strcmp(cfg->zero_offload_param, "none") || may_offload_param(cfg), cfg, "zero", "offload_param",
-                    "parameters can be offloaded only with zero.stage = 3, where they are sharded over the ranks; "
-                    "found zero.stage = %s",
-                    cfg->zero_stage);
-    return DT_OK;
 }
 
 static dt_err settle_by_size(dt_run *run)
@@ -568,15 +537,24 @@ void run_open_config_objects(dt_run *run)
     check_needed(run);
     note(run, dt_optimizer_settings(&run->main.settings, cfg));
     note(run, dt_lr_groups_make(&run->main.groups, cfg));
-    note(run, check_lr_rule(cfg));
-    note(run, check_on_extend(cfg));
+    NOTE_UNLESS(run, !strcmp(cfg->optimizer_lr_scale_rule, "none") || cfg->optimizer_lr_base_batch_size > 0, cfg,
+                "optimizer", "lr_scale_rule", "%s needs lr_base_batch_size, the batch size for which lr was chosen",
+                cfg->optimizer_lr_scale_rule);
+    NOTE_UNLESS(run,
+                cfg->scheduler_warmup_steps > 0 || cfg->scheduler_warmup_ratio > 0 ||
+                    strcmp(cfg->scheduler_on_extend, "rewarm") != 0,
+                cfg, "scheduler", "on_extend",
+                "rewarm needs the length of a warm-up; set scheduler.warmup_steps or warmup_ratio");
     note(run, dt_intervals_check(cfg));
     note(run, resolve_batching(run));
     note(run, open_model(run));
     if (run->units && run_trains(run)) note(run, dt_lr_groups_assign(&run->main.groups, cfg, run->units, run->n_units));
     note(run, settle_by_size(run));
     note(run, check_nvme_is_given(cfg));
-    note(run, check_offload_param(cfg));
+    NOTE_UNLESS(run, !strcmp(cfg->zero_offload_param, "none") || may_offload_param(cfg), cfg, "zero", "offload_param",
+                "parameters can be offloaded only with zero.stage = 3, where they are sharded over the ranks; "
+                "found zero.stage = %s",
+                cfg->zero_stage);
     if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
     note(run, dt_loss_scale_make(&run->scale, cfg));
     note(run, check_precision(run));

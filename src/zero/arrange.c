@@ -64,7 +64,8 @@ static dt_err check_unit(const dt_unit *u)
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         const int64_t len = u->flat_len[t->part];
-        DT_EXPECT(t->n_elems > 0 && t->offset >= end[t->part] && t->n_elems <= len - t->offset);
+        DT_CHECK(t->n_elems > 0 && t->offset >= end[t->part] && t->n_elems <= len - t->offset, DT_ERR_ARG,
+                 "internal: dt_zero_open: unit %s: tensor %s overlaps its neighbour or the end", u->name, t->name);
         DT_EXPECT(t->part == DT_TRAINED || !t->trainable);
         for (int k = 0; k < t->n_row_ranges; k++) {
             const int64_t first = t->row_ranges[k].first, end_row = t->row_ranges[k].end;

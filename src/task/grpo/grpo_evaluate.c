@@ -41,14 +41,6 @@ static void declare(grpo *g, dt_sums *s)
     show(s, "validation_samples", "grpo/valid_rows", NULL, NULL);
 }
 
-static dt_err check(const dt_task *t)
-{
-    DT_CONFIG_CHECK(!*t->cfg->grpo_rollouts, t->cfg, "data", "validation",
-                    "expected none with grpo.rollouts, because the run then has no policy rollouts or rewards for "
-                    "validation prompts");
-    return DT_OK;
-}
-
 void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *training)
 {
     dt_rollout_options opt = *training;
@@ -57,7 +49,11 @@ void grpo_open_validation(grpo *g, dt_task *t, const dt_rollout_options *trainin
         g->search = dt_ranking_open(t, &g->items, false);
         return;
     }
-    dt_mistakes_add(t->mistakes, check(t));
+    if (*t->cfg->grpo_rollouts)
+        dt_mistakes_add(t->mistakes,
+                        dt_config_fail(t->cfg, "data", "validation",
+                                       "expected none with grpo.rollouts, because the run then has no policy rollouts "
+                                       "or rewards for validation prompts"));
     opt.validation = true;
     opt.n_arrays = 0;
     opt.sampling.seed = dt_mix64(opt.sampling.seed + 1); /* other random numbers than in training */

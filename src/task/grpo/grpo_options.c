@@ -59,12 +59,6 @@ static dt_err check_generation(const dt_task *t)
     return DT_OK;
 }
 
-static dt_err check_sampling(const dt_config *cfg)
-{
-    DT_CONFIG_CHECK(cfg->grpo_top_p > 0, cfg, "grpo", "top_p", "expected a number above 0, found 0");
-    return DT_OK;
-}
-
 static dt_err check_overlong(const dt_config *cfg)
 {
     const int64_t longest =
@@ -149,7 +143,8 @@ static void warn(const grpo *g, const dt_task *t)
 void grpo_check(const grpo *g, const dt_task *t)
 {
     dt_mistakes_add(t->mistakes, check_generation(t));
-    dt_mistakes_add(t->mistakes, check_sampling(t->cfg));
+    if (t->cfg->grpo_top_p == 0)
+        dt_mistakes_add(t->mistakes, dt_config_fail(t->cfg, "grpo", "top_p", "expected a number above 0, found 0"));
     dt_mistakes_add(t->mistakes, check_overlong(t->cfg));
     warn(g, t);
 }

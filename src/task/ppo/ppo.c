@@ -136,13 +136,6 @@ static void set_usual(ppo *p, const dt_config *cfg)
     p->cliprange_value = number_or(cfg->ppo_cliprange_value, p->with_costs ? 5 : 0.2);
 }
 
-static dt_err check_kl(const ppo *p, const dt_config *cfg)
-{
-    DT_CONFIG_CHECK(p->kl_coef > 0 || !cfg->ppo_adaptive_kl, cfg, "ppo", "adaptive_kl",
-                    "expected false, or kl_coef above 0, because the adaptive coefficient is a multiple of kl_coef");
-    return DT_OK;
-}
-
 static void set_controllers(ppo *p, const dt_config *cfg)
 {
     p->kl = (dt_kl_controller){.coef = p->kl_coef,
@@ -217,7 +210,12 @@ static void ppo_open(dt_task *t)
     if (t->cfg->ppo_ent_coef > 0) t->model_opt->head |= DT_HEAD_ENTROPY_WEIGHT;
     set_usual(p, t->cfg);
     set_controllers(p, t->cfg);
-    dt_mistakes_add(t->mistakes, check_kl(p, t->cfg));
+    if (p->kl_coef <= 0 && t->cfg->ppo_adaptive_kl)
+        dt_mistakes_add(
+            t->mistakes,
+            dt_config_fail(t->cfg, "ppo", "adaptive_kl",
+                           "expected false, or kl_coef above 0, because the adaptive coefficient is a multiple of "
+                           "kl_coef"));
     dt_mistakes_add(t->mistakes, open_rollout(t));
     if (!p->rollout) return;
     open_models(t);
