@@ -63,7 +63,7 @@ CPPFLAGS='-I. -include mutant.h' make -s BUILD=build/release ${quick:+programs} 
 run() { # program, seed[, ranks]
     local launch=
     if [ -n "$quick" ]; then
-        env -u DTRAIN_DEVICE TIER=quick BUILD=build/release TEST_TIMEOUT=100 tests/run.sh "$1.c" "$1.sh" >test.log 2>&1 || ! grep -q ' [1-9][0-9]* failed' test.log
+        env -u DTRAIN_DEVICE TIER=quick BUILD=build/release TEST_TIMEOUT=300 tests/run.sh "$1.c" "$1.sh" >test.log 2>&1 || ! grep -q ' [1-9][0-9]* failed' test.log
         return
     fi
     case $1 in mpi_*) launch="$MPIRUN -np ${3:-2}" ;; esac
