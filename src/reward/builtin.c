@@ -65,7 +65,8 @@ static dt_err read_format(dt_builtin *b, const char *parameters)
 {
     const char *pattern = parameters ? parameters : THINK_ANSWER;
     const dt_err err = dt_pattern_compile(&b->pattern, pattern, strlen(pattern), DT_PATTERN_WHOLE_UTF8);
-    return dt_error_lead(err == DT_ERR_DATA ? DT_ERR_USAGE : err, "format: ");
+    return dt_error_lead(err == DT_ERR_DATA ? DT_ERR_USAGE : err, "format%s%s: ", parameters ? ":" : "",
+                         parameters ? parameters : "");
 }
 
 static dt_err format(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
