@@ -52,6 +52,8 @@ struct dt_pattern_memory {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    const PCRE2_SIZE *match; /* begin and end of the last match */
+    uint32_t steps;          /* the limit that context has */
 };
 
 static const uint32_t options[] = {
@@ -117,6 +119,7 @@ dt_err dt_pattern_memory_open(dt_pattern_memory **out)
     if (m->data && m->context) {
         if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
         pcre2_set_heap_limit(m->context, HEAP_KIB);
+        m->match = pcre2_get_ovector_pointer(m->data);
         return DT_OK;
     }
     dt_pattern_memory_close(m);
@@ -144,16 +147,16 @@ dt_err dt_pattern_find(const dt_pattern *p, dt_pattern_memory *m, const char *te
                        size_t *begin, size_t *end, bool *found)
 {
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
-    const uint64_t steps = STEPS_MIN + (uint64_t)STEPS_A_BYTE * n;
-    pcre2_set_match_limit(m->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
+    const uint64_t wanted = STEPS_MIN + (uint64_t)STEPS_A_BYTE * n;
+    const uint32_t steps = wanted < UINT32_MAX ? (uint32_t)wanted : UINT32_MAX;
+    if (m->steps != steps) pcre2_set_match_limit(m->context, m->steps = steps);
     const int code = p->jit ? pcre2_jit_match(p->code, subject, n, from, 0, m->data, m->context)
                             : pcre2_match(p->code, subject, n, from, 0, m->data, m->context);
     *found = code >= 0;
     if (code == PCRE2_ERROR_NOMATCH) return DT_OK;
     if (code < 0) return match_failed(code);
-    const PCRE2_SIZE *where = pcre2_get_ovector_pointer(m->data);
-    *begin = where[0];
-    *end = where[1];
+    *begin = m->match[0];
+    *end = m->match[1];
     return *begin < from || *end < *begin || *end > n ? match_failed(PCRE2_ERROR_INTERNAL) : DT_OK;
 }
 

@@ -60,7 +60,7 @@ bool dt_unicode_is_space(uint32_t c);  /* property White_Space */
 bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
 uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, is unchanged */
 
-/* ---- normal forms, by utf8proc (normal_form.c) -------------------------------------------------------------------- */
+/* ---- normal forms, by utf8proc (normal_form.c) ------------------------------------------------------------------- */
 
 /** NFD, and what changes it: NFKD, NFC; and the folding of upper and lower case. */
 enum { DT_FORM_COMPATIBLE = 1, DT_FORM_COMPOSED = 2, DT_FORM_CASE_FOLDED = 4 };
