@@ -475,17 +475,6 @@ static dt_err nccl_replicate(dt_comm *comm, void *buf, size_t stride, size_t nby
     return nbytes == 0 ? DT_OK : exchange_parts(comm, false, buf, stride, nbytes, stream);
 }
 
-static dt_err nccl_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
-{
-    if (nbytes == 0) return DT_OK;
-    dt_stream *s = cuda_stream(comm->dev, stream, "broadcast");
-    nccl_note *note = note_before(comm, "broadcast", s->handle);
-    DT_TRY(dt_comm_may_join(comm));
-    DT_TRY(settle(comm, ncclBroadcast(buf, buf, nbytes, ncclInt8, root, state_of(comm)->nccl, s->handle), "broadcast"));
-    note_behind(note, s->handle);
-    return DT_OK;
-}
-
 /* The only symbol that the program looks up, and the headers it was compiled from. */
 DT_OBJECT_INTERFACE(dt_comm_nccl_ops);
 extern const dt_comm_ops dt_comm_nccl_ops;
@@ -498,5 +487,4 @@ const dt_comm_ops dt_comm_nccl_ops = {
     .reduce_scatter = nccl_reduce_scatter,
     .all_gather = nccl_all_gather,
     .replicate = nccl_replicate,
-    .broadcast = nccl_broadcast,
 };

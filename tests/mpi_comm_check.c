@@ -65,8 +65,8 @@ static dt_err other_phase(fixture *f)
     dt_phase_enter(&f->phase, "update", "model.layers.0");
     return usual(f);
 }
-static dt_err root_0(fixture *f) { return dt_comm_broadcast(&f->comm, f->send.ptr, N, 0, NULL); }
-static dt_err root_1(fixture *f) { return dt_comm_broadcast(&f->comm, f->send.ptr, N, 1, NULL); }
+static dt_err root_0(fixture *f) { return dt_comm_broadcast_host(&f->comm, &(char){0}, 1, 0); }
+static dt_err root_1(fixture *f) { return dt_comm_broadcast_host(&f->comm, &(char){0}, 1, 1); }
 static dt_err vote(fixture *f) { return dt_comm_agree(&f->comm, DT_OK); }
 static dt_err then_vote(fixture *f)
 {

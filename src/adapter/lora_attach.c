@@ -16,14 +16,14 @@ static double value_of(const dt_module_value *values, int n, const char *module,
     return otherwise;
 }
 
-int64_t dt_lora_rank(const dt_lora *l, const char *module)
+static int64_t rank_of(const dt_lora *l, const char *module)
 {
     return (int64_t)value_of(l->rank_pattern, l->n_rank_pattern, module, (double)l->r);
 }
 
-double dt_lora_scale(const dt_lora *l, const char *module)
+static double scale_of(const dt_lora *l, const char *module)
 {
-    const double r = (double)dt_lora_rank(l, module),
+    const double r = (double)rank_of(l, module),
                  alpha = value_of(l->alpha_pattern, l->n_alpha_pattern, module, l->alpha);
     return alpha / (l->use_rslora ? sqrt(r) : r);
 }
@@ -92,8 +92,9 @@ static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit
     return module_is_in(m, module) || module_is_in(m, path) || is_shared(l, mc, module);
 }
 
-bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
-                         int n_units)
+/* Do both descriptions adapt the same layers of these units (target_modules without modules_to_save)? */
+static bool same_layers(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
+                        int n_units)
 {
     dt_tensor head;
     const int h = tied_head(mc, units, n_units, &head);
@@ -116,7 +117,7 @@ static bool same_values(const dt_module_value *a, int n_a, const dt_module_value
 dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
                               int n_units)
 {
-    dt_lora_alike same = {dt_lora_same_layers(a, b, mc, units, n_units), true, true, true};
+    dt_lora_alike same = {same_layers(a, b, mc, units, n_units), true, true, true};
     dt_tensor head;
     char module[DT_NAME_MAX];
     const int h = tied_head(mc, units, n_units, &head);
@@ -246,8 +247,8 @@ static dt_err add_a(const dt_lora *l, const dt_model_config *mc, dt_unit *u, con
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    const int64_t r = dt_lora_rank(l, module), n_in = t->shape[is_turned(mc, u) ? 0 : 1];
-    DT_TRY(add(u, module, "lora_A.weight", r, n_in, new_group, dt_lora_scale(l, module)));
+    const int64_t r = rank_of(l, module), n_in = t->shape[is_turned(mc, u) ? 0 : 1];
+    DT_TRY(add(u, module, "lora_A.weight", r, n_in, new_group, scale_of(l, module)));
     dt_tensor *a = &u->tensors[u->n_tensors - 1];
     if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
     if (l->init == DT_LORA_KAIMING) a->init_bound = (float)(1 / sqrt((double)n_in));
@@ -259,7 +260,7 @@ static dt_err add_b(const dt_lora *l, const dt_model_config *mc, dt_unit *u, con
     char module[DT_NAME_MAX];
     module_of(t, module);
     const int64_t n_out = t->shape[is_turned(mc, u) ? 1 : 0];
-    return add(u, module, "lora_B.weight", n_out, dt_lora_rank(l, module), true, dt_lora_scale(l, module));
+    return add(u, module, "lora_B.weight", n_out, rank_of(l, module), true, scale_of(l, module));
 }
 
 /* Add the adapter of a table [rows, cols]: A is zero and B is random, regardless of `init`. */
@@ -267,8 +268,8 @@ static dt_err add_table(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    const int64_t r = dt_lora_rank(l, module);
-    const double scale = dt_lora_scale(l, module);
+    const int64_t r = rank_of(l, module);
+    const double scale = scale_of(l, module);
     DT_TRY(add(u, module, "lora_embedding_A", r, t->shape[0], true, scale));
     DT_TRY(add(u, module, "lora_embedding_B", t->shape[1], r, true, scale));
     u->tensors[u->n_tensors - 1].init_std = 1;

@@ -198,6 +198,11 @@ static void number_nodes(dt_comm *comm, const int *first_rank)
         if (mpi->local_of[r] + 1 > mpi->max_local) mpi->max_local = mpi->local_of[r] + 1;
 }
 
+int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank)
+{
+    return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local_rank];
+}
+
 static dt_err map_ranks(dt_comm *comm)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
@@ -209,7 +214,7 @@ static dt_err map_ranks(dt_comm *comm)
         mpi->rank_at[(size_t)mpi->node_of[r] * (size_t)mpi->max_local + (size_t)mpi->local_of[r]] = r;
     for (int d = 0; d < comm->n_nodes; d++) {
         int n = 0;
-        while (n < mpi->max_local && dt_comm_rank_at(comm, d, n) >= 0) n++;
+        while (n < mpi->max_local && dt_comm_rank_of(comm, d, n) >= 0) n++;
         if (n < mpi->min_local) mpi->min_local = n;
     }
     comm->even_nodes = mpi->min_local == mpi->max_local;
@@ -278,8 +283,6 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
     free(ids);
     return err;
 }
-
-int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank) { return dt_comm_rank_at(comm, node, local_rank); }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
@@ -632,20 +635,4 @@ dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes,
     DT_TRY(err);
     comm->traffic_bytes += (double)(comm->n_groups - 1) * (double)nbytes;
     return fault;
-}
-
-dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
-{
-    DT_EXPECT(comm && comm->ops);
-    DT_EXPECT(nbytes == 0 || buf);
-    DT_EXPECT(root >= 0 && root < comm->nranks);
-    DT_TRY(dt_comm_next(
-        comm, &(dt_collective){.kind = "broadcast", .count = (int64_t)nbytes, .root = root, .on_tensors = true}));
-    begin_on_stream(comm, stream, "broadcast");
-    const dt_err err = comm->ops->broadcast(comm, buf, nbytes, root, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
-    /* counted once at the root; forwarding is up to the transport */
-    if (comm->rank == root) comm->traffic_bytes += (double)nbytes;
-    return DT_OK;
 }

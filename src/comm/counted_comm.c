@@ -65,23 +65,10 @@ static dt_err count_replicate(dt_comm *comm, void *buf, size_t stride, size_t nb
     return DT_OK;
 }
 
-static dt_err count_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
-{
-    const double bytes = comm->nranks > 1 ? (double)nbytes : 0;
-    if (bytes > 0)
-        dt_count_queue(comm->dev, stream,
-                       &(dt_launch){.op = "broadcast",
-                                    .memory = bytes,
-                                    .node = others_in_node(comm) > 0 ? bytes : 0,
-                                    .net = in_other_nodes(comm) > 0 ? bytes : 0});
-    return DT_OK;
-}
-
 const dt_comm_ops dt_comm_count_ops = {.name = "count",
                                        .reduce_scatter = count_reduce_scatter,
                                        .all_gather = count_all_gather,
-                                       .replicate = count_replicate,
-                                       .broadcast = count_broadcast};
+                                       .replicate = count_replicate};
 
 void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node)
 {

@@ -37,11 +37,6 @@ struct dt_comm_mpi {
     bool apart; /* this rank has failed while the others wait for it without knowing: it votes on no error */
 };
 
-static inline int dt_comm_rank_at(const dt_comm *comm, int node, int local)
-{
-    return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local];
-}
-
 /** Open the roll call's communicator and gather the hosts' names. Collective. */
 dt_err dt_roll_open(dt_comm *comm);
 

@@ -230,20 +230,6 @@ static dt_err staged_replicate(dt_comm *comm, char *buf, size_t stride, size_t n
     return first(err, give_pinned(comm, stream));
 }
 
-static dt_err staged_broadcast(dt_comm *comm, char *buf, size_t nbytes, int root, dt_stream *stream)
-{
-    const dt_buf *pinned = &dt_transport_of(comm)->pinned;
-    dt_err err = take_pinned(comm, stream);
-    for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += pinned->nbytes) {
-        const size_t n = nbytes - done < pinned->nbytes ? nbytes - done : pinned->nbytes;
-        if (comm->rank == root) err = first(err, copy_on(comm, pinned->ptr, buf + done, n, stream));
-        err = first(err, sync(comm, stream));
-        err = first(err, dt_comm_bcast_bytes(comm, pinned->ptr, n, root));
-        if (comm->rank != root) err = first(err, copy_on(comm, buf + done, pinned->ptr, n, stream));
-    }
-    return first(err, give_pinned(comm, stream));
-}
-
 /* ---- one rank: nothing leaves the device ------------------------------------------------------------------------- */
 
 static dt_err own_sum(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
@@ -277,13 +263,6 @@ static dt_err mpi_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbyt
     return dt_transport_replicate(comm, buf, stride, nbytes);
 }
 
-static dt_err mpi_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream)
-{
-    if (comm->nranks == 1) return DT_OK;
-    if (!comm->dev->ops->host_accessible) return staged_broadcast(comm, buf, nbytes, root, stream);
-    return dt_comm_bcast_bytes(comm, buf, nbytes, root);
-}
-
 const dt_comm_ops dt_comm_mpi_ops = {
     .name = "mpi",
     .open = mpi_open,
@@ -291,5 +270,4 @@ const dt_comm_ops dt_comm_mpi_ops = {
     .reduce_scatter = mpi_reduce_scatter,
     .all_gather = mpi_all_gather,
     .replicate = mpi_replicate,
-    .broadcast = mpi_broadcast,
 };

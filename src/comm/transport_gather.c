@@ -47,7 +47,7 @@ static dt_err post_messages(gathering *g)
     if (g->t->hierarchical) {
         for (int i = 1; i < g->n_nodes; i++) {
             const int node = (c->node + i) % c->n_nodes;
-            DT_TRY(post_exchange(g, c->mpi->across, node, dt_comm_rank_at(c, node, c->local_rank), &req[node],
+            DT_TRY(post_exchange(g, c->mpi->across, node, dt_comm_rank_of(c, node, c->local_rank), &req[node],
                                  &req[c->n_nodes + node]));
         }
         return DT_OK;
@@ -74,7 +74,7 @@ static dt_err fill(void *arg, int64_t step, char *slot)
     const dt_comm *c = g->comm;
     const int node = step_node(g, step);
     const size_t offset = step_offset(g, step), n = dt_min_size(g->chunk, g->nbytes - offset);
-    char *mine = block_of(g, dt_comm_rank_at(c, node, c->local_rank));
+    char *mine = block_of(g, dt_comm_rank_of(c, node, c->local_rank));
     const char *from = node == c->node ? g->send : mine;
     if (node != c->node && offset == 0) DT_MPI(MPI_Wait(&g->t->requests[node], MPI_STATUS_IGNORE));
     if (slot) dt_reduce_copy(slot, from + offset, n, false, g->t->n_threads);
@@ -89,7 +89,7 @@ static dt_err consume(void *arg, int64_t step)
     const size_t offset = step_offset(g, step), n = dt_min_size(g->chunk, g->nbytes - offset);
     for (int i = 1; i < g->t->shm.n; i++) {
         const int l = (c->local_rank + i) % c->local_nranks;
-        char *to = block_of(g, dt_comm_rank_at(c, step_node(g, step), l)) + offset;
+        char *to = block_of(g, dt_comm_rank_of(c, step_node(g, step), l)) + offset;
         dt_reduce_copy(to, dt_shm_peer(&g->t->shm, l, step), n, g->stream, g->t->n_threads);
     }
     return DT_OK;

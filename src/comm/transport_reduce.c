@@ -73,7 +73,7 @@ static void copy_to_slot(const reduction *d, char *slot, int node, int64_t k)
     const size_t nbytes = (size_t)chunk_len(d, k) * d->elem;
     for (int l = 0; slot && l < c->local_nranks; l++)
         if (l != c->local_rank)
-            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_comm_rank_at(c, node, l), k), nbytes,
+            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_comm_rank_of(c, node, l), k), nbytes,
                            false, d->t->n_threads);
 }
 
@@ -194,7 +194,7 @@ static dt_err tree_consume(void *arg, int64_t step)
         const int l = (c->local_rank + i) % c->local_nranks;
         d->t->src[l] = dt_shm_peer(&d->t->shm, l, step) + slot_offset(d, l, c->local_rank);
     }
-    d->t->src[c->local_rank] = piece(d, dt_comm_rank_at(c, node, c->local_rank), k);
+    d->t->src[c->local_rank] = piece(d, dt_comm_rank_of(c, node, c->local_rank), k);
     const dt_fold fold = {.src = d->t->src,
                           .n_src = c->local_nranks,
                           .src_dt = d->send_dt,

@@ -228,12 +228,4 @@ dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint)
                              : dt_fail(DT_ERR_DATA, "%s: the file on host %s differs from rank 0's", path, comm->host));
 }
 
-dt_err dt_comm_barrier(dt_comm *comm)
-{
-    DT_EXPECT(comm && comm->mpi);
-    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "barrier", .root = -1}));
-    DT_MPI(MPI_Barrier(comm->mpi->world));
-    return DT_OK;
-}
-
 void *dt_comm_mpi_handle(const dt_comm *comm) { return comm && comm->mpi ? &comm->mpi->world : NULL; }

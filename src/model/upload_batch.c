@@ -229,7 +229,8 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     DT_TRY(dt_span_wait(m, &m->rows_span));
     const size_t nbytes = dt_model_place_rows(m, m->rows_span.host, b->n_tok, h);
     dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
-    DT_EXPECT((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight));
+    DT_CHECK((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight), DT_ERR_ARG,
+             "internal: dt_model_head: the model was not opened for entropy or divergence weights");
     for (int32_t t = 0; t < b->n_tok; t++) {
         if (b->target[t] < 0) continue;
         DT_CHECK(b->target[t] < m->V, DT_ERR_DATA,

@@ -145,16 +145,3 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
     sim_library_ends();
     return begun(comm, code);
 }
-ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream)
-{
-    SIM_NCCL_PASSES("ncclBroadcast");
-    if (is_busy(comm)) return ncclInvalidArgument;
-    if (hangs(stream)) return ncclSuccess;
-    sim_library_begins(stream, "ncclBroadcast");
-    sim_library_touches(send, comm->rank == root ? count : 0, false);
-    sim_library_touches(recv, count, true);
-    const int code = MPI_Bcast(recv, (int)count, MPI_BYTE, root, comm->world);
-    sim_library_ends();
-    return begun(comm, code);
-}

@@ -88,9 +88,6 @@ dt_err dt_modules_parse(dt_modules *m, const char *text);
  *  matmul serves (q, k, v; gate, up) are one group. DT_ERR_USAGE: target_modules matches no layer, or one that cannot
  *  have adapters. DT_ERR_DATA: the adapters of a file or checkpoint belong to another model. DT_ERR_MEMORY. */
 dt_err dt_lora_attach(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
-/** Do both descriptions adapt the same layers of these units (target_modules without modules_to_save)? */
-bool dt_lora_same_layers(const dt_lora *a, const dt_lora *b, const dt_model_config *mc, const dt_unit *units,
-                         int n_units);
 /** Comparison of two descriptions on the modules of some units, however they are written: same adapted layers, same
  *  modules trained whole, and same ranks and alphas for the modules that b adapts. */
 typedef struct dt_lora_alike {
@@ -121,11 +118,6 @@ bool dt_lora_saves(const dt_lora *l, const dt_tensor *t);
 /** Is this tensor trained while the base is frozen: an adapter, the score of a scalar head, or a module of
  *  modules_to_save? */
 bool dt_lora_trains(const dt_lora *l, const dt_tensor *t);
-
-/** Rank r of a module, by its path. */
-int64_t dt_lora_rank(const dt_lora *l, const char *module);
-/** Scale s of a module, by its path. */
-double dt_lora_scale(const dt_lora *l, const char *module);
 
 /* ---- adapter_config.json in PEFT's format ------------------------------------------------------------------------ */
 

@@ -81,8 +81,6 @@ typedef struct dt_comm_ops {
     dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
     /** dt_comm_replicate. */
     dt_err (*replicate)(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
-    /** dt_comm_broadcast. */
-    dt_err (*broadcast)(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
 } dt_comm_ops;
 
 /** Another rank on this rank's host. */
@@ -267,13 +265,6 @@ dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nb
  *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
 
-/** Copy root's buffer to all ranks. Collective on comm; asynchronous on stream. Root counts nbytes as sent.
- *
- *  buf  in on root, out on the other ranks: [nbytes]
- *
- *  Errors as dt_comm_reduce_scatter. */
-dt_err dt_comm_broadcast(dt_comm *comm, void *buf, size_t nbytes, int root, dt_stream *stream);
-
 /* ---- collectives on host values ---------------------------------------------------------------------------------- */
 
 /** Copy root's bytes to all ranks. Collective on comm, synchronous. Any size.
@@ -305,9 +296,6 @@ dt_err dt_comm_sum_host_u64(dt_comm *comm, uint64_t *values, int n);
  *
  *  DT_ERR_COMM, DT_ERR_ARG. */
 dt_err dt_comm_join_host(dt_comm *comm, void *x, size_t nbytes);
-
-/** Wait until all ranks have called it. Collective on comm, synchronous. DT_ERR_COMM, DT_ERR_ARG. */
-dt_err dt_comm_barrier(dt_comm *comm);
 
 /** Copy a text of rank 0 to all ranks. Collective on comm, synchronous, agreed.
  *
