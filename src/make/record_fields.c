@@ -46,7 +46,7 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
                  "(--skip-bad), or make pairs of chosen and rejected answers",
                  keys[k]);
         DT_CHECK(!rules->any_kind, DT_ERR_DATA,
-                 "%s: a record with a KTO label needs a choice: train only on good answers with --kind sft --skip-bad, "
+                 "%s: the record has a KTO label: train only on good answers with --kind sft --skip-bad, "
                  "or make pairs of chosen and rejected answers",
                  keys[k]);
     }
