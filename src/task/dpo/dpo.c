@@ -64,7 +64,7 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
         "expected margin or factor, because batch cannot use the margins of judges (helpful_path, harmless_path)");
     DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || !dt_dpo_needs_partners(l), cfg, "dpo", "dynamic_beta",
                     "batch skips pairs, but loss_type = aot and aot_unpaired compare answers of different pairs; "
-                    "choose another one");
+                    "choose another dynamic_beta");
     return dt_multiplier_check(cfg, "dpo", cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
 }
 
