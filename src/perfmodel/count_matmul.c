@@ -1,13 +1,13 @@
-/* count_matmul.c - launches of matmuls. If cuBLASLt has no kernel for a whole matmul, cuda/matmul.cu adds passes: an
- * activation, sums for gradients of biases, the edges of odd extents. The choice here is the same, from the same
- * description and addresses. */
+/* count_matmul.c - launches of matmuls: one for the matmul, and those of the passes that cuda/matmul.cu
+ * makes where cuBLASLt has no kernel for the whole: an activation, sums for gradients of biases, the edges of odd
+ * extents. It is the same choice, from the same description and addresses. */
 #include "count_private.h"
 #include "dtrain/device/gpu_sizes.h"
 #include "dtrain/device/nf4.h"
 
 enum { WHOLE = 8 }; /* of cuda/matmul.cu */
 
-/* Bytes per weight: half a byte, plus its share of the block's scale and of the group's two floats. */
+/* Of a weight: half a byte, and its part of its block and of the group's two floats. */
 #define NF4_NBYTES (0.5 + 1.0 / DT_NF4_BLOCK + 8.0 / DT_NF4_BLOCK / DT_NF4_GROUP)
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
@@ -22,7 +22,7 @@ static bool by_one_kernel(const matmul *x) { return dt_gpu_library_takes(&x->mm,
 
 /* ---- the passes beside it (cuda/matmul.cu) ---------------------------------------------------------------------- */
 
-/* Launches of the matmul, with a pass over C for an activation or a bias that the library does not add. 0: the
+/* The matmul, with a pass over C for an activation or a bias that the library does not add: how many launches; 0: the
  * library has no such matmul. */
 static int by_library(const matmul *x)
 {
@@ -46,7 +46,8 @@ static matmul with_terms(const matmul *x, int64_t k)
     return most;
 }
 
-/* The library sums most terms into the workspace, in blocks of the rows that fit. Our own kernel adds the rest. */
+/* Sums of most terms by the library into the workspace, as many rows as it holds at a time, and the rest by our own
+ * kernel. */
 static int cut_terms(const matmul *x, int64_t k)
 {
     const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float)) / x->mm.n;
@@ -58,7 +59,7 @@ static int cut_terms(const matmul *x, int64_t k)
     return by_one_kernel(&most) ? 2 * (int)((x->mm.m + room - 1) / room) : 0;
 }
 
-/* The library computes multiples of 8, our own kernels the edges. */
+/* Multiples of 8 by the library, the edges by our own kernels. */
 static int by_cut(const matmul *x)
 {
     const dt_matmul *mm = &x->mm;
@@ -79,7 +80,7 @@ static int by_cut(const matmul *x)
     return launches ? launches + (n < mm->n) + (m < mm->m) : 0;
 }
 
-/* True if the kernel for few rows can read the stored B (cuda_stored_fits). The fp32 kernel reads any. */
+/* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? That for fp32 reads any. */
 static bool reads_stored(const matmul *x)
 {
     enum { FEW_ROWS = 64 };
@@ -90,15 +91,15 @@ static bool reads_stored(const matmul *x)
            (mm->k | mm->ldb) % (mm->b_scaled.how == DT_SCALE_NF4 ? DT_NF4_BLOCK : 16) == 0;
 }
 
-/* B is converted in panels, in half of a workspace, and each panel is followed by its matmul. This is for the
- * library, and for our own kernels if they cannot read the stored B. */
+/* Panels of numbers in half of a workspace, each followed by its matmul: for the library, and where our own kernels
+ * cannot read B as it is stored. */
 static int by_panels(const matmul *x)
 {
     enum { MANY_ROWS = 16, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
     const int64_t fit = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k,
                   most = fit < WHOLE_COLUMNS ? fit : fit / WHOLE_COLUMNS * WHOLE_COLUMNS;
     matmul panel = *x;
-    panel.b = NULL; /* fully aligned */
+    panel.b = NULL; /* it begins at a multiple of everything */
     panel.mm.n = dt_min_i64(most, x->mm.n);
     panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
     const bool library = !x->mm.batch_invariant && x->mm.m >= MANY_ROWS && by_one_kernel(&panel);
@@ -120,8 +121,7 @@ static int n_launches(const matmul *x)
 
 /* ---- what they move ---------------------------------------------------------------------------------------------- */
 
-/* The matmul reads and writes each operand once. A pass after it reads and writes C and reads its additional
- * operands. */
+/* The matmul reads and writes what it must; a pass behind it goes over C, and over what stands beside it. */
 static void queue_matmul(dt_device *dev, dt_stream *s, const matmul *x)
 {
     const dt_matmul *mm = &x->mm;
@@ -142,7 +142,7 @@ static void queue_matmul(dt_device *dev, dt_stream *s, const matmul *x)
     for (int i = n_launches(x); i > 1; i--) dt_count_queue(dev, s, &launch);
 }
 
-/* Sums of columns are computed in slices, and a second launch adds the slices. Sums of rows are one launch. */
+/* Sums of columns come in slices, which a second launch adds; sums of rows are one launch. */
 static dt_err queue_sums(dt_device *dev, dt_stream *s, const dt_matmul *mm)
 {
     const bool of_a = mm->sums_of == DT_SUMS_OF_A, of_b = mm->sums_of == DT_SUMS_OF_B,

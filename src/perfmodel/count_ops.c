@@ -1,8 +1,9 @@
-/* count_ops.c - cost of each operation on a CUDA device: its launches in order, with their FLOPs and minimum bytes.
- * A launch reads or writes each array once, as if a cache served repeated accesses.
+/* count_ops.c - what each operation of the table costs a CUDA device: its launches, in their order, with the matmuls
+ * that they compute and the bytes that they cannot but move. An array is read or written once by a launch, as if a
+ * cache held what is used again.
  *
- * The launches are those of cuda/. A test compares them with the launches on the CUDA simulator. All sequences of a
- * batch are assumed to have the same length, because the lengths are in device memory. */
+ * The launches are those of cuda/, which a test compares with what the simulator of CUDA is given. A sequence is taken
+ * to be as long as the others of its batch: their lengths are device memory. */
 #include "count_private.h"
 #include "dtrain/device/gpu_sizes.h"
 #include <string.h>
@@ -13,7 +14,7 @@ static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 
 /* ---- moving and filling ------------------------------------------------------------------------------------------ */
 
-/* The host receives values above 0 of every type, so it takes the ordinary path. */
+/* What comes to the host are numbers above 0, in every type: it goes the ordinary way with them. */
 static dt_err count_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
 {
     const bool inside = count_on_device(dst) && count_on_device(src);
@@ -81,7 +82,7 @@ static dt_err count_embedding_forward(dt_device *dev, const int32_t *token, cons
     return MOVES("embedding_forward", (wpe ? 3 : 2) * (double)n_tok * (double)width * size_of(dt));
 }
 
-/* Assumes distinct tokens. A second launch joins the sums of tokens on both sides of a cut. */
+/* As if no token came twice. A second launch joins the sums of tokens that lie on both sides of a cut. */
 static dt_err count_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
                                        void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
                                        dt_stream *s)
@@ -99,7 +100,7 @@ static dt_err norm_forward(dt_device *dev, const char *op, int64_t n_rows, int64
     return MOVES(op, (double)n_rows * (2 * (double)width * size_of(dt) + sizeof(float)));
 }
 
-/* A separate launch adds the blocks' sums for the weights' gradients. The number of blocks is that of an H100. */
+/* The sums of blocks for the weights' gradients are added by a launch of their own. Blocks: of an H100. */
 enum { PARTS = 2 * 132 };
 
 static dt_err norm_backward(dt_device *dev, const char *op, int64_t n_rows, int64_t width, bool add_to_dx,
@@ -140,7 +141,7 @@ static dt_err count_layernorm_backward(dt_device *dev, const void *x, const void
                          s);
 }
 
-/* Bytes for heads of q, k and others, each read or written `passes` times, with the angles of their tokens. */
+/* Heads of q and k, and others, each `passes` times, with the angles of their tokens. */
 static double moved_heads(const dt_heads *h, int others, int passes)
 {
     const double heads = (double)(h->n_heads + h->n_kv_heads + others), angles = h->cos_sin ? sizeof(float) : 0;
@@ -196,12 +197,11 @@ static dt_err count_dropout(dt_device *dev, const void *x, const void *addend, v
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* Number of pairs of a query and a visible key, for one head. */
+/* Pairs of a query and a key that it sees, of one head. */
 static double n_pairs(const dt_attention *at)
 {
     const double n_q = at->n_seq > 0 ? (double)at->n_tok / at->n_seq : 0;
-    const double n_k =
-        at->max_kv_len > at->max_q_len ? at->max_kv_len : n_q; /* with a cache, including the cached keys */
+    const double n_k = at->max_kv_len > at->max_q_len ? at->max_kv_len : n_q; /* with a cache, those before */
     if (at->bidirectional) return at->n_seq * n_q * n_k;
     const double first = n_k - n_q + 1, wide = at->window > 0 && at->window < n_k ? at->window : n_k;
     const double rising = wide > first ? wide - first : 0; /* queries that see fewer keys than the window has */
@@ -235,8 +235,8 @@ static dt_err count_attention_forward(dt_device *dev, const dt_attention *at, co
     return attends(dev, s, "attention_forward", at, 2, 2 * queries_nbytes(at) + 2 * keys_nbytes(at));
 }
 
-/* Three launches: sums of out and dout; dk and dv, with four of the five matmuls; dq, with the fifth. (cuda/
- * computes two of them twice.) */
+/* Sums of out and dout; dk and dv, of four of the five matmuls that there are; dq, of the fifth. (cuda/ computes two
+ * of them twice.) */
 static dt_err count_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k,
                                        const void *v, const void *out, const float *lse, const void *dout, void *dq,
                                        void *dk, void *dv, float *scratch, dt_stream *s)
@@ -250,7 +250,7 @@ static dt_err count_attention_backward(dt_device *dev, const dt_attention *at, c
     return attends(dev, s, op, at, 1, 3 * queries + 2 * keys);
 }
 
-/* Assumes that the library computes every matmul that it supports. */
+/* As if the library took all that it may be given. */
 static dt_err count_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
                                       size_t why_size)
 {

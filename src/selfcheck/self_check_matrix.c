@@ -138,8 +138,7 @@ static void matmuls(check *c, dt_dtype dt)
 {
     static const int64_t sizes[][3] = {{1, 1, 1}, {77, 131, 95}, {128, 192, 64}, {3, 520, 259}, {300, 40, 512}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        c->whole =
-            sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* variants that a library supports, including its GELU */
+        c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* for a library, with its GELU */
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
                 while (has_form(&WAYS[w], form) && matmul(c, &WAYS[w], dt, sizes[s], form)) {
