@@ -53,7 +53,7 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
     return DT_OK;
 }
 
-/* Without this check, a preference whose other half has an unknown key would be trained on as a chat. */
+/* Without this check, sft would train on half of a preference if the other half has an unknown key. */
 static dt_err check_preference(const json_t *json, const dt_rules *rules)
 {
     static const char *const keys[] = {

@@ -1,6 +1,5 @@
-/* self_check.c - verifies that a device computes what the CPU computes: every operation of the table, in the forms
- * that training uses, at odd sizes and on random values. It takes seconds on the user's machine, where no test suite
- * exists.
+/* self_check.c - compares a device with the CPU: every operation of the table, in the variants that training uses,
+ * at odd sizes and on random values. It takes seconds, on machines without a test suite.
  *
  * The whole arena is compared: memory that an operation must not write must be unchanged. */
 #include "self_check.h"
