@@ -78,7 +78,7 @@ verdict() { # file, known killer: prints the program that kills the mutant
     src/zero/*) all="test_zero_overlap test_zero_streams mpi_zero_offload mpi_zero $programs" ;;
     src/model/vision/vision.c | src/model/vision/patches.c) all="test_model_vision test_model_vision_units $programs" ;;
     src/model/*) all="test_model_step $programs" ;;
-    src/checkpoint/saver.c) all="mpi_checkpoint_async $programs" ;;
+    src/checkpoint/save_async.c) all="mpi_checkpoint_async $programs" ;;
     src/checkpoint/*) all="mpi_checkpoint $programs" ;;
     src/task/* | src/train/*) all="mpi_run mpi_task $programs" ;;
     src/pretrained/*) all="mpi_pretrained mpi_export $programs" ;;
