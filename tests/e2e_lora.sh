@@ -179,7 +179,7 @@ expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. of this bas
 expect "one error: the previous checkpoint, with the same base, is not tried" sh -c "! grep -q 'trying the previous' '$out' && [ \$(grep -c 'was altered' '$out') = 1 ]"
 for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest alone) run.output_dir=$tmp/other"; do
     ends "--check reports an altered base" 65 run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
-    expect_text "the altered tensor is named" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5"
+    expect_text "the altered tensor is named" "$base/model.safetensors: tensor .[a-z_.0-9]*. of this base model was altered after .*/step-00000004.h5"
 done
 wrong "dtrain-convert reports an altered base" 65 "$base/model.safetensors: tensor .*was altered after" ./dtrain-convert "$tmp/alone" "$tmp/x"
 alone 2 turns $trained run.max_steps=5
