@@ -7,8 +7,8 @@
 
 typedef struct dt_ranking dt_ranking;
 
-/** In open: add it to the task's parts, open the prompts of data.validation, and declare the metrics. items: borrowed. writes: every validation writes
- *  OUTPUT_DIR/predictions.json. NULL: no memory. */
+/** In open: add it to the task's parts, open the prompts of data.validation, and declare the metrics. items: borrowed.
+ *  writes: every validation writes OUTPUT_DIR/predictions.json. NULL: no memory. */
 dt_ranking *dt_ranking_open(dt_task *t, const dt_generation_items *items, bool writes);
 /** As dt_task_ops.evaluate. Collective. */
 dt_err dt_ranking_evaluate(dt_ranking *m, dt_task *t, int64_t micro);

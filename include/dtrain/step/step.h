@@ -149,14 +149,14 @@ typedef struct dt_task_ops {
     dt_err (*load)(dt_task *t, const dt_named_arrays *items);
 } dt_task_ops;
 
-/** A part of a task: a model, a rollout, datasets, host arrays. It plans, allocates and frees its memory. Functions that
- *  are NULL do nothing. */
+/** A part of a task: a model, a rollout, datasets, host arrays. It plans, allocates and frees its memory. Functions
+ *  that are NULL do nothing. */
 typedef struct dt_task_part_ops {
-    /** Assign its arrays on the host, zeroed, with dt_carve. Returns their bytes. The plan calls it with block NULL, and
-     *  the run again with the memory, before any begin. Local. */
+    /** Assign its arrays on the host, zeroed, with dt_carve. Returns their bytes. The plan calls it with block NULL,
+     *  and the run again with the memory, before any begin. Local. */
     size_t (*lay_out)(void *self, const dt_task *t, void *block);
-    /** Add the other memory that it would hold, including what open has allocated. Ranks, batch sizes, model options and
-     *  main model in t are those of the plan, which may differ from those at open. Local. */
+    /** Add the other memory that it would hold, including what open has allocated. Ranks, batch sizes, model options
+     *  and main model in t are those of the plan, which may differ from those at open. Local. */
     dt_err (*plan)(const void *self, const dt_task *t, dt_memory *memory);
     /** Open extra models and allocate: nothing is allocated afterwards. t->model, t->zero and the zero of each model in
      *  t->auxiliary exist. The task sets the initial weights of models in t->auxiliary, the run those of t->model.

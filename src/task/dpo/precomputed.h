@@ -26,10 +26,10 @@ typedef struct dt_precomputed {
     float *logp; /* [max_tok] of the last batch's targets, 0 for other tokens; NULL: not in use */
 } dt_precomputed;
 
-/** In open, after the data is open and t->model_opt covers the batches: add it to the task's parts. When the run begins,
- *  it computes the file or verifies the existing one (DT_ERR_DATA: it does not match or was modified), and leaves the
- *  reference's weights in t->zero. model_path as in dt_reference_open. Errors are returned without the key: no such
- *  model, or another shape than the model in training. Local. */
+/** In open, after the data is open and t->model_opt covers the batches: add it to the task's parts. When the run
+ *  begins, it computes the file or verifies the existing one (DT_ERR_DATA: it does not match or was modified), and
+ *  leaves the reference's weights in t->zero. model_path as in dt_reference_open. Errors are returned without the key:
+ *  no such model, or another shape than the model in training. Local. */
 dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path);
 
 /** Read p->logp for a batch of pairs. Local. */

@@ -26,9 +26,10 @@ typedef struct dt_critic {
     float *dvalue; /* [max_tok] dL/dvalue; the caller fills it for the whole batch */
 } dt_critic;
 
-/** Call in open, when t->model_opt covers the batches: add it to the task's parts, which load its initial weights. path: the starting model, a reward model or a language model
- *  that gets a new head. If path does not exist and a run is planned, the shape of the model in training is used. name
- *  is borrowed. Errors are returned without the key: DT_ERR_DATA for another vocabulary. Local. */
+/** Call in open, when t->model_opt covers the batches: add it to the task's parts, which load its initial weights.
+ *  path: the starting model, a reward model or a language model that gets a new head. If path does not exist and a run
+ *  is planned, the shape of the model in training is used. name is borrowed. Errors are returned without the key:
+ *  DT_ERR_DATA for another vocabulary. Local. */
 dt_err dt_critic_open(dt_critic *c, dt_task *t, const char *name, const char *path, double sign);
 
 /** Forward: c->value of a batch, which may be empty; dt_critic_backward may follow. Collective; a local error ends the
