@@ -327,17 +327,18 @@ static void queued_work_completes_on_close(void **state)
 {
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
+        if (layout_at(l)->by_node) continue; /* pieces of the node alone */
         open_layout(f, layout_at(l));
         const dt_comm closed = {.nranks = f->comm.nranks};
         guarded whole = guarded_alloc(f, ON_STREAMS * sizeof(float) * (size_t)closed.nranks);
         guarded part = guarded_alloc(f, ON_STREAMS * sizeof(float));
         fill_exchange(&f->comm, 0, &whole, &part);
         to_device(f, &whole), to_device(f, &part);
-        bool ok = queue_exchange(&f->comm, false, &whole, &part, NULL) == DT_OK;
+        bool ok = queue_exchange(&f->comm, true, &whole, &part, NULL) == DT_OK;
         dt_comm_close(&f->comm);
         ok = f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK && ok;
         to_host(f, &whole), to_host(f, &part);
-        ok = ok && exchange_is_right(&closed, false, 0, &whole, &part);
+        ok = ok && exchange_is_right(&closed, true, 0, &whole, &part);
         guarded_free(&whole), guarded_free(&part);
         assert_all(MPI_COMM_WORLD, ok);
         close_layout(f);
