@@ -70,11 +70,8 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
 
 static dt_err grow(dt_sources *s)
 {
-    dt_samples *samples = realloc(s->samples, (size_t)(s->n_files + 1) * sizeof *samples);
-    if (samples) s->samples = samples;
-    int64_t *first = realloc(s->file_first, (size_t)(s->n_files + 2) * sizeof *first);
-    if (first) s->file_first = first;
-    DT_CHECK(samples && first, DT_ERR_MEMORY, "no memory for %d dataset files", s->n_files + 1);
+    DT_GROW(s->samples, s->n_files, "no memory for %d dataset files", s->n_files + 1);
+    DT_RESIZE(s->file_first, s->n_files + 2, "no memory for %d dataset files", s->n_files + 1);
     return DT_OK;
 }
 
@@ -283,9 +280,8 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_options *opt)
 {
     DT_CHECK(n > 0, DT_ERR_USAGE, "%s: expected dataset files, found none", opt->where);
-    s->weight = calloc((size_t)n, sizeof *s->weight);
-    s->entry_first = calloc((size_t)n + 1, sizeof *s->entry_first);
-    DT_CHECK(s->weight && s->entry_first, DT_ERR_MEMORY, "no memory for %d dataset files", n);
+    DT_ALLOC(s->weight, n, "no memory for %d dataset files", n);
+    DT_ALLOC(s->entry_first, n + 1, "no memory for %d dataset files", n);
     DT_TRY(grow(s));
     s->file_first[0] = 0;
     dt_mistakes mistakes = {0};

@@ -138,16 +138,13 @@ static dt_err make_index(dt_st_layout *l, const dt_st_entry *entries)
 
 static dt_err make(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
 {
-    l->file = calloc((size_t)l->n_tensors + 1, sizeof *l->file);
-    l->offset = calloc((size_t)l->n_tensors + 1, sizeof *l->offset);
-    DT_CHECK(l->file && l->offset, DT_ERR_MEMORY, "no memory for a list of %d tensors", l->n_tensors);
+    DT_ALLOC(l->file, l->n_tensors + 1, "no memory for a list of %d tensors", l->n_tensors);
+    DT_ALLOC(l->offset, l->n_tensors + 1, "no memory for a list of %d tensors", l->n_tensors);
     deal_out(l, entries, shard_size);
-    l->names = calloc((size_t)l->n_files, sizeof *l->names);
-    l->headers = calloc((size_t)l->n_files, sizeof *l->headers);
-    l->header_len = calloc((size_t)l->n_files, sizeof *l->header_len);
-    l->size = calloc((size_t)l->n_files, sizeof *l->size);
-    DT_CHECK(l->names && l->headers && l->header_len && l->size, DT_ERR_MEMORY, "no memory for a list of %d files",
-             l->n_files);
+    DT_ALLOC(l->names, l->n_files, "no memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->headers, l->n_files, "no memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->header_len, l->n_files, "no memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->size, l->n_files, "no memory for a list of %d files", l->n_files);
     DT_TRY(name_files(l));
     DT_TRY(make_headers(l, entries));
     return make_index(l, entries);

@@ -24,10 +24,8 @@ static dt_err add_file(dt_safetensors *s, const char *path)
 {
     DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: models of more than %d files are not supported", path,
              (int)MAX_FILES);
-    char **files = realloc(s->files, ((size_t)s->n_files + 1) * sizeof *files);
-    DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for the file's name", path);
-    s->files = files;
-    DT_CHECK((files[s->n_files] = strdup(path)), DT_ERR_MEMORY, "%s: no memory for the file's name", path);
+    DT_GROW(s->files, s->n_files, "%s: no memory for the file's name", path);
+    DT_COPY_TEXT(s->files[s->n_files], path, "%s: no memory for the file's name", path);
     s->n_files++;
     return DT_OK;
 }

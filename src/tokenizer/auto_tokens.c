@@ -31,14 +31,11 @@ static dt_added_item *find(const dt_added_list *l, const char *content, size_t n
 static dt_err grow(dt_added_list *l)
 {
     const int n_alloc = 2 * l->n_alloc + 64;
-    dt_added_item *grown = realloc(l->item, (size_t)n_alloc * sizeof *grown);
-    DT_CHECK(grown, DT_ERR_MEMORY, "no memory for %d added tokens", n_alloc);
-    l->item = grown;
+    DT_RESIZE(l->item, n_alloc, "no memory for %d added tokens", n_alloc);
     l->n_alloc = n_alloc;
     free(l->slot);
     for (l->n_slots = 256; l->n_slots < 2 * (size_t)n_alloc;) l->n_slots *= 2;
-    l->slot = calloc(l->n_slots, sizeof *l->slot);
-    DT_CHECK(l->slot, DT_ERR_MEMORY, "no memory for %d added tokens", n_alloc);
+    DT_ALLOC(l->slot, l->n_slots, "no memory for %d added tokens", n_alloc);
     for (int i = 0; i < l->n; i++) {
         const size_t slot = slot_of(l, l->item[i].content, l->item[i].n);
         if (!l->slot[slot]) l->slot[slot] = i + 1;

@@ -96,9 +96,7 @@ static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, i
 /* Add the shard of samples first .. end-1, with their tokens of either side. */
 static dt_err add_shard(commit *k, int64_t first, int64_t end)
 {
-    shard *more = realloc(k->shards, (size_t)(k->n_shards + 1) * sizeof *more);
-    DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
-    k->shards = more;
+    DT_GROW(k->shards, k->n_shards, "%s: no memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
     shard *s = &k->shards[k->n_shards++];
     *s = (shard){.first = first, .n = end - first};
     for (int side = 0; side < DT_N_PARTS; side++) {

@@ -132,8 +132,7 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
 dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
 {
     free(w->chat_template);
-    w->chat_template = strdup(chat_template);
-    DT_CHECK(w->chat_template, DT_ERR_MEMORY, "%s: no memory for a chat template", w->path);
+    DT_COPY_TEXT(w->chat_template, chat_template, "%s: no memory for a chat template", w->path);
     return DT_OK;
 }
 
