@@ -57,9 +57,7 @@ static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.sh
 
 static dt_err offset_at(const dt_dataset_writer *w, int side, int64_t i, uint64_t *value)
 {
-    static const dt_column offsets[DT_N_PARTS] = {DT_COL_OFFSETS, DT_COL_SECOND_OFFSETS, DT_COL_RECORD_OFFSETS,
-                                                  DT_COL_IMAGE_OFFSETS};
-    const dt_temp_array *s = &w->column[offsets[side]];
+    const dt_temp_array *s = &w->column[dt_part_offsets(side)];
     *value = 0;
     return s->path ? dt_temp_array_read(s, i, 1, value) : DT_OK;
 }
@@ -71,7 +69,7 @@ static dt_err nbytes_before(const dt_dataset_writer *w, int64_t i, uint64_t *nby
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         if (!w->wanted[c]) continue;
         uint64_t n = (uint64_t)i;
-        if (dt_column_per((dt_column)c) == DT_PER_TOKEN) DT_TRY(offset_at(w, dt_column_side((dt_column)c), i, &n));
+        if (dt_columns[c].per == DT_PER_TOKEN) DT_TRY(offset_at(w, dt_columns[c].part, i, &n));
         *nbytes += n * (uint64_t)w->column[c].elem_size;
     }
     return DT_OK;
@@ -323,11 +321,11 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     int n = 0;
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         if (!w->wanted[c]) continue;
-        const int side = dt_column_side((dt_column)c);
-        const dt_per per = dt_column_per((dt_column)c);
+        const int side = dt_columns[c].part;
+        const dt_per per = dt_columns[c].per;
         output *o = &outputs[n++];
         *o = (output){.from = &w->column[c],
-                      .name = dt_column_name(w->kind, (dt_column)c),
+                      .name = dt_column_name(w->kind, c),
                       .first = s->first,
                       .n = s->n,
                       .image_size = c == DT_COL_PIXELS ? (hsize_t)w->images.size : 0,

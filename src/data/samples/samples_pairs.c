@@ -52,13 +52,13 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
         s->n_alloc = n;
     }
     const bool ties = s->set->opt.no_ties && d->info.has_ties;
-    DT_TRY(dt_array_read(&d->prompt_length[s->side], first, n, s->prompt));
-    if (ties) DT_TRY(dt_array_read(&d->ties, first, n, s->tie));
+    DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + (int)s->side], first, n, s->prompt));
+    if (ties) DT_TRY(dt_array_read(&d->column[DT_COL_TIES], first, n, s->tie));
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
-                 d->prompt_length[s->side].name, first + i, s->prompt[i], n_tok);
+                 d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok);
         add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
     }
     return DT_OK;
