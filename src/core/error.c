@@ -75,17 +75,26 @@ const char *dt_error_message(void) { return message; }
 
 void dt_error_clear(void) { message[0] = '\0'; }
 
+dt_err dt_error_replace(dt_err err, const char *fmt, ...)
+{
+    char text[MESSAGE_SIZE];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    dt_error_clear();
+    return dt_fail(err, "%s", text);
+}
+
 dt_err dt_error_prefix(dt_err err, const char *fmt, ...)
 {
-    char place[1024], what[MESSAGE_SIZE];
+    char place[1024];
     if (err != DT_ERR_DATA) return err;
     va_list args;
     va_start(args, fmt);
     vsnprintf(place, sizeof place, fmt, args);
     va_end(args);
-    memcpy(what, message, sizeof what);
-    dt_error_clear();
-    return dt_fail(err, "%s%s", place, what);
+    return dt_error_replace(err, "%s%s", place, message);
 }
 
 static bool is_there(const dt_mistakes *m, const char *text)

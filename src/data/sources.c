@@ -234,17 +234,6 @@ static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *b
                    n_ties + n_too_long + n_empty, why);
 }
 
-/* The message of dt_glob, plus the command that creates a missing file. */
-static dt_err no_files(dt_err err, const char *item)
-{
-    if (err != DT_ERR_DATA || access(item, F_OK) == 0) return err;
-    char *why = strdup(dt_error_message());
-    dt_error_clear();
-    err = dt_fail(err, "%s; make datasets with dtrain-data", why ? why : item);
-    free(why);
-    return err;
-}
-
 /* Add one item of the list with its weight: all files that match its glob, sorted by name. */
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
@@ -257,7 +246,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     int n_paths;
     const dt_sources before = *s;
     dt_err err = dt_glob(item, &paths, &n_paths);
-    if (err != DT_OK) return no_files(err, item);
+    if (err == DT_ERR_DATA && access(item, F_OK) != 0)
+        return dt_error_replace(err, "%s; make datasets with dtrain-data", dt_error_message());
+    DT_TRY(err);
     for (int i = 0; i < n_paths && err == DT_OK; i++) {
         dt_phase_enter(opt->phase, "open", "data");
         err = dt_phase_poll(opt->phase);

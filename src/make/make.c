@@ -79,11 +79,8 @@ static void go_back(dt_chunk *p, const mark *to)
 /* Add the record's position to errors that the record did not cause (no memory, disk). */
 static dt_err at_record(dt_err err, const dt_chunk_item *item)
 {
-    char what[512];
     if (item->line == 0 || (err != DT_ERR_MEMORY && err != DT_ERR_FAULT)) return err;
-    snprintf(what, sizeof what, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s:%" PRId64 ": %s", item->path, item->line, what);
+    return dt_error_replace(err, "%s:%" PRId64 ": %s", item->path, item->line, dt_error_message());
 }
 
 /* A record error becomes the sample's problem, and everything else of the sample is removed. Other errors

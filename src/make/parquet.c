@@ -83,14 +83,12 @@ static dt_err refuse(const parquet *p, const char *message)
 
 static dt_err no_library(const char *path)
 {
-    char why[1024];
-    snprintf(why, sizeof why, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(DT_ERR_DATA,
-                   "%s: reading Parquet needs DuckDB's library: %s. Install the library (conda: libduckdb; Spack, "
-                   "Homebrew: duckdb; or from duckdb.org) and set DTRAIN_DUCKDB to its libduckdb.so or the directory "
-                   "of it; or convert the file to JSON lines (docs/data.md)",
-                   path, why);
+    return dt_error_replace(
+        DT_ERR_DATA,
+        "%s: reading Parquet needs DuckDB's library: %s. Install the library (conda: libduckdb; Spack, "
+        "Homebrew: duckdb; or from duckdb.org) and set DTRAIN_DUCKDB to its libduckdb.so or the directory "
+        "of it; or convert the file to JSON lines (docs/data.md)",
+        path, dt_error_message());
 }
 
 /* ---- types ------------------------------------------------------------------------------------------------------- */
