@@ -239,7 +239,7 @@ TEST_WITH(an_index_is_checked_against_its_files, open_dir, remove_dir)
         {"{\"weight_map\":{}}", "weight_map"},
         {"{\"weight_map\":[]}", "weight_map"},
         {"{}", "weight_map"},
-        {"[]", "weight_map"},
+        {"[]", "expected an object"},
         {"{\"weight_map\":{\"a\":\"1\",\"a\":\"2\"}}", "duplicate"},
         {"{", "not valid JSON"},
     };

@@ -391,20 +391,9 @@ static dt_err seal_part(const char *part, const dt_byte_range *ranges, int n)
     struct stat st;
     const int fd = open(part, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, part, "cannot be reopened");
-    dt_err err = fstat(fd, &st) == 0 ? dt_seal_write(fd, part, (int64_t)st.st_size, ranges, n)
-                                     : dt_fail_errno(DT_ERR_WRITE, part, NULL);
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, part, "close failed");
-    return err;
-}
-
-static dt_err sync_part(const shard *s)
-{
-    const int fd = open(s->part, O_RDONLY | O_CLOEXEC);
-    const bool ok = fd >= 0 && fsync(fd) == 0;
-    const int number = errno;
-    if (fd >= 0) close(fd);
-    DT_CHECK(ok, DT_ERR_WRITE, "%s: cannot sync: %s", s->part, strerror(number));
-    return DT_OK;
+    const dt_err err = fstat(fd, &st) == 0 ? dt_seal_write(fd, part, (int64_t)st.st_size, ranges, n)
+                                           : dt_fail_errno(DT_ERR_WRITE, part, NULL);
+    return dt_close_written(fd, part, true, err);
 }
 
 /* Open without HDF5's own lock. On NFS, where all locks are of one kind, it would conflict with our lock
@@ -431,8 +420,7 @@ static dt_err write_part(const commit *k, const shard *s)
         file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file, ranges, &n_ranges);
     if (file >= 0 && H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, s->part, "cannot close");
     dt_h5_unlock();
-    if (err == DT_OK) err = seal_part(s->part, ranges, n_ranges);
-    return err == DT_OK ? sync_part(s) : err;
+    return err == DT_OK ? seal_part(s->part, ranges, n_ranges) : err;
 }
 
 /* ---- all files of a dataset -------------------------------------------------------------------------------------- */
