@@ -342,9 +342,8 @@ dt_err dt_config_fail(const dt_config *cfg, const char *section, const char *key
 dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *key, dt_err err)
 {
     char where[512];
-    if (err == DT_OK) return DT_OK;
     dt_config_where(cfg, section, key, where, sizeof where);
-    return dt_error_replace(err, "%s: %s", where, dt_error_message());
+    return dt_error_lead(err, "%s: ", where);
 }
 
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)

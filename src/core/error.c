@@ -1,6 +1,5 @@
-/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or cleaning
- * up, are consequences. One message per thread, in a fixed buffer, so that running out of memory can be reported
- * too. */
+/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or
+ * cleaning up, are consequences. One message per thread, in a fixed buffer, which works even without free memory. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -86,15 +85,29 @@ dt_err dt_error_replace(dt_err err, const char *fmt, ...)
     return dt_fail(err, "%s", text);
 }
 
-dt_err dt_error_prefix(dt_err err, const char *fmt, ...)
+static dt_err lead(dt_err err, const char *fmt, va_list args)
 {
     char place[1024];
-    if (err != DT_ERR_DATA) return err;
+    vsnprintf(place, sizeof place, fmt, args);
+    return dt_error_replace(err, "%s%s", place, message);
+}
+
+dt_err dt_error_lead(dt_err err, const char *fmt, ...)
+{
     va_list args;
     va_start(args, fmt);
-    vsnprintf(place, sizeof place, fmt, args);
+    if (err != DT_OK) lead(err, fmt, args);
     va_end(args);
-    return dt_error_replace(err, "%s%s", place, message);
+    return err;
+}
+
+dt_err dt_error_prefix(dt_err err, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    if (err == DT_ERR_DATA) lead(err, fmt, args);
+    va_end(args);
+    return err;
 }
 
 static bool is_there(const dt_mistakes *m, const char *text)

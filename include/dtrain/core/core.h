@@ -67,6 +67,8 @@ const char *dt_error_message(void);
 void dt_error_clear(void);
 /** Replace this thread's message. Its text, dt_error_message, may be an argument. Returns err. */
 dt_err dt_error_replace(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/** Prepend a location ("FILE: ") to the message of err, if it is an error. Returns err. */
+dt_err dt_error_lead(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /** Prepend a location ("FILE:3: ") to the message of a DT_ERR_DATA. Other errors and DT_OK are unchanged. Returns
  *  err. */
 dt_err dt_error_prefix(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
