@@ -194,7 +194,7 @@ static dt_err read_loss(dt_message *out, const json_t *message, size_t turn)
 static dt_err read_fields(dt_messages *m, const json_t *message, size_t turn)
 {
     dt_message *out = &m->item[m->n - 1];
-    out->named = dt_field_is_set(json_object_get(message, "name"));
+    out->name = json_string_value(json_object_get(message, "name"));
     DT_TRY(read_thoughts(out, message, turn));
     return read_loss(out, message, turn);
 }
