@@ -71,8 +71,6 @@ typedef enum dt_role { DT_ROLE_SYSTEM, DT_ROLE_USER, DT_ROLE_ASSISTANT, DT_ROLE_
 /** Parse a role: system, user, assistant, tool, or an alias (developer, human, gpt, function_call, function,
  *  observation). */
 bool dt_role_parse(const char *name, dt_role *role);
-/** Name i of a role or alias, from 0. False: there are no more. */
-bool dt_role_named(int i, const char **name, dt_role *role);
 
 /** Parts of a turn that are targets. */
 enum {
