@@ -521,7 +521,7 @@ echo "{% for m in messages %}{{ '<|im_start|>' + m.role + '~' + m.content + '<|i
 echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}' >"$tmp/one-chat.jsonl"
 ends "a chat template of the tokenizer's own" 0 run 0 ./dtrain-data -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
 expect_text "its file is reported" "chat template: $tmp/own/chat_template.jinja$"
-is "its text is written, and its answers are trained on" "$(./dtrain-data show --tokenizer "$tmp/own" "$tmp/own.h5" 1 | tail -1)" '<|im_start|>user~q<|im_end|><|im_start|>assistant~{+a<|im_end|>+}'
+is "its text is written, and its answers are trained on" "$(./dtrain-data show --tokenizer "$tmp/own" "$tmp/own.h5" 0 | tail -1)" '<|im_start|>user~q<|im_end|><|im_start|>assistant~{+a<|im_end|>+}'
 prints "the dataset stores it" '^template +\{"jinja":' run 0 ./dtrain-data info "$tmp/own.h5"
 ends "a template can be named instead" 0 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" --template chatml "$tmp/one-chat.jsonl"
 expect_text "the template is reported" "chat template: chatml \(by name\)$"

@@ -1,4 +1,4 @@
-/* saver.c - asynchronous saves: a copy of the states, a thread that runs the stages of save.c on it, and the collective
+/* save_async.c - asynchronous saves: a copy of the states, a thread that runs the stages of save.c on it, and the collective
  * steps between stages.
  *
  * For device memory the copy uses its own stream. It starts after the last update and the next update waits for it, so
