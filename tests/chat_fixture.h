@@ -40,8 +40,8 @@ static int32_t token_here(const char *text, size_t n)
         if (n >= strlen(tokens[i]) && memcmp(text, tokens[i], strlen(tokens[i])) == 0) return 256 + i;
     return -1;
 }
-/* Tokens are recognised in a text. "ab" is one token, also where a border of pieces lies in it: after a, before b of the
- * next piece. */
+/* Tokens are recognised in a text. "ab" is one token, also where a border of pieces lies in it: after a, before b of
+ * the next piece. */
 static dt_err fake_encode(dt_encoder *e, const dt_span *s, int n, unsigned flags, dt_ids *ids, int64_t *ends)
 {
     const bool wraps = e->tokenizer->impl != NULL;

@@ -1,5 +1,5 @@
-/* test_chat_own.c - the tokenizer's own chat template: found in its directory, evaluated as it is, its answers found, and
- * exported with a model. */
+/* test_chat_own.c - the tokenizer's own chat template: found in its directory, evaluated as it is, its answers found,
+ * and exported with a model. */
 #include "chat_fixture.h"
 
 /* Open what the fake tokenizer has when this is its own template. */

@@ -71,7 +71,7 @@ static bool is_jinja(const char *spec) { return strncmp(spec, "{\"jinja\":", 9) 
 
 static const char advice[] = "choose a template (dtrain-data --help lists them) or a JSON file (docs/data.md)";
 
-/* What stands before an answer, and what follows it. */
+/* What the template writes around an answer. */
 static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_jinja_result *asked)
 {
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
@@ -79,12 +79,14 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
     DT_TRY(dt_chat_evaluate(c, talk, 1, 0, 0, &said));
     if (dt_chat_evaluate(c, talk, 2, 0, 1, &answered) != DT_OK) dt_error_clear(); /* so will records that have any */
     const bool has_header = asked->nbytes > said.nbytes && memcmp(asked->text, said.text, said.nbytes) == 0;
-    const char *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;
-    c->header = strdup(has_header ? asked->text + said.nbytes : strstr(asked->text, question->text) + question->nbytes);
-    c->tail = strdup(mark ? mark + DT_CHAT_MARK_NBYTES : "");
+    const char *words = strstr(said.text, question->text), *after = words ? words + question->nbytes : "",
+               *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;
+    c->after_question = strdup(after);
+    c->after_answer = strdup(mark ? mark + DT_CHAT_MARK_NBYTES : "");
+    c->header = strdup(has_header ? asked->text + said.nbytes : after);
     dt_jinja_result_free(&said);
     dt_jinja_result_free(&answered);
-    DT_CHECK(c->header && c->tail, DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(c->after_question && c->after_answer && c->header, DT_ERR_MEMORY, "no memory for a chat template");
     return DT_OK;
 }
 
@@ -260,8 +262,9 @@ void dt_chat_close(dt_chat *c)
     free(c->name);
     free(c->source);
     free(c->text);
+    free(c->after_question);
+    free(c->after_answer);
     free(c->header);
-    free(c->tail);
     free(c);
 }
 

@@ -23,9 +23,9 @@ struct dt_chat {
     dt_jinja *jinja;
     char *text;            /* of the template */
     const char *bos, *eos; /* in a rendered text; NULL: the tokenizer has none */
-    /* of another program's template: what add_generation_prompt adds after a question, or if that is nothing, what
-     * follows a question; and what follows an answer */
-    char *header, *tail;
+    /* of another program's template: what follows a question and an answer; what add_generation_prompt adds after a
+     * question, or if that is nothing, what follows it */
+    char *after_question, *after_answer, *header;
     int32_t end_token;
     dt_wrap wrap;
     bool writes_bos; /* the template begins with BOS */
@@ -37,8 +37,8 @@ struct dt_chat {
 
 /* ---- forms.c ----------------------------------------------------------------------------------------------------- */
 
-/** A form by name, JSON file, or JSON text, with all texts that it has from others. form: out, new reference. spec: out,
- *  new reference, the value from which this function reads it again. DT_ERR_USAGE: no such name. DT_ERR_DATA. */
+/** A form by name, JSON file, or JSON text, with all texts that it has from others. form: out, new reference. spec:
+ *  out, new reference, the value from which this function reads it again. DT_ERR_USAGE: no such name. DT_ERR_DATA. */
 dt_err dt_form_find(const char *name, json_t **form, json_t **spec);
 /** Jinja text of a form, malloc'ed. bos, eos: texts for {bos} and {eos}; NULL: "". NULL: no memory. */
 char *dt_form_jinja(const json_t *form, const char *bos, const char *eos);
@@ -59,7 +59,8 @@ size_t dt_chat_token_meant(const char *text);
 
 /* ---- targets.c --------------------------------------------------------------------------------------------------- */
 
-/** Parts of a rendered text that are targets, in order. part: out, malloc'ed. DT_ERR_DATA: they cannot be determined. */
+/** Parts of a rendered text that are targets, in order. part: out, malloc'ed. DT_ERR_DATA: they cannot be determined.
+ */
 dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const dt_jinja_result *text,
                        dt_jinja_part **part, int *n_parts);
 

@@ -82,18 +82,28 @@ static dt_err find_contents(const talk *t, int mark_ends, size_t *end, bool *fou
 
 static size_t skip(const char *text, const char *word, size_t n) { return strncmp(text, word, n) == 0 ? n : 0; }
 
+/* The special token of a template that ends its answers or its questions, at the start of a text. 0: none. */
+static size_t skip_end(const talk *t, const char *text)
+{
+    const char *const ends[] = {t->c->after_answer, t->c->after_question};
+    int32_t id;
+    for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
+        const char *end = ends[k] + strspn(ends[k], " \n");
+        const size_t n = dt_chat_token_at(t->c, end, &id);
+        if (n > 0 && skip(text, end, n)) return n;
+    }
+    return 0;
+}
+
 /* Behind the token, or the text, that ends answer i, whose content ends at `at`, but for white space of its own. */
 static size_t end_of(const talk *t, int i, size_t at)
 {
-    int32_t id;
-    const char *text = t->text->text + at, *tail = t->c->tail;
+    const char *text = t->text->text + at, *after = t->c->after_answer;
     const dt_message *m = &t->message[i];
     const size_t n = dt_space_trimmed(m->text, m->nbytes), own = skip(text, m->text + n, m->nbytes - n),
-                 space = dt_space_before(text, t->text->nbytes - at);
-    if (dt_chat_token_at(t->c, tail + strspn(tail, " \n"), &id))
-        return at + space + dt_chat_token_at(t->c, text + space, &id);
-    const size_t behind = skip(text + own, tail, strlen(tail));
-    return at + (behind ? own + behind : skip(text, tail, strlen(tail)));
+                 space = dt_space_before(text, t->text->nbytes - at), token = skip_end(t, text + space),
+                 behind = skip(text + own, after, strlen(after));
+    return at + (token ? space + token : behind ? own + behind : skip(text, after, strlen(after)));
 }
 
 static size_t find_last(const char *text, size_t from, size_t to, const char *word, size_t n)
@@ -103,19 +113,19 @@ static size_t find_last(const char *text, size_t from, size_t to, const char *wo
     return 0;
 }
 
-/* The last header of answers in from .. to-1; or its first lines, if the template has more to begin an answer that is
- * generated ("<think>"). */
-static size_t after_header(const talk *t, size_t from, size_t to)
+/* Behind the last header of answers in from .. to-1. If the template begins an answer that is generated with more than
+ * others ("<think>"), behind the header's first lines, which must be all that is there. 0: none. */
+static size_t behind_header(const talk *t, size_t from, size_t to)
 {
-    const char *header = t->c->header;
-    size_t n = strlen(header), at = 0;
-    for (; n > 0; n--)
-        if ((!header[n] || header[n - 1] == '\n') && (at = find_last(t->text->text, from, to, header, n))) break;
-    return at;
+    const char *header = t->c->header, *text = t->text->text;
+    size_t n = strlen(header), at = find_last(text, from, to, header, n);
+    while (at == 0 && n > 1 && dt_space_before(header, n - 1) < n - 1)
+        if (header[--n - 1] == '\n') at = find_last(text, from, to, header, n);
+    return at == 0 || !header[n] || at + dt_space_before(text + at, to - at) == to ? at : 0;
 }
 
-/* Behind an empty block of thoughts, with which the template begins an answer without thoughts. to: begin of the content
- * or of what follows white space at its start. */
+/* Behind an empty block of thoughts, with which the template begins an answer without thoughts. to: begin of the
+ * content without white space. */
 static size_t behind_block(const talk *t, size_t from, size_t begin, size_t to)
 {
     const char *text = t->text->text, *found = memmem(text + from, to - from, empty_block, strlen(empty_block));
@@ -123,20 +133,25 @@ static size_t behind_block(const talk *t, size_t from, size_t begin, size_t to)
     return memmem(text + begin, to - begin, thought_end, strlen(thought_end)) ? to : begin;
 }
 
+/* Begin of a content in the text before `to`, without white space and thoughts. */
+static size_t begin_of_content(const talk *t, const dt_message *m, size_t from, size_t to)
+{
+    const size_t behind = find_last(m->text, 0, m->nbytes, thought_end, strlen(thought_end)),
+                 before = behind + dt_space_before(m->text + behind, m->nbytes - behind),
+                 stop = dt_space_trimmed(m->text, m->nbytes), n = stop > before ? stop - before : 0;
+    return to - from >= n && memcmp(t->text->text + to - n, m->text + before, n) == 0 ? to - n : to;
+}
+
 /* from: end of the answer before; to: end of the content. */
 static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t *begin)
 {
     const dt_message *m = &t->message[i];
-    const char *text = t->text->text;
-    const size_t before = dt_space_before(m->text, m->nbytes), stop = dt_space_trimmed(m->text, m->nbytes),
-                 n = stop > before ? stop - before : 0;
-    const bool whole = to - from >= n && memcmp(text + to - n, m->text + before, n) == 0;
-    const size_t content = whole ? to - n : to;
+    const size_t content = begin_of_content(t, m, from, to);
     *begin = 0;
-    if (i > 0 || *t->c->header) *begin = after_header(t, from, content);
+    if (i > 0 || *t->c->header) *begin = behind_header(t, from, content);
     if (i > 0 && *begin == 0) return refuse(t, i, "begins this answer in another way than one after a question");
     const bool thinks = m->thoughts || memmem(m->text, m->nbytes, thought_end, strlen(thought_end));
-    if (whole && !thinks) *begin = behind_block(t, from, *begin, content);
+    if (!thinks) *begin = behind_block(t, from, *begin, content);
     return DT_OK;
 }
 
