@@ -192,15 +192,19 @@ TEST(a_template_that_cannot_be_used_says_why)
 /* As processors have them. */
 TEST(contents_are_passed_as_parts_where_a_template_needs_them)
 {
-    dt_chat *c;
-    assert_int_equal(
-        open_with("{% for m in messages %}{{ m.role }}:{% for p in m.content | selectattr('type', 'equalto', "
-                  "'text') %}{{ p.text }}{% endfor %};{% endfor %}{% if add_generation_prompt %}assistant:"
-                  "{% endif %}",
-                  &c),
-        DT_OK);
-    writes(c, two_turns, 4, 0, true, "user:q;assistant:{x ;}user:r;assistant:{ y;}");
-    dt_chat_close(c);
+    static const char *const loops[] = {"m.content | selectattr('type', 'equalto', 'text') %}{{ p.text }}",
+                                        "m.content %}{{ p['text'] + '' }}"}; /* text by text: empty, and an error */
+    for (size_t i = 0; i < sizeof loops / sizeof loops[0]; i++) {
+        char jinja[300];
+        dt_chat *c;
+        snprintf(jinja, sizeof jinja,
+                 "{%% for m in messages %%}{{ m.role }}:{%% for p in %s{%% endfor %%};{%% endfor %%}"
+                 "{%% if add_generation_prompt %%}assistant:{%% endif %%}",
+                 loops[i]);
+        assert_int_equal(open_with(jinja, &c), DT_OK);
+        writes(c, two_turns, 4, 0, true, "user:q;assistant:{x ;}user:r;assistant:{ y;}");
+        dt_chat_close(c);
+    }
 }
 
 TEST(fields_of_messages_are_passed_to_the_template)

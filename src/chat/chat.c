@@ -71,13 +71,20 @@ static bool is_jinja(const char *spec) { return strncmp(spec, "{\"jinja\":", 9) 
 
 static const char advice[] = "choose a template (dtrain-data --help lists them) or a JSON file (docs/data.md)";
 
+/* A record with an answer says why it cannot be written, or its targets are unknown. */
+static dt_err unless_refused(dt_err err)
+{
+    if (err == DT_ERR_DATA) dt_error_clear();
+    return err == DT_ERR_DATA ? DT_OK : err;
+}
+
 /* What the template writes around an answer. */
 static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_jinja_result *asked)
 {
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
     dt_jinja_result said, answered;
     DT_TRY(dt_chat_evaluate(c, talk, 1, 0, 0, &said));
-    if (dt_chat_evaluate(c, talk, 2, 0, 1, &answered) != DT_OK) dt_error_clear(); /* so will records that have any */
+    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, 0, 1, &answered));
     const bool has_header = asked->nbytes > said.nbytes && memcmp(asked->text, said.text, said.nbytes) == 0;
     const char *words = strstr(said.text, question->text), *after = words ? words + question->nbytes : "",
                *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;
@@ -87,25 +94,32 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
     dt_jinja_result_free(&said);
     dt_jinja_result_free(&answered);
     DT_CHECK(c->after_question && c->after_answer && c->header, DT_ERR_MEMORY, "no memory for a chat template");
-    return DT_OK;
+    return err;
 }
 
-/* Whether contents are texts or lists of parts. */
+static dt_err ask(const dt_chat *c, const dt_message *question, dt_jinja_result *asked)
+{
+    dt_error_clear();
+    DT_TRY(dt_chat_evaluate(c, question, 1, DT_CHAT_GENERATE, 0, asked));
+    if (strstr(asked->text, question->text)) return DT_OK;
+    dt_jinja_result_free(asked);
+    return dt_fail(DT_ERR_DATA, "it leaves out the text of a question");
+}
+
+/* Whether contents are texts or lists of parts. If neither serves, the error is that of texts. */
 static dt_err look_at(dt_chat *c)
 {
+    static const bool tries[] = {false, true, false};
     const dt_message question = {.role = DT_ROLE_USER, .text = "Hello?", .nbytes = 6};
     dt_jinja_result asked;
-    dt_err err = dt_chat_evaluate(c, &question, 1, DT_CHAT_GENERATE, 0, &asked);
-    if (err == DT_ERR_MEMORY) return err;
-    if (err != DT_OK || !strstr(asked.text, question.text)) {
-        c->parts = true;
-        dt_jinja_result_free(&asked);
-        if (err == DT_OK) err = dt_chat_evaluate(c, &question, 1, DT_CHAT_GENERATE, 0, &asked);
+    dt_err err = DT_ERR_DATA;
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0] && err == DT_ERR_DATA; i++) {
+        c->parts = tries[i];
+        err = ask(c, &question, &asked);
     }
-    if (err == DT_OK && !strstr(asked.text, question.text))
-        err = dt_fail(DT_ERR_DATA, "it leaves out the text of a question");
+    DT_TRY(err);
     c->dated = asked.dated;
-    if (err == DT_OK) err = look_at_answers(c, &question, &asked);
+    err = look_at_answers(c, &question, &asked);
     dt_jinja_result_free(&asked);
     return err;
 }
@@ -118,7 +132,7 @@ static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
     if (err == DT_OK && !(c->spec = json_pack("{s:s}", "jinja", text)))
         err = dt_fail(DT_ERR_MEMORY, "no memory for a chat template");
     if (err == DT_OK) err = look_at(c);
-    if (err == DT_OK && find_end(c) != DT_OK) dt_error_clear(); /* a record with such a conversation says why */
+    if (err == DT_OK) err = unless_refused(find_end(c));
     if (err != DT_ERR_DATA) return err;
     char why[1024];
     snprintf(why, sizeof why, "%s", dt_error_message());
