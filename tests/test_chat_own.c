@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_chat_own.c - the tokenizer's own chat template: found in its directory, evaluated as it is, its answers found,
  * and exported with a model. */
 #include "chat_fixture.h"
