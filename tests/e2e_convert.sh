@@ -111,13 +111,19 @@ expect_text "the error in the template is named" "chat_template.jinja: line [0-9
 sed -i '1s/ /  /' "$tmp/talk-chatml/hf/chat_template.jinja"
 run 0 ./dtrain-data --force -o "$tmp/edited.h5" --tokenizer "$tmp/talk-chatml/hf" "$tmp/chat.jsonl"
 expect_text "a template with an edited blank is reported" "changed after dtrain wrote it"
-expect_text "the edited template is recognised by its output" "^chat template: chatml \($tmp/talk-chatml/hf/chat_template.jinja\)$"
+expect_text "the edited template is evaluated" "^chat template: $tmp/talk-chatml/hf/chat_template.jinja$"
 mkdir "$tmp/published"
 cp "$tmp/talk-chatml/hf/tokenizer.json" "$tmp/published"
+# shellcheck disable=SC2016
 echo '{"eos_token": "<|endoftext|>", "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"}' >"$tmp/published/tokenizer_config.json"
-run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-chatml" "$tmp/own"
-expect "a tokenizer's own template that says the same is kept" test ! -e "$tmp/own/chat_template.jinja"
-expect "the tokenizer's own template is unchanged" cmp "$tmp/own/tokenizer_config.json" "$tmp/published/tokenizer_config.json"
+run 0 ./dtrain-data -o "$tmp/own.h5" --tokenizer "$tmp/published" "$tmp/chat.jsonl"
+train 2 talk-own run.task=sft run.max_steps=1 data.train="$tmp/own.h5" data.packing=none data.seq_len=64 model.max_position_embeddings=512 checkpoint.export=hf model.tokenizer="$tmp/published" model.vocab_size=600
+expect "the tokenizer's own template goes from the data to the checkpoint" grep -q '^chat_template = {"jinja":' "$tmp/talk-own/config.ini"
+run 0 ./dtrain-generate "$tmp/talk-own" --chat --prompt hi --greedy --max-new-tokens 2 --threads 1
+expect_text "a checkpoint's conversation is in it" "chat template: the model's own, recorded in training"
+run 0 ./dtrain-convert "$tmp/talk-own" "$tmp/own"
+expect "an export keeps it" test ! -e "$tmp/own/chat_template.jinja" -a ! -e "$tmp/talk-own/hf/chat_template.jinja"
+expect "its file is unchanged" cmp "$tmp/own/tokenizer_config.json" "$tmp/published/tokenizer_config.json"
 run 0 ./dtrain-convert --tokenizer "$tmp/published" "$tmp/talk-mine" "$tmp/other"
 expect "another one is replaced" test -s "$tmp/other/chat_template.jinja"
 

@@ -513,18 +513,19 @@ exec 3>&- 4>&-
 run 0 ./dtrain-data -q -o "$tmp/idle.h5" "$tmp/late.fifo"
 is "a slow pipe is read to its end" "$code $(field "$tmp/idle.h5" tokens)" "0 4"
 
-# A chat template that only resembles one of dtrain's is refused if there are conversations; a name overrides it.
-mkdir "$tmp/edited"
-cp tests/data/tokenizer/smollm/tokenizer.json "$tmp/edited"
+# The tokenizer's own chat template is evaluated as it is; a name overrides it.
+mkdir "$tmp/own"
+cp tests/data/tokenizer/smollm/tokenizer.json "$tmp/own"
 # shellcheck disable=SC2016
-python3 - "$tmp/edited/tokenizer_config.json" <<'EOF'
-import json, sys
-turn = "{{'<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>'}}"  # no newline at its end
-json.dump({"chat_template": "{% for m in messages %}" + turn + "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}"}, open(sys.argv[1], "w"))
-EOF
+echo "{% for m in messages %}{{ '<|im_start|>' + m.role + '~' + m.content + '<|im_end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant~' }}{% endif %}" >"$tmp/own/chat_template.jinja"
 echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}' >"$tmp/one-chat.jsonl"
-ends "an edited chat template is not taken for the original" 64 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
-expect_text "the first difference is shown" "The nearest is chatml, but for a question the file writes \"[^\"]*end\|><\|im_start\|>assistant.n\" and chatml writes \"[^\"]*end\|>.n<"
-ends "a template can be named instead" 0 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
+ends "a chat template of the tokenizer's own" 0 run 0 ./dtrain-data -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
+expect_text "its file is reported" "chat template: $tmp/own/chat_template.jinja$"
+is "its text is written, and its answers are trained on" "$(./dtrain-data show --tokenizer "$tmp/own" "$tmp/own.h5" 0 | tail -1)" '<|im_start|>user~q<|im_end|><|im_start|>assistant~{+a<|im_end|>+}'
+prints "the dataset stores it" '^template +\{"jinja":' run 0 ./dtrain-data info "$tmp/own.h5"
+ends "a template can be named instead" 0 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" --template chatml "$tmp/one-chat.jsonl"
 expect_text "the template is reported" "chat template: chatml \(by name\)$"
+echo '{% for m in messages %}' >"$tmp/own/chat_template.jinja"
+ends "a template with an error is refused" 64 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
+expect_text "the line is named" "chat_template.jinja: line 1: expected "
 e2e_done

@@ -341,7 +341,7 @@ static void print_text(const file_info *f, const options *o)
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
         if (f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
-        if (f->chat_template) printf("  template     %s\n", f->chat_template);
+        if (f->chat_template) printf("  template     %.200s\n", f->chat_template);
         if (n_records(f) >= 0)
             printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
         if (f->images.size)
