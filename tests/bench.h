@@ -3,7 +3,7 @@
 #ifndef DTRAIN_TESTS_BENCH_H
 #define DTRAIN_TESTS_BENCH_H
 
-#include "dtrain/device/device.h"
+#include "forms.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -127,21 +127,6 @@ static inline dt_err bench_best(bench *b, bench_call run, const void *what, int 
         *best = fmin(*best, us);
     }
     return DT_OK;
-}
-
-static inline dt_matmul bench_matmul_form(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, dt_dtype dt,
-                                          dt_dtype c)
-{
-    return (dt_matmul){.m = m,
-                       .n = n,
-                       .k = k,
-                       .trans_a = trans_a,
-                       .trans_b = trans_b,
-                       .lda = trans_a ? m : k,
-                       .ldb = trans_b ? k : n,
-                       .ldc = n,
-                       .dt = dt,
-                       .c_dtype = c};
 }
 
 #endif

@@ -44,7 +44,7 @@ static void must_give(const form *f)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-static void every_token_of_a_text_is_trained_on(void **state)
+TEST_WITH(every_token_of_a_text_is_trained_on, clear, NULL)
 {
     static const form forms[] = {{"{\"text\": \"ab\"}", "ab$"},
                                  {"{\"text\": \"ab\"}", "ab", .no_eos = true},
@@ -57,7 +57,7 @@ static void every_token_of_a_text_is_trained_on(void **state)
     assert_int_equal(stats.n_tokens, 4);
 }
 
-static void chats_teach_answers_and_their_ends(void **state)
+TEST_WITH(chats_teach_answers_and_their_ends, clear, NULL)
 {
     static const form forms[] = {
         {"{\"messages\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
@@ -94,7 +94,7 @@ static void chats_teach_answers_and_their_ends(void **state)
     MUST_GIVE(forms);
 }
 
-static void prompts_are_not_trained_on(void **state)
+TEST_WITH(prompts_are_not_trained_on, clear, NULL)
 {
     static const form forms[] = {
         {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2={4$}"},
@@ -128,7 +128,7 @@ static void prompts_are_not_trained_on(void **state)
     MUST_GIVE(forms);
 }
 
-static void preferences_have_two_sides(void **state)
+TEST_WITH(preferences_have_two_sides, clear, NULL)
 {
     static const form forms[] = {
         {"{\"prompt\": \"Q: \", \"chosen\": \"good\", \"rejected\": \"bad\"}", "Q: {good$}", "Q: {bad$}"},
@@ -174,7 +174,7 @@ static void preferences_have_two_sides(void **state)
 #define HISTORY "\"system\": \"s\", \"history\": [[\"q\", \"a\"], [\"r\", \"b\"]]"
 
 /* system and history of Alpaca records, and a system message next to any conversation. */
-static void fields_next_to_a_conversation_are_used(void **state)
+TEST_WITH(fields_next_to_a_conversation_are_used, clear, NULL)
 {
     static const form forms[] = {
         {"{\"instruction\": \"and its capital?\", \"input\": \"\", \"output\": \"Paris.\", \"system\": \"Answer in one "
@@ -227,7 +227,7 @@ static void fields_next_to_a_conversation_are_used(void **state)
 }
 
 /* OpenAI's weight, ms-swift's loss, Axolotl's train. */
-static void answers_are_taken_out_of_the_loss(void **state)
+TEST_WITH(answers_are_taken_out_of_the_loss, clear, NULL)
 {
     static const form forms[] = {
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\",\"weight\":0},"
@@ -246,7 +246,7 @@ static void answers_are_taken_out_of_the_loss(void **state)
     MUST_GIVE(forms);
 }
 
-static void what_goes_with_a_pair_is_kept(void **state)
+TEST_WITH(what_goes_with_a_pair_is_kept, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -284,7 +284,7 @@ static void what_goes_with_a_pair_is_kept(void **state)
     dt_dataset_close(d);
 }
 
-static void prompts_end_where_an_answer_begins(void **state)
+TEST_WITH(prompts_end_where_an_answer_begins, clear, NULL)
 {
     static const form forms[] = {
         {"{\"prompt\": \"tell\"}", "tell"},
@@ -366,7 +366,7 @@ static void check_family(const json_t *family)
     }
 }
 
-static void ids_and_masks_are_those_of_transformers(void **state)
+TEST_WITH(ids_and_masks_are_those_of_transformers, clear, NULL)
 {
     char folder[128];
     json_t *families = json_load_file("tests/data/chat/ids.json", 0, NULL);
@@ -417,7 +417,7 @@ static void must_cut(const char *record, const char *truncation, int64_t max_len
     dt_dataset_close(d);
 }
 
-static void what_is_too_long_is_cut_or_left_out(void **state)
+TEST_WITH(what_is_too_long_is_cut_or_left_out, clear, NULL)
 {
     static const char sft[] = "{\"prompt\": \"abc\", \"completion\": \"def\"}",
                       pair[] = "{\"prompt\": \"abc\", \"chosen\": \"def\", \"rejected\": \"g\"}";
@@ -436,7 +436,7 @@ static void what_is_too_long_is_cut_or_left_out(void **state)
     must_cut("abc", "drop", 4, "abc$", 0, 0);
 }
 
-static void samples_without_targets_are_counted(void **state)
+TEST_WITH(samples_without_targets_are_counted, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -462,7 +462,7 @@ static void check_record(dt_dataset *d, int64_t i, const char *want)
 }
 
 /* What reward functions are given; in shards each file begins anew. */
-static void the_other_fields_of_a_prompt_are_kept(void **state)
+TEST_WITH(the_other_fields_of_a_prompt_are_kept, clear, NULL)
 {
     static const char records[] = "{\"prompt\": \"p\", \"prompt_ids\": [1], \"level\": 3, \"tests\": [{\"in\": "
                                   "\"\\u0000\\u00e4\"}], \"completion_ids\": []}\n"
@@ -493,7 +493,7 @@ static void the_other_fields_of_a_prompt_are_kept(void **state)
     dt_dataset_close(d);
 }
 
-static void a_record_that_is_no_object_is_refused(void **state)
+TEST_WITH(a_record_that_is_no_object_is_refused, clear, NULL)
 {
     static const char *const bad[] = {"[1]", "{}x", "{\"a\":", "1", "{\"a\": \"\xff\"}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -519,7 +519,7 @@ static void a_record_that_is_no_object_is_refused(void **state)
 
 /* algorithms.md 1.1: of L tokens a turn of |src| and |tgt| has floor(L |src| / (|src| + |tgt|)), and floor(L |tgt| /
  * ...) with its end. */
-static void turns_share_the_length(void **state)
+TEST_WITH(turns_share_the_length, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -554,23 +554,4 @@ static void turns_share_the_length(void **state)
     unlink(other);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(every_token_of_a_text_is_trained_on, clear),
-        cmocka_unit_test_setup(chats_teach_answers_and_their_ends, clear),
-        cmocka_unit_test_setup(prompts_are_not_trained_on, clear),
-        cmocka_unit_test_setup(preferences_have_two_sides, clear),
-        cmocka_unit_test_setup(fields_next_to_a_conversation_are_used, clear),
-        cmocka_unit_test_setup(answers_are_taken_out_of_the_loss, clear),
-        cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
-        cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),
-        cmocka_unit_test_setup(the_other_fields_of_a_prompt_are_kept, clear),
-        cmocka_unit_test_setup(a_record_that_is_no_object_is_refused, clear),
-        cmocka_unit_test_setup(ids_and_masks_are_those_of_transformers, clear),
-        cmocka_unit_test_setup(what_is_too_long_is_cut_or_left_out, clear),
-        cmocka_unit_test_setup(samples_without_targets_are_counted, clear),
-        cmocka_unit_test_setup(turns_share_the_length, clear),
-    };
-    return cmocka_run_group_tests_name("data_records", tests, open_folder, remove_folder);
-}
+int main(void) { return run_listed("data_records", open_folder, remove_folder); }

@@ -106,7 +106,7 @@ static bool is_id(const json_t *expected, int32_t id)
     return json_is_null(expected) || json_integer_value(expected) == id;
 }
 
-static void ids_are_those_of_auto_tokenizer(void **state)
+TEST(ids_are_those_of_auto_tokenizer)
 {
     size_t i;
     json_t *c;
@@ -126,7 +126,7 @@ static void ids_are_those_of_auto_tokenizer(void **state)
 }
 
 /* In whatever file the new token is, it comes after those that other files define. */
-static void a_new_token_moves_no_other(void **state)
+TEST(a_new_token_moves_no_other)
 {
     char token[] = "<new>", *list[] = {token};
     size_t i;
@@ -150,7 +150,7 @@ static void a_new_token_moves_no_other(void **state)
 }
 
 /* Datasets name the tokenizer that they were made with. */
-static void the_tokenizer_name_reflects_additions_of_other_files(void **state)
+TEST(the_tokenizer_name_reflects_additions_of_other_files)
 {
     static const char *const configs[] = {"{}", "{\"eos_token\":\"</s>\"}", "{\"eos_token\":\"<eot>\"}",
                                           "{\"extra_special_tokens\":[\"<eot>\",\"<x>\"]}",
@@ -172,12 +172,4 @@ static void the_tokenizer_name_reflects_additions_of_other_files(void **state)
         for (int k = 1; k < i; k++) assert_string_not_equal(names[i], names[k]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_those_of_auto_tokenizer),
-        cmocka_unit_test(a_new_token_moves_no_other),
-        cmocka_unit_test(the_tokenizer_name_reflects_additions_of_other_files),
-    };
-    return cmocka_run_group_tests(tests, open_data, close_data);
-}
+int main(void) { return run_listed(NULL, open_data, close_data); }

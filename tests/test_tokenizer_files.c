@@ -69,7 +69,7 @@ static void refused(dt_err expected, const char *name, const char *words)
     dt_error_clear();
 }
 
-static void a_bad_file_is_refused_by_name(void **state)
+TEST(a_bad_file_is_refused_by_name)
 {
     (void)state;
     const struct {
@@ -116,7 +116,7 @@ static void a_bad_file_is_refused_by_name(void **state)
 
 /* As transformers writes tokenizer_config.json where no length is set, and vocabularies of characters that begin at
  * U+0000. */
-static void what_published_files_contain_is_read(void **state)
+TEST(what_published_files_contain_is_read)
 {
     (void)state;
     dt_tokenizer *t;
@@ -148,7 +148,7 @@ static void what_published_files_contain_is_read(void **state)
     remove_file("tokenizer_config.json");
 }
 
-static void what_is_not_supported_is_named(void **state)
+TEST(what_is_not_supported_is_named)
 {
     (void)state;
     const struct {
@@ -196,7 +196,7 @@ static void what_is_not_supported_is_named(void **state)
 }
 
 /* What a file may make of a text is bounded: long contents, and steps that double what the steps before made. */
-static void growth_is_bounded(void **state)
+TEST(growth_is_bounded)
 {
     (void)state;
     char x[1026], part[2048];
@@ -239,7 +239,7 @@ static void growth_is_bounded(void **state)
     free(ids.id);
 }
 
-static void deep_nesting_is_read(void **state)
+TEST(deep_nesting_is_read)
 {
     (void)state;
     char *text = malloc(200000);
@@ -299,7 +299,7 @@ static void opens_with(const char *config, const char *map, const facts *f)
     remove_file("special_tokens_map.json");
 }
 
-static void config_says_what_tokens_are_for(void **state)
+TEST(config_says_what_tokens_are_for)
 {
     (void)state;
     whole_file(ADDED);
@@ -373,7 +373,7 @@ static void matches(const char *pattern, const char *text, const char *expected)
     dt_regex_free(r);
 }
 
-static void expressions_mean_what_they_mean_to_oniguruma(void **state)
+TEST(expressions_mean_what_they_mean_to_oniguruma)
 {
     (void)state;
     matches("\\s", "a\xc2\x85\xe1\xa0\x8e\xe3\x80\x80", "1-3 6-9 "); /* U+0085 and U+3000, not U+180E */
@@ -417,7 +417,7 @@ static void expressions_mean_what_they_mean_to_oniguruma(void **state)
     dt_error_clear();
 }
 
-static void a_hostile_expression_ends_in_an_error(void **state)
+TEST(a_hostile_expression_ends_in_an_error)
 {
     (void)state;
     char text[4000];
@@ -452,17 +452,4 @@ static void a_hostile_expression_ends_in_an_error(void **state)
     dt_tokenizer_close(t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_bad_file_is_refused_by_name),
-        cmocka_unit_test(what_is_not_supported_is_named),
-        cmocka_unit_test(growth_is_bounded),
-        cmocka_unit_test(what_published_files_contain_is_read),
-        cmocka_unit_test(deep_nesting_is_read),
-        cmocka_unit_test(config_says_what_tokens_are_for),
-        cmocka_unit_test(expressions_mean_what_they_mean_to_oniguruma),
-        cmocka_unit_test(a_hostile_expression_ends_in_an_error),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+int main(void) { return run_listed(NULL, make_folder, remove_folder); }
