@@ -219,7 +219,9 @@ TEST(a_sid_of_unknown_tokens_is_refused)
     o.rec.index = o.rec.items = NULL;
     must_make("item_sid,history_item_sid\n<a_3><b_1>,[]\n", &o, &stats);
     static const char *const texts[][2] = {
-        {"item_sid,history_item_sid\n<a_3><b_999>,[]\n", "item_sid: <b_999> is not one token of the tokenizer"},
+        {"item_sid,history_item_sid\n<a_3><b_999>,[]\n",
+         "item_sid: <b_999> is not one token of the tokenizer: use a model with the level tokens (add them with "
+         "dtrain-convert --add-tokens"},
         {"item_sid,history_item_sid\n<a_3>,['<a_3>x']\n", "history_item_sid: expected a SID such as"},
         {"item_sid,history_item_sid\n<a_3,[]\n", "item_sid: expected a SID such as"},
         {"item_sid,history_item_sid\n<>,[]\n", "item_sid: expected a SID such as"}};
