@@ -8,7 +8,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
+#include "dtrain/core/core.h"
 
 __attribute__((unused)) static struct CMUnitTest listed_tests[128];
 __attribute__((unused)) static unsigned listed_groups[128];
@@ -27,6 +29,17 @@ enum { ALWAYS = 1 }; /* the group of TEST, which run_listed() runs */
 #define TEST_WITH(NAME, SETUP, TEARDOWN) TEST_IN(ALWAYS, NAME, SETUP, TEARDOWN)
 #define TEST_OF(GROUPS, NAME) TEST_IN(GROUPS, NAME, NULL, NULL)
 #define TEST(NAME) TEST_IN(ALWAYS, NAME, NULL, NULL)
+
+/** err is `want`, and the message, which this clears, contains the text. */
+#define assert_fails(err, want, text) assert_failed((err), (want), (text), __FILE__, __LINE__)
+static inline void assert_failed(dt_err err, dt_err want, const char *text, const char *file, int line)
+{
+    if (err != want || !strstr(dt_error_message(), text)) {
+        print_error("expected error %d with \"%s\", found %d: %s\n", (int)want, text, (int)err, dt_error_message());
+        _fail(file, line);
+    }
+    dt_error_clear();
+}
 
 /** Runs the tests of any of the groups and returns the number that failed. name: in the output, or NULL; setup,
  *  teardown: of them all, or NULL. */

@@ -215,18 +215,10 @@ wrong "two adapters" 64 'this checkpoint already contains adapters' ./dtrain-con
 wrong "a checkpoint of a merged model" 64 'a model with adapters can only be converted to a directory' ./dtrain-convert --to checkpoint --adapter $fixture/llama "$(base_of llama)" "$tmp/x.h5"
 expect "nothing was made of any of them" test ! -e "$tmp/x" -a ! -e "$tmp/x.h5"
 train_from 2 path-run "$(base_of llama)" lora.r=2 lora.target_modules=all-linear run.max_steps=1
-train_from 2 again-run "$(base_of llama)" lora.r=2 lora.target_modules=all-linear run.max_steps=1 lora.path="$tmp/path-run/adapter"
-expect_exit "keys that choose the layers that the adapter has, in other words, are no contradiction" 0
-train_from 2 wrong "$(base_of llama)" lora.target_modules=q_proj lora.path="$tmp/path-run/adapter"
-expect_text "those that choose others are" 'lora.target_modules: the adapter of .*/path-run/adapter has .*q_proj, .*[.][.][.]; leave the key out'
 wrong "a run's directory, which has one" 65 'path-run: expected an adapter: adapter_config.json is missing; there is one in .*/path-run/adapter' \
     ./dtrain-generate "$(base_of llama)" --adapter "$tmp/path-run"
 train_from 2 wrong "$(base_of llama)" lora.path=$fixture/llama lora.r=8
 expect_text "a key that the adapter contradicts is refused" 'lora.r: the adapter of .*/llama has 4; leave the key out'
-train_from 2 order "$(base_of llama)" run.max_steps=1 lora.path=$fixture/llama lora.rank_pattern="v_proj:2, layers.0.mlp.up_proj:6"
-expect_exit "patterns in another order that give the same ranks are no contradiction" 0
-train_from 2 wrong "$(base_of llama)" lora.path=$fixture/llama lora.rank_pattern="v_proj:2, layers.0.mlp.up_proj:5"
-expect_text "other ranks are" 'lora.rank_pattern: the adapter of .*/llama has layers.0.mlp.up_proj:6, v_proj:2; leave the key out'
 cp -r $fixture/qwen2 "$tmp/apart"
 python3 - "$tmp/apart" <<'PY'
 import json, sys

@@ -509,9 +509,8 @@ TEST_WITH(a_record_that_is_no_object_is_refused, clear, NULL)
         assert_int_equal(dt_dataset_open(&d, output), DT_OK);
         check_record(d, 0, "{}");
         dt_error_clear();
-        assert_int_equal(dt_dataset_read_record(d, 1, &json), DT_ERR_DATA);
-        assert_non_null(strstr(dt_error_message(), "record 1 in records/bytes: expected a JSON object"));
-        dt_error_clear();
+        assert_fails(dt_dataset_read_record(d, 1, &json), DT_ERR_DATA,
+                     "record 1 in records/bytes: expected a JSON object");
         assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA);
         dt_dataset_close(d);
     }
