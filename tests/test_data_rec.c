@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_data_rec.c - datasets of recommendation data: the samples that a loop in Python makes of the same files
  * (tests/make_rec_data_fixtures.py), lists as Python writes them, sampled rows, and every kind of broken file with
  * its line. */

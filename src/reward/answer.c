@@ -1,10 +1,10 @@
 /* answer.c - finding and comparing answers. */
 #include "answer.h"
+#include "dtrain/text/unicode.h"
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 /* ---- finding ----------------------------------------------------------------------------------------------------- */
 
@@ -130,10 +130,12 @@ static void tidy(char *text)
 /* Malloc'ed; NULL: out of memory. Invalid UTF-8 stays unchanged. */
 static char *normal_form(dt_answer a)
 {
-    static const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT | UTF8PROC_CASEFOLD;
-    utf8proc_uint8_t *folded = NULL;
-    utf8proc_map((const utf8proc_uint8_t *)a.at, (utf8proc_ssize_t)a.n, &folded, how);
-    char *text = folded ? (char *)folded : strndup(a.at, a.n);
+    size_t n;
+    char *text;
+    if (dt_unicode_form(a.at, a.n, DT_FORM_COMPATIBLE | DT_FORM_COMPOSED | DT_FORM_CASE_FOLDED, &text, &n) != DT_OK) {
+        dt_error_clear();
+        text = strndup(a.at, a.n);
+    }
     if (text) tidy(text);
     return text;
 }
