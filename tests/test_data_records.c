@@ -56,6 +56,13 @@ TEST_WITH(every_token_of_a_text_is_trained_on, clear, NULL)
     dt_make_stats stats;
     assert_int_equal(make(forms[3].record, &o, &stats), DT_OK); /* the zero byte is a token, too */
     assert_int_equal(stats.n_tokens, 4);
+    char found[16];
+    o.format = "text", o.kind = "sft";
+    assert_int_equal(make("ab\n", &o, &stats), DT_OK);
+    dt_dataset *d = open_output(output);
+    show(d, DT_SIDE_FIRST, 0, -1, found);
+    assert_string_equal(found, "a{b$}");
+    dt_dataset_close(d);
 }
 
 TEST_WITH(chats_teach_answers_and_their_ends, clear, NULL)
