@@ -5,11 +5,7 @@
 
 static const char MESSAGE[] = "the device of this test has failed";
 
-static dt_err break_down(dt_device *below, const void *args)
-{
-    (void)below, (void)args;
-    return dt_device_fail("%s", MESSAGE);
-}
+static dt_err break_down(dt_device *below, const void *args) { return dt_device_fail("%s", MESSAGE); }
 
 static bool refused(dt_err err)
 {

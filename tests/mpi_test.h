@@ -55,7 +55,6 @@ static inline void mpi_test_begin(int *argc, char ***argv)
 {
     int rank, nranks;
     dt_comm comm;
-    (void)argc, (void)argv;
     if (dt_comm_start(&comm) != DT_OK || !comm.threads) exit(70);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);

@@ -23,15 +23,10 @@ static void write_file(const char *text, size_t nbytes)
 
 static int make_file(void **state)
 {
-    (void)state;
     const int fd = mkstemp(path);
     return fd < 0 ? -1 : close(fd);
 }
-static int remove_file(void **state)
-{
-    (void)state;
-    return unlink(path);
-}
+static int remove_file(void **state) { return unlink(path); }
 
 TEST(items_are_read_in_the_order_of_the_file)
 {

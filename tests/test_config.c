@@ -739,7 +739,6 @@ TEST(keys_are_printed_by_section_and_by_name)
 
 static dt_err markdown(FILE *out, const char *unused)
 {
-    (void)unused;
     dt_config_print_markdown(out);
     return DT_OK;
 }

@@ -15,14 +15,9 @@
 
 static char folder[] = "/tmp/dtrain_new_tokens_XXXXXX";
 
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
+static int make_folder(void **state) { return mkdtemp(folder) ? 0 : -1; }
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[80];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);

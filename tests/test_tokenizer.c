@@ -80,7 +80,6 @@ static void same_text(const subject *s, const char *name, size_t k, const dt_ids
 
 TEST(texts_have_the_ids_of_the_reference)
 {
-    (void)state;
     json_t *cases = json_load_file(FOLDER "/cases.json", 0, NULL);
     assert_true(json_array_size(cases) > 70);
     for (size_t f = 0; f < N_FAMILIES; f++) {
@@ -145,7 +144,6 @@ static void same_in_spans(const subject *s, const char *name, const char *text, 
 
 TEST(small_tokenizers_do_as_the_reference_where_stages_meet)
 {
-    (void)state;
     json_t *all = json_load_file(FOLDER "/small.json", JSON_ALLOW_NUL, NULL);
     assert_true(json_array_size(all) > 60);
     for (size_t i = 0; i < json_array_size(all); i++) {
@@ -182,7 +180,6 @@ static void same_sum(const char *name, size_t block, const char *what, const sum
 
 TEST(a_large_corpus_has_the_ids_of_the_reference)
 {
-    (void)state;
     static char text[DOCUMENT_MAX + 64];
     for (size_t f = 0; f < N_FAMILIES; f++) {
         subject s = open_family(families[f]);
@@ -244,7 +241,6 @@ static size_t encode_in_parts(const subject *s, const char *text, size_t n, uint
 
 TEST(parts_of_a_text_have_the_ids_of_the_whole)
 {
-    (void)state;
     static char text[200000 + DOCUMENT_MAX];
     for (size_t f = 0; f < N_FAMILIES; f++) {
         subject s = open_family(families[f]);
@@ -290,7 +286,6 @@ static void ends_are_where_bytes_say(const subject *s, const char *name, const d
 
 TEST(spans_form_one_text_and_their_ends_are_reported)
 {
-    (void)state;
     static char text[DOCUMENT_MAX + 64];
     static const char *const exact[] = {"gpt2", "llama3", "tekken", "deepseek", "smollm"};
     for (size_t f = 0; f < N_FAMILIES; f++) {
@@ -333,7 +328,6 @@ TEST(spans_form_one_text_and_their_ends_are_reported)
 /* Ends where a text is changed on its way, and tokens that stand between. */
 TEST(ends_hold_where_the_text_is_changed)
 {
-    (void)state;
     const struct {
         const char *family, *span[3];
         int64_t ends[3];
@@ -365,7 +359,6 @@ TEST(ends_hold_where_the_text_is_changed)
 
 TEST(a_token_between_texts_parts_them)
 {
-    (void)state;
     subject s = open_family("llama2");
     const dt_span spans[] = {{.id = 1}, {.text = "hello", .nbytes = 5}, {.id = 2}, {.text = "hello", .nbytes = 5}};
     int64_t ends[4];
@@ -382,7 +375,6 @@ TEST(a_token_between_texts_parts_them)
 
 TEST(invalid_utf8_is_encoded_as_its_replacement)
 {
-    (void)state;
     for (size_t f = 0; f < N_FAMILIES; f++) {
         subject s = open_family(families[f]);
         dt_ids raw = {0}, good = {0};
@@ -408,7 +400,6 @@ TEST(invalid_utf8_is_encoded_as_its_replacement)
 
 TEST(bytes_of_tokens_make_the_text)
 {
-    (void)state;
     static const char *const exact[] = {"gpt2", "llama3", "tekken", "deepseek", "smollm"};
     static char text[DOCUMENT_MAX + 64], made[DOCUMENT_MAX + 64];
     for (size_t f = 0; f < sizeof exact / sizeof exact[0]; f++) {
@@ -449,7 +440,6 @@ TEST(bytes_of_tokens_make_the_text)
 
 TEST(threads_share_a_tokenizer)
 {
-    (void)state;
     subject s = open_family("qwen2");
     uint64_t sums[4] = {0};
 #pragma omp parallel for num_threads(4) schedule(static, 1)
@@ -474,7 +464,6 @@ TEST(threads_share_a_tokenizer)
 /* One piece of a megabyte: merged in n log n, and a cut where nothing is known is at the end. */
 TEST(a_piece_may_be_long)
 {
-    (void)state;
     enum { N = 1 << 20 };
     char *text = malloc(N);
     for (size_t i = 0; i < N; i++) text[i] = "ab"[dt_mix64(i) % 2];

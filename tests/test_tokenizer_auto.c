@@ -17,7 +17,6 @@ static int open_data(void **state)
 {
     char *text;
     size_t nbytes;
-    (void)state;
     if (!mkdtemp(folder) || dt_read_file("tests/data/tokenizer/auto.json", 1 << 24, &text, &nbytes) != DT_OK) return -1;
     const dt_err err = dt_json_parse(&data, "auto.json", text, nbytes, DT_JSON_LAST_KEY);
     free(text);
@@ -27,7 +26,6 @@ static int open_data(void **state)
 static int close_data(void **state)
 {
     char command[80];
-    (void)state;
     json_decref(data);
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
@@ -111,7 +109,6 @@ TEST(ids_are_those_of_auto_tokenizer)
 {
     size_t i;
     json_t *c;
-    (void)state;
     json_array_foreach(json_object_get(data, "cases"), i, c)
     {
         write_case(c);
@@ -132,7 +129,6 @@ TEST(a_new_token_moves_no_other)
     char token[] = "<new>", *list[] = {token};
     size_t i;
     json_t *c;
-    (void)state;
     json_array_foreach(json_object_get(data, "cases"), i, c)
     {
         dt_new_tokens more;
@@ -157,7 +153,6 @@ TEST(the_tokenizer_name_reflects_additions_of_other_files)
                                           "{\"extra_special_tokens\":[\"<eot>\",\"<x>\"]}",
                                           "{\"extra_special_tokens\":[\"<x>\",\"<eot>\"]}"};
     char names[5][64];
-    (void)state;
     write_text("tokenizer.json", "{\"added_tokens\":[{\"id\":2,\"content\":\"</s>\",\"special\":true}],"
                                  "\"model\":{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}");
     for (int i = 1; i < 4; i++)

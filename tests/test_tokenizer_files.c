@@ -13,14 +13,12 @@ static char folder[64];
 
 static int make_folder(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/dtrain-tokenizer-XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
@@ -72,7 +70,6 @@ static void refused(dt_err expected, const char *name, const char *words)
 
 TEST(a_bad_file_is_refused_by_name)
 {
-    (void)state;
     const struct {
         const char *text, *words;
     } whole[] = {
@@ -119,7 +116,6 @@ TEST(a_bad_file_is_refused_by_name)
  * U+0000. */
 TEST(what_published_files_contain_is_read)
 {
-    (void)state;
     dt_tokenizer *t;
     dt_encoder *e;
     dt_ids ids = {0};
@@ -151,7 +147,6 @@ TEST(what_published_files_contain_is_read)
 
 TEST(what_is_not_supported_is_named)
 {
-    (void)state;
     const struct {
         const char *part, *words;
     } parts[] = {
@@ -199,7 +194,6 @@ TEST(what_is_not_supported_is_named)
 /* What a file may make of a text is bounded: long contents, and steps that double what the steps before made. */
 TEST(growth_is_bounded)
 {
-    (void)state;
     char x[1026], part[2048];
     memset(x, 'x', 1025);
     x[1025] = 0;
@@ -240,7 +234,6 @@ TEST(growth_is_bounded)
 
 TEST(deep_nesting_is_read)
 {
-    (void)state;
     char *text = malloc(200000);
     char *p = text + sprintf(text, "{\"normalizer\":");
     for (int i = 0; i < 900; i++) p += sprintf(p, "{\"type\":\"Sequence\",\"normalizers\":[");
@@ -300,7 +293,6 @@ static void opens_with(const char *config, const char *map, const facts *f)
 
 TEST(config_says_what_tokens_are_for)
 {
-    (void)state;
     whole_file(ADDED);
     opens_with(NULL, NULL, &(facts){-1, 3, 9, NULL, 1, 0});
     opens_with("{\"eos_token\":\"<s>\",\"pad_token\":\"</s>\",\"bos_token\":null}", NULL,
@@ -374,7 +366,6 @@ static void matches(const char *pattern, const char *text, const char *expected)
 
 TEST(expressions_mean_what_they_mean_to_oniguruma)
 {
-    (void)state;
     matches("\\s", "a\xc2\x85\xe1\xa0\x8e\xe3\x80\x80", "1-3 6-9 "); /* U+0085 and U+3000, not U+180E */
     matches("[\\s-]", "-x y", "0-1 2-3 ");
     matches("[^\\S]", "a b", "1-2 ");
@@ -418,7 +409,6 @@ TEST(expressions_mean_what_they_mean_to_oniguruma)
 
 TEST(a_hostile_expression_ends_in_an_error)
 {
-    (void)state;
     char text[4000];
     memset(text, 'a', sizeof text);
     static const char *const hostile[] = {"(a+)+b", "(?:a|a)*b", "(?:a*)*(?:a*)*b", "(a|aa)+$b"};
