@@ -63,6 +63,15 @@ static inline void mpi_test_begin(int *argc, char ***argv)
     if (results && !freopen(results, "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 70);
 }
 
+/* A group's state: a communicator without a device. */
+static inline int open_comm_alone(void **state)
+{
+    static dt_comm comm;
+    *state = &comm;
+    return dt_comm_open(&comm) != DT_OK;
+}
+static inline int close_comm_alone(void **state) { return dt_comm_close(*state), 0; }
+
 static inline int mpi_test_end(int n_failed)
 {
     MPI_Allreduce(MPI_IN_PLACE, &n_failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);

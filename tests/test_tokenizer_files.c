@@ -1,45 +1,13 @@
 // NEEDS: PCRE2 UTF8PROC
 /* test_tokenizer_files.c - files that are not tokenizers are refused with an error naming the file; companion files;
  * regular expressions. */
-#include "cases.h"
+#include "folder.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "dtrain/tokenizer/tokenizer.h"
 #include "../src/tokenizer/regex.h"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    strcpy(folder, "/tmp/dtrain-tokenizer-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
-
-static void write_file(const char *name, const char *text)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
-
-static void remove_file(const char *name)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    unlink(path);
-}
 
 /* A file with one part given. */
 #define MODEL                                                                                                          \
@@ -102,7 +70,7 @@ TEST(a_bad_file_is_refused_by_name)
         refused(DT_ERR_DATA, folder, whole[i].words);
     }
     refused(DT_ERR_USAGE, "/nowhere/at/all", "a tokenizer.json or a directory with one, found \"/nowhere/at/all\"");
-    remove_file("tokenizer.json");
+    unlink(in_folder("tokenizer.json"));
     refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file or directory");
     char checkpoints[300];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
@@ -142,7 +110,7 @@ TEST(what_published_files_contain_is_read)
     free(ids.id);
     dt_encoder_close(e);
     dt_tokenizer_close(t);
-    remove_file("tokenizer_config.json");
+    unlink(in_folder("tokenizer_config.json"));
 }
 
 TEST(what_is_not_supported_is_named)
@@ -287,8 +255,8 @@ static void opens_with(const char *config, const char *map, const facts *f)
     free(ids.id);
     dt_encoder_close(e);
     dt_tokenizer_close(t);
-    remove_file("tokenizer_config.json");
-    remove_file("special_tokens_map.json");
+    unlink(in_folder("tokenizer_config.json"));
+    unlink(in_folder("special_tokens_map.json"));
 }
 
 TEST(config_says_what_tokens_are_for)
@@ -313,7 +281,7 @@ TEST(config_says_what_tokens_are_for)
         NULL, &(facts){-1, -1, 9, "d", 1, 0});
     write_file("chat_template.jinja", "from a file");
     opens_with("{\"chat_template\":\"x\",\"eos_token\":\"</s>\"}", NULL, &(facts){-1, 3, 9, "from a file", 1, 0});
-    remove_file("chat_template.jinja");
+    unlink(in_folder("chat_template.jinja"));
     whole_file(ADDED ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>"
                      "\",\"type_id\":0}},"
                      "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<"
@@ -337,7 +305,7 @@ TEST(config_says_what_tokens_are_for)
         write_file("tokenizer_config.json", bad[i].config);
         refused(DT_ERR_DATA, folder, bad[i].words);
     }
-    remove_file("tokenizer_config.json");
+    unlink(in_folder("tokenizer_config.json"));
 }
 
 /* ---- expressions ------------------------------------------------------------------------------------------------- */
