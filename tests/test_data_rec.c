@@ -409,11 +409,11 @@ TEST(the_longest_history_of_each_user_is_kept)
     dt_make_stats stats;
     assert_fails(make("item_sid,history_item_title\n", &o, &stats), DT_ERR_DATA, ":1: expected the column user_id");
     o.inputs = (const char *const[]){"-"};
-    assert_fails(make(NULL, &o, &stats), DT_ERR_USAGE, "standard input must be read twice");
+    assert_fails(make(NULL, &o, &stats), DT_ERR_USAGE, "standard input can be read only once");
     assert_int_equal(unlink(input), 0);
     assert_int_equal(mkfifo(input, 0600), 0);
     o.inputs = (const char *const[]){input};
-    assert_fails(make(NULL, &o, &stats), DT_ERR_USAGE, "must be read twice");
+    assert_fails(make(NULL, &o, &stats), DT_ERR_USAGE, "can be read only once");
     assert_int_equal(unlink(input), 0);
 }
 

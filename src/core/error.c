@@ -1,6 +1,5 @@
-/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or cleaning
- * up, are consequences. One message per thread, in a fixed buffer, so that running out of memory can be reported
- * too. */
+/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or
+ * cleaning up, are consequences. One message per thread, in a fixed buffer, which works even without free memory. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>

@@ -140,8 +140,8 @@ static char *normal_form(dt_answer a)
     return text;
 }
 
-/* Each of at most three roundings (two numbers and their quotient) has an error of half a unit: 3 * 2^-53 on either
- * side. */
+/* There are at most three roundings (two values and their quotient), each with an error of half a unit: 3 * 2^-53 on
+ * either side. */
 static bool are_equal(double x, double y) { return fabs(x - y) <= 6 * 0x1p-53 * fmax(fabs(x), fabs(y)); }
 
 dt_err dt_answers_equal(dt_answer a, dt_answer b, bool *equal)
