@@ -370,7 +370,7 @@ TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
     REFUSED(o.prefer = "worse", "prefer");
     REFUSED(o.n_threads = 5000, "threads");
     REFUSED((o.n_shards = 2, o.shard_nbytes = 5), "found both");
-    REFUSED(o.turn_budgets = true, "max length");
+    REFUSED(o.turn_budgets = true, "--max-length");
     REFUSED(o.weight_key = "w", "weight key");
     REFUSED(o.tokenizer = "none", "tokenizer");
     REFUSED(o.chat_template = "none", "template");

@@ -208,7 +208,7 @@ TEST_WITH(an_index_is_checked_against_its_files, make_folder, remove_folder)
         {"{\"weight_map\":{}}", "weight_map"},
         {"{\"weight_map\":[]}", "weight_map"},
         {"{}", "weight_map"},
-        {"[]", "weight_map"},
+        {"[]", "expected an object"},
         {"{\"weight_map\":{\"a\":\"1\",\"a\":\"2\"}}", "duplicate"},
         {"{", "not valid JSON"},
     };
