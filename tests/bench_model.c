@@ -7,6 +7,7 @@
  * operations pass through a table of the same functions with a clock around each, so the list adds up to the step; a
  * device with its own memory runs asynchronously and records events instead. Weights repeat after some million: only
  * the time counts. */
+#include "forms.h"
 #include "ref_model.h"
 #include <math.h>
 #include <stdlib.h>
@@ -317,14 +318,8 @@ static dt_err fill_job(struct job *j, dt_device *dev)
 
 static dt_err update(struct job *j, dt_device *dev, int64_t step)
 {
-    const dt_adamw opt = {.lr = 1e-4f,
-                          .beta1 = 0.9f,
-                          .beta2 = 0.95f,
-                          .eps = 1e-8f,
-                          .weight_decay = 0.1f,
-                          .fix1 = (float)(1 - pow((double)0.9f, (double)step)),
-                          .fix2 = (float)(1 - pow((double)0.95f, (double)step)),
-                          .grad_scale = 1};
+    const dt_adamw opt =
+        usual_adamw(1e-4f, (float)(1 - pow((double)0.9f, (double)step)), (float)(1 - pow((double)0.95f, (double)step)));
     for (int u = 0; u < j->n_units; u++) /* in fp32 the parameters are the master weights: nothing to write besides */
         DT_TRY(dev->ops->adamw_step(dev, &opt, j->grads[u].ptr, j->grad_dtype,
                                     j->dtype == DT_F32 ? j->params[u].ptr : j->master[u].ptr, j->m[u].ptr, j->v[u].ptr,

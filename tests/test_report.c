@@ -220,8 +220,7 @@ TEST_WITH(full_disk_is_reported_and_leaves_complete_lines, setup, teardown)
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
     stat(f->jsonl, &st);
-    assert_int_equal(err, DT_ERR_WRITE);
-    assert_non_null(strstr(dt_error_message(), f->jsonl));
+    assert_fails(err, DT_ERR_WRITE, f->jsonl);
     assert_int_equal(st.st_size, one);
     dt_error_clear();
     train(r, 2, 2); /* space is available again: continues after the last complete line */
@@ -238,8 +237,7 @@ TEST_WITH(what_cannot_be_opened_is_named, setup, teardown)
     dt_report *r = (dt_report *)state;
     mkdir(f->jsonl, 0777); /* a directory exists at the file's path */
     const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_tensorboard = true};
-    assert_int_equal(dt_report_open(&r, &opt), DT_ERR_WRITE);
-    assert_non_null(strstr(dt_error_message(), f->jsonl));
+    assert_fails(dt_report_open(&r, &opt), DT_ERR_WRITE, f->jsonl);
     assert_null(r);
     dt_error_clear();
     rmdir(f->jsonl);
@@ -355,8 +353,7 @@ TEST_WITH(a_table_of_something_else_is_refused, setup, teardown)
     snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
     spill(path, "name,age\nme,3\n");
     spill(f->jsonl, records);
-    assert_int_equal(dt_report_open(&r, &opt), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "column step at position 1"));
+    assert_fails(dt_report_open(&r, &opt), DT_ERR_DATA, "column step at position 1");
     assert_file(path, "name,age\nme,3\n");
     assert_file(f->jsonl, records);
     dt_error_clear();
@@ -370,9 +367,7 @@ TEST(sinks_are_chosen_by_name)
     assert_int_equal(dt_report_choose(&opt, "jsonl, comet", "here"), DT_ERR_USAGE);
     assert_string_equal(dt_error_message(), "here: expected any of stdout, jsonl, csv, tensorboard, found 'comet'");
     dt_error_clear();
-    assert_int_equal(dt_report_choose(&opt, "wandb", "here"), DT_ERR_USAGE);
-    assert_non_null(strstr(dt_error_message(), "wandb_offline.py"));
-    dt_error_clear();
+    assert_fails(dt_report_choose(&opt, "wandb", "here"), DT_ERR_USAGE, "wandb_offline.py");
 }
 
 /* ---- the progress line ------------------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* cpu_matmul_onednn.c - matmuls by oneDNN.
  *
- * Measured on GPT-2's shapes (tests/bench_device.c): for float, oneDNN's BLAS entry beats its primitive but where B is
+ * Measured on GPT-2's shapes (tests/bench_model.c): for float, oneDNN's BLAS entry beats its primitive but where B is
  * transposed and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed
  * ("any") layouts win the matmul and lose more in the reorders around it, as weights change every step.
  *
