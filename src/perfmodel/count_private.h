@@ -6,8 +6,8 @@
 
 bool count_on_device(const void *p); /* an address of device memory? */
 
-/** Launches that only move bytes in device memory; they return DT_OK, as an operation does. */
-dt_err count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes);
+/** A launch that only moves bytes in device memory; none if there are none. */
+void count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes);
 
 /* entries of the table */
 void count_close(dt_device *dev);
@@ -30,8 +30,7 @@ dt_err count_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, floa
 dt_err count_event_time(dt_device *dev, dt_event *event, double *at_s);
 
 /* count_matmul.c */
-dt_err count_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s);
-dt_err count_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
-                           dt_dtype gt, bool accumulate, dt_stream *s);
+void count_matmul(dt_device *dev, const dt_matmul_args *x, dt_stream *s);
+void count_bias_backward(dt_device *dev, const dt_bias_backward_args *x, dt_stream *s);
 
 #endif
