@@ -89,8 +89,6 @@ static void reach_dt_sgd(dt_device *dev, dt_sgd *d) {}
 #define REACH_INOUT REACH_IN
 #define REACH_DESC(type, name) reach_##type(dev, &args.name);
 #define REACH_VAL(type, name)
-#define NAME_DESC(type, name) , name
-#define NAME_VAL NAME_DESC
 #define DT_OP(op, ...)                                                                                                 \
     static dt_err run_##op(dt_device *below, const void *args)                                                         \
     {                                                                                                                  \
@@ -106,7 +104,7 @@ static void reach_dt_sgd(dt_device *dev, dt_sgd *d) {}
 #define DT_SIZE(type, name, ...)                                                                                       \
     static type queue_##name DT_SIZE_PARAMS(__VA_ARGS__)                                                               \
     {                                                                                                                  \
-        return queue_below(dev)->ops->name(queue_below(dev) DT_EACH(NAME_, __VA_ARGS__));                              \
+        return queue_below(dev)->ops->name(queue_below(dev) DT_EACH(DT_NAME_, __VA_ARGS__));                           \
     }
 #include "dtrain/device/op_list.h"
 

@@ -54,6 +54,13 @@
 #define DT_TAKE_DESC(type, name) .name = *name,
 #define DT_TAKE_VAL DT_TAKE_IN
 
+/** The arguments of a call from the parameters. */
+#define DT_NAME_IN(type, name) , name
+#define DT_NAME_OUT DT_NAME_IN
+#define DT_NAME_INOUT DT_NAME_IN
+#define DT_NAME_DESC DT_NAME_IN
+#define DT_NAME_VAL DT_NAME_IN
+
 /** The arguments of a call from the fields of x, a dt_<op>_args. */
 #define DT_PASS_IN(type, name) , x->name
 #define DT_PASS_OUT DT_PASS_IN
