@@ -63,7 +63,7 @@ CPPFLAGS='-I. -include mutant.h' make -s BUILD=build/release ${quick:+programs} 
 run() { # program, seed[, ranks]
     local launch=
     if [ -n "$quick" ]; then
-        env -u DTRAIN_DEVICE TIER=quick BUILD=build/release TEST_TIMEOUT=100 tests/run.sh "$1.c" "$1.sh" >test.log 2>&1 || ! grep -q ' [1-9][0-9]* failed' test.log
+        env -u DTRAIN_DEVICE TIER=quick BUILD=build/release TEST_TIMEOUT=300 tests/run.sh "$1.c" "$1.sh" >test.log 2>&1 || ! grep -q ' [1-9][0-9]* failed' test.log
         return
     fi
     case $1 in mpi_*) launch="$MPIRUN -np ${3:-2}" ;; esac
@@ -78,7 +78,7 @@ verdict() { # file, known killer: prints the program that kills the mutant
     src/zero/*) all="test_zero_overlap test_zero_streams mpi_zero_offload mpi_zero $programs" ;;
     src/model/vision/vision.c | src/model/vision/patches.c) all="test_model_vision test_model_vision_units $programs" ;;
     src/model/*) all="test_model_step $programs" ;;
-    src/checkpoint/saver.c) all="mpi_checkpoint_async $programs" ;;
+    src/checkpoint/save_async.c) all="mpi_checkpoint_async $programs" ;;
     src/checkpoint/*) all="mpi_checkpoint $programs" ;;
     src/task/* | src/train/*) all="mpi_run mpi_task $programs" ;;
     src/pretrained/*) all="mpi_pretrained mpi_export $programs" ;;

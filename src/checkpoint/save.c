@@ -8,7 +8,7 @@
  *     publish  rank 0: checksums in memory, metadata to the file, fsync; rename, `latest`
  *
  * Each stage is local work and ends with a vote, so no rank proceeds after a failure. After the vote the ranks exchange
- * what the next stage needs. Here the stages follow each other directly. In saver.c a thread does the work while
+ * what the next stage needs. Here the stages follow each other directly. In save_async.c a thread does the work while
  * training continues.
  *
  * A piece is one range of elements and a dataset one range of bytes. A rank therefore writes a few long, disjoint

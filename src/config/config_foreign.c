@@ -199,7 +199,7 @@ static const struct {
     {"ensure_weight_tying", "remove it: a head tied to an embedding in lora.modules_to_save stays tied"},
     {"loftq_config", "remove it: LoftQ is not supported; adapters start from the rounded base weights"},
     {"load_in_8bit", "use lora.base_quantization = int8, which stores frozen weights in 8 bits"},
-    {"llm_int8_threshold", "use lora.llm_int8_threshold with lora.base_quantization = int8"},
+    {"llm_int8_threshold", "remove it: weights in int8 are dequantised for each GEMM"},
     {"llm_int8_skip_modules", "remove it: embeddings, head, norms and lora.modules_to_save are never stored in 8 bits"},
     {"llm_int8_*", "remove it: only the 8-bit codes of base weights are kept; zero.offload_param offloads them"},
     {"bnb_4bit_compute_dtype", "use precision.dtype, the type in which GEMMs are computed"},

@@ -40,7 +40,7 @@ int dt_key_explain_unknown(const char *section, const char *name, char *out, siz
 /** The row that a name without its section may mean: the key of that name, or a foreign one's; -1: none. */
 int dt_key_without_section(const char *name);
 
-/* config_value.c */
+/* parse_value.c */
 enum { DT_KEY_NUMBER_TEXT = 32 };
 /* shortest text that reads back the same */
 void dt_key_format(const dt_key *k, dt_key_number n, char out[DT_KEY_NUMBER_TEXT]);
@@ -75,7 +75,7 @@ int dt_key_foreign(const char *section, const char *name, const char **note);
 const char *dt_key_absent(const char *section, const char *name);
 const char *dt_key_foreign_section(const char *name); /* ours that holds such settings, or NULL */
 
-/* config_file.c */
+/* read_ini.c */
 typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);
 /** Pass each "name = value" of an INI text to the handler, in order. Errors in a line, or from the handler, are added
  * to mistakes, and reading continues. After an unknown section its keys are skipped, and the handler receives the

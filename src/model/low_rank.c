@@ -2,8 +2,8 @@
  * one-hot D(x), so h is a column of A (algorithms.md 6.1).
  *
  * The scale is applied to h in forward and to dh in backward, because both are narrow. Backward recomputes D(x) from
- * its random numbers. The matmuls of narrow matrices are separate from the layer's own matmul. Forward adds to y after it.
- * Backward runs before it, and the layer's own matmul adds to the result, before any epilogue. */
+ * its random numbers. The matmuls of narrow matrices are separate from the layer's own matmul. Forward adds to y
+ * after it. Backward runs before it, and the layer's own matmul adds to the result, before any epilogue. */
 #include "model_private.h"
 
 bool dt_linear_keeps_input(const struct linear *l) { return dt_is_trained(l->w) || l->n_low > 0; }

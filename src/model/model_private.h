@@ -85,10 +85,10 @@ struct stage {
 /** The activations that one block stores for its backward. Without backward one set serves all blocks, and x_in = x_mid
  *  = x_out. Cheap activations that are recomputed (selective) are stored once, shared by all sets.
  *
- *  raw has rows of W with q, k and v, as the matmul writes them. Attention reads v from raw. It also reads q and k there
- *  unless the norm's backward needs them before the norm (dt_model_keeps_raw). In that case q and k are stored in an
- *  array of their own. Its rows also have width W, with K columns unused: another leading dimension may make a library
- *  choose another matmul with other bits, and recomputation must not change results. */
+ *  raw has rows of W with q, k and v, as the matmul writes them. Attention reads v from raw. It also reads q and k
+ *  there unless the norm's backward needs them before the norm (dt_model_keeps_raw). In that case q and k are stored
+ *  in an array of their own. Its rows also have width W, with K columns unused: another leading dimension may make a
+ *  library choose another matmul with other bits, and recomputation must not change results. */
 struct block_acts {
     void *x_in, *x_mid, *x_out; /* [T,C]: residual stream before, between and after the two halves */
     void *raw;                  /* [T,W]: q, k, v */
@@ -410,8 +410,8 @@ struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name
 struct norm dt_norm_at(const dt_unit *u, const char *weight, const char *bias);
 
 /* linear.c */
-/** Optional arguments of a linear layer's matmul (dt_matmul): an addend with the layout of the output, and an activation
- *  or its derivative with the activation's input. */
+/** Optional arguments of a linear layer's matmul (dt_matmul): an addend with the layout of the output, and an
+ *  activation or its derivative with the activation's input. */
 struct with_matmul {
     const void *addend;
     dt_epilogue epilogue;

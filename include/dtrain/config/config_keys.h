@@ -25,7 +25,8 @@
     INT (run, max_steps, 0, 0, INT64_MAX, "optimizer steps", \
          "stop after this many steps; 0: run.epochs sets the length") \
     REAL(run, epochs, 1, 0, 1e9, "passes over the data", "length of the run when max_steps is 0") \
-    ENUM(run, device, "auto", "auto|cpu|cuda", "compute device; auto: the best one that this program was built for") \
+    ENUM(run, device, "auto", "auto|cpu|cuda", \
+         "compute device; auto: a GPU if the program supports it and one is visible, else the CPU") \
     INT (run, threads, 0, 0, 4096, "threads per rank", \
          "threads of the CPU device; 0: all cores available to the rank (at most SLURM_CPUS_PER_TASK)") \
     ENUM(run, self_check, "auto", "auto|always|never", \

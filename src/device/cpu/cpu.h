@@ -61,7 +61,7 @@ dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
 void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
 dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
 void cpu_drop(void *ptr, size_t nbytes);
-/* Scratch memory of matmuls: it only grows, so that nothing is allocated after the first step. Its contents are lost. */
+/* Scratch memory of matmuls. It only grows: after the first step nothing is allocated. Its contents are lost. */
 dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 
 /* cpu_matmul_onednn.c */

@@ -248,7 +248,7 @@ static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, 
     return DT_OK;
 }
 
-/* ---- which matmuls the library computes ---------------------------------------------------------------------------- */
+/* ---- which matmuls the library computes -------------------------------------------------------------------------- */
 
 /* What a verdict holds for: transpositions, types, accumulation, bias and way; not sizes. */
 static int form_number(const dt_matmul *mm, library_way way)

@@ -2,7 +2,7 @@
  * bf16: who computes what part of C.
  *
  * matmul_bf16 against oneDNN 2.6's primitive on plain strides, which it stands in for where the processor multiplies
- * pairs of bf16 in vectors: docs/data/epyc-matmul-bf16.csv. Elements are the same sums whatever the number of threads. */
+ * pairs of bf16 in vectors: docs/data/epyc-matmul-bf16.csv. Elements do not depend on the number of threads. */
 #include "cpu.h"
 
 enum { LEAST_ROWS = 32 }; /* below, packing B costs as much as the matmul */

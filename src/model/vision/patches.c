@@ -1,5 +1,5 @@
-/* patches.c - input stage of a vision tower, in addition to its position table: a matmul over the patches of each image,
- * a class token before them, and a norm. CLIP has class token and norm, SigLIP neither.
+/* patches.c - input stage of a vision tower, in addition to its position table: a matmul over the patches of each
+ * image, a class token before them, and a norm. CLIP has class token and norm, SigLIP neither.
  *
  *     x = norm(patches Wt + b + positions),   in the class token's row norm(class + its position)
  *

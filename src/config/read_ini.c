@@ -1,4 +1,4 @@
-/* config_file.c - reads INI text line by line through inih.
+/* read_ini.c - reads INI text line by line through inih.
  *
  * Distributions build inih so that it silently cuts lines over 199 bytes, takes an indented line as a continuation of
  * the key above, ignores text after a section's bracket, and does not report empty sections. So lines are read and

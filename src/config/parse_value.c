@@ -1,4 +1,4 @@
-/* config_value.c - one value: text to number and back, environment variables.
+/* parse_value.c - one value: text to number and back, environment variables.
  *
  * Whatever is accepted can be written to a file and read again with the same result: the resolved configuration in a
  * run's directory and in its checkpoints is a configuration. So values that an INI line cannot carry are refused,

@@ -1,5 +1,5 @@
-/* saver.c - asynchronous saves: a copy of the states, a thread that runs the stages of save.c on it, and the collective
- * steps between stages.
+/* save_async.c - asynchronous saves: a copy of the states, a thread that runs the stages of save.c on it, and the
+ * collective steps between stages.
  *
  * For device memory the copy uses its own stream. It starts after the last update and the next update waits for it, so
  * it overlaps with a whole step's forward and backward. The thread reads the copy one stage later, when it is complete.
