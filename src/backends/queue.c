@@ -95,54 +95,15 @@ static void reach_dt_sgd(dt_device *dev, dt_sgd *d) {}
         const dt_##op##_args *x = args;                                                                                \
         return below->ops->op(below DT_EACH(DT_PASS_, __VA_ARGS__), NULL);                                             \
     }                                                                                                                  \
-    static dt_err queue_##op DT_OP_PARAMS(__VA_ARGS__)                                                                 \
+    dt_err queue_##op DT_OP_PARAMS(__VA_ARGS__)                                                                        \
     {                                                                                                                  \
         dt_##op##_args args = {DT_EACH(DT_TAKE_, __VA_ARGS__)};                                                        \
         DT_EACH(REACH_, __VA_ARGS__)                                                                                   \
         return queue_push(dev, stream, #op, run_##op, &args, sizeof args);                                             \
     }
 #define DT_SIZE(type, name, ...)                                                                                       \
-    static type queue_##name DT_SIZE_PARAMS(__VA_ARGS__)                                                               \
+    type queue_##name DT_SIZE_PARAMS(__VA_ARGS__)                                                                      \
     {                                                                                                                  \
         return queue_below(dev)->ops->name(queue_below(dev) DT_EACH(DT_NAME_, __VA_ARGS__));                           \
     }
 #include "dtrain/device/op_list.h"
-
-const dt_device_ops dt_device_queue_ops = {
-    .name = "queue",
-    .open = queue_open,
-    .plan = queue_plan,
-    .close = queue_close,
-    .make_reproducible = queue_make_reproducible,
-    .describe = queue_describe,
-    .kernels = queue_kernels,
-    .chip_name = queue_chip_name,
-    .versions = queue_versions,
-    .distrust = queue_distrust,
-    .own_memory = true,
-    .identity = queue_identity,
-    .memory_free = queue_memory_free,
-    .overhead = queue_overhead,
-    .alloc = queue_alloc,
-    .free = queue_free,
-    .host_accessible = false,
-    .stream_create = queue_stream_create,
-    .stream_destroy = queue_stream_destroy,
-    .stream_sync = queue_stream_sync,
-    .event_create = queue_event_create,
-    .event_destroy = queue_event_destroy,
-    .event_record = queue_event_record,
-    .event_wait = queue_event_wait,
-    .event_sync = queue_event_sync,
-    .event_query = queue_event_query,
-    .event_elapsed_ms = queue_event_elapsed_ms,
-    .event_time = queue_event_time,
-    .graph_begin = queue_graph_begin,
-    .graph_end = queue_graph_end,
-    .graph_launch = queue_graph_launch,
-    .graph_destroy = queue_graph_destroy,
-    .copy = queue_copy,
-#define DT_OP(op, ...) .op = queue_##op,
-#define DT_SIZE(type, name, ...) .name = queue_##name,
-#include "dtrain/device/op_list.h"
-};

@@ -6,7 +6,6 @@
  * to be as long as the others of its batch: their lengths are device memory. */
 #include "count_private.h"
 #include "dtrain/device/gpu_sizes.h"
-#include <string.h>
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 static double nbytes(int64_t n, dt_dtype dt) { return (double)n * size_of(dt); }
@@ -19,18 +18,6 @@ static double matrix_nbytes(int64_t n_rows, int64_t width, dt_dtype dt) { return
     COUNT(op) { count_moves(dev, s, #op, (double)(bytes)); }
 
 /* ---- moving and filling ------------------------------------------------------------------------------------------ */
-
-/* What comes to the host are numbers above 0, in every type: it goes the ordinary way with them. */
-static dt_err count_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
-{
-    const bool inside = count_on_device(dst) && count_on_device(src);
-    if (nbytes == 0 || dst == src) return DT_OK;
-    if (!count_on_device(dst)) memset(dst, 0x3f, nbytes);
-    dt_count_queue(
-        dev, s,
-        &(dt_launch){.op = "copy", .memory = (inside ? 2 : 1) * (double)nbytes, .host = inside ? 0 : (double)nbytes});
-    return DT_OK;
-}
 
 static double moved_rows(int64_t n_rows, int64_t width, dt_dtype dt)
 {
@@ -169,15 +156,6 @@ COUNT(attention_backward)
     attends(dev, s, op, at, 1, 3 * queries + 2 * keys);
 }
 
-/* As if the library took all that it may be given. */
-static dt_err count_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
-                                      size_t why_size)
-{
-    *ready = DT_READY_FORWARD | DT_READY_BACKWARD;
-    *why = '\0';
-    return DT_OK;
-}
-
 /* ---- the classifier, choosing tokens ----------------------------------------------------------------------------- */
 
 COUNT(classifier)
@@ -210,50 +188,12 @@ REDUCES(sum_squares)
 REDUCES(abs_max)
 REDUCES(sum_squares_fixed)
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
-
-/* The device is opened by dt_count_open. */
-static dt_err count_device_open(dt_device *dev, int local_rank, int n_threads)
-{
-    return dt_fail(DT_ERR_ARG, "internal: count_device_open: expected dt_count_open for a counting device");
-}
+/* ---- entries of the table ----------------------------------------------------------------------------------------- */
 
 #define DT_OP(op, ...)                                                                                                 \
-    static dt_err queue_##op DT_OP_PARAMS(__VA_ARGS__)                                                                 \
+    dt_err counting_##op DT_OP_PARAMS(__VA_ARGS__)                                                                     \
     {                                                                                                                  \
         count_##op(dev, &(dt_##op##_args){DT_EACH(DT_TAKE_, __VA_ARGS__)}, stream);                                    \
         return DT_OK;                                                                                                  \
     }
 #include "dtrain/device/op_list.h"
-
-const dt_device_ops dt_device_count_ops = {
-    .name = "cuda",
-    .open = count_device_open,
-    .close = count_close,
-    .describe = count_describe,
-    .kernels = count_kernels,
-    .own_memory = true,
-    .memory_free = count_memory_free,
-    .overhead = dt_gpu_overhead,
-    .memory_taken = count_memory_taken,
-    .alloc = count_alloc,
-    .free = count_free,
-    .alloc_zeroes = true,
-    .stream_nbytes = DT_GPU_WORKSPACE_NBYTES,
-    .stream_create = count_stream_create,
-    .stream_destroy = count_stream_destroy,
-    .stream_sync = count_stream_sync,
-    .event_create = count_event_create,
-    .event_destroy = count_event_destroy,
-    .event_record = count_event_record,
-    .event_wait = count_event_wait,
-    .event_sync = count_event_sync,
-    .event_query = count_event_query,
-    .event_elapsed_ms = count_event_elapsed_ms,
-    .event_time = count_event_time,
-    .copy = count_copy,
-    .attention_prepare = count_attention_prepare,
-#define DT_OP(op, ...) .op = queue_##op,
-#define DT_SIZE(type, name, ...) .name = dt_gpu_##name,
-#include "dtrain/device/op_list.h"
-};

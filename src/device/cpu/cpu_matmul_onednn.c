@@ -41,7 +41,7 @@ typedef struct matmul_entry {
     onednn_matmul matmul;
 } matmul_entry;
 
-typedef enum library_way { BY_PRIMITIVE, BY_Smatmul } library_way;
+typedef enum library_way { BY_PRIMITIVE, BY_SGEMM } library_way;
 typedef enum verdict { UNTRIED, RIGHT, WRONG } verdict;
 
 struct cpu_matmuls {
@@ -292,7 +292,7 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     if (*v == UNTRIED) {
         dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* m as padded rows come */
         trial.addend = NULL;                                /* lies in C by then (copy_addend) */
-        *v = dt_matmul_is_right(&trial, way == BY_Smatmul ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
+        *v = dt_matmul_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(mmul, mm);
     }
     return *v == RIGHT;
@@ -314,7 +314,7 @@ static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const f
     part.dt = part.c_dtype = DT_F32;
     part.accumulate = accumulate;
     part.bias = NULL;
-    if (library_computes(cpu, &part, BY_Smatmul)) return library_sgemm(cpu, &part, a, b, c);
+    if (library_computes(cpu, &part, BY_SGEMM)) return library_sgemm(cpu, &part, a, b, c);
     cpu_matmul_any_run(cpu, &part, a, b, c);
     return DT_OK;
 }
