@@ -188,7 +188,7 @@ REDUCES(sum_squares)
 REDUCES(abs_max)
 REDUCES(sum_squares_fixed)
 
-/* ---- entries of the table ----------------------------------------------------------------------------------------- */
+/* ---- entries of the table ---------------------------------------------------------------------------------------- */
 
 #define DT_OP(op, ...)                                                                                                 \
     dt_err counting_##op DT_OP_PARAMS(__VA_ARGS__)                                                                     \

@@ -1,5 +1,5 @@
-/* op_args.h - for files that include op_list.h: the arguments of an entry as parameters, struct and arguments of a call,
- * and the struct dt_<op>_args of each operation. */
+/* op_args.h - for files that include op_list.h: the arguments of an entry as parameters, as a struct and in calls, and
+ * the struct dt_<op>_args of each operation. */
 #ifndef DTRAIN_OP_ARGS_H
 #define DTRAIN_OP_ARGS_H
 

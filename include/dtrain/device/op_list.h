@@ -74,9 +74,11 @@ DT_OP(embedding_backward, IN(void, dout), IN(int32_t, id), IN(int32_t, order), I
 
 /* ---- norms over the last axis ------------------------------------------------------------------------------------ */
 
-/** y = x rstd weight with rstd = 1 / sqrt(mean of x^2 + eps). Row r of x is at x + (r / group) * group_ld + (r % group)
- *  * width; y likewise with y_group_ld. group 1: an ordinary matrix with row distance group_ld; group = heads: each head
- *  of a wider row. y may be x if the layouts are equal and no backward needs x. */
+/** y = x rstd weight with rstd = 1 / sqrt(mean of x^2 + eps).
+ *
+ *  Row r of x is at x + (r / group) * group_ld + (r % group) * width; y likewise with y_group_ld. group 1: an ordinary
+ *  matrix with row distance group_ld; group = heads: each head of a wider row. y may be x if the layouts are equal and
+ *  no backward needs x. */
 DT_OP(rmsnorm_forward, IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd), VAL(int64_t, n_rows),
       VAL(int64_t, width), VAL(int64_t, group), VAL(int64_t, group_ld), VAL(int64_t, y_group_ld), VAL(float, eps),
       VAL(dt_dtype, dt))

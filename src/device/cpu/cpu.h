@@ -84,7 +84,7 @@ bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm);
 void cpu_matmul_bf16_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 void cpu_matmul_any_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
-/* The operations: matmul in cpu_matmul_onednn.c, attention_* in cpu_attention.c, patches in cpu_patches.c, the classifier,
+/* The operations: matmul in cpu_matmul_onednn.c, attention in cpu_attention.c, patches in cpu_patches.c, classifier,
  * optimizers and sums in cpu_optimizer.c, tokens in cpu_tokens.c, zero in cpu.c, all others in cpu_layers.c. */
 #define DT_OP(op, ...) dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__);
 #define DT_SIZE(type, name, ...) type cpu_##name DT_SIZE_PARAMS(__VA_ARGS__);

@@ -1,6 +1,6 @@
-/* kernel_list.h - the kernels of the CPU device, declared once: the result, name and parameters of each. The table of an
- * instruction set, the prototypes and the entries of the tables are generated from it, by a file that defines KERNEL
- * first. BF16_KERNEL is missing in sets without bf16 units, X86_KERNEL in those of other processors than x86. */
+/* kernel_list.h - the kernels of the CPU device, declared once: result, name and parameters of each. The table of an
+ * instruction set, its prototypes and its entries are generated from this list, by a file that defines KERNEL first.
+ * BF16_KERNEL is missing in sets without bf16 units, X86_KERNEL in those of other processors than x86. */
 #ifndef BF16_KERNEL
 #define BF16_KERNEL KERNEL
 #endif
