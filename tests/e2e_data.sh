@@ -207,7 +207,7 @@ printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
 ends_saying "an array without its end" 65 "bad.json:1: the file ends after the record" run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
 printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p",\n "completion": "c",\n{"prompt": "q", "completion": "d"}]' >"$tmp/bad.json"
 ends "an array with a bracket too few" 65 run 0 ./dtrain-data --force --skip-bad -o "$tmp/b.h5" "$tmp/bad.json"
-expect_text "the lines where its record begins and breaks" "bad.json:2: the record that begins here breaks in line 4: expected a key"
+expect_text "the lines where its record begins and breaks" "bad.json:2: the record that begins here is invalid in line 4: expected a key"
 run 0 bash -c "ulimit -v 3000000; { printf '[\n{\"prompt\": [1,'; yes '{\"prompt\": \"q\", \"completion\": \"d\"},'; } | ./dtrain-data --force --threads 1 --format json -o '$tmp/b.h5' -"
 expect_exit "an array that has no end" 65
 expect_text "is not read into memory whole" "standard input:2: the record that begins here is longer than 256 MiB"

@@ -170,7 +170,7 @@ refuse() { # NAME TEXT ARGS...
 refuse "no reward functions" 'reward_funcs: expected reward functions, found none' grpo.reward_funcs=
 refuse "groups that do not divide" 'num_generations: a generation has 8 completions: expected a multiple of num_generations = 3; the next one is 9' grpo.num_generations=3
 refuse "part of a step" 'generation_batch_size: expected a multiple or a divisor of batch.train_batch_size = 8, found 12; the nearest multiple above is 16' grpo.generation_batch_size=12
-refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of 3, the micro-steps of an optimizer step' \
+refuse "parts of generations" 'steps_per_generation: expected a multiple or a divisor of the 3 micro-steps of an optimizer step' \
     batch.train_batch_size=12 batch.micro_batch_size=4 grpo.steps_per_generation=2
 refuse "a generation twice in a step" 'num_iterations: expected 1, because an optimizer step uses several generations .4 completions per generation, 8 per step.' \
     grpo.generation_batch_size=4 grpo.num_iterations=2

@@ -78,7 +78,7 @@ sed '/^task/d' "$tmp/tiny.ini" >"$tmp/no_task.ini"
 run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/no_task_pairs.h5" run.output_dir="$tmp/none"
 expect_text "pairs: the task is missing" 'expected tokens or sft for this task .pretrain, the default: .run. task is not set.'
 run 1 ./dtrain --check "$tmp/no_task.ini" data.train="$tmp/no_task.h5" data.validation= run.output_dir="$tmp/none"
-expect_text "chats: a warning" '.run. task is not set, so this is pretrain'
+expect_text "chats: a warning" '.run. task is not set, so it is pretrain'
 run 1 ./dtrain "$tmp/no_task.ini" run.task=sft data.train="$tmp/no_task.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
 run 1 ./dtrain "$tmp/no_task.ini" data.train="$tmp/no_task.h5" data.validation= run.max_steps=1 run.output_dir="$tmp/chats"
 expect_text "an existing run: the missing key" 'run.task: sft -> pretrain; the configuration does not set run.task'

@@ -175,11 +175,11 @@ ends "checkpoint.save = trainable without frozen parameters is refused" 64 lora 
 expect_text "by name" "checkpoint.save: expected all, found trainable: it omits frozen parameters, and this run has none"
 printf 'x' | dd of="$base/model.safetensors" bs=1 seek=$(($(stat -c %s "$base/model.safetensors") - 1)) conv=notrunc status=none
 ends "a resumed run detects an altered base" 65 alone 2 halves2 $trained run.max_steps=5
-expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5, which needs it from this base model, was trained"
+expect_text "by name" "$base/model.safetensors: tensor .[a-z_.0-9]*. of this base model was altered after .*/step-00000004.h5 was trained on it"
 expect "one error: the previous checkpoint, with the same base, is not tried" sh -c "! grep -q 'trying the previous' '$out' && [ \$(grep -c 'was altered' '$out') = 1 ]"
 for start in "model.path=$base run.output_dir=$tmp/halves2" "model.path=$(newest alone) run.output_dir=$tmp/other"; do
     ends "--check reports an altered base" 65 run 2 ./dtrain --check /dev/stdin run.task=sft data.train="$tmp/sft.h5" data.seq_len=64 data.shuffle=false $bits $trained $start
-    expect_text "the altered tensor is named" "$base/model.safetensors: tensor .[a-z_.0-9]*. was altered after .*/step-00000004.h5"
+    expect_text "the altered tensor is named" "$base/model.safetensors: tensor .[a-z_.0-9]*. of this base model was altered after .*/step-00000004.h5"
 done
 wrong "dtrain-convert reports an altered base" 65 "$base/model.safetensors: tensor .*was altered after" ./dtrain-convert "$tmp/alone" "$tmp/x"
 alone 2 turns $trained run.max_steps=5

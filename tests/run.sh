@@ -20,6 +20,9 @@
 # order). QUEUE_ONLY=1 runs only these. DTRAIN_DEVICE=queue in the environment puts everything on the queue device.
 # With a line "TRANSPORTS: nccl" a program also runs with NCCL between at most four simulated GPUs.
 #
+# With a line "NEEDS: PCRE2 UTF8PROC" a program or script is skipped in a build without one of these libraries (OPTIONAL in
+# tools/mk/config.mk).
+#
 # A case is one cmocka test, or one of the lines above. A crash and a timeout are failed cases. Only failures show their output.
 # TEST_JOBS tests run concurrently (default: one per core, at most four), because tests wait more than they compute. Each has its own
 # temporary directory.
@@ -148,6 +151,14 @@ wanted() {
     failed=$((failed + 1))
     return 1
 }
+# Is it skipped because the build has not all the libraries that it needs?
+lacks_library() { # label source
+    local library
+    for library in $(sed -n 's|^[/ #*]*NEEDS: *\([A-Z0-9 ]*\).*|\1|p' "$2" | head -1); do
+        has "$components" "$library" || { each count_lines "$1" echo "skip $1: this build has no $library"; return 0; }
+    done
+    return 1
+}
 quick_words() { sed -n 's|^[/# ]*QUICK:\(.*\)|\1 |p' "$1" | head -1; } # of a source
 has() { case " $1 " in *" $2 "*) return 0 ;; *) return 1 ;; esac; } # words word
 # Does this tier run this program or script on DEVICE (queue, cudasim, nccl)?
@@ -185,18 +196,21 @@ rank_counts() { # source
     echo "${NP:-$counts}"
 }
 patterns=("${@:-}")
+components=$(cat "$BUILD/components" 2>/dev/null)
 np=1 np_queue=1
 seeds=${QUEUE_SEEDS:-0} # as late as possible
 for source in tests/test_*.c; do
     t=$BUILD/${source%.c}
     if [ $tier = quick ] && has "$(quick_words "$source")" none; then continue; fi
-    wanted "$t" && on_devices count_cmocka "$(basename "$t")" "$source" $valgrind "$t"
+    wanted "$t" || continue
+    lacks_library "$(basename "$t")" "$source" || on_devices count_cmocka "$(basename "$t")" "$source" $valgrind "$t"
 done
 seeds=${QUEUE_SEEDS:-1}
 for source in tests/mpi_*.c; do
     t=$BUILD/${source%.c}
     if [ $tier = quick ] && has "$(quick_words "$source")" none; then continue; fi
     wanted "$t" || continue
+    lacks_library "$(basename "$t")" "$source" && continue
     counts=$(rank_counts "$source")
     case " $counts " in *" 2 "*) np_queue=2 ;; *) np_queue=$(printf '%s\n' $counts | sort -n | awk '$1 > 1 || !n { n = $1 } END { print n }') ;; esac
     for np in $counts; do
@@ -206,14 +220,16 @@ for source in tests/mpi_*.c; do
 done
 [ -n "${QUEUE_ONLY:-}" ] || for source in tests/fuzz/fuzz_*.c; do
     t=$BUILD/${source%.c} name=$(basename "$source" .c)
-    wanted "$t" && each count_lines "$name (corpus)" $valgrind "$t" "tests/data/fuzz/${name#fuzz_}"
+    wanted "$t" || continue
+    lacks_library "$name (corpus)" "$source" || each count_lines "$name (corpus)" $valgrind "$t" "tests/data/fuzz/${name#fuzz_}"
 done
 seeds=1 np=1 np_queue=1
 if [ -z "$valgrind" ]; then
     TEST_TIMEOUT=$((TEST_TIMEOUT * 4))
     for t in tests/e2e_*.sh; do
         [ $tier = full ] || grep -q '^# QUICK:' "$t" || continue
-        wanted "$t" && on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"
+        wanted "$t" || continue
+        lacks_library "$(basename "$t" .sh)" "$t" || on_devices count_lines "$(basename "$t" .sh)" "$t" bash "$t"
     done
     [ -z "$campaigns" ] || for t in tests/full_*.sh; do wanted "$t" && each count_lines "$(basename "$t" .sh)" bash "$t"; done
 fi

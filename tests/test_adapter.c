@@ -1,3 +1,4 @@
+// NEEDS: PCRE2
 /* test_adapter.c - what [lora] puts into the tables of a model's units (algorithms.md 6.1). */
 
 #include "cases.h"

@@ -1,3 +1,4 @@
+// NEEDS: PCRE2
 /* test_catalogue.c - an info file is read completely, in order, and errors name file and line. The trie has exactly
  * its SIDs, and completions through it are items. Embeddings are those of the items. */
 #include "cases.h"

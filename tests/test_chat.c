@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_chat.c - chat templates: equal to transformers' apply_chat_template (tests/make_chat_fixtures.py), marks of
  * targets, BOS once, templates from files, and tokens that reach across the border between prompt and answer. */
 #include "cases.h"

@@ -133,10 +133,9 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
         {"{" CHAT ", \"kto_tag\": false}", "kto_tag: the record labels its answer as bad", .kind = "sft"},
         {"{" COMPLETION ", \"label\": false}", "label: the record labels its answer as bad", .kind = "sft"},
         {"{" COMPLETION ", \"label\": true}",
-         "label: a record with a KTO label needs a choice: train only on good answers with --kind sft"},
-        {"{" CHAT ", \"label\": true}", "label: a record with a KTO label needs a choice"},
-        {"{\"instruction\": \"i\", \"output\": \"o\", \"kto_tag\": true}",
-         "kto_tag: a record with a KTO label needs a choice"},
+         "label: the record has a KTO label: train only on good answers with --kind sft"},
+        {"{" CHAT ", \"label\": true}", "label: the record has a KTO label"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"kto_tag\": true}", "kto_tag: the record has a KTO label"},
         {"{" COMPLETION ", \"label\": true}", NULL, .kind = "sft"},
         {"{" COMPLETION ", \"label\": true}", NULL, .kind = "prompts"},
         {"{" COMPLETION ", \"label\": \"sport\"}", NULL},
@@ -421,7 +420,7 @@ TEST_WITH(printed_json_is_records, clear, NULL)
         {"{\n\"text\": \"a\"\n},\n{\n\"text\": \"b\"\n}\n", 0, ":3:2: expected the next record, found ','"},
         {"{\n\"text\": \"a\"\n}\n{\n\"text\": \"b\"\n", 0,
          ":4: the file ends inside the record that begins here (input: records of several lines)"},
-        {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here breaks in line 3: expected ], found }"},
+        {"{\n\"text\": [\"a\"\n}\n", 0, ":1: the record that begins here is invalid in line 3: expected ], found }"},
         {"{\"text\": \"a\n\n{\"text\": \"b\"}\n", 0, ":1: not valid JSON"}, /* cut short, in JSON lines */
     };
     dt_make_options o = options();

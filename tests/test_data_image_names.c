@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 LIBJPEG LIBPNG
 /* test_data_image_names.c - how a record may name an image: a path, a file: URL, a data: URI, OpenAI's image_url.
  * All give the same dataset; remote images are refused. */
 #include "cases.h"

@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 LIBJPEG LIBPNG LIBWEBP
 /* test_data_make_images.c - records with images against transformers' LlavaProcessor; placeholders, targets, omitted
  * samples; unreadable images and ambiguous records. Fixture: tests/make_vision_data_fixtures.py */
 #include "cases.h"

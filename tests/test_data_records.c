@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_data_records.c - conversion of records to samples: every form with its ids and its mask, by hand and from
  * transformers, and truncated and omitted samples. Byte tokens: a sample is shown as its text, targets in braces, $
  * for the end of text. */

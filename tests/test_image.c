@@ -1,3 +1,4 @@
+// NEEDS: LIBJPEG LIBPNG LIBWEBP
 /* test_image.c - images as a model's input: the results of Pillow and transformers for files and sizes
  * (make_image_fixtures.py), and refused files. */
 #include "cases.h"

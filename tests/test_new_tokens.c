@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_new_tokens.c - a tokenizer with more tokens is the one that transformers makes: the same list, the same ids of
  * texts; the rest of its files stays as it was written. tests/make_vocabulary_fixtures.py made the data. */
 #include "cases.h"

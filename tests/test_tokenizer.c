@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_tokenizer.c - tokenizer.json against what Hugging Face's tokenizers makes of the same texts
  * (make_tokenizer_fixtures.py), and what must hold of any. */
 #include "cases.h"

@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_tokenizer_auto.c - a directory whose files disagree has the ids that AutoTokenizer of transformers 5 gives
  * (tests/make_auto_tokenizer_fixtures.py), and keeps them when tokens are added. */
 #include "cases.h"

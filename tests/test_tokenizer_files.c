@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_tokenizer_files.c - files that are not tokenizers are refused with an error naming the file; companion files;
  * regular expressions. */
 #include "cases.h"

@@ -1,3 +1,4 @@
+// NEEDS: PCRE2 UTF8PROC
 /* test_unicode.c - every character of Unicode is to the tokenizer what it is to Hugging Face's tokenizers, whatever
  * versions the machine's libraries have: checksums by make_unicode_fixtures.py. */
 #include "cases.h"

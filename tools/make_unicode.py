@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Write src/text/unicode_tables.c: character properties as Hugging Face's tokenizers has them, measured by calling the library.
 
-    python tools/make_unicode.py > src/text/unicode_tables.c        (needs perl and the packages tokenizers and regex)
+    python tools/make_unicode.py > src/text/unicode_tables.c        (needs the packages tokenizers and regex)
 
 The library combines several sources with their own versions of Unicode (Oniguruma, Rust's standard library, two crates).
 Therefore every table is measured. A table is a list of runs, packed into text: the length of each run minus 1, and its value.
 tests/make_unicode_fixtures.py checks it.
 """
-import subprocess
 
 import tokenizers
 from regex import _regex_core
@@ -93,9 +92,7 @@ def normal():
 
 
 def lower():
-    """Runs (first, last, step, distance) of characters with a lower case that a utf8proc of Unicode 12 does not know."""
-    script = r'print join " ", grep {chr($_) =~ /\p{Present_In: 12.0}/} 0..0x10ffff'
-    old = set(map(int, subprocess.run(["perl", "-e", script], check=True, capture_output=True).stdout.split()))
+    """Distances to lower case, 0 first, and runs: value 2 k + s of distance k, s 1: of every second character."""
     form, runs = normalizers.Lowercase().normalize_str, []
     for c in ALL:
         low = form(chr(c))
@@ -103,13 +100,17 @@ def lower():
             assert c == 0x130 and low == "i\u0307"
             continue
         d = ord(low) - c
-        if d == 0 or c in old:
+        if d == 0:
             continue
         if runs and runs[-1][3] == d and (c - runs[-1][1] == runs[-1][2] or (runs[-1][0] == runs[-1][1] and c - runs[-1][1] in (1, 2))):
             runs[-1][2], runs[-1][1] = c - runs[-1][1], c
         else:
             runs.append([c, c, 1, d])
-    return runs
+    distances = [0] + sorted({d for _, _, _, d in runs})
+    value = [0] * 0x110000
+    for first, last, step, d in runs:
+        value[first:last + 1] = [2 * distances.index(d) + step - 1] * (last + 1 - first)
+    return distances, value
 
 
 def wrapped(items):
@@ -157,15 +158,16 @@ def main():
     put_runs("general", [v ^ usual_flags(v) for v in general()])
     put_runs("normal", normal())
     put_runs("script", script)
+    distances, value = lower()
+    put_runs("lower", value)
     print("\ndt_unicode_table dt_unicode_tables[] = {")
-    for name in ("general", "normal", "script"):
+    for name in ("general", "normal", "script", "lower"):
         print("    {%s, %s_runs, sizeof %s_runs / sizeof *%s_runs}," % (name, name, name, name))
     print("};\n\nconst char dt_unicode_script_names[] =")
     put_text(",".join(" ".join(aliases) for aliases in names))
-    runs = lower()
-    print("    ;\n\nconst dt_lower_run dt_unicode_lower_runs[] = {")
-    wrapped("{%#x, %#x, %d, %d}" % tuple(r) for r in runs)
-    print(f"}};\nconst size_t dt_unicode_n_lower_runs = {len(runs)};")
+    print("    ;\n\nconst int32_t dt_unicode_lower_distances[] = {")
+    wrapped(map(str, distances))
+    print("};")
 
 
 main()

@@ -20,8 +20,8 @@ build command:MPICC    libopenmpi-dev      openmpi, mpich
 build hdf5             libhdf5-openmpi-dev hdf5-parallel, phdf5, hdf5/openmpi
 build header:jansson.h libjansson-dev      jansson
 build header:ini.h     libinih-dev         inih
-build header:pcre2.h   libpcre2-dev        pcre2
-build header:utf8proc.h libutf8proc-dev    utf8proc
+build? header:pcre2.h   libpcre2-dev       pcre2
+build? header:utf8proc.h libutf8proc-dev   utf8proc
 build? header:dnnl.h    libdnnl-dev         onednn, dnnl
 build? header:jpeglib.h libjpeg-dev libjpeg-turbo
 build? header:png.h     libpng-dev          libpng

@@ -2,8 +2,7 @@
  * re. */
 #include "module_match.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+#include "dtrain/text/pattern.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,35 +36,26 @@ bool module_is_within(const char *module, const char *letters)
 
 /* ---- regular expressions ----------------------------------------------------------------------------------------- */
 
-static pcre2_code *compile(const char *pattern, int *code)
+static dt_err compile(const char *pattern, dt_pattern **p)
 {
-    PCRE2_SIZE at;
-    return pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_ENDANCHORED, code, &at,
-                         NULL);
+    return dt_pattern_compile(p, pattern, strlen(pattern), DT_PATTERN_WHOLE);
 }
 
 dt_err module_check_pattern(const char *pattern)
 {
-    char why[160];
-    int code;
-    pcre2_code *re = compile(pattern, &code);
-    if (re) {
-        pcre2_code_free(re);
-        return DT_OK;
-    }
-    pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-    return dt_fail(DT_ERR_DATA, "'%.100s' is not a valid regular expression: %s", pattern, why);
+    dt_pattern *p;
+    DT_TRY(compile(pattern, &p));
+    dt_pattern_free(p);
+    return DT_OK;
 }
 
-/* Match from byte `from` to the end. The text before it is visible to ^ and to lookbehind assertions. */
+/* Match from byte `from` to the end. */
 static bool matches(const char *pattern, const char *text, size_t from)
 {
-    int code;
-    pcre2_code *re = compile(pattern, &code);
-    pcre2_match_data *data = re ? pcre2_match_data_create_from_pattern(re, NULL) : NULL;
-    const bool is = data && pcre2_match(re, (PCRE2_SPTR)text, strlen(text), from, 0, data, NULL) >= 0;
-    pcre2_match_data_free(data);
-    pcre2_code_free(re);
+    dt_pattern *p;
+    bool is = false;
+    if (compile(pattern, &p) == DT_OK && dt_pattern_matches(p, text, from, &is) != DT_OK) is = false;
+    dt_pattern_free(p);
     return is;
 }
 

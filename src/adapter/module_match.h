@@ -16,7 +16,7 @@ bool module_is_in(const dt_modules *m, const char *module);
 bool module_is_all_linear(const dt_modules *m);
 /** Does the pattern match the path, or a suffix of it that starts after a "."? */
 bool module_ends_as(const char *pattern, const char *module);
-/** DT_ERR_DATA: the pattern cannot be compiled. */
+/** DT_ERR_DATA: the pattern is not valid. DT_ERR_USAGE: built without PCRE2. */
 dt_err module_check_pattern(const char *pattern);
 void module_list_free(dt_modules *m);
 

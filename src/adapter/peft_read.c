@@ -35,12 +35,7 @@ static dt_err unexpected(const reader *f, const char *key, const char *expected,
 static dt_err blame(const char *file, const char *key, dt_err err)
 {
     if (err == DT_OK || err == DT_ERR_MEMORY) return err;
-    char *why = strdup(dt_error_message());
-    dt_error_clear();
-    err = dt_fail(DT_ERR_DATA, "%s: %s%s%s", file, key ? key : "", key ? ": " : "",
-                  why ? why : "out of memory for the reason");
-    free(why);
-    return err;
+    return dt_error_lead(DT_ERR_DATA, "%s: %s%s", file, key ? key : "", key ? ": " : "");
 }
 
 static bool is_empty(const json_t *v)
@@ -117,7 +112,7 @@ static dt_err read_patterns(const reader *f, const char *key, read_value read, d
         dt_module_value *to = &(*values)[(*n)++];
         if (json_is_null(v)) return unexpected(f, key, "a number", v);
         DT_TRY(read(f, key, v, &to->value));
-        DT_TRY(blame(f->file, key, module_check_pattern(pattern)));
+        DT_TRY(dt_error_lead(module_check_pattern(pattern), "%s: %s: ", f->file, key));
         DT_CHECK((to->pattern = strdup(pattern)), DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     return DT_OK;
@@ -130,7 +125,7 @@ static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
     const char *text = json_string_value(all);
     if (text && strcmp(text, "all-linear") == 0) return dt_modules_parse(m, text);
     if (text) {
-        DT_TRY(blame(f->file, key, module_check_pattern(text)));
+        DT_TRY(dt_error_lead(module_check_pattern(text), "%s: %s: ", f->file, key));
         m->pattern = strdup(text);
         return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
@@ -263,7 +258,7 @@ static dt_err restrict_to(const reader *f, dt_modules *targets, const dt_modules
     if (out && fclose(out) == 0 && err == DT_OK) compose(targets, excluded, layers, &text);
     free(layers);
     if (err == DT_OK && !text) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for names", f->file);
-    if (err == DT_OK) err = blame(f->file, "target_modules", module_check_pattern(text));
+    if (err == DT_OK) err = dt_error_lead(module_check_pattern(text), "%s: target_modules: ", f->file);
     if (err != DT_OK) {
         free(text);
         return err;

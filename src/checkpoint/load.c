@@ -201,7 +201,7 @@ static dt_err compare_slot(load_job *j, int i)
         DT_TRY(dt_zero_state_read(z, s->state, s->owned, at, n, raw));
         DT_CHECK(memcmp(raw, converted, (size_t)n * dt_st_type_size(keep)) == 0, DT_ERR_DATA,
                  "%s: tensor `%s` differs from the model's tensor and is not trained in this run, so the run's result "
-                 "would lack it; merge the two first (dtrain-convert --adapter)",
+                 "would lose it; merge adapter and model first (dtrain-convert --adapter)",
                  j->files[p->file], s->tensor->name);
     }
     return DT_OK;
@@ -279,12 +279,11 @@ static dt_err compare(const load_job *j)
     }
     if (n_bad == 0) return DT_OK;
     ckpt_slot_name(&j->slots[first_bad], name, sizeof name);
-    DT_CHECK(
-        !locations[first_bad].left_out, DT_ERR_BASE,
-        "%s: tensor `%s` was altered after %s, which needs it from this base model, was trained: checksum %016" PRIx64
-        ", expected %016" PRIx64 " (%d of %d tensors differ)",
-        j->files[locations[first_bad].file], j->slots[first_bad].tensor->name, j->path, j->sums[first_bad],
-        locations[first_bad].checksum, n_bad, j->n_slots);
+    DT_CHECK(!locations[first_bad].left_out, DT_ERR_BASE,
+             "%s: tensor `%s` of this base model was altered after %s was trained on it: checksum %016" PRIx64
+             ", expected %016" PRIx64 " (%d of %d tensors differ)",
+             j->files[locations[first_bad].file], j->slots[first_bad].tensor->name, j->path, j->sums[first_bad],
+             locations[first_bad].checksum, n_bad, j->n_slots);
     return dt_fail(DT_ERR_DATA,
                    "%s: tensor `%s` was altered: checksum %016" PRIx64 ", expected %016" PRIx64
                    " (%d of %d tensors differ)",

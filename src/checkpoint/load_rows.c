@@ -1,7 +1,7 @@
 /* load_rows.c - quantised tensors from a file of floats: reads the weights that zero requests. */
 #include "load.h"
 
-/* Checksum of those of these weights, in file order, whose codes this rank is in charge of. Each weight is counted by
+/* Checksum, in file order, of those of these weights that have codes owned by this rank. Each weight is counted by
  * exactly one rank. For transposed weights, consecutive elements of the file are n_in apart among the codes. */
 static uint64_t checksum_of(const dt_stored_slot *s, const char *elems, int64_t first, int64_t n, size_t size)
 {

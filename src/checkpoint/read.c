@@ -229,8 +229,7 @@ static dt_err read_states_of(hid_t file, const char *path, const char *name, dt_
     DT_TRY(dt_h5_read_i64(file, path, dt_h5_has(file, "updates") ? "updates" : "step", &updates));
     const bool there = H5Lexists(file, name, H5P_DEFAULT) > 0;
     const hid_t group = there ? H5Gopen2(file, name, H5P_DEFAULT) : -1;
-    DT_CHECK(group >= 0, DT_ERR_DATA, "%s: expected the group /%s of the model that is trained in addition, found none",
-             path, name);
+    DT_CHECK(group >= 0, DT_ERR_DATA, "%s: expected the group /%s of the second trained model, found none", path, name);
     const dt_err err = read_states(group, path, updates, s);
     H5Gclose(group);
     return err;

@@ -88,8 +88,8 @@ static dt_err read_item(hid_t dset, const char *path, const char *name, dt_named
     dt_named_type type;
     DT_TRY(dt_h5_inspect(dset, path, name, &a));
     DT_CHECK(item_type_of(a.type, &type) && a.n_dims == 1 && a.n_elems <= MOST_BYTES / 8, DT_ERR_DATA,
-             "%s: `%s`: expected an array of one dimension of int32, int64, fp32 or fp64, found one of %d of %s", path,
-             name, a.n_dims, dt_h5_type_name(a.type));
+             "%s: `%s`: expected one dimension of int32, int64, fp32 or fp64, found %d of %s", path, name, a.n_dims,
+             dt_h5_type_name(a.type));
     DT_TRY(dt_named_arrays_add(items, strrchr(name, '/') + 1, type, a.n_elems, NULL));
     void *data = items->item[items->n_items - 1].data;
     if (a.n_elems > 0) DT_TRY(dt_h5_read_run(dset, path, name, &a, 0, a.n_elems, data));

@@ -5,7 +5,7 @@
  * flat          Every rank sends every other rank its block, through the window inside a node, otherwise by messages.
  *               The owner adds the blocks in rank order. One rounding and one order for any nodes: the ordered sum.
  * hierarchical  A node first adds its own ranks' blocks in rank order. Local rank l then holds the node's sums for
- *               the ranks with local rank l on all nodes, and exchanges the sums with them as floats. This sends
+ *               the ranks with local rank l on all nodes. It exchanges these sums with them as floats. This sends
  *               local_nranks times fewer bytes between nodes (local_nranks / 2 times for bf16), but additions are
  *               grouped by node.
  *

@@ -341,14 +341,9 @@ dt_err dt_config_fail(const dt_config *cfg, const char *section, const char *key
 
 dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *key, dt_err err)
 {
-    char where[512], *why;
-    if (err == DT_OK) return DT_OK;
-    why = strdup(dt_error_message());
-    dt_error_clear();
+    char where[512];
     dt_config_where(cfg, section, key, where, sizeof where);
-    err = dt_fail(err, "%s: %s", where, why ? why : "no memory for the reason");
-    free(why);
-    return err;
+    return dt_error_lead(err, "%s: ", where);
 }
 
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)

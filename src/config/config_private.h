@@ -59,11 +59,11 @@ dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, 
  *  NULL: no memory. */
 char *dt_key_absolute(const dt_key *k, const char *value);
 
-/* Is it a relative path that this cannot replace, because of what the name of the current folder contains? */
+/* True for a relative path that cannot be made absolute, because a value cannot express the current folder's name. */
 bool dt_key_stays_relative(const dt_key *k, const char *value);
 
-char *dt_key_unquote(char *text); /* what stands between quotes that pair; in place */
-/** Is there a ${NAME} whose variable is not set? Its name to name. */
+char *dt_key_unquote(char *text); /* the text between paired quotes; in place */
+/** True if a ${NAME} has an unset variable. name receives its name. */
 bool dt_key_unset_variable(const char *text, char *name, size_t size);
 
 /* config_foreign.c */

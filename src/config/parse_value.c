@@ -1,8 +1,8 @@
 /* parse_value.c - one value: text to number and back, environment variables.
  *
  * Whatever is accepted can be written to a file and read again with the same result: the resolved configuration in a
- * run's directory and in its checkpoints is a configuration. So values that an INI line cannot carry are refused,
- * wherever they come from. */
+ * run's directory and in its checkpoints is a configuration. So values that an INI line cannot express are refused,
+ * from any source. */
 #include "config_private.h"
 #include <ctype.h>
 #include <errno.h>
@@ -88,7 +88,7 @@ static bool read_int(const char *text, int64_t *v)
     return true;
 }
 
-/* 1_000_000 without its underscores, which may stand between digits only. */
+/* 1_000_000 without its underscores, which are allowed only between digits. */
 static void drop_underscores(const char *text, char out[64])
 {
     size_t n = 0;

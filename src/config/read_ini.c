@@ -1,6 +1,6 @@
 /* read_ini.c - reads INI text line by line through inih.
  *
- * Distributions build inih so that it silently cuts lines over 199 bytes, takes an indented line as a continuation of
+ * The inih of distributions silently truncates lines over 199 bytes. It takes an indented line as a continuation of
  * the key above, ignores text after a section's bracket, and does not report empty sections. So lines are read and
  * checked here before inih sees them. For a line too long for its buffer, inih receives only the name, and the value
  * is kept here. */

@@ -1,6 +1,5 @@
-/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or cleaning
- * up, are consequences. One message per thread, in a fixed buffer, so that running out of memory can be reported
- * too. */
+/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or
+ * cleaning up, are consequences. One message per thread, in a fixed buffer, which works even without free memory. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -75,17 +74,31 @@ const char *dt_error_message(void) { return message; }
 
 void dt_error_clear(void) { message[0] = '\0'; }
 
-dt_err dt_error_prefix(dt_err err, const char *fmt, ...)
+static dt_err lead(dt_err err, const char *fmt, va_list args)
 {
     char place[1024], what[MESSAGE_SIZE];
-    if (err != DT_ERR_DATA) return err;
-    va_list args;
-    va_start(args, fmt);
     vsnprintf(place, sizeof place, fmt, args);
-    va_end(args);
     memcpy(what, message, sizeof what);
     dt_error_clear();
     return dt_fail(err, "%s%s", place, what);
+}
+
+dt_err dt_error_lead(dt_err err, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    if (err != DT_OK) lead(err, fmt, args);
+    va_end(args);
+    return err;
+}
+
+dt_err dt_error_prefix(dt_err err, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    if (err == DT_ERR_DATA) lead(err, fmt, args);
+    va_end(args);
+    return err;
 }
 
 static bool is_there(const dt_mistakes *m, const char *text)

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Directories, relative to the program: its own (a build directory), the parent (tests), where make install puts
- * objects, and the build directory below (a program at the top of the tree). */
+/* Directories, relative to the program: its own (a build directory), its parent (tests), the one that make install
+ * uses, and the build directory below (a program at the top of the tree). */
 static const char *const FOLDERS[] = {"", "../", "../lib/dtrain/", "build/release/"};
 enum { N_FOLDERS = sizeof FOLDERS / sizeof FOLDERS[0] };
 

@@ -202,7 +202,7 @@ static dt_err alloc_places(dt_loader *l)
     const size_t nbytes = places_nbytes(l);
     if (nbytes == 0) return DT_OK;
     l->places = malloc(nbytes);
-    DT_CHECK(l->places, DT_ERR_MEMORY, "no memory for the places of %" PRId64 " images' features",
+    DT_CHECK(l->places, DT_ERR_MEMORY, "no memory for the feature offsets of %" PRId64 " images",
              dt_loader_n_images(l));
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     return DT_OK;

@@ -1,10 +1,9 @@
-/* order.c - random access instead of iteration: a position in the order is computed in constant time and
- * memory. Resuming needs only a step number, and the number of ranks does not affect which samples a step
- * takes.
+/* order.c - random access instead of iteration: a position in the order is computed in constant time and memory.
+ * Resuming needs only a step number, and the number of ranks does not affect which samples a step takes.
  *
- * Mixing: a fixed pattern of 4096 slots represents the shares, so that entry and occurrence of a sample
- * number take two table look-ups. Occurrences of an entry are counted across epochs. A large entry with a
- * small share is thus seen completely before any of its samples repeats. */
+ * Mixing: a fixed pattern of 4096 slots represents the shares. Two table look-ups then give entry and occurrence of
+ * a sample number. Occurrences of an entry are counted across epochs. A large entry with a small share is thus seen
+ * completely before any of its samples repeats. */
 #include "order.h"
 #include <math.h>
 

@@ -94,9 +94,10 @@ static dt_err check_images_alike(const dt_dataset_info *one, const dt_dataset_in
 {
     const dt_image_form *a = &one->images, *b = &other->images;
     DT_CHECK(a->size == b->size && a->token == b->token && a->n_tokens == b->n_tokens, DT_ERR_DATA,
-             "%s: images of %" PRId64 " pixels per side as %" PRId64 " tokens of id %" PRId32 ", but %s has %" PRId64
-             ", %" PRId64 " and %" PRId32 ": all files of a run must agree",
-             other->path, b->size, b->n_tokens, b->token, one->path, a->size, a->n_tokens, a->token);
+             "%s: found images of %" PRId64 " pixels per side, %" PRId64
+             " placeholders each and placeholder id %" PRId32 ": expected %" PRId64 ", %" PRId64 " and %" PRId32
+             " as in %s, because all files of a run must agree",
+             other->path, b->size, b->n_tokens, b->token, a->size, a->n_tokens, a->token, one->path);
     return *a->preprocessor && *b->preprocessor && strcmp(a->preprocessor, b->preprocessor) != 0
                ? check_preprocessors(one, other)
                : DT_OK;

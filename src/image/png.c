@@ -1,7 +1,8 @@
 /* png.c - decodes with libpng. Gamma and colour profiles are ignored, alpha is dropped.
  *
- * Pillow does not require IEND. After the pixels it stops at the end of the file (between two chunks), at bytes
- * that are not a chunk, and at the next frame of an animation. libpng requires IEND, so it receives one there.
+ * Pillow does not require IEND. After the pixels it stops at one of three positions: the end of the file (between
+ * two chunks), bytes that are not a chunk, or the next frame of an animation. libpng requires IEND, so it receives
+ * one there.
  *
  * Two formats are converted here: palettes (an index beyond the palette is black), and 16-bit grey, which Pillow
  * clips at 255 instead of scaling. */

@@ -1,7 +1,8 @@
 /* swap_uring.c - transfers by io_uring.
  *
- * IOSQE_ASYNC: a thread of the kernel begins the transfer. Without it the call itself does as far as it need not wait,
- * that is it looks up the pages of 64 MiB or, for a file in the page cache, copies them (docs/data/epyc-swap.csv). */
+ * IOSQE_ASYNC: a kernel thread starts the transfer. Without it the submitting call does all work that needs no
+ * waiting. It looks up the pages of 64 MiB, or copies them if the file is in the page cache
+ * (docs/data/epyc-swap.csv). */
 #ifdef DT_HAVE_LIBURING
 #include "swap_private.h"
 #include <errno.h>
@@ -13,8 +14,8 @@ typedef struct uring {
     int fd;
 } uring;
 
-/* Without the first flag the kernel interrupts whatever the thread does, and system calls of others (MPI's poll)
- * return early with EINTR. Kernels before 5.19 do not know the flags, those before 5.6 not the operations. */
+/* Without the first flag, completions interrupt the thread, and its other system calls (MPI's poll) return early
+ * with EINTR. Kernels before 5.19 lack the flags, kernels before 5.6 the operations. */
 static int open_ring(struct io_uring *ring, int depth)
 {
     int status = io_uring_queue_init((unsigned)depth, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);

@@ -260,8 +260,8 @@ static dt_err size_images(dt_make_options *m)
     DT_TRY(ask_model(o->preprocessor, o));
     if (strcmp(m->tokenizer, "bytes") != 0 && o->token_id < 0) DT_TRY(ask_model(m->tokenizer, o));
     DT_CHECK(o->n_tokens > 0, DT_ERR_USAGE,
-             "--image-tokens: expected the number of placeholder tokens per image, because %s has no config.json of a "
-             "vision-language model or a tower, and %s has none of a vision-language model",
+             "--image-tokens: expected the number of placeholder tokens per image, because no config.json gives it: "
+             "%s has none of a vision-language model or a tower, and %s has none of a vision-language model",
              o->preprocessor, m->tokenizer);
     return DT_OK;
 }

@@ -301,10 +301,11 @@ static dt_err ends_inside(const dt_input *in, const dt_json_nesting *at, int64_t
 
 static dt_err breaks(const dt_input *in, int64_t line, const char *wrong, bool array)
 {
-    return dt_fail(DT_ERR_DATA,
-                   "%s:%" PRId64 ": the record that begins here breaks in line %" PRId64
-                   ": %s; the next record cannot be located in %s (in JSON lines it can)",
-                   in->path, line, in->line, wrong, kind_of(array));
+    return dt_fail(
+        DT_ERR_DATA,
+        "%s:%" PRId64 ": the record that begins here is invalid in line %" PRId64
+        ": %s; the next record cannot be located in %s; convert the file to JSON lines to skip invalid records",
+        in->path, line, in->line, wrong, kind_of(array));
 }
 
 /* True if a record ends before this byte, at the array's level. */

@@ -208,7 +208,7 @@ static dt_err check_options(const dt_make_options *o)
     DT_CHECK(o->max_length >= 0 && o->max_length <= INT32_MAX, DT_ERR_USAGE,
              "max length: expected a number from 0 to %d, found %" PRId64, INT32_MAX, o->max_length);
     DT_CHECK(!o->turn_budgets || o->max_length > 0, DT_ERR_USAGE,
-             "turn budgets: expected a max length to divide (--max-length)");
+             "turn budgets: expected --max-length, which they divide");
     const dt_image_options *i = &o->images;
     DT_CHECK(i->preprocessor || (!i->folder && !i->captions), DT_ERR_USAGE,
              "an image folder or captions need images: expected a preprocessor (--images)");
@@ -331,7 +331,7 @@ static dt_err find_placeholder(const make *k, int32_t *id)
     if (err == DT_OK && !found)
         err = dt_fail(DT_ERR_USAGE,
                       "the tokenizer %s has no token \"%s\" for images: add it to the tokenizer and its model with "
-                      "dtrain-convert --add-tokens FILE (FILE: a line %s), or name another token with --image-token",
+                      "dtrain-convert --add-tokens FILE (one line: %s), or name another token with --image-token",
                       k->opt->tokenizer, o->token, o->token);
     free(ids.id);
     dt_encoder_close(e);

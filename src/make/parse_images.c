@@ -10,7 +10,7 @@ dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *r
     const char *key = dt_image_key(json);
     DT_CHECK(
         !key, DT_ERR_DATA,
-        "%s: the record has an image: set its preparation with --images, or rename the field if it is not an image",
+        "%s: the record has an image: give the model or tower with --images, or rename the field if it is not an image",
         key);
     return DT_OK;
 }

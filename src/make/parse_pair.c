@@ -119,7 +119,7 @@ static dt_err add_texts(dt_parsed_record *r, const json_t *json, const dt_rules 
     return DT_OK;
 }
 
-/* Longest common prefix, cut before its last white space, which goes to the completions. */
+/* Longest common prefix without its last white space. The completions keep that. */
 static size_t common_prompt(words a, words b)
 {
     size_t n = 0;

@@ -141,7 +141,7 @@ static dt_err put_header(dt_reader *r, const char *text, size_t nbytes, int64_t 
     dt_err err = dt_csv_header_parse(r->header, text, nbytes);
     if (err == DT_OK) err = dt_rec_check_header(r->rec, r->header);
     if (err == DT_OK && r->opt->rec.longest && !dt_csv_header_has(r->header, "user_id"))
-        err = dt_fail(DT_ERR_DATA, "expected the column user_id, which identifies the longest row of each user");
+        err = dt_fail(DT_ERR_DATA, "expected the column user_id, because --longest-only keeps one row per user");
     return dt_error_prefix(err, "%s:%" PRId64 ": ", r->path, line);
 }
 

@@ -46,14 +46,14 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
                  "(--skip-bad), or make pairs of chosen and rejected answers",
                  keys[k]);
         DT_CHECK(!rules->any_kind, DT_ERR_DATA,
-                 "%s: a record with a KTO label needs a choice: train only on good answers with --kind sft --skip-bad, "
+                 "%s: the record has a KTO label: train only on good answers with --kind sft --skip-bad, "
                  "or make pairs of chosen and rejected answers",
                  keys[k]);
     }
     return DT_OK;
 }
 
-/* Without this check, a preference whose other half has an unknown key would be trained on as a chat. */
+/* Without this check, sft would train on half of a preference if the other half has an unknown key. */
 static dt_err check_preference(const json_t *json, const dt_rules *rules)
 {
     static const char *const keys[] = {

@@ -5,7 +5,7 @@
 
 #include "model_private.h"
 
-/** The unit of the head and the unit of the vocabulary matmul, which is the embedding's if they are tied. */
+/** The unit of the head, and the unit of the vocabulary matmul. With a tied head the latter is the embedding's. */
 struct head_weights {
     dt_param_view head, out;
 };

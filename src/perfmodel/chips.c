@@ -1,16 +1,17 @@
 /* chips.c - the one table of chips.
  *
  * Sources, NVIDIA's: A100 Tensor Core GPU data sheet (2021); H100 Tensor Core GPU data sheet (2022; NVL: 2024); H200
- * Tensor Core GPU data sheet (2024); GH200 Grace Hopper Superchip data sheet (2023); HGX B200 data sheet (2025), whose
- * figures for eight GPUs are divided by eight. Data sheets state matmuls with sparsity for Hopper and Blackwell: half
- * of that is dense. NVLink and PCIe are stated for both directions: half of that is one. Networks: DGX A100 has a 200
- * Gbit/s adapter for each GPU (HDR), DGX H100, H200 and B200 one of 400 Gbit/s (NDR); the same is assumed elsewhere. */
+ * Tensor Core GPU data sheet (2024); GH200 Grace Hopper Superchip data sheet (2023); HGX B200 data sheet (2025),
+ * whose figures for eight GPUs are divided by eight. For Hopper and Blackwell, data sheets state matmuls with
+ * sparsity. The dense rate is half of it. They state NVLink and PCIe for both directions. One direction is half of
+ * it. Networks: DGX A100 has a 200 Gbit/s adapter for each GPU (HDR). DGX H100, H200 and B200 have one of 400 Gbit/s
+ * (NDR). The same is assumed for other chips. */
 #include "dtrain/perfmodel/chips.h"
 #include <ctype.h>
 #include <string.h>
 #include <strings.h>
 
-/* Of two whose words fit, the first. */
+/* The first chip with matching words is taken. */
 #define CHIPS(X)                                                                                                       \
     /* name, title, words, 16 bit, TF32, fp32 (TFLOP/s), memory (GB, GB/s), NVLink, host, network (GB/s) */            \
     X("h100-pcie", "H100 PCIe, 80 GB", "H100", "PCIe", NULL, 756, 378, 51, 80, 2000, 300, 64, 50)                      \
@@ -38,7 +39,7 @@ const dt_chip *dt_chip_named(const char *name)
     return NULL;
 }
 
-/* Whole words: an H20 is no H200, and neither is a GH200. */
+/* Whole words must match: neither an H20 nor a GH200 is an H200. */
 static bool has_word(const char *text, const char *word)
 {
     const size_t len = strlen(word);
@@ -51,7 +52,7 @@ static bool has_word(const char *text, const char *word)
 
 bool dt_chip_is_part(const char *driver_name) { return driver_name && has_word(driver_name, "MIG"); }
 
-/* A part has other peaks. */
+/* A MIG part has other peaks. */
 static bool is_called(const dt_chip *chip, const char *driver_name)
 {
     if (dt_chip_is_part(driver_name)) return false;

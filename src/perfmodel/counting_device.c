@@ -14,7 +14,7 @@ enum { ALIGN = 256 }; /* as cudaMalloc's */
 typedef double clock_s[DT_COUNT_CLOCKS];
 
 struct dt_stream {
-    clock_s done_s; /* all that is queued */
+    clock_s done_s; /* end of the last queued operation */
     dt_stream *next;
 };
 
@@ -24,9 +24,9 @@ struct dt_event {
 
 typedef struct count_state {
     const dt_count_sink *sink;
-    uintptr_t next; /* address that is free */
-    clock_s host_s; /* how far the host has come */
-    clock_s gone_s; /* the latest of streams that are gone */
+    uintptr_t next; /* next free address */
+    clock_s host_s; /* current time of the host */
+    clock_s gone_s; /* latest end of a destroyed stream */
     dt_stream first, *streams;
 } count_state;
 

@@ -13,8 +13,8 @@ typedef struct merge_delta {
     int64_t rank, cols;
 } merge_delta;
 
-/** Does this tensor consist of codes, or does z, which holds its own model or a separate adapter model, have an adapter
- *  for it? weight: its name, or that of the head tied to it. The same on all ranks. */
+/** True if this tensor consists of codes, or if z (its own model or a separate adapter model) has an adapter for it.
+ *  weight: its name, or that of the head tied to it. Equal on all ranks. */
 bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight);
 /** Gather the adapter and the scales of a weight from all ranks. conv1d: the weights of blocks are stored [in, out].
  *  own: this rank's error so far, on which the ranks first agree. Collective, agreed. */

@@ -69,7 +69,7 @@ static dt_err locate_tied(locate_job *job, const dt_stored_slot *slots, int n_sl
 }
 
 /* Additional tensors of PEFT: the base weight next to an embedding's adapter. For a vocabulary that has grown and is
- * trained, also the base and the trained weight, which is also stored under its own name. */
+ * trained, also the base weight and a second copy of the trained weight. */
 static bool is_copy(const char *name)
 {
     static const char *const parts[] = {".base_layer.", ".original_module.", ".modules_to_save."};

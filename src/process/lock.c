@@ -275,7 +275,7 @@ static dt_err cannot_be_read(dt_lock *l)
     dt_error_clear();
     const bool gone = lstat(l->path, &st) != 0 && errno == ENOENT;
     DT_CHECK(gone || ++l->n_unread < TURNS, DT_ERR_USAGE,
-             "%s; without it dtrain cannot tell whether another run uses this output_dir. If no other run uses it, "
+             "%s; dtrain needs this file to check whether another run uses this output_dir. If no other run does, "
              "remove the file, or start with --force",
              why);
     return DT_OK;

@@ -74,8 +74,8 @@ static dt_err write_event(dt_events *e)
 }
 
 /* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds.
- * Choose a name after all existing ones, even if this host's clock is behind the previous host's, or the last start
- * was in the same second. */
+ * Choose a name after all existing ones. This host's clock may be behind the previous host's, or the last start was
+ * in the same second. */
 static long long file_time(const char *dir)
 {
     long long t = (long long)time(NULL);

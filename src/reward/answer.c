@@ -1,10 +1,10 @@
 /* answer.c - finding and comparing answers. */
 #include "answer.h"
+#include "dtrain/text/unicode.h"
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 /* ---- finding ----------------------------------------------------------------------------------------------------- */
 
@@ -130,16 +130,18 @@ static void tidy(char *text)
 /* Malloc'ed; NULL: out of memory. Invalid UTF-8 stays unchanged. */
 static char *normal_form(dt_answer a)
 {
-    static const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT | UTF8PROC_CASEFOLD;
-    utf8proc_uint8_t *folded = NULL;
-    utf8proc_map((const utf8proc_uint8_t *)a.at, (utf8proc_ssize_t)a.n, &folded, how);
-    char *text = folded ? (char *)folded : strndup(a.at, a.n);
+    size_t n;
+    char *text;
+    if (dt_unicode_form(a.at, a.n, DT_FORM_COMPATIBLE | DT_FORM_COMPOSED | DT_FORM_CASE_FOLDED, &text, &n) != DT_OK) {
+        dt_error_clear();
+        text = strndup(a.at, a.n);
+    }
     if (text) tidy(text);
     return text;
 }
 
-/* Each of at most three roundings (two numbers and their quotient) has an error of half a unit: 3 * 2^-53 on either
- * side. */
+/* There are at most three roundings (two values and their quotient), each with an error of half a unit: 3 * 2^-53 on
+ * either side. */
 static bool are_equal(double x, double y) { return fabs(x - y) <= 6 * 0x1p-53 * fmax(fabs(x), fabs(y)); }
 
 dt_err dt_answers_equal(dt_answer a, dt_answer b, bool *equal)

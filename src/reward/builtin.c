@@ -2,13 +2,13 @@
  * docs/rewards.md describes them.
  *
  * Missing parameters come from the record, so length and keywords may differ between prompts. */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "builtin.h"
 #include "answer.h"
 #include "dtrain/recommend/catalogue.h"
+#include "dtrain/text/pattern.h"
+#include "dtrain/text/unicode.h"
 #include <inttypes.h>
 #include <math.h>
-#include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ struct dt_builtin {
     const function *what;
     double least, most;  /* length, in tokens; most 0: taken from the record */
     char *words;         /* keywords, separated by |; NULL: taken from the record */
-    pcre2_code *pattern; /* format */
+    dt_pattern *pattern; /* format */
 };
 
 /* ---- accuracy ---------------------------------------------------------------------------------------------------- */
@@ -64,24 +64,16 @@ static dt_err accuracy(const dt_builtin *b, const dt_reward_sample *s, const jso
 static dt_err read_format(dt_builtin *b, const char *parameters)
 {
     const char *pattern = parameters ? parameters : THINK_ANSWER;
-    const uint32_t how = PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOTALL | PCRE2_UTF;
-    int number = 0;
-    size_t at = 0;
-    b->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, how, &number, &at, NULL);
-    if (b->pattern) return DT_OK;
-    PCRE2_UCHAR why[160];
-    pcre2_get_error_message(number, why, sizeof why);
-    return dt_fail(DT_ERR_USAGE, "format:%s: expected a PCRE2 regular expression, found an error: %s at character %zu",
-                   pattern, (const char *)why, at);
+    const dt_err err = dt_pattern_compile(&b->pattern, pattern, strlen(pattern), DT_PATTERN_WHOLE_UTF8);
+    return dt_error_lead(err == DT_ERR_DATA ? DT_ERR_USAGE : err, "format%s%s: ", parameters ? ":" : "",
+                         parameters ? parameters : "");
 }
 
-/* If a match exceeds PCRE2's limits on steps and memory, the expression does not match. */
 static dt_err format(const dt_builtin *b, const dt_reward_sample *s, const json_t *record, double *reward)
 {
-    pcre2_match_data *match = pcre2_match_data_create_from_pattern(b->pattern, NULL);
-    DT_CHECK(match, DT_ERR_MEMORY, "out of memory to match a regular expression");
-    *reward = pcre2_match(b->pattern, (PCRE2_SPTR)s->completion, strlen(s->completion), 0, 0, match, NULL) >= 0;
-    pcre2_match_data_free(match);
+    bool matches;
+    DT_TRY(dt_pattern_matches(b->pattern, s->completion, 0, &matches));
+    *reward = matches;
     return DT_OK;
 }
 
@@ -283,7 +275,8 @@ dt_err dt_builtin_open(dt_builtin **out, const char *text)
     dt_builtin *b = calloc(1, sizeof *b);
     DT_CHECK(b, DT_ERR_MEMORY, "out of memory for a reward function");
     b->what = what;
-    const dt_err err = read(b, text[n] ? text + n + 1 : NULL);
+    dt_err err = read(b, text[n] ? text + n + 1 : NULL);
+    if (err == DT_OK && what->score == accuracy) err = dt_error_lead(dt_unicode_check_forms(), "accuracy: ");
     if (err == DT_OK)
         *out = b;
     else
@@ -294,7 +287,7 @@ dt_err dt_builtin_open(dt_builtin **out, const char *text)
 void dt_builtin_close(dt_builtin *b)
 {
     if (!b) return;
-    pcre2_code_free(b->pattern);
+    dt_pattern_free(b->pattern);
     free(b->words);
     free(b);
 }

@@ -80,8 +80,9 @@ static int64_t share_of(const dt_rollout *r, int nranks)
     return dt_ceil_div(rollout_room(r) / rollout_unit(r), nranks) * rollout_unit(r);
 }
 
-/* Number of prompts cached at a time, for n sequences. Beam searches keep their prompts to the end. Consecutive samples
- * need the number that can start together at any offset, and as many again for groups that take longer. */
+/* Number of prompts cached at a time, for n sequences. Beam searches keep their prompts to the end. Otherwise it is
+ * the maximum number of prompts that start together at any offset, and the same number again for groups that run
+ * long. */
 static int64_t n_prompts_for(const dt_rollout *r, int nranks, int64_t n)
 {
     const int64_t each = rollout_n_drawn(r), begin = dt_ceil_div(n, each),

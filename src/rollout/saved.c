@@ -146,7 +146,7 @@ static dt_err take_floats(dt_rollout *r, const dt_named_arrays *items, const cha
     return DT_OK;
 }
 
-/* Was it generated with options that make it unusable, or does it lack values that are now needed? */
+/* True if it was generated with other options that make it unusable, or lacks values that are needed now. */
 static bool is_of_other_options(const dt_rollout *r, const dt_named_arrays *items, const int64_t *place)
 {
     char name[DT_NAMED_NAME];

@@ -1,6 +1,5 @@
-/* self_check.c - verifies that a device computes what the CPU computes: every operation of the table, in the forms
- * that training uses, at odd sizes and on random values. It takes seconds on the user's machine, where no test suite
- * exists.
+/* self_check.c - compares a device with the CPU: every operation of the table, in the variants that training uses,
+ * at odd sizes and on random values. It takes seconds, on machines without a test suite.
  *
  * The whole arena is compared: memory that an operation must not write must be unchanged. */
 #include "self_check.h"
@@ -26,8 +25,8 @@ void begin(check *c, const char *fmt, ...)
     c->n_forms++;
 }
 
-/* Arrays begin anywhere, as shards do: at most 3 elements after a multiple of 256 bytes. Kernels for whole chunks of
- * 16 bytes would then run only by chance, so their cases set `whole`. */
+/* Arrays begin up to 3 elements after a multiple of 256 bytes, like shards. Kernels for aligned chunks of 16 bytes
+ * would then run only by chance, so their cases set `whole`. */
 static array place(check *c, dt_dtype dt, size_t elem_size, int64_t n, bool may_change)
 {
     const size_t nbytes = (size_t)n * elem_size, from = (c->used + 511) / 256 * 256,
@@ -97,7 +96,7 @@ bool check_next(check *c)
 
 /* ---- comparison -------------------------------------------------------------------------------------------------- */
 
-/* Is it a matmul, by a library that can be left? */
+/* True if the case is a matmul by a library that the device can stop using. */
 static bool leave_library(check *c, const char *why)
 {
     dt_device *dev = c->dev[1];
@@ -154,7 +153,7 @@ static void compare_bytes(check *c, const char *name, array a)
     if (i < a.n) tell(c, "%s: element %" PRId64 " of %" PRId64 " differs from the CPU's", name, i, a.n);
 }
 
-/* Half a unit in the last place of y. Subnormal numbers of fp16 are 2^-24 apart, and large enough to be met. */
+/* Half a unit in the last place of y. Subnormals of fp16 are 2^-24 apart, large enough to occur. */
 static double half_unit(dt_dtype dt, double y) { return fmax(dt_roundoff(dt) * fabs(y), dt == DT_F16 ? 0x1p-25 : 0); }
 
 void compare(check *c, const char *what, array a, tolerance tol)
@@ -200,7 +199,7 @@ void compare_doubles(check *c, const char *what, array a, double relative)
     }
 }
 
-/* What is not free to change, arrays that are only read and the space between arrays, is as it was. */
+/* True if operations changed neither their inputs nor the space between arrays. */
 static void check_rest(check *c)
 {
     size_t from = 0;
@@ -216,8 +215,8 @@ static void check_rest(check *c)
     }
 }
 
-/* A form that a device refuses, or that fails on it, is no reason not to look at the others; a device that has failed
- * for good fails at the next one, too. */
+/* If a variant is refused or fails, the check continues with the others. A device that has failed permanently also
+ * fails at the next variant. */
 void end(check *c)
 {
     if (c->err == DT_OK) {
@@ -274,7 +273,7 @@ static dt_err verdict(check *c, const char *name)
 
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
 {
-    dt_ledger ledger = {0}; /* of the CPU's side: no plan includes it */
+    dt_ledger ledger = {0}; /* of the CPU's arena, which no plan includes */
     dt_device cpu = {.ops = &dt_device_cpu_ops, .ledger = &ledger};
     check c = {0};
     const double begin_s = dt_now_s();

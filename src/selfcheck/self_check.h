@@ -4,8 +4,8 @@
 
 #include "dtrain/device/device.h"
 
-/* A case puts its arrays into an arena, where each has the same place on both devices, runs its operations on one
- * device after the other, and compares:
+/* A case puts its arrays into an arena. Each array has the same offset on both devices. The case runs its operations
+ * on one device after the other, and compares the results:
  *
  *     begin(c, "add %s", dt_dtype_name(dt));
  *     const array x = put(c, dt, n, 1), y = room(c, dt, n);
@@ -22,35 +22,36 @@ typedef struct array {
 
 enum { CHECK_MAX_ARRAYS = 24 };
 typedef struct check {
-    dt_device *dev[2]; /* the CPU, and the one that is looked at */
+    dt_device *dev[2]; /* the CPU, and the device to check */
     dt_buf arena[2];
-    char *before, *after[2]; /* the arenas' contents on the host: of both, and then of each */
+    char *before, *after[2]; /* contents of the arenas on the host: before, and after, per device */
     size_t used;
     struct place {
         size_t at, nbytes;
         bool may_change;
     } places[CHECK_MAX_ARRAYS];
     int n_places;
-    int side; /* which device works */
+    int side; /* index of the current device */
     dt_err err;
     uint64_t draws;
-    bool whole;     /* arrays begin at multiples of 256 bytes, as those of training do; else some do not */
-    char what[160]; /* the form that is being checked */
-    bool wrong;     /* something of it was */
-    /* matmuls: by which form the device's library may be left, and whether it was, so that the case is run again */
+    bool whole;     /* all arrays are aligned to 256 bytes, as in training */
+    char what[160]; /* the variant to check */
+    bool wrong;     /* a result of it was wrong */
+    /* matmuls: the variant for which the device may stop using its library, and whether it did; the case then runs
+     * again */
     const dt_matmul *matmul;
     bool again;
     int n_forms, n_wrong, n_distrusted;
     dt_mistakes list;
 } check;
 
-/** How far two devices may be apart at an element where the CPU has y, with rms the root mean square of all elements:
+/** Maximum difference of two devices at an element with the CPU's value y. rms: root mean square of all elements.
  *
  *      2.5 u + (floats 2^-24 + stored u_dt) (|y| + rms)
  *
- *  u is half a unit in the last place of y in the array's type: both round once, and where they begin from numbers
- *  a little apart these may round to neighbours. floats: roundings of float on the way, for a sum of k terms about
- *  4 sqrt(k); stored: roundings to the type of activations, dt, on the way. EXACT: the same bits. */
+ *  u is half a unit in the last place of y in the array's type. Both devices round once, and slightly different
+ *  values may round to neighbours. floats: number of float roundings, about 4 sqrt(k) for a sum of k terms. stored:
+ *  number of roundings to the type of activations, dt. EXACT: equal bits. */
 typedef struct tolerance {
     double floats, stored;
     dt_dtype dt;
@@ -60,27 +61,27 @@ typedef struct tolerance {
 void begin(check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 array put(check *c, dt_dtype dt, int64_t n, double scale); /* uniform in [-scale, scale] */
 array put_bytes(check *c, const void *data, size_t elem_size, int64_t n);
-array room(check *c, dt_dtype dt, int64_t n); /* results and scratch: full of NaN */
+array room(check *c, dt_dtype dt, int64_t n); /* results and scratch, filled with NaN */
 array room_bytes(check *c, size_t elem_size, int64_t n);
 array part(array a, int64_t from, int64_t n); /* its elements from ... */
-void *at(const check *c, array a);            /* where it lies on the device that works */
-/** Compare an array, which may then have changed. what: "dx"; NULL: there is one result. */
+void *at(const check *c, array a);            /* its address on the current device */
+/** Compare an array that the operations may change. what: "dx"; NULL: the only result. */
 void compare(check *c, const char *what, array a, tolerance tol);
 void compare_doubles(check *c, const char *what, array a, double relative);
 void end(check *c);
-/** end() for a matmul: true where a library was wrong and the device's own kernel is to be looked at, from begin()
- *  on. */
+/** end() for a matmul. True if the library was wrong. The case then starts again at begin(), with the device's own
+ *  kernel. */
 bool end_matmul(check *c);
 
-bool check_start(check *c); /* arrays to both devices; the first works */
-bool check_next(check *c);  /* wait, arrays back to the host; the next works */
+bool check_start(check *c); /* copy the arrays to both devices; select the first */
+bool check_next(check *c);  /* wait, copy the arrays to the host; select the next device */
 #define EACH_DEVICE(c) for (bool go_ = check_start(c); go_; go_ = check_next(c))
 #define RUN(c, op, ...)                                                                                                \
     do {                                                                                                               \
         if ((c)->err == DT_OK)                                                                                         \
             (c)->err = (c)->dev[(c)->side]->ops->op((c)->dev[(c)->side], __VA_ARGS__, (dt_stream *)NULL);              \
     } while (0)
-/** The larger of what both devices answer to a question for a size. */
+/** The maximum of both devices' answers to a size query. */
 #define LARGER_OF(c, op, ...)                                                                                          \
     dt_max_i64((int64_t)(c)->dev[0]->ops->op((c)->dev[0], __VA_ARGS__),                                                \
                (int64_t)(c)->dev[1]->ops->op((c)->dev[1], __VA_ARGS__))

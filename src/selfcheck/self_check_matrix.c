@@ -1,5 +1,5 @@
-/* self_check_matrix.c - cases of the self-check: matmuls in all forms, attention, the classifier, the choice of
- * tokens. */
+/* self_check_matrix.c - cases of the self-check: all variants of matmuls, attention, the classifier, token
+ * selection. */
 #include "dtrain/device/nf4.h"
 #include "self_check.h"
 #include <math.h>
@@ -13,11 +13,11 @@ static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 /* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
-/* What training asks for beside op(A) op(B), and generation: each with each of the four ways to store A and B. */
+/* Epilogues of op(A) op(B) in training and generation. Each is checked with all four layouts of A and B. */
 static const struct matmul_way {
     const char *name;
     bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums;
-    dt_dtype stored; /* of B; DT_F32: as it is computed in */
+    dt_dtype stored; /* type of B; DT_F32: the type of the computation */
     dt_epilogue epilogue;
     dt_matmul_sums sums_of;
 } WAYS[] = {
@@ -48,7 +48,7 @@ static array put_any(check *c, int64_t n)
     return a;
 }
 
-/* B and what its numbers are multiplied by. */
+/* B and its scales. */
 typedef struct stored {
     array b, scale, blocks;
 } stored;
@@ -118,7 +118,7 @@ static bool matmul(check *c, const struct matmul_way *w, dt_dtype dt, const int6
         mm.sums = w->sums_of != DT_SUMS_NONE ? at(c, sums) : NULL;
         RUN(c, matmul, &mm, at(c, a), at(c, b.b), at(c, to));
     }
-    /* an epilogue may begin from P as it was rounded, and so may the sum with bias or D (dt_matmul) */
+    /* an epilogue, or the sum with bias or D, may start from the rounded P (dt_matmul) */
     const int n_added = w->float_c || w->batch_invariant ? 0 : w->bias + (w->addend || w->accumulate);
     compare(c, "C", to, near(of_sum((double)k) + (has_aux ? 256 : 0), n_added + (has_aux ? 3 : 0), dt));
     if (w->epilogue == DT_EPILOGUE_ACT) compare(c, "aux", aux, near(of_sum((double)k), 0, dt));
@@ -127,7 +127,7 @@ static bool matmul(check *c, const struct matmul_way *w, dt_dtype dt, const int6
     return end_matmul(c);
 }
 
-/* Which of the four ways to store A and B there are. */
+/* The layouts of A and B that exist, out of four. */
 static bool has_form(const struct matmul_way *w, int form)
 {
     const bool ta = form & 1;
@@ -138,7 +138,7 @@ static void matmuls(check *c, dt_dtype dt)
 {
     static const int64_t sizes[][3] = {{1, 1, 1}, {77, 131, 95}, {128, 192, 64}, {3, 520, 259}, {300, 40, 512}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* forms that a library supports: its GELU, too */
+        c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* for a library, with its GELU */
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
                 while (has_form(&WAYS[w], form) && matmul(c, &WAYS[w], dt, sizes[s], form)) {
@@ -154,17 +154,17 @@ typedef struct attention_form {
     int n_heads, n_kv_heads, head_dim, window;
     bool bidirectional;
     float dropout_p;
-    int longest; /* bound of the lengths, by which kernels are chosen; 0: their maximum */
+    int longest; /* upper bound of the lengths, which selects kernels; 0: their maximum */
 } attention_form;
 
 enum { N_SEQ = 4, N_TOK = 65 + 1 + 0 + 130 };
 static const int32_t Q_START[N_SEQ + 1] = {0, 65, 66, 66, N_TOK}, Q_LEN[N_SEQ] = {65, 1, 0, 130};
 
-/* Scores are below sqrt(head_dim); exponentials of differences have their errors, and as relative ones. */
+/* Scores are below sqrt(head_dim). Their errors become relative errors of the exponentials. */
 static double of_score(int head_dim) { return 64 + 4 * (4 + sqrt((double)head_dim)) * sqrt((double)head_dim); }
 
-/* P and, backward, its gradient may be rounded to the type of activations before they are multiplied. The first rows
- * see few keys: there that is an error of |v| <= 1, up to 6 times the root mean square, and dropout adds a third. */
+/* P and, in backward, its gradient may be rounded to the type of activations before their matmuls. The first rows
+ * see few keys. There the error relates to |v| <= 1, up to 6 times the root mean square. Dropout adds a third. */
 static void attention(check *c, const attention_form *f, dt_dtype dt)
 {
     const int64_t width = (int64_t)f->n_heads * f->head_dim, kv_width = (int64_t)f->n_kv_heads * f->head_dim;
@@ -209,7 +209,7 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
     end(c);
 }
 
-/* A few queries, each with a cache of keys behind it, as in generation; two of the sequences share the beginning. */
+/* A few queries, each with cached keys, as in generation. Two of the sequences share a prefix. */
 static void attention_over_a_cache(check *c, dt_dtype dt)
 {
     enum { SLOTS = 3, LEN = 200, HEADS = 6, KV_HEADS = 2, DIM = 64, QUERIES = 1 + 3 + 1 };
@@ -299,7 +299,7 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
         cl.log_sum_squares = terms == 1 ? at(c, squares) : NULL, cl.mean_logit = terms ? at(c, mean) : NULL;
         RUN(c, classifier, &cl, at(c, logits));
     }
-    /* e^x of x down to -10, in sums of all classes; means multiply it by logarithms of as much */
+    /* e^x for x down to -10, summed over all classes; means multiply it by logarithms of the same magnitude */
     compare(c, "logp", logp, near(256, 0, DT_F32));
     compare(c, "hit", hit, EXACT);
     compare(c, "entropy", entropy, near(1024, 0, DT_F32));

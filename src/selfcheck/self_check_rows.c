@@ -119,7 +119,8 @@ static void patches(check *c, dt_dtype dt, int64_t size, int64_t side, int lead)
     end(c);
 }
 
-/* Angles are a table's, so both devices turn by the same. way & 1: norms; & 2: k and v go to rows of a cache. */
+/* Both devices read the angles from a table, so they rotate equally. way & 1: norms; & 2: k and v are written to
+ * rows of a cache. */
 static void heads(check *c, dt_dtype dt, int head_dim, int way)
 {
     enum { TOK = 61, POS = 20, HQ = 3, HK = 2 };
@@ -207,7 +208,7 @@ static void embedding(check *c, dt_dtype dt, dt_dtype gt)
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
-/* x rstd is rounded before the weight, and forms the gradients. */
+/* x rstd is rounded before it is multiplied by the weight, and in the gradients. */
 static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t group)
 {
     const int64_t n_rows = 66 / group * group, ld = group * width + 2, yld = group * width + 3,
@@ -272,7 +273,7 @@ static void optimizers(check *c, dt_dtype gt)
                             .grad_scale = 0.5f};
     const dt_sgd sgd = {.lr = 1e-2f, .momentum = 0.9f, .l2 = 0.01f, .grad_scale = 0.5f};
     begin(c, "adamw_step, sgd_step, gradients in %s", dt_dtype_name(gt));
-    /* two steps from no moments: any m beside any v would be a step of any length */
+    /* two steps from zero moments: random m and v would give steps of arbitrary length */
     const array grad = put(c, gt, n, 1), p = put(c, DT_F32, n, 1), m = room(c, DT_F32, n), v = room(c, DT_F32, n),
                 rounded = room(c, param_dt, n), q = put(c, DT_F32, n, 1), b = put(c, DT_F32, n, 1),
                 q_rounded = room(c, param_dt, n);
@@ -313,8 +314,9 @@ static void sums(check *c, dt_dtype dt)
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* What is behind an event on one stream comes after what is in front of it on the other, and what is later on this one
- * does not hurt: on the second, y = x + x, then z = y + y; the first makes x in front and clears it after both. */
+/* Operations after a wait for an event run after those before the event on the other stream. Later operations of
+ * that other stream do no harm. The first stream computes x and later clears it. In between, the second stream
+ * computes y = x + x and z = y + y. */
 static dt_err two_streams(check *c, array from, array x, array y, array z, int64_t n)
 {
     dt_device *dev = c->dev[c->side];

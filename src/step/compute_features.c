@@ -2,8 +2,8 @@
  *
  * Distinct images without cached features are divided into files of some GiB, which are processed in sequence. The
  * images of a file are divided into rounds. In each round, every rank computes the features of some images, one
- * micro-batch at a time. It writes them to the file that rank 0 created. A vote follows each round, so that after an
- * error on one rank or a signal all ranks stop together. Completed files are reused by later runs.
+ * micro-batch at a time. It writes them to the file that rank 0 created. The ranks vote after each round. After an
+ * error on one rank or a signal, all ranks therefore stop together. Completed files are reused by later runs.
  *
  * The tower is that of the model in training. It uses the memory of the model's own later passes. */
 #include "dtrain/io/io.h"

@@ -115,7 +115,7 @@ static void open_pretrain(dt_task *t)
     lm_open(t);
     if (t->train && !dt_loader_info(t->train)->of_documents && !dt_config_given(t->cfg, "run", "task") &&
         (!t->comm || t->comm->rank == 0))
-        DT_WARN("[run] task is not set, so this is pretrain, but data.train was made of prompts and answers: set "
+        DT_WARN("[run] task is not set, so it is pretrain, but data.train was made of prompts and answers: set "
                 "run.task = sft (the losses are the same)");
 }
 

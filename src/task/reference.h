@@ -24,9 +24,9 @@ typedef struct dt_reference {
 
 /** In open, after t->model_opt covers the batches. With DT_HEAD_DIVERGENCE it becomes t->reference. If only adapters
  *  are trained and path is model.path, the reference is the model in training without its adapters. If that model
- *  starts with adapters (lora.path, or a checkpoint with adapters), the reference is a frozen copy including them. path
- *  NULL, or "" in a plan: a model with the shape of the one in training. Local. Errors of dt_scorer_open, without the
- *  key. */
+ *  starts with adapters (lora.path, or a checkpoint with adapters), the reference is a frozen copy with them. path
+ *  NULL, or "" in a plan: a model with the shape of the one in training. Local. Errors of dt_scorer_open, without
+ *  the key. */
 dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path);
 /** Call at most once, after dt_reference_open: every sync_steps steps, reference <- mixup policy + (1 - mixup)
  *  reference, in fp32, then rounded to the reference's type. Local. DT_ERR_DATA: its shape differs from that of the

@@ -1,6 +1,6 @@
-/* reward_model.c - task rm: trains a scalar reward on pairs of which one answer is better (algorithms.md 2).
- * The reward is the value of a scalar head at a text's last token. Both texts of a pair share one forward. Safety
- * models also have a classification term, which separates safe from unsafe answers at score 0. */
+/* reward_model.c - task rm: trains a scalar reward on pairs of a better and a worse answer (algorithms.md 2). The
+ * reward is the value of a scalar head at a text's last token. Both texts of a pair share one forward. Safety models
+ * also have a classification term, which separates safe from unsafe answers at score 0. */
 #include "dtrain/step/step.h"
 #include "pair_loss.h"
 #include "pairs.h"

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 enum { LAST = 0x10ffff };
 
@@ -34,7 +33,7 @@ static uint32_t usual_flags(uint32_t category)
 
 static void unpack_tables(void)
 {
-    for (int kind = DT_UNICODE_GENERAL; kind <= DT_UNICODE_SCRIPT; kind++) {
+    for (int kind = DT_UNICODE_GENERAL; kind <= DT_UNICODE_LOWER; kind++) {
         dt_unicode_table *t = &dt_unicode_tables[kind];
         const char *p = t->packed;
         for (uint32_t i = 0, c = 0; i < t->n; i++) {
@@ -53,9 +52,10 @@ const dt_unicode_table *dt_unicode_get(dt_unicode_kind kind)
     return &dt_unicode_tables[kind];
 }
 
-static uint8_t general(uint32_t c)
+/* The run that contains c: where it begins * 256 + its value. */
+static uint32_t run_of(dt_unicode_kind kind, uint32_t c)
 {
-    const dt_unicode_table *t = dt_unicode_get(DT_UNICODE_GENERAL);
+    const dt_unicode_table *t = dt_unicode_get(kind);
     size_t low = 0, high = t->n; /* run[low] begins at c or before */
     while (high - low > 1) {
         const size_t middle = low + (high - low) / 2;
@@ -64,8 +64,10 @@ static uint8_t general(uint32_t c)
         else
             high = middle;
     }
-    return t->run[low] & 255;
+    return t->run[low];
 }
+
+static uint8_t general(uint32_t c) { return run_of(DT_UNICODE_GENERAL, c) & 255; }
 
 dt_category dt_unicode_category(uint32_t c) { return (dt_category)(general(c) & DT_GENERAL_CATEGORY); }
 
@@ -80,13 +82,9 @@ bool dt_unicode_is_word(uint32_t c)
 
 uint32_t dt_unicode_lower(uint32_t c)
 {
-    for (size_t i = 0; i < dt_unicode_n_lower_runs && c >= dt_unicode_lower_runs[i].first; i++) {
-        const dt_lower_run *r = &dt_unicode_lower_runs[i];
-        if (c <= r->last && (c - r->first) % (uint32_t)r->step == 0) return (uint32_t)((int64_t)c + r->distance);
-    }
-    const uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
-    const bool stays = low != c && (c == 0x130 || dt_unicode_category(c) == DT_CAT_CN); /* the library may be newer */
-    return stays ? c : low;
+    const uint32_t run = run_of(DT_UNICODE_LOWER, c), value = run & 255;
+    const bool stays = value & (c - (run >> 8)) & 1; /* every second character stays */
+    return stays ? c : (uint32_t)((int32_t)c + dt_unicode_lower_distances[value / 2]);
 }
 
 bool dt_unicode_is_space(uint32_t c)

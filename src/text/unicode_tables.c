@@ -172,10 +172,22 @@ static const char script[] =
     "_''QwV$#";
 static uint32_t script_runs[1708];
 
+static const char lower[] =
+    "d#!;_$Z$!8_$!!(_$C!Q#}#$!&}##!0}##!O}#!!!d#&}#$!!Y%$}#!!!S%!|#!!#Q%!|##!!u$!{$!}$!|#!!!Q%!U%!!![%!W%!|#$!![%!^%!"
+    "!!`%&}#!!!d%!|#!!!d%#!!|#!!!d%!|#!!#b%$}#!!!f%!|#$!!|#(!!P$!|#!!!P$!|#!!!P$2}##!2}##!!P$$}#!!!j#!r#I}#!!!^#!!2}#"
+    "(!!n%!|#!!![#!l%#!!|#!!!Y#!q$!s$*}#c(!$}#$!!|#)!!y$'!!e$!!$c$!!!o$!!#m$!!2_$!!*_$E!!R$)!8}#&!!p##!!|#!!!z#!|##!$"
+    "^#1w$B_$R#!C}#*!W#}#!!!T$.}##!T$}##!Hk$Xd#!Hj%!!!j%&!!j%Q2!s#p%'R$sS#!!|#'!MW##!$W#T)!^%}#*!!Q#!!T$}#*!)x#)!'x#+"
+    "!)x#)!)x#)!'x#,!(y#)!)x#9!)x#)!)x#)!)x#)!#x##n#!v#,!%l#!v#,!#x##h#-!#x##f#!z#,!#`##b#!v#k(!!S#$!!M!O'!!]$O!1V$4!"
+    "!|#W4!;X$xK!R#k$R#!!|#!!!I!U#!K#!&}#!!!E!G!A!C!!!|##!!|#)!#>X$}#)!$}#%!!|#R`1!O}#4!<}#}$!.}#$!`#}#+!$}#!!!<*}#%!"
+    "!|#!!!4#!$}#$!4}#!!!,!(!*!0!,!!!8!2!6!h%0}#!!!t#!.!:$}#!!!&0}#!!!$9!!|#xP-!;_$U=!Ji$P%!Fi$e%!,g$!!0g$!!(g$!!#g$_"
+    "J!U#o$f%!7_$wc#!B_$bu,!B_$c#!:Z$le1!Da$c`w,!";
+static uint32_t lower_runs[311];
+
 dt_unicode_table dt_unicode_tables[] = {
     {general, general_runs, sizeof general_runs / sizeof *general_runs},
     {normal, normal_runs, sizeof normal_runs / sizeof *normal_runs},
     {script, script_runs, sizeof script_runs / sizeof *script_runs},
+    {lower, lower_runs, sizeof lower_runs / sizeof *lower_runs},
 };
 
 const char dt_unicode_script_names[] =
@@ -202,10 +214,11 @@ const char dt_unicode_script_names[] =
     "itansmallscript kits,duployan dupl,signwriting sgnw,nyiakengpuachuehmong hmnp,toto,wancho wcho,nagmundari nagm,o"
     "lonal onao,mendekikakui mend,adlam adlm";
 
-const dt_lower_run dt_unicode_lower_runs[] = {
-    {0x1c89, 0x1c89, 1, 1},      {0x2c2f, 0x2c2f, 1, 48},   {0xa7c0, 0xa7c0, 1, 1},      {0xa7c7, 0xa7c9, 2, 1},
-    {0xa7cb, 0xa7cb, 1, -42343}, {0xa7cc, 0xa7da, 2, 1},    {0xa7dc, 0xa7dc, 1, -42561}, {0xa7f5, 0xa7f5, 1, 1},
-    {0x10570, 0x1057a, 1, 39},   {0x1057c, 0x1058a, 1, 39}, {0x1058c, 0x10592, 1, 39},   {0x10594, 0x10595, 1, 39},
-    {0x10d50, 0x10d65, 1, 32},   {0x16ea0, 0x16eb8, 1, 27},
+const int32_t dt_unicode_lower_distances[] = {
+    0,      -42561, -42343, -42319, -42315, -42308, -42307, -42305, -42282, -42280, -42261, -42258, -35384, -35332,
+    -10815, -10783, -10782, -10780, -10749, -10743, -10727, -8383,  -8262,  -7615,  -7517,  -3814,  -3008,  -195,
+    -163,   -130,   -128,   -126,   -121,   -112,   -100,   -97,    -86,    -74,    -60,    -56,    -48,    -9,
+    -8,     -7,     1,      2,      8,      15,     16,     26,     27,     28,     32,     34,     37,     38,
+    39,     40,     48,     63,     64,     69,     71,     79,     80,     116,    202,    203,    205,    206,
+    207,    209,    210,    211,    213,    214,    217,    218,    219,    928,    7264,   10792,  10795,  38864,
 };
-const size_t dt_unicode_n_lower_runs = 14;

@@ -206,9 +206,8 @@ static void offer(const dt_bpe *b, dt_bpe_work *w, int32_t position)
     if (s->rank != NO_MERGE) heap_push(w, (uint64_t)(uint32_t)s->rank << 32 | (uint32_t)position);
 }
 
-/* A heap entry is stale if its position now has another rank; the same rank implies the same pair. A
- * position merged into the one before has none. At most n - 1 initial entries, and two more per merge, of
- * which there are at most n - 1. */
+/* A heap entry is stale if its position now has another rank; the same rank implies the same pair. A position merged
+ * into the one before has none. There are at most n - 1 initial entries. Each of at most n - 1 merges adds two. */
 static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
 {
     const int32_t n = (int32_t)w->n_symbols;

@@ -9,12 +9,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 /* The growth of steps multiplies, so a small file could request any amount of memory. No Unicode form
  * makes a text 20 times as long. */
 enum { MAX_GROWTH = 64, ALWAYS_ALLOWED = 1 << 16 };
-enum { OLDEST_UNICODE = 12 }; /* version of the data behind DT_UNICODE_NORMAL */
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -94,9 +92,7 @@ static dt_err read_step(dt_normalizer *n, const dt_spec *s)
 
 static dt_err make_chars(dt_normalizer *n)
 {
-    DT_CHECK(atof(utf8proc_unicode_version()) >= OLDEST_UNICODE, DT_ERR_DATA,
-             "Unicode normalisation needs the library utf8proc with Unicode %d or later, found %s", OLDEST_UNICODE,
-             utf8proc_unicode_version());
+    DT_TRY(dt_unicode_check_forms());
     const dt_unicode_table *t = dt_unicode_get(DT_UNICODE_NORMAL);
     return dt_char_table_make(&n->chars, t->run, t->n);
 }
@@ -167,17 +163,14 @@ static size_t changing(const dt_char_table *chars, const dt_segment *p, dt_norma
 
 /* Find the end of the output that stems from the text's first character: the common prefix of its own form
  * and the output, at least one character, because others may compose with it. */
-static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, size_t begin)
+static dt_err form_origin(dt_edit *e, unsigned how, size_t from, size_t begin)
 {
-    utf8proc_uint8_t *formed;
+    char *formed;
+    size_t n, same = 0;
     if (e->out->failed || e->out->n == begin) return DT_OK; /* dt_edit_end reports it */
-    const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
-    const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(e->piece->origin - from), &formed, option);
-    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s",
-             utf8proc_errmsg(n));
+    DT_TRY(dt_unicode_form(e->piece->text + from, e->piece->origin - from, how, &formed, &n));
     const char *out = e->out->bytes + begin;
-    size_t same = 0;
-    while (same < (size_t)n && begin + same < e->out->n && out[same] == (char)formed[same]) same++;
+    while (same < n && begin + same < e->out->n && out[same] == formed[same]) same++;
     while (same > 0 && begin + same < e->out->n && ((unsigned char)out[same] & 0xc0) == 0x80) same--;
     free(formed);
     e->origin = begin + (same ? same : dt_utf8_length(out, e->out->n - begin));
@@ -186,21 +179,18 @@ static dt_err form_origin(dt_edit *e, utf8proc_option_t option, size_t from, siz
 
 static dt_err form_stretch(dt_edit *e, dt_normal_kind kind, size_t from, size_t to)
 {
-    const utf8proc_option_t decompose = UTF8PROC_STABLE | (kind == DT_NFKC || kind == DT_NFKD ? UTF8PROC_COMPAT : 0);
-    const utf8proc_option_t option =
-        decompose | (kind == DT_NFC || kind == DT_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
+    const unsigned how = (kind == DT_NFKC || kind == DT_NFKD ? DT_FORM_COMPATIBLE : 0) |
+                         (kind == DT_NFC || kind == DT_NFKC ? DT_FORM_COMPOSED : 0);
     const size_t begin = e->out->n;
-    utf8proc_uint8_t *formed;
-    const utf8proc_uint8_t *text = (const utf8proc_uint8_t *)e->piece->text + from;
-    const utf8proc_ssize_t n = utf8proc_map(text, (utf8proc_ssize_t)(to - from), &formed, option);
-    DT_CHECK(n >= 0, n == UTF8PROC_ERROR_NOMEM ? DT_ERR_MEMORY : DT_ERR_DATA, "a text cannot be normalised: %s",
-             utf8proc_errmsg(n));
-    if ((size_t)n == to - from && memcmp(formed, text, (size_t)n) == 0)
+    char *formed;
+    size_t n;
+    DT_TRY(dt_unicode_form(e->piece->text + from, to - from, how, &formed, &n));
+    if (n == to - from && memcmp(formed, e->piece->text + from, n) == 0)
         dt_edit_keep(e, from, to);
     else
-        dt_edit_change(e, from, to, (const char *)formed, (size_t)n);
+        dt_edit_change(e, from, to, formed, n);
     free(formed);
-    return from < e->piece->origin && e->piece->origin < to ? form_origin(e, option, from, begin) : DT_OK;
+    return from < e->piece->origin && e->piece->origin < to ? form_origin(e, how, from, begin) : DT_OK;
 }
 
 static dt_err form(const dt_char_table *chars, dt_normal_kind kind, dt_text *out, dt_segment *p)

@@ -1,8 +1,8 @@
 /* regex.h - regular expressions as tokenizer.json writes them (Oniguruma's syntax), matched with PCRE2.
  *
- * What the two libraries read differently is rewritten (regex_syntax.c) or refused, never passed on with another
- * meaning. Oniguruma itself is not used: its classes depend on the installed version, and so would ids; and byte-level
- * tokenizers encode at half the speed with it. */
+ * Syntax that the two libraries interpret differently is rewritten (regex_syntax.c) or refused. Oniguruma itself is
+ * not used: its classes depend on the installed version, and so would ids; and byte-level tokenizers encode at half
+ * the speed with it. */
 #ifndef DTRAIN_TEXT_REGEX_H
 #define DTRAIN_TEXT_REGEX_H
 

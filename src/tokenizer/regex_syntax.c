@@ -1,19 +1,21 @@
-/* regex_syntax.c - Oniguruma's syntax (its own, of Unicode strings) as PCRE2 reads it, over bytes that stand for
+/* regex_syntax.c - translates Oniguruma's syntax for Unicode strings to PCRE2's, over bytes that represent
  * characters.
  *
  * Source   Oniguruma's doc/RE, doc/SYNTAX.md; pcre2pattern(3).
  *
- * PCRE2 sees one byte for each character: an ASCII character as itself, any other as the number of its class. A class
- * holds the characters that no set of the expression tells apart. So what is a letter is decided by the tables of
- * unicode.h and not by PCRE2's, and sets are bit maps. The expression is read twice: first the sets are collected, then
- * the classes are known and it is written.
+ * PCRE2 sees one byte for each character: an ASCII character as itself, any other as the number of its class. A
+ * class holds the characters that no set of the expression distinguishes. The tables of unicode.h therefore define
+ * letters, not those of PCRE2, and sets are bit maps. The expression is read twice: first to collect the sets, then,
+ * with known classes, to write it.
  *
- * Different in meaning, and rewritten: \w (Alphabetic, M, Nd, Pc and, outside of sets, six of No), \b and \B (by that
- * \w), \h (a hexadecimal digit), \v, \u, {,n}, (?m: (the dot matches a newline), (?i: (s is also U+017F, k U+212A).
+ * Different in meaning, and rewritten: \w (Alphabetic, M, Nd, Pc and, outside of sets, six of No), \b and \B (by
+ * that \w), \h (a hexadecimal digit), \v, \u, {,n}, (?m: (the dot matches a newline), (?i: (s is also U+017F, k
+ * U+212A).
  *
- * Different and refused: possessive and lazy intervals ({n,m}+ and {n}? are something else there), options that hold to
- * the end of a group, [:posix:], sets within sets and &&, names, back references, and every escape not named here.
- * Without case: letters beyond ASCII, and pairs of letters that one character stands for, too (ss and U+00DF). */
+ * Different and refused: possessive and lazy intervals ({n,m}+ and {n}? have another meaning in PCRE2), options that
+ * apply to the end of a group, [:posix:], sets within sets and &&, names, back references, and every escape not
+ * named here. If case is ignored, also letters beyond ASCII, and pairs of letters that match one character (ss and
+ * U+00DF). */
 #include "regex.h"
 #include "dtrain/text/utf8.h"
 
@@ -172,8 +174,8 @@ static dt_err fold(syntax *s, dt_code_ranges *r)
     return DT_OK;
 }
 
-/* Two letters without case may be one character (U+00DF, U+FB00 to U+FB06), which only Oniguruma knows; c was read just
- * now. */
+/* If case is ignored, two letters may match one character (U+00DF, U+FB00 to U+FB06), but only in Oniguruma; c was
+ * read just now. */
 static dt_err check_pair(syntax *s, uint32_t c)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
@@ -187,7 +189,7 @@ static dt_err check_pair(syntax *s, uint32_t c)
     return DT_OK;
 }
 
-/* A character that stands for itself, and behind which s->p is. */
+/* Write a literal character. s->p is after it. */
 static dt_err put_code(syntax *s, uint32_t c)
 {
     char escaped[16];
@@ -282,7 +284,7 @@ static dt_err set_escape(syntax *s, dt_code_ranges *r, bool in_set, bool *is)
     return err;
 }
 
-/* A character behind a backslash: \n, \x41, \. ... */
+/* Read the character after a backslash: \n, \x41, \. ... */
 static dt_err char_escape(syntax *s, uint32_t *c)
 {
     static const char names[] = "nrtfaev", codes[] = "\n\r\t\f\a\x1b\v";
@@ -381,7 +383,7 @@ static dt_err close_group(syntax *s)
     return DT_OK;
 }
 
-/* (?im-i: and, at the beginning, (?im); s->p is behind the question mark. */
+/* (?im-i: and, at the beginning, (?im); s->p is after the question mark. */
 static dt_err options(syntax *s, const char *open)
 {
     bool on = true, fold = s->fold, dot[2] = {false, false};

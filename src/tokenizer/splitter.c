@@ -1,8 +1,7 @@
-/* splitter.c - all split steps are one of three: split by an expression, replace spaces, map bytes to
- * characters.
+/* splitter.c - all split steps are one of three: split by an expression, replace spaces, map bytes to characters.
  *
- * A piece passes through all steps before the next one is searched, so memory is only needed for the
- * pieces in progress. */
+ * A piece passes through all steps before the search for the next one, so memory is needed only for pieces in
+ * progress. */
 #include "splitter.h"
 #include "dtrain/text/utf8.h"
 

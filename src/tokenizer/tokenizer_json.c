@@ -166,6 +166,7 @@ static dt_err read_file(dt_json_tokenizer *j, const char *file)
     free(text);
     if (err == DT_OK) err = dt_matcher_open(&m);
     if (err == DT_OK) err = read_stages(j, &root, m);
+    if (err == DT_ERR_USAGE) dt_error_lead(err, "%s: ", file); /* built without a library that the file needs */
     dt_matcher_close(m);
     dt_spec_unload(&root);
     return err;

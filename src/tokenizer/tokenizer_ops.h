@@ -1,4 +1,4 @@
-/* tokenizer_ops.h - function table of a tokenizer kind, behind the interface tokenizer.h. */
+/* tokenizer_ops.h - function table of a tokenizer kind. tokenizer.h calls it. */
 #ifndef DTRAIN_TEXT_TOKENIZER_OPS_H
 #define DTRAIN_TEXT_TOKENIZER_OPS_H
 

@@ -90,8 +90,8 @@ static dt_err check_lock(const dt_run *run)
     const dt_lock_state state = dt_lock_look(run->cfg.run_output_dir, holder, sizeof holder);
     if (state == DT_LOCK_UNREADABLE)
         return dt_config_fail(&run->cfg, "run", "output_dir",
-                              "%s; without this file dtrain cannot check whether another run uses this output_dir. If "
-                              "no other run does, remove the file or start with --force",
+                              "%s; dtrain needs this file to check whether another run uses this output_dir. If no "
+                              "other run does, remove the file or start with --force",
                               holder);
     if (state == DT_LOCK_HELD)
         return dt_config_fail(&run->cfg, "run", "output_dir",

@@ -30,8 +30,8 @@ static void warn_of_data(const dt_loader *l, const char *tokenizer, const char *
     if (!data) return;
     if (data->other_path) DT_WARN("%s and %s were encoded with different tokenizers", data->path, data->other_path);
     if (name && *data->tokenizer && strcmp(data->tokenizer, name) != 0)
-        DT_WARN("%s was encoded with the tokenizer %s, but the model's tokenizer, %s, is %s, so the token ids mean "
-                "other text",
+        DT_WARN("%s was encoded with the tokenizer %s, but the model's tokenizer, %s, is %s, so the same ids "
+                "stand for other text",
                 data->path, data->tokenizer, tokenizer, name);
 }
 

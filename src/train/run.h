@@ -56,8 +56,8 @@ dt_err run_check_nvme_path(const dt_run *run);
 /* --check: verifies all input files completely; rank 0 */
 dt_err run_check_files(dt_run *run);
 
-/* first_check.c: checks that a GPU computes what the CPU computes, unless a cached result exists. On the lowest rank of
- * each GPU; local */
+/* first_check.c: compares the results of the GPU with those of the CPU, unless a cached result exists. On the lowest
+ * rank of each GPU; local */
 dt_err run_check_device(dt_run *run);
 
 /* plan.c */

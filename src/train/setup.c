@@ -421,7 +421,7 @@ static dt_err read_own_adapters(dt_run *run, dt_lora *found)
     return err;
 }
 
-/* Is `what` in a directory that the run writes? */
+/* True if `what` is in a directory that the run writes. */
 static bool is_written_here(const dt_run *run, const char *what, const char *dir)
 {
     char *path = NULL, *full = asprintf(&path, "%s/%s", run->cfg.run_output_dir, dir) < 0 ? NULL : realpath(path, NULL);

@@ -517,7 +517,7 @@ static dt_err make_tables(zero_layout *l, const dt_unit *units)
     return DT_OK;
 }
 
-/** Compute for one unit what is kept whole, the memory space of the rest, and the runs of the optimizer. */
+/** Compute for one unit which parts are kept whole, the memory space of the others, and the runs of the optimizer. */
 static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_unit *unit, zero_unit_layout *ul)
 {
     for (int p = 0; p < DT_N_PARTS; p++) {

@@ -1,17 +1,18 @@
 /* grads.c - grads_acquire, grads_release and the gradient norm.
  *
- * Full gradients (stages 0 and 1): backward writes into the full buffer and accumulates in later micro-steps. The last
- * micro-step reduces in place.
+ * Full gradients (stages 0 and 1): backward writes into the full buffer and accumulates in later micro-steps. The
+ * last micro-step reduces in place.
  *
- * Sharded gradients (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's gradients
- * into the unit's region of the arena. Release adds their sum over the ranks to the owned shard. Another unit may have
- * used the region before, so gaps between trainable tensors are cleared before sending. Frozen parts have no gradients.
+ * Sharded gradients (stages 2 and 3, and every stage in reproducible mode): backward writes the micro-step's
+ * gradients into the unit's region of the arena. Release adds their sum over the ranks to the owned shard. Another
+ * unit may have used the region before, so gaps between trainable tensors are cleared before sending. Frozen parts
+ * have no gradients.
  *
- * Backward will soon wait for the gather of the unit after the next. It waits for the reduction of this unit only when
- * another unit's gradients need its arena region. The communication stream runs in order, so a reduction is deferred
- * until params_acquire has queued the gathers of another unit. Each such call issues one deferred reduction. In the
- * last micro-step a reduction is deferred only if another unit is known to follow, and the last unit issues all that
- * remain. A rank that fails there then has no reductions left for which other ranks would wait.
+ * Backward will soon wait for the gather of the unit after the next. It waits for the reduction of this unit only
+ * when another unit's gradients need its arena region. The communication stream runs in order, so a reduction is
+ * deferred until params_acquire has queued the gathers of another unit. Each such call issues one deferred
+ * reduction. In the last micro-step a reduction is deferred only if another unit is known to follow. The last unit
+ * issues all remaining reductions. Other ranks then never wait for a reduction of a rank that fails.
  *
  * With an offloaded optimizer the sums are kept in host memory. Full gradients are copied to the host in the last
  * micro-step, own shard only. Shards pass through a slot on the device. The previous sum is copied up, and the same

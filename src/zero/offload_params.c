@@ -86,8 +86,8 @@ dt_err zero_fetch_write(dt_zero *z, zero_buffer *b)
                          dt_swap_round_up(shard_nbytes(z, b->unit, b->part)), &b->request[0]);
 }
 
-/** Write to the file what has arrived from the device. Waits for copies that were requested at serial `late` or
- *  earlier. */
+/** Write the parameters that have arrived from the device to the file. Waits for copies that were requested at
+ *  serial `late` or earlier. */
 static dt_err write_what_came(dt_zero *z, int64_t late)
 {
     for (int i = 0; i < z->fetch.n; i++) {

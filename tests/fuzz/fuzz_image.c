@@ -1,3 +1,4 @@
+// NEEDS: LIBJPEG LIBPNG LIBWEBP
 /* fuzz_image.c - any bytes as an image, and as an image processor's configuration: pixels, or an error that names the
  * image and a reason. What says that it is large is refused earlier than it would be (linked with --wrap), or the
  * time would go into pixels. */

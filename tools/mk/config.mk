@@ -24,7 +24,7 @@ COMMIT   := $(if $(wildcard .git),$(shell git -c safe.directory=$(CURDIR) descri
 endif
 endif
 # An optional library that is installed or removed is noticed by the next make.
-OPTIONAL_HEADERS = $(wildcard $(foreach d,/usr/include /usr/local/include,$(addprefix $(d)/,liburing.h histedit.h jpeglib.h png.h webp/demux.h dnnl.h)))
+OPTIONAL_HEADERS = $(wildcard $(foreach d,/usr/include /usr/local/include,$(addprefix $(d)/,pcre2.h utf8proc.h liburing.h histedit.h jpeglib.h png.h webp/demux.h dnnl.h)))
 $(BUILD)/config.key: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' "$(MPICC)" "$(HDF5_GIVEN)" "$(if $(filter given,$(HDF5_GIVEN)),$(HDF5))" "$$PATH" "$$PKG_CONFIG_PATH" "$$CPATH" "$$LIBRARY_PATH" "$$OMPI_CC$$MPICH_CC" "$(OPTIONAL_HEADERS)" >$@.new
@@ -50,10 +50,16 @@ WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno
 WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH's MPI_STATUSES_IGNORE, the address 1, for an array
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(HDF5_CFLAGS)
 override CFLAGS += -std=c11 $(WARNINGS) -fopenmp -fno-math-errno -fno-trapping-math $(if $(SAN),-fsanitize=$(if $(filter thread,$(SAN)),thread,address$(,)undefined) -fno-omit-frame-pointer)
-LDLIBS   += $(HDF5_LIBS) -ljansson -linih -lpcre2-8 -lutf8proc $(foreach l,$(filter-out LIBEDIT,$(COMPONENTS)),$($(l)_LIBS)) -lm -lpthread -ldl
+LDLIBS   += $(HDF5_LIBS) -ljansson -linih $(foreach l,$(filter-out LIBEDIT,$(COMPONENTS)),$($(l)_LIBS)) -lm -lpthread -ldl
 # Optional libraries, which tools/mk/probe.sh looks for. An empty variable disables one (make LIBWEBP=).
-OPTIONAL        = LIBURING LIBEDIT LIBJPEG LIBPNG LIBWEBP ONEDNN
+OPTIONAL        = PCRE2 UTF8PROC LIBURING LIBEDIT LIBJPEG LIBPNG LIBWEBP ONEDNN
 COMPONENTS      = $(strip $(foreach l,$(OPTIONAL),$(if $($(l)),$(l))))
+NAME_PCRE2      = PCRE2
+GIVES_PCRE2     = tokenizers that split by regular expressions, patterns of [lora], the reward format
+NEEDS_PCRE2     = src/text/pattern
+NAME_UTF8PROC   = utf8proc
+GIVES_UTF8PROC  = tokenizers with Unicode normalisation, the reward accuracy
+NEEDS_UTF8PROC  = src/text/normal_form
 NAME_LIBURING   = liburing
 GIVES_LIBURING  = offload to NVMe by io_uring, otherwise by POSIX AIO
 NEEDS_LIBURING  = src/io/swap_file src/io/swap_uring

@@ -19,12 +19,14 @@ echo "HDF5_LIBS ?= $(if [ -n "$HDF5" ]; then flags --libs "$HDF5"; else echo -lh
 # where the header is not found.
 while read -r variable name header libs; do
     cflags=$(flags --cflags "$name") found=
-    if printf '#include <stdio.h>\n#include <%s>\n' "$header" | $mpicc $cflags -E -x c - >/dev/null 2>&1; then
+    if printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <stdio.h>\n#include <%s>\n' "$header" | $mpicc $cflags -E -x c - >/dev/null 2>&1; then
         found=$name
         if pkg-config --exists "$name" 2>/dev/null; then libs=$(flags --libs "$name"); fi
     fi
     printf '%s ?= %s\n%s_CFLAGS := %s\n%s_LIBS := %s\n' "$variable" "$found" "$variable" "$cflags" "$variable" "$libs"
 done <<'END'
+PCRE2 libpcre2-8 pcre2.h -lpcre2-8
+UTF8PROC libutf8proc utf8proc.h -lutf8proc
 LIBURING liburing liburing.h -luring
 LIBEDIT libedit histedit.h -ledit
 LIBJPEG libjpeg jpeglib.h -ljpeg

@@ -75,7 +75,7 @@ test-clang:  ## build with clang, run the tests of the kernels (ONLY=pattern: ot
 	@tools/setup.sh clang
 	+@OMPI_CC=$(CLANG) MPICH_CC=$(CLANG) $(MAKE) --no-print-directory CFLAGS="-O2 -g -Wno-pass-failed" $(call ELSEWHERE,clang,test_device)
 test-bare:  ## build without any optional library, train a model and run the tests of matmuls
-	+@$(MAKE) --no-print-directory LIBURING= LIBEDIT= LIBJPEG= LIBPNG= LIBWEBP= ONEDNN= $(call ELSEWHERE,bare,test_device_matmul) ONLY="$(or $(ONLY),test_device_matmul e2e_components)"
+	+@$(MAKE) --no-print-directory $(OPTIONAL:%=%=) $(call ELSEWHERE,bare,test_device_matmul) ONLY="$(or $(ONLY),test_device_matmul e2e_components)"
 test-debian13:  ## run make test-full in a chroot of Debian 13, with gcc 14, Open MPI 5, HDF5 1.14, oneDNN 3 (root, debootstrap)
 	@ONLY="$(ONLY)" tools/chroot.sh trixie amd64 make test-full
 test-aarch64:  ## run make test-full in a chroot of Debian 12 for arm64, under qemu on other machines (root, debootstrap)

@@ -65,6 +65,8 @@ dt_err dt_trace(dt_err err, const char *file, int line, const char *call);
 const char *dt_error_message(void);
 /** Discard this thread's message, so that the next dt_fail records its own. */
 void dt_error_clear(void);
+/** Prepend a location ("FILE: ") to the message of err, if it is an error. Returns err. */
+dt_err dt_error_lead(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /** Prepend a location ("FILE:3: ") to the message of a DT_ERR_DATA. Other errors and DT_OK are unchanged. Returns
  *  err. */
 dt_err dt_error_prefix(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -1,6 +1,6 @@
 /* vision.h - the additional parts of a vision-language model: a tower that encodes images, CLIP's or SigLIP's, and a
  * projector from the tower's features to rows of the language model's width. These replace the text's placeholders.
- * Definitions: algorithms.md 7 and 8.7. Part of model.h. Every function is Local. */
+ * Definitions: algorithms.md 7 and 8.6. Part of model.h. Every function is Local. */
 #ifndef DTRAIN_VISION_H
 #define DTRAIN_VISION_H
 

@@ -4,7 +4,7 @@
  * The tables are part of the program, because token ids must not depend on the Unicode version of an installed library.
  * They were extracted from Hugging Face's tokenizers (tools/make_unicode.py), whose components use different versions:
  * 16.0 for classes in expressions, 17.0 for digits and lower case, 12.0 for normal forms, an older one for
- * punctuation. utf8proc computes the normal forms, and the lower case of characters that Unicode 12 has. */
+ * punctuation. utf8proc computes the normal forms. */
 #ifndef DTRAIN_TEXT_UNICODE_H
 #define DTRAIN_TEXT_UNICODE_H
 
@@ -28,7 +28,12 @@ enum { DT_GENERAL_CATEGORY = 31, DT_GENERAL_ALPHABETIC = 32, DT_GENERAL_NUMERIC 
  *  combining class; it may compose with a preceding character; a following character may compose with it. */
 enum { DT_NORMAL_MOVES = 16, DT_NORMAL_COMPOSES = 32, DT_NORMAL_BEGINS = 64 };
 
-typedef enum dt_unicode_kind { DT_UNICODE_GENERAL, DT_UNICODE_NORMAL, DT_UNICODE_SCRIPT } dt_unicode_kind;
+typedef enum dt_unicode_kind {
+    DT_UNICODE_GENERAL,
+    DT_UNICODE_NORMAL,
+    DT_UNICODE_SCRIPT,
+    DT_UNICODE_LOWER
+} dt_unicode_kind;
 /** packed stores length - 1 and value of each run, and flags as the difference to those usual in the category. */
 typedef struct dt_unicode_table {
     const char *packed;
@@ -39,13 +44,9 @@ extern dt_unicode_table dt_unicode_tables[];
 /** Scripts separated by commas, aliases by spaces. Value k + 1 of DT_UNICODE_SCRIPT is script k, 0 none. */
 extern const char dt_unicode_script_names[];
 
-/** Characters newer than Unicode 12: first, first + step, ..., last become lower case by adding distance. */
-typedef struct dt_lower_run {
-    uint32_t first, last;
-    int step, distance;
-} dt_lower_run;
-extern const dt_lower_run dt_unicode_lower_runs[];
-extern const size_t dt_unicode_n_lower_runs;
+/** Value 2 k + s of DT_UNICODE_LOWER: the lower case is at distance k of this list, 0 first. s 1: of the run's first,
+ *  third, ... character; the others have none. */
+extern const int32_t dt_unicode_lower_distances[];
 
 /* ---- lookups ----------------------------------------------------------------------------------------------------- */
 
@@ -58,6 +59,15 @@ bool dt_unicode_is_letter(uint32_t c);
 bool dt_unicode_is_space(uint32_t c);  /* property White_Space */
 bool dt_unicode_is_word(uint32_t c);   /* alphabetic, M, Nd, Pc, and the two joiners: \w of the crate regex */
 uint32_t dt_unicode_lower(uint32_t c); /* U+0130, which becomes two characters, is unchanged */
+
+/* ---- normal forms, by utf8proc (normal_form.c) ------------------------------------------------------------------- */
+
+/** NFD, and what changes it: NFKD, NFC; and the folding of upper and lower case. */
+enum { DT_FORM_COMPATIBLE = 1, DT_FORM_COMPOSED = 2, DT_FORM_CASE_FOLDED = 4 };
+/** DT_ERR_USAGE: built without utf8proc. DT_ERR_DATA: its Unicode is older than DT_UNICODE_NORMAL. */
+dt_err dt_unicode_check_forms(void);
+/** The form of text [n]. *formed: out, [*n_formed] and a NUL, malloc'ed. DT_ERR_DATA: not UTF-8. DT_ERR_MEMORY. */
+dt_err dt_unicode_form(const char *text, size_t n, unsigned how, char **formed, size_t *n_formed);
 
 /* ---- sets of characters ------------------------------------------------------------------------------------------ */
 

@@ -34,7 +34,7 @@ dt_err dt_blocks_attach(dt_array *a, const dt_array *sums)
     const int64_t n_blocks = dt_blocks_of(a->n_elems * a->elem_size);
     if (a->offset < 0 || a->first_block < 0 || sums->offset < 0 || n_blocks == 0) return DT_OK;
     DT_CHECK(n_blocks <= sums->n_elems && a->first_block <= sums->n_elems - n_blocks, DT_ERR_DATA,
-             "%s: %s: checksums are missing: expected %" PRId64 " starting at number %" PRId64 ", but %s has %" PRId64,
+             "%s: %s: expected %" PRId64 " block checksums starting at index %" PRId64 ", but %s has only %" PRId64,
              a->path, a->name, n_blocks, a->first_block, sums->name, sums->n_elems);
     a->verified = calloc((size_t)(n_blocks + 7) / 8, 1);
     DT_CHECK(a->verified, DT_ERR_MEMORY, "%s: %s: no memory for %" PRId64 " blocks", a->path, a->name, n_blocks);

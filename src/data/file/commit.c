@@ -452,7 +452,7 @@ static void warn_of_others(const commit *k)
     if (glob(pattern, 0, NULL, &found) == 0)
         for (size_t i = 0; i < found.gl_pathc; i++)
             if (!strstr(found.gl_pathv[i] + stem, ours)) {
-                DT_WARN("%s is a shard of another dataset with this name: a pattern for all shards would match it, too",
+                DT_WARN("%s is a shard of another dataset with this name: a pattern such as NAME-*.h5 matches both",
                         found.gl_pathv[i]);
                 break;
             }

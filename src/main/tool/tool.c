@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Under a limit of the address space (ulimit -v) MPI crashes and OpenMP ends the process where they get too little of
- * it, so that much is asked for first. */
+/* If the address space is limited (ulimit -v) and too small, MPI crashes and OpenMP ends the process. So check first
+ * that the limit leaves enough. */
 static void check_address_space(void)
 {
     enum { START_NBYTES = 128 << 20, STACK_NBYTES = 8 << 20 };

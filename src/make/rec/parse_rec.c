@@ -32,8 +32,8 @@ static dt_err check_sid(const dt_rec *rec, const char *name, const char *sid)
     return dt_error_prefix(dt_rec_check_sid(&rec->levels, sid), "%s: ", name);
 }
 
-/* Check that every SID is in the catalogue (or consists of known tokens if there is none), and that the
- * item has its own SID. */
+/* Check that every SID is in the catalogue, or, without a catalogue, consists of known tokens. Check that the item
+ * has its own SID. */
 static dt_err check_row(const dt_rec *rec, const json_t *row, uint32_t uses)
 {
     const json_t *sid;

@@ -112,8 +112,8 @@ static dt_err join_all(dt_rec_items *items, const dt_rec_levels *l, const json_t
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* The value if it is a text. Of a list, in JSON or Python notation, the first text that is not empty. A
- * Python list is replaced in place by a JSON list, so that texts live as long as the file. */
+/* Returns a text value, or the first text of a list (JSON or Python notation) that is not empty. A Python list is
+ * replaced in place by a JSON list. Its texts then live as long as the file. */
 static const char *first_text(json_t *of, const char *key)
 {
     json_t *value = json_object_get(of, key), *list;

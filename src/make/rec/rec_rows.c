@@ -86,7 +86,8 @@ static dt_err scan_file(scan *s, const char *path)
     int64_t n_read = 0;
     const bool is_stdin = strcmp(path, "-") == 0;
     DT_CHECK(!is_stdin && dt_is_file(path), DT_ERR_USAGE,
-             "%s must be read twice for sampled or longest rows, but it cannot", is_stdin ? "standard input" : path);
+             "%s can be read only once: expected a regular file, because sampled or longest rows need a second pass",
+             is_stdin ? "standard input" : path);
     dt_err err = dt_input_open(&in, path, &n_read, stopped, s);
     s->below_header = false;
     if (err == DT_OK) err = dt_input_each_row(&in, scan_row, s);

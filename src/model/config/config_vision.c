@@ -1,5 +1,5 @@
 /* config_vision.c - LLaVA's config.json: the language model in text_config, the tower in vision_config, and the
- * projector; algorithms.md 7.1 and 8.7. */
+ * projector; algorithms.md 7.1 and 8.6. */
 #include "model_config.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,16 +1,15 @@
-/* assign.c - assigns items to codes with given sizes by an auction, in which each item bids for a slot of
- * its best code.
+/* assign.c - assigns items to codes with given sizes by an auction. Each item bids for a slot of its best code.
  *
- * The price of a code is the lowest bid among the holders of its slots, or its initial price while a slot
- * is free. An item without a slot compares -cost - price of all codes. It bids for the best code the
- * amount that makes it equal to the second best, plus `slack`, and displaces the code's lowest bid. In the
- * end no item is more than `slack` below its optimum at the final prices. The total cost is thus within n
- * slack of the minimum. All slots are filled in the end, so initial prices do not affect this bound.
+ * The price of a code is the lowest bid among the holders of its slots, or its initial price while a slot is free.
+ * An item without a slot compares -cost - price of all codes. It bids for the best code: the amount that makes this
+ * code equal to the second best, plus `slack`. The bid displaces the code's lowest bid. In the end no item is more
+ * than `slack` below its optimum at the final prices. The total cost is thus within n slack of the minimum. All
+ * slots are filled in the end, so initial prices do not affect this bound.
  *
- * With a small slack from the start, a bidding war may take largest cost / slack rounds. Therefore slack
- * starts large and decreases by a factor of ten per auction. Each auction starts from the prices of the
- * previous one (epsilon scaling: Bertsekas, "The auction algorithm", Ann. Oper. Res. 14, 1988). It
- * stops when slack is small compared to an item's cost. */
+ * With a small slack from the start, a bidding war may take largest cost / slack rounds. Therefore slack starts
+ * large and decreases by a factor of ten per auction. Each auction starts from the prices of the previous one
+ * (epsilon scaling: Bertsekas, "The auction algorithm", Ann. Oper. Res. 14, 1988). It stops when slack is small
+ * compared to an item's cost. */
 #include "dtrain/recommend/sid.h"
 #include <math.h>
 #include <stdlib.h>

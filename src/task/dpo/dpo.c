@@ -1,10 +1,10 @@
-/* dpo.c - direct preference optimisation: a model is aligned with pairs of answers, of which one is better, against a
- * frozen reference (algorithms.md 3). With S the sum of an answer's log-probabilities, its ratio is S_policy -
- * S_reference; a loss of the two ratios of a pair gives each token of an answer the same weight, minus the loss's
- * derivative by the answer's ratio. Both answers go through one forward.
+/* dpo.c - direct preference optimisation: aligns a model with pairs of a better and a worse answer, against a frozen
+ * reference (algorithms.md 3). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference.
+ * A loss depends on the two ratios of a pair. All tokens of an answer have the same weight: minus the loss's
+ * derivative by the answer's ratio. One forward computes both answers.
  *
- * Frozen judges may say by how much an answer is better (MM-DPO), and with a second one how safe it is (Safe-MM-DPO):
- * then a multiplier weighs safety, and moves after each step by what all ranks have counted. */
+ * A frozen judge may score by how much an answer is better (MM-DPO), and a second one how safe it is (Safe-MM-DPO).
+ * A multiplier then weighs safety. It is updated after each step from sums over all ranks. */
 #include "dpo.h"
 #include "dtrain/step/step.h"
 #include "../pairs.h"
@@ -64,7 +64,7 @@ static dt_err check_settings(const dt_config *cfg, const dpo *d)
         "expected margin or factor, because batch cannot use the margins of judges (helpful_path, harmless_path)");
     DT_CONFIG_CHECK(d->beta_rule != DPO_BETA_OF_BATCH || !dt_dpo_needs_partners(l), cfg, "dpo", "dynamic_beta",
                     "batch skips pairs, but loss_type = aot and aot_unpaired compare answers of different pairs; "
-                    "choose another one");
+                    "choose another dynamic_beta");
     return dt_multiplier_check(cfg, "dpo", cfg->dpo_lambda_min, cfg->dpo_lambda_max, cfg->dpo_lambda_init);
 }
 

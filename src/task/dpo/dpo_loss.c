@@ -159,8 +159,7 @@ static dt_err check_weights(const dt_dpo_loss *l, const dt_config *cfg)
 {
     double sum = 0;
     for (int i = 0; i < l->n_types; i++) sum += l->weight[i];
-    DT_CONFIG_CHECK(sum > 0, cfg, "dpo", "loss_weights",
-                    "expected at least one number above 0, because all dpo.loss_weights are 0");
+    DT_CONFIG_CHECK(sum > 0, cfg, "dpo", "loss_weights", "expected at least one number above 0, found only 0");
     return DT_OK;
 }
 

@@ -27,8 +27,9 @@ typedef enum dt_dpo_type {
 
 typedef enum dt_divergence { DT_REVERSE_KL, DT_FORWARD_KL, DT_JS_DIVERGENCE, DT_ALPHA_DIVERGENCE } dt_divergence;
 
-/** What other pairs are to a pair (aot.h): the reference's difference of log-probabilities that stands where the
- *  policy's does in their orders; the ratio of a rejected answer where its chosen one stands; the other way round. */
+/** Partners of a pair among the other pairs (aot.h). OF_PAIR: the reference's difference of log-probabilities with
+ *  the rank that the policy's difference has. OF_CHOSEN: the ratio of the rejected answer with the rank of this
+ *  chosen one. OF_REJECTED: the reverse. */
 enum { DT_AOT_OF_PAIR, DT_AOT_OF_CHOSEN, DT_AOT_OF_REJECTED, DT_AOT_PARTNERS };
 
 /** Input of a loss for a pair. */
@@ -55,12 +56,12 @@ dt_err dt_dpo_loss_make(dt_dpo_loss *l, const dt_config *cfg);
 /** The weight of a type, 0: it is not among them. */
 double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type);
 
-/** Does it contain losses for which pairs are compared with others? */
+/** True if a loss compares pairs with other pairs. */
 bool dt_dpo_needs_partners(const dt_dpo_loss *l);
 
-/** Returns the loss of a pair but for DT_DPO_SFT; gradient [2]: the derivatives by its ratios of the loss of all pairs,
- *  which for DT_DPO_AOT_UNPAIRED is that of this pair's chosen answer and of the pair whose partner is its rejected
- *  one. */
+/** Returns the loss of a pair without DT_DPO_SFT. gradient [2]: derivatives of the loss of all pairs by this pair's
+ *  ratios. With DT_DPO_AOT_UNPAIRED two terms depend on them: that of this pair's chosen answer, and that of the
+ *  pair with this rejected answer as its partner. */
 double dt_dpo_loss_of(const dt_dpo_loss *l, double beta, const dt_dpo_pair *pair, double gradient[DT_N_SIDES]);
 
 #endif

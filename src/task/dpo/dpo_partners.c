@@ -1,5 +1,5 @@
-/* dpo_partners.c - losses that compare a pair with others, and a beta of the whole step, need all pairs of it before
- * the first gradient: one pass of model and reference over the step without backward. */
+/* dpo_partners.c - one forward pass of model and reference over all pairs of a step, before its first gradient.
+ * Losses that compare pairs, and a beta of the whole step, need it. */
 #include "dpo.h"
 #include <string.h>
 

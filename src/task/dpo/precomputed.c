@@ -299,8 +299,8 @@ void dt_precomputed_close(dt_precomputed *p, dt_ledger *ledger)
 
 /* ---- use in a run ------------------------------------------------------------------------------------------------ */
 
-/* Read a sample's values to the end of its text's space in the array, so that none is overwritten before it is
- * moved. */
+/* Read a sample's values to the end of its text's range in the array. Moving them then overwrites none that are
+ * still needed. */
 dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b)
 {
     memset(p->logp, 0, (size_t)b->n_tok * sizeof *p->logp);

@@ -43,11 +43,11 @@ static dt_err check_generation(const dt_task *t)
                     "expected a multiple or a divisor of batch.train_batch_size = %" PRId64 ", found %" PRId64
                     "; the nearest multiple above is %" PRId64,
                     batch, n_rows, dt_ceil_div(n_rows, batch) * batch);
-    DT_CONFIG_CHECK(
-        whole, cfg, "grpo", "steps_per_generation",
-        "expected a multiple or a divisor of %" PRId64
-        ", the micro-steps of an optimizer step, because no step may use part of a generation, found %" PRId64,
-        t->batching.accumulation, cfg->grpo_steps_per_generation);
+    DT_CONFIG_CHECK(whole, cfg, "grpo", "steps_per_generation",
+                    "expected a multiple or a divisor of the %" PRId64
+                    " micro-steps of an optimizer step, found %" PRId64
+                    ": no optimizer step may use part of a generation",
+                    t->batching.accumulation, cfg->grpo_steps_per_generation);
     DT_CONFIG_CHECK(n_rows >= batch || cfg->grpo_num_iterations == 1, cfg, "grpo", "num_iterations",
                     "expected 1, because an optimizer step uses several generations (%" PRId64
                     " completions per generation, %" PRId64 " per step) and would use each %" PRId64 " times",

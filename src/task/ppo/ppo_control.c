@@ -76,7 +76,7 @@ dt_err dt_window_load(dt_window *w, const dt_named_arrays *items)
     int64_t n;
     DT_TRY(dt_named_arrays_get(items, "n_costs", DT_NAMED_I64, 1, &n));
     DT_CHECK(costs && costs->type == DT_NAMED_F64 && costs->n > 0 && n >= 0, DT_ERR_DATA,
-             "the checkpoint lacks `costs` of its task");
+             "the checkpoint contains no valid array `costs` of task ppo");
     const double *const last = costs->data;
     const int64_t n_known = dt_min_i64(n, costs->n), n_kept = dt_min_i64(n_known, w->room),
                   n_gone = n_kept < dt_min_i64(n, w->room) ? n - n_kept : 0;

@@ -1,14 +1,15 @@
-/* remedy.c - the smallest change that makes a configuration fit. Among all combinations of changes that leave the
- * result the same to rounding, it is the one with the fewest keys, and among those the one that costs least time. A
- * plan takes less than a millisecond, so every combination that would be better than the best so far is tried. */
+/* remedy.c - the smallest change that makes a configuration fit. Only combinations of changes that keep the result
+ * up to rounding are candidates. The one with the fewest keys is chosen, and among those the one that costs least
+ * time. A plan takes less than a millisecond, so every combination that would be better than the best so far is
+ * tried. */
 #include "../run.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
-/* An order among changes of equally many keys, and nothing else: a greater number costs more time. For recomputation
- * it is the measured per cent of a step (docs/data/epyc-recompute.csv). The others depend on the machine, so they stand
- * by what is moved and where what is moved can hide:
+/* Costs only order changes with the same number of keys: a larger value costs more time. For recomputation it is the
+ * measured per cent of a step (docs/data/epyc-recompute.csv). The other costs depend on the machine. They are
+ * ordered by the bytes moved, and by whether computation can hide the transfer:
  *
  *     stage 2      as many bytes as stage 1, but in every micro-step
  *     saves        nothing but the time of a save, which training waits for
@@ -50,7 +51,7 @@ static int say(char out[KEYS_TEXT], const char *fmt, ...)
     return 1;
 }
 
-/* Of the three sizes of a batch, those that keep train_batch_size as it is. They count as one key. */
+/* The batch size keys that keep train_batch_size. They count as one key. */
 static int say_batch(const dt_run *run, const dt_batching *b, char out[KEYS_TEXT])
 {
     const dt_config *cfg = &run->cfg;
@@ -159,7 +160,7 @@ static dt_err try_batches(search *s, const plan_setting *of)
     }
 }
 
-/* At least as much offload as before. If the disk is full, less offload to files helps. */
+/* Proposals never offload less than before, except to files if the disk is full. */
 static bool offloads_enough(const search *s, dt_offload now, dt_offload was)
 {
     return now >= was || (was == DT_OFFLOAD_NVME && s->short_of->holds[DT_IN_FILE]);
@@ -215,8 +216,8 @@ static dt_err fits_on(const search *s, int64_t nranks, bool *fit)
     return DT_OK;
 }
 
-/* The fewest ranks on which it fits at stage 3, in multiples of `unit`; 0: not on 2^17. A rank's memory falls with
- * their number, so halving the interval finds them. */
+/* The minimum number of ranks on which it fits at stage 3, in multiples of `unit`; 0: not on 2^17. A rank's memory
+ * decreases with this number, so bisection finds it. */
 static dt_err ranks_that_fit(const search *s, int64_t unit, int64_t *nranks)
 {
     enum { MOST = 1 << 17 };
