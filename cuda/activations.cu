@@ -9,30 +9,20 @@
 #define CUDA_BY_ACT(act, A, ...)                                                                                       \
     do {                                                                                                               \
         switch (act) {                                                                                                 \
-        case DT_ACT_SILU: {                                                                                            \
-            constexpr dt_activation A = DT_ACT_SILU;                                                                   \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
-        case DT_ACT_GELU: {                                                                                            \
-            constexpr dt_activation A = DT_ACT_GELU;                                                                   \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
-        case DT_ACT_GELU_TANH: {                                                                                       \
-            constexpr dt_activation A = DT_ACT_GELU_TANH;                                                              \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
-        case DT_ACT_QUICK_GELU: {                                                                                      \
-            constexpr dt_activation A = DT_ACT_QUICK_GELU;                                                             \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
-        case DT_ACT_RELU: {                                                                                            \
-            constexpr dt_activation A = DT_ACT_RELU;                                                                   \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
+            ACT_CASE(DT_ACT_SILU, A, __VA_ARGS__)                                                                      \
+            ACT_CASE(DT_ACT_GELU, A, __VA_ARGS__)                                                                      \
+            ACT_CASE(DT_ACT_GELU_TANH, A, __VA_ARGS__)                                                                 \
+            ACT_CASE(DT_ACT_QUICK_GELU, A, __VA_ARGS__)                                                                \
+            ACT_CASE(DT_ACT_RELU, A, __VA_ARGS__)                                                                      \
         default:                                                                                                       \
             return dt_fail(DT_ERR_ARG, "internal: activation %d is unknown", (int)(act));                              \
         }                                                                                                              \
     } while (0)
+#define ACT_CASE(value, A, ...)                                                                                        \
+    case value: {                                                                                                      \
+        constexpr dt_activation A = value;                                                                             \
+        __VA_ARGS__                                                                                                    \
+    } break;
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 

@@ -86,35 +86,18 @@ bool cuda_distrust(dt_device *dev, const dt_matmul *mm);
 
 /* ---- the table: see dtrain/device/device.h ----------------------------------------------------------------------- */
 
+#define DT_OP(op, ...) dt_err cuda_##op DT_OP_PARAMS(__VA_ARGS__);
+#include "dtrain/device/op_list.h"
+
+/* attention_cudnn.c */
+dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
+                              size_t why_size);
+
 /* graph.c */
 dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream);
 dt_err cuda_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph);
 dt_err cuda_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream);
 void cuda_graph_destroy(dt_device *dev, dt_graph *graph);
-
-/* elementwise.cu */
-dt_err cuda_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
-                    dt_stream *stream);
-dt_err cuda_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
-                     int64_t n, dt_stream *stream);
-dt_err cuda_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream);
-dt_err cuda_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *stream);
-dt_err cuda_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                        dt_dtype dt, dt_stream *stream);
-dt_err cuda_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
-                         int64_t width, dt_dtype dt, dt_stream *stream);
-dt_err cuda_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
-                        dt_stream *stream);
-dt_err cuda_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
-                         int64_t n, dt_stream *stream);
-dt_err cuda_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
-                        int64_t width, dt_stream *stream);
-dt_err cuda_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
-                         dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream);
-dt_err cuda_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
-                    const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-dt_err cuda_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
-                          dt_dtype gt, bool accumulate, dt_stream *stream);
 
 /* seeing.c */
 dt_err cuda_clock_open(cuda_state *cuda);
@@ -125,70 +108,8 @@ void cuda_range(dt_device *dev, const char *what, const char *unit);
 size_t cuda_memory_seen(int ordinal);
 size_t cuda_memory_taken(const dt_device *dev);
 
-/* heads.cu */
-dt_err cuda_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
-                          float *rstd_k, dt_stream *stream);
-dt_err cuda_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
-                           void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
-                           float *scratch, dt_stream *stream);
-
-/* patches.cu */
-dt_err cuda_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);
-
-/* embedding.cu */
-dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,
-                              const void *wpe, void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-dt_err cuda_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
-                               void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
-                               dt_stream *stream);
-
-/* norm.cu */
-dt_err cuda_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
-                            dt_stream *stream);
-dt_err cuda_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
-                             void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
-                             int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
-                             dt_dtype dt, dt_stream *stream);
-dt_err cuda_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
-                              float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream);
-dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
-                               const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
-                               bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
-                               dt_stream *stream);
-/** Maximum number of blocks with partial sums in a norm's scratch. */
+/** norm.cu: maximum number of blocks with partial sums in a norm's scratch. */
 int64_t cuda_norm_parts(const dt_device *dev);
-
-/* matmul.cu */
-dt_err cuda_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
-
-/* attention.cu */
-dt_err cuda_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                              void *out, float *lse, dt_stream *stream);
-dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                               const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
-                               float *scratch, dt_stream *stream);
-dt_err cuda_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
-                              size_t why_size);
-
-/* classifier.cu, tokens.cu */
-dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
-dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
-                        const double *uniform, int32_t *token, void *scratch, dt_stream *stream);
-dt_err cuda_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
-                       float *logit, dt_stream *stream);
-dt_err cuda_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
-                           int64_t k, const int32_t *token, double *logp, dt_stream *stream);
-
-/* optimizer.cu */
-dt_err cuda_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
-                       float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
-dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
-                     void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
-dt_err cuda_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream);
-dt_err cuda_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream);
-dt_err cuda_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
-                              dt_stream *stream);
 
 #ifdef __cplusplus
 }

@@ -381,7 +381,7 @@ static dt_err cuda_copy(dt_device *dev, void *dst, const void *src, size_t nbyte
     return DT_OK;
 }
 
-static dt_err cuda_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
+dt_err cuda_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
 {
     if (nbytes == 0) return DT_OK;
     DT_CUDA(cudaMemsetAsync(dst, 0, nbytes, cuda_stream(dev, stream, "zero")->handle));
@@ -426,44 +426,9 @@ const dt_device_ops dt_device_cuda_ops = {
     .graph_launch = cuda_graph_launch,
     .graph_destroy = cuda_graph_destroy,
     .copy = cuda_copy,
-    .zero = cuda_zero,
-    .convert = cuda_convert,
-    .add_into = cuda_add_into,
-    .add = cuda_add,
-    .scale = cuda_scale,
-    .gather_rows = cuda_gather_rows,
-    .scatter_rows = cuda_scatter_rows,
-    .patches = cuda_patches,
-    .matmul = cuda_matmul,
     .distrust = cuda_distrust,
-    .bias_backward = cuda_bias_backward,
-    .embedding_forward = cuda_embedding_forward,
-    .embedding_backward = cuda_embedding_backward,
-    .rmsnorm_forward = cuda_rmsnorm_forward,
-    .rmsnorm_backward = cuda_rmsnorm_backward,
-    .layernorm_forward = cuda_layernorm_forward,
-    .layernorm_backward = cuda_layernorm_backward,
-    .norm_scratch_elems = dt_gpu_norm_scratch_elems,
-    .heads_forward = cuda_heads_forward,
-    .heads_backward = cuda_heads_backward,
-    .attention_forward = cuda_attention_forward,
-    .attention_backward = cuda_attention_backward,
-    .attention_scratch_elems = dt_gpu_attention_scratch_elems,
     .attention_prepare = cuda_attention_prepare,
-    .act_forward = cuda_act_forward,
-    .act_backward = cuda_act_backward,
-    .glu_forward = cuda_glu_forward,
-    .glu_backward = cuda_glu_backward,
-    .dropout = cuda_dropout,
-    .classifier = cuda_classifier,
-    .classifier_rows = dt_gpu_classifier_rows,
-    .draw_tokens = cuda_draw_tokens,
-    .draw_scratch_nbytes = dt_gpu_draw_scratch_nbytes,
-    .top_tokens = cuda_top_tokens,
-    .log_softmax_at = cuda_log_softmax_at,
-    .adamw_step = cuda_adamw_step,
-    .sgd_step = cuda_sgd_step,
-    .sum_squares = cuda_sum_squares,
-    .abs_max = cuda_abs_max,
-    .sum_squares_fixed = cuda_sum_squares_fixed,
+#define DT_OP(op, ...) .op = cuda_##op,
+#define DT_SIZE(type, name, ...) .name = dt_gpu_##name,
+#include "dtrain/device/op_list.h"
 };

@@ -42,22 +42,18 @@ static inline bool vectors_fit(size_t row_nbytes, const void *a, const void *b =
 #define CUDA_BY_DTYPE(dt, T, op, ...)                                                                                  \
     do {                                                                                                               \
         switch (dt) {                                                                                                  \
-        case DT_F32: {                                                                                                 \
-            using T = float;                                                                                           \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
-        case DT_BF16: {                                                                                                \
-            using T = bf16;                                                                                            \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
-        case DT_F16: {                                                                                                 \
-            using T = __half;                                                                                          \
-            __VA_ARGS__                                                                                                \
-        } break;                                                                                                       \
+            CUDA_DTYPE_CASE(DT_F32, float, T, __VA_ARGS__)                                                             \
+            CUDA_DTYPE_CASE(DT_BF16, bf16, T, __VA_ARGS__)                                                             \
+            CUDA_DTYPE_CASE(DT_F16, __half, T, __VA_ARGS__)                                                            \
         default:                                                                                                       \
             return dt_fail(DT_ERR_ARG, "internal: %s: element type %s is not supported", op, dt_dtype_name(dt));       \
         }                                                                                                              \
     } while (0)
+#define CUDA_DTYPE_CASE(value, type, T, ...)                                                                           \
+    case value: {                                                                                                      \
+        using T = type;                                                                                                \
+        __VA_ARGS__                                                                                                    \
+    } break;
 
 /* ---- sums over a warp and a block: every lane gets the same result ----------------------------------------------- */
 

@@ -309,7 +309,7 @@ dt_err cuda_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float
     return reduce(cuda_stream(dev, stream, "abs_max"), largest(), x, dt, n, result);
 }
 
-dt_err cuda_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
+dt_err cuda_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t *result,
                               dt_stream *stream)
 {
     fixed_point op;

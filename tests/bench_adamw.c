@@ -6,7 +6,7 @@
  * The stream adds a fourth array to three others, the same loads and stores as AdamW's without its arithmetic.
  * PYTHON=... names a Python with torch, whose AdamW is taken fused and by lists of tensors (foreach), on as many
  * threads. */
-#include "dtrain/device/device.h"
+#include "forms.h"
 #include <omp.h>
 #include <stdlib.h>
 
@@ -54,14 +54,7 @@ __attribute__((optimize("O3"))) static double stream(const bench *b)
 
 static dt_err adamw(bench *b, int row, dt_dtype grad_dtype, dt_dtype param_dtype)
 {
-    const dt_adamw o = {.lr = 1e-4f,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.95f,
-                        .eps = 1e-8f,
-                        .weight_decay = 0.1f,
-                        .fix1 = 0.1f,
-                        .fix2 = 0.05f,
-                        .grad_scale = 1};
+    const dt_adamw o = usual_adamw(1e-4f, 0.1f, 0.05f);
     const double begin_s = dt_now_s();
     DT_TRY(b->dev.ops->adamw_step(&b->dev, &o, b->grad.ptr, grad_dtype, b->master.ptr, b->m.ptr, b->v.ptr,
                                   param_dtype == DT_F32 ? NULL : b->param.ptr, param_dtype, b->n, NULL));

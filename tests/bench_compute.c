@@ -6,107 +6,22 @@
  * In bf16 at the shapes of known models, 8192 tokens. Time is the device's own, between events, the least of several
  * turns of as many calls as take some milliseconds. Values are random: zeros would be faster. Rates count the
  * operations that the mathematics asks for (attention: the causal half) and the bytes that have to move. */
-#include "dtrain/device/device.h"
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include "bench.h"
 
 enum { TOKENS = 8192, TURNS = 5 };
 
-typedef struct bench {
-    dt_device dev;
-    const dt_device_ops *ops;
-    dt_ledger ledger;
-    dt_event *from, *to;
-    double peak, copy_gbs; /* TFLOP/s of a large matmul, GB/s of a copy: 0 before they are known */
-    dt_buf buf[8];
-    int n_buf;
-} bench;
-
-/* ---- memory and time --------------------------------------------------------------------------------------------- */
-
-/* Random values between -1 and 1 in device memory, until drop. NULL if the allocation fails. */
-static void *numbers(bench *b, int64_t n, dt_dtype dt)
-{
-    enum { PATTERN = 1 << 20 };
-    const size_t e = dt_dtype_size(dt);
-    dt_buf *buf = &b->buf[b->n_buf];
-    char *pattern = malloc(PATTERN * e);
-    if (!pattern || dt_buf_alloc(buf, &b->dev, DT_ON_DEVICE, (size_t)n * e, DT_MEM_OTHER) != DT_OK) {
-        free(pattern);
-        return NULL;
-    }
-    b->n_buf++;
-    for (int64_t i = 0; i < PATTERN; i++) {
-        const float x = (float)(int32_t)(uint32_t)dt_mix64((uint64_t)i) * 0x1p-31f;
-        if (dt == DT_F32)
-            ((float *)pattern)[i] = x;
-        else
-            ((uint16_t *)pattern)[i] = dt_bf16_from_float(x);
-    }
-    dt_err err = DT_OK;
-    for (int64_t at = 0; at < n && err == DT_OK; at += PATTERN)
-        err = b->ops->copy(&b->dev, (char *)buf->ptr + (size_t)at * e, pattern,
-                           (size_t)(n - at < PATTERN ? n - at : PATTERN) * e, NULL);
-    if (err == DT_OK) err = b->ops->stream_sync(&b->dev, NULL);
-    free(pattern);
-    return err == DT_OK ? buf->ptr : NULL;
-}
-
-static void *given(bench *b, const void *host, size_t nbytes)
-{
-    dt_buf *buf = &b->buf[b->n_buf];
-    if (dt_buf_alloc(buf, &b->dev, DT_ON_DEVICE, nbytes, DT_MEM_OTHER) != DT_OK) return NULL;
-    b->n_buf++;
-    return b->ops->copy(&b->dev, buf->ptr, host, nbytes, NULL) == DT_OK && b->ops->stream_sync(&b->dev, NULL) == DT_OK
-               ? buf->ptr
-               : NULL;
-}
-
-static void drop(bench *b)
-{
-    while (b->n_buf > 0) dt_buf_free(&b->buf[--b->n_buf]);
-}
-
-typedef dt_err (*call)(bench *b, const void *what);
-
-static dt_err time_calls(bench *b, call run, const void *what, int n, double *us)
-{
-    float ms;
-    DT_TRY(b->ops->event_record(&b->dev, b->from, NULL));
-    for (int i = 0; i < n; i++) DT_TRY(run(b, what));
-    DT_TRY(b->ops->event_record(&b->dev, b->to, NULL));
-    DT_TRY(b->ops->event_sync(&b->dev, b->to));
-    DT_TRY(b->ops->event_elapsed_ms(&b->dev, b->from, b->to, &ms));
-    *us = 1000.0 * (double)ms / n;
-    return DT_OK;
-}
-
-static dt_err least_us(bench *b, call run, const void *what, double *best)
-{
-    double us;
-    *best = INFINITY;
-    DT_TRY(time_calls(b, run, what, 1, &us)); /* the first may choose and compile */
-    DT_TRY(time_calls(b, run, what, 1, &us));
-    const int n = us > 5000 ? 1 : (int)(5000 / (us + 1)) + 1;
-    for (int r = 0; r < TURNS; r++) {
-        DT_TRY(time_calls(b, run, what, n, &us));
-        *best = fmin(*best, us);
-    }
-    return DT_OK;
-}
+static double peak, copy_rate; /* TFLOP/s of a large matmul, GB/s of a copy: 0 before they are known */
 
 /* Prints one line. A benchmark that cannot run says so, and the others continue. */
-static double show(bench *b, const char *name, call run, const void *what, double flops, double nbytes)
+static double show(bench *b, const char *name, bench_call run, const void *what, double flops, double nbytes)
 {
     double us;
-    if (least_us(b, run, what, &us) != DT_OK) {
+    if (bench_best(b, run, what, TURNS, &us) != DT_OK) {
         printf("  %-44s %s\n", name, dt_error_message());
         dt_error_clear();
         return 0;
     }
-    const double rate = flops > 0 ? flops / us * 1e-6 : nbytes / us * 1e-3, of = flops > 0 ? b->peak : b->copy_gbs;
+    const double rate = flops > 0 ? flops / us * 1e-6 : nbytes / us * 1e-3, of = flops > 0 ? peak : copy_rate;
     printf("  %-44s %10.1f us", name, us);
     if (rate > 0) printf(" %9.1f %s", rate, flops > 0 ? "TFLOP/s" : "GB/s");
     if (rate > 0 && of > 0) printf("  %.2f", rate / of);
@@ -146,21 +61,20 @@ static dt_err run_both(bench *b, const void *what)
     return b->ops->event_wait(&b->dev, j->done, NULL);
 }
 
-static dt_err bench_copies(bench *b)
+static void bench_copies(bench *b)
 {
     const size_t nbytes = (size_t)256 << 20;
     dt_buf pinned[2] = {{0}, {0}};
-    char *x = numbers(b, (int64_t)(nbytes / 4), DT_F32), *y = numbers(b, (int64_t)(nbytes / 4), DT_F32);
+    char *x = bench_values(b, (int64_t)(nbytes / 4), DT_F32, 1), *y = bench_values(b, (int64_t)(nbytes / 4), DT_F32, 1);
     copy_job j = {.to = y, .from = x, .nbytes = nbytes};
-    DT_CHECK(x && y, DT_ERR_MEMORY, "%s", dt_error_message());
-    b->copy_gbs = show(b, "device to device, read and written", run_copy, &j, 0, 2.0 * (double)nbytes);
+    copy_rate = show(b, "device to device, read and written", run_copy, &j, 0, 2.0 * (double)nbytes);
     show(b, "zero", run_zero, &j, 0, (double)nbytes);
-    for (int i = 0; i < 2; i++) DT_TRY(dt_buf_alloc(&pinned[i], &b->dev, DT_ON_PINNED, nbytes, DT_MEM_OTHER));
-    DT_TRY(b->ops->stream_create(&b->dev, &j.other));
-    DT_TRY(b->ops->event_create(&b->dev, &j.begun));
-    DT_TRY(b->ops->event_create(&b->dev, &j.done));
-    const double share = b->copy_gbs;
-    b->copy_gbs = 0;
+    for (int i = 0; i < 2; i++) TRY_OR_END(dt_buf_alloc(&pinned[i], &b->dev, DT_ON_PINNED, nbytes, DT_MEM_OTHER));
+    TRY_OR_END(b->ops->stream_create(&b->dev, &j.other));
+    TRY_OR_END(b->ops->event_create(&b->dev, &j.begun));
+    TRY_OR_END(b->ops->event_create(&b->dev, &j.done));
+    const double share = copy_rate;
+    copy_rate = 0;
     for (size_t n = nbytes; n >= 1 << 20; n /= 16) {
         char name[64];
         const double mib = (double)n / (1 << 20);
@@ -174,11 +88,10 @@ static dt_err bench_copies(bench *b)
         snprintf(name, sizeof name, "device to pinned, %.0f MiB", mib);
         show(b, name, run_copy, &j, 0, (double)n);
     }
-    b->copy_gbs = share;
+    copy_rate = share;
     b->ops->event_destroy(&b->dev, j.begun), b->ops->event_destroy(&b->dev, j.done);
     b->ops->stream_destroy(&b->dev, j.other);
     for (int i = 0; i < 2; i++) dt_buf_free(&pinned[i]);
-    return DT_OK;
 }
 
 /* ---- matmuls ---------------------------------------------------------------------------------------------------- */
@@ -211,20 +124,6 @@ static dt_err run_matmul(bench *b, const void *what)
     return b->ops->matmul(&b->dev, &p->mm, p->a, p->b, p->c, NULL);
 }
 
-static dt_matmul form(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, dt_dtype c)
-{
-    return (dt_matmul){.m = m,
-                       .n = n,
-                       .k = k,
-                       .trans_a = trans_a,
-                       .trans_b = trans_b,
-                       .lda = trans_a ? m : k,
-                       .ldb = trans_b ? k : n,
-                       .ldc = n,
-                       .dt = DT_BF16,
-                       .c_dtype = c};
-}
-
 static void show_matmul(bench *b, const layer *l, const char *what, const matmul *p)
 {
     char name[96];
@@ -235,55 +134,51 @@ static void show_matmul(bench *b, const layer *l, const char *what, const matmul
 }
 
 /* The head works on some rows at a time, at a distance that suits the device; its gradients lie in the logits' rows. */
-static dt_err bench_layer(bench *b, const layer *l)
+static void bench_layer(bench *b, const layer *l)
 {
     const bool head = !strcmp(l->name, "head"), rows = l->weights_by_rows;
     const int64_t T = head ? b->ops->classifier_rows(&b->dev, l->out, TOKENS) : TOKENS, I = l->in, O = l->out,
                   y_ld = head ? (O + 15) / 16 * 16 : O, dy_ld = head ? 2 * y_ld : O;
     const dt_dtype y_dt = head ? DT_F32 : DT_BF16;
-    void *x = numbers(b, T * I, DT_BF16), *y = numbers(b, T * y_ld, y_dt), *dy = numbers(b, T * dy_ld, DT_BF16),
-         *w = numbers(b, I * O, DT_BF16), *dw = numbers(b, I * O, DT_F32), *bias = numbers(b, O, DT_BF16);
-    DT_CHECK(x && y && dy && w && dw && bias, DT_ERR_MEMORY, "%s", dt_error_message());
-    matmul p = {form(T, O, I, false, !rows, y_dt), x, w, y};
+    void *x = bench_values(b, T * I, DT_BF16, 1), *y = bench_values(b, T * y_ld, y_dt, 1),
+         *dy = bench_values(b, T * dy_ld, DT_BF16, 1), *w = bench_values(b, I * O, DT_BF16, 1),
+         *dw = bench_values(b, I * O, DT_F32, 1), *bias = bench_values(b, O, DT_BF16, 1);
+    matmul p = {dense_matmul(T, O, I, false, !rows, DT_BF16, y_dt), x, w, y};
     p.mm.ldc = y_ld;
     show_matmul(b, l, "forward", &p);
     if (!strcmp(l->name, "fc")) {
         p.mm.bias = bias, p.mm.epilogue = DT_EPILOGUE_ACT, p.mm.act = DT_ACT_GELU_TANH, p.mm.aux = dy, p.mm.ld_aux = O;
         show_matmul(b, l, "bias, gelu", &p);
     }
-    p = (matmul){form(T, I, O, false, rows, DT_BF16), dy, w, x};
+    p = (matmul){dense_matmul(T, I, O, false, rows, DT_BF16, DT_BF16), dy, w, x};
     p.mm.lda = dy_ld;
     show_matmul(b, l, "dx", &p);
     if (!strcmp(l->name, "fc2")) {
         p.mm.epilogue = DT_EPILOGUE_ACT_BACKWARD, p.mm.act = DT_ACT_GELU_TANH, p.mm.aux = x, p.mm.ld_aux = I;
-        p.c = numbers(b, T * I, DT_BF16);
-        DT_CHECK(p.c, DT_ERR_MEMORY, "%s", dt_error_message());
+        p.c = bench_values(b, T * I, DT_BF16, 1);
         show_matmul(b, l, "dx, gelu'", &p);
     }
     for (int fp32 = 0; fp32 < 2; fp32++) {
         const dt_dtype dt = fp32 ? DT_F32 : DT_BF16;
-        p = rows ? (matmul){form(I, O, T, true, false, dt), x, dy, dw}
-                 : (matmul){form(O, I, T, true, false, dt), dy, x, dw};
+        p = rows ? (matmul){dense_matmul(I, O, T, true, false, DT_BF16, dt), x, dy, dw}
+                 : (matmul){dense_matmul(O, I, T, true, false, DT_BF16, dt), dy, x, dw};
         *(rows ? &p.mm.ldb : &p.mm.lda) = dy_ld;
         p.mm.accumulate = fp32;
         show_matmul(b, l, fp32 ? "dw fp32 +=" : "dw bf16", &p);
     }
-    return DT_OK;
 }
 
-static dt_err bench_matmul(bench *b)
+static void bench_matmul(bench *b)
 {
     const int64_t n = b->dev.ops->own_memory ? 8192 : 1024;
-    matmul p = {form(n, n, n, false, false, DT_BF16), numbers(b, n * n, DT_BF16), numbers(b, n * n, DT_BF16),
-                numbers(b, n * n, DT_BF16)};
-    DT_CHECK(p.a && p.b && p.c, DT_ERR_MEMORY, "%s", dt_error_message());
-    b->peak = show(b, "large matmul, the base of the fractions", run_matmul, &p, 2.0 * pow((double)n, 3), 0);
-    drop(b);
+    matmul p = {dense_matmul(n, n, n, false, false, DT_BF16, DT_BF16), bench_values(b, n * n, DT_BF16, 1),
+                bench_values(b, n * n, DT_BF16, 1), bench_values(b, n * n, DT_BF16, 1)};
+    peak = show(b, "large matmul, the base of the fractions", run_matmul, &p, 2.0 * pow((double)n, 3), 0);
+    bench_drop(b);
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
-        DT_TRY(bench_layer(b, &layers[i]));
-        drop(b);
+        bench_layer(b, &layers[i]);
+        bench_drop(b);
     }
-    return DT_OK;
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -319,27 +214,28 @@ static dt_err run_attention_backward(bench *b, const void *what)
 }
 
 /* The same by the device's library, where it takes it. */
-static dt_err show_library(bench *b, attention_job *j, char name[96], int n, double pairs)
+static void show_library(bench *b, attention_job *j, char name[96], int n, double pairs)
 {
     int ready = 0;
     char why[256] = "the device has no library";
     j->at.by_library = true;
-    if (b->ops->attention_prepare) DT_TRY(b->ops->attention_prepare(&b->dev, &j->at, true, &ready, why, sizeof why));
+    if (b->ops->attention_prepare)
+        TRY_OR_END(b->ops->attention_prepare(&b->dev, &j->at, true, &ready, why, sizeof why));
     snprintf(name + n, 96 - (size_t)n, ", library");
     if (ready & DT_READY_FORWARD) show(b, name, run_attention, j, 4 * pairs, 0);
     snprintf(name + n, 96 - (size_t)n, " backward, library");
     if (ready & DT_READY_BACKWARD) show(b, name, run_attention_backward, j, 10 * pairs, 0);
     if (*why) printf("  %.*s, library: %s\n", n, name, why);
-    return DT_OK;
 }
 
-static dt_err bench_attention_of(bench *b, int H, int KV, int D, int n_seq, int len)
+static void bench_attention_of(bench *b, int H, int KV, int D, int n_seq, int len)
 {
     char name[96];
     int32_t start[64], lens[64];
     const int64_t T = (int64_t)n_seq * len, width = (int64_t)(H + 2 * KV) * D;
     for (int s = 0; s <= n_seq; s++) start[s] = s * len, lens[s] = len;
-    const int32_t *q_start = given(b, start, (size_t)(n_seq + 1) * 4), *kv_len = given(b, lens, (size_t)n_seq * 4);
+    const int32_t *q_start = bench_given(b, start, (size_t)(n_seq + 1) * 4),
+                  *kv_len = bench_given(b, lens, (size_t)n_seq * 4);
     attention_job j = {.at = {.n_seq = n_seq,
                               .n_heads = H,
                               .n_kv_heads = KV,
@@ -355,30 +251,27 @@ static dt_err bench_attention_of(bench *b, int H, int KV, int D, int n_seq, int 
                               .o_ld = (int64_t)H * D,
                               .scale = 1 / sqrtf((float)D),
                               .dt = DT_BF16}};
-    j.qkv = numbers(b, T * width, DT_BF16), j.dqkv = numbers(b, T * width, DT_BF16);
-    j.out = numbers(b, T * H * D, DT_BF16), j.dout = numbers(b, T * H * D, DT_BF16);
-    j.lse = numbers(b, T * H, DT_F32);
+    j.qkv = bench_values(b, T * width, DT_BF16, 1), j.dqkv = bench_values(b, T * width, DT_BF16, 1);
+    j.out = bench_values(b, T * H * D, DT_BF16, 1), j.dout = bench_values(b, T * H * D, DT_BF16, 1);
+    j.lse = bench_values(b, T * H, DT_F32, 1);
     j.at.by_library = true; /* its scratch is the larger one */
-    j.scratch = numbers(b, b->ops->attention_scratch_elems(&b->dev, &j.at) + 1, DT_F32);
+    j.scratch = bench_values(b, b->ops->attention_scratch_elems(&b->dev, &j.at) + 1, DT_F32, 1);
     j.at.by_library = false;
-    DT_CHECK(q_start && kv_len && j.qkv && j.dqkv && j.out && j.dout && j.lse && j.scratch, DT_ERR_MEMORY, "%s",
-             dt_error_message());
     const double pairs = (double)n_seq * len * (len + 1.0) / 2 * H * D;
     const int n = snprintf(name, sizeof name, "%2d/%d heads of %3d, %2d x %5d", H, KV, D, n_seq, len);
     show(b, name, run_attention, &j, 4 * pairs, 0);
     snprintf(name + n, sizeof name - (size_t)n, " backward");
     show(b, name, run_attention_backward, &j, 10 * pairs, 0);
-    return show_library(b, &j, name, n, pairs);
+    show_library(b, &j, name, n, pairs);
 }
 
-static dt_err bench_attention(bench *b)
+static void bench_attention(bench *b)
 {
     for (size_t i = 0; i < sizeof attentions / sizeof attentions[0]; i++) {
-        DT_TRY(bench_attention_of(b, attentions[i].n_heads, attentions[i].n_kv_heads, attentions[i].head_dim,
-                                  attentions[i].n_seq, attentions[i].len));
-        drop(b);
+        bench_attention_of(b, attentions[i].n_heads, attentions[i].n_kv_heads, attentions[i].head_dim,
+                           attentions[i].n_seq, attentions[i].len);
+        bench_drop(b);
     }
-    return DT_OK;
 }
 
 /* ---- the classifier ---------------------------------------------------------------------------------------------- */
@@ -394,30 +287,28 @@ static dt_err run_classifier(bench *b, const void *what)
     return b->ops->classifier(&b->dev, &j->cl, j->logits, NULL);
 }
 
-static dt_err bench_classifier(bench *b)
+static void bench_classifier(bench *b)
 {
     static const int64_t vocabularies[] = {50257, 128256, 151936};
     for (size_t i = 0; i < sizeof vocabularies / sizeof vocabularies[0]; i++) {
         char name[96];
         const int64_t V = vocabularies[i], ld = (V + 15) / 16 * 16, n = b->ops->classifier_rows(&b->dev, V, TOKENS);
         int32_t *target = calloc((size_t)n, 4);
-        DT_CHECK(target, DT_ERR_MEMORY, "no memory for targets");
+        if (!target) exit(1);
         for (int64_t r = 0; r < n; r++) target[r] = (int32_t)(dt_mix64((uint64_t)r) % (uint64_t)V);
         classifier_job j = {{.n_rows = n,
                              .n_vocab = V,
                              .logits_ld = ld,
                              .inv_temperature = 1,
                              .dlogits_dtype = DT_BF16,
-                             .target = given(b, target, (size_t)n * 4)},
-                            numbers(b, n * ld, DT_F32)};
+                             .target = bench_given(b, target, (size_t)n * 4)},
+                            bench_values(b, n * ld, DT_F32, 1)};
         free(target);
-        j.cl.weight = numbers(b, n, DT_F32), j.cl.logp = numbers(b, n, DT_F32);
-        DT_CHECK(j.cl.target && j.logits && j.cl.weight && j.cl.logp, DT_ERR_MEMORY, "%s", dt_error_message());
+        j.cl.weight = bench_values(b, n, DT_F32, 1), j.cl.logp = bench_values(b, n, DT_F32, 1);
         snprintf(name, sizeof name, "%" PRId64 " rows of %" PRId64, n, V);
         show(b, name, run_classifier, &j, 0, (double)(n * V) * 6);
-        drop(b);
+        bench_drop(b);
     }
-    return DT_OK;
 }
 
 /* ---- optimizers and reductions ----------------------------------------------------------------------------------- */
@@ -432,14 +323,7 @@ typedef struct optimizer_job {
 static dt_err run_adamw(bench *b, const void *what)
 {
     const optimizer_job *j = what;
-    const dt_adamw o = {.lr = 1e-4f,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.95f,
-                        .eps = 1e-8f,
-                        .weight_decay = 0.1f,
-                        .fix1 = 0.1f,
-                        .fix2 = 0.05f,
-                        .grad_scale = 1};
+    const dt_adamw o = usual_adamw(1e-4f, 0.1f, 0.05f);
     return b->ops->adamw_step(&b->dev, &o, j->grad, j->dt, j->master, j->m, j->v, j->param, DT_BF16, j->n, NULL);
 }
 static dt_err run_sgd(bench *b, const void *what)
@@ -464,15 +348,15 @@ static dt_err run_sum_fixed(bench *b, const void *what)
     return b->ops->sum_squares_fixed(&b->dev, j->grad, j->dt, j->n, 30, j->result, NULL);
 }
 
-static dt_err bench_optimizer(bench *b)
+static void bench_optimizer(bench *b)
 {
     optimizer_job j = {.n = 124439808, .dt = DT_BF16};
     const double n = (double)j.n;
-    void *grad = numbers(b, j.n, DT_F32), *param = numbers(b, j.n, DT_BF16);
-    j.master = numbers(b, j.n, DT_F32), j.m = numbers(b, j.n, DT_F32), j.v = numbers(b, j.n, DT_F32);
-    j.result = numbers(b, 8, DT_F32);
-    DT_CHECK(grad && param && j.master && j.m && j.v && j.result, DT_ERR_MEMORY, "%s", dt_error_message());
-    DT_TRY(b->ops->zero(&b->dev, j.v, (size_t)j.n * 4, NULL)); /* a variance is not negative */
+    void *grad = bench_values(b, j.n, DT_F32, 1), *param = bench_values(b, j.n, DT_BF16, 1);
+    j.master = bench_values(b, j.n, DT_F32, 1), j.m = bench_values(b, j.n, DT_F32, 1),
+    j.v = bench_values(b, j.n, DT_F32, 1);
+    j.result = bench_values(b, 8, DT_F32, 1);
+    TRY_OR_END(b->ops->zero(&b->dev, j.v, (size_t)j.n * 4, NULL)); /* a variance is not negative */
     j.grad = grad, j.param = param;
     show(b, "adamw, bf16 gradients and parameters", run_adamw, &j, 0, 28 * n);
     show(b, "sgd, bf16 gradients and parameters", run_sgd, &j, 0, 20 * n);
@@ -483,7 +367,6 @@ static dt_err bench_optimizer(bench *b)
     show(b, "adamw, fp32", run_adamw, &j, 0, 28 * n);
     show(b, "sum of squares, fp32", run_sum_squares, &j, 0, 4 * n);
     show(b, "exact sum of squares, fp32", run_sum_fixed, &j, 0, 4 * n);
-    return DT_OK;
 }
 
 /* ---- the choice of tokens ---------------------------------------------------------------------------------------- */
@@ -543,7 +426,7 @@ static void show_tokens(bench *b, token_job *j)
     show(b, name, run_log_softmax, j, 0, nbytes);
 }
 
-static dt_err bench_tokens(bench *b)
+static void bench_tokens(bench *b)
 {
     enum { MOST = 64, TOP = 1024 };
     static const int64_t vocabularies[] = {50257, 151936}, counts[] = {1, 8, MOST};
@@ -552,59 +435,39 @@ static dt_err bench_tokens(bench *b)
     for (size_t v = 0; v < 2; v++) {
         const int64_t V = vocabularies[v];
         token_job j = {.rows = {.n_rows = MOST, .n_vocab = V, .logits_ld = V}, .how = {.temperature = 1, .top_p = 1}};
-        j.logits = numbers(b, MOST * V, DT_F32), j.uniform = given(b, uniform, sizeof uniform);
-        j.token = numbers(b, MOST * TOP, DT_F32), j.logit = numbers(b, MOST * TOP, DT_F32);
-        j.logp = numbers(b, 2 * MOST, DT_F32);
-        j.scratch = numbers(b, (int64_t)(b->ops->draw_scratch_nbytes(&b->dev, &j.rows) / 4) + 1, DT_F32);
-        DT_CHECK(j.logits && j.uniform && j.token && j.logit && j.logp && j.scratch, DT_ERR_MEMORY, "%s",
-                 dt_error_message());
+        j.logits = bench_values(b, MOST * V, DT_F32, 1), j.uniform = bench_given(b, uniform, sizeof uniform);
+        j.token = bench_values(b, MOST * TOP, DT_F32, 1), j.logit = bench_values(b, MOST * TOP, DT_F32, 1);
+        j.logp = bench_values(b, 2 * MOST, DT_F32, 1);
+        j.scratch = bench_values(b, (int64_t)(b->ops->draw_scratch_nbytes(&b->dev, &j.rows) / 4) + 1, DT_F32, 1);
         for (size_t n = 0; n < 3; n++) {
             j.rows.n_rows = counts[n];
             show_tokens(b, &j);
         }
-        drop(b);
+        bench_drop(b);
     }
-    return DT_OK;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
-    dt_err (*run)(bench *b);
+    void (*run)(bench *b);
 } parts[] = {{"copies", bench_copies},         {"matmuls", bench_matmul},      {"attention", bench_attention},
              {"classifier", bench_classifier}, {"optimizer", bench_optimizer}, {"tokens", bench_tokens}};
 
-static dt_err run_parts(bench *b, int n_names, char **names)
-{
-    DT_TRY(b->ops->event_create(&b->dev, &b->from));
-    DT_TRY(b->ops->event_create(&b->dev, &b->to));
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        bool wanted = n_names == 0;
-        for (int k = 0; k < n_names; k++) wanted = wanted || !strcmp(names[k], parts[i].name);
-        if (!wanted) continue;
-        printf("%s\n", parts[i].name);
-        const dt_err err = parts[i].run(b);
-        drop(b);
-        DT_TRY(err);
-    }
-    return DT_OK;
-}
-
 int main(int argc, char **argv)
 {
-    bench b = {.n_buf = 0};
-    char text[300] = "";
-    dt_err err = dt_device_open(&b.dev, argc > 1 ? argv[1] : "cuda", 0, 0, &b.ledger);
-    if (err == DT_OK) {
-        b.ops = b.dev.ops;
-        b.ops->describe(&b.dev, text, sizeof text);
-        printf("%s\n", text);
-        err = run_parts(&b, argc > 2 ? argc - 2 : 0, argv + 2);
-        if (b.from) b.ops->event_destroy(&b.dev, b.from);
-        if (b.to) b.ops->event_destroy(&b.dev, b.to);
+    bench b;
+    bench_open(&b, argc > 1 ? argv[1] : "cuda");
+    bench_describe(&b);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        bool wanted = argc <= 2;
+        for (int k = 2; k < argc; k++) wanted = wanted || !strcmp(argv[k], parts[i].name);
+        if (!wanted) continue;
+        printf("%s\n", parts[i].name);
+        parts[i].run(&b);
+        bench_drop(&b);
     }
-    dt_device_close(&b.dev);
-    if (err != DT_OK) fprintf(stderr, "%s\n", dt_error_message());
-    return dt_exit_code(err);
+    bench_close(&b);
+    return 0;
 }

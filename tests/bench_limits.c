@@ -7,7 +7,7 @@
  * processor: updating four arrays in place with three written back (what AdamW moves), and adding up the words of an
  * array; of other devices both are that of a copy, read and written. Best of all rounds: a limit is what the machine
  * reaches when it is let. */
-#include "dtrain/device/device.h"
+#include "forms.h"
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,15 +21,7 @@ static bool is_processor(const dt_device *dev) { return !strcmp(dev->ops->name, 
 static double matmul_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b,
                             const dt_buf *c)
 {
-    const dt_matmul mm = {.m = s->m,
-                          .n = s->n,
-                          .k = s->k,
-                          .trans_b = true,
-                          .lda = s->k,
-                          .ldb = s->k,
-                          .ldc = s->n,
-                          .dt = dt,
-                          .c_dtype = dt};
+    const dt_matmul mm = dense_matmul(s->m, s->n, s->k, false, true, dt, dt);
     const int in_a_row = is_processor(dev) ? 1 : 20;
     dev->ops->matmul(dev, &mm, a->ptr, b->ptr, c->ptr, NULL);
     if (dev->ops->stream_sync(dev, NULL)) return 0;

@@ -6,9 +6,7 @@
  *
  * "time" and "work" are of the adapters' matmuls over that of the layer's own, forward and dx. Each is the best of
  * seven turns, in which all matmuls of a layer follow one another. DTRAIN_DEVICE=cuda names the device. */
-#include "dtrain/device/device.h"
-#include <stdlib.h>
-#include <string.h>
+#include "bench.h"
 
 enum { MAX_PARTS = 3, ROUNDS = 7 };
 
@@ -19,144 +17,75 @@ typedef struct layer {
     int64_t n_out[MAX_PARTS];
 } layer;
 
-typedef struct bench {
-    dt_device dev;
-    dt_ledger ledger;
+/* A layer with adapters of rank r; step: the matmul of it that runs. */
+typedef struct job {
     dt_dtype dt;
     int64_t T, r, n_out;
     const layer *l;
-    dt_buf x, y, w, a, b, h, d;
-    dt_event *from, *to;
-} bench;
-
-#define TRY_OR_END(call)                                                                                               \
-    do {                                                                                                               \
-        if ((call) != DT_OK) {                                                                                         \
-            fprintf(stderr, "bench_low_rank: %s\n", dt_error_message());                                               \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-static dt_buf numbers(bench *b, int64_t n)
-{
-    dt_buf buf;
-    const size_t nbytes = (size_t)n * sizeof(float);
-    char *host = malloc(nbytes);
-    if (!host) exit(1);
-    TRY_OR_END(dt_buf_alloc(&buf, &b->dev, DT_ON_DEVICE, nbytes, DT_MEM_OTHER));
-    for (int64_t i = 0; i < n; i++)
-        dt_set_element(host, b->dt, i, (float)((double)(dt_mix64((uint64_t)i) >> 40) * 0x1p-30));
-    TRY_OR_END(b->dev.ops->copy(&b->dev, buf.ptr, host, nbytes, NULL));
-    TRY_OR_END(b->dev.ops->stream_sync(&b->dev, NULL));
-    free(host);
-    return buf;
-}
-
-static void *at(const bench *b, const dt_buf *buf, int64_t i)
-{
-    return (char *)buf->ptr + i * (int64_t)dt_dtype_size(b->dt);
-}
+    char *x, *y, *w, *a, *b, *h, *d;
+    int step;
+} job;
 
 /* C [m,n] = or += A B */
-static void matmul(bench *b, int64_t m, int64_t n, int64_t k, bool ta, bool tb, const void *a, int64_t lda,
-                   const void *bb, int64_t ldb, void *c, int64_t ldc, bool add)
+static dt_err matmul(bench *b, const job *j, int64_t m, int64_t n, int64_t k, bool ta, bool tb, const void *a,
+                     int64_t lda, const void *bb, int64_t ldb, void *c, int64_t ldc, bool add)
 {
-    const dt_matmul mm = {.m = m,
-                          .n = n,
-                          .k = k,
-                          .trans_a = ta,
-                          .trans_b = tb,
-                          .lda = lda,
-                          .ldb = ldb,
-                          .ldc = ldc,
-                          .dt = b->dt,
-                          .c_dtype = b->dt,
-                          .accumulate = add};
-    TRY_OR_END(b->dev.ops->matmul(&b->dev, &mm, a, bb, c, NULL));
+    dt_matmul mm = dense_matmul(m, n, k, ta, tb, j->dt, j->dt);
+    mm.lda = lda, mm.ldb = ldb, mm.ldc = ldc, mm.accumulate = add;
+    return b->ops->matmul(&b->dev, &mm, a, bb, c, NULL);
 }
 
 /* ---- the matmuls of a layer, with A of all parts concatenated --------------------------------------------------- */
 
-static void base_forward(bench *b)
-{
-    matmul(b, b->T, b->n_out, b->l->n_in, false, true, b->x.ptr, b->l->n_in, b->w.ptr, b->l->n_in, b->y.ptr, b->n_out,
-           false);
-}
-static void base_dx(bench *b)
-{
-    matmul(b, b->T, b->l->n_in, b->n_out, false, false, b->y.ptr, b->n_out, b->w.ptr, b->l->n_in, b->x.ptr, b->l->n_in,
-           false);
-}
-static void make_h(bench *b)
-{
-    const int64_t R = b->r * b->l->n_parts;
-    matmul(b, b->T, R, b->l->n_in, false, true, b->x.ptr, b->l->n_in, b->a.ptr, b->l->n_in, b->h.ptr, R, false);
-}
-static void add_h_b(bench *b)
-{
-    const int64_t R = b->r * b->l->n_parts;
-    for (int64_t i = 0, out = 0; i < b->l->n_parts; out += b->l->n_out[i++])
-        matmul(b, b->T, b->l->n_out[i], b->r, false, true, at(b, &b->h, i * b->r), R, at(b, &b->b, out * b->r), b->r,
-               at(b, &b->y, out), b->n_out, true);
-}
-static void make_db(bench *b)
-{
-    const int64_t R = b->r * b->l->n_parts;
-    for (int64_t i = 0, out = 0; i < b->l->n_parts; out += b->l->n_out[i++])
-        matmul(b, b->l->n_out[i], b->r, b->T, true, false, at(b, &b->y, out), b->n_out, at(b, &b->h, i * b->r), R,
-               at(b, &b->b, out * b->r), b->r, false);
-}
-static void make_dh(bench *b)
-{
-    const int64_t R = b->r * b->l->n_parts;
-    for (int64_t i = 0, out = 0; i < b->l->n_parts; out += b->l->n_out[i++])
-        matmul(b, b->T, b->r, b->l->n_out[i], false, false, at(b, &b->y, out), b->n_out, at(b, &b->b, out * b->r), b->r,
-               at(b, &b->d, i * b->r), R, false);
-}
-static void make_da(bench *b)
-{
-    const int64_t R = b->r * b->l->n_parts;
-    matmul(b, R, b->l->n_in, b->T, true, false, b->d.ptr, R, b->x.ptr, b->l->n_in, b->a.ptr, b->l->n_in, false);
-}
-static void make_dx(bench *b)
-{
-    const int64_t R = b->r * b->l->n_parts;
-    matmul(b, b->T, b->l->n_in, R, false, false, b->d.ptr, R, b->a.ptr, b->l->n_in, b->x.ptr, b->l->n_in, false);
-}
-
 enum { BASE_FORWARD, BASE_DX, MAKE_H, ADD_H_B, MAKE_DB, MAKE_DH, MAKE_DA, MAKE_DX, N_STEPS };
-static void (*const steps[N_STEPS])(bench *) = {base_forward, base_dx, make_h,  add_h_b,
-                                                make_db,      make_dh, make_da, make_dx};
 static const char *const names[N_STEPS] = {"x W'", "dy W", "x A'", "+= h B'", "dy' h", "dy B", "dh' x", "dh A"};
 
-static double seconds_of(bench *b, int step)
+static dt_err run_step(bench *b, const void *what)
 {
-    float ms = 0;
-    TRY_OR_END(b->dev.ops->event_record(&b->dev, b->from, NULL));
-    steps[step](b);
-    TRY_OR_END(b->dev.ops->event_record(&b->dev, b->to, NULL));
-    TRY_OR_END(b->dev.ops->event_sync(&b->dev, b->to));
-    TRY_OR_END(b->dev.ops->event_elapsed_ms(&b->dev, b->from, b->to, &ms));
-    return ms * 1e-3;
+    const job *j = what;
+    const int64_t T = j->T, r = j->r, R = r * j->l->n_parts, I = j->l->n_in, O = j->n_out,
+                  e = (int64_t)dt_dtype_size(j->dt);
+    switch (j->step) {
+    case BASE_FORWARD:
+        return matmul(b, j, T, O, I, false, true, j->x, I, j->w, I, j->y, O, false);
+    case BASE_DX:
+        return matmul(b, j, T, I, O, false, false, j->y, O, j->w, I, j->x, I, false);
+    case MAKE_H:
+        return matmul(b, j, T, R, I, false, true, j->x, I, j->a, I, j->h, R, false);
+    case MAKE_DA:
+        return matmul(b, j, R, I, T, true, false, j->d, R, j->x, I, j->a, I, false);
+    case MAKE_DX:
+        return matmul(b, j, T, I, R, false, false, j->d, R, j->a, I, j->x, I, false);
+    default:
+        break;
+    }
+    for (int64_t i = 0, out = 0; i < j->l->n_parts; out += j->l->n_out[i++]) {
+        const int64_t n = j->l->n_out[i];
+        char *y = j->y + out * e, *h = j->h + i * r * e, *d = j->d + i * r * e, *bt = j->b + out * r * e;
+        if (j->step == ADD_H_B) DT_TRY(matmul(b, j, T, n, r, false, true, h, R, bt, r, y, O, true));
+        if (j->step == MAKE_DB) DT_TRY(matmul(b, j, n, r, T, true, false, y, O, h, R, bt, r, false));
+        if (j->step == MAKE_DH) DT_TRY(matmul(b, j, T, r, n, false, false, y, O, bt, r, d, R, false));
+    }
+    return DT_OK;
 }
 
 /* Of one matmul of the layer's own. */
-static double work_of(const bench *b, int step)
+static double work_of(const job *j, int step)
 {
-    const double own = (double)b->l->n_in * (double)b->n_out, R = (double)(b->r * b->l->n_parts);
+    const double own = (double)j->l->n_in * (double)j->n_out, R = (double)(j->r * j->l->n_parts);
     if (step <= BASE_DX) return 1;
-    return (step == MAKE_H || step == MAKE_DA || step == MAKE_DX ? R * (double)b->l->n_in
-                                                                 : (double)b->r * (double)b->n_out) /
+    return (step == MAKE_H || step == MAKE_DA || step == MAKE_DX ? R * (double)j->l->n_in
+                                                                 : (double)j->r * (double)j->n_out) /
            own;
 }
 
-static void tell(const bench *b, const double *best)
+static void tell(const job *j, const double *best)
 {
     double time = 0, work = 0;
-    printf("%-12s r %2lld ", b->l->name, (long long)b->r);
+    printf("%-12s r %2lld ", j->l->name, (long long)j->r);
     for (int s = 0; s < N_STEPS; s++) {
-        printf(" %8.0f", best[s] * 1e6);
-        if (s > BASE_DX) time += best[s], work += work_of(b, s);
+        printf(" %8.0f", best[s]);
+        if (s > BASE_DX) time += best[s], work += work_of(j, s);
     }
     printf("  time %.3f work %.3f\n", time / (best[BASE_FORWARD] + best[BASE_DX]), work / 2);
     fflush(stdout);
@@ -164,27 +93,24 @@ static void tell(const bench *b, const double *best)
 
 static void measure(const layer *l, int64_t T, int64_t r, dt_dtype dt)
 {
-    bench b = {.T = T, .r = r, .l = l, .dt = dt};
-    double best[N_STEPS];
-    for (int i = 0; i < l->n_parts; i++) b.n_out += l->n_out[i];
-    TRY_OR_END(dt_device_open(&b.dev, "cpu", 0, 0, &b.ledger));
-    b.x = numbers(&b, T * l->n_in), b.y = numbers(&b, T * b.n_out), b.w = numbers(&b, b.n_out * l->n_in);
-    b.a = numbers(&b, r * l->n_parts * l->n_in), b.b = numbers(&b, b.n_out * r);
-    b.h = numbers(&b, T * r * l->n_parts), b.d = numbers(&b, T * r * l->n_parts);
-    TRY_OR_END(b.dev.ops->event_create(&b.dev, &b.from));
-    TRY_OR_END(b.dev.ops->event_create(&b.dev, &b.to));
-    for (int s = 0; s < N_STEPS; s++) best[s] = 1e9;
+    const float scale = 0x1p-6f;
+    double best[N_STEPS], us = 0;
+    bench b;
+    job j = {.T = T, .r = r, .l = l, .dt = dt};
+    for (int i = 0; i < l->n_parts; i++) j.n_out += l->n_out[i];
+    bench_open(&b, "cpu");
+    j.x = bench_values(&b, T * l->n_in, dt, scale), j.y = bench_values(&b, T * j.n_out, dt, scale);
+    j.w = bench_values(&b, j.n_out * l->n_in, dt, scale), j.a = bench_values(&b, r * l->n_parts * l->n_in, dt, scale);
+    j.b = bench_values(&b, j.n_out * r, dt, scale), j.h = bench_values(&b, T * r * l->n_parts, dt, scale);
+    j.d = bench_values(&b, T * r * l->n_parts, dt, scale);
+    for (int s = 0; s < N_STEPS; s++) best[s] = INFINITY;
     for (int round = 0; round < ROUNDS; round++)
-        for (int s = 0; s < N_STEPS; s++) {
-            const double t = seconds_of(&b, s);
-            best[s] = t < best[s] ? t : best[s];
+        for (j.step = 0; j.step < N_STEPS; j.step++) {
+            TRY_OR_END(bench_time(&b, run_step, &j, 1, &us));
+            best[j.step] = fmin(best[j.step], us);
         }
-    tell(&b, best);
-    dt_buf *const all[] = {&b.x, &b.y, &b.w, &b.a, &b.b, &b.h, &b.d};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) dt_buf_free(all[i]);
-    b.dev.ops->event_destroy(&b.dev, b.from);
-    b.dev.ops->event_destroy(&b.dev, b.to);
-    dt_device_close(&b.dev);
+    tell(&j, best);
+    bench_close(&b);
 }
 
 int main(int argc, char **argv)

@@ -7,6 +7,7 @@
  * operations pass through a table of the same functions with a clock around each, so the list adds up to the step; a
  * device with its own memory runs asynchronously and records events instead. Weights repeat after some million: only
  * the time counts. */
+#include "forms.h"
 #include "ref_model.h"
 #include <math.h>
 #include <stdlib.h>
@@ -105,94 +106,26 @@ static void drop_marks(struct bench *b)
     }
 }
 
-#define TIMED(op, params, args)                                                                                        \
-    static dt_err timed_##op params                                                                                    \
+#define DT_OP(op, ...)                                                                                                 \
+    static dt_err timed_##op DT_OP_PARAMS(__VA_ARGS__)                                                                 \
     {                                                                                                                  \
-        const double since = begin(dev, s);                                                                            \
-        const dt_err err = ((struct bench *)dev)->real->op args;                                                       \
-        end(dev, s, #op, since, 0);                                                                                    \
+        const double since = begin(dev, stream);                                                                       \
+        const dt_err err = ((struct bench *)dev)->real->op(dev DT_EACH(DT_NAME_, __VA_ARGS__), stream);                \
+        end(dev, stream, #op, since, 0);                                                                               \
         return err;                                                                                                    \
     }
+#include "dtrain/device/op_list.h"
 
-TIMED(copy, (dt_device * dev, void *dst, const void *src, size_t n, dt_stream *s), (dev, dst, src, n, s))
-TIMED(zero, (dt_device * dev, void *dst, size_t n, dt_stream *s), (dev, dst, n, s))
-TIMED(gather_rows,
-      (dt_device * dev, const void *a, const int32_t *i, void *b, int64_t n, int64_t w, dt_dtype t, dt_stream *s),
-      (dev, a, i, b, n, w, t, s))
-TIMED(scatter_rows,
-      (dt_device * dev, const void *a, const int32_t *i, void *b, int64_t n, int64_t w, dt_dtype t, dt_stream *s),
-      (dev, a, i, b, n, w, t, s))
-TIMED(bias_backward,
-      (dt_device * dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype t, void *db, dt_dtype gt, bool acc,
-       dt_stream *s),
-      (dev, dy, m, n, ld, t, db, gt, acc, s))
-TIMED(embedding_forward,
-      (dt_device * dev, const int32_t *k, const int32_t *p, const void *a, const void *b, void *o, int64_t n, int64_t w,
-       dt_dtype t, dt_stream *s),
-      (dev, k, p, a, b, o, n, w, t, s))
-TIMED(embedding_backward,
-      (dt_device * dev, const void *d, const int32_t *id, const int32_t *o, void *g, int64_t n, int64_t w, dt_dtype t,
-       dt_dtype gt, dt_stream *s),
-      (dev, d, id, o, g, n, w, t, gt, s))
-TIMED(layernorm_forward,
-      (dt_device * dev, const void *x, const void *w, const void *b, void *y, float *m, float *r, int64_t n, int64_t c,
-       float e, dt_dtype t, dt_stream *s),
-      (dev, x, w, b, y, m, r, n, c, e, t, s))
-TIMED(layernorm_backward,
-      (dt_device * dev, const void *x, const void *w, const float *m, const float *r, const void *dy, void *dx,
-       bool add, void *dw, void *db, dt_dtype gt, bool acc, int64_t n, int64_t c, float *k, dt_dtype t, dt_stream *s),
-      (dev, x, w, m, r, dy, dx, add, dw, db, gt, acc, n, c, k, t, s))
-TIMED(attention_forward,
-      (dt_device * dev, const dt_attention *at, const void *q, const void *k, const void *v, void *o, float *l,
-       dt_stream *s),
-      (dev, at, q, k, v, o, l, s))
-TIMED(attention_backward,
-      (dt_device * dev, const dt_attention *at, const void *q, const void *k, const void *v, const void *o,
-       const float *l, const void *d, void *dq, void *dk, void *dv, float *c, dt_stream *s),
-      (dev, at, q, k, v, o, l, d, dq, dk, dv, c, s))
-TIMED(act_forward, (dt_device * dev, dt_activation a, const void *x, void *y, dt_dtype t, int64_t n, dt_stream *s),
-      (dev, a, x, y, t, n, s))
-TIMED(act_backward,
-      (dt_device * dev, dt_activation a, const void *x, const void *dy, void *dx, dt_dtype t, int64_t n, dt_stream *s),
-      (dev, a, x, dy, dx, t, n, s))
-TIMED(classifier, (dt_device * dev, const dt_classifier *c, float *l, dt_stream *s), (dev, c, l, s))
-TIMED(adamw_step,
-      (dt_device * dev, const dt_adamw *o, const void *g, dt_dtype gt, float *a, float *m, float *v, void *p,
-       dt_dtype t, int64_t n, dt_stream *s),
-      (dev, o, g, gt, a, m, v, p, t, n, s))
+static dt_err timed_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream)
+{
+    const double since = begin(dev, stream);
+    const dt_err err = ((struct bench *)dev)->real->copy(dev, dst, src, nbytes, stream);
+    end(dev, stream, "copy", since, 0);
+    return err;
+}
 
-TIMED(add, (dt_device * dev, const void *a, const void *b, void *c, dt_dtype t, int64_t n, dt_stream *s),
-      (dev, a, b, c, t, n, s))
-TIMED(add_into, (dt_device * dev, const void *a, dt_dtype at, void *b, dt_dtype bt, bool acc, int64_t n, dt_stream *s),
-      (dev, a, at, b, bt, acc, n, s))
-TIMED(convert, (dt_device * dev, const void *a, dt_dtype at, void *b, dt_dtype bt, int64_t n, dt_stream *s),
-      (dev, a, at, b, bt, n, s))
-TIMED(rmsnorm_forward,
-      (dt_device * dev, const void *x, const void *w, void *y, float *r, int64_t n, int64_t c, int64_t g, int64_t xl,
-       int64_t yl, float e, dt_dtype t, dt_stream *s),
-      (dev, x, w, y, r, n, c, g, xl, yl, e, t, s))
-TIMED(rmsnorm_backward,
-      (dt_device * dev, const void *x, const void *w, const float *r, const void *dy, void *dx, bool add, void *dw,
-       dt_dtype gt, bool acc, int64_t n, int64_t c, int64_t g, int64_t xl, int64_t yl, float *k, dt_dtype t,
-       dt_stream *s),
-      (dev, x, w, r, dy, dx, add, dw, gt, acc, n, c, g, xl, yl, k, t, s))
-TIMED(heads_forward,
-      (dt_device * dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rq, float *rk,
-       dt_stream *s),
-      (dev, h, x, q, k, v, rq, rk, s))
-TIMED(heads_backward,
-      (dt_device * dev, const dt_heads *h, const void *x, const float *rq, const float *rk, void *dq, void *dk,
-       void *dqn, void *dkn, dt_dtype gt, bool acc, float *t, dt_stream *s),
-      (dev, h, x, rq, rk, dq, dk, dqn, dkn, gt, acc, t, s))
-TIMED(glu_forward,
-      (dt_device * dev, dt_activation a, const void *x, void *y, dt_dtype t, int64_t n, int64_t w, dt_stream *s),
-      (dev, a, x, y, t, n, w, s))
-TIMED(glu_backward,
-      (dt_device * dev, dt_activation a, const void *x, const void *dy, void *dx, dt_dtype t, int64_t n, int64_t w,
-       dt_stream *s),
-      (dev, a, x, dy, dx, t, n, w, s))
-
-static dt_err timed_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
+static dt_err timed_matmul_by_size(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c,
+                                   dt_stream *s)
 {
     char name[56];
     const double since = begin(dev, s);
@@ -210,31 +143,10 @@ static dt_err timed_matmul(dt_device *dev, const dt_matmul *mm, const void *a, c
 static dt_device_ops timed_table(const dt_device_ops *real)
 {
     dt_device_ops t = *real;
+#define DT_OP(op, ...) t.op = timed_##op;
+#include "dtrain/device/op_list.h"
     t.copy = timed_copy;
-    t.zero = timed_zero;
-    t.gather_rows = timed_gather_rows;
-    t.scatter_rows = timed_scatter_rows;
-    t.matmul = timed_matmul;
-    t.bias_backward = timed_bias_backward;
-    t.embedding_forward = timed_embedding_forward;
-    t.embedding_backward = timed_embedding_backward;
-    t.layernorm_forward = timed_layernorm_forward;
-    t.layernorm_backward = timed_layernorm_backward;
-    t.attention_forward = timed_attention_forward;
-    t.attention_backward = timed_attention_backward;
-    t.act_forward = timed_act_forward;
-    t.act_backward = timed_act_backward;
-    t.add = timed_add;
-    t.add_into = timed_add_into;
-    t.convert = timed_convert;
-    t.rmsnorm_forward = timed_rmsnorm_forward;
-    t.rmsnorm_backward = timed_rmsnorm_backward;
-    t.heads_forward = timed_heads_forward;
-    t.heads_backward = timed_heads_backward;
-    t.glu_forward = timed_glu_forward;
-    t.glu_backward = timed_glu_backward;
-    t.classifier = timed_classifier;
-    t.adamw_step = timed_adamw_step;
+    t.matmul = timed_matmul_by_size;
     return t;
 }
 
@@ -317,14 +229,8 @@ static dt_err fill_job(struct job *j, dt_device *dev)
 
 static dt_err update(struct job *j, dt_device *dev, int64_t step)
 {
-    const dt_adamw opt = {.lr = 1e-4f,
-                          .beta1 = 0.9f,
-                          .beta2 = 0.95f,
-                          .eps = 1e-8f,
-                          .weight_decay = 0.1f,
-                          .fix1 = (float)(1 - pow((double)0.9f, (double)step)),
-                          .fix2 = (float)(1 - pow((double)0.95f, (double)step)),
-                          .grad_scale = 1};
+    const dt_adamw opt =
+        usual_adamw(1e-4f, (float)(1 - pow((double)0.9f, (double)step)), (float)(1 - pow((double)0.95f, (double)step)));
     for (int u = 0; u < j->n_units; u++) /* in fp32 the parameters are the master weights: nothing to write besides */
         DT_TRY(dev->ops->adamw_step(dev, &opt, j->grads[u].ptr, j->grad_dtype,
                                     j->dtype == DT_F32 ? j->params[u].ptr : j->master[u].ptr, j->m[u].ptr, j->v[u].ptr,

@@ -13,9 +13,15 @@
 enum { NORMS, HEADS, ACTIVATIONS, N_KINDS, MAX_ROUNDS = 64 };
 static const char *const MODES[] = {"none", "selective", "block"};
 
+enum {
+#define DT_OP(op, ...) OP_##op,
+#include "dtrain/device/op_list.h"
+    N_OPS
+};
+
 static struct {
     const dt_device_ops *real;
-    double seconds[N_KINDS];
+    double seconds[N_OPS];
 } clocked; /* of this step */
 
 static double now(void)
@@ -25,42 +31,22 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-#define CLOCKED(kind, op, params, args)                                                                                \
-    static dt_err clocked_##op params                                                                                  \
+#define DT_OP(op, ...)                                                                                                 \
+    static dt_err clocked_##op DT_OP_PARAMS(__VA_ARGS__)                                                               \
     {                                                                                                                  \
         const double since = now();                                                                                    \
-        const dt_err err = clocked.real->op args;                                                                      \
-        clocked.seconds[kind] += now() - since;                                                                        \
+        const dt_err err = clocked.real->op(dev DT_EACH(DT_NAME_, __VA_ARGS__), stream);                               \
+        clocked.seconds[OP_##op] += now() - since;                                                                     \
         return err;                                                                                                    \
     }
-CLOCKED(NORMS, layernorm_forward,
-        (dt_device * dev, const void *x, const void *w, const void *b, void *y, float *m, float *r, int64_t n,
-         int64_t c, float e, dt_dtype t, dt_stream *s),
-        (dev, x, w, b, y, m, r, n, c, e, t, s))
-CLOCKED(NORMS, rmsnorm_forward,
-        (dt_device * dev, const void *x, const void *w, void *y, float *r, int64_t n, int64_t c, int64_t group,
-         int64_t x_ld, int64_t y_ld, float e, dt_dtype t, dt_stream *s),
-        (dev, x, w, y, r, n, c, group, x_ld, y_ld, e, t, s))
-CLOCKED(HEADS, heads_forward,
-        (dt_device * dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rq, float *rk,
-         dt_stream *s),
-        (dev, h, x, q, k, v, rq, rk, s))
-CLOCKED(ACTIVATIONS, act_forward,
-        (dt_device * dev, dt_activation a, const void *x, void *y, dt_dtype t, int64_t n, dt_stream *s),
-        (dev, a, x, y, t, n, s))
-CLOCKED(ACTIVATIONS, glu_forward,
-        (dt_device * dev, dt_activation a, const void *x, void *y, dt_dtype t, int64_t n, int64_t w, dt_stream *s),
-        (dev, a, x, y, t, n, w, s))
+#include "dtrain/device/op_list.h"
 
 static dt_device_ops with_clocks(const dt_device_ops *real)
 {
     dt_device_ops ops = *real;
     clocked.real = real;
-    ops.layernorm_forward = clocked_layernorm_forward;
-    ops.rmsnorm_forward = clocked_rmsnorm_forward;
-    ops.heads_forward = clocked_heads_forward;
-    ops.act_forward = clocked_act_forward;
-    ops.glu_forward = clocked_glu_forward;
+#define DT_OP(op, ...) ops.op = clocked_##op;
+#include "dtrain/device/op_list.h"
     return ops;
 }
 
@@ -114,7 +100,9 @@ static dt_err one_step(ref_model *r, const dt_batch *b, struct times *t, int rou
     const double since = now();
     DT_TRY(ref_model_grads(r, b, 0, 1, NULL));
     t->step[round] = now() - since;
-    memcpy(t->kind[round], clocked.seconds, sizeof clocked.seconds);
+    t->kind[round][NORMS] = clocked.seconds[OP_layernorm_forward] + clocked.seconds[OP_rmsnorm_forward];
+    t->kind[round][HEADS] = clocked.seconds[OP_heads_forward];
+    t->kind[round][ACTIVATIONS] = clocked.seconds[OP_act_forward] + clocked.seconds[OP_glu_forward];
     return DT_OK;
 }
 

@@ -1,4 +1,6 @@
-/* cases.h - tests that list themselves: TEST(name) { ... } defines one, run_listed() runs those of a file in order. */
+/* cases.h - tests that list themselves: TEST(name) { ... } defines one, run_listed() runs those of a file in order.
+ * Tests that a program runs under other conditions are TEST_OF(groups, name), with groups a sum of bits that the file
+ * names, and run_groups() runs them. */
 #ifndef CASES_H
 #define CASES_H
 
@@ -6,25 +8,53 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
+#include "dtrain/core/core.h"
 
 __attribute__((unused)) static struct CMUnitTest listed_tests[128];
+__attribute__((unused)) static unsigned listed_groups[128];
 __attribute__((unused)) static size_t n_listed_tests;
 
-#define TEST_WITH(NAME, SETUP, TEARDOWN)                                                                               \
+enum { ALWAYS = 1 }; /* the group of TEST, which run_listed() runs */
+
+#define TEST_IN(GROUPS, NAME, SETUP, TEARDOWN)                                                                         \
     static void NAME(void **state);                                                                                    \
     __attribute__((constructor)) static void list_##NAME(void)                                                         \
     {                                                                                                                  \
+        listed_groups[n_listed_tests] = GROUPS;                                                                        \
         listed_tests[n_listed_tests++] = (struct CMUnitTest){#NAME, NAME, SETUP, TEARDOWN, NULL};                      \
     }                                                                                                                  \
     static void NAME(__attribute__((unused)) void **state)
-#define TEST(NAME) TEST_WITH(NAME, NULL, NULL)
+#define TEST_WITH(NAME, SETUP, TEARDOWN) TEST_IN(ALWAYS, NAME, SETUP, TEARDOWN)
+#define TEST_OF(GROUPS, NAME) TEST_IN(GROUPS, NAME, NULL, NULL)
+#define TEST(NAME) TEST_IN(ALWAYS, NAME, NULL, NULL)
 
-/** The number of tests that failed. name: of the group in the output, or NULL; setup, teardown: of the group, or
- *  NULL. */
+/** err is `want`, and the message, which this clears, contains the text. */
+#define assert_fails(err, want, text) assert_failed((err), (want), (text), __FILE__, __LINE__)
+static inline void assert_failed(dt_err err, dt_err want, const char *text, const char *file, int line)
+{
+    if (err != want || !strstr(dt_error_message(), text)) {
+        print_error("expected error %d with \"%s\", found %d: %s\n", (int)want, text, (int)err, dt_error_message());
+        _fail(file, line);
+    }
+    dt_error_clear();
+}
+
+/** Runs the tests of any of the groups and returns the number that failed. name: in the output, or NULL; setup,
+ *  teardown: of them all, or NULL. */
+__attribute__((unused)) static int run_groups(unsigned groups, const char *name, CMFixtureFunction setup,
+                                              CMFixtureFunction teardown)
+{
+    static struct CMUnitTest chosen[128];
+    size_t n = 0;
+    for (size_t i = 0; i < n_listed_tests; i++)
+        if (listed_groups[i] & groups) chosen[n++] = listed_tests[i];
+    return _cmocka_run_group_tests(name ? name : "tests", chosen, n, setup, teardown);
+}
 static inline int run_listed(const char *name, CMFixtureFunction setup, CMFixtureFunction teardown)
 {
-    return _cmocka_run_group_tests(name ? name : "tests", listed_tests, n_listed_tests, setup, teardown);
+    return run_groups(ALWAYS, name, setup, teardown);
 }
 
 #endif

@@ -129,6 +129,13 @@ static inline bool guards_stand(const guarded *g)
     return true;
 }
 
+static inline int give_fixture(void **state)
+{
+    static fixture f;
+    *state = &f;
+    return 0;
+}
+
 /** The pretended layouts are known here only when all ranks share one machine. */
 static inline bool on_one_machine(void)
 {

@@ -8,6 +8,7 @@
 #define DTRAIN_TESTS_DEVICE_FIXTURE_H
 
 #include "cases.h"
+#include "forms.h"
 #include "ref_device.h"
 #include <math.h>
 #include <stdlib.h>
@@ -117,17 +118,9 @@ static inline double library_error(const fixture *f, dt_dtype c_dtype, int n_add
  * caller, with all in dt. */
 static inline dt_matmul matmul_with_gaps(int64_t m, int64_t n, int64_t k, int64_t gap, bool trans_b, dt_dtype dt)
 {
-    return (dt_matmul){.m = m,
-                       .n = n,
-                       .k = k,
-                       .trans_b = trans_b,
-                       .lda = k + gap,
-                       .ldb = (trans_b ? k : n) + gap,
-                       .ldc = n + gap,
-                       .ldd = n + 2 * gap,
-                       .dt = dt,
-                       .c_dtype = dt,
-                       .addend_dtype = dt};
+    dt_matmul mm = dense_matmul(m, n, k, false, trans_b, dt, dt);
+    mm.lda += gap, mm.ldb += gap, mm.ldc += gap, mm.ldd = n + 2 * gap, mm.addend_dtype = dt;
+    return mm;
 }
 
 static inline int open_device(void **state)

@@ -40,6 +40,7 @@ use_programs_of() { # BUILD
     cd "$tree" || exit 1
 }
 use_programs_of "${BUILD:-build/release}"
+export PYTHONPATH=$PWD/tests${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 # fixtures.py
 out=$tmp/.out code=0 n_not_ok=0
 
 ok() { echo "ok $1"; }

@@ -75,14 +75,6 @@ Assistant:{+ Hello<|endoftext|>+}User: Bye
 Assistant:{+ Ciao<|endoftext|>+}'
 run 0 ./dtrain-data --force -o "$tmp/c.h5" --template chatml "$tmp/chat.jsonl"
 expect_text "a template without its tokens" 'warn.*template chatml: the tokenizer lacks <\|im_start\|>, <\|im_end\|>: each .*end-of-text token ends the last answer'
-is "chatml" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -n +2)" '<|im_start|>user
-q<|im_end|>
-<|im_start|>assistant
-{+a<|im_end|>+}
-{+<|endoftext|>+}'
-run 0 ./dtrain-data --force -o "$tmp/c.h5" --mask full "$tmp/chat.jsonl"
-is "all targets" "$(./dtrain-data show "$tmp/c.h5" 2 | tail -1)" '2{++2=4<|endoftext|>+}'
-prints "a record whose answer is truncated is omitted" "records without any token to train on" run 0 ./dtrain-data --force -o "$tmp/c.h5" --max-length 17 "$tmp/chat.jsonl"
 
 (echo '['; grep . "$tmp/chat.jsonl" | sed '$!s/$/,/'; echo ']') >"$tmp/array.json"
 run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/array.json"
@@ -91,8 +83,6 @@ mkdir "$tmp/folder" && cp "$tmp/chat.jsonl" "$tmp/folder/b.jsonl" && cp "$tmp/ar
 run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/folder"
 is "a folder's files" "$(field "$tmp/a.h5" samples)" 10
 printf '{"text": "one"}\n{"text": "two"}\n' >"$tmp/text.jsonl"
-run 0 ./dtrain-data --force -o "$tmp/a.h5" "$tmp/text.jsonl"
-is "text records are tokens" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" tokens)" "tokens 8"
 run 0 ./dtrain-data --force -o "$tmp/a.h5" --kind sft --weight-key w "$tmp/text.jsonl"
 is "text records as sft on request" "$(field "$tmp/a.h5" kind) $(field "$tmp/a.h5" weights)" "sft yes"
 
@@ -134,8 +124,6 @@ Assistant:
 2
 ---- record
 {\"question\":\"1+1?\",\"answer\":2}"
-printf '[run]\ntask = sft\noutput_dir = %s\n[model]\nmodel_type = gpt2\nhidden_size = 8\nnum_hidden_layers = 1\nnum_attention_heads = 1\nvocab_size = 257\nmax_position_embeddings = 32\n[data]\ntrain = %s\nseq_len = 16\n[batch]\ntrain_batch_size = 1\n' "$tmp/run" "$tmp/p.h5" >"$tmp/p.ini"
-ends_saying "no task trains on preferences yet" 65 "p.h5: kind preference" run 0 ./dtrain --check "$tmp/p.ini"
 
 # ---- fields of records
 fields() { # LINES...: what dtrain-data says of these records
@@ -145,24 +133,18 @@ fields() { # LINES...: what dtrain-data says of these records
 chat='"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]'
 ends "unused fields are accepted" 0 fields "{$chat, \"source\": \"x\", \"id\": 1}" "{$chat, \"id\": 2}" "{$chat, \"id\": null}"
 expect_text "unused fields are listed, the most frequent first" 'ignored fields: id \(2\), source \(1\)$'
-ends "a field that changes the targets is an error" 65 fields "{$chat}" "{$chat, \"tools\": [{\"name\": \"f\"}]}"
-expect_text "the unsupported field is named with file and line" 'fields.jsonl:2: tools: tool descriptions are not supported; write them into the messages'
 (printf '{'; sleep 0.2; printf '\n "text":'; sleep 0.2; printf ' "a"\n}\n') | ./dtrain-data --force -q --format json -o "$tmp/fields.h5" - >/dev/null 2>&1
 is "a record over several lines from a pipe, a few bytes at a time" "$(field "$tmp/fields.h5" documents)" 1
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n' >"$tmp/pointer.parquet"
 ends "a Git LFS pointer instead of a table" 65 run 0 ./dtrain-data --force -o "$tmp/fields.h5" "$tmp/pointer.parquet"
 expect_text "is recognised" 'pointer.parquet: found a Git LFS pointer.*git lfs pull'
 
-# ---- threads, shards
-for n in 1 2 3 5; do ./dtrain-data -q --threads $n -o "$tmp/threads$n.h5" "$tmp/chat.jsonl" README.md --kind sft --documents lines >/dev/null 2>&1; done
-for n in 2 3 5; do expect "$n threads write what one writes" cmp "$tmp/threads1.h5" "$tmp/threads$n.h5"; done
+# ---- shards
 ends "shards" 0 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 2 "$tmp/chat.jsonl"
 is "shards are named in order" "$(cd "$tmp" && echo sh*.h5)" "sh-00000-of-00002.h5 sh-00001-of-00002.h5"
-is "shards together have all samples" "$(./dtrain-data info "$tmp/sh-*.h5" | awk '$1 == "samples" { n += $2 } END { print n }')" 5
 prints "how many files" "in [2-5] files" run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size 200 "$tmp/chat.jsonl"
 expect_text "shards of an older dataset are reported" "is a shard of another dataset"
 prints "an invalid size" "--shard-size: expected a size in bytes .*, found .many." run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shard-size many "$tmp/chat.jsonl"
-ends "more shards than samples" 65 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 6 "$tmp/chat.jsonl"
 ends "no shards" 64 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --shards 0 "$tmp/chat.jsonl"
 ends "no threads" 64 run 0 ./dtrain-data --force -o "$tmp/sh.h5" --threads 0 "$tmp/chat.jsonl"
 prints "rows as they will be packed" "bfd +[0-9]+ rows" run 0 ./dtrain-data info --seq-len 64 "$tmp/s.h5"
@@ -178,9 +160,6 @@ q<|im_end|>
 {+a<|im_end|>+}'
 prints "without its tokenizer, ids" "<[0-9]+><[0-9]+>" run 0 ./dtrain-data show "$tmp/q.h5" 4
 ends_saying "another tokenizer" 64 "created with the tokenizer" run 0 ./dtrain-data show --tokenizer tests/data/tokenizer/gpt2 "$tmp/q.h5" 4
-echo '{"user": {"prefix": "<"}, "assistant": {"prefix": ">", "end": "{eos}"}}' >"$tmp/own.json"
-run 0 ./dtrain-data --force -o "$tmp/c.h5" --template "$tmp/own.json" "$tmp/chat.jsonl"
-is "a template of one's own" "$(./dtrain-data show "$tmp/c.h5" 4 | tail -1)" '<q>{+a<|endoftext|>+}'
 
 # ---- malformed
 bad() { # name, record, reason
@@ -201,13 +180,6 @@ bad "a lone surrogate" '{"text": "\ud800"}' "not valid JSON"
 ends "bad records can be skipped" 0 run 0 ./dtrain-data --force -o "$tmp/b.h5" --skip-bad "$tmp/bad.jsonl"
 expect_text "skipped ones are counted" "1 malformed"
 expect_text "dropped records are counted by reason" "1 x not valid JSON.*\(first: .*bad.jsonl:3\)"
-printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p"}]' >"$tmp/bad.json"
-prints "the line in an array" "bad.json:2: " run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
-printf '[{"prompt": "p", "completion": "c"}' >"$tmp/bad.json"
-ends_saying "an array without its end" 65 "bad.json:1: the file ends after the record" run 0 ./dtrain-data --force -o "$tmp/b.h5" "$tmp/bad.json"
-printf '[{"prompt": "p", "completion": "c"},\n{"prompt": "p",\n "completion": "c",\n{"prompt": "q", "completion": "d"}]' >"$tmp/bad.json"
-ends "an array with a bracket too few" 65 run 0 ./dtrain-data --force --skip-bad -o "$tmp/b.h5" "$tmp/bad.json"
-expect_text "the lines where its record begins and breaks" "bad.json:2: the record that begins here is invalid in line 4: expected a key"
 run 0 bash -c "ulimit -v 3000000; { printf '[\n{\"prompt\": [1,'; yes '{\"prompt\": \"q\", \"completion\": \"d\"},'; } | ./dtrain-data --force --threads 1 --format json -o '$tmp/b.h5' -"
 expect_exit "an array that has no end" 65
 expect_text "is not read into memory whole" "standard input:2: the record that begins here is longer than 256 MiB"
@@ -283,8 +255,6 @@ The user has interacted with items  in chronological order. Can you predict the 
 ends_saying "a broken row" 65 'bad.csv:8: expected 7 fields as in the first line, found 3' run 0 ./dtrain-data $rec --recipe eval -o "$tmp/r.h5" "$tmp/bad.csv"
 run 0 ./dtrain-data $rec --recipe eval --skip-bad -o "$tmp/r.h5" "$tmp/bad.csv"
 is "a broken row is left out" "$code $(field "$tmp/r.h5" samples)" "0 5"
-run 0 ./dtrain-data $rec --tokenizer tests/data/tokenizer/qwen2 --recipe eval -o "$tmp/r.h5" tests/data/rec/x.csv
-expect_text "a tokenizer without level tokens: what to do" 'x.csv:2: history_item_sid: <a_3> is not one token .*dtrain-convert --add-tokens'
 prints "rows without --format: what to do" '--format minionerec' run 0 ./dtrain-data --force -o "$tmp/r.h5" tests/data/rec/x.csv
 echo '{"text": "x"}' >"$tmp/text.jsonl"
 for option in --recipe=rl --index=x --items=x --tasks=x --category=x --longest-only --seed=9 --catalogue=x; do
@@ -299,12 +269,6 @@ done
 # ---- looking
 ends "no such sample" 64 run 0 ./dtrain-data show "$tmp/s.h5" 5
 ends "info of another file" 65 run 0 ./dtrain-data info "$tmp/chat.jsonl"
-cp "$tmp/again.h5" "$tmp/altered.h5" # tokens of bytes are two bytes each: "docu" becomes "eocu"
-at=$(LC_ALL=C grep -obUaP 'd\x00o\x00c\x00u\x00' "$tmp/altered.h5" | head -1 | cut -d: -f1)
-printf e | dd of="$tmp/altered.h5" bs=1 seek="$at" conv=notrunc 2>/dev/null
-ends_saying "an altered file" 65 "checksum" run 0 ./dtrain-data info "$tmp/altered.h5"
-head -c 3000 "$tmp/again.h5" >"$tmp/short.h5"
-ends "a file cut short" 65 run 0 ./dtrain-data info "$tmp/short.h5"
 if command -v h5dump >/dev/null; then
     prints "h5dump reads the attributes" '"dtrain-dataset"' run 0 h5dump -A "$tmp/s.h5"
 else
@@ -513,18 +477,19 @@ exec 3>&- 4>&-
 run 0 ./dtrain-data -q -o "$tmp/idle.h5" "$tmp/late.fifo"
 is "a slow pipe is read to its end" "$code $(field "$tmp/idle.h5" tokens)" "0 4"
 
-# A chat template that only resembles one of dtrain's is refused if there are conversations; a name overrides it.
-mkdir "$tmp/edited"
-cp tests/data/tokenizer/smollm/tokenizer.json "$tmp/edited"
+# The tokenizer's own chat template is evaluated as it is; a name overrides it.
+mkdir "$tmp/own"
+cp tests/data/tokenizer/smollm/tokenizer.json "$tmp/own"
 # shellcheck disable=SC2016
-python3 - "$tmp/edited/tokenizer_config.json" <<'EOF'
-import json, sys
-turn = "{{'<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>'}}"  # no newline at its end
-json.dump({"chat_template": "{% for m in messages %}" + turn + "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}"}, open(sys.argv[1], "w"))
-EOF
+echo "{% for m in messages %}{{ '<|im_start|>' + m.role + '~' + m.content + '<|im_end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant~' }}{% endif %}" >"$tmp/own/chat_template.jinja"
 echo '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}' >"$tmp/one-chat.jsonl"
-ends "an edited chat template is not taken for the original" 64 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" "$tmp/one-chat.jsonl"
-expect_text "the first difference is shown" "The nearest is chatml, but for a question the file writes \"[^\"]*end\|><\|im_start\|>assistant.n\" and chatml writes \"[^\"]*end\|>.n<"
-ends "a template can be named instead" 0 run 0 ./dtrain-data -o "$tmp/edited.h5" --tokenizer "$tmp/edited" --template chatml "$tmp/one-chat.jsonl"
+ends "a chat template of the tokenizer's own" 0 run 0 ./dtrain-data -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
+expect_text "its file is reported" "chat template: $tmp/own/chat_template.jinja$"
+is "its text is written, and its answers are trained on" "$(./dtrain-data show --tokenizer "$tmp/own" "$tmp/own.h5" 0 | tail -1)" '<|im_start|>user~q<|im_end|><|im_start|>assistant~{+a<|im_end|>+}'
+prints "the dataset stores it" '^template +\{"jinja":' run 0 ./dtrain-data info "$tmp/own.h5"
+ends "a template can be named instead" 0 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" --template chatml "$tmp/one-chat.jsonl"
 expect_text "the template is reported" "chat template: chatml \(by name\)$"
+echo '{% for m in messages %}' >"$tmp/own/chat_template.jinja"
+ends "a template with an error is refused" 64 run 0 ./dtrain-data --force -o "$tmp/own.h5" --tokenizer "$tmp/own" "$tmp/one-chat.jsonl"
+expect_text "the line is named" "chat_template.jinja: line 1: expected "
 e2e_done

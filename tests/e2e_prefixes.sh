@@ -5,14 +5,11 @@
 . "$(dirname "$0")/e2e.sh"
 renamed() { # NAME FROM SED-EXPRESSION: of each tensor's name
     rm -rf "$tmp/$1" && cp -r "$2" "$tmp/$1" && python3 - "$tmp/$1/model.safetensors" "$3" <<'PY'
-import json, re, struct, sys
+import re, sys
+from fixtures import safetensors, write_safetensors
 path, rule = sys.argv[1:]
 _, pattern, new, _ = rule.split("|")
-raw = open(path, "rb").read()
-n, = struct.unpack("<Q", raw[:8])
-head = {k if k == "__metadata__" else re.sub(pattern, new, k, count=1): v for k, v in json.loads(raw[8:8 + n]).items()}
-text = json.dumps(head).encode()
-open(path, "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + n:])
+write_safetensors(path, {re.sub(pattern, new, name, count=1): tensor for name, tensor in safetensors(path).items()})
 PY
 }
 llama=tests/data/dpo/start gpt2=tests/data/lora/gpt2 scored=tests/data/rm/start

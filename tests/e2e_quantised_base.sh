@@ -162,10 +162,6 @@ expect "grpo: rollouts and steps as on the numbers" same_adapter grpo grpofloat
 ends "nothing is frozen: refused" 64 nf4 1 refused $llama lora.r=0 lora.target_modules= lora.dropout=0
 expect_text "by name" "lora.base_quantization: nf4 needs lora.r, because it stores frozen weights"
 ends_saying "int8 weights with outlier columns in a higher precision: refused by name" 64 "lora.llm_int8_threshold: remove it: weights in int8 are dequantised" int8 1 refused $llama lora.llm_int8_threshold=6
-ends "all is trained whole: refused" 64 int8 1 refused $llama lora.modules_to_save=k_proj,o_proj,mlp lora.target_modules=q_proj
-expect_text "by name" "lora.base_quantization: no linear layer of the blocks remains to be quantised"
-ends "matrices of one product whose blocks of nf4 would run into one another: refused" 64 nf4 1 refused tests/data/hf/llama
-expect_text "by name" "lora.base_quantization: nf4 needs blocks of 64 weights, but model.layers.0.self_attn.q_proj.weight has 1200"
 sed -E 's/("vocab_size":) .*/\1 257/; s/("hidden_size":) .*,/\1 32,/; s/("num_(attention|key_value)_heads":) .*,/\1 4,/; s/("head_dim":) .*,/\1 8,/
     s/("intermediate_size":) .*,/\1 33,/' tests/data/hf/llama/config.json >"$tmp/odd.json"
 nf4 1 refused "" model.config="$tmp/odd.json"
@@ -174,17 +170,8 @@ expect "no consequential error is reported" [ "$(grep -c 'error: ' "$out")" = 1 
 ends "a critic of int8 is refused" 65 int8 1 refused $llama $rollouts run.task=ppo ppo.response_length=6 ppo.reward_funcs=length ppo.value_path="$(newest rm)"
 expect_text "by name" "expected floating-point weights, because the critic trains all of them, found int8 .lora.base_quantization."
 prints "int8 stays int8" "lora.base_quantization: the base of .* is stored as int8; leave the key out" lora 1 refused "$(newest int8llama)" lora.base_quantization=nf4
-mkdir "$tmp/nan"
-cp $llama/config.json "$tmp/nan"
-python3 - $llama/model.safetensors "$tmp/nan/model.safetensors" <<'PY'
-import json, struct, sys
-raw = bytearray(open(sys.argv[1], "rb").read())
-n, = struct.unpack("<Q", raw[:8])
-t = json.loads(raw[8:8 + n])["model.layers.1.mlp.up_proj.weight"]
-at = 8 + n + t["data_offsets"][0] + 4 * (3 * t["shape"][1] + 1) # row 3
-raw[at:at + 4] = struct.pack("<f", float("nan"))
-open(sys.argv[2], "wb").write(raw)
-PY
+mkdir "$tmp/nan" && cp $llama/config.json $llama/model.safetensors "$tmp/nan"
+python3 tests/poison.py "$tmp/nan/model.safetensors" model.layers.1.mlp.up_proj.weight $((3 * 16 + 1)) nan # in row 3
 for base in int8 nf4; do
     $base 2 refused "$tmp/nan" zero.stage=3
     expect_exit "a number that is none is refused" 65

@@ -40,7 +40,7 @@ expect "and small" rows like "$tmp/noise" $first $fixture/rows.txt llama 0
 expect "new rows differ by it" rows differ "$tmp/noise" $first
 expect "and not without it" sh -c "! python3 tests/vocabulary_rows.py differ '$tmp/llama' $first 2>/dev/null"
 cp -r "$tmp/small-llama" "$tmp/nan"
-python3 tests/vocabulary_rows.py spoil "$tmp/nan"
+python3 tests/poison.py "$tmp/nan/model.safetensors" model.embed_tokens.weight 0 nan
 wrong "rows without a mean" 65 'embed_tokens.weight`: expected finite values, found NaN' ./dtrain-convert --add-tokens $fixture/index.json "$tmp/nan" "$tmp/x"
 ends "the directory is sampled from" 0 run 0 ./dtrain-generate "$tmp/llama" --prompt '<a_3><b_0>x' --greedy --max-new-tokens 2
 

@@ -33,33 +33,22 @@ renamed() {
     shift 3
     mkdir "$to" && cp "$from"/*.json "$to" || return 1
     python3 - "$from/model.safetensors" "$to/model.safetensors" "$pattern" "$@" <<'PY'
-import json, re, struct, sys
-blob = open(sys.argv[1], "rb").read()
-n = struct.unpack("<Q", blob[:8])[0]
-header, data, at = {}, b"", 0
-for name, t in sorted(json.loads(blob[8:8 + n]).items(), key=lambda x: x[1].get("data_offsets", [0])[0]):
-    if name == "__metadata__":
-        continue
+import re, sys
+from fixtures import safetensors, write_safetensors
+new = {}
+for name, tensor in safetensors(sys.argv[1]).items():
     for rule in sys.argv[4:]:
         name = re.sub(*rule.split("=>"), name)
-    a, b = t["data_offsets"]
-    if not re.search(sys.argv[3], name):
-        continue
-    header[name] = dict(t, data_offsets=[at, at + b - a])
-    data, at = data + blob[8 + n + a:8 + n + b], at + b - a
-text = json.dumps(header).encode()
-open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
+    if re.search(sys.argv[3], name):
+        new[name] = tensor
+write_safetensors(sys.argv[2], new)
 PY
 }
 differing() { # A B: what of A differs from B or is not there; SigLIP's pooling alone may be missing in A
     python3 - "$1/model.safetensors" "$2/model.safetensors" <<'PY'
-import json, struct, sys
-def read(path):
-    blob = open(path, "rb").read()
-    n = struct.unpack("<Q", blob[:8])[0]
-    return {k: blob[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in json.loads(blob[8:8 + n]).items()
-            if k != "__metadata__" and not k.startswith("vision_tower.head.")}
-a, b = read(sys.argv[1]), read(sys.argv[2])
+import sys
+from fixtures import safetensors
+a, b = ({k: v for k, v in safetensors(path).items() if not k.startswith("vision_tower.head.")} for path in sys.argv[1:])
 print(*sorted({".".join(k.split(".")[:4]) for k in a.keys() | b.keys() if a.get(k) != b.get(k)}))
 PY
 }
@@ -123,17 +112,12 @@ loss_of() { # DIR: the loss of its first step
 with_head() { # FROM TO FACTOR: with a head, FACTOR times the embedding
     cp -r "$1" "$2"
     python3 - "$2/model.safetensors" "$3" <<'PY'
-import array, json, struct, sys
-blob = open(sys.argv[1], "rb").read()
-n = struct.unpack("<Q", blob[:8])[0]
-header, data = json.loads(blob[8:8 + n]), blob[8 + n:]
-embed = header["language_model.model.embed_tokens.weight"]
-head = array.array("f", data[embed["data_offsets"][0]:embed["data_offsets"][1]])
-for i in range(len(head)):
-    head[i] *= float(sys.argv[2])
-header["language_model.lm_head.weight"] = dict(embed, data_offsets=[len(data), len(data) + 4 * len(head)])
-text = json.dumps(header).encode()
-open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data + head.tobytes())
+import array, sys
+from fixtures import safetensors, write_safetensors
+tensors = safetensors(sys.argv[1])
+dtype, shape, embed = tensors["language_model.model.embed_tokens.weight"]
+head = array.array("f", [x * float(sys.argv[2]) for x in array.array("f", embed)])
+write_safetensors(sys.argv[1], tensors | {"language_model.lm_head.weight": (dtype, shape, head.tobytes())})
 PY
 }
 tied_loss=$(loss_of $hf/siglip_qwen2)
@@ -210,14 +194,12 @@ expect "the tower has no adapters" lacks 'vision_tower' "$tmp/adapted/adapter/ad
 expect "whose paths are whole, so that PEFT adds none there" lacks '"q_proj"' "$tmp/adapted/adapter/adapter_config.json"
 train 1 adapted-2 model.path=$hf/siglip_qwen2 lora.r=2 lora.target_modules=q_proj vision.train=tower,projector,llm
 expect "of modules that are trained whole PEFT finds each tensor that its model has" python3 - $hf/siglip_qwen2/model.safetensors "$tmp/adapted-2/adapter" <<'PY'
-import json, struct, sys
-def names(path):
-    blob = open(path, "rb").read()
-    return {k for k in json.loads(blob[8:8 + struct.unpack("<Q", blob[:8])[0]]) if k != "__metadata__"}
+import json, sys
+from fixtures import safetensors as names
 modules = json.load(open(sys.argv[2] + "/adapter_config.json"))["modules_to_save"]
 paths = {k: [k[:i] for i, c in enumerate(k) if c == "."] for k in names(sys.argv[1])}
 whole = {k for k in paths if any(p.endswith(m) for p in paths[k] for m in modules)}
-missing = {"base_model.model.model." + k for k in whole} - names(sys.argv[2] + "/adapter_model.safetensors")
+missing = {"base_model.model.model." + k for k in whole} - names(sys.argv[2] + "/adapter_model.safetensors").keys()
 assert any("vision_tower" in k for k in whole) and not missing, sorted(missing)
 PY
 run 2 ./dtrain-convert --adapter "$tmp/adapted/adapter" $hf/clip_llama "$tmp/merged"
@@ -225,13 +207,9 @@ expect "merged they are the model that the run left" cmp "$tmp/merged/model.safe
 ends "an adapter of PEFT's" 0 run 2 ./dtrain-convert --adapter $hf/clip_llama_peft $hf/clip_llama "$tmp/peft"
 # W + s B A of two terms, each in fp32: a few times 2^-24 for values around 1
 expect "is merged as PEFT merges it" python3 - "$tmp/peft/model.safetensors" $hf/clip_llama_peft/merged.safetensors <<'PY'
-import json, struct, sys
-def read(path):
-    blob = open(path, "rb").read()
-    n = struct.unpack("<Q", blob[:8])[0]
-    return {k: struct.unpack(f"<{(v['data_offsets'][1] - v['data_offsets'][0]) // 4}f", blob[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]])
-            for k, v in json.loads(blob[8:8 + n]).items() if k != "__metadata__"}
-found, expected = read(sys.argv[1]), read(sys.argv[2])
+import array, sys
+from fixtures import safetensors
+found, expected = ({k: array.array("f", data) for k, (_, _, data) in safetensors(path).items()} for path in sys.argv[1:])
 assert len(expected) == 8, sorted(expected)
 assert max(abs(x - y) for k in expected for x, y in zip(found[k], expected[k])) < 5e-7
 PY

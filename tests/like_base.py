@@ -6,25 +6,20 @@ and everything else unchanged. In plain Python, each sum and product in fp32:
           numbers, in groups of 256, each by its largest                                                        (QLoRA, Dettmers et al., arXiv:2305.14314)
 """
 import bisect
-import json
 import os
 import re
 import struct
 import sys
 
+from fixtures import safetensors
+
 BASE, START, DIR = sys.argv[1:]
 
 
 def tensors(directory):
-    with open(os.path.join(directory, "model.safetensors"), "rb") as f:
-        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-        data = f.read()
-    for name, t in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = t["data_offsets"]
-        assert t["dtype"] == "F32", (name, t["dtype"])
-        yield name, t["shape"], struct.unpack("<%df" % ((end - begin) // 4), data[begin:end])
+    for name, (dtype, shape, data) in safetensors(os.path.join(directory, "model.safetensors")).items():
+        assert dtype == "F32", (name, dtype)
+        yield name, shape, struct.unpack("<%df" % (len(data) // 4), data)
 
 
 def fp32(x):

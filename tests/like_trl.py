@@ -12,16 +12,15 @@ import pathlib
 import struct
 import sys
 
+from fixtures import safetensors
+
 TOLERANCE = float(sys.argv[4]) if len(sys.argv) > 4 else 2e-4
 FORMAT = {"F32": ("f", 4), "F16": ("e", 2)}
 
 
 def tensors(path):
-    with open(path, "rb") as f:
-        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-        data = f.read()
-    return {name: struct.unpack(f"<{(x['data_offsets'][1] - x['data_offsets'][0]) // FORMAT[x['dtype']][1]}{FORMAT[x['dtype']][0]}",
-                                data[slice(*x["data_offsets"])]) for name, x in header.items() if name != "__metadata__" and x["dtype"] in FORMAT}
+    return {name: struct.unpack(f"<{len(data) // FORMAT[dtype][1]}{FORMAT[dtype][0]}", data)
+            for name, (dtype, _, data) in safetensors(path).items() if dtype in FORMAT}
 
 
 def moved(name, now, start):

@@ -2,8 +2,7 @@
 """Write tests/data/chat: conversations as transformers' apply_chat_template writes them, and their ids and targets.
 
     cases.json   texts of every template; tokens are written as <s>, </s>
-    jinja.json   the templates, which must be recognised
-    edited.json  edits of them, which must not be recognised
+    jinja.json   the templates, each also as a tokenizer's own
     ids.json     ids and masks of conversations and of prompts with completions, by the tokenizers of tests/data/tokenizer
 
 The templates below are those of the models named, without their checks of roles and their tools. Run with a Python that has
@@ -147,47 +146,6 @@ TEMPLATES = {
 }
 
 
-# Edits of the templates above, which give another text: [what is found, what it becomes], and the kind of message that it is
-# about, where it is about one only. Each is made on every template that has the text.
-EDITS = [
-    ("'<|im_end|>' + '\n'", "'<|im_end|>'"), ("message['role'] +", "message['role'] | upper +"), ("message.role +", "message.role | upper +"), ("message['role'] +", "message['role'].title() +"),
-    ("{% for message in messages %}", "{{ bos_token }}{% for message in messages %}"), ("{%- for message in messages %}", "{{- bos_token }}{%- for message in messages %}"),
-    ("in messages %}", "in messages[-3:] %}"), ("in loop_messages %}", "in loop_messages[-1:] %}"), ("in messages %}", "in messages[:32] %}"),
-    ("message['role'] +", "{'user': 'human', 'assistant': 'bot'}.get(message['role'], message['role']) +"), ("message.role +", "message.role | replace('assistant', 'model') +"),
-    ("message['content'] +", "message['content'] | trim +"), ("message.content +", "message.content.strip() +"), ("+ content +", "+ content | trim +"), ("message['content'] +", "' ' + message['content'] +"),
-    ("message['content'] +", "message['content'] | replace('json', 'JSON') +"), ("message['content'] +", "message['content'][:200] +"), ("message['content'] +", "message['content'] | lower +"), ("message['content'] +", "message['content'] | e +"),
-    ("message['content'] +", "(message['content'] if message['content'] else 'empty') +"), ("['content'] | trim", "['content']"), ("bos_token + content", "content"), ("{{- bos_token }}", ""), ("{{ bos_token }}", ""),
-    ("loop.last or (not loop.last and reasoning_content)", "true"), ("loop.last or (not loop.last and reasoning_content)", "reasoning_content"), ("assistant\n' }}", "assistant\n\n' }}"), ("'<|im_start|>assistant\n' }}", "'<|im_start|>assistant\n<think>\n\n</think>\n\n' }}"),
-    ("{% if add_generation_prompt %}", "{% if not add_generation_prompt %}"), ("{%- if add_generation_prompt %}", "{%- if true %}"), ("== 'system' %}{", "== 'never' %}{"), ("You are Qwen,", "You are Qwen"), ("' [/INST]'", "'[/INST]'"), ("'[INST]'", "'[INST] '"), ("eos_token }}", "'</s> ' }}"),
-    ("' ' + message['content']", "message['content']"), ("content.strip() + ' ' + eos_token", "content.strip() + eos_token"), ("loop.last and system_message", "loop.first and system_message"), ("+ '\n\n' +", "+ '\n' +"), ("### Response:", "### Answer:"), ("USER: ", "User: "), ("26 Jul 2024", "27 Jul 2024"),
-    ("\n<tool_response>\n", "\n<tool_response>", "tool"), ("== 'tool' %}", "== 'none' %}", "tool"), ("split('<think>')[-1]", "split('<think>')[0]", "think"), ("'\n<think>\n' + reasoning_content", "'\n<think>' + reasoning_content", "basic or think"),
-]
-
-
-def edited():
-    """Every edit on every template that it changes: [template, what is replaced everywhere, by what, kind or null]."""
-    tok = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>")
-    talks = CONVERSATIONS + [say(("u", ""), ("a", "")), say(("u", "json"), ("a", "json")), say(*[("ua"[i % 2], f"Turn {i}") for i in range(41)]), say(("u", "x" * 300), ("a", "<b>" * 100))]
-
-    def texts(jinja):
-        out = []
-        for talk in talks:
-            for generate in (False, True):
-                try:
-                    out.append(tok.apply_chat_template(talk, chat_template=jinja, tokenize=False, add_generation_prompt=generate))
-                except Exception as e:
-                    out.append(type(e).__name__)
-        return out
-
-    found = []
-    for name, jinja in TEMPLATES.items():
-        for old, new, *kind in EDITS:
-            text = jinja.replace(old, new)
-            if text != jinja and (kind or texts(text) != texts(jinja)):
-                found.append([name, old, new, kind[0] if kind else None])
-    return found
-
-
 def say(*turns):
     roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     return [{"role": roles[r], "content": c} for r, c in turns]
@@ -324,8 +282,6 @@ def main(folder, n_drawn, seed):
         f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
     with open(os.path.join(folder, "ids.json"), "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(family(*f)) for f in FAMILIES) + "\n]\n")
-    with open(os.path.join(folder, "edited.json"), "w") as f:
-        f.write("[\n" + ",\n".join(json.dumps(e) for e in edited()) + "\n]\n")
     with open(os.path.join(folder, "jinja.json"), "w") as f:
         json.dump(TEMPLATES, f, indent=1)
         f.write("\n")

@@ -16,20 +16,17 @@ import zlib
 
 import numpy as np
 import transformers
+from fixtures import fnv
 from PIL import Image, PngImagePlugin
 from transformers.image_utils import load_image
 
-MASK = (1 << 64) - 1
 TEXTS = 64  # text chunks of a PNG that are read; later ones, which may take megabytes each, are ignored
 # Refused here; Pillow takes a PNG that ends in order with rows missing, and leaves them black, and looks at no checksum of the pixels.
 STRICTER = ("few_rows.png", "wrong_checksum.png", "cut_checksum.png")
 
 
-def fnv(array):
-    x = 0xCBF29CE484222325
-    for byte in np.ascontiguousarray(array).tobytes():
-        x = ((x ^ byte) * 0x100000001B3) & MASK
-    return f"{x:016x}"
+def sum_of(array):
+    return f"{fnv(np.ascontiguousarray(array).tobytes()):016x}"
 
 
 def formula(width, height, seed):
@@ -331,7 +328,7 @@ def processed(folder):
         for width, height in SIZES:
             image = Image.fromarray(formula(width, height, 1))
             pixels = processor(image, do_rescale=False, do_normalize=False)["pixel_values"][0]
-            cases.append({"processor": name, "width": width, "height": height, "sum": fnv(np.asarray(pixels, dtype=np.uint8).transpose(1, 2, 0))})
+            cases.append({"processor": name, "width": width, "height": height, "sum": sum_of(np.asarray(pixels, dtype=np.uint8).transpose(1, 2, 0))})
     return cases
 
 
@@ -344,7 +341,7 @@ def resized():
         size = [(random.randint(1, 80), random.randint(1, 80)), (width, random.randint(1, 80)), (random.randint(1, 80), height)][k % 3]
         resample, seed = k % 6, random.randint(0, 3)
         image = Image.fromarray(formula(width, height, seed)).resize(size, resample)
-        cases.append({"from": [width, height], "to": size, "resample": resample, "seed": seed, "sum": fnv(np.array(image))})
+        cases.append({"from": [width, height], "to": size, "resample": resample, "seed": seed, "sum": sum_of(np.array(image))})
     return cases
 
 
@@ -358,7 +355,7 @@ def main():
             with open(path, "wb") as f:
                 f.write(data)
             pixels = None if name in STRICTER else loaded(path)
-            expected["files"][name] = None if pixels is None else [pixels.shape[1], pixels.shape[0], fnv(pixels)]
+            expected["files"][name] = None if pixels is None else [pixels.shape[1], pixels.shape[0], sum_of(pixels)]
     with open(os.path.join(folder, "expected.json"), "w") as f:
         lines = [json.dumps(key) + ":\n" + json.dumps(value).replace("}, {", "},\n{").replace('"], "', '"],\n"').replace('null, "', 'null,\n"') for key, value in expected.items()]
         f.write("{" + ",\n".join(lines) + "}\n")

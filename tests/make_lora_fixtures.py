@@ -14,13 +14,13 @@ import shutil
 
 import bitsandbytes as bnb
 import torch
+from fixtures import fnv, mix64, train_on_answers
 from make_nf4_fixtures import quantise_maxima
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
 STEPS, BATCH, LR, DECAY, SEED = 10, 4, 1e-2, 0.1, 42
-MASK = 2**64 - 1
 RUNS = [
     ("llama", dict(r=4, lora_alpha=8), "lora.r=4 lora.alpha=8"),
     ("llama", dict(r=4, lora_alpha=6, target_modules="all-linear", use_rslora=True),
@@ -52,13 +52,6 @@ out = here / "lora"
 
 
 # ---- the numbers that dtrain draws (src/core/rng.c) ----
-def mix64(x):
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
-
-
 def philox(key, high, low):
     k0, k1, c = key & 0xFFFFFFFF, key >> 32, [low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32]
     for _ in range(10):
@@ -70,9 +63,7 @@ def philox(key, high, low):
 
 def start(name, shape, std):
     """An A of dtrain: uniform up to 1/sqrt(in), or normal with a standard deviation; the B of an embedding."""
-    key, stream = mix64(mix64(SEED) ^ (3 << 32)), 0xCBF29CE484222325
-    for byte in name.encode():
-        stream = ((stream ^ byte) * 0x100000001B3) & MASK
+    key, stream = mix64(mix64(SEED) ^ (3 << 32)), fnv(name.encode())
     values = []
     for block in range(-(-shape[0] * shape[1] // 4)):
         w = [x >> 8 for x in philox(key, stream, block)]
@@ -118,21 +109,10 @@ def adapted(path, settings, nf4):
 
 
 def train(model, samples):
-    """A line a step: the mean loss of a batch's targets, and the norm of its gradient before it is clipped at 1."""
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [dict(params=[p for p in trained if p.ndim > 1]), dict(params=[p for p in trained if p.ndim == 1], weight_decay=0)]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=LR, weight_decay=DECAY, eps=1e-8)
-    for step in range(STEPS):
-        batch = [samples[(step * BATCH + i) % len(samples)] for i in range(BATCH)]
-        loss, n = 0, sum(len(ids) - n_prompt for ids, n_prompt in batch)
-        for ids, n_prompt in batch:
-            logp = torch.log_softmax(model(torch.tensor([ids])).logits[0, n_prompt - 1:-1], -1)
-            loss = loss - logp.gather(1, torch.tensor(ids[n_prompt:])[:, None]).sum() / n
-        optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        yield f"{loss.item():.7g} {norm.item():.7g}\n"
+    return train_on_answers(model, trained, optimizer, samples, STEPS, BATCH)
 
 
 def main():

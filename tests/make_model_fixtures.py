@@ -18,6 +18,7 @@ import sys
 import numpy as np
 import torch
 import transformers
+from fixtures import fnv, mix64
 
 STEPS, LR, DECAY, CLIP = 20, 3e-3, 0.1, 1.0
 
@@ -48,22 +49,10 @@ CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="Mistra
                qwen3="Qwen3ForCausalLM")
 
 
-def mix64(x):
-    """dt_mix64, on arrays of uint64 (wrapping)."""
-    with np.errstate(over="ignore"):
-        x = x + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
-
-
 def numbers(name, n):
     """n numbers in [-1/2, 1/2) that belong to a name: FNV-1a of the name, counted up, mixed."""
-    h = 0xCBF29CE484222325
-    for byte in name.encode():
-        h = (h ^ byte) * 0x100000001B3 % 2**64
     with np.errstate(over="ignore"):
-        x = mix64(np.uint64(h) + np.arange(n, dtype=np.uint64))
+        x = mix64(np.uint64(fnv(name.encode())) + np.arange(n, dtype=np.uint64))
     return (x >> np.uint64(40)).astype(np.float64) * 2.0**-24 - 0.5
 
 

@@ -12,29 +12,14 @@ import sys
 
 import bitsandbytes.functional as F
 import torch
+from fixtures import fnv, mix64
 
 ROWS, COLS = 75, 320  # 375 blocks: one group that is full, one that is not
-MASK = (1 << 64) - 1
-
-
-def mix64(x):
-    """dt_mix64."""
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
 
 
 def weight(i):
     """Blocks of sixteen sizes; the seventh is zeros."""
     return ((mix64(i) >> 52) - 2048) * (0 if i // 64 == 7 else (mix64(i // 64) >> 60) + 1) / 2**15
-
-
-def fnv(t):
-    x = 0xCBF29CE484222325
-    for byte in t.contiguous().view(torch.uint8).flatten().tolist():
-        x = ((x ^ byte) * 0x100000001B3) & MASK
-    return f"{x:016x}"
 
 
 def quantise_maxima(maxima, scales):
@@ -55,7 +40,7 @@ def main():
     back = {}
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
         state.dtype = dtype
-        back[name] = fnv(F.dequantize_4bit(codes, state))
+        back[name] = f"{fnv(F.dequantize_4bit(codes, state).contiguous().view(torch.uint8).flatten().tolist()):016x}"
     with open(sys.argv[1], "w") as f:
         json.dump({"rows": ROWS, "cols": COLS, "codes": bytes(codes.flatten().tolist()).hex(), "blocks": bytes(state.absmax.tolist()).hex(),
                    "scales": [x.hex() for x in state.state2.absmax.tolist()], "offset": state.offset.item().hex(), "back": back}, f)

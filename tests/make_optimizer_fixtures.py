@@ -11,6 +11,7 @@ import math
 import sys
 
 import torch
+from fixtures import mix64
 
 STEPS, TOTAL, WARMUP = 12, 20, 3
 TENSORS = [  # name, shape, decay
@@ -29,15 +30,6 @@ CASES = [
     dict(type="sgd", lr=1e-2, lr_groups={}, momentum=0.5, weight_decay=0, max_grad_norm=0),
     dict(type="sgd", lr=1e-2, lr_groups={"model.layers.*": 5e-2}, momentum=0, weight_decay=0.05, max_grad_norm=2),
 ]
-MASK = (1 << 64) - 1
-
-
-def mix64(x):
-    """dt_mix64."""
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
 
 
 def numbers(tensor, step, shape):

@@ -17,12 +17,12 @@ import json
 import os
 import shutil
 
+from fixtures import fnv, mix64
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "data", "rec")
-MASK = 2**64 - 1
 SEED, SAMPLING, MAX_LENGTH = 42, 4, 300  # DT_RNG_SAMPLING; some samples are longer
 
 INDEX = {
@@ -63,13 +63,6 @@ def description(item):
     except (SyntaxError, ValueError):
         pass
     return d if isinstance(d, str) else next((t for t in d if t), "")
-
-
-def mix64(x):
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
 
 
 KEY = mix64(mix64(SEED) ^ (SAMPLING << 32))
@@ -154,11 +147,8 @@ def evaluation():
             yield instruction, prompt, target
 
 
-def fnv(ids, mask):
-    h = 0xCBF29CE484222325
-    for value in [v for pair in zip(ids, mask) for v in pair]:
-        h = ((h ^ value) * 0x100000001B3) & MASK
-    return f"{h:016x}"
+def sum_of(ids, mask):
+    return f"{fnv(v for pair in zip(ids, mask) for v in pair):016x}"
 
 
 def sample(t, instruction, prompt, target, recipe):
@@ -168,12 +158,12 @@ def sample(t, instruction, prompt, target, recipe):
         ids += encode(PREAMBLE + instruction)
     ids += encode(f"### User Input: \n{prompt}\n\n### Response:\n")
     if recipe != "sft":
-        return {"n": len(ids), "sum": fnv(ids, [0] * len(ids)), "answer": target}
+        return {"n": len(ids), "sum": sum_of(ids, [0] * len(ids)), "answer": target}
     n_prompt = len(ids)
     ids += encode(target + "\n") + [t.eos_token_id]
     mask = [int(i >= n_prompt) for i in range(len(ids))]
     ids, mask = ids[-MAX_LENGTH:], mask[-MAX_LENGTH:]
-    return {"n": len(ids), "n_prompt": mask.index(1), "sum": fnv(ids, mask)}
+    return {"n": len(ids), "n_prompt": mask.index(1), "sum": sum_of(ids, mask)}
 
 
 write_files()

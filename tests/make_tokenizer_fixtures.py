@@ -14,18 +14,10 @@ import os
 import sys
 
 import numpy as np
+from fixtures import mix64
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-MASK = 2**64 - 1
 N_BLOCKS, BLOCK, TRAIN_FROM = 45, 100, 1000000
-
-
-def mix64(x):
-    """dt_mix64."""
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
 
 
 WORDS = (

@@ -10,6 +10,7 @@
 import json
 import os
 
+import fixtures
 import numpy as np
 from regex import _regex_core
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
@@ -21,12 +22,7 @@ TEXT = "".join(map(chr, ALL))
 
 
 def mix64(x):
-    x = np.asarray(x, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        x = x + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+    return fixtures.mix64(np.asarray(x, dtype=np.uint64))
 
 
 def total(values):

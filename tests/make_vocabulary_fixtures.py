@@ -21,6 +21,7 @@ import shutil
 import tempfile
 
 import torch
+from fixtures import train_on_answers
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -78,7 +79,6 @@ def clear_old(grad):
 
 
 def train(model, samples):
-    """A line a step: the mean loss of a batch's targets, and the norm of its gradient before it is clipped at 1."""
     model.requires_grad_(False)
     trained = matrices(model)
     for p in trained:
@@ -86,19 +86,11 @@ def train(model, samples):
         p.register_hook(clear_old)
     old = [p.detach().clone()[:END + 1] for p in trained]
     optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=DECAY, eps=1e-8)
-    for step in range(STEPS):
-        batch = [samples[(step * BATCH + i) % len(samples)] for i in range(BATCH)]
-        loss, n = 0, sum(len(ids) - n_prompt for ids, n_prompt in batch)
-        for ids, n_prompt in batch:
-            logp = torch.log_softmax(model(torch.tensor([ids])).logits[0, n_prompt - 1:-1], -1)
-            loss = loss - logp.gather(1, torch.tensor(ids[n_prompt:])[:, None]).sum() / n
-        optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
+
+    def keep_old():  # no decay of rows that are not trained
         for p, before in zip(trained, old):
-            p.data[:END + 1] = before  # no decay of rows that are not trained
-        yield f"{loss.item():.7g} {norm.item():.7g}\n"
+            p.data[:END + 1] = before
+    return train_on_answers(model, trained, optimizer, samples, STEPS, BATCH, keep_old)
 
 
 def rows(model):

@@ -5,16 +5,6 @@
 #include "cases.h"
 #include "checkpoint_fixture.h"
 
-static bool folder_is_as_before(const fixture *f)
-{
-    char path[PATH_MAX], text[64] = "";
-    FILE *l = fopen(in_dir(f, "latest", path), "r");
-    if (!l || !fgets(text, sizeof text, l)) return false;
-    fclose(l);
-    return strcmp(text, "step-00000001.h5") == 0 && exists_in(f, "step-00000001.h5") &&
-           !exists_in(f, "step-00000002.h5") && !exists_in(f, "step-00000002.h5.part") && !exists_in(f, "latest.part");
-}
-
 IN_DIR(one_failing_rank_fails_the_save_on_all_ranks)
 {
     fixture *f = *state;

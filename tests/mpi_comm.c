@@ -110,7 +110,7 @@ static bool reduce_is_right_for_all_switches(fixture *f, int64_t count, float (*
     return ok;
 }
 
-static void reduce_scatter_leaves_exact_sums(void **state)
+TEST(reduce_scatter_leaves_exact_sums)
 {
     fixture *f = *state;
     const int64_t counts[] = {0, 1, 2, 63, 64, 65, 1000, 4099};
@@ -123,7 +123,7 @@ static void reduce_scatter_leaves_exact_sums(void **state)
 }
 
 /** Pieces that take many steps, and more than the pinned buffer of a far device holds. */
-static void reduce_scatter_takes_large_pieces(void **state)
+TEST(reduce_scatter_takes_large_pieces)
 {
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
@@ -141,9 +141,10 @@ static void reduce_scatter_takes_large_pieces(void **state)
 static bool gather_is_right(fixture *f, size_t nbytes, bool in_place);
 
 /** Large results are written around the cache; here all are. */
-static void results_written_around_the_cache_are_right(void **state)
+TEST(results_written_around_the_cache_are_right)
 {
     fixture *f = *state;
+    skip_all_if(!is_mpi(), "of the transport mpi");
     const int64_t counts[] = {1, 15, 33, 4099, 70001};
     open_layout(f, layout_at(0));
     dt_transport_of(&f->comm)->stream_nbytes = 0;
@@ -155,7 +156,7 @@ static void results_written_around_the_cache_are_right(void **state)
     close_layout(f);
 }
 
-static void ordered_sum_is_the_left_fold_on_every_layout(void **state)
+TEST(ordered_sum_is_the_left_fold_on_every_layout)
 {
     fixture *f = *state;
     const int64_t counts[] = {1, 1001, 40003};
@@ -167,7 +168,7 @@ static void ordered_sum_is_the_left_fold_on_every_layout(void **state)
     }
 }
 
-static void reduce_scatter_works_in_place(void **state)
+TEST(reduce_scatter_works_in_place)
 {
     fixture *f = *state;
     const int64_t counts[] = {1, 65, 50021};
@@ -187,9 +188,10 @@ static void reduce_scatter_works_in_place(void **state)
     }
 }
 
-static void unordered_sum_repeats_its_bits(void **state)
+TEST(unordered_sum_repeats_its_bits)
 {
     fixture *f = *state;
+    skip_all_if(!is_mpi(), "of the transport mpi");
     enum { COUNT = 30011 };
     for (int l = 0; l < n_layouts(); l++) {
         if (layout_at(l)->far) continue;
@@ -237,7 +239,7 @@ static bool gather_is_right(fixture *f, size_t nbytes, bool in_place)
     return ok;
 }
 
-static void all_gather_brings_every_piece(void **state)
+TEST(all_gather_brings_every_piece)
 {
     fixture *f = *state;
     const size_t sizes[] = {0, 1, 3, 64, 4097, 200003, 2500001};
@@ -274,7 +276,7 @@ static bool replicate_is_right(fixture *f, size_t nbytes)
     return ok;
 }
 
-static void ranks_of_one_number_get_each_others_parts(void **state)
+TEST(ranks_of_one_number_get_each_others_parts)
 {
     fixture *f = *state;
     const size_t sizes[] = {0, 1, 4097, 200004};
@@ -323,7 +325,7 @@ static bool exchange_is_right(const dt_comm *c, bool gather, float plus, const g
 
 /* The last copy out of the pinned buffer may not have run when the transport is closed: it still does, and finds the
  * buffer. */
-static void queued_work_completes_on_close(void **state)
+TEST(queued_work_completes_on_close)
 {
     fixture *f = *state;
     for (int l = 0; l < n_layouts(); l++) {
@@ -346,7 +348,7 @@ static void queued_work_completes_on_close(void **state)
 }
 
 /** The pinned buffer serves all streams: what the first exchange leaves there may be copied late. */
-static void exchanges_on_two_streams_do_not_disturb_each_other(void **state)
+TEST(exchanges_on_two_streams_do_not_disturb_each_other)
 {
     fixture *f = *state;
     const layout far = {"", true, true, false};
@@ -375,7 +377,7 @@ static void exchanges_on_two_streams_do_not_disturb_each_other(void **state)
     }
 }
 
-static void staging_is_what_was_planned(void **state)
+TEST(staging_is_what_was_planned)
 {
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
@@ -394,32 +396,6 @@ static void staging_is_what_was_planned(void **state)
 
 int main(int argc, char **argv)
 {
-    static fixture f;
-    const struct CMUnitTest of_any_transport[] = {
-        cmocka_unit_test_prestate(reduce_scatter_leaves_exact_sums, &f),
-        cmocka_unit_test_prestate(reduce_scatter_takes_large_pieces, &f),
-        cmocka_unit_test_prestate(ordered_sum_is_the_left_fold_on_every_layout, &f),
-        cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
-        cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
-        cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
-        cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
-        cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
-        cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
-    };
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(reduce_scatter_leaves_exact_sums, &f),
-        cmocka_unit_test_prestate(reduce_scatter_takes_large_pieces, &f),
-        cmocka_unit_test_prestate(results_written_around_the_cache_are_right, &f),
-        cmocka_unit_test_prestate(ordered_sum_is_the_left_fold_on_every_layout, &f),
-        cmocka_unit_test_prestate(reduce_scatter_works_in_place, &f),
-        cmocka_unit_test_prestate(unordered_sum_repeats_its_bits, &f),
-        cmocka_unit_test_prestate(all_gather_brings_every_piece, &f),
-        cmocka_unit_test_prestate(ranks_of_one_number_get_each_others_parts, &f),
-        cmocka_unit_test_prestate(queued_work_completes_on_close, &f),
-        cmocka_unit_test_prestate(exchanges_on_two_streams_do_not_disturb_each_other, &f),
-        cmocka_unit_test_prestate(staging_is_what_was_planned, &f),
-    };
     mpi_test_begin(&argc, &argv);
-    if (!is_mpi()) return mpi_test_end(cmocka_run_group_tests(of_any_transport, NULL, NULL));
-    return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
+    return mpi_test_end(run_listed(NULL, give_fixture, NULL));
 }

@@ -6,7 +6,7 @@
 /* ---- failure ----------------------------------------------------------------------------------------------------- */
 
 /** main() arms a fault on the last rank for the first passage. */
-static void a_rank_with_an_error_of_its_own_still_takes_part(void **state)
+TEST(a_rank_with_an_error_of_its_own_still_takes_part)
 {
     fixture *f = *state;
     open_layout(f, layout_at(0));
@@ -27,7 +27,7 @@ static void a_rank_with_an_error_of_its_own_still_takes_part(void **state)
 }
 
 /** A copy to or from the device that fails on one rank, at each copy in turn. */
-static void a_failing_copy_does_not_strand_the_others(void **state)
+TEST(a_failing_copy_does_not_strand_the_others)
 {
     fixture *f = *state;
     const layout far = {"", true, true, false};
@@ -54,7 +54,7 @@ static void a_failing_copy_does_not_strand_the_others(void **state)
 
 /* ---- counts, contracts ------------------------------------------------------------------------------------------- */
 
-static void traffic_and_sequence_are_counted(void **state)
+TEST(traffic_and_sequence_are_counted)
 {
     fixture *f = *state;
     open_layout(f, layout_at(0));
@@ -70,7 +70,7 @@ static void traffic_and_sequence_are_counted(void **state)
     close_layout(f);
 }
 
-static void overlap_that_is_not_ones_own_place_is_refused(void **state)
+TEST(overlap_that_is_not_ones_own_place_is_refused)
 {
     fixture *f = *state;
     open_layout(f, layout_at(0));
@@ -91,7 +91,7 @@ static void overlap_that_is_not_ones_own_place_is_refused(void **state)
     close_layout(f);
 }
 
-static void a_backend_that_was_not_built_is_refused_by_name(void **state)
+TEST(a_backend_that_was_not_built_is_refused_by_name)
 {
     fixture *f = *state;
     memset(f, 0, sizeof *f);
@@ -155,7 +155,7 @@ static bool far_bytes_are_planned(fixture *f, const dt_comm_shape *shape, int ki
     return ok && planned == n_far_bytes;
 }
 
-static void bytes_between_nodes_match_the_plan(void **state)
+TEST(bytes_between_nodes_match_the_plan)
 {
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
@@ -171,7 +171,7 @@ static void bytes_between_nodes_match_the_plan(void **state)
 
 /* ---- nodes and devices ------------------------------------------------------------------------------------------- */
 
-static void ranks_find_their_nodes(void **state)
+TEST(ranks_find_their_nodes)
 {
     fixture *f = *state;
     skip_all_if(!on_one_machine(), "ranks run on several machines");
@@ -200,7 +200,7 @@ static void ranks_find_their_nodes(void **state)
 }
 
 /** Two devices for the ranks of the node, taken in turn; and the CPU, which is one for all. */
-static void ranks_that_share_a_device_are_counted(void **state)
+TEST(ranks_that_share_a_device_are_counted)
 {
     dt_comm c = {0};
     dt_device dev;
@@ -230,17 +230,6 @@ static void ranks_that_share_a_device_are_counted(void **state)
 
 int main(int argc, char **argv)
 {
-    static fixture f;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(a_rank_with_an_error_of_its_own_still_takes_part, &f),
-        cmocka_unit_test_prestate(a_failing_copy_does_not_strand_the_others, &f),
-        cmocka_unit_test_prestate(ranks_find_their_nodes, &f),
-        cmocka_unit_test_prestate(ranks_that_share_a_device_are_counted, &f),
-        cmocka_unit_test_prestate(traffic_and_sequence_are_counted, &f),
-        cmocka_unit_test_prestate(bytes_between_nodes_match_the_plan, &f),
-        cmocka_unit_test_prestate(overlap_that_is_not_ones_own_place_is_refused, &f),
-        cmocka_unit_test_prestate(a_backend_that_was_not_built_is_refused_by_name, &f),
-    };
     mpi_test_begin(&argc, &argv);
     int nranks;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
@@ -248,5 +237,5 @@ int main(int argc, char **argv)
     snprintf(fault, sizeof fault, "comm.reduce_scatter:%d:1:error,comm.all_gather:%d:1:nospace", nranks - 1,
              nranks - 1);
     setenv("DTRAIN_FAULT", fault, 1); /* read at the first passage of any point */
-    return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
+    return mpi_test_end(run_listed(NULL, give_fixture, NULL));
 }

@@ -5,11 +5,7 @@
 
 static const char MESSAGE[] = "the device of this test has failed";
 
-static dt_err break_down(dt_device *below, const void *args)
-{
-    (void)below, (void)args;
-    return dt_device_fail("%s", MESSAGE);
-}
+static dt_err break_down(dt_device *below, const void *args) { return dt_device_fail("%s", MESSAGE); }
 
 static bool refused(dt_err err)
 {
@@ -47,7 +43,7 @@ static bool joins_no_values(dt_comm *c)
            refused(dt_comm_find_devices(c, c->dev));
 }
 
-static void a_rank_with_a_failed_device_enters_no_collectives(void **state)
+TEST(a_rank_with_a_failed_device_enters_no_collectives)
 {
     fixture *f = *state;
     const layout far = {"", true, true, false};
@@ -68,9 +64,6 @@ static void a_rank_with_a_failed_device_enters_no_collectives(void **state)
 
 int main(int argc, char **argv)
 {
-    static fixture f;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(a_rank_with_a_failed_device_enters_no_collectives, &f)};
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
+    return mpi_test_end(run_listed(NULL, give_fixture, NULL));
 }

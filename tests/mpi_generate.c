@@ -20,7 +20,6 @@ struct fake {
 static dt_err fake_decode(void *self, const dt_batch *b, const int32_t *slot)
 {
     struct fake *f = self;
-    (void)slot;
     f->n_calls++;
     f->n_empty += b->n_tok == 0;
     return DT_OK;
@@ -55,16 +54,8 @@ struct work {
     int n_mine;
 };
 
-static dt_err fake_share(void *self, int32_t slot, int32_t prompt, int32_t n)
-{
-    (void)self, (void)slot, (void)prompt, (void)n;
-    return DT_OK;
-}
-static dt_err fake_move(void *self, int32_t n, const int32_t *src, const int32_t *dst)
-{
-    (void)self, (void)n, (void)src, (void)dst;
-    return DT_OK;
-}
+static dt_err fake_share(void *self, int32_t slot, int32_t prompt, int32_t n) { return DT_OK; }
+static dt_err fake_move(void *self, int32_t n, const int32_t *src, const int32_t *dst) { return DT_OK; }
 
 static dt_err generate(dt_comm *comm, struct fake *f, struct work *w, bool rank_0_alone, bool beams)
 {

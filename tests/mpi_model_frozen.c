@@ -213,15 +213,7 @@ static void check_choice(dt_trains trains)
     close_reference(&f);
 }
 
-static void the_upper_part_is_trained_as_by_the_plain_reference(void **state) { check_choice(upper_is_trained); }
-static void a_tied_table_is_trained_as_by_the_plain_reference(void **state) { check_choice(table_is_trained); }
+TEST(the_upper_part_is_trained_as_by_the_plain_reference) { check_choice(upper_is_trained); }
+TEST(a_tied_table_is_trained_as_by_the_plain_reference) { check_choice(table_is_trained); }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_upper_part_is_trained_as_by_the_plain_reference),
-        cmocka_unit_test(a_tied_table_is_trained_as_by_the_plain_reference),
-    };
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, NULL, NULL));
-}
+int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }

@@ -121,7 +121,7 @@ static bool holds_what_was_planned(states *s, const dt_zero_options *opt, const 
     return ok;
 }
 
-static void model_states_are_where_they_were_planned(void **state)
+TEST(model_states_are_where_they_were_planned)
 {
     const struct fixture *f = *state;
     states s = {0};
@@ -179,7 +179,7 @@ static outcome run_at(struct fixture *f, const place_of_states *s, const char *d
 
 /* Each stage and offload in fp32 and a shorter type; with another of these and other settings on another number of
  * ranks. */
-static void runs_hold_what_was_planned(void **state)
+TEST(runs_hold_what_was_planned)
 {
     place_of_states list[MAX_PLACES];
     char what[64];
@@ -225,9 +225,26 @@ static size_t needs_at(struct fixture *f, int stage, const char *prefix)
     return needs_with(f, name, 2, args);
 }
 
+static int on_own_devices(void **state)
+{
+    char devices[16];
+    snprintf(devices, sizeof devices, "%d", n_ranks());
+    set_or_clear("DTRAIN_DEVICE", "queue");
+    set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
+    return 0;
+}
+/* As it was when the test began. */
+static int on_the_device_asked_for(void **state)
+{
+    set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
+    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
+    set_or_clear("DTRAIN_DEVICE", *device_asked_for ? device_asked_for : NULL);
+    return 0;
+}
+
 /* What a rank needs of the device's memory lies between stages 0 and 1, if all ranks share a device; with a device for
  * each there is enough for stage 0. */
-static void auto_counts_the_ranks_that_share_a_device(void **state)
+TEST_WITH(auto_counts_the_ranks_that_share_a_device, on_own_devices, on_the_device_asked_for)
 {
     size_t needs[2];
     for (int stage = 0; stage < 2; stage++) needs[stage] = needs_at(*state, stage, "shared-needs");
@@ -260,7 +277,7 @@ static void set_memories(int poor, double there, double elsewhere)
 
 /* In the order of auto, without files: whatever needs less of the device than all before it is taken where there is
  * room for it alone, and trains. */
-static void auto_offloads_what_no_stage_has_room_for(void **state)
+TEST_WITH(auto_offloads_what_no_stage_has_room_for, on_own_devices, on_the_device_asked_for)
 {
     static const place_of_states order[] = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0},
                                             {1, 1, 0}, {2, 1, 0}, {3, 1, 0}, {3, 1, 1}};
@@ -290,7 +307,7 @@ static void auto_offloads_what_no_stage_has_room_for(void **state)
 }
 
 /* The device of one rank has less free memory than those of the others: what fits there is taken by all. */
-static void ranks_with_different_memory_take_the_same(void **state)
+TEST_WITH(ranks_with_different_memory_take_the_same, on_own_devices, on_the_device_asked_for)
 {
     size_t needs[2];
     char name[32];
@@ -325,7 +342,7 @@ static int read_keys(char text[256], const char *args[4])
 }
 
 /* One rank has too little for micro-batches of 2, whatever auto tries, and enough for 1; the others have plenty. */
-static void a_refusal_names_what_fits_on_every_rank(void **state)
+TEST_WITH(a_refusal_names_what_fits_on_every_rank, on_own_devices, on_the_device_asked_for)
 {
     static const char *const sizes[] = {"batch.micro_batch_size=1", "batch.micro_batch_size=2"};
     const char *least[] = {"zero.stage=3",
@@ -356,40 +373,10 @@ static void a_refusal_names_what_fits_on_every_rank(void **state)
     }
 }
 
-static int on_own_devices(void **state)
-{
-    char devices[16];
-    snprintf(devices, sizeof devices, "%d", n_ranks());
-    set_or_clear("DTRAIN_DEVICE", "queue");
-    set_or_clear("DTRAIN_QUEUE_DEVICES", devices);
-    return 0;
-}
-
-/* As it was when the test began. */
-static int on_the_device_asked_for(void **state)
-{
-    set_or_clear("DTRAIN_QUEUE_DEVICES", NULL);
-    set_or_clear("DTRAIN_QUEUE_MEMORY", NULL);
-    set_or_clear("DTRAIN_DEVICE", *device_asked_for ? device_asked_for : NULL);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     const char *device = getenv("DTRAIN_DEVICE");
     if (device) snprintf(device_asked_for, sizeof device_asked_for, "%s", device);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(model_states_are_where_they_were_planned),
-        cmocka_unit_test(runs_hold_what_was_planned),
-        cmocka_unit_test_setup_teardown(auto_counts_the_ranks_that_share_a_device, on_own_devices,
-                                        on_the_device_asked_for),
-        cmocka_unit_test_setup_teardown(auto_offloads_what_no_stage_has_room_for, on_own_devices,
-                                        on_the_device_asked_for),
-        cmocka_unit_test_setup_teardown(ranks_with_different_memory_take_the_same, on_own_devices,
-                                        on_the_device_asked_for),
-        cmocka_unit_test_setup_teardown(a_refusal_names_what_fits_on_every_rank, on_own_devices,
-                                        on_the_device_asked_for),
-    };
     mpi_test_begin(&argc, &argv);
-    return mpi_test_end(cmocka_run_group_tests(tests, open_fixture, close_fixture));
+    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
 }

@@ -164,7 +164,6 @@ static bool logits_are_those_of(trainer *t, const char *name)
 
 static dt_err weigh(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
-    (void)t, (void)p;
     for (int32_t i = 0; i < m->batch->n_tok; i++)
         w->u[i] = m->batch->target[i] < 0 ? 0.0f : (float)(m->batch->weight[i] * m->inv_norm);
     return DT_OK;

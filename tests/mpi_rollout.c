@@ -8,7 +8,6 @@
 #include "run_fixture.h"
 #include "rollout_task.h"
 #include "dtrain/data/dataset.h"
-#include "dtrain/report/metrics.h"
 #include "dtrain/process/process.h"
 
 enum { N_PROMPTS = 8, VOCAB = 64 };
@@ -60,22 +59,6 @@ static outcome run(const struct fixture *f, const char *name, int n_args, const 
     rollout_test.n_eos = rollout_test.n_rows = 0;
     dt_error_clear();
     return run_text(text, NULL, &policy_ops, n_args + 2, all);
-}
-
-/* A number of a run's step, as it is in the report; on rank 0. */
-static double number(const struct fixture *f, const char *name, int64_t step, const char *key)
-{
-    char path[200];
-    double x = NAN;
-    dt_metrics m = {0};
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", f->dir, name);
-    if (dt_metrics_read(&m, path) == DT_OK) {
-        const double *at = dt_metrics_column(&m, "step"), *value = dt_metrics_column(&m, key);
-        for (int64_t i = 0; at && value && i < m.n_rows; i++)
-            if (at[i] == (double)step && !isnan(value[i])) x = value[i];
-    }
-    dt_metrics_free(&m);
-    return x;
 }
 
 static char *read_lines(const struct fixture *f, const char *name)
@@ -170,7 +153,7 @@ TEST(the_sampler_and_the_scorer_agree)
         const outcome o = run(*state, name, 1, args);
         rollout_test.temperature = 0;
         assert_all(MPI_COMM_WORLD, !o.err);
-        const double gap = number(*state, name, 1, "test/sampling/sampling_logp_difference/mean");
+        const double gap = reported(*state, name, 1, "test/sampling/sampling_logp_difference/mean");
         assert_all(MPI_COMM_WORLD, this_rank() || (gap > 0 && gap < 1e-4));
     }
 }
@@ -182,10 +165,10 @@ TEST(lengths_are_measured)
     assert_all(MPI_COMM_WORLD, !run(*state, "lengths", 1, args).err);
     if (this_rank()) return;
     const struct fixture *f = *state;
-    const double cut = number(f, "lengths", 1, "test/completions/clipped_ratio"),
-                 mean = number(f, "lengths", 1, "test/completions/mean_length"),
-                 ended = number(f, "lengths", 1, "test/completions/mean_terminated_length"),
-                 targets = number(f, "lengths", 1, "test/completions/max_length");
+    const double cut = reported(f, "lengths", 1, "test/completions/clipped_ratio"),
+                 mean = reported(f, "lengths", 1, "test/completions/mean_length"),
+                 ended = reported(f, "lengths", 1, "test/completions/mean_terminated_length"),
+                 targets = reported(f, "lengths", 1, "test/completions/max_length");
     const double n = (double)rollout_test.n_rows, n_eos = (double)rollout_test.n_eos;
     assert_true(fabs(cut - (n - n_eos) / n) < 1e-8 && targets == ROLLOUT_NEW);
     assert_true(fabs(mean * n - (ended * n_eos + ROLLOUT_NEW * (n - n_eos))) < 1e-6);
@@ -220,7 +203,7 @@ TEST(a_resumed_run_is_the_same)
         assert_all(MPI_COMM_WORLD, !run(*state, name, 4, part).err && !run(*state, name, 4, rest).err);
         for (int64_t step = 1; step <= 5; step++)
             assert_all(MPI_COMM_WORLD,
-                       this_rank() || number(*state, name, step, "loss") == number(*state, "whole", step, "loss"));
+                       this_rank() || reported(*state, name, step, "loss") == reported(*state, "whole", step, "loss"));
         assert_all(MPI_COMM_WORLD, this_rank() || same_lines(*state, "whole", name));
     }
 }
@@ -279,7 +262,7 @@ TEST(what_was_written_is_read_again)
     assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, "from a file"));
     for (int64_t step = 1; step <= 4; step++)
         assert_all(MPI_COMM_WORLD,
-                   this_rank() || number(f, "again", step, "loss") == number(f, "written", step, "loss"));
+                   this_rank() || reported(f, "again", step, "loss") == reported(f, "written", step, "loss"));
     char *lines = this_rank() ? NULL : read_lines(f, "again");
     assert_all(MPI_COMM_WORLD, this_rank() || (lines && strstr(lines, "\"record\": {\"number\":")));
     free(lines);
@@ -341,14 +324,7 @@ static int run_program(int n_args, char **args)
     if (!err) err = dt_comm_agree(&comm, comm.rank || dt_is_file(path) ? DT_OK : write_prompts(path));
     for (; n < n_args && n < 16; n++) all[n] = args[n];
     if (!err) err = dt_config_parse(&r.cfg, "mpi_rollout", text, n, all);
-    if (!err) err = dt_run_main(&r, &comm, DT_MODE_RUN);
-    if (err && dt_comm_speaks(&comm)) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
-    dt_comm_leave(&comm, err);
-    dt_run_close(&r);
-    dt_comm_close(&comm);
-    dt_device_close(&r.dev);
-    MPI_Finalize();
-    return dt_exit_code(err);
+    return end_program(&r, &comm, err);
 }
 
 int main(int argc, char **argv)

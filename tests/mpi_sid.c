@@ -142,9 +142,9 @@ static double row_loss(const fixture *f, const double *p, const double *p0, cons
     double xd[WIDTH], loss = 0, decoder_input[DIM];
     pass now = {0}, fixed = {0};
     for (int c = 0; c < WIDTH; c++) xd[c] = x[c];
-    const double *decoder0 = layers(p0, 0, 3, xd, fixed.z), *decoder = layers(p, 0, 3, xd, now.z);
+    layers(p0, 0, 3, xd, fixed.z);
+    const double *decoder = layers(p, 0, 3, xd, now.z);
     const double *books0 = p0 + f->n_param - LEVELS * CODES * DIM, *books = p + f->n_param - LEVELS * CODES * DIM;
-    (void)decoder0;
     quantise_plain(books0, &fixed);
     for (int c = 0; c < DIM; c++) decoder_input[c] = now.z[c] + fixed.q[c] - fixed.z[c];
     layers(decoder, 3, 6, decoder_input, now.y);

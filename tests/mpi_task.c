@@ -7,7 +7,6 @@
 #include "cases.h"
 #include "run_fixture.h"
 #include "toy_task.h"
-#include "dtrain/report/metrics.h"
 #include <sys/stat.h>
 
 static const char model[] =
@@ -74,22 +73,6 @@ static outcome run(const struct fixture *f, const char *name, int n_args, const 
     return o;
 }
 
-/* A number of a run's step, as it is in the report. */
-static double number(const struct fixture *f, const char *name, int64_t step, const char *key)
-{
-    char path[200];
-    double x = NAN;
-    dt_metrics m = {0};
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", f->dir, name);
-    if (dt_metrics_read(&m, path) == DT_OK) {
-        const double *at = dt_metrics_column(&m, "step"), *value = dt_metrics_column(&m, key);
-        for (int64_t i = 0; at && value && i < m.n_rows; i++)
-            if (at[i] == (double)step && !isnan(value[i])) x = value[i];
-    }
-    dt_metrics_free(&m);
-    return x;
-}
-
 /* With the judge model, the table trained next to the model and, at stage 3, all parameters gathered in a rollout. */
 TEST(task_memory_is_planned)
 {
@@ -130,7 +113,7 @@ TEST(frozen_models_leave_the_device_with_the_parameters)
         for (int64_t step = 1; step <= 3; step++)
             for (int i = 0; i < 2; i++)
                 assert_all(MPI_COMM_WORLD,
-                           this_rank() || number(f, name[k], step, KEYS[i]) == number(f, name[0], step, KEYS[i]));
+                           this_rank() || reported(f, name[k], step, KEYS[i]) == reported(f, name[0], step, KEYS[i]));
     }
 }
 
@@ -171,9 +154,9 @@ TEST(each_model_has_its_own_norm_rate_and_bound)
         setenv("TOY_TABLE_CLIP", k == 3 ? "0.125" : "0.25", 1);
         assert_all(MPI_COMM_WORLD, !run(*state, name, 1, args).err);
         if (this_rank()) continue;
-        norm[k] = number(*state, name, 1, "grad_norm");
-        own[k] = number(*state, name, 1, "table/grad_norm");
-        lr[k] = number(*state, name, 1, "table/lr");
+        norm[k] = reported(*state, name, 1, "grad_norm");
+        own[k] = reported(*state, name, 1, "table/grad_norm");
+        lr[k] = reported(*state, name, 1, "table/lr");
         if (!read_table(*state, name, 1, table[k])) norm[k] = NAN;
     }
     unsetenv("TOY_TABLE_SGD"), unsetenv("TOY_TABLE_SCALE"), unsetenv("TOY_TABLE_LR"), unsetenv("TOY_TABLE_CLIP");
@@ -205,8 +188,8 @@ TEST(parameters_may_stay_gathered_for_a_rollout)
     assert_all(MPI_COMM_WORLD, nranks == 1 || two.sent_nbytes < 0.6 * one.sent_nbytes);
     assert_all(MPI_COMM_WORLD, !memcmp(&two.planned, &two.allocated, sizeof two.planned));
     for (int64_t step = 1; step <= 3; step++)
-        assert_all(MPI_COMM_WORLD, this_rank() || number(*state, "gathered-0", step, "loss") ==
-                                                      number(*state, "gathered-1", step, "loss"));
+        assert_all(MPI_COMM_WORLD, this_rank() || reported(*state, "gathered-0", step, "loss") ==
+                                                      reported(*state, "gathered-1", step, "loss"));
 }
 
 TEST(neither_steps_nor_rollouts_allocate)
@@ -228,10 +211,10 @@ TEST(a_rollout_serves_two_steps)
     const outcome o = run(*state, "four", 1, args);
     bool ok = !o.err;
     for (int64_t step = 1; ok && this_rank() == 0 && step <= 4; step++) {
-        const double ratio = number(*state, "four", step, "toy/largest_ratio");
-        const double n = number(*state, "four", step, "toy/new_tokens");
+        const double ratio = reported(*state, "four", step, "toy/largest_ratio");
+        const double n = reported(*state, "four", step, "toy/new_tokens");
         ok = (step % 2 ? ratio == 1 : ratio > 1) && n > 0;
-        if (step % 2 == 0) ok = ok && n == number(*state, "four", step - 1, "toy/new_tokens");
+        if (step % 2 == 0) ok = ok && n == reported(*state, "four", step - 1, "toy/new_tokens");
     }
     assert_all(MPI_COMM_WORLD, ok);
 }
@@ -278,7 +261,7 @@ TEST(the_start_does_not_differ_from_its_judge)
     const char *args[] = {"run.max_steps=1"};
     const outcome o = run(*state, "judge", 1, args);
     assert_all(MPI_COMM_WORLD, !o.err);
-    assert_all(MPI_COMM_WORLD, this_rank() || fabs(number(*state, "judge", 1, "toy/divergence")) < 1e-5);
+    assert_all(MPI_COMM_WORLD, this_rank() || fabs(reported(*state, "judge", 1, "toy/divergence")) < 1e-5);
 }
 
 /* ---- the program ------------------------------------------------------------------------------------------------- */
@@ -304,14 +287,7 @@ static int run_program(int n_args, char **args)
     }
     for (n = 1; n < n_args && n < 16; n++) all[n] = args[n];
     if (!err) err = dt_config_parse(&r.cfg, "mpi_task", model, n, all);
-    if (!err) err = dt_run_main(&r, &comm, DT_MODE_RUN);
-    if (err && dt_comm_speaks(&comm)) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
-    dt_comm_leave(&comm, err);
-    dt_run_close(&r);
-    dt_comm_close(&comm);
-    dt_device_close(&r.dev);
-    MPI_Finalize();
-    return dt_exit_code(err);
+    return end_program(&r, &comm, err);
 }
 
 int main(int argc, char **argv)

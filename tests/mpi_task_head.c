@@ -72,7 +72,6 @@ static void open_task(dt_task *t)
 
 static dt_err plan(const dt_task *t, int stage, dt_memory *memory)
 {
-    (void)stage;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
     return DT_OK;
 }
@@ -127,16 +126,11 @@ static dt_err take(dt_task *t, int64_t micro, dt_micro *m)
     return dt_reference_score(&h->reference, t, &h->batch);
 }
 
-static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
-{
-    (void)step;
-    return take(t, micro, m);
-}
+static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m) { return take(t, micro, m); }
 
 /* Outputs that only metrics need are not available yet. */
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
-    (void)t;
     if (!p->logp || !p->entropy || !p->log_sum_squares || p->kl || p->mean_logit) return DT_ERR_ARG;
     for (int32_t i = 0; i < m->batch->n_tok; i++) {
         w->u[i] = (float)(how.a * m->inv_norm);

@@ -100,7 +100,6 @@ static dt_err plan_critic(const dt_task *t, dt_memory *memory)
 
 static dt_err plan(const dt_task *t, int stage, dt_memory *memory)
 {
-    (void)stage;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
     return ((values_task *)t->self)->critic ? plan_critic(t, memory) : DT_OK;
 }
@@ -163,7 +162,6 @@ static void fill(dt_task *t, int micro)
 
 static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 {
-    (void)step;
     fill(t, micro);
     *m = (dt_micro){.batch = &((values_task *)t->self)->batch,
                     .n_micro = (int)t->batching.accumulation,
@@ -173,7 +171,6 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
-    (void)t;
     for (int32_t i = 0; i < m->batch->n_tok; i++)
         for (int l = 0; l < LABELS; l++) {
             const int32_t at = i * LABELS + l;

@@ -55,7 +55,6 @@ static inline void mpi_test_begin(int *argc, char ***argv)
 {
     int rank, nranks;
     dt_comm comm;
-    (void)argc, (void)argv;
     if (dt_comm_start(&comm) != DT_OK || !comm.threads) exit(70);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
@@ -63,6 +62,15 @@ static inline void mpi_test_begin(int *argc, char ***argv)
     const char *results = rank > 0 ? "/dev/null" : getenv("TEST_RESULTS");
     if (results && !freopen(results, "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 70);
 }
+
+/* A group's state: a communicator without a device. */
+static inline int open_comm_alone(void **state)
+{
+    static dt_comm comm;
+    *state = &comm;
+    return dt_comm_open(&comm) != DT_OK;
+}
+static inline int close_comm_alone(void **state) { return dt_comm_close(*state), 0; }
 
 static inline int mpi_test_end(int n_failed)
 {

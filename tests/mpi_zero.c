@@ -14,7 +14,7 @@ static void vary_overlap(run_options *o, int variant)
     o->zero.overlap_comm = variant & 1;
     o->zero.prefetch_bucket_size = variant & 1 ? 1 << 20 : 0;
 }
-static void every_stage_trains_like_plain_loops(void **state) { check_all_stages(*state, vary_overlap, 2); }
+TEST_OF(ALWAYS | BY_NODE, every_stage_trains_like_plain_loops) { check_all_stages(*state, vary_overlap, 2); }
 
 static void vary_buckets(run_options *o, int variant)
 {
@@ -25,7 +25,7 @@ static void vary_buckets(run_options *o, int variant)
     o->zero.prefetch_bucket_size = 1700; /* some blocks come early, some do not */
     o->zero.param_persistence_threshold = variant ? 1700 : 2;
 }
-static void buckets_and_persistent_units_change_nothing(void **state) { check_all_stages(*state, vary_buckets, 2); }
+TEST_OF(ALWAYS | BY_NODE, buckets_and_persistent_units_change_nothing) { check_all_stages(*state, vary_buckets, 2); }
 
 static void vary_untied(run_options *o, int variant)
 {
@@ -34,7 +34,7 @@ static void vary_untied(run_options *o, int variant)
     o->zero.overlap_comm = true;
     o->zero.prefetch_bucket_size = 1 << 20;
 }
-static void untied_models_need_less_room(void **state) { check_all_stages(*state, vary_untied, 2); }
+TEST(untied_models_need_less_room) { check_all_stages(*state, vary_untied, 2); }
 
 /* The embedding is not always the first unit. */
 static void vary_tied_unit(run_options *o, int variant)
@@ -43,7 +43,7 @@ static void vary_tied_unit(run_options *o, int variant)
     o->zero.overlap_comm = variant & 1;
     o->zero.prefetch_bucket_size = variant & 1 ? 1 << 20 : 0;
 }
-static void any_unit_may_be_the_tied_one(void **state) { check_all_stages(*state, vary_tied_unit, 2); }
+TEST(any_unit_may_be_the_tied_one) { check_all_stages(*state, vary_tied_unit, 2); }
 
 static void vary_frozen(run_options *o, int variant)
 {
@@ -57,7 +57,7 @@ static void vary_frozen(run_options *o, int variant)
     o->zero.param_persistence_threshold =
         900; /* replicated where little of a unit is trained, next to a sharded frozen part */
 }
-static void frozen_tensors_stay_as_they_are(void **state) { check_all_stages(*state, vary_frozen, 3); }
+TEST_OF(ALWAYS | BY_NODE, frozen_tensors_stay_as_they_are) { check_all_stages(*state, vary_frozen, 3); }
 
 /* A trained part in fp32 next to a frozen one in bf16, and vice versa. */
 static void vary_frozen_type(run_options *o, int variant)
@@ -66,7 +66,7 @@ static void vary_frozen_type(run_options *o, int variant)
     o->zero.frozen_differ = true;
     o->zero.frozen_dtype = o->zero.param_dtype == DT_F32 ? DT_BF16 : DT_F32;
 }
-static void frozen_parts_may_have_a_type_of_their_own(void **state) { check_all_stages(*state, vary_frozen_type, 3); }
+TEST(frozen_parts_may_have_a_type_of_their_own) { check_all_stages(*state, vary_frozen_type, 3); }
 
 /** The order-independent sum of squares: integer multiples of 2^-shift, the largest term below 2^52 of them. */
 static double fixed_sum_squares(const float *x, int64_t n)
@@ -115,7 +115,7 @@ static void turn_knob(const fixture *f, dt_zero_options *z, int knob)
     z->max_live_parameters = plan.least_live_parameters;
 }
 
-static void reproducible_sums_are_a_left_fold_over_micro_batches(void **state)
+TEST_OF(ALWAYS | BY_NODE, reproducible_sums_are_a_left_fold_over_micro_batches)
 {
     fixture *f = *state;
     states ref = states_alloc(f), got = states_alloc(f);
@@ -170,7 +170,7 @@ static void plain_init(const dt_unit *units, uint64_t seed, float *param)
         }
 }
 
-static void random_initialisation_depends_only_on_seed_and_names(void **state)
+TEST_OF(ALWAYS | BY_NODE, random_initialisation_depends_only_on_seed_and_names)
 {
     fixture *f = *state;
     states s = states_alloc(f), want = states_alloc(f);
@@ -189,7 +189,7 @@ static void random_initialisation_depends_only_on_seed_and_names(void **state)
 }
 
 /** Longer than the scratch through which it is made. */
-static void a_long_tensor_starts_as_in_one_piece(void **state)
+TEST(a_long_tensor_starts_as_in_one_piece)
 {
     fixture *f = *state;
     const int64_t n = 400003;
@@ -219,7 +219,7 @@ static void a_long_tensor_starts_as_in_one_piece(void **state)
 }
 
 /** Units of which nothing is trained, and trained ones without an optimizer. */
-static void frozen_models_show_their_parameters(void **state)
+TEST(frozen_models_show_their_parameters)
 {
     fixture *f = *state;
     dt_unit frozen[REF_ZERO_UNITS];
@@ -290,7 +290,7 @@ static bool cover(fixture *f, const dt_zero *z, const dt_piece *(*pieces)(const 
     return ok;
 }
 
-static void pieces_cover_every_tensor_once(void **state)
+TEST_OF(ALWAYS | BY_NODE, pieces_cover_every_tensor_once)
 {
     fixture *f = *state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -308,7 +308,7 @@ static void pieces_cover_every_tensor_once(void **state)
 }
 
 /** Write full tensors into z, by pieces, in two calls each. */
-static void states_move_between_stages_and_go_on(void **state)
+TEST_OF(ALWAYS | BY_NODE, states_move_between_stages_and_go_on)
 {
     fixture *f = *state;
     states mid = states_alloc(f), want = states_alloc(f), got = states_alloc(f);
@@ -335,7 +335,7 @@ static void states_move_between_stages_and_go_on(void **state)
     states_free(&mid), states_free(&want), states_free(&got);
 }
 
-static void a_skipped_step_leaves_no_trace(void **state)
+TEST_OF(ALWAYS | BY_NODE, a_skipped_step_leaves_no_trace)
 {
     fixture *f = *state;
     states want = states_alloc(f), got = states_alloc(f);
@@ -404,7 +404,7 @@ static bool infinity_is_found(run *r, bool watched)
     return err == DT_OK && !isfinite(values[0]) && values[1] == 2 && found.own_unit == own;
 }
 
-static void non_finite_gradients_make_the_norm_non_finite_and_are_found(void **state)
+TEST_OF(ALWAYS | BY_NODE, non_finite_gradients_make_the_norm_non_finite_and_are_found)
 {
     fixture *f = *state;
     for (int stage = 0; stage <= 3; stage++)
@@ -421,7 +421,7 @@ static void non_finite_gradients_make_the_norm_non_finite_and_are_found(void **s
 
 /* ---- bytes and volume -------------------------------------------------------------------------------------------- */
 
-static void memory_held_matches_the_plan(void **state)
+TEST_OF(ALWAYS | BY_NODE, memory_held_matches_the_plan)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++)
@@ -458,7 +458,7 @@ static double bytes_of_states(const dt_memory *m)
     return (double)(dt_memory_total(m) - dt_memory_of(m, DT_MEM_STAGING) - dt_memory_of(m, DT_MEM_OTHER));
 }
 
-static void measured_state_bytes_are_the_papers_plus_padding(void **state)
+TEST_OF(ALWAYS | BY_NODE, measured_state_bytes_are_the_papers_plus_padding)
 {
     fixture *f = *state;
     const double n = f->comm.group_nranks;
@@ -486,7 +486,7 @@ static void measured_state_bytes_are_the_papers_plus_padding(void **state)
     }
 }
 
-static void bytes_sent_match_the_plan(void **state)
+TEST_OF(ALWAYS | BY_NODE, bytes_sent_match_the_plan)
 {
     fixture *f = *state;
     const int n_micro = N_JOBS / f->comm.nranks;
@@ -519,7 +519,7 @@ static void bytes_sent_match_the_plan(void **state)
 
 /* ---- misuse ------------------------------------------------------------------------------------------------------ */
 
-static void broken_brackets_are_refused(void **state)
+TEST(broken_brackets_are_refused)
 {
     fixture *f = *state;
     for (int stage = 0; stage <= 3; stage++) {
@@ -551,7 +551,7 @@ static void broken_brackets_are_refused(void **state)
     }
 }
 
-static void too_few_live_parameters_are_refused_on_all_ranks(void **state)
+TEST_OF(ALWAYS | BY_NODE, too_few_live_parameters_are_refused_on_all_ranks)
 {
     fixture *f = *state;
     run_options opt = {.zero = zero_options(3, DT_F32, DT_F32)};
@@ -566,47 +566,11 @@ static void too_few_live_parameters_are_refused_on_all_ranks(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_stage_trains_like_plain_loops),
-        cmocka_unit_test(buckets_and_persistent_units_change_nothing),
-        cmocka_unit_test(untied_models_need_less_room),
-        cmocka_unit_test(any_unit_may_be_the_tied_one),
-        cmocka_unit_test(frozen_tensors_stay_as_they_are),
-        cmocka_unit_test(frozen_parts_may_have_a_type_of_their_own),
-        cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
-        cmocka_unit_test(random_initialisation_depends_only_on_seed_and_names),
-        cmocka_unit_test(a_long_tensor_starts_as_in_one_piece),
-        cmocka_unit_test(frozen_models_show_their_parameters),
-        cmocka_unit_test(pieces_cover_every_tensor_once),
-        cmocka_unit_test(states_move_between_stages_and_go_on),
-        cmocka_unit_test(a_skipped_step_leaves_no_trace),
-        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite_and_are_found),
-        cmocka_unit_test(memory_held_matches_the_plan),
-        cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
-        cmocka_unit_test(bytes_sent_match_the_plan),
-        cmocka_unit_test(broken_brackets_are_refused),
-        cmocka_unit_test(too_few_live_parameters_are_refused_on_all_ranks),
-    };
-    const struct CMUnitTest of_groups[] = {
-        cmocka_unit_test(every_stage_trains_like_plain_loops),
-        cmocka_unit_test(buckets_and_persistent_units_change_nothing),
-        cmocka_unit_test(frozen_tensors_stay_as_they_are),
-        cmocka_unit_test(reproducible_sums_are_a_left_fold_over_micro_batches),
-        cmocka_unit_test(random_initialisation_depends_only_on_seed_and_names),
-        cmocka_unit_test(pieces_cover_every_tensor_once),
-        cmocka_unit_test(states_move_between_stages_and_go_on),
-        cmocka_unit_test(a_skipped_step_leaves_no_trace),
-        cmocka_unit_test(non_finite_gradients_make_the_norm_non_finite_and_are_found),
-        cmocka_unit_test(memory_held_matches_the_plan),
-        cmocka_unit_test(measured_state_bytes_are_the_papers_plus_padding),
-        cmocka_unit_test(bytes_sent_match_the_plan),
-        cmocka_unit_test(too_few_live_parameters_are_refused_on_all_ranks),
-    };
     int nranks, failed;
     mpi_test_begin(&argc, &argv);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    failed = cmocka_run_group_tests(tests, setup, teardown);
+    failed = run_listed(NULL, setup, teardown);
     by_node = true;
-    if (nranks > 1) failed += cmocka_run_group_tests_name("groups of a node", of_groups, setup, teardown);
+    if (nranks > 1) failed += run_groups(BY_NODE, "groups of a node", setup, teardown);
     return mpi_test_end(failed);
 }

@@ -16,10 +16,7 @@ static void vary_offload(run_options *o, int variant)
     o->zero.allgather_bucket_size = variant == 3 ? 500 : 0;
     o->zero.reduce_bucket_size = variant == 4 ? 700 : 0;
 }
-static void offloaded_states_train_like_plain_loops(void **state)
-{
-    check_all_stages(*state, vary_offload, N_OFFLOADS);
-}
+TEST(offloaded_states_train_like_plain_loops) { check_all_stages(*state, vary_offload, N_OFFLOADS); }
 
 static void vary_reproducible(run_options *o, int variant)
 {
@@ -28,7 +25,7 @@ static void vary_reproducible(run_options *o, int variant)
     o->zero.tied_unit = -1;
     o->zero.reproducible = true;
 }
-static void reproducible_sums_come_down_as_they_are(void **state)
+TEST_OF(ALWAYS | BY_NODE, reproducible_sums_come_down_as_they_are)
 {
     check_all_stages(*state, vary_reproducible, N_OFFLOADS);
 }
@@ -40,7 +37,7 @@ static void vary_frozen(run_options *o, int variant)
     o->zero.frozen_differ = true;
     o->zero.frozen_dtype = o->zero.param_dtype == DT_F32 ? DT_BF16 : DT_F32;
 }
-static void frozen_tensors_stay_as_they_are(void **state) { check_all_stages(*state, vary_frozen, N_OFFLOADS); }
+TEST_OF(ALWAYS | BY_NODE, frozen_tensors_stay_as_they_are) { check_all_stages(*state, vary_frozen, N_OFFLOADS); }
 
 /** One layout of types, offload (0: none, else 1 + its number) and stage. */
 static run_options layout(int type, int offload, int stage)
@@ -71,7 +68,7 @@ static bool goes_on_in(fixture *f, const run_options *from, const run_options *t
     return ok;
 }
 
-static void states_move_to_any_layout_and_go_on(void **state)
+TEST_OF(ALWAYS | BY_NODE, states_move_to_any_layout_and_go_on)
 {
     fixture *f = *state;
     for (int type = 0; type < N_TYPES; type++)
@@ -84,7 +81,7 @@ static void states_move_to_any_layout_and_go_on(void **state)
         }
 }
 
-static void cleared_states_equal_initial_states(void **state)
+TEST(cleared_states_equal_initial_states)
 {
     fixture *f = *state;
     states zero = states_alloc(f), got = states_alloc(f);
@@ -120,7 +117,7 @@ static bool holds_what_was_planned(fixture *f, const run_options *opt)
     return ok;
 }
 
-static void memory_held_matches_the_plan(void **state)
+TEST_OF(ALWAYS | BY_NODE, memory_held_matches_the_plan)
 {
     fixture *f = *state;
     for (int type = 0; type < N_TYPES; type++)
@@ -134,7 +131,7 @@ static void memory_held_matches_the_plan(void **state)
             }
 }
 
-static void frozen_models_are_offloaded_too(void **state)
+TEST(frozen_models_are_offloaded_too)
 {
     fixture *f = *state;
     for (int k = 0; k < N_OFFLOADS; k++) {
@@ -144,7 +141,7 @@ static void frozen_models_are_offloaded_too(void **state)
     }
 }
 
-static void wrong_options_are_refused(void **state)
+TEST(wrong_options_are_refused)
 {
     fixture *f = *state;
     run_options opt = layout(0, 0, 2);
@@ -160,28 +157,12 @@ static void wrong_options_are_refused(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(offloaded_states_train_like_plain_loops),
-        cmocka_unit_test(reproducible_sums_come_down_as_they_are),
-        cmocka_unit_test(frozen_tensors_stay_as_they_are),
-        cmocka_unit_test(states_move_to_any_layout_and_go_on),
-        cmocka_unit_test(cleared_states_equal_initial_states),
-        cmocka_unit_test(memory_held_matches_the_plan),
-        cmocka_unit_test(frozen_models_are_offloaded_too),
-        cmocka_unit_test(wrong_options_are_refused),
-    };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0); /* no sooner than waited for; and hundreds of files: no disk */
-    const struct CMUnitTest of_groups[] = {
-        cmocka_unit_test(reproducible_sums_come_down_as_they_are),
-        cmocka_unit_test(frozen_tensors_stay_as_they_are),
-        cmocka_unit_test(states_move_to_any_layout_and_go_on),
-        cmocka_unit_test(memory_held_matches_the_plan),
-    };
     int nranks, failed;
     mpi_test_begin(&argc, &argv);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    failed = cmocka_run_group_tests(tests, setup, teardown);
+    failed = run_listed(NULL, setup, teardown);
     by_node = true;
-    if (nranks > 1) failed += cmocka_run_group_tests_name("groups of a node", of_groups, setup, teardown);
+    if (nranks > 1) failed += run_groups(BY_NODE, "groups of a node", setup, teardown);
     return mpi_test_end(failed);
 }

@@ -6,6 +6,8 @@
 #include "../src/backends/queue.h"
 #include "../src/train/run.h"
 #include "dtrain/io/io.h"
+#include "dtrain/report/metrics.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,6 +156,35 @@ static inline bool same_memory(const char *what, const dt_memory *planned, const
 static inline bool is_planned(const outcome *o, const char *what)
 {
     return same_memory(what, &o->planned, &o->allocated);
+}
+
+/* A number of a run's step, as it is in the report; on rank 0. */
+static inline double reported(const struct fixture *f, const char *name, int64_t step, const char *key)
+{
+    char path[200];
+    double x = NAN;
+    dt_metrics m = {0};
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", f->dir, name);
+    if (dt_metrics_read(&m, path) == DT_OK) {
+        const double *at = dt_metrics_column(&m, "step"), *value = dt_metrics_column(&m, key);
+        for (int64_t i = 0; at && value && i < m.n_rows; i++)
+            if (at[i] == (double)step && !isnan(value[i])) x = value[i];
+    }
+    dt_metrics_free(&m);
+    return x;
+}
+
+/* The end of a test that is started as a program: the run, and the exit code. */
+static inline int end_program(dt_run *r, dt_comm *comm, dt_err err)
+{
+    if (!err) err = dt_run_main(r, comm, DT_MODE_RUN);
+    if (err && dt_comm_speaks(comm)) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    dt_comm_leave(comm, err);
+    dt_run_close(r);
+    dt_comm_close(comm);
+    dt_device_close(&r->dev);
+    MPI_Finalize();
+    return dt_exit_code(err);
 }
 
 /* Sets a variable of the environment for as long as a test needs it. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum { BLOCK = DT_SWAP_ALIGN, MIB = 1 << 20 };
+enum { NO_WAY = 2, REFUSALS = 4 };
 
 static char folder[64];
 
@@ -63,29 +64,28 @@ static inline int n_files(const char *path)
     return n;
 }
 
-static inline void this_way_is_not_there(void **state)
+TEST_OF(NO_WAY, this_way_is_not_there)
 {
     print_message("%s\n", dt_error_message());
     dt_error_clear();
     skip();
 }
 
-/** The tests by one way, whose name is their state. */
-static inline int run_by(const char *way, const struct CMUnitTest *tests, size_t n)
+static inline int give_way(void **state)
 {
-    const struct CMUnitTest none = cmocka_unit_test(this_way_is_not_there);
-    struct CMUnitTest by_way[32];
+    *state = getenv("DTRAIN_SWAP_IO");
+    return 0;
+}
+
+/** The tests by one way, whose name is their state. */
+static inline int run_by(const char *way)
+{
     dt_swap_file *f = NULL;
     const dt_swap_options opt = options(BLOCK, 1);
     setenv("DTRAIN_SWAP_IO", way, 1);
     const dt_err err = dt_swap_open(&f, &opt);
     dt_swap_close(f);
-    if (err != DT_OK) return _cmocka_run_group_tests(way, &none, 1, NULL, NULL);
-    for (size_t i = 0; i < n; i++) {
-        by_way[i] = tests[i];
-        by_way[i].initial_state = (char *)way;
-    }
-    return _cmocka_run_group_tests(way, by_way, n, NULL, NULL);
+    return err == DT_OK ? run_listed(way, give_way, NULL) : run_groups(NO_WAY, way, NULL, NULL);
 }
 
 /* The C library makes the threads of its POSIX AIO past the thread sanitizer, which then crashes in their memory. */
@@ -95,13 +95,14 @@ enum { HAS_POSIX_AIO = false };
 enum { HAS_POSIX_AIO = true };
 #endif
 
-/** The tests (32 at most) by each way; returns how many failed. */
-static inline int run_by_each_way(const struct CMUnitTest *tests, size_t n)
+/** The tests by each way, in a folder of their own; returns how many failed. */
+static inline int run_by_each_way(void)
 {
     const char *const ways[] = {"io_uring", "posix_aio", "io_uring,buffered", "posix_aio,buffered", "late,buffered"};
     int n_failed = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (HAS_POSIX_AIO || !strstr(ways[i], "posix_aio")) n_failed += run_by(ways[i], tests, n);
+        if (HAS_POSIX_AIO || !strstr(ways[i], "posix_aio")) n_failed += run_by(ways[i]);
+    rmdir(folder);
     return n_failed;
 }
 

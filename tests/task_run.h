@@ -41,7 +41,6 @@ static inline bool run_task(const dt_task_ops *ops, const char *config, const ch
 
 static inline int make_task_run_dir(void **state)
 {
-    (void)state;
     snprintf(task_run_dir, sizeof task_run_dir, "/tmp/dtrain-task-run-%d", (int)getpid());
     MPI_Bcast(task_run_dir, sizeof task_run_dir, MPI_CHAR, 0, MPI_COMM_WORLD);
     return 0;
@@ -49,7 +48,6 @@ static inline int make_task_run_dir(void **state)
 
 static inline int remove_task_run_dir(void **state)
 {
-    (void)state;
     char command[100];
     snprintf(command, sizeof command, "rm -rf '%s'", task_run_dir);
     return this_rank() ? 0 : system(command);

@@ -509,6 +509,29 @@ TEST(finish_sorts_stably_and_sums_exactly)
     dt_batch_free(&b, NULL);
 }
 
+/* ---- arrays ---- */
+
+TEST(an_array_grows_by_one_element_at_a_time_and_is_kept_when_there_is_no_memory)
+{
+    int64_t *x = NULL;
+    for (int64_t i = 0; i < 1000; i++) {
+        assert_int_equal(dt_grow(&x, i, sizeof *x, "no memory"), DT_OK);
+        x[i] = i;
+    }
+    for (int64_t i = 0; i < 1000; i++) assert_int_equal(x[i], i);
+    assert_int_equal(dt_resize(&x, 7, sizeof *x, "no memory"), DT_OK);
+    assert_int_equal(dt_resize(&x, INT64_MAX / 2, sizeof *x, "%s: no memory for %d", "list", 3), DT_ERR_MEMORY);
+    assert_string_equal(dt_error_message(), "list: no memory for 3");
+    assert_int_equal(x[6], 6);
+    dt_error_clear();
+    free(x);
+    assert_int_equal(dt_alloc(&x, 0, sizeof *x, "no memory"), DT_OK);
+    assert_non_null(x);
+    free(x);
+    assert_int_equal(dt_alloc(&x, -1, sizeof *x, "no memory"), DT_ERR_MEMORY);
+    dt_error_clear();
+}
+
 /* ---- cores ---- */
 
 TEST(cores_are_those_of_the_affinity_mask_and_of_the_task)

@@ -117,21 +117,15 @@ TEST_WITH(only_captions_are_trained_on, clear, NULL)
     }
     assert_int_equal(s.id[s.n - 1], END);
     dt_dataset_close(d);
-    assert_int_equal(make("[{\"id\": \"0\", " CHAT("What?", "a") "}]", &o, &stats), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "without an image"));
-    dt_error_clear();
+    assert_fails(make("[{\"id\": \"0\", " CHAT("What?", "a") "}]", &o, &stats), DT_ERR_DATA, "without an image");
     static const char *const questions[] = {CHAT("<image><image>", "a"), CHAT("<image> and <image>", "a")};
     for (int q = 0; q < 2; q++) { /* as of every other record */
         char text[512];
         snprintf(text, sizeof text, "{\"image\": \"wide.ppm\", %s}\n", questions[q]);
-        assert_int_equal(make(text, &o, &stats), DT_ERR_DATA);
-        assert_non_null(strstr(dt_error_message(), "the text has 2 <image>, but the record has 1 image"));
-        dt_error_clear();
+        assert_fails(make(text, &o, &stats), DT_ERR_DATA, "the text has 2 <image>, but the record has 1 image");
     }
-    assert_int_equal(make("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("<image>", "a") "}\n", &o, &stats),
-                     DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "the text has 1 <image>, but the record has 2 images"));
-    dt_error_clear();
+    assert_fails(make("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("<image>", "a") "}\n", &o, &stats),
+                 DT_ERR_DATA, "the text has 1 <image>, but the record has 2 images");
     make_well("{\"images\": [\"wide.ppm\", \"high.ppm\"], " CHAT("What?", "a") "}\n", &o, &stats);
 }
 
@@ -435,8 +429,7 @@ TEST_WITH(what_is_read_is_not_replaced, clear, NULL)
         o.output = outputs[i][0], o.validation = outputs[i][1];
         o.validation_fraction = o.validation ? 0.5 : 0;
         o.images.preprocessor = dir;
-        assert_int_equal(make(text, &o, &stats), DT_ERR_USAGE);
-        assert_non_null(strstr(dt_error_message(), "would be overwritten"));
+        assert_fails(make(text, &o, &stats), DT_ERR_USAGE, "would be overwritten");
     }
     dt_error_clear();
     o = with_images();

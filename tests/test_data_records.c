@@ -45,7 +45,7 @@ static void must_give(const form *f)
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
-static void every_token_of_a_text_is_trained_on(void **state)
+TEST_WITH(every_token_of_a_text_is_trained_on, clear, NULL)
 {
     static const form forms[] = {{"{\"text\": \"ab\"}", "ab$"},
                                  {"{\"text\": \"ab\"}", "ab", .no_eos = true},
@@ -56,9 +56,16 @@ static void every_token_of_a_text_is_trained_on(void **state)
     dt_make_stats stats;
     assert_int_equal(make(forms[3].record, &o, &stats), DT_OK); /* the zero byte is a token, too */
     assert_int_equal(stats.n_tokens, 4);
+    char found[16];
+    o.format = "text", o.kind = "sft";
+    assert_int_equal(make("ab\n", &o, &stats), DT_OK);
+    dt_dataset *d = open_output(output);
+    show(d, DT_SIDE_FIRST, 0, -1, found);
+    assert_string_equal(found, "a{b$}");
+    dt_dataset_close(d);
 }
 
-static void chats_teach_answers_and_their_ends(void **state)
+TEST_WITH(chats_teach_answers_and_their_ends, clear, NULL)
 {
     static const form forms[] = {
         {"{\"messages\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
@@ -95,7 +102,7 @@ static void chats_teach_answers_and_their_ends(void **state)
     MUST_GIVE(forms);
 }
 
-static void prompts_are_not_trained_on(void **state)
+TEST_WITH(prompts_are_not_trained_on, clear, NULL)
 {
     static const form forms[] = {
         {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2={4$}"},
@@ -129,7 +136,7 @@ static void prompts_are_not_trained_on(void **state)
     MUST_GIVE(forms);
 }
 
-static void preferences_have_two_sides(void **state)
+TEST_WITH(preferences_have_two_sides, clear, NULL)
 {
     static const form forms[] = {
         {"{\"prompt\": \"Q: \", \"chosen\": \"good\", \"rejected\": \"bad\"}", "Q: {good$}", "Q: {bad$}"},
@@ -175,7 +182,7 @@ static void preferences_have_two_sides(void **state)
 #define HISTORY "\"system\": \"s\", \"history\": [[\"q\", \"a\"], [\"r\", \"b\"]]"
 
 /* system and history of Alpaca records, and a system message next to any conversation. */
-static void fields_next_to_a_conversation_are_used(void **state)
+TEST_WITH(fields_next_to_a_conversation_are_used, clear, NULL)
 {
     static const form forms[] = {
         {"{\"instruction\": \"and its capital?\", \"input\": \"\", \"output\": \"Paris.\", \"system\": \"Answer in one "
@@ -228,7 +235,7 @@ static void fields_next_to_a_conversation_are_used(void **state)
 }
 
 /* OpenAI's weight, ms-swift's loss, Axolotl's train. */
-static void answers_are_taken_out_of_the_loss(void **state)
+TEST_WITH(answers_are_taken_out_of_the_loss, clear, NULL)
 {
     static const form forms[] = {
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\",\"weight\":0},"
@@ -247,7 +254,7 @@ static void answers_are_taken_out_of_the_loss(void **state)
     MUST_GIVE(forms);
 }
 
-static void what_goes_with_a_pair_is_kept(void **state)
+TEST_WITH(what_goes_with_a_pair_is_kept, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -285,7 +292,7 @@ static void what_goes_with_a_pair_is_kept(void **state)
     dt_dataset_close(d);
 }
 
-static void prompts_end_where_an_answer_begins(void **state)
+TEST_WITH(prompts_end_where_an_answer_begins, clear, NULL)
 {
     static const form forms[] = {
         {"{\"prompt\": \"tell\"}", "tell"},
@@ -367,7 +374,7 @@ static void check_family(const json_t *family)
     }
 }
 
-static void ids_and_masks_are_those_of_transformers(void **state)
+TEST_WITH(ids_and_masks_are_those_of_transformers, clear, NULL)
 {
     char folder[128];
     json_t *families = json_load_file("tests/data/chat/ids.json", 0, NULL);
@@ -418,7 +425,7 @@ static void must_cut(const char *record, const char *truncation, int64_t max_len
     dt_dataset_close(d);
 }
 
-static void what_is_too_long_is_cut_or_left_out(void **state)
+TEST_WITH(what_is_too_long_is_cut_or_left_out, clear, NULL)
 {
     static const char sft[] = "{\"prompt\": \"abc\", \"completion\": \"def\"}",
                       pair[] = "{\"prompt\": \"abc\", \"chosen\": \"def\", \"rejected\": \"g\"}";
@@ -437,7 +444,7 @@ static void what_is_too_long_is_cut_or_left_out(void **state)
     must_cut("abc", "drop", 4, "abc$", 0, 0);
 }
 
-static void samples_without_targets_are_counted(void **state)
+TEST_WITH(samples_without_targets_are_counted, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -463,7 +470,7 @@ static void check_record(dt_dataset *d, int64_t i, const char *want)
 }
 
 /* What reward functions are given; in shards each file begins anew. */
-static void the_other_fields_of_a_prompt_are_kept(void **state)
+TEST_WITH(the_other_fields_of_a_prompt_are_kept, clear, NULL)
 {
     static const char records[] = "{\"prompt\": \"p\", \"prompt_ids\": [1], \"level\": 3, \"tests\": [{\"in\": "
                                   "\"\\u0000\\u00e4\"}], \"completion_ids\": []}\n"
@@ -494,7 +501,7 @@ static void the_other_fields_of_a_prompt_are_kept(void **state)
     dt_dataset_close(d);
 }
 
-static void a_record_that_is_no_object_is_refused(void **state)
+TEST_WITH(a_record_that_is_no_object_is_refused, clear, NULL)
 {
     static const char *const bad[] = {"[1]", "{}x", "{\"a\":", "1", "{\"a\": \"\xff\"}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -510,9 +517,8 @@ static void a_record_that_is_no_object_is_refused(void **state)
         assert_int_equal(dt_dataset_open(&d, output), DT_OK);
         check_record(d, 0, "{}");
         dt_error_clear();
-        assert_int_equal(dt_dataset_read_record(d, 1, &json), DT_ERR_DATA);
-        assert_non_null(strstr(dt_error_message(), "record 1 in records/bytes: expected a JSON object"));
-        dt_error_clear();
+        assert_fails(dt_dataset_read_record(d, 1, &json), DT_ERR_DATA,
+                     "record 1 in records/bytes: expected a JSON object");
         assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_ERR_DATA);
         dt_dataset_close(d);
     }
@@ -520,7 +526,7 @@ static void a_record_that_is_no_object_is_refused(void **state)
 
 /* algorithms.md 1.1: of L tokens a turn of |src| and |tgt| has floor(L |src| / (|src| + |tgt|)), and floor(L |tgt| /
  * ...) with its end. */
-static void turns_share_the_length(void **state)
+TEST_WITH(turns_share_the_length, clear, NULL)
 {
     dt_make_options o = options();
     dt_make_stats stats;
@@ -555,23 +561,4 @@ static void turns_share_the_length(void **state)
     unlink(other);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(every_token_of_a_text_is_trained_on, clear),
-        cmocka_unit_test_setup(chats_teach_answers_and_their_ends, clear),
-        cmocka_unit_test_setup(prompts_are_not_trained_on, clear),
-        cmocka_unit_test_setup(preferences_have_two_sides, clear),
-        cmocka_unit_test_setup(fields_next_to_a_conversation_are_used, clear),
-        cmocka_unit_test_setup(answers_are_taken_out_of_the_loss, clear),
-        cmocka_unit_test_setup(what_goes_with_a_pair_is_kept, clear),
-        cmocka_unit_test_setup(prompts_end_where_an_answer_begins, clear),
-        cmocka_unit_test_setup(the_other_fields_of_a_prompt_are_kept, clear),
-        cmocka_unit_test_setup(a_record_that_is_no_object_is_refused, clear),
-        cmocka_unit_test_setup(ids_and_masks_are_those_of_transformers, clear),
-        cmocka_unit_test_setup(what_is_too_long_is_cut_or_left_out, clear),
-        cmocka_unit_test_setup(samples_without_targets_are_counted, clear),
-        cmocka_unit_test_setup(turns_share_the_length, clear),
-    };
-    return cmocka_run_group_tests_name("data_records", tests, open_folder, remove_folder);
-}
+int main(void) { return run_listed("data_records", open_folder, remove_folder); }

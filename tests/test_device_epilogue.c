@@ -4,6 +4,8 @@
 #include "device_fixture.h"
 #include <math.h>
 
+enum { LARGE = 2, DOTS = 4, EACH_ISA = 8 };
+
 /* A matmul and all that it may read or write, as host arrays. */
 typedef struct work {
     dt_matmul mm; /* without pointers */
@@ -124,7 +126,7 @@ static void check_work(fixture *f, work *w, const char *what)
 
 /* ---- addend ------------------------------------------------------------------------------------------------------ */
 
-static void an_addend_of_either_type_is_rounded_once(void **state)
+TEST_OF(ALWAYS | DOTS, an_addend_of_either_type_is_rounded_once)
 {
     for (int s = 0; s < N_SIZES; s++)
         for (int form = 0; form < 8; form++)
@@ -142,7 +144,7 @@ static void an_addend_of_either_type_is_rounded_once(void **state)
 }
 
 /* C = A B + D, by accumulation onto a copy of D, and with D named twice. */
-static void an_addend_is_what_could_be_accumulated_onto(void **state)
+TEST_OF(ALWAYS | DOTS, an_addend_is_what_could_be_accumulated_onto)
 {
     fixture *f = *state;
     for (int s = 0; s < N_SIZES; s++)
@@ -172,7 +174,7 @@ static void an_addend_is_what_could_be_accumulated_onto(void **state)
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
-static void activations_of_matmuls(void **state)
+TEST(activations_of_matmuls)
 {
     for (int s = 0; s < N_SMALL; s++)
         for (int form = 0; form < 8; form++)
@@ -193,7 +195,7 @@ static void activations_of_matmuls(void **state)
 
 /* Of a large matmul with an odd extent a library may take the multiples of 8: in columns, rows (A transposed) or
  * terms, the last in several panels of rows. */
-static void large_matmuls_with_one_odd_extent(void **state)
+TEST_OF(LARGE, large_matmuls_with_one_odd_extent)
 {
     static const struct odd_case {
         int64_t size[3];
@@ -221,7 +223,7 @@ static void large_matmuls_with_one_odd_extent(void **state)
 
 /* Bitwise equal to a matmul into aux followed by the activation's own call. A library may start from the matmul
  * before it was rounded into aux, unless it is told not to. */
-static void an_epilogue_is_the_two_calls(void **state)
+TEST(an_epilogue_is_the_two_calls)
 {
     fixture *f = *state;
     for (int s = 0; s < N_SIZES; s++)
@@ -251,7 +253,7 @@ static void an_epilogue_is_the_two_calls(void **state)
 }
 
 /* Slopes against differences of the plain loop: L = sum of g_ij act(P)_ij with a matmul for g; dL/dx at x = aux. */
-static void the_derivative_is_that_of_the_activation(void **state)
+TEST(the_derivative_is_that_of_the_activation)
 {
     fixture *f = *state;
     enum { M = 7, N = 19, K = 5 };
@@ -278,7 +280,7 @@ static void the_derivative_is_that_of_the_activation(void **state)
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-static void sums_of_rows_and_columns(void **state)
+TEST_OF(ALWAYS | EACH_ISA, sums_of_rows_and_columns)
 {
     for (int s = 0; s < N_SMALL; s++)
         for (int form = 0; form < 8; form++)
@@ -296,7 +298,7 @@ static void sums_of_rows_and_columns(void **state)
 }
 
 /* dW = dY^T X with the gradient of the bias, and dX = (dY W) act'(aux) with the gradient of the bias before it. */
-static void bias_gradients_are_those_of_their_own_call(void **state)
+TEST(bias_gradients_are_those_of_their_own_call)
 {
     fixture *f = *state;
     for (int s = 0; s < N_SIZES; s++)
@@ -327,7 +329,7 @@ static void refuse(fixture *f, const dt_matmul *mm, float *x, const char *why)
     dt_error_clear();
 }
 
-static void impossible_values_are_refused(void **state)
+TEST(impossible_values_are_refused)
 {
     fixture *f = *state;
     float x[64] = {0};
@@ -362,30 +364,15 @@ static void impossible_values_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_addend_of_either_type_is_rounded_once),
-        cmocka_unit_test(an_addend_is_what_could_be_accumulated_onto),
-        cmocka_unit_test(activations_of_matmuls),
-        cmocka_unit_test(an_epilogue_is_the_two_calls),
-        cmocka_unit_test(the_derivative_is_that_of_the_activation),
-        cmocka_unit_test(sums_of_rows_and_columns),
-        cmocka_unit_test(bias_gradients_are_those_of_their_own_call),
-        cmocka_unit_test(impossible_values_are_refused),
-    };
-    const struct CMUnitTest large[] = {cmocka_unit_test(large_matmuls_with_one_odd_extent)};
-    int failed = cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
-    failed += cmocka_run_group_tests_name("what a library may take in parts", large, open_device, close_device);
+    int failed = run_listed("native bf16 where there is one", open_device, close_device);
+    failed += run_groups(LARGE, "what a library may take in parts", open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
-    failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
+    failed += run_listed("our own kernels alone", open_device, close_device);
     unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
-    const struct CMUnitTest dots[] = {cmocka_unit_test(an_addend_of_either_type_is_rounded_once),
-                                      cmocka_unit_test(an_addend_is_what_could_be_accumulated_onto)};
     setenv("DTRAIN_BF16", "dot", 1);
-    failed += cmocka_run_group_tests_name("pairwise dot products", dots, open_device, close_device);
+    failed += run_groups(DOTS, "pairwise dot products", open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it */
-    failed += cmocka_run_group_tests_name(ref_take_isa(0), tests, open_device, close_device);
-    const struct CMUnitTest sums[] = {cmocka_unit_test(sums_of_rows_and_columns)};
-    for (int i = 1; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), sums, open_device, close_device);
+    failed += run_listed(ref_take_isa(0), open_device, close_device);
+    for (int i = 1; i < ref_n_isas(); i++) failed += run_groups(EACH_ISA, ref_take_isa(i), open_device, close_device);
     return failed != 0;
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <unistd.h>
 
+enum { WRONG_LIBRARY = 2, DOTS = 4 };
+
 /* Rounding: each of k products of |a b| <= 1 and each partial sum <= k rounds once: error below k 2^-24 sqrt(k) for
  * random signs, taken 4 times; products of 16 bits are exact in float. Accumulation adds the rounding of what was
  * there (|c| <= 1). */
@@ -44,20 +46,13 @@ static void check_types(fixture *f, int64_t m, int64_t n, int64_t k, int form, i
 {
     for (int types = 0; types < N_TYPES; types++)
         for (int way = 0; way < 4; way++) {
-            dt_matmul mm = {.m = m,
-                            .n = n,
-                            .k = k,
-                            .trans_a = form & 1,
-                            .trans_b = form >> 1,
-                            .dt = in_types[types],
-                            .c_dtype = c_types[types],
-                            .accumulate = way & 1};
-            mm.lda = (mm.trans_a ? m : k) + extra, mm.ldb = (mm.trans_b ? k : n) + 2 * extra, mm.ldc = n + 3 * extra;
+            dt_matmul mm = dense_matmul(m, n, k, form & 1, form >> 1, in_types[types], c_types[types]);
+            mm.lda += extra, mm.ldb += 2 * extra, mm.ldc += 3 * extra, mm.accumulate = way & 1;
             check_matmul(f, &mm, way >> 1);
         }
 }
 
-static void matmuls_of_all_forms_and_odd_sizes(void **state)
+TEST(matmuls_of_all_forms_and_odd_sizes)
 {
     static const int64_t sizes[][3] = {
         {1, 1, 1},    {1, 3, 17},    {17, 1, 3},  {3, 17, 1},  {129, 65, 33},
@@ -70,7 +65,7 @@ static void matmuls_of_all_forms_and_odd_sizes(void **state)
 }
 
 /* Where strides are ambiguous to a library: single rows, columns and terms, with any distance between rows. */
-static void thin_matmuls(void **state)
+TEST(thin_matmuls)
 {
     for (int form = 0; form < 4; form++) {
         for (int64_t size = 0; size < 27; size++)
@@ -88,7 +83,7 @@ static void thin_matmuls(void **state)
 }
 
 /* Long k (float through the primitive, conversion in several pieces) and more rows than a block. */
-static void matmuls_longer_than_a_block(void **state)
+TEST(matmuls_longer_than_a_block)
 {
     for (int form = 0; form < 4; form++) {
         check_types(*state, 19, 7, 2100, form, 1);
@@ -100,7 +95,7 @@ static void matmuls_longer_than_a_block(void **state)
 
 /* A vocabulary's size: C is written slab by slab. GPT-2's as the head has it: logits, the gradient of its input, that
  * of its weights. */
-static void matmuls_as_large_as_a_vocabulary(void **state)
+TEST(matmuls_as_large_as_a_vocabulary)
 {
     enum { GPT2 = 50257, PLAIN = 0, A_TRANSPOSED = 1, B_TRANSPOSED = 2 };
     check_types(*state, 2, GPT2, 3, B_TRANSPOSED, 0);
@@ -114,49 +109,31 @@ static void matmuls_as_large_as_a_vocabulary(void **state)
 
 /* More than one block of rows, columns and k, half a pair at the end, tiles cut at both borders; and C in whole lines,
  * written around the cache. */
-static void bf16_matmuls_of_several_blocks(void **state)
+TEST_OF(DOTS, bf16_matmuls_of_several_blocks)
 {
     static const int64_t sizes[][3] = {{40, 100, 2101}, {270, 60, 1030}, {275, 430, 33},
                                        {520, 512, 24},  {33, 48, 1025},  {270, 6200, 8}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++)
             for (int way = 0; way < 4; way++) {
-                const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-                const dt_matmul mm = {.m = m,
-                                      .n = n,
-                                      .k = k,
-                                      .trans_a = form & 1,
-                                      .trans_b = form >> 1,
-                                      .lda = form & 1 ? m : k,
-                                      .ldb = form >> 1 ? k : n,
-                                      .ldc = n,
-                                      .dt = DT_BF16,
-                                      .c_dtype = way & 2 ? DT_BF16 : DT_F32,
-                                      .accumulate = way & 1};
+                dt_matmul mm = dense_matmul(sizes[i][0], sizes[i][1], sizes[i][2], form & 1, form >> 1, DT_BF16,
+                                            way & 2 ? DT_BF16 : DT_F32);
+                mm.accumulate = way & 1;
                 check_matmul(*state, &mm, (form + way) & 1);
             }
 }
 
 /* More tiles of C than a GPU has processors: its largest tiles. With a vocabulary's odd number in each place, in rows
  * that lie in whole chunks of 16 bytes: such matmuls may be cut. */
-static void matmuls_that_fill_a_gpu(void **state)
+TEST(matmuls_that_fill_a_gpu)
 {
     static const int64_t sizes[][3] = {{1544, 1416, 72}, {1544, 1413, 72}, {1541, 1416, 72}, {1544, 1416, 75}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++) {
-            const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
             const int type = (form + (int)i) % N_TYPES;
-            const dt_matmul mm = {.m = m,
-                                  .n = n,
-                                  .k = k,
-                                  .trans_a = form & 1,
-                                  .trans_b = form >> 1,
-                                  .lda = form & 1 ? 1552 : 80,
-                                  .ldb = form >> 1 ? 80 : 1424,
-                                  .ldc = 1424,
-                                  .dt = in_types[type],
-                                  .c_dtype = c_types[type],
-                                  .accumulate = form == 3};
+            dt_matmul mm =
+                dense_matmul(sizes[i][0], sizes[i][1], sizes[i][2], form & 1, form >> 1, in_types[type], c_types[type]);
+            mm.lda = form & 1 ? 1552 : 80, mm.ldb = form >> 1 ? 80 : 1424, mm.ldc = 1424, mm.accumulate = form == 3;
             check_matmul(*state, &mm, form & 1);
         }
 }
@@ -176,19 +153,10 @@ static ref_array matmul_on(int n_threads, const dt_matmul *mm, const ref_array *
     return c;
 }
 
-static void bf16_matmuls_do_not_depend_on_threads(void **state)
+TEST_OF(DOTS, bf16_matmuls_do_not_depend_on_threads)
 {
     for (int form = 0; form < 3; form++) {
-        const dt_matmul mm = {.m = 300,
-                              .n = 200,
-                              .k = 1100,
-                              .trans_a = form == 2,
-                              .trans_b = form == 1,
-                              .lda = form == 2 ? 300 : 1100,
-                              .ldb = form == 1 ? 1100 : 200,
-                              .ldc = 200,
-                              .dt = DT_BF16,
-                              .c_dtype = DT_F32};
+        const dt_matmul mm = dense_matmul(300, 200, 1100, form == 2, form == 1, DT_BF16, DT_F32);
         ref_array a = ref_random(DT_BF16, 300 * 1100, 1, 1), b = ref_random(DT_BF16, 200 * 1100, 2, 1),
                   one = matmul_on(1, &mm, &a, &b);
         for (int n = 2; n <= 7; n++) {
@@ -200,19 +168,11 @@ static void bf16_matmuls_do_not_depend_on_threads(void **state)
     }
 }
 
-static void every_number_of_tokens_works(void **state)
+TEST(every_number_of_tokens_works)
 {
     for (int64_t m = 1; m < 140; m++) {
         for (int64_t n = 24; n <= 72; n += 48) {
-            const dt_matmul mm = {.m = m,
-                                  .n = n,
-                                  .k = 10,
-                                  .trans_b = true,
-                                  .lda = 10,
-                                  .ldb = 10,
-                                  .ldc = n,
-                                  .dt = DT_BF16,
-                                  .c_dtype = DT_BF16};
+            const dt_matmul mm = dense_matmul(m, n, 10, false, true, DT_BF16, DT_BF16);
             check_matmul(*state, &mm, true);
         }
     }
@@ -232,7 +192,7 @@ static ref_array reproducible_matmul(int n_threads, const dt_matmul *mm, const r
 
 /* Sizes at which a library cuts k among its threads (oneDNN 2.6: from 2 threads on in fp32, from 8 on in bf16), and C's
  * with fewer tiles than threads. */
-static void a_reproducible_device_does_not_depend_on_threads(void **state)
+TEST(a_reproducible_device_does_not_depend_on_threads)
 {
     static const int64_t sizes[][3] = {{64, 257, 1000}, {96, 96, 2048}, {33, 130, 1030}, {260, 700, 96}, {3, 5, 4096}};
     static const int threads[] = {2, 3, 5, 8, 16};
@@ -243,17 +203,8 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
             if (!is_tried()) continue;
             const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
             const int form = way % 3, type = way / 3;
-            const dt_matmul mm = {.m = m,
-                                  .n = n,
-                                  .k = k,
-                                  .trans_a = form == 2,
-                                  .trans_b = form == 1,
-                                  .lda = form == 2 ? m : k,
-                                  .ldb = form == 1 ? k : n,
-                                  .ldc = n,
-                                  .dt = types[type][0],
-                                  .c_dtype = types[type][1],
-                                  .accumulate = form == 2};
+            dt_matmul mm = dense_matmul(m, n, k, form == 2, form == 1, types[type][0], types[type][1]);
+            mm.accumulate = form == 2;
             ref_array a = ref_random(mm.dt, m * k, 1, 1), b = ref_random(mm.dt, k * n, 2, 1),
                       one = reproducible_matmul(1, &mm, &a, &b);
             for (size_t t = 0; t < (ref_is_cpu() ? sizeof threads / sizeof threads[0] : 1); t++) {
@@ -266,7 +217,7 @@ static void a_reproducible_device_does_not_depend_on_threads(void **state)
 }
 
 /* A form that the library computes wrongly in its first trial: DTRAIN_FAULT selects the form. */
-static void forms_that_the_library_gets_wrong_use_own_kernels(void **state)
+TEST_OF(WRONG_LIBRARY, forms_that_the_library_gets_wrong_use_own_kernels)
 {
     const char *matmuls = getenv("DTRAIN_CUDA_PRODUCT");
     char device[256];
@@ -288,17 +239,15 @@ static void forms_that_the_library_gets_wrong_use_own_kernels(void **state)
     assert_null(strstr(first + 1, "computes wrong matmul results"));
 }
 
-static void a_wrong_row_distance_is_refused(void **state)
+TEST(a_wrong_row_distance_is_refused)
 {
     fixture *f = *state;
     float x[64] = {0};
     const dt_matmul mm = {.m = 2, .n = 4, .k = 8, .lda = 7, .ldb = 4, .ldc = 4};
-    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG);
-    assert_non_null(strstr(dt_error_message(), "lda = 7"));
-    dt_error_clear();
+    assert_fails(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG, "lda = 7");
 }
 
-static void bias_gradient_is_the_column_sum(void **state)
+TEST(bias_gradient_is_the_column_sum)
 {
     fixture *f = *state;
     static const int64_t sizes[][3] = {{1, 1, 1}, {3, 64, 64}, {129, 65, 70}, {70, 200, 200}};
@@ -322,30 +271,16 @@ static void bias_gradient_is_the_column_sum(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmuls_of_all_forms_and_odd_sizes),
-        cmocka_unit_test(matmuls_longer_than_a_block),
-        cmocka_unit_test(matmuls_as_large_as_a_vocabulary),
-        cmocka_unit_test(thin_matmuls),
-        cmocka_unit_test(every_number_of_tokens_works),
-        cmocka_unit_test(matmuls_that_fill_a_gpu),
-        cmocka_unit_test(a_wrong_row_distance_is_refused),
-        cmocka_unit_test(bias_gradient_is_the_column_sum),
-        cmocka_unit_test(a_reproducible_device_does_not_depend_on_threads),
-    };
     setenv("DTRAIN_FAULT", "matmul.check:*:1:error", 1);
-    const struct CMUnitTest wrong[] = {cmocka_unit_test(forms_that_the_library_gets_wrong_use_own_kernels)};
-    int failed = cmocka_run_group_tests_name("a library with a wrong matmul", wrong, open_device, close_device);
-    failed += cmocka_run_group_tests_name("native bf16 where there is one", tests, open_device, close_device);
+    int failed = run_groups(WRONG_LIBRARY, "a library with a wrong matmul", open_device, close_device);
+    failed += run_listed("native bf16 where there is one", open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
-    failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
+    failed += run_listed("our own kernels alone", open_device, close_device);
     unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
     if (!ref_is_cpu()) return failed != 0;
     setenv("DTRAIN_BF16", "dot", 1);
-    const struct CMUnitTest dots[] = {cmocka_unit_test(bf16_matmuls_of_several_blocks),
-                                      cmocka_unit_test(bf16_matmuls_do_not_depend_on_threads)};
-    failed += cmocka_run_group_tests_name("pairwise dot products", dots, open_device, close_device);
+    failed += run_groups(DOTS, "pairwise dot products", open_device, close_device);
     setenv("DTRAIN_BF16", "none", 1); /* as on a processor without it; kernels only convert, so one set will do */
-    failed += cmocka_run_group_tests_name(ref_take_isa(0), tests, open_device, close_device);
+    failed += run_listed(ref_take_isa(0), open_device, close_device);
     return failed != 0;
 }

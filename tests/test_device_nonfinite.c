@@ -199,17 +199,9 @@ static void make_matmul(call *c)
 static dt_matmul matmul_form(const call *c)
 {
     const bool ta = c->how & 1, tb = c->how & 2;
-    return (dt_matmul){.m = M,
-                       .n = N,
-                       .k = K,
-                       .trans_a = ta,
-                       .trans_b = tb,
-                       .lda = ta ? M : K,
-                       .ldb = tb ? K : N,
-                       .ldc = N,
-                       .dt = c->dt,
-                       .c_dtype = DT_F32,
-                       .batch_invariant = c->how & 4 && !ta};
+    dt_matmul mm = dense_matmul(M, N, K, ta, tb, c->dt, DT_F32);
+    mm.batch_invariant = c->how & 4 && !ta;
+    return mm;
 }
 static void run_matmul(call *c)
 {
@@ -401,15 +393,8 @@ static void make_adamw(call *c)
 }
 static void run_adamw(call *c)
 {
-    const dt_adamw opt = {.lr = 1e-3f,
-                          .beta1 = 0.9f,
-                          .beta2 = 0.99f,
-                          .eps = 1e-8f,
-                          .weight_decay = c->how ? 0 : 0.1f,
-                          .l2 = c->how ? 0.1f : 0,
-                          .fix1 = 0.1f,
-                          .fix2 = 0.01f,
-                          .grad_scale = 1};
+    dt_adamw opt = usual_adamw(1e-3f, 0.1f, 0.01f);
+    if (c->how) opt.weight_decay = 0, opt.l2 = 0.1f;
     for (int i = 1; i < 4; i++) memcpy(c->out[i].p, c->in[i].p, WIDTH * sizeof(float));
     CALL(adamw_step, &opt, ON(c->in[0]), c->dt, ON(c->out[1]), ON(c->out[2]), ON(c->out[3]), ON(c->out[0]), c->dt,
          WIDTH);

@@ -102,8 +102,8 @@ static void for_all_sizes(fixture *f, void (*check)(fixture *f, const matmul *p)
             }
 }
 
-static void batch_invariant_matmuls_are_matmuls(void **state) { for_all_sizes(*state, check_value); }
-static void a_row_does_not_depend_on_the_others(void **state) { for_all_sizes(*state, check_pieces); }
+TEST(batch_invariant_matmuls_are_matmuls) { for_all_sizes(*state, check_value); }
+TEST(a_row_does_not_depend_on_the_others) { for_all_sizes(*state, check_pieces); }
 
 /* A few of a matmul's rows, and one, have the bits that they have among all. */
 static void check_some_rows(fixture *f, const matmul *p)
@@ -124,7 +124,7 @@ static void check_some_rows(fixture *f, const matmul *p)
 }
 
 /* So many rows, columns or terms that a device may take another kernel for all than for some. */
-static void a_row_of_very_many_is_the_same(void **state)
+TEST(a_row_of_very_many_is_the_same)
 {
     static const int64_t many[][3] = {{1540, 1416, 72}, {300, 128, 264}, {80, 904, 136}};
     for (size_t i = 0; i < sizeof many / sizeof many[0]; i++)
@@ -140,7 +140,7 @@ static void a_row_of_very_many_is_the_same(void **state)
         }
 }
 
-static void threads_do_not_change_a_row(void **state)
+TEST(threads_do_not_change_a_row)
 {
     fixture *f = *state, other = {0};
     matmul p = make_matmul(3, 1100, 70, true, DT_BF16, DT_F32, 0);
@@ -153,29 +153,21 @@ static void threads_do_not_change_a_row(void **state)
     ref_drop(&c), ref_drop(&d), drop_matmul(&p);
 }
 
-static void a_transposed_a_is_refused(void **state)
+TEST(a_transposed_a_is_refused)
 {
     fixture *f = *state;
     float x[64] = {0};
     const dt_matmul mm = {
         .m = 2, .n = 4, .k = 8, .trans_a = true, .lda = 2, .ldb = 4, .ldc = 4, .batch_invariant = true};
-    assert_int_equal(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG);
-    assert_non_null(strstr(dt_error_message(), "trans_a"));
-    dt_error_clear();
+    assert_fails(TRY(matmul, &mm, ARR(x, 64), ARR(x, 64), ARR(x, 64)), DT_ERR_ARG, "trans_a");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_invariant_matmuls_are_matmuls), cmocka_unit_test(a_row_does_not_depend_on_the_others),
-        cmocka_unit_test(a_row_of_very_many_is_the_same),      cmocka_unit_test(threads_do_not_change_a_row),
-        cmocka_unit_test(a_transposed_a_is_refused),
-    };
     int failed = 0;
-    for (int i = 0; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
     if (!ref_is_cpu()) return failed != 0;
     setenv("DTRAIN_BF16", "none", 1); /* the last set again, without pairwise dot products */
-    failed += cmocka_run_group_tests_name("none", tests, open_device, close_device);
+    failed += run_listed("none", open_device, close_device);
     return failed != 0;
 }

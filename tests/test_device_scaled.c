@@ -5,6 +5,8 @@
 #include "device_fixture.h"
 #include "dtrain/device/nf4.h"
 
+enum { LARGE = 2 };
+
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
@@ -146,7 +148,7 @@ static void check(fixture *f, const form *how, const struct size *s, dt_dtype dt
     free(a64), free(b64), free(bias64), free(addend64), free(want);
 }
 
-static void matmuls_equal_those_of_the_dequantised_weights(void **state)
+TEST(matmuls_equal_those_of_the_dequantised_weights)
 {
     for (int i = 0; i < N_SIZES; i++)
         for (int k = 0; k < N_FORMS; k++)
@@ -155,7 +157,7 @@ static void matmuls_equal_those_of_the_dequantised_weights(void **state)
 
 /* A GPU dequantises 9 million weights in two panels of columns, the second of them narrower; for 16 rows the library
  * gets them. */
-static void large_matrices_are_dequantised_in_panels(void **state)
+TEST_OF(LARGE, large_matrices_are_dequantised_in_panels)
 {
     static const struct size few = {2, 10, 900000, 0}, many = {16, 10, 900000, 0};
     static const form columns = {.trans_b = false}, rows = {.trans_b = true, .bias = true, .addend = true},
@@ -168,7 +170,7 @@ static void large_matrices_are_dequantised_in_panels(void **state)
 
 /* ---- from weights to int8 ---------------------------------------------------------------------------------------- */
 
-static void a_row_is_rounded_to_even(void **state)
+TEST(a_row_is_rounded_to_even)
 {
     const float w[] = {0.5f, -1, 0.25f}, zeros[3] = {0}, bad[] = {1, NAN, 2}, large[] = {1, INFINITY, 2};
     int8_t q[3];
@@ -186,7 +188,7 @@ static void a_row_is_rounded_to_even(void **state)
 }
 
 /* |w - q scale| <= scale / 2, and a little for the rounding of the scale: 127 half units of it. */
-static void round_trip_errors_are_at_most_half_a_step(void **state)
+TEST(round_trip_errors_are_at_most_half_a_step)
 {
     enum { N = 1000 };
     ref_array w = ref_random(DT_F32, N, 1, 3);
@@ -199,7 +201,7 @@ static void round_trip_errors_are_at_most_half_a_step(void **state)
 }
 
 /* A NaN or infinity shows in the result, whether it is in A or among the scales. */
-static void non_finite_inputs_are_not_hidden(void **state)
+TEST(non_finite_inputs_are_not_hidden)
 {
     fixture *f = *state;
     for (int t = 0; t < N_TYPES; t++)
@@ -223,20 +225,12 @@ static void non_finite_inputs_are_not_hidden(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmuls_equal_those_of_the_dequantised_weights),
-        cmocka_unit_test(a_row_is_rounded_to_even),
-        cmocka_unit_test(round_trip_errors_are_at_most_half_a_step),
-        cmocka_unit_test(non_finite_inputs_are_not_hidden),
-    };
-    const struct CMUnitTest large[] = {cmocka_unit_test(large_matrices_are_dequantised_in_panels)};
-    int failed = cmocka_run_group_tests_name("as it comes", tests, open_device, close_device);
-    failed += cmocka_run_group_tests_name("large", large, open_device, close_device);
+    int failed = run_listed("as it comes", open_device, close_device);
+    failed += run_groups(LARGE, "large", open_device, close_device);
     setenv("DTRAIN_ONEDNN", "none", 1), setenv("DTRAIN_CUDA_PRODUCT", "own", 1);
-    failed += cmocka_run_group_tests_name("our own kernels alone", tests, open_device, close_device);
+    failed += run_listed("our own kernels alone", open_device, close_device);
     unsetenv("DTRAIN_ONEDNN"), unsetenv("DTRAIN_CUDA_PRODUCT");
     setenv("DTRAIN_BF16", "none", 1);
-    for (int i = 0; i < ref_n_isas(); i++)
-        failed += cmocka_run_group_tests_name(ref_take_isa(i), tests, open_device, close_device);
+    for (int i = 0; i < ref_n_isas(); i++) failed += run_listed(ref_take_isa(i), open_device, close_device);
     return failed != 0;
 }

@@ -162,7 +162,6 @@ TEST(tokens_do_not_depend_on_slots_and_passes)
 
 static dt_err refuse(void *ctx, dt_sequence *s)
 {
-    (void)ctx;
     return s->n_ids - s->n_prompt == 2 ? dt_fail(DT_ERR_WRITE, "no more") : DT_OK;
 }
 

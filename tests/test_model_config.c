@@ -376,12 +376,9 @@ TEST(a_preprocessor_is_read_as_dtrain_data_reads_it)
     dt_error_clear();
     dt_model_config_free(&again);
     dt_model_config_free(&mc);
-    assert_int_equal(
-        dt_model_config_parse(&mc, "c",
-                              LLAVA ", \"preprocessor_config\": {\"image_processor_type\": \"ViTImageProcessor\"}}"),
-        DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "preprocessor_config.image_processor_type"));
-    dt_error_clear();
+    assert_fails(dt_model_config_parse(
+                     &mc, "c", LLAVA ", \"preprocessor_config\": {\"image_processor_type\": \"ViTImageProcessor\"}}"),
+                 DT_ERR_DATA, "preprocessor_config.image_processor_type");
 }
 
 /* Each size is allowed, all of them together are not. */
@@ -435,9 +432,8 @@ TEST(what_llava_leaves_out_is_filled_in)
     dt_model_config_free(&a);
     dt_model_config_free(&b);
     dt_model_config_free(&c);
-    assert_int_equal(dt_model_config_parse(&a, "c", BARE("[-2, -3]", "true", "true")), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "c: vision_feature_layer: expected one hidden state"));
-    dt_error_clear();
+    assert_fails(dt_model_config_parse(&a, "c", BARE("[-2, -3]", "true", "true")), DT_ERR_DATA,
+                 "c: vision_feature_layer: expected one hidden state");
 #undef BARE
 }
 

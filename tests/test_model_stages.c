@@ -3,6 +3,7 @@
  * that the caller brings and one whose attention sees in both directions.
  * DEVICES: cpu queue */
 #include "cases.h"
+#include "forms.h"
 #include "../src/model/model_private.h"
 #include "model_fixture.h"
 #include "slopes.h"
@@ -245,16 +246,8 @@ static struct patches patches;
 static dt_err patches_forward(void *self, const dt_stage_pass *p)
 {
     const struct patches *s = self;
-    const dt_matmul mm = {.m = p->n_tok,
-                          .n = p->width,
-                          .k = PIXELS,
-                          .trans_b = true,
-                          .lda = PIXELS,
-                          .ldb = PIXELS,
-                          .ldc = p->width,
-                          .dt = p->dtype,
-                          .c_dtype = p->dtype,
-                          .accumulate = true};
+    dt_matmul mm = dense_matmul(p->n_tok, p->width, PIXELS, false, true, p->dtype, p->dtype);
+    mm.accumulate = true;
     const dt_device_ops *ops = p->dev->ops;
     if (p->y != p->x) DT_TRY(ops->copy(p->dev, p->y, p->x, (size_t)(p->n_tok * p->width) * sizeof(float), p->stream));
     return ops->matmul(p->dev, &mm, s->pixels.ptr, p->w->part[DT_TRAINED].data, p->y, p->stream);
@@ -263,16 +256,8 @@ static dt_err patches_forward(void *self, const dt_stage_pass *p)
 static dt_err patches_backward(void *self, const dt_stage_pass *p)
 {
     const struct patches *s = self;
-    const dt_matmul mm = {.m = p->width,
-                          .n = PIXELS,
-                          .k = p->n_tok,
-                          .trans_a = true,
-                          .lda = p->width,
-                          .ldb = PIXELS,
-                          .ldc = PIXELS,
-                          .dt = p->dtype,
-                          .c_dtype = p->g->dtype,
-                          .accumulate = p->g->accumulate};
+    dt_matmul mm = dense_matmul(p->width, PIXELS, p->n_tok, true, false, p->dtype, p->g->dtype);
+    mm.accumulate = p->g->accumulate;
     return p->dev->ops->matmul(p->dev, &mm, p->dx, s->pixels.ptr, p->g->data, p->stream);
 }
 

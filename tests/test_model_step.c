@@ -392,16 +392,13 @@ TEST(bad_batches_are_refused_with_what_was_expected)
     assert_int_equal(dt_model_backward(r.model, &b), DT_ERR_ARG);
     dt_error_clear();
     b.token[3] = 61;
-    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "61"));
-    dt_error_clear();
+    assert_fails(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA, "61");
     b.token[3] = -1;
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA);
     b.token[3] = 0;
     dt_error_clear();
     b.pos[4] = 8;
-    assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "position 8"));
+    assert_fails(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA, "position 8");
     b.pos[4] = 4;
     b.target[0] = 61;
     assert_int_equal(dt_model_forward(r.model, &b, true, 0), DT_OK);
@@ -431,8 +428,7 @@ TEST(options_that_do_not_fit_the_model_are_refused)
     open_plain_model(&r, &b, GPT2, &opt);
     dt_error_clear();
     opt.max_pos = 129;
-    assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_DATA);
-    assert_non_null(strstr(dt_error_message(), "128"));
+    assert_fails(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_DATA, "128");
     opt.max_pos = 16;
     opt.grad_dtype = DT_BF16;
     assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_ARG);

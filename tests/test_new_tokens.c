@@ -1,40 +1,16 @@
 // NEEDS: PCRE2 UTF8PROC
 /* test_new_tokens.c - a tokenizer with more tokens is the one that transformers makes: the same list, the same ids of
  * texts; the rest of its files stays as it was written. tests/make_vocabulary_fixtures.py made the data. */
-#include "cases.h"
+#include "folder.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "dtrain/io/io.h"
 #include "dtrain/io/json.h"
 #include "dtrain/pretrained/new_tokens.h"
 #include "dtrain/recommend/token_list.h"
 #include "dtrain/tokenizer/tokenizer.h"
 
 #define DATA "tests/data/rec/vocabulary/"
-
-static char folder[] = "/tmp/dtrain_new_tokens_XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-static int remove_folder(void **state)
-{
-    (void)state;
-    char command[80];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
-
-static char *write_file(const char *name, const char *text)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    assert_int_equal(dt_write_file_sync(path, text, strlen(text)), DT_OK);
-    return path;
-}
 
 static json_t *parse(const char *text)
 {

@@ -1,56 +1,24 @@
 /* test_safetensors.c - files of tensors: valid files are read, and invalid ones are refused with an error that names
  * the fault. Written files equal those of the safetensors library. */
 
-#include "cases.h"
-#include "dtrain/io/io.h"
+#include "folder.h"
 #include "dtrain/io/safetensors.h"
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/dtrain-st-XXXXXX";
-
-static int open_dir(void **state)
-{
-    strcpy(dir + sizeof dir - 7, "XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    dt_error_clear();
-    return system(command);
-}
-
-static const char *in_dir(const char *name)
-{
-    static char path[4][PATH_MAX];
-    static int next;
-    char *p = path[next++ % 4];
-    snprintf(p, PATH_MAX, "%s/%s", dir, name);
-    return p;
-}
-
 /* A file of a header and n bytes 0, 1, 2, ... of data. */
-static void write_file(const char *name, const char *header, size_t n)
+static void write_tensors(const char *name, const char *header, size_t n)
 {
     const size_t len = strlen(header);
     char *all = calloc(1, 8 + len + n + 1);
     for (int i = 0; i < 8; i++) all[i] = (char)(len >> 8 * i);
     memcpy(all + 8, header, len);
     for (size_t i = 0; i < n; i++) all[8 + len + i] = (char)i;
-    assert_int_equal(dt_write_file_sync(in_dir(name), all, 8 + len + n), DT_OK);
+    assert_int_equal(dt_write_file_sync(in_folder(name), all, 8 + len + n), DT_OK);
     free(all);
-}
-
-static void write_text(const char *name, const char *text)
-{
-    assert_int_equal(dt_write_file_sync(in_dir(name), text, strlen(text)), DT_OK);
 }
 
 static void assert_refused(const char *path, const char *word)
@@ -109,18 +77,19 @@ TEST(floats_round_to_the_nearest_half_number)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-TEST_WITH(a_good_file_is_read, open_dir, remove_dir)
+TEST_WITH(a_good_file_is_read, make_folder, remove_folder)
 {
     dt_safetensors s = {0};
     float x[4];
     uint16_t h[2];
-    write_file("a.safetensors",
-               "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}"
-               ",\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\","
-               "\"shape\":[],\"data_offsets\":[20,22]},\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},"
-               "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[22,25]}}   ",
-               25);
-    assert_int_equal(dt_safetensors_open(&s, in_dir("a.safetensors")), DT_OK);
+    write_tensors(
+        "a.safetensors",
+        "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[4,20]}"
+        ",\"none\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[4,4]},\"one\":{\"dtype\":\"BF16\","
+        "\"shape\":[],\"data_offsets\":[20,22]},\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]},"
+        "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[22,25]}}   ",
+        25);
+    assert_int_equal(dt_safetensors_open(&s, in_folder("a.safetensors")), DT_OK);
     assert_int_equal(s.n_tensors, 5);
     const dt_st_tensor *a = dt_safetensors_find(&s, "a"), *b = dt_safetensors_find(&s, "b"),
                        *one = dt_safetensors_find(&s, "one");
@@ -134,7 +103,7 @@ TEST_WITH(a_good_file_is_read, open_dir, remove_dir)
     assert_int_equal(dt_safetensors_read(&s, b, 2, 3, DT_F32, x), DT_ERR_ARG);
     assert_int_equal(dt_safetensors_read(&s, dt_safetensors_find(&s, "flags"), 0, 1, DT_F32, x), DT_ERR_DATA);
     assert_int_equal(dt_safetensors_read(&s, dt_safetensors_find(&s, "none"), 0, 0, DT_F32, x), DT_OK);
-    assert_int_equal(truncate(in_dir("a.safetensors"), 200), 0);
+    assert_int_equal(truncate(in_folder("a.safetensors"), 200), 0);
     assert_int_equal(dt_safetensors_read(&s, b, 0, 4, DT_F32, x), DT_ERR_DATA);
     dt_safetensors_close(&s);
     dt_safetensors_close(&s);
@@ -143,7 +112,7 @@ TEST_WITH(a_good_file_is_read, open_dir, remove_dir)
 #define T(name, dtype, shape, offsets)                                                                                 \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-TEST_WITH(a_bad_header_is_refused_by_name, open_dir, remove_dir)
+TEST_WITH(a_bad_header_is_refused_by_name, make_folder, remove_folder)
 {
     static const struct {
         const char *header;
@@ -187,13 +156,13 @@ TEST_WITH(a_bad_header_is_refused_by_name, open_dir, remove_dir)
         {"{\"a\":", 0, "not valid JSON"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        write_file("model.safetensors", all[i].header, all[i].n);
-        assert_refused(in_dir("model.safetensors"), all[i].word);
-        assert_refused(dir, "model.safetensors");
+        write_tensors("model.safetensors", all[i].header, all[i].n);
+        assert_refused(in_folder("model.safetensors"), all[i].word);
+        assert_refused(folder, "model.safetensors");
     }
 }
 
-TEST_WITH(a_bad_length_is_refused, open_dir, remove_dir)
+TEST_WITH(a_bad_length_is_refused, make_folder, remove_folder)
 {
     static const struct {
         const char *bytes;
@@ -208,15 +177,15 @@ TEST_WITH(a_bad_length_is_refused, open_dir, remove_dir)
         {"\377\377\377\377\377\377\377\377{}", 10, "found 18446744073709551615"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        assert_int_equal(dt_write_file_sync(in_dir("x.safetensors"), all[i].bytes, all[i].n), DT_OK);
-        assert_refused(in_dir("x.safetensors"), all[i].word);
+        assert_int_equal(dt_write_file_sync(in_folder("x.safetensors"), all[i].bytes, all[i].n), DT_OK);
+        assert_refused(in_folder("x.safetensors"), all[i].word);
     }
-    assert_refused(in_dir("nowhere.safetensors"), "nowhere.safetensors");
+    assert_refused(in_folder("nowhere.safetensors"), "nowhere.safetensors");
 }
 
 /* ---- several files ----------------------------------------------------------------------------------------------- */
 
-TEST_WITH(an_index_is_checked_against_its_files, open_dir, remove_dir)
+TEST_WITH(an_index_is_checked_against_its_files, make_folder, remove_folder)
 {
     static const struct {
         const char *index, *word;
@@ -239,22 +208,22 @@ TEST_WITH(an_index_is_checked_against_its_files, open_dir, remove_dir)
         {"{\"weight_map\":{}}", "weight_map"},
         {"{\"weight_map\":[]}", "weight_map"},
         {"{}", "weight_map"},
-        {"[]", "weight_map"},
+        {"[]", "expected an object"},
         {"{\"weight_map\":{\"a\":\"1\",\"a\":\"2\"}}", "duplicate"},
         {"{", "not valid JSON"},
     };
-    write_file("1", "{" T("a", "F32", "[1]", "[0,4]") "}", 4);
-    write_file("2", "{" T("b", "BF16", "[1]", "[0,2]") "}", 2);
-    write_file("3", "{" T("a", "F32", "[1]", "[0,4]") "," T("c", "F32", "[1]", "[4,8]") "}", 8);
-    assert_int_equal(dt_make_dirs(in_dir("sub")), DT_OK);
+    write_tensors("1", "{" T("a", "F32", "[1]", "[0,4]") "}", 4);
+    write_tensors("2", "{" T("b", "BF16", "[1]", "[0,2]") "}", 2);
+    write_tensors("3", "{" T("a", "F32", "[1]", "[0,4]") "," T("c", "F32", "[1]", "[4,8]") "}", 8);
+    assert_int_equal(dt_make_dirs(in_folder("sub")), DT_OK);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         dt_safetensors s = {0};
-        write_text("model.safetensors.index.json", all[i].index);
+        write_file("model.safetensors.index.json", all[i].index);
         if (all[i].word) {
-            assert_refused(dir, all[i].word);
+            assert_refused(folder, all[i].word);
             continue;
         }
-        assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
+        assert_int_equal(dt_safetensors_open(&s, folder), DT_OK);
         assert_true(s.n_files == 2 && s.n_tensors == 2 && dt_safetensors_find(&s, "b")->file == 1);
         dt_safetensors_close(&s);
     }
@@ -289,7 +258,7 @@ TEST(the_first_value_that_is_not_finite_is_found)
     assert_int_equal(dt_st_first_nonfinite(words, DT_ST_I8, N), -1); /* codes */
 }
 
-TEST_WITH(a_file_that_was_not_fetched_is_named, open_dir, remove_dir)
+TEST_WITH(a_file_that_was_not_fetched_is_named, make_folder, remove_folder)
 {
     static const char *const all[][2] = {
         {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n",
@@ -300,25 +269,25 @@ TEST_WITH(a_file_that_was_not_fetched_is_named, open_dir, remove_dir)
         {"version 1", "expected a safetensors header of 2 to"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        write_text("model.safetensors", all[i][0]);
-        assert_refused(dir, all[i][1]);
-        write_text("model.safetensors.index.json", i == 4 ? "x" : all[i][0]);
-        unlink(in_dir("model.safetensors"));
-        assert_refused(dir, i == 4 ? "not valid JSON" : all[i][1]);
-        unlink(in_dir("model.safetensors.index.json"));
+        write_file("model.safetensors", all[i][0]);
+        assert_refused(folder, all[i][1]);
+        write_file("model.safetensors.index.json", i == 4 ? "x" : all[i][0]);
+        unlink(in_folder("model.safetensors"));
+        assert_refused(folder, i == 4 ? "not valid JSON" : all[i][1]);
+        unlink(in_folder("model.safetensors.index.json"));
     }
 }
 
-TEST_WITH(pickled_weights_are_named, open_dir, remove_dir)
+TEST_WITH(pickled_weights_are_named, make_folder, remove_folder)
 {
-    assert_refused(dir, "the weights are missing: expected model.safetensors");
-    write_text("pytorch_model.bin", "");
-    assert_refused(dir, "pytorch_model.bin: this weight format is not supported");
+    assert_refused(folder, "the weights are missing: expected model.safetensors");
+    write_file("pytorch_model.bin", "");
+    assert_refused(folder, "pytorch_model.bin: this weight format is not supported");
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-TEST_WITH(the_layout_is_the_librarys, open_dir, remove_dir)
+TEST_WITH(the_layout_is_the_librarys, make_folder, remove_folder)
 {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]},"
@@ -332,17 +301,17 @@ TEST_WITH(the_layout_is_the_librarys, open_dir, remove_dir)
     assert_memory_equal(l.headers[0] + 8, header, sizeof header - 1);
     for (size_t i = 8 + sizeof header - 1; i < l.header_len[0]; i++) assert_int_equal(l.headers[0][i], ' ');
     assert_true(l.offset[1] == (int64_t)l.header_len[0] && l.offset[0] == l.offset[1] + 6);
-    assert_int_equal(dt_st_layout_create(&l, dir), DT_OK);
-    assert_int_equal(dt_st_layout_sync(&l, dir, 0), DT_OK);
-    assert_refused(dir, "the weights are missing"); /* not before it is published */
-    assert_int_equal(dt_st_layout_publish(&l, dir), DT_OK);
-    assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
+    assert_int_equal(dt_st_layout_create(&l, folder), DT_OK);
+    assert_int_equal(dt_st_layout_sync(&l, folder, 0), DT_OK);
+    assert_refused(folder, "the weights are missing"); /* not before it is published */
+    assert_int_equal(dt_st_layout_publish(&l, folder), DT_OK);
+    assert_int_equal(dt_safetensors_open(&s, folder), DT_OK);
     assert_int_equal(dt_safetensors_find(&s, "a\"")->offset, l.offset[1]);
     dt_safetensors_close(&s);
     dt_st_layout_free(&l);
 }
 
-TEST_WITH(files_are_filled_in_order, open_dir, remove_dir)
+TEST_WITH(files_are_filled_in_order, make_folder, remove_folder)
 {
     const int64_t ten[] = {10}, hundred[] = {100};
     const dt_st_entry e[] = {{"c", 1, ten}, {"b", 1, ten}, {"a", 1, hundred}, {"d", 1, ten}};
@@ -356,13 +325,13 @@ TEST_WITH(files_are_filled_in_order, open_dir, remove_dir)
         assert_string_equal(l.names[0], i == 0   ? "model-00001-of-00003.safetensors"
                                         : i == 1 ? "model-00001-of-00004.safetensors"
                                                  : "model.safetensors");
-        assert_int_equal(dt_st_layout_create(&l, dir), DT_OK);
-        assert_int_equal(dt_st_layout_publish(&l, dir), DT_OK);
-        assert_int_equal(dt_safetensors_open(&s, dir), DT_OK);
+        assert_int_equal(dt_st_layout_create(&l, folder), DT_OK);
+        assert_int_equal(dt_st_layout_publish(&l, folder), DT_OK);
+        assert_int_equal(dt_safetensors_open(&s, folder), DT_OK);
         assert_true(s.n_files == l.n_files && s.n_tensors == 4);
         if (l.index) assert_non_null(strstr(l.index, "\"total_size\": 520"));
         dt_safetensors_close(&s);
-        dt_st_layout_discard(&l, dir);
+        dt_st_layout_discard(&l, folder);
         dt_st_layout_free(&l);
     }
 }

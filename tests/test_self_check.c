@@ -73,47 +73,12 @@ static void expect_named(fixture *f, const char *operation)
 
 static dt_err nothing(void) { return DT_OK; }
 
-#define OP(op)                                                                                                         \
-    {                                                                                                                  \
-#op, offsetof(dt_device_ops, op)                                                                               \
-    }
 static const struct {
     const char *name;
     size_t at;
 } operations[] = {
-    OP(convert),
-    OP(add_into),
-    OP(add),
-    OP(scale),
-    OP(gather_rows),
-    OP(scatter_rows),
-    OP(patches),
-    OP(matmul),
-    OP(bias_backward),
-    OP(embedding_forward),
-    OP(embedding_backward),
-    OP(rmsnorm_forward),
-    OP(rmsnorm_backward),
-    OP(layernorm_forward),
-    OP(layernorm_backward),
-    OP(heads_forward),
-    OP(heads_backward),
-    OP(attention_forward),
-    OP(attention_backward),
-    OP(act_forward),
-    OP(act_backward),
-    OP(glu_forward),
-    OP(glu_backward),
-    OP(dropout),
-    OP(classifier),
-    OP(draw_tokens),
-    OP(top_tokens),
-    OP(log_softmax_at),
-    OP(adamw_step),
-    OP(sgd_step),
-    OP(sum_squares),
-    OP(abs_max),
-    OP(sum_squares_fixed),
+#define DT_OP(op, ...) {#op, offsetof(dt_device_ops, op)},
+#include "dtrain/device/op_list.h"
 };
 
 TEST(an_operation_that_does_nothing_is_named)

@@ -35,7 +35,7 @@ static void behind_its_back(char *path)
 }
 
 /* One request to each quarter: half is cut off in the middle of the third. */
-static void a_file_that_was_cut_short_fails_what_reads_there(void **state)
+TEST(a_file_that_was_cut_short_fails_what_reads_there)
 {
     enum { Q = MIB };
     char path[40], *memory = blocks(4 * Q), *zeros = calloc(1, 2 * Q);
@@ -60,7 +60,7 @@ static void a_file_that_was_cut_short_fails_what_reads_there(void **state)
     free(zeros);
 }
 
-static void a_limit_on_files_fails_the_write_with_its_reason(void **state)
+TEST(a_limit_on_files_fails_the_write_with_its_reason)
 {
     char *memory = blocks(2 * MIB);
     dt_swap_request r[2] = {0};
@@ -88,7 +88,7 @@ static void a_limit_on_files_fails_the_write_with_its_reason(void **state)
     free(found);
 }
 
-static void a_folder_that_cannot_be_used_is_named_with_the_reason(void **state)
+TEST(a_folder_that_cannot_be_used_is_named_with_the_reason)
 {
     dt_swap_file *f = NULL;
     char file[80], missing[80];
@@ -221,19 +221,19 @@ static int child_killed(void)
     return 1;
 }
 
-static void injected_errors_fail_only_their_request(void **state)
+TEST(injected_errors_fail_only_their_request)
 {
     child_succeeds("fault", "swap.write:0:2:nospace,swap.read:0:2:error,swap.read:0:5:error");
 }
 
-static void short_transfers_are_continued(void **state)
+TEST(short_transfers_are_continued)
 {
     child_succeeds("short", "swap.write:0:1:short,swap.write:0:2:short,swap.read:0:1:short,swap.read:0:2:short");
 }
 
-static void opening_can_fail(void **state) { child_succeeds("open", "swap.open:0:1:nospace"); }
+TEST(opening_can_fail) { child_succeeds("open", "swap.open:0:1:nospace"); }
 
-static void a_kill_leaves_no_files(void **state)
+TEST(a_kill_leaves_no_files)
 {
     const int status = run_child("killed", NULL);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -286,7 +286,7 @@ static int child_full_disk(void)
     return 0;
 }
 
-static void a_full_disk_fails_the_open_or_the_write(void **state) { child_succeeds("full_disk", NULL); }
+TEST(a_full_disk_fails_the_open_or_the_write) { child_succeeds("full_disk", NULL); }
 
 /* A system call that fails from now on, as in a container. 77: not permitted. */
 static int refuse(int number, int error)
@@ -380,9 +380,9 @@ static int child_no_kernel_threads(void)
     _exit(0);
 }
 
-static void kernels_without_io_uring_are_reported_and_supported(void **state) { child_succeeds("no_io_uring", NULL); }
-static void systems_without_threads_are_supported(void **state) { child_succeeds("no_threads", NULL); }
-static void kernels_without_threads_are_supported(void **state) { child_succeeds("no_kernel_threads", NULL); }
+TEST_OF(REFUSALS, kernels_without_io_uring_are_reported_and_supported) { child_succeeds("no_io_uring", NULL); }
+TEST_OF(REFUSALS, systems_without_threads_are_supported) { child_succeeds("no_threads", NULL); }
+TEST_OF(REFUSALS, kernels_without_threads_are_supported) { child_succeeds("no_kernel_threads", NULL); }
 
 static const struct {
     const char *name;
@@ -407,24 +407,6 @@ int main(int argc, char **argv)
             if (strcmp(argv[1], children[i].name) == 0) return children[i].run();
         return 64;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_that_was_cut_short_fails_what_reads_there),
-        cmocka_unit_test(a_limit_on_files_fails_the_write_with_its_reason),
-        cmocka_unit_test(a_folder_that_cannot_be_used_is_named_with_the_reason),
-        cmocka_unit_test(injected_errors_fail_only_their_request),
-        cmocka_unit_test(short_transfers_are_continued),
-        cmocka_unit_test(opening_can_fail),
-        cmocka_unit_test(a_kill_leaves_no_files),
-        cmocka_unit_test(a_full_disk_fails_the_open_or_the_write),
-    };
-    const struct CMUnitTest refusals[] = {
-        cmocka_unit_test(kernels_without_io_uring_are_reported_and_supported),
-        cmocka_unit_test(systems_without_threads_are_supported),
-        cmocka_unit_test(kernels_without_threads_are_supported),
-    };
     if (!make_folder()) return 1;
-    int n_failed = run_by_each_way(tests, sizeof tests / sizeof *tests);
-    n_failed += cmocka_run_group_tests_name("refusals", refusals, NULL, NULL);
-    rmdir(folder);
-    return n_failed != 0;
+    return run_groups(REFUSALS, "refusals", NULL, NULL) + run_by_each_way() != 0;
 }

@@ -3,7 +3,7 @@
 #include "swap_fixture.h"
 #include <sched.h>
 
-static void a_fresh_file_reads_as_zeros_and_is_what_the_plan_says(void **state)
+TEST(a_fresh_file_reads_as_zeros_and_is_what_the_plan_says)
 {
     dt_ledger ledger = {0};
     dt_memory plan = {0};
@@ -77,7 +77,7 @@ static int n_under_way(const traffic *t)
     return n;
 }
 
-static void traffic_of_any_depth_agrees_with_a_plain_copy(void **state)
+TEST(traffic_of_any_depth_agrees_with_a_plain_copy)
 {
     const int depths[] = {1, 5, 64};
     const bool late = strstr(*state, "late"); /* the others may have ended what was begun just now */
@@ -105,7 +105,7 @@ static void traffic_of_any_depth_agrees_with_a_plain_copy(void **state)
     free(t.memory);
 }
 
-static void a_request_of_several_transfers_is_whole(void **state)
+TEST(a_request_of_several_transfers_is_whole)
 {
     const size_t nbytes = 2 * (size_t)DT_SWAP_TRANSFER + 3 * BLOCK;
     assert_int_equal(dt_swap_transfers(nbytes), 3);
@@ -128,7 +128,7 @@ static void a_request_of_several_transfers_is_whole(void **state)
     free(out);
 }
 
-static void any_range_of_bytes_is_read_and_written_and_no_other(void **state)
+TEST(any_range_of_bytes_is_read_and_written_and_no_other)
 {
     const size_t nbytes = 10 * MIB, edge = 4 * MIB; /* the length of the buffer that such a range goes through */
     const size_t offsets[] = {0, 1, 777, BLOCK - 1, BLOCK, BLOCK + 1, edge - 1, edge, edge + 9};
@@ -158,7 +158,7 @@ static void any_range_of_bytes_is_read_and_written_and_no_other(void **state)
 }
 
 /* Nothing may be moved into the memory when the file was closed: it may be freed. */
-static void a_file_is_closed_with_requests_in_flight(void **state)
+TEST(a_file_is_closed_with_requests_in_flight)
 {
     enum { N = 8 };
     char *memory = blocks(N * MIB);
@@ -173,7 +173,7 @@ static void a_file_is_closed_with_requests_in_flight(void **state)
     free(memory);
 }
 
-static void misuse_is_refused(void **state)
+TEST(misuse_is_refused)
 {
     dt_swap_file *f = NULL;
     dt_swap_request r = {0};
@@ -197,18 +197,4 @@ static void misuse_is_refused(void **state)
     free(memory);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_fresh_file_reads_as_zeros_and_is_what_the_plan_says),
-        cmocka_unit_test(traffic_of_any_depth_agrees_with_a_plain_copy),
-        cmocka_unit_test(a_request_of_several_transfers_is_whole),
-        cmocka_unit_test(any_range_of_bytes_is_read_and_written_and_no_other),
-        cmocka_unit_test(a_file_is_closed_with_requests_in_flight),
-        cmocka_unit_test(misuse_is_refused),
-    };
-    if (!make_folder()) return 1;
-    const int n_failed = run_by_each_way(tests, sizeof tests / sizeof *tests);
-    rmdir(folder);
-    return n_failed != 0;
-}
+int main(void) { return make_folder() ? run_by_each_way() : 1; }

@@ -5,9 +5,8 @@
 #include "dtrain/tokenizer/tokenizer.h"
 #include "dtrain/text/utf8.h"
 
-static void bytes_are_ids_and_back(void **state)
+TEST(bytes_are_ids_and_back)
 {
-    (void)state;
     dt_tokenizer *t;
     dt_encoder *e;
     dt_ids ids = {0};
@@ -39,9 +38,8 @@ static void bytes_are_ids_and_back(void **state)
 }
 
 /* The cases of Unicode 15.0, table 3-8 among them. */
-static void invalid_utf8_is_replaced(void **state)
+TEST(invalid_utf8_is_replaced)
 {
-    (void)state;
 #define R "\xef\xbf\xbd"
     const struct {
         const char *in, *out;
@@ -66,9 +64,4 @@ static void invalid_utf8_is_replaced(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_are_ids_and_back),
-                                       cmocka_unit_test(invalid_utf8_is_replaced)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -78,9 +78,8 @@ static void same_text(const subject *s, const char *name, size_t k, const dt_ids
     free(text);
 }
 
-static void texts_have_the_ids_of_the_reference(void **state)
+TEST(texts_have_the_ids_of_the_reference)
 {
-    (void)state;
     json_t *cases = json_load_file(FOLDER "/cases.json", 0, NULL);
     assert_true(json_array_size(cases) > 70);
     for (size_t f = 0; f < N_FAMILIES; f++) {
@@ -143,9 +142,8 @@ static void same_in_spans(const subject *s, const char *name, const char *text, 
     free(ids.id);
 }
 
-static void small_tokenizers_do_as_the_reference_where_stages_meet(void **state)
+TEST(small_tokenizers_do_as_the_reference_where_stages_meet)
 {
-    (void)state;
     json_t *all = json_load_file(FOLDER "/small.json", JSON_ALLOW_NUL, NULL);
     assert_true(json_array_size(all) > 60);
     for (size_t i = 0; i < json_array_size(all); i++) {
@@ -180,9 +178,8 @@ static void same_sum(const char *name, size_t block, const char *what, const sum
     if (strcmp(text, json_string_value(expected)) != 0) fail_msg("%s: block %zu: %s differ", name, block, what);
 }
 
-static void a_large_corpus_has_the_ids_of_the_reference(void **state)
+TEST(a_large_corpus_has_the_ids_of_the_reference)
 {
-    (void)state;
     static char text[DOCUMENT_MAX + 64];
     for (size_t f = 0; f < N_FAMILIES; f++) {
         subject s = open_family(families[f]);
@@ -242,9 +239,8 @@ static size_t encode_in_parts(const subject *s, const char *text, size_t n, uint
     return n_cuts;
 }
 
-static void parts_of_a_text_have_the_ids_of_the_whole(void **state)
+TEST(parts_of_a_text_have_the_ids_of_the_whole)
 {
-    (void)state;
     static char text[200000 + DOCUMENT_MAX];
     for (size_t f = 0; f < N_FAMILIES; f++) {
         subject s = open_family(families[f]);
@@ -288,9 +284,8 @@ static void ends_are_where_bytes_say(const subject *s, const char *name, const d
     }
 }
 
-static void spans_form_one_text_and_their_ends_are_reported(void **state)
+TEST(spans_form_one_text_and_their_ends_are_reported)
 {
-    (void)state;
     static char text[DOCUMENT_MAX + 64];
     static const char *const exact[] = {"gpt2", "llama3", "tekken", "deepseek", "smollm"};
     for (size_t f = 0; f < N_FAMILIES; f++) {
@@ -331,9 +326,8 @@ static void spans_form_one_text_and_their_ends_are_reported(void **state)
 }
 
 /* Ends where a text is changed on its way, and tokens that stand between. */
-static void ends_hold_where_the_text_is_changed(void **state)
+TEST(ends_hold_where_the_text_is_changed)
 {
-    (void)state;
     const struct {
         const char *family, *span[3];
         int64_t ends[3];
@@ -363,9 +357,8 @@ static void ends_hold_where_the_text_is_changed(void **state)
     }
 }
 
-static void a_token_between_texts_parts_them(void **state)
+TEST(a_token_between_texts_parts_them)
 {
-    (void)state;
     subject s = open_family("llama2");
     const dt_span spans[] = {{.id = 1}, {.text = "hello", .nbytes = 5}, {.id = 2}, {.text = "hello", .nbytes = 5}};
     int64_t ends[4];
@@ -380,9 +373,8 @@ static void a_token_between_texts_parts_them(void **state)
     close_family(&s);
 }
 
-static void invalid_utf8_is_encoded_as_its_replacement(void **state)
+TEST(invalid_utf8_is_encoded_as_its_replacement)
 {
-    (void)state;
     for (size_t f = 0; f < N_FAMILIES; f++) {
         subject s = open_family(families[f]);
         dt_ids raw = {0}, good = {0};
@@ -406,9 +398,8 @@ static void invalid_utf8_is_encoded_as_its_replacement(void **state)
     }
 }
 
-static void bytes_of_tokens_make_the_text(void **state)
+TEST(bytes_of_tokens_make_the_text)
 {
-    (void)state;
     static const char *const exact[] = {"gpt2", "llama3", "tekken", "deepseek", "smollm"};
     static char text[DOCUMENT_MAX + 64], made[DOCUMENT_MAX + 64];
     for (size_t f = 0; f < sizeof exact / sizeof exact[0]; f++) {
@@ -447,9 +438,8 @@ static void bytes_of_tokens_make_the_text(void **state)
     close_family(&s);
 }
 
-static void threads_share_a_tokenizer(void **state)
+TEST(threads_share_a_tokenizer)
 {
-    (void)state;
     subject s = open_family("qwen2");
     uint64_t sums[4] = {0};
 #pragma omp parallel for num_threads(4) schedule(static, 1)
@@ -472,9 +462,8 @@ static void threads_share_a_tokenizer(void **state)
 }
 
 /* One piece of a megabyte: merged in n log n, and a cut where nothing is known is at the end. */
-static void a_piece_may_be_long(void **state)
+TEST(a_piece_may_be_long)
 {
-    (void)state;
     enum { N = 1 << 20 };
     char *text = malloc(N);
     for (size_t i = 0; i < N; i++) text[i] = "ab"[dt_mix64(i) % 2];
@@ -512,7 +501,7 @@ static void check_strip(const subject *s, const dt_added_form *a)
 }
 
 /* A token that takes the white space next to it does so where it is given as an id, too. */
-static void tokens_strip_like_ids(void **state)
+TEST(tokens_strip_like_ids)
 {
     static const char *const names[] = {"qwen2", "roberta", "gpt2"};
     int n = 0;
@@ -529,21 +518,4 @@ static void tokens_strip_like_ids(void **state)
     assert_true(n >= 4);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_strip_like_ids),
-        cmocka_unit_test(texts_have_the_ids_of_the_reference),
-        cmocka_unit_test(small_tokenizers_do_as_the_reference_where_stages_meet),
-        cmocka_unit_test(a_large_corpus_has_the_ids_of_the_reference),
-        cmocka_unit_test(parts_of_a_text_have_the_ids_of_the_whole),
-        cmocka_unit_test(spans_form_one_text_and_their_ends_are_reported),
-        cmocka_unit_test(ends_hold_where_the_text_is_changed),
-        cmocka_unit_test(a_token_between_texts_parts_them),
-        cmocka_unit_test(invalid_utf8_is_encoded_as_its_replacement),
-        cmocka_unit_test(bytes_of_tokens_make_the_text),
-        cmocka_unit_test(threads_share_a_tokenizer),
-        cmocka_unit_test(a_piece_may_be_long),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -17,7 +17,6 @@ static int open_data(void **state)
 {
     char *text;
     size_t nbytes;
-    (void)state;
     if (!mkdtemp(folder) || dt_read_file("tests/data/tokenizer/auto.json", 1 << 24, &text, &nbytes) != DT_OK) return -1;
     const dt_err err = dt_json_parse(&data, "auto.json", text, nbytes, DT_JSON_LAST_KEY);
     free(text);
@@ -27,7 +26,6 @@ static int open_data(void **state)
 static int close_data(void **state)
 {
     char command[80];
-    (void)state;
     json_decref(data);
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
@@ -107,11 +105,10 @@ static bool is_id(const json_t *expected, int32_t id)
     return json_is_null(expected) || json_integer_value(expected) == id;
 }
 
-static void ids_are_those_of_auto_tokenizer(void **state)
+TEST(ids_are_those_of_auto_tokenizer)
 {
     size_t i;
     json_t *c;
-    (void)state;
     json_array_foreach(json_object_get(data, "cases"), i, c)
     {
         write_case(c);
@@ -127,12 +124,11 @@ static void ids_are_those_of_auto_tokenizer(void **state)
 }
 
 /* In whatever file the new token is, it comes after those that other files define. */
-static void a_new_token_moves_no_other(void **state)
+TEST(a_new_token_moves_no_other)
 {
     char token[] = "<new>", *list[] = {token};
     size_t i;
     json_t *c;
-    (void)state;
     json_array_foreach(json_object_get(data, "cases"), i, c)
     {
         dt_new_tokens more;
@@ -151,13 +147,12 @@ static void a_new_token_moves_no_other(void **state)
 }
 
 /* Datasets name the tokenizer that they were made with. */
-static void the_tokenizer_name_reflects_additions_of_other_files(void **state)
+TEST(the_tokenizer_name_reflects_additions_of_other_files)
 {
     static const char *const configs[] = {"{}", "{\"eos_token\":\"</s>\"}", "{\"eos_token\":\"<eot>\"}",
                                           "{\"extra_special_tokens\":[\"<eot>\",\"<x>\"]}",
                                           "{\"extra_special_tokens\":[\"<x>\",\"<eot>\"]}"};
     char names[5][64];
-    (void)state;
     write_text("tokenizer.json", "{\"added_tokens\":[{\"id\":2,\"content\":\"</s>\",\"special\":true}],"
                                  "\"model\":{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}");
     for (int i = 1; i < 4; i++)
@@ -173,12 +168,4 @@ static void the_tokenizer_name_reflects_additions_of_other_files(void **state)
         for (int k = 1; k < i; k++) assert_string_not_equal(names[i], names[k]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_those_of_auto_tokenizer),
-        cmocka_unit_test(a_new_token_moves_no_other),
-        cmocka_unit_test(the_tokenizer_name_reflects_additions_of_other_files),
-    };
-    return cmocka_run_group_tests(tests, open_data, close_data);
-}
+int main(void) { return run_listed(NULL, open_data, close_data); }

@@ -61,7 +61,7 @@ static void same(const char *what, size_t k, uint64_t sum, const json_t *expecte
         fail_msg("%s: text %zu differs from the reference", what, k);
 }
 
-static void classes_hold_the_characters_of_the_reference(void **state)
+TEST(classes_hold_the_characters_of_the_reference)
 {
     fixture *f = *state;
     const json_t *classes = json_object_get(f->root, "classes");
@@ -113,7 +113,7 @@ static dt_err visit(void *ctx, dt_segment *piece)
     return DT_OK;
 }
 
-static void every_text_is_split_as_by_the_reference(void **state)
+TEST(every_text_is_split_as_by_the_reference)
 {
     fixture *f = *state;
     const json_t *splits = json_object_get(f->root, "splits");
@@ -162,7 +162,7 @@ static uint64_t normal_sum(const fixture *f, const dt_normalizer *n, const dt_te
     return sum;
 }
 
-static void normal_forms_are_those_of_the_reference(void **state)
+TEST(normal_forms_are_those_of_the_reference)
 {
     static const char *const around[][2] = {{"", ""},
                                             {"a", "\xcc\x81"},
@@ -189,12 +189,4 @@ static void normal_forms_are_those_of_the_reference(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_hold_the_characters_of_the_reference),
-        cmocka_unit_test(every_text_is_split_as_by_the_reference),
-        cmocka_unit_test(normal_forms_are_those_of_the_reference),
-    };
-    return cmocka_run_group_tests(tests, open_fixture, close_fixture);
-}
+int main(void) { return run_listed(NULL, open_fixture, close_fixture); }

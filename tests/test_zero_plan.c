@@ -315,9 +315,7 @@ TEST(wrong_tables_and_options_are_refused)
     opt.grad_dtype = DT_F32;
     u[1].tensors[1].offset -= 1;
     dt_error_clear();
-    assert_int_equal(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG);
-    assert_non_null(strstr(dt_error_message(), "tensor c"));
-    dt_error_clear();
+    assert_fails(dt_zero_plan_make(&opt, u, 3, 4, &p), DT_ERR_ARG, "tensor c");
     u[1].tensors[1].offset += 1;
     static const dt_row_range wrong[][2] = {
         {{1, 1}, {2, 3}}, {{1, 2}, {2, 3}}, {{2, 3}, {0, 1}}, {{0, 1}, {2, 1 << 30}}};

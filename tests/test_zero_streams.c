@@ -153,22 +153,22 @@ static void check_exchange(bool with_frozen, bool reproducible, bool overlap, in
     check_orders(with_frozen, &opt);
 }
 
-static void overlapped_exchange_changes_no_bit(void **state) { check_exchange(false, false, true, 0); }
-static void overlapped_exchange_in_buckets_changes_no_bit(void **state) { check_exchange(false, false, true, 600); }
-static void overlapped_reproducible_sums_change_no_bit(void **state) { check_exchange(false, true, true, 0); }
-static void one_stream_needs_no_events(void **state) { check_exchange(false, true, false, 600); }
-static void overlapped_exchange_of_two_parts_changes_no_bit(void **state) { check_exchange(true, false, true, 0); }
+TEST(overlapped_exchange_changes_no_bit) { check_exchange(false, false, true, 0); }
+TEST(overlapped_exchange_in_buckets_changes_no_bit) { check_exchange(false, false, true, 600); }
+TEST(overlapped_reproducible_sums_change_no_bit) { check_exchange(false, true, true, 0); }
+TEST(one_stream_needs_no_events) { check_exchange(false, true, false, 600); }
+TEST(overlapped_exchange_of_two_parts_changes_no_bit) { check_exchange(true, false, true, 0); }
 
 /* ---- offload ----------------------------------------------------------------------------------------------------- */
 
-static void offload_to_host_memory_changes_no_bit(void **state)
+TEST(offload_to_host_memory_changes_no_bit)
 {
     dt_zero_options opt = offloaded(DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, 2);
     check_orders(true, &opt);
     opt.overlap_comm = false;
     check_orders(false, &opt);
 }
-static void offload_to_a_file_changes_no_bit(void **state)
+TEST(offload_to_a_file_changes_no_bit)
 {
     dt_zero_options opt = offloaded(DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, 3);
     check_orders(true, &opt);
@@ -176,7 +176,7 @@ static void offload_to_a_file_changes_no_bit(void **state)
     opt.buffer_count = 1;
     check_orders(false, &opt);
 }
-static void offload_of_only_parameters_changes_no_bit(void **state)
+TEST(offload_of_only_parameters_changes_no_bit)
 {
     dt_zero_options opt = offloaded(DT_OFFLOAD_NONE, DT_OFFLOAD_CPU, 2);
     check_orders(false, &opt);
@@ -185,7 +185,7 @@ static void offload_of_only_parameters_changes_no_bit(void **state)
 }
 
 /* Sums are exchanged after their reduction and before they are copied down. */
-static void exchange_among_groups_changes_no_bit(void **state)
+TEST(exchange_among_groups_changes_no_bit)
 {
     dt_zero_options opt = {.overlap_comm = true, .n_groups = N_THREADS, .reduce_bucket_size = 600};
     check_orders(false, &opt);
@@ -196,17 +196,6 @@ static void exchange_among_groups_changes_no_bit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(overlapped_exchange_changes_no_bit),
-        cmocka_unit_test(overlapped_exchange_in_buckets_changes_no_bit),
-        cmocka_unit_test(overlapped_reproducible_sums_change_no_bit),
-        cmocka_unit_test(one_stream_needs_no_events),
-        cmocka_unit_test(overlapped_exchange_of_two_parts_changes_no_bit),
-        cmocka_unit_test(offload_to_host_memory_changes_no_bit),
-        cmocka_unit_test(offload_to_a_file_changes_no_bit),
-        cmocka_unit_test(offload_of_only_parameters_changes_no_bit),
-        cmocka_unit_test(exchange_among_groups_changes_no_bit),
-    };
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_listed(NULL, NULL, NULL);
 }

@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { BY_NODE = 2 }; /* tests that also run with groups of a node */
+
 enum { N_JOBS = 12 /* micro-batches of a step: divides by 1, 2, 3, 4 ranks */, N_STEPS = 3 };
 
 /* ---- fixture ----------------------------------------------------------------------------------------------------- */

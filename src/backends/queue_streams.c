@@ -252,14 +252,14 @@ static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, in
     return err;
 }
 
-dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
+static dt_err queue_open(dt_device *dev, int local_rank, int n_threads)
 {
     const char *text = getenv("DTRAIN_QUEUE_SEED");
     const uint64_t seed = text ? strtoull(text, NULL, 10) : 1;
     return open_queue(dev, seed ? DT_QUEUE_ANY : DT_QUEUE_LATE, seed, local_rank, n_threads, false);
 }
 
-dt_err queue_plan(dt_device *dev, int n_threads) { return open_queue(dev, DT_QUEUE_ANY, 1, 0, n_threads, true); }
+static dt_err queue_plan(dt_device *dev, int n_threads) { return open_queue(dev, DT_QUEUE_ANY, 1, 0, n_threads, true); }
 
 dt_err dt_queue_open(dt_device *dev, dt_queue_order order, uint64_t seed, dt_ledger *ledger)
 {
@@ -267,7 +267,7 @@ dt_err dt_queue_open(dt_device *dev, dt_queue_order order, uint64_t seed, dt_led
     return open_queue(dev, order, seed, 0, 1, false);
 }
 
-void queue_close(dt_device *dev)
+static void queue_close(dt_device *dev)
 {
     queue_state *q = state_of(dev);
     if (!q) return;
@@ -278,48 +278,51 @@ void queue_close(dt_device *dev)
     dev->impl = NULL;
 }
 
-void queue_make_reproducible(dt_device *dev)
+static void queue_make_reproducible(dt_device *dev)
 {
     dt_device *below = &state_of(dev)->below;
     if (below->ops->make_reproducible) below->ops->make_reproducible(below);
 }
 
-void queue_describe(const dt_device *dev, char *out, size_t out_size)
+static void queue_describe(const dt_device *dev, char *out, size_t out_size)
 {
     char below[192];
     state_of(dev)->below.ops->describe(&state_of(dev)->below, below, sizeof below);
     snprintf(out, out_size, "queue over %s", below);
 }
 
-void queue_kernels(const dt_device *dev, char *out, size_t out_size)
+static void queue_kernels(const dt_device *dev, char *out, size_t out_size)
 {
     const dt_device *below = &state_of(dev)->below;
     below->ops->kernels(below, out, out_size);
 }
 
-const char *queue_chip_name(const dt_device *dev)
+static const char *queue_chip_name(const dt_device *dev)
 {
     const dt_device *below = &state_of(dev)->below;
     return below->ops->chip_name ? below->ops->chip_name(below) : NULL;
 }
 
-void queue_versions(const dt_device *dev, char *out, size_t out_size)
+static void queue_versions(const dt_device *dev, char *out, size_t out_size)
 {
     const dt_device *below = &state_of(dev)->below;
     *out = '\0';
     if (below->ops->versions) below->ops->versions(below, out, out_size);
 }
 
-bool queue_distrust(dt_device *dev, const dt_matmul *mm)
+static bool queue_distrust(dt_device *dev, const dt_matmul *mm)
 {
     dt_device *below = &state_of(dev)->below;
     return below->ops->distrust && below->ops->distrust(below, mm);
 }
 
 /* Tests run on one node. */
-uint64_t queue_identity(const dt_device *dev) { return 1 + (uint64_t)(dev->local_rank % state_of(dev)->n_devices); }
+static uint64_t queue_identity(const dt_device *dev)
+{
+    return 1 + (uint64_t)(dev->local_rank % state_of(dev)->n_devices);
+}
 
-size_t queue_memory_free(const dt_device *dev)
+static size_t queue_memory_free(const dt_device *dev)
 {
     const queue_state *q = state_of(dev);
     const size_t held = atomic_load(&dev->ledger->on_now[DT_ON_DEVICE]);
@@ -327,7 +330,7 @@ size_t queue_memory_free(const dt_device *dev)
     return q->memory == SIZE_MAX ? dt_host_memory_free() : q->memory > held ? q->memory - held : 0;
 }
 
-size_t queue_overhead(const dt_device *dev) { return queue_below(dev)->ops->overhead(queue_below(dev)); }
+static size_t queue_overhead(const dt_device *dev) { return queue_below(dev)->ops->overhead(queue_below(dev)); }
 
 static dt_err note_pinned(queue_state *q, const char *begin, size_t nbytes)
 {
@@ -345,7 +348,7 @@ static bool is_pageable(const queue_state *q, const void *p)
     return !is_far(p) && i == q->n_pinned;
 }
 
-dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
     queue_state *q = state_of(dev);
     if (place == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
@@ -379,7 +382,7 @@ static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
     return false;
 }
 
-void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 {
     queue_state *q = state_of(dev);
     if (is_in_use(q, near(ptr), nbytes)) die("memory is freed while a queued operation uses it");
@@ -392,7 +395,7 @@ dt_queue_counts dt_queue_counts_of(const dt_device *dev) { return state_of(dev)-
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
-dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
+static dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
 {
     queue_state *q = state_of(dev);
     DT_CHECK(q->n_streams < N_STREAMS, DT_ERR_FAULT, "queue device: more than %d streams", N_STREAMS);
@@ -404,7 +407,7 @@ dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
     return DT_OK;
 }
 
-void queue_stream_destroy(dt_device *dev, dt_stream *stream)
+static void queue_stream_destroy(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
     int i = 0;
@@ -424,7 +427,7 @@ static dt_err take_error(queue_state *q)
     return err;
 }
 
-dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
+static dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
     DT_CHECK(!stream_of(dev, stream)->records, DT_ERR_ARG,
@@ -434,21 +437,21 @@ dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
     return take_error(q);
 }
 
-dt_err queue_event_create(dt_device *dev, dt_event **event)
+static dt_err queue_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
     DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
     return DT_OK;
 }
 
-void queue_event_destroy(dt_device *dev, dt_event *event)
+static void queue_event_destroy(dt_device *dev, dt_event *event)
 {
     event->destroyed = true;
     event->n_queued++;
     release_event(event);
 }
 
-dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
+static dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     int64_t *grown = realloc(event->pending, (size_t)(event->n_pending + 1) * sizeof *grown);
     DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d records of an event", event->n_pending + 1);
@@ -461,7 +464,7 @@ dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
     return append(state_of(dev), s, &(entry){.kind = RECORD, .event = event, .serial = ++event->recorded});
 }
 
-dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
+static dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     event->n_queued++;
     return append(state_of(dev), stream_of(dev, stream),
@@ -476,7 +479,7 @@ static dt_stream *recorded_on(const queue_state *q, const dt_event *event)
     return NULL;
 }
 
-dt_err queue_event_sync(dt_device *dev, dt_event *event)
+static dt_err queue_event_sync(dt_device *dev, dt_event *event)
 {
     queue_state *q = state_of(dev);
     dt_stream *stream = recorded_on(q, event);
@@ -489,20 +492,20 @@ dt_err queue_event_sync(dt_device *dev, dt_event *event)
     return take_error(q);
 }
 
-dt_err queue_event_query(dt_device *dev, dt_event *event, bool *done)
+static dt_err queue_event_query(dt_device *dev, dt_event *event, bool *done)
 {
     run_some(state_of(dev)); /* who asks again and again sees it reached some day */
     *done = is_reached(event, event->recorded);
     return DT_OK;
 }
 
-dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
+static dt_err queue_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
 {
     *ms = (float)((to->at_s - from->at_s) * 1e3);
     return DT_OK;
 }
 
-dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
+static dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
 {
     DT_CHECK(event->recorded > 0 && is_reached(event, event->recorded), DT_ERR_ARG,
              "internal: queue_event_time: the event was not reached yet");
@@ -512,7 +515,14 @@ dt_err queue_event_time(dt_device *dev, dt_event *event, double *at_s)
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-dt_err queue_graph_begin(dt_device *dev, dt_stream *stream)
+static void queue_graph_destroy(dt_device *dev, dt_graph *graph)
+{
+    if (!graph) return;
+    free(graph->entries);
+    free(graph);
+}
+
+static dt_err queue_graph_begin(dt_device *dev, dt_stream *stream)
 {
     dt_stream *s = stream_of(dev, stream);
     DT_CHECK(!s->records, DT_ERR_ARG, "internal: queue_graph_begin: the stream is already recording a graph");
@@ -522,7 +532,7 @@ dt_err queue_graph_begin(dt_device *dev, dt_stream *stream)
     return DT_OK;
 }
 
-dt_err queue_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
+static dt_err queue_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
 {
     dt_stream *s = stream_of(dev, stream);
     DT_CHECK(s->records, DT_ERR_ARG, "internal: queue_graph_end: the stream is not recording a graph");
@@ -535,7 +545,7 @@ dt_err queue_graph_end(dt_device *dev, dt_stream *stream, dt_graph **graph)
     return DT_OK;
 }
 
-dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
+static dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
 {
     queue_state *q = state_of(dev);
     dt_stream *s = stream_of(dev, stream);
@@ -545,13 +555,6 @@ dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *stream)
     s->n_run++;
     for (int i = 0; i < graph->n; i++) DT_TRY(append(q, s, &graph->entries[i]));
     return DT_OK;
-}
-
-void queue_graph_destroy(dt_device *dev, dt_graph *graph)
-{
-    if (!graph) return;
-    free(graph->entries);
-    free(graph);
 }
 
 /* ---- copies, and what tests put into a stream -------------------------------------------------------------------- */
@@ -573,7 +576,7 @@ static dt_err failing_copy(dt_device *below, const void *args)
     return dt_fail(DT_ERR_FAULT, "queue device: copy failed (injected)");
 }
 
-dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
+static dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
 {
     queue_state *q = state_of(dev); /* the host's side may be any memory */
     const copy_call args = {near(dst), near(src), nbytes};
@@ -595,3 +598,42 @@ dt_err dt_queue_call(dt_device *dev, dt_stream *stream, dt_err (*run)(dt_device 
 void *dt_queue_reach(const void *p) { return near(p); }
 
 const dt_device *queue_below(const dt_device *dev) { return &state_of(dev)->below; }
+
+const dt_device_ops dt_device_queue_ops = {
+    .name = "queue",
+    .open = queue_open,
+    .plan = queue_plan,
+    .close = queue_close,
+    .make_reproducible = queue_make_reproducible,
+    .describe = queue_describe,
+    .kernels = queue_kernels,
+    .chip_name = queue_chip_name,
+    .versions = queue_versions,
+    .distrust = queue_distrust,
+    .own_memory = true,
+    .identity = queue_identity,
+    .memory_free = queue_memory_free,
+    .overhead = queue_overhead,
+    .alloc = queue_alloc,
+    .free = queue_free,
+    .host_accessible = false,
+    .stream_create = queue_stream_create,
+    .stream_destroy = queue_stream_destroy,
+    .stream_sync = queue_stream_sync,
+    .event_create = queue_event_create,
+    .event_destroy = queue_event_destroy,
+    .event_record = queue_event_record,
+    .event_wait = queue_event_wait,
+    .event_sync = queue_event_sync,
+    .event_query = queue_event_query,
+    .event_elapsed_ms = queue_event_elapsed_ms,
+    .event_time = queue_event_time,
+    .graph_begin = queue_graph_begin,
+    .graph_end = queue_graph_end,
+    .graph_launch = queue_graph_launch,
+    .graph_destroy = queue_graph_destroy,
+    .copy = queue_copy,
+#define DT_OP(op, ...) .op = queue_##op,
+#define DT_SIZE(type, name, ...) .name = queue_##name,
+#include "dtrain/device/op_list.h"
+};

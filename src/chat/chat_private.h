@@ -1,68 +1,76 @@
-/* chat_private.h - a template opened for a tokenizer: chat.c renders from it, write_jinja.c exports it. */
-#ifndef DTRAIN_TEXT_CHAT_PRIVATE_H
-#define DTRAIN_TEXT_CHAT_PRIVATE_H
+/* chat_private.h - a template opened for a tokenizer.
+ *
+ * Every template is a Jinja text. dtrain's own and those from JSON files are one text, templates/form.jinja, after a
+ * line that sets `form` to the texts around the messages of each role. */
+#ifndef DTRAIN_CHAT_PRIVATE_H
+#define DTRAIN_CHAT_PRIVATE_H
 
-#include "chat_template.h"
+#include "dtrain/chat/chat.h"
+#include "dtrain/jinja/jinja.h"
 
-/* A text of the template, cut at the tokens of the tokenizer. */
-typedef struct dt_parts {
-    dt_span *span;
-    int n;
-} dt_parts;
-
-typedef struct dt_turn_parts {
-    dt_parts prefix, lead, end, after, open, close;
-} dt_turn_parts;
+/* U+FDD0 and the like, which are no characters of texts. In a rendered text they stand for the tokenizer's BOS and EOS
+ * if it does not recognise these in a text, and for the end of an answer that is searched. */
+enum { DT_CHAT_MARK_NBYTES = 3 };
+#define DT_CHAT_BOS_MARK "\xef\xb7\x90"
+#define DT_CHAT_EOS_MARK "\xef\xb7\x91"
+#define DT_CHAT_END_MARK "\xef\xb7\x92"
 
 struct dt_chat {
-    dt_chat_template form;
-    json_t *root; /* owns the texts of a template read from JSON */
+    char *name, *source;
+    json_t *form; /* NULL: the Jinja text is another program's */
+    json_t *spec; /* a name, an object of a form, or {"jinja": TEXT} */
     const dt_tokenizer *tokenizer;
-    dt_parts begin, think_off, generation;
-    dt_turn_parts turns[DT_N_ROLES];
+    dt_jinja *jinja;
+    char *text;            /* of the template */
+    const char *bos, *eos; /* in a rendered text; NULL: the tokenizer has none */
+    /* of another program's template: what follows a question and an answer; what add_generation_prompt adds after a
+     * question, or if that is nothing, what follows it */
+    char *after_question, *after_answer, *header;
+    int32_t end_token;
     dt_wrap wrap;
-    char missing[256]; /* tokens of the template that the tokenizer lacks */
-    bool writes_bos;   /* the template starts with {bos} */
-    bool wrapped;      /* the tokenizer's BOS is put before the text */
-    unsigned refused;  /* kinds of messages that the tokenizer's own template renders differently */
-    bool dated;        /* the tokenizer's own template writes the current date */
-    char *source;      /* dt_chat_source */
+    bool writes_bos; /* the template begins with BOS */
+    bool wrapped;    /* the tokenizer's BOS is put before the text */
+    bool parts;      /* contents are passed as lists of parts */
+    bool dated;      /* the template asks for the date */
+    time_t day;      /* that it gets */
 };
 
-/** Kinds of messages that templates render differently. */
-enum {
-    DT_KIND_SYSTEM = 1,
-    DT_KIND_EMPTY_SYSTEM = 2,
-    DT_KIND_LATER_SYSTEM = 4, /* a system message that is not the first message */
-    DT_KIND_DEVELOPER = 8,
-    DT_KIND_ROW = 16, /* roles that do not alternate: consecutive questions or answers, or an answer first */
-    DT_KIND_TOOL = 32,
-    DT_KIND_THINK = 64,     /* <think> or </think> in an answer */
-    DT_KIND_MARKS = 128,    /* the same in other messages */
-    DT_KIND_THOUGHTS = 256, /* an answer with thoughts in a separate field */
-    DT_KIND_NAME = 512,     /* a question or an answer with a field `name` */
-    DT_KIND_SYSTEM_NAME = 1024,
-    DT_KIND_TOOL_NAME = 2048
-};
-/** Kinds of message i in a conversation of n messages, as a bit mask. */
-unsigned dt_chat_kinds(const dt_message *messages, int i, int n, unsigned flags);
-/** DT_ERR_DATA: a message of the conversation has a refused kind, named in the error. */
-dt_err dt_chat_check_kinds(const dt_chat *c, const dt_message *messages, int n, unsigned flags);
+/* ---- forms.c ----------------------------------------------------------------------------------------------------- */
+
+/** A form by name, JSON file, or JSON text, with all texts that it has from others. form: out, new reference. spec:
+ *  out, new reference, the value from which this function reads it again. DT_ERR_USAGE: no such name. DT_ERR_DATA. */
+dt_err dt_form_find(const char *name, json_t **form, json_t **spec);
+/** Jinja text of a form, malloc'ed. bos, eos: texts for {bos} and {eos}; NULL: "". NULL: no memory. */
+char *dt_form_jinja(const json_t *form, const char *bos, const char *eos);
+/** A text of a form; NULL: it has none. Borrowed. */
+const char *dt_form_text(const json_t *form, const char *key);
+
+/* ---- render.c ---------------------------------------------------------------------------------------------------- */
+
+/** Evaluate the template. mark_ends: DT_CHAT_END_MARK after answers, before white space at their end if that is 1,
+ *  after it if 2. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int mark_ends,
+                        dt_jinja_result *r);
+/** Length of the special token at the start of a text that ends with a 0; 0: none. id: out, unchanged if it is one as
+ *  dt_chat_token_meant, which the tokenizer lacks. */
+size_t dt_chat_token_at(const dt_chat *c, const char *text, int32_t *id);
+/** Length of what looks like a special token, <|NAME|>, whether or not the tokenizer has it; 0: none. */
+size_t dt_chat_token_meant(const char *text);
+
+/* ---- targets.c --------------------------------------------------------------------------------------------------- */
+
+/** Parts of a rendered text that are targets, in order. part: out, malloc'ed. DT_ERR_DATA: they cannot be determined.
+ */
+dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const dt_jinja_result *text,
+                       dt_jinja_part **part, int *n_parts);
+
+/* ---- chat.c ------------------------------------------------------------------------------------------------------ */
 
 /** Location of the tokenizer's files, for messages. */
 const char *dt_chat_place(const dt_tokenizer *t);
-/** Open a template by name, JSON text or JSON file. */
+/** Open by name, file or spec, with BOS as this template alone says. */
 dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t);
-/** The template equivalent to the tokenizer's own one (recognise.c). DT_ERR_USAGE: none; shows where the
- *  closest one differs. */
-dt_err dt_chat_recognise(dt_chat **out, const dt_tokenizer *t);
-
-/** True if a Jinja text starts like those of dt_chat_jinja, ignoring white space. */
-bool dt_chat_jinja_claims(const char *jinja);
-/** Template named in a Jinja file of dt_chat_jinja, in the form that dt_chat_open takes, malloc'ed. NULL:
- *  not such a file. Trust it only if exporting that template reproduces the file. */
-char *dt_chat_jinja_spec(const char *jinja);
-/** Image placeholder in such a file, malloc'ed. NULL: no images. */
-char *dt_chat_jinja_image(const char *jinja);
+/** Open the tokenizer's own Jinja text. */
+dt_err dt_chat_open_own(dt_chat **out, const dt_tokenizer *t);
 
 #endif

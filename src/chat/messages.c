@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A role's own name is listed first. */
 static const struct {
     const char *name;
     dt_role role;
@@ -14,14 +13,6 @@ static const struct {
              {"model", DT_ROLE_ASSISTANT}, {"function_call", DT_ROLE_ASSISTANT}, {"tool", DT_ROLE_TOOL},
              {"function", DT_ROLE_TOOL},   {"observation", DT_ROLE_TOOL}};
 enum { N_ROLE_NAMES = sizeof roles / sizeof roles[0] };
-
-bool dt_role_named(int i, const char **name, dt_role *role)
-{
-    if (i < 0 || i >= N_ROLE_NAMES) return false;
-    *name = roles[i].name;
-    *role = roles[i].role;
-    return true;
-}
 
 bool dt_role_parse(const char *name, dt_role *role)
 {
@@ -194,7 +185,7 @@ static dt_err read_loss(dt_message *out, const json_t *message, size_t turn)
 static dt_err read_fields(dt_messages *m, const json_t *message, size_t turn)
 {
     dt_message *out = &m->item[m->n - 1];
-    out->named = dt_field_is_set(json_object_get(message, "name"));
+    out->name = json_string_value(json_object_get(message, "name"));
     DT_TRY(read_thoughts(out, message, turn));
     return read_loss(out, message, turn);
 }

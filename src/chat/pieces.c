@@ -32,8 +32,16 @@ dt_err dt_pieces_token(dt_pieces *p, int32_t id, bool target)
     return id >= 0 ? add(p, (dt_span){.id = id}, target) : DT_OK;
 }
 
+void dt_pieces_clear(dt_pieces *p)
+{
+    free(p->owned);
+    p->owned = NULL;
+    p->n = 0;
+}
+
 void dt_pieces_free(dt_pieces *p)
 {
+    dt_pieces_clear(p);
     free(p->span);
     free(p->target);
     *p = (dt_pieces){0};

@@ -74,13 +74,22 @@ const char *dt_error_message(void) { return message; }
 
 void dt_error_clear(void) { message[0] = '\0'; }
 
+dt_err dt_error_replace(dt_err err, const char *fmt, ...)
+{
+    char text[MESSAGE_SIZE];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    dt_error_clear();
+    return dt_fail(err, "%s", text);
+}
+
 static dt_err lead(dt_err err, const char *fmt, va_list args)
 {
-    char place[1024], what[MESSAGE_SIZE];
+    char place[1024];
     vsnprintf(place, sizeof place, fmt, args);
-    memcpy(what, message, sizeof what);
-    dt_error_clear();
-    return dt_fail(err, "%s%s", place, what);
+    return dt_error_replace(err, "%s%s", place, message);
 }
 
 dt_err dt_error_lead(dt_err err, const char *fmt, ...)

@@ -371,8 +371,8 @@ bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f)
     if (k >= l->sources.n_files) return false;
     const dt_dataset *d = l->sources.samples[k].dataset;
     *f = (dt_images_of_file){.path = d->path, .n = d->info.n_images};
-    if (!d->info.has_images || !d->info.sealed || !d->pixels.has_checksum) return true;
-    f->checksum = d->pixels.checksum;
+    if (!d->info.has_images || !d->info.sealed || !d->column[DT_COL_PIXELS].has_checksum) return true;
+    f->checksum = d->column[DT_COL_PIXELS].checksum;
     f->key = dt_mix64(f->checksum ^ dt_mix64((uint64_t)f->n ^ dt_mix64((uint64_t)d->info.images.size)));
     return true;
 }

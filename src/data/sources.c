@@ -70,11 +70,8 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
 
 static dt_err grow(dt_sources *s)
 {
-    dt_samples *samples = realloc(s->samples, (size_t)(s->n_files + 1) * sizeof *samples);
-    if (samples) s->samples = samples;
-    int64_t *first = realloc(s->file_first, (size_t)(s->n_files + 2) * sizeof *first);
-    if (first) s->file_first = first;
-    DT_CHECK(samples && first, DT_ERR_MEMORY, "no memory for %d dataset files", s->n_files + 1);
+    DT_GROW(s->samples, s->n_files, "no memory for %d dataset files", s->n_files + 1);
+    DT_RESIZE(s->file_first, s->n_files + 2, "no memory for %d dataset files", s->n_files + 1);
     return DT_OK;
 }
 
@@ -238,17 +235,6 @@ static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *b
                    n_ties + n_too_long + n_empty, why);
 }
 
-/* The message of dt_glob, plus the command that creates a missing file. */
-static dt_err no_files(dt_err err, const char *item)
-{
-    if (err != DT_ERR_DATA || access(item, F_OK) == 0) return err;
-    char *why = strdup(dt_error_message());
-    dt_error_clear();
-    err = dt_fail(err, "%s; make datasets with dtrain-data", why ? why : item);
-    free(why);
-    return err;
-}
-
 /* Add one item of the list with its weight: all files that match its glob, sorted by name. */
 static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 {
@@ -261,7 +247,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     int n_paths;
     const dt_sources before = *s;
     dt_err err = dt_glob(item, &paths, &n_paths);
-    if (err != DT_OK) return no_files(err, item);
+    if (err == DT_ERR_DATA && access(item, F_OK) != 0)
+        return dt_error_replace(err, "%s; make datasets with dtrain-data", dt_error_message());
+    DT_TRY(err);
     for (int i = 0; i < n_paths && err == DT_OK; i++) {
         dt_phase_enter(opt->phase, "open", "data");
         err = dt_phase_poll(opt->phase);
@@ -284,9 +272,8 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_options *opt)
 {
     DT_CHECK(n > 0, DT_ERR_USAGE, "%s: expected dataset files, found none", opt->where);
-    s->weight = calloc((size_t)n, sizeof *s->weight);
-    s->entry_first = calloc((size_t)n + 1, sizeof *s->entry_first);
-    DT_CHECK(s->weight && s->entry_first, DT_ERR_MEMORY, "no memory for %d dataset files", n);
+    DT_ALLOC(s->weight, n, "no memory for %d dataset files", n);
+    DT_ALLOC(s->entry_first, n + 1, "no memory for %d dataset files", n);
     DT_TRY(grow(s));
     s->file_first[0] = 0;
     dt_mistakes mistakes = {0};

@@ -8,10 +8,8 @@
 
 dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbytes)
 {
-    uint8_t *both = realloc(tags->exif, tags->exif_nbytes + nbytes + 1);
-    DT_CHECK(both, DT_ERR_MEMORY, "no memory for %zu bytes of Exif data", nbytes);
-    memcpy(both + tags->exif_nbytes, bytes, nbytes);
-    tags->exif = both;
+    DT_RESIZE(tags->exif, tags->exif_nbytes + nbytes, "no memory for %zu bytes of Exif data", nbytes);
+    memcpy(tags->exif + tags->exif_nbytes, bytes, nbytes);
     tags->exif_nbytes += nbytes;
     return DT_OK;
 }

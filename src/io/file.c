@@ -184,14 +184,19 @@ int dt_open_unnamed(const char *folder)
     return fd;
 }
 
+dt_err dt_close_written(int fd, const char *path, bool sync, dt_err err)
+{
+    if (err == DT_OK && sync && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, path, "sync failed");
+    /* NFS reports a full disk here */
+    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
+    return err;
+}
+
 dt_err dt_write_file_sync(const char *path, const char *text, size_t nbytes)
 {
     int fd;
     DT_TRY(dt_create_file(path, &fd));
-    dt_err err = write_all(fd, path, text, nbytes);
-    if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, path, "sync failed");
-    /* NFS reports a full disk here */
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, path, "close failed");
+    const dt_err err = dt_close_written(fd, path, true, write_all(fd, path, text, nbytes));
     if (err != DT_OK) dt_remove_part(path);
     return err;
 }
@@ -223,9 +228,7 @@ dt_err dt_aside_sync(dt_aside *a)
 
 dt_err dt_aside_commit(dt_aside *a)
 {
-    dt_err err = dt_aside_sync(a);
-    /* NFS reports a full disk here */
-    if (close(a->fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, a->part, "close failed");
+    dt_err err = dt_close_written(a->fd, a->part, true, DT_OK);
     a->fd = -1;
     if (err == DT_OK) err = dt_rename_durable(a->part, a->path);
     if (err != DT_OK) dt_remove_part(a->part);
@@ -266,7 +269,6 @@ static dt_err copy_pieces(int in, const char *from, int out, const char *to)
         err = write_all(out, to, piece, (size_t)n);
     }
     free(piece);
-    if (err == DT_OK && fsync(out) != 0) err = dt_fail_errno(DT_ERR_WRITE, to, "sync failed");
     return err;
 }
 
@@ -277,8 +279,7 @@ dt_err dt_copy_file(const char *from, const char *to)
     DT_TRY(open_regular(from, &in, &st));
     dt_err err = dt_create_file(to, &out);
     if (err == DT_OK) {
-        err = copy_pieces(in, from, out, to);
-        if (close(out) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, to, "close failed");
+        err = dt_close_written(out, to, true, copy_pieces(in, from, out, to));
         if (err != DT_OK) dt_remove_part(to);
     }
     close(in);

@@ -111,6 +111,13 @@ static void close_attribute(attribute *a)
     if (a->id >= 0) H5Aclose(a->id);
 }
 
+static dt_err fail_attribute(dt_err err, const char *path, const char *name, const char *done)
+{
+    char what[200];
+    snprintf(what, sizeof what, "attribute `%s` cannot be %s", name, done);
+    return dt_h5_fail(err, path, what);
+}
+
 /* A scalar, or an array with one element, as some programs write scalars. */
 static bool is_single(hid_t attr)
 {
@@ -129,9 +136,7 @@ static dt_err open_attribute(hid_t obj, const char *path, const char *name, attr
     if (there > 0) a->id = H5Aopen(obj, name, H5P_DEFAULT);
     if (a->id >= 0) a->type = H5Aget_type(a->id);
     if (a->type < 0) {
-        char what[200];
-        snprintf(what, sizeof what, "attribute `%s` cannot be opened", name);
-        const dt_err err = dt_h5_fail(DT_ERR_DATA, path, what);
+        const dt_err err = fail_attribute(DT_ERR_DATA, path, name, "opened");
         close_attribute(a);
         return err;
     }
@@ -141,17 +146,10 @@ static dt_err open_attribute(hid_t obj, const char *path, const char *name, attr
     return dt_fail(DT_ERR_DATA, "%s: attribute `%s`: expected one value, found an array", path, name);
 }
 
-static dt_err unreadable(const char *path, const char *name)
-{
-    char what[200];
-    snprintf(what, sizeof what, "attribute `%s` cannot be read", name);
-    return dt_h5_fail(DT_ERR_DATA, path, what);
-}
-
 static dt_err read_variable_text(const attribute *a, const char *path, const char *name, char **text)
 {
     char *inside = NULL; /* HDF5's allocation, NULL for an empty string */
-    if (H5Aread(a->id, a->type, &inside) < 0) return unreadable(path, name);
+    if (H5Aread(a->id, a->type, &inside) < 0) return fail_attribute(DT_ERR_DATA, path, name, "read");
     *text = strdup(inside ? inside : "");
     if (inside) H5free_memory(inside);
     return *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: attribute `%s`: no memory for its text", path, name);
@@ -166,7 +164,7 @@ static dt_err read_fixed_text(const attribute *a, const char *path, const char *
     DT_CHECK(t, DT_ERR_MEMORY, "%s: attribute `%s`: no memory for %zu bytes", path, name, size);
     if (H5Aread(a->id, a->type, t) < 0) {
         free(t);
-        return unreadable(path, name);
+        return fail_attribute(DT_ERR_DATA, path, name, "read");
     }
     if (H5Tget_strpad(a->type) == H5T_STR_SPACEPAD)
         for (size_t n = strlen(t); n > 0 && t[n - 1] == ' ';) t[--n] = '\0';
@@ -201,9 +199,9 @@ static dt_err read_integer(hid_t obj, const char *path, const char *name, bool *
     if (a.class != H5T_INTEGER || H5Tget_size(a.type) > 8)
         err = dt_fail(DT_ERR_DATA, "%s: attribute `%s`: expected an integer of at most 64 bits", path, name);
     else if (H5Tget_sign(a.type) == H5T_SGN_NONE)
-        err = H5Aread(a.id, H5T_NATIVE_UINT64, magnitude) < 0 ? unreadable(path, name) : DT_OK;
+        err = H5Aread(a.id, H5T_NATIVE_UINT64, magnitude) < 0 ? fail_attribute(DT_ERR_DATA, path, name, "read") : DT_OK;
     else if (H5Aread(a.id, H5T_NATIVE_INT64, &value) < 0)
-        err = unreadable(path, name);
+        err = fail_attribute(DT_ERR_DATA, path, name, "read");
     else {
         *negative = value < 0;
         *magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
@@ -239,7 +237,7 @@ dt_err dt_h5_read_f64(hid_t obj, const char *path, const char *name, double *val
     if ((a.class != H5T_FLOAT && a.class != H5T_INTEGER) || H5Tget_size(a.type) > 8)
         err = dt_fail(DT_ERR_DATA, "%s: attribute `%s`: expected a number", path, name);
     else if (H5Aread(a.id, H5T_NATIVE_DOUBLE, value) < 0)
-        err = unreadable(path, name);
+        err = fail_attribute(DT_ERR_DATA, path, name, "read");
     close_attribute(&a);
     return err;
 }
@@ -251,14 +249,12 @@ static dt_err write_attribute(hid_t obj, const char *path, const char *name, hid
                               const void *value)
 {
     hid_t space = H5Screate(H5S_SCALAR), attr = -1;
-    char what[200];
     dt_err err = DT_OK;
     if (space >= 0)
         attr = H5Aexists(obj, name) > 0 ? H5Aopen(obj, name, H5P_DEFAULT)
                                         : H5Acreate2(obj, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
-    snprintf(what, sizeof what, "attribute `%s` cannot be written", name);
-    if (attr < 0 || H5Awrite(attr, mem_type, value) < 0) err = dt_h5_fail(DT_ERR_WRITE, path, what);
-    if (attr >= 0 && H5Aclose(attr) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, what);
+    if (attr < 0 || H5Awrite(attr, mem_type, value) < 0) err = fail_attribute(DT_ERR_WRITE, path, name, "written");
+    if (attr >= 0 && H5Aclose(attr) < 0 && err == DT_OK) err = fail_attribute(DT_ERR_WRITE, path, name, "written");
     if (space >= 0) H5Sclose(space);
     return err;
 }

@@ -108,8 +108,7 @@ static dt_err look_at(hid_t dset, const char *name, void *ctx)
     }
     if (a.n_dims != 2 || a.type > DT_H5_F64) return DT_OK;
     if (++s->n_found > 1) return DT_OK;
-    s->name = strdup(name);
-    DT_CHECK(s->name, DT_ERR_MEMORY, "%s: out of memory", s->path);
+    DT_COPY_TEXT(s->name, name, "%s: out of memory", s->path);
     return DT_OK;
 }
 

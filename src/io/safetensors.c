@@ -92,8 +92,7 @@ static dt_err read_offsets(const char *path, const json_t *entry, dt_st_tensor *
 static dt_err read_entry(const char *path, const char *name, const json_t *entry, dt_st_tensor *t)
 {
     int bits = 0;
-    t->name = strdup(name);
-    DT_CHECK(t->name, DT_ERR_MEMORY, "%s: no memory for the name of a tensor", path);
+    DT_COPY_TEXT(t->name, name, "%s: no memory for the name of a tensor", path);
     if (!json_is_object(entry)) return bad(path, name, "entry", entry, "an object");
     DT_TRY(read_dtype(path, entry, t, &bits));
     DT_TRY(read_shape(path, entry, t, bits));

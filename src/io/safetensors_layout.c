@@ -50,55 +50,46 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const sorted *)a)->entry->name, ((const sorted *)b)->entry->name);
 }
 
-static void print_string(FILE *out, const char *text)
+static json_t *make_entry(const dt_st_layout *l, const dt_st_entry *e, int64_t begin)
 {
-    char *quoted = NULL;
-    json_t *s = json_string(text);
-    if (s) quoted = json_dumps(s, JSON_ENCODE_ANY);
-    fputs(quoted ? quoted : "\"\"", out);
-    free(quoted);
-    json_decref(s);
-}
-
-static void print_entry(FILE *out, const dt_st_layout *l, const dt_st_entry *e, int64_t begin)
-{
-    fputc(',', out);
-    print_string(out, e->name);
-    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dt_st_type_name(l->type));
-    for (int d = 0; d < e->n_dims; d++) fprintf(out, "%s%" PRId64, d ? "," : "", e->shape[d]);
-    fprintf(out, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", begin, begin + nbytes_of(l, e));
+    json_t *shape = json_array();
+    for (int d = 0; d < e->n_dims; d++) json_array_append_new(shape, json_integer(e->shape[d]));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dt_st_type_name(l->type), "shape", shape, "data_offsets",
+                     (json_int_t)begin, (json_int_t)(begin + nbytes_of(l, e)));
 }
 
 /* Build the header of file f, and compute the offsets of its tensors. */
 static dt_err make_header(dt_st_layout *l, int f, const sorted *by, int n)
 {
-    size_t len = 0;
     int64_t at = 0;
-    FILE *out = open_memstream(&l->headers[f], &l->header_len[f]);
-    DT_CHECK(out, DT_ERR_MEMORY, "no memory for the header of a safetensors file");
-    fwrite("\0\0\0\0\0\0\0", 1, 8, out); /* placeholder for its length */
-    fputs("{\"__metadata__\":{\"format\":\"pt\"}", out);
+    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    bool whole = root != NULL;
     for (int i = 0; i < n; i++) {
         if (l->file[by[i].number] != f) continue;
-        print_entry(out, l, by[i].entry, at);
+        whole &= json_object_set_new(root, by[i].entry->name, make_entry(l, by[i].entry, at)) == 0;
         l->offset[by[i].number] = at;
         at += nbytes_of(l, by[i].entry);
     }
-    fputc('}', out);
-    fflush(out);
-    for (len = l->header_len[f]; len % 8 != 0; len++) fputc(' ', out);
-    DT_CHECK(fclose(out) == 0 && l->headers[f], DT_ERR_MEMORY, "no memory for the header of a safetensors file");
+    char *text = whole ? json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    json_decref(root);
+    DT_CHECK(text, DT_ERR_MEMORY, "no memory for the header of a safetensors file");
+    const size_t n_text = strlen(text), len = (8 + n_text + 7) / 8 * 8;
+    l->headers[f] = malloc(len);
+    if (l->headers[f]) memset(l->headers[f], ' ', len), memcpy(l->headers[f] + 8, text, n_text);
+    free(text);
+    DT_CHECK(l->headers[f], DT_ERR_MEMORY, "no memory for the header of a safetensors file");
     for (int i = 0; i < 8; i++) l->headers[f][i] = (char)((len - 8) >> 8 * i & 0xff);
     for (int i = 0; i < n; i++)
         if (l->file[i] == f) l->offset[i] += (int64_t)len;
+    l->header_len[f] = len;
     l->size[f] = (int64_t)len + at;
     return DT_OK;
 }
 
 static dt_err make_headers(dt_st_layout *l, const dt_st_entry *entries)
 {
-    sorted *by = calloc((size_t)l->n_tensors + 1, sizeof *by);
-    DT_CHECK(by, DT_ERR_MEMORY, "no memory for a list of %d tensors", l->n_tensors);
+    sorted *by;
+    DT_ALLOC(by, l->n_tensors, "no memory for a list of %d tensors", l->n_tensors);
     for (int i = 0; i < l->n_tensors; i++) by[i] = (sorted){&entries[i], i};
     qsort(by, (size_t)l->n_tensors, sizeof *by, by_name);
     dt_err err = DT_OK;
@@ -109,8 +100,9 @@ static dt_err make_headers(dt_st_layout *l, const dt_st_entry *entries)
 
 static dt_err name_files(dt_st_layout *l)
 {
-    for (int f = 0; f < l->n_files; f++) {
-        const int len = l->n_files == 1
+    for (int f = 0; f < l->n_files + (l->n_files > 1); f++) {
+        const int len = f == l->n_files ? asprintf(&l->names[f], "%s" ST_INDEX_ENDING, l->stem)
+                        : l->n_files == 1
                             ? asprintf(&l->names[f], "%s.safetensors", l->stem)
                             : asprintf(&l->names[f], "%s-%05d-of-%05d.safetensors", l->stem, f + 1, l->n_files);
         if (len < 0) l->names[f] = NULL;
@@ -138,16 +130,13 @@ static dt_err make_index(dt_st_layout *l, const dt_st_entry *entries)
 
 static dt_err make(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
 {
-    l->file = calloc((size_t)l->n_tensors + 1, sizeof *l->file);
-    l->offset = calloc((size_t)l->n_tensors + 1, sizeof *l->offset);
-    DT_CHECK(l->file && l->offset, DT_ERR_MEMORY, "no memory for a list of %d tensors", l->n_tensors);
+    DT_ALLOC(l->file, l->n_tensors + 1, "no memory for a list of %d tensors", l->n_tensors);
+    DT_ALLOC(l->offset, l->n_tensors + 1, "no memory for a list of %d tensors", l->n_tensors);
     deal_out(l, entries, shard_size);
-    l->names = calloc((size_t)l->n_files, sizeof *l->names);
-    l->headers = calloc((size_t)l->n_files, sizeof *l->headers);
-    l->header_len = calloc((size_t)l->n_files, sizeof *l->header_len);
-    l->size = calloc((size_t)l->n_files, sizeof *l->size);
-    DT_CHECK(l->names && l->headers && l->header_len && l->size, DT_ERR_MEMORY, "no memory for a list of %d files",
-             l->n_files);
+    DT_ALLOC(l->names, l->n_files + 1, "no memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->headers, l->n_files, "no memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->header_len, l->n_files, "no memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->size, l->n_files, "no memory for a list of %d files", l->n_files);
     DT_TRY(name_files(l));
     DT_TRY(make_headers(l, entries));
     return make_index(l, entries);
@@ -172,6 +161,7 @@ void dt_st_layout_free(dt_st_layout *l)
         if (l->names) free(l->names[f]);
         if (l->headers) free(l->headers[f]);
     }
+    if (l->names) free(l->names[l->n_files]);
     free(l->file);
     free(l->offset);
     free(l->names);

@@ -2,6 +2,7 @@
  * names. */
 #include "safetensors_private.h"
 #include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,10 +25,8 @@ static dt_err add_file(dt_safetensors *s, const char *path)
 {
     DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: models of more than %d files are not supported", path,
              (int)MAX_FILES);
-    char **files = realloc(s->files, ((size_t)s->n_files + 1) * sizeof *files);
-    DT_CHECK(files, DT_ERR_MEMORY, "%s: no memory for the file's name", path);
-    s->files = files;
-    DT_CHECK((files[s->n_files] = strdup(path)), DT_ERR_MEMORY, "%s: no memory for the file's name", path);
+    DT_GROW(s->files, s->n_files, "%s: no memory for the file's name", path);
+    DT_COPY_TEXT(s->files[s->n_files], path, "%s: no memory for the file's name", path);
     s->n_files++;
     return DT_OK;
 }
@@ -38,11 +37,9 @@ static dt_err add_tensors(dt_safetensors *s, int f)
     dt_st_tensor *more = NULL;
     int n = 0;
     dt_err err = dt_st_read_file(s->files[f], &more, &n);
-    dt_st_tensor *all = err == DT_OK && n <= INT_MAX - s->n_tensors
-                            ? realloc(s->tensors, (size_t)(s->n_tensors + n + 1) * sizeof *all)
-                            : NULL;
-    if (err == DT_OK && !all) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for %d tensors", s->files[f], n);
-    if (all) s->tensors = all;
+    if (err == DT_OK)
+        err = dt_resize(&s->tensors, n <= INT_MAX - s->n_tensors ? s->n_tensors + n : -1, sizeof *more,
+                        "%s: no memory for %d tensors", s->files[f], n);
     for (int i = 0; i < n; i++) {
         more[i].file = f;
         if (err == DT_OK)
@@ -117,27 +114,21 @@ static dt_err check_index(const dt_safetensors *s, const char *index, const json
     return DT_OK;
 }
 
-static dt_err sort_tensors(dt_safetensors *s)
+static void sort_tensors(dt_safetensors *s)
 {
     if (s->n_tensors) qsort(s->tensors, (size_t)s->n_tensors, sizeof *s->tensors, by_name);
-    return DT_OK;
 }
 
 static dt_err open_index(dt_safetensors *s, const char *dir, const char *index)
 {
-    char *text;
-    size_t nbytes;
-    json_t *root;
-    DT_TRY(dt_read_file(index, MAX_INDEX, &text, &nbytes));
-    dt_err err = dt_json_parse(&root, index, text, nbytes, 0);
-    free(text);
-    DT_TRY(err);
-    const json_t *map = json_object_get(root, "weight_map");
-    err = add_files_of_index(s, dir, index, map);
+    dt_spec root;
+    DT_TRY(dt_spec_load(&root, index, MAX_INDEX, 0, NULL, NULL));
+    const json_t *map = json_object_get(root.value, "weight_map");
+    dt_err err = add_files_of_index(s, dir, index, map);
     for (int f = 0; f < s->n_files && err == DT_OK; f++) err = add_tensors(s, f);
-    if (err == DT_OK) err = sort_tensors(s);
+    sort_tensors(s);
     if (err == DT_OK) err = check_index(s, index, map);
-    json_decref(root);
+    dt_spec_unload(&root);
     return err;
 }
 
@@ -161,7 +152,8 @@ static dt_err open_one(dt_safetensors *s, const char *path)
 {
     DT_TRY(add_file(s, path));
     DT_TRY(add_tensors(s, 0));
-    return sort_tensors(s);
+    sort_tensors(s);
+    return DT_OK;
 }
 
 dt_err dt_safetensors_open(dt_safetensors *s, const char *path)

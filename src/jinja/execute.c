@@ -104,6 +104,28 @@ static flow run_with(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *ou
     return run_body(x, inner, node->kid[node->n - 1], out);
 }
 
+/* Add a part, whose end is not yet known. The list doubles at each power of two. */
+static int begin_part(dt_jctx *x, size_t from)
+{
+    const int n = x->n_generated++;
+    if ((n & (n - 1)) == 0) {
+        dt_jinja_part *more = dt_jinja_alloc(x, (size_t)(n ? 2 * n : 1) * sizeof *more);
+        if (n) memcpy(more, x->generated, (size_t)n * sizeof *more);
+        x->generated = more;
+    }
+    x->generated[n].from = from;
+    return n;
+}
+
+static flow run_generation(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out)
+{
+    if (out != x->output) return run_body(x, new_scope(x, s), node->left, out);
+    const int part = begin_part(x, out->n);
+    const flow f = run_body(x, new_scope(x, s), node->left, out);
+    x->generated[part].to = out->n;
+    return f;
+}
+
 /* ---- macros ------------------------------------------------------------------------------------------------------ */
 
 static dt_jv new_macro(dt_jctx *x, dt_jscope *s, const dt_jnode *node)
@@ -200,6 +222,8 @@ static flow run_one(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *out
     case DT_JN_CALL_BLOCK:
         run_call_block(x, s, node, out);
         break;
+    case DT_JN_GENERATION:
+        return run_generation(x, s, node, out);
     case DT_JN_BREAK:
         return BREAK;
     case DT_JN_CONTINUE:

@@ -8,7 +8,6 @@ struct dt_jinja {
     char *name;
     dt_jarena arena;
     const dt_jnode *root;
-    const dt_jtoken *token;
 };
 
 /* ---- global functions -------------------------------------------------------------------------------------------- */
@@ -96,8 +95,7 @@ const dt_jfunction *dt_jinja_global(const char *name)
 
 static void parse(dt_jctx *x, dt_jinja *t, const char *text, size_t nbytes)
 {
-    t->token = dt_jinja_lex(x, text, nbytes);
-    t->root = dt_jinja_template(x, t->token);
+    t->root = dt_jinja_template(x, dt_jinja_lex(x, text, nbytes));
 }
 
 dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t nbytes)
@@ -135,25 +133,11 @@ void dt_jinja_close(dt_jinja *t)
     free(t);
 }
 
-static const dt_jtoken *nth(const dt_jinja *t, dt_jtoken_kind kind, int i)
+void dt_jinja_result_free(dt_jinja_result *r)
 {
-    for (const dt_jtoken *at = t->token; at->kind != DT_JT_END; at++)
-        if (at->kind == kind && i-- == 0) return at;
-    return NULL;
-}
-
-bool dt_jinja_string(const dt_jinja *t, int i, const char **text, size_t *nbytes)
-{
-    const dt_jtoken *found = nth(t, DT_JT_STRING, i);
-    if (found) *text = found->text, *nbytes = found->n;
-    return found != NULL;
-}
-
-bool dt_jinja_integer(const dt_jinja *t, int i, int64_t *value)
-{
-    const dt_jtoken *found = nth(t, DT_JT_INT, i);
-    if (found) *value = found->i;
-    return found != NULL;
+    free(r->text);
+    free(r->generated);
+    *r = (dt_jinja_result){0};
 }
 
 /* ---- rendering --------------------------------------------------------------------------------------------------- */
@@ -165,6 +149,13 @@ static void render(dt_jctx *x, const dt_jnode *root, const json_t *variables, dt
     json_t *value;
     json_object_foreach((json_t *)variables, key, value) dt_jinja_set(x, scope, key, dt_jv_from_json(x, value));
     dt_jinja_run(x, scope, root, out);
+}
+
+static void *copy(const void *from, size_t nbytes, size_t more)
+{
+    char *to = calloc(1, nbytes + more);
+    if (to && nbytes) memcpy(to, from, nbytes);
+    return to;
 }
 
 dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, dt_jinja_result *result)
@@ -180,20 +171,19 @@ dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, d
     x->name = t->name;
     x->line = 1;
     x->now = now ? now : time(NULL);
+    x->output = out;
     if (setjmp(x->escape) == 0) render(x, t->root, variables, out);
     dt_err err = x->err;
+    if (err == DT_OK) {
+        result->text = copy(out->text, out->n, 1);
+        result->nbytes = out->n;
+        result->generated = copy(x->generated, (size_t)x->n_generated * sizeof *x->generated, 1);
+        result->n_generated = x->n_generated;
+        if (!result->text || !result->generated) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a text", t->name);
+    }
+    if (err != DT_OK) dt_jinja_result_free(result);
     result->raised = x->raised;
     result->dated = x->dated;
-    result->steps = x->steps;
-    if (err == DT_OK) {
-        result->text = malloc(out->n + 1);
-        if (!result->text) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a text", t->name);
-    }
-    if (result->text) {
-        memcpy(result->text, out->text ? out->text : "", out->n);
-        result->text[out->n] = '\0';
-        result->nbytes = out->n;
-    }
     dt_jinja_free_arena(&x->arena);
     free(x);
     free(out);

@@ -35,6 +35,9 @@ typedef struct dt_jctx {
     bool raised, dated;
     dt_err err;
     struct dt_jscope *globals;
+    const struct dt_jbuf *output; /* of the whole template */
+    dt_jinja_part *generated;
+    int n_generated;
 } dt_jctx;
 
 enum { DT_JINJA_MAX_DEPTH = 200, DT_JINJA_MAX_STEPS = 20000000, DT_JINJA_MAX_MEMORY = 256 << 20 };
@@ -256,6 +259,7 @@ typedef enum dt_jnode_kind {
     DT_JN_CALL_BLOCK,   /* kid: the call, a macro */
     DT_JN_FILTER_BLOCK, /* kid: body, filter */
     DT_JN_WITH,         /* kid: target, value, ..., body */
+    DT_JN_GENERATION,   /* left: body */
     DT_JN_BREAK,
     DT_JN_CONTINUE
 } dt_jnode_kind;

@@ -227,14 +227,13 @@ static dt_jnode *parse_filter_block(dt_jparser *p, dt_jnode *node)
     return node;
 }
 
-/* The content of a block that does not affect the text: {% generation %} marks what a model writes. */
-static dt_jnode *parse_generation(dt_jparser *p)
+/* {% generation %} marks what a model writes, and does not affect the text. */
+static dt_jnode *parse_generation(dt_jparser *p, dt_jnode *node)
 {
-    dt_jnode *node = body_after_tag(p, "endgeneration");
-    dt_jnode *macro = dt_jinja_node(p->x, DT_JN_WITH, node->line); /* own scope */
-    dt_jinja_add_kid(p->x, macro, node, NULL);
+    node->kind = DT_JN_GENERATION;
+    node->left = body_after_tag(p, "endgeneration");
     end_tag(p);
-    return macro;
+    return node;
 }
 
 static dt_jnode *parse_leave(dt_jparser *p, dt_jnode *node, dt_jnode_kind kind)
@@ -256,7 +255,7 @@ static dt_jnode *statement(dt_jparser *p)
     if (strcmp(word, "call") == 0) return parse_call_block(p, node);
     if (strcmp(word, "with") == 0) return parse_with(p, node);
     if (strcmp(word, "filter") == 0) return parse_filter_block(p, node);
-    if (strcmp(word, "generation") == 0) return parse_generation(p);
+    if (strcmp(word, "generation") == 0) return parse_generation(p, node);
     if (strcmp(word, "break") == 0) return parse_leave(p, node, DT_JN_BREAK);
     if (strcmp(word, "continue") == 0) return parse_leave(p, node, DT_JN_CONTINUE);
     if (strcmp(word, "macro") != 0) dt_jinja_fail(p->x, "unknown or unsupported block %.60s", word);

@@ -55,8 +55,8 @@ static const char notes[] =
     "Fields that would change the training but are not supported (tool_calls, tools, videos, ...) are\n"
     "errors. Other fields are ignored, and listed at the end.\n"
     "\n"
-    "Templates (--template). auto selects the template that matches the tokenizer's own chat template,\n"
-    "or plain if the tokenizer has none. You can also write one as a JSON file (docs/data.md). By name:\n";
+    "Templates (--template). auto is the tokenizer's own chat template, or plain if the tokenizer has\n"
+    "none. You can also write one as a JSON file (docs/data.md). By name:\n";
 
 /* ---- make -------------------------------------------------------------------------------------------------------- */
 

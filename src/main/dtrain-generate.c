@@ -3,6 +3,7 @@
  * for models larger than a rank's memory, all ranks run the same forward passes. */
 #include "generate/generate_app.h"
 #include "tool/tool.h"
+#include "dtrain/text/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -94,18 +95,14 @@ static dt_err open_device(app *a)
 
 static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbytes)
 {
-    size_t cap = 0, n = 0, got;
-    do {
-        if (cap - n < 65536) {
-            char *grown = realloc(*text, cap = 2 * cap + 65536);
-            DT_CHECK(grown, DT_ERR_MEMORY, "%s: out of memory after %zu bytes", name, n);
-            *text = grown;
-        }
-        got = fread(*text + n, 1, cap - n, in);
-        n += got;
-    } while (got > 0);
+    char piece[1 << 16];
+    dt_text t = {0};
+    for (size_t n; (n = fread(piece, 1, sizeof piece, in)) > 0;) dt_text_append(&t, piece, n);
+    dt_text_append(&t, "", 0);
+    *text = t.bytes;
+    *nbytes = t.n;
+    DT_CHECK(!t.failed, DT_ERR_MEMORY, "%s: out of memory after %zu bytes", name, t.n);
     DT_CHECK_ERRNO(!ferror(in), DT_ERR_DATA, name, "cannot read");
-    *nbytes = n;
     return DT_OK;
 }
 

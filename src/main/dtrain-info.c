@@ -38,7 +38,7 @@ typedef struct file_info {
     int64_t n_images;
     dt_image_form images; /* size 0: no images; preprocessor not kept */
     array_info *arrays;
-    int n_arrays, room;
+    int n_arrays;
     bool verify;
     double verify_s;
 } file_info;
@@ -67,13 +67,7 @@ static const tool_help help = {usage, rows, .codes = 0};
 static dt_err add_array(hid_t dset, const char *name, void *ctx)
 {
     file_info *f = ctx;
-    if (f->n_arrays == f->room) {
-        const int room = f->room ? 2 * f->room : 64;
-        array_info *grown = realloc(f->arrays, (size_t)room * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "%s: out of memory for its list of arrays", f->path);
-        f->arrays = grown;
-        f->room = room;
-    }
+    DT_GROW(f->arrays, f->n_arrays, "%s: out of memory for its list of arrays", f->path);
     array_info *info = &f->arrays[f->n_arrays];
     uint64_t sum = 0;
     DT_TRY(dt_h5_inspect(dset, f->path, name, &info->a));
@@ -82,8 +76,7 @@ static dt_err add_array(hid_t dset, const char *name, void *ctx)
                     : !f->verify              ? NOT_CHECKED
                     : sum == info->a.checksum ? VERIFIED
                                               : ALTERED;
-    info->name = strdup(name);
-    DT_CHECK(info->name, DT_ERR_MEMORY, "%s: out of memory for its list of arrays", f->path);
+    DT_COPY_TEXT(info->name, name, "%s: out of memory for its list of arrays", f->path);
     f->n_arrays++;
     return DT_OK;
 }
@@ -348,7 +341,7 @@ static void print_text(const file_info *f, const options *o)
     } else {
         printf("  kind         dataset of %s\n  vocab_size   %" PRId64 "\n", f->kind, f->vocab_size);
         if (f->tokenizer) printf("  tokenizer    %s\n", f->tokenizer);
-        if (f->chat_template) printf("  template     %s\n", f->chat_template);
+        if (f->chat_template) printf("  template     %.200s\n", f->chat_template);
         if (n_records(f) >= 0)
             printf("  %-12s %" PRId64 "\n", strcmp(f->kind, "tokens") == 0 ? "documents" : "samples", n_records(f));
         if (f->images.size)

@@ -101,8 +101,7 @@ static dt_err read_run(run *r, const char *path, const char *output)
     const char *const input = file;
     /* a plot may be overwritten, but never an input */
     if (output) DT_TRY(dt_check_output(output, true, &input, 1));
-    r->title = strdup(path);
-    DT_CHECK(r->title, DT_ERR_MEMORY, "out of memory for the name of %s", path);
+    DT_COPY_TEXT(r->title, path, "out of memory for the name of %s", path);
     for (size_t len = strlen(r->title); len > 1 && r->title[len - 1] == '/';) r->title[--len] = 0;
     return dt_metrics_read(&r->metrics, file);
 }

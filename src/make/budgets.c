@@ -32,11 +32,9 @@ static dt_err encode_part(turns *t, const dt_text_side *side, int from, int to, 
 static dt_err put(turns *t, const int32_t *id, size_t n, bool target)
 {
     DT_TRY(dt_ids_reserve(t->ids, n + 1));
-    uint8_t *mask = realloc(*t->mask, t->ids->n_alloc);
-    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", t->ids->n_alloc);
-    *t->mask = mask;
+    DT_RESIZE(*t->mask, t->ids->n_alloc, "no memory for a record of %zu tokens", t->ids->n_alloc);
     if (n) memcpy(t->ids->id + t->ids->n, id, n * sizeof *id);
-    memset(mask + t->ids->n, target, n);
+    memset(*t->mask + t->ids->n, target, n);
     t->ids->n += n;
     return DT_OK;
 }

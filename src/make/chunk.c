@@ -5,32 +5,15 @@
 
 enum { KEPT_NBYTES = 8 * DT_CHUNK_NBYTES }; /* limit for reused buffers; at worst a byte is a token, with a 4-byte id */
 
-/* Ensure capacity for index n by doubling. */
-static dt_err grow(void **items, int n, int *n_alloc, size_t size)
-{
-    if (n < *n_alloc) return DT_OK;
-    const int want = *n_alloc ? 2 * *n_alloc : 256;
-    void *more = realloc(*items, (size_t)want * size);
-    DT_CHECK(more, DT_ERR_MEMORY, "no memory for %d records", want);
-    *items = more;
-    *n_alloc = want;
-    return DT_OK;
-}
-
 dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item)
 {
     if (!p->text || nbytes > p->text_alloc - p->n_text) { /* allocate text even for an empty item */
         const size_t need = p->n_text + nbytes,
                      want = need > DT_CHUNK_NBYTES ? need + need / 4 : 2 * (size_t)DT_CHUNK_NBYTES;
-        char *more = realloc(p->text, want);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for a document of %zu bytes", item.path, nbytes);
-        p->text = more;
+        DT_RESIZE(p->text, want, "%s: no memory for a document of %zu bytes", item.path, nbytes);
         p->text_alloc = want;
     }
-    void *items = p->items;
-    const dt_err err = grow(&items, p->n_items, &p->items_alloc, sizeof *p->items);
-    p->items = items;
-    DT_TRY(err);
+    DT_GROW(p->items, p->n_items, "no memory for %d records", p->n_items + 1);
     if (nbytes) memcpy(p->text + p->n_text, text, nbytes);
     item.first = p->n_text;
     item.nbytes = nbytes - item.n_binary;
@@ -41,10 +24,7 @@ dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item 
 
 dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s)
 {
-    void *samples = p->samples;
-    const dt_err err = grow(&samples, p->n_samples, &p->samples_alloc, sizeof *p->samples);
-    p->samples = samples;
-    DT_TRY(err);
+    DT_GROW(p->samples, p->n_samples, "no memory for %d records", p->n_samples + 1);
     *s = &p->samples[p->n_samples++];
     **s = (dt_sample){.weight = 1};
     return DT_OK;
@@ -55,9 +35,7 @@ dt_err dt_chunk_reserve_pixels(dt_chunk *p, size_t nbytes)
     const size_t need = p->n_pixels + nbytes;
     if (need <= p->pixels_alloc) return DT_OK;
     const size_t want = need > DT_CHUNK_PIXELS ? need + need / 4 : DT_CHUNK_PIXELS;
-    uint8_t *more = realloc(p->pixels, want);
-    DT_CHECK(more, DT_ERR_MEMORY, "no memory for images of %zu bytes", nbytes);
-    p->pixels = more;
+    DT_RESIZE(p->pixels, want, "no memory for images of %zu bytes", nbytes);
     p->pixels_alloc = want;
     return DT_OK;
 }
@@ -66,9 +44,7 @@ dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json)
 {
     const size_t n = strlen(json), need = p->n_records + n;
     if (need > p->records_alloc) {
-        char *more = realloc(p->records, 2 * need);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu bytes", n);
-        p->records = more;
+        DT_RESIZE(p->records, 2 * need, "no memory for a record of %zu bytes", n);
         p->records_alloc = 2 * need;
     }
     memcpy(p->records + p->n_records, json, n);

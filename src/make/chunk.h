@@ -43,11 +43,11 @@ typedef struct dt_chunk {
     char *text;
     size_t n_text, text_alloc;
     dt_chunk_item *items;
-    int n_items, items_alloc;
+    int n_items;
     int64_t nbytes_read; /* of all inputs, at the time of submission */
 
     dt_sample *samples; /* at least one per item */
-    int n_samples, samples_alloc;
+    int n_samples;
     dt_ids ids[DT_N_SIDES];
     uint8_t *mask[DT_N_SIDES]; /* as long as ids */
     char *records;             /* JSON objects of prompts, concatenated */

@@ -60,11 +60,9 @@ static dt_err add_column(void *self, int column, const char *text, size_t nbytes
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
              "expected column names in UTF-8, found another name in column %d", column + 1);
     DT_CHECK(!dt_csv_header_has(h, text), DT_ERR_DATA, "column %s occurs twice", text);
-    char **more = realloc(h->name, ((size_t)column + 1) * sizeof *more);
-    if (more) h->name = more;
-    char *name = more ? strdup(text) : NULL;
-    DT_CHECK(name, DT_ERR_MEMORY, "no memory for the names of columns");
-    h->name[h->n++] = name;
+    DT_GROW(h->name, h->n, "no memory for the names of columns");
+    DT_COPY_TEXT(h->name[h->n], text, "no memory for the names of columns");
+    h->n++;
     return DT_OK;
 }
 

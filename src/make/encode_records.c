@@ -32,9 +32,7 @@ static dt_err append_eos(dt_ids *ids, uint8_t **mask, size_t first, int32_t eos,
 {
     if (eos < 0 || (ids->n > first && ids->id[ids->n - 1] == eos)) return DT_OK;
     DT_TRY(dt_ids_reserve(ids, 1));
-    uint8_t *more = realloc(*mask, ids->n_alloc);
-    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
-    *mask = more;
+    DT_RESIZE(*mask, ids->n_alloc, "no memory for a record of %zu tokens", ids->n_alloc);
     (*mask)[ids->n] = target;
     ids->id[ids->n++] = eos;
     return DT_OK;
@@ -94,9 +92,7 @@ static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8
     for (int i = 0; i < p->n; i++) {
         const size_t before = ids->n;
         DT_TRY(dt_encode(e, &p->span[i], 1, 0, ids, NULL));
-        uint8_t *more = realloc(*mask, ids->n_alloc ? ids->n_alloc : 1);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
-        *mask = more;
+        DT_RESIZE(*mask, ids->n_alloc, "no memory for a record of %zu tokens", ids->n_alloc);
         memset(*mask + before, p->target[i], ids->n - before);
     }
     return DT_OK;

@@ -5,6 +5,7 @@
 #include "input.h"
 #include "dtrain/io/io.h"
 #include "csv_reader.h"
+#include "dtrain/text/utf8.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -80,30 +81,17 @@ void dt_input_close(dt_input *in)
     *in = (dt_input){.fd = -1};
 }
 
-typedef struct text_buffer {
-    char *text;
-    size_t n, n_alloc;
-} text_buffer;
-
-static dt_err append(text_buffer *b, const char *text, size_t n)
+static dt_err append(dt_text *b, const char *text, size_t n)
 {
-    if (n == 0) return DT_OK;
-    if (n > b->n_alloc - b->n) {
-        const size_t want = 2 * b->n_alloc > b->n + n ? 2 * b->n_alloc : b->n + n + 256;
-        char *more = realloc(b->text, want);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a document of %zu bytes", want);
-        b->text = more;
-        b->n_alloc = want;
-    }
-    memcpy(b->text + b->n, text, n);
-    b->n += n;
+    dt_text_append(b, text, n);
+    DT_CHECK(!b->failed, DT_ERR_MEMORY, "no memory for a document of %zu bytes", b->n + n);
     return DT_OK;
 }
 
-static void drop(text_buffer *b, size_t n)
+static void drop(dt_text *b, size_t n)
 {
     b->n -= n;
-    if (n > 0 && b->n > 0) memmove(b->text, b->text + n, b->n);
+    if (n > 0 && b->n > 0) memmove(b->bytes, b->bytes + n, b->n);
 }
 
 static bool is_blank(const char *text, size_t n)
@@ -124,7 +112,7 @@ static size_t without_newline(const char *line, size_t n)
 /* The document in progress: its bytes that were not delivered yet. */
 typedef struct assembly {
     const dt_document_rules *rules;
-    text_buffer b;
+    dt_text b;
     bool begun; /* a piece was delivered */
     dt_text_fn *fn;
     void *self;
@@ -132,8 +120,8 @@ typedef struct assembly {
 
 static dt_err hand_on(assembly *a, size_t n, bool last)
 {
-    const bool empty = last && !a->begun && is_blank(a->b.text, n);
-    const dt_err err = empty ? DT_OK : a->fn(a->self, a->b.text, n, last);
+    const bool empty = last && !a->begun && is_blank(a->b.bytes, n);
+    const dt_err err = empty ? DT_OK : a->fn(a->self, a->b.bytes, n, last);
     a->begun = !last;
     drop(&a->b, n);
     return err;
@@ -144,7 +132,7 @@ static dt_err hand_on(assembly *a, size_t n, bool last)
 static dt_err hand_on_pieces(assembly *a, size_t keep)
 {
     const size_t piece = a->rules->piece_nbytes;
-    while (a->b.n > piece + keep) DT_TRY(hand_on(a, dt_text_cut(a->rules->tokenizer, a->b.text, piece), false));
+    while (a->b.n > piece + keep) DT_TRY(hand_on(a, dt_text_cut(a->rules->tokenizer, a->b.bytes, piece), false));
     return DT_OK;
 }
 
@@ -162,12 +150,12 @@ static dt_err whole_file(dt_input *in, assembly *a)
     if (!any) return DT_OK;
     const size_t n = a->b.n; /* with "files" a blank document counts, too */
     a->b.n = 0;
-    return a->fn(a->self, a->b.text, n, true);
+    return a->fn(a->self, a->b.bytes, n, true);
 }
 
 /* Append up to and including the next newline; *whole: a newline was found. At the end of the file nothing
  * is appended and *whole is false. */
-static dt_err take_line(dt_input *in, text_buffer *b, bool *whole, size_t *n_taken)
+static dt_err take_line(dt_input *in, dt_text *b, bool *whole, size_t *n_taken)
 {
     DT_TRY(fill(in));
     const char *from = in->buffer + in->at, *newline = in->at < in->end ? memchr(from, '\n', in->end - in->at) : NULL;
@@ -184,7 +172,7 @@ static dt_err each_line_document(dt_input *in, assembly *a)
         size_t n;
         DT_TRY(take_line(in, &a->b, &whole, &n));
         if (whole || n == 0) {
-            const size_t len = without_newline(a->b.text, a->b.n);
+            const size_t len = without_newline(a->b.bytes, a->b.n);
             DT_TRY(a->b.n > 0 || a->begun ? hand_on(a, len, true) : DT_OK);
             a->b.n = 0;
         } else {
@@ -203,10 +191,10 @@ static dt_err each_paragraph(dt_input *in, assembly *a)
         bool whole;
         size_t n;
         DT_TRY(take_line(in, &a->b, &whole, &n));
-        const bool blank = is_blank(a->b.text + line, a->b.n - line);
+        const bool blank = is_blank(a->b.bytes + line, a->b.n - line);
         if (n == 0 || (whole && blank)) {
             if (blank) a->b.n = line;
-            const size_t len = without_newline(a->b.text, a->b.n);
+            const size_t len = without_newline(a->b.bytes, a->b.n);
             DT_TRY(a->b.n > 0 || a->begun ? hand_on(a, len, true) : DT_OK);
             a->b.n = line = 0;
             if (n == 0) return DT_OK;
@@ -230,8 +218,8 @@ static dt_err each_separated(dt_input *in, assembly *a)
         size_t from = a->b.n < len - 1 ? 0 : a->b.n - (len - 1); /* everything before was searched */
         DT_TRY(append(&a->b, in->buffer + in->at, in->end - in->at));
         in->at = in->end;
-        for (const char *found; (found = memmem(a->b.text + from, a->b.n - from, separator, len)); from = 0) {
-            DT_TRY(hand_on(a, (size_t)(found - a->b.text), true));
+        for (const char *found; (found = memmem(a->b.bytes + from, a->b.n - from, separator, len)); from = 0) {
+            DT_TRY(hand_on(a, (size_t)(found - a->b.bytes), true));
             drop(&a->b, len);
         }
         DT_TRY(hand_on_pieces(a, len - 1));
@@ -241,27 +229,27 @@ static dt_err each_separated(dt_input *in, assembly *a)
 
 dt_err dt_input_each_document(dt_input *in, const dt_document_rules *rules, dt_text_fn *fn, void *self)
 {
-    assembly a = {.rules = rules, .fn = fn, .self = self, .b = {.text = malloc(256), .n_alloc = 256}};
-    DT_CHECK(a.b.text, DT_ERR_MEMORY, "%s: no memory to read it", in->path);
+    assembly a = {.rules = rules, .fn = fn, .self = self};
+    DT_TRY(append(&a.b, "", 0)); /* a blank document has an address, too */
     const char *how = rules->documents;
     const dt_err err = strcmp(how, "files") == 0        ? whole_file(in, &a)
                        : strcmp(how, "lines") == 0      ? each_line_document(in, &a)
                        : strcmp(how, "paragraphs") == 0 ? each_paragraph(in, &a)
                                                         : each_separated(in, &a);
-    free(a.b.text);
+    dt_text_free(&a.b);
     return err;
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static dt_err each_line(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
+static dt_err each_line(dt_input *in, dt_text *record, dt_json_fn *fn, void *self)
 {
     for (;;) {
         bool whole;
         size_t n;
         DT_TRY(take_line(in, record, &whole, &n));
         if (n > 0 && !whole) continue;
-        if (record->n > 0 && !is_blank(record->text, record->n)) DT_TRY(fn(self, record->text, record->n, in->line));
+        if (record->n > 0 && !is_blank(record->bytes, record->n)) DT_TRY(fn(self, record->bytes, record->n, in->line));
         record->n = 0;
         in->line++;
         if (n == 0) return DT_OK;
@@ -315,7 +303,7 @@ static bool is_end(const dt_json_nesting *at, char c)
 }
 
 /* Read a record. In an array it ends before the comma or bracket at its level, else with its last bracket. */
-static dt_err read_value(dt_input *in, text_buffer *record, bool array)
+static dt_err read_value(dt_input *in, dt_text *record, bool array)
 {
     const int64_t line = in->line;
     dt_json_nesting at = {0};
@@ -341,7 +329,7 @@ static dt_err read_value(dt_input *in, text_buffer *record, bool array)
 
 static int64_t column(const dt_input *in) { return in->n_gone + (int64_t)in->at - in->line_start + 1; }
 
-static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
+static dt_err each_element(dt_input *in, dt_text *record, dt_json_fn *fn, void *self)
 {
     int c;
     in->at++; /* the closing bracket */
@@ -350,10 +338,10 @@ static dt_err each_element(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
         const int64_t line = in->line;
         record->n = 0;
         DT_TRY(read_value(in, record, true));
-        DT_CHECK(!is_blank(record->text, record->n), DT_ERR_DATA,
+        DT_CHECK(!is_blank(record->bytes, record->n), DT_ERR_DATA,
                  "%s:%" PRId64 ":%" PRId64 ": expected a record of the JSON array, found a comma", in->path, in->line,
                  column(in));
-        DT_TRY(fn(self, record->text, record->n, line));
+        DT_TRY(fn(self, record->bytes, record->n, line));
         c = (unsigned char)in->buffer[in->at];
         if (c == ']') break;
         const int64_t comma_line = in->line, comma_column = column(in);
@@ -382,7 +370,7 @@ static dt_err fill_line(dt_input *in)
     return DT_OK;
 }
 
-static dt_err each_printed(dt_input *in, text_buffer *record, dt_json_fn *fn, void *self)
+static dt_err each_printed(dt_input *in, dt_text *record, dt_json_fn *fn, void *self)
 {
     int c;
     DT_TRY(peek(in, &c));
@@ -392,7 +380,7 @@ static dt_err each_printed(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
                  in->line, column(in), c);
         record->n = 0;
         DT_TRY(read_value(in, record, false));
-        DT_TRY(fn(self, record->text, record->n, line));
+        DT_TRY(fn(self, record->bytes, record->n, line));
         DT_TRY(peek(in, &c));
     }
     return DT_OK;
@@ -401,7 +389,7 @@ static dt_err each_printed(dt_input *in, text_buffer *record, dt_json_fn *fn, vo
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 /* Append bytes up to and including the newline that ends a row, or up to the end of the file. */
-static dt_err take_row(dt_input *in, text_buffer *row)
+static dt_err take_row(dt_input *in, dt_text *row)
 {
     dt_csv_place place = DT_CSV_START;
     for (bool whole = false; !whole;) {
@@ -419,29 +407,29 @@ static dt_err take_row(dt_input *in, text_buffer *row)
     return DT_OK;
 }
 
-static dt_err each_row(dt_input *in, text_buffer *row, dt_json_fn *fn, void *self)
+static dt_err each_row(dt_input *in, dt_text *row, dt_json_fn *fn, void *self)
 {
     for (;;) {
         const int64_t line = in->line;
         row->n = 0;
         DT_TRY(take_row(in, row));
         if (row->n == 0) return DT_OK;
-        if (!is_blank(row->text, row->n)) DT_TRY(fn(self, row->text, row->n, line));
+        if (!is_blank(row->bytes, row->n)) DT_TRY(fn(self, row->bytes, row->n, line));
     }
 }
 
 dt_err dt_input_each_row(dt_input *in, dt_json_fn *fn, void *self)
 {
-    text_buffer row = {0};
+    dt_text row = {0};
     const dt_err err = each_row(in, &row, fn, self);
-    free(row.text);
+    dt_text_free(&row);
     return err;
 }
 
 dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self)
 {
     int c;
-    text_buffer record = {0};
+    dt_text record = {0};
     DT_TRY(peek(in, &c));
     DT_TRY(fill_line(in));
     const bool printed = dt_json_is_printed(in->buffer + in->at, in->buffer + in->end);
@@ -449,6 +437,6 @@ dt_err dt_input_each_record(dt_input *in, dt_json_fn *fn, void *self)
                        : c == '[' ? each_element(in, &record, fn, self)
                        : printed  ? each_printed(in, &record, fn, self)
                                   : each_line(in, &record, fn, self);
-    free(record.text);
+    dt_text_free(&record);
     return err;
 }

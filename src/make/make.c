@@ -79,11 +79,8 @@ static void go_back(dt_chunk *p, const mark *to)
 /* Add the record's position to errors that the record did not cause (no memory, disk). */
 static dt_err at_record(dt_err err, const dt_chunk_item *item)
 {
-    char what[512];
     if (item->line == 0 || (err != DT_ERR_MEMORY && err != DT_ERR_FAULT)) return err;
-    snprintf(what, sizeof what, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(err, "%s:%" PRId64 ": %s", item->path, item->line, what);
+    return dt_error_lead(err, "%s:%" PRId64 ": ", item->path, item->line);
 }
 
 /* A record error becomes the sample's problem, and everything else of the sample is removed. Other errors
@@ -139,9 +136,7 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
  * same way. */
 static dt_err level_mask(dt_chunk *p)
 {
-    uint8_t *mask = realloc(p->mask[0], p->ids[0].n_alloc ? p->ids[0].n_alloc : 1);
-    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %zu tokens", p->ids[0].n_alloc);
-    p->mask[0] = mask;
+    DT_RESIZE(p->mask[0], p->ids[0].n_alloc, "no memory for the mask of %zu tokens", p->ids[0].n_alloc);
     return DT_OK;
 }
 
@@ -274,8 +269,7 @@ static dt_err list_inputs(make *k)
     const dt_make_options *o = k->opt;
     const char *const others[] = {o->rec.index, o->rec.items, o->chat_template, o->tokenizer, o->images.preprocessor};
     enum { N_OTHERS = sizeof others / sizeof others[0] };
-    k->inputs = calloc((size_t)k->reader.n_paths + N_OTHERS, sizeof *k->inputs);
-    DT_CHECK(k->inputs, DT_ERR_MEMORY, "no memory for the names of inputs");
+    DT_ALLOC(k->inputs, k->reader.n_paths + N_OTHERS, "no memory for the names of inputs");
     for (int i = 0; i < k->reader.n_paths; i++) k->inputs[k->n_inputs++] = k->reader.paths[i];
     for (int i = 0; i < N_OTHERS; i++)
         if (others[i]) k->inputs[k->n_inputs++] = others[i];
@@ -386,8 +380,7 @@ static dt_err open_all(make *k)
     k->outputs =
         (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
     k->n_threads = o->n_threads ? o->n_threads : n_cores();
-    k->workers = calloc((size_t)k->n_threads, sizeof *k->workers);
-    DT_CHECK(k->workers, DT_ERR_MEMORY, "no memory for %d threads", k->n_threads);
+    DT_ALLOC(k->workers, k->n_threads, "no memory for %d threads", k->n_threads);
     for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
     return DT_OK;
 }

@@ -69,10 +69,8 @@ static dt_err add(dt_outputs *o, const int32_t *ids, int64_t n)
     if (n <= 0) return DT_OK;
     if (o->stats->kind == DT_DATASET_TOKENS) return dt_dataset_add(o->to, ids, NULL, n);
     if ((size_t)n > o->mask_alloc) {
-        uint8_t *mask = realloc(o->mask, (size_t)n);
-        DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %" PRId64 " tokens", n);
-        memset(mask, 1, (size_t)n);
-        o->mask = mask;
+        DT_RESIZE(o->mask, n, "no memory for the mask of %" PRId64 " tokens", n);
+        memset(o->mask, 1, (size_t)n);
         o->mask_alloc = (size_t)n;
     }
     o->mask[0] = o->document_len > 0; /* token 0 is never a target */

@@ -4,9 +4,9 @@
 #include "duckdb.h"
 #include "dtrain/chat/chat.h"
 #include "dtrain/io/io.h"
+#include "dtrain/text/utf8.h"
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,72 +23,43 @@ typedef struct dt_type {
     int n;
 } dt_type;
 
-typedef struct buffer {
-    char *at;
-    size_t n, n_alloc;
-} buffer;
-
 typedef struct parquet {
     const duckdb_calls *duck;
     dt_input *in;
     char file[64]; /* path that DuckDB opens */
     void *database, *connection;
-    dt_type row;         /* struct of all columns */
-    int64_t n_rows;      /* in the file */
-    int64_t n_done;      /* delivered so far */
-    buffer json, binary; /* of the current row */
+    dt_type row;          /* struct of all columns */
+    int64_t n_rows;       /* in the file */
+    int64_t n_done;       /* delivered so far */
+    dt_text json, binary; /* of the current row */
 } parquet;
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-static dt_err put(buffer *b, const char *text, size_t n)
-{
-    if (n > b->n_alloc - b->n) {
-        const size_t want = 2 * b->n_alloc > b->n + n ? 2 * b->n_alloc : b->n + n + 4096;
-        char *more = realloc(b->at, want);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for a row of %zu bytes", want);
-        b->at = more;
-        b->n_alloc = want;
-    }
-    if (n > 0) memcpy(b->at + b->n, text, n);
-    b->n += n;
-    return DT_OK;
-}
-
-static dt_err put_word(buffer *b, const char *word) { return put(b, word, strlen(word)); }
-
-__attribute__((format(printf, 2, 3))) static dt_err put_number(buffer *b, const char *format, ...)
-{
-    char text[64];
-    va_list arguments;
-    va_start(arguments, format);
-    const int n = vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return put(b, text, (size_t)n);
-}
+static void put_word(dt_text *b, const char *word) { dt_text_append(b, word, strlen(word)); }
 
 /* Write a real so that it stays one: 1.0, not 1. */
-static dt_err put_real(buffer *b, double x, int digits)
+static void put_real(dt_text *b, double x, int digits)
 {
     if (isnan(x)) return put_word(b, "NaN");
     if (isinf(x)) return put_word(b, x > 0 ? "Infinity" : "-Infinity");
     char text[32];
     snprintf(text, sizeof text, "%.*g", digits, x);
-    DT_TRY(put_word(b, text));
-    return put_word(b, text[strspn(text, "-0123456789")] ? "" : ".0");
+    put_word(b, text);
+    put_word(b, text[strspn(text, "-0123456789")] ? "" : ".0");
 }
 
-static dt_err put_text(buffer *b, const char *text, size_t n)
+static void put_text(dt_text *b, const char *text, size_t n)
 {
-    DT_TRY(put(b, "\"", 1));
+    put_word(b, "\"");
     for (size_t i = 0, from = 0; i <= n; i++) {
         const unsigned char c = i < n ? (unsigned char)text[i] : '"';
         if (c >= 0x20 && c != '"' && c != '\\') continue;
-        DT_TRY(put(b, text + from, i - from));
+        dt_text_append(b, text + from, i - from);
         from = i + 1;
-        if (i < n) DT_TRY(c < 0x20 ? put_number(b, "\\u%04x", c) : put(b, c == '"' ? "\\\"" : "\\\\", 2));
+        if (i < n) dt_text_printf(b, c < 0x20 ? "\\u%04x" : "\\%c", c);
     }
-    return put(b, "\"", 1);
+    put_word(b, "\"");
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
@@ -112,14 +83,12 @@ static dt_err refuse(const parquet *p, const char *message)
 
 static dt_err no_library(const char *path)
 {
-    char why[1024];
-    snprintf(why, sizeof why, "%s", dt_error_message());
-    dt_error_clear();
-    return dt_fail(DT_ERR_DATA,
-                   "%s: reading Parquet needs DuckDB's library: %s. Install the library (conda: libduckdb; Spack, "
-                   "Homebrew: duckdb; or from duckdb.org) and set DTRAIN_DUCKDB to its libduckdb.so or the directory "
-                   "of it; or convert the file to JSON lines (docs/data.md)",
-                   path, why);
+    return dt_error_replace(
+        DT_ERR_DATA,
+        "%s: reading Parquet needs DuckDB's library: %s. Install the library (conda: libduckdb; Spack, "
+        "Homebrew: duckdb; or from duckdb.org) and set DTRAIN_DUCKDB to its libduckdb.so or the directory "
+        "of it; or convert the file to JSON lines (docs/data.md)",
+        path, dt_error_message());
 }
 
 /* ---- types ------------------------------------------------------------------------------------------------------- */
@@ -167,8 +136,7 @@ static dt_err read_columns(parquet *p, duckdb_result *result)
     for (int i = 0; i < p->row.n; i++) {
         const char *name = p->duck->column_name(result, (uint64_t)i);
         dt_type *t = &p->row.child[i];
-        t->name = strdup(name ? name : "");
-        DT_CHECK(t->name, DT_ERR_MEMORY, "no memory for the names of columns");
+        DT_COPY_TEXT(t->name, name ? name : "", "no memory for the names of columns");
         void *type = p->duck->column_logical_type(result, (uint64_t)i);
         const dt_err err = read_type(p, type, 0, t);
         p->duck->destroy_logical_type(&type);
@@ -177,23 +145,28 @@ static dt_err read_columns(parquet *p, duckdb_result *result)
     return DT_OK;
 }
 
-/* DuckDB's name of a scalar type that is written as JSON; NULL: unsupported. */
+/* Scalar types that are written as JSON: DuckDB's names, and how a value is stored. The others are unsupported. */
+static const struct scalar {
+    const char *name;
+    enum { NONE, BOOL, SIGNED, UNSIGNED, REAL, TEXT, BYTES } form;
+    size_t nbytes;
+} scalars[] = {[DUCKDB_BOOLEAN] = {"BOOLEAN", BOOL, 1},
+               [DUCKDB_TINYINT] = {"TINYINT", SIGNED, 1},
+               [DUCKDB_SMALLINT] = {"SMALLINT", SIGNED, 2},
+               [DUCKDB_INTEGER] = {"INTEGER", SIGNED, 4},
+               [DUCKDB_BIGINT] = {"BIGINT", SIGNED, 8},
+               [DUCKDB_UTINYINT] = {"UTINYINT", UNSIGNED, 1},
+               [DUCKDB_USMALLINT] = {"USMALLINT", UNSIGNED, 2},
+               [DUCKDB_UINTEGER] = {"UINTEGER", UNSIGNED, 4},
+               [DUCKDB_UBIGINT] = {"UBIGINT", UNSIGNED, 8},
+               [DUCKDB_FLOAT] = {"FLOAT", REAL, 4},
+               [DUCKDB_DOUBLE] = {"DOUBLE", REAL, 8},
+               [DUCKDB_VARCHAR] = {"VARCHAR", TEXT, 16},
+               [DUCKDB_BLOB] = {"BLOB", BYTES, 16}};
+
 static const char *known_name(int id)
 {
-    static const char *const names[] = {[DUCKDB_BOOLEAN] = "BOOLEAN",
-                                        [DUCKDB_TINYINT] = "TINYINT",
-                                        [DUCKDB_SMALLINT] = "SMALLINT",
-                                        [DUCKDB_INTEGER] = "INTEGER",
-                                        [DUCKDB_BIGINT] = "BIGINT",
-                                        [DUCKDB_UTINYINT] = "UTINYINT",
-                                        [DUCKDB_USMALLINT] = "USMALLINT",
-                                        [DUCKDB_UINTEGER] = "UINTEGER",
-                                        [DUCKDB_UBIGINT] = "UBIGINT",
-                                        [DUCKDB_FLOAT] = "FLOAT",
-                                        [DUCKDB_DOUBLE] = "DOUBLE",
-                                        [DUCKDB_VARCHAR] = "VARCHAR",
-                                        [DUCKDB_BLOB] = "BLOB"};
-    return id >= 0 && (size_t)id < sizeof names / sizeof names[0] ? names[id] : NULL;
+    return id >= 0 && (size_t)id < sizeof scalars / sizeof scalars[0] ? scalars[id].name : NULL;
 }
 
 static bool is_known(const dt_type *t)
@@ -213,100 +186,77 @@ static void make_known(dt_type *t)
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static dt_err put_bytes(parquet *p, const duckdb_string *s)
+static void put_bytes(parquet *p, const char *bytes, size_t n)
 {
-    const size_t n = s->near.nbytes, first = p->binary.n;
     char name[64];
-    snprintf(name, sizeof name, BYTES_NAME, first, n);
-    DT_TRY(put(&p->binary, n <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes, n));
-    DT_TRY(put_word(&p->json, "{\"" DT_IMAGE_OF_ROW "\":"));
-    DT_TRY(put_text(&p->json, name, strlen(name)));
-    return put_word(&p->json, "}");
+    snprintf(name, sizeof name, BYTES_NAME, p->binary.n, n);
+    dt_text_append(&p->binary, bytes, n);
+    put_word(&p->json, "{\"" DT_IMAGE_OF_ROW "\":");
+    put_text(&p->json, name, strlen(name));
+    put_word(&p->json, "}");
 }
 
-static dt_err put_scalar(parquet *p, int id, const void *data, uint64_t row)
+static void put_string(parquet *p, bool text, const duckdb_string *s)
 {
-    const duckdb_string *s = (const duckdb_string *)data + row;
-    buffer *b = &p->json;
-    switch (id) {
-    case DUCKDB_BOOLEAN:
-        return put_word(b, ((const bool *)data)[row] ? "true" : "false");
-    case DUCKDB_TINYINT:
-        return put_number(b, "%d", ((const int8_t *)data)[row]);
-    case DUCKDB_SMALLINT:
-        return put_number(b, "%d", ((const int16_t *)data)[row]);
-    case DUCKDB_INTEGER:
-        return put_number(b, "%" PRId32, ((const int32_t *)data)[row]);
-    case DUCKDB_BIGINT:
-        return put_number(b, "%" PRId64, ((const int64_t *)data)[row]);
-    case DUCKDB_UTINYINT:
-        return put_number(b, "%u", ((const uint8_t *)data)[row]);
-    case DUCKDB_USMALLINT:
-        return put_number(b, "%u", ((const uint16_t *)data)[row]);
-    case DUCKDB_UINTEGER:
-        return put_number(b, "%" PRIu32, ((const uint32_t *)data)[row]);
-    case DUCKDB_UBIGINT:
-        return put_number(b, "%" PRIu64, ((const uint64_t *)data)[row]);
-    case DUCKDB_FLOAT:
-        return put_real(b, (double)((const float *)data)[row], 9);
-    case DUCKDB_DOUBLE:
-        return put_real(b, ((const double *)data)[row], 17);
-    case DUCKDB_BLOB:
-        return put_bytes(p, s);
-    default:
-        return put_text(b, s->near.nbytes <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes, s->near.nbytes);
-    }
+    const char *bytes = s->near.nbytes <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes;
+    if (text)
+        put_text(&p->json, bytes, s->near.nbytes);
+    else
+        put_bytes(p, bytes, s->near.nbytes);
 }
 
-static dt_err put_value(parquet *p, const dt_type *t, void *vector, uint64_t row);
+static void put_scalar(parquet *p, int id, const void *data, uint64_t row)
+{
+    const struct scalar *type = &scalars[id];
+    const void *at = (const char *)data + row * type->nbytes;
+    const int unused = 64 - 8 * (int)type->nbytes; /* upper bits of a shorter integer */
+    uint64_t x = 0;
+    if (type->form >= TEXT) return put_string(p, type->form == TEXT, at);
+    if (id == DUCKDB_FLOAT) return put_real(&p->json, (double)*(const float *)at, 9);
+    if (id == DUCKDB_DOUBLE) return put_real(&p->json, *(const double *)at, 17);
+    memcpy(&x, at, type->nbytes);
+    if (type->form == BOOL)
+        put_word(&p->json, x ? "true" : "false");
+    else if (type->form == UNSIGNED)
+        dt_text_printf(&p->json, "%" PRIu64, x);
+    else
+        dt_text_printf(&p->json, "%" PRId64, (int64_t)(x << unused) >> unused);
+}
 
-static dt_err put_list(parquet *p, const dt_type *t, void *vector, duckdb_list_entry entry)
+static void put_value(parquet *p, const dt_type *t, void *vector, uint64_t row);
+
+static void put_list(parquet *p, const dt_type *t, void *vector, duckdb_list_entry entry)
 {
     void *elements = p->duck->list_vector_get_child(vector);
-    DT_TRY(put_word(&p->json, "["));
+    put_word(&p->json, "[");
     for (uint64_t i = 0; i < entry.length; i++) {
-        if (i > 0) DT_TRY(put_word(&p->json, ","));
-        DT_TRY(put_value(p, t->child, elements, entry.offset + i));
+        if (i > 0) put_word(&p->json, ",");
+        put_value(p, t->child, elements, entry.offset + i);
     }
-    return put_word(&p->json, "]");
+    put_word(&p->json, "]");
 }
 
-static dt_err put_key(parquet *p, const dt_type *t, int i)
+/* vector_of: gives the vector of field i of a struct, or of column i of a chunk. */
+static void put_fields(parquet *p, const dt_type *t, void *of, void *(*vector_of)(void *, uint64_t), uint64_t row)
 {
-    if (i > 0) DT_TRY(put_word(&p->json, ","));
-    DT_TRY(put_text(&p->json, t->name, strlen(t->name)));
-    return put_word(&p->json, ":");
-}
-
-static dt_err put_struct(parquet *p, const dt_type *t, void *vector, uint64_t row)
-{
-    DT_TRY(put_word(&p->json, "{"));
+    put_word(&p->json, "{");
     for (int i = 0; i < t->n; i++) {
-        DT_TRY(put_key(p, &t->child[i], i));
-        DT_TRY(put_value(p, &t->child[i], p->duck->struct_vector_get_child(vector, (uint64_t)i), row));
+        if (i > 0) put_word(&p->json, ",");
+        put_text(&p->json, t->child[i].name, strlen(t->child[i].name));
+        put_word(&p->json, ":");
+        put_value(p, &t->child[i], vector_of(of, (uint64_t)i), row);
     }
-    return put_word(&p->json, "}");
+    put_word(&p->json, "}");
 }
 
-static dt_err put_value(parquet *p, const dt_type *t, void *vector, uint64_t row)
+static void put_value(parquet *p, const dt_type *t, void *vector, uint64_t row)
 {
     const uint64_t *valid = p->duck->vector_get_validity(vector);
     if (valid && !(valid[row / 64] >> row % 64 & 1)) return put_word(&p->json, "null");
-    if (t->id == DUCKDB_STRUCT) return put_struct(p, t, vector, row);
+    if (t->id == DUCKDB_STRUCT) return put_fields(p, t, vector, p->duck->struct_vector_get_child, row);
     const void *data = p->duck->vector_get_data(vector);
     return t->id == DUCKDB_LIST ? put_list(p, t, vector, ((const duckdb_list_entry *)data)[row])
                                 : put_scalar(p, t->id, data, row);
-}
-
-static dt_err put_row(parquet *p, void *chunk, uint64_t row)
-{
-    p->json.n = p->binary.n = 0;
-    DT_TRY(put_word(&p->json, "{"));
-    for (int i = 0; i < p->row.n; i++) {
-        DT_TRY(put_key(p, &p->row.child[i], i));
-        DT_TRY(put_value(p, &p->row.child[i], p->duck->data_chunk_get_vector(chunk, (uint64_t)i), row));
-    }
-    return put_word(&p->json, "}");
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -350,59 +300,61 @@ static dt_err take_count(parquet *p, duckdb_result *result)
     return n ? DT_OK : refuse(p, p->duck->result_error(result));
 }
 
-static dt_err put_name(buffer *sql, const char *name)
+static void put_name(dt_text *sql, const char *name)
 {
-    DT_TRY(put_word(sql, "\""));
-    for (; *name; name++) DT_TRY(*name == '"' ? put_word(sql, "\"\"") : put(sql, name, 1));
-    return put_word(sql, "\"");
+    put_word(sql, "\"");
+    for (; *name; name++) put_word(sql, *name == '"' ? "\"\"" : (char[]){*name, 0});
+    put_word(sql, "\"");
 }
 
 /* Append a supported type in SQL. */
-static dt_err put_type(buffer *sql, const dt_type *t)
+static void put_type(dt_text *sql, const dt_type *t)
 {
     if (t->id != DUCKDB_LIST && t->id != DUCKDB_STRUCT) return put_word(sql, known_name(t->id));
     if (t->id == DUCKDB_LIST) {
-        DT_TRY(put_type(sql, t->child));
+        put_type(sql, t->child);
         return put_word(sql, "[]");
     }
-    DT_TRY(put_word(sql, "STRUCT"));
+    put_word(sql, "STRUCT");
     for (int i = 0; i < t->n; i++) {
-        DT_TRY(put_word(sql, i > 0 ? "," : "("));
-        DT_TRY(put_name(sql, t->child[i].name));
-        DT_TRY(put_word(sql, " "));
-        DT_TRY(put_type(sql, &t->child[i]));
+        put_word(sql, i > 0 ? "," : "(");
+        put_name(sql, t->child[i].name);
+        put_word(sql, " ");
+        put_type(sql, &t->child[i]);
     }
-    return put_word(sql, ")");
+    put_word(sql, ")");
 }
 
 /* Cast columns that contain unsupported types. Their supported parts keep their types. */
-static dt_err write_select(const parquet *p, buffer *sql)
+static void write_select(const parquet *p, dt_text *sql)
 {
     for (int i = 0; i < p->row.n; i++) {
         dt_type *t = &p->row.child[i];
         const bool cast = !is_known(t);
-        DT_TRY(put_word(sql, i > 0 ? "," : "SELECT "));
-        DT_TRY(put_word(sql, cast ? "CAST(" : ""));
-        DT_TRY(put_name(sql, t->name));
+        put_word(sql, i > 0 ? "," : "SELECT ");
+        put_word(sql, cast ? "CAST(" : "");
+        put_name(sql, t->name);
         if (!cast) continue;
         make_known(t);
-        DT_TRY(put_word(sql, " AS "));
-        DT_TRY(put_type(sql, t));
-        DT_TRY(put_word(sql, ")"));
+        put_word(sql, " AS ");
+        put_type(sql, t);
+        put_word(sql, ")");
     }
-    DT_TRY(put_word(sql, " FROM read_parquet('"));
-    DT_TRY(put_word(sql, p->file));
-    return put(sql, END_OF_SELECT, sizeof END_OF_SELECT);
+    put_word(sql, " FROM read_parquet('");
+    put_word(sql, p->file);
+    put_word(sql, END_OF_SELECT);
 }
 
 static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_row_fn *fn, void *self)
 {
     const uint64_t n = p->duck->data_chunk_get_size(chunk);
     for (uint64_t i = 0; i < n; i++) {
-        DT_TRY(put_row(p, chunk, i));
+        p->json.n = p->binary.n = 0;
+        put_fields(p, &p->row, chunk, p->duck->data_chunk_get_vector, i);
         const size_t nbytes = p->json.n;
-        DT_TRY(put(&p->json, p->binary.at, p->binary.n));
-        DT_TRY(fn(self, p->json.at, nbytes, p->binary.n, ++p->n_done));
+        if (p->binary.n > 0) dt_text_append(&p->json, p->binary.bytes, p->binary.n);
+        DT_CHECK(!p->json.failed && !p->binary.failed, DT_ERR_MEMORY, "no memory for a row of %zu bytes", p->json.n);
+        DT_TRY(fn(self, p->json.bytes, nbytes, p->binary.n, ++p->n_done));
     }
     return DT_OK;
 }
@@ -444,7 +396,7 @@ static dt_err read_rows(parquet *p, const char *sql, dt_row_fn *fn, void *self)
     return err;
 }
 
-static dt_err read_file(parquet *p, buffer *sql, dt_row_fn *fn, void *self)
+static dt_err read_file(parquet *p, dt_text *sql, dt_row_fn *fn, void *self)
 {
     char first[160];
     DT_TRY(open_database(p));
@@ -455,23 +407,24 @@ static dt_err read_file(parquet *p, buffer *sql, dt_row_fn *fn, void *self)
     DT_TRY(with_result(p, first, take_count));
     snprintf(first, sizeof first, "SELECT * FROM read_parquet('%s" END_OF_SELECT " LIMIT 0", p->file);
     DT_TRY(with_result(p, first, read_columns));
-    DT_TRY(write_select(p, sql));
-    return read_rows(p, sql->at, fn, self);
+    write_select(p, sql);
+    DT_CHECK(!sql->failed, DT_ERR_MEMORY, "no memory for the names of columns");
+    return read_rows(p, sql->bytes, fn, self);
 }
 
 dt_err dt_parquet_each_row(dt_input *in, dt_row_fn *fn, void *self)
 {
     parquet p = {.in = in};
-    buffer sql = {0};
+    dt_text sql = {0};
     if (dt_duckdb_open(&p.duck) != DT_OK) return no_library(in->path);
     snprintf(p.file, sizeof p.file, "/proc/self/fd/%d", in->fd);
     const dt_err err = read_file(&p, &sql, fn, self);
     p.duck->disconnect(&p.connection);
     p.duck->close(&p.database);
     free_type(&p.row);
-    free(p.json.at);
-    free(p.binary.at);
-    free(sql.at);
+    dt_text_free(&p.json);
+    dt_text_free(&p.binary);
+    dt_text_free(&sql);
     return err;
 }
 

@@ -337,7 +337,7 @@ static void reset(dt_parsed_record *r, const dt_rules *rules)
     for (int s = 0; s < DT_N_SIDES; s++) {
         dt_messages_clear(&r->messages[s]);
         r->messages[s].image_text = rules->image_text;
-        r->side[s].pieces.n = 0;
+        dt_pieces_clear(&r->side[s].pieces);
         r->side[s] = (dt_text_side){.pieces = r->side[s].pieces};
     }
     free(r->fields);

@@ -29,34 +29,17 @@ static dt_err expected(const literal *l, const char *what)
                    n ? l->text + l->at : "", n ? "\"" : "its end");
 }
 
-static void put_character(literal *l, uint32_t c)
-{
-    char *p = l->out + l->n_out;
-    if (c < 0x80) {
-        *p++ = (char)c;
-    } else if (c < 0x800) {
-        *p++ = (char)(0xc0 | c >> 6);
-    } else if (c < 0x10000) {
-        *p++ = (char)(0xe0 | c >> 12);
-        *p++ = (char)(0x80 | (c >> 6 & 0x3f));
-    } else {
-        *p++ = (char)(0xf0 | c >> 18);
-        *p++ = (char)(0x80 | (c >> 12 & 0x3f));
-        *p++ = (char)(0x80 | (c >> 6 & 0x3f));
-    }
-    if (c >= 0x80) *p++ = (char)(0x80 | (c & 0x3f));
-    l->n_out = (size_t)(p - l->out);
-}
+static void put_character(literal *l, uint32_t c) { l->n_out += dt_utf8_put(c, l->out + l->n_out); }
 
 /* \xHH, \uHHHH, \UHHHHHHHH; at is after the letter. */
 static dt_err hexadecimal(literal *l, int n_digits)
 {
-    uint32_t c = 0;
+    char digits[9] = "";
     for (int i = 0; i < n_digits; i++, l->at++) {
-        const char digit = l->at < l->n ? l->text[l->at] : '\0';
-        if (!isxdigit((unsigned char)digit)) return expected(l, "a hexadecimal digit");
-        c = c << 4 | (uint32_t)(isdigit((unsigned char)digit) ? digit - '0' : (digit | 0x20) - 'a' + 10);
+        digits[i] = l->at < l->n ? l->text[l->at] : '\0';
+        if (!isxdigit((unsigned char)digits[i])) return expected(l, "a hexadecimal digit");
     }
+    const uint32_t c = (uint32_t)strtoul(digits, NULL, 16);
     DT_CHECK(c < 0x110000 && (c < 0xd800 || c > 0xdfff), DT_ERR_DATA,
              "expected a character, found the escape U+%04X in a list", (unsigned)c);
     put_character(l, c);

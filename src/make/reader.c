@@ -4,8 +4,8 @@
 #include "parquet.h"
 #include "dtrain/io/io.h"
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,26 +23,13 @@ static int wanted(const struct dirent *e)
            (is_json_name(e->d_name) || dt_has_ending(e->d_name, ".txt") || dt_has_ending(e->d_name, ".parquet"));
 }
 
-/* Takes ownership of path. */
-static dt_err add_path(dt_reader *r, char *path)
+static dt_err add_path(dt_reader *r, const char *path)
 {
     struct stat st = {0}; /* stays zero for standard input: not a regular file */
-    const bool found = path && (strcmp(path, "-") == 0 || stat(path, &st) == 0);
-    const int number = errno;
-    if (path && found && r->n_paths == r->paths_alloc) {
-        const int n = r->paths_alloc ? 2 * r->paths_alloc : 16;
-        char **more = realloc(r->paths, (size_t)n * sizeof *more);
-        if (more) r->paths = more, r->paths_alloc = n;
-    }
-    dt_err err = DT_OK;
-    if (path && !found) err = dt_fail(DT_ERR_DATA, "%s: cannot be opened: %s", path, strerror(number));
-    if (err == DT_OK && (!path || r->n_paths == r->paths_alloc))
-        err = dt_fail(DT_ERR_MEMORY, "no memory for the names of the inputs");
-    if (err != DT_OK) {
-        free(path);
-        return err;
-    }
-    r->paths[r->n_paths++] = path;
+    DT_CHECK_ERRNO(strcmp(path, "-") == 0 || stat(path, &st) == 0, DT_ERR_DATA, path, "cannot be opened");
+    DT_GROW(r->paths, r->n_paths, "no memory for the names of the inputs");
+    DT_COPY_TEXT(r->paths[r->n_paths], path, "no memory for the names of the inputs");
+    r->n_paths++;
     if (!S_ISREG(st.st_mode))
         r->nbytes_total = -1;
     else if (r->nbytes_total >= 0)
@@ -53,7 +40,7 @@ static dt_err add_path(dt_reader *r, char *path)
 static dt_err add_input(dt_reader *r, const char *path)
 {
     struct stat st;
-    if (strcmp(path, "-") == 0 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return add_path(r, strdup(path));
+    if (strcmp(path, "-") == 0 || stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return add_path(r, path);
     DT_CHECK(!r->rec, DT_ERR_USAGE, "%s: expected a CSV file, found a directory", path);
     struct dirent **names;
     const int n = scandir(path, &names, wanted, alphasort);
@@ -62,8 +49,9 @@ static dt_err add_input(dt_reader *r, const char *path)
     if (n == 0)
         err = dt_fail(DT_ERR_DATA, "%s: the directory has no .txt, .jsonl, .ndjson, .json or .parquet file", path);
     for (int i = 0; i < n; i++) {
-        char *whole = NULL;
-        if (err == DT_OK && asprintf(&whole, "%s/%s", path, names[i]->d_name) < 0) whole = NULL;
+        char whole[PATH_MAX];
+        if (err == DT_OK && !dt_join_path(whole, path, names[i]->d_name, ""))
+            err = dt_fail(DT_ERR_DATA, "%s/%s: the path is too long", path, names[i]->d_name);
         if (err == DT_OK) err = add_path(r, whole);
         free(names[i]);
     }
@@ -76,8 +64,7 @@ dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokeniz
     *r = (dt_reader){.opt = opt, .tokenizer = tokenizer, .rec = rec, .chunk_items = DT_CHUNK_ITEMS};
     for (int i = 0; i < opt->n_inputs; i++) DT_TRY(add_input(r, opt->inputs[i]));
     if (!rec) return DT_OK;
-    r->headers = calloc((size_t)r->n_paths + 1, sizeof *r->headers);
-    DT_CHECK(r->headers, DT_ERR_MEMORY, "no memory for the names of columns");
+    DT_ALLOC(r->headers, r->n_paths + 1, "no memory for the names of columns");
     if (!opt->rec.longest && !dt_rec_has_samples(rec)) return DT_OK;
     return dt_rec_rows_scan(&r->rows, r->paths, r->n_paths, opt->rec.longest, opt->stop);
 }

@@ -10,7 +10,7 @@ typedef struct dt_reader {
     const dt_make_options *opt;
     const dt_tokenizer *tokenizer;
     char **paths; /* all files, in order; valid longer than the chunks */
-    int n_paths, paths_alloc;
+    int n_paths;
     int64_t nbytes_total; /* -1: unknown */
     int chunk_items;      /* maximum records per chunk */
     const dt_rec *rec;    /* NULL: inputs are text and JSON */

@@ -11,10 +11,9 @@
 
 static dt_err add(dt_shard_names *s, const char *path, const struct stat *st)
 {
-    dt_named_file *more = realloc(s->file, (size_t)(s->n + 1) * sizeof *more);
-    if (more) s->file = more;
-    char *name = more ? strdup(path) : NULL;
-    DT_CHECK(name, DT_ERR_MEMORY, "no memory for the names of %d files", s->n + 1);
+    char *name;
+    DT_GROW(s->file, s->n, "no memory for the names of %d files", s->n + 1);
+    DT_COPY_TEXT(name, path, "no memory for the names of %d files", s->n + 1);
     s->file[s->n++] = (dt_named_file){.path = name, .device = st->st_dev, .number = st->st_ino};
     return DT_OK;
 }

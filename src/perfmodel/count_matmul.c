@@ -12,23 +12,17 @@ enum { WHOLE = 8 }; /* of cuda/matmul.cu */
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 
-typedef struct matmul {
-    dt_matmul mm;
-    const void *a, *b;
-    void *c;
-} matmul;
-
-static bool by_one_kernel(const matmul *x) { return dt_gpu_library_takes(&x->mm, x->a, x->b, x->c); }
+static bool by_one_kernel(const dt_matmul_args *x) { return dt_gpu_library_takes(&x->mm, x->a, x->b, x->c); }
 
 /* ---- the passes beside it (cuda/matmul.cu) ---------------------------------------------------------------------- */
 
 /* The matmul, with a pass over C for an activation or a bias that the library does not add: how many launches; 0: the
  * library has no such matmul. */
-static int by_library(const matmul *x)
+static int by_library(const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
     const bool bias_is_left = mm->bias && mm->c_dtype != mm->dt, act = mm->epilogue == DT_EPILOGUE_ACT;
-    matmul part = *x;
+    dt_matmul_args part = *x;
     if (by_one_kernel(x)) return 1;
     if (mm->epilogue == DT_EPILOGUE_NONE && !bias_is_left) return 0;
     if (act && mm->aux) part.c = mm->aux, part.mm.ldc = mm->ld_aux;
@@ -39,19 +33,19 @@ static int by_library(const matmul *x)
     return by_one_kernel(&part) ? 2 : 0;
 }
 
-static matmul with_terms(const matmul *x, int64_t k)
+static dt_matmul_args with_terms(const dt_matmul_args *x, int64_t k)
 {
-    matmul most = *x;
+    dt_matmul_args most = *x;
     most.mm.k = k;
     return most;
 }
 
 /* Sums of most terms by the library into the workspace, as many rows as it holds at a time, and the rest by our own
  * kernel. */
-static int cut_terms(const matmul *x, int64_t k)
+static int cut_terms(const dt_matmul_args *x, int64_t k)
 {
     const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float)) / x->mm.n;
-    matmul most = with_terms(x, k);
+    dt_matmul_args most = with_terms(x, k);
     if (x->mm.accumulate || x->mm.addend || room == 0) return 0;
     most.mm.ldc = x->mm.n, most.mm.c_dtype = DT_F32;
     most.mm.bias = NULL, most.mm.epilogue = DT_EPILOGUE_NONE;
@@ -60,11 +54,11 @@ static int cut_terms(const matmul *x, int64_t k)
 }
 
 /* Multiples of 8 by the library, the edges by our own kernels. */
-static int by_cut(const matmul *x)
+static int by_cut(const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
     const int64_t m = mm->m - (mm->trans_a ? mm->m % WHOLE : 0), n = mm->n - mm->n % WHOLE, k = mm->k - mm->k % WHOLE;
-    matmul most = *x;
+    dt_matmul_args most = *x;
     int launches;
     most.mm.m = m, most.mm.n = n;
     if (m == 0 || n == 0 || mm->k < WHOLE) return 0;
@@ -81,7 +75,7 @@ static int by_cut(const matmul *x)
 }
 
 /* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? That for fp32 reads any. */
-static bool reads_stored(const matmul *x)
+static bool reads_stored(const dt_matmul_args *x)
 {
     enum { FEW_ROWS = 64 };
     const dt_matmul *mm = &x->mm;
@@ -93,12 +87,12 @@ static bool reads_stored(const matmul *x)
 
 /* Panels of numbers in half of a workspace, each followed by its matmul: for the library, and where our own kernels
  * cannot read B as it is stored. */
-static int by_panels(const matmul *x)
+static int by_panels(const dt_matmul_args *x)
 {
     enum { MANY_ROWS = 16, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
     const int64_t fit = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k,
                   most = fit < WHOLE_COLUMNS ? fit : fit / WHOLE_COLUMNS * WHOLE_COLUMNS;
-    matmul panel = *x;
+    dt_matmul_args panel = *x;
     panel.b = NULL; /* it begins at a multiple of everything */
     panel.mm.n = dt_min_i64(most, x->mm.n);
     panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
@@ -107,7 +101,7 @@ static int by_panels(const matmul *x)
     return (int)(2 * ((x->mm.n + most - 1) / most));
 }
 
-static int n_launches(const matmul *x)
+static int n_launches(const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
     int launches = 0;
@@ -122,7 +116,7 @@ static int n_launches(const matmul *x)
 /* ---- what they move ---------------------------------------------------------------------------------------------- */
 
 /* The matmul reads and writes what it must; a pass behind it goes over C, and over what stands beside it. */
-static void queue_matmul(dt_device *dev, dt_stream *s, const matmul *x)
+static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
     const double m = (double)mm->m, n = (double)mm->n, k = (double)mm->k, c = m * n * size_of(mm->c_dtype),
@@ -143,30 +137,33 @@ static void queue_matmul(dt_device *dev, dt_stream *s, const matmul *x)
 }
 
 /* Sums of columns come in slices, which a second launch adds; sums of rows are one launch. */
-static dt_err queue_sums(dt_device *dev, dt_stream *s, const dt_matmul *mm)
+static void queue_sums(dt_device *dev, dt_stream *s, const dt_matmul *mm)
 {
     const bool of_a = mm->sums_of == DT_SUMS_OF_A, of_b = mm->sums_of == DT_SUMS_OF_B,
                rows = (of_a && !mm->trans_a) || (of_b && mm->trans_b);
     const int64_t m = of_a || of_b ? mm->k : mm->m, n = of_a ? mm->m : mm->n;
-    if (mm->sums_of == DT_SUMS_NONE) return DT_OK;
-    if (rows) return count_moves(dev, s, "matmul", (double)m * (double)n * size_of(mm->dt));
-    return count_bias_backward(dev, NULL, m, n, n, of_a || of_b ? mm->dt : mm->c_dtype, mm->sums, mm->sums_dtype,
-                               mm->accumulate_sums, s);
+    if (mm->sums_of == DT_SUMS_NONE) return;
+    if (rows)
+        count_moves(dev, s, "matmul", (double)m * (double)n * size_of(mm->dt));
+    else
+        count_bias_backward(
+            dev,
+            &(dt_bias_backward_args){.m = m, .n = n, .dt = of_a || of_b ? mm->dt : mm->c_dtype, .gt = mm->sums_dtype},
+            s);
 }
 
-dt_err count_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
-                           dt_dtype gt, bool accumulate, dt_stream *s)
+void count_bias_backward(dt_device *dev, const dt_bias_backward_args *x, dt_stream *s)
 {
     enum { ROWS = 64 }; /* of a slice, at least */
-    DT_TRY(count_moves(dev, s, "bias_backward", (double)m * (double)n * size_of(dt)));
-    return count_moves(dev, s, "bias_backward",
-                       (double)n * ((double)(m + ROWS - 1) / ROWS * sizeof(float) + size_of(gt)));
+    const double m = (double)x->m, n = (double)x->n;
+    count_moves(dev, s, "bias_backward", m * n * size_of(x->dt));
+    count_moves(dev, s, "bias_backward", n * ((m + ROWS - 1) / ROWS * sizeof(float) + size_of(x->gt)));
 }
 
-dt_err count_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *s)
+void count_matmul(dt_device *dev, const dt_matmul_args *x, dt_stream *s)
 {
-    const matmul x = {*mm, a, b, c};
-    if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(queue_sums(dev, s, mm));
-    if (mm->m > 0 && mm->n > 0) queue_matmul(dev, s, &x);
-    return mm->sums_of == DT_SUMS_OF_C ? queue_sums(dev, s, mm) : DT_OK;
+    const dt_matmul *mm = &x->mm;
+    if (mm->sums_of != DT_SUMS_OF_C) queue_sums(dev, s, mm);
+    if (mm->m > 0 && mm->n > 0) queue_matmul(dev, s, x);
+    if (mm->sums_of == DT_SUMS_OF_C) queue_sums(dev, s, mm);
 }

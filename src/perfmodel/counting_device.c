@@ -3,6 +3,7 @@
  * Device memory begins at addresses that no system maps, so access to it ends the program. Host memory is real,
  * because the host writes to it, but not reserved: only touched pages cost memory. */
 #include "count_private.h"
+#include "dtrain/device/gpu_sizes.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -49,10 +50,9 @@ void dt_count_queue(dt_device *dev, dt_stream *stream, const dt_launch *launch)
     for (int i = 0; i < DT_COUNT_CLOCKS; i++) s->done_s[i] += took[i];
 }
 
-dt_err count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes)
+void count_moves(dt_device *dev, dt_stream *s, const char *op, double bytes)
 {
     if (bytes > 0) dt_count_queue(dev, s, &(dt_launch){.op = op, .memory = bytes});
-    return DT_OK;
 }
 
 void dt_count_now(const dt_device *dev, double seconds[DT_COUNT_CLOCKS])
@@ -75,22 +75,22 @@ dt_err dt_count_open(dt_device *dev, const dt_count_sink *sink, dt_ledger *ledge
     return DT_OK;
 }
 
-void count_close(dt_device *dev)
+static void count_close(dt_device *dev)
 {
     free(dev->impl);
     dev->impl = NULL;
 }
 
-void count_describe(const dt_device *dev, char *out, size_t out_size)
+static void count_describe(const dt_device *dev, char *out, size_t out_size)
 {
     snprintf(out, out_size, "counting device (computes nothing)");
 }
-void count_kernels(const dt_device *dev, char *out, size_t out_size) { snprintf(out, out_size, "none"); }
-size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }
-size_t count_memory_taken(const dt_device *dev) { return SIZE_MAX; }
-bool count_on_device(const void *p) { return (uintptr_t)p >= FIRST_ADDRESS; }
+static void count_kernels(const dt_device *dev, char *out, size_t out_size) { snprintf(out, out_size, "none"); }
+static size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }
+static size_t count_memory_taken(const dt_device *dev) { return SIZE_MAX; }
+static bool is_on_device(const void *p) { return (uintptr_t)p >= FIRST_ADDRESS; }
 
-dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+static dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
 {
     count_state *c = state_of(dev);
     if (place == DT_ON_DEVICE) {
@@ -102,14 +102,14 @@ dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
     return *ptr == MAP_FAILED ? DT_ERR_MEMORY : DT_OK;
 }
 
-void count_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+static void count_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
 {
     if (place != DT_ON_DEVICE) munmap(ptr, nbytes);
 }
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 
-dt_err count_stream_create(dt_device *dev, dt_stream **stream)
+static dt_err count_stream_create(dt_device *dev, dt_stream **stream)
 {
     count_state *c = state_of(dev);
     *stream = calloc(1, sizeof **stream);
@@ -119,7 +119,7 @@ dt_err count_stream_create(dt_device *dev, dt_stream **stream)
     return DT_OK;
 }
 
-void count_stream_destroy(dt_device *dev, dt_stream *stream)
+static void count_stream_destroy(dt_device *dev, dt_stream *stream)
 {
     count_state *c = state_of(dev);
     dt_stream **at = &c->streams;
@@ -129,53 +129,114 @@ void count_stream_destroy(dt_device *dev, dt_stream *stream)
     free(stream);
 }
 
-dt_err count_stream_sync(dt_device *dev, dt_stream *stream)
+static dt_err count_stream_sync(dt_device *dev, dt_stream *stream)
 {
     wait_for(state_of(dev)->host_s, stream_of(dev, stream)->done_s);
     return DT_OK;
 }
 
-dt_err count_event_create(dt_device *dev, dt_event **event)
+static dt_err count_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
     DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
     return DT_OK;
 }
 
-void count_event_destroy(dt_device *dev, dt_event *event) { free(event); }
+static void count_event_destroy(dt_device *dev, dt_event *event) { free(event); }
 
-dt_err count_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
+static dt_err count_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     memcpy(event->at_s, stream_of(dev, stream)->done_s, sizeof event->at_s);
     return DT_OK;
 }
 
-dt_err count_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
+static dt_err count_event_wait(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     wait_for(stream_of(dev, stream)->done_s, event->at_s);
     return DT_OK;
 }
 
-dt_err count_event_sync(dt_device *dev, dt_event *event)
+static dt_err count_event_sync(dt_device *dev, dt_event *event)
 {
     wait_for(state_of(dev)->host_s, event->at_s);
     return DT_OK;
 }
 
-dt_err count_event_query(dt_device *dev, dt_event *event, bool *done)
+static dt_err count_event_query(dt_device *dev, dt_event *event, bool *done)
 {
     *done = true;
     return count_event_sync(dev, event);
 }
 
-dt_err count_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
+static dt_err count_event_elapsed_ms(dt_device *dev, dt_event *from, dt_event *to, float *ms)
 {
     *ms = (float)((to->at_s[0] - from->at_s[0]) * 1e3);
     return DT_OK;
 }
 
-dt_err count_event_time(dt_device *dev, dt_event *event, double *at_s)
+static dt_err count_event_time(dt_device *dev, dt_event *event, double *at_s)
 {
     *at_s = event->at_s[0];
     return DT_OK;
 }
+
+/* ---- copies, and the table --------------------------------------------------------------------------------------- */
+
+/* What comes to the host are numbers above 0, in every type: it goes the ordinary way with them. */
+static dt_err count_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
+{
+    const bool inside = is_on_device(dst) && is_on_device(src);
+    if (nbytes == 0 || dst == src) return DT_OK;
+    if (!is_on_device(dst)) memset(dst, 0x3f, nbytes);
+    dt_count_queue(
+        dev, s,
+        &(dt_launch){.op = "copy", .memory = (inside ? 2 : 1) * (double)nbytes, .host = inside ? 0 : (double)nbytes});
+    return DT_OK;
+}
+
+/* As if the library took all that it may be given. */
+static dt_err count_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
+                                      size_t why_size)
+{
+    *ready = DT_READY_FORWARD | DT_READY_BACKWARD;
+    *why = '\0';
+    return DT_OK;
+}
+
+/* The device is opened by dt_count_open. */
+static dt_err count_device_open(dt_device *dev, int local_rank, int n_threads)
+{
+    return dt_fail(DT_ERR_ARG, "internal: count_device_open: expected dt_count_open for a counting device");
+}
+
+const dt_device_ops dt_device_count_ops = {
+    .name = "cuda",
+    .open = count_device_open,
+    .close = count_close,
+    .describe = count_describe,
+    .kernels = count_kernels,
+    .own_memory = true,
+    .memory_free = count_memory_free,
+    .overhead = dt_gpu_overhead,
+    .memory_taken = count_memory_taken,
+    .alloc = count_alloc,
+    .free = count_free,
+    .alloc_zeroes = true,
+    .stream_nbytes = DT_GPU_WORKSPACE_NBYTES,
+    .stream_create = count_stream_create,
+    .stream_destroy = count_stream_destroy,
+    .stream_sync = count_stream_sync,
+    .event_create = count_event_create,
+    .event_destroy = count_event_destroy,
+    .event_record = count_event_record,
+    .event_wait = count_event_wait,
+    .event_sync = count_event_sync,
+    .event_query = count_event_query,
+    .event_elapsed_ms = count_event_elapsed_ms,
+    .event_time = count_event_time,
+    .copy = count_copy,
+    .attention_prepare = count_attention_prepare,
+#define DT_OP(op, ...) .op = counting_##op,
+#define DT_SIZE(type, name, ...) .name = dt_gpu_##name,
+#include "dtrain/device/op_list.h"
+};

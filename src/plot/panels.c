@@ -24,17 +24,15 @@ enum { N_DASHES = sizeof dashes / sizeof dashes[0] };
 
 dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_look look, const char *title)
 {
-    dt_series *grown = realloc(p->series, ((size_t)p->n_series + 1) * sizeof *grown);
-    if (grown) p->series = grown;
-    char *copy = strdup(title);
-    if (grown && copy) {
-        p->series[p->n_series++] = (dt_series){.curve = *curve, .look = look, .title = copy};
-        *curve = (dt_curve){0};
-        return DT_OK;
-    }
-    free(copy);
-    dt_curve_free(curve);
-    return dt_fail(DT_ERR_MEMORY, "no memory for %d curves", p->n_series + 1);
+    dt_series s = {.curve = *curve, .look = look};
+    *curve = (dt_curve){0};
+    dt_err err = dt_grow(&p->series, p->n_series, sizeof s, "no memory for %d curves", p->n_series + 1);
+    if (err == DT_OK) err = dt_copy_text(&s.title, title, "no memory for %d curves", p->n_series + 1);
+    if (err == DT_OK)
+        p->series[p->n_series++] = s;
+    else
+        dt_curve_free(&s.curve);
+    return err;
 }
 
 void dt_picture_free(dt_picture *p)

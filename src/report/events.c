@@ -50,7 +50,7 @@ static void begin_event(dt_events *e, int64_t step)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    e->event.nbytes = 0;
+    e->event.n = 0;
     dt_pb_double(&e->event, EVENT_WALL_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     dt_pb_varint(&e->event, EVENT_STEP, (uint64_t)step);
 }
@@ -63,13 +63,13 @@ static uint32_t masked_crc(const void *data, size_t nbytes)
 
 static dt_err write_event(dt_events *e)
 {
-    dt_record *f = &e->frame;
-    f->nbytes = 0;
-    dt_pb_fixed(f, e->event.nbytes, 8);
-    dt_pb_fixed(f, masked_crc(f->data, f->nbytes), 4);
-    dt_record_bytes(f, e->event.data, e->event.nbytes);
-    dt_pb_fixed(f, masked_crc(e->event.data, e->event.nbytes), 4);
-    f->out_of_memory |= e->event.out_of_memory;
+    dt_text *f = &e->frame;
+    f->n = 0;
+    dt_pb_fixed(f, e->event.n, 8);
+    dt_pb_fixed(f, masked_crc(f->bytes, f->n), 4);
+    dt_text_append(f, e->event.bytes, e->event.n);
+    dt_pb_fixed(f, masked_crc(e->event.bytes, e->event.n), 4);
+    f->failed |= e->event.failed;
     return dt_record_file_write(&e->file, f);
 }
 
@@ -113,7 +113,7 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
 
 void dt_events_begin(dt_events *e, int64_t step)
 {
-    e->summary.nbytes = 0;
+    e->summary.n = 0;
     e->step = step;
 }
 
@@ -133,39 +133,39 @@ dt_err dt_events_end(dt_events *e)
 
 /* ---- the configuration ------------------------------------------------------------------------------------------- */
 
-static void put_text_metadata(dt_record *value)
+static void put_text_metadata(dt_text *value)
 {
-    dt_record data = {0}, metadata = {0};
+    dt_text data = {0}, metadata = {0};
     dt_pb_text(&data, 1, "text");
     dt_pb_message(&metadata, 1, &data);
     dt_pb_varint(&metadata, 4, 2);
     dt_pb_message(value, VALUE_METADATA, &metadata);
-    dt_record_free(&data);
-    dt_record_free(&metadata);
+    dt_text_free(&data);
+    dt_text_free(&metadata);
 }
 
-static void put_tensor_of_text(dt_record *value, const dt_record *text)
+static void put_tensor_of_text(dt_text *value, const dt_text *text)
 {
-    dt_record dim = {0}, shape = {0}, tensor = {0};
+    dt_text dim = {0}, shape = {0}, tensor = {0};
     dt_pb_varint(&dim, 1, 1);
     dt_pb_message(&shape, 2, &dim);
     dt_pb_varint(&tensor, 1, 7);
     dt_pb_message(&tensor, 2, &shape);
-    dt_pb_bytes(&tensor, 8, text->data, text->nbytes);
-    tensor.out_of_memory |= text->out_of_memory;
+    dt_pb_bytes(&tensor, 8, text->bytes, text->n);
+    tensor.failed |= text->failed;
     dt_pb_message(value, VALUE_TENSOR, &tensor);
-    dt_record_free(&dim);
-    dt_record_free(&shape);
-    dt_record_free(&tensor);
+    dt_text_free(&dim);
+    dt_text_free(&shape);
+    dt_text_free(&tensor);
 }
 
 /* TensorBoard shows Markdown: lines that begin with four blanks are shown as they are. */
 dt_err dt_events_config(dt_events *e, int64_t step, const char *ini)
 {
-    dt_record text = {0};
+    dt_text text = {0};
     while (*ini) {
         const int len = (int)strcspn(ini, "\n");
-        dt_record_printf(&text, "    %.*s\n", len, ini);
+        dt_text_printf(&text, "    %.*s\n", len, ini);
         ini += len + (ini[len] == '\n');
     }
     dt_events_begin(e, step);
@@ -173,7 +173,7 @@ dt_err dt_events_config(dt_events *e, int64_t step, const char *ini)
     put_tensor_of_text(&e->value, &text);
     put_text_metadata(&e->value);
     dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
-    dt_record_free(&text);
+    dt_text_free(&text);
     return dt_events_end(e);
 }
 
@@ -182,8 +182,8 @@ dt_err dt_events_sync(dt_events *e) { return dt_record_file_sync(&e->file); }
 void dt_events_close(dt_events *e)
 {
     dt_record_file_close(&e->file);
-    dt_record_free(&e->value);
-    dt_record_free(&e->summary);
-    dt_record_free(&e->event);
-    dt_record_free(&e->frame);
+    dt_text_free(&e->value);
+    dt_text_free(&e->summary);
+    dt_text_free(&e->event);
+    dt_text_free(&e->frame);
 }

@@ -9,7 +9,7 @@ uint32_t dt_crc32c(const void *data, size_t nbytes);
 
 typedef struct dt_events {
     dt_record_file file;
-    dt_record value, summary, event, frame; /* from the inside to the outside */
+    dt_text value, summary, event, frame; /* from the inside to the outside */
     int64_t step;
 } dt_events;
 

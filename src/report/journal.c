@@ -35,7 +35,7 @@ dt_err dt_journal_open(dt_journal **out, const char *path, int64_t last_step)
 static ssize_t add(void *cookie, const char *bytes, size_t n)
 {
     dt_journal *j = cookie;
-    const dt_record r = {.data = (char *)bytes, .nbytes = n, .cap = n};
+    const dt_text r = {.bytes = (char *)bytes, .n = n, .n_alloc = n};
     if (j->err == DT_OK) j->err = dt_record_file_write(&j->file, &r);
     return j->err == DT_OK ? (ssize_t)n : 0;
 }

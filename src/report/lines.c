@@ -10,13 +10,7 @@ dt_err dt_lines_add(dt_lines *l, const char *path, const dt_kept *kept, dt_line 
 {
     if (line.step > kept->last_step) return DT_OK;
     if (kept->redo_validation && line.is_validation && line.step == kept->last_step) return DT_OK;
-    if (l->n == l->room) {
-        const int64_t room = l->room ? 2 * l->room : 1024;
-        dt_line *more = realloc(l->line, (size_t)room * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for line offsets", path);
-        l->line = more;
-        l->room = room;
-    }
+    DT_GROW(l->line, l->n, "%s: no memory for line offsets", path);
     l->line[l->n++] = line;
     return DT_OK;
 }
@@ -105,23 +99,22 @@ void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept
         DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing after this last line", path, line, missing);
 }
 
-dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_record *out)
+dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_text *out)
 {
     const dt_line *line = &l->line[i];
     char piece[1 << 12];
-    out->nbytes = 0;
+    out->n = 0;
     errno = 0;
     bool ok = ftello(in) == line->offset || fseeko(in, line->offset, SEEK_SET) == 0;
     for (int64_t done = 0; ok && done < line->nbytes;) {
         const int64_t left = line->nbytes - done;
         const size_t n = fread(piece, 1, left < (int64_t)sizeof piece ? (size_t)left : sizeof piece, in);
-        dt_record_bytes(out, piece, n);
+        dt_text_append(out, piece, n);
         done += (int64_t)n;
         ok = n > 0;
     }
     DT_CHECK(ok, DT_ERR_DATA, "%s: cannot read: %s", path, errno ? strerror(errno) : "the file was truncated");
-    DT_CHECK(!out->out_of_memory, DT_ERR_MEMORY, "%s: no memory for a line of %lld bytes", path,
-             (long long)line->nbytes);
+    DT_CHECK(!out->failed, DT_ERR_MEMORY, "%s: no memory for a line of %lld bytes", path, (long long)line->nbytes);
     return DT_OK;
 }
 

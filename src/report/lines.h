@@ -13,7 +13,7 @@ typedef struct dt_line {
 /** The records of a file, in file order. Initialise to {0}. */
 typedef struct dt_lines {
     dt_line *line; /* [n] */
-    int64_t n, room;
+    int64_t n;
 } dt_lines;
 
 /** Lines to keep: steps up to last_step. redo_validation: without that step's validation. */
@@ -39,7 +39,7 @@ void dt_lines_tell_gone(const char *path, const dt_kept *kept);
  *  first record. */
 void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head);
 /** Read line i into out (replacing its contents) from the file of the lines. DT_ERR_DATA. */
-dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_record *out);
+dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_text *out);
 void dt_lines_free(dt_lines *l);
 
 #endif

@@ -11,58 +11,51 @@
 
 enum { MAX_COLUMNS = 1000 };
 
-static bool grow_rows(dt_metrics *m)
+/* Make room for one more row, and fill the rows that a new column lacks. */
+static dt_err grow_column(dt_metrics *m, int c, int64_t from)
 {
-    const int64_t cap = m->cap_rows ? 2 * m->cap_rows : 1024;
-    for (int c = 0; c < m->n_columns; c++) {
-        double *column = realloc(m->columns[c], (size_t)cap * sizeof *column);
-        if (!column) return false;
-        m->columns[c] = column;
+    for (int64_t i = from; i <= m->n_rows; i++) {
+        DT_GROW(m->columns[c], i, "no memory for %" PRId64 " records", m->n_rows);
+        m->columns[c][i] = NAN;
     }
-    m->cap_rows = cap;
-    return true;
+    return DT_OK;
 }
 
-static double *add_column(dt_metrics *m, const char *name)
+static dt_err add_column(dt_metrics *m, const char *name)
 {
-    if (m->n_columns >= MAX_COLUMNS) return NULL;
-    char **names = realloc(m->names, ((size_t)m->n_columns + 1) * sizeof *names);
-    if (names) m->names = names;
-    double **columns = names ? realloc(m->columns, ((size_t)m->n_columns + 1) * sizeof *columns) : NULL;
-    if (columns) m->columns = columns;
-    double *column = columns ? malloc((size_t)m->cap_rows * sizeof *column) : NULL;
-    char *copy = column ? strdup(name) : NULL;
-    if (!copy) {
-        free(column);
-        return NULL;
-    }
-    for (int64_t i = 0; i < m->n_rows; i++) column[i] = NAN;
-    m->names[m->n_columns] = copy;
-    m->columns[m->n_columns++] = column;
-    return column;
+    DT_CHECK(m->n_columns < MAX_COLUMNS, DT_ERR_DATA, "cannot store column %d (\"%s\"): more than %d names",
+             m->n_columns, name, MAX_COLUMNS);
+    DT_GROW(m->names, m->n_columns, "no memory for %d columns", m->n_columns + 1);
+    DT_GROW(m->columns, m->n_columns, "no memory for %d columns", m->n_columns + 1);
+    DT_COPY_TEXT(m->names[m->n_columns], name, "no memory for %d columns", m->n_columns + 1);
+    m->columns[m->n_columns++] = NULL;
+    return grow_column(m, m->n_columns - 1, 0);
+}
+
+static int column_of(const dt_metrics *m, const char *name)
+{
+    int c = 0;
+    while (c < m->n_columns && strcmp(m->names[c], name) != 0) c++;
+    return c;
 }
 
 const double *dt_metrics_column(const dt_metrics *m, const char *name)
 {
-    for (int c = 0; c < m->n_columns; c++)
-        if (strcmp(m->names[c], name) == 0) return m->columns[c];
-    return NULL;
+    const int c = column_of(m, name);
+    return c < m->n_columns ? m->columns[c] : NULL;
 }
 
 static dt_err add_row(dt_metrics *m, json_t *object)
 {
-    DT_CHECK(m->n_rows < m->cap_rows || grow_rows(m), DT_ERR_MEMORY, "no memory for %" PRId64 " records", m->n_rows);
-    for (int c = 0; c < m->n_columns; c++) m->columns[c][m->n_rows] = NAN;
+    for (int c = 0; c < m->n_columns; c++) DT_TRY(grow_column(m, c, m->n_rows));
     const char *name;
     json_t *value;
     json_object_foreach(object, name, value)
     {
         if (!json_is_number(value) && !json_is_boolean(value)) continue;
-        double *column = (double *)dt_metrics_column(m, name);
-        if (!column) column = add_column(m, name);
-        DT_CHECK(column, DT_ERR_DATA, "cannot store column %d (\"%s\"): more than %d names, or no memory", m->n_columns,
-                 name, MAX_COLUMNS);
-        column[m->n_rows] = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+        const int c = column_of(m, name);
+        if (c == m->n_columns) DT_TRY(add_column(m, name));
+        m->columns[c][m->n_rows] = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
     }
     m->n_rows++;
     return DT_OK;

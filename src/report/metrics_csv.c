@@ -4,6 +4,7 @@
  * A new column is appended on the right, so that the positions of existing columns do not change. Old rows get an empty
  * cell there. */
 #include "metrics_csv.h"
+#include "fields.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,17 +25,9 @@ static const char later[] = "memory_pinned"; /* in every new table after the fix
 
 static dt_err add_column(dt_csv *c, const char *name, size_t len)
 {
-    if (c->n_columns == c->room) {
-        const int room = c->room ? 2 * c->room : 32;
-        char **names = realloc(c->names, (size_t)room * sizeof *names);
-        if (names) c->names = names;
-        double *cells = realloc(c->cells, (size_t)room * sizeof *cells);
-        if (cells) c->cells = cells;
-        bool *set = realloc(c->set, (size_t)room * sizeof *set);
-        if (set) c->set = set;
-        DT_CHECK(names && cells && set, DT_ERR_MEMORY, "%s: no memory for %d columns", c->path, room);
-        c->room = room;
-    }
+    DT_GROW(c->names, c->n_columns, "%s: no memory for a column", c->path);
+    DT_GROW(c->cells, c->n_columns, "%s: no memory for a column", c->path);
+    DT_GROW(c->set, c->n_columns, "%s: no memory for a column", c->path);
     c->names[c->n_columns] = strndup(name, len);
     DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: no memory for a column", c->path);
     c->set[c->n_columns++] = false;
@@ -48,19 +41,19 @@ static int find_column(const dt_csv *c, const char *name)
     return -1;
 }
 
-static void put_header(const dt_csv *c, dt_record *out)
+static void put_header(const dt_csv *c, dt_text *out)
 {
     for (int i = 0; i < c->n_columns; i++) {
-        if (i) dt_record_bytes(out, ",", 1);
+        if (i) dt_text_append(out, ",", 1);
         const bool plain = !strpbrk(c->names[i], ",\"\r\n");
-        if (!plain) dt_record_bytes(out, "\"", 1);
+        if (!plain) dt_text_append(out, "\"", 1);
         for (const char *p = c->names[i]; *p; p++) {
-            if (*p == '"') dt_record_bytes(out, p, 1);
-            dt_record_bytes(out, p, 1);
+            if (*p == '"') dt_text_append(out, p, 1);
+            dt_text_append(out, p, 1);
         }
-        if (!plain) dt_record_bytes(out, "\"", 1);
+        if (!plain) dt_text_append(out, "\"", 1);
     }
-    dt_record_bytes(out, "\n", 1);
+    dt_text_append(out, "\n", 1);
 }
 
 /* The next name of a header line, unquoted in place; NULL after the last. */
@@ -127,9 +120,9 @@ static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_fil
     dt_err err = DT_OK;
     for (int64_t i = 0; err == DT_OK && i < rows->n; i++) {
         if ((err = dt_lines_read(rows, i, in, c->path, &c->row)) != DT_OK) break;
-        const int n = n_cells(c->row.data, --c->row.nbytes);
-        for (int k = n; k < c->n_columns; k++) dt_record_bytes(&c->row, ",", 1);
-        dt_record_bytes(&c->row, "\n", 1);
+        const int n = n_cells(c->row.bytes, --c->row.n);
+        for (int k = n; k < c->n_columns; k++) dt_text_append(&c->row, ",", 1);
+        dt_text_append(&c->row, "\n", 1);
         err = dt_record_file_write(to, &c->row);
     }
     return err;
@@ -141,7 +134,7 @@ static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
     dt_aside a;
     DT_TRY(dt_aside_open(&a, c->path));
     dt_record_file to = {.fd = a.fd, .path = a.part};
-    c->row.nbytes = 0;
+    c->row.n = 0;
     put_header(c, &c->row);
     dt_err err = dt_record_file_write(&to, &c->row);
     if (err == DT_OK && in) err = copy_rows(c, in, rows, &to);
@@ -244,36 +237,27 @@ static dt_err set_more(dt_csv *c, const dt_metric *more, int n_more)
 /* Integers are printed with all digits, other values with 9 significant digits. */
 static dt_err write_row(dt_csv *c)
 {
-    c->row.nbytes = 0;
+    c->row.n = 0;
     for (int i = 0; i < c->n_columns; i++) {
         const double x = c->cells[i];
-        if (i) dt_record_bytes(&c->row, ",", 1);
-        if (c->set[i])
-            dt_record_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", dt_unsigned_nan(x));
+        if (i) dt_text_append(&c->row, ",", 1);
+        if (c->set[i]) dt_text_printf(&c->row, x == rint(x) && fabs(x) < 0x1p53 ? "%.0f" : "%.9g", dt_unsigned_nan(x));
         c->set[i] = false;
     }
-    dt_record_bytes(&c->row, "\n", 1);
+    dt_text_append(&c->row, "\n", 1);
     return dt_record_file_write(&c->file, &c->row);
 }
 
 dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
 {
-    const dt_metric optional[] = {{later, (double)rec->memory_pinned}, {"flops_per_second", rec->flops_per_second}};
-    const double values[] = {(double)rec->step,
-                             rec->loss,
-                             rec->lr,
-                             rec->grad_norm,
-                             (double)rec->tokens,
-                             (double)rec->samples,
-                             rec->step_time,
-                             rec->tokens_per_second,
-                             (double)rec->memory_device,
-                             (double)rec->memory_host};
-    for (int i = 0; i < (int)(sizeof values / sizeof values[0]); i++) set_cell(c, i, values[i]);
-    set_cell(c, N_FIXED - 2, rec->skipped);
-    const dt_metric mfu = {"mfu", rec->mfu};
-    DT_TRY(set_more(c, optional, rec->flops_per_second > 0 ? 2 : 1));
-    DT_TRY(set_more(c, &mfu, rec->mfu > 0));
+    dt_field fields[DT_N_FIELDS];
+    dt_metric metrics[DT_N_FIELDS];
+    int n = 0;
+    dt_fields_of(rec, fields);
+    for (int i = 0; i < DT_N_FIELDS; i++)
+        if (fields[i].known || i == DT_FIELD_SKIPPED) /* its column has no empty cells */
+            metrics[n++] = (dt_metric){fields[i].name, fields[i].value};
+    DT_TRY(set_more(c, metrics, n));
     DT_TRY(set_more(c, rec->more, rec->n_more));
     return write_row(c);
 }
@@ -289,7 +273,7 @@ dt_err dt_csv_validation(dt_csv *c, int64_t step, double loss, const dt_metric *
 void dt_csv_close(dt_csv *c)
 {
     dt_record_file_close(&c->file);
-    dt_record_free(&c->row);
+    dt_text_free(&c->row);
     for (int i = 0; i < c->n_columns; i++) free(c->names[i]);
     free(c->names);
     free(c->cells);

@@ -13,8 +13,8 @@ typedef struct dt_csv {
     char **names;
     double *cells; /* of the current row */
     bool *set;
-    int n_columns, room;
-    dt_record row;
+    int n_columns;
+    dt_text row;
 } dt_csv;
 
 /** kept->last_step > 0: keep these rows, each training step once, and their columns; 0: start a new table.

@@ -1,6 +1,7 @@
 /* metrics_jsonl.c - writes lines by hand, because they are flat and their digits are part of the contract. It reads
  * them with jansson, because a crash or another program may have damaged the file. */
 #include "metrics_jsonl.h"
+#include "fields.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,72 +13,57 @@
 #include "dtrain/io/io.h"
 #include "dtrain/io/json.h"
 
-static void put_key(dt_record *out, const char *name)
+static void put_key(dt_text *out, const char *name)
 {
-    dt_record_printf(out, "%s\"", out->nbytes > 1 ? ", " : "");
+    dt_text_printf(out, "%s\"", out->n > 1 ? ", " : "");
     for (const char *c = name; *c; c++) {
         if (*c == '"' || *c == '\\')
-            dt_record_printf(out, "\\%c", *c);
+            dt_text_printf(out, "\\%c", *c);
         else if ((unsigned char)*c < 0x20)
-            dt_record_printf(out, "\\u%04x", (unsigned)*c);
+            dt_text_printf(out, "\\u%04x", (unsigned)*c);
         else
-            dt_record_bytes(out, c, 1);
+            dt_text_append(out, c, 1);
     }
-    dt_record_printf(out, "\": ");
+    dt_text_printf(out, "\": ");
 }
 
-static void put_real(dt_record *out, const char *name, double value)
+static void put_real(dt_text *out, const char *name, double value)
 {
     put_key(out, name);
     if (value == trunc(value) && fabs(value) < 0x1p53) /* integers (bytes, counts) are printed with all digits */
-        dt_record_printf(out, "%.0f", value);
+        dt_text_printf(out, "%.0f", value);
     else if (isfinite(value))
-        dt_record_printf(out, "%.9g", value);
+        dt_text_printf(out, "%.9g", value);
     else
-        dt_record_printf(out, "null");
+        dt_text_printf(out, "null");
 }
 
-static void put_int(dt_record *out, const char *name, int64_t value)
-{
-    put_key(out, name);
-    dt_record_printf(out, "%" PRId64, value);
-}
-
-static void put_more_and_end(dt_record *out, const dt_metric *more, int n_more)
+static void put_more_and_end(dt_text *out, const dt_metric *more, int n_more)
 {
     for (int i = 0; i < n_more; i++) put_real(out, more[i].name, more[i].value);
-    dt_record_printf(out, "}\n");
+    dt_text_printf(out, "}\n");
 }
 
-void dt_jsonl_train(dt_record *out, const dt_train_record *rec)
+void dt_jsonl_train(dt_text *out, const dt_train_record *rec)
 {
-    out->nbytes = 0;
-    dt_record_printf(out, "{");
-    put_int(out, "step", rec->step);
-    put_real(out, "loss", rec->loss);
-    put_real(out, "lr", rec->lr);
-    put_real(out, "grad_norm", rec->grad_norm);
-    put_int(out, "tokens", rec->tokens);
-    put_int(out, "samples", rec->samples);
-    put_real(out, "step_time", rec->step_time);
-    put_real(out, "tokens_per_second", rec->tokens_per_second);
-    put_int(out, "memory_device", rec->memory_device);
-    put_int(out, "memory_pinned", rec->memory_pinned);
-    put_int(out, "memory_host", rec->memory_host);
-    if (rec->flops_per_second > 0) put_real(out, "flops_per_second", rec->flops_per_second);
-    if (rec->mfu > 0) put_real(out, "mfu", rec->mfu);
+    dt_field fields[DT_N_FIELDS];
+    dt_fields_of(rec, fields);
+    out->n = 0;
+    dt_text_printf(out, "{");
+    for (int i = 0; i < DT_FIELD_SKIPPED; i++)
+        if (fields[i].known) put_real(out, fields[i].name, fields[i].value);
     if (rec->skipped) {
         put_key(out, "skipped");
-        dt_record_printf(out, "true");
+        dt_text_printf(out, "true");
     }
     put_more_and_end(out, rec->more, rec->n_more);
 }
 
-void dt_jsonl_validation(dt_record *out, int64_t step, double loss, const dt_metric *more, int n_more)
+void dt_jsonl_validation(dt_text *out, int64_t step, double loss, const dt_metric *more, int n_more)
 {
-    out->nbytes = 0;
-    dt_record_printf(out, "{");
-    put_int(out, "step", step);
+    out->n = 0;
+    dt_text_printf(out, "{");
+    put_real(out, "step", (double)step);
     put_real(out, "validation_loss", loss);
     put_more_and_end(out, more, n_more);
 }
@@ -120,18 +106,18 @@ static dt_err find_lines(FILE *in, const char *path, const dt_kept *kept, dt_lin
 static dt_err copy_lines(FILE *in, const char *path, const dt_lines *lines, dt_record_file *to)
 {
     enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
-    dt_record batch = {0}, line = {0};
+    dt_text batch = {0}, line = {0};
     dt_err err = DT_OK;
     for (int64_t i = 0; err == DT_OK && i < lines->n; i++) {
         err = dt_lines_read(lines, i, in, path, &line);
-        dt_record_bytes(&batch, line.data, line.nbytes);
-        if (err != DT_OK || (batch.nbytes < BATCH && !batch.out_of_memory)) continue;
+        dt_text_append(&batch, line.bytes, line.n);
+        if (err != DT_OK || (batch.n < BATCH && !batch.failed)) continue;
         err = dt_record_file_write(to, &batch);
-        batch.nbytes = 0;
+        batch.n = 0;
     }
     if (err == DT_OK) err = dt_record_file_write(to, &batch);
-    dt_record_free(&batch);
-    dt_record_free(&line);
+    dt_text_free(&batch);
+    dt_text_free(&line);
     return err;
 }
 

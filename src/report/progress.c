@@ -38,34 +38,34 @@ static void show(const char *data, size_t nbytes)
 }
 
 /* Append "  reward 0.31" for grpo/reward. Names that the record does not contain are omitted. */
-static void put_watched(dt_record *out, const dt_train_record *rec, const char *name)
+static void put_watched(dt_text *out, const dt_train_record *rec, const char *name)
 {
     const char *slash = strrchr(name, '/');
     for (int i = 0; i < rec->n_more; i++) {
         if (strcmp(rec->more[i].name, name) != 0) continue;
         const double value = rec->more[i].value;
-        dt_record_printf(out, isnan(value) ? "  %s -" : "  %s %.4g", slash ? slash + 1 : name, value);
+        dt_text_printf(out, isnan(value) ? "  %s -" : "  %s %.4g", slash ? slash + 1 : name, value);
     }
 }
 
-void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double left_s)
+void dt_progress_format(dt_text *out, const dt_train_record *rec, int64_t total_steps, double left_s)
 {
     char text[24];
-    out->nbytes = 0;
-    dt_record_printf(out, "step %" PRId64, rec->step);
+    out->n = 0;
+    dt_text_printf(out, "step %" PRId64, rec->step);
     if (total_steps > 0)
-        dt_record_printf(out, "/%" PRId64 " (%.0f%%)", total_steps,
-                         floor(100.0 * (double)rec->step / (double)total_steps));
-    dt_record_printf(out, "  loss %.4f", dt_unsigned_nan(rec->loss));
+        dt_text_printf(out, "/%" PRId64 " (%.0f%%)", total_steps,
+                       floor(100.0 * (double)rec->step / (double)total_steps));
+    dt_text_printf(out, "  loss %.4f", dt_unsigned_nan(rec->loss));
     for (int i = 0; rec->watch && rec->watch[i]; i++) put_watched(out, rec, rec->watch[i]);
-    dt_record_printf(out, "  grad %.3g  lr %.2e  %s tok/s", dt_unsigned_nan(rec->grad_norm), rec->lr,
-                     dt_format_count(rec->tokens_per_second, text));
-    if (left_s >= 0) dt_record_printf(out, "  left %s", dt_format_duration(left_s, text));
+    dt_text_printf(out, "  grad %.3g  lr %.2e  %s tok/s", dt_unsigned_nan(rec->grad_norm), rec->lr,
+                   dt_format_count(rec->tokens_per_second, text));
+    if (left_s >= 0) dt_text_printf(out, "  left %s", dt_format_duration(left_s, text));
     const int64_t held = rec->memory_device > 0 ? rec->memory_device : rec->memory_host;
-    if (held > 0) dt_record_printf(out, "  mem %s", dt_format_bytes((double)held, text));
-    if (rec->flops_per_second > 0) dt_record_printf(out, "  %sflop/s", dt_format_count(rec->flops_per_second, text));
-    if (rec->mfu > 0) dt_record_printf(out, "  MFU %.1f %%", 100 * rec->mfu);
-    if (rec->skipped) dt_record_printf(out, "  skipped");
+    if (held > 0) dt_text_printf(out, "  mem %s", dt_format_bytes((double)held, text));
+    if (rec->flops_per_second > 0) dt_text_printf(out, "  %sflop/s", dt_format_count(rec->flops_per_second, text));
+    if (rec->mfu > 0) dt_text_printf(out, "  MFU %.1f %%", 100 * rec->mfu);
+    if (rec->skipped) dt_text_printf(out, "  skipped");
 }
 
 bool dt_cadence_shows(dt_cadence *c, double every_s, double start_s, double now_s)
@@ -108,14 +108,14 @@ static void rewrite(dt_progress *p, const char *end)
 {
     static const char erase[] = "\r\033[K";
     const int columns = terminal_columns();
-    size_t n = p->line.nbytes;
+    size_t n = p->line.n;
     if (columns > 1 && n > (size_t)columns - 1) n = (size_t)columns - 1; /* a wrapped line could not be overwritten */
-    dt_record text = {0};
-    dt_record_bytes(&text, erase, sizeof erase - 1);
-    dt_record_bytes(&text, p->line.data, n);
-    dt_record_bytes(&text, end, strlen(end));
-    show(text.data, text.nbytes);
-    dt_record_free(&text);
+    dt_text text = {0};
+    dt_text_append(&text, erase, sizeof erase - 1);
+    dt_text_append(&text, p->line.bytes, n);
+    dt_text_append(&text, end, strlen(end));
+    show(text.bytes, text.n);
+    dt_text_free(&text);
 }
 
 void dt_progress_train(dt_progress *p, const dt_train_record *rec)
@@ -123,7 +123,7 @@ void dt_progress_train(dt_progress *p, const dt_train_record *rec)
     const double now = dt_now_s();
     if (rec->total_steps > 0) p->total_steps = rec->total_steps;
     dt_progress_format(&p->line, rec, p->total_steps, time_left(p, rec, now));
-    if (p->line.out_of_memory) return;
+    if (p->line.failed) return;
     p->pending = true;
     if (!p->live) {
         if (dt_cadence_shows(&p->train, p->every_s, p->open_s, now)) dt_progress_close(p);
@@ -135,13 +135,13 @@ void dt_progress_train(dt_progress *p, const dt_train_record *rec)
 }
 
 /* Append a value with its unit and format, for example " 12 samples". */
-static void put_validation_metric(dt_record *out, const dt_metric *m)
+static void put_validation_metric(dt_text *out, const dt_metric *m)
 {
     const char *const of_items[][2] = {{"rec/hr@", "HR@"}, {"rec/ndcg@", "NDCG@"}, {"rec/", ""}};
     for (size_t i = 0; i < sizeof of_items / sizeof of_items[0]; i++) {
         const size_t n = strlen(of_items[i][0]);
         if (strncmp(m->name, of_items[i][0], n) != 0) continue;
-        dt_record_printf(out, "  %s%s %.4g", of_items[i][1], m->name + n, dt_unsigned_nan(m->value));
+        dt_text_printf(out, "  %s%s %.4g", of_items[i][1], m->name + n, dt_unsigned_nan(m->value));
         return;
     }
     static const struct {
@@ -155,10 +155,10 @@ static void put_validation_metric(dt_record *out, const dt_metric *m)
     const char *name = m->name + (strncmp(m->name, "validation_", 11) == 0 ? 11 : 0);
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, name) != 0) continue;
-        dt_record_printf(out, known[i].format, dt_unsigned_nan(m->value * known[i].scale));
+        dt_text_printf(out, known[i].format, dt_unsigned_nan(m->value * known[i].scale));
         return;
     }
-    dt_record_printf(out, "  %s %.4g", name, dt_unsigned_nan(m->value));
+    dt_text_printf(out, "  %s %.4g", name, dt_unsigned_nan(m->value));
 }
 
 /* Metrics that are the negative of the loss, used to compare checkpoints; they are not displayed next to it. */
@@ -169,16 +169,16 @@ static bool has_gain(const dt_metric *more, int n_more)
     return false;
 }
 
-void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_steps, double loss,
-                                   const dt_metric *more, int n_more)
+void dt_progress_format_validation(dt_text *out, int64_t step, int64_t total_steps, double loss, const dt_metric *more,
+                                   int n_more)
 {
-    out->nbytes = 0;
-    dt_record_printf(out, "step %" PRId64, step);
-    if (total_steps > 0) dt_record_printf(out, "/%" PRId64, total_steps);
+    out->n = 0;
+    dt_text_printf(out, "step %" PRId64, step);
+    if (total_steps > 0) dt_text_printf(out, "/%" PRId64, total_steps);
     if (has_gain(more, n_more))
-        dt_record_printf(out, "  validation");
+        dt_text_printf(out, "  validation");
     else
-        dt_record_printf(out, "  validation loss %.4f", dt_unsigned_nan(loss));
+        dt_text_printf(out, "  validation loss %.4f", dt_unsigned_nan(loss));
     for (int i = 0; i < n_more; i++) put_validation_metric(out, &more[i]);
 }
 
@@ -186,35 +186,35 @@ void dt_progress_validation(dt_progress *p, int64_t step, double loss, const dt_
 {
     const bool last = p->total_steps <= 0 || step >= p->total_steps;
     if (!dt_cadence_shows(&p->validation, p->every_s, p->open_s, dt_now_s()) && !last) return;
-    dt_record text = {0};
+    dt_text text = {0};
     dt_progress_format_validation(&text, step, p->total_steps, loss, more, n_more);
     dt_progress_close(p); /* the training record stays readable above */
-    if (!text.out_of_memory) DT_INFO("%.*s", (int)text.nbytes, text.data);
-    dt_record_free(&text);
+    if (!text.failed) DT_INFO("%.*s", (int)text.n, text.bytes);
+    dt_text_free(&text);
 }
 
 void dt_progress_activity(dt_progress *p, int64_t step, const char *text)
 {
     const double now = dt_now_s();
-    dt_record line = {0};
-    dt_record_printf(&line, "step %" PRId64, step);
-    if (p->total_steps > 0) dt_record_printf(&line, "/%" PRId64, p->total_steps);
-    dt_record_printf(&line, "  %s", text);
-    if (line.out_of_memory || (p->live && now - p->shown_s < REWRITE_S)) {
-        dt_record_free(&line);
+    dt_text line = {0};
+    dt_text_printf(&line, "step %" PRId64, step);
+    if (p->total_steps > 0) dt_text_printf(&line, "/%" PRId64, p->total_steps);
+    dt_text_printf(&line, "  %s", text);
+    if (line.failed || (p->live && now - p->shown_s < REWRITE_S)) {
+        dt_text_free(&line);
         return;
     }
     if (p->live) {
-        const dt_record before = p->line;
+        const dt_text before = p->line;
         p->line = line;
         p->shown_s = now;
         rewrite(p, "");
         p->line = before;
         p->pending = true;
     } else if (dt_cadence_shows(&p->activity, fmax(p->every_s, SPACED_S), p->open_s, now)) {
-        DT_INFO("%.*s", (int)line.nbytes, line.data);
+        DT_INFO("%.*s", (int)line.n, line.bytes);
     }
-    dt_record_free(&line);
+    dt_text_free(&line);
 }
 
 void dt_progress_end_line(dt_progress *p)
@@ -225,13 +225,13 @@ void dt_progress_end_line(dt_progress *p)
 void dt_progress_close(dt_progress *p)
 {
     if (p->pending && p->live) rewrite(p, "\n");
-    if (p->pending && !p->live) DT_INFO("%.*s", (int)p->line.nbytes, p->line.data);
+    if (p->pending && !p->live) DT_INFO("%.*s", (int)p->line.n, p->line.bytes);
     p->pending = false;
-    p->line.nbytes = 0;
+    p->line.n = 0;
 }
 
 void dt_progress_free(dt_progress *p)
 {
     dt_progress_close(p);
-    dt_record_free(&p->line);
+    dt_text_free(&p->line);
 }

@@ -12,8 +12,8 @@ typedef struct dt_progress {
     int64_t first_step;              /* of the first record seen, -1 before it */
     double open_s, first_s, shown_s; /* clock at the opening, at the first record and at the last rewriting */
     dt_cadence train, validation, activity;
-    dt_record line; /* text of the last record */
-    bool pending;   /* the last record is not displayed yet, or is in the live line without a newline */
+    dt_text line; /* text of the last record */
+    bool pending; /* the last record is not displayed yet, or is in the live line without a newline */
 } dt_progress;
 
 void dt_progress_open(dt_progress *p, int64_t total_steps, double every_s);
@@ -29,8 +29,8 @@ void dt_progress_close(dt_progress *p);
 void dt_progress_free(dt_progress *p); /* closes it */
 
 /** Format a record without newline into out (cleared first). left_s: remaining time, negative if unknown. */
-void dt_progress_format(dt_record *out, const dt_train_record *rec, int64_t total_steps, double left_s);
-void dt_progress_format_validation(dt_record *out, int64_t step, int64_t total_steps, double loss,
-                                   const dt_metric *more, int n_more);
+void dt_progress_format(dt_text *out, const dt_train_record *rec, int64_t total_steps, double left_s);
+void dt_progress_format_validation(dt_text *out, int64_t step, int64_t total_steps, double loss, const dt_metric *more,
+                                   int n_more);
 
 #endif

@@ -5,13 +5,13 @@
 
 #include "record.h"
 
-void dt_pb_fixed(dt_record *r, uint64_t value, int nbytes); /* little-endian, without a field number */
-void dt_pb_varint(dt_record *r, int field, uint64_t value);
-void dt_pb_bytes(dt_record *r, int field, const void *data, size_t nbytes);
-void dt_pb_text(dt_record *r, int field, const char *text);
-void dt_pb_double(dt_record *r, int field, double value);
-void dt_pb_float(dt_record *r, int field, float value);
+void dt_pb_fixed(dt_text *r, uint64_t value, int nbytes); /* little-endian, without a field number */
+void dt_pb_varint(dt_text *r, int field, uint64_t value);
+void dt_pb_bytes(dt_text *r, int field, const void *data, size_t nbytes);
+void dt_pb_text(dt_text *r, int field, const char *text);
+void dt_pb_double(dt_text *r, int field, double value);
+void dt_pb_float(dt_text *r, int field, float value);
 /** inner as field of r; inner is emptied for the next. */
-void dt_pb_message(dt_record *r, int field, dt_record *inner);
+void dt_pb_message(dt_text *r, int field, dt_text *inner);
 
 #endif

@@ -11,53 +11,6 @@
 
 #include "dtrain/io/io.h"
 
-/* metrics lines are shorter, so a step never reallocates the buffer */
-enum { FIRST_CAP = 8192 };
-
-static bool reserve(dt_record *r, size_t more)
-{
-    if (r->out_of_memory) return false;
-    if (more <= r->cap - r->nbytes) return true;
-    size_t cap = r->cap ? r->cap : FIRST_CAP;
-    while (cap - r->nbytes < more && cap <= SIZE_MAX / 2) cap *= 2;
-    char *data = cap - r->nbytes < more ? NULL : realloc(r->data, cap);
-    if (!data) {
-        r->out_of_memory = true;
-        return false;
-    }
-    r->data = data;
-    r->cap = cap;
-    return true;
-}
-
-void dt_record_bytes(dt_record *r, const void *src, size_t nbytes)
-{
-    if (nbytes == 0 || !reserve(r, nbytes)) return;
-    memcpy(r->data + r->nbytes, src, nbytes);
-    r->nbytes += nbytes;
-}
-
-void dt_record_printf(dt_record *r, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    va_list again;
-    va_copy(again, args);
-    const int n = vsnprintf(NULL, 0, fmt, args);
-    va_end(args);
-    if (n >= 0 && reserve(r, (size_t)n + 1)) {
-        vsnprintf(r->data + r->nbytes, (size_t)n + 1, fmt, again);
-        r->nbytes += (size_t)n;
-    }
-    va_end(again);
-}
-
-void dt_record_free(dt_record *r)
-{
-    free(r->data);
-    *r = (dt_record){0};
-}
-
 /* O_NONBLOCK: a pipe without a reader must not block; it does not affect regular files. */
 static dt_err open_kept(const char *path, int *fd)
 {
@@ -76,8 +29,7 @@ static dt_err open_kept(const char *path, int *fd)
 dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
 {
     *f = (dt_record_file){.fd = -1};
-    f->path = strdup(path);
-    DT_CHECK(f->path, DT_ERR_MEMORY, "no memory for the name of %s", path);
+    DT_COPY_TEXT(f->path, path, "no memory for the name of %s", path);
     if (!keep) DT_TRY(dt_check_replaceable(path));
     DT_TRY(keep ? open_kept(path, &f->fd) : dt_create_file(path, &f->fd));
     struct stat st;
@@ -87,12 +39,12 @@ dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
     return DT_OK;
 }
 
-dt_err dt_record_file_write(dt_record_file *f, const dt_record *r)
+dt_err dt_record_file_write(dt_record_file *f, const dt_text *r)
 {
-    DT_CHECK(!r->out_of_memory, DT_ERR_MEMORY, "%s: no memory for a record of more than %zu bytes", f->path, r->cap);
+    DT_CHECK(!r->failed, DT_ERR_MEMORY, "%s: no memory for a record of more than %zu bytes", f->path, r->n_alloc);
     size_t done = 0;
-    while (done < r->nbytes) {
-        const ssize_t n = write(f->fd, r->data + done, r->nbytes - done);
+    while (done < r->n) {
+        const ssize_t n = write(f->fd, r->bytes + done, r->n - done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             const int why = n < 0 ? errno : ENOSPC;

@@ -1,19 +1,9 @@
-/* record.h - a growing buffer for one record, and a file to which complete records are appended. */
+/* record.h - a file to which complete records are appended. The memory of a record is reused for the next. */
 #ifndef DTRAIN_REPORT_RECORD_H
 #define DTRAIN_REPORT_RECORD_H
 
 #include "dtrain/core/core.h"
-
-/** Bytes of one record. The memory is reused for the next record. Initialise to {0}. */
-typedef struct dt_record {
-    char *data;
-    size_t nbytes, cap;
-    bool out_of_memory; /* sticky; dt_record_file_write reports it */
-} dt_record;
-
-void dt_record_bytes(dt_record *r, const void *src, size_t nbytes);
-void dt_record_printf(dt_record *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void dt_record_free(dt_record *r);
+#include "dtrain/text/utf8.h"
 
 /** An open file to which records are appended. */
 typedef struct dt_record_file {
@@ -27,7 +17,7 @@ typedef struct dt_record_file {
 dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep);
 /** Append one record with one write(), so that a crash truncates at most the last one. After an error (disk full) the
  *  file ends with the previous record. */
-dt_err dt_record_file_write(dt_record_file *f, const dt_record *r);
+dt_err dt_record_file_write(dt_record_file *f, const dt_text *r);
 dt_err dt_record_file_sync(dt_record_file *f);
 void dt_record_file_close(dt_record_file *f); /* safe if already closed */
 

@@ -12,13 +12,14 @@
 #include "dtrain/io/io.h"
 #include "metrics_csv.h"
 #include "events.h"
+#include "fields.h"
 #include "metrics_jsonl.h"
 #include "progress.h"
 
 struct dt_report {
     bool to_stdout, to_jsonl, to_csv, to_tensorboard;
     dt_progress progress;
-    dt_record line;
+    dt_text line;
     dt_record_file jsonl;
     dt_csv csv;
     dt_events events;
@@ -143,21 +144,11 @@ static void add_event(dt_events *e, const char *group, const char *name, double 
 static dt_err train_event(dt_report *r, const dt_train_record *rec)
 {
     dt_events *e = &r->events;
+    dt_field fields[DT_N_FIELDS];
+    dt_fields_of(rec, fields);
     dt_events_begin(e, rec->step);
-    /* TensorBoard sorts groups by name, upper case first, so the loss comes first */
-    dt_events_add(e, "Loss/train", rec->loss);
-    dt_events_add(e, "train/lr", rec->lr);
-    dt_events_add(e, "train/grad_norm", rec->grad_norm);
-    dt_events_add(e, "train/tokens", (double)rec->tokens);
-    dt_events_add(e, "train/samples", (double)rec->samples);
-    dt_events_add(e, "speed/step_time", rec->step_time);
-    dt_events_add(e, "speed/tokens_per_second", rec->tokens_per_second);
-    if (rec->flops_per_second > 0) dt_events_add(e, "speed/flops_per_second", rec->flops_per_second);
-    if (rec->mfu > 0) dt_events_add(e, "speed/mfu", rec->mfu);
-    dt_events_add(e, "memory/device", (double)rec->memory_device);
-    dt_events_add(e, "memory/pinned", (double)rec->memory_pinned);
-    dt_events_add(e, "memory/host", (double)rec->memory_host);
-    if (rec->skipped) dt_events_add(e, "train/skipped", 1);
+    for (int i = 0; i < DT_N_FIELDS; i++)
+        if (fields[i].tag && fields[i].known) dt_events_add(e, fields[i].tag, fields[i].value);
     for (int i = 0; i < rec->n_more; i++) add_event(e, "train", rec->more[i].name, rec->more[i].value);
     return dt_events_end(e);
 }
@@ -226,6 +217,6 @@ void dt_report_close(dt_report *r)
     dt_record_file_close(&r->jsonl);
     dt_csv_close(&r->csv);
     dt_events_close(&r->events);
-    dt_record_free(&r->line);
+    dt_text_free(&r->line);
     free(r);
 }

@@ -18,15 +18,17 @@ static void conversions(check *c)
         const dt_dtype src = TYPES[way % N_TYPES], dst = TYPES[way / N_TYPES % N_TYPES];
         const bool accumulate = way >= N_TYPES * N_TYPES;
         const int64_t n = 10007;
-        begin(c, "convert, add_into, add, scale from %s to %s", dt_dtype_name(src), dt_dtype_name(dst));
+        begin(c, "zero, convert, add_into, add, scale from %s to %s", dt_dtype_name(src), dt_dtype_name(dst));
         const array x = put(c, src, n, 3), y = put(c, dst, n, 2), z = room(c, dst, n), sum = room(c, src, n),
-                    scaled = room(c, src, n);
+                    scaled = room(c, src, n), zeros = room(c, dst, n);
         EACH_DEVICE (c) {
+            RUN(c, zero, at(c, zeros), (size_t)n * dt_dtype_size(dst));
             RUN(c, convert, at(c, x), src, at(c, z), dst, n);
             RUN(c, add_into, at(c, x), src, at(c, y), dst, accumulate, n);
             RUN(c, add, at(c, x), at(c, x), at(c, sum), src, n);
             RUN(c, scale, at(c, x), 0.3f, at(c, scaled), src, n);
         }
+        compare(c, "zero", zeros, EXACT);
         compare(c, "convert", z, EXACT);
         compare(c, "add_into", y, EXACT);
         compare(c, "add", sum, EXACT);

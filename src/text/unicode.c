@@ -97,18 +97,8 @@ bool dt_unicode_is_space(uint32_t c)
 
 void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last)
 {
-    if (r->failed) return;
-    if (r->n == r->n_alloc) {
-        const size_t n = r->n_alloc ? 2 * r->n_alloc : 16;
-        dt_code_range *more = realloc(r->item, n * sizeof *more);
-        if (!more) {
-            r->failed = true;
-            return;
-        }
-        r->item = more;
-        r->n_alloc = n;
-    }
-    r->item[r->n++] = (dt_code_range){first, last};
+    r->failed = r->failed || dt_grow(&r->item, (int64_t)r->n, sizeof *r->item, "no memory for characters") != DT_OK;
+    if (!r->failed) r->item[r->n++] = (dt_code_range){first, last};
 }
 
 void dt_code_ranges_add_all(dt_code_ranges *r, const dt_code_ranges *other)
@@ -237,36 +227,31 @@ bool dt_code_ranges_add_property(dt_code_ranges *r, const char *raw)
 /* ---- a byte for each character ------------------ */
 
 /* Pages that are equal are kept once; neighbours mostly are. */
-static bool keep_page(dt_char_table *t, size_t page, const uint8_t cells[256])
+static dt_err keep_page(dt_char_table *t, size_t page, const uint8_t cells[256])
 {
     size_t k = page > 0 && memcmp(t->cell[t->page[page - 1]], cells, 256) == 0 ? t->page[page - 1] : 0;
     while (k < t->n_pages && memcmp(t->cell[k], cells, 256) != 0) k++;
     if (k == t->n_pages) {
-        if (t->n_pages % 64 == 0) {
-            uint8_t(*more)[256] = realloc(t->cell, (t->n_pages + 64) * sizeof *more);
-            if (!more) return false;
-            t->cell = more;
-        }
+        DT_GROW(t->cell, t->n_pages, "no memory for a table of characters");
         memcpy(t->cell[t->n_pages++], cells, 256);
     }
     t->page[page] = (uint16_t)k;
-    return true;
+    return DT_OK;
 }
 
 dt_err dt_char_table_make(dt_char_table *t, const uint32_t *runs, size_t n_runs)
 {
     uint8_t cells[256];
     size_t run = 0;
+    dt_err err = DT_OK;
     *t = (dt_char_table){.cell = NULL};
-    for (uint32_t c = 0; c <= LAST; c++) {
+    for (uint32_t c = 0; c <= LAST && err == DT_OK; c++) {
         while (run + 1 < n_runs && runs[run + 1] >> 8 <= c) run++;
         cells[c & 255] = runs[run] & 255;
-        if ((c & 255) == 255 && !keep_page(t, c >> 8, cells)) {
-            dt_char_table_free(t);
-            return dt_fail(DT_ERR_MEMORY, "no memory for a table of characters");
-        }
+        if ((c & 255) == 255) err = keep_page(t, c >> 8, cells);
     }
-    return DT_OK;
+    if (err != DT_OK) dt_char_table_free(t);
+    return err;
 }
 
 void dt_char_table_free(dt_char_table *t)

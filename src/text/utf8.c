@@ -1,6 +1,8 @@
 /* utf8.c - validation and encoding of UTF-8. */
 #include "dtrain/text/utf8.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +19,32 @@ void dt_text_reserve(dt_text *t, size_t n)
     t->n_alloc = n_alloc;
 }
 
-void dt_text_append(dt_text *t, const char *bytes, size_t n)
+void dt_text_append(dt_text *t, const void *bytes, size_t n)
 {
     dt_text_reserve(t, n);
     if (t->failed) return;
     if (n > 0) memcpy(t->bytes + t->n, bytes, n);
     t->n += n;
     t->bytes[t->n] = 0;
+}
+
+void dt_text_printf(dt_text *t, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    const int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    dt_text_reserve(t, (size_t)n);
+    if (t->failed) return;
+    va_start(args, fmt);
+    t->n += (size_t)vsnprintf(t->bytes + t->n, (size_t)n + 1, fmt, args);
+    va_end(args);
+}
+
+void dt_text_free(dt_text *t)
+{
+    free(t->bytes);
+    *t = (dt_text){0};
 }
 
 char *dt_text_finish(dt_text *t, size_t *nbytes)

@@ -9,9 +9,7 @@ static dt_err trie_add(dt_trie *t, const char *text, size_t n, int token)
     if (t->n_nodes + n + 1 > t->n_alloc) {
         const size_t n_alloc = 2 * (t->n_nodes + n + 1);
         DT_CHECK(n_alloc < INT32_MAX, DT_ERR_DATA, "added tokens of less than 2 GiB in total");
-        dt_trie_node *grown = realloc(t->node, n_alloc * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for added tokens");
-        t->node = grown;
+        DT_RESIZE(t->node, n_alloc, "no memory for added tokens");
         t->n_alloc = n_alloc;
         if (!t->n_nodes) t->n_nodes = 1;
     }

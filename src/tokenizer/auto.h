@@ -23,6 +23,11 @@ bool dt_auto_token(const dt_auto_files *f, const char *key, dt_spec *token);
 /** Text of a string or of an object with a content. DT_ERR_DATA. */
 dt_err dt_auto_content(const dt_spec *token, const char **text, size_t *n);
 
+static inline bool dt_auto_is_id(const json_t *v)
+{
+    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= DT_VOCAB_MAX_ID;
+}
+
 /** Class that AutoTokenizer chooses. BACKEND keeps the stages of tokenizer.json. The others build their
  *  own stages and use only vocabulary, merges and post-processor of the file. */
 typedef enum dt_auto_class {

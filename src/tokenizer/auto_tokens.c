@@ -31,14 +31,11 @@ static dt_added_item *find(const dt_added_list *l, const char *content, size_t n
 static dt_err grow(dt_added_list *l)
 {
     const int n_alloc = 2 * l->n_alloc + 64;
-    dt_added_item *grown = realloc(l->item, (size_t)n_alloc * sizeof *grown);
-    DT_CHECK(grown, DT_ERR_MEMORY, "no memory for %d added tokens", n_alloc);
-    l->item = grown;
+    DT_RESIZE(l->item, n_alloc, "no memory for %d added tokens", n_alloc);
     l->n_alloc = n_alloc;
     free(l->slot);
     for (l->n_slots = 256; l->n_slots < 2 * (size_t)n_alloc;) l->n_slots *= 2;
-    l->slot = calloc(l->n_slots, sizeof *l->slot);
-    DT_CHECK(l->slot, DT_ERR_MEMORY, "no memory for %d added tokens", n_alloc);
+    DT_ALLOC(l->slot, l->n_slots, "no memory for %d added tokens", n_alloc);
     for (int i = 0; i < l->n; i++) {
         const size_t slot = slot_of(l, l->item[i].content, l->item[i].n);
         if (!l->slot[slot]) l->slot[slot] = i + 1;
@@ -203,8 +200,7 @@ static dt_err read_added_file(const collector *c, const dt_spec *file, dt_added_
     json_t *value;
     json_object_foreach((json_t *)file->value, key, value)
     {
-        if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > DT_VOCAB_MAX_ID)
-            return dt_spec_bad(file, key, "an id");
+        if (!dt_auto_is_id(value)) return dt_spec_bad(file, key, "an id");
         dt_added_item t = {.content = key, .n = strlen(key), .id = (int32_t)json_integer_value(value), .from = *file};
         snprintf(t.from.where, sizeof t.from.where, "%.100s", key);
         t.flags = is_named(c, t.content, t.n) ? DT_ADDED_SPECIAL : DT_ADDED_NORMALIZED;
@@ -265,25 +261,28 @@ static dt_err name_text(collector *c, const char *text)
         &(dt_added_item){.content = text, .n = strlen(text), .id = -1, .flags = DT_ADDED_SPECIAL, .is_text = true});
 }
 
-/* Without the key pad_token, the padding section of tokenizer.json names the token. */
-static bool is_named_by_padding(dt_auto_class c, const dt_auto_files *f, const char *key)
+/* Token of a standard key, false: none. *absent: the default of the class, else NULL and *token. Without the key
+ * pad_token, the padding section of tokenizer.json names the token. */
+static bool find_usual(dt_auto_class class, const dt_auto_files *f, const dt_spec *root, const char *key,
+                       const char **absent, dt_spec *token)
 {
-    return strcmp(key, "pad_token") == 0 && c != DT_AUTO_GPT2 && !has_key(f, key);
+    dt_spec padding;
+    *absent = NULL;
+    if (dt_auto_token(f, key, token)) return true;
+    const char *text = dt_auto_default(class, f, key);
+    if (*text) *absent = text;
+    return *text || (strcmp(key, "pad_token") == 0 && class != DT_AUTO_GPT2 && !has_key(f, key) &&
+                     dt_spec_get(root, "padding", &padding) && dt_spec_get(&padding, key, token) &&
+                     json_is_string(token->value));
 }
 
 static dt_err name_usual(collector *c, dt_auto_class class, const dt_spec *root)
 {
-    dt_spec token, padding;
-    for (int i = 0; i < N_NAMES; i++) {
-        const char *absent = has_key(c->files, NAMES[i]) ? NULL : default_of(class, i);
-        if (dt_auto_token(c->files, NAMES[i], &token))
-            DT_TRY(name_token(c, &token));
-        else if (absent)
-            DT_TRY(name_text(c, absent));
-        else if (is_named_by_padding(class, c->files, NAMES[i]) && dt_spec_get(root, "padding", &padding) &&
-                 dt_spec_get(&padding, "pad_token", &token) && json_is_string(token.value))
-            DT_TRY(name_token(c, &token));
-    }
+    const char *absent;
+    dt_spec token;
+    for (int i = 0; i < N_NAMES; i++)
+        if (find_usual(class, c->files, root, NAMES[i], &absent, &token))
+            DT_TRY(absent ? name_text(c, absent) : name_token(c, &token));
     return DT_OK;
 }
 
@@ -320,28 +319,27 @@ static dt_err name_others(collector *c, const dt_spec *file)
 
 /* ---- as template variables --------------------------------------------------------------------------------------- */
 
+static dt_err put_text(json_t *names, const char *key, const char *text, size_t n)
+{
+    DT_CHECK(json_object_set_new(names, key, json_stringn(text, n)) == 0, DT_ERR_MEMORY, "no memory for a tokenizer");
+    return DT_OK;
+}
+
 static dt_err put_name(json_t *names, const char *key, const dt_spec *token)
 {
     const char *text;
     size_t n;
     DT_TRY(dt_auto_content(token, &text, &n));
-    DT_CHECK(json_object_set_new(names, key, json_stringn(text, n)) == 0, DT_ERR_MEMORY, "no memory for a tokenizer");
-    return DT_OK;
+    return put_text(names, key, text, n);
 }
 
 static dt_err put_usual(json_t *names, dt_auto_class class, const dt_auto_files *f, const dt_spec *root)
 {
-    dt_spec token, padding;
-    for (int i = 0; i < N_NAMES; i++) {
-        const char *absent = dt_auto_default(class, f, NAMES[i]);
-        if (dt_auto_token(f, NAMES[i], &token))
-            DT_TRY(put_name(names, NAMES[i], &token));
-        else if (*absent)
-            json_object_set_new(names, NAMES[i], json_string(absent));
-        else if (is_named_by_padding(class, f, NAMES[i]) && dt_spec_get(root, "padding", &padding) &&
-                 dt_spec_get(&padding, "pad_token", &token) && json_is_string(token.value))
-            DT_TRY(put_name(names, NAMES[i], &token));
-    }
+    const char *absent;
+    dt_spec token;
+    for (int i = 0; i < N_NAMES; i++)
+        if (find_usual(class, f, root, NAMES[i], &absent, &token))
+            DT_TRY(absent ? put_text(names, NAMES[i], absent, strlen(absent)) : put_name(names, NAMES[i], &token));
     return DT_OK;
 }
 

@@ -214,8 +214,7 @@ static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
     if (w->heap_alloc < 3 * w->n_symbols) {
         free(w->heap);
         w->heap_alloc = 0;
-        w->heap = malloc(3 * w->n_symbols * sizeof *w->heap);
-        DT_CHECK(w->heap, DT_ERR_MEMORY, "no memory for merging %d symbols", n);
+        DT_ALLOC(w->heap, 3 * w->n_symbols, "no memory for merging %d symbols", n);
         w->heap_alloc = 3 * w->n_symbols;
     }
     w->n_heap = 0;
@@ -253,9 +252,7 @@ static dt_err merge_word(const dt_bpe *b, dt_bpe_work *w, const char *text, size
     const size_t most = most_symbols(b, n);
     DT_CHECK(most < INT32_MAX / 4, DT_ERR_DATA, "a text segment of %zu bytes is too long for the tokenizer", n);
     if (w->n_alloc < most + 1) {
-        symbol *grown = realloc(w->symbol, 2 * (most + 1) * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for a text segment of %zu bytes", n);
-        w->symbol = grown;
+        DT_RESIZE(w->symbol, 2 * (most + 1), "no memory for a text segment of %zu bytes", n);
         w->n_alloc = 2 * (most + 1);
     }
     w->n_symbols = 0;

@@ -109,8 +109,7 @@ static dt_err read_merges(dt_bpe *b, const dt_spec *model)
     if (n > INT32_MAX / 4) return dt_spec_bad(&merges, NULL, "at most 536870911 merges");
     for (b->n_merge_slots = 64; b->n_merge_slots < n + n / 2; b->n_merge_slots *= 2) {
     }
-    b->merge = malloc(b->n_merge_slots * sizeof *b->merge);
-    DT_CHECK(b->merge, DT_ERR_MEMORY, "%s: no memory for %zu merges", model->file, n);
+    DT_ALLOC(b->merge, b->n_merge_slots, "%s: no memory for %zu merges", model->file, n);
     for (size_t i = 0; i < b->n_merge_slots; i++) b->merge[i].left = -1;
     dt_text joined = {0};
     dt_err err = DT_OK;
@@ -170,8 +169,7 @@ static dt_err find_pairs(dt_bpe *b)
     if (!b->of_bytes)
         for (n_bits = 1 << 12; n_bits < 16 * b->n_merge_slots && n_bits < 1 << 21;) n_bits *= 2;
     b->pair_mask = n_bits - 1;
-    b->pair = calloc(n_bits / 64, sizeof *b->pair);
-    DT_CHECK(b->pair, DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_ALLOC(b->pair, n_bits / 64, "no memory for a tokenizer");
     bool literal = true;
     for (size_t i = 0; i < b->n_merge_slots; i++) {
         const dt_merge *m = &b->merge[i];

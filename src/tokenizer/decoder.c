@@ -100,11 +100,8 @@ void dt_id_decoder_free(dt_id_decoder *d)
 static dt_err texts_end(dt_texts *t)
 {
     if (t->n == t->n_alloc) {
-        const size_t n_alloc = 2 * t->n + 64;
-        size_t *grown = realloc(t->end, n_alloc * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for decoding");
-        t->end = grown;
-        t->n_alloc = n_alloc;
+        DT_RESIZE(t->end, 2 * t->n + 64, "no memory for decoding");
+        t->n_alloc = 2 * t->n + 64;
     }
     DT_CHECK(!t->text.failed, DT_ERR_MEMORY, "no memory for decoding");
     t->end[t->n++] = t->text.n;

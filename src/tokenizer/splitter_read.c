@@ -172,39 +172,33 @@ static dt_err read_metaspace(dt_splitter *s, const dt_spec *spec)
     return DT_OK;
 }
 
-static dt_err read_digits(dt_splitter *s, const dt_spec *spec)
+/* Splits by a built-in expression. */
+static const struct plain {
+    const char *type, *keys, *pattern;
+    dt_split_behavior behavior;
+    bool invert;
+    dt_split_there there;
+} plain[] = {
+    {"Digits", "type individual_digits", "\\p{numeric}", DT_SPLIT_CONTIGUOUS, false, DT_THERE_LOCAL},
+    {"Punctuation", "type behavior", "\\p{punct}", DT_SPLIT_ISOLATED, false, DT_THERE_LOCAL},
+    {"Whitespace", "type",
+     "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|[^\\p{Alphabetic}\\p{M}\\p{Nd}"
+     "\\p{Pc}\\x{200c}\\x{200d}\\p{White_Space}]+",
+     DT_SPLIT_REMOVED, true, DT_THERE_SPLIT},
+    {"WhitespaceSplit", "type", "\\p{White_Space}", DT_SPLIT_REMOVED, false, DT_THERE_SPLIT},
+};
+
+static dt_err read_plain(dt_splitter *s, const dt_spec *spec, const struct plain *p)
 {
     bool individual = false;
+    dt_split_behavior behavior = p->behavior;
     dt_split_step *step = NULL;
-    DT_TRY(dt_spec_only(spec, "type individual_digits"));
-    DT_TRY(dt_spec_bool(spec, "individual_digits", &individual));
-    DT_TRY(add_pattern(s, spec, "\\p{numeric}", DT_REGEX_OURS, individual ? DT_SPLIT_ISOLATED : DT_SPLIT_CONTIGUOUS,
-                       false, &step));
-    step->at_line = step->at_space = DT_THERE_LOCAL;
-    return DT_OK;
-}
-
-static dt_err read_punctuation(dt_splitter *s, const dt_spec *spec)
-{
-    dt_split_behavior behavior = DT_SPLIT_ISOLATED;
-    dt_split_step *step = NULL;
-    DT_TRY(dt_spec_only(spec, "type behavior"));
+    DT_TRY(dt_spec_only(spec, p->keys));
     DT_TRY(read_behavior(spec, &behavior));
-    DT_TRY(add_pattern(s, spec, "\\p{punct}", DT_REGEX_OURS, behavior, false, &step));
-    step->at_line = step->at_space = DT_THERE_LOCAL;
-    return DT_OK;
-}
-
-static dt_err read_whitespace(dt_splitter *s, const dt_spec *spec, bool words)
-{
-    static const char words_pattern[] =
-        "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|[^\\p{Alphabetic}\\p{M}\\p{Nd}"
-        "\\p{Pc}\\x{200c}\\x{200d}\\p{White_Space}]+";
-    dt_split_step *step = NULL;
-    DT_TRY(dt_spec_only(spec, "type"));
-    DT_TRY(add_pattern(s, spec, words ? words_pattern : "\\p{White_Space}", DT_REGEX_OURS, DT_SPLIT_REMOVED, words,
-                       &step));
-    step->at_line = step->at_space = DT_THERE_SPLIT;
+    DT_TRY(dt_spec_bool(spec, "individual_digits", &individual));
+    DT_TRY(
+        add_pattern(s, spec, p->pattern, DT_REGEX_OURS, individual ? DT_SPLIT_ISOLATED : behavior, p->invert, &step));
+    step->at_line = step->at_space = p->there;
     return DT_OK;
 }
 
@@ -226,10 +220,8 @@ static dt_err read_step(dt_splitter *s, const dt_spec *spec)
     if (strcmp(type, "ByteLevel") == 0) return read_byte_level(s, spec);
     if (strcmp(type, "Split") == 0) return read_split(s, spec);
     if (strcmp(type, "Metaspace") == 0) return read_metaspace(s, spec);
-    if (strcmp(type, "Digits") == 0) return read_digits(s, spec);
-    if (strcmp(type, "Punctuation") == 0) return read_punctuation(s, spec);
-    if (strcmp(type, "Whitespace") == 0) return read_whitespace(s, spec, true);
-    if (strcmp(type, "WhitespaceSplit") == 0) return read_whitespace(s, spec, false);
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
+        if (strcmp(type, plain[i].type) == 0) return read_plain(s, spec, &plain[i]);
     return dt_spec_bad(spec, "type",
                        "ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit or Sequence");
 }

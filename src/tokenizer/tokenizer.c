@@ -46,9 +46,7 @@ dt_err dt_ids_reserve(dt_ids *ids, size_t n_more)
 {
     if (n_more <= ids->n_alloc - ids->n) return DT_OK;
     const size_t need = ids->n + n_more, want = need > 2 * ids->n_alloc ? need : 2 * ids->n_alloc;
-    int32_t *more = need >= n_more && want <= SIZE_MAX / sizeof *more ? realloc(ids->id, want * sizeof *more) : NULL;
-    DT_CHECK(more, DT_ERR_MEMORY, "no memory for %zu token ids", need);
-    ids->id = more;
+    DT_RESIZE(ids->id, need >= n_more ? want : SIZE_MAX, "no memory for %zu token ids", need);
     ids->n_alloc = want;
     return DT_OK;
 }

@@ -13,9 +13,11 @@ enum { MAX_CONFIG = 64 << 20 };
 
 /* ---- post_processor ---------------------------------------------------------------------------------------------- */
 
-static dt_err known_id(const dt_spec *s, const char *key, int64_t id, const dt_vocab *vocab)
+static dt_err read_id(const dt_spec *s, const json_t *value, const char *expected, const dt_vocab *vocab, int32_t *id)
 {
-    return dt_vocab_get(vocab, (int32_t)id) ? DT_OK : dt_spec_bad(s, key, "ids of the vocabulary");
+    if (!dt_auto_is_id(value)) return dt_spec_bad(s, NULL, expected);
+    *id = (int32_t)json_integer_value(value);
+    return dt_vocab_get(vocab, *id) ? DT_OK : dt_spec_bad(s, NULL, "ids of the vocabulary");
 }
 
 static dt_err add_special(dt_post_processor *w, const dt_spec *processor, const char *name, const dt_vocab *vocab,
@@ -28,12 +30,10 @@ static dt_err add_special(dt_post_processor *w, const dt_spec *processor, const 
     for (size_t i = 0; i < json_array_size(ids.value); i++) {
         const dt_spec item = dt_spec_item(&ids, i);
         int *n = after ? &w->n_after : &w->n_before;
-        if (!json_is_integer(item.value) || json_integer_value(item.value) < 0 ||
-            json_integer_value(item.value) > DT_VOCAB_MAX_ID)
-            return dt_spec_bad(&item, NULL, "an id");
-        DT_TRY(known_id(&item, NULL, json_integer_value(item.value), vocab));
+        int32_t id;
+        DT_TRY(read_id(&item, item.value, "an id", vocab, &id));
         if (*n == DT_POST_PROCESSOR_MAX) return dt_spec_bad(&ids, NULL, "at most 16 tokens around a text");
-        (after ? w->after : w->before)[(*n)++] = (int32_t)json_integer_value(item.value);
+        (after ? w->after : w->before)[(*n)++] = id;
     }
     return DT_OK;
 }
@@ -65,11 +65,7 @@ static dt_err read_pair(const dt_spec *s, const char *key, const dt_vocab *vocab
 {
     dt_spec pair;
     DT_TRY(dt_spec_need(s, key, JSON_ARRAY, &pair));
-    const json_t *value = json_array_get(pair.value, 1);
-    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > DT_VOCAB_MAX_ID)
-        return dt_spec_bad(&pair, NULL, "a token and its id");
-    *id = (int32_t)json_integer_value(value);
-    return known_id(&pair, NULL, *id, vocab);
+    return read_id(&pair, json_array_get(pair.value, 1), "a token and its id", vocab, id);
 }
 
 static dt_err read_processor(dt_post_processor *w, const dt_spec *s, const dt_vocab *vocab)

@@ -20,8 +20,7 @@ static dt_err grow_slots(dt_vocab *v)
     if (2 * (v->n_used + 1) <= v->n_slots) return DT_OK;
     dt_vocab grown = *v;
     grown.n_slots = v->n_slots ? 2 * v->n_slots : 1024;
-    grown.slot = calloc(grown.n_slots, sizeof *grown.slot);
-    DT_CHECK(grown.slot, DT_ERR_MEMORY, "no memory for a vocabulary of %zu tokens", v->n_used);
+    DT_ALLOC(grown.slot, grown.n_slots, "no memory for a vocabulary of %zu tokens", v->n_used);
     for (size_t i = 0; i < v->n_slots; i++)
         if (v->slot[i]) {
             const dt_vocab_entry *e = &v->entry[v->slot[i] - 1];
@@ -36,10 +35,8 @@ static dt_err grow_ids(dt_vocab *v, int32_t id)
 {
     if ((size_t)id >= v->n_alloc) {
         const size_t n_alloc = 2 * (size_t)id + 256;
-        dt_vocab_entry *grown = realloc(v->entry, n_alloc * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "no memory for %zu token ids", n_alloc);
-        memset(grown + v->n_alloc, 0, (n_alloc - v->n_alloc) * sizeof *grown);
-        v->entry = grown;
+        DT_RESIZE(v->entry, n_alloc, "no memory for %zu token ids", n_alloc);
+        memset(v->entry + v->n_alloc, 0, (n_alloc - v->n_alloc) * sizeof *v->entry);
         v->n_alloc = n_alloc;
     }
     if (id >= v->n_ids) v->n_ids = id + 1;

@@ -35,8 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     must(err == again && (err == DT_OK) == (one.text != NULL));
     if (err == DT_OK) must(one.nbytes == two.nbytes && memcmp(one.text, two.text, one.nbytes) == 0);
     if (err != DT_OK) must(strncmp(dt_error_message(), "fuzz: line ", 11) == 0);
-    free(one.text);
-    free(two.text);
+    dt_jinja_result_free(&one);
+    dt_jinja_result_free(&two);
     json_decref(all);
     dt_jinja_close(t);
     return 0;

@@ -43,7 +43,7 @@ $(BUILD)/libdtrain_nccl.so: $(NCCL_OBJ)
 
 # Checksum of the headers that program and shared objects share. An object compiled from other
 # headers is refused (src/core/object.c).
-INTERFACE  = $(addprefix include/dtrain/,core/core.h device/device.h device/device_ops.h device/device_check.h device/gpu_sizes.h comm/comm.h)
+INTERFACE  = $(addprefix include/dtrain/,core/core.h device/device.h device/device_ops.h device/op_args.h device/op_list.h device/device_check.h device/gpu_sizes.h comm/comm.h)
 INTERFACE_SUM := $(shell cat $(INTERFACE) | cksum | tr ' ' -)
 INTERFACE_OBJ  = $(BUILD)/src/core/object.o $(foreach d,. cudasim cudasim_races,$(BUILD)/$(d)/cuda/cuda_device.c.o $(BUILD)/$(d)/cuda/nccl.c.o)
 $(INTERFACE_OBJ:$(BUILD)/./%=$(BUILD)/%): $(INTERFACE)

@@ -1,9 +1,9 @@
 /* chat.h - conversations as text: templates, messages, and the spans that they produce. algorithms.md 1.1 (which tokens
  * are targets), A.3.
  *
- * A template is data: the text around the messages of each role. Rendering gives spans of text and tokens, each a
- * target or not; encoding spans gives ids and a mask. Template tokens (<|im_start|>, BOS) become ids if the tokenizer
- * has them, and stay text otherwise. Every function is Local. */
+ * A template is a Jinja text, the tokenizer's own or one of dtrain's. Rendering gives spans of text and tokens, each a
+ * target or not; encoding spans gives ids and a mask. Special tokens in a text (<|im_start|>, BOS) become ids if the
+ * tokenizer has them. Every function is Local. */
 #ifndef DTRAIN_CHAT_H
 #define DTRAIN_CHAT_H
 
@@ -18,12 +18,15 @@ typedef struct dt_pieces {
     dt_span *span; /* [n] */
     bool *target;  /* [n] */
     int n, n_alloc;
+    char *owned; /* malloc'ed, a rendered text */
 } dt_pieces;
 /** Append a text of nbytes bytes, borrowed until dt_pieces_free. An empty text adds nothing. DT_ERR_MEMORY. */
 dt_err dt_pieces_text(dt_pieces *p, const char *text, size_t nbytes, bool target);
 /** Append a token. An id below 0 adds nothing. DT_ERR_MEMORY. */
 dt_err dt_pieces_token(dt_pieces *p, int32_t id, bool target);
-/** Free the lists, not the texts. Safe on {0}; leaves {0}. */
+/** Remove all spans, but keep the memory for the next text. */
+void dt_pieces_clear(dt_pieces *p);
+/** Free the lists, but no borrowed texts. Safe on {0}; leaves {0}. */
 void dt_pieces_free(dt_pieces *p);
 
 /** Tokens that DT_ENCODE_WRAP of a tokenizer adds before and after a text. */
@@ -68,8 +71,6 @@ typedef enum dt_role { DT_ROLE_SYSTEM, DT_ROLE_USER, DT_ROLE_ASSISTANT, DT_ROLE_
 /** Parse a role: system, user, assistant, tool, or an alias (developer, human, gpt, function_call, function,
  *  observation). */
 bool dt_role_parse(const char *name, dt_role *role);
-/** Name i of a role or alias, from 0. False: there are no more. */
-bool dt_role_named(int i, const char **name, dt_role *role);
 
 /** Parts of a turn that are targets. */
 enum {
@@ -89,7 +90,7 @@ typedef struct dt_message {
     size_t n_thoughts;
     const char *no_loss; /* the field that excludes this answer from the loss; NULL: none */
     bool developer;      /* a system message whose role was written `developer` */
-    bool named;          /* it has a field `name`, which dtrain's templates ignore */
+    const char *name;    /* the field `name`, for templates that write it; NULL: none */
 } dt_message;
 
 /** Names of images (paths, or bytes in a Parquet row), borrowed. {0} to begin. */
@@ -122,7 +123,7 @@ dt_err dt_messages_own(dt_messages *m, char *text);
  *  role_key, text_key  "role", "content", or ShareGPT's "from", "value"
  *
  *  Fields of a message: reasoning_content, reasoning or thinking contain the reasoning of an answer; weight,
- *  loss_scale, loss, train or training with 0 or false exclude it from the loss; name marks it as named.
+ *  loss_scale, loss, train or training with 0 or false exclude it from the loss; name is passed to templates.
  *
  *  DT_ERR_DATA, naming the message: also for unsupported fields that change the conversation, such as tool_calls.
  *  DT_ERR_MEMORY. */
@@ -200,34 +201,30 @@ typedef struct dt_chat dt_chat;
 /** Open a template. c: out, closed with dt_chat_close; NULL on error. Borrows t.
  *
  *  name  a name of dt_chat_named (mistral is mistral-v1), a JSON file (a name with a slash, or that ends in .json), a
- *        result of dt_chat_spec, or auto: the template that writes the same as the tokenizer's own chat template; plain
- *        if it has none
+ *        result of dt_chat_spec, or auto: the tokenizer's own chat template; plain if it has none
  *
- *  The tokenizer's template is evaluated on a set of conversations (src/chat/probe.c) and must give the same
- *  texts. If it differs only for some kinds of messages, dt_chat_render refuses these kinds.
- *
- *  DT_ERR_USAGE: no such name, or no template writes the same. DT_ERR_DATA, naming key and expectation: the file.
- *  DT_ERR_MEMORY. */
+ *  DT_ERR_USAGE: no such name; the tokenizer's template cannot be evaluated, or leaves out a question. DT_ERR_DATA,
+ *  naming key and expectation: the file. DT_ERR_MEMORY. */
 dt_err dt_chat_open(dt_chat **c, const char *name, const dt_tokenizer *t);
 /** Free a template. Safe on NULL. */
 void dt_chat_close(dt_chat *c);
-/** The template's name. Borrowed. */
+/** The template's name; of a tokenizer's own, its file. Borrowed. */
 const char *dt_chat_name(const dt_chat *c);
-/** The template's name and origin: "qwen2.5 (models/x/tokenizer_config.json)". Borrowed. */
+/** The template's name and origin: "qwen2.5 (by name)", "models/x/tokenizer_config.json". Borrowed. */
 const char *dt_chat_source(const dt_chat *c);
 /** Warn of tokens that the template writes and the tokenizer lacks: <|NAME|>, and [NAME] if they are tokens. */
 void dt_chat_warn(const dt_chat *c);
 /** The template, as dt_chat_spec, from which dtrain wrote the chat_template.jinja next to the tokenizer: malloc'ed.
  *  NULL: none, or it was changed since. */
 char *dt_chat_written(const dt_tokenizer *t);
-/** The template as one line for attributes and configurations: its name, or the JSON object of a user's template.
- *  dt_chat_open accepts it. spec: out, malloc'ed. DT_ERR_MEMORY. */
+/** The template as one line for attributes and configurations: its name, the JSON object of a user's template, or
+ *  {"jinja": TEXT} with a tokenizer's own. dt_chat_open accepts it. spec: out, malloc'ed. DT_ERR_MEMORY. */
 dt_err dt_chat_spec(const dt_chat *c, char **spec);
 /** The template as chat_template.jinja for transformers: apply_chat_template then writes the text of dt_chat_render,
  *  after what the tokenizer puts before it. dt_chat_open recognises the template in it.
  *
  *  image_text  text of an image, written for parts {type: image} of a message as in dt_messages_parse; NULL: such parts
- *              write nothing
+ *              write nothing. A tokenizer's own template stays as it is
  *  jinja       out  malloc'ed
  *
  *  DT_ERR_MEMORY. */
@@ -236,8 +233,7 @@ dt_err dt_chat_jinja(const dt_chat *c, const char *image_text, char **jinja);
  *
  *  image_token  the model's placeholder, whose text is used for images; -1: no images
  *  spec         out  as dt_chat_spec; may be NULL
- *  jinja        out  NULL if the tokenizer's own template writes the same, and supports images if the model does: keep
- *               it
+ *  jinja        out  NULL if it is the tokenizer's own, in a file that is copied: keep it
  *
  *  Errors of the two functions. */
 dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, int32_t image_token, char **spec, char **jinja);
@@ -254,8 +250,8 @@ enum {
     DT_CHAT_GENERATE = 1, /* append the beginning of an assistant's turn */
     DT_CHAT_NO_THINK = 2  /* with GENERATE: turn reasoning off, if the template supports it */
 };
-/** Append the spans of a conversation, which borrow from messages and c. DT_ERR_DATA: a system message that the
- *  template cannot write, or a kind of message that the tokenizer's own template writes differently. DT_ERR_MEMORY. */
+/** Replace the spans by those of a conversation; out owns their text. DT_ERR_DATA: messages that the template refuses;
+ *  or the targets cannot be determined (src/chat/targets.c). DT_ERR_MEMORY. */
 dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out);
 /** What the tokenizer adds around the conversation. NULL: nothing, because the template writes BOS itself, or because
  *  it is the tokenizer's own, whose text apply_chat_template encodes unchanged. */

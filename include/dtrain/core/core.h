@@ -65,6 +65,8 @@ dt_err dt_trace(dt_err err, const char *file, int line, const char *call);
 const char *dt_error_message(void);
 /** Discard this thread's message, so that the next dt_fail records its own. */
 void dt_error_clear(void);
+/** Replace this thread's message. Its text, dt_error_message, may be an argument. Returns err. */
+dt_err dt_error_replace(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /** Prepend a location ("FILE: ") to the message of err, if it is an error. Returns err. */
 dt_err dt_error_lead(dt_err err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /** Prepend a location ("FILE:3: ") to the message of a DT_ERR_DATA. Other errors and DT_OK are unchanged. Returns
@@ -250,6 +252,26 @@ static inline void dt_set_element(void *p, dt_dtype t, int64_t i, float x)
 /** Maximum relative error of rounding to a floating-point type: half a unit in the last place of 1. */
 static inline double dt_roundoff(dt_dtype t) { return t == DT_F32 ? 0x1p-24 : t == DT_F16 ? 0x1p-11 : 0x1p-8; }
 static inline bool dt_is_float(dt_dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16; }
+
+/* ---- arrays in host memory --------------------------------------------------------------------------------------- */
+
+/* array is the address of the pointer to the elements, which the caller frees. fmt is the message of DT_ERR_MEMORY, as
+ * in dt_fail. The macros return the error from the calling function, as DT_TRY does. */
+
+/** Allocate n zeroed elements; n 0 gives an address, too. NULL on error. */
+dt_err dt_alloc(void *array, int64_t n, size_t elem_size, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/** Change the number of elements to n; new ones are not initialised. Unchanged on error, as with dt_grow. */
+dt_err dt_resize(void *array, int64_t n, size_t elem_size, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/** Make room for element n of an array that has n elements. Its capacity is a power of two and follows from n, so that
+ *  the caller stores none. The array must not be allocated in another way. */
+dt_err dt_grow(void *array, int64_t n, size_t elem_size, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/** Copy a text. NULL on error. */
+dt_err dt_copy_text(char **copy, const char *text, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+#define DT_ALLOC(pointer, n, ...) DT_TRY(dt_alloc(&(pointer), (int64_t)(n), sizeof *(pointer), __VA_ARGS__))
+#define DT_RESIZE(pointer, n, ...) DT_TRY(dt_resize(&(pointer), (int64_t)(n), sizeof *(pointer), __VA_ARGS__))
+#define DT_GROW(pointer, n, ...) DT_TRY(dt_grow(&(pointer), (int64_t)(n), sizeof *(pointer), __VA_ARGS__))
+#define DT_COPY_TEXT(pointer, text, ...) DT_TRY(dt_copy_text(&(pointer), (text), __VA_ARGS__))
 
 /* ---- memory accounting ------------------------------------------------------------------------------------------- */
 

@@ -22,7 +22,7 @@
 #ifndef DTRAIN_DEVICE_H
 #define DTRAIN_DEVICE_H
 
-#include "dtrain/device/device_ops.h"
+#include "dtrain/device/op_args.h"
 
 typedef struct dt_device dt_device;
 typedef struct dt_stream dt_stream; /* opaque; NULL: the device's default stream */
@@ -141,96 +141,18 @@ typedef struct dt_device_ops {
     dt_err (*graph_launch)(dt_device *dev, dt_graph *graph, dt_stream *stream);
     void (*graph_destroy)(dt_device *dev, dt_graph *graph); /* must not be queued: synchronise first. Safe on NULL */
 
-    /* copies and fills; either side may be device or (pinned) host memory */
+    /** Either side may be device or (pinned) host memory. */
     dt_err (*copy)(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *stream);
-    dt_err (*zero)(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream);
-    /** dst[i] = src[i] from one type to another; dst == src only for equal types. */
-    dt_err (*convert)(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
-                      dt_stream *stream);
-    /** dst[i] = (accumulate ? dst[i] : 0) + src[i], in float, rounded on storing. */
-    dt_err (*add_into)(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
-                       int64_t n, dt_stream *stream);
-    /** c = a + b (c may be a or b). */
-    dt_err (*add)(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream);
-    /** y = factor x (y may be x). */
-    dt_err (*scale)(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *stream);
-    /** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
-    dt_err (*gather_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
-                          int64_t width, dt_dtype dt, dt_stream *stream);
-    /** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows unchanged); rows with index[i] < 0 are
-     *  skipped. To sum rows, use embedding_backward. */
-    dt_err (*scatter_rows)(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows,
-                           int64_t width, dt_dtype dt, dt_stream *stream);
 
-    /** See dt_patches. pixels: [n_images, size, size, 3], red, green, blue; out: [n_images * dt_patches_rows,
-     *  dt_patches_width]. */
-    dt_err (*patches)(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);
+    /* every other operation: see op_list.h */
+#define DT_OP(op, ...) dt_err(*op) DT_OP_PARAMS(__VA_ARGS__);
+#define DT_SIZE(type, name, ...) type(*name) DT_SIZE_PARAMS(__VA_ARGS__);
+#include "dtrain/device/op_list.h"
 
-    /* matmuls, see dt_matmul */
-    dt_err (*matmul)(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
+    /* libraries that compute operations */
     /** A library computes wrong matmuls of mm's form (types, transposes): use the backend's own kernels for this form
      *  from now on. False: they were used already. NULL: there is no such library. */
     bool (*distrust)(dt_device *dev, const dt_matmul *mm);
-    /** dbias[n] (+)= column sums of dy [m,n] with row distance ld. */
-    dt_err (*bias_backward)(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
-                            dt_dtype gt, bool accumulate, dt_stream *stream);
-
-    /* embedding: out[t,:] = wte[token[t],:] (+ wpe[pos[t],:] where wpe is not NULL) */
-    dt_err (*embedding_forward)(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte,
-                                const void *wpe, void *out, int64_t n_tok, int64_t width, dt_dtype dt,
-                                dt_stream *stream);
-    /** table_grad[id[t],:] += dout[t,:] for all t in order [n_tok]. id[order[.]] ascends, equal ids by ascending t.
-     *  Each row is summed in float, in that order, and written once. Always accumulates. */
-    dt_err (*embedding_backward)(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
-                                 void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
-                                 dt_stream *stream);
-
-    /* norms over the last axis. Row r of x is at x + (r / group) * group_ld + (r % group) * width; y likewise with
-     * y_group_ld. group 1: an ordinary matrix with row distance group_ld; group = heads: each head of a wider row. y
-     * may be x if the layouts are equal and no backward needs x. */
-    dt_err (*rmsnorm_forward)(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                              int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps,
-                              dt_dtype dt, dt_stream *stream);
-    /** dx = (add_to_dx ? dx : 0) + gradient; forward rounds x * rstd to dt before it multiplies by the weight
-     *  (algorithms.md 8.4). x and dx have x's layout, dy has y's; dx may be dy if the layouts are equal and add_to_dx
-     *  is false. dweight (+)= per accumulate; NULL: not computed. scratch: float [norm_scratch_elems(width)]. */
-    dt_err (*rmsnorm_backward)(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
-                               void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
-                               int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
-                               dt_dtype dt, dt_stream *stream);
-    /** LayerNorm with weight and bias, rows contiguous. */
-    dt_err (*layernorm_forward)(dt_device *dev, const void *x, const void *weight, const void *bias, void *y,
-                                float *mean, float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt,
-                                dt_stream *stream);
-    /** dweight and dbias may each be NULL: not computed. dx may be dy if add_to_dx is false. */
-    dt_err (*layernorm_backward)(dt_device *dev, const void *x, const void *weight, const float *mean,
-                                 const float *rstd, const void *dy, void *dx, bool add_to_dx, void *dweight,
-                                 void *dbias, dt_dtype gt, bool accumulate, int64_t n_rows, int64_t width,
-                                 float *scratch, dt_dtype dt, dt_stream *stream);
-    /** Floats of scratch that the backward of either norm needs for rows of this width. */
-    int64_t (*norm_scratch_elems)(const dt_device *dev, int64_t width);
-
-    /** See dt_heads. q, k and v may be their own blocks in the rows of x. v NULL: not copied. rstd_q [n_tok, n_heads],
-     *  rstd_k [n_tok, n_kv_heads]: out, statistics of the norms for backward; NULL: not stored. */
-    dt_err (*heads_forward)(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
-                            float *rstd_k, dt_stream *stream);
-    /** dq, dk: in the gradients of q' and k', out those of q and k; row distances q_ld and kv_ld (kv_row is ignored).
-     *  With norms: x as in forward; dq_norm, dk_norm (+)= per accumulate, NULL: not computed; scratch: float
-     *  [norm_scratch_elems(head_dim)]. */
-    dt_err (*heads_backward)(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
-                             void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
-                             float *scratch, dt_stream *stream);
-
-    /* attention; lse: float [n_tok, n_heads], logsumexp of scaled scores, may be NULL in forward */
-    dt_err (*attention_forward)(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                                void *out, float *lse, dt_stream *stream);
-    /** dq, dk, dv in the layouts of q, k, v, overwritten. scratch: float [attention_scratch_elems(at)]. */
-    dt_err (*attention_backward)(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                                 const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
-                                 float *scratch, dt_stream *stream);
-    /* floats of scratch for attention_backward, from the sizes, not the arrays; by_library: including the library's,
-     * whether it is available or not */
-    int64_t (*attention_scratch_elems)(const dt_device *dev, const dt_attention *at);
     /** Prepare a library for calls with these sizes (by_library; the arrays are ignored). It then computes them if all
      *  arrays are aligned to 16 bytes. Its plan is verified first: repeated calls give the same bits, which match the
      *  device's own kernels within rounding; otherwise it is not used. ready: out, a sum of DT_READY_...; why: out, the
@@ -238,62 +160,6 @@ typedef struct dt_device_ops {
      *  before the first step. NULL: the device has no library. */
     dt_err (*attention_prepare)(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
                                 size_t why_size);
-
-    /* activations, elementwise */
-    dt_err (*act_forward)(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
-                          dt_stream *stream);
-    dt_err (*act_backward)(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
-                           int64_t n, dt_stream *stream); /* dx may be dy */
-    /** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width]. */
-    dt_err (*glu_forward)(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
-                          int64_t width, dt_stream *stream);
-    dt_err (*glu_backward)(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
-                           dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream); /* dgate_up may be gate_up */
-    /** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0, plus addend[t,c] if addend is
-     *  not NULL. Backward: the same call on gradients, without addend. u: word c%4 of philox(key, token_key[t], c/4) as
-     *  dt_u32_to_unit. y may be x or addend. */
-    dt_err (*dropout)(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
-                      const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-
-    /** See dt_classifier. Without weights the logits are unchanged. */
-    dt_err (*classifier)(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
-
-    /** Number of rows of logits [.., n_vocab] that the head should process at a time, 1 to n_tok: enough for its
-     *  matmuls to run at full speed, few enough that a large micro-batch never needs all its logits in memory. */
-    int64_t (*classifier_rows)(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
-
-    /* choosing tokens from rows of float logits; see dt_token_rows, dt_choice */
-    /** token[r] = the result of dt_token_weights_draw for uniform[r] (NULL if greedy); -1 if an allowed logit is NaN or
-     *  +inf, or none is above -inf. Sums are double: devices that add in different orders may differ if uniform[r] is
-     *  within 2^-40 of a boundary. scratch: draw_scratch_nbytes(rows) bytes. */
-    dt_err (*draw_tokens)(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
-                          const double *uniform, int32_t *token, void *scratch, dt_stream *stream);
-    size_t (*draw_scratch_nbytes)(const dt_device *dev, const dt_token_rows *rows);
-    /** token[r, i], logit[r, i], i < k: the k largest allowed logits in descending order, ties by ascending id. If
-     *  fewer are above -inf, the rest is -1 and -inf. If one is NaN or +inf, the row is -1 and NaN. */
-    dt_err (*top_tokens)(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
-                         float *logit, dt_stream *stream);
-    /** logp[r, i] = log softmax(logits[r] inv_temperature)[token[r, i]], i < k, over the whole vocabulary, whether
-     *  allowed or listed or not; -inf if token[r, i] < 0; NaN if the row has no finite sum. */
-    dt_err (*log_softmax_at)(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
-                             int64_t k, const int32_t *token, double *logp, dt_stream *stream);
-
-    /* optimizers and reductions. Results of reductions are device memory: copy, synchronise, then read. */
-    /** See dt_adamw. grad: in [n] of gt; master, m, v: inout float [n]; param: out [n] of param_dt, the rounded master,
-     *  or NULL. */
-    dt_err (*adamw_step)(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
-                         float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
-    /** See dt_sgd; arguments as adamw_step. momentum: inout float [n]; NULL: b is g. */
-    dt_err (*sgd_step)(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
-                       void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
-    /** *result (double) = sum of squares, summed in a fixed order; non-finite elements make it non-finite. */
-    dt_err (*sum_squares)(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream);
-    /** *result (float) = maximum of |x|; NaN or Inf in x gives Inf. */
-    dt_err (*abs_max)(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream);
-    /** result[0..1]: the exact integer sum of (int64) rint(x^2 * 2^shift), as low and high 64 bits. It is independent
-     *  of order, so the same however x is divided. The caller chooses shift so that each term is below 2^52. */
-    dt_err (*sum_squares_fixed)(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
-                                dt_stream *stream);
 } dt_device_ops;
 
 /** An open device. {0}: not open. */

@@ -1,5 +1,5 @@
 /* device_ops.h - descriptions of the larger device operations: matmuls, patches, heads, attention, the
- * classifier, token selection, optimizers. Part of device.h, whose conventions apply. */
+ * classifier, token selection, optimizers. Part of device.h, whose conventions apply; op_list.h has the operations. */
 #ifndef DTRAIN_DEVICE_OPS_H
 #define DTRAIN_DEVICE_OPS_H
 

@@ -15,10 +15,8 @@ enum { DT_GPU_NORM_PARTS = 320 };
 
 /* Entries of dt_device_ops. */
 size_t dt_gpu_overhead(const dt_device *dev);
-int64_t dt_gpu_norm_scratch_elems(const dt_device *dev, int64_t width);
-int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at);
-int64_t dt_gpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
-size_t dt_gpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows);
+#define DT_SIZE(type, name, ...) type dt_gpu_##name DT_SIZE_PARAMS(__VA_ARGS__);
+#include "dtrain/device/op_list.h"
 
 /** The library's part of the scratch of attention's backward, after the two floats per query and head. All 0: the
  *  library does not compute backward. */

@@ -196,6 +196,8 @@ dt_err dt_make_folder_of(const char *path);
 dt_err dt_create_file(const char *path, int *fd);
 /** As dt_create_file, and close it: for libraries that open files by name. */
 dt_err dt_create_empty_file(const char *path);
+/** Close a file, after an fsync if sync and err is DT_OK. Returns err, else the failure: DT_ERR_WRITE. */
+dt_err dt_close_written(int fd, const char *path, bool sync, dt_err err);
 /** Remove a .part file, unless another process is writing it. Also removes other files of this process. Failures are
  *  ignored. */
 void dt_remove_part(const char *path);

@@ -85,7 +85,7 @@ typedef struct dt_st_layout {
     int n_files, n_tensors;
     int *file;       /* [n_tensors] */
     int64_t *offset; /* [n_tensors] bytes from the start of its file */
-    char **names;    /* [n_files] "STEM.safetensors", or "STEM-00001-of-00002.safetensors", ... */
+    char **names;    /* [n_files] "STEM.safetensors", or "STEM-00001-of-00002.safetensors", ..., then the index */
     char **headers;  /* [n_files] all bytes before the data */
     size_t *header_len;
     int64_t *size; /* [n_files] bytes */

@@ -18,26 +18,29 @@ dt_err dt_jinja_parse(dt_jinja **t, const char *name, const char *text, size_t n
 /** Free a template. Safe on NULL. */
 void dt_jinja_close(dt_jinja *t);
 
-/** String literal i of a template, from 0, borrowed. False: there are no more. */
-bool dt_jinja_string(const dt_jinja *t, int i, const char **text, size_t *nbytes);
-/** Integer literal i of a template, from 0. False: there are no more. */
-bool dt_jinja_integer(const dt_jinja *t, int i, int64_t *value);
+/** Bytes from .. to-1 of a text. */
+typedef struct dt_jinja_part {
+    size_t from, to;
+} dt_jinja_part;
 
 /** Result of an evaluation. */
 typedef struct dt_jinja_result {
     char *text; /* malloc'ed, ends with a 0; NULL after an error */
     size_t nbytes;
-    bool raised;   /* the template called raise_exception */
-    bool dated;    /* the template used the time */
-    int64_t steps; /* evaluation steps */
+    dt_jinja_part *generated; /* malloc'ed: what {% generation %} blocks wrote, in order */
+    int n_generated;          /* blocks inside a macro or a block that is captured do not count, as in transformers */
+    bool raised;              /* the template called raise_exception */
+    bool dated;               /* the template used the time */
 } dt_jinja_result;
+/** Free text and parts. Safe on {0}; leaves {0}. */
+void dt_jinja_result_free(dt_jinja_result *r);
 
 /** Evaluate a template; several threads may use the same template.
  *
  *  variables  in  object of the template's variables: messages, tools, documents, add_generation_prompt, bos_token,
  *             eos_token, enable_thinking etc. A JSON null is None, a missing key is undefined
  *  now        time for strftime_now, as local time; 0: the current time
- *  result     out  result->text is freed by the caller
+ *  result     out  freed with dt_jinja_result_free
  *
  *  DT_ERR_DATA: "NAME: line N: what", also for a limit. DT_ERR_MEMORY. */
 dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, dt_jinja_result *result);

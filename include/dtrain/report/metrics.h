@@ -10,7 +10,7 @@ typedef struct dt_metrics {
     char **names;
     double **columns; /* [n_columns][n_rows] */
     int n_columns;
-    int64_t n_rows, cap_rows;
+    int64_t n_rows;
 } dt_metrics;
 
 /** Read a file. An incomplete last line is ignored (the run was killed, or is writing it now). m: out, freed with

@@ -77,7 +77,7 @@ typedef struct dt_code_range {
 /** {0} to begin; free item. */
 typedef struct dt_code_ranges {
     dt_code_range *item;
-    size_t n, n_alloc;
+    size_t n;
     bool failed; /* out of memory */
 } dt_code_ranges;
 

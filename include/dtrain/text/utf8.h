@@ -35,7 +35,11 @@ typedef struct dt_text {
     bool failed; /* out of memory: later appends do nothing */
 } dt_text;
 /** Append n bytes. */
-void dt_text_append(dt_text *t, const char *bytes, size_t n);
+void dt_text_append(dt_text *t, const void *bytes, size_t n);
+/** Append text as printf. */
+void dt_text_printf(dt_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/** Free the text. Leaves {0}. */
+void dt_text_free(dt_text *t);
 /** Make space for n more bytes and a 0. */
 void dt_text_reserve(dt_text *t, size_t n);
 /** End the text: returns it with a 0 appended, malloc'ed, the caller's. nbytes: out. NULL: out of memory. */

@@ -57,9 +57,7 @@ static bool is_alone(const commit *k) { return k->how.n_shards == 0 && k->how.sh
 
 static dt_err offset_at(const dt_dataset_writer *w, int side, int64_t i, uint64_t *value)
 {
-    static const dt_column offsets[DT_N_PARTS] = {DT_COL_OFFSETS, DT_COL_SECOND_OFFSETS, DT_COL_RECORD_OFFSETS,
-                                                  DT_COL_IMAGE_OFFSETS};
-    const dt_temp_array *s = &w->column[offsets[side]];
+    const dt_temp_array *s = &w->column[dt_part_offsets(side)];
     *value = 0;
     return s->path ? dt_temp_array_read(s, i, 1, value) : DT_OK;
 }
@@ -71,7 +69,7 @@ static dt_err nbytes_before(const dt_dataset_writer *w, int64_t i, uint64_t *nby
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         if (!w->wanted[c]) continue;
         uint64_t n = (uint64_t)i;
-        if (dt_column_per((dt_column)c) == DT_PER_TOKEN) DT_TRY(offset_at(w, dt_column_side((dt_column)c), i, &n));
+        if (dt_columns[c].per == DT_PER_TOKEN) DT_TRY(offset_at(w, dt_columns[c].part, i, &n));
         *nbytes += n * (uint64_t)w->column[c].elem_size;
     }
     return DT_OK;
@@ -96,9 +94,7 @@ static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, i
 /* Add the shard of samples first .. end-1, with their tokens of either side. */
 static dt_err add_shard(commit *k, int64_t first, int64_t end)
 {
-    shard *more = realloc(k->shards, (size_t)(k->n_shards + 1) * sizeof *more);
-    DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
-    k->shards = more;
+    DT_GROW(k->shards, k->n_shards, "%s: no memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
     shard *s = &k->shards[k->n_shards++];
     *s = (shard){.first = first, .n = end - first};
     for (int side = 0; side < DT_N_PARTS; side++) {
@@ -325,11 +321,11 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     int n = 0;
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         if (!w->wanted[c]) continue;
-        const int side = dt_column_side((dt_column)c);
-        const dt_per per = dt_column_per((dt_column)c);
+        const int side = dt_columns[c].part;
+        const dt_per per = dt_columns[c].per;
         output *o = &outputs[n++];
         *o = (output){.from = &w->column[c],
-                      .name = dt_column_name(w->kind, (dt_column)c),
+                      .name = dt_column_name(w->kind, c),
                       .first = s->first,
                       .n = s->n,
                       .image_size = c == DT_COL_PIXELS ? (hsize_t)w->images.size : 0,
@@ -395,20 +391,9 @@ static dt_err seal_part(const char *part, const dt_byte_range *ranges, int n)
     struct stat st;
     const int fd = open(part, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, part, "cannot be reopened");
-    dt_err err = fstat(fd, &st) == 0 ? dt_seal_write(fd, part, (int64_t)st.st_size, ranges, n)
-                                     : dt_fail_errno(DT_ERR_WRITE, part, NULL);
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, part, "close failed");
-    return err;
-}
-
-static dt_err sync_part(const shard *s)
-{
-    const int fd = open(s->part, O_RDONLY | O_CLOEXEC);
-    const bool ok = fd >= 0 && fsync(fd) == 0;
-    const int number = errno;
-    if (fd >= 0) close(fd);
-    DT_CHECK(ok, DT_ERR_WRITE, "%s: cannot sync: %s", s->part, strerror(number));
-    return DT_OK;
+    const dt_err err = fstat(fd, &st) == 0 ? dt_seal_write(fd, part, (int64_t)st.st_size, ranges, n)
+                                           : dt_fail_errno(DT_ERR_WRITE, part, NULL);
+    return dt_close_written(fd, part, true, err);
 }
 
 /* Open without HDF5's own lock. On NFS, where all locks are of one kind, it would conflict with our lock
@@ -435,8 +420,7 @@ static dt_err write_part(const commit *k, const shard *s)
         file < 0 ? dt_h5_fail(DT_ERR_WRITE, s->part, "cannot create") : fill_file(k, s, file, ranges, &n_ranges);
     if (file >= 0 && H5Fclose(file) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, s->part, "cannot close");
     dt_h5_unlock();
-    if (err == DT_OK) err = seal_part(s->part, ranges, n_ranges);
-    return err == DT_OK ? sync_part(s) : err;
+    return err == DT_OK ? seal_part(s->part, ranges, n_ranges) : err;
 }
 
 /* ---- all files of a dataset -------------------------------------------------------------------------------------- */

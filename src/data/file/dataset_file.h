@@ -6,30 +6,79 @@
 #include "dtrain/data/dataset.h"
 #include "dtrain/data/features.h"
 
+/* Records count as the texts of a third side (bytes instead of token ids), images as those of a fourth. */
+enum { DT_RECORDS = DT_N_SIDES, DT_IMAGES, DT_N_PARTS };
+
+/* Every array that a dataset can have. The order is part of dt_dataset_fingerprint. */
+typedef enum dt_column {
+    DT_COL_TOKENS,
+    DT_COL_OFFSETS,
+    DT_COL_MASK,
+    DT_COL_WEIGHTS,
+    DT_COL_SECOND_TOKENS, /* rejected texts (preference) or answers (prompts) */
+    DT_COL_SECOND_OFFSETS,
+    DT_COL_PROMPT,
+    DT_COL_SECOND_PROMPT,
+    DT_COL_MARGINS,
+    DT_COL_SAFETY,
+    DT_COL_SECOND_SAFETY,
+    DT_COL_TIES,
+    DT_COL_RECORDS, /* bytes of JSON */
+    DT_COL_RECORD_OFFSETS,
+    DT_COL_PIXELS,
+    DT_COL_IMAGE_OFFSETS,
+    DT_N_ARRAYS,
+    DT_COL_PAIR_MARKS = DT_N_ARRAYS, /* not in files: source of the pair count attributes */
+    DT_N_COLUMNS
+} dt_column;
+
+/* Unit that an array has one element per, and by which it is cut into shards. */
+typedef enum dt_per {
+    DT_PER_TOKEN, /* for records a byte counts as a token, and so does an image */
+    DT_PER_SAMPLE,
+    DT_PER_OFFSET
+} dt_per;
+
+/** A row of the table of columns. */
+typedef struct dt_column_form {
+    const char *name, *pair_name; /* in files of kind preference: pair_name; NULL: not there */
+    dt_per per;
+    int part;  /* DT_SIDE_FIRST, DT_SIDE_SECOND, DT_RECORDS or DT_IMAGES */
+    int types; /* DT_ARRAY_ */
+    /* bits of dt_dataset_kind: files that can have the array, and those of them that may lack it */
+    unsigned kinds, optional;
+} dt_column_form;
+extern const dt_column_form dt_columns[DT_N_COLUMNS];
+
+static inline const char *dt_column_name(dt_dataset_kind kind, int c)
+{
+    return kind == DT_DATASET_PREFERENCE ? dt_columns[c].pair_name : dt_columns[c].name;
+}
+/** The columns of a part's elements and offsets, and what its elements are called. */
+static inline dt_column dt_part_elements(int part)
+{
+    static const dt_column OF[DT_N_PARTS] = {DT_COL_TOKENS, DT_COL_SECOND_TOKENS, DT_COL_RECORDS, DT_COL_PIXELS};
+    return OF[part];
+}
+static inline dt_column dt_part_offsets(int part) { return (dt_column)(dt_part_elements(part) + 1); }
+static inline const char *dt_part_words(int part)
+{
+    return part == DT_RECORDS ? "bytes" : part == DT_IMAGES ? "images" : "tokens";
+}
+
 struct dt_dataset {
     dt_dataset_info info;
     char *path, *tokenizer, *chat_template, *preprocessor;
     int fd;
     hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
     int64_t file_nbytes;
-    dt_array tokens, offsets, loss_mask, weights; /* n_elems 0 if missing in the file */
-    dt_array second_tokens, second_offsets;       /* rejected texts (preference) or answers (prompts) */
-    dt_array prompt_length[DT_N_SIDES], margins, safety[DT_N_SIDES], ties;
-    dt_array records, record_offsets; /* bytes of JSON */
-    dt_array pixels, image_offsets;
+    dt_array column[DT_N_ARRAYS]; /* path NULL, n_elems 0: missing in the file */
     /* placeholder id of the model, which no token may equal in a file without images; -1: unknown */
     int32_t placeholder;
     /* borrowed, [n_images]: batches get features from here instead of pixels; NULL: batches get pixels */
     const dt_features *features;
     const dt_feature_place *feature_places;
 };
-
-/* Records count as the texts of a third side (bytes instead of token ids), images as those of a fourth. */
-enum { DT_RECORDS = DT_N_SIDES, DT_IMAGES, DT_N_PARTS };
-
-enum { DT_N_ARRAYS = 16 };
-/** List all arrays of a file; missing ones have path NULL. */
-void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS]);
 
 /** Scan /offsets once, in blocks, and check that it never decreases. fn receives documents first ..
  *  first+n-1 with offset[0 .. n]; an error of fn ends the scan. fn NULL: only check. */

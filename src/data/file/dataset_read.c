@@ -14,20 +14,8 @@
 
 enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
 
-static const dt_array *tokens_of(const dt_dataset *d, int side)
-{
-    const dt_array *of[DT_N_PARTS] = {&d->tokens, &d->second_tokens, &d->records, &d->pixels};
-    return of[side];
-}
-static const dt_array *offsets_of(const dt_dataset *d, int side)
-{
-    const dt_array *of[DT_N_PARTS] = {&d->offsets, &d->second_offsets, &d->record_offsets, &d->image_offsets};
-    return of[side];
-}
-static const char *elements_of(int side)
-{
-    return side == DT_RECORDS ? "bytes" : side == DT_IMAGES ? "images" : "tokens";
-}
+static const dt_array *tokens_of(const dt_dataset *d, int side) { return &d->column[dt_part_elements(side)]; }
+static const dt_array *offsets_of(const dt_dataset *d, int side) { return &d->column[dt_part_offsets(side)]; }
 
 dt_err dt_dataset_part(dt_dataset *d, int side, int64_t i, int64_t *first, int64_t *n)
 {
@@ -44,7 +32,7 @@ dt_err dt_dataset_part(dt_dataset *d, int side, int64_t i, int64_t *first, int64
     DT_CHECK(o[0] <= o[1] && o[1] <= (uint64_t)n_tokens, DT_ERR_DATA,
              "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRId64
              " %s): offsets must not decrease",
-             d->path, offsets->name, i, o[0], o[1], n_tokens, elements_of(side));
+             d->path, offsets->name, i, o[0], o[1], n_tokens, dt_part_words(side));
     *first = (int64_t)o[0];
     *n = (int64_t)(o[1] - o[0]);
     return DT_OK;
@@ -125,7 +113,7 @@ dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *ma
     DT_CHECK(d->info.kind == DT_DATASET_SFT, DT_ERR_ARG,
              "internal: dt_dataset_read_mask: %s: a dataset of kind %s has no loss_mask", d->path,
              dt_dataset_kind_name(d->info.kind));
-    DT_TRY(dt_array_read(&d->loss_mask, first, n, mask));
+    DT_TRY(dt_array_read(&d->column[DT_COL_MASK], first, n, mask));
     uint8_t all = 0;
     for (int64_t i = 0; i < n; i++) all |= mask[i];
     if (all <= 1) return DT_OK;
@@ -137,7 +125,7 @@ dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *ma
 
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight)
 {
-    DT_TRY(dt_array_read(&d->weights, first, n, weight));
+    DT_TRY(dt_array_read(&d->column[DT_COL_WEIGHTS], first, n, weight));
     for (int64_t i = 0; i < n; i++) /* false for NaN */
         DT_CHECK(weight[i] == 0 || (weight[i] >= 1e-3f && weight[i] <= 1e6f), DT_ERR_DATA,
                  "%s: weights[%" PRId64 "]: expected 0, or 0.001 to 1e6 (only proportions matter), found %g", d->path,
@@ -161,20 +149,21 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
         int64_t first, n;
         uint8_t safety = 0;
         DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
-        DT_TRY(dt_array_read(&d->prompt_length[s], i, 1, &pair->prompt_length[s]));
+        DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + s], i, 1, &pair->prompt_length[s]));
         DT_CHECK(pair->prompt_length[s] <= n, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " tokens", d->path,
-                 d->prompt_length[s].name, i, pair->prompt_length[s], n);
-        if (d->info.has_safety) DT_TRY(dt_array_read(&d->safety[s], i, 1, &safety));
+                 d->column[DT_COL_PROMPT + s].name, i, pair->prompt_length[s], n);
+        if (d->info.has_safety) DT_TRY(dt_array_read(&d->column[DT_COL_SAFETY + s], i, 1, &safety));
         DT_CHECK(safety < DT_N_SAFETY, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0, 1 or 2, found %u", d->path,
-                 d->safety[s].name, i, safety);
+                 d->column[DT_COL_SAFETY + s].name, i, safety);
         pair->safety[s] = (dt_safety)safety;
     }
     uint8_t tie = 0;
-    if (d->info.has_ties) DT_TRY(dt_array_read(&d->ties, i, 1, &tie));
-    DT_CHECK(tie <= 1, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0 or 1, found %u", d->path, d->ties.name, i, tie);
+    if (d->info.has_ties) DT_TRY(dt_array_read(&d->column[DT_COL_TIES], i, 1, &tie));
+    DT_CHECK(tie <= 1, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0 or 1, found %u", d->path,
+             d->column[DT_COL_TIES].name, i, tie);
     pair->tie = tie;
-    if (d->info.has_margins) DT_TRY(dt_array_read(&d->margins, i, 1, &pair->margin));
+    if (d->info.has_margins) DT_TRY(dt_array_read(&d->column[DT_COL_MARGINS], i, 1, &pair->margin));
     DT_CHECK(isfinite(pair->margin), DT_ERR_DATA, "%s: margins[%" PRId64 "]: expected a number, found %g", d->path, i,
              dt_unsigned_nan((double)pair->margin));
     return DT_OK;
@@ -187,7 +176,8 @@ static dt_err check_record(const dt_dataset *d, int64_t i, const char *text, int
     dt_err err = dt_json_parse(&json, "", text, (size_t)n, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD);
     if (err == DT_OK && !json_is_object(json)) err = dt_fail(DT_ERR_DATA, "found another value");
     json_decref(json);
-    return dt_error_prefix(err, "%s: record %" PRId64 " in %s: expected a JSON object: ", d->path, i, d->records.name);
+    return dt_error_prefix(err, "%s: record %" PRId64 " in %s: expected a JSON object: ", d->path, i,
+                           d->column[DT_COL_RECORDS].name);
 }
 
 dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
@@ -201,7 +191,7 @@ dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
     char *text = malloc((size_t)n + sizeof "{}");
     DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for a record of %" PRId64 " bytes", d->path, n);
     strcpy(text, "{}");
-    dt_err err = n ? dt_array_read(&d->records, first, n, text) : DT_OK;
+    dt_err err = n ? dt_array_read(&d->column[DT_COL_RECORDS], first, n, text) : DT_OK;
     if (n) text[n] = '\0';
     if (err == DT_OK && n) err = check_record(d, i, text, n);
     if (err == DT_OK)
@@ -222,7 +212,7 @@ static dt_err check_block(const dt_dataset *d, int side, int64_t first, int64_t 
     return dt_fail(
         DT_ERR_DATA,
         "%s: %s[%" PRId64 "] = %" PRIu64 " is followed by %" PRIu64 " (of %" PRIu64 " %s): offsets must not decrease",
-        d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens, elements_of(side));
+        d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens, dt_part_words(side));
 }
 
 dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg)
@@ -252,10 +242,8 @@ dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
     const ssize_t got = pread(d->fd, head, HEAD_NBYTES, 0);
     uint64_t h = dt_mix64((uint64_t)d->file_nbytes);
     if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
-    const dt_array *arrays[DT_N_ARRAYS]; /* only arrays that have a checksum */
-    dt_dataset_arrays(d, arrays);
-    for (int i = 0; i < DT_N_ARRAYS; i++)
-        h = dt_mix64(h ^ dt_mix64((uint64_t)arrays[i]->n_elems) ^ arrays[i]->checksum);
+    for (int c = 0; c < DT_N_ARRAYS; c++)
+        h = dt_mix64(h ^ dt_mix64((uint64_t)d->column[c].n_elems) ^ d->column[c].checksum);
     free(head);
     DT_CHECK_ERRNO(got > 0, DT_ERR_DATA, d->path, "cannot read its first bytes");
     *hash = h;

@@ -82,12 +82,6 @@ static int print_head(const dt_feature_kind *k, int64_t n, uint64_t checksum, ch
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static bool has_ending(const char *name, const char *ending)
-{
-    const size_t n = strlen(name), len = strlen(ending);
-    return n > len && strcmp(name + n - len, ending) == 0;
-}
-
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static dt_err print_names(const char *dir, char **names, int n, char **text)
@@ -105,12 +99,10 @@ static dt_err print_names(const char *dir, char **names, int n, char **text)
 static dt_err read_names(DIR *d, const char *dir, const char *prefix, const char *ending, char ***names, int *n)
 {
     for (const struct dirent *e; (e = readdir(d));) {
-        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 || !has_ending(e->d_name, ending)) continue;
-        char **more = realloc(*names, (size_t)(*n + 1) * sizeof **names);
-        if (more) *names = more;
-        char *name = more ? strdup(e->d_name) : NULL;
-        DT_CHECK(name, DT_ERR_MEMORY, "%s: no memory for the names of its files", dir);
-        (*names)[(*n)++] = name;
+        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 || !dt_has_ending(e->d_name, ending)) continue;
+        DT_GROW(*names, *n, "%s: no memory for the names of its files", dir);
+        DT_COPY_TEXT((*names)[*n], e->d_name, "%s: no memory for the names of its files", dir);
+        ++*n;
     }
     return DT_OK;
 }
@@ -168,11 +160,10 @@ static dt_err read_head(const source *s, const dt_feature_kind *k, int64_t *n, u
 static dt_err read_list(dt_features *f, int file, uint64_t checksum)
 {
     const source *s = &f->files[file];
-    listed *list = malloc((size_t)s->n * sizeof *list);
-    entry *more = list ? realloc(f->entries, (size_t)(f->n_entries + s->n) * sizeof *more) : NULL;
-    if (more) f->entries = more;
-    dt_err err = more ? dt_read_at(s->fd, s->path, HEAD, list, (size_t)s->n * sizeof *list)
-                      : dt_fail(DT_ERR_MEMORY, "%s: no memory for the list of its images", s->path);
+    listed *list;
+    DT_RESIZE(f->entries, f->n_entries + s->n, "%s: no memory for the list of its images", s->path);
+    DT_ALLOC(list, s->n, "%s: no memory for the list of its images", s->path);
+    dt_err err = dt_read_at(s->fd, s->path, HEAD, list, (size_t)s->n * sizeof *list);
     if (err == DT_OK && dt_checksum(list, 0, s->n * (int64_t)(sizeof *list / 8), 8) != checksum)
         err = refuse(s->path, "the image list is damaged");
     for (int64_t i = 0; i < s->n && err == DT_OK; i++)
@@ -184,9 +175,8 @@ static dt_err read_list(dt_features *f, int file, uint64_t checksum)
 static dt_err add_source(dt_features *f, const char *path, size_t len)
 {
     uint64_t checksum;
-    source *more = realloc(f->files, (size_t)(f->n_files + 1) * sizeof *more);
-    if (more) f->files = more;
-    char *copy = more ? strndup(path, len) : NULL;
+    DT_GROW(f->files, f->n_files, "no memory for a path");
+    char *copy = strndup(path, len);
     DT_CHECK(copy, DT_ERR_MEMORY, "no memory for a path");
     source *s = &f->files[f->n_files++];
     *s = (source){.path = copy, .fd = open(copy, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
@@ -302,8 +292,7 @@ dt_err dt_feature_file_join(dt_feature_file *f, const dt_feature_kind *kind, con
 {
     *f = (dt_feature_file){.kind = *kind, .n = n, .fd = open(part, O_WRONLY | O_CLOEXEC)};
     DT_CHECK_ERRNO(f->fd >= 0, DT_ERR_WRITE, part, "cannot be opened");
-    f->part = strdup(part);
-    DT_CHECK(f->part, DT_ERR_MEMORY, "no memory for a path");
+    DT_COPY_TEXT(f->part, part, "no memory for a path");
     return DT_OK;
 }
 

@@ -16,16 +16,6 @@ enum { FORMAT_VERSION = 1 };
 static const char *const kind_names[DT_N_DATASET_KINDS] = {"tokens", "sft", "preference", "prompts"};
 const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]; }
 
-void dt_dataset_arrays(const dt_dataset *d, const dt_array *all[DT_N_ARRAYS])
-{
-    const dt_array *list[DT_N_ARRAYS] = {
-        &d->tokens,        &d->offsets,        &d->loss_mask,        &d->weights,
-        &d->second_tokens, &d->second_offsets, &d->prompt_length[0], &d->prompt_length[1],
-        &d->margins,       &d->safety[0],      &d->safety[1],        &d->ties,
-        &d->records,       &d->record_offsets, &d->pixels,           &d->image_offsets};
-    memcpy(all, list, sizeof list);
-}
-
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 /* Text and JSON have no zero byte at the beginning; an HDF5 file has one within nine bytes. */
@@ -144,25 +134,39 @@ static bool has_array_locked(const dt_dataset *d, const char *name)
     return has;
 }
 
-/* Must be called with the HDF5 lock held. Also reports which optional arrays exist. */
-static dt_err open_head(dt_dataset *d, bool *has_offsets)
+/* Find the arrays of the file that its kind uses. Of two arrays that belong together, either one requires both. */
+static void find_columns(dt_dataset *d, bool has[DT_N_ARRAYS])
 {
+    static const dt_column together[][2] = {{DT_COL_SECOND_TOKENS, DT_COL_SECOND_OFFSETS},
+                                            {DT_COL_SAFETY, DT_COL_SECOND_SAFETY},
+                                            {DT_COL_RECORDS, DT_COL_RECORD_OFFSETS},
+                                            {DT_COL_PIXELS, DT_COL_IMAGE_OFFSETS}};
     dt_dataset_info *i = &d->info;
-    DT_TRY(dt_h5_open(d->path, &d->file, &i->sealed));
+    const unsigned kind = 1u << i->kind;
+    for (int c = 0; c < DT_N_ARRAYS; c++)
+        has[c] = dt_columns[c].kinds & kind &&
+                 (!(dt_columns[c].optional & kind) || has_array(d, dt_column_name(i->kind, c)));
+    for (size_t k = 0; k < sizeof together / sizeof together[0]; k++)
+        has[together[k][0]] = has[together[k][1]] = has[together[k][0]] || has[together[k][1]];
+    i->has_weights = has[DT_COL_WEIGHTS];
+    i->has_margins = has[DT_COL_MARGINS];
+    i->has_safety = has[DT_COL_SAFETY];
+    i->has_ties = has[DT_COL_TIES];
+    i->has_answers = i->kind == DT_DATASET_PROMPTS && has[DT_COL_SECOND_TOKENS];
+    i->has_records = has[DT_COL_RECORDS];
+    i->has_images = has[DT_COL_PIXELS];
+}
+
+/* Must be called with the HDF5 lock held. */
+static dt_err open_head(dt_dataset *d, bool has[DT_N_ARRAYS])
+{
+    DT_TRY(dt_h5_open(d->path, &d->file, &d->info.sealed));
     DT_TRY(read_attributes(d));
     DT_TRY(read_pair_counts(d));
-    *has_offsets = has_array(d, "offsets");
-    i->has_weights = i->kind == DT_DATASET_SFT && has_array(d, "weights");
-    i->has_margins = i->kind == DT_DATASET_PREFERENCE && has_array(d, "margins");
-    i->has_safety =
-        i->kind == DT_DATASET_PREFERENCE && (has_array(d, "chosen/safety") || has_array(d, "rejected/safety"));
-    i->has_ties = i->kind == DT_DATASET_PREFERENCE && has_array(d, "ties");
-    i->has_answers =
-        i->kind == DT_DATASET_PROMPTS && (has_array(d, "answers/tokens") || has_array(d, "answers/offsets"));
-    i->has_records =
-        i->kind == DT_DATASET_PROMPTS && (has_array(d, "records/bytes") || has_array(d, "records/offsets"));
-    i->has_images = has_array(d, "images/pixels") || has_array(d, "images/offsets");
-    return i->has_images ? read_image_attributes(d) : DT_OK;
+    find_columns(d, has);
+    DT_CHECK(!d->info.has_images || d->info.kind != DT_DATASET_TOKENS, DT_ERR_DATA,
+             "%s: images need kind sft, which does not cut samples; found kind tokens", d->path);
+    return d->info.has_images ? read_image_attributes(d) : DT_OK;
 }
 
 static dt_err open_one(dt_dataset *d, dt_array *a, const char *name, int types)
@@ -170,21 +174,18 @@ static dt_err open_one(dt_dataset *d, dt_array *a, const char *name, int types)
     return dt_array_open(a, d->file, d->fd, d->file_nbytes, d->path, name, types);
 }
 
-static dt_err check_offset_ends(const dt_dataset *d, const dt_array *offsets, const dt_array *tokens)
+static dt_err check_offset_ends(const dt_dataset *d, int part)
 {
+    const dt_array *offsets = &d->column[dt_part_offsets(part)], *elements = &d->column[dt_part_elements(part)];
     DT_CHECK(offsets->n_elems >= 1, DT_ERR_DATA, "%s: %s: expected at least one element, found none", d->path,
              offsets->name);
     uint64_t first = 0, last = 0;
     DT_TRY(dt_array_read(offsets, 0, 1, &first));
     DT_TRY(dt_array_read(offsets, offsets->n_elems - 1, 1, &last));
     DT_CHECK(first == 0, DT_ERR_DATA, "%s: %s[0]: expected 0, found %" PRIu64, d->path, offsets->name, first);
-    DT_CHECK(last == (uint64_t)tokens->n_elems, DT_ERR_DATA,
+    DT_CHECK(last == (uint64_t)elements->n_elems, DT_ERR_DATA,
              "%s: %s[%" PRId64 "]: expected the number of %s, %" PRId64 ", found %" PRIu64, d->path, offsets->name,
-             offsets->n_elems - 1,
-             tokens == &d->records  ? "bytes"
-             : tokens == &d->pixels ? "images"
-                                    : "tokens",
-             tokens->n_elems, last);
+             offsets->n_elems - 1, dt_part_words(part), elements->n_elems, last);
     return DT_OK;
 }
 
@@ -195,91 +196,32 @@ static dt_err check_length(const dt_dataset *d, const dt_array *a, int64_t n, co
     return DT_OK;
 }
 
-/* Open an array with one element per sample. */
-static dt_err open_column(dt_dataset *d, dt_array *a, const char *name, int types)
+/* Columns are opened in their order: the number of samples is known after the first offsets. */
+static dt_err open_column(dt_dataset *d, int c)
 {
-    DT_TRY(open_one(d, a, name, types));
-    return check_length(d, a, d->info.n_documents, "samples");
-}
-
-static dt_err open_side(dt_dataset *d, const char *tokens_name, const char *offsets_name, dt_array *tokens,
-                        dt_array *offsets)
-{
-    DT_TRY(open_one(d, tokens, tokens_name, DT_ARRAY_U16 | DT_ARRAY_U32));
-    DT_TRY(open_one(d, offsets, offsets_name, DT_ARRAY_U64));
-    return check_offset_ends(d, offsets, tokens);
-}
-
-static dt_err open_pairs(dt_dataset *d)
-{
-    DT_TRY(open_side(d, "chosen/tokens", "chosen/offsets", &d->tokens, &d->offsets));
-    d->info.n_documents = d->offsets.n_elems - 1;
-    DT_TRY(open_side(d, "rejected/tokens", "rejected/offsets", &d->second_tokens, &d->second_offsets));
-    DT_TRY(check_length(d, &d->second_offsets, d->offsets.n_elems, "chosen/offsets"));
-    DT_TRY(open_column(d, &d->prompt_length[0], "chosen/prompt_length", DT_ARRAY_U32));
-    DT_TRY(open_column(d, &d->prompt_length[1], "rejected/prompt_length", DT_ARRAY_U32));
-    if (d->info.has_margins) DT_TRY(open_column(d, &d->margins, "margins", DT_ARRAY_F32));
-    if (d->info.has_ties) DT_TRY(open_column(d, &d->ties, "ties", DT_ARRAY_U8));
-    if (!d->info.has_safety) return DT_OK;
-    DT_TRY(open_column(d, &d->safety[0], "chosen/safety", DT_ARRAY_U8));
-    return open_column(d, &d->safety[1], "rejected/safety", DT_ARRAY_U8);
-}
-
-static dt_err open_prompts(dt_dataset *d)
-{
-    if (d->info.has_answers) {
-        DT_TRY(open_side(d, "answers/tokens", "answers/offsets", &d->second_tokens, &d->second_offsets));
-        DT_TRY(check_length(d, &d->second_offsets, d->offsets.n_elems, "offsets"));
-    }
-    if (!d->info.has_records) return DT_OK;
-    DT_TRY(open_one(d, &d->records, "records/bytes", DT_ARRAY_U8));
-    DT_TRY(open_one(d, &d->record_offsets, "records/offsets", DT_ARRAY_U64));
-    DT_TRY(check_offset_ends(d, &d->record_offsets, &d->records));
-    return check_length(d, &d->record_offsets, d->offsets.n_elems, "offsets");
-}
-
-static dt_err open_images(dt_dataset *d)
-{
-    if (!d->info.has_images) return DT_OK;
-    DT_CHECK(d->info.kind != DT_DATASET_TOKENS, DT_ERR_DATA,
-             "%s: images need kind sft, which does not cut samples; found kind tokens", d->path);
-    DT_TRY(open_one(d, &d->pixels, "images/pixels", DT_ARRAY_IMAGES));
-    DT_TRY(open_one(d, &d->image_offsets, "images/offsets", DT_ARRAY_U64));
-    DT_TRY(check_offset_ends(d, &d->image_offsets, &d->pixels));
-    d->info.images.size = d->pixels.image_size;
-    d->info.n_images = d->pixels.n_elems;
-    return check_length(d, &d->image_offsets, d->info.n_documents + 1, "offsets");
-}
-
-static dt_err open_texts(dt_dataset *d, bool has_offsets)
-{
-    const dt_dataset_kind kind = d->info.kind;
-    DT_TRY(open_one(d, &d->tokens, "tokens", DT_ARRAY_U16 | DT_ARRAY_U32));
-    if (has_offsets || kind != DT_DATASET_TOKENS) {
-        DT_TRY(open_one(d, &d->offsets, "offsets", DT_ARRAY_U64));
-        DT_TRY(check_offset_ends(d, &d->offsets, &d->tokens));
-        d->info.n_documents = d->offsets.n_elems - 1;
-    }
-    if (kind == DT_DATASET_SFT) {
-        DT_TRY(open_one(d, &d->loss_mask, "loss_mask", DT_ARRAY_U8));
-        DT_TRY(check_length(d, &d->loss_mask, d->tokens.n_elems, "tokens"));
-    }
-    if (d->info.has_weights) DT_TRY(open_column(d, &d->weights, "weights", DT_ARRAY_F32));
-    return kind == DT_DATASET_PROMPTS ? open_prompts(d) : DT_OK;
+    const dt_column_form *f = &dt_columns[c];
+    dt_array *a = &d->column[c];
+    DT_TRY(open_one(d, a, dt_column_name(d->info.kind, c), f->types));
+    if (f->per == DT_PER_SAMPLE) return check_length(d, a, d->info.n_documents, "samples");
+    if (c == DT_COL_MASK) return check_length(d, a, d->column[DT_COL_TOKENS].n_elems, "tokens");
+    if (f->per == DT_PER_TOKEN) return DT_OK;
+    DT_TRY(check_offset_ends(d, f->part));
+    if (c == DT_COL_OFFSETS) d->info.n_documents = a->n_elems - 1;
+    return check_length(d, a, d->info.n_documents + 1, dt_column_name(d->info.kind, DT_COL_OFFSETS));
 }
 
 /* If the file has block checksums, every array is verified as it is read. */
-static dt_err attach_blocks(dt_dataset *d, const dt_array *arrays[DT_N_ARRAYS])
+static dt_err attach_blocks(dt_dataset *d)
 {
     d->info.has_block_checksums = has_array_locked(d, "block_checksums");
     if (!d->info.has_block_checksums) return DT_OK;
     dt_array sums;
     dt_err err = open_one(d, &sums, "block_checksums", DT_ARRAY_U64);
-    for (int i = 0; i < DT_N_ARRAYS && err == DT_OK; i++)
-        if (arrays[i]->path) {
-            err = dt_blocks_attach((dt_array *)arrays[i], &sums);
-            d->info.has_block_checksums &= arrays[i]->verified || arrays[i]->n_elems == 0;
-        }
+    for (dt_array *a = d->column; a < d->column + DT_N_ARRAYS && err == DT_OK; a++) {
+        if (!a->path) continue;
+        err = dt_blocks_attach(a, &sums);
+        d->info.has_block_checksums &= a->verified || a->n_elems == 0;
+    }
     dt_array_close(&sums);
     return err;
 }
@@ -295,29 +237,28 @@ static void close_hdf5(dt_dataset *d)
 static dt_err open_all(dt_dataset *d)
 {
     DT_TRY(open_plain(d));
-    bool has_offsets = false;
+    bool has[DT_N_ARRAYS];
     dt_h5_lock();
-    const dt_err err = open_head(d, &has_offsets);
+    const dt_err err = open_head(d, has);
     dt_h5_unlock();
     DT_TRY(err);
-    DT_TRY(d->info.kind == DT_DATASET_PREFERENCE ? open_pairs(d) : open_texts(d, has_offsets));
-    DT_TRY(open_images(d));
-
-    const dt_array *arrays[DT_N_ARRAYS];
-    dt_dataset_arrays(d, arrays);
-    DT_TRY(attach_blocks(d, arrays));
+    for (int c = 0; c < DT_N_ARRAYS; c++)
+        if (has[c]) DT_TRY(open_column(d, c));
+    DT_TRY(attach_blocks(d));
     bool needs_hdf5 = false;
     d->info.has_checksums = true;
-    for (int i = 0; i < DT_N_ARRAYS; i++) {
-        if (!arrays[i]->path) continue;
-        needs_hdf5 |= arrays[i]->offset < 0;
-        d->info.has_checksums &= arrays[i]->has_checksum;
+    for (const dt_array *a = d->column; a < d->column + DT_N_ARRAYS; a++) {
+        if (!a->path) continue;
+        needs_hdf5 |= a->offset < 0;
+        d->info.has_checksums &= a->has_checksum;
     }
     if (!needs_hdf5) close_hdf5(d);
-    d->info.n_tokens = d->tokens.n_elems;
-    d->info.token_nbytes = d->tokens.elem_size;
-    d->info.n_second_tokens = d->second_tokens.n_elems;
-    d->info.n_record_nbytes = d->records.n_elems;
+    d->info.images.size = d->column[DT_COL_PIXELS].image_size;
+    d->info.n_images = d->column[DT_COL_PIXELS].n_elems;
+    d->info.n_tokens = d->column[DT_COL_TOKENS].n_elems;
+    d->info.token_nbytes = d->column[DT_COL_TOKENS].elem_size;
+    d->info.n_second_tokens = d->column[DT_COL_SECOND_TOKENS].n_elems;
+    d->info.n_record_nbytes = d->column[DT_COL_RECORDS].n_elems;
     d->info.path = d->path;
     d->info.tokenizer = d->tokenizer ? d->tokenizer : "";
     d->info.chat_template = d->chat_template ? d->chat_template : "";
@@ -351,9 +292,7 @@ dt_err dt_dataset_open(dt_dataset **out, const char *path)
 void dt_dataset_close(dt_dataset *d)
 {
     if (!d) return;
-    const dt_array *arrays[DT_N_ARRAYS];
-    dt_dataset_arrays(d, arrays);
-    for (int i = 0; i < DT_N_ARRAYS; i++) dt_array_close((dt_array *)arrays[i]);
+    for (int c = 0; c < DT_N_ARRAYS; c++) dt_array_close(&d->column[c]);
     if (d->file >= 0) close_hdf5(d);
     if (d->fd >= 0) close(d->fd);
     free(d->tokenizer);

@@ -8,13 +8,12 @@
 #include "pread_array.h"
 #include "blocks.h"
 #include "dtrain/data/dataset.h"
-#include <errno.h>
+#include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { MAX_PREAD = 1 << 30, N_IMAGE_DIMS = 4 };
+enum { N_IMAGE_DIMS = 4 };
 
 static const char *type_names(int types)
 {
@@ -172,27 +171,11 @@ void dt_array_close(dt_array *a)
     *a = (dt_array){0};
 }
 
-static dt_err read_bytes(const dt_array *a, int64_t first, int64_t n, char *out)
-{
-    int64_t at = a->offset + first * a->elem_size, left = n * a->elem_size;
-    while (left > 0) {
-        const ssize_t got = pread(a->fd, out, (size_t)(left < MAX_PREAD ? left : MAX_PREAD), (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        DT_CHECK(got >= 0, DT_ERR_DATA, "%s: %s: reading at byte %" PRId64 " failed: %s", a->path, a->name, at,
-                 strerror(errno));
-        DT_CHECK(got > 0, DT_ERR_DATA,
-                 "%s: %s: the file ends at byte %" PRId64 ", inside the array; was it cut short after it was opened?",
-                 a->path, a->name, at);
-        out += got;
-        at += got;
-        left -= got;
-    }
-    return DT_OK;
-}
-
 static dt_err read_plain(const dt_array *a, int64_t first, int64_t n, void *out)
 {
-    DT_TRY(read_bytes(a, first, n, out));
+    const int64_t size = a->elem_size;
+    const dt_err err = dt_read_at(a->fd, a->path, a->offset + first * size, out, (size_t)(n * size));
+    if (err != DT_OK) return dt_error_replace(err, "%s (%s)", dt_error_message(), a->name);
     return dt_blocks_verify(a, first, n, out);
 }
 

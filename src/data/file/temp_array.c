@@ -22,60 +22,40 @@ static int open_unnamed_near(const char *path)
 
 dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
 {
-    *s = (dt_temp_array){.fd = -1, .elem_size = elem_size, .path = path};
-    s->buffer = malloc(BUFFER_NBYTES);
-    DT_CHECK(s->buffer, DT_ERR_MEMORY, "%s: no memory for a buffer", path);
-    s->fd = open_unnamed_near(path);
-    return s->fd >= 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write in its directory");
-}
-
-static dt_err flush(dt_temp_array *s)
-{
-    for (size_t done = 0; done < s->n_buffered;) {
-        const ssize_t put = write(s->fd, s->buffer + done, s->n_buffered - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write");
-        done += (size_t)put;
-    }
-    s->n_buffered = 0;
-    return DT_OK;
+    *s = (dt_temp_array){.elem_size = elem_size, .path = path};
+    DT_ALLOC(s->buffer, BUFFER_NBYTES, "%s: no memory for a buffer", path);
+    const int fd = open_unnamed_near(path);
+    s->file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (s->file) return setvbuf(s->file, s->buffer, _IOFBF, BUFFER_NBYTES), DT_OK;
+    const dt_err err = dt_fail_errno(DT_ERR_WRITE, s->path, "cannot write in its directory");
+    if (fd >= 0) close(fd);
+    return err;
 }
 
 dt_err dt_temp_array_add(dt_temp_array *s, const void *elems, int64_t n)
 {
-    const char *from = elems;
     s->n_elems += n;
-    for (size_t left = (size_t)n * (size_t)s->elem_size; left > 0;) {
-        const size_t room = BUFFER_NBYTES - s->n_buffered, nbytes = left < room ? left : room;
-        memcpy(s->buffer + s->n_buffered, from, nbytes);
-        s->n_buffered += nbytes;
-        from += nbytes;
-        left -= nbytes;
-        if (s->n_buffered == BUFFER_NBYTES) DT_TRY(flush(s));
-    }
+    DT_CHECK_ERRNO(fwrite_unlocked(elems, (size_t)s->elem_size, (size_t)n, s->file) == (size_t)n, DT_ERR_WRITE, s->path,
+                   "cannot write");
     return DT_OK;
 }
 
-dt_err dt_temp_array_finish(dt_temp_array *s) { return flush(s); }
+dt_err dt_temp_array_finish(dt_temp_array *s)
+{
+    DT_CHECK_ERRNO(fflush(s->file) == 0, DT_ERR_WRITE, s->path, "cannot write");
+    return DT_OK;
+}
 
 dt_err dt_temp_array_read(const dt_temp_array *s, int64_t first, int64_t n, void *out)
 {
-    char *to = out;
-    int64_t at = first * s->elem_size, left = n * s->elem_size;
-    while (left > 0) {
-        const ssize_t got = pread(s->fd, to, (size_t)left, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return dt_fail_errno(DT_ERR_WRITE, s->path, "cannot read back the written data");
-        to += got;
-        at += got;
-        left -= got;
-    }
-    return DT_OK;
+    const size_t size = (size_t)s->elem_size;
+    if (dt_read_at(fileno(s->file), s->path, first * s->elem_size, out, (size_t)n * size) == DT_OK) return DT_OK;
+    return dt_error_replace(DT_ERR_WRITE, "%s: cannot read back the written data", s->path);
 }
 
 void dt_temp_array_close(dt_temp_array *s)
 {
-    if (s->path && s->fd >= 0) close(s->fd);
+    if (s->file) fclose(s->file);
     free(s->buffer);
     *s = (dt_temp_array){0};
 }

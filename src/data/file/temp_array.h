@@ -5,12 +5,11 @@
 #include "dtrain/core/core.h"
 
 typedef struct dt_temp_array {
-    int fd;
-    int elem_size;
-    int64_t n_elems; /* including those in the buffer */
+    FILE *file;
     char *buffer;
-    size_t n_buffered; /* bytes */
-    const char *path;  /* of the final file; for messages; borrowed */
+    int elem_size;
+    int64_t n_elems;  /* including those in the buffer */
+    const char *path; /* of the final file; for messages; borrowed */
 } dt_temp_array;
 
 dt_err dt_temp_array_open(dt_temp_array *s, const char *path,

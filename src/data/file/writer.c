@@ -7,52 +7,6 @@
 
 enum { PIECE = 4096 }; /* tokens narrowed to uint16 at a time */
 
-const char *dt_column_name(dt_dataset_kind kind, dt_column c)
-{
-    static const char *const plain[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "tokens",
-                                                    [DT_COL_OFFSETS] = "offsets",
-                                                    [DT_COL_SECOND_TOKENS] = "answers/tokens",
-                                                    [DT_COL_SECOND_OFFSETS] = "answers/offsets",
-                                                    [DT_COL_MASK] = "loss_mask",
-                                                    [DT_COL_WEIGHTS] = "weights",
-                                                    [DT_COL_RECORDS] = "records/bytes",
-                                                    [DT_COL_RECORD_OFFSETS] = "records/offsets",
-                                                    [DT_COL_PIXELS] = "images/pixels",
-                                                    [DT_COL_IMAGE_OFFSETS] = "images/offsets"};
-    static const char *const pairs[DT_N_COLUMNS] = {[DT_COL_TOKENS] = "chosen/tokens",
-                                                    [DT_COL_OFFSETS] = "chosen/offsets",
-                                                    [DT_COL_SECOND_TOKENS] = "rejected/tokens",
-                                                    [DT_COL_SECOND_OFFSETS] = "rejected/offsets",
-                                                    [DT_COL_PROMPT] = "chosen/prompt_length",
-                                                    [DT_COL_SECOND_PROMPT] = "rejected/prompt_length",
-                                                    [DT_COL_MARGINS] = "margins",
-                                                    [DT_COL_SAFETY] = "chosen/safety",
-                                                    [DT_COL_SECOND_SAFETY] = "rejected/safety",
-                                                    [DT_COL_TIES] = "ties",
-                                                    [DT_COL_PIXELS] = "images/pixels",
-                                                    [DT_COL_IMAGE_OFFSETS] = "images/offsets"};
-    return (kind == DT_DATASET_PREFERENCE ? pairs : plain)[c];
-}
-
-dt_per dt_column_per(dt_column c)
-{
-    switch (c) {
-    case DT_COL_TOKENS:
-    case DT_COL_SECOND_TOKENS:
-    case DT_COL_MASK:
-    case DT_COL_RECORDS:
-    case DT_COL_PIXELS:
-        return DT_PER_TOKEN;
-    case DT_COL_OFFSETS:
-    case DT_COL_SECOND_OFFSETS:
-    case DT_COL_RECORD_OFFSETS:
-    case DT_COL_IMAGE_OFFSETS:
-        return DT_PER_OFFSET;
-    default:
-        return DT_PER_SAMPLE;
-    }
-}
-
 static void free_writer(dt_dataset_writer *w)
 {
     for (int c = 0; c < DT_N_COLUMNS; c++) dt_temp_array_close(&w->column[c]);
@@ -63,45 +17,26 @@ static void free_writer(dt_dataset_writer *w)
     free(w);
 }
 
-/* True if the array is written only when some sample has a value in it. */
-static bool is_optional(dt_dataset_kind kind, dt_column c)
-{
-    if (c == DT_COL_SECOND_TOKENS || c == DT_COL_SECOND_OFFSETS) return kind == DT_DATASET_PROMPTS;
-    return c == DT_COL_MARGINS || c == DT_COL_SAFETY || c == DT_COL_SECOND_SAFETY || c == DT_COL_TIES ||
-           c == DT_COL_PAIR_MARKS || c == DT_COL_RECORDS || c == DT_COL_RECORD_OFFSETS;
-}
-
 static dt_err open_array(dt_dataset_writer *w, dt_column c, int elem_size)
 {
     const uint64_t zero = 0;
     DT_TRY(dt_temp_array_open(&w->column[c], w->path, elem_size));
-    return dt_column_per(c) == DT_PER_OFFSET ? dt_temp_array_add(&w->column[c], &zero, 1) : DT_OK;
+    return dt_columns[c].per == DT_PER_OFFSET ? dt_temp_array_add(&w->column[c], &zero, 1) : DT_OK;
 }
 
+/* An optional array is written only when some sample has a value in it. */
 static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
 {
-    const bool pairs = w->kind == DT_DATASET_PREFERENCE, prompts = w->kind == DT_DATASET_PROMPTS,
-               other = pairs || prompts;
-    const int id = w->vocab_size <= 65536 ? 2 : 4;
-    const int elem_size[DT_N_COLUMNS] = {[DT_COL_TOKENS] = id,
-                                         [DT_COL_OFFSETS] = 8,
-                                         [DT_COL_SECOND_TOKENS] = other ? id : 0,
-                                         [DT_COL_SECOND_OFFSETS] = other ? 8 : 0,
-                                         [DT_COL_MASK] = w->kind == DT_DATASET_SFT,
-                                         [DT_COL_WEIGHTS] = w->kind == DT_DATASET_SFT && with_weights ? 4 : 0,
-                                         [DT_COL_PROMPT] = pairs ? 4 : 0,
-                                         [DT_COL_SECOND_PROMPT] = pairs ? 4 : 0,
-                                         [DT_COL_MARGINS] = pairs ? 4 : 0,
-                                         [DT_COL_SAFETY] = pairs,
-                                         [DT_COL_SECOND_SAFETY] = pairs,
-                                         [DT_COL_TIES] = pairs,
-                                         [DT_COL_PAIR_MARKS] = pairs,
-                                         [DT_COL_RECORDS] = prompts,
-                                         [DT_COL_RECORD_OFFSETS] = prompts ? 8 : 0};
+    const unsigned kind = 1u << w->kind;
     for (int c = 0; c < DT_N_COLUMNS; c++) {
-        if (!elem_size[c]) continue;
-        w->wanted[c] = !is_optional(w->kind, (dt_column)c);
-        DT_TRY(open_array(w, (dt_column)c, elem_size[c]));
+        const dt_column_form *f = &dt_columns[c];
+        const bool weights = c == DT_COL_WEIGHTS;
+        if (!(f->kinds & kind) || f->part == DT_IMAGES || (weights && !with_weights)) continue;
+        const int size = f->types == DT_ARRAY_F32                    ? 4
+                         : f->types == (DT_ARRAY_U16 | DT_ARRAY_U32) ? (w->vocab_size <= 65536 ? 2 : 4)
+                                                                     : f->types;
+        w->wanted[c] = weights || c == DT_COL_OFFSETS || !(f->optional & kind);
+        DT_TRY(open_array(w, (dt_column)c, size));
     }
     return DT_OK;
 }
@@ -132,8 +67,7 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
 dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
 {
     free(w->chat_template);
-    w->chat_template = strdup(chat_template);
-    DT_CHECK(w->chat_template, DT_ERR_MEMORY, "%s: no memory for a chat template", w->path);
+    DT_COPY_TEXT(w->chat_template, chat_template, "%s: no memory for a chat template", w->path);
     return DT_OK;
 }
 
@@ -202,7 +136,7 @@ dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *m
 
 dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n)
 {
-    const dt_column c = side == DT_SIDE_FIRST ? DT_COL_TOKENS : DT_COL_SECOND_TOKENS;
+    const dt_column c = dt_part_elements((int)side);
     DT_CHECK(w->column[c].path && w->kind != DT_DATASET_SFT, DT_ERR_ARG,
              "internal: dt_dataset_add_side: %s: kind %s has only one side", w->path, dt_dataset_kind_name(w->kind));
     if (w->kind == DT_DATASET_PROMPTS && side == DT_SIDE_SECOND) w->wanted[c] = w->wanted[DT_COL_SECOND_OFFSETS] = true;
@@ -218,20 +152,18 @@ dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbyt
     return dt_temp_array_add(&w->column[DT_COL_RECORDS], json, (int64_t)nbytes);
 }
 
-static dt_err end_side(dt_dataset_writer *w, dt_column tokens, dt_column offsets)
+static dt_err end_part(dt_dataset_writer *w, int part)
 {
-    const uint64_t end = (uint64_t)w->column[tokens].n_elems;
-    return w->column[offsets].path ? dt_temp_array_add(&w->column[offsets], &end, 1) : DT_OK;
+    const uint64_t end = (uint64_t)w->column[dt_part_elements(part)].n_elems;
+    dt_temp_array *offsets = &w->column[dt_part_offsets(part)];
+    return offsets->path ? dt_temp_array_add(offsets, &end, 1) : DT_OK;
 }
 
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
 {
     w->open_document = false;
     w->n_documents++;
-    DT_TRY(end_side(w, DT_COL_TOKENS, DT_COL_OFFSETS));
-    DT_TRY(end_side(w, DT_COL_SECOND_TOKENS, DT_COL_SECOND_OFFSETS));
-    DT_TRY(end_side(w, DT_COL_RECORDS, DT_COL_RECORD_OFFSETS));
-    DT_TRY(end_side(w, DT_COL_PIXELS, DT_COL_IMAGE_OFFSETS));
+    for (int part = 0; part < DT_N_PARTS; part++) DT_TRY(end_part(w, part));
     return w->column[DT_COL_WEIGHTS].path ? dt_temp_array_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
 }
 

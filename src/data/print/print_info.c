@@ -125,7 +125,7 @@ dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
     printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n",
            i->path, dt_dataset_kind_name(i->kind), i->n_tokens + i->n_second_tokens, 8 * i->token_nbytes, i->vocab_size,
            i->tokenizer[0] ? i->tokenizer : "not named");
-    if (i->chat_template[0]) printf("template     %s\n", i->chat_template);
+    if (i->chat_template[0]) printf("template     %.200s\n", i->chat_template);
     if (i->n_documents >= 0)
         printf("%s %" PRId64 "\n", i->kind == DT_DATASET_TOKENS ? "documents   " : "samples     ", i->n_documents);
     else

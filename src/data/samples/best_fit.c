@@ -147,9 +147,8 @@ static int64_t place_all(bins *b, const uint32_t *len, const uint32_t *order, in
 /* Counting sort from the row of each item to the items of each row. row_start [n_rows + 1] ends as prefix sums. */
 static dt_err list_rows(dt_row_list *p, const uint32_t *order, const uint32_t *row_of, int64_t n)
 {
-    p->row_start = calloc((size_t)p->n_rows + 2, sizeof *p->row_start);
-    p->item = malloc((size_t)(n > 0 ? n : 1) * sizeof *p->item);
-    DT_CHECK(p->row_start && p->item, DT_ERR_MEMORY, "no memory to pack %" PRId64 " documents", n);
+    DT_ALLOC(p->row_start, p->n_rows + 2, "no memory to pack %" PRId64 " documents", n);
+    DT_ALLOC(p->item, n > 0 ? n : 1, "no memory to pack %" PRId64 " documents", n);
     for (int64_t i = 0; i < n; i++) p->row_start[row_of[i] + 2]++;
     for (int64_t r = 0; r < p->n_rows; r++) p->row_start[r + 2] += p->row_start[r + 1];
     for (int64_t i = 0; i < n; i++) p->item[p->row_start[row_of[order[i]] + 1]++] = order[i];

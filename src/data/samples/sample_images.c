@@ -36,7 +36,7 @@ dt_err dt_dataset_images_of(dt_dataset *d, int64_t i, int64_t *first, int64_t *n
 
 dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *pixels)
 {
-    return n ? dt_array_read(&d->pixels, first, n, pixels) : DT_OK;
+    return n ? dt_array_read(&d->column[DT_COL_PIXELS], first, n, pixels) : DT_OK;
 }
 
 dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first, int64_t n, int64_t *count)

@@ -49,28 +49,18 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
     DT_CHECK(p->n + n_more < UINT32_MAX, DT_ERR_DATA,
              "%s: expected at most %u documents to pack, found more; split the dataset into several files", path,
              UINT32_MAX - 1);
-    int64_t *first = realloc(p->first, (size_t)n * sizeof *first);
-    if (first) p->first = first;
-    uint32_t *len = realloc(p->len, (size_t)n * sizeof *len);
-    if (len) p->len = len;
-    uint32_t *n_target = realloc(p->n_target, (size_t)n * sizeof *n_target);
-    if (n_target) p->n_target = n_target;
-    float *weight = weights ? realloc(p->weight, (size_t)n * sizeof *weight) : NULL;
-    if (weight) p->weight = weight;
-    DT_CHECK(first && len && n_target && (weight || !weights), DT_ERR_MEMORY,
-             "%s: no memory to pack %" PRId64 " documents", path, n);
+    DT_RESIZE(p->first, n, "%s: no memory to pack %" PRId64 " documents", path, n);
+    DT_RESIZE(p->len, n, "%s: no memory to pack %" PRId64 " documents", path, n);
+    DT_RESIZE(p->n_target, n, "%s: no memory to pack %" PRId64 " documents", path, n);
+    if (weights) DT_RESIZE(p->weight, n, "%s: no memory to pack %" PRId64 " documents", path, n);
     p->n_alloc = n;
     return DT_OK;
 }
 
 static dt_err reserve_images(pieces *p, const char *path)
 {
-    int64_t *record = realloc(p->record, (size_t)p->n_alloc * sizeof *record);
-    if (record) p->record = record;
-    uint32_t *n_images = realloc(p->n_images, (size_t)p->n_alloc * sizeof *n_images);
-    if (n_images) p->n_images = n_images;
-    DT_CHECK(record && n_images, DT_ERR_MEMORY, "%s: no memory for the images of %" PRId64 " records", path,
-             p->n_alloc);
+    DT_RESIZE(p->record, p->n_alloc, "%s: no memory for the images of %" PRId64 " records", path, p->n_alloc);
+    DT_RESIZE(p->n_images, p->n_alloc, "%s: no memory for the images of %" PRId64 " records", path, p->n_alloc);
     return DT_OK;
 }
 

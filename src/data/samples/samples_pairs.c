@@ -47,21 +47,18 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     scan *s = arg;
     const dt_dataset *d = s->set->dataset;
     if (n > s->n_alloc) {
-        uint32_t *prompt = realloc(s->prompt, (size_t)n * sizeof *prompt);
-        if (prompt) s->prompt = prompt;
-        uint8_t *tie = realloc(s->tie, (size_t)n);
-        if (tie) s->tie = tie;
-        DT_CHECK(prompt && tie, DT_ERR_MEMORY, "%s: no memory to read the lengths of prompts", d->path);
+        DT_RESIZE(s->prompt, n, "%s: no memory to read the lengths of prompts", d->path);
+        DT_RESIZE(s->tie, n, "%s: no memory to read the lengths of prompts", d->path);
         s->n_alloc = n;
     }
     const bool ties = s->set->opt.no_ties && d->info.has_ties;
-    DT_TRY(dt_array_read(&d->prompt_length[s->side], first, n, s->prompt));
-    if (ties) DT_TRY(dt_array_read(&d->ties, first, n, s->tie));
+    DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + (int)s->side], first, n, s->prompt));
+    if (ties) DT_TRY(dt_array_read(&d->column[DT_COL_TIES], first, n, s->tie));
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
-                 d->prompt_length[s->side].name, first + i, s->prompt[i], n_tok);
+                 d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok);
         add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
     }
     return DT_OK;
@@ -81,11 +78,8 @@ static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
     for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first[s], &n[s]));
     DT_TRY(dt_dataset_read_pair(d, i, &pair));
     if (n[0] != n[1] || n[0] == 0 || pair.tie) return DT_OK;
-    for (int s = 0; s < DT_N_SIDES && n[0] > t->n_alloc; s++) {
-        int32_t *more = realloc(t->ids[s], (size_t)n[0] * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to compare texts of %" PRId64 " tokens", d->path, n[0]);
-        t->ids[s] = more;
-    }
+    for (int s = 0; s < DT_N_SIDES && n[0] > t->n_alloc; s++)
+        DT_RESIZE(t->ids[s], n[0], "%s: no memory to compare texts of %" PRId64 " tokens", d->path, n[0]);
     t->n_alloc = dt_max_i64(t->n_alloc, n[0]);
     for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_read_side(d, (dt_side)s, first[s], n[s], t->ids[s]));
     *same = memcmp(t->ids[0], t->ids[1], (size_t)n[0] * sizeof *t->ids[0]) == 0;

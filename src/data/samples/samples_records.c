@@ -142,13 +142,9 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
 {
     scan *s = arg;
     if (n > s->block_alloc) {
-        uint32_t *n_target = realloc(s->n_target, (size_t)n * sizeof *n_target);
-        if (n_target) s->n_target = n_target;
-        float *weight = realloc(s->weight, (size_t)n * sizeof *weight);
-        if (weight) s->weight = weight;
-        uint32_t *n_lost = realloc(s->n_lost, (size_t)n * sizeof *n_lost);
-        if (n_lost) s->n_lost = n_lost;
-        DT_CHECK(n_target && weight && n_lost, DT_ERR_MEMORY, "%s: no memory to count targets", s->set->dataset->path);
+        DT_RESIZE(s->n_target, n, "%s: no memory to count targets", s->set->dataset->path);
+        DT_RESIZE(s->weight, n, "%s: no memory to count targets", s->set->dataset->path);
+        DT_RESIZE(s->n_lost, n, "%s: no memory to count targets", s->set->dataset->path);
         s->block_alloc = n;
     }
     const bool large = offset[n] - offset[0] > 1 << 20; /* for less, starting threads costs more than it saves */

@@ -97,7 +97,7 @@ static dt_err cut_at_starts(const dt_samples *set, int64_t i, dt_batch *b)
     const rows *r = set->impl;
     const int64_t T = set->opt.seq_len, n = r->first_start[i + 1] - r->first_start[i];
     const int32_t base = b->n_tok;
-    DT_TRY(dt_array_read(&set->dataset->offsets, r->first_start[i], n, r->starts));
+    DT_TRY(dt_array_read(&set->dataset->column[DT_COL_OFFSETS], r->first_start[i], n, r->starts));
     int64_t previous = 0;
     for (int64_t k = 0; k < n; k++) {
         const int64_t at = (int64_t)r->starts[k] - i * T; /* in the row: 1 .. T */

@@ -278,7 +278,7 @@ static dt_err cpu_copy(dt_device *dev, void *dst, const void *src, size_t nbytes
     return DT_OK;
 }
 
-static dt_err cpu_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
+dt_err cpu_zero(dt_device *dev, void *dst, size_t nbytes, dt_stream *stream)
 {
     CPU_PARALLEL_FOR (cpu_of(dev), i, cpu_n_chunks((int64_t)nbytes, (int64_t)COPY_CHUNK)) {
         const size_t at = (size_t)i * COPY_CHUNK, len = nbytes - at < COPY_CHUNK ? nbytes - at : COPY_CHUNK;
@@ -313,42 +313,7 @@ const dt_device_ops dt_device_cpu_ops = {
     .event_elapsed_ms = cpu_event_elapsed_ms,
     .event_time = cpu_event_time,
     .copy = cpu_copy,
-    .zero = cpu_zero,
-    .convert = cpu_convert,
-    .add_into = cpu_add_into,
-    .add = cpu_add,
-    .scale = cpu_scale,
-    .gather_rows = cpu_gather_rows,
-    .scatter_rows = cpu_scatter_rows,
-    .patches = cpu_patches,
-    .matmul = cpu_matmul_run,
-    .bias_backward = cpu_bias_backward,
-    .embedding_forward = cpu_embedding_forward,
-    .embedding_backward = cpu_embedding_backward,
-    .rmsnorm_forward = cpu_rmsnorm_forward,
-    .rmsnorm_backward = cpu_rmsnorm_backward,
-    .layernorm_forward = cpu_layernorm_forward,
-    .layernorm_backward = cpu_layernorm_backward,
-    .norm_scratch_elems = cpu_norm_scratch_elems,
-    .heads_forward = cpu_heads_forward,
-    .heads_backward = cpu_heads_backward,
-    .attention_forward = cpu_attention_forward,
-    .attention_backward = cpu_attention_backward,
-    .attention_scratch_elems = cpu_attention_scratch_elems,
-    .act_forward = cpu_act_forward,
-    .act_backward = cpu_act_backward,
-    .glu_forward = cpu_glu_forward,
-    .glu_backward = cpu_glu_backward,
-    .dropout = cpu_dropout,
-    .classifier = cpu_classifier,
-    .classifier_rows = cpu_classifier_rows,
-    .draw_tokens = cpu_draw_tokens,
-    .draw_scratch_nbytes = cpu_draw_scratch_nbytes,
-    .top_tokens = cpu_top_tokens,
-    .log_softmax_at = cpu_log_softmax_at,
-    .adamw_step = cpu_adamw_step,
-    .sgd_step = cpu_sgd_step,
-    .sum_squares = cpu_sum_squares,
-    .abs_max = cpu_abs_max,
-    .sum_squares_fixed = cpu_sum_squares_fixed,
+#define DT_OP(op, ...) .op = cpu_##op,
+#define DT_SIZE(type, name, ...) .name = cpu_##name,
+#include "dtrain/device/op_list.h"
 };

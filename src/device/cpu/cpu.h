@@ -6,7 +6,7 @@
 #include "dtrain/device/device.h"
 #include "dtrain/device/device_check.h"
 
-typedef struct cpu_matmul cpu_matmul; /* cpu_matmul_onednn.c */
+typedef struct cpu_matmuls cpu_matmuls; /* cpu_matmul_onednn.c */
 
 #define CPU_MAX_PARTIALS 4096
 
@@ -16,14 +16,14 @@ typedef struct cpu_state {
     bool planning;            /* scratch is counted, not allocated */
     bool reproducible;        /* the same bits on any number of threads */
     const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
-    cpu_matmul *matmul;
+    cpu_matmuls *matmul;
     bool pairs;           /* batch-invariant bf16 matmuls use the processor's pairwise dot products */
     void *matmul_scratch; /* n_threads pieces of matmul_scratch_nbytes; NULL: bf16 matmuls are oneDNN's */
     size_t matmul_scratch_nbytes;
     /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to DT_ATTENTION_MAX_HEAD_DIM */
     float *attention_scratch;
     int64_t attention_scratch_elems;
-    size_t nbytes_held; /* by attention and reductions; cpu_matmul counts its own */
+    size_t nbytes_held; /* by attention and reductions; cpu_matmuls counts its own */
     double partial[CPU_MAX_PARTIALS];
     float partial_max[CPU_MAX_PARTIALS];
     uint64_t partial_fixed[CPU_MAX_PARTIALS][2];
@@ -68,7 +68,6 @@ dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 dt_err cpu_matmul_open(cpu_state *cpu);
 void cpu_matmul_close(cpu_state *cpu);
 size_t cpu_matmul_held(const cpu_state *cpu);
-dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream);
 
 /* cpu_matmul_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
@@ -85,81 +84,10 @@ bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm);
 void cpu_matmul_bf16_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 void cpu_matmul_any_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
-/* cpu_patches.c */
-dt_err cpu_patches(dt_device *dev, const dt_patches *p, const uint8_t *pixels, void *out, dt_stream *stream);
-
-/* cpu_layers.c, cpu_attention.c, cpu_optimizer.c fill in their part of the table */
-dt_err cpu_convert(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n,
-                   dt_stream *stream);
-dt_err cpu_add_into(dt_device *dev, const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate,
-                    int64_t n, dt_stream *stream);
-dt_err cpu_add(dt_device *dev, const void *a, const void *b, void *c, dt_dtype dt, int64_t n, dt_stream *stream);
-dt_err cpu_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype dt, int64_t n, dt_stream *stream);
-dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                       dt_dtype dt, dt_stream *stream);
-dt_err cpu_scatter_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
-                        dt_dtype dt, dt_stream *stream);
-dt_err cpu_bias_backward(dt_device *dev, const void *dy, int64_t m, int64_t n, int64_t ld, dt_dtype dt, void *dbias,
-                         dt_dtype gt, bool accumulate, dt_stream *stream);
-dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t *pos, const void *wte, const void *wpe,
-                             void *out, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *id, const int32_t *order,
-                              void *table_grad, int64_t n_tok, int64_t width, dt_dtype dt, dt_dtype gt,
-                              dt_stream *stream);
-dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                           int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
-                           dt_stream *stream);
-dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
-                            void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
-                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
-                            dt_dtype dt, dt_stream *stream);
-dt_err cpu_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
-                             float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream);
-dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight, const float *mean, const float *rstd,
-                              const void *dy, void *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
-                              bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
-                              dt_stream *stream);
-int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width);
-dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void *q, void *k, void *v, float *rstd_q,
-                         float *rstd_k, dt_stream *stream);
-dt_err cpu_heads_backward(dt_device *dev, const dt_heads *h, const void *x, const float *rstd_q, const float *rstd_k,
-                          void *dq, void *dk, void *dq_norm, void *dk_norm, dt_dtype gt, bool accumulate,
-                          float *scratch, dt_stream *stream);
-dt_err cpu_act_forward(dt_device *dev, dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n,
-                       dt_stream *stream);
-dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt,
-                        int64_t n, dt_stream *stream);
-dt_err cpu_glu_forward(dt_device *dev, dt_activation act, const void *gate_up, void *y, dt_dtype dt, int64_t n_rows,
-                       int64_t width, dt_stream *stream);
-dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, const void *dy, void *dgate_up,
-                        dt_dtype dt, int64_t n_rows, int64_t width, dt_stream *stream);
-dt_err cpu_dropout(dt_device *dev, const void *x, const void *addend, void *y, float p, uint64_t key,
-                   const uint64_t *token_key, int64_t n_tok, int64_t width, dt_dtype dt, dt_stream *stream);
-
-dt_err cpu_attention_forward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                             void *out, float *lse, dt_stream *stream);
-dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
-                              const void *out, const float *lse, const void *dout, void *dq, void *dk, void *dv,
-                              float *scratch, dt_stream *stream);
-int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at);
-
-dt_err cpu_classifier(dt_device *dev, const dt_classifier *cl, float *logits, dt_stream *stream);
-/* cpu_tokens.c */
-dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
-                       const double *uniform, int32_t *token, void *scratch, dt_stream *stream);
-size_t cpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows);
-dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *logits, int64_t k, int32_t *token,
-                      float *logit, dt_stream *stream);
-dt_err cpu_log_softmax_at(dt_device *dev, const dt_token_rows *rows, const float *logits, double inv_temperature,
-                          int64_t k, const int32_t *token, double *logp, dt_stream *stream);
-int64_t cpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok);
-dt_err cpu_adamw_step(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
-                      float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
-dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum,
-                    void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
-dt_err cpu_sum_squares(dt_device *dev, const void *x, dt_dtype dt, int64_t n, double *result, dt_stream *stream);
-dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float *result, dt_stream *stream);
-dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
-                             dt_stream *stream);
+/* The operations: matmul in cpu_matmul_onednn.c, attention in cpu_attention.c, patches in cpu_patches.c, classifier,
+ * optimizers and sums in cpu_optimizer.c, tokens in cpu_tokens.c, zero in cpu.c, all others in cpu_layers.c. */
+#define DT_OP(op, ...) dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__);
+#define DT_SIZE(type, name, ...) type cpu_##name DT_SIZE_PARAMS(__VA_ARGS__);
+#include "dtrain/device/op_list.h"
 
 #endif

@@ -1,6 +1,6 @@
 /* cpu_matmul_onednn.c - matmuls by oneDNN.
  *
- * Measured on GPT-2's shapes (tests/bench_device.c): for float, oneDNN's BLAS entry beats its primitive but where B is
+ * Measured on GPT-2's shapes (tests/bench_model.c): for float, oneDNN's BLAS entry beats its primitive but where B is
  * transposed and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed
  * ("any") layouts win the matmul and lose more in the reorders around it, as weights change every step.
  *
@@ -41,10 +41,10 @@ typedef struct matmul_entry {
     onednn_matmul matmul;
 } matmul_entry;
 
-typedef enum library_way { BY_PRIMITIVE, BY_Smatmul } library_way;
+typedef enum library_way { BY_PRIMITIVE, BY_SGEMM } library_way;
 typedef enum verdict { UNTRIED, RIGHT, WRONG } verdict;
 
-struct cpu_matmul {
+struct cpu_matmuls {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     matmul_entry entry[CACHE_SETS][CACHE_WAYS];
@@ -65,7 +65,7 @@ struct cpu_matmul {
 static const size_t tile_nbytes[3] = {sizeof(float) * TILE_M * TILE_K, sizeof(float) * TILE_K *TILE_N,
                                       sizeof(float) * TILE_M *TILE_N};
 
-static bool has_native_bf16(const cpu_matmul *mmul)
+static bool has_native_bf16(const cpu_matmuls *mmul)
 {
     const char *most = getenv("DTRAIN_BF16");
     if (most && !strcmp(most, "none")) return false; /* for tests */
@@ -77,7 +77,7 @@ static bool converts_bf16(const cpu_state *cpu) { return !cpu->matmul->native_bf
 
 static dt_err take_tiles(const cpu_state *cpu)
 {
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     for (int i = 0; i < 3; i++) DT_TRY(cpu_grow(cpu, &mmul->tile[i], &mmul->tile_size[i], tile_nbytes[i]));
     return DT_OK;
 }
@@ -105,7 +105,7 @@ static dt_err start_libraries(cpu_state *cpu)
 
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
-    cpu_matmul *mmul = cpu->matmul = calloc(1, sizeof *mmul);
+    cpu_matmuls *mmul = cpu->matmul = calloc(1, sizeof *mmul);
     DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for matmuls", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
@@ -124,7 +124,7 @@ static void drop_entry(matmul_entry *e)
 
 void cpu_matmul_close(cpu_state *cpu)
 {
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     if (!mmul) return;
     for (int i = 0; i < CACHE_SETS * CACHE_WAYS; i++) drop_entry(&mmul->entry[i / CACHE_WAYS][i % CACHE_WAYS]);
     for (int i = 0; i < 3; i++) cpu_drop(mmul->tile[i], mmul->tile_size[i]);
@@ -139,7 +139,7 @@ void cpu_matmul_close(cpu_state *cpu)
 
 size_t cpu_matmul_held(const cpu_state *cpu)
 {
-    const cpu_matmul *mmul = cpu->matmul;
+    const cpu_matmuls *mmul = cpu->matmul;
     size_t held = sizeof *mmul + mmul->panel_size + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
     for (int i = 0; i < 3; i++) held += converts_bf16(cpu) ? tile_nbytes[i] : mmul->tile_size[i];
     return held;
@@ -149,7 +149,7 @@ size_t cpu_matmul_held(const cpu_state *cpu)
 
 static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *key)
 {
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     e->key = *key;
     TRY_DNNL(onednn_create(mmul->engine, key, &e->matmul));
     return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->matmul.scratchpad_nbytes);
@@ -158,7 +158,7 @@ static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *ke
 /* Find the primitive of this key, or create it in place of its set's oldest. */
 static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **found)
 {
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     uint64_t hash = 0;
     uint64_t words[sizeof *key / sizeof(uint64_t)];
     memcpy(words, key, sizeof words);
@@ -186,7 +186,7 @@ static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **f
 /* C = op(A) op(B) (+ C) (+ bias) by oneDNN's matmul, made once for each shape. */
 static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     const onednn_key key = {.m = mm->m,
                             .n = mm->n,
                             .k = mm->k,
@@ -257,7 +257,7 @@ static int form_number(const dt_matmul *mm, library_way way)
            mm->accumulate << 4 | (mm->bias != NULL) << 5 | (int)way << 6;
 }
 
-static void warn_of_form(cpu_matmul *mmul, const dt_matmul *mm)
+static void warn_of_form(cpu_matmuls *mmul, const dt_matmul *mm)
 {
     if (mmul->warned) return;
     char library[ONEDNN_NAME];
@@ -285,14 +285,14 @@ static bool may_be_fatal(const dt_matmul *mm) { return mm->dt == DT_BF16 && mm->
  * is our own kernel's. */
 static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way way)
 {
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     if (mmul->own_alone || mm->m == 1 || mm->n == 1 || mm->k == 1 || may_be_fatal(mm)) return false;
     if (cpu->reproducible && way == BY_PRIMITIVE) return false;
     uint8_t *v = &mmul->verdicts[form_number(mm, way)];
     if (*v == UNTRIED) {
         dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* m as padded rows come */
         trial.addend = NULL;                                /* lies in C by then (copy_addend) */
-        *v = dt_matmul_is_right(&trial, way == BY_Smatmul ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
+        *v = dt_matmul_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(mmul, mm);
     }
     return *v == RIGHT;
@@ -314,7 +314,7 @@ static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const f
     part.dt = part.c_dtype = DT_F32;
     part.accumulate = accumulate;
     part.bias = NULL;
-    if (library_computes(cpu, &part, BY_Smatmul)) return library_sgemm(cpu, &part, a, b, c);
+    if (library_computes(cpu, &part, BY_SGEMM)) return library_sgemm(cpu, &part, a, b, c);
     cpu_matmul_any_run(cpu, &part, a, b, c);
     return DT_OK;
 }
@@ -324,7 +324,7 @@ static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const f
 /* The last rows (fewer than 64) in a shape of a multiple of PAD_M rows. What the padding computes is not read. */
 static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, char *c)
 {
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     const int64_t rows = (m + PAD_M - 1) / PAD_M * PAD_M;
     if (rows == m) return run_primitive(cpu, mm, m, a, b, c);
     const size_t a_row = (size_t)mm->k * dt_dtype_size(mm->dt), c_row = (size_t)mm->n * dt_dtype_size(mm->c_dtype);
@@ -547,7 +547,7 @@ static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const void *b,
 static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     enum { PANEL_NBYTES = 16 << 20, WHOLE = DT_TILE_COLS };
-    cpu_matmul *mmul = cpu->matmul;
+    cpu_matmuls *mmul = cpu->matmul;
     const int64_t column = mm->k * (int64_t)dt_dtype_size(mm->dt), fit = PANEL_NBYTES / (column > 0 ? column : 1),
                   most = fit < WHOLE ? WHOLE : fit / WHOLE * WHOLE;
     for (int64_t j = 0; j < mm->n; j += most) {
@@ -588,7 +588,7 @@ static dt_matmul matmul_of(const dt_matmul *mm, void **c)
     return p;
 }
 
-dt_err cpu_matmul_run(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
+dt_err cpu_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
 {
     cpu_state *cpu = cpu_of(dev);
     CPU_TAKES(mm->dt);

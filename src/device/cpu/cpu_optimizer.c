@@ -90,7 +90,7 @@ dt_err cpu_abs_max(dt_device *dev, const void *x, dt_dtype dt, int64_t n, float 
     return DT_OK;
 }
 
-dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t result[2],
+dt_err cpu_sum_squares_fixed(dt_device *dev, const void *x, dt_dtype dt, int64_t n, int shift, uint64_t *result,
                              dt_stream *stream)
 {
     CPU_TAKES(dt);

@@ -26,9 +26,7 @@ INLINE void delta_body(const dt_attention *at, const void *out, const void *dout
 void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n,
                                float *delta)
 {
-#define BODY(T) delta_body(at, out, dout, first, n, delta, T)
-    BY_TYPE(at->dt, BODY);
-#undef BODY
+    BY_TYPE(at->dt, T, delta_body(at, out, dout, first, n, delta, T));
 }
 
 /* A tile of queries of one head, ready for any tile of keys. */

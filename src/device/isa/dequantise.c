@@ -136,13 +136,9 @@ void ISA_NAME(dequantise)(const dt_stored *b, int64_t row, int64_t col, int64_t 
 {
     const int64_t first = row * b->ld + col;
     if (b->how.how == DT_SCALE_NF4) {
-#define BODY(T) from_nf4(b, first, n, dst, T, numbers_of)
-        BY_TYPE(dt, BODY);
-#undef BODY
+        BY_TYPE(dt, T, from_nf4(b, first, n, dst, T, numbers_of));
     } else {
-#define BODY(T) from_int8((const int8_t *)b->p + first, row_scale(b, row), n, dst, T)
-        BY_TYPE(dt, BODY);
-#undef BODY
+        BY_TYPE(dt, T, from_int8((const int8_t *)b->p + first, row_scale(b, row), n, dst, T));
     }
 }
 

@@ -9,9 +9,7 @@ INLINE void convert_body(const void *src, dt_dtype S, void *dst, dt_dtype D, int
 }
 INLINE void convert_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
 {
-#define BODY(D) convert_body(src, S, dst, D, n)
-    BY_TYPE(dst_dt, BODY);
-#undef BODY
+    BY_TYPE(dst_dt, D, convert_body(src, S, dst, D, n));
 }
 void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n)
 {
@@ -19,9 +17,7 @@ void ISA_NAME(convert)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst
         memmove(dst, src, (size_t)n * dt_dtype_size(dst_dt));
         return;
     }
-#define BODY(S) convert_from(src, S, dst, dst_dt, n)
-    BY_TYPE(src_dt, BODY);
-#undef BODY
+    BY_TYPE(src_dt, S, convert_from(src, S, dst, dst_dt, n));
 }
 
 /* dst[i] = dst[i] + src[i]: added in float, rounded once. */
@@ -31,9 +27,7 @@ INLINE void add_into_body(const void *src, dt_dtype S, void *dst, dt_dtype D, in
 }
 INLINE void add_from(const void *src, dt_dtype S, void *dst, dt_dtype dst_dt, int64_t n)
 {
-#define BODY(D) add_into_body(src, S, dst, D, n)
-    BY_TYPE(dst_dt, BODY);
-#undef BODY
+    BY_TYPE(dst_dt, D, add_into_body(src, S, dst, D, n));
 }
 void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n)
 {
@@ -41,34 +35,23 @@ void ISA_NAME(add_into)(const void *src, dt_dtype src_dt, void *dst, dt_dtype ds
         ISA_NAME(convert)(src, src_dt, dst, dst_dt, n);
         return;
     }
-#define BODY(S) add_from(src, S, dst, dst_dt, n)
-    BY_TYPE(src_dt, BODY);
-#undef BODY
+    BY_TYPE(src_dt, S, add_from(src, S, dst, dst_dt, n));
 }
 
 void ISA_NAME(add)(const void *a, const void *b, void *c, dt_dtype dt, int64_t n)
 {
-#define BODY(T)                                                                                                        \
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i))
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(c, T, i, load(a, T, i) + load(b, T, i)));
 }
 
 void ISA_NAME(scale)(const void *x, float factor, void *y, dt_dtype dt, int64_t n)
 {
-#define BODY(T)                                                                                                        \
-    SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, factor *load(x, T, i))
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) store(y, T, i, factor * load(x, T, i)));
 }
 
 /* sum[i] += row[i]: one row of many, for sums over rows. */
 void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
 {
-#define BODY(T)                                                                                                        \
-    SIMD_FOR (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i));
 }
 
 /* Blocks of 64 rows are summed apart before they join the total: rounding grows with sqrt(m), not m. */
@@ -91,9 +74,7 @@ INLINE void column_sums_body(const void *x, dt_dtype T, int64_t m, int64_t ld, i
 }
 void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum)
 {
-#define BODY(T) column_sums_body(x, T, m, ld, n_cols, sum)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, column_sums_body(x, T, m, ld, n_cols, sum));
 }
 
 /* Blocks of 64 elements are summed apart before they join the total, as in column_sums. */
@@ -108,12 +89,7 @@ INLINE float row_sum_body(const void *x, dt_dtype T, int64_t n)
     }
     return sum;
 }
-float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n)
-{
-#define BODY(T) return row_sum_body(x, T, n)
-    BY_TYPE(dt, BODY);
-#undef BODY
-}
+float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n) { BY_TYPE(dt, T, return row_sum_body(x, T, n)); }
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
@@ -176,54 +152,37 @@ INLINE void glu_backward_body(dt_activation act, const void *gate, const void *u
     }
 }
 
-/* Call body with activation and type as constants, so that the loop has no branch. */
-#define BY_ACT(act, dt, body, ...)                                                                                     \
-    do {                                                                                                               \
-        switch (act) {                                                                                                 \
-        case DT_ACT_SILU:                                                                                              \
-            BY_ACT_TYPE(DT_ACT_SILU, dt, body, __VA_ARGS__);                                                           \
-            break;                                                                                                     \
-        case DT_ACT_GELU:                                                                                              \
-            BY_ACT_TYPE(DT_ACT_GELU, dt, body, __VA_ARGS__);                                                           \
-            break;                                                                                                     \
-        case DT_ACT_GELU_TANH:                                                                                         \
-            BY_ACT_TYPE(DT_ACT_GELU_TANH, dt, body, __VA_ARGS__);                                                      \
-            break;                                                                                                     \
-        case DT_ACT_QUICK_GELU:                                                                                        \
-            BY_ACT_TYPE(DT_ACT_QUICK_GELU, dt, body, __VA_ARGS__);                                                     \
-            break;                                                                                                     \
-        default:                                                                                                       \
-            BY_ACT_TYPE(DT_ACT_RELU, dt, body, __VA_ARGS__);                                                           \
-            break;                                                                                                     \
-        }                                                                                                              \
-    } while (0)
-#define BY_ACT_TYPE(A, dt, body, ...)                                                                                  \
-    do {                                                                                                               \
-        if ((dt) == DT_F32) {                                                                                          \
-            body(A, __VA_ARGS__, DT_F32, n);                                                                           \
-        } else if ((dt) == DT_BF16) {                                                                                  \
-            body(A, __VA_ARGS__, DT_BF16, n);                                                                          \
-        } else {                                                                                                       \
-            body(A, __VA_ARGS__, DT_F16, n);                                                                           \
-        }                                                                                                              \
-    } while (0)
+/* Run the statement with A as the activation, a constant, so that its loop has no branch. */
+#define BY_ACT(act, A, ...)                                                                                            \
+    switch (act) {                                                                                                     \
+        ACT_CASE(case DT_ACT_SILU, DT_ACT_SILU, A, __VA_ARGS__)                                                        \
+        ACT_CASE(case DT_ACT_GELU, DT_ACT_GELU, A, __VA_ARGS__)                                                        \
+        ACT_CASE(case DT_ACT_GELU_TANH, DT_ACT_GELU_TANH, A, __VA_ARGS__)                                              \
+        ACT_CASE(case DT_ACT_QUICK_GELU, DT_ACT_QUICK_GELU, A, __VA_ARGS__)                                            \
+        ACT_CASE(default, DT_ACT_RELU, A, __VA_ARGS__)                                                                 \
+    }
+#define ACT_CASE(label, value, A, ...)                                                                                 \
+    label : {                                                                                                          \
+        const dt_activation A = value;                                                                                 \
+        __VA_ARGS__;                                                                                                   \
+    } break;
 
 void ISA_NAME(act_forward)(dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n)
 {
-    BY_ACT(act, dt, act_forward_body, x, y);
+    BY_ACT(act, A, BY_TYPE(dt, T, act_forward_body(A, x, y, T, n)));
 }
 void ISA_NAME(act_backward)(dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n)
 {
-    BY_ACT(act, dt, act_backward_body, x, dy, dx);
+    BY_ACT(act, A, BY_TYPE(dt, T, act_backward_body(A, x, dy, dx, T, n)));
 }
 void ISA_NAME(glu_forward)(dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n)
 {
-    BY_ACT(act, dt, glu_forward_body, gate, up, y);
+    BY_ACT(act, A, BY_TYPE(dt, T, glu_forward_body(A, gate, up, y, T, n)));
 }
 void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup,
                             dt_dtype dt, int64_t n)
 {
-    BY_ACT(act, dt, glu_backward_body, gate, up, dy, dgate, dup);
+    BY_ACT(act, A, BY_TYPE(dt, T, glu_backward_body(A, gate, up, dy, dgate, dup, T, n)));
 }
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
@@ -252,13 +211,7 @@ INLINE void dropout_body(const void *x, const void *residual, void *y, float p, 
 void ISA_NAME(dropout)(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
                        dt_dtype dt, int64_t width)
 {
-#define BODY(T)                                                                                                        \
-    if (residual)                                                                                                      \
-        dropout_body(x, residual, y, p, key, token_key, T, width);                                                     \
-    else                                                                                                               \
-        dropout_body(x, NULL, y, p, key, token_key, T, width)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, BY_FLAG(residual, ADD, dropout_body(x, ADD ? residual : NULL, y, p, key, token_key, T, width)));
 }
 
 /* One head of one token, halves layout: (x_i, x_(half+i)) is turned by the angle of cos_sin, which holds half cosines
@@ -274,7 +227,5 @@ INLINE void rope_body(void *x, const float *restrict cos_sin, int64_t half, floa
 void ISA_NAME(rope)(void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt)
 {
     const float sign = inverse ? -1.0f : 1.0f;
-#define BODY(T) rope_body(x, cos_sin, half, sign, T)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, rope_body(x, cos_sin, half, sign, T));
 }

@@ -28,15 +28,30 @@
 #define FMA(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* Call a kernel's body with the type as a constant: three loops without branches instead of one with. */
-#define BY_TYPE(dt, call_with)                                                                                         \
+/* Run the statement with T as the type, a constant: three loops without branches instead of one with. */
+#define BY_TYPE(dt, T, ...)                                                                                            \
     do {                                                                                                               \
         if ((dt) == DT_F32) {                                                                                          \
-            call_with(DT_F32);                                                                                         \
+            const dt_dtype T = DT_F32;                                                                                 \
+            __VA_ARGS__;                                                                                               \
         } else if ((dt) == DT_BF16) {                                                                                  \
-            call_with(DT_BF16);                                                                                        \
+            const dt_dtype T = DT_BF16;                                                                                \
+            __VA_ARGS__;                                                                                               \
         } else {                                                                                                       \
-            call_with(DT_F16);                                                                                         \
+            const dt_dtype T = DT_F16;                                                                                 \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+/* The same for a flag. */
+#define BY_FLAG(flag, F, ...)                                                                                          \
+    do {                                                                                                               \
+        if (flag) {                                                                                                    \
+            const bool F = true;                                                                                       \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            const bool F = false;                                                                                      \
+            __VA_ARGS__;                                                                                               \
         }                                                                                                              \
     } while (0)
 

@@ -226,18 +226,17 @@ static void many_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
 }
 
 /* One pass over B for up to FEW rows. */
-#define FEW_ROWS(dt)                                                                                                   \
-    do {                                                                                                               \
-        if (p->g.mm->m == 1) {                                                                                         \
-            few_rows(1, dt, p, first, n);                                                                              \
-        } else if (p->g.mm->m == 2) {                                                                                  \
-            few_rows(2, dt, p, first, n);                                                                              \
-        } else if (p->g.mm->m <= 4) {                                                                                  \
-            few_rows(4, dt, p, first, n);                                                                              \
-        } else {                                                                                                       \
-            few_rows(FEW, dt, p, first, n);                                                                            \
-        }                                                                                                              \
-    } while (0)
+INLINE void at_most_few_rows(dt_dtype T, const dt_rows_matmul *p, int64_t first, int64_t n)
+{
+    if (p->g.mm->m == 1)
+        few_rows(1, T, p, first, n);
+    else if (p->g.mm->m == 2)
+        few_rows(2, T, p, first, n);
+    else if (p->g.mm->m <= 4)
+        few_rows(4, T, p, first, n);
+    else
+        few_rows(FEW, T, p, first, n);
+}
 
 static const dot_shapes *dots_of(const dt_rows_matmul *p)
 {
@@ -256,6 +255,6 @@ void ISA_NAME(matmul_rows)(const dt_rows_matmul *p, int64_t first, int64_t n)
     } else if (p->g.mm->m > FEW) {
         many_rows(p, first, n);
     } else {
-        BY_TYPE(p->g.mm->dt, FEW_ROWS);
+        BY_TYPE(p->g.mm->dt, T, at_most_few_rows(T, p, first, n));
     }
 }

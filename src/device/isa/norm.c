@@ -23,9 +23,7 @@ INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, in
 }
 float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt)
 {
-#define BODY(T) return rmsnorm_forward_body(x, weight, y, width, eps, T)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, return rmsnorm_forward_body(x, weight, y, width, eps, T));
 }
 
 /* dx (written, or added to dx) and dweight (added to), as above. dx may be dy: an element is read before it is
@@ -50,13 +48,7 @@ INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd,
 void ISA_NAME(rmsnorm_backward)(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
                                 float *dweight, int64_t width, dt_dtype dt)
 {
-#define BODY(T)                                                                                                        \
-    if (add_to_dx)                                                                                                     \
-        rmsnorm_backward_body(x, weight, rstd, dy, dx, true, dweight, width, T);                                       \
-    else                                                                                                               \
-        rmsnorm_backward_body(x, weight, rstd, dy, dx, false, dweight, width, T)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, BY_FLAG(add_to_dx, ADD, rmsnorm_backward_body(x, weight, rstd, dy, dx, ADD, dweight, width, T)));
 }
 
 /* y = weight (x - mean) rstd + bias, rstd = 1 / sqrt(var + eps); the variance from a second pass over the row, which
@@ -81,9 +73,7 @@ INLINE void layernorm_forward_body(const void *x, const void *weight, const void
 void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd,
                                  int64_t width, float eps, dt_dtype dt)
 {
-#define BODY(T) layernorm_forward_body(x, weight, bias, y, mean, rstd, width, eps, T)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, layernorm_forward_body(x, weight, bias, y, mean, rstd, width, eps, T));
 }
 
 /* dx (written, or added to dx), dweight and dbias (added to), as above. */
@@ -111,11 +101,7 @@ INLINE void layernorm_backward_body(const void *x, const void *weight, float mea
 void ISA_NAME(layernorm_backward)(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
                                   bool add_to_dx, float *dweight, float *dbias, int64_t width, dt_dtype dt)
 {
-#define BODY(T)                                                                                                        \
-    if (add_to_dx)                                                                                                     \
-        layernorm_backward_body(x, weight, mean, rstd, dy, dx, true, dweight, dbias, width, T);                        \
-    else                                                                                                               \
-        layernorm_backward_body(x, weight, mean, rstd, dy, dx, false, dweight, dbias, width, T)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(
+        dt, T,
+        BY_FLAG(add_to_dx, ADD, layernorm_backward_body(x, weight, mean, rstd, dy, dx, ADD, dweight, dbias, width, T)));
 }

@@ -22,25 +22,15 @@ INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *r
 INLINE void adamw_into(const dt_adamw *o, const void *grad, dt_dtype G, float *p, float *m, float *v, void *param,
                        dt_dtype param_dt, bool L2, int64_t n)
 {
-#define BODY(PARAM) adamw_body(o, grad, G, p, m, v, param, PARAM, L2, n)
     if (param)
-        BY_TYPE(param_dt, BODY);
+        BY_TYPE(param_dt, PARAM, adamw_body(o, grad, G, p, m, v, param, PARAM, L2, n));
     else
-        BODY(-1);
-#undef BODY
+        adamw_body(o, grad, G, p, m, v, param, -1, L2, n);
 }
 void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
                      dt_dtype param_dt, int64_t n)
 {
-#define ADAMW(G)                                                                                                       \
-    do {                                                                                                               \
-        if (opt->l2 == 0)                                                                                              \
-            adamw_into(opt, grad, G, master, m, v, param, param_dt, false, n);                                         \
-        else                                                                                                           \
-            adamw_into(opt, grad, G, master, m, v, param, param_dt, true, n);                                          \
-    } while (0)
-    BY_TYPE(gt, ADAMW);
-#undef ADAMW
+    BY_TYPE(gt, G, BY_FLAG(opt->l2 != 0, L2, adamw_into(opt, grad, G, master, m, v, param, param_dt, L2, n)));
 }
 
 /* MOMENTUM: is there a buffer? */
@@ -60,25 +50,15 @@ INLINE void sgd_body(const dt_sgd *o, const void *grad, dt_dtype G, float *restr
 INLINE void sgd_into(const dt_sgd *o, const void *grad, dt_dtype G, float *p, float *b, bool MOMENTUM, void *param,
                      dt_dtype param_dt, int64_t n)
 {
-#define BODY(PARAM) sgd_body(o, grad, G, p, b, MOMENTUM, param, PARAM, n)
     if (param)
-        BY_TYPE(param_dt, BODY);
+        BY_TYPE(param_dt, PARAM, sgd_body(o, grad, G, p, b, MOMENTUM, param, PARAM, n));
     else
-        BODY(-1);
-#undef BODY
+        sgd_body(o, grad, G, p, b, MOMENTUM, param, -1, n);
 }
 void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
                    dt_dtype param_dt, int64_t n)
 {
-#define SGD(G)                                                                                                         \
-    do {                                                                                                               \
-        if (momentum)                                                                                                  \
-            sgd_into(opt, grad, G, master, momentum, true, param, param_dt, n);                                        \
-        else                                                                                                           \
-            sgd_into(opt, grad, G, master, NULL, false, param, param_dt, n);                                           \
-    } while (0)
-    BY_TYPE(gt, SGD);
-#undef SGD
+    BY_TYPE(gt, G, BY_FLAG(momentum, MOMENTUM, sgd_into(opt, grad, G, master, momentum, MOMENTUM, param, param_dt, n)));
 }
 
 /* 32 sums side by side hide the latency of addition; one core waits for memory unless lines are asked for well
@@ -102,9 +82,7 @@ INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
 }
 double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n)
 {
-#define BODY(T) return sum_squares_body(x, T, n)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, return sum_squares_body(x, T, n));
 }
 
 /* Floats without their sign order like integers, NaN above Inf. */
@@ -121,9 +99,7 @@ INLINE uint32_t abs_max_body(const void *x, dt_dtype T, int64_t n)
 float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n)
 {
     uint32_t max;
-#define BODY(T) max = abs_max_body(x, T, n)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, max = abs_max_body(x, T, n));
     return float_of(max > 0x7f800000u ? 0x7f800000u : max);
 }
 
@@ -147,9 +123,7 @@ void ISA_NAME(sum_squares_fixed)(const void *x, dt_dtype dt, int64_t n, int shif
 {
     const double scale = ldexp(1.0, shift);
     uint64_t s;
-#define BODY(T) s = fixed_body(x, T, n, scale)
-    BY_TYPE(dt, BODY);
-#undef BODY
+    BY_TYPE(dt, T, s = fixed_body(x, T, n, scale));
     sum[0] += s;
     sum[1] += sum[0] < s;
 }

@@ -70,18 +70,12 @@ INLINE vec add_lanes(const vec *x)
 
 INLINE void add_elements(float *x, const void *from, dt_dtype dt, int64_t first, int64_t n)
 {
-#define ADD_ALL(T)                                                                                                     \
-    SIMD_FOR (int64_t c = 0; c < n; c++) x[c] += load(from, T, first + c)
-    BY_TYPE(dt, ADD_ALL);
-#undef ADD_ALL
+    BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < n; c++) x[c] += load(from, T, first + c));
 }
 
 INLINE void store_elements(void *to, dt_dtype dt, const float *x, int64_t n)
 {
-#define STORE_ALL(T)                                                                                                   \
-    SIMD_FOR (int64_t c = 0; c < n; c++) store(to, T, c, x[c])
-    BY_TYPE(dt, STORE_ALL);
-#undef STORE_ALL
+    BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < n; c++) store(to, T, c, x[c]));
 }
 
 /* A block of C from its sums: with bias and addend, rounded once. */

@@ -57,12 +57,12 @@ static dt_err next_action(chat *c, console_action *action, char **text)
 /* Takes ownership of text, also on failure. */
 static dt_err keep_text(chat *c, char *text)
 {
-    char **grown = realloc(c->texts, (size_t)(c->n_texts + 1) * sizeof *grown);
-    if (!grown) free(text);
-    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for message %d", c->n_texts);
-    c->texts = grown;
-    c->texts[c->n_texts++] = text;
-    return DT_OK;
+    const dt_err err = dt_grow(&c->texts, c->n_texts, sizeof *c->texts, "out of memory for message %d", c->n_texts);
+    if (err == DT_OK)
+        c->texts[c->n_texts++] = text;
+    else
+        free(text);
+    return err;
 }
 
 /* Only users attach images, so placeholders in other messages are removed. */

@@ -49,26 +49,22 @@ void console_note(const console *c, const char *fmt, ...)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-static dt_err append(char **text, const char *line, size_t len)
+static dt_err append(dt_text *t, const char *line, size_t len)
 {
-    const size_t before = *text ? strlen(*text) : 0;
-    char *grown = realloc(*text, before + len + 2);
-    DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for a message of %zu bytes", before + len);
-    if (*text) grown[before] = '\n';
-    memcpy(grown + before + (*text != NULL), line, len);
-    grown[before + (*text != NULL) + len] = '\0';
-    *text = grown;
+    if (t->bytes) dt_text_append(t, "\n", 1);
+    dt_text_append(t, line, len);
+    DT_CHECK(!t->failed, DT_ERR_MEMORY, "out of memory for a message of %zu bytes", t->n + len);
     return DT_OK;
 }
 
 /* Append the line to the message; *more: the message continues. */
-static dt_err take_line(const console *c, const char *line, char **text, bool *quoted, bool *more)
+static dt_err take_line(const console *c, const char *line, dt_text *text, bool *quoted, bool *more)
 {
     static const char quotes[] = "\"\"\"";
     size_t len = strlen(line);
     *more = false;
     if (!c->terminal) return append(text, line, len);
-    if (!*text && strncmp(line, quotes, 3) == 0) {
+    if (!text->bytes && strncmp(line, quotes, 3) == 0) {
         *quoted = true;
         line += 3, len -= 3;
         if (len == 0) return *more = true, append(text, "", 0);
@@ -91,30 +87,28 @@ static void trim(char *text)
 static dt_err read_message(console *c, char **text)
 {
     bool more = false, quoted = false, interrupted;
+    dt_text t = {0};
     *text = NULL;
     for (;;) {
         char *line = line_read(c->lines, more, &interrupted);
         if (!line && interrupted) {
             if (c->terminal) putchar('\n');
-            free(*text);
-            *text = NULL;
+            dt_text_free(&t);
             more = quoted = false;
             continue;
         }
         if (!line) break;
-        const dt_err err = take_line(c, line, text, &quoted, &more);
+        const dt_err err = take_line(c, line, &t, &quoted, &more);
         free(line);
-        DT_TRY(err);
+        if (err != DT_OK) return dt_text_free(&t), err;
         if (more) continue;
-        if (quoted) trim(*text);
-        if (**text) return DT_OK;
-        free(*text);
-        *text = NULL;
+        if (quoted) trim(t.bytes);
+        if (*t.bytes) return *text = t.bytes, DT_OK;
+        dt_text_free(&t);
         quoted = false;
     }
     if (c->terminal) putchar('\n');
-    free(*text);
-    *text = NULL;
+    dt_text_free(&t);
     return DT_OK;
 }
 

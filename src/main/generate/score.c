@@ -38,8 +38,7 @@ static dt_err open_passes(app *a, passes *p)
     DT_CHECK(p->longest <= most, DT_ERR_DATA,
              "%s: a text may have %d tokens, but the scoring model accepts at most %lld", a->opt.score, p->longest,
              (long long)most);
-    p->value = malloc((size_t)p->max_tok * sizeof *p->value);
-    DT_CHECK(p->value, DT_ERR_MEMORY, "out of memory for values of %d tokens", p->max_tok);
+    DT_ALLOC(p->value, p->max_tok, "out of memory for values of %d tokens", p->max_tok);
     DT_TRY(dt_batch_alloc(&p->batch, p->max_tok, p->max_seq, &a->ledger));
     const dt_model_options mo = {.dtype = a->opt.dtype,
                                  .grad_dtype = a->opt.dtype,

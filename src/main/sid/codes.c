@@ -9,9 +9,8 @@
 static dt_err make_room(app *a, int64_t width)
 {
     const int64_t n = a->rows.n;
-    a->books = calloc((size_t)a->opt.levels, sizeof *a->books);
-    a->code = calloc((size_t)a->opt.levels, sizeof *a->code);
-    DT_CHECK(a->books && a->code, DT_ERR_MEMORY, "out of memory for codebooks");
+    DT_ALLOC(a->books, a->opt.levels, "out of memory for codebooks");
+    DT_ALLOC(a->code, a->opt.levels, "out of memory for codebooks");
     for (int64_t l = 0; l < a->opt.levels; l++) {
         a->code[l] = calloc((size_t)n, sizeof **a->code);
         DT_CHECK(a->code[l], DT_ERR_MEMORY, "out of memory for the codes of %" PRId64 " items", n);
@@ -141,10 +140,9 @@ static dt_err open_training(app *a, training *t)
              in_batch, o->codes);
     DT_TRY(dt_rqvae_open(&t->net, &a->sid, &net));
     t->best_rate = INFINITY;
-    t->item = malloc((size_t)n * sizeof *t->item);
-    t->distance = malloc((size_t)n * sizeof *t->distance);
-    t->best = malloc((size_t)dt_rqvae_n_param(t->net) * sizeof *t->best);
-    DT_CHECK(t->item && t->distance && t->best, DT_ERR_MEMORY, "out of memory for %" PRId64 " items", n);
+    DT_ALLOC(t->item, n, "out of memory for %" PRId64 " items", n);
+    DT_ALLOC(t->distance, n, "out of memory for %" PRId64 " items", n);
+    DT_ALLOC(t->best, dt_rqvae_n_param(t->net), "out of memory for %" PRId64 " items", n);
     return make_room(a, o->rqvae.dim);
 }
 

@@ -143,10 +143,9 @@ static dt_err open_model(app *a, embedding *e)
                                  .max_pos = (int32_t)e->max_length,
                                  .batch_invariant = true};
     e->width = f->mc.hidden_size;
-    e->item = malloc(MAX_SEQ * sizeof *e->item);
-    e->hidden = malloc((size_t)(max_tok * e->width) * sizeof *e->hidden);
-    e->mean = malloc((size_t)e->width * sizeof *e->mean);
-    DT_CHECK(e->item && e->hidden && e->mean, DT_ERR_MEMORY, "out of memory for hidden states of %d tokens", max_tok);
+    DT_ALLOC(e->item, MAX_SEQ, "out of memory for hidden states of %d tokens", max_tok);
+    DT_ALLOC(e->hidden, max_tok * e->width, "out of memory for hidden states of %d tokens", max_tok);
+    DT_ALLOC(e->mean, e->width, "out of memory for hidden states of %d tokens", max_tok);
     DT_TRY(dt_batch_alloc(&e->batch, max_tok, MAX_SEQ, &a->ledger));
     return dt_model_open(&e->model, &f->mc, &mo, f->units, f->n_units, &a->dev, &f->source, NULL, &a->phase);
 }

@@ -135,8 +135,7 @@ static dt_err list_items(dt_rec_items *items, const char *items_path)
 {
     const char *id;
     json_t *sid;
-    items->item = calloc(json_object_size(items->by_id) + 1, sizeof *items->item);
-    DT_CHECK(items->item, DT_ERR_MEMORY, "no memory for a catalogue");
+    DT_ALLOC(items->item, json_object_size(items->by_id) + 1, "no memory for a catalogue");
     json_object_foreach(items->by_id, id, sid)
     {
         dt_rec_item *item = &items->item[items->n++];

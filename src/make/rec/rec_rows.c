@@ -11,23 +11,8 @@ typedef struct scan {
     const atomic_bool *stop;
     dt_csv_header header;
     json_t *of_user; /* {user: number of the kept row} */
-    int64_t *len;    /* [n_alloc]: history length per row */
-    int64_t n_alloc;
+    int64_t *len;    /* [rows->n]: history length per row */
 } scan;
-
-static dt_err reserve(scan *s)
-{
-    dt_rec_rows *rows = s->rows;
-    if (rows->n < s->n_alloc) return DT_OK;
-    const int64_t want = s->n_alloc ? 2 * s->n_alloc : 4096;
-    int64_t *len = realloc(s->len, (size_t)want * sizeof *len);
-    if (len) s->len = len;
-    uint8_t *keep = realloc(rows->keep, (size_t)want);
-    if (keep) rows->keep = keep;
-    DT_CHECK(len && keep, DT_ERR_MEMORY, "no memory for the lengths of rows");
-    s->n_alloc = want;
-    return DT_OK;
-}
 
 /* If the row is at least as long as the user's longest so far, it replaces that row. */
 static dt_err compare(scan *s, const json_t *row)
@@ -60,9 +45,10 @@ static dt_err scan_row(void *self, const char *text, size_t nbytes, int64_t line
     scan *s = self;
     json_t *row = NULL;
     if (!s->below_header) return scan_header(s, text, nbytes);
-    if (s->longest) DT_TRY(reserve(s));
     dt_err err = DT_OK;
     if (s->longest) {
+        DT_GROW(s->len, s->rows->n, "no memory for the lengths of rows");
+        DT_GROW(s->rows->keep, s->rows->n, "no memory for the lengths of rows");
         s->rows->keep[s->rows->n] = 1; /* malformed rows are kept, and reported in the second pass */
         s->len[s->rows->n] = 0;
         err = dt_csv_row(&row, &s->header, text, nbytes);

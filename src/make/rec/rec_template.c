@@ -3,6 +3,7 @@
  * level. */
 #include "rec.h"
 #include "dtrain/io/io.h"
+#include "dtrain/io/spec.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,12 +194,10 @@ static dt_err check_file(const dt_rec_template *t)
 static dt_err parse(dt_rec_template *t, const char *path)
 {
     if (!path) return dt_json_parse(&t->json, "minionerec", dt_rec_default, strlen(dt_rec_default), 0);
-    char *text;
-    size_t n;
-    DT_TRY(dt_read_file(path, MAX_NBYTES, &text, &n));
-    const dt_err err = dt_json_parse(&t->json, path, text, n, 0);
-    free(text);
-    return err;
+    dt_spec root;
+    DT_TRY(dt_spec_load(&root, path, MAX_NBYTES, 0, NULL, NULL));
+    t->json = (json_t *)root.value;
+    return DT_OK;
 }
 
 dt_err dt_rec_template_open(dt_rec_template *t, const char *name, const char *recipe, const char *tasks,

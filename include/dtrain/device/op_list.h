@@ -1,0 +1,202 @@
+/* op_list.h - every numerical operation of a device, declared once. The conventions of device.h apply.
+ *
+ * An entry is a function of the table dt_device_ops. Its first argument is dt_device *dev and its last is dt_stream
+ * *stream; between them are, in the order of the entry:
+ *
+ *   IN(type, name)     const type *name: an array that the operation reads
+ *   OUT(type, name)    type *name: an array that the operation writes, whatever its content was
+ *   INOUT(type, name)  type *name: an array that the operation reads and writes
+ *   DESC(type, name)   const type *name: a description (device_ops.h), read during the call
+ *   VAL(type, name)    type name: a value
+ *
+ * DT_OP is an operation and returns dt_err. DT_SIZE is a question for a size: it returns `type`, its first argument is
+ * const dt_device *dev, and it has no stream.
+ *
+ * A file that includes this list defines DT_OP or DT_SIZE first, usually with op_args.h: the table, the prototypes and
+ * tables of backends, the queue device, the counting device and lists of tests are generated so. */
+#ifndef DT_OP
+#define DT_OP(op, ...)
+#endif
+#ifndef DT_SIZE
+#define DT_SIZE(type, name, ...)
+#endif
+
+/* ---- fills, types, rows ------------------------------------------------------------------------------------------ */
+
+/** dst = 0; nbytes bytes. */
+DT_OP(zero, OUT(void, dst), VAL(size_t, nbytes))
+
+/** dst[i] = src[i] from one type to another; dst == src only for equal types. */
+DT_OP(convert, IN(void, src), VAL(dt_dtype, src_dt), OUT(void, dst), VAL(dt_dtype, dst_dt), VAL(int64_t, n))
+
+/** dst[i] = (accumulate ? dst[i] : 0) + src[i], in float, rounded on storing. */
+DT_OP(add_into, IN(void, src), VAL(dt_dtype, src_dt), INOUT(void, dst), VAL(dt_dtype, dst_dt), VAL(bool, accumulate),
+      VAL(int64_t, n))
+
+/** c = a + b (c may be a or b). */
+DT_OP(add, IN(void, a), IN(void, b), OUT(void, c), VAL(dt_dtype, dt), VAL(int64_t, n))
+
+/** y = factor x (y may be x). */
+DT_OP(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+
+/** dst[i,:] = src[index[i],:], i < n_rows (gather); zeros where index[i] < 0. */
+DT_OP(gather_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
+      VAL(dt_dtype, dt))
+
+/** dst[index[i],:] = src[i,:] (scatter; indices distinct; other rows unchanged); rows with index[i] < 0 are
+ *  skipped. To sum rows, use embedding_backward. */
+DT_OP(scatter_rows, IN(void, src), IN(int32_t, index), OUT(void, dst), VAL(int64_t, n_rows), VAL(int64_t, width),
+      VAL(dt_dtype, dt))
+
+/** See dt_patches. pixels: [n_images, size, size, 3], red, green, blue; out: [n_images * dt_patches_rows,
+ *  dt_patches_width]. */
+DT_OP(patches, DESC(dt_patches, p), IN(uint8_t, pixels), OUT(void, out))
+
+/* ---- matmuls ----------------------------------------------------------------------------------------------------- */
+
+/** See dt_matmul. */
+DT_OP(matmul, DESC(dt_matmul, mm), IN(void, a), IN(void, b), INOUT(void, c))
+
+/** dbias[n] (+)= column sums of dy [m,n] with row distance ld. */
+DT_OP(bias_backward, IN(void, dy), VAL(int64_t, m), VAL(int64_t, n), VAL(int64_t, ld), VAL(dt_dtype, dt),
+      INOUT(void, dbias), VAL(dt_dtype, gt), VAL(bool, accumulate))
+
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
+
+/** out[t,:] = wte[token[t],:] (+ wpe[pos[t],:] where wpe is not NULL) */
+DT_OP(embedding_forward, IN(int32_t, token), IN(int32_t, pos), IN(void, wte), IN(void, wpe), OUT(void, out),
+      VAL(int64_t, n_tok), VAL(int64_t, width), VAL(dt_dtype, dt))
+
+/** table_grad[id[t],:] += dout[t,:] for all t in order [n_tok]. id[order[.]] ascends, equal ids by ascending t.
+ *  Each row is summed in float, in that order, and written once. Always accumulates. */
+DT_OP(embedding_backward, IN(void, dout), IN(int32_t, id), IN(int32_t, order), INOUT(void, table_grad),
+      VAL(int64_t, n_tok), VAL(int64_t, width), VAL(dt_dtype, dt), VAL(dt_dtype, gt))
+
+/* ---- norms over the last axis ------------------------------------------------------------------------------------ */
+
+/** y = x rstd weight with rstd = 1 / sqrt(mean of x^2 + eps).
+ *
+ *  Row r of x is at x + (r / group) * group_ld + (r % group) * width; y likewise with y_group_ld. group 1: an ordinary
+ *  matrix with row distance group_ld; group = heads: each head of a wider row. y may be x if the layouts are equal and
+ *  no backward needs x. */
+DT_OP(rmsnorm_forward, IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd), VAL(int64_t, n_rows),
+      VAL(int64_t, width), VAL(int64_t, group), VAL(int64_t, group_ld), VAL(int64_t, y_group_ld), VAL(float, eps),
+      VAL(dt_dtype, dt))
+
+/** dx = (add_to_dx ? dx : 0) + gradient; forward rounds x * rstd to dt before it multiplies by the weight
+ *  (algorithms.md 8.4). x and dx have x's layout, dy has y's; dx may be dy if the layouts are equal and add_to_dx
+ *  is false. dweight (+)= per accumulate; NULL: not computed. scratch: float [norm_scratch_elems(width)]. */
+DT_OP(rmsnorm_backward, IN(void, x), IN(void, weight), IN(float, rstd), IN(void, dy), INOUT(void, dx),
+      VAL(bool, add_to_dx), INOUT(void, dweight), VAL(dt_dtype, gt), VAL(bool, accumulate), VAL(int64_t, n_rows),
+      VAL(int64_t, width), VAL(int64_t, group), VAL(int64_t, group_ld), VAL(int64_t, y_group_ld), OUT(float, scratch),
+      VAL(dt_dtype, dt))
+
+/** LayerNorm with weight and bias, rows contiguous. */
+DT_OP(layernorm_forward, IN(void, x), IN(void, weight), IN(void, bias), OUT(void, y), OUT(float, mean),
+      OUT(float, rstd), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(float, eps), VAL(dt_dtype, dt))
+
+/** dweight and dbias may each be NULL: not computed. dx may be dy if add_to_dx is false. */
+DT_OP(layernorm_backward, IN(void, x), IN(void, weight), IN(float, mean), IN(float, rstd), IN(void, dy),
+      INOUT(void, dx), VAL(bool, add_to_dx), INOUT(void, dweight), INOUT(void, dbias), VAL(dt_dtype, gt),
+      VAL(bool, accumulate), VAL(int64_t, n_rows), VAL(int64_t, width), OUT(float, scratch), VAL(dt_dtype, dt))
+
+/** Floats of scratch that the backward of either norm needs for rows of this width. */
+DT_SIZE(int64_t, norm_scratch_elems, VAL(int64_t, width))
+
+/* ---- heads and attention ----------------------------------------------------------------------------------------- */
+
+/** See dt_heads. q, k and v may be their own blocks in the rows of x. v NULL: not copied. rstd_q [n_tok, n_heads],
+ *  rstd_k [n_tok, n_kv_heads]: out, statistics of the norms for backward; NULL: not stored. */
+DT_OP(heads_forward, DESC(dt_heads, h), IN(void, x), OUT(void, q), OUT(void, k), OUT(void, v), OUT(float, rstd_q),
+      OUT(float, rstd_k))
+
+/** dq, dk: in the gradients of q' and k', out those of q and k; row distances q_ld and kv_ld (kv_row is ignored).
+ *  With norms: x as in forward; dq_norm, dk_norm (+)= per accumulate, NULL: not computed; scratch: float
+ *  [norm_scratch_elems(head_dim)]. */
+DT_OP(heads_backward, DESC(dt_heads, h), IN(void, x), IN(float, rstd_q), IN(float, rstd_k), INOUT(void, dq),
+      INOUT(void, dk), INOUT(void, dq_norm), INOUT(void, dk_norm), VAL(dt_dtype, gt), VAL(bool, accumulate),
+      OUT(float, scratch))
+
+/** See dt_attention. lse: float [n_tok, n_heads], logsumexp of scaled scores; NULL: not stored. */
+DT_OP(attention_forward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), OUT(void, out), OUT(float, lse))
+
+/** dq, dk, dv in the layouts of q, k, v, overwritten. scratch: float [attention_scratch_elems(at)]. */
+DT_OP(attention_backward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), IN(void, out), IN(float, lse),
+      IN(void, dout), OUT(void, dq), OUT(void, dk), OUT(void, dv), OUT(float, scratch))
+
+/** Floats of scratch for attention_backward, from the sizes, not the arrays; by_library: including the library's,
+ *  whether it is available or not. */
+DT_SIZE(int64_t, attention_scratch_elems, DESC(dt_attention, at))
+
+/* ---- activations, dropout ---------------------------------------------------------------------------------------- */
+
+/** y = act(x). */
+DT_OP(act_forward, VAL(dt_activation, act), IN(void, x), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
+
+/** dx = dy act'(x); dx may be dy. */
+DT_OP(act_backward, VAL(dt_activation, act), IN(void, x), IN(void, dy), OUT(void, dx), VAL(dt_dtype, dt),
+      VAL(int64_t, n))
+
+/** gate_up: [n_rows, 2*width], gate first. y = act(gate) * up, y [n_rows, width]. */
+DT_OP(glu_forward, VAL(dt_activation, act), IN(void, gate_up), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n_rows),
+      VAL(int64_t, width))
+
+/** dgate_up may be gate_up. */
+DT_OP(glu_backward, VAL(dt_activation, act), IN(void, gate_up), IN(void, dy), OUT(void, dgate_up), VAL(dt_dtype, dt),
+      VAL(int64_t, n_rows), VAL(int64_t, width))
+
+/** Inverted dropout: y[t,c] = x[t,c]/(1-p) if u(key, token_key[t], c) >= p else 0, plus addend[t,c] if addend is
+ *  not NULL. Backward: the same call on gradients, without addend. u: word c%4 of philox(key, token_key[t], c/4) as
+ *  dt_u32_to_unit. y may be x or addend. */
+DT_OP(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), VAL(uint64_t, key), IN(uint64_t, token_key),
+      VAL(int64_t, n_tok), VAL(int64_t, width), VAL(dt_dtype, dt))
+
+/* ---- classifier, token selection --------------------------------------------------------------------------------- */
+
+/** See dt_classifier. Without weights the logits are unchanged. */
+DT_OP(classifier, DESC(dt_classifier, cl), INOUT(float, logits))
+
+/** Number of rows of logits [.., n_vocab] that the head should process at a time, 1 to n_tok: enough for its
+ *  matmuls to run at full speed, few enough that a large micro-batch never needs all its logits in memory. */
+DT_SIZE(int64_t, classifier_rows, VAL(int64_t, n_vocab), VAL(int64_t, n_tok))
+
+/** token[r] = the result of dt_token_weights_draw for uniform[r] (NULL if greedy); -1 if an allowed logit is NaN or
+ *  +inf, or none is above -inf. Sums are double: devices that add in different orders may differ if uniform[r] is
+ *  within 2^-40 of a boundary. scratch: draw_scratch_nbytes(rows) bytes. See dt_token_rows and dt_choice. */
+DT_OP(draw_tokens, DESC(dt_token_rows, rows), DESC(dt_choice, how), IN(float, logits), IN(double, uniform),
+      OUT(int32_t, token), OUT(void, scratch))
+
+/** Bytes of scratch for draw_tokens. */
+DT_SIZE(size_t, draw_scratch_nbytes, DESC(dt_token_rows, rows))
+
+/** token[r, i], logit[r, i], i < k: the k largest allowed logits in descending order, ties by ascending id. If
+ *  fewer are above -inf, the rest is -1 and -inf. If one is NaN or +inf, the row is -1 and NaN. */
+DT_OP(top_tokens, DESC(dt_token_rows, rows), IN(float, logits), VAL(int64_t, k), OUT(int32_t, token), OUT(float, logit))
+
+/** logp[r, i] = log softmax(logits[r] inv_temperature)[token[r, i]], i < k, over the whole vocabulary, whether
+ *  allowed or listed or not; -inf if token[r, i] < 0; NaN if the row has no finite sum. */
+DT_OP(log_softmax_at, DESC(dt_token_rows, rows), IN(float, logits), VAL(double, inv_temperature), VAL(int64_t, k),
+      IN(int32_t, token), OUT(double, logp))
+
+/* ---- optimizers and reductions. Results of reductions are device memory: copy, synchronise, then read. ----------- */
+
+/** See dt_adamw. grad: [n] of gt; master, m, v: float [n]; param: [n] of param_dt, the rounded master, or NULL. */
+DT_OP(adamw_step, DESC(dt_adamw, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master), INOUT(float, m),
+      INOUT(float, v), OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+
+/** See dt_sgd; arguments as adamw_step. momentum: float [n]; NULL: b is g. */
+DT_OP(sgd_step, DESC(dt_sgd, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master), INOUT(float, momentum),
+      OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
+
+/** *result = sum of squares, summed in a fixed order; non-finite elements make it non-finite. */
+DT_OP(sum_squares, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(double, result))
+
+/** *result = maximum of |x|; NaN or Inf in x gives Inf. */
+DT_OP(abs_max, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(float, result))
+
+/** result[0..1]: the exact integer sum of (int64) rint(x^2 * 2^shift), as low and high 64 bits. It is independent
+ *  of order, so the same however x is divided. The caller chooses shift so that each term is below 2^52. */
+DT_OP(sum_squares_fixed, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), VAL(int, shift), OUT(uint64_t, result))
+
+#undef DT_OP
+#undef DT_SIZE

@@ -1,0 +1,256 @@
+/* export.c - the chat_template.jinja of an exported model: the template's own Jinja text, in which all tokens are
+ * written, because apply_chat_template adds none. It thus does not depend on token settings elsewhere in the directory.
+ *
+ * For dtrain's templates the first line is a comment with the name, or the JSON of a user's. dt_chat_written reads it
+ * back. */
+#include "chat_private.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char comment[] = "{#- Written by dtrain. chat_template = ", comment_end[] = " #}\n";
+static const char image_begin[] = "{%- set image = ", image_end[] = " %}\n";
+
+static dt_err no_memory(void) { return dt_fail(DT_ERR_MEMORY, "no memory for a chat template"); }
+
+static const char *token_text(const dt_chat *c, int32_t id)
+{
+    return id >= 0 ? dt_tokenizer_token(c->tokenizer, id) : NULL;
+}
+
+/* ---- what the tokenizer adds ------------------------------------------------------------------------------------- */
+
+/* Tokens that the tokenizer puts before a text. */
+typedef struct wrapping {
+    dt_ids before;
+    bool space; /* also a space, except if the text itself starts with BOS */
+} wrapping;
+
+static bool ends_with(const dt_ids *whole, const dt_ids *end)
+{
+    return whole->n >= end->n && memcmp(whole->id + whole->n - end->n, end->id, end->n * sizeof *end->id) == 0;
+}
+
+/* Detect the space: encode a letter after BOS, with and without a space, and compare with the letter
+ * wrapped by the tokenizer. */
+static dt_err find_space(dt_encoder *e, const dt_wrap *wrap, wrapping *found)
+{
+    dt_ids whole = {0}, bare = {0}, spaced = {0};
+    const dt_span bos = {.id = found->before.id[0]}, bare_text[] = {bos, {.text = "x", .nbytes = 1}},
+                  spaced_text[] = {bos, {.text = " x", .nbytes = 2}};
+    dt_err err = dt_encode(e, bare_text + 1, 1, DT_ENCODE_WRAP, &whole, NULL);
+    if (err == DT_OK) err = dt_encode(e, bare_text, 2, 0, &bare, NULL);
+    if (err == DT_OK) err = dt_encode(e, spaced_text, 2, 0, &spaced, NULL);
+    if (err == DT_OK) {
+        whole.n -= (size_t)wrap->n_after;
+        found->space = !ends_with(&whole, &bare) && ends_with(&whole, &spaced);
+    }
+    free(whole.id);
+    free(bare.id);
+    free(spaced.id);
+    return err;
+}
+
+static dt_err find_wrapping(const dt_chat *c, wrapping *found)
+{
+    const dt_wrap *wrap = dt_chat_wrap(c);
+    if (!wrap || wrap->n_before == 0) return DT_OK;
+    dt_encoder *e = NULL;
+    DT_TRY(dt_encoder_open(&e, c->tokenizer));
+    dt_err err = dt_encode(e, &(dt_span){.id = 0}, 1, DT_ENCODE_WRAP, &found->before, NULL);
+    if (err == DT_OK) found->before.n = (size_t)wrap->n_before;
+    if (err == DT_OK) err = find_space(e, wrap, found);
+    dt_encoder_close(e);
+    return err;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+/* A string of Jinja. */
+static void put_quoted(FILE *out, const char *text)
+{
+    fputc('\'', out);
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == '\'' || *p == '\\')
+            fprintf(out, "\\%c", *p);
+        else if (*p == '\n')
+            fputs("\\n", out);
+        else if (*p < 0x20 || *p == 0x7f)
+            fprintf(out, "\\x%02x", *p);
+        else
+            fputc(*p, out);
+    }
+    fputc('\'', out);
+}
+
+/* Write the tokenizer's prefix, unless the conversation begins with BOS. */
+static void put_wrapped(FILE *out, const dt_chat *c, const wrapping *found)
+{
+    const char *bos = token_text(c, dt_tokenizer_get_info(c->tokenizer)->bos);
+    fputs("{%- endset %}\n", out);
+    if (bos) {
+        fputs("{%- if not conversation.startswith(", out);
+        put_quoted(out, bos);
+        fputs(") %}\n", out);
+    }
+    for (size_t i = 0; i < found->before.n; i++) {
+        const char *token = token_text(c, found->before.id[i]);
+        fputs("{{- ", out);
+        put_quoted(out, token ? token : "");
+        fputs(" }}\n", out);
+    }
+    if (found->space) fputs("{{- '' if conversation.startswith(' ') else ' ' }}\n", out);
+    if (bos) fputs("{%- endif %}\n", out);
+    fputs("{{- conversation }}\n", out);
+}
+
+/* image: the text of an image as a string of Jinja; NULL: none. */
+static dt_err put_form(FILE *out, const dt_chat *c, const char *spec, const char *image)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
+    wrapping around = {0};
+    DT_TRY(find_wrapping(c, &around));
+    char *text = dt_form_jinja(c->form, token_text(c, info->bos), token_text(c, info->eos));
+    fprintf(out, "%s%s%s", comment, spec, comment_end);
+    if (image) fprintf(out, "%s%s%s", image_begin, image, image_end);
+    if (around.before.n > 0) fputs("{%- set conversation %}\n", out);
+    if (text) fputs(text, out);
+    if (around.before.n > 0) put_wrapped(out, c, &around);
+    free(around.before.id);
+    free(text);
+    return text ? DT_OK : no_memory();
+}
+
+static dt_err write_form(const dt_chat *c, const char *image, char **jinja)
+{
+    char *spec = NULL;
+    size_t size;
+    *jinja = NULL;
+    FILE *out = open_memstream(jinja, &size);
+    dt_err err = out ? dt_chat_spec(c, &spec) : no_memory();
+    if (err == DT_OK) err = put_form(out, c, spec, image);
+    const bool failed = out && (ferror(out) != 0) | (fclose(out) != 0);
+    if (err == DT_OK && failed) err = no_memory();
+    free(spec);
+    if (err == DT_OK) return DT_OK;
+    free(*jinja);
+    *jinja = NULL;
+    return err;
+}
+
+dt_err dt_chat_jinja(const dt_chat *c, const char *image_text, char **jinja)
+{
+    char *image = NULL;
+    size_t size;
+    if (!c->form) return (*jinja = strdup(c->text)) ? DT_OK : no_memory();
+    FILE *out = image_text ? open_memstream(&image, &size) : NULL;
+    *jinja = NULL;
+    if (out) put_quoted(out, image_text);
+    if (image_text && (!out || fclose(out) != 0)) return free(image), no_memory();
+    const dt_err err = write_form(c, image, jinja);
+    free(image);
+    return err;
+}
+
+/* ---- reading back ------------------------------------------------------------------------------------------------ */
+
+/* True if a Jinja text starts as those of dt_chat_jinja, except for white space. */
+static bool claims(const char *jinja)
+{
+    const char *c = comment;
+    for (; *c; c++) {
+        if (isspace((unsigned char)*c)) continue;
+        while (isspace((unsigned char)*jinja)) jinja++;
+        if (*jinja++ != *c) return false;
+    }
+    return true;
+}
+
+static bool is_named(const char *name)
+{
+    const char *one, *about;
+    for (int i = 0; dt_chat_named(i, &one, &about); i++)
+        if (strcmp(one, name) == 0) return true;
+    return false;
+}
+
+/* What stands between two texts at the start of *text, malloc'ed, which is then behind them. NULL: not there. */
+static char *between(const char **text, const char *begin, const char *end)
+{
+    const size_t n = strlen(begin);
+    const char *stop = strncmp(*text, begin, n) == 0 ? strstr(*text + n, end) : NULL;
+    char *found = stop ? strndup(*text + n, (size_t)(stop - *text) - n) : NULL;
+    if (stop) *text = stop + strlen(end);
+    return found;
+}
+
+static bool writes(const dt_chat *c, const char *image, const char *jinja)
+{
+    char *text = NULL;
+    if (write_form(c, image, &text) != DT_OK) dt_error_clear();
+    const bool same = text && strcmp(text, jinja) == 0;
+    free(text);
+    return same;
+}
+
+/* The first line is a claim: it counts if the template writes this very text, with or without the tokenizer's BOS. */
+char *dt_chat_written(const dt_tokenizer *t)
+{
+    const char *jinja = dt_tokenizer_get_info(t)->chat_template, *rest = jinja;
+    if (!jinja || !claims(jinja)) return NULL;
+    char *spec = between(&rest, comment, comment_end), *image = between(&rest, image_begin, image_end);
+    dt_chat *c = NULL;
+    bool same = false;
+    if (spec && (*spec == '{' || is_named(spec)) && dt_chat_open_named(&c, spec, t) != DT_OK) dt_error_clear();
+    if (c && c->form) same = writes(c, image, jinja);
+    if (c && c->form && !same) {
+        c->wrapped = false;
+        same = writes(c, image, jinja);
+    }
+    if (!same) {
+        DT_WARN("the chat_template in %s was changed after dtrain wrote it, or an earlier version of dtrain wrote it: "
+                "its first line is ignored",
+                dt_chat_place(t));
+        free(spec);
+        spec = NULL;
+    }
+    dt_chat_close(c);
+    free(image);
+    return spec;
+}
+
+/* ---- of models --------------------------------------------------------------------------------------------------- */
+
+/* The tokenizer's own text, for an export. NULL: its file is copied with the others. */
+static dt_err keep_own(const dt_tokenizer *t, char **jinja)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
+    const bool copied = !info->chat_template_file || strcmp(info->chat_template_file, "chat_template.jinja") == 0 ||
+                        strcmp(info->chat_template_file, "tokenizer_config.json") == 0;
+    if (!copied) return DT_OK;
+    free(*jinja);
+    *jinja = NULL;
+    return DT_OK;
+}
+
+dt_err dt_chat_jinja_for(const char *name, const char *tokenizer, int32_t image_token, char **spec, char **jinja)
+{
+    dt_tokenizer *t = NULL;
+    dt_chat *c = NULL;
+    size_t n;
+    *jinja = NULL;
+    if (spec) *spec = NULL;
+    dt_err err = dt_tokenizer_open(&t, tokenizer);
+    char *image_text = err == DT_OK && image_token >= 0 ? dt_decode(t, &image_token, 1, false, &n) : NULL;
+    if (err == DT_OK) err = dt_chat_open(&c, name, t);
+    if (err == DT_OK && image_text) dt_chat_for_images(c);
+    if (err == DT_OK && spec) err = dt_chat_spec(c, spec);
+    if (err == DT_OK) err = dt_chat_jinja(c, image_text, jinja);
+    const char *own = err == DT_OK ? dt_tokenizer_get_info(t)->chat_template : NULL;
+    if (own && strcmp(own, *jinja) == 0) err = keep_own(t, jinja);
+    free(image_text);
+    dt_chat_close(c);
+    dt_tokenizer_close(t);
+    return err;
+}

@@ -1,0 +1,187 @@
+/* render.c - evaluates a template on a conversation, and cuts the text into pieces. */
+#include "chat_private.h"
+
+#include "dtrain/text/space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- variables --------------------------------------------------------------------------------------------------- */
+
+/* A content, with a mark at its end or before the white space there. */
+static json_t *content_of(const dt_message *m, int mark_ends)
+{
+    if (mark_ends == 0 || m->role != DT_ROLE_ASSISTANT) return json_stringn_nocheck(m->text, m->nbytes);
+    const size_t at = mark_ends == 1 ? dt_space_trimmed(m->text, m->nbytes) : m->nbytes;
+    char *text = malloc(m->nbytes + DT_CHAT_MARK_NBYTES);
+    if (!text) return NULL;
+    memcpy(text, m->text, at);
+    memcpy(text + at, DT_CHAT_END_MARK, DT_CHAT_MARK_NBYTES);
+    memcpy(text + at + DT_CHAT_MARK_NBYTES, m->text + at, m->nbytes - at);
+    json_t *value = json_stringn_nocheck(text, m->nbytes + DT_CHAT_MARK_NBYTES);
+    free(text);
+    return value;
+}
+
+/* The name under which a template reads thoughts; NULL: it does not. */
+static const char *thoughts_key(const dt_chat *c, const dt_message *m)
+{
+    static const char usual[] = "reasoning_content";
+    if (c->form) return dt_form_text(c->form, "think_off") ? usual : NULL;
+    return m->thoughts_key && strstr(c->text, m->thoughts_key) ? m->thoughts_key
+           : strstr(c->text, usual)                            ? usual
+                                                               : NULL;
+}
+
+static json_t *message_of(const dt_chat *c, const dt_message *m, int mark_ends)
+{
+    static const char *const names[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
+    json_t *all = json_object(), *content = content_of(m, mark_ends);
+    if (c->parts) content = json_pack("[{s:s, s:o*}]", "type", "text", "text", content);
+    const char *key = m->thoughts ? thoughts_key(c, m) : NULL;
+    int failed = json_object_set_new(all, "role", json_string(m->developer ? "developer" : names[m->role])) |
+                 json_object_set_new(all, "content", content);
+    if (m->name) failed |= json_object_set_new(all, "name", json_string(m->name));
+    if (key) failed |= json_object_set_new(all, key, json_stringn_nocheck(m->thoughts, m->n_thoughts));
+    if (!failed) return all;
+    json_decref(all);
+    return NULL;
+}
+
+/* Named special tokens, not shared with other threads. */
+static int put_tokens(const dt_chat *c, json_t *all)
+{
+    const char *key;
+    json_t *value;
+    int failed = 0;
+    json_object_foreach((json_t *)dt_tokenizer_get_info(c->tokenizer)->named, key, value) if (json_is_string(value))
+        failed |= json_object_set_new(all, key, json_string(json_string_value(value)));
+    if (c->bos) failed |= json_object_set_new(all, "bos_token", json_string(c->bos));
+    if (c->eos) failed |= json_object_set_new(all, "eos_token", json_string(c->eos));
+    return failed;
+}
+
+/* What apply_chat_template passes to a template. */
+static json_t *variables_of(const dt_chat *c, const dt_message *m, int n, unsigned flags, int mark_ends)
+{
+    json_t *all = json_object(), *messages = json_array();
+    int failed = json_object_set(all, "messages", messages);
+    for (int i = 0; i < n; i++) failed |= json_array_append_new(messages, message_of(c, &m[i], mark_ends));
+    json_decref(messages);
+    failed |= json_object_set_new(all, "add_generation_prompt", json_boolean(flags & DT_CHAT_GENERATE));
+    if (flags & DT_CHAT_NO_THINK) failed |= json_object_set_new(all, "enable_thinking", json_false());
+    if (!c->form) {
+        failed |= json_object_set_new(all, "tools", json_null()) | json_object_set_new(all, "documents", json_null());
+        failed |= put_tokens(c, all);
+    }
+    if (!failed) return all;
+    json_decref(all);
+    return NULL;
+}
+
+dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int mark_ends,
+                        dt_jinja_result *r)
+{
+    json_t *variables = variables_of(c, messages, n, flags, mark_ends);
+    *r = (dt_jinja_result){0};
+    DT_CHECK(variables, DT_ERR_MEMORY, "no memory for the variables of a chat template");
+    const dt_err err = dt_jinja_render(c->jinja, variables, c->day, r);
+    json_decref(variables);
+    return err;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+size_t dt_chat_token_meant(const char *text)
+{
+    const size_t n = strncmp(text, "<|", 2) == 0 ? strcspn(text, "> \n") : 0;
+    return n > 3 && text[n] == '>' && text[n - 1] == '|' ? n + 1 : 0;
+}
+
+size_t dt_chat_token_at(const dt_chat *c, const char *text, int32_t *id)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
+    const bool bos = c->bos && *c->bos && strncmp(text, c->bos, strlen(c->bos)) == 0,
+               eos = !bos && c->eos && *c->eos && strncmp(text, c->eos, strlen(c->eos)) == 0;
+    if (bos || eos) return *id = bos ? info->bos : info->eos, strlen(bos ? c->bos : c->eos);
+    if (*text != '<' && *text != '[') return 0;
+    const char *close = strchr(text, *text == '<' ? '>' : ']');
+    char name[64];
+    const size_t n = close ? (size_t)(close - text) + 1 : 0;
+    if (n < 3 || n >= sizeof name) return 0;
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
+    const int32_t found = dt_tokenizer_find(c->tokenizer, name);
+    if (found < 0 || !dt_tokenizer_is_special(c->tokenizer, found)) return dt_chat_token_meant(text);
+    return *id = found, n;
+}
+
+/* Add a part of the text, in which marks stand for tokens. */
+static dt_err put(const dt_chat *c, const char *text, size_t n, bool target, dt_pieces *out)
+{
+    const dt_tokenizer_info *info = dt_tokenizer_get_info(c->tokenizer);
+    const struct {
+        const char *mark;
+        int32_t id;
+    } marks[] = {{DT_CHAT_BOS_MARK, info->bos}, {DT_CHAT_EOS_MARK, info->eos}};
+    const char *tokens[] = {c->bos, c->eos};
+    for (size_t k = 0; k < 2; k++) {
+        if (!tokens[k] || strcmp(tokens[k], marks[k].mark) != 0) continue;
+        for (const char *at; (at = memmem(text, n, marks[k].mark, DT_CHAT_MARK_NBYTES));) {
+            const size_t before = (size_t)(at - text), used = before + DT_CHAT_MARK_NBYTES;
+            DT_TRY(put(c, text, before, target, out));
+            DT_TRY(dt_pieces_token(out, marks[k].id, target));
+            text += used;
+            n -= used;
+        }
+    }
+    return dt_pieces_text(out, text, n, target);
+}
+
+static dt_err cut(const dt_chat *c, const dt_jinja_result *r, const dt_jinja_part *target, int n, dt_pieces *out)
+{
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        DT_TRY(put(c, r->text + at, target[i].from - at, false, out));
+        DT_TRY(put(c, r->text + target[i].from, target[i].to - target[i].from, true, out));
+        at = target[i].to;
+    }
+    return put(c, r->text + at, r->nbytes - at, false, out);
+}
+
+/* Thoughts in a separate field require a template that supports them. */
+static dt_err check_thoughts(const dt_chat *c, const dt_message *messages, int n)
+{
+    for (int i = 0; i < n; i++)
+        DT_CHECK(messages[i].n_thoughts == 0 || thoughts_key(c, &messages[i]), DT_ERR_DATA,
+                 "message %d: %s: the template %s has no block for thoughts: choose one that has it (--template "
+                 "qwen3), put thoughts into the text of the answer, or remove the field to train on the answer only",
+                 i, messages[i].thoughts_key, c->name);
+    return DT_OK;
+}
+
+dt_err dt_chat_render(const dt_chat *c, const dt_message *messages, int n, unsigned flags, dt_pieces *out)
+{
+    dt_jinja_result r;
+    dt_jinja_part *target = NULL;
+    int n_targets = 0;
+    dt_pieces_clear(out);
+    DT_TRY(check_thoughts(c, messages, n));
+    DT_TRY(dt_chat_evaluate(c, messages, n, flags, 0, &r));
+    dt_err err = dt_chat_targets(c, messages, n, &r, &target, &n_targets);
+    if (err == DT_OK) err = cut(c, &r, target, n_targets, out);
+    out->owned = r.text;
+    r.text = NULL;
+    free(target);
+    dt_jinja_result_free(&r);
+    return err;
+}
+
+dt_err dt_chat_encode(const dt_chat *c, dt_encoder *e, const dt_message *messages, int n, unsigned flags, dt_ids *ids)
+{
+    dt_pieces p = {0};
+    bool parted;
+    dt_err err = dt_chat_render(c, messages, n, flags, &p);
+    if (err == DT_OK) err = dt_pieces_encode(e, c->tokenizer, &p, dt_chat_wrap(c), ids, NULL, &parted);
+    dt_pieces_free(&p);
+    return err;
+}

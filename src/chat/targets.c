@@ -1,0 +1,286 @@
+/* targets.c - which parts of a rendered conversation are trained on.
+ *
+ * Answers are what {% generation %} blocks write, if there is one for each; dtrain's own templates have them. For
+ * other templates each answer is found in the text:
+ *
+ *     its content ends where a mark appears that is added to it in a second evaluation,
+ *     its end is the special token there, or if answers end with none, all that follows a last answer,
+ *     it begins where add_generation_prompt leaves the model: behind the header of answers, or if they have none,
+ *     behind what ends a question.
+ *
+ * The template's empty block of thoughts before an answer is never a target.
+ *
+ * A conversation for which this has no unique result is refused. */
+#include "chat_private.h"
+
+#include "dtrain/text/space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char empty_block[] = "<think>\n\n</think>\n\n", thought_end[] = "</think>";
+
+typedef struct talk {
+    const dt_chat *c;
+    const dt_message *message;
+    int n;
+    const dt_jinja_result *text;
+    dt_jinja_part *answer; /* [n], of assistant messages */
+} talk;
+
+static bool is_answer(const dt_message *m) { return m->role == DT_ROLE_ASSISTANT; }
+
+static int count_answers(const dt_message *messages, int n)
+{
+    int found = 0;
+    for (int i = 0; i < n; i++) found += is_answer(&messages[i]);
+    return found;
+}
+
+static dt_err refuse(const talk *t, int i, const char *why)
+{
+    return dt_fail(DT_ERR_DATA,
+                   "message %d: the chat template %s %s, so the tokens to train on are unknown: drop such records, or "
+                   "choose one of dtrain's templates with --template (dtrain-data --help lists them)",
+                   i, t->c->name, why);
+}
+
+/* ---- answers by generation blocks -------------------------------------------------------------------------------- */
+
+static bool take_generated(dt_jinja_part *answer, const dt_message *messages, int n, const dt_jinja_result *text)
+{
+    if (text->n_generated != count_answers(messages, n)) return false;
+    for (int i = 0, k = 0; i < n; i++)
+        if (is_answer(&messages[i])) answer[i] = text->generated[k++];
+    return true;
+}
+
+/* ---- answers by probing ------------------------------------------------------------------------------------------ */
+
+/* Where the content of each answer ends. *found false: the marks change more than they add. */
+static dt_err find_contents(const talk *t, int mark_ends, size_t *end, bool *found)
+{
+    dt_jinja_result marked;
+    const char *text = t->text->text;
+    size_t at = 0;
+    int i = 0;
+    *found = false;
+    DT_TRY(dt_chat_evaluate(t->c, t->message, t->n, 0, mark_ends, &marked));
+    for (const char *from = marked.text, *stop = from + marked.nbytes, *mark; from; from = mark) {
+        mark = memmem(from, (size_t)(stop - from), DT_CHAT_END_MARK, DT_CHAT_MARK_NBYTES);
+        const size_t n = (size_t)((mark ? mark : stop) - from);
+        if (n > t->text->nbytes - at || memcmp(text + at, from, n) != 0) break;
+        at += n;
+        while (mark && i < t->n && !is_answer(&t->message[i])) i++;
+        if (mark && i == t->n) break;
+        if (mark) end[i++] = at, mark += DT_CHAT_MARK_NBYTES;
+        if (!mark) *found = at == t->text->nbytes && count_answers(t->message + i, t->n - i) == 0;
+    }
+    dt_jinja_result_free(&marked);
+    return DT_OK;
+}
+
+static size_t skip(const char *text, const char *word, size_t n) { return strncmp(text, word, n) == 0 ? n : 0; }
+
+/* The special token of a template that ends its answers or its questions, at the start of a text. 0: none. */
+static size_t skip_end(const talk *t, const char *text)
+{
+    const char *const ends[] = {t->c->after_answer, t->c->after_question};
+    int32_t id;
+    for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
+        const char *end = ends[k] + strspn(ends[k], " \n");
+        const size_t n = dt_chat_token_at(t->c, end, &id);
+        if (n > 0 && skip(text, end, n)) return n;
+    }
+    return 0;
+}
+
+/* Behind the token, or the text, that ends answer i, whose content ends at `at`, but for white space of its own. */
+static size_t end_of(const talk *t, int i, size_t at)
+{
+    const char *text = t->text->text + at, *after = t->c->after_answer;
+    const dt_message *m = &t->message[i];
+    const size_t n = dt_space_trimmed(m->text, m->nbytes), own = skip(text, m->text + n, m->nbytes - n),
+                 space = dt_space_before(text, t->text->nbytes - at), token = skip_end(t, text + space),
+                 behind = skip(text + own, after, strlen(after));
+    return at + (token ? space + token : behind ? own + behind : skip(text, after, strlen(after)));
+}
+
+static size_t find_last(const char *text, size_t from, size_t to, const char *word, size_t n)
+{
+    for (size_t at = to; at >= from + n; at--)
+        if (memcmp(text + at - n, word, n) == 0) return at;
+    return 0;
+}
+
+/* Behind the last header of answers in from .. to-1. If the template begins an answer that is generated with more than
+ * others ("<think>"), behind the header's first lines, which must be all that is there. 0: none. */
+static size_t behind_header(const talk *t, size_t from, size_t to)
+{
+    const char *header = t->c->header, *text = t->text->text;
+    size_t n = strlen(header), at = find_last(text, from, to, header, n);
+    while (at == 0 && n > 1 && dt_space_before(header, n - 1) < n - 1)
+        if (header[--n - 1] == '\n') at = find_last(text, from, to, header, n);
+    return at == 0 || !header[n] || at + dt_space_before(text + at, to - at) == to ? at : 0;
+}
+
+/* Behind an empty block of thoughts, with which the template begins an answer without thoughts. to: begin of the
+ * content without white space. */
+static size_t behind_block(const talk *t, size_t from, size_t begin, size_t to)
+{
+    const char *text = t->text->text, *found = memmem(text + from, to - from, empty_block, strlen(empty_block));
+    if (found) return (size_t)(found - text) + strlen(empty_block);
+    return memmem(text + begin, to - begin, thought_end, strlen(thought_end)) ? to : begin;
+}
+
+/* Begin of a content in the text before `to`, without white space and thoughts. */
+static size_t begin_of_content(const talk *t, const dt_message *m, size_t from, size_t to)
+{
+    const size_t behind = find_last(m->text, 0, m->nbytes, thought_end, strlen(thought_end)),
+                 before = behind + dt_space_before(m->text + behind, m->nbytes - behind),
+                 stop = dt_space_trimmed(m->text, m->nbytes), n = stop > before ? stop - before : 0;
+    return to - from >= n && memcmp(t->text->text + to - n, m->text + before, n) == 0 ? to - n : to;
+}
+
+/* from: end of the answer before; to: end of the content. */
+static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t *begin)
+{
+    const dt_message *m = &t->message[i];
+    const size_t content = begin_of_content(t, m, from, to);
+    *begin = 0;
+    if (i > 0 || *t->c->header) *begin = behind_header(t, from, content);
+    if (i > 0 && *begin == 0) return refuse(t, i, "begins this answer in another way than one after a question");
+    const bool thinks = m->thoughts || memmem(m->text, m->nbytes, thought_end, strlen(thought_end));
+    if (!thinks) *begin = behind_block(t, from, *begin, content);
+    return DT_OK;
+}
+
+static dt_err probe_answers(const talk *t, size_t *end)
+{
+    bool found = false;
+    for (int mark_ends = 1; mark_ends <= 2 && !found; mark_ends++) DT_TRY(find_contents(t, mark_ends, end, &found));
+    size_t last = 0;
+    for (int i = 0; i < t->n; i++) {
+        if (!is_answer(&t->message[i])) continue;
+        if (!found) return refuse(t, i, "leaves out or changes answers");
+        if (t->message[i].learn) DT_TRY(begin_answer(t, i, last, end[i], &t->answer[i].from));
+        t->answer[i].to = end_of(t, i, end[i]);
+        last = end[i];
+    }
+    return DT_OK;
+}
+
+static dt_err find_answers(const talk *t)
+{
+    if (take_generated(t->answer, t->message, t->n, t->text)) return DT_OK;
+    size_t *end = calloc((size_t)t->n, sizeof *end);
+    DT_CHECK(end, DT_ERR_MEMORY, "no memory for the answers of a conversation");
+    const dt_err err = probe_answers(t, end);
+    free(end);
+    return err;
+}
+
+/* ---- targets ----------------------------------------------------------------------------------------------------- */
+
+/* The text after the last answer of a conversation of n messages that ends with one. */
+static dt_err after_answer(const talk *t, int n, size_t *length)
+{
+    dt_jinja_result r;
+    talk shorter = {.c = t->c, .message = t->message, .n = n, .text = &r};
+    DT_TRY(dt_chat_evaluate(t->c, t->message, n, 0, 0, &r));
+    shorter.answer = calloc((size_t)n, sizeof *shorter.answer);
+    dt_err err = shorter.answer ? find_answers(&shorter) : dt_fail(DT_ERR_MEMORY, "no memory for a conversation");
+    if (err == DT_OK) {
+        const size_t end = t->answer[n - 1].to, at = shorter.answer[n - 1].to;
+        *length = r.nbytes - at;
+        if (*length > t->text->nbytes - end || memcmp(r.text + at, t->text->text + end, *length) != 0)
+            err = refuse(t, n, "changes what follows an answer");
+    }
+    free(shorter.answer);
+    dt_jinja_result_free(&r);
+    return err;
+}
+
+/* Where the text of message i begins. */
+static dt_err begin_of(const talk *t, int i, size_t *at)
+{
+    dt_jinja_result r;
+    *at = i == 0 ? 0 : t->text->nbytes;
+    if (i == 0 || i == t->n) return DT_OK;
+    if (is_answer(&t->message[i - 1])) {
+        DT_TRY(after_answer(t, i, at));
+        *at += t->answer[i - 1].to;
+        return DT_OK;
+    }
+    if (dt_chat_evaluate(t->c, t->message, i, 0, 0, &r) == DT_ERR_MEMORY) return DT_ERR_MEMORY;
+    const bool same = r.text && r.nbytes <= t->text->nbytes && memcmp(r.text, t->text->text, r.nbytes) == 0;
+    *at = r.nbytes;
+    dt_jinja_result_free(&r);
+    return same ? DT_OK : refuse(t, i, "changes earlier messages when others follow");
+}
+
+static dt_err begin_target(const talk *t, int i, size_t *at)
+{
+    const dt_message *m = &t->message[i];
+    if (m->learn & DT_LEARN_HEADER || !is_answer(m)) return begin_of(t, i, at);
+    *at = t->answer[i].from;
+    return DT_OK;
+}
+
+static dt_err end_target(const talk *t, int i, size_t *at)
+{
+    const dt_message *m = &t->message[i];
+    if (m->learn & DT_LEARN_AFTER || !is_answer(m)) return begin_of(t, i + 1, at);
+    *at = t->answer[i].to;
+    return DT_OK;
+}
+
+/* Message i follows message i-1 in one target. */
+static bool goes_on(const talk *t, int i)
+{
+    return i < t->n && t->message[i - 1].learn & DT_LEARN_AFTER && t->message[i].learn & DT_LEARN_HEADER;
+}
+
+/* Length of the empty block of thoughts that ends at `at`. */
+static size_t block_before(const talk *t, size_t at)
+{
+    const char *form = dt_form_text(t->c->form, "think_off"), *block = t->c->form ? form : empty_block;
+    const size_t n = block ? strlen(block) : 0;
+    return n <= at && n > 0 && memcmp(t->text->text + at - n, block, n) == 0 ? n : 0;
+}
+
+static dt_err find_targets(const talk *t, dt_jinja_part *part, int *n_parts)
+{
+    DT_TRY(find_answers(t));
+    for (int i = 0, to; i < t->n; i = to) {
+        to = i + 1;
+        if (!t->message[i].learn) continue;
+        size_t from;
+        DT_TRY(begin_target(t, i, &from));
+        for (; goes_on(t, to); to++) {
+            const size_t begin = is_answer(&t->message[to]) ? t->answer[to].from : 0, block = block_before(t, begin);
+            if (block == 0) continue;
+            part[(*n_parts)++] = (dt_jinja_part){from, begin - block};
+            from = begin;
+        }
+        part[*n_parts].from = from;
+        DT_TRY(end_target(t, to - 1, &part[(*n_parts)++].to));
+    }
+    return DT_OK;
+}
+
+dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const dt_jinja_result *text,
+                       dt_jinja_part **part, int *n_parts)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++) any |= messages[i].learn != 0;
+    *part = NULL;
+    *n_parts = 0;
+    if (!any) return DT_OK;
+    dt_jinja_part *both = calloc(2 * (size_t)n, sizeof *both);
+    DT_CHECK(both, DT_ERR_MEMORY, "no memory for the targets of a conversation");
+    const talk t = {.c = c, .message = messages, .n = n, .text = text, .answer = both + n};
+    const dt_err err = find_targets(&t, both, n_parts);
+    *part = both;
+    return err;
+}

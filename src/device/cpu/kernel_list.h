@@ -1,0 +1,93 @@
+/* kernel_list.h - the kernels of the CPU device, declared once: result, name and parameters of each. The table of an
+ * instruction set, its prototypes and its entries are generated from this list, by a file that defines KERNEL first.
+ * BF16_KERNEL is missing in sets without bf16 units, X86_KERNEL in those of other processors than x86. */
+#ifndef BF16_KERNEL
+#define BF16_KERNEL KERNEL
+#endif
+#ifndef X86_KERNEL
+#define X86_KERNEL KERNEL
+#endif
+
+/* elementwise.c */
+KERNEL(void, convert, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, int64_t n))
+KERNEL(void, add_into, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n))
+KERNEL(void, add, (const void *a, const void *b, void *c, dt_dtype dt, int64_t n))
+KERNEL(void, scale, (const void *x, float factor, void *y, dt_dtype dt, int64_t n))
+KERNEL(void, add_rows, (float *sum, const void *row, dt_dtype dt, int64_t n)) /* sum[i] += row[i] */
+/* n_cols <= DT_CPU_COLS */
+KERNEL(void, column_sums, (const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum))
+KERNEL(float, row_sum, (const void *x, dt_dtype dt, int64_t n))
+KERNEL(void, act_forward, (dt_activation act, const void *x, void *y, dt_dtype dt, int64_t n))
+KERNEL(void, act_backward, (dt_activation act, const void *x, const void *dy, void *dx, dt_dtype dt, int64_t n))
+KERNEL(void, glu_forward, (dt_activation act, const void *gate, const void *up, void *y, dt_dtype dt, int64_t n))
+KERNEL(void, glu_backward,
+       (dt_activation act, const void *gate, const void *up, const void *dy, void *dgate, void *dup, dt_dtype dt,
+        int64_t n))
+KERNEL(void, dropout,
+       (const void *x, const void *addend, void *y, float p, uint64_t key, uint64_t token_key, dt_dtype dt,
+        int64_t width))
+KERNEL(void, rope, (void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt))
+
+/* dequantise.c: n elements of a row, from column col on, as numbers of dt */
+KERNEL(void, dequantise, (const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt))
+
+/* norm.c: one row; backward adds to the block's float sums */
+KERNEL(float, rmsnorm_forward, (const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt))
+KERNEL(void, rmsnorm_backward,
+       (const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx, float *dweight,
+        int64_t width, dt_dtype dt))
+KERNEL(void, layernorm_forward,
+       (const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd, int64_t width,
+        float eps, dt_dtype dt))
+KERNEL(void, layernorm_backward,
+       (const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx, bool add_to_dx,
+        float *dweight, float *dbias, int64_t width, dt_dtype dt))
+
+KERNEL(void, classifier, (const dt_classifier *cl, float *logits, int64_t row)) /* classifier.c: one row */
+
+/* optimizer_kernels.c */
+KERNEL(void, adamw,
+       (const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m, float *v, void *param,
+        dt_dtype param_dt, int64_t n))
+KERNEL(void, sgd,
+       (const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
+        dt_dtype param_dt, int64_t n)) /* momentum may be NULL */
+KERNEL(double, sum_squares, (const void *x, dt_dtype dt, int64_t n))
+KERNEL(float, abs_max, (const void *x, dt_dtype dt, int64_t n))
+KERNEL(void, sum_squares_fixed, (const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2])) /* n <= 2^11 */
+
+/* matmul_any.c: any form, size and type */
+KERNEL(void, matmul, (const dt_matmul_call *g, const dt_matmul_block *part))
+
+/* matmul_rows.c, attention_rows.c: for generation */
+KERNEL(void, matmul_rows, (const dt_rows_matmul *p, int64_t first, int64_t n)) /* n columns of C from first on */
+/* head: of keys */
+KERNEL(void, attention_rows, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
+
+/* attention.c, attention_backward.c */
+KERNEL(int64_t, attention_scratch, (int head_dim))
+KERNEL(void, attention_forward, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
+/** delta[t, h] for n tokens from first on */
+KERNEL(void, attention_delta,
+       (const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta))
+KERNEL(void, attention_backward_q, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
+KERNEL(void, attention_backward_kv, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
+
+/* attention_bf16.c, matmul_x86.c: the same on bf16 units, NULL in sets without them. Probabilities and their
+ * gradients are rounded to bf16 before they are multiplied, as on GPUs. */
+BF16_KERNEL(void, attention_forward_bf16,
+            (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
+BF16_KERNEL(void, attention_backward_q_bf16,
+            (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
+BF16_KERNEL(void, attention_backward_kv_bf16,
+            (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
+/* bf16 for these units, which take what is below 2^-126 for 0 */
+BF16_KERNEL(void, dequantise_pairs, (const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt))
+
+/* matmul_bf16.c: where x86 has dot_unit; NULL elsewhere */
+X86_KERNEL(size_t, matmul_scratch, (void))
+X86_KERNEL(void, matmul_bf16, (const dt_matmul_call *g, const dt_matmul_block *part))
+
+#undef KERNEL
+#undef BF16_KERNEL
+#undef X86_KERNEL

@@ -1,0 +1,17 @@
+/* fields.h - the fields of a training record, listed once for every sink. */
+#ifndef DTRAIN_REPORT_FIELDS_H
+#define DTRAIN_REPORT_FIELDS_H
+
+#include "dtrain/report/report.h"
+
+enum { DT_FIELD_SKIPPED = 13, DT_N_FIELDS };
+typedef struct dt_field {
+    const char *name, *tag; /* tag: in the event file; NULL: not there */
+    double value;
+    bool known; /* false: the record does not have it */
+} dt_field;
+
+/** The fields in the order of metrics.jsonl. */
+void dt_fields_of(const dt_train_record *rec, dt_field fields[DT_N_FIELDS]);
+
+#endif
