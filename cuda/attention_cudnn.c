@@ -207,7 +207,7 @@ static void make_plan(const struct cuda_cudnn *c, const dt_attention *at, const 
     *why = '\0';
     *plan = (cudnn_plan){0};
     if (!g) {
-        snprintf(why, why_size, "no memory for a graph");
+        snprintf(why, why_size, "out of memory for a graph");
         return;
     }
     g->library = &c->library;
@@ -319,7 +319,7 @@ static dt_err open_cudnn(cuda_state *cuda, char *why, size_t why_size)
 {
     if (cuda->cudnn) return DT_OK;
     struct cuda_cudnn *c = calloc(1, sizeof *c);
-    DT_CHECK(c, DT_ERR_MEMORY, "no memory for cuDNN's plans");
+    DT_CHECK(c, DT_ERR_MEMORY, "out of memory for cuDNN's plans");
     if (cudnn_library_open(&c->library, cuda->planning, why, why_size))
         cuda->cudnn = c;
     else

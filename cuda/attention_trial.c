@@ -56,7 +56,7 @@ static dt_err fill(const trial *t, char *to, size_t nbytes, uint64_t salt)
 {
     enum { PATTERN = 1 << 20 };
     uint16_t *pattern = malloc(PATTERN * sizeof *pattern);
-    dt_err err = pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for random numbers");
+    dt_err err = pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for random numbers");
     for (int i = 0; err == DT_OK && i < PATTERN; i++) /* from -2 to 2 */
         dt_set_element(pattern, t->at.dt, i, (float)((double)(dt_mix64(salt + (uint64_t)i) >> 11) * 0x1p-51 - 2));
     for (size_t from = 0; from < nbytes && err == DT_OK; from += PATTERN * sizeof *pattern) {

@@ -86,7 +86,7 @@ static void close_stream(dt_stream *s)
 static dt_err cuda_stream_create(dt_device *dev, dt_stream **stream)
 {
     *stream = calloc(1, sizeof **stream);
-    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    DT_CHECK(*stream, DT_ERR_MEMORY, "out of memory for a stream");
     const dt_err err = open_stream(*stream);
     if (err != DT_OK) {
         close_stream(*stream);
@@ -130,7 +130,7 @@ static dt_err cuda_stream_sync(dt_device *dev, dt_stream *stream)
 static dt_err cuda_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
-    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    DT_CHECK(*event, DT_ERR_MEMORY, "out of memory for an event");
     const cudaError_t error =
         cudaEventCreateWithFlags(&(*event)->handle, cuda_of(dev)->blocking ? cudaEventBlockingSync : cudaEventDefault);
     if (error == cudaSuccess) return DT_OK;
@@ -268,7 +268,7 @@ static dt_err open_gpu(cuda_state *cuda, int local_rank)
 static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
-    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of device state", sizeof *cuda);
+    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: out of memory for %zu bytes of device state", sizeof *cuda);
     cuda->n_threads = n_threads > 0 ? n_threads : 1;
     cuda->blocking = n_threads == 1;
     dev->impl = cuda;
@@ -281,7 +281,7 @@ static dt_err cuda_open(dt_device *dev, int local_rank, int n_threads)
 static dt_err cuda_plan(dt_device *dev, int n_threads)
 {
     cuda_state *cuda = calloc(1, sizeof *cuda);
-    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of device state", sizeof *cuda);
+    DT_CHECK(cuda, DT_ERR_MEMORY, "cuda device: out of memory for %zu bytes of device state", sizeof *cuda);
     cuda->planning = true;
     cuda->n_threads = n_threads;
     dev->impl = cuda;

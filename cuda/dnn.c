@@ -328,7 +328,7 @@ void cudnn_plan_make(cudnn_graph *g, size_t workspace_nbytes, cudnn_plan *plan)
     if (!failed(g)) choose(g, workspace_nbytes, plan);
     plan->made = calloc((size_t)g->n_made + 1, sizeof *plan->made);
     if (!plan->made) {
-        snprintf(g->why, g->why_size, "no memory for a plan");
+        snprintf(g->why, g->why_size, "out of memory for a plan");
         for (int i = g->n_made - 1; i >= 0; i--) g->library->cudnnBackendDestroyDescriptor(g->made[i]);
         *plan = (cudnn_plan){0};
         return;

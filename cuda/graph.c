@@ -19,7 +19,7 @@ dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream)
 static dt_err make(dt_graph **graph, cudaGraph_t recorded, dt_stream *s)
 {
     dt_graph *g = *graph = calloc(1, sizeof *g);
-    DT_CHECK(g, DT_ERR_MEMORY, "no memory for a graph");
+    DT_CHECK(g, DT_ERR_MEMORY, "out of memory for a graph");
     g->stream = s;
     const cudaError_t error = cudaGraphInstantiateWithFlags(&g->exec, recorded, 0);
     if (error == cudaSuccess) return DT_OK;

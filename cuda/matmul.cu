@@ -16,7 +16,7 @@ struct cuda_matmuls {
 dt_err cuda_matmuls_open(cuda_state *cuda)
 {
     cuda->matmuls = (cuda_matmuls *)calloc(1, sizeof *cuda->matmuls);
-    DT_CHECK(cuda->matmuls, DT_ERR_MEMORY, "cuda device: no memory for matmuls");
+    DT_CHECK(cuda->matmuls, DT_ERR_MEMORY, "cuda device: out of memory for matmuls");
     const char *way = getenv("DTRAIN_CUDA_PRODUCT");
     if (cuda->planning || (way && !strcmp(way, "own"))) return DT_OK;
     return cuda_library_open(&cuda->matmuls->library);

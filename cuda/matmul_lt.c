@@ -322,7 +322,7 @@ dt_err cuda_library_matmul(cuda_library *library, const dt_matmul *mm, const voi
 dt_err cuda_library_open(cuda_library **library)
 {
     cuda_library *l = *library = calloc(1, sizeof *l);
-    DT_CHECK(l, DT_ERR_MEMORY, "cuda device: no memory for %zu bytes of matmul plans", sizeof *l);
+    DT_CHECK(l, DT_ERR_MEMORY, "cuda device: out of memory for %zu bytes of matmul plans", sizeof *l);
     const cublasStatus_t status = cublasLtCreate(&l->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
         DT_INFO("cuBLASLt is not usable (%s): dtrain's own kernels compute all matmuls, which is slower",

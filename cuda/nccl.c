@@ -182,7 +182,7 @@ static dt_err make_state(dt_comm *comm)
 {
     nccl_state *t = calloc(1, sizeof *t);
     comm->impl = t;
-    DT_CHECK(t, DT_ERR_MEMORY, "no memory for the transport");
+    DT_CHECK(t, DT_ERR_MEMORY, "out of memory for the transport");
     const dt_nccl_staging staging = dt_nccl_staging_of(comm->nranks);
     t->n_slots = staging.n_pieces;
     DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, staging.nbytes, DT_MEM_STAGING));

@@ -221,7 +221,7 @@ static dt_err fill_job(struct job *j, dt_device *dev)
     dt_err err = DT_OK;
     for (int u = 0; u < j->n_units && err == DT_OK; u++) {
         float *w = calloc((size_t)j->units[u].flat_len[DT_TRAINED] + 1, sizeof *w);
-        err = w ? fill_unit(j, dev, u, w) : dt_fail(DT_ERR_MEMORY, "no memory for the weights of a unit");
+        err = w ? fill_unit(j, dev, u, w) : dt_fail(DT_ERR_MEMORY, "out of memory for the weights of a unit");
         free(w);
     }
     return err;
@@ -309,7 +309,7 @@ static dt_err run_steps(struct bench *bench, struct job *j, dt_model *model, con
     float *u = calloc((size_t)b->n_tok, sizeof *u), *logp = calloc((size_t)b->n_tok, sizeof *logp);
     struct times t = {0};
     double best = 1e30, total = 0;
-    dt_err err = u && logp ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a batch's results");
+    dt_err err = u && logp ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a batch's results");
     for (int i = 0; err == DT_OK && i < b->n_tok; i++) u[i] = 1.0f / (float)b->n_tok;
     bench->n_rows = bench->n_lost = 0;
     memset(bench->rows, 0, sizeof bench->rows);
@@ -341,7 +341,7 @@ static dt_err bench_shape(struct bench *bench, struct job *j, int n_seq, int32_t
     int32_t *lens = calloc((size_t)n_seq, sizeof *lens);
     dt_model *model;
     dt_batch b = {0};
-    DT_CHECK(lens, DT_ERR_MEMORY, "no memory for %d lengths", n_seq);
+    DT_CHECK(lens, DT_ERR_MEMORY, "out of memory for %d lengths", n_seq);
     for (int i = 0; i < n_seq; i++) lens[i] = len;
     DT_TRY(dt_model_open(&model, &j->mc, &opt, j->units, j->n_units, &bench->dev, &source, NULL, NULL));
     DT_TRY(dt_batch_alloc(&b, n_seq * len, n_seq, bench->dev.ledger));

@@ -150,7 +150,7 @@ static dt_err bench_model(const char *name, const char *config, dt_dtype dtype, 
     ref_model r[3];
     dt_batch b = {0};
     double kept[3];
-    DT_CHECK(lens, DT_ERR_MEMORY, "no memory for %d lengths", n_seq);
+    DT_CHECK(lens, DT_ERR_MEMORY, "out of memory for %d lengths", n_seq);
     for (int i = 0; i < n_seq; i++) lens[i] = len;
     const dt_device_ops ops = with_clocks(&dt_device_cpu_ops);
     for (int way = 0; way < 3; way++) {

@@ -132,7 +132,7 @@ static void open_file(const bench *b, trained *t)
     if (nbytes == 0) return;
     check(dt_swap_open(&t->file, &opt));
     t->in_memory = aligned_alloc(DT_SWAP_ALIGN, nbytes);
-    check(t->in_memory ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for %zu bytes", nbytes));
+    check(t->in_memory ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for %zu bytes", nbytes));
     memset(t->in_memory, 1, nbytes);
 }
 

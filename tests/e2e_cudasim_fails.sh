@@ -38,7 +38,7 @@ does_not_come_back() {
     expect_text "each rank reports the phase close" 'rank 0 .*no progress for [0-9]* s \(comm.timeout\): .*phase close'
 }
 beside does_not_come_back # it mostly waits
-fails "no memory for the first stream" 70 'not enough cuda memory for a stream: 32.0 MiB requested, 16.0 GiB of 16.0 GiB free' \
+fails "out of memory for the first stream" 70 'not enough cuda memory for a stream: 32.0 MiB requested, 16.0 GiB of 16.0 GiB free' \
     cudaMalloc:1:1:memory comm.backend=nccl
 fails "NCCL does not connect a rank" 76 'NCCL: connecting the ranks' ncclCommInitRankConfig:1:1:system comm.backend=nccl
 for backend in nccl mpi; do

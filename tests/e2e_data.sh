@@ -338,7 +338,7 @@ awk -v picture="$PWD/$vision/wide.ppm" 'BEGIN {
     printf "{\"text\": \"a\"}\n{\"images\": [%s], \"prompt\": \"%s\", \"completion\": \"y\"}\n", list, places }' >"$tmp/album.jsonl"
 run 0 bash -c "ulimit -v 3000000; ./dtrain-data --force --threads 1 -o '$tmp/i.h5' --images '$tmp/tower' --tokenizer '$tmp/alone' '$tmp/album.jsonl'"
 expect_exit "a record whose images take more memory than there is" 70
-expect_text "is named by its line" "album.jsonl:2: no memory for images of 4515840000 bytes"
+expect_text "is named by its line" "album.jsonl:2: out of memory for images of 4515840000 bytes"
 echo '{"image": "gone.png", "text": "<image>"}' >"$tmp/gone.jsonl"
 ends "an image missing from its record's folder" 65 pictures --images $vision/model "$tmp/gone.jsonl"
 expect_text "the error names the option for the image folder" "gone.png: cannot be opened: No such file or directory; set the directory for relative image paths with --image-folder"

@@ -110,7 +110,7 @@ static dt_err begin_local(dt_task *t)
     DT_TRY(dt_batch_alloc(&v->batch, t->model_opt->max_tok, t->model_opt->max_seq, t->ledger));
     if (!v->critic) return DT_OK;
     v->value = malloc(v->value_nbytes);
-    DT_CHECK(v->value, DT_ERR_MEMORY, "no memory for values");
+    DT_CHECK(v->value, DT_ERR_MEMORY, "out of memory for values");
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, v->value_nbytes);
     v->source = dt_zero_source(v->critic->zero);
     return dt_model_open(&v->critic_net, &v->critic_mc, &v->critic_opt, v->units, v->n_units, t->dev, &v->source,

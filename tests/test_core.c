@@ -520,8 +520,8 @@ TEST(an_array_grows_by_one_element_at_a_time_and_is_kept_when_there_is_no_memory
     }
     for (int64_t i = 0; i < 1000; i++) assert_int_equal(x[i], i);
     assert_int_equal(dt_resize(&x, 7, sizeof *x, "no memory"), DT_OK);
-    assert_int_equal(dt_resize(&x, INT64_MAX / 2, sizeof *x, "%s: no memory for %d", "list", 3), DT_ERR_MEMORY);
-    assert_string_equal(dt_error_message(), "list: no memory for 3");
+    assert_int_equal(dt_resize(&x, INT64_MAX / 2, sizeof *x, "%s: out of memory for %d", "list", 3), DT_ERR_MEMORY);
+    assert_string_equal(dt_error_message(), "list: out of memory for 3");
     assert_int_equal(x[6], 6);
     dt_error_clear();
     free(x);

@@ -279,11 +279,13 @@ TEST(parameters_that_do_not_fit_are_refused)
     assert_null(b);
 }
 
-/* A task that has nothing but a configuration. */
-static dt_rewards *open_list(dt_config *cfg, dt_mistakes *mistakes, const char *funcs, const char *weights)
+/* t: a task that has nothing but a configuration; closed with dt_task_close. */
+static dt_rewards *open_list(dt_task *t, const dt_config *cfg, dt_mistakes *mistakes, const char *funcs,
+                             const char *weights)
 {
-    dt_task t = {.cfg = cfg, .mistakes = mistakes};
-    return dt_rewards_open(&t, "grpo", "", funcs, weights, NULL);
+    static const dt_task_ops no_task = {.name = "test"};
+    *t = (dt_task){.ops = &no_task, .cfg = cfg, .mistakes = mistakes};
+    return dt_rewards_open(t, "grpo", "", funcs, weights, NULL);
 }
 
 TEST(lists_of_functions_have_names_and_weights)
@@ -291,7 +293,8 @@ TEST(lists_of_functions_have_names_and_weights)
     dt_config cfg;
     dt_mistakes mistakes = {0};
     assert_int_equal(dt_config_parse(&cfg, "test.ini", "", 0, NULL), DT_OK);
-    dt_rewards *w = open_list(&cfg, &mistakes,
+    dt_task t;
+    dt_rewards *w = open_list(&t, &cfg, &mistakes,
                               "accuracy, length:4, length:8, command:python3 -u /x/judge.py --port 1, command:./a b=c, "
                               "command:env A=1 sh 'my judge.sh'",
                               "1, 0.5, -2, 0, 1, 1");
@@ -307,10 +310,10 @@ TEST(lists_of_functions_have_names_and_weights)
     assert_true(dt_reward_total(6, dt_rewards_weights(w), (const double[]){1, nan, 0.25, nan, nan, nan}) == 0.5);
     assert_true(isnan(dt_reward_total(6, dt_rewards_weights(w), (const double[]){nan, nan, nan, nan, nan, nan})));
     assert_true(dt_rewards_weights(w)[2] == -2);
-    dt_rewards_close(w, &(dt_task){.cfg = &cfg});
-    w = open_list(&cfg, &mistakes, "format", "");
+    dt_task_close(&t);
+    w = open_list(&t, &cfg, &mistakes, "format", "");
     assert_true(dt_rewards_weights(w)[0] == 1);
-    dt_rewards_close(w, &(dt_task){.cfg = &cfg});
+    dt_task_close(&t);
     dt_config_free(&cfg);
 }
 
@@ -337,12 +340,13 @@ TEST(what_is_wrong_with_a_list_names_the_key)
         dt_mistakes mistakes = {0};
         assert_int_equal(dt_config_parse(&cfg, "test.ini", "", 0, NULL), DT_OK);
         dt_error_clear();
-        dt_rewards *w = open_list(&cfg, &mistakes, cases[i].funcs, cases[i].weights);
+        dt_task t;
+        (void)open_list(&t, &cfg, &mistakes, cases[i].funcs, cases[i].weights);
         assert_int_equal(mistakes.n, 1);
         if (!strstr(mistakes.text, cases[i].says)) fail_msg("expected %s, found %s", cases[i].says, mistakes.text);
         assert_int_equal(dt_mistakes_end(&mistakes), DT_ERR_USAGE);
         dt_error_clear();
-        dt_rewards_close(w, &(dt_task){.cfg = &cfg});
+        dt_task_close(&t);
         dt_config_free(&cfg);
     }
 }

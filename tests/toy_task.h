@@ -179,7 +179,7 @@ static dt_err toy_alloc(dt_task *t)
 {
     toy *y = toy_of(t);
     y->block = calloc(1, y->nbytes);
-    DT_CHECK(y->block, DT_ERR_MEMORY, "no memory for rollouts");
+    DT_CHECK(y->block, DT_ERR_MEMORY, "out of memory for rollouts");
     dt_ledger_add(t->ledger, DT_MEM_DATA, DT_ON_HOST, y->nbytes);
     y->seqs = y->block;
     y->order = (dt_sequence **)(y->seqs + y->n);
@@ -457,7 +457,7 @@ static dt_err toy_save(dt_task *t, dt_named_arrays *items)
 {
     const int64_t n_all = t->batching.train_batch_size * (TOY_LEN + 1);
     int64_t *all = malloc((size_t)(TOY_ARRAYS * n_all) * sizeof *all);
-    dt_err err = dt_comm_agree(t->comm, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a rollout"));
+    dt_err err = dt_comm_agree(t->comm, all ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a rollout"));
     if (err == DT_OK) err = toy_gather(t, all, n_all);
     if (err == DT_OK) err = dt_comm_agree(t->comm, toy_add_items(toy_of(t), items, all, n_all));
     free(all);

@@ -174,7 +174,7 @@ static dt_err put(entry **entries, int *n, int *n_max, const entry *e)
     if (*n == *n_max) {
         const int grown_to = *n_max ? 2 * *n_max : 256;
         entry *grown = realloc(*entries, (size_t)grown_to * sizeof *grown);
-        DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d queued operations", grown_to);
+        DT_CHECK(grown, DT_ERR_MEMORY, "queue device: out of memory for %d queued operations", grown_to);
         *entries = grown, *n_max = grown_to;
     }
     (*entries)[(*n)++] = *e;
@@ -235,7 +235,7 @@ static dt_err open_queue(dt_device *dev, dt_queue_order order, uint64_t seed, in
                          bool planning)
 {
     queue_state *q = calloc(1, sizeof *q);
-    DT_CHECK(q, DT_ERR_MEMORY, "queue device: no memory for its state");
+    DT_CHECK(q, DT_ERR_MEMORY, "queue device: out of memory for its state");
     q->order = order;
     q->draws = dt_mix64(seed * 1024 + (uint64_t)local_rank);
     q->streams[q->n_streams++] = &q->first;
@@ -335,7 +335,7 @@ static size_t queue_overhead(const dt_device *dev) { return queue_below(dev)->op
 static dt_err note_pinned(queue_state *q, const char *begin, size_t nbytes)
 {
     pinned_range *grown = realloc(q->pinned, (size_t)(q->n_pinned + 1) * sizeof *grown);
-    DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for a list of %d pinned blocks", q->n_pinned + 1);
+    DT_CHECK(grown, DT_ERR_MEMORY, "queue device: out of memory for a list of %d pinned blocks", q->n_pinned + 1);
     q->pinned = grown;
     q->pinned[q->n_pinned++] = (pinned_range){begin, begin + nbytes};
     return DT_OK;
@@ -400,7 +400,7 @@ static dt_err queue_stream_create(dt_device *dev, dt_stream **stream)
     queue_state *q = state_of(dev);
     DT_CHECK(q->n_streams < N_STREAMS, DT_ERR_FAULT, "queue device: more than %d streams", N_STREAMS);
     *stream = calloc(1, sizeof **stream);
-    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    DT_CHECK(*stream, DT_ERR_MEMORY, "out of memory for a stream");
     q->streams[q->n_streams++] = *stream;
     (*stream)->number = ++q->n_made;
     (*stream)->eagerness = eagerness_of(q, *stream);
@@ -440,7 +440,7 @@ static dt_err queue_stream_sync(dt_device *dev, dt_stream *stream)
 static dt_err queue_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
-    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    DT_CHECK(*event, DT_ERR_MEMORY, "out of memory for an event");
     return DT_OK;
 }
 
@@ -454,7 +454,7 @@ static void queue_event_destroy(dt_device *dev, dt_event *event)
 static dt_err queue_event_record(dt_device *dev, dt_event *event, dt_stream *stream)
 {
     int64_t *grown = realloc(event->pending, (size_t)(event->n_pending + 1) * sizeof *grown);
-    DT_CHECK(grown, DT_ERR_MEMORY, "queue device: no memory for %d records of an event", event->n_pending + 1);
+    DT_CHECK(grown, DT_ERR_MEMORY, "queue device: out of memory for %d records of an event", event->n_pending + 1);
     event->pending = grown;
     event->pending[event->n_pending++] = event->recorded + 1;
     event->n_queued++;
@@ -527,7 +527,7 @@ static dt_err queue_graph_begin(dt_device *dev, dt_stream *stream)
     dt_stream *s = stream_of(dev, stream);
     DT_CHECK(!s->records, DT_ERR_ARG, "internal: queue_graph_begin: the stream is already recording a graph");
     s->records = calloc(1, sizeof *s->records);
-    DT_CHECK(s->records, DT_ERR_MEMORY, "queue device: no memory for a graph");
+    DT_CHECK(s->records, DT_ERR_MEMORY, "queue device: out of memory for a graph");
     s->records->stream = s->number;
     return DT_OK;
 }

@@ -40,7 +40,7 @@ static dt_err new_chat(dt_chat **c, const dt_tokenizer *t)
 {
     const dt_tokenizer_info *info = dt_tokenizer_get_info(t);
     *c = calloc(1, sizeof **c);
-    DT_CHECK(*c, DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(*c, DT_ERR_MEMORY, "out of memory for a chat template");
     (*c)->tokenizer = t;
     (*c)->day = fixed_day();
     (*c)->end_token = -1;
@@ -93,7 +93,7 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
     c->header = strdup(has_header ? asked->text + said.nbytes : after);
     dt_jinja_result_free(&said);
     dt_jinja_result_free(&answered);
-    DT_CHECK(c->after_question && c->after_answer && c->header, DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(c->after_question && c->after_answer && c->header, DT_ERR_MEMORY, "out of memory for a chat template");
     return err;
 }
 
@@ -126,11 +126,11 @@ static dt_err look_at(dt_chat *c)
 
 static dt_err parse_jinja(dt_chat *c, const char *name, const char *text)
 {
-    DT_CHECK(c->name = strdup(name), DT_ERR_MEMORY, "no memory for a chat template");
-    DT_CHECK(c->text = strdup(text), DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(c->name = strdup(name), DT_ERR_MEMORY, "out of memory for a chat template");
+    DT_CHECK(c->text = strdup(text), DT_ERR_MEMORY, "out of memory for a chat template");
     dt_err err = dt_jinja_parse(&c->jinja, name, text, strlen(text));
     if (err == DT_OK && !(c->spec = json_pack("{s:s}", "jinja", text)))
-        err = dt_fail(DT_ERR_MEMORY, "no memory for a chat template");
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for a chat template");
     if (err == DT_OK) err = look_at(c);
     if (err == DT_OK) err = unless_refused(find_end(c));
     if (err != DT_ERR_DATA) return err;
@@ -154,8 +154,8 @@ static dt_err open_jinja(dt_chat *c, const char *spec)
 static dt_err open_form(dt_chat *c, const char *name)
 {
     DT_TRY(dt_form_find(name, &c->form, &c->spec));
-    DT_CHECK(c->name = strdup(dt_form_text(c->form, "name")), DT_ERR_MEMORY, "no memory for a chat template");
-    DT_CHECK(c->text = dt_form_jinja(c->form, c->bos, c->eos), DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(c->name = strdup(dt_form_text(c->form, "name")), DT_ERR_MEMORY, "out of memory for a chat template");
+    DT_CHECK(c->text = dt_form_jinja(c->form, c->bos, c->eos), DT_ERR_MEMORY, "out of memory for a chat template");
     DT_TRY(dt_jinja_parse(&c->jinja, c->name, c->text, strlen(c->text)));
     const char *begin = dt_form_text(c->form, "begin"),
                *user = dt_form_text(json_object_get(c->form, "user"), "prefix");
@@ -181,7 +181,7 @@ dt_err dt_chat_open_own(dt_chat **c, const dt_tokenizer *t)
     const char *file = info->chat_template_file ? info->chat_template_file : "chat_template";
     dt_err err = new_chat(c, t);
     if (err == DT_OK && asprintf(&name, "%s/%s", dt_chat_place(t), file) < 0)
-        err = dt_fail(DT_ERR_MEMORY, "no memory for a name");
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for a name");
     if (err == DT_OK) err = parse_jinja(*c, name, info->chat_template);
     free(name);
     if (err == DT_OK) return DT_OK;
@@ -250,7 +250,7 @@ static dt_err name_source(dt_chat *c, bool automatic)
                   : c->form             ? asprintf(&c->source, "%s (by name)", c->name)
                                         : asprintf(&c->source, "the model's own, recorded in training");
     if (n < 0) c->source = NULL;
-    DT_CHECK(c->source, DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(c->source, DT_ERR_MEMORY, "out of memory for a chat template");
     return DT_OK;
 }
 
@@ -343,6 +343,6 @@ static char *spec_of_json(const json_t *root)
 dt_err dt_chat_spec(const dt_chat *c, char **spec)
 {
     *spec = json_is_string(c->spec) ? strdup(json_string_value(c->spec)) : spec_of_json(c->spec);
-    DT_CHECK(*spec, DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(*spec, DT_ERR_MEMORY, "out of memory for a chat template");
     return DT_OK;
 }

@@ -12,7 +12,7 @@
 static const char comment[] = "{#- Written by dtrain. chat_template = ", comment_end[] = " #}\n";
 static const char image_begin[] = "{%- set image = ", image_end[] = " %}\n";
 
-static dt_err no_memory(void) { return dt_fail(DT_ERR_MEMORY, "no memory for a chat template"); }
+static dt_err no_memory(void) { return dt_fail(DT_ERR_MEMORY, "out of memory for a chat template"); }
 
 static const char *token_text(const dt_chat *c, int32_t id)
 {

@@ -176,7 +176,7 @@ dt_err dt_form_find(const char *name, json_t **form, json_t **spec)
     if (err == DT_OK && !found) err = built_in() ? unknown_name(name) : dt_fail(DT_ERR_MEMORY, "no memory");
     if (err == DT_OK && !*spec) *spec = json_string(dt_form_text(found, "name"));
     if (err == DT_OK) *form = inherited(found);
-    if (err == DT_OK && (!*form || !*spec)) err = dt_fail(DT_ERR_MEMORY, "no memory for a chat template");
+    if (err == DT_OK && (!*form || !*spec)) err = dt_fail(DT_ERR_MEMORY, "out of memory for a chat template");
     if (err == DT_OK) return DT_OK;
     json_decref(*spec);
     json_decref(*form);

@@ -26,7 +26,7 @@ dt_err dt_messages_add(dt_messages *m, dt_role role, const char *text, size_t nb
     if (m->n == m->n_alloc) {
         const int n = m->n_alloc ? 2 * m->n_alloc : 16;
         dt_message *more = realloc(m->item, (size_t)n * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for %d messages", n);
+        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for %d messages", n);
         m->item = more;
         m->n_alloc = n;
     }
@@ -48,7 +48,7 @@ dt_err dt_messages_own(dt_messages *m, char *text)
     char **more = text ? realloc(m->owned, ((size_t)m->n_owned + 1) * sizeof *more) : NULL;
     if (more) m->owned = more;
     if (!more) free(text);
-    DT_CHECK(more, DT_ERR_MEMORY, "no memory for a message");
+    DT_CHECK(more, DT_ERR_MEMORY, "out of memory for a message");
     m->owned[m->n_owned++] = text;
     return DT_OK;
 }

@@ -14,7 +14,7 @@ static dt_err add(dt_pieces *p, dt_span span, bool target)
         if (spans) p->span = spans;
         bool *targets = realloc(p->target, (size_t)n * sizeof *targets);
         if (targets) p->target = targets;
-        DT_CHECK(spans && targets, DT_ERR_MEMORY, "no memory for a text of %d pieces", n);
+        DT_CHECK(spans && targets, DT_ERR_MEMORY, "out of memory for a text of %d pieces", n);
         p->n_alloc = n;
     }
     p->span[p->n] = span;
@@ -57,7 +57,7 @@ dt_err dt_expand_placeholders(int32_t token, int64_t n_tokens, int n_images, dt_
     if (found == 0) return DT_OK;
     DT_TRY(dt_ids_reserve(ids, (size_t)found * (run - 1)));
     uint8_t *more = mask ? realloc(*mask, ids->n_alloc) : NULL;
-    DT_CHECK(more || !mask, DT_ERR_MEMORY, "no memory for a record of %zu tokens", ids->n_alloc);
+    DT_CHECK(more || !mask, DT_ERR_MEMORY, "out of memory for a record of %zu tokens", ids->n_alloc);
     if (mask) *mask = more;
     size_t to = ids->n + (size_t)found * (run - 1); /* backwards, so that no id is overwritten before it is moved */
     for (size_t from = ids->n, end = to; from-- > first; ids->n = end) {
@@ -164,7 +164,7 @@ static dt_err mark(work *w, size_t first)
 {
     if (!w->mask) return DT_OK;
     uint8_t *mask = realloc(*w->mask, w->ids->n_alloc ? w->ids->n_alloc : 1);
-    DT_CHECK(mask, DT_ERR_MEMORY, "no memory for the mask of %zu tokens", w->ids->n_alloc);
+    DT_CHECK(mask, DT_ERR_MEMORY, "out of memory for the mask of %zu tokens", w->ids->n_alloc);
     *w->mask = mask;
     size_t at = first;
     for (int from = 0, to; from < w->p->n; from = to) {
@@ -181,7 +181,7 @@ dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p
 {
     const size_t first = ids->n;
     int64_t few[64], *many = p->n > 64 ? malloc((size_t)p->n * sizeof *many) : NULL;
-    DT_CHECK(p->n <= 64 || many, DT_ERR_MEMORY, "no memory for a text of %d pieces", p->n);
+    DT_CHECK(p->n <= 64 || many, DT_ERR_MEMORY, "out of memory for a text of %d pieces", p->n);
     work w = {.e = e,
               .p = p,
               .wrap = wrap && wrap->n_before + wrap->n_after > 0 && !begins_with_bos(t, p, wrap) ? wrap : NULL,

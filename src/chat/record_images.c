@@ -13,7 +13,7 @@ dt_err dt_image_names_add(dt_image_names *names, const char *path)
     if (names->n == names->n_alloc) {
         const int n = names->n_alloc ? 2 * names->n_alloc : 4;
         const char **more = realloc(names->path, (size_t)n * sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "no memory for the names of %d images", n);
+        DT_CHECK(more, DT_ERR_MEMORY, "out of memory for the names of %d images", n);
         names->path = more;
         names->n_alloc = n;
     }
@@ -216,7 +216,7 @@ dt_err dt_image_data(const char *name, uint8_t **bytes, size_t *n)
     *n = 0;
     DT_CHECK(base64, DT_ERR_DATA, "expected data:image/TYPE;base64,DATA");
     *bytes = malloc(strlen(comma) / 4 * 3 + 4);
-    DT_CHECK(*bytes, DT_ERR_MEMORY, "no memory for the bytes of an image");
+    DT_CHECK(*bytes, DT_ERR_MEMORY, "out of memory for the bytes of an image");
     const dt_err err = decode_base64(comma + 1, *bytes, n);
     if (err != DT_OK) {
         free(*bytes);

@@ -84,7 +84,7 @@ dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, uns
 {
     json_t *variables = variables_of(c, messages, n, flags, mark_ends);
     *r = (dt_jinja_result){0};
-    DT_CHECK(variables, DT_ERR_MEMORY, "no memory for the variables of a chat template");
+    DT_CHECK(variables, DT_ERR_MEMORY, "out of memory for the variables of a chat template");
     const dt_err err = dt_jinja_render(c->jinja, variables, c->day, r);
     json_decref(variables);
     return err;

@@ -174,7 +174,7 @@ static dt_err find_answers(const talk *t)
 {
     if (take_generated(t->answer, t->message, t->n, t->text)) return DT_OK;
     size_t *end = calloc((size_t)t->n, sizeof *end);
-    DT_CHECK(end, DT_ERR_MEMORY, "no memory for the answers of a conversation");
+    DT_CHECK(end, DT_ERR_MEMORY, "out of memory for the answers of a conversation");
     const dt_err err = probe_answers(t, end);
     free(end);
     return err;
@@ -189,7 +189,7 @@ static dt_err after_answer(const talk *t, int n, size_t *length)
     talk shorter = {.c = t->c, .message = t->message, .n = n, .text = &r};
     DT_TRY(dt_chat_evaluate(t->c, t->message, n, 0, 0, &r));
     shorter.answer = calloc((size_t)n, sizeof *shorter.answer);
-    dt_err err = shorter.answer ? find_answers(&shorter) : dt_fail(DT_ERR_MEMORY, "no memory for a conversation");
+    dt_err err = shorter.answer ? find_answers(&shorter) : dt_fail(DT_ERR_MEMORY, "out of memory for a conversation");
     if (err == DT_OK) {
         const size_t end = t->answer[n - 1].to, at = shorter.answer[n - 1].to;
         *length = r.nbytes - at;
@@ -278,7 +278,7 @@ dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, cons
     *n_parts = 0;
     if (!any) return DT_OK;
     dt_jinja_part *both = calloc(2 * (size_t)n, sizeof *both);
-    DT_CHECK(both, DT_ERR_MEMORY, "no memory for the targets of a conversation");
+    DT_CHECK(both, DT_ERR_MEMORY, "out of memory for the targets of a conversation");
     const talk t = {.c = c, .message = messages, .n = n, .text = text, .answer = both + n};
     const dt_err err = find_targets(&t, both, n_parts);
     *part = both;

@@ -163,7 +163,7 @@ static dt_err find_neighbours(dt_comm *comm, MPI_Comm shared)
                 (dt_neighbour){.rank = (int)all[3 * r], .pid = all[3 * r + 2] == mine[2] ? (int)all[3 * r + 1] : 0};
     free(all);
     if (code) return dt_comm_mpi_fail(code, "exchange of process ids", __FILE__, __LINE__);
-    return room ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for a table of %d ranks", n);
+    return room ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a table of %d ranks", n);
 }
 
 static dt_err split_by_node(dt_comm *comm)
@@ -208,7 +208,7 @@ static dt_err map_ranks(dt_comm *comm)
     struct dt_comm_mpi *mpi = comm->mpi;
     const size_t n_slots = (size_t)comm->n_nodes * (size_t)mpi->max_local;
     mpi->rank_at = malloc(n_slots * sizeof *mpi->rank_at);
-    DT_CHECK(mpi->rank_at, DT_ERR_MEMORY, "no memory for a table of %zu ranks", n_slots);
+    DT_CHECK(mpi->rank_at, DT_ERR_MEMORY, "out of memory for a table of %zu ranks", n_slots);
     for (size_t i = 0; i < n_slots; i++) mpi->rank_at[i] = -1;
     for (int r = 0; r < comm->nranks; r++)
         mpi->rank_at[(size_t)mpi->node_of[r] * (size_t)mpi->max_local + (size_t)mpi->local_of[r]] = r;
@@ -231,7 +231,7 @@ static dt_err find_nodes(dt_comm *comm)
     dt_err err = DT_OK;
     int first = comm->rank, code = MPI_SUCCESS;
     if (!first_rank || !mpi->node_of || !mpi->local_of)
-        err = dt_fail(DT_ERR_MEMORY, "no memory for the table of %d ranks", comm->nranks);
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks", comm->nranks);
     if (!err) code = MPI_Bcast(&first, 1, MPI_INT, 0, mpi->node);
     if (!err && !code) code = MPI_Allgather(&first, 1, MPI_INT, first_rank, 1, MPI_INT, mpi->world);
     if (!err && !code) code = MPI_Allgather(&comm->local_rank, 1, MPI_INT, mpi->local_of, 1, MPI_INT, mpi->world);
@@ -269,7 +269,7 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
 {
     uint64_t mine = dev->ops && dev->ops->identity ? dev->ops->identity(dev) : 0;
     uint64_t *ids = malloc((size_t)comm->nranks * sizeof *ids);
-    dt_err err = ids ? dt_fault("comm.devices") : dt_fail(DT_ERR_MEMORY, "no memory for %d devices", comm->nranks);
+    dt_err err = ids ? dt_fault("comm.devices") : dt_fail(DT_ERR_MEMORY, "out of memory for %d devices", comm->nranks);
     err = dt_comm_agree(comm, err);
     if (err != DT_OK) {
         free(ids);
@@ -315,7 +315,7 @@ static dt_err open_mpi(dt_comm *comm)
     DT_TRY(find_nodes(comm));
     DT_TRY(find_crowd(comm));
     comm->piece_of = malloc((size_t)comm->nranks * sizeof *comm->piece_of);
-    DT_CHECK(comm->piece_of, DT_ERR_MEMORY, "no memory for a table of %d ranks", comm->nranks);
+    DT_CHECK(comm->piece_of, DT_ERR_MEMORY, "out of memory for a table of %d ranks", comm->nranks);
     DT_TRY(dt_comm_group(comm, false));
     DT_TRY(dt_comm_vote_open(mpi));
     return dt_roll_open(comm);
@@ -347,7 +347,7 @@ dt_err dt_comm_open(dt_comm *comm)
     comm->threads = provided >= MPI_THREAD_MULTIPLE;
     if (gethostname(comm->host, sizeof comm->host - 1) != 0) strcpy(comm->host, "unknown");
     comm->mpi = calloc(1, sizeof *comm->mpi);
-    DT_CHECK(comm->mpi, DT_ERR_MEMORY, "no memory for a communicator");
+    DT_CHECK(comm->mpi, DT_ERR_MEMORY, "out of memory for a communicator");
     *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL,
                                       .node = MPI_COMM_NULL,
                                       .across = MPI_COMM_NULL,

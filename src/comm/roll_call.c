@@ -27,7 +27,7 @@ dt_err dt_roll_open(dt_comm *comm)
         mpi->reported = calloc((size_t)comm->nranks, sizeof *mpi->reported);
     }
     DT_CHECK(comm->rank >= N_COLLECTORS || (mpi->roll_hosts && mpi->reported), DT_ERR_MEMORY,
-             "no memory for the names of %d hosts", comm->nranks);
+             "out of memory for the names of %d hosts", comm->nranks);
     for (int to = 0; to < n_collectors(comm); to++)
         DT_MPI(MPI_Gather(comm->host, sizeof comm->host, MPI_CHAR, mpi->roll_hosts, sizeof comm->host, MPI_CHAR, to,
                           mpi->roll));

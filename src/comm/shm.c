@@ -252,7 +252,7 @@ static dt_err prepare(dt_shm *shm, const dt_comm *comm, segment_id *mine)
     shm->slots = calloc((size_t)shm->n, sizeof *shm->slots);
     shm->segments = calloc((size_t)shm->n, sizeof *shm->segments);
     DT_CHECK(shm->flags && shm->slots && shm->segments, DT_ERR_MEMORY,
-             "no memory for the table of %d ranks of this node", shm->n);
+             "out of memory for the table of %d ranks of this node", shm->n);
     if (shm->me == 0) remove_stale_segments();
     DT_TRY(dt_fault("shm.make"));
     return make_segment(shm, mine);
@@ -294,7 +294,7 @@ dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened)
                     .window_nbytes = alone ? 0 : dt_shm_window_nbytes(slot_nbytes)};
     dt_err err = alone ? DT_OK : prepare(shm, comm, &mine);
     if (!alone && err == DT_OK && !(ids = calloc((size_t)shm->n, sizeof *ids)))
-        err = dt_fail(DT_ERR_MEMORY, "no memory for the table of %d ranks of this node", shm->n);
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks of this node", shm->n);
     dt_err agreed = all_have_it(comm, err, opened);
     if (agreed == DT_OK && *opened) {
         const int code =

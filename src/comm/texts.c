@@ -15,7 +15,7 @@ dt_err dt_comm_share_text(dt_comm *comm, char **text, size_t *nbytes)
     if (len < 0) return DT_OK;
     dt_err err = dt_fault("comm.share_text");
     if (err == DT_OK && !has_it && !(*text = calloc(1, (size_t)len + 1)))
-        err = dt_fail(DT_ERR_MEMORY, "no memory for a text of %" PRId64 " bytes from rank 0", len);
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for a text of %" PRId64 " bytes from rank 0", len);
     err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = dt_comm_broadcast_host(comm, *text, (size_t)len, 0);
     if (err == DT_OK || has_it) return err;
@@ -64,7 +64,7 @@ dt_err dt_comm_gather_text(dt_comm *comm, dt_text_source source, dt_text_sink si
 {
     char *part = malloc(DT_TEXT_PART);
     dt_err err = dt_fault("comm.gather_text"), failed = DT_OK;
-    if (err == DT_OK && !part) err = dt_fail(DT_ERR_MEMORY, "no memory for %d bytes of texts", DT_TEXT_PART);
+    if (err == DT_OK && !part) err = dt_fail(DT_ERR_MEMORY, "out of memory for %d bytes of texts", DT_TEXT_PART);
     err = dt_comm_agree(comm, err);
     if (err == DT_OK)
         err = comm->rank ? send_text(comm, part, source, ctx) : receive_texts(comm, part, source, sink, ctx, &failed);

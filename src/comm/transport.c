@@ -86,7 +86,7 @@ static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
     DT_TRY(comm->dev->ops->event_create(comm->dev, &t->returned));
     t->src = calloc((size_t)comm->nranks, sizeof *t->src);
     t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
-    DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "no memory for the tables of %d ranks", comm->nranks);
+    DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "out of memory for the tables of %d ranks", comm->nranks);
     for (int i = 0; i < 2 * t->n_requests; i++) t->requests[i] = MPI_REQUEST_NULL;
     return DT_OK;
 }
@@ -117,7 +117,7 @@ static dt_err mpi_open(dt_comm *comm)
 {
     dt_transport *t = calloc(1, sizeof *t);
     bool opened = false;
-    dt_err err = dt_comm_agree(comm, t ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the transport"));
+    dt_err err = dt_comm_agree(comm, t ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the transport"));
     if (err != DT_OK) {
         free(t);
         return err;

@@ -67,7 +67,7 @@ dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi)
     DT_MPI(MPI_Type_commit(&mpi->vote_type));
     DT_MPI(MPI_Op_create(vote_function, 0, &mpi->vote_op));
     mpi->vote_values = calloc(N_HEAD + ROOM_AT_START, sizeof *mpi->vote_values);
-    DT_CHECK(mpi->vote_values, DT_ERR_MEMORY, "no memory for a vote");
+    DT_CHECK(mpi->vote_values, DT_ERR_MEMORY, "out of memory for a vote");
     mpi->vote_room = ROOM_AT_START;
     return DT_OK;
 }
@@ -85,7 +85,7 @@ dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values)
     struct dt_comm_mpi *mpi = comm->mpi;
     if (n_values <= mpi->vote_room) return DT_OK;
     dt_vote_value *room = realloc(mpi->vote_values, (size_t)(N_HEAD + n_values) * sizeof *room);
-    DT_CHECK(room, DT_ERR_MEMORY, "no memory for a vote of %d values", n_values);
+    DT_CHECK(room, DT_ERR_MEMORY, "out of memory for a vote of %d values", n_values);
     mpi->vote_values = room;
     mpi->vote_room = n_values;
     return DT_OK;

@@ -45,7 +45,7 @@ static dt_err own(dt_config *cfg, char *text)
     owned_text *o = malloc(sizeof *o);
     if (!o) {
         free(text);
-        return dt_fail(DT_ERR_MEMORY, "no memory for the configuration");
+        return dt_fail(DT_ERR_MEMORY, "out of memory for the configuration");
     }
     *o = (owned_text){.next = cfg->priv->texts, .text = text};
     cfg->priv->texts = o;
@@ -99,7 +99,7 @@ static dt_err note_unset(dt_config *cfg, int row, const char *text, bool from_fi
     const bool may_be_unset = cfg->priv->lenient || (from_file && is_overridden(cfg, row));
     if (!may_be_unset || !dt_key_unset_variable(text, name, sizeof name)) return DT_OK;
     char *copy = strdup(name);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the configuration");
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for the configuration");
     cfg->priv->value[row].unset = copy;
     return own(cfg, copy);
 }
@@ -210,8 +210,8 @@ dt_err dt_config_read(dt_config *cfg, const char *name, const char *text, int n_
 {
     *cfg = (dt_config){0};
     cfg->priv = calloc(1, sizeof *cfg->priv + (size_t)dt_n_keys * sizeof cfg->priv->value[0]);
-    DT_CHECK(cfg->priv && (cfg->priv->file_name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for the configuration",
-             name);
+    DT_CHECK(cfg->priv && (cfg->priv->file_name = strdup(name)), DT_ERR_MEMORY,
+             "%s: out of memory for the configuration", name);
     cfg->priv->lenient = variables == DT_VARIABLES_MAY_BE_UNSET;
     cfg->priv->overrides = overrides, cfg->priv->n_overrides = n_overrides;
     DT_TRY(set_defaults(cfg));

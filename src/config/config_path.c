@@ -153,12 +153,12 @@ static dt_err rewrite(const dt_key *k, const char *value, const char *head, cons
     *out = NULL;
     if (r.kind == NO_PATH) {
         *out = strdup(value);
-        return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for its value", head);
+        return *out ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for its value", head);
     }
     r.to = open_memstream(&text, &size);
-    DT_CHECK(r.to, DT_ERR_MEMORY, "%s: no memory for its value", head);
+    DT_CHECK(r.to, DT_ERR_MEMORY, "%s: out of memory for its value", head);
     dt_err err = write_items(value, &r);
-    if (fclose(r.to) != 0 && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its value", head);
+    if (fclose(r.to) != 0 && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its value", head);
     if (err == DT_OK)
         *out = text;
     else

@@ -23,7 +23,7 @@ dt_err dt_config_split(const char *text, char ***items, int *n_items)
     for (const char *p = text; *p; p++) most += *p == ',';
     *n_items = 0;
     *items = calloc(most, sizeof **items);
-    DT_CHECK(*items, DT_ERR_MEMORY, "no memory for a list of %zu items", most);
+    DT_CHECK(*items, DT_ERR_MEMORY, "out of memory for a list of %zu items", most);
     for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
         const char *end = p + strcspn(p, ","), *begin = trim(p, &end);
         if (begin == end) continue;
@@ -32,7 +32,7 @@ dt_err dt_config_split(const char *text, char ***items, int *n_items)
             dt_list_free(*items, *n_items);
             *items = NULL;
             *n_items = 0;
-            return dt_fail(DT_ERR_MEMORY, "no memory for a list of %zu items", most);
+            return dt_fail(DT_ERR_MEMORY, "out of memory for a list of %zu items", most);
         }
         const char *value = dt_key_unquote(item);
         memmove(item, value, strlen(value) + 1);

@@ -228,7 +228,7 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
     }
     if (!word) dt_key_format(k, *n, number);
     *canonical = !word ? strdup(number) : strndup(word, k->kind == DT_KEY_TEXT ? strlen(word) : strcspn(word, "|"));
-    DT_CHECK(*canonical, DT_ERR_MEMORY, "%s: no memory for its value", head);
+    DT_CHECK(*canonical, DT_ERR_MEMORY, "%s: out of memory for its value", head);
     return DT_OK;
 }
 
@@ -318,9 +318,9 @@ dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char *
     char *expanded = NULL;
     *out = NULL;
     FILE *to = open_memstream(&expanded, &size);
-    DT_CHECK(to, DT_ERR_MEMORY, "%s: no memory for its value", head);
+    DT_CHECK(to, DT_ERR_MEMORY, "%s: out of memory for its value", head);
     dt_err err = expand_into(text, head, to);
-    if (fclose(to) != 0 && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for its value", head);
+    if (fclose(to) != 0 && err == DT_OK) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for its value", head);
     if (err == DT_OK) {
         err = dt_key_expand_path(k, dt_key_unquote(trimmed(expanded)), head, out);
         if (err == DT_OK) err = check_writable(k, *out, head);

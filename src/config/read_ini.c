@@ -74,7 +74,7 @@ static dt_err keep_long_value(reader *r, char *line)
     if (*line == ';' || *line == '#' || isspace((unsigned char)*line) || *line == '[') return DT_OK;
     const size_t name_len = strcspn(line, "=:");
     DT_CHECK(name_len < 64, DT_ERR_USAGE, "%s:%d: expected 'key = value', found '%.60s'", r->file_name, r->line, line);
-    DT_COPY_TEXT(r->long_value, line + name_len + 1, "%s:%d: no memory for a line", r->file_name, r->line);
+    DT_COPY_TEXT(r->long_value, line + name_len + 1, "%s:%d: out of memory for a line", r->file_name, r->line);
     cut_comment(r->long_value);
     return DT_OK;
 }

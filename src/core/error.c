@@ -144,7 +144,8 @@ dt_err dt_mistakes_end(dt_mistakes *m)
 {
     const dt_err err = m->err;
     if (err != DT_OK)
-        dt_fail(err, "%s", m->text ? m->text : "unknown error: its message is empty, or there was no memory for it");
+        dt_fail(err, "%s",
+                m->text ? m->text : "unknown error: its message is empty, or there was out of memory for it");
     free(m->text);
     *m = (dt_mistakes){0};
     return err;

@@ -45,7 +45,7 @@ dt_err dt_named_arrays_add(dt_named_arrays *items, const char *name, dt_named_ty
     dt_named_array *item = realloc(items->item, (size_t)(items->n_items + 1) * sizeof *item);
     if (item) items->item = item;
     void *copy = item ? take(items, nbytes) : NULL;
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the item %s of %zu bytes", name, nbytes);
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for the item %s of %zu bytes", name, nbytes);
     if (data && nbytes) memcpy(copy, data, nbytes);
     item += items->n_items++;
     *item = (dt_named_array){.type = type, .n = n, .data = copy};

@@ -27,7 +27,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
     char *p = aligned_alloc(ALIGN, nbytes);
     char text[24];
-    DT_CHECK(p, DT_ERR_MEMORY, "no memory for a batch of %d tokens (%s)", max_tok,
+    DT_CHECK(p, DT_ERR_MEMORY, "out of memory for a batch of %d tokens (%s)", max_tok,
              dt_format_bytes((double)nbytes, text));
     memset(p, 0, nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
@@ -55,7 +55,7 @@ dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbyte
     size_t nbytes;
     DT_EXPECT(max_images > 0 && image_nbytes > 0 && !__builtin_mul_overflow((size_t)max_images, image_nbytes, &nbytes));
     b->pixels = malloc(nbytes);
-    DT_CHECK(b->pixels, DT_ERR_MEMORY, "no memory for %d images of %zu bytes", max_images, image_nbytes);
+    DT_CHECK(b->pixels, DT_ERR_MEMORY, "out of memory for %d images of %zu bytes", max_images, image_nbytes);
     dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     b->max_images = max_images;
     b->image_nbytes = image_nbytes;

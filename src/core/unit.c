@@ -46,7 +46,7 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
              DT_ERR_ARG, "unit %s, tensor %s: the unit is too large: expected at most %" PRId64 " elements", u->name,
              name, (int64_t)(INT64_MAX / 64));
     dt_tensor *grown = realloc(u->tensors, ((size_t)u->n_tensors + 1) * sizeof *grown);
-    DT_CHECK(grown, DT_ERR_MEMORY, "unit %s: no memory for a table of %d tensors", u->name, u->n_tensors + 1);
+    DT_CHECK(grown, DT_ERR_MEMORY, "unit %s: out of memory for a table of %d tensors", u->name, u->n_tensors + 1);
     u->tensors = grown;
     append(u, &t);
     u->tensors[u->n_tensors++] = t;

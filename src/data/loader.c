@@ -202,7 +202,7 @@ static dt_err alloc_places(dt_loader *l)
     const size_t nbytes = places_nbytes(l);
     if (nbytes == 0) return DT_OK;
     l->places = malloc(nbytes);
-    DT_CHECK(l->places, DT_ERR_MEMORY, "no memory for the feature offsets of %" PRId64 " images",
+    DT_CHECK(l->places, DT_ERR_MEMORY, "out of memory for the feature offsets of %" PRId64 " images",
              dt_loader_n_images(l));
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     return DT_OK;
@@ -225,7 +225,7 @@ static dt_err open_batches(dt_loader *l)
     l->batches = calloc((size_t)l->n_batches, sizeof *l->batches);
     l->scratch.ids = malloc((size_t)(T + 1) * sizeof *l->scratch.ids);
     l->scratch.mask = malloc((size_t)T);
-    DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "no memory for %d micro-batches",
+    DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "out of memory for %d micro-batches",
              l->n_batches);
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
     for (int i = 0; i < l->n_batches; i++) {
@@ -290,7 +290,7 @@ dt_err dt_loader_open(dt_loader **out, const dt_loader_options *opt)
 {
     *out = NULL;
     dt_loader *l = calloc(1, sizeof *l);
-    DT_CHECK(l, DT_ERR_MEMORY, "no memory for a data loader");
+    DT_CHECK(l, DT_ERR_MEMORY, "out of memory for a data loader");
     l->opt = *opt;
     if (!l->opt.where) l->opt.where = "[data]";
     const dt_err err = open_all(l);

@@ -70,8 +70,8 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
 
 static dt_err grow(dt_sources *s)
 {
-    DT_GROW(s->samples, s->n_files, "no memory for %d dataset files", s->n_files + 1);
-    DT_RESIZE(s->file_first, s->n_files + 2, "no memory for %d dataset files", s->n_files + 1);
+    DT_GROW(s->samples, s->n_files, "out of memory for %d dataset files", s->n_files + 1);
+    DT_RESIZE(s->file_first, s->n_files + 2, "out of memory for %d dataset files", s->n_files + 1);
     return DT_OK;
 }
 
@@ -272,8 +272,8 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
 static dt_err open_items(dt_sources *s, char **items, int n, const dt_loader_options *opt)
 {
     DT_CHECK(n > 0, DT_ERR_USAGE, "%s: expected dataset files, found none", opt->where);
-    DT_ALLOC(s->weight, n, "no memory for %d dataset files", n);
-    DT_ALLOC(s->entry_first, n + 1, "no memory for %d dataset files", n);
+    DT_ALLOC(s->weight, n, "out of memory for %d dataset files", n);
+    DT_ALLOC(s->entry_first, n + 1, "out of memory for %d dataset files", n);
     DT_TRY(grow(s));
     s->file_first[0] = 0;
     dt_mistakes mistakes = {0};

@@ -63,7 +63,7 @@ dt_err dt_quantise_nf4(const float *w, int64_t n, uint8_t *codes, uint8_t *block
 {
     const int64_t n_blocks = dt_nf4_blocks(n);
     float *most = malloc((size_t)n_blocks * sizeof *most + 1);
-    DT_CHECK(most, DT_ERR_MEMORY, "nf4: no memory for the maxima of %lld blocks", (long long)n_blocks);
+    DT_CHECK(most, DT_ERR_MEMORY, "nf4: out of memory for the maxima of %lld blocks", (long long)n_blocks);
     for (int64_t b = 0; b < n_blocks; b++) {
         const int64_t first = b * DT_NF4_BLOCK;
         most[b] = dt_quantise_nf4_block(w + first, dt_min_i64(DT_NF4_BLOCK, n - first), codes + first / 2);

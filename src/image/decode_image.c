@@ -17,7 +17,7 @@ dt_err dt_image_alloc(const char *name, int64_t width, int64_t height, dt_image 
              "%s: the image is too large: %lld x %lld pixels, expected at most %d per side", name, (long long)width,
              (long long)height, (int)DT_IMAGE_MAX_FILE_SIDE);
     *image = (dt_image){.width = (int)width, .height = (int)height, .rgb = malloc(3 * (size_t)(width * height))};
-    DT_CHECK(image->rgb, DT_ERR_MEMORY, "%s: no memory for %d x %d pixels", name, image->width, image->height);
+    DT_CHECK(image->rgb, DT_ERR_MEMORY, "%s: out of memory for %d x %d pixels", name, image->width, image->height);
     return DT_OK;
 }
 

@@ -8,7 +8,7 @@
 
 dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbytes)
 {
-    DT_RESIZE(tags->exif, tags->exif_nbytes + nbytes, "no memory for %zu bytes of Exif data", nbytes);
+    DT_RESIZE(tags->exif, tags->exif_nbytes + nbytes, "out of memory for %zu bytes of Exif data", nbytes);
     memcpy(tags->exif + tags->exif_nbytes, bytes, nbytes);
     tags->exif_nbytes += nbytes;
     return DT_OK;
@@ -17,7 +17,7 @@ dt_err dt_image_keep_exif(dt_image_tags *tags, const uint8_t *bytes, size_t nbyt
 dt_err dt_image_keep_xmp(dt_image_tags *tags, const void *text, size_t nbytes)
 {
     char *copy = malloc(nbytes + 1);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for %zu bytes of XMP data", nbytes);
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for %zu bytes of XMP data", nbytes);
     memcpy(copy, text, nbytes);
     copy[nbytes] = 0;
     free(tags->xmp);

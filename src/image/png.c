@@ -148,7 +148,7 @@ static dt_err keep_profile(dt_image_tags *tags, const char *text)
     for (int i = 0; i < 3 && text; i++) text = (text = strchr(text, '\n')) ? text + 1 : NULL;
     if (!text || tags->exif) return DT_OK;
     uint8_t *bytes = malloc(strlen(text) / 2 + 1);
-    DT_CHECK(bytes, DT_ERR_MEMORY, "no memory for %zu bytes of Exif data", strlen(text) / 2);
+    DT_CHECK(bytes, DT_ERR_MEMORY, "out of memory for %zu bytes of Exif data", strlen(text) / 2);
     size_t n = 0;
     static const char DIGITS[] = "0123456789abcdef0123456789ABCDEF";
     for (const char *high = NULL; *text; text++) {
@@ -200,7 +200,7 @@ static dt_err read_header(decoder *d)
     }
     DT_TRY(dt_image_alloc(d->name, width, height, d->image));
     d->rows = malloc(sizeof *d->rows * (size_t)height);
-    DT_CHECK(d->rows, DT_ERR_MEMORY, "%s: no memory for %d rows", d->name, d->image->height);
+    DT_CHECK(d->rows, DT_ERR_MEMORY, "%s: out of memory for %d rows", d->name, d->image->height);
     for (int64_t y = 0; y < height; y++) d->rows[y] = d->image->rgb + (3 * y + 3 - d->sample_nbytes) * width;
     png_set_interlace_handling(d->png);
     png_read_update_info(d->png, d->info);

@@ -24,7 +24,7 @@ static dt_err pad_to_square(const char *name, const dt_image *in, const uint8_t 
              "%s: the image is too large: padding %d x %d pixels to a square exceeds the maximum of %d pixels", name,
              in->width, in->height, (int)DT_IMAGE_MAX_PIXELS);
     *out = (dt_image){.width = side, .height = side, .rgb = malloc(3 * n_pixels)};
-    DT_CHECK(out->rgb, DT_ERR_MEMORY, "no memory for an image of %d x %d pixels", side, side);
+    DT_CHECK(out->rgb, DT_ERR_MEMORY, "out of memory for an image of %d x %d pixels", side, side);
     fill(out->rgb, n_pixels, colour);
     uint8_t *to = out->rgb + 3 * ((size_t)(side - in->height) / 2 * (size_t)side + (size_t)(side - in->width) / 2);
     for (int y = 0; y < in->height; y++) memcpy(to + (size_t)y * 3 * (size_t)side, in->rgb + (size_t)y * row, row);

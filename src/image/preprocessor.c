@@ -227,7 +227,7 @@ static dt_err read_object(const dt_spec *s, dt_preprocessor *p)
     DT_TRY(read_steps(s, kind, p));
     DT_TRY(read_numbers(s, kind, p));
     p->json = json_dumps(s->value, JSON_INDENT(2));
-    DT_CHECK(p->json, DT_ERR_MEMORY, "%s: no memory for its text", s->file);
+    DT_CHECK(p->json, DT_ERR_MEMORY, "%s: out of memory for its text", s->file);
     return DT_OK;
 }
 

@@ -20,7 +20,7 @@ dt_err dt_image_write_png(const dt_image *image, const char *path)
                      .format = PNG_FORMAT_RGB};
     png_alloc_size_t n = PNG_IMAGE_PNG_SIZE_MAX(png);
     void *bytes = malloc(n);
-    DT_CHECK(bytes, DT_ERR_MEMORY, "%s: no memory for an image of %d x %d", path, image->width, image->height);
+    DT_CHECK(bytes, DT_ERR_MEMORY, "%s: out of memory for an image of %d x %d", path, image->width, image->height);
     const bool made = png_image_write_to_memory(&png, bytes, &n, 0, image->rgb, 0, NULL);
     const dt_err err = made ? dt_write_file_atomic(path, bytes, n) : dt_fail(DT_ERR_FAULT, "%s: %s", path, png.message);
     png_image_free(&png);

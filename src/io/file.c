@@ -102,7 +102,7 @@ static dt_err read_open_file(int fd, const struct stat *st, const char *path, si
              max_bytes, (long long)st->st_size);
     *nbytes = (size_t)st->st_size;
     *text = malloc(*nbytes + 1);
-    DT_CHECK(*text, DT_ERR_MEMORY, "%s: no memory for the file's %zu bytes", path, *nbytes);
+    DT_CHECK(*text, DT_ERR_MEMORY, "%s: out of memory for the file's %zu bytes", path, *nbytes);
     (*text)[*nbytes] = '\0';
     errno = 0; /* also for a file that is too short */
     dt_err err = dt_read_at(fd, path, 0, *text, *nbytes);
@@ -207,7 +207,7 @@ dt_err dt_aside_open(dt_aside *a, const char *path)
     DT_TRY(dt_check_replaceable(path));
     if (asprintf(&a->part, "%s.part", path) < 0) {
         a->part = NULL;
-        return dt_fail(DT_ERR_MEMORY, "%s: no memory for the file's name", path);
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for the file's name", path);
     }
     const dt_err err = dt_create_file(a->part, &a->fd);
     if (err == DT_OK) return DT_OK;
@@ -326,14 +326,14 @@ dt_err dt_check_replaceable(const char *path)
 static dt_err copy_files(const glob_t *g, char ***paths, int *n_paths)
 {
     char **list = calloc(g->gl_pathc, sizeof *list);
-    DT_CHECK(list, DT_ERR_MEMORY, "no memory for the names of %zu files", (size_t)g->gl_pathc);
+    DT_CHECK(list, DT_ERR_MEMORY, "out of memory for the names of %zu files", (size_t)g->gl_pathc);
     int n = 0;
     for (size_t i = 0; i < g->gl_pathc; i++) {
         struct stat st;
         if (stat(g->gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode)) continue;
         if (!(list[n] = strdup(g->gl_pathv[i]))) {
             dt_list_free(list, n);
-            return dt_fail(DT_ERR_MEMORY, "no memory for the names of %zu files", (size_t)g->gl_pathc);
+            return dt_fail(DT_ERR_MEMORY, "out of memory for the names of %zu files", (size_t)g->gl_pathc);
         }
         n++;
     }
@@ -362,7 +362,7 @@ dt_err dt_glob(const char *pattern, char ***paths, int *n_paths)
     else if (status == GLOB_ABORTED)
         err = dt_fail_errno(DT_ERR_DATA, pattern, "a directory cannot be read");
     else if (status != GLOB_NOMATCH)
-        err = dt_fail(DT_ERR_MEMORY, "%s: no memory for the list of matching files", pattern);
+        err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the list of matching files", pattern);
     if (status == 0) globfree(&g);
     if (err == DT_OK && *n_paths == 0) {
         free(*paths);

@@ -152,7 +152,7 @@ static dt_err read_variable_text(const attribute *a, const char *path, const cha
     if (H5Aread(a->id, a->type, &inside) < 0) return fail_attribute(DT_ERR_DATA, path, name, "read");
     *text = strdup(inside ? inside : "");
     if (inside) H5free_memory(inside);
-    return *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: attribute `%s`: no memory for its text", path, name);
+    return *text ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: attribute `%s`: out of memory for its text", path, name);
 }
 
 static dt_err read_fixed_text(const attribute *a, const char *path, const char *name, char **text)
@@ -161,7 +161,7 @@ static dt_err read_fixed_text(const attribute *a, const char *path, const char *
     DT_CHECK(size > 0 && size <= MAX_TEXT && H5Aget_storage_size(a->id) == size, DT_ERR_DATA,
              "%s: attribute `%s`: the file is damaged: found a text of %zu bytes", path, name, size);
     char *t = calloc(size + 1, 1);
-    DT_CHECK(t, DT_ERR_MEMORY, "%s: attribute `%s`: no memory for %zu bytes", path, name, size);
+    DT_CHECK(t, DT_ERR_MEMORY, "%s: attribute `%s`: out of memory for %zu bytes", path, name, size);
     if (H5Aread(a->id, a->type, t) < 0) {
         free(t);
         return fail_attribute(DT_ERR_DATA, path, name, "read");

@@ -230,7 +230,7 @@ dt_err dt_h5_checksum(hid_t dset, const char *path, const char *name, const dt_h
 {
     const int64_t step = VERIFY_BYTES / (int64_t)a->elem_size;
     char *buffer = malloc(VERIFY_BYTES);
-    DT_CHECK(buffer, DT_ERR_MEMORY, "no memory for a buffer of %d bytes", VERIFY_BYTES);
+    DT_CHECK(buffer, DT_ERR_MEMORY, "out of memory for a buffer of %d bytes", VERIFY_BYTES);
     dt_err err = DT_OK;
     *sum = 0;
     for (int64_t at = 0; at < a->n_elems && err == DT_OK; at += step) {

@@ -74,7 +74,7 @@ static dt_err open_npy(dt_rows *r, int64_t file_size)
     DT_CHECK(head[6] >= 1 && head[6] <= 3 && len <= MAX_HEADER, DT_ERR_DATA,
              "%s: unsupported NumPy format: version %d with a header of %zu bytes", r->path, head[6], len);
     char *text = calloc(len + 1, 1);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the header", r->path);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for the header", r->path);
     r->offset = (long_length ? 12 : 10) + (int64_t)len;
     dt_err err = dt_read_at(r->fd, r->path, long_length ? 12 : 10, text, len);
     if (err == DT_OK) err = parse_header(r, text);
@@ -167,7 +167,7 @@ dt_err dt_rows_open(dt_rows *r, const char *path, const char *array)
              r->width);
     r->raw_nbytes = (size_t)r->width * r->elem_size;
     r->raw = malloc(r->raw_nbytes);
-    DT_CHECK(r->raw, DT_ERR_MEMORY, "%s: no memory for a row of %zu bytes", path, r->raw_nbytes);
+    DT_CHECK(r->raw, DT_ERR_MEMORY, "%s: out of memory for a row of %zu bytes", path, r->raw_nbytes);
     return DT_OK;
 }
 

@@ -45,7 +45,7 @@ static int find_held(const char *path)
 static dt_err hold(const char *path, int fd)
 {
     char *name = strdup(path);
-    DT_CHECK(name, DT_ERR_MEMORY, "%s: no memory for the file's name", path);
+    DT_CHECK(name, DT_ERR_MEMORY, "%s: out of memory for the file's name", path);
     pthread_mutex_lock(&held.mutex);
     const int own = held.n < MAX_HELD ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (own >= 0) held.file[held.n].path = name, held.file[held.n++].fd = own;

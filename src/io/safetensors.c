@@ -92,7 +92,7 @@ static dt_err read_offsets(const char *path, const json_t *entry, dt_st_tensor *
 static dt_err read_entry(const char *path, const char *name, const json_t *entry, dt_st_tensor *t)
 {
     int bits = 0;
-    DT_COPY_TEXT(t->name, name, "%s: no memory for the name of a tensor", path);
+    DT_COPY_TEXT(t->name, name, "%s: out of memory for the name of a tensor", path);
     if (!json_is_object(entry)) return bad(path, name, "entry", entry, "an object");
     DT_TRY(read_dtype(path, entry, t, &bits));
     DT_TRY(read_shape(path, entry, t, bits));
@@ -147,7 +147,7 @@ static dt_err read_header(int fd, const char *path, json_t **root, int64_t *data
              (long long)st.st_size);
 
     char *text = malloc(len);
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the header of %" PRIu64 " bytes", path, len);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for the header of %" PRIu64 " bytes", path, len);
     dt_err err = dt_read_at(fd, path, 8, text, len);
     snprintf(header, sizeof header, "%s: header", path);
     if (err == DT_OK) err = dt_json_parse(root, header, text, len, 0);
@@ -163,7 +163,7 @@ static dt_err read_entries(const char *path, const json_t *root, dt_st_tensor **
     json_t *entry;
     DT_CHECK(json_is_object(root), DT_ERR_DATA, "%s: header: expected an object", path);
     *tensors = calloc(json_object_size(root) + 1, sizeof **tensors);
-    DT_CHECK(*tensors, DT_ERR_MEMORY, "%s: no memory for %zu tensors", path, json_object_size(root));
+    DT_CHECK(*tensors, DT_ERR_MEMORY, "%s: out of memory for %zu tensors", path, json_object_size(root));
     json_object_foreach((json_t *)root, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) {

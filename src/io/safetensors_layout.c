@@ -72,12 +72,12 @@ static dt_err make_header(dt_st_layout *l, int f, const sorted *by, int n)
     }
     char *text = whole ? json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(root);
-    DT_CHECK(text, DT_ERR_MEMORY, "no memory for the header of a safetensors file");
+    DT_CHECK(text, DT_ERR_MEMORY, "out of memory for the header of a safetensors file");
     const size_t n_text = strlen(text), len = (8 + n_text + 7) / 8 * 8;
     l->headers[f] = malloc(len);
     if (l->headers[f]) memset(l->headers[f], ' ', len), memcpy(l->headers[f] + 8, text, n_text);
     free(text);
-    DT_CHECK(l->headers[f], DT_ERR_MEMORY, "no memory for the header of a safetensors file");
+    DT_CHECK(l->headers[f], DT_ERR_MEMORY, "out of memory for the header of a safetensors file");
     for (int i = 0; i < 8; i++) l->headers[f][i] = (char)((len - 8) >> 8 * i & 0xff);
     for (int i = 0; i < n; i++)
         if (l->file[i] == f) l->offset[i] += (int64_t)len;
@@ -89,7 +89,7 @@ static dt_err make_header(dt_st_layout *l, int f, const sorted *by, int n)
 static dt_err make_headers(dt_st_layout *l, const dt_st_entry *entries)
 {
     sorted *by;
-    DT_ALLOC(by, l->n_tensors, "no memory for a list of %d tensors", l->n_tensors);
+    DT_ALLOC(by, l->n_tensors, "out of memory for a list of %d tensors", l->n_tensors);
     for (int i = 0; i < l->n_tensors; i++) by[i] = (sorted){&entries[i], i};
     qsort(by, (size_t)l->n_tensors, sizeof *by, by_name);
     dt_err err = DT_OK;
@@ -106,7 +106,7 @@ static dt_err name_files(dt_st_layout *l)
                             ? asprintf(&l->names[f], "%s.safetensors", l->stem)
                             : asprintf(&l->names[f], "%s-%05d-of-%05d.safetensors", l->stem, f + 1, l->n_files);
         if (len < 0) l->names[f] = NULL;
-        DT_CHECK(len > 0, DT_ERR_MEMORY, "no memory for the names of %d files", l->n_files);
+        DT_CHECK(len > 0, DT_ERR_MEMORY, "out of memory for the names of %d files", l->n_files);
     }
     return DT_OK;
 }
@@ -124,19 +124,19 @@ static dt_err make_index(dt_st_layout *l, const dt_st_entry *entries)
     json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     l->index = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(root);
-    DT_CHECK(l->index, DT_ERR_MEMORY, "no memory for the index of %d tensors", l->n_tensors);
+    DT_CHECK(l->index, DT_ERR_MEMORY, "out of memory for the index of %d tensors", l->n_tensors);
     return DT_OK;
 }
 
 static dt_err make(dt_st_layout *l, const dt_st_entry *entries, int64_t shard_size)
 {
-    DT_ALLOC(l->file, l->n_tensors + 1, "no memory for a list of %d tensors", l->n_tensors);
-    DT_ALLOC(l->offset, l->n_tensors + 1, "no memory for a list of %d tensors", l->n_tensors);
+    DT_ALLOC(l->file, l->n_tensors + 1, "out of memory for a list of %d tensors", l->n_tensors);
+    DT_ALLOC(l->offset, l->n_tensors + 1, "out of memory for a list of %d tensors", l->n_tensors);
     deal_out(l, entries, shard_size);
-    DT_ALLOC(l->names, l->n_files + 1, "no memory for a list of %d files", l->n_files);
-    DT_ALLOC(l->headers, l->n_files, "no memory for a list of %d files", l->n_files);
-    DT_ALLOC(l->header_len, l->n_files, "no memory for a list of %d files", l->n_files);
-    DT_ALLOC(l->size, l->n_files, "no memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->names, l->n_files + 1, "out of memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->headers, l->n_files, "out of memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->header_len, l->n_files, "out of memory for a list of %d files", l->n_files);
+    DT_ALLOC(l->size, l->n_files, "out of memory for a list of %d files", l->n_files);
     DT_TRY(name_files(l));
     DT_TRY(make_headers(l, entries));
     return make_index(l, entries);

@@ -25,8 +25,8 @@ static dt_err add_file(dt_safetensors *s, const char *path)
 {
     DT_CHECK(s->n_files < MAX_FILES, DT_ERR_DATA, "%s: models of more than %d files are not supported", path,
              (int)MAX_FILES);
-    DT_GROW(s->files, s->n_files, "%s: no memory for the file's name", path);
-    DT_COPY_TEXT(s->files[s->n_files], path, "%s: no memory for the file's name", path);
+    DT_GROW(s->files, s->n_files, "%s: out of memory for the file's name", path);
+    DT_COPY_TEXT(s->files[s->n_files], path, "%s: out of memory for the file's name", path);
     s->n_files++;
     return DT_OK;
 }
@@ -39,7 +39,7 @@ static dt_err add_tensors(dt_safetensors *s, int f)
     dt_err err = dt_st_read_file(s->files[f], &more, &n);
     if (err == DT_OK)
         err = dt_resize(&s->tensors, n <= INT_MAX - s->n_tensors ? s->n_tensors + n : -1, sizeof *more,
-                        "%s: no memory for %d tensors", s->files[f], n);
+                        "%s: out of memory for %d tensors", s->files[f], n);
     for (int i = 0; i < n; i++) {
         more[i].file = f;
         if (err == DT_OK)

@@ -369,8 +369,8 @@ static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
     f->what = strdup(opt->what);
     f->transfers = calloc((size_t)opt->depth, sizeof *f->transfers);
     f->bounce = aligned_alloc(HUGE_PAGE, BOUNCE_NBYTES);
-    DT_CHECK(f->dir && f->what && f->transfers && f->bounce, DT_ERR_MEMORY, "%s: no memory for a buffer of %d bytes",
-             opt->dir, BOUNCE_NBYTES);
+    DT_CHECK(f->dir && f->what && f->transfers && f->bounce, DT_ERR_MEMORY,
+             "%s: out of memory for a buffer of %d bytes", opt->dir, BOUNCE_NBYTES);
     (void)madvise(f->bounce, BOUNCE_NBYTES, MADV_HUGEPAGE); /* the disk is given few large pieces */
     memset(f->bounce, 0, BOUNCE_NBYTES);                    /* touch its pages */
     DT_TRY(make_file(f));
@@ -391,7 +391,7 @@ dt_err dt_swap_open(dt_swap_file **file, const dt_swap_options *opt)
     DT_CHECK(file_nbytes(opt) > 0, DT_ERR_ARG, "internal: dt_swap_open: nbytes: expected a size above 0");
 
     dt_swap_file *f = calloc(1, sizeof *f);
-    DT_CHECK(f, DT_ERR_MEMORY, "no memory for a swap file");
+    DT_CHECK(f, DT_ERR_MEMORY, "out of memory for a swap file");
     *f = (dt_swap_file){.fd = -1, .nbytes = file_nbytes(opt), .depth = opt->depth, .last = &f->first};
     const dt_err err = open_all(f, opt);
     if (err != DT_OK) {

@@ -102,7 +102,7 @@ dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t
 {
     dt_jinja *t = calloc(1, sizeof *t);
     *out = NULL;
-    DT_CHECK(t && (t->name = strdup(name)), DT_ERR_MEMORY, "%s: no memory for a chat template", name);
+    DT_CHECK(t && (t->name = strdup(name)), DT_ERR_MEMORY, "%s: out of memory for a chat template", name);
     if (dt_utf8_valid(text, nbytes) != nbytes) {
         dt_jinja_close(t);
         return dt_fail(DT_ERR_DATA, "%s: expected text in UTF-8, found other bytes", name);
@@ -110,7 +110,7 @@ dt_err dt_jinja_parse(dt_jinja **out, const char *name, const char *text, size_t
     dt_jctx *x = calloc(1, sizeof *x);
     if (!x) {
         dt_jinja_close(t);
-        return dt_fail(DT_ERR_MEMORY, "%s: no memory for a chat template", name);
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a chat template", name);
     }
     x->name = t->name;
     x->line = 1;
@@ -166,7 +166,7 @@ dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, d
     if (!out || !x) {
         free(out);
         free(x);
-        return dt_fail(DT_ERR_MEMORY, "%s: no memory for evaluating a chat template", t->name);
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for evaluating a chat template", t->name);
     }
     x->name = t->name;
     x->line = 1;
@@ -179,7 +179,7 @@ dt_err dt_jinja_render(const dt_jinja *t, const json_t *variables, time_t now, d
         result->nbytes = out->n;
         result->generated = copy(x->generated, (size_t)x->n_generated * sizeof *x->generated, 1);
         result->n_generated = x->n_generated;
-        if (!result->text || !result->generated) err = dt_fail(DT_ERR_MEMORY, "%s: no memory for a text", t->name);
+        if (!result->text || !result->generated) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a text", t->name);
     }
     if (err != DT_OK) dt_jinja_result_free(result);
     result->raised = x->raised;

@@ -20,7 +20,7 @@ void dt_jinja_fail(dt_jctx *x, const char *fmt, ...)
 
 static _Noreturn void no_memory(dt_jctx *x)
 {
-    x->err = dt_fail(DT_ERR_MEMORY, "%s: no memory for evaluating a chat template", x->name);
+    x->err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for evaluating a chat template", x->name);
     longjmp(x->escape, 1);
 }
 

@@ -32,7 +32,7 @@ static dt_err encode_part(turns *t, const dt_text_side *side, int from, int to, 
 static dt_err put(turns *t, const int32_t *id, size_t n, bool target)
 {
     DT_TRY(dt_ids_reserve(t->ids, n + 1));
-    DT_RESIZE(*t->mask, t->ids->n_alloc, "no memory for a record of %zu tokens", t->ids->n_alloc);
+    DT_RESIZE(*t->mask, t->ids->n_alloc, "out of memory for a record of %zu tokens", t->ids->n_alloc);
     if (n) memcpy(t->ids->id + t->ids->n, id, n * sizeof *id);
     memset(*t->mask + t->ids->n, target, n);
     t->ids->n += n;

@@ -10,10 +10,10 @@ dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item 
     if (!p->text || nbytes > p->text_alloc - p->n_text) { /* allocate text even for an empty item */
         const size_t need = p->n_text + nbytes,
                      want = need > DT_CHUNK_NBYTES ? need + need / 4 : 2 * (size_t)DT_CHUNK_NBYTES;
-        DT_RESIZE(p->text, want, "%s: no memory for a document of %zu bytes", item.path, nbytes);
+        DT_RESIZE(p->text, want, "%s: out of memory for a document of %zu bytes", item.path, nbytes);
         p->text_alloc = want;
     }
-    DT_GROW(p->items, p->n_items, "no memory for %d records", p->n_items + 1);
+    DT_GROW(p->items, p->n_items, "out of memory for %d records", p->n_items + 1);
     if (nbytes) memcpy(p->text + p->n_text, text, nbytes);
     item.first = p->n_text;
     item.nbytes = nbytes - item.n_binary;
@@ -24,7 +24,7 @@ dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item 
 
 dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s)
 {
-    DT_GROW(p->samples, p->n_samples, "no memory for %d records", p->n_samples + 1);
+    DT_GROW(p->samples, p->n_samples, "out of memory for %d records", p->n_samples + 1);
     *s = &p->samples[p->n_samples++];
     **s = (dt_sample){.weight = 1};
     return DT_OK;
@@ -35,7 +35,7 @@ dt_err dt_chunk_reserve_pixels(dt_chunk *p, size_t nbytes)
     const size_t need = p->n_pixels + nbytes;
     if (need <= p->pixels_alloc) return DT_OK;
     const size_t want = need > DT_CHUNK_PIXELS ? need + need / 4 : DT_CHUNK_PIXELS;
-    DT_RESIZE(p->pixels, want, "no memory for images of %zu bytes", nbytes);
+    DT_RESIZE(p->pixels, want, "out of memory for images of %zu bytes", nbytes);
     p->pixels_alloc = want;
     return DT_OK;
 }
@@ -44,7 +44,7 @@ dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json)
 {
     const size_t n = strlen(json), need = p->n_records + n;
     if (need > p->records_alloc) {
-        DT_RESIZE(p->records, 2 * need, "no memory for a record of %zu bytes", n);
+        DT_RESIZE(p->records, 2 * need, "out of memory for a record of %zu bytes", n);
         p->records_alloc = 2 * need;
     }
     memcpy(p->records + p->n_records, json, n);

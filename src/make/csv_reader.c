@@ -38,7 +38,7 @@ static dt_err each_field(const char *row, size_t nbytes, field_fn *fn, void *sel
     if (nbytes > 0 && row[nbytes - 1] == '\n') nbytes--;
     if (nbytes > 0 && row[nbytes - 1] == '\r') nbytes--;
     char *field = malloc(nbytes + 1);
-    DT_CHECK(field, DT_ERR_MEMORY, "no memory for a row of %zu bytes", nbytes);
+    DT_CHECK(field, DT_ERR_MEMORY, "out of memory for a row of %zu bytes", nbytes);
     dt_err err = DT_OK;
     size_t at = 0, n;
     for (int column = 0; err == DT_OK; column++) {
@@ -60,8 +60,8 @@ static dt_err add_column(void *self, int column, const char *text, size_t nbytes
     DT_CHECK(dt_utf8_valid(text, nbytes) == nbytes && !memchr(text, '\0', nbytes), DT_ERR_DATA,
              "expected column names in UTF-8, found another name in column %d", column + 1);
     DT_CHECK(!dt_csv_header_has(h, text), DT_ERR_DATA, "column %s occurs twice", text);
-    DT_GROW(h->name, h->n, "no memory for the names of columns");
-    DT_COPY_TEXT(h->name[h->n], text, "no memory for the names of columns");
+    DT_GROW(h->name, h->n, "out of memory for the names of columns");
+    DT_COPY_TEXT(h->name[h->n], text, "out of memory for the names of columns");
     h->n++;
     return DT_OK;
 }
@@ -113,7 +113,7 @@ static dt_err add_field(void *self, int column, const char *text, size_t nbytes)
         DT_TRY(dt_error_prefix(dt_python_list(&value, text, nbytes), "%s: ", name));
     else
         value = json_stringn(text, nbytes);
-    DT_CHECK(value && json_object_set_new(r->json, name, value) == 0, DT_ERR_MEMORY, "no memory for a row");
+    DT_CHECK(value && json_object_set_new(r->json, name, value) == 0, DT_ERR_MEMORY, "out of memory for a row");
     return DT_OK;
 }
 
@@ -121,7 +121,7 @@ dt_err dt_csv_row(json_t **json, const dt_csv_header *h, const char *text, size_
 {
     row r = {.header = h, .json = json_object()};
     *json = NULL;
-    DT_CHECK(r.json, DT_ERR_MEMORY, "no memory for a row");
+    DT_CHECK(r.json, DT_ERR_MEMORY, "out of memory for a row");
     dt_err err = each_field(text, nbytes, add_field, &r);
     if (err == DT_OK && r.n != h->n)
         err = dt_fail(DT_ERR_DATA, "expected %d fields as in the first line, found %d", h->n, r.n);

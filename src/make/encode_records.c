@@ -32,7 +32,7 @@ static dt_err append_eos(dt_ids *ids, uint8_t **mask, size_t first, int32_t eos,
 {
     if (eos < 0 || (ids->n > first && ids->id[ids->n - 1] == eos)) return DT_OK;
     DT_TRY(dt_ids_reserve(ids, 1));
-    DT_RESIZE(*mask, ids->n_alloc, "no memory for a record of %zu tokens", ids->n_alloc);
+    DT_RESIZE(*mask, ids->n_alloc, "out of memory for a record of %zu tokens", ids->n_alloc);
     (*mask)[ids->n] = target;
     ids->id[ids->n++] = eos;
     return DT_OK;
@@ -92,7 +92,7 @@ static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8
     for (int i = 0; i < p->n; i++) {
         const size_t before = ids->n;
         DT_TRY(dt_encode(e, &p->span[i], 1, 0, ids, NULL));
-        DT_RESIZE(*mask, ids->n_alloc, "no memory for a record of %zu tokens", ids->n_alloc);
+        DT_RESIZE(*mask, ids->n_alloc, "out of memory for a record of %zu tokens", ids->n_alloc);
         memset(*mask + before, p->target[i], ids->n - before);
     }
     return DT_OK;

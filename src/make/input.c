@@ -84,7 +84,7 @@ void dt_input_close(dt_input *in)
 static dt_err append(dt_text *b, const char *text, size_t n)
 {
     dt_text_append(b, text, n);
-    DT_CHECK(!b->failed, DT_ERR_MEMORY, "no memory for a document of %zu bytes", b->n + n);
+    DT_CHECK(!b->failed, DT_ERR_MEMORY, "out of memory for a document of %zu bytes", b->n + n);
     return DT_OK;
 }
 

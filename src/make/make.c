@@ -102,7 +102,7 @@ static dt_err add_sample(const make *k, worker *w, dt_chunk *p, const dt_chunk_i
     for (int side = 0; side < DT_N_SIDES; side++) s->n[side] = 0;
     s->n_record = 0;
     s->n_images = 0;
-    return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for an error message");
+    return s->problem ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for an error message");
 }
 
 /* After the first malformed sample of a record, only that sample is kept, to report the problem. */
@@ -136,7 +136,7 @@ static dt_err work_on_item(const make *k, worker *w, dt_chunk *p, const dt_chunk
  * same way. */
 static dt_err level_mask(dt_chunk *p)
 {
-    DT_RESIZE(p->mask[0], p->ids[0].n_alloc, "no memory for the mask of %zu tokens", p->ids[0].n_alloc);
+    DT_RESIZE(p->mask[0], p->ids[0].n_alloc, "out of memory for the mask of %zu tokens", p->ids[0].n_alloc);
     return DT_OK;
 }
 
@@ -269,7 +269,7 @@ static dt_err list_inputs(make *k)
     const dt_make_options *o = k->opt;
     const char *const others[] = {o->rec.index, o->rec.items, o->chat_template, o->tokenizer, o->images.preprocessor};
     enum { N_OTHERS = sizeof others / sizeof others[0] };
-    DT_ALLOC(k->inputs, k->reader.n_paths + N_OTHERS, "no memory for the names of inputs");
+    DT_ALLOC(k->inputs, k->reader.n_paths + N_OTHERS, "out of memory for the names of inputs");
     for (int i = 0; i < k->reader.n_paths; i++) k->inputs[k->n_inputs++] = k->reader.paths[i];
     for (int i = 0; i < N_OTHERS; i++)
         if (others[i]) k->inputs[k->n_inputs++] = others[i];
@@ -380,7 +380,7 @@ static dt_err open_all(make *k)
     k->outputs =
         (dt_outputs){.opt = o, .recipe = &k->recipe, .stats = k->stats, .inputs = k->inputs, .n_inputs = k->n_inputs};
     k->n_threads = o->n_threads ? o->n_threads : n_cores();
-    DT_ALLOC(k->workers, k->n_threads, "no memory for %d threads", k->n_threads);
+    DT_ALLOC(k->workers, k->n_threads, "out of memory for %d threads", k->n_threads);
     for (int i = 0; i < k->n_threads; i++) DT_TRY(dt_encoder_open(&k->workers[i].encoder, k->tokenizer));
     return DT_OK;
 }

@@ -69,7 +69,7 @@ static dt_err add(dt_outputs *o, const int32_t *ids, int64_t n)
     if (n <= 0) return DT_OK;
     if (o->stats->kind == DT_DATASET_TOKENS) return dt_dataset_add(o->to, ids, NULL, n);
     if ((size_t)n > o->mask_alloc) {
-        DT_RESIZE(o->mask, n, "no memory for the mask of %" PRId64 " tokens", n);
+        DT_RESIZE(o->mask, n, "out of memory for the mask of %" PRId64 " tokens", n);
         memset(o->mask, 1, (size_t)n);
         o->mask_alloc = (size_t)n;
     }

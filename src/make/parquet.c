@@ -104,7 +104,7 @@ static void free_type(dt_type *t)
 static dt_err add_children(dt_type *t, uint64_t n)
 {
     t->child = n <= INT32_MAX ? calloc(n ? n : 1, sizeof *t->child) : NULL;
-    DT_CHECK(t->child, DT_ERR_MEMORY, "no memory for %" PRIu64 " columns", n);
+    DT_CHECK(t->child, DT_ERR_MEMORY, "out of memory for %" PRIu64 " columns", n);
     t->n = (int)n;
     return DT_OK;
 }
@@ -122,7 +122,7 @@ static dt_err read_type(const parquet *p, void *type, int depth, dt_type *t)
         char *name = t->id == DUCKDB_LIST ? NULL : d->struct_type_child_name(type, (uint64_t)i);
         t->child[i].name = strdup(name ? name : "");
         const dt_err err = t->child[i].name ? read_type(p, child, depth + 1, &t->child[i])
-                                            : dt_fail(DT_ERR_MEMORY, "no memory for the names of columns");
+                                            : dt_fail(DT_ERR_MEMORY, "out of memory for the names of columns");
         if (name) d->free(name);
         d->destroy_logical_type(&child);
         DT_TRY(err);
@@ -136,7 +136,7 @@ static dt_err read_columns(parquet *p, duckdb_result *result)
     for (int i = 0; i < p->row.n; i++) {
         const char *name = p->duck->column_name(result, (uint64_t)i);
         dt_type *t = &p->row.child[i];
-        DT_COPY_TEXT(t->name, name ? name : "", "no memory for the names of columns");
+        DT_COPY_TEXT(t->name, name ? name : "", "out of memory for the names of columns");
         void *type = p->duck->column_logical_type(result, (uint64_t)i);
         const dt_err err = read_type(p, type, 0, t);
         p->duck->destroy_logical_type(&type);
@@ -353,7 +353,8 @@ static dt_err each_row_of_chunk(parquet *p, void *chunk, dt_row_fn *fn, void *se
         put_fields(p, &p->row, chunk, p->duck->data_chunk_get_vector, i);
         const size_t nbytes = p->json.n;
         if (p->binary.n > 0) dt_text_append(&p->json, p->binary.bytes, p->binary.n);
-        DT_CHECK(!p->json.failed && !p->binary.failed, DT_ERR_MEMORY, "no memory for a row of %zu bytes", p->json.n);
+        DT_CHECK(!p->json.failed && !p->binary.failed, DT_ERR_MEMORY, "out of memory for a row of %zu bytes",
+                 p->json.n);
         DT_TRY(fn(self, p->json.bytes, nbytes, p->binary.n, ++p->n_done));
     }
     return DT_OK;
@@ -408,7 +409,7 @@ static dt_err read_file(parquet *p, dt_text *sql, dt_row_fn *fn, void *self)
     snprintf(first, sizeof first, "SELECT * FROM read_parquet('%s" END_OF_SELECT " LIMIT 0", p->file);
     DT_TRY(with_result(p, first, read_columns));
     write_select(p, sql);
-    DT_CHECK(!sql->failed, DT_ERR_MEMORY, "no memory for the names of columns");
+    DT_CHECK(!sql->failed, DT_ERR_MEMORY, "out of memory for the names of columns");
     return read_rows(p, sql->bytes, fn, self);
 }
 

@@ -155,7 +155,7 @@ static dt_err add_completion(dt_messages *m, const json_t *completion, const cha
     if (json_is_array(completion)) return add_list(m, completion, what);
     DT_CHECK(json_is_object(completion), DT_ERR_DATA, "%s: expected a text, a message or a list of messages", what);
     json_t *list = json_pack("[O]", completion);
-    DT_CHECK(list, DT_ERR_MEMORY, "no memory for a list of one message");
+    DT_CHECK(list, DT_ERR_MEMORY, "out of memory for a list of one message");
     const dt_err err = add_list(m, list, what); /* texts belong to the message, which stays valid */
     json_decref(list);
     return err;

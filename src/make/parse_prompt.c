@@ -18,7 +18,7 @@ static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
     DT_CHECK(json_is_number(answer) || json_is_boolean(answer), DT_ERR_DATA, "answer: expected a text or a number");
     free(r->owned);
     r->owned = json_dumps(answer, JSON_ENCODE_ANY);
-    DT_CHECK(r->owned, DT_ERR_MEMORY, "no memory for an answer");
+    DT_CHECK(r->owned, DT_ERR_MEMORY, "out of memory for an answer");
     return dt_pieces_text(&r->side[DT_SIDE_SECOND].pieces, r->owned, strlen(r->owned), true);
 }
 
@@ -47,12 +47,12 @@ static dt_err keep_fields(dt_parsed_record *r, const json_t *json)
 {
     static const char *const others[] = {"prompt", "prompt_ids", "completion", "completion_ids"};
     json_t *copy = without_bytes((json_t *)json);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for the fields of a record");
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for the fields of a record");
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) json_object_del(copy, others[i]);
     const bool any = json_object_size(copy) > 0;
     if (any) r->fields = json_dumps(copy, JSON_COMPACT);
     json_decref(copy);
-    DT_CHECK(!any || r->fields, DT_ERR_MEMORY, "no memory for the fields of a record");
+    DT_CHECK(!any || r->fields, DT_ERR_MEMORY, "out of memory for the fields of a record");
     return DT_OK;
 }
 

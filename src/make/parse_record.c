@@ -182,7 +182,7 @@ dt_err dt_open_messages(json_t *record)
         DT_TRY(dt_error_prefix(
             dt_json_parse(&list, "", from, json_string_length(text), DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD),
             "%s: ", keys[k]));
-        DT_CHECK(json_object_set_new(record, keys[k], list) == 0, DT_ERR_MEMORY, "no memory for %s", keys[k]);
+        DT_CHECK(json_object_set_new(record, keys[k], list) == 0, DT_ERR_MEMORY, "out of memory for %s", keys[k]);
     }
     return DT_OK;
 }

@@ -199,7 +199,7 @@ dt_err dt_pipeline_run(const dt_pipeline_jobs *jobs, int n_threads)
     pthread_cond_init(&p.done, NULL);
     const dt_err err = p.chunk && p.ready && threads && workers
                            ? run_threads(&p, threads, workers, n_threads)
-                           : dt_fail(DT_ERR_MEMORY, "no memory for %d threads", n_threads);
+                           : dt_fail(DT_ERR_MEMORY, "out of memory for %d threads", n_threads);
     for (int64_t i = 0; p.chunk && i < size; i++) dt_chunk_free(&p.chunk[i]);
     pthread_cond_destroy(&p.room);
     pthread_cond_destroy(&p.todo);

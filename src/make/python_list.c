@@ -102,7 +102,8 @@ static dt_err element(literal *l, json_t *list)
     DT_TRY(is_string ? string(l) : number(l));
     DT_CHECK(!memchr(l->out, '\0', l->n_out), DT_ERR_DATA, "expected text without zero characters in a list");
     json_t *text = json_stringn(l->out, l->n_out);
-    DT_CHECK(text && json_array_append_new(list, text) == 0, DT_ERR_MEMORY, "no memory for a list of %zu bytes", l->n);
+    DT_CHECK(text && json_array_append_new(list, text) == 0, DT_ERR_MEMORY, "out of memory for a list of %zu bytes",
+             l->n);
     return DT_OK;
 }
 
@@ -125,7 +126,7 @@ dt_err dt_python_list(json_t **list, const char *text, size_t nbytes)
     literal l = {.text = text, .n = nbytes, .out = malloc(nbytes + 1)};
     *list = json_array();
     const dt_err err =
-        l.out && *list ? elements(&l, *list) : dt_fail(DT_ERR_MEMORY, "no memory for a list of %zu bytes", nbytes);
+        l.out && *list ? elements(&l, *list) : dt_fail(DT_ERR_MEMORY, "out of memory for a list of %zu bytes", nbytes);
     free(l.out);
     if (err != DT_OK) {
         json_decref(*list);

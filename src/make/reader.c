@@ -27,8 +27,8 @@ static dt_err add_path(dt_reader *r, const char *path)
 {
     struct stat st = {0}; /* stays zero for standard input: not a regular file */
     DT_CHECK_ERRNO(strcmp(path, "-") == 0 || stat(path, &st) == 0, DT_ERR_DATA, path, "cannot be opened");
-    DT_GROW(r->paths, r->n_paths, "no memory for the names of the inputs");
-    DT_COPY_TEXT(r->paths[r->n_paths], path, "no memory for the names of the inputs");
+    DT_GROW(r->paths, r->n_paths, "out of memory for the names of the inputs");
+    DT_COPY_TEXT(r->paths[r->n_paths], path, "out of memory for the names of the inputs");
     r->n_paths++;
     if (!S_ISREG(st.st_mode))
         r->nbytes_total = -1;
@@ -64,7 +64,7 @@ dt_err dt_reader_open(dt_reader *r, const dt_make_options *opt, const dt_tokeniz
     *r = (dt_reader){.opt = opt, .tokenizer = tokenizer, .rec = rec, .chunk_items = DT_CHUNK_ITEMS};
     for (int i = 0; i < opt->n_inputs; i++) DT_TRY(add_input(r, opt->inputs[i]));
     if (!rec) return DT_OK;
-    DT_ALLOC(r->headers, r->n_paths + 1, "no memory for the names of columns");
+    DT_ALLOC(r->headers, r->n_paths + 1, "out of memory for the names of columns");
     if (!opt->rec.longest && !dt_rec_has_samples(rec)) return DT_OK;
     return dt_rec_rows_scan(&r->rows, r->paths, r->n_paths, opt->rec.longest, opt->stop);
 }

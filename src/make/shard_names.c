@@ -12,8 +12,8 @@
 static dt_err add(dt_shard_names *s, const char *path, const struct stat *st)
 {
     char *name;
-    DT_GROW(s->file, s->n, "no memory for the names of %d files", s->n + 1);
-    DT_COPY_TEXT(name, path, "no memory for the names of %d files", s->n + 1);
+    DT_GROW(s->file, s->n, "out of memory for the names of %d files", s->n + 1);
+    DT_COPY_TEXT(name, path, "out of memory for the names of %d files", s->n + 1);
     s->file[s->n++] = (dt_named_file){.path = name, .device = st->st_dev, .number = st->st_ino};
     return DT_OK;
 }

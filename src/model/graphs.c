@@ -114,7 +114,7 @@ static dt_err record(dt_model *m, struct step_graph *g, dt_queue_step *queue, co
 /* Run this step without a graph, and record no further graphs. */
 static dt_err go_without(dt_model *m)
 {
-    DT_WARN("no memory for another CUDA graph (%s); decoding steps without a graph are slower", dt_error_message());
+    DT_WARN("out of memory for another CUDA graph (%s); decoding steps without a graph are slower", dt_error_message());
     dt_error_clear();
     m->graphs->full = true;
     return DT_OK;

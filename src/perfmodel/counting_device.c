@@ -69,7 +69,7 @@ void dt_count_now(const dt_device *dev, double seconds[DT_COUNT_CLOCKS])
 dt_err dt_count_open(dt_device *dev, const dt_count_sink *sink, dt_ledger *ledger)
 {
     count_state *c = calloc(1, sizeof *c);
-    DT_CHECK(c, DT_ERR_MEMORY, "no memory for the counting device");
+    DT_CHECK(c, DT_ERR_MEMORY, "out of memory for the counting device");
     *c = (count_state){.sink = sink, .next = FIRST_ADDRESS};
     *dev = (dt_device){.ops = &dt_device_count_ops, .impl = c, .ledger = ledger};
     return DT_OK;
@@ -113,7 +113,7 @@ static dt_err count_stream_create(dt_device *dev, dt_stream **stream)
 {
     count_state *c = state_of(dev);
     *stream = calloc(1, sizeof **stream);
-    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    DT_CHECK(*stream, DT_ERR_MEMORY, "out of memory for a stream");
     (*stream)->next = c->streams;
     c->streams = *stream;
     return DT_OK;
@@ -138,7 +138,7 @@ static dt_err count_stream_sync(dt_device *dev, dt_stream *stream)
 static dt_err count_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
-    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    DT_CHECK(*event, DT_ERR_MEMORY, "out of memory for an event");
     return DT_OK;
 }
 

@@ -10,7 +10,7 @@ static dt_err curve_alloc(dt_curve *c, int64_t n)
     *c = (dt_curve){.x = malloc((size_t)(n + 1) * sizeof *c->x), .y = malloc((size_t)(n + 1) * sizeof *c->y)};
     if (c->x && c->y) return DT_OK;
     dt_curve_free(c);
-    return dt_fail(DT_ERR_MEMORY, "no memory for a curve of %lld points", (long long)n);
+    return dt_fail(DT_ERR_MEMORY, "out of memory for a curve of %lld points", (long long)n);
 }
 
 void dt_curve_free(dt_curve *c)

@@ -26,8 +26,8 @@ dt_err dt_panel_add(dt_panel *p, dt_curve *curve, dt_look look, const char *titl
 {
     dt_series s = {.curve = *curve, .look = look};
     *curve = (dt_curve){0};
-    dt_err err = dt_grow(&p->series, p->n_series, sizeof s, "no memory for %d curves", p->n_series + 1);
-    if (err == DT_OK) err = dt_copy_text(&s.title, title, "no memory for %d curves", p->n_series + 1);
+    dt_err err = dt_grow(&p->series, p->n_series, sizeof s, "out of memory for %d curves", p->n_series + 1);
+    if (err == DT_OK) err = dt_copy_text(&s.title, title, "out of memory for %d curves", p->n_series + 1);
     if (err == DT_OK)
         p->series[p->n_series++] = s;
     else
@@ -299,7 +299,7 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
 {
     int ends[2];
     char **env = gnuplot_environment();
-    DT_CHECK(env, DT_ERR_MEMORY, "no memory for gnuplot's environment");
+    DT_CHECK(env, DT_ERR_MEMORY, "out of memory for gnuplot's environment");
     if (pipe(ends) != 0) {
         free(env);
         return dt_fail_errno(DT_ERR_FAULT, "gnuplot", "cannot create a pipe to it");
@@ -320,7 +320,7 @@ static dt_err start_gnuplot(pid_t *pid, FILE **script, int picture)
     DT_CHECK(why != ENOENT, DT_ERR_FAULT,
              "gnuplot is missing: install it (Debian and Ubuntu: apt install gnuplot-nox) or load its module");
     DT_CHECK(why == 0, DT_ERR_FAULT, "cannot start gnuplot: %s", strerror(why));
-    DT_CHECK(*script, DT_ERR_MEMORY, "no memory for the pipe to gnuplot");
+    DT_CHECK(*script, DT_ERR_MEMORY, "out of memory for the pipe to gnuplot");
     return DT_OK;
 }
 

@@ -166,7 +166,7 @@ static void close_stream(const dt_timeline *t, timeline_stream *l)
 static dt_err open_stream(dt_timeline *t, timeline_stream *l)
 {
     l->marks = calloc(1, STREAM_NBYTES);
-    DT_CHECK(l->marks, DT_ERR_MEMORY, "no memory for stream events");
+    DT_CHECK(l->marks, DT_ERR_MEMORY, "out of memory for stream events");
     l->spans = (dt_time_span *)(l->marks + TIMELINE_MARKS);
     dt_ledger_add(t->ledger, DT_MEM_OTHER, DT_ON_HOST, STREAM_NBYTES);
     for (int i = 0; i < TIMELINE_MARKS; i++) DT_TRY(t->dev->ops->event_create(t->dev, &l->marks[i].event));
@@ -215,10 +215,10 @@ size_t dt_timeline_nbytes(bool trace) { return trace ? TIMELINE_SPANS * sizeof(d
 dt_err dt_timeline_open(dt_timeline **out, dt_phase *phase, bool breakdown, bool trace, dt_ledger *ledger)
 {
     dt_timeline *t = calloc(1, sizeof *t);
-    DT_CHECK(t, DT_ERR_MEMORY, "no memory for the timeline");
+    DT_CHECK(t, DT_ERR_MEMORY, "out of memory for the timeline");
     if (trace && !(t->spans = calloc(1, dt_timeline_nbytes(true)))) {
         free(t);
-        return dt_fail(DT_ERR_MEMORY, "no memory for %d spans of the trace", TIMELINE_SPANS);
+        return dt_fail(DT_ERR_MEMORY, "out of memory for %d spans of the trace", TIMELINE_SPANS);
     }
     t->ledger = ledger;
     dt_ledger_add(ledger, DT_MEM_OTHER, DT_ON_HOST, dt_timeline_nbytes(trace));

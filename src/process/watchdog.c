@@ -130,7 +130,7 @@ static dt_err start(dt_watchdog *w, const dt_comm *comm)
 dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm *comm, double timeout_s)
 {
     dt_watchdog *w = calloc(1, sizeof *w);
-    DT_CHECK(w, DT_ERR_MEMORY, "no memory for the watchdog");
+    DT_CHECK(w, DT_ERR_MEMORY, "out of memory for the watchdog");
     w->phase = phase, w->comm = comm, w->timeout_s = timeout_s;
     DT_TRY(start(w, comm));
     *out = w;

@@ -44,7 +44,7 @@ dt_err dt_journal_begin(dt_journal *j, FILE **f)
 {
     j->begin = j->file.nbytes, j->err = DT_OK;
     *f = j->lines = fopencookie(j, "w", (cookie_io_functions_t){.write = add});
-    DT_CHECK(*f, DT_ERR_MEMORY, "%s: no memory for the write buffer", j->file.path);
+    DT_CHECK(*f, DT_ERR_MEMORY, "%s: out of memory for the write buffer", j->file.path);
     setvbuf(*f, j->buffer, _IOFBF, sizeof j->buffer);
     return DT_OK;
 }

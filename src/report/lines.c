@@ -10,7 +10,7 @@ dt_err dt_lines_add(dt_lines *l, const char *path, const dt_kept *kept, dt_line 
 {
     if (line.step > kept->last_step) return DT_OK;
     if (kept->redo_validation && line.is_validation && line.step == kept->last_step) return DT_OK;
-    DT_GROW(l->line, l->n, "%s: no memory for line offsets", path);
+    DT_GROW(l->line, l->n, "%s: out of memory for line offsets", path);
     l->line[l->n++] = line;
     return DT_OK;
 }
@@ -114,7 +114,7 @@ dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, d
         ok = n > 0;
     }
     DT_CHECK(ok, DT_ERR_DATA, "%s: cannot read: %s", path, errno ? strerror(errno) : "the file was truncated");
-    DT_CHECK(!out->failed, DT_ERR_MEMORY, "%s: no memory for a line of %lld bytes", path, (long long)line->nbytes);
+    DT_CHECK(!out->failed, DT_ERR_MEMORY, "%s: out of memory for a line of %lld bytes", path, (long long)line->nbytes);
     return DT_OK;
 }
 

@@ -15,7 +15,7 @@ enum { MAX_COLUMNS = 1000 };
 static dt_err grow_column(dt_metrics *m, int c, int64_t from)
 {
     for (int64_t i = from; i <= m->n_rows; i++) {
-        DT_GROW(m->columns[c], i, "no memory for %" PRId64 " records", m->n_rows);
+        DT_GROW(m->columns[c], i, "out of memory for %" PRId64 " records", m->n_rows);
         m->columns[c][i] = NAN;
     }
     return DT_OK;
@@ -25,9 +25,9 @@ static dt_err add_column(dt_metrics *m, const char *name)
 {
     DT_CHECK(m->n_columns < MAX_COLUMNS, DT_ERR_DATA, "cannot store column %d (\"%s\"): more than %d names",
              m->n_columns, name, MAX_COLUMNS);
-    DT_GROW(m->names, m->n_columns, "no memory for %d columns", m->n_columns + 1);
-    DT_GROW(m->columns, m->n_columns, "no memory for %d columns", m->n_columns + 1);
-    DT_COPY_TEXT(m->names[m->n_columns], name, "no memory for %d columns", m->n_columns + 1);
+    DT_GROW(m->names, m->n_columns, "out of memory for %d columns", m->n_columns + 1);
+    DT_GROW(m->columns, m->n_columns, "out of memory for %d columns", m->n_columns + 1);
+    DT_COPY_TEXT(m->names[m->n_columns], name, "out of memory for %d columns", m->n_columns + 1);
     m->columns[m->n_columns++] = NULL;
     return grow_column(m, m->n_columns - 1, 0);
 }

@@ -25,11 +25,11 @@ static const char later[] = "memory_pinned"; /* in every new table after the fix
 
 static dt_err add_column(dt_csv *c, const char *name, size_t len)
 {
-    DT_GROW(c->names, c->n_columns, "%s: no memory for a column", c->path);
-    DT_GROW(c->cells, c->n_columns, "%s: no memory for a column", c->path);
-    DT_GROW(c->set, c->n_columns, "%s: no memory for a column", c->path);
+    DT_GROW(c->names, c->n_columns, "%s: out of memory for a column", c->path);
+    DT_GROW(c->cells, c->n_columns, "%s: out of memory for a column", c->path);
+    DT_GROW(c->set, c->n_columns, "%s: out of memory for a column", c->path);
     c->names[c->n_columns] = strndup(name, len);
-    DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: no memory for a column", c->path);
+    DT_CHECK(c->names[c->n_columns], DT_ERR_MEMORY, "%s: out of memory for a column", c->path);
     c->set[c->n_columns++] = false;
     return DT_OK;
 }
@@ -174,7 +174,7 @@ static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE 
     const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
     *in = NULL;
     *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
-    DT_CHECK(c->path, DT_ERR_MEMORY, "no memory for the name of %s", path);
+    DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
     if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
     if (there) DT_TRY(dt_open_text(path, in));

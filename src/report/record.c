@@ -29,7 +29,7 @@ static dt_err open_kept(const char *path, int *fd)
 dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
 {
     *f = (dt_record_file){.fd = -1};
-    DT_COPY_TEXT(f->path, path, "no memory for the name of %s", path);
+    DT_COPY_TEXT(f->path, path, "out of memory for the name of %s", path);
     if (!keep) DT_TRY(dt_check_replaceable(path));
     DT_TRY(keep ? open_kept(path, &f->fd) : dt_create_file(path, &f->fd));
     struct stat st;
@@ -41,7 +41,7 @@ dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep)
 
 dt_err dt_record_file_write(dt_record_file *f, const dt_text *r)
 {
-    DT_CHECK(!r->failed, DT_ERR_MEMORY, "%s: no memory for a record of more than %zu bytes", f->path, r->n_alloc);
+    DT_CHECK(!r->failed, DT_ERR_MEMORY, "%s: out of memory for a record of more than %zu bytes", f->path, r->n_alloc);
     size_t done = 0;
     while (done < r->n) {
         const ssize_t n = write(f->fd, r->bytes + done, r->n - done);

@@ -117,7 +117,7 @@ dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *wh
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
 {
     *r = calloc(1, sizeof **r);
-    DT_CHECK(*r, DT_ERR_MEMORY, "no memory for the report (%zu bytes)", sizeof **r);
+    DT_CHECK(*r, DT_ERR_MEMORY, "out of memory for the report (%zu bytes)", sizeof **r);
     (*r)->jsonl.fd = (*r)->csv.file.fd = (*r)->events.file.fd = -1;
     const dt_err err = open_sinks(*r, opt);
     if (err != DT_OK) {

@@ -247,7 +247,7 @@ static dt_err open_check(check *c, dt_device *cpu, dt_device *dev)
         c->after[s] = malloc(ARENA_NBYTES);
     }
     c->before = malloc(ARENA_NBYTES);
-    DT_CHECK(c->before && c->after[0] && c->after[1], DT_ERR_MEMORY, "self-check: no memory for three arenas");
+    DT_CHECK(c->before && c->after[0] && c->after[1], DT_ERR_MEMORY, "self-check: out of memory for three arenas");
     return DT_OK;
 }
 

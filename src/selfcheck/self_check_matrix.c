@@ -42,7 +42,7 @@ static array put_any(check *c, int64_t n)
 {
     uint8_t *q = malloc((size_t)n + 1);
     for (int64_t i = 0; i < n && q; i++) q[i] = (uint8_t)dt_mix64((uint64_t)(n + i));
-    if (!q && c->err == DT_OK) c->err = dt_fail(DT_ERR_MEMORY, "self-check: no memory for a matrix");
+    if (!q && c->err == DT_OK) c->err = dt_fail(DT_ERR_MEMORY, "self-check: out of memory for a matrix");
     const array a = q ? put_bytes(c, q, 1, n) : (array){0};
     free(q);
     return a;

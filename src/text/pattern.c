@@ -67,7 +67,7 @@ static dt_err compile(dt_pattern *p, const char *text, size_t n, dt_pattern_use 
     int code;
     PCRE2_SIZE at;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    DT_CHECK(context, DT_ERR_MEMORY, "no memory for a regular expression");
+    DT_CHECK(context, DT_ERR_MEMORY, "out of memory for a regular expression");
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     p->code = pcre2_compile((PCRE2_SPTR)text, n, options[use], &code, &at, context);
     pcre2_compile_context_free(context);
@@ -84,7 +84,7 @@ static dt_err compile(dt_pattern *p, const char *text, size_t n, dt_pattern_use 
 dt_err dt_pattern_compile(dt_pattern **out, const char *text, size_t n, dt_pattern_use use)
 {
     dt_pattern *p = *out = calloc(1, sizeof *p);
-    DT_CHECK(p, DT_ERR_MEMORY, "no memory for a regular expression");
+    DT_CHECK(p, DT_ERR_MEMORY, "out of memory for a regular expression");
     const dt_err err = compile(p, text, n, use);
     if (err != DT_OK) {
         free(p);
@@ -112,7 +112,7 @@ dt_err dt_pattern_matches(const dt_pattern *p, const char *text, size_t from, bo
 dt_err dt_pattern_memory_open(dt_pattern_memory **out)
 {
     dt_pattern_memory *m = *out = calloc(1, sizeof *m);
-    DT_CHECK(m, DT_ERR_MEMORY, "no memory for matching");
+    DT_CHECK(m, DT_ERR_MEMORY, "out of memory for matching");
     m->data = pcre2_match_data_create(1, NULL);
     m->context = pcre2_match_context_create(NULL);
     m->stack = pcre2_jit_stack_create(JIT_STACK_MIN, JIT_STACK_MAX, NULL);
@@ -124,7 +124,7 @@ dt_err dt_pattern_memory_open(dt_pattern_memory **out)
     }
     dt_pattern_memory_close(m);
     *out = NULL;
-    return dt_fail(DT_ERR_MEMORY, "no memory for matching");
+    return dt_fail(DT_ERR_MEMORY, "out of memory for matching");
 }
 
 void dt_pattern_memory_close(dt_pattern_memory *m)

@@ -97,7 +97,7 @@ bool dt_unicode_is_space(uint32_t c)
 
 void dt_code_ranges_add(dt_code_ranges *r, uint32_t first, uint32_t last)
 {
-    r->failed = r->failed || dt_grow(&r->item, (int64_t)r->n, sizeof *r->item, "no memory for characters") != DT_OK;
+    r->failed = r->failed || dt_grow(&r->item, (int64_t)r->n, sizeof *r->item, "out of memory for characters") != DT_OK;
     if (!r->failed) r->item[r->n++] = (dt_code_range){first, last};
 }
 
@@ -232,7 +232,7 @@ static dt_err keep_page(dt_char_table *t, size_t page, const uint8_t cells[256])
     size_t k = page > 0 && memcmp(t->cell[t->page[page - 1]], cells, 256) == 0 ? t->page[page - 1] : 0;
     while (k < t->n_pages && memcmp(t->cell[k], cells, 256) != 0) k++;
     if (k == t->n_pages) {
-        DT_GROW(t->cell, t->n_pages, "no memory for a table of characters");
+        DT_GROW(t->cell, t->n_pages, "out of memory for a table of characters");
         memcpy(t->cell[t->n_pages++], cells, 256);
     }
     t->page[page] = (uint16_t)k;

@@ -9,7 +9,7 @@ static dt_err trie_add(dt_trie *t, const char *text, size_t n, int token)
     if (t->n_nodes + n + 1 > t->n_alloc) {
         const size_t n_alloc = 2 * (t->n_nodes + n + 1);
         DT_CHECK(n_alloc < INT32_MAX, DT_ERR_DATA, "added tokens of less than 2 GiB in total");
-        DT_RESIZE(t->node, n_alloc, "no memory for added tokens");
+        DT_RESIZE(t->node, n_alloc, "out of memory for added tokens");
         t->n_alloc = n_alloc;
         if (!t->n_nodes) t->n_nodes = 1;
     }
@@ -97,7 +97,7 @@ dt_err dt_added_read(dt_added *a, const dt_added_list *list, dt_vocab *vocab, co
                      dt_matcher *m)
 {
     *a = (dt_added){.token = calloc((size_t)list->n + 1, sizeof *a->token)};
-    DT_CHECK(a->token, DT_ERR_MEMORY, "no memory for %d added tokens", list->n);
+    DT_CHECK(a->token, DT_ERR_MEMORY, "out of memory for %d added tokens", list->n);
     for (int i = 0; i < list->n; i++) DT_TRY(read_token(a, &list->item[i], vocab, normalizer, m));
     return DT_OK;
 }

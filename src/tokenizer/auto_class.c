@@ -17,7 +17,7 @@ dt_err dt_auto_open(dt_auto_files *f, const char *directory)
     *f = (dt_auto_files){0};
     for (int i = 0; i < DT_N_AUTO_FILES; i++) {
         if (asprintf(&f->path[i], "%s/%s", directory, names[i]) < 0) f->path[i] = NULL;
-        DT_CHECK(f->path[i], DT_ERR_MEMORY, "no memory for a path");
+        DT_CHECK(f->path[i], DT_ERR_MEMORY, "out of memory for a path");
         if (access(f->path[i], F_OK) != 0) continue;
         const unsigned flags = DT_JSON_NUL_KEYS | (i == DT_AUTO_MODEL ? DT_JSON_LAST_KEY : 0);
         const dt_err err = dt_spec_load(&f->file[i], f->path[i], MAX_CONFIG, flags, NULL, NULL);
@@ -234,7 +234,7 @@ dt_err dt_auto_build(dt_auto_class c, const dt_auto_files *f, const dt_spec *roo
     *changed = false;
     if (c == DT_AUTO_BACKEND || !json_is_object(model)) return DT_OK;
     const stages s = make_stages(c, f);
-    DT_CHECK(s.normalizer && s.splitter && s.decoder, DT_ERR_MEMORY, "%s: no memory for its pipeline", root->file);
+    DT_CHECK(s.normalizer && s.splitter && s.decoder, DT_ERR_MEMORY, "%s: out of memory for its pipeline", root->file);
     *changed |= replaces(all, "normalizer", s.normalizer);
     *changed |= replaces(all, "pre_tokenizer", s.splitter);
     *changed |= replaces_model(c, model);

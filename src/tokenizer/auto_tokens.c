@@ -31,11 +31,11 @@ static dt_added_item *find(const dt_added_list *l, const char *content, size_t n
 static dt_err grow(dt_added_list *l)
 {
     const int n_alloc = 2 * l->n_alloc + 64;
-    DT_RESIZE(l->item, n_alloc, "no memory for %d added tokens", n_alloc);
+    DT_RESIZE(l->item, n_alloc, "out of memory for %d added tokens", n_alloc);
     l->n_alloc = n_alloc;
     free(l->slot);
     for (l->n_slots = 256; l->n_slots < 2 * (size_t)n_alloc;) l->n_slots *= 2;
-    DT_ALLOC(l->slot, l->n_slots, "no memory for %d added tokens", n_alloc);
+    DT_ALLOC(l->slot, l->n_slots, "out of memory for %d added tokens", n_alloc);
     for (int i = 0; i < l->n; i++) {
         const size_t slot = slot_of(l, l->item[i].content, l->item[i].n);
         if (!l->slot[slot]) l->slot[slot] = i + 1;
@@ -321,7 +321,8 @@ static dt_err name_others(collector *c, const dt_spec *file)
 
 static dt_err put_text(json_t *names, const char *key, const char *text, size_t n)
 {
-    DT_CHECK(json_object_set_new(names, key, json_stringn(text, n)) == 0, DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_CHECK(json_object_set_new(names, key, json_stringn(text, n)) == 0, DT_ERR_MEMORY,
+             "out of memory for a tokenizer");
     return DT_OK;
 }
 
@@ -363,7 +364,7 @@ static dt_err put_others(json_t *names, const dt_spec *file)
 dt_err dt_auto_names(json_t **names, dt_auto_class c, const dt_auto_files *f, const dt_spec *root)
 {
     *names = json_object();
-    DT_CHECK(*names, DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_CHECK(*names, DT_ERR_MEMORY, "out of memory for a tokenizer");
     DT_TRY(put_others(*names, &f->file[DT_AUTO_CONFIG]));
     if (!f->decoder) DT_TRY(put_others(*names, &f->file[DT_AUTO_MAP]));
     return put_usual(*names, c, f, root);

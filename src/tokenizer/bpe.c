@@ -39,7 +39,7 @@ struct dt_bpe_work {
 dt_err dt_bpe_work_open(dt_bpe_work **out)
 {
     dt_bpe_work *w = *out = aligned_alloc(64, (sizeof *w + 63) / 64 * 64);
-    DT_CHECK(w, DT_ERR_MEMORY, "no memory for an encoder");
+    DT_CHECK(w, DT_ERR_MEMORY, "out of memory for an encoder");
     memset(w, 0, sizeof *w);
     return DT_OK;
 }
@@ -214,7 +214,7 @@ static dt_err merge_many(const dt_bpe *b, dt_bpe_work *w)
     if (w->heap_alloc < 3 * w->n_symbols) {
         free(w->heap);
         w->heap_alloc = 0;
-        DT_ALLOC(w->heap, 3 * w->n_symbols, "no memory for merging %d symbols", n);
+        DT_ALLOC(w->heap, 3 * w->n_symbols, "out of memory for merging %d symbols", n);
         w->heap_alloc = 3 * w->n_symbols;
     }
     w->n_heap = 0;
@@ -252,7 +252,7 @@ static dt_err merge_word(const dt_bpe *b, dt_bpe_work *w, const char *text, size
     const size_t most = most_symbols(b, n);
     DT_CHECK(most < INT32_MAX / 4, DT_ERR_DATA, "a text segment of %zu bytes is too long for the tokenizer", n);
     if (w->n_alloc < most + 1) {
-        DT_RESIZE(w->symbol, 2 * (most + 1), "no memory for a text segment of %zu bytes", n);
+        DT_RESIZE(w->symbol, 2 * (most + 1), "out of memory for a text segment of %zu bytes", n);
         w->n_alloc = 2 * (most + 1);
     }
     w->n_symbols = 0;
@@ -360,7 +360,7 @@ static dt_err encode_with_lens(const dt_bpe *b, dt_bpe_work *w, const char *text
         free(w->lens);
         w->lens = malloc((w->lens_alloc = 2 * w->n_symbols) * sizeof *w->lens);
         if (!w->lens) w->lens_alloc = 0;
-        DT_CHECK(w->lens, DT_ERR_MEMORY, "no memory for a text segment of %zu bytes", n);
+        DT_CHECK(w->lens, DT_ERR_MEMORY, "out of memory for a text segment of %zu bytes", n);
     }
     for (size_t i = 0; i < w->n_symbols; i++) w->lens[i] = w->symbol[i].n;
     *lens = w->lens;

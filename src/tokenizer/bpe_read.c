@@ -16,7 +16,7 @@ static dt_err read_entry(dt_bpe *b, const dt_spec *vocab, const char *key, const
                        DT_VOCAB_MAX_ID, key);
     token->n = 0;
     dt_text_append(token, key, strlen(key));
-    DT_CHECK(!token->failed, DT_ERR_MEMORY, "%s: no memory for a token", vocab->file);
+    DT_CHECK(!token->failed, DT_ERR_MEMORY, "%s: out of memory for a token", vocab->file);
     const dt_err err =
         dt_vocab_add(&b->vocab, (int32_t)value, token->bytes, dt_json_key(key, token->bytes), DT_TOKEN_MODEL);
     const dt_vocab_entry *other = dt_vocab_get(&b->vocab, (int32_t)value);
@@ -109,7 +109,7 @@ static dt_err read_merges(dt_bpe *b, const dt_spec *model)
     if (n > INT32_MAX / 4) return dt_spec_bad(&merges, NULL, "at most 536870911 merges");
     for (b->n_merge_slots = 64; b->n_merge_slots < n + n / 2; b->n_merge_slots *= 2) {
     }
-    DT_ALLOC(b->merge, b->n_merge_slots, "%s: no memory for %zu merges", model->file, n);
+    DT_ALLOC(b->merge, b->n_merge_slots, "%s: out of memory for %zu merges", model->file, n);
     for (size_t i = 0; i < b->n_merge_slots; i++) b->merge[i].left = -1;
     dt_text joined = {0};
     dt_err err = DT_OK;
@@ -169,7 +169,7 @@ static dt_err find_pairs(dt_bpe *b)
     if (!b->of_bytes)
         for (n_bits = 1 << 12; n_bits < 16 * b->n_merge_slots && n_bits < 1 << 21;) n_bits *= 2;
     b->pair_mask = n_bits - 1;
-    DT_ALLOC(b->pair, n_bits / 64, "no memory for a tokenizer");
+    DT_ALLOC(b->pair, n_bits / 64, "out of memory for a tokenizer");
     bool literal = true;
     for (size_t i = 0; i < b->n_merge_slots; i++) {
         const dt_merge *m = &b->merge[i];

@@ -16,7 +16,7 @@ static dt_err keep(dt_json_tokenizer *j, const char *text, const char *file)
     free(j->chat_template);
     j->chat_template = strdup(text);
     j->chat_template_file = file;
-    DT_CHECK(j->chat_template, DT_ERR_MEMORY, "no memory for a chat template");
+    DT_CHECK(j->chat_template, DT_ERR_MEMORY, "out of memory for a chat template");
     return DT_OK;
 }
 
@@ -25,7 +25,7 @@ static dt_err note_name(dt_json_tokenizer *j, const char *name)
     char *names;
     DT_CHECK(asprintf(&names, "%s%s%.60s", j->chat_template_names ? j->chat_template_names : "",
                       j->chat_template_names ? ", " : "", name) >= 0,
-             DT_ERR_MEMORY, "no memory for a chat template");
+             DT_ERR_MEMORY, "out of memory for a chat template");
     free(j->chat_template_names);
     j->chat_template_names = names;
     return DT_OK;
@@ -71,7 +71,7 @@ static dt_err read_file(dt_json_tokenizer *j)
 {
     char *path, *text = NULL;
     size_t n;
-    DT_CHECK(asprintf(&path, "%s/chat_template.jinja", j->directory) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&path, "%s/chat_template.jinja", j->directory) >= 0, DT_ERR_MEMORY, "out of memory for a path");
     dt_err err = access(path, F_OK) == 0 ? dt_read_file(path, MAX_TEMPLATE, &text, &n) : DT_OK;
     if (err == DT_OK && text && strlen(text) != n)
         err = dt_fail(DT_ERR_DATA, "%s: expected text, found a zero byte", path);
@@ -88,7 +88,7 @@ static dt_err read_folder(dt_json_tokenizer *j)
 {
     char *path;
     struct dirent **entries = NULL;
-    DT_CHECK(asprintf(&path, "%s/%s", j->directory, folder) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&path, "%s/%s", j->directory, folder) >= 0, DT_ERR_MEMORY, "out of memory for a path");
     const int n = scandir(path, &entries, is_template, alphasort);
     dt_err err = DT_OK;
     for (int i = 0; i < n; i++) {
@@ -106,7 +106,7 @@ static dt_err read_json(dt_json_tokenizer *j, const char *file)
 {
     char *path;
     dt_spec root = {0};
-    DT_CHECK(asprintf(&path, "%s/%s", j->directory, file) >= 0, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(asprintf(&path, "%s/%s", j->directory, file) >= 0, DT_ERR_MEMORY, "out of memory for a path");
     dt_err err =
         access(path, F_OK) == 0 ? dt_spec_load(&root, path, MAX_TEMPLATE, DT_JSON_NUL_KEYS, NULL, NULL) : DT_OK;
     if (err == DT_OK) err = read_key(j, &root, file);

@@ -100,10 +100,10 @@ void dt_id_decoder_free(dt_id_decoder *d)
 static dt_err texts_end(dt_texts *t)
 {
     if (t->n == t->n_alloc) {
-        DT_RESIZE(t->end, 2 * t->n + 64, "no memory for decoding");
+        DT_RESIZE(t->end, 2 * t->n + 64, "out of memory for decoding");
         t->n_alloc = 2 * t->n + 64;
     }
-    DT_CHECK(!t->text.failed, DT_ERR_MEMORY, "no memory for decoding");
+    DT_CHECK(!t->text.failed, DT_ERR_MEMORY, "out of memory for decoding");
     t->end[t->n++] = t->text.n;
     return DT_OK;
 }
@@ -157,7 +157,7 @@ static dt_err bytes(const dt_texts *in, dt_texts *out, bool running)
     if (!running && !out->text.failed) {
         size_t n;
         char *valid = dt_utf8_repair(out->text.bytes ? out->text.bytes : "", out->text.n, &n);
-        DT_CHECK(valid, DT_ERR_MEMORY, "no memory for decoding");
+        DT_CHECK(valid, DT_ERR_MEMORY, "out of memory for decoding");
         out->text.n = 0;
         dt_text_append(&out->text, valid, n);
         free(valid);

@@ -23,7 +23,7 @@ typedef struct json_encoder {
 dt_err dt_json_encoder_open(dt_encoder *e)
 {
     json_encoder *x = e->impl = calloc(1, sizeof *x);
-    DT_CHECK(x, DT_ERR_MEMORY, "no memory for an encoder");
+    DT_CHECK(x, DT_ERR_MEMORY, "out of memory for an encoder");
     x->tokenizer = e->tokenizer->impl;
     DT_TRY(dt_matcher_open(&x->matcher));
     return dt_bpe_work_open(&x->work);
@@ -182,7 +182,7 @@ static dt_err encode_spans(json_encoder *x, const dt_span *spans, int first, int
             dt_text_append(&x->joined, spans[s].text, spans[s].nbytes);
             if (ends) *p.mark_end++ = (dt_mark){.at = x->joined.n, .span = s};
         }
-        DT_CHECK(!x->joined.failed, DT_ERR_MEMORY, "no memory for a text");
+        DT_CHECK(!x->joined.failed, DT_ERR_MEMORY, "out of memory for a text");
         p.text = x->joined.bytes;
         p.to = x->joined.n;
     }
@@ -235,7 +235,7 @@ dt_err dt_json_encode(dt_encoder *e, const dt_span *spans, int n_spans, unsigned
     if (x->n_mark_alloc < n_spans) {
         free(x->mark);
         x->n_mark_alloc = 0;
-        DT_CHECK((x->mark = malloc(2 * (size_t)n_spans * sizeof *x->mark)), DT_ERR_MEMORY, "no memory for %d spans",
+        DT_CHECK((x->mark = malloc(2 * (size_t)n_spans * sizeof *x->mark)), DT_ERR_MEMORY, "out of memory for %d spans",
                  n_spans);
         x->n_mark_alloc = 2 * n_spans;
     }

@@ -26,7 +26,7 @@ static dt_err compile(dt_regex *r, const char *pattern, size_t n, dt_regex_synta
     if (syntax == DT_REGEX_LITERAL) {
         r->n_literal = n;
         r->literal = strndup(pattern, n);
-        DT_CHECK(r->literal, DT_ERR_MEMORY, "no memory for a regular expression");
+        DT_CHECK(r->literal, DT_ERR_MEMORY, "out of memory for a regular expression");
         return DT_OK;
     }
     dt_err err = dt_regex_translate(pattern, n, syntax == DT_REGEX_OURS, &translated, &r->chars);
@@ -40,7 +40,7 @@ dt_err dt_regex_compile(dt_regex **out, const char *pattern, size_t n, dt_regex_
     *out = NULL;
     DT_CHECK(n <= MAX_PATTERN, DT_ERR_DATA, "an expression of at most %d bytes, found %zu", MAX_PATTERN, n);
     dt_regex *r = calloc(1, sizeof *r);
-    DT_CHECK(r, DT_ERR_MEMORY, "no memory for a regular expression");
+    DT_CHECK(r, DT_ERR_MEMORY, "out of memory for a regular expression");
     const dt_err err = compile(r, pattern, n, syntax);
     if (err == DT_OK)
         *out = r;
@@ -61,7 +61,7 @@ void dt_regex_free(dt_regex *r)
 dt_err dt_matcher_open(dt_matcher **out)
 {
     dt_matcher *m = *out = calloc(1, sizeof *m);
-    DT_CHECK(m, DT_ERR_MEMORY, "no memory for matching");
+    DT_CHECK(m, DT_ERR_MEMORY, "out of memory for matching");
     const dt_err err = dt_pattern_memory_open(&m->memory);
     if (err == DT_OK) return DT_OK;
     free(m);
@@ -84,7 +84,7 @@ static dt_err write_subject(dt_matches *s, const dt_char_table *chars, dt_text *
     DT_CHECK(n < UINT32_MAX, DT_ERR_DATA, "a text of %zu bytes is too long for the tokenizer's regular expressions", n);
     out->n = 0;
     dt_text_reserve(out, (n + 1) * sizeof *s->char_at + n);
-    DT_CHECK(!out->failed, DT_ERR_MEMORY, "no memory for a text of %zu bytes", n);
+    DT_CHECK(!out->failed, DT_ERR_MEMORY, "out of memory for a text of %zu bytes", n);
     uint32_t *char_at = (uint32_t *)(void *)out->bytes;
     char *subject = out->bytes + (n + 1) * sizeof *char_at;
     size_t k = 0;

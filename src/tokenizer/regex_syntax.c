@@ -88,7 +88,7 @@ static dt_err put_set(syntax *s, dt_code_ranges *r)
     const int k = r->n ? find_set(s, r) : -1;
     dt_err err = DT_OK;
     if (r->failed)
-        err = dt_fail(DT_ERR_MEMORY, "no memory for a regular expression");
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for a regular expression");
     else if (r->n == 0)
         put(s, "[^\\x00-\\xff]");
     else if (s->writing)
@@ -497,7 +497,7 @@ static dt_err make_classes(syntax *s, dt_char_table *table)
     size_t n_runs = 0, n_most = 129, at[MAX_SETS] = {0};
     for (int k = 0; k < s->n_sets; k++) n_most += 2 * s->set[k].n;
     uint32_t *run = malloc(n_most * sizeof *run);
-    DT_CHECK(run, DT_ERR_MEMORY, "no memory for a regular expression");
+    DT_CHECK(run, DT_ERR_MEMORY, "out of memory for a regular expression");
     dt_err err = DT_OK;
     for (uint32_t c = 0, next; c <= 0x10ffff && err == DT_OK; c = next) {
         uint64_t sets = 0;
@@ -522,7 +522,7 @@ static dt_err make_classes(syntax *s, dt_char_table *table)
 dt_err dt_regex_translate(const char *pattern, size_t n, bool ours, dt_text *out, dt_char_table *table)
 {
     syntax *s = calloc(1, sizeof *s);
-    DT_CHECK(s, DT_ERR_MEMORY, "no memory for a regular expression");
+    DT_CHECK(s, DT_ERR_MEMORY, "out of memory for a regular expression");
     *s = (syntax){.begin = pattern, .end = pattern + n, .ours = ours, .out = out};
     dt_err err = pass(s, false);
     if (err == DT_OK) err = make_classes(s, table);
@@ -530,6 +530,6 @@ dt_err dt_regex_translate(const char *pattern, size_t n, bool ours, dt_text *out
     for (int k = 0; k < s->n_sets; k++) free(s->set[k].item);
     free(s);
     dt_text_append(out, "", 0);
-    DT_CHECK(err != DT_OK || !out->failed, DT_ERR_MEMORY, "no memory for a regular expression");
+    DT_CHECK(err != DT_OK || !out->failed, DT_ERR_MEMORY, "out of memory for a regular expression");
     return err;
 }

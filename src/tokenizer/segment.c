@@ -31,7 +31,7 @@ void dt_edit_change(dt_edit *e, size_t from, size_t to, const char *bytes, size_
 dt_err dt_edit_end(dt_edit *e)
 {
     dt_text_append(e->out, "", 0);
-    DT_CHECK(!e->out->failed, DT_ERR_MEMORY, "no memory for a text of %zu bytes", e->out->n);
+    DT_CHECK(!e->out->failed, DT_ERR_MEMORY, "out of memory for a text of %zu bytes", e->out->n);
     dt_segment *p = e->piece;
     for (; e->mark < p->mark_end; e->mark++) e->mark->at = e->out->n;
     p->text = e->out->bytes;

@@ -9,7 +9,7 @@ dt_err dt_tokenizer_open(dt_tokenizer **out, const char *name)
 {
     *out = NULL;
     dt_tokenizer *t = calloc(1, sizeof *t);
-    DT_CHECK(t, DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_CHECK(t, DT_ERR_MEMORY, "out of memory for a tokenizer");
     dt_err err = DT_OK;
     if (strcmp(name, "bytes") == 0)
         dt_tokenizer_open_bytes(t);
@@ -46,7 +46,7 @@ dt_err dt_ids_reserve(dt_ids *ids, size_t n_more)
 {
     if (n_more <= ids->n_alloc - ids->n) return DT_OK;
     const size_t need = ids->n + n_more, want = need > 2 * ids->n_alloc ? need : 2 * ids->n_alloc;
-    DT_RESIZE(ids->id, need >= n_more ? want : SIZE_MAX, "no memory for %zu token ids", need);
+    DT_RESIZE(ids->id, need >= n_more ? want : SIZE_MAX, "out of memory for %zu token ids", need);
     ids->n_alloc = want;
     return DT_OK;
 }
@@ -55,7 +55,7 @@ dt_err dt_encoder_open(dt_encoder **out, const dt_tokenizer *t)
 {
     *out = NULL;
     dt_encoder *e = calloc(1, sizeof *e);
-    DT_CHECK(e, DT_ERR_MEMORY, "no memory for an encoder");
+    DT_CHECK(e, DT_ERR_MEMORY, "out of memory for an encoder");
     e->tokenizer = t;
     const dt_err err = t->ops->encoder_open ? t->ops->encoder_open(e) : DT_OK;
     if (err != DT_OK) {

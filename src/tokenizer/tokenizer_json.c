@@ -241,7 +241,7 @@ static dt_err find_file(const char *path, char **file, char **directory)
         *directory = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
         *file = strdup(path);
     }
-    DT_CHECK(*file && *directory, DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_CHECK(*file && *directory, DT_ERR_MEMORY, "out of memory for a tokenizer");
     return check_is_there(*directory, *file);
 }
 
@@ -262,7 +262,7 @@ dt_err dt_tokenizer_open_json(dt_tokenizer *t, const char *path)
     char *file = NULL;
     t->ops = &json_ops;
     dt_json_tokenizer *j = t->impl = calloc(1, sizeof *j);
-    DT_CHECK(j, DT_ERR_MEMORY, "no memory for a tokenizer");
+    DT_CHECK(j, DT_ERR_MEMORY, "out of memory for a tokenizer");
     dt_err err = find_file(path, &file, &j->directory);
     if (err == DT_OK) err = dt_auto_open(&j->files, j->directory);
     if (err == DT_OK) err = read_file(j, file);

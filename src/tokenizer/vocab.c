@@ -20,7 +20,7 @@ static dt_err grow_slots(dt_vocab *v)
     if (2 * (v->n_used + 1) <= v->n_slots) return DT_OK;
     dt_vocab grown = *v;
     grown.n_slots = v->n_slots ? 2 * v->n_slots : 1024;
-    DT_ALLOC(grown.slot, grown.n_slots, "no memory for a vocabulary of %zu tokens", v->n_used);
+    DT_ALLOC(grown.slot, grown.n_slots, "out of memory for a vocabulary of %zu tokens", v->n_used);
     for (size_t i = 0; i < v->n_slots; i++)
         if (v->slot[i]) {
             const dt_vocab_entry *e = &v->entry[v->slot[i] - 1];
@@ -35,7 +35,7 @@ static dt_err grow_ids(dt_vocab *v, int32_t id)
 {
     if ((size_t)id >= v->n_alloc) {
         const size_t n_alloc = 2 * (size_t)id + 256;
-        DT_RESIZE(v->entry, n_alloc, "no memory for %zu token ids", n_alloc);
+        DT_RESIZE(v->entry, n_alloc, "out of memory for %zu token ids", n_alloc);
         memset(v->entry + v->n_alloc, 0, (n_alloc - v->n_alloc) * sizeof *v->entry);
         v->n_alloc = n_alloc;
     }
@@ -48,7 +48,7 @@ static dt_err append_text(dt_vocab *v, const char *text, size_t n)
     DT_CHECK(v->text.n + n < UINT32_MAX, DT_ERR_DATA, "tokens of less than 4 GiB in total");
     dt_text_append(&v->text, text, n);
     dt_text_append(&v->text, "", 1);
-    DT_CHECK(!v->text.failed, DT_ERR_MEMORY, "no memory for a vocabulary");
+    DT_CHECK(!v->text.failed, DT_ERR_MEMORY, "out of memory for a vocabulary");
     return DT_OK;
 }
 

@@ -37,7 +37,7 @@ dt_err dt_blocks_attach(dt_array *a, const dt_array *sums)
              "%s: %s: expected %" PRId64 " block checksums starting at index %" PRId64 ", but %s has only %" PRId64,
              a->path, a->name, n_blocks, a->first_block, sums->name, sums->n_elems);
     a->verified = calloc((size_t)(n_blocks + 7) / 8, 1);
-    DT_CHECK(a->verified, DT_ERR_MEMORY, "%s: %s: no memory for %" PRId64 " blocks", a->path, a->name, n_blocks);
+    DT_CHECK(a->verified, DT_ERR_MEMORY, "%s: %s: out of memory for %" PRId64 " blocks", a->path, a->name, n_blocks);
     a->sums_offset = sums->offset + a->first_block * (int64_t)sizeof(uint64_t);
     return DT_OK;
 }

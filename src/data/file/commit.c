@@ -94,7 +94,7 @@ static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, i
 /* Add the shard of samples first .. end-1, with their tokens of either side. */
 static dt_err add_shard(commit *k, int64_t first, int64_t end)
 {
-    DT_GROW(k->shards, k->n_shards, "%s: no memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
+    DT_GROW(k->shards, k->n_shards, "%s: out of memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
     shard *s = &k->shards[k->n_shards++];
     *s = (shard){.first = first, .n = end - first};
     for (int side = 0; side < DT_N_PARTS; side++) {
@@ -151,7 +151,7 @@ static dt_err name_shards(commit *k)
                                                 path, i, k->n_shards);
         if (made < 0) s->path = NULL;
         if (s->path && asprintf(&s->part, "%s.part", s->path) < 0) s->part = NULL;
-        DT_CHECK(s->path && s->part, DT_ERR_MEMORY, "%s: no memory for a file name", path);
+        DT_CHECK(s->path && s->part, DT_ERR_MEMORY, "%s: out of memory for a file name", path);
         DT_TRY(dt_check_replaceable(s->path));
         if (k->how.keep_existing) DT_TRY(dt_check_output(s->path, false, NULL, 0));
         DT_TRY(dt_check_output(s->path, true, k->how.inputs, k->how.n_inputs));
@@ -456,7 +456,7 @@ static dt_err prepare(commit *k)
     const size_t nbytes = (size_t)dt_max_i64(COPY_NBYTES, w->column[DT_COL_PIXELS].elem_size);
     k->buffer = malloc(nbytes);
     k->sums = malloc((nbytes / DT_BLOCK_NBYTES + 2) * sizeof *k->sums);
-    DT_CHECK(k->buffer && k->sums, DT_ERR_MEMORY, "%s: no memory for a buffer", w->path);
+    DT_CHECK(k->buffer && k->sums, DT_ERR_MEMORY, "%s: out of memory for a buffer", w->path);
     for (int64_t i = 0; i < k->n_shards; i++) DT_TRY(write_part(k, &k->shards[i]));
     return DT_OK;
 }

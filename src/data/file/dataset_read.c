@@ -189,7 +189,7 @@ dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
              dt_dataset_kind_name(d->info.kind));
     if (d->info.has_records) DT_TRY(dt_dataset_part(d, DT_RECORDS, i, &first, &n));
     char *text = malloc((size_t)n + sizeof "{}");
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for a record of %" PRId64 " bytes", d->path, n);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for a record of %" PRId64 " bytes", d->path, n);
     strcpy(text, "{}");
     dt_err err = n ? dt_array_read(&d->column[DT_COL_RECORDS], first, n, text) : DT_OK;
     if (n) text[n] = '\0';

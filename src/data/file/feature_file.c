@@ -88,11 +88,11 @@ static dt_err print_names(const char *dir, char **names, int n, char **text)
 {
     size_t nbytes;
     FILE *out = open_memstream(text, &nbytes);
-    DT_CHECK(out, DT_ERR_MEMORY, "%s: no memory for the names of its files", dir);
+    DT_CHECK(out, DT_ERR_MEMORY, "%s: out of memory for the names of its files", dir);
     if (n > 0) qsort(names, (size_t)n, sizeof *names, by_name);
     for (int i = 0; i < n; i++) fprintf(out, "%s/%s\n", dir, names[i]);
     const bool bad = ferror(out);
-    DT_CHECK(fclose(out) == 0 && !bad, DT_ERR_MEMORY, "%s: no memory for the names of its files", dir);
+    DT_CHECK(fclose(out) == 0 && !bad, DT_ERR_MEMORY, "%s: out of memory for the names of its files", dir);
     return DT_OK;
 }
 
@@ -100,8 +100,8 @@ static dt_err read_names(DIR *d, const char *dir, const char *prefix, const char
 {
     for (const struct dirent *e; (e = readdir(d));) {
         if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 || !dt_has_ending(e->d_name, ending)) continue;
-        DT_GROW(*names, *n, "%s: no memory for the names of its files", dir);
-        DT_COPY_TEXT((*names)[*n], e->d_name, "%s: no memory for the names of its files", dir);
+        DT_GROW(*names, *n, "%s: out of memory for the names of its files", dir);
+        DT_COPY_TEXT((*names)[*n], e->d_name, "%s: out of memory for the names of its files", dir);
         ++*n;
     }
     return DT_OK;
@@ -161,8 +161,8 @@ static dt_err read_list(dt_features *f, int file, uint64_t checksum)
 {
     const source *s = &f->files[file];
     listed *list;
-    DT_RESIZE(f->entries, f->n_entries + s->n, "%s: no memory for the list of its images", s->path);
-    DT_ALLOC(list, s->n, "%s: no memory for the list of its images", s->path);
+    DT_RESIZE(f->entries, f->n_entries + s->n, "%s: out of memory for the list of its images", s->path);
+    DT_ALLOC(list, s->n, "%s: out of memory for the list of its images", s->path);
     dt_err err = dt_read_at(s->fd, s->path, HEAD, list, (size_t)s->n * sizeof *list);
     if (err == DT_OK && dt_checksum(list, 0, s->n * (int64_t)(sizeof *list / 8), 8) != checksum)
         err = refuse(s->path, "the image list is damaged");
@@ -175,9 +175,9 @@ static dt_err read_list(dt_features *f, int file, uint64_t checksum)
 static dt_err add_source(dt_features *f, const char *path, size_t len)
 {
     uint64_t checksum;
-    DT_GROW(f->files, f->n_files, "no memory for a path");
+    DT_GROW(f->files, f->n_files, "out of memory for a path");
     char *copy = strndup(path, len);
-    DT_CHECK(copy, DT_ERR_MEMORY, "no memory for a path");
+    DT_CHECK(copy, DT_ERR_MEMORY, "out of memory for a path");
     source *s = &f->files[f->n_files++];
     *s = (source){.path = copy, .fd = open(copy, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     DT_CHECK_ERRNO(s->fd >= 0, DT_ERR_DATA, copy, "cannot be opened");
@@ -196,7 +196,7 @@ dt_err dt_features_open(dt_features **out, const dt_feature_kind *kind, const ch
     dt_features *f = calloc(1, sizeof *f);
     dt_err err = DT_OK;
     *out = NULL;
-    DT_CHECK(f, DT_ERR_MEMORY, "no memory for kept features");
+    DT_CHECK(f, DT_ERR_MEMORY, "out of memory for kept features");
     f->kind = *kind;
     for (const char *end; err == DT_OK && (end = strchr(names, '\n')); names = end + 1)
         err = add_source(f, names, (size_t)(end - names));
@@ -270,7 +270,7 @@ static dt_err create_part(dt_feature_file *f, const char *dir)
     for (int i = 0; i < TRIES && err == DT_ERR_WRITE; i++) {
         free(f->part);
         if (asprintf(&f->part, "%s/%s%016" PRIx64 "%s", dir, PREFIX, dt_mix64(k++), PART) < 0) f->part = NULL;
-        DT_CHECK(f->part, DT_ERR_MEMORY, "no memory for a path");
+        DT_CHECK(f->part, DT_ERR_MEMORY, "out of memory for a path");
         err = dt_create_file(f->part, &f->fd);
     }
     f->made = err == DT_OK;
@@ -292,7 +292,7 @@ dt_err dt_feature_file_join(dt_feature_file *f, const dt_feature_kind *kind, con
 {
     *f = (dt_feature_file){.kind = *kind, .n = n, .fd = open(part, O_WRONLY | O_CLOEXEC)};
     DT_CHECK_ERRNO(f->fd >= 0, DT_ERR_WRITE, part, "cannot be opened");
-    DT_COPY_TEXT(f->part, part, "no memory for a path");
+    DT_COPY_TEXT(f->part, part, "out of memory for a path");
     return DT_OK;
 }
 
@@ -314,7 +314,7 @@ static dt_err write_list(const dt_feature_file *f, const dt_image_hash *images, 
 {
     const size_t nbytes = (size_t)f->n * sizeof(listed);
     listed *list = malloc(nbytes);
-    DT_CHECK(list, DT_ERR_MEMORY, "%s: no memory for the list of its images", f->part);
+    DT_CHECK(list, DT_ERR_MEMORY, "%s: out of memory for the list of its images", f->part);
     for (int64_t i = 0; i < f->n; i++) list[i] = (listed){images[i], checksums[i]};
     *sum = dt_checksum(list, 0, f->n * (int64_t)(sizeof *list / 8), 8);
     const dt_err err = dt_write_at(f->fd, f->part, HEAD, list, nbytes);

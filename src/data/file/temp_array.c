@@ -23,7 +23,7 @@ static int open_unnamed_near(const char *path)
 dt_err dt_temp_array_open(dt_temp_array *s, const char *path, int elem_size)
 {
     *s = (dt_temp_array){.elem_size = elem_size, .path = path};
-    DT_ALLOC(s->buffer, BUFFER_NBYTES, "%s: no memory for a buffer", path);
+    DT_ALLOC(s->buffer, BUFFER_NBYTES, "%s: out of memory for a buffer", path);
     const int fd = open_unnamed_near(path);
     s->file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (s->file) return setvbuf(s->file, s->buffer, _IOFBF, BUFFER_NBYTES), DT_OK;

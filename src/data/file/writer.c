@@ -50,11 +50,11 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
              "internal: dt_dataset_create: %s: vocab_size %" PRId64 " is out of range: expected 1 to %d", path,
              vocab_size, INT32_MAX);
     dt_dataset_writer *w = calloc(1, sizeof *w);
-    DT_CHECK(w, DT_ERR_MEMORY, "%s: no memory for a writer", path);
+    DT_CHECK(w, DT_ERR_MEMORY, "%s: out of memory for a writer", path);
     *w = (dt_dataset_writer){.kind = kind, .vocab_size = vocab_size, .n_own = vocab_size, .largest = -1};
     w->path = strdup(path);
     w->tokenizer = strdup(tokenizer ? tokenizer : "");
-    dt_err err = w->path && w->tokenizer ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a writer", path);
+    dt_err err = w->path && w->tokenizer ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a writer", path);
     if (err == DT_OK) err = open_arrays(w, with_weights);
     if (err != DT_OK) {
         free_writer(w);
@@ -67,7 +67,7 @@ dt_err dt_dataset_create(dt_dataset_writer **out, const char *path, dt_dataset_k
 dt_err dt_dataset_set_template(dt_dataset_writer *w, const char *chat_template)
 {
     free(w->chat_template);
-    DT_COPY_TEXT(w->chat_template, chat_template, "%s: no memory for a chat template", w->path);
+    DT_COPY_TEXT(w->chat_template, chat_template, "%s: out of memory for a chat template", w->path);
     return DT_OK;
 }
 
@@ -81,7 +81,7 @@ dt_err dt_dataset_set_images(dt_dataset_writer *w, const dt_image_form *form)
              " tokens of id %" PRId32,
              w->path, form->size, form->n_tokens, form->token);
     char *text = strdup(form->preprocessor ? form->preprocessor : "");
-    DT_CHECK(text, DT_ERR_MEMORY, "%s: no memory for the text of a preprocessor", w->path);
+    DT_CHECK(text, DT_ERR_MEMORY, "%s: out of memory for the text of a preprocessor", w->path);
     w->images = *form;
     w->images.preprocessor = text;
     w->wanted[DT_COL_PIXELS] = w->wanted[DT_COL_IMAGE_OFFSETS] = true;

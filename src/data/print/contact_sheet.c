@@ -27,7 +27,7 @@ dt_err dt_dataset_draw_images(dt_dataset *d, int64_t most, const char *path)
              d->path, n, S);
     dt_image sheet = {.width = (int)width, .height = (int)height, .rgb = malloc(3 * (size_t)(width * height))};
     uint8_t *pixels = malloc(dt_image_form_nbytes(&d->info.images));
-    dt_err err = sheet.rgb && pixels ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for a contact sheet", path);
+    dt_err err = sheet.rgb && pixels ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for a contact sheet", path);
     if (err == DT_OK) memset(sheet.rgb, WHITE, 3 * (size_t)(width * height));
     for (int64_t k = 0; k < n && err == DT_OK; k++) {
         err = dt_dataset_read_images(d, k * total / n, 1, pixels);

@@ -58,7 +58,8 @@ static dt_err print_side(const view *v, dt_side side, int64_t first, int64_t n, 
     const bool sft = v->d->info.kind == DT_DATASET_SFT;
     int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
     uint8_t *mask = calloc((size_t)n + 1, 1);
-    dt_err err = ids && mask ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: no memory for %" PRId64 " tokens", v->d->path, n);
+    dt_err err =
+        ids && mask ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " tokens", v->d->path, n);
     if (err == DT_OK) err = dt_dataset_read_side(v->d, side, first, n, ids);
     if (err == DT_OK && sft) err = dt_dataset_read_mask(v->d, first, n, mask);
     if (err == DT_OK && n_prompt >= 0) memset(mask + n_prompt, 1, (size_t)(n - n_prompt));

@@ -59,8 +59,8 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
 
 static dt_err reserve_images(pieces *p, const char *path)
 {
-    DT_RESIZE(p->record, p->n_alloc, "%s: no memory for the images of %" PRId64 " records", path, p->n_alloc);
-    DT_RESIZE(p->n_images, p->n_alloc, "%s: no memory for the images of %" PRId64 " records", path, p->n_alloc);
+    DT_RESIZE(p->record, p->n_alloc, "%s: out of memory for the images of %" PRId64 " records", path, p->n_alloc);
+    DT_RESIZE(p->n_images, p->n_alloc, "%s: out of memory for the images of %" PRId64 " records", path, p->n_alloc);
     return DT_OK;
 }
 
@@ -151,7 +151,7 @@ static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_r
     if (p->weight) k->weight = dt_samples_alloc(set, k->n_pieces, sizeof *k->weight);
     if (p->record) k->record = dt_samples_alloc(set, k->n_pieces, sizeof *k->record);
     DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight) && (k->record || !p->record),
-             DT_ERR_MEMORY, "%s: no memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
+             DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
     return DT_OK;
 }
 

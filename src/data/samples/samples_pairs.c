@@ -130,7 +130,7 @@ static dt_err pairs_open(dt_samples *set)
     r->n_alloc = set->dataset->info.n_documents;
     r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
     p->n_chosen = dt_samples_alloc(set, r->n_alloc, sizeof *p->n_chosen);
-    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: no memory for the lengths of %" PRId64 " pairs",
+    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: out of memory for the lengths of %" PRId64 " pairs",
              set->dataset->path, r->n_alloc);
     scan s = {.set = set, .p = p};
     dt_err err = DT_OK;

@@ -183,7 +183,7 @@ dt_err dt_records_scan_images(dt_records *r, dt_samples *set, int64_t *most)
     *most = 0;
     if (!set->dataset->info.has_images) return DT_OK;
     r->n_images = dt_samples_alloc(set, r->n_alloc, sizeof *r->n_images);
-    DT_CHECK(r->n_images, DT_ERR_MEMORY, "%s: no memory for the images of %" PRId64 " samples", set->dataset->path,
+    DT_CHECK(r->n_images, DT_ERR_MEMORY, "%s: out of memory for the images of %" PRId64 " samples", set->dataset->path,
              r->n_alloc);
     image_scan s = {.r = r};
     DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, note_images, &s));
@@ -197,7 +197,7 @@ dt_err dt_records_scan(dt_records *r, dt_samples *set)
     r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
     if (set->dataset->info.has_weights) r->weight = dt_samples_alloc(set, r->n_alloc, sizeof *r->weight);
     DT_CHECK(r->len && (r->weight || !set->dataset->info.has_weights), DT_ERR_MEMORY,
-             "%s: no memory for the lengths of %" PRId64 " samples", set->dataset->path, r->n_alloc);
+             "%s: out of memory for the lengths of %" PRId64 " samples", set->dataset->path, r->n_alloc);
     scan s = {.set = set, .r = r};
     const dt_err err = dt_dataset_each_block(set->dataset, scan_block, &s);
     free(s.n_target);

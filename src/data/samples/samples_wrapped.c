@@ -45,7 +45,7 @@ static dt_err find_starts(dt_samples *set, rows *r)
 {
     r->first_start = dt_samples_alloc(set, set->n_samples + 1, sizeof *r->first_start);
     r->n_distinct = dt_samples_alloc(set, set->n_samples, sizeof *r->n_distinct);
-    DT_CHECK(r->first_start && r->n_distinct, DT_ERR_MEMORY, "%s: no memory for the document starts of its rows",
+    DT_CHECK(r->first_start && r->n_distinct, DT_ERR_MEMORY, "%s: out of memory for the document starts of its rows",
              set->dataset->path);
     walk w = {.set = set, .r = r};
     DT_TRY(dt_dataset_each_block(set->dataset, note_starts, &w));
@@ -57,7 +57,7 @@ static dt_err find_starts(dt_samples *set, rows *r)
         if (r->n_distinct[i] + 1 > set->max_seq) set->max_seq = r->n_distinct[i] + 1;
     }
     r->starts = dt_samples_alloc(set, r->max_starts, sizeof *r->starts);
-    DT_CHECK(r->starts, DT_ERR_MEMORY, "%s: no memory for the document starts of a row", set->dataset->path);
+    DT_CHECK(r->starts, DT_ERR_MEMORY, "%s: out of memory for the document starts of a row", set->dataset->path);
     return DT_OK;
 }
 

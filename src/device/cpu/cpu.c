@@ -181,7 +181,7 @@ static dt_err open_parts(cpu_state *cpu)
     const size_t nbytes = (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads;
     void *scratch = NULL;
     DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &scratch) == DT_OK, DT_ERR_MEMORY,
-             "cpu device: no memory for %zu bytes of attention scratch", nbytes);
+             "cpu device: out of memory for %zu bytes of attention scratch", nbytes);
     cpu->attention_scratch = scratch;
     cpu->nbytes_held = nbytes + sizeof *cpu;
     DT_TRY(cpu_matmul_bf16_open(cpu));
@@ -191,7 +191,7 @@ static dt_err open_parts(cpu_state *cpu)
 static dt_err open_as(dt_device *dev, int n_threads, bool planning)
 {
     cpu_state *cpu = calloc(1, sizeof *cpu);
-    DT_CHECK(cpu, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes of device state", sizeof *cpu);
+    DT_CHECK(cpu, DT_ERR_MEMORY, "cpu device: out of memory for %zu bytes of device state", sizeof *cpu);
     dev->impl = cpu;
     cpu->planning = planning;
     cpu->n_threads = n_threads > 0 ? n_threads : omp_get_max_threads();
@@ -227,7 +227,7 @@ static size_t cpu_overhead(const dt_device *dev) { return cpu_of(dev)->nbytes_he
 static dt_err cpu_stream_create(dt_device *dev, dt_stream **stream)
 {
     *stream = calloc(1, sizeof **stream);
-    DT_CHECK(*stream, DT_ERR_MEMORY, "no memory for a stream");
+    DT_CHECK(*stream, DT_ERR_MEMORY, "out of memory for a stream");
     return DT_OK;
 }
 static void cpu_stream_destroy(dt_device *dev, dt_stream *stream) { free(stream); }
@@ -236,7 +236,7 @@ static dt_err cpu_stream_sync(dt_device *dev, dt_stream *stream) { return DT_OK;
 static dt_err cpu_event_create(dt_device *dev, dt_event **event)
 {
     *event = calloc(1, sizeof **event);
-    DT_CHECK(*event, DT_ERR_MEMORY, "no memory for an event");
+    DT_CHECK(*event, DT_ERR_MEMORY, "out of memory for an event");
     return DT_OK;
 }
 static void cpu_event_destroy(dt_device *dev, dt_event *event) { free(event); }

@@ -106,7 +106,7 @@ static dt_err start_libraries(cpu_state *cpu)
 dt_err cpu_matmul_open(cpu_state *cpu)
 {
     cpu_matmuls *mmul = cpu->matmul = calloc(1, sizeof *mmul);
-    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: no memory for %zu bytes for matmuls", sizeof *mmul);
+    DT_CHECK(mmul, DT_ERR_MEMORY, "cpu device: out of memory for %zu bytes for matmuls", sizeof *mmul);
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
     TRY_DNNL(onednn_open(&mmul->engine, &mmul->stream));

@@ -19,7 +19,7 @@ dt_err cpu_matmul_bf16_open(cpu_state *cpu)
     const size_t nbytes = cpu->matmul_scratch_nbytes * (size_t)cpu->n_threads;
     void *p = NULL;
     DT_CHECK(cpu->planning || cpu_grab(nbytes, cpu->n_threads, &p) == DT_OK, DT_ERR_MEMORY,
-             "cpu device: no memory for %zu bytes of scratch for bf16 matmuls", nbytes);
+             "cpu device: out of memory for %zu bytes of scratch for bf16 matmuls", nbytes);
     cpu->matmul_scratch = p;
     cpu->nbytes_held += nbytes;
     return DT_OK;

@@ -68,7 +68,7 @@ dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
     cpu_drop(*p, *size);
     *size = 0;
     DT_CHECK(cpu_grab(wanted, cpu->n_threads, p) == DT_OK, DT_ERR_MEMORY,
-             "cpu device: no memory for %zu bytes of matmul scratch", wanted);
+             "cpu device: out of memory for %zu bytes of matmul scratch", wanted);
     *size = wanted;
     return DT_OK;
 }

@@ -133,7 +133,7 @@ static dt_err write_texts(dt_parsed_record *r, sample *s, size_t ends[N_TEXTS])
     free(r->owned);
     r->owned = NULL;
     s->out = open_memstream(&r->owned, &n);
-    DT_CHECK(s->out, DT_ERR_MEMORY, "no memory for the text of a sample");
+    DT_CHECK(s->out, DT_ERR_MEMORY, "out of memory for the text of a sample");
     bool whole = true;
     for (int i = 0; i < N_TEXTS; i++) {
         write_text(s, texts[i]);
@@ -142,7 +142,7 @@ static dt_err write_texts(dt_parsed_record *r, sample *s, size_t ends[N_TEXTS])
     }
     whole &= !ferror(s->out);
     whole &= fclose(s->out) == 0;
-    DT_CHECK(whole, DT_ERR_MEMORY, "no memory for the text of a sample");
+    DT_CHECK(whole, DT_ERR_MEMORY, "out of memory for the text of a sample");
     return DT_OK;
 }
 
@@ -160,7 +160,7 @@ static dt_err keep_fields(dt_parsed_record *r, const sample *s, const char *answ
             json_object_set(fields, name, value);
     r->fields = fields ? json_dumps(fields, JSON_COMPACT) : NULL;
     json_decref(fields);
-    DT_CHECK(r->fields, DT_ERR_MEMORY, "no memory for the fields of a record");
+    DT_CHECK(r->fields, DT_ERR_MEMORY, "out of memory for the fields of a record");
     return DT_OK;
 }
 

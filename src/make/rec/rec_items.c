@@ -27,7 +27,7 @@ static dt_err add_if_read(dt_rec_levels *l, dt_encoder *e, int32_t id, const cha
     ids->n = 0;
     DT_TRY(dt_encode(e, &span, 1, DT_ENCODE_GOES_ON, ids, NULL));
     if (ids->n != 1 || ids->id[0] != id) return DT_OK;
-    DT_CHECK(json_object_set_new(l->read, token, json_true()) == 0, DT_ERR_MEMORY, "no memory for level tokens");
+    DT_CHECK(json_object_set_new(l->read, token, json_true()) == 0, DT_ERR_MEMORY, "out of memory for level tokens");
     return DT_OK;
 }
 
@@ -36,7 +36,7 @@ dt_err dt_rec_levels_open(dt_rec_levels *l, const dt_tokenizer *t)
     dt_encoder *e = NULL;
     dt_ids ids = {0};
     *l = (dt_rec_levels){.tokenizer = t, .read = json_object()};
-    dt_err err = l->read ? dt_encoder_open(&e, t) : dt_fail(DT_ERR_MEMORY, "no memory for level tokens");
+    dt_err err = l->read ? dt_encoder_open(&e, t) : dt_fail(DT_ERR_MEMORY, "out of memory for level tokens");
     for (int32_t id = 0; id < dt_tokenizer_get_info(t)->vocab_size && err == DT_OK; id++) {
         const char *token = dt_tokenizer_token(t, id);
         const size_t n = token ? strlen(token) : 0;
@@ -105,7 +105,7 @@ static dt_err join_all(dt_rec_items *items, const dt_rec_levels *l, const json_t
         DT_TRY(join(l, items->index_path, id, levels, sid, sizeof sid));
         DT_CHECK(json_object_set_new(items->by_id, id, json_string(sid)) == 0 &&
                      json_object_set_new(items->by_sid, sid, json_true()) == 0,
-                 DT_ERR_MEMORY, "no memory for a catalogue");
+                 DT_ERR_MEMORY, "out of memory for a catalogue");
     }
     return DT_OK;
 }
@@ -135,7 +135,7 @@ static dt_err list_items(dt_rec_items *items, const char *items_path)
 {
     const char *id;
     json_t *sid;
-    DT_ALLOC(items->item, json_object_size(items->by_id) + 1, "no memory for a catalogue");
+    DT_ALLOC(items->item, json_object_size(items->by_id) + 1, "out of memory for a catalogue");
     json_object_foreach(items->by_id, id, sid)
     {
         dt_rec_item *item = &items->item[items->n++];
@@ -158,7 +158,7 @@ dt_err dt_rec_items_open(dt_rec_items *items, const char *index_path, const char
     *items = (dt_rec_items){.by_id = json_object(), .by_sid = json_object(), .index_path = index_path};
     json_t *index = NULL;
     dt_err err = items->by_id && items->by_sid ? read_json(&index, index_path)
-                                               : dt_fail(DT_ERR_MEMORY, "no memory for a catalogue");
+                                               : dt_fail(DT_ERR_MEMORY, "out of memory for a catalogue");
     if (err == DT_OK) err = join_all(items, l, index);
     if (err == DT_OK && items_path) err = read_json(&items->texts, items_path);
     if (err == DT_OK) err = list_items(items, items_path);
@@ -195,10 +195,11 @@ dt_err dt_rec_items_write(const dt_rec_items *items, const char *path)
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
-    DT_CHECK(f, DT_ERR_MEMORY, "no memory for the lines of %s", path);
+    DT_CHECK(f, DT_ERR_MEMORY, "out of memory for the lines of %s", path);
     for (int64_t i = 0; i < items->n; i++) dt_info_line(f, items->item[i].sid, items->item[i].title, items->item[i].id);
     const bool whole = !ferror(f) & (fclose(f) == 0);
-    const dt_err err = whole ? dt_write_file_atomic(path, text, n) : dt_fail(DT_ERR_MEMORY, "no memory for %s", path);
+    const dt_err err =
+        whole ? dt_write_file_atomic(path, text, n) : dt_fail(DT_ERR_MEMORY, "out of memory for %s", path);
     free(text);
     return err;
 }

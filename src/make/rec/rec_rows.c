@@ -27,7 +27,8 @@ static dt_err compare(scan *s, const json_t *row)
         return DT_OK;
     }
     if (before) s->rows->keep[json_integer_value(before)] = 0;
-    DT_CHECK(json_object_set_new(s->of_user, user, json_integer(number)) == 0, DT_ERR_MEMORY, "no memory for users");
+    DT_CHECK(json_object_set_new(s->of_user, user, json_integer(number)) == 0, DT_ERR_MEMORY,
+             "out of memory for users");
     return DT_OK;
 }
 
@@ -47,8 +48,8 @@ static dt_err scan_row(void *self, const char *text, size_t nbytes, int64_t line
     if (!s->below_header) return scan_header(s, text, nbytes);
     dt_err err = DT_OK;
     if (s->longest) {
-        DT_GROW(s->len, s->rows->n, "no memory for the lengths of rows");
-        DT_GROW(s->rows->keep, s->rows->n, "no memory for the lengths of rows");
+        DT_GROW(s->len, s->rows->n, "out of memory for the lengths of rows");
+        DT_GROW(s->rows->keep, s->rows->n, "out of memory for the lengths of rows");
         s->rows->keep[s->rows->n] = 1; /* malformed rows are kept, and reported in the second pass */
         s->len[s->rows->n] = 0;
         err = dt_csv_row(&row, &s->header, text, nbytes);
@@ -85,7 +86,7 @@ dt_err dt_rec_rows_scan(dt_rec_rows *rows, char *const *paths, int n_paths, bool
 {
     scan s = {.rows = rows, .longest = longest, .stop = stop, .of_user = json_object()};
     *rows = (dt_rec_rows){0};
-    dt_err err = s.of_user ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for users");
+    dt_err err = s.of_user ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for users");
     for (int i = 0; i < n_paths && err == DT_OK; i++) err = scan_file(&s, paths[i]);
     rows->n_kept = rows->n;
     for (int64_t i = 0; rows->keep && i < rows->n; i++) rows->n_kept -= !rows->keep[i];
