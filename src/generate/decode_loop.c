@@ -45,7 +45,9 @@ dt_err decode_loop_check(const dt_generate_options *opt, const dt_sequence *q)
 {
     const dt_vision_config *v = opt->vision;
     const int32_t n = count_placeholders(v, q->ids, q->n_prompt);
-    DT_EXPECT(v ? n == q->n_images * v->n_tokens : q->n_images == 0);
+    DT_CHECK(v ? n == q->n_images * v->n_tokens : q->n_images == 0, DT_ERR_ARG,
+             "internal: generate: sequence %" PRIu64 ": %d placeholders in its prompt for %d images", q->number, n,
+             q->n_images);
     return DT_OK;
 }
 
@@ -190,7 +192,9 @@ dt_err decode_loop_open(decode_loop *p, const dt_decoder *d, const dt_generate_o
     *p = (decode_loop){.decoder = d, .opt = opt, .stats = stats};
     DT_EXPECT(opt->n_slots > 0 && opt->n_prompts >= 0 && opt->max_tok >= opt->n_slots);
     const dt_vision_config *v = opt->vision;
-    DT_EXPECT(!v || (opt->image && opt->max_images > 0 && opt->max_tok >= opt->n_slots - 1 + v->n_tokens));
+    DT_CHECK(!v || (opt->image && opt->max_images > 0 && opt->max_tok >= opt->n_slots - 1 + v->n_tokens), DT_ERR_ARG,
+             "internal: generate: %d slots, %d tokens and %d images per pass, with %" PRId64 " placeholders each",
+             opt->n_slots, opt->max_tok, opt->max_images, v ? v->n_tokens : 0);
     DT_TRY(dt_batch_alloc(&p->batch, opt->max_tok, opt->n_slots, opt->ledger));
     if (v) DT_TRY(dt_batch_alloc_images(&p->batch, opt->max_images, dt_image_nbytes(v->image_size), opt->ledger));
     p->pixels = p->batch.pixels;

@@ -26,7 +26,7 @@ static _Noreturn void no_memory(dt_jctx *x)
 
 void *dt_jinja_alloc(dt_jctx *x, size_t nbytes)
 {
-    enum { CHUNK = 64 << 10 };
+    enum { CHUNK = 32 << 10 };
     dt_jarena *a = &x->arena;
     if (nbytes > DT_JINJA_MAX_MEMORY || a->n_total + nbytes > DT_JINJA_MAX_MEMORY)
         dt_jinja_fail(x, "the template needs more than %d MiB of memory", DT_JINJA_MAX_MEMORY >> 20);

@@ -84,6 +84,14 @@ static dt_err open_sinks(dt_report *r, const dt_report_options *opt)
     return DT_OK;
 }
 
+/* Metrics records are shorter, so a step reallocates no buffer. */
+static void reserve_records(dt_report *r)
+{
+    dt_events *e = &r->events;
+    dt_text *const all[] = {&r->line, &r->progress.line, &r->csv.row, &e->value, &e->summary, &e->event, &e->frame};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) dt_text_reserve(all[i], 4096);
+}
+
 dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *where)
 {
     const struct {
@@ -123,8 +131,10 @@ dt_err dt_report_open(dt_report **r, const dt_report_options *opt)
     if (err != DT_OK) {
         dt_report_close(*r);
         *r = NULL;
+        return err;
     }
-    return err;
+    reserve_records(*r);
+    return DT_OK;
 }
 
 /* Tag "train/NAME", unless the task's name has a prefix ("dpo/accuracy"). "validation_accuracy" becomes
@@ -213,7 +223,7 @@ dt_err dt_report_flush(dt_report *r)
 void dt_report_close(dt_report *r)
 {
     if (!r) return;
-    if (r->to_stdout) dt_progress_free(&r->progress);
+    dt_progress_free(&r->progress);
     dt_record_file_close(&r->jsonl);
     dt_csv_close(&r->csv);
     dt_events_close(&r->events);

@@ -164,6 +164,7 @@ static void cpu_close(dt_device *dev)
     cpu_state *cpu = cpu_of(dev);
     if (!cpu) return;
     cpu_matmul_close(cpu);
+    cpu_drop(cpu->panel, cpu->panel_nbytes);
     cpu_matmul_bf16_close(cpu);
     cpu_drop(cpu->attention_scratch, (size_t)cpu->attention_scratch_elems * sizeof(float) * (size_t)cpu->n_threads);
     free(cpu);
@@ -220,7 +221,10 @@ static void cpu_describe(const dt_device *dev, char *out, size_t out_size)
 }
 
 static size_t cpu_memory_free(const dt_device *dev) { return dt_host_memory_free(); }
-static size_t cpu_overhead(const dt_device *dev) { return cpu_of(dev)->nbytes_held + cpu_matmul_held(cpu_of(dev)); }
+static size_t cpu_overhead(const dt_device *dev)
+{
+    return cpu_of(dev)->nbytes_held + cpu_of(dev)->panel_nbytes + cpu_matmul_held(cpu_of(dev));
+}
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 

@@ -23,6 +23,8 @@ typedef struct cpu_state {
     /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to DT_ATTENTION_MAX_HEAD_DIM */
     float *attention_scratch;
     int64_t attention_scratch_elems;
+    void *panel; /* of a dequantised B: allocated by the first matmul that needs it */
+    size_t panel_nbytes;
     size_t nbytes_held; /* by attention and reductions; cpu_matmuls counts its own */
     double partial[CPU_MAX_PARTIALS];
     float partial_max[CPU_MAX_PARTIALS];
@@ -68,6 +70,9 @@ dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 dt_err cpu_matmul_open(cpu_state *cpu);
 void cpu_matmul_close(cpu_state *cpu);
 size_t cpu_matmul_held(const cpu_state *cpu);
+/** Compute a matmul without addend and epilogue, k > 0, B not quantised: by oneDNN, or by own kernels for the forms
+ *  that it lacks or computes incorrectly. */
+dt_err cpu_matmul_library(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* cpu_matmul_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
@@ -84,7 +89,7 @@ bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm);
 void cpu_matmul_bf16_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 void cpu_matmul_any_run(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
-/* The operations: matmul in cpu_matmul_onednn.c, attention in cpu_attention.c, patches in cpu_patches.c, classifier,
+/* The operations: matmul in cpu_matmul.c, attention in cpu_attention.c, patches in cpu_patches.c, classifier,
  * optimizers and sums in cpu_optimizer.c, tokens in cpu_tokens.c, zero in cpu.c, all others in cpu_layers.c. */
 #define DT_OP(op, ...) dt_err cpu_##op DT_OP_PARAMS(__VA_ARGS__);
 #define DT_SIZE(type, name, ...) type cpu_##name DT_SIZE_PARAMS(__VA_ARGS__);

@@ -55,8 +55,6 @@ struct cpu_matmuls {
     size_t pad_a_size, pad_c_size;
     void *tile[3]; /* A, B, C converted to float: from the start where bf16 is, else from the first matmul of fp16 */
     size_t tile_size[3];
-    void *panel; /* of a B with scales, as numbers of the matmul's type: from the first such matmul on */
-    size_t panel_size;
     bool native_bf16;
     uint8_t verdicts[128]; /* by form_number() */
     bool warned, own_alone;
@@ -128,7 +126,6 @@ void cpu_matmul_close(cpu_state *cpu)
     if (!mmul) return;
     for (int i = 0; i < CACHE_SETS * CACHE_WAYS; i++) drop_entry(&mmul->entry[i / CACHE_WAYS][i % CACHE_WAYS]);
     for (int i = 0; i < 3; i++) cpu_drop(mmul->tile[i], mmul->tile_size[i]);
-    cpu_drop(mmul->panel, mmul->panel_size);
     cpu_drop(mmul->scratchpad, mmul->scratchpad_size);
     cpu_drop(mmul->pad_a, mmul->pad_a_size);
     cpu_drop(mmul->pad_c, mmul->pad_c_size);
@@ -140,7 +137,7 @@ void cpu_matmul_close(cpu_state *cpu)
 size_t cpu_matmul_held(const cpu_state *cpu)
 {
     const cpu_matmuls *mmul = cpu->matmul;
-    size_t held = sizeof *mmul + mmul->panel_size + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
+    size_t held = sizeof *mmul + mmul->scratchpad_size + mmul->pad_a_size + mmul->pad_c_size;
     for (int i = 0; i < 3; i++) held += converts_bf16(cpu) ? tile_nbytes[i] : mmul->tile_size[i];
     return held;
 }
@@ -480,126 +477,12 @@ static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const
     return DT_OK;
 }
 
-/* ---- which way --------------------------------------------------------------------------------------------------- */
-
-/* What is added lies in C, exactly: C's type holds D's. */
-static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
+dt_err cpu_matmul_library(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    CPU_PARALLEL_FOR (cpu, i, mm->m) {
-        cpu->k->convert(cpu_at(mm->addend, mm->addend_dtype, i * mm->ldd), mm->addend_dtype,
-                        cpu_at_w(c, mm->c_dtype, i * mm->ldc), mm->c_dtype, mm->n);
-    }
-}
-
-/* Does a kernel of our own read D where it lies? For the others it is copied to C first and accumulated onto, but where
- * the copy would round it. fp32 C's are copied to, too: they are accumulated onto block of k by block of k. */
-static bool reads_addend(const cpu_state *cpu, const dt_matmul *mm)
-{
-    return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_matmul_bf16_takes(cpu, mm)) ||
-           (mm->c_dtype != DT_F32 && mm->addend_dtype == DT_F32);
-}
-
-/* P = op(A) op(B) + D + bias into c. */
-static dt_err run_matmul(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
-{
-    if (mm->addend && !reads_addend(cpu, mm)) {
-        dt_matmul onto_c = *mm;
-        onto_c.addend = NULL;
-        onto_c.accumulate = true;
-        copy_addend(cpu, mm, c);
-        return run_matmul(cpu, &onto_c, a, b, c);
-    }
-    const int told = cpu->reproducible ? 1 : cpu->n_threads; /* oneDNN asks OpenMP */
-    if (omp_get_max_threads() != told) omp_set_num_threads(told);
-    if (mm->batch_invariant && mm->k > 0)
-        cpu_rows_matmul(cpu, mm, a, b, c);
-    else if (cpu_matmul_bf16_takes(cpu, mm) && mm->k > 0)
-        cpu_matmul_bf16_run(cpu, mm, a, b, c);
-    else if (mm->k == 0 || mm->addend) /* the empty sum is left to their callers by libraries */
-        cpu_matmul_any_run(cpu, mm, a, b, c);
-    else if (mm->dt == DT_BF16)
-        return run_bf16(cpu, mm, a, b, c);
-    else if (mm->dt == DT_F16)
-        return run_converted(cpu, mm, a, b, c);
-    else if (mm->trans_b && !mm->trans_a && mm->k >= 2048 && !cpu->reproducible)
-        return run_blocks(cpu, mm, a, b, c);
-    else
-        return run_sgemm(cpu, mm, a, b, c);
-    return DT_OK;
-}
-
-/* ---- a B that is stored with scales ------------------------------------------------------------------------------ */
-
-/* dst [rows][cols] of dt: rows of B from `row` on and columns from `col` on, as they are stored. */
-static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const void *b, int64_t row, int64_t rows, int64_t col,
-                       int64_t cols, void *dst)
-{
-    const dt_stored stored = {b, mm->ldb, mm->b_scaled};
-    const bool pairs = mm->dt == DT_BF16 && cpu->pairs;
-    CPU_PARALLEL_FOR (cpu, r, rows) {
-        (pairs ? cpu->k->dequantise_pairs : cpu->k->dequantise)(&stored, row + r, col, cols,
-                                                                cpu_at_w(dst, mm->dt, r * cols), mm->dt);
-    }
-}
-
-/* Panels of columns of op(B) become numbers of dt one after the other, small enough to be read again from cache. Each
- * is a matmul of its own: elements of C are the same sums whatever the panels are. */
-static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
-{
-    enum { PANEL_NBYTES = 16 << 20, WHOLE = DT_TILE_COLS };
-    cpu_matmuls *mmul = cpu->matmul;
-    const int64_t column = mm->k * (int64_t)dt_dtype_size(mm->dt), fit = PANEL_NBYTES / (column > 0 ? column : 1),
-                  most = fit < WHOLE ? WHOLE : fit / WHOLE * WHOLE;
-    for (int64_t j = 0; j < mm->n; j += most) {
-        dt_matmul panel = *mm;
-        panel.n = dt_min_i64(most, mm->n - j);
-        DT_TRY(cpu_grow(cpu, &mmul->panel, &mmul->panel_size, (size_t)(panel.n * column)));
-        if (mm->trans_b)
-            dequantise(cpu, mm, b, j, panel.n, 0, mm->k, mmul->panel);
-        else
-            dequantise(cpu, mm, b, 0, mm->k, j, panel.n, mmul->panel);
-        panel.ldb = mm->trans_b ? mm->k : panel.n;
-        panel.b_scaled = (dt_scaled){0};
-        if (mm->bias) panel.bias = cpu_at(mm->bias, mm->dt, j);
-        if (mm->addend) panel.addend = cpu_at(mm->addend, mm->addend_dtype, j);
-        DT_TRY(run_matmul(cpu, &panel, a, mmul->panel, cpu_at_w(c, mm->c_dtype, j)));
-    }
-    return DT_OK;
-}
-
-/* Batch-invariant matmuls of few rows make numbers of what they read as they go, those of many would make them
- * again and again. */
-static bool reads_stored(const dt_matmul *mm)
-{
-    return mm->b_scaled.how == DT_SCALE_NONE || (mm->batch_invariant && mm->k > 0 && mm->m <= DT_ROWS_BLOCK);
-}
-
-/* ---- epilogues --------------------------------------------------------------------------------------------------- */
-
-/* The matmul that an epilogue starts from, and where its P goes: to aux where ACT keeps it. D in that place is what
- * is accumulated onto. */
-static dt_matmul matmul_of(const dt_matmul *mm, void **c)
-{
-    dt_matmul p = *mm;
-    if (mm->accumulate) p.addend = *c, p.ldd = mm->ldc, p.addend_dtype = mm->c_dtype;
-    if (mm->epilogue == DT_EPILOGUE_ACT && mm->aux) *c = mm->aux, p.ldc = mm->ld_aux;
-    p.accumulate = p.addend == *c;
-    if (p.accumulate) p.addend = NULL;
-    return p;
-}
-
-dt_err cpu_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
-{
-    cpu_state *cpu = cpu_of(dev);
-    CPU_TAKES(mm->dt);
-    DT_TRY(dt_matmul_check(mm));
-    /* of A and B first: what has just been computed is still in cache */
-    if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
-    if (mm->m > 0 && mm->n > 0) {
-        void *to = c;
-        const dt_matmul p = matmul_of(mm, &to);
-        DT_TRY(reads_stored(&p) ? run_matmul(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
-        cpu_epilogue_act(cpu, mm, c);
-    }
-    return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;
+    const int n_threads = cpu->reproducible ? 1 : cpu->n_threads; /* oneDNN asks OpenMP */
+    if (omp_get_max_threads() != n_threads) omp_set_num_threads(n_threads);
+    if (mm->dt == DT_BF16) return run_bf16(cpu, mm, a, b, c);
+    if (mm->dt == DT_F16) return run_converted(cpu, mm, a, b, c);
+    if (mm->trans_b && !mm->trans_a && mm->k >= 2048 && !cpu->reproducible) return run_blocks(cpu, mm, a, b, c);
+    return run_sgemm(cpu, mm, a, b, c);
 }

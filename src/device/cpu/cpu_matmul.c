@@ -1,0 +1,121 @@
+/* cpu_matmul.c - dt_matmul on the CPU: which kernel computes a matmul, and what is done before and after it.
+ *
+ * Own kernels compute batch-invariant matmuls (isa/matmul_rows.c), large bf16 ones on processors with pairwise dot
+ * products (isa/matmul_bf16.c), and empty sums and addends that oneDNN lacks (isa/matmul_any.c). oneDNN computes the
+ * others (cpu_matmul_onednn.c). A quantised B is dequantised panel by panel; epilogues are passes over C. */
+#include "cpu.h"
+
+/* ---- choice of a kernel ------------------------------------------------------------------------------------------ */
+
+/* Copy the addend D to C. C's type holds it exactly. */
+static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
+{
+    CPU_PARALLEL_FOR (cpu, i, mm->m) {
+        cpu->k->convert(cpu_at(mm->addend, mm->addend_dtype, i * mm->ldd), mm->addend_dtype,
+                        cpu_at_w(c, mm->c_dtype, i * mm->ldc), mm->c_dtype, mm->n);
+    }
+}
+
+/* Does an own kernel read the addend D directly? For the others D is copied to C first, and the matmul accumulates,
+ * unless the copy would round D. An fp32 C also receives the copy: kernels accumulate onto it block by block of k. */
+static bool reads_addend(const cpu_state *cpu, const dt_matmul *mm)
+{
+    return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_matmul_bf16_takes(cpu, mm)) ||
+           (mm->c_dtype != DT_F32 && mm->addend_dtype == DT_F32);
+}
+
+/* P = op(A) op(B) + D + bias into c. */
+static dt_err run_matmul(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    if (mm->addend && !reads_addend(cpu, mm)) {
+        dt_matmul onto_c = *mm;
+        onto_c.addend = NULL;
+        onto_c.accumulate = true;
+        copy_addend(cpu, mm, c);
+        return run_matmul(cpu, &onto_c, a, b, c);
+    }
+    if (mm->batch_invariant && mm->k > 0)
+        cpu_rows_matmul(cpu, mm, a, b, c);
+    else if (cpu_matmul_bf16_takes(cpu, mm) && mm->k > 0)
+        cpu_matmul_bf16_run(cpu, mm, a, b, c);
+    else if (mm->k == 0 || mm->addend) /* libraries do not compute empty sums */
+        cpu_matmul_any_run(cpu, mm, a, b, c);
+    else
+        return cpu_matmul_library(cpu, mm, a, b, c);
+    return DT_OK;
+}
+
+/* ---- quantised B ------------------------------------------------------------------------------------------------- */
+
+/* dst [rows][cols] of dt = elements of B starting at (row, col), dequantised. */
+static void dequantise(const cpu_state *cpu, const dt_matmul *mm, const void *b, int64_t row, int64_t rows, int64_t col,
+                       int64_t cols, void *dst)
+{
+    const dt_stored stored = {b, mm->ldb, mm->b_scaled};
+    const bool pairs = mm->dt == DT_BF16 && cpu->pairs;
+    CPU_PARALLEL_FOR (cpu, r, rows) {
+        (pairs ? cpu->k->dequantise_pairs : cpu->k->dequantise)(&stored, row + r, col, cols,
+                                                                cpu_at_w(dst, mm->dt, r * cols), mm->dt);
+    }
+}
+
+/* Dequantise panels of columns of op(B) one after the other. A panel fits in cache when the matmul reads it again. Each
+ * panel is a separate matmul, so the panels do not affect the sums of an element of C. */
+static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
+{
+    enum { PANEL_NBYTES = 16 << 20, WHOLE = DT_TILE_COLS };
+    const int64_t column = mm->k * (int64_t)dt_dtype_size(mm->dt), fit = PANEL_NBYTES / (column > 0 ? column : 1),
+                  most = fit < WHOLE ? WHOLE : fit / WHOLE * WHOLE;
+    for (int64_t j = 0; j < mm->n; j += most) {
+        dt_matmul panel = *mm;
+        panel.n = dt_min_i64(most, mm->n - j);
+        DT_TRY(cpu_grow(cpu, &cpu->panel, &cpu->panel_nbytes, (size_t)(panel.n * column)));
+        if (mm->trans_b)
+            dequantise(cpu, mm, b, j, panel.n, 0, mm->k, cpu->panel);
+        else
+            dequantise(cpu, mm, b, 0, mm->k, j, panel.n, cpu->panel);
+        panel.ldb = mm->trans_b ? mm->k : panel.n;
+        panel.b_scaled = (dt_scaled){0};
+        if (mm->bias) panel.bias = cpu_at(mm->bias, mm->dt, j);
+        if (mm->addend) panel.addend = cpu_at(mm->addend, mm->addend_dtype, j);
+        DT_TRY(run_matmul(cpu, &panel, a, cpu->panel, cpu_at_w(c, mm->c_dtype, j)));
+    }
+    return DT_OK;
+}
+
+/* Can the kernel read B as stored? Batch-invariant matmuls of few rows dequantise what they read. With many rows they
+ * would dequantise the same elements repeatedly. */
+static bool reads_stored(const dt_matmul *mm)
+{
+    return mm->b_scaled.how == DT_SCALE_NONE || (mm->batch_invariant && mm->k > 0 && mm->m <= DT_ROWS_BLOCK);
+}
+
+/* ---- epilogues --------------------------------------------------------------------------------------------------- */
+
+/* The matmul before the epilogue. *c: in: C; out: where its result P is stored, which is aux if the epilogue ACT keeps
+ * P. If D is stored there, the matmul accumulates onto it. */
+static dt_matmul matmul_of(const dt_matmul *mm, void **c)
+{
+    dt_matmul p = *mm;
+    if (mm->accumulate) p.addend = *c, p.ldd = mm->ldc, p.addend_dtype = mm->c_dtype;
+    if (mm->epilogue == DT_EPILOGUE_ACT && mm->aux) *c = mm->aux, p.ldc = mm->ld_aux;
+    p.accumulate = p.addend == *c;
+    if (p.accumulate) p.addend = NULL;
+    return p;
+}
+
+dt_err cpu_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, void *c, dt_stream *stream)
+{
+    cpu_state *cpu = cpu_of(dev);
+    CPU_TAKES(mm->dt);
+    DT_TRY(dt_matmul_check(mm));
+    /* of A and B first: what has just been computed is still in cache */
+    if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
+    if (mm->m > 0 && mm->n > 0) {
+        void *to = c;
+        const dt_matmul p = matmul_of(mm, &to);
+        DT_TRY(reads_stored(&p) ? run_matmul(cpu, &p, a, b, to) : run_panels(cpu, &p, a, b, to));
+        cpu_epilogue_act(cpu, mm, c);
+    }
+    return mm->sums_of == DT_SUMS_OF_C ? cpu_epilogue_sums(dev, mm, a, b, c) : DT_OK;
+}
