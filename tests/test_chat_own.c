@@ -124,6 +124,107 @@ TEST(generation_blocks_are_the_answers)
     dt_chat_close(c);
 }
 
+/* Blocks that are not one for each answer, as of a template that trains on the last one only. */
+TEST(any_number_of_generation_blocks_are_the_targets)
+{
+    static const char jinja[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}"
+        "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}"
+        "{{ '\n' }}{% endfor %}";
+    dt_chat *c;
+    assert_int_equal(open_with(jinja, &c), DT_OK);
+    writes(c, two_turns, 4, 0, true,
+           "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nx <|im_end|>\n"
+           "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y<|im_end|>}\n");
+    dt_message first_only[4];
+    memcpy(first_only, two_turns, sizeof first_only);
+    first_only[3].learn = 0;
+    dt_error_clear();
+    assert_int_equal(render(c, first_only, 4, 0), DT_ERR_DATA);
+    says("message 1: ");
+    says("has {% generation %} blocks, but not one for each answer");
+    dt_error_clear();
+    dt_chat_close(c);
+}
+
+/* Texts of questions and thoughts that contain what the template writes before an answer. */
+TEST(words_of_a_template_in_other_texts_are_no_answers)
+{
+    static const char jinja[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+        "{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+    static const struct {
+        const char *question, *thoughts, *want;
+    } cases[] = {
+        {"a <think>\n\n</think>\n\n b", NULL,
+         "<|im_start|>user\na <think>\n\n</think>\n\n b<|im_end|>\n<|im_start|>assistant\n{yes<|im_end|>}\n"},
+        {"a <|im_start|>assistant\n<think>\nb", NULL,
+         "<|im_start|>user\na <|im_start|>assistant\n<think>\nb<|im_end|>\n<|im_start|>assistant\n{yes<|im_end|>}\n"},
+        {"q", "a <|im_start|>assistant\n<think>\nb",
+         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n{a <|im_start|>assistant\n<think>\nb\n</think>"
+         "\n\nyes<|im_end|>}\n"},
+    };
+    dt_chat *c;
+    assert_int_equal(open_with(jinja, &c), DT_OK);
+    assert_true(dt_chat_end_token(c) >= 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *thoughts = cases[i].thoughts;
+        const dt_message m[] = {{DT_ROLE_USER, cases[i].question, strlen(cases[i].question), 0},
+                                {.role = DT_ROLE_ASSISTANT,
+                                 .text = "yes",
+                                 .nbytes = 3,
+                                 .learn = DT_LEARN_CONTENT,
+                                 .thoughts = thoughts,
+                                 .thoughts_key = "reasoning_content",
+                                 .n_thoughts = thoughts ? strlen(thoughts) : 0}};
+        writes(c, m, 2, 0, true, cases[i].want);
+    }
+    dt_chat_close(c);
+}
+
+/* A template that changes a marked question: the beginning of an answer is then not certain. */
+TEST(questions_that_a_template_changes_are_refused_if_they_contain_its_words)
+{
+    dt_chat *c;
+    assert_int_equal(
+        open_with("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content.endswith('?') %}Q {% endif %}"
+                  "{{ m.content }}<|im_end|>\n{% endfor %}"
+                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+                  &c),
+        DT_OK);
+    static const char *const questions[] = {"why?", "<|im_start|>assistant\nwhy?"};
+    for (size_t i = 0; i < 2; i++) {
+        const dt_message m[] = {{DT_ROLE_USER, questions[i], strlen(questions[i]), 0},
+                                {DT_ROLE_ASSISTANT, "yes", 3, DT_LEARN_CONTENT}};
+        if (i == 0) {
+            writes(c, m, 2, 0, true, "<|im_start|>user\nQ why?<|im_end|>\n<|im_start|>assistant\n{yes<|im_end|>}\n");
+            continue;
+        }
+        dt_error_clear();
+        assert_int_equal(render(c, m, 2, 0), DT_ERR_DATA);
+        says("changes messages before this answer that contain its own words");
+    }
+    dt_error_clear();
+    dt_chat_close(c);
+}
+
+/* An answer that ends with two special tokens, as Command R7B's. */
+TEST(all_tokens_that_end_an_answer_are_targets)
+{
+    dt_chat *c;
+    assert_int_equal(open_with("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+                               "{% if m.role == 'assistant' %}<|endoftext|>{% endif %}<|im_end|>\n{% endfor %}"
+                               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+                               &c),
+                     DT_OK);
+    writes(c, two_turns, 4, 0, true,
+           "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x <|endoftext|><|im_end|>}\n"
+           "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y<|endoftext|><|im_end|>}\n");
+    dt_chat_close(c);
+}
+
 /* An end that is no token: what follows a last answer. */
 TEST(answers_may_end_by_text)
 {

@@ -2,6 +2,8 @@
  * program's Jinja text, so a question is rendered when it is opened. */
 #include "chat_private.h"
 
+#include "dtrain/text/space.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +51,7 @@ static dt_err new_chat(dt_chat **c, const dt_tokenizer *t)
     return dt_wrap_probe(&(*c)->wrap, t);
 }
 
-/* The last token of an answer. */
+/* The last token of an answer; if its targets are unknown, the token after its content. */
 static dt_err find_end(dt_chat *c)
 {
     const dt_message talk[] = {{.role = DT_ROLE_USER, .text = "q", .nbytes = 1},
@@ -61,6 +63,8 @@ static dt_err find_end(dt_chat *c)
     const dt_err err = dt_chat_targets(c, talk, 2, &r, &answer, &n);
     for (size_t at = n ? answer[0].from : 0, len; n && at < answer[0].to; at += len ? len : 1)
         len = dt_chat_token_at(c, r.text + at, &c->end_token);
+    if (err == DT_ERR_DATA && c->after_answer)
+        dt_chat_token_at(c, c->after_answer + dt_space_before(c->after_answer, strlen(c->after_answer)), &c->end_token);
     free(answer);
     dt_jinja_result_free(&r);
     return err;

@@ -9,11 +9,15 @@
 #include "dtrain/jinja/jinja.h"
 
 /* U+FDD0 and the like, which are no characters of texts. In a rendered text they stand for the tokenizer's BOS and EOS
- * if it does not recognise these in a text, and for the end of an answer that is searched. */
+ * if it does not recognise these in a text, and for the ends of answers and of other messages that are searched. */
 enum { DT_CHAT_MARK_NBYTES = 3 };
 #define DT_CHAT_BOS_MARK "\xef\xb7\x90"
 #define DT_CHAT_EOS_MARK "\xef\xb7\x91"
 #define DT_CHAT_END_MARK "\xef\xb7\x92"
+#define DT_CHAT_QUESTION_MARK "\xef\xb7\x93"
+/** Marks that dt_chat_evaluate adds: DT_CHAT_END_MARK at the end of answers, before or after the white space there, and
+ *  DT_CHAT_QUESTION_MARK at the end of other messages that have a text. */
+enum { DT_CHAT_MARK_WORDS = 1, DT_CHAT_MARK_ENDS = 2, DT_CHAT_MARK_QUESTIONS = 4 };
 
 struct dt_chat {
     char *name, *source;
@@ -47,9 +51,8 @@ const char *dt_form_text(const json_t *form, const char *key);
 
 /* ---- render.c ---------------------------------------------------------------------------------------------------- */
 
-/** Evaluate the template. mark_ends: DT_CHAT_END_MARK after answers, before white space at their end if that is 1,
- *  after it if 2. DT_ERR_DATA, DT_ERR_MEMORY. */
-dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int mark_ends,
+/** Evaluate the template. marks: DT_CHAT_MARK_*. DT_ERR_DATA, DT_ERR_MEMORY. */
+dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int marks,
                         dt_jinja_result *r);
 /** Length of the special token at the start of a text that ends with a 0; 0: none. id: out, unchanged if it is one as
  *  dt_chat_token_meant, which the tokenizer lacks. */

@@ -9,14 +9,17 @@
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
 /* A content, with a mark at its end or before the white space there. */
-static json_t *content_of(const dt_message *m, int mark_ends)
+static json_t *content_of(const dt_message *m, int marks)
 {
-    if (mark_ends == 0 || m->role != DT_ROLE_ASSISTANT) return json_stringn_nocheck(m->text, m->nbytes);
-    const size_t at = mark_ends == 1 ? dt_space_trimmed(m->text, m->nbytes) : m->nbytes;
+    const bool answers = m->role == DT_ROLE_ASSISTANT;
+    const size_t words = dt_space_trimmed(m->text, m->nbytes);
+    if (answers ? !(marks & (DT_CHAT_MARK_WORDS | DT_CHAT_MARK_ENDS)) : !(marks & DT_CHAT_MARK_QUESTIONS) || words == 0)
+        return json_stringn_nocheck(m->text, m->nbytes);
+    const size_t at = marks & DT_CHAT_MARK_ENDS ? m->nbytes : words;
     char *text = malloc(m->nbytes + DT_CHAT_MARK_NBYTES);
     if (!text) return NULL;
     memcpy(text, m->text, at);
-    memcpy(text + at, DT_CHAT_END_MARK, DT_CHAT_MARK_NBYTES);
+    memcpy(text + at, answers ? DT_CHAT_END_MARK : DT_CHAT_QUESTION_MARK, DT_CHAT_MARK_NBYTES);
     memcpy(text + at + DT_CHAT_MARK_NBYTES, m->text + at, m->nbytes - at);
     json_t *value = json_stringn_nocheck(text, m->nbytes + DT_CHAT_MARK_NBYTES);
     free(text);
@@ -33,10 +36,10 @@ static const char *thoughts_key(const dt_chat *c, const dt_message *m)
                                                                : NULL;
 }
 
-static json_t *message_of(const dt_chat *c, const dt_message *m, int mark_ends)
+static json_t *message_of(const dt_chat *c, const dt_message *m, int marks)
 {
     static const char *const names[DT_N_ROLES] = {"system", "user", "assistant", "tool"};
-    json_t *all = json_object(), *content = content_of(m, mark_ends);
+    json_t *all = json_object(), *content = content_of(m, marks);
     if (c->parts) content = json_pack("[{s:s, s:o*}]", "type", "text", "text", content);
     const char *key = m->thoughts ? thoughts_key(c, m) : NULL;
     int failed = json_object_set_new(all, "role", json_string(m->developer ? "developer" : names[m->role])) |
@@ -62,11 +65,11 @@ static int put_tokens(const dt_chat *c, json_t *all)
 }
 
 /* What apply_chat_template passes to a template. */
-static json_t *variables_of(const dt_chat *c, const dt_message *m, int n, unsigned flags, int mark_ends)
+static json_t *variables_of(const dt_chat *c, const dt_message *m, int n, unsigned flags, int marks)
 {
     json_t *all = json_object(), *messages = json_array();
     int failed = json_object_set(all, "messages", messages);
-    for (int i = 0; i < n; i++) failed |= json_array_append_new(messages, message_of(c, &m[i], mark_ends));
+    for (int i = 0; i < n; i++) failed |= json_array_append_new(messages, message_of(c, &m[i], marks));
     json_decref(messages);
     failed |= json_object_set_new(all, "add_generation_prompt", json_boolean(flags & DT_CHAT_GENERATE));
     if (flags & DT_CHAT_NO_THINK) failed |= json_object_set_new(all, "enable_thinking", json_false());
@@ -79,10 +82,10 @@ static json_t *variables_of(const dt_chat *c, const dt_message *m, int n, unsign
     return NULL;
 }
 
-dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int mark_ends,
+dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int marks,
                         dt_jinja_result *r)
 {
-    json_t *variables = variables_of(c, messages, n, flags, mark_ends);
+    json_t *variables = variables_of(c, messages, n, flags, marks);
     *r = (dt_jinja_result){0};
     DT_CHECK(variables, DT_ERR_MEMORY, "out of memory for the variables of a chat template");
     const dt_err err = dt_jinja_render(c->jinja, variables, c->day, r);

@@ -1,12 +1,13 @@
 /* targets.c - which parts of a rendered conversation are trained on.
  *
- * Answers are what {% generation %} blocks write, if there is one for each; dtrain's own templates have them. For
- * other templates each answer is found in the text:
+ * If a template has {% generation %} blocks, the targets are what they write. dtrain's own templates have one for
+ * each answer. For other templates each answer is found in the text:
  *
  *     its content ends where a mark appears that is added to it in a second evaluation,
- *     its end is the special token there, or if answers end with none, all that follows a last answer,
- *     it begins where add_generation_prompt leaves the model: behind the header of answers, or if they have none,
- *     behind what ends a question.
+ *     its end are the special tokens there, or if answers end with none, all that follows a last answer,
+ *     it begins where add_generation_prompt leaves the model: after the first header of answers that follows the
+ *     content of the message before, whose end is marked, too; or if answers have no header, after what ends a
+ *     question.
  *
  * The template's empty block of thoughts before an answer is never a target.
  *
@@ -40,8 +41,9 @@ static int count_answers(const dt_message *messages, int n)
 static dt_err refuse(const talk *t, int i, const char *why)
 {
     return dt_fail(DT_ERR_DATA,
-                   "message %d: the chat template %s %s, so the tokens to train on are unknown: drop such records, or "
-                   "choose one of dtrain's templates with --template (dtrain-data --help lists them)",
+                   "message %d: the chat template %s %s, so the tokens to train on are unknown: drop such records, "
+                   "put the answers into {%% generation %%} blocks in a copy of the template, or choose one of "
+                   "dtrain's templates with --template (dtrain-data --help lists them)",
                    i, t->c->name, why);
 }
 
@@ -55,25 +57,50 @@ static bool take_generated(dt_jinja_part *answer, const dt_message *messages, in
     return true;
 }
 
+/* Does the template say with blocks what is trained on? */
+static bool has_blocks(const dt_chat *c)
+{
+    return strstr(c->text, "{% generation") || strstr(c->text, "{%- generation");
+}
+
+/* If all answers are trained on, and nothing else, the targets are what the blocks write, however many they are. */
+static bool learns_answers(const talk *t)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->message[i].learn != (is_answer(&t->message[i]) ? DT_LEARN_CONTENT : 0)) return false;
+    return true;
+}
+
 /* ---- answers by probing ------------------------------------------------------------------------------------------ */
 
-/* Where the content of each answer ends. *found false: the marks change more than they add. */
-static dt_err find_contents(const talk *t, int mark_ends, size_t *end, bool *found)
+/* The next mark of an answer or a question; NULL: none. */
+static const char *next_mark(const char *from, const char *stop)
+{
+    const char *answer = memmem(from, (size_t)(stop - from), DT_CHAT_END_MARK, DT_CHAT_MARK_NBYTES),
+               *question = memmem(from, (size_t)(stop - from), DT_CHAT_QUESTION_MARK, DT_CHAT_MARK_NBYTES);
+    return !answer || (question && question < answer) ? question : answer;
+}
+
+/* Where the content of each answer ends, and where the text before it ends that is not the template's: the content of
+ * the message before it, as far as the marks show it. *found false: the marks change more than they add. */
+static dt_err find_contents(const talk *t, int marks, dt_jinja_part *gap, bool *found)
 {
     dt_jinja_result marked;
     const char *text = t->text->text;
-    size_t at = 0;
+    size_t at = 0, bound = 0;
     int i = 0;
     *found = false;
-    DT_TRY(dt_chat_evaluate(t->c, t->message, t->n, 0, mark_ends, &marked));
+    DT_TRY(dt_chat_evaluate(t->c, t->message, t->n, 0, marks, &marked));
     for (const char *from = marked.text, *stop = from + marked.nbytes, *mark; from; from = mark) {
-        mark = memmem(from, (size_t)(stop - from), DT_CHAT_END_MARK, DT_CHAT_MARK_NBYTES);
+        mark = next_mark(from, stop);
         const size_t n = (size_t)((mark ? mark : stop) - from);
         if (n > t->text->nbytes - at || memcmp(text + at, from, n) != 0) break;
         at += n;
-        while (mark && i < t->n && !is_answer(&t->message[i])) i++;
-        if (mark && i == t->n) break;
-        if (mark) end[i++] = at, mark += DT_CHAT_MARK_NBYTES;
+        const bool question = mark && memcmp(mark, DT_CHAT_QUESTION_MARK, DT_CHAT_MARK_NBYTES) == 0;
+        while (mark && !question && i < t->n && !is_answer(&t->message[i])) i++;
+        if (mark && !question && i == t->n) break;
+        if (mark && !question) gap[i++] = (dt_jinja_part){bound, at};
+        if (mark) bound = at, mark += DT_CHAT_MARK_NBYTES;
         if (!mark) *found = at == t->text->nbytes && count_answers(t->message + i, t->n - i) == 0;
     }
     dt_jinja_result_free(&marked);
@@ -82,14 +109,16 @@ static dt_err find_contents(const talk *t, int mark_ends, size_t *end, bool *fou
 
 static size_t skip(const char *text, const char *word, size_t n) { return strncmp(text, word, n) == 0 ? n : 0; }
 
-/* The special token of a template that ends its answers or its questions, at the start of a text. 0: none. */
+/* The special tokens of a template that end its answers or its questions, at the start of a text. 0: none. */
 static size_t skip_end(const talk *t, const char *text)
 {
     const char *const ends[] = {t->c->after_answer, t->c->after_question};
-    int32_t id;
     for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
-        const char *end = ends[k] + strspn(ends[k], " \n");
-        const size_t n = dt_chat_token_at(t->c, end, &id);
+        const char *end = ends[k] + strspn(ends[k], " \n"), *bos = t->c->bos;
+        size_t n = 0, more;
+        int32_t id;
+        while ((more = dt_chat_token_at(t->c, end + n, &id)) > 0 && !(bos && *bos && skip(end + n, bos, strlen(bos))))
+            n += more;
         if (n > 0 && skip(text, end, n)) return n;
     }
     return 0;
@@ -113,14 +142,20 @@ static size_t find_last(const char *text, size_t from, size_t to, const char *wo
     return 0;
 }
 
-/* Behind the last header of answers in from .. to-1. If the template begins an answer that is generated with more than
+static size_t find_first(const char *text, size_t from, size_t to, const char *word, size_t n)
+{
+    const char *found = memmem(text + from, to - from, word, n);
+    return found ? (size_t)(found - text) + n : 0;
+}
+
+/* Behind the first header of answers in from .. to-1. If the template begins an answer that is generated with more than
  * others ("<think>"), behind the header's first lines, which must be all that is there. 0: none. */
 static size_t behind_header(const talk *t, size_t from, size_t to)
 {
     const char *header = t->c->header, *text = t->text->text;
-    size_t n = strlen(header), at = find_last(text, from, to, header, n);
+    size_t n = strlen(header), at = find_first(text, from, to, header, n);
     while (at == 0 && n > 1 && dt_space_before(header, n - 1) < n - 1)
-        if (header[--n - 1] == '\n') at = find_last(text, from, to, header, n);
+        if (header[--n - 1] == '\n') at = find_first(text, from, to, header, n);
     return at == 0 || !header[n] || at + dt_space_before(text + at, to - at) == to ? at : 0;
 }
 
@@ -142,7 +177,25 @@ static size_t begin_of_content(const talk *t, const dt_message *m, size_t from, 
     return to - from >= n && memcmp(t->text->text + to - n, m->text + before, n) == 0 ? to - n : to;
 }
 
-/* from: end of the answer before; to: end of the content. */
+/* Could a text be taken for what the template writes before an answer? */
+static bool resembles_header(const talk *t, const char *text, size_t nbytes)
+{
+    const char *header = t->c->header + dt_space_before(t->c->header, strlen(t->c->header));
+    const size_t n = strcspn(header, "\n");
+    return memmem(text, nbytes, "think>", 6) || (n > 0 && memmem(text, nbytes, header, n));
+}
+
+/* Without the ends of questions, are there messages before answer i in which its beginning could be found? */
+static bool is_ambiguous(const talk *t, int i)
+{
+    const dt_message *m = &t->message[i];
+    if (m->thoughts && resembles_header(t, m->thoughts, m->n_thoughts)) return true;
+    for (int k = i - 1; k >= 0 && !is_answer(&t->message[k]); k--)
+        if (resembles_header(t, t->message[k].text, t->message[k].nbytes)) return true;
+    return false;
+}
+
+/* from: end of the message before; to: end of the content. */
 static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t *begin)
 {
     const dt_message *m = &t->message[i];
@@ -155,17 +208,21 @@ static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t 
     return DT_OK;
 }
 
-static dt_err probe_answers(const talk *t, size_t *end)
+static dt_err probe_answers(const talk *t, dt_jinja_part *gap)
 {
+    static const int tries[] = {DT_CHAT_MARK_QUESTIONS | DT_CHAT_MARK_WORDS, DT_CHAT_MARK_QUESTIONS | DT_CHAT_MARK_ENDS,
+                                DT_CHAT_MARK_WORDS, DT_CHAT_MARK_ENDS};
     bool found = false;
-    for (int mark_ends = 1; mark_ends <= 2 && !found; mark_ends++) DT_TRY(find_contents(t, mark_ends, end, &found));
-    size_t last = 0;
+    int marks = 0;
+    for (size_t k = 0; k < sizeof tries / sizeof tries[0] && !found; k++)
+        DT_TRY(find_contents(t, marks = tries[k], gap, &found));
     for (int i = 0; i < t->n; i++) {
         if (!is_answer(&t->message[i])) continue;
         if (!found) return refuse(t, i, "leaves out or changes answers");
-        if (t->message[i].learn) DT_TRY(begin_answer(t, i, last, end[i], &t->answer[i].from));
-        t->answer[i].to = end_of(t, i, end[i]);
-        last = end[i];
+        if (t->message[i].learn && !(marks & DT_CHAT_MARK_QUESTIONS) && is_ambiguous(t, i))
+            return refuse(t, i, "changes messages before this answer that contain its own words");
+        if (t->message[i].learn) DT_TRY(begin_answer(t, i, gap[i].from, gap[i].to, &t->answer[i].from));
+        t->answer[i].to = end_of(t, i, gap[i].to);
     }
     return DT_OK;
 }
@@ -173,10 +230,15 @@ static dt_err probe_answers(const talk *t, size_t *end)
 static dt_err find_answers(const talk *t)
 {
     if (take_generated(t->answer, t->message, t->n, t->text)) return DT_OK;
-    size_t *end = calloc((size_t)t->n, sizeof *end);
-    DT_CHECK(end, DT_ERR_MEMORY, "out of memory for the answers of a conversation");
-    const dt_err err = probe_answers(t, end);
-    free(end);
+    if (has_blocks(t->c)) {
+        int i = 0;
+        while (!is_answer(&t->message[i]) && i < t->n - 1) i++;
+        return refuse(t, i, "has {% generation %} blocks, but not one for each answer");
+    }
+    dt_jinja_part *gap = calloc((size_t)t->n, sizeof *gap);
+    DT_CHECK(gap, DT_ERR_MEMORY, "out of memory for the answers of a conversation");
+    const dt_err err = probe_answers(t, gap);
+    free(gap);
     return err;
 }
 
@@ -269,6 +331,16 @@ static dt_err find_targets(const talk *t, dt_jinja_part *part, int *n_parts)
     return DT_OK;
 }
 
+static dt_err copy_blocks(const dt_jinja_result *text, dt_jinja_part **part, int *n_parts)
+{
+    const size_t nbytes = (size_t)text->n_generated * sizeof **part;
+    *part = malloc(nbytes + 1);
+    DT_CHECK(*part, DT_ERR_MEMORY, "out of memory for the targets of a conversation");
+    if (nbytes > 0) memcpy(*part, text->generated, nbytes);
+    *n_parts = text->n_generated;
+    return DT_OK;
+}
+
 dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, const dt_jinja_result *text,
                        dt_jinja_part **part, int *n_parts)
 {
@@ -280,6 +352,10 @@ dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, cons
     dt_jinja_part *both = calloc(2 * (size_t)n, sizeof *both);
     DT_CHECK(both, DT_ERR_MEMORY, "out of memory for the targets of a conversation");
     const talk t = {.c = c, .message = messages, .n = n, .text = text, .answer = both + n};
+    if (has_blocks(c) && text->n_generated != count_answers(messages, n) && learns_answers(&t)) {
+        free(both);
+        return copy_blocks(text, part, n_parts);
+    }
     const dt_err err = find_targets(&t, both, n_parts);
     *part = both;
     return err;
