@@ -61,8 +61,9 @@ static dt_err find_end(dt_chat *c)
     int n = 0;
     DT_TRY(dt_chat_evaluate(c, talk, 2, 0, 0, &r));
     const dt_err err = dt_chat_targets(c, talk, 2, &r, &answer, &n);
-    for (size_t at = n ? answer[0].from : 0, len; n && at < answer[0].to; at += len ? len : 1)
-        len = dt_chat_token_at(c, r.text + at, &c->end_token);
+    for (int i = 0; i < n; i++)
+        for (size_t at = answer[i].from, len; at < answer[i].to; at += len ? len : 1)
+            len = dt_chat_token_at(c, r.text + at, &c->end_token);
     if (err == DT_ERR_DATA && c->after_answer)
         dt_chat_token_at(c, c->after_answer + dt_space_before(c->after_answer, strlen(c->after_answer)), &c->end_token);
     free(answer);

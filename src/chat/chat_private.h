@@ -15,9 +15,15 @@ enum { DT_CHAT_MARK_NBYTES = 3 };
 #define DT_CHAT_EOS_MARK "\xef\xb7\x91"
 #define DT_CHAT_END_MARK "\xef\xb7\x92"
 #define DT_CHAT_QUESTION_MARK "\xef\xb7\x93"
-/** Marks that dt_chat_evaluate adds: DT_CHAT_END_MARK at the end of answers, before or after the white space there, and
- *  DT_CHAT_QUESTION_MARK at the end of other messages that have a text. */
-enum { DT_CHAT_MARK_WORDS = 1, DT_CHAT_MARK_ENDS = 2, DT_CHAT_MARK_QUESTIONS = 4 };
+/** Marks that dt_chat_evaluate adds: DT_CHAT_END_MARK to answers, DT_CHAT_QUESTION_MARK to other messages that have a
+ *  text; before the white space at the end of a content (WORDS), or after it (ENDS). */
+enum {
+    DT_CHAT_MARK_WORDS = 1,
+    DT_CHAT_MARK_ENDS = 2,
+    DT_CHAT_MARK_QUESTION_WORDS = 4,
+    DT_CHAT_MARK_QUESTION_ENDS = 8,
+    DT_CHAT_MARK_QUESTIONS = DT_CHAT_MARK_QUESTION_WORDS | DT_CHAT_MARK_QUESTION_ENDS
+};
 
 struct dt_chat {
     char *name, *source;

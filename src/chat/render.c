@@ -13,9 +13,10 @@ static json_t *content_of(const dt_message *m, int marks)
 {
     const bool answers = m->role == DT_ROLE_ASSISTANT;
     const size_t words = dt_space_trimmed(m->text, m->nbytes);
-    if (answers ? !(marks & (DT_CHAT_MARK_WORDS | DT_CHAT_MARK_ENDS)) : !(marks & DT_CHAT_MARK_QUESTIONS) || words == 0)
-        return json_stringn_nocheck(m->text, m->nbytes);
-    const size_t at = marks & DT_CHAT_MARK_ENDS ? m->nbytes : words;
+    const int at_words = answers ? DT_CHAT_MARK_WORDS : DT_CHAT_MARK_QUESTION_WORDS,
+              at_end = answers ? DT_CHAT_MARK_ENDS : DT_CHAT_MARK_QUESTION_ENDS;
+    if (!(marks & (at_words | at_end)) || (!answers && words == 0)) return json_stringn_nocheck(m->text, m->nbytes);
+    const size_t at = marks & at_end ? m->nbytes : words;
     char *text = malloc(m->nbytes + DT_CHAT_MARK_NBYTES);
     if (!text) return NULL;
     memcpy(text, m->text, at);

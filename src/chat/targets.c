@@ -210,8 +210,12 @@ static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t 
 
 static dt_err probe_answers(const talk *t, dt_jinja_part *gap)
 {
-    static const int tries[] = {DT_CHAT_MARK_QUESTIONS | DT_CHAT_MARK_WORDS, DT_CHAT_MARK_QUESTIONS | DT_CHAT_MARK_ENDS,
-                                DT_CHAT_MARK_WORDS, DT_CHAT_MARK_ENDS};
+    static const int tries[] = {DT_CHAT_MARK_WORDS | DT_CHAT_MARK_QUESTION_ENDS,
+                                DT_CHAT_MARK_WORDS | DT_CHAT_MARK_QUESTION_WORDS,
+                                DT_CHAT_MARK_ENDS | DT_CHAT_MARK_QUESTION_ENDS,
+                                DT_CHAT_MARK_ENDS | DT_CHAT_MARK_QUESTION_WORDS,
+                                DT_CHAT_MARK_WORDS,
+                                DT_CHAT_MARK_ENDS};
     bool found = false;
     int marks = 0;
     for (size_t k = 0; k < sizeof tries / sizeof tries[0] && !found; k++)
