@@ -210,7 +210,7 @@ TEST(questions_that_a_template_changes_are_refused_if_they_contain_its_words)
     dt_chat_close(c);
 }
 
-/* An answer that ends with two special tokens, as Command R7B's. */
+/* An answer that ends with two special tokens, as Command R7B's; and one that only ends so as the last. */
 TEST(all_tokens_that_end_an_answer_are_targets)
 {
     dt_chat *c;
@@ -222,6 +222,16 @@ TEST(all_tokens_that_end_an_answer_are_targets)
     writes(c, two_turns, 4, 0, true,
            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x <|endoftext|><|im_end|>}\n"
            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y<|endoftext|><|im_end|>}\n");
+    dt_chat_close(c);
+    assert_int_equal(
+        open_with("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>"
+                  "{% if loop.last and m.role == 'assistant' %}<|endoftext|>{% endif %}{{ '\n' }}{% endfor %}"
+                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+                  &c),
+        DT_OK);
+    writes(c, two_turns, 4, 0, true,
+           "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{x <|im_end|>}\n"
+           "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n{ y<|im_end|><|endoftext|>}\n");
     dt_chat_close(c);
 }
 

@@ -89,7 +89,7 @@ static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_j
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
     dt_jinja_result said, answered;
     DT_TRY(dt_chat_evaluate(c, talk, 1, 0, 0, &said));
-    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, 0, 1, &answered));
+    const dt_err err = unless_refused(dt_chat_evaluate(c, talk, 2, 0, DT_CHAT_MARK_WORDS, &answered));
     const bool has_header = asked->nbytes > said.nbytes && memcmp(asked->text, said.text, said.nbytes) == 0;
     const char *words = strstr(said.text, question->text), *after = words ? words + question->nbytes : "",
                *mark = answered.text ? strstr(answered.text, DT_CHAT_END_MARK) : NULL;

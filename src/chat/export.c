@@ -175,7 +175,8 @@ static bool is_named(const char *name)
     return false;
 }
 
-/* What stands between two texts at the start of *text, malloc'ed, which is then behind them. NULL: not there. */
+/* The text between begin and end at the start of *text, malloc'ed. *text is advanced past end. NULL: *text does not
+ * begin so. */
 static char *between(const char **text, const char *begin, const char *end)
 {
     const size_t n = strlen(begin);

@@ -57,10 +57,16 @@ static bool take_generated(dt_jinja_part *answer, const dt_message *messages, in
     return true;
 }
 
-/* Does the template say with blocks what is trained on? */
+/* Does the template have {% generation %} blocks? */
 static bool has_blocks(const dt_chat *c)
 {
-    return strstr(c->text, "{% generation") || strstr(c->text, "{%- generation");
+    for (const char *at = c->text; (at = strstr(at, "{%"));) {
+        at += 2;
+        at += *at == '-' || *at == '+';
+        at += strspn(at, " \t\r\n");
+        if (strncmp(at, "generation", 10) == 0) return true;
+    }
+    return false;
 }
 
 /* If all answers are trained on, and nothing else, the targets are what the blocks write, however many they are. */
@@ -109,30 +115,36 @@ static dt_err find_contents(const talk *t, int marks, dt_jinja_part *gap, bool *
 
 static size_t skip(const char *text, const char *word, size_t n) { return strncmp(text, word, n) == 0 ? n : 0; }
 
-/* The special tokens of a template that end its answers or its questions, at the start of a text. 0: none. */
-static size_t skip_end(const talk *t, const char *text)
+/* Length of the special token at the start of `end` if text begins with it, too; BOS begins the next turn. 0: none. */
+static size_t skip_token(const talk *t, const char *text, const char *end)
 {
-    const char *const ends[] = {t->c->after_answer, t->c->after_question};
-    for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
-        const char *end = ends[k] + strspn(ends[k], " \n"), *bos = t->c->bos;
-        size_t n = 0, more;
-        int32_t id;
-        while ((more = dt_chat_token_at(t->c, end + n, &id)) > 0 && !(bos && *bos && skip(end + n, bos, strlen(bos))))
-            n += more;
-        if (n > 0 && skip(text, end, n)) return n;
-    }
-    return 0;
+    const char *bos = t->c->bos;
+    int32_t id;
+    const size_t n = dt_chat_token_at(t->c, end, &id);
+    return n > 0 && !(bos && *bos && skip(end, bos, strlen(bos))) ? skip(text, end, n) : 0;
 }
 
-/* Behind the token, or the text, that ends answer i, whose content ends at `at`, but for white space of its own. */
+/* Length of the special tokens at the start of a text with which the template ends an answer, or of the one with which
+ * it ends a question. 0: none. */
+static size_t skip_end(const talk *t, const char *text)
+{
+    const char *answer = t->c->after_answer + strspn(t->c->after_answer, " \n"),
+               *question = t->c->after_question + strspn(t->c->after_question, " \n");
+    size_t n = 0;
+    for (size_t more; (more = skip_token(t, text + n, answer + n)) > 0;) n += more;
+    return n > 0 ? n : skip_token(t, text, question);
+}
+
+/* End of answer i, after the tokens or the text that end it. Its content ends at `at`, except for white space of its
+ * own. */
 static size_t end_of(const talk *t, int i, size_t at)
 {
     const char *text = t->text->text + at, *after = t->c->after_answer;
     const dt_message *m = &t->message[i];
     const size_t n = dt_space_trimmed(m->text, m->nbytes), own = skip(text, m->text + n, m->nbytes - n),
                  space = dt_space_before(text, t->text->nbytes - at), token = skip_end(t, text + space),
-                 behind = skip(text + own, after, strlen(after));
-    return at + (token ? space + token : behind ? own + behind : skip(text, after, strlen(after)));
+                 ending = skip(text + own, after, strlen(after));
+    return at + (token ? space + token : ending ? own + ending : skip(text, after, strlen(after)));
 }
 
 static size_t find_last(const char *text, size_t from, size_t to, const char *word, size_t n)
@@ -148,9 +160,9 @@ static size_t find_first(const char *text, size_t from, size_t to, const char *w
     return found ? (size_t)(found - text) + n : 0;
 }
 
-/* Behind the first header of answers in from .. to-1. If the template begins an answer that is generated with more than
- * others ("<think>"), behind the header's first lines, which must be all that is there. 0: none. */
-static size_t behind_header(const talk *t, size_t from, size_t to)
+/* End of the first header of answers in from .. to-1. If the template begins a generated answer with more than others
+ * ("<think>"), end of the header's first lines; only white space may follow them. 0: none. */
+static size_t end_of_header(const talk *t, size_t from, size_t to)
 {
     const char *header = t->c->header, *text = t->text->text;
     size_t n = strlen(header), at = find_first(text, from, to, header, n);
@@ -159,9 +171,9 @@ static size_t behind_header(const talk *t, size_t from, size_t to)
     return at == 0 || !header[n] || at + dt_space_before(text + at, to - at) == to ? at : 0;
 }
 
-/* Behind an empty block of thoughts, with which the template begins an answer without thoughts. to: begin of the
- * content without white space. */
-static size_t behind_block(const talk *t, size_t from, size_t begin, size_t to)
+/* End of the empty block of thoughts with which the template begins an answer without thoughts. begin: end of the
+ * header, which is the result without such a block. to: begin of the content, without white space. */
+static size_t end_of_block(const talk *t, size_t from, size_t begin, size_t to)
 {
     const char *text = t->text->text, *found = memmem(text + from, to - from, empty_block, strlen(empty_block));
     if (found) return (size_t)(found - text) + strlen(empty_block);
@@ -171,8 +183,8 @@ static size_t behind_block(const talk *t, size_t from, size_t begin, size_t to)
 /* Begin of a content in the text before `to`, without white space and thoughts. */
 static size_t begin_of_content(const talk *t, const dt_message *m, size_t from, size_t to)
 {
-    const size_t behind = find_last(m->text, 0, m->nbytes, thought_end, strlen(thought_end)),
-                 before = behind + dt_space_before(m->text + behind, m->nbytes - behind),
+    const size_t thoughts = find_last(m->text, 0, m->nbytes, thought_end, strlen(thought_end)),
+                 before = thoughts + dt_space_before(m->text + thoughts, m->nbytes - thoughts),
                  stop = dt_space_trimmed(m->text, m->nbytes), n = stop > before ? stop - before : 0;
     return to - from >= n && memcmp(t->text->text + to - n, m->text + before, n) == 0 ? to - n : to;
 }
@@ -201,10 +213,10 @@ static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t 
     const dt_message *m = &t->message[i];
     const size_t content = begin_of_content(t, m, from, to);
     *begin = 0;
-    if (i > 0 || *t->c->header) *begin = behind_header(t, from, content);
+    if (i > 0 || *t->c->header) *begin = end_of_header(t, from, content);
     if (i > 0 && *begin == 0) return refuse(t, i, "begins this answer in another way than one after a question");
     const bool thinks = m->thoughts || memmem(m->text, m->nbytes, thought_end, strlen(thought_end));
-    if (!thinks) *begin = behind_block(t, from, *begin, content);
+    if (!thinks) *begin = end_of_block(t, from, *begin, content);
     return DT_OK;
 }
 

@@ -19,7 +19,7 @@ dt_err dt_unicode_form(const char *text, size_t n, unsigned how, char **formed, 
 #include <stdlib.h>
 #include <utf8proc.h>
 
-enum { OLDEST_UNICODE = 12 }; /* version of the data behind DT_UNICODE_NORMAL */
+enum { OLDEST_UNICODE = 12 }; /* version of the data of DT_UNICODE_NORMAL */
 
 dt_err dt_unicode_check_forms(void)
 {

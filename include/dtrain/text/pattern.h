@@ -18,8 +18,8 @@ typedef enum dt_pattern_use {
 dt_err dt_pattern_compile(dt_pattern **p, const char *text, size_t n, dt_pattern_use use);
 void dt_pattern_free(dt_pattern *p); /* safe on NULL */
 
-/** Does the expression match all of the text from byte `from` on? ^ and lookbehind assertions see the text before it. A
- *  match that exceeds PCRE2's limits is none. DT_ERR_MEMORY. */
+/** Does the expression match all of the text starting at byte `from`? ^ and lookbehind assertions see the text before
+ *  it. A match that exceeds PCRE2's limits counts as no match. DT_ERR_MEMORY. */
 dt_err dt_pattern_matches(const dt_pattern *p, const char *text, size_t from, bool *matches);
 
 dt_err dt_pattern_memory_open(dt_pattern_memory **m); /* DT_ERR_MEMORY */
