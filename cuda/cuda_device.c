@@ -347,14 +347,14 @@ static size_t cuda_memory_free(const dt_device *dev)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static dt_err cuda_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+static dt_err cuda_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr)
 {
-    const size_t most = place == DT_ON_DEVICE ? cuda_of(dev)->properties.totalGlobalMem : dt_host_memory_free();
+    const size_t most = space == DT_ON_DEVICE ? cuda_of(dev)->properties.totalGlobalMem : dt_host_memory_free();
     cudaError_t error = cudaSuccess;
     if (nbytes > most) return DT_ERR_MEMORY; /* host memory: an error message instead of the OOM killer */
-    if (place == DT_ON_DEVICE)
+    if (space == DT_ON_DEVICE)
         error = cudaMalloc(ptr, nbytes);
-    else if (place == DT_ON_PINNED)
+    else if (space == DT_ON_PINNED)
         error = cudaHostAlloc(ptr, nbytes, cudaHostAllocDefault);
     else if (posix_memalign(ptr, 64, nbytes) != 0)
         error = cudaErrorMemoryAllocation;
@@ -363,12 +363,12 @@ static dt_err cuda_alloc(dt_device *dev, dt_place place, size_t nbytes, void **p
     return error == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : cuda_fail(error, "alloc", __FILE__, __LINE__);
 }
 
-static void cuda_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+static void cuda_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes)
 {
-    if (place != DT_ON_HOST && is_lost()) return;
-    if (place == DT_ON_DEVICE)
+    if (space != DT_ON_HOST && is_lost()) return;
+    if (space == DT_ON_DEVICE)
         cudaFree(ptr);
-    else if (place == DT_ON_PINNED)
+    else if (space == DT_ON_PINNED)
         cudaFreeHost(ptr);
     else
         free(ptr);

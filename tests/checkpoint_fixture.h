@@ -60,8 +60,8 @@ static inline float value_of(const char *name, dt_state state, int64_t i, int sa
 
 static inline bool fill_states(dt_zero *z, bool with_optimizer, int salt)
 {
-    const dt_piece *p = dt_zero_pieces(z);
-    for (int k = 0; k < dt_zero_n_pieces(z); k++)
+    const dt_slice *p = dt_zero_slices(z);
+    for (int k = 0; k < dt_zero_n_slices(z); k++)
         for (int s = 0; s < (with_optimizer ? dt_zero_n_states(z) : 1); s++)
             for (int64_t i = 0; i < p[k].n && dt_zero_has_state(z, s, &p[k]); i++) {
                 const float f = value_of(dt_zero_tensor(z, &p[k])->name, s, p[k].first + i, salt);
@@ -74,8 +74,8 @@ static inline bool fill_states(dt_zero *z, bool with_optimizer, int salt)
 
 static inline bool states_are(dt_zero *z, bool with_optimizer, int salt)
 {
-    const dt_piece *p = dt_zero_pieces(z);
-    for (int k = 0; k < dt_zero_n_pieces(z); k++)
+    const dt_slice *p = dt_zero_slices(z);
+    for (int k = 0; k < dt_zero_n_slices(z); k++)
         for (int s = 0; s < (with_optimizer ? dt_zero_n_states(z) : 1); s++)
             for (int64_t i = 0; i < p[k].n && dt_zero_has_state(z, s, &p[k]); i++) {
                 float x[1];

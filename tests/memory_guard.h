@@ -151,9 +151,9 @@ static void guard_told(size_t nbytes)
     pthread_mutex_unlock(&guard.mutex);
 }
 
-extern void __real_dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
-extern void __wrap_dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
-void __wrap_dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes)
+extern void __real_dt_ledger_add(dt_ledger *l, dt_memcat c, dt_memspace p, size_t nbytes);
+extern void __wrap_dt_ledger_add(dt_ledger *l, dt_memcat c, dt_memspace p, size_t nbytes);
+void __wrap_dt_ledger_add(dt_ledger *l, dt_memcat c, dt_memspace p, size_t nbytes)
 {
     __real_dt_ledger_add(l, c, p, nbytes);
     guard_told(nbytes);

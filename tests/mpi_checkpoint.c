@@ -138,9 +138,9 @@ static bool remove_its_states(const char *path)
 /* All states as filled, but those of that tensor, which are zero. */
 static bool its_states_are_zero(dt_zero *z, int salt)
 {
-    const dt_piece *p = dt_zero_pieces(z);
+    const dt_slice *p = dt_zero_slices(z);
     bool ok = true;
-    for (int k = 0; k < dt_zero_n_pieces(z); k++)
+    for (int k = 0; k < dt_zero_n_slices(z); k++)
         for (int s = 0; s < N_STATES; s++)
             for (int64_t i = 0; ok && i < p[k].n; i++) {
                 const char *name = dt_zero_tensor(z, &p[k])->name;

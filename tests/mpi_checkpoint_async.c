@@ -170,7 +170,7 @@ TEST_WITH(the_copy_is_planned, make_dir, remove_dir)
     assert_all(f->mpi, dt_saver_open(&s, &f->comm, &f->dev, NULL, saved_nbytes(&plan)) == DT_OK);
     const dt_memory held = dt_ledger_now(&f->ledger);
     for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++) assert_all(f->mpi, held.at[c][p] - before.at[c][p] == planned.at[c][p]);
+        for (int p = 0; p < DT_N_MEMSPACE; p++) assert_all(f->mpi, held.at[c][p] - before.at[c][p] == planned.at[c][p]);
     dt_saver_close(s);
     assert_all(f->mpi, dt_saver_open(&s, &f->comm, &f->dev, NULL, 64) == DT_OK && open_zero(f, 1, DT_BF16, false));
     const dt_saved_model model = model_of(f, &meta);

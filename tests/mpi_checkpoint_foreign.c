@@ -115,7 +115,7 @@ IN_DIR(every_half_number_is_read_as_hdf5_reads_it)
                                  .max_live_parameters = 1 << 24};
     assert_all(f->mpi, dt_zero_open(&f->z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK);
     assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, false, NULL) == DT_OK);
-    const dt_piece p = dt_zero_pieces(f->z)[0];
+    const dt_slice p = dt_zero_slices(f->z)[0];
     float *found = calloc((size_t)p.n + 1, sizeof *found);
     bool same = dt_zero_state_read(f->z, DT_STATE_PARAM, &p, 0, p.n, found) == DT_OK;
     for (int64_t i = 0; same && i < p.n; i++) {

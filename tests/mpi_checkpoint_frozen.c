@@ -26,9 +26,9 @@ static bool open_with(fixture *f, dt_trains t, int stage)
 /* States of tensors that the file's run trained are its own, others are zero; parameters are its own. */
 static bool came_back(fixture *f, dt_trains saved, int salt)
 {
-    for (int k = 0; k < dt_zero_n_pieces(f->z); k++)
+    for (int k = 0; k < dt_zero_n_slices(f->z); k++)
         for (dt_state s = 0; s < dt_zero_n_states(f->z); s++) {
-            const dt_piece *p = &dt_zero_pieces(f->z)[k];
+            const dt_slice *p = &dt_zero_slices(f->z)[k];
             const dt_tensor *t = dt_zero_tensor(f->z, p);
             const bool in_file = s == DT_STATE_PARAM || (saved && saved(NULL, t));
             for (int64_t i = 0; i < p->n && dt_zero_has_state(f->z, s, p); i++) {

@@ -202,8 +202,8 @@ IN_DIR(a_number_too_large_for_the_type_is_refused)
     fixture *f = *state;
     const float large = 65520;
     assert_all(f->mpi, open_model(f, "tests/data/hf/gpt2", 3, DT_F32, false) == DT_OK);
-    const dt_piece *p = dt_zero_pieces(f->z);
-    for (int k = 0; k < dt_zero_n_pieces(f->z); k++)
+    const dt_slice *p = dt_zero_slices(f->z);
+    for (int k = 0; k < dt_zero_n_slices(f->z); k++)
         if (strcmp(dt_zero_tensor(f->z, &p[k])->name, "transformer.ln_f.bias") == 0 && p[k].n > 0)
             dt_zero_state_write(f->z, DT_STATE_PARAM, &p[k], 0, 1, &large);
     assert_all(f->mpi, dt_zero_state_written(f->z) == DT_OK);

@@ -132,8 +132,8 @@ static dt_err open_zero(fixture *f, const dt_zero_options *opt)
     DT_TRY(dt_model_open(&f->model, &r->mc, &r->opt, r->units, r->n_units, &f->ref.dev, &f->source, NULL, NULL));
     const dt_memory now = dt_ledger_now(&r->ledger);
     DT_CHECK(!memcmp(&now, &expected, sizeof now), DT_ERR_FAULT, "what is held is not what was planned");
-    for (int k = 0; k < dt_zero_n_pieces(f->z); k++) {
-        const dt_piece *p = &dt_zero_pieces(f->z)[k];
+    for (int k = 0; k < dt_zero_n_slices(f->z); k++) {
+        const dt_slice *p = &dt_zero_slices(f->z)[k];
         for (int64_t i = 0; i < p->n; i++) {
             const float x = (float)ref_weight(dt_zero_tensor(f->z, p), p->first + i);
             DT_TRY(dt_zero_state_write(f->z, DT_STATE_PARAM, p, i, 1, &x));
@@ -155,8 +155,8 @@ static bool hash_params(fixture *f, uint64_t *hash)
 {
     uint64_t own = 0;
     bool ok = true;
-    for (int k = 0; k < dt_zero_n_pieces(f->z); k++) {
-        const dt_piece *p = &dt_zero_pieces(f->z)[k];
+    for (int k = 0; k < dt_zero_n_slices(f->z); k++) {
+        const dt_slice *p = &dt_zero_slices(f->z)[k];
         const dt_tensor *t = dt_zero_tensor(f->z, p);
         for (int64_t i = 0; i < p->n; i++) {
             float x;

@@ -95,7 +95,7 @@ static void close_trainer(trainer *t)
 static dt_err start(trainer *t)
 {
     for (int k = 0; k < N_TENSORS; k++) {
-        const dt_piece *p = &dt_zero_pieces(t->z)[k];
+        const dt_slice *p = &dt_zero_slices(t->z)[k];
         float x[MAX_ELEMS];
         for (int64_t i = 0; i < p->n; i++) x[i] = number_of(k, 0, p->first + i);
         DT_TRY(dt_zero_state_write(t->z, DT_STATE_PARAM, p, 0, p->n, x));
@@ -147,7 +147,7 @@ static dt_err collect(trainer *t, results *r)
     *r = (results){0};
     for (dt_state s = 0; s < dt_zero_n_states(t->z); s++)
         for (int k = 0; k < N_TENSORS; k++) {
-            const dt_piece *p = &dt_zero_pieces(t->z)[k];
+            const dt_slice *p = &dt_zero_slices(t->z)[k];
             DT_TRY(dt_zero_state_read(t->z, s, p, 0, p->n, r->x[s][k] + p->first));
         }
     MPI_Allreduce(MPI_IN_PLACE, r->x, sizeof r->x / sizeof(float), MPI_FLOAT, MPI_SUM, world(t->f));
@@ -162,7 +162,7 @@ static bool is_near(const trainer *t, const results *r, const json_t *tensors)
     const double unit = N_STEPS * 16 * 0x1p-24;
     for (dt_state s = 0; s < dt_zero_n_states(t->z); s++)
         for (int k = 0; k < N_TENSORS; k++) {
-            const dt_tensor *tensor = dt_zero_tensor(t->z, &dt_zero_pieces(t->z)[k]);
+            const dt_tensor *tensor = dt_zero_tensor(t->z, &dt_zero_slices(t->z)[k]);
             const char *name = s == DT_STATE_PARAM ? "param" : dt_zero_state_name(t->z, s);
             const json_t *want = json_object_get(json_object_get(tensors, tensor->name), name);
             if (json_array_size(want) != (size_t)tensor->n_elems) return false;

@@ -62,7 +62,7 @@ IN_DIR(a_rank_reads_what_it_is_in_charge_of)
     char path[PATH_MAX];
     assert_all(f->mpi, open_model(f, fixture_path("gpt2", path), 3, DT_F32, false) == DT_OK);
     int64_t own = 0;
-    for (int i = 0; i < dt_zero_n_pieces(f->z); i++) own += dt_zero_pieces(f->z)[i].n * 4;
+    for (int i = 0; i < dt_zero_n_slices(f->z); i++) own += dt_zero_slices(f->z)[i].n * 4;
     /* the first rank looks where the tensors are */
     const int64_t before = bytes_read(), header = f->comm.rank == 0 ? 8192 : 0;
     const bool loaded = dt_pretrained_load(&f->comm, f->z, &f->from, NULL) == DT_OK;

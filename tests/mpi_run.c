@@ -71,7 +71,7 @@ TEST(planned_is_allocated_in_every_category_and_place)
         assert_all(MPI_COMM_WORLD, !o.err && o.left == 0);
         assert_all(MPI_COMM_WORLD, is_planned(&o, zero));
         for (int p = DT_ON_DEVICE; p <= DT_ON_HOST; p++)
-            assert_all(MPI_COMM_WORLD, dt_memory_on(&o.allocated, (dt_place)p) > 0);
+            assert_all(MPI_COMM_WORLD, dt_memory_on(&o.allocated, (dt_memspace)p) > 0);
     }
 }
 
@@ -156,10 +156,10 @@ static int64_t last_metric(const struct fixture *f, const char *name, const char
     return value;
 }
 
-static int64_t held_in(const struct fixture *f, const char *name, dt_place p, dt_memcat c)
+static int64_t held_in(const struct fixture *f, const char *name, dt_memspace p, dt_memcat c)
 {
     char key[64];
-    snprintf(key, sizeof key, "memory/%s/%s", dt_place_name(p), dt_memcat_name(c));
+    snprintf(key, sizeof key, "memory/%s/%s", dt_memspace_name(p), dt_memcat_name(c));
     return last_metric(f, name, key); /* 0: it is missing */
 }
 
@@ -167,15 +167,15 @@ static int64_t held_in(const struct fixture *f, const char *name, dt_place p, dt
  * (other). The categories of a memory space add up to its reported total. */
 static bool categories_add_up(const struct fixture *f, const char *name, const outcome *o)
 {
-    int64_t on[DT_N_PLACE] = {0};
+    int64_t on[DT_N_MEMSPACE] = {0};
     bool ok = true;
-    for (int p = 0; p < DT_N_PLACE; p++)
+    for (int p = 0; p < DT_N_MEMSPACE; p++)
         for (int c = 0; c < DT_N_MEMCAT; c++) {
-            const int64_t held = held_in(f, name, (dt_place)p, (dt_memcat)c);
+            const int64_t held = held_in(f, name, (dt_memspace)p, (dt_memcat)c);
             on[p] += held;
             if (c == DT_MEM_OTHER || held == (int64_t)o->allocated.at[c][p]) continue;
             ok = false;
-            print_error("%s, %s: %lld, allocated %zu\n", dt_place_name((dt_place)p), dt_memcat_name((dt_memcat)c),
+            print_error("%s, %s: %lld, allocated %zu\n", dt_memspace_name((dt_memspace)p), dt_memcat_name((dt_memcat)c),
                         (long long)held, o->allocated.at[c][p]);
         }
     const int64_t device = on[DT_ON_DEVICE] + (o->own_memory ? 0 : on[DT_ON_PINNED] + on[DT_ON_HOST]);

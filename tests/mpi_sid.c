@@ -16,7 +16,7 @@ typedef struct fixture {
     dt_device dev;
     MPI_Comm mpi;
     dt_sid sid;
-    dt_rows rows;
+    dt_matrix_file rows;
     json_t *json;
     dt_rqvae *net;
     int64_t batch, n_param;
@@ -35,7 +35,7 @@ static bool read_fixture(fixture *f)
 {
     char *text = NULL;
     size_t nbytes = 0;
-    const bool ok = dt_rows_open(&f->rows, "tests/data/sid/items.npy", NULL) == DT_OK &&
+    const bool ok = dt_matrix_file_open(&f->rows, "tests/data/sid/items.npy", NULL) == DT_OK &&
                     dt_read_file("tests/data/sid/rqvae.json", 1 << 20, &text, &nbytes) == DT_OK &&
                     dt_json_parse(&f->json, "rqvae.json", text, nbytes, 0) == DT_OK;
     free(text);
@@ -81,7 +81,7 @@ static int close_all(void **state)
 {
     fixture *f = *state;
     dt_rqvae_close(f->net);
-    dt_rows_close(&f->rows);
+    dt_matrix_file_close(&f->rows);
     json_decref(f->json);
     dt_comm_close(&f->comm);
     dt_device_close(&f->dev);
@@ -188,7 +188,7 @@ TEST_WITH(the_gradient_is_that_of_the_loss, open_all, close_all)
     float grad[MAX_PARAM], rows[MAX_ROWS * WIDTH];
     double p[MAX_PARAM], by_differences[MAX_PARAM];
     dt_rqvae_loss loss;
-    bool ok = dt_rows_read(&f->rows, 0, f->batch, rows) == DT_OK;
+    bool ok = dt_matrix_file_read(&f->rows, 0, f->batch, rows) == DT_OK;
     ok = dt_rqvae_backward(f->net, &f->rows, NULL, f->batch, &loss) == DT_OK && ok;
     ok = ok && dt_rqvae_get_gradient(f->net, grad) == DT_OK;
     memcpy(p, f->before, sizeof p);
@@ -274,8 +274,8 @@ TEST_WITH(codebooks_begin_as_the_means_of_their_items, open_all, close_all)
     fixture *f = *state;
     enum { N = 60 };
     float rows[N * WIDTH], param[MAX_PARAM];
-    bool ok = dt_rows_read(&f->rows, 0, N, rows) == DT_OK && dt_rqvae_seed(f->net, &f->rows, NULL, N, 100) == DT_OK &&
-              dt_rqvae_get(f->net, param) == DT_OK;
+    bool ok = dt_matrix_file_read(&f->rows, 0, N, rows) == DT_OK &&
+              dt_rqvae_seed(f->net, &f->rows, NULL, N, 100) == DT_OK && dt_rqvae_get(f->net, param) == DT_OK;
     assert_all(f->mpi, ok);
     double p[MAX_PARAM], sum[LEVELS][CODES][DIM] = {{{0}}}, size = 0;
     int count[LEVELS][CODES] = {{0}};
@@ -325,8 +325,9 @@ TEST_WITH(the_kmeans_objective_decreases, open_all, close_all)
     int32_t code[N];
     dt_sid_points p = {0};
     dt_sid_book b = {0};
-    bool ok = x && dt_rows_read(&f->rows, 0, N, x) == DT_OK && dt_sid_points_alloc(&f->sid, &p, N, WIDTH) == DT_OK &&
-              dt_sid_book_alloc(&f->sid, &b, WIDTH) == DT_OK && dt_sid_points_read(&f->sid, &p, &f->rows) == DT_OK;
+    bool ok = x && dt_matrix_file_read(&f->rows, 0, N, x) == DT_OK &&
+              dt_sid_points_alloc(&f->sid, &p, N, WIDTH) == DT_OK && dt_sid_book_alloc(&f->sid, &b, WIDTH) == DT_OK &&
+              dt_sid_points_read(&f->sid, &p, &f->rows) == DT_OK;
     assert_all(f->mpi, ok);
     for (int balanced = 0; balanced < 2; balanced++) {
         double last = INFINITY, rounding = 0, off = 0;

@@ -19,7 +19,7 @@ TEST_OF(ALWAYS | BY_NODE, every_stage_trains_like_plain_loops) { check_all_stage
 static void vary_buckets(run_options *o, int variant)
 {
     o->zero.overlap_comm = true;
-    /* of up to 4160 elements: pieces of 16 elements a rank at the least */
+    /* of up to 4160 elements: slices of 16 elements a rank at the least */
     o->zero.reduce_bucket_size = variant ? 1000 : 1;
     o->zero.allgather_bucket_size = variant ? 777 : 1;
     o->zero.prefetch_bucket_size = 1700; /* some blocks come early, some do not */
@@ -205,7 +205,7 @@ TEST(a_long_tensor_starts_as_in_one_piece)
         ok = ok && dt_zero_open(&z, &opt, &unit, 1, &f->comm, &f->dev, NULL, NULL) == DT_OK &&
              dt_zero_init_random(z, 2) == DT_OK;
         assert_all(world(f), ok);
-        const dt_piece *p = dt_zero_pieces(z);
+        const dt_slice *p = dt_zero_slices(z);
         void *got = malloc(((size_t)p->n + 1) * sizeof(float));
         ok = got && dt_zero_state_read(z, DT_STATE_PARAM, p, 0, p->n, got) == DT_OK;
         for (int64_t i = 0; ok && i < p->n; i++)
@@ -240,8 +240,8 @@ TEST(frozen_models_show_their_parameters)
             r.model.source = dt_zero_source(r.z);
         }
         ok = ok && dt_zero_init_random(r.z, 5) == DT_OK;
-        ok = ok && dt_zero_state_dtype(r.z, DT_STATE_PARAM, dt_zero_pieces(r.z)) == all_types[t].param;
-        ok = ok && !dt_zero_has_state(r.z, DT_STATE_OPTIMIZER, dt_zero_pieces(r.z));
+        ok = ok && dt_zero_state_dtype(r.z, DT_STATE_PARAM, dt_zero_slices(r.z)) == all_types[t].param;
+        ok = ok && !dt_zero_has_state(r.z, DT_STATE_OPTIMIZER, dt_zero_slices(r.z));
         r.model.expect = want.param;
         dt_param_view view;
         dt_grad_view grads;
@@ -266,21 +266,21 @@ TEST(frozen_models_show_their_parameters)
     ref_zero_free_units(frozen);
 }
 
-/** Is each element of the tensors in so many of the ranks' pieces? */
-static bool cover(fixture *f, const dt_zero *z, const dt_piece *(*pieces)(const dt_zero *), float times)
+/** Is each element of the tensors in so many of the ranks' slices? */
+static bool cover(fixture *f, const dt_zero *z, const dt_slice *(*slices)(const dt_zero *), float times)
 {
     float *count = calloc((size_t)f->total, sizeof *count);
     bool ok = true;
     int n = 0;
     for (int u = 0; u < REF_ZERO_UNITS; u++)
         for (int k = 0; ok && k < f->units[u].n_tensors; k++, n++) {
-            const dt_piece *p = &pieces(z)[n];
+            const dt_slice *p = &slices(z)[n];
             const dt_tensor *t = &f->units[u].tensors[k];
             ok = p->unit == u && p->tensor == k && dt_zero_tensor(z, p) == t && p->n >= 0;
             ok = ok && (p->n == 0 || p->flat == t->offset + p->first);
-            for (int64_t i = 0; ok && i < p->n; i++) count[piece_begin(f->units, p) + i]++;
+            for (int64_t i = 0; ok && i < p->n; i++) count[slice_begin(f->units, p) + i]++;
         }
-    ok = ok && n == dt_zero_n_pieces(z);
+    ok = ok && n == dt_zero_n_slices(z);
     MPI_Allreduce(MPI_IN_PLACE, count, (int)f->total, MPI_FLOAT, MPI_SUM, world(f));
     for (int u = 0; u < REF_ZERO_UNITS; u++)
         for (int k = 0; k < f->units[u].n_tensors; k++)
@@ -290,24 +290,24 @@ static bool cover(fixture *f, const dt_zero *z, const dt_piece *(*pieces)(const 
     return ok;
 }
 
-TEST_OF(ALWAYS | BY_NODE, pieces_cover_every_tensor_once)
+TEST_OF(ALWAYS | BY_NODE, slices_cover_every_tensor_once)
 {
     fixture *f = *state;
     for (int stage = 0; stage <= 3; stage++) {
         const run_options opt = {.zero = zero_options(stage, DT_F32, DT_F32)};
         run r;
         bool ok = run_open(&r, f, &opt) == DT_OK;
-        for (int n = 0; ok && n < dt_zero_n_pieces(r.z); n++) {
-            const dt_piece *p = &dt_zero_pieces(r.z)[n];
+        for (int n = 0; ok && n < dt_zero_n_slices(r.z); n++) {
+            const dt_slice *p = &dt_zero_slices(r.z)[n];
             ok = p->n == 0 || (dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL) == f->dev.ops->host_accessible;
         }
-        assert_all(world(f), ok && cover(f, r.z, dt_zero_pieces, 1));
+        assert_all(world(f), ok && cover(f, r.z, dt_zero_slices, 1));
         assert_all(world(f), cover(f, r.z, dt_zero_owned, (float)f->comm.n_groups));
         dt_zero_close(r.z);
     }
 }
 
-/** Write full tensors into z, by pieces, in two calls each. */
+/** Write full tensors into z, by slices, in two calls each. */
 TEST_OF(ALWAYS | BY_NODE, states_move_between_stages_and_go_on)
 {
     fixture *f = *state;

@@ -297,7 +297,8 @@ static cost cost_of(const dt_zero_options *opt)
     }
     c.early = last_event(from, 'g', 1) < last_event(from, 'b', 2);
     const dt_memory held = dt_ledger_now(&f.ledger);
-    for (int p = 0; p < DT_N_PLACE; p++) assert_true(f.plan.memory.at[DT_MEM_PARAMS][p] == held.at[DT_MEM_PARAMS][p]);
+    for (int p = 0; p < DT_N_MEMSPACE; p++)
+        assert_true(f.plan.memory.at[DT_MEM_PARAMS][p] == held.at[DT_MEM_PARAMS][p]);
     c.staging = f.plan.memory.at[DT_MEM_STAGING][DT_ON_DEVICE];
     assert_true(c.staging == held.at[DT_MEM_STAGING][DT_ON_DEVICE]);
     c.params = held.at[DT_MEM_PARAMS][DT_ON_DEVICE];

@@ -56,9 +56,9 @@ static inline dt_err open_model(fixture *f, const char *path, int stage, dt_dtyp
 /* Do this rank's elements have the formula's values, rounded to what the files held? */
 static inline bool weights_are(fixture *f, dt_st_type file_type)
 {
-    const dt_piece *p = dt_zero_pieces(f->z);
-    const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(f->z, DT_STATE_PARAM, dt_zero_pieces(f->z)));
-    for (int k = 0; k < dt_zero_n_pieces(f->z); k++)
+    const dt_slice *p = dt_zero_slices(f->z);
+    const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(f->z, DT_STATE_PARAM, dt_zero_slices(f->z)));
+    for (int k = 0; k < dt_zero_n_slices(f->z); k++)
         for (int64_t i = 0; i < p[k].n; i++) {
             const dt_tensor *t = dt_zero_tensor(f->z, &p[k]);
             const float exact = (float)ref_weight(t, p[k].first + i);

@@ -140,16 +140,16 @@ static inline outcome run_whole(const struct fixture *f, const dt_optimizer_ops 
     return run_text(text, optimizer, task, n_args + 2, all);
 }
 
-/* The same bytes in every category and place? */
+/* The same bytes in every category and space? */
 static inline bool same_memory(const char *what, const dt_memory *planned, const dt_memory *allocated)
 {
     bool ok = true;
     for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++) {
+        for (int p = 0; p < DT_N_MEMSPACE; p++) {
             if (planned->at[c][p] == allocated->at[c][p]) continue;
             ok = false;
             print_error("%s: %s, %s: planned %zu, allocated %zu\n", what, dt_memcat_name((dt_memcat)c),
-                        dt_place_name((dt_place)p), planned->at[c][p], allocated->at[c][p]);
+                        dt_memspace_name((dt_memspace)p), planned->at[c][p], allocated->at[c][p]);
         }
     return ok;
 }

@@ -167,11 +167,12 @@ TEST(every_category_is_counted_in_every_place)
 {
     dt_ledger l = {0};
     for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++) dt_ledger_add(&l, (dt_memcat)c, (dt_place)p, (size_t)1 << (4 * c + p));
+        for (int p = 0; p < DT_N_MEMSPACE; p++)
+            dt_ledger_add(&l, (dt_memcat)c, (dt_memspace)p, (size_t)1 << (4 * c + p));
     const dt_memory m = dt_ledger_now(&l);
     size_t all = 0, in_files = 0;
     for (int c = 0; c < DT_N_MEMCAT; c++) {
-        for (int p = 0; p < DT_N_PLACE; p++) assert_int_equal(m.at[c][p], (size_t)1 << (4 * c + p));
+        for (int p = 0; p < DT_N_MEMSPACE; p++) assert_int_equal(m.at[c][p], (size_t)1 << (4 * c + p));
         assert_int_equal(dt_memory_of(&m, (dt_memcat)c), (size_t)15 << (4 * c));
         all += (size_t)15 << (4 * c), in_files += (size_t)8 << (4 * c);
     }
@@ -183,7 +184,8 @@ TEST(every_category_is_counted_in_every_place)
     dt_memory_add(&twice, &m);
     assert_int_equal(dt_memory_total(&twice), 2 * all);
     for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++) dt_ledger_sub(&l, (dt_memcat)c, (dt_place)p, (size_t)1 << (4 * c + p));
+        for (int p = 0; p < DT_N_MEMSPACE; p++)
+            dt_ledger_sub(&l, (dt_memcat)c, (dt_memspace)p, (size_t)1 << (4 * c + p));
     const dt_memory left = dt_ledger_now(&l);
     assert_int_equal(dt_memory_total(&left), 0);
     assert_int_equal(l.total_now + l.on_now[DT_IN_FILE], 0);
@@ -205,7 +207,7 @@ TEST(the_ledger_records_current_and_peak_bytes)
     assert_int_equal(l.n_allocs, 3);
     dt_ledger_add(NULL, DT_MEM_DATA, DT_ON_HOST, 1);
     assert_string_equal(dt_memcat_name(DT_MEM_OTHER), "other");
-    assert_string_equal(dt_place_name(DT_ON_PINNED), "pinned");
+    assert_string_equal(dt_memspace_name(DT_ON_PINNED), "pinned");
 }
 
 TEST(sizes_are_shown_with_three_digits)

@@ -159,9 +159,9 @@ TEST_OF(ONCE, buffers_are_zeroed_aligned_and_counted)
     fixture *f = *state;
     static const size_t sizes[] = {1, 100, 1 << 20, (5 << 20) + 3};
     for (int i = 0; i < 12; i++) {
-        const dt_place place = (dt_place)(i / 4);
+        const dt_memspace space = (dt_memspace)(i / 4);
         dt_buf b;
-        assert_int_equal(dt_buf_alloc_zeroed(&b, &f->dev, place, sizes[i % 4], DT_MEM_GRADS), DT_OK);
+        assert_int_equal(dt_buf_alloc_zeroed(&b, &f->dev, space, sizes[i % 4], DT_MEM_GRADS), DT_OK);
         assert_int_equal((uintptr_t)b.ptr % 64, 0);
         char *host = malloc(sizes[i % 4]);
         move(f, host, b.ptr, sizes[i % 4]);
@@ -169,7 +169,7 @@ TEST_OF(ONCE, buffers_are_zeroed_aligned_and_counted)
         memset(host, 1, sizes[i % 4]);
         move(f, b.ptr, host, sizes[i % 4]);
         free(host);
-        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS][place]), sizes[i % 4]);
+        assert_int_equal(atomic_load(&f->ledger.now[DT_MEM_GRADS][space]), sizes[i % 4]);
         dt_buf_free(&b), dt_buf_free(&b);
         assert_int_equal(atomic_load(&f->ledger.total_now), 0);
     }

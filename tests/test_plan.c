@@ -40,7 +40,7 @@ TEST(on_the_cpu_all_places_are_one_memory_of_the_node)
     run_budget(&run, 8, &b);
     assert_int_equal(b.n, 1);
     assert_int_equal(b.memory[0].n_sharing, 8);
-    for (int p = 0; p < DT_N_PLACE; p++) assert_int_equal(b.memory[0].holds[p], p != DT_IN_FILE);
+    for (int p = 0; p < DT_N_MEMSPACE; p++) assert_int_equal(b.memory[0].holds[p], p != DT_IN_FILE);
     dt_device_close(&run.dev);
 }
 
@@ -55,7 +55,7 @@ TEST(a_disk_is_a_separate_memory_space_of_the_node)
         run_budget(&run, 4, &four);
         assert_int_equal(one.n, i + 2);
         const rank_memory *disk = &four.memory[four.n - 1];
-        for (int p = 0; p < DT_N_PLACE; p++) assert_int_equal(disk->holds[p], p == DT_IN_FILE);
+        for (int p = 0; p < DT_N_MEMSPACE; p++) assert_int_equal(disk->holds[p], p == DT_IN_FILE);
         assert_int_equal(disk->n_sharing, 4);
         assert_true(disk->nbytes > 0 && disk->nbytes < one.memory[one.n - 1].nbytes / 2); /* it is in use meanwhile */
         run.cfg.zero_nvme_path = "/tmp/nowhere";

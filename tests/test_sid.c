@@ -213,21 +213,21 @@ TEST(a_npy_file_of_ours_is_read_back)
     char path[] = "/tmp/dtrain_sid_XXXXXX", header[DT_NPY_HEADER];
     const float rows[6] = {1, -2, 3.5f, 4, 0, 1e-30f};
     float back[4];
-    dt_rows r = {0};
+    dt_matrix_file r = {0};
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     dt_npy_header(3, 2, header);
     assert_int_equal(write(fd, header, sizeof header), sizeof header);
     assert_int_equal(write(fd, rows, sizeof rows), sizeof rows);
     close(fd);
-    assert_int_equal(dt_rows_open(&r, path, NULL), DT_OK);
+    assert_int_equal(dt_matrix_file_open(&r, path, NULL), DT_OK);
     assert_int_equal(r.n, 3);
     assert_int_equal(r.width, 2);
-    assert_int_equal(dt_rows_read(&r, 1, 2, back), DT_OK);
+    assert_int_equal(dt_matrix_file_read(&r, 1, 2, back), DT_OK);
     assert_memory_equal(back, rows + 2, sizeof back);
-    assert_int_equal(dt_rows_read(&r, 2, 2, back), DT_ERR_ARG);
+    assert_int_equal(dt_matrix_file_read(&r, 2, 2, back), DT_ERR_ARG);
     dt_error_clear();
-    dt_rows_close(&r);
+    dt_matrix_file_close(&r);
     unlink(path);
 }
 

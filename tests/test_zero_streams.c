@@ -10,8 +10,8 @@ static dt_err hash_states(rank_thread *t, dt_zero *z)
     float *values = calloc((size_t)most, sizeof *values);
     dt_err err = values ? DT_OK : DT_ERR_MEMORY;
     for (dt_state s = 0; s < dt_zero_n_states(z); s++)
-        for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
-            const dt_piece *p = &dt_zero_owned(z)[i];
+        for (int i = 0; i < dt_zero_n_slices(z) && err == DT_OK; i++) {
+            const dt_slice *p = &dt_zero_owned(z)[i];
             if (!dt_zero_has_state(z, s, p)) continue;
             err = dt_zero_state_read(z, s, p, 0, p->n, values);
             t->states = hash_bytes(t->states, values, (size_t)p->n * sizeof *values);
@@ -27,8 +27,8 @@ static dt_err write_states(dt_zero *z)
     float *values = calloc((size_t)most, sizeof *values);
     dt_err err = values ? DT_OK : DT_ERR_MEMORY;
     for (int s = 0; s < dt_zero_n_states(z); s++)
-        for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
-            const dt_piece *p = &dt_zero_owned(z)[i];
+        for (int i = 0; i < dt_zero_n_slices(z) && err == DT_OK; i++) {
+            const dt_slice *p = &dt_zero_owned(z)[i];
             if (!dt_zero_has_state(z, (dt_state)s, p)) continue;
             for (int64_t k = 0; k < p->n; k++) values[k] = (float)((p->first + k) % 251 + 1 + i + s) * 0x1p-10f;
             err = dt_zero_state_write(z, (dt_state)s, p, 0, p->n, values);

@@ -76,14 +76,14 @@ static states states_alloc(const fixture *f)
 
 static void states_free(states *s) { free(s->param), free(s->m), free(s->v), free(s->grad); }
 
-/** Where a piece begins in them. */
-static int64_t piece_begin(const dt_unit *units, const dt_piece *p)
+/** Where a slice begins in them. */
+static int64_t slice_begin(const dt_unit *units, const dt_slice *p)
 {
     return ref_zero_begin(units, p->unit, p->tensor) + p->first;
 }
 
-/** Elements of a piece, whatever their type. */
-static dt_err read_floats(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, float *out)
+/** Elements of a slice, whatever their type. */
+static dt_err read_floats(dt_zero *z, dt_state s, const dt_slice *p, int64_t skip, int64_t n, float *out)
 {
     const dt_dtype dtype = dt_zero_state_dtype(z, s, p);
     if (dtype == DT_F32) return dt_zero_state_read(z, s, p, skip, n, out);
@@ -96,14 +96,14 @@ static dt_err read_floats(dt_zero *z, dt_state s, const dt_piece *p, int64_t ski
     return err;
 }
 
-/** Read this rank's pieces in two calls each, and join them with the other ranks'. */
+/** Read this rank's slices in two calls each, and join them with the other ranks'. */
 static bool collect_one(fixture *f, dt_zero *z, const dt_unit *units, dt_state s, float *out)
 {
     memset(out, 0, (size_t)f->total * sizeof *out);
     dt_err err = DT_OK;
-    for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
-        const dt_piece *p = &dt_zero_pieces(z)[i];
-        const int64_t half = p->n / 2, at = piece_begin(units, p);
+    for (int i = 0; i < dt_zero_n_slices(z) && err == DT_OK; i++) {
+        const dt_slice *p = &dt_zero_slices(z)[i];
+        const int64_t half = p->n / 2, at = slice_begin(units, p);
         if (!dt_zero_has_state(z, s, p)) continue;
         err = read_floats(z, s, p, 0, half, out + at);
         if (err == DT_OK) err = read_floats(z, s, p, half, p->n - half, out + at + half);
@@ -305,9 +305,9 @@ static dt_err put_states(run *r, const states *s)
 {
     const float *const arrays[] = {s->param, s->m, s->v};
     for (dt_state k = 0; k < dt_zero_n_states(r->z); k++)
-        for (int i = 0; i < dt_zero_n_pieces(r->z); i++) {
-            const dt_piece *p = &dt_zero_owned(r->z)[i];
-            const float *from = arrays[k] + piece_begin(r->units, p);
+        for (int i = 0; i < dt_zero_n_slices(r->z); i++) {
+            const dt_slice *p = &dt_zero_owned(r->z)[i];
+            const float *from = arrays[k] + slice_begin(r->units, p);
             const int64_t some = p->n / 3;
             DT_TRY(dt_zero_state_write(r->z, k, p, 0, some, from));
             DT_TRY(dt_zero_state_write(r->z, k, p, some, p->n - some, from + some));

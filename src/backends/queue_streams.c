@@ -348,17 +348,17 @@ static bool is_pageable(const queue_state *q, const void *p)
     return !is_far(p) && i == q->n_pinned;
 }
 
-static dt_err queue_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+static dt_err queue_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr)
 {
     queue_state *q = state_of(dev);
-    if (place == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
-    DT_TRY(q->below.ops->alloc(&q->below, place, nbytes, ptr));
+    if (space == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
+    DT_TRY(q->below.ops->alloc(&q->below, space, nbytes, ptr));
     /* NaN in every type; a device below whose memory the host does not reach sees to that itself: the simulator */
-    if (place != DT_ON_DEVICE || q->below.ops->host_accessible) memset(*ptr, 0xff, nbytes);
-    const dt_err err = place == DT_ON_PINNED ? note_pinned(q, *ptr, nbytes) : DT_OK;
-    if (err != DT_OK) q->below.ops->free(&q->below, place, *ptr, nbytes);
+    if (space != DT_ON_DEVICE || q->below.ops->host_accessible) memset(*ptr, 0xff, nbytes);
+    const dt_err err = space == DT_ON_PINNED ? note_pinned(q, *ptr, nbytes) : DT_OK;
+    if (err != DT_OK) q->below.ops->free(&q->below, space, *ptr, nbytes);
     DT_TRY(err);
-    if (place == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
+    if (space == DT_ON_DEVICE) *ptr = (void *)((uintptr_t)*ptr | FAR_BIT);
     return DT_OK;
 }
 
@@ -382,13 +382,13 @@ static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
     return false;
 }
 
-static void queue_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+static void queue_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes)
 {
     queue_state *q = state_of(dev);
     if (is_in_use(q, near(ptr), nbytes)) die("memory is freed while a queued operation uses it");
-    for (int i = 0; i < q->n_pinned && place == DT_ON_PINNED; i++)
+    for (int i = 0; i < q->n_pinned && space == DT_ON_PINNED; i++)
         if (q->pinned[i].begin == ptr) q->pinned[i] = q->pinned[--q->n_pinned];
-    q->below.ops->free(&q->below, place, near(ptr), nbytes);
+    q->below.ops->free(&q->below, space, near(ptr), nbytes);
 }
 
 dt_queue_counts dt_queue_counts_of(const dt_device *dev) { return state_of(dev)->counts; }

@@ -96,14 +96,14 @@ dt_err dt_messages_place_images(dt_messages *m, int n)
     return dt_messages_own(m, (char *)first->text);
 }
 
-const char *dt_say_places(dt_place_words *out, const char *image_text, int64_t n_places, const char *owner,
-                          int64_t n_images)
+const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_text, int64_t n_placeholders,
+                                const char *owner, int64_t n_images)
 {
-    char places[24] = "no", images[24] = "no";
-    if (n_places) snprintf(places, sizeof places, "%" PRId64, n_places);
+    char placeholders[24] = "no", images[24] = "no";
+    if (n_placeholders) snprintf(placeholders, sizeof placeholders, "%" PRId64, n_placeholders);
     if (n_images) snprintf(images, sizeof images, "%" PRId64, n_images);
-    const char *many = !image_text && n_places > 1 ? "s" : "";
-    snprintf(out->text, sizeof out->text, "the text has %s %.80s%s, but %s has %s image%s", places,
+    const char *many = !image_text && n_placeholders > 1 ? "s" : "";
+    snprintf(out->text, sizeof out->text, "the text has %s %.80s%s, but %s has %s image%s", placeholders,
              image_text ? image_text : "placeholder", many, owner, images, n_images > 1 ? "s" : "");
     return out->text;
 }

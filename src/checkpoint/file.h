@@ -17,7 +17,7 @@ enum { CKPT_PAGE = 4096, CKPT_ALIGN_FROM = 64 << 10 };
 void ckpt_slot_name(const dt_stored_slot *s, char *out, size_t out_size);
 static inline dt_dtype ckpt_slot_dtype(const dt_stored_slot *s)
 {
-    return dt_zero_state_dtype(s->of->zero, s->state, s->piece);
+    return dt_zero_state_dtype(s->of->zero, s->state, s->slice);
 }
 /** Open the tensor under its name, or under GPT-2's name without "transformer.". name: the name found, otherwise the
  *  full name. Negative if missing. */

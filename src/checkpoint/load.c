@@ -113,7 +113,7 @@ static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
     return DT_OK;
 }
 
-uint64_t load_checksum(const dt_piece *charge, const char *elems, int64_t first, int64_t n, size_t size)
+uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, size_t size)
 {
     const int64_t lo = dt_max_i64(first, charge->first), hi = dt_min_i64(first + n, charge->first + charge->n);
     return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo, hi - lo, size) : 0;
@@ -176,7 +176,7 @@ static dt_err read_slot(load_job *j, int i)
         DT_TRY(dt_phase_poll(j->phase));
         DT_TRY(load_fetch(j, s, p, first, n, to));
         DT_TRY(check_finite(j, s, p, to, first, n));
-        if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->piece, to, first, n, size);
+        if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->slice, to, first, n, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(raw, type, converted, keep, n);
         DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? raw : converted));

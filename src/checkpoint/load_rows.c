@@ -6,9 +6,9 @@
 static uint64_t checksum_of(const dt_stored_slot *s, const char *elems, int64_t first, int64_t n, size_t size)
 {
     const dt_coded *c = &s->tensor->coded;
-    const int64_t per = dt_weights_per_elem(s->tensor), begin = s->piece->first * per, end = begin + s->piece->n * per;
-    const dt_piece charge = {.first = begin, .n = end - begin};
-    if (s->piece->n == 0) return 0;
+    const int64_t per = dt_weights_per_elem(s->tensor), begin = s->slice->first * per, end = begin + s->slice->n * per;
+    const dt_slice charge = {.first = begin, .n = end - begin};
+    if (s->slice->n == 0) return 0;
     if (!c->turned) return load_checksum(&charge, elems, first, n, size);
     const int64_t i = first / c->n_out, row = first % c->n_out,
                   lo = dt_max_i64(row, (begin - i + c->n_in - 1) / c->n_in),
@@ -47,7 +47,7 @@ dt_err load_quantised(load_job *j, int i, dt_err own)
     rows r = {j, i};
     const dt_matrix_source from = {.self = &r, .name = j->files[j->map.locations[i].file], .read = read_weights};
     const dt_coded *c = &s->tensor->coded;
-    const dt_err err = dt_zero_quantise(s->of->zero, (int)(s->piece - dt_zero_pieces(s->of->zero)), &from, own);
+    const dt_err err = dt_zero_quantise(s->of->zero, (int)(s->slice - dt_zero_slices(s->of->zero)), &from, own);
     if (c->blocks >= 0) j->sums[i + (c->blocks - c->codes)] = j->sums[i]; /* computed from the same weight */
     j->sums[i + (c->scales - c->codes)] = j->sums[i];
     return err;

@@ -11,7 +11,7 @@
  * what the next stage needs. Here the stages follow each other directly. In save_async.c a thread does the work while
  * training continues.
  *
- * A piece is one range of elements and a dataset one range of bytes. A rank therefore writes a few long, disjoint
+ * A slice is one range of elements and a dataset one range of bytes. A rank therefore writes a few long, disjoint
  * ranges. Local disks, NFS, Lustre and GPFS all serve this pattern at full speed, without the exchange between ranks of
  * collective MPI-IO.
  *
@@ -165,13 +165,13 @@ static dt_err write_slot(const save_job *j, int fd, int i, const char *in_place)
 {
     const dt_stored_slot *s = &j->slots[i];
     const size_t size = dt_dtype_size(ckpt_slot_dtype(s));
-    const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->piece->first;
-    for (int64_t at = 0; at < s->piece->n; at += step) {
-        const int64_t n = s->piece->n - at < step ? s->piece->n - at : step;
+    const int64_t step = DT_STORED_BUFFER / (int64_t)size, first = s->slice->first;
+    for (int64_t at = 0; at < s->slice->n; at += step) {
+        const int64_t n = s->slice->n - at < step ? s->slice->n - at : step;
         const char *from = in_place ? in_place + (size_t)at * size : j->chunks->raw;
         if (j->given_up && atomic_load(j->given_up)) return dt_fail(DT_ERR_STOP, "%s: cancelled", j->part);
         dt_phase_enter(j->phase, "save", s->tensor->name);
-        if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->piece, at, n, j->chunks->raw));
+        if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->slice, at, n, j->chunks->raw));
         j->sums[i] += dt_checksum(from, first + at, n, size);
         DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
     }
@@ -188,9 +188,9 @@ static dt_err write_slots(save_job *j)
     const char *copy = j->copy;
     for (int i = 0; i < j->n_slots && err == DT_OK; i++) {
         const dt_stored_slot *slot = &j->slots[i];
-        if (slot->piece->n == 0) continue;
+        if (slot->slice->n == 0) continue;
         if ((err = dt_fault("save.write")) != DT_OK) break;
-        err = write_slot(j, fd, i, copy ? copy : dt_zero_state_ptr(slot->of->zero, slot->state, slot->piece));
+        err = write_slot(j, fd, i, copy ? copy : dt_zero_state_ptr(slot->of->zero, slot->state, slot->slice));
         if (copy) copy += save_slot_nbytes(slot);
     }
     if (err == DT_OK && j->comm->rank == 0)

@@ -16,7 +16,7 @@ typedef struct save_job {
     const char *dir;
     int64_t keep;
     dt_phase *phase;             /* of the thread that does the work */
-    const char *copy;            /* copy of this rank's pieces, in slot order; NULL: read from the states */
+    const char *copy;            /* copy of this rank's slices, in slot order; NULL: read from the states */
     const atomic_bool *given_up; /* set: the save is cancelled; may be NULL */
 
     char path[PATH_MAX], part[PATH_MAX], folder[PATH_MAX];
@@ -44,10 +44,10 @@ typedef struct save_stage {
 } save_stage;
 extern const save_stage save_stages[DT_SAVE_STAGES];
 
-/** Bytes of this rank's piece. */
+/** Bytes of this rank's slice. */
 static inline size_t save_slot_nbytes(const dt_stored_slot *s)
 {
-    return (size_t)s->piece->n * dt_dtype_size(ckpt_slot_dtype(s));
+    return (size_t)s->slice->n * dt_dtype_size(ckpt_slot_dtype(s));
 }
 
 #endif

@@ -130,18 +130,18 @@ static void stop_thread(dt_saver *s)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static dt_place place_of_copy(const dt_device *dev) { return dev->ops->host_accessible ? DT_ON_HOST : DT_ON_PINNED; }
+static dt_memspace space_of_copy(const dt_device *dev) { return dev->ops->host_accessible ? DT_ON_HOST : DT_ON_PINNED; }
 
 void dt_saver_plan(const dt_device *dev, size_t nbytes, dt_memory *memory)
 {
-    memory->at[DT_MEM_STAGING][place_of_copy(dev)] += nbytes;
+    memory->at[DT_MEM_STAGING][space_of_copy(dev)] += nbytes;
     dt_stream_plan(dev, 1, memory);
 }
 
 static dt_err open_copy(dt_saver *s, size_t nbytes)
 {
     const dt_device_ops *ops = s->dev->ops;
-    DT_TRY(dt_buf_alloc(&s->copy, s->dev, place_of_copy(s->dev), nbytes, DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&s->copy, s->dev, space_of_copy(s->dev), nbytes, DT_MEM_STAGING));
     DT_TRY(dt_stream_open(s->dev, &s->copies, "saved copies"));
     DT_TRY(ops->event_create(s->dev, &s->updated));
     DT_TRY(ops->event_create(s->dev, &s->copy_began));
@@ -204,7 +204,7 @@ static dt_err queue_copy(dt_saver *s)
         const dt_stored_slot *slot = &s->job.slots[i];
         const size_t nbytes = save_slot_nbytes(slot);
         DT_EXPECT(nbytes <= s->copy.nbytes - used);
-        DT_TRY(dt_zero_state_fetch(slot->of->zero, slot->state, slot->piece, (char *)s->copy.ptr + used, s->copies));
+        DT_TRY(dt_zero_state_fetch(slot->of->zero, slot->state, slot->slice, (char *)s->copy.ptr + used, s->copies));
         used += nbytes;
     }
     s->state.nbytes = used;

@@ -11,7 +11,7 @@ static int n_tensors(const dt_saved_model *of)
 {
     int n = 0;
     for (int u = 0; u < of->n_units; u++) n += of->units[u].n_tensors;
-    return of->zero ? dt_zero_n_pieces(of->zero) : n;
+    return of->zero ? dt_zero_n_slices(of->zero) : n;
 }
 
 static int n_states(const dt_saved_model *of)
@@ -19,20 +19,20 @@ static int n_states(const dt_saved_model *of)
     return of->zero && of->with_states ? dt_zero_n_states(of->zero) : DT_STATE_OPTIMIZER;
 }
 
-static dt_stored_slot *add_pieces(dt_stored_slot *slot, const dt_saved_model *of)
+static dt_stored_slot *add_slices(dt_stored_slot *slot, const dt_saved_model *of)
 {
     dt_zero *z = of->zero;
-    const dt_piece *pieces = dt_zero_pieces(z);
+    const dt_slice *slices = dt_zero_slices(z);
     for (dt_state s = 0; s < n_states(of); s++)
-        for (int i = 0; i < dt_zero_n_pieces(z); i++) {
-            if (!dt_zero_has_state(z, s, &pieces[i])) continue;
+        for (int i = 0; i < dt_zero_n_slices(z); i++) {
+            if (!dt_zero_has_state(z, s, &slices[i])) continue;
             *slot++ = (dt_stored_slot){.of = of,
                                        .state = s,
                                        .state_name = dt_zero_state_name(z, s),
-                                       .piece = &pieces[i],
+                                       .slice = &slices[i],
                                        .owned = &dt_zero_owned(z)[i],
-                                       .unit = dt_zero_unit(z, &pieces[i]),
-                                       .tensor = dt_zero_tensor(z, &pieces[i])};
+                                       .unit = dt_zero_unit(z, &slices[i]),
+                                       .tensor = dt_zero_tensor(z, &slices[i])};
         }
     return slot;
 }
@@ -54,7 +54,7 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
     DT_CHECK(*slots, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n);
     dt_stored_slot *end = *slots;
     for (int k = 0; k < n_models; k++)
-        end = models[k].zero ? add_pieces(end, &models[k]) : add_tensors(end, &models[k]);
+        end = models[k].zero ? add_slices(end, &models[k]) : add_tensors(end, &models[k]);
     *n_slots = (int)(end - *slots);
     return DT_OK;
 }

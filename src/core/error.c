@@ -87,9 +87,9 @@ dt_err dt_error_replace(dt_err err, const char *fmt, ...)
 
 static dt_err lead(dt_err err, const char *fmt, va_list args)
 {
-    char place[1024];
-    vsnprintf(place, sizeof place, fmt, args);
-    return dt_error_replace(err, "%s%s", place, message);
+    char prefix[1024];
+    vsnprintf(prefix, sizeof prefix, fmt, args);
+    return dt_error_replace(err, "%s%s", prefix, message);
 }
 
 dt_err dt_error_lead(dt_err err, const char *fmt, ...)

@@ -79,47 +79,46 @@ void dt_stream_plan(const dt_device *dev, int n, dt_memory *memory)
 
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
-static size_t memory_free(const dt_device *dev, dt_place place)
+static size_t memory_free(const dt_device *dev, dt_memspace space)
 {
-    const bool host = place != DT_ON_DEVICE || !dev->ops->own_memory;
-    const size_t left = place == DT_ON_DEVICE || !dev->ops->own_memory ? dev->ops->memory_free(dev)
-                                                                       : dt_host_memory_free(),
-                 space = host ? dt_address_space_free() : SIZE_MAX;
-    return left < space ? left : space;
+    const bool is_device = space == DT_ON_DEVICE, is_host = !is_device || !dev->ops->own_memory;
+    const size_t left = is_device || !dev->ops->own_memory ? dev->ops->memory_free(dev) : dt_host_memory_free(),
+                 limit = is_host ? dt_address_space_free() : SIZE_MAX;
+    return left < limit ? left : limit;
 }
 
-dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
+dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_memspace space, size_t nbytes, dt_memcat category)
 {
     *b = (dt_buf){0};
-    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT && place < DT_IN_FILE, DT_ERR_ARG,
-             "internal: dt_buf_alloc: the device is not open, or category %d or place %d is invalid", (int)category,
-             (int)place);
+    DT_CHECK(dev && dev->ops && category < DT_N_MEMCAT && space < DT_IN_FILE, DT_ERR_ARG,
+             "internal: dt_buf_alloc: the device is not open, or category %d or memory space %d is invalid",
+             (int)category, (int)space);
     if (nbytes == 0) {
-        *b = (dt_buf){.dev = dev, .category = category, .place = place};
+        *b = (dt_buf){.dev = dev, .category = category, .space = space};
         return DT_OK;
     }
     void *ptr = NULL;
-    const dt_err err = dev->ops->alloc(dev, place, nbytes, &ptr);
+    const dt_err err = dev->ops->alloc(dev, space, nbytes, &ptr);
     if (err == DT_ERR_MEMORY) {
         char asked[24], held[24], left[24];
         return dt_fail(
             err, "not enough %s memory for %s: %s requested, %s in use by this process, %s free%s",
-            place == DT_ON_DEVICE ? dev->ops->name : dt_place_name(place), dt_memcat_name(category),
+            space == DT_ON_DEVICE ? dev->ops->name : dt_memspace_name(space), dt_memcat_name(category),
             dt_format_bytes((double)nbytes, asked), dt_format_bytes((double)atomic_load(&dev->ledger->total_now), held),
-            dt_format_bytes((double)memory_free(dev, place), left),
+            dt_format_bytes((double)memory_free(dev, space), left),
             dt_address_space_free() < SIZE_MAX ? " (the address space of this process is limited: ulimit -v)" : "");
     }
     if (err != DT_OK) return err;
-    dt_ledger_add(dev->ledger, category, place, nbytes);
-    *b = (dt_buf){.ptr = ptr, .nbytes = nbytes, .dev = dev, .category = category, .place = place};
+    dt_ledger_add(dev->ledger, category, space, nbytes);
+    *b = (dt_buf){.ptr = ptr, .nbytes = nbytes, .dev = dev, .category = category, .space = space};
     return DT_OK;
 }
 
-dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category)
+dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_memspace space, size_t nbytes, dt_memcat category)
 {
-    DT_TRY(dt_buf_alloc(b, dev, place, nbytes, category));
+    DT_TRY(dt_buf_alloc(b, dev, space, nbytes, category));
     if (nbytes == 0 || dev->ops->alloc_zeroes) return DT_OK;
-    if (place != DT_ON_DEVICE) {
+    if (space != DT_ON_DEVICE) {
         memset(b->ptr, 0, nbytes);
         return DT_OK;
     }
@@ -132,8 +131,8 @@ dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nby
 void dt_buf_free(dt_buf *b)
 {
     if (b->ptr) {
-        b->dev->ops->free(b->dev, b->place, b->ptr, b->nbytes);
-        dt_ledger_sub(b->dev->ledger, b->category, b->place, b->nbytes);
+        b->dev->ops->free(b->dev, b->space, b->ptr, b->nbytes);
+        dt_ledger_sub(b->dev->ledger, b->category, b->space, b->nbytes);
     }
     *b = (dt_buf){0};
 }

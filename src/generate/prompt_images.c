@@ -25,8 +25,8 @@ dt_err prompt_expand(dt_prompt *p, const dt_prompt_reader *r, bool given)
     if (r->n_image_tokens == 0) return DT_OK;
     for (size_t i = 0; i < p->ids.n; i++) found += p->ids.id[i] == r->image_token;
     if (given && found == (size_t)p->images.n * (size_t)r->n_image_tokens) return DT_OK;
-    dt_place_words words;
+    dt_placeholder_words words;
     DT_CHECK(found == (size_t)p->images.n, DT_ERR_DATA, "%s",
-             dt_say_places(&words, r->image_text, (int64_t)found, "the prompt", p->images.n));
+             dt_say_placeholders(&words, r->image_text, (int64_t)found, "the prompt", p->images.n));
     return dt_expand_placeholders(r->image_token, r->n_image_tokens, p->images.n, &p->ids, NULL, 0);
 }

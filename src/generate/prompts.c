@@ -7,12 +7,12 @@
 #include <string.h>
 
 /* Location of a prompt, for messages. */
-typedef struct place {
+typedef struct location {
     const char *name;
     int64_t line, record; /* 0: the whole text; record: number in a JSON array, counted from 1 */
-} place;
+} location;
 
-static const char *where(const place *at, char *out, size_t size)
+static const char *where(const location *at, char *out, size_t size)
 {
     if (at->line > 0)
         snprintf(out, size, "%s:%" PRId64, at->name, at->line);
@@ -32,7 +32,7 @@ static dt_err append_id(dt_ids *p, int64_t id)
     return DT_OK;
 }
 
-static dt_err parse_ids(dt_ids *p, const place *at, const char *text, size_t nbytes)
+static dt_err parse_ids(dt_ids *p, const location *at, const char *text, size_t nbytes)
 {
     char head[512];
     for (size_t i = 0; i < nbytes;) {
@@ -51,7 +51,7 @@ static dt_err parse_ids(dt_ids *p, const place *at, const char *text, size_t nby
     return DT_OK;
 }
 
-static dt_err take_ids(dt_ids *p, const place *at, const json_t *list)
+static dt_err take_ids(dt_ids *p, const location *at, const json_t *list)
 {
     char head[512];
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -66,14 +66,14 @@ static dt_err take_ids(dt_ids *p, const place *at, const json_t *list)
 /* ---- texts and messages ------------------------------------------------------------------------------------------ */
 
 /* Add file and line to errors of a record's fields and images. */
-static dt_err tell_place(const place *at, dt_err err)
+static dt_err add_location(const location *at, dt_err err)
 {
     char head[512];
     return err == DT_OK ? err : dt_error_prefix(err, "%s: ", where(at, head, sizeof head));
 }
 
 /* Add BOS if the tokenizer adds it. An end token is not added, because the text continues. */
-static dt_err encode(dt_ids *p, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
+static dt_err encode(dt_ids *p, const location *at, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
     if (!r->encoder) return parse_ids(p, at, text, nbytes);
     dt_wrap wrap;
@@ -123,7 +123,8 @@ static dt_err add_system(dt_messages *m, const json_t *record, const json_t *lis
     return r->system ? dt_messages_add(m, DT_ROLE_SYSTEM, r->system, strlen(r->system)) : DT_OK;
 }
 
-static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list, const char *key, dt_prompt_reader *r)
+static dt_err encode_messages(dt_prompt *p, const location *at, const json_t *list, const char *key,
+                              dt_prompt_reader *r)
 {
     char head[512], what[600];
     dt_messages m = {.image_text = r->n_image_tokens > 0 ? r->image_text : NULL};
@@ -142,7 +143,7 @@ static dt_err encode_messages(dt_prompt *p, const place *at, const json_t *list,
 }
 
 /* A prompt of messages is followed by messages or by a text. */
-static dt_err encode_conversation(dt_prompt *p, const place *at, const json_t *prompt, const json_t *answer,
+static dt_err encode_conversation(dt_prompt *p, const location *at, const json_t *prompt, const json_t *answer,
                                   dt_prompt_reader *r)
 {
     json_t *all = json_array();
@@ -166,7 +167,8 @@ static const json_t *answer_of(const json_t *record)
 }
 
 /* Prompt and answer as two texts, as in a dataset. */
-static dt_err encode_answer(dt_ids *p, const place *at, const json_t *prompt, const json_t *answer, dt_prompt_reader *r)
+static dt_err encode_answer(dt_ids *p, const location *at, const json_t *prompt, const json_t *answer,
+                            dt_prompt_reader *r)
 {
     char head[512];
     DT_CHECK(
@@ -192,7 +194,7 @@ static dt_err end_text(dt_ids *p, const dt_prompt_reader *r)
     return eos < 0 || (p->n > 0 && p->id[p->n - 1] == eos) ? DT_OK : append_id(p, eos);
 }
 
-static dt_err from_answer(dt_prompt *p, const place *at, const json_t *record, dt_prompt_reader *r)
+static dt_err from_answer(dt_prompt *p, const location *at, const json_t *record, dt_prompt_reader *r)
 {
     const json_t *ids = json_object_get(record, "ids"), *messages = json_object_get(record, "messages"),
                  *prompt_ids = json_object_get(record, "prompt_ids"), *prompt = json_object_get(record, "prompt"),
@@ -201,7 +203,7 @@ static dt_err from_answer(dt_prompt *p, const place *at, const json_t *record, d
         DT_TRY(take_ids(&p->ids, at, prompt_ids));
         return take_ids(&p->ids, at, ids);
     }
-    if (!json_is_array(ids)) DT_TRY(tell_place(at, dt_record_check_fields(record, DT_FIELDS_THOUGHTS)));
+    if (!json_is_array(ids)) DT_TRY(add_location(at, dt_record_check_fields(record, DT_FIELDS_THOUGHTS)));
     if (json_is_array(messages)) return encode_messages(p, at, messages, "messages", r);
     if (json_is_array(ids) && !prompt) return take_ids(&p->ids, at, ids);
     if (json_is_array(prompt) && answer) return encode_conversation(p, at, prompt, answer, r);
@@ -211,7 +213,7 @@ static dt_err from_answer(dt_prompt *p, const place *at, const json_t *record, d
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
-static dt_err from_text(dt_prompt *p, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
+static dt_err from_text(dt_prompt *p, const location *at, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
     char *with;
     DT_TRY(prompt_image_text(p, r, text, &nbytes, &with));
@@ -222,7 +224,7 @@ static dt_err from_text(dt_prompt *p, const place *at, const char *text, size_t 
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-static dt_err from_record(dt_prompt *p, const place *at, const json_t *record, dt_prompt_reader *r)
+static dt_err from_record(dt_prompt *p, const location *at, const json_t *record, dt_prompt_reader *r)
 {
     char head[512];
     const json_t *prompt = json_object_get(record, "prompt"), *ids = json_object_get(record, "ids"),
@@ -232,7 +234,7 @@ static dt_err from_record(dt_prompt *p, const place *at, const json_t *record, d
     if (json_is_array(prompt)) return encode_messages(p, at, prompt, "prompt", r);
     if (json_is_string(prompt)) {
         const json_t *system = NULL;
-        DT_TRY(tell_place(at, dt_record_system(record, &system)));
+        DT_TRY(add_location(at, dt_record_system(record, &system)));
         DT_CHECK(!system, DT_ERR_DATA, "%s: system: a plain-text prompt cannot have a system message; use \"messages\"",
                  where(at, head, sizeof head));
         return from_text(p, at, json_string_value(prompt), json_string_length(prompt), r);
@@ -253,7 +255,7 @@ static dt_err add_room(dt_prompts *ps)
     return DT_OK;
 }
 
-static dt_err check_ids(const dt_prompt *p, const place *at, int64_t vocab_size)
+static dt_err check_ids(const dt_prompt *p, const location *at, int64_t vocab_size)
 {
     char head[512];
     for (size_t i = 0; i < p->ids.n; i++)
@@ -263,18 +265,18 @@ static dt_err check_ids(const dt_prompt *p, const place *at, int64_t vocab_size)
     return DT_OK;
 }
 
-static dt_err add_text(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_reader *r)
+static dt_err add_text(dt_prompts *ps, const location *at, const char *text, size_t nbytes, dt_prompt_reader *r)
 {
     DT_TRY(add_room(ps));
     dt_prompt *p = &ps->prompt[ps->n - 1];
     DT_TRY(prompt_add_given(p, r));
     DT_TRY(from_text(p, at, text, nbytes, r));
-    DT_TRY(tell_place(at, prompt_expand(p, r, !r->encoder)));
+    DT_TRY(add_location(at, prompt_expand(p, r, !r->encoder)));
     return check_ids(p, at, r->vocab_size);
 }
 
 /* Takes ownership of the reference to record. */
-static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_prompt_reader *r)
+static dt_err add_record(dt_prompts *ps, const location *at, json_t *record, dt_prompt_reader *r)
 {
     char head[512];
     const dt_err err = add_room(ps);
@@ -284,17 +286,17 @@ static dt_err add_record(dt_prompts *ps, const place *at, json_t *record, dt_pro
     p->record = record;
     DT_CHECK(json_is_object(record), DT_ERR_DATA, "%s: expected a JSON object", where(at, head, sizeof head));
     p->file = at->name;
-    DT_TRY(tell_place(at, dt_record_check_fields(record, DT_FIELDS_MEDIA)));
-    if (r->n_image_tokens > 0) DT_TRY(tell_place(at, dt_image_names_list(&p->images, record)));
+    DT_TRY(add_location(at, dt_record_check_fields(record, DT_FIELDS_MEDIA)));
+    if (r->n_image_tokens > 0) DT_TRY(add_location(at, dt_image_names_list(&p->images, record)));
     DT_CHECK(r->n_image_tokens > 0 || !dt_image_key(record), DT_ERR_DATA,
              "%s: %s: the record has an image, but the model does not accept images", where(at, head, sizeof head),
              dt_image_key(record));
     DT_TRY(from_record(p, at, record, r));
-    DT_TRY(tell_place(at, prompt_expand(p, r, json_is_array(json_object_get(record, "ids")))));
+    DT_TRY(add_location(at, prompt_expand(p, r, json_is_array(json_object_get(record, "ids")))));
     return check_ids(p, at, r->vocab_size);
 }
 
-static dt_err add_line(dt_prompts *ps, const place *at, const char *text, size_t nbytes, dt_prompt_format format,
+static dt_err add_line(dt_prompts *ps, const location *at, const char *text, size_t nbytes, dt_prompt_format format,
                        dt_prompt_reader *r)
 {
     char head[512];
@@ -311,7 +313,8 @@ static dt_err parse_array(dt_prompts *ps, const char *name, const char *text, si
     DT_TRY(dt_json_parse(&list, name, text, nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY));
     dt_err err = DT_OK;
     for (size_t i = 0; err == DT_OK && i < json_array_size(list); i++)
-        err = add_record(ps, &(place){.name = name, .record = (int64_t)i + 1}, json_incref(json_array_get(list, i)), r);
+        err = add_record(ps, &(location){.name = name, .record = (int64_t)i + 1}, json_incref(json_array_get(list, i)),
+                         r);
     json_decref(list);
     return err;
 }
@@ -334,7 +337,7 @@ static dt_err parse_lines(dt_prompts *p, const char *name, const char *text, siz
         if (len > 0 && text[i + len - 1] == '\r') len--;
         line++;
         const bool skip = format == DT_PROMPT_JSONL ? is_blank(text + i, len) : len == 0;
-        if (!skip) DT_TRY(add_line(p, &(place){.name = name, .line = line}, text + i, len, format, r));
+        if (!skip) DT_TRY(add_line(p, &(location){.name = name, .line = line}, text + i, len, format, r));
         i = next;
     }
     return DT_OK;
@@ -358,7 +361,7 @@ static dt_err parse_printed(dt_prompts *p, const char *name, const char *text, s
 {
     int64_t line = 1;
     for (size_t i = 0; i < nbytes;) {
-        const place at = {.name = name, .line = line};
+        const location at = {.name = name, .line = line};
         if (is_blank(text + i, 1)) {
             line += text[i++] == '\n';
             continue;
@@ -374,7 +377,7 @@ dt_err dt_prompts_parse(dt_prompts *p, const char *name, const char *text, size_
                         dt_prompt_reader *r)
 {
     *p = (dt_prompts){0};
-    if (format == DT_PROMPT_WHOLE) return add_text(p, &(place){.name = name}, text, nbytes, r);
+    if (format == DT_PROMPT_WHOLE) return add_text(p, &(location){.name = name}, text, nbytes, r);
     if (nbytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, nbytes -= 3;
     size_t first = 0;
     while (first < nbytes && is_blank(text + first, 1)) first++;

@@ -39,7 +39,7 @@ static const char *value_of(const char *text, const char *key)
     return at;
 }
 
-static dt_err parse_header(dt_rows *r, const char *text)
+static dt_err parse_header(dt_matrix_file *r, const char *text)
 {
     static const struct {
         const char *word;
@@ -64,7 +64,7 @@ static dt_err parse_header(dt_rows *r, const char *text)
     return DT_OK;
 }
 
-static dt_err open_npy(dt_rows *r, int64_t file_size)
+static dt_err open_npy(dt_matrix_file *r, int64_t file_size)
 {
     unsigned char head[12];
     DT_TRY(dt_read_at(r->fd, r->path, 0, head, sizeof head));
@@ -112,7 +112,7 @@ static dt_err look_at(hid_t dset, const char *name, void *ctx)
     return DT_OK;
 }
 
-static dt_err open_h5(dt_rows *r, const char *array)
+static dt_err open_h5(dt_matrix_file *r, const char *array)
 {
     struct search s = {.path = r->path};
     DT_TRY(dt_h5_open(r->path, &r->file, NULL));
@@ -138,7 +138,7 @@ static dt_err open_h5(dt_rows *r, const char *array)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-static dt_err open_by_magic(dt_rows *r, const char *array)
+static dt_err open_by_magic(dt_matrix_file *r, const char *array)
 {
     char magic[MAGIC] = "";
     struct stat st;
@@ -157,9 +157,9 @@ static dt_err open_by_magic(dt_rows *r, const char *array)
     return err;
 }
 
-dt_err dt_rows_open(dt_rows *r, const char *path, const char *array)
+dt_err dt_matrix_file_open(dt_matrix_file *r, const char *path, const char *array)
 {
-    *r = (dt_rows){.path = path, .file = -1, .dset = -1, .is_open = true};
+    *r = (dt_matrix_file){.path = path, .file = -1, .dset = -1, .is_open = true};
     r->fd = open(path, O_RDONLY | O_CLOEXEC);
     DT_CHECK_ERRNO(r->fd >= 0, DT_ERR_DATA, path, "cannot read");
     DT_TRY(open_by_magic(r, array));
@@ -171,7 +171,7 @@ dt_err dt_rows_open(dt_rows *r, const char *path, const char *array)
     return DT_OK;
 }
 
-static float number(const dt_rows *r, int64_t i)
+static float number(const dt_matrix_file *r, int64_t i)
 {
     switch (r->type) {
     case DT_H5_F64:
@@ -185,7 +185,7 @@ static float number(const dt_rows *r, int64_t i)
     }
 }
 
-static dt_err read_row(dt_rows *r, int64_t row)
+static dt_err read_row(dt_matrix_file *r, int64_t row)
 {
     if (r->offset >= 0)
         return dt_read_at(r->fd, r->path, r->offset + row * (int64_t)r->raw_nbytes, r->raw, r->raw_nbytes);
@@ -195,11 +195,11 @@ static dt_err read_row(dt_rows *r, int64_t row)
     return err;
 }
 
-dt_err dt_rows_read(dt_rows *r, int64_t first, int64_t n, float *out)
+dt_err dt_matrix_file_read(dt_matrix_file *r, int64_t first, int64_t n, float *out)
 {
     DT_CHECK(first >= 0 && n >= 0 && first <= r->n - n, DT_ERR_ARG,
-             "internal: dt_rows_read: %s: rows %" PRId64 " to %" PRId64 " are outside the array of %" PRId64, r->path,
-             first, first + n, r->n);
+             "internal: dt_matrix_file_read: %s: rows %" PRId64 " to %" PRId64 " are outside the array of %" PRId64,
+             r->path, first, first + n, r->n);
     for (int64_t i = 0; i < n; i++) {
         DT_TRY(read_row(r, first + i));
         float *row = out + i * r->width;
@@ -213,7 +213,7 @@ dt_err dt_rows_read(dt_rows *r, int64_t first, int64_t n, float *out)
     return DT_OK;
 }
 
-void dt_rows_close(dt_rows *r)
+void dt_matrix_file_close(dt_matrix_file *r)
 {
     if (!r->is_open) return;
     dt_h5_lock();
@@ -223,5 +223,5 @@ void dt_rows_close(dt_rows *r)
     if (r->fd >= 0) close(r->fd);
     free(r->raw);
     free(r->name);
-    *r = (dt_rows){0};
+    *r = (dt_matrix_file){0};
 }

@@ -292,11 +292,11 @@ void dt_swap_plan(const dt_swap_options *opt, dt_memory *memory)
     memory->at[DT_MEM_STAGING][DT_ON_HOST] += BOUNCE_NBYTES;
 }
 
-static void count_memory(dt_swap_file *f, void (*count)(dt_ledger *, dt_memcat, dt_place, size_t))
+static void count_memory(dt_swap_file *f, void (*count)(dt_ledger *, dt_memcat, dt_memspace, size_t))
 {
     for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++)
-            if (f->memory.at[c][p] > 0) count(f->ledger, (dt_memcat)c, (dt_place)p, f->memory.at[c][p]);
+        for (int p = 0; p < DT_N_MEMSPACE; p++)
+            if (f->memory.at[c][p] > 0) count(f->ledger, (dt_memcat)c, (dt_memspace)p, f->memory.at[c][p]);
 }
 
 static dt_err make_file(dt_swap_file *f)

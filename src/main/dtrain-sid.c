@@ -43,7 +43,7 @@ static dt_err read_items(app *a)
 static dt_err open_embeddings(app *a)
 {
     const options *o = &a->opt;
-    DT_TRY(dt_rows_open(&a->rows, a->embeddings, o->array));
+    DT_TRY(dt_matrix_file_open(&a->rows, a->embeddings, o->array));
     DT_CHECK(!a->items.root || a->items.n == a->rows.n, DT_ERR_DATA,
              "%s has %" PRId64 " items, but %s has %" PRId64 " rows: expected one row per item", o->items, a->items.n,
              a->embeddings, a->rows.n);
@@ -132,7 +132,7 @@ static void close_all(app *a)
     free(a->books);
     free(a->code);
     dt_sid_points_free(&a->sid, &a->points);
-    dt_rows_close(&a->rows);
+    dt_matrix_file_close(&a->rows);
     dt_sid_items_free(&a->items);
     dt_comm_close(&a->comm);
     dt_device_close(&a->dev);

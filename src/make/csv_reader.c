@@ -7,27 +7,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-dt_csv_place dt_csv_step(dt_csv_place place, char c)
+dt_csv_state dt_csv_step(dt_csv_state state, char c)
 {
-    if (place == DT_CSV_QUOTED) return c == '"' ? DT_CSV_CLOSED : DT_CSV_QUOTED;
-    if (place == DT_CSV_CLOSED && c == '"') return DT_CSV_QUOTED;
+    if (state == DT_CSV_QUOTED) return c == '"' ? DT_CSV_CLOSED : DT_CSV_QUOTED;
+    if (state == DT_CSV_CLOSED && c == '"') return DT_CSV_QUOTED;
     if (c == ',' || c == '\n') return DT_CSV_START;
-    return place == DT_CSV_START && c == '"' ? DT_CSV_QUOTED : place == DT_CSV_CLOSED ? DT_CSV_CLOSED : DT_CSV_BARE;
+    return state == DT_CSV_START && c == '"' ? DT_CSV_QUOTED : state == DT_CSV_CLOSED ? DT_CSV_CLOSED : DT_CSV_BARE;
 }
 
 /* Copy a field without its quotes to out (at least as long as the row). *at moves to the byte that ends the field. */
 static dt_err take_field(const char *row, size_t nbytes, size_t *at, char *out, size_t *n_out)
 {
-    dt_csv_place place = DT_CSV_START;
-    for (*n_out = 0; *at < nbytes && (place == DT_CSV_QUOTED || row[*at] != ','); ++*at) {
-        const dt_csv_place before = place;
-        place = dt_csv_step(place, row[*at]);
-        DT_CHECK(before != DT_CSV_CLOSED || place == DT_CSV_QUOTED, DT_ERR_DATA,
+    dt_csv_state state = DT_CSV_START;
+    for (*n_out = 0; *at < nbytes && (state == DT_CSV_QUOTED || row[*at] != ','); ++*at) {
+        const dt_csv_state before = state;
+        state = dt_csv_step(state, row[*at]);
+        DT_CHECK(before != DT_CSV_CLOSED || state == DT_CSV_QUOTED, DT_ERR_DATA,
                  "expected a comma after the closing quote, found '%c' at byte %zu", row[*at], *at + 1);
-        const bool opens = before == DT_CSV_START && place == DT_CSV_QUOTED;
-        if (place != DT_CSV_CLOSED && !opens) out[(*n_out)++] = row[*at];
+        const bool opens = before == DT_CSV_START && state == DT_CSV_QUOTED;
+        if (state != DT_CSV_CLOSED && !opens) out[(*n_out)++] = row[*at];
     }
-    DT_CHECK(place != DT_CSV_QUOTED, DT_ERR_DATA, "the file ends inside a quoted field of this row");
+    DT_CHECK(state != DT_CSV_QUOTED, DT_ERR_DATA, "the file ends inside a quoted field of this row");
     return DT_OK;
 }
 

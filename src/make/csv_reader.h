@@ -8,8 +8,8 @@
 
 /** Parser state before the next byte of a row. A quote opens a field only at its start. Inside, two quotes
  *  are one. */
-typedef enum dt_csv_place { DT_CSV_START, DT_CSV_BARE, DT_CSV_QUOTED, DT_CSV_CLOSED } dt_csv_place;
-dt_csv_place dt_csv_step(dt_csv_place place, char c);
+typedef enum dt_csv_state { DT_CSV_START, DT_CSV_BARE, DT_CSV_QUOTED, DT_CSV_CLOSED } dt_csv_state;
+dt_csv_state dt_csv_step(dt_csv_state state, char c);
 
 /** Column names, from the file's first row. */
 typedef struct dt_csv_header {

@@ -101,10 +101,10 @@ static dt_err encode_apart(dt_encoder *e, const dt_pieces *p, dt_ids *ids, uint8
 /* Check that the text has one placeholder per image. */
 static dt_err check_places(const dt_recipe *recipe, const int32_t *id, size_t n, int n_images)
 {
-    dt_place_words words;
+    dt_placeholder_words words;
     const size_t found = count_placeholders(recipe->images, id, n);
     DT_CHECK(found == (size_t)n_images, DT_ERR_DATA, "%s",
-             dt_say_places(&words, recipe->rules.image_text, (int64_t)found, "the record", n_images));
+             dt_say_placeholders(&words, recipe->rules.image_text, (int64_t)found, "the record", n_images));
     return DT_OK;
 }
 

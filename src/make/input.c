@@ -391,15 +391,15 @@ static dt_err each_printed(dt_input *in, dt_text *record, dt_json_fn *fn, void *
 /* Append bytes up to and including the newline that ends a row, or up to the end of the file. */
 static dt_err take_row(dt_input *in, dt_text *row)
 {
-    dt_csv_place place = DT_CSV_START;
+    dt_csv_state state = DT_CSV_START;
     for (bool whole = false; !whole;) {
         DT_TRY(fill(in));
         if (in->at == in->end) return DT_OK;
         const char *from = in->buffer + in->at, *p = from, *end = in->buffer + in->end;
         for (; p < end && !whole; p++) {
-            whole = *p == '\n' && place != DT_CSV_QUOTED;
+            whole = *p == '\n' && state != DT_CSV_QUOTED;
             in->line += *p == '\n';
-            place = dt_csv_step(place, *p);
+            state = dt_csv_step(state, *p);
         }
         DT_TRY(append(row, from, (size_t)(p - from)));
         in->at += (size_t)(p - from);

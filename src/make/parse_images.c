@@ -27,10 +27,10 @@ static int count_in(const char *text, size_t nbytes, const char *what)
 /* A caption drops the question and its placeholders. The question must have one per image, or none. */
 static dt_err check_question(const dt_message *question, int n_images, const char *image_text)
 {
-    dt_place_words words;
+    dt_placeholder_words words;
     const int found = count_in(question->text, question->nbytes, image_text);
     DT_CHECK(found == 0 || found == n_images, DT_ERR_DATA, "%s",
-             dt_say_places(&words, image_text, found, "the record", n_images));
+             dt_say_placeholders(&words, image_text, found, "the record", n_images));
     return DT_OK;
 }
 

@@ -20,7 +20,7 @@ void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem)
 enum { ACTIVATIONS, KEPT, DATA, STAGING, TABLE, N_ARENAS };
 static const dt_memcat CATEGORY[N_ARENAS] = {DT_MEM_ACTIVATIONS, DT_MEM_ACTIVATIONS, DT_MEM_DATA, DT_MEM_STAGING,
                                              DT_MEM_OTHER};
-static const dt_place PLACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
+static const dt_memspace SPACE[N_ARENAS] = {DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_DEVICE, DT_ON_PINNED, DT_ON_DEVICE};
 
 /* The maximum of a requirement over all blocks and the head, for one site or for any (N_LINEARS). Blocks may differ. */
 static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct linear *l))
@@ -454,7 +454,7 @@ dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, con
     dt_err err = prepare(&m, mc, opt, units, n_units, dev);
     if (err == DT_OK) err = count(&m, arenas);
     for (int i = 0; err == DT_OK && i < N_ARENAS; i++)
-        if (i != ACTIVATIONS || !opt->borrows) plan->at[CATEGORY[i]][PLACE[i]] += arenas[i].used;
+        if (i != ACTIVATIONS || !opt->borrows) plan->at[CATEGORY[i]][SPACE[i]] += arenas[i].used;
     if (err == DT_OK && m.n_units < n_units) err = dt_vision_plan(&m, units, n_units, m.n_units, plan);
     free_tables(&m);
     return err;
@@ -546,7 +546,7 @@ static dt_err allocate(dt_model *m)
     if (m->opt.borrows) DT_TRY(check_lender(m, arenas[ACTIVATIONS].used));
     for (int i = 0; i < N_ARENAS; i++) {
         const bool borrowed = i == ACTIVATIONS && m->opt.borrows;
-        if (!borrowed) DT_TRY(dt_buf_alloc(bufs[i], m->dev, PLACE[i], arenas[i].used, CATEGORY[i]));
+        if (!borrowed) DT_TRY(dt_buf_alloc(bufs[i], m->dev, SPACE[i], arenas[i].used, CATEGORY[i]));
         arenas[i] = (struct arena){.base = borrowed ? m->opt.lender->activations.ptr : bufs[i]->ptr};
     }
     place_all(m, arenas);

@@ -90,10 +90,10 @@ static size_t count_memory_free(const dt_device *dev) { return SIZE_MAX; }
 static size_t count_memory_taken(const dt_device *dev) { return SIZE_MAX; }
 static bool is_on_device(const void *p) { return (uintptr_t)p >= FIRST_ADDRESS; }
 
-static dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+static dt_err count_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr)
 {
     count_state *c = state_of(dev);
-    if (place == DT_ON_DEVICE) {
+    if (space == DT_ON_DEVICE) {
         *ptr = (void *)c->next; /* NOLINT(performance-no-int-to-ptr): an address that is never touched */
         c->next += (nbytes + ALIGN - 1) / ALIGN * ALIGN;
         return DT_OK;
@@ -102,9 +102,9 @@ static dt_err count_alloc(dt_device *dev, dt_place place, size_t nbytes, void **
     return *ptr == MAP_FAILED ? DT_ERR_MEMORY : DT_OK;
 }
 
-static void count_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes)
+static void count_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes)
 {
-    if (place != DT_ON_DEVICE) munmap(ptr, nbytes);
+    if (space != DT_ON_DEVICE) munmap(ptr, nbytes);
 }
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */

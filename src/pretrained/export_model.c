@@ -220,7 +220,7 @@ static dt_err open_file(export_job *j, int file, char path[PATH_MAX])
 static dt_err convert(export_job *j, const dt_stored_slot *s, const merge_delta *d, const void *from, int64_t first,
                       int64_t n, const void **out)
 {
-    dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece));
+    dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->slice));
     const dt_st_type type = j->opt->dtype;
     char *to = j->chunks->converted;
     if (d->rank > 0 || d->scales) {
@@ -260,17 +260,17 @@ static dt_err put(export_job *j, const char *path, int i, const char *from, int6
 static dt_err write_slot(export_job *j, int i, const merge_delta *d)
 {
     const dt_stored_slot *s = &j->slots[i];
-    const size_t kept_size = dt_st_type_size(dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->piece)));
+    const size_t kept_size = dt_st_type_size(dt_st_type_of(dt_zero_state_dtype(j->z, s->state, s->slice)));
     const int64_t per = dt_weights_per_elem(s->tensor), step = DT_STORED_BUFFER / 4 / per;
-    const char *in_place = dt_zero_state_ptr(j->z, s->state, s->piece);
+    const char *in_place = dt_zero_state_ptr(j->z, s->state, s->slice);
     char path[PATH_MAX];
     DT_TRY(open_file(j, j->layout.file[i], path));
-    for (int64_t at = 0; at < s->piece->n; at += step) {
-        const int64_t n = s->piece->n - at < step ? s->piece->n - at : step, first = (s->piece->first + at) * per,
+    for (int64_t at = 0; at < s->slice->n; at += step) {
+        const int64_t n = s->slice->n - at < step ? s->slice->n - at : step, first = (s->slice->first + at) * per,
                       n_weights = dt_min_i64(n * per, j->plain[i].n_elems - first);
         const void *from = in_place ? in_place + (size_t)at * kept_size : j->chunks->raw;
         DT_TRY(dt_phase_poll(j->phase));
-        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->piece, at, n, j->chunks->raw));
+        if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->slice, at, n, j->chunks->raw));
         DT_TRY(convert(j, s, d, from, first, n_weights, &from));
         DT_TRY(put(j, path, i, from, first, n_weights));
     }
@@ -290,7 +290,7 @@ static dt_err write_slots(export_job *j, bool *agreed)
             err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, conv1d, err);
             *agreed = err != DT_OK;
         }
-        if (err == DT_OK && j->slots[i].piece->n > 0) {
+        if (err == DT_OK && j->slots[i].slice->n > 0) {
             dt_phase_enter(j->phase, "export", j->slots[i].tensor->name);
             if ((err = dt_fault("export.write")) == DT_OK) err = write_slot(j, i, &d);
         }

@@ -9,39 +9,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The piece of MODULE.part, given the name MODULE.weight; NULL: none. */
-static const dt_piece *find_piece(dt_zero *z, const char *weight, const char *part)
+/* The slice of MODULE.part, given the name MODULE.weight; NULL: none. */
+static const dt_slice *find_slice(dt_zero *z, const char *weight, const char *part)
 {
     char name[2 * DT_NAME_MAX];
-    const dt_piece *pieces = dt_zero_pieces(z);
+    const dt_slice *slices = dt_zero_slices(z);
     const char *dot = strrchr(weight, '.');
     if (!dot || strcmp(dot, ".weight") != 0) return NULL;
     snprintf(name, sizeof name, "%.*s.%s", (int)(dot - weight), weight, part);
-    for (int i = 0; i < dt_zero_n_pieces(z); i++)
-        if (strcmp(dt_zero_tensor(z, &pieces[i])->name, name) == 0) return &pieces[i];
+    for (int i = 0; i < dt_zero_n_slices(z); i++)
+        if (strcmp(dt_zero_tensor(z, &slices[i])->name, name) == 0) return &slices[i];
     return NULL;
 }
 
-/* The piece of blocks or scales of codes, given its index in the unit; NULL: none. */
-static const dt_piece *with_codes(const dt_stored_slot *s, int tensor)
+/* The slice of blocks or scales of codes, given its index in the unit; NULL: none. */
+static const dt_slice *with_codes(const dt_stored_slot *s, int tensor)
 {
-    return s->tensor->part == DT_CODES && tensor >= 0 ? s->piece + (tensor - s->tensor->coded.codes) : NULL;
+    return s->tensor->part == DT_CODES && tensor >= 0 ? s->slice + (tensor - s->tensor->coded.codes) : NULL;
 }
 
 /* A weight's adapter; a NULL: none. turned: rows of the weight are inputs. */
 typedef struct adapter_of {
-    const dt_piece *a, *b;
+    const dt_slice *a, *b;
     bool turned;
 } adapter_of;
 
 static adapter_of find_adapter(dt_zero *z, const char *weight, bool conv1d)
 {
     const bool head = strcmp(dt_stored_of_language(weight), DT_STORED_HEAD) == 0;
-    adapter_of found = {find_piece(z, weight, "lora_A.weight"), find_piece(z, weight, "lora_B.weight"),
+    adapter_of found = {find_slice(z, weight, "lora_A.weight"), find_slice(z, weight, "lora_B.weight"),
                         conv1d && !head};
     if (!found.a)
         found =
-            (adapter_of){find_piece(z, weight, "lora_embedding_A"), find_piece(z, weight, "lora_embedding_B"), true};
+            (adapter_of){find_slice(z, weight, "lora_embedding_A"), find_slice(z, weight, "lora_embedding_B"), true};
     return found.a && found.b ? found : (adapter_of){0};
 }
 
@@ -60,7 +60,7 @@ static size_t whole_nbytes(const dt_tensor *t)
 }
 
 /* Copy this rank's part of a matrix to its position in the whole. */
-static dt_err read_own(dt_zero *z, const dt_piece *p, void *to)
+static dt_err read_own(dt_zero *z, const dt_slice *p, void *to)
 {
     const dt_dtype kept = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
     float *whole = to;
@@ -91,8 +91,8 @@ static dt_err turn(float **matrix, const dt_tensor *t)
     return DT_OK;
 }
 
-/* Allocate the whole matrix and read this rank's piece into it. */
-static dt_err fetch(void **whole, dt_zero *z, const dt_piece *p)
+/* Allocate the whole matrix and read this rank's slice into it. */
+static dt_err fetch(void **whole, dt_zero *z, const dt_slice *p)
 {
     if (!p) return DT_OK;
     *whole = calloc(1, whole_nbytes(dt_zero_tensor(z, p)));
@@ -116,15 +116,15 @@ dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_s
 {
     const dt_coded *c = &s->tensor->coded;
     const adapter_of found = find_adapter(z, weight, conv1d);
-    const dt_piece *a = found.a, *b = found.b;
-    const dt_piece *const pieces[4] = {a, b, with_codes(s, c->blocks), with_codes(s, c->scales)};
+    const dt_slice *a = found.a, *b = found.b;
+    const dt_slice *const slices[4] = {a, b, with_codes(s, c->blocks), with_codes(s, c->scales)};
     void *whole[4] = {NULL};
     *d = (merge_delta){.cols = s->tensor->part == DT_CODES ? c->n_in : s->tensor->shape[1]};
-    for (int k = 0; k < 4 && own == DT_OK; k++) own = fetch(&whole[k], z, pieces[k]);
+    for (int k = 0; k < 4 && own == DT_OK; k++) own = fetch(&whole[k], z, slices[k]);
     d->right = whole[0], d->left = whole[1], d->blocks = whole[2], d->scales = whole[3];
     DT_TRY(dt_comm_agree(comm, own));
     for (int k = 0; k < 4; k++)
-        if (pieces[k]) DT_TRY(dt_comm_join_host(comm, whole[k], whole_nbytes(dt_zero_tensor(z, pieces[k]))));
+        if (slices[k]) DT_TRY(dt_comm_join_host(comm, whole[k], whole_nbytes(dt_zero_tensor(z, slices[k]))));
     return a ? dt_comm_agree(comm, arrange(d, dt_zero_tensor(z, a), dt_zero_tensor(z, b), found.turned)) : DT_OK;
 }
 
@@ -180,7 +180,7 @@ static dt_err add_to_own(dt_zero *z, const dt_stored_slot *s, const merge_delta 
 {
     enum { CHUNK = 1 << 14 };
     float sum[CHUNK], kept[CHUNK];
-    const dt_piece *p = s->owned;
+    const dt_slice *p = s->owned;
     const dt_st_type type = dt_st_type_of(dt_zero_state_dtype(z, DT_STATE_PARAM, p));
     for (int64_t at = 0; at < p->n; at += CHUNK) {
         const int64_t n = dt_min_i64(CHUNK, p->n - at);

@@ -47,7 +47,7 @@ static void look_at(pass *p, const float *x, int64_t first, int64_t n)
 
 static dt_err go_over(pass *p)
 {
-    const dt_piece *own = p->s->piece;
+    const dt_slice *own = p->s->slice;
     dt_zero *z = p->s->of->zero;
     const dt_st_type kept = dt_st_type_of(dt_zero_state_dtype(z, p->s->state, own));
     const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float), end = dt_min_i64(own->first + own->n, p->end);

@@ -25,7 +25,7 @@ static bool ids_are_numbers(const dt_catalogue *c)
     return true;
 }
 
-static dt_err read_rows(dt_item_vectors *v, dt_rows *rows, bool by_number)
+static dt_err read_rows(dt_item_vectors *v, dt_matrix_file *rows, bool by_number)
 {
     for (int32_t i = 0; i < dt_catalogue_n_items(v->catalogue); i++) {
         const dt_catalogue_item item = dt_catalogue_get(v->catalogue, i);
@@ -37,7 +37,7 @@ static dt_err read_rows(dt_item_vectors *v, dt_rows *rows, bool by_number)
                  " rows",
                  rows->path, item.id, dt_catalogue_path(v->catalogue), item.line, rows->n);
         float *x = v->row + i * v->width;
-        DT_TRY(dt_rows_read(rows, at, 1, x));
+        DT_TRY(dt_matrix_file_read(rows, at, 1, x));
         double sum = 0;
         for (int64_t k = 0; k < v->width; k++) sum += (double)x[k] * x[k];
         v->norm[i] = sqrt(sum);
@@ -48,7 +48,7 @@ static dt_err read_rows(dt_item_vectors *v, dt_rows *rows, bool by_number)
     return DT_OK;
 }
 
-static dt_err take(dt_item_vectors *v, dt_rows *rows, bool describe)
+static dt_err take(dt_item_vectors *v, dt_matrix_file *rows, bool describe)
 {
     const int32_t n = dt_catalogue_n_items(v->catalogue);
     const bool by_number = ids_are_numbers(v->catalogue);
@@ -70,14 +70,14 @@ static dt_err take(dt_item_vectors *v, dt_rows *rows, bool describe)
 dt_err dt_item_vectors_open(dt_item_vectors **out, const dt_catalogue *c, const char *path, const char *array,
                             bool describe, dt_ledger *ledger)
 {
-    dt_rows rows = {0};
+    dt_matrix_file rows = {0};
     dt_item_vectors *v = calloc(1, sizeof *v);
     *out = NULL;
     DT_CHECK(v, DT_ERR_MEMORY, "%s: out of memory for embeddings", path);
     v->catalogue = c, v->ledger = ledger;
-    dt_err err = dt_rows_open(&rows, path, *array ? array : NULL);
+    dt_err err = dt_matrix_file_open(&rows, path, *array ? array : NULL);
     if (err == DT_OK) err = take(v, &rows, describe);
-    dt_rows_close(&rows);
+    dt_matrix_file_close(&rows);
     if (err == DT_OK)
         *out = v;
     else

@@ -6,7 +6,7 @@
 
 enum { CHUNK = 1 << 16 }; /* elements read at a time */
 
-static dt_err add_piece(dt_zero *z, const dt_piece *x, float *chunk, uint64_t *sum)
+static dt_err add_slice(dt_zero *z, const dt_slice *x, float *chunk, uint64_t *sum)
 {
     const size_t size = dt_dtype_size(dt_zero_state_dtype(z, DT_STATE_PARAM, x));
     const uint64_t tensor = dt_hash_text(dt_zero_tensor(z, x)->name) | 1;
@@ -24,9 +24,9 @@ dt_err dt_hash_parameters(dt_zero *z, dt_comm *comm, bool (*is_one)(const dt_uni
     float *chunk = malloc(CHUNK * sizeof *chunk);
     if (!chunk) err = dt_fail(DT_ERR_MEMORY, "out of memory to hash parameters");
     *sum = 0;
-    for (int i = 0; i < dt_zero_n_pieces(z) && err == DT_OK; i++) {
-        const dt_piece *x = &dt_zero_pieces(z)[i];
-        if (!is_one || is_one(dt_zero_unit(z, x))) err = add_piece(z, x, chunk, sum);
+    for (int i = 0; i < dt_zero_n_slices(z) && err == DT_OK; i++) {
+        const dt_slice *x = &dt_zero_slices(z)[i];
+        if (!is_one || is_one(dt_zero_unit(z, x))) err = add_slice(z, x, chunk, sum);
     }
     free(chunk);
     DT_TRY(dt_comm_agree(comm, err));

@@ -48,12 +48,12 @@ static const char *first_difference(const dt_frozen_model *f, const dt_task *t)
     return f->n_units == t->n_units ? NULL : f->units[t->n_units].name;
 }
 
-/* The pieces of both models must be equal. */
-static dt_err check_pieces(const dt_reference *r, const dt_task *t)
+/* The slices of both models must be equal. */
+static dt_err check_slices(const dt_reference *r, const dt_task *t)
 {
     if (r->sync_steps == 0) return DT_OK;
-    const dt_piece *mine = dt_zero_owned(t->zero), *its = dt_zero_owned(r->scorer.frozen.zero);
-    for (int i = 0; i < dt_zero_n_pieces(t->zero); i++)
+    const dt_slice *mine = dt_zero_owned(t->zero), *its = dt_zero_owned(r->scorer.frozen.zero);
+    for (int i = 0; i < dt_zero_n_slices(t->zero); i++)
         DT_CHECK(
             mine[i].unit == its[i].unit && mine[i].tensor == its[i].tensor && mine[i].first == its[i].first &&
                 mine[i].n == its[i].n,
@@ -107,7 +107,7 @@ static dt_err begin(void *self, dt_task *t)
     dt_reference *r = self;
     DT_TRY(note_weights(r, t));
     if (r->scorer.opt.keeps_hidden) t->reference = r->scorer.model;
-    return dt_comm_agree(t->comm, check_pieces(r, t));
+    return dt_comm_agree(t->comm, check_slices(r, t));
 }
 
 static const dt_task_part_ops part = {.lay_out = lay_out, .begin = begin};
@@ -170,7 +170,7 @@ dt_err dt_reference_score(dt_reference *r, dt_task *t, const dt_batch *b)
     return dt_reference_scores(r, t, b, r->logp);
 }
 
-static dt_err mix_piece(dt_reference *r, dt_zero *policy, const dt_piece *p)
+static dt_err mix_slice(dt_reference *r, dt_zero *policy, const dt_slice *p)
 {
     dt_zero *z = r->scorer.frozen.zero;
     const dt_dtype of_policy = dt_zero_state_dtype(policy, DT_STATE_PARAM, p),
@@ -196,8 +196,8 @@ dt_err dt_reference_after_step(dt_reference *r, dt_task *t, int64_t step)
     if (r->sync_steps == 0 || step % r->sync_steps != 0) return DT_OK;
     dt_phase_enter(t->phase, "update", r->scorer.name);
     DT_TRY(dt_fault("reference.sync"));
-    const dt_piece *pieces = dt_zero_owned(t->zero);
-    for (int i = 0; i < dt_zero_n_pieces(t->zero); i++)
-        if (dt_zero_tensor(t->zero, &pieces[i])->part <= DT_FROZEN) DT_TRY(mix_piece(r, t->zero, &pieces[i]));
+    const dt_slice *slices = dt_zero_owned(t->zero);
+    for (int i = 0; i < dt_zero_n_slices(t->zero); i++)
+        if (dt_zero_tensor(t->zero, &slices[i])->part <= DT_FROZEN) DT_TRY(mix_slice(r, t->zero, &slices[i]));
     return dt_zero_state_written(r->scorer.frozen.zero);
 }

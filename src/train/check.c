@@ -233,7 +233,7 @@ static dt_err verify_candidates(dt_run *run)
         if (err == DT_OK)
             err = dt_checkpoint_verify_models(path, models, run_list_saved(run, path, models), &run->phase);
         if (err == DT_OK) DT_INFO("would resume from %s", path);
-        if (err == DT_OK) return run_say_place(run, path);
+        if (err == DT_OK) return run_say_position(run, path);
         if ((next = run_next_candidate(run, err, i)) == run->n_resume_paths) return err;
         DT_WARN("%s; a run would try the previous checkpoint", dt_error_message());
         dt_error_clear();

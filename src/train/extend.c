@@ -5,17 +5,17 @@
 #include <math.h>
 #include <string.h>
 
-static int64_t steps_per_place(const dt_run *run) { return dt_max_i64(1, run->task.schedule_steps); }
+static int64_t steps_per_position(const dt_run *run) { return dt_max_i64(1, run->task.schedule_steps); }
 
-int64_t run_schedule_place(const dt_run *run, const progress *p)
+int64_t run_schedule_position(const dt_run *run, const progress *p)
 {
-    const int64_t n = steps_per_place(run);
+    const int64_t n = steps_per_position(run);
     return n > 1 ? p->data_step / n : p->updates;
 }
 
-int64_t run_last_schedule_place(const dt_run *run, const progress *p)
+int64_t run_last_schedule_position(const dt_run *run, const progress *p)
 {
-    const int64_t n = steps_per_place(run);
+    const int64_t n = steps_per_position(run);
     if (p->updates == 0) return -1;
     return n > 1 ? (p->data_step - 1) / n : p->updates - 1;
 }
@@ -23,7 +23,7 @@ int64_t run_last_schedule_place(const dt_run *run, const progress *p)
 /* Checkpoints of earlier versions do not contain the total; 0: unknown. */
 static int64_t total_before(const dt_run *run, const dt_ckpt_meta *meta, const dt_config *before)
 {
-    const int64_t n = steps_per_place(run);
+    const int64_t n = steps_per_position(run);
     if (meta->schedule.total) return meta->schedule.total;
     if (before->run_max_steps) return dt_ceil_div(before->run_max_steps, n);
     if (run->task.total_steps || before->batch_train_batch_size != run->batching.train_batch_size) return 0;
@@ -39,13 +39,13 @@ static void make_before(const dt_run *run, const dt_ckpt_meta *meta, const dt_co
     if (meta->schedule.extended) dt_schedule_set_span(s, before, &meta->schedule);
 }
 
-static double lr_at(const dt_run *run, int64_t place)
+static double lr_at(const dt_run *run, int64_t position)
 {
-    return dt_schedule_lr(&run->schedule, run->main.groups.group[0].lr, place);
+    return dt_schedule_lr(&run->schedule, run->main.groups.group[0].lr, position);
 }
 
 /* The unit of the schedule. */
-static const char *unit_of(const dt_run *run) { return steps_per_place(run) > 1 ? "rollout" : "step"; }
+static const char *unit_of(const dt_run *run) { return steps_per_position(run) > 1 ? "rollout" : "step"; }
 
 /* For on_extend = rescale, or other changed settings of the schedule. */
 static void say_jump(const dt_run *run, int64_t total, double from, int64_t next)
@@ -99,7 +99,7 @@ void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config 
 {
     dt_schedule was;
     const int64_t known = total_before(run, meta, before), total = known ? known : run->schedule.span.total;
-    const int64_t next = run_schedule_place(run, p), last = run_last_schedule_place(run, p);
+    const int64_t next = run_schedule_position(run, p), last = run_last_schedule_position(run, p);
     const bool changed = total != run->schedule.span.total;
     if (last < 0) return;
     make_before(run, meta, before, total, &was);

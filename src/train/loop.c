@@ -48,8 +48,8 @@ static void declare_memory(dt_sums *s, dt_loop_sums *c)
 {
     char name[DT_SUM_NAME];
     for (int k = 0; k < DT_N_MEMCAT; k++)
-        for (int p = 0; p < DT_N_PLACE; p++) {
-            snprintf(name, sizeof name, "memory/%s/%s", dt_place_name((dt_place)p), dt_memcat_name((dt_memcat)k));
+        for (int p = 0; p < DT_N_MEMSPACE; p++) {
+            snprintf(name, sizeof name, "memory/%s/%s", dt_memspace_name((dt_memspace)p), dt_memcat_name((dt_memcat)k));
             c->memory[k][p] = dt_sums_declare(s, name, DT_SUM_LARGEST, 1);
         }
 }
@@ -174,7 +174,7 @@ static void count_memory(dt_run *run)
     dt_sums_add(s, c->memory_host, host_memory_peak());
     dt_sums_add(s, c->memory_file, (double)atomic_load(&run->ledger.on_peak[DT_IN_FILE]));
     for (int k = 0; k < DT_N_MEMCAT; k++)
-        for (int p = 0; p < DT_N_PLACE; p++) dt_sums_add(s, c->memory[k][p], (double)held.at[k][p]);
+        for (int p = 0; p < DT_N_MEMSPACE; p++) dt_sums_add(s, c->memory[k][p], (double)held.at[k][p]);
 }
 
 static dt_err agree_on_step(dt_run *run, dt_err err, bool nonfinite, double begin_s, dt_vote *vote)
@@ -217,9 +217,9 @@ static double clip_norm_of(const dt_run *run, const dt_trained *m)
     return sqrt(squares) / run->scale.scale;
 }
 
-static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t place)
+static double lr_of(const dt_run *run, const dt_trained *m, int group, int64_t position)
 {
-    return dt_schedule_lr(&run->schedule, m->groups.group[group].lr, place);
+    return dt_schedule_lr(&run->schedule, m->groups.group[group].lr, position);
 }
 
 /* Updates every model with its norm, rates and states, or no model at all. */
@@ -231,7 +231,7 @@ static dt_err update(dt_run *run, const progress *p)
         const double largest = m->max_grad_norm;
         double lr[DT_MAX_LR_GROUPS];
         dt_optimizer_step step = m->settings;
-        for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, run_schedule_place(run, p));
+        for (int k = 0; k < m->groups.n; k++) lr[k] = lr_of(run, m, k, run_schedule_position(run, p));
         step.grad_scale = (largest > 0 ? fmin(1, largest / (clip_norm_of(run, m) + 1e-6)) : 1) / run->scale.scale;
         step.t = ++m->state_updates;
         DT_TRY(dt_zero_update(m->zero, &step, lr));
@@ -246,14 +246,14 @@ static void discard(const dt_run *run)
 
 /* ---- the record of a step ---------------------------------------------------------------------------------------- */
 
-/* Rates and norms of auxiliary models; the main model has fixed fields. place: position in the schedule. */
-static int metrics_of_trained(const dt_run *run, int64_t place, dt_metric *more)
+/* Rates and norms of auxiliary models; the main model has fixed fields. position: position in the schedule. */
+static int metrics_of_trained(const dt_run *run, int64_t position, dt_metric *more)
 {
     int n = 0;
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
         for (int k = i ? 0 : 1; k < m->groups.n; k++)
-            more[n++] = (dt_metric){m->groups.group[k].metric, lr_of(run, m, k, place)};
+            more[n++] = (dt_metric){m->groups.group[k].metric, lr_of(run, m, k, position)};
         if (i) more[n++] = (dt_metric){m->norm_metric, norm_of(run, m)};
     }
     return n;
@@ -266,7 +266,7 @@ static int metrics_of_memory(const dt_run *run, dt_metric *more)
     const dt_loop_sums *c = &run->counted;
     int n = 0;
     if (dt_sums_value(s, c->memory_file) > 0) more[n++] = (dt_metric){"memory_file", dt_sums_value(s, c->memory_file)};
-    for (int p = 0; p < DT_N_PLACE; p++)
+    for (int p = 0; p < DT_N_MEMSPACE; p++)
         for (int k = 0; k < DT_N_MEMCAT; k++) {
             const double held = dt_sums_value(s, c->memory[k][p]);
             if (held > 0) more[n++] = (dt_metric){s->sum[c->memory[k][p]].name, held};
@@ -276,12 +276,12 @@ static int metrics_of_memory(const dt_run *run, dt_metric *more)
 
 /* The metrics of a record in addition to its fixed fields, in run->shown; returns their number. seconds: duration of
  * the record's steps. */
-static int more_metrics(dt_run *run, const progress *p, int64_t place, double seconds)
+static int more_metrics(dt_run *run, const progress *p, int64_t position, double seconds)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
     dt_metric *more = run->shown;
-    int n = metrics_of_trained(run, place, more);
+    int n = metrics_of_trained(run, position, more);
     for (int i = 0; i < s->n_shown[DT_SHOW_TRAIN]; i++) {
         const dt_shown *what = &s->shown[DT_SHOW_TRAIN][i];
         if (what != c->loss) more[n++] = (dt_metric){what->name, dt_sums_shown_of_total(s, what)};
@@ -300,17 +300,17 @@ static int more_metrics(dt_run *run, const progress *p, int64_t place, double se
     return n;
 }
 
-static dt_err report_step(dt_run *run, const progress *p, int64_t place, interval *in)
+static dt_err report_step(dt_run *run, const progress *p, int64_t position, interval *in)
 {
     const dt_sums *s = &run->sums;
     const dt_loop_sums *c = &run->counted;
-    const int n_more = more_metrics(run, p, place, in->seconds);
+    const int n_more = more_metrics(run, p, position, in->seconds);
     const double n_steps = (double)s->n_steps, rate = dt_sums_total(s, c->tokens) / in->seconds,
                  flops = run_flops(run, rate, c->images < 0 ? 0 : dt_sums_total(s, c->images) / in->seconds);
     const dt_train_record rec = {.step = p->step,
                                  .total_steps = run->total_steps,
                                  .loss = in->loss / n_steps,
-                                 .lr = lr_of(run, &run->main, 0, place),
+                                 .lr = lr_of(run, &run->main, 0, position),
                                  .grad_norm = norm_of(run, &run->main),
                                  .tokens = p->tokens,
                                  .samples = p->samples,
@@ -411,7 +411,7 @@ static dt_err leave_step(dt_run *run, progress *p, int *stop)
 static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *every, int *stop)
 {
     const double begin_s = dt_now_s();
-    const int64_t place = run_schedule_place(run, p);
+    const int64_t position = run_schedule_position(run, p);
     dt_vote vote;
     const dt_err err = compute_and_agree(run, p, &vote);
     if (err == DT_ERR_STOP && dt_comm_failed_together(run->comm)) return leave_step(run, p, stop);
@@ -430,7 +430,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     dt_sums_add_to_total(&run->sums);
 
     /* rank 0's report may fail (disk full); like any failure between votes it ends the job through main */
-    if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, place, in));
+    if (due(every->log, p->step) || p->step == run->total_steps || *stop) DT_TRY(report_step(run, p, position, in));
     if (skip && !vote.nonfinite) return DT_OK; /* a step without targets is no evidence of non-finite values */
     return run_judge_step(run, p, vote.nonfinite);
 }

@@ -106,7 +106,7 @@ void run_watch_next(dt_run *run, const progress *p, bool nonfinite)
 
 dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
 {
-    char *const what = p->bad_place;
+    char *const what = p->bad_location;
     const double scale = run->scale.scale;
     const bool fits = dt_loss_scale_next(&run->scale, nonfinite);
     if (!nonfinite) p->skipped_in_row = 0;
@@ -114,7 +114,7 @@ dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
     run_watch_next(run, p, nonfinite);
     if (!nonfinite) return DT_OK;
     run->n_nonfinite++;
-    describe(run, what, sizeof p->bad_place);
+    describe(run, what, sizeof p->bad_location);
     tell(run, p, what, scale);
     if (fits && p->skipped_in_row < run->cfg.run_max_skipped_steps) return DT_OK;
     return dt_comm_agree(run->comm, give_up(run, p, what, fits));
@@ -127,5 +127,5 @@ dt_err run_judge_end(const dt_run *run, const progress *p)
     return dt_comm_agree(run->comm, dt_fail(DT_ERR_NONFINITE,
                                             "loss or gradients were not finite in every step of this run (%" PRId64
                                             " in all); in the last, %s were the first",
-                                            n, p->bad_place));
+                                            n, p->bad_location));
 }

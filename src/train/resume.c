@@ -17,7 +17,7 @@ char *run_checkpoint_dir(const dt_run *run)
 
 /* Reports a changed batch size once, when the run first resumes with it. 0: the old size was derived from other
  * keys. */
-static void tell_new_place(const dt_run *run, const progress *p, const dt_config *before)
+static void tell_new_position(const dt_run *run, const progress *p, const dt_config *before)
 {
     const int64_t per_epoch = run->task.steps_per_epoch, was = before->batch_train_batch_size,
                   is = run->batching.train_batch_size;
@@ -36,11 +36,11 @@ static void tell_new_place(const dt_run *run, const progress *p, const dt_config
 
 /* The remaining epochs are counted in batches of the present size. For a schedule of rollouts, the position follows
  * from the data position. */
-static void place_in_data(dt_run *run, progress *p, const dt_config *before)
+static void set_data_position(dt_run *run, progress *p, const dt_config *before)
 {
     p->data_step = run->task.ops->step_after(&run->task, p->samples);
     if (p->data_step == p->step) return;
-    tell_new_place(run, p, before);
+    tell_new_position(run, p, before);
     const bool by_rollouts = run->task.schedule_steps > 1;
     if (run->cfg.run_max_steps && !by_rollouts) return;
     run->total_steps = p->step + dt_max_i64(0, run->total_steps - p->data_step);
@@ -317,7 +317,7 @@ static void take_state(dt_run *run, const char *path, const dt_ckpt_meta *meta, 
     p->best_step = meta->best_step, p->best_metric = meta->best_metric, p->n_not_better = meta->n_not_better;
     if (dt_config_read_recorded(&before, path, meta->config) == DT_OK && !run_best_same_metric(&before, &run->cfg))
         p->best_step = 0, p->n_not_better = 0;
-    place_in_data(run, p, &before);
+    set_data_position(run, p, &before);
     run_extend_schedule(run, meta, &before, p);
     dt_loss_scale_resume(&run->scale, &(dt_loss_scale){.scale = meta->loss_scale,
                                                        .iter = meta->scale_iter,
@@ -351,8 +351,8 @@ static dt_err sum_frozen(const dt_run *run, uint64_t *sum)
     dt_zero *z = run->main.zero;
     float chunk[CHUNK / sizeof(float)];
     *sum = 0;
-    for (int i = 0; i < dt_zero_n_pieces(z); i++) {
-        const dt_piece *p = &dt_zero_owned(z)[i];
+    for (int i = 0; i < dt_zero_n_slices(z); i++) {
+        const dt_slice *p = &dt_zero_owned(z)[i];
         const size_t size = dt_dtype_size(dt_zero_state_dtype(z, DT_STATE_PARAM, p));
         const int64_t most = CHUNK / (int64_t)size;
         uint64_t own = 0;
@@ -413,7 +413,7 @@ static void take_counts(const dt_ckpt_meta *meta, progress *p)
     p->samples = meta->samples, p->tokens = meta->tokens, p->updates = meta->updates;
 }
 
-dt_err run_say_place(dt_run *run, const char *path)
+dt_err run_say_position(dt_run *run, const char *path)
 {
     progress p = {0};
     dt_ckpt_meta meta = {0};

@@ -14,11 +14,11 @@ typedef struct progress {
     /* the loader's step of superstep `step`: differs after a resume with another batch size */
     int64_t data_step;
     int64_t skipped_in_row;
-    char bad_place[160];  /* location of the last non-finite gradient */
-    bool validation_due;  /* the validation of this step was postponed or interrupted */
-    int64_t best_step;    /* of the best validation, 0: none */
-    double best_metric;   /* its metric */
-    int64_t n_not_better; /* validations since then without improvement */
+    char bad_location[160]; /* location of the last non-finite gradient */
+    bool validation_due;    /* the validation of this step was postponed or interrupted */
+    int64_t best_step;      /* of the best validation, 0: none */
+    double best_metric;     /* its metric */
+    int64_t n_not_better;   /* validations since then without improvement */
 } progress;
 
 static inline bool run_trains(const dt_run *run) { return run->task.ops->trains; }
@@ -119,7 +119,7 @@ dt_err run_try(const dt_run *run, const plan_setting *with, rank_plan *plan);
  * only in the node's memory, otherwise also in the device's own. States offloaded to nvme are in a third, the disk. */
 typedef struct rank_memory {
     const char *name, *shared_by; /* "device memory", "device" */
-    bool holds[DT_N_PLACE];
+    bool holds[DT_N_MEMSPACE];
     int n_sharing; /* ranks */
     size_t nbytes; /* free memory per rank; SIZE_MAX: unknown */
 } rank_memory;
@@ -195,8 +195,8 @@ dt_err run_count_stop(dt_run *run, dt_err err);
 
 /* extend.c: the learning rate of a resumed run. The schedule position of an update: the number of earlier updates, or
  * of rollouts for a task with rollouts. Local. */
-int64_t run_schedule_place(const dt_run *run, const progress *p);
-int64_t run_last_schedule_place(const dt_run *run, const progress *p); /* of the last update; -1: none yet */
+int64_t run_schedule_position(const dt_run *run, const progress *p);
+int64_t run_last_schedule_position(const dt_run *run, const progress *p); /* of the last update; -1: none yet */
 /* p: position of the checkpoint in the present data; before: its configuration. Reports the change of the learning
  * rate. */
 void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config *before, const progress *p);
@@ -234,7 +234,7 @@ int run_next_candidate(const dt_run *run, dt_err err, int i);
 dt_err run_choose_checkpoint(dt_run *run);   /* before anything is allocated; local, on rank 0 */
 dt_err run_resume(dt_run *run, progress *p); /* collective, agreed */
 /* --check: reports where a run would continue from this file, and its learning rate; local, rank 0 */
-dt_err run_say_place(dt_run *run, const char *path);
+dt_err run_say_position(dt_run *run, const char *path);
 char *run_checkpoint_dir(const dt_run *run); /* malloc'ed */
 
 bool run_saves_frozen(const dt_run *run); /* do checkpoints contain frozen parameters? local */

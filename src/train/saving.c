@@ -44,8 +44,8 @@ static void forget(dt_saving *s)
 
 static double last_lr(const dt_run *run, const progress *p)
 {
-    const int64_t place = run_last_schedule_place(run, p);
-    return place < 0 ? -1 : dt_schedule_lr(&run->schedule, run->main.groups.group[0].lr, place);
+    const int64_t position = run_last_schedule_position(run, p);
+    return position < 0 ? -1 : dt_schedule_lr(&run->schedule, run->main.groups.group[0].lr, position);
 }
 
 static dt_err gather_local(dt_run *run, const progress *p)

@@ -244,18 +244,18 @@ static int64_t kept_len(const dt_shards *s, bool whole)
 }
 
 /** Padded length of a shard. A shard in a file is padded to the alignment of direct I/O. */
-static int64_t shard_len_in(dt_place place, const dt_shards *s, dt_dtype dtype)
+static int64_t shard_len_in(dt_memspace space, const dt_shards *s, dt_dtype dtype)
 {
-    const int64_t align = place == DT_IN_FILE ? DT_SWAP_ALIGN / (int64_t)dt_dtype_size(dtype) : 1;
+    const int64_t align = space == DT_IN_FILE ? DT_SWAP_ALIGN / (int64_t)dt_dtype_size(dtype) : 1;
     return round_up(s->shard_len, align);
 }
 
 static void place_params_kept(zero_layout *l, int p, zero_part_layout *part)
 {
-    const bool away = part->place != DT_ON_DEVICE;
+    const bool away = part->space != DT_ON_DEVICE;
     int64_t *len = away ? &l->away_len[p] : &l->params_len[p];
     part->kept_at = *len;
-    *len += away ? shard_len_in(part->place, &part->shards, l->param_dtype[p]) : kept_len(&part->shards, part->whole);
+    *len += away ? shard_len_in(part->space, &part->shards, l->param_dtype[p]) : kept_len(&part->shards, part->whole);
 }
 
 static void place_kept(zero_layout *l)
@@ -270,7 +270,7 @@ static void place_kept(zero_layout *l)
             l->grads_len += kept_len(shards, l->whole_grads);
         }
         ul->opt_at = l->opt_len;
-        l->opt_len += l->whole_opt ? kept_len(shards, true) : shard_len_in(l->opt_place, shards, DT_F32);
+        l->opt_len += l->whole_opt ? kept_len(shards, true) : shard_len_in(l->opt_space, shards, DT_F32);
     }
 }
 
@@ -333,10 +333,10 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 }
 
 /** Does any unit have a part of this kind in this memory space? */
-static bool any_in(const zero_layout *l, int p, dt_place place)
+static bool any_in(const zero_layout *l, int p, dt_memspace space)
 {
     for (int u = 0; u < l->n_units; u++)
-        if (l->units[u].part[p].shards.flat_len > 0 && l->units[u].part[p].place == place) return true;
+        if (l->units[u].part[p].shards.flat_len > 0 && l->units[u].part[p].space == space) return true;
     return false;
 }
 
@@ -344,7 +344,7 @@ static int64_t longest_in_file(const zero_layout *l, int p)
 {
     int64_t n = 0;
     for (int u = 0; u < l->n_units; u++)
-        if (l->units[u].part[p].place == DT_IN_FILE) n = dt_max_i64(n, l->units[u].part[p].shards.shard_len);
+        if (l->units[u].part[p].space == DT_IN_FILE) n = dt_max_i64(n, l->units[u].part[p].shards.shard_len);
     return n;
 }
 
@@ -360,7 +360,7 @@ static void size_rings(zero_layout *l, const dt_zero_options *opt)
         l->grad_slot_len = l->whole_grads ? 0 : longest;
         if (any_in(l, DT_TRAINED, DT_ON_DEVICE))
             l->up_bytes = (size_t)l->group_len * dt_dtype_size(l->param_dtype[DT_TRAINED]);
-        if (l->opt_place == DT_IN_FILE)
+        if (l->opt_space == DT_IN_FILE)
             l->swap_bytes = (size_t)l->group_len * sizeof(float) * (size_t)(1 + l->n_states);
     }
     for (int p = 0; p < DT_N_PARTS; p++) {
@@ -401,9 +401,9 @@ dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledg
     const size_t transfers = dt_swap_transfers(l->fetch_bytes) + n_kept * dt_swap_transfers(l->swap_bytes / n_kept);
     dt_swap_options file = {.dir = dir, .what = "offloaded states", .ledger = ledger};
     file.depth = (int)dt_min_i64(l->n_buffers * (int64_t)transfers, ZERO_FILE_DEPTH_MAX);
-    for (int p = 0; p < DT_N_PARTS && l->away_place == DT_IN_FILE; p++)
+    for (int p = 0; p < DT_N_PARTS && l->away_space == DT_IN_FILE; p++)
         file.nbytes[DT_MEM_PARAMS] += params_nbytes(l, p, l->away_len);
-    if (l->opt_place == DT_IN_FILE) file.nbytes[DT_MEM_OPTIMIZER] = optimizer_nbytes(l);
+    if (l->opt_space == DT_IN_FILE) file.nbytes[DT_MEM_OPTIMIZER] = optimizer_nbytes(l);
     return file;
 }
 
@@ -414,12 +414,12 @@ static void add_up(zero_layout *l)
     const size_t grad_size = dt_dtype_size(l->grad_kept);
     for (int p = 0; p < DT_N_PARTS; p++) {
         params[DT_ON_DEVICE] += params_nbytes(l, p, l->params_len);
-        if (l->away_place != DT_IN_FILE) params[l->away_place] += params_nbytes(l, p, l->away_len);
+        if (l->away_space != DT_IN_FILE) params[l->away_space] += params_nbytes(l, p, l->away_len);
         staging[DT_ON_DEVICE] += l->param_arena_bytes[p];
     }
-    if (l->opt_place != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->opt_place] += optimizer_nbytes(l);
+    if (l->opt_space != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->opt_space] += optimizer_nbytes(l);
     grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
-    if (l->grads_down) grads[l->host_grad_place] += (size_t)l->opt_len * grad_size;
+    if (l->grads_down) grads[l->host_grad_space] += (size_t)l->opt_len * grad_size;
     staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes + l->watched_bytes;
     staging[DT_ON_DEVICE] += ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * grad_size;
     staging[DT_ON_PINNED] += l->host_bytes + zero_ring_bytes(l->n_buffers, l->up_bytes);
@@ -431,7 +431,7 @@ static void add_up(zero_layout *l)
 }
 
 /** Memory space of offloaded states. `in_host_memory` is pinned memory for states that the device copies. */
-static dt_place place_of_offload(dt_offload offload, dt_place in_host_memory)
+static dt_memspace space_of_offload(dt_offload offload, dt_memspace in_host_memory)
 {
     return offload == DT_OFFLOAD_NVME ? DT_IN_FILE : offload == DT_OFFLOAD_CPU ? in_host_memory : DT_ON_DEVICE;
 }
@@ -451,10 +451,10 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     for (int u = 0; u < l->n_units; u++) trained = trained || units[u].flat_len[DT_TRAINED] > 0;
     l->has_grads = trained && opt->optimizer;
     l->grads_down = l->has_grads && opt->offload_optimizer != DT_OFFLOAD_NONE;
-    l->host_grad_place = opt->pin_memory ? DT_ON_PINNED : DT_ON_HOST;
-    l->opt_place = l->grads_down ? place_of_offload(opt->offload_optimizer, DT_ON_HOST) : DT_ON_DEVICE;
-    l->away_place = place_of_offload(opt->offload_param, l->host_grad_place);
-    const bool offloads = l->grads_down || l->away_place != DT_ON_DEVICE;
+    l->host_grad_space = opt->pin_memory ? DT_ON_PINNED : DT_ON_HOST;
+    l->opt_space = l->grads_down ? space_of_offload(opt->offload_optimizer, DT_ON_HOST) : DT_ON_DEVICE;
+    l->away_space = space_of_offload(opt->offload_param, l->host_grad_space);
+    const bool offloads = l->grads_down || l->away_space != DT_ON_DEVICE;
     l->n_streams = opt->overlap_comm + offloads;
     l->stage = l->group_nranks == 1 && !offloads ? 1 : l->grads_down && opt->stage == 0 ? 1 : opt->stage;
     l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
@@ -494,7 +494,7 @@ static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_un
         const int64_t len = unit->flat_len[p];
         ul->part[p].shards = dt_shards_of(len, l->nranks, l->n_groups);
         ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
-        ul->part[p].place = ul->part[p].whole ? DT_ON_DEVICE : l->away_place;
+        ul->part[p].space = ul->part[p].whole ? DT_ON_DEVICE : l->away_space;
     }
     add_runs(l, ul, unit);
 }

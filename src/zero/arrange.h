@@ -16,11 +16,11 @@ typedef struct zero_run {
 
 /** One part of a unit, partitioned into equal shards. */
 typedef struct zero_part_layout {
-    dt_shards shards; /* all 0: the part is empty, and nothing is stored or sent */
-    bool whole;       /* kept whole on every rank; otherwise gathered into the arena while it is held */
-    dt_place place;   /* memory space of the part or its shard; whole parts are on the device */
-    int64_t kept_at;  /* offset in the parameter buffer of that memory space, elements */
-    int64_t held_at;  /* offset in the arena while it is held, elements */
+    dt_shards shards;  /* all 0: the part is empty, and nothing is stored or sent */
+    bool whole;        /* kept whole on every rank; otherwise gathered into the arena while it is held */
+    dt_memspace space; /* memory space of the part or its shard; whole parts are on the device */
+    int64_t kept_at;   /* offset in the parameter buffer of that memory space, elements */
+    int64_t held_at;   /* offset in the arena while it is held, elements */
 } zero_part_layout;
 
 typedef struct zero_unit_layout {
@@ -43,10 +43,10 @@ typedef struct zero_layout {
     bool whole_opt;   /* every rank keeps and updates all optimizer states (stage 0) */
     bool has_master;  /* fp32 master weights are kept because parameters have another type or memory space */
     bool grads_down;  /* gradient sums are kept in host memory; on the device they pass through slots */
-    dt_place opt_place, host_grad_place; /* memory space of master and states, and of those sums */
-    dt_place away_place;                 /* memory space of parameters that are not kept whole */
-    int n_states;                        /* of the optimizer */
-    bool prefetch;                       /* the parameter arenas have room for prefetching the next unit */
+    dt_memspace opt_space, host_grad_space; /* memory space of master and states, and of those sums */
+    dt_memspace away_space;                 /* memory space of parameters that are not kept whole */
+    int n_states;                           /* of the optimizer */
+    bool prefetch;                          /* the parameter arenas have room for prefetching the next unit */
     dt_dtype param_dtype[DT_N_PARTS];
     dt_dtype grad_dtype; /* written by backward */
     dt_dtype grad_sent;  /* sent for the reduction */

@@ -88,7 +88,7 @@ int zero_next_unit(const dt_zero *z, int before, int last)
 
 /* ---- the arenas -------------------------------------------------------------------------------------------------- */
 
-static bool is_away(const dt_zero *z, int u, dt_part part) { return z->lay.units[u].part[part].place != DT_ON_DEVICE; }
+static bool is_away(const dt_zero *z, int u, dt_part part) { return z->lay.units[u].part[part].space != DT_ON_DEVICE; }
 
 /** Source of the owned shard for a gather: its permanent buffer, or its offset in the whole part after a copy to the
  *  device. */

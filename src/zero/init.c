@@ -21,7 +21,7 @@ static void make_values(uint64_t key, const dt_tensor *t, int64_t first, int64_t
         for (int64_t i = 0; i < n; i++) values[i] = t->init_value;
 }
 
-static dt_err init_piece(dt_zero *z, uint64_t key, const dt_piece *p)
+static dt_err init_slice(dt_zero *z, uint64_t key, const dt_slice *p)
 {
     const dt_tensor *t = dt_zero_tensor(z, p);
     const dt_dtype dtype = dt_zero_state_dtype(z, DT_STATE_PARAM, p);
@@ -61,14 +61,14 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
     const zero_phase before = zero_enter(z, "init", "");
     bool agreed = false; /* in case of an error */
     dt_err err = zero_before_write(z);
-    for (int i = 0; i < z->n_pieces && !agreed; i++) {
+    for (int i = 0; i < z->n_slices && !agreed; i++) {
         const dt_tensor *t = dt_zero_tensor(z, &z->owned[i]);
         if (!is_one(t)) continue;
         zero_enter(z, "init", t->name);
         if (t->part == DT_CODES)
             agreed = (err = dt_zero_quantise(z, i, &drawn, err)) != DT_OK;
         else if (t->part < DT_CODES && err == DT_OK)
-            err = init_piece(z, key, &z->owned[i]);
+            err = init_slice(z, key, &z->owned[i]);
     }
     zero_leave(z, before);
     return zero_first_err(err, dt_zero_state_written(z));

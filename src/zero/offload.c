@@ -18,14 +18,14 @@
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
-static dt_err open_ring(dt_zero *z, zero_ring *r, dt_place place, size_t nbytes, bool device_copies)
+static dt_err open_ring(dt_zero *z, zero_ring *r, dt_memspace space, size_t nbytes, bool device_copies)
 {
     if (nbytes == 0) return DT_OK;
     const int n = z->lay.n_buffers;
     r->buffer = calloc((size_t)n, sizeof *r->buffer);
     DT_CHECK(r->buffer, DT_ERR_MEMORY, "out of memory for a table of %d buffers", n);
     r->n = n;
-    DT_TRY(dt_buf_alloc(&r->memory, zero_memory_of(z, place), place, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
+    DT_TRY(dt_buf_alloc(&r->memory, zero_memory_of(z, space), space, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
     char *const first = (char *)dt_swap_round_up((size_t)r->memory.ptr);
     for (int i = 0; i < n; i++) {
         r->buffer[i] = (zero_buffer){.at = first + (size_t)i * nbytes, .unit = -1};
@@ -67,12 +67,12 @@ static zero_group group_of(const dt_zero *z, int64_t g)
 static dt_err open_memory(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
-    for (int p = 0; p < DT_N_PARTS && l->away_place != DT_IN_FILE; p++)
-        DT_TRY(dt_buf_alloc_zeroed(&z->away[p], zero_memory_of(z, l->away_place), l->away_place,
+    for (int p = 0; p < DT_N_PARTS && l->away_space != DT_IN_FILE; p++)
+        DT_TRY(dt_buf_alloc_zeroed(&z->away[p], zero_memory_of(z, l->away_space), l->away_space,
                                    (size_t)l->away_len[p] * dt_dtype_size(l->param_dtype[p]), DT_MEM_PARAMS));
     if (!l->grads_down) return DT_OK;
     const size_t size = dt_dtype_size(l->grad_kept);
-    DT_TRY(dt_buf_alloc(&z->host_grads, zero_memory_of(z, l->host_grad_place), l->host_grad_place,
+    DT_TRY(dt_buf_alloc(&z->host_grads, zero_memory_of(z, l->host_grad_space), l->host_grad_space,
                         (size_t)l->opt_len * size, DT_MEM_GRADS));
     DT_TRY(dt_buf_alloc(&z->grad_slots, z->dev, DT_ON_DEVICE, ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * size,
                         DT_MEM_STAGING));
@@ -241,7 +241,7 @@ dt_err zero_offload_ahead(dt_zero *z)
 static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, zero_slice *s)
 {
     const int64_t lo = group_of(z, g).lo;
-    if (z->lay.opt_place != DT_IN_FILE) {
+    if (z->lay.opt_space != DT_IN_FILE) {
         s->master = zero_opt_at(z, &z->master, u, lo);
         for (int i = 0; i < z->lay.n_states; i++) s->states[i] = zero_opt_at(z, &z->states[i], u, lo);
         return DT_OK;
@@ -257,7 +257,7 @@ static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, z
 
 static dt_err give_states(dt_zero *z, int64_t g, const zero_update *up)
 {
-    if (z->lay.opt_place != DT_IN_FILE || !up) return DT_OK;
+    if (z->lay.opt_space != DT_IN_FILE || !up) return DT_OK;
     DT_TRY(dt_fault("zero.write"));
     return move_states(z, g, true, z->lay.n_states);
 }
@@ -269,7 +269,7 @@ static dt_err give_states(dt_zero *z, int64_t g, const zero_update *up)
 static dt_err take_params(dt_zero *z, int u, int64_t g, const zero_buffer *shard, zero_slice *s)
 {
     const int64_t lo = group_of(z, g).lo;
-    switch (z->lay.units[u].part[DT_TRAINED].place) {
+    switch (z->lay.units[u].part[DT_TRAINED].space) {
     case DT_ON_DEVICE: {
         zero_buffer *b = &z->up.buffer[g % z->up.n];
         DT_TRY(zero_buffer_wait(z, b));
@@ -289,7 +289,7 @@ static dt_err take_params(dt_zero *z, int u, int64_t g, const zero_buffer *shard
 /** Queue the copy to the device; the host continues. */
 static dt_err give_params(dt_zero *z, int u, int64_t g)
 {
-    if (z->lay.units[u].part[DT_TRAINED].place != DT_ON_DEVICE) return DT_OK;
+    if (z->lay.units[u].part[DT_TRAINED].space != DT_ON_DEVICE) return DT_OK;
     const zero_group group = group_of(z, g);
     zero_buffer *b = &z->up.buffer[g % z->up.n];
     DT_TRY(dt_fault("zero.up"));
@@ -314,7 +314,7 @@ static dt_err update_group(dt_zero *z, int u, int64_t g, const zero_buffer *shar
 
 dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up)
 {
-    const bool in_file = z->lay.units[u].part[DT_TRAINED].place == DT_IN_FILE;
+    const bool in_file = z->lay.units[u].part[DT_TRAINED].space == DT_IN_FILE;
     zero_buffer *shard = NULL;
     if (in_file) DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &shard));
     for (int64_t g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up));

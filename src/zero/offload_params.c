@@ -10,7 +10,7 @@ int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x)
 {
     const zero_layout *l = &z->lay;
     int64_t nbytes = 0;
-    if (l->opt_place == DT_IN_FILE) nbytes = (1 + l->n_states) * l->opt_len * (int64_t)sizeof(float);
+    if (l->opt_space == DT_IN_FILE) nbytes = (1 + l->n_states) * l->opt_len * (int64_t)sizeof(float);
     for (int p = 0; p < (int)part; p++) nbytes += l->away_len[p] * (int64_t)dt_dtype_size(l->param_dtype[p]);
     const int64_t elem = l->units[u].part[part].kept_at + x - zero_own(z, u, part);
     return nbytes + elem * (int64_t)dt_dtype_size(l->param_dtype[part]);
@@ -108,7 +108,7 @@ static dt_err write_what_came(dt_zero *z, int64_t late)
 static dt_err read_part(dt_zero *z, int u, dt_part part, int64_t began, bool *full)
 {
     zero_buffer *b = find(z, u, part);
-    if (z->lay.units[u].part[part].place != DT_IN_FILE || zero_is_empty(&z->lay, u, part)) return DT_OK;
+    if (z->lay.units[u].part[part].space != DT_IN_FILE || zero_is_empty(&z->lay, u, part)) return DT_OK;
     if (z->state[u].part[part].resident) return DT_OK;
     if (b) return b->used = ++z->n_used, DT_OK; /* becomes the most recently used */
     b = used_longest_ago(z);
@@ -155,7 +155,7 @@ static dt_err fetch_from_file(dt_zero *z, int u, dt_part part)
 
 dt_err zero_fetch(dt_zero *z, int u, dt_part part)
 {
-    if (z->lay.units[u].part[part].place == DT_IN_FILE) return fetch_from_file(z, u, part);
+    if (z->lay.units[u].part[part].space == DT_IN_FILE) return fetch_from_file(z, u, part);
     return copy_up(z, u, part, zero_param_at(z, u, part, zero_own(z, u, part)));
 }
 
@@ -167,7 +167,7 @@ dt_err zero_send_away(dt_zero *z, int u)
     const size_t nbytes = shard_nbytes(z, u, DT_TRAINED);
     const char *from =
         (const char *)zero_held_at(z, u, DT_TRAINED) + (size_t)own * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
-    if (z->lay.units[u].part[DT_TRAINED].place != DT_IN_FILE)
+    if (z->lay.units[u].part[DT_TRAINED].space != DT_IN_FILE)
         return zero_copy(z, "down", u, zero_param_at(z, u, DT_TRAINED, own), from, nbytes, z->compute);
     zero_buffer *b;
     DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &b));

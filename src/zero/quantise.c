@@ -16,7 +16,7 @@ typedef struct quantise_job {
     const dt_matrix_source *from;
     const dt_tensor *t; /* the codes */
     const dt_coded *c;
-    const dt_piece *charge, *owned; /* the pieces of the codes */
+    const dt_slice *charge, *owned; /* the slices of the codes */
     int64_t n_weights, line, n_lines;
     int64_t step, chunk; /* weights: the smallest unit that can be read, and how many are read at a time */
     float *w, *column;   /* [chunk]; column, if turned: one input as stored in the file */
@@ -102,7 +102,7 @@ static dt_err make_codes(const quantise_job *j, int64_t first, int64_t n)
 }
 
 /* Store n elements of a tensor, starting at element `at`, as far as this rank owns them. */
-static dt_err keep(dt_zero *z, const dt_piece *owned, int64_t at, int64_t n, const void *from)
+static dt_err keep(dt_zero *z, const dt_slice *owned, int64_t at, int64_t n, const void *from)
 {
     const int64_t lo = dt_max_i64(at, owned->first), hi = dt_min_i64(at + n, owned->first + owned->n);
     const size_t size = dt_dtype_size(dt_zero_state_dtype(z, DT_STATE_PARAM, owned));
@@ -126,7 +126,7 @@ static dt_err make_own(const quantise_job *j)
     return DT_OK;
 }
 
-static const dt_piece *owned_piece(const quantise_job *j, int tensor) { return j->owned + (tensor - j->c->codes); }
+static const dt_slice *owned_slice(const quantise_job *j, int tensor) { return j->owned + (tensor - j->c->codes); }
 
 /* Store the quantised maxima. blocks [n_lines] and groups [dt_nf4_groups, 2] are scratch; pairs [dt_nf4_pairs, 2]
  * repeats the groups. */
@@ -136,14 +136,14 @@ static dt_err keep_maxima(const quantise_job *j, uint8_t *blocks, float *groups,
     DT_CHECK(blocks && groups && pairs, DT_ERR_MEMORY, "out of memory to quantise tensor %s", j->t->name);
     dt_quantise_nf4_maxima(j->of_line, j->n_lines, blocks, groups);
     for (int64_t i = 0; i < n; i++) memcpy(pairs + 2 * i, groups + 2 * (i >> j->c->finer), 2 * sizeof *pairs);
-    DT_TRY(keep(j->z, owned_piece(j, j->c->blocks), 0, j->n_lines, blocks));
-    return keep(j->z, owned_piece(j, j->c->scales), 0, 2 * n, pairs);
+    DT_TRY(keep(j->z, owned_slice(j, j->c->blocks), 0, j->n_lines, blocks));
+    return keep(j->z, owned_slice(j, j->c->scales), 0, 2 * n, pairs);
 }
 
 static dt_err keep_rest(const quantise_job *j)
 {
-    if (j->c->type == DT_I8) return keep(j->z, owned_piece(j, j->c->scales), 0, j->n_lines, j->of_line);
-    if (owned_piece(j, j->c->blocks)->n == 0 && owned_piece(j, j->c->scales)->n == 0) return DT_OK;
+    if (j->c->type == DT_I8) return keep(j->z, owned_slice(j, j->c->scales), 0, j->n_lines, j->of_line);
+    if (owned_slice(j, j->c->blocks)->n == 0 && owned_slice(j, j->c->scales)->n == 0) return DT_OK;
     uint8_t *blocks = malloc((size_t)j->n_lines);
     float *groups = malloc((size_t)dt_nf4_groups(j->n_weights) * 2 * sizeof *groups),
           *pairs = malloc((size_t)dt_nf4_pairs(j->n_weights, j->c->finer) * 2 * sizeof *pairs);
@@ -164,11 +164,11 @@ static dt_err quantise(quantise_job *j, dt_err err)
     return dt_comm_agree(comm, keep_rest(j));
 }
 
-dt_err dt_zero_quantise(dt_zero *z, int piece, const dt_matrix_source *from, dt_err own)
+dt_err dt_zero_quantise(dt_zero *z, int slice, const dt_matrix_source *from, dt_err own)
 {
-    const dt_tensor *t = dt_zero_tensor(z, &z->pieces[piece]);
+    const dt_tensor *t = dt_zero_tensor(z, &z->slices[slice]);
     quantise_job j = {
-        .z = z, .from = from, .t = t, .c = &t->coded, .charge = &z->pieces[piece], .owned = &z->owned[piece]};
+        .z = z, .from = from, .t = t, .c = &t->coded, .charge = &z->slices[slice], .owned = &z->owned[slice]};
     const dt_err err = quantise(&j, own);
     free(j.w);
     free(j.column);

@@ -61,7 +61,7 @@ static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const voi
     s.master = zero_master_at(z, u, lo);
     for (int i = 0; i < z->lay.n_states; i++) s.states[i] = zero_opt_at(z, &z->states[i], u, lo);
     if (!z->lay.has_master) return s;
-    s.fresh = z->lay.units[u].part[DT_TRAINED].place != DT_ON_DEVICE;
+    s.fresh = z->lay.units[u].part[DT_TRAINED].space != DT_ON_DEVICE;
     s.param = s.fresh
                   ? (char *)zero_held_at(z, u, DT_TRAINED) + (size_t)lo * dt_dtype_size(z->lay.param_dtype[DT_TRAINED])
                   : zero_param_at(z, u, DT_TRAINED, lo);

@@ -10,8 +10,8 @@ static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, 
 /* Allocate fp32 elements for the master or a state. Files start as zeros too. */
 static dt_err alloc_optimizer(dt_zero *z, dt_buf *buf)
 {
-    if (z->lay.opt_place == DT_IN_FILE) return DT_OK;
-    return dt_buf_alloc_zeroed(buf, zero_memory_of(z, z->lay.opt_place), z->lay.opt_place,
+    if (z->lay.opt_space == DT_IN_FILE) return DT_OK;
+    return dt_buf_alloc_zeroed(buf, zero_memory_of(z, z->lay.opt_space), z->lay.opt_space,
                                (size_t)z->lay.opt_len * sizeof(float), DT_MEM_OPTIMIZER);
 }
 
@@ -65,7 +65,7 @@ static dt_err open_local(dt_zero *z)
     DT_CHECK(z->state, DT_ERR_MEMORY, "out of memory for the states of %d units", z->n_units);
     DT_EXPECT(!zero_offloads(z) || (z->opt.host && z->opt.host->ops->host_accessible));
     DT_TRY(make_streams(z));
-    DT_TRY(zero_pieces_make(z));
+    DT_TRY(zero_slices_make(z));
     DT_TRY(alloc_states(z));
     DT_TRY(alloc_staging(z));
     return zero_offload_open(z);
@@ -135,7 +135,7 @@ void dt_zero_close(dt_zero *z)
     for (int k = 0; k < DT_MAX_STATES; k++) dt_buf_free(&z->states[k]);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) dt_buf_free(bufs[i]);
     zero_layout_free(&z->lay);
-    free(z->pieces);
+    free(z->slices);
     free(z->state);
     free(z);
 }

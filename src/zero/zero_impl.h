@@ -101,8 +101,8 @@ struct dt_zero {
     int64_t *first_group, n_groups;
     int64_t next_read;        /* first sub-group whose states are not yet requested, for this update or the next */
     int64_t n_used;           /* serial of the last use of a fetch buffer */
-    dt_piece *pieces, *owned; /* [n_pieces] each, one table */
-    int n_pieces;
+    dt_slice *slices, *owned; /* [n_slices] each, one table */
+    int n_slices;
     int last_unit, before_last;              /* the last two units that were acquired; -1: none */
     zero_deferred deferred[ZERO_N_DEFERRED]; /* reductions not yet queued, oldest first */
     int n_deferred;
@@ -137,12 +137,12 @@ static inline void *zero_at(const dt_buf *b, int64_t elem, dt_dtype t)
     return (char *)b->ptr + (size_t)elem * dt_dtype_size(t);
 }
 
-static inline bool zero_offloads(const dt_zero *z) { return z->lay.grads_down || z->lay.away_place != DT_ON_DEVICE; }
+static inline bool zero_offloads(const dt_zero *z) { return z->lay.grads_down || z->lay.away_space != DT_ON_DEVICE; }
 /** The allocator of a memory space. The CPU device serves host-only memory, as zero pages that cost nothing until used.
  *  */
-static inline dt_device *zero_memory_of(const dt_zero *z, dt_place place)
+static inline dt_device *zero_memory_of(const dt_zero *z, dt_memspace space)
 {
-    return place == DT_ON_HOST ? z->opt.host : z->dev;
+    return space == DT_ON_HOST ? z->opt.host : z->dev;
 }
 static inline const dt_shards *zero_shards(const zero_layout *l, int u, dt_part part)
 {
@@ -168,7 +168,7 @@ static inline int64_t zero_charge(const dt_zero *z, int u, dt_part part)
 static inline void *zero_param_at(const dt_zero *z, int u, dt_part part, int64_t x)
 {
     const zero_part_layout *p = &z->lay.units[u].part[part];
-    return zero_at(p->place == DT_ON_DEVICE ? &z->params[part] : &z->away[part],
+    return zero_at(p->space == DT_ON_DEVICE ? &z->params[part] : &z->away[part],
                    p->kept_at + x - (p->whole ? 0 : zero_own(z, u, part)), z->lay.param_dtype[part]);
 }
 /** Arena address of a part that is not kept whole. */
@@ -265,13 +265,13 @@ dt_err zero_grads_release(void *self, int unit);
  *  rank, on the comm stream. Enters the collective even after an earlier error. */
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err);
 
-dt_err zero_pieces_make(dt_zero *z);
+dt_err zero_slices_make(dt_zero *z);
 /** Wait until no operation in flight uses memory that the host writes. Otherwise a gather in buckets could overwrite
  *  new values with old ones. */
 dt_err zero_before_write(dt_zero *z);
 /** Copy elements of a state between its memory space and host memory [n]. If host is z->host, n is limited to its size.
  *  Call after zero_before_write. */
-dt_err zero_move(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host, bool write);
+dt_err zero_move(dt_zero *z, dt_state s, const dt_slice *p, int64_t skip, int64_t n, void *host, bool write);
 
 /* ---- update.c ---------------------------------------------------------------------------------------------------- */
 

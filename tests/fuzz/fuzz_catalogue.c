@@ -87,14 +87,14 @@ static void try_items(const char *path)
 
 static void try_rows(const char *path)
 {
-    dt_rows r = {0};
-    if (opened(dt_rows_open(&r, path, NULL)) && r.width < 1 << 20) {
+    dt_matrix_file r = {0};
+    if (opened(dt_matrix_file_open(&r, path, NULL)) && r.width < 1 << 20) {
         float *row = malloc((size_t)r.width * sizeof *row);
         for (int64_t i = 0; i < r.n && i < 100; i++)
-            if (opened(dt_rows_read(&r, i == 99 ? r.n - 1 : i, 1, row))) must(isfinite(row[0]));
+            if (opened(dt_matrix_file_read(&r, i == 99 ? r.n - 1 : i, 1, row))) must(isfinite(row[0]));
         free(row);
     }
-    dt_rows_close(&r);
+    dt_matrix_file_close(&r);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

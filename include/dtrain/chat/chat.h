@@ -54,11 +54,11 @@ dt_err dt_pieces_encode(dt_encoder *e, const dt_tokenizer *t, const dt_pieces *p
 /** Message for a text whose number of image placeholders differs from the number of images: "the text has 2 <image> and
  *  the record has 1 image". image_text: the placeholder's text; NULL: unknown. owner: "the record". Returns
  *  out->text. */
-typedef struct dt_place_words {
+typedef struct dt_placeholder_words {
     char text[256];
-} dt_place_words;
-const char *dt_say_places(dt_place_words *out, const char *image_text, int64_t n_places, const char *owner,
-                          int64_t n_images);
+} dt_placeholder_words;
+const char *dt_say_placeholders(dt_placeholder_words *out, const char *image_text, int64_t n_placeholders,
+                                const char *owner, int64_t n_images);
 
 /** Replace each image placeholder in the ids starting at `first` by n_tokens of them, and its element of mask likewise
  *  (NULL: no mask; as long as ids->n_alloc). DT_ERR_DATA: the number of placeholders is not n_images. */

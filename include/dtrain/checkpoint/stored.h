@@ -86,8 +86,8 @@ typedef struct dt_stored_slot {
     const dt_saved_model *of;
     dt_state state;
     const char *state_name; /* the optimizer's name; NULL for parameters */
-    const dt_piece *piece;  /* the range that this rank is in charge of; NULL without zero */
-    const dt_piece *owned;  /* the range that it owns, and so reads; NULL without zero */
+    const dt_slice *slice;  /* the range that this rank is in charge of; NULL without zero */
+    const dt_slice *owned;  /* the range that it owns, and so reads; NULL without zero */
     const dt_unit *unit;
     const dt_tensor *tensor;
 } dt_stored_slot;
@@ -133,7 +133,7 @@ typedef dt_err (*dt_stored_locator)(const char *path, const dt_stored_slot *slot
 /** Locator of the safetensors files of a directory. */
 dt_err dt_stored_locate_directory(const char *path, const dt_stored_slot *slots, int n_slots, dt_stored_map *map);
 
-/** Load all models: rank 0 locates the tensors, and every rank reads only its pieces. Collective, agreed. On error the
+/** Load all models: rank 0 locates the tensors, and every rank reads only its slices. Collective, agreed. On error the
  *  models' contents are undefined. Errors as dt_checkpoint_load. */
 dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models, const char *path,
                       dt_stored_locator locate, dt_phase *phase);

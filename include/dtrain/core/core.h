@@ -289,22 +289,22 @@ typedef enum dt_memcat {
 
 /** Memory space of an allocation. Whether the first three share physical memory depends on the device (device.h,
  *  own_memory). */
-typedef enum dt_place {
+typedef enum dt_memspace {
     DT_ON_DEVICE,
     DT_ON_PINNED, /* page-locked host memory that the device can copy from and to */
     DT_ON_HOST,   /* other host memory */
     DT_IN_FILE,
-    DT_N_PLACE
-} dt_place;
+    DT_N_MEMSPACE
+} dt_memspace;
 
 /** "parameters", ... */
 const char *dt_memcat_name(dt_memcat c);
 /** "device", "pinned", "host", "file" */
-const char *dt_place_name(dt_place p);
+const char *dt_memspace_name(dt_memspace p);
 
 /** Bytes by category and memory space, of a plan or of a ledger. */
 typedef struct dt_memory {
-    size_t at[DT_N_MEMCAT][DT_N_PLACE];
+    size_t at[DT_N_MEMCAT][DT_N_MEMSPACE];
 } dt_memory;
 
 /** sum += more, for every category and memory space. */
@@ -312,7 +312,7 @@ void dt_memory_add(dt_memory *sum, const dt_memory *more);
 /** Bytes of a category in all memory spaces. */
 size_t dt_memory_of(const dt_memory *m, dt_memcat c);
 /** Bytes in a memory space, of all categories. */
-size_t dt_memory_on(const dt_memory *m, dt_place p);
+size_t dt_memory_on(const dt_memory *m, dt_memspace p);
 /** Bytes of all categories in all memory spaces. */
 size_t dt_memory_total(const dt_memory *m);
 
@@ -321,19 +321,19 @@ size_t dt_memory_total(const dt_memory *m);
 typedef struct dt_ledger dt_ledger;
 #ifndef __cplusplus
 struct dt_ledger {
-    atomic_size_t now[DT_N_MEMCAT][DT_N_PLACE], peak[DT_N_MEMCAT][DT_N_PLACE];
-    atomic_size_t on_now[DT_N_PLACE], on_peak[DT_N_PLACE]; /* of all categories */
-    atomic_size_t total_now, total_peak;                   /* all memory spaces except files */
+    atomic_size_t now[DT_N_MEMCAT][DT_N_MEMSPACE], peak[DT_N_MEMCAT][DT_N_MEMSPACE];
+    atomic_size_t on_now[DT_N_MEMSPACE], on_peak[DT_N_MEMSPACE]; /* of all categories */
+    atomic_size_t total_now, total_peak;                         /* all memory spaces except files */
     /* allocations so far: a test checks that a step makes none */
     atomic_size_t n_allocs;
 };
 #endif
 
 /** Count an allocation of nbytes. Thread-safe. Nothing for l NULL or nbytes 0. */
-void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
+void dt_ledger_add(dt_ledger *l, dt_memcat c, dt_memspace p, size_t nbytes);
 /** Count the release of nbytes that dt_ledger_add counted with the same category and memory space. Thread-safe. Nothing
  *  for l NULL. */
-void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_place p, size_t nbytes);
+void dt_ledger_sub(dt_ledger *l, dt_memcat c, dt_memspace p, size_t nbytes);
 /** The bytes that the ledger holds now. */
 dt_memory dt_ledger_now(const dt_ledger *l);
 

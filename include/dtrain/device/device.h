@@ -37,7 +37,7 @@ typedef struct dt_buf {
     size_t nbytes;
     dt_device *dev;
     dt_memcat category;
-    dt_place place;
+    dt_memspace space;
 } dt_buf;
 
 /** Allocate memory, aligned to 64 bytes, in huge pages if the system provides them. The content is undefined.
@@ -45,14 +45,14 @@ typedef struct dt_buf {
  *
  *  b       out  owned by the caller, freed with dt_buf_free; {0} on error
  *  dev     borrowed until dt_buf_free; its ledger counts the memory
- *  place   DT_ON_DEVICE, DT_ON_PINNED or DT_ON_HOST
+ *  space   DT_ON_DEVICE, DT_ON_PINNED or DT_ON_HOST
  *  nbytes  0: an empty buffer with ptr NULL
  *
  *  DT_ERR_MEMORY: the message names category, bytes requested, in use and free. DT_ERR_ARG, DT_ERR_FAULT. */
-dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
+dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_memspace space, size_t nbytes, dt_memcat category);
 /** As dt_buf_alloc, but the content is zero, for every stream, on return. Free of cost where fresh memory is zero
  *  anyway. */
-dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_place place, size_t nbytes, dt_memcat category);
+dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_memspace space, size_t nbytes, dt_memcat category);
 /** Free a buffer and subtract it from the ledger. No queued operation may use it: synchronise first. Safe on
  *  {0} and twice; leaves {0}. */
 void dt_buf_free(dt_buf *b);
@@ -97,8 +97,8 @@ typedef struct dt_device_ops {
     size_t (*memory_taken)(const dt_device *dev);
 
     /* memory; use dt_buf_* */
-    dt_err (*alloc)(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
-    void (*free)(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
+    dt_err (*alloc)(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr);
+    void (*free)(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes);
     /** Memory from alloc is zero. (cpu: true, by the operating system) */
     bool alloc_zeroes;
     /** The host may access device memory through its pointer. All operations are then complete on return. (cpu:

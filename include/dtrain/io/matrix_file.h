@@ -5,8 +5,8 @@
 
 #include "dtrain/io/io.h"
 
-/** An open matrix. {0} to begin; closed with dt_rows_close. */
-typedef struct dt_rows {
+/** An open matrix. {0} to begin; closed with dt_matrix_file_close. */
+typedef struct dt_matrix_file {
     int64_t n, width;
     const char *path; /* borrowed */
     char *name;       /* of the array, for messages; "" for NumPy's */
@@ -19,17 +19,17 @@ typedef struct dt_rows {
     dt_h5_array array;
     void *raw; /* a row in the file's type */
     size_t raw_nbytes;
-} dt_rows;
+} dt_matrix_file;
 
 /** Open a two-dimensional matrix in C order, of little-endian fp16, bf16 (HDF5 only), fp32 or fp64. path: borrowed.
  *  array: full name in an HDF5 file; NULL: its only matrix. DT_ERR_DATA naming the file: missing, of another kind,
  *  truncated, no or several matrices. */
-dt_err dt_rows_open(dt_rows *r, const char *path, const char *array);
+dt_err dt_matrix_file_open(dt_matrix_file *r, const char *path, const char *array);
 /** Read rows first .. first+n-1 as floats. out: out [n, width]. One thread at a time. DT_ERR_DATA naming file, row and
  *  column: a value is not finite. */
-dt_err dt_rows_read(dt_rows *r, int64_t first, int64_t n, float *out);
+dt_err dt_matrix_file_read(dt_matrix_file *r, int64_t first, int64_t n, float *out);
 /** Close the file. Safe on {0} and after an error. */
-void dt_rows_close(dt_rows *r);
+void dt_matrix_file_close(dt_matrix_file *r);
 
 /** Write the header of a .npy file of fp32 [n, width]; the rows follow it. Always DT_NPY_HEADER bytes. */
 enum { DT_NPY_HEADER = 128 };

@@ -11,11 +11,11 @@ typedef struct dt_item_vectors dt_item_vectors;
  *
  *  v            out  closed with dt_item_vectors_close; NULL on error
  *  c            borrowed until then
- *  path, array  as dt_rows_open (array "": NULL)
+ *  path, array  as dt_matrix_file_open (array "": NULL)
  *  describe     read only the shape, for a plan
  *  ledger       counts its memory (DT_MEM_DATA, host); may be NULL
  *
- *  DT_ERR_DATA: as dt_rows_open and dt_rows_read; an item without a row, a wrong number of rows (if rows go by index),
+ *  DT_ERR_DATA: as dt_matrix_file_open and dt_matrix_file_read; an item without a row, a wrong number of rows (if rows go by index),
  *  a row of zeros. DT_ERR_MEMORY. */
 dt_err dt_item_vectors_open(dt_item_vectors **v, const dt_catalogue *c, const char *path, const char *array,
                             bool describe, dt_ledger *ledger);

@@ -72,8 +72,8 @@ typedef struct dt_sid_points {
 
 /** Allocate this rank's blocks, zeroed. Local. Call dt_sid_points_free also after an error. DT_ERR_MEMORY. */
 dt_err dt_sid_points_alloc(const dt_sid *s, dt_sid_points *p, int64_t n, int64_t width);
-/** Read this rank's blocks. Local. Errors of dt_rows_read. */
-dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_rows *from);
+/** Read this rank's blocks. Local. Errors of dt_matrix_file_read. */
+dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_matrix_file *from);
 /** Compute the squared lengths of the current rows. Collective. */
 dt_err dt_sid_points_measure(const dt_sid *s, dt_sid_points *p);
 /** rows -= codebook[code]. codebook: [K, width], device; code: [n]. Local, synchronous. */
@@ -175,11 +175,11 @@ typedef struct dt_rqvae_loss {
 
 /** Encode n rows to z. item: in [n] their indices in the file, the same on all ranks; NULL: 0 .. n-1. p: allocated for
  *  n and dim. Local. */
-dt_err dt_rqvae_encode(dt_rqvae *v, dt_rows *rows, const int64_t *item, dt_sid_points *p);
+dt_err dt_rqvae_encode(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, dt_sid_points *p);
 /** Initialise the codebooks by k-means of an encoded batch, level by level. Collective. */
-dt_err dt_rqvae_seed(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, int64_t max_iterations);
+dt_err dt_rqvae_seed(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, int64_t max_iterations);
 /** Loss and gradient of a batch. Collective. DT_ERR_NONFINITE: distances that are not finite. */
-dt_err dt_rqvae_backward(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, dt_rqvae_loss *loss);
+dt_err dt_rqvae_backward(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, dt_rqvae_loss *loss);
 /** Make an AdamW step with that gradient. Local, the same on all ranks. DT_ERR_NONFINITE: its norm is not finite. */
 dt_err dt_rqvae_update(dt_rqvae *v);
 /** Copy the codebooks to books [L] of width dim. Local. */

@@ -42,7 +42,7 @@ typedef struct dt_loop_sums {
     const dt_shown *loss;
     int bad_own, bad_sum;                                       /* first unit with non-finite gradients */
     int memory_device, memory_pinned, memory_host, memory_file; /* peak bytes, maximum over ranks */
-    int memory[DT_N_MEMCAT][DT_N_PLACE];                        /* current bytes, maximum over ranks */
+    int memory[DT_N_MEMCAT][DT_N_MEMSPACE];                     /* current bytes, maximum over ranks */
     int save_done, save_work; /* have all ranks completed their part of a save; seconds of the slowest */
     int time_min[DT_N_TIME], time_mean[DT_N_TIME], time_max[DT_N_TIME]; /* seconds by group; time_mean: their sum */
 } dt_loop_sums;

@@ -175,25 +175,25 @@ void dt_zero_discard(dt_zero *z);
 typedef int dt_state;
 enum { DT_STATE_PARAM, DT_STATE_OPTIMIZER };
 
-/** A contiguous range of a tensor: elements first .. first+n-1 in row-major order. Every rank has one piece of each
- *  tensor, in the order of units and tensors. The pieces that the ranks are in charge of cover each tensor once. */
-typedef struct dt_piece {
+/** A contiguous range of a tensor: elements first .. first+n-1 in row-major order. Every rank has one slice of each
+ *  tensor, in the order of units and tensors. The slices that the ranks are in charge of cover each tensor once. */
+typedef struct dt_slice {
     int unit, tensor;
     int64_t first, n; /* n may be 0 */
     int64_t flat;     /* its offset in its part of the unit */
-} dt_piece;
+} dt_slice;
 
-/** Number of pieces: the number of tensors of all units. */
-int dt_zero_n_pieces(const dt_zero *z);
-/** The pieces that this rank is in charge of: [dt_zero_n_pieces], borrowed until dt_zero_close. */
-const dt_piece *dt_zero_pieces(const dt_zero *z);
-/** The pieces that this rank owns, and so writes when states are loaded: whole shards. With one group they are the
- *  pieces of dt_zero_pieces; with several, the pieces of each group cover every tensor once. */
-const dt_piece *dt_zero_owned(const dt_zero *z);
-/** The tensor of a piece. Borrowed from the units. */
-const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_piece *p);
-/** The unit of a piece. Borrowed. */
-const dt_unit *dt_zero_unit(const dt_zero *z, const dt_piece *p);
+/** Number of slices: the number of tensors of all units. */
+int dt_zero_n_slices(const dt_zero *z);
+/** The slices that this rank is in charge of: [dt_zero_n_slices], borrowed until dt_zero_close. */
+const dt_slice *dt_zero_slices(const dt_zero *z);
+/** The slices that this rank owns, and so writes when states are loaded: whole shards. With one group they are the
+ *  slices of dt_zero_slices; with several, the slices of each group cover every tensor once. */
+const dt_slice *dt_zero_owned(const dt_zero *z);
+/** The tensor of a slice. Borrowed from the units. */
+const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_slice *p);
+/** The unit of a slice. Borrowed. */
+const dt_unit *dt_zero_unit(const dt_zero *z, const dt_slice *p);
 
 /** The optimizer; NULL for a frozen model. */
 const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z);
@@ -201,23 +201,23 @@ const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z);
 int dt_zero_n_states(const dt_zero *z);
 /** The optimizer's name of a state; NULL for parameters. */
 const char *dt_zero_state_name(const dt_zero *z, dt_state s);
-/** Does a piece's tensor have this state? Frozen tensors have parameters only. The same on all ranks. */
-bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_piece *p);
-/** Type in which a piece's state is stored: DT_F32, except parameters of frozen tensors and those without master
+/** Does a slice's tensor have this state? Frozen tensors have parameters only. The same on all ranks. */
+bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_slice *p);
+/** Type in which a slice's state is stored: DT_F32, except parameters of frozen tensors and those without master
  *  weights. */
-dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_piece *p);
-/** Address of a piece's state, [n] of dt_zero_state_dtype, readable and writable by the host. NULL: not in memory that
+dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_slice *p);
+/** Address of a slice's state, [n] of dt_zero_state_dtype, readable and writable by the host. NULL: not in memory that
  *  the host can access; use dt_zero_state_read and _write. */
-void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_piece *p);
-/** Copy elements skip .. skip+n-1 of a piece's state to host memory. Synchronous.
+void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_slice *p);
+/** Copy elements skip .. skip+n-1 of a slice's state to host memory. Synchronous.
  *
  *  host  out  [n] of dt_zero_state_dtype, the caller's
  *
  *  DT_ERR_ARG: no such state or elements. DT_ERR_FAULT; DT_ERR_WRITE: an offload file. */
-dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, void *host);
-/** Copy elements skip .. skip+n-1 of a piece's state from host memory. Otherwise as dt_zero_state_read. Call
+dt_err dt_zero_state_read(dt_zero *z, dt_state s, const dt_slice *p, int64_t skip, int64_t n, void *host);
+/** Copy elements skip .. skip+n-1 of a slice's state from host memory. Otherwise as dt_zero_state_read. Call
  *  dt_zero_state_written afterwards. */
-dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_piece *p, int64_t skip, int64_t n, const void *host);
+dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_slice *p, int64_t skip, int64_t n, const void *host);
 
 /** Source of a matrix that is to be quantised. read: copy the weights first .. first+n-1, in the order of files of
  *  plain weights, to w (host memory); called once for each weight. codes: the tensor of codes. */
@@ -229,19 +229,19 @@ typedef struct dt_matrix_source {
 /** Quantise a matrix: write its codes, blocks and scales. Collective, agreed. A rank reads whole rows (int8) or blocks
  *  (nf4) of which it owns codes.
  *
- *  piece  index of the codes' piece
+ *  slice  index of the codes' slice
  *  own    this rank's error so far
  *
  *  DT_ERR_DATA, naming tensor and row: a weight is not finite. DT_ERR_MEMORY. */
-dt_err dt_zero_quantise(dt_zero *z, int piece, const dt_matrix_source *from, dt_err own);
+dt_err dt_zero_quantise(dt_zero *z, int slice, const dt_matrix_source *from, dt_err own);
 /** Bytes of one part that this rank is in charge of, over all states that dt_zero_state_read returns, padding included:
  *  the same on all ranks. */
 size_t dt_zero_saved_nbytes(const dt_zero *z, dt_part part);
-/** Queue the copy of a whole piece on a stream. The caller must order the stream after the work queued on the compute
+/** Queue the copy of a whole slice on a stream. The caller must order the stream after the work queued on the compute
  *  stream so far, and the next update after the copy.
  *
  *  host  out  [n] of dt_zero_state_dtype; pinned if the device has its own memory */
-dt_err dt_zero_state_fetch(dt_zero *z, dt_state s, const dt_piece *p, void *host, dt_stream *stream);
+dt_err dt_zero_state_fetch(dt_zero *z, dt_state s, const dt_slice *p, void *host, dt_stream *stream);
 /** Zero the optimizer's states. */
 dt_err dt_zero_clear_states(dt_zero *z);
 /** Rebuild what is derived from the owned shards (rounded and gathered parameters, replicas) after states were written.

@@ -30,16 +30,16 @@ static void shuffle(dt_group_item *item, int64_t n, bool images, int64_t G, uint
     }
 }
 
-int64_t dt_group(dt_group_item *item, int64_t n, int64_t G, uint64_t seed, int64_t *place)
+int64_t dt_group(dt_group_item *item, int64_t n, int64_t G, uint64_t seed, int64_t *order)
 {
     int64_t n_images, n_texts, at = 0;
     shuffle(item, n, true, G, seed, &n_images);
     shuffle(item, n, false, G, seed, &n_texts);
     qsort(item, (size_t)n, sizeof *item, by_place);
     const int64_t whole_images = n_images / G * G, whole_texts = n_texts / G * G;
-    for (int64_t i = 0; i < whole_images; i++) place[at++] = item[i].sample;
-    for (int64_t i = 0; i < whole_texts; i++) place[at++] = item[n_images + i].sample;
-    for (int64_t i = whole_images; i < n_images; i++) place[at++] = item[i].sample;
-    for (int64_t i = whole_texts; i < n_texts; i++) place[at++] = item[n_images + i].sample;
+    for (int64_t i = 0; i < whole_images; i++) order[at++] = item[i].sample;
+    for (int64_t i = 0; i < whole_texts; i++) order[at++] = item[n_images + i].sample;
+    for (int64_t i = whole_images; i < n_images; i++) order[at++] = item[i].sample;
+    for (int64_t i = whole_texts; i < n_texts; i++) order[at++] = item[n_images + i].sample;
     return (whole_images + whole_texts) / G;
 }

@@ -15,9 +15,9 @@ typedef struct dt_group_item {
     int64_t rank, set; /* scratch */
 } dt_group_item;
 
-/** item: [n]; sample, n_tok and images are inputs; sorted on return. place: output [n], a permutation of
+/** item: [n]; sample, n_tok and images are inputs; sorted on return. order: output [n], a permutation of
  *  the samples. Its first G * (return value) samples form batches of one modality. Pure function of its
  *  arguments. */
-int64_t dt_group(dt_group_item *item, int64_t n, int64_t G, uint64_t seed, int64_t *place);
+int64_t dt_group(dt_group_item *item, int64_t n, int64_t G, uint64_t seed, int64_t *order);
 
 #endif

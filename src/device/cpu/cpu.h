@@ -59,8 +59,8 @@ static inline int64_t cpu_n_chunks(int64_t n, int64_t chunk) { return n / chunk 
     for (int64_t i = 0; i < n_turns_; i++)
 
 /* cpu_memory.c */
-dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr);
-void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes);
+dt_err cpu_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr);
+void cpu_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes);
 dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
 void cpu_drop(void *ptr, size_t nbytes);
 /* Scratch memory of matmuls. It only grows: after the first step nothing is allocated. Its contents are lost. */

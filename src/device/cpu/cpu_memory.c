@@ -73,11 +73,11 @@ dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted)
     return DT_OK;
 }
 
-dt_err cpu_alloc(dt_device *dev, dt_place place, size_t nbytes, void **ptr)
+dt_err cpu_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr)
 {
     return cpu_grab(nbytes, cpu_of(dev)->n_threads, ptr);
 }
-void cpu_free(dt_device *dev, dt_place place, void *ptr, size_t nbytes) { cpu_drop(ptr, nbytes); }
+void cpu_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes) { cpu_drop(ptr, nbytes); }
 
 /* ---- free memory ------------------------------------------------------------------------------------------------- */
 

@@ -123,7 +123,7 @@ static dt_err show(chat *c, char *path, dt_err *unread)
     return together(&a->comm, dt_image_names_add(&c->messages.images, path));
 }
 
-static int count_places(const chat *c, const char *text, size_t nbytes)
+static int count_placeholders(const chat *c, const char *text, size_t nbytes)
 {
     const char *name = c->messages.image_text, *end = text + nbytes;
     int n = 0;
@@ -147,7 +147,7 @@ static void forget_images(chat *c, int n)
 /* True if a message has a placeholder for each pending image, or none at all. */
 static bool places_fit(const chat *c, const char *text)
 {
-    const int n = count_places(c, text, strlen(text));
+    const int n = count_placeholders(c, text, strlen(text));
     return n == 0 || n == c->n_waiting;
 }
 
@@ -155,7 +155,7 @@ static bool places_fit(const chat *c, const char *text)
 static dt_err say_with_images(chat *c, char *text)
 {
     size_t nbytes = strlen(text);
-    if (c->n_waiting > 0 && count_places(c, text, nbytes) == 0) {
+    if (c->n_waiting > 0 && count_placeholders(c, text, nbytes) == 0) {
         char *with = dt_text_after_images(c->messages.image_text, c->n_waiting, text, &nbytes);
         free(text);
         DT_CHECK(with, DT_ERR_MEMORY, "out of memory for a message");
@@ -174,7 +174,7 @@ static bool forget_oldest(chat *c)
     const int first = m->n > 0 && m->item[0].role == DT_ROLE_SYSTEM;
     if (m->n - first < 3) return false;
     int n_images = 0;
-    for (int i = first; i < first + 2; i++) n_images += count_places(c, m->item[i].text, m->item[i].nbytes);
+    for (int i = first; i < first + 2; i++) n_images += count_placeholders(c, m->item[i].text, m->item[i].nbytes);
     forget_images(c, n_images);
     memmove(m->item + first, m->item + first + 2, (size_t)(m->n - first - 2) * sizeof *m->item);
     m->n -= 2;
@@ -315,17 +315,17 @@ static dt_err show_asked(chat *c, char *path)
     return DT_OK;
 }
 
-static const char *say_places(const chat *c, const char *text, dt_place_words *words)
+static const char *say_placeholders(const chat *c, const char *text, dt_placeholder_words *words)
 {
-    return dt_say_places(words, c->a->reader.image_text, count_places(c, text, strlen(text)), "the message",
-                         c->n_waiting);
+    return dt_say_placeholders(words, c->a->reader.image_text, count_placeholders(c, text, strlen(text)), "the message",
+                               c->n_waiting);
 }
 
 static dt_err hear(chat *c, char *text)
 {
-    dt_place_words words;
+    dt_placeholder_words words;
     if (!places_fit(c, text)) {
-        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", say_places(c, text, &words));
+        if (c->a->comm.rank == 0) DT_WARN("the message is dropped: %s", say_placeholders(c, text, &words));
         free(text);
         return DT_OK;
     }
@@ -338,10 +338,10 @@ static dt_err talk(chat *c)
     app *a = c->a;
     DT_TRY(show_given(c));
     if (a->opt.prompt) {
-        dt_place_words words;
+        dt_placeholder_words words;
         TOGETHER(a, places_fit(c, a->opt.prompt)
                         ? DT_OK
-                        : dt_fail(DT_ERR_DATA, "--prompt: %s", say_places(c, a->opt.prompt, &words)));
+                        : dt_fail(DT_ERR_DATA, "--prompt: %s", say_placeholders(c, a->opt.prompt, &words)));
         char *text = strdup(a->opt.prompt);
         TOGETHER(a, text ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the prompt"));
         return hear(c, text);

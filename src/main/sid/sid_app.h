@@ -41,7 +41,7 @@ typedef struct app {
     dt_sid sid;
     dt_sid_items items;
     char embeddings[PATH_MAX]; /* path of the embeddings file */
-    dt_rows rows;
+    dt_matrix_file rows;
     dt_sid_points points; /* input of the last level */
     dt_sid_book *books;   /* [levels] */
     int32_t **code;       /* [levels][n] */

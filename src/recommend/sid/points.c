@@ -53,14 +53,14 @@ dt_err dt_sid_points_alloc(const dt_sid *s, dt_sid_points *p, int64_t n, int64_t
     return DT_OK;
 }
 
-dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_rows *from)
+dt_err dt_sid_points_read(const dt_sid *s, dt_sid_points *p, dt_matrix_file *from)
 {
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n); round++) {
         const int64_t m = sid_block_of(s, p->n, round, &first);
         dt_phase_enter(s->phase, "read", from->path);
         DT_TRY(dt_fault("sid.read"));
         if (m == 0) continue;
-        DT_TRY(dt_rows_read(from, first, m, p->staging));
+        DT_TRY(dt_matrix_file_read(from, first, m, p->staging));
         DT_TRY(s->dev->ops->copy(s->dev, sid_rows_of(s, p, round), p->staging, row_nbytes(p, m), s->stream));
         DT_TRY(s->dev->ops->stream_sync(s->dev, s->stream));
     }

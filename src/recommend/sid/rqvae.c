@@ -215,11 +215,11 @@ dt_err dt_rqvae_books(const dt_rqvae *v, dt_sid_book *books)
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Copy rows to the device through staging. Wait for the stream before staging is reused. */
-static dt_err bring_rows(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t first, int64_t m)
+static dt_err bring_rows(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t first, int64_t m)
 {
     const dt_sid *s = v->s;
     for (int64_t i = 0; i < m; i++)
-        DT_TRY(dt_rows_read(rows, item ? item[first + i] : first + i, 1, v->staging + i * v->opt.width));
+        DT_TRY(dt_matrix_file_read(rows, item ? item[first + i] : first + i, 1, v->staging + i * v->opt.width));
     const size_t nbytes = (size_t)(m * v->opt.width) * sizeof *v->staging;
     return s->dev->ops->copy(s->dev, v->x.ptr, v->staging, nbytes, s->stream);
 }
@@ -257,7 +257,7 @@ static dt_err layers_forward(const dt_rqvae *v, int first, int end, int64_t m)
 
 static dt_buf *latent(dt_rqvae *v) { return &v->layers[v->n_layers / 2 - 1].y; }
 
-dt_err dt_rqvae_encode(dt_rqvae *v, dt_rows *rows, const int64_t *item, dt_sid_points *p)
+dt_err dt_rqvae_encode(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, dt_sid_points *p)
 {
     const dt_sid *s = v->s;
     for (int64_t round = 0, first; round < dt_sid_rounds(s, p->n); round++) {
@@ -394,7 +394,7 @@ static dt_err queue_block(dt_rqvae *v, int64_t m, int64_t n, double *sums)
     return DT_OK;
 }
 
-static dt_err all_blocks(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, double *sums)
+static dt_err all_blocks(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, double *sums)
 {
     const dt_sid *s = v->s;
     DT_TRY(sid_sums_begin(s, &v->grad));
@@ -410,7 +410,7 @@ static dt_err all_blocks(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_
     return sid_sums_end(s, &v->grad);
 }
 
-dt_err dt_rqvae_backward(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, dt_rqvae_loss *loss)
+dt_err dt_rqvae_backward(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, dt_rqvae_loss *loss)
 {
     const dt_sid *s = v->s;
     const int64_t n_sums = 1 + s->n_levels, n_blocks = dt_sid_blocks(s, n);
@@ -477,7 +477,7 @@ static dt_err seed_levels(dt_rqvae *v, dt_sid_points *p, int64_t max_iterations,
     return DT_OK;
 }
 
-dt_err dt_rqvae_seed(dt_rqvae *v, dt_rows *rows, const int64_t *item, int64_t n, int64_t max_iterations)
+dt_err dt_rqvae_seed(dt_rqvae *v, dt_matrix_file *rows, const int64_t *item, int64_t n, int64_t max_iterations)
 {
     dt_sid_points p = {0};
     int32_t *code = malloc((size_t)n * sizeof *code);

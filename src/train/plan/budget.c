@@ -43,7 +43,7 @@ void run_budget(const dt_run *run, int ranks_per_node, budget *b)
 size_t run_part(const dt_memory *bytes, const rank_memory *m)
 {
     size_t sum = 0;
-    for (int p = 0; p < DT_N_PLACE; p++) sum += m->holds[p] ? dt_memory_on(bytes, (dt_place)p) : 0;
+    for (int p = 0; p < DT_N_MEMSPACE; p++) sum += m->holds[p] ? dt_memory_on(bytes, (dt_memspace)p) : 0;
     return sum;
 }
 
@@ -74,7 +74,7 @@ dt_memory run_missing(const dt_memory *planned, const dt_memory *held)
 {
     dt_memory missing = *planned;
     for (int c = 0; c < DT_N_MEMCAT; c++)
-        for (int p = 0; p < DT_N_PLACE; p++)
+        for (int p = 0; p < DT_N_MEMSPACE; p++)
             missing.at[c][p] -= held->at[c][p] < missing.at[c][p] ? held->at[c][p] : missing.at[c][p];
     return missing;
 }

@@ -38,10 +38,10 @@ void table_row(FILE *out, const char *head, const dt_memory *m)
     fprintf(out, "%6s", table_bytes((double)dt_memory_total(m), text));
 }
 
-void table_place(FILE *out, dt_place p, const dt_memory *m)
+void table_memspace(FILE *out, dt_memspace p, const dt_memory *m)
 {
     char text[16];
-    fprintf(out, "  %-7s", dt_place_name(p));
+    fprintf(out, "  %-7s", dt_memspace_name(p));
     for (int c = 0; c < DT_N_MEMCAT; c++)
         fprintf(out, "%*s", width(c), m->at[c][p] ? table_bytes((double)m->at[c][p], text) : "-");
     fprintf(out, "%6s", table_bytes((double)dt_memory_on(m, p), text));
@@ -50,26 +50,26 @@ void table_place(FILE *out, dt_place p, const dt_memory *m)
 void table_one_memory(FILE *out, const dt_memory *m)
 {
     char text[16];
-    for (int p = 0; p < DT_N_PLACE; p++) {
-        const size_t nbytes = dt_memory_on(m, (dt_place)p);
+    for (int p = 0; p < DT_N_MEMSPACE; p++) {
+        const size_t nbytes = dt_memory_on(m, (dt_memspace)p);
         if (p == DT_IN_FILE) fputs(", in one memory", out);
         if (p == DT_ON_DEVICE || nbytes)
             fprintf(out, "%s%s %s",
                     p == DT_IN_FILE ? "; "
                     : p             ? ", "
                                     : "",
-                    dt_place_name((dt_place)p), table_bytes((double)nbytes, text));
+                    dt_memspace_name((dt_memspace)p), table_bytes((double)nbytes, text));
     }
 }
 
 /* The total row and, if memory spaces are different memories, a row for each nonempty one. */
-static void print_rows(FILE *out, const char *head, const dt_memory *m, bool by_place)
+static void print_rows(FILE *out, const char *head, const dt_memory *m, bool by_space)
 {
     table_row(out, head, m);
     fputc('\n', out);
-    for (int p = 0; p < DT_N_PLACE && by_place; p++) {
-        if (!dt_memory_on(m, (dt_place)p)) continue;
-        table_place(out, (dt_place)p, m);
+    for (int p = 0; p < DT_N_MEMSPACE && by_space; p++) {
+        if (!dt_memory_on(m, (dt_memspace)p)) continue;
+        table_memspace(out, (dt_memspace)p, m);
         fputc('\n', out);
     }
 }
@@ -78,7 +78,7 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
 {
     char *text = NULL;
     size_t nbytes = 0;
-    const bool by_place = run->dev.ops->own_memory;
+    const bool by_space = run->dev.ops->own_memory;
     run->planned = plan->memory;
     run->allocated = run_held(run);
     FILE *f = open_memstream(&text, &nbytes);
@@ -88,9 +88,9 @@ void run_compare_plan(dt_run *run, const rank_plan *plan)
     }
     table_head(f, "per rank");
     fputc('\n', f);
-    print_rows(f, "planned", &run->planned, by_place);
-    print_rows(f, "allocated", &run->allocated, by_place);
-    if (!by_place) {
+    print_rows(f, "planned", &run->planned, by_space);
+    print_rows(f, "allocated", &run->allocated, by_space);
+    if (!by_space) {
         fputs("by memory space: ", f);
         table_one_memory(f, &run->allocated);
     }
@@ -124,7 +124,7 @@ void run_say_trials(const strategy list[], const trial *trials, int n, bool node
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return;
     fputs("zero.stage = auto, per rank:\nstage  offload_optimizer  offload_param", f);
-    for (int p = 0; p < DT_N_PLACE; p++) fprintf(f, "%8s", dt_place_name((dt_place)p));
+    for (int p = 0; p < DT_N_MEMSPACE; p++) fprintf(f, "%8s", dt_memspace_name((dt_memspace)p));
     fprintf(f, "  %9s", "sent/step");
     if (nodes) fprintf(f, "  %13s", "between nodes");
     for (int i = 0; i < n; i++) {
@@ -132,8 +132,8 @@ void run_say_trials(const strategy list[], const trial *trials, int n, bool node
         const trial *t = &trials[i];
         fprintf(f, "\n%-6d %-18s %-13s", s->stage, run_offload_name(s->offload_optimizer),
                 run_offload_name(s->offload_param));
-        for (int p = 0; p < DT_N_PLACE; p++)
-            fprintf(f, "%8s", table_bytes((double)dt_memory_on(&t->plan.memory, (dt_place)p), bytes));
+        for (int p = 0; p < DT_N_MEMSPACE; p++)
+            fprintf(f, "%8s", table_bytes((double)dt_memory_on(&t->plan.memory, (dt_memspace)p), bytes));
         fprintf(f, "  %9s", table_bytes(t->plan.sent_bytes, bytes));
         if (nodes) fprintf(f, "  %13s", table_bytes(t->plan.sent.between, bytes));
         if (t->works)

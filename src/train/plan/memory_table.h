@@ -10,7 +10,7 @@ const char *table_bytes(double n, char out[16]);
 void table_head(FILE *out, const char *head);
 void table_row(FILE *out, const char *head, const dt_memory *m);
 /** The part of m in one memory space, below the total row. */
-void table_place(FILE *out, dt_place p, const dt_memory *m);
+void table_memspace(FILE *out, dt_memspace p, const dt_memory *m);
 /** "device 8.13M, pinned 310K, host 1.20M, in one memory; file 42.5M" */
 void table_one_memory(FILE *out, const dt_memory *m);
 

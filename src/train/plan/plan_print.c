@@ -127,7 +127,7 @@ static bool is_known(const planner *p, const trial *t)
     return true;
 }
 
-static bool has_places(const planner *p) { return p->run->dev.ops->own_memory; }
+static bool has_own_memory(const planner *p) { return p->run->dev.ops->own_memory; }
 
 static void print_budget(const planner *p)
 {
@@ -193,13 +193,13 @@ static dt_err print_rollout(const planner *p)
 
 /* Rows of a strategy's memory spaces, if they are different memories, with a remark if one is too small. A file is
  * always separate. */
-static void print_places(const planner *p, const trial *t)
+static void print_spaces(const planner *p, const trial *t)
 {
     char limit[16];
-    for (int place = 0; place < DT_N_PLACE; place++) {
-        if (!dt_memory_on(&t->plan.memory, (dt_place)place) || (!has_places(p) && place != DT_IN_FILE)) continue;
-        table_place(p->out, (dt_place)place, &t->plan.memory);
-        if (t->short_of && t->short_of->holds[place])
+    for (int space = 0; space < DT_N_MEMSPACE; space++) {
+        if (!dt_memory_on(&t->plan.memory, (dt_memspace)space) || (!has_own_memory(p) && space != DT_IN_FILE)) continue;
+        table_memspace(p->out, (dt_memspace)space, &t->plan.memory);
+        if (t->short_of && t->short_of->holds[space])
             fprintf(p->out, "%10s  over %s", "", table_bytes(RUN_USABLE * (double)t->short_of->nbytes, limit));
         fputc('\n', p->out);
     }
@@ -221,7 +221,7 @@ static void print_trial(const planner *p, int i)
     table_row(p->out, head, &t->plan.memory);
     const char *verdict = t->short_of ? "  too large" : !t->works || !is_known(p, t) ? "" : "  fits";
     fprintf(p->out, "%10s%s\n", table_bytes(t->plan.sent_bytes, sent), verdict);
-    print_places(p, t);
+    print_spaces(p, t);
     if (t->plan.needs_live)
         fprintf(p->out, "%-9s needs zero.max_live_parameters >= %" PRId64 "\n", "", t->plan.needs_live);
     if (p->run->task.wants_gathered && s->stage == 3)
@@ -242,7 +242,7 @@ static dt_err print_strategies(planner *p)
         DT_TRY(run_trial(p->run, &with, &l, &p->trials[i]));
         print_trial(p, i);
     }
-    if (!has_places(p)) fputs("offload to cpu saves nothing: this device and the host share one memory\n", p->out);
+    if (!has_own_memory(p)) fputs("offload to cpu saves nothing: this device and the host share one memory\n", p->out);
     return DT_OK;
 }
 
@@ -291,7 +291,7 @@ static int first_that_works(const planner *p)
 /* Only if the table has no such rows. */
 static void print_sums(const planner *p, int i)
 {
-    if (i < 0 || has_places(p)) return;
+    if (i < 0 || has_own_memory(p)) return;
     fprintf(p->out, "stage %d by memory space: ", p->list[i].stage);
     table_one_memory(p->out, &p->trials[i].plan.memory);
     fputc('\n', p->out);
