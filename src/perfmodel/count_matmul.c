@@ -1,23 +1,23 @@
-/* count_matmul.c - launches of matmuls: one for the matmul, and those of the passes that cuda/matmul.cu
- * makes where cuBLASLt has no kernel for the whole: an activation, sums for gradients of biases, the edges of odd
- * extents. It is the same choice, from the same description and addresses. */
+/* count_matmul.c - launches of matmuls. If cuBLASLt has no kernel for the whole operation, cuda/matmul.cu adds passes:
+ * an activation, sums for the gradients of biases, the edges of odd extents. This file makes the same choice from the
+ * same description and addresses. */
 #include "count_private.h"
 #include "dtrain/device/gpu_sizes.h"
 #include "dtrain/device/nf4.h"
 
 enum { WHOLE = 8 }; /* of cuda/matmul.cu */
 
-/* Of a weight: half a byte, and its part of its block and of the group's two floats. */
+/* Bytes of an nf4 weight: half a byte, its share of the block's scale and of the group's two floats. */
 #define NF4_NBYTES (0.5 + 1.0 / DT_NF4_BLOCK + 8.0 / DT_NF4_BLOCK / DT_NF4_GROUP)
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 
 static bool by_one_kernel(const dt_matmul_args *x) { return dt_gpu_library_takes(&x->mm, x->a, x->b, x->c); }
 
-/* ---- the passes beside it (cuda/matmul.cu) ---------------------------------------------------------------------- */
+/* ---- additional passes (cuda/matmul.cu)    ---------------------------------------------------------------------- */
 
-/* The matmul, with a pass over C for an activation or a bias that the library does not add: how many launches; 0: the
- * library has no such matmul. */
+/* Number of launches of a matmul, including a pass over C for an activation or a bias that the library does not add.
+ * 0: the library has no such matmul. */
 static int by_library(const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
@@ -40,8 +40,8 @@ static dt_matmul_args with_terms(const dt_matmul_args *x, int64_t k)
     return most;
 }
 
-/* Sums of most terms by the library into the workspace, as many rows as it holds at a time, and the rest by our own
- * kernel. */
+/* k is not a multiple of 8: the library sums most terms into the workspace, as many rows as fit at a time, and our own
+ * kernel adds the rest. */
 static int cut_terms(const dt_matmul_args *x, int64_t k)
 {
     const int64_t room = (int64_t)(DT_GPU_WORKSPACE_NBYTES / 2 / sizeof(float)) / x->mm.n;
@@ -53,7 +53,7 @@ static int cut_terms(const dt_matmul_args *x, int64_t k)
     return by_one_kernel(&most) ? 2 * (int)((x->mm.m + room - 1) / room) : 0;
 }
 
-/* Multiples of 8 by the library, the edges by our own kernels. */
+/* The library computes the part whose extents are multiples of 8, our own kernels the edges. */
 static int by_cut(const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
@@ -74,7 +74,7 @@ static int by_cut(const dt_matmul_args *x)
     return launches ? launches + (n < mm->n) + (m < mm->m) : 0;
 }
 
-/* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? That for fp32 reads any. */
+/* Can the kernel for few rows read B as it is stored (cuda_stored_fits)? The fp32 kernel reads any B. */
 static bool reads_stored(const dt_matmul_args *x)
 {
     enum { FEW_ROWS = 64 };
@@ -85,15 +85,15 @@ static bool reads_stored(const dt_matmul_args *x)
            (mm->k | mm->ldb) % (mm->b_scaled.how == DT_SCALE_NF4 ? DT_NF4_BLOCK : 16) == 0;
 }
 
-/* Panels of numbers in half of a workspace, each followed by its matmul: for the library, and where our own kernels
- * cannot read B as it is stored. */
+/* B is decoded into half of the workspace panel by panel, each followed by its matmul. The library needs this, and so
+ * do our own kernels that cannot read B as it is stored. */
 static int by_panels(const dt_matmul_args *x)
 {
     enum { MANY_ROWS = 16, HALF_WORKSPACE = 16 << 20, WHOLE_COLUMNS = 8 };
     const int64_t fit = HALF_WORKSPACE / (int64_t)dt_dtype_size(x->mm.dt) / x->mm.k,
                   most = fit < WHOLE_COLUMNS ? fit : fit / WHOLE_COLUMNS * WHOLE_COLUMNS;
     dt_matmul_args panel = *x;
-    panel.b = NULL; /* it begins at a multiple of everything */
+    panel.b = NULL; /* the workspace is aligned */
     panel.mm.n = dt_min_i64(most, x->mm.n);
     panel.mm.ldb = x->mm.trans_b ? x->mm.k : panel.mm.n;
     const bool library = !x->mm.batch_invariant && x->mm.m >= MANY_ROWS && by_one_kernel(&panel);
@@ -113,9 +113,9 @@ static int n_launches(const dt_matmul_args *x)
     return launches ? launches : 1;
 }
 
-/* ---- what they move ---------------------------------------------------------------------------------------------- */
+/* ---- bytes moved ------------------------------------------------------------------------------------------------- */
 
-/* The matmul reads and writes what it must; a pass behind it goes over C, and over what stands beside it. */
+/* The matmul reads A and B and writes C once. Each further pass reads and writes C and the auxiliary matrix. */
 static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
 {
     const dt_matmul *mm = &x->mm;
@@ -136,7 +136,7 @@ static void queue_matmul(dt_device *dev, dt_stream *s, const dt_matmul_args *x)
     for (int i = n_launches(x); i > 1; i--) dt_count_queue(dev, s, &launch);
 }
 
-/* Sums of columns come in slices, which a second launch adds; sums of rows are one launch. */
+/* Column sums are computed per slice of rows, and a second launch adds the slices. Row sums are one launch. */
 static void queue_sums(dt_device *dev, dt_stream *s, const dt_matmul *mm)
 {
     const bool of_a = mm->sums_of == DT_SUMS_OF_A, of_b = mm->sums_of == DT_SUMS_OF_B,
@@ -154,7 +154,7 @@ static void queue_sums(dt_device *dev, dt_stream *s, const dt_matmul *mm)
 
 void count_bias_backward(dt_device *dev, const dt_bias_backward_args *x, dt_stream *s)
 {
-    enum { ROWS = 64 }; /* of a slice, at least */
+    enum { ROWS = 64 }; /* minimum per slice */
     const double m = (double)x->m, n = (double)x->n;
     count_moves(dev, s, "bias_backward", m * n * size_of(x->dt));
     count_moves(dev, s, "bias_backward", n * ((m + ROWS - 1) / ROWS * sizeof(float) + size_of(x->gt)));

@@ -1,9 +1,9 @@
-/* count_ops.c - what each operation of the table costs a CUDA device: its launches, in their order, with the matmuls
- * that they compute and the bytes that they cannot but move. An array is read or written once by a launch, as if a
- * cache held what is used again.
+/* count_ops.c - cost of each operation of the table on a CUDA device: its launches in order, with their matmul
+ * operations and the minimum of bytes that they move. A launch reads or writes each array once, as if a cache held all
+ * that is reused.
  *
- * The launches are those of cuda/, which a test compares with what the simulator of CUDA is given. A sequence is taken
- * to be as long as the others of its batch: their lengths are device memory. */
+ * The launches are those of cuda/. A test compares them with the launches that the CUDA simulator receives. All
+ * sequences of a batch count as equally long, because their lengths are in device memory. */
 #include "count_private.h"
 #include "dtrain/device/gpu_sizes.h"
 
@@ -11,9 +11,9 @@ static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
 static double nbytes(int64_t n, dt_dtype dt) { return (double)n * size_of(dt); }
 static double matrix_nbytes(int64_t n_rows, int64_t width, dt_dtype dt) { return (double)n_rows * nbytes(width, dt); }
 
-/* What an operation queues on s; x: its arguments. */
+/* Queue the launches of an operation on s; x: its arguments. */
 #define COUNT(op) static void count_##op(dt_device *dev, const dt_##op##_args *x, dt_stream *s)
-/* An operation that is one launch. */
+/* An operation of one launch. */
 #define MOVES(op, bytes)                                                                                               \
     COUNT(op) { count_moves(dev, s, #op, (double)(bytes)); }
 
@@ -43,7 +43,7 @@ COUNT(patches)
 
 MOVES(embedding_forward, (x->wpe ? 3 : 2) * matrix_nbytes(x->n_tok, x->width, x->dt))
 
-/* As if no token came twice. A second launch joins the sums of tokens that lie on both sides of a cut. */
+/* Assumes that all tokens differ. A second launch adds the sums of tokens on both sides of a block border. */
 COUNT(embedding_backward)
 {
     enum { CHUNK = 32 };
@@ -59,7 +59,7 @@ static double norm_forward(int64_t n_rows, int64_t width, dt_dtype dt)
     return (double)n_rows * (2 * nbytes(width, dt) + sizeof(float));
 }
 
-/* The sums of blocks for the weights' gradients are added by a launch of their own. Blocks: of an H100. */
+/* A second launch adds the blocks' sums for the gradients of the weights. Number of blocks: that of an H100. */
 static double weights_gradients(int n_gradients, int64_t width)
 {
     enum { PARTS = 2 * 132 };
@@ -81,7 +81,7 @@ COUNT(layernorm_backward)
     count_moves(dev, s, "layernorm_backward", weights_gradients((x->dweight != NULL) + (x->dbias != NULL), x->width));
 }
 
-/* Heads of q and k, and others, each `passes` times, with the angles of their tokens. */
+/* Bytes: the heads of q and k and `others` more, each moved `passes` times, and the angles of the tokens once. */
 static double moved_heads(const dt_heads *h, int others, int passes)
 {
     const double heads = (double)(h->n_heads + h->n_kv_heads + others), angles = h->cos_sin ? sizeof(float) : 0;
@@ -106,14 +106,14 @@ MOVES(dropout, (x->addend ? 3 : 2) * matrix_nbytes(x->n_tok, x->width, x->dt))
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* Pairs of a query and a key that it sees, of one head. */
+/* Number of pairs of a query and a visible key, for one head. */
 static double n_pairs(const dt_attention *at)
 {
     const double n_q = at->n_seq > 0 ? (double)at->n_tok / at->n_seq : 0;
-    const double n_k = at->max_kv_len > at->max_q_len ? at->max_kv_len : n_q; /* with a cache, those before */
+    const double n_k = at->max_kv_len > at->max_q_len ? at->max_kv_len : n_q; /* including the cached keys */
     if (at->bidirectional) return at->n_seq * n_q * n_k;
     const double first = n_k - n_q + 1, wide = at->window > 0 && at->window < n_k ? at->window : n_k;
-    const double rising = wide > first ? wide - first : 0; /* queries that see fewer keys than the window has */
+    const double rising = wide > first ? wide - first : 0; /* queries that see fewer keys than the window holds */
     return at->n_seq * (rising * (first + wide - 1) / 2 + (n_q - rising) * wide);
 }
 
@@ -142,8 +142,8 @@ COUNT(attention_forward)
     if (at->n_tok > 0) attends(dev, s, "attention_forward", at, 2, 2 * queries_nbytes(at) + 2 * keys_nbytes(at));
 }
 
-/* Sums of out and dout; dk and dv, of four of the five matmuls that there are; dq, of the fifth. (cuda/ computes two
- * of them twice.) */
+/* Three launches: the row sums of out * dout; dk and dv, with four of the five matmuls; dq, with the fifth. cuda/
+ * computes two of the matmuls twice, which is not counted. */
 COUNT(attention_backward)
 {
     const char *op = "attention_backward";
@@ -156,7 +156,7 @@ COUNT(attention_backward)
     attends(dev, s, op, at, 1, 3 * queries + 2 * keys);
 }
 
-/* ---- the classifier, choosing tokens ----------------------------------------------------------------------------- */
+/* ---- the classifier, token sampling  ----------------------------------------------------------------------------- */
 
 COUNT(classifier)
 {
@@ -176,7 +176,7 @@ MOVES(adamw_step, (double)x->n *(size_of(x->gt) + 6 * sizeof(float) + (x->param 
 MOVES(sgd_step,
       (double)x->n *(size_of(x->gt) + (x->momentum ? 4 : 2) * sizeof(float) + (x->param ? size_of(x->param_dt) : 0)))
 
-/* Sums of blocks, and their sum. */
+/* Two launches: the sums of blocks, then their sum. */
 #define REDUCES(op)                                                                                                    \
     COUNT(op)                                                                                                          \
     {                                                                                                                  \

@@ -182,7 +182,7 @@ static dt_err count_event_time(dt_device *dev, dt_event *event, double *at_s)
 
 /* ---- copies, and the table --------------------------------------------------------------------------------------- */
 
-/* What comes to the host are numbers above 0, in every type: it goes the ordinary way with them. */
+/* Copies to the host yield values above 0 in every type, so the host continues as in a real step. */
 static dt_err count_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
 {
     const bool inside = is_on_device(dst) && is_on_device(src);
@@ -194,7 +194,7 @@ static dt_err count_copy(dt_device *dev, void *dst, const void *src, size_t nbyt
     return DT_OK;
 }
 
-/* As if the library took all that it may be given. */
+/* Every library kernel is assumed to be available. */
 static dt_err count_attention_prepare(dt_device *dev, const dt_attention *at, bool backward, int *ready, char *why,
                                       size_t why_size)
 {

@@ -15,8 +15,8 @@ typedef struct dt_item_vectors dt_item_vectors;
  *  describe     read only the shape, for a plan
  *  ledger       counts its memory (DT_MEM_DATA, host); may be NULL
  *
- *  DT_ERR_DATA: as dt_matrix_file_open and dt_matrix_file_read; an item without a row, a wrong number of rows (if rows go by index),
- *  a row of zeros. DT_ERR_MEMORY. */
+ *  DT_ERR_DATA: as dt_matrix_file_open and dt_matrix_file_read; an item without a row, a wrong number of rows (if rows
+ *  go by index), a row of zeros. DT_ERR_MEMORY. */
 dt_err dt_item_vectors_open(dt_item_vectors **v, const dt_catalogue *c, const char *path, const char *array,
                             bool describe, dt_ledger *ledger);
 /** Free the embeddings. Safe on NULL. */
