@@ -1,6 +1,6 @@
 #!/bin/bash
-# e2e_errors.sh - configuration errors end with exit code 64 and one message for all ranks, data errors with 65. tests/test_config.c has the
-# messages of keys.
+# e2e_errors.sh - configuration errors end with exit code 64 and one message for all ranks, data errors with 65.
+# tests/test_config_errors.c has the messages of keys.
 # QUICK:
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
