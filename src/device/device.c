@@ -1,13 +1,13 @@
-/* device.c - buffers that know who pays for them, streams, and failures of a device. */
+/* device.c - buffers with their accounting, streams, and permanent failure of a device. */
 #include "dtrain/device/device.h"
 #include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a device that has failed for good --------------------------------------------------------------------------- */
+/* ---- permanent failure of a device ------------------------------------------------------------------------------- */
 
-/* Of the process, as CUDA's own state is, whose errors come back to every thread and from every call. */
+/* Process-wide, as CUDA's own error state is: every thread and every call receives its errors. */
 static struct {
     atomic_bool begun, told;
     char message[2048];

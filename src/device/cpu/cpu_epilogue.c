@@ -12,7 +12,7 @@ static void act_row(const cpu_state *cpu, const dt_matmul *mm, void *aux, void *
         cpu->k->act_backward(mm->act, aux, c, c, mm->dt, n);
 }
 
-/* c = act(aux), or c = c act'(aux). Rows that follow one another are one row. */
+/* c = act(aux), or c = c act'(aux). Contiguous rows are processed as one long row. */
 void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c)
 {
     if (mm->epilogue == DT_EPILOGUE_NONE) return;
