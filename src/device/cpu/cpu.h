@@ -44,10 +44,9 @@ static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
 }
 static inline void *cpu_at_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
-/* Work is cut into chunks of a size that does not depend on the number of threads: so neither do results. */
-#define CPU_CHUNK                                                                                                      \
-    16384 /* elements: 64 KiB of float, small compared with the second-level cache, large compared with
-                         * the cost of a turn */
+/* A chunk of work, in elements: 64 KiB of float. That is small compared with the second-level cache, and large compared
+ * with the cost of a loop turn. It does not depend on the number of threads, so neither do results. */
+#define CPU_CHUNK 16384
 static inline int64_t cpu_n_chunks(int64_t n, int64_t chunk) { return n / chunk + (n % chunk != 0); }
 
 #define CPU_TEXT(...) #__VA_ARGS__
