@@ -18,9 +18,9 @@
  * The device below is the CPU, or the one that DTRAIN_QUEUE_BELOW names. Tests run CUDA's simulator below it, to delay
  * the simulator's streams.
  *
- * DTRAIN_DEVICE=queue selects it instead of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (1), each with
- * DTRAIN_QUEUE_MEMORY bytes (all free memory). The free memory of a rank is that size less the rank's own allocations.
- * Tests can set the order, and queue functions of their own (queue.h). */
+ * DTRAIN_DEVICE=queue selects it instead of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (default 1), each
+ * with DTRAIN_QUEUE_MEMORY bytes (default: all free memory). The free memory of a rank is that size less the rank's own
+ * allocations. Tests can set the order, and queue functions of their own (queue.h). */
 #include "queue_private.h"
 
 /* ---- descriptions: their pointers are device memory, too --------------------------------------------------------- */

@@ -1,7 +1,7 @@
-/* self_check.c - compares a device with the CPU: every operation of the table, in the variants that training uses,
- * at odd sizes and on random values. It takes seconds, on machines without a test suite.
+/* self_check.c - compares a device with the CPU: every operation of the table, in the variants that training uses, at
+ * odd sizes and on random values. It takes seconds, on machines that have no test suite.
  *
- * The whole arena is compared: memory that an operation must not write must be unchanged. */
+ * The comparison covers the whole arena: memory that an operation must not write must be unchanged. */
 #include "self_check.h"
 #include <inttypes.h>
 #include <math.h>
@@ -273,7 +273,7 @@ static dt_err verdict(check *c, const char *name)
 
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
 {
-    dt_ledger ledger = {0}; /* of the CPU's arena, which no plan includes */
+    dt_ledger ledger = {0}; /* counts the CPU's arena, which no plan includes */
     dt_device cpu = {.ops = &dt_device_cpu_ops, .ledger = &ledger};
     check c = {0};
     const double begin_s = dt_now_s();

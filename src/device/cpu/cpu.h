@@ -69,8 +69,8 @@ dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 dt_err cpu_matmul_open(cpu_state *cpu);
 void cpu_matmul_close(cpu_state *cpu);
 size_t cpu_matmul_held(const cpu_state *cpu);
-/** Compute a matmul without addend and epilogue, k > 0, B not quantised: by oneDNN, or by own kernels for the forms
- *  that it lacks or computes incorrectly. */
+/** Compute a matmul without addend and epilogue, k > 0, B not quantised. oneDNN computes it, or dtrain's own kernels if
+ *  oneDNN lacks the form or computes it incorrectly. */
 dt_err cpu_matmul_library(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* cpu_matmul_rows.c: dt_matmul.batch_invariant, checked by the caller */

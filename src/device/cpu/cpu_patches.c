@@ -13,7 +13,7 @@ static void make_values(const dt_patches *p, patch_values *values)
 {
     for (int i = 0; i < 3 * 256; i++) {
         const int c = i / 256, v = i % 256;
-        /* cppcheck-suppress uninitvar ; this is what fills it */
+        /* cppcheck-suppress uninitvar ; dt_set_element fills it */
         dt_set_element(values->of[c], p->dt, v, fmaf((float)v, p->scale[c], p->shift[c]));
     }
 }

@@ -40,7 +40,7 @@ INLINE void sgd_body(const dt_sgd *o, const void *grad, dt_dtype G, float *restr
     const float lr = o->lr, momentum = o->momentum, l2 = o->l2, gs = o->grad_scale;
     SIMD_FOR (int64_t i = 0; i < n; i++) {
         const float g = FMA(l2, p[i], load(grad, G, i) * gs);
-        /* cppcheck-suppress nullPointer ; NULL without MOMENTUM alone */
+        /* cppcheck-suppress nullPointer ; b is NULL only without MOMENTUM */
         const float bi = MOMENTUM ? FMA(momentum, b[i], g) : g, pi = FMA(-lr, bi, p[i]);
         if (MOMENTUM) b[i] = bi;
         p[i] = pi;

@@ -8,8 +8,8 @@
  * (narrow). One vector per dot product: results are added to sum lane by lane. */
 typedef void dots_function(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, vec sum[LANES]);
 typedef void dequantise_function(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
-/* As wide[0] for a quantised B, starting at (row, col), dequantised in registers. Returns the number of terms added,
- * with the same bits as wide[0]. The caller adds the remaining terms of k. */
+/* As wide[0] for a quantised B, starting at (row, col). It dequantises in registers and gives the same bits. Returns
+ * the number of terms that it added; the caller adds the rest. */
 typedef int64_t stored_dots_function(int64_t k, const void *a, const dt_stored *b, int64_t row, int64_t col,
                                      vec sum[LANES]);
 typedef struct dot_shapes {
