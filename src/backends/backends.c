@@ -92,7 +92,7 @@ static bool cuda_is_meant(char *why, size_t why_size)
 
 /* The device that "auto" selects. A debug line reports why a GPU is not available. If DTRAIN_DEVICE replaces the CPU,
  * auto selects the replacement. */
-static const char *first_there(void)
+static const char *first_available(void)
 {
     char why[512];
     if (strcmp(instead("cpu"), "cpu") != 0) return "cpu";
@@ -110,7 +110,7 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
              "internal: dt_device_open: expected a ledger and n_threads of at least 0, found %p and %d", (void *)ledger,
              n_threads);
     if (strcmp(name, "auto") != 0) return open_one(dev, name, local_rank, n_threads, ledger);
-    DT_TRY(open_one(dev, first_there(), local_rank, n_threads, ledger));
+    DT_TRY(open_one(dev, first_available(), local_rank, n_threads, ledger));
     DT_INFO("run.device = auto: %s", dev->ops->name);
     return DT_OK;
 }
@@ -132,7 +132,7 @@ dt_err dt_device_plan(dt_device *dev, const char *name, int n_threads, dt_ledger
 
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
 {
-    return dt_device_plan(dev, instead(strcmp(name, "auto") != 0 ? name : first_there()), n_threads, ledger);
+    return dt_device_plan(dev, instead(strcmp(name, "auto") != 0 ? name : first_available()), n_threads, ledger);
 }
 
 dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger)

@@ -8,7 +8,7 @@ extern const dt_device_ops dt_device_queue_ops;
 
 /** When queued operations run, as far as events allow. */
 typedef enum dt_queue_order {
-    DT_QUEUE_ANY,          /* chosen by a seed: now, later, or only when a caller waits */
+    DT_QUEUE_ANY,          /* a seed selects: immediately, later, or only when a caller waits */
     DT_QUEUE_AT_ONCE,      /* in the order of the calls: the reference */
     DT_QUEUE_LATE,         /* only when a caller waits */
     DT_QUEUE_LATE_DEFAULT, /* the default stream late, the others immediately */

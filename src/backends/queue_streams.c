@@ -414,7 +414,7 @@ static void queue_stream_destroy(dt_device *dev, dt_stream *stream)
     int i = 0;
     for (int k = stream->done; k < stream->n; k++)
         if (stream->entries[k].kind == RUN) die("a stream is destroyed while operations are queued on it");
-    (void)drain(q, stream, NULL); /* events */
+    (void)drain(q, stream, NULL); /* only records and waits */
     while (q->streams[i] != stream) i++;
     q->streams[i] = q->streams[--q->n_streams];
     free(stream->entries);

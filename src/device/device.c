@@ -9,7 +9,7 @@
 
 /* Process-wide, as CUDA's own error state is: every thread and every call receives its errors. */
 static struct {
-    atomic_bool begun, told;
+    atomic_bool begun, published;
     char message[2048];
 } failure;
 
@@ -22,12 +22,12 @@ dt_err dt_device_fail(const char *fmt, ...)
     va_end(args);
     if (!atomic_exchange(&failure.begun, true)) {
         memcpy(failure.message, message, sizeof message);
-        atomic_store(&failure.told, true);
+        atomic_store(&failure.published, true);
     }
     return dt_fail(DT_ERR_FAULT, "%s", message);
 }
 
-const char *dt_device_failure(void) { return atomic_load(&failure.told) ? failure.message : NULL; }
+const char *dt_device_failure(void) { return atomic_load(&failure.published) ? failure.message : NULL; }
 
 void dt_quantise_row(const float *w, int64_t n, int8_t *q, float *scale)
 {

@@ -32,10 +32,10 @@ int64_t dt_gpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_
 /* For sums in a fixed order the library stores all of dS in 16 bits, padded to whole tiles, plus up to 2 MiB. */
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at)
 {
-    enum { TILE = 128, BESIDE_NBYTES = 2 << 20 };
+    enum { TILE = 128, EXTRA_NBYTES = 2 << 20 };
     const int64_t len = at->max_q_len, n_seq = len > 0 ? dt_ceil_div(at->n_tok, len) : 0,
                   padded = dt_ceil_div(len, TILE) * TILE, most_nbytes = (int64_t)4 << 30;
-    dt_gpu_attention_library s = {.work_nbytes = 2 * n_seq * at->n_heads * padded * padded + BESIDE_NBYTES};
+    dt_gpu_attention_library s = {.work_nbytes = 2 * n_seq * at->n_heads * padded * padded + EXTRA_NBYTES};
     if (at->dt == DT_F32 || s.work_nbytes > most_nbytes) return (dt_gpu_attention_library){0};
     if (at->n_heads != at->n_kv_heads) s.each_nbytes = 2 * (int64_t)at->n_tok * at->n_heads * at->head_dim;
     return s;

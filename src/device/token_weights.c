@@ -99,7 +99,8 @@ static int find_last_bin(chooser *s, float largest, int64_t most, double goal, i
     return bin;
 }
 
-/* Keep a prefix of the list: at least one token, at most `most`, and no more than needed to reach `goal`. */
+/* Keep a prefix in descending order of probability: at least one token, at most `most`, and no more than needed to
+ * reach `goal`. */
 static void keep_beginning(chooser *s, float largest, int64_t most, double goal)
 {
     int64_t count, n = 0, kept = 0;

@@ -26,8 +26,8 @@ typedef struct dt_gpu_attention_library {
 } dt_gpu_attention_library;
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at);
 
-/** Can cuBLASLt compute this matmul in one call? Not if bias or D have another type than C, or if the activation is not
- *  GELU by tanh. Nor if 16-bit rows are not a multiple of 16 bytes: cuBLASLt then has only slow kernels. */
+/** Can cuBLASLt compute this matmul in one call? It needs bias and D of C's type, and no activation but GELU by tanh.
+ *  Rows of 16-bit types must be multiples of 16 bytes: for others cuBLASLt has only slow kernels. */
 bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, const void *c);
 /** Do rows begin at multiples of 16 bytes? */
 bool dt_gpu_whole_row(const void *p, int64_t ld, dt_dtype dt);

@@ -121,8 +121,8 @@ static bool runs_amx(void)
 #endif
 }
 
-/* Are pairwise bf16 dot products faster than converting to float? On AMD they run at twice the rate of float
- * multiply-adds, on Intel at the same rate. */
+/* Are pairwise bf16 dot products faster than a conversion to float? They run at the rate of float multiply-adds on
+ * Intel, and at twice that rate on AMD. */
 static bool runs_bf16_dot(bool wanted)
 {
 #if defined(__x86_64__)

@@ -60,7 +60,7 @@ static inline int64_t cpu_n_chunks(int64_t n, int64_t chunk) { return n / chunk 
 /* cpu_memory.c */
 dt_err cpu_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr);
 void cpu_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes);
-dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
+dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages if large */
 void cpu_drop(void *ptr, size_t nbytes);
 /* Grow scratch of matmuls, whose contents are lost. It never shrinks, so nothing is allocated after the first step. */
 dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);

@@ -198,6 +198,6 @@ INLINE philox_out philox_f(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo)
     }
     return (philox_out){{c0, c1, c2, c3}};
 }
-INLINE float unit_of(uint32_t u) { return (float)(int32_t)(u >> 8) * 0x1p-24f; } /* dt_u32_to_unit */
+INLINE float unit_of(uint32_t u) { return (float)(int32_t)(u >> 8) * 0x1p-24f; } /* as dt_u32_to_unit */
 
 #endif

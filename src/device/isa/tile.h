@@ -322,8 +322,8 @@ INLINE void finish(const dt_attention *at, dt_dtype dt, const dt_attention_args 
 
 /* ---- dropout of probabilities ------------------------------------------------------------------------------------ */
 
-/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as in
- * device.h. */
+/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as
+ * defined by dt_attention. */
 static inline void dropout_factors(float *restrict factor, const dt_attention *at, const uint64_t *token_key, int head,
                                    int32_t key, int32_t n_keys, int32_t n)
 {
