@@ -30,7 +30,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
     at.bidirectional = b->bidirectional;
     if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
-    if (mc->sliding && !b->bidirectional && mc->sliding[b->layer]) at.window = (int32_t)mc->sliding_window;
+    if (!b->bidirectional && dt_model_layer(mc, b->layer).slides) at.window = (int32_t)mc->sliding_window;
     if (m->train && mc->attn_pdrop > 0) {
         at.dropout_p = (float)mc->attn_pdrop;
         at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
@@ -72,8 +72,8 @@ dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param
 dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
     DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    const struct with_matmul alone = {.low = a->low[LINEAR_QKV]};
-    return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->W, m->n_tok, alone);
+    const struct with_matmul alone = {.low = a->low[SLOT_QKV]};
+    return dt_linear_forward(m, &b->linear[SLOT_QKV], w, a->norm1, m->C, a->raw, m->W, m->n_tok, alone);
 }
 
 /* y = x + dropout(in W + b) */
@@ -102,24 +102,25 @@ static dt_err mlp_activation(const dt_model *m, const struct block *b, const dt_
 {
     const bool again = dt_model_remakes(m) || m->opt.reproducible;
     const struct with_matmul act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again},
-                             alone = {.low = a->low[LINEAR_UP]};
-    if (!m->mc->gated_mlp && b->up.n_low == 0)
-        return dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
-    DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, alone));
+                             alone = {.low = a->low[SLOT_UP]};
+    if (!m->mc->gated_mlp && b->linear[SLOT_UP].n_low == 0)
+        return dt_linear_forward(m, &b->linear[SLOT_UP], w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_UP], w, a->norm2, m->C, a->up, m->U, m->n_tok, alone));
     return dt_block_make_act(m, a);
 }
 
 dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                        bool want_output)
 {
-    DT_TRY(add_branch(m, &b->o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, b->layer, SITE_ATTENTION),
-                      a->low[LINEAR_O]));
+    DT_TRY(add_branch(m, &b->linear[SLOT_O], w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, b->layer, SITE_ATTENTION),
+                      a->low[SLOT_O]));
     DT_TRY(dt_norm_forward(m, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
     DT_TRY(mlp_activation(m, b, w, a));
     if (!want_output)
-        return dt_low_rank_project(m, &b->down, w, a->act, dt_low_rank_tokens(m, m->n_tok), a->low[LINEAR_DOWN]);
-    return add_branch(m, &b->down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP),
-                      a->low[LINEAR_DOWN]);
+        return dt_low_rank_project(m, &b->linear[SLOT_DOWN], w, a->act, dt_low_rank_tokens(m, m->n_tok),
+                                   a->low[SLOT_DOWN]);
+    return add_branch(m, &b->linear[SLOT_DOWN], w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP),
+                      a->low[SLOT_DOWN]);
 }
 
 dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,

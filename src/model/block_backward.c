@@ -30,15 +30,15 @@ static dt_err mlp_backward(const dt_model *m, const struct block *b, const dt_pa
     const int64_t T = m->n_tok;
     const void *dy;
     void *dup = mc->gated_mlp ? a->up : m->s.dact; /* the gated form overwrites its input with its gradient */
-    struct with_matmul slope = {.low = a->low[LINEAR_DOWN]}, alone = {.low = a->low[LINEAR_UP]};
+    struct with_matmul slope = {.low = a->low[SLOT_DOWN]}, alone = {.low = a->low[SLOT_UP]};
     if (!mc->gated_mlp) slope.epilogue = DT_EPILOGUE_ACT_BACKWARD, slope.act_in = a->up;
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_MLP), &dy));
-    if (dt_model_remakes(m) && dt_linear_keeps_input(&b->down)) DT_TRY(dt_block_make_act(m, a));
-    DT_TRY(dt_linear_backward(m, &b->down, w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, slope, T));
+    if (dt_model_remakes(m) && dt_linear_keeps_input(&b->linear[SLOT_DOWN])) DT_TRY(dt_block_make_act(m, a));
+    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_DOWN], w, g, a->act, m->F, dy, m->C, m->s.dact, m->F, slope, T));
     if (mc->gated_mlp)
         DT_TRY(m->ops->glu_backward(m->dev, mc->act, a->up, m->s.dact, dup, m->opt.dtype, T, m->F, m->stream));
-    DT_TRY(remake_norm(m, &b->up, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2));
-    DT_TRY(dt_linear_backward(m, &b->up, w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, alone, T));
+    DT_TRY(remake_norm(m, &b->linear[SLOT_UP], &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2));
+    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_UP], w, g, a->norm2, m->C, dup, m->U, m->s.dnorm, m->C, alone, T));
     const struct norm_grads dnorm = dt_norm_grads_in(&b->norm2, g);
     return dt_norm_backward(m, &b->norm2, w, &dnorm, a->x_mid, a->mean2, a->rstd2, m->s.dnorm, m->s.dx, true, T);
 }
@@ -52,9 +52,10 @@ static dt_err qkv_backward(const dt_model *m, const struct block *b, const dt_pa
         DT_TRY(m->ops->heads_backward(m->dev, &h, a->raw, a->rstd_q, a->rstd_k, m->s.dqkv,
                                       dt_at(m->s.dqkv, m->Q, m->elem), dt_gradient(g, b->q_norm),
                                       dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm, m->stream));
-    DT_TRY(remake_norm(m, &b->qkv, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1));
-    const struct with_matmul alone = {.low = a->low[LINEAR_QKV]};
-    return dt_linear_backward(m, &b->qkv, w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, alone, m->n_tok);
+    DT_TRY(remake_norm(m, &b->linear[SLOT_QKV], &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1));
+    const struct with_matmul alone = {.low = a->low[SLOT_QKV]};
+    return dt_linear_backward(m, &b->linear[SLOT_QKV], w, g, a->norm1, m->C, m->s.dqkv, m->W, m->s.dnorm, m->C, alone,
+                              m->n_tok);
 }
 
 static dt_err attention_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
@@ -63,11 +64,11 @@ static dt_err attention_backward(const dt_model *m, const struct block *b, const
     const dt_attention at = dt_block_attention(m, b);
     const int64_t scratch = m->ops->attention_scratch_elems(m->dev, &at);
     const size_t e = m->elem;
-    const struct with_matmul alone = {.low = a->low[LINEAR_O]};
+    const struct with_matmul alone = {.low = a->low[SLOT_O]};
     const void *dy;
     DT_EXPECT(scratch <= m->s.attention_elems);
     DT_TRY(enter_branch(m, dt_dropout_key(m, b->layer, SITE_ATTENTION), &dy));
-    DT_TRY(dt_linear_backward(m, &b->o, w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, alone, m->n_tok));
+    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, alone, m->n_tok));
     if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(dt_block_make_qk(m, b, w, a));
     DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, dt_at(a->qk, m->Q, e), dt_at(a->raw, m->Q + m->K, e), a->att,
                                       a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),

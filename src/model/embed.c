@@ -15,7 +15,7 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
     return key_of(m, DT_RNG_DROPOUT, (uint64_t)layer * N_SITES + (uint64_t)site);
 }
 
-uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum linear_site site)
+uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum slot site)
 {
     return key_of(m, DT_RNG_LORA_DROPOUT, (uint64_t)layer * N_LINEARS + (uint64_t)site);
 }

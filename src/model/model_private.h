@@ -7,7 +7,7 @@
 #ifndef DT_MODEL_PRIVATE_H
 #define DT_MODEL_PRIVATE_H
 
-#include "dtrain/model/model.h"
+#include "families/family.h"
 #include <math.h>
 
 /** Location of a tensor in its unit. Its gradient is computed if it is in the trained part. */
@@ -41,23 +41,19 @@ struct low_table {
 };
 enum low_of { LOW_TOKENS, LOW_POSITIONS, N_LOW_TABLES };
 
-/** The linear layers of a block. */
-enum linear_site { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, N_LINEARS };
-
-/** y = x Wt + b, with leading dimension w_ld of W, and adapters. W is [n_out, n_in], or [n_in, n_out] in GPT-2's files
- *  (conv1d). A W that is stored as codes (unit.h) is [n_out, n_in]. */
+/** y = x Wt + b, with leading dimension w_ld of W, and adapters. W is [n_out, n_in], or [n_in, n_out] (in_first). */
 struct linear {
     int64_t n_in, n_out;
     struct tensor_at w, b, blocks, scale; /* all but w are optional */
     int finer;                            /* of an nf4 W (dt_scaled) */
     int64_t w_ld;
-    bool conv1d;
+    bool in_first;
     struct low_rank low[MAX_LOW];
     int n_low;
     int64_t low_r; /* total columns of h of all adapters; 0: no adapters */
     bool in_fp32;  /* y is fp32, as for logits */
     int64_t layer;
-    enum linear_site site;
+    enum slot site;
 };
 
 /** A norm's weight and bias; both are optional. */
@@ -71,7 +67,7 @@ struct block {
     bool bidirectional;
     struct norm norm1, norm2;
     struct tensor_at q_norm, k_norm; /* optional */
-    struct linear qkv, o, up, down;
+    struct linear linear[N_LINEARS];
 };
 
 /** A unit between the embedding and the head. */
@@ -407,7 +403,7 @@ struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes
 dt_err dt_model_find_tensors(dt_model *m);
 /** A linear layer and a norm outside the blocks, by the end of their names. */
 struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out);
-struct norm dt_norm_at(const dt_unit *u, const char *weight, const char *bias);
+struct norm dt_norm_at(const dt_unit *u, const char *name);
 
 /* linear.c */
 /** Optional arguments of a linear layer's matmul (dt_matmul): an addend with the layout of the output, and an
@@ -540,7 +536,7 @@ dt_err dt_stretch_batch(dt_model *m, const dt_batch *b);
 
 /* embed.c */
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site);
-uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum linear_site site);
+uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum slot site);
 dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients for an empty micro-batch: zeros. */

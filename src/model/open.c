@@ -28,9 +28,8 @@ static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct 
     int64_t most = site == N_LINEARS ? of(&m->head) : 0;
     for (int64_t i = 0; i < m->n_stages; i++) {
         const struct block *b = &m->stages[i].block;
-        const struct linear *const l[N_LINEARS] = {&b->qkv, &b->o, &b->up, &b->down};
         for (int k = 0; k < N_LINEARS; k++)
-            if (k == site || site == N_LINEARS) most = dt_max_i64(most, of(l[k]));
+            if (k == site || site == N_LINEARS) most = dt_max_i64(most, of(&b->linear[k]));
     }
     return most;
 }
@@ -195,7 +194,7 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     i->shown_at = dt_take(&a, n_shown, 1, sizeof(int32_t));
     i->shown = dt_take(&a, n_shown, 1, sizeof(int32_t));
     i->shown_order = dt_take(&a, n_shown, 1, sizeof(int32_t));
-    i->pos_order = dt_take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
+    i->pos_order = dt_take(&a, m->mc->learned_positions ? n_tok : 0, 1, sizeof(int32_t));
     for (int t = 0; t < N_LOW_TABLES; t++) {
         const int64_t r = m->low_table[t].low.r;
         i->low_at[t] = dt_take(&a, n_tok, r, sizeof(int32_t));
@@ -285,7 +284,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
     m->stretch.host = dt_take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
-    m->pos_count = dt_take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
+    m->pos_count = dt_take(host, m->mc->learned_positions ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
 /* Buffers that outlast a pass: activations for backward, or the KV cache. They overlap, because they are never needed
@@ -352,7 +351,7 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
     DT_EXPECT(!o->borrows || (!o->training && o->lend_nbytes == 0));
     DT_EXPECT(dt_is_float(o->dtype));
     DT_EXPECT(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32);
-    DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
+    DT_CHECK(!mc->learned_positions || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences may have %d tokens, but the model has learned positions only for %" PRId64
              " (max_position_embeddings)",
              o->max_pos, mc->max_position_embeddings);

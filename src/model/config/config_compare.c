@@ -62,7 +62,7 @@ typedef union value {
     int64_t i;
     double r;
     bool b;
-    dt_family family;
+    const dt_family *family;
     dt_activation act;
     dt_rope_type rope;
 } value;
@@ -70,8 +70,8 @@ typedef union value {
 static value value_of(const dt_model_config *mc, const struct field *f)
 {
     static const size_t SIZES[] = {
-        [FIELD_INT] = sizeof(int64_t),      [FIELD_REAL] = sizeof(double),       [FIELD_BOOL] = sizeof(bool),
-        [FIELD_FAMILY] = sizeof(dt_family), [FIELD_ACT] = sizeof(dt_activation), [FIELD_ROPE] = sizeof(dt_rope_type)};
+        [FIELD_INT] = sizeof(int64_t),        [FIELD_REAL] = sizeof(double),       [FIELD_BOOL] = sizeof(bool),
+        [FIELD_FAMILY] = sizeof(dt_family *), [FIELD_ACT] = sizeof(dt_activation), [FIELD_ROPE] = sizeof(dt_rope_type)};
     value v = {0};
     memcpy(&v, (const char *)mc + f->offset, SIZES[f->kind]);
     return v;
@@ -103,13 +103,13 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
 }
 
 /* Report the first block that uses the window in only one of the models. */
-static void compare_sliding(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+static void compare_layers(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
 {
     static const char *const WORDS[] = {"full_attention", "sliding_attention"};
     if (before->num_hidden_layers != now->num_hidden_layers) return;
     for (int64_t i = 0; i < now->num_hidden_layers; i++) {
         char name[48];
-        const bool a = before->sliding && before->sliding[i], b = now->sliding && now->sliding[i];
+        const bool a = dt_model_layer(before, i).slides, b = dt_model_layer(now, i).slides;
         if (a == b) continue;
         snprintf(name, sizeof name, "layer_types[%" PRId64 "]", i);
         visit(self, name, WORDS[a], WORDS[b]);
@@ -196,6 +196,6 @@ void dt_model_config_compare(const dt_model_config *before, const dt_model_confi
                              void *self)
 {
     for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
-    compare_sliding(before, now, visit, self);
+    compare_layers(before, now, visit, self);
     compare_vision(before, now, visit, self);
 }

@@ -1,19 +1,20 @@
 /* config_vision.c - LLaVA's config.json: the language model in text_config, the tower in vision_config, and the
  * projector; algorithms.md 7.1 and 8.6. */
-#include "model_config.h"
+#include "../families/tower.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const struct tower {
-    const char *name, *model_type;
+    const char *name;
+    const dt_family *family;
     dt_activation act;
     double eps;
     int64_t patch_size;
     const char *processor; /* default image preprocessor */
 } TOWERS[DT_N_TOWERS] = {
-    [DT_TOWER_CLIP] = {"clip", "clip_vision_model", DT_ACT_QUICK_GELU, 1e-5, 32, "CLIPImageProcessor"},
-    [DT_TOWER_SIGLIP] = {"siglip", "siglip_vision_model", DT_ACT_GELU_TANH, 1e-6, 16, "SiglipImageProcessor"},
+    [DT_TOWER_CLIP] = {"clip", &dt_family_clip, DT_ACT_QUICK_GELU, 1e-5, 32, "CLIPImageProcessor"},
+    [DT_TOWER_SIGLIP] = {"siglip", &dt_family_siglip, DT_ACT_GELU_TANH, 1e-6, 16, "SiglipImageProcessor"},
 };
 
 static const struct projector {
@@ -31,12 +32,12 @@ static const struct projector {
 };
 
 const char *dt_tower_name(dt_tower tower) { return TOWERS[tower].name; }
-const char *dt_tower_model_type(dt_tower tower) { return TOWERS[tower].model_type; }
+const char *dt_tower_model_type(dt_tower tower) { return TOWERS[tower].family->model_type; }
 int64_t dt_tower_patch_size(dt_tower tower) { return TOWERS[tower].patch_size; }
 bool dt_tower_find(const char *model_type, dt_tower *tower)
 {
     for (int i = 0; model_type && i < DT_N_TOWERS; i++)
-        if (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0)
+        if (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].family->model_type) == 0)
             return *tower = (dt_tower)i, true;
     return false;
 }
@@ -45,17 +46,17 @@ const char *dt_projector_name(dt_projector_type projector) { return PROJECTORS[p
 /* Old LLaVA files omit model_type for CLIP. */
 static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
 {
-    const char *word = TOWERS[DT_TOWER_CLIP].model_type;
+    const char *word = TOWERS[DT_TOWER_CLIP].family->model_type;
     DT_TRY(dt_spec_string(s, "model_type", &word));
     for (int i = 0; i < DT_N_TOWERS; i++)
-        if (strcmp(word, TOWERS[i].model_type) == 0) return *tower = (dt_tower)i, DT_OK;
+        if (strcmp(word, TOWERS[i].family->model_type) == 0) return *tower = (dt_tower)i, DT_OK;
     return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
 }
 
 /* The tower's blocks; none is causal. The vocabulary is the set of patch positions, which index a learned table. */
 static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_config *mc)
 {
-    mc->family = DT_TOWER;
+    mc->family = t->family;
     mc->hidden_size = 768, mc->intermediate_size = 3072;
     mc->num_attention_heads = 12;
     mc->norm_eps = t->eps;
