@@ -99,10 +99,12 @@ static struct tensor_at weight_of(const dt_unit *u, const struct module *of, enu
     return at(k ? find_part(u, k->name, "weight") : NULL);
 }
 
+static const struct norm NO_NORM = {{.offset = -1}, {.offset = -1}};
+
 static struct norm norm_of(const dt_unit *u, const struct module *of, enum slot slot)
 {
     const struct module *k = dt_family_find(of, slot);
-    return k ? dt_norm_at(u, k->name) : (struct norm){{.offset = -1}, {.offset = -1}};
+    return k ? dt_norm_at(u, k->name) : NO_NORM;
 }
 
 /* The linear layer of a slot: one matmul computes its modules. */
@@ -119,20 +121,37 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
     return linear_at(m, u, slot, b->layer, n_in, &of);
 }
 
+/* A norm before the mixer is the branch's first, one after it the second. False: a norm is missing. */
+static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
+{
+    bool complete = true;
+    struct branch *of = b->branch;
+    for (int i = 0; i < N_BRANCHES; i++) of[i] = (struct branch){STEP_END, NO_NORM, NO_NORM};
+    for (const enum step *s = f->steps; *s != STEP_END; s++) {
+        if (*s == STEP_ADD) {
+            of++;
+        } else if (*s == STEP_ATTENTION || *s == STEP_MLP) {
+            of->mixer = *s;
+        } else {
+            struct norm *n = of->mixer == STEP_END ? &of->pre : &of->post;
+            *n = norm_of(u, f->block, SLOT_NORM1 + (*s - STEP_NORM1));
+            complete = complete && dt_exists(n->w);
+        }
+    }
+    return complete;
+}
+
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
     const struct module *of = m->mc->family->block;
-    bool complete = true;
-    b->norm1 = norm_of(u, of, SLOT_NORM1);
-    b->norm2 = norm_of(u, of, SLOT_NORM2);
+    bool complete = find_branches(u, m->mc->family, b);
     b->q_norm = weight_of(u, of, SLOT_Q_NORM);
     b->k_norm = weight_of(u, of, SLOT_K_NORM);
     for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
         b->linear[s] = linear_of(m, u, b, s);
         complete = complete && dt_exists(b->linear[s].w);
     }
-    complete = complete && dt_exists(b->norm1.w) && dt_exists(b->norm2.w) &&
-               (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
+    complete = complete && (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
     DT_EXPECT(complete);
     return DT_OK;
 }
@@ -230,6 +249,7 @@ static dt_err find_stages(dt_model *m)
         if (only) *only = u;
         if (!only && role != DT_UNIT_CARRIED) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
     }
+    for (int i = 0; i < N_BRANCHES; i++) m->stages[m->n_stages].block.branch[i].post = NO_NORM; /* the empty one */
     DT_EXPECT(m->embed_unit >= 0 && (m->head_unit >= 0 || m->opt.tower) && n_blocks == L);
     return DT_OK;
 }

@@ -61,11 +61,18 @@ struct norm {
     struct tensor_at w, b;
 };
 
+/** A residual branch of a block (block.c). */
+struct branch {
+    enum step mixer;
+    struct norm pre, post; /* before and after the mixer; either is optional */
+};
+enum { N_BRANCHES = 2 };
+
 /** One block: its number and its tensors. Different tensors may be trained in different blocks. */
 struct block {
     int64_t layer; /* bidirectional blocks are numbered after the causal ones */
     bool bidirectional;
-    struct norm norm1, norm2;
+    struct branch branch[N_BRANCHES];
     struct tensor_at q_norm, k_norm; /* optional */
     struct linear linear[N_LINEARS];
 };
@@ -76,6 +83,18 @@ struct stage {
     int unit;
     int64_t set;        /* index of its set of activations for backward */
     struct block block; /* unused if its role is OWN */
+};
+
+/** Statistics of a norm: [T]. */
+struct norm_stats {
+    float *mean, *rstd;
+};
+
+/** Activations of a branch. */
+struct branch_acts {
+    void *norm; /* [T,C]: output of its norm pre; cheap to recompute */
+    void *out;  /* [T,C]: input of its norm post */
+    struct norm_stats pre, post;
 };
 
 /** The activations that one block stores for its backward. Without backward one set serves all blocks, and x_in = x_mid
@@ -90,12 +109,11 @@ struct block_acts {
     void *raw;                  /* [T,W]: q, k, v */
     void *att;                  /* [T,Q] */
     void *up;                   /* [T,U]: before the activation; backward overwrites it with its gradient (gated) */
-    float *mean1, *rstd1, *mean2, *rstd2; /* [T] */
-    float *lse;                           /* [T, heads] */
-    void *low[N_LINEARS];                 /* h of adapters, contiguous: low_r elements per token */
+    float *lse;                 /* [T, heads] */
+    void *low[N_LINEARS];       /* h of adapters, contiguous: low_r elements per token */
+    struct branch_acts branch[N_BRANCHES];
     /* cheap to recompute */
     void *qk;               /* [T,Q+K]: after norms and rotation (not recomputed if it is part of raw) */
-    void *norm1, *norm2;    /* [T,C] */
     void *act;              /* [T,F] */
     float *rstd_q, *rstd_k; /* [T, heads] */
 };
@@ -103,7 +121,7 @@ struct block_acts {
 /** Work space that no two blocks need at the same time. All but dx and norm share memory with the head's. */
 struct scratch {
     void *dx;    /* [T,C]: gradient of the residual stream */
-    void *drop;  /* [T,C]: a branch before dropout, or its gradient after dropout */
+    void *drop;  /* [T,C]: a branch before its residual is added, or its gradient after dropout */
     void *dact;  /* [T,F] */
     void *dnorm; /* [T,C] */
     void *datt;  /* [T,Q] */
@@ -455,22 +473,14 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
                         const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
                         int64_t n_rows);
 
-/* block.c, block_backward.c */
+/* mix_attention.c */
 dt_attention dt_block_attention(const dt_model *m, const struct block *b);
-/** Norm and rotation of the heads between the matmul and attention; no operation if neither applies. */
-dt_heads dt_block_heads(const dt_model *m, const struct block *b, const dt_param_view *w);
-/** qk from raw. */
-dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a);
-/** act from up. */
-dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a);
-/** raw = norm1(x_in) Wqkv: the first step of a block. */
-dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a);
-/** x_mid = x_in + att Wo, then the second half of the block. want_output false: x_out is not written
- *  (recomputation). */
-dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                       bool want_output);
+
+/* block.c */
+/** cache: where new keys and values are stored, and those of earlier tokens are (decode.c); NULL: sequences attend to
+ *  themselves. want_output false: x_out is not written (recomputation). */
 dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                        bool want_output);
+                        void *cache, bool want_output);
 /** s.dx: on entry the gradient of x_out, on return that of x_in. */
 dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                          const struct block_acts *a);

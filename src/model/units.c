@@ -11,36 +11,32 @@
 /* Prefix of all tensor names of the language model in a vision-language model. */
 static const char *const INSIDE = "language_model.";
 
-static bool is_linear(enum slot slot) { return slot < N_LINEARS; }
-
-static bool is_norm(enum slot slot)
-{
-    return (slot >= SLOT_NORM1 && slot <= SLOT_K_NORM) || slot == SLOT_FINAL_NORM || slot == SLOT_PRE_NORM;
-}
-
-static dt_tensor_kind kind_of(enum slot slot)
-{
-    if (is_linear(slot)) return DT_KIND_MATRIX;
-    if (is_norm(slot)) return DT_KIND_NORM;
-    if (slot == SLOT_TOKENS || slot == SLOT_POSITIONS) return DT_KIND_EMBEDDING;
-    if (slot == SLOT_HEAD || slot == SLOT_SCORE) return DT_KIND_HEAD;
-    return slot == SLOT_PATCHES ? DT_KIND_PATCHES : DT_KIND_VECTOR;
-}
-
-/* The first linear layers of attention and MLP are divided by outputs, the second by inputs, tables by rows. */
-static int split_of(const struct module *k, bool bias)
-{
-    const bool turned = k->flags & IN_FIRST;
-    if (k->slot == SLOT_QKV || k->slot == SLOT_UP) return bias ? 0 : turned;
-    if (k->slot == SLOT_O || k->slot == SLOT_DOWN) return bias ? -1 : !turned;
-    return k->slot == SLOT_TOKENS || k->slot == SLOT_HEAD ? 0 : -1;
-}
-
-static dt_adapter_site site_of(const struct module *k)
-{
-    if (is_linear(k->slot)) return k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : DT_SITE_LINEAR;
-    return kind_of(k->slot) == DT_KIND_EMBEDDING || kind_of(k->slot) == DT_KIND_HEAD ? DT_SITE_NAMED : DT_SITE_NONE;
-}
+/* What follows from a module's slot. split: the first linear layers of attention and MLP are divided by outputs, the
+ * second by inputs, tables by rows. */
+static const struct slot_kind {
+    dt_tensor_kind kind;
+    dt_adapter_site site;
+    int split, split_bias; /* of [out, in]; -1: not divided */
+} SLOTS[N_SLOTS] = {
+    [SLOT_QKV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_O] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
+    [SLOT_UP] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_DOWN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
+    [SLOT_NORM1] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_NORM2] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_NORM3] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_NORM4] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_Q_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_K_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_TOKENS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, 0, -1},
+    [SLOT_POSITIONS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, -1, -1},
+    [SLOT_FINAL_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_HEAD] = {DT_KIND_HEAD, DT_SITE_NAMED, 0, -1},
+    [SLOT_SCORE] = {DT_KIND_HEAD, DT_SITE_NAMED, -1, -1},
+    [SLOT_CLASS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
+    [SLOT_PATCHES] = {DT_KIND_PATCHES, DT_SITE_NONE, -1, -1},
+    [SLOT_PRE_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+};
 
 static int shape_of(const struct builder *b, const struct module *k, int64_t shape[DT_MAX_DIMS])
 {
@@ -58,17 +54,18 @@ static dt_err add_weight(const struct builder *b, const struct module *k, bool n
     char name[DT_NAME_MAX];
     int64_t shape[DT_MAX_DIMS];
     const int n_dims = shape_of(b, k, shape);
-    const bool norm = is_norm(k->slot);
+    const struct slot_kind *is = &SLOTS[k->slot];
+    const bool norm = is->kind == DT_KIND_NORM, linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
     snprintf(name, sizeof name, "%s%s%s", b->prefix, k->name, k->slot == SLOT_CLASS ? "" : ".weight");
     DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm,
                        norm ? 0 : (float)(b->mc->initializer_range / depth), norm));
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
-    t->kind = kind_of(k->slot);
-    t->in_first = k->flags & IN_FIRST;
-    t->split = split_of(k, false);
-    t->site = b->tower ? DT_SITE_NONE : site_of(k);
-    t->quantisable = !b->tower && is_linear(k->slot);
+    t->kind = is->kind;
+    t->in_first = in_first;
+    t->split = linear && in_first ? !is->split : is->split;
+    t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
+    t->quantisable = !b->tower && linear;
     return DT_OK;
 }
 
@@ -78,7 +75,7 @@ static dt_err add_bias(const struct builder *b, const struct module *k, bool new
     const int64_t n = dt_family_size(b->mc, k->out);
     snprintf(name, sizeof name, "%s%s.bias", b->prefix, k->name);
     DT_TRY(dt_unit_add(b->unit, name, 1, &n, new_group, false, 0, 0));
-    b->unit->tensors[b->unit->n_tensors - 1].split = split_of(k, true);
+    b->unit->tensors[b->unit->n_tensors - 1].split = SLOTS[k->slot].split_bias;
     return DT_OK;
 }
 

@@ -174,8 +174,12 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
 {
     const dt_family *f = dt_family_find_type(root->value);
     if (!f) return dt_spec_bad(root, "model_type", types);
-    *mc = (dt_model_config){
-        .family = f, .initializer_range = 0.02, .norm_eps = f->norm_eps, .bos_token_id = f->bos, .n_eos = f->eos >= 0};
+    *mc = (dt_model_config){.family = f,
+                            .initializer_range = 0.02,
+                            .residual_multiplier = 1,
+                            .norm_eps = f->norm_eps,
+                            .bos_token_id = f->bos,
+                            .n_eos = f->eos >= 0};
     mc->eos_token_id[0] = f->eos;
     DT_TRY(refuse_unsupported(root));
     DT_TRY(read_sizes(root, f, mc));

@@ -70,6 +70,8 @@ int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
     }
 }
 
+const enum step dt_steps_pre_norm[] = {STEP_NORM1, STEP_ATTENTION, STEP_ADD, STEP_NORM2, STEP_MLP, STEP_ADD, STEP_END};
+
 const struct module *dt_family_find(const struct module *of, enum slot slot)
 {
     for (int i = 0; i < MAX_MODULES && of[i].name; i++)

@@ -17,6 +17,8 @@ enum slot {
     N_LINEARS, /* the linear layers of a block */
     SLOT_NORM1 = N_LINEARS,
     SLOT_NORM2,
+    SLOT_NORM3,
+    SLOT_NORM4,
     SLOT_Q_NORM,
     SLOT_K_NORM,
     SLOT_TOKENS, /* the first tables; of a tower: positions */
@@ -27,6 +29,20 @@ enum slot {
     SLOT_CLASS, /* of a tower */
     SLOT_PATCHES,
     SLOT_PRE_NORM,
+    N_SLOTS
+};
+
+/** A step of a block. A block has two branches. Each is a mixer, with a norm before it, after it, or both, and ends with
+ *  STEP_ADD, which adds the residual. */
+enum step {
+    STEP_END,
+    STEP_ATTENTION,
+    STEP_MLP,
+    STEP_ADD,
+    STEP_NORM1, /* the norm in SLOT_NORM1, and so on */
+    STEP_NORM2,
+    STEP_NORM3,
+    STEP_NORM4,
 };
 
 /** Sizes of a module, as the symbols of model_private.h. */
@@ -43,7 +59,7 @@ enum size_of {
     SIZE_LABELS     /* of a scalar head */
 };
 
-/** Condition of a tensor: a bool of dt_model_config. 0: no condition is given. */
+/** Condition of a tensor: a bool of dt_model_config, or always. 0: see struct module. */
 #define IF(member) offsetof(dt_model_config, member)
 #define UNCONDITIONAL SIZE_MAX
 
@@ -85,6 +101,7 @@ struct dt_family {
 
     const char *blocks; /* the names of a block's modules begin with this and the block's number */
     const struct module *embed, *block, *head; /* [MAX_MODULES] */
+    const enum step *steps;                    /* of a block, up to STEP_END */
 };
 
 /** The family of a config.json's model_type; NULL: none. */
@@ -99,6 +116,8 @@ static inline bool dt_family_has(const dt_model_config *mc, size_t condition)
 {
     return condition == UNCONDITIONAL || (condition && *(const bool *)((const char *)mc + condition));
 }
+/** A norm before each mixer. */
+extern const enum step dt_steps_pre_norm[];
 /** The first module of a slot; NULL: none. */
 const struct module *dt_family_find(const struct module *of, enum slot slot);
 

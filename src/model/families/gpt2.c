@@ -72,4 +72,5 @@ const dt_family dt_family_gpt2 = {.model_type = "gpt2",
                                   .blocks = "transformer.h.",
                                   .embed = EMBED,
                                   .block = BLOCK,
-                                  .head = HEAD};
+                                  .head = HEAD,
+                                  .steps = dt_steps_pre_norm};

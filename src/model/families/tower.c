@@ -33,7 +33,15 @@ static const struct module BLOCK[MAX_MODULES] = {
 static const struct module END[MAX_MODULES] = {
     {SLOT_FINAL_NORM, "post_layernorm", SIZE_C, NO_SIZE, UNCONDITIONAL, 0, 0}};
 
-const dt_family dt_family_clip = {
-    .model_type = "clip_vision_model", .blocks = "encoder.layers.", .embed = CLIP, .block = BLOCK, .head = END};
-const dt_family dt_family_siglip = {
-    .model_type = "siglip_vision_model", .blocks = "encoder.layers.", .embed = SIGLIP, .block = BLOCK, .head = END};
+const dt_family dt_family_clip = {.model_type = "clip_vision_model",
+                                  .blocks = "encoder.layers.",
+                                  .embed = CLIP,
+                                  .block = BLOCK,
+                                  .head = END,
+                                  .steps = dt_steps_pre_norm};
+const dt_family dt_family_siglip = {.model_type = "siglip_vision_model",
+                                    .blocks = "encoder.layers.",
+                                    .embed = SIGLIP,
+                                    .block = BLOCK,
+                                    .head = END,
+                                    .steps = dt_steps_pre_norm};
