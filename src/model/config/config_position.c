@@ -114,33 +114,20 @@ static dt_err read_layer_types(const dt_spec *list, dt_model_config *mc)
     return DT_OK;
 }
 
-/* layer_types says which blocks use the window, otherwise the family does. */
-static dt_err fill_window(const dt_spec *root, dt_model_config *mc, bool use, int64_t first)
+dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use)
 {
     dt_spec list;
     const bool listed = dt_spec_get(root, "layer_types", &list);
     int64_t window = 4096;
+    bool any = false;
     if (json_is_null(json_object_get(root->value, "sliding_window"))) use = false;
     if (use) DT_TRY(dt_spec_int(root, "sliding_window", 1, INT32_MAX, &window));
-
-    bool any = false;
     if (listed) DT_TRY(read_layer_types(&list, mc));
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
-        if (!listed) mc->layers[i].slides = use && i >= first;
+        if (!listed && !use) mc->layers[i].slides = false;
         any = any || mc->layers[i].slides;
     }
     if (any && !use) return dt_spec_bad(&list, NULL, "full_attention only, because no sliding window is in use");
     mc->sliding_window = any ? window : 0;
     return DT_OK;
-}
-
-dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use, int64_t first)
-{
-    mc->layers = calloc((size_t)mc->num_hidden_layers, sizeof *mc->layers);
-    DT_CHECK(mc->layers, DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " layers", root->file, mc->num_hidden_layers);
-    const dt_err err = fill_window(root, mc, use, first);
-    if (err == DT_OK && mc->sliding_window > 0) return DT_OK;
-    free(mc->layers);
-    mc->layers = NULL;
-    return err;
 }

@@ -170,6 +170,16 @@ static dt_err read_sizes(const dt_spec *root, const dt_family *f, dt_model_confi
     return DT_OK;
 }
 
+/* Layers that are all as {0} need no list. */
+static void drop_layers(dt_model_config *mc)
+{
+    static const dt_layer usual;
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++)
+        if (memcmp(&mc->layers[i], &usual, sizeof usual) != 0) return;
+    free(mc->layers);
+    mc->layers = NULL;
+}
+
 static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
 {
     const dt_family *f = dt_family_find_type(root->value);
@@ -185,7 +195,10 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
     DT_TRY(read_sizes(root, f, mc));
     DT_TRY(dt_spec_real(root, "initializer_range", 0, 100, &mc->initializer_range));
     DT_TRY(read_token_ids(root, mc));
+    mc->layers = calloc((size_t)mc->num_hidden_layers, sizeof *mc->layers);
+    DT_CHECK(mc->layers, DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " layers", root->file, mc->num_hidden_layers);
     DT_TRY(f->read(root, mc));
+    drop_layers(mc);
     return check_total(root, mc);
 }
 

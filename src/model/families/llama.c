@@ -45,17 +45,24 @@ dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_rope(root, mc);
 }
 
+/* Layers starting at number `first` have a window, unless layer_types says otherwise. */
+static dt_err read_window(const dt_spec *root, dt_model_config *mc, bool use, int64_t first)
+{
+    for (int64_t i = first; i < mc->num_hidden_layers; i++) mc->layers[i].slides = true;
+    return dt_model_read_window(root, mc, use);
+}
+
 /* The files may contain keys of windows, but a block of type sliding_attention is an error. */
 static dt_err read_llama(const dt_spec *root, dt_model_config *mc)
 {
     DT_TRY(dt_llama_read(root, mc));
-    return dt_model_read_window(root, mc, false, 0);
+    return dt_model_read_window(root, mc, false);
 }
 
 static dt_err read_mistral(const dt_spec *root, dt_model_config *mc)
 {
     DT_TRY(dt_llama_read(root, mc));
-    return dt_model_read_window(root, mc, true, 0);
+    return read_window(root, mc, true, 0);
 }
 
 static dt_err read_qwen(const dt_spec *root, dt_model_config *mc)
@@ -65,7 +72,7 @@ static dt_err read_qwen(const dt_spec *root, dt_model_config *mc)
     DT_TRY(dt_llama_read(root, mc));
     DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
     DT_TRY(dt_spec_int(root, "max_window_layers", 0, INT32_MAX, &first));
-    return dt_model_read_window(root, mc, slides, first);
+    return read_window(root, mc, slides, first);
 }
 
 static dt_err read_qwen2(const dt_spec *root, dt_model_config *mc)
