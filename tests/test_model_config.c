@@ -425,7 +425,7 @@ TEST(what_llava_leaves_out_is_filled_in)
     "\"image_token_index\": 3, \"vision_feature_layer\": " layer "}"
     dt_model_config a = parsed(BARE("[-3]", "false", "true")), b = parsed(BARE("-3", "true", "false")),
                     c = parsed(BARE("-3", "false", "false"));
-    assert_int_equal(a.vision->tower, DT_TOWER_CLIP);
+    assert_ptr_equal(a.vision->tower, dt_tower_find("clip"));
     assert_int_equal(a.vision->n_used, 10);
     assert_int_equal(n_differences(&a, &b), 0);
     assert_true(a.tie_word_embeddings && b.tie_word_embeddings && !c.tie_word_embeddings);
@@ -452,7 +452,7 @@ TEST(towers_and_projectors_are_compared)
         v.member = value;                                                                                              \
         if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));    \
     } while (0)
-    OTHER(tower, DT_TOWER_SIGLIP);
+    OTHER(tower, dt_tower_find("siglip"));
     OTHER(blocks->hidden_size, 16);
     OTHER(blocks->intermediate_size, 16);
     OTHER(blocks->num_attention_heads, 1);

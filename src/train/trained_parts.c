@@ -49,11 +49,11 @@ static dt_err save_module(dt_run *run, bool trained, const char *module)
  * listed part. */
 static dt_err save_tower(dt_run *run)
 {
-    const bool clip = run->mc.vision->tower == DT_TOWER_CLIP;
-    DT_TRY(save_module(run, clip, "vision_tower"));
-    DT_TRY(save_module(run, !clip, "vision_tower.embeddings"));
-    DT_TRY(save_module(run, !clip, "vision_tower.encoder"));
-    return save_module(run, !clip, "vision_tower.post_layernorm");
+    const bool whole = !run->mc.vision->tower->pools;
+    DT_TRY(save_module(run, whole, "vision_tower"));
+    DT_TRY(save_module(run, !whole, "vision_tower.embeddings"));
+    DT_TRY(save_module(run, !whole, "vision_tower.encoder"));
+    return save_module(run, !whole, "vision_tower.post_layernorm");
 }
 
 dt_err run_save_parts(dt_run *run)

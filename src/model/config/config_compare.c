@@ -175,7 +175,7 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
         {"multimodal_projector_bias", a->projector.bias, b->projector.bias},
         {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},
         {"projector_shuffle", a->projector.shuffle, b->projector.shuffle}};
-    if (a->tower != b->tower) visit(self, "vision_config.model_type", dt_tower_name(a->tower), dt_tower_name(b->tower));
+    if (a->tower != b->tower) visit(self, "vision_config.model_type", a->tower->name, b->tower->name);
     if (a->projector.type != b->projector.type)
         visit(self, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
