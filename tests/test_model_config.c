@@ -287,6 +287,7 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
     OTHER(o_bias, true);
     OTHER(mlp_bias, true);
     OTHER(qk_norm, true);
+    OTHER(qk_norm_whole, true);
     OTHER(tie_word_embeddings, true);
     OTHER(conv1d, true);
     OTHER(layers, other);

@@ -41,29 +41,55 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
 static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_param_view *w)
 {
     const dt_model_config *mc = m->mc;
-    dt_heads h = {.n_tok = m->n_tok,
-                  .n_heads = (int)mc->num_attention_heads,
-                  .n_kv_heads = (int)mc->num_key_value_heads,
-                  .head_dim = (int)mc->head_dim,
-                  .x_ld = m->W,
-                  .q_ld = m->W,
-                  .kv_ld = m->W,
-                  .q_norm = dt_weight(w, b->q_norm),
-                  .k_norm = dt_weight(w, b->k_norm),
-                  .eps = (float)mc->norm_eps,
-                  .pos = m->device.pos,
-                  .cos_sin = m->rope,
-                  .dt = m->opt.dtype};
-    return h;
+    return (dt_heads){.n_tok = m->n_tok,
+                      .n_heads = (int)mc->num_attention_heads,
+                      .n_kv_heads = (int)mc->num_key_value_heads,
+                      .head_dim = (int)mc->head_dim,
+                      .x_ld = m->W,
+                      .q_ld = m->W,
+                      .kv_ld = m->W,
+                      .q_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->q_norm),
+                      .k_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->k_norm),
+                      .eps = (float)mc->norm_eps,
+                      .pos = m->device.pos,
+                      .cos_sin = m->rope,
+                      .dt = m->opt.dtype};
+}
+
+/* Norms of all heads at once: q and k from raw to `to`, rows of W. Each is rounded before the rotation. */
+static dt_err norm_whole(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                         void *to)
+{
+    const float eps = (float)m->mc->norm_eps;
+    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->raw, dt_weight(w, b->q_norm), to, a->rstd_q, m->n_tok, m->Q, 1, m->W,
+                                   m->W, eps, m->opt.dtype, m->stream));
+    return m->ops->rmsnorm_forward(m->dev, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm),
+                                   dt_at(to, m->Q, m->elem), a->rstd_k, m->n_tok, m->K, 1, m->W, m->W, eps,
+                                   m->opt.dtype, m->stream);
+}
+
+/* Their backward, in place on s.dqkv. */
+static dt_err norm_whole_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
+                                  const dt_grad_view *g, const struct block_acts *a)
+{
+    void *dk = dt_at(m->s.dqkv, m->Q, m->elem);
+    DT_TRY(m->ops->rmsnorm_backward(m->dev, a->raw, dt_weight(w, b->q_norm), a->rstd_q, m->s.dqkv, m->s.dqkv, false,
+                                    dt_gradient(g, b->q_norm), g->dtype, g->accumulate, m->n_tok, m->Q, 1, m->W, m->W,
+                                    m->s.norm, m->opt.dtype, m->stream));
+    return m->ops->rmsnorm_backward(m->dev, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm), a->rstd_k, dk, dk,
+                                    false, dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->n_tok, m->K, 1, m->W,
+                                    m->W, m->s.norm, m->opt.dtype, m->stream);
 }
 
 /* qk from raw. */
 static dt_err make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
     const dt_heads h = heads_of(m, b, w);
+    const bool whole = m->mc->qk_norm_whole;
+    if (whole) DT_TRY(norm_whole(m, b, w, a, a->qk));
     if (!h.q_norm && !h.cos_sin) return DT_OK;
-    return m->ops->heads_forward(m->dev, &h, a->raw, a->qk, dt_at(a->qk, m->Q, m->elem), NULL, a->rstd_q, a->rstd_k,
-                                 m->stream);
+    return m->ops->heads_forward(m->dev, &h, whole ? a->qk : a->raw, a->qk, dt_at(a->qk, m->Q, m->elem), NULL,
+                                 whole ? NULL : a->rstd_q, whole ? NULL : a->rstd_k, m->stream);
 }
 
 static dt_err attend(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
@@ -84,6 +110,7 @@ static dt_err attend_cache(const dt_model *m, const struct block *b, const dt_pa
     h.kv_ld = at.kv_ld = 2 * m->K;
     at.by_library = false; /* keys are in slots */
     if (m->opt.cache_prompts > 0) at.shared_start = m->device.shared_start, at.shared_len = m->device.shared_len;
+    if (m->mc->qk_norm_whole) DT_TRY(norm_whole(m, b, w, a, a->raw));
     DT_TRY(m->ops->heads_forward(m->dev, &h, a->raw, a->raw, k, v, NULL, NULL, m->stream));
     return m->ops->attention_forward(m->dev, &at, a->raw, k, v, a->att, NULL, m->stream);
 }
@@ -102,10 +129,13 @@ static dt_err heads_backward(const dt_model *m, const struct block *b, const dt_
                              const struct block_acts *a)
 {
     const dt_heads h = heads_of(m, b, w);
-    if (!h.q_norm && !h.cos_sin) return DT_OK;
-    return m->ops->heads_backward(m->dev, &h, a->raw, a->rstd_q, a->rstd_k, m->s.dqkv, dt_at(m->s.dqkv, m->Q, m->elem),
-                                  dt_gradient(g, b->q_norm), dt_gradient(g, b->k_norm), g->dtype, g->accumulate,
-                                  m->s.norm, m->stream);
+    const bool whole = m->mc->qk_norm_whole;
+    if (h.q_norm || h.cos_sin)
+        DT_TRY(m->ops->heads_backward(m->dev, &h, a->raw, a->rstd_q, a->rstd_k, m->s.dqkv,
+                                      dt_at(m->s.dqkv, m->Q, m->elem), whole ? NULL : dt_gradient(g, b->q_norm),
+                                      whole ? NULL : dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm,
+                                      m->stream));
+    return whole ? norm_whole_backward(m, b, w, g, a) : DT_OK;
 }
 
 dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,

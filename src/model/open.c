@@ -180,7 +180,8 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
     if (m->opt.training) {
-        const int64_t widest = dt_max_i64(m->C, m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
+        const int64_t widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : 0),
+                                          m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
                       norm = dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest),
                                         m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);

@@ -48,6 +48,7 @@ typedef struct dt_model_config {
     bool gated_mlp; /* down(act(gate) * up); else down(act(up)) */
     bool rms_norm;  /* else LayerNorm with bias */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tie_word_embeddings;
+    bool qk_norm_whole;     /* qk_norm is over all heads at once */
     bool conv1d;            /* matrices of blocks are stored as [in, out] */
     bool learned_positions; /* a table of max_position_embeddings rows; else the length has no limit */
     dt_layer *layers;       /* [num_hidden_layers]; NULL: all as {0} */

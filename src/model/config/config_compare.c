@@ -35,6 +35,7 @@ static const struct field {
     FIELD("attention_output_bias", o_bias, FIELD_BOOL),
     FIELD("mlp_bias", mlp_bias, FIELD_BOOL),
     FIELD("qk_norm", qk_norm, FIELD_BOOL),
+    FIELD("qk_norm_whole", qk_norm_whole, FIELD_BOOL),
     FIELD("tie_word_embeddings", tie_word_embeddings, FIELD_BOOL),
     FIELD("conv1d", conv1d, FIELD_BOOL),
     FIELD("sliding_window", sliding_window, FIELD_INT),

@@ -85,7 +85,7 @@ static dt_err read_token_ids(const dt_spec *root, dt_model_config *mc)
     int64_t bos = mc->bos_token_id;
     DT_TRY(dt_spec_int(root, "bos_token_id", 0, INT32_MAX, &bos));
     const json_t *pad = json_object_get(root->value, "pad_token_id");
-    mc->pad_token_id = -1;
+    mc->pad_token_id = !pad && mc->family->pad < mc->vocab_size && mc->family->pad ? mc->family->pad : -1;
     if (json_is_integer(pad) && json_integer_value(pad) >= 0 && json_integer_value(pad) < mc->vocab_size)
         mc->pad_token_id = (int32_t)json_integer_value(pad);
     const json_t *v = json_object_get(root->value, "eos_token_id");

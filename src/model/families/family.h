@@ -94,6 +94,7 @@ struct dt_family {
     int64_t vocab_size, max_position_embeddings;
     double norm_eps;
     int32_t bos, eos;                        /* -1: none */
+    int32_t pad;                             /* 0: none */
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
     /* read everything but sizes, initializer_range and token ids */
