@@ -281,6 +281,10 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
     OTHER(vocab_size, 1);
     OTHER(max_position_embeddings, 1);
     OTHER(norm_eps, 1e-6);
+    OTHER(embedding_multiplier, 2);
+    OTHER(attention_multiplier, 2);
+    OTHER(residual_multiplier, 2);
+    OTHER(logits_scaling, 2);
     OTHER(gated_mlp, true);
     OTHER(rms_norm, true);
     OTHER(qkv_bias, true);

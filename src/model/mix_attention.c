@@ -22,6 +22,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .dt = m->opt.dtype,
                        .batch_invariant = dt_model_is_invariant(m)};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
+    if (mc->attention_multiplier > 0) at.scale = (float)mc->attention_multiplier;
     at.bidirectional = b->bidirectional;
     if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
     if (!b->bidirectional && dt_model_layer(mc, b->layer).slides) at.window = (int32_t)mc->sliding_window;

@@ -43,7 +43,8 @@ typedef struct dt_model_config {
     int64_t hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
     int64_t vocab_size, max_position_embeddings;
     double norm_eps, initializer_range;
-    double residual_multiplier; /* of each branch, before it is added */
+    /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
+    double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
     dt_activation act;
     bool gated_mlp; /* down(act(gate) * up); else down(act(up)) */
     bool rms_norm;  /* else LayerNorm with bias */

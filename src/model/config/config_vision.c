@@ -35,7 +35,7 @@ static dt_err read_tower_type(const dt_spec *s, const dt_tower **tower)
 static dt_err read_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *mc)
 {
     mc->family = t->family;
-    mc->residual_multiplier = 1;
+    mc->embedding_multiplier = mc->residual_multiplier = mc->logits_scaling = 1;
     mc->hidden_size = 768, mc->intermediate_size = 3072;
     mc->num_attention_heads = 12;
     mc->norm_eps = t->norm_eps;

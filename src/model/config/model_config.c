@@ -186,7 +186,9 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
     if (!f) return dt_spec_bad(root, "model_type", types);
     *mc = (dt_model_config){.family = f,
                             .initializer_range = 0.02,
+                            .embedding_multiplier = 1,
                             .residual_multiplier = 1,
+                            .logits_scaling = 1,
                             .norm_eps = f->norm_eps,
                             .bos_token_id = f->bos,
                             .n_eos = f->eos >= 0};
