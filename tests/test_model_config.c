@@ -261,7 +261,8 @@ static int n_differences(const dt_model_config *a, const dt_model_config *b)
 
 TEST(every_field_that_decides_what_a_model_computes_is_compared)
 {
-    dt_layer layers[2] = {{false}, {true}}, other[2] = {{true}, {true}};
+    dt_layer layers[2] = {{0}, {.slides = true}}, other[2] = {{.slides = true}, {.slides = true}},
+             unrotated[2] = {{.unrotated = true}, {.slides = true}};
     const dt_model_config a = {.num_hidden_layers = 2, .layers = layers, .rope_theta = 1e4};
 #define OTHER(member, value)                                                                                           \
     do {                                                                                                               \
@@ -296,6 +297,7 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
     OTHER(conv1d, true);
     OTHER(layers, other);
     OTHER(layers, NULL);
+    OTHER(layers, unrotated);
     OTHER(sliding_window, 1);
     OTHER(scale_attn_weights, true);
     OTHER(scale_attn_by_inverse_layer_idx, true);

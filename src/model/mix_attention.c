@@ -53,7 +53,7 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
                       .k_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->k_norm),
                       .eps = (float)mc->norm_eps,
                       .pos = m->device.pos,
-                      .cos_sin = m->rope,
+                      .cos_sin = dt_model_layer(mc, b->layer).unrotated ? NULL : m->rope,
                       .dt = m->opt.dtype};
 }
 

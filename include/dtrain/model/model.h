@@ -34,7 +34,8 @@ enum { DT_MAX_EOS = 16 };
 
 /** In what a layer differs from the other layers of its model. */
 typedef struct dt_layer {
-    bool slides; /* attention has a window */
+    bool slides;    /* attention has a window */
+    bool unrotated; /* queries and keys have no positions */
 } dt_layer;
 
 /** A validated config.json with its defaults. Freed with dt_model_config_free. Fields have config.json's names. */

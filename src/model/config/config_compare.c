@@ -107,18 +107,26 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
     visit(self, f->name, enough ? short_a : a, enough ? short_b : b);
 }
 
-/* Report the first block that uses the window in only one of the models. */
+static void compare_layer(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
+                          void *self)
+{
+    char full[48];
+    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+    visit(self, full, before, now);
+}
+
+/* Report the first layer that uses the window, or rotation, in only one of the models. */
 static void compare_layers(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
 {
-    static const char *const WORDS[] = {"full_attention", "sliding_attention"};
+    static const char *const WORDS[] = {"full_attention", "sliding_attention"}, *const ROTATES[] = {"1", "0"};
+    bool slides = false, rotates = false; /* a difference is reported */
     if (before->num_hidden_layers != now->num_hidden_layers) return;
     for (int64_t i = 0; i < now->num_hidden_layers; i++) {
-        char name[48];
-        const bool a = dt_model_layer(before, i).slides, b = dt_model_layer(now, i).slides;
-        if (a == b) continue;
-        snprintf(name, sizeof name, "layer_types[%" PRId64 "]", i);
-        visit(self, name, WORDS[a], WORDS[b]);
-        return;
+        const dt_layer a = dt_model_layer(before, i), b = dt_model_layer(now, i);
+        if (!slides && a.slides != b.slides)
+            compare_layer("layer_types", i, WORDS[a.slides], WORDS[b.slides], visit, self), slides = true;
+        if (!rotates && a.unrotated != b.unrotated)
+            compare_layer("no_rope_layers", i, ROTATES[a.unrotated], ROTATES[b.unrotated], visit, self), rotates = true;
     }
 }
 
