@@ -53,6 +53,22 @@ TEST(absent_keys_have_the_family_s_defaults)
         "{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"num_attention_heads\": 16, \"num_key_value_heads\": 8}");
     assert_true(mc.qk_norm && mc.head_dim == 128 && !mc.qkv_bias);
     dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"olmo2\"}");
+    assert_true(mc.qk_norm && mc.qk_norm_whole && mc.norm_eps == 1e-5 && mc.pad_token_id == 1 &&
+                mc.vocab_size == 50304);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"granite\", \"logits_scaling\": 8}");
+    assert_true(mc.embedding_multiplier == 1 && mc.attention_multiplier == 1 && mc.residual_multiplier == 1 &&
+                mc.logits_scaling == 8 && mc.pad_token_id == -1);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"smollm3\", \"pad_token_id\": null}");
+    assert_true(mc.tie_word_embeddings && mc.num_key_value_heads == 4 && mc.pad_token_id == -1 &&
+                mc.sliding_window == 0);
+    for (int i = 0; i < 36; i++) assert_true(mc.layers[i].unrotated == (i % 4 == 3) && !mc.layers[i].slides);
+    dt_model_config_free(&mc);
 }
 
 TEST(spellings_of_one_thing_mean_the_same)
@@ -142,6 +158,10 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{\"model_type\": \"gpt2\", \"resid_pdrop\": 1.5}", "resid_pdrop", "1.5"},
         {"{\"model_type\": \"gpt2\", \"eos_token_id\": \"x\"}", "eos_token_id", "x"},
         {"{\"model_type\": \"gpt2\", \"scale_attn_weights\": 1}", "scale_attn_weights", "1"},
+        {"{\"model_type\": \"granite\", \"residual_multiplier\": 0}", "residual_multiplier", "0"},
+        {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 3, \"no_rope_layers\": [1, 0]}", "no_rope_layers",
+         "a 0 or 1 for each layer"},
+        {"{\"model_type\": \"smollm3\", \"no_rope_layer_interval\": 0}", "no_rope_layer_interval", "0"},
         {"[1]", "config.json", "[1]"},
         {"{\"model_type\": ", "config.json", "JSON"},
     };
@@ -542,6 +562,51 @@ TEST(units_hold_the_tensors_of_the_published_models)
     assert_int_equal(n_param(u, n), 8030261248);
     dt_model_free_units(u, n);
     dt_model_config_free(&mc);
+}
+
+TEST(tensors_say_what_they_are)
+{
+    static const struct {
+        const char *config, *name;
+        dt_tensor_kind kind;
+        dt_adapter_site site;
+        bool quantisable, in_first;
+        int split;
+    } ALL[] = {
+        {"gpt2", "transformer.wte.weight", DT_KIND_EMBEDDING, DT_SITE_NAMED, false, false, 0},
+        {"gpt2", "transformer.wpe.weight", DT_KIND_EMBEDDING, DT_SITE_NAMED, false, false, -1},
+        {"gpt2", "transformer.h.0.ln_1.weight", DT_KIND_NORM, DT_SITE_NONE, false, false, -1},
+        {"gpt2", "transformer.h.0.ln_1.bias", DT_KIND_VECTOR, DT_SITE_NONE, false, false, -1},
+        {"gpt2", "transformer.h.0.attn.c_attn.weight", DT_KIND_MATRIX, DT_SITE_DEFAULT, true, true, 1},
+        {"gpt2", "transformer.h.0.attn.c_attn.bias", DT_KIND_VECTOR, DT_SITE_NONE, false, false, 0},
+        {"gpt2", "transformer.h.0.mlp.c_proj.weight", DT_KIND_MATRIX, DT_SITE_LINEAR, true, true, 0},
+        {"gpt2", "transformer.h.0.mlp.c_proj.bias", DT_KIND_VECTOR, DT_SITE_NONE, false, false, -1},
+        {"llama", "model.embed_tokens.weight", DT_KIND_EMBEDDING, DT_SITE_NAMED, false, false, 0},
+        {"llama", "model.layers.0.self_attn.k_proj.weight", DT_KIND_MATRIX, DT_SITE_LINEAR, true, false, 0},
+        {"llama", "model.layers.0.self_attn.v_proj.weight", DT_KIND_MATRIX, DT_SITE_DEFAULT, true, false, 0},
+        {"llama", "model.layers.0.mlp.down_proj.weight", DT_KIND_MATRIX, DT_SITE_LINEAR, true, false, 1},
+        {"llama", "lm_head.weight", DT_KIND_HEAD, DT_SITE_NAMED, false, false, 0},
+        {"qwen3", "model.layers.0.self_attn.q_norm.weight", DT_KIND_NORM, DT_SITE_NONE, false, false, -1},
+    };
+    for (size_t i = 0; i < sizeof ALL / sizeof ALL[0]; i++) {
+        char json[128];
+        dt_unit *u;
+        int n;
+        snprintf(json, sizeof json,
+                 "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"tie_word_embeddings\": false}", ALL[i].config);
+        dt_model_config mc = parsed(json);
+        assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
+        const dt_tensor *t = NULL;
+        for (int k = 0; k < n && !t; k++)
+            for (int j = 0; j < u[k].n_tensors; j++)
+                if (strcmp(u[k].tensors[j].name, ALL[i].name) == 0) t = &u[k].tensors[j];
+        assert_non_null(t);
+        if (t->kind != ALL[i].kind || t->site != ALL[i].site || t->quantisable != ALL[i].quantisable ||
+            t->in_first != ALL[i].in_first || t->split != ALL[i].split)
+            fail_msg("%s of %s", ALL[i].name, ALL[i].config);
+        dt_model_free_units(u, n);
+        dt_model_config_free(&mc);
+    }
 }
 
 TEST(matrices_that_one_matmul_serves_are_adjacent)

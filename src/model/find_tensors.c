@@ -232,6 +232,7 @@ static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_enc
     if (u->role == DT_UNIT_OWN) return DT_OK;
     s->block.bidirectional = u->role == DT_UNIT_ENCODER;
     s->block.layer = u->role == DT_UNIT_ENCODER ? m->mc->num_hidden_layers + (*n_encoders)++ : (*n_blocks)++;
+    if (!s->block.bidirectional) s->block.traits = dt_model_layer(m->mc, s->block.layer);
     return find_block(m, u, &s->block);
 }
 

@@ -25,7 +25,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
     if (mc->attention_multiplier > 0) at.scale = (float)mc->attention_multiplier;
     at.bidirectional = b->bidirectional;
     if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
-    if (!b->bidirectional && dt_model_layer(mc, b->layer).slides) at.window = (int32_t)mc->sliding_window;
+    if (b->traits.slides) at.window = (int32_t)mc->sliding_window;
     if (m->train && mc->attn_pdrop > 0) {
         at.dropout_p = (float)mc->attn_pdrop;
         at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
@@ -53,7 +53,7 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
                       .k_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->k_norm),
                       .eps = (float)mc->norm_eps,
                       .pos = m->device.pos,
-                      .cos_sin = dt_model_layer(mc, b->layer).unrotated ? NULL : m->rope,
+                      .cos_sin = b->traits.unrotated ? NULL : m->rope,
                       .dt = m->opt.dtype};
 }
 

@@ -72,6 +72,7 @@ enum { N_BRANCHES = 2 };
 struct block {
     int64_t layer; /* bidirectional blocks are numbered after the causal ones */
     bool bidirectional;
+    dt_layer traits;
     struct branch branch[N_BRANCHES];
     struct tensor_at q_norm, k_norm; /* optional */
     struct linear linear[N_LINEARS];
