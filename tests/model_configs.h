@@ -1,5 +1,6 @@
 /* model_configs.h - a small model of each family: LayerNorm, dropout and a tied table (GPT-2), norms of heads (Qwen3),
- * an untied table (Llama), a window (Mistral), norms of outputs (OLMo 2), multipliers (Granite), layers without positions (SmolLM3). */
+ * an untied table (Llama), a window (Mistral), norms of outputs (OLMo 2), multipliers (Granite), layers without
+ * positions (SmolLM3). */
 #ifndef DTRAIN_TESTS_MODEL_CONFIGS_H
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 

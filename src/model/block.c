@@ -4,12 +4,13 @@
  *     y = x + dropout(s post(mixer(pre(x))))
  *
  * A family has one or both of the norms pre and post, and a scale s, usually 1. Without post, s and dropout the mixer's
- * last matmul itself adds the residual, otherwise a kernel after it does. This saves passes over memory, and in bf16 one
- * rounding. If nothing is kept for backward, all x and y are one buffer.
+ * last matmul itself adds the residual, otherwise a kernel after it does. This saves passes over memory, and in bf16
+ * one rounding. If nothing is kept for backward, all x and y are one buffer.
  *
- * In backward s.dx always holds the gradient of the residual stream. A branch adds its gradient to it, in the backward of
- * pre, so it is never copied. Selective recomputation recomputes each cheap activation immediately before it is read. Only
- * the gradients of the following matrices and their adapters read norms and activations, so frozen matrices need none. */
+ * In backward s.dx always holds the gradient of the residual stream. A branch adds its gradient to it, in the backward
+ * of pre, so it is never copied. Selective recomputation recomputes each cheap activation immediately before it is
+ * read. Only the gradients of the following matrices and their adapters read norms and activations, so frozen matrices
+ * need none. */
 #include "mixer.h"
 
 static const struct mixer MIXERS[] = {

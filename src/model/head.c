@@ -90,8 +90,8 @@ static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
                         (size_t)(m->V * m->C) * dt_dtype_size(h->to_out.dtype), m->stream);
 }
 
-/* Logits are divided by a constant of the family. Their matmul's input is divided instead, which is narrower; its gradient
- * then is, too. */
+/* Logits are divided by logits_scaling. Their matmul's input is divided instead, which is narrower, and so is the
+ * gradient of that input. */
 static dt_err divide(const dt_model *m, void *y, int64_t n)
 {
     const float factor = (float)(1 / m->mc->logits_scaling);

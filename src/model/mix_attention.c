@@ -1,5 +1,5 @@
-/* mix_attention.c - attention as the mixer of a branch: one matmul makes q, k and v, then norms and rotation of heads,
- * then attention. With a KV cache, keys and values are written to the cache, and q stays in the output of the matmul. */
+/* mix_attention.c - attention as the mixer of a branch: one matmul computes q, k and v, then norms and rotation of
+ * heads, then attention. With a KV cache, keys and values go to the cache, and q stays in the matmul's output. */
 #include "mixer.h"
 
 dt_attention dt_block_attention(const dt_model *m, const struct block *b)

@@ -3,7 +3,17 @@
 #ifndef DTRAIN_MODEL_TYPES_H
 #define DTRAIN_MODEL_TYPES_H
 
-#define DT_MODEL_TYPES(TYPE) TYPE(gpt2) TYPE(llama) TYPE(mistral) TYPE(qwen2) TYPE(qwen3) TYPE(olmo2) TYPE(granite) TYPE(smollm3)
+/* clang-format off */
+#define DT_MODEL_TYPES(TYPE) \
+    TYPE(gpt2) \
+    TYPE(llama) \
+    TYPE(mistral) \
+    TYPE(qwen2) \
+    TYPE(qwen3) \
+    TYPE(olmo2) \
+    TYPE(granite) \
+    TYPE(smollm3)
+/* clang-format on */
 
 #define DT_AFTER_BAR(type) "|" #type
 /** All words in one string: "gpt2|llama". */

@@ -8,7 +8,7 @@
 
 struct dt_model_config;
 
-/** A kind of tower, as files of transformers have it (src/model/families/tower.c). */
+/** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). */
 typedef struct dt_tower {
     const char *name, *model_type; /* model_type in config.json, of a whole model and of a tower: "clip_vision_model" */
     const struct dt_family *family;

@@ -1,8 +1,8 @@
 /* family.h - the description of a model family: how config.json maps to a configuration, the modules of each layer, and
  * the steps of a block. Units, names, loading, export, FLOPs, adapters, quantisation and plans follow from it.
  *
- * A module is a linear layer, a norm or a table. Modules of one slot that follow one another are computed by one matmul:
- * all their weights are adjacent, then all their biases. */
+ * A module is a linear layer, a norm or a table. One matmul computes modules of one slot that follow one another: all
+ * their weights are adjacent, then all their biases. */
 #ifndef DT_MODEL_FAMILY_H
 #define DT_MODEL_FAMILY_H
 
@@ -32,8 +32,8 @@ enum slot {
     N_SLOTS
 };
 
-/** A step of a block. A block has two branches. Each is a mixer, with a norm before it, after it, or both, and ends with
- *  STEP_ADD, which adds the residual. */
+/** A step of a block. A block has two branches. Each is a mixer, with a norm before it, after it, or both, and ends
+ *  with STEP_ADD, which adds the residual. */
 enum step {
     STEP_END,
     STEP_ATTENTION,

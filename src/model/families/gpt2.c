@@ -1,5 +1,5 @@
-/* gpt2.c - GPT-2: learned positions, LayerNorm, a plain MLP, dropout, matrices stored as [in, out] with biases, and keys
- * of config.json with names of their own. */
+/* gpt2.c - GPT-2: learned positions, LayerNorm, a plain MLP, dropout, matrices stored as [in, out] with biases, and
+ * keys of config.json with names of their own. */
 #include "family.h"
 #include <inttypes.h>
 

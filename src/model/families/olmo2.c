@@ -1,5 +1,5 @@
-/* olmo2.c - OLMo 2: as Llama, but the norms follow attention and MLP, and queries and keys are normalised over all heads
- * at once. */
+/* olmo2.c - OLMo 2: as Llama, but the norms follow attention and MLP, and queries and keys are normalised over all
+ * heads at once. */
 #include "llama.h"
 
 static dt_err read(const dt_spec *root, dt_model_config *mc)

@@ -1,5 +1,5 @@
-/* tower.c - the towers of CLIP and SigLIP: patches and learned positions, then blocks with LayerNorm and a plain MLP. CLIP
- * has a class token before the patches and a norm before the blocks; SigLIP has a bias of the patches. */
+/* vision_towers.c - the towers of CLIP and SigLIP: patches and learned positions, then blocks with LayerNorm and a
+ * plain MLP. CLIP has a class token before the patches and a norm before the blocks. SigLIP's patches have a bias. */
 #include "family.h"
 #include <string.h>
 
