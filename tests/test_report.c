@@ -378,7 +378,7 @@ TEST(sinks_are_chosen_by_name)
     assert_int_equal(check_sinks("[log]\nreport_to = csv, stdout\n"), DT_OK);
     assert_int_equal(check_sinks("[log]\nreport_to = jsonl, comet\n"), DT_ERR_USAGE);
     assert_string_equal(dt_error_message(), "here:2: [log] report_to: expected any of stdout, jsonl, csv, tensorboard, "
-                                            "found 'comet'");
+                                            "prometheus, found 'comet'");
     dt_error_clear();
     assert_fails(check_sinks("[log]\nreport_to = wandb\n"), DT_ERR_USAGE, "wandb_offline.py");
 }

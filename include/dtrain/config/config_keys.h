@@ -12,7 +12,7 @@
 
 /** The sinks of log.report_to, in the order in which they get a record: X for the first, Y for the others. Each is a
  *  table dt_sink_NAME in src/report (sink.h). */
-#define DT_SINKS(X, Y) X(stdout) Y(jsonl) Y(csv) Y(tensorboard)
+#define DT_SINKS(X, Y) X(stdout) Y(jsonl) Y(csv) Y(tensorboard) Y(prometheus)
 #define DT_SINK_NAME(name) #name
 #define DT_NEXT_SINK_NAME(name) ", " #name
 #define DT_SINK_NAMES DT_SINKS(DT_SINK_NAME, DT_NEXT_SINK_NAME)
@@ -589,6 +589,9 @@
          "number of steps between reports; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \
          "destinations of metrics, comma separated: any of " DT_SINK_NAMES) \
+    TEXT(log, prometheus_path, "", \
+         "with prometheus in report_to: file for the textfile collector of node_exporter, which ends in .prom. It is " \
+         "removed when the run ends. Empty: metrics.prom in run.output_dir, which stays") \
     REAL(log, stdout_every, -1, -1, 1e9, "seconds", \
          "minimum time between printed lines if standard output is not a terminal (metrics files get every report). " \
          "0: print every report; -1: print the first ten, then one every 10 seconds or 2% of the run's time, " \
