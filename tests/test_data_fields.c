@@ -354,7 +354,7 @@ static dt_err open_pairs(dt_loader **l)
     return dt_loader_open(l, &(dt_loader_options){.files = output,
                                                   .where = "x.ini",
                                                   .seq_len = 16,
-                                                  .pairs = true,
+                                                  .kind = DT_DATASET_PREFERENCE,
                                                   .train_batch_size = 1,
                                                   .micro_batch_size = 1,
                                                   .nranks = 1,

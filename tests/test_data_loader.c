@@ -614,7 +614,8 @@ TEST(prompts_come_in_the_order_of_an_epoch)
     }
     write_documents(path_of(0), DT_DATASET_PROMPTS, 50, d, N, false);
     dt_loader_options o = options(path_of(0), 16, 1, 1);
-    o.prompts = o.shuffle = true;
+    o.kind = DT_DATASET_PROMPTS;
+    o.shuffle = true;
     dt_loader *l = open_loader(&o);
     int64_t longest = 0;
     for (int i = 0; i < N; i++) longest = d[i].n > longest ? d[i].n : longest;
@@ -643,13 +644,13 @@ TEST(files_of_another_kind_than_prompts_are_refused)
     dt_error_clear();
     write_documents(path_of(0), DT_DATASET_SFT, 50, &d, 1, false);
     dt_loader_options o = options(path_of(0), 16, 1, 1);
-    o.prompts = true;
+    o.kind = DT_DATASET_PROMPTS;
     assert_fails(dt_loader_open(&l, &o), DT_ERR_DATA, "kind sft: expected prompts");
     d.n = 0;
     write_documents(path_of(0), DT_DATASET_PROMPTS, 50, &d, 1, false);
     assert_fails(dt_loader_open(&l, &o), DT_ERR_DATA, "prompt 0: expected at least one token");
     write_documents(path_of(0), DT_DATASET_PROMPTS, 50, &d, 1, false);
-    o.prompts = false;
+    o.kind = DT_DATASET_TOKENS;
     assert_fails(dt_loader_open(&l, &o), DT_ERR_DATA, "kind prompts: expected tokens or sft");
 }
 

@@ -11,8 +11,12 @@
 #define DTRAIN_CONFIG_KEYS_H
 
 /* clang-format off */
+/* The tasks: dt_task_NAME is the table of one (task.h). */
+#define DT_TASK_LIST(TASK) \
+    TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(ppo) TASK(grpo) TASK(eval)
+#define DT_TASK_WORD(name) "|" #name
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
-    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|ppo|grpo|eval", \
+    ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \
          "task of the run. pretrain: train on tokens; sft: fine-tune on samples with answers; rm: train a reward " \
          "model on pairs of answers; dpo: align a model with pairs of answers; ppo: align it with rewards for its " \
          "own completions; grpo: as ppo, without a critic, by comparing completions of a prompt; eval: measure the " \
