@@ -16,13 +16,14 @@
     KIND(TOKENS, tokens)                                                                                               \
     KIND(SFT, sft)                                                                                                     \
     KIND(PREFERENCE, preference)                                                                                       \
-    KIND(PROMPTS, prompts)
+    KIND(PROMPTS, prompts)                                                                                             \
+    KIND(UNPAIRED, unpaired)
 #define DT_KIND_ENUMERATOR(upper, lower) DT_DATASET_##upper,
 typedef enum dt_dataset_kind { DT_KIND_LIST(DT_KIND_ENUMERATOR) DT_N_DATASET_KINDS } dt_dataset_kind;
 /** "tokens", "sft", ...: the value of the attribute */
 const char *dt_dataset_kind_name(dt_dataset_kind kind);
 
-/** Texts of a sample. FIRST: the text (tokens, sft), the chosen text, or the prompt. SECOND: the rejected text,
+/** Texts of a sample. FIRST: the text (tokens, sft, unpaired), the chosen text, or the prompt. SECOND: the rejected text,
  *  or the answer. */
 typedef enum dt_side { DT_SIDE_FIRST, DT_SIDE_SECOND, DT_N_SIDES } dt_side;
 /** Safety label of an answer, as stored. */
@@ -36,6 +37,12 @@ typedef struct dt_batch_pairs {
 } dt_batch_pairs;
 /** Those of a batch of pairs. Local. */
 const dt_batch_pairs *dt_pairs_of(const dt_batch *b);
+/** Labels of the answers in a batch of kind unpaired. */
+typedef struct dt_batch_labels {
+    uint8_t *good; /* [n_samples] */
+} dt_batch_labels;
+/** Those of a batch of kind unpaired. Local. */
+const dt_batch_labels *dt_labels_of(const dt_batch *b);
 /** Bytes that a kind adds to a batch. Local. */
 size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq);
 
@@ -107,19 +114,20 @@ dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t 
 /** As dt_dataset_read_tokens, for either text. */
 dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids);
 
-/** Attributes of a sample with answers. */
+/** Attributes of a sample with answers: of a pair, or of a single answer (unpaired), which has one side and no margin. */
 typedef struct dt_pair {
     uint32_t prompt_length[DT_N_SIDES]; /* tokens of the prompt at the start of each side */
     float margin;                       /* 0 if the file has none */
     dt_safety safety[DT_N_SIDES];       /* unknown if the file has none */
     union {
         bool tie;  /* preference: neither text is better */
-        bool flag; /* as stored */
+        bool good; /* unpaired: the label */
+        bool flag; /* either, as stored */
     };
     /* only counted when a file is written, not stored: both texts are equal; scores prefer the rejected text */
     bool equal, contradicted;
 } dt_pair;
-/** Read the attributes of sample i (kind preference). DT_ERR_DATA. */
+/** Read the attributes of sample i (kinds preference and unpaired). DT_ERR_DATA. */
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair);
 
 /** Count the pairs, except ties, with equal texts; reads all tokens. n: out. each_piece: as dt_dataset_verify.
@@ -198,7 +206,7 @@ dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbyt
 /** End the current document or sample, which may be empty. weight: stored if the writer was created with_weights.
  *  DT_ERR_WRITE. */
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight);
-/** End the current sample of kind preference. DT_ERR_WRITE. */
+/** End the current sample of kind preference or unpaired. DT_ERR_WRITE. */
 dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair);
 /** Options of a commit. */
 typedef struct dt_commit {
