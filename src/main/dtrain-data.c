@@ -98,7 +98,7 @@ static const tool_row rows[] = {
      "write as many files as needed to keep each within SIZE, such as 500M, 5GB or 2GiB (G and GB are 10^9 bytes, GiB "
      "is 2^30 bytes)"},
     {"kind", "KIND", TO(make.kind),
-     "auto, tokens (plain text), sft (with a loss mask), preference, prompts or unpaired (answers with labels, for KTO) "
+     "auto, tokens (plain text), sft (with a loss mask), preference, prompts or unpaired (answers with labels) "
      "(default auto: by the first document)"},
     {"format", "FORMAT", TO(make.format),
      "auto, text, json or minionerec (default auto: json for .jsonl, .ndjson, .json (lines or an array) and Parquet "

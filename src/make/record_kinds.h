@@ -1,4 +1,4 @@
-/* record_kinds.h - what a kind of samples is to the maker of datasets: the other half of its table in src/data/kinds. */
+/* record_kinds.h - a kind of samples for the maker of datasets: the other half of its table in src/data/kinds. */
 #ifndef DTRAIN_MAKE_RECORD_KINDS_H
 #define DTRAIN_MAKE_RECORD_KINDS_H
 

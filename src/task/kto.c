@@ -1,5 +1,5 @@
 /* kto.c - task kto: aligns a model with single answers, each labelled good or bad, against a frozen reference
- * (algorithms.md 3.6). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. A good
+ * (algorithms.md 3.5). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. A good
  * answer is to have a larger ratio than the model has on average, a bad one a smaller ratio. The average is estimated
  * over prompts with the answers of other samples of the step, by one forward of both models before the first gradient.
  *
@@ -141,7 +141,7 @@ static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
     return DT_OK;
 }
 
-/* Each ratio is one rank's, and 0 of the others: their sum has the same bits whatever the ranks and micro-batches are. */
+/* Each ratio is one rank's, and 0 of the others: their sum has the same bits on any number of ranks. */
 static dt_err average(dt_task *t, int64_t n)
 {
     enum { MOST = 1 << 22 }; /* an int counts them */

@@ -18,7 +18,8 @@
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
     ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \
          "task of the run. pretrain: train on tokens; sft: fine-tune on samples with answers; rm: train a reward " \
-         "model on pairs of answers; dpo: align a model with pairs of answers; kto: align it with single answers that are good or bad; ppo: align it with rewards for its " \
+         "model on pairs of answers; dpo: align a model with pairs of answers; kto: align it with single " \
+         "answers that are good or bad; ppo: align it with rewards for its " \
          "own completions; grpo: as ppo, without a critic, by comparing completions of a prompt; eval: measure the " \
          "loss on data.validation") \
     TEXT(run, output_dir, "", \

@@ -5,8 +5,8 @@
 
 #include "dtrain/core/core.h"
 
-/** What a kind of samples adds to batches: arrays that only its task and its part of the model read. The table's address
- *  identifies it. */
+/** What a kind of samples adds to batches: arrays that only its task and its part of the model read. The table's
+ *  address identifies it. */
 typedef struct dt_extension_form {
     const char *name;
     size_t self_nbytes; /* of the structure with the addresses of the arrays */

@@ -2,8 +2,9 @@
  * "Dataset files".
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind
- * preference), each its own sequence, a text with a label (kind unpaired), or a prompt (kind prompts). The samples of an optimizer step are a pure function
- * of (configuration, step): to resume, a run needs a step number, not an iterator.
+ * preference), each its own sequence, a text with a label (kind unpaired), or a prompt (kind prompts). The samples of
+ * an optimizer step are a pure function of (configuration, step): to resume, a run needs a step number, not an
+ * iterator.
  *
  * Every function is Local: each rank opens the files, and all ranks compute the same order. */
 #ifndef DTRAIN_DATA_H
@@ -129,8 +130,8 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
  *  the next call. DT_ERR_DATA. */
 dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 
-/** Kind unpaired: as dt_loader_batch, but each prompt is followed by the answer of the sample before it in the step; the
- *  first by that of the last. So every answer occurs once, whatever the ranks and micro-batches are. Labels are not
+/** Kind unpaired: as dt_loader_batch, but each prompt is followed by the answer of the sample before it in the step;
+ *  the first by that of the last. So every answer occurs once, whatever the ranks and micro-batches are. Labels are not
  *  set. */
 dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 

@@ -10,8 +10,8 @@
 
 /* ---- reading a file ---------------------------------------------------------------------------------------------- */
 
-/** The kinds of samples: the name of the enumerator, and the value of the attribute. A kind is a table in src/data/kinds,
- *  and one for its records in src/make. */
+/** The kinds of samples: the name of the enumerator, and the value of the attribute. A kind is a table in
+ *  src/data/kinds, and one for its records in src/make. */
 #define DT_KIND_LIST(KIND)                                                                                             \
     KIND(TOKENS, tokens)                                                                                               \
     KIND(SFT, sft)                                                                                                     \
@@ -23,8 +23,8 @@ typedef enum dt_dataset_kind { DT_KIND_LIST(DT_KIND_ENUMERATOR) DT_N_DATASET_KIN
 /** "tokens", "sft", ...: the value of the attribute */
 const char *dt_dataset_kind_name(dt_dataset_kind kind);
 
-/** Texts of a sample. FIRST: the text (tokens, sft, unpaired), the chosen text, or the prompt. SECOND: the rejected text,
- *  or the answer. */
+/** Texts of a sample. FIRST: the text (tokens, sft, unpaired), the chosen text, or the prompt. SECOND: the rejected
+ *  text, or the answer. */
 typedef enum dt_side { DT_SIDE_FIRST, DT_SIDE_SECOND, DT_N_SIDES } dt_side;
 /** Safety label of an answer, as stored. */
 typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
@@ -114,7 +114,8 @@ dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t 
 /** As dt_dataset_read_tokens, for either text. */
 dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids);
 
-/** Attributes of a sample with answers: of a pair, or of a single answer (unpaired), which has one side and no margin. */
+/** Attributes of a sample with answers: of a pair, or of a single answer (unpaired), which has one side and no
+ *  margin. */
 typedef struct dt_pair {
     uint32_t prompt_length[DT_N_SIDES]; /* tokens of the prompt at the start of each side */
     float margin;                       /* 0 if the file has none */
