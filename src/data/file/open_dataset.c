@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* Of two formats that a file may have, the first one counts. */
-#define STORES(STORE) STORE(hdf5)
+#define STORES(STORE) STORE(megatron) STORE(hdf5)
 #define STORE_TABLE(name) extern const dt_store dt_store_##name;
 STORES(STORE_TABLE)
 #define STORE_ENTRY(name) &dt_store_##name,
