@@ -1,5 +1,6 @@
-/* test_data_megatron.c - Megatron-LM's .bin and .idx files: what its own builder wrote (tests/make_megatron_fixtures.py),
- * files of all sizes and types against HDF5 files of the same documents, and damaged files. */
+/* test_data_megatron.c - Megatron-LM's .bin and .idx files: what its own builder wrote
+ * (tests/make_megatron_fixtures.py), files of all sizes and types against HDF5 files of the same documents, and damaged
+ * files. */
 #include "cases.h"
 #include <stdio.h>
 #include <stdlib.h>

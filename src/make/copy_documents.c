@@ -1,5 +1,5 @@
-/* copy_documents.c - documents of datasets that other programs wrote. They are token ids already: nothing is encoded, and
- * no end of text is added. */
+/* copy_documents.c - documents of datasets that other programs wrote. They are token ids already: nothing is encoded,
+ * and no end of text is added. */
 #include "copy_documents.h"
 #include "dtrain/data/dataset.h"
 #include <sys/stat.h>

@@ -12,8 +12,8 @@ typedef struct dt_copy_job {
     void *self;
 } dt_copy_job;
 
-/** Write the documents of all inputs, in order. Local. DT_ERR_DATA: a malformed dataset, or an id outside the tokenizer's
- *  vocabulary. DT_ERR_USAGE: an input of another format, or a kind that needs records. */
+/** Write the documents of all inputs, in order. Local. DT_ERR_DATA: a malformed dataset, or an id outside the
+ *  tokenizer's vocabulary. DT_ERR_USAGE: an input of another format, or a kind that needs records. */
 dt_err dt_copy_documents(const dt_copy_job *job);
 
 #endif
