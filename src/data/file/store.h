@@ -1,5 +1,6 @@
 /* store.h - a file format of datasets, as a table of functions. It reads token ranges and offsets of samples; the code
- * that builds samples and batches sees no format. A format is one file here and a word of the list in open_dataset.c. */
+ * that builds samples and batches sees no format. A format is one file here and a word of the list in
+ * open_dataset.c. */
 #ifndef DTRAIN_DATA_STORE_H
 #define DTRAIN_DATA_STORE_H
 
