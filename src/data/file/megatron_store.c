@@ -2,8 +2,8 @@
  * begin. Both are read with pread: a file of any size takes no memory.
  *
  * PREFIX.idx, little-endian: "MMIDIDX\0\0", uint64 version 1, uint8 type code, uint64 S sequences, uint64 D entries of
- * the document index, int32 lengths [S] in tokens, int64 pointers [S] in bytes, int64 documents [D]: number of the first
- * sequence of each document, and S. With images, int8 modes [S] follow, which are ignored.
+ * the document index, int32 lengths [S] in tokens, int64 pointers [S] in bytes, int64 documents [D]: number of the
+ * first sequence of each document, and S. With images, int8 modes [S] follow, which are ignored.
  *
  * Source   NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py.
  *
