@@ -1,5 +1,4 @@
-/* internal.h - shared declarations of comm: MPI communicators, the map of ranks to nodes, and error checks of MPI
- * calls. */
+/* internal.h - shared declarations of comm: MPI communicators, the mesh, and error checks of MPI calls. */
 #ifndef DTRAIN_COMM_INTERNAL_H
 #define DTRAIN_COMM_INTERNAL_H
 
@@ -9,15 +8,11 @@
 struct dt_comm_mpi {
     MPI_Comm world;  /* a duplicate, so that messages cannot match those of other code */
     MPI_Comm node;   /* ranks that share memory */
-    MPI_Comm across; /* ranks of equal local_rank, one per node that has it, ordered by node */
     MPI_Op vote_op;
     MPI_Datatype vote_type;     /* of one dt_vote_value */
     dt_vote_value *vote_values; /* [vote_room]: values that a vote sends and receives */
     int vote_room;
-    int *node_of, *local_of; /* [nranks] */
-    int *rank_at; /* [n_nodes * max_local]: global rank by node and local rank, -1 if the node has fewer ranks */
-    int max_local, min_local; /* maximum and minimum number of ranks per node */
-    int failed_rank;          /* of the last agreement or vote; -1: no rank failed */
+    int failed_rank; /* of the last agreement or vote; -1: no rank failed */
     /* cores that the ranks of this host may use together, divided by their number, rounded down: 0 if there are more
      * ranks than cores */
     int cores_per_rank;
@@ -36,6 +31,11 @@ struct dt_comm_mpi {
     bool differ;            /* comm->check found different collectives: no further exchange */
     bool apart; /* this rank has failed while the others wait for it without knowing: it votes on no error */
 };
+
+/** Make the axis of all ranks. node_of: [nranks] any number of each rank's node, the same on all ranks. Local. */
+dt_err dt_mesh_world(dt_comm *comm, const int *node_of);
+/** Free the tables of all axes. Local. */
+void dt_mesh_free(dt_comm *comm);
 
 /** Open the roll call's communicator and gather the hosts' names. Collective. */
 dt_err dt_roll_open(dt_comm *comm);

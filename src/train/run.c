@@ -181,9 +181,9 @@ static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
     const int n_threads = find_threads(run);
+    const dt_mesh_shape shape = {.tp = 1, .cp = 1, .by_node = !strcmp(run->cfg.zero_shard_group, "node")};
     if (!dt_config_doubted(&run->cfg, "zero", "shard_group"))
-        dt_mistakes_add(m, at_key(run, "zero", "shard_group",
-                                  dt_comm_group(run->comm, !strcmp(run->cfg.zero_shard_group, "node"))));
+        dt_mistakes_add(m, at_key(run, "zero", "shard_group", dt_comm_mesh(run->comm, &shape)));
     run_open_config_objects(run);
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));

@@ -248,7 +248,7 @@ static void fill_zero_options(dt_run *run)
     const bool reduce_differs = dt_dtype_find(cfg->precision_reduce_dtype, &reduce_dtype);
     run->main.zero_opt = (dt_zero_options){
         .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
-        .n_groups = run->comm ? run->comm->n_groups : 0, /* a plan sets its own */
+        .n_groups = run->comm ? run->comm->mesh.replicate.size : 0, /* a plan sets its own */
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : dtype,
         .reduce_differs = reduce_differs,

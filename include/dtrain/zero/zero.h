@@ -2,7 +2,7 @@
  * gathered, reduced and updated.
  *
  * Source   Rajbhandari et al., "ZeRO", SC 2020, arXiv:1910.02054: stages in section 5, volume in section 7.
- * Symbols  Psi -> n_param, N_d -> comm->nranks.
+ * Symbols  Psi -> n_param, N_d -> size of the axis sum.
  *
  * Each part of a unit (unit.h) is divided into equal, padded shards, one for each rank of a group (comm.h). The group's
  * rank r owns shard r of every state. The stage determines what is kept whole in addition to the owned shard. Frozen
