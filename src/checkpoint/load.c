@@ -47,7 +47,7 @@ static dt_err share(load_job *j)
 {
     dt_stored_map *f = &j->map, from_first = *f;
     DT_TRY(dt_comm_broadcast_host(j->comm, &from_first, sizeof from_first, 0));
-    if (j->comm->rank != 0) {
+    if (!dt_comm_first(j->comm)) {
         from_first.locations = f->locations;
         from_first.files = malloc(from_first.files_len);
         *f = from_first;
@@ -332,7 +332,7 @@ static dt_err all_written(const load_job *j)
 static void tell_kept(const load_job *j)
 {
     int n_adapters = 0, n_projector = 0;
-    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
+    for (int i = 0; i < j->n_slots && dt_comm_first(j->comm); i++) {
         if (!j->map.locations[i].kept) continue;
         if (j->slots[i].tensor->adapter_scale != 0)
             n_adapters += !j->slots[i].of->adapters_follow;
@@ -353,14 +353,14 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     dt_phase_enter(phase, "load", "open");
     dt_err err = dt_comm_agree(comm, prepare(&job));
     if (err == DT_OK)
-        err = dt_comm_agree(comm, comm->rank == 0 ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
+        err = dt_comm_agree(comm, dt_comm_first(comm) ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
     if (err == DT_OK) err = share(&job);
     if (err == DT_OK) tell_kept(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, keep_checksums(&job));
-    if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->rank, comm->nranks));
+    if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->mesh.sum.rank, comm->mesh.sum.size));
     if (err == DT_OK) err = dt_comm_agree(comm, all_written(&job));
     clean_up(&job);
     dt_chunks_give_back(job.chunks, comm);

@@ -146,9 +146,9 @@ static dt_err reserve(const save_job *j)
 static dt_err create(save_job *j)
 {
     dt_phase_enter(j->phase, "save", "create");
-    if (j->comm->rank == 0) DT_TRY(make_metadata(j));
+    if (dt_comm_first(j->comm)) DT_TRY(make_metadata(j));
     DT_TRY(dt_fault("save.create"));
-    if (j->comm->rank == 0) DT_TRY(reserve(j));
+    if (dt_comm_first(j->comm)) DT_TRY(reserve(j));
     return dt_fault("save.reserve");
 }
 
@@ -193,11 +193,11 @@ static dt_err write_slots(save_job *j)
         err = write_slot(j, fd, i, copy ? copy : dt_zero_state_ptr(slot->of->zero, slot->state, slot->slice));
         if (copy) copy += save_slot_nbytes(slot);
     }
-    if (err == DT_OK && j->comm->rank == 0)
+    if (err == DT_OK && dt_comm_first(j->comm))
         err = ckpt_write_task_arrays(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
     /* On one node rank 0 syncs for all ranks after the checksums are written. Across nodes each rank flushes its own
      * cache concurrently. */
-    const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;
+    const bool sync = !dt_comm_first(j->comm) || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
     if (err == DT_OK && sync && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
@@ -250,7 +250,7 @@ static dt_err rename_all(save_job *j)
 static dt_err publish(save_job *j)
 {
     dt_phase_enter(j->phase, "save", "publish");
-    if (j->comm->rank != 0) return DT_OK;
+    if (!dt_comm_first(j->comm)) return DT_OK;
     DT_TRY(complete(j));
     DT_TRY(dt_fault("save.rename"));
     DT_TRY(rename_all(j));
@@ -265,7 +265,7 @@ const save_stage save_stages[DT_SAVE_STAGES] = {
 
 void save_close(save_job *j, bool published)
 {
-    if (j->comm->rank == 0 && !published && j->part[0]) dt_remove_part(j->part);
+    if (dt_comm_first(j->comm) && !published && j->part[0]) dt_remove_part(j->part);
     dt_aside_drop(&j->pointer);
     ckpt_image_close(&j->image);
     free(j->slots);

@@ -161,7 +161,7 @@ static dt_err prepare(export_job *j)
     DT_TRY(make_layout(j));
     DT_TRY(dt_chunks_take(&j->chunks, j->comm));
     DT_TRY(find_layout(j));
-    return j->comm->rank == 0 ? make_config(j) : DT_OK;
+    return dt_comm_first(j->comm) ? make_config(j) : DT_OK;
 }
 
 /* ---- rank 0: create ---------------------------------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ static dt_err create_files(export_job *j)
 
 static dt_err create(export_job *j)
 {
-    if (j->comm->rank == 0) DT_TRY(create_files(j));
+    if (dt_comm_first(j->comm)) DT_TRY(create_files(j));
     return dt_fault("export.create");
 }
 
@@ -338,7 +338,7 @@ static dt_err write_new_rows(export_job *j)
 {
     const size_t size = dt_st_type_size(j->opt->dtype);
     char path[PATH_MAX];
-    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
+    for (int i = 0; i < j->n_slots && dt_comm_first(j->comm); i++) {
         const dt_new_tokens *more = j->opt->new_tokens;
         const int64_t len = j->plain[i].shape[1], first = new_rows_first(j->slots[i].tensor->shape[0], more);
         if (!j->new_row[i]) continue;
@@ -359,7 +359,7 @@ static dt_err write_new_rows(export_job *j)
 static dt_err sync_files(export_job *j)
 {
     dt_phase_enter(j->phase, "export", "sync");
-    for (int f = 0; f < j->layout.n_files && j->comm->rank == 0; f++)
+    for (int f = 0; f < j->layout.n_files && dt_comm_first(j->comm); f++)
         DT_TRY(dt_st_layout_sync(&j->layout, j->opt->dir, f));
     return dt_fault("export.publish");
 }
@@ -367,7 +367,7 @@ static dt_err sync_files(export_job *j)
 /* From the first removal to the last rename the directory has no configuration, so it is not taken for a model. */
 static dt_err publish(export_job *j)
 {
-    if (j->comm->rank != 0) return DT_OK;
+    if (!dt_comm_first(j->comm)) return DT_OK;
     DT_CHECK_ERRNO(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, j->config_path, "cannot be replaced");
     DT_TRY(dt_st_layout_publish(&j->layout, j->opt->dir));
     DT_TRY(tokenizer_files_publish(j->opt->dir));

@@ -264,6 +264,8 @@ static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? a
 
 /** Is this the rank that writes the files that all ranks share, and speaks for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
+/** Mean over all ranks, from the sum of their values. Local. */
+static inline double dt_comm_mean(const dt_comm *comm, double sum) { return sum / comm->nranks; }
 
 /** Find which ranks share a device: set n_sharing, most_sharing and leads. Collective. A rank that could not open its
  *  device passes {0}. DT_ERR_MEMORY, agreed; DT_ERR_COMM. */

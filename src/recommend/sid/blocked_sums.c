@@ -6,7 +6,7 @@
 dt_err sid_sums_alloc(const dt_sid *s, sid_sums *x, int64_t n, dt_memcat category)
 {
     enum { ALIGN = 16 };
-    const int64_t R = s->comm->nranks;
+    const int64_t R = s->comm->mesh.data.size;
     *x = (sid_sums){.n = n, .count = dt_ceil_div(dt_ceil_div(n, R), ALIGN) * ALIGN};
     const size_t piece = (size_t)x->count * sizeof(float);
     DT_TRY(dt_buf_alloc_zeroed(&x->part, s->dev, DT_ON_DEVICE, (size_t)R * piece, category));
