@@ -461,6 +461,24 @@ static dt_err nccl_all_gather(const dt_axis *axis, const char *kind, const void 
     return DT_OK;
 }
 
+static dt_err nccl_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
+{
+    dt_comm *comm = axis->comm;
+    const nccl_state *t = state_of(comm);
+    dt_stream *s = cuda_stream(comm->dev, stream, kind);
+    if (n == 0) return DT_OK;
+    nccl_note *note = note_before(comm, kind, s->handle);
+    DT_TRY(begin_group(comm));
+    for (int i = 0; i < n; i++) {
+        const int r = axis->member[m[i].rank];
+        if (m[i].send_nbytes > 0) DT_NCCL(comm, ncclSend(m[i].send, m[i].send_nbytes, ncclInt8, r, t->nccl, s->handle));
+        if (m[i].recv_nbytes > 0) DT_NCCL(comm, ncclRecv(m[i].recv, m[i].recv_nbytes, ncclInt8, r, t->nccl, s->handle));
+    }
+    DT_TRY(settle(comm, ncclGroupEnd(), kind));
+    note_behind(note, s->handle);
+    return DT_OK;
+}
+
 /* The only symbol that the program looks up, and the headers it was compiled from. */
 DT_OBJECT_INTERFACE(dt_comm_nccl_ops);
 extern const dt_comm_ops dt_comm_nccl_ops;
@@ -472,4 +490,5 @@ const dt_comm_ops dt_comm_nccl_ops = {
     .where = nccl_where,
     .reduce_scatter = nccl_reduce_scatter,
     .all_gather = nccl_all_gather,
+    .exchange = nccl_exchange,
 };

@@ -42,11 +42,13 @@ static int64_t count(const bench *b, dt_dtype dt)
 
 static void our_reduce(bench *b)
 {
-    check(dt_comm_reduce_scatter(&b->comm.mesh.sum, b->send, DT_F32, b->recv, DT_F32, count(b, DT_F32), false, false, NULL));
+    check(dt_comm_reduce_scatter(&b->comm.mesh.sum, b->send, DT_F32, b->recv, DT_F32, count(b, DT_F32), false, false,
+                                 NULL));
 }
 static void our_reduce_bf16(bench *b)
 {
-    check(dt_comm_reduce_scatter(&b->comm.mesh.sum, b->send, DT_BF16, b->recv, DT_F32, count(b, DT_BF16), false, false, NULL));
+    check(dt_comm_reduce_scatter(&b->comm.mesh.sum, b->send, DT_BF16, b->recv, DT_F32, count(b, DT_BF16), false, false,
+                                 NULL));
 }
 static void mpi_reduce(bench *b)
 {

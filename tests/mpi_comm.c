@@ -200,8 +200,10 @@ TEST(unordered_sum_repeats_its_bits)
               *b = calloc(COUNT, sizeof *b);
         assert_true(send && a && b);
         for (int64_t i = 0; i < (int64_t)COUNT * f->comm.nranks; i++) send[i] = wild(f->comm.rank, i);
-        bool ok = dt_comm_reduce_scatter(&f->comm.mesh.sum, send, DT_F32, a, DT_F32, COUNT, false, false, NULL) == DT_OK;
-        ok = dt_comm_reduce_scatter(&f->comm.mesh.sum, send, DT_F32, b, DT_F32, COUNT, false, false, NULL) == DT_OK && ok;
+        bool ok =
+            dt_comm_reduce_scatter(&f->comm.mesh.sum, send, DT_F32, a, DT_F32, COUNT, false, false, NULL) == DT_OK;
+        ok = dt_comm_reduce_scatter(&f->comm.mesh.sum, send, DT_F32, b, DT_F32, COUNT, false, false, NULL) == DT_OK &&
+             ok;
         ok = ok && memcmp(a, b, COUNT * sizeof *a) == 0;
         free(send);
         free(a);
@@ -302,7 +304,8 @@ enum { ON_STREAMS = 999 };
 static dt_err queue_exchange(dt_comm *c, bool gather, guarded *whole, guarded *part, dt_stream *s)
 {
     if (gather) return dt_comm_all_gather(&c->mesh.shard, device(part), device(whole), ON_STREAMS * sizeof(float), s);
-    return dt_comm_reduce_scatter(&c->mesh.sum, device(whole), DT_F32, device(part), DT_F32, ON_STREAMS, false, false, s);
+    return dt_comm_reduce_scatter(&c->mesh.sum, device(whole), DT_F32, device(part), DT_F32, ON_STREAMS, false, false,
+                                  s);
 }
 
 static void fill_exchange(const dt_comm *c, float plus, guarded *whole, guarded *part)

@@ -557,7 +557,8 @@ TEST_OF(ALWAYS | BY_NODE, too_few_live_parameters_are_refused_on_all_ranks)
     run_options opt = {.zero = zero_options(3, DT_F32, DT_F32)};
     opt.zero.max_live_parameters = 100;
     run r;
-    const dt_err want = f->comm.mesh.shard.size > 1 ? DT_ERR_USAGE : DT_OK; /* alone in its group a rank gathers nothing */
+    const dt_err want =
+        f->comm.mesh.shard.size > 1 ? DT_ERR_USAGE : DT_OK; /* alone in its group a rank gathers nothing */
     const bool ok = run_open(&r, f, &opt) == want && (want == DT_OK || r.z == NULL);
     dt_error_clear();
     assert_all(world(f), ok);

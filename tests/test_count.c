@@ -111,7 +111,8 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, 1 << 20, DT_MEM_OTHER), DT_OK);
     float *at = b.ptr;
     dt_comm_open_counted(&comm, &f->dev, 16, 8, false);
-    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL), DT_OK);
+    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL),
+                     DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 8 * 400);
     assert_true(f->launch[0].node + f->launch[0].net == comm.traffic_bytes);
     f->n = 0;
@@ -119,7 +120,8 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     /* a piece of the other node's 8 ranks comes by each adapter, and all others' by NVLink at most */
     assert_true(f->launch[0].node == 15 * 400 && f->launch[0].net == 400);
     f->n = 0; /* in any order: of each neighbour the pieces for both nodes, then one sum for the other */
-    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, false, NULL), DT_OK);
+    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, false, NULL),
+                     DT_OK);
     assert_true(f->launch[0].node == 7 * 2 * 400 && f->launch[0].net == 0 && f->launch[2].net == 400);
     assert_int_equal(dt_comm_agree(&comm, DT_ERR_FAULT), DT_ERR_FAULT);
     dt_comm_open_counted(&comm, &f->dev, 16, 8, true);

@@ -87,7 +87,8 @@ static inline dt_err do_reduce_scatter(dt_device *cpu, const void *args)
     meet(a->axis->comm, dt_queue_reach(a->send));
     for (int64_t i = 0; i < a->count; i++) {
         if (a->accumulate) sum[i] = get(recv, a->recv_dt, i);
-        for (int r = 0; r < N_THREADS; r++) sum[i] += get(thread_of(a->axis->comm->dev)->meet->data[r], a->send_dt, mine + i);
+        for (int r = 0; r < N_THREADS; r++)
+            sum[i] += get(thread_of(a->axis->comm->dev)->meet->data[r], a->send_dt, mine + i);
     }
     part(a->axis->comm); /* recv may lie in send, which the other one reads until here */
     for (int64_t i = 0; i < a->count; i++) put(recv, a->recv_dt, i, sum[i]);

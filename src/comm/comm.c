@@ -286,12 +286,12 @@ dt_err dt_comm_open(dt_comm *comm)
     DT_CHECK(comm->mpi, DT_ERR_MEMORY, "out of memory for a communicator");
     *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL,
                                       .node = MPI_COMM_NULL,
-                                      .check = MPI_COMM_NULL,
                                       .roll = MPI_COMM_NULL,
                                       .vote_op = MPI_OP_NULL,
                                       .vote_type = MPI_DATATYPE_NULL,
                                       .failed_rank = -1,
                                       .max_message = (size_t)1 << 30};
+    for (int i = 0; i < DT_N_AXES; i++) comm->mpi->check[i] = MPI_COMM_NULL;
     const dt_err err = open_mpi(comm);
     if (err) free_tables(comm); /* MPI's handles are leaked: freeing them is collective */
     return err;
@@ -486,90 +486,10 @@ void dt_comm_close(dt_comm *comm)
     if (comm->ops) comm->ops->close(comm);
     dt_comm_vote_close(comm->mpi);
     if (comm->mpi->roll != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->roll);
-    if (comm->mpi->check != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check);
+    for (int i = 0; i < DT_N_AXES; i++)
+        if (comm->mpi->check[i] != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check[i]);
     if (comm->mpi->node != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->node);
     if (comm->mpi->world != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->world);
     free_tables(comm);
     *comm = (dt_comm){0};
-}
-
-/* ---- collectives on tensors -------------------------------------------------------------------------------------- */
-
-/* A rank with a local or injected error still takes part and returns the error afterwards. All ranks therefore reach
- * the next vote. */
-
-/* For the timeline: the number of the collective, and this rank's current unit. */
-static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *kind)
-{
-    const char *unit = comm->phase ? atomic_load_explicit(&comm->phase->unit, memory_order_relaxed) : "";
-    dt_stream_begin(comm->dev, stream, kind, unit, atomic_load_explicit(&comm->sequence, memory_order_relaxed));
-}
-
-static dt_err check_reduce(const dt_axis *axis, const dt_reduction *d)
-{
-    DT_EXPECT(axis && axis->comm && axis->comm->ops);
-    DT_EXPECT(d->count >= 0 && d->count <= INT64_MAX / 4 / axis->size);
-    DT_EXPECT(d->count == 0 || (d->send && d->recv));
-    DT_EXPECT(dt_is_float(d->send_dt) && dt_is_float(d->recv_dt));
-    const uintptr_t block = (uintptr_t)d->count * dt_dtype_size(d->send_dt), s = (uintptr_t)d->send,
-                    r = (uintptr_t)d->recv, recv_len = (uintptr_t)d->count * dt_dtype_size(d->recv_dt);
-    const bool own_place =
-        r == s + block * (uintptr_t)dt_axis_block(axis) && d->send_dt == d->recv_dt && !d->accumulate;
-    DT_EXPECT(own_place || r >= s + block * (uintptr_t)axis->size || r + recv_len <= s);
-    return DT_OK;
-}
-
-dt_err dt_comm_reduce_scatter(const dt_axis *axis, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                              int64_t count, bool accumulate, bool ordered, dt_stream *stream)
-{
-    const dt_err fault = dt_fault("comm.reduce_scatter");
-    const dt_reduction d = {send, recv, send_dt, recv_dt, count, count, accumulate, ordered};
-    DT_TRY(check_reduce(axis, &d));
-    dt_comm *comm = axis->comm;
-    DT_TRY(
-        dt_comm_next(comm, &(dt_collective){"reduce_scatter", count, send_dt, recv_dt, -1, accumulate, ordered, true}));
-    begin_on_stream(comm, stream, "reduce_scatter");
-    const dt_err err = comm->ops->reduce_scatter(axis, &d, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
-    comm->traffic_bytes += (double)(axis->size - 1) * (double)count * (double)dt_dtype_size(send_dt);
-    return fault;
-}
-
-static dt_err gather(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride, size_t nbytes,
-                     dt_stream *stream)
-{
-    dt_comm *comm = axis->comm;
-    DT_TRY(dt_comm_next(comm,
-                        &(dt_collective){.kind = kind, .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
-    begin_on_stream(comm, stream, kind);
-    const dt_err err = comm->ops->all_gather(axis, kind, send, recv, stride, nbytes, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
-    comm->traffic_bytes += (double)(axis->size - 1) * (double)nbytes;
-    return DT_OK;
-}
-
-dt_err dt_comm_all_gather(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream)
-{
-    const dt_err fault = dt_fault("comm.all_gather");
-    DT_EXPECT(axis && axis->comm && axis->comm->ops);
-    DT_EXPECT(nbytes <= SIZE_MAX / 2 / (size_t)axis->size);
-    DT_EXPECT(nbytes == 0 || (send && recv));
-    const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
-    DT_EXPECT(s == r + nbytes * (uintptr_t)axis->rank || s + nbytes <= r || s >= r + nbytes * (uintptr_t)axis->size);
-    const dt_err err = gather(axis, "all_gather", send, recv, nbytes, nbytes, stream);
-    return err == DT_OK ? fault : err;
-}
-
-dt_err dt_comm_replicate(const dt_axis *axis, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
-{
-    DT_EXPECT(axis && axis->comm && axis->comm->ops);
-    DT_EXPECT(nbytes <= stride && stride <= SIZE_MAX / 2 / (size_t)axis->size);
-    DT_EXPECT(nbytes == 0 || buf);
-    if (axis->size == 1) return DT_OK;
-    const dt_err fault = dt_fault("comm.replicate");
-    const dt_err err =
-        gather(axis, "replicate", (char *)buf + (size_t)axis->rank * stride, buf, stride, nbytes, stream);
-    return err == DT_OK ? fault : err;
 }

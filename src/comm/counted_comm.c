@@ -61,8 +61,22 @@ static dt_err count_all_gather(const dt_axis *axis, const char *kind, const void
     return DT_OK;
 }
 
-const dt_comm_ops dt_comm_count_ops = {
-    .name = "count", .reduce_scatter = count_reduce_scatter, .all_gather = count_all_gather};
+/* The members of rank 0's node come first. */
+static dt_err count_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
+{
+    dt_launch launch = {.op = kind};
+    for (int i = 0; i < n; i++) {
+        launch.memory += (double)(m[i].send_nbytes + m[i].recv_nbytes);
+        *(m[i].rank < axis->local_size ? &launch.node : &launch.net) += (double)m[i].send_nbytes;
+    }
+    if (launch.memory > 0) dt_count_queue(axis->comm->dev, stream, &launch);
+    return DT_OK;
+}
+
+const dt_comm_ops dt_comm_count_ops = {.name = "count",
+                                       .reduce_scatter = count_reduce_scatter,
+                                       .all_gather = count_all_gather,
+                                       .exchange = count_exchange};
 
 /* Rank 0's axes, without tables. */
 static dt_axis counted_axis(dt_comm *comm, const char *name, int size, int per_node)
@@ -78,8 +92,7 @@ static dt_axis counted_axis(dt_comm *comm, const char *name, int size, int per_n
 
 void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node)
 {
-    *comm = (dt_comm){
-        .nranks = nranks, .host = "planned", .dev = dev, .ops = &dt_comm_count_ops, .counts = true};
+    *comm = (dt_comm){.nranks = nranks, .host = "planned", .dev = dev, .ops = &dt_comm_count_ops, .counts = true};
     const dt_axis world = counted_axis(comm, "world", nranks, ranks_per_node);
     comm->local_nranks = world.local_size, comm->n_nodes = world.n_nodes;
     comm->mesh.world = comm->mesh.data = comm->mesh.sum = comm->mesh.shard = world;

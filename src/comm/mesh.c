@@ -71,7 +71,8 @@ static dt_err make_axis(const axis_rule *rule, dt_comm *comm, const int *node)
     *a = (dt_axis){.name = rule->name, .comm = comm, .rank = rule->place[comm->rank]};
     for (int r = 0; r < comm->nranks; r++) a->size += is_member(rule, r, comm->rank);
     a->member = malloc(4 * (size_t)a->size * sizeof *a->member);
-    if (!a->member) return out_of_memory(a->size);
+    a->messages = malloc((size_t)a->size * sizeof *a->messages);
+    if (!a->member || !a->messages) return out_of_memory(a->size);
     a->block_of = a->member + a->size, a->node_of = a->block_of + a->size, a->local_of = a->node_of + a->size;
     for (int r = 0; r < comm->nranks; r++)
         if (is_member(rule, r, comm->rank)) a->member[rule->place[r]] = r;
@@ -85,6 +86,7 @@ static void free_axes(dt_axis *axis, int n)
     for (int i = 0; i < n; i++) {
         free(axis[i].member);
         free(axis[i].member_at);
+        free(axis[i].messages);
         axis[i] = (dt_axis){0};
     }
 }
@@ -136,8 +138,7 @@ static void find_shards(const dt_axis *world, const dt_mesh_shape *shape, const 
     for (int r = 0; r < world->size; r++) {
         c->sum[r] = c->team[r] * shape->cp + c->cp[r];
         c->replicate[r] = shape->by_node ? world->node_of[r] : 0;
-        c->shard[r] =
-            shape->by_node ? world->local_of[r] / (shape->tp * shape->cp) * shape->cp + c->cp[r] : c->sum[r];
+        c->shard[r] = shape->by_node ? world->local_of[r] / (shape->tp * shape->cp) * shape->cp + c->cp[r] : c->sum[r];
     }
 }
 

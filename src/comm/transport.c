@@ -77,7 +77,7 @@ dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
     plan(&l, &t);
     dt_memory memory = {0};
     memory.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned_nbytes(nranks, host_accessible);
-    memory.at[DT_MEM_STAGING][DT_ON_HOST] = 
+    memory.at[DT_MEM_STAGING][DT_ON_HOST] =
         2 * t.net_set_nbytes + (l.shared_memory && l.most_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
     return memory;
 }
@@ -102,6 +102,7 @@ static dt_err plan_routes(dt_comm *comm, dt_transport *t, bool shared)
         const layout l = layout_of(a, shared && a->near >= 0);
         const int n = (int)plan_route(&l, t->net_set_nbytes, r);
         if (2 * n > t->n_requests) t->n_requests = 2 * n;
+        if (a->size > t->n_requests) t->n_requests = a->size;
         r->shm = &t->windows[r->shared ? a->near : i];
         r->n_far = a->size - (r->shared ? a->local_size : 1);
     }
@@ -205,21 +206,6 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
-/* Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work that
- * follows. */
-static dt_err take_pinned(dt_comm *comm, const dt_transport *t, dt_stream *stream)
-{
-    return comm->dev->ops->event_wait(comm->dev, t->returned, stream);
-}
-static dt_err give_pinned(dt_comm *comm, const dt_transport *t, dt_stream *stream)
-{
-    return comm->dev->ops->event_record(comm->dev, t->returned, stream);
-}
-
-/** Returns the first error, except that an error of the exchange takes precedence. A rank whose copy fails still takes
- *  part in the exchange, unless its device has failed. */
-static dt_err first(dt_err err, dt_err then) { return err == DT_OK || then == DT_ERR_COMM ? then : err; }
-
 static dt_err staged_reduce_scatter(const dt_axis *axis, const dt_reduction *d, dt_stream *stream)
 {
     dt_comm *comm = axis->comm;
@@ -229,23 +215,23 @@ static dt_err staged_reduce_scatter(const dt_axis *axis, const dt_reduction *d, 
     char *blocks = t->pinned.ptr;
     const int64_t most = (int64_t)(t->pinned.nbytes / ((size_t)axis->size * elem + recv_elem)) / LINE * LINE;
     char *sum = blocks + (size_t)most * (size_t)axis->size * elem;
-    dt_err err = take_pinned(comm, t, stream);
+    dt_err err = dt_transport_take_pinned(axis, stream);
     for (int64_t done = 0; done < d->count && err != DT_ERR_COMM; done += most) {
         const int64_t n = d->count - done < most ? d->count - done : most;
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
         char *to = (char *)d->recv + (size_t)done * recv_elem;
         for (size_t b = 0; b < n_blocks; b++)
-            err = first(err, copy_on(comm, blocks + b * nbytes,
-                                     (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem, nbytes,
-                                     stream));
-        if (d->accumulate) err = first(err, copy_on(comm, sum, to, recv_nbytes, stream));
-        err = first(err, sync(comm, stream));
+            err = dt_transport_first(err, copy_on(comm, blocks + b * nbytes,
+                                                  (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
+                                                  nbytes, stream));
+        if (d->accumulate) err = dt_transport_first(err, copy_on(comm, sum, to, recv_nbytes, stream));
+        err = dt_transport_first(err, sync(comm, stream));
         dt_reduction part = *d;
         part.send = blocks, part.recv = sum, part.count = n, part.stride = d->stride ? n : 0;
-        err = first(err, dt_transport_reduce_scatter(axis, &part));
-        err = first(err, copy_on(comm, to, sum, recv_nbytes, stream));
+        err = dt_transport_first(err, dt_transport_reduce_scatter(axis, &part));
+        err = dt_transport_first(err, copy_on(comm, to, sum, recv_nbytes, stream));
     }
-    return first(err, give_pinned(comm, t, stream));
+    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
 }
 
 static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *recv, size_t stride, size_t nbytes,
@@ -255,18 +241,18 @@ static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *rec
     const dt_transport *t = dt_transport_of(axis);
     char *blocks = t->pinned.ptr;
     const size_t most = t->pinned.nbytes / (size_t)axis->size / LINE * LINE;
-    dt_err err = take_pinned(comm, t, stream);
+    dt_err err = dt_transport_take_pinned(axis, stream);
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
         const size_t n = nbytes - done < most ? nbytes - done : most;
         char *mine = blocks + (size_t)axis->rank * n;
-        err = first(err, copy_on(comm, mine, send + done, n, stream));
-        err = first(err, sync(comm, stream));
-        err = first(err, dt_transport_all_gather(axis, mine, blocks, n, n));
+        err = dt_transport_first(err, copy_on(comm, mine, send + done, n, stream));
+        err = dt_transport_first(err, sync(comm, stream));
+        err = dt_transport_first(err, dt_transport_all_gather(axis, mine, blocks, n, n));
         for (size_t r = 0; r < (size_t)axis->size; r++)
             if (recv + r * stride != send)
-                err = first(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
+                err = dt_transport_first(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
     }
-    return first(err, give_pinned(comm, t, stream));
+    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -291,10 +277,17 @@ static dt_err mpi_all_gather(const dt_axis *axis, const char *kind, const void *
     return dt_transport_all_gather(axis, send, recv, stride, nbytes);
 }
 
+static dt_err mpi_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
+{
+    (void)kind;
+    return dt_transport_exchange(axis, m, n, stream);
+}
+
 const dt_comm_ops dt_comm_mpi_ops = {
     .name = "mpi",
     .open = mpi_open,
     .close = mpi_close,
     .reduce_scatter = mpi_reduce_scatter,
     .all_gather = mpi_all_gather,
+    .exchange = mpi_exchange,
 };

@@ -11,11 +11,11 @@ typedef struct dt_transport {
     size_t stream_nbytes; /* results of at least this size are written with non-temporal stores */
     dt_buf net;           /* two sets of received blocks and node sums to send */
     size_t net_set_nbytes;
-    MPI_Request *requests; /* two sets */
-    int n_requests;        /* per set */
-    const void **src;      /* [nranks] inputs of a fold */
-    dt_buf pinned;         /* staging for a device whose memory the host cannot access */
-    dt_event *returned;    /* the last copy from there to the device has completed */
+    MPI_Request *requests;     /* two sets */
+    int n_requests;            /* per set; together at least 2 * nranks */
+    const void **src;          /* [nranks] inputs of a fold */
+    dt_buf pinned;             /* staging for a device whose memory the host cannot access */
+    dt_event *returned;        /* the last copy from there to the device has completed */
     dt_shm windows[DT_N_AXES]; /* by dt_axis.near */
 } dt_transport;
 
@@ -40,5 +40,25 @@ static inline bool dt_transport_near(const dt_axis *axis, int i)
 
 dt_err dt_transport_reduce_scatter(const dt_axis *axis, const dt_reduction *r);
 dt_err dt_transport_all_gather(const dt_axis *axis, const void *send, void *recv, size_t stride, size_t nbytes);
+/** Exchange messages, staged if the host cannot access the device's memory. */
+dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_stream *stream);
+/** The first error, except that an error of the exchange takes precedence. A rank whose copy fails still takes part in
+ *  the exchange, unless its device has failed. */
+static inline dt_err dt_transport_first(dt_err err, dt_err then)
+{
+    return err == DT_OK || then == DT_ERR_COMM ? then : err;
+}
+/** Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work that
+ *  follows, up to give_pinned. */
+static inline dt_err dt_transport_take_pinned(const dt_axis *axis, dt_stream *stream)
+{
+    dt_device *dev = axis->comm->dev;
+    return dev->ops->event_wait(dev, dt_transport_of(axis)->returned, stream);
+}
+static inline dt_err dt_transport_give_pinned(const dt_axis *axis, dt_stream *stream)
+{
+    dt_device *dev = axis->comm->dev;
+    return dev->ops->event_record(dev, dt_transport_of(axis)->returned, stream);
+}
 
 #endif

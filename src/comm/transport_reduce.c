@@ -71,8 +71,8 @@ static void copy_to_slot(const reduction *d, char *slot, int node, int64_t k)
     const size_t nbytes = (size_t)chunk_len(d, k) * d->elem;
     for (int l = 0; slot && l < c->local_size; l++)
         if (l != c->local_rank)
-            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_axis_at(c, node, l), k), nbytes,
-                           false, d->t->n_threads);
+            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_axis_at(c, node, l), k), nbytes, false,
+                           d->t->n_threads);
 }
 
 /* ---- flat -------------------------------------------------------------------------------------------------------- */
@@ -92,7 +92,8 @@ static dt_err post_pieces(reduction *d, int64_t k)
     for (int i = 1; i < c->size; i++) {
         const int to = (c->rank - i + c->size) % c->size; /* in the order of the receives */
         if (!dt_transport_near(c, to))
-            DT_MPI(MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, c->member[to], TAG_PIECE, c->comm->mpi->world, &req[n++]));
+            DT_MPI(
+                MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, c->member[to], TAG_PIECE, c->comm->mpi->world, &req[n++]));
     }
     return DT_OK;
 }

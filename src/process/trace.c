@@ -25,7 +25,7 @@ typedef struct trace {
 
 static int put_process(const trace *w, char *out, size_t room)
 {
-    const int rank = dt_log_rank();
+    const int rank = dt_comm_number(w->comm);
     return snprintf(out, room,
                     "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n"
                     "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
@@ -35,7 +35,7 @@ static int put_process(const trace *w, char *out, size_t room)
 /* Name and sort index of a lane. */
 static int put_lane(const trace *w, int lane, char *out, size_t room)
 {
-    const int rank = dt_log_rank();
+    const int rank = dt_comm_number(w->comm);
     const char *name = lane == LANE_HOST    ? "host"
                        : lane == LANE_SAVER ? "saver"
                                             : w->t->streams[lane - LANE_STREAMS].name;
@@ -56,7 +56,7 @@ static int put_span(const trace *w, const dt_time_span *s, char *out, size_t roo
         out, room,
         ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d%s}",
         s->name, named ? " " : "", named ? s->unit : "", s->name, (s->begin_s - w->t->open_s) * 1e6,
-        (s->end_s - s->begin_s) * 1e6, dt_log_rank(), s->lane, number);
+        (s->end_s - s->begin_s) * 1e6, dt_comm_number(w->comm), s->lane, number);
 }
 
 /* The process, its lanes, and the spans that fit in the ring. */

@@ -143,7 +143,8 @@ static dt_err hash_some(making *k, int64_t first, int64_t n, int64_t at, uint64_
 static dt_err hash_range(making *k, int64_t first, int64_t n, uint64_t *checksum)
 {
     dt_comm *comm = k->t->comm;
-    const int64_t each = dt_min_i64(HASHED_AT_ONCE, dt_ceil_div(n, comm->mesh.data.size)), round = each * comm->mesh.data.size;
+    const int64_t each = dt_min_i64(HASHED_AT_ONCE, dt_ceil_div(n, comm->mesh.data.size)),
+                  round = each * comm->mesh.data.size;
     *checksum = 0;
     for (int64_t at = 0; at < n; at += round) {
         const int64_t end = dt_min_i64(at + round, n), own = at + comm->mesh.data.rank * each;

@@ -16,7 +16,7 @@ static double rank_of_first(const dt_run *run, int model, int unit)
 {
     if (unit < 0) return -1;
     const int64_t later = (int64_t)(run->n_trained - 1 - model) * MAX_UNITS + unit;
-    return (double)(later * MAX_RANKS + MAX_RANKS - 1 - dt_log_rank());
+    return (double)(later * MAX_RANKS + MAX_RANKS - 1 - dt_comm_number(run->comm));
 }
 
 void run_declare_nonfinite(dt_run *run)

@@ -303,7 +303,8 @@ static dt_err choose(dt_run *run)
 
 dt_err run_choose_checkpoint(dt_run *run)
 {
-    const dt_err err = dt_comm_first(run->comm) && run->total_steps > 0 && *run->cfg.run_output_dir ? choose(run) : DT_OK;
+    const dt_err err =
+        dt_comm_first(run->comm) && run->total_steps > 0 && *run->cfg.run_output_dir ? choose(run) : DT_OK;
     return err == DT_OK ? dt_fault("resume.choose") : err;
 }
 
@@ -456,7 +457,8 @@ static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
     char *path = dt_comm_first(run->comm) ? run->resume_paths[i] : NULL;
     const double begin_s = dt_now_s();
     DT_TRY(dt_comm_share_text(run->comm, &path, NULL));
-    dt_err err = dt_comm_agree(run->comm, !dt_comm_first(run->comm) || i == run->resume_first ? DT_OK : look_at(run, path));
+    dt_err err =
+        dt_comm_agree(run->comm, !dt_comm_first(run->comm) || i == run->resume_first ? DT_OK : look_at(run, path));
     bool own = true;
     if (err == DT_OK) err = load_one(run, path, p);
     if (err == DT_OK) err = is_own(run, path, &own);

@@ -220,7 +220,7 @@ static dt_err check_same_device(dt_run *run)
             at_key(run, "run", "device",
                    dt_fail(DT_ERR_USAGE,
                            "expected the same kind of device on all ranks: %s selects %s on rank %d, but %s on rank 0",
-                           run->cfg.run_device, run->dev.ops->name, dt_log_rank(), of_first));
+                           run->cfg.run_device, run->dev.ops->name, dt_comm_number(run->comm), of_first));
     return run_agree(run, err);
 }
 

@@ -64,21 +64,30 @@ typedef struct dt_vote {
     int n_values;          /* more than 8 need dt_comm_vote_reserve */
 } dt_vote;
 
+/** Bytes that this rank sends to a member of an axis and receives from it; either may be 0. */
+typedef struct dt_parcel {
+    int rank;
+    const void *send;
+    void *recv;
+    size_t send_nbytes, recv_nbytes;
+} dt_parcel;
+
 /** An axis of the mesh: the ranks among which a tensor, or work, is divided. Read-only. */
 typedef struct dt_axis {
     const char *name;
     int rank, size; /* this rank's coordinate, and the number of ranks */
     dt_comm *comm;
-    int node, n_nodes;          /* nodes of its members, numbered by their first member */
-    int local_rank, local_size; /* within the node, among the members */
-    bool even_nodes;            /* all these nodes have the same number of members */
+    int node, n_nodes;           /* nodes of its members, numbered by their first member */
+    int local_rank, local_size;  /* within the node, among the members */
+    bool even_nodes;             /* all these nodes have the same number of members */
     int most_local, least_local; /* maximum and minimum number of members of a node */
     int *member;                 /* [size] their ranks in the run; these five tables are owned by comm */
     int *block_of;               /* [size] block of a reduce-scatter that each member receives; mostly its own number */
     int *node_of, *local_of;     /* [size] */
     int *member_at; /* [n_nodes * most_local] member by node and local rank, -1 if the node has fewer members */
     int near;       /* index in dt_mesh.axis of the axis with the same members on each node; -1: none share a node */
-    void *route;    /* state of the transport for this axis */
+    dt_parcel *messages; /* [size] scratch of an exchange; owned by comm */
+    void *route;         /* state of the transport for this axis */
 } dt_axis;
 
 /** How the ranks are arranged (dt_comm_mesh). Each axis of size n contains the ranks that differ in this coordinate
@@ -122,6 +131,8 @@ typedef struct dt_comm_ops {
     /** dt_comm_all_gather, and dt_comm_replicate: recv[r * stride ..] = send of rank r. kind: name of the collective. */
     dt_err (*all_gather)(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
                          size_t nbytes, dt_stream *stream);
+    /** Exchange messages with other members: n < size, at most one in each direction for each. */
+    dt_err (*exchange)(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream);
 } dt_comm_ops;
 
 /** Another rank on this rank's host. */
@@ -264,6 +275,8 @@ static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? a
 
 /** Is this the rank that writes the files that all ranks share, and speaks for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
+/** This rank's number, for messages. Local. */
+static inline int dt_comm_number(const dt_comm *comm) { return comm->rank; }
 /** Mean over all ranks, from the sum of their values. Local. */
 static inline double dt_comm_mean(const dt_comm *comm, double sum) { return sum / comm->nranks; }
 
@@ -319,6 +332,51 @@ dt_err dt_comm_all_gather(const dt_axis *axis, const void *send, void *recv, siz
  *
  *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_replicate(const dt_axis *axis, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
+
+/** Replace each element by its sum over the ranks of an axis. Collective on the axis; asynchronous on stream. Sends at
+ *  most 2 (size - 1) / size * count elements, or (size - 1) * count if they are few.
+ *
+ *  buf      inout  [count] of dt
+ *  ordered  as dt_comm_reduce_scatter; few elements are always added in rank order
+ *
+ *  All ranks get the same bits. Not on the axis sum if it ends at nodes (replicate.size > 1). Errors as
+ *  dt_comm_reduce_scatter. Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
+ *  MPICH", 2005. */
+dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t count, bool ordered, dt_stream *stream);
+
+/** Send block r of send to rank r, for all ranks of an axis: recv[r * nbytes ..] = block of send_r for this rank.
+ *  Collective on the axis; asynchronous on stream. Sends (size - 1) * nbytes.
+ *
+ *  send, recv  in, out  [size * nbytes] each; must not overlap
+ *
+ *  Errors as dt_comm_reduce_scatter. */
+dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+
+/** As dt_comm_all_to_all with blocks of different sizes, one behind the other in rank order.
+ *
+ *  send_nbytes, recv_nbytes  in  [size] bytes to and from each rank; host; send_nbytes[r] here equals recv_nbytes[this
+ *                                rank] on rank r, which comm->check verifies */
+dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t *send_nbytes, void *recv,
+                            const size_t *recv_nbytes, dt_stream *stream);
+
+/** Copy the bytes of one rank of an axis to the others. Collective on the axis; asynchronous on stream.
+ *
+ *  buf   in on root, out on the other ranks: [nbytes]
+ *  root  a rank of the axis
+ *
+ *  Errors as dt_comm_reduce_scatter. */
+dt_err dt_comm_broadcast(const dt_axis *axis, void *buf, size_t nbytes, int root, dt_stream *stream);
+
+/** Send to one rank of an axis and receive from another. Collective on the axis, with the same nbytes; asynchronous on
+ *  stream. A rank that another names in `to` names that rank in `from`.
+ *
+ *  send      in   [nbytes]; must not overlap recv
+ *  to, from  ranks of the axis, or -1: sends, or receives, nothing. Both or neither may be this rank
+ *  recv      out  [nbytes]
+ *
+ *  Errors as dt_comm_reduce_scatter. */
+dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *recv, int from, size_t nbytes,
+                         dt_stream *stream);
 
 /* ---- collectives on host values ---------------------------------------------------------------------------------- */
 

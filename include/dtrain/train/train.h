@@ -87,9 +87,9 @@ typedef struct dt_run {
     dt_device host; /* the CPU in addition to another device, for offloaded updates; {0} if dev is the CPU */
     dt_stream *compute;
     const dt_axis *data; /* which samples this rank reads: of comm, or of the plan */
-    dt_axis planned;
-    int most_sharing; /* maximum ranks on a device */
-    double peak_flops;        /* of all devices together, for products in the model's type; 0: unknown */
+    dt_axis planned_data;
+    int most_sharing;  /* maximum ranks on a device */
+    double peak_flops; /* of all devices together, for products in the model's type; 0: unknown */
     dt_batching batching;
     dt_model_config mc;
     dt_unit *units;

@@ -34,12 +34,13 @@ dt_err sid_sums_clear(const dt_sid *s, sid_sums *x)
 
 dt_err sid_sums_add(const dt_sid *s, sid_sums *x)
 {
-    return dt_comm_reduce_scatter(s->comm, x->part.ptr, DT_F32, x->piece.ptr, DT_F32, x->count, true, true, s->stream);
+    return dt_comm_reduce_scatter(&s->comm->mesh.data, x->part.ptr, DT_F32, x->piece.ptr, DT_F32, x->count, true, true,
+                                  s->stream);
 }
 
 dt_err sid_sums_end(const dt_sid *s, sid_sums *x)
 {
-    return dt_comm_all_gather(s->comm, x->piece.ptr, x->whole.ptr, x->piece.nbytes, s->stream);
+    return dt_comm_all_gather(&s->comm->mesh.data, x->piece.ptr, x->whole.ptr, x->piece.nbytes, s->stream);
 }
 
 void sid_sort_by_code(const int32_t *code, int64_t m, int64_t n_codes, int64_t *count, int32_t *order)

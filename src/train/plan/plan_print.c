@@ -389,7 +389,7 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
     planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node};
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
-    run->planned = (dt_axis){.name = "data", .size = req->nranks}, run->data = &run->planned;
+    run->planned_data = (dt_axis){.name = "data", .size = req->nranks}, run->data = &run->planned_data;
     DT_TRY(find_chip(&p, req));
     DT_TRY(open_for_plan(run, per_node));
     if (req->nvme_space && !*run->cfg.zero_nvme_path)
