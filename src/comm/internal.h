@@ -65,7 +65,7 @@ typedef struct dt_collective {
  * if ranks differ, or this rank must not join. */
 dt_err dt_comm_next(dt_comm *comm, const dt_collective *c);
 
-/** With comm->check: DT_ERR_COMM if a member sends this rank another number of bytes than it expects, on all members. */
+/** With comm->check: DT_ERR_COMM on all members if one sends another number of bytes than its receiver expects. */
 dt_err dt_comm_check_sizes(const dt_axis *axis, const size_t *send_nbytes, const size_t *recv_nbytes);
 
 /** MPI_Bcast of any size. */

@@ -48,8 +48,8 @@ static inline dt_err dt_transport_first(dt_err err, dt_err then)
 {
     return err == DT_OK || then == DT_ERR_COMM ? then : err;
 }
-/** Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work that
- *  follows, up to give_pinned. */
+/** Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work
+ *  that follows, up to give_pinned. */
 static inline dt_err dt_transport_take_pinned(const dt_axis *axis, dt_stream *stream)
 {
     dt_device *dev = axis->comm->dev;

@@ -1,7 +1,7 @@
 /* transport_exchange.c - messages between the ranks of an axis, inside a node and between nodes.
  *
  * MPI moves them, through shared memory inside a node. Parts have the same length at both ends, because it follows from
- * what these share. From memory that the host cannot access, a part of each message is staged at a time: both directions
+ * what these share. If the host cannot access the memory, a part of each message is staged at a time: both directions
  * of a member have a place in the pinned buffer. */
 #include "transport.h"
 

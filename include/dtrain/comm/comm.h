@@ -128,7 +128,7 @@ typedef struct dt_comm_ops {
     void (*where)(const dt_comm *comm, char *out, size_t out_size);
     /** dt_comm_reduce_scatter. */
     dt_err (*reduce_scatter)(const dt_axis *axis, const dt_reduction *r, dt_stream *stream);
-    /** dt_comm_all_gather, and dt_comm_replicate: recv[r * stride ..] = send of rank r. kind: name of the collective. */
+    /** dt_comm_all_gather, dt_comm_replicate: recv[r * stride ..] = send of rank r. kind: name of the collective. */
     dt_err (*all_gather)(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
                          size_t nbytes, dt_stream *stream);
     /** Exchange messages with other members: n < size, at most one in each direction for each. */
@@ -302,8 +302,8 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
  *
  *      recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[b * count + i],    0 <= i < count
  *
- *  with b = dt_axis_block(axis). On most axes b is the rank. On the axis sum, the blocks of ranks with the same shard are
- *  adjacent. Collective on the axis; asynchronous on stream. Sends (size - 1) * count elements.
+ *  with b = dt_axis_block(axis). On most axes b is the rank. On the axis sum, the blocks of ranks with the same shard
+ *  are adjacent. Collective on the axis; asynchronous on stream. Sends (size - 1) * count elements.
  *
  *  send     in     [size * count] of send_dt
  *  recv     inout  [count] of recv_dt; may be this rank's block of send if the types are equal and accumulate is false
