@@ -1,6 +1,7 @@
 /* stored.c - lists of expected tensors, and their shapes (algorithms.md 8.3). Names in files: names.c; reading:
  * load.c. */
 #include "dtrain/checkpoint/stored.h"
+#include "dtrain/model/model.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,14 +99,13 @@ dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor
 
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
 {
-    static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};
     int32_t embed = -1;
     bool predicts = false; /* has a vocabulary head */
     for (int i = 0; i < n_slots; i++) {
         if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
         const char *name = dt_stored_of_language(slots[i].tensor->name);
         if (strcmp(name, DT_STORED_HEAD) == 0) return -1;
-        if (strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0) embed = i;
+        if (dt_model_is_vocabulary(slots[i].tensor)) embed = i;
         predicts |= slots[i].unit->role == DT_UNIT_HEAD;
     }
     return predicts ? embed : -1;

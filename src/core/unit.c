@@ -33,7 +33,9 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
                    .decay = decay,
                    .trainable = true,
                    .init_std = init_std,
-                   .init_value = init_value};
+                   .init_value = init_value,
+                   .kind = n_dims == 2 ? DT_KIND_MATRIX : DT_KIND_VECTOR,
+                   .split = -1};
     DT_EXPECT(n_dims >= 1 && n_dims <= DT_MAX_DIMS);
     DT_EXPECT(strlen(name) < DT_NAME_MAX);
     DT_CHECK(count_elements(n_dims, shape, &t.n_elems), DT_ERR_ARG,

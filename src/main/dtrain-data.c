@@ -216,11 +216,10 @@ static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
                  *size = json_object_get(tower, "image_size"), *patch = json_object_get(tower, "patch_size");
-    dt_tower kind;
-    const bool known = dt_tower_find(json_string_value(json_object_get(config, "model_type")), &kind);
-    const int64_t S = size ? (int64_t)json_integer_value(size) : 224, P = patch   ? (int64_t)json_integer_value(patch)
-                                                                          : known ? dt_tower_patch_size(kind)
-                                                                                  : 0;
+    const dt_tower *kind = dt_tower_find(json_string_value(json_object_get(config, "model_type")));
+    const int64_t S = size ? (int64_t)json_integer_value(size) : 224, P = patch  ? (int64_t)json_integer_value(patch)
+                                                                          : kind ? kind->patch_size
+                                                                                 : 0;
     if (P < 1 || S < P || S > DT_MAX_IMAGE_SIZE) return;
     o->size = S;
     if (!o->n_tokens) o->n_tokens = (S / P) * (S / P);

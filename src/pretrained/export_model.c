@@ -37,7 +37,6 @@ typedef struct export_job {
     dt_tensor *plain;   /* [n_slots] shapes in the files */
     float **new_row;    /* [n_slots] values of each new token's row in a vocabulary matrix; NULL for other slots */
     dt_st_layout layout;
-    bool conv1d;  /* weights are stored [in, out] */
     char *config; /* rank 0: text of the configuration */
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
@@ -129,16 +128,6 @@ static int64_t n_labels(const export_job *j)
     return 0;
 }
 
-static dt_err find_layout(export_job *j)
-{
-    dt_model_config mc = {0};
-    if (j->opt->adapter) return DT_OK;
-    DT_TRY(dt_model_config_parse(&mc, "config.json", j->opt->model_config));
-    j->conv1d = mc.conv1d;
-    dt_model_config_free(&mc);
-    return DT_OK;
-}
-
 /* Called by rank 0. */
 static dt_err make_config(export_job *j)
 {
@@ -160,7 +149,6 @@ static dt_err prepare(export_job *j)
     DT_TRY(name_slots(j));
     DT_TRY(make_layout(j));
     DT_TRY(dt_chunks_take(&j->chunks, j->comm));
-    DT_TRY(find_layout(j));
     return dt_comm_first(j->comm) ? make_config(j) : DT_OK;
 }
 
@@ -286,8 +274,7 @@ static dt_err write_slots(export_job *j, bool *agreed)
         char name[DT_NAME_MAX];
         model_name(j, i, name);
         if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
-            const bool conv1d = j->conv1d && !j->slots[i].tensor->coded.turned;
-            err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, conv1d, err);
+            err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, err);
             *agreed = err != DT_OK;
         }
         if (err == DT_OK && j->slots[i].slice->n > 0) {

@@ -81,7 +81,7 @@ static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z
 {
     const dt_vision_config *v = mc->vision;
     const dt_model_config *b = v->blocks;
-    const int64_t numbers[] = {v->tower,
+    const int64_t numbers[] = {v->tower - dt_tower_at(0),
                                v->image_size,
                                v->patch_size,
                                v->n_used,

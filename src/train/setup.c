@@ -198,7 +198,7 @@ static dt_err check_length(const dt_run *run)
     const int64_t T = run->cfg.data_seq_len, P = run->mc.max_position_embeddings;
     if (T <= P) return DT_OK;
     dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
-    DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE,
+    DT_CHECK(!run->mc.learned_positions, DT_ERR_USAGE,
              "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
     if (!run->comm || dt_comm_first(run->comm)) /* other ranks read the resolved text, whose line numbers differ */
         DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64, where, T, P);
@@ -492,7 +492,7 @@ static dt_err adapt_model(dt_run *run)
 
 static dt_err store_base(dt_run *run)
 {
-    const dt_err err = dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units);
+    const dt_err err = dt_lora_store_base(&run->lora, run->units, run->n_units);
     return err == DT_OK ? DT_OK : drop_units(run, dt_config_blame(&run->cfg, "lora", "base_quantization", err));
 }
 

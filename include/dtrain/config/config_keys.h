@@ -10,6 +10,8 @@
 #ifndef DTRAIN_CONFIG_KEYS_H
 #define DTRAIN_CONFIG_KEYS_H
 
+#include "dtrain/config/model_types.h"
+
 /** The sinks of log.report_to, in the order in which they get a record: X for the first, Y for the others. Each is a
  *  table dt_sink_NAME in src/report (sink.h). */
 #define DT_SINKS(X, Y) X(stdout) Y(jsonl) Y(csv) Y(tensorboard) Y(prometheus)
@@ -66,7 +68,7 @@
          "chat template that is stored with the model for generation: a name (dtrain-data --help lists them), a " \
          "JSON file, or auto, the tokenizer's own. Empty: that of the data, else that of model.path") \
     TEXT(model, config, "", "config.json of a model to train from random initial weights") \
-    MAYBE(model, model_type, word, 0, 0, "gpt2|llama|mistral|qwen2|qwen3", "", \
+    MAYBE(model, model_type, word, 0, 0, DT_MODEL_TYPE_WORDS, "", \
          "architecture of a model that is defined by this key and the keys below. They have the names, meanings and " \
          "defaults of config.json: without sizes, llama is the original 7B model") \
     MAYBE(model, hidden_size, integer, 1, 1 << 24, "", "", "width of the model") \
