@@ -113,10 +113,10 @@ static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
     return DT_OK;
 }
 
-uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, size_t size)
+uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, int64_t whole, size_t size)
 {
     const int64_t lo = dt_max_i64(first, charge->first), hi = dt_min_i64(first + n, charge->first + charge->n);
-    return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo, hi - lo, size) : 0;
+    return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo - first + whole, hi - lo, size) : 0;
 }
 
 /* Format the index of an element of a tensor: "[3, 17]". */
@@ -170,13 +170,15 @@ static dt_err read_slot(load_job *j, int i)
     if (p->kept || p->elsewhere) return DT_OK;
     if (p->absent) return clear_slot(j, s);
     char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->owned) : NULL;
-    for (int64_t at = 0; at < s->owned->n; at += step) {
-        const int64_t n = dt_min_i64(step, s->owned->n - at), first = s->owned->first + at;
+    for (int64_t at = 0, n; at < s->owned->n; at += n) {
+        const int64_t first = s->owned->first + at;
+        const dt_tensor_run run = dt_tensor_run_of(s->held, first, dt_min_i64(step, s->owned->n - at));
         char *to = in_place ? in_place + (size_t)at * size : raw;
+        n = run.n;
         DT_TRY(dt_phase_poll(j->phase));
-        DT_TRY(load_fetch(j, s, p, first, n, to));
-        DT_TRY(check_finite(j, s, p, to, first, n));
-        if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->slice, to, first, n, size);
+        DT_TRY(load_fetch(j, s, p, run.whole, n, to));
+        DT_TRY(check_finite(j, s, p, to, run.whole, n));
+        if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->slice, to, first, n, run.whole, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(raw, type, converted, keep, n);
         DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? raw : converted));
@@ -193,10 +195,11 @@ static dt_err compare_slot(load_job *j, int i)
     char *const raw = j->chunks->raw, *const converted = j->chunks->converted;
     const dt_st_type keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
     const int64_t step = DT_STORED_BUFFER / 4;
-    for (int64_t at = 0; at < s->owned->n && !p->elsewhere; at += step) {
-        const int64_t n = dt_min_i64(step, s->owned->n - at);
+    for (int64_t at = 0, n; at < s->owned->n && !p->elsewhere; at += n) {
+        const dt_tensor_run run = dt_tensor_run_of(s->held, s->owned->first + at, dt_min_i64(step, s->owned->n - at));
+        n = run.n;
         DT_TRY(dt_phase_poll(j->phase));
-        DT_TRY(load_fetch(j, s, p, s->owned->first + at, n, raw));
+        DT_TRY(load_fetch(j, s, p, run.whole, n, raw));
         dt_st_convert(raw, (dt_st_type)p->type, converted, keep, n);
         DT_TRY(dt_zero_state_read(z, s->state, s->owned, at, n, raw));
         DT_CHECK(memcmp(raw, converted, (size_t)n * dt_st_type_size(keep)) == 0, DT_ERR_DATA,

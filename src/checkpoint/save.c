@@ -172,8 +172,13 @@ static dt_err write_slot(const save_job *j, int fd, int i, const char *in_place)
         if (j->given_up && atomic_load(j->given_up)) return dt_fail(DT_ERR_STOP, "%s: cancelled", j->part);
         dt_phase_enter(j->phase, "save", s->tensor->name);
         if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->slice, at, n, j->chunks->raw));
-        j->sums[i] += dt_checksum(from, first + at, n, size);
-        DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
+        for (int64_t done = 0; done < n;) {
+            const dt_tensor_run run = dt_tensor_run_of(s->held, first + at + done, n - done);
+            const char *part = from + (size_t)done * size;
+            j->sums[i] += dt_checksum(part, run.whole, run.n, size);
+            DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + run.whole * (int64_t)size, part, (size_t)run.n * size));
+            done += run.n;
+        }
     }
     return DT_OK;
 }

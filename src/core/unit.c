@@ -104,6 +104,25 @@ int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role)
     return -1;
 }
 
+dt_tensor_run dt_tensor_run_of(const dt_tensor *t, int64_t first, int64_t n)
+{
+    if (t->split_whole == 0) return (dt_tensor_run){first, n};
+    int64_t inner = 1; /* elements of an index of the divided dimension */
+    for (int d = t->split + 1; d < t->n_dims; d++) inner *= t->shape[d];
+    const int64_t row = t->shape[t->split] * inner, outer = first / row, within = first % row;
+    return (dt_tensor_run){(outer * t->split_whole + t->split_first) * inner + within, dt_min_i64(n, row - within)};
+}
+
+dt_tensor dt_tensor_whole(const dt_tensor *t)
+{
+    dt_tensor whole = *t;
+    if (t->split_whole == 0) return whole;
+    whole.n_elems = t->n_elems / t->shape[t->split] * t->split_whole;
+    whole.shape[t->split] = t->split_whole;
+    whole.split_first = whole.split_whole = 0;
+    return whole;
+}
+
 int64_t dt_tensor_n_trainable(const dt_tensor *t)
 {
     int64_t n_rows = 0;

@@ -253,9 +253,10 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->slice);
     char path[PATH_MAX];
     DT_TRY(open_file(j, j->layout.file[i], path));
-    for (int64_t at = 0; at < s->slice->n; at += step) {
-        const int64_t n = s->slice->n - at < step ? s->slice->n - at : step, first = (s->slice->first + at) * per,
-                      n_weights = dt_min_i64(n * per, j->plain[i].n_elems - first);
+    for (int64_t at = 0, n; at < s->slice->n; at += n) {
+        const dt_tensor_run run = dt_tensor_run_of(s->held, s->slice->first + at, dt_min_i64(step, s->slice->n - at));
+        const int64_t first = run.whole * per, n_weights = dt_min_i64(run.n * per, j->plain[i].n_elems - first);
+        n = run.n;
         const void *from = in_place ? in_place + (size_t)at * kept_size : j->chunks->raw;
         DT_TRY(dt_phase_poll(j->phase));
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->slice, at, n, j->chunks->raw));

@@ -78,12 +78,13 @@ static dt_err check_unit(const dt_unit *u)
     return DT_OK;
 }
 
-/** Merge adjacent trainable elements with the same decay and learning rate. Runs exclude padding: with eps = 0 AdamW
+/** Merge adjacent trainable elements with the same settings. Runs exclude padding: with eps = 0 AdamW
  *  would turn its zeros into NaN. */
 static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 {
     zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
-    if (last && last->start + last->len == run.start && last->decay == run.decay && last->lr_group == run.lr_group)
+    if (last && last->start + last->len == run.start && last->decay == run.decay && last->lr_group == run.lr_group &&
+        last->divided == run.divided)
         last->len += run.len;
     else
         l->runs[l->n_runs++] = run;
@@ -93,17 +94,22 @@ static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
 {
     ul->first_run = l->n_runs;
     ul->all_trainable = true;
+    bool divided[2] = {false, false}; /* are there tensors that are not divided, and that are? */
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         const int64_t row_len = t->n_elems / t->shape[0];
+        const bool is_divided = t->split_whole > 0;
         if (t->part != DT_TRAINED) continue;
-        ul->all_trainable = ul->all_trainable && t->trainable && t->n_row_ranges == 0;
+        divided[is_divided] = true;
+        ul->all_trainable =
+            ul->all_trainable && t->trainable && t->n_row_ranges == 0 && !(divided[false] && divided[true]);
         if (!t->trainable) continue;
-        if (t->n_row_ranges == 0) add_run(l, ul, (zero_run){t->offset, t->n_elems, t->decay, t->lr_group});
+        if (t->n_row_ranges == 0) add_run(l, ul, (zero_run){t->offset, t->n_elems, t->decay, t->lr_group, is_divided});
         for (int k = 0; k < t->n_row_ranges; k++) {
             const dt_row_range *r = &t->row_ranges[k];
             add_run(l, ul,
-                    (zero_run){t->offset + r->first * row_len, (r->end - r->first) * row_len, t->decay, t->lr_group});
+                    (zero_run){t->offset + r->first * row_len, (r->end - r->first) * row_len, t->decay, t->lr_group,
+                               is_divided});
         }
     }
     ul->n_runs = l->n_runs - ul->first_run;

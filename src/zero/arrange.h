@@ -7,11 +7,12 @@
 #include "dtrain/zero/zero.h"
 
 /** Consecutive trainable elements of a unit's trained part that one optimizer call may update. All have the same
- *  learning rate and the same decay setting. */
+ *  learning rate and the same decay setting, and are divided alike. */
 typedef struct zero_run {
     int64_t start, len;
     bool decay;
     int lr_group;
+    bool divided; /* its tensors are divided on the axis tp; false: all ranks of that axis have the same */
 } zero_run;
 
 /** One part of a unit, partitioned into equal shards. */
@@ -26,7 +27,8 @@ typedef struct zero_part_layout {
 typedef struct zero_unit_layout {
     zero_part_layout part[DT_N_PARTS];
     /* trained part only */
-    bool all_trainable;    /* has no frozen tensor: only padding lies between the runs */
+    /* has no frozen tensor, and all are divided or none: only padding lies between the runs */
+    bool all_trainable;
     int first_run, n_runs; /* in zero_layout.runs, ascending */
     int64_t grad_at;       /* offset of the part or its shard in the gradients on the device, elements */
     int64_t opt_at;        /* offset of the part or its shard in each optimizer state, elements */

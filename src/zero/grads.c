@@ -283,6 +283,9 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
+/** Does this rank count the run? Of what all ranks of the axis tp have alike, the first does. */
+static bool counts(const dt_zero *z, const zero_run *run) { return run->divided || z->comm->mesh.tp.rank == 0; }
+
 /** Run op over the trainable elements that this rank is in charge of, in the memory space of their sums. Stores *n
  *  results of 16 bytes in z->host. A unit without frozen tensors takes one call because its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
@@ -295,14 +298,14 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
         z->state[u].first_result = *n;
         if (begin == end) continue;
         if (ul->all_trainable) {
-            DT_TRY(queue_one(z, op, u, begin, end, shift, (*n)++));
+            if (counts(z, &z->lay.runs[ul->first_run])) DT_TRY(queue_one(z, op, u, begin, end, shift, (*n)++));
             continue;
         }
         for (int k = 0; k < ul->n_runs; k++) {
             const zero_run *run = &z->lay.runs[ul->first_run + k];
             const int64_t lo = run->start > begin ? run->start : begin,
                           hi = run->start + run->len < end ? run->start + run->len : end;
-            if (lo < hi) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
+            if (lo < hi && counts(z, run)) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
         }
     }
     if (*n > 0 && !z->lay.grads_down)

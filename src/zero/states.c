@@ -26,8 +26,10 @@ dt_err zero_slices_make(dt_zero *z)
             const dt_tensor *t = &z->units[u].tensors[i];
             const dt_shards *s = zero_shards(&z->lay, u, t->part);
             const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
+            /* of what all ranks of the axis tp have alike, the first is in charge */
+            const int64_t in_charge = t->split_whole > 0 || z->comm->mesh.tp.rank == 0 ? s->charge_len : 0;
             z->owned[z->n_slices] = slice_between(u, i, t, own, own + s->shard_len);
-            z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + s->charge_len);
+            z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + in_charge);
         }
     return DT_OK;
 }
