@@ -445,14 +445,13 @@ static dt_err exchange_parts(const dt_axis *axis, const char *kind, const char *
     return copied;
 }
 
-/* NCCL's own all-gather serves the axes that contain all ranks. */
+/* NCCL's own all-gather serves the axes that contain all ranks in their order. */
 static dt_err nccl_all_gather(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
                               size_t nbytes, dt_stream *stream)
 {
     dt_comm *comm = axis->comm;
     if (nbytes == 0) return DT_OK;
-    if (axis->size < comm->nranks || stride != nbytes)
-        return exchange_parts(axis, kind, send, recv, stride, nbytes, stream);
+    if (!axis->in_order || stride != nbytes) return exchange_parts(axis, kind, send, recv, stride, nbytes, stream);
     dt_stream *s = cuda_stream(comm->dev, stream, kind);
     nccl_note *note = note_before(comm, kind, s->handle);
     DT_TRY(dt_comm_may_join(comm));

@@ -76,7 +76,8 @@ static dt_err make_axis(const axis_rule *rule, dt_comm *comm, const int *node)
     a->block_of = a->member + a->size, a->node_of = a->block_of + a->size, a->local_of = a->node_of + a->size;
     for (int r = 0; r < comm->nranks; r++)
         if (is_member(rule, r, comm->rank)) a->member[rule->place[r]] = r;
-    for (int i = 0; i < a->size; i++) a->block_of[i] = i;
+    a->in_order = a->size == comm->nranks;
+    for (int i = 0; i < a->size; i++) a->block_of[i] = i, a->in_order = a->in_order && a->member[i] == i;
     DT_TRY(find_nodes(a, node, comm->nranks));
     return map_members(a);
 }

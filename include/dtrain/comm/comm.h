@@ -81,6 +81,7 @@ typedef struct dt_axis {
     int local_rank, local_size;  /* within the node, among the members */
     bool even_nodes;             /* all these nodes have the same number of members */
     int most_local, least_local; /* maximum and minimum number of members of a node */
+    bool in_order;               /* its members are all ranks of the run, in the order of their numbers */
     int *member;                 /* [size] their ranks in the run; these five tables are owned by comm */
     int *block_of;               /* [size] block of a reduce-scatter that each member receives; mostly its own number */
     int *node_of, *local_of;     /* [size] */
