@@ -22,7 +22,7 @@ static void list_families(bool in_llava, const char *last, char *out, size_t siz
         const dt_family *f = dt_family_at(i);
         if (in_llava && !f->in_llava) continue;
         if (before) n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", before);
-        before = f->model_type;
+        before = f->name.model_type;
     }
     if (last) n += (size_t)snprintf(out + n, size - n, ", %s", before);
     snprintf(out + n, size - n, " or %s", last ? last : before);
@@ -85,7 +85,7 @@ static dt_err read_token_ids(const dt_spec *root, dt_model_config *mc)
     int64_t bos = mc->bos_token_id;
     DT_TRY(dt_spec_int(root, "bos_token_id", 0, INT32_MAX, &bos));
     const json_t *pad = json_object_get(root->value, "pad_token_id");
-    mc->pad_token_id = !pad && mc->family->pad < mc->vocab_size && mc->family->pad ? mc->family->pad : -1;
+    mc->pad_token_id = !pad && mc->family->missing.pad < mc->vocab_size ? mc->family->missing.pad : -1;
     if (json_is_integer(pad) && json_integer_value(pad) >= 0 && json_integer_value(pad) < mc->vocab_size)
         mc->pad_token_id = (int32_t)json_integer_value(pad);
     const json_t *v = json_object_get(root->value, "eos_token_id");
@@ -136,27 +136,27 @@ static dt_err check_total(const dt_spec *root, const dt_model_config *mc)
 
 static dt_err read_sizes(const dt_spec *root, const dt_family *f, dt_model_config *mc)
 {
-    mc->hidden_size = f->hidden_size;
-    mc->num_hidden_layers = f->num_hidden_layers;
-    mc->num_attention_heads = f->num_attention_heads;
-    mc->vocab_size = f->vocab_size;
-    mc->max_position_embeddings = f->max_position_embeddings;
+    mc->hidden_size = f->missing.hidden_size;
+    mc->num_hidden_layers = f->missing.num_hidden_layers;
+    mc->num_attention_heads = f->missing.num_attention_heads;
+    mc->vocab_size = f->missing.vocab_size;
+    mc->max_position_embeddings = f->missing.max_position_embeddings;
     DT_TRY(read_size(root, f, "hidden_size", MAX_WIDTH, &mc->hidden_size));
     DT_TRY(read_size(root, f, "num_hidden_layers", MAX_LAYERS, &mc->num_hidden_layers));
     DT_TRY(read_size(root, f, "num_attention_heads", MAX_WIDTH, &mc->num_attention_heads));
     DT_TRY(read_size(root, f, "max_position_embeddings", MAX_POSITIONS, &mc->max_position_embeddings));
     DT_TRY(read_size(root, f, "vocab_size", MAX_POSITIONS, &mc->vocab_size));
 
-    mc->intermediate_size = f->intermediate_size ? f->intermediate_size : 4 * mc->hidden_size;
+    mc->intermediate_size = f->missing.intermediate_size ? f->missing.intermediate_size : 4 * mc->hidden_size;
     DT_TRY(read_size(root, f, "intermediate_size", MAX_WIDTH, &mc->intermediate_size));
 
     mc->num_key_value_heads = mc->num_attention_heads;
-    if (f->num_key_value_heads && !json_object_get(root->value, "num_key_value_heads"))
-        mc->num_key_value_heads = f->num_key_value_heads;
+    if (f->missing.num_key_value_heads && !json_object_get(root->value, "num_key_value_heads"))
+        mc->num_key_value_heads = f->missing.num_key_value_heads;
     DT_TRY(read_size(root, f, "num_key_value_heads", MAX_WIDTH, &mc->num_key_value_heads));
 
-    mc->head_dim = f->head_dim ? f->head_dim : mc->hidden_size / mc->num_attention_heads;
-    const bool by_division = !dt_spec_has(root, "head_dim") && !f->head_dim;
+    mc->head_dim = f->missing.head_dim ? f->missing.head_dim : mc->hidden_size / mc->num_attention_heads;
+    const bool by_division = !dt_spec_has(root, "head_dim") && !f->missing.head_dim;
     DT_TRY(read_size(root, f, "head_dim", MAX_WIDTH, &mc->head_dim));
     DT_CHECK(!by_division || mc->hidden_size % mc->num_attention_heads == 0, root->err,
              "%s: hidden_size: expected a multiple of num_attention_heads=%" PRId64 ", found %" PRId64, root->file,
@@ -189,10 +189,10 @@ static dt_err read_language_model(const dt_spec *root, const char *types, dt_mod
                             .embedding_multiplier = 1,
                             .residual_multiplier = 1,
                             .logits_scaling = 1,
-                            .norm_eps = f->norm_eps,
-                            .bos_token_id = f->bos,
-                            .n_eos = f->eos >= 0};
-    mc->eos_token_id[0] = f->eos;
+                            .norm_eps = f->missing.norm_eps,
+                            .bos_token_id = f->missing.bos,
+                            .n_eos = f->missing.eos >= 0};
+    mc->eos_token_id[0] = f->missing.eos;
     DT_TRY(refuse_unsupported(root));
     DT_TRY(read_sizes(root, f, mc));
     DT_TRY(dt_spec_real(root, "initializer_range", 0, 100, &mc->initializer_range));

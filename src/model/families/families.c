@@ -17,17 +17,17 @@ const dt_family *dt_family_find_type(const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     for (int i = 0; type && dt_family_at(i); i++)
-        if (strcmp(type, dt_family_at(i)->model_type) == 0) return dt_family_at(i);
+        if (strcmp(type, dt_family_at(i)->name.model_type) == 0) return dt_family_at(i);
     return NULL;
 }
 
-const char *dt_family_name(const dt_family *family) { return family ? family->model_type : ""; }
+const char *dt_family_name(const dt_family *family) { return family ? family->name.model_type : ""; }
 
-const char *dt_classifier_architecture(const dt_family *family) { return family->classifier; }
+const char *dt_classifier_architecture(const dt_family *family) { return family->name.classifier; }
 
 const char *dt_model_architecture(const dt_model_config *mc)
 {
-    return mc->vision ? "LlavaForConditionalGeneration" : mc->family->architecture;
+    return mc->vision ? "LlavaForConditionalGeneration" : mc->family->name.architecture;
 }
 
 static const struct family_key *find_key(const dt_family *f, const char *key)
@@ -48,26 +48,16 @@ bool dt_family_reads(const dt_family *f, const char *key) { return find_key(f, k
 int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
 {
     const int64_t Q = mc->num_attention_heads * mc->head_dim, K = mc->num_key_value_heads * mc->head_dim;
-    switch (size) {
-    case SIZE_C:
-        return mc->hidden_size;
-    case SIZE_Q:
-        return Q;
-    case SIZE_K:
-        return K;
-    case SIZE_W:
-        return Q + 2 * K;
-    case SIZE_F:
-        return mc->intermediate_size;
-    case SIZE_V:
-        return mc->vocab_size;
-    case SIZE_HEAD:
-        return mc->head_dim;
-    case SIZE_POSITIONS:
-        return mc->max_position_embeddings;
-    default:
-        return 0;
-    }
+    const int64_t sizes[] = {[SIZE_C] = mc->hidden_size,
+                             [SIZE_Q] = Q,
+                             [SIZE_K] = K,
+                             [SIZE_W] = Q + 2 * K,
+                             [SIZE_F] = mc->intermediate_size,
+                             [SIZE_V] = mc->vocab_size,
+                             [SIZE_HEAD] = mc->head_dim,
+                             [SIZE_POSITIONS] = mc->max_position_embeddings,
+                             [SIZE_LABELS] = 0};
+    return sizes[size];
 }
 
 const enum step dt_steps_pre_norm[] = {STEP_NORM1, STEP_ATTENTION, STEP_ADD, STEP_NORM2, STEP_MLP, STEP_ADD, STEP_END};

@@ -87,14 +87,17 @@ struct family_key {
 enum { MAX_FAMILY_KEYS = 12 };
 
 struct dt_family {
-    const char *model_type, *architecture, *classifier;
-    /* values of missing keys; 0: num_key_value_heads as query heads, head_dim hidden_size / heads, intermediate_size 4
-     * hidden_size */
-    int64_t hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size;
-    int64_t vocab_size, max_position_embeddings;
-    double norm_eps;
-    int32_t bos, eos;                        /* -1: none */
-    int32_t pad;                             /* 0: none */
+    struct {
+        const char *model_type, *architecture, *classifier;
+    } name; /* in config.json */
+    /* Values of missing keys. 0: num_key_value_heads as query heads, head_dim hidden_size / heads, intermediate_size 4
+     * hidden_size. -1: no such token. */
+    struct {
+        int64_t hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size,
+            vocab_size, max_position_embeddings;
+        double norm_eps;
+        int32_t bos, eos, pad;
+    } missing;
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
     /* read everything but sizes, initializer_range and token ids */

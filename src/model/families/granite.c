@@ -13,15 +13,8 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
     return dt_model_read_window(root, mc, false);
 }
 
-const dt_family dt_family_granite = {LLAMA_TABLES,
-                                     .model_type = "granite",
-                                     .architecture = "GraniteForCausalLM",
-                                     .classifier = "GraniteForSequenceClassification",
-                                     .intermediate_size = 11008,
-                                     .vocab_size = 32000,
-                                     .max_position_embeddings = 2048,
-                                     .norm_eps = 1e-6,
-                                     .bos = 1,
-                                     .eos = 2,
+const dt_family dt_family_granite = {.name = {"granite", "GraniteForCausalLM", "GraniteForSequenceClassification"},
+                                     .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
+                                     LLAMA_TABLES,
                                      .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
                                      .read = read};

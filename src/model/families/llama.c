@@ -87,50 +87,30 @@ static dt_err read_qwen3(const dt_spec *root, dt_model_config *mc)
     return read_qwen(root, mc);
 }
 
-const dt_family dt_family_llama = {LLAMA_TABLES,
-                                   .model_type = "llama",
-                                   .architecture = "LlamaForCausalLM",
-                                   .classifier = "LlamaForSequenceClassification",
-                                   .intermediate_size = 11008,
-                                   .vocab_size = 32000,
-                                   .max_position_embeddings = 2048,
-                                   .norm_eps = 1e-6,
-                                   .bos = 1,
-                                   .eos = 2,
+const dt_family dt_family_llama = {.name = {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
+                                   LLAMA_TABLES,
                                    .in_llava = true,
                                    .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
                                    .read = read_llama};
 
-const dt_family dt_family_mistral = {LLAMA_TABLES,
-                                     .model_type = "mistral",
-                                     .architecture = "MistralForCausalLM",
-                                     .classifier = "MistralForSequenceClassification",
-                                     .num_key_value_heads = 8,
-                                     .intermediate_size = 14336,
-                                     .vocab_size = 32000,
-                                     .max_position_embeddings = 131072,
-                                     .norm_eps = 1e-6,
-                                     .bos = 1,
-                                     .eos = 2,
+const dt_family dt_family_mistral = {.name = {"mistral", "MistralForCausalLM", "MistralForSequenceClassification"},
+                                     .missing = {4096, 32, 32, 8, 0, 14336, 32000, 131072, 1e-6, 1, 2, -1},
+                                     LLAMA_TABLES,
                                      .in_llava = true,
                                      .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
                                      .read = read_mistral};
 
-#define QWEN_DEFAULTS                                                                                                  \
-    LLAMA_TABLES, .num_key_value_heads = 32, .intermediate_size = 22016, .vocab_size = 151936,                         \
-                  .max_position_embeddings = 32768, .norm_eps = 1e-6, .bos = -1, .eos = -1, .in_llava = true
-
-const dt_family dt_family_qwen2 = {QWEN_DEFAULTS,
-                                   .model_type = "qwen2",
-                                   .architecture = "Qwen2ForCausalLM",
-                                   .classifier = "Qwen2ForSequenceClassification",
+const dt_family dt_family_qwen2 = {.name = {"qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 32, 0, 22016, 151936, 32768, 1e-6, -1, -1, -1},
+                                   LLAMA_TABLES,
+                                   .in_llava = true,
                                    .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
                                    .read = read_qwen2};
 
-const dt_family dt_family_qwen3 = {QWEN_DEFAULTS,
-                                   .model_type = "qwen3",
-                                   .architecture = "Qwen3ForCausalLM",
-                                   .classifier = "Qwen3ForSequenceClassification",
-                                   .head_dim = 128,
+const dt_family dt_family_qwen3 = {.name = {"qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 32, 128, 22016, 151936, 32768, 1e-6, -1, -1, -1},
+                                   LLAMA_TABLES,
+                                   .in_llava = true,
                                    .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}},
                                    .read = read_qwen3};

@@ -10,8 +10,8 @@ extern const struct module dt_llama_embed[MAX_MODULES], dt_llama_block[MAX_MODUL
 dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc);
 
 #define LLAMA_TABLES                                                                                                   \
-    .hidden_size = 4096, .num_hidden_layers = 32, .num_attention_heads = 32, .blocks = "model.layers.",                \
-    .embed = dt_llama_embed, .block = dt_llama_block, .head = dt_llama_head, .steps = dt_steps_pre_norm
+    .blocks = "model.layers.", .embed = dt_llama_embed, .block = dt_llama_block, .head = dt_llama_head,                \
+    .steps = dt_steps_pre_norm
 #define ROTARY_KEYS                                                                                                    \
     {"rope_theta", NULL}, { "rope_scaling", NULL }
 

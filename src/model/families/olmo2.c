@@ -25,19 +25,8 @@ static const struct module BLOCK[MAX_MODULES] = {
 
 static const enum step STEPS[] = {STEP_ATTENTION, STEP_NORM1, STEP_ADD, STEP_MLP, STEP_NORM2, STEP_ADD, STEP_END};
 
-const dt_family dt_family_olmo2 = {.model_type = "olmo2",
-                                   .architecture = "Olmo2ForCausalLM",
-                                   .classifier = "Olmo2ForSequenceClassification",
-                                   .hidden_size = 4096,
-                                   .num_hidden_layers = 32,
-                                   .num_attention_heads = 32,
-                                   .intermediate_size = 11008,
-                                   .vocab_size = 50304,
-                                   .max_position_embeddings = 2048,
-                                   .norm_eps = 1e-5,
-                                   .bos = -1,
-                                   .eos = 50279,
-                                   .pad = 1,
+const dt_family dt_family_olmo2 = {.name = {"olmo2", "Olmo2ForCausalLM", "Olmo2ForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 0, 0, 11008, 50304, 2048, 1e-5, -1, 50279, 1},
                                    .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
                                    .read = read,
                                    .blocks = "model.layers.",

@@ -34,24 +34,8 @@ static dt_err read(const dt_spec *root, dt_model_config *mc)
 }
 
 const dt_family dt_family_smollm3 = {
-    .model_type = "smollm3",
-    .architecture = "SmolLM3ForCausalLM",
-    .classifier = "SmolLM3ForSequenceClassification",
-    .hidden_size = 2048,
-    .num_hidden_layers = 36,
-    .num_attention_heads = 16,
-    .num_key_value_heads = 4,
-    .intermediate_size = 11008,
-    .vocab_size = 128256,
-    .max_position_embeddings = 32768,
-    .norm_eps = 1e-6,
-    .bos = 128000,
-    .eos = 128001,
-    .pad = 128004,
+    .name = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3ForSequenceClassification"},
+    .missing = {2048, 36, 16, 4, 0, 11008, 128256, 32768, 1e-6, 128000, 128001, 128004},
+    LLAMA_TABLES,
     .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, {"mlp_bias", NULL}},
-    .read = read,
-    .blocks = "model.layers.",
-    .embed = dt_llama_embed,
-    .block = dt_llama_block,
-    .head = dt_llama_head,
-    .steps = dt_steps_pre_norm};
+    .read = read};
