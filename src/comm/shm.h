@@ -32,7 +32,8 @@ typedef dt_err (*dt_shm_consume)(void *arg, int64_t step);
 size_t dt_shm_window_nbytes(size_t slot_nbytes);
 
 /** Create and map the segments of the axis' members on this node. *opened false, with a warning, if some rank of any
- *  node failed (/dev/shm full, another container); all ranks then exchange messages. Collective over all ranks, agreed. */
+ *  node failed (/dev/shm full, another container); all ranks then exchange messages. Collective over all ranks, agreed.
+ */
 dt_err dt_shm_open(dt_shm *shm, const dt_axis *axis, size_t slot_nbytes, bool *opened);
 void dt_shm_close(dt_shm *shm); /* local; safe on {.n = 1} */
 
