@@ -173,7 +173,8 @@ static dt_err tick(void *self)
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-static const char *const kinds[] = {"tokens", "sft", "preference", "prompts", "auto", NULL};
+#define KIND_WORD(upper, lower) #lower,
+static const char *const kinds[] = {DT_KIND_LIST(KIND_WORD) "auto", NULL};
 static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
 static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
 static const char *const formats[] = {"auto", "text", "json", "minionerec", NULL};

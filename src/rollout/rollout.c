@@ -29,7 +29,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
     const dt_loader_options opt = {.files = validation ? cfg->data_validation : cfg->data_train,
                                    .where = dt_config_where(cfg, "data", key, where, sizeof where),
                                    .seq_len = cfg->data_seq_len,
-                                   .prompts = true,
+                                   .kind = DT_DATASET_PROMPTS,
                                    .shuffle = !validation && cfg->data_shuffle,
                                    .max_samples = validation ? cfg->data_max_validation_samples : 0,
                                    .train_batch_size = 1,

@@ -127,7 +127,8 @@ static dt_err check_takes_images(const dt_run *run, bool has_tower)
 {
     DT_CONFIG_CHECK(
         run->task.ops->images || !has_tower, &run->cfg, "run", "task",
-        "task %s accepts only language models, but the model has a vision tower; expected pretrain, sft, dpo or eval",
+        "task %s accepts only language models, but the model has a vision tower; expected pretrain, sft, dpo, kto or "
+        "eval",
         run->cfg.run_task);
     return DT_OK;
 }

@@ -20,10 +20,15 @@
 #define DT_SINK_NAMES DT_SINKS(DT_SINK_NAME, DT_NEXT_SINK_NAME)
 
 /* clang-format off */
+/* The tasks: dt_task_NAME is the table of one (task.h). */
+#define DT_TASK_LIST(TASK) \
+    TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(ppo) TASK(grpo) TASK(eval)
+#define DT_TASK_WORD(name) "|" #name
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
-    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|ppo|grpo|eval", \
+    ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \
          "task of the run. pretrain: train on tokens; sft: fine-tune on samples with answers; rm: train a reward " \
-         "model on pairs of answers; dpo: align a model with pairs of answers; ppo: align it with rewards for its " \
+         "model on pairs of answers; dpo: align a model with pairs of answers; kto: align it with single " \
+         "answers that are good or bad; ppo: align it with rewards for its " \
          "own completions; grpo: as ppo, without a critic, by comparing completions of a prompt; eval: measure the " \
          "loss on data.validation") \
     TEXT(run, output_dir, "", \
@@ -386,6 +391,21 @@
     ENUM(dpo, kl_estimator, "full", "full|k3", \
          "estimator of the KL divergence. full: from the probabilities of the whole vocabulary; k3: only from those " \
          "of the answer's tokens") \
+    REAL(kto, beta, 0.1, 1e-6, 1e6, "", "strength of the penalty for deviating from the reference") \
+    ENUM(kto, loss_type, "kto", "kto|apo_zero_unpaired", \
+         "loss of an answer. kto: compares its ratio to the reference with the mean ratio of prompts and the answers " \
+         "of other samples (kl); apo_zero_unpaired: compares it with 0") \
+    REAL(kto, desirable_weight, 1, 0, 1e6, "", \
+         "weight of the losses of good answers. desirable_weight x good answers to undesirable_weight x bad answers " \
+         "is usually 1 to 4/3") \
+    REAL(kto, undesirable_weight, 1, 0, 1e6, "", "weight of the losses of bad answers") \
+    TEXT(kto, reference_path, "", \
+         "reference model for the log-probabilities, a directory or a checkpoint; empty: model.path") \
+    INT (kto, sync_reference_steps, 0, 0, INT64_MAX, "optimizer steps", \
+         "every this many steps, set the reference to sync_reference_mixup x trained model + (1 - " \
+         "sync_reference_mixup) x reference (512 is usual); 0: never") \
+    REAL(kto, sync_reference_mixup, 0.6, 0, 1, "", \
+         "share of the trained model in the new reference (sync_reference_steps)") \
     TEXT(ppo, reward_path, "", \
          "reward model that scores completions, a directory or a checkpoint. The critic starts from it. It counts " \
          "as the first of reward_funcs") \

@@ -209,6 +209,7 @@ struct dt_task {
     /* set by open. Datasets: the run reports them, compares them over the ranks and verifies them; NULL: none, or a
      * mistake */
     dt_loader *train, *valid;
+    dt_dataset_kind data_kind; /* of these datasets (dt_task_data) */
     struct {
         const char *path;
         uint64_t fingerprint;
@@ -310,8 +311,9 @@ dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, con
 /** The parts of [data] that a task reads. */
 typedef struct dt_task_data {
     bool training, validation;
-    bool pairs, truncate, no_ties; /* dt_loader_options */
-    int64_t seq_len;               /* 0: data.seq_len */
+    dt_dataset_kind kind;               /* dt_loader_options */
+    bool truncate, no_ties, mismatched; /* likewise */
+    int64_t seq_len;                    /* 0: data.seq_len */
 } dt_task_data;
 /** Open [data] train and validation, if given, as t->train and t->valid, a part of the task. Increases limits of
  *  t->model_opt for their micro-batches, and declares the sum "images" if they have images. Errors are added to

@@ -5,9 +5,10 @@
  * Symbols  Psi -> n_param, N_d -> size of the axis sum.
  *
  * Each part of a unit (unit.h) is divided into equal, padded shards, one for each rank of a group. A group is the axis
- * shard of the mesh (comm.h), and the axis replicate connects the groups. A group's rank r owns shard r of every state. The stage determines what is kept whole in addition to the owned shard. Frozen
- * parts, quantised or not, have parameters only: no gradients, no states, and nothing to gather after an update. One
- * function computes the layout for the plan and for the allocation, so they agree by construction.
+ * shard of the mesh (comm.h), and the axis replicate connects the groups. A group's rank r owns shard r of every state.
+ * The stage determines what is kept whole in addition to the owned shard. Frozen parts, quantised or not, have
+ * parameters only: no gradients, no states, and nothing to gather after an update. One function computes the layout for
+ * the plan and for the allocation, so they agree by construction.
  *
  * With one group, each shard has one owner. With several groups, each group holds all states, so a shard has an owner
  * in each group. Each owner is in charge of an equal part of the shard: it sums that part's gradients over all ranks,

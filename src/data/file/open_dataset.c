@@ -2,6 +2,7 @@
  * If every array is contiguous, the HDF5 handle is closed again. A training run then holds one descriptor
  * per file and never takes HDF5's lock. */
 #include "dataset_file.h"
+#include "../kinds/kinds.h"
 #include "blocks.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -12,9 +13,6 @@
 #include <unistd.h>
 
 enum { FORMAT_VERSION = 1 };
-
-static const char *const kind_names[DT_N_DATASET_KINDS] = {"tokens", "sft", "preference", "prompts"};
-const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]; }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -48,14 +46,15 @@ static dt_err read_kind(dt_dataset *d)
 {
     char *text = NULL;
     DT_TRY(dt_h5_read_text(d->file, d->path, "kind", &text));
+    char names[DT_KIND_NAMES_SIZE];
     int k = 0;
-    while (k < DT_N_DATASET_KINDS && strcmp(text, kind_names[k]) != 0) k++;
+    while (k < DT_N_DATASET_KINDS && strcmp(text, dt_kind_of((dt_dataset_kind)k)->name) != 0) k++;
     dt_err err = DT_OK;
     if (k == DT_N_DATASET_KINDS)
-        err = dt_fail(DT_ERR_DATA, "%s: attribute kind: expected tokens, sft, preference or prompts, found \"%s\"",
-                      d->path, text);
+        err =
+            dt_fail(DT_ERR_DATA, "%s: attribute kind: expected %s, found \"%s\"", d->path, dt_kind_names(names), text);
     else
-        d->info.kind = (dt_dataset_kind)k;
+        d->info.kind = (dt_dataset_kind)k, d->kind = dt_kind_of((dt_dataset_kind)k);
     free(text);
     return err;
 }
@@ -104,18 +103,6 @@ static dt_err read_image_attributes(dt_dataset *d)
     return DT_OK;
 }
 
-/* Optional attributes: only newer versions of dtrain-data write them. */
-static dt_err read_pair_counts(dt_dataset *d)
-{
-    dt_dataset_info *i = &d->info;
-    i->n_equal_pairs = i->n_contradicted_pairs = -1;
-    if (i->kind != DT_DATASET_PREFERENCE || !dt_h5_has(d->file, "equal_pairs")) return DT_OK;
-    DT_TRY(dt_h5_read_i64(d->file, d->path, "equal_pairs", &i->n_equal_pairs));
-    return dt_h5_has(d->file, "contradicted_pairs")
-               ? dt_h5_read_i64(d->file, d->path, "contradicted_pairs", &i->n_contradicted_pairs)
-               : DT_OK;
-}
-
 static bool has_array(const dt_dataset *d, const char *name)
 {
     const char *slash = strchr(name, '/');
@@ -142,16 +129,16 @@ static void find_columns(dt_dataset *d, bool has[DT_N_ARRAYS])
                                             {DT_COL_RECORDS, DT_COL_RECORD_OFFSETS},
                                             {DT_COL_PIXELS, DT_COL_IMAGE_OFFSETS}};
     dt_dataset_info *i = &d->info;
-    const unsigned kind = 1u << i->kind;
-    for (int c = 0; c < DT_N_ARRAYS; c++)
-        has[c] = dt_columns[c].kinds & kind &&
-                 (!(dt_columns[c].optional & kind) || has_array(d, dt_column_name(i->kind, c)));
+    for (int c = 0; c < DT_N_ARRAYS; c++) {
+        const struct dt_kind_column *of = &d->kind->column[c];
+        has[c] = of->name && (!of->optional || has_array(d, of->name));
+    }
     for (size_t k = 0; k < sizeof together / sizeof together[0]; k++)
         has[together[k][0]] = has[together[k][1]] = has[together[k][0]] || has[together[k][1]];
     i->has_weights = has[DT_COL_WEIGHTS];
     i->has_margins = has[DT_COL_MARGINS];
     i->has_safety = has[DT_COL_SAFETY];
-    i->has_ties = has[DT_COL_TIES];
+    i->has_flags = has[DT_COL_FLAGS];
     i->has_answers = i->kind == DT_DATASET_PROMPTS && has[DT_COL_SECOND_TOKENS];
     i->has_records = has[DT_COL_RECORDS];
     i->has_images = has[DT_COL_PIXELS];
@@ -162,10 +149,9 @@ static dt_err open_head(dt_dataset *d, bool has[DT_N_ARRAYS])
 {
     DT_TRY(dt_h5_open(d->path, &d->file, &d->info.sealed));
     DT_TRY(read_attributes(d));
-    DT_TRY(read_pair_counts(d));
+    d->info.n_equal_pairs = d->info.n_contradicted_pairs = -1;
+    if (d->kind->read_head) DT_TRY(d->kind->read_head(d));
     find_columns(d, has);
-    DT_CHECK(!d->info.has_images || d->info.kind != DT_DATASET_TOKENS, DT_ERR_DATA,
-             "%s: images need kind sft, which does not cut samples; found kind tokens", d->path);
     return d->info.has_images ? read_image_attributes(d) : DT_OK;
 }
 
@@ -201,13 +187,13 @@ static dt_err open_column(dt_dataset *d, int c)
 {
     const dt_column_form *f = &dt_columns[c];
     dt_array *a = &d->column[c];
-    DT_TRY(open_one(d, a, dt_column_name(d->info.kind, c), f->types));
+    DT_TRY(open_one(d, a, d->kind->column[c].name, f->types));
     if (f->per == DT_PER_SAMPLE) return check_length(d, a, d->info.n_documents, "samples");
     if (c == DT_COL_MASK) return check_length(d, a, d->column[DT_COL_TOKENS].n_elems, "tokens");
     if (f->per == DT_PER_TOKEN) return DT_OK;
     DT_TRY(check_offset_ends(d, f->part));
     if (c == DT_COL_OFFSETS) d->info.n_documents = a->n_elems - 1;
-    return check_length(d, a, d->info.n_documents + 1, dt_column_name(d->info.kind, DT_COL_OFFSETS));
+    return check_length(d, a, d->info.n_documents + 1, d->kind->column[DT_COL_OFFSETS].name);
 }
 
 /* If the file has block checksums, every array is verified as it is read. */

@@ -162,7 +162,7 @@ static void dpo_open(dt_task *t)
 {
     static const dt_task_part_ops arrays = {.lay_out = lay_out};
     dpo *d = t->self;
-    pairs_open(t, t->cfg->data_seq_len, true, true);
+    answers_open(t, &(dt_task_data){.kind = DT_DATASET_PREFERENCE, .truncate = true, .no_ties = true}, DT_N_SIDES);
     warn_of_ties(t);
     dt_task_hold(t, &arrays, d);
     dt_mistakes_add(t->mistakes, read_settings(t, d));
