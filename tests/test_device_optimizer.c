@@ -2,6 +2,7 @@
  * of the device.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
+#include "dtrain/device/block8.h"
 #include <math.h>
 
 enum { ONCE = 2 };
@@ -84,6 +85,98 @@ TEST(sgd_follows_its_momentum)
 {
     for (int i = 0; i < 4; i++)
         for (int way = 0; way < N_WAYS; way++) check_sgd(*state, lengths[i], way);
+}
+
+/* ---- states of fewer bits ---------------------------------------------------------------------------------------- */
+
+/* Every element is a neighbour of x in bf16, chosen by its word; so however x is divided. */
+TEST(stochastic_rounding_follows_its_words)
+{
+    fixture *f = *state;
+    for (int i = 0; i < 4; i++)
+        for (uint64_t first = 0; first < 5; first++) {
+            const int64_t n = lengths[i];
+            ref_array x = ref_random(DT_F32, n, 1, 2), y = ref_new(DT_BF16, n);
+            RUN(round_stochastic, ON(x), ON(y), 7, 3, first, n);
+            for (int64_t j = 0; j < n; j++) {
+                uint32_t w[4], bits;
+                dt_philox4x32(7, 3, (first + (uint64_t)j) / 4, w);
+                memcpy(&bits, (const float *)x.p + j, sizeof bits);
+                const uint32_t want = (bits + (w[(first + (uint64_t)j) % 4] & 0xffff)) >> 16;
+                assert_int_equal(((const uint16_t *)y.p)[j], want);
+            }
+            ref_drop(&x), ref_drop(&y);
+        }
+}
+
+/* The mean of many roundings is x: the standard deviation of a rounding is at most half of the distance between
+ * neighbours, 2^-8 here, and that of the mean of 2^16 is 2^-17. */
+TEST(stochastic_rounding_has_the_expected_value)
+{
+    fixture *f = *state;
+    enum { N = 1 << 16 };
+    float *x = malloc(N * sizeof *x);
+    uint16_t *y = malloc(N * sizeof *y);
+    static const float values[] = {1.001f, -1.0039f, 1.9999f};
+    for (int v = 0; v < 3; v++) {
+        double sum = 0;
+        for (int i = 0; i < N; i++) x[i] = values[v];
+        RUN(round_stochastic, ARR(x, N), ARR(y, N), 7, 3, 0, N);
+        for (int i = 0; i < N; i++) sum += dt_bf16_to_float(y[i]);
+        assert_true(fabs(sum / N - (double)values[v]) < 6 * 0x1p-17);
+    }
+    free(x), free(y);
+}
+
+TEST(stochastic_rounding_keeps_what_is_no_number)
+{
+    fixture *f = *state;
+    float x[] = {INFINITY, -INFINITY, NAN, 0, -0.0f};
+    uint16_t y[5];
+    RUN(round_stochastic, ARR(x, 5), ARR(y, 5), 7, 3, 0, 5);
+    assert_true(y[0] == 0x7f80 && y[1] == 0xff80 && isnan(dt_bf16_to_float(y[2])) && y[3] == 0 && y[4] == 0x8000);
+}
+
+static uint8_t nearest(const dt_map8 *map, float x)
+{
+    int best = 0;
+    for (int c = 1; c < 256; c++)
+        if (fabs((double)x - (double)map->value[c]) < fabs((double)x - (double)map->value[best])) best = c;
+    return (uint8_t)best;
+}
+
+/* Codes are the nearest values, or one of two between which x lies in the middle but for rounding. */
+static void check_blocks(fixture *f, int64_t n, bool positive)
+{
+    dt_map8 map;
+    dt_map8_make(&map, positive);
+    const int64_t n_blocks = dt_ceil_div(n, DT_BLOCK8);
+    ref_array x = ref_random(DT_F32, n, 1, 2), back = ref_new(DT_F32, n);
+    float *values = x.p, *absmax = malloc((size_t)n_blocks * sizeof *absmax);
+    uint8_t *codes = malloc((size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = (positive ? fabsf(values[i]) : values[i]) * ldexpf(1, -(int)(i % 23));
+    for (int64_t i = 0; i < dt_min_i64(n, 300); i++) values[i] = i < DT_BLOCK8 ? 0 : values[i]; /* a block of zeros */
+    RUN(quantise_blocks, ON(x), ARR(codes, n), ARR(absmax, n_blocks), positive, n);
+    RUN(dequantise_blocks, ARR(codes, n), ARR(absmax, n_blocks), ON(back), positive, n);
+    for (int64_t i = 0; i < n; i++) {
+        float most = 0;
+        for (int64_t j = i / DT_BLOCK8 * DT_BLOCK8; j < dt_min_i64(n, (i / DT_BLOCK8 + 1) * DT_BLOCK8); j++)
+            most = fmaxf(most, fabsf(values[j]));
+        const float y = most > 0 ? values[i] / most : 0, found = map.value[codes[i]], want = map.value[nearest(&map, y)];
+        assert_true(absmax[i / DT_BLOCK8] == most && ref_get(&back, i) == (double)(found * most));
+        if (y < 0 && want == 0)
+            assert_true(found < 0 && found == map.value[nearest(&map, 0) - 1]);
+        else
+            assert_true(fabs((double)(found - y)) <= fabs((double)(want - y)) * (1 + 0x1p-20) + 1e-12);
+    }
+    ref_drop(&x), ref_drop(&back), free(absmax), free(codes);
+}
+
+TEST(blocks_of_eight_bits_are_the_nearest_values)
+{
+    for (int i = 0; i < 4; i++)
+        for (int positive = 0; positive < 2; positive++) check_blocks(*state, lengths[i], positive);
 }
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
