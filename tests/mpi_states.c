@@ -10,7 +10,14 @@
 #include <math.h>
 #include <string.h>
 
-enum { BY_NODE = 2, N_STEPS = 3, N_UNITS = 3, N_TENSORS = 7, MAX_ELEMS = 10000, MAX_BLOCKS = MAX_ELEMS / DT_BLOCK8 + 1 };
+enum {
+    BY_NODE = 2,
+    N_STEPS = 3,
+    N_UNITS = 3,
+    N_TENSORS = 7,
+    MAX_ELEMS = 10000,
+    MAX_BLOCKS = MAX_ELEMS / DT_BLOCK8 + 1
+};
 
 typedef struct fixture {
     dt_comm comm;
@@ -30,7 +37,8 @@ static const dt_row_range some_rows[] = {{3, 5}, {60, 90}};
 static dt_err make_units(dt_unit units[N_UNITS])
 {
     static const char *const names[N_UNITS] = {"embed", "block.0", "head"};
-    const int64_t wide[] = {70, 100}, q[] = {64, 100}, k[] = {16, 100}, v[] = {51, 101}, norm[] = {100}, o[] = {100, 100};
+    const int64_t wide[] = {70, 100}, q[] = {64, 100}, k[] = {16, 100}, v[] = {51, 101}, norm[] = {100},
+                  o[] = {100, 100};
     for (int u = 0; u < N_UNITS; u++) {
         snprintf(units[u].name, sizeof units[u].name, "%s", names[u]);
         units[u].trained_align = DT_BLOCK8;
@@ -187,7 +195,8 @@ static dt_err collect(fixture *f, dt_zero *z, results *r)
         for (int k = 0; k < N_TENSORS; k++) {
             const dt_slice *p = &dt_zero_slices_of(z, s)[k];
             if (!dt_zero_has_state(z, s, p)) continue;
-            for (int64_t i = 0; i < p->n; i++) DT_TRY(dt_zero_state_read(z, s, p, i, 1, element_of(r, s, k, p->first + i)));
+            for (int64_t i = 0; i < p->n; i++)
+                DT_TRY(dt_zero_state_read(z, s, p, i, 1, element_of(r, s, k, p->first + i)));
         }
     MPI_Allreduce(MPI_IN_PLACE, r, (int)(sizeof *r), MPI_BYTE, MPI_BOR, world(f));
     return DT_OK;

@@ -47,7 +47,8 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
     memcpy(t.shape, shape, (size_t)n_dims * sizeof shape[0]);
 
     int64_t end;
-    DT_CHECK(!__builtin_add_overflow(align_up(u, t.part, u->flat_len[t.part]), t.n_elems, &end) && end <= INT64_MAX / 64,
+    DT_CHECK(!__builtin_add_overflow(align_up(u, t.part, u->flat_len[t.part]), t.n_elems, &end) &&
+                 end <= INT64_MAX / 64,
              DT_ERR_ARG, "unit %s, tensor %s: the unit is too large: expected at most %" PRId64 " elements", u->name,
              name, (int64_t)(INT64_MAX / 64));
     dt_tensor *grown = realloc(u->tensors, ((size_t)u->n_tensors + 1) * sizeof *grown);

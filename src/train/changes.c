@@ -24,7 +24,7 @@ static const struct {
     {"run", "threads", CHANGE_IGNORED},
     {"run", "time_limit", CHANGE_IGNORED},
     {"run", "max_skipped_steps", CHANGE_IGNORED},
-    {"optimizer", "type", CHANGE_IGNORED}, /* compared by the optimizer's name, below */
+    {"optimizer", "type", CHANGE_IGNORED},        /* compared by the optimizer's name, below */
     {"optimizer", "state_dtype", CHANGE_IGNORED}, /* compared with the states in the file, below */
     {"scheduler", "on_extend", CHANGE_IGNORED},
     {"model", "attention", CHANGE_IGNORED},

@@ -520,7 +520,8 @@ static dt_err open_model(dt_run *run)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     DT_TRY(run_choose_parts(run));
     DT_TRY(adapt_model(run));
-    for (int u = 0; u < run->n_units; u++) run->units[u].trained_align = state_dtype(&run->cfg) == DT_I8 ? DT_BLOCK8 : 0;
+    for (int u = 0; u < run->n_units; u++)
+        run->units[u].trained_align = state_dtype(&run->cfg) == DT_I8 ? DT_BLOCK8 : 0;
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
     DT_TRY(run_check_features(run));

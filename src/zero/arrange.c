@@ -90,8 +90,8 @@ static dt_err check_unit(const dt_unit *u)
 static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 {
     zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
-    if (last && last->start + last->len == run.start && last->decay == run.decay &&
-        last->plain == run.plain && last->lr_group == run.lr_group)
+    if (last && last->start + last->len == run.start && last->decay == run.decay && last->plain == run.plain &&
+        last->lr_group == run.lr_group)
         last->len += run.len;
     else
         l->runs[l->n_runs++] = run;
@@ -359,10 +359,7 @@ static void place_params_kept(zero_layout *l, int p, zero_part_layout *part)
 }
 
 /** The smallest type that master and states have in the optimizer's memory space. */
-static dt_dtype least_dtype(const zero_layout *l)
-{
-    return l->state_dtype == DT_I8 ? DT_U8 : l->state_dtype;
-}
+static dt_dtype least_dtype(const zero_layout *l) { return l->state_dtype == DT_I8 ? DT_U8 : l->state_dtype; }
 
 static void place_kept(zero_layout *l)
 {
@@ -538,8 +535,7 @@ static void add_up(zero_layout *l)
         staging[DT_ON_DEVICE] += l->param_arena_bytes[p];
     }
     for (int a = 0; a < l->n_arrays; a++)
-        if (l->array[a].space != DT_IN_FILE)
-            m->at[DT_MEM_OPTIMIZER][l->array[a].space] += zero_array_nbytes(l, a);
+        if (l->array[a].space != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->array[a].space] += zero_array_nbytes(l, a);
     staging[l->grads_down ? DT_ON_HOST : DT_ON_DEVICE] += zero_scratch_nbytes(l);
     grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
     if (l->grads_down) grads[l->host_grad_space] += (size_t)l->opt_len * grad_size;

@@ -49,9 +49,9 @@ typedef struct zero_unit_layout {
     bool all_trainable;    /* has no frozen tensor: only padding lies between the runs */
     int first_run, n_runs; /* in zero_layout.runs, ascending */
     int first_span, n_spans;
-    int64_t grad_at;       /* offset of the part or its shard in the gradients on the device, elements */
-    int64_t opt_at;        /* offset of the part or its shard in each optimizer state, elements */
-    int64_t grad_held_at;  /* offset of its gradients in the gradient arena, elements */
+    int64_t grad_at;      /* offset of the part or its shard in the gradients on the device, elements */
+    int64_t opt_at;       /* offset of the part or its shard in each optimizer state, elements */
+    int64_t grad_held_at; /* offset of its gradients in the gradient arena, elements */
 } zero_unit_layout;
 
 typedef struct zero_layout {
@@ -73,7 +73,7 @@ typedef struct zero_layout {
     zero_array array[ZERO_MAX_ARRAYS];
     int n_arrays;
     int64_t scratch_len; /* elements of each state that an update converts to fp32 at a time; 0: they are fp32 */
-    bool prefetch;                          /* the parameter arenas have room for prefetching the next unit */
+    bool prefetch;       /* the parameter arenas have room for prefetching the next unit */
     dt_dtype param_dtype[DT_N_PARTS];
     dt_dtype grad_dtype; /* written by backward */
     dt_dtype grad_sent;  /* sent for the reduction */
@@ -112,7 +112,7 @@ enum {
     ZERO_STATE_CHUNK = 1 << 18, /* maximum of scratch_len: stays in a cache between load, step and store */
     ZERO_PACKED_ALIGN = 256,    /* elements: aligned vectors, and whole blocks of 8-bit states */
     ZERO_HOST_CHUNK = 65536,    /* floats in the host's scratch */
-    ZERO_GRAD_SLOTS = 2,     /* one accumulates while the other is copied to the host */
+    ZERO_GRAD_SLOTS = 2,        /* one accumulates while the other is copied to the host */
     ZERO_FILE_DEPTH_MAX = 1024
 };
 

@@ -187,7 +187,10 @@ int64_t zero_entry_in_file(const dt_zero *z, int a, int u, int64_t x)
            zero_entry(z, a, u, x) * (int64_t)dt_dtype_size(z->lay.array[a].dtype);
 }
 
-static size_t group_nbytes(const zero_layout *l, int a) { return (size_t)l->group_len * dt_dtype_size(l->array[a].dtype); }
+static size_t group_nbytes(const zero_layout *l, int a)
+{
+    return (size_t)l->group_len * dt_dtype_size(l->array[a].dtype);
+}
 
 /** Address of array a of a sub-group in its buffer. */
 static void *in_buffer(const dt_zero *z, const zero_buffer *b, int a)

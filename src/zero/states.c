@@ -75,8 +75,7 @@ dt_err zero_slices_make(dt_zero *z)
             const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
             z->owned[z->n_slices] = slice_between(u, i, t, own, own + s->shard_len);
             z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + s->charge_len);
-            z->state_owned[z->n_slices] =
-                owns_all ? slice_between(u, i, t, 0, s->padded_len) : z->owned[z->n_slices];
+            z->state_owned[z->n_slices] = owns_all ? slice_between(u, i, t, 0, s->padded_len) : z->owned[z->n_slices];
         }
     return has_scales(z) ? make_scales(z) : DT_OK;
 }

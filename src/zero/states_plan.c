@@ -38,7 +38,8 @@ static double formula(const zero_layout *l, const dt_unit *units)
     }
     const double all = (double)l->n_param, per_param = l->n_param > 0 ? params / all : 0;
     if (!l->has_grads) return per_param;
-    const double grads = (double)dt_dtype_size(l->grad_kept), opt = sizeof(float) * l->has_master + state_size(l) * l->n_states;
+    const double grads = (double)dt_dtype_size(l->grad_kept),
+                 opt = sizeof(float) * l->has_master + state_size(l) * l->n_states;
     const double grads_held = (l->whole_grads ? grads : 0) + (!l->whole_grads || l->grads_down ? grads / n : 0);
     return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
 }

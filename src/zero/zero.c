@@ -129,8 +129,7 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->grads,   &z->scratch, &z->grad_arena, &z->bucket,
-                            &z->results, &z->watched, &z->host};
+    dt_buf *const bufs[] = {&z->grads, &z->scratch, &z->grad_arena, &z->bucket, &z->results, &z->watched, &z->host};
     for (int p = 0; p < DT_N_PARTS; p++) {
         dt_buf_free(&z->params[p]);
         dt_buf_free(&z->param_arena[p]);

@@ -13,7 +13,7 @@
 #include "dtrain/core/core.h"
 
 enum {
-    DT_BLOCK8 = 256,         /* elements per scale */
+    DT_BLOCK8 = 256,          /* elements per scale */
     DT_BLOCK8_SMALLEST = 4096 /* elements: bitsandbytes keeps the states of smaller tensors in fp32 (min_8bit_size) */
 };
 
