@@ -14,8 +14,8 @@ namespace activation
 constexpr float SQRT_2_OVER_PI = 0.797884561f, INV_SQRT_2 = 0.707106781f, INV_SQRT_2PI = 0.398942280f,
                 CUBE = 0.044715f; /* of gelu_tanh: u = sqrt(2/pi) (x + CUBE x^3) */
 
-/* The hardware quotient has an error of at most two units in the last place and needs a fifth of the instructions: with
- * the exact quotient these operations are limited by instructions instead of memory. Beyond 2^126 it is 0. */
+/* The hardware quotient needs a fifth of the instructions; its error is at most two units in the last place. With the
+ * exact quotient, instructions instead of memory limit these operations. Divisors above 2^126 give 0. */
 __device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 __device__ inline float factor(dt_activation act) { return act == DT_ACT_SILU ? 1.0f : 1.702f; }
 

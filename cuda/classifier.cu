@@ -7,27 +7,27 @@
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
  *
  * Arrays    logits [n_rows, n_vocab] float, with row distance logits_ld; gradients overwrite them.
- * Threads   A block per row, two passes. The first computes maximum and sums together: a thread rescales its sums when
- *           its maximum changes (Milakov and Gimelshein, arXiv:1805.02867), and the threads' sums are combined in
- *           double. The second pass writes the gradient; the beginning of the row is kept in shared memory, 24576
- *           logits on an H100. A pass between them computes sum exp(d)^2 if requested, because the first pass has no
- *           registers for it.
+ * Threads   A block per row, in two passes. The first computes the maximum and the sums together. A thread rescales its
+ *           sums when its maximum changes (Milakov and Gimelshein, arXiv:1805.02867), and the block combines the
+ *           threads' sums in double. The second pass writes the gradient. The beginning of the row is cached in shared
+ *           memory, 24576 logits on an H100. If requested, a separate pass between the two computes sum exp(d)^2,
+ *           because the first pass has no registers left for it.
  * Numerics  Compiled without contraction, with explicit fused operations: a row's results do not depend on which
  *           results are requested. */
 #include "kernel.cuh"
 
-/* Requested results: logp, hit and the gradient of logp; also terms and results that depend on whole distributions;
- * also sums of squared probabilities. */
+/* Requested results: PLAIN: logp, hit and the gradient of logp. MORE: also results that depend on the whole
+ * distribution. SQUARES: also sums of squared probabilities. */
 enum { PLAIN, MORE, SQUARES };
 
-/* Threads of a block; elements of a thread in a turn, in groups of 4; elements of the block in a turn. */
+/* Threads of a block; elements of a thread per turn, in groups of 4; elements of the block per turn. */
 enum { THREADS = 1024, EACH = 8, TURN = THREADS * EACH };
 
 /* ---- loads and stores -------------------------------------------------------------------------------------------- */
 
-/* In the turn that starts at `first`, a thread has the elements first + 4 threadIdx + offset_of(i), i < EACH. */
+/* In the turn that starts at `first`, a thread processes elements first + 4 threadIdx + offset_of(i), i < EACH. */
 __device__ static inline int offset_of(int i) { return 4 * THREADS * (i / 4) + i % 4; }
-/* Offset of element v of the row among them; negative if they start after it. */
+/* Offset of element v of the row from the thread's first element of the turn; negative: v precedes it. */
 __device__ static inline int offset_in_turn(int64_t v, int64_t first)
 {
     return (int)(v - first) - 4 * (int)threadIdx.x;
@@ -52,7 +52,7 @@ template <bool aligned> __device__ static inline void load_turn(const float *z, 
     }
 }
 
-/* The beginning of a row in shared memory, in whole turns. Each thread stores and loads its own elements. */
+/* The beginning of a row, cached in shared memory in whole turns. A thread stores and loads only its own elements. */
 struct row_cache {
     float *x;
     int turns;
@@ -149,7 +149,7 @@ __device__ static inline void add_turn(softmax_sum &st, more_sums &more, const f
     st.sum += sum;
 }
 
-/* Could the target, at this offset, still be the first maximum? Not if there is a NaN. */
+/* True if the target, at this offset, may still be the first maximum. False if an element is NaN. */
 __device__ static inline bool none_before(const float x[EACH], int target, float of_target)
 {
     bool none = true;
@@ -165,7 +165,7 @@ struct row_sums {
     bool first; /* the target is the first maximum */
 };
 
-/* Add a turn to the sums for whole distributions; e: e^d of x. */
+/* Add a turn to the sums for the whole distribution; e: e^d of x. */
 __device__ static void add_more(row_sums &r, const float x[EACH], float e[EACH], const float *ref, int64_t first,
                                 int64_t n, float inv_t, bool aligned)
 {
@@ -196,7 +196,7 @@ template <int ASKED, bool aligned>
 __device__ static row_sums read_row(const dt_classifier &cl, const row_cache &cache, const float *z, const float *ref,
                                     int64_t target)
 {
-    constexpr int AHEAD = ASKED ? 1 : 2; /* turns loaded at once */
+    constexpr int AHEAD = ASKED ? 1 : 2; /* turns that are loaded together */
     const int64_t n = cl.n_vocab;
     const float inv_t = cl.inv_temperature, of_target = z[target];
     row_sums r = {{-INFINITY, 0}, {-INFINITY, 0}, {0, 0, 0}, true};
@@ -317,9 +317,9 @@ __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_val
     return g;
 }
 
-/* Replace z [n] by dlogits. 16-bit gradients overwrite the front of their own float row: turn t overwrites floats of
- * turn t/2, so no thread may write it before all have read that turn. A barrier after the loads of turn b makes turns
- * up to 2b + 1 safe. */
+/* Replace z [n] by dlogits. 16-bit gradients overwrite the first half of their own float row: turn t overwrites the
+ * floats of turn t/2. All threads must therefore have read that turn first. A barrier after the loads of turn b makes
+ * turns up to 2b + 1 safe. */
 template <class T, int ASKED, bool aligned>
 __device__ static void write_gradient(const dt_classifier &cl, const gradient_terms &g, const row_cache &cache,
                                       float *z, const float *ref, int64_t target)
@@ -388,7 +388,7 @@ __device__ static void work_on_row(const dt_classifier &cl, const row_cache &cac
         write_gradient<T, ASKED, aligned>(cl, terms_of<ASKED>(cl, v, ref != nullptr, row), cache, z, ref, target);
 }
 
-/* The classifier: block r computes row r. Rows aligned to 16 bytes are read in vectors; the order of sums does not
+/* The classifier: block r computes row r. Rows aligned to 16 bytes are read in vectors. The order of sums does not
  * depend on the alignment. */
 template <class T, int ASKED>
 __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, float *logits, int cached_turns)
@@ -406,8 +406,8 @@ __global__ void __launch_bounds__(THREADS) classifier_kernel(dt_classifier cl, f
         work_on_row<T, ASKED, false>(cl, cache, z, ref, target, row);
 }
 
-/* Turns of a row that a block caches: two blocks must fit on a multiprocessor, so that one works while the other
- * combines its sums. None if a row is read only once. */
+/* Turns of a row that a block caches. Two blocks must fit on a multiprocessor, so that one computes while the other
+ * combines its sums. No turn is cached if each row is read only once. */
 static int turns_to_cache(const cuda_state *cuda, const dt_classifier *cl)
 {
     enum { SUMS_NBYTES = 2048 };

@@ -1,8 +1,8 @@
 /* cuda.h - shared by the files of the CUDA device: its state, streams, the check of runtime calls, and the operations
- * of the table in cuda_device.c. Read by C and CUDA sources.
+ * of the table in cuda_device.c. C and CUDA sources include it.
  *
- * The device is a separate shared object (libdtrain_cuda.so), which src/device/device.c opens when a GPU is requested.
- * It uses the program's errors and log. */
+ * The device is a separate shared object (libdtrain_cuda.so). src/device/device.c opens it when a GPU is requested. It
+ * uses the program's errors and log. */
 #ifndef DTRAIN_CUDA_H
 #define DTRAIN_CUDA_H
 
@@ -29,18 +29,18 @@ struct dt_event {
     const char *last; /* name of the operation before it */
 };
 
-/** An event whose time on the host's clock is known, and its successor (seeing.c). */
+/** An event with a known time on the host's clock, and the event that will replace it (seeing.c). */
 typedef struct cuda_clock {
     cudaEvent_t event, next;
     double at_s;
 } cuda_clock;
 
 typedef struct cuda_state {
-    int ordinal; /* of the device, among those visible to the process */
+    int ordinal; /* index of the GPU among those visible to the process */
     struct cudaDeviceProp properties;
     bool planning;
     bool blocking;                /* waiting threads sleep instead of spinning */
-    int n_threads;                /* of the host, for messages */
+    int n_threads;                /* host threads, for messages */
     dt_stream first;              /* the default stream, which is not CUDA's legacy stream */
     struct cuda_matmuls *matmuls; /* matmul.cu */
     struct cuda_cudnn *cudnn;     /* attention_cudnn.c; NULL: not requested */
@@ -54,7 +54,7 @@ static inline cuda_state *cuda_of(const dt_device *dev) { return (cuda_state *)d
 /** The last operation that the process queued, on any stream. */
 extern const char *cuda_last_operation;
 
-/** The stream of an operation, which is recorded as its last. */
+/** Returns the stream (NULL: the default one), and records op as its last operation. */
 static inline dt_stream *cuda_stream(const dt_device *dev, dt_stream *stream, const char *op)
 {
     dt_stream *s = stream ? stream : &cuda_of(dev)->first;
@@ -75,7 +75,7 @@ dt_err cuda_fail(cudaError_t error, const char *call, const char *file, int line
         if (dt_c_ != cudaSuccess) return cuda_fail(dt_c_, #call, __FILE__, __LINE__);                                  \
     } while (0)
 
-/** After the launches of an operation: return an error if one was not possible. */
+/** After an operation's launches: return an error if a launch failed. */
 #define CUDA_LAUNCHED() DT_CUDA(cudaGetLastError())
 
 /* matmul.cu */

@@ -198,8 +198,8 @@ static void cuda_close(dt_device *dev)
     dev->impl = NULL;
 }
 
-/* The chips with machine code, as nvcc names them, in ascending order: "80 90 100". Newer chips use the code of an
- * older chip of their family, or the last one's PTX. */
+/* The chips with machine code, as nvcc names them, in ascending order: "80 90 100". A newer chip uses the code of an
+ * older chip of its family, or else the last chip's PTX. */
 #ifndef DT_CUDA_ARCHS
 #define DT_CUDA_ARCHS "80"
 #endif
@@ -245,11 +245,11 @@ static bool cuda_is_there(char *why, size_t why_size)
     return n > 0;
 }
 
-/* The ranks of a node use its GPUs in turn. The runtime only counts visible GPUs, so it respects CUDA_VISIBLE_DEVICES,
- * and launchers that show each rank only its own GPU.
+/* The ranks of a node are assigned to its GPUs round robin. The runtime only counts visible GPUs, so it respects
+ * CUDA_VISIBLE_DEVICES, and launchers that show each rank only its own GPU.
  *
- * A thread that waits for the GPU spins, which takes a microsecond to notice completion; sleeping takes tens. If the
- * rank has only one core, it sleeps, so that the prefetch and watchdog threads can run. */
+ * A thread that waits for the GPU spins, and notices completion within a microsecond; sleeping takes tens. If the rank
+ * has only one core, the thread sleeps, so that the prefetch and watchdog threads can run. */
 static dt_err open_gpu(cuda_state *cuda, int local_rank)
 {
     int n = 0;

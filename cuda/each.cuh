@@ -1,12 +1,12 @@
-/* each.cuh - one kernel for all element-wise operations: a thread loads a few vectors of elements, and then computes
- * and stores them one after the other.
+/* each.cuh - one kernel for all element-wise operations. A thread first loads several vectors of elements, and then
+ * computes and stores their results one after the other.
  *
  * An operation is a struct with its arrays and
  *
- *     TURNS                      vectors per thread: as many as its registers hold at four blocks per multiprocessor
+ *     TURNS                      vectors per thread: limited by the registers at four blocks per multiprocessor
  *     struct item                a thread's data of one vector between load and store
  *     item load(int64_t i)       load vector i
- *     void store(const item &)   store its result
+ *     void store(const item &)   compute and store its result
  *
  * The result of a vector may overlap its own input, but no other input. */
 #ifndef DTRAIN_EACH_CUH
@@ -22,9 +22,9 @@ constexpr int vector_elems = 16 / (int)(sizeof(A) > sizeof(B)   ? sizeof(A) > si
                                           : sizeof(B) > sizeof(C) ? sizeof(B)
                                                                 : sizeof(C));
 
-/** Load the first `count` of n elements at p, and zeros after them. whole: count is n and p is aligned, so one access.
- *  The end of an array and unaligned arrays are loaded element by element. The computation is the same code in both
- *  cases, so results have the same bits for any alignment. */
+/** Load the first `count` of n elements at p; the others are 0. whole: count is n and p is aligned, so one access
+ *  suffices. The end of an array and unaligned arrays are loaded element by element. Both cases compute with the same
+ *  code, so results have the same bits for any alignment. */
 template <int n, class T> __device__ inline vec<T, n> load_vec(const T *p, int count, bool whole)
 {
     vec<T, n> v;
@@ -47,10 +47,10 @@ template <int n, class T> __device__ inline void store_vec(T *p, const vec<T, n>
     }
 }
 
-/** Number of elements of a vector of at most n that starts at `at` in a row of width. */
+/** Valid elements of the vector of n elements that starts at column `at` of a row of `width` columns. */
 __device__ inline int elems_left(int64_t at, int64_t width, int n) { return width - at < n ? (int)(width - at) : n; }
 
-/** Row and index in the row of item i, with per_row items per row. */
+/** Row of item i, and its index in the row, with per_row items per row. */
 struct row_place {
     int64_t row, in_row;
 };

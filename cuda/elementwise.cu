@@ -68,7 +68,7 @@ dt_err cuda_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype
 /* ---- rows by index ----------------------------------------------------------------------------------------------- */
 
 /* Copy row r from src to dst. gather: dst[r] = src[index[r]], or zeros if the index is negative. scatter: dst[index[r]]
- * = src[r], skipped if the index is negative. A row is per_row units, which are as large as the rows' size and
+ * = src[r], skipped if the index is negative. A row consists of per_row units. Units are as large as the rows' size and
  * alignment allow. */
 template <class Unit, bool gather> struct move_rows {
     static constexpr int TURNS = 2;

@@ -53,10 +53,10 @@ dt_err cuda_embedding_forward(dt_device *dev, const int32_t *token, const int32_
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* table_grad[id,:] += sum of dout[t,:] over the tokens t with this id, in ascending t. The sorted tokens (order) are
- * divided into chunks, one per warp. Equal ids are adjacent, so a chunk consists of a few runs. Runs within a chunk are
- * added to the table directly. For the others a chunk stores partial sums: part[chunk][0] of a run that continues from
- * the previous chunk, part[chunk][1] of a run that begins in it and continues in the next. A second kernel adds the
- * partial sums of a run in order. The work is therefore balanced however often an id occurs, and each element of the
+ * divided into chunks, one per warp. Equal ids are adjacent, so a chunk consists of a few runs. A warp adds runs inside
+ * its chunk directly to the table. For other runs it stores partial sums: part[chunk][0] of a run that continues from
+ * the previous chunk, part[chunk][1] of a run that begins in this chunk and continues in the next. A second kernel adds
+ * the partial sums of a run in order. The work is thus balanced even if one id occurs often, and each element of the
  * table is written once. */
 enum { RUN_WARPS = 8, RUN_ROWS = 4, LEAST_CHUNK = 32 }; /* warps of a block; rows that a lane loads at once */
 
@@ -65,7 +65,7 @@ struct embedding_runs {
     int64_t n_tok, chunk;
 
     __device__ int32_t token(int64_t place) const { return id[order[place]]; }
-    /** Does the run at this position begin before it, or continue after it? */
+    /** Does the run at this position begin earlier? Does it continue after this position? */
     __device__ bool from_before(int64_t place) const { return place > 0 && token(place - 1) == token(place); }
     __device__ bool goes_on(int64_t place) const { return place + 1 < n_tok && token(place + 1) == token(place); }
     __device__ int64_t first(int64_t c) const { return c * chunk; }
@@ -142,8 +142,8 @@ __global__ void __launch_bounds__(RUN_WARPS *WARP, 3)
     flush(continued || runs.goes_on(last) ? part + (at.row * 2 + which) * width : nullptr);
 }
 
-/* Second step: a block adds the partial sums of the run that begins in a chunk and continues, if any, for 256
- * columns. */
+/* Second step: block (chunk, stripe of 256 columns) adds the partial sums of the run that begins in this chunk and
+ * continues in the next, if there is one. */
 template <class G>
 __global__ void __launch_bounds__(256)
     embedding_join_kernel(embedding_runs runs, G *table, int64_t width, unsigned n_stripes, const float *part)
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(256)
     int64_t chunk = at.row, last = runs.last(chunk);
     const int32_t token = runs.token(last);
     if (!runs.goes_on(last)) return;
-    if (runs.token(runs.first(chunk)) == token && runs.from_before(runs.first(chunk))) return; /* it began earlier */
+    if (runs.token(runs.first(chunk)) == token && runs.from_before(runs.first(chunk))) return; /* began earlier */
     float sum = c < width ? part[(chunk * 2 + 1) * width + c] : 0.0f;
     do {
         chunk++;

@@ -9,7 +9,7 @@ struct dt_graph {
 
 static dt_stream *stream_of(const dt_device *dev, dt_stream *stream) { return stream ? stream : &cuda_of(dev)->first; }
 
-/* Other threads, which read data or write checkpoints, are not restricted meanwhile. */
+/* Thread-local capture: other threads, which read data or write checkpoints, may call the runtime meanwhile. */
 dt_err cuda_graph_begin(dt_device *dev, dt_stream *stream)
 {
     DT_CUDA(cudaStreamBeginCapture(stream_of(dev, stream)->handle, cudaStreamCaptureModeThreadLocal));

@@ -3,23 +3,23 @@
  *
  * Arrays    those of dt_heads.
  * Threads   `lanes` threads share a head: lane l has a vector of its lower half and the corresponding vector of its
- *           upper half. A rotated pair is therefore in one thread, and the sums of a norm need a few shuffles.
- * Numerics  The division of a head depends only on its width, so it has the same bits whatever the other tokens of the
- *           call are. */
+ *           upper half. One thread thus has both elements of a rotated pair, and the sums of a norm need few shuffles.
+ * Numerics  The split of a head over threads depends only on its width. Its bits therefore do not depend on the other
+ *           tokens of the call. */
 #include "each.cuh"
 #include "sums.cuh"
 
 enum { THREADS = 256 };
-/* Heads that a thread loads at once: as many as registers allow. */
+/* Heads that a thread loads together, limited by its registers. */
 template <bool norm> constexpr int heads_at_once = norm ? 2 : 1;
 
-/* A head's halves: `half` elements, then the rest (one fewer if the width is odd; such heads are not rotated). */
+/* The halves of a head: `half` elements, then width - half. If the width is odd, the head is not rotated. */
 struct head_shape {
     int width, half, lanes;
     bool fits; /* all arrays are aligned for vectors */
 };
 
-/* A thread's part of a head. */
+/* A thread's vectors of a head. */
 template <class T> struct pair {
     vec<T, vector_elems<T>> low, high;
 };
@@ -176,9 +176,9 @@ template <class T> struct backward_heads {
     const float *cos_sin;
 };
 
-/* Backward of norm and rotation. Block b processes heads b G, ... of q, then in steps of gridDim G, then those of k. A
- * thread has the same columns of all its heads, so it sums their dy xhat in registers. At the end the G sums of a
- * column are added in shared memory and stored in part[0][b] for q and part[1][b] for k, [width]. */
+/* Backward of norm and rotation. Block b processes heads b G, ... of q, then advances by gridDim G, then those of k. A
+ * thread has the same columns of all its heads, so it sums dy xhat in registers. Then the block adds the G sums of
+ * each column in shared memory, and stores them in part[0][b] for q and part[1][b] for k, [width]. */
 template <class T>
 __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backward_heads<T> f, float *part)
 {
@@ -242,8 +242,8 @@ __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backwa
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* With norms the number of lanes is a power of 2, for the shuffles; at most a warp, because heads have at most 256
- * elements. */
+/* With norms the number of lanes is a power of 2, because of the shuffles. It is at most a warp, because heads have at
+ * most 256 elements. */
 template <class T> static head_shape shape_of(const dt_heads *h, bool pow2, bool fits)
 {
     const int half = (h->head_dim + 1) / 2, n = (half + vector_elems<T> - 1) / vector_elems<T>;

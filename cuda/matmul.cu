@@ -1,10 +1,11 @@
-/* matmul.cu - matmuls (dt_matmul): the choice of a kernel, and the passes around it.
+/* matmul.cu - matmuls (dt_matmul): the choice of a kernel, and the passes before and after it.
  *
- * cuBLASLt computes matmuls for which it has one kernel. A part that it lacks, such as an activation, is a pass over
- * C, if nothing is rounded twice. Large matmuls with odd extents, such as a vocabulary of 50257, are divided, because
- * the library's kernels for them are slow (94 of 670 TFLOP/s on an H100): the library gets the multiples of 8. All
- * other matmuls use dtrain's own kernels. So do all batch-invariant matmuls, and every matmul if there is no library
- * or DTRAIN_CUDA_PRODUCT=own. Gradients of biases are separate passes, with the bits of bias_backward. */
+ * cuBLASLt computes a matmul if one of its kernels does so completely. If it lacks a step, such as an activation, a
+ * second pass over C adds it, provided that nothing is rounded twice. The library's kernels are slow for large matmuls
+ * with odd extents, such as a vocabulary of 50257 (94 of 670 TFLOP/s on an H100). Such a matmul is divided, and the
+ * library computes the part whose extents are multiples of 8. dtrain's kernels compute all other matmuls. They also
+ * compute batch-invariant matmuls, and all matmuls if there is no library or with DTRAIN_CUDA_PRODUCT=own. Separate
+ * passes compute gradients of biases, with the bits of bias_backward. */
 #include "matmul_tile.cuh"
 #include <stdlib.h>
 #include <string.h>
@@ -37,15 +38,15 @@ bool cuda_distrust(dt_device *dev, const dt_matmul *mm)
     return library && cuda_library_distrust(library, mm);
 }
 
-/* ---- own kernels ------------------------------------------------------------------------------------------------- */
+/* ---- dtrain's kernels -------------------------------------------------------------------------------------------- */
 
 static bool rows_fit(const void *p, int64_t ld, dt_dtype dt)
 {
     return !p || vectors_fit((size_t)ld * dt_dtype_size(dt), p);
 }
 
-/* Terms per piece. Batch-invariant rows are summed in pieces (matmul_mma.cu). So are few rows with a quantised B, so
- * that each piece can have its own block. */
+/* Terms per piece (matmul.h); 0: no pieces. Batch-invariant rows are summed in pieces. So are few rows with a quantised
+ * B, so that each piece can have its own block. */
 static int64_t piece_of(const dt_matmul *mm)
 {
     enum { PIECES = 8, DEPTH = 128 };
@@ -71,7 +72,7 @@ static matmul describe(const dt_matmul *mm, const void *a, const void *b, void *
     return p;
 }
 
-/* C = end of (sum of the parts + D + bias). Threads: 8 elements of a row per thread. A matmul without terms has no
+/* C = end of (sum of the parts + D + bias). Threads: 8 elements of a row per thread. A matmul with k = 0 has no
  * parts. */
 template <class T> __global__ void finish_kernel(matmul p)
 {
@@ -172,8 +173,8 @@ static dt_err by_one_kernel(dt_device *dev, const task &t, size_t workspace_nbyt
     return cuda_library_matmul(cuda_of(dev)->matmuls->library, &t.mm, t.a, t.b, t.c, workspace_nbytes, s, taken);
 }
 
-/* The library writes P to the activation's input. The rest is a pass over C: an activation of the rounded P, or a bias
- * of another type than C, which is then fp32 and not rounded. */
+/* The library writes P, which is the activation's input. A pass over C then adds the rest: an activation of the rounded
+ * P, or a bias if C has another type than the bias. Such a C is fp32, so P is not rounded. */
 static dt_err with_pass(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const dt_matmul *mm = &t.mm;
@@ -233,8 +234,8 @@ static task terms_of(const task &t, int64_t p0, int64_t k)
     return x;
 }
 
-/* The library sums most terms in float in half of the workspace, as many rows of C at a time as fit. An own kernel then
- * adds the last terms and everything else, and rounds once. The library uses the other half as its workspace. */
+/* The library sums most terms, in float, into half of the workspace: as many rows of C at a time as fit. A kernel of
+ * dtrain then adds the last terms and everything else, and rounds once. The other half is the library's workspace. */
 static dt_err cut_terms(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const size_t half = DT_GPU_WORKSPACE_NBYTES / 2;
@@ -256,7 +257,7 @@ static dt_err cut_terms(dt_device *dev, const task &t, dt_stream *s, bool *taken
     return DT_OK;
 }
 
-/* The same for a float C, to which the last terms are added. */
+/* The same for a float C: the library computes C, and a kernel of dtrain adds the last terms to it. */
 static dt_err cut_terms_of_float(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const int64_t k = t.mm.k - t.mm.k % WHOLE;
@@ -268,10 +269,10 @@ static dt_err cut_terms_of_float(dt_device *dev, const task &t, dt_stream *s, bo
     return own_matmul(dev, rest, s);
 }
 
-/* Extents that must be multiples of WHOLE: those along the rows of A, B or C. */
+/* True if k needs no division: rows of A and B that run along k have a multiple of WHOLE terms. */
 static bool whole_terms(const dt_matmul *mm) { return mm->k % WHOLE == 0 || (mm->trans_a && !mm->trans_b); }
 
-/* The library computes the multiples of 8, own kernels the last rows and columns of C. */
+/* The library computes the extents that are multiples of 8. dtrain's kernels compute the last rows and columns of C. */
 static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 {
     const int64_t m = t.mm.m - (t.mm.trans_a ? t.mm.m % WHOLE : 0), n = t.mm.n - t.mm.n % WHOLE;
@@ -291,8 +292,8 @@ static dt_err cut(dt_device *dev, const task &t, dt_stream *s, bool *taken)
 
 /* ---- quantised B ------------------------------------------------------------------------------------------------- */
 
-/* Dequantise op(B) in panels of columns in half of the workspace, and multiply each by the library or by own kernels.
- * The library uses the other half as its workspace. */
+/* Dequantise op(B) in panels of columns into half of the workspace, and multiply by each panel, with the library or
+ * with dtrain's kernels. The other half is the library's workspace. */
 static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *s, bool *taken)
 {
     const size_t half = DT_GPU_WORKSPACE_NBYTES / 2;
@@ -318,12 +319,12 @@ static dt_err by_panels(dt_device *dev, const task &t, bool library, dt_stream *
     return DT_OK;
 }
 
-/* For few rows B is read in its quantised form. For more rows, or if that kernel cannot read B, B is dequantised first;
- * from MANY_ROWS rows on the library multiplies.
+/* For few rows of A, a kernel reads B in its quantised form. If it cannot read B, B is dequantised first. With at least
+ * MANY_ROWS rows, B is dequantised and the library multiplies.
  *
  * MANY_ROWS is derived, not measured. On an H200 dequantising 45M weights took 50 to 140 us (1024 rows of bf16 by
- * panels, less the same with a plain matrix: docs/data/h200-quantized.csv), and the library's matmul of 64 rows 27 to
- * 32 us. The predecessor of the kernel for few rows took 190 to 540 us. */
+ * panels, less the same with an unquantised matrix: docs/data/h200-quantized.csv). The library's matmul of 64 rows took
+ * 27 to 32 us. The predecessor of the kernel for few rows took 190 to 540 us. */
 static dt_err stored_matmul(dt_device *dev, const task &t, bool library, dt_stream *s)
 {
     enum { MANY_ROWS = 16 };

@@ -1,10 +1,10 @@
 /* matmul_fma.cu - matmuls of fp32 matrices in fp32, for every form, row distance and alignment.
  *
- * Threads   A block computes a tile [BM, BN] of C, a thread [TM, TN] elements of it in registers. Tiles of A and B, BK
- *           deep, are in shared memory with k across the rows; the next pair is loaded to registers while one is
- *           multiplied.
- * Numerics  An element of C is one chain of fused multiply-adds starting at k = 0, whatever the tile: a row of C has
- *           the same bits for any m and any other rows. */
+ * Threads   A block computes a tile [BM, BN] of C, and a thread [TM, TN] of its elements in registers. Tiles of A and
+ *           B are in shared memory as [BK, BM] and [BK, BN]. While the block multiplies one pair of tiles, its threads
+ *           load the next pair to registers.
+ * Numerics  An element of C is one chain of fused multiply-adds starting at k = 0, for any tile shape. A row of C
+ *           therefore has the same bits for any m and any other rows. */
 #include "matmul_tile.cuh"
 #include "stored.cuh"
 
@@ -17,8 +17,8 @@ typedef tile_shape<16, 64, 2, 4> few_rows;
 typedef tile_shape<64, 64, 4, 4> medium;
 typedef tile_shape<128, 128, 8, 8> large;
 
-/* Elements of an operand's tile [BK, BO] (o: rows of A, columns of B) that a thread loads, and their positions.
- * Adjacent threads follow the matrix's rows: k if it is stored as [o, k], else o. */
+/* A thread's elements of an operand's tile [BK, BO] (o: rows of A, columns of B), on the way from global to shared
+ * memory. Adjacent threads load adjacent elements of a row: along k if the matrix is stored as [o, k], else along o. */
 template <int BO, bool K_IN_ROWS, int THREADS> struct carried {
     enum { N = BK * BO / THREADS, LD = BO + V };
     static_assert(BK * BO % THREADS == 0, "every thread carries equally much");
@@ -46,8 +46,8 @@ template <int BO, bool K_IN_ROWS, int THREADS> struct carried {
     }
 };
 
-/* A thread's rows (columns) of a tile: vectors of up to 4, BO / (T / 4) apart, so that adjacent threads read adjacent
- * vectors. */
+/* Row (column) i of a thread's part of a tile. A thread has vectors of up to 4 rows, BO / (T / 4) apart, so that
+ * adjacent threads read adjacent vectors. */
 template <int BO, int T> __device__ inline int place_in_tile(int thread, int i)
 {
     constexpr int W = T < V ? T : V;
@@ -124,8 +124,8 @@ template <class S> static dt_err run(const matmul &p, bool trans_a, bool trans_b
     return DT_OK;
 }
 
-/* Quantised B; A is not transposed. Two tile shapes are enough: fp32 with a quantised B is for small models and
- * tests. */
+/* Quantised B; A is not transposed. Two tile shapes suffice, because fp32 with a quantised B is only used for small
+ * models and tests. */
 template <class S, class Q> static dt_err run_stored(const matmul &p, bool trans_b, dt_stream *s)
 {
     const unsigned grid = (unsigned)(ceil_div(p.m, S::BM) * ceil_div(p.n, S::BN));

@@ -1,17 +1,18 @@
 /* matmul_lt.c - matmuls by cuBLASLt.
  *
- * The library uses column-major matrices: dtrain's C [m,n] with row distance ldc is its C^T, and C^T = op(B)^T op(A)^T.
- * So B is its first operand and A its second, without copies, and a bias along dtrain's rows is one along its columns,
- * as it requires. dtrain's D is its C, and C its D.
+ * The library expects column-major matrices. dtrain's C [m,n] with row distance ldc is C^T in this order, and
+ * C^T = op(B)^T op(A)^T. The library's first operand is therefore B and its second A; nothing is copied. A bias along
+ * dtrain's rows is a bias along the library's columns, which is the form that it supports. dtrain's D is the library's
+ * C, and dtrain's C its D.
  *
  * Sums are float, though some kernels round them to C's type before they add D or bias. Repeated calls give the same
- * bits: a split of k is allowed if its parts are stored in float and added in a separate step, but not if they are
- * added in C. fp32 is fp32, not TF32.
+ * bits: algorithms that split k are used only if they store partial sums in float and add them in a separate step.
+ * Those that add them in C are excluded. fp32 is fp32, not TF32.
  *
- * Choosing an algorithm for a shape takes about 10 us of host time, so the choices are cached. A form of matmul is
- * used after a verification on its first use (device_check.h).
+ * The library takes about 10 us of host time to choose an algorithm for a shape, so the choices are cached. Each form
+ * of matmul is verified before its first use (device_check.h).
  *
- * GELU is computed in the library's epilogue, from P before rounding; the library's GELU is the tanh approximation. */
+ * The library's epilogue computes GELU from P before rounding, as the tanh approximation. */
 #include "matmul.h"
 #include <cublasLt.h>
 #include <stdlib.h>
@@ -116,8 +117,8 @@ static dt_err describe(call *x, const dt_matmul *mm)
 
 /* ---- algorithms -------------------------------------------------------------------------------------------------- */
 
-/* At most 16 bytes are reported: a larger alignment of a tensor depends on the number of ranks (DT_SHARD_ALIGN), and
- * the choice of an algorithm, and so the bits of a matmul, must not. The library's fast kernels need no more. */
+/* Reports at most 16 bytes, which is all that the library's fast kernels need. A larger alignment of a tensor depends
+ * on the number of ranks (DT_SHARD_ALIGN). The choice of an algorithm, and so the bits of a matmul, must not. */
 static uint32_t alignment_of(const void *p)
 {
     const uintptr_t at = (uintptr_t)p | 16;
@@ -126,7 +127,7 @@ static uint32_t alignment_of(const void *p)
 
 static uint32_t number_of(dt_dtype dt) { return dt == DT_BF16 ? 1 : dt == DT_F16 ? 2 : 0; }
 
-/* Transposes, types, addend, bias, epilogue: the form that a verification covers, and part of a shape's key. */
+/* The form: transposes, types, addend, bias, epilogue. Verified once per form, and part of the key of a shape. */
 static uint32_t form_of(const dt_matmul *mm)
 {
     return (uint32_t)mm->trans_a | (uint32_t)mm->trans_b << 1 | number_of(mm->dt) << 2 | number_of(mm->c_dtype) << 4 |
@@ -183,7 +184,7 @@ static dt_err choose(cuda_library *library, call *x, plan *found)
     return DT_OK;
 }
 
-/* The plan of this key: cached, or a new one that replaces its set's oldest. */
+/* The plan for this key: the cached one, or a new one that replaces the least recently used plan of its set. */
 static dt_err find_plan(cuda_library *library, call *x, const shape_key *key, plan **found)
 {
     uint64_t hash = 0, words[sizeof *key / sizeof(uint64_t)];
@@ -263,7 +264,7 @@ static void warn_of_form(cuda_library *library, const dt_matmul *mm)
     library->warned = true;
 }
 
-/* A trial waits for all work queued before it, and may be the first to get its error. */
+/* A trial waits for all work queued before it, and may be the first call that returns an error of this work. */
 static bool gpu_has_failed(const dt_stream *s)
 {
     const cudaError_t state = cudaStreamQuery(s->handle);
@@ -279,14 +280,14 @@ static bool computes(cuda_library *library, const dt_matmul *mm, dt_stream *s)
         const dt_matmul form = dt_trial_form(mm, 40, 48, 32, 8);
         trial t = {.library = library, .stream = s};
         const bool right = dt_matmul_is_right(&form, run_on_copies, &t);
-        if (!right && gpu_has_failed(s)) return false; /* the own kernel that follows reports it */
+        if (!right && gpu_has_failed(s)) return false; /* dtrain's kernel, called next, reports the error */
         *v = right ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(library, mm);
     }
     return *v == RIGHT;
 }
 
-/* Bits of a form: storage of A and B. */
+/* Bits of a form that describe the storage of A and B. */
 enum { STORED = 7 };
 
 bool cuda_library_distrust(cuda_library *library, const dt_matmul *mm)

@@ -1,21 +1,22 @@
 /* matmul_mma.cu - matmuls of bf16 and fp16 matrices on tensor cores, for every form, row distance and alignment.
  *
- * Threads   A block computes a tile [BM, BN] of C, its warps tiles [WM, WN] of that. Tiles of A and B, BK deep, pass
- *           through a ring of STAGES buffers in shared memory: while one is multiplied, the next ones are in flight
- *           (cp.async). A buffer stores a tile like its matrix, with k along the rows or across them; ldmatrix
- *           transposes if needed. 16-byte chunks are swizzled over the banks, so that the 8 rows of a small matrix are
- *           in 8 different groups of banks.
- * Numerics  An element of C is one chain of mma instructions over k, 16 terms at a time starting at k = 0, whatever the
- *           tile. For batch-invariant rows the chain is divided into pieces whose lengths depend only on k, and their
- *           sums are added in order, whether one block computes all pieces of a tile or each piece has its own block. A
- *           batch-invariant row of C therefore has the same bits for any m and any other rows.
+ * Threads   A block computes a tile [BM, BN] of C, and each warp a tile [WM, WN] of the block's tile. Tiles of A and B,
+ *           BK deep, pass through a ring of STAGES buffers in shared memory. While the block multiplies one pair, the
+ *           next ones are in flight (cp.async). A buffer stores a tile in its matrix's order, with k along the rows
+ *           or across them; ldmatrix transposes if needed. 16-byte chunks are swizzled over the banks, so that ldmatrix
+ *           reads the 8 rows of a matrix from 8 different groups of banks.
+ * Numerics  An element of C is one chain of mma instructions over k, 16 terms at a time starting at k = 0, for any tile
+ *           shape. For batch-invariant rows the chain is divided into pieces, whose lengths depend only on k. Sums of
+ *           pieces are added in order. One block computes all pieces of a tile, or each piece has its own block and a
+ *           second pass adds the sums. A batch-invariant row of C therefore has the same bits for any m and any other
+ *           rows.
  *
- * Generation multiplies few rows by a whole weight matrix, which is limited by memory: then each piece has its own
- * block, so that all multiprocessors read, with many copies in flight. */
+ * Generation multiplies few rows by a whole weight matrix, and is limited by memory. Then each piece has its own block:
+ * all multiprocessors read B, with many copies in flight. */
 #include "matmul_mma.cuh"
 
 /* C = end of (op(A) op(B) + D + bias), one tile of C per block. TA: A is stored as [k, m]; TB: B is stored as [n, k];
- * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: pieces of terms, see tile_sums. */
+ * VECTORS: rows of A and B are aligned to 16 bytes; PIECES: k is divided into pieces, see tile_sums. */
 template <class T, class S, bool TA, bool TB, bool VECTORS, bool PIECES>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmul p)
 {
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_mma_kernel(matmu
     for (int stage = 0; stage < S::STAGES - 1; stage++) load();
     for (int64_t step = 0; step < n_steps; step++) {
         copy_async_wait<S::STAGES - 2>();
-        __syncthreads(); /* the step's tiles have arrived, and no warp reads those of the previous step */
+        __syncthreads(); /* this step's tiles have arrived, and all warps have read the previous step's */
         load();
         multiply_tiles<T, S, TA, TB>(sum.chain, shared + read * STAGE, shared + read * STAGE + A_ELEMS);
         sum.end_step(p, step + 1 == n_steps);
@@ -70,7 +71,7 @@ static dt_err run_form(dt_device *dev, const matmul &p, bool trans_a, bool trans
                    : run<T, S, false, false, VECTORS, false>(dev, p, s);
 }
 
-/* Few rows; A is not transposed. */
+/* k in pieces; A is not transposed. */
 template <class T, class S, bool VECTORS>
 static dt_err run_pieces(dt_device *dev, const matmul &p, bool trans_b, dt_stream *s)
 {
@@ -87,7 +88,7 @@ static dt_err run_few_rows(dt_device *dev, const matmul &p, bool trans_b, dt_str
     return run_pieces<T, few_rows<BM, STAGES>, true>(dev, p, trans_b, s);
 }
 
-/* Large tiles if they fill the GPU, because they read the least. */
+/* Large tiles read A and B least often. They are used if there are enough of them to fill the GPU. */
 template <class T> static dt_err run_tiles(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s)
 {
     const int64_t n_sm = cuda_of(dev)->properties.multiProcessorCount;

@@ -18,17 +18,17 @@ template <int BM_, int BN_, int WM_, int WN_, int BK_, int STAGES_, int BLOCKS_>
         STAGES = STAGES_,
         BLOCKS = BLOCKS_, /* minimum blocks per multiprocessor, for register allocation */
         THREADS = BM / WM * (BN / WN) * WARP,
-        ENOUGH = 3, /* tiles per four multiprocessors; with fewer, pieces have their own blocks */
-        /* row distance of the tile of C in shared memory: fragments are written without bank conflicts */
+        ENOUGH = 3, /* tiles per four multiprocessors; with fewer tiles, each piece of k has its own block */
+        /* row stride of the tile of C in shared memory: fragments are written without bank conflicts */
         C_LD = BN + 8,
     };
     static constexpr size_t ring_nbytes = (size_t)STAGES * (BM + BN) * BK * 2, c_nbytes = sizeof(float) * BM * C_LD;
     static constexpr size_t shared_nbytes = ring_nbytes > c_nbytes ? ring_nbytes : c_nbytes;
 };
-/* For few rows, m <= BM: a weight matrix streams through, 256 bytes of a row at a time. */
+/* For few rows, m <= BM: each block streams a panel of the weight matrix, 256 bytes of a row at a time. */
 template <int BM, int STAGES> using few_rows = tile_shape<BM, 64, BM, 16, 128, STAGES, 2>;
-/* The same for a matrix that occupies all multiprocessors anyway, such as a vocabulary: wider tiles, because each block
- * also reads the rows. */
+/* The same for a wide matrix, such as a vocabulary, whose tiles occupy all multiprocessors: tiles are wider, because
+ * each block also reads A. */
 template <int BM> using few_wide_rows = tile_shape<BM, 128, BM, 32, 64, 4, 2>;
 typedef tile_shape<64, 64, 32, 32, 64, 4, 3> medium;
 typedef tile_shape<128, 128, 64, 64, 64, 3, 2> large;
@@ -43,7 +43,7 @@ template <int CHUNKS> __device__ inline int chunk_place(int r, int q)
     return r * CHUNKS + (q ^ (r / ROWS % TURNS));
 }
 
-/* Load the elements [rows, cols] at src into a tile [ROWS, COLS], padded with zeros. A thread's chunks are in one
+/* Load the elements [rows, cols] at src into a tile [ROWS, COLS], padded with zeros. All chunks of a thread are in one
  * column of chunks, and in the same banks. */
 template <class T, int ROWS, int COLS, int THREADS, bool VECTORS>
 __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, int cols)
@@ -67,7 +67,7 @@ __device__ inline void load_tile(T *tile, const T *src, int64_t ld, int rows, in
     }
 }
 
-/* The terms that a block sums: all, or those of one piece. */
+/* The range of k that a block sums: all of k, or one piece. */
 struct terms {
     int64_t first, n;
     __device__ explicit terms(const matmul &p) : first(0), n(p.k)
@@ -78,8 +78,8 @@ struct terms {
     }
 };
 
-/* A matrix with the outer index o (rows of A, columns of B), stored as [o, k] if K_IN_ROWS, else as [k, o]: its
- * consecutive tiles along k, for BO values of o starting at o0. */
+/* Loads consecutive tiles of a matrix along k, for BO values of the outer index o starting at o0. o counts rows of A or
+ * columns of B. The matrix is stored as [o, k] if K_IN_ROWS, else as [k, o]. */
 template <class T, int BO, int BK, bool K_IN_ROWS> struct operand {
     const T *next;
     int64_t ld, k_left;
@@ -155,11 +155,11 @@ __device__ inline void multiply_tiles(float (&sum)[S::WM / 16][S::WN / 8][4], co
     }
 }
 
-/* A thread's part of a tile of C. With PIECES: the sum of the completed pieces, in order, and the chain of the current
- * piece. */
+/* A thread's sums of a tile of C. chain: sum of the current piece. total, with PIECES: sum of the completed pieces, in
+ * order. */
 template <class S, bool PIECES> struct tile_sums {
     float chain[S::WM / 16][S::WN / 8][4], total[PIECES ? S::WM / 16 : 1][PIECES ? S::WN / 8 : 1][4];
-    int64_t steps_left; /* left in the current piece */
+    int64_t steps_left; /* steps until the current piece ends */
 
     __device__ explicit tile_sums(const matmul &p) : chain(), total(), steps_left(p.piece / S::BK) {}
     /* Called after each step. last: the final step. */
@@ -177,7 +177,7 @@ template <class S, bool PIECES> struct tile_sums {
     __device__ float at(int i, int j, int e) const { return PIECES ? total[i][j][e] : chain[i][j][e]; }
 };
 
-/* Store n sums of a row, starting at x: through the end of the matmul, or in the parts. */
+/* Store n elements of a row from their sums x: finished in C, or, if each piece has its own block, as sums in parts. */
 template <class T, int N, bool PIECES>
 __device__ inline void leave_elements(const matmul &p, int64_t row, int64_t col, float *x, int n)
 {
@@ -222,8 +222,8 @@ __device__ inline void finish_tile(const matmul &p, float *tile_c, const tile_su
 template <class T> constexpr dt_dtype DTYPE_OF = DT_BF16;
 template <> constexpr dt_dtype DTYPE_OF<__half> = DT_F16;
 
-/* Launch a block per tile of C; a block per piece as well, if the tiles alone would not occupy the multiprocessors. The
- * pieces are added in the same order by one block or by the pass over the parts. */
+/* Launch a block per tile of C. If the tiles alone would not occupy the multiprocessors, each piece of a tile has its
+ * own block. The sums of the pieces are added in the same order, by one block or by the pass over the parts. */
 template <class T, class S, bool PIECES, class... B>
 static dt_err launch_tiles(dt_device *dev, const matmul &whole, dt_stream *s, void (*kernel)(matmul, B...), B... b)
 {

@@ -1,18 +1,18 @@
 /* matmul_stored.cu - matmuls of few rows of a 16-bit A with a quantised B [n, k], on tensor cores.
  *
- * Threads   Few rows are limited by memory: as many bytes of B should be in flight as with a 16-bit B. B therefore
+ * Threads   Few rows are limited by memory, so as many bytes of B should be in flight as with a 16-bit B. B therefore
  *           passes through the ring in its quantised form (cp.async), next to the tile of A. Each warp has its own
- *           columns of C, and dequantises its part of B, rounded, into the fragments in registers, immediately before
- *           they are multiplied. Scales are loaded STAGES - 1 steps ahead as well: their inputs are loaded before a
- *           step's matmuls, and they are stored after them.
+ *           columns of C. It dequantises and rounds its part of B into fragments in registers, immediately before it
+ *           multiplies them. Scales are prepared STAGES - 1 steps ahead: they are loaded before a step's matmuls, and
+ *           written to shared memory after them.
  * Numerics  An element of C is the same chain of sums, with the same pieces, as with a matrix of the rounded values.
  *
  * A B that this kernel cannot read is dequantised first (matmul.cu). */
 #include "matmul_mma.cuh"
 #include "stored.cuh"
 
-/* Tile shape for m <= BM rows. A stage of the ring contains a tile of A, BN quantised rows of B, BK elements of each,
- * and their scales, a float per thread. */
+/* Tile shape for m <= BM rows. A stage of the ring contains a tile of A, BK quantised elements of each of BN rows of B,
+ * and their scales: a float per thread. */
 template <class Q, int BM, int BK, int STAGES> struct stored_rows : tile_shape<BM, 64, BM, 16, BK, STAGES, 4> {
     typedef tile_shape<BM, 64, BM, 16, BK, STAGES, 4> tile;
     enum {
@@ -22,7 +22,7 @@ template <class Q, int BM, int BK, int STAGES> struct stored_rows : tile_shape<B
         B_AT = BM * BK * 2,
         SCALES_AT = B_AT + tile::BN * CHUNKS * 16,
         STAGE = SCALES_AT + tile::THREADS * 4,
-        ENOUGH = 8, /* dequantising needs warps as well: two blocks per multiprocessor, of four that fit */
+        ENOUGH = 8, /* dequantisation needs more warps: two blocks per multiprocessor, of the four that fit */
     };
     static constexpr size_t shared_nbytes = (size_t)STAGES * STAGE;
     static_assert(shared_nbytes >= tile::c_nbytes, "the tile of C fits where the ring was");
@@ -40,7 +40,7 @@ template <class Q, class S> struct stored_operand {
     {
         matrix.move(row0, k.first);
     }
-    /* All chunks are complete: cuda_stored_fits. */
+    /* No chunk is partial: cuda_stored_fits. */
     __device__ void copy(unsigned char *stage, int64_t step) const
     {
         constexpr int TURN = S::THREADS / S::CHUNKS /* rows between a thread's chunks */;
@@ -54,7 +54,7 @@ template <class Q, class S> struct stored_operand {
             copy_async_16(to + i * S::CHUNKS * 16, matrix.bytes(there ? row + i : 0, there ? term : 0), there);
         }
     }
-    /* The thread's scale for a step; 0 beyond the matrix. */
+    /* The scale that this thread loads for a step; 0 beyond the matrix. */
     __device__ typename Q::stored_scale load_scale(int64_t step) const
     {
         return has_scale(step) ? matrix.scale_at(scale_row(), scale_term(step)) : typename Q::stored_scale();
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) matmul_stored_kernel(ma
     for (int64_t step = 0; step < n_steps; step++) {
         const int64_t ahead = step + S::STAGES - 1;
         copy_async_wait<S::STAGES - 2>();
-        __syncthreads(); /* the step's stage has arrived, and no warp reads that of the previous step */
+        __syncthreads(); /* this step's stage has arrived, and all warps have read the previous step's */
         copy(ahead);
         const typename Q::stored_scale scale = b.load_scale(ahead);
         multiply_stored<T, Q, S>(sum.chain, stage_of(step), codes);

@@ -1,5 +1,5 @@
-/* matmul_tile.cuh - shared by the own matmul kernels: the arguments of a matmul, the tile of C that a block
- * computes, and the end of a matmul (addend, bias, epilogue, rounding). */
+/* matmul_tile.cuh - shared by dtrain's matmul kernels: the arguments of a matmul, the tile of C that a block computes,
+ * and the end of a matmul (addend, bias, epilogue, rounding). */
 #ifndef DTRAIN_MATMUL_TILE_CUH
 #define DTRAIN_MATMUL_TILE_CUH
 
@@ -17,8 +17,8 @@ struct matmul {
     dt_scaled b_scaled;
     bool c_float, d_float; /* false: the type of A and B */
     bool vectors;          /* rows of C, D, aux and bias are aligned for vectors */
-    int64_t piece;         /* terms per piece, a multiple of every tile's depth; 0: all terms are one chain */
-    int n_parts;           /* number of pieces with sums in parts; 0: none */
+    int64_t piece;         /* terms per piece, a multiple of the depth of every tile; 0: k is one chain */
+    int n_parts;           /* number of pieces whose sums are in parts; 0: none */
     float *parts;          /* [n_parts][m][ld_parts], in the stream's workspace */
     int64_t ld_parts;
     dt_epilogue epilogue;
@@ -29,8 +29,7 @@ dt_err cuda_matmul_mma(dt_device *dev, const matmul &p, dt_dtype dt, bool trans_
 /** A B^T for few rows and a quantised B, if cuda_stored_fits. */
 dt_err cuda_matmul_stored(dt_device *dev, const matmul &p, dt_dtype dt, dt_stream *s);
 bool cuda_stored_fits(const matmul &p, bool trans_b);
-/** out [rows][cols] of dt, contiguous = the dequantised elements of q starting at (row0, col0), with row distance
- *  ld. */
+/** out [rows][cols] of dt, contiguous = the dequantised elements of q starting at (row0, col0). ld: row stride of q. */
 dt_err cuda_dequantise(const void *q, int64_t ld, const dt_scaled *how, int64_t row0, int64_t col0, int64_t rows,
                        int64_t cols, void *out, dt_dtype dt, dt_stream *s);
 dt_err cuda_matmul_fma(dt_device *dev, const matmul &p, bool trans_a, bool trans_b, dt_stream *s);
@@ -44,8 +43,8 @@ struct float_matrix {
     __device__ float at(int64_t row, int64_t col) const { return p[row * ld + col]; }
 };
 
-/** Row and column of the block's tile. Concurrent blocks are in a band of 8 tile rows, so that they share their reads
- *  of A and B in the second-level cache. */
+/** Row and column of the block's tile. Concurrent blocks process a band of 8 tile rows, and so share their reads of A
+ *  and B in the L2 cache. */
 struct tile_place {
     int64_t row, col;
 };
@@ -57,9 +56,9 @@ __device__ inline tile_place place_of_tile(int64_t block, int64_t n_tile_rows, i
     return {first + in_band % rows, in_band / rows};
 }
 
-/* ---- the end of a matmul ---------------------------------------------------------------------------------------- */
+/* ---- addend, bias, epilogue ------------------------------------------------------------------------------------- */
 
-/** x[i] += from[i], i < n <= N; by one access if a vector of N is aligned. */
+/** x[i] += from[i], i < n <= N. If n is N and the vector is aligned, 16 bytes are read at a time. */
 template <int N, class S> __device__ inline void add_elements(float *x, const S *from, int n, bool vectors)
 {
     if (vectors && n == N) {
@@ -95,7 +94,7 @@ template <int N, class D> __device__ inline void store_elements(D *to, const flo
     }
 }
 
-/* The epilogue uses the rounded P, so it has the bits of separate calls. */
+/* The epilogue uses the rounded P, so its result has the bits of separate calls. */
 template <class T, int N>
 __device__ inline void apply_epilogue(const matmul &p, int64_t row, int64_t col, float *x, int n)
 {

@@ -9,10 +9,11 @@
  *
  * Arrays    x, y, dy, dx: rows of width C (norm_rows); weight, bias, dweight, dbias [C]; mean, rstd float [n_rows].
  * Threads   Aligned rows are held in registers and read once: `lanes` threads share a row (part of a warp, a warp, or
- *           several), and lane l has its vectors l, l + lanes, ..., up to K of them. Unaligned or longer rows are
- *           processed by a block, element by element, and read again from the cache: the kernels named any.
- * Numerics  The division of a row depends only on its width, so it has the same bits whatever the other rows of the
- *           call are. */
+ * Threads   Aligned rows are held in registers and read once. `lanes` threads share a row (part of a warp, a warp, or
+ *           several warps), and lane l has the vectors l, l + lanes, ..., at most K of them. Rows that are unaligned or
+ *           longer are processed by a block, element by element, and read again from the cache ("any" kernels).
+ * Numerics  The split of a row over threads depends only on its width. Its bits therefore do not depend on the other
+ *           rows of the call. */
 #include "each.cuh"
 #include "ptx.cuh"
 #include "sums.cuh"
@@ -49,8 +50,8 @@ template <int n> __device__ inline void row_sums(float (&x)[n], int lanes, float
     }
 }
 
-/** xhat weight (+ bias). RMSNorm rounds xhat to T before the matmul, as the reference implementations do
- *  (algorithms.md 8.4). */
+/** xhat weight (+ bias). RMSNorm rounds xhat to T before it multiplies by the weight, as the reference implementations
+ *  do (algorithms.md 8.4). */
 template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, T bias)
 {
     const float w = to_float(weight);
@@ -59,10 +60,10 @@ template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, 
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Maximum threads of a block, maximum vectors of a thread, threads of a block of the any kernels. */
+/* Maximum threads of a block; maximum vectors of a thread; threads of a block in the "any" kernels. */
 enum { FORWARD_THREADS = 512, FORWARD_VECTORS = 4, ANY_THREADS = 256 };
 
-/* Means of R rows, of which a thread has K vectors each, and sums of squares of the deviations from them, which avoids
+/* Means of R rows, of which a thread has K vectors each. Sums of squares use deviations from the mean, to avoid
  * cancellation. */
 template <class T, int K, int R, int V>
 __device__ inline void means_of_rows(float (&mu)[R], const vec<T, V> (&v)[R][K], float inv_width, int lanes,
@@ -97,9 +98,9 @@ __device__ inline void squares_of_rows(float (&squares)[R], const vec<T, V> (&v)
     row_sums(squares, lanes, slot);
 }
 
-/* Forward of aligned rows. A thread has up to K vectors of each of R rows, which are G = blockDim / lanes apart. R is 4
- * for rows with one vector per thread, such as heads, so that enough loads are in flight. Block b processes rows b R G,
- * ... mean and rstd may be NULL; y may be x. */
+/* Forward of aligned rows. Block b processes rows b R G, ... with G = blockDim / lanes. A thread has up to K vectors of
+ * each of R rows, which are G apart. R is 4 for rows with one vector per thread, such as heads: enough loads are then
+ * in flight. mean and rstd may be NULL; y may be x. */
 template <class T, bool layer, int K, int R>
 __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
     norm_forward_kernel(const T *x, const T *weight, const T *bias, T *y, float *mean, float *rstd, norm_rows n,
@@ -190,7 +191,7 @@ int64_t cuda_norm_parts(const dt_device *dev)
 /* Maximum vectors of a thread, whose sums stay in registers. */
 enum { BACKWARD_VECTORS = 2 };
 
-/* Rows in flight or in use: 96 KiB. */
+/* Rows of a block in flight or in use: 96 KiB of shared memory. */
 template <int K, bool wide> constexpr int rows_ahead = 2048 / (K * (wide ? 512 : 256));
 template <bool wide> static size_t backward_shared(int threads)
 {
@@ -198,8 +199,8 @@ template <bool wide> static size_t backward_shared(int threads)
     return (size_t)(rows_ahead<K, wide> * 3 * K * threads) * 16;
 }
 
-/* Add the sums of the G groups of a block in order, and store them in part[i][blockIdx], [width]. sums: [G][width] in
- * shared memory; column(k): first column of a thread's vector k. */
+/* Add the sums of the G groups of a block in order, and store them in part[i][blockIdx], [width]. sums: shared memory,
+ * [G][width]. column(k): first column of the thread's vector k. */
 template <int N, int K, int V, class Column>
 __device__ inline void leave_parts(const float (&of_columns)[N][K][V], Column column, float *sums, float *part,
                                    int width, int group, int n_groups)
@@ -221,10 +222,10 @@ __device__ inline void leave_parts(const float (&of_columns)[N][K][V], Column co
     }
 }
 
-/* Backward of aligned rows. Block b processes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then in steps of
- * gridDim G. A thread's elements of a row (x, dy, and dx if it is added to) are copied asynchronously to its own part
- * of shared memory, some rows ahead. It has the same columns of all its rows, so it sums their dy xhat (and dy) in
- * registers. At the end the G sums of a column are added in shared memory and stored in part[0][b] (and part[1][b]),
+/* Backward of aligned rows. Block b processes rows b G, ..., b G + G - 1 with G = blockDim / lanes, then advances by
+ * gridDim G. Each thread copies its elements (x, dy, and dx if it accumulates) asynchronously to its own part of shared
+ * memory, several rows ahead. A thread has the same columns of all its rows, so it sums dy xhat (and dy) in registers.
+ * At the end the block adds the G sums of each column in shared memory, and stores them in part[0][b] (and part[1][b]),
  * [width]. dx may be dy. */
 template <class T, bool layer, bool wide>
 __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
@@ -309,7 +310,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     leave_parts(acc, column, reinterpret_cast<float *>(stage), part, width, group, n_groups);
 }
 
-/* Backward of any rows. Block b processes rows b, b + gridDim, ...; a thread sums the gradients of its columns in
+/* Backward of any rows. Block b processes rows b, b + gridDim, .... A thread sums the gradients of its columns in
  * part. */
 template <class T, bool layer>
 __global__ void __launch_bounds__(ANY_THREADS)
@@ -341,8 +342,8 @@ __global__ void __launch_bounds__(ANY_THREADS)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* Threads that share a row of n_vectors: one per vector up to a warp, then whole warps, with at most `each` vectors per
- * thread. */
+/* Threads per row of n_vectors, so that a thread has at most `each` vectors: one thread per vector up to a warp, then
+ * whole warps. */
 static int lanes_of(int64_t n_vectors, int each)
 {
     int lanes = 1;
@@ -353,13 +354,13 @@ static int lanes_of(int64_t n_vectors, int each)
 /* Threads of a block for aligned rows: about 256. */
 static int block_of(int lanes) { return lanes > 256 ? lanes : 256 / lanes * lanes; }
 
-/* Threads of a block of the any kernels. */
+/* Threads of a block in the "any" kernels. */
 static int any_block_of(int64_t width)
 {
     return width >= ANY_THREADS ? ANY_THREADS : (int)ceil_div(width, WARP) * WARP;
 }
 
-/* Do rows consist of aligned vectors, at most this many? */
+/* Does a row consist of aligned vectors, at most this many? */
 template <class T>
 static bool rows_fit(const norm_rows &n, int64_t most, const void *x, const void *weight, const void *y,
                      const void *other)

@@ -11,8 +11,8 @@ enum { THREADS = 256, EACH = 4 }; /* EACH: elements per thread of a step */
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* The EACH elements of this thread: adjacent if they form an aligned vector, else THREADS apart, so that a warp's loads
- * are adjacent. */
+/* The EACH elements of this thread. They are adjacent if they form an aligned vector, else THREADS apart, so that a
+ * warp's loads are coalesced. */
 template <bool vectors> struct own_elements {
     static constexpr int STEP = vectors ? 1 : THREADS;
     int64_t first, n;
@@ -249,8 +249,8 @@ dt_err cuda_dequantise_blocks(dt_device *dev, const uint8_t *codes, const float 
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
 
-/* Kinds of reductions: `add` adds an element to a thread's sum, `merge` one sum to another, `of_block` combines the
- * sums of a block's threads. */
+/* Operations of a reduction: `add` adds an element to a thread's sum, `merge` adds one sum to another, `of_block`
+ * combines the sums of a block's threads. */
 struct squares {
     typedef double sum;
     static __device__ sum zero() { return 0; }
@@ -260,7 +260,7 @@ struct squares {
     static __device__ void store(double *result, sum s) { *result = s; }
 };
 
-/* Floats without sign are ordered like integers, NaN above Inf. */
+/* Bits of floats without sign are ordered like integers; NaN is above Inf. */
 struct largest {
     typedef uint32_t sum;
     static __device__ sum zero() { return 0; }
@@ -279,8 +279,8 @@ struct largest {
     }
 };
 
-/* Exact 128-bit integers. x^2 is exact in double, and so is its product with 2^shift. Adding 2^52 rounds a value in [0,
- * 2^52) to an integer, ties to even, in the low bits. */
+/* Sums of squares as exact 128-bit integers. x^2 is exact in double, and so is its product with 2^shift. Adding 2^52
+ * rounds a value in [0, 2^52) to an integer, ties to even, in the low bits. */
 struct fixed_point {
     double scale; /* 2^shift */
     struct sum {
@@ -299,7 +299,7 @@ struct fixed_point {
         s.low += other.low;
         s.high += other.high + (s.low < other.low);
     }
-    /* The halves of the low word are summed separately: sums of 2^10 of them stay below 2^64. */
+    /* The two halves of the low words are summed separately: a sum of 2^10 halves stays below 2^64. */
     static __device__ sum of_block(sum s)
     {
         const uint64_t half0 = block_sum(s.low & 0xffffffffu), half1 = block_sum(s.low >> 32);
@@ -314,7 +314,7 @@ struct fixed_point {
     }
 };
 
-/* Eight blocks per multiprocessor of an H100. Their number depends only on n, and so does the order of a sum. */
+/* Eight blocks per multiprocessor of an H100. The number of blocks, and so the order of a sum, depends only on n. */
 enum { MAX_BLOCKS = 8 * 132, LOADS = 4 };
 
 template <class T> static int n_blocks(int64_t n)
@@ -341,10 +341,10 @@ template <class Op, class T, bool vectors>
 __global__ void __launch_bounds__(THREADS) reduce_kernel(Op op, const T *x, int64_t n, typename Op::sum *part)
 {
     constexpr int N = vec16<T>::N;
-    const int64_t me = (int64_t)blockIdx.x * THREADS + threadIdx.x, all = (int64_t)gridDim.x * THREADS, pieces = n / N;
+    const int64_t me = (int64_t)blockIdx.x * THREADS + threadIdx.x, all = (int64_t)gridDim.x * THREADS, n_vecs = n / N;
     typename Op::sum s = Op::zero();
     int64_t i = me;
-    for (; i + (LOADS - 1) * all < pieces; i += LOADS * all) {
+    for (; i + (LOADS - 1) * all < n_vecs; i += LOADS * all) {
         vec16<T> v[LOADS];
 #pragma unroll
         for (int l = 0; l < LOADS; l++) v[l] = load_16<T, vectors>(x + (i + l * all) * N);
@@ -353,12 +353,12 @@ __global__ void __launch_bounds__(THREADS) reduce_kernel(Op op, const T *x, int6
 #pragma unroll
             for (int k = 0; k < N; k++) op.add(s, to_float(v[l].x[k]));
     }
-    for (; i < pieces; i += all) {
+    for (; i < n_vecs; i += all) {
         const vec16<T> v = load_16<T, vectors>(x + i * N);
 #pragma unroll
         for (int k = 0; k < N; k++) op.add(s, to_float(v.x[k]));
     }
-    if (me < n % N) op.add(s, to_float(x[pieces * N + me]));
+    if (me < n % N) op.add(s, to_float(x[n_vecs * N + me]));
     s = Op::of_block(s);
     if (threadIdx.x == 0) part[blockIdx.x] = s;
 }

@@ -7,8 +7,8 @@ __device__ inline float of_colour(const float *v, unsigned c) /* selects: an ind
     return c == 0 ? v[0] : c == 1 ? v[1] : v[2];
 }
 
-/* A vector of out, which is treated as one long row: it begins in a line of a patch, and continues with the next line,
- * colour or patch. */
+/* A vector of out, which is treated as one long row. A vector may begin in one line of a patch and continue in the next
+ * line, colour or patch. */
 template <class T> struct patch_rows {
     static constexpr int V = vector_elems<T>, TURNS = 1;
     const uint8_t *pixels;

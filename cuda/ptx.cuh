@@ -1,6 +1,6 @@
 /* ptx.cuh - instructions that C++ cannot express, each with a host version for the simulator (tests/cuda_sim/):
- * matmuls of small matrices on tensor cores, loads of their fragments from shared memory, and asynchronous copies from
- * global to shared memory.
+ * multiplication of small matrices on tensor cores, loads of their fragments from shared memory, and asynchronous
+ * copies from global to shared memory.
  *
  * Fragments of mma_16816, for the lane l = 4 g + t of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
  *   a[0..3]  A [16,16] row by row: pairs (g, 2t), (g+8, 2t), (g, 2t+8), (g+8, 2t+8), the element of lower column below
@@ -29,8 +29,8 @@ __device__ inline void mma_16816(float d[4], const uint32_t a[4], const uint32_t
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/** 2^x by the special function unit: relative error below 2^-22; results below 2^-126 are 0. exp2f needs three more
- *  instructions to represent those. */
+/** 2^x by the special function unit, with a relative error below 2^-22. Results below 2^-126 are 0; exp2f needs three
+ *  more instructions to represent them. */
 __device__ inline float exp2_approx(float x)
 {
     float y;
@@ -53,9 +53,9 @@ template <> __device__ inline uint32_t pack_pair<__half>(float low, float high)
     return u;
 }
 
-/** Load four 8x8 matrices of 2-byte elements from shared memory: lane l passes the address of row l % 8 of matrix l / 8
- *  (16 bytes, aligned), and gets the elements (row l/4, columns 2 (l%4) and the next) of each; trans: of each
- *  transpose. */
+/** Load four 8x8 matrices of 2-byte elements from shared memory. Lane l passes the address of row l % 8 of matrix l / 8
+ *  (16 bytes, aligned). It receives two adjacent elements of each matrix, (row l/4, columns 2 (l%4) and the next), or
+ *  with trans of each transpose. */
 __device__ inline void ldmatrix_x4(uint32_t r[4], const void *row)
 {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -73,8 +73,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t r[4], const void *row)
                  : "memory");
 }
 
-/** Begin to copy 16 bytes from global to shared memory, or to zero them if valid is false (src is then not read, but
- *  must be a valid address). Complete after a wait. Both addresses are multiples of 16. */
+/** Begin to copy 16 bytes from global to shared memory. If valid is false, zero them instead: src is then not read, but
+ *  must be a valid address. Complete after a wait. Both addresses are multiples of 16. */
 __device__ inline void copy_async_16(void *shared, const void *src, bool valid)
 {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
@@ -88,8 +88,8 @@ __device__ inline void copy_async_8(void *shared, const void *src, bool valid)
     const int nbytes = valid ? 8 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(src), "r"(nbytes) : "memory");
 }
-/** Close a group of this thread's copies; wait until at most `left` of its groups are in flight. The copies are visible
- *  to other threads after a barrier. */
+/** commit: close a group of this thread's copies. wait: until at most `left` of its groups are in flight. Other threads
+ *  see the copies after a barrier. */
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> __device__ inline void copy_async_wait()
 {
@@ -110,10 +110,10 @@ template <class T> static inline uint32_t pack_pair(float low, float high)
 
 /* ---- matmuls of a group of four warps (only sm_90a) ------------------------------------------------------------- */
 
-/* Matrices in shared memory have contiguous rows of 64 elements (128 bytes), aligned to 1024 bytes; the 16-byte chunks
- * of row r are xored with r % 8 ("128-byte swizzle"). A matmul is 64 x 64 x 16; the group's warps have 16 rows each,
- * with the layouts of mma_16816. Matmuls are asynchronous: open before the first one and after writing its registers,
- * close a group of matmuls, wait. */
+/* Matrices in shared memory have contiguous rows of 64 elements (128 bytes), aligned to 1024 bytes. The 16-byte chunks
+ * of row r are permuted by an xor with r % 8 ("128-byte swizzle"). A matmul is 64 x 64 x 16; each warp of the group has
+ * 16 rows, in the layouts of mma_16816. Matmuls are asynchronous. Call group_open before the first matmul and after
+ * writing its registers, then group_close after a group of matmuls, then group_wait. */
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAVE_GROUP_MATMULS 1
 #endif
@@ -132,8 +132,8 @@ template <int left> __device__ inline void group_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
-/** Compiler barrier for registers of matmuls, because the compiler does not know that matmuls write them
- *  asynchronously. Put it before an opening and after a wait. */
+/** Compiler barrier for the registers of matmuls: the compiler does not know that matmuls write them asynchronously.
+ *  Put it before group_open and after group_wait. */
 template <int N> __device__ inline void hold(float (&d)[N][4])
 {
 #pragma unroll

@@ -14,11 +14,12 @@
 
 /* ---- the clock --------------------------------------------------------------------------------------------------- */
 
-/* The GPU has its own clock, and only reports times between two events, as floats. Therefore an event's time on the
- * host's clock is recorded about every second: a float then resolves better than the events.
+/* The GPU has its own clock, and only reports times between two events, as floats. An event's time on the host's clock
+ * is therefore recorded about every second: over a second, a float resolves better than the events do.
  *
- * The host notices an event some microseconds late, so its time is an upper bound. The smallest bound counts, and may
- * grow as fast as the clocks may drift apart. Late is the safe side: nothing appears to begin before it was queued. */
+ * The host notices an event some microseconds late, so the recorded time is an upper bound. The smallest bound is kept;
+ * it may grow as fast as the clocks may drift apart. Errors are on the late side: nothing appears to begin before the
+ * host queued it. */
 #define RENEW_S 1.0
 #define DRIFT 20e-6
 
@@ -67,7 +68,7 @@ dt_err cuda_event_time(dt_device *dev, dt_event *event, double *at_s)
     return DT_OK;
 }
 
-/* ---- ranges ------------------------------------------------------------------------------------------------------ */
+/* ---- profiler ranges --------------------------------------------------------------------------------------------- */
 
 void cuda_range(dt_device *dev, const char *what, const char *unit)
 {
@@ -83,7 +84,7 @@ void cuda_range(dt_device *dev, const char *what, const char *unit)
 #endif
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- free memory ------------------------------------------------------------------------------------------------- */
 
 /* Without a context only the driver's management library, which is part of the driver, reports free memory. */
 #ifndef DT_NVML

@@ -1,22 +1,24 @@
-/* stored.cuh - access to quantised matrices (dt_scaled) in kernels: int8_matrix and nf4_matrix.
+/* stored.cuh - kernels' access to quantised matrices (dt_scaled): int8_matrix and nf4_matrix.
  *
- *     Q(q, ld, how, row, col)       the matrix that is stored at q, from (row, col) on
- *     move(n_rows, n_cols)          the same matrix from an element on
- *     at(row, col)                  an element
- *     chunk<N>                      N elements of a row, as they are stored, with their scale
- *     load(chunk, row, col, count)  those from col on, of which count are there; the others are 0. col and what was
- *                                   moved by are multiples of N, and in nf4 ld, too: a chunk lies in one block
- *     chunk.number(e)               element e of them
+ *     Q(q, ld, how, row, col)       the matrix at q, starting at element (row, col)
+ *     move(n_rows, n_cols)          advance the start by this many rows and columns
+ *     at(row, col)                  the dequantised element
+ *     chunk<N>                      N quantised elements of a row, and their scale
+ *     load(chunk, row, col, count)  load the first `count` elements starting at col; the rest of the chunk is 0
+ *     chunk.number(e)               dequantised element e of a chunk
  *
- * and as a kernel reads them that has copied them to shared memory as they are, in BITS each:
+ * A chunk lies in one quantisation block: col and all offsets passed to move are multiples of N, and in nf4 also ld.
  *
- *     bytes(row, col)               where they are stored
- *     scale_at(row, col).value()    the scale of BLOCK elements of a row, in two steps: the first waits for no other
- *     codes.read(x, at, t)          of 16 elements at `at`, without their scale, 2t, 2t + 1, 2t + 8 and 2t + 9; all
- *                                   threads of a block make a codes before a barrier
+ * A kernel may also copy quantised elements of BITS bits to shared memory, and dequantise them from there:
  *
- * An nf4 value is the product of a level, from a table in memory (one line of the first-level cache, which all threads
- * of a warp read at once), and the block's scale: rounded as on the host, without contraction. */
+ *     bytes(row, col)               address of an element
+ *     scale_at(row, col).value()    the scale of BLOCK elements of a row; scale_at loads, value() computes
+ *     codes.read(x, at, t)          elements 2t, 2t + 1, 2t + 8 and 2t + 9 of the 16 at `at`, without their scale
+ *
+ * All threads of the block construct `codes`, and then pass a barrier before the first read.
+ *
+ * An nf4 value is the product of a level and the block's scale, rounded as on the host, without contraction. The table
+ * of levels is one line of the L1 cache, which all threads of a warp read together. */
 #ifndef DTRAIN_STORED_CUH
 #define DTRAIN_STORED_CUH
 
@@ -24,7 +26,7 @@
 #include "dtrain/device/nf4.h"
 
 struct int8_matrix {
-    enum { BITS = 8, BLOCK = 1 << 20 /* a row has one scale, whatever its length */ };
+    enum { BITS = 8, BLOCK = 1 << 20 /* a row of any length has one scale */ };
     const int8_t *p;
     int64_t ld;
     const float *scale;
@@ -74,12 +76,12 @@ struct int8_matrix {
             const unsigned low = pair[0] ^ 0x8080u, high = pair[4] ^ 0x8080u;
             x[0] = number(low & 0xff), x[1] = number(low >> 8), x[2] = number(high & 0xff), x[3] = number(high >> 8);
         }
-        /* q from q + 128, put into the last bits of 2^23: an addition is cheaper than a conversion. */
+        /* q is q + 128 on entry. OR it into the low bits of 2^23: a subtraction is cheaper than a conversion. */
         static __device__ float number(unsigned q) { return __uint_as_float(0x4b000000u | q) - (0x1p23f + 128); }
     };
 };
 
-/* Static: each source file with matmuls has its own copy of 1 KB. */
+/* Static: every source file with matmuls has its own copy of this 1 KB. */
 static __device__ const float nf4_levels[16] = {DT_NF4_LEVELS}, nf4_map[256] = {DT_NF4_MAP};
 
 struct nf4_matrix {
@@ -89,7 +91,7 @@ struct nf4_matrix {
     const uint8_t *blocks;
     const float *groups;
     int shift;    /* 2^shift blocks share a pair of floats */
-    int64_t from; /* index of the first element among all */
+    int64_t from; /* linear index of the matrix's first element in the stored tensor */
 
     __host__ nf4_matrix(const void *q, int64_t ld_, const dt_scaled &how, int64_t row = 0, int64_t col = 0)
         : p(static_cast<const uint8_t *>(q)), ld(ld_), blocks(how.blocks), groups(how.scale),
@@ -140,7 +142,7 @@ struct nf4_matrix {
 
     __device__ const void *bytes(int64_t row, int64_t col) const { return p + ((from + row * ld + col) >> 1); }
     __device__ stored_scale scale_at(int64_t row, int64_t col) const { return scale_from(from + row * ld + col); }
-    /* Levels in shared memory, each in its own bank. */
+    /* The levels are copied to shared memory, each in its own bank. */
     struct codes {
         const float *levels;
         __device__ codes()

@@ -8,7 +8,7 @@
 
 /* ---- adding up partial sums -------------------------------------------------------------------------------------- */
 
-/* Second step, for 32 columns per block. Warp w of W sums the parts w, w + W, ...; then the first warp adds the warps'
+/* Second step, for 32 columns per block. Warp w of W sums the parts w, w + W, .... Then the first warp adds the warps'
  * sums in order. */
 template <class T>
 __global__ void __launch_bounds__(1024)
@@ -47,11 +47,11 @@ dt_err cuda_add_parts(dt_stream *s, const float *part, int64_t n_parts, int64_t 
 
 /* ---- bias_backward ----------------------------------------------------------------------------------------------- */
 
-enum { COLUMN_WARPS = 8, COLUMN_ROWS = 4 }; /* warps of a block; rows that a lane loads at once */
+enum { COLUMN_WARPS = 8, COLUMN_ROWS = 4 }; /* warps of a block; rows that a lane loads together */
 
 /* First step: part[slice][c] = sum over the rows r of the slice of dy[r][c]. dy: [m, n], row distance ld. A block
- * processes a slice of rows and 32 vectors of columns. Its warps process rows in turn, a lane one vector of each, and
- * their sums are added in order. */
+ * processes a slice of rows and 32 vectors of columns. Each warp processes every COLUMN_WARPS-th row, with a vector per
+ * lane. The block then adds the warps' sums in order. */
 template <class T>
 __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
     column_sums_kernel(const T *dy, int64_t m, int64_t n, int64_t ld, int64_t n_tiles, int64_t n_slices, bool fits,
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(COLUMN_WARPS *WARP)
     }
 }
 
-/* Number of slices: enough to fill the GPU, but not so few rows per slice that the second step takes long, not so many
- * that rounding matters, and not more slices than the workspace can store. */
+/* Number of slices: enough to fill the GPU. A slice has enough rows that the second step is short, and few enough that
+ * rounding errors stay small. The workspace limits the number of slices. */
 static int64_t n_row_slices(int64_t m, int64_t n, int64_t n_tiles)
 {
     enum { BLOCKS = 1056, MOST_ROWS = 4096, LEAST_ROWS = 64 }; /* 1056: twice what an H100 runs at once */

@@ -1,13 +1,14 @@
 /* tokens.cu - selection of tokens (dt_token_rows, dt_choice). Block r processes row r of the logits.
  *
  * The transforms keep a prefix of the list of tokens in descending order of logits, ties by ascending id
- * (token_weights.c on the host). The list is never sorted. The end of the prefix is found from above: tokens are
- * counted in bins by score, then those of the bin that contains the end by the digits of their logit's bits; of the
- * tokens with the last logit some are selected by id. A prefix is therefore described by a border: a logit and an id.
+ * (token_weights.c on the host). The list is never sorted. Counting finds the end of the prefix. First, all tokens are
+ * counted in bins by score. Then the tokens of the bin that contains the end are counted by the digits of their
+ * logit's bits, from the top. Of the tokens with the last logit, the first ones by id are kept. A border, which is a
+ * logit and an id, therefore describes a prefix.
  *
- * Numerics  Counts are exact, and so are sums of weights: a weight is an integer of about 44 bits times a power of two
- *           that belongs to its bin of scores, whose weights differ little. The order in which threads add therefore
- *           does not matter, and the sum of a distribution has a relative error of at most 2^-44. */
+ * Numerics  Counts are exact, and so are sums of weights. A weight is an integer of about 44 bits times a power of two.
+ *           The power belongs to the weight's bin of scores, within which weights differ little. The order in which
+ *           threads add does not matter, and the sum of a distribution has a relative error of at most 2^-44. */
 #include "kernel.cuh"
 #include <inttypes.h>
 
@@ -24,7 +25,7 @@ struct token_row {
     int32_t n;                            /* length of the list */
 };
 
-/* The row's description. seen, penalty: nullptr and 1 if earlier tokens do not matter. */
+/* Describe row r. seen: nullptr, and penalty 1, for tokens without a repetition penalty. */
 __device__ static inline token_row row_of(const dt_token_rows &rows, const float *logits, int64_t r,
                                           const uint32_t *seen, double penalty)
 {
@@ -52,7 +53,7 @@ __device__ static inline float logit_of(const token_row &row, int32_t v)
     return (float)(x > 0 ? (double)x / row.penalty : (double)x * row.penalty);
 }
 
-/* Call f(v, logit) for the possible tokens at the positions begin + me, in steps of `stride`, below end; several loads
+/* Call f(v, logit) for the possible tokens at positions begin + me, begin + me + stride, ... below end. Several loads
  * are in flight. */
 template <class F>
 __device__ static inline void each_token(const token_row &row, int32_t begin, int32_t end, int me, int stride, F f)
@@ -88,7 +89,7 @@ __device__ static inline float of_key(uint32_t key)
     return x;
 }
 
-/* A prefix of the list: up to and including the token `id` among those with the logit `key`. */
+/* The end of a prefix: its last token, which has this key (key_of its logit) and id. */
 struct border {
     uint32_t key;
     int32_t id;
@@ -104,7 +105,7 @@ struct greater {
     __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
 };
 
-/* The first token of the list; id -1 if a logit is NaN or +inf (then `key` is 1) or none is above -inf (0). */
+/* The first token of the list. id -1: there is none; `key` is 1 if a logit is NaN or +inf, 0 if all are -inf. */
 __device__ static border first_token(const token_row &row)
 {
     uint64_t best = 0;
@@ -155,14 +156,14 @@ __device__ static scores scores_of(float largest, double temperature, int64_t n_
     return {largest, per_logit < 1e38 ? (float)per_logit : 1e38f, 1 / temperature, 62 - log2_n};
 }
 
-/* State of the search for a prefix: number and weight sum of the tokens before a bin, the maximum number of tokens, and
- * the sum at which the prefix is complete. */
+/* State of the search for the end of a prefix. count, sum: number and weight of the tokens before a bin. most: maximum
+ * number of tokens. goal: the sum at which the prefix is complete. */
 struct search {
     uint32_t count, most;
     double sum, goal;
 };
 
-/* Counts of tokens, and sums of their weights as 64-bit integers in two words; results of a search. */
+/* Counts of tokens, sums of their weights as 64-bit integers in two words, and the result of a search. */
 struct histogram {
     uint32_t count[N_BINS], low[N_BINS], high[N_BINS];
     uint32_t group_count[WARPS];
@@ -190,16 +191,16 @@ template <bool SUMS> __device__ static inline void count_token(histogram &h, int
     atomicAdd(&h.high[bin], (uint32_t)(w >> 32) + (was + low < was ? 1u : 0u));
 }
 
-/* Sum of the weights in a bin. score_bin: the bin of scores that they belong to. */
+/* Sum of the weights in a bin. score_bin: the bin of scores of these tokens, which determines the unit. */
 template <bool SUMS> __device__ static inline double sum_of(const histogram &h, int bin, const scores &s, int score_bin)
 {
     if (!SUMS) return 0;
     return (double)((uint64_t)h.high[bin] << 32 | h.low[bin]) * two_to(-s.fixed_bits - exponent(score_bin));
 }
 
-/* Find the bin in which the prefix ends: the first with which it has `most` tokens or reaches its goal, else the last
- * that is not empty. h.at: set to the state before it. score_bin: bin of all counted tokens; -1: bins are bins of
- * scores. fraction > 0: the goal is this fraction of the sum of all. */
+/* Find the bin in which the prefix ends: the first one with which it has `most` tokens or reaches its goal, else the
+ * last that is not empty. h.at becomes the state before this bin. score_bin: bin of scores of all counted tokens; -1:
+ * the bins are bins of scores. fraction > 0: the goal is this fraction of the sum of all weights. */
 template <bool SUMS> __device__ static void find_last(histogram &h, const scores &s, int score_bin, double fraction)
 {
     enum { GROUP = N_BINS / WARPS };
@@ -248,7 +249,7 @@ struct walk {
     int32_t begin, end, found;
 };
 
-/* Select the part in which the sum exceeds the target, else the last non-empty one; called by one thread. */
+/* Select the part in which the sum exceeds the target, else the last part that is not empty. Called by one thread. */
 __device__ static void enter_part(walk &w, int64_t part_len)
 {
     int in = -1;
@@ -263,9 +264,9 @@ __device__ static void enter_part(walk &w, int64_t part_len)
     if (end < w.end) w.end = (int32_t)end;
 }
 
-/* Find the first id with which the sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the last
- * with a weight; -1: none. The range of positions is divided into a part per warp, repeatedly, until one warp's loads
- * cover the rest. */
+/* Find the first id at which the running sum of weight(v, logit) exceeds fraction * the sum of all + offset, else the
+ * last id with a weight; -1: none. Each warp sums an equal part of the positions, and the part that contains the id is
+ * divided again, until it has at most WARP positions. */
 template <class W>
 __device__ static int32_t first_past(walk &w, const token_row &row, double fraction, double offset, W weight)
 {
@@ -318,7 +319,8 @@ struct tools {
     walk w;
 };
 
-/* Number of tokens with the last logit, whose weights have this sum, that belong to the prefix: at least one. */
+/* Number of tokens with the last logit that belong to the prefix, at least one. `ties` tokens have this logit; their
+ * weights sum to `sum`. */
 __device__ static uint32_t n_of_ties(const search &at, uint32_t ties, double sum)
 {
     const double need = at.goal < INFINITY ? ceil((at.goal - at.sum) / (sum / ties)) : (double)ties;
@@ -326,8 +328,9 @@ __device__ static uint32_t n_of_ties(const search &at, uint32_t ties, double sum
     return by_sum < left ? by_sum : left;
 }
 
-/* Find the prefix of the tokens within a border and not within `after`: at most `most` tokens, and with fraction > 0 no
- * more than needed to reach this fraction of their sum; at least one. no_token(): there are none. */
+/* Find the end of a prefix of the tokens that are within a border and not within `after`. The prefix has at least one
+ * and at most `most` tokens. With fraction > 0 it has no more than needed to reach this fraction of their sum.
+ * no_token(): there are no such tokens. */
 template <bool SUMS>
 __device__ static border beginning(tools &t, const token_row &row, const scores &s, border after, border within,
                                    uint32_t most, double fraction)
@@ -365,7 +368,7 @@ __device__ static border beginning(tools &t, const token_row &row, const scores 
             })};
 }
 
-/* ---- drawing ----------------------------------------------------------------------------------------------------- */
+/* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
 /* token[r]: see dt_token_weights_draw. Block r processes row r. */
 __global__ void __launch_bounds__(THREADS)
@@ -389,7 +392,7 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) token[blockIdx.x] = chosen;
 }
 
-/* Blocks only use shared memory. */
+/* scratch is unused: blocks only need shared memory. */
 dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choice *how, const float *logits,
                         const double *uniform, int32_t *token, void *scratch, dt_stream *stream)
 {
@@ -401,10 +404,10 @@ dt_err cuda_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choi
     return DT_OK;
 }
 
-/* ---- the largest ------------------------------------------------------------------------------------------------- */
+/* ---- the top k tokens -------------------------------------------------------------------------------------------- */
 
-/* Sort list [SORTED] ascending: bitonic sort (Batcher, AFIPS 1968). Thread i owns element i, the only one that it may
- * read before another barrier. */
+/* Sort list [SORTED] ascending: bitonic sort (Batcher, AFIPS 1968). Thread i writes element i. After the call it may
+ * read other elements only after a barrier. */
 __device__ static void sort(uint64_t *list)
 {
     const int i = threadIdx.x;
@@ -418,7 +421,7 @@ __device__ static void sort(uint64_t *list)
         }
 }
 
-/* token and logit [k] of row r, in block r: collects the next SORTED tokens of the list at a time, then sorts them. */
+/* token and logit [k] of row r, by block r. Each turn collects the next SORTED tokens of the list and sorts them. */
 __global__ void __launch_bounds__(THREADS)
     top_kernel(dt_token_rows rows, const float *logits, int64_t k, int32_t *token, float *logit)
 {

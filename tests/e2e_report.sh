@@ -1,5 +1,5 @@
 #!/bin/bash
-# e2e_report.sh - reports of a run: log lines, closing lines, metrics.csv, names in the trace.
+# e2e_report.sh - reports of a run: log lines, closing lines, metrics.csv, metrics.prom, names in the trace.
 # DEVICES: cpu queue
 . "$(dirname "$0")/e2e.sh"
 . "$(dirname "$0")/train_common.sh"
@@ -38,6 +38,17 @@ expect "the table has every number of metrics.jsonl" \
 expect "the rate of operations among them" grep -q ',flops_per_second' "$tmp/whole/metrics.csv"
 expect "no step is repeated or left out" test "$(cut -d, -f1 "$tmp/parts/metrics.csv" | tr '\n' ' ')" = "$(cut -d, -f1 "$tmp/whole/metrics.csv" | tr '\n' ' ')"
 is "the columns of a resumed run are the same" "$(head -1 "$tmp/parts/metrics.csv")" "$(head -1 "$tmp/whole/metrics.csv")"
+
+# Prometheus: the last step is in the file when the run has ended
+prom="log.report_to=prometheus data.validation=$tmp/valid.h5 data.validation_steps=2"
+ends "a run for Prometheus" 0 train 2 prom $prom
+expect "its file has the last step" grep -q "^dtrain_step{output_dir=\"$(realpath "$tmp/prom")\"} 6\$" "$tmp/prom/metrics.prom"
+expect "and the validation, and that the run has ended" test "$(grep -c '^dtrain_validation_loss{\|^dtrain_running{.*} 0$' "$tmp/prom/metrics.prom")" = 2
+ends "a run for a collector" 0 train 1 prom2 $prom log.prometheus_path="$tmp/node.prom"
+expect "leaves no file to it" test ! -e "$tmp/node.prom" -a ! -e "$tmp/node.prom.part" -a ! -e "$tmp/prom2/metrics.prom"
+ends_saying "a name that it would not read: 64" 64 'prometheus_path: expected the name of a file that ends in .prom' train 0 prom3 $prom --check log.prometheus_path="$tmp/node"
+mkdir "$tmp/node.prom"
+ends_saying "a file that cannot be written: 74" 74 'node.prom: ' train 2 prom4 $prom log.prometheus_path="$tmp/node.prom"
 
 for mode in --check ''; do
     ends "wandb is refused before the first step ($mode)" 64 run 0 ./dtrain $mode "$tmp/tiny.ini" run.output_dir="$tmp/none" log.report_to=jsonl,wandb

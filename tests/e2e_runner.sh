@@ -27,16 +27,16 @@ expect_text a_cause_after_null_bytes_is_shown 'the cause'
 expect_text a_failed_test_is_counted '^0 passed, 1 failed, 0 skipped$'
 
 # Two programs that wait for each other, half a minute at most: with TEST_JOBS=2 they meet, one after the other they never do.
-for name in test_core test_config; do
+for name in test_core test_io; do
     program $name <<END
 #!/bin/bash
 echo '[==========] group: Running 1 test(s).'
 touch "$tmp/$name.here"
-for _ in \$(seq 300); do [ ! -e "$tmp/test_core.here" ] || [ ! -e "$tmp/test_config.here" ] || { echo '[       OK ] meet'; exit 0; }; sleep 0.1; done
+for _ in \$(seq 300); do [ ! -e "$tmp/test_core.here" ] || [ ! -e "$tmp/test_io.here" ] || { echo '[       OK ] meet'; exit 0; }; sleep 0.1; done
 exit 1
 END
 done
-TEST_JOBS=2 BUILD=$tmp/build prints tests_run_beside_each_other '^2 passed, 0 failed, 0 skipped$' run 0 tests/run.sh test_core test_config
+TEST_JOBS=2 BUILD=$tmp/build prints tests_run_beside_each_other '^2 passed, 0 failed, 0 skipped$' run 0 tests/run.sh test_core test_io
 
 # Tiers and slices: nothing is lost between them.
 list() { env LIST=1 "$@" tests/run.sh | sort; }

@@ -81,14 +81,11 @@ static inline dt_train_record record_of(int64_t step)
                              .memory_host = 5LL << 32};
 }
 
-static inline dt_report *open_report(const struct fixture *f, bool jsonl, bool tensorboard, int64_t resume_step)
+static inline dt_report *open_report(const struct fixture *f, const char *sinks, int64_t resume_step)
 {
     dt_report *r = NULL;
-    const dt_report_options opt = {.output_dir = f->dir,
-                                   .to_jsonl = jsonl,
-                                   .to_tensorboard = tensorboard,
-                                   .resume_step = resume_step,
-                                   .total_steps = 100};
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = sinks};
+    const dt_report_options opt = {.cfg = &cfg, .resume_step = resume_step, .total_steps = 100};
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
     return r;
 }

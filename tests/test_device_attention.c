@@ -1,4 +1,4 @@
-/* test_device_attention.c - attention on every instruction set of this machine against plain loops in double.
+/* test_device_attention.c - attention on every instruction set of this machine, compared with plain loops in double.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>

@@ -1,6 +1,6 @@
-/* test_device_attention_library.c - attention that a device may leave to a library (dt_attention.by_library): the
- * library, where there is one, computes what plain loops in double do, gives the same bits when it is called again, and
- * leaves alone what it does not own; where there is none the device does all of it itself.
+/* test_device_attention_library.c - attention that a library of the device may compute (dt_attention.by_library). The
+ * library matches plain loops in double, gives the same bits in a repeated call, and writes nothing outside its
+ * outputs. Without a library the device's own kernels compute the call.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "dtrain/device/device_check.h"

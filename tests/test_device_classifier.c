@@ -1,6 +1,6 @@
-/* test_device_classifier.c - the classifier on every instruction set, against double: log-probabilities, entropy,
- * divergence, smoothed loss and z-loss, the gradient of each, also against differences, sums of squared probabilities
- * and mean logits.
+/* test_device_classifier.c - the classifier on every instruction set, compared with double: log-probabilities, entropy,
+ * divergence, smoothed loss and z-loss, sums of squared probabilities and mean logits. The gradient of each term is
+ * also compared with finite differences.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>

@@ -1,5 +1,5 @@
-/* test_device_heads.c - q, k and v on their way to attention and back: norms of heads, rotation, the way into a cache;
- * against double, and with the bits of one operation after the other.
+/* test_device_heads.c - heads_forward and heads_backward: norms of heads, rotation, and writes to a cache. Results are
+ * compared with double, and bitwise with the separate operations.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 

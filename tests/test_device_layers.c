@@ -1,5 +1,5 @@
 // QUICK: cudasim
-/* test_device_layers.c - elementwise operations, embedding, norms, dropout: on every instruction set, against
+/* test_device_layers.c - elementwise operations, embedding, norms and dropout on every instruction set, compared with
  * double.
  * DEVICES: cpu queue */
 #include "device_fixture.h"

@@ -1,4 +1,4 @@
-/* test_device_matmul.c - matmuls and bias gradients against plain loops in double.
+/* test_device_matmul.c - matmuls and bias gradients, compared with plain loops in double.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>

@@ -1,6 +1,6 @@
-/* test_device_nonfinite.c - non-finite values must propagate to the loss and the norm of the gradients, where the
- * vote checks for them. A NaN or an infinity in any input of any operation shows in an output, on every instruction
- * set. One in any parameter of a model shows in the loss or in a gradient.
+/* test_device_nonfinite.c - non-finite values propagate to the loss and to the norm of the gradients, where the ranks'
+ * vote on a step checks for them. A NaN or an infinity in any input of any operation appears in an output, on every
+ * instruction set. One in any parameter of a model appears in the loss or in a gradient.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "ref_model.h"

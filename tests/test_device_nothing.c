@@ -1,5 +1,5 @@
-/* test_device_nothing.c - every operation takes no rows, elements or sequences, and writes nothing, but for sums of
- * nothing: a micro-batch may have no tokens, and a rank nothing of a unit.
+/* test_device_nothing.c - every operation accepts zero rows, elements or sequences, and then writes only empty sums. A
+ * micro-batch may have no tokens, and a rank may own no element of a unit.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 

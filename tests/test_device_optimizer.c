@@ -1,5 +1,5 @@
-/* test_device_optimizer.c - optimizers and reductions on every instruction set; memory, buffers and opening
- * of the device.
+/* test_device_optimizer.c - optimizers and reductions on every instruction set; memory, buffers, and opening of the
+ * device.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "dtrain/device/block8.h"

@@ -1,4 +1,4 @@
-/* test_device_patches.c - images as rows of normalised patches: the bits of the contract at all shapes and types.
+/* test_device_patches.c - images as rows of normalised patches: bit-identical to the contract for all shapes and types.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 

@@ -1,5 +1,6 @@
-/* test_device_queue.c - the contract of the queue device: work runs late and in order of its events, and waits are
- * distinguished by the work queued after them. Errors are returned by the next wait, and memory in use is not freed. */
+/* test_device_queue.c - the contract of the queue device. Operations run late and in the order of their events. Waits
+ * are distinguished by the operations queued after them. The next wait returns errors, and memory in use cannot be
+ * freed. */
 #include "cases.h"
 #include "../src/backends/queue.h"
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* test_device_rows.c - batch-invariant matmuls on every instruction set: right, and the same bits whatever other
- * rows are in the call.
+/* test_device_rows.c - batch-invariant matmuls on every instruction set: results are correct, and the bits of a row do
+ * not depend on the other rows of the call.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include <math.h>

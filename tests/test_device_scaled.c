@@ -1,5 +1,5 @@
-/* test_device_scaled.c - matmuls with weights that are stored as int8 with scales, or in four bits: forward y = x
- * W^T and backward dx = dy W, against plain loops in double and against the matmul of the same weights in the
+/* test_device_scaled.c - matmuls with weights that are stored as int8 with scales, or as nf4: forward y = x W^T and
+ * backward dx = dy W. They are compared with plain loops in double, and with the matmul of the same weights in the
  * compute type.
  * DEVICES: cpu queue */
 #include "device_fixture.h"

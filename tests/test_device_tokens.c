@@ -1,5 +1,5 @@
-/* test_device_tokens.c - choosing tokens on the device: the draws of the host's sampler, and of a plain loop that sorts
- * everything; the largest logits; log-probabilities of chosen tokens.
+/* test_device_tokens.c - token selection on the device. Sampled tokens match the host's sampler and a plain loop that
+ * sorts all tokens. The largest logits, and log-probabilities of given tokens, match plain loops.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "host_sampler.h"

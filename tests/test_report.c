@@ -14,7 +14,7 @@
 TEST_WITH(a_line_has_the_agreed_keys_and_nine_digits, setup, teardown)
 {
     struct fixture *f = *state;
-    dt_report *r = open_report(f, true, false, 0);
+    dt_report *r = open_report(f, "jsonl", 0);
     const dt_metric more[] = {{"dpo/accuracy", 0.75}, {"odd \"name\"\\\t", 1e-30}};
     dt_train_record rec = record_of(7);
     rec.skipped = true;
@@ -34,7 +34,7 @@ TEST_WITH(a_line_has_the_agreed_keys_and_nine_digits, setup, teardown)
 TEST_WITH(non_finite_values_become_null, setup, teardown)
 {
     struct fixture *f = *state;
-    dt_report *r = open_report(f, true, false, 0);
+    dt_report *r = open_report(f, "jsonl", 0);
     dt_train_record rec = record_of(1);
     rec.loss = NAN;
     rec.grad_norm = INFINITY;
@@ -54,7 +54,7 @@ TEST_WITH(non_finite_values_become_null, setup, teardown)
 TEST_WITH(a_record_is_in_the_file_when_the_call_returns, setup, teardown)
 {
     struct fixture *f = *state;
-    dt_report *r = open_report(f, true, true, 0);
+    dt_report *r = open_report(f, "jsonl, tensorboard", 0);
     struct stat before, after;
     stat(f->jsonl, &before);
     train(r, 1, 1);
@@ -67,7 +67,7 @@ TEST_WITH(a_record_is_in_the_file_when_the_call_returns, setup, teardown)
 TEST_WITH(resuming_leaves_no_gap_and_no_repeat, setup, teardown)
 {
     struct fixture *f = *state;
-    dt_report *r = open_report(f, true, false, 0);
+    dt_report *r = open_report(f, "jsonl", 0);
     train(r, 1, 6);
     assert_int_equal(dt_report_validation(r, 6, 1, NULL, 0), DT_OK);
     train(r, 7, 9);
@@ -76,7 +76,7 @@ TEST_WITH(resuming_leaves_no_gap_and_no_repeat, setup, teardown)
     fputs("{\"step\": 5, \"lo", torn);
     fclose(torn);
 
-    r = open_report(f, true, false, 6);
+    r = open_report(f, "jsonl", 6);
     train(r, 7, 10);
     dt_report_close(r);
 
@@ -170,7 +170,7 @@ TEST(a_missing_step_is_found)
 TEST_WITH(cutting_a_long_file_keeps_every_byte, setup, teardown)
 {
     struct fixture *f = *state; /* longer than one write */
-    dt_report *r = open_report(f, true, false, 0);
+    dt_report *r = open_report(f, "jsonl", 0);
     train(r, 1, 1500);
     dt_report_close(r);
     size_t before, after;
@@ -188,10 +188,10 @@ TEST_WITH(fresh_start_truncates_and_resume_accepts_a_missing_file, setup, teardo
 {
     struct fixture *f = *state;
     spill(f->jsonl, "{\"step\": 99}\n");
-    dt_report_close(open_report(f, true, false, 0));
+    dt_report_close(open_report(f, "jsonl", 0));
     assert_file(f->jsonl, "");
     unlink(f->jsonl);
-    dt_report *r = open_report(f, true, false, 5);
+    dt_report *r = open_report(f, "jsonl", 5);
     train(r, 6, 6);
     dt_report_close(r);
     dt_metrics m;
@@ -204,7 +204,7 @@ TEST_WITH(fresh_start_truncates_and_resume_accepts_a_missing_file, setup, teardo
 TEST_WITH(full_disk_is_reported_and_leaves_complete_lines, setup, teardown)
 {
     struct fixture *f = *state;
-    dt_report *r = open_report(f, true, false, 0);
+    dt_report *r = open_report(f, "jsonl", 0);
     train(r, 1, 1);
     struct stat st;
     stat(f->jsonl, &st);
@@ -236,7 +236,8 @@ TEST_WITH(what_cannot_be_opened_is_named, setup, teardown)
     struct fixture *f = *state;
     dt_report *r = (dt_report *)state;
     mkdir(f->jsonl, 0777); /* a directory exists at the file's path */
-    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_tensorboard = true};
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = "jsonl, tensorboard"};
+    const dt_report_options opt = {.cfg = &cfg};
     assert_fails(dt_report_open(&r, &opt), DT_ERR_WRITE, f->jsonl);
     assert_null(r);
     dt_error_clear();
@@ -264,7 +265,8 @@ TEST_WITH(csv_columns_keep_their_places, setup, teardown)
     struct fixture *f = *state;
     dt_report *r = NULL;
     char path[128];
-    dt_report_options opt = {.output_dir = f->dir, .to_csv = true};
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = "csv"};
+    dt_report_options opt = {.cfg = &cfg};
     const dt_metric first[] = {{"accuracy", 0.5}}, valid[] = {{"perplexity", NAN}, {"odd, \"name\"", -2}},
                     both[] = {{"perplexity", 4}, {"accuracy", 0.25}};
     dt_train_record rec = {
@@ -306,7 +308,8 @@ TEST_WITH(an_older_table_gets_the_column_of_pinned_memory, setup, teardown)
     struct fixture *f = *state;
     dt_report *r = NULL;
     char path[128];
-    const dt_report_options opt = {.output_dir = f->dir, .to_csv = true, .resume_step = 1};
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = "csv"};
+    const dt_report_options opt = {.cfg = &cfg, .resume_step = 1};
     const dt_train_record rec = {.step = 2, .loss = 1, .memory_pinned = 7};
     snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
     spill(path, CSV_FIXED ",accuracy\n1,2,0,0,0,0,0,0,0,0,0,,0.5\n");
@@ -321,7 +324,8 @@ TEST_WITH(each_row_is_kept_once, setup, teardown)
     struct fixture *f = *state;
     dt_report *r = NULL;
     char path[128];
-    const dt_report_options opt = {.output_dir = f->dir, .to_csv = true, .resume_step = 3};
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = "csv"};
+    const dt_report_options opt = {.cfg = &cfg, .resume_step = 3};
     snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
     spill(path, CSV_FIXED ",x\n1,9,0\n2,8,0\n2,,,,,,,,,,,5,\n3,7,0\n2,6,0\n2,,,,,,,,,,,4,\n4,5,0\n");
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
@@ -348,7 +352,8 @@ TEST_WITH(a_table_of_something_else_is_refused, setup, teardown)
     struct fixture *f = *state;
     dt_report *r = NULL;
     char path[128];
-    const dt_report_options opt = {.output_dir = f->dir, .to_jsonl = true, .to_csv = true, .resume_step = 1};
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = "jsonl, csv"};
+    const dt_report_options opt = {.cfg = &cfg, .resume_step = 1};
     const char *records = "{\"step\": 1}\n{\"step\": 2}\n"; /* nothing was cut before it was looked at */
     snprintf(path, sizeof path, "%s/metrics.csv", f->dir);
     spill(path, "name,age\nme,3\n");
@@ -359,15 +364,43 @@ TEST_WITH(a_table_of_something_else_is_refused, setup, teardown)
     dt_error_clear();
 }
 
+static dt_err check_sinks(const char *text)
+{
+    dt_config cfg;
+    assert_int_equal(dt_config_parse(&cfg, "here", text, 0, NULL), DT_OK);
+    const dt_err err = dt_report_check(&cfg);
+    dt_config_free(&cfg);
+    return err;
+}
+
 TEST(sinks_are_chosen_by_name)
 {
-    dt_report_options opt = {0};
-    assert_int_equal(dt_report_choose(&opt, "csv, stdout", "here"), DT_OK);
-    assert_true(opt.to_csv && opt.to_stdout && !opt.to_jsonl && !opt.to_tensorboard);
-    assert_int_equal(dt_report_choose(&opt, "jsonl, comet", "here"), DT_ERR_USAGE);
-    assert_string_equal(dt_error_message(), "here: expected any of stdout, jsonl, csv, tensorboard, found 'comet'");
+    assert_int_equal(check_sinks("[log]\nreport_to = csv, stdout\n"), DT_OK);
+    assert_int_equal(check_sinks("[log]\nreport_to = jsonl, comet\n"), DT_ERR_USAGE);
+    assert_string_equal(dt_error_message(), "here:2: [log] report_to: expected any of stdout, jsonl, csv, tensorboard, "
+                                            "prometheus, found 'comet'");
     dt_error_clear();
-    assert_fails(dt_report_choose(&opt, "wandb", "here"), DT_ERR_USAGE, "wandb_offline.py");
+    assert_fails(check_sinks("[log]\nreport_to = wandb\n"), DT_ERR_USAGE, "wandb_offline.py");
+}
+
+TEST_WITH(without_a_directory_no_file_is_written, setup, teardown)
+{
+    struct fixture *f = *state;
+    dt_report *r = NULL;
+    const dt_config cfg = {.run_output_dir = "", .log_report_to = "jsonl, csv, tensorboard"};
+    assert_int_equal(chdir(f->dir), 0);
+    assert_int_equal(dt_report_open(&r, &(dt_report_options){.cfg = &cfg}), DT_OK);
+    train(r, 1, 1);
+    dt_report_close(r);
+    assert_int_equal(rmdir(f->dir), 0); /* it is empty */
+    assert_int_equal(chdir("/"), 0);
+}
+
+TEST(records_that_a_resumed_run_truncates_are_listed)
+{
+    assert_string_equal(dt_report_record(0), "metrics.jsonl");
+    assert_string_equal(dt_report_record(1), "metrics.csv");
+    assert_null(dt_report_record(2));
 }
 
 /* ---- the progress line ------------------------------------------------------------------------------------------- */

@@ -176,7 +176,7 @@ static int event_files(const struct fixture *f, char paths[][400], int max)
 TEST_WITH(events_are_framed_and_read_back, setup, teardown)
 {
     struct fixture *f = *state;
-    dt_report *r = open_report(f, false, true, 0);
+    dt_report *r = open_report(f, "tensorboard", 0);
     const dt_metric more[] = {{"dpo/accuracy", 0.75}, {"accuracy", 0.5}, {"validation_accuracy", 0.25}};
     dt_train_record rec = record_of(300);
     rec.more = more;
@@ -211,8 +211,8 @@ TEST_WITH(the_configuration_is_stored_as_text, setup, teardown)
     dt_report *r = NULL;
     char paths[2][400];
     struct event e[8];
-    const dt_report_options opt = {.output_dir = f->dir,
-                                   .to_tensorboard = true,
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = "tensorboard"};
+    const dt_report_options opt = {.cfg = &cfg,
                                    .config = "[run]\ntask = sft\nseed = 7\nreproducible = false\ntime_limit "
                                              "=\n\n[optimizer]\nlr = 3e-4\nbetas = 0.9, 0.95\n"};
     assert_int_equal(dt_report_open(&r, &opt), DT_OK);
@@ -232,11 +232,11 @@ TEST_WITH(a_resumed_run_says_which_steps_it_repeats_in_a_later_file, setup, tear
     struct fixture *f = *state;
     char paths[4][400], ahead[160];
     struct event e[8];
-    dt_report_close(open_report(f, false, true, 0));
+    dt_report_close(open_report(f, "tensorboard", 0));
     /* written by a host whose clock is a day ahead */
     snprintf(ahead, sizeof ahead, "%s/events.out.tfevents.%010lld.zz.1", f->dir, (long long)time(NULL) + 86400);
     spill(ahead, "");
-    dt_report_close(open_report(f, false, true, 41));
+    dt_report_close(open_report(f, "tensorboard", 41));
     assert_int_equal(event_files(f, paths, 4), 3);
     assert_int_equal(read_events(paths[2], e, 8), 2);
     assert_int_equal(e[1].session_status, 1);
@@ -248,12 +248,12 @@ TEST_WITH(an_evaluation_adds_to_what_is_there_and_restarts_no_step, setup, teard
     struct fixture *f = *state;
     char paths[4][400];
     struct event e[8];
-    dt_report *r = open_report(f, true, true, 0);
+    dt_report *r = open_report(f, "jsonl, tensorboard", 0);
     const dt_train_record rec = record_of(7);
     assert_int_equal(dt_report_train(r, &rec), DT_OK);
     dt_report_close(r);
-    const dt_report_options opt = {
-        .output_dir = f->dir, .to_jsonl = true, .to_csv = true, .to_tensorboard = true, .append = true};
+    const dt_config cfg = {.run_output_dir = f->dir, .log_report_to = "jsonl, csv, tensorboard"};
+    const dt_report_options opt = {.cfg = &cfg, .append = true};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(dt_report_open(&r, &opt), DT_OK);
         assert_int_equal(dt_report_validation(r, 0, 1.5, NULL, 0), DT_OK);

@@ -1,5 +1,5 @@
-/* backends.c - the devices by name: the CPU, shared objects (CUDA, and its simulators for tests), the queue device of
- * tests. */
+/* backends.c - looks up devices by name: the CPU, shared objects (CUDA, and its simulators for tests), and the queue
+ * device for tests. */
 #include "backend.h"
 #include "queue.h"
 #include "dtrain/perfmodel/counting_device.h"
@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Devices in shared objects of their own. The last two are for tests: the sources of the first on a simulator of CUDA
- * (tests/cuda_sim), and on one that looks for races. */
+/* Devices in separate shared objects. The last two are for tests: the CUDA sources on a simulator (tests/cuda_sim), and
+ * on a simulator that detects races. */
 static const char *const OBJECTS[] = {"cuda", "cudasim", "cudasim_races"};
 enum { N_OBJECTS = sizeof OBJECTS / sizeof OBJECTS[0] };
 
-/* Tests replace the CPU by another device. */
+/* DTRAIN_DEVICE replaces the CPU by another device, for tests. */
 static const char *instead(const char *name)
 {
     const char *wanted = getenv("DTRAIN_DEVICE");
@@ -70,11 +70,11 @@ static dt_err open_one(dt_device *dev, const char *name, int local_rank, int n_t
     return err;
 }
 
-/* A machine without NVIDIA's driver has no GPU to look for, and finding that out by way of our object loads cuBLASLt
- * first: 500 MiB of it with 370,000 addresses to adjust, 80 ms of each start. */
+/* Without NVIDIA's driver there is no GPU to look for. Looking for one through our shared object would first load
+ * cuBLASLt: 500 MiB with 370,000 relocations, 80 ms per start. */
 static bool has_driver(void)
 {
-    return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL; /* stays: the runtime opens it again */
+    return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL; /* not closed: the CUDA runtime opens it again */
 }
 
 /* Whether auto selects a GPU. A GPU with a stale object counts, too: opening it fails with a message, which is better
@@ -90,9 +90,9 @@ static bool cuda_is_meant(char *why, size_t why_size)
     return stale || (ops && is_there(ops, why, why_size));
 }
 
-/* What "auto" is; why not a GPU is worth a line for those who look for it. Where a test has put a device in the place
- * of the CPU, that is meant. */
-static const char *first_there(void)
+/* The device that "auto" selects. A debug line reports why a GPU is not available. If DTRAIN_DEVICE replaces the CPU,
+ * auto selects the replacement. */
+static const char *first_available(void)
 {
     char why[512];
     if (strcmp(instead("cpu"), "cpu") != 0) return "cpu";
@@ -110,12 +110,12 @@ dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_th
              "internal: dt_device_open: expected a ledger and n_threads of at least 0, found %p and %d", (void *)ledger,
              n_threads);
     if (strcmp(name, "auto") != 0) return open_one(dev, name, local_rank, n_threads, ledger);
-    DT_TRY(open_one(dev, first_there(), local_rank, n_threads, ledger));
+    DT_TRY(open_one(dev, first_available(), local_rank, n_threads, ledger));
     DT_INFO("run.device = auto: %s", dev->ops->name);
     return DT_OK;
 }
 
-/* What a GPU holds is known without the object that drives one. */
+/* A GPU's sizes are known without its shared object (counting device). */
 dt_err dt_device_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
 {
     char why[512];
@@ -132,7 +132,7 @@ dt_err dt_device_plan(dt_device *dev, const char *name, int n_threads, dt_ledger
 
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger)
 {
-    return dt_device_plan(dev, instead(strcmp(name, "auto") != 0 ? name : first_there()), n_threads, ledger);
+    return dt_device_plan(dev, instead(strcmp(name, "auto") != 0 ? name : first_available()), n_threads, ledger);
 }
 
 dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger)

@@ -1,24 +1,29 @@
-/* queue.c - a device that is honest about time, for tests: another's operations, run as late and in as odd an order as
- * the contract allows.
+/* queue.c - a device for tests that delays operations. It runs the operations of another device as late, and in as
+ * unusual an order, as the contract allows.
  *
- * On the CPU device all is done when a call returns, and the host can read what it likes, so a missing event, copy or
- * synchronisation never shows. Here an operation only joins its stream. Streams run by turns drawn from
- * DTRAIN_QUEUE_SEED: at once, now and then, or not before somebody waits; with seed 0 never before somebody waits. An
- * event is the only order between two of them. Copies from and to the host read and write when they run, not when they
- * are called. Device memory is out of the host's reach: addresses carry a bit that no mapping has, so touching one
- * ends the program, and an operation that is handed host memory is refused. Fresh memory is full of NaN. What fails in
- * a queue is returned by the next synchronisation. Memory that is freed while a queued operation has its address ends
- * the program, and so does a stream that is destroyed with operations on it. Waits of the host, and copies that are not
- * from or to pinned memory, are counted.
+ * On the CPU device every operation is complete when the call returns, and the host can read all memory. A missing
+ * event, copy or synchronisation is therefore never noticed. Here a call only appends the operation to its stream.
  *
- * The device below is the CPU, or the one that DTRAIN_QUEUE_BELOW names: CUDA's simulator gets late streams so.
+ * DTRAIN_QUEUE_SEED selects at random when each stream runs: immediately, now and then, or only when a caller waits.
+ * With seed 0 streams run only when a caller waits. Only events order two streams. Copies from and to the host read and
+ * write when they run, not when they are called.
  *
- * DTRAIN_DEVICE=queue puts it in the place of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (1), each with
- * DTRAIN_QUEUE_MEMORY bytes (as much as is free): a rank gets no more than what it does not hold itself. Tests may give
- * it an order, and work of their own (queue.h). */
+ * The host cannot access device memory: addresses contain a bit that no mapping has, so an access ends the program. An
+ * operation that receives host memory is refused. Fresh memory contains NaN.
+ *
+ * The next synchronisation returns the errors of queued operations. The program ends if memory is freed while a queued
+ * operation has its address, or if a stream is destroyed with queued operations. The device counts waits of the host,
+ * and copies from or to memory that is not pinned.
+ *
+ * The device below is the CPU, or the one that DTRAIN_QUEUE_BELOW names. Tests run CUDA's simulator below it, to delay
+ * the simulator's streams.
+ *
+ * DTRAIN_DEVICE=queue selects it instead of the CPU device. A node has DTRAIN_QUEUE_DEVICES of it (default 1), each
+ * with DTRAIN_QUEUE_MEMORY bytes (default: all free memory). The free memory of a rank is that size less the rank's own
+ * allocations. Tests can set the order, and queue functions of their own (queue.h). */
 #include "queue_private.h"
 
-/* ---- descriptions: what they point to is device memory, too ------------------------------------------------------ */
+/* ---- descriptions: their pointers are device memory, too --------------------------------------------------------- */
 
 #define REACH(pointer) ((pointer) = queue_arg(dev, pointer))
 
@@ -82,7 +87,7 @@ static void reach_dt_choice(dt_device *dev, dt_choice *d) {}
 static void reach_dt_adamw(dt_device *dev, dt_adamw *d) {}
 static void reach_dt_sgd(dt_device *dev, dt_sgd *d) {}
 
-/* ---- operations: the arguments join the stream, and the call is made when its turn comes ------------------------- */
+/* ---- operations: arguments are queued, and the call is made when the stream runs --------------------------------- */
 
 #define REACH_IN(type, name) REACH(args.name);
 #define REACH_OUT REACH_IN

@@ -6,14 +6,14 @@
 
 enum { QUEUE_ARGS_MAX = 320 };
 
-/** Queue run(the device below, a copy of args); addresses in args are what that sees. DT_ERR_ARG, naming the operation,
- *  when one of its arguments was host memory. */
+/** Queue run(the device below, a copy of args). Addresses in args are those of the device below. DT_ERR_ARG, naming the
+ *  operation, if one of its arguments was host memory. */
 dt_err queue_push(dt_device *dev, dt_stream *stream, const char *name,
                   dt_err (*run)(dt_device *below, const void *args), const void *args, size_t nbytes);
-/** What the device below sees of an argument that must be device memory, or NULL; the next queue_push refuses
- *  others. */
+/** The device below's address of an argument that must be device memory, or NULL. If it is host memory, the next
+ *  queue_push refuses the operation. */
 void *queue_arg(dt_device *dev, const void *p);
-/** The device that does the work. */
+/** The device below, which computes the operations. */
 const dt_device *queue_below(const dt_device *dev);
 
 /* entries of the table: the operations */

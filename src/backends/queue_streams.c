@@ -1,43 +1,43 @@
-/* queue_streams.c - when the operations of the queue device run, and what memory the host reaches (queue.c has the
- * promise). */
+/* queue_streams.c - streams and memory of the queue device: when operations run, and which memory the host can access.
+ * queue.c describes the behaviour. */
 #include "queue_private.h"
 #include "backend.h"
 #include <stdlib.h>
 #include <string.h>
 
-#define FAR_BIT ((uintptr_t)1 << 54) /* beyond what Linux hands out on x86-64 and on aarch64 */
+#define FAR_BIT ((uintptr_t)1 << 54) /* above the addresses that Linux assigns on x86-64 and aarch64 */
 enum { N_STREAMS = 32, TURN = 32 };
 
 typedef struct entry {
     enum { RUN, RECORD, WAIT } kind;
     dt_err (*run)(dt_device *below, const void *args);
     dt_event *event; /* of RECORD and WAIT */
-    int64_t serial;  /* of the record that this makes or waits for */
+    int64_t serial;  /* of the record that RECORD makes or WAIT waits for */
     _Alignas(16) char args[QUEUE_ARGS_MAX];
 } entry;
 
 struct dt_graph {
     entry *entries;
     int n, n_max;
-    int64_t stream; /* number of that which it was recorded on */
+    int64_t stream; /* number of the stream that it was recorded on */
 };
 
 struct dt_stream {
     entry *entries;
     int n, n_max, done;
     dt_graph *records;  /* NULL: operations are queued */
-    int64_t number;     /* from 1: of the streams of the device that were ever made */
-    int64_t n_run;      /* operations queued since it was made */
-    unsigned eagerness; /* of 8: how often an entry runs before a caller waits */
+    int64_t number;     /* from 1, over all streams of the device, destroyed ones included */
+    int64_t n_run;      /* operations queued since the stream was created */
+    unsigned eagerness; /* probability, in eighths, that an entry runs before a caller waits */
 };
 
 struct dt_event {
     int64_t recorded; /* serial of the last record in a queue */
-    int64_t *pending; /* [n_pending] serials of the records that were not reached yet: streams may reach them in any */
-    int n_pending;    /* order */
-    int64_t stream;   /* number of that of the last record; 0: never recorded */
-    int64_t n_before; /* its n_run then */
-    int n_queued;     /* entries that point here */
+    int64_t *pending; /* [n_pending] serials of records not reached yet, in any order */
+    int n_pending;
+    int64_t stream;   /* number of the last record's stream; 0: never recorded */
+    int64_t n_before; /* n_run of that stream at the last record */
+    int n_queued;     /* entries that refer to the event */
     bool destroyed;
     double at_s;
 };
@@ -55,15 +55,15 @@ typedef struct queue_state {
     dt_stream first; /* the default stream */
     dt_stream *streams[N_STREAMS];
     int n_streams;
-    int64_t n_made; /* streams, those that are gone too */
+    int64_t n_made; /* streams created so far, destroyed ones included */
     dt_queue_order order;
     uint64_t draws;
     int64_t n_pushed;
-    bool host_argument; /* an operation that is being queued was handed host memory */
+    bool host_argument; /* an argument of the operation being queued is host memory */
     dt_err err;         /* of the first entry that failed since the last synchronisation */
     pinned_range *pinned;
     int n_pinned;
-    int fail_copy; /* the copy from now on that will fail; 0: none */
+    int fail_copy; /* which of the following copies fails, from 1; 0: none */
     dt_queue_counts counts;
 } queue_state;
 
@@ -116,7 +116,7 @@ static void run_one(queue_state *q, dt_stream *s)
     const entry *e = &s->entries[s->done++];
     if (e->kind == RUN) {
         dt_err err = e->run(&q->below, e->args);
-        if (err == DT_OK) err = q->below.ops->stream_sync(&q->below, NULL); /* done, for the host and other streams */
+        if (err == DT_OK) err = q->below.ops->stream_sync(&q->below, NULL); /* complete, for all streams */
         if (q->err == DT_OK) q->err = err;
     } else {
         if (e->kind == RECORD) reach(e->event, e->serial);
@@ -141,7 +141,7 @@ static unsigned eagerness_of(queue_state *q, const dt_stream *s)
     }
 }
 
-/* Run operations that would have completed by now without a wait. */
+/* Run operations that a real device might have completed by now, without a wait. */
 static void run_some(queue_state *q)
 {
     if (q->n_pushed++ % TURN == 0)
@@ -150,7 +150,7 @@ static void run_some(queue_state *q)
         while (ready(q->streams[i]) && draw(q, 8) < q->streams[i]->eagerness) run_one(q, q->streams[i]);
 }
 
-/* Run s until an event is reached (NULL: to its end), the other streams as far as it waits for them, and now and then
+/* Run s until an event is reached (NULL: to its end). Other streams run as far as s waits for them, and at random
  * further. */
 static dt_err drain(queue_state *q, dt_stream *s, const dt_event *until)
 {
@@ -353,7 +353,8 @@ static dt_err queue_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void
     queue_state *q = state_of(dev);
     if (space == DT_ON_DEVICE && q->memory < SIZE_MAX && nbytes > queue_memory_free(dev)) return DT_ERR_MEMORY;
     DT_TRY(q->below.ops->alloc(&q->below, space, nbytes, ptr));
-    /* NaN in every type; a device below whose memory the host does not reach sees to that itself: the simulator */
+    /* NaN in every type. If the host cannot access the memory of the device below (simulator), that device fills it
+     * itself. */
     if (space != DT_ON_DEVICE || q->below.ops->host_accessible) memset(*ptr, 0xff, nbytes);
     const dt_err err = space == DT_ON_PINNED ? note_pinned(q, *ptr, nbytes) : DT_OK;
     if (err != DT_OK) q->below.ops->free(&q->below, space, *ptr, nbytes);
@@ -368,7 +369,7 @@ static _Noreturn void die(const char *why)
     abort();
 }
 
-/* Does an argument of a queued operation point into it? */
+/* True if an argument of a queued operation is an address within the block. */
 static bool is_in_use(const queue_state *q, const char *begin, size_t nbytes)
 {
     for (int i = 0; i < q->n_streams; i++)
@@ -413,7 +414,7 @@ static void queue_stream_destroy(dt_device *dev, dt_stream *stream)
     int i = 0;
     for (int k = stream->done; k < stream->n; k++)
         if (stream->entries[k].kind == RUN) die("a stream is destroyed while operations are queued on it");
-    (void)drain(q, stream, NULL); /* events */
+    (void)drain(q, stream, NULL); /* only records and waits */
     while (q->streams[i] != stream) i++;
     q->streams[i] = q->streams[--q->n_streams];
     free(stream->entries);
@@ -471,7 +472,8 @@ static dt_err queue_event_wait(dt_device *dev, dt_event *event, dt_stream *strea
                   &(entry){.kind = WAIT, .event = event, .serial = event->recorded});
 }
 
-/* NULL: not recorded, or on a destroyed stream, all of whose operations had run before. */
+/* The stream of the event's last record. NULL: never recorded, or the stream is destroyed, so all its operations have
+ * run. */
 static dt_stream *recorded_on(const queue_state *q, const dt_event *event)
 {
     for (int i = 0; i < q->n_streams; i++)
@@ -494,7 +496,7 @@ static dt_err queue_event_sync(dt_device *dev, dt_event *event)
 
 static dt_err queue_event_query(dt_device *dev, dt_event *event, bool *done)
 {
-    run_some(state_of(dev)); /* who asks again and again sees it reached some day */
+    run_some(state_of(dev)); /* repeated queries reach the event eventually */
     *done = is_reached(event, event->recorded);
     return DT_OK;
 }
@@ -557,7 +559,7 @@ static dt_err queue_graph_launch(dt_device *dev, dt_graph *graph, dt_stream *str
     return DT_OK;
 }
 
-/* ---- copies, and what tests put into a stream -------------------------------------------------------------------- */
+/* ---- copies, and functions that tests queue ---------------------------------------------------------------------- */
 
 typedef struct copy_call {
     void *dst;
@@ -578,7 +580,7 @@ static dt_err failing_copy(dt_device *below, const void *args)
 
 static dt_err queue_copy(dt_device *dev, void *dst, const void *src, size_t nbytes, dt_stream *s)
 {
-    queue_state *q = state_of(dev); /* the host's side may be any memory */
+    queue_state *q = state_of(dev); /* host memory may be pinned or not */
     const copy_call args = {near(dst), near(src), nbytes};
     DT_CHECK(!stream_of(dev, s)->records || (is_far(dst) && is_far(src)), DT_ERR_ARG,
              "internal: queue_copy: a graph cannot copy from or to host memory");

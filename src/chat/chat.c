@@ -1,5 +1,5 @@
-/* chat.c - opens chat templates: by name, from JSON files, and the tokenizer's own. Nothing is known of another
- * program's Jinja text, so a question is rendered when it is opened. */
+/* chat.c - opens chat templates: by name, from JSON files, and the tokenizer's own. What another program's Jinja text
+ * does is unknown, so opening a template renders a test question. */
 #include "chat_private.h"
 
 #include "dtrain/text/space.h"
@@ -15,7 +15,7 @@ const char *dt_chat_place(const dt_tokenizer *t)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* How a token is written in a rendered text: as text, if the tokenizer recognises it there, or as a mark. */
+/* How to write a token in a rendered text: as its text, if the tokenizer recognises that there, or else as a mark. */
 static dt_err settle_token(const dt_tokenizer *t, int32_t id, const char *mark, const char **text)
 {
     dt_encoder *e;
@@ -31,7 +31,7 @@ static dt_err settle_token(const dt_tokenizer *t, int32_t id, const char *mark, 
     return err;
 }
 
-/* A template that uses the date gets this one, because a text must not depend on the day. */
+/* The fixed date for templates that use the date: rendered texts must not depend on the current day. */
 static time_t fixed_day(void)
 {
     struct tm day = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_hour = 12, .tm_isdst = -1};
@@ -51,7 +51,7 @@ static dt_err new_chat(dt_chat **c, const dt_tokenizer *t)
     return dt_wrap_probe(&(*c)->wrap, t);
 }
 
-/* The last token of an answer; if its targets are unknown, the token after its content. */
+/* The last token that ends an answer; if targets cannot be determined, the token after the answer's content. */
 static dt_err find_end(dt_chat *c)
 {
     const dt_message talk[] = {{.role = DT_ROLE_USER, .text = "q", .nbytes = 1},
@@ -71,19 +71,19 @@ static dt_err find_end(dt_chat *c)
     return err;
 }
 
-/* True for a text of another program's, as dt_chat_spec writes it. */
+/* True if the spec is another program's Jinja text, as dt_chat_spec writes it. */
 static bool is_jinja(const char *spec) { return strncmp(spec, "{\"jinja\":", 9) == 0; }
 
 static const char advice[] = "choose a template (dtrain-data --help lists them) or a JSON file (docs/data.md)";
 
-/* A record with an answer says why it cannot be written, or its targets are unknown. */
+/* Ignore that the template cannot render the test answer: the same error is reported for a record with an answer. */
 static dt_err unless_refused(dt_err err)
 {
     if (err == DT_ERR_DATA) dt_error_clear();
     return err == DT_ERR_DATA ? DT_OK : err;
 }
 
-/* What the template writes around an answer. */
+/* Determine what the template writes around an answer. */
 static dt_err look_at_answers(dt_chat *c, const dt_message *question, const dt_jinja_result *asked)
 {
     const dt_message talk[] = {*question, {.role = DT_ROLE_ASSISTANT, .text = "a", .nbytes = 1}};
@@ -111,7 +111,8 @@ static dt_err ask(const dt_chat *c, const dt_message *question, dt_jinja_result 
     return dt_fail(DT_ERR_DATA, "it leaves out the text of a question");
 }
 
-/* Whether contents are texts or lists of parts. If neither serves, the error is that of texts. */
+/* Determine whether the template takes contents as texts or as lists of parts. If it takes neither, the reported error
+ * is that of texts. */
 static dt_err look_at(dt_chat *c)
 {
     static const bool tries[] = {false, true, false};
@@ -229,8 +230,8 @@ static bool same_text(const dt_chat *a, const dt_chat *b)
     return same;
 }
 
-/* apply_chat_template encodes the text of the tokenizer's own template as it is. A template by name that writes the
- * same must give the same ids. */
+/* apply_chat_template encodes the text of the tokenizer's own template without changes. A template by name that writes
+ * the same text must give the same ids. */
 static dt_err wrap_as_own(dt_chat *c)
 {
     dt_chat *own;

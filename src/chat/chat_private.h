@@ -1,22 +1,23 @@
 /* chat_private.h - a template opened for a tokenizer.
  *
- * Every template is a Jinja text. dtrain's own and those from JSON files are one text, templates/form.jinja, after a
- * line that sets `form` to the texts around the messages of each role. */
+ * Every template is a Jinja text. dtrain's own templates and those from JSON files share templates/form.jinja. A line
+ * before it sets `form` to the texts around the messages of each role. */
 #ifndef DTRAIN_CHAT_PRIVATE_H
 #define DTRAIN_CHAT_PRIVATE_H
 
 #include "dtrain/chat/chat.h"
 #include "dtrain/jinja/jinja.h"
 
-/* U+FDD0 and the like, which are no characters of texts. In a rendered text they stand for the tokenizer's BOS and EOS
- * if it does not recognise these in a text, and for the ends of answers and of other messages that are searched. */
+/* Marks in a rendered text: noncharacters (U+FDD0 and the following ones), which do not occur in texts. They represent
+ * the tokenizer's BOS and EOS, if it does not recognise these in a text. They also mark the ends of answers and of
+ * other messages whose ends are searched. */
 enum { DT_CHAT_MARK_NBYTES = 3 };
 #define DT_CHAT_BOS_MARK "\xef\xb7\x90"
 #define DT_CHAT_EOS_MARK "\xef\xb7\x91"
 #define DT_CHAT_END_MARK "\xef\xb7\x92"
 #define DT_CHAT_QUESTION_MARK "\xef\xb7\x93"
-/** Marks that dt_chat_evaluate adds: DT_CHAT_END_MARK to answers, DT_CHAT_QUESTION_MARK to other messages that have a
- *  text; before the white space at the end of a content (WORDS), or after it (ENDS). */
+/** Marks that dt_chat_evaluate adds: DT_CHAT_END_MARK to answers, DT_CHAT_QUESTION_MARK to other messages that are not
+ *  blank. WORDS: before the white space at the end of the content. ENDS: after it. */
 enum {
     DT_CHAT_MARK_WORDS = 1,
     DT_CHAT_MARK_ENDS = 2,
@@ -33,22 +34,22 @@ struct dt_chat {
     dt_jinja *jinja;
     char *text;            /* of the template */
     const char *bos, *eos; /* in a rendered text; NULL: the tokenizer has none */
-    /* of another program's template: what follows a question and an answer; what add_generation_prompt adds after a
-     * question, or if that is nothing, what follows it */
+    /* of another program's template: the text after a question, and after an answer; the text that
+     * add_generation_prompt adds after a question, or if it adds none, the text after a question */
     char *after_question, *after_answer, *header;
     int32_t end_token;
     dt_wrap wrap;
     bool writes_bos; /* the template begins with BOS */
     bool wrapped;    /* the tokenizer's BOS is put before the text */
     bool parts;      /* contents are passed as lists of parts */
-    bool dated;      /* the template asks for the date */
-    time_t day;      /* that it gets */
+    bool dated;      /* the template uses the date */
+    time_t day;      /* the date that the template receives */
 };
 
 /* ---- forms.c ----------------------------------------------------------------------------------------------------- */
 
-/** A form by name, JSON file, or JSON text, with all texts that it has from others. form: out, new reference. spec:
- *  out, new reference, the value from which this function reads it again. DT_ERR_USAGE: no such name. DT_ERR_DATA. */
+/** A form by name, JSON file, or JSON text, with all texts that it inherits. form: out, new reference. spec: out, new
+ *  reference, the value from which this function reads it again. DT_ERR_USAGE: no such name. DT_ERR_DATA. */
 dt_err dt_form_find(const char *name, json_t **form, json_t **spec);
 /** Jinja text of a form, malloc'ed. bos, eos: texts for {bos} and {eos}; NULL: "". NULL: no memory. */
 char *dt_form_jinja(const json_t *form, const char *bos, const char *eos);
@@ -60,10 +61,10 @@ const char *dt_form_text(const json_t *form, const char *key);
 /** Evaluate the template. marks: DT_CHAT_MARK_*. DT_ERR_DATA, DT_ERR_MEMORY. */
 dt_err dt_chat_evaluate(const dt_chat *c, const dt_message *messages, int n, unsigned flags, int marks,
                         dt_jinja_result *r);
-/** Length of the special token at the start of a text that ends with a 0; 0: none. id: out, unchanged if it is one as
- *  dt_chat_token_meant, which the tokenizer lacks. */
+/** Length of the special token at the start of a text that ends with a 0; 0: none. id: out; unchanged for a token that
+ *  the tokenizer lacks (dt_chat_token_meant). */
 size_t dt_chat_token_at(const dt_chat *c, const char *text, int32_t *id);
-/** Length of what looks like a special token, <|NAME|>, whether or not the tokenizer has it; 0: none. */
+/** Length of <|NAME|> at the start of a text, whether or not the tokenizer has such a token; 0: none. */
 size_t dt_chat_token_meant(const char *text);
 
 /* ---- targets.c --------------------------------------------------------------------------------------------------- */
@@ -77,7 +78,7 @@ dt_err dt_chat_targets(const dt_chat *c, const dt_message *messages, int n, cons
 
 /** Location of the tokenizer's files, for messages. */
 const char *dt_chat_place(const dt_tokenizer *t);
-/** Open by name, file or spec, with BOS as this template alone says. */
+/** Open by name, file or spec. BOS is written only if this template says so. */
 dt_err dt_chat_open_named(dt_chat **out, const char *name, const dt_tokenizer *t);
 /** Open the tokenizer's own Jinja text. */
 dt_err dt_chat_open_own(dt_chat **out, const dt_tokenizer *t);

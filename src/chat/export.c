@@ -1,8 +1,8 @@
-/* export.c - the chat_template.jinja of an exported model: the template's own Jinja text, in which all tokens are
- * written, because apply_chat_template adds none. It thus does not depend on token settings elsewhere in the directory.
+/* export.c - the chat_template.jinja of an exported model: the template's own Jinja text. It writes all tokens, because
+ * apply_chat_template adds none. It thus does not depend on token settings elsewhere in the directory.
  *
- * For dtrain's templates the first line is a comment with the name, or the JSON of a user's. dt_chat_written reads it
- * back. */
+ * For dtrain's templates the first line is a comment with the name, for a user's template with its JSON.
+ * dt_chat_written reads it back. */
 #include "chat_private.h"
 
 #include <ctype.h>
@@ -19,12 +19,12 @@ static const char *token_text(const dt_chat *c, int32_t id)
     return id >= 0 ? dt_tokenizer_token(c->tokenizer, id) : NULL;
 }
 
-/* ---- what the tokenizer adds ------------------------------------------------------------------------------------- */
+/* ---- tokens added by the tokenizer ------------------------------------------------------------------------------- */
 
-/* Tokens that the tokenizer puts before a text. */
+/* Tokens that the tokenizer adds before a text. */
 typedef struct wrapping {
     dt_ids before;
-    bool space; /* also a space, except if the text itself starts with BOS */
+    bool space; /* the tokenizer also adds a space, unless the text starts with BOS */
 } wrapping;
 
 static bool ends_with(const dt_ids *whole, const dt_ids *end)
@@ -175,8 +175,8 @@ static bool is_named(const char *name)
     return false;
 }
 
-/* The text between begin and end at the start of *text, malloc'ed. *text is advanced past end. NULL: *text does not
- * begin so. */
+/* If *text starts with `begin`: the text from there to `end`, malloc'ed, and *text is advanced past `end`. Otherwise
+ * NULL. */
 static char *between(const char **text, const char *begin, const char *end)
 {
     const size_t n = strlen(begin);
@@ -195,7 +195,7 @@ static bool writes(const dt_chat *c, const char *image, const char *jinja)
     return same;
 }
 
-/* The first line is a claim: it counts if the template writes this very text, with or without the tokenizer's BOS. */
+/* The first line is trusted only if its template writes this very text, with or without the tokenizer's BOS. */
 char *dt_chat_written(const dt_tokenizer *t)
 {
     const char *jinja = dt_tokenizer_get_info(t)->chat_template, *rest = jinja;
@@ -221,7 +221,7 @@ char *dt_chat_written(const dt_tokenizer *t)
     return spec;
 }
 
-/* ---- of models --------------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer's own template -------------------------------------------------------------------------------- */
 
 /* The tokenizer's own text, for an export. NULL: its file is copied with the others. */
 static dt_err keep_own(const dt_tokenizer *t, char **jinja)

@@ -4,8 +4,8 @@
  *      "system_place": "turn", "system": {"prefix": "", "after": "\n"}, "user": {"prefix": "Q: ", "after": "\n"},
  *      "assistant": {"prefix": "A:", "lead": " ", "end": "{eos}", "after": "\n"}}
  *
- * A built-in one names another as "like", which gives what it lacks. Sources of the texts: algorithms.md A.3, and the
- * chat_template of the named models. */
+ * A built-in template may name another one as "like", whose missing texts it inherits. Sources of the texts:
+ * algorithms.md A.3, and the chat_template of the named models. */
 #include "chat_private.h"
 
 #include "dtrain/io/io.h"
@@ -34,7 +34,7 @@ const char *dt_form_text(const json_t *form, const char *key) { return json_stri
 
 /* ---- built-in forms ---------------------------------------------------------------------------------------------- */
 
-/* Parsed at the first call, and kept. */
+/* Parsed by the first call, and cached. */
 static const json_t *built_in(void)
 {
     static _Atomic(json_t *) kept;
@@ -65,7 +65,7 @@ static const json_t *find(const char *name)
     return NULL;
 }
 
-/* A copy with what the forms say that it is like. NULL: no memory. */
+/* A copy of the form, with the texts that it inherits ("like"). NULL: no memory. */
 static json_t *inherited(const json_t *form)
 {
     const char *like = dt_form_text(form, "like");
@@ -105,7 +105,7 @@ static dt_err unknown_name(const char *name)
                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
-/* ---- forms of users ---------------------------------------------------------------------------------------------- */
+/* ---- users' forms ------------------------------------------------------------------------------------------------ */
 
 static dt_err check_strings(const dt_spec *s, const char *keys)
 {

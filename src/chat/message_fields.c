@@ -1,6 +1,6 @@
-/* message_fields.c - fields of records and messages that other programs read and dtrain does not. A field that
- * changes the training target or the prompt is refused by name: ignoring it would silently train on
- * something else. */
+/* message_fields.c - fields of records and messages that other programs read and dtrain does not. A field that changes
+ * the training target or the prompt is refused by name: if it were ignored, training would silently use something
+ * else. */
 #include "dtrain/chat/chat.h"
 
 #include <string.h>

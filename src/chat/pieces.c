@@ -1,6 +1,6 @@
-/* pieces.c - converts pieces to ids and a mask. All pieces are encoded as one text, as the model will see
- * it later. If a token spans the border between prompt and answer, it cannot be masked correctly; only
- * then are the sides encoded separately. */
+/* pieces.c - converts the pieces of a conversation to ids and a mask. A piece is a text that is completely a target or
+ * completely not. All pieces are encoded as one text, as in later use of the model. A token that spans the border
+ * between prompt and answer cannot be masked correctly. Only then are the two sides encoded separately. */
 #include "dtrain/chat/chat.h"
 
 #include <stdlib.h>
@@ -132,7 +132,7 @@ static dt_err encode_range(work *w, int from, int to)
     return DT_OK;
 }
 
-/* End of the run of pieces from `from` on that are all targets or all not. */
+/* End of the run of pieces that starts at `from`: all are targets, or none is. */
 static int run_end(const dt_pieces *p, int from)
 {
     int to = from + 1;

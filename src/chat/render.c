@@ -8,7 +8,7 @@
 
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
-/* A content, with a mark at its end or before the white space there. */
+/* A message's content, with a mark at its end or before the white space at its end. */
 static json_t *content_of(const dt_message *m, int marks)
 {
     const bool answers = m->role == DT_ROLE_ASSISTANT;
@@ -27,7 +27,7 @@ static json_t *content_of(const dt_message *m, int marks)
     return value;
 }
 
-/* The name under which a template reads thoughts; NULL: it does not. */
+/* The key under which the template reads thoughts; NULL: it does not read them. */
 static const char *thoughts_key(const dt_chat *c, const dt_message *m)
 {
     static const char usual[] = "reasoning_content";
@@ -52,7 +52,7 @@ static json_t *message_of(const dt_chat *c, const dt_message *m, int marks)
     return NULL;
 }
 
-/* Named special tokens, not shared with other threads. */
+/* Add the named special tokens, as copies: JSON values must not be shared by threads. */
 static int put_tokens(const dt_chat *c, json_t *all)
 {
     const char *key;

@@ -1,17 +1,18 @@
 /* targets.c - which parts of a rendered conversation are trained on.
  *
- * If a template has {% generation %} blocks, the targets are what they write. dtrain's own templates have one for
- * each answer. For other templates each answer is found in the text:
+ * If a template has {% generation %} blocks, their text is the targets. dtrain's own templates have one block for each
+ * answer. For other templates each answer is located in the rendered text:
  *
- *     its content ends where a mark appears that is added to it in a second evaluation,
- *     its end are the special tokens there, or if answers end with none, all that follows a last answer,
- *     it begins where add_generation_prompt leaves the model: after the first header of answers that follows the
- *     content of the message before, whose end is marked, too; or if answers have no header, after what ends a
- *     question.
+ *     end of content    Each answer's content is followed by a mark in a second evaluation.
+ *     end of answer     The answer ends after the special tokens that follow. If answers end with none, it ends after
+ *                       the text that the template writes after a last answer.
+ *     begin of answer   The answer begins where add_generation_prompt leaves the model: after the first answer header
+ *                       that follows the previous message's content, whose end is marked, too. If answers have no
+ *                       header, it begins after the text that ends a question.
  *
  * The template's empty block of thoughts before an answer is never a target.
  *
- * A conversation for which this has no unique result is refused. */
+ * A conversation without a unique result is refused. */
 #include "chat_private.h"
 
 #include "dtrain/text/space.h"
@@ -69,7 +70,7 @@ static bool has_blocks(const dt_chat *c)
     return false;
 }
 
-/* If all answers are trained on, and nothing else, the targets are what the blocks write, however many they are. */
+/* True if exactly the answers are trained on. Then the text of all blocks is the targets, even with several blocks. */
 static bool learns_answers(const talk *t)
 {
     for (int i = 0; i < t->n; i++)
@@ -87,8 +88,8 @@ static const char *next_mark(const char *from, const char *stop)
     return !answer || (question && question < answer) ? question : answer;
 }
 
-/* Where the content of each answer ends, and where the text before it ends that is not the template's: the content of
- * the message before it, as far as the marks show it. *found false: the marks change more than they add. */
+/* For each answer, gap.to is the end of its content. gap.from is the end of the text before it that is known not to be
+ * the template's: the previous message's content, if it was marked. *found false: the marks change other text. */
 static dt_err find_contents(const talk *t, int marks, dt_jinja_part *gap, bool *found)
 {
     dt_jinja_result marked;
@@ -115,7 +116,8 @@ static dt_err find_contents(const talk *t, int marks, dt_jinja_part *gap, bool *
 
 static size_t skip(const char *text, const char *word, size_t n) { return strncmp(text, word, n) == 0 ? n : 0; }
 
-/* Length of the special token at the start of `end` if text begins with it, too; BOS begins the next turn. 0: none. */
+/* Length of the special token at the start of `end`, if `text` begins with the same token. 0: none, or it is BOS, which
+ * begins the next turn. */
 static size_t skip_token(const talk *t, const char *text, const char *end)
 {
     const char *bos = t->c->bos;
@@ -124,8 +126,8 @@ static size_t skip_token(const talk *t, const char *text, const char *end)
     return n > 0 && !(bos && *bos && skip(end, bos, strlen(bos))) ? skip(text, end, n) : 0;
 }
 
-/* Length of the special tokens at the start of a text with which the template ends an answer, or of the one with which
- * it ends a question. 0: none. */
+/* Length of the special tokens at the start of a text with which the template ends an answer. Without any, length of
+ * the token with which it ends a question. 0: none. */
 static size_t skip_end(const talk *t, const char *text)
 {
     const char *answer = t->c->after_answer + strspn(t->c->after_answer, " \n"),
@@ -135,8 +137,7 @@ static size_t skip_end(const talk *t, const char *text)
     return n > 0 ? n : skip_token(t, text, question);
 }
 
-/* End of answer i, after the tokens or the text that end it. Its content ends at `at`, except for white space of its
- * own. */
+/* End of answer i, after the tokens or the text that end it. at: end of its content, without white space at its end. */
 static size_t end_of(const talk *t, int i, size_t at)
 {
     const char *text = t->text->text + at, *after = t->c->after_answer;
@@ -160,8 +161,8 @@ static size_t find_first(const char *text, size_t from, size_t to, const char *w
     return found ? (size_t)(found - text) + n : 0;
 }
 
-/* End of the first header of answers in from .. to-1. If the template begins a generated answer with more than others
- * ("<think>"), end of the header's first lines; only white space may follow them. 0: none. */
+/* End of the first answer header in from .. to-1. The header of a generated answer may be longer than that of others
+ * ("<think>"). Then the end of the header's first lines, if only white space follows them. 0: none. */
 static size_t end_of_header(const talk *t, size_t from, size_t to)
 {
     const char *header = t->c->header, *text = t->text->text;
@@ -171,8 +172,8 @@ static size_t end_of_header(const talk *t, size_t from, size_t to)
     return at == 0 || !header[n] || at + dt_space_before(text + at, to - at) == to ? at : 0;
 }
 
-/* End of the empty block of thoughts with which the template begins an answer without thoughts. begin: end of the
- * header, which is the result without such a block. to: begin of the content, without white space. */
+/* End of the empty block of thoughts that the template writes before an answer without thoughts. begin: end of the
+ * header, which is the result if there is no such block. to: begin of the content, without white space. */
 static size_t end_of_block(const talk *t, size_t from, size_t begin, size_t to)
 {
     const char *text = t->text->text, *found = memmem(text + from, to - from, empty_block, strlen(empty_block));
@@ -180,7 +181,7 @@ static size_t end_of_block(const talk *t, size_t from, size_t begin, size_t to)
     return memmem(text + begin, to - begin, thought_end, strlen(thought_end)) ? to : begin;
 }
 
-/* Begin of a content in the text before `to`, without white space and thoughts. */
+/* Begin of a content that ends at `to`, without white space and thoughts at its start. */
 static size_t begin_of_content(const talk *t, const dt_message *m, size_t from, size_t to)
 {
     const size_t thoughts = find_last(m->text, 0, m->nbytes, thought_end, strlen(thought_end)),
@@ -189,7 +190,7 @@ static size_t begin_of_content(const talk *t, const dt_message *m, size_t from, 
     return to - from >= n && memcmp(t->text->text + to - n, m->text + before, n) == 0 ? to - n : to;
 }
 
-/* Could a text be taken for what the template writes before an answer? */
+/* True if a text contains what the template writes before an answer. */
 static bool resembles_header(const talk *t, const char *text, size_t nbytes)
 {
     const char *header = t->c->header + dt_space_before(t->c->header, strlen(t->c->header));
@@ -197,7 +198,8 @@ static bool resembles_header(const talk *t, const char *text, size_t nbytes)
     return memmem(text, nbytes, "think>", 6) || (n > 0 && memmem(text, nbytes, header, n));
 }
 
-/* Without the ends of questions, are there messages before answer i in which its beginning could be found? */
+/* True if a message before answer i contains text that could be mistaken for the answer's header. Only needed if ends
+ * of questions are not marked. */
 static bool is_ambiguous(const talk *t, int i)
 {
     const dt_message *m = &t->message[i];
@@ -207,7 +209,7 @@ static bool is_ambiguous(const talk *t, int i)
     return false;
 }
 
-/* from: end of the message before; to: end of the content. */
+/* from: end of the previous message; to: end of the answer's content. */
 static dt_err begin_answer(const talk *t, int i, size_t from, size_t to, size_t *begin)
 {
     const dt_message *m = &t->message[i];
@@ -260,7 +262,7 @@ static dt_err find_answers(const talk *t)
 
 /* ---- targets ----------------------------------------------------------------------------------------------------- */
 
-/* The text after the last answer of a conversation of n messages that ends with one. */
+/* Length of the text that the template writes after answer n-1, if the conversation ends with it. */
 static dt_err after_answer(const talk *t, int n, size_t *length)
 {
     dt_jinja_result r;
@@ -279,7 +281,7 @@ static dt_err after_answer(const talk *t, int n, size_t *length)
     return err;
 }
 
-/* Where the text of message i begins. */
+/* Offset at which the text of message i begins. */
 static dt_err begin_of(const talk *t, int i, size_t *at)
 {
     dt_jinja_result r;
@@ -313,7 +315,7 @@ static dt_err end_target(const talk *t, int i, size_t *at)
     return DT_OK;
 }
 
-/* Message i follows message i-1 in one target. */
+/* True if messages i-1 and i belong to one target. */
 static bool goes_on(const talk *t, int i)
 {
     return i < t->n && t->message[i - 1].learn & DT_LEARN_AFTER && t->message[i].learn & DT_LEARN_HEADER;

@@ -1,4 +1,4 @@
-/* config.c - a configuration: the source of each value, its text and, in the struct, its number.
+/* config.c - a configuration: the source of each value, its text, and its number in the struct.
  *
  * Strings that were handed out stay valid until dt_config_free, even if the key is set again, because callers keep
  * pointers to them. */
@@ -16,15 +16,15 @@ typedef struct owned_text {
 
 typedef struct dt_config_private {
     char *file_name;
-    bool lenient;                 /* variables that are not set are no mistakes */
-    const char *const *overrides; /* [n_overrides] the caller's, while the file is read */
+    bool lenient;                 /* unset environment variables are not errors */
+    const char *const *overrides; /* [n_overrides] from the caller, while the file is read */
     int n_overrides;
     owned_text *texts; /* every value ever set */
     struct {
-        const char *text; /* shortest form */
+        const char *text; /* canonical text */
         dt_config_source source;
         bool doubted; /* the intended value is unknown */
-        char *unset;  /* because it needs this environment variable, which is not set */
+        char *unset;  /* the unset environment variable that the value needs; else NULL */
     } value[];        /* by row of the table */
 } dt_config_private;
 
@@ -81,7 +81,7 @@ static dt_err assign_expanded(dt_config *cfg, int row, const char *text, const c
     return err;
 }
 
-/* Does the command line set this key, too? */
+/* Does the command line also set this key? */
 static bool is_overridden(const dt_config *cfg, int row)
 {
     char start[128];
@@ -91,7 +91,7 @@ static bool is_overridden(const dt_config *cfg, int row)
     return false;
 }
 
-/* The file's value of a key that the command line also sets is never used: its environment variables may be unset. */
+/* A file's value is not used if the command line sets the key too. Its environment variables may then be unset. */
 static dt_err note_unset(dt_config *cfg, int row, const char *text, bool from_file)
 {
     char name[256];
@@ -134,7 +134,7 @@ static dt_err set_defaults(dt_config *cfg)
     return DT_OK;
 }
 
-/* meant: the row that the message names instead. */
+/* *meant: the row that the message suggests. */
 static dt_err find_row(const char *section, const char *key, const char *head, int *row, int *meant)
 {
     char why[DT_KEY_WHY];
@@ -153,7 +153,7 @@ static void doubt_section(dt_config *cfg, const char *name)
         if (strcmp(dt_key_table[i].section, section) == 0) cfg->priv->value[i].doubted = true;
 }
 
-/* The config.ini of a run lists every key. One of an earlier version that is empty there asked for nothing. */
+/* Keys of earlier versions. A run's config.ini lists every key, so a removed key may occur with an empty value. */
 static bool was_removed(const char *section, const char *key)
 {
     return !strcmp(section, "lora") && !strcmp(key, "llm_int8_threshold");
@@ -177,7 +177,7 @@ static dt_err take_from_file(void *self, int line, const char *section, const ch
     return take(cfg, row, value, head, source);
 }
 
-/* "lr=1e-3" */
+/* Report an argument without a section, such as "lr=1e-3". */
 static dt_err without_section(dt_config *cfg, const char *argument, const char *equals)
 {
     char key[64];
@@ -265,7 +265,7 @@ dt_err dt_config_require(const dt_config *cfg, const char *section, const char *
 
 static dt_err read_stream(FILE *in, const char *path, char **text)
 {
-    enum { MOST = 1 << 20 }; /* no configuration is larger; a model file given by mistake is */
+    enum { MOST = 1 << 20 }; /* bytes; a larger file is not a configuration, but may be a model given by mistake */
     char *all = malloc(MOST + 1);
     DT_CHECK(all, DT_ERR_MEMORY, "%s: no memory to read the file", path);
     const size_t n = fread(all, 1, MOST + 1, in);
@@ -348,7 +348,7 @@ dt_err dt_config_lead_to(const dt_config *cfg, const char *section, const char *
 
 dt_err dt_config_blame(const dt_config *cfg, const char *section, const char *key, dt_err err)
 {
-    const bool is_kept = err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT; /* no value causes these */
+    const bool is_kept = err == DT_OK || err == DT_ERR_MEMORY || err == DT_ERR_FAULT; /* errors that no value causes */
     return dt_config_lead_to(cfg, section, key, is_kept ? err : DT_ERR_USAGE);
 }
 
@@ -383,7 +383,7 @@ static void write_value(FILE *out, const dt_key *k, const char *value)
     fprintf(out, "%s =%s%s\n", k->name, value[0] ? " " : "", value);
 }
 
-/* all: every key, with full paths. */
+/* all: write every key, with absolute paths. Otherwise only keys that were set or differ from the default. */
 static char *write_text(const dt_config *cfg, bool all)
 {
     bool whole = true;
@@ -421,7 +421,7 @@ const char *dt_config_relative_path(const dt_config *cfg)
     return NULL;
 }
 
-/* Two spellings of the same paths? */
+/* Are two values the same after conversion to absolute paths? */
 static bool same_files(const dt_key *k, const char *a, const char *b)
 {
     char *x = dt_key_absolute(k, a), *y = dt_key_absolute(k, b);

@@ -1,12 +1,12 @@
-/* config_foreign.c - dtrain's names for keys and sections of transformers, TRL, DeepSpeed, Megatron, nanoGPT, LLaVA and
- * nanoVLM. Blanks separate names; section.name is a name in that section only. */
+/* config_foreign.c - keys and sections of transformers, TRL, DeepSpeed, Megatron, nanoGPT, LLaVA and nanoVLM, and
+ * dtrain's names for them. Blanks separate names; section.name is a name in that section only. */
 #include "config_private.h"
 #include <string.h>
 #include <strings.h>
 
 static const struct {
     const char *section, *key, *names;
-    const char *note; /* how to write the value if its form differs; else NULL */
+    const char *note; /* how to write the value, if dtrain's form differs; else NULL */
 } keys[] = {
     {"optimizer", "lr", "learning_rate warmup_max_lr", NULL},
     {"batch", "micro_batch_size",

@@ -1,4 +1,4 @@
-/* config_path.c - values that name files: `~/` is expanded, and they are written with full paths, so that a
+/* config_path.c - values that name files. `~/` is expanded. Paths are written as absolute paths, so that a
  * configuration means the same files from every folder. */
 #include "config_private.h"
 #include <ctype.h>
@@ -9,7 +9,7 @@
 typedef enum path_kind {
     NO_PATH,
     ONE_PATH,
-    WORD_OR_PATH, /* a word where no such file exists */
+    WORD_OR_PATH, /* a word, unless a file of this name exists */
     PATH_LIST,    /* comma separated */
     FUNCTIONS     /* model:PATH and command:PROGRAM, comma separated */
 } path_kind;
@@ -50,11 +50,11 @@ typedef struct item {
     size_t n;
 } item;
 
-/* What is done with the items. */
+/* How a value is rewritten. */
 typedef struct rewriting {
     path_kind kind;
     const char *head; /* of messages */
-    const char *here; /* the current directory: write full paths; NULL: expand ~ */
+    const char *here; /* current directory: make paths absolute; NULL: expand ~ */
     FILE *to;
 } rewriting;
 
@@ -105,7 +105,7 @@ static dt_err write_absolute(item it, const rewriting *r)
     return DT_OK;
 }
 
-/* The shell's rules for ~ and $NAME apply to a command. Words with a slash that name files get full paths. */
+/* In a command, ~ and $NAME follow the shell's rules. Words with a slash that name files become absolute paths. */
 static dt_err write_command(item it, const rewriting *r)
 {
     for (size_t i = 0, n; i < it.n; i += n) {
@@ -113,7 +113,7 @@ static dt_err write_command(item it, const rewriting *r)
         const item word = {it.text + i, n};
         if (r->here && n && word.text[0] != '/' && memchr(word.text, '/', n) && exists(word))
             fprintf(r->to, "%s/", r->here);
-        if (n == 0) n = 1; /* the blank or colon itself */
+        if (n == 0) n = 1; /* a blank or colon */
         fwrite(word.text, 1, n, r->to);
     }
     return DT_OK;
@@ -171,11 +171,11 @@ dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, 
     return rewrite(k, value, head, NULL, out);
 }
 
-/* Would a path that begins with the current folder be read as it was written? */
+/* Would a value with a path in the current directory be parsed as it was written? */
 static bool reads_back(path_kind kind, const char *here)
 {
     for (const char *p = here + 1; *p; p++)
-        if (*p == ';' && isspace((unsigned char)p[-1])) return false; /* a comment */
+        if (*p == ';' && isspace((unsigned char)p[-1])) return false; /* would begin a comment */
     return !strpbrk(here, kind == FUNCTIONS ? ",;:\"' \t\r\n$" : kind == PATH_LIST ? ",:\"'\t\r\n$" : "\t\r\n$");
 }
 

@@ -1,11 +1,11 @@
-/* config_private.h - what the files of the configuration share: the table as data, values as text and as numbers, the
- * INI reader. */
+/* config_private.h - shared declarations of the configuration: the table as data, conversion of values to and from
+ * text, the INI reader. */
 #ifndef DTRAIN_CONFIG_PRIVATE_H
 #define DTRAIN_CONFIG_PRIVATE_H
 
 #include "dtrain/config/config.h"
 
-enum { DT_CONFIG_LINE_MAX = 4000 }; /* bytes, the end of the line not counted */
+enum { DT_CONFIG_LINE_MAX = 4000 }; /* bytes, without the end of the line */
 
 typedef enum dt_key_kind { DT_KEY_INT, DT_KEY_REAL, DT_KEY_BOOL, DT_KEY_ENUM, DT_KEY_TEXT } dt_key_kind;
 
@@ -22,8 +22,8 @@ typedef struct dt_key {
     size_t offset; /* of the field in dt_config */
     dt_key_number initial, min, max;
     const char *text;  /* ENUM, TEXT: the default */
-    const char *words; /* ENUM: "a|b|c"; of another kind with maybe: one more word that is allowed, or "" */
-    bool maybe;        /* may be absent: the field is the value's text whatever the kind, "" when absent */
+    const char *words; /* ENUM: "a|b|c"; other kinds with maybe: one more word that is accepted, or "" */
+    bool maybe;        /* the value may be absent; the field is then "", and has the value's text for any kind */
     const char *unit, *help;
 } dt_key;
 
@@ -37,26 +37,25 @@ enum { DT_KEY_WHY = 600 }; /* bytes */
 /** Explain to users why a key does not exist: "unknown section; the nearest is ...", "unknown key; ...". Returns the
  * row of the key that the message names. */
 int dt_key_explain_unknown(const char *section, const char *name, char *out, size_t size);
-/** The row that a name without its section may mean: the key of that name, or a foreign one's; -1: none. */
+/** The row that a name without a section may refer to: dtrain's key or another program's; -1: none. */
 int dt_key_without_section(const char *name);
 
 /* parse_value.c */
 enum { DT_KEY_NUMBER_TEXT = 32 };
-/* shortest text that reads back the same */
+/* shortest text that parses to the same value */
 void dt_key_format(const dt_key *k, dt_key_number n, char out[DT_KEY_NUMBER_TEXT]);
 void dt_key_expectation(const dt_key *k, char *out, size_t size); /* "an integer from 0 to 7" */
 /** Read a value. For numbers it sets *n and *canonical (shortest text), for words and text only *canonical, which is
  * malloc'ed. The error message begins with head. */
 dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_number *n, char **canonical);
-/** Replace ${NAME} by the environment; refuse what could not be written back to a file. *out is malloc'ed. */
+/** Replace ${NAME} by the environment's value. Refuses values that a file cannot contain. *out is malloc'ed. */
 dt_err dt_key_expand(const dt_key *k, const char *text, const char *head, char **out);
 
 /* config_path.c */
 /** Replace ~ at the beginning of the paths in a value; DT_ERR_USAGE: $NAME in a path. *out is malloc'ed; values that
  *  name no files are copied. */
 dt_err dt_key_expand_path(const dt_key *k, const char *value, const char *head, char **out);
-/** The value with full paths, from the current directory; as it is where they would not fit into a line. malloc'ed;
- *  NULL: no memory. */
+/** The value with absolute paths; unchanged if they would not fit into a line. malloc'ed; NULL: no memory. */
 char *dt_key_absolute(const dt_key *k, const char *value);
 
 /* True for a relative path that cannot be made absolute, because a value cannot express the current folder's name. */
@@ -73,7 +72,7 @@ bool dt_key_unset_variable(const char *text, char *name, size_t size);
 int dt_key_foreign(const char *section, const char *name, const char **note);
 /** Why no key corresponds to this name of another program; NULL if the name is unknown. */
 const char *dt_key_absent(const char *section, const char *name);
-const char *dt_key_foreign_section(const char *name); /* ours that holds such settings, or NULL */
+const char *dt_key_foreign_section(const char *name); /* dtrain's section for another program's, or NULL */
 
 /* read_ini.c */
 typedef dt_err (*dt_ini_handler)(void *self, int line, const char *section, const char *name, const char *value);

@@ -1,4 +1,4 @@
-/* config_table.c - the table of keys as data: looking up, naming the nearest, printing. */
+/* config_table.c - the table of keys as data: lookup, suggestions for unknown keys, and output. */
 #include "config_private.h"
 #include <string.h>
 
@@ -91,14 +91,14 @@ static int nearest_key(const char *section, const char *name, int *distance)
     return best;
 }
 
-/* Near enough to be a slip of the pen: at most half of the letters differ, and one is right. */
+/* True if a name may be a misspelling: at most half of its letters differ, and at least one is right. */
 static bool is_near(const char *name, const char *other)
 {
     const int d = dt_edit_distance(name, other), len = (int)strlen(name);
     return 2 * d <= len + 1 && d < len;
 }
 
-/* "zero, comm, ..." without repetition, or the keys of one section. */
+/* List the sections, "zero, comm, ...", each once; or the keys of one section. */
 static void list_names(const char *section, char *out, size_t size)
 {
     size_t n = 0;
@@ -111,7 +111,7 @@ static void list_names(const char *section, char *out, size_t size)
     }
 }
 
-/* A key that is called otherwise elsewhere: its row, or -1. */
+/* Explain a key that has another name in dtrain. Returns dtrain's row, or -1. */
 static int explain_foreign(const char *unknown, const char *section, const char *name, char *out, size_t size)
 {
     const char *note;
@@ -163,7 +163,7 @@ int dt_key_explain_unknown(const char *section, const char *name, char *out, siz
         snprintf(out, size, "unknown key; %s belongs to [%s]", their_name, their_section);
         return other;
     }
-    /* a key of this section is named unless another one fits clearly better */
+    /* prefer a key of this section, unless one of another section fits clearly better */
     if (anywhere + 1 < here && is_near(name, their_name)) {
         snprintf(out, size, "unknown key; the nearest is %s in [%s]", their_name, their_section);
         return other;
@@ -222,7 +222,7 @@ static bool matches(const dt_key *k, const char *filter)
             (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
-/* A name without a section: a foreign one of any section, or the nearest key or section. */
+/* A name without a section: another program's key, or a misspelt key or section. */
 static void explain_name(const char *name, char *why, size_t size)
 {
     const char *note, *absent = dt_key_absent("", name), *near = dt_key_nearest_section(name);
@@ -276,7 +276,7 @@ dt_err dt_config_print_keys(FILE *out, const char *filter)
     return n ? DT_OK : no_such_filter(filter);
 }
 
-/* Text in a table's cell: a bar would end it. */
+/* Text of a table cell: a bar is escaped, because it would end the cell. */
 static void print_cell(FILE *out, const char *text)
 {
     for (; *text; text++) fprintf(out, *text == '|' ? "\\|" : "%c", *text);

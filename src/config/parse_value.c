@@ -1,7 +1,7 @@
 /* parse_value.c - one value: text to number and back, environment variables.
  *
- * Whatever is accepted can be written to a file and read again with the same result: the resolved configuration in a
- * run's directory and in its checkpoints is a configuration. So values that an INI line cannot express are refused,
+ * Every accepted value can be written to a file and read again with the same result, because the resolved configuration
+ * is stored in a run's directory and in its checkpoints. Values that an INI line cannot contain are therefore refused,
  * from any source. */
 #include "config_private.h"
 #include <ctype.h>
@@ -65,7 +65,7 @@ void dt_key_expectation(const dt_key *k, char *out, size_t size)
     if (k->maybe && k->kind != DT_KEY_ENUM && k->words[0]) snprintf(out + n, size - n, ", or %s", k->words);
 }
 
-/* Decimal only: strtod would take hexadecimal, "inf" and "nan", too. */
+/* Accept only decimal numbers: strtod would also accept hexadecimal ones, "inf" and "nan". */
 static bool looks_decimal(const char *text) { return text[0] && text[strspn(text, "0123456789+-.eE")] == '\0'; }
 
 static bool read_real(const char *text, double *v)
@@ -88,7 +88,7 @@ static bool read_int(const char *text, int64_t *v)
     return true;
 }
 
-/* 1_000_000 without its underscores, which are allowed only between digits. */
+/* Copy a number without underscores between digits: 1_000_000. Other underscores are kept. */
 static void drop_underscores(const char *text, char out[64])
 {
     size_t n = 0;
@@ -97,7 +97,7 @@ static void drop_underscores(const char *text, char out[64])
     out[n] = '\0';
 }
 
-/* 90s, 30m, 2h, 1d; and as Slurm writes times: minutes:seconds, hours:minutes:seconds, days-hours:minutes:seconds. */
+/* Durations: 90s, 30m, 2h, 1d, or Slurm's minutes:seconds, hours:minutes:seconds, days-hours:minutes:seconds. */
 static bool read_seconds(const char *text, double *v)
 {
     static const char units[] = "smhd";
@@ -123,7 +123,7 @@ static bool read_bool(const char *text, bool *v)
     return false;
 }
 
-/* The word of the list "a|b|c" that this is, in upper or lower case; NULL: none. */
+/* Find a word in the list "a|b|c", ignoring case; NULL: not found. */
 static const char *find_word(const char *words, const char *text)
 {
     const size_t n = strlen(text);
@@ -133,7 +133,7 @@ static const char *find_word(const char *words, const char *text)
     return NULL;
 }
 
-/* Names that other programs have for our words. */
+/* dtrain's word for a word of another program. */
 static const char *usual_word(const char *text)
 {
     static const char *const names[][2] = {
@@ -155,7 +155,7 @@ static const char *usual_word(const char *text)
     return text;
 }
 
-/* Numbers go to n, words to *word (up to a bar or the end). */
+/* Parse a number to *n, or a word to *word, which ends at a bar or at the end of the text. */
 static bool read_value(const dt_key *k, const char *text, dt_key_number *n, const char **word)
 {
     char plain[64];
@@ -181,7 +181,7 @@ static bool read_value(const dt_key *k, const char *text, dt_key_number *n, cons
     return false;
 }
 
-/* fp16_opt_level of apex, for precision.dtype. */
+/* Explain apex's fp16_opt_level as a value of precision.dtype. */
 static void hint_of_apex(const char *text, char *out, size_t size)
 {
     static const char *const levels[] = {
@@ -191,7 +191,7 @@ static void hint_of_apex(const char *text, char *out, size_t size)
         snprintf(out, size, " (%s of apex is %s)", text, levels[text[1] - '0']);
 }
 
-/* What the writer may have meant: " (...)", or "". */
+/* Suggest the intended value: " (...)", or "". */
 static const char *hint(const dt_key *k, const char *text, char *out, size_t size)
 {
     static const char letters[] = "kmgKMG";
@@ -232,7 +232,7 @@ dt_err dt_key_read(const dt_key *k, const char *text, const char *head, dt_key_n
     return DT_OK;
 }
 
-/* What an INI line cannot carry: it would be read back as something else. */
+/* Refuse values that an INI line would not preserve. */
 static dt_err check_writable(const dt_key *k, const char *value, const char *head)
 {
     const size_t most = DT_CONFIG_LINE_MAX - strlen(k->name) - strlen(" = ");

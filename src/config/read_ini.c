@@ -1,22 +1,22 @@
 /* read_ini.c - reads INI text line by line through inih.
  *
- * The inih of distributions silently truncates lines over 199 bytes. It takes an indented line as a continuation of
- * the key above, ignores text after a section's bracket, and does not report empty sections. So lines are read and
- * checked here before inih sees them. For a line too long for its buffer, inih receives only the name, and the value
- * is kept here. */
+ * The inih of distributions silently truncates lines over 199 bytes. It takes an indented line as a continuation of the
+ * key above, ignores text after a section's bracket, and does not report empty sections. Lines are therefore read and
+ * checked here before they are passed to inih. If a line is too long for its buffer, inih receives only the name, and
+ * the value is kept here. */
 #include "config_private.h"
 #include <ctype.h>
 #include <ini.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT_LINE = 190 }; /* bytes that surely fit inih's buffer of 200 */
+enum { SHORT_LINE = 190 }; /* bytes that fit inih's buffer of 200 in any case */
 
 typedef struct reader {
-    const char *file_name, *next; /* next: where the next line begins, NULL after an error */
+    const char *file_name, *next; /* next: begin of the next line */
     int line;
-    bool skipping;    /* in a section that is none */
-    char *long_value; /* value of the present line when inih could not hold it, else NULL */
+    bool skipping;    /* in an unknown section */
+    char *long_value; /* value of the current line if it is too long for inih, else NULL */
     dt_ini_handler handler;
     void *self;
     dt_mistakes *mistakes;
@@ -46,7 +46,7 @@ static dt_err check_section(reader *r, const char *line)
     return err;
 }
 
-/* Blank lines and comments may be of any form, all else must begin in the first column. */
+/* Blank lines and comments may be indented. All other lines must begin in the first column. */
 static dt_err check_line(reader *r, const char *line)
 {
     const char *p = line;
@@ -61,7 +61,7 @@ static dt_err check_line(reader *r, const char *line)
     return DT_OK;
 }
 
-/* As inih does it: a comment begins at a ';' after a blank. */
+/* Remove a comment. As in inih, it begins at a ';' after a blank. */
 static void cut_comment(char *value)
 {
     for (char *p = value; *p; p++)
@@ -70,7 +70,7 @@ static void cut_comment(char *value)
 
 static dt_err keep_long_value(reader *r, char *line)
 {
-    /* checked: no value here */
+    /* comments, blank lines and sections have no value */
     if (*line == ';' || *line == '#' || isspace((unsigned char)*line) || *line == '[') return DT_OK;
     const size_t name_len = strcspn(line, "=:");
     DT_CHECK(name_len < 64, DT_ERR_USAGE, "%s:%d: expected 'key = value', found '%.60s'", r->file_name, r->line, line);
@@ -79,7 +79,7 @@ static dt_err keep_long_value(reader *r, char *line)
     return DT_OK;
 }
 
-/* The bytes of the next line, unchecked; false at the end of the text. */
+/* Find the next line, without checking it; false at the end of the text. */
 static bool cut_line(reader *r, const char **begin, size_t *len)
 {
     if (*r->next == '\0') return false;
@@ -107,7 +107,7 @@ static dt_err take_line(reader *r, const char *begin, size_t len, char *line)
     return DT_OK;
 }
 
-/* fgets() for inih. A line with a mistake is an empty one to it. */
+/* Replacement of fgets() for inih. It passes an invalid line as an empty one. */
 static char *read_line(char *out, int size, void *stream)
 {
     reader *r = stream;

@@ -1,4 +1,4 @@
-/* alloc.c - the address of a pointer is read and written by memcpy, because it may be of any type of pointer. */
+/* alloc.c - memory helpers. They access the caller's pointer by memcpy, because it may point to any type. */
 #include "dtrain/core/core.h"
 #include <limits.h>
 #include <stdlib.h>

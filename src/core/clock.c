@@ -1,4 +1,4 @@
-/* clock.c - one monotonic clock: wall-clock time jumps when a node's clock is set. */
+/* clock.c - monotonic clock. Wall-clock time jumps when a node's clock is set. */
 #include "dtrain/core/core.h"
 #include <time.h>
 

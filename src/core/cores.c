@@ -1,4 +1,4 @@
-/* cores.c - counts cores. */
+/* cores.c - number of cores that this process may use. */
 #include "dtrain/core/core.h"
 #include <sched.h>
 #include <stdlib.h>

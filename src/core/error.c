@@ -1,5 +1,6 @@
-/* error.c - the first message wins: it is written where the cause is known. Later errors, while returning or
- * cleaning up, are consequences. One message per thread, in a fixed buffer, which works even without free memory. */
+/* error.c - the first message is kept, because the code that detects an error knows its cause. Later errors, while
+ * returning or cleaning up, are consequences. One message per thread, in a fixed buffer, works even without free
+ * memory. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>

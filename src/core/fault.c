@@ -1,6 +1,5 @@
-/* fault.c - faults that tests inject with DTRAIN_FAULT. The list is read once, when any point is first passed. Without
- * a list each later pass costs one load. Passes are counted per process, so this is global state, like the
- * environment. */
+/* fault.c - faults that tests inject with DTRAIN_FAULT. The list is read once, when the first fault point is passed.
+ * Without a list each later pass costs one load. Passes are counted per process, so the state is global. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <pthread.h>
@@ -56,7 +55,7 @@ static void read_environment(void)
     atomic_store_explicit(&armed.n, n, memory_order_release);
 }
 
-/* Stop until SIGCONT, then stay busy for a while, so that the watchdog observes this rank before it makes progress. */
+/* Stop until SIGCONT, then stay busy for a while: the watchdog then observes the stop before this rank progresses. */
 static void be_stopped(void)
 {
     raise(SIGSTOP);
@@ -75,8 +74,8 @@ static void signal_self(void)
     while (sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1));
 }
 
-/* Perform faults that do not return, or that return without an effect on the caller. Otherwise return the fault that
- * the caller must simulate; NULL: none. */
+/* Perform faults that end this process or delay it. Return any other fault, which the caller must simulate; NULL:
+ * none. */
 static const char *happen(const char *kind)
 {
     if (strcmp(kind, "kill") == 0) raise(SIGKILL);
@@ -103,7 +102,7 @@ static const char *pass(const char *point)
         n = atomic_load_explicit(&armed.n, memory_order_acquire);
     }
     const char *kind = NULL;
-    for (int i = 0; i < n; i++) { /* each counts every passage */
+    for (int i = 0; i < n; i++) { /* every matching fault counts the pass */
         if (strcmp(point, armed.fault[i].point) != 0) continue;
         if (armed.fault[i].rank >= 0 && armed.fault[i].rank != dt_log_rank()) continue;
         if (atomic_fetch_add(&armed.fault[i].passed, 1) + 1 == armed.fault[i].nth) kind = armed.fault[i].kind;

@@ -1,5 +1,5 @@
-/* log.c - all output of log lines. Each line is one write(2), so that lines of several ranks do not mix in mpirun's
- * pipe. stdio is flushed first to keep the order with the program's own output. */
+/* log.c - log output. Each line is one write(2), so that lines of several ranks do not mix in mpirun's pipe. stdio is
+ * flushed first, to keep the order with the program's own output. */
 #include "dtrain/core/core.h"
 #include <errno.h>
 #include <stdlib.h>

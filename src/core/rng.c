@@ -56,7 +56,7 @@ static void normals(uint64_t key, uint64_t tensor, int64_t first, int64_t n, flo
 
 void dt_rng_normal(uint64_t key, uint64_t tensor, int64_t first, int64_t n, float std, float *out)
 {
-    enum { PART = 4096 }; /* about 80 us; below four of them, starting threads costs more than it saves */
+    enum { PART = 4096 }; /* about 80 us; with fewer than four parts, starting threads costs more than it saves */
     const bool large = n >= 4 * PART;
 #pragma omp parallel for schedule(static) if (large)
     for (int64_t done = 0; done < n; done += PART)
@@ -72,8 +72,8 @@ void dt_rng_uniform(uint64_t key, uint64_t tensor, int64_t first, int64_t n, flo
     }
 }
 
-/* One pass of the network over words of bits_l + bits_r bits. The halves swap sizes in every round; the number of
- * rounds is even. */
+/* One pass of the Feistel network over words of bits_l + bits_r bits. The halves swap sizes in every round; the number
+ * of rounds is even. */
 static uint64_t feistel(uint64_t key, int bits_l, int bits_r, uint64_t x)
 {
     enum { ROUNDS = 8 };

@@ -88,8 +88,8 @@ static void sort_by_digit(const int32_t *token, int32_t n, int shift, const int3
     }
 }
 
-/* Least significant digit first, and only as many digits as the largest token has (two for vocabularies up to 4
- * million). */
+/* Least significant digit first. Only the digits of the largest token are sorted: two for vocabularies up to 4
+ * million. */
 static void sort_tokens(dt_batch *b)
 {
     uint32_t all_bits = 0;
@@ -99,7 +99,7 @@ static void sort_tokens(dt_batch *b)
 
     int32_t *const other = scratch(b), *from = NULL;
     for (int d = 0; d < n_digits; d++) {
-        int32_t *to = (n_digits - 1 - d) % 2 == 0 ? b->order : other; /* the last pass ends in order */
+        int32_t *to = (n_digits - 1 - d) % 2 == 0 ? b->order : other; /* the last pass writes to order */
         sort_by_digit(b->token, b->n_tok, d * RADIX_BITS, from, to);
         from = to;
     }

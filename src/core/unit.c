@@ -1,5 +1,5 @@
-/* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, not on the number of ranks.
- * The elements of a tensor in a shard are therefore one range. */
+/* unit.c - tables of tensors. Offsets depend on the table and on which tensors are trained, but not on the number of
+ * ranks. A tensor's elements in a shard are therefore one range. */
 #include "dtrain/core/unit.h"
 #include <inttypes.h>
 #include <stdlib.h>

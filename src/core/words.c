@@ -1,4 +1,4 @@
-/* words.c - lists of words as one text. */
+/* words.c - lists of words in one string. */
 #include "dtrain/core/core.h"
 #include <string.h>
 

@@ -1,15 +1,15 @@
-/* device.c - buffers that know who pays for them, streams, and failures of a device. */
+/* device.c - buffers with their accounting, streams, and permanent failure of a device. */
 #include "dtrain/device/device.h"
 #include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a device that has failed for good --------------------------------------------------------------------------- */
+/* ---- permanent failure of a device ------------------------------------------------------------------------------- */
 
-/* Of the process, as CUDA's own state is, whose errors come back to every thread and from every call. */
+/* Process-wide, as CUDA's own error state is: every thread and every call receives its errors. */
 static struct {
-    atomic_bool begun, told;
+    atomic_bool begun, published;
     char message[2048];
 } failure;
 
@@ -22,12 +22,12 @@ dt_err dt_device_fail(const char *fmt, ...)
     va_end(args);
     if (!atomic_exchange(&failure.begun, true)) {
         memcpy(failure.message, message, sizeof message);
-        atomic_store(&failure.told, true);
+        atomic_store(&failure.published, true);
     }
     return dt_fail(DT_ERR_FAULT, "%s", message);
 }
 
-const char *dt_device_failure(void) { return atomic_load(&failure.told) ? failure.message : NULL; }
+const char *dt_device_failure(void) { return atomic_load(&failure.published) ? failure.message : NULL; }
 
 void dt_quantise_row(const float *w, int64_t n, int8_t *q, float *scale)
 {

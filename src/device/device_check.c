@@ -1,4 +1,4 @@
-/* device_check.c - descriptions of operations, and trials of libraries: see device_check.h. */
+/* device_check.c - checks of operation descriptions, and trial matmuls of libraries: see device_check.h. */
 #include "dtrain/device/device_check.h"
 #include <inttypes.h>
 #include <math.h>
@@ -201,7 +201,7 @@ dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t 
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
-/* The same numbers as integers and as elements: -2 .. 2, without a period that divides a row. */
+/* The same values as integers and as elements: -2 .. 2. Their period divides no row length. */
 typedef struct numbers {
     int32_t number[DT_TRIAL_ELEMS];
     float element[DT_TRIAL_ELEMS]; /* of any type */
@@ -225,7 +225,7 @@ typedef struct trial {
 static int32_t wanted(const trial *t, int64_t i, int64_t j)
 {
     const dt_matmul *mm = &t->mm;
-    if (j >= mm->n) return t->c.number[i * mm->ldc + j]; /* between the rows */
+    if (j >= mm->n) return t->c.number[i * mm->ldc + j]; /* gap between rows: must be unchanged */
     int32_t sum = (mm->accumulate ? t->c.number[i * mm->ldc + j] : 0) + (mm->bias ? t->bias.number[j] : 0) +
                   (mm->addend ? t->addend.number[i * mm->ldd + j] : 0);
     for (int64_t p = 0; p < mm->k; p++)

@@ -1,8 +1,9 @@
-/* gpu_sizes.c - sizes that a GPU of any kind has in common with a plan. */
+/* gpu_sizes.c - sizes of a GPU's workspaces, for the CUDA device and for plans. */
 #include "dtrain/device/gpu_sizes.h"
 
-/* The workspace of the default stream, allocated yet or not, so that a plan and later measurements agree, and the
- * memory that the driver reserves per process, which no call reports. Other streams are in the ledger. */
+/* The workspace of the default stream, and the memory that the driver reserves per process. The workspace counts even
+ * before it is allocated, so that plans and measurements agree. No call reports the driver's memory. The ledger counts
+ * the other streams. */
 size_t dt_gpu_overhead(const dt_device *dev)
 {
     static const size_t context_nbytes = (size_t)512 << 20; /* an estimate, not measured */
@@ -11,11 +12,12 @@ size_t dt_gpu_overhead(const dt_device *dev)
 
 int64_t dt_gpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * DT_GPU_NORM_PARTS * width; }
 
-/* Where a token is drawn from a row, a block keeps all that it needs to itself. */
+/* Each block of the sampling kernel keeps its data to itself, so no scratch is needed. */
 size_t dt_gpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows) { return 0; }
 
-/* At most 4096 rows and 768 MiB of logits, in equal chunks. Each chunk reads the vocabulary matrix twice and reads and
- * writes its gradient, so many rows are wanted; matmuls of fewer than some thousand rows do not fill a GPU. */
+/* At most 4096 rows and 768 MiB of logits, in chunks of equal size. Each chunk reads the vocabulary matrix twice and
+ * reads and writes its gradient, so large chunks are faster. Matmuls of fewer than a few thousand rows do not fill a
+ * GPU. */
 int64_t dt_gpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_tok)
 {
     enum { MOST = 4096, STEP = 128 };
@@ -27,19 +29,19 @@ int64_t dt_gpu_classifier_rows(const dt_device *dev, int64_t n_vocab, int64_t n_
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* For sums of a fixed order the library keeps all of dS in 16 bits, in whole tiles, and somewhat more. */
+/* For sums in a fixed order the library stores all of dS in 16 bits, padded to whole tiles, plus up to 2 MiB. */
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at)
 {
-    enum { TILE = 128, BESIDE_NBYTES = 2 << 20 };
+    enum { TILE = 128, EXTRA_NBYTES = 2 << 20 };
     const int64_t len = at->max_q_len, n_seq = len > 0 ? dt_ceil_div(at->n_tok, len) : 0,
                   padded = dt_ceil_div(len, TILE) * TILE, most_nbytes = (int64_t)4 << 30;
-    dt_gpu_attention_library s = {.work_nbytes = 2 * n_seq * at->n_heads * padded * padded + BESIDE_NBYTES};
+    dt_gpu_attention_library s = {.work_nbytes = 2 * n_seq * at->n_heads * padded * padded + EXTRA_NBYTES};
     if (at->dt == DT_F32 || s.work_nbytes > most_nbytes) return (dt_gpu_attention_library){0};
     if (at->n_heads != at->n_kv_heads) s.each_nbytes = 2 * (int64_t)at->n_tok * at->n_heads * at->head_dim;
     return s;
 }
 
-/* Pairs of floats begin at a multiple of 8, what the library has at one of 256. */
+/* Pairs of floats are aligned to 8 bytes, the library's memory to 256. */
 int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at)
 {
     enum { ALIGNED = 256 };
@@ -51,8 +53,8 @@ int64_t dt_gpu_attention_scratch_elems(const dt_device *dev, const dt_attention 
 
 /* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
-/* GELU by tanh and not of the rounded P, whose aux has rows of whole chunks of 16 bytes and is not D, and whose slope
- * comes without bias. */
+/* cuBLASLt has GELU by tanh, applied to P before rounding. Rows of aux must be multiples of 16 bytes, and aux must not
+ * be D. The derivative is supported only without bias. */
 static bool has_epilogue(const dt_matmul *mm)
 {
     if (mm->epilogue == DT_EPILOGUE_NONE) return true;
@@ -85,9 +87,9 @@ bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, con
     return has_types(mm) && has_epilogue(mm) && is_whole(mm, a, b, c);
 }
 
-/* One kernel of our own computes small matmuls sooner. */
+/* One call of dtrain's own kernel is faster for small matmuls. */
 bool dt_gpu_is_worth_cutting(const dt_matmul *mm)
 {
-    const double least = 0x1p27; /* terms */
+    const double least = 0x1p27; /* multiply-adds */
     return mm->dt != DT_F32 && (double)mm->m * (double)mm->n * (double)mm->k >= least;
 }

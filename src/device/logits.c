@@ -1,12 +1,12 @@
-/* logits.c - e^x by plain multiplications and additions in double: the compiler turns the loops into vectors, and no
- * library decides the last bit. */
+/* logits.c - e^x by multiplications and additions in double. The compiler vectorises the loops, and results do not
+ * depend on a maths library. */
 #include "dtrain/device/logits.h"
 
 #include <math.h>
 #include <string.h>
 
-/* e^x = 2^k e^r, |r| <= ln2/2: k by adding 1.5 * 2^52, whose low bits then are k; ln2 in two parts (Cody and Waite);
- * e^r by its series to r^13, whose remainder is below 5e-18. -708 <= x <= 0. */
+/* e^x = 2^k e^r, |r| <= ln2/2. Adding 1.5 * 2^52 leaves k in the low bits. ln2 is split into two parts (Cody and
+ * Waite). e^r is its series up to r^13, with a remainder below 5e-18. -708 <= x <= 0. */
 static inline double exp_of(double x)
 {
     const double t = x * 1.4426950408889634 + 0x1.8p52, k = t - 0x1.8p52;
@@ -46,7 +46,7 @@ int64_t dt_logits_first_best(const float *x, int64_t n)
 {
     enum { BLOCK = 64 };
     float top = -INFINITY;
-    int64_t at = -1; /* the block of the largest */
+    int64_t at = -1; /* first element of the block with the maximum */
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t end = i + BLOCK < n ? i + BLOCK : n;
         float most = -INFINITY;

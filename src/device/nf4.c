@@ -1,12 +1,12 @@
-/* nf4.c - from weights to four bits and back: what is stored is in nf4.h. Plain loops: the devices have their own way
- * back (isa/dequantise.c, cuda/matmul_stored.cu). */
+/* nf4.c - quantisation to nf4, and dequantisation on the host; nf4.h describes the format. Plain loops: the devices
+ * have their own dequantisation (isa/dequantise.c, cuda/matmul_stored.cu). */
 #include "dtrain/device/nf4.h"
 #include <math.h>
 #include <stdlib.h>
 
 static const float LEVELS[16] = {DT_NF4_LEVELS}, MAP[256] = {DT_NF4_MAP};
 
-/* The largest |x|; NaN where one is. */
+/* max |x|; NaN if an element is NaN. */
 static float largest(const float *x, int64_t n)
 {
     float most = 0;
@@ -17,10 +17,10 @@ static float largest(const float *x, int64_t n)
     return most;
 }
 
-/* What is multiplied by; zeros stay zeros. */
+/* 1 / most, bounded so that blocks of zeros stay zeros. */
 static float inverse_of(float most) { return 1.0f / (most < 1e-38f ? 1e-38f : most); }
 
-/* How many of the n - 1 places halfway between neighbours lie below x: the nearest of n ascending numbers. */
+/* Index of the nearest of n ascending values: the number of midpoints between neighbours that are below x. */
 static uint8_t nearest(const float *numbers, int n, float x)
 {
     int low = 0, high = n - 1;

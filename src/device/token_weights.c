@@ -1,6 +1,7 @@
-/* token_weights.c - top-k and top-p keep a beginning of the list of tokens by falling probability. The list is never
- * sorted: tokens are counted into bins by score, the bin in which the beginning ends is found, and it alone is put in
- * order. Sums run in double and in a fixed order, so that a draw is the same on every machine with the same logits. */
+/* token_weights.c - transforms of a row of logits, and sampling. top-k and top-p keep a prefix of the tokens in
+ * descending order of probability. The tokens are not sorted: they are counted into bins by score, and only the bin in
+ * which the prefix ends is ordered. Sums are double and in a fixed order, so equal logits give the same token on every
+ * machine. */
 #include "dtrain/device/logits.h"
 
 #include <math.h>
@@ -11,8 +12,8 @@ enum { N_BINS = 4096 };
 typedef struct chooser {
     dt_choice how;
     const float *score; /* [n_vocab] logits, -inf where not allowed */
-    double *weight;     /* [n_vocab] exp((z - max z) / T): probabilities but for their sum */
-    int32_t *kept;      /* [n_vocab] ids that are in, ascending; n_kept of them */
+    double *weight;     /* [n_vocab] exp((z - max z) / T): unnormalised probabilities */
+    int32_t *kept;      /* [n_vocab] kept ids, ascending; the first n_kept are valid */
     int64_t n_kept;
     int32_t *heap; /* [n_vocab] */
     bool *mark;    /* [n_vocab] all false between calls */
@@ -22,7 +23,7 @@ typedef struct chooser {
 
 /* ---- scratch ----------------------------------------------------------------------------------------------------- */
 
-/* The next n elements of a size; base NULL: they are only counted. */
+/* Reserve n elements of a size in scratch. base NULL: only count their bytes. */
 static void *carve(char *base, size_t *at, int64_t n, size_t size)
 {
     void *p = base ? base + *at : NULL;
@@ -52,7 +53,7 @@ size_t dt_token_weights_scratch(int64_t n_vocab)
 
 /* ---- the transforms ---------------------------------------------------------------------------------------------- */
 
-/* Comes a before b in the list by falling probability? */
+/* True if a precedes b in descending order of probability (ties: the lower id). */
 static bool before(const float *score, int32_t a, int32_t b)
 {
     return score[a] > score[b] || (a < b && score[a] == score[b]);
@@ -69,21 +70,21 @@ static void sift_down(const float *score, int32_t *heap, int64_t n, int64_t at)
     heap[at] = id;
 }
 
-/* Bins fall with the score: in the first those near the largest, in the last all that are 64 temperatures or more below
- * (e^-64 of its probability). */
+/* Bins are in descending order of score. The first contains the scores near the maximum. The last contains all that are
+ * at least 64 temperatures lower (e^-64 of its probability). */
 static int bin_of(const chooser *s, int32_t v, float largest)
 {
     const double below = ((double)largest - s->score[v]) / s->how.temperature * (N_BINS / 64.0);
     return below < N_BINS - 1 ? (int)below : N_BINS - 1;
 }
 
-/* The bin in which the beginning of at most `most` tokens, or of those that reach `goal`, ends; count and sum of the
- * bins before it. */
+/* The bin in which the prefix ends: at most `most` tokens, or those whose sum reaches `goal`. count and sum: out, of
+ * the bins before it. */
 static int find_last_bin(chooser *s, float largest, int64_t most, double goal, int64_t *count, double *sum)
 {
     memset(s->bin_count, 0, N_BINS * sizeof *s->bin_count);
     memset(s->bin_sum, 0, N_BINS * sizeof *s->bin_sum);
-    const chooser c = *s; /* local: storing into the bins cannot change it, so it stays in registers */
+    const chooser c = *s; /* a local copy: stores to the bins cannot alias it, so it stays in registers */
     for (int64_t i = 0; i < c.n_kept; i++) {
         const int bin = bin_of(&c, c.kept[i], largest);
         c.bin_count[bin]++;
@@ -98,7 +99,8 @@ static int find_last_bin(chooser *s, float largest, int64_t most, double goal, i
     return bin;
 }
 
-/* Keep a prefix of the list: at least one token, at most `most`, and no more than needed to reach `goal`. */
+/* Keep a prefix in descending order of probability: at least one token, at most `most`, and no more than needed to
+ * reach `goal`. */
 static void keep_beginning(chooser *s, float largest, int64_t most, double goal)
 {
     int64_t count, n = 0, kept = 0;
@@ -154,7 +156,7 @@ static void penalise(float *score, const uint32_t *seen, int64_t n_vocab, double
         }
 }
 
-/* The logits of allowed tokens after the penalty, into score where that changes any. */
+/* Logits after the penalty, -inf for tokens that are not allowed. They are written to score, unless nothing changes. */
 static const float *scores_of(const dt_choice *how, const float *logits, const uint32_t *allowed, const uint32_t *seen,
                               int64_t n_vocab, float *score)
 {
@@ -189,7 +191,7 @@ bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32
     return true;
 }
 
-/* ---- drawing ----------------------------------------------------------------------------------------------------- */
+/* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
 double dt_token_weights_sum(const dt_token_weights *w)
 {
@@ -206,7 +208,7 @@ int32_t dt_token_weights_draw(const dt_token_weights *w, double u)
     for (int64_t i = 0; i < w->n; i++) {
         const int32_t v = w->id[i];
         if (w->weight[v] == 0) continue;
-        token = v; /* the last of them if rounding lets target reach the sum */
+        token = v; /* the last token, if rounding makes target reach the sum */
         sum += w->weight[v];
         if (sum > target) break;
     }

@@ -1,9 +1,9 @@
-/* beams.c - beam search (algorithms.md, appendix B) for many prompts at a time. Each prompt has a cache slot for itself
+/* beams.c - beam search (algorithms.md, appendix B) for many prompts at a time. Each prompt has a cache slot of its own
  * and n_beams slots for continuations.
  *
- * A beam's first child takes over its slot. For other children the beam's new tokens are copied to slots of beams that
- * ended, for all prompts at once. Scores are sums of log-probabilities in double. As in transformers' beam search, but
- * unlike its sampling, the repetition penalty is applied to log-probabilities, not to logits.
+ * A beam's first child takes over its slot. For its other children, the beam's new tokens are copied to slots of beams
+ * that ended; one copy serves all prompts. Scores are sums of log-probabilities in double. As in transformers' beam
+ * search, but unlike its sampling, the repetition penalty is applied to log-probabilities, not to logits.
  *
  * The device returns the candidate tokens of each beam. If more candidates than the limit have equal scores, larger
  * logits and then lower ids are preferred. */
@@ -19,7 +19,7 @@
 typedef struct beam {
     int32_t *ids;
     float *logps; /* log-probability of each token after the prompt */
-    /* sums over tokens after the prompt: of log-probabilities with the penalty, and without */
+    /* sums of log-probabilities over the tokens after the prompt: with the penalty, and without */
     double score, logp;
     int32_t state; /* state of the constraint */
     /* parent: the slot that holds all tokens but the last, initially the prompt's; slot -1: not assigned yet */
@@ -60,7 +60,7 @@ struct dt_searcher {
     /* per sequence; 2 with a penalty: tokens not yet seen, and seen ones */
     int n_lists;
     int32_t k;                      /* tokens per list */
-    void *lists;                    /* the memory of the arrays that follow */
+    void *lists;                    /* one allocation for the arrays from logp to allowed */
     double *logp;                   /* [n_slots, n_lists, k] */
     int32_t *token;                 /* [n_slots, n_lists, k] */
     int32_t *list_start, *list_len; /* [n_slots] allowed tokens of the constraint */
@@ -68,7 +68,7 @@ struct dt_searcher {
     uint32_t *allowed;              /* the same; NULL: no rules */
     int32_t *id_store;              /* [n_groups][3 n_beams][len] */
     float *logp_store;              /* the same */
-    size_t texts_nbytes;            /* of the two */
+    size_t texts_nbytes;            /* bytes of id_store and logp_store */
     candidate *best;                /* [n_best]: a heap with the worst candidate at the root, then sorted */
     int n_best, n_found;
     bool *taken; /* [n_beams] */
@@ -381,7 +381,7 @@ static dt_err step_groups(void *self)
     s->n_moves = 0;
     for (group *g = s->groups; g < s->groups + s->n_groups; g++) {
         if (g->prompt < 0) continue;
-        /* all live beams have one token left, so they pass together */
+        /* each live beam has one token left, so one pass takes all of them */
         if (decode_loop_row(&s->loop, g->live[0].slot) >= 0) DT_TRY(step_group(s, g));
     }
     return s->n_moves > 0 ? d->move(d->self, s->n_moves, s->src, s->dst) : DT_OK;
@@ -553,7 +553,7 @@ void dt_searcher_close(dt_searcher *s)
     free(s);
 }
 
-/* err: an earlier error of this rank, which the other ranks must learn of. */
+/* err: an earlier error of this rank, which is reported to the other ranks. */
 static dt_err run(searcher *s, dt_sequence *const *seqs, int n_prompts, const dt_generate_options *opt, dt_err err,
                   dt_generate_stats *stats)
 {

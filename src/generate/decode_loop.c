@@ -146,7 +146,7 @@ static int32_t count_prompt_tokens(const decode_loop *p)
     return n;
 }
 
-/* Ranks in lockstep continue while any has work. They run the tower if any has images, and stop together if one has
+/* Ranks in lockstep continue while any rank has work. All run the tower if any has images. All stop if one has
  * failed. */
 static dt_err stay_together(dt_comm *comm, dt_err err, bool *work, bool *images)
 {

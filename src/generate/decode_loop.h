@@ -1,11 +1,11 @@
-/* decode_loop.h - common to plain decoding and beam search: slots of the model's cache, and the forward passes that
+/* decode_loop.h - shared by plain decoding and beam search: slots of the model's cache, and the forward passes that
  * fill them.
  *
- * A pass is a decode, followed by what its user reads: tokens sampled on the device, or the most probable ones.
+ * After each pass the caller reads its results: tokens sampled on the device, or the most probable ones.
  *
- * Continuous batching: each pass takes one token of every running sequence and fills the remaining capacity with chunks
- * of prompts. Neither a long prompt nor a short answer leaves slots idle. The batch is a flat list of tokens without
- * padding. */
+ * Continuous batching: each pass takes one token of every running sequence, and fills the remaining capacity with
+ * chunks of prompts. Neither a long prompt nor a short answer leaves slots idle. The batch is a flat list of tokens
+ * without padding. */
 #ifndef DTRAIN_GENERATE_DECODE_LOOP_H
 #define DTRAIN_GENERATE_DECODE_LOOP_H
 

@@ -15,16 +15,16 @@ struct dt_generator {
     int n_seqs, next;       /* next: the first sequence without a slot so far */
     int *seq_of;            /* [n_slots] index of the sequence in a slot, -1: free */
     int32_t *prompt_of;     /* [n_slots] the prompt slot that the sequence in a slot continues, -1: none */
-    int64_t *prompt_number; /* [n_prompts] number of the prompt in a prompt slot, 0: none that can be shared */
-    /* [n_slots] in the order of the pass's sequences. logp NULL: not needed; seen [n_slots, seen_ld], NULL: no penalty;
-     * allowed, the same, NULL: no rules */
+    int64_t *prompt_number; /* [n_prompts] number of the prompt in a prompt slot; 0: no prompt that can be shared */
+    /* [n_slots] in the order of the pass's sequences. logp NULL: not needed. seen [n_slots, seen_ld] NULL: no penalty.
+     * allowed [n_slots, seen_ld] NULL: no rules. */
     int32_t *token;
     double *uniform, *logp;
     uint32_t *seen, *allowed;
     bool *nothing_left;             /* [n_slots] like token, with rules: every token is forbidden */
     int32_t *state;                 /* [n_slots] state of the constraint, by slot */
     int32_t *list_start, *list_len; /* [n_slots] in the order of the pass's sequences */
-    void *draws;                    /* the memory of the arrays above, from token on */
+    void *draws;                    /* one allocation for the arrays from token to list_len */
 };
 
 static dt_err decode_by_model(void *self, const dt_batch *b, const int32_t *slot_of)
@@ -307,7 +307,7 @@ void dt_generator_close(dt_generator *g)
     free(g);
 }
 
-/* err: an earlier error of this rank, which the other ranks must learn of. */
+/* err: an earlier error of this rank, which is reported to the other ranks. */
 static dt_err run(dt_generator *g, dt_sequence *const *seqs, int n_seqs, const dt_generate_options *opt, dt_err err,
                   dt_generate_stats *stats)
 {

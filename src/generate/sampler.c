@@ -1,5 +1,5 @@
 /* sampler.c - validation of sampling options, and a uniform random number for each position of each sequence. The
- * device samples. */
+ * tokens are sampled on the device. */
 #include "dtrain/generate/sampler.h"
 #include "dtrain/device/logits.h"
 

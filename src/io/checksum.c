@@ -1,9 +1,9 @@
-/* checksum.c - a sum of keyed products, of which any number of ranks can compute partial sums (definition: io.h).
+/* checksum.c - a sum of keyed products. Any number of ranks can compute partial sums (definition: io.h).
  *
- * A separate 64-bit key for every element would cost more than reading the element. The key is therefore a product: a
- * 64-bit odd number for the block of 1024 elements, applied once per block, times a 32-bit odd number for the index in
- * the block. The latter comes from a table in the L1 cache. This leaves one widening 32-bit multiplication per element,
- * which SIMD units execute several at a time.
+ * An independent 64-bit key for every element would cost more than reading the element. The key is therefore a product
+ * of two odd numbers. A 64-bit number belongs to the block of 1024 elements, and is applied once per block. A 32-bit
+ * number belongs to the index in the block, and comes from a table in the L1 cache. One widening 32-bit multiplication
+ * per element remains, and SIMD units execute several at a time.
  *
  * Detected errors. One changed element: delta * odd * odd is never 0 modulo 2^64. Two elements of a block exchanged, or
  * both with the same bit flipped: delta * (lane(j) +- lane(k)) is a product of two numbers below 2^32, and not 0
@@ -71,7 +71,7 @@ uint64_t dt_checksum(const void *data, int64_t first, int64_t n_elems, size_t el
     lane_table_fill(&table);
     const char *bytes = data;
     const int64_t end = first + n_elems, first_block = first / BLOCK, last_block = (end - 1) / BLOCK;
-    /* for smaller arrays, waiting for a descheduled thread would cost more */
+    /* for smaller arrays, waiting for a thread that lost its core would cost more than threads save */
     const bool large = (size_t)n_elems * elem_size >= (size_t)32 << 20;
     uint64_t sum = 0;
 #pragma omp parallel for schedule(static) reduction(+ : sum) if (large)

@@ -76,7 +76,7 @@ static bool any_nonfinite(const char *x, size_t nbytes, dt_st_type type)
 int64_t dt_st_first_nonfinite(const void *x, dt_st_type type, int64_t n)
 {
     enum { BLOCK = 4096 };
-    if (type < DT_ST_F32 || type > DT_ST_BF16) return -1; /* codes */
+    if (type < DT_ST_F32 || type > DT_ST_BF16) return -1; /* quantised types are not converted */
     const size_t size = dt_st_type_size(type);
     for (int64_t at = 0; at < n; at += BLOCK) {
         const int64_t some = n - at < BLOCK ? n - at : BLOCK;

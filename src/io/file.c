@@ -1,5 +1,5 @@
-/* file.c - plain files: written to a temporary name, synced, renamed. A reader, or a crash at any time, finds the old
- * file or the new one, never a partial file. */
+/* file.c - plain files: written under a temporary name, synced, renamed. After a crash at any time, and for every
+ * reader, the name refers to the old file or to the new one, never to a partial file. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -63,7 +63,7 @@ static dt_err check_regular(const char *path, const struct stat *st)
     return DT_OK;
 }
 
-/* Errors of the machine are not errors of the file: code that skips damaged files must not skip it. */
+/* Errors of the machine, not of the file: code that skips damaged files must return these. */
 static dt_err code_of(int number)
 {
     static const int machine[] = {EIO, ESTALE, EMFILE, ENFILE, ETIMEDOUT, EREMOTEIO};
@@ -321,7 +321,7 @@ dt_err dt_check_replaceable(const char *path)
                    S_ISDIR(st.st_mode) ? "a directory" : "a device, pipe or socket");
 }
 
-/* ---- patterns ---------------------------------------------------------------------------------------------------- */
+/* ---- file name patterns ------------------------------------------------------------------------------------------ */
 
 static dt_err copy_files(const glob_t *g, char ***paths, int *n_paths)
 {

@@ -31,8 +31,7 @@ void dt_h5_lock(void)
 
 void dt_h5_unlock(void) { pthread_mutex_unlock(&h5_mutex); }
 
-/* The walk starts at the innermost entry. HDF5 adds outer messages ("can't open file"); the innermost one names the
- * cause. */
+/* The walk starts at the innermost entry, which names the cause. HDF5 adds outer messages ("can't open file"). */
 static herr_t take_first(unsigned n, const H5E_error2_t *e, void *out)
 {
     char *text = out;

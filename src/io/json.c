@@ -167,7 +167,7 @@ static dt_err parse_rewritten(json_t **root, const char *name, const char *text,
     return DT_OK;
 }
 
-/* A common mistake whose usual message does not name it. */
+/* The hint for a trailing comma, which jansson's message does not mention; else "". */
 static const char *trailing_comma(const char *text, size_t nbytes, const json_error_t *why)
 {
     size_t n = why->position > 0 ? (size_t)why->position : 0;

@@ -1,14 +1,14 @@
 /* part.c - files that are being written, under the name FINAL.part: created, locked, then renamed or removed.
  *
- * Two processes may be asked to write the same output. The creator of a .part holds a lock on it until it is renamed or
- * removed. A second process then reports this and does not remove a file in use. A .part without a lock was left by a
- * killed process.
+ * Two processes may be asked to write the same output. The creator of a .part holds a lock on it until it renames or
+ * removes the file. A second process then reports this, and does not remove a file in use. A .part without a lock was
+ * left by a killed process.
  *
  * The lock belongs to the open file. POSIX record locks would end when the process closes any descriptor of the file,
- * and HDF5 uses flock. On file systems without locks nothing is locked; before a rename the .part must still be the
- * file that was created.
+ * and HDF5 uses flock. On file systems without locks nothing is locked. Before a rename, the .part is therefore checked
+ * to be the file that this process created.
  *
- * The list of held files is process state, as descriptors are. */
+ * The list of held files is global, because descriptors belong to the process. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_HELD = 128 }; /* limits the use of descriptors: further files are not locked */
+enum { MAX_HELD = 128 }; /* limits the number of descriptors; further files are not locked */
 
-/* The file is missing or cannot exist; the next operation gives a better error. */
+/* The file does not exist. The caller's next operation reports a better error. */
 static bool is_nothing(int number) { return number == ENOENT || number == ENOTDIR || number == EROFS; }
 
 static struct {
@@ -41,7 +41,7 @@ static int find_held(const char *path)
     return -1;
 }
 
-/* If the file cannot be recorded, it is treated as on a file system without locks. */
+/* Without memory or descriptors the file is used unlocked, as on a file system without locks. */
 static dt_err hold(const char *path, int fd)
 {
     char *name = strdup(path);
@@ -82,7 +82,7 @@ static int find_fd(const char *path)
     return fd;
 }
 
-/* True if the file that this process created still exists. Also true for files that it does not hold. */
+/* True if the file still is the one that this process created. Also true for files that it does not hold. */
 static bool is_as_made(const char *path)
 {
     const int fd = find_fd(path);

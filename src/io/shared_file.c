@@ -1,5 +1,5 @@
 /* shared_file.c - large files that several processes write. Space is checked and reserved before anything is written,
- * so that one process detects a full disk before data is lost. */
+ * so that a full disk is detected before data is lost. */
 #include "dtrain/io/io.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +22,8 @@ dt_err dt_write_at(int fd, const char *path, int64_t offset, const void *bytes, 
     return DT_OK;
 }
 
-/* If the file system cannot reserve space (older Lustre, NFS before 4.2), the writes themselves fail. posix_fallocate
- * would then write a byte into each 4 KiB, and so write the whole file twice. */
+/* If the file system cannot reserve space (older Lustre, NFS before 4.2), a full disk is detected by the writes.
+ * posix_fallocate would write a byte into each 4 KiB, and so write the whole file twice. */
 dt_err dt_reserve_blocks(int fd, const char *path, int64_t nbytes, const char *what)
 {
     int status;

@@ -1,9 +1,9 @@
-/* swap_file.c - requests, their transfers and their errors. swap_uring.c and swap_posix.c pass transfers to the
- * kernel.
+/* swap_file.c - asynchronous requests to a swap file, their transfers and their errors. swap_uring.c and swap_posix.c
+ * pass transfers to the kernel.
  *
- * A short transfer is started again for the rest, in its slot: a short read, an interrupted one and a temporary lack
- * of kernel memory are one case. It ends with its last byte, with an error, or when no byte is moved. Transfers are
- * up to 64 MiB, large enough that one alone keeps a disk busy; the kernel splits them for the disk
+ * A request is divided into transfers. If a transfer is short, interrupted, or temporarily lacks kernel memory, it is
+ * started again in its slot for the remaining bytes. A transfer ends with its last byte, with an error, or when a call
+ * moves no byte. Transfers have up to 64 MiB: one alone then keeps a disk busy. The kernel splits them for the disk
  * (docs/data/epyc-swap.csv). */
 #include "swap_private.h"
 #include "dtrain/io/io.h"
@@ -18,7 +18,7 @@ enum { BOUNCE_NBYTES = 4 << 20, HUGE_PAGE = 2 << 20, MAX_DEPTH = 1024 };
 
 struct dt_swap_file {
     int fd;
-    bool direct; /* past the page cache */
+    bool direct; /* O_DIRECT: bypasses the page cache */
     char *dir, *what;
     size_t nbytes;
     dt_memory memory; /* as counted in the ledger */
@@ -28,7 +28,7 @@ struct dt_swap_file {
     void *io_self;
     int depth, n_under_way;
     swap_transfer *transfers;       /* [depth] */
-    dt_swap_request *first, **last; /* queue of requests that are not all started; only its first is begun */
+    dt_swap_request *first, **last; /* queue of requests with unstarted bytes; only the first has transfers */
 };
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
@@ -83,15 +83,15 @@ static void end_transfer(dt_swap_file *f, swap_transfer *t, int error)
     f->n_under_way--;
 }
 
-/* Simulates a result of the kernel. For "short", half of the bytes: another transfer moves the rest. */
+/* Simulate an injected result of the kernel. A "short" transfer moves half of the bytes; another moves the rest. */
 static ssize_t with_fault(const swap_transfer *t, ssize_t moved)
 {
     if (t->fault > 0) return -t->fault;
     return t->fault < 0 && moved >= 2 * DT_SWAP_ALIGN ? moved / 2 / DT_SWAP_ALIGN * DT_SWAP_ALIGN : moved;
 }
 
-/* Subtract the bytes that were moved, or record an error (-errno). False: another call must move the rest. True: all
- * bytes were moved, or an error ended the transfer (error: errno; -1: the file has ended). */
+/* Advance past the bytes that were moved, or record an error (-errno). False: another call must move the rest. True:
+ * the transfer has ended. *error: 0, an errno, or -1 if the file has ended. */
 static bool advance(const dt_swap_file *f, swap_transfer *t, ssize_t moved, int *error)
 {
     moved = with_fault(t, moved);
@@ -99,7 +99,7 @@ static bool advance(const dt_swap_file *f, swap_transfer *t, ssize_t moved, int 
     if (moved == -EINTR || moved == -EAGAIN) return false;
     if (moved < 0) return *error = (int)-moved, true;
 
-    /* a part of a block: only where the file ends */
+    /* with direct I/O, a partial block occurs only at the end of the file */
     const size_t n = f->direct ? (size_t)moved / DT_SWAP_ALIGN * DT_SWAP_ALIGN : (size_t)moved;
     t->memory += n;
     t->offset += (int64_t)n;
@@ -111,7 +111,7 @@ static bool advance(const dt_swap_file *f, swap_transfer *t, ssize_t moved, int 
 static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
 {
     int error;
-    /* the kernel has no thread for it: there are as many processes as a limit allows */
+    /* the kernel could not create a thread because of a limit on processes: move the bytes in this thread */
     if (moved == -ECANCELED) moved = swap_move(f->fd, t);
     if (advance(f, t, moved, &error))
         end_transfer(f, t, error);
@@ -119,8 +119,8 @@ static void take_result(dt_swap_file *f, swap_transfer *t, ssize_t moved)
         start_transfer(f, t);
 }
 
-/* Start queued transfers, collect those that have ended, waiting for one if requested, and start as many as now fit.
- * If no transfer can ever end, all transfers in flight end with the reason. */
+/* Start queued transfers, process those that have ended, and start as many as then fit. wait: wait until one has ended.
+ * If no transfer can ever end, all transfers in flight end with this error. */
 static void progress(dt_swap_file *f, bool wait)
 {
     int found = 1, slot;
@@ -166,7 +166,7 @@ dt_err dt_swap_read(dt_swap_file *f, int64_t offset, void *memory, size_t nbytes
 
 dt_err dt_swap_write(dt_swap_file *f, int64_t offset, const void *memory, size_t nbytes, dt_swap_request *r)
 {
-    /* the kernel only reads from it */
+    /* a write request only reads the memory */
     return submit(f, &(dt_swap_request){.write = true, .memory = (char *)memory, .offset = offset, .nbytes = nbytes},
                   r);
 }
@@ -195,13 +195,13 @@ dt_err dt_swap_wait(dt_swap_file *f, dt_swap_request *r)
     return err;
 }
 
-/* ---- any range of bytes ------------------------------------------------------------------------------------------ */
+/* ---- synchronous access to any range of bytes -------------------------------------------------------------------- */
 
-/* The blocks of the bounce buffer that the first bytes of a range lie in. */
+/* The blocks that contain the first bytes of a range, as many as fit in the bounce buffer. */
 typedef struct window {
     int64_t offset; /* of the first block */
     size_t nbytes;  /* of all blocks */
-    size_t skip, n; /* bytes of the range: in the buffer from skip on */
+    size_t skip, n; /* the range has n bytes in the buffer, starting at skip */
 } window;
 
 static window window_at(int64_t offset, size_t nbytes)
@@ -213,7 +213,7 @@ static window window_at(int64_t offset, size_t nbytes)
     return w;
 }
 
-/* In this thread: waking another thread takes half of the time of a few MiB on a busy machine. */
+/* Synchronous. On a busy machine, waking another thread would take half as long as moving a few MiB. */
 static dt_err move_now(dt_swap_file *f, bool write, int64_t offset, char *memory, size_t nbytes)
 {
     dt_swap_request r = {.write = write, .offset = offset, .nbytes = nbytes};
@@ -254,7 +254,7 @@ dt_err dt_swap_write_bytes(dt_swap_file *f, int64_t offset, const void *from, si
     while (nbytes > 0) {
         const window w = window_at(offset, nbytes);
         const size_t last = w.nbytes - DT_SWAP_ALIGN; /* the last block */
-        /* bytes outside the range in its first and last block are unchanged */
+        /* keep the bytes of the first and last block that are outside the range */
         if (w.skip > 0) DT_TRY(move_now(f, false, w.offset, f->bounce, DT_SWAP_ALIGN));
         if (w.skip + w.n < w.nbytes && (last > 0 || w.skip == 0))
             DT_TRY(move_now(f, false, w.offset + (int64_t)last, f->bounce + last, DT_SWAP_ALIGN));
@@ -270,14 +270,14 @@ dt_err dt_swap_write_bytes(dt_swap_file *f, int64_t offset, const void *from, si
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /* In order of preference. */
-static const swap_io *const ways[] = {
+static const swap_io *const backends[] = {
 #ifdef DT_HAVE_LIBURING
     &swap_io_uring,
 #endif
     &swap_io_posix,
     &swap_io_late,
 };
-enum { N_WAYS = sizeof ways / sizeof ways[0], N_REAL_WAYS = N_WAYS - 1 };
+enum { N_BACKENDS = sizeof backends / sizeof backends[0], N_REAL_BACKENDS = N_BACKENDS - 1 };
 
 static size_t file_nbytes(const dt_swap_options *opt)
 {
@@ -309,12 +309,12 @@ static dt_err make_file(dt_swap_file *f)
     DT_CHECK_ERRNO(f->fd >= 0, DT_ERR_WRITE, f->dir, why);
     DT_TRY(dt_check_space(f->dir, f->dir, (double)f->nbytes, f->what));
     DT_TRY(dt_reserve_blocks(f->fd, f->dir, (int64_t)f->nbytes, f->what));
-    /* where blocks cannot be reserved */
+    /* the file system may not support reserving blocks */
     DT_CHECK_ERRNO(ftruncate(f->fd, (off_t)f->nbytes) == 0, DT_ERR_WRITE, f->dir, why);
     return DT_OK;
 }
 
-/* Some file systems refuse O_DIRECT when it is asked for, others when something is read. */
+/* Some file systems reject O_DIRECT in fcntl, others only when data is read. */
 static bool open_direct(dt_swap_file *f)
 {
     const int flags = fcntl(f->fd, F_GETFL);
@@ -324,8 +324,8 @@ static bool open_direct(dt_swap_file *f)
     return false;
 }
 
-/* What DTRAIN_SWAP_IO asks for: the name of a way or "", and whether to go through the page cache. */
-static void read_wish(char name[16], bool *buffered)
+/* Parse DTRAIN_SWAP_IO: the name of an interface or "", and whether to use the page cache. */
+static void read_environment(char name[16], bool *buffered)
 {
     const char *p = getenv("DTRAIN_SWAP_IO");
     name[0] = '\0';
@@ -339,20 +339,20 @@ static void read_wish(char name[16], bool *buffered)
     }
 }
 
-static dt_err open_io(dt_swap_file *f, const char *wish)
+static dt_err open_io(dt_swap_file *f, const char *wanted)
 {
     char size[24], why[96] = "";
-    if (N_REAL_WAYS == 1 && !*wish) snprintf(why, sizeof why, " (built without liburing)");
-    for (int i = 0; i < (*wish ? N_WAYS : N_REAL_WAYS) && !f->io; i++) {
-        if (*wish && strcmp(wish, ways[i]->name) != 0) continue;
-        const int error = ways[i]->open(&f->io_self, f->fd, f->depth);
+    if (N_REAL_BACKENDS == 1 && !*wanted) snprintf(why, sizeof why, " (built without liburing)");
+    for (int i = 0; i < (*wanted ? N_BACKENDS : N_REAL_BACKENDS) && !f->io; i++) {
+        if (*wanted && strcmp(wanted, backends[i]->name) != 0) continue;
+        const int error = backends[i]->open(&f->io_self, f->fd, f->depth);
         if (error == 0)
-            f->io = ways[i];
+            f->io = backends[i];
         else
-            snprintf(why, sizeof why, " (%s: %s)", ways[i]->name, strerror(error));
+            snprintf(why, sizeof why, " (%s: %s)", backends[i]->name, strerror(error));
     }
-    DT_CHECK(f->io || !*wish, DT_ERR_USAGE, "DTRAIN_SWAP_IO=%s is not available%s: expected %sposix_aio", wish, why,
-             N_REAL_WAYS > 1 ? "io_uring or " : "");
+    DT_CHECK(f->io || !*wanted, DT_ERR_USAGE, "DTRAIN_SWAP_IO=%s is not available%s: expected %sposix_aio", wanted, why,
+             N_REAL_BACKENDS > 1 ? "io_uring or " : "");
     DT_CHECK(f->io, DT_ERR_FAULT, "%s: asynchronous I/O is not available%s", f->dir, why);
     DT_INFO("swap file: %s for %s in %s, using %s%s", dt_format_bytes((double)f->nbytes, size), f->what, f->dir,
             f->io->name, why);
@@ -363,7 +363,7 @@ static dt_err open_io(dt_swap_file *f, const char *wish)
 
 static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
 {
-    char wish[16];
+    char wanted[16];
     bool buffered;
     f->dir = strdup(opt->dir);
     f->what = strdup(opt->what);
@@ -371,12 +371,12 @@ static dt_err open_all(dt_swap_file *f, const dt_swap_options *opt)
     f->bounce = aligned_alloc(HUGE_PAGE, BOUNCE_NBYTES);
     DT_CHECK(f->dir && f->what && f->transfers && f->bounce, DT_ERR_MEMORY,
              "%s: out of memory for a buffer of %d bytes", opt->dir, BOUNCE_NBYTES);
-    (void)madvise(f->bounce, BOUNCE_NBYTES, MADV_HUGEPAGE); /* the disk is given few large pieces */
-    memset(f->bounce, 0, BOUNCE_NBYTES);                    /* touch its pages */
+    (void)madvise(f->bounce, BOUNCE_NBYTES, MADV_HUGEPAGE); /* the disk then receives few large requests */
+    memset(f->bounce, 0, BOUNCE_NBYTES);                    /* allocate its pages */
     DT_TRY(make_file(f));
-    read_wish(wish, &buffered);
+    read_environment(wanted, &buffered);
     f->direct = !buffered && open_direct(f);
-    return open_io(f, wish);
+    return open_io(f, wanted);
 }
 
 dt_err dt_swap_open(dt_swap_file **file, const dt_swap_options *opt)

@@ -1,9 +1,8 @@
-/* swap_late.c - transfers that happen as late as possible, for tests: the counterpart of the queue device for the
- * file.
+/* swap_late.c - transfers that happen as late as possible, for tests, like those of the queue device.
  *
- * A transfer is carried out when a caller waits, the newest first. Until then the memory to be read is NaN in every
- * float, and the memory to be written may still change, so a missing wait shows. A caller that only polls finds that
- * the newest transfer has ended after two polls: the call that began it, and one that found it busy. */
+ * A transfer is executed when a caller waits, the newest first. Until then every float of a destination in memory is
+ * NaN, and a source in memory may still change. A missing wait therefore causes wrong results. For a caller that only
+ * polls, the newest transfer ends after two polls: the call that began it, and one that found it in flight. */
 #include "swap_private.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -14,8 +13,8 @@ typedef struct late {
     int64_t serial;
     struct late_slot {
         swap_transfer transfer;
-        int64_t begun; /* serial; 0: not in flight */
-        int asked;     /* times, without a wait */
+        int64_t begun; /* serial number; 0: not in flight */
+        int asked;     /* number of polls */
     } slot[];
 } late;
 

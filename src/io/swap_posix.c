@@ -1,6 +1,6 @@
-/* swap_posix.c - transfers by the POSIX AIO of the C library: threads that call pread and pwrite.
+/* swap_posix.c - transfers by the C library's POSIX AIO: threads that call pread and pwrite.
  *
- * glibc works on the transfers of one descriptor one after another, so there are several of the same open file. */
+ * glibc executes the transfers of one descriptor sequentially, so the file has several descriptors. */
 #include "swap_private.h"
 #include <aio.h>
 #include <errno.h>
@@ -16,11 +16,11 @@ typedef struct posix {
     int fd[MAX_DESCRIPTORS];
     struct posix_slot {
         struct aiocb cb;
-        bool under_way;
-        bool at_once;          /* the library had no thread for it */
-        ssize_t moved;         /* at_once: what came of it */
+        bool in_flight;
+        bool synchronous;      /* the library had no thread for it */
+        ssize_t moved;         /* result, if synchronous */
     } * slots;                 /* [depth] */
-    const struct aiocb **list; /* [depth] those in flight, for aio_suspend */
+    const struct aiocb **list; /* [depth] transfers in flight, for aio_suspend */
 } posix;
 
 static void posix_close(void *self)
@@ -64,21 +64,21 @@ static void posix_start(void *self, int slot, const swap_transfer *t)
     posix *p = self;
     struct posix_slot *s = &p->slots[slot];
     memset(s, 0, sizeof *s);
-    s->under_way = true;
+    s->in_flight = true;
     s->cb.aio_fildes = p->fd[slot % p->n_fds];
     s->cb.aio_buf = t->memory;
     s->cb.aio_nbytes = t->nbytes;
     s->cb.aio_offset = (off_t)t->offset;
     s->cb.aio_sigevent.sigev_notify = SIGEV_NONE;
     if ((t->request->write ? aio_write(&s->cb) : aio_read(&s->cb)) == 0) return;
-    s->at_once = true;
+    s->synchronous = true;
     s->moved = swap_move(s->cb.aio_fildes, t);
 }
 
-/* Whether a transfer in flight has ended, and its result. */
+/* Has a transfer in flight ended? *moved: its result. */
 static bool has_ended(struct posix_slot *s, ssize_t *moved)
 {
-    if (s->at_once) return *moved = s->moved, true;
+    if (s->synchronous) return *moved = s->moved, true;
     const int error = aio_error(&s->cb);
     if (error == EINPROGRESS) return false;
     *moved = aio_return(&s->cb);
@@ -93,8 +93,8 @@ static int posix_next_ended(void *self, bool wait, int *slot, ssize_t *moved)
         int n = 0;
         for (int i = 0; i < p->depth; i++) {
             struct posix_slot *s = &p->slots[i];
-            if (!s->under_way) continue;
-            if (has_ended(s, moved)) return s->under_way = false, *slot = i, 1;
+            if (!s->in_flight) continue;
+            if (has_ended(s, moved)) return s->in_flight = false, *slot = i, 1;
             p->list[n++] = &s->cb;
         }
         if (!wait) return 0;

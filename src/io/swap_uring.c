@@ -1,8 +1,7 @@
 /* swap_uring.c - transfers by io_uring.
  *
- * IOSQE_ASYNC: a kernel thread starts the transfer. Without it the submitting call does all work that needs no
- * waiting. It looks up the pages of 64 MiB, or copies them if the file is in the page cache
- * (docs/data/epyc-swap.csv). */
+ * With IOSQE_ASYNC, a kernel thread starts the transfer. Without it, the submitting call looks up the pages of 64 MiB,
+ * and copies them if the file is in the page cache (docs/data/epyc-swap.csv). */
 #ifdef DT_HAVE_LIBURING
 #include "swap_private.h"
 #include <errno.h>
@@ -14,8 +13,8 @@ typedef struct uring {
     int fd;
 } uring;
 
-/* Without the first flag, completions interrupt the thread, and its other system calls (MPI's poll) return early
- * with EINTR. Kernels before 5.19 lack the flags, kernels before 5.6 the operations. */
+/* Without COOP_TASKRUN, completions interrupt the thread, and its other system calls (MPI's poll) return early with
+ * EINTR. Kernels before 5.19 lack the flags, kernels before 5.6 the operations. */
 static int open_ring(struct io_uring *ring, int depth)
 {
     int status = io_uring_queue_init((unsigned)depth, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
@@ -55,14 +54,14 @@ static void uring_close(void *self)
 static void uring_start(void *self, int slot, const swap_transfer *t)
 {
     uring *u = self;
-    struct io_uring_sqe *e = io_uring_get_sqe(&u->ring); /* there are depth entries, and no more are in flight */
+    struct io_uring_sqe *e = io_uring_get_sqe(&u->ring); /* never NULL: the ring has depth entries */
     if (t->request->write)
         io_uring_prep_write(e, u->fd, t->memory, (unsigned)t->nbytes, (uint64_t)t->offset);
     else
         io_uring_prep_read(e, u->fd, t->memory, (unsigned)t->nbytes, (uint64_t)t->offset);
     io_uring_sqe_set_flags(e, IOSQE_ASYNC);
     io_uring_sqe_set_data64(e, (uint64_t)slot);
-    (void)io_uring_submit(&u->ring); /* where the kernel has no memory now: uring_next_ended asks again */
+    (void)io_uring_submit(&u->ring); /* if the kernel has no memory now, uring_next_ended submits again */
 }
 
 static int uring_next_ended(void *self, bool wait, int *slot, ssize_t *moved)
@@ -85,5 +84,5 @@ static int uring_next_ended(void *self, bool wait, int *slot, ssize_t *moved)
 const swap_io swap_io_uring = {
     .name = "io_uring", .open = uring_open, .close = uring_close, .start = uring_start, .next_ended = uring_next_ended};
 #else
-typedef int no_liburing; /* a C file is not empty */
+typedef int no_liburing; /* ISO C requires a declaration in a file */
 #endif

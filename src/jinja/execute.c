@@ -104,7 +104,7 @@ static flow run_with(dt_jctx *x, dt_jscope *s, const dt_jnode *node, dt_jbuf *ou
     return run_body(x, inner, node->kid[node->n - 1], out);
 }
 
-/* Add a part, whose end is not yet known. The list doubles at each power of two. */
+/* Add a part that begins here; its end is not known yet. The list doubles at each power of two. */
 static int begin_part(dt_jctx *x, size_t from)
 {
     const int n = x->n_generated++;

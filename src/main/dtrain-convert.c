@@ -145,7 +145,7 @@ static bool is_empty(const char *dir)
 {
     int n = 0;
     DIR *d = opendir(dir);
-    if (!d) return true; /* the code that writes to the directory reports the error */
+    if (!d) return true; /* the function that writes to the directory reports the error */
     for (struct dirent *e = readdir(d); e && n <= 2; e = readdir(d)) n++;
     closedir(d);
     return n <= 2;

@@ -70,7 +70,7 @@ static void drop_front(int32_t *id, uint8_t *mask, size_t n, size_t kept)
     memmove(mask, mask + n - kept, kept);
 }
 
-/* Truncate the ids from first on to max_length, keeping their start or their end, or mark the sample as too long. */
+/* Truncate the ids starting at first to max_length, keeping their start or end, or mark the sample as too long. */
 static void truncate(const dt_recipe *recipe, dt_ids *ids, uint8_t *mask, size_t first, dt_sample *s)
 {
     const size_t most = (size_t)recipe->max_length, n = ids->n - first;

@@ -36,7 +36,7 @@ typedef struct make {
     int n_threads;
 } make;
 
-/* ---- the work ---------------------------------------------------------------------------------------------------- */
+/* ---- encoding and writing chunks --------------------------------------------------------------------------------- */
 
 static dt_err parse_json(const dt_chunk *p, const dt_chunk_item *item, json_t **json)
 {
@@ -56,7 +56,7 @@ static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_
         return dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
     if (err == DT_OK) err = dt_parse_record(&w->record, json, &k->recipe.rules, which);
     if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
-    /* samples of a row share a hash, else validation rows would be trained on in other words */
+    /* all samples of a row share a hash; otherwise a validation row could be trained on through another task */
     if (k->recipe.rules.rec)
         s->hash = item->header ? dt_hash_bytes(p->text + item->first, item->nbytes) : dt_mix64((uint64_t)item->number);
     return err;
@@ -251,7 +251,7 @@ static int n_cores(void)
     return n < MAX_THREADS ? n : MAX_THREADS;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- opening and running ----------------------------------------------------------------------------------------- */
 
 /* A missing chat template is an error only when the first chat is met. */
 static dt_err open_chat(make *k)

@@ -98,9 +98,9 @@ dt_err dt_add_json_text(dt_pieces *p, const json_t *text, bool target);
 dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
 /** Render an image caption as text: the placeholder, then the answer. */
 dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules);
-/** Make messages from first on a completion: everything is a target except the header that ends the prompt. */
+/** Make the messages starting at first a completion: everything is a target except the header that ends the prompt. */
 void dt_learn_completion(dt_messages *m, int first);
-/** DT_ERR_DATA: a message from first on is excluded from the loss, which is unsupported here. why: the
+/** DT_ERR_DATA: a message at or after first is excluded from the loss, which is unsupported here. why: the
  *  context, for the message. */
 dt_err dt_check_no_loss(const dt_messages *m, int first, const char *why);
 /** Render the messages of a side, with its wrap and its end of text. */

@@ -1,18 +1,19 @@
-/* lock.c - allows one run per directory at a time, also on NFS and Lustre, where flock(2) is unreliable. It uses a
- * lock file that only one process can create (link(2) is atomic there) and that names its holder.
+/* lock.c - allows one run per directory at a time, also on NFS and Lustre, where flock(2) is unreliable. The lock is a
+ * file that names its holder. Only one process can create it, because link(2) is atomic there.
  *
- * After a crash the file remains. It is recognised as stale in these cases:
+ * After a crash the file remains. It counts as stale in these cases:
  * - same host, boot and pid namespace: the process has ended, or its pid belongs to another process (other start
  *   time);
- * - same batch job before a requeue (same id, lower restart count): the scheduler has ended it before;
- * - otherwise, from other hosts: the holder refreshes the file's time every REFRESH_S. Only changes of that time
- *   matter, so clocks need not agree. A file older than SURELY_OLD_S counts as stale immediately.
+ * - same batch job before a requeue (same id, lower restart count): the scheduler has ended that process;
+ * - otherwise, on other hosts: the file's time has not changed for OBSERVE_S, though a holder refreshes it every
+ *   REFRESH_S. Only changes of that time matter, so clocks need not agree. A file older than SURELY_OLD_S is stale
+ *   immediately.
  *
- * Two processes that find the same stale file may both rename theirs over it. Each checks again after SETTLE_S, and
- * only the last one's file still exists. The holder of a file that was taken over by mistake (--force, or while it
- * was suspended) notices this at its next refresh and ends.
+ * Two processes that find the same stale file may both rename their own file over it. Each checks again after SETTLE_S,
+ * and only the last one's file still exists. A holder may lose its file by mistake: through --force, or while it was
+ * suspended. It notices this at its next refresh and ends.
  *
- * A start that is killed before its file has the final name leaves run.lock.HOST.PID. The next start removes those
+ * A start that is killed before it has the lock leaves its own file, run.lock.HOST.PID. The next start removes such
  * files of processes that have certainly ended. */
 #include "dtrain/io/io.h"
 #include "dtrain/process/process.h"
@@ -39,28 +40,28 @@ enum {
 };
 
 typedef struct holder {
-    /* boot: the kernel's id of this start of the machine; job: "Slurm job 12", "" for none */
+    /* boot: the kernel's id of this boot; job: "Slurm job 12", "" for none */
     char host[256], boot[64], job[128];
-    long long pid, start, space; /* start: of the process, in ticks since boot; space: its pid namespace */
-    long long restart, since;    /* how often the job was requeued; seconds of the clock on the wall */
+    long long pid, start, space; /* start: start time of the process, in ticks since boot; space: its pid namespace */
+    long long restart, since;    /* restart: number of requeues of the job; since: wall-clock time, in seconds */
 } holder;
 
 struct dt_lock {
-    char path[PATH_MAX], own[PATH_MAX]; /* own: the file before it has the name */
+    char path[PATH_MAX], own[PATH_MAX]; /* path: run.lock; own: this process's file until it is renamed to path */
     char text[TEXT_SIZE];
-    int fd; /* of our file, from before it has the name: compared with the current holder */
+    int fd; /* this process's file, whose inode is compared with that of path */
     pthread_t thread;
-    int stop[2];                      /* a pipe: what is written to it ends the thread */
-    bool has_thread, has_name, taken; /* has_name: ours was given the name; taken: and nothing can take it away now */
+    int stop[2];                      /* pipe; a write ends the thread */
+    bool has_thread, has_name, taken; /* has_name: path is this process's file; taken: and it has settled */
     /* while another holder is observed */
-    struct timespec seen; /* its time, when it was first looked at */
+    struct timespec seen; /* time of the holder's file at the first look */
     double seen_s;
-    int n_unread;     /* turns in which it could not be read */
-    double renamed_s; /* when ours was renamed over it; 0: it was not */
-    bool lost;        /* another forced start was faster: it is not forced in turn */
+    int n_unread;     /* attempts in which the holder's file could not be read */
+    double renamed_s; /* when this process renamed its file over path; 0: it did not */
+    bool lost;        /* another process took over faster; --force does not apply again */
 };
 
-/* ---- who --------------------------------------------------------------------------------------------------------- */
+/* ---- holders ----------------------------------------------------------------------------------------------------- */
 
 /* State and start time of a process; false: the process does not exist, or /proc is not available. */
 static bool process_start(long long pid, char *state, long long *start)
@@ -71,9 +72,9 @@ static bool process_start(long long pid, char *state, long long *start)
     const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
     if (f) fclose(f);
     text[n] = '\0';
-    const char *behind_name = strrchr(text, ')'); /* the name may hold anything */
-    return behind_name &&
-           sscanf(behind_name, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld",
+    const char *after_name = strrchr(text, ')'); /* the name may contain any characters */
+    return after_name &&
+           sscanf(after_name, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld",
                   state, start) == 2;
 }
 
@@ -113,7 +114,7 @@ static void format(const holder *h, char text[TEXT_SIZE])
              h->host, h->pid, h->start, h->boot, h->space, h->job, h->restart, h->since);
 }
 
-/* Parse a lock file. Missing entries stay empty, and the holder then counts as one on another host. */
+/* Parse a lock file. Missing entries stay empty; the holder then counts as a process on another host. */
 static void parse(const char *text, holder *h)
 {
     *h = (holder){.host = "an unknown host"};
@@ -129,7 +130,7 @@ static void parse(const char *text, holder *h)
     }
 }
 
-/* A lock file as text and as its holder. Where it cannot be read, both are unknown. */
+/* Read a lock file, as text and parsed. If it cannot be read, the text is empty and the holder unknown. */
 static dt_err read_lock(const char *path, char text[TEXT_SIZE], holder *h)
 {
     char *found = NULL;
@@ -141,7 +142,7 @@ static dt_err read_lock(const char *path, char text[TEXT_SIZE], holder *h)
     return err;
 }
 
-/* ---- is it stale? ------------------------------------------------------------------------------------------------ */
+/* ---- detection of stale locks ------------------------------------------------------------------------------------ */
 
 typedef enum verdict { ALIVE, STALE, UNSURE } verdict;
 
@@ -150,11 +151,12 @@ static verdict judge_process(const holder *h)
     char state;
     long long start;
     if (kill((pid_t)h->pid, 0) != 0 && errno == ESRCH) return STALE;
-    if (!process_start(h->pid, &state, &start)) return ALIVE; /* of another user, whose /proc is hidden */
+    if (!process_start(h->pid, &state, &start)) return ALIVE; /* a process of another user, if /proc hides it */
     return start != h->start || state == 'Z' || state == 'X' ? STALE : ALIVE;
 }
 
-/* From another host. Opened anew each time: NFS then asks its server instead of a cache. */
+/* Judge a holder on another host by its file's time. The file is opened each time: NFS then asks its server, not a
+ * cache. */
 static verdict judge_time(dt_lock *l)
 {
     struct stat st, now;
@@ -162,7 +164,7 @@ static verdict judge_time(dt_lock *l)
     const bool known = fd >= 0 && fstat(fd, &st) == 0;
     if (fd >= 0) close(fd);
     if (!known) return UNSURE;
-    /* our own file, touched now, has the file server's idea of the time */
+    /* touching our own file gives it the file server's present time */
     if (utimensat(AT_FDCWD, l->own, NULL, AT_SYMLINK_NOFOLLOW) == 0 && stat(l->own, &now) == 0 &&
         now.st_mtim.tv_sec - st.st_mtim.tv_sec > SURELY_OLD_S)
         return STALE;
@@ -174,7 +176,7 @@ static verdict judge_time(dt_lock *l)
     return dt_now_s() - l->seen_s > OBSERVE_S ? STALE : UNSURE;
 }
 
-/* On this host, in this boot and pid namespace: its number can be looked up. */
+/* True for a holder on this host, in this boot and pid namespace: its pid is valid here. */
 static bool is_here(const holder *mine, const holder *h)
 {
     return !strcmp(mine->host, h->host) && !strcmp(mine->boot, h->boot) && mine->space == h->space && h->pid > 0;
@@ -197,7 +199,7 @@ static const char *who(const holder *h, char *out, size_t size)
     return out;
 }
 
-/* Not even a file? Runs make nothing else, so waiting would change nothing. */
+/* Refuse anything but a regular file. Runs create only files, so waiting would not help. */
 static dt_err check_is_file(const char *path)
 {
     struct stat st;
@@ -222,29 +224,29 @@ dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
     }
     describe_self(&mine);
     who(&h, holder_text, size);
-    const double age_s = difftime(time(NULL), st.st_mtime); /* by two clocks: good enough to be shown */
+    const double age_s = difftime(time(NULL), st.st_mtime); /* from two clocks: accurate enough for display */
     const bool alive = is_here(&mine, &h) ? judge_process(&h) == ALIVE : age_s < OBSERVE_S;
     return alive ? DT_LOCK_HELD : DT_LOCK_LEFT;
 }
 
 /* ---- taking, on rank 0 ------------------------------------------------------------------------------------------- */
 
-/* Give our file the name, unless there is one. */
+/* Link our file to path, unless path exists. */
 static bool take_free_name(dt_lock *l)
 {
     struct stat st;
     if (link(l->own, l->path) == 0) return true;
     const int number = errno;
-    if (stat(l->own, &st) == 0 && st.st_nlink == 2) return true; /* NFS: done, and the answer was lost */
+    if (stat(l->own, &st) == 0 && st.st_nlink == 2) return true; /* NFS: the link was made, but the reply was lost */
     if (number == EEXIST) return errno = EEXIST, false;
-    /* a file system without hard links */
+    /* the file system has no hard links */
     const int fd = open(l->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return false;
     close(fd);
     return rename(l->own, l->path) == 0;
 }
 
-/* Ours gets the name, and is looked at again after a while (settle). */
+/* Rename our file over the stale one. settle checks the result after a while. */
 static dt_err take_over(dt_lock *l, const char *judged, const holder *h, bool force)
 {
     char text[TEXT_SIZE], name[512];
@@ -307,7 +309,7 @@ static bool is_ours(const dt_lock *l)
 {
     struct stat named, held;
     const int fd = open(l->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return errno != ENOENT && errno != ELOOP; /* a server that does not answer now says nothing */
+    if (fd < 0) return errno != ENOENT && errno != ELOOP; /* no conclusion while a file server does not answer */
     const bool same = fstat(fd, &named) != 0 || fstat(l->fd, &held) != 0 ||
                       (named.st_ino == held.st_ino && named.st_dev == held.st_dev);
     close(fd);
@@ -323,7 +325,7 @@ dt_err dt_lock_check(const dt_lock *l)
     return DT_OK;
 }
 
-/* ---- turns, on rank 0 -------------------------------------------------------------------------------------------- */
+/* ---- attempts, on rank 0 ----------------------------------------------------------------------------------------- */
 
 static dt_err make_own_file(dt_lock *l)
 {
@@ -335,17 +337,17 @@ static dt_err make_own_file(dt_lock *l)
     return DT_OK;
 }
 
-/* Ours has the name, or had it: another that found the same stale file may have been slower. */
+/* Our file was renamed to path. Another process that found the same stale file may since have renamed its own. */
 static dt_err settle(dt_lock *l)
 {
     l->has_name = is_ours(l);
     l->taken = l->has_name && dt_now_s() - l->renamed_s > SETTLE_S;
     if (l->has_name) return DT_OK;
     l->lost = true;
-    return make_own_file(l); /* the next turn looks at the present holder */
+    return make_own_file(l); /* the next attempt checks the present holder */
 }
 
-/* One turn; l->taken: it was the last. */
+/* One attempt; l->taken: the lock is taken. */
 static dt_err try_to_take(dt_lock *l, const holder *mine, bool force)
 {
     if (l->renamed_s > 0) return settle(l);
@@ -382,10 +384,10 @@ static dt_err hold(dt_lock *l)
     return DT_OK;
 }
 
-/* ---- litter ------------------------------------------------------------------------------------------------------ */
+/* ---- files left by killed starts --------------------------------------------------------------------------------- */
 
-/* True if the process of this file has ended or, where that is unknown, the file is a day old. A waiting process
- * refreshes its file or gives up after seconds. */
+/* True if the process of this file has ended or, if that is unknown, the file is a day old. A process that waits for
+ * the lock refreshes its file, or gives up within seconds. */
 static bool is_litter(const dt_lock *l, const holder *mine, const char *path)
 {
     struct stat st, now;
@@ -393,7 +395,7 @@ static bool is_litter(const dt_lock *l, const holder *mine, const char *path)
     holder h;
     if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || fstat(l->fd, &now) != 0) return false;
     if (read_lock(path, text, &h) != DT_OK) dt_error_clear();
-    /* our own file is new, by the file server's idea of the time */
+    /* our own file is new, by the file server's clock */
     return is_here(mine, &h) ? judge_process(&h) == STALE : now.st_mtim.tv_sec - st.st_mtim.tv_sec > LITTER_OLD_S;
 }
 
@@ -434,7 +436,7 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
     *out = l;
     if (err == DT_OK && l) err = prepare(l, dir, &mine);
     err = dt_comm_agree(comm, err);
-    /* All take every turn: a rank that waits for long must show progress to its watchdog. */
+    /* All ranks take part in every attempt: a rank that waits long must show progress to its watchdog. */
     for (bool taken = false; err == DT_OK && !taken;) {
         dt_phase_enter(phase, "lock", "");
         if (l) err = try_to_take(l, &mine, force), taken = l->taken;

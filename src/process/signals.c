@@ -1,10 +1,10 @@
 /* signals.c - a signal only sets a flag. The vote of the superstep turns it into a decision of all ranks. Signals
  * require global flags; these and the log are the only global state.
  *
- * There is no signal handler: all threads block the signals, and one thread waits for them. oneDNN 2.6 stores data
- * further below the stack pointer than the 128 bytes that the kernel preserves, so a signal frame corrupts its data. An
- * alternate stack protects only its own thread. While that thread is in its handler, the kernel delivers the next
- * signal to another thread. */
+ * There is no signal handler. All threads block the signals, and one thread waits for them. The reason is oneDNN 2.6:
+ * it stores data further below the stack pointer than the 128 bytes that the kernel preserves, so a signal frame
+ * corrupts its data. An alternate stack protects only its own thread, and while that thread is in its handler, the
+ * kernel delivers the next signal to another thread. */
 #include "dtrain/process/process.h"
 #include <pthread.h>
 #include <signal.h>

@@ -4,8 +4,8 @@
  * work queued after it belongs to the new phase. Other streams have the spans that their users declare
  * (dt_stream_begin); so has the compute stream while it waits.
  *
- * No thread waits for a mark. Completed marks are read when the step computes its breakdown, because the host has
- * waited by then, and when a stream has no free mark. If it still has none, the mark is dropped. All memory is
+ * No thread waits for a mark. Completed marks are read in two cases: when the step computes its breakdown, because the
+ * host has waited by then, and when a stream has no free mark. If it still has none, the mark is dropped. All memory is
  * allocated when a stream is opened. */
 #include "timeline_private.h"
 #include <math.h>
@@ -113,7 +113,7 @@ static void set_mark(dt_timeline *t, timeline_stream *l, const char *name, const
     l->n_made++;
 }
 
-/* ---- input of the timeline --------------------------------------------------------------------------------------- */
+/* ---- phases and spans -------------------------------------------------------------------------------------------- */
 
 static void on_phase(void *self, const char *name, const char *unit, double now_s)
 {

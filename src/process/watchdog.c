@@ -1,13 +1,13 @@
-/* watchdog.c - ensures that no rank waits forever. Every rank has its own watchdog. From outside, a rank that waits in
- * a collective looks like the rank that it waits for; the printed lines distinguish them. The watchdogs print first and
- * abort a moment later, so that all ranks report. A rank whose process is stopped prints nothing; the other ranks on
- * its host notice this and name it.
+/* watchdog.c - ensures that no rank waits forever. Every rank has its own watchdog. Seen from outside, a rank that
+ * waits in a collective looks like the rank that it waits for. The printed lines distinguish them. Watchdogs print
+ * first, and abort a moment later, so that all ranks report. A rank whose process is stopped prints nothing; the other
+ * ranks on its host detect this and name it.
  *
  * Time is counted in the watchdog's own ticks. A tick that takes much longer than requested means that this process did
  * not run (SIGSTOP, Slurm's suspend, a sleeping machine). A job that is suspended as a whole therefore resumes. If only
  * some ranks are suspended, the others keep counting and end the job after comm.timeout.
  *
- * The watchdog also polls the transport. A thread that waits for a GPU, which waits for a lost rank, polls nothing. */
+ * The watchdog also polls the transport: a thread that waits for a GPU, which waits for a lost rank, cannot poll it. */
 #include "dtrain/process/process.h"
 #include "neighbours.h"
 #include <math.h>
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPEAK_FIRST_S = 2, STOOD_STILL_S = 5, LEAST_OF_CLOSING_S = 30 /* more than a busy machine takes */ };
+enum { SPEAK_FIRST_S = 2, STOOD_STILL_S = 5, LEAST_OF_CLOSING_S = 30 /* more than closing takes on a busy machine */ };
 
 struct dt_watchdog {
     pthread_t thread;
@@ -49,8 +49,8 @@ static bool wait_or_stop(dt_watchdog *w, double s)
     return stop;
 }
 
-/* Seconds without progress, after a tick that took tick_s instead of pause_s. On a busy machine a tick may take
- * longer; up to twice the time is counted. */
+/* Add up the seconds without progress, after a tick that took tick_s instead of pause_s. A tick may take longer on a
+ * busy machine; at most 2 pause_s are counted. */
 static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 {
     const double since_s = atomic_load(&w->phase->since_s), most_s = 2 * pause_s;

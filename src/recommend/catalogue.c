@@ -1,5 +1,5 @@
-/* catalogue.c - the file's text is kept in memory and split into strings in place. Everything else is
- * sorted arrays of 32-bit integers, so that a million items take little more than their text. */
+/* catalogue.c - a catalogue of items. The file's text stays in memory and is split into strings in place. Everything
+ * else is sorted arrays of 32-bit integers, so a million items need little more memory than their text. */
 #include "dtrain/recommend/catalogue.h"
 #include "dtrain/io/io.h"
 #include "dtrain/tokenizer/tokenizer.h"
@@ -44,7 +44,7 @@ static bool is_blank(const char *text, size_t nbytes)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* A text of less than 4 GiB has fewer than 2^30 lines, because a line has a SID, two tabs and an id. */
+/* A text of less than 4 GiB has fewer than 2^30 lines, because a line contains a SID, two tabs and an id. */
 static dt_err add_row(dt_catalogue *c, row r)
 {
     if (c->n_items == c->n_alloc) {

@@ -1,4 +1,5 @@
-/* text_set.c - a full list is sorted and deduplicated. It only grows if at least half of it remains. */
+/* text_set.c - when the list is full, it is sorted and duplicates are removed. It grows only if at least half of it
+ * remains. */
 #include "text_set.h"
 #include <stdlib.h>
 #include <string.h>

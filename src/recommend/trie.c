@@ -1,6 +1,6 @@
-/* trie.c - nodes are numbered level by level, so that the children of a node are contiguous. Two integers
- * per node represent the trie: its token and its first child. The tokens that may follow a node are a
- * range of one array. */
+/* trie.c - a trie of token sequences. Nodes are numbered level by level, so the children of a node are contiguous. Two
+ * integers per node represent the trie: its token and its first child. The tokens that may follow a node are therefore
+ * a range of one array. */
 #include "dtrain/recommend/trie.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* events.c - the few messages of TensorBoard that are written here are encoded by hand; a protobuf library would be the
- * larger part of the program.
+/* events.c - the sink "tensorboard": event files, which are framed protocol buffers. The few messages of TensorBoard
+ * that are written here are encoded by hand; a protobuf library would be the larger part of the program.
  *
  * Frame (TFRecord), little-endian:  uint64 length | uint32 masked CRC of the length | data | uint32 masked CRC of the
  * data. Data (tensorflow/core/util/event.proto, framework/summary.proto), number in front of a field:
@@ -13,7 +13,9 @@
  *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}
  *                      8 repeated bytes string_val */
 #include "events.h"
+#include "fields.h"
 #include "protobuf.h"
+#include "sink.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -28,6 +30,12 @@
 
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
+
+typedef struct events {
+    dt_record_file file;
+    dt_text value, summary, event, frame; /* from the inside to the outside */
+    int64_t step;
+} events;
 
 uint32_t dt_crc32c(const void *data, size_t nbytes)
 {
@@ -46,7 +54,7 @@ uint32_t dt_crc32c(const void *data, size_t nbytes)
     return ~crc;
 }
 
-static void begin_event(dt_events *e, int64_t step)
+static void begin_event(events *e, int64_t step)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -61,7 +69,7 @@ static uint32_t masked_crc(const void *data, size_t nbytes)
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-static dt_err write_event(dt_events *e)
+static dt_err write_event(events *e)
 {
     dt_text *f = &e->frame;
     f->n = 0;
@@ -90,9 +98,11 @@ static long long file_time(const char *dir)
     return t;
 }
 
-dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
+/* Create a file DIR/events.out.tfevents.TIME.HOST.PID that sorts after the existing ones. Its first record says that
+ * steps from first_step on are (re)started here, so TensorBoard drops earlier records of them. first_step < 0: no step
+ * is repeated, and there is no such record. */
+static dt_err open_file(events *e, const char *dir, int64_t first_step)
 {
-    *e = (dt_events){.file.fd = -1};
     char host[256] = "", path[PATH_MAX];
     if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "localhost");
     const int n =
@@ -111,20 +121,20 @@ dt_err dt_events_open(dt_events *e, const char *dir, int64_t first_step)
     return write_event(e);
 }
 
-void dt_events_begin(dt_events *e, int64_t step)
+static void begin_summary(events *e, int64_t step)
 {
     e->summary.n = 0;
     e->step = step;
 }
 
-void dt_events_add(dt_events *e, const char *tag, double value)
+static void add_value(events *e, const char *tag, double value)
 {
     dt_pb_text(&e->value, VALUE_TAG, tag);
     dt_pb_float(&e->value, VALUE_SIMPLE, (float)value);
     dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
 }
 
-dt_err dt_events_end(dt_events *e)
+static dt_err end_summary(events *e)
 {
     begin_event(e, e->step);
     dt_pb_message(&e->event, EVENT_SUMMARY, &e->summary);
@@ -160,7 +170,7 @@ static void put_tensor_of_text(dt_text *value, const dt_text *text)
 }
 
 /* TensorBoard shows Markdown: lines that begin with four blanks are shown as they are. */
-dt_err dt_events_config(dt_events *e, int64_t step, const char *ini)
+static dt_err write_config(events *e, int64_t step, const char *ini)
 {
     dt_text text = {0};
     while (*ini) {
@@ -168,22 +178,79 @@ dt_err dt_events_config(dt_events *e, int64_t step, const char *ini)
         dt_text_printf(&text, "    %.*s\n", len, ini);
         ini += len + (ini[len] == '\n');
     }
-    dt_events_begin(e, step);
+    begin_summary(e, step);
     dt_pb_text(&e->value, VALUE_TAG, "config");
     put_tensor_of_text(&e->value, &text);
     put_text_metadata(&e->value);
     dt_pb_message(&e->summary, SUMMARY_VALUE, &e->value);
     dt_text_free(&text);
-    return dt_events_end(e);
+    return end_summary(e);
 }
 
-dt_err dt_events_sync(dt_events *e) { return dt_record_file_sync(&e->file); }
+/* ---- the sink ---------------------------------------------------------------------------------------------------- */
 
-void dt_events_close(dt_events *e)
+static dt_err events_open(void *self, const dt_report_options *opt)
 {
+    events *e = self;
+    dt_text *const texts[] = {&e->value, &e->summary, &e->event, &e->frame};
+    const int64_t first = opt->append ? -1 : opt->resume_step > 0 ? opt->resume_step + 1 : 0;
+    e->file.fd = -1;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) dt_text_reserve(texts[i], DT_RECORD_NBYTES);
+    DT_TRY(open_file(e, opt->cfg->run_output_dir, first));
+    return opt->config ? write_config(e, opt->resume_step, opt->config) : DT_OK;
+}
+
+/* Tag "train/NAME", unless the task's name has a prefix ("dpo/accuracy"). "validation_accuracy" becomes
+ * "validation/accuracy". */
+static void add_metric(events *e, const char *group, const dt_metric *m)
+{
+    char tag[256];
+    const size_t len = strlen(group);
+    if (strchr(m->name, '/'))
+        snprintf(tag, sizeof tag, "%s", m->name);
+    else
+        snprintf(tag, sizeof tag, "%s/%s", group,
+                 strncmp(m->name, group, len) == 0 && m->name[len] == '_' ? m->name + len + 1 : m->name);
+    add_value(e, tag, m->value);
+}
+
+static dt_err events_train(void *self, const dt_train_record *rec)
+{
+    events *e = self;
+    dt_field fields[DT_N_FIELDS];
+    dt_fields_of(rec, fields);
+    begin_summary(e, rec->step);
+    for (int i = 0; i < DT_N_FIELDS; i++)
+        if (fields[i].tag && fields[i].known) add_value(e, fields[i].tag, fields[i].value);
+    for (int i = 0; i < rec->n_more; i++) add_metric(e, "train", &rec->more[i]);
+    return end_summary(e);
+}
+
+static dt_err events_validation(void *self, const dt_validation *v)
+{
+    events *e = self;
+    begin_summary(e, v->step);
+    add_value(e, "Loss/validation", v->loss);
+    for (int i = 0; i < v->n_more; i++) add_metric(e, "validation", &v->more[i]);
+    return end_summary(e);
+}
+
+static dt_err events_sync(void *self) { return dt_record_file_sync(&((events *)self)->file); }
+
+static void events_close(void *self)
+{
+    events *e = self;
     dt_record_file_close(&e->file);
     dt_text_free(&e->value);
     dt_text_free(&e->summary);
     dt_text_free(&e->event);
     dt_text_free(&e->frame);
 }
+
+const dt_sink dt_sink_tensorboard = {.needs_dir = true,
+                                     .nbytes = sizeof(events),
+                                     .open = events_open,
+                                     .train = events_train,
+                                     .validation = events_validation,
+                                     .sync = events_sync,
+                                     .close = events_close};

@@ -1,4 +1,5 @@
 /* journal.c - a file of JSON objects, one per line, with several lines per step. */
+#include "dtrain/report/report.h"
 #include "metrics_jsonl.h"
 #include <stdlib.h>
 #include <unistd.h>

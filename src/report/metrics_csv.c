@@ -1,10 +1,10 @@
-/* metrics_csv.c - the subset of RFC 4180 that metrics.csv needs: names are quoted if necessary, cells are numbers or
- * empty.
+/* metrics_csv.c - the sink "csv": a table of records for spreadsheets and data frames. It writes the subset of RFC 4180
+ * that metrics.csv needs: names are quoted if necessary, cells are numbers or empty.
  *
  * A new column is appended on the right, so that the positions of existing columns do not change. Old rows get an empty
  * cell there. */
-#include "metrics_csv.h"
 #include "fields.h"
+#include "sink.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -21,9 +21,22 @@ static const char *const fixed[] = {"step",          "loss",        "lr",       
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
 static const char later[] = "memory_pinned"; /* in every new table after the fixed ones; missing in older tables */
 
+static const char FILE_NAME[] = "metrics.csv";
+
+/* Columns: step, the fixed fields, then other metrics in the order of first use. */
+typedef struct csv {
+    dt_record_file file;
+    char *path;
+    char **names;
+    double *cells; /* of the current row */
+    bool *set;
+    int n_columns;
+    dt_text row;
+} csv;
+
 /* ---- columns ----------------------------------------------------------------------------------------------------- */
 
-static dt_err add_column(dt_csv *c, const char *name, size_t len)
+static dt_err add_column(csv *c, const char *name, size_t len)
 {
     DT_GROW(c->names, c->n_columns, "%s: out of memory for a column", c->path);
     DT_GROW(c->cells, c->n_columns, "%s: out of memory for a column", c->path);
@@ -34,14 +47,14 @@ static dt_err add_column(dt_csv *c, const char *name, size_t len)
     return DT_OK;
 }
 
-static int find_column(const dt_csv *c, const char *name)
+static int find_column(const csv *c, const char *name)
 {
     for (int i = 0; i < c->n_columns; i++)
         if (strcmp(c->names[i], name) == 0) return i;
     return -1;
 }
 
-static void put_header(const dt_csv *c, dt_text *out)
+static void put_header(const csv *c, dt_text *out)
 {
     for (int i = 0; i < c->n_columns; i++) {
         if (i) dt_text_append(out, ",", 1);
@@ -71,7 +84,7 @@ static char *next_name(char **at)
     return name;
 }
 
-static dt_err read_header(dt_csv *c, char *line)
+static dt_err read_header(csv *c, char *line)
 {
     const char *name;
     for (char *at = line; (name = next_name(&at));) DT_TRY(add_column(c, name, strlen(name)));
@@ -91,7 +104,7 @@ static int n_cells(const char *line, size_t nbytes)
     return n;
 }
 
-static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines *rows)
+static dt_err find_rows(const csv *c, FILE *in, const dt_kept *kept, dt_lines *rows)
 {
     char *line = NULL;
     size_t cap = 0;
@@ -115,7 +128,7 @@ static dt_err find_rows(const dt_csv *c, FILE *in, const dt_kept *kept, dt_lines
 }
 
 /* Copy complete rows, padded with empty cells to the present number of columns. */
-static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_file *to)
+static dt_err copy_rows(csv *c, FILE *in, const dt_lines *rows, dt_record_file *to)
 {
     dt_err err = DT_OK;
     for (int64_t i = 0; err == DT_OK && i < rows->n; i++) {
@@ -129,7 +142,7 @@ static dt_err copy_rows(dt_csv *c, FILE *in, const dt_lines *rows, dt_record_fil
 }
 
 /* Rewrite the table with the present columns; in: positioned after the header of the old table. */
-static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
+static dt_err write_again(csv *c, FILE *in, const dt_lines *rows)
 {
     dt_aside a;
     DT_TRY(dt_aside_open(&a, c->path));
@@ -143,7 +156,7 @@ static dt_err write_again(dt_csv *c, FILE *in, const dt_lines *rows)
     return err;
 }
 
-static dt_err keep_rows(dt_csv *c, FILE *in, const dt_kept *kept)
+static dt_err keep_rows(csv *c, FILE *in, const dt_kept *kept)
 {
     dt_lines rows = {0};
     dt_err err = in ? find_rows(c, in, kept, &rows) : DT_OK;
@@ -153,7 +166,7 @@ static dt_err keep_rows(dt_csv *c, FILE *in, const dt_kept *kept)
 }
 
 /* Determine the columns; in: NULL for a new table. */
-static dt_err find_columns(dt_csv *c, FILE *in)
+static dt_err find_columns(csv *c, FILE *in)
 {
     char *line = NULL;
     size_t cap = 0;
@@ -169,11 +182,11 @@ static dt_err find_columns(dt_csv *c, FILE *in)
 }
 
 /* in: the existing table, positioned after its header, or NULL. */
-static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE **in)
+static dt_err open_table(csv *c, const char *path, const dt_kept *kept, FILE **in)
 {
     const bool there = kept->last_step > 0 && (access(path, F_OK) == 0 || errno != ENOENT);
     *in = NULL;
-    *c = (dt_csv){.file.fd = -1, .path = strdup(path)};
+    *c = (csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
     if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
@@ -181,26 +194,48 @@ static dt_err open_table(dt_csv *c, const char *path, const dt_kept *kept, FILE 
     return find_columns(c, *in);
 }
 
-dt_err dt_csv_open(dt_csv *c, const char *path, const dt_kept *kept)
+static dt_err csv_open(void *self, const dt_report_options *opt)
 {
+    csv *c = self;
     FILE *in;
-    dt_err err = open_table(c, path, kept, &in);
-    if (err == DT_OK) err = keep_rows(c, in, kept);
+    char path[PATH_MAX];
+    const dt_kept kept = dt_sink_kept(opt);
+    c->file.fd = -1;
+    DT_TRY(dt_sink_path(opt, FILE_NAME, path));
+    dt_err err = open_table(c, path, &kept, &in);
+    if (err == DT_OK) err = keep_rows(c, in, &kept);
     if (in) fclose(in);
+    dt_text_reserve(&c->row, DT_RECORD_NBYTES);
     return err == DT_OK ? dt_record_file_open(&c->file, path, true) : err;
 }
 
-dt_err dt_csv_look(const char *path, const dt_kept *kept)
+static void csv_close(void *self)
 {
-    dt_csv c;
+    csv *c = self;
+    dt_record_file_close(&c->file);
+    dt_text_free(&c->row);
+    for (int i = 0; i < c->n_columns; i++) free(c->names[i]);
+    free(c->names);
+    free(c->cells);
+    free(c->set);
+    free(c->path);
+}
+
+static dt_err csv_check(const dt_report_options *opt)
+{
+    csv c;
     FILE *in;
-    const dt_err err = open_table(&c, path, kept, &in);
+    char path[PATH_MAX];
+    const dt_kept kept = dt_sink_kept(opt);
+    DT_TRY(dt_sink_path(opt, FILE_NAME, path));
+    const dt_err err = open_table(&c, path, &kept, &in);
     if (in) fclose(in);
-    dt_csv_close(&c);
+    csv_close(&c);
     return err;
 }
 
-static dt_err widen(dt_csv *c)
+/* A metric without a column causes a rewrite of the table with one more column, through PATH.part. */
+static dt_err widen(csv *c)
 {
     char *header = NULL;
     size_t cap = 0;
@@ -218,13 +253,13 @@ static dt_err widen(dt_csv *c)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-static void set_cell(dt_csv *c, int column, double value)
+static void set_cell(csv *c, int column, double value)
 {
     c->cells[column] = value;
     c->set[column] = true;
 }
 
-static dt_err set_more(dt_csv *c, const dt_metric *more, int n_more)
+static dt_err set_more(csv *c, const dt_metric *more, int n_more)
 {
     const int before = c->n_columns;
     for (int i = 0; i < n_more; i++)
@@ -235,7 +270,7 @@ static dt_err set_more(dt_csv *c, const dt_metric *more, int n_more)
 }
 
 /* Integers are printed with all digits, other values with 9 significant digits. */
-static dt_err write_row(dt_csv *c)
+static dt_err write_row(csv *c)
 {
     c->row.n = 0;
     for (int i = 0; i < c->n_columns; i++) {
@@ -248,8 +283,9 @@ static dt_err write_row(dt_csv *c)
     return dt_record_file_write(&c->file, &c->row);
 }
 
-dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
+static dt_err csv_train(void *self, const dt_train_record *rec)
 {
+    csv *c = self;
     dt_field fields[DT_N_FIELDS];
     dt_metric metrics[DT_N_FIELDS];
     int n = 0;
@@ -262,22 +298,23 @@ dt_err dt_csv_train(dt_csv *c, const dt_train_record *rec)
     return write_row(c);
 }
 
-dt_err dt_csv_validation(dt_csv *c, int64_t step, double loss, const dt_metric *more, int n_more)
+static dt_err csv_validation(void *self, const dt_validation *v)
 {
-    set_cell(c, 0, (double)step);
-    set_cell(c, N_FIXED - 1, loss);
-    DT_TRY(set_more(c, more, n_more));
+    csv *c = self;
+    set_cell(c, 0, (double)v->step);
+    set_cell(c, N_FIXED - 1, v->loss);
+    DT_TRY(set_more(c, v->more, v->n_more));
     return write_row(c);
 }
 
-void dt_csv_close(dt_csv *c)
-{
-    dt_record_file_close(&c->file);
-    dt_text_free(&c->row);
-    for (int i = 0; i < c->n_columns; i++) free(c->names[i]);
-    free(c->names);
-    free(c->cells);
-    free(c->set);
-    free(c->path);
-    *c = (dt_csv){.file.fd = -1};
-}
+static dt_err csv_sync(void *self) { return dt_record_file_sync(&((csv *)self)->file); }
+
+const dt_sink dt_sink_csv = {.record = FILE_NAME,
+                             .needs_dir = true,
+                             .nbytes = sizeof(csv),
+                             .check = csv_check,
+                             .open = csv_open,
+                             .train = csv_train,
+                             .validation = csv_validation,
+                             .sync = csv_sync,
+                             .close = csv_close};

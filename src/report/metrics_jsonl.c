@@ -1,7 +1,8 @@
-/* metrics_jsonl.c - writes lines by hand, because they are flat and their digits are part of the contract. It reads
- * them with jansson, because a crash or another program may have damaged the file. */
+/* metrics_jsonl.c - the sink "jsonl". It writes lines by hand, because they are flat and their digits are part of the
+ * contract. It reads them with jansson, because a crash or another program may have damaged the file. */
 #include "metrics_jsonl.h"
 #include "fields.h"
+#include "sink.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -44,7 +45,7 @@ static void put_more_and_end(dt_text *out, const dt_metric *more, int n_more)
     dt_text_printf(out, "}\n");
 }
 
-void dt_jsonl_train(dt_text *out, const dt_train_record *rec)
+static void put_train(dt_text *out, const dt_train_record *rec)
 {
     dt_field fields[DT_N_FIELDS];
     dt_fields_of(rec, fields);
@@ -59,13 +60,13 @@ void dt_jsonl_train(dt_text *out, const dt_train_record *rec)
     put_more_and_end(out, rec->more, rec->n_more);
 }
 
-void dt_jsonl_validation(dt_text *out, int64_t step, double loss, const dt_metric *more, int n_more)
+static void put_validation(dt_text *out, const dt_validation *v)
 {
     out->n = 0;
     dt_text_printf(out, "{");
-    put_real(out, "step", (double)step);
-    put_real(out, "validation_loss", loss);
-    put_more_and_end(out, more, n_more);
+    put_real(out, "step", (double)v->step);
+    put_real(out, "validation_loss", v->loss);
+    put_more_and_end(out, v->more, v->n_more);
 }
 
 /* The step of a complete line, or -1. Sets *is_validation. */
@@ -147,3 +148,56 @@ dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
     fclose(in);
     return err;
 }
+
+/* ---- the sink ---------------------------------------------------------------------------------------------------- */
+
+typedef struct jsonl {
+    dt_record_file file;
+    dt_text line;
+} jsonl;
+
+static const char FILE_NAME[] = "metrics.jsonl";
+
+static dt_err jsonl_open(void *self, const dt_report_options *opt)
+{
+    jsonl *j = self;
+    char path[PATH_MAX];
+    const dt_kept kept = dt_sink_kept(opt);
+    j->file.fd = -1;
+    DT_TRY(dt_sink_path(opt, FILE_NAME, path));
+    if (kept.last_step > 0) DT_TRY(dt_jsonl_cut(path, &kept));
+    dt_text_reserve(&j->line, DT_RECORD_NBYTES);
+    return dt_record_file_open(&j->file, path, kept.last_step > 0);
+}
+
+static dt_err jsonl_train(void *self, const dt_train_record *rec)
+{
+    jsonl *j = self;
+    put_train(&j->line, rec);
+    return dt_record_file_write(&j->file, &j->line);
+}
+
+static dt_err jsonl_validation(void *self, const dt_validation *v)
+{
+    jsonl *j = self;
+    put_validation(&j->line, v);
+    return dt_record_file_write(&j->file, &j->line);
+}
+
+static dt_err jsonl_sync(void *self) { return dt_record_file_sync(&((jsonl *)self)->file); }
+
+static void jsonl_close(void *self)
+{
+    jsonl *j = self;
+    dt_record_file_close(&j->file);
+    dt_text_free(&j->line);
+}
+
+const dt_sink dt_sink_jsonl = {.record = FILE_NAME,
+                               .needs_dir = true,
+                               .nbytes = sizeof(jsonl),
+                               .open = jsonl_open,
+                               .train = jsonl_train,
+                               .validation = jsonl_validation,
+                               .sync = jsonl_sync,
+                               .close = jsonl_close};

@@ -1,7 +1,8 @@
-/* progress.c - progress output. A terminal is recognised by its width, not by isatty(): mpirun gives its ranks a
- * pseudo-terminal in any case, and passes the width only if it has a terminal itself. A pipe, a file or a batch log
- * gets plain lines through the log. */
+/* progress.c - the sink "stdout": the progress line. A terminal is recognised by its width, not by isatty(): mpirun
+ * gives its ranks a pseudo-terminal in any case, and passes the width only if it has a terminal itself. A pipe, a file
+ * or a batch log gets plain lines through the log. */
 #include "progress.h"
+#include "sink.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,6 +14,17 @@
 
 #define SPACED_S 10   /* minimum interval between activity lines */
 #define REWRITE_S 0.1 /* minimum interval between updates of the live line; more often is not visible */
+
+typedef struct progress {
+    bool live; /* one line that is rewritten; otherwise a line per record */
+    int64_t total_steps;
+    double every_s;                  /* minimum time between two lines; < 0: dt_cadence_shows chooses it */
+    int64_t first_step;              /* of the first record seen, -1 before it */
+    double open_s, first_s, shown_s; /* clock at the opening, at the first record and at the last rewriting */
+    dt_cadence train, validation, activity;
+    dt_text line; /* text of the last record */
+    bool pending; /* the last record is not displayed yet, or is in the live line without a newline */
+} progress;
 
 static int terminal_columns(void)
 {
@@ -81,18 +93,21 @@ bool dt_cadence_shows(dt_cadence *c, double every_s, double start_s, double now_
     return true;
 }
 
-void dt_progress_open(dt_progress *p, int64_t total_steps, double every_s)
+static dt_err progress_open(void *self, const dt_report_options *opt)
 {
-    *p = (dt_progress){.live = terminal_columns() > 0,
-                       .total_steps = total_steps,
-                       .every_s = every_s,
-                       .open_s = dt_now_s(),
-                       .first_step = -1};
+    progress *p = self;
+    *p = (progress){.live = terminal_columns() > 0,
+                    .total_steps = opt->total_steps,
+                    .every_s = opt->cfg->log_stdout_every,
+                    .open_s = dt_now_s(),
+                    .first_step = -1};
+    dt_text_reserve(&p->line, DT_RECORD_NBYTES);
+    return DT_OK;
 }
 
 /* Estimated from the wall clock since the first record of this process, which includes validations and checkpoints.
  * With a single record: from the duration of that step. */
-static double time_left(dt_progress *p, const dt_train_record *rec, double now)
+static double time_left(progress *p, const dt_train_record *rec, double now)
 {
     if (p->total_steps <= 0) return -1;
     if (p->first_step < 0) {
@@ -104,7 +119,7 @@ static double time_left(dt_progress *p, const dt_train_record *rec, double now)
     return step_s * (double)(p->total_steps > rec->step ? p->total_steps - rec->step : 0);
 }
 
-static void rewrite(dt_progress *p, const char *end)
+static void rewrite(progress *p, const char *end)
 {
     static const char erase[] = "\r\033[K";
     const int columns = terminal_columns();
@@ -118,20 +133,37 @@ static void rewrite(dt_progress *p, const char *end)
     dt_text_free(&text);
 }
 
-void dt_progress_train(dt_progress *p, const dt_train_record *rec)
+/* Show the last record if it is not displayed yet. */
+static void progress_last_line(void *self)
 {
+    progress *p = self;
+    if (p->pending && p->live) rewrite(p, "\n");
+    if (p->pending && !p->live) DT_INFO("%.*s", (int)p->line.n, p->line.bytes);
+    p->pending = false;
+    p->line.n = 0;
+}
+
+/* End the live line, if any; the next record starts a new one. */
+static void progress_end_line(void *self)
+{
+    if (((progress *)self)->live) progress_last_line(self);
+}
+
+static dt_err progress_train(void *self, const dt_train_record *rec)
+{
+    progress *p = self;
     const double now = dt_now_s();
     if (rec->total_steps > 0) p->total_steps = rec->total_steps;
     dt_progress_format(&p->line, rec, p->total_steps, time_left(p, rec, now));
-    if (p->line.failed) return;
+    if (p->line.failed) return DT_OK;
     p->pending = true;
     if (!p->live) {
-        if (dt_cadence_shows(&p->train, p->every_s, p->open_s, now)) dt_progress_close(p);
-        return;
+        if (dt_cadence_shows(&p->train, p->every_s, p->open_s, now)) progress_last_line(p);
+    } else if (now - p->shown_s >= REWRITE_S || rec->step >= p->total_steps) {
+        p->shown_s = now;
+        rewrite(p, "");
     }
-    if (now - p->shown_s < REWRITE_S && rec->step < p->total_steps) return;
-    p->shown_s = now;
-    rewrite(p, "");
+    return DT_OK;
 }
 
 /* Append a value with its unit and format, for example " 12 samples". */
@@ -182,19 +214,24 @@ void dt_progress_format_validation(dt_text *out, int64_t step, int64_t total_ste
     for (int i = 0; i < n_more; i++) put_validation_metric(out, &more[i]);
 }
 
-void dt_progress_validation(dt_progress *p, int64_t step, double loss, const dt_metric *more, int n_more)
+static dt_err progress_validation(void *self, const dt_validation *v)
 {
-    const bool last = p->total_steps <= 0 || step >= p->total_steps;
-    if (!dt_cadence_shows(&p->validation, p->every_s, p->open_s, dt_now_s()) && !last) return;
+    progress *p = self;
+    const bool last = p->total_steps <= 0 || v->step >= p->total_steps;
+    if (!dt_cadence_shows(&p->validation, p->every_s, p->open_s, dt_now_s()) && !last) return DT_OK;
     dt_text text = {0};
-    dt_progress_format_validation(&text, step, p->total_steps, loss, more, n_more);
-    dt_progress_close(p); /* the training record stays readable above */
+    dt_progress_format_validation(&text, v->step, p->total_steps, v->loss, v->more, v->n_more);
+    progress_last_line(p); /* the training record stays readable above */
     if (!text.failed) DT_INFO("%.*s", (int)text.n, text.bytes);
     dt_text_free(&text);
+    return DT_OK;
 }
 
-void dt_progress_activity(dt_progress *p, int64_t step, const char *text)
+/* Show the present activity of a step: in the live line at most every 100 ms, otherwise in a separate line at most
+ * every 10 s. */
+static void progress_activity(void *self, int64_t step, const char *text)
 {
+    progress *p = self;
     const double now = dt_now_s();
     dt_text line = {0};
     dt_text_printf(&line, "step %" PRId64, step);
@@ -217,21 +254,17 @@ void dt_progress_activity(dt_progress *p, int64_t step, const char *text)
     dt_text_free(&line);
 }
 
-void dt_progress_end_line(dt_progress *p)
+static void progress_close(void *self)
 {
-    if (p->live) dt_progress_close(p);
+    progress_last_line(self);
+    dt_text_free(&((progress *)self)->line);
 }
 
-void dt_progress_close(dt_progress *p)
-{
-    if (p->pending && p->live) rewrite(p, "\n");
-    if (p->pending && !p->live) DT_INFO("%.*s", (int)p->line.n, p->line.bytes);
-    p->pending = false;
-    p->line.n = 0;
-}
-
-void dt_progress_free(dt_progress *p)
-{
-    dt_progress_close(p);
-    dt_text_free(&p->line);
-}
+const dt_sink dt_sink_stdout = {.nbytes = sizeof(progress),
+                                .open = progress_open,
+                                .train = progress_train,
+                                .validation = progress_validation,
+                                .activity = progress_activity,
+                                .end_line = progress_end_line,
+                                .last_line = progress_last_line,
+                                .close = progress_close};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- its tokenizer ----------------------------------------------------------------------------------------------- */
+/* ---- the model's tokenizer --------------------------------------------------------------------------------------- */
 
 /* Does the model have another tokenizer than the policy? If one of the two is unknown, ids are used as they are. */
 static dt_err find_tokenizer(dt_reward_model *m, const dt_task *t)
@@ -97,7 +97,7 @@ dt_err dt_reward_model_open(dt_reward_model *m, dt_task *t, const char *path)
     return dt_judge_open_apart(&m->judge, t, m->name, path, (int32_t)most, t->model_opt->max_seq);
 }
 
-/* ---- in the batches of a rollout --------------------------------------------------------------------------------- */
+/* ---- scoring in the batches of a rollout ------------------------------------------------------------------------- */
 
 static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first,
                         double *reward, int stride)
@@ -113,7 +113,7 @@ static dt_err score_ids(dt_reward_model *m, dt_task *t, dt_rollout *r, const int
     return DT_OK;
 }
 
-/* ---- in batches of its own --------------------------------------------------------------------------------------- */
+/* ---- scoring in separate batches --------------------------------------------------------------------------------- */
 
 /* Prompt and completion as one text, encoded independently of the policy's tokens. */
 static dt_err encode_row(dt_reward_model *m, dt_rollout *r, int64_t row)

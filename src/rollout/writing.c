@@ -163,7 +163,7 @@ static dt_err write_lines(dt_rollout *r, const char *dir, const findings *x)
     return dt_journal_end(r->journal, err);
 }
 
-/* ---- on the terminal --------------------------------------------------------------------------------------------- */
+/* ---- terminal output --------------------------------------------------------------------------------------------- */
 
 enum { MOST_SHOWN = 400 };
 

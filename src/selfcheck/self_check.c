@@ -1,7 +1,7 @@
-/* self_check.c - compares a device with the CPU: every operation of the table, in the variants that training uses,
- * at odd sizes and on random values. It takes seconds, on machines without a test suite.
+/* self_check.c - compares a device with the CPU: every operation of the table, in the variants that training uses, at
+ * odd sizes and on random values. It takes seconds, on machines that have no test suite.
  *
- * The whole arena is compared: memory that an operation must not write must be unchanged. */
+ * The comparison covers the whole arena: memory that an operation must not write must be unchanged. */
 #include "self_check.h"
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARENA_NBYTES = 24 << 20, MOST_TOLD = 16 };
+enum { ARENA_NBYTES = 24 << 20, MAX_REPORTED = 16 };
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
@@ -96,7 +96,7 @@ bool check_next(check *c)
 
 /* ---- comparison -------------------------------------------------------------------------------------------------- */
 
-/* True if the case is a matmul by a library that the device can stop using. */
+/* True if the case is a matmul by a library, which the device then stops using. */
 static bool leave_library(check *c, const char *why)
 {
     dt_device *dev = c->dev[1];
@@ -111,8 +111,8 @@ static bool leave_library(check *c, const char *why)
     return c->again;
 }
 
-static void tell(check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void tell(check *c, const char *fmt, ...)
+static void report(check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void report(check *c, const char *fmt, ...)
 {
     char text[256];
     va_list args;
@@ -122,7 +122,7 @@ static void tell(check *c, const char *fmt, ...)
     if (leave_library(c, text)) return;
     c->n_wrong += !c->wrong;
     c->wrong = true;
-    if (c->list.n < MOST_TOLD) dt_mistakes_add(&c->list, dt_fail(DT_ERR_FAULT, "  %s: %s", c->what, text));
+    if (c->list.n < MAX_REPORTED) dt_mistakes_add(&c->list, dt_fail(DT_ERR_FAULT, "  %s: %s", c->what, text));
 }
 
 static void may_change(check *c, array a)
@@ -150,7 +150,7 @@ static void compare_bytes(check *c, const char *name, array a)
     const char *want = c->after[0] + a.at, *got = c->after[1] + a.at;
     int64_t i = 0;
     while (i < a.n && !memcmp(want + (size_t)i * a.elem_size, got + (size_t)i * a.elem_size, a.elem_size)) i++;
-    if (i < a.n) tell(c, "%s: element %" PRId64 " of %" PRId64 " differs from the CPU's", name, i, a.n);
+    if (i < a.n) report(c, "%s: element %" PRId64 " of %" PRId64 " differs from the CPU's", name, i, a.n);
 }
 
 /* Half a unit in the last place of y. Subnormals of fp16 are 2^-24 apart, large enough to occur. */
@@ -179,10 +179,10 @@ void compare(check *c, const char *what, array a, tolerance tol)
         if (n_off++ == 0 || times > most) most = times, worst = i, allowed_there = allowed;
     }
     if (n_off)
-        tell(c,
-             "%s: %" PRId64 " of %" PRId64 " values differ; the largest difference is at %" PRId64
-             ": %.7g, on the CPU %.7g, allowed difference %.2g",
-             name, n_off, a.n, worst, value(c->after[1], a, worst), value(c->after[0], a, worst), allowed_there);
+        report(c,
+               "%s: %" PRId64 " of %" PRId64 " values differ; the largest difference is at %" PRId64
+               ": %.7g, on the CPU %.7g, allowed difference %.2g",
+               name, n_off, a.n, worst, value(c->after[1], a, worst), value(c->after[0], a, worst), allowed_there);
 }
 
 void compare_doubles(check *c, const char *what, array a, double relative)
@@ -194,12 +194,12 @@ void compare_doubles(check *c, const char *what, array a, double relative)
         memcpy(&want, c->after[0] + a.at + (size_t)i * sizeof want, sizeof want);
         memcpy(&got, c->after[1] + a.at + (size_t)i * sizeof got, sizeof got);
         if (same(want, got) || fabs(got - want) <= relative * fabs(want)) continue;
-        tell(c, "%s: value %" PRId64 " of %" PRId64 " is %.15g, on the CPU %.15g", name, i, a.n, got, want);
+        report(c, "%s: value %" PRId64 " of %" PRId64 " is %.15g, on the CPU %.15g", name, i, a.n, got, want);
         return;
     }
 }
 
-/* True if operations changed neither their inputs nor the space between arrays. */
+/* Report a case that changed its inputs or the space between arrays. */
 static void check_rest(check *c)
 {
     size_t from = 0;
@@ -208,7 +208,7 @@ static void check_rest(check *c)
         if (p && !p->may_change) continue;
         const size_t to = p ? p->at : c->used;
         if (memcmp(c->before + from, c->after[1] + from, to - from) != 0) {
-            tell(c, "memory outside the results was overwritten");
+            report(c, "memory outside the results was overwritten");
             return;
         }
         if (p) from = p->at + p->nbytes;
@@ -226,7 +226,7 @@ void end(check *c)
     char why[160];
     snprintf(why, sizeof why, "%s", dt_error_message());
     dt_error_clear();
-    tell(c, "%s", *why ? why : dt_error_words(c->err));
+    report(c, "%s", *why ? why : dt_error_words(c->err));
     c->err = DT_OK;
 }
 
@@ -273,7 +273,7 @@ static dt_err verdict(check *c, const char *name)
 
 dt_err dt_device_self_check(dt_device *dev, int n_threads, int *n_distrusted)
 {
-    dt_ledger ledger = {0}; /* of the CPU's arena, which no plan includes */
+    dt_ledger ledger = {0}; /* counts the CPU's arena, which no plan includes */
     dt_device cpu = {.ops = &dt_device_cpu_ops, .ledger = &ledger};
     check c = {0};
     const double begin_s = dt_now_s();

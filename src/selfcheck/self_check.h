@@ -14,7 +14,7 @@
  *     end(c);
  */
 typedef struct array {
-    size_t at; /* bytes from the arena's begin */
+    size_t at; /* offset in the arena, in bytes */
     dt_dtype dt;
     size_t elem_size;
     int64_t n;
@@ -24,7 +24,7 @@ enum { CHECK_MAX_ARRAYS = 24 };
 typedef struct check {
     dt_device *dev[2]; /* the CPU, and the device to check */
     dt_buf arena[2];
-    char *before, *after[2]; /* contents of the arenas on the host: before, and after, per device */
+    char *before, *after[2]; /* contents of the arenas on the host: before the case, and after it on each device */
     size_t used;
     struct place {
         size_t at, nbytes;
@@ -36,8 +36,8 @@ typedef struct check {
     uint64_t draws;
     bool whole;     /* all arrays are aligned to 256 bytes, as in training */
     char what[160]; /* the variant to check */
-    bool wrong;     /* a result of it was wrong */
-    /* matmuls: the variant for which the device may stop using its library, and whether it did; the case then runs
+    bool wrong;     /* a result of the variant was wrong */
+    /* matmuls: the variant for which the device may stop using its library; again: the device did so, and the case runs
      * again */
     const dt_matmul *matmul;
     bool again;
@@ -45,13 +45,13 @@ typedef struct check {
     dt_mistakes list;
 } check;
 
-/** Maximum difference of two devices at an element with the CPU's value y. rms: root mean square of all elements.
+/** Maximum difference between two devices at an element with the CPU's value y. rms: root mean square of all elements.
  *
  *      2.5 u + (floats 2^-24 + stored u_dt) (|y| + rms)
  *
- *  u is half a unit in the last place of y in the array's type. Both devices round once, and slightly different
- *  values may round to neighbours. floats: number of float roundings, about 4 sqrt(k) for a sum of k terms. stored:
- *  number of roundings to the type of activations, dt. EXACT: equal bits. */
+ *  u is half a unit in the last place of y in the array's type. Both devices round once, and slightly different values
+ *  may round to neighbours. floats: number of float roundings, about 4 sqrt(k) for a sum of k terms. stored: number of
+ *  roundings to the type of activations, dt. EXACT: equal bits. */
 typedef struct tolerance {
     double floats, stored;
     dt_dtype dt;
@@ -63,7 +63,7 @@ array put(check *c, dt_dtype dt, int64_t n, double scale); /* uniform in [-scale
 array put_bytes(check *c, const void *data, size_t elem_size, int64_t n);
 array room(check *c, dt_dtype dt, int64_t n); /* results and scratch, filled with NaN */
 array room_bytes(check *c, size_t elem_size, int64_t n);
-array part(array a, int64_t from, int64_t n); /* its elements from ... */
+array part(array a, int64_t from, int64_t n); /* n elements of a, starting at from */
 void *at(const check *c, array a);            /* its address on the current device */
 /** Compare an array that the operations may change. what: "dx"; NULL: the only result. */
 void compare(check *c, const char *what, array a, tolerance tol);

@@ -13,7 +13,7 @@ static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 /* ---- matmuls ---------------------------------------------------------------------------------------------------- */
 
-/* Epilogues of op(A) op(B) in training and generation. Each is checked with all four layouts of A and B. */
+/* Epilogues of op(A) op(B) in training and generation. Each is checked with all layouts of A and B that it supports. */
 static const struct matmul_way {
     const char *name;
     bool bias, addend, float_addend, float_c, accumulate, batch_invariant, narrow_sums;
@@ -127,7 +127,7 @@ static bool matmul(check *c, const struct matmul_way *w, dt_dtype dt, const int6
     return end_matmul(c);
 }
 
-/* The layouts of A and B that exist, out of four. */
+/* True if the way supports this layout of A and B, one of four. */
 static bool has_form(const struct matmul_way *w, int form)
 {
     const bool ta = form & 1;
@@ -138,7 +138,7 @@ static void matmuls(check *c, dt_dtype dt)
 {
     static const int64_t sizes[][3] = {{1, 1, 1}, {77, 131, 95}, {128, 192, 64}, {3, 520, 259}, {300, 40, 512}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* for a library, with its GELU */
+        c->whole = sizes[s][1] % 8 == 0 && sizes[s][2] % 8 == 0; /* aligned sizes are for a library and its GELU */
         for (int form = 0; form < 4; form++)
             for (int w = 0; w < N_WAYS; w++)
                 while (has_form(&WAYS[w], form) && matmul(c, &WAYS[w], dt, sizes[s], form)) {
@@ -344,7 +344,7 @@ static void tokens(check *c, int64_t n_vocab)
                 list_start = put_bytes(c, places, sizeof *places, ROWS),
                 list_len = put_bytes(c, lens, sizeof *lens, ROWS);
     EACH_DEVICE (c) {
-        rows.allowed = at(c, mask); /* any bits */
+        rows.allowed = at(c, mask); /* random bits */
         rows.list = rows.list_start = rows.list_len = NULL;
         for (int w = 0; w < 3; w++)
             RUN(c, draw_tokens, &rows, &ways[w], at(c, logits), at(c, uniform), (int32_t *)at(c, drawn) + w * ROWS,

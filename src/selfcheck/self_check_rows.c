@@ -8,7 +8,7 @@ enum { N_TYPES = sizeof TYPES / sizeof TYPES[0] };
 static const char *const ACTS[] = {"silu", "gelu", "gelu_tanh", "quick_gelu", "relu"};
 
 static tolerance near(double floats, double stored, dt_dtype dt) { return (tolerance){floats, stored, dt}; }
-/* a sum of k terms */
+/* tolerance.floats of a sum of k terms */
 static double of_sum(double k) { return 8 + 4 * sqrt(k); }
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
@@ -209,7 +209,7 @@ static void embedding(check *c, dt_dtype dt, dt_dtype gt)
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
-/* x rstd is rounded before it is multiplied by the weight, and in the gradients. */
+/* The tolerances include roundings of x rstd: before the multiplication by the weight, and in the gradients. */
 static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t group)
 {
     const int64_t n_rows = 66 / group * group, ld = group * width + 2, yld = group * width + 3,
@@ -334,9 +334,9 @@ static void sums(check *c, dt_dtype dt)
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* Operations after a wait for an event run after those before the event on the other stream. Later operations of
- * that other stream do no harm. The first stream computes x and later clears it. In between, the second stream
- * computes y = x + x and z = y + y. */
+/* Operations after event_wait run after those before event_record on the other stream. They do not wait for later
+ * operations of that stream. The first stream computes x and later clears it. In between, the second one computes y = x
+ * + x, and z = y + y. */
 static dt_err two_streams(check *c, array from, array x, array y, array z, int64_t n)
 {
     dt_device *dev = c->dev[c->side];

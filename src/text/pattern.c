@@ -1,7 +1,7 @@
-/* pattern.c - PCRE2, with its compiler to machine code where the machine has one.
+/* pattern.c - regular expressions by PCRE2, with its just-in-time compiler if the machine has one.
  *
- * The number of steps of one match is limited by the length of the text: an expression of the families known takes a
- * few steps a byte, one with nested repetition may take exponentially many. */
+ * The length of the text limits the number of steps of a match. Expressions of known tokenizers take a few steps per
+ * byte. An expression with nested repetition may take exponentially many. */
 #include "dtrain/text/pattern.h"
 
 #ifndef DT_HAVE_PCRE2
@@ -53,7 +53,7 @@ struct dt_pattern_memory {
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
     const PCRE2_SIZE *match; /* begin and end of the last match */
-    uint32_t steps;          /* the limit that context has */
+    uint32_t steps;          /* the limit that is set in context */
 };
 
 static const uint32_t options[] = {

@@ -1,4 +1,4 @@
-/* unicode.c - looking things up in the tables, and sets of characters made of them. */
+/* unicode.c - lookups in the Unicode tables, and sets of characters from them. */
 #include "dtrain/text/unicode.h"
 
 #include <ctype.h>
@@ -10,8 +10,8 @@ enum { LAST = 0x10ffff };
 
 /* ---- tables ------------------ */
 
-/* Digits in base 45, the lowest first; a symbol that is 45 higher says that another follows. Symbols are the printable
- * characters in order, without space, ", ? and backslash. */
+/* Read a number of digits in base 45, the lowest first. 45 is added to each digit except the last. Symbols are the
+ * printable characters in order, without space, ", ? and backslash. */
 static uint32_t unpack_number(const char **p)
 {
     uint32_t n = 0, digit, unit = 1;
@@ -52,11 +52,11 @@ const dt_unicode_table *dt_unicode_get(dt_unicode_kind kind)
     return &dt_unicode_tables[kind];
 }
 
-/* The run that contains c: where it begins * 256 + its value. */
+/* The run that contains c, as 256 * its first character + its value. */
 static uint32_t run_of(dt_unicode_kind kind, uint32_t c)
 {
     const dt_unicode_table *t = dt_unicode_get(kind);
-    size_t low = 0, high = t->n; /* run[low] begins at c or before */
+    size_t low = 0, high = t->n; /* run[low] starts at c or before */
     while (high - low > 1) {
         const size_t middle = low + (high - low) / 2;
         if (t->run[middle] >> 8 <= c)
@@ -83,7 +83,7 @@ bool dt_unicode_is_word(uint32_t c)
 uint32_t dt_unicode_lower(uint32_t c)
 {
     const uint32_t run = run_of(DT_UNICODE_LOWER, c), value = run & 255;
-    const bool stays = value & (c - (run >> 8)) & 1; /* every second character stays */
+    const bool stays = value & (c - (run >> 8)) & 1; /* in such runs, every second character maps to itself */
     return stays ? c : (uint32_t)((int32_t)c + dt_unicode_lower_distances[value / 2]);
 }
 
@@ -120,7 +120,7 @@ static void add_runs(dt_code_ranges *r, dt_unicode_kind kind, const uint64_t val
 
 void dt_code_ranges_add_categories(dt_code_ranges *r, uint32_t categories)
 {
-    const uint64_t both = (uint64_t)categories << 32 | categories; /* whatever the flags are */
+    const uint64_t both = (uint64_t)categories << 32 | categories; /* with any flags */
     add_runs(r, DT_UNICODE_GENERAL, (uint64_t[4]){both, both, both, both});
 }
 
@@ -173,7 +173,7 @@ void dt_code_ranges_negate(dt_code_ranges *r)
 
 /* ---- properties ------------------ */
 
-/* In the order of dt_category, then of groups, then two properties. */
+/* Property names: in the order of dt_category, then of groups[], then two properties. */
 static const char general_names[] =
     "lu uppercaseletter,ll lowercaseletter,lt titlecaseletter,lm modifierletter,lo otherletter,mn nonspacingmark,"
     "mc spacingmark,me enclosingmark,nd decimalnumber digit,nl letternumber,no othernumber,pc connectorpunctuation,"
@@ -187,7 +187,7 @@ static const struct {
               {DT_CAT_SM, DT_CAT_SO}, {DT_CAT_ZS, DT_CAT_ZP}, {DT_CAT_CC, DT_CAT_CN}, {DT_CAT_LU, DT_CAT_LT}};
 enum { GROUPS = DT_CAT_CN + 1, ALPHABETIC = GROUPS + 8 };
 
-/* Index of a name in such a list, -1: missing. */
+/* Index of a name in a list like general_names, -1: missing. */
 static int find_name(const char *list, const char *name)
 {
     for (int at = 0;; at += *list++ == ',') {
@@ -224,9 +224,9 @@ bool dt_code_ranges_add_property(dt_code_ranges *r, const char *raw)
     return true;
 }
 
-/* ---- a byte for each character ------------------ */
+/* ---- tables of one byte per character ----------- */
 
-/* Pages that are equal are kept once; neighbours mostly are. */
+/* Equal pages are stored once. Most pages equal the previous one, which is tried first. */
 static dt_err keep_page(dt_char_table *t, size_t page, const uint8_t cells[256])
 {
     size_t k = page > 0 && memcmp(t->cell[t->page[page - 1]], cells, 256) == 0 ? t->page[page - 1] : 0;

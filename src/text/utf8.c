@@ -8,7 +8,7 @@
 
 void dt_text_reserve(dt_text *t, size_t n)
 {
-    if (t->failed || t->n_alloc - t->n > n) return; /* one more for the terminating 0 */
+    if (t->failed || t->n_alloc - t->n > n) return; /* one byte more, for the terminating 0 */
     const size_t n_alloc = 2 * (t->n + n) + 64;
     char *grown = realloc(t->bytes, n_alloc);
     if (!grown) {

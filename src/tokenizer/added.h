@@ -76,7 +76,7 @@ typedef struct dt_added_match {
 } dt_added_match;
 bool dt_added_next(const dt_added *a, int which, const dt_segment *p, dt_added_match *match);
 
-/** True if a token ends at `least` or later and begins at `at` or before: it touches or spans the position. */
+/** True if a token begins at `at` or before, and ends at `least` or after: it touches or spans the position. */
 bool dt_trie_touches(const dt_trie *t, const char *text, size_t n, size_t least, size_t at);
 
 #endif

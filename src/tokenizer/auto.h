@@ -47,8 +47,8 @@ dt_err dt_auto_names(json_t **names, dt_auto_class c, const dt_auto_files *f, co
 dt_err dt_auto_build(dt_auto_class c, const dt_auto_files *f, const dt_spec *root, bool *changed);
 
 /** Collect all added tokens with their ids, for dt_added_read. vocab: only the model's. *changed: a token
- *  is missing in tokenizer.json or has other flags there. n_own: ids below are known without special
- *  tokens that only have a name. DT_ERR_DATA, DT_ERR_MEMORY. */
+ *  is missing in tokenizer.json or has other flags there. n_own: see dt_tokenizer_info. DT_ERR_DATA,
+ *  DT_ERR_MEMORY. */
 dt_err dt_auto_tokens(dt_added_list *list, dt_auto_class c, const dt_auto_files *f, const dt_spec *root,
                       const dt_vocab *vocab, bool *changed, int32_t *n_own);
 

@@ -317,7 +317,7 @@ static dt_err name_others(collector *c, const dt_spec *file)
     return DT_OK;
 }
 
-/* ---- as template variables --------------------------------------------------------------------------------------- */
+/* ---- special tokens as template variables ------------------------------------------------------------------------ */
 
 static dt_err put_text(json_t *names, const char *key, const char *text, size_t n)
 {

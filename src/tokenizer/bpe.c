@@ -1,8 +1,8 @@
 /* bpe.c - encodes pieces to ids.
  *
- * Long pieces (text without a pre-tokenizer is one piece) are split where no token spans the border.
- * Almost all input then consists of words, which repeat; a fixed-size cache stores their ids. Uncached
- * words are merged by repeated search for the lowest rank if short, and with a heap, O(n log n), if long. */
+ * A long piece is split at positions that no token spans; text without a pre-tokenizer is one piece. Almost all input
+ * then consists of words, which repeat; a fixed-size cache stores their ids. Short words that are not cached are merged
+ * by repeated search for the lowest rank, long ones with a heap, in O(n log n). */
 #include "bpe.h"
 #include "dtrain/text/utf8.h"
 
@@ -101,7 +101,7 @@ static void add_bytes(const dt_bpe *b, dt_bpe_work *w, const char *written, size
 }
 
 /* An unknown character is kept pending until a known one follows, so that consecutive ones can be fused.
- * Characters written as bytes do not end this. */
+ * A character that is written as bytes leaves it pending. */
 static void symbols_of_chars(const dt_bpe *b, dt_bpe_work *w, const char *text, size_t n)
 {
     size_t unk_n = 0, dropped = 0;

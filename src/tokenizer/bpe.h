@@ -1,5 +1,5 @@
-/* bpe.h - byte-pair encoding: a piece of text is split into symbols. The pair that comes first in the list
- * of merges is joined, repeatedly, until no pair is in the list.
+/* bpe.h - byte-pair encoding. A piece of text, from the splitter, is split into symbols. The pair that comes first in
+ * the list of merges is merged, repeatedly, until no pair is in the list.
  *
  * Source   Sennrich et al., ACL 2016, arXiv:1508.07909; unspecified details as in Hugging Face's
  * tokenizers. */

@@ -1,5 +1,5 @@
-/* bytechars.c - bytes as printable characters (GPT-2's encoder): printable Latin-1 characters represent
- * themselves, other bytes are mapped to U+0100 and up, in order. */
+/* bytechars.c - bytes as printable characters (GPT-2's encoder). Printable Latin-1 characters represent themselves.
+ * Other bytes are mapped, in order, to U+0100 and the following characters. */
 #include "bpe.h"
 #include "dtrain/text/utf8.h"
 

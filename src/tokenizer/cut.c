@@ -1,9 +1,9 @@
 /* cut.c - finds positions where a text may be cut such that its parts encode to the ids of the whole.
  *
- * Two kinds of positions are considered: between a newline and a letter, if the character before the
- * newline is not a space; and before a space between two letters. The split expressions of known model
- * families always split there (splitter_read.c). Without such an expression, the model must have no token
- * with both neighbours. No added token may touch or span the position. */
+ * Two kinds of positions are considered. The first is between a newline and a letter, if the character before the
+ * newline is not a space. The second is before a space between two letters. The split expressions of known model
+ * families always split there (splitter_read.c). Without such an expression, the model must have no token with both
+ * neighbours. No added token may touch or span the position. */
 #include "tokenizer_json.h"
 #include "dtrain/text/utf8.h"
 

@@ -1,7 +1,7 @@
 /* encode.c - passes text through the stages of a tokenizer.json.
  *
- * Spans are joined first, because a token may extend from one into the next; marks track the ends of
- * spans. Invalid UTF-8 is replaced first (dt_utf8_repair), as callers of the reference do. */
+ * Adjacent spans are first joined to one text, because a token may extend from one span into the next. Marks track the
+ * ends of spans. Invalid UTF-8 is replaced first (dt_utf8_repair), as callers of the reference do. */
 #include "tokenizer_json.h"
 #include "dtrain/text/utf8.h"
 
@@ -53,7 +53,7 @@ static dt_err append_id(dt_ids *ids, int32_t id)
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
-/* Encode a piece with marks inside. A mark gets a number of ids only if a token ends at it. */
+/* Encode a piece that contains marks. The number of ids at a mark is known only if a token ends there. */
 static dt_err encode_marked(json_encoder *x, const dt_segment *p)
 {
     const uint32_t *lens;

@@ -134,7 +134,7 @@ static bool is_active(dt_normal_kind kind, uint8_t value)
     return value & (1 << kind | DT_NORMAL_MOVES | (composes ? DT_NORMAL_COMPOSES : 0));
 }
 
-/* End of the run of unchanged characters from i on. *last: start of its last character if a later one may
+/* End of the run of unchanged characters that starts at i. *last: start of its last character if a later one may
  * compose with it, else the end. */
 static size_t staying(const dt_char_table *chars, const dt_segment *p, dt_normal_kind kind, size_t i, size_t *last)
 {

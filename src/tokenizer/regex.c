@@ -12,7 +12,7 @@ struct dt_regex {
     dt_pattern *pattern;
     char *literal; /* [n_literal] the text itself; NULL: pattern */
     size_t n_literal;
-    dt_char_table chars; /* the byte that PCRE2 sees for a character; empty: it sees the text itself */
+    dt_char_table chars; /* the byte that PCRE2 sees for each character; empty: PCRE2 sees the text */
 };
 
 struct dt_matcher {
@@ -77,7 +77,7 @@ void dt_matcher_close(dt_matcher *m)
     free(m);
 }
 
-/* The byte of each character, and where in the text it begins: offsets first, for their alignment. */
+/* Write the byte of each character, preceded by the offsets of the characters in the text, which need alignment. */
 static dt_err write_subject(dt_matches *s, const dt_char_table *chars, dt_text *out)
 {
     const size_t n = s->n;
@@ -116,7 +116,7 @@ dt_err dt_matches_begin(dt_matches *s, const dt_regex *r, dt_matcher *m, const c
     return write_subject(s, &r->chars, buffer);
 }
 
-/* Where the character at a position of the subject begins in the text. */
+/* Offset in the text of the character at a position of the subject. */
 static size_t offset_in_text(const dt_matches *s, size_t at) { return s->char_at ? s->char_at[at] : at; }
 
 static dt_err find(const dt_matches *s, size_t *begin, size_t *end, bool *found)
@@ -151,7 +151,7 @@ dt_err dt_regex_next(dt_matches *s, bool *found)
             s->any = true;
             return DT_OK;
         }
-        s->at++; /* no empty match right behind the last one */
+        s->at++; /* skip an empty match at the end of the previous match */
         *found = false;
     }
     return DT_OK;

@@ -8,13 +8,13 @@
  * letters, not those of PCRE2, and sets are bit maps. The expression is read twice: first to collect the sets, then,
  * with known classes, to write it.
  *
- * Different in meaning, and rewritten: \w (Alphabetic, M, Nd, Pc and, outside of sets, six of No), \b and \B (by
+ * Rewritten, because the meaning differs: \w (Alphabetic, M, Nd, Pc and, outside of sets, six of No), \b and \B (by
  * that \w), \h (a hexadecimal digit), \v, \u, {,n}, (?m: (the dot matches a newline), (?i: (s is also U+017F, k
  * U+212A).
  *
- * Different and refused: possessive and lazy intervals ({n,m}+ and {n}? have another meaning in PCRE2), options that
- * apply to the end of a group, [:posix:], sets within sets and &&, names, back references, and every escape not
- * named here. If case is ignored, also letters beyond ASCII, and pairs of letters that match one character (ss and
+ * Refused: possessive and lazy intervals ({n,m}+ and {n}? have another meaning in PCRE2), options that apply to the
+ * rest of a group, [:posix:], sets within sets and &&, names, back references, and every escape not named here. If
+ * case is ignored, letters beyond ASCII are also refused, and so are pairs of letters that match one character (ss and
  * U+00DF). */
 #include "regex.h"
 #include "dtrain/text/utf8.h"
@@ -26,15 +26,15 @@ enum { MAX_SETS = 64, MAX_CLASSES = 128, MAX_DEPTH = 64 };
 
 typedef struct syntax {
     const char *p, *end, *begin;
-    bool ours;    /* \p{numeric} and \p{punct} are known */
-    bool writing; /* the second time */
-    bool fold;    /* case does not matter here */
+    bool ours;    /* \p{numeric} and \p{punct} are allowed */
+    bool writing; /* second pass */
+    bool fold;    /* case is ignored at this position */
     bool folds[MAX_DEPTH];
     int depth;
-    char last; /* the letter just before, where case does not matter */
+    char last; /* the previous character, if it is a letter whose case is ignored; else 0 */
     dt_code_ranges set[MAX_SETS];
     int n_sets;
-    uint64_t class_sets[MAX_CLASSES]; /* bit k: set k holds it */
+    uint64_t class_sets[MAX_CLASSES]; /* bit k: set k contains the class */
     int n_classes;
     dt_text *out;
 } syntax;
@@ -53,7 +53,7 @@ static dt_err refuse(const syntax *s, const char *what)
                    s->begin);
 }
 
-/* ---- a set as PCRE2 sees it ------------------ */
+/* ---- sets in PCRE2's syntax ------------------ */
 
 static bool holds(const dt_code_ranges *r, uint32_t c)
 {
@@ -82,7 +82,7 @@ static void write_set(syntax *s, int k)
     put(s, "]");
 }
 
-/* One character of a set. Takes r, which is settled. */
+/* Write one character of a settled set. Takes ownership of r. */
 static dt_err put_set(syntax *s, dt_code_ranges *r)
 {
     const int k = r->n ? find_set(s, r) : -1;
@@ -103,7 +103,7 @@ static dt_err put_set(syntax *s, dt_code_ranges *r)
     return err;
 }
 
-/* Oniguruma's tables have six numbers of Latin-1, too, but not within [...]. */
+/* Add \w. Oniguruma's tables contain six numbers of Latin-1, but not within [...]. */
 static void add_word(dt_code_ranges *r, bool in_set)
 {
     static const char *const parts[] = {"Alphabetic", "M", "Nd", "Pc"};
@@ -122,7 +122,7 @@ static dt_err put_word(syntax *s)
     return put_set(s, &r);
 }
 
-/* (?:(?<=w)(?!w)|(?<!w)(?=w)) */
+/* \b: (?:(?<=w)(?!w)|(?<!w)(?=w)); \B (is false) with the lookaheads exchanged. */
 static dt_err put_boundary(syntax *s, bool is)
 {
     put(s, "(?:(?<=");
@@ -137,11 +137,11 @@ static dt_err put_boundary(syntax *s, bool is)
     return DT_OK;
 }
 
-/* ---- case ------------------ */
+/* ---- case-insensitive matching ------ */
 
 static bool is_ascii_letter(uint32_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
-/* Has it, or may it have, another case? Only what is beyond ASCII. */
+/* May a character of this range beyond ASCII have another case? */
 static bool has_case(const dt_code_range *range)
 {
     dt_code_ranges cased = {0};
@@ -174,8 +174,8 @@ static dt_err fold(syntax *s, dt_code_ranges *r)
     return DT_OK;
 }
 
-/* If case is ignored, two letters may match one character (U+00DF, U+FB00 to U+FB06), but only in Oniguruma; c was
- * read just now. */
+/* If case is ignored, Oniguruma lets two letters match one character (U+00DF, U+FB00 to U+FB06). PCRE2 does not. c is
+ * the letter that was just read. */
 static dt_err check_pair(syntax *s, uint32_t c)
 {
     static const char *const pairs[] = {"ss", "st", "ff", "fi", "fl"};
@@ -258,7 +258,7 @@ static dt_err code_point(syntax *s, uint32_t *c)
     return DT_OK;
 }
 
-/* \s, \w, \d, \h, \p and their complements: added to r. s->p is at the letter. *is: it was one of these. */
+/* Add \s, \w, \d, \h, \p or a complement to r. s->p is at the letter. *is: the escape is one of these. */
 static dt_err set_escape(syntax *s, dt_code_ranges *r, bool in_set, bool *is)
 {
     const char c = *s->p, low = (char)(c | 32);
@@ -318,7 +318,7 @@ static dt_err escape(syntax *s)
 
 /* ---- sets: [...] ------------------ */
 
-/* A character of a set, and where it is not one but several (\s), *is_set: these are in r. */
+/* Read an item of a set: a character, or if *is_set a class such as \s, which is added to r. */
 static dt_err item(syntax *s, dt_code_ranges *r, bool *is_set, uint32_t *c)
 {
     *is_set = false;
@@ -366,7 +366,7 @@ static dt_err set(syntax *s)
     return err;
 }
 
-/* ---- the rest ------------------ */
+/* ---- groups and intervals ------ */
 
 static dt_err open_group(syntax *s)
 {
@@ -420,7 +420,7 @@ static dt_err group(syntax *s)
     return DT_OK;
 }
 
-/* {n}, {n,}, {,m}, {n,m}; anything else is the brace itself. */
+/* {n}, {n,}, {,m}, {n,m}; any other brace is a literal. */
 static dt_err interval(syntax *s)
 {
     const char *q = s->p + 1, *low = q;
@@ -491,7 +491,8 @@ static dt_err class_of(syntax *s, uint64_t sets, uint8_t *value)
     return DT_OK;
 }
 
-/* From one border of any set to the next all characters are alike; ASCII characters are classes of their own. */
+/* Divide all characters at the bounds of all sets: the characters of a range are in the same sets. Each ASCII character
+ * is its own class. */
 static dt_err make_classes(syntax *s, dt_char_table *table)
 {
     size_t n_runs = 0, n_most = 129, at[MAX_SETS] = {0};

@@ -1,7 +1,6 @@
 /* splitter.c - all split steps are one of three: split by an expression, replace spaces, map bytes to characters.
  *
- * A piece passes through all steps before the search for the next one, so memory is needed only for pieces in
- * progress. */
+ * Each piece passes through all steps before the next one is searched, so only pieces in progress need memory. */
 #include "splitter.h"
 #include "dtrain/text/utf8.h"
 

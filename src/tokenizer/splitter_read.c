@@ -12,8 +12,8 @@
 
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* Expressions with known behaviour in any context: at_line, between "x\n" (x no space) and a letter;
- * at_space, before " a" after a letter. Each always splits there, or has no match that spans the position. */
+/* Expressions with known behaviour in any context. at_line: between "x\n" (x is no space) and a letter. at_space:
+ * before " a" after a letter. An expression either always splits there, or has no match that spans the position. */
 static const struct {
     const char *pattern;
     dt_split_there line, space;
@@ -216,7 +216,7 @@ static dt_err read_step(dt_splitter *s, const dt_spec *spec)
         }
         return DT_OK;
     }
-    DT_TRY(dt_splitter_map_bytes(s)); /* an earlier byte-level step has a step after it, so it must map bytes itself */
+    DT_TRY(dt_splitter_map_bytes(s)); /* a step follows the byte-level step, so the splitter must map bytes itself */
     if (strcmp(type, "ByteLevel") == 0) return read_byte_level(s, spec);
     if (strcmp(type, "Split") == 0) return read_split(s, spec);
     if (strcmp(type, "Metaspace") == 0) return read_metaspace(s, spec);

@@ -4,7 +4,7 @@
  * They are moved to OUTPUT_DIR/left/after-step-NNNNNNNN, with the layout of a run's directory. If the process is killed
  * at any point, the next start completes or undoes the move:
  *
- *     left/unfinished/               created, with a copy of metrics.jsonl and of metrics.csv
+ *     left/unfinished/               created, with a copy of the records (metrics.jsonl, metrics.csv)
  *     left/unfinished/step           the step to return to, written atomically: commits the move
  *     checkpoints/latest             names that step
  *     left/unfinished/checkpoints/   the newer checkpoints, one rename each
@@ -20,33 +20,33 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const RECORDS[] = {"metrics.jsonl", "metrics.csv"}; /* truncated when the run continues */
-enum { N_RECORDS = sizeof RECORDS / sizeof RECORDS[0] };
-
 typedef struct branch_paths {
-    char checkpoints[PATH_MAX], metrics[N_RECORDS][PATH_MAX];
-    char left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_metrics[N_RECORDS][PATH_MAX],
-        folder_step[PATH_MAX];
+    const char *output_dir;
+    char checkpoints[PATH_MAX], left[PATH_MAX], folder[PATH_MAX], folder_checkpoints[PATH_MAX], folder_step[PATH_MAX];
 } branch_paths;
 
 static dt_err find_paths(branch_paths *p, const char *output_dir)
 {
-    bool fit = dt_join_path(p->checkpoints, output_dir, "checkpoints", "") &&
-               dt_join_path(p->left, output_dir, "left", "") &&
-               dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
-               dt_join_path(p->folder_checkpoints, output_dir, "left/unfinished/checkpoints", "") &&
-               dt_join_path(p->folder_step, output_dir, "left/unfinished/step", "");
-    for (int i = 0; i < N_RECORDS && fit; i++)
-        fit = dt_join_path(p->metrics[i], output_dir, RECORDS[i], "") &&
-              dt_join_path(p->folder_metrics[i], p->folder, RECORDS[i], "");
-    DT_CHECK(fit, DT_ERR_WRITE, "%s: the path is too long", output_dir);
+    p->output_dir = output_dir;
+    DT_CHECK(dt_join_path(p->checkpoints, output_dir, "checkpoints", "") &&
+                 dt_join_path(p->left, output_dir, "left", "") &&
+                 dt_join_path(p->folder, output_dir, "left/unfinished", "") &&
+                 dt_join_path(p->folder_checkpoints, output_dir, "left/unfinished/checkpoints", "") &&
+                 dt_join_path(p->folder_step, output_dir, "left/unfinished/step", ""),
+             DT_ERR_WRITE, "%s: the path is too long", output_dir);
     return DT_OK;
 }
 
-static dt_err copy_metrics(const branch_paths *p)
+/* The records of sinks that are truncated when the run continues. */
+static dt_err copy_records(const branch_paths *p)
 {
-    for (int i = 0; i < N_RECORDS; i++)
-        if (dt_is_file(p->metrics[i])) DT_TRY(dt_copy_file(p->metrics[i], p->folder_metrics[i]));
+    char from[PATH_MAX], to[PATH_MAX];
+    const char *name;
+    for (int i = 0; (name = dt_report_record(i)); i++) {
+        DT_CHECK(dt_join_path(from, p->output_dir, name, "") && dt_join_path(to, p->folder, name, ""), DT_ERR_WRITE,
+                 "%s: the path is too long", p->folder);
+        if (dt_is_file(from)) DT_TRY(dt_copy_file(from, to));
+    }
     return DT_OK;
 }
 
@@ -83,17 +83,18 @@ static dt_err name_folder(const branch_paths *p, int64_t step)
 }
 
 /* Remove the file and the temporary copy that a killed run may have left. */
-static void remove_copy(const char *path)
+static void remove_copy(const char *folder, const char *name)
 {
-    char part[PATH_MAX + 8];
-    snprintf(part, sizeof part, "%s.part", path);
-    unlink(path), unlink(part);
+    char path[PATH_MAX], part[PATH_MAX];
+    if (dt_join_path(path, folder, name, "")) unlink(path);
+    if (dt_join_path(part, folder, name, ".part")) unlink(part);
 }
 
 static void undo(const branch_paths *p)
 {
-    for (int i = 0; i < N_RECORDS; i++) remove_copy(p->folder_metrics[i]);
-    remove_copy(p->folder_step);
+    const char *name;
+    for (int i = 0; (name = dt_report_record(i)); i++) remove_copy(p->folder, name);
+    remove_copy(p->folder, "step");
     rmdir(p->folder_checkpoints), rmdir(p->folder), rmdir(p->left);
 }
 
@@ -142,7 +143,7 @@ dt_err run_leave_branch(const char *output_dir, int64_t step)
     dt_list_free(paths, n);
     if (!any) return DT_OK;
     DT_TRY(dt_make_dirs(p.folder));
-    DT_TRY(copy_metrics(&p));
+    DT_TRY(copy_records(&p));
     DT_TRY(dt_fault("branch.copied"));
     snprintf(text, sizeof text, "%" PRId64 "\n", step);
     DT_TRY(dt_write_file_atomic(p.folder_step, text, strlen(text)));

@@ -172,14 +172,6 @@ dt_err run_check_nvme_path(const dt_run *run)
 
 /* ---- other settings ---------------------------------------------------------------------------------------------- */
 
-static dt_err check_report(const dt_run *run)
-{
-    char where[512];
-    dt_report_options opt = {0};
-    return dt_report_choose(&opt, run->cfg.log_report_to,
-                            dt_config_where(&run->cfg, "log", "report_to", where, sizeof where));
-}
-
 static void warn_of_schedule(const dt_run *run)
 {
     const dt_schedule *s = &run->schedule;
@@ -209,7 +201,7 @@ static void warn_of_length(const dt_run *run)
 bool run_check_settings(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
-    if (!dt_config_doubted(&run->cfg, "log", "report_to")) dt_mistakes_add(m, check_report(run));
+    if (!dt_config_doubted(&run->cfg, "log", "report_to")) dt_mistakes_add(m, dt_report_check(&run->cfg));
     const dt_err dir = check_output_dir(run);
     dt_mistakes_add(m, dir);
     dt_mistakes_add(m, check_feature_cache(run));

@@ -27,19 +27,14 @@ static dt_err write_config(const dt_run *run)
 
 static dt_err open_report(dt_run *run, const progress *p)
 {
-    char *config = NULL, where[512];
-    dt_report_options opt = {.output_dir = run->cfg.run_output_dir,
-                             .stdout_every_s = run->cfg.log_stdout_every,
+    char *config = NULL;
+    dt_report_options opt = {.cfg = &run->cfg,
                              .resume_step = p->step,
                              .append = !run_trains(run), /* an evaluation appends to a run's records */
                              .redo_validation = p->validation_due,
                              .every = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                              .total_steps = run->total_steps};
     if (run->comm->rank) return DT_OK;
-    DT_TRY(dt_report_choose(&opt, run->cfg.log_report_to,
-                            dt_config_where(&run->cfg, "log", "report_to", where, sizeof where)));
-    const bool has_dir = *run->cfg.run_output_dir;
-    opt.to_jsonl &= has_dir, opt.to_csv &= has_dir, opt.to_tensorboard &= has_dir;
     if (run_trains(run)) opt.config = config = dt_config_text(&run->cfg);
     const dt_err err = dt_report_open(&run->report, &opt);
     free(config);

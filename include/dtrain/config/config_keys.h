@@ -10,6 +10,13 @@
 #ifndef DTRAIN_CONFIG_KEYS_H
 #define DTRAIN_CONFIG_KEYS_H
 
+/** The sinks of log.report_to, in the order in which they get a record: X for the first, Y for the others. Each is a
+ *  table dt_sink_NAME in src/report (sink.h). */
+#define DT_SINKS(X, Y) X(stdout) Y(jsonl) Y(csv) Y(tensorboard) Y(prometheus)
+#define DT_SINK_NAME(name) #name
+#define DT_NEXT_SINK_NAME(name) ", " #name
+#define DT_SINK_NAMES DT_SINKS(DT_SINK_NAME, DT_NEXT_SINK_NAME)
+
 /* clang-format off */
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
     ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|ppo|grpo|eval", \
@@ -584,7 +591,10 @@
     REAL(log, logging_steps, 1, 0, 1e12, "optimizer steps", \
          "number of steps between reports; below 1: a fraction of all steps") \
     TEXT(log, report_to, "stdout, jsonl, tensorboard", \
-         "destinations of metrics, comma separated: any of stdout, jsonl, csv, tensorboard") \
+         "destinations of metrics, comma separated: any of " DT_SINK_NAMES) \
+    TEXT(log, prometheus_path, "", \
+         "with prometheus in report_to: file for the textfile collector of node_exporter, which ends in .prom. It is " \
+         "removed when the run ends. Empty: metrics.prom in run.output_dir, which stays") \
     REAL(log, stdout_every, -1, -1, 1e9, "seconds", \
          "minimum time between printed lines if standard output is not a terminal (metrics files get every report). " \
          "0: print every report; -1: print the first ten, then one every 10 seconds or 2% of the run's time, " \

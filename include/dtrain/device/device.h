@@ -50,8 +50,8 @@ typedef struct dt_buf {
  *
  *  DT_ERR_MEMORY: the message names category, bytes requested, in use and free. DT_ERR_ARG, DT_ERR_FAULT. */
 dt_err dt_buf_alloc(dt_buf *b, dt_device *dev, dt_memspace space, size_t nbytes, dt_memcat category);
-/** As dt_buf_alloc, but the content is zero, for every stream, on return. Free of cost where fresh memory is zero
- *  anyway. */
+/** As dt_buf_alloc, but the content is zero, for every stream, on return. Costs nothing if fresh memory of the backend
+ *  is zero (alloc_zeroes). */
 dt_err dt_buf_alloc_zeroed(dt_buf *b, dt_device *dev, dt_memspace space, size_t nbytes, dt_memcat category);
 /** Free a buffer and subtract it from the ledger. No queued operation may use it: synchronise first. Safe on
  *  {0} and twice; leaves {0}. */
@@ -126,12 +126,12 @@ typedef struct dt_device_ops {
     /** Time of the last record, which must be complete, on the host's clock (dt_now_s). Events of all streams of a
      *  device are ordered correctly, to within the resolution of its clock. */
     dt_err (*event_time)(dt_device *dev, dt_event *event, double *at_s);
-    /** For profilers (NVTX): label all that the calling thread queues from now on as `what` of `unit`, instead of the
-     *  previous label; what NULL: no label. NULL: no profiler for this device. */
+    /** For profilers (NVTX): label the operations that the calling thread queues as `what` of `unit`. The label
+     *  replaces the previous one; what NULL: no label. NULL: no profiler for this device. */
     void (*range)(dt_device *dev, const char *what, const char *unit);
 
     /* graphs: all four or none. NULL: the device has no graphs, and the caller queues the operations itself */
-    /** Record operations on the stream from now on, instead of running them. Descriptions, sizes and addresses are
+    /** Start recording the operations of the stream instead of running them. Descriptions, sizes and addresses are
      *  those of the calls; memory is read when the graph runs. Only operations on device memory, and copies within it,
      *  may be recorded: no events, waits or host memory. */
     dt_err (*graph_begin)(dt_device *dev, dt_stream *stream);
@@ -150,8 +150,8 @@ typedef struct dt_device_ops {
 #include "dtrain/device/op_list.h"
 
     /* libraries that compute operations */
-    /** A library computes wrong matmuls of mm's form (types, transposes): use the backend's own kernels for this form
-     *  from now on. False: they were used already. NULL: there is no such library. */
+    /** For a library that computes matmuls of mm's form (types, transposes) incorrectly: use the backend's own kernels
+     *  for this form until the device is closed. False: they were used already. NULL: there is no such library. */
     bool (*distrust)(dt_device *dev, const dt_matmul *mm);
     /** Prepare a library for calls with these sizes (by_library; the arrays are ignored). It then computes them if all
      *  arrays are aligned to 16 bytes. Its plan is verified first: repeated calls give the same bits, which match the
@@ -173,8 +173,8 @@ struct dt_device {
 
 /* ---- streams and their listener ---------------------------------------------------------------------------------- */
 
-/** Receives which streams exist and which operations are queued on them: the timeline, which records an event at each
- *  change. Called by the thread that queues. */
+/** Receives the streams of a device and the operations queued on them. The timeline implements it, and records an event
+ *  at each change. The thread that queues calls it. */
 typedef struct dt_stream_listener {
     void *self;
     size_t stream_nbytes; /* host memory (DT_MEM_OTHER) per stream; the listener counts it in the ledger */
@@ -217,18 +217,19 @@ static inline void dt_stream_end(const dt_device *dev, dt_stream *stream)
  *
  *  DT_ERR_USAGE, with the reason: the device is not available. DT_ERR_FAULT, DT_ERR_MEMORY: opening it failed. */
 dt_err dt_device_open(dt_device *dev, const char *name, int local_rank, int n_threads, dt_ledger *ledger);
-/** Open a device for --plan: it answers size queries only, and allocates nothing. It need not exist; "auto" takes the
- *  first that does. "cuda" needs neither CUDA nor its object (gpu_sizes.h). Errors as dt_device_open. */
+/** Open a device for --plan: it answers size queries only, and allocates nothing. It need not exist; "auto" selects the
+ *  first device that exists. "cuda" needs neither CUDA nor its shared object (gpu_sizes.h). Errors as
+ *  dt_device_open. */
 dt_err dt_device_open_to_plan(dt_device *dev, const char *name, int n_threads, dt_ledger *ledger);
-/** Open the CPU itself, whatever DTRAIN_DEVICE says: for computation in host memory in addition to another device.
+/** Open the CPU itself, whatever DTRAIN_DEVICE is: for computation in host memory in addition to another device.
  *  planning: as dt_device_open_to_plan. */
 dt_err dt_device_open_host(dt_device *dev, int n_threads, bool planning, dt_ledger *ledger);
 /** Close a device. All its buffers and streams must be freed. Safe on {0}; leaves {0}. */
 void dt_device_close(dt_device *dev);
 
 /** Record that a device of this process has failed permanently. For backends; any thread. fmt: as printf; the first
- *  message is kept. From now on this rank begins no collective (comm.h), waits for nothing on the device and returns
- *  nothing to it, and dt_comm_leave ends the job. Returns DT_ERR_FAULT. */
+ *  message is kept. Afterwards this rank enters no collective (comm.h), does not wait for the device, and frees none of
+ *  its resources. dt_comm_leave then ends the job. Returns DT_ERR_FAULT. */
 dt_err dt_device_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /** The message of dt_device_fail; NULL: no device has failed. Any thread. */
 const char *dt_device_failure(void);

@@ -9,8 +9,8 @@
 /** Bytes of a stream's workspace in device memory, for an operation's partial sums and a library's workspace. */
 enum { DT_GPU_WORKSPACE_NBYTES = 32 << 20 };
 
-/** Maximum number of blocks whose partial gradients of a norm's weight and bias are in its scratch: two per
- *  multiprocessor of the largest GPU, 160. */
+/** Maximum number of partial gradients of a norm's weight and bias in its scratch: two per multiprocessor, for up to
+ *  160 multiprocessors. */
 enum { DT_GPU_NORM_PARTS = 320 };
 
 /* Entries of dt_device_ops. */
@@ -26,12 +26,12 @@ typedef struct dt_gpu_attention_library {
 } dt_gpu_attention_library;
 dt_gpu_attention_library dt_gpu_attention_library_scratch(const dt_attention *at);
 
-/** Is cuBLASLt asked for this matmul in one call? Not if bias or D have another type than C, if the activation is not
- *  GELU by tanh, or if 16-bit rows are no whole chunks of 16 bytes, for which it has only slow kernels. */
+/** Can cuBLASLt compute this matmul in one call? It needs bias and D of C's type, and no activation but GELU by tanh.
+ *  Rows of 16-bit types must be multiples of 16 bytes: for others cuBLASLt has only slow kernels. */
 bool dt_gpu_library_takes(const dt_matmul *mm, const void *a, const void *b, const void *c);
 /** Do rows begin at multiples of 16 bytes? */
 bool dt_gpu_whole_row(const void *p, int64_t ld, dt_dtype dt);
-/** Is a matmul, of a form that cuBLASLt does not take, large enough to be cut into matmuls that it takes? */
+/** Is a matmul that cuBLASLt does not compute in one call large enough to be split into several that it does? */
 bool dt_gpu_is_worth_cutting(const dt_matmul *mm);
 
 #endif

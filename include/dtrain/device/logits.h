@@ -1,6 +1,6 @@
-/* logits.h - a row of logits on the host: sums of exponentials, and the choice of a token. Computed in double, in fixed
- * order: the same bits on every machine. It defines draw_tokens of every device, and serves the sampler. Every function
- * is Local.
+/* logits.h - a row of logits on the host: sums of exponentials, and the choice of a token. Computed in double and in a
+ * fixed order: the same bits on every machine. These functions define the result of draw_tokens on every device; the
+ * sampler uses them too. Every function is Local.
  *
  * A choice applies repetition penalty, temperature, top-k, top-p and min-p, in this order. Then a uniform number u in
  * [0, 1) selects the token by the inverse of the cumulative distribution in the order of ids: the first id v with p_0 +
@@ -31,9 +31,9 @@ typedef struct dt_token_weights {
 
 /** Bytes of scratch for a vocabulary, aligned as by malloc; its content is undefined. */
 size_t dt_token_weights_scratch(int64_t n_vocab);
-/** Compute the ids that remain of the allowed ones after the transforms of how, and their weights; greedy: one id.
- *  allowed: bit v % 32 of allowed[v / 32]; NULL: all. seen: likewise; NULL: none. False: an allowed logit is NaN or
- *  +inf, or none is above -inf. */
+/** Compute the allowed ids that remain after the transforms of how, and their weights; greedy: one id. allowed: bit v %
+ *  32 of allowed[v / 32]; NULL: all. seen: likewise; NULL: none. False: an allowed logit is NaN or +inf, or none is
+ *  above -inf. */
 bool dt_token_weights_of(const dt_choice *how, const float *logits, const uint32_t *allowed, const uint32_t *seen,
                          int64_t n_vocab, void *scratch, dt_token_weights *w);
 /** Sum of the weights, in the order of ids. */

@@ -1,23 +1,23 @@
-/* nf4.h - weights in four bits: NormalFloat4 with double quantisation, stored bit for bit as bitsandbytes stores it.
+/* nf4.h - weights in four bits: NormalFloat4 with double quantisation, bit-identical to the storage of bitsandbytes.
  *
  * Source   Dettmers et al., "QLoRA", NeurIPS 2023, arXiv:2305.14314, section 3; the 8-bit values of the second
  * quantisation: Dettmers et al., arXiv:2110.02861, section 2.2.
  *
- * The n weights of a tensor, row by row, are divided into blocks of DT_NF4_BLOCK weights, and these into groups of
- * DT_NF4_GROUP blocks:
+ * The n weights of a tensor, row by row, are divided into blocks of DT_NF4_BLOCK weights. Blocks are divided into
+ * groups of DT_NF4_GROUP blocks:
  *
  *     w_i = LEVELS[code_i] s_b,   s_b = MAP[block_b] scale_g + offset_g,   b = i / 64, g = b / 256
  *
- * where each matmul and sum is rounded to float. In memory:
+ * Each product and sum is rounded to float. In memory:
  *
  *     codes   [ceil(n / 2)]    two to a byte, the first in the upper half
  *     blocks  [dt_nf4_blocks]  one byte each
  *     groups  [dt_nf4_groups]  pairs of floats: scale_g, offset_g
  *
- * In bitsandbytes files the codes are `weight`, the blocks `weight.absmax`, the scales `weight.nested_absmax`; a tensor
- * has one offset (in `quant_state`). Here every group stores the offset. Consecutive tensors of whole groups are
+ * In bitsandbytes files the codes are `weight`, the blocks `weight.absmax`, the scales `weight.nested_absmax`. A tensor
+ * has one offset there (in `quant_state`); here every group stores the offset. Consecutive tensors of whole groups are
  * therefore one matrix, and a part of a matrix that begins at a group is a matrix. If tensors begin within groups, each
- * group's pair is stored once for each part: 2^finer times (dt_nf4_finer). */
+ * group's pair is stored 2^finer times, once for each part (dt_nf4_finer). */
 #ifndef DTRAIN_NF4_H
 #define DTRAIN_NF4_H
 

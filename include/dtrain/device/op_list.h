@@ -4,16 +4,16 @@
  * *stream; between them are, in the order of the entry:
  *
  *   IN(type, name)     const type *name: an array that the operation reads
- *   OUT(type, name)    type *name: an array that the operation writes, whatever its content was
+ *   OUT(type, name)    type *name: an array that the operation overwrites
  *   INOUT(type, name)  type *name: an array that the operation reads and writes
  *   DESC(type, name)   const type *name: a description (device_ops.h), read during the call
  *   VAL(type, name)    type name: a value
  *
- * DT_OP is an operation and returns dt_err. DT_SIZE is a question for a size: it returns `type`, its first argument is
- * const dt_device *dev, and it has no stream.
+ * DT_OP is an operation and returns dt_err. DT_SIZE is a size query: it returns `type`, its first argument is const
+ * dt_device *dev, and it has no stream.
  *
- * A file that includes this list defines DT_OP or DT_SIZE first, usually with op_args.h: the table, the prototypes and
- * tables of backends, the queue device, the counting device and lists of tests are generated so. */
+ * A file that includes this list first defines DT_OP or DT_SIZE, usually with op_args.h. The table, the prototypes and
+ * tables of backends, the queue device, the counting device and lists of tests are generated from it. */
 #ifndef DT_OP
 #define DT_OP(op, ...)
 #endif
@@ -124,8 +124,8 @@ DT_OP(attention_forward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(vo
 DT_OP(attention_backward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), IN(void, out), IN(float, lse),
       IN(void, dout), OUT(void, dq), OUT(void, dk), OUT(void, dv), OUT(float, scratch))
 
-/** Floats of scratch for attention_backward, from the sizes, not the arrays; by_library: including the library's,
- *  whether it is available or not. */
+/** Floats of scratch for attention_backward. They depend on the sizes, not on the arrays. by_library: includes the
+ *  library's scratch, whether the library is available or not. */
 DT_SIZE(int64_t, attention_scratch_elems, DESC(dt_attention, at))
 
 /* ---- activations, dropout ---------------------------------------------------------------------------------------- */
@@ -209,8 +209,8 @@ DT_OP(sum_squares, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(double, 
 /** *result = maximum of |x|; NaN or Inf in x gives Inf. */
 DT_OP(abs_max, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(float, result))
 
-/** result[0..1]: the exact integer sum of (int64) rint(x^2 * 2^shift), as low and high 64 bits. It is independent
- *  of order, so the same however x is divided. The caller chooses shift so that each term is below 2^52. */
+/** result[0..1]: the exact integer sum of (int64) rint(x^2 * 2^shift), as low and high 64 bits. It is independent of
+ *  the order, and so of how x is divided. The caller chooses shift so that each term is below 2^52. */
 DT_OP(sum_squares_fixed, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), VAL(int, shift), OUT(uint64_t, result))
 
 #undef DT_OP

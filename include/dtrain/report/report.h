@@ -1,20 +1,17 @@
-/* report.h - a run's output for users: the progress line, metrics.jsonl, metrics.csv, TensorBoard event files. Every
+/* report.h - a run's output for users: the sinks of log.report_to, such as the progress line and metrics.jsonl. Every
  * function is Local. Rank 0 reports; on other ranks the report is closed, and every call does nothing. */
 #ifndef DTRAIN_REPORT_H
 #define DTRAIN_REPORT_H
 
+#include "dtrain/config/config.h"
 #include "dtrain/core/core.h"
 
 typedef struct dt_report dt_report;
 
 /** Options of dt_report_open. */
 typedef struct dt_report_options {
-    const char *output_dir;
-    bool to_stdout, to_jsonl, to_csv, to_tensorboard;
-    const char *config; /* the resolved configuration, for TensorBoard; NULL: omit */
-    /* minimum seconds between two training lines if standard output is not a terminal; < 0: depends on the run's
-     * duration */
-    double stdout_every_s;
+    const dt_config *cfg; /* [log] names the sinks and has their keys; run.output_dir, "": no sink that needs it */
+    const char *config;   /* the resolved configuration, for TensorBoard; NULL: omit */
     /* > 0: remove records after this step (and an incomplete last line) from metrics.jsonl and .csv, and append; 0: new
      * files */
     int64_t resume_step;
@@ -46,12 +43,14 @@ typedef struct dt_train_record {
     const char *const *watch; /* NULL-terminated names of these that the progress line shows; NULL: none */
 } dt_train_record;
 
-/** Parse a list of sinks such as "stdout, jsonl". where: location for the message. DT_ERR_USAGE naming an unknown
- *  sink. */
-dt_err dt_report_choose(dt_report_options *opt, const char *list, const char *where);
+/** Check log.report_to and the keys of its sinks. DT_ERR_USAGE naming an unknown sink or the key. */
+dt_err dt_report_check(const dt_config *cfg);
+/** Name of the i-th file of run.output_dir that a resumed run truncates, from 0; NULL after the last. */
+const char *dt_report_record(int i);
 
-/** Open all sinks. resume_step > 0 rewrites metrics.jsonl atomically without later records, each step once. r: out,
- *  closed with dt_report_close. DT_ERR_WRITE, DT_ERR_MEMORY. */
+/** Open the sinks of log.report_to. resume_step > 0 rewrites metrics.jsonl atomically without later records, each step
+ *  once. r: out, closed with dt_report_close. opt: borrowed during the call. DT_ERR_USAGE: an unknown sink.
+ *  DT_ERR_WRITE, DT_ERR_DATA (an existing file is not one of records), DT_ERR_MEMORY. */
 dt_err dt_report_open(dt_report **r, const dt_report_options *opt);
 /** Report a training step. r may be NULL, as in all calls below. DT_ERR_WRITE. */
 dt_err dt_report_train(dt_report *r, const dt_train_record *rec);

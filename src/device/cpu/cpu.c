@@ -44,7 +44,7 @@ static bool runs_v3(void)
 static bool runs_v2(void) { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt"); }
 #endif
 #if defined(__aarch64__) && defined(DT_HAVE_ISA_neon)
-/* Bits of AT_HWCAP and AT_HWCAP2; kernels' headers may be older than the processor. */
+/* Bits of AT_HWCAP and AT_HWCAP2, which older system headers do not define. */
 enum { HAS_SVE = 1 << 22, HAS_BF16 = 1 << 14 };
 static bool runs_neon(void) { return true; }
 #ifdef DT_HAVE_ISA_neon_bf16
@@ -91,7 +91,7 @@ static const struct {
 #endif
 };
 
-/* The best that runs here; DTRAIN_ISA names another, for tests. */
+/* The first of the choices that this processor supports. DTRAIN_ISA names another, for tests. */
 static dt_err choose_kernels(const dt_cpu_kernels **k)
 {
     const char *wanted = getenv("DTRAIN_ISA");
@@ -107,12 +107,12 @@ static dt_err choose_kernels(const dt_cpu_kernels **k)
     return DT_OK;
 }
 
-/* Linux hands out the state of AMX tiles on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM), for the process. */
+/* Linux grants a process the state of AMX tiles on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM). */
 static bool runs_amx(void)
 {
 #if defined(__x86_64__) && defined(SYS_arch_prctl) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
-    const unsigned need = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE; compilers' names for them are too new */
+    const unsigned need = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE: older compilers have no names for them */
     unsigned eax, ebx, ecx, edx = 0;
     return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & need) == need &&
            syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
@@ -121,17 +121,18 @@ static bool runs_amx(void)
 #endif
 }
 
-/* AMD's run at twice the rate of float multiply-adds, Intel's at the same: there converting to float is faster. */
+/* Are pairwise bf16 dot products faster than a conversion to float? They run at the rate of float multiply-adds on
+ * Intel, and at twice that rate on AMD. */
 static bool runs_bf16_dot(bool wanted)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512bf16") && (wanted || __builtin_cpu_is("amd"));
 #else
-    return true; /* Arm's sets with it run where the processor has it */
+    return true; /* Arm's kernel sets with bf16 run only on processors that have it */
 #endif
 }
 
-/* DTRAIN_BF16 = amx, dot or none holds it back, for tests. */
+/* The unit for bf16 tiles; NULL: none. DTRAIN_BF16 = amx, dot or none limits the choice, for tests. */
 static const dt_bf16_unit *choose_unit(const dt_cpu_kernels *k)
 {
     const char *most = getenv("DTRAIN_BF16");

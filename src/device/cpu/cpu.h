@@ -1,4 +1,4 @@
-/* cpu.h - what the files of the CPU device share. */
+/* cpu.h - declarations shared by the files of the CPU device. */
 #ifndef DTRAIN_CPU_H
 #define DTRAIN_CPU_H
 
@@ -15,17 +15,17 @@ typedef struct cpu_state {
     int n_threads;
     bool planning;            /* scratch is counted, not allocated */
     bool reproducible;        /* the same bits on any number of threads */
-    const dt_bf16_unit *unit; /* what multiplies bf16 tiles in attention; NULL: they are converted to float */
+    const dt_bf16_unit *unit; /* multiplies bf16 tiles; NULL: they are converted to float */
     cpu_matmuls *matmul;
     bool pairs;           /* batch-invariant bf16 matmuls use the processor's pairwise dot products */
-    void *matmul_scratch; /* n_threads pieces of matmul_scratch_nbytes; NULL: bf16 matmuls are oneDNN's */
+    void *matmul_scratch; /* n_threads blocks of matmul_scratch_nbytes; NULL: see cpu_matmul_bf16_takes */
     size_t matmul_scratch_nbytes;
-    /* n_threads pieces, of attention_scratch_elems floats each, for head_dim up to DT_ATTENTION_MAX_HEAD_DIM */
+    /* n_threads blocks of attention_scratch_elems floats each, for head_dim up to DT_ATTENTION_MAX_HEAD_DIM */
     float *attention_scratch;
     int64_t attention_scratch_elems;
     void *panel; /* of a dequantised B: allocated by the first matmul that needs it */
     size_t panel_nbytes;
-    size_t nbytes_held; /* by attention and reductions; cpu_matmuls counts its own */
+    size_t nbytes_held; /* by this struct and scratch; cpu_matmuls counts its own */
     double partial[CPU_MAX_PARTIALS];
     float partial_max[CPU_MAX_PARTIALS];
     uint64_t partial_fixed[CPU_MAX_PARTIALS][2];
@@ -33,7 +33,7 @@ typedef struct cpu_state {
 } cpu_state;
 
 static inline cpu_state *cpu_of(const dt_device *dev) { return (cpu_state *)dev->impl; }
-/** Refuse a type that is kept and not computed in. */
+/** Refuse types that are only for storage. */
 #define CPU_TAKES(t)                                                                                                   \
     DT_CHECK(dt_is_float(t), DT_ERR_ARG, "internal: %s: expected type fp32, bf16 or fp16, found %s", __func__,         \
              dt_dtype_name(t))
@@ -44,15 +44,14 @@ static inline const void *cpu_at(const void *p, dt_dtype dt, int64_t i)
 }
 static inline void *cpu_at_w(void *p, dt_dtype dt, int64_t i) { return (char *)p + i * (int64_t)dt_dtype_size(dt); }
 
-/* Work is cut into chunks of a size that does not depend on the number of threads: so neither do results. */
-#define CPU_CHUNK                                                                                                      \
-    16384 /* elements: 64 KiB of float, small compared with the second-level cache, large compared with
-                         * the cost of a turn */
+/* A chunk of work, in elements: 64 KiB of float. That is small compared with the second-level cache, and large compared
+ * with the cost of a loop turn. It does not depend on the number of threads, so neither do results. */
+#define CPU_CHUNK 16384
 static inline int64_t cpu_n_chunks(int64_t n, int64_t chunk) { return n / chunk + (n % chunk != 0); }
 
 #define CPU_TEXT(...) #__VA_ARGS__
 #define CPU_PRAGMA(...) _Pragma(CPU_TEXT(__VA_ARGS__))
-/** for (i = 0; i < n; i++) body, on the device's threads, each taking one contiguous piece. */
+/** for (i = 0; i < n; i++) body, on the device's threads. Each thread runs one contiguous range. */
 #define CPU_PARALLEL_FOR(cpu, i, n)                                                                                    \
     const int64_t n_turns_ = (n);                                                                                      \
     CPU_PRAGMA(omp parallel for num_threads((cpu)->n_threads) schedule(static) if (n_turns_ > 1))                      \
@@ -61,28 +60,28 @@ static inline int64_t cpu_n_chunks(int64_t n, int64_t chunk) { return n / chunk 
 /* cpu_memory.c */
 dt_err cpu_alloc(dt_device *dev, dt_memspace space, size_t nbytes, void **ptr);
 void cpu_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes);
-dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages when large */
+dt_err cpu_grab(size_t nbytes, int n_threads, void **ptr); /* zeroed, touched, in huge pages if large */
 void cpu_drop(void *ptr, size_t nbytes);
-/* Scratch memory of matmuls. It only grows: after the first step nothing is allocated. Its contents are lost. */
+/* Grow scratch of matmuls, whose contents are lost. It never shrinks, so nothing is allocated after the first step. */
 dt_err cpu_grow(const cpu_state *cpu, void **p, size_t *size, size_t wanted);
 
 /* cpu_matmul_onednn.c */
 dt_err cpu_matmul_open(cpu_state *cpu);
 void cpu_matmul_close(cpu_state *cpu);
 size_t cpu_matmul_held(const cpu_state *cpu);
-/** Compute a matmul without addend and epilogue, k > 0, B not quantised: by oneDNN, or by own kernels for the forms
- *  that it lacks or computes incorrectly. */
+/** Compute a matmul without addend and epilogue, k > 0, B not quantised. oneDNN computes it, or dtrain's own kernels if
+ *  oneDNN lacks the form or computes it incorrectly. */
 dt_err cpu_matmul_library(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
 /* cpu_matmul_rows.c: dt_matmul.batch_invariant, checked by the caller */
 bool cpu_rows_use_pairs(const dt_cpu_kernels *k);
 void cpu_rows_matmul(const cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c);
 
-/* cpu_epilogue.c: what comes after a matmul; the caller has checked mm */
+/* cpu_epilogue.c: epilogues; the caller has checked mm */
 void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c);
 dt_err cpu_epilogue_sums(dt_device *dev, const dt_matmul *mm, const void *a, const void *b, const void *c);
 
-/* cpu_matmul_own.c: matmuls by our own kernels; cpu_matmul_any_run takes every form */
+/* cpu_matmul_own.c: matmuls by dtrain's own kernels; cpu_matmul_any_run supports every form */
 dt_err cpu_matmul_bf16_open(cpu_state *cpu);
 void cpu_matmul_bf16_close(cpu_state *cpu);
 bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm);

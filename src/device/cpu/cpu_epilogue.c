@@ -1,7 +1,7 @@
 /* cpu_epilogue.c - epilogues of a matmul: activations, and sums of rows or columns for bias gradients.
  *
- * A second pass over matrices that the matmul has just read or written, with the kernels and blocks of the separate
- * operations: a matmul with an epilogue is bit-identical to the two calls that it replaces. */
+ * An epilogue is a second pass over matrices that the matmul has just read or written. It uses the kernels and blocks
+ * of the separate operations. So a matmul with an epilogue is bit-identical to the two calls that it replaces. */
 #include "cpu.h"
 
 static void act_row(const cpu_state *cpu, const dt_matmul *mm, void *aux, void *c, int64_t n)
@@ -12,7 +12,7 @@ static void act_row(const cpu_state *cpu, const dt_matmul *mm, void *aux, void *
         cpu->k->act_backward(mm->act, aux, c, c, mm->dt, n);
 }
 
-/* c = act(aux), or c = c act'(aux). Rows that follow one another are one row. */
+/* c = act(aux), or c = c act'(aux). Contiguous rows are processed as one long row. */
 void cpu_epilogue_act(const cpu_state *cpu, const dt_matmul *mm, void *c)
 {
     if (mm->epilogue == DT_EPILOGUE_NONE) return;

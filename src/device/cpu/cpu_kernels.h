@@ -1,8 +1,7 @@
 /* cpu_kernels.h - the inner loops of the CPU device: one table per instruction set, chosen when the device is opened.
  *
- * Kernels work on a range in one thread; who does which range is decided in cpu_*.c, so that results do not depend on
- * the instruction set's file being asked for more or fewer threads. Types and conventions are those of
- * dtrain/device/device.h. */
+ * A kernel computes a range in one thread. cpu_*.c divide the work into ranges, in the same way for every instruction
+ * set. Types and conventions are those of dtrain/device/device.h. */
 #ifndef DTRAIN_CPU_KERNELS_H
 #define DTRAIN_CPU_KERNELS_H
 
@@ -12,8 +11,9 @@
 /** Columns summed at once by column_sums. */
 #define DT_CPU_COLS 64
 
-/** Matmuls of bf16 tiles with float sums: C[m,n] (+)= A B; A [m][k]; B in pairs along k: b[p * ldb + j] holds B[2p][j]
- *  below and B[2p+1][j] above. m and n are multiples of 16, k of 32. begin and end bracket a thread's use. */
+/** Matmuls of bf16 tiles with float sums: C[m,n] (+)= A B. A is stored [m][k]. B is stored in pairs along k: the low
+ *  half of b[p * ldb + j] is B[2p][j], the high half B[2p+1][j]. m and n are multiples of 16, k of 32. A thread calls
+ *  begin before its matmuls and end after them. */
 typedef struct dt_bf16_unit {
     const char *name;
     void (*begin)(void);
@@ -22,15 +22,14 @@ typedef struct dt_bf16_unit {
                    float *c, int64_t ldc, bool accumulate);
 } dt_bf16_unit;
 
-/** A matrix that is stored with scales (dt_scaled): elements by rows, ld apart. */
+/** A matrix that is stored with scales (dt_scaled), row-major with stride ld. */
 typedef struct dt_stored {
     const void *p;
     int64_t ld;
     dt_scaled how;
 } dt_stored;
 
-/** A matmul of matrices without its epilogue, and what one thread computes of it: rows and columns of C, cut between
- *  tiles. */
+/** A matmul without its epilogue, and the block of C that one thread computes: rows and columns, cut between tiles. */
 typedef struct dt_matmul_call {
     const dt_matmul *mm;
     const void *a, *b;
@@ -38,26 +37,28 @@ typedef struct dt_matmul_call {
 } dt_matmul_call;
 typedef struct dt_matmul_block {
     int64_t first_row, end_row, first_col, end_col;
-    void *scratch;            /* this thread's, matmul_scratch() bytes, on a cache line: for matmul_bf16 */
+    void *scratch;            /* this thread's matmul_scratch() bytes, cache-line aligned: for matmul_bf16 */
     const dt_bf16_unit *unit; /* for matmul: multiplies bf16; NULL: as floats */
 } dt_matmul_block;
 enum { DT_TILE_ROWS = 8, DT_TILE_COLS = 48 }; /* a tile of C */
 
-/** What one thread does of an attention call: some rows of one sequence and one head; see isa/attention.c. */
+/** The part of an attention call that one thread computes: some rows of one sequence and one head; see
+ *  isa/attention.c. */
 typedef struct dt_attention_part {
-    int seq, head;    /* head: of queries for forward and dq, of keys for dk and dv */
-    int32_t first, n; /* rows within the sequence: queries for forward and dq, keys for dk and dv */
-    float *scratch;   /* this thread's, [attention_scratch(head_dim)] */
-    float *dkv;       /* float [2][n up to whole tiles][padded head_dim]: sums of dk and dv, for backward_kv */
-    bool with_dq;     /* backward_kv covers all keys of the sequence and writes dq too */
+    int seq, head;                   /* head: of queries for forward and dq, of keys for dk and dv */
+    int32_t first, n;                /* rows within the sequence: queries for forward and dq, keys for dk and dv */
+    float *scratch;                  /* this thread's, [attention_scratch(head_dim)] */
+    float *dkv;                      /* float [2][n rounded up to whole tiles][padded head_dim]: sums of dk and dv */
+    bool with_dq;                    /* backward_kv covers all keys of the sequence and writes dq too */
     const struct dt_bf16_unit *unit; /* for the _bf16 kernels */
 } dt_attention_part;
 
-/** A batch-invariant matmul (dt_matmul.batch_invariant): plain A, B either way, also stored with scales. */
-enum { DT_ROWS_BLOCK = 64 /* rows of C that use a part of B together */ };
+/** A batch-invariant matmul (dt_matmul.batch_invariant). A is not transposed; B may be transposed and may be
+ *  quantised. */
+enum { DT_ROWS_BLOCK = 64 /* rows of C that share a block of B in cache */ };
 typedef struct dt_rows_matmul {
     dt_matmul_call g;
-    bool pairs; /* bf16 by the processor's pairwise dot products, where B is stored [n,k] */
+    bool pairs; /* bf16 with B stored [n,k]: use the processor's pairwise dot products */
 } dt_rows_matmul;
 
 typedef struct dt_attention_args {

@@ -1,5 +1,5 @@
-/* cpu_layers.c - the operations of a layer but matmuls and attention: who does which rows, on the kernels of this
- * processor. */
+/* cpu_layers.c - the operations of a layer except matmuls and attention: divides rows among threads and calls
+ * kernels. */
 #include "cpu.h"
 #include <inttypes.h>
 #include <string.h>
@@ -78,7 +78,7 @@ dt_err cpu_act_backward(dt_device *dev, dt_activation act, const void *x, const 
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Rows that make up about a chunk: one turn of a loop over rows. */
+/* Rows per loop turn: about one chunk of elements. */
 static int64_t rows_a_turn(int64_t width) { return width >= CPU_CHUNK ? 1 : CPU_CHUNK / (width > 0 ? width : 1); }
 
 #define ROWS_OF(cpu, n_rows, width, r)                                                                                 \
@@ -177,12 +177,12 @@ dt_err cpu_embedding_forward(dt_device *dev, const int32_t *token, const int32_t
     return DT_OK;
 }
 
-/* A turn takes 64 places of order and a stripe of columns, and does the groups of equal ids that begin there, to their
- * end: each element of the table belongs to one turn. */
+/* A loop turn takes EMBED_PLACES entries of order and a stripe of columns. It sums each group of equal ids that begins
+ * there, to the end of the group. So only one turn writes an element of the table. */
 enum { EMBED_PLACES = 64, EMBED_COLS = 512 };
 
-/* table_grad[row] += sum of dout over the tokens order[0 .. n-1], which have this id: in float, in order, rounded
- * once. */
+/* table_grad[row] += sum of dout over the tokens order[0 .. n-1], which have this id. Summed in float, in this order,
+ * and rounded once. */
 static void embedding_group(const cpu_state *cpu, const void *dout, const int32_t *order, int64_t n, void *row_grad,
                             int64_t width, int64_t col, int64_t n_cols, dt_dtype dt, dt_dtype gt)
 {
@@ -214,13 +214,13 @@ dt_err cpu_embedding_backward(dt_device *dev, const void *dout, const int32_t *i
 }
 
 /* ---- norms -------------------------------------------------------------------------------------------------------
- * Backward sums a weight's gradient over rows in NORM_BLOCKS pieces, a number that does not depend on the threads, and
- * then adds the pieces in order. */
+ * Backward sums a weight's gradient over rows in NORM_BLOCKS blocks, and then adds the blocks in order. The number of
+ * blocks does not depend on the number of threads. */
 enum { NORM_BLOCKS = 64 };
 
 int64_t cpu_norm_scratch_elems(const dt_device *dev, int64_t width) { return 2 * NORM_BLOCKS * width; }
 
-/* Where row r begins when rows lie in groups, group_ld apart: heads inside the q, k, v of a token. */
+/* Offset of row r if groups of rows have the stride group_ld: heads within the q, k, v of a token. */
 static int64_t row_at(int64_t r, int64_t width, int64_t group, int64_t group_ld)
 {
     return r / group * group_ld + r % group * width;
@@ -317,10 +317,10 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
 }
 
 /* ---- heads -------------------------------------------------------------------------------------------------------
- * A head passes through the kernels one after the other while it is in the nearest cache: the bits are those of one
- * operation after the other. */
+ * Each head passes through all kernels in turn, while it is in the first-level cache. The bits are those of the
+ * separate operations. */
 
-/* From one head to its place: norm where there is a weight, else a copy; then the rotation. The norm's rstd. */
+/* Copy one head, with norm if there is a weight, and rotate the copy. Returns the norm's rstd. */
 static float pass_head(const cpu_state *cpu, const dt_heads *h, const void *from, const void *weight, void *to,
                        const float *turn)
 {
@@ -366,8 +366,8 @@ dt_err cpu_heads_forward(dt_device *dev, const dt_heads *h, const void *x, void 
     return DT_OK;
 }
 
-/* n heads of each token, with rows of their gradients ld apart: back through rotation and norm. x: the first of them
- * as forward had them. blocks: NORM_BLOCKS rows of sums. */
+/* Backward of rotation and norm for n heads of each token, in place, with stride ld. x: the first head as forward read
+ * it. blocks: NORM_BLOCKS rows of partial sums of the weight's gradient. */
 static void heads_back(const cpu_state *cpu, const dt_heads *h, int64_t n, const void *x, const void *weight,
                        const float *rstd, void *dy, int64_t ld, float *blocks)
 {

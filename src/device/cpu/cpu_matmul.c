@@ -1,8 +1,9 @@
-/* cpu_matmul.c - dt_matmul on the CPU: which kernel computes a matmul, and what is done before and after it.
+/* cpu_matmul.c - dt_matmul on the CPU: selects the kernel, dequantises B, and applies epilogues.
  *
- * Own kernels compute batch-invariant matmuls (isa/matmul_rows.c), large bf16 ones on processors with pairwise dot
- * products (isa/matmul_bf16.c), and empty sums and addends that oneDNN lacks (isa/matmul_any.c). oneDNN computes the
- * others (cpu_matmul_onednn.c). A quantised B is dequantised panel by panel; epilogues are passes over C. */
+ * dtrain's own kernels compute three kinds of matmuls. isa/matmul_rows.c computes batch-invariant ones.
+ * isa/matmul_bf16.c computes large bf16 ones on processors with pairwise dot products. isa/matmul_any.c computes empty
+ * sums, and addends that oneDNN does not support. oneDNN computes the others (cpu_matmul_onednn.c). A quantised B is
+ * dequantised panel by panel; epilogues are passes over C. */
 #include "cpu.h"
 
 /* ---- choice of a kernel ------------------------------------------------------------------------------------------ */
@@ -16,8 +17,8 @@ static void copy_addend(cpu_state *cpu, const dt_matmul *mm, void *c)
     }
 }
 
-/* Does an own kernel read the addend D directly? For the others D is copied to C first, and the matmul accumulates,
- * unless the copy would round D. An fp32 C also receives the copy: kernels accumulate onto it block by block of k. */
+/* Does a kernel read the addend D directly? If not, D is copied to C first and the matmul accumulates, unless the copy
+ * would round D. An fp32 C also receives the copy: kernels accumulate onto it block by block of k. */
 static bool reads_addend(const cpu_state *cpu, const dt_matmul *mm)
 {
     return mm->k == 0 || mm->batch_invariant || (mm->c_dtype == DT_BF16 && cpu_matmul_bf16_takes(cpu, mm)) ||
@@ -83,8 +84,8 @@ static dt_err run_panels(cpu_state *cpu, const dt_matmul *mm, const void *a, con
     return DT_OK;
 }
 
-/* Can the kernel read B as stored? Batch-invariant matmuls of few rows dequantise what they read. With many rows they
- * would dequantise the same elements repeatedly. */
+/* Can the kernel read a quantised B? Batch-invariant matmuls of few rows dequantise blocks of B as they read them. With
+ * many rows they would dequantise the same elements repeatedly. */
 static bool reads_stored(const dt_matmul *mm)
 {
     return mm->b_scaled.how == DT_SCALE_NONE || (mm->batch_invariant && mm->k > 0 && mm->m <= DT_ROWS_BLOCK);
@@ -109,7 +110,7 @@ dt_err cpu_matmul(dt_device *dev, const dt_matmul *mm, const void *a, const void
     cpu_state *cpu = cpu_of(dev);
     CPU_TAKES(mm->dt);
     DT_TRY(dt_matmul_check(mm));
-    /* of A and B first: what has just been computed is still in cache */
+    /* sums of A and B first, while these may still be in cache */
     if (mm->sums_of != DT_SUMS_OF_C) DT_TRY(cpu_epilogue_sums(dev, mm, a, b, c));
     if (mm->m > 0 && mm->n > 0) {
         void *to = c;

@@ -1,24 +1,25 @@
-/* cpu_matmul_onednn.c - matmuls by oneDNN.
+/* cpu_matmul_onednn.c - matmuls by oneDNN: which of its entry points computes a matmul, and in which blocks.
  *
- * Measured on GPT-2's shapes (tests/bench_model.c): for float, oneDNN's BLAS entry beats its primitive but where B is
- * transposed and k is long; it needs no preparation. For bfloat16 the primitive on plain strides is best. Packed
- * ("any") layouts win the matmul and lose more in the reorders around it, as weights change every step.
+ * Measured on GPT-2's shapes (tests/bench_model.c): for float, oneDNN's sgemm is faster than its primitive, except if B
+ * is transposed and k is long. sgemm needs no preparation. For bf16 the primitive on plain strides is fastest. Packed
+ * ("any") layouts make the matmul faster, but reorders cost more than that, because weights change every step.
  *
- * A primitive belongs to one shape and takes about a millisecond to make, so they are kept in a table. Where the number
- * of tokens is m (forward, dx) it is cut into blocks of at most BLOCK_M rows, then a multiple of 64, then a rest padded
- * to a multiple of 16 through scratch: 1024/64 + 4 shapes serve every number of tokens. Where it is k (weight
- * gradients) the exact shape is made: another pass over the gradient would cost more than the primitive.
+ * A primitive is specific to one shape and takes about a millisecond to create, so primitives are cached. If the number
+ * of tokens is m (forward, dx), m is divided into three parts: blocks of at most BLOCK_M rows, a multiple of 64 rows,
+ * and a rest that is padded to a multiple of 16 through scratch. 1024/64 + 4 shapes then serve any number of tokens. If
+ * the number of tokens is k (weight gradients), the primitive has the exact shape: another pass over the gradient would
+ * cost more than the primitive.
  *
- * Processors without bfloat16 instructions convert tiles to float and use the BLAS entry: oneDNN's emulation is slower.
- * So do all of them with fp16.
+ * On processors without bf16 instructions tiles are converted to float, and sgemm multiplies them: oneDNN's emulation
+ * is slower. The same applies to fp16 on all processors.
  *
- * On several threads the library may cut k among them, by rules of its own, so its sums depend on their number. Where
- * they must not (dt_device_ops.make_reproducible) it is told of one thread, and the tiles of C, whose sizes depend on
- * those of C alone, are given to the threads here; primitives, which want scratch each, are left to our own kernels.
+ * With several threads oneDNN may divide k among them by its own rules, so sums depend on the number of threads. With
+ * make_reproducible oneDNN runs in one thread, and this file divides C into tiles among the threads. Tile sizes depend
+ * only on the size of C. Primitives, each of which needs scratch, are then replaced by dtrain's own kernels.
  *
- * A form of matmul goes to the library once it has been seen to compute it (device_check.h: 0.1 ms, when the form
- * is first used), and never with a single row, column or term, where strides are ambiguous and versions have been
- * wrong; else our own kernel takes it. */
+ * oneDNN computes a form of matmul only after a trial (device_check.h), which takes 0.1 ms at the first use of the
+ * form. Other forms use dtrain's own kernels. So do matmuls of a single row, column or term: their strides are
+ * ambiguous, and versions of oneDNN have been wrong. */
 #include "cpu.h"
 #include "cpu_onednn.h"
 #include <omp.h>
@@ -27,12 +28,12 @@
 
 enum {
     CACHE_SETS = 64,
-    CACHE_WAYS = 8, /* replaces the oldest entry of a set */
+    CACHE_WAYS = 8, /* a new entry replaces the least recently used one of its set */
     BLOCK_M = 1024,
     PAD_M = 16,
     TILE_M = 256,
     TILE_N = 1024,
-    TILE_K = 2048 /* of the conversion to float */
+    TILE_K = 2048 /* TILE_M, TILE_N, TILE_K: of the conversion to float */
 };
 
 typedef struct matmul_entry {
@@ -49,11 +50,11 @@ struct cpu_matmuls {
     dnnl_stream_t stream;
     matmul_entry entry[CACHE_SETS][CACHE_WAYS];
     uint64_t clock;
-    void *scratchpad; /* of the primitive that wants most */
+    void *scratchpad; /* the maximum over all primitives */
     size_t scratchpad_size;
-    void *pad_a, *pad_c; /* PAD rows of A and of C, grown like the scratchpad */
+    void *pad_a, *pad_c; /* padded rows of A and of C; they grow like the scratchpad */
     size_t pad_a_size, pad_c_size;
-    void *tile[3]; /* A, B, C converted to float: from the start where bf16 is, else from the first matmul of fp16 */
+    void *tile[3]; /* A, B, C as float: allocated at open if bf16 is converted, else by the first fp16 matmul */
     size_t tile_size[3];
     bool native_bf16;
     uint8_t verdicts[128]; /* by form_number() */
@@ -70,7 +71,7 @@ static bool has_native_bf16(const cpu_matmuls *mmul)
     return onednn_has_native_bf16(mmul->engine);
 }
 
-/* Without a unit for bf16 tiles of its own and oneDNN's matrices are converted to float. */
+/* True if bf16 is converted to float: neither oneDNN nor dtrain's kernels have a unit for it. */
 static bool converts_bf16(const cpu_state *cpu) { return !cpu->matmul->native_bf16 && !cpu->unit; }
 
 static dt_err take_tiles(const cpu_state *cpu)
@@ -80,8 +81,8 @@ static dt_err take_tiles(const cpu_state *cpu)
     return DT_OK;
 }
 
-/* Under a limit of the address space the libraries start their threads and compile their first kernels now, while there
- * is room: later they would crash for want of memory. */
+/* If the address space is limited, start the libraries' threads and compile their first kernels now. Later they would
+ * crash if memory has run out. */
 static dt_err start_libraries(cpu_state *cpu)
 {
     enum { N = 16 };
@@ -108,7 +109,7 @@ dt_err cpu_matmul_open(cpu_state *cpu)
     if (!cpu->planning) omp_set_num_threads(cpu->n_threads);
     if (!cpu->planning) DT_TRY(start_libraries(cpu));
     TRY_DNNL(onednn_open(&mmul->engine, &mmul->stream));
-    const char *library = getenv("DTRAIN_ONEDNN"); /* none: only our own kernels, for tests */
+    const char *library = getenv("DTRAIN_ONEDNN"); /* none: only dtrain's own kernels, for tests */
     mmul->own_alone = !onednn_is_built_in() || (library && !strcmp(library, "none"));
     mmul->native_bf16 = has_native_bf16(mmul);
     return converts_bf16(cpu) && !cpu->planning ? take_tiles(cpu) : DT_OK;
@@ -152,7 +153,7 @@ static dt_err create_entry(cpu_state *cpu, matmul_entry *e, const onednn_key *ke
     return cpu_grow(cpu, &mmul->scratchpad, &mmul->scratchpad_size, e->matmul.scratchpad_nbytes);
 }
 
-/* Find the primitive of this key, or create it in place of its set's oldest. */
+/* Find the primitive of this key, or create it instead of the least recently used one of its set. */
 static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **found)
 {
     cpu_matmuls *mmul = cpu->matmul;
@@ -180,7 +181,7 @@ static dt_err find_entry(cpu_state *cpu, const onednn_key *key, matmul_entry **f
     return DT_OK;
 }
 
-/* C = op(A) op(B) (+ C) (+ bias) by oneDNN's matmul, made once for each shape. */
+/* C = op(A) op(B) (+ C) (+ bias) by oneDNN's primitive, created once for each shape. */
 static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     cpu_matmuls *mmul = cpu->matmul;
@@ -203,7 +204,7 @@ static dt_err library_primitive(cpu_state *cpu, const dt_matmul *mm, const void 
     return DT_OK;
 }
 
-/* Rows i .. i+m-1 and columns j .. j+n-1 of C, in float, by oneDNN's BLAS entry, which needs no primitive. */
+/* Rows i .. i+m-1 and columns j .. j+n-1 of C, in float, by oneDNN's sgemm, which needs no primitive. */
 static dnnl_status_t sgemm_block(const dt_matmul *mm, int64_t i, int64_t m, int64_t j, int64_t n, const float *a,
                                  const float *b, float *c)
 {
@@ -212,8 +213,8 @@ static dnnl_status_t sgemm_block(const dt_matmul *mm, int64_t i, int64_t m, int6
                         mm->accumulate ? 1.0f : 0.0f, c + i * mm->ldc + j, mm->ldc);
 }
 
-/* Tiles as large as leaves enough of them for many threads; beside the whole matmul they cost 6 % of GPT-2's time on
- * one or two. */
+/* The largest tiles that leave enough of them for many threads. Compared with one sgemm for the whole matmul, tiles
+ * cost 6 % of GPT-2's time on one or two threads. */
 static void choose_tile(const dt_matmul *mm, int64_t *rows, int64_t *cols)
 {
     enum { ROWS = 128, COLS = 384, ENOUGH = 32 };
@@ -247,7 +248,7 @@ static dt_err library_sgemm(cpu_state *cpu, const dt_matmul *mm, const void *a, 
 
 /* ---- which matmuls the library computes -------------------------------------------------------------------------- */
 
-/* What a verdict holds for: transpositions, types, accumulation, bias and way; not sizes. */
+/* Index of the verdict on a form: transpositions, types, accumulation, bias and way, but not sizes. */
 static int form_number(const dt_matmul *mm, library_way way)
 {
     return mm->trans_a | mm->trans_b << 1 | (mm->dt == DT_BF16) << 2 | (mm->c_dtype == DT_BF16) << 3 |
@@ -274,12 +275,12 @@ static dt_err try_sgemm(void *cpu, const dt_matmul *mm, const void *a, const voi
     return library_sgemm(cpu, mm, a, b, c);
 }
 
-/* Version 2.6.3 ends the program with an illegal instruction where AMX multiplies narrow matrices of bf16 with k = 63
- * and no multiple of 16 columns; of other k up to 700 and wider ones none were found. */
+/* oneDNN 2.6.3 executes an illegal instruction for narrow bf16 matmuls with AMX, if k is 63 and n is no multiple of 16.
+ * No other case was found for k up to 700, nor for wider matrices. */
 static bool may_be_fatal(const dt_matmul *mm) { return mm->dt == DT_BF16 && mm->k == 63 && mm->n < 64; }
 
-/* May the library be used for this form? Tried once against exact sums of small integers. A single row, column or term
- * is our own kernel's. */
+/* May oneDNN compute this form? The first use compares it with exact sums of small integers. dtrain's own kernels
+ * compute single rows, columns and terms. */
 static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way way)
 {
     cpu_matmuls *mmul = cpu->matmul;
@@ -287,15 +288,15 @@ static bool library_computes(cpu_state *cpu, const dt_matmul *mm, library_way wa
     if (cpu->reproducible && way == BY_PRIMITIVE) return false;
     uint8_t *v = &mmul->verdicts[form_number(mm, way)];
     if (*v == UNTRIED) {
-        dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* m as padded rows come */
-        trial.addend = NULL;                                /* lies in C by then (copy_addend) */
+        dt_matmul trial = dt_trial_form(mm, 48, 35, 37, 3); /* 48 rows: a multiple of PAD_M */
+        trial.addend = NULL;                                /* copy_addend has copied it to C */
         *v = dt_matmul_is_right(&trial, way == BY_SGEMM ? try_sgemm : try_primitive, cpu) ? RIGHT : WRONG;
         if (*v == WRONG) warn_of_form(mmul, mm);
     }
     return *v == RIGHT;
 }
 
-/* m rows, by the library or by our own kernel. */
+/* m rows, by oneDNN or by dtrain's own kernel. */
 static dt_err run_primitive(cpu_state *cpu, const dt_matmul *mm, int64_t m, const void *a, const void *b, void *c)
 {
     dt_matmul part = *mm;
@@ -318,7 +319,7 @@ static dt_err sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const f
 
 /* ---- blocks of rows ---------------------------------------------------------------------------------------------- */
 
-/* The last rows (fewer than 64) in a shape of a multiple of PAD_M rows. What the padding computes is not read. */
+/* The last rows (fewer than 64), padded to a multiple of PAD_M rows. The results of the padding are not read. */
 static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const char *a, const void *b, char *c)
 {
     cpu_matmuls *mmul = cpu->matmul;
@@ -339,9 +340,10 @@ static dt_err run_padded(cpu_state *cpu, const dt_matmul *mm, int64_t m, const c
     return DT_OK;
 }
 
-/* With few terms (B of an adapter: C += h B^T) the time is that of reading and writing C, of whose rows the library
- * touches many pages for a few bytes at a time. Measured with AMX for 512 x 18944, added to, k = 16, twice (gate and up
- * of 7 billion parameters): 18 -> 9 ms on one thread, 10.5 -> 7.4 on two; narrower ones do not make up for calls. */
+/* With few terms (B of an adapter: C += h B^T) the time is that of reading and writing C. oneDNN touches many pages of
+ * C for a few bytes at a time, so blocks have fewer rows. Measured with AMX for 512 x 18944, accumulating, k = 16,
+ * twice (gate and up of 7 billion parameters): 18 -> 9 ms on one thread, 10.5 -> 7.4 ms on two. For a narrower C the
+ * additional calls cost more than this saves. */
 static int64_t rows_of_block(const cpu_state *cpu, const dt_matmul *mm)
 {
     enum { FEW = 128, ROWS = 128, WIDE = 3072 };
@@ -349,7 +351,8 @@ static int64_t rows_of_block(const cpu_state *cpu, const dt_matmul *mm)
     return mm->k <= FEW && mm->n >= WIDE * n_threads ? dt_min_i64(ROWS * n_threads, BLOCK_M) : BLOCK_M;
 }
 
-/* Rows in blocks of BLOCK_M, then of 64, then the rest: few shapes, so few primitives, whatever the batch is. */
+/* Rows in blocks of BLOCK_M, then a multiple of 64, then the rest. So few shapes, and few primitives, serve any
+ * batch. */
 static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     if (mm->trans_a) return run_primitive(cpu, mm, mm->m, a, b, c);
@@ -368,9 +371,9 @@ static dt_err run_blocks(cpu_state *cpu, const dt_matmul *mm, const void *a, con
     return DT_OK;
 }
 
-/* A C as large as a vocabulary is cut into slabs whose part of C stays in cache while it is written: for GPT-2's head
- * with 128 and 256 tokens on two threads (AMX) weight gradients 59 -> 28 ms, logits 22 -> 15 ms and 31 -> 30. Each
- * element is the same sum as before. */
+/* If C is as large as a vocabulary, it is divided into slabs, which stay in cache while they are written. GPT-2's head
+ * with 128 and 256 tokens on two threads (AMX): weight gradients 59 -> 28 ms, logits 22 -> 15 ms and 31 -> 30 ms. Each
+ * element is the same sum as without slabs. */
 static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     enum { LARGE = 16384, SLAB_M = 1024, SLAB_N = 8192 };
@@ -389,11 +392,11 @@ static dt_err run_slabs(cpu_state *cpu, const dt_matmul *mm, const void *a, cons
     return DT_OK;
 }
 
-/* ---- float through the BLAS entry -------------------------------------------------------------------------------- */
+/* ---- float by sgemm ---------------------------------------------------------------------------------------------- */
 
-/* Rows of B a multiple of 4 KiB apart fall on the same cache sets while oneDNN packs them; in narrower pieces fewer do.
- * Measured for 256 x 768 x 3072: 215 GFLOP/s whole, 237 in pieces of 768 columns, 270 with rows 16 elements further
- * apart; no gain from some 1000 rows on. */
+/* If the stride of B is a multiple of 4 KiB, its rows map to the same cache sets while oneDNN packs them. Narrower
+ * blocks of columns conflict less. Measured for 256 x 768 x 3072: 215 GFLOP/s in one call, 237 in blocks of 768
+ * columns, 270 with a stride that is 16 elements larger. With 1000 rows or more there is no gain. */
 static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c,
                                bool accumulate)
 {
@@ -408,7 +411,7 @@ static dt_err sgemm_in_columns(cpu_state *cpu, const dt_matmul *mm, const float 
     return DT_OK;
 }
 
-/* The BLAS entry knows no bias: C begins with it. */
+/* sgemm has no bias: C is initialised with it. */
 static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, const float *b, float *c)
 {
     if (mm->bias) {
@@ -419,7 +422,7 @@ static dt_err run_sgemm(cpu_state *cpu, const dt_matmul *mm, const float *a, con
     return sgemm_in_columns(cpu, mm, a, b, c, mm->bias || mm->accumulate);
 }
 
-/* ---- 16 bits without instructions for them ----------------------------------------------------------------------- */
+/* ---- 16-bit types without native instructions -------------------------------------------------------------------- */
 
 /* dst [rows][cols] = src [rows][ld] of type dt, as floats. */
 static void to_float(const cpu_state *cpu, const void *src, dt_dtype dt, int64_t rows, int64_t cols, int64_t ld,
@@ -459,7 +462,7 @@ static dt_err converted_tile(cpu_state *cpu, const dt_matmul *mm, int64_t i, int
     return DT_OK;
 }
 
-/* Tiles of A and B become floats, tiles of C are rounded once. */
+/* Convert tiles of A and B to float, and round each tile of C once. */
 static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     DT_TRY(take_tiles(cpu));
@@ -468,7 +471,7 @@ static dt_err run_converted(cpu_state *cpu, const dt_matmul *mm, const void *a, 
     return DT_OK;
 }
 
-/* The library where it has such matmuls, else the processor's unit, else as floats. */
+/* By oneDNN if it supports bf16 natively, else by the processor's unit, else in float. */
 static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
     if (cpu->matmul->native_bf16) return run_slabs(cpu, mm, a, b, c);
@@ -479,7 +482,7 @@ static dt_err run_bf16(cpu_state *cpu, const dt_matmul *mm, const void *a, const
 
 dt_err cpu_matmul_library(cpu_state *cpu, const dt_matmul *mm, const void *a, const void *b, void *c)
 {
-    const int n_threads = cpu->reproducible ? 1 : cpu->n_threads; /* oneDNN asks OpenMP */
+    const int n_threads = cpu->reproducible ? 1 : cpu->n_threads; /* oneDNN uses OpenMP's setting */
     if (omp_get_max_threads() != n_threads) omp_set_num_threads(n_threads);
     if (mm->dt == DT_BF16) return run_bf16(cpu, mm, a, b, c);
     if (mm->dt == DT_F16) return run_converted(cpu, mm, a, b, c);

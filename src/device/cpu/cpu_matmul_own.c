@@ -1,11 +1,11 @@
-/* cpu_matmul_own.c - matmuls by our own kernels, isa/matmul_any.c for all forms and isa/matmul_bf16.c for large ones of
- * bf16: who computes what part of C.
+/* cpu_matmul_own.c - matmuls by dtrain's own kernels: isa/matmul_any.c for all forms, and isa/matmul_bf16.c for large
+ * bf16 matmuls. This file divides C among the threads. The bits of an element do not depend on the number of threads.
  *
- * matmul_bf16 against oneDNN 2.6's primitive on plain strides, which it stands in for where the processor multiplies
- * pairs of bf16 in vectors: docs/data/epyc-matmul-bf16.csv. Elements do not depend on the number of threads. */
+ * On processors with pairwise bf16 dot products, matmul_bf16 replaces oneDNN's primitive on plain strides.
+ * docs/data/epyc-matmul-bf16.csv compares it with oneDNN 2.6. */
 #include "cpu.h"
 
-enum { LEAST_ROWS = 32 }; /* below, packing B costs as much as the matmul */
+enum { LEAST_ROWS = 32 }; /* with fewer rows, packing B costs as much as the matmul */
 
 bool cpu_matmul_bf16_takes(const cpu_state *cpu, const dt_matmul *mm)
 {
@@ -35,10 +35,11 @@ typedef struct grid {
     int rows, cols;
 } grid;
 
-/* The threads as a grid over C, no part of it empty: the largest part decides, and what a thread packs beside it. */
+/* Divide C into a grid of blocks, at most one per thread, none empty. The largest block determines the cost: its
+ * multiply-adds, and the packing of its rows and columns. */
 static grid best_grid(int n_threads, int64_t row_tiles, int64_t col_tiles)
 {
-    enum { PACKING = 4 }; /* elements of the matmul that cost as much as packing one */
+    enum { PACKING = 4 }; /* multiply-adds that cost as much as packing one element */
     grid best = {1, 1};
     int64_t least = INT64_MAX;
     for (int rows = 1; rows <= n_threads && rows <= row_tiles; rows++) {
@@ -51,7 +52,7 @@ static grid best_grid(int n_threads, int64_t row_tiles, int64_t col_tiles)
     return best;
 }
 
-/* Border number i of n_parts pieces of n elements, cut between whole tiles. */
+/* The begin of block i when n elements are divided into n_parts blocks of whole tiles. */
 static int64_t border(int64_t n, int64_t tile, int n_parts, int64_t i)
 {
     return dt_min_i64(n, cpu_n_chunks(n, tile) * i / n_parts * tile);

@@ -1,14 +1,14 @@
-/* cpu_matmul_rows.c - batch-invariant matmuls (no row of C depends on the other rows): which thread does which
- * columns.
+/* cpu_matmul_rows.c - batch-invariant matmuls (no row of C depends on the other rows): divides the columns among
+ * threads.
  *
- * Columns are divided into pieces small enough that all threads end together and large enough that a piece is read at
- * the speed of memory. */
+ * Blocks of columns are small enough that all threads finish together, and large enough that B is read at memory
+ * bandwidth. */
 #include "cpu.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of B a thread takes at a time. B stored [k,n] is read in runs, which should be long; of one that is stored with
- * scales the next columns are fetched ahead, so there should be more of them. */
+/* Bytes of B per block. If B is stored [k,n], a block reads runs of consecutive columns, which should be long. For a
+ * quantised B the kernel prefetches the next columns, so a block should have more of them. */
 enum { PIECE_BYTES = 128 << 10, STORED_BYTES = 1 << 20, COLUMNS = 16, LEAST_RUN = 256, MOST_RUN = 512 };
 
 static bool has_pairs(void)
@@ -18,7 +18,7 @@ static bool has_pairs(void)
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512bf16");
 #else
-    return true; /* Arm's sets with dot_unit are chosen where the processor has it */
+    return true; /* Arm's kernel sets with dot_unit run only on processors that have it */
 #endif
 }
 

@@ -1,9 +1,8 @@
-/* cpu_memory.c - host memory for tensors: mapped, in huge pages, touched once by all threads.
+/* cpu_memory.c - host memory for tensors: mapped, in huge pages, first touched by all threads.
  *
- * First touch of fresh memory runs at 2 GB/s in pages of 4 KiB and at 13 in huge ones, which most systems give on
- * request only; threads touch what they will work on, so that on a node with several memories each piece lies near its
- * thread. Before a large block is touched the free memory is looked up: an error that names numbers, instead of the
- * system's killer. */
+ * First touch runs at 2 GB/s with pages of 4 KiB and at 13 GB/s with huge pages. Most systems provide huge pages only
+ * on request. Each thread touches the range that it will work on, so that on NUMA nodes its memory is local. Before
+ * touching a large block, cpu_grab checks the free memory: an error message is better than the OOM killer. */
 #include "cpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +11,11 @@
 #include <unistd.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
-#define LARGE ((size_t)1 << 20) /* from here on mapped */
+#define LARGE ((size_t)1 << 20) /* blocks of at least this size are mapped */
 
 static size_t mapped_bytes(size_t nbytes) { return (nbytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1); }
 
-/* A mapping that begins on a huge page: what sticks out on either side is given back. */
+/* A mapping that begins at a huge page. The excess on either side is unmapped. */
 static void *map_aligned(size_t nbytes)
 {
     const size_t total = nbytes + HUGE_PAGE;
@@ -26,7 +25,7 @@ static void *map_aligned(size_t nbytes)
     if (begin > p) munmap(p, (size_t)(begin - p));
     const size_t tail = (size_t)(p + total - (begin + nbytes));
     if (tail) munmap(begin + nbytes, tail);
-    madvise(begin, nbytes, MADV_HUGEPAGE); /* advice: where it is refused the memory is slower, not wrong */
+    madvise(begin, nbytes, MADV_HUGEPAGE); /* a hint: without it memory is only slower */
     return begin;
 }
 
@@ -81,8 +80,8 @@ void cpu_free(dt_device *dev, dt_memspace space, void *ptr, size_t nbytes) { cpu
 
 /* ---- free memory ------------------------------------------------------------------------------------------------- */
 
-/* The number after key in a file of "key number" lines, or the file's first word when key is NULL. UINT64_MAX when
- * there is none, or "max". */
+/* The number after key in a file of "key number" lines, or the first word of the file if key is NULL. UINT64_MAX if it
+ * is missing, or "max". */
 static uint64_t read_number(const char *path, const char *key)
 {
     FILE *f = fopen(path, "r");
@@ -100,7 +99,8 @@ static uint64_t read_number(const char *path, const char *key)
     return value;
 }
 
-/* Room below one control group's limit; its cached file pages can be dropped and do not count. */
+/* Bytes left below the limit of one control group. Its inactive file cache does not count as used, because the system
+ * can drop it. */
 static uint64_t group_room(const char *dir, const char *limit_file, const char *usage_file, const char *cache_key)
 {
     char path[1200];
@@ -116,7 +116,7 @@ static uint64_t group_room(const char *dir, const char *limit_file, const char *
     return used < limit ? limit - used : 0;
 }
 
-/* A limit may stand at any level above the process: the smallest room counts. */
+/* Bytes left below the limits of a group and all its ancestors: the minimum. */
 static uint64_t room_up_to(const char *root, const char *group, bool v2)
 {
     char dir[1024];

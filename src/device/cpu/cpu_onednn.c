@@ -1,6 +1,6 @@
-/* cpu_onednn.c - matmuls as oneDNN's primitives. Version 2 describes memory by values and matmuls by a
- * description of their own; version 3 describes memory by handles, which are freed, and has none of matmuls. Up to the
- * line below both look alike. */
+/* cpu_onednn.c - matmuls as primitives of oneDNN. Version 2 describes memory by values, and matmuls by a matmul
+ * descriptor. Version 3 describes memory by handles, which must be destroyed, and has no matmul descriptor. The code
+ * after the line "both versions" is the same for both. */
 #include "cpu_onednn.h"
 #include <stdio.h>
 
@@ -17,7 +17,7 @@ dnnl_status_t onednn_open(dnnl_engine_t *engine, dnnl_stream_t *stream)
     return dnnl_success;
 }
 void onednn_close(dnnl_engine_t engine, dnnl_stream_t stream) {}
-bool onednn_has_native_bf16(dnnl_engine_t engine) { return true; } /* dtrain's own kernels take bf16 as it is */
+bool onednn_has_native_bf16(dnnl_engine_t engine) { return true; } /* dtrain's own kernels read bf16 directly */
 dnnl_status_t onednn_sgemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                            int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {

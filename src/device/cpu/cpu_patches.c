@@ -1,9 +1,10 @@
-/* cpu_patches.c - images as rows of normalised patches: a row by one thread. */
+/* cpu_patches.c - images as rows of normalised patches. One thread computes a row. */
 #include "cpu.h"
 #include <math.h>
 #include <string.h>
 
-/* What a colour's 256 values become, in the type of out: to look one up takes less than to compute it again. */
+/* The normalised values of each colour's 256 levels, in the type of out. A lookup is faster than computing a value
+ * again. */
 typedef struct patch_values {
     char of[3][256 * sizeof(float)];
 } patch_values;
@@ -12,12 +13,12 @@ static void make_values(const dt_patches *p, patch_values *values)
 {
     for (int i = 0; i < 3 * 256; i++) {
         const int c = i / 256, v = i % 256;
-        /* cppcheck-suppress uninitvar ; this is what fills it */
+        /* cppcheck-suppress uninitvar ; dt_set_element fills it */
         dt_set_element(values->of[c], p->dt, v, fmaf((float)v, p->scale[c], p->shift[c]));
     }
 }
 
-/* The patch whose upper left pixel is at corner; nbytes: of an element, known to the compiler. */
+/* The patch whose upper left pixel is at corner. nbytes: size of an element, known to the compiler. */
 static inline void patch_row(const dt_patches *p, const patch_values *values, const uint8_t *corner, char *row,
                              size_t nbytes)
 {

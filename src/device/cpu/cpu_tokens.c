@@ -1,4 +1,4 @@
-/* cpu_tokens.c - choosing tokens on the CPU: a row of logits is one thread's. */
+/* cpu_tokens.c - token selection on the CPU: one thread processes a row of logits. */
 #include "cpu.h"
 #include "dtrain/device/logits.h"
 #include <inttypes.h>
@@ -16,10 +16,10 @@ static const uint32_t *allowed_of(const dt_token_rows *rows, int64_t r)
     return row_of_mask(rows->allowed, rows->allowed_ld, r);
 }
 
-/* Words of a mask, in bytes that keep what follows aligned. */
+/* Bytes of a mask, rounded up to 64, which keeps the data after it aligned. */
 static size_t mask_nbytes(int64_t n_vocab) { return (size_t)((n_vocab + 511) / 512) * 64; }
 
-/* What a row is drawn from, as a mask: in room where it has a list. */
+/* The candidates of a row as a mask: written to `room` if the row has a list. */
 static const uint32_t *mask_of(const dt_token_rows *rows, int64_t r, uint32_t *room)
 {
     const uint32_t *allowed = allowed_of(rows, r);
@@ -31,7 +31,7 @@ static const uint32_t *mask_of(const dt_token_rows *rows, int64_t r, uint32_t *r
     return room;
 }
 
-/* A piece of scratch for each thread: a mask, and what weights need. */
+/* Scratch of a thread: a mask, and the scratch of dt_token_weights_of. */
 static size_t piece_nbytes(int64_t n_vocab) { return mask_nbytes(n_vocab) + dt_token_weights_scratch(n_vocab); }
 
 size_t cpu_draw_scratch_nbytes(const dt_device *dev, const dt_token_rows *rows)
@@ -59,12 +59,12 @@ dt_err cpu_draw_tokens(dt_device *dev, const dt_token_rows *rows, const dt_choic
     return DT_OK;
 }
 
-/* ---- the largest ------------------------------------------------------------------------------------------------- */
+/* ---- largest logits ---------------------------------------------------------------------------------------------- */
 
-/* Comes token a before b in the list by falling logit? */
+/* True if a precedes b in descending order of logits (ties: the lower id). */
 static bool before(const float *z, int32_t a, int32_t b) { return z[a] > z[b] || (a < b && z[a] == z[b]); }
 
-/* heap [n], the last of the list on top. */
+/* Restore the heap [n] below `at`. The token that is last in descending order is on top. */
 static void sift_down(const float *z, int32_t *heap, int64_t n, int64_t at)
 {
     const int32_t id = heap[at];
@@ -76,7 +76,7 @@ static void sift_down(const float *z, int32_t *heap, int64_t n, int64_t at)
     heap[at] = id;
 }
 
-/* The k first of the list into heap, as one; how many there are, -1 where a logit is NaN or +inf. */
+/* Put the k largest candidates into a heap. Returns their number, or -1 if a candidate's logit is NaN or +inf. */
 static int64_t collect(const dt_token_rows *rows, int64_t r, const float *z, int64_t k, int32_t *heap)
 {
     const uint32_t *allowed = allowed_of(rows, r);
@@ -112,7 +112,7 @@ dt_err cpu_top_tokens(dt_device *dev, const dt_token_rows *rows, const float *lo
         int32_t *first = token + r * k;
         const int64_t found = collect(rows, r, z, k, first), n = found < 0 ? 0 : found;
         for (int64_t i = n; i < k; i++) first[i] = -1, logit[r * k + i] = found < 0 ? NAN : -INFINITY;
-        for (int64_t left = n; left-- > 0;) { /* the last of the list goes to the end */
+        for (int64_t left = n; left-- > 0;) { /* the smallest remaining goes to the end */
             const int32_t last = first[0];
             first[0] = first[left];
             if (left > 0) sift_down(z, first, left, 0);

@@ -1,6 +1,6 @@
-/* kernel_list.h - the kernels of the CPU device, declared once: result, name and parameters of each. The table of an
- * instruction set, its prototypes and its entries are generated from this list, by a file that defines KERNEL first.
- * BF16_KERNEL is missing in sets without bf16 units, X86_KERNEL in those of other processors than x86. */
+/* kernel_list.h - the kernels of the CPU device, declared once: result, name and parameters of each. A file that
+ * defines KERNEL first generates the table of an instruction set, its prototypes or its entries from this list. Sets
+ * without bf16 units omit BF16_KERNEL, sets of other processors than x86 X86_KERNEL. */
 #ifndef BF16_KERNEL
 #define BF16_KERNEL KERNEL
 #endif
@@ -28,7 +28,7 @@ KERNEL(void, dropout,
         int64_t width))
 KERNEL(void, rope, (void *x, const float *cos_sin, int64_t half, bool inverse, dt_dtype dt))
 
-/* dequantise.c: n elements of a row, from column col on, as numbers of dt */
+/* dequantise.c: n elements of a row, starting at column col, as values of type dt */
 KERNEL(void, dequantise, (const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt))
 
 /* norm.c: one row; backward adds to the block's float sums */
@@ -64,14 +64,14 @@ KERNEL(void, sum_squares_fixed, (const void *x, dt_dtype dt, int64_t n, int shif
 KERNEL(void, matmul, (const dt_matmul_call *g, const dt_matmul_block *part))
 
 /* matmul_rows.c, attention_rows.c: for generation */
-KERNEL(void, matmul_rows, (const dt_rows_matmul *p, int64_t first, int64_t n)) /* n columns of C from first on */
+KERNEL(void, matmul_rows, (const dt_rows_matmul *p, int64_t first, int64_t n)) /* n columns of C, starting at first */
 /* head: of keys */
 KERNEL(void, attention_rows, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
 
 /* attention.c, attention_backward.c */
 KERNEL(int64_t, attention_scratch, (int head_dim))
 KERNEL(void, attention_forward, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
-/** delta[t, h] for n tokens from first on */
+/** delta[t, h] for n tokens, starting at first */
 KERNEL(void, attention_delta,
        (const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta))
 KERNEL(void, attention_backward_q, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
@@ -85,10 +85,10 @@ BF16_KERNEL(void, attention_backward_q_bf16,
             (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
 BF16_KERNEL(void, attention_backward_kv_bf16,
             (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
-/* bf16 for these units, which take what is below 2^-126 for 0 */
+/* bf16 for these units, which treat values below 2^-126 as 0 */
 BF16_KERNEL(void, dequantise_pairs, (const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt))
 
-/* matmul_bf16.c: where x86 has dot_unit; NULL elsewhere */
+/* matmul_bf16.c: NULL except in x86 sets with dot_unit */
 X86_KERNEL(size_t, matmul_scratch, (void))
 X86_KERNEL(void, matmul_bf16, (const dt_matmul_call *g, const dt_matmul_block *part))
 

@@ -1,14 +1,13 @@
 /* classifier.c - one row of the classifier (dt_classifier): softmax, log-probability, entropy, divergence, and their
  * gradient.
  *
- * One pass finds maximum and sum together: block by block (a block stays in the first cache), the sum being rescaled
- * when the maximum moves (Milakov and Gimelshein, arXiv:1805.02867). A last pass writes gradients; what a row asks for
- * beyond logp, hit and entropy costs passes of its own. Blocks are summed in float, the row in double. With
- * s = z/T, m = max s, d = s - m, Z = sum exp(d), and the same of the second logits with an index r:
+ * One pass computes maximum and sum together, in blocks that stay in the first-level cache. It rescales the sum when
+ * the maximum increases (Milakov and Gimelshein, arXiv:1805.02867). A last pass writes gradients. Other results than
+ * logp, hit and entropy need additional passes. Blocks are summed in float, the row in double. With s = z/T, m = max s,
+ * d = s - m, Z = sum exp(d), and the index r for the reference logits:
  *
  *     logp = d_t - log Z        H = log Z - sum exp(d) d / Z        K = sum exp(d) (d - d_r) / Z - log Z + log Z_r
- *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
- */
+ *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0) */
 #include "kernels.h"
 #include <string.h>
 
@@ -19,7 +18,7 @@ typedef struct softmax_stats {
     double sum, sum_es; /* of exp(d), and of exp(d) d; d = s - max */
 } softmax_stats;
 
-/* Bring a block z [n] into the row's statistics. Where the maximum moves from m to m', with a = e^(m - m'):
+/* Add a block z [n] to the row's statistics. If the maximum increases from m to m', with a = e^(m - m'):
  *     sum <- a sum,    sum_es <- a (sum_es + sum (m - m'))       since e^(s-m') (s-m') = a e^(s-m) ((s-m) + (m-m')) */
 INLINE void add_block(softmax_stats *st, const float *z, int64_t n, float inv_t, bool entropy)
 {
@@ -109,8 +108,8 @@ static double sum_apart(const float *z, const float *ref, int64_t n, float inv_t
     return total;
 }
 
-/* Is the target the first of the largest logits? That is what greedy decoding would choose. With a NaN in the row: no.
- */
+/* Is the target the first token with the maximum logit, which greedy decoding would choose? False if the row contains
+ * NaN. */
 static bool is_first_max(const float *z, int64_t target, int64_t n)
 {
     bool first = true;
@@ -119,10 +118,11 @@ static bool is_first_max(const float *z, int64_t target, int64_t n)
     return first;
 }
 
-/* Gradients of 16 bits go over the front of their own float row: each block is formed apart before it is stored. */
+/* 16-bit gradients overwrite the front of their own float row. Each block is therefore computed in a buffer before it
+ * is stored. */
 typedef uint16_t __attribute__((may_alias)) aliased_half;
 
-/* Elements first .. first+n-1 of a row of type dt that begins where z does. */
+/* Store elements first .. first+n-1 of a row of type dt that begins at z. */
 static void store_over(float *z, dt_dtype dt, int64_t first, const float *block, int64_t n)
 {
     aliased_half *out = (aliased_half *)(void *)z + first;
@@ -135,8 +135,8 @@ static void store_over(float *z, dt_dtype dt, int64_t first, const float *block,
     }
 }
 
-/* z [n] becomes dlogits of type dt in place: scale exp(z/T - max), less weight at the target. With scale = w / Z that
- * is w (softmax - onehot), the gradient of -w logp. */
+/* Replace z [n] by dlogits of type dt: scale exp(z/T - max), less weight at the target. With scale = w / Z that is w
+ * (softmax - onehot), the gradient of -w logp. */
 static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, float inv_t, float max, float scale,
                            float weight)
 {
@@ -149,7 +149,7 @@ static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, flo
     }
 }
 
-/* The factors of dlogits as in the head of this file; max and ref_max: m and m_r. */
+/* The factors of dlogits in the equation at the top of this file. max and ref_max: m and m_r. */
 typedef struct all_terms {
     float max, ref_max, base, slope, kl, shift, one_hot;
 } all_terms;
@@ -161,7 +161,7 @@ INLINE void form_block(float *restrict block, const float *z, const float *ref, 
         const float d = z[i] * inv_t - g->max, e = exp_below(d);
         float factor = FMA(g->slope, d, g->base);
         if (ref) factor = FMA(g->kl, d - (ref[i] * inv_t - g->ref_max), factor);
-        block[i] = (e == 0.0f ? 0.0f : e * factor) - g->shift; /* a NaN goes on */
+        block[i] = (e == 0.0f ? 0.0f : e * factor) - g->shift; /* NaN propagates */
     }
 }
 

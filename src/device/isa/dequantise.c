@@ -1,7 +1,7 @@
-/* dequantise.c - runs of a matrix that is stored with scales become numbers: int8 times a scale, or levels of nf4.h.
+/* dequantise.c - dequantises runs of a quantised matrix: int8 times a scale, or levels of nf4.h.
  *
- * The 16 numbers that a block of nf4 can hold are made and rounded once, in a vector where its 64 weights are looked
- * up. */
+ * For nf4 the 16 possible values of a block are computed and rounded once. The 64 weights of the block are looked up in
+ * that vector. */
 #include "dtrain/device/nf4.h"
 #include "rows.h"
 
@@ -15,7 +15,7 @@ INLINE float block_scale(const dt_scaled *how, int64_t block)
     return MAP[how->blocks[block]] * group[0] + group[1];
 }
 
-/* The numbers of a block, by their codes. */
+/* The 16 possible values of a block, indexed by code. */
 typedef union numbers {
     float f[16];
     uint16_t h[16];
@@ -27,7 +27,7 @@ INLINE numbers numbers_of(float scale, dt_dtype T)
     return t;
 }
 
-/* Weights from..to-1 of those whose codes begin at `codes`, to dst. */
+/* Store weights from .. to-1 in dst. codes: of weight 0. */
 INLINE void look_up_some(const uint8_t *codes, int64_t from, int64_t to, const numbers *t, void *dst, dt_dtype T)
 {
     for (int64_t i = from; i < to; i++) {
@@ -40,7 +40,7 @@ INLINE void look_up_some(const uint8_t *codes, int64_t from, int64_t to, const n
     }
 }
 
-/* All of a block. */
+/* Store all weights of a block in dst. */
 #if defined(__AVX512F__)
 INLINE void look_up(const uint8_t *codes, const numbers *t, void *dst, dt_dtype T)
 {
@@ -51,7 +51,7 @@ INLINE void look_up(const uint8_t *codes, const numbers *t, void *dst, dt_dtype 
                   back = _mm512_add_epi32(front, _mm512_set1_epi32(8));
 #pragma GCC unroll 2
     for (int i = 0; i < DT_NF4_BLOCK; i += 32) {
-        /* a permutation looks at the lowest four bits alone */
+        /* the permutation uses only the lowest four bits */
         const __m512i second = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(codes + i / 2))),
                       first = _mm512_srli_epi32(second, 4);
         if (T == DT_F32) {
@@ -65,7 +65,8 @@ INLINE void look_up(const uint8_t *codes, const numbers *t, void *dst, dt_dtype 
     }
 }
 #elif defined(__AVX2__)
-/* 8 codes, a byte each, as floats: of two vectors of 8 the sign that a code's fourth bit becomes chooses. */
+/* Look up 8 codes, one per byte. Bit 3 of a code, moved to the sign, selects between the lower 8 values (few) and the
+ * upper 8 (many). */
 INLINE __m256 floats_of(__m128i code, __m256 few, __m256 many)
 {
     const __m256i at = _mm256_cvtepu8_epi32(code);
@@ -105,7 +106,7 @@ INLINE void look_up(const uint8_t *codes, const numbers *t, void *dst, dt_dtype 
 }
 #endif
 
-/* Elements first .. first+n-1 of all that is stored, each block's 16 numbers by `make`. */
+/* Dequantise elements first .. first+n-1 of the matrix. `make` computes the 16 values of a block. */
 INLINE void from_nf4(const dt_stored *b, int64_t first, int64_t n, void *dst, dt_dtype T,
                      numbers (*make)(float scale, dt_dtype T))
 {
@@ -142,7 +143,7 @@ void ISA_NAME(dequantise)(const dt_stored *b, int64_t row, int64_t col, int64_t 
     }
 }
 
-/* For matmuls of pairs, whose instruction, like this conversion, takes what is below 2^-126 for 0. */
+/* For matmuls by the pairwise instruction. Like it, this conversion treats values below 2^-126 as 0. */
 #if HAVE_X86_UNITS
 __attribute__((target("avx512bf16"))) static void int8_to_pairs(const int8_t *q, float scale, int64_t n, uint16_t *dst)
 {

@@ -54,7 +54,8 @@ void ISA_NAME(add_rows)(float *sum, const void *row, dt_dtype dt, int64_t n)
     BY_TYPE(dt, T, SIMD_FOR (int64_t i = 0; i < n; i++) sum[i] += load(row, T, i));
 }
 
-/* Blocks of 64 rows are summed apart before they join the total: rounding grows with sqrt(m), not m. */
+/* Each block of 64 rows is summed separately before it is added to the total: rounding errors grow with sqrt(m), not
+ * m. */
 INLINE void column_sums_body(const void *x, dt_dtype T, int64_t m, int64_t ld, int64_t n_cols, float *restrict sum)
 {
     for (int64_t c = 0; c < n_cols; c++) sum[c] = 0;
@@ -77,7 +78,7 @@ void ISA_NAME(column_sums)(const void *x, dt_dtype dt, int64_t m, int64_t ld, in
     BY_TYPE(dt, T, column_sums_body(x, T, m, ld, n_cols, sum));
 }
 
-/* Blocks of 64 elements are summed apart before they join the total, as in column_sums. */
+/* Each block of 64 elements is summed separately before it is added to the total, as in column_sums. */
 INLINE float row_sum_body(const void *x, dt_dtype T, int64_t n)
 {
     float sum = 0;
@@ -97,13 +98,13 @@ float ISA_NAME(row_sum)(const void *x, dt_dtype dt, int64_t n) { BY_TYPE(dt, T, 
 #define INV_SQRT_2 0.707106781f
 #define INV_SQRT_2PI 0.398942280f
 
-/* All but relu, whose slope at 0 is 0, are x times a smooth step s(x): silu and quick_gelu s = sigmoid(a x); gelu_tanh
- * s = (1 + tanh u)/2 = sigmoid(2u); gelu s = Phi(x). slope = d(x s)/dx. */
+/* All activations except relu are x times a smooth step s(x). silu and quick_gelu: s = sigmoid(a x). gelu_tanh: s = (1
+ * + tanh u)/2 = sigmoid(2u). gelu: s = Phi(x). slope = d(x s)/dx; that of relu at 0 is 0. */
 INLINE float act_f(dt_activation act, float x, float *slope)
 {
     float s, ds; /* step and its derivative */
     if (act == DT_ACT_RELU) {
-        if (slope) *slope = x > 0.0f ? 1.0f : x <= 0.0f ? 0.0f : x; /* a NaN stays one */
+        if (slope) *slope = x > 0.0f ? 1.0f : x <= 0.0f ? 0.0f : x; /* NaN propagates */
         return x < 0.0f ? 0.0f : x;
     }
     if (act == DT_ACT_GELU) {
@@ -152,7 +153,7 @@ INLINE void glu_backward_body(dt_activation act, const void *gate, const void *u
     }
 }
 
-/* Run the statement with A as the activation, a constant, so that its loop has no branch. */
+/* Run the statement with A as the activation, a compile-time constant, so that its loop has no branch. */
 #define BY_ACT(act, A, ...)                                                                                            \
     switch (act) {                                                                                                     \
         ACT_CASE(case DT_ACT_SILU, DT_ACT_SILU, A, __VA_ARGS__)                                                        \
@@ -187,12 +188,12 @@ void ISA_NAME(glu_backward)(dt_activation act, const void *gate, const void *up,
 
 /* ---- dropout, rotation ------------------------------------------------------------------------------------------- */
 
-/* y_c = (residual_c +) x_c / (1 - p) where u_c >= p, else 0; u_c = word c % 4 of philox(key, token_key, c / 4), so a
- * mask depends on what the token is and not on where it is computed. */
+/* y_c = (residual_c +) x_c / (1 - p) if u_c >= p, else (residual_c +) 0, with u_c = word c % 4 of philox(key,
+ * token_key, c / 4). A mask depends on the token, not on the rank or row that computes it. */
 INLINE void dropout_body(const void *x, const void *residual, void *y, float p, uint64_t key, uint64_t token_key,
                          dt_dtype T, int64_t width)
 {
-    enum { BLOCK = 64 }; /* counters drawn at once */
+    enum { BLOCK = 64 }; /* counters per block */
     uint32_t w[4][BLOCK];
     const float scale = 1.0f / (1.0f - p);
     for (int64_t first = 0; first < width; first += 4 * BLOCK) {
@@ -214,8 +215,8 @@ void ISA_NAME(dropout)(const void *x, const void *residual, void *y, float p, ui
     BY_TYPE(dt, T, BY_FLAG(residual, ADD, dropout_body(x, ADD ? residual : NULL, y, p, key, token_key, T, width)));
 }
 
-/* One head of one token, halves layout: (x_i, x_(half+i)) is turned by the angle of cos_sin, which holds half cosines
- * and then half sines; sign -1 turns it back, which is the gradient. */
+/* One head of one token, halves layout: (x_i, x_(half+i)) rotates by the angle of cos_sin, which holds half cosines and
+ * then half sines. sign -1: rotates backward, which is the gradient. */
 INLINE void rope_body(void *x, const float *restrict cos_sin, int64_t half, float sign, dt_dtype T)
 {
     SIMD_FOR (int64_t i = 0; i < half; i++) {

@@ -1,9 +1,10 @@
-/* isa.h - what the kernels share: names per instruction set, loads and stores by type, and elementary functions.
+/* isa.h - shared by all kernels: names per instruction set, loads and stores by type, and elementary functions.
  *
- * Files here are compiled once per instruction set with DT_ISA set to its name, so every symbol that leaves a file
- * carries the name, and nothing with external linkage may come from a header (the linker would keep one of the copies,
- * perhaps one that this processor cannot run). Loops are written for the compiler's vectoriser: types are compile-time
- * constants after inlining, no branches, `omp simd` where it cannot see that iterations are independent. */
+ * Files here are compiled once per instruction set, with DT_ISA set to its name. Every external symbol of a file
+ * carries this name. No header may define a symbol with external linkage: the linker would keep one of the copies,
+ * perhaps one that this processor cannot run. Loops are written for the compiler's vectoriser: types are compile-time
+ * constants after inlining, and loops have no branches. `omp simd` marks loops whose iterations the compiler cannot
+ * prove independent. */
 #ifndef DTRAIN_ISA_H
 #define DTRAIN_ISA_H
 
@@ -20,15 +21,17 @@
 #define INLINE static inline __attribute__((always_inline))
 #define SIMD_FOR(...) _Pragma("omp simd") for (__VA_ARGS__)
 
-/* Contraction is written, not left to the compiler (-ffp-contract=off): it must be the same in every build, and here
- * and in tile.h's v_fma, or an element's bits depend on whether a vector or a rest computes it. */
+/* Fused multiply-adds are explicit, and the compiler does not contract expressions (-ffp-contract=off). They must be
+ * the same in every build, and here and in v_fma of tile.h. Otherwise an element's bits would depend on whether a
+ * vector or a scalar rest computes it. */
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 #define FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #else
 #define FMA(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* Run the statement with T as the type, a constant: three loops without branches instead of one with. */
+/* Run the statement with T as the type, a compile-time constant: three loops without branches instead of one with
+ * branches. */
 #define BY_TYPE(dt, T, ...)                                                                                            \
     do {                                                                                                               \
         if ((dt) == DT_F32) {                                                                                          \
@@ -80,13 +83,13 @@ INLINE float load(const void *p, dt_dtype dt, int64_t i)
     return dt == DT_F16 ? dt_f16_to_float(h) : float_of((uint32_t)h << 16);
 }
 
-/* Rounds like dt_bf16_from_float, as a select. */
+/* Rounds as dt_bf16_from_float, with a select instead of a branch. */
 INLINE uint16_t bf16_of(float f)
 {
     const uint32_t u = bits_of(f), round = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return (uint16_t)(f != f ? (u >> 16) | 0x40u : round);
 }
-/* The reverse, rounded to nearest even. */
+/* Store f as element i of an array of any type, rounded to nearest even. */
 INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
 {
     if (dt == DT_F32) {
@@ -96,7 +99,7 @@ INLINE void store(void *p, dt_dtype dt, int64_t i, float f)
     }
 }
 
-/* What is added to a matmul: its first row, the distance between rows and its type. at NULL: nothing. */
+/* The addend of a matmul: its first row, row stride in bytes, and type. at NULL: no addend. */
 typedef struct addend {
     const char *at;
     int64_t row_nbytes;
@@ -119,13 +122,13 @@ INLINE float rounded(float f, dt_dtype dt)
     return dt == DT_F16 ? dt_f16_to_float(dt_f16_from_float(f)) : float_of((uint32_t)bf16_of(f) << 16);
 }
 
-/* e^x = 2^k e^r with r in [-ln2/2, ln2/2]: k by adding 1.5*2^23, whose low bits then are k; ln2 in two parts (Cody and
- * Waite); e^r = 1 + r + r^2 q(r), q of degree 4 (least maximum of the relative error, 3e-9). Results below 2^-126 are
- * 0. */
+/* e^x = 2^k e^r with r in [-ln2/2, ln2/2]. Adding 1.5*2^23 leaves k in the low bits. ln2 is split into two parts (Cody
+ * and Waite). e^r = 1 + r + r^2 q(r), q a minimax polynomial of degree 4 (relative error 3e-9). Results below 2^-126
+ * are 0. */
 INLINE float exp_reduced(float x, float *magic) /* e^r, with k in the low bits of *magic; -87.33654 <= x < 88.7228 */
 {
     const float t = FMA(x, 1.44269504f, 0x1.8p23f), k = t - 0x1.8p23f;
-    float r = FMA(k, -0x1.62e4p-1f, x); /* 15 bits: k times it is exact */
+    float r = FMA(k, -0x1.62e4p-1f, x); /* 15 bits: its product with k is exact */
     r = FMA(k, -0x1.7f7d1cp-20f, r);
     float q = 0.0013814558f;
     q = FMA(q, r, 0.00836873613f);
@@ -143,7 +146,7 @@ INLINE float exp_f(float x)
     return x != x ? x : y;
 }
 
-/* For what stays below 88, as score - maximum does: 2^k is then a float, and a matmul lets every NaN through, whatever
+/* For x below 88, as score - maximum is: 2^k is then a float. A multiplication by 2^k propagates every NaN, whatever
  * its low bits. */
 INLINE float exp_below(float x)
 {
@@ -152,7 +155,8 @@ INLINE float exp_below(float x)
     return x < -87.33654f ? 0.0f : y;
 }
 
-/* erf: x P(x^2) up to 1; 1 - exp(-x Q(x)) beyond, Q fitted to -log(erfc(x))/x (relative error 3e-9); 1 from 4.1 on. */
+/* erf: x P(x^2) for |x| < 1, else 1 - exp(-x Q(x)), with Q fitted to -log(erfc(x))/x (relative error 3e-9). 1 for |x|
+ * >= 4.1. */
 INLINE float erf_f(float x)
 {
     const float a = fabsf(x), s = x * x;
@@ -178,7 +182,7 @@ INLINE float erf_f(float x)
 /* 1 / (1 + e^-x): 0 and 1 where e^-x overflows or vanishes. */
 INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + exp_f(-x)); }
 
-/* dt_philox4x32 again, inline so that a loop over counters vectorises. */
+/* dt_philox4x32 as an inline function, so that a loop over counters vectorises. */
 typedef struct philox_out {
     uint32_t w[4];
 } philox_out;
@@ -194,6 +198,6 @@ INLINE philox_out philox_f(uint64_t key, uint64_t ctr_hi, uint64_t ctr_lo)
     }
     return (philox_out){{c0, c1, c2, c3}};
 }
-INLINE float unit_of(uint32_t u) { return (float)(int32_t)(u >> 8) * 0x1p-24f; } /* dt_u32_to_unit */
+INLINE float unit_of(uint32_t u) { return (float)(int32_t)(u >> 8) * 0x1p-24f; } /* as dt_u32_to_unit */
 
 #endif

@@ -1,4 +1,4 @@
-/* kernel_table.c - the kernels of one instruction set, by name. */
+/* kernel_table.c - the table of kernels of one instruction set. */
 #include "kernels.h"
 
 #define DT_TEXT2(x) #x

@@ -1,4 +1,4 @@
-/* kernels.h - the kernels of one instruction set; kernel_list.h has them all. */
+/* kernels.h - prototypes of the kernels of one instruction set; kernel_list.h lists them. */
 #ifndef DTRAIN_ISA_KERNELS_H
 #define DTRAIN_ISA_KERNELS_H
 
@@ -7,8 +7,8 @@
 #define KERNEL(result, name, parameters) result ISA_NAME(name) parameters;
 #include "../cpu/kernel_list.h"
 
-/* Units that multiply bf16. On x86 they are asked for function by function, within the set that has the vectors for
- * them; on Arm they have sets of their own. */
+/* Units that multiply bf16. On x86 single functions enable them by target attributes, within the set with AVX-512. On
+ * Arm separate sets enable them. */
 #if defined(__x86_64__) && defined(__AVX512BW__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define HAVE_X86_UNITS 1
 #else

@@ -1,7 +1,9 @@
-/* matmul_any.c - a matmul of any form: what stands in where oneDNN has none, or computes wrong ones, and for
- * matmuls of one row, column or term. Blocks of A and B are brought into one form, as floats or for the processor's
- * bf16 unit; sums are float, over k in order and in blocks that depend on k alone, so that an element has the same bits
- * however rows and columns are cut. */
+/* matmul_any.c - a matmul of any form, size and type. It computes forms that oneDNN lacks or computes incorrectly, and
+ * matmuls of one row, column or term.
+ *
+ * Blocks of A and B are converted to one layout, as floats or for the processor's bf16 unit. Sums are float, over k in
+ * order, in blocks that depend only on k. So the bits of an element do not depend on the division of rows and
+ * columns. */
 #include "rows.h"
 
 enum { BLOCK_M = 64, BLOCK_N = 128, BLOCK_K = 128, PAD = 32 };
@@ -11,7 +13,7 @@ typedef struct block {
     int64_t i, rows, j, cols, at, depth;
 } block;
 
-/* The first element of the block in A, and in B, as they are stored. */
+/* The first element of the block in A, and in B. */
 static const void *a_at(const dt_matmul_call *g, const block *t)
 {
     return element(g->a, g->mm->dt, g->mm->trans_a ? t->at * g->mm->lda + t->i : t->i * g->mm->lda + t->at);
@@ -23,7 +25,7 @@ static const void *b_at(const dt_matmul_call *g, const block *t)
 
 /* ---- as floats --------------------------------------------------------------------------------------------------- */
 
-/* b [depth][n]: columns from cols to n, a multiple of 16, are zero. */
+/* b [depth][n]: a block of B. Columns from cols to n, a multiple of 16, are zero. */
 static void load_b(const dt_matmul_call *g, const block *t, int64_t n, float *b)
 {
     const dt_matmul *mm = g->mm;
@@ -38,7 +40,7 @@ static void load_b(const dt_matmul_call *g, const block *t, int64_t n, float *b)
     transpose(b, stored, n, width);
 }
 
-/* total [BLOCK_M][BLOCK_N] (+)= A_block B_block, in float; written at the first block of k, added to at the others. */
+/* total [BLOCK_M][BLOCK_N] (+)= A_block B_block, in float. The first block of k overwrites total. */
 static void add_floats(const dt_matmul_call *g, const block *t, float *total)
 {
     const dt_matmul *mm = g->mm;
@@ -56,7 +58,7 @@ static void add_floats(const dt_matmul_call *g, const block *t, float *total)
 
 /* ---- on the bf16 unit -------------------------------------------------------------------------------------------- */
 
-/* dst [rows up to a multiple of 16][k]: A by rows. */
+/* dst [rows, padded to a multiple of 16][k]: A by rows. */
 static void copy_a(const dt_matmul_call *g, const block *t, int64_t k, uint16_t *dst)
 {
     const uint16_t *a = a_at(g, t);
@@ -69,7 +71,7 @@ static void copy_a(const dt_matmul_call *g, const block *t, int64_t k, uint16_t 
     }
 }
 
-/* dst [k/2][n]: rows 2p of B below, 2p + 1 above. */
+/* dst [k/2][n]: row 2p of B in the low halves, row 2p + 1 in the high halves. */
 static void pair_b(const dt_matmul_call *g, const block *t, int64_t k, int64_t n, uint32_t *dst)
 {
     const uint16_t *b = b_at(g, t);
@@ -82,13 +84,13 @@ static void pair_b(const dt_matmul_call *g, const block *t, int64_t k, int64_t n
         }
         return;
     }
-    uint32_t stored[BLOCK_N * BLOCK_K / 2]; /* a row of B is a row of pairs already */
+    uint32_t stored[BLOCK_N * BLOCK_K / 2]; /* a row of B is already a row of pairs */
     memset(stored, 0, (size_t)(n * k / 2) * sizeof *stored);
     for (int64_t j = 0; j < t->cols; j++) memcpy(stored + j * k / 2, b + j * ldb, (size_t)t->depth * sizeof *b);
     transpose_words(dst, stored, n, k / 2);
 }
 
-/* The same on the bf16 unit, whose operands are padded with zeros to its sizes. */
+/* As add_floats, on the bf16 unit. Its operands are padded with zeros. */
 static void add_pairs(const dt_matmul_call *g, const block *t, const dt_bf16_unit *unit, float *total)
 {
     uint16_t a[BLOCK_M * BLOCK_K];
@@ -101,7 +103,7 @@ static void add_pairs(const dt_matmul_call *g, const block *t, const dt_bf16_uni
 
 /* ---- all blocks -------------------------------------------------------------------------------------------------- */
 
-/* One block of C: blocks of k in order, then bias, addend and one rounding (store_block). */
+/* One block of C: adds blocks of k in order, then bias and addend, and rounds once (store_block). */
 static void run_block(const dt_matmul_call *g, block *t, const dt_bf16_unit *unit)
 {
     float total[BLOCK_M * BLOCK_N];
@@ -117,7 +119,7 @@ static void run_block(const dt_matmul_call *g, block *t, const dt_bf16_unit *uni
     store_block(g, t->i, t->j, t->rows, t->cols, total, BLOCK_N);
 }
 
-/* The part's rows and columns of C. unit NULL: plain floats. */
+/* Compute the rows and columns of C in part. Without a unit, bf16 is multiplied as floats. */
 void ISA_NAME(matmul)(const dt_matmul_call *g, const dt_matmul_block *part)
 {
     const dt_bf16_unit *unit = g->mm->dt == DT_BF16 ? part->unit : NULL;

@@ -1,6 +1,6 @@
-/* matmul_arm.c - matmuls of bf16 tiles on an Arm processor's instructions for them (FEAT_BF16): BFMMLA multiplies 2 x
- * 4 by 4 x 2 elements, BFDOT pairs lane by lane. Operands come as for the other units: A by rows, B in pairs along k.
- * And the dot products of matmul_rows.c. */
+/* matmul_arm.c - matmuls of bf16 tiles by an Arm processor's bf16 instructions (FEAT_BF16), and the dot products of
+ * matmul_rows.c. BFMMLA multiplies 2 x 4 by 4 x 2 elements, BFDOT pairs lane by lane. Operands are stored as for the
+ * other units: A by rows, B in pairs along k. */
 #include "rows.h"
 
 #if HAVE_ARM_UNITS
@@ -38,7 +38,7 @@ INLINE void square_matmul(int64_t k, const uint16_t *a, int64_t lda, const uint3
         const uint32_t *lower = b + p / 2 * ldb, *upper = lower + ldb;
         bfloat16x8_t y[HALF];
 #pragma GCC unroll 2
-        for (int j = 0; j < HALF; j += 2) { /* a column's two pairs side by side */
+        for (int j = 0; j < HALF; j += 2) { /* put the two pairs of a column next to each other */
             const uint32x4_t low = vld1q_u32(lower + 2 * j), high = vld1q_u32(upper + 2 * j);
             y[j] = vreinterpretq_bf16_u32(vzip1q_u32(low, high));
             y[j + 1] = vreinterpretq_bf16_u32(vzip2q_u32(low, high));
@@ -73,7 +73,7 @@ enum { PAIRS = 8, PAIR_CHUNK = 2048 };
 
 INLINE bfloat16x8_t load_pairs(const uint16_t *x) { return vreinterpretq_bf16_u16(vld1q_u16(x)); }
 
-/* n < PAIRS elements, then zeros. */
+/* A vector of n < PAIRS elements, padded with zeros. */
 INLINE bfloat16x8_t load_some_pairs(const uint16_t *x, int64_t n)
 {
     uint16_t all[PAIRS] = {0};
@@ -81,7 +81,7 @@ INLINE bfloat16x8_t load_some_pairs(const uint16_t *x, int64_t n)
     return load_pairs(all);
 }
 
-/* rows x cols dot products of length k are added to sums[i * cols + j], lane by lane. */
+/* Add rows x cols dot products of length k to sums[i * cols + j], lane by lane. */
 INLINE void pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb,
                       vec *sums)
 {

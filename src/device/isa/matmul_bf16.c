@@ -1,17 +1,17 @@
 /* matmul_bf16.c - large matmuls of bf16 matrices by pairwise dot products in vectors (AVX512_BF16).
  *
- * A tile of C is 8 rows by 48 columns: 24 vectors of sums, three of B and a broadcast pair of A; so 11 loads feed 24
- * multiply-adds. B is packed in panels of 48 columns, pairs along k side by side, and used for all rows of a block. A
- * is read where it lies unless it is transposed. A block of A and two panels of B stay in the second-level cache.
+ * A tile of C is 8 rows by 48 columns: 24 vectors of sums, three of B and a broadcast pair of A. So 11 loads feed 24
+ * multiply-adds. B is packed in panels of 48 columns, with pairs along k adjacent. All rows of a block use the same
+ * panel. A is read in place unless it is transposed. A block of A and two panels of B stay in the second-level cache.
  *
- * What a matmul at 128 to 256 rows waits for is memory: each weight is read once and used for little work. So between
- * the tiles of one panel the next one is packed, slice by slice; during a tile the slice that is packed after it is
- * fetched, a line every other pair; lines of C are asked for before they are needed; and a large C that is only
- * written, as weight gradients are, is written around the cache. Measured in one thread (Zen 5, 256 x 3072 x 768,
- * GFLOP/s): nothing fetched 398, fetched 484, nothing packed 502.
+ * With 128 to 256 rows memory bandwidth is the limit: each weight is read once and used for little work. Four measures
+ * hide latency. The next panel is packed slice by slice between the tiles of the current one. Each tile prefetches the
+ * slice that is packed after it, one cache line per two pairs. Lines of C are prefetched before they are needed. A
+ * large C that is only written, such as a weight gradient, is stored with non-temporal stores. Measured in one thread
+ * (Zen 5, 256 x 3072 x 768): 398 GFLOP/s without prefetching, 484 with it, 502 without packing.
  *
- * An element of C is the same sum in the same order wherever the borders of blocks of rows and columns and of threads
- * lie: pairs in order within a block of k, blocks one after the other. */
+ * An element of C is the same sum in the same order for any division into blocks and threads: pairs in order within a
+ * block of k, and blocks in order. */
 #include "kernels.h"
 
 #if HAVE_X86_UNITS
@@ -23,31 +23,31 @@ enum {
     COLS = DT_TILE_COLS,
     LANES = 16,
     VECS = COLS / LANES,
-    SLICE = 2 * LANES, /* of k: what is packed at once */
+    SLICE = 2 * LANES, /* of k, packed in one step */
     BLOCK_M = 256,
     BLOCK_N = 384, /* a block of C */
     MOST_K = 1024,
-    BLOCK_K = 768,       /* k whole up to MOST_K, else in blocks */
-    PACKED_A = 256 * 768 /* elements of a block of transposed A */
+    BLOCK_K = 768,       /* k up to MOST_K is one block */
+    PACKED_A = 256 * 768 /* elements of a block of a transposed A */
 };
 
 #define TARGET __attribute__((target("avx512bf16")))
 #define TARGET_INLINE __attribute__((target("avx512bf16"), always_inline)) static inline
 
 typedef struct scratch {
-    float sums[BLOCK_N / COLS][BLOCK_M * COLS]; /* of tiles that are not finished in C itself */
+    float sums[BLOCK_N / COLS][BLOCK_M * COLS]; /* of tiles that are not summed in C itself */
     uint32_t b[2][MOST_K / 2 * COLS];
     uint32_t a[BLOCK_M * MOST_K / 2]; /* tiles of ROWS: [pair][ROWS] */
 } scratch;
 
 static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-/* ---- what is fetched ahead --------------------------------------------------------------------------------------- */
+/* ---- prefetching ------------------------------------------------------------------------------------------------- */
 
-/* A walk by cache lines through rows of bytes. */
+/* Cache lines to prefetch, row by row. */
 typedef struct ahead {
     const char *at;
-    int64_t n_lines, line, n_rows, row_nbytes; /* n_lines in a row; row_nbytes from row to row */
+    int64_t n_lines, line, n_rows, row_nbytes; /* n_lines per row; row_nbytes: row stride */
 } ahead;
 
 TARGET_INLINE void fetch_line(ahead *f)
@@ -62,15 +62,15 @@ TARGET_INLINE void fetch_line(ahead *f)
 
 /* ---- a tile ------------------------------------------------------------------------------------------------------ */
 
-/* Where a tile's sums go, and what is fetched meanwhile. */
+/* Where a tile's sums are stored, and which lines are prefetched meanwhile. */
 typedef struct tile_work {
     float *c;
     int64_t ldc;
-    bool add;      /* onto c */
-    bool around;   /* c past the cache */
-    ahead c_lines; /* of C: this tile's, or the next one's where tiles follow each other in C itself */
-    ahead d_lines; /* of an addend beside C */
-    ahead *next;   /* of B: what is packed after this tile */
+    bool add;      /* add to c */
+    bool around;   /* store c with non-temporal stores */
+    ahead c_lines; /* of C: of this tile; of the next one if tiles are summed in C itself */
+    ahead d_lines; /* of an addend that is not C */
+    ahead *next;   /* of B: the slices that are packed after this tile */
 } tile_work;
 
 /* Pair p of row i of A is at a + i * row + p * step. */
@@ -142,7 +142,7 @@ TILE(packed_3, 3, 2, 2 * ROWS)
 typedef void tile_function(int64_t n_pairs, const uint16_t *a, int64_t lda, const uint32_t *b, const tile_work *t);
 static tile_function *const tiles[2][VECS] = {{plain_1, plain_2, plain_3}, {packed_1, packed_2, packed_3}};
 
-/* Elements i .. of an addend's row, as floats. */
+/* 16 elements of an addend's row, starting at i, as floats. */
 TARGET_INLINE __m512 load_addend(const addend *d, __mmask16 mask, int64_t row, int64_t i)
 {
     const char *at = d->at + row * d->row_nbytes;
@@ -151,7 +151,7 @@ TARGET_INLINE __m512 load_addend(const addend *d, __mmask16 mask, int64_t row, i
         _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)(const void *)at + i)), 16));
 }
 
-/* A tile's sums into C, with what kernels leave out: borders, bias, addend, rounding. */
+/* Store a tile's sums in C, with the steps that the tile kernels omit: partial tiles, bias, addend, rounding. */
 TARGET static void finish_tile(const dt_matmul_call *g, const float *sums, int64_t i0, int64_t rows, int64_t j0,
                                int64_t cols, addend d)
 {
@@ -176,7 +176,7 @@ TARGET static void finish_tile(const dt_matmul_call *g, const float *sums, int64
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* Two rows x and y of 32 elements: pairs of elements 0..15 and of 16..31. */
+/* Interleave two rows x and y of 32 elements: pairs of elements 0..15 (low) and 16..31 (high). */
 TARGET_INLINE __m512i pairs_low(__m512i x, __m512i y)
 {
     const __m512i i = _mm512_setr_epi32(0x200000, 0x210001, 0x220002, 0x230003, 0x240004, 0x250005, 0x260006, 0x270007,
@@ -191,13 +191,14 @@ TARGET_INLINE __m512i pairs_high(__m512i x, __m512i y)
 }
 static __mmask32 first_of_32(int64_t n) { return n >= 32 ? ~(__mmask32)0 : n <= 0 ? 0 : ((__mmask32)1 << n) - 1; }
 
-/* 16 elements in the low half of a vector. Not a whole vector under a mask: that would wait for the next cache line. */
+/* Load 16 elements into the low half of a vector. A masked load of a whole vector would wait for the next cache
+ * line. */
 TARGET_INLINE __m512i load_half(__mmask16 mask, const uint16_t *x)
 {
     return _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, x));
 }
 
-/* b[p][j] of B [k][n]: its rows come in pairs already. */
+/* Pack B stored [k][n]: two rows are interleaved to pairs. */
 TARGET static void pack_plain(const uint16_t *b, int64_t ldb, int64_t k, int64_t cols, uint32_t *out)
 {
     const __mmask32 first = first_of_32(cols);
@@ -213,7 +214,7 @@ TARGET static void pack_plain(const uint16_t *b, int64_t ldb, int64_t k, int64_t
     }
 }
 
-/* 16 x 16 words in registers: row i becomes column i, in four rounds of exchanges at distances 1, 2, 4 and 8. */
+/* Transpose 16 x 16 words in registers, in four rounds of exchanges at distances 1, 2, 4 and 8. */
 TARGET_INLINE void transpose_16x16(__m512i r[16])
 {
     __m512i s[16];
@@ -245,7 +246,7 @@ TARGET_INLINE void transpose_16x16(__m512i r[16])
     }
 }
 
-/* b[p][j] of B stored [n][k]; k at most a slice. */
+/* Pack B stored [n][k], whose rows contain pairs. k: at most a slice. */
 TARGET static void pack_transposed(const uint16_t *b, int64_t ldb, int64_t k, int64_t cols, uint32_t *out)
 {
     const __mmask32 mask = first_of_32(k);
@@ -262,7 +263,7 @@ TARGET static void pack_transposed(const uint16_t *b, int64_t ldb, int64_t k, in
     }
 }
 
-/* Tiles of A stored [k][m]. */
+/* Pack tiles of A stored [k][m]. */
 TARGET static void pack_a_transposed(const uint16_t *a, int64_t lda, int64_t k, int64_t rows, uint32_t *out)
 {
     enum { FAR = 8 }; /* pairs */
@@ -273,7 +274,7 @@ TARGET static void pack_a_transposed(const uint16_t *a, int64_t lda, int64_t k, 
         for (int64_t p = 0; p < n_pairs; p++) {
             const uint16_t *from = a + 2 * p * lda + i;
             const bool pair = 2 * p + 1 < k;
-            /* the first columns' rows, then the next columns */
+            /* prefetch rows ahead while at the first columns, else the next columns */
             const uint16_t *soon = i == 0 && p + FAR < k / 2 ? from + 2 * FAR * lda : from + 32;
             _mm_prefetch(soon, _MM_HINT_T1);
             _mm_prefetch(soon + lda, _MM_HINT_T1);
@@ -289,7 +290,7 @@ TARGET static void pack_a_transposed(const uint16_t *a, int64_t lda, int64_t k, 
     }
 }
 
-/* Tiles of A as it lies, where they cannot be read in place: fewer rows than a tile, or a last pair cut in half. */
+/* Pack tiles of A stored [m][k] that cannot be read in place: fewer rows than a tile, or an odd k. */
 static void pack_a_plain(const uint16_t *a, int64_t lda, int64_t k, int64_t rows, uint32_t *out)
 {
     const int64_t n_pairs = (k + 1) / 2, tile = n_pairs * ROWS;
@@ -305,9 +306,10 @@ static void pack_a_plain(const uint16_t *a, int64_t lda, int64_t k, int64_t rows
 
 /* ---- panels of B ------------------------------------------------------------------------------------------------- */
 
-/* A panel of the walk through a thread's part: by rows, then columns, then k by blocks, and panels within a block. */
+/* A panel in the order in which a thread computes its part of C. The loops, from outer to inner: rows, columns, blocks
+ * of k, panels within a block. */
 typedef struct panel {
-    int64_t i0, m, j0, n, k0, k; /* a block: m rows from i0 on, n columns, k terms */
+    int64_t i0, m, j0, n, k0, k; /* a block: m rows starting at i0, n columns at j0, k terms at k0 */
     int64_t j;                   /* the panel begins at column j0 + j */
     bool end;
 } panel;
@@ -332,7 +334,7 @@ static panel at_block(const walk *w, int64_t i0, int64_t j0, int64_t k0)
                    .k = dt_min_i64(w->block_k, w->g->mm->k - k0)};
 }
 
-/* Panels of a block, then the next k, then the next columns, then the next rows. */
+/* The panel after p: in the same block, else of the next block of k, of columns, or of rows. */
 static panel next_panel(const walk *w, panel p)
 {
     p.j += COLS;
@@ -346,7 +348,7 @@ static panel next_panel(const walk *w, panel p)
 static int64_t panel_cols(const panel *p) { return dt_min_i64(COLS, p->n - p->j); }
 static int64_t n_slices(const panel *p) { return ceil_div(p->k, SLICE); }
 
-/* Term k of the panel's first column, in B as it is stored. */
+/* Address of term k of the panel's first column in B. */
 static const uint16_t *b_at(const walk *w, const panel *p, int64_t k)
 {
     const dt_matmul *mm = w->g->mm;
@@ -354,7 +356,7 @@ static const uint16_t *b_at(const walk *w, const panel *p, int64_t k)
            (mm->trans_b ? (p->j0 + p->j) * mm->ldb + p->k0 + k : (p->k0 + k) * mm->ldb + p->j0 + p->j);
 }
 
-/* Slices from .. to-1 of a panel. */
+/* Pack slices from .. to-1 of a panel. */
 static void pack_slices(const walk *w, const panel *p, int64_t from, int64_t to, uint32_t *out)
 {
     const dt_matmul *mm = w->g->mm;
@@ -368,7 +370,7 @@ static void pack_slices(const walk *w, const panel *p, int64_t from, int64_t to,
     }
 }
 
-/* The lines of n_rows rows of nbytes each, ld_nbytes apart. */
+/* The cache lines of n_rows rows of nbytes each, ld_nbytes apart. */
 static ahead rows_ahead(const void *at, int64_t nbytes, int64_t n_rows, int64_t ld_nbytes)
 {
     const int64_t skew = (int64_t)((uintptr_t)at % 64);
@@ -376,7 +378,7 @@ static ahead rows_ahead(const void *at, int64_t nbytes, int64_t n_rows, int64_t 
         .at = (const char *)at - skew, .n_lines = (skew + nbytes + 63) / 64, .n_rows = n_rows, .row_nbytes = ld_nbytes};
 }
 
-/* The lines of B that slices from .. to-1 of a panel are packed from. */
+/* The cache lines of B from which slices from .. to-1 of a panel are packed. */
 static ahead slices_ahead(const walk *w, const panel *p, int64_t from, int64_t to)
 {
     const dt_matmul *mm = w->g->mm;
@@ -387,21 +389,21 @@ static ahead slices_ahead(const walk *w, const panel *p, int64_t from, int64_t t
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Row i of the block, at the block's first term, in A as it is stored. */
+/* Address of row i of the block in A, at the block's first term. */
 static const uint16_t *a_at(const walk *w, const panel *p, int64_t i)
 {
     const dt_matmul *mm = w->g->mm;
     return (const uint16_t *)w->g->a + (mm->trans_a ? p->k0 * mm->lda + p->i0 + i : (p->i0 + i) * mm->lda + p->k0);
 }
 
-/* The first row of a block that is packed: all of a transposed block; else those that do not fill a tile, or all where
- * a last pair is half. */
+/* The first row of a block of A that is packed. All rows are packed if A is transposed or k is odd; else only those
+ * that do not fill a tile. */
 static int64_t first_packed(const walk *w, const panel *p)
 {
     return w->g->mm->trans_a || p->k % 2 ? 0 : p->m / ROWS * ROWS;
 }
 
-/* What cannot be read in place of a block of A, into w->s->a. */
+/* Pack the rows of a block of A that cannot be read in place, into w->s->a. */
 static void pack_a(const walk *w, const panel *p)
 {
     const dt_matmul *mm = w->g->mm;
@@ -412,9 +414,9 @@ static void pack_a(const walk *w, const panel *p)
         pack_a_plain(a_at(w, p, first), mm->lda, p->k, p->m - first, w->s->a);
 }
 
-/* One tile of C: rows i .. i+ROWS-1 of the block by the panel's columns, b the packed panel. Its sums go to C itself
- * where that is float and needs nothing else, and to scratch where a border is cut, k goes on in another block, or
- * bias, addend and rounding are still to come: finish_tile then brings them to C. */
+/* Compute one tile of C: rows i .. i+ROWS-1 of the block by the panel's columns. b: the packed panel. The sums go to C
+ * itself if C is float, the tile is whole and no bias or addend follows. Otherwise they go to scratch, and finish_tile
+ * stores them in C. */
 static void run_tile(const walk *w, const panel *p, int64_t i, const uint32_t *b, ahead *next)
 {
     const dt_matmul *mm = w->g->mm;
@@ -451,7 +453,7 @@ static void run_tile(const walk *w, const panel *p, int64_t i, const uint32_t *b
                     w->in_c ? addend_in(more ? w->g->c : NULL, mm->ldc, DT_F32) : addend_of(w->g));
 }
 
-/* All tiles of a panel, and meanwhile the next one. */
+/* Compute all tiles of a panel, and pack the next panel meanwhile. */
 static void run_panel(const walk *w, const panel *p, const uint32_t *b, const panel *next, uint32_t *next_b)
 {
     const int64_t n_tiles = ceil_div(p->m, ROWS), todo = next->end ? 0 : n_slices(next);
@@ -465,7 +467,7 @@ static void run_panel(const walk *w, const panel *p, const uint32_t *b, const pa
     }
 }
 
-/* Writing around the cache pays for a C that is large, not read, and made of whole lines. */
+/* Non-temporal stores are faster for a C that is large, not read, and made of whole cache lines. */
 static bool goes_around(const dt_matmul_call *g, int64_t block_k)
 {
     enum { LARGE = 1 << 18 };
@@ -476,8 +478,8 @@ static bool goes_around(const dt_matmul_call *g, int64_t block_k)
 
 size_t ISA_NAME(matmul_scratch)(void) { return sizeof(scratch); }
 
-/* C rows first_row .. end_row-1, columns first_col .. end_col-1 of the part. While the tiles of a panel are computed
- * the next panel is packed into the other of two buffers. */
+/* Compute rows first_row .. end_row-1 and columns first_col .. end_col-1 of C. Panels alternate between two buffers, so
+ * that the next one is packed while the current one is used. */
 TARGET void ISA_NAME(matmul_bf16)(const dt_matmul_call *g, const dt_matmul_block *part)
 {
     const dt_matmul *mm = g->mm;

@@ -1,17 +1,18 @@
-/* matmul_rows.c - matmuls in which a row of C has the same bits whatever other rows are computed with it
- * (dt_matmul.batch_invariant).
+/* matmul_rows.c - batch-invariant matmuls (dt_matmul.batch_invariant): the bits of a row of C do not depend on the
+ * other rows of the call.
  *
- * Each element is one sum in one order, fixed by k and by the form of B alone; rows and columns are blocked around it:
- *     B stored [n,k]   k in pieces of CHUNK; in a piece lane l sums the matmuls p = l, l + LANES, ..., then the lanes
- *     are added in a tree; pieces in order
+ * Each element is one sum in one order, which depends only on k and on the layout of B. Blocking of rows and columns
+ * does not change it:
+ *     B stored [n,k]   k in chunks. Within a chunk lane l sums the products p = l, l + LANES, ..., then the lanes are
+ *                      added in a tree. Chunks are added in order.
  *     B stored [k,n]   p = 0, 1, ..., k - 1
- * then bias and addend, rounded once. With few rows B is read once, at the speed of memory; with many, blocks of
- * it stay in cache. */
+ * Then bias and addend are added, and the result is rounded once. With few rows B is read once, at memory bandwidth.
+ * With many rows blocks of B stay in cache. */
 #include "rows.h"
 
-enum { BLOCK_M = DT_ROWS_BLOCK, BLOCK_N = 64, CHUNK = 1024, STRIP_NBYTES = 1024 /* of a row of B */ };
+enum { BLOCK_M = DT_ROWS_BLOCK, BLOCK_N = 64, CHUNK = 1024, STRIP_NBYTES = 1024 /* bytes of a row of B */ };
 
-/* Part of B as numbers of the matmul's type: where it lies, or in `room` where it is stored with scales. */
+/* A block of B in the matmul's type: B itself, or `room` with a dequantised copy. */
 typedef struct part {
     const void *p;
     int64_t ld;
@@ -28,7 +29,7 @@ static part part_of_b(const dt_rows_matmul *p, dequantise_function *dequantise, 
 
 /* ---- B stored [n,k]: dot products -------------------------------------------------------------------------------- */
 
-/* rows x cols dot products of length k are added to sums[i * cols + j], lane by lane. */
+/* Add rows x cols dot products of length k to sums[i * cols + j], lane by lane. */
 INLINE void dots(int rows, int cols, dt_dtype dt, int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb,
                  vec *sums)
 {
@@ -73,19 +74,20 @@ DOTS_OF(float, DT_F32)
 DOTS_OF(bf16, DT_BF16)
 DOTS_OF(f16, DT_F16)
 
-/* sums [rows][cols] into total from (i, j) on: written, or added to for later pieces of k. */
+/* Store sums [rows][cols] in total at (i, j). add: add them, for chunks of k after the first. */
 INLINE void put_sums(float (*total)[BLOCK_N], int64_t i, int64_t j, int rows, int cols, const float *sums, bool add)
 {
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++) total[i + r][j + c] = (add ? total[i + r][j + c] : 0.0f) + sums[r * cols + c];
 }
 
-/* A piece of k for some rows and columns of C. */
+/* A chunk of k, for a block of rows and columns of C. */
 typedef struct piece {
     int64_t i, m, j, n, at, k;
 } piece;
 
-/* Of a single row and a B that is stored with scales as many terms as its own kernel takes, if there is one. */
+/* For a single row of A and a quantised B, use the kernel that dequantises in registers, if there is one. Returns the
+ * number of terms added. */
 static int64_t add_stored(const dt_rows_matmul *p, const dot_shapes *shapes, const piece *t, int64_t first, int64_t end,
                           int64_t j, int cols, vec *sum)
 {
@@ -95,8 +97,8 @@ static int64_t add_stored(const dt_rows_matmul *p, const dot_shapes *shapes, con
     return shapes->stored(t->k, element(p->g.a, mm->dt, (t->i + first) * mm->lda + t->at), &b, t->j + j, t->at, sum);
 }
 
-/* The same columns for a piece's rows first .. end-1, 1 << shape at a time: B is read in strips, which all rows use
- * before the next is made. */
+/* Add the chunk to rows first .. end-1 of `cols` columns, 1 << shape rows at a time. B is read or dequantised in
+ * strips. All rows use a strip before the next one. */
 static void add_columns(const dt_rows_matmul *p, const dot_shapes *shapes, const piece *t, int shape, int64_t first,
                         int64_t end, int64_t j, int cols, float (*total)[BLOCK_N])
 {
@@ -119,10 +121,10 @@ static void add_columns(const dt_rows_matmul *p, const dot_shapes *shapes, const
     }
 }
 
-/* Down the rows first, so that the columns of B in use stay in the nearest cache. */
+/* The inner loop runs over rows, so that the columns of B in use stay in the first-level cache. */
 static void add_piece(const dt_rows_matmul *p, const dot_shapes *shapes, const piece *t, float (*total)[BLOCK_N])
 {
-    for (int64_t i = 0, end; i < t->m; i = end) { /* shapes of one kind side by side */
+    for (int64_t i = 0, end; i < t->m; i = end) { /* rows with the same shape together */
         const int shape = t->m - i >= 4 ? 2 : t->m - i >= 2 ? 1 : 0, cols = LANES >> shape;
         end = shape == 2 ? i + (t->m - i) / 4 * 4 : i + (1 << shape);
         for (int64_t j = 0, step; j < t->n; j += step) {
@@ -152,8 +154,8 @@ static void dot_columns(const dt_rows_matmul *p, const dot_shapes *shapes, int64
 
 enum { FEW = 8, FEW_N = 512, AT_ONCE = 8, PACK_K = 128, PACK_N = 128 };
 
-/* total[i][..] += sum over `rows of B` q < depth of a[i][q] B[q][..], in order. Of the rows of A m are there; the last
- * stands in for the others. */
+/* total[i][..] += sum over q < depth of a[i][q] B[q][..], in order. A has m rows; the last one is repeated up to
+ * `rows`. */
 INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const void *a, int64_t lda, const void *b,
                           int64_t ldb, int64_t n, float (*total)[FEW_N])
 {
@@ -167,7 +169,7 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
         for (int i = 0; i < rows; i++) sum[i] = v_load(&total[i][j]);
 #pragma GCC unroll 8
         for (int q = 0; q < depth; q++) {
-            /* the runs are too short for the processor to see where they go on */
+            /* the runs are too short for the hardware prefetcher */
             __builtin_prefetch(element(b, dt, (q + depth) * ldb + j));
             const vec y = load_lanes(b, dt, q * ldb + j);
 #pragma GCC unroll 8
@@ -181,8 +183,8 @@ INLINE void add_rows_of_b(int rows, int64_t m, int depth, dt_dtype dt, const voi
             for (int q = 0; q < depth; q++) total[i][j] = FMA(x[i][q], load(b, dt, q * ldb + j), total[i][j]);
 }
 
-/* Columns first .. first+n-1 of C for up to `rows` rows, B stored [k,n]: sums of FEW_N columns stay in cache while B's
- * rows stream by. */
+/* Columns first .. first+n-1 of C for up to `rows` rows, B stored [k,n]. The sums of FEW_N columns stay in cache while
+ * the rows of B are streamed. */
 INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_matmul *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;
@@ -203,7 +205,7 @@ INLINE void few_rows(int rows, dt_dtype dt, const dt_rows_matmul *p, int64_t fir
     }
 }
 
-/* Blocks of A and B as floats, B's columns from n to a multiple of LANES zero. */
+/* Blocks of A and B are converted to floats. Columns of B from n to a multiple of LANES are zero. */
 static void many_rows(const dt_rows_matmul *p, int64_t first, int64_t n)
 {
     const dt_matmul *mm = p->g.mm;

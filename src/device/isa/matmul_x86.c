@@ -1,6 +1,5 @@
-/* matmul_x86.c - matmuls of bf16 tiles on the processor's units for them: pairwise dot products in vectors
- * (AVX512_BF16), or the matrix unit (AMX). Both take A by rows and B in pairs along k. And the dot products of
- * matmul_rows.c. */
+/* matmul_x86.c - matmuls of bf16 tiles by pairwise dot products in vectors (AVX512_BF16) and by the matrix unit (AMX),
+ * and the dot products of matmul_rows.c. Both units read A by rows, and B in pairs along k. */
 #include "dtrain/device/nf4.h"
 #include "rows.h"
 
@@ -11,7 +10,7 @@ static void nothing(void) {}
 
 /* ---- dot products ------------------------------------------------------------------------------------------------ */
 
-enum { DOT_ROWS = 4, VECS = 4 }; /* 16 sums hide the latency; 4 of B and a broadcast */
+enum { DOT_ROWS = 4, VECS = 4 }; /* registers: 16 sums, which hide the latency, 4 of B and a broadcast */
 
 /* C [4][16 vecs] (+)= A [4][k] B [k][16 vecs]: A by rows, B in pairs [k/2][ldb]. */
 __attribute__((target("avx512bf16"), always_inline)) static inline void
@@ -61,11 +60,11 @@ const dt_bf16_unit ISA_NAME(dot_unit) = {
 
 /* ---- rows of A with rows of B (matmul_rows.c) ------------------------------------------------------------------- */
 
-/* Lane l sums pairs 2l, 2l + 1 of every 32 elements; 16 sums hide the latency. */
+/* Lane l sums the pairs 2l, 2l + 1 of every 32 elements. 16 sums hide the latency. */
 
 enum { PAIRS = 32, PAIR_CHUNK = 2048 };
 
-/* rows x cols dot products of length k are added to sums[i * cols + j], lane by lane. */
+/* Add rows x cols dot products of length k to sums[i * cols + j], lane by lane. */
 __attribute__((target("avx512bf16"), always_inline)) static inline void
 pair_sums(int rows, int cols, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, vec *sums)
 {
@@ -108,14 +107,14 @@ PAIR_DOTS(pairs_1x1, 1, 1)
 PAIR_DOTS(pairs_2x1, 2, 1)
 PAIR_DOTS(pairs_4x1, 4, 1)
 
-/* ---- one row with a B that is stored with scales ----------------------------------------------------------------- */
+/* ---- one row of A with a quantised B ----------------------------------------------------------------------------- */
 
-/* Numbers are made in registers. Sixteen rows of B are read side by side, too many places for the processor to see
- * where they go on: what the next sixteen begin with is fetched ahead.
+/* B is dequantised in registers. Sixteen rows of B are read at the same time, too many streams for the hardware
+ * prefetcher. The kernels therefore prefetch the next sixteen rows.
  *
- * In four bits a pair is not put together, but its two matmuls are added one after the other, the odd one first, as
- * the instruction for pairs adds them: two instructions in the place of three. (The one for pairs takes what is below
- * 2^-126 for 0.) */
+ * For nf4 the two products of a pair are added one after the other, the odd one first. The pairwise instruction adds in
+ * the same order. This needs two instructions instead of three. (The pairwise instruction treats values below 2^-126 as
+ * 0.) */
 
 __attribute__((target("avx512bf16"))) static void int8_dots(int64_t k, const uint16_t *a, const dt_stored *b,
                                                             int64_t row, int64_t col, vec *sums)
@@ -144,7 +143,7 @@ __attribute__((target("avx512bf16"))) static void int8_dots(int64_t k, const uin
     for (int j = 0; j < LANES; j++) sums[j] = sum[j];
 }
 
-/* The scales of a row's blocks, by groups. */
+/* scale [n]: the scales of n blocks, starting at `block`. */
 static void block_scales(const dt_scaled *how, int64_t block, int64_t n, float *scale)
 {
     static const float MAP[256] = {DT_NF4_MAP};
@@ -162,7 +161,7 @@ static void block_scales(const dt_scaled *how, int64_t block, int64_t n, float *
     }
 }
 
-/* 32 products of A's pairs with numbers that are looked up: by the lowest four bits of words. */
+/* Add 32 products of A's elements with weights, looked up in `numbers` by the lowest four bits of each word. */
 INLINE vec add_looked_up(vec sum, vec even, vec odd, const uint8_t *codes, vec numbers)
 {
     const __m512i second = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)codes)),
@@ -177,7 +176,7 @@ INLINE vec odd_of(__m512i pairs)
 }
 INLINE vec even_of(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 
-/* Whole blocks, that begin with a row's: b->ld and col are multiples of them. */
+/* As int8_dots for nf4, for whole blocks: b->ld and col are multiples of the block size. */
 __attribute__((target("avx512bf16"))) static void nf4_dots(int64_t k, const uint16_t *a, const dt_stored *b,
                                                            int64_t row, int64_t col, vec *sums)
 {
@@ -226,7 +225,8 @@ const dot_shapes ISA_NAME(pair_dots) = {PAIR_CHUNK,
 
 /* ---- matrix unit ------------------------------------------------------------------------------------------------- */
 
-/* Eight tiles of 16 rows of 64 bytes: 0 to 3 hold sums, two by two, 4 and 5 are of A, 6 and 7 of B. */
+/* Eight tile registers of 16 rows of 64 bytes: 0 to 3 hold 2 x 2 tiles of sums, 4 and 5 tiles of A, 6 and 7 tiles of
+ * B. */
 
 typedef struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -236,7 +236,7 @@ typedef struct tile_config {
 
 __attribute__((target("amx-tile"))) static void amx_begin(void)
 {
-    /* static: gcc takes the instruction to read 8 bytes, and would drop the stores to the rest */
+    /* static: gcc assumes that the instruction reads 8 bytes, and would drop the stores to the rest */
     static const tile_config config = {
         .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
     _tile_loadconfig(&config);
@@ -274,7 +274,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void amx_32x32(int64_t k, co
     _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
 }
 
-/* The same for 16 x 16: one tile of sums, for borders. */
+/* The same for 16 x 16, with one tile of sums: for borders. */
 __attribute__((target("amx-tile,amx-bf16"))) static void amx_16x16(int64_t k, const uint16_t *a, int64_t lda,
                                                                    const uint32_t *b, int64_t ldb, float *c,
                                                                    int64_t ldc, bool accumulate)

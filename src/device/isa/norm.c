@@ -1,4 +1,5 @@
-/* norm.c - RMSNorm and LayerNorm of one row. A row is read from cache the second time, so two passes cost one.
+/* norm.c - RMSNorm and LayerNorm of one row. The second pass over a row reads it from cache, so two passes cost as much
+ * as one.
  *
  * With xhat = (x - mean) rstd and g = dy * weight, over a row of C elements:
  *     RMSNorm    dx = rstd (g - xhat mean(g xhat))                 (mean = 0 in xhat)
@@ -6,7 +7,7 @@
  *     dweight += dy xhat, dbias += dy */
 #include "kernels.h"
 
-/* y = weight * x rstd, rstd = 1 / sqrt(mean(x^2) + eps), which is returned for backward. */
+/* y = weight * x rstd with rstd = 1 / sqrt(mean(x^2) + eps). Returns rstd for backward. */
 INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype T)
 {
     float ss = 0;
@@ -16,8 +17,8 @@ INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, in
         ss = FMA(v, v, ss);
     }
     const float rstd = 1.0f / sqrtf(ss / (float)width + eps);
-    /* xhat is rounded to the activation type before the weight, as the families' own implementations do (algorithms.md
-     * 8.4) */
+    /* xhat is rounded to the activation type before it is multiplied by the weight, as in the reference implementations
+     * of the model families (algorithms.md 8.4) */
     SIMD_FOR (int64_t c = 0; c < width; c++) store(y, T, c, rounded(load(x, T, c) * rstd, T) * load(weight, T, c));
     return rstd;
 }
@@ -26,7 +27,7 @@ float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int6
     BY_TYPE(dt, T, return rmsnorm_forward_body(x, weight, y, width, eps, T));
 }
 
-/* dx (written, or added to dx) and dweight (added to), as above. dx may be dy: an element is read before it is
+/* dx (overwritten, or added to) and dweight (added to), as above. dx may be dy: each element is read before it is
  * written. */
 INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd, const void *dy, void *dx,
                                   bool add_to_dx, float *restrict dweight, int64_t width, dt_dtype T)
@@ -51,8 +52,8 @@ void ISA_NAME(rmsnorm_backward)(const void *x, const void *weight, float rstd, c
     BY_TYPE(dt, T, BY_FLAG(add_to_dx, ADD, rmsnorm_backward_body(x, weight, rstd, dy, dx, ADD, dweight, width, T)));
 }
 
-/* y = weight (x - mean) rstd + bias, rstd = 1 / sqrt(var + eps); the variance from a second pass over the row, which
- * does not cancel. mean and rstd are for backward. */
+/* y = weight (x - mean) rstd + bias with rstd = 1 / sqrt(var + eps). A second pass over the row computes the variance,
+ * which avoids cancellation. Backward needs mean and rstd. */
 INLINE void layernorm_forward_body(const void *x, const void *weight, const void *bias, void *y, float *mean,
                                    float *rstd, int64_t width, float eps, dt_dtype T)
 {
@@ -76,7 +77,7 @@ void ISA_NAME(layernorm_forward)(const void *x, const void *weight, const void *
     BY_TYPE(dt, T, layernorm_forward_body(x, weight, bias, y, mean, rstd, width, eps, T));
 }
 
-/* dx (written, or added to dx), dweight and dbias (added to), as above. */
+/* dx (overwritten, or added to), dweight and dbias (added to), as above. */
 INLINE void layernorm_backward_body(const void *x, const void *weight, float mean, float rstd, const void *dy, void *dx,
                                     bool add_to_dx, float *restrict dweight, float *restrict dbias, int64_t width,
                                     dt_dtype T)

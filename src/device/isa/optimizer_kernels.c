@@ -1,8 +1,8 @@
-/* optimizer_kernels.c - Adam, gradient descent and the sums that an optimizer step needs: bound by memory, so one pass
- * and nothing else. */
+/* optimizer_kernels.c - Adam, gradient descent and the sums of an optimizer step. They are bound by memory bandwidth,
+ * so each is one pass. */
 #include "kernels.h"
 
-/* PARAM: -1 none, else the type. L2: is decay in the gradient? sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
+/* PARAM: type of param, -1: none. L2: the gradient includes decay. sqrt(v/fix2) = sqrt(v) / sqrt(fix2). */
 INLINE void adamw_body(const dt_adamw *o, const void *grad, dt_dtype G, float *restrict p, float *restrict m,
                        float *restrict v, void *param, int PARAM, bool L2, int64_t n)
 {
@@ -33,14 +33,14 @@ void ISA_NAME(adamw)(const dt_adamw *opt, const void *grad, dt_dtype gt, float *
     BY_TYPE(gt, G, BY_FLAG(opt->l2 != 0, L2, adamw_into(opt, grad, G, master, m, v, param, param_dt, L2, n)));
 }
 
-/* MOMENTUM: is there a buffer? */
+/* MOMENTUM: b is not NULL. */
 INLINE void sgd_body(const dt_sgd *o, const void *grad, dt_dtype G, float *restrict p, float *restrict b, bool MOMENTUM,
                      void *param, int PARAM, int64_t n)
 {
     const float lr = o->lr, momentum = o->momentum, l2 = o->l2, gs = o->grad_scale;
     SIMD_FOR (int64_t i = 0; i < n; i++) {
         const float g = FMA(l2, p[i], load(grad, G, i) * gs);
-        /* cppcheck-suppress nullPointer ; NULL without MOMENTUM alone */
+        /* cppcheck-suppress nullPointer ; b is NULL only without MOMENTUM */
         const float bi = MOMENTUM ? FMA(momentum, b[i], g) : g, pi = FMA(-lr, bi, p[i]);
         if (MOMENTUM) b[i] = bi;
         p[i] = pi;
@@ -116,8 +116,7 @@ void ISA_NAME(dequantise_block)(const dt_map8 *map, const uint8_t *codes, float 
     SIMD_FOR (int64_t i = 0; i < n; i++) x[i] = map->value[codes[i]] * absmax;
 }
 
-/* 32 sums side by side hide the latency of addition; one core waits for memory unless lines are asked for well
- * ahead. */
+/* 32 independent sums hide the latency of additions. Prefetching well ahead hides the latency of memory. */
 INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
 {
     enum { SUMS = 32, AHEAD = 1024 };
@@ -140,7 +139,7 @@ double ISA_NAME(sum_squares)(const void *x, dt_dtype dt, int64_t n)
     BY_TYPE(dt, T, return sum_squares_body(x, T, n));
 }
 
-/* Floats without their sign order like integers, NaN above Inf. */
+/* Without the sign bit, floats have the order of their bits as integers, with NaN above Inf. */
 INLINE uint32_t abs_max_body(const void *x, dt_dtype T, int64_t n)
 {
     uint32_t max = 0;
@@ -158,8 +157,8 @@ float ISA_NAME(abs_max)(const void *x, dt_dtype dt, int64_t n)
     return float_of(max > 0x7f800000u ? 0x7f800000u : max);
 }
 
-/* x^2 is exact in double and so is its product with 2^shift; adding 2^52 rounds a number in [0, 2^52) to an integer,
- * ties to even, and leaves it in the low bits. 2^11 terms below 2^52 stay below 2^63. */
+/* x^2 and its product with 2^shift are exact in double. Adding 2^52 rounds a value in [0, 2^52) to an integer, ties to
+ * even, in the low bits. 2^11 terms below 2^52 stay below 2^63. */
 INLINE uint64_t fixed_body(const void *x, dt_dtype T, int64_t n, double scale)
 {
     uint64_t sum = 0;

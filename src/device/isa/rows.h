@@ -1,19 +1,19 @@
-/* rows.h - what matmuls of either type share: vectors, sums of many vectors' lanes at once, blocks of C. */
+/* rows.h - shared by general and batch-invariant matmuls: vectors, sums over lanes, blocks of C. */
 #ifndef DTRAIN_ISA_ROWS_H
 #define DTRAIN_ISA_ROWS_H
 
 #include "tile.h"
 
-/* Dot products of a few rows of A with a few rows of B, as many as there are lanes (wide), or with one row of B
- * (narrow); for 1, 2 and 4 rows of A. Added to sums that are apart in lanes. */
+/* Dot products of 1, 2 or 4 rows of A with rows of B: with enough rows of B for LANES products (wide), or with one row
+ * (narrow). One vector per dot product: results are added to sum lane by lane. */
 typedef void dots_function(int64_t k, const void *a, int64_t lda, const void *b, int64_t ldb, vec sum[LANES]);
 typedef void dequantise_function(const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt);
-/* wide[0] with the numbers of a B that is stored with scales, from (row, col) on, made in registers: how many of the k
- * terms were added (the last ones are left), with the same bits. */
+/* As wide[0] for a quantised B, starting at (row, col). It dequantises in registers and gives the same bits. Returns
+ * the number of terms that it added; the caller adds the rest. */
 typedef int64_t stored_dots_function(int64_t k, const void *a, const dt_stored *b, int64_t row, int64_t col,
                                      vec sum[LANES]);
 typedef struct dot_shapes {
-    int64_t chunk; /* of k, whose sums are apart */
+    int64_t chunk; /* terms of k with a separate sum */
     dequantise_function *dequantise;
     stored_dots_function *stored; /* NULL: there is none */
     dots_function *wide[3], *narrow[3];
@@ -23,7 +23,7 @@ typedef struct dot_shapes {
 extern const dot_shapes ISA_NAME(pair_dots); /* matmul_x86.c */
 #endif
 
-/* n < LANES elements, then zeros. */
+/* A vector of n < LANES elements, padded with zeros. */
 INLINE vec load_some(const void *p, dt_dtype dt, int64_t i, int64_t n)
 {
     float x[LANES] = {0};
@@ -31,8 +31,8 @@ INLINE vec load_some(const void *p, dt_dtype dt, int64_t i, int64_t n)
     return v_load(x);
 }
 
-/* Lane s of the result is the sum of the lanes of x[s], by the same tree for each: l + (l + 2), neighbours, then
- * halves. */
+/* Lane s of the result is the sum of the lanes of x[s]. The order is the same for every s: l + (l + 2), neighbours,
+ * then halves. */
 INLINE vec add_lanes(const vec *x)
 {
 #if defined(__AVX512F__)
@@ -78,7 +78,7 @@ INLINE void store_elements(void *to, dt_dtype dt, const float *x, int64_t n)
     BY_TYPE(dt, T, SIMD_FOR (int64_t c = 0; c < n; c++) store(to, T, c, x[c]));
 }
 
-/* A block of C from its sums: with bias and addend, rounded once. */
+/* Store a block of C: its sums plus bias and addend, rounded once. */
 static inline void store_block(const dt_matmul_call *g, int64_t i, int64_t j, int64_t m, int64_t n, const float *total,
                                int64_t ld)
 {

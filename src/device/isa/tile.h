@@ -1,8 +1,9 @@
-/* tile.h - matmuls of tiles that lie in a thread's scratch, and the visibility of keys: what attention's passes share.
+/* tile.h - shared by the passes of attention: matmuls of tiles in a thread's scratch, visibility of keys, softmax.
  *
- * Queries run along vectors: a tile of scores is kept as S^T [key][query], so that maxima and sums over keys are plain
- * vertical operations, nothing needs transposing per tile but queries (once), and every matmul is of the form
- *     C[M][N] (+)= sum over p of A(i, p) B[p][N]      A broadcast, B and C in vectors along N. */
+ * Vectors run along queries: a tile of scores is stored as S^T [key][query]. Maxima and sums over keys are then
+ * vertical operations. Only queries are transposed, once per tile. Every matmul has this form, with A broadcast, and B
+ * and C in vectors along N:
+ *     C[M][N] (+)= sum over p of A(i, p) B[p][N] */
 #ifndef DTRAIN_ISA_TILE_H
 #define DTRAIN_ISA_TILE_H
 
@@ -31,7 +32,8 @@ INLINE void v_store(float *p, vec x) { _mm256_storeu_ps(p, x); }
 INLINE vec v_set(float x) { return _mm256_set1_ps(x); }
 INLINE vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 #elif defined(__aarch64__)
-/* 24 sums, 4 of B, 1 broadcast of 32 registers; in the sets with SVE, too, whose vectors have no fixed length */
+/* 24 sums, 4 of B, 1 broadcast of 32 registers. Sets with SVE use these vectors, too, because SVE's have no fixed
+ * length */
 enum { LANES = 4, PANEL = 4, ROWS = 6 };
 typedef float32x4_t vec;
 INLINE vec v_load(const float *p) { return vld1q_f32(p); }
@@ -39,7 +41,7 @@ INLINE void v_store(float *p, vec x) { vst1q_f32(p, x); }
 INLINE vec v_set(float x) { return vdupq_n_f32(x); }
 INLINE vec v_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
 #else
-/* any processor with 16 registers of 4 floats, through the compiler's vectors */
+/* any processor with 16 registers of 4 floats: vectors of the compiler */
 enum { LANES = 4, PANEL = 2, ROWS = 4 };
 typedef float vec __attribute__((vector_size(16)));
 INLINE vec v_load(const float *p)
@@ -53,8 +55,8 @@ INLINE vec v_set(float x) { return (vec){x, x, x, x}; }
 INLINE vec v_fma(vec a, vec b, vec c) { return a * b + c; }
 #endif
 
-/* C [rows][vecs * LANES] (+)= sum over p < k of A(i, p) B[p][..], in order of p, all sums in registers.
- * A(i, p) = a[i * a_row + p * a_col]. */
+/* C [rows][vecs * LANES] (+)= sum over p < k of A(i, p) B[p][..], in order of p. All sums are in registers. A(i, p) =
+ * a[i * a_row + p * a_col]. */
 INLINE void micro(int rows, int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                   int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
@@ -90,8 +92,8 @@ INLINE void micro_rows(int rows, int64_t n, int64_t k, const float *a, int64_t a
     for (; j < n; j += LANES) micro(rows, 1, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
 }
 
-/* C [m][n] (+)= A [m][k] B [k][n], n a multiple of LANES, distances between rows lda, ldb, ldc. transposed: A is stored
- * [p][i]. Each element is summed over p in order, however m and n are cut. */
+/* C [m][n] (+)= A [m][k] B [k][n] with row strides lda, ldb, ldc; n is a multiple of LANES. transposed: A is stored
+ * [p][i]. Each element is summed over p in order, independent of the blocking of m and n. */
 INLINE void tile_matmul(bool transposed, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
                         int64_t ldb, float *c, int64_t ldc, bool accumulate)
 {
@@ -132,7 +134,7 @@ INLINE vec load_lanes(const void *p, dt_dtype dt, int64_t i)
 #endif
 }
 
-/* dst [n][dp] = factor * rows of src, zeros up to dp. */
+/* dst [n][dp] = factor * rows of src; elements d to dp are zero. */
 static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, int64_t ld, int64_t n, int64_t d,
                              int64_t dp, float factor)
 {
@@ -143,7 +145,7 @@ static inline void load_rows(float *restrict dst, const void *src, dt_dtype dt, 
             SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_F32, c);
         } else if (dt == DT_BF16) {
             SIMD_FOR (int64_t c = 0; c < d; c++) to[c] = factor * load(row, DT_BF16, c);
-        } else { /* compilers know no vectors of halves */
+        } else { /* compilers do not vectorise fp16 */
             int64_t c = 0;
             for (; c + LANES <= d; c += LANES) v_store(to + c, v_set(factor) * load_lanes(row, DT_F16, c));
             for (; c < d; c++) to[c] = factor * load(row, DT_F16, c);
@@ -193,20 +195,22 @@ static inline void transpose_words(uint32_t *restrict dst, const uint32_t *restr
         for (int64_t c = 0; c < width; c++) dst[c * n_rows + i] = src[i * width + c];
 #endif
 }
-/* Floats as words: moving bits does not care. */
+/* Transpose floats, moved as 32-bit words. */
 static inline void transpose(float *restrict dst, const float *restrict src, int64_t n_rows, int64_t width)
 {
     transpose_words((uint32_t *)(void *)dst, (const uint32_t *)(const void *)src, n_rows, width);
 }
 
-/* dst [dp][TQ] from rows [TQ][dp], of which n count: columns from n up to the next multiple of LANES are zero. */
+/* dst [dp][TQ] = transpose of rows [TQ][dp], of which the first n are valid. Columns from n to the next multiple of
+ * LANES are zero. */
 static inline void transpose_in(float *restrict dst, float *restrict rows, int64_t n, int64_t dp)
 {
     memset(rows + n * dp, 0, (size_t)((round_up(n, LANES) - n) * dp) * sizeof *rows);
     transpose(dst, rows, TQ, dp);
 }
 
-/* Row i of dst = factor[i] * column i of src [.][TQ], by 32 columns at a time through scratch [2][32][TQ]. */
+/* Row i of dst = factor[i] * column i of src [.][TQ]. Transposes 32 rows of src at a time through scratch
+ * [2][32][TQ]. */
 static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const float *restrict src, int64_t n, int64_t d,
                                     const float *factor, float *restrict scratch)
 {
@@ -230,18 +234,18 @@ static inline void store_transposed(void *dst, dt_dtype dt, int64_t ld, const fl
     }
 }
 
-/* ---- which keys a query sees ------------------------------------------------------------------------------------- */
+/* ---- which keys a query attends to ------------------------------------------------------------------------------- */
 
-/* Queries first .. first+n-1 of a sequence; query i sees keys from[i] <= j < to[i]. Columns that hold no query see
- * none. */
+/* Queries first .. first+n-1 of a sequence. Query i attends to keys from[i] <= j < to[i]. Columns without a query
+ * attend to none. */
 typedef struct visible {
-    int32_t from[TQ], to[TQ], n_seen[TQ]; /* n_seen = to - from: one comparison tells */
-    int32_t least_from, most_to;          /* over the n queries: keys outside are seen by none */
-    int32_t most_from, least_to;          /* keys from most_from to least_to are seen by all */
+    int32_t from[TQ], to[TQ], n_seen[TQ]; /* n_seen = to - from, so that one comparison suffices */
+    int32_t least_from, most_to;          /* of the n queries: none attends to keys outside */
+    int32_t most_from, least_to;          /* all queries attend to keys from most_from to least_to */
 } visible;
 
-/* Query first + i of n_q sees the keys below len - n_q + first + i + 1, aligned at the end; with a window W only the
- * last W of them; bidirectional: all len (dt_attention). */
+/* Query first + i of n_q attends to the keys below len - n_q + first + i + 1 (causal, aligned at the end). With a
+ * window W it attends only to the last W of them. Bidirectional: it attends to all len keys (dt_attention). */
 static inline void find_visible(visible *vis, const dt_attention *at, int seq, int32_t first, int32_t n)
 {
     const int32_t n_q = at->q_start[seq + 1] - at->q_start[seq], len = at->kv_len[seq];
@@ -255,12 +259,12 @@ static inline void find_visible(visible *vis, const dt_attention *at, int seq, i
     vis->least_to = n < round_up(n, LANES) ? 0 : vis->to[0], vis->most_to = vis->to[n - 1];
 }
 
-/* Does column i see the key? One unsigned comparison does for both ends. */
+/* Does column i attend to the key? One unsigned comparison checks both ends. */
 INLINE bool sees(const visible *vis, int32_t i, int32_t key)
 {
     return (uint32_t)(key - vis->from[i]) < (uint32_t)vis->n_seen[i];
 }
-/* Do all columns see keys key .. key+n_keys-1? Then nothing has to be masked. */
+/* Do all columns attend to keys key .. key+n_keys-1? Then no mask is needed. */
 INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys)
 {
     return vis->most_from <= key && key + n_keys <= vis->least_to;
@@ -268,13 +272,13 @@ INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys)
 
 /* ---- softmax with running maxima --------------------------------------------------------------------------------- */
 
-/* m and l of each query: the largest score seen so far, and the sum of exp(score - m) over all keys seen so far. */
+/* m and l of each query: the maximum score so far, and the sum of exp(score - m) over all keys so far. */
 typedef struct running {
     float max[TQ], sum[TQ];
 } running;
 
-/* Scores [n_keys][n] raise the maxima of r; returns whether one moved. alpha [n]: the factors of earlier sums; max [n]:
- * the new maxima, 0 for -inf; sum [n]: zeros. */
+/* Update the maxima of r by scores [n_keys][n]. Returns whether a maximum increased. alpha [n]: out, factors of earlier
+ * sums. max [n]: out, the new maxima, 0 for -inf. sum [n]: out, zeros. */
 INLINE bool raise_maxima(running *r, const float *restrict s, int32_t n_keys, int32_t n, float *restrict alpha,
                          float *restrict max, float *restrict sum)
 {
@@ -294,15 +298,15 @@ INLINE bool raise_maxima(running *r, const float *restrict s, int32_t n_keys, in
     return moved != 0;
 }
 
-/* o <- alpha o for every query: acc [d][TQ], alpha [n]. Left out while no maximum moves, where alpha is 1. */
+/* o <- alpha o for every query: acc [d][TQ], alpha [n]. Not needed if no maximum increased: alpha is then 1. */
 static inline void rescale(float *restrict acc, int64_t d, int32_t n, const float *restrict alpha)
 {
     for (int64_t c = 0; c < d; c++)
         SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
-/* out_i = o_i / l_i and lse_i = m_i + log l_i, for the part's queries. acc [dp][TQ] is transposed through scratch
- * [TK][TQ]. dt: of out, a constant where it is known. */
+/* out_i = o_i / l_i and lse_i = m_i + log l_i, for the queries of the part. acc [dp][TQ] is transposed through scratch
+ * [TK][TQ]. dt: type of out, a compile-time constant where possible. */
 INLINE void finish(const dt_attention *at, dt_dtype dt, const dt_attention_args *a, const dt_attention_part *part,
                    const running *r, const float *acc, float *scratch)
 {
@@ -318,8 +322,8 @@ INLINE void finish(const dt_attention *at, dt_dtype dt, const dt_attention_args 
 
 /* ---- dropout of probabilities ------------------------------------------------------------------------------------ */
 
-/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as in
- * device.h. */
+/* factor [n_keys][TQ]: 0 or 1/(1-p). u = word j % 4 of philox(dropout_key, token_key[row], head << 32 | j / 4), as
+ * defined by dt_attention. */
 static inline void dropout_factors(float *restrict factor, const dt_attention *at, const uint64_t *token_key, int head,
                                    int32_t key, int32_t n_keys, int32_t n)
 {
@@ -347,9 +351,9 @@ typedef struct tiles {
     float *s, *dp, *drop;    /* [TK][TQ]: scores then probabilities, their gradients, dropout factors */
 } tiles;
 
-/* With room for the tiles of attention_bf16.c, which are smaller but more. */
+/* Also sufficient for attention_bf16.c, which has more but smaller tiles. */
 static inline int64_t tiles_elems(int64_t dp) { return 7 * TQ * dp + 5 * TK * TQ; }
-/* The tiles of a scratch of tiles_elems(dp) floats at p. */
+/* Divide scratch at p, of tiles_elems(dp) floats, into tiles. */
 static inline tiles carve(float *p, int64_t dp)
 {
     tiles t = {0};

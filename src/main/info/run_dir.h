@@ -4,8 +4,8 @@
 
 #include "dtrain/core/core.h"
 
-/** Show the run in a directory (its output_dir, or its checkpoint folder), as text or as one JSON object
- *  per line. Reads no tensors. DT_ERR_DATA: no metrics, configuration or checkpoints found. */
+/** Show the run in a directory (its output_dir or its checkpoint folder) as text, or as a line with a JSON object.
+ *  Reads no tensors. DT_ERR_DATA: no metrics, configuration or checkpoints found. */
 dt_err info_show_run(const char *dir, bool json);
 
 #endif

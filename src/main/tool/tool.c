@@ -1,4 +1,4 @@
-/* tool.c - the name of the program is the log's; nothing else is remembered. */
+/* tool.c - common code of the programs. The log stores the program's name; there is no other state. */
 #include "tool.h"
 
 #include "dtrain/config/config.h"
@@ -23,7 +23,7 @@ static void check_address_space(void)
     const size_t free_nbytes = dt_address_space_free(),
                  needed = START_NBYTES + (size_t)omp_get_max_threads() * STACK_NBYTES;
     if (free_nbytes == SIZE_MAX) return;
-    mallopt(M_ARENA_MAX, 1); /* each thread's own arena would take 64 MiB */
+    mallopt(M_ARENA_MAX, 1); /* an arena per thread would take 64 MiB of address space each */
     if (free_nbytes >= needed) return;
     dt_log(DT_LOG_ERROR,
            "out of address space: %d threads need %zu MiB to start, found %zu MiB left; raise the limit (ulimit -v), "
@@ -66,7 +66,7 @@ static int n_matching(const struct option *longs, const char *word, size_t len)
     return n;
 }
 
-/* A name as Python writes it: max_new_tokens; the option's own, or NULL. */
+/* The option that equals a name with underscores for hyphens, such as max_new_tokens; NULL: none. */
 static const char *with_hyphens(const char *name, size_t len, const struct option *longs)
 {
     for (; longs->name; longs++) {
@@ -78,7 +78,7 @@ static const char *with_hyphens(const char *name, size_t len, const struct optio
     return NULL;
 }
 
-/* The option with the fewest letters to change, or NULL. */
+/* The option with the smallest edit distance, if it is small enough; else NULL. */
 static const char *nearest(const char *name, size_t len, const struct option *longs)
 {
     char typed[64];
@@ -111,13 +111,13 @@ static dt_err refuse(const char *word, const struct option *longs)
     return dt_fail(DT_ERR_USAGE, "%s: unknown option; see %s --help", word, help);
 }
 
-/* Quoted, ~/ and $NAME reach the program as they are. The new text lives as long as the program. */
+/* Expand ~/ in a path, which the shell does not do in quotes. The new text lives as long as the program. */
 static dt_err expand(char **word)
 {
     char *path, *text = *word;
     const bool home = text[0] == '~' && (!text[1] || text[1] == '/');
     const bool variable = text[0] == '$' && (isalpha((unsigned char)text[1]) || text[1] == '_' || text[1] == '{');
-    if ((!home && !variable) || access(text, F_OK) == 0) return DT_OK; /* or a file of that name */
+    if ((!home && !variable) || access(text, F_OK) == 0) return DT_OK; /* or such a file exists */
     DT_CHECK(!variable, DT_ERR_USAGE,
              "%s: expected a path, found a variable that the shell did not expand; write it without single quotes",
              text);
@@ -215,7 +215,7 @@ static dt_err store(const tool_row *r, void *options, char *text)
     }
 }
 
-/* The tables of getopt_long: it returns ROW and the number of the row, or a letter. */
+/* Tables for getopt_long: for a long option it returns ROW and the row's index, else the letter. */
 enum { MOST_ROWS = 80, ROW = 256 };
 
 static dt_err next_row(const tool_row *rows, const struct option *longs, const char *shorts, int argc, char **argv,

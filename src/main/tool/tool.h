@@ -31,7 +31,7 @@ typedef enum tool_kind {
     TOOL_CALL
 } tool_kind;
 
-/** A row of a program's table of options, which the last row {0} ends. Without a name: a heading of the help. */
+/** A row of a program's table of options, which ends with a row {0}. A row without a name is a heading of the help. */
 typedef struct tool_row tool_row;
 struct tool_row {
     const char *name, *value; /* long name; name of the value in the help, NULL: takes none */
@@ -43,11 +43,11 @@ struct tool_row {
     const char *words;
     size_t given; /* of a const char * that receives the option's name; 0: none */
     char letter;
-    bool text; /* a value that begins with ~ or $ is no path to expand */
+    bool text; /* the value is not a path: a leading ~ or $ is not expanded */
 };
 
-/* Members kind, take and at of a row: by the type of a field, or as named. */
-#define TOOL_NO_LIMIT 0x1p63 /* as an upper limit of an integer: any int64_t */
+/* TOOL_FIELD sets kind and at of a row from the type of a field. */
+#define TOOL_NO_LIMIT 0x1p63 /* upper limit that allows any int64_t */
 #define TOOL_FIELD(TYPE, FIELD)                                                                                        \
     .kind = _Generic(((TYPE *)0)->FIELD, bool                                                                          \
                      : TOOL_SET, const char *                                                                          \
@@ -72,20 +72,20 @@ struct tool_row {
         0                                                                                                              \
     }
 
-/** Stores the options of a command line; optind is then its first argument. DT_ERR_USAGE naming the option: unknown
- *  (and the nearest), ambiguous, with an unexpected value, without a required one, or with a wrong one. */
+/** Store the options of a command line; optind is then the index of its first argument. DT_ERR_USAGE names the option:
+ *  it is unknown (with the nearest one) or ambiguous, or its value is unexpected, missing or invalid. */
 dt_err tool_parse(const tool_row *rows, void *options, int argc, char **argv);
 
-/** A whole number from low to high. name: the option's, without dashes. DT_ERR_USAGE. */
+/** Parse an integer from low to high. name: the option's, without dashes. DT_ERR_USAGE. */
 dt_err tool_parse_int(const char *name, const char *text, int64_t low, int64_t high, int64_t *value);
 
-/** What --help prints: the head, a line or more for each row, the notes, the exit codes. */
+/** Contents of --help: the head, one or more lines for each row, the notes, the exit codes. */
 typedef struct tool_help {
     const char *head;
     const tool_row *rows;
     const char *notes;  /* NULL: none */
     void (*more)(void); /* prints further notes; NULL: none */
-    unsigned codes;     /* bits of dt_err that the program ends with, apart from those of every program */
+    unsigned codes;     /* bit mask of dt_err: errors of this program, in addition to those of every program */
 } tool_help;
 
 /** Print the help and the version if requested. false: neither was requested. */

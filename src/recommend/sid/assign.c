@@ -6,10 +6,10 @@
  * than `slack` below its optimum at the final prices. The total cost is thus within n slack of the minimum. All
  * slots are filled in the end, so initial prices do not affect this bound.
  *
- * With a small slack from the start, a bidding war may take largest cost / slack rounds. Therefore slack starts
- * large and decreases by a factor of ten per auction. Each auction starts from the prices of the previous one
- * (epsilon scaling: Bertsekas, "The auction algorithm", Ann. Oper. Res. 14, 1988). It stops when slack is small
- * compared to an item's cost. */
+ * With a small slack from the start, bids could rise for largest cost / slack rounds. Therefore slack starts large and
+ * decreases by a factor of ten per auction. Each auction starts from the prices of the previous one (epsilon scaling:
+ * Bertsekas, "The auction algorithm", Ann. Oper. Res. 14, 1988). It stops when slack is small compared to an item's
+ * cost. */
 #include "dtrain/recommend/sid.h"
 #include <math.h>
 #include <stdlib.h>

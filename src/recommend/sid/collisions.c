@@ -125,7 +125,7 @@ static dt_err part_groups(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_
     return err == DT_OK ? DT_OK : dt_fail(err, "out of memory for the plans of colliding items");
 }
 
-/* End of a batch of groups from `first` on, with about BATCH_ITEMS items. */
+/* End of a batch of groups that starts at `first`, with about BATCH_ITEMS items. */
 static int64_t batch_end(const dt_sid_groups *g, int64_t first)
 {
     int64_t end = first + 1;

@@ -1,6 +1,6 @@
-/* rqvae.c - a batch passes through the network in blocks of rows. Each block computes its gradient into
- * the part of a sum over blocks (blocked_sums.h); every rank then takes the same optimizer step. Memory holds
- * activations of only one block.
+/* rqvae.c - a batch passes through the network in blocks of rows. Each block computes its gradient into its part of a
+ * sum over blocks (blocked_sums.h). Every rank then takes the same optimizer step. Memory holds the activations of only
+ * one block.
  *
  *     Y = act(X W^T + b)        dP = dY act'(P)        dW = dP^T X        db = sum of rows of dP        dX = dP W */
 #include "points.h"
