@@ -1,6 +1,6 @@
 // QUICK: 2 3 queue
-/* mpi_states.c - optimizer states in bf16 and in 8 bits: updates against plain loops, the same bits at every stage, with
- * every offload and number of groups, the memory of the plan, and other layouts that continue.
+/* mpi_states.c - optimizer states in bf16 and in 8 bits: updates against plain loops, the same bits at every stage,
+ * with every offload and number of groups, the memory of the plan, and other layouts that continue.
  * NP: 1 2 3 4
  * DEVICES: cpu queue */
 #include "mpi_test.h"

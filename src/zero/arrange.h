@@ -129,7 +129,8 @@ static inline int zero_scale_array(const zero_layout *l, int k) { return 1 + l->
 static inline int zero_plain_array(const zero_layout *l, int k) { return 1 + 2 * l->n_states + k; }
 /** Does array a store the elements of this span? */
 bool zero_covers(const zero_layout *l, int a, const zero_span *span);
-/** Elements of unit u's trained part before element x that array a stores, with gaps that keep the alignment of spans. */
+/** Elements of unit u's trained part before element x that array a stores, with gaps that keep the alignment of
+ *  spans. */
 int64_t zero_packed(const zero_layout *l, int a, int u, int64_t x);
 /** The packed element at which the region of the shard that begins at x begins. */
 static inline int64_t zero_packed_base(const zero_layout *l, int a, int u, int64_t x)

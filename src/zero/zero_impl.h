@@ -102,8 +102,8 @@ struct dt_zero {
     int64_t *first_group, n_groups;
     int64_t next_read; /* first sub-group whose states are not yet requested, for this update or the next */
     int64_t n_used;    /* serial of the last use of a fetch buffer */
-    /* [n_slices] each, one table. state_owned: of the optimizer's states, whole tensors if each rank keeps packed arrays
-     * whole; scale_...: of the scales of 8-bit states */
+    /* [n_slices] each, one table. state_owned: of the optimizer's states, whole tensors if each rank keeps packed
+     * arrays whole; scale_...: of the scales of 8-bit states */
     dt_slice *slices, *owned, *state_owned, *scale_slices, *scale_owned;
     int n_slices;
     dt_tensor **scale_tensors; /* [n_units] the tensors of the scales; in 8 bits */

@@ -90,7 +90,8 @@ static inline bool dt_is_matrix(const dt_tensor *t)
 }
 
 /** A unit. In each part, tensors follow one another in the order of the table; a new group begins at a multiple of
- *  DT_GROUP_ALIGN elements, in the trained part of trained_align. Elements that belong to no tensor are padding: always zero, in every state. */
+ *  DT_GROUP_ALIGN elements, in the trained part of trained_align. Elements that belong to no tensor are padding: always
+ *  zero, in every state. */
 typedef struct dt_unit {
     char name[32]; /* "embed", "block.0", "head" */
     dt_unit_role role;
