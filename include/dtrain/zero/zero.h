@@ -186,7 +186,8 @@ void dt_zero_discard(dt_zero *z);
 /* ---- states by name, for checkpoints ----------------------------------------------------------------------------- */
 
 /** A state of a parameter: the parameter itself, or DT_STATE_OPTIMIZER + k, the optimizer's state k. In 8 bits these
- *  are codes, and DT_STATE_OPTIMIZER + n_states + k are the scales of state k, one for each block of DT_BLOCK8 elements. */
+ *  are codes, and DT_STATE_OPTIMIZER + n_states + k are the scales of state k, one for each block of DT_BLOCK8
+ *  elements. */
 typedef int dt_state;
 enum { DT_STATE_PARAM, DT_STATE_OPTIMIZER };
 
