@@ -86,7 +86,15 @@ double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes)
     return root_nbytes(texts_len) + (task_nbytes > 0 ? task_nbytes + DT_CKPT_TASK_ITEMS * (512.0 + CKPT_PAGE) : 0);
 }
 
-double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states, bool trained_alone)
+/* One optimizer state of a tensor, with its scales. */
+static double state_nbytes(dt_dtype state_dtype, const dt_tensor *t)
+{
+    const dt_state_nbytes size = dt_zero_state_nbytes(state_dtype, t);
+    return array_nbytes(size.values) + (size.scales > 0 ? array_nbytes(size.scales) : 0);
+}
+
+double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, const dt_optimizer_ops *optimizer,
+                                  dt_dtype state_dtype, bool trained_alone)
 {
     double nbytes = 0;
     for (int u = 0; u < n_units; u++)
@@ -95,7 +103,7 @@ double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_state
             const bool is_bytes = tensor->part == DT_CODES || tensor->part == DT_BLOCKS;
             const double array = array_nbytes((is_bytes ? 1.0 : sizeof(float)) * (double)tensor->n_elems);
             if (tensor->trainable)
-                nbytes += (1 + n_states) * array;
+                nbytes += array + (optimizer ? optimizer->n_states : 0) * state_nbytes(state_dtype, tensor);
             else
                 nbytes += trained_alone ? 2.0 * (DT_NAME_MAX + 32) : array; /* its line in the base's text */
         }

@@ -23,15 +23,15 @@ static int n_states(const dt_saved_model *of)
 static dt_stored_slot *add_slices(dt_stored_slot *slot, const dt_saved_model *of)
 {
     dt_zero *z = of->zero;
-    const dt_slice *slices = dt_zero_slices(z);
     for (dt_state s = 0; s < n_states(of); s++)
         for (int i = 0; i < dt_zero_n_slices(z); i++) {
+            const dt_slice *slices = dt_zero_slices_of(z, s);
             if (!dt_zero_has_state(z, s, &slices[i])) continue;
             *slot++ = (dt_stored_slot){.of = of,
                                        .state = s,
                                        .state_name = dt_zero_state_name(z, s),
                                        .slice = &slices[i],
-                                       .owned = &dt_zero_owned(z)[i],
+                                       .owned = &dt_zero_owned_of(z, s)[i],
                                        .unit = dt_zero_unit(z, &slices[i]),
                                        .held = dt_zero_tensor(z, &slices[i])};
         }

@@ -336,11 +336,14 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
     dt_ckpt_states own = {0};
     if (m->name) DT_TRY(dt_checkpoint_read_states(path, m->name, &own));
     const dt_ckpt_states *found = m->name ? &own : &meta->states;
-    *whole = dt_checkpoint_has_states(found, o);
+    const bool fits = dt_checkpoint_fits_type(found, m->zero_opt.state_dtype);
+    *whole = fits && dt_checkpoint_has_states(found, o);
     m->state_updates = *whole ? found->updates : 0;
     if (!*whole && dt_comm_first(run->comm))
-        DT_WARN("%s, written with %s%s%s, does not contain the states of %s; they start at zero", path,
-                found->optimizer, m->name ? " for " : "", m->name ? m->name : "", o->name);
+        DT_WARN("%s, written with %s%s%s%s%s, does not contain the states of %s%s%s; they start at zero", path,
+                found->optimizer, m->name ? " for " : "", m->name ? m->name : "", fits ? "" : " in ",
+                fits ? "" : found->dtype, o->name, fits ? "" : " in ",
+                fits ? "" : dt_dtype_name(m->zero_opt.state_dtype));
     dt_ckpt_states_free(&own);
     return DT_OK;
 }

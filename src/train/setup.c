@@ -1,6 +1,7 @@
 /* setup.c - open everything that a run needs from its configuration. All errors are found here, before any step, and
  * reported together. Each is added to a list, and settings that depend on an invalid key are skipped. */
 #include "run.h"
+#include "dtrain/device/block8.h"
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
 #include <inttypes.h>
@@ -206,6 +207,12 @@ static dt_err check_length(const dt_run *run)
     return DT_OK;
 }
 
+static dt_dtype state_dtype(const dt_config *cfg)
+{
+    if (!strcmp(cfg->optimizer_state_dtype, dt_dtype_name(DT_I8))) return DT_I8;
+    return !strcmp(cfg->optimizer_state_dtype, dt_dtype_name(DT_BF16)) ? DT_BF16 : DT_F32;
+}
+
 /* Value of offload_optimizer or offload_param. */
 static dt_offload offload_of(const char *word)
 {
@@ -255,6 +262,8 @@ static void fill_zero_options(dt_run *run)
         .reduce_differs = reduce_differs,
         .reduce_dtype = reduce_dtype,
         .optimizer = run_trains(run) ? run->optimizer : NULL,
+        .state_dtype = state_dtype(cfg),
+        .seed = (uint64_t)cfg->run_seed,
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
         .tied_unit = dt_model_tied_unit(&run->mc, run->units, run->n_units),
@@ -512,6 +521,8 @@ static dt_err open_model(dt_run *run)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     DT_TRY(run_choose_parts(run));
     DT_TRY(adapt_model(run));
+    for (int u = 0; u < run->n_units; u++)
+        run->units[u].trained_align = state_dtype(&run->cfg) == DT_I8 ? DT_BLOCK8 : 0;
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
     DT_TRY(run_check_features(run));

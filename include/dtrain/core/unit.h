@@ -127,7 +127,8 @@ static inline bool dt_is_matrix(const dt_tensor *t)
 }
 
 /** A unit. In each part, tensors follow one another in the order of the table; a new group begins at a multiple of
- *  DT_GROUP_ALIGN elements. Elements that belong to no tensor are padding: always zero, in every state. */
+ *  DT_GROUP_ALIGN elements, in the trained part of trained_align. Elements that belong to no tensor are padding: always
+ *  zero, in every state. */
 typedef struct dt_unit {
     char name[32]; /* "embed", "block.0", "head" */
     dt_unit_role role;
@@ -135,6 +136,7 @@ typedef struct dt_unit {
     int n_tensors;
     int64_t n_param;              /* weights: sum of dt_n_weights */
     int64_t flat_len[DT_N_PARTS]; /* elements of each part, with inner padding; 0: an empty part */
+    int64_t trained_align;        /* groups of the trained part begin at its multiples; 0: DT_GROUP_ALIGN */
 } dt_unit;
 
 /** Append a trained tensor to a unit that is being built.

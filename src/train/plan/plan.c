@@ -28,11 +28,11 @@ double run_checkpoint_nbytes(const dt_run *run)
     double nbytes = dt_checkpoint_nbytes(texts_len, run->task.saved_nbytes);
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
-        const dt_optimizer_ops *o = m->zero_opt.optimizer; /* NULL for an evaluation */
-        nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, o ? o->n_states : 0,
+        nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, m->zero_opt.optimizer, m->zero_opt.state_dtype,
                                              m == &run->main && !run_saves_frozen(run));
     }
-    if (run->task.kept) nbytes += dt_checkpoint_model_nbytes(run->task.kept->units, run->task.kept->n_units, 0, false);
+    if (run->task.kept)
+        nbytes += dt_checkpoint_model_nbytes(run->task.kept->units, run->task.kept->n_units, NULL, DT_F32, false);
     return nbytes;
 }
 
