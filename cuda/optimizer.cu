@@ -4,6 +4,8 @@
  * Numerics  Compiled without contraction (-fmad=false), with explicit fused operations like the CPU's kernels, so that
  *           a step has the CPU's bits. */
 #include "kernel.cuh"
+#include "philox.cuh"
+#include "dtrain/device/block8.h"
 
 enum { THREADS = 256, EACH = 4 }; /* EACH: elements per thread of a step */
 
@@ -152,6 +154,99 @@ dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dty
     return DT_OK;
 }
 
+/* ---- states of fewer bits ---------------------------------------------------------------------------------------- */
+
+/* See op_list.h. Threads: one per counter, so up to four elements. */
+__global__ void __launch_bounds__(THREADS)
+    round_stochastic_kernel(const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t n)
+{
+    const uint64_t quad = first / 4 + (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (quad * 4 >= first + (uint64_t)n) return;
+    const philox_words r = philox(key, counter, quad);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int64_t i = (int64_t)(quad * 4 + k - first);
+        if (i < 0 || i >= n) continue;
+        const uint32_t u = __float_as_uint(x[i]);
+        const bool finite = (u & 0x7f800000u) != 0x7f800000u;
+        y[i] = (uint16_t)(finite ? (u + (r.w[k] & 0xffffu)) >> 16 : x[i] != x[i] ? (u >> 16) | 0x40u : u >> 16);
+    }
+}
+
+dt_err cuda_round_stochastic(dt_device *dev, const float *x, void *y, uint64_t key, uint64_t counter, uint64_t first,
+                             int64_t n, dt_stream *stream)
+{
+    if (n == 0) return DT_OK;
+    dt_stream *s = cuda_stream(dev, stream, "round_stochastic");
+    const uint64_t quads = (first + (uint64_t)n + 3) / 4 - first / 4;
+    launch(s, (unsigned)ceil_div((int64_t)quads, THREADS), THREADS, 0, round_stochastic_kernel, x, (uint16_t *)y, key,
+           counter, first, n);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+struct larger_bits {
+    __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+
+/* The CPU's search and sign; see optimizer_kernels.c. Threads: one block of states per block, one element each. */
+__global__ void __launch_bounds__(DT_BLOCK8)
+    quantise_blocks_kernel(dt_map8 map, bool positive, const float *x, uint8_t *codes, float *absmax, int64_t n)
+{
+    __shared__ dt_map8 own;
+    const int64_t i = (int64_t)blockIdx.x * DT_BLOCK8 + threadIdx.x;
+    const float xi = i < n ? x[i] : 0.0f;
+    own.value[threadIdx.x] = map.value[threadIdx.x];
+    if (threadIdx.x < 255) own.between[threadIdx.x] = map.between[threadIdx.x];
+    const uint32_t max = block_reduce(__float_as_uint(xi) & 0x7fffffffu, larger_bits());
+    __shared__ uint32_t shared_max;
+    if (threadIdx.x == 0) {
+        shared_max = max;
+        absmax[blockIdx.x] = __uint_as_float(max);
+    }
+    __syncthreads();
+    if (i >= n) return;
+    const float y = shared_max ? xi / __uint_as_float(shared_max) : xi;
+    int code = 0;
+    for (int step = 128; step; step >>= 1) code += y > own.between[code + step - 1] ? step : 0;
+    const bool is_negative = own.value[code] < 0, want_negative = xi < 0;
+    codes[i] = (uint8_t)(code + (positive || is_negative == want_negative ? 0 : want_negative ? -1 : 1));
+}
+
+__global__ void __launch_bounds__(DT_BLOCK8)
+    dequantise_blocks_kernel(dt_map8 map, const uint8_t *codes, const float *absmax, float *x, int64_t n)
+{
+    __shared__ float value[256];
+    const int64_t i = (int64_t)blockIdx.x * DT_BLOCK8 + threadIdx.x;
+    value[threadIdx.x] = map.value[threadIdx.x];
+    __syncthreads();
+    if (i < n) x[i] = value[codes[i]] * absmax[blockIdx.x];
+}
+
+dt_err cuda_quantise_blocks(dt_device *dev, const float *x, uint8_t *codes, float *absmax, bool positive, int64_t n,
+                            dt_stream *stream)
+{
+    if (n == 0) return DT_OK;
+    dt_map8 map;
+    dt_map8_make(&map, positive);
+    launch(cuda_stream(dev, stream, "quantise_blocks"), (unsigned)ceil_div(n, DT_BLOCK8), DT_BLOCK8, 0,
+           quantise_blocks_kernel, map, positive, x, codes, absmax, n);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
+dt_err cuda_dequantise_blocks(dt_device *dev, const uint8_t *codes, const float *absmax, float *x, bool positive,
+                              int64_t n, dt_stream *stream)
+{
+    if (n == 0) return DT_OK;
+    dt_map8 map;
+    dt_map8_make(&map, positive);
+    launch(cuda_stream(dev, stream, "dequantise_blocks"), (unsigned)ceil_div(n, DT_BLOCK8), DT_BLOCK8, 0,
+           dequantise_blocks_kernel, map, codes, absmax, x, n);
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 /* Operations of a reduction: `add` adds an element to a thread's sum, `merge` adds one sum to another, `of_block`
@@ -163,10 +258,6 @@ struct squares {
     static __device__ void merge(sum &s, sum other) { s += other; }
     static __device__ sum of_block(sum s) { return block_sum(s); }
     static __device__ void store(double *result, sum s) { *result = s; }
-};
-
-struct larger_bits {
-    __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
 };
 
 /* Bits of floats without sign are ordered like integers; NaN is above Inf. */

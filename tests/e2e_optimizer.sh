@@ -24,6 +24,22 @@ for type in adamw adam sgd "sgd optimizer.momentum=0"; do
     rm -rf "$tmp/whole" "$tmp/parts"
 done
 
+for dtype in bf16 int8; do
+    set -- $exact optimizer.state_dtype=$dtype
+    ends "states in $dtype train" 0 train 1 whole "$@"
+    train 2 parts "$@" zero.stage=2 run.max_steps=3
+    ends "states in $dtype resume on other ranks" 0 train 3 parts "$@" zero.stage=3
+    expect "states in $dtype: in two parts, on other ranks, at other stages: the same bits" same_model "$(newest whole)" "$(newest parts)"
+    expect "states in $dtype: and the same losses" close_losses whole parts 0
+    rm -rf "$tmp/whole" "$tmp/parts"
+done
+train 2 types run.max_steps=3
+ends "states in fp32 become bf16" 0 train 2 types optimizer.state_dtype=bf16 run.max_steps=4
+expect_text "the change is reported" "optimizer.state_dtype: fp32 -> bf16"
+ends_saying "but not int8" 64 "optimizer.state_dtype: bf16 -> int8" train 2 types optimizer.state_dtype=int8
+ends "unless they may start at zero" 0 train 2 types optimizer.state_dtype=int8 checkpoint.allow_changes=optimizer.state_dtype
+expect_text "they start at zero" "in bf16, does not contain the states of adamw in int8; they start at zero"
+
 train 2 groups optimizer.lr_groups="lm_head:1e-3, *layernorm:0" scheduler.type=linear
 expect "the rate of each group is in the metrics" grep -q '"lr": 0.00833333333,.*"lr/lm_head": 0.000833333333, "lr/\*layernorm": 0,' "$tmp/groups/metrics.jsonl"
 expect_text "learning rates and their tensors are logged at the start" 'lr/\*layernorm: 0 for 4 tensors with 128 parameters'

@@ -186,7 +186,8 @@ IN_DIR(meta_and_long_texts_come_back)
     /* the estimate of disk space is sufficient */
     struct stat st;
     const size_t texts_len = strlen(meta.config) + (meta.model_config ? strlen(meta.model_config) : 0);
-    const double nbytes = dt_checkpoint_nbytes(texts_len, 0) + dt_checkpoint_model_nbytes(f->units, N_UNITS, 2, false);
+    const double nbytes = dt_checkpoint_nbytes(texts_len, 0) +
+                          dt_checkpoint_model_nbytes(f->units, N_UNITS, &dt_optimizer_adamw, DT_F32, false);
     const bool fits = stat(path, &st) == 0 && (double)st.st_size <= nbytes;
     free(meta.config);
     assert_all(f->mpi, same && fits);

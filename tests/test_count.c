@@ -118,17 +118,19 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     assert_int_equal(dt_buf_alloc(&big, &f->dev, DT_ON_DEVICE, 1 << 28, DT_MEM_OTHER), DT_OK);
     float *at = b.ptr;
     dt_comm_open_counted(&comm, &f->dev, 16, 8, false);
-    assert_int_equal(dt_comm_reduce_scatter(&comm, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL), DT_OK);
+    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL),
+                     DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 8 * 400);
     assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 8, 1));
     assert_true(f->launch[0].node + f->launch[0].net == comm.traffic_bytes);
     f->n = 0;
-    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     /* a piece of the other node's 8 ranks comes by each adapter, and all others' by NVLink at most */
     assert_true(f->launch[0].node == 15 * 400 && f->launch[0].net == 400);
     assert_true(is_exchange(f->launch[0].exchange, DT_RING, 14, 1, 1));
     f->n = 0; /* in any order: of each neighbour the pieces for both nodes, then one sum for the other */
-    assert_int_equal(dt_comm_reduce_scatter(&comm, at, DT_F32, at + 50000, DT_F32, 100, false, false, NULL), DT_OK);
+    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, false, NULL),
+                     DT_OK);
     assert_true(f->launch[0].node == 7 * 2 * 400 && f->launch[0].net == 0 && f->launch[2].net == 400);
     assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 2, 0, 1));
     assert_true(is_exchange(f->launch[2].exchange, DT_MESSAGES, 0, 1, 1));
@@ -141,16 +143,16 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     assert_int_equal(dt_comm_agree(&comm, DT_ERR_FAULT), DT_ERR_FAULT);
     dt_comm_open_counted(&comm, &f->dev, 16, 8, true);
     f->n = 0;
-    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
-    assert_int_equal(dt_comm_replicate(&comm, at, 400, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_replicate(&comm.mesh.replicate, at, 400, 400, NULL), DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 0 && f->launch[1].net == 400);
     assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 0, 1));
     assert_true(is_exchange(f->launch[1].exchange, DT_MESSAGES, 0, 1, 1));
     dt_comm_open_counted(&comm, &f->dev, 1, 1, false);
     f->n = 0;
-    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     assert_int_equal(f->n, 0);
-    assert_int_equal(dt_comm_all_gather(&comm, at, at + 1000, 400, NULL), DT_OK); /* its own, elsewhere */
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at + 1000, 400, NULL), DT_OK); /* its own, elsewhere */
     assert_true(f->n == 1 && f->launch[0].memory == 2 * 400 && f->launch[0].node == 0 && f->launch[0].net == 0);
     dt_comm_close(&comm);
     dt_buf_free(&big);

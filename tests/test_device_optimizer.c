@@ -2,7 +2,10 @@
  * device.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
+#include "dtrain/device/block8.h"
+#include <jansson.h>
 #include <math.h>
+#include <string.h>
 
 enum { ONCE = 2 };
 
@@ -84,6 +87,191 @@ TEST(sgd_follows_its_momentum)
 {
     for (int i = 0; i < 4; i++)
         for (int way = 0; way < N_WAYS; way++) check_sgd(*state, lengths[i], way);
+}
+
+/* ---- states of fewer bits ---------------------------------------------------------------------------------------- */
+
+/* Every element is a neighbour of x in bf16, chosen by its word; so however x is divided. */
+TEST(stochastic_rounding_follows_its_words)
+{
+    fixture *f = *state;
+    for (int i = 0; i < 4; i++)
+        for (uint64_t first = 0; first < 5; first++) {
+            const int64_t n = lengths[i];
+            ref_array x = ref_random(DT_F32, n, 1, 2), y = ref_new(DT_BF16, n);
+            RUN(round_stochastic, ON(x), ON(y), 7, 3, first, n);
+            for (int64_t j = 0; j < n; j++) {
+                uint32_t w[4], bits;
+                dt_philox4x32(7, 3, (first + (uint64_t)j) / 4, w);
+                memcpy(&bits, (const float *)x.p + j, sizeof bits);
+                const uint32_t want = (bits + (w[(first + (uint64_t)j) % 4] & 0xffff)) >> 16;
+                assert_int_equal(((const uint16_t *)y.p)[j], want);
+            }
+            ref_drop(&x), ref_drop(&y);
+        }
+}
+
+/* The mean of many roundings is x: the standard deviation of a rounding is at most half of the distance between
+ * neighbours, 2^-8 here, and that of the mean of 2^16 is 2^-17. */
+TEST(stochastic_rounding_has_the_expected_value)
+{
+    fixture *f = *state;
+    enum { N = 1 << 16 };
+    float *x = malloc(N * sizeof *x);
+    uint16_t *y = malloc(N * sizeof *y);
+    static const float values[] = {1.001f, -1.0039f, 1.9999f};
+    for (int v = 0; v < 3; v++) {
+        double sum = 0;
+        for (int i = 0; i < N; i++) x[i] = values[v];
+        RUN(round_stochastic, ARR(x, N), ARR(y, N), 7, 3, 0, N);
+        for (int i = 0; i < N; i++) sum += dt_bf16_to_float(y[i]);
+        assert_true(fabs(sum / N - (double)values[v]) < 6 * 0x1p-17);
+    }
+    free(x), free(y);
+}
+
+TEST(stochastic_rounding_keeps_what_is_no_number)
+{
+    fixture *f = *state;
+    float x[] = {INFINITY, -INFINITY, NAN, 0, -0.0f};
+    uint16_t y[5] = {0};
+    RUN(round_stochastic, ARR(x, 5), ARR(y, 5), 7, 3, 0, 5);
+    assert_true(y[0] == 0x7f80 && y[1] == 0xff80 && isnan(dt_bf16_to_float(y[2])) && y[3] == 0 && y[4] == 0x8000);
+}
+
+static uint8_t nearest(const dt_map8 *map, float x)
+{
+    int best = 0;
+    for (int c = 1; c < 256; c++)
+        if (fabs((double)x - (double)map->value[c]) < fabs((double)x - (double)map->value[best])) best = c;
+    return (uint8_t)best;
+}
+
+/* Codes are the nearest values, or one of two between which x lies in the middle but for rounding. */
+static void check_blocks(fixture *f, int64_t n, bool positive)
+{
+    dt_map8 map;
+    dt_map8_make(&map, positive);
+    const int64_t n_blocks = dt_ceil_div(n, DT_BLOCK8);
+    ref_array x = ref_random(DT_F32, n, 1, 2), back = ref_new(DT_F32, n);
+    float *values = x.p, *absmax = malloc((size_t)n_blocks * sizeof *absmax);
+    uint8_t *codes = malloc((size_t)n);
+    for (int64_t i = 0; i < n; i++) values[i] = (positive ? fabsf(values[i]) : values[i]) * ldexpf(1, -(int)(i % 23));
+    for (int64_t i = 0; i < dt_min_i64(n, 300); i++) values[i] = i < DT_BLOCK8 ? 0 : values[i]; /* a block of zeros */
+    RUN(quantise_blocks, ON(x), ARR(codes, n), ARR(absmax, n_blocks), positive, n);
+    RUN(dequantise_blocks, ARR(codes, n), ARR(absmax, n_blocks), ON(back), positive, n);
+    for (int64_t i = 0; i < n; i++) {
+        float most = 0;
+        for (int64_t j = i / DT_BLOCK8 * DT_BLOCK8; j < dt_min_i64(n, (i / DT_BLOCK8 + 1) * DT_BLOCK8); j++)
+            most = fmaxf(most, fabsf(values[j]));
+        const float y = most > 0 ? values[i] / most : 0, found = map.value[codes[i]],
+                    want = map.value[nearest(&map, y)];
+        assert_true(absmax[i / DT_BLOCK8] == most && ref_get(&back, i) == (double)(found * most));
+        if (y < 0 && want == 0)
+            assert_true(found < 0 && found == map.value[nearest(&map, 0) - 1]);
+        else
+            assert_true(fabs((double)(found - y)) <= fabs((double)(want - y)) * (1 + 0x1p-20) + 1e-12);
+    }
+    ref_drop(&x), ref_drop(&back), free(absmax), free(codes);
+}
+
+TEST(blocks_of_eight_bits_are_the_nearest_values)
+{
+    for (int i = 0; i < 4; i++)
+        for (int positive = 0; positive < 2; positive++) check_blocks(*state, lengths[i], positive);
+}
+
+/* ---- bitsandbytes' AdamW8bit (make_state8_fixtures.py) ----------------------------------------------------------- */
+
+enum { N8 = 65 * 64, N8_BLOCKS = (N8 + DT_BLOCK8 - 1) / DT_BLOCK8, STEPS8 = 4 };
+
+/* Multiples of powers of two in [-1, 1): step 0 is the start, the others are gradients. */
+static float number8(int64_t step, int64_t i)
+{
+    const uint64_t h = dt_mix64((uint64_t)(i + 10000000 * step));
+    return ldexpf((float)(h % 4096) / 2048 - 1, -(int)((h >> 40) % 8));
+}
+
+/* The bytes of an array in hexadecimal. */
+static void read_hex(const json_t *text, void *out, size_t nbytes)
+{
+    const char *hex = json_string_value(text);
+    assert_non_null(hex);
+    assert_int_equal(strlen(hex), 2 * nbytes);
+    for (size_t i = 0; i < nbytes; i++) {
+        unsigned byte;
+        assert_int_equal(sscanf(hex + 2 * i, "%2x", &byte), 1);
+        ((uint8_t *)out)[i] = (uint8_t)byte;
+    }
+}
+
+static double number_in(const json_t *object, const char *name)
+{
+    return json_number_value(json_object_get(object, name));
+}
+
+/* bitsandbytes multiplies by 1 - beta, dtrain by 1 less the float of beta: up to 1.3e-6 of a
+ * state. A state between two codes may then take the other one. bitsandbytes' CPU code, unlike its CUDA code, gives
+ * small negative values the code of 0. */
+static void check_codes(const json_t *one, int k, const uint8_t *codes, const float *absmax)
+{
+    uint8_t want[N8];
+    float want_absmax[N8_BLOCKS];
+    int n_other = 0;
+    dt_map8 map;
+    dt_map8_make(&map, k == 1);
+    read_hex(json_object_get(one, k ? "state2" : "state1"), want, sizeof want);
+    read_hex(json_object_get(one, k ? "absmax2" : "absmax1"), want_absmax, sizeof want_absmax);
+    for (int b = 0; b < N8_BLOCKS; b++) assert_true(fabsf(absmax[b] - want_absmax[b]) <= 0x1p-18f * want_absmax[b]);
+    for (int i = 0; i < N8; i++) {
+        assert_true(fabsf(map.value[codes[i]] - map.value[want[i]]) <= 0.03f); /* two intervals between values */
+        n_other += codes[i] != want[i];
+    }
+    assert_true(n_other <= N8 / 1000);
+}
+
+static void check_adamw8(fixture *f, const json_t *one)
+{
+    static float grad[N8], p[N8], state[2][N8], absmax[2][N8_BLOCKS], want[N8];
+    static uint8_t codes[2][N8];
+    const double b1 = json_number_value(json_array_get(json_object_get(one, "betas"), 0)),
+                 b2 = json_number_value(json_array_get(json_object_get(one, "betas"), 1)), lr = number_in(one, "lr"),
+                 decay = number_in(one, "weight_decay");
+    memset(codes, 0, sizeof codes), memset(absmax, 0, sizeof absmax);
+    for (int i = 0; i < N8; i++) p[i] = number8(0, i);
+    for (int step = 1; step <= STEPS8; step++) {
+        dt_adamw o = {.lr = (float)lr, .beta1 = (float)b1, .beta2 = (float)b2, .eps = (float)number_in(one, "eps")};
+        o.weight_decay = (float)decay, o.grad_scale = 1;
+        o.fix1 = (float)(1 - pow(b1, step)), o.fix2 = (float)(1 - pow(b2, step));
+        for (int i = 0; i < N8; i++) grad[i] = number8(step, i);
+        for (int k = 0; k < 2; k++)
+            RUN(dequantise_blocks, ARR(codes[k], N8), ARR(absmax[k], N8_BLOCKS), ARR(state[k], N8), k, N8);
+        RUN(adamw_step, &o, ARR(grad, N8), DT_F32, ARR(p, N8), ARR(state[0], N8), ARR(state[1], N8), NULL, DT_F32, N8);
+        for (int k = 0; k < 2; k++)
+            RUN(quantise_blocks, ARR(state[k], N8), ARR(codes[k], N8), ARR(absmax[k], N8_BLOCKS), k, N8);
+    }
+    for (int k = 0; k < 2; k++) check_codes(one, k, codes[k], absmax[k]);
+    read_hex(json_object_get(one, "param"), want, sizeof want);
+    /* An element with another code moves on by another step. */
+    int n_off = 0;
+    for (int i = 0; i < N8; i++) n_off += fabs((double)(p[i] - want[i])) > STEPS8 * 0x1p-18;
+    assert_true(n_off <= N8 / 1000);
+}
+
+TEST(states_of_eight_bits_are_bitsandbytes)
+{
+    json_t *all = json_load_file("tests/data/states8.json", 0, NULL);
+    assert_non_null(all);
+    for (int positive = 0; positive < 2; positive++) {
+        dt_map8 map;
+        float want[256];
+        dt_map8_make(&map, positive);
+        read_hex(json_object_get(json_object_get(all, "maps"), positive ? "positive" : "signed"), want, sizeof want);
+        for (int c = 0; c < 256; c++) assert_true(fabsf(map.value[c] - want[c]) <= 0x1p-22f * fabsf(want[c]));
+    }
+    const json_t *cases = json_object_get(all, "cases");
+    for (size_t i = 0; i < json_array_size(cases); i++) check_adamw8(*state, json_array_get(cases, i));
+    json_decref(all);
 }
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */

@@ -28,6 +28,8 @@ static dt_err write_states(hid_t group, const char *path, const dt_saved_model *
         len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", k ? ", " : "", o->state_names[k]);
     DT_TRY(dt_h5_write_i64(group, path, "state_updates", of->state_updates));
     DT_TRY(dt_h5_write_text(group, path, "optimizer", o ? o->name : "none"));
+    if (o && dt_zero_state_type(of->zero) != DT_F32)
+        DT_TRY(dt_h5_write_text(group, path, "state_dtype", dt_dtype_name(dt_zero_state_type(of->zero))));
     return dt_h5_write_text(group, path, "optimizer_states", names);
 }
 

@@ -117,6 +117,7 @@ static dt_err read_states(hid_t group, const char *path, int64_t updates, dt_ckp
     if (dt_h5_has(group, "state_updates")) DT_TRY(dt_h5_read_i64(group, path, "state_updates", &s->updates));
     DT_TRY(read_text_or(group, path, "optimizer", "adamw", &s->optimizer));
     DT_TRY(read_text_or(group, path, "optimizer_states", "exp_avg, exp_avg_sq", &s->names));
+    DT_TRY(read_text_or(group, path, "state_dtype", "fp32", &s->dtype));
     DT_CHECK(s->updates >= 0 && s->updates <= updates, DT_ERR_DATA,
              "%s: attribute `state_updates`: expected 0 to %" PRId64 ", found %" PRId64, path, updates, s->updates);
     return DT_OK;
@@ -254,6 +255,7 @@ void dt_ckpt_states_free(dt_ckpt_states *s)
 {
     free(s->optimizer);
     free(s->names);
+    free(s->dtype);
     *s = (dt_ckpt_states){0};
 }
 
@@ -267,6 +269,12 @@ void dt_ckpt_meta_free(dt_ckpt_meta *m)
     m->config = m->model_config = NULL;
 }
 
+bool dt_checkpoint_fits_type(const dt_ckpt_states *s, dt_dtype state_dtype)
+{
+    const char *int8 = dt_dtype_name(DT_I8);
+    return (strcmp(s->dtype, int8) == 0) == (state_dtype == DT_I8);
+}
+
 bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o)
 {
     for (int k = 0; k < o->n_states; k++)
@@ -276,9 +284,13 @@ bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-static dt_err check_tensor(const char *path, const char *name, const dt_tensor *t, const dt_h5_array *a)
+/* Types that a file may have for a slot: those of codes, or any of floats, which are converted. */
+static dt_err check_tensor(const char *path, const char *name, const dt_stored_slot *slot, const dt_h5_array *a)
 {
-    const bool codes = t->part == DT_CODES || t->part == DT_BLOCKS, is_int8 = codes && t->coded.type == DT_I8;
+    const dt_tensor *t = slot->tensor;
+    const bool of_state = slot->state != DT_STATE_PARAM && ckpt_slot_dtype(slot) == DT_U8;
+    const bool codes = t->part == DT_CODES || t->part == DT_BLOCKS || of_state,
+               is_int8 = codes && !of_state && t->coded.type == DT_I8;
     const dt_st_type type = ckpt_type_of(a->type), want = is_int8 ? DT_ST_I8 : DT_ST_U8;
     DT_TRY(dt_stored_check_shape(path, name, t, a->n_dims, a->shape));
     DT_CHECK(codes ? type == want : type >= DT_ST_F32 && type <= DT_ST_BF16, DT_ERR_DATA,
@@ -338,7 +350,7 @@ static dt_err locate_as(hid_t file, const char *path, const dt_stored_slot *slot
     dt_err err = dt_h5_inspect(dset, path, name, &a);
     H5Dclose(dset);
     DT_TRY(err);
-    DT_TRY(check_tensor(path, name, slot->tensor, &a));
+    DT_TRY(check_tensor(path, name, slot, &a));
     ckpt_slot_name(slot, asked, sizeof asked);
     *location = (dt_stored_location){.offset = a.offset,
                                      .checksum = a.checksum,

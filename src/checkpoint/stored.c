@@ -23,17 +23,17 @@ static int n_states(const dt_saved_model *of)
 static dt_stored_slot *add_slices(dt_stored_slot *slot, const dt_saved_model *of)
 {
     dt_zero *z = of->zero;
-    const dt_slice *slices = dt_zero_slices(z);
     for (dt_state s = 0; s < n_states(of); s++)
         for (int i = 0; i < dt_zero_n_slices(z); i++) {
+            const dt_slice *slices = dt_zero_slices_of(z, s);
             if (!dt_zero_has_state(z, s, &slices[i])) continue;
             *slot++ = (dt_stored_slot){.of = of,
                                        .state = s,
                                        .state_name = dt_zero_state_name(z, s),
                                        .slice = &slices[i],
-                                       .owned = &dt_zero_owned(z)[i],
+                                       .owned = &dt_zero_owned_of(z, s)[i],
                                        .unit = dt_zero_unit(z, &slices[i]),
-                                       .tensor = dt_zero_tensor(z, &slices[i])};
+                                       .held = dt_zero_tensor(z, &slices[i])};
         }
     return slot;
 }
@@ -42,8 +42,31 @@ static dt_stored_slot *add_tensors(dt_stored_slot *slot, const dt_saved_model *o
 {
     for (int u = 0; u < of->n_units; u++)
         for (int t = 0; t < of->units[u].n_tensors; t++)
-            *slot++ = (dt_stored_slot){.of = of, .unit = &of->units[u], .tensor = &of->units[u].tensors[t]};
+            *slot++ = (dt_stored_slot){.of = of, .unit = &of->units[u], .held = &of->units[u].tensors[t]};
     return slot;
+}
+
+/* Whole tensors of those that are divided, behind the slots. */
+static dt_err add_wholes(dt_stored_slot **slots, int n)
+{
+    size_t n_divided = 0;
+    for (int i = 0; i < n; i++) n_divided += (*slots)[i].held->split_whole > 0;
+    const size_t nbytes = ((size_t)n + 1) * sizeof **slots;
+    dt_stored_slot *all = n_divided ? realloc(*slots, nbytes + n_divided * sizeof(dt_tensor)) : *slots;
+    if (!all) {
+        free(*slots);
+        *slots = NULL;
+        return dt_fail(DT_ERR_MEMORY, "out of memory for a list of %d tensors", n);
+    }
+    dt_tensor *whole = (dt_tensor *)(void *)((char *)all + nbytes);
+    for (int i = 0; i < n; i++) {
+        all[i].tensor = all[i].held;
+        if (all[i].held->split_whole == 0) continue;
+        *whole = dt_tensor_whole(all[i].held);
+        all[i].tensor = whole++;
+    }
+    *slots = all;
+    return DT_OK;
 }
 
 dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slot **slots, int *n_slots)
@@ -57,7 +80,7 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
     for (int k = 0; k < n_models; k++)
         end = models[k].zero ? add_slices(end, &models[k]) : add_tensors(end, &models[k]);
     *n_slots = (int)(end - *slots);
-    return DT_OK;
+    return add_wholes(slots, *n_slots);
 }
 
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor)

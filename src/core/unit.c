@@ -14,13 +14,18 @@ static bool count_elements(int n_dims, const int64_t *shape, int64_t *n_elems)
     return n <= INT64_MAX / 64; /* sizes in bytes, including padding, stay far from overflow */
 }
 
-static int64_t align_up(int64_t n) { return (n + DT_GROUP_ALIGN - 1) / DT_GROUP_ALIGN * DT_GROUP_ALIGN; }
+/* The first offset at or after n where a group may begin. */
+static int64_t align_up(const dt_unit *u, dt_part part, int64_t n)
+{
+    const int64_t align = part == DT_TRAINED && u->trained_align > 0 ? u->trained_align : DT_GROUP_ALIGN;
+    return (n + align - 1) / align * align;
+}
 
 /** Assign a tensor the next offset of its part. */
 static void append(dt_unit *u, dt_tensor *t)
 {
     int64_t *len = &u->flat_len[t->part];
-    t->offset = t->new_group ? align_up(*len) : *len;
+    t->offset = t->new_group ? align_up(u, t->part, *len) : *len;
     *len = t->offset + t->n_elems;
 }
 
@@ -44,7 +49,8 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
     memcpy(t.shape, shape, (size_t)n_dims * sizeof shape[0]);
 
     int64_t end;
-    DT_CHECK(!__builtin_add_overflow(align_up(u->flat_len[t.part]), t.n_elems, &end) && end <= INT64_MAX / 64,
+    DT_CHECK(!__builtin_add_overflow(align_up(u, t.part, u->flat_len[t.part]), t.n_elems, &end) &&
+                 end <= INT64_MAX / 64,
              DT_ERR_ARG, "unit %s, tensor %s: the unit is too large: expected at most %" PRId64 " elements", u->name,
              name, (int64_t)(INT64_MAX / 64));
     dt_tensor *grown = realloc(u->tensors, ((size_t)u->n_tensors + 1) * sizeof *grown);
@@ -102,6 +108,25 @@ int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role)
     for (int i = 0; i < n_units; i++)
         if (units[i].role == role) return i;
     return -1;
+}
+
+dt_tensor_run dt_tensor_run_of(const dt_tensor *t, int64_t first, int64_t n)
+{
+    if (t->split_whole == 0) return (dt_tensor_run){first, n};
+    int64_t inner = 1; /* elements of an index of the divided dimension */
+    for (int d = t->split + 1; d < t->n_dims; d++) inner *= t->shape[d];
+    const int64_t row = t->shape[t->split] * inner, outer = first / row, within = first % row;
+    return (dt_tensor_run){(outer * t->split_whole + t->split_first) * inner + within, dt_min_i64(n, row - within)};
+}
+
+dt_tensor dt_tensor_whole(const dt_tensor *t)
+{
+    dt_tensor whole = *t;
+    if (t->split_whole == 0) return whole;
+    whole.n_elems = t->n_elems / t->shape[t->split] * t->split_whole;
+    whole.shape[t->split] = t->split_whole;
+    whole.split_first = whole.split_whole = 0;
+    return whole;
 }
 
 int64_t dt_tensor_n_trainable(const dt_tensor *t)

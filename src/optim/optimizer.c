@@ -58,9 +58,9 @@ static dt_err sgd_plain_step(dt_device *dev, const dt_optimizer_step *s, const v
 
 /* State names are PyTorch's. */
 const dt_optimizer_ops dt_optimizer_adamw = {
-    .name = "adamw", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .step = adamw_step};
+    .name = "adamw", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .positive_states = 2, .step = adamw_step};
 const dt_optimizer_ops dt_optimizer_adam = {
-    .name = "adam", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .step = adam_step};
+    .name = "adam", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .positive_states = 2, .step = adam_step};
 const dt_optimizer_ops dt_optimizer_sgd = {
     .name = "sgd", .n_states = 1, .state_names = {"momentum_buffer"}, .step = sgd_step};
 const dt_optimizer_ops dt_optimizer_sgd_plain = {.name = "sgd", .step = sgd_plain_step};

@@ -5,6 +5,7 @@
  * The launches are those of cuda/. A test compares them with the launches that the CUDA simulator receives. All
  * sequences of a batch count as equally long, because their lengths are in device memory. */
 #include "count_private.h"
+#include "dtrain/device/block8.h"
 #include "dtrain/device/gpu_sizes.h"
 
 static double size_of(dt_dtype dt) { return (double)dt_dtype_size(dt); }
@@ -183,6 +184,9 @@ MOVES(log_softmax_at, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 MOVES(adamw_step, (double)x->n *(size_of(x->gt) + 6 * sizeof(float) + (x->param ? size_of(x->param_dt) : 0)))
 MOVES(sgd_step,
       (double)x->n *(size_of(x->gt) + (x->momentum ? 4 : 2) * sizeof(float) + (x->param ? size_of(x->param_dt) : 0)))
+MOVES(round_stochastic, (double)x->n *(sizeof(float) + sizeof(uint16_t)))
+MOVES(quantise_blocks, (double)x->n *(sizeof(float) + 1 + 4.0 / DT_BLOCK8))
+MOVES(dequantise_blocks, (double)x->n *(sizeof(float) + 1 + 4.0 / DT_BLOCK8))
 
 /* Two launches: the sums of blocks, then their sum. */
 #define REDUCES(op)                                                                                                    \

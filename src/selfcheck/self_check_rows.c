@@ -1,5 +1,6 @@
 /* self_check_rows.c - cases of the self-check: single elements, rows, norms, embedding, optimizers, sums, streams. */
 #include "self_check.h"
+#include "dtrain/device/block8.h"
 #include <math.h>
 
 static const dt_dtype TYPES[] = {DT_F32, DT_BF16, DT_F16};
@@ -295,6 +296,25 @@ static void optimizers(check *c, dt_dtype gt)
     end(c);
 }
 
+/* States of fewer bits: the same rounding on both devices. */
+static void states(check *c)
+{
+    const int64_t n = 5003, n_blocks = dt_ceil_div(n, DT_BLOCK8);
+    begin(c, "round_stochastic, quantise_blocks, dequantise_blocks");
+    const array x = put(c, DT_F32, n, 1), rounded = room(c, DT_BF16, n), codes = room_bytes(c, 1, n),
+                absmax = room(c, DT_F32, n_blocks), back = room(c, DT_F32, n);
+    EACH_DEVICE (c) {
+        RUN(c, round_stochastic, at(c, x), at(c, rounded), 77, 5, 3, n);
+        RUN(c, quantise_blocks, at(c, x), at(c, codes), at(c, absmax), false, n);
+        RUN(c, dequantise_blocks, at(c, codes), at(c, absmax), at(c, back), false, n);
+    }
+    compare(c, "round_stochastic", rounded, EXACT);
+    compare(c, "codes", codes, EXACT);
+    compare(c, "absmax", absmax, EXACT);
+    compare(c, "dequantise_blocks", back, EXACT);
+    end(c);
+}
+
 static void sums(check *c, dt_dtype dt)
 {
     const int64_t n = 300007;
@@ -363,6 +383,7 @@ static void streams(check *c)
 void check_rows_cases(check *c)
 {
     conversions(c);
+    states(c);
     for (int t = 0; t < N_TYPES; t++) {
         const dt_dtype dt = TYPES[t];
         activations(c, dt);

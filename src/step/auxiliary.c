@@ -1,5 +1,6 @@
 /* auxiliary.c - auxiliary models that a task trains in addition to the main model. */
 #include "dtrain/step/step.h"
+#include "dtrain/device/block8.h"
 #include <string.h>
 
 /* A name becomes a group in the checkpoint, next to the groups of the main model. */
@@ -20,6 +21,10 @@ dt_trained *dt_task_train_auxiliary(dt_task *t, const char *name, dt_unit *units
     *m = *t->main;
     m->name = name;
     m->units = units, m->n_units = n_units;
+    for (int u = 0; u < n_units && m->zero_opt.state_dtype == DT_I8; u++) {
+        units[u].trained_align = DT_BLOCK8;
+        dt_unit_lay_out(&units[u]);
+    }
     m->zero_opt.tied_unit = -1;
     m->zero_opt.keep_gathered = false;
     m->groups.n = 1;

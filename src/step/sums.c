@@ -150,10 +150,10 @@ static dt_err compare(const char *mine, const char *first)
 
 static dt_err compare_ranks(const char *mine, dt_comm *comm)
 {
-    char *first = comm->rank == 0 ? (char *)mine : NULL;
+    char *first = dt_comm_first(comm) ? (char *)mine : NULL;
     DT_TRY(dt_comm_share_text(comm, &first, NULL));
     const dt_err err = dt_comm_agree(comm, compare(mine, first));
-    if (comm->rank) free(first);
+    if (!dt_comm_first(comm)) free(first);
     return err;
 }
 

@@ -157,7 +157,7 @@ static dt_err average(dt_task *t, int64_t n)
 
 static int64_t first_of(const dt_task *t, int64_t micro)
 {
-    return (micro * t->nranks + t->comm->rank) * t->batching.micro_batch_size;
+    return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
 }
 
 static dt_err estimate_step(dt_task *t, int64_t step, int64_t n)

@@ -63,7 +63,7 @@ static int64_t text_length(const dt_task *t)
 static void warn_of_data(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (!info || (t->comm && t->comm->rank != 0)) return;
+    if (!info || (t->comm && !dt_comm_first(t->comm))) return;
     if (info->n_too_long)
         DT_WARN("[data] train: %lld pairs with a text of more than %lld tokens are skipped; to truncate them instead, "
                 "set rm.truncate = true",

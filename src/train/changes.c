@@ -24,7 +24,8 @@ static const struct {
     {"run", "threads", CHANGE_IGNORED},
     {"run", "time_limit", CHANGE_IGNORED},
     {"run", "max_skipped_steps", CHANGE_IGNORED},
-    {"optimizer", "type", CHANGE_IGNORED}, /* compared by the optimizer's name, below */
+    {"optimizer", "type", CHANGE_IGNORED},        /* compared by the optimizer's name, below */
+    {"optimizer", "state_dtype", CHANGE_IGNORED}, /* compared with the states in the file, below */
     {"scheduler", "on_extend", CHANGE_IGNORED},
     {"model", "attention", CHANGE_IGNORED},
     {"model", "activation_checkpointing", CHANGE_IGNORED},
@@ -140,6 +141,16 @@ static void see_optimizer(changes *c, const dt_run *run, const dt_ckpt_meta *met
     if (first && c->refused[0]) c->section = "optimizer", c->key = "type";
 }
 
+/* fp32 and bf16 are converted into each other. */
+static void see_state_dtype(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
+{
+    const dt_dtype now = run->main.zero_opt.state_dtype;
+    const bool first = !c->refused[0], fits = dt_checkpoint_fits_type(&meta->states, now);
+    if (!run_trains(run) || !strcmp(meta->states.dtype, dt_dtype_name(now))) return;
+    add(c, fits ? CHANGE_REPORTED : CHANGE_REFUSED, "optimizer.state_dtype", meta->states.dtype, dt_dtype_name(now));
+    if (first && c->refused[0]) c->section = "optimizer", c->key = "state_dtype";
+}
+
 static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_ckpt_meta *meta)
 {
     dt_config before = {0};
@@ -148,6 +159,7 @@ static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_
     dt_config_compare(&before, &run->cfg, see_key, c);
     dt_config_free(&before);
     see_optimizer(c, run, meta);
+    see_state_dtype(c, run, meta);
     see_data(c, run, meta);
     return see_model(c, run, path, meta->model_config, dropout);
 }

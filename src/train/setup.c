@@ -1,6 +1,7 @@
 /* setup.c - open everything that a run needs from its configuration. All errors are found here, before any step, and
  * reported together. Each is added to a list, and settings that depend on an invalid key are skipped. */
 #include "run.h"
+#include "dtrain/device/block8.h"
 #include "dtrain/io/io.h"
 #include "dtrain/step/step.h"
 #include <inttypes.h>
@@ -113,7 +114,7 @@ static dt_err open_from_keys(dt_run *run)
 {
     static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
     const dt_config *cfg = &run->cfg;
-    bool any = *cfg->model_config != '\0' || (run->comm && run->comm->rank > 0);
+    bool any = *cfg->model_config != '\0' || (run->comm && !dt_comm_first(run->comm));
     DT_TRY(dt_model_config_from_keys(&run->mc, cfg));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) any = any || dt_config_given(cfg, "model", sizes[i]);
     if (!any)
@@ -190,7 +191,7 @@ static dt_err open_model_config(dt_run *run)
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
-    return !run->comm || run->comm->rank == 0 ? compare_with_keys(cfg, &run->mc) : DT_OK;
+    return !run->comm || dt_comm_first(run->comm) ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
 
 static dt_err check_length(const dt_run *run)
@@ -201,9 +202,15 @@ static dt_err check_length(const dt_run *run)
     dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
     DT_CHECK(!run->mc.learned_positions, DT_ERR_USAGE,
              "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
-    if (!run->comm || run->comm->rank == 0) /* other ranks read the resolved text, whose line numbers differ */
+    if (!run->comm || dt_comm_first(run->comm)) /* other ranks read the resolved text, whose line numbers differ */
         DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64, where, T, P);
     return DT_OK;
+}
+
+static dt_dtype state_dtype(const dt_config *cfg)
+{
+    if (!strcmp(cfg->optimizer_state_dtype, dt_dtype_name(DT_I8))) return DT_I8;
+    return !strcmp(cfg->optimizer_state_dtype, dt_dtype_name(DT_BF16)) ? DT_BF16 : DT_F32;
 }
 
 /* Value of offload_optimizer or offload_param. */
@@ -233,7 +240,7 @@ static dt_err settle_by_size(dt_run *run)
     if (strcmp(run->cfg.zero_stage, "auto:size") != 0 || run->n_units == 0) return DT_OK;
     const int64_t n_param = run_n_param(run);
     const int stage = run_stage_by_size(n_param, run_trains(run));
-    if (!run->comm || run->comm->rank == 0)
+    if (!run->comm || dt_comm_first(run->comm))
         DT_INFO("zero.stage = auto:size: %d, for a model of %" PRId64 " parameters", stage, n_param);
     return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }
@@ -249,12 +256,14 @@ static void fill_zero_options(dt_run *run)
     const bool reduce_differs = dt_dtype_find(cfg->precision_reduce_dtype, &reduce_dtype);
     run->main.zero_opt = (dt_zero_options){
         .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
-        .n_groups = run->comm ? run->comm->n_groups : 0, /* a plan sets its own */
+        .n_groups = run->comm ? run->comm->mesh.replicate.size : 0, /* a plan sets its own */
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : dtype,
         .reduce_differs = reduce_differs,
         .reduce_dtype = reduce_dtype,
         .optimizer = run_trains(run) ? run->optimizer : NULL,
+        .state_dtype = state_dtype(cfg),
+        .seed = (uint64_t)cfg->run_seed,
         .reproducible = cfg->run_reproducible,
         .overlap_comm = cfg->zero_overlap_comm,
         .tied_unit = dt_model_tied_unit(&run->mc, run->units, run->n_units),
@@ -305,7 +314,7 @@ static void warn_of_precision(const dt_run *run)
     static const char *const keys[] = {"loss_scale",     "initial_scale_power",    "loss_scale_window",
                                        "min_loss_scale", "consecutive_hysteresis", "hysteresis"};
     const bool scaled = dt_config_precision(&run->cfg) == DT_F16;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0) && !scaled; i++)
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || dt_comm_first(run->comm)) && !scaled; i++)
         if (dt_config_differs(&run->cfg, "precision", keys[i]))
             DT_WARN("precision.%s is ignored, because with dtype = %s the loss is not scaled", keys[i],
                     run->cfg.precision_dtype);
@@ -342,16 +351,16 @@ static dt_err check_attention(const dt_run *run)
 static dt_err resolve_batching(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    run->batching = (dt_batching){.train_batch_size = run->nranks, .micro_batch_size = 1, .accumulation = 1};
+    run->batching = (dt_batching){.train_batch_size = run->data->size, .micro_batch_size = 1, .accumulation = 1};
     if (dt_config_doubted(cfg, "batch", NULL)) return DT_OK;
     dt_batching b;
     dt_err err = DT_OK;
     if (run_trains(run))
-        err = dt_batching_resolve(&b, cfg, run->nranks);
+        err = dt_batching_resolve(&b, cfg, run->data->size);
     else
-        dt_batching_for_evaluation(&b, cfg, run->nranks);
+        dt_batching_for_evaluation(&b, cfg, run->data->size);
     if (err != DT_OK && !run->comm) { /* --plan tries rank counts that the batch may not fit */
-        dt_batching_nearest(&b, cfg, run->nranks);
+        dt_batching_nearest(&b, cfg, run->data->size);
         DT_INFO("%s\nthe plan uses train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
         dt_error_clear();
         err = DT_OK;
@@ -450,7 +459,7 @@ static dt_err attach_adapters(dt_run *run)
     if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
     DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
-    if ((!run->comm || run->comm->rank == 0) && dt_lora_unties(&run->mc, run->units, run->n_units))
+    if ((!run->comm || dt_comm_first(run->comm)) && dt_lora_unties(&run->mc, run->units, run->n_units))
         DT_WARN("the head is tied to the embedding, but, as in PEFT, their adapters are separate; a merged model "
                 "therefore has a head of its own (tie_word_embeddings = false)");
     DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));
@@ -512,6 +521,8 @@ static dt_err open_model(dt_run *run)
                     : dt_model_make_units(&run->mc, &run->units, &run->n_units));
     DT_TRY(run_choose_parts(run));
     DT_TRY(adapt_model(run));
+    for (int u = 0; u < run->n_units; u++)
+        run->units[u].trained_align = state_dtype(&run->cfg) == DT_I8 ? DT_BLOCK8 : 0;
     dt_units_choose_trained(run->units, run->n_units, run->task.ops->trains ? is_trained : NULL, run);
     note(run, run_choose_rows(run));
     DT_TRY(run_check_features(run));
@@ -525,7 +536,7 @@ static void lend(dt_run *run)
     dt_task *t = &run->task;
     if (!t->ops) t->ops = dt_task_find(run->cfg.run_task);
     t->cfg = &run->cfg, t->mistakes = &run->mistakes;
-    t->comm = run->comm, t->nranks = run->nranks;
+    t->comm = run->comm, t->data = run->data;
     t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
     t->sums = &run->sums;
     t->mc = &run->mc, t->model_opt = &run->model_opt, t->main = &run->main;
@@ -607,7 +618,7 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
 
 static dt_err open_zeros(dt_run *run)
 {
-    const plan_setting with = run_setting(run, run->nranks, run->comm->local_nranks);
+    const plan_setting with = run_setting(run, run->data->size, run->comm->local_nranks);
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         m->zero_opt.host = run->host.ops ? &run->host : &run->dev;

@@ -78,7 +78,7 @@ static void warn_of_projector(const dt_run *run)
     } keys[] = {{"projector_hidden_size", p->n_layers > 1},
                 {"projector_shuffle", p->type == DT_PROJECTOR_PIXEL_SHUFFLE},
                 {"projector_dropout", p->norm}};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0); i++)
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || dt_comm_first(run->comm)); i++)
         if (!keys[i].used && dt_config_differs(&run->cfg, "vision", keys[i].key))
             DT_WARN("vision.%s is ignored, because a projector of type %s has no such setting", keys[i].key,
                     dt_projector_name(p->type));

@@ -11,6 +11,7 @@
  * front and the end of a range that holds the largest pair of neighbours. Fixed regions need no allocator and cannot
  * fragment. */
 #include "arrange.h"
+#include "dtrain/device/block8.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -20,13 +21,18 @@ static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups)
+static dt_shards aligned_shards(int64_t flat_len, int nranks, int n_groups, int64_t align)
 {
-    const int64_t charge_len = round_up((flat_len + nranks - 1) / nranks, DT_SHARD_ALIGN);
+    const int64_t charge_len = round_up((flat_len + nranks - 1) / nranks, align);
     return (dt_shards){.flat_len = flat_len,
                        .charge_len = charge_len,
                        .shard_len = n_groups * charge_len,
                        .padded_len = nranks * charge_len};
+}
+
+dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups)
+{
+    return aligned_shards(flat_len, nranks, n_groups, DT_SHARD_ALIGN);
 }
 
 /* ---- checks and runs --------------------------------------------------------------------------------------------- */
@@ -47,6 +53,7 @@ static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
     DT_EXPECT(!opt->reduce_differs ||
               (dt_is_float(opt->reduce_dtype) && (!opt->reproducible || opt->reduce_dtype == DT_F32)));
     DT_EXPECT(opt->tied_unit >= -1 && opt->tied_unit < n_units);
+    DT_EXPECT(opt->state_dtype == DT_F32 || opt->state_dtype == DT_BF16 || opt->state_dtype == DT_I8);
     DT_EXPECT(opt->grad_dtype == opt->param_dtype || opt->grad_dtype == DT_F32);
     DT_EXPECT(opt->offload_param == DT_OFFLOAD_NONE || opt->stage == 3);
     const int n = opt->optimizer ? opt->optimizer->n_states : 0;
@@ -78,35 +85,58 @@ static dt_err check_unit(const dt_unit *u)
     return DT_OK;
 }
 
-/** Merge adjacent trainable elements with the same decay and learning rate. Runs exclude padding: with eps = 0 AdamW
+/** Merge adjacent trainable elements with the same settings. Runs exclude padding: with eps = 0 AdamW
  *  would turn its zeros into NaN. */
 static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 {
     zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
-    if (last && last->start + last->len == run.start && last->decay == run.decay && last->lr_group == run.lr_group)
+    if (last && last->start + last->len == run.start && last->decay == run.decay && last->plain == run.plain &&
+        last->lr_group == run.lr_group && last->divided == run.divided)
         last->len += run.len;
     else
         l->runs[l->n_runs++] = run;
 }
 
+static void add_span(zero_layout *l, const zero_unit_layout *ul, zero_span span)
+{
+    zero_span *last = l->n_spans > ul->first_span ? &l->spans[l->n_spans - 1] : NULL;
+    if (last && last->start + last->len == span.start && last->plain == span.plain)
+        last->len += span.len;
+    else
+        l->spans[l->n_spans++] = span;
+}
+
 static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
 {
     ul->first_run = l->n_runs;
+    ul->first_span = l->n_spans;
     ul->all_trainable = true;
+    bool divided[2] = {false, false}; /* are there tensors that are not divided, and that are? */
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         const int64_t row_len = t->n_elems / t->shape[0];
+        const bool is_divided = t->split_whole > 0;
         if (t->part != DT_TRAINED) continue;
-        ul->all_trainable = ul->all_trainable && t->trainable && t->n_row_ranges == 0;
+        divided[is_divided] = true;
+        ul->all_trainable =
+            ul->all_trainable && t->trainable && t->n_row_ranges == 0 && !(divided[false] && divided[true]);
         if (!t->trainable) continue;
-        if (t->n_row_ranges == 0) add_run(l, ul, (zero_run){t->offset, t->n_elems, t->decay, t->lr_group});
+        zero_run run = {.start = t->offset,
+                        .len = t->n_elems,
+                        .decay = t->decay,
+                        .lr_group = t->lr_group,
+                        .plain = dt_zero_keeps_fp32(l->state_dtype, t),
+                        .divided = is_divided};
+        add_span(l, ul, (zero_span){t->offset, t->n_elems, run.plain});
+        if (t->n_row_ranges == 0) add_run(l, ul, run);
         for (int k = 0; k < t->n_row_ranges; k++) {
             const dt_row_range *r = &t->row_ranges[k];
-            add_run(l, ul,
-                    (zero_run){t->offset + r->first * row_len, (r->end - r->first) * row_len, t->decay, t->lr_group});
+            run.start = t->offset + r->first * row_len, run.len = (r->end - r->first) * row_len;
+            add_run(l, ul, run);
         }
     }
     ul->n_runs = l->n_runs - ul->first_run;
+    ul->n_spans = l->n_spans - ul->first_span;
 }
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
@@ -236,6 +266,84 @@ static dt_err arrange_params(zero_layout *l, const dt_zero_options *opt, const d
     return DT_OK;
 }
 
+/* ---- master and states ------------------------------------------------------------------------------------------- */
+
+bool dt_zero_keeps_fp32(dt_dtype state_dtype, const dt_tensor *t)
+{
+    return state_dtype == DT_I8 &&
+           (t->n_elems < DT_BLOCK8_SMALLEST || t->n_row_ranges > 0 || t->offset % DT_BLOCK8 != 0);
+}
+
+dt_state_nbytes dt_zero_state_nbytes(dt_dtype state_dtype, const dt_tensor *t)
+{
+    const double n = (double)t->n_elems;
+    if (state_dtype != DT_I8 || dt_zero_keeps_fp32(state_dtype, t))
+        return (dt_state_nbytes){n * (state_dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float)), 0};
+    return (dt_state_nbytes){n, sizeof(float) * (double)dt_ceil_div(t->n_elems, DT_BLOCK8)};
+}
+
+bool zero_covers(const zero_layout *l, int a, const zero_span *span)
+{
+    return l->array[a].state < 0 || l->state_dtype != DT_I8 || l->array[a].of_plain == span->plain;
+}
+
+int64_t zero_packed(const zero_layout *l, int a, int u, int64_t x)
+{
+    const zero_unit_layout *ul = &l->units[u];
+    int64_t n = 0;
+    for (int k = 0; k < ul->n_spans; k++) {
+        const zero_span *span = &l->spans[ul->first_span + k];
+        if (span->start > x) break;
+        if (!zero_covers(l, a, span)) continue;
+        n += (span->start - n % ZERO_PACKED_ALIGN + ZERO_PACKED_ALIGN) % ZERO_PACKED_ALIGN;
+        n += dt_min_i64(span->len, x - span->start);
+    }
+    return n;
+}
+
+static void list_arrays(zero_layout *l)
+{
+    const bool in_8_bits = l->state_dtype == DT_I8;
+    const dt_dtype state = in_8_bits ? DT_U8 : l->state_dtype;
+    const dt_memspace beside = l->opt_space == DT_IN_FILE ? DT_ON_HOST : l->opt_space;
+    l->array[l->n_arrays++] = (zero_array){.dtype = DT_F32, .per = 1, .state = -1, .space = l->opt_space};
+    for (int k = 0; k < l->n_states; k++)
+        l->array[l->n_arrays++] = (zero_array){.dtype = state, .per = 1, .state = k, .space = l->opt_space};
+    for (int k = 0; k < l->n_states && in_8_bits; k++)
+        l->array[l->n_arrays++] = (zero_array){.dtype = DT_F32, .per = DT_BLOCK8, .state = k, .space = beside};
+    for (int k = 0; k < l->n_states && in_8_bits; k++)
+        l->array[l->n_arrays++] =
+            (zero_array){.dtype = DT_F32, .per = 1, .state = k, .packed = true, .of_plain = true, .space = beside};
+}
+
+/** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. */
+static int64_t packed_len(const zero_layout *l, int a, int u)
+{
+    const dt_shards *s = &l->units[u].part[DT_TRAINED].shards;
+    const int64_t step = l->whole_opt ? s->padded_len : s->shard_len;
+    int64_t most = 0;
+    for (int64_t x = 0; x < s->padded_len; x += step)
+        most = dt_max_i64(most, zero_packed(l, a, u, x + step) - zero_packed_base(l, a, u, x));
+    return round_up(most, ZERO_PACKED_ALIGN);
+}
+
+static dt_err place_arrays(zero_layout *l)
+{
+    for (int a = 0; a < l->n_arrays; a++) {
+        zero_array *array = &l->array[a];
+        array->len = a > 0 || l->has_master ? l->opt_len / array->per : 0;
+        if (!array->packed) continue;
+        array->len = 0;
+        array->packed_at = calloc((size_t)l->n_units, sizeof *array->packed_at);
+        DT_CHECK(array->packed_at, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
+        for (int u = 0; u < l->n_units; u++) {
+            array->packed_at[u] = array->len;
+            array->len += packed_len(l, a, u) / array->per;
+        }
+    }
+    return DT_OK;
+}
+
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 static int64_t kept_len(const dt_shards *s, bool whole)
@@ -258,6 +366,9 @@ static void place_params_kept(zero_layout *l, int p, zero_part_layout *part)
     *len += away ? shard_len_in(part->space, &part->shards, l->param_dtype[p]) : kept_len(&part->shards, part->whole);
 }
 
+/** The smallest type that master and states have in the optimizer's memory space. */
+static dt_dtype least_dtype(const zero_layout *l) { return l->state_dtype == DT_I8 ? DT_U8 : l->state_dtype; }
+
 static void place_kept(zero_layout *l)
 {
     for (int u = 0; u < l->n_units; u++) {
@@ -270,7 +381,7 @@ static void place_kept(zero_layout *l)
             l->grads_len += kept_len(shards, l->whole_grads);
         }
         ul->opt_at = l->opt_len;
-        l->opt_len += l->whole_opt ? kept_len(shards, true) : shard_len_in(l->opt_space, shards, DT_F32);
+        l->opt_len += l->whole_opt ? kept_len(shards, true) : shard_len_in(l->opt_space, shards, least_dtype(l));
     }
 }
 
@@ -351,7 +462,7 @@ static int64_t longest_in_file(const zero_layout *l, int p)
 /** Size the rings of staging buffers for offloaded states. */
 static void size_rings(zero_layout *l, const dt_zero_options *opt)
 {
-    const int64_t step = DT_SWAP_ALIGN / (int64_t)sizeof(float), longest = longest_shard(l, DT_TRAINED);
+    const int64_t step = DT_SWAP_ALIGN / (int64_t)dt_dtype_size(least_dtype(l)), longest = longest_shard(l, DT_TRAINED);
     l->n_buffers = opt->buffer_count > 0 ? opt->buffer_count : 1;
     if (l->grads_down) {
         l->group_len = round_up(longest, step);
@@ -361,7 +472,8 @@ static void size_rings(zero_layout *l, const dt_zero_options *opt)
         if (any_in(l, DT_TRAINED, DT_ON_DEVICE))
             l->up_bytes = (size_t)l->group_len * dt_dtype_size(l->param_dtype[DT_TRAINED]);
         if (l->opt_space == DT_IN_FILE)
-            l->swap_bytes = (size_t)l->group_len * sizeof(float) * (size_t)(1 + l->n_states);
+            for (int a = 0; a <= l->n_states; a++)
+                l->swap_bytes += (size_t)l->group_len * dt_dtype_size(l->array[a].dtype);
     }
     for (int p = 0; p < DT_N_PARTS; p++) {
         const size_t nbytes = dt_swap_round_up((size_t)longest_in_file(l, p) * dt_dtype_size(l->param_dtype[p]));
@@ -369,10 +481,19 @@ static void size_rings(zero_layout *l, const dt_zero_options *opt)
     }
 }
 
+/** Elements of the longest run, rounded up to whole blocks of states. */
+static int64_t longest_run(const zero_layout *l)
+{
+    int64_t n = 0;
+    for (int k = 0; k < l->n_runs; k++) n = dt_max_i64(n, l->runs[k].len);
+    return round_up(n, DT_BLOCK8);
+}
+
 static void size_staging(zero_layout *l, const dt_zero_options *opt)
 {
     size_buckets(l, opt);
     size_rings(l, opt);
+    if (l->n_states > 0 && l->state_dtype != DT_F32) l->scratch_len = dt_min_i64(ZERO_STATE_CHUNK, longest_run(l));
     for (int p = 0; p < DT_N_PARTS; p++)
         l->param_arena_bytes[p] = (size_t)l->param_arena_len[p] * dt_dtype_size(l->param_dtype[p]);
     l->grad_arena_bytes = (size_t)l->grad_arena_len * dt_dtype_size(l->grad_dtype);
@@ -390,20 +511,24 @@ static size_t params_nbytes(const zero_layout *l, int p, const int64_t *len)
     return (size_t)len[p] * dt_dtype_size(l->param_dtype[p]);
 }
 
-static size_t optimizer_nbytes(const zero_layout *l)
+size_t zero_arrays_nbytes(const zero_layout *l, dt_memspace space, int end)
 {
-    return (size_t)l->opt_len * sizeof(float) * (size_t)(l->has_master + l->n_states);
+    size_t nbytes = 0;
+    for (int a = 0; a < end; a++)
+        if (l->array[a].space == space) nbytes += zero_array_nbytes(l, a);
+    return nbytes;
 }
 
 dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledger *ledger)
 {
-    const size_t n_kept = 1 + (size_t)l->n_states; /* each is a separate request */
-    const size_t transfers = dt_swap_transfers(l->fetch_bytes) + n_kept * dt_swap_transfers(l->swap_bytes / n_kept);
+    size_t transfers = dt_swap_transfers(l->fetch_bytes);
+    for (int a = 0; a <= l->n_states && l->swap_bytes > 0; a++) /* each is a separate request */
+        transfers += dt_swap_transfers((size_t)l->group_len * dt_dtype_size(l->array[a].dtype));
     dt_swap_options file = {.dir = dir, .what = "offloaded states", .ledger = ledger};
     file.depth = (int)dt_min_i64(l->n_buffers * (int64_t)transfers, ZERO_FILE_DEPTH_MAX);
     for (int p = 0; p < DT_N_PARTS && l->away_space == DT_IN_FILE; p++)
         file.nbytes[DT_MEM_PARAMS] += params_nbytes(l, p, l->away_len);
-    if (l->opt_space == DT_IN_FILE) file.nbytes[DT_MEM_OPTIMIZER] = optimizer_nbytes(l);
+    file.nbytes[DT_MEM_OPTIMIZER] = zero_arrays_nbytes(l, DT_IN_FILE, l->n_arrays);
     return file;
 }
 
@@ -417,7 +542,9 @@ static void add_up(zero_layout *l)
         if (l->away_space != DT_IN_FILE) params[l->away_space] += params_nbytes(l, p, l->away_len);
         staging[DT_ON_DEVICE] += l->param_arena_bytes[p];
     }
-    if (l->opt_space != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->opt_space] += optimizer_nbytes(l);
+    for (int a = 0; a < l->n_arrays; a++)
+        if (l->array[a].space != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->array[a].space] += zero_array_nbytes(l, a);
+    staging[l->grads_down ? DT_ON_HOST : DT_ON_DEVICE] += zero_scratch_nbytes(l);
     grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
     if (l->grads_down) grads[l->host_grad_space] += (size_t)l->opt_len * grad_size;
     staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes + l->watched_bytes;
@@ -458,6 +585,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->n_streams = opt->overlap_comm + offloads;
     l->stage = l->group_nranks == 1 && !offloads ? 1 : l->grads_down && opt->stage == 0 ? 1 : opt->stage;
     l->n_states = l->has_grads ? opt->optimizer->n_states : 0;
+    l->state_dtype = opt->state_dtype;
     /* In reproducible mode every micro-step is reduced. Full gradients would never accumulate, so every stage keeps
      * shards. */
     l->whole_grads = l->stage < 2 && !opt->reproducible;
@@ -475,15 +603,17 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
 
 static dt_err make_tables(zero_layout *l, const dt_unit *units)
 {
-    size_t n_runs = 0; /* upper bound */
+    size_t n_runs = 0, n_tensors = 0; /* upper bounds */
     for (int u = 0; u < l->n_units; u++) {
         DT_TRY(check_unit(&units[u]));
+        n_tensors += (size_t)units[u].n_tensors;
         for (int i = 0; i < units[u].n_tensors; i++) n_runs += 1 + (size_t)units[u].tensors[i].n_row_ranges;
         l->n_param += units[u].n_param;
     }
     l->units = calloc((size_t)l->n_units, sizeof *l->units);
     l->runs = calloc(n_runs + 1, sizeof *l->runs);
-    DT_CHECK(l->units && l->runs, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
+    l->spans = calloc(n_tensors + 1, sizeof *l->spans);
+    DT_CHECK(l->units && l->runs && l->spans, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
     return DT_OK;
 }
 
@@ -492,7 +622,8 @@ static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_un
 {
     for (int p = 0; p < DT_N_PARTS; p++) {
         const int64_t len = unit->flat_len[p];
-        ul->part[p].shards = dt_shards_of(len, l->nranks, l->n_groups);
+        ul->part[p].shards = aligned_shards(len, l->nranks, l->n_groups,
+                                            p == DT_TRAINED && l->state_dtype == DT_I8 ? DT_BLOCK8 : DT_SHARD_ALIGN);
         ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
         ul->part[p].space = ul->part[p].whole ? DT_ON_DEVICE : l->away_space;
     }
@@ -504,7 +635,9 @@ static dt_err arrange(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     DT_TRY(make_tables(l, units));
     set_flags(l, opt, units);
     for (int u = 0; u < l->n_units; u++) arrange_unit(l, opt, &units[u], &l->units[u]);
+    list_arrays(l);
     place_kept(l);
+    DT_TRY(place_arrays(l));
     if (l->has_grads && !l->whole_grads)
         l->grad_arena_len =
             place_arena(l, (arena_kind){DT_TRAINED, true}, opt->tied_unit, opt->overlap_comm ? INT64_MAX : 0);
@@ -527,7 +660,9 @@ dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_uni
 
 void zero_layout_free(zero_layout *l)
 {
+    for (int a = 0; a < l->n_arrays; a++) free(l->array[a].packed_at);
     free(l->units);
     free(l->runs);
+    free(l->spans);
     *l = (zero_layout){0};
 }

@@ -7,12 +7,33 @@
 #include "dtrain/zero/zero.h"
 
 /** Consecutive trainable elements of a unit's trained part that one optimizer call may update. All have the same
- *  learning rate and the same decay setting. */
+ *  learning rate and the same decay setting, and are divided alike. */
 typedef struct zero_run {
     int64_t start, len;
-    bool decay;
+    bool decay, plain; /* plain: its states are fp32, whatever state_dtype is */
     int lr_group;
+    bool divided; /* its tensors are divided on the axis tp; false: all ranks of that axis have the same */
 } zero_run;
+
+/** Adjacent trained tensors of a unit with the same arrays. */
+typedef struct zero_span {
+    int64_t start, len;
+    bool plain;
+} zero_span;
+
+/** An array that the optimizer keeps: the master, or a state. A state in 8 bits has three: codes, scales, and the
+ *  states of plain spans. */
+typedef struct zero_array {
+    dt_dtype dtype;
+    int64_t per; /* elements of a trained part per entry: 1; of scales DT_BLOCK8 */
+    int state;   /* -1: the master */
+    bool packed; /* it stores only the spans that it covers; otherwise all elements */
+    bool of_plain;
+    dt_memspace space;
+    int64_t len;        /* entries of a rank */
+    int64_t *packed_at; /* [n_units] offset of each unit's shard, in entries; NULL unless packed */
+} zero_array;
+enum { ZERO_MASTER, ZERO_MAX_ARRAYS = 1 + 3 * DT_MAX_STATES };
 
 /** One part of a unit, partitioned into equal shards. */
 typedef struct zero_part_layout {
@@ -26,11 +47,13 @@ typedef struct zero_part_layout {
 typedef struct zero_unit_layout {
     zero_part_layout part[DT_N_PARTS];
     /* trained part only */
-    bool all_trainable;    /* has no frozen tensor: only padding lies between the runs */
+    /* has no frozen tensor, and all are divided or none: only padding lies between the runs */
+    bool all_trainable;
     int first_run, n_runs; /* in zero_layout.runs, ascending */
-    int64_t grad_at;       /* offset of the part or its shard in the gradients on the device, elements */
-    int64_t opt_at;        /* offset of the part or its shard in each optimizer state, elements */
-    int64_t grad_held_at;  /* offset of its gradients in the gradient arena, elements */
+    int first_span, n_spans;
+    int64_t grad_at;      /* offset of the part or its shard in the gradients on the device, elements */
+    int64_t opt_at;       /* offset of the part or its shard in each optimizer state, elements */
+    int64_t grad_held_at; /* offset of its gradients in the gradient arena, elements */
 } zero_unit_layout;
 
 typedef struct zero_layout {
@@ -46,7 +69,13 @@ typedef struct zero_layout {
     dt_memspace opt_space, host_grad_space; /* memory space of master and states, and of those sums */
     dt_memspace away_space;                 /* memory space of parameters that are not kept whole */
     int n_states;                           /* of the optimizer */
-    bool prefetch;                          /* the parameter arenas have room for prefetching the next unit */
+    dt_dtype state_dtype;
+    /* the master, the states, and in 8 bits the scales of the states and their plain spans, in this order; without
+     * gradients only the (empty) master */
+    zero_array array[ZERO_MAX_ARRAYS];
+    int n_arrays;
+    int64_t scratch_len; /* elements of each state that an update converts to fp32 at a time; 0: they are fp32 */
+    bool prefetch;       /* the parameter arenas have room for prefetching the next unit */
     dt_dtype param_dtype[DT_N_PARTS];
     dt_dtype grad_dtype; /* written by backward */
     dt_dtype grad_sent;  /* sent for the reduction */
@@ -54,8 +83,10 @@ typedef struct zero_layout {
     zero_unit_layout *units;
     zero_run *runs;
     int n_runs;
-    /* Lengths in elements. opt_len applies to the master, to each optimizer state and to the gradients in host memory,
-     * which have the same layout. */
+    zero_span *spans;
+    int n_spans;
+    /* Lengths in elements. opt_len applies to all arrays that are not packed and to the gradients in host memory, which
+     * have the same layout. */
     int64_t params_len[DT_N_PARTS], grads_len, opt_len;
     int64_t away_len[DT_N_PARTS];                        /* parameters that are kept off the device */
     int64_t param_arena_len[DT_N_PARTS], grad_arena_len; /* elements */
@@ -80,8 +111,10 @@ typedef struct zero_layout {
 } zero_layout;
 
 enum {
-    ZERO_HOST_CHUNK = 65536, /* floats in the host's scratch */
-    ZERO_GRAD_SLOTS = 2,     /* one accumulates while the other is copied to the host */
+    ZERO_STATE_CHUNK = 1 << 18, /* maximum of scratch_len: stays in a cache between load, step and store */
+    ZERO_PACKED_ALIGN = 256,    /* elements: aligned vectors, and whole blocks of 8-bit states */
+    ZERO_HOST_CHUNK = 65536,    /* floats in the host's scratch */
+    ZERO_GRAD_SLOTS = 2,        /* one accumulates while the other is copied to the host */
     ZERO_FILE_DEPTH_MAX = 1024
 };
 
@@ -92,6 +125,32 @@ dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledg
 
 dt_err zero_layout_make(zero_layout *l, const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks);
 void zero_layout_free(zero_layout *l);
+/** Indices of the arrays of state k: fp32, bf16 or codes; scales; plain spans. */
+static inline int zero_state_array(int k) { return 1 + k; }
+static inline int zero_scale_array(const zero_layout *l, int k) { return 1 + l->n_states + k; }
+static inline int zero_plain_array(const zero_layout *l, int k) { return 1 + 2 * l->n_states + k; }
+/** Does array a store the elements of this span? */
+bool zero_covers(const zero_layout *l, int a, const zero_span *span);
+/** Elements of unit u's trained part before element x that array a stores, with gaps that keep the alignment of
+ *  spans. */
+int64_t zero_packed(const zero_layout *l, int a, int u, int64_t x);
+/** The packed element at which the region of the shard that begins at x begins. */
+static inline int64_t zero_packed_base(const zero_layout *l, int a, int u, int64_t x)
+{
+    return zero_packed(l, a, u, x) / ZERO_PACKED_ALIGN * ZERO_PACKED_ALIGN;
+}
+/** Bytes of array a per rank. */
+static inline size_t zero_array_nbytes(const zero_layout *l, int a)
+{
+    return (size_t)l->array[a].len * dt_dtype_size(l->array[a].dtype);
+}
+/** Bytes of the update's scratch: fp32 copies of scratch_len elements of each state. */
+static inline size_t zero_scratch_nbytes(const zero_layout *l)
+{
+    return (size_t)l->n_states * (size_t)l->scratch_len * sizeof(float);
+}
+/** Bytes of the arrays before array `end` that are in a memory space. */
+size_t zero_arrays_nbytes(const zero_layout *l, dt_memspace space, int end);
 /** dt_zero_saved_nbytes (states_plan.c). */
 size_t zero_saved_nbytes(const zero_layout *l, dt_part part);
 

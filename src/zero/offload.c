@@ -181,16 +181,23 @@ dt_err zero_send_down(dt_zero *z, int u, const void *sum, bool last_micro)
 
 /* ---- update: master and states ----------------------------------------------------------------------------------- */
 
-int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x)
+int64_t zero_entry_in_file(const dt_zero *z, int a, int u, int64_t x)
 {
-    const int64_t elem = k * z->lay.opt_len + z->lay.units[u].opt_at + x - zero_own(z, u, DT_TRAINED);
-    return elem * (int64_t)sizeof(float);
+    return (int64_t)zero_arrays_nbytes(&z->lay, DT_IN_FILE, a) +
+           zero_entry(z, a, u, x) * (int64_t)dt_dtype_size(z->lay.array[a].dtype);
 }
 
-/** Address of state k of a sub-group in its buffer. */
-static float *in_buffer(const dt_zero *z, const zero_buffer *b, int k)
+static size_t group_nbytes(const zero_layout *l, int a)
 {
-    return (float *)(void *)b->at + k * z->lay.group_len;
+    return (size_t)l->group_len * dt_dtype_size(l->array[a].dtype);
+}
+
+/** Address of array a of a sub-group in its buffer. */
+static void *in_buffer(const dt_zero *z, const zero_buffer *b, int a)
+{
+    char *at = b->at;
+    for (int i = 0; i < a; i++) at += group_nbytes(&z->lay, i);
+    return at;
 }
 
 /** Read or write master and the first n_states states of a sub-group, between the file and its buffer. */
@@ -198,9 +205,9 @@ static dt_err move_states(dt_zero *z, int64_t g, bool write, int n_states)
 {
     const zero_group group = group_of(z, g);
     zero_buffer *b = &z->swap.buffer[g % z->swap.n];
-    const size_t nbytes = dt_swap_round_up((size_t)group.n * sizeof(float));
     for (int k = 0; k <= n_states; k++) {
-        const int64_t at = zero_state_in_file(z, k, group.unit, group.lo);
+        const size_t nbytes = dt_swap_round_up((size_t)group.n * dt_dtype_size(z->lay.array[k].dtype));
+        const int64_t at = zero_entry_in_file(z, k, group.unit, group.lo);
         DT_TRY(write ? dt_swap_write(z->file, at, in_buffer(z, b, k), nbytes, &b->request[k])
                      : dt_swap_read(z->file, at, in_buffer(z, b, k), nbytes, &b->request[k]));
     }
@@ -240,10 +247,8 @@ dt_err zero_offload_ahead(dt_zero *z)
 /** Provide the states to update: in place, or in the buffer into which they were read. */
 static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, zero_slice *s)
 {
-    const int64_t lo = group_of(z, g).lo;
     if (z->lay.opt_space != DT_IN_FILE) {
-        s->master = zero_opt_at(z, &z->master, u, lo);
-        for (int i = 0; i < z->lay.n_states; i++) s->states[i] = zero_opt_at(z, &z->states[i], u, lo);
+        s->master = zero_entry_at(z, ZERO_MASTER, u, group_of(z, g).lo);
         return DT_OK;
     }
     zero_buffer *b = &z->swap.buffer[g % z->swap.n];
@@ -251,7 +256,7 @@ static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, z
     DT_TRY(dt_fault("zero.read"));
     DT_TRY(wait_requests(z, b));
     s->master = in_buffer(z, b, 0);
-    for (int i = 0; i < z->lay.n_states; i++) s->states[i] = in_buffer(z, b, 1 + i);
+    for (int a = 1; a <= z->lay.n_states; a++) s->array[a] = in_buffer(z, b, a);
     return DT_OK;
 }
 

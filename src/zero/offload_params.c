@@ -9,8 +9,7 @@
 int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x)
 {
     const zero_layout *l = &z->lay;
-    int64_t nbytes = 0;
-    if (l->opt_space == DT_IN_FILE) nbytes = (1 + l->n_states) * l->opt_len * (int64_t)sizeof(float);
+    int64_t nbytes = (int64_t)zero_arrays_nbytes(l, DT_IN_FILE, l->n_arrays);
     for (int p = 0; p < (int)part; p++) nbytes += l->away_len[p] * (int64_t)dt_dtype_size(l->param_dtype[p]);
     const int64_t elem = l->units[u].part[part].kept_at + x - zero_own(z, u, part);
     return nbytes + elem * (int64_t)dt_dtype_size(l->param_dtype[part]);

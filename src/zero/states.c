@@ -2,9 +2,20 @@
  *
  * The range that a rank is in charge of belongs to it alone at every stage, even if it holds more. Each element
  * therefore has exactly one writer. When a checkpoint is read, every owner of a shard reads it. */
+#include "dtrain/device/block8.h"
 #include "zero_impl.h"
 #include <stdlib.h>
 #include <string.h>
+
+static bool has_scales(const dt_zero *z) { return z->lay.n_states > 0 && z->lay.state_dtype == DT_I8; }
+static bool has_packed(const dt_zero *z)
+{
+    for (int a = 0; a < z->lay.n_arrays; a++)
+        if (z->lay.array[a].packed) return true;
+    return false;
+}
+/** Is it the scales of a state? */
+static bool is_scale(const dt_zero *z, dt_state s) { return s >= DT_STATE_OPTIMIZER + z->lay.n_states; }
 
 /** Intersection of a tensor with elements begin .. end-1 of its part. */
 static dt_slice slice_between(int unit, int tensor, const dt_tensor *t, int64_t begin, int64_t end)
@@ -14,40 +25,113 @@ static dt_slice slice_between(int unit, int tensor, const dt_tensor *t, int64_t 
     return (dt_slice){.unit = unit, .tensor = tensor, .first = lo - t->offset, .n = hi - lo, .flat = lo};
 }
 
+/** The blocks of 8-bit states in a slice of a tensor. Both begin at multiples of a block. */
+static dt_slice blocks_of(const dt_slice *p)
+{
+    dt_slice blocks = *p;
+    blocks.scales = true;
+    blocks.first = p->first / DT_BLOCK8, blocks.n = dt_ceil_div(p->n, DT_BLOCK8);
+    return blocks;
+}
+
+/** Tables of the scales: slices and tensors of blocks. */
+static dt_err make_scales(dt_zero *z)
+{
+    z->scale_tensors = calloc((size_t)z->n_units, sizeof *z->scale_tensors);
+    DT_CHECK(z->scale_tensors, DT_ERR_MEMORY, "out of memory for tables of %d units", z->n_units);
+    for (int i = 0; i < z->n_slices; i++) {
+        z->scale_slices[i] = blocks_of(&z->slices[i]);
+        z->scale_owned[i] = blocks_of(&z->state_owned[i]);
+    }
+    for (int u = 0; u < z->n_units; u++) {
+        const int n = z->units[u].n_tensors;
+        z->scale_tensors[u] = calloc((size_t)n + 1, sizeof **z->scale_tensors);
+        DT_CHECK(z->scale_tensors[u], DT_ERR_MEMORY, "out of memory for the table of %d tensors", n);
+        for (int i = 0; i < n; i++) {
+            dt_tensor *t = &z->scale_tensors[u][i];
+            *t = z->units[u].tensors[i];
+            DT_EXPECT(t->split_whole == 0); /* blocks of a part are not blocks of the whole tensor */
+            t->n_dims = 1;
+            t->n_elems = t->shape[0] = dt_ceil_div(t->n_elems, DT_BLOCK8);
+        }
+    }
+    for (int k = 0; k < z->lay.n_states; k++)
+        snprintf(z->scale_names[k], DT_NAME_MAX, "%s_absmax", z->opt.optimizer->state_names[k]);
+    return DT_OK;
+}
+
 dt_err zero_slices_make(dt_zero *z)
 {
     int n = 0;
     for (int u = 0; u < z->n_units; u++) n += z->units[u].n_tensors;
-    z->slices = calloc(2 * (size_t)n + 1, sizeof *z->slices);
+    z->slices = calloc(5 * (size_t)n + 1, sizeof *z->slices);
     DT_CHECK(z->slices, DT_ERR_MEMORY, "out of memory for the table of %d tensors", n);
-    z->owned = z->slices + n;
+    z->owned = z->slices + n, z->state_owned = z->owned + n;
+    z->scale_slices = z->state_owned + n, z->scale_owned = z->scale_slices + n;
+    const bool owns_all = z->lay.whole_opt && has_packed(z);
     for (int u = 0; u < z->n_units; u++)
         for (int i = 0; i < z->units[u].n_tensors; i++, z->n_slices++) {
             const dt_tensor *t = &z->units[u].tensors[i];
             const dt_shards *s = zero_shards(&z->lay, u, t->part);
             const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
+            /* of what all ranks of the axis tp have alike, the first is in charge */
+            const int64_t in_charge = t->split_whole > 0 || z->comm->mesh.tp.rank == 0 ? s->charge_len : 0;
             z->owned[z->n_slices] = slice_between(u, i, t, own, own + s->shard_len);
-            z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + s->charge_len);
+            z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + in_charge);
+            z->state_owned[z->n_slices] = owns_all ? slice_between(u, i, t, 0, s->padded_len) : z->owned[z->n_slices];
         }
-    return DT_OK;
+    return has_scales(z) ? make_scales(z) : DT_OK;
+}
+
+void zero_slices_free(dt_zero *z)
+{
+    for (int u = 0; z->scale_tensors && u < z->n_units; u++) free(z->scale_tensors[u]);
+    free(z->scale_tensors);
+    free(z->slices);
 }
 
 int dt_zero_n_slices(const dt_zero *z) { return z->n_slices; }
 const dt_slice *dt_zero_slices(const dt_zero *z) { return z->slices; }
 const dt_slice *dt_zero_owned(const dt_zero *z) { return z->owned; }
+const dt_slice *dt_zero_slices_of(const dt_zero *z, dt_state s) { return is_scale(z, s) ? z->scale_slices : z->slices; }
+const dt_slice *dt_zero_owned_of(const dt_zero *z, dt_state s)
+{
+    return s == DT_STATE_PARAM ? z->owned : is_scale(z, s) ? z->scale_owned : z->state_owned;
+}
 const dt_unit *dt_zero_unit(const dt_zero *z, const dt_slice *p) { return &z->units[p->unit]; }
-const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_slice *p) { return &dt_zero_unit(z, p)->tensors[p->tensor]; }
+const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_slice *p)
+{
+    return p->scales ? &z->scale_tensors[p->unit][p->tensor] : &dt_zero_unit(z, p)->tensors[p->tensor];
+}
 
 const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z) { return z->lay.has_grads ? z->opt.optimizer : NULL; }
-int dt_zero_n_states(const dt_zero *z) { return DT_STATE_OPTIMIZER + z->lay.n_states; }
+dt_dtype dt_zero_state_type(const dt_zero *z) { return z->opt.state_dtype; }
+int dt_zero_n_states(const dt_zero *z) { return DT_STATE_OPTIMIZER + z->lay.n_states * (1 + has_scales(z)); }
 const char *dt_zero_state_name(const dt_zero *z, dt_state s)
 {
+    if (is_scale(z, s)) return z->scale_names[s - DT_STATE_OPTIMIZER - z->lay.n_states];
     return s == DT_STATE_PARAM ? NULL : z->opt.optimizer->state_names[s - DT_STATE_OPTIMIZER];
+}
+
+/** Are the states of its tensor fp32, whatever state_dtype is? */
+static bool is_plain(const dt_zero *z, const dt_slice *p)
+{
+    return dt_zero_keeps_fp32(z->lay.state_dtype, &z->units[p->unit].tensors[p->tensor]);
 }
 
 bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_slice *p)
 {
-    return s == DT_STATE_PARAM || (z->lay.has_grads && dt_zero_tensor(z, p)->trainable);
+    if (is_scale(z, s) != p->scales) return false;
+    return s == DT_STATE_PARAM ||
+           (z->lay.has_grads && dt_zero_tensor(z, p)->trainable && !(is_scale(z, s) && is_plain(z, p)));
+}
+
+/** The array that stores an optimizer's state of a slice. */
+static int array_of(const dt_zero *z, dt_state s, const dt_slice *p)
+{
+    const int k = s - DT_STATE_OPTIMIZER;
+    if (is_scale(z, s)) return zero_scale_array(&z->lay, k - z->lay.n_states);
+    return is_plain(z, p) ? zero_plain_array(&z->lay, k) : zero_state_array(k);
 }
 
 /** Are its parameters stored in the master? */
@@ -58,30 +142,31 @@ static bool in_master(const dt_zero *z, const dt_slice *p)
 
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_slice *p)
 {
-    return s == DT_STATE_PARAM && !in_master(z, p) ? z->lay.param_dtype[dt_zero_tensor(z, p)->part] : DT_F32;
+    if (s != DT_STATE_PARAM) return z->lay.array[array_of(z, s, p)].dtype;
+    return in_master(z, p) ? DT_F32 : z->lay.param_dtype[dt_zero_tensor(z, p)->part];
 }
 
 /** The memory space of a state of a slice. */
 static dt_memspace space_of(const dt_zero *z, dt_state s, const dt_slice *p)
 {
     if (s == DT_STATE_PARAM && !in_master(z, p)) return z->lay.units[p->unit].part[dt_zero_tensor(z, p)->part].space;
-    return z->lay.opt_space;
+    return z->lay.array[s == DT_STATE_PARAM ? ZERO_MASTER : array_of(z, s, p)].space;
 }
 
 /** Address of element skip of a slice, in device or host memory; not for states in the file. */
 static void *state_at(const dt_zero *z, dt_state s, const dt_slice *p, int64_t skip)
 {
-    const int64_t x = p->flat + skip;
-    if (s != DT_STATE_PARAM) return zero_opt_at(z, &z->states[s - DT_STATE_OPTIMIZER], p->unit, x);
-    return in_master(z, p) ? (void *)zero_opt_at(z, &z->master, p->unit, x)
+    const int64_t x = p->flat + skip * (p->scales ? DT_BLOCK8 : 1);
+    if (s != DT_STATE_PARAM) return zero_entry_at(z, array_of(z, s, p), p->unit, x);
+    return in_master(z, p) ? zero_entry_at(z, ZERO_MASTER, p->unit, x)
                            : zero_param_at(z, p->unit, dt_zero_tensor(z, p)->part, x);
 }
 
 static int64_t in_file_at(const dt_zero *z, dt_state s, const dt_slice *p, int64_t skip)
 {
     const int64_t x = p->flat + skip;
-    if (s != DT_STATE_PARAM) return zero_state_in_file(z, 1 + s - DT_STATE_OPTIMIZER, p->unit, x);
-    return in_master(z, p) ? zero_state_in_file(z, 0, p->unit, x)
+    if (s != DT_STATE_PARAM) return zero_entry_in_file(z, array_of(z, s, p), p->unit, x);
+    return in_master(z, p) ? zero_entry_in_file(z, ZERO_MASTER, p->unit, x)
                            : zero_param_in_file(z, p->unit, dt_zero_tensor(z, p)->part, x);
 }
 
@@ -169,16 +254,12 @@ dt_err dt_zero_state_write(dt_zero *z, dt_state s, const dt_slice *p, int64_t sk
     return zero_move(z, s, p, skip, n, (void *)host, true);
 }
 
-/** Clear states in host memory, or in the file through the host's scratch. */
-static dt_err clear_offloaded(dt_zero *z)
+/** Clear the states in the file, which follow the master, through the host's scratch. */
+static dt_err clear_file(dt_zero *z)
 {
-    if (z->lay.opt_space != DT_IN_FILE) {
-        for (int k = 0; k < z->lay.n_states; k++) memset(z->states[k].ptr, 0, z->states[k].nbytes);
-        return DT_OK;
-    }
-    const int64_t from = z->lay.opt_len * (int64_t)sizeof(float), end = from * (1 + z->lay.n_states);
+    const int64_t end = (int64_t)zero_arrays_nbytes(&z->lay, DT_IN_FILE, z->lay.n_arrays);
     memset(z->host.ptr, 0, z->lay.host_bytes);
-    for (int64_t at = from; at < end; at += (int64_t)z->lay.host_bytes)
+    for (int64_t at = (int64_t)zero_arrays_nbytes(&z->lay, DT_IN_FILE, 1); at < end; at += (int64_t)z->lay.host_bytes)
         DT_TRY(dt_swap_write_bytes(z->file, at, z->host.ptr, (size_t)dt_min_i64((int64_t)z->lay.host_bytes, end - at)));
     return DT_OK;
 }
@@ -186,24 +267,31 @@ static dt_err clear_offloaded(dt_zero *z)
 dt_err dt_zero_clear_states(dt_zero *z)
 {
     DT_TRY(zero_before_write(z));
-    if (z->lay.opt_space != DT_ON_DEVICE) return z->lay.n_states > 0 ? clear_offloaded(z) : DT_OK;
-    for (int k = 0; k < z->lay.n_states; k++)
-        DT_TRY(z->dev->ops->zero(z->dev, z->states[k].ptr, z->states[k].nbytes, z->compute));
-    return DT_OK;
+    for (int a = 1; a < z->lay.n_arrays; a++) {
+        dt_buf *b = &z->array[a];
+        if (!b->ptr) continue;
+        if (z->lay.array[a].space == DT_ON_DEVICE)
+            DT_TRY(z->dev->ops->zero(z->dev, b->ptr, b->nbytes, z->compute));
+        else
+            memset(b->ptr, 0, b->nbytes);
+    }
+    return clear_file(z);
 }
 
 /* ---- derived copies ---------------------------------------------------------------------------------------------- */
 
-/** Stage 0: every rank receives the states that the owners wrote. */
+/** Stage 0: every rank receives the states that the owners wrote. Packed arrays have no shards: every rank owns all of
+ *  them. */
 static dt_err gather_replicas(dt_zero *z, dt_err err)
 {
     for (int u = 0; u < z->n_units; u++)
-        for (int k = z->lay.has_master ? -1 : 0;
-             !zero_is_empty(&z->lay, u, DT_TRAINED) && k < z->lay.n_states && err != DT_ERR_COMM; k++) {
-            const dt_buf *kept = k < 0 ? &z->master : &z->states[k];
-            err =
-                zero_gather(z, zero_shards(&z->lay, u, DT_TRAINED), zero_opt_at(z, kept, u, zero_own(z, u, DT_TRAINED)),
-                            zero_opt_at(z, kept, u, 0), DT_F32, err);
+        for (int a = z->lay.has_master ? ZERO_MASTER : 1; a < z->lay.n_arrays && err != DT_ERR_COMM; a++) {
+            dt_shards shards = *zero_shards(&z->lay, u, DT_TRAINED);
+            const zero_array *array = &z->lay.array[a];
+            if (shards.flat_len == 0 || array->packed) continue;
+            shards.shard_len /= array->per;
+            err = zero_gather(z, &shards, zero_entry_at(z, a, u, zero_own(z, u, DT_TRAINED)), zero_entry_at(z, a, u, 0),
+                              array->dtype, err);
         }
     return err;
 }

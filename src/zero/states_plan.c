@@ -5,6 +5,7 @@
  * several groups a gather involves the ranks of one group. Once per step each rank sends its sums to the owners of the
  * same shard in the other groups. */
 #include "arrange.h"
+#include "dtrain/device/block8.h"
 
 /** Elements of a unit's tensors in a part. */
 static double n_param_in(const dt_unit *u, dt_part part)
@@ -13,6 +14,12 @@ static double n_param_in(const dt_unit *u, dt_part part)
     for (int i = 0; i < u->n_tensors; i++)
         if (u->tensors[i].part == part) n += (double)u->tensors[i].n_elems;
     return n;
+}
+
+/** Bytes per element of an optimizer state, without those that stay in fp32. */
+static double state_size(const zero_layout *l)
+{
+    return l->state_dtype == DT_I8 ? 1 + (double)sizeof(float) / DT_BLOCK8 : (double)dt_dtype_size(l->state_dtype);
 }
 
 /** Bytes per parameter of the model states without padding. If everything is trained, with bf16 parameters and
@@ -31,7 +38,8 @@ static double formula(const zero_layout *l, const dt_unit *units)
     }
     const double all = (double)l->n_param, per_param = l->n_param > 0 ? params / all : 0;
     if (!l->has_grads) return per_param;
-    const double grads = (double)dt_dtype_size(l->grad_kept), opt = sizeof(float) * (l->has_master + l->n_states);
+    const double grads = (double)dt_dtype_size(l->grad_kept),
+                 opt = sizeof(float) * l->has_master + state_size(l) * l->n_states;
     const double grads_held = (l->whole_grads ? grads : 0) + (!l->whole_grads || l->grads_down ? grads / n : 0);
     return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
 }
@@ -78,12 +86,24 @@ static void count_sent(const zero_layout *l, dt_zero_plan *plan)
         for (int p = 0; p < DT_N_PARTS; p++) count_part(l, (dt_part)p, &l->units[u].part[p], plan);
 }
 
+/** Entries of array a that a rank is in charge of in unit u, at most. */
+static int64_t saved_entries(const zero_layout *l, int a, int u)
+{
+    const dt_shards *s = &l->units[u].part[DT_TRAINED].shards;
+    if (!l->array[a].packed) return s->charge_len / l->array[a].per;
+    return dt_min_i64(s->charge_len, zero_packed(l, a, u, s->padded_len));
+}
+
 size_t zero_saved_nbytes(const zero_layout *l, dt_part p)
 {
     const bool trained = p == DT_TRAINED && l->has_grads;
-    const size_t each = trained ? sizeof(float) * (1 + (size_t)l->n_states) : dt_dtype_size(l->param_dtype[p]);
+    const size_t param = trained ? sizeof(float) : dt_dtype_size(l->param_dtype[p]);
     size_t nbytes = 0;
-    for (int u = 0; u < l->n_units; u++) nbytes += (size_t)l->units[u].part[p].shards.charge_len * each;
+    for (int u = 0; u < l->n_units; u++) {
+        nbytes += (size_t)l->units[u].part[p].shards.charge_len * param;
+        for (int a = 1; a < l->n_arrays && trained; a++)
+            nbytes += (size_t)saved_entries(l, a, u) * dt_dtype_size(l->array[a].dtype);
+    }
     return nbytes;
 }
 

@@ -22,18 +22,6 @@ static dt_err round_range(const dt_zero *z, const zero_slice *s, int64_t from, i
     return s->dev->ops->convert(s->dev, s->master + from, DT_F32, param, dtype, to - from, s->stream);
 }
 
-/** Update elements from .. to-1 of the slice, all in one run. */
-static dt_err step_run(const dt_zero *z, const zero_slice *s, const dt_optimizer_step *one, int64_t from, int64_t to)
-{
-    const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
-    const char *grad = (const char *)s->grad + (size_t)from * dt_dtype_size(s->grad_dtype);
-    void *param = s->param ? (char *)s->param + (size_t)from * dt_dtype_size(dtype) : NULL;
-    float *states[DT_MAX_STATES];
-    for (int i = 0; i < z->lay.n_states; i++) states[i] = s->states[i] + from;
-    return z->opt.optimizer->step(s->dev, one, grad, s->grad_dtype, s->master + from, states, param, dtype, to - from,
-                                  s->stream);
-}
-
 dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_slice *s, const zero_update *up)
 {
     const zero_unit_layout *ul = &z->lay.units[u];
@@ -45,7 +33,7 @@ dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_sli
         if (from >= to) continue;
         const dt_optimizer_step one = step_of(up, run);
         if (s->fresh) DT_TRY(round_range(z, s, done - lo, from - lo));
-        DT_TRY(step_run(z, s, &one, from - lo, to - lo));
+        DT_TRY(zero_step_states(z, u, lo, s, &one, run, from - lo, to - lo));
         done = to;
     }
     return s->fresh ? round_range(z, s, done - lo, hi - lo) : DT_OK;
@@ -59,7 +47,8 @@ static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const voi
 {
     zero_slice s = {.dev = z->dev, .stream = z->compute, .grad = grad, .grad_dtype = z->lay.grad_kept};
     s.master = zero_master_at(z, u, lo);
-    for (int i = 0; i < z->lay.n_states; i++) s.states[i] = zero_opt_at(z, &z->states[i], u, lo);
+    for (int a = 1; a < z->lay.n_arrays; a++)
+        if (!z->lay.array[a].packed) s.array[a] = zero_entry_at(z, a, u, lo);
     if (!z->lay.has_master) return s;
     s.fresh = z->lay.units[u].part[DT_TRAINED].space != DT_ON_DEVICE;
     s.param = s.fresh
@@ -78,7 +67,7 @@ static dt_err update_from_sums(dt_zero *z, int u, const zero_update *up, dt_err 
         err = zero_first_err(err, zero_comm_after_compute(z)); /* the previous update may still read the bucket */
         err = zero_gather_columns(z, u, a, count, err);
         if (err == DT_OK) err = zero_compute_after_comm(z);
-        for (int r = 0; r < z->comm->group_nranks && err == DT_OK; r++) {
+        for (int r = 0; r < z->shard->size && err == DT_OK; r++) {
             const int64_t lo = r * shard_len + a;
             const zero_slice s = slice_on_device(z, u, lo, zero_at(&z->bucket, r * count, z->lay.grad_kept));
             err = zero_step(z, u, lo, lo + count, &s, up);

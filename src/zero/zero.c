@@ -7,12 +7,13 @@ static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, 
     return dt_buf_alloc_zeroed(buf, z->dev, DT_ON_DEVICE, (size_t)len * dt_dtype_size(dtype), category);
 }
 
-/* Allocate fp32 elements for the master or a state. Files start as zeros too. */
-static dt_err alloc_optimizer(dt_zero *z, dt_buf *buf)
+/* Allocate the master or a state. Files start as zeros too. */
+static dt_err alloc_array(dt_zero *z, int a)
 {
-    if (z->lay.opt_space == DT_IN_FILE) return DT_OK;
-    return dt_buf_alloc_zeroed(buf, zero_memory_of(z, z->lay.opt_space), z->lay.opt_space,
-                               (size_t)z->lay.opt_len * sizeof(float), DT_MEM_OPTIMIZER);
+    const dt_memspace space = z->lay.array[a].space;
+    if (space == DT_IN_FILE) return DT_OK;
+    return dt_buf_alloc_zeroed(&z->array[a], zero_memory_of(z, space), space, zero_array_nbytes(&z->lay, a),
+                               DT_MEM_OPTIMIZER);
 }
 
 /* All buffers are zeroed: optimizer states before the first step, and padding always. */
@@ -22,8 +23,7 @@ static dt_err alloc_states(dt_zero *z)
     for (int p = 0; p < DT_N_PARTS; p++)
         DT_TRY(alloc_state(z, &z->params[p], l->params_len[p], l->param_dtype[p], DT_MEM_PARAMS));
     DT_TRY(alloc_state(z, &z->grads, l->grads_len, l->grad_kept, DT_MEM_GRADS));
-    if (l->has_master) DT_TRY(alloc_optimizer(z, &z->master));
-    for (int k = 0; k < l->n_states; k++) DT_TRY(alloc_optimizer(z, &z->states[k]));
+    for (int a = 0; a < l->n_arrays; a++) DT_TRY(alloc_array(z, a));
     return DT_OK;
 }
 
@@ -36,6 +36,8 @@ static dt_err alloc_staging(dt_zero *z)
     DT_TRY(dt_buf_alloc(&z->bucket, z->dev, DT_ON_DEVICE, l->bucket_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->results, z->dev, DT_ON_DEVICE, l->results_bytes, DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc_zeroed(&z->watched, z->dev, DT_ON_DEVICE, l->watched_bytes, DT_MEM_STAGING));
+    const dt_memspace updates = l->grads_down ? DT_ON_HOST : DT_ON_DEVICE;
+    DT_TRY(dt_buf_alloc(&z->scratch, zero_memory_of(z, updates), updates, zero_scratch_nbytes(l), DT_MEM_STAGING));
     DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_PINNED, l->host_bytes, DT_MEM_STAGING));
     return DT_OK;
 }
@@ -82,15 +84,18 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .units = units,
                        .n_units = n_units,
                        .comm = comm,
+                       .sum = &comm->mesh.sum,
+                       .shard = &comm->mesh.shard,
+                       .replicate = &comm->mesh.replicate,
                        .dev = dev,
                        .compute = compute,
                        .phase = phase,
                        .last_unit = -1,
                        .before_last = -1};
-        err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
-        if (err == DT_OK && z->lay.n_groups != comm->n_groups)
+        err = zero_layout_make(&z->lay, opt, units, n_units, z->sum->size);
+        if (err == DT_OK && z->lay.n_groups != z->replicate->size)
             err = dt_fail(DT_ERR_ARG, "internal: dt_zero_open: states in %d groups, but ranks in %d groups",
-                          z->lay.n_groups, comm->n_groups);
+                          z->lay.n_groups, z->replicate->size);
         if (err == DT_OK) err = open_local(z);
     }
     err = dt_comm_agree(comm, err); /* one rank alone may run out of memory */
@@ -127,15 +132,15 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->grads, &z->master, &z->grad_arena, &z->bucket, &z->results, &z->watched, &z->host};
+    dt_buf *const bufs[] = {&z->grads, &z->scratch, &z->grad_arena, &z->bucket, &z->results, &z->watched, &z->host};
     for (int p = 0; p < DT_N_PARTS; p++) {
         dt_buf_free(&z->params[p]);
         dt_buf_free(&z->param_arena[p]);
     }
-    for (int k = 0; k < DT_MAX_STATES; k++) dt_buf_free(&z->states[k]);
+    for (int a = 0; a < ZERO_MAX_ARRAYS; a++) dt_buf_free(&z->array[a]);
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) dt_buf_free(bufs[i]);
     zero_layout_free(&z->lay);
-    free(z->slices);
+    zero_slices_free(z);
     free(z->state);
     free(z);
 }

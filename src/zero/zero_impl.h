@@ -71,6 +71,7 @@ struct dt_zero {
     const dt_unit *units;
     int n_units;
     dt_comm *comm;
+    const dt_axis *sum, *shard, *replicate; /* of its mesh */
     dt_device *dev;
     dt_stream *compute, *comm_stream; /* comm_stream is compute itself without overlap_comm */
     bool own_stream;
@@ -83,7 +84,8 @@ struct dt_zero {
     zero_layout lay;
     zero_unit_state *state;
     dt_buf params[DT_N_PARTS];
-    dt_buf grads, master, states[DT_MAX_STATES]; /* model states; optimizer states in the optimizer's order */
+    dt_buf grads, array[ZERO_MAX_ARRAYS]; /* model states; array: of the layout */
+    dt_buf scratch;                       /* fp32 states of scratch_len elements, one after the other */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
     dt_buf watched; /* maximum |g| of own gradients, per unit; slot 0 is the work slot */
@@ -99,10 +101,14 @@ struct dt_zero {
     zero_ring up, swap, fetch; /* to the device; states from and to the file; parameters from and to the file */
     /* sub-groups, numbered unit by unit: the first of each unit, and their total number */
     int64_t *first_group, n_groups;
-    int64_t next_read;        /* first sub-group whose states are not yet requested, for this update or the next */
-    int64_t n_used;           /* serial of the last use of a fetch buffer */
-    dt_slice *slices, *owned; /* [n_slices] each, one table */
+    int64_t next_read; /* first sub-group whose states are not yet requested, for this update or the next */
+    int64_t n_used;    /* serial of the last use of a fetch buffer */
+    /* [n_slices] each, one table. state_owned: of the optimizer's states, whole tensors if each rank keeps packed
+     * arrays whole; scale_...: of the scales of 8-bit states */
+    dt_slice *slices, *owned, *state_owned, *scale_slices, *scale_owned;
     int n_slices;
+    dt_tensor **scale_tensors; /* [n_units] the tensors of the scales; in 8 bits */
+    char scale_names[DT_MAX_STATES][DT_NAME_MAX];
     int last_unit, before_last;              /* the last two units that were acquired; -1: none */
     zero_deferred deferred[ZERO_N_DEFERRED]; /* reductions not yet queued, oldest first */
     int n_deferred;
@@ -155,12 +161,12 @@ static inline bool zero_is_empty(const zero_layout *l, int u, dt_part part)
 /** First element of this rank's shard in a part of a unit. */
 static inline int64_t zero_own(const dt_zero *z, int u, dt_part part)
 {
-    return z->comm->group_rank * zero_shards(&z->lay, u, part)->shard_len;
+    return z->shard->rank * zero_shards(&z->lay, u, part)->shard_len;
 }
 /** First element that this rank is in charge of in a part of a unit. */
 static inline int64_t zero_charge(const dt_zero *z, int u, dt_part part)
 {
-    return dt_comm_piece(z->comm) * zero_shards(&z->lay, u, part)->charge_len;
+    return dt_axis_block(z->sum) * zero_shards(&z->lay, u, part)->charge_len;
 }
 
 /** Address of element x of a part, in device or host memory. x is in the own shard unless the part is kept whole. Not
@@ -188,15 +194,23 @@ static inline void *zero_sum_at(const dt_zero *z, int u, int64_t x)
     if (!z->lay.grads_down) return zero_grad_at(z, u, x);
     return zero_at(&z->host_grads, z->lay.units[u].opt_at + x - zero_own(z, u, DT_TRAINED), z->lay.grad_kept);
 }
-/** b: master or an optimizer state, in device or host memory. */
-static inline float *zero_opt_at(const dt_zero *z, const dt_buf *b, int u, int64_t x)
+/** Index of the entry for element x in array a. */
+static inline int64_t zero_entry(const dt_zero *z, int a, int u, int64_t x)
 {
-    return zero_at(b, z->lay.units[u].opt_at + x - (z->lay.whole_opt ? 0 : zero_own(z, u, DT_TRAINED)), DT_F32);
+    const zero_array *array = &z->lay.array[a];
+    const int64_t first = z->lay.whole_opt ? 0 : zero_own(z, u, DT_TRAINED);
+    if (!array->packed) return (z->lay.units[u].opt_at + x - first) / array->per;
+    return array->packed_at[u] + (zero_packed(&z->lay, a, u, x) - zero_packed_base(&z->lay, a, u, first)) / array->per;
+}
+/** Address of the entry for element x in array a, in device or host memory. */
+static inline void *zero_entry_at(const dt_zero *z, int a, int u, int64_t x)
+{
+    return zero_at(&z->array[a], zero_entry(z, a, u, x), z->lay.array[a].dtype);
 }
 /** Element x of the trained part in fp32. */
 static inline float *zero_master_at(const dt_zero *z, int u, int64_t x)
 {
-    return z->lay.has_master ? zero_opt_at(z, &z->master, u, x) : zero_param_at(z, u, DT_TRAINED, x);
+    return z->lay.has_master ? zero_entry_at(z, ZERO_MASTER, u, x) : zero_param_at(z, u, DT_TRAINED, x);
 }
 
 /** Returns the first error, except that DT_ERR_COMM outranks a local error: comm is then unusable. */
@@ -266,6 +280,7 @@ dt_err zero_grads_release(void *self, int unit);
 dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err err);
 
 dt_err zero_slices_make(dt_zero *z);
+void zero_slices_free(dt_zero *z);
 /** Wait until no operation in flight uses memory that the host writes. Otherwise a gather in buckets could overwrite
  *  new values with old ones. */
 dt_err zero_before_write(dt_zero *z);
@@ -287,7 +302,9 @@ typedef struct zero_slice {
     dt_stream *stream;
     const void *grad;
     dt_dtype grad_dtype;
-    float *master, *states[DT_MAX_STATES];
+    float *master;
+    /* the arrays of the states; NULL: packed or beside a file, found by their element */
+    void *array[ZERO_MAX_ARRAYS];
     void *param; /* NULL, or receives the rounded parameters */
     bool fresh;  /* param is uninitialised: gaps between the runs are written too */
 } zero_slice;
@@ -302,6 +319,13 @@ dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_sli
 /** Update all units (up NULL: only round the masters) and gather the changes. Enters the collectives even after an
  *  earlier error. */
 dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err);
+
+/* ---- stored_states.c --------------------------------------------------------------------------------------------- */
+
+/** The optimizer's step on elements from .. to-1 of a slice that begins at element lo of unit u, all in one run. States
+ *  of fewer bits are converted to fp32 and back, scratch_len elements at a time. */
+dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s, const dt_optimizer_step *one,
+                        const zero_run *run, int64_t from, int64_t to);
 
 /* ---- offload.c: master and states in host memory or in the file -------------------------------------------------- */
 
@@ -334,8 +358,8 @@ dt_err zero_drain(dt_zero *z);
 dt_err zero_forget(dt_zero *z);
 /** Wait until no operation uses the buffer. */
 dt_err zero_buffer_wait(dt_zero *z, zero_buffer *b);
-/** Byte offset of element x of a state in the file; k: 0 the master, 1 + i the optimizer's state i. */
-int64_t zero_state_in_file(const dt_zero *z, int k, int u, int64_t x);
+/** Byte offset of the entry for element x of array a in the file. */
+int64_t zero_entry_in_file(const dt_zero *z, int a, int u, int64_t x);
 int64_t zero_param_in_file(const dt_zero *z, int u, dt_part part, int64_t x);
 
 /* ---- offload_params.c: parameters in host memory or in the file -------------------------------------------------- */

@@ -11,6 +11,7 @@
 typedef struct dt_ckpt_states {
     char *optimizer; /* name, "none" for a frozen model; malloc'ed */
     char *names;     /* names of its states, comma-separated; malloc'ed */
+    char *dtype;     /* optimizer.state_dtype of the run that wrote them; malloc'ed */
     int64_t updates; /* number of updates of these states: all, unless the optimizer was changed */
 } dt_ckpt_states;
 /** Free the texts. Local. Safe on {0}; leaves {0}. */
@@ -128,9 +129,10 @@ dt_saver_state dt_saver_state_of(const dt_saver *s);
  *  releases what it does not use. Local. */
 enum { DT_CKPT_TASK_ITEMS = 64 };
 double dt_checkpoint_nbytes(size_t texts_len, double task_nbytes);
-/** Maximum bytes of a model, with n_states optimizer states per trained tensor, all in fp32. trained_alone: frozen
- *  tensors are omitted, except their names and checksums. Local. */
-double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, int n_states, bool trained_alone);
+/** Maximum bytes of a model, with the states of this optimizer, stored as state_dtype, for each trained tensor.
+ *  optimizer NULL: no states. trained_alone: frozen tensors are omitted, except their names and checksums. Local. */
+double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, const dt_optimizer_ops *optimizer,
+                                  dt_dtype state_dtype, bool trained_alone);
 
 /** Has the run's own model in the file a scalar head? is: out. Local. DT_ERR_DATA. */
 dt_err dt_checkpoint_is_scored(const char *path, bool *is);
@@ -149,6 +151,9 @@ dt_err dt_checkpoint_read_states(const char *path, const char *name, dt_ckpt_sta
 
 /** Does a file with these states contain every state of the optimizer? Local. */
 bool dt_checkpoint_has_states(const dt_ckpt_states *states, const dt_optimizer_ops *optimizer);
+
+/** Can these states be loaded as state_dtype? fp32 and bf16 are converted, int8 only loads as int8. Local. */
+bool dt_checkpoint_fits_type(const dt_ckpt_states *states, dt_dtype state_dtype);
 
 /** Load parameters into z, with_optimizer also its states, and verify every checksum (a tensor without one: a warning).
  *  Collective, agreed. On error the content of z is undefined. phase: may be NULL.

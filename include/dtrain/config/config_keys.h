@@ -158,6 +158,9 @@
     REAL(optimizer, eps, 1e-8, 0, 1, "", "epsilon, added to the square root of the second moment (adamw, adam)") \
     REAL(optimizer, momentum, 0.9, 0, 1, "", \
          "fraction of the previous step that is added to the next one (sgd); 0: no momentum and no optimizer state") \
+    ENUM(optimizer, state_dtype, "fp32", "fp32|bf16|int8", \
+         "storage of optimizer states. bf16: half of the memory, rounded at random. int8: a quarter, in blocks of " \
+         "256 with a scale each (bitsandbytes' 8-bit optimizers); tensors below 4096 elements keep fp32") \
     REAL(optimizer, weight_decay, 0, 0, 10, "", \
          "weight decay, decoupled from the gradient (adamw) or added to it (adam, sgd). Biases and normalisation " \
          "weights are exempt") \

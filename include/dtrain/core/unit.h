@@ -80,7 +80,20 @@ typedef struct dt_tensor {
     bool quantisable; /* may be stored as codes */
     bool in_first;    /* a matrix is [in, out] instead of [out, in] */
     int split;        /* dimension that tensor parallelism divides; -1: none, every rank has the whole tensor */
+    /* the tensor is divided in dimension split: this rank's part begins at index split_first of split_whole, and shape
+     * and n_elems are those of the part. split_whole 0: not divided, and alike on all ranks of the axis tp */
+    int64_t split_first, split_whole;
 } dt_tensor;
+
+/** Consecutive elements of a tensor's part that are also consecutive in the whole tensor: n elements, the first of them
+ *  element `whole` there. */
+typedef struct dt_tensor_run {
+    int64_t whole, n;
+} dt_tensor_run;
+/** The longest run that begins at element `first` of the part, of at most n elements. */
+dt_tensor_run dt_tensor_run_of(const dt_tensor *t, int64_t first, int64_t n);
+/** The whole tensor, as files store it. */
+dt_tensor dt_tensor_whole(const dt_tensor *t);
 
 /** Role of a unit in a model. A batch passes through the embedding, then all units that are neither embedding nor head
  *  in the order of the list, then the head. */
@@ -114,7 +127,8 @@ static inline bool dt_is_matrix(const dt_tensor *t)
 }
 
 /** A unit. In each part, tensors follow one another in the order of the table; a new group begins at a multiple of
- *  DT_GROUP_ALIGN elements. Elements that belong to no tensor are padding: always zero, in every state. */
+ *  DT_GROUP_ALIGN elements, in the trained part of trained_align. Elements that belong to no tensor are padding: always
+ *  zero, in every state. */
 typedef struct dt_unit {
     char name[32]; /* "embed", "block.0", "head" */
     dt_unit_role role;
@@ -122,6 +136,7 @@ typedef struct dt_unit {
     int n_tensors;
     int64_t n_param;              /* weights: sum of dt_n_weights */
     int64_t flat_len[DT_N_PARTS]; /* elements of each part, with inner padding; 0: an empty part */
+    int64_t trained_align;        /* groups of the trained part begin at its multiples; 0: DT_GROUP_ALIGN */
 } dt_unit;
 
 /** Append a trained tensor to a unit that is being built.

@@ -188,6 +188,21 @@ DT_OP(adamw_step, DESC(dt_adamw, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(
 DT_OP(sgd_step, DESC(dt_sgd, opt), IN(void, grad), VAL(dt_dtype, gt), INOUT(float, master), INOUT(float, momentum),
       OUT(void, param), VAL(dt_dtype, param_dt), VAL(int64_t, n))
 
+/** y[i] = x[i], rounded to bf16 up or down at random, so that its expected value is x[i]; NaN and Inf stay.
+ *
+ *  x is cut after its 16 leading bits. Before that, the low half of word e % 4 of philox(key, counter, e / 4) is added
+ *  to its bits, with e = first + i. */
+DT_OP(round_stochastic, IN(float, x), OUT(void, y), VAL(uint64_t, key), VAL(uint64_t, counter), VAL(uint64_t, first),
+      VAL(int64_t, n))
+
+/** Codes and scales of x (block8.h). codes: [n]; absmax: [ceil(n / DT_BLOCK8)]. The code is the nearest value of
+ *  x / absmax, except that a negative x has a negative value. A block of
+ *  zeros has absmax 0. A block with NaN has absmax NaN. positive: x is never negative. */
+DT_OP(quantise_blocks, IN(float, x), OUT(uint8_t, codes), OUT(float, absmax), VAL(bool, positive), VAL(int64_t, n))
+
+/** The reverse. x: [n]. */
+DT_OP(dequantise_blocks, IN(uint8_t, codes), IN(float, absmax), OUT(float, x), VAL(bool, positive), VAL(int64_t, n))
+
 /** *result = sum of squares, summed in a fixed order; non-finite elements make it non-finite. */
 DT_OP(sum_squares, IN(void, x), VAL(dt_dtype, dt), VAL(int64_t, n), OUT(double, result))
 

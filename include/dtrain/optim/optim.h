@@ -25,10 +25,11 @@ enum { DT_MAX_STATES = 4 };
 /** An optimizer. */
 typedef struct dt_optimizer_ops {
     const char *name; /* in checkpoints */
-    /* each has one fp32 element per parameter; zero before the first update. Checkpoints store them as
-     * /optimizer/NAME */
+    /* each has one element per parameter; zero before the first update. ZeRO stores them as fp32 or in fewer bits
+     * (dt_zero_options.state_dtype), checkpoints as /optimizer/NAME */
     int n_states;
     const char *state_names[DT_MAX_STATES];
+    unsigned positive_states; /* bit k: state k is never negative, which 8 bits store more precisely */
     /** Update n elements. Asynchronous on stream. Each element is updated independently, so that results do not depend
      *  on how parameters are divided.
      *

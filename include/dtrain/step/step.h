@@ -17,7 +17,7 @@
 #include "dtrain/step/sums.h"
 #include "dtrain/zero/zero.h"
 
-/** Batch sizes: train_batch_size = micro_batch_size * accumulation * nranks. */
+/** Batch sizes: train_batch_size = micro_batch_size * accumulation * size of the axis data. */
 typedef struct dt_batching {
     int64_t train_batch_size, micro_batch_size, accumulation;
 } dt_batching;
@@ -179,7 +179,7 @@ struct dt_task {
     dt_device *dev;
     dt_ledger *ledger;
     dt_phase *phase;
-    int nranks;
+    const dt_axis *data; /* which samples this rank reads; a plan knows its size only */
     dt_sums *sums;
     dt_batching batching;
     dt_model_config *mc; /* of the model that is trained or evaluated; n_units 0 after a mistake in it */

@@ -2,12 +2,13 @@
  * gathered, reduced and updated.
  *
  * Source   Rajbhandari et al., "ZeRO", SC 2020, arXiv:1910.02054: stages in section 5, volume in section 7.
- * Symbols  Psi -> n_param, N_d -> comm->nranks.
+ * Symbols  Psi -> n_param, N_d -> size of the axis sum.
  *
- * Each part of a unit (unit.h) is divided into equal, padded shards, one for each rank of a group (comm.h). The group's
- * rank r owns shard r of every state. The stage determines what is kept whole in addition to the owned shard. Frozen
- * parts, quantised or not, have parameters only: no gradients, no states, and nothing to gather after an update. One
- * function computes the layout for the plan and for the allocation, so they agree by construction.
+ * Each part of a unit (unit.h) is divided into equal, padded shards, one for each rank of a group. A group is the axis
+ * shard of the mesh (comm.h), and the axis replicate connects the groups. A group's rank r owns shard r of every state.
+ * The stage determines what is kept whole in addition to the owned shard. Frozen parts, quantised or not, have
+ * parameters only: no gradients, no states, and nothing to gather after an update. One function computes the layout for
+ * the plan and for the allocation, so they agree by construction.
  *
  * With one group, each shard has one owner. With several groups, each group holds all states, so a shard has an owner
  * in each group. Each owner is in charge of an equal part of the shard: it sums that part's gradients over all ranks,
@@ -45,6 +46,11 @@ typedef struct dt_zero_options {
     dt_dtype reduce_dtype;
     /* may be NULL for a frozen model, which has neither gradients nor states */
     const dt_optimizer_ops *optimizer;
+    /* storage of the optimizer's states: DT_F32; DT_BF16, rounded at random; or DT_I8, blocks of eight bits (block8.h).
+     * With DT_I8 units should align groups of their trained part to DT_BLOCK8: states of other tensors remain fp32, as
+     * those of small tensors (dt_zero_keeps_fp32) */
+    dt_dtype state_dtype;
+    uint64_t seed;     /* of that rounding */
     bool reproducible; /* reduce in every micro-step, ordered left fold (algorithms.md 9.3) */
     bool overlap_comm;
     /* unit that is held together with others (a tied embedding) and so has its own gather buffer; -1: none */
@@ -80,6 +86,15 @@ typedef struct dt_shards {
 enum { DT_SHARD_ALIGN = 16 };
 /** Ownership of a part with flat_len elements. */
 dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups);
+
+/** Does a trained tensor keep its optimizer states in fp32 although state_dtype is DT_I8? It does if it has fewer than
+ *  DT_BLOCK8_SMALLEST elements or row ranges, or does not begin at a multiple of DT_BLOCK8 in its unit. */
+bool dt_zero_keeps_fp32(dt_dtype state_dtype, const dt_tensor *t);
+/** Bytes of one optimizer state of a trained tensor, and of its scales. */
+typedef struct dt_state_nbytes {
+    double values, scales;
+} dt_state_nbytes;
+dt_state_nbytes dt_zero_state_nbytes(dt_dtype state_dtype, const dt_tensor *t);
 
 /** What a rank would hold and send: memory (parameters, gradients, optimizer, staging), the exact n_param of the model,
  *  bytes of model states per parameter with and without padding, and elements sent. A step of M micro-steps sends M *
@@ -171,7 +186,9 @@ void dt_zero_discard(dt_zero *z);
 
 /* ---- states by name, for checkpoints ----------------------------------------------------------------------------- */
 
-/** A state of a parameter: the parameter itself, or DT_STATE_OPTIMIZER + k, the optimizer's state k. */
+/** A state of a parameter: the parameter itself, or DT_STATE_OPTIMIZER + k, the optimizer's state k. In 8 bits these
+ *  are codes, and DT_STATE_OPTIMIZER + n_states + k are the scales of state k, one for each block of DT_BLOCK8
+ *  elements. */
 typedef int dt_state;
 enum { DT_STATE_PARAM, DT_STATE_OPTIMIZER };
 
@@ -181,6 +198,7 @@ typedef struct dt_slice {
     int unit, tensor;
     int64_t first, n; /* n may be 0 */
     int64_t flat;     /* its offset in its part of the unit */
+    bool scales;      /* of the scales of the tensor's states: first and n count blocks (dt_zero_slices_of) */
 } dt_slice;
 
 /** Number of slices: the number of tensors of all units. */
@@ -190,21 +208,27 @@ const dt_slice *dt_zero_slices(const dt_zero *z);
 /** The slices that this rank owns, and so writes when states are loaded: whole shards. With one group they are the
  *  slices of dt_zero_slices; with several, the slices of each group cover every tensor once. */
 const dt_slice *dt_zero_owned(const dt_zero *z);
-/** The tensor of a slice. Borrowed from the units. */
+/** The same two tables for a state. Those of scales count blocks, and their tensors are [blocks]. At stage 0 a rank may
+ *  own, and so read, whole tensors of the optimizer's states. */
+const dt_slice *dt_zero_slices_of(const dt_zero *z, dt_state s);
+const dt_slice *dt_zero_owned_of(const dt_zero *z, dt_state s);
+/** The tensor of a slice. Borrowed from the units, or from z. */
 const dt_tensor *dt_zero_tensor(const dt_zero *z, const dt_slice *p);
 /** The unit of a slice. Borrowed. */
 const dt_unit *dt_zero_unit(const dt_zero *z, const dt_slice *p);
 
 /** The optimizer; NULL for a frozen model. */
 const dt_optimizer_ops *dt_zero_optimizer(const dt_zero *z);
-/** Number of states: 1 (parameters) plus those of the optimizer. A frozen model has 1. */
+/** dt_zero_options.state_dtype. */
+dt_dtype dt_zero_state_type(const dt_zero *z);
+/** Number of states: 1 (parameters) plus those of the optimizer, twice in 8 bits. A frozen model has 1. */
 int dt_zero_n_states(const dt_zero *z);
-/** The optimizer's name of a state; NULL for parameters. */
+/** The optimizer's name of a state, with "_absmax" for its scales; NULL for parameters. Borrowed from z. */
 const char *dt_zero_state_name(const dt_zero *z, dt_state s);
 /** Does a slice's tensor have this state? Frozen tensors have parameters only. The same on all ranks. */
 bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_slice *p);
 /** Type in which a slice's state is stored: DT_F32, except parameters of frozen tensors and those without master
- *  weights. */
+ *  weights, and states of another state_dtype (DT_U8 for codes). */
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_slice *p);
 /** Address of a slice's state, [n] of dt_zero_state_dtype, readable and writable by the host. NULL: not in memory that
  *  the host can access; use dt_zero_state_read and _write. */

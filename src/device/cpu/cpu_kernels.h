@@ -5,6 +5,7 @@
 #ifndef DTRAIN_CPU_KERNELS_H
 #define DTRAIN_CPU_KERNELS_H
 
+#include "dtrain/device/block8.h"
 #include "dtrain/device/device.h"
 
 /** Columns summed at once by column_sums. */

@@ -55,6 +55,47 @@ dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtyp
     return DT_OK;
 }
 
+dt_err cpu_round_stochastic(dt_device *dev, const float *x, void *y, uint64_t key, uint64_t counter, uint64_t first,
+                            int64_t n, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
+        const int64_t i = turn * CPU_CHUNK;
+        cpu->k->round_stochastic(x + i, cpu_at_w(y, DT_BF16, i), key, counter, first + (uint64_t)i,
+                                 dt_min_i64(CPU_CHUNK, n - i));
+    }
+    return DT_OK;
+}
+
+dt_err cpu_quantise_blocks(dt_device *dev, const float *x, uint8_t *codes, float *absmax, bool positive, int64_t n,
+                           dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    dt_map8 map;
+    dt_map8_make(&map, positive);
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
+        const int64_t end = dt_min_i64((turn + 1) * CPU_CHUNK, n);
+        for (int64_t i = turn * CPU_CHUNK; i < end; i += DT_BLOCK8)
+            absmax[i / DT_BLOCK8] =
+                cpu->k->quantise_block(&map, positive, x + i, codes + i, dt_min_i64(DT_BLOCK8, end - i));
+    }
+    return DT_OK;
+}
+
+dt_err cpu_dequantise_blocks(dt_device *dev, const uint8_t *codes, const float *absmax, float *x, bool positive,
+                             int64_t n, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    dt_map8 map;
+    dt_map8_make(&map, positive);
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
+        const int64_t end = dt_min_i64((turn + 1) * CPU_CHUNK, n);
+        for (int64_t i = turn * CPU_CHUNK; i < end; i += DT_BLOCK8)
+            cpu->k->dequantise_block(&map, codes + i, absmax[i / DT_BLOCK8], x + i, dt_min_i64(DT_BLOCK8, end - i));
+    }
+    return DT_OK;
+}
+
 /* Elements per block: a chunk, or more chunks if n would need more than CPU_MAX_PARTIALS blocks. */
 static int64_t piece_len(int64_t n)
 {

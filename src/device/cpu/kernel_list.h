@@ -52,6 +52,10 @@ KERNEL(void, adamw,
 KERNEL(void, sgd,
        (const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
         dt_dtype param_dt, int64_t n)) /* momentum may be NULL */
+KERNEL(void, round_stochastic, (const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t n))
+KERNEL(float, quantise_block,
+       (const dt_map8 *map, bool positive, const float *x, uint8_t *codes, int64_t n)) /* returns max |x|; n <= 256 */
+KERNEL(void, dequantise_block, (const dt_map8 *map, const uint8_t *codes, float absmax, float *x, int64_t n))
 KERNEL(double, sum_squares, (const void *x, dt_dtype dt, int64_t n))
 KERNEL(float, abs_max, (const void *x, dt_dtype dt, int64_t n))
 KERNEL(void, sum_squares_fixed, (const void *x, dt_dtype dt, int64_t n, int shift, uint64_t sum[2])) /* n <= 2^11 */

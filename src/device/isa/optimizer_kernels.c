@@ -61,6 +61,61 @@ void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *mast
     BY_TYPE(gt, G, BY_FLAG(momentum, MOMENTUM, sgd_into(opt, grad, G, master, momentum, MOMENTUM, param, param_dt, n)));
 }
 
+/* A finite x with these random bits added below the 16 that are kept. */
+INLINE uint16_t bf16_at_random(float x, uint32_t random)
+{
+    const uint32_t u = bits_of(x), finite = (u + (random & 0xffffu)) >> 16;
+    return (u & 0x7f800000u) == 0x7f800000u ? bf16_of(x) : (uint16_t)finite;
+}
+
+/* Elements begin .. end-1, each with its own counter. */
+INLINE void round_each(const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t begin,
+                       int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t e = first + (uint64_t)i;
+        y[i] = bf16_at_random(x[i], philox_f(key, counter, e / 4).w[e % 4]);
+    }
+}
+/* Four elements of one counter at a time; the first and the last counter may have fewer. */
+void ISA_NAME(round_stochastic)(const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t n)
+{
+    const int64_t head = dt_min_i64(n, (int64_t)(-first & 3)), whole = (n - head) / 4;
+    round_each(x, y, key, counter, first, 0, head);
+    SIMD_FOR (int64_t q = 0; q < whole; q++) {
+        const int64_t i = head + 4 * q;
+        const philox_out r = philox_f(key, counter, (first + (uint64_t)i) / 4);
+        for (int k = 0; k < 4; k++) y[i + k] = bf16_at_random(x[i + k], r.w[k]);
+    }
+    round_each(x, y, key, counter, first, head + 4 * whole, n);
+}
+
+/* Floats without their sign order like integers, NaN above Inf. Moving a code by one gives it x's sign, because 0 is
+ * the only value between the two signs. */
+float ISA_NAME(quantise_block)(const dt_map8 *map, bool positive, const float *x, uint8_t *codes, int64_t n)
+{
+    uint32_t max = 0;
+    _Pragma("omp simd reduction(max : max)") for (int64_t i = 0; i < n; i++)
+    {
+        const uint32_t u = bits_of(x[i]) & 0x7fffffffu;
+        max = u > max ? u : max;
+    }
+    const float absmax = float_of(max), by = max ? absmax : 1;
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
+        const float y = x[i] / by;
+        int32_t code = 0;
+        for (int32_t step = 128; step; step >>= 1) code += y > map->between[code + step - 1] ? step : 0;
+        const bool is_negative = map->value[code] < 0, want_negative = x[i] < 0;
+        code += positive || is_negative == want_negative ? 0 : want_negative ? -1 : 1;
+        codes[i] = (uint8_t)code;
+    }
+    return absmax;
+}
+void ISA_NAME(dequantise_block)(const dt_map8 *map, const uint8_t *codes, float absmax, float *x, int64_t n)
+{
+    SIMD_FOR (int64_t i = 0; i < n; i++) x[i] = map->value[codes[i]] * absmax;
+}
+
 /* 32 independent sums hide the latency of additions. Prefetching well ahead hides the latency of memory. */
 INLINE double sum_squares_body(const void *x, dt_dtype T, int64_t n)
 {

@@ -28,11 +28,11 @@ double run_checkpoint_nbytes(const dt_run *run)
     double nbytes = dt_checkpoint_nbytes(texts_len, run->task.saved_nbytes);
     for (int i = 0; i < run->n_trained; i++) {
         const dt_trained *m = run->trained[i];
-        const dt_optimizer_ops *o = m->zero_opt.optimizer; /* NULL for an evaluation */
-        nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, o ? o->n_states : 0,
+        nbytes += dt_checkpoint_model_nbytes(m->units, m->n_units, m->zero_opt.optimizer, m->zero_opt.state_dtype,
                                              m == &run->main && !run_saves_frozen(run));
     }
-    if (run->task.kept) nbytes += dt_checkpoint_model_nbytes(run->task.kept->units, run->task.kept->n_units, 0, false);
+    if (run->task.kept)
+        nbytes += dt_checkpoint_model_nbytes(run->task.kept->units, run->task.kept->n_units, NULL, DT_F32, false);
     return nbytes;
 }
 
@@ -113,7 +113,8 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     dt_model_options model_opt = with->model_opt;
     main.zero_opt = run_zero_options(with, &run->main);
     task.main = &main, task.model_opt = &model_opt;
-    task.nranks = with->nranks, task.batching = with->batching;
+    const dt_axis data = {.name = "data", .size = with->nranks};
+    task.data = &data, task.batching = with->batching;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, task.ops->n_labels);
     return dt_task_plan(&task, with->strategy.stage, memory);
 }

@@ -1,0 +1,436 @@
+// QUICK: 2 3 queue
+/* mpi_states.c - optimizer states in bf16 and in 8 bits: updates against plain loops, the same bits at every stage,
+ * with every offload and number of groups, the memory of the plan, and other layouts that continue.
+ * NP: 1 2 3 4
+ * DEVICES: cpu queue */
+#include "mpi_test.h"
+#include "dtrain/device/block8.h"
+#include "dtrain/zero/zero.h"
+#include "ref_zero.h"
+#include <math.h>
+#include <string.h>
+
+enum {
+    BY_NODE = 2,
+    N_STEPS = 3,
+    N_UNITS = 3,
+    N_TENSORS = 7,
+    MAX_ELEMS = 10000,
+    MAX_BLOCKS = MAX_ELEMS / DT_BLOCK8 + 1
+};
+
+typedef struct fixture {
+    dt_comm comm;
+    dt_device dev, host;
+    dt_ledger ledger;
+    dt_unit units[N_UNITS];
+} fixture;
+
+static bool by_node;
+
+static MPI_Comm world(const fixture *f) { return *(MPI_Comm *)dt_comm_mpi_handle(&f->comm); }
+
+static const dt_row_range some_rows[] = {{3, 5}, {60, 90}};
+
+/** Matrices whose size is and is not a multiple of a block, small tensors between them, one that follows another
+ *  without a gap, and one of which only rows are trained. */
+static dt_err make_units(dt_unit units[N_UNITS])
+{
+    static const char *const names[N_UNITS] = {"embed", "block.0", "head"};
+    const int64_t wide[] = {70, 100}, q[] = {64, 100}, k[] = {16, 100}, v[] = {51, 101}, norm[] = {100},
+                  o[] = {100, 100};
+    for (int u = 0; u < N_UNITS; u++) {
+        snprintf(units[u].name, sizeof units[u].name, "%s", names[u]);
+        units[u].trained_align = DT_BLOCK8;
+    }
+    DT_TRY(dt_unit_add(&units[0], "embed", 2, wide, true, true, 0, 0));
+    DT_TRY(dt_unit_add(&units[1], "norm", 1, norm, true, false, 0, 0));
+    DT_TRY(dt_unit_add(&units[1], "q", 2, q, true, true, 0, 0));
+    DT_TRY(dt_unit_add(&units[1], "k", 2, k, false, true, 0, 0));
+    DT_TRY(dt_unit_add(&units[1], "v", 2, v, false, true, 0, 0));
+    DT_TRY(dt_unit_add(&units[1], "o", 2, o, true, true, 0, 0));
+    DT_TRY(dt_unit_add(&units[2], "head", 2, o, true, false, 0, 0));
+    units[2].tensors[0].row_ranges = some_rows, units[2].tensors[0].n_row_ranges = 2;
+    return DT_OK;
+}
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    int nranks;
+    *state = f;
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    if (by_node) setenv("DTRAIN_FAKE_NODES", nranks == 3 ? "3" : "2:cyclic", 1);
+    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_comm_group(&f->comm, by_node) != DT_OK) return -1;
+    if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
+    if (dt_device_open_host(&f->host, 1, false, &f->ledger) != DT_OK) return -1;
+    if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) return -1;
+    return make_units(f->units) == DT_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+    for (int u = 0; u < N_UNITS; u++) dt_unit_free(&f->units[u]);
+    dt_comm_close(&f->comm);
+    const size_t live = atomic_load(&f->ledger.total_now);
+    dt_device_close(&f->host);
+    dt_device_close(&f->dev);
+    free(f);
+    return live == 0 ? 0 : -1;
+}
+
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
+
+static const struct layout {
+    int stage;
+    dt_offload optimizer, param;
+    dt_dtype dtype;
+} layouts[] = {
+    {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32},  {1, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32},
+    {2, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_BF16}, {3, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_F32},
+    {0, DT_OFFLOAD_NONE, DT_OFFLOAD_NONE, DT_BF16}, {1, DT_OFFLOAD_CPU, DT_OFFLOAD_NONE, DT_F32},
+    {2, DT_OFFLOAD_NVME, DT_OFFLOAD_NONE, DT_F32},  {3, DT_OFFLOAD_CPU, DT_OFFLOAD_CPU, DT_BF16},
+    {3, DT_OFFLOAD_NVME, DT_OFFLOAD_NVME, DT_F32},
+};
+enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0] };
+
+static dt_zero_options options(const fixture *f, const struct layout *l, dt_dtype state_dtype)
+{
+    return (dt_zero_options){.stage = l->stage,
+                             .n_groups = f->comm.n_groups,
+                             .param_dtype = l->dtype,
+                             .grad_dtype = DT_F32,
+                             .optimizer = &dt_optimizer_adamw,
+                             .state_dtype = state_dtype,
+                             .seed = 5,
+                             .reproducible = true,
+                             .overlap_comm = l->stage & 1,
+                             .tied_unit = -1,
+                             .offload_optimizer = l->optimizer,
+                             .offload_param = l->param,
+                             .host = (dt_device *)&f->host,
+                             .sub_group_size = 4096,
+                             .buffer_count = 2,
+                             .nvme_path = "/tmp"};
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+/** Element i of a tensor's gradient in a step, or of its start (step 0): a few binary orders. */
+static float number_of(int tensor, int64_t step, int64_t i)
+{
+    const uint64_t h = dt_mix64((uint64_t)(i + 100000 * tensor + 10000000 * step));
+    return ldexpf((float)(h % 4096) / 2048 - 1, -(int)(h >> 40) % 8);
+}
+
+static dt_err start(dt_zero *z)
+{
+    for (int k = 0; k < N_TENSORS; k++) {
+        const dt_slice *p = &dt_zero_owned(z)[k];
+        float x[MAX_ELEMS];
+        for (int64_t i = 0; i < p->n; i++) x[i] = number_of(k, 0, p->first + i);
+        DT_TRY(dt_zero_state_write(z, DT_STATE_PARAM, p, 0, p->n, x));
+    }
+    return dt_zero_state_written(z);
+}
+
+/** Gradients of one unit, whose first tensor is the first-th of all: rank 0 contributes the values. */
+static dt_err write_grads(fixture *f, dt_zero *z, int u, int first, int64_t step)
+{
+    const dt_unit *unit = &f->units[u];
+    const dt_param_source s = dt_zero_source(z);
+    dt_grad_view view;
+    float *grad = calloc((size_t)unit->flat_len[DT_TRAINED], sizeof *grad);
+    for (int k = 0; k < unit->n_tensors && f->comm.rank == 0; k++)
+        for (int64_t i = 0; i < unit->tensors[k].n_elems; i++)
+            grad[unit->tensors[k].offset + i] = number_of(first + k, step, i);
+    dt_err err = s.grads_acquire(s.self, u, &view);
+    if (err == DT_OK) err = ref_zero_write(&f->dev, view.data, unit->flat_len[DT_TRAINED], view.dtype, grad);
+    if (err == DT_OK) err = f->dev.ops->stream_sync(&f->dev, NULL);
+    free(grad);
+    return err == DT_OK ? s.grads_release(s.self, u) : err;
+}
+
+static dt_optimizer_step step_at(int64_t step)
+{
+    return (dt_optimizer_step){
+        .lr = 1e-2, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .grad_scale = 0.25, .t = step};
+}
+
+static dt_err take_step(fixture *f, dt_zero *z, int64_t step)
+{
+    double sum;
+    const dt_optimizer_step with = step_at(step);
+    dt_zero_begin_micro(z, 0, 1);
+    for (int u = 0, first = 0; u < N_UNITS; first += f->units[u++].n_tensors) DT_TRY(write_grads(f, z, u, first, step));
+    DT_TRY(dt_zero_grad_sum_squares_reproducible(z, &sum));
+    return dt_zero_update(z, &with, NULL);
+}
+
+/* ---- states of all tensors, whole, on every rank ----------------------------------------------------------------- */
+
+/** As stored; 8-bit states also with their scales. */
+typedef struct tensor_states {
+    float param[MAX_ELEMS];
+    uint8_t state[2][MAX_ELEMS][sizeof(float)];
+    float scale[2][MAX_BLOCKS];
+} tensor_states;
+typedef struct results {
+    tensor_states t[N_TENSORS];
+} results;
+
+/** Where element i of a state of a tensor is kept. */
+static void *element_of(results *r, dt_state s, int k, int64_t i)
+{
+    if (s == DT_STATE_PARAM) return &r->t[k].param[i];
+    return s < DT_STATE_OPTIMIZER + 2 ? (void *)r->t[k].state[s - DT_STATE_OPTIMIZER][i]
+                                      : &r->t[k].scale[s - DT_STATE_OPTIMIZER - 2][i];
+}
+
+static dt_err collect(fixture *f, dt_zero *z, results *r)
+{
+    memset(r, 0, sizeof *r);
+    for (dt_state s = 0; s < dt_zero_n_states(z); s++)
+        for (int k = 0; k < N_TENSORS; k++) {
+            const dt_slice *p = &dt_zero_slices_of(z, s)[k];
+            if (!dt_zero_has_state(z, s, p)) continue;
+            for (int64_t i = 0; i < p->n; i++)
+                DT_TRY(dt_zero_state_read(z, s, p, i, 1, element_of(r, s, k, p->first + i)));
+        }
+    MPI_Allreduce(MPI_IN_PLACE, r, (int)(sizeof *r), MPI_BYTE, MPI_BOR, world(f));
+    return DT_OK;
+}
+
+static dt_err put(dt_zero *z, results *r)
+{
+    for (dt_state s = 0; s < dt_zero_n_states(z); s++)
+        for (int k = 0; k < N_TENSORS; k++) {
+            const dt_slice *p = &dt_zero_owned_of(z, s)[k];
+            if (!dt_zero_has_state(z, s, p)) continue;
+            for (int64_t i = 0; i < p->n; i++)
+                DT_TRY(dt_zero_state_write(z, s, p, i, 1, element_of(r, s, k, p->first + i)));
+        }
+    return dt_zero_state_written(z);
+}
+
+static dt_err train(fixture *f, const struct layout *l, dt_dtype state_dtype, results *r)
+{
+    const dt_zero_options opt = options(f, l, state_dtype);
+    dt_zero *z;
+    DT_TRY(dt_zero_open(&z, &opt, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL));
+    dt_err err = start(z);
+    for (int64_t step = 1; step <= N_STEPS && err == DT_OK; step++) err = take_step(f, z, step);
+    if (err == DT_OK) err = collect(f, z, r);
+    dt_zero_close(z);
+    return err;
+}
+
+/* ---- plain loops ------------------------------------------------------------------------------------------------- */
+
+static float loaded(const results *r, const dt_map8 *map, dt_dtype dtype, int k, int which, int64_t i)
+{
+    const uint8_t *at = r->t[k].state[which][i];
+    return dtype == DT_I8 ? map->value[*at] * r->t[k].scale[which][i / DT_BLOCK8] : dt_element(at, dtype, 0);
+}
+
+/** Rounded up or down with word e % 4 of this counter. */
+static uint16_t rounded(float x, int u, int64_t elem, int which, int64_t step)
+{
+    uint32_t w[4], bits;
+    const uint64_t e = (uint64_t)u << 44 | (uint64_t)elem;
+    dt_philox4x32(dt_rng_key(5, DT_RNG_STATES), (uint64_t)which << 56 | (uint64_t)step, e / 4, w);
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + (w[e % 4] & 0xffff)) >> 16);
+}
+
+static void stored(results *r, const dt_map8 *map, int k, int which, const float *x, int64_t n)
+{
+    for (int64_t b = 0; b * DT_BLOCK8 < n; b++) {
+        const int64_t begin = b * DT_BLOCK8, end = dt_min_i64(begin + DT_BLOCK8, n);
+        float most = 0;
+        for (int64_t i = begin; i < end; i++) most = fmaxf(most, fabsf(x[i]));
+        r->t[k].scale[which][b] = most;
+        for (int64_t i = begin; i < end; i++) {
+            int best = 0;
+            for (int c = 1; c < 256; c++)
+                if (fabs((double)x[i] / most - map->value[c]) < fabs((double)x[i] / most - map->value[best])) best = c;
+            if (which == 0 && x[i] < 0 && map->value[best] == 0) best--;
+            *r->t[k].state[which][i] = (uint8_t)best;
+        }
+    }
+}
+
+static bool is_trained(const dt_tensor *t, int64_t i)
+{
+    const int64_t row = i / (t->n_elems / t->shape[0]);
+    return t->n_row_ranges == 0 || (row >= 3 && row < 5) || (row >= 60 && row < 90);
+}
+
+/** One update of a tensor in place, from the states that r stores. */
+static void plain_update(results *r, const dt_tensor *t, int u, int k, dt_dtype dtype, int64_t step)
+{
+    static float x[2][MAX_ELEMS];
+    dt_map8 map[2];
+    const bool plain = dt_zero_keeps_fp32(dtype, t);
+    const dt_dtype kept = plain ? DT_F32 : dtype;
+    const double fix1 = 1 - pow(0.9, (double)step), fix2 = 1 - pow(0.99, (double)step);
+    dt_map8_make(&map[0], false), dt_map8_make(&map[1], true);
+    for (int64_t i = 0; i < t->n_elems; i++) {
+        if (!is_trained(t, i)) continue;
+        const float g = 0.25f * number_of(k, step, i);
+        x[0][i] = 0.9f * loaded(r, &map[0], kept, k, 0, i) + (1 - 0.9f) * g;
+        x[1][i] = 0.99f * loaded(r, &map[1], kept, k, 1, i) + (1 - 0.99f) * g * g;
+        float *p = &r->t[k].param[i];
+        *p = (float)(*p * (1 - (t->decay ? 1e-3 : 0)) - 1e-2 * (x[0][i] / fix1) / (sqrt(x[1][i] / fix2) + 1e-6));
+        for (int w = 0; w < 2 && kept != DT_I8; w++) {
+            const uint16_t half = rounded(x[w][i], u, t->offset + i, w, step);
+            memcpy(r->t[k].state[w][i], kept == DT_F32 ? (const void *)&x[w][i] : &half, dt_dtype_size(kept));
+        }
+    }
+    for (int w = 0; w < 2 && kept == DT_I8; w++) stored(r, &map[w], k, w, x[w], t->n_elems);
+}
+
+/** Parameters and states are those of the plain loops, or neighbours of them: float sums may differ in the last bit,
+ *  and then round to the other neighbour, rarely. */
+static bool is_near(const results *a, const results *b, const dt_tensor *t, int k, dt_dtype dtype)
+{
+    dt_map8 map[2];
+    const dt_dtype kept = dt_zero_keeps_fp32(dtype, t) ? DT_F32 : dtype;
+    int64_t n_other = 0;
+    dt_map8_make(&map[0], false), dt_map8_make(&map[1], true);
+    for (int64_t i = 0; i < t->n_elems; i++) {
+        if (fabsf(a->t[k].param[i] - b->t[k].param[i]) > 2e-3f) return false; /* a fifth of one step's length */
+        for (int w = 0; w < 2; w++) {
+            const double x = loaded(a, &map[w], kept, k, w, i), y = loaded(b, &map[w], kept, k, w, i);
+            n_other += fabs(x - y) > 1e-5 * fabs(y);
+        }
+    }
+    if (n_other > t->n_elems / 100) print_error("%s: %lld states differ\n", t->name, (long long)n_other);
+    return n_other <= t->n_elems / 100;
+}
+
+static bool trains_like_plain_loops(const fixture *f, const results *got, dt_dtype dtype)
+{
+    results *ref = calloc(1, sizeof *ref);
+    bool ok = true;
+    for (int u = 0, k = 0; u < N_UNITS; u++)
+        for (int i = 0; i < f->units[u].n_tensors; i++, k++) {
+            const dt_tensor *t = &f->units[u].tensors[i];
+            for (int64_t e = 0; e < t->n_elems; e++) ref->t[k].param[e] = number_of(k, 0, e);
+            for (int64_t step = 1; step <= N_STEPS; step++) plain_update(ref, t, u, k, dtype, step);
+            ok = is_near(got, ref, t, k, dtype) && ok;
+        }
+    free(ref);
+    return ok;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
+
+static const dt_dtype types[] = {DT_F32, DT_BF16, DT_I8};
+enum { N_TYPES = sizeof types / sizeof types[0] };
+
+TEST_OF(ALWAYS | BY_NODE, states_of_fewer_bits_have_the_same_bits_in_every_layout)
+{
+    fixture *f = *state;
+    results *first = calloc(1, sizeof *first), *r = calloc(1, sizeof *r);
+    for (int t = 0; t < N_TYPES; t++)
+        for (int l = 0; l < N_LAYOUTS; l++) {
+            assert_all(world(f), train(f, &layouts[l], types[t], l ? r : first) == DT_OK);
+            assert_all(world(f), l || trains_like_plain_loops(f, first, types[t]));
+            assert_all(world(f), !l || !memcmp(first, r, sizeof *r));
+        }
+    free(first), free(r);
+}
+
+/** Trained for two steps, the third gives the same in another layout. */
+static bool continues_in(fixture *f, const struct layout *from, const struct layout *to, dt_dtype dtype)
+{
+    results *mid = calloc(1, sizeof *mid), *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
+    const dt_zero_options a = options(f, from, dtype), b = options(f, to, dtype);
+    dt_zero *z;
+    bool ok = dt_zero_open(&z, &a, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK && start(z) == DT_OK;
+    ok = ok && take_step(f, z, 1) == DT_OK && take_step(f, z, 2) == DT_OK && collect(f, z, mid) == DT_OK;
+    ok = ok && take_step(f, z, 3) == DT_OK && collect(f, z, want) == DT_OK;
+    dt_zero_close(z);
+    ok = dt_zero_open(&z, &b, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK && ok && start(z) == DT_OK;
+    ok = ok && take_step(f, z, 1) == DT_OK && put(z, mid) == DT_OK && collect(f, z, got) == DT_OK;
+    ok = ok && !memcmp(mid, got, sizeof *mid) && take_step(f, z, 3) == DT_OK && collect(f, z, got) == DT_OK;
+    ok = ok && !memcmp(want, got, sizeof *want);
+    dt_zero_close(z);
+    free(mid), free(want), free(got);
+    return ok;
+}
+
+TEST_OF(ALWAYS | BY_NODE, states_of_fewer_bits_move_to_other_layouts)
+{
+    fixture *f = *state;
+    for (int t = 1; t < N_TYPES; t++)
+        for (int l = 0; l < N_LAYOUTS; l++)
+            assert_all(world(f), continues_in(f, &layouts[l], &layouts[(l + 4) % N_LAYOUTS], types[t]));
+}
+
+static bool holds_what_was_planned(fixture *f, const struct layout *l, dt_dtype dtype)
+{
+    const dt_zero_options opt = options(f, l, dtype);
+    dt_memory expected = dt_ledger_now(&f->ledger);
+    dt_zero_plan plan;
+    dt_zero *z;
+    if (dt_zero_plan_make(&opt, f->units, N_UNITS, f->comm.nranks, &plan) != DT_OK) return false;
+    dt_memory_add(&expected, &plan.memory);
+    dt_stream_plan(&f->dev, plan.n_streams, &expected);
+    if (dt_zero_open(&z, &opt, f->units, N_UNITS, &f->comm, &f->dev, NULL, NULL) != DT_OK) return false;
+    const dt_memory now = dt_ledger_now(&f->ledger);
+    const size_t n_allocs = atomic_load(&f->ledger.n_allocs);
+    size_t saved = 0;
+    for (dt_state s = 0; s < dt_zero_n_states(z); s++)
+        for (int k = 0; k < N_TENSORS; k++) {
+            const dt_slice *p = &dt_zero_slices_of(z, s)[k];
+            if (dt_zero_has_state(z, s, p)) saved += (size_t)p->n * dt_dtype_size(dt_zero_state_dtype(z, s, p));
+        }
+    bool ok = !memcmp(&now, &expected, sizeof now) && saved <= plan.saved_nbytes[DT_TRAINED];
+    ok = ok && take_step(f, z, 1) == DT_OK && atomic_load(&f->ledger.n_allocs) == n_allocs;
+    dt_zero_close(z);
+    return ok;
+}
+
+TEST_OF(ALWAYS | BY_NODE, memory_held_matches_the_plan)
+{
+    fixture *f = *state;
+    for (int t = 0; t < N_TYPES; t++)
+        for (int l = 0; l < N_LAYOUTS; l++) assert_all(world(f), holds_what_was_planned(f, &layouts[l], types[t]));
+}
+
+/** The states of matrices take a half and about a quarter of the memory of fp32. */
+TEST(fewer_bits_take_less_memory)
+{
+    fixture *f = *state;
+    double nbytes[N_TYPES];
+    for (int t = 0; t < N_TYPES; t++) {
+        const dt_zero_options opt = options(f, &layouts[1], types[t]);
+        dt_zero_plan plan;
+        assert_all(world(f), dt_zero_plan_make(&opt, f->units, N_UNITS, 1, &plan) == DT_OK);
+        nbytes[t] = (double)dt_memory_of(&plan.memory, DT_MEM_OPTIMIZER);
+    }
+    double elems = 0, plain = 0;
+    for (int u = 0; u < N_UNITS; u++)
+        for (int i = 0; i < f->units[u].n_tensors; i++) {
+            const dt_tensor *t = &f->units[u].tensors[i];
+            elems += (double)t->n_elems;
+            if (dt_zero_keeps_fp32(DT_I8, t)) plain += (double)t->n_elems;
+        }
+    assert_all(world(f), fabs(nbytes[1] / nbytes[0] - 0.5) < 0.01);
+    assert_all(world(f), fabs(nbytes[2] - 2 * (elems * (1 + 4.0 / DT_BLOCK8) + 4 * plain)) < 0.1 * nbytes[2]);
+}
+
+int main(int argc, char **argv)
+{
+    setenv("DTRAIN_SWAP_IO", "late,buffered", 0); /* no sooner than waited for; and many files: no disk */
+    int nranks, failed;
+    mpi_test_begin(&argc, &argv);
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    failed = run_listed(NULL, setup, teardown);
+    by_node = true;
+    if (nranks > 1) failed += run_groups(BY_NODE, "groups of a node", setup, teardown);
+    return mpi_test_end(failed);
+}
