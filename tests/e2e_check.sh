@@ -83,6 +83,10 @@ check model.path=models/no-such-model
 finds "a local place for a model is not taken for a name of the hub" 65 1 'hf download OWNER/no-such-model --local-dir models/no-such-model'
 check model.path=runs/no-such-run
 finds "nor is a run" 65 1 'no-such-run: No such file or directory; expected a directory with config.json'
+mkdir "$tmp/nothing"
+check model.path="$tmp/nothing"
+finds "an empty directory is no model" 65 1 'nothing: expected a model .config.json and model.safetensors. or checkpoints'
+prints "adapters without a model: a warning" 'warning: .*a base with random weights' check lora.r=2
 check data.validation_steps=0
 expect "validation_steps = 0 asks for nothing: no warning" sh -c "! grep -q 'validation_steps' '$out'"
 np=3 check batch.train_batch_size=25

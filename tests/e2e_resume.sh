@@ -137,6 +137,7 @@ size=$(stat -c %s "$f")
 printf '\377\377\377\377' | dd of="$f" bs=1 seek=$((size / 2)) conv=notrunc 2>/dev/null
 prints "an altered one: a warning that names file and tensor" "step-00000008.h5.*trying the previous checkpoint" train 2 altered $steps zero.stage=2
 ends "a given checkpoint that is missing: 65" 65 train 2 altered2 $steps zero.stage=2 checkpoint.resume="$tmp/does-not-exist.h5"
+expect_text "the message names the key" 'checkpoint.resume: .*does-not-exist.h5: No such file'
 cp "$tmp/whole/config.ini" "$tmp/.config"
 ends "a fresh start over an old run is refused" 64 train 2 whole checkpoint.resume=none run.seed=8
 expect "config.ini is unchanged" cmp "$tmp/.config" "$tmp/whole/config.ini"

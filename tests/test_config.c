@@ -478,6 +478,7 @@ TEST(keys_are_printed_by_section_and_by_name)
          "--keys neftune_noise_alpha: NEFTune (noise on embeddings) is not supported; remove it"},
         {"zzz", "--keys zzz: no section or key has this name; --keys without a name lists all"},
         {"optimiser", "--keys optimiser: unknown section; the nearest is [optimizer]"},
+        {"template", "--keys template: unknown key; these contain it in their name or meaning: model.chat_template"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         free(printed(dt_config_print_keys, bad[i].filter, &err));

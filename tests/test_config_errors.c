@@ -164,7 +164,10 @@ static const struct {
      "input.ini:2: [scheduler] warmup_ratio: expected a number from 0 to 1, found '10%' (write a fraction as a number: "
      "0.1)"},
     {"[run]\ntime_limit = 1:99:00\n", NULL,
-     "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00'"},
+     "input.ini:2: [run] time_limit: expected a number from 0 to 1e+09, found '1:99:00' (durations are written as 90s, "
+     "30m, 2h, 1d or 2:00:00)"},
+    {"[optimizer]\nlr = 0,001\n", NULL,
+     "input.ini:2: [optimizer] lr: expected a number from 0 to 10, found '0,001' (write a decimal point: 0.001)"},
     /* nothing is near */
     {"[comm]\nqwertyuiop = 1\n", NULL,
      "input.ini:2: [comm] qwertyuiop: unknown key; [comm] has backend, timeout, shared_memory, check"},

@@ -222,11 +222,26 @@ static bool matches(const dt_key *k, const char *filter)
             (!filter[n] || (filter[n] == '.' && strcmp(filter + n + 1, k->name) == 0)));
 }
 
-/* A name without a section: another program's key, or a misspelt key or section. */
+/* List the keys whose name, or else whose meaning, contains a text: "run.threads, ...". False if there is none. */
+static bool list_containing(const char *text, char *out, size_t size)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int in_help = 0; in_help < 2 && n == 0; in_help++)
+        for (int i = 0; i < dt_n_keys && n < size; i++) {
+            const dt_key *k = &dt_key_table[i];
+            if (strstr(in_help ? k->help : k->name, text))
+                n += (size_t)snprintf(out + n, size - n, "%s%s.%s", n ? ", " : "", k->section, k->name);
+        }
+    return n > 0;
+}
+
+/* A name without a section: another program's key, a misspelt key or section, or a part of a key's name. */
 static void explain_name(const char *name, char *why, size_t size)
 {
+    char keys[DT_KEY_WHY - 60];
     const char *note, *absent = dt_key_absent("", name), *near = dt_key_nearest_section(name);
-    const int foreign = dt_key_foreign("", name, &note);
+    const int foreign = dt_key_foreign("", name, &note), section_distance = dt_edit_distance(name, near);
     int distance;
     const dt_key *k = &dt_key_table[nearest_key(NULL, name, &distance)];
     for (int i = 0; i < dt_n_keys && !absent; i++) absent = dt_key_absent(dt_key_table[i].section, name);
@@ -237,7 +252,9 @@ static void explain_name(const char *name, char *why, size_t size)
         snprintf(why, size, "%s", absent);
     else if (dt_key_foreign_section(name))
         snprintf(why, size, "unknown section; such settings are in [%s]", dt_key_foreign_section(name));
-    else if (is_near(name, near) && dt_edit_distance(name, near) <= distance)
+    else if (distance > 2 && section_distance > 1 && strlen(name) > 2 && list_containing(name, keys, sizeof keys))
+        snprintf(why, size, "unknown key; these contain it in their name or meaning: %s", keys);
+    else if (is_near(name, near) && section_distance <= distance)
         snprintf(why, size, "unknown section; the nearest is [%s]", near);
     else if (is_near(name, k->name))
         snprintf(why, size, "unknown key; the nearest is %s in [%s]", k->name, k->section);

@@ -202,6 +202,10 @@ static const char *hint(const dt_key *k, const char *text, char *out, size_t siz
     if (k->kind == DT_KEY_ENUM) hint_of_apex(text, out, size);
     const bool number = k->kind == DT_KEY_INT || k->kind == DT_KEY_REAL;
     if (number && strcasecmp(text, "auto") == 0) snprintf(out, size, " (remove the key to get its default)");
+    if (number && strcmp(k->unit, "seconds") == 0 && unit != text && *unit)
+        snprintf(out, size, " (durations are written as 90s, 30m, 2h, 1d or 2:00:00)");
+    if (number && strncmp(text, "0,", 2) == 0 && unit[1] && !unit[1 + strspn(unit + 1, "0123456789")])
+        snprintf(out, size, " (write a decimal point: %.*s.%s)", (int)(unit - text), text, unit + 1);
     if (!number || unit == text || strlen(unit) != 1) return out;
     const char *at = strchr(letters, *unit);
     const double thousands[] = {1e3, 1e6, 1e9}, powers[] = {1024, 1048576, 1073741824};

@@ -78,6 +78,19 @@ static dt_err not_there(const char *path, int why)
     return dt_fail(DT_ERR_DATA, "%s: %s%s", path, strerror(why), what);
 }
 
+/* path: a directory without config.json. */
+static dt_err check_has_checkpoints(const char *path)
+{
+    char file[PATH_MAX], **paths;
+    int n;
+    if (dt_is_in(file, path, "checkpoints") || dt_is_in(file, path, "latest")) return DT_OK;
+    DT_TRY(dt_checkpoint_list(path, &paths, &n));
+    dt_list_free(paths, n);
+    DT_CHECK(n > 0, DT_ERR_DATA,
+             "%s: expected a model (config.json and model.safetensors) or checkpoints, found neither", path);
+    return DT_OK;
+}
+
 /* A directory with config.json is a model. A directory with only weights or adapters is rejected with what is missing.
  * Anything else is treated as a checkpoint. */
 static dt_err describe(dt_pretrained *p, const char *path)
@@ -98,6 +111,7 @@ static dt_err describe(dt_pretrained *p, const char *path)
              "%s: expected a model, found only adapters; give their base model, and this directory as lora.path or "
              "--adapter, or merge the two with dtrain-convert --adapter",
              path);
+    DT_TRY(check_has_checkpoints(path));
     return describe_checkpoint(p, path);
 }
 

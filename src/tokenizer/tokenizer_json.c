@@ -222,7 +222,9 @@ static dt_err check_is_there(const char *directory, const char *file)
     const bool is_run = stat(checkpoints, &st) == 0 && S_ISDIR(st.st_mode);
     return dt_fail(DT_ERR_DATA, "%s: cannot be opened: %s%s%s%s", file, strerror(why),
                    is_run ? "; the tokenizer of a run is stored in its export, " : "", is_run ? directory : "",
-                   is_run ? "/hf (checkpoint.export = hf), or in the model that the run started from" : "");
+                   is_run ? "/hf (checkpoint.export = hf), or in the model that the run started from; for the "
+                            "tokenizer bytes, give the word bytes"
+                          : "");
 }
 
 /* The file's path, and its directory. */

@@ -99,7 +99,7 @@ static dt_err choose_given(dt_run *run, const char *dir)
                 resume);
         return DT_OK;
     }
-    DT_TRY(dt_checkpoint_find(resume, &file));
+    DT_TRY(dt_config_lead_to(&run->cfg, "checkpoint", "resume", dt_checkpoint_find(resume, &file)));
     const int n = run->n_resume_paths;
     if (n && strcmp(file, run->resume_paths[0]) != 0 && is_submitted_again(run, run->resume_paths[0], false)) {
         DT_INFO("this run was started from %s and continues from its own newest checkpoint", resume);
