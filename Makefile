@@ -38,7 +38,8 @@ LIB_OBJ   = $(LIB_SRC:%.c=$(BUILD)/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$(BUIL
 LIB       = $(BUILD)/libdtrain.a
 PROGRAMS  = $(patsubst src/main/%.c,%,$(wildcard src/main/*.c))
 
-programs: $(if $(filter $(abspath build/release),$(abspath $(BUILD))),$(PROGRAMS),$(PROGRAMS:%=$(BUILD)/%))
+# The folders are compared as text: in a path with blanks, words of it would match those of any other.
+programs: $(if $(subst :$(abspath build/release):,,:$(abspath $(BUILD)):),$(PROGRAMS:%=$(BUILD)/%),$(PROGRAMS))
 $(PROGRAMS): %: $(BUILD)/% FORCE
 	@cmp -s $< $@ || { cp $< $@.new && mv -f $@.new $@; }
 $(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/src/main/%.o $(LIB)

@@ -83,8 +83,11 @@ again() { # why, failures in a row
     case $project in '' | _pbs_project_default) ;; *) options+=(-P "$project") ;; esac
     export INPUT ARGS="${ARGS:-}" DTRAIN="${DTRAIN:-}" DTRAIN_TASK="$task" DTRAIN_REQUEUES=$((requeues + 1)) DTRAIN_FAILURES="$2" \
         DTRAIN_MAX_REQUEUES="$max_requeues" DTRAIN_MAX_FAILURES="$max_failures"
-    echo "dtrain job ${PBS_JOBID:-}: $1; submitted again"
-    qsub "${options[@]}" -v INPUT,ARGS,DTRAIN,DTRAIN_TASK,DTRAIN_REQUEUES,DTRAIN_FAILURES,DTRAIN_MAX_REQUEUES,DTRAIN_MAX_FAILURES "$0"
+    if qsub "${options[@]}" -v INPUT,ARGS,DTRAIN,DTRAIN_TASK,DTRAIN_REQUEUES,DTRAIN_FAILURES,DTRAIN_MAX_REQUEUES,DTRAIN_MAX_FAILURES "$0"; then
+        echo "dtrain job ${PBS_JOBID:-}: $1; submitted again"
+    else
+        echo "dtrain job ${PBS_JOBID:-}: $1; qsub failed: submit the job again" >&2
+    fi
 }
 mpirun --map-by slot:PE=16 "$dtrain" "${args[@]}"
 code=$?

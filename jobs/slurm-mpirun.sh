@@ -66,7 +66,7 @@ added() {
     if [ -f "$log" ]; then tail -c "+$((log_from + 1))" "$log"; fi
     if [ -f "$errors" ] && [ "$errors" != "$log" ]; then tail -c "+$((errors_from + 1))" "$errors"; fi
 }
-mpirun --map-by "slot:PE=$SLURM_CPUS_PER_TASK" "$dtrain" "${args[@]}" &
+mpirun ${SLURM_CPUS_PER_TASK:+--map-by "slot:PE=$SLURM_CPUS_PER_TASK"} "$dtrain" "${args[@]}" &
 job=$!
 trap 'kill -USR1 $job' USR1
 wait $job
@@ -123,7 +123,11 @@ requeue() { # why, hosts to exclude
     esac
     echo "dtrain job $id: $1; requeued${2:+; lost $2}"
     trap '' TERM # Slurm ends this script when it requeues the job
-    if scontrol requeue "$id" && [ -n "$2" ]; then exclude "$2"; fi
+    if ! scontrol requeue "$id"; then
+        echo "dtrain job $id: scontrol requeue failed: submit the job again" >&2
+    elif [ -n "$2" ]; then
+        exclude "$2"
+    fi
 }
 # A lost node or rank: the launcher's own code, or a signal's number above 128.
 hosts=

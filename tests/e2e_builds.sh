@@ -6,6 +6,9 @@ top() { env -u BUILD make -n programs MAKEFLAGS= "$@" 2>/dev/null | grep -c 'cp 
 expect "make replaces the programs at the top of the tree" test "$(top BUILD=build/release)" -gt 0
 expect "make SAN=1 does not" test "$(top SAN=1)" = 0
 expect "a build in another folder does not" test "$(top BUILD=build/other)" = 0
+mkdir "$tmp/a tree" && ln -s "$PWD"/* "$tmp/a tree/"
+for build in SAN=1 BUILD=build/other; do expect "nor does make $build in a folder with a blank" test "$(top -C "$tmp/a tree" $build)" = 0; done
+expect "make in a folder with a blank does" test "$(top -C "$tmp/a tree" BUILD=build/release)" -gt 0
 devices() { env -u BUILD -u CUDA make -n programs MAKEFLAGS= NVCC=/none/nvcc BUILD="$tmp/empty" "$@" 2>/dev/null | grep -c 'libdtrain_cuda.so'; }
 expect "make builds the CUDA device where nvcc is" test "$(devices)" -gt 0
 expect "make CUDA=0 does not" test "$(devices CUDA=0)" = 0

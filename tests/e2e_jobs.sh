@@ -5,17 +5,17 @@
 . "$(dirname "$0")/e2e.sh"
 mkdir -p "$tmp/path" "$tmp/my jobs" "$tmp/spool"
 stand_in() { printf '#!/bin/bash\n%s\n' "$2" >"$tmp/path/$1" && chmod +x "$tmp/path/$1"; }
-stand_in srun 'while :; do case $1 in -*) shift ;; *) break ;; esac; done; exec "$@"'
-stand_in mpirun 'while :; do case $1 in --map-by) shift 2 ;; *) break ;; esac; done; exec "$@"'
+stand_in srun 'echo "launched $*"; while :; do case $1 in -*) shift ;; *) break ;; esac; done; exec "$@"'
+stand_in mpirun 'echo "launched $*"; while :; do case $1 in --map-by) shift 2 ;; *) break ;; esac; done; exec "$@"'
 stand_in sinfo 'printf "node%s\n" ${CLUSTER:-1 2 3 4}'
 # "show job 12" is every task of array 12, as Slurm answers for the task whose own id is 12.
 stand_in scontrol 'show() { printf "JobId=%s JobName=dtrain\n   JobState=%s Reason=None\n   StartTime=2040-01-01T00:00:00 EndTime=2040-01-01T01:00:00 Deadline=N/A\n   ReqNodeList=(null) ExcNodeList=%s\n   Command=%s\n" "$1" "${STATE:-RUNNING}" "${EXCLUDED:-(null)}" "$JOB_COMMAND"; }
 case "$1 $2" in
 "show job") show "$3"; if [ "$3" = 12 ] && [ -n "$SLURM_ARRAY_JOB_ID" ]; then show other; fi ;;
 "show hostnames") case $3 in "node[1-2]") printf "node1\nnode2\n" ;; *) tr , "\n" <<<"$3" ;; esac ;;
-*) echo "scontrol $*" ;;
+*) echo "scontrol $*"; [ "$1:${REQUEUE_FAILS:-}" != requeue:1 ] ;;
 esac'
-stand_in qsub 'echo "qsub $* INPUT=$INPUT ARGS=$ARGS TASK=$DTRAIN_TASK REQUEUES=$DTRAIN_REQUEUES FAILURES=$DTRAIN_FAILURES"'
+stand_in qsub '[ -z "$QSUB_FAILS" ] || exit 1; echo "qsub $* INPUT=$INPUT ARGS=$ARGS TASK=$DTRAIN_TASK REQUEUES=$DTRAIN_REQUEUES FAILURES=$DTRAIN_FAILURES"'
 stand_in qstat 'printf "%s\n" "$QSTAT"'
 printf '#!/bin/bash\nprintf "started"; printf " <%%s>" "$@"; echo " end ${SLURM_JOB_END_TIME:-}"\n[ -z "$SAYS" ] || echo "$SAYS" >&2\nexit ${CODE:-0}\n' >"$tmp/dtrain"
 chmod +x "$tmp/dtrain"
@@ -24,7 +24,7 @@ chmod +x "$tmp/dtrain"
 log=$tmp/job.log
 job() {
     cp "jobs/$1" "$tmp/spool/job"
-    (cd "$tmp" && PATH=$tmp/path:$PATH SLURM_JOB_ID=12 SLURM_CPUS_PER_TASK=2 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST='node[1-2]' SLURM_SUBMIT_DIR=$tmp PBS_O_WORKDIR=$tmp \
+    (cd "$tmp" && PATH=$tmp/path:$PATH SLURM_JOB_ID=12 SLURM_CPUS_PER_TASK="${CPUS-2}" SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST='node[1-2]' SLURM_SUBMIT_DIR=$tmp PBS_O_WORKDIR=$tmp \
         PBS_JOBID=7.server bash "$tmp/spool/job" "${@:2}") >>"$log" 2>&1
     code=$?
     cp "$log" "$out"
@@ -44,6 +44,9 @@ for script in slurm.sh slurm-mpirun.sh; do
     expect_text "$script: an array task has its own arguments" '^started <run-3.ini> <run.output_dir=runs/3>'
     expect_text "$script: and is requeued without the others" '^scontrol requeue 12_3$'
     expect_exit "$script: with the program's code" 75
+    CPUS= fresh $script x.ini
+    expect "$script: no --cpus-per-task: the launcher gets no empty number" sh -c "grep -q '^launched' '$out' && ! grep -qE '^launched.*(PE=|cpus-per-task=)( |\$)' '$out'"
+    REQUEUE_FAILS=1 prints "$script: a requeue that fails is reported" 'job 12: scontrol requeue failed: submit the job again' fresh $script x.ini
     DTRAIN_MAX_REQUEUES=2 SLURM_RESTART_COUNT=2 prints "$script: the number of restarts is bounded" 'not requeued: it was restarted 2 times, at most 2' fresh $script x.ini
     expect "$script: and no requeue is asked for" sh -c "! grep -q 'scontrol requeue' '$out'"
     STATE=CANCELLED fresh $script x.ini
@@ -91,6 +94,8 @@ ARGS='"open' ends "pbs.sh: an open quote in ARGS" 64 fresh pbs.sh
 PBS_ARRAY_INDEX=4 INPUT=run-%a.ini ARGS= prints "pbs.sh: an array task" '^started <run-4.ini> <run.time_limit' fresh pbs.sh
 expect_text "pbs.sh: keeps its number" 'INPUT=run-%a.ini ARGS= TASK=4 '
 DTRAIN_MAX_REQUEUES=5 DTRAIN_REQUEUES=5 prints "pbs.sh: the number of submissions is bounded" 'not submitted again: it was submitted 5 times' fresh pbs.sh
+QSUB_FAILS=1 prints "pbs.sh: a qsub that fails is reported" 'qsub failed: submit the job again' fresh pbs.sh
+expect "pbs.sh: and not as a success" sh -c "! grep -q 'submitted again' '$out'"
 CODE=76 DTRAIN_FAILURES=1 prints "pbs.sh: failures are counted" 'failure 2 in a row, exit code 76; submitted again' fresh pbs.sh
 CODE=137 DTRAIN_FAILURES=3 prints "pbs.sh: and bounded" 'failure 4 in a row, exit code 137; not submitted again' fresh pbs.sh
 for CODE in 0 1 64 65 71 74; do
