@@ -2,6 +2,7 @@
  * workers encode them, and the writer stores the samples in input order. Output and reported errors
  * therefore do not depend on the number of threads. */
 #include "dtrain/io/io.h"
+#include "copy_documents.h"
 #include "outputs.h"
 #include "pipeline.h"
 #include "reader.h"
@@ -386,11 +387,26 @@ static dt_err open_all(make *k)
     return DT_OK;
 }
 
+/* Their documents end as their writer ended them. */
+static dt_err copy_datasets(make *k)
+{
+    k->recipe.append_eos = false;
+    return dt_copy_documents(&(dt_copy_job){
+        .outputs = &k->outputs, .paths = k->reader.paths, .n_paths = k->reader.n_paths, .tick = tick, .self = k});
+}
+
+static dt_err encode_inputs(make *k)
+{
+    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_chunk, .tick = tick, .self = k};
+    return dt_pipeline_run(&jobs, k->n_threads);
+}
+
 static dt_err run(make *k)
 {
     DT_TRY(open_all(k));
-    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_chunk, .tick = tick, .self = k};
-    DT_TRY(dt_pipeline_run(&jobs, k->n_threads));
+    const bool datasets =
+        strcmp(k->opt->format, "auto") == 0 && k->reader.n_paths > 0 && dt_dataset_is_foreign(k->reader.paths[0]);
+    DT_TRY(datasets ? copy_datasets(k) : encode_inputs(k));
     DT_TRY(dt_outputs_commit(&k->outputs));
     return k->opt->rec.catalogue ? dt_rec_items_write(&k->rec.items, k->opt->rec.catalogue) : DT_OK;
 }

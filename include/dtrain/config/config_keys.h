@@ -113,8 +113,8 @@
     REAL(model, dropout, -1, -1, 0.99, "probability", \
          "dropout probability that replaces those of config.json; -1: keep them (0 except for GPT-2)") \
     TEXT(data, train, "", \
-         "training datasets made by dtrain-data: comma-separated paths and globs. path:weight mixes the files in " \
-         "these proportions (default weight: 1)") \
+         "training datasets made by dtrain-data, or .bin files of Megatron-LM: comma-separated paths and globs. " \
+         "path:weight mixes the files in these proportions (default weight: 1)") \
     TEXT(data, validation, "", "validation datasets, in the syntax of data.train") \
     INT (data, seq_len, 1024, 1, 16777216, "tokens", \
          "length of a training sequence; longer samples are truncated to it") \

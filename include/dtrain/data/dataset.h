@@ -69,6 +69,10 @@ typedef struct dt_dataset dt_dataset;
  *  each other and the file, the ends of /offsets. d: out, closed with dt_dataset_close; NULL on error. DT_ERR_DATA,
  *  DT_ERR_MEMORY. */
 dt_err dt_dataset_open(dt_dataset **d, const char *path);
+/** Is this a dataset of another program that dt_dataset_open reads (Megatron-LM's .bin and .idx)? */
+bool dt_dataset_is_foreign(const char *path);
+/** Set the upper limit of token ids, if the file does not store one. */
+void dt_dataset_set_vocabulary(dt_dataset *d, int64_t vocab_size);
 /** Close a file. Safe on NULL. */
 void dt_dataset_close(dt_dataset *d);
 
@@ -78,12 +82,12 @@ typedef struct dt_dataset_info {
     /* of its conversations, as dt_chat_spec; "" if the file names none */
     const char *chat_template;
     dt_dataset_kind kind;
-    int64_t vocab_size;
+    int64_t vocab_size;      /* 0: the file does not store it */
     int64_t n_tokens;        /* of first texts */
     int64_t n_second_tokens; /* of rejected texts, of answers */
     int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
-    int token_nbytes;        /* 2 or 4 */
+    const char *token_type;  /* as stored: "uint16" */
     /* pairs, except ties, with equal texts, and with scores that prefer the rejected text; -1: not counted */
     int64_t n_equal_pairs, n_contradicted_pairs;
     int64_t n_images;

@@ -60,12 +60,14 @@ static inline const char *dt_part_words(int part)
 }
 
 struct dt_kind;
+struct dt_store;
 struct dt_dataset {
     dt_dataset_info info;
     const struct dt_kind *kind;
+    const struct dt_store *store;
+    void *store_self;
     char *path, *tokenizer, *chat_template, *preprocessor;
     int fd;
-    hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
     int64_t file_nbytes;
     dt_array column[DT_N_ARRAYS]; /* path NULL, n_elems 0: missing in the file */
     /* placeholder id of the model, which no token may equal in a file without images; -1: unknown */

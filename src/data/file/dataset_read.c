@@ -97,11 +97,12 @@ dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t 
 
     uint32_t largest = 0;
     for (int64_t i = 0; i < n; i++) largest = (uint32_t)ids[i] > largest ? (uint32_t)ids[i] : largest;
-    if (largest < (uint32_t)d->info.vocab_size) return check_placeholders(d, side, first, n, ids);
+    const uint32_t limit = d->info.vocab_size ? (uint32_t)d->info.vocab_size : (uint32_t)INT32_MAX + 1;
+    if (largest < limit) return check_placeholders(d, side, first, n, ids);
     int64_t bad = 0;
-    while ((uint32_t)ids[bad] < (uint32_t)d->info.vocab_size) bad++;
+    while ((uint32_t)ids[bad] < limit) bad++;
     return dt_fail(DT_ERR_DATA, "%s: %s[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64,
-                   d->path, tokens->name, first + bad, (uint32_t)ids[bad], d->info.vocab_size);
+                   d->path, tokens->name, first + bad, (uint32_t)ids[bad], (int64_t)limit);
 }
 
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids)

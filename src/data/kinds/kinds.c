@@ -35,9 +35,9 @@ size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq)
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-static dt_err refuse_images(dt_dataset *d)
+static dt_err refuse_images(dt_dataset *d, hid_t file)
 {
-    DT_CHECK(H5Lexists(d->file, "images", H5P_DEFAULT) <= 0, DT_ERR_DATA,
+    DT_CHECK(H5Lexists(file, "images", H5P_DEFAULT) <= 0, DT_ERR_DATA,
              "%s: images need kind sft, which does not cut samples; found kind tokens", d->path);
     return DT_OK;
 }

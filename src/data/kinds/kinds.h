@@ -41,7 +41,7 @@ typedef struct dt_kind {
 
     /** Read and write attributes of the file besides those of all kinds. first, n: samples of the writer that the file
      *  has. Called with the HDF5 lock held. */
-    dt_err (*read_head)(dt_dataset *d);
+    dt_err (*read_head)(dt_dataset *d, hid_t file);
     dt_err (*write_head)(const dt_dataset_writer *w, int64_t first, int64_t n, hid_t file, const char *path);
     /** Check, when a run opens a file, that its samples carry a signal; warn unless quiet. */
     dt_err (*judge)(const dt_dataset *d, bool quiet);

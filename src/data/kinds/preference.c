@@ -33,13 +33,13 @@ static void label(dt_batch *b, const dt_pair *pair)
 /* ---- pairs without signal ---------------------------------------------------------------------------------------- */
 
 /* Optional attributes: only newer versions of dtrain-data write them. */
-static dt_err read_counts(dt_dataset *d)
+static dt_err read_counts(dt_dataset *d, hid_t file)
 {
     dt_dataset_info *i = &d->info;
-    if (!dt_h5_has(d->file, "equal_pairs")) return DT_OK;
-    DT_TRY(dt_h5_read_i64(d->file, d->path, "equal_pairs", &i->n_equal_pairs));
-    return dt_h5_has(d->file, "contradicted_pairs")
-               ? dt_h5_read_i64(d->file, d->path, "contradicted_pairs", &i->n_contradicted_pairs)
+    if (!dt_h5_has(file, "equal_pairs")) return DT_OK;
+    DT_TRY(dt_h5_read_i64(file, d->path, "equal_pairs", &i->n_equal_pairs));
+    return dt_h5_has(file, "contradicted_pairs")
+               ? dt_h5_read_i64(file, d->path, "contradicted_pairs", &i->n_contradicted_pairs)
                : DT_OK;
 }
 

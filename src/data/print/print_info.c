@@ -83,12 +83,32 @@ static dt_err print_images(dt_dataset *d)
     return DT_OK;
 }
 
+/* Of a file that does not store the size, the largest token id. */
+static dt_err print_vocabulary(dt_dataset *d)
+{
+    int32_t ids[1 << 14], largest = -1;
+    const int64_t n = d->info.n_tokens, most = sizeof ids / sizeof ids[0];
+    if (d->info.vocab_size > 0) {
+        printf("vocab_size   %" PRId64 "\n", d->info.vocab_size);
+        return DT_OK;
+    }
+    for (int64_t first = 0; first < n; first += most) {
+        const int64_t k = dt_min_i64(n - first, most);
+        DT_TRY(dt_dataset_read_tokens(d, first, k, ids));
+        for (int64_t i = 0; i < k; i++)
+            if (ids[i] > largest) largest = ids[i];
+    }
+    printf("vocab_size   not stored; the largest token id is %" PRId32 "\n", largest);
+    return DT_OK;
+}
+
 dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
 {
     const dt_dataset_info *i = &d->info;
-    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n",
-           i->path, dt_dataset_kind_name(i->kind), i->n_tokens + i->n_second_tokens, 8 * i->token_nbytes, i->vocab_size,
-           i->tokenizer[0] ? i->tokenizer : "not named");
+    printf("%s\nkind         %s\ntokens       %" PRId64 " (%s)\n", i->path, dt_dataset_kind_name(i->kind),
+           i->n_tokens + i->n_second_tokens, i->token_type);
+    DT_TRY(print_vocabulary(d));
+    printf("tokenizer    %s\n", i->tokenizer[0] ? i->tokenizer : "not named");
     if (i->chat_template[0]) printf("template     %.200s\n", i->chat_template);
     if (i->n_documents >= 0)
         printf("%ss%*s%" PRId64 "\n", d->kind->noun, 12 - (int)strlen(d->kind->noun), "", i->n_documents);
