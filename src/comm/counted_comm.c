@@ -49,11 +49,13 @@ static dt_err count_reduce_scatter(const dt_axis *axis, const dt_reduction *d, d
         count_sums_of_nodes(axis, piece, (double)d->count * sizeof(float), results, stream);
         return DT_OK;
     }
-    dt_count_queue(dev, stream,
-                   &(dt_launch){.op = "reduce_scatter",
-                                .memory = 2 * (all - piece),
-                                .node = others_in_node(axis) * piece,
-                                .net = in_other_nodes(axis) * piece});
+    dt_count_queue(
+        dev, stream,
+        &(dt_launch){.op = "reduce_scatter",
+                     .memory = 2 * (all - piece),
+                     .node = others_in_node(axis) * piece,
+                     .net = in_other_nodes(axis) * piece,
+                     .exchange = {DT_MESSAGES, others_in_node(axis) > 0, rounds * in_other_nodes(axis), rounds}});
     dt_count_queue(dev, stream, &(dt_launch){.op = "reduce_scatter", .memory = all + results});
     return DT_OK;
 }
