@@ -138,7 +138,8 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     const int64_t count = 2 << 20;
     float *blocks = big.ptr;
     assert_int_equal(
-        dt_comm_reduce_scatter(&comm, blocks, DT_F32, blocks + 16 * count, DT_F32, count, false, true, NULL), DT_OK);
+        dt_comm_reduce_scatter(&comm.mesh.sum, blocks, DT_F32, blocks + 16 * count, DT_F32, count, false, true, NULL),
+        DT_OK);
     assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 16, 2));
     assert_int_equal(dt_comm_agree(&comm, DT_ERR_FAULT), DT_ERR_FAULT);
     dt_comm_open_counted(&comm, &f->dev, 16, 8, true);
