@@ -462,7 +462,7 @@ static dt_err attach_adapters(dt_run *run)
     if ((!run->comm || dt_comm_first(run->comm)) && dt_lora_unties(&run->mc, run->units, run->n_units))
         DT_WARN("the head is tied to the embedding, but, as in PEFT, their adapters are separate; a merged model "
                 "therefore has a head of its own (tie_word_embeddings = false)");
-    if ((!run->comm || run->comm->rank == 0) && run->lora.r > 0 && !*cfg->model_path && run_trains(run))
+    if ((!run->comm || dt_comm_first(run->comm)) && run->lora.r > 0 && !*cfg->model_path && run_trains(run))
         DT_WARN("the adapters are trained on a base with random weights, because model.path is not set; set it to "
                 "the model to be adapted");
     DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));
