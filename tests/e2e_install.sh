@@ -1,13 +1,14 @@
 #!/bin/bash
 # e2e_install.sh - the files that make install writes, and that programs run from the install directory; set-up; job scripts.
 . "$(dirname "$0")/e2e.sh"
-root=$tmp/root prefix=/opt/dtrain version=$(sed -n 's/^VERSION *?= *//p' tools/mk/config.mk)
+root=$tmp/root prefix="/opt/my programs/dtrain" version=$(sed -n 's/^VERSION *?= *//p' tools/mk/config.mk)
 doc=$root$prefix/share/doc/dtrain modules=$root$prefix/share/modulefiles/dtrain
 
 cuda=0
 [ ! -e "$BUILD/libdtrain_cuda.so" ] || cuda=1
-run 0 make --no-print-directory install CUDA=$cuda BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX=$prefix MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=
+run 0 make --no-print-directory install CUDA=$cuda BUILD="$BUILD" SAN="${SAN:-}" DESTDIR="$root" PREFIX="$prefix" MODULES="gcc/12 openmpi/4.1" MAKEFLAGS=
 expect_exit "make install" 0
+ends_saying "a relative PREFIX is refused" 2 "PREFIX: expected an absolute path, found 'out'" run 0 make -n install CUDA=$cuda BUILD="$BUILD" PREFIX=out MAKEFLAGS=
 for program in dtrain dtrain-convert dtrain-data dtrain-generate dtrain-info dtrain-plot dtrain-sid; do
     ends "$program --help, installed" 0 run 0 "$root$prefix/bin/$program" --help
 done
@@ -104,7 +105,7 @@ for script in jobs/*.sh; do
     sed "s|^bin=.*|bin=$tmp/here|" "$script" >"$tmp/here/$name"
     program "$tmp/here/dtrain"
     prints "$name starts the one it was installed with" "^started $tmp/here/dtrain input.ini" job "$tmp/here/$name"
-    expect "$name, installed, knows the place" grep -q "^bin=$prefix/bin$" "$jobs/$name"
+    expect "$name, installed, knows the place" grep -q "^bin='$prefix/bin'$" "$jobs/$name"
     export CODE=75
     prints "$name queues itself again after 75" '^requeued 1|^submitted again: -v INPUT,ARGS.* .*/spool/job' job "$tmp/here/$name"
     unset CODE

@@ -1,8 +1,11 @@
 # install.mk - make install
-DEST      = $(DESTDIR)$(PREFIX)
+DEST      = "$(DESTDIR)$(PREFIX)"
 DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md
 BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(shell $(MPIRUN) --version 2>/dev/null | sed -n "1s/^mpirun //p"), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
 MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
+ifneq ($(filter install,$(MAKECMDGOALS)),)
+$(if $(filter /%,$(PREFIX)),,$(error PREFIX: expected an absolute path, found '$(PREFIX)'))
+endif
 install: all  ## install to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
 	install -d $(addprefix $(DEST)/,bin share/man/man1 share/doc/dtrain/docs/data share/dtrain/input/models share/dtrain/jobs share/dtrain/tools share/bash-completion/completions share/zsh/site-functions share/modulefiles/dtrain)
 	install -m 755 $(PROGRAMS:%=$(BUILD)/%) $(DEST)/bin
@@ -16,6 +19,6 @@ install: all  ## install to PREFIX (DESTDIR honoured): programs, man pages, docu
 	install -m 644 tools/completion/_dtrain $(DEST)/share/zsh/site-functions
 	install -m 755 tools/wandb_offline.py $(wildcard tools/reward_*) $(DEST)/share/dtrain/tools
 	install -m 644 $(wildcard input/models/*) $(DEST)/share/dtrain/input/models
-	for job in $(wildcard jobs/*); do sed 's|^bin=.*|bin=$(PREFIX)/bin|' $$job > $(DEST)/share/dtrain/$$job && chmod 644 $(DEST)/share/dtrain/$$job || exit 1; done
+	for job in $(wildcard jobs/*); do sed "s|^bin=.*|bin='$(PREFIX)/bin'|" $$job > $(DEST)/share/dtrain/$$job && chmod 644 $(DEST)/share/dtrain/$$job || exit 1; done
 	for form in '' .lua; do sed -e 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g; s|@MODULES@|$(MODULES)|g; s|@BUILT_WITH@|$(BUILT_WITH)|g' \
 	  tools/modulefile$$form.in > $(DEST)/share/modulefiles/dtrain/$(VERSION)$$form || exit 1; done
