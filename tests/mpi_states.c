@@ -358,8 +358,7 @@ TEST_OF(ALWAYS | BY_NODE, states_of_fewer_bits_have_the_same_bits_in_every_layou
 enum { N_MATRICES = 4 /* q, k, v, o */, FIRST_MATRIX = 2, STRIDE = 7 /* of elements in the file */ };
 
 /** Momentum and orthogonalised step of torch.optim.Muon (make_muon_fixtures.py). Products of bf16 are summed in another
- *  order and so round differently: 5 iterations leave some 2^-7 of the largest element of a result, about 0.3 here, and
- *  lr is 0.02 for these sizes. */
+ *  order and so round differently: 2e-4 here, of steps that move an element by about 2e-3 each. */
 static bool is_torchs(const fixture *f, const results *r)
 {
     json_t *all = json_load_file("tests/data/muon.json", 0, NULL);
@@ -372,7 +371,7 @@ static bool is_torchs(const fixture *f, const results *r)
         for (int64_t i = 0; ok && i < t->n_elems; i += STRIDE) {
             const double p = json_number_value(json_array_get(param, (size_t)(i / STRIDE))),
                          m = json_number_value(json_array_get(buffer, (size_t)(i / STRIDE)));
-            ok = fabs((double)r->t[k].param[i] - p) < 1e-3 &&
+            ok = fabs((double)r->t[k].param[i] - p) < 4e-4 &&
                  fabs((double)dt_element(r->t[k].state[2][i], DT_F32, 0) - m) < 1e-6;
             if (!ok) print_error("%s[%d]: %g, expected %g\n", t->name, (int)i, (double)r->t[k].param[i], p);
         }

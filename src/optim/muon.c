@@ -62,11 +62,25 @@ static dt_err iterate(dt_device *dev, const work_space *w, void *x, dt_stream *s
     const dt_device_ops *ops = dev->ops;
     const bool wide = w->rows <= w->cols;
     const int64_t m = w->small, k = dt_max_i64(w->rows, w->cols), n = w->rows * w->cols;
-    const dt_matmul gram = {.m = m, .n = m, .k = k, .trans_a = !wide, .trans_b = wide, .lda = w->cols, .ldb = w->cols,
-                            .ldc = m, .dt = DT_BF16, .c_dtype = DT_BF16},
+    const dt_matmul gram = {.m = m,
+                            .n = m,
+                            .k = k,
+                            .trans_a = !wide,
+                            .trans_b = wide,
+                            .lda = w->cols,
+                            .ldb = w->cols,
+                            .ldc = m,
+                            .dt = DT_BF16,
+                            .c_dtype = DT_BF16},
                     square = {.m = m, .n = m, .k = m, .lda = m, .ldb = m, .ldc = m, .dt = DT_BF16, .c_dtype = DT_F32},
-                    turn = {.m = w->rows, .n = w->cols, .k = m, .lda = wide ? m : w->cols, .ldb = wide ? w->cols : m,
-                            .ldc = w->cols, .dt = DT_BF16, .c_dtype = DT_F32};
+                    turn = {.m = w->rows,
+                            .n = w->cols,
+                            .k = m,
+                            .lda = wide ? m : w->cols,
+                            .ldb = wide ? w->cols : m,
+                            .ldc = w->cols,
+                            .dt = DT_BF16,
+                            .c_dtype = DT_F32};
     DT_TRY(ops->matmul(dev, &gram, x, x, w->gram, stream));
     DT_TRY(ops->matmul(dev, &square, w->gram, w->gram, w->product, stream));
     DT_TRY(ops->add_scaled(dev, COEFFICIENT_B, w->gram, DT_BF16, COEFFICIENT_C, w->product, DT_F32, w->polynomial,

@@ -90,8 +90,8 @@ static dt_err check_unit(const dt_unit *u)
 static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 {
     zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
-    if (last && last->start + last->len == run.start && last->decay == run.decay && last->plain == run.plain && last->matrix < 0 && run.matrix < 0 &&
-        last->lr_group == run.lr_group)
+    if (last && last->start + last->len == run.start && last->decay == run.decay && last->plain == run.plain &&
+        last->matrix < 0 && run.matrix < 0 && last->lr_group == run.lr_group)
         last->len += run.len;
     else
         l->runs[l->n_runs++] = run;
@@ -100,8 +100,7 @@ static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 static void add_span(zero_layout *l, const zero_unit_layout *ul, zero_span span)
 {
     zero_span *last = l->n_spans > ul->first_span ? &l->spans[l->n_spans - 1] : NULL;
-    if (last && last->start + last->len == span.start && last->plain == span.plain &&
-        last->states == span.states)
+    if (last && last->start + last->len == span.start && last->plain == span.plain && last->states == span.states)
         last->len += span.len;
     else
         l->spans[l->n_spans++] = span;
@@ -630,7 +629,8 @@ static dt_err make_tables(zero_layout *l, const dt_unit *units)
     l->runs = calloc(n_runs + 1, sizeof *l->runs);
     l->spans = calloc(n_tensors + 1, sizeof *l->spans);
     l->matrices = calloc(n_tensors + 1, sizeof *l->matrices);
-    DT_CHECK(l->units && l->runs && l->spans && l->matrices, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
+    DT_CHECK(l->units && l->runs && l->spans && l->matrices, DT_ERR_MEMORY, "out of memory for the tables of %d units",
+             l->n_units);
     return DT_OK;
 }
 

@@ -56,7 +56,8 @@ dt_err zero_assign_matrices(zero_layout *l, const dt_matrix_optimizer *optimizer
         jobs[i] = (job){i, optimizer->work(m->rows, m->cols)};
         if (scratch > l->matrix_scratch_bytes) l->matrix_scratch_bytes = scratch;
         l->direction_len = dt_max_i64(l->direction_len, l->units[m->unit].part[DT_TRAINED].shards.padded_len);
-        l->direction_shard_len = dt_max_i64(l->direction_shard_len, l->units[m->unit].part[DT_TRAINED].shards.shard_len);
+        l->direction_shard_len =
+            dt_max_i64(l->direction_shard_len, l->units[m->unit].part[DT_TRAINED].shards.shard_len);
     }
     const bool ok = jobs && load && len;
     if (ok) qsort(jobs, (size_t)l->n_matrices, sizeof *jobs, by_work);
@@ -114,8 +115,9 @@ static dt_err sum_squares(dt_zero *z, int *n)
     for (int i = 0; i < z->lay.n_matrices; i++) {
         const zero_matrix *m = &z->lay.matrices[i];
         if (!is_mine(z, m)) continue;
-        DT_TRY(z->dev->ops->sum_squares(z->dev, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), DT_BF16, m->rows * m->cols,
-                                        (double *)((char *)z->matrix_sums.ptr + (size_t)(*n)++ * 16), z->compute));
+        DT_TRY(z->dev->ops->sum_squares(z->dev, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), DT_BF16,
+                                        m->rows * m->cols, (double *)((char *)z->matrix_sums.ptr + (size_t)(*n)++ * 16),
+                                        z->compute));
     }
     if (*n == 0) return DT_OK;
     DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->matrix_sums.ptr, (size_t)*n * 16, z->compute));
@@ -133,8 +135,8 @@ dt_err zero_change_matrices(dt_zero *z, const zero_update *up)
         if (!is_mine(z, m)) continue;
         if (z->phase) dt_phase_enter(z->phase, "update", z->units[m->unit].name);
         const double sum = *(const double *)((const char *)z->host.ptr + (size_t)k++ * 16);
-        DT_TRY(optimizer->matrix(z->dev, up->step, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), m->rows, m->cols, sum,
-                                 z->matrix_scratch.ptr, z->compute));
+        DT_TRY(optimizer->matrix(z->dev, up->step, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), m->rows, m->cols,
+                                 sum, z->matrix_scratch.ptr, z->compute));
         z->n_matrix_calls++;
     }
     return DT_OK;

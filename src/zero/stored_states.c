@@ -81,8 +81,7 @@ dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s
     place p = {z, s, u, lo, from};
     if (z->lay.state_dtype == DT_F32 || run->plain) {
         for (int k = 0; k < n_states; k++)
-            if (has >> k & 1)
-                states[k] = entry(&p, run->plain ? zero_plain_array(&z->lay, k) : zero_state_array(k));
+            if (has >> k & 1) states[k] = entry(&p, run->plain ? zero_plain_array(&z->lay, k) : zero_state_array(k));
         return step(&p, one, run, states, to - from);
     }
     for (int k = 0; k < n_states; k++) states[k] = scratch_of(z, k);

@@ -149,7 +149,9 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->direction, &z->owned_matrices, &z->matrix_scratch, &z->matrix_sums, &z->host_direction, &z->grads, &z->scratch, &z->grad_arena, &z->bucket, &z->results, &z->watched, &z->host};
+    dt_buf *const bufs[] = {&z->direction,      &z->owned_matrices, &z->matrix_scratch, &z->matrix_sums,
+                            &z->host_direction, &z->grads,          &z->scratch,        &z->grad_arena,
+                            &z->bucket,         &z->results,        &z->watched,        &z->host};
     for (int p = 0; p < DT_N_PARTS; p++) {
         dt_buf_free(&z->params[p]);
         dt_buf_free(&z->param_arena[p]);

@@ -88,7 +88,7 @@ struct dt_zero {
      * shard of directions, if the host updates */
     dt_buf direction, owned_matrices, matrix_scratch, matrix_sums, host_direction;
     int64_t n_matrix_calls;
-    dt_buf scratch;                       /* fp32 states of scratch_len elements, one after the other */
+    dt_buf scratch; /* fp32 states of scratch_len elements, one after the other */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
     dt_buf watched; /* maximum |g| of own gradients, per unit; slot 0 is the work slot */
@@ -241,8 +241,8 @@ dt_err zero_compute_after_comm(dt_zero *z);
  *
  *      recv[i] (+)= sum over ranks r of send_r[charge + i],    0 <= i < charge_len
  *
- *  send [padded_len] of send_dt, sent as type `sent`; recv [charge_len] of recv_dt, which may be the own range in send. Enters the
- *  collectives even after an earlier error err. */
+ *  send [padded_len] of send_dt, sent as type `sent`; recv [charge_len] of recv_dt, which may be the own range in send.
+ *  Enters the collectives even after an earlier error err. */
 dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, dt_dtype sent, void *recv,
                    dt_dtype recv_dt, bool accumulate, dt_err err);
 /** Exchange sums between the owners of a shard [shard_len]: each sends the range that it is in charge of, in buckets,
@@ -313,7 +313,7 @@ typedef struct zero_slice {
     void *array[ZERO_MAX_ARRAYS];
     void *direction; /* bf16; NULL: the unit has no matrices */
     void *param;     /* NULL, or receives the rounded parameters */
-    bool fresh;  /* param is uninitialised: gaps between the runs are written too */
+    bool fresh;      /* param is uninitialised: gaps between the runs are written too */
 } zero_slice;
 
 /** The optimizer's step on elements lo .. hi-1 of unit u's trained part, run by run:

@@ -21,8 +21,8 @@ typedef struct dt_optimizer_step {
         bool nesterov, original_lr; /* original_lr: scale of the learning rate by sqrt(max(1, rows / cols)) */
         int n_iterations;           /* of Newton-Schulz */
     } muon;
-    double grad_scale;        /* factor of the gradients: clipping, and 1 / the loss scale */
-    int64_t t;                /* number of updates of the states, including this one: 1, 2, ... */
+    double grad_scale; /* factor of the gradients: clipping, and 1 / the loss scale */
+    int64_t t;         /* number of updates of the states, including this one: 1, 2, ... */
 } dt_optimizer_step;
 
 enum { DT_MAX_STATES = 4 };
@@ -71,8 +71,8 @@ typedef struct dt_optimizer_ops {
     const dt_matrix_optimizer *matrices;
 } dt_optimizer_ops;
 
-/** Is it a matrix inside a model, which a matrix optimizer updates? True for trained 2-D tensors of blocks, encoders and
- *  a projector. False for embeddings, heads, vectors, adapters, and tensors of which only rows are trained. */
+/** Is it a matrix inside a model, which a matrix optimizer updates? True for trained 2-D tensors of blocks, encoders
+ *  and a projector. False for embeddings, heads, vectors, adapters, and tensors of which only rows are trained. */
 bool dt_is_hidden_matrix(const dt_unit *unit, const dt_tensor *t);
 /** The states that a trained tensor has: bit k for state k. */
 unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_unit *unit, const dt_tensor *t);
