@@ -20,6 +20,10 @@ template <class T> struct attention_arrays {
     float *lse_w;
 };
 
+/* The first of these kernels that supports a call computes it: cuDNN's (dt_attention_obstacle), Hopper's, those for
+ * tensor cores, and those in float, which support every description. Batch-invariant calls have attention_rows.cu, or
+ * the kernels in float. */
+
 /* attention_float.cu: forward and backward in float for all element types, without tensor cores. */
 template <class T>
 dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
@@ -30,6 +34,17 @@ dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const
 template <class T>
 dt_err cuda_attention_rows(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 
+/** Do all kernels but float's support the shape of heads and the mask? */
+static inline bool cuda_attention_is_usual(const dt_attention &at)
+{
+    return at.v_head_dim == at.head_dim && at.block <= 1;
+}
+/** attention_forward.cu, attention_backward.cu: do they support the call? Kernels for soft-capping have no dropout. */
+static inline bool cuda_attention_tensor_cores_take(const dt_attention &at)
+{
+    return cuda_attention_is_usual(at) && (at.softcap == 0 || at.dropout_p == 0);
+}
+
 /* attention_hopper.cu: on sm_90. takes: does it support the call? vectors: all rows are aligned to 16 bytes. */
 bool cuda_attention_hopper_takes(dt_device *dev, const dt_attention &at, bool vectors);
 template <class T>
@@ -37,7 +52,7 @@ dt_err cuda_attention_hopper_forward(dt_stream *s, const dt_attention &at, const
 template <class T>
 dt_err cuda_attention_hopper_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a);
 
-/** Check the description of a call. checked: a copy, without a window that has no effect. */
+/** Check the description of a call. checked: a copy with v_head_dim set, and without a window that has no effect. */
 dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked);
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
@@ -132,10 +147,16 @@ __device__ inline bool find_tile(const dt_attention &at, const attention_cut &cu
 
 /* ---- visible keys ------------------------------------------------------------------------------------------------ */
 
-/** Query i attends to the keys seen_from(seen_to(i)) .. seen_to(i) - 1; both may be negative. */
-__device__ inline int seen_to(const dt_attention &at, const attention_tile &t, int query)
+/** Query i attends to the keys seen_from(seen_to(i)) .. seen_to(i) - 1; both may be negative. BLOCKS: the mask may be
+ *  block-causal. */
+template <bool BLOCKS = false> __device__ inline int seen_to(const dt_attention &at, const attention_tile &t, int query)
 {
-    return at.bidirectional ? t.n_kv : t.n_kv - t.n_q + query + 1;
+    const int pos = t.n_kv - t.n_q + query;
+    if (BLOCKS && at.block > 1 && pos >= 0) {
+        const int left = at.block - pos % at.block; /* of its block, itself included */
+        return left < t.n_kv - pos ? pos + left : t.n_kv;
+    }
+    return at.bidirectional ? t.n_kv : pos + 1;
 }
 __device__ inline int seen_from(const dt_attention &at, int to) { return at.window > 0 ? to - at.window : 0; }
 
@@ -145,23 +166,60 @@ struct attention_range {
 };
 
 /** Keys for the queries first .. first + n - 1, n > 0. */
+template <bool BLOCKS = false>
 __device__ inline attention_range keys_of(const dt_attention &at, const attention_tile &t, int first, int n)
 {
-    const int to = seen_to(at, t, first), last_to = seen_to(at, t, first + n - 1);
+    const int to = seen_to<BLOCKS>(at, t, first), last_to = seen_to<BLOCKS>(at, t, first + n - 1);
     const int from = seen_from(at, to);
     return {from > 0 ? from : 0, last_to, seen_from(at, last_to), to};
 }
 
 /** Queries for the keys first .. first + n - 1: query i attends to a key below first + n unless its window begins
  *  later. */
+template <bool BLOCKS = false>
 __device__ inline attention_range queries_of(const dt_attention &at, const attention_tile &t, int first, int n)
 {
     if (at.bidirectional) return {0, t.n_q, 0, t.n_q};
     const int shift = t.n_kv - t.n_q; /* query i attends to keys up to i + shift */
+    if (BLOCKS && at.block > 1) {     /* or to the end of that key's block */
+        const int last = first + n - 1, from = first - first % at.block - shift;
+        return {from > 0 ? from : 0, t.n_q, last - last % at.block - shift, t.n_q};
+    }
     const int from = first - shift, window = at.window;
     const int to = window > 0 && first + n - 1 + window - shift < t.n_q ? first + n - 1 + window - shift : t.n_q;
     return {from > 0 ? from : 0, to, first + n - 1 - shift,
             window > 0 && first + window - shift < t.n_q ? first + window - shift : t.n_q};
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/** The score of a product x = q.k, divided by at.scale, and d(score) / dx. With t = tanh(scale x / cap) these are
+ *  cap / scale t and 1 - t^2. Every kernel of this platform that supports soft-capping calls this function. */
+struct score_rule {
+    float in, out;
+};
+struct capped {
+    float score, slope;
+};
+__device__ inline score_rule rule_of(const dt_attention &at) { return {at.scale / at.softcap, at.softcap / at.scale}; }
+__device__ inline capped cap_score(const score_rule &rule, float x)
+{
+    const float e = exp2f(x * rule.in * (2.0f * LOG2_E)), t = 1.0f - __fdividef(2.0f, 1.0f + e);
+    return {rule.out * t, fmaf(-t, t, 1.0f)};
+}
+
+/** The end of a row's softmax, from its maximum m of products and sum l of e^(scale (x - m)): what its weighted sum of
+ *  values is times, and lse. A sink joins the sum here, since it has no value. */
+struct row_end {
+    float factor, lse;
+};
+template <class T> __device__ inline row_end end_row(const dt_attention &at, int head, float m, float l)
+{
+    if (!at.sinks) return {l == 0.0f ? 0.0f : 1.0f / l, m * at.scale + logf(l)}; /* NaN is kept */
+    const float sink = to_float(static_cast<const T *>(at.sinks)[head]), score = m * at.scale,
+                most = sink > score ? sink : score, base = most == -INFINITY ? 0.0f : most,
+                mine = exp2f((score - base) * LOG2_E), sum = fmaf(l, mine, exp2f((sink - base) * LOG2_E));
+    return {sum == 0.0f ? 0.0f : mine / sum, base + logf(sum)};
 }
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */

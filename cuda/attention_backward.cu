@@ -6,6 +6,8 @@
  *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - delta_i)
  *     dv_j += f p dout_i     dq_i += scale ds k_j     dk_j += scale ds q_i
  *
+ * With soft-capping s is cap_score's, and ds is times its slope. The probability of a sink has dp = 0.
+ *
  * Arrays    those of dt_attention; 16-bit elements.
  * Threads   One kernel computes dk and dv, with a tile of keys per block; another computes dq, with a tile of queries
  *           per block. Each recomputes p: 7 tile matmuls instead of 5, but no sum is shared between blocks, so results
@@ -14,6 +16,7 @@
  *           transposed tiles, with keys as rows. p and ds are rounded to the element type there. */
 #include "attention_cudnn.h"
 #include "attention_mma.cuh"
+#include "sums.cuh"
 
 namespace
 {
@@ -47,6 +50,34 @@ __global__ void stats_kernel(const T *out, const T *dout, const float *lse, floa
     if (there && threadIdx.x % lanes == 0) stats[head * n_tok + token] = make_float2(lse[i] * LOG2_E, sum);
 }
 
+/* ---- sinks ------------------------------------------------------------------------------------------------------- */
+
+enum { SINK_THREADS = 256 };
+
+/* grad[head] = - sum over tokens of e^(sink - lse) delta. A block per head, so that sums have a fixed order. */
+template <class T>
+__global__ void __launch_bounds__(SINK_THREADS)
+    sinks_kernel(const T *sinks, const float2 *stats, int64_t n_tok, float *grad)
+{
+    const float sink = to_float(sinks[blockIdx.x]) * LOG2_E;
+    float sum = 0;
+    for (int64_t t = threadIdx.x; t < n_tok; t += SINK_THREADS) {
+        const float2 x = stats[blockIdx.x * n_tok + t];
+        const float p = x.x == -INFINITY ? 0.0f : exp2f(sink - x.x); /* a sink of -inf, and no key */
+        sum -= p * x.y;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) grad[blockIdx.x] = sum;
+}
+
+template <class T> dt_err sinks_backward(dt_stream *s, const dt_attention &at, const float2 *stats)
+{
+    float *grad = (float *)s->workspace;
+    launch(s, (unsigned)at.n_heads, SINK_THREADS, 0, sinks_kernel<T>, (const T *)at.sinks, stats, (int64_t)at.n_tok,
+           grad);
+    return cuda_add_parts(s, grad, 1, at.n_heads, at.dsinks, NULL, at.dsinks_dtype, at.accumulate_dsinks);
+}
+
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
 
 /* Sizes of a pipeline stage (a tile of queries) and of a block. */
@@ -58,7 +89,7 @@ template <int W, int M, int N_WARPS, int QUERIES> struct dkv_shape {
 /* dk and dv of a tile of keys of one key head. A block has one tile, a warp 16 M of its keys. It loops over the query
  * heads that share the key head and their tiles of queries, and loads the next tile while it computes. WITH: 1 computes
  * dv, 2 dk, 3 both; wide heads have no registers for both. */
-template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT, bool CAPPED>
 __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
     dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
 {
@@ -113,8 +144,8 @@ __global__ void __launch_bounds__(N_WARPS *WARP, BLOCKS)
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 const int key = my_key + 16 * m;
-                form_transposed<QUERIES / 8, DROPOUT>(s[m], ds[m], stage_stats + which * QUERIES, at, t, head, query,
-                                                      key);
+                form_transposed<QUERIES / 8, DROPOUT, CAPPED>(s[m], ds[m], stage_stats + which * QUERIES, at, t, head,
+                                                              query, key);
                 if (all) continue;
                 mask_queries(s[m], at, t, query, key);
                 mask_queries(ds[m], at, t, query, key);
@@ -149,7 +180,7 @@ template <int W, int M, int KEYS> struct dq_shape {
 };
 
 /* dq of a tile of queries of one head. A block has one tile, a warp 16 M of its queries. */
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
 __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
     dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
 {
@@ -199,7 +230,7 @@ __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
 #pragma unroll
         for (int m = 0; m < M; m++) {
             const int query = t.first + mine + 16 * m;
-            form<KEYS / 8, DROPOUT>(s[m], dp[m], stats[m], at, t, query, key);
+            form<KEYS / 8, DROPOUT, CAPPED>(s[m], dp[m], stats[m], at, t, query, key);
             if (!all) mask_keys(s[m], at, t, query, key);
         }
         pack_weights<T>(w, s);
@@ -216,12 +247,12 @@ __global__ void __launch_bounds__(dq_shape<W, M, KEYS>::THREADS, BLOCKS)
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int N_WARPS, int QUERIES, int WITH, int BLOCKS, bool DROPOUT, bool CAPPED>
 dt_err make_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     using shape = dkv_shape<W, M, N_WARPS, QUERIES>;
     const attention_cut cut = {true, shape::KEYS, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
-    const auto kernel = dkv_kernel<T, W, M, N_WARPS, QUERIES, WITH, BLOCKS, DROPOUT>;
+    const auto kernel = dkv_kernel<T, W, M, N_WARPS, QUERIES, WITH, BLOCKS, DROPOUT, CAPPED>;
     const int64_t n_blocks = attention_blocks(&at, cut);
     if (n_blocks == 0) return DT_OK;
     CUDA_ALLOW_SHARED(kernel, shape::NBYTES);
@@ -230,12 +261,12 @@ dt_err make_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T> 
     return DT_OK;
 }
 
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
 dt_err make_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     using shape = dq_shape<W, M, KEYS>;
     const attention_cut cut = {false, shape::QUERIES, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
-    const auto kernel = dq_kernel<T, W, M, KEYS, BLOCKS, DROPOUT>;
+    const auto kernel = dq_kernel<T, W, M, KEYS, BLOCKS, DROPOUT, CAPPED>;
     const int64_t n_blocks = attention_blocks(&at, cut);
     if (n_blocks == 0) return DT_OK;
     CUDA_ALLOW_SHARED(kernel, shape::NBYTES);
@@ -245,30 +276,30 @@ dt_err make_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &
 }
 
 /* room: shared memory available to a block. Small chips use smaller tiles, or the float kernels. */
-template <class T, bool DROPOUT>
+template <class T, bool DROPOUT, bool CAPPED>
 dt_err by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors, size_t room)
 {
     if (at.head_dim <= 64) {
-        DT_TRY((make_dkv<T, 64, 2, 4, 32, 3, 2, DROPOUT>(s, at, a, vectors)));
-        return make_dq<T, 64, 2, 64, 2, DROPOUT>(s, at, a, vectors);
+        DT_TRY((make_dkv<T, 64, 2, 4, 32, 3, 2, DROPOUT, CAPPED>(s, at, a, vectors)));
+        return make_dq<T, 64, 2, 64, 2, DROPOUT, CAPPED>(s, at, a, vectors);
     }
     if (at.head_dim <= 96) {
-        DT_TRY((make_dkv<T, 96, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
-        return make_dq<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
+        DT_TRY((make_dkv<T, 96, 1, 8, 64, 3, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
+        return make_dq<T, 96, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
     }
     if (at.head_dim <= 128) {
         /* two blocks of four warps per multiprocessor, or one of eight, or one of four */
         const bool four = 2 * dkv_shape<128, 1, 4, 64>::NBYTES <= room || dkv_shape<128, 1, 8, 64>::NBYTES > room;
         if (four)
-            DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 2, DROPOUT>(s, at, a, vectors)));
+            DT_TRY((make_dkv<T, 128, 1, 4, 64, 3, 2, DROPOUT, CAPPED>(s, at, a, vectors)));
         else
-            DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT>(s, at, a, vectors)));
-        return make_dq<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
+            DT_TRY((make_dkv<T, 128, 1, 8, 64, 3, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
+        return make_dq<T, 128, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
     }
     if (dkv_shape<256, 1, 4, 32>::NBYTES > room) return cuda_attention_float_backward(s, at, a);
-    DT_TRY((make_dkv<T, 256, 1, 4, 32, 1, 1, DROPOUT>(s, at, a, vectors)));
-    DT_TRY((make_dkv<T, 256, 1, 4, 32, 2, 1, DROPOUT>(s, at, a, vectors)));
-    return make_dq<T, 256, 1, 32, 1, DROPOUT>(s, at, a, vectors);
+    DT_TRY((make_dkv<T, 256, 1, 4, 32, 1, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
+    DT_TRY((make_dkv<T, 256, 1, 4, 32, 2, 1, DROPOUT, CAPPED>(s, at, a, vectors)));
+    return make_dq<T, 256, 1, 32, 1, DROPOUT, CAPPED>(s, at, a, vectors);
 }
 
 template <class T>
@@ -279,7 +310,10 @@ dt_err backward_of(dt_device *dev, dt_stream *s, const dt_attention &at, const a
     const bool vectors =
         vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.dout) && vectors_fit(16, a.dq, a.dk, a.dv);
     if (cuda_attention_hopper_takes(dev, at, vectors)) return cuda_attention_hopper_backward(s, at, a);
-    return at.dropout_p > 0 ? by_width<T, true>(s, at, a, vectors, room) : by_width<T, false>(s, at, a, vectors, room);
+    if (!cuda_attention_tensor_cores_take(at)) return cuda_attention_float_backward(s, at, a);
+    if (at.softcap > 0) return by_width<T, false, true>(s, at, a, vectors, room);
+    return at.dropout_p > 0 ? by_width<T, true, false>(s, at, a, vectors, room)
+                            : by_width<T, false, false>(s, at, a, vectors, room);
 }
 template <> dt_err backward_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {
@@ -304,13 +338,14 @@ dt_err cuda_attention_backward(dt_device *dev, const dt_attention *at, const voi
     const int64_t n = (int64_t)at->n_tok * at->n_heads;
     float2 *stats = stats_in(scratch);
     CUDA_BY_DTYPE(at->dt, T, "attention_backward", {
-        const bool vectors = vectors_fit((size_t)(at->o_ld | at->head_dim) * sizeof(T), out, dout);
+        const bool vectors = vectors_fit((size_t)(at->o_ld | checked.v_head_dim) * sizeof(T), out, dout);
         int lanes = 1;
-        while (lanes < WARP && lanes * vec16<T>::N < at->head_dim) lanes *= 2;
+        while (lanes < WARP && lanes * vec16<T>::N < checked.v_head_dim) lanes *= 2;
         if (n > 0)
             launch(s, (unsigned)ceil_div(n * lanes, 8 * WARP), 8 * WARP, 0, stats_kernel<T>, (const T *)out,
-                   (const T *)dout, lse, stats, (int64_t)at->n_tok, at->n_heads, at->head_dim, at->o_ld, lanes,
+                   (const T *)dout, lse, stats, (int64_t)at->n_tok, at->n_heads, checked.v_head_dim, at->o_ld, lanes,
                    vectors);
+        if (at->dsinks) DT_TRY(sinks_backward<T>(s, checked, stats));
         attention_arrays<T> a = {};
         a.q = (const T *)q, a.k = (const T *)k, a.v = (const T *)v, a.dout = (const T *)dout, a.stats = stats;
         a.dq = (T *)dq, a.dk = (T *)dk, a.dv = (T *)dv;

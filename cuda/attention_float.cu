@@ -1,5 +1,6 @@
-/* attention_float.cu - attention in float: for float elements, which tensor cores would round, and for backward of wide
- * heads on GPUs whose shared memory is too small for attention_backward.cu.
+/* attention_float.cu - attention in float, of every description: for float elements, which tensor cores would round;
+ * for descriptions that no other kernel supports; and for backward of wide heads on GPUs whose shared memory is too
+ * small for attention_backward.cu.
  *
  * Arrays    those of dt_attention, of any element type.
  * Threads   A block of 16 x 16 threads multiplies tiles in shared memory. Thread (y, x) computes rows y, y+16, ... and
@@ -143,9 +144,14 @@ __device__ float dropout_factor(const dt_attention &at, int64_t row, int head, i
     return dropout_keeps(at, word) ? 1.0f / (1.0f - at.dropout_p) : 0.0f;
 }
 
+__host__ __device__ int widest(const dt_attention &at)
+{
+    return at.head_dim > at.v_head_dim ? at.head_dim : at.v_head_dim;
+}
+
 __device__ bool sees(const dt_attention &at, const attention_tile &t, int query, int key)
 {
-    const int to = seen_to(at, t, query);
+    const int to = seen_to<true>(at, t, query);
     return query < t.n_q && key < to && key >= seen_from(at, to);
 }
 
@@ -160,12 +166,12 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
-    const int d = at.head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    float *q = shared, *kv = q + TILE * tile_ld(d), *weights = kv + TILE * tile_ld(d);
+    const int d = at.head_dim, dv = at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+    float *q = shared, *kv = q + TILE * tile_ld(d), *weights = kv + TILE * tile_ld(widest(at));
     attention_tile t;
     if (!find_tile(at, cut, blockIdx.x, &t)) return;
     const int n = t.n_q - t.first < TILE ? t.n_q - t.first : TILE;
-    const attention_range keys = keys_of(at, t, t.first, n);
+    const attention_range keys = keys_of<true>(at, t, t.first, n);
     const int64_t row = t.q_row + t.first, away = way_to_shared(t) * at.kv_ld;
     const int kv_head = t.head / (at.n_heads / at.n_kv_heads);
     const float scale = at.scale * LOG2_E;
@@ -176,9 +182,9 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
     load_rows(q, a.q + row * at.q_ld + t.head * d, at.q_ld, n, TILE, d);
     for (int key = keys.from / TILE * TILE; key < keys.to; key += TILE) {
         const int n_keys = t.n_kv - key < TILE ? t.n_kv - key : TILE, n_away = t.n_shared - key;
-        const int64_t at_key = (first_key_row(t) + key) * at.kv_ld + kv_head * d;
+        const int64_t at_key = (first_key_row(t) + key) * at.kv_ld;
         __syncthreads();
-        load_rows(kv, a.k + at_key, at.kv_ld, n_keys, TILE, d, n_away, away);
+        load_rows(kv, a.k + at_key + kv_head * d, at.kv_ld, n_keys, TILE, d, n_away, away);
         __syncthreads();
         dots<R>(s, q, kv, d);
 #pragma unroll
@@ -187,6 +193,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
             float most = max[i], part = 0;
 #pragma unroll
             for (int j = 0; j < R; j++) {
+                if (at.softcap > 0) s[i][j] = cap_score(rule_of(at), s[i][j]).score;
                 if (!sees(at, t, query, key + x + SIDE * j)) s[i][j] = -INFINITY;
                 most = fmaxf(most, s[i][j]);
             }
@@ -203,24 +210,25 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
         }
         put_weights<R>(weights, s);
         __syncthreads();
-        load_rows(kv, a.v + at_key, at.kv_ld, n_keys, TILE, d, n_away, away);
+        load_rows(kv, a.v + at_key + kv_head * dv, at.kv_ld, n_keys, TILE, dv, n_away, away);
         __syncthreads();
-        o.add_matmul(weights, kv, d);
+        o.add_matmul(weights, kv, dv);
     }
 #pragma unroll
     for (int i = 0; i < R; i++) {
         const int r = y + SIDE * i;
         if (r >= n) continue;
-        const float inverse = sum[i] == 0.0f ? 0.0f : 1.0f / sum[i]; /* no key: zeros; NaN is kept */
-        o.store_row(i, inverse, a.out_w + (row + r) * at.o_ld + t.head * d, d);
-        if (a.lse_w && x == 0) a.lse_w[(row + r) * at.n_heads + t.head] = max[i] * at.scale + logf(sum[i]);
+        const row_end end = end_row<T>(at, t.head, max[i], sum[i]);
+        o.store_row(i, end.factor, a.out_w + (row + r) * at.o_ld + t.head * dv, dv);
+        if (a.lse_w && x == 0) a.lse_w[(row + r) * at.n_heads + t.head] = end.lse;
     }
 }
 
 template <class T, int R, int J> dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
     const attention_cut cut = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
-    const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(2 * tile_ld(at.head_dim) + weights_ld<R>());
+    const int rooms = tile_ld(at.head_dim) + tile_ld(widest(at));
+    const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(rooms + weights_ld<R>());
     CUDA_ALLOW_SHARED((forward_kernel<T, R, J>), nbytes);
     launch(s, (unsigned)attention_blocks(&at, cut), THREADS, nbytes, forward_kernel<T, R, J>, at, cut, a);
     CUDA_LAUNCHED();
@@ -229,21 +237,22 @@ template <class T, int R, int J> dt_err forward(dt_stream *s, const dt_attention
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* In: s, and ds = dp. Out: s = f p, ds = p (f dp - delta), for row i and column j of a thread. */
+/* In: s, and ds = dp. Out: s = f p, ds = p (f dp - delta) slope, for row i and column j of a thread. */
 template <class T>
 __device__ void gradient_of_score(const dt_attention &at, const attention_tile &t, const attention_arrays<T> &a,
                                   int head, int query, int key, float *s, float *ds)
 {
+    const capped c = at.softcap > 0 ? cap_score(rule_of(at), *s) : capped{*s, 1.0f};
     float p = 0, f = 1, delta = 0;
     if (sees(at, t, query, key)) {
         const int64_t row = t.q_row + query;
         const float2 stats = a.stats[(int64_t)head * at.n_tok + row];
-        p = exp2f(fmaf(*s, at.scale * LOG2_E, -stats.x));
+        p = exp2f(fmaf(c.score, at.scale * LOG2_E, -stats.x));
         delta = stats.y;
         if (at.dropout_p > 0) f = dropout_factor(at, row, head, key);
     }
     *s = p == 0.0f ? 0.0f : f * p;
-    *ds = p == 0.0f ? 0.0f : p * (f * *ds - delta); /* masked values may be infinite */
+    *ds = p == 0.0f ? 0.0f : p * (f * *ds - delta) * c.slope; /* masked values may be infinite */
 }
 
 /* dq = scale sum_j ds_j k_j of a tile of queries, one tile per block. */
@@ -252,28 +261,29 @@ __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attenti
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
-    const int d = at.head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE, room = TILE * tile_ld(d);
-    float *q = shared, *dout = q + room, *k = dout + room, *v = k + room, *weights = v + room;
+    const int d = at.head_dim, dv = at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE,
+              room = TILE * tile_ld(d), v_room = TILE * tile_ld(dv);
+    float *q = shared, *dout = q + room, *k = dout + v_room, *v = k + room, *weights = v + v_room;
     attention_tile t;
     if (!find_tile(at, cut, blockIdx.x, &t)) return;
     const int n = t.n_q - t.first < TILE ? t.n_q - t.first : TILE;
-    const attention_range keys = keys_of(at, t, t.first, n);
+    const attention_range keys = keys_of<true>(at, t, t.first, n);
     const int64_t row = t.q_row + t.first;
     const int kv_head = t.head / (at.n_heads / at.n_kv_heads);
     float s[R][R], ds[R][R];
     sums<R, J> dq;
     dq.clear();
     load_rows(q, a.q + row * at.q_ld + t.head * d, at.q_ld, n, TILE, d);
-    load_rows(dout, a.dout + row * at.o_ld + t.head * d, at.o_ld, n, TILE, d);
+    load_rows(dout, a.dout + row * at.o_ld + t.head * dv, at.o_ld, n, TILE, dv);
     for (int key = keys.from / TILE * TILE; key < keys.to; key += TILE) {
         const int n_keys = t.n_kv - key < TILE ? t.n_kv - key : TILE;
-        const int64_t at_key = (t.kv_row + key) * at.kv_ld + kv_head * d;
+        const int64_t at_key = (t.kv_row + key) * at.kv_ld;
         __syncthreads();
-        load_rows(k, a.k + at_key, at.kv_ld, n_keys, TILE, d);
-        load_rows(v, a.v + at_key, at.kv_ld, n_keys, TILE, d);
+        load_rows(k, a.k + at_key + kv_head * d, at.kv_ld, n_keys, TILE, d);
+        load_rows(v, a.v + at_key + kv_head * dv, at.kv_ld, n_keys, TILE, dv);
         __syncthreads();
         dots<R>(s, q, k, d);
-        dots<R>(ds, dout, v, d);
+        dots<R>(ds, dout, v, dv);
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
@@ -295,30 +305,31 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
-    const int d = at.head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE, room = TILE * tile_ld(d),
-              group = at.n_heads / at.n_kv_heads;
-    float *q = shared, *dout = q + room, *k = dout + room, *v = k + room, *weights = v + room;
+    const int d = at.head_dim, v_dim = at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE,
+              room = TILE * tile_ld(d), v_room = TILE * tile_ld(v_dim), group = at.n_heads / at.n_kv_heads;
+    float *q = shared, *dout = q + room, *k = dout + v_room, *v = k + room, *weights = v + v_room;
     float s[R][R], ds[R][R];
     sums<R, J> dk, dv;
     attention_tile t;
     for (int64_t index = blockIdx.x; find_tile(at, cut, index, &t); index += gridDim.x) {
         const int n = t.n_kv - t.first < TILE ? t.n_kv - t.first : TILE;
-        const attention_range queries = queries_of(at, t, t.first, n);
-        const int64_t at_key = (t.kv_row + t.first) * at.kv_ld + t.head * d;
+        const attention_range queries = queries_of<true>(at, t, t.first, n);
+        const int64_t at_key = (t.kv_row + t.first) * at.kv_ld, in_k = at_key + t.head * d,
+                      in_v = at_key + t.head * v_dim;
         dk.clear(), dv.clear();
         /* no barrier is needed: at the last barrier below, all threads had read the k and v of the tile before */
-        load_rows(k, a.k + at_key, at.kv_ld, n, TILE, d);
-        load_rows(v, a.v + at_key, at.kv_ld, n, TILE, d);
+        load_rows(k, a.k + in_k, at.kv_ld, n, TILE, d);
+        load_rows(v, a.v + in_v, at.kv_ld, n, TILE, v_dim);
         for (int head = t.head * group; head < (t.head + 1) * group; head++)
             for (int query = queries.from / TILE * TILE; query < queries.to; query += TILE) {
                 const int64_t row = t.q_row + query;
                 const int n_q = t.n_q - query < TILE ? t.n_q - query : TILE;
                 __syncthreads();
                 load_rows(q, a.q + row * at.q_ld + head * d, at.q_ld, n_q, TILE, d);
-                load_rows(dout, a.dout + row * at.o_ld + head * d, at.o_ld, n_q, TILE, d);
+                load_rows(dout, a.dout + row * at.o_ld + head * v_dim, at.o_ld, n_q, TILE, v_dim);
                 __syncthreads();
                 dots<R>(s, k, q, d);
-                dots<R>(ds, v, dout, d);
+                dots<R>(ds, v, dout, v_dim);
 #pragma unroll
                 for (int i = 0; i < R; i++)
 #pragma unroll
@@ -327,7 +338,7 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
                                           &ds[i][j]);
                 put_weights<R>(weights, s);
                 __syncthreads();
-                dv.add_matmul(weights, dout, d);
+                dv.add_matmul(weights, dout, v_dim);
                 __syncthreads();
                 put_weights<R>(weights, ds);
                 __syncthreads();
@@ -336,8 +347,8 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
 #pragma unroll
         for (int i = 0; i < R; i++) {
             if (y + SIDE * i >= n) continue;
-            dk.store_row(i, at.scale, a.dk + at_key + (y + SIDE * i) * at.kv_ld, d);
-            dv.store_row(i, 1.0f, a.dv + at_key + (y + SIDE * i) * at.kv_ld, d);
+            dk.store_row(i, at.scale, a.dk + in_k + (y + SIDE * i) * at.kv_ld, d);
+            dv.store_row(i, 1.0f, a.dv + in_v + (y + SIDE * i) * at.kv_ld, v_dim);
         }
     }
 }
@@ -346,7 +357,8 @@ template <class T, int R, int J> dt_err backward(dt_stream *s, const dt_attentio
 {
     const attention_cut queries = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)},
                         keys = {true, SIDE * R, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
-    const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(4 * tile_ld(at.head_dim) + weights_ld<R>());
+    const int rooms = 2 * (tile_ld(at.head_dim) + tile_ld(at.v_head_dim));
+    const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(rooms + weights_ld<R>());
     const int64_t q_blocks = attention_blocks(&at, queries), k_blocks = attention_blocks(&at, keys);
     CUDA_ALLOW_SHARED((dq_kernel<T, R, J>), nbytes);
     CUDA_ALLOW_SHARED((dkv_kernel<T, R, J>), nbytes);
@@ -362,18 +374,20 @@ template <class T, int R, int J> dt_err backward(dt_stream *s, const dt_attentio
 template <class T>
 dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if (at.head_dim <= 64) return forward<T, 4, 1>(s, at, a);
-    if (at.head_dim <= 128) return forward<T, 4, 2>(s, at, a);
+    if (widest(at) <= 64) return forward<T, 4, 1>(s, at, a);
+    if (widest(at) <= 128) return forward<T, 4, 2>(s, at, a);
     return forward<T, 2, 4>(s, at, a);
 }
 template <class T>
 dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if (at.head_dim <= 64) return backward<T, 4, 1>(s, at, a);
-    if (at.head_dim <= 128) return backward<T, 2, 2>(s, at, a);
+    if (widest(at) <= 64) return backward<T, 4, 1>(s, at, a);
+    if (widest(at) <= 128) return backward<T, 2, 2>(s, at, a);
     return backward<T, 1, 4>(s, at, a);
 }
-template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<float> &);
-template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<float> &);
-template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<bf16> &);
-template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<__half> &);
+#define INSTANCES(T)                                                                                                   \
+    template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<T> &);      \
+    template dt_err cuda_attention_float_backward(dt_stream *, const dt_attention &, const attention_arrays<T> &)
+INSTANCES(float);
+INSTANCES(bf16);
+INSTANCES(__half);

@@ -2,7 +2,7 @@
  *
  *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
  *
- * and at the end out = o / l, lse = m + log l. A query without visible keys gives out = 0, lse = -inf.
+ * and at the end out = o / l, lse = m + log l (end_row). A query without visible keys gives out = 0, lse = -inf.
  *
  * Arrays    those of dt_attention; 16-bit elements.
  * Threads   A block has a tile of queries of one head, a warp 16 or 32 of them: scores, probabilities and sums stay in
@@ -25,7 +25,7 @@ template <int W, int M, int KEYS> struct shape {
 
 /* out and lse of a tile of queries of one head, one tile per block. The next tile of keys is loaded during the
  * computation. */
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a, bool vectors)
 {
@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         float s[M][KEYS / 8][4];
         uint32_t p[M][KEYS / 16][4];
         multiply_rows<T, W>(s, q, mine, stage, 0);
+        if (CAPPED) cap_scores(s, at);
         if (key < my_keys.all_from || key + KEYS > my_keys.all_to) {
             int to[M][2];
             for (int m = 0; m < M; m++)
@@ -76,33 +77,33 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int query = t.first + mine + 16 * m + 8 * h + lane / 4;
-            const float sum = quad_sum(r.sum[m][h]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* NaN is kept */
+            const row_end end = end_row<T>(at, t.head, r.max[m][h], quad_sum(r.sum[m][h]));
             if (query >= t.n_q) continue;
             const int64_t row = t.q_row + query;
-            store_sums(r.o[m], h, inverse, a.out_w + row * at.o_ld + t.head * d, d, vectors);
-            if (a.lse_w && lane % 4 == 0) a.lse_w[row * at.n_heads + t.head] = r.max[m][h] * at.scale + logf(sum);
+            store_sums(r.o[m], h, end.factor, a.out_w + row * at.o_ld + t.head * d, d, vectors);
+            if (a.lse_w && lane % 4 == 0) a.lse_w[row * at.n_heads + t.head] = end.lse;
         }
 }
 
-template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT>
+template <class T, int W, int M, int KEYS, int BLOCKS, bool DROPOUT, bool CAPPED>
 dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
     using tiles = shape<W, M, KEYS>;
     const attention_cut cut = {false, tiles::QUERIES, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
-    const auto kernel = forward_kernel<T, W, M, KEYS, BLOCKS, DROPOUT>;
+    const auto kernel = forward_kernel<T, W, M, KEYS, BLOCKS, DROPOUT, CAPPED>;
     CUDA_ALLOW_SHARED(kernel, tiles::NBYTES);
     launch(s, (unsigned)attention_blocks(&at, cut), THREADS, tiles::NBYTES, kernel, at, cut, a, vectors);
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
-template <class T, bool DROPOUT>
+template <class T, bool DROPOUT, bool CAPPED>
 dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a, bool vectors)
 {
-    if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, DROPOUT>(s, at, a, vectors);
-    if (at.head_dim <= 96) return forward<T, 96, 2, 32, 2, DROPOUT>(s, at, a, vectors);
-    if (at.head_dim <= 128) return forward<T, 128, 2, 32, 2, DROPOUT>(s, at, a, vectors);
-    return forward<T, 256, 1, 32, 2, DROPOUT>(s, at, a, vectors);
+    if (at.head_dim <= 64) return forward<T, 64, 2, 64, 2, DROPOUT, CAPPED>(s, at, a, vectors);
+    if (at.head_dim <= 96) return forward<T, 96, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
+    if (at.head_dim <= 128) return forward<T, 128, 2, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
+    return forward<T, 256, 1, 32, 2, DROPOUT, CAPPED>(s, at, a, vectors);
 }
 
 template <class T> dt_err forward_of(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
@@ -110,8 +111,10 @@ template <class T> dt_err forward_of(dt_device *dev, dt_stream *s, const dt_atte
     const int64_t lds = at.q_ld | at.kv_ld | at.o_ld | at.head_dim;
     const bool vectors = vectors_fit((size_t)lds * sizeof(T), a.q, a.k, a.v, a.out_w);
     if (cuda_attention_hopper_takes(dev, at, vectors)) return cuda_attention_hopper_forward(s, at, a);
-    return at.dropout_p > 0 ? forward_by_width<T, true>(s, at, a, vectors)
-                            : forward_by_width<T, false>(s, at, a, vectors);
+    if (!cuda_attention_tensor_cores_take(at)) return cuda_attention_float_forward(s, at, a);
+    if (at.softcap > 0) return forward_by_width<T, false, true>(s, at, a, vectors);
+    return at.dropout_p > 0 ? forward_by_width<T, true, false>(s, at, a, vectors)
+                            : forward_by_width<T, false, false>(s, at, a, vectors);
 }
 template <> dt_err forward_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {
@@ -120,7 +123,7 @@ template <> dt_err forward_of(dt_device *, dt_stream *s, const dt_attention &at,
 
 template <class T> dt_err rows_of(dt_device *dev, dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    return cuda_attention_rows(dev, s, at, a);
+    return cuda_attention_is_usual(at) ? cuda_attention_rows(dev, s, at, a) : cuda_attention_float_forward(s, at, a);
 }
 template <> dt_err rows_of(dt_device *, dt_stream *s, const dt_attention &at, const attention_arrays<float> &a)
 {
@@ -133,6 +136,7 @@ dt_err cuda_attention_check(const dt_attention *at, dt_attention *checked)
 {
     DT_TRY(dt_attention_check(at));
     *checked = *at;
+    checked->v_head_dim = dt_attention_v_dim(at);
     if (at->window >= at->max_kv_len) checked->window = 0;
     return DT_OK;
 }

@@ -59,7 +59,7 @@ template <class T, int W> __device__ void begin_sums(float (&sum)[W / 8][4], con
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* out and lse of a tile of queries of one head. A block has one tile, a group of four warps 64 of its queries. */
-template <class T, int W, int GROUPS, int BLOCKS>
+template <class T, int W, int GROUPS, int BLOCKS, bool CAPPED>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         group_close();
         group_wait<0>();
         hold(s[0]);
+        if (CAPPED) cap_scores(s, at);
         if (key < my_keys.all_from || key + KEYS > my_keys.all_to) {
             int to[1][2];
             for (int h = 0; h < 2; h++) to[0][h] = seen_to(at, t, t.first + mine + 8 * h + lane / 4);
@@ -119,20 +120,31 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int query = t.first + mine + 8 * h + lane / 4;
-        const float sum = quad_sum(r.sum[0][h]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* NaN is kept */
+        const row_end end = end_row<T>(at, t.head, r.max[0][h], quad_sum(r.sum[0][h]));
         if (query >= t.n_q) continue;
         const int64_t row = t.q_row + query;
-        store_sums(r.o[0], h, inverse, a.out_w + row * at.o_ld + t.head * d, d, true);
-        if (a.lse_w && lane % 4 == 0) a.lse_w[row * at.n_heads + t.head] = r.max[0][h] * at.scale + logf(sum);
+        store_sums(r.o[0], h, end.factor, a.out_w + row * at.o_ld + t.head * d, d, true);
+        if (a.lse_w && lane % 4 == 0) a.lse_w[row * at.n_heads + t.head] = end.lse;
     }
 #endif
 }
+
+#ifdef HAVE_GROUP_MATMULS
+/* Replace the product s by its probability; with a soft-cap, also dp by (dp - delta) slope, since the slope needs s. */
+template <bool CAPPED>
+__device__ void form_score(float &s, float &dp, const score_rule &rule, float scale, const float2 &stats)
+{
+    const capped c = CAPPED ? cap_score(rule, s) : capped{s, 1.0f};
+    s = exp2_approx(fmaf(c.score, scale, -stats.x));
+    if (CAPPED) dp = (dp - stats.y) * c.slope;
+}
+#endif
 
 /* ---- dk, dv ------------------------------------------------------------------------------------------------------ */
 
 /* dk and dv of a tile of keys of one key head. A block has one tile, a group of four warps 64 of its keys. It loops
  * over the query heads that share the key head and their tiles of queries. */
-template <class T, int W, int GROUPS, int BLOCKS>
+template <class T, int W, int GROUPS, int BLOCKS, bool CAPPED>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
@@ -145,6 +157,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     const int d = at.head_dim, heads = at.n_heads / at.n_kv_heads, lane = threadIdx.x % WARP,
               group = threadIdx.x / GROUP_THREADS * GROUP_ROWS, mine = threadIdx.x / WARP * 16;
     const float scale = at.scale * LOG2_E;
+    const score_rule rule = CAPPED ? rule_of(at) : score_rule{};
     attention_tile t;
     for (int64_t index = blockIdx.x; find_tile(at, cut, index, &t); index += gridDim.x) {
         const int n = t.n_kv - t.first < ROWS ? t.n_kv - t.first : ROWS, my_key = t.first + mine;
@@ -191,12 +204,14 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
             group_close();
             begin_scores<T, W, ROWS>(ds[0], v, group, dout);
             group_close();
-            group_wait<1>(); /* compute p while dp is in flight */
+            group_wait<CAPPED ? 0 : 1>(); /* compute p while dp is in flight */
             hold(s[0]);
+            if (CAPPED) hold(ds[0]);
 #pragma unroll
             for (int i = 0; i < QUERIES / 8; i++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) s[0][i][e] = exp2_approx(fmaf(s[0][i][e], scale, -stats[8 * i + e % 2].x));
+                for (int e = 0; e < 4; e++)
+                    form_score<CAPPED>(s[0][i][e], ds[0][i][e], rule, scale, stats[8 * i + e % 2]);
             if (!all) mask_queries(s[0], at, t, query, my_key);
             pack_weights<T>(p, s);
             hold(dv), hold(p[0]);
@@ -208,7 +223,8 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 #pragma unroll
             for (int i = 0; i < QUERIES / 8; i++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) ds[0][i][e] = s[0][i][e] * (ds[0][i][e] - stats[8 * i + e % 2].y);
+                for (int e = 0; e < 4; e++)
+                    ds[0][i][e] = s[0][i][e] * (CAPPED ? ds[0][i][e] : ds[0][i][e] - stats[8 * i + e % 2].y);
             if (!all) mask_queries(ds[0], at, t, query, my_key);
             pack_weights<T>(w, ds);
             hold(dk), hold(w[0]);
@@ -233,7 +249,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 /* ---- dq ---------------------------------------------------------------------------------------------------------- */
 
 /* dq of a tile of queries of one head. A block has one tile, a group of four warps 64 of its queries. */
-template <class T, int W, int GROUPS, int BLOCKS>
+template <class T, int W, int GROUPS, int BLOCKS, bool CAPPED>
 __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
     hopper_dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
@@ -258,6 +274,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         copy_async_commit();
     };
     const float scale = at.scale * LOG2_E;
+    const score_rule rule = CAPPED ? rule_of(at) : score_rule{};
     float2 stats[2];
     float dq[W / 8][4] = {};
 #pragma unroll
@@ -286,18 +303,19 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
         group_close();
         begin_scores<T, W, ROWS>(dp[0], dout, group, stage + ROOM);
         group_close();
-        group_wait<1>(); /* compute p while dp is in flight */
+        group_wait<CAPPED ? 0 : 1>(); /* compute p while dp is in flight */
         hold(s[0]);
+        if (CAPPED) hold(dp[0]);
 #pragma unroll
         for (int i = 0; i < KEYS / 8; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[0][i][e] = exp2_approx(fmaf(s[0][i][e], scale, -stats[e / 2].x));
+            for (int e = 0; e < 4; e++) form_score<CAPPED>(s[0][i][e], dp[0][i][e], rule, scale, stats[e / 2]);
         group_wait<0>();
         hold(dp[0]);
 #pragma unroll
         for (int i = 0; i < KEYS / 8; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[0][i][e] *= dp[0][i][e] - stats[e / 2].y;
+            for (int e = 0; e < 4; e++) s[0][i][e] *= CAPPED ? dp[0][i][e] : dp[0][i][e] - stats[e / 2].y;
         if (key < my_keys.all_from || key + KEYS > my_keys.all_to) mask_keys(s[0], at, t, query, key);
         pack_weights<T>(w, s);
         hold(dq), hold(w[0]);
@@ -320,24 +338,24 @@ __global__ void __launch_bounds__(GROUPS *GROUP_THREADS, BLOCKS)
 /* Bytes of shared memory for the rows of the block's own tiles and of the stages. */
 size_t panel_nbytes(int own, int staged, int width) { return (size_t)(own + staged) * width * 2 + ALIGN; }
 
-template <class T, int W, int GROUPS, int BLOCKS>
+template <class T, int W, int GROUPS, int BLOCKS, bool CAPPED>
 dt_err hopper_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
     const attention_cut cut = {false, GROUPS * GROUP_ROWS, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
     const size_t nbytes = panel_nbytes(cut.len, 4 * KEYS, W);
-    const auto kernel = hopper_forward_kernel<T, W, GROUPS, BLOCKS>;
+    const auto kernel = hopper_forward_kernel<T, W, GROUPS, BLOCKS, CAPPED>;
     CUDA_ALLOW_SHARED(kernel, nbytes);
     launch(s, (unsigned)attention_blocks(&at, cut), GROUPS * GROUP_THREADS, nbytes, kernel, at, cut, a);
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
-template <class T, int W, int GROUPS, int BLOCKS>
+template <class T, int W, int GROUPS, int BLOCKS, bool CAPPED>
 dt_err hopper_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
     const attention_cut cut = {true, GROUPS * GROUP_ROWS, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
     const size_t nbytes = panel_nbytes(2 * cut.len, 4 * QUERIES, W) + 2 * QUERIES * sizeof(float2);
-    const auto kernel = hopper_dkv_kernel<T, W, GROUPS, BLOCKS>;
+    const auto kernel = hopper_dkv_kernel<T, W, GROUPS, BLOCKS, CAPPED>;
     const int64_t n_blocks = attention_blocks(&at, cut);
     if (n_blocks == 0) return DT_OK;
     CUDA_ALLOW_SHARED(kernel, nbytes);
@@ -346,12 +364,12 @@ dt_err hopper_dkv(dt_stream *s, const dt_attention &at, const attention_arrays<T
     return DT_OK;
 }
 
-template <class T, int W, int GROUPS, int BLOCKS>
+template <class T, int W, int GROUPS, int BLOCKS, bool CAPPED>
 dt_err hopper_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
     const attention_cut cut = {false, GROUPS * GROUP_ROWS, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
     const size_t nbytes = panel_nbytes(2 * cut.len, 4 * KEYS, W);
-    const auto kernel = hopper_dq_kernel<T, W, GROUPS, BLOCKS>;
+    const auto kernel = hopper_dq_kernel<T, W, GROUPS, BLOCKS, CAPPED>;
     const int64_t n_blocks = attention_blocks(&at, cut);
     if (n_blocks == 0) return DT_OK;
     CUDA_ALLOW_SHARED(kernel, nbytes);
@@ -365,29 +383,47 @@ dt_err hopper_dq(dt_stream *s, const dt_attention &at, const attention_arrays<T>
 bool cuda_attention_hopper_takes(dt_device *dev, const dt_attention &at, bool vectors)
 {
 #if !defined(__CUDACC__) || defined(DT_SM_90A) /* this object contains code for sm_90a */
-    return cuda_of(dev)->properties.major == 9 && vectors && at.dropout_p == 0 && at.head_dim <= 128;
+    return cuda_of(dev)->properties.major == 9 && vectors && at.dropout_p == 0 && at.head_dim <= 128 &&
+           cuda_attention_is_usual(at);
 #else
     return false;
 #endif
 }
 
+namespace
+{
+
+template <class T, bool CAPPED>
+dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    if (at.head_dim <= 64) return hopper_forward<T, 64, 1, 4, CAPPED>(s, at, a);
+    if (at.max_q_len < 2048) return hopper_forward<T, 128, 2, 1, CAPPED>(s, at, a);
+    return hopper_forward<T, 128, 3, 1, CAPPED>(s, at, a);
+}
+
+template <class T, bool CAPPED>
+dt_err backward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    if (at.head_dim <= 64) {
+        DT_TRY((hopper_dkv<T, 64, 1, 2, CAPPED>(s, at, a)));
+        return hopper_dq<T, 64, 1, 3, CAPPED>(s, at, a);
+    }
+    DT_TRY((hopper_dkv<T, 128, 1, 2, CAPPED>(s, at, a)));
+    return hopper_dq<T, 128, 1, 2, CAPPED>(s, at, a);
+}
+
+} // namespace
+
 template <class T>
 dt_err cuda_attention_hopper_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if (at.head_dim <= 64) return hopper_forward<T, 64, 1, 4>(s, at, a);
-    if (at.max_q_len < 2048) return hopper_forward<T, 128, 2, 1>(s, at, a);
-    return hopper_forward<T, 128, 3, 1>(s, at, a);
+    return at.softcap > 0 ? forward_by_width<T, true>(s, at, a) : forward_by_width<T, false>(s, at, a);
 }
 
 template <class T>
 dt_err cuda_attention_hopper_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if (at.head_dim <= 64) {
-        DT_TRY((hopper_dkv<T, 64, 1, 2>(s, at, a)));
-        return hopper_dq<T, 64, 1, 3>(s, at, a);
-    }
-    DT_TRY((hopper_dkv<T, 128, 1, 2>(s, at, a)));
-    return hopper_dq<T, 128, 1, 2>(s, at, a);
+    return at.softcap > 0 ? backward_by_width<T, true>(s, at, a) : backward_by_width<T, false>(s, at, a);
 }
 
 #define INSTANCES(T)                                                                                                   \

@@ -217,6 +217,18 @@ template <int M, int N, int D> struct running {
     }
 };
 
+/** Products become soft-capped scores. */
+template <int M, int N> __device__ inline void cap_scores(float (&s)[M][N][4], const dt_attention &at)
+{
+    const score_rule rule = rule_of(at);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = cap_score(rule, s[m][n][e]).score;
+}
+
 /** Set masked scores to -inf: row g + 8 h of part m attends to the keys below to[m][h]. */
 template <int M, int N>
 __device__ inline void mask_scores(float (&s)[M][N][4], const dt_attention &at, const int (&to)[M][2], int key)
@@ -323,12 +335,13 @@ __device__ inline void mask_queries(float (&x)[N][4], const dt_attention &at, co
 }
 
 /** Replace s by f p and dp by ds, for 16 keys (rows) and 8 N queries with these stats. */
-template <int N, bool DROPOUT>
+template <int N, bool DROPOUT, bool CAPPED>
 __device__ inline void form_transposed(float (&s)[N][4], float (&dp)[N][4], const float2 *stats, const dt_attention &at,
                                        const attention_tile &t, int head, int query, int key)
 {
     const int lane = threadIdx.x % WARP;
     const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+    const score_rule rule = CAPPED ? rule_of(at) : score_rule{};
 #pragma unroll
     for (int n = 0; n < N; n++) {
         const float4 two = *reinterpret_cast<const float4 *>(stats + 8 * n + lane % 4 * 2); /* queries e % 2 */
@@ -340,20 +353,23 @@ __device__ inline void form_transposed(float (&s)[N][4], float (&dp)[N][4], cons
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const float p = exp2_approx(fmaf(s[n][e], scale, -(e % 2 ? two.z : two.x)));
+            const capped c = CAPPED ? cap_score(rule, s[n][e]) : capped{s[n][e], 1.0f};
+            const float p = exp2_approx(fmaf(c.score, scale, -(e % 2 ? two.z : two.x)));
             dp[n][e] = p * (factor[e] * dp[n][e] - (e % 2 ? two.w : two.y));
+            if (CAPPED) dp[n][e] *= c.slope;
             s[n][e] = factor[e] * p;
         }
     }
 }
 
 /** Replace s by ds, for 16 queries (rows) and 8 N keys; stats of the rows g and g + 8. */
-template <int N, bool DROPOUT>
+template <int N, bool DROPOUT, bool CAPPED>
 __device__ inline void form(float (&s)[N][4], const float (&dp)[N][4], const float2 (&stats)[2], const dt_attention &at,
                             const attention_tile &t, int query, int key)
 {
     const int lane = threadIdx.x % WARP, mine = query + lane / 4 + lane % 2 * 8;
     const float scale = at.scale * LOG2_E, kept = DROPOUT ? 1.0f / (1.0f - at.dropout_p) : 1.0f;
+    const score_rule rule = CAPPED ? rule_of(at) : score_rule{};
     const uint64_t token_key = DROPOUT && mine < t.n_q ? at.token_key[t.q_row + mine] : 0;
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -361,8 +377,10 @@ __device__ inline void form(float (&s)[N][4], const float (&dp)[N][4], const flo
         if (DROPOUT) dropout_of_keys(factor, at, token_key, t.head, key + 8 * n, kept);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const float p = exp2_approx(fmaf(s[n][e], scale, -stats[e / 2].x));
+            const capped c = CAPPED ? cap_score(rule, s[n][e]) : capped{s[n][e], 1.0f};
+            const float p = exp2_approx(fmaf(c.score, scale, -stats[e / 2].x));
             s[n][e] = p * (factor[e] * dp[n][e] - stats[e / 2].y);
+            if (CAPPED) s[n][e] *= c.slope;
         }
     }
 }

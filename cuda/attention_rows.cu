@@ -60,13 +60,13 @@ template <int W> struct row_sums {
 #pragma unroll
         for (int i = 0; i < W / WARP; i++) o[i] = fmaf(o[i], mine, __fmul_rn(next.o[i], theirs));
     }
-    template <class T> __device__ void store(T *out, int d) const
+    template <class T> __device__ void store(T *out, const dt_attention &at, int head) const
     {
-        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum; /* NaN is kept */
-        const int lane = threadIdx.x % WARP;
+        const float factor = end_row<T>(at, head, max, sum).factor;
+        const int d = at.head_dim, lane = threadIdx.x % WARP;
 #pragma unroll
         for (int i = 0; i < W / WARP; i++)
-            if (lane + WARP * i < d) out[lane + WARP * i] = from_float<T>(o[i] * inverse);
+            if (lane + WARP * i < d) out[lane + WARP * i] = from_float<T>(o[i] * factor);
     }
 };
 
@@ -103,11 +103,17 @@ __device__ attention_range keys_of_rows(const dt_attention &at, const attention_
     return keys_of(at, t, t.first / group, last / group - t.first / group + 1);
 }
 
+/* Query head of the tile's row. */
+__device__ int head_of_row(const attention_tile &t, int group, int row)
+{
+    return t.head * group + (t.first + row) % group;
+}
+
 /* Offset of the tile's row in q or out, with row distance ld. */
 __device__ int64_t place_of_row(const dt_attention &at, const attention_tile &t, int group, int row, int64_t ld)
 {
     const int r = t.first + row;
-    return (t.q_row + r / group) * ld + (t.head * group + r % group) * at.head_dim;
+    return (t.q_row + r / group) * ld + head_of_row(t, group, row) * at.head_dim;
 }
 
 /* Load the tile's rows of q into [ROWS][W] in load_tile's layout, padded with zeros. */
@@ -144,6 +150,7 @@ __device__ void add_keys(split_sums<W> &split, const T *q, const T *k, const T *
     float s[1][KEYS / 8][4], rest[1][KEYS / 8][4];
     uint32_t w[1][KEYS / 16][4];
     multiply_rows<T, W>(s, q, 0, k, 0);
+    if (at.softcap > 0) cap_scores(s, at);
     if (!all) mask_scores(s, at, to, key);
     split.exponentials(s, at.scale * LOG2_E);
     split_weights<T>(s, rest);
@@ -246,7 +253,7 @@ __global__ void __launch_bounds__(row_shape<W>::THREADS, 1)
             if (more)
                 all.keep(sums + row * shape::PART);
             else
-                all.store(a.out_w + place_of_row(at, t, group, row, at.o_ld), d);
+                all.store(a.out_w + place_of_row(at, t, group, row, at.o_ld), at, head_of_row(t, group, row));
         }
         __syncthreads(); /* the warps' results have been read */
         split++;
@@ -267,7 +274,7 @@ __global__ void fold_kernel(dt_attention at, attention_cut cut, attention_arrays
 #pragma unroll 4
     for (int split = keys.from / SPLIT; split * SPLIT < keys.to; split++)
         all.add(row_sums<W>(part_of<W>(parts, tile, split, row)), at.scale * LOG2_E);
-    all.store(a.out_w + place_of_row(at, t, cut.each, row, at.o_ld), at.head_dim);
+    all.store(a.out_w + place_of_row(at, t, cut.each, row, at.o_ld), at, head_of_row(t, cut.each, row));
 }
 
 template <class T, int W>

@@ -34,7 +34,6 @@ typedef struct nccl_state {
     ncclComm_t nccl;
     dt_buf staged;            /* blocks of the other ranks */
     dt_event *free;           /* recorded after the last reader of the staging buffer, which all streams share */
-    int n_slots;              /* blocks in it */
     nccl_note notes[N_NOTES]; /* a ring */
     atomic_llong n_notes;
 } nccl_state;
@@ -183,9 +182,8 @@ static dt_err make_state(dt_comm *comm)
     nccl_state *t = calloc(1, sizeof *t);
     comm->impl = t;
     DT_CHECK(t, DT_ERR_MEMORY, "out of memory for the transport");
-    const dt_nccl_staging staging = dt_nccl_staging_of(comm->nranks);
-    t->n_slots = staging.n_pieces;
-    DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, staging.nbytes, DT_MEM_STAGING));
+    const size_t nbytes = dt_nccl_staging_of(comm->nranks);
+    DT_TRY(dt_buf_alloc(&t->staged, comm->dev, DT_ON_DEVICE, nbytes, DT_MEM_STAGING));
     DT_TRY(make_notes(t));
     return comm->dev->ops->event_create(comm->dev, &t->free);
 }
@@ -270,40 +268,47 @@ static dt_err begin_group(dt_comm *comm)
     return DT_OK;
 }
 
-typedef struct reduction {
-    const char *send;
-    dt_dtype send_dt, recv_dt;
-    char *recv;
-    int64_t count;
-    bool accumulate;
-} reduction;
-
-static const char *piece(const dt_comm *comm, const reduction *d, int r, int64_t done)
+static const char *block(const dt_axis *axis, const dt_reduction *d, int r, int64_t done)
 {
-    return d->send + (size_t)(comm->piece_of[r] * d->count + done) * dt_dtype_size(d->send_dt);
+    return (const char *)d->send + (size_t)(axis->block_of[r] * d->stride + done) * dt_dtype_size(d->send_dt);
+}
+static void *result(const dt_reduction *d, int64_t done)
+{
+    return (char *)d->recv + (size_t)done * dt_dtype_size(d->recv_dt);
 }
 
-/* Reduce n elements at offset `done` of the blocks of all ranks at once. */
-static dt_err reduce_flat(dt_comm *comm, const reduction *d, int64_t done, int64_t n, dt_stream *s)
+/* In a group: send to a member of an axis, and receive from it. */
+static dt_err swap(const dt_axis *axis, int with, const void *send, void *recv, size_t nbytes, dt_stream *s)
 {
-    const nccl_state *t = state_of(comm);
+    const nccl_state *t = state_of(axis->comm);
+    DT_NCCL(axis->comm, ncclSend(send, nbytes, ncclInt8, axis->member[with], t->nccl, s->handle));
+    DT_NCCL(axis->comm, ncclRecv(recv, nbytes, ncclInt8, axis->member[with], t->nccl, s->handle));
+    return DT_OK;
+}
+
+/* Number of blocks that the staging buffer holds: of the other ranks, or a single rank's own. */
+static int n_slots(const dt_axis *axis) { return axis->size > 1 ? axis->size - 1 : 1; }
+
+/* Reduce n elements at offset `done` of the blocks of all ranks at once. */
+static dt_err reduce_flat(const dt_axis *axis, const dt_reduction *d, int64_t done, int64_t n, dt_stream *s)
+{
+    const nccl_state *t = state_of(axis->comm);
     const size_t nbytes = (size_t)n * dt_dtype_size(d->send_dt);
-    DT_TRY(begin_group(comm));
-    for (int k = 0; k < t->n_slots; k++) {
+    DT_TRY(begin_group(axis->comm));
+    for (int k = 0; k < n_slots(axis); k++) {
         /* slots are in rank order; every rank starts with its neighbours */
-        const int r = comm->nranks > 1 ? (comm->rank + 1 + k) % comm->nranks : 0, slot = r > comm->rank ? r - 1 : r;
-        DT_NCCL(comm, ncclSend(piece(comm, d, r, done), nbytes, ncclInt8, r, t->nccl, s->handle));
-        DT_NCCL(comm, ncclRecv((char *)t->staged.ptr + (size_t)slot * nbytes, nbytes, ncclInt8, r, t->nccl, s->handle));
+        const int r = (axis->rank + 1 + k) % axis->size, slot = r > axis->rank ? r - 1 : r;
+        DT_TRY(swap(axis, r, block(axis, d, r, done), (char *)t->staged.ptr + (size_t)slot * nbytes, nbytes, s));
     }
-    DT_TRY(settle(comm, ncclGroupEnd(), "reduce_scatter"));
-    const nccl_fold fold = {.own = piece(comm, d, comm->rank, done),
+    DT_TRY(settle(axis->comm, ncclGroupEnd(), "reduce_scatter"));
+    const nccl_fold fold = {.own = block(axis, d, axis->rank, done),
                             .staged = t->staged.ptr,
                             .stride = n,
-                            .rank = comm->rank,
-                            .nranks = comm->nranks,
+                            .rank = axis->rank,
+                            .nranks = axis->size,
                             .send_dt = d->send_dt,
                             .recv_dt = d->recv_dt,
-                            .recv = d->recv + (size_t)done * dt_dtype_size(d->recv_dt),
+                            .recv = result(d, done),
                             .accumulate = d->accumulate,
                             .n = n};
     return nccl_fold_pieces(s, &fold);
@@ -318,15 +323,12 @@ typedef struct node_staging {
     int n_nodes, n_near;
 } node_staging;
 
-static bool adds_in_nodes(const dt_comm *comm)
-{
-    return comm->even_nodes && comm->n_nodes > 1 && comm->local_nranks > 1;
-}
+static bool adds_in_nodes(const dt_axis *axis) { return axis->even_nodes && axis->n_nodes > 1 && axis->local_size > 1; }
 
-static node_staging node_staging_of(const dt_comm *comm, size_t elem)
+static node_staging node_staging_of(const dt_axis *axis, size_t elem)
 {
-    const nccl_state *t = state_of(comm);
-    node_staging g = {.pieces = t->staged.ptr, .n_nodes = comm->n_nodes, .n_near = comm->local_nranks - 1};
+    const nccl_state *t = state_of(axis->comm);
+    node_staging g = {.pieces = t->staged.ptr, .n_nodes = axis->n_nodes, .n_near = axis->local_size - 1};
     const size_t n_pieces = (size_t)(g.n_nodes * g.n_near), n_sums = (size_t)(2 * g.n_nodes - 1);
     g.stride = (int64_t)(t->staged.nbytes / (n_pieces * elem + n_sums * sizeof(float))) / LINE * LINE;
     g.sums = (float *)(void *)(g.pieces + n_pieces * (size_t)g.stride * elem);
@@ -335,30 +337,26 @@ static node_staging node_staging_of(const dt_comm *comm, size_t elem)
 }
 
 /* Ranks of a node exchange the blocks of all ranks with their local rank, and add them. */
-static dt_err add_in_node(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n,
+static dt_err add_in_node(const dt_axis *axis, const dt_reduction *d, const node_staging *g, int64_t done, int64_t n,
                           dt_stream *s)
 {
-    const nccl_state *t = state_of(comm);
-    const int me = comm->local_rank;
+    const int me = axis->local_rank;
     const size_t elem = dt_dtype_size(d->send_dt), nbytes = (size_t)n * elem;
-    DT_TRY(begin_group(comm));
+    DT_TRY(begin_group(axis->comm));
     for (int node = 0; node < g->n_nodes; node++)
         for (int k = 1; k <= g->n_near; k++) {
-            const int l = (me + k) % comm->local_nranks, slot = node * g->n_near + (l > me ? l - 1 : l),
-                      r = dt_comm_rank_of(comm, comm->node, l);
-            char *to = g->pieces + (size_t)(slot * g->stride) * elem;
-            DT_NCCL(comm, ncclSend(piece(comm, d, dt_comm_rank_of(comm, node, l), done), nbytes, ncclInt8, r, t->nccl,
-                                   s->handle));
-            DT_NCCL(comm, ncclRecv(to, nbytes, ncclInt8, r, t->nccl, s->handle));
+            const int l = (me + k) % axis->local_size, slot = node * g->n_near + (l > me ? l - 1 : l);
+            DT_TRY(swap(axis, dt_axis_at(axis, axis->node, l), block(axis, d, dt_axis_at(axis, node, l), done),
+                        g->pieces + (size_t)(slot * g->stride) * elem, nbytes, s));
         }
-    DT_TRY(settle(comm, ncclGroupEnd(), "reduce_scatter"));
+    DT_TRY(settle(axis->comm, ncclGroupEnd(), "reduce_scatter"));
     dt_err err = DT_OK;
     for (int node = 0; node < g->n_nodes; node++) {
-        const nccl_fold fold = {.own = piece(comm, d, dt_comm_rank_of(comm, node, me), done),
+        const nccl_fold fold = {.own = block(axis, d, dt_axis_at(axis, node, me), done),
                                 .staged = g->pieces + (size_t)(node * g->n_near * g->stride) * elem,
                                 .stride = g->stride,
                                 .rank = me,
-                                .nranks = comm->local_nranks,
+                                .nranks = axis->local_size,
                                 .send_dt = d->send_dt,
                                 .recv_dt = DT_F32,
                                 .recv = g->sums + node * g->stride,
@@ -370,57 +368,55 @@ static dt_err add_in_node(dt_comm *comm, const reduction *d, const node_staging 
 }
 
 /* Ranks with the same local rank exchange their nodes' sums, and add their own in node order. */
-static dt_err add_nodes(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n, dt_stream *s)
+static dt_err add_nodes(const dt_axis *axis, const dt_reduction *d, const node_staging *g, int64_t done, int64_t n,
+                        dt_stream *s)
 {
-    const nccl_state *t = state_of(comm);
     const size_t nbytes = (size_t)n * sizeof(float);
-    DT_TRY(begin_group(comm));
+    DT_TRY(begin_group(axis->comm));
     for (int k = 1; k < g->n_nodes; k++) {
-        const int node = (comm->node + k) % g->n_nodes, slot = node > comm->node ? node - 1 : node,
-                  r = dt_comm_rank_of(comm, node, comm->local_rank);
-        DT_NCCL(comm, ncclSend(g->sums + node * g->stride, nbytes, ncclInt8, r, t->nccl, s->handle));
-        DT_NCCL(comm, ncclRecv(g->came + slot * g->stride, nbytes, ncclInt8, r, t->nccl, s->handle));
+        const int node = (axis->node + k) % g->n_nodes, slot = node > axis->node ? node - 1 : node;
+        DT_TRY(swap(axis, dt_axis_at(axis, node, axis->local_rank), g->sums + node * g->stride,
+                    g->came + slot * g->stride, nbytes, s));
     }
-    DT_TRY(settle(comm, ncclGroupEnd(), "reduce_scatter"));
-    const nccl_fold fold = {.own = g->sums + comm->node * g->stride,
+    DT_TRY(settle(axis->comm, ncclGroupEnd(), "reduce_scatter"));
+    const nccl_fold fold = {.own = g->sums + axis->node * g->stride,
                             .staged = g->came,
                             .stride = g->stride,
-                            .rank = comm->node,
+                            .rank = axis->node,
                             .nranks = g->n_nodes,
                             .send_dt = DT_F32,
                             .recv_dt = d->recv_dt,
-                            .recv = d->recv + (size_t)done * dt_dtype_size(d->recv_dt),
+                            .recv = result(d, done),
                             .accumulate = d->accumulate,
                             .n = n};
     return nccl_fold_pieces(s, &fold);
 }
 
 /* After a device error the rank still takes part, unless the device has failed permanently. */
-static dt_err reduce_by_nodes(dt_comm *comm, const reduction *d, const node_staging *g, int64_t done, int64_t n,
-                              dt_stream *s)
+static dt_err reduce_by_nodes(const dt_axis *axis, const dt_reduction *d, const node_staging *g, int64_t done,
+                              int64_t n, dt_stream *s)
 {
-    const dt_err near = add_in_node(comm, d, g, done, n, s);
+    const dt_err near = add_in_node(axis, d, g, done, n, s);
     if (near == DT_ERR_COMM) return near;
-    const dt_err far = add_nodes(comm, d, g, done, n, s);
+    const dt_err far = add_nodes(axis, d, g, done, n, s);
     return near == DT_OK || far == DT_ERR_COMM ? far : near;
 }
 
-static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                                  int64_t count, bool accumulate, bool ordered, dt_stream *stream)
+static dt_err nccl_reduce_scatter(const dt_axis *axis, const dt_reduction *d, dt_stream *stream)
 {
+    dt_comm *comm = axis->comm;
     nccl_state *t = state_of(comm);
     const dt_device_ops *ops = comm->dev->ops;
     dt_stream *s = cuda_stream(comm->dev, stream, "reduce_scatter");
-    const reduction d = {send, send_dt, recv_dt, recv, count, accumulate};
-    const bool by_nodes = adds_in_nodes(comm) && !ordered;
-    const size_t elem = dt_dtype_size(send_dt);
-    const node_staging g = by_nodes ? node_staging_of(comm, elem) : (node_staging){0};
-    const int64_t most = by_nodes ? g.stride : (int64_t)(t->staged.nbytes / (size_t)t->n_slots / elem) / LINE * LINE;
+    const bool by_nodes = adds_in_nodes(axis) && !d->ordered;
+    const size_t elem = dt_dtype_size(d->send_dt);
+    const node_staging g = by_nodes ? node_staging_of(axis, elem) : (node_staging){0};
+    const int64_t most = by_nodes ? g.stride : (int64_t)(t->staged.nbytes / (size_t)n_slots(axis) / elem) / LINE * LINE;
     nccl_note *note = note_before(comm, "reduce_scatter", s->handle);
     dt_err err = ops->event_wait(comm->dev, t->free, stream); /* after a device error the rank still takes part */
-    for (int64_t done = 0; done < count; done += most) {
-        const int64_t n = count - done < most ? count - done : most;
-        const dt_err reduced = by_nodes ? reduce_by_nodes(comm, &d, &g, done, n, s) : reduce_flat(comm, &d, done, n, s);
+    for (int64_t done = 0; done < d->count; done += most) {
+        const int64_t n = d->count - done < most ? d->count - done : most;
+        const dt_err reduced = by_nodes ? reduce_by_nodes(axis, d, &g, done, n, s) : reduce_flat(axis, d, done, n, s);
         if (reduced == DT_ERR_COMM) return reduced; /* the note is kept: it shows the position */
         if (err == DT_OK) err = reduced;
     }
@@ -429,50 +425,57 @@ static dt_err nccl_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send
     return err == DT_OK ? marked : err;
 }
 
-/* Exchange parts among some ranks; each rank's own part is at its offset. in_node: the ranks of this node; else those
- * with the same local rank. */
-static dt_err exchange_parts(dt_comm *comm, bool in_node, char *buf, size_t stride, size_t nbytes, dt_stream *stream)
+/* Every rank sends its part to every other. Its own is copied unless it is at its place. */
+static dt_err exchange_parts(const dt_axis *axis, const char *kind, const char *send, char *buf, size_t stride,
+                             size_t nbytes, dt_stream *stream)
 {
-    const nccl_state *t = state_of(comm);
-    const char *kind = in_node ? "all_gather" : "replicate";
+    dt_comm *comm = axis->comm;
+    dt_stream *s = cuda_stream(comm->dev, stream, kind);
+    char *own = buf + (size_t)axis->rank * stride;
+    const dt_err copied = own == send ? DT_OK : comm->dev->ops->copy(comm->dev, own, send, nbytes, stream);
+    if (axis->size == 1) return copied;
+    nccl_note *note = note_before(comm, kind, s->handle);
+    DT_TRY(begin_group(comm));
+    for (int k = 1; k < axis->size; k++) {
+        const int r = (axis->rank + k) % axis->size;
+        DT_TRY(swap(axis, r, own, buf + (size_t)r * stride, nbytes, s));
+    }
+    DT_TRY(settle(comm, ncclGroupEnd(), kind));
+    note_behind(note, s->handle);
+    return copied;
+}
+
+/* NCCL's own all-gather serves the axes that contain all ranks in their order. */
+static dt_err nccl_all_gather(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
+                              size_t nbytes, dt_stream *stream)
+{
+    dt_comm *comm = axis->comm;
+    if (nbytes == 0) return DT_OK;
+    if (!axis->in_order || stride != nbytes) return exchange_parts(axis, kind, send, recv, stride, nbytes, stream);
     dt_stream *s = cuda_stream(comm->dev, stream, kind);
     nccl_note *note = note_before(comm, kind, s->handle);
-    const int n = in_node ? comm->local_nranks : comm->n_nodes, me = in_node ? comm->local_rank : comm->node;
+    DT_TRY(dt_comm_may_join(comm));
+    DT_TRY(settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), kind));
+    note_behind(note, s->handle);
+    return DT_OK;
+}
+
+static dt_err nccl_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
+{
+    dt_comm *comm = axis->comm;
+    const nccl_state *t = state_of(comm);
+    dt_stream *s = cuda_stream(comm->dev, stream, kind);
+    if (n == 0) return DT_OK;
+    nccl_note *note = note_before(comm, kind, s->handle);
     DT_TRY(begin_group(comm));
-    for (int k = 1; k < n; k++) {
-        const int i = (me + k) % n,
-                  r = in_node ? dt_comm_rank_of(comm, comm->node, i) : dt_comm_rank_of(comm, i, comm->local_rank);
-        DT_NCCL(comm, ncclSend(buf + (size_t)me * stride, nbytes, ncclInt8, r, t->nccl, s->handle));
-        DT_NCCL(comm, ncclRecv(buf + (size_t)i * stride, nbytes, ncclInt8, r, t->nccl, s->handle));
+    for (int i = 0; i < n; i++) {
+        const int r = axis->member[m[i].rank];
+        if (m[i].send_nbytes > 0) DT_NCCL(comm, ncclSend(m[i].send, m[i].send_nbytes, ncclInt8, r, t->nccl, s->handle));
+        if (m[i].recv_nbytes > 0) DT_NCCL(comm, ncclRecv(m[i].recv, m[i].recv_nbytes, ncclInt8, r, t->nccl, s->handle));
     }
     DT_TRY(settle(comm, ncclGroupEnd(), kind));
     note_behind(note, s->handle);
     return DT_OK;
-}
-
-static dt_err gather_in_node(dt_comm *comm, const void *send, char *recv, size_t nbytes, dt_stream *stream)
-{
-    char *own = recv + (size_t)comm->local_rank * nbytes;
-    const dt_err copied = own == send ? DT_OK : comm->dev->ops->copy(comm->dev, own, send, nbytes, stream);
-    const dt_err err = comm->local_nranks > 1 ? exchange_parts(comm, true, recv, nbytes, nbytes, stream) : DT_OK;
-    return err == DT_OK ? copied : err;
-}
-
-static dt_err nccl_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
-{
-    if (nbytes == 0) return DT_OK;
-    if (comm->n_groups > 1) return gather_in_node(comm, send, recv, nbytes, stream);
-    dt_stream *s = cuda_stream(comm->dev, stream, "all_gather");
-    nccl_note *note = note_before(comm, "all_gather", s->handle);
-    DT_TRY(dt_comm_may_join(comm));
-    DT_TRY(settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), "all_gather"));
-    note_behind(note, s->handle);
-    return DT_OK;
-}
-
-static dt_err nccl_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
-{
-    return nbytes == 0 ? DT_OK : exchange_parts(comm, false, buf, stride, nbytes, stream);
 }
 
 /* The only symbol that the program looks up, and the headers it was compiled from. */
@@ -486,5 +489,5 @@ const dt_comm_ops dt_comm_nccl_ops = {
     .where = nccl_where,
     .reduce_scatter = nccl_reduce_scatter,
     .all_gather = nccl_all_gather,
-    .replicate = nccl_replicate,
+    .exchange = nccl_exchange,
 };

@@ -42,11 +42,13 @@ static int64_t count(const bench *b, dt_dtype dt)
 
 static void our_reduce(bench *b)
 {
-    check(dt_comm_reduce_scatter(&b->comm, b->send, DT_F32, b->recv, DT_F32, count(b, DT_F32), false, false, NULL));
+    check(dt_comm_reduce_scatter(&b->comm.mesh.sum, b->send, DT_F32, b->recv, DT_F32, count(b, DT_F32), false, false,
+                                 NULL));
 }
 static void our_reduce_bf16(bench *b)
 {
-    check(dt_comm_reduce_scatter(&b->comm, b->send, DT_BF16, b->recv, DT_F32, count(b, DT_BF16), false, false, NULL));
+    check(dt_comm_reduce_scatter(&b->comm.mesh.sum, b->send, DT_BF16, b->recv, DT_F32, count(b, DT_BF16), false, false,
+                                 NULL));
 }
 static void mpi_reduce(bench *b)
 {
@@ -54,12 +56,12 @@ static void mpi_reduce(bench *b)
 }
 static void our_gather(bench *b)
 {
-    check(dt_comm_all_gather(&b->comm, b->send, b->recv, b->nbytes / (size_t)b->comm.nranks, NULL));
+    check(dt_comm_all_gather(&b->comm.mesh.shard, b->send, b->recv, b->nbytes / (size_t)b->comm.nranks, NULL));
 }
 static void our_gather_in_place(bench *b)
 {
     const size_t n = b->nbytes / (size_t)b->comm.nranks;
-    check(dt_comm_all_gather(&b->comm, b->recv + n * (size_t)b->comm.rank, b->recv, n, NULL));
+    check(dt_comm_all_gather(&b->comm.mesh.shard, b->recv + n * (size_t)b->comm.rank, b->recv, n, NULL));
 }
 static void mpi_gather(bench *b)
 {

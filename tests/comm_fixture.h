@@ -60,17 +60,11 @@ static inline void open_layout(fixture *f, const layout *l)
         err = l->far ? dt_queue_open(&f->dev, DT_QUEUE_LATE, 0, &f->ledger) : open_near(f);
     assert_int_equal(err, DT_OK);
     assert_int_equal(dt_comm_open(&f->comm), DT_OK);
-    if (l->by_node) assert_int_equal(dt_comm_group(&f->comm, true), f->comm.even_nodes ? DT_OK : DT_ERR_USAGE);
+    const dt_mesh_shape by_node = {.tp = 1, .cp = 1, .by_node = true};
+    if (l->by_node)
+        assert_int_equal(dt_comm_mesh(&f->comm, &by_node), f->comm.mesh.world.even_nodes ? DT_OK : DT_ERR_USAGE);
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, transport(), l->shared) == DT_OK);
-}
-
-/** The rank at which a piece ends. */
-static inline int rank_of_piece(const dt_comm *c, int piece)
-{
-    int r = 0;
-    while (c->piece_of[r] != piece) r++;
-    return r;
 }
 
 static inline void close_layout(fixture *f)

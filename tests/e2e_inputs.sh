@@ -43,7 +43,7 @@ for file in input/models/*.ini; do
 done
 for file in input/*.ini; do
     case $file in
-    input/sft.ini | input/llava.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
+    input/sft.ini | input/llava.ini | input/lora*.ini | input/chat.ini | input/eval.ini | input/rm.ini | input/dpo.ini | input/kto.ini | input/safe-dpo.ini | input/ppo.ini | input/grpo.ini) continue ;; # their models are made by the demo and tools/chat.sh; docs/vision.md says which llava.ini takes
     esac
     ends "$file can be planned" 0 plan 8 "$file"
 done
@@ -102,6 +102,9 @@ run 1 ./dtrain input/rm.ini model.path="$tmp/ini" run.output_dir="$tmp/rm" data.
 expect_exit "input/rm.ini" 0
 run 1 ./dtrain input/dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/dpo" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
 expect_exit "input/dpo.ini" 0
+./dtrain-data --kind unpaired -o "$tmp/answers.h5" "$tmp/pairs.jsonl" >"$tmp/.data" 2>&1
+run 1 ./dtrain input/kto.ini model.path="$tmp/ini" run.output_dir="$tmp/kto" data.train="$tmp/answers.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2
+expect_exit "input/kto.ini" 0
 run 1 ./dtrain input/safe-dpo.ini model.path="$tmp/ini" run.output_dir="$tmp/safe" data.train="$tmp/pairs.h5" data.seq_len=32 checkpoint.save_steps=0 batch.train_batch_size=2 \
     batch.micro_batch_size=2 dpo.helpful_path="$tmp/rm" dpo.harmless_path="$tmp/rm"
 expect_exit "input/safe-dpo.ini" 0

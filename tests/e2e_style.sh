@@ -74,6 +74,16 @@ expect "no room includes another's private header" test ! -s "$out"
 grep -rhoE '^\} dt_[a-z0-9_]+;' include src --include='*.[ch]' | sort | uniq -d >"$out"
 expect "no type's name has two meanings" test ! -s "$out"
 
+# Modules ask for an axis of the mesh. The rank and size of the whole run are known to comm and main.
+grep -rnE '(\bcomm(->|\.)|world\.)(rank|nranks|size)\b|MPI_COMM_WORLD|mesh\.world' src include --include='*.[ch]' | grep -vE '^(src/(comm|main)|include/dtrain/comm)/' >"$out"
+expect "comm and main alone know the rank and size of the run" test ! -s "$out"
+
 grep -rlE '#include <mpi\.h>' src include --include='*.[ch]' | grep -v '^src/comm/' >"$out"
 expect "mpi.h is included by comm alone" test ! -s "$out"
+# A model family is named by its own file, and by the list of families (docs/architecture.md). Tokenizers and chat templates have families of
+# their own.
+families=$(grep -oE 'TYPE\([a-z0-9_]+\)' include/dtrain/config/model_types.h | sed 's/TYPE(\(.*\))/\1/' | paste -sd'|')
+expect "there are families" test -n "$families"
+grep -rnE "family *[!=]=|dt_family_($families)|\"($families)\"|tower *[!=]= *&" src include cuda | grep -vE '^src/(model/families|tokenizer|chat)/|^src/io/hub\.c:|^[^:]*:[0-9]*:(/\*| \*)' >"$out"
+expect "nothing but its file and the list names a model family" test ! -s "$out"
 e2e_done

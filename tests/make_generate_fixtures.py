@@ -13,7 +13,7 @@ import torch
 
 from make_model_fixtures import CASES, build, forget_length, mix64, np
 
-NAMES = ["gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3"]
+NAMES = ["gpt2", "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral", "qwen2", "qwen3", "olmo2", "granite", "smollm3"]
 EOS, NEW, LENS = [2, 13, 28, 40], 12, [1, 4, 9]
 SEARCHES = [dict(num_beams=3, length_penalty=1.0, early_stopping=False, num_return=3),
             dict(num_beams=4, length_penalty=0.0, early_stopping=True, num_return=2),
@@ -74,7 +74,7 @@ def make(name):
 
 
 if __name__ == "__main__":
-    for name in NAMES:
+    for name in sys.argv[2:] or NAMES:
         with open(os.path.join(sys.argv[1], name + ".json"), "w") as f:
             json.dump(make(name), f, separators=(",", ":"))
             f.write("\n")

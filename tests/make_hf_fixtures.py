@@ -1,6 +1,6 @@
 """The tiny models of make_model_fixtures.py as Hugging Face directories, saved by transformers itself: what mpi_pretrained.c and others load.
 
-    python tests/make_hf_fixtures.py tests/data/hf
+    python tests/make_hf_fixtures.py tests/data/hf [NAME...]
 
 needs torch and transformers. The weights are the formula's, so tests/data/model/NAME.json says what each computes; the directories in half precision carry
 the loss of their rounded weights in expected.json, that with a scalar head its values.
@@ -68,8 +68,10 @@ def main():
     torch.set_num_threads(1)
     root = sys.argv[1]
     os.makedirs(root, exist_ok=True)
-    for name in CASES:
+    for name in sys.argv[2:] or CASES:
         save(build(CASES[name], torch.float32), root, name)
+    if sys.argv[2:]:
+        return
     save(build(CASES["llama"], torch.float32), root, "llama_sharded", max_shard_size="20KB")
     save(build(CASES["gpt2"], torch.float32).transformer, root, "gpt2_bare")
     for case, dtype, name in (("mistral", torch.bfloat16, "mistral_bf16"), ("qwen3", torch.float16, "qwen3_f16")):

@@ -1,5 +1,6 @@
 /* model_configs.h - a small model of each family: LayerNorm, dropout and a tied table (GPT-2), norms of heads (Qwen3),
- * an untied table (Llama), a window (Mistral). */
+ * an untied table (Llama), a window (Mistral), norms of outputs (OLMo 2), multipliers (Granite), layers without
+ * positions (SmolLM3). */
 #ifndef DTRAIN_TESTS_MODEL_CONFIGS_H
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 
@@ -15,5 +16,15 @@ static const char MISTRAL[] =
     "{\"model_type\": \"mistral\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
     "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"sliding_window\": "
     "4, \"tie_word_embeddings\": true}";
+static const char OLMO2[] =
+    "{\"model_type\": \"olmo2\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8}";
+static const char GRANITE[] =
+    "{\"model_type\": \"granite\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 5, \"embedding_multiplier\": 3, \"attention_multiplier\": 0.3, "
+    "\"residual_multiplier\": 0.4, \"logits_scaling\": 1.5, \"tie_word_embeddings\": true}";
+static const char SMOLLM3[] =
+    "{\"model_type\": \"smollm3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 10, \"num_key_value_heads\": 2, \"no_rope_layers\": [1, 0, 1]}";
 
 #endif

@@ -49,7 +49,7 @@ static float expected(const job *j, const dt_comm *c, int64_t i)
 {
     float sum = j->accumulate ? start_value(i) : 0.0f;
     for (int r = 0; r < c->nranks; r++) {
-        float x = j->value(r, dt_comm_piece(c) * j->count + i);
+        float x = j->value(r, dt_axis_block(&c->mesh.sum) * j->count + i);
         x = rounded(x, j->send_dt);
         sum = r == 0 && !j->accumulate ? x : sum + x;
     }
@@ -66,11 +66,11 @@ static bool reduce_is_right(fixture *f, const job *j)
     char *s = host(&send), *r = host(&recv);
     for (int64_t i = 0; i < j->count * c->nranks; i++) put(s, j->send_dt, i, j->value(c->rank, i));
     for (int64_t i = 0; i < j->count; i++) put(r, j->recv_dt, i, j->accumulate ? start_value(i) : NAN);
-    const size_t own = (size_t)dt_comm_piece(c) * n * elem;
+    const size_t own = (size_t)dt_axis_block(&c->mesh.sum) * n * elem;
     char *to = j->in_place ? (char *)device(&send) + own : device(&recv);
     to_device(f, &send), to_device(f, &recv);
-    bool ok = dt_comm_reduce_scatter(c, device(&send), j->send_dt, to, j->recv_dt, j->count, j->accumulate, j->ordered,
-                                     NULL) == DT_OK;
+    bool ok = dt_comm_reduce_scatter(&c->mesh.sum, device(&send), j->send_dt, to, j->recv_dt, j->count, j->accumulate,
+                                     j->ordered, NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
     to_host(f, &send), to_host(f, &recv);
     const void *got = j->in_place ? (char *)host(&send) + own : r;
@@ -147,7 +147,7 @@ TEST(results_written_around_the_cache_are_right)
     skip_all_if(!is_mpi(), "of the transport mpi");
     const int64_t counts[] = {1, 15, 33, 4099, 70001};
     open_layout(f, layout_at(0));
-    dt_transport_of(&f->comm)->stream_nbytes = 0;
+    dt_transport_of(&f->comm.mesh.sum)->stream_nbytes = 0;
     for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
         assert_all(MPI_COMM_WORLD, reduce_is_right_for_all_switches(f, counts[k], small_integer, false));
         for (int in_place = 0; in_place < 2; in_place++)
@@ -200,8 +200,10 @@ TEST(unordered_sum_repeats_its_bits)
               *b = calloc(COUNT, sizeof *b);
         assert_true(send && a && b);
         for (int64_t i = 0; i < (int64_t)COUNT * f->comm.nranks; i++) send[i] = wild(f->comm.rank, i);
-        bool ok = dt_comm_reduce_scatter(&f->comm, send, DT_F32, a, DT_F32, COUNT, false, false, NULL) == DT_OK;
-        ok = dt_comm_reduce_scatter(&f->comm, send, DT_F32, b, DT_F32, COUNT, false, false, NULL) == DT_OK && ok;
+        bool ok =
+            dt_comm_reduce_scatter(&f->comm.mesh.sum, send, DT_F32, a, DT_F32, COUNT, false, false, NULL) == DT_OK;
+        ok = dt_comm_reduce_scatter(&f->comm.mesh.sum, send, DT_F32, b, DT_F32, COUNT, false, false, NULL) == DT_OK &&
+             ok;
         ok = ok && memcmp(a, b, COUNT * sizeof *a) == 0;
         free(send);
         free(a);
@@ -217,19 +219,20 @@ static unsigned char byte_of(int r, size_t i) { return (unsigned char)dt_mix64((
 
 static bool gather_is_right(fixture *f, size_t nbytes, bool in_place)
 {
-    dt_comm *c = &f->comm;
-    guarded send = guarded_alloc(f, nbytes), recv = guarded_alloc(f, nbytes * (size_t)c->group_nranks);
+    const dt_comm *c = &f->comm;
+    const dt_axis *a = &c->mesh.shard;
+    guarded send = guarded_alloc(f, nbytes), recv = guarded_alloc(f, nbytes * (size_t)a->size);
     guarded *from = in_place ? &recv : &send;
-    const size_t offset = in_place ? (size_t)c->group_rank * nbytes : 0;
+    const size_t offset = in_place ? (size_t)a->rank * nbytes : 0;
     for (size_t i = 0; i < nbytes; i++) ((unsigned char *)host(from))[offset + i] = byte_of(c->rank, i);
     to_device(f, &send), to_device(f, &recv);
-    bool ok = dt_comm_all_gather(c, (char *)device(from) + offset, device(&recv), nbytes, NULL) == DT_OK;
+    bool ok = dt_comm_all_gather(a, (char *)device(from) + offset, device(&recv), nbytes, NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
     to_host(f, &send), to_host(f, &recv);
     const unsigned char *got = host(&recv);
-    for (int r = 0; ok && r < c->group_nranks; r++)
+    for (int r = 0; ok && r < a->size; r++)
         for (size_t i = 0; ok && i < nbytes; i++) {
-            ok = got[(size_t)r * nbytes + i] == byte_of(rank_of_piece(c, r * c->n_groups + c->group), i);
+            ok = got[(size_t)r * nbytes + i] == byte_of(a->member[r], i);
             if (!ok)
                 fprintf(stderr, "rank %d of %d: %zu bytes: byte %zu of rank %d is wrong\n", c->rank, c->nranks, nbytes,
                         i, r);
@@ -258,18 +261,17 @@ TEST(all_gather_brings_every_piece)
 static bool replicate_is_right(fixture *f, size_t nbytes)
 {
     enum { GAP = 12 };
-    dt_comm *c = &f->comm;
-    const size_t stride = nbytes + GAP, n = (size_t)c->n_groups;
+    const dt_axis *a = &f->comm.mesh.replicate;
+    const size_t stride = nbytes + GAP, n = (size_t)a->size;
     guarded g = guarded_alloc(f, stride * n);
     unsigned char *p = host(&g);
-    for (size_t i = 0; i < nbytes; i++) p[(size_t)c->group * stride + i] = byte_of(c->rank, i);
+    for (size_t i = 0; i < nbytes; i++) p[(size_t)a->rank * stride + i] = byte_of(f->comm.rank, i);
     to_device(f, &g);
-    bool ok = dt_comm_replicate(c, device(&g), stride, nbytes, NULL) == DT_OK;
+    bool ok = dt_comm_replicate(a, device(&g), stride, nbytes, NULL) == DT_OK;
     ok = ok && f->dev.ops->stream_sync(&f->dev, NULL) == DT_OK;
     to_host(f, &g);
     for (size_t k = 0; ok && k < stride * n; k++) {
-        const int owner = rank_of_piece(c, c->group_rank * c->n_groups + (int)(k / stride));
-        ok = p[k] == (k % stride < nbytes ? byte_of(owner, k % stride) : GUARD_BYTE);
+        ok = p[k] == (k % stride < nbytes ? byte_of(a->member[k / stride], k % stride) : GUARD_BYTE);
     }
     ok = ok && guards_stand(&g);
     guarded_free(&g);
@@ -301,8 +303,9 @@ enum { ON_STREAMS = 999 };
  * reduce-scatter. Queued; whole: [nranks * ON_STREAMS], part: [ON_STREAMS] of the device. */
 static dt_err queue_exchange(dt_comm *c, bool gather, guarded *whole, guarded *part, dt_stream *s)
 {
-    if (gather) return dt_comm_all_gather(c, device(part), device(whole), ON_STREAMS * sizeof(float), s);
-    return dt_comm_reduce_scatter(c, device(whole), DT_F32, device(part), DT_F32, ON_STREAMS, false, false, s);
+    if (gather) return dt_comm_all_gather(&c->mesh.shard, device(part), device(whole), ON_STREAMS * sizeof(float), s);
+    return dt_comm_reduce_scatter(&c->mesh.sum, device(whole), DT_F32, device(part), DT_F32, ON_STREAMS, false, false,
+                                  s);
 }
 
 static void fill_exchange(const dt_comm *c, float plus, guarded *whole, guarded *part)

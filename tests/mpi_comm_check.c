@@ -41,11 +41,11 @@ static void close_comm(fixture *f)
 
 static dt_err reduce(fixture *f, int64_t count, dt_dtype dt, bool ordered)
 {
-    return dt_comm_reduce_scatter(&f->comm, f->send.ptr, dt, f->recv.ptr, dt, count, false, ordered, NULL);
+    return dt_comm_reduce_scatter(&f->comm.mesh.sum, f->send.ptr, dt, f->recv.ptr, dt, count, false, ordered, NULL);
 }
 static dt_err gather(fixture *f, size_t nbytes)
 {
-    return dt_comm_all_gather(&f->comm, f->send.ptr, f->recv.ptr, nbytes, NULL);
+    return dt_comm_all_gather(&f->comm.mesh.shard, f->send.ptr, f->recv.ptr, nbytes, NULL);
 }
 
 /* What all ranks but one call, and what that one does. */

@@ -16,8 +16,8 @@ TEST(a_rank_with_an_error_of_its_own_still_takes_part)
     assert_non_null(all);
     for (int r = 0; r < c->nranks; r++) all[r] = 1.0f;
     dt_error_clear();
-    const dt_err reduced = dt_comm_reduce_scatter(c, all, DT_F32, &sum, DT_F32, 1, false, true, NULL);
-    const dt_err gathered = dt_comm_all_gather(c, &sum, all, sizeof sum, NULL);
+    const dt_err reduced = dt_comm_reduce_scatter(&c->mesh.sum, all, DT_F32, &sum, DT_F32, 1, false, true, NULL);
+    const dt_err gathered = dt_comm_all_gather(&c->mesh.shard, &sum, all, sizeof sum, NULL);
     dt_error_clear();
     bool ok = reduced == (bad ? DT_ERR_FAULT : DT_OK) && gathered == (bad ? DT_ERR_WRITE : DT_OK);
     for (int r = 0; r < c->nranks; r++) ok = ok && all[r] == (float)c->nranks;
@@ -38,11 +38,11 @@ TEST(a_failing_copy_does_not_strand_the_others)
         open_layout(f, &far);
         guarded send = guarded_alloc(f, 12u * (size_t)f->comm.nranks), recv = guarded_alloc(f, 12);
         if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth);
-        dt_err err =
-            dt_comm_reduce_scatter(&f->comm, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true, false, NULL);
+        dt_err err = dt_comm_reduce_scatter(&f->comm.mesh.sum, device(&send), DT_BF16, device(&recv), DT_BF16, 3, true,
+                                            false, NULL);
         assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
         if (f->comm.rank == 0) dt_queue_fail_copy(&f->dev, nth > 2 ? 1 : nth);
-        err = dt_comm_all_gather(&f->comm, device(&recv), device(&send), 12, NULL);
+        err = dt_comm_all_gather(&f->comm.mesh.shard, device(&recv), device(&send), 12, NULL);
         const dt_err late = f->dev.ops->stream_sync(&f->dev, NULL); /* of a copy back to the device */
         if (err == DT_OK) err = late;
         assert_all(MPI_COMM_WORLD, err == (f->comm.rank == 0 ? DT_ERR_FAULT : DT_OK));
@@ -62,8 +62,8 @@ TEST(traffic_and_sequence_are_counted)
     float *a = calloc(10u * (size_t)c->nranks, sizeof *a), b[10];
     assert_non_null(a);
     const long long before = c->sequence;
-    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, b, DT_F32, 10, false, false, NULL) == DT_OK;
-    ok = dt_comm_all_gather(c, b, a, sizeof b, NULL) == DT_OK && ok;
+    bool ok = dt_comm_reduce_scatter(&c->mesh.sum, a, DT_F32, b, DT_F32, 10, false, false, NULL) == DT_OK;
+    ok = dt_comm_all_gather(&c->mesh.shard, b, a, sizeof b, NULL) == DT_OK && ok;
     free(a);
     assert_all(MPI_COMM_WORLD, ok && c->sequence == before + 2);
     assert_all(MPI_COMM_WORLD, c->traffic_bytes == 2 * (c->nranks - 1) * 40.0);
@@ -78,13 +78,17 @@ TEST(overlap_that_is_not_ones_own_place_is_refused)
     float *a = calloc(8u * (size_t)c->nranks, sizeof *a);
     assert_non_null(a);
     float *own = a + 4 * c->rank;
-    bool ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, 4, true, false, NULL) == DT_ERR_ARG;    /* accumulate */
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_BF16, 4, false, false, NULL) == DT_ERR_ARG && ok; /* types */
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own + 1, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, NULL, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, -1, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_reduce_scatter(c, a, DT_F32, own, DT_F32, INT64_MAX / 2, false, false, NULL) == DT_ERR_ARG && ok;
-    ok = dt_comm_all_gather(c, own + 1, a, 16, NULL) == DT_ERR_ARG && ok;
+    bool ok = dt_comm_reduce_scatter(&c->mesh.sum, a, DT_F32, own, DT_F32, 4, true, false, NULL) ==
+              DT_ERR_ARG; /* accumulate */
+    ok = dt_comm_reduce_scatter(&c->mesh.sum, a, DT_F32, own, DT_BF16, 4, false, false, NULL) == DT_ERR_ARG &&
+         ok; /* types */
+    ok = dt_comm_reduce_scatter(&c->mesh.sum, a, DT_F32, own + 1, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(&c->mesh.sum, a, DT_F32, NULL, DT_F32, 4, false, false, NULL) == DT_ERR_ARG && ok;
+    ok = dt_comm_reduce_scatter(&c->mesh.sum, a, DT_F32, own, DT_F32, -1, false, false, NULL) == DT_ERR_ARG && ok;
+    ok =
+        dt_comm_reduce_scatter(&c->mesh.sum, a, DT_F32, own, DT_F32, INT64_MAX / 2, false, false, NULL) == DT_ERR_ARG &&
+        ok;
+    ok = dt_comm_all_gather(&c->mesh.shard, own + 1, a, 16, NULL) == DT_ERR_ARG && ok;
     dt_error_clear();
     free(a);
     assert_all(MPI_COMM_WORLD, ok);
@@ -101,8 +105,8 @@ TEST(a_backend_that_was_not_built_is_refused_by_name)
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "nccl", true) == DT_ERR_USAGE);
     assert_all(MPI_COMM_WORLD, strstr(dt_error_message(), "nccl") && strstr(dt_error_message(), "mpi"));
     dt_error_clear();
-    assert_all(MPI_COMM_WORLD,
-               dt_comm_reduce_scatter(&f->comm, NULL, DT_F32, NULL, DT_F32, 0, false, false, NULL) == DT_ERR_ARG);
+    assert_all(MPI_COMM_WORLD, dt_comm_reduce_scatter(&f->comm.mesh.sum, NULL, DT_F32, NULL, DT_F32, 0, false, false,
+                                                      NULL) == DT_ERR_ARG);
     dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_attach(&f->comm, &f->dev, "mpi", true) == DT_OK);
     dt_comm_close(&f->comm);
@@ -119,8 +123,7 @@ int MPI_Isend(const void *buf, int count, MPI_Datatype type, int dest, int tag, 
 {
     int size;
     PMPI_Type_size(type, &size);
-    if (watched && (comm == watched->mpi->across || watched->mpi->node_of[dest] != watched->node))
-        n_far_bytes += (double)count * size;
+    if (watched && watched->mesh.world.node_of[dest] != watched->node) n_far_bytes += (double)count * size;
     return PMPI_Isend(buf, count, type, dest, tag, comm, request);
 }
 
@@ -135,14 +138,14 @@ static bool far_bytes_are_planned(fixture *f, const dt_comm_shape *shape, int ki
     watched = c, n_far_bytes = 0;
     bool ok = true;
     if (kind < 2) {
-        ok = dt_comm_reduce_scatter(c, device(&whole), DT_BF16, device(&part), DT_F32, COUNT, false, kind, NULL) ==
-             DT_OK;
+        ok = dt_comm_reduce_scatter(&c->mesh.sum, device(&whole), DT_BF16, device(&part), DT_F32, COUNT, false, kind,
+                                    NULL) == DT_OK;
         traffic.reduced_elems = COUNT, traffic.reduced_bytes = 2 * COUNT;
     } else if (kind == 2) {
-        ok = dt_comm_all_gather(c, device(&part), device(&whole), COUNT, NULL) == DT_OK;
+        ok = dt_comm_all_gather(&c->mesh.shard, device(&part), device(&whole), COUNT, NULL) == DT_OK;
         traffic.gathered_bytes = COUNT;
     } else {
-        ok = dt_comm_replicate(c, device(&whole), COUNT, COUNT, NULL) == DT_OK;
+        ok = dt_comm_replicate(&c->mesh.replicate, device(&whole), COUNT, COUNT, NULL) == DT_OK;
         traffic.replicated_bytes = COUNT;
     }
     watched = NULL;
@@ -163,7 +166,7 @@ TEST(bytes_between_nodes_match_the_plan)
         open_layout(f, layout_at(l));
         const dt_comm_shape shape = {f->comm.nranks, f->comm.local_nranks, 1, layout_at(l)->shared,
                                      layout_at(l)->by_node};
-        for (int kind = 0; kind < 4 && f->comm.even_nodes; kind++)
+        for (int kind = 0; kind < 4 && f->comm.mesh.world.even_nodes; kind++)
             assert_all(MPI_COMM_WORLD, far_bytes_are_planned(f, &shape, kind));
         close_layout(f);
     }

@@ -20,14 +20,16 @@ static bool leaves_a_collective(fixture *f, const guarded *all, const guarded *o
     const char nothing = 0;
     dt_comm *c = &f->comm;
     return dt_queue_call(&f->dev, NULL, break_down, &nothing, sizeof nothing) == DT_OK && !dt_device_failure() &&
-           refused(dt_comm_reduce_scatter(c, device(all), DT_F32, device(own), DT_F32, 3, false, false, NULL));
+           refused(
+               dt_comm_reduce_scatter(&c->mesh.sum, device(all), DT_F32, device(own), DT_F32, 3, false, false, NULL));
 }
 
 static bool joins_no_tensors(fixture *f, const guarded *all, const guarded *own)
 {
     dt_comm *c = &f->comm;
-    return refused(dt_comm_reduce_scatter(c, device(all), DT_F32, device(own), DT_F32, 3, false, true, NULL)) &&
-           refused(dt_comm_all_gather(c, device(own), device(all), 12, NULL));
+    return refused(
+               dt_comm_reduce_scatter(&c->mesh.sum, device(all), DT_F32, device(own), DT_F32, 3, false, true, NULL)) &&
+           refused(dt_comm_all_gather(&c->mesh.shard, device(own), device(all), 12, NULL));
 }
 
 static bool joins_no_values(dt_comm *c)

@@ -117,11 +117,11 @@ static dt_err take(dt_task *t, int64_t micro, dt_micro *m)
 {
     head_task *h = t->self;
     const int64_t size = t->batching.micro_batch_size, n_targets = t->batching.train_batch_size * (LEN - LEN / 3);
-    int64_t at = micro * t->nranks + t->comm->rank;
-    if (how.all_on_first) at = t->comm->rank == 0 ? micro : -1;
+    int64_t at = micro * t->data->size + t->data->rank;
+    if (how.all_on_first) at = t->data->rank == 0 ? micro : -1;
     fill(t, at < 0 ? -1 : at * size);
     *m = (dt_micro){.batch = &h->batch,
-                    .n_micro = (int)(t->batching.accumulation * (how.all_on_first ? t->nranks : 1)),
+                    .n_micro = (int)(t->batching.accumulation * (how.all_on_first ? t->data->size : 1)),
                     .inv_norm = 1 / (double)n_targets};
     return dt_reference_score(&h->reference, t, &h->batch);
 }

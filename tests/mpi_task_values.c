@@ -145,7 +145,7 @@ static void fill(dt_task *t, int micro)
     b->n_tok = b->n_seq = 0;
     b->seq_start[0] = 0;
     for (int64_t k = 0; k < m; k++) {
-        const uint64_t sample = (uint64_t)((micro * t->nranks + t->comm->rank) * m + k);
+        const uint64_t sample = (uint64_t)((micro * t->data->size + t->data->rank) * m + k);
         for (int i = 0; i < LEN; i++, b->n_tok++) {
             b->token[b->n_tok] = (int32_t)(dt_mix64(sample * LEN + (uint64_t)i) % 16);
             b->target[b->n_tok] = -1;
@@ -184,7 +184,7 @@ static dt_err train_auxiliary(dt_task *t, const dt_micro *m)
     const values_task *v = t->self;
     const dt_batch *b = m->batch;
     if (!v->critic) return DT_OK;
-    const bool broken = atomic_load(&t->phase->step) == broken_step && t->comm->rank == t->nranks - 1;
+    const bool broken = atomic_load(&t->phase->step) == broken_step && t->data->rank == t->data->size - 1;
     float *dvalue = v->value + b->n_tok;
     double loss = 0;
     DT_TRY(dt_model_forward(v->critic_net, b, true, 0));

@@ -302,7 +302,7 @@ TEST_OF(ALWAYS | BY_NODE, slices_cover_every_tensor_once)
             ok = p->n == 0 || (dt_zero_state_ptr(r.z, DT_STATE_PARAM, p) != NULL) == f->dev.ops->host_accessible;
         }
         assert_all(world(f), ok && cover(f, r.z, dt_zero_slices, 1));
-        assert_all(world(f), cover(f, r.z, dt_zero_owned, (float)f->comm.n_groups));
+        assert_all(world(f), cover(f, r.z, dt_zero_owned, (float)f->comm.mesh.replicate.size));
         dt_zero_close(r.z);
     }
 }
@@ -461,10 +461,10 @@ static double bytes_of_states(const dt_memory *m)
 TEST_OF(ALWAYS | BY_NODE, measured_state_bytes_are_the_papers_plus_padding)
 {
     fixture *f = *state;
-    const double n = f->comm.group_nranks;
+    const double n = f->comm.mesh.shard.size;
     int64_t shards = 0, n_param = 0, whole = 0;
     for (int u = 0; u < REF_ZERO_UNITS; u++) {
-        const dt_shards s = dt_shards_of(f->units[u].flat_len[DT_TRAINED], f->comm.nranks, f->comm.n_groups);
+        const dt_shards s = dt_shards_of(f->units[u].flat_len[DT_TRAINED], f->comm.nranks, f->comm.mesh.replicate.size);
         shards += s.shard_len, whole += s.padded_len, n_param += f->units[u].n_param;
     }
     const double paper[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
@@ -540,7 +540,7 @@ TEST(broken_brackets_are_refused)
         /* gradients of the other units are missing */
         ok = ok && dt_zero_grad_sum_squares(r.z, &sum) == DT_ERR_ARG &&
              dt_zero_grad_sum_squares_reproducible(r.z, &sum) == DT_ERR_ARG;
-        if (stage == 3 && f->comm.group_nranks > 1) {
+        if (stage == 3 && f->comm.mesh.shard.size > 1) {
             ok = ok && s.params_acquire(s.self, 1, &view) == DT_OK;
             ok = ok && s.params_acquire(s.self, 2, &view) == DT_ERR_ARG &&
                  s.params_release(s.self, 1) == DT_OK; /* no room for both */
@@ -557,7 +557,8 @@ TEST_OF(ALWAYS | BY_NODE, too_few_live_parameters_are_refused_on_all_ranks)
     run_options opt = {.zero = zero_options(3, DT_F32, DT_F32)};
     opt.zero.max_live_parameters = 100;
     run r;
-    const dt_err want = f->comm.group_nranks > 1 ? DT_ERR_USAGE : DT_OK; /* alone in its group a rank gathers nothing */
+    const dt_err want =
+        f->comm.mesh.shard.size > 1 ? DT_ERR_USAGE : DT_OK; /* alone in its group a rank gathers nothing */
     const bool ok = run_open(&r, f, &opt) == want && (want == DT_OK || r.z == NULL);
     dt_error_clear();
     assert_all(world(f), ok);

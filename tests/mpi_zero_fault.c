@@ -156,7 +156,8 @@ TEST(a_fault_while_groups_exchange_reaches_the_vote)
                                  .overlap_comm = true};
     skip_all_if(f->comm.nranks == 1, "one rank has no groups");
     setenv("DTRAIN_FAKE_NODES", n_nodes == 3 ? "3" : "2", 1);
-    bool ok = dt_comm_open(&g.comm) == DT_OK && dt_comm_group(&g.comm, true) == DT_OK &&
+    const dt_mesh_shape by_node = {.tp = 1, .cp = 1, .by_node = true};
+    bool ok = dt_comm_open(&g.comm) == DT_OK && dt_comm_mesh(&g.comm, &by_node) == DT_OK &&
               dt_comm_attach(&g.comm, &g.dev, "mpi", true) == DT_OK;
     unsetenv("DTRAIN_FAKE_NODES");
     ok = ok && dt_zero_open(&g.z, &opt, g.units, REF_ZERO_UNITS, &g.comm, &g.dev, NULL, NULL) == DT_OK;

@@ -45,25 +45,19 @@ static int unit_of_phase(const dt_unit *units)
 
 static dt_unit units[REF_ZERO_UNITS];
 
-static dt_err note_reduce(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                          int64_t count, bool accumulate, bool ordered, dt_stream *stream)
+static dt_err note_reduce(const dt_axis *axis, const dt_reduction *r, dt_stream *stream)
 {
-    return queue_note(comm->dev, stream, 'r', unit_of_phase(units), NRANKS * count);
+    return queue_note(axis->comm->dev, stream, 'r', unit_of_phase(units), NRANKS * r->count);
 }
 
-static dt_err note_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+static dt_err note_gather(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
+                          size_t nbytes, dt_stream *stream)
 {
-    return queue_note(comm->dev, stream, 'g', unit_of_phase(units),
-                      comm->group_nranks * (int64_t)(nbytes / sizeof(float)));
+    return queue_note(axis->comm->dev, stream, strcmp(kind, "replicate") ? 'g' : 'x', unit_of_phase(units),
+                      axis->size * (int64_t)(nbytes / sizeof(float)));
 }
 
-static dt_err note_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
-{
-    return queue_note(comm->dev, stream, 'x', unit_of_phase(units), comm->n_groups * (int64_t)(nbytes / sizeof(float)));
-}
-
-static const dt_comm_ops noting = {
-    .name = "noting", .reduce_scatter = note_reduce, .all_gather = note_gather, .replicate = note_replicate};
+static const dt_comm_ops noting = {.name = "noting", .reduce_scatter = note_reduce, .all_gather = note_gather};
 
 typedef struct fixture {
     dt_ledger ledger;
@@ -96,8 +90,10 @@ static void open_zero(fixture *f, const dt_zero_options *opt, dt_queue_order ord
     f->real = f->comm.ops;
     f->comm.ops = &noting;
     f->comm.nranks = NRANKS, f->comm.rank = 1;
-    f->comm.n_groups = opt->n_groups ? opt->n_groups : 1;
-    f->comm.group_nranks = NRANKS / f->comm.n_groups, f->comm.group_rank = 1 % f->comm.group_nranks;
+    dt_mesh *m = &f->comm.mesh;
+    m->sum.size = NRANKS, m->replicate.size = opt->n_groups ? opt->n_groups : 1;
+    m->shard.size = NRANKS / m->replicate.size, m->shard.rank = 1 % m->shard.size;
+    m->sum.block_of[0] = m->shard.rank * m->replicate.size;
     assert_int_equal(dt_zero_plan_make(opt, units, REF_ZERO_UNITS, NRANKS, &f->plan), DT_OK);
     if (dt_zero_open(&f->z, opt, units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, &phase) != DT_OK)
         fail_msg("%s", dt_error_message());

@@ -263,21 +263,46 @@ static int64_t key_row(const dt_attention *at, int s, int j)
     return j < shared ? at->shared_start[s] + j : at->kv_start[s] + j - shared;
 }
 
-/* One query's probabilities over its sequence's keys, before dropout; returns logsumexp of the scores. */
-static double probabilities(const dt_attention *at, int s, int i, int h, const double *q, const double *k, double *p)
+static double sink_of(const dt_attention *at, int h)
+{
+    return at->sinks ? (double)dt_element(at->sinks, at->dt, h) : -INFINITY;
+}
+
+/* The score of a product, and its derivative. */
+static double softcapped(const dt_attention *at, double x)
+{
+    return at->softcap > 0 ? (double)at->softcap * tanh(x / (double)at->softcap) : x;
+}
+static double softcap_slope(const dt_attention *at, double x)
+{
+    const double t = at->softcap > 0 ? tanh(x / (double)at->softcap) : 0;
+    return 1 - t * t;
+}
+
+/* One query's probabilities over its sequence's keys, before dropout, and the slope of each score (NULL: none); returns
+ * logsumexp of the scores and the sink. */
+static double probabilities(const dt_attention *at, int s, int i, int h, const double *q, const double *k, double *p,
+                            double *slope)
 {
     const int n_q = at->q_start[s + 1] - at->q_start[s], len = at->kv_len[s], d = at->head_dim,
               kh = h / (at->n_heads / at->n_kv_heads);
-    const int last = at->bidirectional ? len - 1 : len - n_q + i, first = at->window > 0 ? last - at->window + 1 : 0;
-    double max = -INFINITY, sum = 0;
+    const int pos = len - n_q + i, ends = at->block > 1 ? (pos / at->block + 1) * at->block - 1 : pos,
+              last = at->bidirectional ? len - 1
+                     : pos < 0         ? -1
+                                       : ends,
+              first = at->window > 0 ? last - at->window + 1 : 0;
+    const double sink = sink_of(at, h);
+    double max = sink, sum = 0;
     for (int j = 0; j < len; j++) {
         double score = 0;
         for (int c = 0; c < d; c++)
             score += q[(at->q_start[s] + i) * at->q_ld + h * d + c] * k[key_row(at, s, j) * at->kv_ld + kh * d + c];
-        p[j] = j <= last && j >= first ? (double)at->scale * score : -INFINITY;
+        p[j] = j <= last && j >= first ? softcapped(at, (double)at->scale * score) : -INFINITY;
+        if (slope) slope[j] = softcap_slope(at, (double)at->scale * score);
         max = p[j] > max ? p[j] : max;
     }
     for (int j = 0; j < len; j++) sum += p[j] = p[j] == -INFINITY ? 0.0 : exp(p[j] - max);
+    if (sink > -INFINITY) sum += exp(sink - max);
     for (int j = 0; j < len; j++) p[j] = sum > 0 ? p[j] / sum : 0.0;
     return max + log(sum);
 }
@@ -292,14 +317,14 @@ static double attention_dropout(const dt_attention *at, int64_t row, int h, int 
 void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out,
                            double *lse)
 {
-    const int d = at->head_dim;
+    const int d = dt_attention_v_dim(at);
     for (int s = 0; s < at->n_seq; s++) {
         double *p = malloc(((size_t)at->kv_len[s] + 1) * sizeof *p);
         for (int i = 0; i < at->q_start[s + 1] - at->q_start[s]; i++)
             for (int h = 0; h < at->n_heads; h++) {
                 const int64_t row = at->q_start[s] + i;
                 const int kh = h / (at->n_heads / at->n_kv_heads);
-                const double l = probabilities(at, s, i, h, q, k, p);
+                const double l = probabilities(at, s, i, h, q, k, p, NULL);
                 if (lse) lse[row * at->n_heads + h] = l;
                 for (int c = 0; c < d; c++) {
                     double sum = 0;
@@ -312,42 +337,45 @@ void ref_attention_forward(const dt_attention *at, const double *q, const double
     }
 }
 
-/* dp_j = f_j dout.v_j;  ds_j = p_j (dp_j - sum_l p_l dp_l);  dq += scale ds_j k_j, dk_j += scale ds_j q, dv_j += f_j
- * p_j dout. */
+/* dp_j = f_j dout.v_j;  ds_j = p_j (dp_j - sum_l p_l dp_l) slope_j;  dq += scale ds_j k_j, dk_j += scale ds_j q,
+ * dv_j += f_j p_j dout;  dsink -= p_sink sum_l p_l dp_l. */
 static void query_backward(const dt_attention *at, int s, int i, int h, const double *q, const double *k,
-                           const double *v, const double *dout, double *dq, double *dk, double *dv, double *p,
-                           double *dp)
+                           const double *v, const double *dout, double *dq, double *dk, double *dv, double *dsinks,
+                           double *p, double *dp, double *slope)
 {
-    const int d = at->head_dim, len = at->kv_len[s];
-    const int64_t row = at->q_start[s] + i,
-                  kv = (int64_t)at->kv_start[s] * at->kv_ld + h / (at->n_heads / at->n_kv_heads) * d;
-    const double *qi = q + row * at->q_ld + h * d, *doi = dout + row * at->o_ld + h * d;
+    const int d = at->head_dim, v_dim = dt_attention_v_dim(at), len = at->kv_len[s],
+              kh = h / (at->n_heads / at->n_kv_heads);
+    const int64_t row = at->q_start[s] + i, first = (int64_t)at->kv_start[s] * at->kv_ld, in_k = first + kh * d,
+                  in_v = first + kh * v_dim;
+    const double *qi = q + row * at->q_ld + h * d, *doi = dout + row * at->o_ld + h * v_dim;
     double mean = 0;
-    probabilities(at, s, i, h, q, k, p);
+    const double lse = probabilities(at, s, i, h, q, k, p, slope);
     for (int j = 0; j < len; j++) {
         const double f = attention_dropout(at, row, h, j);
         dp[j] = 0;
-        for (int c = 0; c < d; c++) dp[j] += f * doi[c] * v[kv + j * at->kv_ld + c];
-        for (int c = 0; c < d; c++) dv[kv + j * at->kv_ld + c] += f * p[j] * doi[c];
+        for (int c = 0; c < v_dim; c++) dp[j] += f * doi[c] * v[in_v + j * at->kv_ld + c];
+        for (int c = 0; c < v_dim; c++) dv[in_v + j * at->kv_ld + c] += f * p[j] * doi[c];
         mean += p[j] * dp[j];
     }
     for (int j = 0; j < len; j++) {
-        const double ds = (double)at->scale * p[j] * (dp[j] - mean);
+        const double ds = (double)at->scale * p[j] * (dp[j] - mean) * slope[j];
         for (int c = 0; c < d; c++) {
-            dq[row * at->q_ld + h * d + c] += ds * k[kv + j * at->kv_ld + c];
-            dk[kv + j * at->kv_ld + c] += ds * qi[c];
+            dq[row * at->q_ld + h * d + c] += ds * k[in_k + j * at->kv_ld + c];
+            dk[in_k + j * at->kv_ld + c] += ds * qi[c];
         }
     }
+    if (dsinks && sink_of(at, h) > -INFINITY) dsinks[h] -= exp(sink_of(at, h) - lse) * mean;
 }
 
 void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v,
-                            const double *dout, double *dq, double *dk, double *dv)
+                            const double *dout, double *dq, double *dk, double *dv, double *dsinks)
 {
     for (int s = 0; s < at->n_seq; s++) {
-        double *p = malloc(((size_t)at->kv_len[s] + 1) * 2 * sizeof *p);
+        double *p = malloc(((size_t)at->kv_len[s] + 1) * 3 * sizeof *p);
         for (int i = 0; i < at->q_start[s + 1] - at->q_start[s]; i++)
             for (int h = 0; h < at->n_heads; h++)
-                query_backward(at, s, i, h, q, k, v, dout, dq, dk, dv, p, p + at->kv_len[s]);
+                query_backward(at, s, i, h, q, k, v, dout, dq, dk, dv, dsinks, p, p + at->kv_len[s],
+                               p + 2 * at->kv_len[s]);
         free(p);
     }
 }

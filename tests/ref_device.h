@@ -75,9 +75,9 @@ double ref_dropout(float p, uint64_t key, uint64_t token_key, uint64_t c);
 /** Layouts as in dt_attention, in double. lse [n_tok, n_heads]. */
 void ref_attention_forward(const dt_attention *at, const double *q, const double *k, const double *v, double *out,
                            double *lse);
-/** dq, dk, dv are added to. */
+/** dq, dk, dv, dsinks (NULL: not computed) are added to. */
 void ref_attention_backward(const dt_attention *at, const double *q, const double *k, const double *v,
-                            const double *dout, double *dq, double *dk, double *dv);
+                            const double *dout, double *dq, double *dk, double *dv, double *dsinks);
 
 /** One row of dt_classifier. q NULL: no second logits, and kl is 0. */
 typedef struct ref_row {

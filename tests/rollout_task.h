@@ -137,7 +137,7 @@ static dt_err policy_roll_out(dt_task *t, int64_t number)
     policy *y = policy_of(t);
     dt_rollout *r = y->rollout;
     static const char *const names[] = {"parity"};
-    if (rollout_test.stop_after && t->comm->rank == rollout_test.stop_rank) t->phase->stop_asked = policy_stop_asked;
+    if (rollout_test.stop_after && t->data->rank == rollout_test.stop_rank) t->phase->stop_asked = policy_stop_asked;
     dt_rollout_start(r, number);
     const int64_t before = policy_launches(t);
     DT_TRY(dt_rollout_fill(r, t));

@@ -44,7 +44,7 @@ static void adapt(struct adapted *a, const char *json, int n_labels, const char 
     if (a->err == DT_OK) a->err = dt_lora_attach(&a->lora, &a->mc, a->units, a->n_units);
     if (a->err == DT_OK) a->err = dt_lora_check_saved(&a->lora, &a->mc, a->units, a->n_units);
     if (a->err == DT_OK) dt_units_choose_trained(a->units, a->n_units, trains, &a->lora);
-    if (a->err == DT_OK) a->err = dt_lora_store_base(&a->lora, &a->mc, a->units, a->n_units);
+    if (a->err == DT_OK) a->err = dt_lora_store_base(&a->lora, a->units, a->n_units);
     dt_config_free(&cfg);
 }
 

@@ -8,6 +8,7 @@
 #include "dtrain/perfmodel/counting_device.h"
 #include "../src/perfmodel/count_private.h"
 #include <dlfcn.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,38 +104,137 @@ TEST_WITH(waiting_work_runs_later_and_other_work_concurrently, open_count, close
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
+static bool is_exchange(dt_exchange x, dt_exchange_kind kind, double near, double far, double rounds)
+{
+    return x.kind == kind && x.near == near && x.far == far && x.rounds == rounds;
+}
+
 TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
 {
     fixture *f = *state;
     dt_comm comm = {0};
-    dt_buf b;
+    dt_buf b, big;
     assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, 1 << 20, DT_MEM_OTHER), DT_OK);
+    assert_int_equal(dt_buf_alloc(&big, &f->dev, DT_ON_DEVICE, 1 << 28, DT_MEM_OTHER), DT_OK);
     float *at = b.ptr;
     dt_comm_open_counted(&comm, &f->dev, 16, 8, false);
-    assert_int_equal(dt_comm_reduce_scatter(&comm, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL), DT_OK);
+    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL),
+                     DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 8 * 400);
+    assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 8, 1));
     assert_true(f->launch[0].node + f->launch[0].net == comm.traffic_bytes);
     f->n = 0;
-    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     /* a piece of the other node's 8 ranks comes by each adapter, and all others' by NVLink at most */
     assert_true(f->launch[0].node == 15 * 400 && f->launch[0].net == 400);
+    assert_true(is_exchange(f->launch[0].exchange, DT_RING, 14, 1, 1));
     f->n = 0; /* in any order: of each neighbour the pieces for both nodes, then one sum for the other */
-    assert_int_equal(dt_comm_reduce_scatter(&comm, at, DT_F32, at + 50000, DT_F32, 100, false, false, NULL), DT_OK);
+    assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, false, NULL),
+                     DT_OK);
     assert_true(f->launch[0].node == 7 * 2 * 400 && f->launch[0].net == 0 && f->launch[2].net == 400);
+    assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 2, 0, 1));
+    assert_true(is_exchange(f->launch[2].exchange, DT_MESSAGES, 0, 1, 1));
+    f->n = 0; /* blocks of 8 MiB, 15 of them: the staging buffer of 64 MiB is full twice */
+    const int64_t count = 2 << 20;
+    float *blocks = big.ptr;
+    assert_int_equal(
+        dt_comm_reduce_scatter(&comm, blocks, DT_F32, blocks + 16 * count, DT_F32, count, false, true, NULL), DT_OK);
+    assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 16, 2));
     assert_int_equal(dt_comm_agree(&comm, DT_ERR_FAULT), DT_ERR_FAULT);
     dt_comm_open_counted(&comm, &f->dev, 16, 8, true);
     f->n = 0;
-    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
-    assert_int_equal(dt_comm_replicate(&comm, at, 400, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_replicate(&comm.mesh.replicate, at, 400, 400, NULL), DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 0 && f->launch[1].net == 400);
+    assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 0, 1));
+    assert_true(is_exchange(f->launch[1].exchange, DT_MESSAGES, 0, 1, 1));
     dt_comm_open_counted(&comm, &f->dev, 1, 1, false);
     f->n = 0;
-    assert_int_equal(dt_comm_all_gather(&comm, at, at, 400, NULL), DT_OK);
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     assert_int_equal(f->n, 0);
-    assert_int_equal(dt_comm_all_gather(&comm, at, at + 1000, 400, NULL), DT_OK); /* its own, elsewhere */
+    assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at + 1000, 400, NULL), DT_OK); /* its own, elsewhere */
     assert_true(f->n == 1 && f->launch[0].memory == 2 * 400 && f->launch[0].node == 0 && f->launch[0].net == 0);
     dt_comm_close(&comm);
+    dt_buf_free(&big);
     dt_buf_free(&b);
+}
+
+/* ---- time of exchanges ------------------------------------------------------------------------------------------- */
+
+#define US 1e-6
+
+static double seconds_of(const dt_chip *chip, dt_exchange x, double node, double net, bool fractions)
+{
+    const dt_exchange_time t = dt_exchange_seconds(chip, &x, node, net, fractions);
+    return t.latency + fmax(t.node, t.net);
+}
+
+static void assert_near(double found, double expected)
+{
+    if (fabs(found - expected) > 1e-9 * expected) fail_msg("expected %.9g, found %.9g", expected, found);
+}
+
+/* 16 ranks on 2 nodes: 14 steps over NVLink and one over the network. */
+TEST(a_ring_takes_the_fastest_protocol)
+{
+    const dt_chip *h100 = dt_chip_named("h100");
+    const dt_exchange x = {DT_RING, 14, 1, 1}, near = {DT_RING, 7, 0, 1};
+    const struct {
+        double nbytes, expected; /* nbytes of a rank's block */
+    } several[] = {{64, 6.6 * US + 14 * 1 * US + 2.7 * US + 15 * 64 / (450e9 * 20.4 / 400)},   /* LL, steps as posts */
+                   {1 << 20, 14 * US + 14 * 1.9 * US + 4 * US + 15 * 0x1p20 / (0.92 * 450e9)}, /* LL128 */
+                   {1 << 28, 8.4 * US + 14 * 3.4 * US + 14 * US + 15 * 0x1p28 / 450e9}},       /* Simple */
+        one[] = {{64, 6.6 * US + 7 * 0.6 * US + 7 * 64 / 87.7e9},
+                 {1 << 20, 14 * US + 7 * 1.9 * US + 7 * 0x1p20 / (0.92 * 450e9)},
+                 {1 << 28, 8.4 * US + 7 * 3.4 * US + 7 * 0x1p28 / 450e9}};
+    for (int i = 0; i < 3; i++) {
+        /* each adapter takes one of the 8 blocks of the other node, and NVLink all others */
+        assert_near(seconds_of(h100, x, 15 * several[i].nbytes, several[i].nbytes, false), several[i].expected);
+        assert_near(seconds_of(h100, near, 7 * one[i].nbytes, 0, false), one[i].expected);
+    }
+    assert_near(seconds_of(h100, near, 7 * 0x1p28, 0, true), 8.4 * US + 7 * 3.4 * US + 7 * 0x1p28 / (0.78 * 450e9));
+    /* 32 nodes: at peak rates the adapters limit, at published fractions of them NVLink */
+    const dt_exchange far = {DT_RING, 224, 31, 1};
+    const double latency = 8.4 * US + 224 * 3.4 * US + 31 * 14 * US;
+    assert_near(seconds_of(h100, far, 255 * 0x1p26, 31 * 0x1p26, false), latency + 31 * 0x1p26 / 50e9);
+    assert_near(seconds_of(h100, far, 255 * 0x1p26, 31 * 0x1p26, true), latency + 255 * 0x1p26 / (0.78 * 450e9));
+    assert_near(seconds_of(h100, (dt_exchange){0}, 450e9, 0, false), 1);
+}
+
+TEST(messages_wait_for_their_posts)
+{
+    const dt_chip *h100 = dt_chip_named("h100");
+    assert_near(seconds_of(h100, (dt_exchange){DT_MESSAGES, 1, 0, 1}, 4500, 0, false), 8.4 * US + 3.4 * US + 1e-8);
+    /* two rounds with two messages to each neighbour */
+    assert_near(seconds_of(h100, (dt_exchange){DT_MESSAGES, 2, 0, 2}, 0, 0, false), 2 * (8.4 * US + 2 * 3.4 * US));
+    /* one round with messages to 100 ranks of other nodes */
+    assert_near(seconds_of(h100, (dt_exchange){DT_MESSAGES, 0, 100, 1}, 0, 50e3, true),
+                8.4 * US + 14 * US + 100 * 3 * US + 1e-6 / 0.94);
+}
+
+/* docs/data/published-collectives.csv: bus bandwidths of rings as others measured them. */
+TEST(rings_are_as_fast_as_published_ones)
+{
+    char line[512], chip[32], within[8];
+    double nodes, nbytes, published, predicted;
+    int n = 0, n_outside = 0;
+    FILE *in = fopen("docs/data/published-collectives.csv", "r");
+    assert_non_null(in);
+    while (fgets(line, sizeof line, in)) {
+        if (sscanf(line, "%*[^,],%*[^,],%31[^,],%lf,%lf,%lf,%lf,%*[^,],%7s", chip, &nodes, &nbytes, &published,
+                   &predicted, within) != 6)
+            continue;
+        const double N = 8 * nodes, share = nbytes / N;
+        const double s = seconds_of(dt_chip_named(chip), (dt_exchange){DT_RING, N - nodes, nodes - 1, 1},
+                                    (N - 1) * share, (N - 8) / 8 * share, true);
+        const double found = nbytes / s * (N - 1) / N * 1e-9;
+        const bool inside = fabs(found / published - 1) <= 0.1;
+        if (fabs(found / predicted - 1) > 0.005) fail_msg("%s: found %.1f GB/s", line, found);
+        if (inside != !strcmp(within, "yes")) fail_msg("%s: the deviation is %.3f", line, found / published - 1);
+        n++, n_outside += !inside;
+    }
+    fclose(in);
+    assert_true(n >= 8 && n_outside <= 1);
 }
 
 /* ---- a model on it ----------------------------------------------------------------------------------------------- */

@@ -128,12 +128,18 @@ TEST_WITH(fields_that_change_the_training_are_refused, clear, NULL)
 TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
 {
     static const refusal cases[] = {
-        {"{" COMPLETION ", \"label\": false}", "label: the record labels its answer as bad"},
-        {"{" COMPLETION ", \"label\": 0}", "label: the record labels its answer as bad"},
+        {"{" COMPLETION ", \"label\": false}", NULL}, /* kind unpaired */
+        {"{" COMPLETION ", \"label\": 0}", NULL},
+        {"{" COMPLETION "}", "label: expected true or false", .kind = "unpaired"},
+        {"{" COMPLETION ", \"label\": 0.5}", "label: expected true or false", .kind = "unpaired"},
+        {"{" COMPLETION ", \"label\": \"good\"}", "label: expected true or false", .kind = "unpaired"},
+        {"{" COMPLETION ", \"label\": true, \"weight\": 2}", "weight: answers with labels have no weights"},
+        {"{" CHAT ", \"label\": true}", "found a record for sft, but the dataset is of kind unpaired",
+         .kind = "unpaired"},
         {"{" CHAT ", \"kto_tag\": false}", "kto_tag: the record labels its answer as bad", .kind = "sft"},
         {"{" COMPLETION ", \"label\": false}", "label: the record labels its answer as bad", .kind = "sft"},
-        {"{" COMPLETION ", \"label\": true}",
-         "label: the record has a KTO label: train only on good answers with --kind sft"},
+        {"{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\", \"tie\": true}", "tie: neither answer is better",
+         .kind = "unpaired"},
         {"{" CHAT ", \"label\": true}", "label: the record has a KTO label"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"kto_tag\": true}", "kto_tag: the record has a KTO label"},
         {"{" COMPLETION ", \"label\": true}", NULL, .kind = "sft"},
@@ -354,7 +360,7 @@ static dt_err open_pairs(dt_loader **l)
     return dt_loader_open(l, &(dt_loader_options){.files = output,
                                                   .where = "x.ini",
                                                   .seq_len = 16,
-                                                  .pairs = true,
+                                                  .kind = DT_DATASET_PREFERENCE,
                                                   .train_batch_size = 1,
                                                   .micro_batch_size = 1,
                                                   .nranks = 1,

@@ -143,7 +143,7 @@ static int count_epoch(dt_loader_options o, int nranks)
                 const dt_batch *b;
                 assert_int_equal(dt_loader_batch(l, step, micro, &b), DT_OK);
                 assert_true(b->n_images <= info->max_images);
-                n += check_batch(b, o.pairs);
+                n += check_batch(b, o.kind == DT_DATASET_PREFERENCE);
             }
         dt_loader_close(l);
     }
@@ -163,7 +163,7 @@ TEST(batches_have_the_images_of_their_placeholders)
             o.packing = "bfd";
             assert_int_equal(count_epoch(o, nranks), n_images);
             o = options(other);
-            o.pairs = true;
+            o.kind = DT_DATASET_PREFERENCE;
             o.prefetch = prefetch;
             assert_int_equal(count_epoch(o, nranks), n_images);
         }
@@ -181,14 +181,14 @@ TEST(a_batch_has_room_for_the_most_images_and_no_more)
     assert_int_equal(dt_loader_nbytes(l), ledger.total_now);
     dt_loader_close(l);
     write_pairs(path);
-    o.pairs = true;
+    o.kind = DT_DATASET_PREFERENCE;
     l = open_loader(&o);
     assert_int_equal(dt_loader_info(l)->max_images, 2 * 2);
     assert_int_equal(dt_loader_nbytes(l), ledger.total_now);
     dt_loader_close(l);
     assert_int_equal(ledger.total_now, 0);
     write_sft(path, 1, 1, NULL); /* without any */
-    o.pairs = false;
+    o.kind = DT_DATASET_SFT;
     l = open_loader(&o);
     assert_int_equal(dt_loader_info(l)->max_images, 0);
     const dt_batch *b;
@@ -261,7 +261,7 @@ TEST(no_image_of_a_prompt_is_cut)
     }
     assert_int_equal(dt_dataset_commit(w), DT_OK);
     dt_loader_options o = options(path);
-    o.prompts = true;
+    o.kind = DT_DATASET_PROMPTS;
     dt_loader *l = open_loader(&o);
     assert_int_equal(dt_loader_info(l)->max_images, 2);
     for (int i = 0; i < N_SAMPLES; i++) {

@@ -292,6 +292,42 @@ TEST_WITH(what_goes_with_a_pair_is_kept, clear, NULL)
     dt_dataset_close(d);
 }
 
+/* Texts, messages, a text as a turn, and a pair, which is two samples. */
+TEST_WITH(answers_with_labels_are_samples, clear, NULL)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    static const struct {
+        int64_t n, n_prompt;
+        bool good;
+    } want[] = {{5, 2, true}, {5, 2, false}, {21, 18, true}, {4, 1, true}, {5, 1, false}};
+    o.kind = "unpaired";
+    assert_int_equal(make("{\"prompt\": \"qq\", \"completion\": \"aa\", \"label\": true}\n"
+                          "{\"prompt\": \"qq\", \"completion\": \"aa\", \"label\": 0}\n"
+                          "{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": "
+                          "[{\"role\": \"assistant\", \"content\": \"a\"}], \"label\": true}\n"
+                          "{\"prompt\": \"q\", \"chosen\": \"cc\", \"rejected\": \"rrr\"}\n",
+                          &o, &stats),
+                     DT_OK);
+    dt_dataset *d = open_output(output);
+    assert_int_equal(dt_dataset_get_info(d)->kind, DT_DATASET_UNPAIRED);
+    assert_int_equal(dt_dataset_get_info(d)->n_documents, 5);
+    for (int i = 0; i < 5; i++) {
+        int64_t first, n;
+        dt_pair answer;
+        assert_int_equal(dt_dataset_read_pair(d, i, &answer), DT_OK);
+        assert_int_equal(dt_dataset_document(d, i, &first, &n), DT_OK);
+        if (n != want[i].n || answer.prompt_length[0] != want[i].n_prompt)
+            print_message("sample %d: %d tokens, %d prompt\n", i, (int)n, (int)answer.prompt_length[0]);
+        assert_true(n == want[i].n && answer.prompt_length[0] == want[i].n_prompt && answer.good == want[i].good);
+    }
+    assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
+    dt_dataset_close(d);
+    o.kind = "auto";
+    assert_int_equal(make("{\"prompt\": \"qq\", \"completion\": \"aa\", \"label\": false}\n", &o, &stats), DT_OK);
+    assert_int_equal(stats.kind, DT_DATASET_UNPAIRED);
+}
+
 TEST_WITH(prompts_end_where_an_answer_begins, clear, NULL)
 {
     static const form forms[] = {

@@ -5,44 +5,69 @@
 
 enum { MAX_SEQ = 70 };
 
-/* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout, bidirectional. */
+/* A case: lengths of queries and keys by sequence, heads, head_dim, window, dropout, bidirectional, soft-cap, sinks. */
 typedef struct attention_case {
     int n_seq, n_q[MAX_SEQ], n_kv[MAX_SEQ]; /* n_kv 0: as n_q */
     int n_heads, n_kv_heads, head_dim, window;
     float dropout_p;
     bool bidirectional;
+    float softcap;
+    bool sinks;
+    int v_dim, block; /* 0: as head_dim; causal */
 } attention_case;
 
 static const attention_case cases[] = {
-    {1, {1}, {0}, 1, 1, 1, 0, 0, false},
-    {1, {5}, {0}, 2, 1, 3, 0, 0, false},
-    {2, {64, 17}, {0}, 2, 2, 64, 0, 0, false},
-    {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0, false},
-    {1, {200}, {0}, 3, 3, 40, 33, 0, false},
-    {2, {129, 70}, {0}, 4, 1, 24, 64, 0, false},
-    {1, {150}, {0}, 2, 2, 128, 1, 0, false},
-    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0, false}, /* a cache of keys */
-    {2, {1, 2}, {300, 66}, 2, 2, 64, 100, 0, false},
-    {2, {5, 0, false}, {3, 4}, 2, 1, 8, 0, 0, false}, /* queries that see no key; no queries */
-    {2, {90, 66}, {0}, 2, 1, 20, 0, 0.25f, false},
-    {1, {70}, {133}, 2, 2, 256, 50, 0.5f, false},
-    {2, {70, 140}, {0}, 2, 1, 96, 0, 0, false},
-    {1, {150}, {170}, 2, 1, 72, 40, 0, false},
-    {1, {5}, {0}, 2, 1, 3, 0, 0, true},
-    {3, {65, 1, 130}, {0}, 4, 2, 16, 0, 0, true},
-    {2, {64, 17}, {0}, 2, 2, 64, 0, 0.25f, true},
-    {3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, 0, 0, true}, /* fewer keys than queries, too */
-    {2, {81, 144}, {0}, 2, 2, 72, 0, 0, true},            /* SigLIP so400m's heads */
-    {70,                                                  /* packed documents: more than a warp has lanes, twice */
+    {1, {1}, {0}, 1, 1, 1, .window = 0},
+    {1, {5}, {0}, 2, 1, 3, .window = 0},
+    {2, {64, 17}, {0}, 2, 2, 64, .window = 0},
+    {3, {65, 1, 130}, {0}, 4, 2, 16, .window = 0},
+    {1, {200}, {0}, 3, 3, 40, .window = 33},
+    {2, {129, 70}, {0}, 4, 1, 24, .window = 64},
+    {1, {150}, {0}, 2, 2, 128, .window = 1},
+    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, .window = 0}, /* a cache of keys */
+    {2, {1, 2}, {300, 66}, 2, 2, 64, .window = 100},
+    {2, {5, 0}, {3, 4}, 2, 1, 8, .window = 0}, /* queries that see no key; no queries */
+    {2, {90, 66}, {0}, 2, 1, 20, .dropout_p = 0.25f},
+    {1, {70}, {133}, 2, 2, 256, .window = 50, .dropout_p = 0.5f},
+    {2, {70, 140}, {0}, 2, 1, 96, .window = 0},
+    {1, {150}, {170}, 2, 1, 72, .window = 40},
+    {1, {5}, {0}, 2, 1, 3, .bidirectional = true},
+    {3, {65, 1, 130}, {0}, 4, 2, 16, .bidirectional = true},
+    {2, {64, 17}, {0}, 2, 2, 64, .dropout_p = 0.25f, .bidirectional = true},
+    {3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, .bidirectional = true}, /* fewer keys than queries, too */
+    {2, {81, 144}, {0}, 2, 2, 72, .bidirectional = true},            /* SigLIP so400m's heads */
+    /* soft-cap, alone and with each of the others; scores reach half of the first cap, and several times the others */
+    {2, {65, 130}, {0}, 4, 2, 64, .softcap = 4.0f},
+    {1, {200}, {0}, 3, 3, 40, .window = 33, .softcap = 0.5f},
+    {2, {70, 140}, {0}, 2, 1, 96, .softcap = 0.25f, .sinks = true},
+    {1, {150}, {0}, 2, 1, 128, .window = 64, .softcap = 1.0f, .sinks = true},
+    {1, {70}, {133}, 2, 2, 256, .window = 50, .softcap = 2.0f},
+    {2, {64, 17}, {0}, 2, 2, 64, .dropout_p = 0.25f, .softcap = 1.0f, .sinks = true},
+    {2, {65, 81}, {0}, 4, 2, 72, .bidirectional = true, .softcap = 1.0f},
+    {3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, .softcap = 1.0f, .sinks = true},
+    /* sinks: the first head's is far above the scores, the last one's is -inf */
+    {2, {64, 67}, {0}, 4, 2, 64, .sinks = true},
+    {1, {150}, {170}, 3, 1, 72, .window = 40, .sinks = true},
+    {2, {5, 1}, {3, 4}, 4, 1, 8, .sinks = true}, /* queries that see no key */
+    {1, {131}, {0}, 4, 2, 128, .dropout_p = 0.25f, .sinks = true},
+    {2, {65, 30}, {0}, 4, 4, 256, .bidirectional = true, .sinks = true},
+    /* values narrower and wider than keys */
+    {2, {65, 30}, {0}, 4, 2, 48, .v_dim = 32},
+    {2, {70, 3}, {90, 40}, 2, 1, 20, .window = 33, .v_dim = 72, .sinks = true},
+    {1, {131}, {0}, 2, 2, 192, .dropout_p = 0.25f, .v_dim = 128, .softcap = 1.0f},
+    {2, {3, 66}, {0}, 2, 2, 64, .bidirectional = true, .v_dim = 256},
+    /* blocks of keys: shorter and longer than tiles, and not whole at the end */
+    {2, {65, 130}, {0}, 4, 2, 64, .block = 16},
+    {3, {5, 3, 70}, {40, 200, 75}, 2, 1, 40, .block = 7, .v_dim = 24},
+    {2, {150, 5}, {200, 3}, 2, 2, 32, .block = 100, .softcap = 1.0f, .sinks = true},
+    {70, /* packed documents: more than a warp has lanes, twice */
      {3, 0, 5, 1, 9, 2, 4, 0, 7, 1, 6, 2, 3, 8, 1, 0, 5, 2, 4, 1, 3, 6, 0, 2, 9, 1, 4, 2, 7, 1, 3, 8, 5,  0, 2,
       6, 1, 3, 4, 0, 7, 2, 1, 5, 3, 9, 0, 1, 4, 2, 6, 1, 3, 0, 8, 2, 5, 1, 4, 7, 2, 0, 3, 6, 9, 1, 0, 70, 2, 5},
      {0},
      2,
      1,
      64,
-     0,
-     0,
-     false},
+     .window = 0},
 };
 
 typedef struct problem {
@@ -50,7 +75,7 @@ typedef struct problem {
     int32_t q_start[MAX_SEQ + 1], kv_start[MAX_SEQ], kv_len[MAX_SEQ];
     uint64_t token_key[512];
     int64_t n_kv_rows;
-    ref_array q, k, v, dout;
+    ref_array q, k, v, dout, sinks;
     double *q64, *k64, *v64, *dout64;
 } problem;
 
@@ -67,10 +92,13 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt, int h
                            .n_heads = c->n_heads,
                            .n_kv_heads = c->n_kv_heads,
                            .head_dim = c->head_dim,
+                           .v_head_dim = c->v_dim,
                            .dt = dt,
                            .window = c->window,
+                           .block = c->block,
                            .bidirectional = c->bidirectional,
                            .scale = 1.0f / sqrtf((float)c->head_dim),
+                           .softcap = c->softcap,
                            .dropout_p = c->dropout_p,
                            .dropout_key = 77,
                            .q_start = p->q_start,
@@ -87,11 +115,11 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt, int h
         if (p->kv_len[s] > p->at.max_kv_len) p->at.max_kv_len = p->kv_len[s];
     }
     for (int t = 0; t < n_tok; t++) p->token_key[t] = dt_mix64((uint64_t)t);
-    const int d = c->head_dim;
+    const int d = c->head_dim, v_dim = dt_attention_v_dim(&p->at);
     p->at.n_tok = n_tok;
     p->at.q_ld = c->n_heads * d + gaps[how][0];
-    p->at.kv_ld = c->n_kv_heads * d + gaps[how][1];
-    p->at.o_ld = c->n_heads * d + gaps[how][2];
+    p->at.kv_ld = c->n_kv_heads * (d > v_dim ? d : v_dim) + gaps[how][1];
+    p->at.o_ld = c->n_heads * v_dim + gaps[how][2];
     p->n_kv_rows = n_kv;
     p->q = ref_random(dt, n_tok * p->at.q_ld, 1, 2.0);
     p->k = ref_random(dt, n_kv * p->at.kv_ld, 2, 2.0);
@@ -99,11 +127,17 @@ static void make_problem(problem *p, const attention_case *c, dt_dtype dt, int h
     p->dout = ref_random(dt, n_tok * p->at.o_ld, 4, 1.0);
     p->q64 = ref_doubles(&p->q), p->k64 = ref_doubles(&p->k), p->v64 = ref_doubles(&p->v),
     p->dout64 = ref_doubles(&p->dout);
+    p->sinks = ref_random(dt, c->n_heads, 5, 1.0);
+    if (!c->sinks) return;
+    p->at.sinks = p->sinks.p;
+    if (c->n_heads < 3) return;
+    ref_set(&p->sinks, 0, 20);
+    ref_set(&p->sinks, c->n_heads - 1, -INFINITY);
 }
 
 static void drop_problem(problem *p)
 {
-    ref_drop(&p->q), ref_drop(&p->k), ref_drop(&p->v), ref_drop(&p->dout);
+    ref_drop(&p->q), ref_drop(&p->k), ref_drop(&p->v), ref_drop(&p->dout), ref_drop(&p->sinks);
     free(p->q64), free(p->k64), free(p->v64), free(p->dout64);
 }
 
@@ -115,6 +149,7 @@ static dt_attention described(fixture *f, const dt_attention *at)
     on.kv_start = ARR(at->kv_start, at->n_seq);
     on.kv_len = ARR(at->kv_len, at->n_seq);
     on.token_key = ARR(at->token_key, at->n_tok);
+    if (at->sinks) on.sinks = on_device(f, at->sinks, (size_t)at->n_heads * dt_dtype_size(at->dt));
     if (at->shared_len) {
         on.shared_start = ARR(at->shared_start, at->n_seq);
         on.shared_len = ARR(at->shared_len, at->n_seq);
@@ -138,6 +173,8 @@ static void zero_gaps(ref_array *a, int64_t n_rows, int64_t ld, int64_t width)
         for (int64_t c = width; c < ld; c++) ref_set(a, r * ld + c, 0);
 }
 
+static int64_t out_width(const problem *p) { return (int64_t)p->at.n_heads * dt_attention_v_dim(&p->at); }
+
 /* Rounding. A score is a sum of d products, |q k| <= 4: its error is below d 2^-24 * 4 d scale (worst case; roundings
  * are random and much smaller, the factor 1/4 below is still generous), and a probability's relative error is that plus
  * e^x's. With dropout or a cache nothing changes. Output is a mean of |v| <= 1, so its absolute error is that relative
@@ -158,8 +195,8 @@ static void check_forward(fixture *f, const attention_case *c, dt_dtype dt, int 
     ref_attention_forward(&p.at, p.q64, p.k64, p.v64, want, want_lse);
     const dt_attention at = described(f, &p.at);
     RUN(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), ON(lse));
-    expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
-    zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, out_width(&p));
+    zero_gaps(&out, p.at.n_tok, p.at.o_ld, out_width(&p));
     const double s = c->dropout_p > 0 ? 1 / (1 - (double)c->dropout_p) : 1, err = score_error(c) * s;
     /* P rounded to 16 bits, |v| <= 1 */
     assert_true(ref_near(&out, want, 8 * err + (dt == DT_F32 ? 0 : dt_roundoff(dt) / 2 * s), "attention out"));
@@ -215,12 +252,14 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt, int how
     ref_attention_forward(&p.at, p.q64, p.k64, p.v64, want, want_lse);
     const dt_attention whole = described(f, &p.at);
     RUN(attention_forward, &whole, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL);
-    expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    expect_gaps_untouched(want, &out, p.at.n_tok, p.at.o_ld, out_width(&p));
 
     /* each sequence on its own, in pieces of one, two, three ... queries */
     for (int s = 0; s < c->n_seq; s++)
-        for (int32_t first = 0, n = 1, n_q = p.q_start[s + 1] - p.q_start[s]; first < n_q; first += n++) {
-            const int32_t take = n < n_q - first ? n : n_q - first, q_start[2] = {0, take},
+        for (int32_t first = 0, n = 1, n_q = p.q_start[s + 1] - p.q_start[s];
+             first<n_q; first += c->block> 1 ? n_q : n++) {
+            const bool whole_rest = c->block > 1 || n > n_q - first; /* a part of a block would lack its keys */
+            const int32_t take = whole_rest ? n_q - first : n, q_start[2] = {0, take},
                           kv_len = p.kv_len[s] - (c->bidirectional ? 0 : n_q - first - take);
             const int64_t row = p.q_start[s] + first;
             dt_attention at = p.at;
@@ -230,7 +269,7 @@ static void check_rows(fixture *f, const attention_case *c, dt_dtype dt, int how
                 NULL);
         }
     assert_memory_equal(out.p, pieces.p, ref_bytes(&out));
-    zero_gaps(&out, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    zero_gaps(&out, p.at.n_tok, p.at.o_ld, out_width(&p));
     assert_true(ref_near(&out, want, 8 * score_error(c), "batch-invariant attention"));
     ref_drop(&out), ref_drop(&pieces), free(want), free(want_lse), drop_problem(&p);
 }
@@ -245,18 +284,18 @@ TEST(rows_of_generation_do_not_depend_on_one_another)
             check_rows(*state, &cases[i], DT_F16, how);
         }
     }
-    const attention_case wide = {2, {3, 1}, {70, 130}, 140,  2,
-                                 8, 0,      0,         false}; /* more heads of a group than rows of a tile */
+    /* more heads of a group than rows of a tile */
+    const attention_case wide = {2, {3, 1}, {70, 130}, 140, 2, 8, .window = 0};
     check_rows(*state, &wide, DT_F32, ODD_GAPS);
     check_rows(*state, &wide, DT_BF16, ODD_GAPS);
     check_rows(*state, &wide, DT_F16, ODD_GAPS);
     /* Some splits of the keys, at once for each sequence alone and one after the other for all: a window that begins
      * within one, a token of each sequence, keys of which a warp has several tiles. */
     static const attention_case longer[] = {
-        {3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, 0, 0, false},
-        {3, {1, 1, 1}, {300, 40, 513}, 14, 2, 64, 0, 0, false},
-        {2, {1, 5}, {700, 300}, 4, 2, 128, 330, 0, false},
-        {2, {1, 1}, {515, 258}, 2, 2, 256, 300, 0, false},
+        {3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, .window = 0},
+        {3, {1, 1, 1}, {300, 40, 513}, 14, 2, 64, .window = 0},
+        {2, {1, 5}, {700, 300}, 4, 2, 128, .window = 330},
+        {2, {1, 1}, {515, 258}, 2, 2, 256, .window = 300},
     };
     for (size_t i = 0; i < sizeof longer / sizeof longer[0]; i++) check_rows(*state, &longer[i], DT_BF16, WHOLE_GAPS);
 }
@@ -306,8 +345,8 @@ static void check_shared(fixture *f, const attention_case *c, const int32_t *sha
     RUN(attention_forward, &at, ON(p.q), ON(k), ON(v), ON(apart), NULL);
     assert_memory_equal(out.p, apart.p, ref_bytes(&out));
     ref_attention_forward(&p.at, p.q64, k64, v64, want, NULL);
-    expect_gaps_untouched(want, &apart, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
-    zero_gaps(&apart, p.at.n_tok, p.at.o_ld, (int64_t)c->n_heads * c->head_dim);
+    expect_gaps_untouched(want, &apart, p.at.n_tok, p.at.o_ld, out_width(&p));
+    zero_gaps(&apart, p.at.n_tok, p.at.o_ld, out_width(&p));
     assert_true(ref_near(&apart, want, 8 * score_error(c), "attention with shared keys"));
     ref_drop(&k), ref_drop(&v), ref_drop(&out), ref_drop(&apart);
     free(k64), free(v64), free(want), drop_problem(&p);
@@ -319,13 +358,13 @@ TEST(keys_may_lie_in_two_places)
         attention_case c;
         int32_t shared[4];
     } shares[] = {
-        {{3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, 0, 0, false}, {40, 133, 5}},
-        {{3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, 0, 0, true}, {0, 128, 64}},
-        {{3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, 0, 0, false}, {300, 513, 0}},
-        {{2, {1, 5}, {700, 300}, 4, 2, 128, 330, 0, false}, {600, 299}}, /* a window over the border */
-        {{2, {1, 1}, {515, 258}, 2, 2, 256, 300, 0, false}, {514, 64}},
-        {{4, {1, 1, 1, 1}, {66, 65, 64, 63}, 14, 2, 72, 0, 0, false}, {63, 63, 63, 63}},
-        {{2, {1, 2}, {70, 71}, 2, 1, 3, 0, 0, false}, {1, 33}},
+        {{3, {1, 3, 70}, {40, 200, 75}, 4, 2, 32, .window = 0}, {40, 133, 5}},
+        {{3, {1, 3, 70}, {40, 200, 65}, 4, 2, 32, .bidirectional = true}, {0, 128, 64}},
+        {{3, {1, 2, 40}, {600, 1100, 40}, 4, 2, 64, .window = 0}, {300, 513, 0}},
+        {{2, {1, 5}, {700, 300}, 4, 2, 128, .window = 330}, {600, 299}}, /* a window over the border */
+        {{2, {1, 1}, {515, 258}, 2, 2, 256, .window = 300}, {514, 64}},
+        {{4, {1, 1, 1, 1}, {66, 65, 64, 63}, 14, 2, 72, .window = 0}, {63, 63, 63, 63}},
+        {{2, {1, 2}, {70, 71}, 2, 1, 3, .window = 0}, {1, 33}},
     };
     for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++)
         for (int how = ODD_GAPS; how <= WHOLE_GAPS; how++) {
@@ -338,7 +377,7 @@ TEST(keys_may_lie_in_two_places)
 TEST(shared_keys_are_for_generation)
 {
     fixture *f = *state;
-    const attention_case c = {1, {1}, {4}, 1, 1, 4, 0, 0, false};
+    const attention_case c = {1, {1}, {4}, 1, 1, 4, .window = 0};
     static const int32_t shared[1] = {2}, shared_start[1] = {0};
     problem p;
     make_problem(&p, &c, DT_F32, ODD_GAPS);
@@ -354,7 +393,7 @@ TEST(shared_keys_are_for_generation)
 }
 
 typedef struct gradients {
-    ref_array dq, dk, dv;
+    ref_array dq, dk, dv, dsinks;
 } gradients;
 
 /* out and lse are the device's own, so that rounding out to 16 bits is part of what is compared. */
@@ -364,21 +403,22 @@ static gradients device_gradients(fixture *f, problem *p)
     ref_array out = ref_new(at.dt, at.n_tok * at.o_ld), lse = ref_new(DT_F32, (int64_t)at.n_tok * at.n_heads);
     ref_array scratch = ref_new(DT_F32, OPS(f)->attention_scratch_elems(&f->dev, &at));
     gradients g = {ref_new(at.dt, at.n_tok * at.q_ld), ref_new(at.dt, p->n_kv_rows * at.kv_ld),
-                   ref_new(at.dt, p->n_kv_rows * at.kv_ld)};
+                   ref_new(at.dt, p->n_kv_rows * at.kv_ld), ref_new(DT_F32, at.n_heads)};
     RUN(attention_forward, &at, ON(p->q), ON(p->k), ON(p->v), ON(out), ON(lse));
     at = described(f, &p->at);
+    if (at.sinks) at.dsinks = ON(g.dsinks), at.dsinks_dtype = DT_F32;
     RUN(attention_backward, &at, ON(p->q), ON(p->k), ON(p->v), ON(out), ON(lse), ON(p->dout), ON(g.dq), ON(g.dk),
         ON(g.dv), ON(scratch));
     ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
     return g;
 }
 
-static void drop_gradients(gradients *g) { ref_drop(&g->dq), ref_drop(&g->dk), ref_drop(&g->dv); }
+static void drop_gradients(gradients *g) { ref_drop(&g->dq), ref_drop(&g->dk), ref_drop(&g->dv), ref_drop(&g->dsinks); }
 
 /* Rows of k that belong to no sequence stay as they were. */
-static void clear_unowned(problem *p, ref_array *a, double *want)
+static void clear_unowned(problem *p, ref_array *a, int head_dim, double *want)
 {
-    const int64_t ld = p->at.kv_ld, width = (int64_t)p->at.n_kv_heads * p->at.head_dim;
+    const int64_t ld = p->at.kv_ld, width = (int64_t)p->at.n_kv_heads * head_dim;
     for (int64_t r = 0; r < p->n_kv_rows; r++) {
         bool owned = false;
         for (int s = 0; s < p->at.n_seq; s++) owned |= r >= p->kv_start[s] && r < p->kv_start[s] + p->kv_len[s];
@@ -398,13 +438,13 @@ static void check_backward(fixture *f, const attention_case *c, dt_dtype dt, int
     const int64_t n_q = p.at.n_tok * p.at.q_ld, n_k = p.n_kv_rows * p.at.kv_ld,
                   width = (int64_t)c->n_heads * c->head_dim;
     double *dq = calloc((size_t)n_q + 1, sizeof *dq), *dk = calloc((size_t)n_k + 1, sizeof *dk),
-           *dv = calloc((size_t)n_k + 1, sizeof *dv);
-    ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, dq, dk, dv);
+           *dv = calloc((size_t)n_k + 1, sizeof *dv), *dsinks = calloc((size_t)c->n_heads, sizeof *dsinks);
+    ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, dq, dk, dv, dsinks);
     gradients g = device_gradients(f, &p);
     expect_gaps_untouched(dq, &g.dq, p.at.n_tok, p.at.q_ld, width);
     zero_gaps(&g.dq, p.at.n_tok, p.at.q_ld, width);
-    clear_unowned(&p, &g.dk, dk);
-    clear_unowned(&p, &g.dv, dv);
+    clear_unowned(&p, &g.dk, c->head_dim, dk);
+    clear_unowned(&p, &g.dv, dt_attention_v_dim(&p.at), dv);
     /* ds carries the relative error of p times |dp - D| <= 2 d; D is formed from out, rounded to the type: 2^-9 sqrt(d)
      * in bf16, 2^-12 sqrt(d) in fp16. dq and dk sum ds times |k|, |q| <= 2 with scale 1/sqrt(d); a key is summed over
      * all its queries, of which probabilities sum to a few: a factor 8 covers the cases here. */
@@ -420,11 +460,14 @@ static void check_backward(fixture *f, const attention_case *c, dt_dtype dt, int
      * no size. */
     const double rms = dt == DT_F32 ? 0x1p-18 : 4 * dt_roundoff(dt);
     assert_true(ref_rms_near(&g.dv, dv, rms, "attention dv"));
+    /* a sum over queries of p delta, |delta| <= d: the error of out's rounding in it is that of ds, of random sign */
+    if (c->sinks)
+        assert_true(ref_near(&g.dsinks, dsinks, err * sqrt((double)p.at.n_tok * c->head_dim), "attention dsinks"));
     if (p.at.max_kv_len > 1 && c->window != 1) {
         assert_true(ref_rms_near(&g.dq, dq, rms, "attention dq"));
         assert_true(ref_rms_near(&g.dk, dk, rms, "attention dk"));
     }
-    drop_gradients(&g), free(dq), free(dk), free(dv), drop_problem(&p);
+    drop_gradients(&g), free(dq), free(dk), free(dv), free(dsinks), drop_problem(&p);
 }
 
 TEST(backward_is_its_gradient)
@@ -439,14 +482,16 @@ TEST(backward_is_its_gradient)
 }
 
 /* Central differences of the reference forward: error h^2 |f'''| / 6 plus 2^-53 |f| / h, about 1e-9 at h = 1e-5. */
-static void check_reference(bool bidirectional)
+static void check_reference(bool bidirectional, float softcap, bool sinks, int v_dim, int block)
 {
-    const attention_case c = {2, {4, 3}, {6, 0}, 4, 2, 3, bidirectional ? 0 : 3, 0.3f, bidirectional};
+    const attention_case c = {2,    {4, 3},        {6, 0},  4,     2,     3,    bidirectional || block ? 0 : 3,
+                              0.3f, bidirectional, softcap, sinks, v_dim, block};
     problem p;
     make_problem(&p, &c, DT_F32, ODD_GAPS);
     const int64_t n_q = p.q.n, n_k = p.k.n, n_out = p.at.n_tok * p.at.o_ld;
-    double *grad = calloc((size_t)(n_q + 2 * n_k), sizeof *grad), *out = calloc((size_t)n_out, sizeof *out);
-    ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, grad, grad + n_q, grad + n_q + n_k);
+    double *grad = calloc((size_t)(n_q + 2 * n_k), sizeof *grad), *out = calloc((size_t)n_out, sizeof *out),
+           dsinks[4] = {0};
+    ref_attention_backward(&p.at, p.q64, p.k64, p.v64, p.dout64, grad, grad + n_q, grad + n_q + n_k, dsinks);
     double *const inputs[] = {p.q64, p.k64, p.v64};
     for (int64_t i = 0; i < n_q + 2 * n_k; i++) {
         double *x = i < n_q ? inputs[0] + i : i < n_q + n_k ? inputs[1] + i - n_q : inputs[2] + i - n_q - n_k, side[2];
@@ -461,19 +506,36 @@ static void check_reference(bool bidirectional)
         *x = was;
         assert_true(fabs((side[1] - side[0]) / (2 * h) - grad[i]) < 1e-7);
     }
+    for (int i = 0; sinks && i < c.n_heads;
+         i++) { /* sinks are floats: steps of 2^-8, whose error is 2^-16 |f'''| / 6 */
+        const double was = ref_get(&p.sinks, i), h = 0x1p-8;
+        double side[2];
+        for (int sign = 0; sign < 2; sign++) {
+            ref_set(&p.sinks, i, was + (sign ? h : -h));
+            ref_attention_forward(&p.at, p.q64, p.k64, p.v64, out, NULL);
+            side[sign] = 0;
+            for (int64_t o = 0; o < n_out; o++) side[sign] += out[o] == 0 ? 0 : out[o] * p.dout64[o];
+        }
+        ref_set(&p.sinks, i, was);
+        assert_true(!isfinite(was) || fabs((side[1] - side[0]) / (2 * h) - dsinks[i]) < 1e-4);
+    }
     free(grad), free(out), drop_problem(&p);
 }
 
 TEST(reference_gradient_is_that_of_the_reference)
 {
-    check_reference(false);
-    check_reference(true);
+    check_reference(false, 0, false, 0, 0);
+    check_reference(true, 0, false, 0, 0);
+    check_reference(false, 0.5f, true, 0, 0);
+    check_reference(true, 1.0f, false, 2, 0);
+    check_reference(true, 0, true, 5, 0);
+    check_reference(false, 0, true, 0, 2);
 }
 
 TEST(a_window_has_no_meaning_for_attention_in_both_directions)
 {
     fixture *f = *state;
-    const attention_case c = {1, {4}, {0}, 1, 1, 4, 2, 0, true};
+    const attention_case c = {1, {4}, {0}, 1, 1, 4, .window = 2, .bidirectional = true};
     problem p;
     make_problem(&p, &c, DT_F32, ODD_GAPS);
     const dt_attention at = described(f, &p.at);
@@ -484,9 +546,58 @@ TEST(a_window_has_no_meaning_for_attention_in_both_directions)
     drop_problem(&p);
 }
 
+/* The gradient of sinks in each type, written and added to. */
+TEST(gradients_of_sinks_are_added_to)
+{
+    const attention_case c = {2, {40, 3}, {0}, 6, 2, 16, .sinks = true};
+    fixture *f = *state;
+    for (dt_dtype type = DT_F32; type <= DT_F16; type++) {
+        problem p;
+        make_problem(&p, &c, DT_F32, ODD_GAPS);
+        gradients g = device_gradients(f, &p);
+        ref_array out = ref_new(DT_F32, p.at.n_tok * p.at.o_ld), lse = ref_new(DT_F32, (int64_t)p.at.n_tok * c.n_heads),
+                  scratch = ref_new(DT_F32, OPS(f)->attention_scratch_elems(&f->dev, &p.at)),
+                  dsinks = ref_new(type, c.n_heads);
+        dt_attention at = described(f, &p.at);
+        RUN(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), ON(lse));
+        for (int again = 0; again < 2; again++) {
+            at = described(f, &p.at);
+            at.dsinks = ON(dsinks), at.dsinks_dtype = type, at.accumulate_dsinks = again;
+            RUN(attention_backward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), ON(lse), ON(p.dout), ON(g.dq), ON(g.dk),
+                ON(g.dv), ON(scratch));
+            for (int h = 0; h < c.n_heads; h++) {
+                const double want = (1 + again) * ref_get(&g.dsinks, h);
+                assert_true(fabs(ref_get(&dsinks, h) - want) <=
+                            (1 + again) * (dt_roundoff(type) * fabs(want) + 0x1p-25));
+            }
+        }
+        ref_drop(&out), ref_drop(&lse), ref_drop(&scratch), ref_drop(&dsinks), drop_gradients(&g), drop_problem(&p);
+    }
+}
+
+TEST(a_description_that_means_nothing_is_refused)
+{
+    fixture *f = *state;
+    const attention_case c = {1, {4}, {0}, 1, 1, 4, .window = 0};
+    problem p;
+    make_problem(&p, &c, DT_F32, ODD_GAPS);
+    ref_array out = ref_new(DT_F32, p.at.n_tok * p.at.o_ld);
+    for (int way = 0; way < 6; way++) {
+        dt_attention at = described(f, &p.at);
+        if (way < 2) at.softcap = way ? INFINITY : -1;
+        if (way == 2) at.dsinks = ON(out); /* without sinks */
+        if (way == 3) at.block = -1;
+        if (way == 4) at.block = 2, at.window = 2;
+        if (way == 5) at.v_head_dim = 257;
+        assert_int_equal(TRY(attention_forward, &at, ON(p.q), ON(p.k), ON(p.v), ON(out), NULL), DT_ERR_ARG);
+        dt_error_clear();
+    }
+    ref_drop(&out), drop_problem(&p);
+}
+
 static void check_threads(fixture *f, dt_dtype dt)
 {
-    const attention_case c = {1, {300}, {0}, 4, 2, 48, 0, 0, false};
+    const attention_case c = {1, {300}, {0}, 4, 2, 48, .softcap = dt == DT_F32 ? 0 : 1.0f, .sinks = dt == DT_F32};
     const size_t size = dt_dtype_size(dt);
     problem p;
     make_problem(&p, &c, dt, ODD_GAPS);
@@ -498,6 +609,7 @@ static void check_threads(fixture *f, dt_dtype dt)
         assert_memory_equal(g.dq.p, first.dq.p, (size_t)g.dq.n * size);
         assert_memory_equal(g.dk.p, first.dk.p, (size_t)g.dk.n * size);
         assert_memory_equal(g.dv.p, first.dv.p, (size_t)g.dv.n * size);
+        assert_memory_equal(g.dsinks.p, first.dsinks.p, (size_t)g.dsinks.n * sizeof(float));
         drop_gradients(&g);
         dt_device_close(&other.dev);
     }
@@ -509,6 +621,7 @@ TEST(threads_do_not_change_bits)
 {
     check_threads(*state, DT_F32);
     check_threads(*state, DT_BF16);
+    check_threads(*state, DT_F16);
 }
 
 int main(void)

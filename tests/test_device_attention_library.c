@@ -130,7 +130,7 @@ static void check(fixture *f, const library_case *c, dt_dtype dt)
     same_bits(&r.lse, &again.lse);
     same_bits(&r.dqkv, &again.dqkv);
     ref_attention_forward(&p.at, qkv, qkv + p.k, qkv + p.v, out, lse);
-    ref_attention_backward(&p.at, qkv, qkv + p.k, qkv + p.v, dout, dqkv, dqkv + p.k, dqkv + p.v);
+    ref_attention_backward(&p.at, qkv, qkv + p.k, qkv + p.v, dout, dqkv, dqkv + p.k, dqkv + p.v, NULL);
     clear_gaps(&p, c, &r.dqkv, dqkv);
     const double unit = dt_roundoff(dt), scores = 0x1p-24 * (4 + sqrt((double)c->head_dim)) * sqrt((double)c->head_dim);
     assert_true(ref_near(&r.out, out, 2 * (8 * scores + unit), "out"));
@@ -164,14 +164,19 @@ TEST(what_a_library_refuses_it_names)
         drop_problem(&p);
         return;
     }
-    dt_attention refused[5] = {p.at, p.at, p.at, p.at, p.at};
+    enum { REFUSED = 9 };
+    dt_attention refused[REFUSED] = {p.at, p.at, p.at, p.at, p.at, p.at, p.at, p.at, p.at};
     refused[0].dt = DT_F32;
     refused[1].dropout_p = 0.1f;
     refused[2].window = 5;
     refused[3].n_tok--;
     refused[4].head_dim = 60;
+    refused[5].softcap = 50;
+    refused[6].sinks = p.qkv.p;
+    refused[7].block = 4;
+    refused[8].v_head_dim = 8;
     assert_null(dt_attention_obstacle(&p.at));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < REFUSED; i++) {
         ready = -1;
         assert_int_equal(OPS(f)->attention_prepare(&f->dev, &refused[i], true, &ready, why, sizeof why), DT_OK);
         assert_int_equal(ready, 0);

@@ -283,7 +283,8 @@ static void run_norm_backward(call *c)
     ref_drop(&y), ref_drop(&bias), ref_drop(&scratch);
 }
 
-/* Attention over 70 tokens, two tiles: q, k, v, dout. A score of -inf is a key that cannot be seen. */
+/* Attention over 70 tokens, two tiles: q, k, v, dout, sinks. A score of -inf is a key that cannot be seen, and
+ * soft-capping bounds all scores. */
 enum { TOK = 70, HEADS = 2, DIM = 24 };
 static const int32_t q_start[2] = {0, TOK}, kv_start[1] = {0}, kv_len[1] = {TOK};
 static dt_attention attention_of(const call *c)
@@ -303,10 +304,13 @@ static dt_attention attention_of(const call *c)
                           .kv_ld = DIM,
                           .o_ld = HEADS * DIM,
                           .scale = 0.2f,
+                          .softcap = c->in[4].n ? 0.5f : 0,
+                          .sinks = c->in[4].n ? ON(c->in[4]) : NULL,
                           .dt = c->dt};
 }
 static void make_attention(call *c)
 {
+    if (c->how > 1) c->in[4] = ref_random(c->dt, HEADS, 5, 1);
     c->in[0] = ref_random(c->dt, TOK * HEADS * DIM, 1, 1);
     c->in[1] = ref_random(c->dt, TOK * DIM, 2, 1);
     c->in[2] = ref_random(c->dt, TOK * DIM, 3, 1);
@@ -316,9 +320,9 @@ static void run_attention_forward(call *c)
 {
     dt_attention at = attention_of(c);
     float lse[TOK * HEADS] = {0};
-    at.batch_invariant = c->how;
+    at.batch_invariant = c->how % 2;
     CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(c->out[0]),
-         c->how ? NULL : ARR(lse, TOK * HEADS));
+         c->how % 2 ? NULL : ARR(lse, TOK * HEADS));
 }
 static void make_attention_backward(call *c)
 {
@@ -326,6 +330,7 @@ static void make_attention_backward(call *c)
     c->in[3] = ref_random(c->dt, TOK * HEADS * DIM, 4, 1);
     c->out[1] = ref_new(c->dt, TOK * DIM);
     c->out[2] = ref_new(c->dt, TOK * DIM);
+    if (c->how) c->in[4] = ref_random(c->dt, HEADS, 5, 1), c->out[3] = ref_new(DT_F32, HEADS);
 }
 static void run_attention_backward(call *c)
 {
@@ -334,6 +339,7 @@ static void run_attention_backward(call *c)
     ref_array out = ref_new(c->dt, TOK * HEADS * DIM), lse = ref_new(DT_F32, TOK * HEADS);
     CALL(attention_forward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(out), ON(lse));
     at = attention_of(c);
+    if (at.sinks) at.dsinks = on_device(c->f, c->out[3].p, ref_bytes(&c->out[3]));
     CALL(attention_backward, &at, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(out), ON(lse), ON(c->in[3]),
          ON(c->out[0]), ON(c->out[1]), ON(c->out[2]), ON(scratch));
     ref_drop(&out), ref_drop(&lse), ref_drop(&scratch);
@@ -437,8 +443,8 @@ static const operation operations[] = {
     {"matmul with epilogue", 8, true, make_epilogue, run_epilogue},
     {"norm_forward", 2, false, make_norm, run_norm_forward},
     {"norm_backward", 2, false, make_norm_backward, run_norm_backward},
-    {"attention_forward", 2, true, make_attention, run_attention_forward},
-    {"attention_backward", 1, true, make_attention_backward, run_attention_backward},
+    {"attention_forward", 4, true, make_attention, run_attention_forward},
+    {"attention_backward", 2, true, make_attention_backward, run_attention_backward},
     {"classifier", 3, true, make_classifier, run_classifier},
     {"adamw_step", 2, false, make_adamw, run_adamw},
     {"sgd_step", 2, false, make_sgd, run_sgd},

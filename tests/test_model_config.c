@@ -36,22 +36,38 @@ TEST(absent_keys_have_the_family_s_defaults)
     assert_true(mc.num_key_value_heads == 32 && mc.intermediate_size == 11008 && mc.vocab_size == 32000 &&
                 mc.norm_eps == 1e-6);
     assert_true(!mc.qkv_bias && !mc.o_bias && !mc.mlp_bias && !mc.tie_word_embeddings && mc.rope_theta == 10000 &&
-                !mc.sliding);
+                !mc.layers);
     dt_model_config_free(&mc);
 
     mc = parsed("{\"model_type\": \"mistral\", \"num_hidden_layers\": 2}");
-    assert_true(mc.num_key_value_heads == 8 && mc.sliding && mc.sliding[0] && mc.sliding[1] &&
+    assert_true(mc.num_key_value_heads == 8 && mc.layers && mc.layers[0].slides && mc.layers[1].slides &&
                 mc.sliding_window == 4096);
     dt_model_config_free(&mc);
 
     mc = parsed("{\"model_type\": \"qwen2\", \"sliding_window\": 64}");
-    assert_true(mc.qkv_bias && !mc.o_bias && !mc.sliding && mc.head_dim == 128 && mc.n_eos == 0 &&
+    assert_true(mc.qkv_bias && !mc.o_bias && !mc.layers && mc.head_dim == 128 && mc.n_eos == 0 &&
                 mc.bos_token_id == -1);
     dt_model_config_free(&mc);
 
     mc = parsed(
         "{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"num_attention_heads\": 16, \"num_key_value_heads\": 8}");
     assert_true(mc.qk_norm && mc.head_dim == 128 && !mc.qkv_bias);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"olmo2\"}");
+    assert_true(mc.qk_norm && mc.qk_norm_whole && mc.norm_eps == 1e-5 && mc.pad_token_id == 1 &&
+                mc.vocab_size == 50304);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"granite\", \"logits_scaling\": 8}");
+    assert_true(mc.embedding_multiplier == 1 && mc.attention_multiplier == 1 && mc.residual_multiplier == 1 &&
+                mc.logits_scaling == 8 && mc.pad_token_id == -1);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{\"model_type\": \"smollm3\", \"pad_token_id\": null}");
+    assert_true(mc.tie_word_embeddings && mc.num_key_value_heads == 4 && mc.pad_token_id == -1 &&
+                mc.sliding_window == 0);
+    for (int i = 0; i < 36; i++) assert_true(mc.layers[i].unrotated == (i % 4 == 3) && !mc.layers[i].slides);
     dt_model_config_free(&mc);
 }
 
@@ -76,14 +92,14 @@ TEST(spellings_of_one_thing_mean_the_same)
 
     a = parsed("{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"use_sliding_window\": true, "
                "\"sliding_window\": 64, \"max_window_layers\": 3}");
-    assert_true(a.sliding && !a.sliding[2] && a.sliding[3] && a.sliding_window == 64);
+    assert_true(a.layers && !a.layers[2].slides && a.layers[3].slides && a.sliding_window == 64);
     dt_model_config_free(&a);
     a = parsed("{\"model_type\": \"qwen3\", \"num_hidden_layers\": 2, \"use_sliding_window\": true, "
                "\"sliding_window\": 64, \"layer_types\": [\"sliding_attention\", \"full_attention\"]}");
-    assert_true(a.sliding && a.sliding[0] && !a.sliding[1]);
+    assert_true(a.layers && a.layers[0].slides && !a.layers[1].slides);
     dt_model_config_free(&a);
     a = parsed("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null}");
-    assert_true(!a.sliding && a.num_key_value_heads == 32);
+    assert_true(!a.layers && a.num_key_value_heads == 32);
     dt_model_config_free(&a);
 }
 
@@ -142,6 +158,10 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{\"model_type\": \"gpt2\", \"resid_pdrop\": 1.5}", "resid_pdrop", "1.5"},
         {"{\"model_type\": \"gpt2\", \"eos_token_id\": \"x\"}", "eos_token_id", "x"},
         {"{\"model_type\": \"gpt2\", \"scale_attn_weights\": 1}", "scale_attn_weights", "1"},
+        {"{\"model_type\": \"granite\", \"residual_multiplier\": 0}", "residual_multiplier", "0"},
+        {"{\"model_type\": \"smollm3\", \"num_hidden_layers\": 3, \"no_rope_layers\": [1, 0]}", "no_rope_layers",
+         "a 0 or 1 for each layer"},
+        {"{\"model_type\": \"smollm3\", \"no_rope_layer_interval\": 0}", "no_rope_layer_interval", "0"},
         {"[1]", "config.json", "[1]"},
         {"{\"model_type\": ", "config.json", "JSON"},
     };
@@ -153,7 +173,7 @@ TEST(unsupported_values_are_named_with_file_and_key)
         if (!strstr(text, "config.json") || !strstr(text, BAD[i].key) || !strstr(text, BAD[i].value))
             fail_msg("%s\n-> %s", BAD[i].json, text);
         assert_null(mc.json);
-        assert_null(mc.sliding);
+        assert_null(mc.layers);
     }
     dt_error_clear();
 }
@@ -261,15 +281,16 @@ static int n_differences(const dt_model_config *a, const dt_model_config *b)
 
 TEST(every_field_that_decides_what_a_model_computes_is_compared)
 {
-    bool sliding[2] = {false, true}, other[2] = {true, true};
-    const dt_model_config a = {.num_hidden_layers = 2, .sliding = sliding, .rope_theta = 1e4};
+    dt_layer layers[2] = {{0}, {.slides = true}}, other[2] = {{.slides = true}, {.slides = true}},
+             unrotated[2] = {{.unrotated = true}, {.slides = true}};
+    const dt_model_config a = {.num_hidden_layers = 2, .layers = layers, .rope_theta = 1e4};
 #define OTHER(member, value)                                                                                           \
     do {                                                                                                               \
         dt_model_config b = a;                                                                                         \
         b.member = value;                                                                                              \
         if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));    \
     } while (0)
-    OTHER(family, DT_QWEN2);
+    OTHER(family, dt_family_at(0));
     OTHER(act, DT_ACT_GELU);
     OTHER(rope_type, DT_ROPE_YARN);
     OTHER(hidden_size, 1);
@@ -281,16 +302,22 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
     OTHER(vocab_size, 1);
     OTHER(max_position_embeddings, 1);
     OTHER(norm_eps, 1e-6);
+    OTHER(embedding_multiplier, 2);
+    OTHER(attention_multiplier, 2);
+    OTHER(residual_multiplier, 2);
+    OTHER(logits_scaling, 2);
     OTHER(gated_mlp, true);
     OTHER(rms_norm, true);
     OTHER(qkv_bias, true);
     OTHER(o_bias, true);
     OTHER(mlp_bias, true);
     OTHER(qk_norm, true);
+    OTHER(qk_norm_whole, true);
     OTHER(tie_word_embeddings, true);
     OTHER(conv1d, true);
-    OTHER(sliding, other);
-    OTHER(sliding, NULL);
+    OTHER(layers, other);
+    OTHER(layers, NULL);
+    OTHER(layers, unrotated);
     OTHER(sliding_window, 1);
     OTHER(scale_attn_weights, true);
     OTHER(scale_attn_by_inverse_layer_idx, true);
@@ -314,11 +341,11 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
 
 TEST(names_are_the_words_that_are_read)
 {
-    for (int f = 0; f < DT_N_FAMILY; f++) {
+    for (int f = 0; dt_family_at(f); f++) {
         char json[64];
-        snprintf(json, sizeof json, "{\"model_type\": \"%s\"}", dt_family_name((dt_family)f));
+        snprintf(json, sizeof json, "{\"model_type\": \"%s\"}", dt_family_name(dt_family_at(f)));
         dt_model_config mc = parsed(json);
-        assert_int_equal(mc.family, f);
+        assert_ptr_equal(mc.family, dt_family_at(f));
         dt_model_config_free(&mc);
     }
     for (int act = DT_ACT_SILU; act < DT_N_ACT; act++) {
@@ -425,7 +452,7 @@ TEST(what_llava_leaves_out_is_filled_in)
     "\"image_token_index\": 3, \"vision_feature_layer\": " layer "}"
     dt_model_config a = parsed(BARE("[-3]", "false", "true")), b = parsed(BARE("-3", "true", "false")),
                     c = parsed(BARE("-3", "false", "false"));
-    assert_int_equal(a.vision->tower, DT_TOWER_CLIP);
+    assert_ptr_equal(a.vision->tower, dt_tower_find("clip"));
     assert_int_equal(a.vision->n_used, 10);
     assert_int_equal(n_differences(&a, &b), 0);
     assert_true(a.tie_word_embeddings && b.tie_word_embeddings && !c.tie_word_embeddings);
@@ -452,7 +479,7 @@ TEST(towers_and_projectors_are_compared)
         v.member = value;                                                                                              \
         if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));    \
     } while (0)
-    OTHER(tower, DT_TOWER_SIGLIP);
+    OTHER(tower, dt_tower_find("siglip"));
     OTHER(blocks->hidden_size, 16);
     OTHER(blocks->intermediate_size, 16);
     OTHER(blocks->num_attention_heads, 1);
@@ -535,6 +562,51 @@ TEST(units_hold_the_tensors_of_the_published_models)
     assert_int_equal(n_param(u, n), 8030261248);
     dt_model_free_units(u, n);
     dt_model_config_free(&mc);
+}
+
+TEST(tensors_say_what_they_are)
+{
+    static const struct {
+        const char *config, *name;
+        dt_tensor_kind kind;
+        dt_adapter_site site;
+        bool quantisable, in_first;
+        int split;
+    } ALL[] = {
+        {"gpt2", "transformer.wte.weight", DT_KIND_EMBEDDING, DT_SITE_NAMED, false, false, 0},
+        {"gpt2", "transformer.wpe.weight", DT_KIND_EMBEDDING, DT_SITE_NAMED, false, false, -1},
+        {"gpt2", "transformer.h.0.ln_1.weight", DT_KIND_NORM, DT_SITE_NONE, false, false, -1},
+        {"gpt2", "transformer.h.0.ln_1.bias", DT_KIND_VECTOR, DT_SITE_NONE, false, false, -1},
+        {"gpt2", "transformer.h.0.attn.c_attn.weight", DT_KIND_MATRIX, DT_SITE_DEFAULT, true, true, 1},
+        {"gpt2", "transformer.h.0.attn.c_attn.bias", DT_KIND_VECTOR, DT_SITE_NONE, false, false, 0},
+        {"gpt2", "transformer.h.0.mlp.c_proj.weight", DT_KIND_MATRIX, DT_SITE_LINEAR, true, true, 0},
+        {"gpt2", "transformer.h.0.mlp.c_proj.bias", DT_KIND_VECTOR, DT_SITE_NONE, false, false, -1},
+        {"llama", "model.embed_tokens.weight", DT_KIND_EMBEDDING, DT_SITE_NAMED, false, false, 0},
+        {"llama", "model.layers.0.self_attn.k_proj.weight", DT_KIND_MATRIX, DT_SITE_LINEAR, true, false, 0},
+        {"llama", "model.layers.0.self_attn.v_proj.weight", DT_KIND_MATRIX, DT_SITE_DEFAULT, true, false, 0},
+        {"llama", "model.layers.0.mlp.down_proj.weight", DT_KIND_MATRIX, DT_SITE_LINEAR, true, false, 1},
+        {"llama", "lm_head.weight", DT_KIND_HEAD, DT_SITE_NAMED, false, false, 0},
+        {"qwen3", "model.layers.0.self_attn.q_norm.weight", DT_KIND_NORM, DT_SITE_NONE, false, false, -1},
+    };
+    for (size_t i = 0; i < sizeof ALL / sizeof ALL[0]; i++) {
+        char json[128];
+        dt_unit *u;
+        int n;
+        snprintf(json, sizeof json,
+                 "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"tie_word_embeddings\": false}", ALL[i].config);
+        dt_model_config mc = parsed(json);
+        assert_int_equal(dt_model_make_units(&mc, &u, &n), DT_OK);
+        const dt_tensor *t = NULL;
+        for (int k = 0; k < n && !t; k++)
+            for (int j = 0; j < u[k].n_tensors; j++)
+                if (strcmp(u[k].tensors[j].name, ALL[i].name) == 0) t = &u[k].tensors[j];
+        assert_non_null(t);
+        if (t->kind != ALL[i].kind || t->site != ALL[i].site || t->quantisable != ALL[i].quantisable ||
+            t->in_first != ALL[i].in_first || t->split != ALL[i].split)
+            fail_msg("%s of %s", ALL[i].name, ALL[i].config);
+        dt_model_free_units(u, n);
+        dt_model_config_free(&mc);
+    }
 }
 
 TEST(matrices_that_one_matmul_serves_are_adjacent)

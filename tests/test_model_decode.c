@@ -4,6 +4,7 @@
 #include "cases.h"
 #include "../src/model/model_private.h"
 #include "host_sampler.h"
+#include "model_configs.h"
 #include "model_fixture.h"
 #include <math.h>
 #include <stdlib.h>
@@ -26,6 +27,9 @@ static const char *const CONFIGS[] = {
     "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
     "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 8, \"rope_scaling\": {\"type\": "
     "\"dynamic\", \"factor\": 2}}",
+    OLMO2,
+    GRANITE,
+    SMOLLM3,
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 

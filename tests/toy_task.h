@@ -51,7 +51,7 @@ static inline int64_t toy_micros(const dt_task *t) { return t->batching.accumula
 static inline int64_t toy_sample(const dt_task *t, int64_t k)
 {
     const int64_t m = t->batching.micro_batch_size;
-    return (k / m * t->nranks + t->comm->rank) * m + k % m;
+    return (k / m * t->data->size + t->data->rank) * m + k % m;
 }
 
 enum { TOY_IDS, TOY_OLD, TOY_FROZEN, TOY_ARRAYS };
@@ -165,7 +165,7 @@ static dt_err toy_plan(const dt_task *t, int stage, dt_memory *memory)
     dt_memory judge;
     memory->at[DT_MEM_STAGING][DT_ON_PINNED] += toy_table_nbytes(t);
     memory->at[DT_MEM_STAGING][DT_ON_DEVICE] += toy_table_nbytes(t);
-    DT_TRY(dt_frozen_model_plan(&y->frozen, &t->main->zero_opt, y->frozen_opt.dtype, t->nranks, t->dev, memory));
+    DT_TRY(dt_frozen_model_plan(&y->frozen, &t->main->zero_opt, y->frozen_opt.dtype, t->data->size, t->dev, memory));
     DT_TRY(dt_model_plan(&y->frozen.mc, &y->frozen_opt, y->frozen.units, y->frozen.n_units, t->dev, &judge));
     dt_memory_add(memory, &judge);
     memory->at[DT_MEM_DATA][DT_ON_HOST] += y->nbytes + dt_generator_nbytes(&y->generate_opt) +

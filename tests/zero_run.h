@@ -36,8 +36,9 @@ static int setup(void **state)
     *state = f;
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
     if (by_node) setenv("DTRAIN_FAKE_NODES", nranks == 3 ? "3" : "2:cyclic", 1);
-    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_comm_group(&f->comm, by_node) != DT_OK) return -1;
-    n_groups = f->comm.n_groups;
+    const dt_mesh_shape shape = {.tp = 1, .cp = 1, .by_node = by_node};
+    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_comm_mesh(&f->comm, &shape) != DT_OK) return -1;
+    n_groups = f->comm.mesh.replicate.size;
     if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
     if (dt_device_open_host(&f->host, 1, false, &f->ledger) != DT_OK) return -1;
     if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) return -1;

@@ -56,7 +56,7 @@ static inline void meet(const dt_comm *comm, const void *mine)
 static inline void part(const dt_comm *comm) { pthread_barrier_wait(&thread_of(comm->dev)->meet->barrier); }
 
 typedef struct exchange {
-    dt_comm *comm;
+    const dt_axis *axis;
     const void *send;
     void *recv;
     dt_dtype send_dt, recv_dt;
@@ -81,47 +81,48 @@ static inline void put(void *x, dt_dtype t, int64_t i, float value)
 static inline dt_err do_reduce_scatter(dt_device *cpu, const void *args)
 {
     const exchange *a = args;
-    const int64_t mine = dt_comm_piece(a->comm) * a->count;
+    const int64_t mine = dt_axis_block(a->axis) * a->count;
     void *recv = dt_queue_reach(a->recv);
     float *sum = calloc((size_t)a->count, sizeof *sum);
-    meet(a->comm, dt_queue_reach(a->send));
+    meet(a->axis->comm, dt_queue_reach(a->send));
     for (int64_t i = 0; i < a->count; i++) {
         if (a->accumulate) sum[i] = get(recv, a->recv_dt, i);
-        for (int r = 0; r < N_THREADS; r++) sum[i] += get(thread_of(a->comm->dev)->meet->data[r], a->send_dt, mine + i);
+        for (int r = 0; r < N_THREADS; r++)
+            sum[i] += get(thread_of(a->axis->comm->dev)->meet->data[r], a->send_dt, mine + i);
     }
-    part(a->comm); /* recv may lie in send, which the other one reads until here */
+    part(a->axis->comm); /* recv may lie in send, which the other one reads until here */
     for (int64_t i = 0; i < a->count; i++) put(recv, a->recv_dt, i, sum[i]);
-    part(a->comm);
+    part(a->axis->comm);
     free(sum);
     return DT_OK;
 }
 
-dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+dt_err dt_comm_reduce_scatter(const dt_axis *axis, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                               int64_t count, bool accumulate, bool ordered, dt_stream *stream)
 {
-    const exchange a = {comm, send, recv, send_dt, recv_dt, count, accumulate, 0};
-    return dt_queue_call(comm->dev, stream, do_reduce_scatter, &a, sizeof a);
+    const exchange a = {axis, send, recv, send_dt, recv_dt, count, accumulate, 0};
+    return dt_queue_call(axis->comm->dev, stream, do_reduce_scatter, &a, sizeof a);
 }
 
 static inline dt_err do_all_gather(dt_device *cpu, const void *args)
 {
     const exchange *a = args;
-    meet(a->comm, dt_queue_reach(a->send));
-    for (int r = 0; r < a->comm->group_nranks; r++) {
+    meet(a->axis->comm, dt_queue_reach(a->send));
+    for (int r = 0; r < a->axis->size; r++) {
         char *to = (char *)dt_queue_reach(a->recv) + (size_t)r * (size_t)a->count;
-        const void *from = thread_of(a->comm->dev)->meet->data[a->comm->n_groups > 1 ? a->comm->group : r];
+        const void *from = thread_of(a->axis->comm->dev)->meet->data[a->axis->size == 1 ? a->axis->comm->rank : r];
         /* the own place is there already, and the other one reads it */
         if (to != from) memcpy(to, from, (size_t)a->count);
     }
-    part(a->comm);
+    part(a->axis->comm);
     return DT_OK;
 }
 
-dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+dt_err dt_comm_all_gather(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream)
 {
-    const exchange a = {.comm = comm, .send = send, .recv = recv, .count = (int64_t)nbytes};
-    thread_of(comm->dev)->n_gathers++;
-    return dt_queue_call(comm->dev, stream, do_all_gather, &a, sizeof a);
+    const exchange a = {.axis = axis, .send = send, .recv = recv, .count = (int64_t)nbytes};
+    thread_of(axis->comm->dev)->n_gathers++;
+    return dt_queue_call(axis->comm->dev, stream, do_all_gather, &a, sizeof a);
 }
 
 /** count: bytes of a part, stride apart. */
@@ -129,19 +130,19 @@ static inline dt_err do_replicate(dt_device *cpu, const void *args)
 {
     const exchange *a = args;
     char *parts = dt_queue_reach(a->recv);
-    meet(a->comm, parts);
-    for (int g = 0; g < a->comm->n_groups; g++) {
-        const char *from = thread_of(a->comm->dev)->meet->data[g];
-        if (g != a->comm->group) memcpy(parts + g * a->stride, from + g * a->stride, (size_t)a->count);
+    meet(a->axis->comm, parts);
+    for (int g = 0; g < a->axis->size; g++) {
+        const char *from = thread_of(a->axis->comm->dev)->meet->data[g];
+        if (g != a->axis->rank) memcpy(parts + g * a->stride, from + g * a->stride, (size_t)a->count);
     }
-    part(a->comm);
+    part(a->axis->comm);
     return DT_OK;
 }
 
-dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+dt_err dt_comm_replicate(const dt_axis *axis, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
 {
-    const exchange a = {.comm = comm, .recv = buf, .count = (int64_t)nbytes, .stride = (int64_t)stride};
-    return dt_queue_call(comm->dev, stream, do_replicate, &a, sizeof a);
+    const exchange a = {.axis = axis, .recv = buf, .count = (int64_t)nbytes, .stride = (int64_t)stride};
+    return dt_queue_call(axis->comm->dev, stream, do_replicate, &a, sizeof a);
 }
 
 dt_err dt_comm_agree(dt_comm *comm, dt_err err) { return err; }
@@ -310,8 +311,10 @@ static inline void *run_thread(void *arg)
 static inline void run_ranks(rank_thread *t, dt_err (*run)(rank_thread *, dt_zero *), const dt_zero_options *opt,
                              bool with_frozen, dt_queue_order order, uint64_t seed)
 {
+    static int blocks[N_THREADS];
     meeting m;
     pthread_t id[N_THREADS];
+    for (int r = 0; r < N_THREADS; r++) blocks[r] = r;
     assert_int_equal(pthread_barrier_init(&m.barrier, NULL, N_THREADS), 0);
     for (int r = 0; r < N_THREADS; r++) {
         memset(&t[r], 0, sizeof t[r]);
@@ -323,10 +326,11 @@ static inline void run_ranks(rank_thread *t, dt_err (*run)(rank_thread *, dt_zer
         assert_int_equal(dt_device_open_host(&t[r].host, 1, false, &t[r].ledger), DT_OK);
         t[r].opt.host = &t[r].host;
         t[r].comm = (dt_comm){.rank = r, .nranks = N_THREADS, .dev = &t[r].dev};
-        if (opt->n_groups > 1) /* of one rank each */
-            t[r].comm.n_groups = N_THREADS, t[r].comm.group = r, t[r].comm.group_nranks = 1;
-        else
-            t[r].comm.n_groups = 1, t[r].comm.group_rank = r, t[r].comm.group_nranks = N_THREADS;
+        const dt_axis all = {.rank = r, .size = N_THREADS, .comm = &t[r].comm, .block_of = blocks},
+                      one = {.size = 1, .comm = &t[r].comm};
+        const bool groups = opt->n_groups > 1; /* of one rank each */
+        t[r].comm.mesh.sum = all;
+        t[r].comm.mesh.shard = groups ? one : all, t[r].comm.mesh.replicate = groups ? all : one;
     }
     for (int r = 0; r < N_THREADS; r++) assert_int_equal(pthread_create(&id[r], NULL, run_thread, &t[r]), 0);
     for (int r = 0; r < N_THREADS; r++) {

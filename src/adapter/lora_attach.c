@@ -30,12 +30,7 @@ static double scale_of(const dt_lora *l, const char *module)
 
 /* ---- which layers ------------------------------------------------------------------------------------------------ */
 
-static bool is_of_blocks(const dt_unit *u) { return u->role == DT_UNIT_BLOCK || u->role == DT_UNIT_ENCODER; }
-
-static bool may_adapt(const dt_unit *u)
-{
-    return is_of_blocks(u) || u->role == DT_UNIT_EMBEDDING || u->role == DT_UNIT_HEAD;
-}
+static bool may_adapt(const dt_unit *u) { return u->role != DT_UNIT_SCALAR_HEAD; }
 
 /* Prefix of all tensor names of the language model in a vision-language model. Only the language model has adapters. */
 static const char LANGUAGE[] = "language_model.";
@@ -45,28 +40,16 @@ static bool is_of_language(const char *name) { return strncmp(name, LANGUAGE, si
 /* The unit of a head that is tied to the embedding, and its shape in *t; -1: the head is not tied. */
 static int tied_head(const dt_model_config *mc, const dt_unit *units, int n_units, dt_tensor *t)
 {
-    *t = (dt_tensor){.n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}};
+    *t = (dt_tensor){.n_dims = 2, .shape = {mc->vocab_size, mc->hidden_size}, .site = DT_SITE_NAMED};
     snprintf(t->name, sizeof t->name, "%slm_head.weight", mc->vision ? LANGUAGE : "");
     return mc->tie_word_embeddings ? dt_units_find(units, n_units, DT_UNIT_HEAD) : -1;
-}
-
-static bool is_matrix(const dt_tensor *t)
-{
-    const char *dot = strrchr(t->name, '.');
-    return dt_is_matrix(t) && t->adapter_scale == 0 && dot && strcmp(dot, ".weight") == 0;
-}
-
-static bool is_default(const dt_model_config *mc, const char *module)
-{
-    if (mc->family == DT_GPT2) return module_is_called(module, "c_attn");
-    return module_is_called(module, "q_proj") || module_is_called(module, "v_proj");
 }
 
 static bool is_of_vocabulary(const char *module)
 {
     bool is = false;
     if (is_of_language(module)) module += sizeof LANGUAGE - 1;
-    for (int i = 0; i < DT_N_VOCABULARY_MODULES; i++) is = is || strcmp(module, dt_vocabulary_modules[i]) == 0;
+    for (int i = 0; dt_vocabulary_module(i); i++) is = is || strcmp(module, dt_vocabulary_module(i)) == 0;
     return is;
 }
 
@@ -74,21 +57,20 @@ static bool is_of_vocabulary(const char *module)
 static bool is_shared(const dt_lora *l, const dt_model_config *mc, const char *module)
 {
     bool any = false;
-    for (int i = 0; i < DT_N_VOCABULARY_MODULES && l->ties && mc->tie_word_embeddings; i++)
-        any = any || module_is_in(&l->target_modules, dt_vocabulary_modules[i]);
+    for (int i = 0; dt_vocabulary_module(i) && l->ties && mc->tie_word_embeddings; i++)
+        any = any || module_is_in(&l->target_modules, dt_vocabulary_module(i));
     return any && is_of_vocabulary(module);
 }
 
-static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_unit *u, const dt_tensor *t)
+static bool is_target(const dt_lora *l, const dt_model_config *mc, const dt_tensor *t)
 {
     const dt_modules *m = &l->target_modules;
     char module[DT_NAME_MAX], path[DT_PEFT_NAME_MAX];
-    if (!is_matrix(t) || dt_lora_saves(l, t)) return false; /* a fully trained module needs no adapter */
-    if (mc->vision && !is_of_language(t->name)) return false;
+    if (t->site == DT_SITE_NONE || dt_lora_saves(l, t)) return false; /* a fully trained module needs no adapter */
     module_of(t, module);
     dt_peft_name(module, path);
-    if (module_is_all_linear(m)) return u->role == DT_UNIT_BLOCK;
-    if (!m->pattern && m->n == 0) return u->role == DT_UNIT_BLOCK && is_default(mc, module);
+    if (module_is_all_linear(m)) return t->site >= DT_SITE_LINEAR;
+    if (!m->pattern && m->n == 0) return t->site == DT_SITE_DEFAULT;
     return module_is_in(m, module) || module_is_in(m, path) || is_shared(l, mc, module);
 }
 
@@ -98,11 +80,10 @@ static bool same_layers(const dt_lora *a, const dt_lora *b, const dt_model_confi
 {
     dt_tensor head;
     const int h = tied_head(mc, units, n_units, &head);
-    if (h >= 0 && is_target(a, mc, &units[h], &head) != is_target(b, mc, &units[h], &head)) return false;
+    if (h >= 0 && is_target(a, mc, &head) != is_target(b, mc, &head)) return false;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++)
-            if (is_target(a, mc, &units[u], &units[u].tensors[i]) != is_target(b, mc, &units[u], &units[u].tensors[i]))
-                return false;
+            if (is_target(a, mc, &units[u].tensors[i]) != is_target(b, mc, &units[u].tensors[i])) return false;
     return true;
 }
 
@@ -126,7 +107,7 @@ dt_lora_alike dt_lora_compare(const dt_lora *a, const dt_lora *b, const dt_model
             const dt_tensor *t = i < 0 ? &head : &units[u].tensors[i];
             same.saved &= dt_lora_saves(a, t) == dt_lora_saves(b, t);
             module_of(t, module);
-            if (!is_target(b, mc, &units[u], t)) continue;
+            if (!is_target(b, mc, t)) continue;
             same.ranks &= same_values(a->rank_pattern, a->n_rank_pattern, b->rank_pattern, b->n_rank_pattern, module,
                                       (double)b->r);
             same.alphas &= same_values(a->alpha_pattern, a->n_alpha_pattern, b->alpha_pattern, b->n_alpha_pattern,
@@ -153,8 +134,7 @@ static const char *list_layers(const dt_model_config *mc, const dt_unit *units, 
     *out = '\0';
     for (int u = 0; u < n_units; u++)
         for (int i = 0; may_adapt(&units[u]) && i < units[u].n_tensors; i++)
-            if (is_matrix(&units[u].tensors[i]) && (!mc->vision || is_of_language(units[u].tensors[i].name)))
-                list_layer(&units[u].tensors[i], out, size);
+            if (units[u].tensors[i].site != DT_SITE_NONE) list_layer(&units[u].tensors[i], out, size);
     if (tied_head(mc, units, n_units, &head) >= 0) list_layer(&head, out, size);
     return out;
 }
@@ -165,9 +145,8 @@ static bool names_layer(const char *name, const dt_model_config *mc, const dt_un
     dt_tensor head;
     for (int u = 0; u < n_units; u++)
         for (int i = 0; i < units[u].n_tensors; i++) {
-            if (mc->vision && !is_of_language(units[u].tensors[i].name)) continue;
             module_of(&units[u].tensors[i], module);
-            if (module_is_called(module, name) && is_matrix(&units[u].tensors[i])) return true;
+            if (module_is_called(module, name) && units[u].tensors[i].site != DT_SITE_NONE) return true;
         }
     return strcmp(name, "lm_head") == 0 && tied_head(mc, units, n_units, &head) >= 0;
 }
@@ -239,15 +218,12 @@ static dt_err add(dt_unit *u, const char *module, const char *part, int64_t rows
     return DT_OK;
 }
 
-/* Are its rows inputs? */
-static bool is_turned(const dt_model_config *mc, const dt_unit *u) { return mc->conv1d && is_of_blocks(u); }
-
 /* t must not point into the unit's tensors, which may be reallocated. */
-static dt_err add_a(const dt_lora *l, const dt_model_config *mc, dt_unit *u, const dt_tensor *t, bool new_group)
+static dt_err add_a(const dt_lora *l, dt_unit *u, const dt_tensor *t, bool new_group)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    const int64_t r = rank_of(l, module), n_in = t->shape[is_turned(mc, u) ? 0 : 1];
+    const int64_t r = rank_of(l, module), n_in = t->shape[t->in_first ? 0 : 1];
     DT_TRY(add(u, module, "lora_A.weight", r, n_in, new_group, scale_of(l, module)));
     dt_tensor *a = &u->tensors[u->n_tensors - 1];
     if (l->init == DT_LORA_GAUSSIAN) a->init_std = (float)(1 / (double)r);
@@ -255,11 +231,11 @@ static dt_err add_a(const dt_lora *l, const dt_model_config *mc, dt_unit *u, con
     return DT_OK;
 }
 
-static dt_err add_b(const dt_lora *l, const dt_model_config *mc, dt_unit *u, const dt_tensor *t)
+static dt_err add_b(const dt_lora *l, dt_unit *u, const dt_tensor *t)
 {
     char module[DT_NAME_MAX];
     module_of(t, module);
-    const int64_t n_out = t->shape[is_turned(mc, u) ? 1 : 0];
+    const int64_t n_out = t->shape[t->in_first ? 1 : 0];
     return add(u, module, "lora_B.weight", n_out, rank_of(l, module), true, scale_of(l, module));
 }
 
@@ -281,13 +257,13 @@ static dt_err add_tied_head(const dt_lora *l, const dt_model_config *mc, dt_unit
 {
     dt_tensor head;
     const int u = tied_head(mc, units, n_units, &head);
-    if (u < 0 || !is_target(l, mc, &units[u], &head)) return DT_OK;
+    if (u < 0 || !is_target(l, mc, &head)) return DT_OK;
     DT_CHECK(
         !lora_saves_tied(l, mc, units, n_units), DT_ERR_USAGE,
         "lm_head cannot have an adapter, because it is tied to the embedding, which modules_to_save trains as a whole");
-    DT_TRY(add_a(l, mc, &units[u], &head, true));
+    DT_TRY(add_a(l, &units[u], &head, true));
     ++*n_found;
-    return add_b(l, mc, &units[u], &head);
+    return add_b(l, &units[u], &head);
 }
 
 static bool is_table(const dt_unit *u) { return u->role == DT_UNIT_EMBEDDING; }
@@ -296,15 +272,15 @@ static dt_err attach_group(const dt_lora *l, const dt_model_config *mc, dt_unit 
 {
     const int found_before = *n_found;
     for (int t = first; t < end; t++) {
-        if (!is_target(l, mc, u, &u->tensors[t])) continue;
+        if (!is_target(l, mc, &u->tensors[t])) continue;
         const dt_tensor of = u->tensors[t];
         DT_TRY(check_target(u, &of));
-        DT_TRY(is_table(u) ? add_table(l, u, &of) : add_a(l, mc, u, &of, *n_found == found_before));
+        DT_TRY(is_table(u) ? add_table(l, u, &of) : add_a(l, u, &of, *n_found == found_before));
         ++*n_found;
     }
     for (int t = first; t < end; t++) {
         const dt_tensor of = u->tensors[t];
-        if (!is_table(u) && is_target(l, mc, u, &of)) DT_TRY(add_b(l, mc, u, &of));
+        if (!is_table(u) && is_target(l, mc, &of)) DT_TRY(add_b(l, u, &of));
     }
     return DT_OK;
 }

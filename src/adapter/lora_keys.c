@@ -197,11 +197,11 @@ static dt_err settle_lists(dt_config *cfg, const dt_lora *l, const char *of, dt_
 /* Shared weights have one gradient and one optimizer state. Here the two would diverge in the first step. */
 static dt_err check_shared(const dt_lora *l, const char *of)
 {
-    for (int i = 0; i < DT_N_VOCABULARY_MODULES && l->ties; i++)
-        DT_CHECK(!module_is_in(&l->target_modules, dt_vocabulary_modules[i]), DT_ERR_DATA,
+    for (int i = 0; dt_vocabulary_module(i) && l->ties; i++)
+        DT_CHECK(!module_is_in(&l->target_modules, dt_vocabulary_module(i)), DT_ERR_DATA,
                  "the adapter of %s: ensure_weight_tying: a shared adapter of %s and its tied weights can be used and "
                  "merged, but not trained",
-                 of, dt_vocabulary_modules[i]);
+                 of, dt_vocabulary_module(i));
     return DT_OK;
 }
 

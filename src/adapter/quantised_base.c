@@ -15,7 +15,6 @@ typedef struct choice {
     const dt_unit *like;
     int n_like;
     dt_dtype type;
-    bool turned;
     int n_codes; /* so far */
 } choice;
 
@@ -31,8 +30,7 @@ static const dt_tensor *codes_in(const dt_unit *units, int n_units, const char *
 
 static bool is_chosen(const choice *c, const dt_tensor *t)
 {
-    const char *dot = strrchr(t->name, '.');
-    if (t->n_dims != 2 || t->part != DT_FROZEN || !dot || strcmp(dot, ".weight") != 0) return false;
+    if (!t->quantisable || t->part != DT_FROZEN) return false;
     return c->lora ? !dt_lora_trains(c->lora, t) : codes_in(c->like, c->n_like, t->name) != NULL;
 }
 
@@ -61,9 +59,10 @@ static dt_err choose_finer(const dt_unit *u, int first, int end, int *finer)
 
 static void make_codes(dt_tensor *t, const choice *c, int finer)
 {
-    const int rows = c->turned ? 1 : 0;
+    const int rows = t->in_first ? 1 : 0;
     t->part = DT_CODES;
-    t->coded = (dt_coded){.type = c->type, .n_out = t->shape[rows], .n_in = t->shape[!rows], .turned = c->turned};
+    t->coded = (dt_coded){.type = c->type, .n_out = t->shape[rows], .n_in = t->shape[!rows], .turned = t->in_first};
+    t->in_first = false;
     t->coded.finer = finer;
     t->coded.blocks = -1;
     t->shape[0] = t->coded.n_out, t->shape[1] = t->coded.n_in;
@@ -121,19 +120,17 @@ static dt_err store_unit(dt_unit *u, choice *c)
     return DT_OK;
 }
 
-static dt_err store(choice *c, const dt_model_config *mc, dt_unit *units, int n_units)
+static dt_err store(choice *c, dt_unit *units, int n_units)
 {
-    c->turned = mc->conv1d;
-    for (int u = 0; u < n_units; u++)
-        if (units[u].role == DT_UNIT_BLOCK) DT_TRY(store_unit(&units[u], c));
+    for (int u = 0; u < n_units; u++) DT_TRY(store_unit(&units[u], c));
     return DT_OK;
 }
 
-dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units)
+dt_err dt_lora_store_base(const dt_lora *l, dt_unit *units, int n_units)
 {
     choice c = {.lora = l, .type = l->base};
     if (l->base == DT_F32) return DT_OK;
-    DT_TRY(store(&c, mc, units, n_units));
+    DT_TRY(store(&c, units, n_units));
     DT_CHECK(c.n_codes > 0, DT_ERR_USAGE,
              "no linear layer of the blocks remains to be quantised, because lora.modules_to_save lists one of "
              "each matmul");
@@ -141,11 +138,11 @@ dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *
 }
 
 /* All codes of a model have one type. */
-dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units)
+dt_err dt_lora_store_like(const dt_unit *like, int n_like, dt_unit *units, int n_units)
 {
     choice c = {.like = like, .n_like = n_like};
     for (int u = 0; u < n_like; u++)
         for (int t = 0; t < like[u].n_tensors; t++)
             if (like[u].tensors[t].part == DT_CODES) c.type = like[u].tensors[t].coded.type;
-    return store(&c, mc, units, n_units);
+    return store(&c, units, n_units);
 }

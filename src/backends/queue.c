@@ -55,6 +55,8 @@ static void reach_dt_attention(dt_device *dev, dt_attention *d)
     REACH(d->shared_start);
     REACH(d->shared_len);
     REACH(d->token_key);
+    REACH(d->sinks);
+    REACH(d->dsinks);
 }
 
 static void reach_dt_classifier(dt_device *dev, dt_classifier *d)

@@ -47,7 +47,7 @@ static dt_err share(load_job *j)
 {
     dt_stored_map *f = &j->map, from_first = *f;
     DT_TRY(dt_comm_broadcast_host(j->comm, &from_first, sizeof from_first, 0));
-    if (j->comm->rank != 0) {
+    if (!dt_comm_first(j->comm)) {
         from_first.locations = f->locations;
         from_first.files = malloc(from_first.files_len);
         *f = from_first;
@@ -113,10 +113,10 @@ static dt_err clear_slot(load_job *j, const dt_stored_slot *s)
     return DT_OK;
 }
 
-uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, size_t size)
+uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, int64_t whole, size_t size)
 {
     const int64_t lo = dt_max_i64(first, charge->first), hi = dt_min_i64(first + n, charge->first + charge->n);
-    return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo, hi - lo, size) : 0;
+    return lo < hi ? dt_checksum(elems + (size_t)(lo - first) * size, lo - first + whole, hi - lo, size) : 0;
 }
 
 /* Format the index of an element of a tensor: "[3, 17]". */
@@ -170,13 +170,15 @@ static dt_err read_slot(load_job *j, int i)
     if (p->kept || p->elsewhere) return DT_OK;
     if (p->absent) return clear_slot(j, s);
     char *in_place = type == keep ? dt_zero_state_ptr(z, s->state, s->owned) : NULL;
-    for (int64_t at = 0; at < s->owned->n; at += step) {
-        const int64_t n = dt_min_i64(step, s->owned->n - at), first = s->owned->first + at;
+    for (int64_t at = 0, n; at < s->owned->n; at += n) {
+        const int64_t first = s->owned->first + at;
+        const dt_tensor_run run = dt_tensor_run_of(s->held, first, dt_min_i64(step, s->owned->n - at));
         char *to = in_place ? in_place + (size_t)at * size : raw;
+        n = run.n;
         DT_TRY(dt_phase_poll(j->phase));
-        DT_TRY(load_fetch(j, s, p, first, n, to));
-        DT_TRY(check_finite(j, s, p, to, first, n));
-        if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->slice, to, first, n, size);
+        DT_TRY(load_fetch(j, s, p, run.whole, n, to));
+        DT_TRY(check_finite(j, s, p, to, run.whole, n));
+        if (p->has_checksum || s->of->base) j->sums[i] += load_checksum(s->slice, to, first, n, run.whole, size);
         if (in_place) continue;
         if (type != keep) dt_st_convert(raw, type, converted, keep, n);
         DT_TRY(dt_zero_state_write(z, s->state, s->owned, at, n, type == keep ? raw : converted));
@@ -193,10 +195,11 @@ static dt_err compare_slot(load_job *j, int i)
     char *const raw = j->chunks->raw, *const converted = j->chunks->converted;
     const dt_st_type keep = dt_st_type_of(dt_zero_state_dtype(z, s->state, s->owned));
     const int64_t step = DT_STORED_BUFFER / 4;
-    for (int64_t at = 0; at < s->owned->n && !p->elsewhere; at += step) {
-        const int64_t n = dt_min_i64(step, s->owned->n - at);
+    for (int64_t at = 0, n; at < s->owned->n && !p->elsewhere; at += n) {
+        const dt_tensor_run run = dt_tensor_run_of(s->held, s->owned->first + at, dt_min_i64(step, s->owned->n - at));
+        n = run.n;
         DT_TRY(dt_phase_poll(j->phase));
-        DT_TRY(load_fetch(j, s, p, s->owned->first + at, n, raw));
+        DT_TRY(load_fetch(j, s, p, run.whole, n, raw));
         dt_st_convert(raw, (dt_st_type)p->type, converted, keep, n);
         DT_TRY(dt_zero_state_read(z, s->state, s->owned, at, n, raw));
         DT_CHECK(memcmp(raw, converted, (size_t)n * dt_st_type_size(keep)) == 0, DT_ERR_DATA,
@@ -332,7 +335,7 @@ static dt_err all_written(const load_job *j)
 static void tell_kept(const load_job *j)
 {
     int n_adapters = 0, n_projector = 0;
-    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
+    for (int i = 0; i < j->n_slots && dt_comm_first(j->comm); i++) {
         if (!j->map.locations[i].kept) continue;
         if (j->slots[i].tensor->adapter_scale != 0)
             n_adapters += !j->slots[i].of->adapters_follow;
@@ -353,14 +356,14 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     dt_phase_enter(phase, "load", "open");
     dt_err err = dt_comm_agree(comm, prepare(&job));
     if (err == DT_OK)
-        err = dt_comm_agree(comm, comm->rank == 0 ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
+        err = dt_comm_agree(comm, dt_comm_first(comm) ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
     if (err == DT_OK) err = share(&job);
     if (err == DT_OK) tell_kept(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
     if (err == DT_OK) err = dt_comm_agree(comm, keep_checksums(&job));
-    if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->rank, comm->nranks));
+    if (err == DT_OK) err = dt_comm_agree(comm, compare_head(&job, comm->mesh.sum.rank, comm->mesh.sum.size));
     if (err == DT_OK) err = dt_comm_agree(comm, all_written(&job));
     clean_up(&job);
     dt_chunks_give_back(job.chunks, comm);

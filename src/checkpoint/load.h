@@ -26,8 +26,8 @@ typedef struct load_job {
 dt_err load_fetch(load_job *j, const dt_stored_slot *s, const dt_stored_location *p, int64_t first, int64_t n,
                   void *out);
 /** Checksum of those of these elements, `size` bytes each, that this rank is in charge of. Each element is counted by
- *  exactly one rank. */
-uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, size_t size);
+ *  exactly one rank. In the whole tensor the first is element `whole`. */
+uint64_t load_checksum(const dt_slice *charge, const char *elems, int64_t first, int64_t n, int64_t whole, size_t size);
 
 /** Compute the codes of slot i from floats in its file, and their scales (load_rows.c). own: this rank's error so far.
  *  Collective, agreed. DT_ERR_DATA naming file and tensor: a row has non-finite values. */

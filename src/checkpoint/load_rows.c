@@ -9,7 +9,7 @@ static uint64_t checksum_of(const dt_stored_slot *s, const char *elems, int64_t 
     const int64_t per = dt_weights_per_elem(s->tensor), begin = s->slice->first * per, end = begin + s->slice->n * per;
     const dt_slice charge = {.first = begin, .n = end - begin};
     if (s->slice->n == 0) return 0;
-    if (!c->turned) return load_checksum(&charge, elems, first, n, size);
+    if (!c->turned) return load_checksum(&charge, elems, first, n, first, size);
     const int64_t i = first / c->n_out, row = first % c->n_out,
                   lo = dt_max_i64(row, (begin - i + c->n_in - 1) / c->n_in),
                   hi = dt_min_i64(row + n, (end - i + c->n_in - 1) / c->n_in);

@@ -156,9 +156,9 @@ static dt_err reserve(const save_job *j)
 static dt_err create(save_job *j)
 {
     dt_phase_enter(j->phase, "save", "create");
-    if (j->comm->rank == 0) DT_TRY(make_metadata(j));
+    if (dt_comm_first(j->comm)) DT_TRY(make_metadata(j));
     DT_TRY(dt_fault("save.create"));
-    if (j->comm->rank == 0) DT_TRY(reserve(j));
+    if (dt_comm_first(j->comm)) DT_TRY(reserve(j));
     return dt_fault("save.reserve");
 }
 
@@ -182,8 +182,13 @@ static dt_err write_slot(const save_job *j, int fd, int i, const char *in_place)
         if (j->given_up && atomic_load(j->given_up)) return dt_fail(DT_ERR_STOP, "%s: cancelled", j->part);
         dt_phase_enter(j->phase, "save", s->tensor->name);
         if (!in_place) DT_TRY(dt_zero_state_read(s->of->zero, s->state, s->slice, at, n, j->chunks->raw));
-        j->sums[i] += dt_checksum(from, first + at, n, size);
-        DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + (first + at) * (int64_t)size, from, (size_t)n * size));
+        for (int64_t done = 0; done < n;) {
+            const dt_tensor_run run = dt_tensor_run_of(s->held, first + at + done, n - done);
+            const char *part = from + (size_t)done * size;
+            j->sums[i] += dt_checksum(part, run.whole, run.n, size);
+            DT_TRY(dt_write_at(fd, j->part, j->offsets[i] + run.whole * (int64_t)size, part, (size_t)run.n * size));
+            done += run.n;
+        }
     }
     return DT_OK;
 }
@@ -203,11 +208,11 @@ static dt_err write_slots(save_job *j)
         err = write_slot(j, fd, i, copy ? copy : dt_zero_state_ptr(slot->of->zero, slot->state, slot->slice));
         if (copy) copy += save_slot_nbytes(slot);
     }
-    if (err == DT_OK && j->comm->rank == 0)
+    if (err == DT_OK && dt_comm_first(j->comm))
         err = ckpt_write_task_arrays(fd, j->part, &j->meta->items, j->offsets + j->n_slots);
     /* On one node rank 0 syncs for all ranks after the checksums are written. Across nodes each rank flushes its own
      * cache concurrently. */
-    const bool sync = j->comm->rank != 0 || j->comm->n_nodes > 1;
+    const bool sync = !dt_comm_first(j->comm) || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
     if (err == DT_OK && sync && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
     if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
@@ -260,7 +265,7 @@ static dt_err rename_all(save_job *j)
 static dt_err publish(save_job *j)
 {
     dt_phase_enter(j->phase, "save", "publish");
-    if (j->comm->rank != 0) return DT_OK;
+    if (!dt_comm_first(j->comm)) return DT_OK;
     DT_TRY(complete(j));
     DT_TRY(dt_fault("save.rename"));
     DT_TRY(rename_all(j));
@@ -275,7 +280,7 @@ const save_stage save_stages[DT_SAVE_STAGES] = {
 
 void save_close(save_job *j, bool published)
 {
-    if (j->comm->rank == 0 && !published && j->part[0]) dt_remove_part(j->part);
+    if (dt_comm_first(j->comm) && !published && j->part[0]) dt_remove_part(j->part);
     dt_aside_drop(&j->pointer);
     ckpt_image_close(&j->image);
     free(j->slots);

@@ -1,6 +1,7 @@
 /* stored.c - lists of expected tensors, and their shapes (algorithms.md 8.3). Names in files: names.c; reading:
  * load.c. */
 #include "dtrain/checkpoint/stored.h"
+#include "dtrain/model/model.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static dt_stored_slot *add_slices(dt_stored_slot *slot, const dt_saved_model *of
                                        .slice = &slices[i],
                                        .owned = &dt_zero_owned_of(z, s)[i],
                                        .unit = dt_zero_unit(z, &slices[i]),
-                                       .tensor = dt_zero_tensor(z, &slices[i])};
+                                       .held = dt_zero_tensor(z, &slices[i])};
         }
     return slot;
 }
@@ -41,8 +42,31 @@ static dt_stored_slot *add_tensors(dt_stored_slot *slot, const dt_saved_model *o
 {
     for (int u = 0; u < of->n_units; u++)
         for (int t = 0; t < of->units[u].n_tensors; t++)
-            *slot++ = (dt_stored_slot){.of = of, .unit = &of->units[u], .tensor = &of->units[u].tensors[t]};
+            *slot++ = (dt_stored_slot){.of = of, .unit = &of->units[u], .held = &of->units[u].tensors[t]};
     return slot;
+}
+
+/* Whole tensors of those that are divided, behind the slots. */
+static dt_err add_wholes(dt_stored_slot **slots, int n)
+{
+    size_t n_divided = 0;
+    for (int i = 0; i < n; i++) n_divided += (*slots)[i].held->split_whole > 0;
+    const size_t nbytes = ((size_t)n + 1) * sizeof **slots;
+    dt_stored_slot *all = n_divided ? realloc(*slots, nbytes + n_divided * sizeof(dt_tensor)) : *slots;
+    if (!all) {
+        free(*slots);
+        *slots = NULL;
+        return dt_fail(DT_ERR_MEMORY, "out of memory for a list of %d tensors", n);
+    }
+    dt_tensor *whole = (dt_tensor *)(void *)((char *)all + nbytes);
+    for (int i = 0; i < n; i++) {
+        all[i].tensor = all[i].held;
+        if (all[i].held->split_whole == 0) continue;
+        *whole = dt_tensor_whole(all[i].held);
+        all[i].tensor = whole++;
+    }
+    *slots = all;
+    return DT_OK;
 }
 
 dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slot **slots, int *n_slots)
@@ -56,7 +80,7 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
     for (int k = 0; k < n_models; k++)
         end = models[k].zero ? add_slices(end, &models[k]) : add_tensors(end, &models[k]);
     *n_slots = (int)(end - *slots);
-    return DT_OK;
+    return add_wholes(slots, *n_slots);
 }
 
 dt_stored_slot dt_stored_plain(const dt_stored_slot *s, dt_tensor *tensor)
@@ -98,14 +122,13 @@ dt_err dt_stored_check_shape(const char *path, const char *name, const dt_tensor
 
 int32_t dt_stored_tied_embedding(const dt_stored_slot *slots, int n_slots)
 {
-    static const char *const names[] = {"model.embed_tokens.weight", "transformer.wte.weight"};
     int32_t embed = -1;
     bool predicts = false; /* has a vocabulary head */
     for (int i = 0; i < n_slots; i++) {
         if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
         const char *name = dt_stored_of_language(slots[i].tensor->name);
         if (strcmp(name, DT_STORED_HEAD) == 0) return -1;
-        if (strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0) embed = i;
+        if (dt_model_is_vocabulary(slots[i].tensor)) embed = i;
         predicts |= slots[i].unit->role == DT_UNIT_HEAD;
     }
     return predicts ? embed : -1;

@@ -186,62 +186,22 @@ static dt_err split_by_node(dt_comm *comm)
     return DT_OK;
 }
 
-/** Nodes are numbered by their lowest rank. first_rank[r]: the lowest rank on r's node. */
-static void number_nodes(dt_comm *comm, const int *first_rank)
-{
-    struct dt_comm_mpi *mpi = comm->mpi;
-    for (int r = 0; r < comm->nranks; r++)
-        mpi->node_of[r] = first_rank[r] == r ? comm->n_nodes++ : mpi->node_of[first_rank[r]];
-    comm->node = mpi->node_of[comm->rank];
-    mpi->min_local = comm->nranks;
-    for (int r = 0; r < comm->nranks; r++)
-        if (mpi->local_of[r] + 1 > mpi->max_local) mpi->max_local = mpi->local_of[r] + 1;
-}
-
-int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank)
-{
-    return comm->mpi->rank_at[(size_t)node * (size_t)comm->mpi->max_local + (size_t)local_rank];
-}
-
-static dt_err map_ranks(dt_comm *comm)
-{
-    struct dt_comm_mpi *mpi = comm->mpi;
-    const size_t n_slots = (size_t)comm->n_nodes * (size_t)mpi->max_local;
-    mpi->rank_at = malloc(n_slots * sizeof *mpi->rank_at);
-    DT_CHECK(mpi->rank_at, DT_ERR_MEMORY, "out of memory for a table of %zu ranks", n_slots);
-    for (size_t i = 0; i < n_slots; i++) mpi->rank_at[i] = -1;
-    for (int r = 0; r < comm->nranks; r++)
-        mpi->rank_at[(size_t)mpi->node_of[r] * (size_t)mpi->max_local + (size_t)mpi->local_of[r]] = r;
-    for (int d = 0; d < comm->n_nodes; d++) {
-        int n = 0;
-        while (n < mpi->max_local && dt_comm_rank_of(comm, d, n) >= 0) n++;
-        if (n < mpi->min_local) mpi->min_local = n;
-    }
-    comm->even_nodes = mpi->min_local == mpi->max_local;
-    return DT_OK;
-}
-
+/** Ranks of a node name it by its lowest rank. */
 static dt_err find_nodes(dt_comm *comm)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
     DT_TRY(split_by_node(comm));
     int *first_rank = malloc((size_t)comm->nranks * sizeof *first_rank);
-    mpi->node_of = malloc((size_t)comm->nranks * sizeof *mpi->node_of);
-    mpi->local_of = malloc((size_t)comm->nranks * sizeof *mpi->local_of);
-    dt_err err = DT_OK;
+    dt_err err = first_rank ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks", comm->nranks);
     int first = comm->rank, code = MPI_SUCCESS;
-    if (!first_rank || !mpi->node_of || !mpi->local_of)
-        err = dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks", comm->nranks);
     if (!err) code = MPI_Bcast(&first, 1, MPI_INT, 0, mpi->node);
     if (!err && !code) code = MPI_Allgather(&first, 1, MPI_INT, first_rank, 1, MPI_INT, mpi->world);
-    if (!err && !code) code = MPI_Allgather(&comm->local_rank, 1, MPI_INT, mpi->local_of, 1, MPI_INT, mpi->world);
     if (code) err = dt_comm_mpi_fail(code, "exchange of node indices", __FILE__, __LINE__);
-    if (!err) number_nodes(comm, first_rank);
+    if (!err) err = dt_mesh_world(comm, first_rank);
     free(first_rank);
-    DT_TRY(err);
-    DT_TRY(map_ranks(comm));
-    DT_MPI(MPI_Comm_split(mpi->world, comm->local_rank, comm->node, &mpi->across));
-    return errors_return(mpi->across);
+    const dt_axis *world = &comm->mesh.world;
+    if (!err) comm->node = world->node, comm->n_nodes = world->n_nodes;
+    return err;
 }
 
 static int by_value(const void *a, const void *b)
@@ -254,7 +214,7 @@ static int by_value(const void *a, const void *b)
 static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 {
     comm->n_sharing = mine ? 0 : comm->local_nranks;
-    comm->most_sharing = mine ? 1 : comm->mpi->max_local;
+    comm->most_sharing = mine ? 1 : comm->mesh.world.most_local;
     comm->leads = mine != 0 || comm->local_rank == 0;
     for (int r = 0; r < comm->rank && mine; r++) comm->leads &= ids[r] != mine;
     qsort(ids, (size_t)comm->nranks, sizeof *ids, by_value);
@@ -284,25 +244,6 @@ dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
     return err;
 }
 
-/* ---- groups ------------------------------------------------------------------------------------------------------ */
-
-dt_err dt_comm_group(dt_comm *comm, bool by_node)
-{
-    const struct dt_comm_mpi *mpi = comm->mpi;
-    DT_EXPECT(!comm->ops);
-    DT_CHECK(!by_node || comm->even_nodes, DT_ERR_USAGE,
-             "the %d ranks are spread unevenly over %d nodes, from %d to %d per node: start the same number of ranks "
-             "on each node",
-             comm->nranks, comm->n_nodes, mpi->min_local, mpi->max_local);
-    comm->n_groups = by_node ? comm->n_nodes : 1;
-    comm->group = by_node ? comm->node : 0;
-    comm->group_nranks = comm->nranks / comm->n_groups;
-    comm->group_rank = by_node ? comm->local_rank : comm->rank;
-    for (int r = 0; r < comm->nranks; r++)
-        comm->piece_of[r] = by_node ? mpi->local_of[r] * comm->n_groups + mpi->node_of[r] : r;
-    return DT_OK;
-}
-
 /* ---- open, attach, close ----------------------------------------------------------------------------------------- */
 
 static dt_err open_mpi(dt_comm *comm)
@@ -314,24 +255,19 @@ static dt_err open_mpi(dt_comm *comm)
     DT_MPI(MPI_Comm_size(mpi->world, &comm->nranks));
     DT_TRY(find_nodes(comm));
     DT_TRY(find_crowd(comm));
-    comm->piece_of = malloc((size_t)comm->nranks * sizeof *comm->piece_of);
-    DT_CHECK(comm->piece_of, DT_ERR_MEMORY, "out of memory for a table of %d ranks", comm->nranks);
-    DT_TRY(dt_comm_group(comm, false));
+    DT_TRY(dt_comm_mesh(comm, &(dt_mesh_shape){.tp = 1, .cp = 1}));
     DT_TRY(dt_comm_vote_open(mpi));
     return dt_roll_open(comm);
 }
 
 static void free_tables(dt_comm *comm)
 {
-    free(comm->mpi->node_of);
-    free(comm->mpi->local_of);
-    free(comm->mpi->rank_at);
+    dt_mesh_free(comm);
     free(comm->mpi->roll_hosts);
     free(comm->mpi->reported);
     free(comm->mpi);
-    free(comm->piece_of);
     free(comm->neighbours);
-    comm->mpi = NULL, comm->piece_of = NULL, comm->neighbours = NULL, comm->n_neighbours = 0;
+    comm->mpi = NULL, comm->neighbours = NULL, comm->n_neighbours = 0;
 }
 
 dt_err dt_comm_open(dt_comm *comm)
@@ -350,13 +286,12 @@ dt_err dt_comm_open(dt_comm *comm)
     DT_CHECK(comm->mpi, DT_ERR_MEMORY, "out of memory for a communicator");
     *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL,
                                       .node = MPI_COMM_NULL,
-                                      .across = MPI_COMM_NULL,
-                                      .check = MPI_COMM_NULL,
                                       .roll = MPI_COMM_NULL,
                                       .vote_op = MPI_OP_NULL,
                                       .vote_type = MPI_DATATYPE_NULL,
                                       .failed_rank = -1,
                                       .max_message = (size_t)1 << 30};
+    for (int i = 0; i < DT_N_AXES; i++) comm->mpi->check[i] = MPI_COMM_NULL;
     const dt_err err = open_mpi(comm);
     if (err) free_tables(comm); /* MPI's handles are leaked: freeing them is collective */
     return err;
@@ -424,12 +359,12 @@ dt_err dt_comm_has_backend(const char *backend, const dt_device *dev)
 }
 
 /* With one rank, it sends to itself, so that a single GPU tests the whole transport. */
-dt_nccl_staging dt_nccl_staging_of(int nranks)
+size_t dt_nccl_staging_of(int nranks)
 {
     enum { USUAL = 64 << 20, LEAST_PIECE = 256 << 10 };
     const int n = nranks > 1 ? nranks - 1 : 1;
     const size_t least = (size_t)n * LEAST_PIECE;
-    return (dt_nccl_staging){n, least > USUAL ? least : USUAL};
+    return least > USUAL ? least : USUAL;
 }
 
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape)
@@ -438,7 +373,7 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
     dt_memory memory = {0};
     const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
     if (!ops || ops == &dt_comm_mpi_ops) return dt_comm_mpi_plan(shape, dev->ops->host_accessible);
-    memory.at[DT_MEM_STAGING][DT_ON_DEVICE] = dt_nccl_staging_of(shape->nranks).nbytes;
+    memory.at[DT_MEM_STAGING][DT_ON_DEVICE] = dt_nccl_staging_of(shape->nranks);
     return memory;
 }
 
@@ -551,88 +486,10 @@ void dt_comm_close(dt_comm *comm)
     if (comm->ops) comm->ops->close(comm);
     dt_comm_vote_close(comm->mpi);
     if (comm->mpi->roll != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->roll);
-    if (comm->mpi->check != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check);
-    if (comm->mpi->across != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->across);
+    for (int i = 0; i < DT_N_AXES; i++)
+        if (comm->mpi->check[i] != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->check[i]);
     if (comm->mpi->node != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->node);
     if (comm->mpi->world != MPI_COMM_NULL) MPI_Comm_free(&comm->mpi->world);
     free_tables(comm);
     *comm = (dt_comm){0};
-}
-
-/* ---- collectives on tensors -------------------------------------------------------------------------------------- */
-
-/* A rank with a local or injected error still takes part and returns the error afterwards. All ranks therefore reach
- * the next vote. */
-
-/* For the timeline: the number of the collective, and this rank's current unit. */
-static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *kind)
-{
-    const char *unit = comm->phase ? atomic_load_explicit(&comm->phase->unit, memory_order_relaxed) : "";
-    dt_stream_begin(comm->dev, stream, kind, unit, atomic_load_explicit(&comm->sequence, memory_order_relaxed));
-}
-
-static dt_err check_reduce(const dt_comm *comm, const void *send, dt_dtype send_dt, const void *recv, dt_dtype recv_dt,
-                           int64_t count, bool accumulate)
-{
-    DT_EXPECT(comm && comm->ops);
-    DT_EXPECT(count >= 0 && count <= INT64_MAX / 4 / comm->nranks);
-    DT_EXPECT(count == 0 || (send && recv));
-    DT_EXPECT(dt_is_float(send_dt) && dt_is_float(recv_dt));
-    const uintptr_t piece = (uintptr_t)count * dt_dtype_size(send_dt), s = (uintptr_t)send, r = (uintptr_t)recv;
-    const uintptr_t recv_len = (uintptr_t)count * dt_dtype_size(recv_dt);
-    const bool own_place = r == s + piece * (uintptr_t)dt_comm_piece(comm) && send_dt == recv_dt && !accumulate;
-    DT_EXPECT(own_place || r >= s + piece * (uintptr_t)comm->nranks || r + recv_len <= s);
-    return DT_OK;
-}
-
-dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                              int64_t count, bool accumulate, bool ordered, dt_stream *stream)
-{
-    const dt_err fault = dt_fault("comm.reduce_scatter");
-    DT_TRY(check_reduce(comm, send, send_dt, recv, recv_dt, count, accumulate));
-    DT_TRY(
-        dt_comm_next(comm, &(dt_collective){"reduce_scatter", count, send_dt, recv_dt, -1, accumulate, ordered, true}));
-    begin_on_stream(comm, stream, "reduce_scatter");
-    const dt_err err =
-        comm->ops->reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
-    comm->traffic_bytes += (double)(comm->nranks - 1) * (double)count * (double)dt_dtype_size(send_dt);
-    return fault;
-}
-
-dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
-{
-    const dt_err fault = dt_fault("comm.all_gather");
-    DT_EXPECT(comm && comm->ops);
-    DT_EXPECT(nbytes <= SIZE_MAX / 2 / (size_t)comm->group_nranks);
-    DT_EXPECT(nbytes == 0 || (send && recv));
-    const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv;
-    DT_EXPECT(s == r + nbytes * (uintptr_t)comm->group_rank || s + nbytes <= r ||
-              s >= r + nbytes * (uintptr_t)comm->group_nranks);
-    DT_TRY(dt_comm_next(
-        comm, &(dt_collective){.kind = "all_gather", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
-    begin_on_stream(comm, stream, "all_gather");
-    const dt_err err = comm->ops->all_gather(comm, send, recv, nbytes, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
-    comm->traffic_bytes += (double)(comm->group_nranks - 1) * (double)nbytes;
-    return fault;
-}
-
-dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
-{
-    DT_EXPECT(comm && comm->ops);
-    DT_EXPECT(nbytes <= stride && stride <= SIZE_MAX / 2 / (size_t)comm->n_groups);
-    DT_EXPECT(nbytes == 0 || buf);
-    if (comm->n_groups == 1) return DT_OK;
-    const dt_err fault = dt_fault("comm.replicate");
-    DT_TRY(dt_comm_next(
-        comm, &(dt_collective){.kind = "replicate", .count = (int64_t)nbytes, .root = -1, .on_tensors = true}));
-    begin_on_stream(comm, stream, "replicate");
-    const dt_err err = comm->ops->replicate(comm, buf, stride, nbytes, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
-    comm->traffic_bytes += (double)(comm->n_groups - 1) * (double)nbytes;
-    return fault;
 }

@@ -14,7 +14,7 @@ enum { WORDS = 64 };
 typedef struct call {
     int64_t number, count;
     int32_t send_dt, recv_dt, root, accumulate, ordered, on_tensors;
-    char kind[WORDS], phase[WORDS], unit[WORDS], host[WORDS];
+    char kind[WORDS], axis[WORDS], phase[WORDS], unit[WORDS], host[WORDS];
 } call;
 
 static const char *phase_of(const dt_comm *comm)
@@ -35,8 +35,9 @@ static call call_of(const dt_comm *comm, const dt_collective *c)
     memset(&mine, 0, sizeof mine);
     mine.number = atomic_load(&comm->sequence), mine.count = c->count;
     mine.send_dt = (int32_t)c->send_dt, mine.recv_dt = (int32_t)c->recv_dt, mine.root = c->root;
-    mine.accumulate = c->accumulate, mine.ordered = c->ordered, mine.on_tensors = c->on_tensors;
+    mine.accumulate = c->accumulate, mine.ordered = c->ordered, mine.on_tensors = c->axis != NULL;
     snprintf(mine.kind, WORDS, "%s", c->kind);
+    snprintf(mine.axis, WORDS, "%s", c->axis ? c->axis->name : "");
     snprintf(mine.phase, WORDS, "%.*s", WORDS - 1, phase_of(comm));
     snprintf(mine.unit, WORDS, "%.*s", WORDS - 1, unit_of(comm));
     snprintf(mine.host, WORDS, "%.*s", WORDS - 1, comm->host);
@@ -63,10 +64,12 @@ static void describe(const call *c, char *out, size_t out_size)
 {
     int n = snprintf(out, out_size, "%s", c->kind);
     if (c->count > 0) n += snprintf(out + n, out_size - (size_t)n, " of %" PRId64, c->count);
-    if (!strcmp(c->kind, "reduce_scatter"))
+    if (!strcmp(c->kind, "reduce_scatter") || !strcmp(c->kind, "all_reduce"))
         n += snprintf(out + n, out_size - (size_t)n, " elements, %s to %s%s%s", dt_dtype_name((dt_dtype)c->send_dt),
                       dt_dtype_name((dt_dtype)c->recv_dt), c->accumulate ? ", accumulated" : "",
                       c->ordered ? ", in order" : "");
+    if (!strcmp(c->axis, "tp") || !strcmp(c->axis, "cp")) /* the others follow from the kind */
+        n += snprintf(out + n, out_size - (size_t)n, " on axis %s", c->axis);
     if (c->root >= 0) n += snprintf(out + n, out_size - (size_t)n, " from rank %d", c->root);
     if (*c->phase)
         snprintf(out + n, out_size - (size_t)n, " in phase %s%s%s", c->phase, *c->unit ? ", unit " : "", c->unit);
@@ -74,58 +77,119 @@ static void describe(const call *c, char *out, size_t out_size)
 
 static bool same(const call *a, const call *b) { return hash_of(a) == hash_of(b); }
 
-static int n_like(const call *all, int nranks, int r)
+/** The ranks that must issue the same collective: of a tensor or context parallel axis its members, else all ranks with
+ *  the same parameters. */
+static const dt_axis *scope_of(const dt_comm *comm, const dt_axis *axis)
+{
+    const dt_mesh *m = &comm->mesh;
+    const dt_axis *scope = !axis || axis == &m->world ? &m->world : axis == &m->tp || axis == &m->cp ? axis : &m->sum;
+    return scope->size == comm->nranks ? &m->world : scope;
+}
+
+static dt_err open_scope(const dt_axis *scope, MPI_Comm *check)
+{
+    const struct dt_comm_mpi *mpi = scope->comm->mpi;
+    MPI_Group all, some;
+    if (*check != MPI_COMM_NULL) return DT_OK;
+    DT_MPI(MPI_Comm_group(mpi->world, &all));
+    DT_MPI(MPI_Group_incl(all, scope->size, scope->member, &some));
+    DT_MPI(MPI_Comm_create_group(mpi->world, some, 0, check));
+    DT_MPI(MPI_Group_free(&some));
+    DT_MPI(MPI_Group_free(&all));
+    DT_MPI(MPI_Comm_set_errhandler(*check, MPI_ERRORS_RETURN));
+    return DT_OK;
+}
+
+static int n_like(const call *all, int n_ranks, int r)
 {
     int n = 0;
-    for (int q = 0; q < nranks; q++) n += same(&all[q], &all[r]);
+    for (int q = 0; q < n_ranks; q++) n += same(&all[q], &all[r]);
     return n;
 }
 
 /* Report a rank whose collective differs from that of the majority; with a tie, from that of rank 0. */
-static dt_err say_difference(const dt_comm *comm, const call *all)
+static dt_err say_difference(const dt_axis *scope, const call *all)
 {
     int usual = 0, other = 0;
     char its[512], theirs[512];
-    for (int r = 1, most = n_like(all, comm->nranks, 0); r < comm->nranks; r++)
-        if (n_like(all, comm->nranks, r) > most) usual = r, most = n_like(all, comm->nranks, r);
+    for (int r = 1, most = n_like(all, scope->size, 0); r < scope->size; r++)
+        if (n_like(all, scope->size, r) > most) usual = r, most = n_like(all, scope->size, r);
     while (same(&all[other], &all[usual])) other++;
     describe(&all[other], its, sizeof its);
     describe(&all[usual], theirs, sizeof theirs);
-    comm->mpi->failed_rank = other; /* all ranks know the error and may end in order */
+    /* all ranks know the error and may end in order, unless some are not asked */
+    scope->comm->mpi->failed_rank = scope->size == scope->comm->nranks ? scope->member[other] : -1;
     return dt_fail(DT_ERR_COMM,
                    "comm.check: ranks issued different collectives: rank %d on host %s issued number %" PRId64
                    ": %s; rank %d on host %s issued number %" PRId64 ": %s",
-                   other, all[other].host, all[other].number, its, usual, all[usual].host, all[usual].number, theirs);
+                   scope->member[other], all[other].host, all[other].number, its, scope->member[usual], all[usual].host,
+                   all[usual].number, theirs);
 }
 
-static dt_err tell_difference(const dt_comm *comm, const call *mine)
+static dt_err tell_difference(const dt_axis *scope, MPI_Comm check, const call *mine)
 {
-    call *all = malloc((size_t)comm->nranks * sizeof *all);
+    call *all = malloc((size_t)scope->size * sizeof *all);
     if (!all) return dt_fail(DT_ERR_COMM, "comm.check: ranks issued different collectives (no memory to report which)");
-    const int code = MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, comm->mpi->check);
-    const dt_err err = code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : say_difference(comm, all);
+    const int code = MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, check);
+    const dt_err err = code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : say_difference(scope, all);
     free(all);
     return err;
 }
 
-static dt_err agree_on(const dt_comm *comm, const dt_collective *c)
+static dt_err agree_on(dt_comm *comm, const dt_collective *c)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
+    const dt_axis *scope = scope_of(comm, c->axis);
+    MPI_Comm *check = &mpi->check[scope - comm->mesh.axis];
     call mine = call_of(comm, c);
     if (dt_fault("comm.check") != DT_OK) { /* for tests: this rank issues another collective */
         dt_error_clear();
         mine.count++;
     }
-    if (mpi->check == MPI_COMM_NULL) {
-        DT_MPI(MPI_Comm_dup(mpi->world, &mpi->check));
-        DT_MPI(MPI_Comm_set_errhandler(mpi->check, MPI_ERRORS_RETURN));
-    }
+    DT_TRY(open_scope(scope, check));
     const uint64_t hash = hash_of(&mine);
     uint64_t most[2] = {hash, ~hash};
-    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UINT64_T, MPI_MAX, mpi->check));
+    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UINT64_T, MPI_MAX, *check));
     if (most[0] == ~most[1]) return DT_OK;
     mpi->differ = true;
-    return tell_difference(comm, &mine);
+    return tell_difference(scope, *check, &mine);
+}
+
+/* What the others send this rank. Each pair of members exchanges its numbers. */
+static dt_err compare_sizes(const dt_axis *axis, const size_t *send_nbytes, const size_t *recv_nbytes, char *text,
+                            size_t text_size)
+{
+    enum { TAG_SIZE = 21 };
+    *text = '\0';
+    for (int k = 1; k < axis->size; k++) {
+        const int to = (axis->rank + k) % axis->size, from = (axis->rank - k + axis->size) % axis->size;
+        uint64_t give = send_nbytes[to], take = 0;
+        DT_MPI(MPI_Sendrecv(&give, 1, MPI_UINT64_T, axis->member[to], TAG_SIZE, &take, 1, MPI_UINT64_T,
+                            axis->member[from], TAG_SIZE, axis->comm->mpi->world, MPI_STATUS_IGNORE));
+        if (take != recv_nbytes[from] && !*text)
+            snprintf(text, text_size,
+                     "comm.check: all_to_all_v: rank %d sends %" PRIu64 " bytes to rank %d, which expects %zu",
+                     axis->member[from], take, axis->member[axis->rank], recv_nbytes[from]);
+    }
+    return DT_OK;
+}
+
+dt_err dt_comm_check_sizes(const dt_axis *axis, const size_t *send_nbytes, const size_t *recv_nbytes)
+{
+    dt_comm *comm = axis->comm;
+    if (!comm->check) return DT_OK;
+    const dt_axis *scope = scope_of(comm, axis);
+    const MPI_Comm check = comm->mpi->check[scope - comm->mesh.axis];
+    char text[256];
+    int first = scope->size;
+    DT_TRY(compare_sizes(axis, send_nbytes, recv_nbytes, text, sizeof text));
+    if (*text) first = scope->rank;
+    DT_MPI(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, check));
+    if (first == scope->size) return DT_OK;
+    DT_MPI(MPI_Bcast(text, sizeof text, MPI_CHAR, first, check));
+    comm->mpi->differ = true;
+    comm->mpi->failed_rank = scope->size == comm->nranks ? scope->member[first] : -1;
+    return dt_fail(DT_ERR_COMM, "%s", text);
 }
 
 /* Other ranks learn of the failure only when the job ends. */

@@ -3,83 +3,120 @@
  *
  * A reduce-scatter sends each rank its block and folds the received blocks. If the order is free, nodes first sum their
  * own blocks and exchange sums (cuda/nccl.c). An all-gather is NCCL's: a block enters a node once, over the adapters of
- * all its ranks, and is forwarded inside the node. If groups are nodes, nothing leaves a node. */
+ * all its ranks, and is forwarded inside the node. If groups are nodes, nothing leaves a node.
+ *
+ * A reduction that is larger than the staging buffer takes several rounds. */
 #include "internal.h"
 #include "dtrain/perfmodel/counting_device.h"
+#include <math.h>
 
-static double others_in_node(const dt_comm *comm) { return dt_min_i64(comm->nranks, comm->local_nranks) - 1; }
-static double in_other_nodes(const dt_comm *comm) { return comm->nranks - 1 - others_in_node(comm); }
+static double others_in_node(const dt_axis *axis) { return axis->local_size - 1; }
+static double in_other_nodes(const dt_axis *axis) { return axis->size - axis->local_size; }
 
-static void count_sums_of_nodes(dt_comm *comm, double piece, double floats, double sum, dt_stream *stream)
+/* Number of groups of messages for blocks of so many bytes, of which the staging buffer holds a part. */
+static double rounds_of(const dt_axis *axis, double staged)
 {
-    const double n_nodes = comm->n_nodes, handed = others_in_node(comm) * n_nodes * piece, far = (n_nodes - 1) * floats;
+    return ceil(staged / (double)dt_nccl_staging_of(axis->comm->nranks));
+}
+
+static void count_sums_of_nodes(const dt_axis *axis, double piece, double floats, double sum, dt_stream *stream)
+{
+    const double n_nodes = axis->n_nodes, handed = others_in_node(axis) * n_nodes * piece, far = (n_nodes - 1) * floats,
+                 rounds = rounds_of(axis, handed + (2 * n_nodes - 1) * floats);
     const dt_launch launches[] = {
-        {.op = "reduce_scatter", .memory = 2 * handed, .node = handed},
+        {.op = "reduce_scatter", .memory = 2 * handed, .node = handed, .exchange = {DT_MESSAGES, n_nodes, 0, rounds}},
         {.op = "reduce_scatter", .memory = handed + n_nodes * (piece + floats)},
-        {.op = "reduce_scatter", .memory = 2 * far, .net = far},
+        {.op = "reduce_scatter",
+         .memory = 2 * far,
+         .net = far,
+         .exchange = {DT_MESSAGES, 0, rounds * (n_nodes - 1), rounds}},
         {.op = "reduce_scatter", .memory = n_nodes * floats + sum},
     };
-    for (size_t i = 0; i < sizeof launches / sizeof launches[0]; i++) dt_count_queue(comm->dev, stream, &launches[i]);
+    for (size_t i = 0; i < sizeof launches / sizeof launches[0]; i++)
+        dt_count_queue(axis->comm->dev, stream, &launches[i]);
 }
 
-static dt_err count_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                                   int64_t count, bool accumulate, bool ordered, dt_stream *stream)
+static dt_err count_reduce_scatter(const dt_axis *axis, const dt_reduction *d, dt_stream *stream)
 {
-    const double piece = (double)count * (double)dt_dtype_size(send_dt),
-                 sum = (double)count * (double)dt_dtype_size(recv_dt), all = comm->nranks * piece;
-    if (count == 0 || (comm->nranks == 1 && send == recv && !accumulate)) return DT_OK;
-    if (comm->nranks == 1)
-        return comm->dev->ops->add_into(comm->dev, send, send_dt, recv, recv_dt, accumulate, count, stream);
-    if (!ordered && comm->even_nodes && comm->n_nodes > 1 && others_in_node(comm) > 0) {
-        count_sums_of_nodes(comm, piece, (double)count * sizeof(float), (accumulate ? 2 : 1) * sum, stream);
+    dt_device *dev = axis->comm->dev;
+    const double piece = (double)d->count * (double)dt_dtype_size(d->send_dt),
+                 sum = (double)d->count * (double)dt_dtype_size(d->recv_dt), all = axis->size * piece,
+                 results = (d->accumulate ? 2 : 1) * sum, rounds = rounds_of(axis, all - piece);
+    if (d->count == 0 || (axis->size == 1 && d->send == d->recv && !d->accumulate)) return DT_OK;
+    if (axis->size == 1)
+        return dev->ops->add_into(dev, d->send, d->send_dt, d->recv, d->recv_dt, d->accumulate, d->count, stream);
+    if (!d->ordered && axis->even_nodes && axis->n_nodes > 1 && others_in_node(axis) > 0) {
+        count_sums_of_nodes(axis, piece, (double)d->count * sizeof(float), results, stream);
         return DT_OK;
     }
-    dt_count_queue(comm->dev, stream,
+    dt_count_queue(dev, stream,
                    &(dt_launch){.op = "reduce_scatter",
                                 .memory = 2 * (all - piece),
-                                .node = others_in_node(comm) * piece,
-                                .net = in_other_nodes(comm) * piece});
-    dt_count_queue(comm->dev, stream, &(dt_launch){.op = "reduce_scatter", .memory = all + (accumulate ? 2 : 1) * sum});
+                                .node = others_in_node(axis) * piece,
+                                .net = in_other_nodes(axis) * piece});
+    dt_count_queue(dev, stream, &(dt_launch){.op = "reduce_scatter", .memory = all + results});
     return DT_OK;
 }
 
-static dt_err count_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+static dt_err count_all_gather(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
+                               size_t nbytes, dt_stream *stream)
 {
-    const double others = (double)(comm->group_nranks - 1) * (double)nbytes,
-                 foreign = comm->n_groups > 1 ? 0 : in_other_nodes(comm) * (double)nbytes;
+    dt_device *dev = axis->comm->dev;
+    const double others = (double)(axis->size - 1) * (double)nbytes, foreign = in_other_nodes(axis) * (double)nbytes;
     if (nbytes == 0) return DT_OK;
-    if (comm->group_nranks == 1) return comm->dev->ops->copy(comm->dev, recv, send, nbytes, stream);
-    dt_count_queue(comm->dev, stream,
-                   &(dt_launch){.op = "all_gather",
+    if (axis->size == 1) return dev->ops->copy(dev, recv, send, nbytes, stream);
+    /* as cuda/nccl.c: ncclAllGather if the axis is the communicator, else messages */
+    const dt_exchange messages = {DT_MESSAGES, others_in_node(axis) > 0, in_other_nodes(axis), 1},
+                      ring = {DT_RING, axis->size - axis->n_nodes, axis->n_nodes - 1, 1};
+    dt_count_queue(dev, stream,
+                   &(dt_launch){.op = kind,
                                 .memory = 2 * others,
-                                .node = others_in_node(comm) > 0 ? others : 0,
-                                .net = foreign / (others_in_node(comm) + 1)});
+                                .node = others_in_node(axis) > 0 ? others : 0,
+                                .net = foreign / (others_in_node(axis) + 1),
+                                .exchange = axis->in_order && stride == nbytes ? ring : messages});
     return DT_OK;
 }
 
-static dt_err count_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+/* The members of rank 0's node come first. */
+static dt_err count_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
 {
-    const double others = (double)(comm->n_groups - 1) * (double)nbytes;
-    if (nbytes > 0)
-        dt_count_queue(comm->dev, stream, &(dt_launch){.op = "replicate", .memory = 2 * others, .net = others});
+    dt_launch launch = {.op = kind, .exchange = {DT_MESSAGES, 0, 0, 1}};
+    for (int i = 0; i < n; i++) {
+        launch.memory += (double)(m[i].send_nbytes + m[i].recv_nbytes);
+        const bool near = m[i].rank < axis->local_size;
+        *(near ? &launch.node : &launch.net) += (double)m[i].send_nbytes;
+        if (near) launch.exchange.near = 1;
+        launch.exchange.far += !near;
+    }
+    if (launch.memory > 0) dt_count_queue(axis->comm->dev, stream, &launch);
     return DT_OK;
 }
 
 const dt_comm_ops dt_comm_count_ops = {.name = "count",
                                        .reduce_scatter = count_reduce_scatter,
                                        .all_gather = count_all_gather,
-                                       .replicate = count_replicate};
+                                       .exchange = count_exchange};
+
+/* Rank 0's axes, without tables. */
+static dt_axis counted_axis(dt_comm *comm, const char *name, int size, int per_node)
+{
+    const int n_nodes = (size + per_node - 1) / per_node;
+    return (dt_axis){.name = name,
+                     .size = size,
+                     .comm = comm,
+                     .n_nodes = n_nodes,
+                     .local_size = (int)dt_min_i64(size, per_node),
+                     .even_nodes = n_nodes == 1 || size % per_node == 0,
+                     .in_order = size == comm->nranks};
+}
 
 void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node)
 {
-    *comm = (dt_comm){.nranks = nranks,
-                      .local_nranks = (int)dt_min_i64(nranks, ranks_per_node),
-                      .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
-                      .group_nranks = by_node ? (int)dt_min_i64(nranks, ranks_per_node) : nranks,
-                      .n_groups = by_node ? (nranks + ranks_per_node - 1) / ranks_per_node : 1,
-                      .even_nodes = nranks <= ranks_per_node || nranks % ranks_per_node == 0,
-                      .host = "planned",
-                      .dev = dev,
-                      .ops = &dt_comm_count_ops,
-                      .counts = true};
+    *comm = (dt_comm){.nranks = nranks, .host = "planned", .dev = dev, .ops = &dt_comm_count_ops, .counts = true};
+    const dt_axis world = counted_axis(comm, "world", nranks, ranks_per_node);
+    comm->local_nranks = world.local_size, comm->n_nodes = world.n_nodes;
+    comm->mesh.world = comm->mesh.data = comm->mesh.sum = comm->mesh.shard = world;
+    if (by_node) comm->mesh.shard = counted_axis(comm, "shard", world.local_size, world.local_size);
+    comm->mesh.replicate = counted_axis(comm, "replicate", by_node ? world.n_nodes : 1, 1);
+    comm->mesh.cp = counted_axis(comm, "cp", 1, 1), comm->mesh.tp = counted_axis(comm, "tp", 1, 1);
 }

@@ -1,5 +1,4 @@
-/* internal.h - shared declarations of comm: MPI communicators, the map of ranks to nodes, and error checks of MPI
- * calls. */
+/* internal.h - shared declarations of comm: MPI communicators, the mesh, and error checks of MPI calls. */
 #ifndef DTRAIN_COMM_INTERNAL_H
 #define DTRAIN_COMM_INTERNAL_H
 
@@ -7,17 +6,13 @@
 #include <mpi.h>
 
 struct dt_comm_mpi {
-    MPI_Comm world;  /* a duplicate, so that messages cannot match those of other code */
-    MPI_Comm node;   /* ranks that share memory */
-    MPI_Comm across; /* ranks of equal local_rank, one per node that has it, ordered by node */
+    MPI_Comm world; /* a duplicate, so that messages cannot match those of other code */
+    MPI_Comm node;  /* ranks that share memory */
     MPI_Op vote_op;
     MPI_Datatype vote_type;     /* of one dt_vote_value */
     dt_vote_value *vote_values; /* [vote_room]: values that a vote sends and receives */
     int vote_room;
-    int *node_of, *local_of; /* [nranks] */
-    int *rank_at; /* [n_nodes * max_local]: global rank by node and local rank, -1 if the node has fewer ranks */
-    int max_local, min_local; /* maximum and minimum number of ranks per node */
-    int failed_rank;          /* of the last agreement or vote; -1: no rank failed */
+    int failed_rank; /* of the last agreement or vote; -1: no rank failed */
     /* cores that the ranks of this host may use together, divided by their number, rounded down: 0 if there are more
      * ranks than cores */
     int cores_per_rank;
@@ -28,14 +23,19 @@ struct dt_comm_mpi {
         int ranks, cores;
         char host[64];
     } crowd;
-    size_t max_message;     /* maximum bytes in one MPI call; below INT_MAX; tests of the splitting lower it */
-    MPI_Comm check;         /* for comm->check; created at first use */
-    MPI_Comm roll;          /* for roll_call.c; MPI_COMM_NULL on one rank */
-    char (*roll_hosts)[64]; /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
-    bool *reported;         /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
-    bool differ;            /* comm->check found different collectives: no further exchange */
+    size_t max_message;        /* maximum bytes in one MPI call; below INT_MAX; tests of the splitting lower it */
+    MPI_Comm check[DT_N_AXES]; /* for comm->check, by the axis that must agree; created at first use */
+    MPI_Comm roll;             /* for roll_call.c; MPI_COMM_NULL on one rank */
+    char (*roll_hosts)[64];    /* [nranks] the ranks' hosts; NULL unless this rank collects reports */
+    bool *reported;            /* [nranks] ranks that reported since the last progress; used by the watchdog thread */
+    bool differ;               /* comm->check found different collectives: no further exchange */
     bool apart; /* this rank has failed while the others wait for it without knowing: it votes on no error */
 };
+
+/** Make the axis of all ranks. node_of: [nranks] any number of each rank's node, the same on all ranks. Local. */
+dt_err dt_mesh_world(dt_comm *comm, const int *node_of);
+/** Free the tables of all axes. Local. */
+void dt_mesh_free(dt_comm *comm);
 
 /** Open the roll call's communicator and gather the hosts' names. Collective. */
 dt_err dt_roll_open(dt_comm *comm);
@@ -59,11 +59,14 @@ typedef struct dt_collective {
     dt_dtype send_dt, recv_dt; /* for a reduction of tensors */
     int root;                  /* -1: none */
     bool accumulate, ordered;  /* for a reduction of tensors */
-    bool on_tensors;           /* has the same phase and unit on all ranks */
+    const dt_axis *axis; /* of a collective on tensors, whose ranks have the same phase and unit; NULL: the world */
 } dt_collective;
 /** Begin the next collective: number it and, with comm->check, verify that all ranks issue the same one. DT_ERR_COMM
  * if ranks differ, or this rank must not join. */
 dt_err dt_comm_next(dt_comm *comm, const dt_collective *c);
+
+/** With comm->check: DT_ERR_COMM on all members if one sends another number of bytes than its receiver expects. */
+dt_err dt_comm_check_sizes(const dt_axis *axis, const size_t *send_nbytes, const size_t *recv_nbytes);
 
 /** MPI_Bcast of any size. */
 dt_err dt_comm_bcast_bytes(dt_comm *comm, void *buf, size_t nbytes, int root);

@@ -228,11 +228,14 @@ static dt_err map_peer(dt_shm *shm, int l, const segment_id *id)
     return err;
 }
 
-static dt_err map_peers(dt_shm *shm, const segment_id *ids)
+/* ids: of all ranks of the node. */
+static dt_err map_peers(dt_shm *shm, const dt_axis *axis, const segment_id *ids)
 {
     DT_TRY(dt_fault("shm.map"));
-    for (int l = 0; l < shm->n; l++)
-        if (l != shm->me) DT_TRY(map_peer(shm, l, &ids[l]));
+    for (int l = 0; l < shm->n; l++) {
+        const int r = axis->member[dt_axis_at(axis, axis->node, l)];
+        if (l != shm->me) DT_TRY(map_peer(shm, l, &ids[axis->comm->mesh.world.local_of[r]]));
+    }
     for (int l = 0; l < shm->n; l++) {
         shm->flags[l] = (dt_shm_flags *)(void *)shm->segments[l];
         shm->slots[l] = shm->segments[l] + HEADER;
@@ -240,10 +243,11 @@ static dt_err map_peers(dt_shm *shm, const segment_id *ids)
     return DT_OK;
 }
 
-static dt_err prepare(dt_shm *shm, const dt_comm *comm, segment_id *mine)
+static dt_err prepare(dt_shm *shm, const dt_axis *axis, segment_id *mine)
 {
-    shm->me = comm->local_rank;
-    shm->n = comm->local_nranks;
+    const dt_comm *comm = axis->comm;
+    shm->me = axis->local_rank;
+    shm->n = axis->local_size;
     shm->spins = comm->mpi->cores_per_rank > 0 ? 1000 : 0;
     shm->yields = 200;
     if (comm->n_nodes > 1) shm->progress = comm->mpi->world;
@@ -253,7 +257,7 @@ static dt_err prepare(dt_shm *shm, const dt_comm *comm, segment_id *mine)
     shm->segments = calloc((size_t)shm->n, sizeof *shm->segments);
     DT_CHECK(shm->flags && shm->slots && shm->segments, DT_ERR_MEMORY,
              "out of memory for the table of %d ranks of this node", shm->n);
-    if (shm->me == 0) remove_stale_segments();
+    if (comm->local_rank == 0) remove_stale_segments();
     DT_TRY(dt_fault("shm.make"));
     return make_segment(shm, mine);
 }
@@ -283,25 +287,25 @@ static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
     return DT_OK;
 }
 
-dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened)
+dt_err dt_shm_open(dt_shm *shm, const dt_axis *axis, size_t slot_nbytes, bool *opened)
 {
-    const bool alone = comm->local_nranks == 1;
-    segment_id mine = {0}, *ids = NULL;
+    dt_comm *comm = axis->comm;
+    const bool alone = axis->local_size == 1;
+    segment_id mine = {0}, *ids = calloc((size_t)comm->local_nranks, sizeof *ids);
     *shm = (dt_shm){.n = 1,
                     .progress = MPI_COMM_NULL,
                     .slot_nbytes = slot_nbytes,
                     .fd = -1,
                     .window_nbytes = alone ? 0 : dt_shm_window_nbytes(slot_nbytes)};
-    dt_err err = alone ? DT_OK : prepare(shm, comm, &mine);
-    if (!alone && err == DT_OK && !(ids = calloc((size_t)shm->n, sizeof *ids)))
-        err = dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks of this node", shm->n);
+    dt_err err = alone ? DT_OK : prepare(shm, axis, &mine);
+    if (err == DT_OK && !ids)
+        err = dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks of this node", comm->local_nranks);
     dt_err agreed = all_have_it(comm, err, opened);
     if (agreed == DT_OK && *opened) {
         const int code =
-            alone ? MPI_SUCCESS
-                  : MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
+            MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
         if (code) agreed = dt_comm_mpi_fail(code, "exchange of shared memory names", __FILE__, __LINE__);
-        if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, ids), opened);
+        if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, axis, ids), opened);
     }
     give_up_name(shm, &mine);
     free(ids);

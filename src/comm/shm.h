@@ -11,7 +11,7 @@
 typedef struct dt_shm_flags dt_shm_flags;
 
 typedef struct dt_shm {
-    int me, n;               /* local_rank, local_nranks; n == 1: no window, no waiting */
+    int me, n;               /* local_rank and local_size of its axis; n == 1: no window, no waiting */
     size_t slot_nbytes;      /* bytes per step, with and without a window */
     unsigned long long step; /* number of completed steps */
     int spins, yields;       /* iterations of a wait before yielding, and before sleeping */
@@ -31,9 +31,10 @@ typedef dt_err (*dt_shm_consume)(void *arg, int64_t step);
 /** Bytes of a rank's share of the window. */
 size_t dt_shm_window_nbytes(size_t slot_nbytes);
 
-/** Create and map the segments of this node's ranks. *opened false, with a warning, if some rank of any node failed
- *  (/dev/shm full, another container); all ranks then exchange messages. Collective over all ranks, agreed. */
-dt_err dt_shm_open(dt_shm *shm, dt_comm *comm, size_t slot_nbytes, bool *opened);
+/** Create and map the segments of the axis' members on this node. *opened false, with a warning, if some rank of any
+ *  node failed (/dev/shm full, another container); all ranks then exchange messages. Collective over all ranks, agreed.
+ */
+dt_err dt_shm_open(dt_shm *shm, const dt_axis *axis, size_t slot_nbytes, bool *opened);
 void dt_shm_close(dt_shm *shm); /* local; safe on {.n = 1} */
 
 /** Run steps 0 .. n_steps-1. fill(i + 1) runs before consume(i), so that ranks copy in while others still add.

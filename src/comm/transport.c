@@ -24,24 +24,38 @@ enum {
 
 static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : x > high ? high : x; }
 
-/** The distribution of ranks over nodes that determines buffer sizes. */
+/** The distribution of an axis' ranks over nodes. */
 typedef struct layout {
-    int nranks, n_nodes, max_local, min_local;
-    bool use_shared_memory;
+    int size, n_nodes, most_local, least_local;
+    bool shared_memory;
 } layout;
 
-/** Compute sizes from values that all ranks share. */
-static void plan(const layout *l, dt_transport *t)
+/** Number of messages in a set. */
+static size_t n_pieces_of(const layout *l, const dt_route *r)
 {
-    t->shared = l->use_shared_memory && l->max_local > 1;
-    t->hierarchical = t->shared && l->n_nodes > 1 && l->max_local == l->min_local;
-    const size_t n_far_max = (size_t)(l->nranks - (t->shared ? l->min_local : 1));
-    const size_t n_pieces = t->hierarchical && 2 * (size_t)l->n_nodes > n_far_max ? 2 * (size_t)l->n_nodes : n_far_max;
-    t->piece_nbytes =
-        n_pieces ? clamp(NET_NBYTES / n_pieces, PIECE_MIN, PIECE_MAX) / (LINE * sizeof(float)) * (LINE * sizeof(float))
-                 : 0;
-    t->net_set_nbytes = n_pieces * t->piece_nbytes;
-    t->n_requests = 2 * (int)n_pieces;
+    const size_t n_far_max = (size_t)(l->size - (r->shared ? l->least_local : 1));
+    return r->hierarchical && 2 * (size_t)l->n_nodes > n_far_max ? 2 * (size_t)l->n_nodes : n_far_max;
+}
+
+/** Choose the route of an axis. net_set_nbytes: upper limit of a set of messages, from values that all ranks share.
+ *  Returns the number of messages in a set. */
+static size_t plan_route(const layout *l, size_t net_set_nbytes, dt_route *r)
+{
+    r->shared = l->shared_memory && l->most_local > 1;
+    r->hierarchical = r->shared && l->n_nodes > 1 && l->most_local == l->least_local;
+    const size_t n = n_pieces_of(l, r), line = LINE * sizeof(float);
+    r->piece_nbytes = n ? clamp(NET_NBYTES / n, PIECE_MIN, PIECE_MAX) / line * line : 0;
+    if (n * r->piece_nbytes > net_set_nbytes) r->piece_nbytes = net_set_nbytes / n / line * line;
+    return n;
+}
+
+/** Buffers for all axes have the size that the whole run needs. Sets n_requests and net_set_nbytes. */
+static void plan(const layout *world, dt_transport *t)
+{
+    dt_route r = {0};
+    const size_t n = plan_route(world, SIZE_MAX, &r);
+    t->net_set_nbytes = n * r.piece_nbytes;
+    t->n_requests = 2 * (int)n;
 }
 
 /* Size of the pinned buffer for tensors of a device that the host cannot access. */
@@ -54,28 +68,45 @@ static size_t pinned_nbytes(int nranks, bool host_accessible)
 dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
 {
     const int nranks = shape->nranks, ranks_per_node = shape->ranks_per_node, rest = nranks % ranks_per_node;
-    const layout l = {.nranks = nranks,
+    const layout l = {.size = nranks,
                       .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
-                      .max_local = nranks < ranks_per_node ? nranks : ranks_per_node,
-                      .min_local = rest ? rest : ranks_per_node,
-                      .use_shared_memory = shape->shared_memory};
+                      .most_local = nranks < ranks_per_node ? nranks : ranks_per_node,
+                      .least_local = rest ? rest : ranks_per_node,
+                      .shared_memory = shape->shared_memory};
     dt_transport t = {0};
     plan(&l, &t);
     dt_memory memory = {0};
     memory.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned_nbytes(nranks, host_accessible);
-    memory.at[DT_MEM_STAGING][DT_ON_HOST] = 2 * t.net_set_nbytes + (t.shared ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+    memory.at[DT_MEM_STAGING][DT_ON_HOST] =
+        2 * t.net_set_nbytes + (l.shared_memory && l.most_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
     return memory;
 }
 
-static void plan_of(const dt_comm *comm, bool shared_memory, dt_transport *t)
+static layout layout_of(const dt_axis *axis, bool shared_memory)
 {
-    const struct dt_comm_mpi *mpi = comm->mpi;
-    const int threads = omp_get_max_threads(), cores = mpi->cores_per_rank;
-    const layout l = {comm->nranks, comm->n_nodes, mpi->max_local, mpi->min_local, shared_memory};
-    plan(&l, t);
+    return (layout){axis->size, axis->n_nodes, axis->most_local, axis->least_local, shared_memory};
+}
+
+/* All messages of an axis fit in the buffers of the whole run, because its members are a part of the run's ranks. */
+static dt_err plan_routes(dt_comm *comm, dt_transport *t, bool shared)
+{
+    const int threads = omp_get_max_threads(), cores = comm->mpi->cores_per_rank;
+    const layout all = layout_of(&comm->mesh.world, shared);
+    plan(&all, t);
     t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
     t->stream_nbytes = STREAM_NBYTES;
-    t->n_far = comm->nranks - (t->shared ? comm->local_nranks : 1);
+    for (int i = 0; i < DT_N_AXES; i++) {
+        dt_axis *a = &comm->mesh.axis[i];
+        dt_route *r = calloc(1, sizeof *r);
+        if (!(a->route = r)) return dt_fail(DT_ERR_MEMORY, "out of memory for the transport");
+        const layout l = layout_of(a, shared && a->near >= 0);
+        const int n = (int)plan_route(&l, t->net_set_nbytes, r);
+        if (2 * n > t->n_requests) t->n_requests = 2 * n;
+        if (a->size > t->n_requests) t->n_requests = a->size;
+        r->shm = &t->windows[r->shared ? a->near : i];
+        r->n_far = a->size - (r->shared ? a->local_size : 1);
+    }
+    return DT_OK;
 }
 
 static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
@@ -101,11 +132,18 @@ static void free_buffers(dt_comm *comm, dt_transport *t)
     dt_buf_free(&t->pinned);
     free(t->src);
     free(t->requests);
+    for (int i = 0; i < DT_N_AXES; i++) {
+        dt_shm_close(&t->windows[i]);
+        free(comm->mesh.axis[i].route);
+        comm->mesh.axis[i].route = NULL;
+    }
     free(t);
 }
 
-static void count_window(const dt_comm *comm, size_t nbytes, bool add)
+static void count_windows(const dt_comm *comm, const dt_transport *t, bool add)
 {
+    size_t nbytes = 0;
+    for (int i = 0; i < DT_N_AXES; i++) nbytes += t->windows[i].window_nbytes;
     if (!comm->dev->ledger || nbytes == 0) return;
     if (add)
         dt_ledger_add(comm->dev->ledger, DT_MEM_STAGING, DT_ON_HOST, nbytes);
@@ -113,37 +151,48 @@ static void count_window(const dt_comm *comm, size_t nbytes, bool add)
         dt_ledger_sub(comm->dev->ledger, DT_MEM_STAGING, DT_ON_HOST, nbytes);
 }
 
+/* A window for each different division of a node's ranks. If one cannot be opened, none is used. */
+static dt_err open_windows(dt_comm *comm, dt_transport *t, bool *shared)
+{
+    for (int i = 0; i < DT_N_AXES; i++)
+        t->windows[i] = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
+    *shared = comm->use_shared_memory && comm->mesh.world.most_local > 1;
+    for (int i = 0; i < DT_N_AXES && *shared; i++) {
+        const dt_axis *a = &comm->mesh.axis[i];
+        if (a->near == i && a->size > 1) DT_TRY(dt_shm_open(&t->windows[i], a, SLOT_NBYTES, shared));
+    }
+    for (int i = 0; i < DT_N_AXES && !*shared; i++) dt_shm_close(&t->windows[i]);
+    return DT_OK;
+}
+
 static dt_err mpi_open(dt_comm *comm)
 {
     dt_transport *t = calloc(1, sizeof *t);
-    bool opened = false;
+    bool shared = false;
     dt_err err = dt_comm_agree(comm, t ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the transport"));
     if (err != DT_OK) {
         free(t);
         return err;
     }
-    t->shm = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
-    err =
-        comm->use_shared_memory && comm->mpi->max_local > 1 ? dt_shm_open(&t->shm, comm, SLOT_NBYTES, &opened) : DT_OK;
+    err = open_windows(comm, t, &shared);
     if (err == DT_OK) {
-        plan_of(comm, opened, t);
-        err = dt_comm_agree(comm, alloc_buffers(comm, t));
+        err = plan_routes(comm, t, shared);
+        if (err == DT_OK) err = alloc_buffers(comm, t);
+        err = dt_comm_agree(comm, err);
     }
     if (err != DT_OK) {
-        dt_shm_close(&t->shm);
         free_buffers(comm, t);
         return err;
     }
-    count_window(comm, t->shm.window_nbytes, true);
+    count_windows(comm, t, true);
     comm->impl = t;
     return DT_OK;
 }
 
 static void mpi_close(dt_comm *comm)
 {
-    dt_transport *t = dt_transport_of(comm);
-    count_window(comm, t->shm.window_nbytes, false);
-    dt_shm_close(&t->shm);
+    dt_transport *t = comm->impl;
+    count_windows(comm, t, false);
     free_buffers(comm, t);
     comm->impl = NULL;
 }
@@ -157,110 +206,81 @@ static dt_err copy_on(dt_comm *comm, void *dst, const void *src, size_t nbytes, 
 
 static dt_err sync(dt_comm *comm, dt_stream *stream) { return comm->dev->ops->stream_sync(comm->dev, stream); }
 
-/* Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work that
- * follows. */
-static dt_err take_pinned(dt_comm *comm, dt_stream *stream)
+static dt_err staged_reduce_scatter(const dt_axis *axis, const dt_reduction *d, dt_stream *stream)
 {
-    return comm->dev->ops->event_wait(comm->dev, dt_transport_of(comm)->returned, stream);
-}
-static dt_err give_pinned(dt_comm *comm, dt_stream *stream)
-{
-    return comm->dev->ops->event_record(comm->dev, dt_transport_of(comm)->returned, stream);
-}
-
-/** Returns the first error, except that an error of the exchange takes precedence. A rank whose copy fails still takes
- *  part in the exchange, unless its device has failed. */
-static dt_err first(dt_err err, dt_err then) { return err == DT_OK || then == DT_ERR_COMM ? then : err; }
-
-static dt_err staged_reduce_scatter(dt_comm *comm, const char *send, dt_dtype send_dt, char *recv, dt_dtype recv_dt,
-                                    int64_t count, bool accumulate, bool ordered, dt_stream *stream)
-{
-    const size_t elem = dt_dtype_size(send_dt), recv_elem = dt_dtype_size(recv_dt), nranks = (size_t)comm->nranks;
-    char *pieces = dt_transport_of(comm)->pinned.ptr;
-    const int64_t most = (int64_t)(dt_transport_of(comm)->pinned.nbytes / (nranks * elem + recv_elem)) / LINE * LINE;
-    char *sum = pieces + (size_t)most * nranks * elem;
-    dt_err err = take_pinned(comm, stream);
-    for (int64_t done = 0; done < count && err != DT_ERR_COMM; done += most) {
-        const int64_t n = count - done < most ? count - done : most;
+    dt_comm *comm = axis->comm;
+    const dt_transport *t = dt_transport_of(axis);
+    const size_t elem = dt_dtype_size(d->send_dt), recv_elem = dt_dtype_size(d->recv_dt);
+    const size_t n_blocks = d->stride ? (size_t)axis->size : 1;
+    char *blocks = t->pinned.ptr;
+    const int64_t most = (int64_t)(t->pinned.nbytes / ((size_t)axis->size * elem + recv_elem)) / LINE * LINE;
+    char *sum = blocks + (size_t)most * (size_t)axis->size * elem;
+    dt_err err = dt_transport_take_pinned(axis, stream);
+    for (int64_t done = 0; done < d->count && err != DT_ERR_COMM; done += most) {
+        const int64_t n = d->count - done < most ? d->count - done : most;
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
-        char *to = recv + (size_t)done * recv_elem;
-        for (size_t r = 0; r < nranks; r++)
-            err = first(err, copy_on(comm, pieces + r * nbytes, send + (r * (size_t)count + (size_t)done) * elem,
-                                     nbytes, stream));
-        if (accumulate) err = first(err, copy_on(comm, sum, to, recv_nbytes, stream));
-        err = first(err, sync(comm, stream));
-        err = first(err, dt_transport_reduce_scatter(comm, pieces, send_dt, sum, recv_dt, n, accumulate, ordered));
-        err = first(err, copy_on(comm, to, sum, recv_nbytes, stream));
+        char *to = (char *)d->recv + (size_t)done * recv_elem;
+        for (size_t b = 0; b < n_blocks; b++)
+            err = dt_transport_first(err, copy_on(comm, blocks + b * nbytes,
+                                                  (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
+                                                  nbytes, stream));
+        if (d->accumulate) err = dt_transport_first(err, copy_on(comm, sum, to, recv_nbytes, stream));
+        err = dt_transport_first(err, sync(comm, stream));
+        dt_reduction part = *d;
+        part.send = blocks, part.recv = sum, part.count = n, part.stride = d->stride ? n : 0;
+        err = dt_transport_first(err, dt_transport_reduce_scatter(axis, &part));
+        err = dt_transport_first(err, copy_on(comm, to, sum, recv_nbytes, stream));
     }
-    return first(err, give_pinned(comm, stream));
+    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
 }
 
-static dt_err staged_all_gather(dt_comm *comm, const char *send, char *recv, size_t nbytes, dt_stream *stream)
+static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *recv, size_t stride, size_t nbytes,
+                                dt_stream *stream)
 {
-    char *pieces = dt_transport_of(comm)->pinned.ptr;
-    const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->group_nranks / LINE * LINE;
-    dt_err err = take_pinned(comm, stream);
+    dt_comm *comm = axis->comm;
+    const dt_transport *t = dt_transport_of(axis);
+    char *blocks = t->pinned.ptr;
+    const size_t most = t->pinned.nbytes / (size_t)axis->size / LINE * LINE;
+    dt_err err = dt_transport_take_pinned(axis, stream);
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
         const size_t n = nbytes - done < most ? nbytes - done : most;
-        char *mine = pieces + (size_t)comm->group_rank * n;
-        err = first(err, copy_on(comm, mine, send + done, n, stream));
-        err = first(err, sync(comm, stream));
-        err = first(err, dt_transport_all_gather(comm, mine, pieces, n));
-        for (size_t r = 0; r < (size_t)comm->group_nranks; r++)
-            if (recv + r * nbytes != send)
-                err = first(err, copy_on(comm, recv + r * nbytes + done, pieces + r * n, n, stream));
+        char *mine = blocks + (size_t)axis->rank * n;
+        err = dt_transport_first(err, copy_on(comm, mine, send + done, n, stream));
+        err = dt_transport_first(err, sync(comm, stream));
+        err = dt_transport_first(err, dt_transport_all_gather(axis, mine, blocks, n, n));
+        for (size_t r = 0; r < (size_t)axis->size; r++)
+            if (recv + r * stride != send)
+                err = dt_transport_first(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
     }
-    return first(err, give_pinned(comm, stream));
-}
-
-static dt_err staged_replicate(dt_comm *comm, char *buf, size_t stride, size_t nbytes, dt_stream *stream)
-{
-    char *copies = dt_transport_of(comm)->pinned.ptr;
-    const size_t most = dt_transport_of(comm)->pinned.nbytes / (size_t)comm->n_groups / LINE * LINE,
-                 own = (size_t)comm->group;
-    dt_err err = take_pinned(comm, stream);
-    for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
-        const size_t n = nbytes - done < most ? nbytes - done : most;
-        err = first(err, copy_on(comm, copies + own * n, buf + own * stride + done, n, stream));
-        err = first(err, sync(comm, stream));
-        err = first(err, dt_transport_replicate(comm, copies, n, n));
-        for (size_t g = 0; g < (size_t)comm->n_groups; g++)
-            if (g != own) err = first(err, copy_on(comm, buf + g * stride + done, copies + g * n, n, stream));
-    }
-    return first(err, give_pinned(comm, stream));
-}
-
-/* ---- one rank: nothing leaves the device ------------------------------------------------------------------------- */
-
-static dt_err own_sum(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt, int64_t count,
-                      bool accumulate, dt_stream *stream)
-{
-    if (send == recv) return DT_OK;
-    return comm->dev->ops->add_into(comm->dev, send, send_dt, recv, recv_dt, accumulate, count, stream);
+    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static dt_err mpi_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                                 int64_t count, bool accumulate, bool ordered, dt_stream *stream)
+/* With one rank nothing leaves the device. */
+static dt_err mpi_reduce_scatter(const dt_axis *axis, const dt_reduction *d, dt_stream *stream)
 {
-    if (comm->nranks == 1) return own_sum(comm, send, send_dt, recv, recv_dt, count, accumulate, stream);
-    if (!comm->dev->ops->host_accessible)
-        return staged_reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered, stream);
-    return dt_transport_reduce_scatter(comm, send, send_dt, recv, recv_dt, count, accumulate, ordered);
+    dt_device *dev = axis->comm->dev;
+    if (axis->size == 1 && d->send == d->recv) return DT_OK;
+    if (axis->size == 1)
+        return dev->ops->add_into(dev, d->send, d->send_dt, d->recv, d->recv_dt, d->accumulate, d->count, stream);
+    if (!dev->ops->host_accessible) return staged_reduce_scatter(axis, d, stream);
+    return dt_transport_reduce_scatter(axis, d);
 }
 
-static dt_err mpi_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream)
+static dt_err mpi_all_gather(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
+                             size_t nbytes, dt_stream *stream)
 {
-    if (comm->group_nranks == 1) return copy_on(comm, recv, send, nbytes, stream);
-    if (!comm->dev->ops->host_accessible) return staged_all_gather(comm, send, recv, nbytes, stream);
-    return dt_transport_all_gather(comm, send, recv, nbytes);
+    (void)kind;
+    if (axis->size == 1) return copy_on(axis->comm, recv, send, nbytes, stream);
+    if (!axis->comm->dev->ops->host_accessible) return staged_all_gather(axis, send, recv, stride, nbytes, stream);
+    return dt_transport_all_gather(axis, send, recv, stride, nbytes);
 }
 
-static dt_err mpi_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream)
+static dt_err mpi_exchange(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream)
 {
-    if (!comm->dev->ops->host_accessible) return staged_replicate(comm, buf, stride, nbytes, stream);
-    return dt_transport_replicate(comm, buf, stride, nbytes);
+    (void)kind;
+    return dt_transport_exchange(axis, m, n, stream);
 }
 
 const dt_comm_ops dt_comm_mpi_ops = {
@@ -269,5 +289,5 @@ const dt_comm_ops dt_comm_mpi_ops = {
     .close = mpi_close,
     .reduce_scatter = mpi_reduce_scatter,
     .all_gather = mpi_all_gather,
-    .replicate = mpi_replicate,
+    .exchange = mpi_exchange,
 };

@@ -1,4 +1,4 @@
-/* transport_reduce.c - reduce-scatter on host memory.
+/* transport_reduce.c - reduce-scatter among the ranks of an axis, on host memory.
  *
  * Two algorithms, both in steps over chunks of a block (block r: the elements of send that rank r receives summed):
  *
@@ -14,25 +14,23 @@
 #include "transport.h"
 
 typedef struct reduction {
-    dt_comm *comm;
+    const dt_axis *axis;
     dt_transport *t;
-    const char *send;
-    dt_dtype send_dt;
+    const dt_route *route;
+    dt_reduction of;
     size_t elem; /* bytes per element of send */
-    char *recv;
-    dt_dtype recv_dt;
-    int64_t count, chunk;
-    bool accumulate, stream;
+    int64_t chunk;
+    bool stream;
 } reduction;
 
 enum { TAG_PIECE = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, LEAST_CHUNK = 16384 };
 
-static int64_t n_chunks(const reduction *d) { return (d->count + d->chunk - 1) / d->chunk; }
-static int64_t chunk_len(const reduction *d, int64_t k) { return dt_min_i64(d->chunk, d->count - k * d->chunk); }
+static int64_t n_chunks(const reduction *d) { return (d->of.count + d->chunk - 1) / d->chunk; }
+static int64_t chunk_len(const reduction *d, int64_t k) { return dt_min_i64(d->chunk, d->of.count - k * d->chunk); }
 /** Address of chunk k of block r. */
 static const char *piece(const reduction *d, int r, int64_t k)
 {
-    return d->send + (size_t)(d->comm->piece_of[r] * d->count + k * d->chunk) * d->elem;
+    return (const char *)d->of.send + (size_t)(d->axis->block_of[r] * d->of.stride + k * d->chunk) * d->elem;
 }
 static MPI_Request *requests(const reduction *d, int64_t k)
 {
@@ -44,7 +42,7 @@ static char *net_set(const reduction *d, int64_t k)
 }
 static char *result(const reduction *d, int64_t k)
 {
-    return d->recv + (size_t)(k * d->chunk) * dt_dtype_size(d->recv_dt);
+    return (char *)d->of.recv + (size_t)(k * d->chunk) * dt_dtype_size(d->of.recv_dt);
 }
 
 /** Offset, in a slot of local rank owner, of the block for local rank reader. The owner's own block is omitted. */
@@ -57,44 +55,45 @@ static size_t slot_offset(const reduction *d, int owner, int reader)
  *  copying and adding overlap, unless steps would become too short. */
 static void choose_chunk(reduction *d, bool messages, size_t message_elem)
 {
-    const dt_transport *t = d->t;
-    const int max_local = d->comm->mpi->max_local;
-    int64_t c = (d->count + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
+    const dt_route *t = d->route;
+    const int max_local = d->axis->most_local;
+    int64_t c = (d->of.count + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
     if (c < LEAST_CHUNK) c = LEAST_CHUNK;
     if (t->shared && max_local > 1)
-        c = dt_min_i64(c, (int64_t)(t->shm.slot_nbytes / (size_t)(max_local - 1) / d->elem));
+        c = dt_min_i64(c, (int64_t)(t->shm->slot_nbytes / (size_t)(max_local - 1) / d->elem));
     if (messages) c = dt_min_i64(c, (int64_t)(t->piece_nbytes / message_elem));
     d->chunk = c / LINE_ELEMS * LINE_ELEMS;
 }
 
 static void copy_to_slot(const reduction *d, char *slot, int node, int64_t k)
 {
-    const dt_comm *c = d->comm;
+    const dt_axis *c = d->axis;
     const size_t nbytes = (size_t)chunk_len(d, k) * d->elem;
-    for (int l = 0; slot && l < c->local_nranks; l++)
+    for (int l = 0; slot && l < c->local_size; l++)
         if (l != c->local_rank)
-            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_comm_rank_of(c, node, l), k), nbytes,
-                           false, d->t->n_threads);
+            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_axis_at(c, node, l), k), nbytes, false,
+                           d->t->n_threads);
 }
 
 /* ---- flat -------------------------------------------------------------------------------------------------------- */
 
 static dt_err post_pieces(reduction *d, int64_t k)
 {
-    const dt_comm *c = d->comm;
+    const dt_axis *c = d->axis;
     const int nbytes = (int)((size_t)chunk_len(d, k) * d->elem); /* at most piece_nbytes */
     MPI_Request *req = requests(d, k);
     int n = 0;
-    for (int i = 1; i < c->nranks; i++) {
-        const int from = (c->rank + i) % c->nranks;
+    for (int i = 1; i < c->size; i++) {
+        const int from = (c->rank + i) % c->size;
         if (dt_transport_near(c, from)) continue;
-        char *to = net_set(d, k) + (size_t)n * d->t->piece_nbytes;
-        DT_MPI(MPI_Irecv(to, nbytes, MPI_BYTE, from, TAG_PIECE, c->mpi->world, &req[n++]));
+        char *to = net_set(d, k) + (size_t)n * d->route->piece_nbytes;
+        DT_MPI(MPI_Irecv(to, nbytes, MPI_BYTE, c->member[from], TAG_PIECE, c->comm->mpi->world, &req[n++]));
     }
-    for (int i = 1; i < c->nranks; i++) {
-        const int to = (c->rank - i + c->nranks) % c->nranks; /* in the order of the receives */
+    for (int i = 1; i < c->size; i++) {
+        const int to = (c->rank - i + c->size) % c->size; /* in the order of the receives */
         if (!dt_transport_near(c, to))
-            DT_MPI(MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, to, TAG_PIECE, c->mpi->world, &req[n++]));
+            DT_MPI(
+                MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, c->member[to], TAG_PIECE, c->comm->mpi->world, &req[n++]));
     }
     return DT_OK;
 }
@@ -102,32 +101,32 @@ static dt_err post_pieces(reduction *d, int64_t k)
 static dt_err flat_fill(void *arg, int64_t k, char *slot)
 {
     reduction *d = arg;
-    if (d->t->n_far > 0) DT_TRY(post_pieces(d, k));
-    copy_to_slot(d, slot, d->comm->node, k);
+    if (d->route->n_far > 0) DT_TRY(post_pieces(d, k));
+    copy_to_slot(d, slot, d->axis->node, k);
     return DT_OK;
 }
 
 static dt_err flat_consume(void *arg, int64_t k)
 {
     reduction *d = arg;
-    const dt_comm *c = d->comm;
-    if (d->t->n_far > 0) DT_MPI(MPI_Waitall(2 * d->t->n_far, requests(d, k), MPI_STATUSES_IGNORE));
+    const dt_axis *c = d->axis;
+    if (d->route->n_far > 0) DT_MPI(MPI_Waitall(2 * d->route->n_far, requests(d, k), MPI_STATUSES_IGNORE));
     int n = 0;
-    for (int i = 1; i < c->nranks; i++) {
-        const int r = (c->rank + i) % c->nranks;
-        const int l = c->mpi->local_of[r];
+    for (int i = 1; i < c->size; i++) {
+        const int r = (c->rank + i) % c->size;
+        const int l = c->local_of[r];
         if (dt_transport_near(c, r))
-            d->t->src[r] = dt_shm_peer(&d->t->shm, l, k) + slot_offset(d, l, c->local_rank);
+            d->t->src[r] = dt_shm_peer(d->route->shm, l, k) + slot_offset(d, l, c->local_rank);
         else
-            d->t->src[r] = net_set(d, k) + (size_t)n++ * d->t->piece_nbytes;
+            d->t->src[r] = net_set(d, k) + (size_t)n++ * d->route->piece_nbytes;
     }
     d->t->src[c->rank] = piece(d, c->rank, k);
     const dt_fold fold = {.src = d->t->src,
-                          .n_src = c->nranks,
-                          .src_dt = d->send_dt,
+                          .n_src = c->size,
+                          .src_dt = d->of.send_dt,
                           .dst = result(d, k),
-                          .dst_dt = d->recv_dt,
-                          .accumulate = d->accumulate,
+                          .dst_dt = d->of.recv_dt,
+                          .accumulate = d->of.accumulate,
                           .stream = d->stream,
                           .n_threads = d->t->n_threads};
     dt_reduce_fold(&fold, chunk_len(d, k));
@@ -136,26 +135,26 @@ static dt_err flat_consume(void *arg, int64_t k)
 
 static dt_err reduce_flat(reduction *d)
 {
-    const int near = d->t->shared ? d->comm->mpi->min_local : 1;
-    choose_chunk(d, d->comm->nranks > near, d->elem);
-    return dt_shm_run(&d->t->shm, n_chunks(d), flat_fill, flat_consume, d);
+    const int near = d->route->shared ? d->axis->least_local : 1;
+    choose_chunk(d, d->axis->size > near, d->elem);
+    return dt_shm_run(d->route->shm, n_chunks(d), flat_fill, flat_consume, d);
 }
 
 /* ---- hierarchical ------------------------------------------------------------------------------------------------ */
 
 /* A step is (chunk k, node): the other nodes in turn, starting after ours, and our own last. */
-static int64_t step_chunk(const reduction *d, int64_t step) { return step / d->comm->n_nodes; }
+static int64_t step_chunk(const reduction *d, int64_t step) { return step / d->axis->n_nodes; }
 static int step_node(const reduction *d, int64_t step)
 {
-    return (int)((d->comm->node + 1 + step % d->comm->n_nodes) % d->comm->n_nodes);
+    return (int)((d->axis->node + 1 + step % d->axis->n_nodes) % d->axis->n_nodes);
 }
 
 /** Layout of a set: the sums to send, by node, then the sums received, by node. */
 static char *sum_for(const reduction *d, int64_t k, int node)
 {
-    return net_set(d, k) + (size_t)node * d->t->piece_nbytes;
+    return net_set(d, k) + (size_t)node * d->route->piece_nbytes;
 }
-static char *sum_from(const reduction *d, int64_t k, int node) { return sum_for(d, k, d->comm->n_nodes + node); }
+static char *sum_from(const reduction *d, int64_t k, int node) { return sum_for(d, k, d->axis->n_nodes + node); }
 
 static dt_err tree_fill(void *arg, int64_t step, char *slot)
 {
@@ -167,7 +166,7 @@ static dt_err tree_fill(void *arg, int64_t step, char *slot)
 /** Wait for all nodes' sums of chunk k, and add them in node order. */
 static dt_err tree_finish(reduction *d, int64_t k)
 {
-    const dt_comm *c = d->comm;
+    const dt_axis *c = d->axis;
     DT_MPI(MPI_Waitall(2 * c->n_nodes, requests(d, k), MPI_STATUSES_IGNORE));
     for (int node = 0; node < c->n_nodes; node++)
         d->t->src[node] = node == c->node ? sum_for(d, k, node) : sum_from(d, k, node);
@@ -175,8 +174,8 @@ static dt_err tree_finish(reduction *d, int64_t k)
                           .n_src = c->n_nodes,
                           .src_dt = DT_F32,
                           .dst = result(d, k),
-                          .dst_dt = d->recv_dt,
-                          .accumulate = d->accumulate,
+                          .dst_dt = d->of.recv_dt,
+                          .accumulate = d->of.accumulate,
                           .stream = d->stream,
                           .n_threads = d->t->n_threads};
     dt_reduce_fold(&fold, chunk_len(d, k));
@@ -187,26 +186,27 @@ static dt_err tree_finish(reduction *d, int64_t k)
 static dt_err tree_consume(void *arg, int64_t step)
 {
     reduction *d = arg;
-    const dt_comm *c = d->comm;
+    const dt_axis *c = d->axis;
     const int64_t k = step_chunk(d, step), n = chunk_len(d, k);
     const int node = step_node(d, step);
-    for (int i = 1; i < c->local_nranks; i++) {
-        const int l = (c->local_rank + i) % c->local_nranks;
-        d->t->src[l] = dt_shm_peer(&d->t->shm, l, step) + slot_offset(d, l, c->local_rank);
+    for (int i = 1; i < c->local_size; i++) {
+        const int l = (c->local_rank + i) % c->local_size;
+        d->t->src[l] = dt_shm_peer(d->route->shm, l, step) + slot_offset(d, l, c->local_rank);
     }
-    d->t->src[c->local_rank] = piece(d, dt_comm_rank_of(c, node, c->local_rank), k);
+    d->t->src[c->local_rank] = piece(d, dt_axis_at(c, node, c->local_rank), k);
     const dt_fold fold = {.src = d->t->src,
-                          .n_src = c->local_nranks,
-                          .src_dt = d->send_dt,
+                          .n_src = c->local_size,
+                          .src_dt = d->of.send_dt,
                           .dst = sum_for(d, k, node),
                           .dst_dt = DT_F32,
                           .n_threads = d->t->n_threads};
     dt_reduce_fold(&fold, n);
     MPI_Request *req = requests(d, k);
     if (node != c->node) {
-        DT_MPI(MPI_Irecv(sum_from(d, k, node), (int)n, MPI_FLOAT, node, TAG_SUM, c->mpi->across, &req[node]));
-        DT_MPI(
-            MPI_Isend(sum_for(d, k, node), (int)n, MPI_FLOAT, node, TAG_SUM, c->mpi->across, &req[c->n_nodes + node]));
+        const MPI_Comm mpi = c->comm->mpi->world;
+        const int r = c->member[dt_axis_at(c, node, c->local_rank)];
+        DT_MPI(MPI_Irecv(sum_from(d, k, node), (int)n, MPI_FLOAT, r, TAG_SUM, mpi, &req[node]));
+        DT_MPI(MPI_Isend(sum_for(d, k, node), (int)n, MPI_FLOAT, r, TAG_SUM, mpi, &req[c->n_nodes + node]));
         return DT_OK;
     }
     req[node] = req[c->n_nodes + node] = MPI_REQUEST_NULL;
@@ -216,24 +216,19 @@ static dt_err tree_consume(void *arg, int64_t step)
 static dt_err reduce_hierarchical(reduction *d)
 {
     choose_chunk(d, true, sizeof(float));
-    DT_TRY(dt_shm_run(&d->t->shm, n_chunks(d) * d->comm->n_nodes, tree_fill, tree_consume, d));
+    DT_TRY(dt_shm_run(d->route->shm, n_chunks(d) * d->axis->n_nodes, tree_fill, tree_consume, d));
     return tree_finish(d, n_chunks(d) - 1);
 }
 
-dt_err dt_transport_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                                   int64_t count, bool accumulate, bool ordered)
+dt_err dt_transport_reduce_scatter(const dt_axis *axis, const dt_reduction *r)
 {
-    if (count == 0) return DT_OK;
-    DT_TRY(dt_comm_may_join(comm));
-    reduction d = {.comm = comm,
-                   .t = dt_transport_of(comm),
-                   .send = send,
-                   .send_dt = send_dt,
-                   .elem = dt_dtype_size(send_dt),
-                   .recv = recv,
-                   .recv_dt = recv_dt,
-                   .count = count,
-                   .accumulate = accumulate};
-    d.stream = (size_t)count * dt_dtype_size(recv_dt) >= d.t->stream_nbytes;
-    return d.t->hierarchical && !ordered ? reduce_hierarchical(&d) : reduce_flat(&d);
+    if (r->count == 0) return DT_OK;
+    DT_TRY(dt_comm_may_join(axis->comm));
+    reduction d = {.axis = axis,
+                   .t = dt_transport_of(axis),
+                   .route = dt_route_of(axis),
+                   .of = *r,
+                   .elem = dt_dtype_size(r->send_dt)};
+    d.stream = (size_t)r->count * dt_dtype_size(r->recv_dt) >= d.t->stream_nbytes;
+    return d.route->hierarchical && !r->ordered ? reduce_hierarchical(&d) : reduce_flat(&d);
 }

@@ -287,7 +287,7 @@ const char *dt_key_absent(const char *section, const char *name)
     return NULL;
 }
 
-static bool is_of_task(const char *section) { return lists("rm dpo ppo grpo", "", section); }
+static bool is_of_task(const char *section) { return lists("rm dpo kto ppo grpo", "", section); }
 
 /* A key that several tasks have is looked up in the section that the user named. */
 int dt_key_foreign(const char *section, const char *name, const char **note)

@@ -13,9 +13,8 @@ size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
     const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
     const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
-    /* token, target, pos, order, weight, scratch; seq_start, full_len, prompt_len, first_image, margin; safety, tie;
-     * sample; token_key */
-    return 6 * per_token + 5 * per_seq + 2 * padded((size_t)max_seq) + padded((size_t)max_seq * sizeof(int64_t)) +
+    /* token, target, pos, order, weight, scratch; seq_start, full_len, prompt_len, first_image; sample; token_key */
+    return 6 * per_token + 4 * per_seq + padded((size_t)max_seq * sizeof(int64_t)) +
            padded((size_t)max_tok * sizeof(uint64_t));
 }
 
@@ -42,10 +41,7 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     b->full_len = (int32_t *)(p += per_seq);
     b->prompt_len = (int32_t *)(p += per_seq);
     b->first_image = (int32_t *)(p += per_seq);
-    b->margin = (float *)(void *)(p += per_seq);
-    b->safety = (uint8_t *)(p += per_seq);
-    b->tie = (uint8_t *)(p += padded((size_t)max_seq));
-    b->sample = (int64_t *)(void *)(p += padded((size_t)max_seq));
+    b->sample = (int64_t *)(void *)(p += per_seq);
     b->token_key = (uint64_t *)(void *)(p + padded((size_t)max_seq * sizeof(int64_t)));
     return DT_OK;
 }
@@ -62,8 +58,57 @@ dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbyte
     return DT_OK;
 }
 
+struct dt_extension {
+    const dt_extension_form *form;
+    dt_extension *next;
+    size_t nbytes;
+    _Alignas(16) char self[]; /* the form's structure, then its arrays */
+};
+
+static size_t place_of_arrays(const dt_extension_form *form)
+{
+    return padded(sizeof(dt_extension) + form->self_nbytes);
+}
+
+size_t dt_extension_nbytes(const dt_extension_form *form, int32_t max_seq)
+{
+    char self[64] = {0};
+    if (!form) return 0;
+    return place_of_arrays(form) + padded(form->lay_out(self, max_seq, NULL));
+}
+
+dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, dt_ledger *ledger)
+{
+    const size_t nbytes = dt_extension_nbytes(form, b->max_seq);
+    dt_extension *e = aligned_alloc(ALIGN, nbytes);
+    DT_CHECK(e, DT_ERR_MEMORY, "out of memory for the %s of a batch of %d sequences", form->name, b->max_seq);
+    memset(e, 0, nbytes);
+    *e = (dt_extension){.form = form, .next = b->extensions, .nbytes = nbytes};
+    form->lay_out(e->self, b->max_seq, (char *)e + place_of_arrays(form));
+    b->extensions = e;
+    dt_ledger_add(ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
+    return DT_OK;
+}
+
+void *dt_batch_extension(const dt_batch *b, const dt_extension_form *form)
+{
+    dt_extension *e = b->extensions;
+    while (e && e->form != form) e = e->next;
+    return e ? e->self : NULL;
+}
+
+static void free_extensions(dt_batch *b, dt_ledger *ledger)
+{
+    for (dt_extension *e = b->extensions, *next; e; e = next) {
+        next = e->next;
+        dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, e->nbytes);
+        free(e);
+    }
+}
+
 void dt_batch_free(dt_batch *b, dt_ledger *ledger)
 {
+    free_extensions(b, ledger);
     if (b->pixels) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)b->max_images * b->image_nbytes);
     free(b->pixels);
     if (b->token) dt_ledger_sub(ledger, DT_MEM_DATA, DT_ON_HOST, dt_batch_nbytes(b->max_tok, b->max_seq));

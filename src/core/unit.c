@@ -38,7 +38,9 @@ dt_err dt_unit_add(dt_unit *u, const char *name, int n_dims, const int64_t *shap
                    .decay = decay,
                    .trainable = true,
                    .init_std = init_std,
-                   .init_value = init_value};
+                   .init_value = init_value,
+                   .kind = n_dims == 2 ? DT_KIND_MATRIX : DT_KIND_VECTOR,
+                   .split = -1};
     DT_EXPECT(n_dims >= 1 && n_dims <= DT_MAX_DIMS);
     DT_EXPECT(strlen(name) < DT_NAME_MAX);
     DT_CHECK(count_elements(n_dims, shape, &t.n_elems), DT_ERR_ARG,
@@ -106,6 +108,25 @@ int dt_units_find(const dt_unit *units, int n_units, dt_unit_role role)
     for (int i = 0; i < n_units; i++)
         if (units[i].role == role) return i;
     return -1;
+}
+
+dt_tensor_run dt_tensor_run_of(const dt_tensor *t, int64_t first, int64_t n)
+{
+    if (t->split_whole == 0) return (dt_tensor_run){first, n};
+    int64_t inner = 1; /* elements of an index of the divided dimension */
+    for (int d = t->split + 1; d < t->n_dims; d++) inner *= t->shape[d];
+    const int64_t row = t->shape[t->split] * inner, outer = first / row, within = first % row;
+    return (dt_tensor_run){(outer * t->split_whole + t->split_first) * inner + within, dt_min_i64(n, row - within)};
+}
+
+dt_tensor dt_tensor_whole(const dt_tensor *t)
+{
+    dt_tensor whole = *t;
+    if (t->split_whole == 0) return whole;
+    whole.n_elems = t->n_elems / t->shape[t->split] * t->split_whole;
+    whole.shape[t->split] = t->split_whole;
+    whole.split_first = whole.split_whole = 0;
+    return whole;
 }
 
 int64_t dt_tensor_n_trainable(const dt_tensor *t)

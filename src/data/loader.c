@@ -4,6 +4,7 @@
  * Only one thread at a time builds batches (the caller or the prefetching thread), so scratch memory
  * belongs to the loader. */
 #include "dtrain/data/data.h"
+#include "kinds/kinds.h"
 #include "samples/grouping.h"
 #include "samples/sample_images.h"
 #include "order.h"
@@ -46,6 +47,17 @@ static dt_err add_sample(dt_loader *l, int64_t sample, dt_batch *b)
     return DT_OK;
 }
 
+/* Append the prompt of a sample with the answer of another. */
+static dt_err add_mismatched(dt_loader *l, int64_t sample, int64_t other, dt_batch *b)
+{
+    int64_t in_file, in_other;
+    const dt_samples *set = dt_sources_find(&l->sources, sample, &in_file),
+                     *from = dt_sources_find(&l->sources, other, &in_other);
+    DT_TRY(set->ops->fill_mismatched(set, in_file, from, in_other, b, &l->scratch));
+    b->sample[b->n_samples++] = sample;
+    return DT_OK;
+}
+
 static void samples_of(const dt_loader *l, const dt_request *what, int64_t *epoch, int64_t *first, int64_t *count)
 {
     if (!what->eval) {
@@ -56,6 +68,19 @@ static void samples_of(const dt_loader *l, const dt_request *what, int64_t *epoc
                   left = l->order.n - (*first = (what->micro * l->opt.nranks + l->opt.rank) * m);
     *epoch = 0;
     *count = left < 0 ? 0 : left < m ? left : m;
+}
+
+/* The position before i among those of its step, in a circle. */
+static int64_t position_before(const dt_loader *l, const dt_request *what, int64_t i)
+{
+    int64_t epoch, first = 0, count = l->order.n;
+    if (!what->eval) dt_order_step(&l->order, what->step, &epoch, &first, &count);
+    return i > first ? i - 1 : first + count - 1;
+}
+
+static int64_t sample_at(const dt_loader *l, const dt_request *what, int64_t epoch, int64_t i)
+{
+    return what->eval ? i : dt_order_sample(&l->order, epoch, i);
 }
 
 /* Build the batch of (step, micro) on this rank. The loader has no position, so any order of calls works. */
@@ -69,21 +94,27 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     b->n_images = 0;
     DT_CHECK(!l->places || l->given, DT_ERR_FAULT, "internal: batch requested before image features were computed");
     DT_TRY(dt_fault("data.read"));
-    for (int64_t i = first; i < first + count; i++)
-        DT_TRY(add_sample(l, what->eval ? i : dt_order_sample(&l->order, epoch, i), b));
+    for (int64_t i = first; i < first + count; i++) {
+        const int64_t sample = sample_at(l, what, epoch, i);
+        DT_TRY(what->mismatched ? add_mismatched(l, sample, sample_at(l, what, epoch, position_before(l, what, i)), b)
+                                : add_sample(l, sample, b));
+    }
     b->seq_start[b->n_seq] = b->n_tok;
     dt_batch_finish(b);
     return DT_OK;
 }
 
-/* The last micro-batch of an evaluation is followed by the first one, ready for the next evaluation. */
+/* The last micro-batch of an evaluation is followed by the first one, ready for the next evaluation. Mismatched batches
+ * of a step precede the others. */
 static dt_request next_request(void *self, const dt_request *what)
 {
     dt_loader *l = self;
-    dt_request next = {what->eval, what->step, what->micro + 1};
-    if (what->eval && next.micro >= dt_loader_n_eval(l)) next.micro = 0;
-    if (!what->eval && next.micro >= dt_order_n_micro(&l->order, what->step))
-        next = (dt_request){false, what->step + 1, 0};
+    dt_request next = {what->eval, what->step, what->micro + 1, what->mismatched};
+    const int64_t n_micro = what->eval ? dt_loader_n_eval(l) : dt_order_n_micro(&l->order, what->step);
+    if (next.micro < n_micro) return next;
+    next.micro = 0;
+    next.mismatched = l->opt.mismatched && !what->mismatched;
+    if (!what->eval && !what->mismatched) next.step++;
     return next;
 }
 
@@ -93,6 +124,9 @@ static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
     *b = &l->batches[0];
     return make_batch(l, what, &l->batches[0]);
 }
+
+/* Prompts are read one by one. */
+static bool has_batches(const dt_loader *l) { return l->opt.kind != DT_DATASET_PROMPTS; }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -104,7 +138,7 @@ static dt_err check_options(const dt_loader_options *o)
              "internal: dt_loader_open: invalid options: seq_len %" PRId64 ", micro_batch_size %" PRId64
              ", train_batch_size %" PRId64 ", rank %d of %d, prefetch %d",
              o->seq_len, o->micro_batch_size, o->train_batch_size, o->rank, o->nranks, o->prefetch);
-    const int n_texts = o->pairs ? 2 : 1;
+    const int n_texts = (int)dt_max_i64(1, dt_kind_of(o->kind)->n_sequences);
     DT_CHECK(o->micro_batch_size <= INT32_MAX / n_texts / o->seq_len, DT_ERR_USAGE,
              "%s: micro_batch_size * seq_len: expected at most %d tokens, found %" PRId64 " * %" PRId64, o->where,
              INT32_MAX / n_texts, o->micro_batch_size, o->seq_len);
@@ -163,7 +197,7 @@ static dt_err open_order(dt_loader *l)
         l->order.mix = l->mix;
     }
     dt_order_init(&l->order, o->drop_last);
-    if (o->group && !o->prompts) DT_TRY(group(l));
+    if (o->group && has_batches(l)) DT_TRY(group(l));
     DT_CHECK(l->order.n_eff > 0, DT_ERR_DATA,
              "%s: %" PRId64 " samples do not fill one micro-batch of %" PRId64
              ", and drop_last drops an incomplete one",
@@ -173,7 +207,7 @@ static dt_err open_order(dt_loader *l)
 
 static size_t scratch_nbytes(const dt_loader *l)
 {
-    if (l->opt.prompts) return 0;
+    if (!has_batches(l)) return 0;
     return (size_t)(l->opt.seq_len + 1) * sizeof *l->scratch.ids + (size_t)l->opt.seq_len;
 }
 
@@ -192,7 +226,8 @@ size_t dt_loader_nbytes(const dt_loader *l)
     if (!l) return 0;
     const size_t images = (size_t)l->info.max_images * image_nbytes(l);
     size_t nbytes =
-        scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) + images);
+        scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) +
+                                                    dt_kind_batch_nbytes(l->opt.kind, l->info.max_seq) + images);
     for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
     return nbytes + grouped_nbytes(l) + places_nbytes(l);
 }
@@ -214,8 +249,8 @@ static dt_err open_batches(dt_loader *l)
     DT_CHECK(l->sources.max_images <= INT32_MAX / m, DT_ERR_USAGE,
              "a sample has %" PRId64 " images, which is too many for a micro-batch of %" PRId64, l->sources.max_images,
              m);
-    l->info.max_images = (int32_t)(l->sources.max_images * (l->opt.prompts ? 1 : m));
-    if (l->opt.prompts) return DT_OK;
+    l->info.max_images = (int32_t)(l->sources.max_images * (has_batches(l) ? m : 1));
+    if (!has_batches(l)) return DT_OK;
     /* a sequence has at least one token */
     const int64_t max_seq = l->sources.max_seq > max_tok ? max_tok : l->sources.max_seq;
     l->info.max_tok = (int32_t)(m * max_tok);
@@ -228,8 +263,10 @@ static dt_err open_batches(dt_loader *l)
     DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "out of memory for %d micro-batches",
              l->n_batches);
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
+    const dt_extension_form *extension = dt_kind_of(l->opt.kind)->extension;
     for (int i = 0; i < l->n_batches; i++) {
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
+        if (extension) DT_TRY(dt_batch_extend(&l->batches[i], extension, l->opt.ledger));
         if (l->info.max_images)
             DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
     }
@@ -273,7 +310,7 @@ static dt_err open_all(dt_loader *l)
                              .n_ties = l->sources.n_ties,
                              .has_margins = l->sources.has_margins,
                              .has_safety = l->sources.has_safety,
-                             .longest_prompt = l->opt.prompts ? l->sources.max_tok : 0,
+                             .longest_prompt = has_batches(l) ? 0 : l->sources.max_tok,
                              .n_packed = l->order.n == l->sources.n_samples ? l->sources.n_packed : 0,
                              .of_documents = l->sources.samples[0].dataset->info.kind == DT_DATASET_TOKENS,
                              .steps_per_epoch = l->order.steps_per_epoch,
@@ -338,11 +375,8 @@ dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), voi
 {
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_dataset *d = l->sources.samples[i].dataset;
-        int64_t n_equal = -1;
         DT_TRY(dt_dataset_verify(d, each_piece, arg));
-        if (d->info.kind != DT_DATASET_PREFERENCE || d->info.n_equal_pairs >= 0) continue; /* checked when opened */
-        DT_TRY(dt_dataset_count_equal(d, each_piece, arg, &n_equal));
-        DT_TRY(dt_sources_judge_pairs(d, n_equal, -1, l->opt.rank > 0));
+        if (d->kind->judge_all) DT_TRY(d->kind->judge_all(d, each_piece, arg, l->opt.rank > 0));
     }
     return DT_OK;
 }
@@ -428,7 +462,13 @@ dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b
 {
     DT_CHECK(step >= 0 && micro >= 0, DT_ERR_ARG,
              "internal: dt_loader_batch: step %" PRId64 " or micro-step %d is negative", step, micro);
-    return take(l, &(dt_request){false, step, micro}, b);
+    return take(l, &(dt_request){false, step, micro, false}, b);
+}
+
+dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b)
+{
+    DT_EXPECT(step >= 0 && micro >= 0 && l->opt.mismatched);
+    return take(l, &(dt_request){false, step, micro, true}, b);
 }
 
 int64_t dt_loader_n_eval(const dt_loader *l)
@@ -439,7 +479,13 @@ int64_t dt_loader_n_eval(const dt_loader *l)
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
 {
     DT_CHECK(micro >= 0, DT_ERR_ARG, "internal: dt_loader_eval_batch: micro-step %" PRId64 " is negative", micro);
-    return take(l, &(dt_request){true, 0, micro}, b);
+    return take(l, &(dt_request){true, 0, micro, false}, b);
+}
+
+dt_err dt_loader_mismatched_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
+{
+    DT_EXPECT(micro >= 0 && l->opt.mismatched);
+    return take(l, &(dt_request){true, 0, micro, true}, b);
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */

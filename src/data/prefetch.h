@@ -7,6 +7,7 @@
 typedef struct dt_request {
     bool eval;
     int64_t step, micro;
+    bool mismatched; /* prompts with the answers of other samples */
 } dt_request;
 
 /** Callbacks of the thread. make fills *b for a request; next predicts the request that follows one. */

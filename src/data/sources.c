@@ -1,6 +1,7 @@
 /* sources.c - samples are numbered through the files in the given order. Each file is packed separately,
  * so that a row never spans files. */
 #include "sources.h"
+#include "kinds/kinds.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <math.h>
@@ -33,13 +34,11 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
                                .truncate = opt->truncate,
                                .no_ties = opt->no_ties,
                                .ledger = opt->ledger};
-    if (opt->prompts) {
-        *ops = &dt_samples_prompts;
-    } else if (opt->pairs) {
-        DT_CHECK(automatic || strcmp(packing, "none") == 0, DT_ERR_USAGE,
-                 "%s: packing = %s: pairs cannot be packed (they need no padding): expected auto or none", opt->where,
-                 packing);
-        *ops = &dt_samples_pairs;
+    if (d->kind->samples) {
+        DT_CHECK(automatic || strcmp(packing, "none") == 0 || !d->kind->samples->fill, DT_ERR_USAGE,
+                 "%s: packing = %s: %s cannot be packed (they need no padding): expected auto or none", opt->where,
+                 packing, d->kind->n_sequences > 1 ? "pairs" : "answers");
+        *ops = d->kind->samples;
     } else if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
         DT_CHECK(!sft, DT_ERR_USAGE,
                  "%s: packing = wrapped needs datasets of kind tokens, but %s has kind sft: expected auto, none or bfd",
@@ -61,8 +60,8 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
             opt->where, d->path);
         *ops = &dt_samples_packed;
     }
-    DT_CHECK(*ops == &dt_samples_records || *ops == &dt_samples_pairs || *ops == &dt_samples_prompts ||
-                 d->info.n_documents >= 0 || (*ops == &dt_samples_wrapped && !opt->document_mask),
+    DT_CHECK(*ops == &dt_samples_records || d->kind->samples || d->info.n_documents >= 0 ||
+                 (*ops == &dt_samples_wrapped && !opt->document_mask),
              DT_ERR_DATA, "%s: %s needs document offsets, but the dataset offsets is missing", d->path,
              *ops == &dt_samples_wrapped ? "document_mask = true" : "packing by document");
     return DT_OK;
@@ -107,14 +106,9 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
              ", without rows for the last tokens of that tokenizer; recreate the dataset with the model's own "
              "tokenizer, or add rows to the model (dtrain-convert --add-tokens)",
              d->path, d->info.vocab_size, opt->vocab_size);
-    const dt_dataset_kind kind = d->info.kind;
-    DT_CHECK(opt->prompts ? kind == DT_DATASET_PROMPTS
-             : opt->pairs ? kind == DT_DATASET_PREFERENCE
-                          : kind == DT_DATASET_TOKENS || kind == DT_DATASET_SFT,
-             DT_ERR_DATA, "%s: kind %s: expected %s for this task%s%s%s", d->path, dt_dataset_kind_name(kind),
-             opt->prompts ? "prompts (create it with dtrain-data --kind prompts)"
-             : opt->pairs ? "preference (records with chosen and rejected)"
-                          : "tokens or sft",
+    const dt_kind *wanted = dt_kind_of(opt->kind);
+    DT_CHECK(d->kind == wanted || (!d->kind->samples && !wanted->samples), DT_ERR_DATA,
+             "%s: kind %s: expected %s for this task%s%s%s", d->path, d->kind->name, wanted->wanted,
              opt->task ? " (" : "", opt->task ? opt->task : "", opt->task ? ")" : "");
     if (d->info.has_images && s->with_images) DT_TRY(check_images_alike(s->with_images, &d->info));
     if (s->n_files == 0) return DT_OK;
@@ -150,39 +144,16 @@ static void warn_of_unverified(const dt_sources *s, const dt_loader_options *opt
             first, n > 1 ? " and others" : "");
 }
 
-void dt_warn_contradicted(const char *path, int64_t n_contradicted, int64_t n_pairs, const char *first)
-{
-    DT_WARN("%s%s%" PRId64 " of %" PRId64
-            " pairs prefer the answer with the lower score, or have a negative margin%s%s%s%s",
-            path ? path : "", path ? ": " : "", n_contradicted, n_pairs, first ? " (first: " : "", first ? first : "",
-            first ? ")" : "", 2 * n_contradicted > n_pairs ? ": are chosen and rejected swapped?" : "");
-}
-
-dt_err dt_sources_judge_pairs(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet)
-{
-    const int64_t n = d->info.n_documents;
-    DT_CHECK(n_equal <= 0 || n_equal < n, DT_ERR_DATA,
-             "%s: the texts of all %" PRId64
-             " pairs are equal, so there is no training signal: expected different texts in chosen and rejected",
-             d->path, n);
-    if (n_equal > 0 && !quiet)
-        DT_WARN("%s: the texts of %" PRId64 " of %" PRId64 " pairs are equal, so these pairs give no training signal",
-                d->path, n_equal, n);
-    if (n_contradicted > 0 && !quiet) dt_warn_contradicted(d->path, n_contradicted, n, NULL);
-    return DT_OK;
-}
-
 static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *opt)
 {
     const dt_samples_ops *ops = NULL;
     dt_samples_options lo;
     uint64_t hash;
+    dt_dataset_set_vocabulary(d, dt_max_i64(0, opt->vocab_size));
     DT_TRY(check_file(s, d, opt));
     DT_TRY(choose_samples_ops(d, opt, &ops, &lo));
     DT_TRY(dt_dataset_fingerprint(d, &hash));
-    if (opt->pairs)
-        DT_TRY(dt_sources_judge_pairs(d, d->info.n_equal_pairs, d->info.n_contradicted_pairs,
-                                      opt->rank > 0 || opt->planning));
+    if (d->kind->judge) DT_TRY(d->kind->judge(d, opt->rank > 0 || opt->planning));
     DT_TRY(grow(s));
     dt_samples *set = &s->samples[s->n_files];
     DT_TRY(dt_samples_open(set, ops, d, &lo));
@@ -215,14 +186,15 @@ static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options 
     return err;
 }
 
-/* Explain why no pair of an item can be trained on. before: the counts without this item. */
-static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *before, const dt_loader_options *opt)
+/* Explain why no sample with answers of an item can be trained on. before: the counts without this item. */
+static dt_err no_answer(const char *item, const dt_sources *s, const dt_sources *before, const dt_loader_options *opt)
 {
     const int64_t n_ties = s->n_ties - before->n_ties, n_too_long = s->n_too_long - before->n_too_long,
                   n_empty = s->n_dropped - before->n_dropped;
+    const char *what = dt_kind_of(opt->kind)->n_sequences > 1 ? "pairs" : "answers";
     char why[256] = "";
     int n = 0;
-    DT_CHECK(n_ties + n_too_long + n_empty > 0, DT_ERR_DATA, "%s: expected pairs, found none", item);
+    DT_CHECK(n_ties + n_too_long + n_empty > 0, DT_ERR_DATA, "%s: expected %s, found none", item, what);
     if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " are ties, which this task does not use", n_ties);
     if (n_too_long)
         n += snprintf(why + n, sizeof why - (size_t)n, "; %" PRId64 " have a text of more than %" PRId64 " tokens",
@@ -231,8 +203,8 @@ static dt_err no_pair(const char *item, const dt_sources *s, const dt_sources *b
         n += snprintf(why + n, sizeof why - (size_t)n,
                       "; %" PRId64 " have no answer token within the first %" PRId64 " tokens", n_empty, opt->seq_len);
     if (n_too_long || n_empty) snprintf(why + n, sizeof why - (size_t)n, "; a larger data.seq_len keeps more");
-    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " pairs can be used for training%s", item,
-                   n_ties + n_too_long + n_empty, why);
+    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " %s can be used for training%s", item,
+                   n_ties + n_too_long + n_empty, what, why);
 }
 
 /* Add one item of the list with its weight: all files that match its glob, sorted by name. */
@@ -258,12 +230,12 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     dt_list_free(paths, n_paths);
     DT_TRY(err);
     const bool any = s->n_samples > s->entry_first[s->n_entries];
-    if (!any && opt->pairs) return no_pair(item, s, &before, opt);
-    DT_CHECK(any || !s->n_too_long || opt->pairs, DT_ERR_DATA,
+    if (!any && dt_kind_of(opt->kind)->answers) return no_answer(item, s, &before, opt);
+    DT_CHECK(any || !s->n_too_long, DT_ERR_DATA,
              "%s: no sample has its images within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
              "%s: no sample has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
-    DT_CHECK(any || !opt->prompts, DT_ERR_DATA, "%s: the dataset has no prompts", item);
+    DT_CHECK(any || opt->kind != DT_DATASET_PROMPTS, DT_ERR_DATA, "%s: the dataset has no prompts", item);
     DT_CHECK(any, DT_ERR_DATA, "%s: no sample has the minimum of %" PRId64 " tokens", item, opt->seq_len + 1);
     s->entry_first[++s->n_entries] = s->n_samples;
     return DT_OK;

@@ -26,10 +26,6 @@ void dt_sources_close(dt_sources *s);
 /** Samples of the file that holds sample number i, and its number in that file. */
 const dt_samples *dt_sources_find(const dt_sources *s, int64_t i, int64_t *in_file);
 
-/** Check for preference pairs that carry no signal. Warns on rank 0; DT_ERR_DATA if all pairs have equal
- *  texts. n_equal, n_contradicted: as in dt_dataset_info. */
-dt_err dt_sources_judge_pairs(const dt_dataset *d, int64_t n_equal, int64_t n_contradicted, bool quiet);
-
 /** Split "PATH:NUMBER": cut the number off item. *weight is 0 if there is none. DT_ERR_USAGE, prefixed
  *  with where: invalid weight. */
 dt_err dt_sources_split_weight(char *item, const char *where, double *weight);

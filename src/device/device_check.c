@@ -115,12 +115,23 @@ dt_err dt_attention_check(const dt_attention *at)
              at->head_dim, DT_ATTENTION_MAX_HEAD_DIM, (double)at->scale);
     DT_CHECK(at->n_kv_heads > 0 && at->n_heads % at->n_kv_heads == 0, DT_ERR_ARG,
              "internal: attention: n_heads %d is not a multiple of n_kv_heads %d", at->n_heads, at->n_kv_heads);
-    const int64_t width = (int64_t)at->n_heads * at->head_dim;
-    DT_CHECK(at->q_ld >= width && at->o_ld >= width && at->kv_ld >= (int64_t)at->n_kv_heads * at->head_dim, DT_ERR_ARG,
-             "internal: attention: rows of %d x %d exceed the row strides %" PRId64 " %" PRId64 " %" PRId64,
-             at->n_heads, at->head_dim, at->q_ld, at->kv_ld, at->o_ld);
+    const int64_t v = dt_attention_v_dim(at), larger = v > at->head_dim ? v : at->head_dim;
+    DT_CHECK(v > 0 && v <= DT_ATTENTION_MAX_HEAD_DIM, DT_ERR_ARG,
+             "internal: attention: invalid size: v_head_dim %" PRId64 " (1 to %d)", v, DT_ATTENTION_MAX_HEAD_DIM);
+    DT_CHECK(at->q_ld >= (int64_t)at->n_heads * at->head_dim && at->o_ld >= at->n_heads * v &&
+                 at->kv_ld >= at->n_kv_heads * larger,
+             DT_ERR_ARG,
+             "internal: attention: rows of %d x %d (v %" PRId64 ") exceed the row strides %" PRId64 " %" PRId64
+             " %" PRId64,
+             at->n_heads, at->head_dim, v, at->q_ld, at->kv_ld, at->o_ld);
+    DT_CHECK(at->softcap >= 0 && isfinite(at->softcap), DT_ERR_ARG,
+             "internal: attention: softcap %g is not 0 (none) or above 0", (double)at->softcap);
+    DT_CHECK(!at->dsinks || at->sinks, DT_ERR_ARG, "internal: attention: dsinks is set, but sinks is NULL");
     DT_CHECK(!at->bidirectional || at->window == 0, DT_ERR_ARG,
              "internal: attention: bidirectional is not supported with a window (%d)", at->window);
+    DT_CHECK(at->block >= 0 && (at->block <= 1 || (at->window == 0 && !at->bidirectional)), DT_ERR_ARG,
+             "internal: attention: blocks of %d are not supported with a window (%d) or bidirectional", at->block,
+             at->window);
     DT_CHECK(!at->shared_len || (at->shared_start && at->batch_invariant), DT_ERR_ARG,
              "internal: attention: shared_len is set, but %s",
              at->batch_invariant ? "shared_start is NULL" : "batch_invariant is false");
@@ -134,6 +145,10 @@ const char *dt_attention_obstacle(const dt_attention *at)
 {
     if (at->dt != DT_BF16 && at->dt != DT_F16) return "it supports only bf16 and fp16";
     if (at->dropout_p > 0) return "it is used here without attention dropout";
+    if (at->softcap > 0) return "it is used here without soft-capping of scores";
+    if (at->block > 1) return "it is used here without a block mask";
+    if (dt_attention_v_dim(at) != at->head_dim) return "it is used here for values as wide as keys";
+    if (at->sinks) return "it is used here without attention sinks";
     if (at->window > 0 && at->window < at->max_kv_len) return "it is used here without a sliding window";
     if (at->batch_invariant) return "it is not batch-invariant";
     if (at->head_dim % 8 != 0 || at->head_dim > 128) return "it supports only head sizes of 8, 16 ... 128";

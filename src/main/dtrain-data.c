@@ -98,7 +98,8 @@ static const tool_row rows[] = {
      "write as many files as needed to keep each within SIZE, such as 500M, 5GB or 2GiB (G and GB are 10^9 bytes, GiB "
      "is 2^30 bytes)"},
     {"kind", "KIND", TO(make.kind),
-     "auto, tokens (plain text), sft (with a loss mask), preference or prompts (default auto: by the first document)"},
+     "auto, tokens (plain text), sft (with a loss mask), preference, prompts or unpaired (answers with labels) "
+     "(default auto: by the first document)"},
     {"format", "FORMAT", TO(make.format),
      "auto, text, json or minionerec (default auto: json for .jsonl, .ndjson, .json (lines or an array) and Parquet "
      "files, whose rows are records; text for others, unless the content is clearly not text). text accepts any bytes. "
@@ -137,7 +138,7 @@ static const tool_row rows[] = {
     {"force", NULL, TO(make.force), "replace existing outputs; an input file is never replaced"},
     {"threads", "N", TO(make.n_threads), "encoder threads (default: one per core)", 1, INT_MAX},
     {"quiet", NULL, TO(quiet), "print only warnings and errors: no progress, no summary", .letter = 'q'},
-    {HEADING("Images (docs/vision.md), in records of kinds sft, preference and prompts")},
+    {HEADING("Images (docs/vision.md), in records of kinds sft, preference, prompts and unpaired")},
     {"images", "PREPROCESSOR", TO(make.images.preprocessor),
      "how to preprocess images: a preprocessor_config.json, or the folder of a model or tower with one. A record names "
      "its images as image or images (a path or a list of paths), or in parts of its messages: "
@@ -216,11 +217,10 @@ static void ask_tower(const json_t *config, dt_image_options *o)
 {
     const json_t *vision = json_object_get(config, "vision_config"), *tower = vision ? vision : config,
                  *size = json_object_get(tower, "image_size"), *patch = json_object_get(tower, "patch_size");
-    dt_tower kind;
-    const bool known = dt_tower_find(json_string_value(json_object_get(config, "model_type")), &kind);
-    const int64_t S = size ? (int64_t)json_integer_value(size) : 224, P = patch   ? (int64_t)json_integer_value(patch)
-                                                                          : known ? dt_tower_patch_size(kind)
-                                                                                  : 0;
+    const dt_tower *kind = dt_tower_find(json_string_value(json_object_get(config, "model_type")));
+    const int64_t S = size ? (int64_t)json_integer_value(size) : 224, P = patch  ? (int64_t)json_integer_value(patch)
+                                                                          : kind ? kind->patch_size
+                                                                                 : 0;
     if (P < 1 || S < P || S > DT_MAX_IMAGE_SIZE) return;
     o->size = S;
     if (!o->n_tokens) o->n_tokens = (S / P) * (S / P);

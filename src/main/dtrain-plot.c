@@ -23,7 +23,7 @@ static const struct task_panel {
      {{"grpo/reward", "grpo/rewards/*/mean", "ppo/objective/scores", "ppo/objective/rlhf_reward", "ppo/rewards/*/mean",
        "rm/mean_reward"}}},
     {{"rewards of pairs", "accuracy"},
-     {{"dpo/rewards/chosen", "dpo/rewards/rejected", "dpo/rewards/margins", "rm/margin"},
+     {{"dpo/rewards/chosen", "dpo/rewards/rejected", "dpo/rewards/margins", "rm/margin", "kto/rewards/margins"},
       {"dpo/rewards/accuracies", "rm/accuracy", "rm/safety_accuracy"}}},
     {{"KL to the reference", "its coefficient"}, {{"*/kl", "*/objective/kl"}, {"*/kl_coef"}}},
     {{"lambda", "cost"}, {{"*/lambda"}, {"dpo/cost", "dpo/cost_ema", "ppo/objective/costs", "ppo/episode_cost"}}},

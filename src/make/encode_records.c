@@ -1,6 +1,6 @@
 /* encode_records.c - converts records and texts to ids. All rules of algorithms.md 1.1 about targets are
  * implemented here or in the pieces. */
-#include "encode_records.h"
+#include "record_kinds.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,9 +10,7 @@ dt_truncate dt_truncate_of(const dt_recipe *r, dt_dataset_kind kind)
 {
     if (r->truncate != DT_TRUNCATE_AUTO) return r->truncate;
     if (r->rules.rec) return DT_TRUNCATE_END;
-    return kind == DT_DATASET_PREFERENCE ? DT_TRUNCATE_DROP
-           : kind == DT_DATASET_PROMPTS  ? DT_TRUNCATE_END
-                                         : DT_TRUNCATE_START;
+    return dt_record_kind_of(kind)->truncate;
 }
 
 uint64_t dt_hash_bytes(const void *data, size_t n)
@@ -51,7 +49,7 @@ static size_t count_placeholders(const dt_image_form *form, const int32_t *id, s
     return count;
 }
 
-/* Placeholders are never targets. In a pair, all must be in the prompt. */
+/* Placeholders are never targets. Before an answer, all must be in the prompt. */
 static dt_err settle_placeholders(const dt_recipe *recipe, dt_sample *s, dt_side side, const int32_t *id, uint8_t *mask)
 {
     const dt_image_form *form = recipe->images;
@@ -59,7 +57,8 @@ static dt_err settle_placeholders(const dt_recipe *recipe, dt_sample *s, dt_side
         if (id[t] == form->token) mask[t] = 0;
     const size_t n_prompt = find_target(mask, s->n[side]);
     s->pair.prompt_length[side] = (uint32_t)n_prompt;
-    DT_CHECK(s->kind != DT_DATASET_PREFERENCE || count_placeholders(form, id + n_prompt, s->n[side] - n_prompt) == 0,
+    DT_CHECK(!dt_record_kind_of(s->kind)->answers ||
+                 count_placeholders(form, id + n_prompt, s->n[side] - n_prompt) == 0,
              DT_ERR_DATA, "an answer contains an image: images of a preference belong in its prompt");
     return DT_OK;
 }
@@ -153,13 +152,14 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
     s->is_chat = record->is_chat;
     DT_TRY(encode_side(recipe, e, record, DT_SIDE_FIRST, p, s));
     if (s->has_second) DT_TRY(encode_side(recipe, e, record, DT_SIDE_SECOND, p, s));
-    if (s->kind == DT_DATASET_PREFERENCE && s->n[0] == s->n[1] && s->n[0] > 0)
+    const bool answers = dt_record_kind_of(s->kind)->answers;
+    if (answers && s->has_second && s->n[0] == s->n[1] && s->n[0] > 0)
         s->pair.equal = memcmp(p->ids[0].id + p->ids[0].n - s->n[0], p->ids[1].id + p->ids[1].n - s->n[1],
                                s->n[0] * sizeof *p->ids[0].id) == 0;
     if (record->fields) DT_TRY(dt_chunk_add_record(p, s, record->fields));
-    /* pairs by prompt, so that a prompt is never on both sides of the split */
+    /* answers by prompt, so that a prompt is never on both sides of the split */
     const int32_t *ids = p->ids[0].id + p->ids[0].n - s->n[0];
-    const size_t n = s->kind == DT_DATASET_PREFERENCE ? s->pair.prompt_length[0] : s->n[0];
+    const size_t n = answers ? s->pair.prompt_length[0] : s->n[0];
     s->hash = dt_hash_bytes(ids, n * sizeof *ids);
     return record->images.n && !s->too_long ? dt_encode_images(recipe, record, p, s) : DT_OK;
 }

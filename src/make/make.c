@@ -2,6 +2,7 @@
  * workers encode them, and the writer stores the samples in input order. Output and reported errors
  * therefore do not depend on the number of threads. */
 #include "dtrain/io/io.h"
+#include "copy_documents.h"
 #include "outputs.h"
 #include "pipeline.h"
 #include "reader.h"
@@ -173,7 +174,8 @@ static dt_err tick(void *self)
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-static const char *const kinds[] = {"tokens", "sft", "preference", "prompts", "auto", NULL};
+#define KIND_WORD(upper, lower) #lower,
+static const char *const kinds[] = {DT_KIND_LIST(KIND_WORD) "auto", NULL};
 static const char *const masks[] = {"auto", "full", "completion", "assistant", NULL};
 static const char *const truncations[] = {"auto", "keep_start", "keep_end", "drop", NULL};
 static const char *const formats[] = {"auto", "text", "json", "minionerec", NULL};
@@ -385,11 +387,26 @@ static dt_err open_all(make *k)
     return DT_OK;
 }
 
+/* Their documents end as their writer ended them. */
+static dt_err copy_datasets(make *k)
+{
+    k->recipe.append_eos = false;
+    return dt_copy_documents(&(dt_copy_job){
+        .outputs = &k->outputs, .paths = k->reader.paths, .n_paths = k->reader.n_paths, .tick = tick, .self = k});
+}
+
+static dt_err encode_inputs(make *k)
+{
+    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_chunk, .tick = tick, .self = k};
+    return dt_pipeline_run(&jobs, k->n_threads);
+}
+
 static dt_err run(make *k)
 {
     DT_TRY(open_all(k));
-    const dt_pipeline_jobs jobs = {.read = read_inputs, .work = work, .write = write_chunk, .tick = tick, .self = k};
-    DT_TRY(dt_pipeline_run(&jobs, k->n_threads));
+    const bool datasets =
+        strcmp(k->opt->format, "auto") == 0 && k->reader.n_paths > 0 && dt_dataset_is_foreign(k->reader.paths[0]);
+    DT_TRY(datasets ? copy_datasets(k) : encode_inputs(k));
     DT_TRY(dt_outputs_commit(&k->outputs));
     return k->opt->rec.catalogue ? dt_rec_items_write(&k->rec.items, k->opt->rec.catalogue) : DT_OK;
 }

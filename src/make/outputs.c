@@ -2,6 +2,7 @@
  * content selects the training or validation file. Repeating a run, or adding files, never moves a
  * document across the split, and duplicates stay together. */
 #include "outputs.h"
+#include "record_kinds.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -30,14 +31,15 @@ static dt_err begin(dt_outputs *o, dt_dataset_kind kind)
     const dt_tokenizer_info *t = dt_tokenizer_get_info(o->recipe->tokenizer);
     o->kind_known = true;
     o->stats->kind = kind;
+    o->stats->lacking = dt_record_kind_of(kind)->lacking;
     const bool weights = opt->weight_key != NULL;
-    DT_CHECK(!weights || kind == DT_DATASET_SFT, DT_ERR_USAGE,
+    DT_CHECK(!weights || dt_record_kind_of(kind)->weights, DT_ERR_USAGE,
              "a weight key needs datasets of kind sft, but these inputs give kind %s", dt_dataset_kind_name(kind));
     DT_TRY(dt_make_folder_of(opt->output));
     if (opt->validation) DT_TRY(dt_make_folder_of(opt->validation));
     DT_TRY(dt_outputs_differ(opt));
-    DT_CHECK(!o->recipe->images || kind != DT_DATASET_TOKENS, DT_ERR_USAGE,
-             "images need records of kinds sft, preference or prompts, but these inputs give kind %s",
+    DT_CHECK(!o->recipe->images || dt_record_kind_of(kind)->images, DT_ERR_USAGE,
+             "images need records of kinds sft, preference, prompts or unpaired, but these inputs give kind %s",
              dt_dataset_kind_name(kind));
     DT_TRY(dt_dataset_create(&o->train, opt->output, kind, t->vocab_size, t->name, weights));
     dt_dataset_set_own(o->train, t->n_own);
@@ -162,21 +164,6 @@ typedef struct sample_data {
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
 
-/* True for a sample without targets, a pair with an empty answer, or an empty prompt. */
-static bool is_empty(const dt_sample *s, const uint8_t *mask)
-{
-    switch (s->kind) {
-    case DT_DATASET_SFT:
-        return s->n[0] == 0 || !memchr(mask, 1, s->n[0]);
-    case DT_DATASET_PREFERENCE:
-        return s->pair.prompt_length[0] >= s->n[0] || s->pair.prompt_length[1] >= s->n[1];
-    case DT_DATASET_PROMPTS:
-        return s->n[0] == 0;
-    default:
-        return false;
-    }
-}
-
 static void count_pair(dt_pair_count *c, const dt_chunk_item *item)
 {
     if (c->n++ == 0) snprintf(c->first, sizeof c->first, "%s:%" PRId64, item->path, item->line);
@@ -185,7 +172,7 @@ static void count_pair(dt_pair_count *c, const dt_chunk_item *item)
 /* Ties are exempt from both checks. */
 static void count_pairs(dt_make_stats *stats, const dt_sample *s)
 {
-    if (s->kind != DT_DATASET_PREFERENCE || s->pair.tie) return;
+    if (!dt_record_kind_of(s->kind)->answers || !s->has_second || s->pair.tie) return;
     stats->n_pairs++;
     if (s->pair.equal) count_pair(&stats->equal, s->item);
     if (s->pair.contradicted) count_pair(&stats->contradicted, s->item);
@@ -200,8 +187,9 @@ static void count_dropped(dt_make_stats *stats, const dt_chunk_item *item)
 static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data *of)
 {
     const uint8_t *mask = of->mask;
+    const dt_record_kind *kind = dt_record_kind_of(s->kind);
     if (s->too_long) return o->stats->n_too_long++, DT_OK;
-    if (is_empty(s, mask)) return count_dropped(o->stats, s->item), DT_OK;
+    if (kind->is_empty && kind->is_empty(s, mask)) return count_dropped(o->stats, s->item), DT_OK;
     o->stats->n_truncated += s->truncated;
     o->stats->n_parted += s->parted;
     count_pairs(o->stats, s);
@@ -211,8 +199,7 @@ static dt_err write_record(dt_outputs *o, const dt_sample *s, const sample_data 
     if (s->n_record) DT_TRY(dt_dataset_add_record(to, of->record, s->n_record));
     DT_TRY(dt_dataset_add_images(to, of->pixels, s->n_images));
     o->stats->n_images += s->n_images;
-    DT_TRY(s->kind == DT_DATASET_PREFERENCE ? dt_dataset_end_pair(to, &s->pair)
-                                            : dt_dataset_end_document(to, s->weight));
+    DT_TRY(kind->answers ? dt_dataset_end_pair(to, &s->pair) : dt_dataset_end_document(to, s->weight));
     return count(o, to, (int64_t)(s->n[0] + s->n[1]));
 }
 
@@ -290,12 +277,10 @@ static dt_err check_result(const dt_outputs *o)
                  " is short enough: each image takes %" PRId64 " tokens of --max-length for its placeholders",
                  o->recipe->images->n_tokens);
     const int64_t n = s->n_documents + s->n_validation_documents;
-    static const char *const missing[] = {"tokens", "an answer to train on", "an answer on both sides", "a prompt"};
+    const dt_record_kind *kind = dt_record_kind_of(s->kind);
     DT_CHECK(n > 0 || s->n_dropped == 0 || s->n_too_long > 0, DT_ERR_DATA,
-             "%s: none of the %" PRId64 " records has %s%s", s->first_dropped, s->n_dropped, missing[s->kind],
-             s->kind == DT_DATASET_SFT
-                 ? "; add a message of role assistant with text, or use --kind prompts or --kind tokens"
-                 : "");
+             "%s: none of the %" PRId64 " records has %s%s", s->first_dropped, s->n_dropped, kind->missing,
+             kind->advice);
     DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
              o->opt->n_inputs > 1 ? " ..." : "",
              s->n_too_long ? short_enough

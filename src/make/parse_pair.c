@@ -1,7 +1,7 @@
 /* parse_pair.c - preference records: a prompt and two completions, each texts or messages, in the formats
  * of several projects. If the prompt is missing, it is the common beginning of both sides. A ranking of
  * several completions gives all their pairs. */
-#include "parse_record.h"
+#include "record_kinds.h"
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -426,3 +426,28 @@ dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *ru
         return read_pku(r, json, rules);
     }
 }
+
+static bool is_pair(const json_t *json, bool any)
+{
+    (void)any;
+    return dt_record_is_pair(json);
+}
+
+static bool lacks_answer(const dt_sample *s, const uint8_t *mask)
+{
+    (void)mask;
+    return s->pair.prompt_length[0] >= s->n[0] || s->pair.prompt_length[1] >= s->n[1];
+}
+
+const dt_record_kind dt_records_preference = {.description = "of a preference",
+                                              .missing = "an answer on both sides",
+                                              .lacking = "a completion on both sides",
+                                              .advice = "",
+                                              .noun = "pairs",
+                                              .is = is_pair,
+                                              .form = dt_pair_form,
+                                              .parse = dt_parse_pair,
+                                              .is_empty = lacks_answer,
+                                              .truncate = DT_TRUNCATE_DROP,
+                                              .answers = true,
+                                              .images = true};

@@ -1,13 +1,20 @@
 /* parse_prompt.c - prompt records: {prompt}, a text or messages, or {question, answer}. A question is a
  * user's turn. The answer is kept as plain text for the reward, and all other fields as JSON. */
-#include "parse_record.h"
+#include "record_kinds.h"
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-bool dt_record_is_prompt(const json_t *json)
+/* Other kinds have prompts, too, so that this one must be requested, or no other form match. */
+static bool is_prompt(const json_t *json, bool any)
 {
-    return dt_has(json, "prompt") || (dt_has(json, "question") && dt_has(json, "answer"));
+    return !any && (dt_has(json, "prompt") || (dt_has(json, "question") && dt_has(json, "answer")));
+}
+
+static dt_form prompt_form(const json_t *json)
+{
+    (void)json;
+    return DT_FORM_PROMPT;
 }
 
 static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
@@ -65,8 +72,9 @@ static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t
     return dt_render_side(r, DT_SIDE_FIRST, rules, DT_CHAT_GENERATE);
 }
 
-dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
+    (void)which;
     const json_t *prompt = json_object_get(json, "prompt"), *question;
     DT_TRY(keep_fields(r, json));
     DT_TRY(add_answer(r, json_object_get(json, "answer")));
@@ -88,3 +96,21 @@ dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *
     r->side[0].wrap = &rules->wrap;
     return dt_add_json_text(&r->side[0].pieces, prompt, true);
 }
+
+static bool is_empty(const dt_sample *s, const uint8_t *mask)
+{
+    (void)mask;
+    return s->n[0] == 0;
+}
+
+const dt_record_kind dt_records_prompts = {.description = "of a prompt",
+                                           .missing = "a prompt",
+                                           .lacking = "a prompt",
+                                           .advice = "",
+                                           .noun = "prompts",
+                                           .is = is_prompt,
+                                           .form = prompt_form,
+                                           .parse = parse_prompt,
+                                           .is_empty = is_empty,
+                                           .truncate = DT_TRUNCATE_END,
+                                           .images = true};

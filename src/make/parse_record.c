@@ -1,7 +1,7 @@
 /* parse_record.c - records for pre-training and fine-tuning (algorithms.md A.1). Records of two texts are
  * in parse_pair.c and parse_prompt.c. The keys determine the form. Every value's type is checked, because
  * a partly read record would train on wrong data. */
-#include "parse_record.h"
+#include "record_kinds.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,8 +113,10 @@ static dt_err add_turn(dt_messages *m, dt_role role, const json_t *text)
     return dt_messages_add(m, role, json_string_value(text), json_string_length(text));
 }
 
-/* {prompt, completion}: texts, or messages; the completion's messages are the answer. */
-static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+bool dt_record_is_completion(const json_t *json) { return dt_has(json, "prompt") && dt_has(json, "completion"); }
+
+/* The completion's messages are the answer. */
+dt_err dt_read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int *n_prompt)
 {
     const json_t *prompt = json_object_get(json, "prompt"), *completion = json_object_get(json, "completion");
     const bool lists = json_is_array(prompt) && json_is_array(completion);
@@ -126,16 +128,23 @@ static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_
         DT_TRY(dt_check_context(json, false));
         s->wrap = &rules->wrap;
         s->eos = s->eos_target = true;
+        *n_prompt = -1;
         DT_TRY(dt_add_json_text(&s->pieces, prompt, false));
         return dt_add_json_text(&s->pieces, completion, true);
     }
     DT_TRY(lists ? dt_check_context(json, true) : dt_add_history(m, json));
     DT_TRY(lists ? dt_messages_parse(m, prompt, "prompt", "role", "content") : add_turn(m, DT_ROLE_USER, prompt));
     DT_TRY(dt_begin_with_system(m, json, false));
-    const int n_prompt = m->n;
-    DT_TRY(lists ? dt_messages_parse(m, completion, "completion", "role", "content")
-                 : add_turn(m, DT_ROLE_ASSISTANT, completion));
-    return render_completion(r, n_prompt, rules);
+    *n_prompt = m->n;
+    return lists ? dt_messages_parse(m, completion, "completion", "role", "content")
+                 : add_turn(m, DT_ROLE_ASSISTANT, completion);
+}
+
+static dt_err read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+{
+    int n_prompt;
+    DT_TRY(dt_read_completion(r, json, rules, &n_prompt));
+    return n_prompt < 0 ? DT_OK : render_completion(r, n_prompt, rules);
 }
 
 /* {instruction, input, output, system, history}: a user's turn of instruction and input, and an answer.
@@ -234,11 +243,12 @@ static dt_err unknown_record(const json_t *record)
 static bool is_chat_record(const json_t *json)
 {
     return dt_has(json, "messages") || dt_has(json, "conversations") || dt_has(json, "conversation") ||
-           (dt_has(json, "prompt") && dt_has(json, "completion")) || dt_has(json, "instruction");
+           dt_record_is_completion(json) || dt_has(json, "instruction");
 }
 
-static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
+static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
+    (void)which;
     switch (r->form) {
     case DT_FORM_MESSAGES:
         return read_chat(r, json, "messages", rules);
@@ -255,26 +265,53 @@ static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *
     }
 }
 
-/* Determine the form from the keys. */
-static dt_form form_of(const json_t *json, dt_dataset_kind kind)
+static dt_form sft_form(const json_t *json)
 {
-    if (kind == DT_DATASET_PREFERENCE) return dt_pair_form(json);
-    if (kind == DT_DATASET_PROMPTS) return DT_FORM_PROMPT;
-    if (kind == DT_DATASET_TOKENS) return DT_FORM_TEXT;
     if (dt_has(json, "messages")) return DT_FORM_MESSAGES;
     if (dt_has(json, "conversations")) return DT_FORM_CONVERSATIONS;
     if (dt_has(json, "conversation")) return DT_FORM_CONVERSATION;
-    if (dt_has(json, "prompt") && dt_has(json, "completion")) return DT_FORM_COMPLETION;
+    if (dt_record_is_completion(json)) return DT_FORM_COMPLETION;
     return dt_has(json, "instruction") ? DT_FORM_INSTRUCTION : DT_FORM_TEXT;
 }
 
-static const char *description(dt_dataset_kind kind)
+static dt_form text_form(const json_t *json)
 {
-    return kind == DT_DATASET_TOKENS       ? "of plain text"
-           : kind == DT_DATASET_SFT        ? "for sft"
-           : kind == DT_DATASET_PREFERENCE ? "of a preference"
-                                           : "of a prompt";
+    (void)json;
+    return DT_FORM_TEXT;
 }
+
+static dt_err read_tokens(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
+{
+    (void)which;
+    return read_text(r, json, rules);
+}
+
+static bool has_no_target(const dt_sample *s, const uint8_t *mask) { return s->n[0] == 0 || !memchr(mask, 1, s->n[0]); }
+
+const dt_record_kind dt_records_tokens = {.description = "of plain text",
+                                          .missing = "tokens",
+                                          .lacking = "any token",
+                                          .advice = "",
+                                          .noun = "texts",
+                                          .form = text_form,
+                                          .parse = read_tokens,
+                                          .truncate = DT_TRUNCATE_START};
+const dt_record_kind dt_records_sft = {
+    .description = "for sft",
+    .missing = "an answer to train on",
+    .lacking = "any token to train on",
+    .advice = "; add a message of role assistant with text, or use --kind prompts or --kind tokens",
+    .noun = "samples",
+    .form = sft_form,
+    .parse = read_sft,
+    .is_empty = has_no_target,
+    .truncate = DT_TRUNCATE_START,
+    .weights = true,
+    .images = true};
+
+#define RECORD_KIND(upper, lower) [DT_DATASET_##upper] = &dt_records_##lower,
+static const dt_record_kind *const kinds[DT_N_DATASET_KINDS] = {DT_KIND_LIST(RECORD_KIND)};
+const dt_record_kind *dt_record_kind_of(dt_dataset_kind kind) { return kinds[kind]; }
 
 /* Such a record is more often an error in the data than a prompt with a field of that name. */
 static dt_err check_both_sides(const json_t *json)
@@ -299,15 +336,15 @@ static dt_err check_both_sides(const json_t *json)
 static dt_err find_kind(const json_t *json, const dt_rules *rules, dt_dataset_kind *kind)
 {
     const bool any = rules->any_kind;
-    *kind = DT_DATASET_PREFERENCE;
-    if ((any || rules->kind == DT_DATASET_PREFERENCE) && dt_record_is_pair(json)) return DT_OK;
-    *kind = DT_DATASET_PROMPTS;
-    if (!any && rules->kind == DT_DATASET_PROMPTS && dt_record_is_prompt(json)) return DT_OK;
+    for (int k = 0; k < DT_N_DATASET_KINDS; k++) {
+        *kind = (dt_dataset_kind)k;
+        if ((any || rules->kind == *kind) && kinds[k]->is && kinds[k]->is(json, any)) return DT_OK;
+    }
     *kind = is_chat_record(json) || (rules->image_text && dt_has(json, "text")) ? DT_DATASET_SFT : DT_DATASET_TOKENS;
     if (*kind == DT_DATASET_SFT || dt_has(json, "text")) return DT_OK;
     *kind = dt_record_is_pair(json) ? DT_DATASET_PREFERENCE : DT_DATASET_PROMPTS;
     if (any) DT_TRY(check_both_sides(json));
-    return *kind == DT_DATASET_PREFERENCE || dt_record_is_prompt(json) ? DT_OK : unknown_record(json);
+    return kinds[*kind]->is(json, false) ? DT_OK : unknown_record(json);
 }
 
 static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)
@@ -315,7 +352,7 @@ static dt_err check_kind(const dt_rules *rules, dt_dataset_kind *kind)
     if (rules->any_kind || *kind == rules->kind) return DT_OK;
     /* either kind can be built from the other's records */
     const bool texts = *kind <= DT_DATASET_SFT && rules->kind <= DT_DATASET_SFT;
-    DT_CHECK(texts, DT_ERR_DATA, "found a record %s, but the dataset is of kind %s", description(*kind),
+    DT_CHECK(texts, DT_ERR_DATA, "found a record %s, but the dataset is of kind %s", kinds[*kind]->description,
              dt_dataset_kind_name(rules->kind));
     *kind = rules->kind;
     return DT_OK;
@@ -355,22 +392,10 @@ dt_err dt_parse_record(dt_parsed_record *r, const json_t *json, const dt_rules *
     r->form = DT_FORM_REC;
     if (rules->rec) return dt_parse_rec(r, json, rules, which);
     DT_TRY(find_kind(json, rules, &r->kind));
-    r->form = form_of(json, r->kind);
+    r->form = kinds[r->kind]->form(json);
     DT_TRY(dt_check_fields(r, json, rules));
     DT_TRY(dt_list_images(r, json, rules));
-    switch (r->kind) {
-    case DT_DATASET_PREFERENCE:
-        DT_TRY(dt_parse_pair(r, json, rules, which));
-        break;
-    case DT_DATASET_PROMPTS:
-        DT_TRY(dt_parse_prompt(r, json, rules));
-        break;
-    case DT_DATASET_SFT:
-        DT_TRY(read_sft(r, json, rules));
-        break;
-    default:
-        DT_TRY(read_text(r, json, rules));
-    }
+    DT_TRY(kinds[r->kind]->parse(r, json, rules, which));
     DT_TRY(dt_image_names_take(&r->images, &r->messages[0]));
     DT_TRY(check_kind(rules, &r->kind));
     return read_weight(r, json, rules);

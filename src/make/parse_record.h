@@ -60,7 +60,7 @@ typedef struct dt_parsed_record {
     bool has_second;
     bool is_chat;
     float weight;
-    dt_pair pair;  /* margin, safety, tie, contradicted */
+    dt_pair pair;  /* margin, safety, tie or label, contradicted */
     int n_records; /* samples per record: pairs of a ranking, tasks of a row; else 1 */
     dt_messages messages[DT_N_SIDES];
     dt_image_names images; /* as named in the record */
@@ -113,9 +113,11 @@ dt_form dt_pair_form(const json_t *json); /* requires dt_record_is_pair */
 const char *dt_pair_prompt_key(const json_t *json);
 /** True if the key is the score of one of the record's answers. */
 bool dt_is_score_of(const json_t *json, const char *key);
-bool dt_record_is_prompt(const json_t *json);
+bool dt_record_is_completion(const json_t *json);
+/** Read {prompt, completion}, texts or messages. Texts become the pieces of the first side, and *n_prompt is -1;
+ *  messages are only collected, and *n_prompt is the number of those of the prompt. */
+dt_err dt_read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int *n_prompt);
 dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
-dt_err dt_parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules);
 dt_err dt_parse_rec(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which);
 
 /* ---- fields (record_fields.c) ------------------------------------------------------------------------------------ */

@@ -1,6 +1,6 @@
 /* record_fields.c - checks the fields of a record by its form. Fields that would change the training are refused;
  * other unknown fields are counted. */
-#include "parse_record.h"
+#include "record_kinds.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -43,11 +43,11 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
         if (!json_is_boolean(label) && !number) continue;
         DT_CHECK(number ? json_integer_value(label) == 1 : json_is_true(label), DT_ERR_DATA,
                  "%s: the record labels its answer as bad (KTO), but sft would train on it: drop such records "
-                 "(--skip-bad), or make pairs of chosen and rejected answers",
+                 "(--skip-bad), or train on labels with run.task = kto (--kind unpaired, {prompt, completion, label})",
                  keys[k]);
         DT_CHECK(!rules->any_kind, DT_ERR_DATA,
                  "%s: the record has a KTO label: train only on good answers with --kind sft --skip-bad, "
-                 "or make pairs of chosen and rejected answers",
+                 "or on both with --kind unpaired, which reads {prompt, completion, label}",
                  keys[k]);
     }
     return DT_OK;
@@ -73,11 +73,11 @@ static dt_err check_weight(const dt_parsed_record *r, const json_t *json, const 
         const json_t *weight = json_object_get(json, keys[k]);
         if (!json_is_number(weight) || json_number_value(weight) == 1) continue;
         DT_CHECK(
-            r->kind == DT_DATASET_PREFERENCE, DT_ERR_DATA,
+            dt_record_kind_of(r->kind)->answers, DT_ERR_DATA,
             "%s: the record has a weight; use it with --weight-key %s, or rename the field if it means something else",
             keys[k], keys[k]);
-        return dt_fail(DT_ERR_DATA,
-                       "%s: pairs have no weights; remove the field, or rename it if it means something else", keys[k]);
+        return dt_fail(DT_ERR_DATA, "%s: %s have no weights; remove the field, or rename it if it means something else",
+                       keys[k], dt_record_kind_of(r->kind)->noun);
     }
     return DT_OK;
 }
@@ -101,7 +101,7 @@ dt_err dt_check_fields(const dt_parsed_record *r, const json_t *json, const dt_r
     if (r->form != DT_FORM_PROMPT) which |= DT_FIELDS_TARGETS | DT_FIELDS_THOUGHTS;
     if (is_conversation(r, json, rules)) which |= DT_FIELDS_CHAT | (sharegpt ? 0 : (unsigned)DT_FIELDS_TOOLS);
     DT_TRY(dt_record_check_fields(json, which));
-    if (is_sft(r->form)) {
+    if (is_sft(r->form) && !dt_record_kind_of(r->kind)->answers) {
         DT_TRY(check_label(r, json, rules));
         DT_TRY(check_preference(json, rules));
     }

@@ -1,134 +1,138 @@
-/* block.c - forward of one transformer block. Differences between families are read from the configuration.
+/* block.c - forward and backward of one transformer block, from the family's list of steps. A block is two branches,
+ * attention and MLP, each with a residual:
  *
- *     x_mid = x_in  + dropout(Attn(norm1(x_in)) Wo + bo)
- *     x_out = x_mid + dropout(act(norm2(x_mid) Wup + bup) Wdown + bdown)
+ *     y = x + dropout(s post(mixer(pre(x))))
  *
- * The matmul itself adds the residual, or the dropout kernel after it. This saves passes over memory, and in bf16 one
- * rounding. If nothing is kept for backward, x_in, x_mid and x_out are one buffer. */
-#include "model_private.h"
-#include <math.h>
+ * A family has one or both of the norms pre and post, and a scale s, usually 1. Without post, s and dropout the mixer's
+ * last matmul itself adds the residual, otherwise a kernel after it does. This saves passes over memory, and in bf16
+ * one rounding. If nothing is kept for backward, all x and y are one buffer.
+ *
+ * In backward s.dx always holds the gradient of the residual stream. A branch adds its gradient to it, in the backward
+ * of pre, so it is never copied. Selective recomputation recomputes each cheap activation immediately before it is
+ * read. Only the gradients of the following matrices and their adapters read norms and activations, so frozen matrices
+ * need none. */
+#include "mixer.h"
 
-dt_attention dt_block_attention(const dt_model *m, const struct block *b)
+static const struct mixer MIXERS[] = {
+    [STEP_ATTENTION] = {SLOT_QKV, SLOT_O, SITE_ATTENTION, dt_attention_mix, dt_attention_mix_backward},
+    [STEP_MLP] = {SLOT_UP, SLOT_DOWN, SITE_MLP, dt_mlp_mix, dt_mlp_mix_backward}};
+
+static const struct mixer *mixer_of(const struct block *b, int i) { return &MIXERS[b->branch[i].mixer]; }
+
+static const void *input_of(const struct block_acts *a, int i) { return i == 0 ? a->x_in : a->x_mid; }
+
+static bool has_post(const struct block *b, int i) { return dt_exists(b->branch[i].post.w); }
+
+static uint64_t dropout_key(const dt_model *m, const struct block *b, int i)
 {
-    const dt_model_config *mc = m->mc;
-    dt_attention at = {.n_seq = m->n_seq,
-                       .n_heads = (int)mc->num_attention_heads,
-                       .n_kv_heads = (int)mc->num_key_value_heads,
-                       .head_dim = (int)mc->head_dim,
-                       .q_start = m->device.q_start,
-                       .kv_start = m->device.kv_start,
-                       .kv_len = m->device.kv_len,
-                       .n_tok = m->n_tok,
-                       .max_q_len = m->max_q_len,
-                       .max_kv_len = m->max_kv_len,
-                       .q_ld = m->W,
-                       .kv_ld = m->W,
-                       .o_ld = m->Q,
-                       .scale = 1,
-                       .dt = m->opt.dtype,
-                       .batch_invariant = dt_model_is_invariant(m)};
-    if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
-    at.bidirectional = b->bidirectional;
-    if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
-    if (mc->sliding && !b->bidirectional && mc->sliding[b->layer]) at.window = (int32_t)mc->sliding_window;
-    if (m->train && mc->attn_pdrop > 0) {
-        at.dropout_p = (float)mc->attn_pdrop;
-        at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
-        at.token_key = m->device.token_key;
-    }
-    /* only the largest batch: the library plan and its scratch were prepared for that shape */
-    at.by_library = m->opt.library_attention && !at.batch_invariant && m->max_q_len == dt_model_longest(m) &&
-                    m->max_kv_len == m->max_q_len && (int64_t)m->n_seq * m->max_q_len == m->n_tok &&
-                    m->n_seq == m->opt.max_tok / m->max_q_len;
-    return at;
+    return dt_dropout_key(m, b->layer, mixer_of(b, i)->site);
 }
 
-dt_heads dt_block_heads(const dt_model *m, const struct block *b, const dt_param_view *w)
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+static dt_err pre_norm(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                       const struct block_acts *a)
 {
-    const dt_model_config *mc = m->mc;
-    return (dt_heads){.n_tok = m->n_tok,
-                      .n_heads = (int)mc->num_attention_heads,
-                      .n_kv_heads = (int)mc->num_key_value_heads,
-                      .head_dim = (int)mc->head_dim,
-                      .x_ld = m->W,
-                      .q_ld = m->W,
-                      .kv_ld = m->W,
-                      .q_norm = dt_weight(w, b->q_norm),
-                      .k_norm = dt_weight(w, b->k_norm),
-                      .eps = (float)mc->norm_eps,
-                      .pos = m->device.pos,
-                      .cos_sin = m->rope,
-                      .dt = m->opt.dtype};
+    const struct branch_acts *k = &a->branch[i];
+    if (!dt_exists(b->branch[i].pre.w)) return DT_OK;
+    return dt_norm_forward(m, &b->branch[i].pre, w, input_of(a, i), k->norm, k->pre.mean, k->pre.rstd, m->n_tok);
 }
 
-dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
+const void *dt_mixer_input(const struct block *b, int i, const struct block_acts *a)
 {
-    const dt_heads h = dt_block_heads(m, b, w);
-    if (!h.q_norm && !h.cos_sin) return DT_OK;
-    return m->ops->heads_forward(m->dev, &h, a->raw, a->qk, dt_at(a->qk, m->Q, m->elem), NULL, a->rstd_q, a->rstd_k,
-                                 m->stream);
+    return dt_exists(b->branch[i].pre.w) ? a->branch[i].norm : input_of(a, i);
 }
 
-dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
-{
-    DT_TRY(dt_norm_forward(m, &b->norm1, w, a->x_in, a->norm1, a->mean1, a->rstd1, m->n_tok));
-    const struct with_matmul alone = {.low = a->low[LINEAR_QKV]};
-    return dt_linear_forward(m, &b->qkv, w, a->norm1, m->C, a->raw, m->W, m->n_tok, alone);
-}
-
-/* y = x + dropout(in W + b) */
-static dt_err add_branch(const dt_model *m, const struct linear *l, const dt_param_view *w, const void *in,
-                         const void *x, void *y, uint64_t key, void *low)
-{
-    const float p = m->train ? (float)m->mc->resid_pdrop : 0;
-    const struct with_matmul with = {.addend = p == 0 ? x : NULL, .low = low};
-    if (p == 0) return dt_linear_forward(m, l, w, in, l->n_in, y, m->C, m->n_tok, with);
-    DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, m->s.drop, m->C, m->n_tok, with));
-    return m->ops->dropout(m->dev, m->s.drop, x, y, p, key, m->device.token_key, m->n_tok, m->C, m->opt.dtype,
-                           m->stream);
-}
-
-dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a)
-{
-    if (!m->mc->gated_mlp)
-        return m->ops->act_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok * m->F, m->stream);
-    return m->ops->glu_forward(m->dev, m->mc->act, a->up, a->act, m->opt.dtype, m->n_tok, m->F, m->stream);
-}
-
-/* act = activation(norm2 Wup + bup), or the gated form. Stores the activation's input if backward needs it. Adapters
- * add to that input. */
-static dt_err mlp_activation(const dt_model *m, const struct block *b, const dt_param_view *w,
+dt_err dt_mixer_remake_input(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
                              const struct block_acts *a)
 {
-    const bool again = dt_model_remakes(m) || m->opt.reproducible;
-    const struct with_matmul act = {.epilogue = DT_EPILOGUE_ACT, .act_in = a->up, .act_of_aux = again},
-                             alone = {.low = a->low[LINEAR_UP]};
-    if (!m->mc->gated_mlp && b->up.n_low == 0)
-        return dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->act, m->F, m->n_tok, act);
-    DT_TRY(dt_linear_forward(m, &b->up, w, a->norm2, m->C, a->up, m->U, m->n_tok, alone));
-    return dt_block_make_act(m, a);
+    const bool read = dt_linear_keeps_input(&b->linear[mixer_of(b, i)->first]);
+    return dt_model_remakes(m) && read ? pre_norm(m, b, i, w, a) : DT_OK;
 }
 
-dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                       bool want_output)
+/* y = x + dropout(s post(in W + b)); want_output false: only what backward needs. */
+static dt_err add_branch(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                         const struct block_acts *a, const void *in, bool want_output)
 {
-    DT_TRY(add_branch(m, &b->o, w, a->att, a->x_in, a->x_mid, dt_dropout_key(m, b->layer, SITE_ATTENTION),
-                      a->low[LINEAR_O]));
-    DT_TRY(dt_norm_forward(m, &b->norm2, w, a->x_mid, a->norm2, a->mean2, a->rstd2, m->n_tok));
-    DT_TRY(mlp_activation(m, b, w, a));
-    if (!want_output)
-        return dt_low_rank_project(m, &b->down, w, a->act, dt_low_rank_tokens(m, m->n_tok), a->low[LINEAR_DOWN]);
-    return add_branch(m, &b->down, w, a->act, a->x_mid, a->x_out, dt_dropout_key(m, b->layer, SITE_MLP),
-                      a->low[LINEAR_DOWN]);
+    const enum slot last = mixer_of(b, i)->last;
+    const struct linear *l = &b->linear[last];
+    const struct branch_acts *k = &a->branch[i];
+    const float p = m->train ? (float)m->mc->resid_pdrop : 0, scale = (float)m->mc->residual_multiplier;
+    const bool post = has_post(b, i), fused = !post && p == 0 && scale == 1;
+    const void *x = input_of(a, i);
+    void *y = i == 0 ? a->x_mid : a->x_out, *z = post && m->opt.training ? k->out : m->s.drop;
+    const struct with_matmul with = {.addend = fused ? x : NULL, .low = a->low[last]};
+    if (!post && !want_output) return dt_low_rank_project(m, l, w, in, dt_low_rank_tokens(m, m->n_tok), with.low);
+    DT_TRY(dt_linear_forward(m, l, w, in, l->n_in, fused ? y : z, m->C, m->n_tok, with));
+    if (fused) return DT_OK;
+    if (post) DT_TRY(dt_norm_forward(m, &b->branch[i].post, w, z, m->s.drop, k->post.mean, k->post.rstd, m->n_tok));
+    if (!want_output) return DT_OK;
+    if (scale != 1)
+        DT_TRY(m->ops->scale(m->dev, m->s.drop, scale, m->s.drop, m->opt.dtype, m->n_tok * m->C, m->stream));
+    if (p == 0) return m->ops->add(m->dev, m->s.drop, x, y, m->opt.dtype, m->n_tok * m->C, m->stream);
+    return m->ops->dropout(m->dev, m->s.drop, x, y, p, dropout_key(m, b, i), m->device.token_key, m->n_tok, m->C,
+                           m->opt.dtype, m->stream);
 }
 
 dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                        bool want_output)
+                        void *cache, bool want_output)
 {
-    const dt_attention at = dt_block_attention(m, b);
-    const void *k = dt_at(a->qk, m->Q, m->elem), *v = dt_at(a->raw, m->Q + m->K, m->elem);
-    DT_TRY(dt_block_project(m, b, w, a));
-    DT_TRY(dt_block_make_qk(m, b, w, a));
-    DT_TRY(m->ops->attention_forward(m->dev, &at, a->qk, k, v, a->att, m->train ? a->lse : NULL, m->stream));
-    return dt_block_finish(m, b, w, a, want_output);
+    for (int i = 0; i < N_BRANCHES; i++) {
+        const void *inner;
+        DT_TRY(pre_norm(m, b, i, w, a));
+        DT_TRY(mixer_of(b, i)->forward(m, b, w, a, dt_mixer_input(b, i, a), cache, &inner));
+        DT_TRY(add_branch(m, b, i, w, a, inner, want_output || i + 1 < N_BRANCHES));
+    }
+    return DT_OK;
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* The gradient of the mixer's output: dx itself, or dx with dropout, scale and the norm's backward applied. */
+static dt_err enter_branch(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *a, const void **dy)
+{
+    const struct branch_acts *k = &a->branch[i];
+    const float p = (float)m->mc->resid_pdrop, scale = (float)m->mc->residual_multiplier;
+    *dy = m->s.dx;
+    if (p > 0) {
+        DT_TRY(m->ops->dropout(m->dev, *dy, NULL, m->s.drop, p, dropout_key(m, b, i), m->device.token_key, m->n_tok,
+                               m->C, m->opt.dtype, m->stream));
+        *dy = m->s.drop;
+    }
+    if (scale != 1) {
+        DT_TRY(m->ops->scale(m->dev, *dy, scale, m->s.drop, m->opt.dtype, m->n_tok * m->C, m->stream));
+        *dy = m->s.drop;
+    }
+    if (!has_post(b, i)) return DT_OK;
+    const struct norm_grads dnorm = dt_norm_grads_in(&b->branch[i].post, g);
+    DT_TRY(dt_norm_backward(m, &b->branch[i].post, w, &dnorm, k->out, k->post.mean, k->post.rstd, *dy, m->s.drop, false,
+                            m->n_tok));
+    *dy = m->s.drop;
+    return DT_OK;
+}
+
+/* s.dx += the gradient of the mixer's input in s.dnorm, or what pre's backward makes of it. */
+static dt_err leave_branch(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *a)
+{
+    const struct branch *of = &b->branch[i];
+    const struct branch_acts *k = &a->branch[i];
+    const struct norm_grads dnorm = dt_norm_grads_in(&of->pre, g);
+    if (!dt_exists(of->pre.w))
+        return m->ops->add(m->dev, m->s.dx, m->s.dnorm, m->s.dx, m->opt.dtype, m->n_tok * m->C, m->stream);
+    return dt_norm_backward(m, &of->pre, w, &dnorm, input_of(a, i), k->pre.mean, k->pre.rstd, m->s.dnorm, m->s.dx, true,
+                            m->n_tok);
+}
+
+dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
+                         const struct block_acts *a)
+{
+    for (int i = N_BRANCHES - 1; i >= 0; i--) {
+        const void *dy;
+        DT_TRY(enter_branch(m, b, i, w, g, a, &dy));
+        DT_TRY(mixer_of(b, i)->backward(m, b, i, w, g, a, dy));
+        DT_TRY(leave_branch(m, b, i, w, g, a));
+    }
+    return DT_OK;
 }

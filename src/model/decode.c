@@ -32,34 +32,19 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
     return DT_OK;
 }
 
-/* Keys and values are written to the cache; q stays in the output of the matmul. */
-static dt_err block_decode(const dt_model *m, const struct block *b, const dt_param_view *w)
-{
-    struct block_acts a = m->sets[0];
-    void *k = m->cache[b->layer], *v = dt_at(k, m->K, m->elem);
-    dt_attention at = dt_block_attention(m, b);
-    dt_heads h = dt_block_heads(m, b, w);
-    a.x_in = a.x_mid = a.x_out = m->x[0];
-    h.kv_row = m->device.cache_row;
-    h.kv_ld = at.kv_ld = 2 * m->K;
-    at.by_library = false; /* keys are in slots */
-    if (m->opt.cache_prompts > 0) at.shared_start = m->device.shared_start, at.shared_len = m->device.shared_len;
-    DT_TRY(dt_block_project(m, b, w, &a));
-    DT_TRY(m->ops->heads_forward(m->dev, &h, a.raw, a.raw, k, v, NULL, NULL, m->stream));
-    DT_TRY(m->ops->attention_forward(m->dev, &at, a.raw, k, v, a.att, NULL, m->stream));
-    return dt_block_finish(m, b, w, &a, true);
-}
-
 static dt_err queue_blocks(dt_model *m, const void *unused)
 {
     const dt_param_source *src = m->source;
     DT_TRY(dt_embed_forward(m, m->x[0]));
+    struct block_acts a = m->sets[0];
+    a.x_in = a.x_mid = a.x_out = m->x[0];
     for (int64_t i = 0; i < m->n_stages; i++) {
         const int unit = m->stages[i].unit;
+        const struct block *b = &m->stages[i].block;
         dt_param_view w;
         dt_phase_enter(m->phase, "decode", m->units[unit].name);
         DT_TRY(dt_params_acquire(m, unit, &w));
-        if (m->n_tok > 0) DT_TRY(block_decode(m, &m->stages[i].block, &w));
+        if (m->n_tok > 0) DT_TRY(dt_block_forward(m, b, &w, &a, m->cache[b->layer], true));
         DT_TRY(src->params_release(src->self, unit));
     }
     return DT_OK;

@@ -15,7 +15,7 @@ uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site
     return key_of(m, DT_RNG_DROPOUT, (uint64_t)layer * N_SITES + (uint64_t)site);
 }
 
-uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum linear_site site)
+uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum slot site)
 {
     return key_of(m, DT_RNG_LORA_DROPOUT, (uint64_t)layer * N_LINEARS + (uint64_t)site);
 }
@@ -63,6 +63,13 @@ static dt_err embed_dropout(const dt_model *m, void *x)
                            m->opt.dtype, m->stream);
 }
 
+/* Forward and backward alike. */
+static dt_err scale(const dt_model *m, void *x)
+{
+    const float factor = (float)m->mc->embedding_multiplier;
+    return factor == 1 ? DT_OK : m->ops->scale(m->dev, x, factor, x, m->opt.dtype, m->n_tok * m->C, m->stream);
+}
+
 dt_err dt_embed_forward(dt_model *m, void *x)
 {
     dt_param_view w;
@@ -74,6 +81,7 @@ dt_err dt_embed_forward(dt_model *m, void *x)
         if (m->opt.tower) DT_TRY(dt_patches_forward(m, &w, x));
         for (int t = 0; t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_forward(m, (enum low_of)t, &w, x));
         if (m->vision) DT_TRY(dt_placeholders_scatter(m, x));
+        DT_TRY(scale(m, x));
         DT_TRY(embed_dropout(m, x));
     }
     return m->source->params_release(m->source->self, m->embed_unit);
@@ -112,6 +120,7 @@ dt_err dt_embed_backward(dt_model *m)
     if (!dt_has_tied_grads(m)) DT_TRY(dt_grads_acquire(m, m->embed_unit, &g));
     DT_TRY(clear_tables(m, &g));
     if (m->n_tok > 0) DT_TRY(embed_dropout(m, m->s.dx));
+    if (m->n_tok > 0) DT_TRY(scale(m, m->s.dx));
     if (m->n_tok > 0 && m->vision) DT_TRY(dt_placeholders_gather(m));
     if (m->n_tok > 0 && m->opt.tower) DT_TRY(dt_patches_backward(m, &w, &g));
     DT_TRY(token_table_backward(m, &g));

@@ -22,8 +22,6 @@ static struct tensor_at at(const dt_tensor *t)
     return t ? (struct tensor_at){t->offset, t->part} : (struct tensor_at){.offset = -1};
 }
 
-static struct tensor_at locate(const dt_unit *u, const char *name) { return at(find(u, name)); }
-
 /* Layers that one matmul computes: adjacent in memory and in the columns of the output. */
 struct fused {
     const char *name[MAX_LOW];
@@ -63,91 +61,109 @@ static void find_adapters(struct linear *l, const dt_unit *u, const struct fused
     }
 }
 
-static struct linear linear_at(const dt_model *m, const dt_unit *u, enum linear_site site, int64_t layer, int64_t n_in,
-                               struct fused of)
+static struct linear linear_at(const dt_model *m, const dt_unit *u, enum slot slot, int64_t layer, int64_t n_in,
+                               const struct fused *of)
 {
-    const int64_t n_out = of.n_out[0] + of.n_out[1] + of.n_out[2];
-    const dt_tensor *w = find_part(u, of.name[0], "weight");
-    const bool coded = w && w->part == DT_CODES, conv1d = m->mc->conv1d && !coded;
+    const int64_t n_out = of->n_out[0] + of->n_out[1] + of->n_out[2];
+    const dt_tensor *w = find_part(u, of->name[0], "weight");
+    const bool coded = w && w->part == DT_CODES, in_first = w && w->in_first;
     struct linear l = {.n_in = n_in,
                        .n_out = n_out,
                        .w = at(w),
-                       .b = at(find_part(u, of.name[0], "bias")),
-                       .blocks = at(find_part(u, of.name[0], "weight_blocks")),
-                       .scale = at(find_part(u, of.name[0], "weight_scale")),
+                       .b = at(find_part(u, of->name[0], "bias")),
+                       .blocks = at(find_part(u, of->name[0], "weight_blocks")),
+                       .scale = at(find_part(u, of->name[0], "weight_scale")),
                        .finer = coded ? w->coded.finer : 0,
-                       .w_ld = conv1d ? n_out : n_in,
-                       .conv1d = conv1d,
+                       .w_ld = in_first ? n_out : n_in,
+                       .in_first = in_first,
                        .layer = layer,
-                       .site = site};
-    if (!m->opt.no_adapters) find_adapters(&l, u, &of);
+                       .site = slot};
+    if (!m->opt.no_adapters) find_adapters(&l, u, of);
     return l;
 }
 
 struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out)
 {
-    return linear_at(m, u, LINEAR_UP, HEAD_LAYER, n_in, (struct fused){{name}, {n_out}});
+    return linear_at(m, u, SLOT_UP, HEAD_LAYER, n_in, &(struct fused){{name}, {n_out}});
 }
 
-struct norm dt_norm_at(const dt_unit *u, const char *weight, const char *bias)
+struct norm dt_norm_at(const dt_unit *u, const char *name)
 {
-    return (struct norm){locate(u, weight), locate(u, bias)};
+    return (struct norm){at(find_part(u, name, "weight")), at(find_part(u, name, "bias"))};
 }
 
-static void find_gpt2_block(const dt_model *m, const dt_unit *u, struct block *b)
+/* The location of a module's weight, or of no tensor. */
+static struct tensor_at weight_of(const dt_unit *u, const struct module *of, enum slot slot)
 {
-    b->norm1 = dt_norm_at(u, "ln_1.weight", "ln_1.bias");
-    b->norm2 = dt_norm_at(u, "ln_2.weight", "ln_2.bias");
-    b->q_norm = b->k_norm = (struct tensor_at){.offset = -1};
-    b->qkv = linear_at(m, u, LINEAR_QKV, b->layer, m->C, (struct fused){{"attn.c_attn"}, {m->W}});
-    b->o = linear_at(m, u, LINEAR_O, b->layer, m->Q, (struct fused){{"attn.c_proj"}, {m->C}});
-    b->up = linear_at(m, u, LINEAR_UP, b->layer, m->C, (struct fused){{"mlp.c_fc"}, {m->U}});
-    b->down = linear_at(m, u, LINEAR_DOWN, b->layer, m->F, (struct fused){{"mlp.c_proj"}, {m->C}});
+    const struct module *k = dt_family_find(of, slot);
+    return at(k ? find_part(u, k->name, "weight") : NULL);
 }
 
-static void find_llama_block(const dt_model *m, const dt_unit *u, struct block *b)
+static const struct norm NO_NORM = {{.offset = -1}, {.offset = -1}};
+
+static struct norm norm_of(const dt_unit *u, const struct module *of, enum slot slot)
 {
-    b->norm1 = dt_norm_at(u, "input_layernorm.weight", "input_layernorm.bias");
-    b->norm2 = dt_norm_at(u, "post_attention_layernorm.weight", "post_attention_layernorm.bias");
-    b->q_norm = locate(u, "self_attn.q_norm.weight");
-    b->k_norm = locate(u, "self_attn.k_norm.weight");
-    const struct fused qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {m->Q, m->K, m->K}},
-                       up = {{"mlp.gate_proj", "mlp.up_proj"}, {m->F, m->F}};
-    b->qkv = linear_at(m, u, LINEAR_QKV, b->layer, m->C, qkv);
-    b->o = linear_at(m, u, LINEAR_O, b->layer, m->Q, (struct fused){{"self_attn.o_proj"}, {m->C}});
-    b->up = linear_at(m, u, LINEAR_UP, b->layer, m->C, up);
-    b->down = linear_at(m, u, LINEAR_DOWN, b->layer, m->F, (struct fused){{"mlp.down_proj"}, {m->C}});
+    const struct module *k = dt_family_find(of, slot);
+    return k ? dt_norm_at(u, k->name) : NO_NORM;
 }
 
-static void find_tower_block(const dt_model *m, const dt_unit *u, struct block *b)
+/* The linear layer of a slot: one matmul computes its modules. */
+static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct block *b, enum slot slot)
 {
-    const struct fused qkv = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {m->Q, m->K, m->K}};
-    b->norm1 = dt_norm_at(u, "layer_norm1.weight", "layer_norm1.bias");
-    b->norm2 = dt_norm_at(u, "layer_norm2.weight", "layer_norm2.bias");
-    b->q_norm = b->k_norm = (struct tensor_at){.offset = -1};
-    b->qkv = linear_at(m, u, LINEAR_QKV, b->layer, m->C, qkv);
-    b->o = linear_at(m, u, LINEAR_O, b->layer, m->Q, (struct fused){{"self_attn.out_proj"}, {m->C}});
-    b->up = linear_at(m, u, LINEAR_UP, b->layer, m->C, (struct fused){{"mlp.fc1"}, {m->U}});
-    b->down = linear_at(m, u, LINEAR_DOWN, b->layer, m->F, (struct fused){{"mlp.fc2"}, {m->C}});
+    struct fused of = {{NULL}, {0}};
+    int64_t n_in = 0;
+    int n = 0;
+    for (const struct module *k = dt_family_find(m->mc->family->block, slot); k->slot == slot && k->name; k++) {
+        of.name[n] = k->name;
+        of.n_out[n++] = dt_family_size(m->mc, k->out);
+        n_in = dt_family_size(m->mc, k->in);
+    }
+    return linear_at(m, u, slot, b->layer, n_in, &of);
+}
+
+/* A norm before the mixer is the branch's first, one after it the second. False: a norm is missing. */
+static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
+{
+    bool complete = true;
+    struct branch *of = b->branch;
+    for (int i = 0; i < N_BRANCHES; i++) of[i] = (struct branch){STEP_END, NO_NORM, NO_NORM};
+    for (const enum step *s = f->steps; *s != STEP_END; s++) {
+        if (*s == STEP_ADD) {
+            of++;
+        } else if (*s == STEP_ATTENTION || *s == STEP_MLP) {
+            of->mixer = *s;
+        } else {
+            struct norm *n = of->mixer == STEP_END ? &of->pre : &of->post;
+            *n = norm_of(u, f->block, SLOT_NORM1 + (*s - STEP_NORM1));
+            complete = complete && dt_exists(n->w);
+        }
+    }
+    return complete;
 }
 
 static dt_err find_block(const dt_model *m, const dt_unit *u, struct block *b)
 {
-    if (m->mc->family == DT_TOWER)
-        find_tower_block(m, u, b);
-    else
-        (m->mc->family == DT_GPT2 ? find_gpt2_block : find_llama_block)(m, u, b);
-    const bool complete = dt_exists(b->norm1.w) && dt_exists(b->norm2.w) && dt_exists(b->qkv.w) && dt_exists(b->o.w) &&
-                          dt_exists(b->up.w) && dt_exists(b->down.w) &&
-                          (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
+    const struct module *of = m->mc->family->block;
+    bool complete = find_branches(u, m->mc->family, b);
+    b->q_norm = weight_of(u, of, SLOT_Q_NORM);
+    b->k_norm = weight_of(u, of, SLOT_K_NORM);
+    for (enum slot s = SLOT_QKV; s < N_LINEARS; s++) {
+        b->linear[s] = linear_of(m, u, b, s);
+        complete = complete && dt_exists(b->linear[s].w);
+    }
+    complete = complete && (!m->mc->qk_norm || (dt_exists(b->q_norm) && dt_exists(b->k_norm)));
     DT_EXPECT(complete);
     return DT_OK;
 }
 
-/* Offsets of A's elements are 32-bit, like token ids. */
-static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, const char *name)
+/* Find a table, and its adapter. Offsets of A's elements are 32-bit, like token ids. */
+static dt_err find_table(dt_model *m, const dt_unit *u, enum slot slot, enum low_of of, struct tensor_at *table)
 {
-    const dt_tensor *a = find_part(u, name, "lora_embedding_A"), *b = find_part(u, name, "lora_embedding_B");
+    const struct module *k = dt_family_find(m->mc->family->embed, slot);
+    *table = weight_of(u, m->mc->family->embed, slot);
+    const dt_tensor *a = k ? find_part(u, k->name, "lora_embedding_A") : NULL,
+                    *b = k ? find_part(u, k->name, "lora_embedding_B") : NULL;
+    DT_EXPECT(!k || dt_exists(*table));
     if (m->opt.no_adapters || !a || !b) return DT_OK;
     const int64_t r = a->shape[0], n_rows = a->shape[1];
     DT_CHECK(r * dt_max_i64(n_rows, m->opt.max_tok) <= INT32_MAX, DT_ERR_USAGE,
@@ -162,51 +178,47 @@ static dt_err find_low_table(dt_model *m, const dt_unit *u, enum low_of of, cons
     return DT_OK;
 }
 
-/* A tower looks up positions, and its patches are in the same unit. */
+/* The patches of a tower are in the same unit as its table of positions. */
 static dt_err find_patches(dt_model *m, const dt_unit *u)
 {
     struct tower_input *k = &m->patches;
     const dt_vision_config *v = m->opt.tower;
-    DT_EXPECT(v);
+    const struct module *of = m->mc->family->embed, *class = dt_family_find(of, SLOT_CLASS),
+                        *patches = dt_family_find(of, SLOT_PATCHES);
+    if (u->role != DT_UNIT_PATCHES) return DT_OK;
+    DT_EXPECT(v && patches);
     k->config = v;
     k->n_rows = v->n_rows;
     k->image_nbytes = dt_image_nbytes(v->image_size);
-    k->conv = linear_at(m, u, LINEAR_UP, HEAD_LAYER, 3 * v->patch_size * v->patch_size,
-                        (struct fused){{"patch_embedding"}, {m->C}});
-    k->token = locate(u, "class_embedding");
-    k->pre = dt_norm_at(u, "pre_layrnorm.weight", "pre_layrnorm.bias");
-    m->wte = locate(u, "position_embedding.weight");
-    m->wpe.offset = -1;
-    const bool clip = v->tower == DT_TOWER_CLIP;
-    DT_EXPECT(dt_exists(m->wte) && dt_exists(k->conv.w) && dt_exists(k->token) == clip && dt_exists(k->pre.w) == clip);
+    k->conv = dt_linear_at(m, u, patches->name, 3 * v->patch_size * v->patch_size, m->C);
+    k->token = at(class ? find(u, class->name) : NULL);
+    k->pre = norm_of(u, of, SLOT_PRE_NORM);
+    DT_EXPECT(dt_exists(k->conv.w) && dt_exists(k->token) == (class != NULL) &&
+              dt_exists(k->pre.w) == (dt_family_find(of, SLOT_PRE_NORM) != NULL));
     return DT_OK;
 }
 
 static dt_err find_embedding(dt_model *m, const dt_unit *u)
 {
-    if (u->role == DT_UNIT_PATCHES) return find_patches(m, u);
-    const bool gpt2 = m->mc->family == DT_GPT2;
-    m->wte = locate(u, gpt2 ? "wte.weight" : "embed_tokens.weight");
-    m->wpe = locate(u, "wpe.weight");
-    DT_EXPECT(dt_exists(m->wte) && (!gpt2 || dt_exists(m->wpe)));
-    DT_TRY(find_low_table(m, u, LOW_TOKENS, gpt2 ? "wte" : "embed_tokens"));
-    return gpt2 ? find_low_table(m, u, LOW_POSITIONS, "wpe") : DT_OK;
+    DT_TRY(find_table(m, u, SLOT_TOKENS, LOW_TOKENS, &m->wte));
+    DT_TRY(find_table(m, u, SLOT_POSITIONS, LOW_POSITIONS, &m->wpe));
+    return find_patches(m, u);
 }
 
 /* A vocabulary head, which may be tied to the embedding, or a scalar head. */
 static dt_err find_head(dt_model *m, const dt_unit *u)
 {
     const bool scalar = u->role == DT_UNIT_SCALAR_HEAD;
-    const dt_tensor *score = scalar ? find(u, "score.weight") : NULL;
+    const struct module *of = m->mc->family->head, *k = dt_family_find(of, scalar ? SLOT_SCORE : SLOT_HEAD);
+    const dt_tensor *w = find_part(u, k->name, "weight");
     m->tied = m->mc->tie_word_embeddings && !scalar;
-    m->n_labels = score ? score->shape[0] : 0;
-    m->final_norm = m->mc->family == DT_GPT2 ? dt_norm_at(u, "ln_f.weight", "ln_f.bias")
-                                             : dt_norm_at(u, "norm.weight", "norm.bias");
+    m->n_labels = scalar && w ? w->shape[0] : 0;
+    m->final_norm = norm_of(u, of, SLOT_FINAL_NORM);
     m->head = (struct linear){
         .n_in = m->C, .n_out = scalar ? m->n_labels : m->V, .w_ld = m->C, .in_fp32 = true, .layer = HEAD_LAYER};
     m->head.b.offset = m->head.blocks.offset = m->head.scale.offset = -1;
-    m->head.w = m->tied ? m->wte : locate(u, scalar ? "score.weight" : "lm_head.weight");
-    if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{"lm_head"}, {m->V}});
+    m->head.w = m->tied ? m->wte : at(w);
+    if (!scalar && !m->opt.no_adapters) find_adapters(&m->head, u, &(struct fused){{k->name}, {m->V}});
     DT_EXPECT(dt_exists(m->final_norm.w) && dt_exists(m->head.w));
     return DT_OK;
 }
@@ -220,6 +232,7 @@ static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_enc
     if (u->role == DT_UNIT_OWN) return DT_OK;
     s->block.bidirectional = u->role == DT_UNIT_ENCODER;
     s->block.layer = u->role == DT_UNIT_ENCODER ? m->mc->num_hidden_layers + (*n_encoders)++ : (*n_blocks)++;
+    if (!s->block.bidirectional) s->block.traits = dt_model_layer(m->mc, s->block.layer);
     return find_block(m, u, &s->block);
 }
 
@@ -237,6 +250,7 @@ static dt_err find_stages(dt_model *m)
         if (only) *only = u;
         if (!only && role != DT_UNIT_CARRIED) DT_TRY(add_stage(m, u, &n_blocks, &n_encoders));
     }
+    for (int i = 0; i < N_BRANCHES; i++) m->stages[m->n_stages].block.branch[i].post = NO_NORM; /* the empty one */
     DT_EXPECT(m->embed_unit >= 0 && (m->head_unit >= 0 || m->opt.tower) && n_blocks == L);
     return DT_OK;
 }

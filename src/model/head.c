@@ -90,6 +90,14 @@ static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
                         (size_t)(m->V * m->C) * dt_dtype_size(h->to_out.dtype), m->stream);
 }
 
+/* Logits are divided by logits_scaling. Their matmul's input is divided instead, which is narrower, and so is the
+ * gradient of that input. */
+static dt_err divide(const dt_model *m, void *y, int64_t n)
+{
+    const float factor = (float)(1 / m->mc->logits_scaling);
+    return factor == 1 ? DT_OK : m->ops->scale(m->dev, y, factor, y, m->opt.dtype, n * m->C, m->stream);
+}
+
 dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *index, const uint64_t *token_key,
                       int64_t n)
 {
@@ -106,6 +114,7 @@ dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *
                           .batch_invariant = dt_model_is_invariant(m)};
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
     DT_TRY(dt_norm_forward(m, &m->final_norm, &w->head, k->x, k->y, k->mean, k->rstd, n));
+    DT_TRY(divide(m, k->y, n));
     DT_TRY(m->ops->matmul(m->dev, &mm, k->y, dt_weight(&w->out, m->head.w), k->logits, m->stream));
     return dt_low_rank_forward(m, &m->head, &w->head, k->y, k->logits, k->logits_ld, (struct low_rows){n, token_key},
                                k->low);
@@ -143,6 +152,7 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
     h->to_head.accumulate = h->to_out.accumulate = true;
     if (!d_norm.weight && !d_norm.bias && !below_is_trained(m)) return DT_OK;
     DT_TRY(m->ops->matmul(m->dev, &dy, k->logits, dt_weight(&h->w.out, m->head.w), k->dy, m->stream));
+    DT_TRY(divide(m, k->dy, n));
     DT_TRY(dt_norm_backward(m, &m->final_norm, &h->w.head, &d_norm, k->x, k->mean, k->rstd, k->dy, k->dy, false, n));
     return m->ops->scatter_rows(m->dev, k->dy, index, m->s.dx, n, m->C, m->opt.dtype, m->stream);
 }

@@ -32,7 +32,7 @@ dt_err dt_linear_forward(const dt_model *m, const struct linear *l, const dt_par
                     .m = n_rows,
                     .n = l->n_out,
                     .k = l->n_in,
-                    .trans_b = !l->conv1d,
+                    .trans_b = !l->in_first,
                     .lda = x_ld,
                     .ldb = l->w_ld,
                     .ldc = y_ld,
@@ -61,12 +61,12 @@ static dt_err weight_gradient(const dt_model *m, const struct linear *l, const d
                     .accumulate = g->accumulate};
     void *dw = dt_gradient(g, l->w);
     if (dt_is_trained(l->b)) {
-        mm.sums_of = l->conv1d ? DT_SUMS_OF_B : DT_SUMS_OF_A;
+        mm.sums_of = l->in_first ? DT_SUMS_OF_B : DT_SUMS_OF_A;
         mm.sums = dt_gradient(g, l->b);
         mm.sums_dtype = g->dtype;
         mm.accumulate_sums = g->accumulate;
     }
-    if (!l->conv1d) return m->ops->matmul(m->dev, &mm, dy, x, dw, m->stream);
+    if (!l->in_first) return m->ops->matmul(m->dev, &mm, dy, x, dw, m->stream);
     mm.m = l->n_in;
     mm.n = l->n_out;
     mm.lda = x_ld;
@@ -81,7 +81,7 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
     dt_matmul mm = {.m = n_rows,
                     .n = l->n_in,
                     .k = l->n_out,
-                    .trans_b = l->conv1d,
+                    .trans_b = l->in_first,
                     .lda = dy_ld,
                     .ldb = l->w_ld,
                     .ldc = dx_ld,

@@ -32,7 +32,7 @@ static dt_stage_pass pass_of(const dt_model *m, const struct stage *s, const dt_
 static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_param_view *w,
                             const struct block_acts *a)
 {
-    if (s->role != DT_UNIT_OWN) return dt_block_forward(m, &s->block, w, a, true);
+    if (s->role != DT_UNIT_OWN) return dt_block_forward(m, &s->block, w, a, NULL, true);
     dt_stage_pass p = pass_of(m, s, w, a);
     p.y = a->x_out;
     return m->opt.own_stage->forward(m->opt.own_stage_self, &p);
@@ -44,7 +44,7 @@ static dt_err stage_recompute(const dt_model *m, int64_t i, const dt_param_view 
     const struct stage *s = &m->stages[i];
     if (m->opt.recompute != DT_RECOMPUTE_BLOCK || s->role == DT_UNIT_OWN || m->set_holds == i) return DT_OK;
     const struct block_acts a = acts_of(m, i);
-    return dt_block_forward(m, &s->block, w, &a, false);
+    return dt_block_forward(m, &s->block, w, &a, NULL, false);
 }
 
 static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, const dt_grad_view *g)

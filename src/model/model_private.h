@@ -7,7 +7,7 @@
 #ifndef DT_MODEL_PRIVATE_H
 #define DT_MODEL_PRIVATE_H
 
-#include "dtrain/model/model.h"
+#include "families/family.h"
 #include <math.h>
 
 /** Location of a tensor in its unit. Its gradient is computed if it is in the trained part. */
@@ -41,23 +41,19 @@ struct low_table {
 };
 enum low_of { LOW_TOKENS, LOW_POSITIONS, N_LOW_TABLES };
 
-/** The linear layers of a block. */
-enum linear_site { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, N_LINEARS };
-
-/** y = x Wt + b, with leading dimension w_ld of W, and adapters. W is [n_out, n_in], or [n_in, n_out] in GPT-2's files
- *  (conv1d). A W that is stored as codes (unit.h) is [n_out, n_in]. */
+/** y = x Wt + b, with leading dimension w_ld of W, and adapters. W is [n_out, n_in], or [n_in, n_out] (in_first). */
 struct linear {
     int64_t n_in, n_out;
     struct tensor_at w, b, blocks, scale; /* all but w are optional */
     int finer;                            /* of an nf4 W (dt_scaled) */
     int64_t w_ld;
-    bool conv1d;
+    bool in_first;
     struct low_rank low[MAX_LOW];
     int n_low;
     int64_t low_r; /* total columns of h of all adapters; 0: no adapters */
     bool in_fp32;  /* y is fp32, as for logits */
     int64_t layer;
-    enum linear_site site;
+    enum slot site;
 };
 
 /** A norm's weight and bias; both are optional. */
@@ -65,13 +61,21 @@ struct norm {
     struct tensor_at w, b;
 };
 
+/** A residual branch of a block (block.c). */
+struct branch {
+    enum step mixer;
+    struct norm pre, post; /* before and after the mixer; either is optional */
+};
+enum { N_BRANCHES = 2 };
+
 /** One block: its number and its tensors. Different tensors may be trained in different blocks. */
 struct block {
     int64_t layer; /* bidirectional blocks are numbered after the causal ones */
     bool bidirectional;
-    struct norm norm1, norm2;
+    dt_layer traits;
+    struct branch branch[N_BRANCHES];
     struct tensor_at q_norm, k_norm; /* optional */
-    struct linear qkv, o, up, down;
+    struct linear linear[N_LINEARS];
 };
 
 /** A unit between the embedding and the head. */
@@ -80,6 +84,18 @@ struct stage {
     int unit;
     int64_t set;        /* index of its set of activations for backward */
     struct block block; /* unused if its role is OWN */
+};
+
+/** Statistics of a norm: [T]. */
+struct norm_stats {
+    float *mean, *rstd;
+};
+
+/** Activations of a branch. */
+struct branch_acts {
+    void *norm; /* [T,C]: output of its norm pre; cheap to recompute */
+    void *out;  /* [T,C]: input of its norm post */
+    struct norm_stats pre, post;
 };
 
 /** The activations that one block stores for its backward. Without backward one set serves all blocks, and x_in = x_mid
@@ -94,12 +110,11 @@ struct block_acts {
     void *raw;                  /* [T,W]: q, k, v */
     void *att;                  /* [T,Q] */
     void *up;                   /* [T,U]: before the activation; backward overwrites it with its gradient (gated) */
-    float *mean1, *rstd1, *mean2, *rstd2; /* [T] */
-    float *lse;                           /* [T, heads] */
-    void *low[N_LINEARS];                 /* h of adapters, contiguous: low_r elements per token */
+    float *lse;                 /* [T, heads] */
+    void *low[N_LINEARS];       /* h of adapters, contiguous: low_r elements per token */
+    struct branch_acts branch[N_BRANCHES];
     /* cheap to recompute */
     void *qk;               /* [T,Q+K]: after norms and rotation (not recomputed if it is part of raw) */
-    void *norm1, *norm2;    /* [T,C] */
     void *act;              /* [T,F] */
     float *rstd_q, *rstd_k; /* [T, heads] */
 };
@@ -107,7 +122,7 @@ struct block_acts {
 /** Work space that no two blocks need at the same time. All but dx and norm share memory with the head's. */
 struct scratch {
     void *dx;    /* [T,C]: gradient of the residual stream */
-    void *drop;  /* [T,C]: a branch before dropout, or its gradient after dropout */
+    void *drop;  /* [T,C]: a branch before its residual is added, or its gradient after dropout */
     void *dact;  /* [T,F] */
     void *dnorm; /* [T,C] */
     void *datt;  /* [T,Q] */
@@ -407,7 +422,7 @@ struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes
 dt_err dt_model_find_tensors(dt_model *m);
 /** A linear layer and a norm outside the blocks, by the end of their names. */
 struct linear dt_linear_at(const dt_model *m, const dt_unit *u, const char *name, int64_t n_in, int64_t n_out);
-struct norm dt_norm_at(const dt_unit *u, const char *weight, const char *bias);
+struct norm dt_norm_at(const dt_unit *u, const char *name);
 
 /* linear.c */
 /** Optional arguments of a linear layer's matmul (dt_matmul): an addend with the layout of the output, and an
@@ -459,22 +474,14 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
                         const void *x, const float *mean, const float *rstd, const void *dy, void *dx, bool add_to_dx,
                         int64_t n_rows);
 
-/* block.c, block_backward.c */
+/* mix_attention.c */
 dt_attention dt_block_attention(const dt_model *m, const struct block *b);
-/** Norm and rotation of the heads between the matmul and attention; no operation if neither applies. */
-dt_heads dt_block_heads(const dt_model *m, const struct block *b, const dt_param_view *w);
-/** qk from raw. */
-dt_err dt_block_make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a);
-/** act from up. */
-dt_err dt_block_make_act(const dt_model *m, const struct block_acts *a);
-/** raw = norm1(x_in) Wqkv: the first step of a block. */
-dt_err dt_block_project(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a);
-/** x_mid = x_in + att Wo, then the second half of the block. want_output false: x_out is not written
- *  (recomputation). */
-dt_err dt_block_finish(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                       bool want_output);
+
+/* block.c */
+/** cache: where new keys and values are stored, and those of earlier tokens are (decode.c); NULL: sequences attend to
+ *  themselves. want_output false: x_out is not written (recomputation). */
 dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
-                        bool want_output);
+                        void *cache, bool want_output);
 /** s.dx: on entry the gradient of x_out, on return that of x_in. */
 dt_err dt_block_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                          const struct block_acts *a);
@@ -540,7 +547,7 @@ dt_err dt_stretch_batch(dt_model *m, const dt_batch *b);
 
 /* embed.c */
 uint64_t dt_dropout_key(const dt_model *m, int64_t layer, enum dropout_site site);
-uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum linear_site site);
+uint64_t dt_adapter_dropout_key(const dt_model *m, int64_t layer, enum slot site);
 dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients for an empty micro-batch: zeros. */

@@ -28,15 +28,28 @@ static int64_t most_low(const dt_model *m, int site, int64_t (*of)(const struct 
     int64_t most = site == N_LINEARS ? of(&m->head) : 0;
     for (int64_t i = 0; i < m->n_stages; i++) {
         const struct block *b = &m->stages[i].block;
-        const struct linear *const l[N_LINEARS] = {&b->qkv, &b->o, &b->up, &b->down};
         for (int k = 0; k < N_LINEARS; k++)
-            if (k == site || site == N_LINEARS) most = dt_max_i64(most, of(l[k]));
+            if (k == site || site == N_LINEARS) most = dt_max_i64(most, of(&b->linear[k]));
     }
     return most;
 }
 
 static int64_t low_r(const struct linear *l) { return l->low_r; }
 static int64_t low_n_in(const struct linear *l) { return l->n_low > 0 ? l->n_in : 0; }
+
+/* A tower without blocks still provides one: an empty entry follows the last stage. */
+static const struct block *a_block(const dt_model *m)
+{
+    const struct stage *s = m->stages;
+    while (s->role == DT_UNIT_OWN) s++;
+    return &s->block;
+}
+
+static struct norm_stats place_stats(const dt_model *m, struct arena *a, const struct norm *n)
+{
+    const int64_t T = dt_exists(n->w) ? m->opt.max_tok : 0;
+    return (struct norm_stats){dt_take(a, T, 1, sizeof(float)), dt_take(a, T, 1, sizeof(float))};
+}
 
 static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
 {
@@ -47,10 +60,12 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     if (!dt_model_keeps_raw(m)) s->qk = s->raw;
     s->att = dt_take(a, T, m->Q, e);
     s->up = dt_take(a, T, m->U, e);
-    s->mean1 = dt_take(a, T, 1, f);
-    s->rstd1 = dt_take(a, T, 1, f);
-    s->mean2 = dt_take(a, T, 1, f);
-    s->rstd2 = dt_take(a, T, 1, f);
+    for (int i = 0; i < N_BRANCHES; i++) {
+        const struct branch *of = &a_block(m)->branch[i];
+        s->branch[i].pre = place_stats(m, a, &of->pre);
+        s->branch[i].post = place_stats(m, a, &of->post);
+        s->branch[i].out = dt_take(a, m->opt.training && dt_exists(of->post.w) ? T : 0, m->C, e);
+    }
     s->lse = dt_take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
     for (int i = 0; i < N_LINEARS; i++) s->low[i] = dt_take(a, T, most_low(m, i, low_r), e);
 }
@@ -59,8 +74,8 @@ static void place_cheap(dt_model *m, struct arena *a, struct block_acts *s)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem, f = sizeof(float);
-    s->norm1 = dt_take(a, T, m->C, e);
-    s->norm2 = dt_take(a, T, m->C, e);
+    for (int i = 0; i < N_BRANCHES; i++)
+        s->branch[i].norm = dt_take(a, dt_exists(a_block(m)->branch[i].pre.w) ? T : 0, m->C, e);
     s->act = dt_take(a, T, m->F, e);
     if (!m->mc->qk_norm) return;
     if (dt_model_keeps_raw(m)) s->qk = dt_take(a, T, m->W, e);
@@ -78,27 +93,18 @@ static void place_set(dt_model *m, struct arena *a, int64_t i)
     place_expensive(m, a, &m->sets[i]);
 }
 
-/* A tower without blocks still provides one: an empty entry follows the last stage. */
-static const struct stage *a_block(const dt_model *m)
-{
-    const struct stage *s = m->stages;
-    while (s->role == DT_UNIT_OWN) s++;
-    return s;
-}
-
 /* Buffers that are not needed at the same time overlap: the two halves of a block's backward, and block and head work
  * (place_work). */
 static void place_block_work(dt_model *m, struct arena *a)
 {
     const int64_t T = m->opt.max_tok;
     const size_t e = m->elem;
-    dt_attention at = dt_block_attention(m, &a_block(m)->block); /* for the largest batch */
+    dt_attention at = dt_block_attention(m, a_block(m)); /* for the largest batch */
     at.dropout_p = (float)m->mc->attn_pdrop;
     at.window = 0;
     at.batch_invariant = false; /* backward is not batch-invariant */
     at.by_library = m->opt.library_attention;
     m->s.attention_elems = m->ops->attention_scratch_elems(m->dev, &at);
-    m->s.drop = dt_take(a, m->mc->resid_pdrop > 0 ? T : 0, m->C, e);
     m->s.dnorm = dt_take(a, T, m->C, e);
     const size_t from = a->used;
     m->s.dact = dt_take(a, T, m->F, e);
@@ -108,6 +114,14 @@ static void place_block_work(dt_model *m, struct arena *a)
     m->s.dqkv = dt_take(a, T, m->W, e);
     m->s.attention = dt_take(a, m->s.attention_elems, 1, sizeof(float));
     if (mlp_end > a->used) a->used = mlp_end;
+}
+
+/* Does a kernel add the residual of branches, instead of their last matmul? */
+static bool adds_apart(const dt_model *m)
+{
+    bool post = false;
+    for (int i = 0; i < N_BRANCHES; i++) post = post || dt_exists(a_block(m)->branch[i].post.w);
+    return post || m->mc->residual_multiplier != 1 || (m->opt.training && m->mc->resid_pdrop > 0);
 }
 
 /* Would gradients of the head, accumulated over chunks, be rounded after each chunk? */
@@ -166,7 +180,8 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
     if (m->opt.training) {
-        const int64_t widest = dt_max_i64(m->C, m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
+        const int64_t widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : 0),
+                                          m->mc->vision ? m->mc->vision->projector.hidden_size : 0),
                       norm = dt_max_i64(m->ops->norm_scratch_elems(m->dev, widest),
                                         m->ops->norm_scratch_elems(m->dev, m->mc->head_dim));
         m->s.dx = dt_take(a, m->opt.max_tok, m->C, m->elem);
@@ -177,6 +192,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     }
     place_tied_sums(m, a);
     const size_t from = a->used;
+    m->s.drop = dt_take(a, adds_apart(m) ? m->opt.max_tok : 0, m->C, m->elem);
     if (m->opt.training) place_block_work(m, a);
     const size_t block_end = a->used;
     a->used = from;
@@ -195,7 +211,7 @@ size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_
     i->shown_at = dt_take(&a, n_shown, 1, sizeof(int32_t));
     i->shown = dt_take(&a, n_shown, 1, sizeof(int32_t));
     i->shown_order = dt_take(&a, n_shown, 1, sizeof(int32_t));
-    i->pos_order = dt_take(&a, m->mc->family == DT_GPT2 ? n_tok : 0, 1, sizeof(int32_t));
+    i->pos_order = dt_take(&a, m->mc->learned_positions ? n_tok : 0, 1, sizeof(int32_t));
     for (int t = 0; t < N_LOW_TABLES; t++) {
         const int64_t r = m->low_table[t].low.r;
         i->low_at[t] = dt_take(&a, n_tok, r, sizeof(int32_t));
@@ -285,7 +301,7 @@ static void place_staging(dt_model *m, struct arena *host, struct arena *device)
     m->v.host = (float *)(void *)m->values_span.host;
     m->v.device = (float *)(void *)m->values_span.device;
     m->stretch.host = dt_take(host, m->stretch.max_rows, m->mc->head_dim, sizeof(float));
-    m->pos_count = dt_take(host, m->mc->family == DT_GPT2 ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
+    m->pos_count = dt_take(host, m->mc->learned_positions ? m->opt.max_pos + 1 : 0, 1, sizeof(int32_t));
 }
 
 /* Buffers that outlast a pass: activations for backward, or the KV cache. They overlap, because they are never needed
@@ -352,7 +368,7 @@ static dt_err check_options(const dt_model_config *mc, const dt_model_options *o
     DT_EXPECT(!o->borrows || (!o->training && o->lend_nbytes == 0));
     DT_EXPECT(dt_is_float(o->dtype));
     DT_EXPECT(o->grad_dtype == o->dtype || o->grad_dtype == DT_F32);
-    DT_CHECK(mc->family != DT_GPT2 || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
+    DT_CHECK(!mc->learned_positions || o->max_pos <= mc->max_position_embeddings, DT_ERR_DATA,
              "sequences may have %d tokens, but the model has learned positions only for %" PRId64
              " (max_position_embeddings)",
              o->max_pos, mc->max_position_embeddings);

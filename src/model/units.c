@@ -8,119 +8,115 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** A unit under construction, and how its tensors are initialised. */
-struct builder {
-    const dt_model_config *mc;
-    int64_t n_labels; /* of a scalar head; 0: vocabulary head */
-    dt_unit *unit;
-    char prefix[64];
-};
-
 /* Prefix of all tensor names of the language model in a vision-language model. */
 static const char *const INSIDE = "language_model.";
 
-enum start { NORM_WEIGHT, BIAS, MATRIX, RESIDUAL_MATRIX };
+/* What follows from a module's slot. split: the first linear layers of attention and MLP are divided by outputs, the
+ * second by inputs, tables by rows. */
+static const struct slot_kind {
+    dt_tensor_kind kind;
+    dt_adapter_site site;
+    int split, split_bias; /* of [out, in]; -1: not divided */
+} SLOTS[N_SLOTS] = {
+    [SLOT_QKV] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_O] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
+    [SLOT_UP] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 0, 0},
+    [SLOT_DOWN] = {DT_KIND_MATRIX, DT_SITE_LINEAR, 1, -1},
+    [SLOT_NORM1] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_NORM2] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_NORM3] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_NORM4] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_Q_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_K_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_TOKENS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, 0, -1},
+    [SLOT_POSITIONS] = {DT_KIND_EMBEDDING, DT_SITE_NAMED, -1, -1},
+    [SLOT_FINAL_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+    [SLOT_HEAD] = {DT_KIND_HEAD, DT_SITE_NAMED, 0, -1},
+    [SLOT_SCORE] = {DT_KIND_HEAD, DT_SITE_NAMED, -1, -1},
+    [SLOT_CLASS] = {DT_KIND_VECTOR, DT_SITE_NONE, -1, -1},
+    [SLOT_PATCHES] = {DT_KIND_PATCHES, DT_SITE_NONE, -1, -1},
+    [SLOT_PRE_NORM] = {DT_KIND_NORM, DT_SITE_NONE, -1, -1},
+};
 
-static dt_err add(const struct builder *b, const char *name, bool new_group, enum start start, int64_t rows,
-                  int64_t cols)
+static int shape_of(const struct builder *b, const struct module *k, int64_t shape[DT_MAX_DIMS])
 {
-    char full[DT_NAME_MAX];
-    const int64_t shape[2] = {rows, cols};
-    const bool matrix = start == MATRIX || start == RESIDUAL_MATRIX;
-    /* GPT-2 (Radford et al. 2019, section 2.3) scales the initial weights of residual projections by depth */
-    const bool scaled = start == RESIDUAL_MATRIX && b->mc->family == DT_GPT2;
-    const double std =
-        scaled ? b->mc->initializer_range / sqrt(2.0 * (double)b->mc->num_hidden_layers) : b->mc->initializer_range;
-    snprintf(full, sizeof full, "%s%s%s", b->mc->vision ? INSIDE : "", b->prefix, name);
-    return dt_unit_add(b->unit, full, matrix ? 2 : 1, shape, new_group, matrix, matrix ? (float)std : 0,
-                       start == NORM_WEIGHT ? 1 : 0);
+    const bool turned = k->flags & IN_FIRST;
+    const int64_t out = k->out == SIZE_LABELS ? b->n_labels : dt_family_size(b->mc, k->out),
+                  in = dt_family_size(b->mc, k->in);
+    shape[0] = turned ? in : out;
+    shape[1] = k->slot == SLOT_PATCHES ? 3 : turned ? out : in;
+    shape[2] = shape[3] = b->patch_size;
+    return k->slot == SLOT_PATCHES ? 4 : k->in == NO_SIZE ? 1 : 2;
 }
 
-static dt_err build_gpt2_block(const struct builder *b)
+static dt_err add_weight(const struct builder *b, const struct module *k, bool new_group)
 {
-    const int64_t C = b->mc->hidden_size, F = b->mc->intermediate_size;
-    DT_TRY(add(b, "ln_1.weight", true, NORM_WEIGHT, C, 0));
-    DT_TRY(add(b, "ln_1.bias", true, BIAS, C, 0));
-    DT_TRY(add(b, "attn.c_attn.weight", true, MATRIX, C, 3 * C));
-    DT_TRY(add(b, "attn.c_attn.bias", true, BIAS, 3 * C, 0));
-    DT_TRY(add(b, "attn.c_proj.weight", true, RESIDUAL_MATRIX, C, C));
-    DT_TRY(add(b, "attn.c_proj.bias", true, BIAS, C, 0));
-    DT_TRY(add(b, "ln_2.weight", true, NORM_WEIGHT, C, 0));
-    DT_TRY(add(b, "ln_2.bias", true, BIAS, C, 0));
-    DT_TRY(add(b, "mlp.c_fc.weight", true, MATRIX, C, F));
-    DT_TRY(add(b, "mlp.c_fc.bias", true, BIAS, F, 0));
-    DT_TRY(add(b, "mlp.c_proj.weight", true, RESIDUAL_MATRIX, F, C));
-    return add(b, "mlp.c_proj.bias", true, BIAS, C, 0);
+    char name[DT_NAME_MAX];
+    int64_t shape[DT_MAX_DIMS];
+    const int n_dims = shape_of(b, k, shape);
+    const struct slot_kind *is = &SLOTS[k->slot];
+    const bool norm = is->kind == DT_KIND_NORM, linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
+    const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
+    snprintf(name, sizeof name, "%s%s%s", b->prefix, k->name, k->slot == SLOT_CLASS ? "" : ".weight");
+    DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm,
+                       norm ? 0 : (float)(b->mc->initializer_range / depth), norm));
+    dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
+    t->kind = is->kind;
+    t->in_first = in_first;
+    t->split = linear && in_first ? !is->split : is->split;
+    t->site = b->tower ? DT_SITE_NONE : linear && k->flags & ADAPT_BY_DEFAULT ? DT_SITE_DEFAULT : is->site;
+    t->quantisable = !b->tower && linear;
+    return DT_OK;
 }
 
-static dt_err build_llama_attention(const struct builder *b)
+static dt_err add_bias(const struct builder *b, const struct module *k, bool new_group)
 {
-    const dt_model_config *mc = b->mc;
-    const int64_t C = mc->hidden_size, Q = mc->num_attention_heads * mc->head_dim,
-                  K = mc->num_key_value_heads * mc->head_dim;
-    DT_TRY(add(b, "self_attn.q_proj.weight", true, MATRIX, Q, C));
-    DT_TRY(add(b, "self_attn.k_proj.weight", false, MATRIX, K, C));
-    DT_TRY(add(b, "self_attn.v_proj.weight", false, MATRIX, K, C));
-    if (mc->qkv_bias) {
-        DT_TRY(add(b, "self_attn.q_proj.bias", true, BIAS, Q, 0));
-        DT_TRY(add(b, "self_attn.k_proj.bias", false, BIAS, K, 0));
-        DT_TRY(add(b, "self_attn.v_proj.bias", false, BIAS, K, 0));
+    char name[DT_NAME_MAX];
+    const int64_t n = dt_family_size(b->mc, k->out);
+    snprintf(name, sizeof name, "%s%s.bias", b->prefix, k->name);
+    DT_TRY(dt_unit_add(b->unit, name, 1, &n, new_group, false, 0, 0));
+    b->unit->tensors[b->unit->n_tensors - 1].split = SLOTS[k->slot].split_bias;
+    return DT_OK;
+}
+
+static bool is_left_out(const struct builder *b, const struct module *k)
+{
+    if (k->slot == SLOT_SCORE) return b->n_labels == 0;
+    if (k->slot == SLOT_HEAD) return b->n_labels > 0 || b->mc->tie_word_embeddings;
+    return k->only_if && !dt_family_has(b->mc, k->only_if);
+}
+
+dt_err dt_units_build(const struct builder *b, const struct module *of)
+{
+    for (int first = 0, end; first < MAX_MODULES && of[first].name; first = end) {
+        for (end = first + 1; end < MAX_MODULES && of[end].name && of[end].slot == of[first].slot;) end++;
+        for (int i = first; i < end && !is_left_out(b, &of[i]); i++) DT_TRY(add_weight(b, &of[i], i == first));
+        for (int i = first; i < end && !is_left_out(b, &of[i]); i++)
+            if (dt_family_has(b->mc, of[i].bias_if)) DT_TRY(add_bias(b, &of[i], i == first));
     }
-    if (mc->qk_norm) {
-        DT_TRY(add(b, "self_attn.q_norm.weight", true, NORM_WEIGHT, mc->head_dim, 0));
-        DT_TRY(add(b, "self_attn.k_norm.weight", true, NORM_WEIGHT, mc->head_dim, 0));
+    return DT_OK;
+}
+
+static dt_err build_text(const dt_model_config *mc, int64_t n_labels, int i, dt_unit *u)
+{
+    const int n_blocks = (int)mc->num_hidden_layers;
+    const char *inside = mc->vision ? INSIDE : "";
+    struct builder b = {.mc = mc, .n_labels = n_labels, .unit = u};
+    snprintf(b.prefix, sizeof b.prefix, "%s", inside);
+    if (i == 0) {
+        snprintf(u->name, sizeof u->name, "embed");
+        u->role = DT_UNIT_EMBEDDING;
+        return dt_units_build(&b, mc->family->embed);
     }
-    DT_TRY(add(b, "self_attn.o_proj.weight", true, RESIDUAL_MATRIX, C, Q));
-    return mc->o_bias ? add(b, "self_attn.o_proj.bias", true, BIAS, C, 0) : DT_OK;
-}
-
-static dt_err build_llama_block(const struct builder *b)
-{
-    const dt_model_config *mc = b->mc;
-    const int64_t C = mc->hidden_size, F = mc->intermediate_size;
-    DT_TRY(add(b, "input_layernorm.weight", true, NORM_WEIGHT, C, 0));
-    DT_TRY(build_llama_attention(b));
-    DT_TRY(add(b, "post_attention_layernorm.weight", true, NORM_WEIGHT, C, 0));
-    DT_TRY(add(b, "mlp.gate_proj.weight", true, MATRIX, F, C));
-    DT_TRY(add(b, "mlp.up_proj.weight", false, MATRIX, F, C));
-    if (mc->mlp_bias) {
-        DT_TRY(add(b, "mlp.gate_proj.bias", true, BIAS, F, 0));
-        DT_TRY(add(b, "mlp.up_proj.bias", false, BIAS, F, 0));
+    if (i > n_blocks) {
+        snprintf(u->name, sizeof u->name, "head");
+        u->role = n_labels > 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD;
+        return dt_units_build(&b, mc->family->head);
     }
-    DT_TRY(add(b, "mlp.down_proj.weight", true, RESIDUAL_MATRIX, C, F));
-    return mc->mlp_bias ? add(b, "mlp.down_proj.bias", true, BIAS, C, 0) : DT_OK;
-}
-
-static dt_err build_embed(struct builder *b)
-{
-    const dt_model_config *mc = b->mc;
-    snprintf(b->unit->name, sizeof b->unit->name, "embed");
-    b->unit->role = DT_UNIT_EMBEDDING;
-    if (mc->family != DT_GPT2)
-        return add(b, "model.embed_tokens.weight", true, MATRIX, mc->vocab_size, mc->hidden_size);
-    DT_TRY(add(b, "transformer.wte.weight", true, MATRIX, mc->vocab_size, mc->hidden_size));
-    return add(b, "transformer.wpe.weight", true, MATRIX, mc->max_position_embeddings, mc->hidden_size);
-}
-
-static dt_err build_block(struct builder *b, int64_t layer)
-{
-    const bool gpt2 = b->mc->family == DT_GPT2;
-    snprintf(b->unit->name, sizeof b->unit->name, "block.%" PRId64, layer);
-    b->unit->role = DT_UNIT_BLOCK;
-    snprintf(b->prefix, sizeof b->prefix, gpt2 ? "transformer.h.%" PRId64 "." : "model.layers.%" PRId64 ".", layer);
-    return gpt2 ? build_gpt2_block(b) : build_llama_block(b);
-}
-
-static dt_err build_head(struct builder *b)
-{
-    const dt_model_config *mc = b->mc;
-    const bool gpt2 = mc->family == DT_GPT2;
-    snprintf(b->unit->name, sizeof b->unit->name, "head");
-    b->unit->role = b->n_labels > 0 ? DT_UNIT_SCALAR_HEAD : DT_UNIT_HEAD;
-    DT_TRY(add(b, gpt2 ? "transformer.ln_f.weight" : "model.norm.weight", true, NORM_WEIGHT, mc->hidden_size, 0));
-    if (gpt2) DT_TRY(add(b, "transformer.ln_f.bias", true, BIAS, mc->hidden_size, 0));
-    if (b->n_labels > 0) return add(b, "score.weight", true, MATRIX, b->n_labels, mc->hidden_size);
-    return mc->tie_word_embeddings ? DT_OK : add(b, "lm_head.weight", true, MATRIX, mc->vocab_size, mc->hidden_size);
+    snprintf(u->name, sizeof u->name, "block.%d", i - 1);
+    u->role = DT_UNIT_BLOCK;
+    snprintf(b.prefix, sizeof b.prefix, "%s%s%d.", inside, mc->family->blocks, i - 1);
+    return dt_units_build(&b, mc->family->block);
 }
 
 static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **units, int *n_units)
@@ -131,10 +127,7 @@ static dt_err make_units(const dt_model_config *mc, int64_t n_labels, dt_unit **
     *n_units = 0;
     DT_CHECK(u, DT_ERR_MEMORY, "out of memory for the tables of %d units", n);
     dt_err err = DT_OK;
-    for (int i = 0; i < n_text && err == DT_OK; i++) {
-        struct builder b = {.mc = mc, .n_labels = n_labels, .unit = &u[i]};
-        err = i == 0 ? build_embed(&b) : i == n_text - 1 ? build_head(&b) : build_block(&b, i - 1);
-    }
+    for (int i = 0; i < n_text && err == DT_OK; i++) err = build_text(mc, n_labels, i, &u[i]);
     if (err == DT_OK) err = dt_vision_build_units(mc->vision, &u[n_text]);
     if (err != DT_OK) {
         dt_model_free_units(u, n);
@@ -165,16 +158,12 @@ void dt_model_free_units(dt_unit *units, int n_units)
     free(units);
 }
 
-const char *const dt_vocabulary_modules[DT_N_VOCABULARY_MODULES] = {"model.embed_tokens", "transformer.wte", "lm_head"};
-
 bool dt_model_is_vocabulary(const dt_tensor *t)
 {
     bool is = false;
-    const char *name = strncmp(t->name, INSIDE, strlen(INSIDE)) == 0 ? t->name + strlen(INSIDE) : t->name;
-    for (int i = 0; i < DT_N_VOCABULARY_MODULES; i++) {
-        const size_t n = strlen(dt_vocabulary_modules[i]);
-        is = is || (strncmp(name, dt_vocabulary_modules[i], n) == 0 && strcmp(name + n, ".weight") == 0);
-    }
+    const char *name = strncmp(t->name, INSIDE, strlen(INSIDE)) == 0 ? t->name + strlen(INSIDE) : t->name, *module;
+    for (int i = 0; (module = dt_vocabulary_module(i)) && !is; i++)
+        is = strncmp(name, module, strlen(module)) == 0 && strcmp(name + strlen(module), ".weight") == 0;
     return is;
 }
 

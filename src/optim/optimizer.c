@@ -68,7 +68,8 @@ const dt_optimizer_ops dt_optimizer_sgd_plain = {.name = "sgd", .step = sgd_plai
 bool dt_is_hidden_matrix(const dt_unit *unit, const dt_tensor *t)
 {
     const bool hidden = unit->role == DT_UNIT_BLOCK || unit->role == DT_UNIT_ENCODER || unit->role == DT_UNIT_PROJECTOR;
-    return hidden && t->trainable && t->n_dims == 2 && t->n_row_ranges == 0 && t->adapter_scale == 0;
+    return hidden && t->trainable && t->n_dims == 2 && t->n_row_ranges == 0 && t->adapter_scale == 0 &&
+           t->split_whole == 0;
 }
 
 unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_unit *unit, const dt_tensor *t)

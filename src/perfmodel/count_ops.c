@@ -115,17 +115,21 @@ static double n_pairs(const dt_attention *at)
     if (at->bidirectional) return at->n_seq * n_q * n_k;
     const double first = n_k - n_q + 1, wide = at->window > 0 && at->window < n_k ? at->window : n_k;
     const double rising = wide > first ? wide - first : 0; /* queries that see fewer keys than the window holds */
-    return at->n_seq * (rising * (first + wide - 1) / 2 + (n_q - rising) * wide);
+    const double in_block = at->block > 1 ? n_q * (at->block - 1) / 2 : 0; /* later keys of the query's own block */
+    return at->n_seq * (rising * (first + wide - 1) / 2 + (n_q - rising) * wide + in_block);
 }
+
+/* Mean width of the heads of q and k, and of v and out: half of the matmuls have each. */
+static double head_width(const dt_attention *at) { return (at->head_dim + dt_attention_v_dim(at)) / 2.0; }
 
 static double queries_nbytes(const dt_attention *at)
 {
-    return (double)at->n_tok * at->n_heads * at->head_dim * size_of(at->dt);
+    return (double)at->n_tok * at->n_heads * head_width(at) * size_of(at->dt);
 }
 static double keys_nbytes(const dt_attention *at)
 {
     const double n = at->max_kv_len > at->max_q_len ? (double)at->n_seq * at->max_kv_len : at->n_tok;
-    return n * at->n_kv_heads * at->head_dim * size_of(at->dt);
+    return n * at->n_kv_heads * head_width(at) * size_of(at->dt);
 }
 
 static void attends(dt_device *dev, dt_stream *s, const char *op, const dt_attention *at, int n_matmuls, double bytes)
@@ -133,7 +137,7 @@ static void attends(dt_device *dev, dt_stream *s, const char *op, const dt_atten
     dt_count_queue(dev, s,
                    &(dt_launch){.op = op,
                                 .dt = at->dt,
-                                .flops = 2.0 * n_matmuls * n_pairs(at) * at->n_heads * at->head_dim,
+                                .flops = 2.0 * n_matmuls * n_pairs(at) * at->n_heads * head_width(at),
                                 .memory = bytes});
 }
 
@@ -143,8 +147,8 @@ COUNT(attention_forward)
     if (at->n_tok > 0) attends(dev, s, "attention_forward", at, 2, 2 * queries_nbytes(at) + 2 * keys_nbytes(at));
 }
 
-/* Three launches: the row sums of out * dout; dk and dv, with four of the five matmuls; dq, with the fifth. cuda/
- * computes two of the matmuls twice, which is not counted. */
+/* Three launches: the row sums of out * dout; dk and dv, with four of the five matmuls; dq, with the fifth. The
+ * gradient of sinks has two more. cuda/ computes two of the matmuls twice, which is not counted. */
 COUNT(attention_backward)
 {
     const char *op = "attention_backward";
@@ -152,6 +156,10 @@ COUNT(attention_backward)
     const double queries = queries_nbytes(at), keys = keys_nbytes(at);
     if (at->n_tok == 0) return;
     count_moves(dev, s, op, 2 * queries);
+    if (at->dsinks) {
+        count_moves(dev, s, op, 2 * (double)at->n_tok * at->n_heads * sizeof(float));
+        count_moves(dev, s, op, (double)at->n_heads * (sizeof(float) + size_of(at->dsinks_dtype)));
+    }
     attends(dev, s, op, at, 4, 2 * queries + 4 * keys);
     if (at->dt != DT_F32 && at->head_dim > 128) count_moves(dev, s, op, 2 * queries + 4 * keys); /* dk and dv apart */
     attends(dev, s, op, at, 1, 3 * queries + 2 * keys);

@@ -147,8 +147,7 @@ static void edit_vision(json_t *root, const dt_vision_config *v)
     if (!llava) json_object_set_new(root, "architectures", json_pack("[s]", "DtrainLlavaForConditionalGeneration"));
     json_object_del(root, "preprocessor_config"); /* exported as a file */
     json_object_set_new(root, "image_seq_length", json_integer(v->n_tokens));
-    if (v->tower == DT_TOWER_SIGLIP)
-        json_object_set_new(json_object_get(root, "vision_config"), "vision_use_head", json_false());
+    if (v->tower->pools) json_object_set_new(json_object_get(root, "vision_config"), "vision_use_head", json_false());
     warn_of_other_programs(v);
 }
 

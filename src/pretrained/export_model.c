@@ -37,7 +37,6 @@ typedef struct export_job {
     dt_tensor *plain;   /* [n_slots] shapes in the files */
     float **new_row;    /* [n_slots] values of each new token's row in a vocabulary matrix; NULL for other slots */
     dt_st_layout layout;
-    bool conv1d;  /* weights are stored [in, out] */
     char *config; /* rank 0: text of the configuration */
     dt_chunks *chunks;
     char config_path[PATH_MAX], config_part[PATH_MAX];
@@ -129,16 +128,6 @@ static int64_t n_labels(const export_job *j)
     return 0;
 }
 
-static dt_err find_layout(export_job *j)
-{
-    dt_model_config mc = {0};
-    if (j->opt->adapter) return DT_OK;
-    DT_TRY(dt_model_config_parse(&mc, "config.json", j->opt->model_config));
-    j->conv1d = mc.conv1d;
-    dt_model_config_free(&mc);
-    return DT_OK;
-}
-
 /* Called by rank 0. */
 static dt_err make_config(export_job *j)
 {
@@ -160,8 +149,7 @@ static dt_err prepare(export_job *j)
     DT_TRY(name_slots(j));
     DT_TRY(make_layout(j));
     DT_TRY(dt_chunks_take(&j->chunks, j->comm));
-    DT_TRY(find_layout(j));
-    return j->comm->rank == 0 ? make_config(j) : DT_OK;
+    return dt_comm_first(j->comm) ? make_config(j) : DT_OK;
 }
 
 /* ---- rank 0: create ---------------------------------------------------------------------------------------------- */
@@ -180,7 +168,7 @@ static dt_err create_files(export_job *j)
 
 static dt_err create(export_job *j)
 {
-    if (j->comm->rank == 0) DT_TRY(create_files(j));
+    if (dt_comm_first(j->comm)) DT_TRY(create_files(j));
     return dt_fault("export.create");
 }
 
@@ -265,9 +253,10 @@ static dt_err write_slot(export_job *j, int i, const merge_delta *d)
     const char *in_place = dt_zero_state_ptr(j->z, s->state, s->slice);
     char path[PATH_MAX];
     DT_TRY(open_file(j, j->layout.file[i], path));
-    for (int64_t at = 0; at < s->slice->n; at += step) {
-        const int64_t n = s->slice->n - at < step ? s->slice->n - at : step, first = (s->slice->first + at) * per,
-                      n_weights = dt_min_i64(n * per, j->plain[i].n_elems - first);
+    for (int64_t at = 0, n; at < s->slice->n; at += n) {
+        const dt_tensor_run run = dt_tensor_run_of(s->held, s->slice->first + at, dt_min_i64(step, s->slice->n - at));
+        const int64_t first = run.whole * per, n_weights = dt_min_i64(run.n * per, j->plain[i].n_elems - first);
+        n = run.n;
         const void *from = in_place ? in_place + (size_t)at * kept_size : j->chunks->raw;
         DT_TRY(dt_phase_poll(j->phase));
         if (!in_place) DT_TRY(dt_zero_state_read(j->z, s->state, s->slice, at, n, j->chunks->raw));
@@ -286,8 +275,7 @@ static dt_err write_slots(export_job *j, bool *agreed)
         char name[DT_NAME_MAX];
         model_name(j, i, name);
         if (!j->opt->adapter && merge_has(j->z, &j->slots[i], name)) {
-            const bool conv1d = j->conv1d && !j->slots[i].tensor->coded.turned;
-            err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, conv1d, err);
+            err = merge_gather(&d, j->comm, j->z, &j->slots[i], name, err);
             *agreed = err != DT_OK;
         }
         if (err == DT_OK && j->slots[i].slice->n > 0) {
@@ -338,7 +326,7 @@ static dt_err write_new_rows(export_job *j)
 {
     const size_t size = dt_st_type_size(j->opt->dtype);
     char path[PATH_MAX];
-    for (int i = 0; i < j->n_slots && j->comm->rank == 0; i++) {
+    for (int i = 0; i < j->n_slots && dt_comm_first(j->comm); i++) {
         const dt_new_tokens *more = j->opt->new_tokens;
         const int64_t len = j->plain[i].shape[1], first = new_rows_first(j->slots[i].tensor->shape[0], more);
         if (!j->new_row[i]) continue;
@@ -359,7 +347,7 @@ static dt_err write_new_rows(export_job *j)
 static dt_err sync_files(export_job *j)
 {
     dt_phase_enter(j->phase, "export", "sync");
-    for (int f = 0; f < j->layout.n_files && j->comm->rank == 0; f++)
+    for (int f = 0; f < j->layout.n_files && dt_comm_first(j->comm); f++)
         DT_TRY(dt_st_layout_sync(&j->layout, j->opt->dir, f));
     return dt_fault("export.publish");
 }
@@ -367,7 +355,7 @@ static dt_err sync_files(export_job *j)
 /* From the first removal to the last rename the directory has no configuration, so it is not taken for a model. */
 static dt_err publish(export_job *j)
 {
-    if (j->comm->rank != 0) return DT_OK;
+    if (!dt_comm_first(j->comm)) return DT_OK;
     DT_CHECK_ERRNO(unlink(j->config_path) == 0 || errno == ENOENT, DT_ERR_WRITE, j->config_path, "cannot be replaced");
     DT_TRY(dt_st_layout_publish(&j->layout, j->opt->dir));
     DT_TRY(tokenizer_files_publish(j->opt->dir));

@@ -17,8 +17,8 @@ static dt_err attach(dt_frozen_model *f)
              "%s: this checkpoint already contains adapters, and only one set of adapters is supported", f->from.path);
     if (f->adapter) DT_TRY(dt_pretrained_adapt(&f->from, f->adapter, &f->lora, &f->mc, f->units, f->n_units));
     dt_units_choose_trained(f->units, f->n_units, NULL, NULL);
-    return f->like ? dt_lora_store_like(f->like, f->n_like, &f->mc, f->units, f->n_units)
-                   : dt_lora_store_base(&f->lora, &f->mc, f->units, f->n_units);
+    return f->like ? dt_lora_store_like(f->like, f->n_like, f->units, f->n_units)
+                   : dt_lora_store_base(&f->lora, f->units, f->n_units);
 }
 
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels)

@@ -34,11 +34,9 @@ typedef struct adapter_of {
     bool turned;
 } adapter_of;
 
-static adapter_of find_adapter(dt_zero *z, const char *weight, bool conv1d)
+static adapter_of find_adapter(dt_zero *z, const char *weight, bool in_first)
 {
-    const bool head = strcmp(dt_stored_of_language(weight), DT_STORED_HEAD) == 0;
-    adapter_of found = {find_slice(z, weight, "lora_A.weight"), find_slice(z, weight, "lora_B.weight"),
-                        conv1d && !head};
+    adapter_of found = {find_slice(z, weight, "lora_A.weight"), find_slice(z, weight, "lora_B.weight"), in_first};
     if (!found.a)
         found =
             (adapter_of){find_slice(z, weight, "lora_embedding_A"), find_slice(z, weight, "lora_embedding_B"), true};
@@ -111,11 +109,10 @@ static dt_err arrange(merge_delta *d, const dt_tensor *a, const dt_tensor *b, bo
     return turn(&d->right, b);
 }
 
-dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, bool conv1d,
-                    dt_err own)
+dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, dt_err own)
 {
     const dt_coded *c = &s->tensor->coded;
-    const adapter_of found = find_adapter(z, weight, conv1d);
+    const adapter_of found = find_adapter(z, weight, s->tensor->in_first);
     const dt_slice *a = found.a, *b = found.b;
     const dt_slice *const slices[4] = {a, b, with_codes(s, c->blocks), with_codes(s, c->scales)};
     void *whole[4] = {NULL};
@@ -193,7 +190,7 @@ static dt_err add_to_own(dt_zero *z, const dt_stored_slot *s, const merge_delta 
     return DT_OK;
 }
 
-dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters, bool conv1d)
+dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters)
 {
     const dt_saved_model of = {.zero = z};
     dt_stored_slot *slots;
@@ -204,7 +201,7 @@ dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters, bool conv1d)
         merge_delta d = {0};
         const char *weight = slots[i].tensor->name;
         if (!merge_has(adapters, &slots[i], weight)) continue;
-        err = merge_gather(&d, comm, adapters, &slots[i], weight, conv1d, DT_OK);
+        err = merge_gather(&d, comm, adapters, &slots[i], weight, DT_OK);
         if (err == DT_OK) err = dt_comm_agree(comm, add_to_own(z, &slots[i], &d));
         merge_free(&d);
     }

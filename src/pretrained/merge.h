@@ -16,16 +16,15 @@ typedef struct merge_delta {
 /** True if this tensor consists of codes, or if z (its own model or a separate adapter model) has an adapter for it.
  *  weight: its name, or that of the head tied to it. Equal on all ranks. */
 bool merge_has(dt_zero *z, const dt_stored_slot *s, const char *weight);
-/** Gather the adapter and the scales of a weight from all ranks. conv1d: the weights of blocks are stored [in, out].
- *  own: this rank's error so far, on which the ranks first agree. Collective, agreed. */
-dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, bool conv1d,
-                    dt_err own);
+/** Gather the adapter and the scales of a weight from all ranks. own: this rank's error so far, on which the ranks
+ *  first agree. Collective, agreed. */
+dt_err merge_gather(merge_delta *d, dt_comm *comm, dt_zero *z, const dt_stored_slot *s, const char *weight, dt_err own);
 /** w[i] = weight first + i of a tensor of codes. `codes` starts at that weight. Local. */
 void merge_codes(const merge_delta *d, const dt_tensor *t, const void *codes, int64_t first, int64_t n, float *w);
 /** w[i] += delta of element first + i, i < n, in fp32. Local. DT_ERR_DATA naming the tensor: the sum is not finite. */
 dt_err merge_add(const merge_delta *d, const dt_tensor *t, int64_t first, int64_t n, float *w);
 /** Merge the adapters in `adapters` into the weights of z. Collective, agreed. */
-dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters, bool conv1d);
+dt_err merge_into(dt_comm *comm, dt_zero *z, dt_zero *adapters);
 void merge_free(merge_delta *d); /* safe on {0} */
 
 #endif

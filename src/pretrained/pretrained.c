@@ -237,7 +237,7 @@ dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained 
         if (err != DT_ERR_COMM) err = dt_comm_agree(comm, err);
     }
     if (err == DT_OK) err = dt_stored_load(comm, models, 2, p->path, locator_of(p), phase);
-    if (err == DT_OK) err = merge_into(comm, z, models[1].zero, mc->conv1d);
+    if (err == DT_OK) err = merge_into(comm, z, models[1].zero);
     dt_zero_close(models[1].zero);
     dt_unit_free(&adapters);
     return err;

@@ -42,10 +42,10 @@ dt_err vision_add_preprocessor(char **text, const char *name, const char *dir)
 static json_t *usual_preprocessor(const dt_vision_config *v)
 {
     const json_int_t S = v->image_size;
-    if (v->tower == DT_TOWER_SIGLIP)
-        return json_pack("{s:s, s:{s:I, s:I}}", "image_processor_type", "SiglipImageProcessor", "size", "height", S,
+    if (!v->tower->crops)
+        return json_pack("{s:s, s:{s:I, s:I}}", "image_processor_type", v->tower->processor, "size", "height", S,
                          "width", S);
-    return json_pack("{s:s, s:{s:I}, s:{s:I, s:I}}", "image_processor_type", "CLIPImageProcessor", "size",
+    return json_pack("{s:s, s:{s:I}, s:{s:I, s:I}}", "image_processor_type", v->tower->processor, "size",
                      "shortest_edge", S, "crop_size", "height", S, "width", S);
 }
 
@@ -67,7 +67,7 @@ static json_t *make_processor(const dt_export_options *opt, const dt_vision_conf
     char *token = placeholder(opt->tokenizer, v->image_token);
     json_t *root =
         json_pack("{s:s, s:s, s:i, s:I, s:s}", "processor_class", "LlavaProcessor", "image_token",
-                  token ? token : "<image>", "num_additional_image_tokens", v->tower == DT_TOWER_CLIP, "patch_size",
+                  token ? token : "<image>", "num_additional_image_tokens", v->tower->class_row, "patch_size",
                   (json_int_t)v->patch_size, "vision_feature_select_strategy", v->drop_first ? "default" : "full");
     free(token);
     return root;

@@ -27,10 +27,10 @@ static const struct model_key {
 enum { LLAVA_IMAGE_TOKEN = 32000 }; /* default of LLaVA's config.json */
 enum { N_MODEL_KEYS = sizeof MODEL_KEYS / sizeof MODEL_KEYS[0] };
 
-/* Only CLIP's features have a class row before the patches. */
-static json_t *strategy(const char *select, bool clip)
+/* class_row: a class row precedes the patches. */
+static json_t *strategy(const char *select, bool class_row)
 {
-    return json_string(clip && strcmp(select, "patch") == 0 ? "default" : "full");
+    return json_string(class_row && strcmp(select, "patch") == 0 ? "default" : "full");
 }
 
 static const char *text_of(const dt_config *cfg, int i)
@@ -43,12 +43,12 @@ static const char *text_of(const dt_config *cfg, int i)
 }
 
 /* The value of a key that is set; the caller owns it. */
-static json_t *value_of(const dt_config *cfg, int i, bool clip)
+static json_t *value_of(const dt_config *cfg, int i, bool class_row)
 {
     const char *text = text_of(cfg, i), *key = MODEL_KEYS[i].key;
     if (strcmp(key, "projector_type") == 0 || strcmp(key, "image_tokens") == 0) return json_string(text);
     if (strcmp(key, "feature_norm") == 0) return json_boolean(strcmp(text, "true") == 0);
-    if (strcmp(key, "feature_select") == 0) return strategy(text, clip);
+    if (strcmp(key, "feature_select") == 0) return strategy(text, class_row);
     return strcmp(key, "projector_dropout") == 0 ? json_real(strtod(text, NULL))
                                                  : json_integer(strtoll(text, NULL, 10));
 }
@@ -107,33 +107,29 @@ static void forget_file(json_t *part)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_del(part, keys[i]);
 }
 
-static bool is_tower(const json_t *root, dt_tower *tower)
+static const dt_tower *tower_of(const json_t *root)
 {
-    return dt_tower_find(json_string_value(json_object_get(root, "model_type")), tower);
+    return dt_tower_find(json_string_value(json_object_get(root, "model_type")));
 }
 
-static bool is_clip(const json_t *root)
-{
-    dt_tower tower;
-    return is_tower(root, &tower) && tower == DT_TOWER_CLIP;
-}
+static bool has_class_row(const json_t *root) { return tower_of(root) && tower_of(root)->class_row; }
 
 /* The tower's part of its config.json, for vision_config. Files of a whole CLIP or SigLIP contain it as an object. Old
  * files do not repeat the type there. */
 static dt_err find_tower(const dt_spec *root, json_t **tower)
 {
-    dt_tower type;
     dt_spec part;
-    const bool known = is_tower(root->value, &type), whole = dt_spec_get(root, "vision_config", &part);
+    const dt_tower *type = tower_of(root->value);
+    const bool whole = dt_spec_get(root, "vision_config", &part);
     json_t *own = json_object_get(whole ? part.value : root->value, "model_type");
     DT_CHECK(whole || own, DT_ERR_DATA, "%s: expected the config.json of CLIP or SigLIP, which has a model_type",
              root->file);
-    if (!whole && !known)
+    if (!whole && !type)
         return dt_spec_bad(root, "model_type", "clip_vision_model or siglip_vision_model, a vision tower");
     *tower = json_deep_copy(whole ? part.value : root->value);
     DT_CHECK(*tower, DT_ERR_MEMORY, "%s: out of memory for the configuration of a tower", root->file);
-    if (!own && (known || dt_model_is_llava(root->value)))
-        json_object_set_new(*tower, "model_type", json_string(dt_tower_model_type(known ? type : DT_TOWER_CLIP)));
+    if (!own && (type || dt_model_is_llava(root->value)))
+        json_object_set_new(*tower, "model_type", json_string((type ? type : dt_tower_at(0))->model_type));
     forget_file(*tower);
     return DT_OK;
 }
@@ -155,10 +151,10 @@ static dt_err read_tower(const char *dir, json_t **tower)
 /* Takes references to the parts. */
 static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, json_t *preprocessor, int64_t token)
 {
-    const bool clip = is_clip(tower);
+    const bool class_row = has_class_row(tower);
     json_t *root = json_pack("{s:s, s:O, s:o, s:I, s:i, s:o, s:s, s:b, s:s}", "model_type", "llava", "text_config",
                              language, "vision_config", tower, "image_token_index", (json_int_t)token,
-                             "vision_feature_layer", -2, "vision_feature_select_strategy", strategy("patch", clip),
+                             "vision_feature_layer", -2, "vision_feature_select_strategy", strategy("patch", class_row),
                              "projector_hidden_act", "gelu", "multimodal_projector_bias",
                              strcmp(cfg->vision_projector_type, "pixel_shuffle") != 0, "projector_type", "mlp2x_gelu");
     if (preprocessor) json_object_set_new(root, "preprocessor_config", preprocessor);
@@ -168,7 +164,7 @@ static json_t *make_text(const dt_config *cfg, json_t *language, json_t *tower, 
             json_object_set(root, of_file[i], json_object_get(language, of_file[i]));
     forget_file(language);
     for (int i = 0; i < N_MODEL_KEYS; i++)
-        if (*text_of(cfg, i)) json_object_set_new(root, MODEL_KEYS[i].name, value_of(cfg, i, clip));
+        if (*text_of(cfg, i)) json_object_set_new(root, MODEL_KEYS[i].name, value_of(cfg, i, class_row));
     return root;
 }
 
@@ -330,10 +326,10 @@ static bool means_the_same(const dt_pretrained *p, const json_t *root, const cha
 static dt_err check_keys(dt_pretrained *p, const dt_config *cfg, json_t *root)
 {
     const json_t *tower = json_object_get(root, "vision_config");
-    const bool clip = is_clip(tower) || !json_object_get(tower, "model_type");
+    const bool class_row = has_class_row(tower) || !json_object_get(tower, "model_type");
     for (int i = 0; i < N_MODEL_KEYS; i++) {
         if (!*text_of(cfg, i)) continue;
-        json_t *wanted = value_of(cfg, i, clip), *has = json_object_get(root, MODEL_KEYS[i].name);
+        json_t *wanted = value_of(cfg, i, class_row), *has = json_object_get(root, MODEL_KEYS[i].name);
         const bool own = strcmp(MODEL_KEYS[i].key, "projector_dropout") == 0,
                    same = json_equal(wanted, has) || means_the_same(p, root, MODEL_KEYS[i].name, wanted);
         if (own) json_object_set(root, MODEL_KEYS[i].name, wanted);
@@ -401,12 +397,11 @@ dt_err dt_pretrained_take_vision(dt_pretrained *p, const dt_config *cfg)
 {
     json_t *root;
     DT_TRY(dt_json_parse(&root, p->config_name, p->model_config, strlen(p->model_config), 0));
-    dt_tower tower;
     const char *type = json_string_value(json_object_get(root, "model_type"));
-    dt_err err = p->path && is_tower(root, &tower) ? refuse_tower(p, cfg, type)
-                 : dt_model_is_llava(root)         ? take_keys(p, cfg, root)
-                 : *cfg->vision_path               ? join(p, cfg, root)
-                                                   : check_none(cfg);
+    dt_err err = p->path && tower_of(root) ? refuse_tower(p, cfg, type)
+                 : dt_model_is_llava(root) ? take_keys(p, cfg, root)
+                 : *cfg->vision_path       ? join(p, cfg, root)
+                                           : check_none(cfg);
     p->has_vision = dt_model_is_llava(root) || *cfg->vision_path;
     if (err == DT_OK && p->has_vision) err = take_projector(p, cfg);
     json_decref(root);

@@ -429,8 +429,8 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
 {
     holder mine;
     dt_err err = dt_fault("lock.take");
-    dt_lock *l = comm->rank == 0 && err == DT_OK ? calloc(1, sizeof *l) : NULL;
-    if (comm->rank == 0 && err == DT_OK)
+    dt_lock *l = dt_comm_first(comm) && err == DT_OK ? calloc(1, sizeof *l) : NULL;
+    if (dt_comm_first(comm) && err == DT_OK)
         err = l ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the lock of %s", dir);
     if (l) l->fd = l->stop[0] = l->stop[1] = -1;
     *out = l;

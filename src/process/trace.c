@@ -25,7 +25,7 @@ typedef struct trace {
 
 static int put_process(const trace *w, char *out, size_t room)
 {
-    const int rank = w->comm->rank;
+    const int rank = dt_comm_number(w->comm);
     return snprintf(out, room,
                     "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n"
                     "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
@@ -35,7 +35,7 @@ static int put_process(const trace *w, char *out, size_t room)
 /* Name and sort index of a lane. */
 static int put_lane(const trace *w, int lane, char *out, size_t room)
 {
-    const int rank = w->comm->rank;
+    const int rank = dt_comm_number(w->comm);
     const char *name = lane == LANE_HOST    ? "host"
                        : lane == LANE_SAVER ? "saver"
                                             : w->t->streams[lane - LANE_STREAMS].name;
@@ -56,7 +56,7 @@ static int put_span(const trace *w, const dt_time_span *s, char *out, size_t roo
         out, room,
         ",\n{\"name\":\"%s%s%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d%s}",
         s->name, named ? " " : "", named ? s->unit : "", s->name, (s->begin_s - w->t->open_s) * 1e6,
-        (s->end_s - s->begin_s) * 1e6, w->comm->rank, s->lane, number);
+        (s->end_s - s->begin_s) * 1e6, dt_comm_number(w->comm), s->lane, number);
 }
 
 /* The process, its lanes, and the spans that fit in the ring. */
@@ -122,7 +122,7 @@ dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
         t && t->spans ? DT_OK : dt_fail(DT_ERR_ARG, "internal: dt_timeline_write: %s: the timeline has no spans", path);
     if (err == DT_OK) timeline_read(t);
     if (err == DT_OK && t->n_left_out) DT_WARN("trace: dropped %lld stream events (buffer full)", t->n_left_out);
-    if (err == DT_OK && comm->rank == 0) err = create_part(path, part, &w.f);
+    if (err == DT_OK && dt_comm_first(comm)) err = create_part(path, part, &w.f);
     if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
     if (w.f) fputs("{\"traceEvents\":[", w.f);
     if ((err = dt_comm_gather_text(comm, next_part, add_text, &w)) != DT_OK) goto done;

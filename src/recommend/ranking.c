@@ -70,7 +70,7 @@ static dt_err open_rollout(dt_ranking *m, dt_task *t)
 {
     const dt_rollout_options opt = {.section = "rec",
                                     .validation = true,
-                                    .n_rows = t->batching.micro_batch_size * t->nranks * m->n_beams,
+                                    .n_rows = t->batching.micro_batch_size * t->data->size * m->n_beams,
                                     .num_generations = m->n_beams,
                                     .beams = true,
                                     .constraint = dt_generation_items_constraint(m->items),
@@ -79,7 +79,7 @@ static dt_err open_rollout(dt_ranking *m, dt_task *t)
                                     .from_file = ""};
     m->rollout = dt_rollout_open(t, &opt);
     if (!m->rollout) return DT_OK; /* reported */
-    m->n_groups = t->batching.micro_batch_size * t->nranks;
+    m->n_groups = t->batching.micro_batch_size * t->data->size;
     m->n_prompts = dt_rollout_n_prompts(m->rollout);
     t->n_validation = dt_ceil_div(m->n_prompts, m->n_groups);
     if (m->n_prompts == 0 || !t->valid) return DT_OK;
@@ -218,9 +218,9 @@ static dt_err end_file(dt_ranking *m)
 static dt_err look_at(dt_ranking *m, dt_task *t, int64_t micro)
 {
     const int64_t n = dt_min_i64(m->n_groups, m->n_prompts - micro * m->n_groups);
-    const bool writes = m->writes && t->comm->rank == 0 && *t->cfg->run_output_dir;
-    const int64_t from = dt_rollout_first_of(n, t->comm->rank, t->nranks),
-                  end = dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
+    const bool writes = m->writes && dt_comm_first(t->comm) && *t->cfg->run_output_dir;
+    const int64_t from = dt_rollout_first_of(n, t->data->rank, t->data->size),
+                  end = dt_rollout_first_of(n, t->data->rank + 1, t->data->size);
     DT_TRY(dt_fault("recommend.look"));
     if (writes && micro == 0) DT_TRY(dt_aside_open(&m->out, m->path));
     for (int64_t group = writes ? 0 : from; group < (writes ? n : end); group++) {

@@ -129,15 +129,15 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
     return DT_OK;
 }
 
-static dt_err start_programs(dt_rewards *w, const dt_comm *comm)
+static dt_err start_programs(dt_rewards *w, const dt_task *t)
 {
     DT_TRY(dt_fault("reward.start"));
     for (int k = 0; k < w->n_programs; k++)
-        DT_TRY(dt_program_start(w->program[k], comm->rank, comm->nranks, comm->local_rank));
+        DT_TRY(dt_program_start(w->program[k], t->data->rank, t->data->size, t->comm->local_rank));
     return DT_OK;
 }
 
-static dt_err begin(void *self, dt_task *t) { return dt_comm_agree(t->comm, start_programs(self, t->comm)); }
+static dt_err begin(void *self, dt_task *t) { return dt_comm_agree(t->comm, start_programs(self, t)); }
 
 static void close_rewards(void *self, dt_task *t)
 {
@@ -305,7 +305,7 @@ static dt_err ask_programs(const dt_rewards *w, dt_task *t, dt_rollout *r, int64
 /* Warn once per run. If the first rows of a rollout have a reward, rows added later do not matter. */
 static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, int64_t n_rows)
 {
-    if (w->warned || t->comm->rank != 0) return;
+    if (w->warned || !dt_comm_first(t->comm)) return;
     for (int64_t i = 0; i < n_rows * w->n; i++)
         if (!isnan(reward[i])) return;
     dt_report_end_line(t->report);
@@ -319,8 +319,8 @@ static void warn_of_none(dt_rewards *w, const dt_task *t, const double *reward, 
 dt_err dt_rewards_score(dt_rewards *w, dt_task *t, dt_rollout *r, const int64_t *order, int64_t first, double *out)
 {
     const int64_t n_rows = dt_rollout_n_rows(r), n_asked = n_rows - first;
-    const int64_t from = first + dt_rollout_first_of(n_asked, t->comm->rank, t->nranks),
-                  end = first + dt_rollout_first_of(n_asked, t->comm->rank + 1, t->nranks);
+    const int64_t from = first + dt_rollout_first_of(n_asked, t->data->rank, t->data->size),
+                  end = first + dt_rollout_first_of(n_asked, t->data->rank + 1, t->data->size);
     const double begin_s = dt_now_s();
     double *const asked = out + first * w->n;
     const size_t nbytes = (size_t)(n_asked * w->n) * sizeof *out;

@@ -173,8 +173,8 @@ static dt_err fill_batch(dt_reward_model *m, dt_rollout *r, int64_t end, int64_t
 static dt_err score_texts(dt_reward_model *m, dt_task *t, dt_rollout *r, int64_t first, double *reward, int stride)
 {
     const int64_t n = dt_rollout_n_rows(r) - first;
-    const int64_t end = first + dt_rollout_first_of(n, t->comm->rank + 1, t->nranks);
-    int64_t next = first + dt_rollout_first_of(n, t->comm->rank, t->nranks), waiting = 1;
+    const int64_t end = first + dt_rollout_first_of(n, t->data->rank + 1, t->data->size);
+    int64_t next = first + dt_rollout_first_of(n, t->data->rank, t->data->size), waiting = 1;
     while (waiting) {
         int64_t row = next;
         DT_TRY(dt_comm_agree(t->comm, fill_batch(m, r, end, &next)));

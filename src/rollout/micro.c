@@ -15,7 +15,7 @@ void dt_rollout_shuffle(const dt_task *t, int64_t rollout, int64_t epoch, int64_
 
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n)
 {
-    return (int)dt_ceil_div(dt_ceil_div(n, t->batching.micro_batch_size), t->nranks);
+    return (int)dt_ceil_div(dt_ceil_div(n, t->batching.micro_batch_size), t->data->size);
 }
 
 /* Append prompt and completion as a sequence. Every token but the last predicts the next one; targets are the tokens of
@@ -42,7 +42,7 @@ const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t 
                                  int micro, const int64_t **row)
 {
     dt_batch *b = &r->batch;
-    const int64_t m = t->batching.micro_batch_size, from = ((int64_t)micro * t->nranks + t->comm->rank) * m,
+    const int64_t m = t->batching.micro_batch_size, from = ((int64_t)micro * t->data->size + t->data->rank) * m,
                   end = dt_min_i64(from + m, n);
     b->n_tok = b->n_seq = 0;
     b->seq_start[0] = 0;

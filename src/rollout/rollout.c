@@ -29,7 +29,7 @@ static dt_err open_prompts(dt_rollout *r, dt_task *t)
     const dt_loader_options opt = {.files = validation ? cfg->data_validation : cfg->data_train,
                                    .where = dt_config_where(cfg, "data", key, where, sizeof where),
                                    .seq_len = cfg->data_seq_len,
-                                   .prompts = true,
+                                   .kind = DT_DATASET_PROMPTS,
                                    .shuffle = !validation && cfg->data_shuffle,
                                    .max_samples = validation ? cfg->data_max_validation_samples : 0,
                                    .train_batch_size = 1,
@@ -65,7 +65,7 @@ static dt_err find_lengths(dt_rollout *r, const dt_task *t)
              dt_config_where(t->cfg, "data", "seq_len", where, sizeof where), T, o->section, o->max_completion);
     if (r->n_prompts == 0) return DT_OK;
     const int64_t longest = r->prompts ? dt_loader_info(r->prompts)->longest_prompt : r->replay.longest_prompt;
-    if (longest > room && t->comm && t->comm->rank == 0)
+    if (longest > room && t->comm && dt_comm_first(t->comm))
         DT_WARN("the longest prompt has %" PRId64 " tokens; with seq_len = %" PRId64
                 " and completions of at most %d tokens, only the last %" PRId64 " tokens of a prompt are kept",
                 longest, T, o->max_completion, room);
@@ -108,7 +108,7 @@ static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots
     enum { LEAST = 16 };
     dt_model_options with = *t->model_opt;
     dt_memory trains, generates;
-    const int64_t unit = rollout_unit(r), share = share_of(r, t->nranks),
+    const int64_t unit = rollout_unit(r), share = share_of(r, t->data->size),
                   most = dt_max_i64(dt_min_i64(share, with.max_tok) / unit, 1); /* in units */
     *n_slots = (int32_t)(t->ops->trains ? dt_min_i64(most, dt_ceil_div(LEAST, unit)) * unit : share);
     if (!t->ops->trains || !t->dev->ops || t->n_units == 0) return DT_OK;
@@ -116,7 +116,7 @@ static dt_err find_slots(const dt_rollout *r, const dt_task *t, int32_t *n_slots
     for (int64_t low = *n_slots / unit + 1, high = most; low <= high;) {
         const int64_t middle = low + (high - low) / 2, n = middle * unit;
         with = *t->model_opt;
-        ask_for_cache(r, t->nranks, n, &with);
+        ask_for_cache(r, t->data->size, n, &with);
         DT_TRY(dt_model_plan(t->mc, &with, t->units, t->n_units, t->dev, &generates));
         const bool fits = dt_memory_of(&generates, DT_MEM_ACTIVATIONS) <= dt_memory_of(&trains, DT_MEM_ACTIVATIONS);
         if (fits)
@@ -134,7 +134,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
     DT_TRY(find_slots(r, t, &n_slots));
     o->max_tok = dt_max_i64(o->max_tok, n_slots); /* a pass takes one token of each sequence */
     if (r->opt.constraint) o->max_listed = (int32_t)dt_max_i64(o->max_listed, r->opt.constraint->n_token);
-    ask_for_cache(r, t->nranks, n_slots, o);
+    ask_for_cache(r, t->data->size, n_slots, o);
     t->wants_gathered = true;
     o->graphs = t->cfg->run_cuda_graphs;
     r->generate = (dt_generate_options){.sampling = r->opt.sampling,
@@ -143,7 +143,7 @@ static dt_err widen_model(dt_rollout *r, dt_task *t)
                                         .n_eos = r->n_eos,
                                         .vocab_size = t->mc->vocab_size,
                                         .n_slots = n_slots,
-                                        .n_prompts = (int32_t)n_prompts_for(r, t->nranks, n_slots),
+                                        .n_prompts = (int32_t)n_prompts_for(r, t->data->size, n_slots),
                                         .max_tok = o->max_tok,
                                         .logp = true,
                                         .logp_temperature = r->opt.sampling.temperature,
@@ -164,7 +164,7 @@ static void open_tokenizer(dt_rollout *r, dt_task *t)
         return;
     }
     r->tokenizer = NULL;
-    if (t->comm && t->comm->rank == 0) DT_WARN("completions are reported without text: %s", dt_error_message());
+    if (t->comm && dt_comm_first(t->comm)) DT_WARN("completions are reported without text: %s", dt_error_message());
     dt_error_clear();
 }
 
@@ -207,7 +207,7 @@ static int32_t batch_tok(const dt_rollout *r, const dt_task *t)
 static size_t lay_out(void *self, const dt_task *t, void *block)
 {
     dt_rollout *r = self;
-    const int64_t n = r->opt.n_rows, n_share = share_of(r, t->nranks),
+    const int64_t n = r->opt.n_rows, n_share = share_of(r, t->data->size),
                   n_chosen = r->opt.n_drawn ? r->opt.num_generations : 0,
                   n_made = rollout_room(r) + n_chosen; /* the extra rows are scratch for reordering a group */
     size_t used = 0;
@@ -251,7 +251,7 @@ static dt_err begin_local(dt_rollout *r, dt_task *t)
 {
     r->begin_s = dt_now_s();
     DT_TRY(dt_batch_alloc(&r->batch, batch_tok(r, t), (int32_t)t->batching.micro_batch_size, t->ledger));
-    if (r->n_eos == 0 && t->comm->rank == 0)
+    if (r->n_eos == 0 && dt_comm_first(t->comm))
         DT_WARN("the model defines no end-of-text token, so every completion runs to the maximum length");
     const dt_decoder decoder = dt_decoder_of_model(t->model);
     const dt_constraint *only = r->opt.constraint;
@@ -323,8 +323,8 @@ float *dt_rollout_array(dt_rollout *r, int array, int64_t row) { return r->array
 
 bool dt_rollout_is_mine(const dt_rollout *r, const dt_task *t, int64_t row)
 {
-    return row >= dt_rollout_first_of(r->n_rows, t->comm->rank, t->nranks) &&
-           row < dt_rollout_first_of(r->n_rows, t->comm->rank + 1, t->nranks);
+    return row >= dt_rollout_first_of(r->n_rows, t->data->rank, t->data->size) &&
+           row < dt_rollout_first_of(r->n_rows, t->data->rank + 1, t->data->size);
 }
 
 void dt_rollout_start(dt_rollout *r, int64_t number)

@@ -174,8 +174,8 @@ static dt_err generate(meeting *m)
 dt_err rollout_sample(dt_rollout *r, dt_task *t, int64_t first, int64_t all)
 {
     const int64_t unit = rollout_unit(r), n = all - first,
-                  from = first + unit * dt_rollout_first_of(n / unit, t->comm->rank, t->nranks),
-                  end = first + unit * dt_rollout_first_of(n / unit, t->comm->rank + 1, t->nranks);
+                  from = first + unit * dt_rollout_first_of(n / unit, t->data->rank, t->data->size),
+                  end = first + unit * dt_rollout_first_of(n / unit, t->data->rank + 1, t->data->size);
     const double now_s = dt_now_s();
     meeting m = {.r = r,
                  .t = t,

@@ -159,7 +159,7 @@ void dt_rollout_discard(dt_rollout *r, const dt_task *t, const char *why)
 {
     r->n_rows = 0;
     r->now.number = -1;
-    if (t->comm->rank == 0) DT_WARN("the rollout in the checkpoint is discarded and generated again: %s", why);
+    if (dt_comm_first(t->comm)) DT_WARN("the rollout in the checkpoint is discarded and generated again: %s", why);
 }
 
 static dt_err load(dt_rollout *r, const dt_task *t, const dt_named_arrays *items)

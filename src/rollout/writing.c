@@ -225,7 +225,7 @@ dt_err dt_rollout_write(dt_rollout *r, dt_task *t, int n_funcs, const char *cons
                         .advantages = advantages};
     dt_err err = DT_OK;
     dt_phase_enter(t->phase, "rollout", "write");
-    if (t->comm->rank == 0 && t->cfg->log_rollouts) err = write_lines(r, t->cfg->run_output_dir, &x);
-    if (t->comm->rank == 0 && err == DT_OK) show_some(r, t, &x);
+    if (dt_comm_first(t->comm) && t->cfg->log_rollouts) err = write_lines(r, t->cfg->run_output_dir, &x);
+    if (dt_comm_first(t->comm) && err == DT_OK) show_some(r, t, &x);
     return t->cfg->log_rollouts ? dt_comm_agree(t->comm, err) : DT_OK;
 }

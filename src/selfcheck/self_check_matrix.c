@@ -155,6 +155,9 @@ typedef struct attention_form {
     bool bidirectional;
     float dropout_p;
     int longest; /* upper bound of the lengths, which selects kernels; 0: their maximum */
+    float softcap;
+    bool sinks;
+    int block;
 } attention_form;
 
 enum { N_SEQ = 4, N_TOK = 65 + 1 + 0 + 130 };
@@ -181,11 +184,14 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
                         .kv_ld = width + 2 * kv_width,
                         .o_ld = width,
                         .scale = 1 / sqrtf((float)f->head_dim),
+                        .softcap = f->softcap,
                         .window = f->window,
+                        .block = f->block,
                         .bidirectional = f->bidirectional,
                         .dt = dt,
                         .dropout_p = f->dropout_p,
-                        .dropout_key = 77};
+                        .dropout_key = 77,
+                        .dsinks_dtype = DT_F32};
     begin(c, "attention_forward, attention_backward, %s, %d heads of %d, %s%s", f->name, f->n_heads, f->head_dim,
           dt_dtype_name(dt), c->whole ? "" : ", arrays anywhere");
     const int64_t scratch_elems = LARGER_OF(c, attention_scratch_elems, &how);
@@ -193,12 +199,14 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
                 kv_len = put_bytes(c, Q_LEN, sizeof *Q_LEN, N_SEQ), keys = put_bytes(c, key, sizeof *key, N_TOK),
                 qkv = put(c, dt, N_TOK * how.q_ld, 1), dout = put(c, dt, N_TOK * width, 1),
                 out = room(c, dt, N_TOK * width), lse = room(c, DT_F32, (int64_t)N_TOK * f->n_heads),
-                dqkv = room(c, dt, N_TOK * how.q_ld), scratch = room(c, DT_F32, scratch_elems);
+                dqkv = room(c, dt, N_TOK * how.q_ld), scratch = room(c, DT_F32, scratch_elems),
+                sinks = put(c, dt, f->n_heads, 1), dsinks = room(c, DT_F32, f->n_heads);
     const array q = qkv, k = part(qkv, width, 0), v = part(qkv, width + kv_width, 0), dq = dqkv,
                 dk = part(dqkv, width, 0), dv = part(dqkv, width + kv_width, 0);
     EACH_DEVICE (c) {
         how.q_start = how.kv_start = at(c, q_start), how.kv_len = at(c, kv_len);
         how.token_key = f->dropout_p > 0 ? at(c, keys) : NULL;
+        if (f->sinks) how.sinks = at(c, sinks), how.dsinks = at(c, dsinks);
         RUN(c, attention_forward, &how, at(c, q), at(c, k), at(c, v), at(c, out), at(c, lse));
         RUN(c, attention_backward, &how, at(c, q), at(c, k), at(c, v), at(c, out), at(c, lse), at(c, dout), at(c, dq),
             at(c, dk), at(c, dv), at(c, scratch));
@@ -206,11 +214,12 @@ static void attention(check *c, const attention_form *f, dt_dtype dt)
     compare(c, "out", out, near(of_score(f->head_dim), 8, dt));
     compare(c, "lse", lse, near(of_score(f->head_dim), 0, dt));
     compare(c, "the gradients of q, k and v", dqkv, near(8 * of_score(f->head_dim), 16, dt));
+    if (f->sinks) compare(c, "the gradient of sinks", dsinks, near(8 * of_score(f->head_dim), 16, dt));
     end(c);
 }
 
 /* A few queries, each with cached keys, as in generation. Two of the sequences share a prefix. */
-static void attention_over_a_cache(check *c, dt_dtype dt)
+static void attention_over_a_cache(check *c, dt_dtype dt, bool extras)
 {
     enum { SLOTS = 3, LEN = 200, HEADS = 6, KV_HEADS = 2, DIM = 64, QUERIES = 1 + 3 + 1 };
     const int32_t q_start[SLOTS + 1] = {0, 1, 4, QUERIES}, kv_start[SLOTS] = {0, LEN, 2 * LEN},
@@ -227,19 +236,22 @@ static void attention_over_a_cache(check *c, dt_dtype dt)
                         .kv_ld = KV_HEADS * DIM,
                         .o_ld = HEADS * DIM,
                         .scale = 0.125f,
+                        .softcap = extras ? 0.5f : 0,
                         .dt = dt,
                         .batch_invariant = true};
-    begin(c, "attention_forward over a cache, %s", dt_dtype_name(dt));
+    begin(c, "attention_forward over a cache%s, %s", extras ? " with soft-cap and sinks" : "", dt_dtype_name(dt));
     const array queries = put_bytes(c, q_start, sizeof *q_start, SLOTS + 1),
                 starts = put_bytes(c, kv_start, sizeof *kv_start, SLOTS),
                 lens = put_bytes(c, kv_len, sizeof *kv_len, SLOTS),
                 shared_starts = put_bytes(c, shared_start, sizeof *shared_start, SLOTS),
                 shared_lens = put_bytes(c, shared_len, sizeof *shared_len, SLOTS),
                 q = put(c, dt, QUERIES * how.q_ld, 1), k = put(c, dt, SLOTS * LEN * how.kv_ld, 1),
-                v = put(c, dt, SLOTS * LEN * how.kv_ld, 1), out = room(c, dt, QUERIES * how.o_ld);
+                v = put(c, dt, SLOTS * LEN * how.kv_ld, 1), sinks = put(c, dt, HEADS, 1),
+                out = room(c, dt, QUERIES * how.o_ld);
     EACH_DEVICE (c) {
         how.q_start = at(c, queries), how.kv_start = at(c, starts), how.kv_len = at(c, lens);
         how.shared_start = at(c, shared_starts), how.shared_len = at(c, shared_lens);
+        how.sinks = extras ? at(c, sinks) : NULL;
         RUN(c, attention_forward, &how, at(c, q), at(c, k), at(c, v), at(c, out), NULL);
     }
     compare(c, NULL, out, near(of_score(DIM), 8, dt));
@@ -249,10 +261,20 @@ static void attention_over_a_cache(check *c, dt_dtype dt)
 static void attentions(check *c, dt_dtype dt)
 {
     static const attention_form forms[] = {
-        {"causal", 2, 2, 64, 0, false, 0, 0},       {"grouped keys", 6, 2, 72, 0, false, 0, 0},
-        {"window", 2, 1, 128, 33, false, 0, 0},     {"both directions", 3, 3, 80, 0, true, 0, 0},
-        {"narrow heads", 2, 1, 20, 0, false, 0, 0}, {"heads of 96", 2, 1, 96, 0, false, 0, 0},
-        {"dropout", 2, 2, 64, 0, false, 0.25f, 0},  {"as long sequences", 2, 1, 128, 0, false, 0, 4096},
+        {"causal", 2, 2, 64, .longest = 0},
+        {"grouped keys", 6, 2, 72, .longest = 0},
+        {"window", 2, 1, 128, .window = 33},
+        {"both directions", 3, 3, 80, .bidirectional = true},
+        {"narrow heads", 2, 1, 20, .longest = 0},
+        {"heads of 96", 2, 1, 96, .longest = 0},
+        {"dropout", 2, 2, 64, .dropout_p = 0.25f},
+        {"as long sequences", 2, 1, 128, .longest = 4096},
+        {"soft-cap", 4, 2, 64, .softcap = 0.5f},
+        {"soft-cap in a window", 2, 1, 256, .window = 33, .softcap = 0.5f},
+        {"soft-cap and dropout", 2, 2, 64, .dropout_p = 0.25f, .softcap = 0.5f},
+        {"sinks", 4, 1, 64, .window = 33, .sinks = true},
+        {"blocks of keys", 2, 1, 64, .block = 16},
+        {"soft-cap and sinks", 2, 1, 96, .softcap = 0.5f, .sinks = true},
     };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
         for (int whole = 0; whole < 2; whole++) {
@@ -260,7 +282,8 @@ static void attentions(check *c, dt_dtype dt)
             attention(c, &forms[i], dt);
         }
     c->whole = false;
-    attention_over_a_cache(c, dt);
+    attention_over_a_cache(c, dt, false);
+    attention_over_a_cache(c, dt, true);
 }
 
 /* ---- the classifier ---------------------------------------------------------------------------------------------- */

@@ -81,7 +81,7 @@ static dt_err hash_tower(const dt_task *t, const dt_model_config *mc, dt_zero *z
 {
     const dt_vision_config *v = mc->vision;
     const dt_model_config *b = v->blocks;
-    const int64_t numbers[] = {v->tower,
+    const int64_t numbers[] = {v->tower - dt_tower_at(0),
                                v->image_size,
                                v->patch_size,
                                v->n_used,
@@ -143,10 +143,11 @@ static dt_err hash_some(making *k, int64_t first, int64_t n, int64_t at, uint64_
 static dt_err hash_range(making *k, int64_t first, int64_t n, uint64_t *checksum)
 {
     dt_comm *comm = k->t->comm;
-    const int64_t each = dt_min_i64(HASHED_AT_ONCE, dt_ceil_div(n, comm->nranks)), round = each * comm->nranks;
+    const int64_t each = dt_min_i64(HASHED_AT_ONCE, dt_ceil_div(n, comm->mesh.data.size)),
+                  round = each * comm->mesh.data.size;
     *checksum = 0;
     for (int64_t at = 0; at < n; at += round) {
-        const int64_t end = dt_min_i64(at + round, n), own = at + comm->rank * each;
+        const int64_t end = dt_min_i64(at + round, n), own = at + comm->mesh.data.rank * each;
         dt_phase_enter(k->t->phase, "features", "images");
         DT_TRY(dt_comm_agree(comm, hash_some(k, first + own, dt_min_i64(each, end - own), own, checksum)));
         DT_TRY(dt_comm_join_host(comm, k->images + first + at, (size_t)(end - at) * sizeof *k->images));
@@ -169,7 +170,7 @@ static dt_err hash_file(making *k, int64_t first, const dt_images_of_file *f)
     dt_comm *comm = k->t->comm;
     dt_image_hash *images = k->images + first;
     uint64_t checksum;
-    int64_t known = comm->rank == 0 && f->key && dt_image_list_read(k->dir, f->key, images, f->n);
+    int64_t known = dt_comm_first(comm) && f->key && dt_image_list_read(k->dir, f->key, images, f->n);
     DT_TRY(dt_comm_broadcast_host(comm, &known, sizeof known, 0));
     if (known) return dt_comm_broadcast_host(comm, images, (size_t)f->n * sizeof *images, 0);
     memset(images, 0, (size_t)f->n * sizeof *images);
@@ -178,7 +179,7 @@ static dt_err hash_file(making *k, int64_t first, const dt_images_of_file *f)
     DT_CHECK(checksum == f->checksum, DT_ERR_DATA,
              "%s: pixels: checksum: expected %016" PRIx64 ", found %016" PRIx64 ": the file was altered", f->path,
              f->checksum, checksum);
-    if (comm->rank == 0) keep_list(k, f->key, images, f->n);
+    if (dt_comm_first(comm)) keep_list(k, f->key, images, f->n);
     return DT_OK;
 }
 
@@ -275,10 +276,10 @@ static dt_err make_some(making *k, const dt_feature_file *f, int64_t base, int64
 static dt_err make_rounds(making *k, const dt_feature_file *f, int64_t base)
 {
     dt_comm *comm = k->t->comm;
-    const int64_t round = (int64_t)k->n_at_once * comm->nranks;
+    const int64_t round = (int64_t)k->n_at_once * comm->mesh.data.size;
     memset(k->checksums, 0, (size_t)f->n * sizeof *k->checksums);
     for (int64_t at = 0; at < f->n; at += round) {
-        const int64_t first = at + (int64_t)comm->rank * k->n_at_once, left = dt_max_i64(0, f->n - first);
+        const int64_t first = at + (int64_t)comm->mesh.data.rank * k->n_at_once, left = dt_max_i64(0, f->n - first);
         dt_phase_enter(k->t->phase, "features", "images");
         dt_err err = make_some(k, f, base, first, dt_min_i64(left, k->n_at_once));
         if (err == DT_OK) err = dt_phase_poll(k->t->phase);
@@ -305,15 +306,15 @@ static dt_err make_file(making *k, int64_t base, int64_t n)
 {
     dt_comm *comm = k->t->comm;
     dt_feature_file f = {.fd = -1};
-    dt_err err = comm->rank == 0 ? dt_feature_file_create(&f, &k->kind, k->dir, n) : DT_OK;
+    dt_err err = dt_comm_first(comm) ? dt_feature_file_create(&f, &k->kind, k->dir, n) : DT_OK;
     char *part = f.part;
     err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = dt_comm_share_text(comm, &part, NULL);
-    if (err == DT_OK && comm->rank > 0) err = dt_feature_file_join(&f, &k->kind, part, n);
-    if (comm->rank > 0) free(part);
+    if (err == DT_OK && !dt_comm_first(comm)) err = dt_feature_file_join(&f, &k->kind, part, n);
+    if (!dt_comm_first(comm)) free(part);
     if (err != DT_ERR_COMM) err = dt_comm_agree(comm, err);
     if (err == DT_OK) err = make_rounds(k, &f, base);
-    if (err == DT_OK) err = dt_comm_agree(comm, comm->rank == 0 ? publish(k, &f, base) : DT_OK);
+    if (err == DT_OK) err = dt_comm_agree(comm, dt_comm_first(comm) ? publish(k, &f, base) : DT_OK);
     dt_feature_file_close(&f);
     return err;
 }
@@ -350,7 +351,7 @@ static dt_err make_missing(making *k)
     const double begin_s = k->said_s = dt_now_s();
     DT_INFO("computing features of %" PRId64 " of %" PRId64 " different images, to be cached in %s: %s", k->n_missing,
             k->n_distinct, k->dir, dt_format_bytes((double)k->n_missing * (double)dt_feature_nbytes(&k->kind), text));
-    k->n_at_once = (int32_t)dt_min_i64(k->n_at_once, dt_ceil_div(k->n_missing, k->t->comm->nranks));
+    k->n_at_once = (int32_t)dt_min_i64(k->n_at_once, dt_ceil_div(k->n_missing, k->t->data->size));
     DT_TRY(dt_comm_agree(k->t->comm, prepare_to_make(k)));
     for (int64_t base = 0; base < k->n_missing; base += n)
         DT_TRY(make_file(k, base, dt_min_i64(n, k->n_missing - base)));
@@ -366,11 +367,11 @@ static dt_err open_files(making *k, dt_features **f)
     dt_comm *comm = k->t->comm;
     char *names = NULL;
     *f = NULL;
-    DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : dt_features_list(k->dir, &k->kind, &names)));
+    DT_TRY(dt_comm_agree(comm, dt_comm_first(comm) ? dt_features_list(k->dir, &k->kind, &names) : DT_OK));
     char *mine = names;
     dt_err err = dt_comm_share_text(comm, &names, NULL);
     if (err == DT_OK) err = dt_comm_agree(comm, dt_features_open(f, &k->kind, names));
-    free(comm->rank ? names : mine);
+    free(dt_comm_first(comm) ? mine : names);
     if (err != DT_OK) dt_features_close(*f), *f = NULL;
     return err;
 }

@@ -66,9 +66,10 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .task = task,
         .where = dt_config_where(cfg, "data", key, where, sizeof where),
         .seq_len = what->seq_len ? what->seq_len : cfg->data_seq_len,
-        .pairs = what->pairs,
+        .kind = what->kind,
         .truncate = what->truncate,
         .no_ties = what->no_ties,
+        .mismatched = what->mismatched,
         .packing = cfg->data_packing,
         .document_mask = cfg->data_document_mask,
         .shuffle = training && cfg->data_shuffle,
@@ -77,8 +78,8 @@ static dt_err open_loader(const dt_task *t, dt_loader **l, const dt_task_data *w
         .max_samples = training ? 0 : cfg->data_max_validation_samples,
         .train_batch_size = t->batching.train_batch_size,
         .micro_batch_size = t->batching.micro_batch_size,
-        .rank = t->comm ? t->comm->rank : 0,
-        .nranks = t->nranks,
+        .rank = t->comm ? t->data->rank : 0,
+        .nranks = t->data->size,
         .seed = (uint64_t)cfg->run_seed,
         .prefetch = training ? (int)cfg->data_prefetch : 0,
         .vocab_size = t->mc->vocab_size,
@@ -129,8 +130,9 @@ static dt_err plan_data(const void *self, const dt_task *t, dt_memory *memory)
     memory->at[DT_MEM_DATA][DT_ON_HOST] +=
         t->train || t->valid
             ? dt_loader_nbytes(t->train) + dt_loader_nbytes(t->valid)
-            : (size_t)(t->cfg->data_prefetch + 1) * (dt_batch_nbytes(opt->max_tok, opt->max_seq) +
-                                                     (size_t)opt->max_images * (features ? features : image));
+            : (size_t)(t->cfg->data_prefetch + 1) *
+                  (dt_batch_nbytes(opt->max_tok, opt->max_seq) + dt_kind_batch_nbytes(t->data_kind, opt->max_seq) +
+                   (size_t)opt->max_images * (features ? features : image));
     return DT_OK;
 }
 
@@ -144,6 +146,7 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
 {
     static const dt_task_part_ops part = {.plan = plan_data, .close = close_data};
     const dt_config *cfg = t->cfg;
+    t->data_kind = what->kind;
     dt_task_hold(t, &part, NULL);
     if (what->training && *cfg->data_train && is_known(cfg, "train"))
         dt_mistakes_add(t->mistakes, open_loader(t, &t->train, what, "train", cfg->data_train));

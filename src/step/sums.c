@@ -80,7 +80,7 @@ void dt_sums_show(dt_sums *s, dt_show_when when, const char *name, const char *t
                   double (*map)(double))
 {
     const int above = part_of(s, name, top), below = part_of(s, name, bottom);
-    show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = -1, .map = map});
+    show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = -1, .less = -1, .map = map});
 }
 
 int dt_sums_metric(dt_sums *s, dt_show_when when, const char *name, dt_sum_kind kind, const char *bottom)
@@ -94,7 +94,19 @@ void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, cons
                            const char *n)
 {
     const int above = part_of(s, name, squares), below = part_of(s, name, n), mean = part_of(s, name, sum);
-    show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = mean});
+    show(s, when, name, (dt_shown){.top = above, .bottom = below, .mean = mean, .less = -1});
+}
+
+void dt_sums_show_difference(dt_sums *s, dt_show_when when, const char *name, const char *first, const char *second)
+{
+    const dt_shown *a = dt_sums_find_shown(s, when, first), *b = dt_sums_find_shown(s, when, second);
+    if (!a || !b || a->bottom < 0 || b->bottom < 0) {
+        keep_error(s, dt_fail(DT_ERR_ARG, "internal: dt_sums: metric %s is a difference of unknown quotients", name));
+        return;
+    }
+    dt_shown what = *a;
+    what.less = b->top, what.less_bottom = b->bottom;
+    show(s, when, name, what);
 }
 
 /* One line per declaration. */
@@ -111,9 +123,10 @@ static char *describe(const dt_sums *s)
     for (int w = 0; w < DT_N_SHOW; w++)
         for (int i = 0; i < s->n_shown[w]; i++) {
             const dt_shown *what = &s->shown[w][i];
-            fprintf(f, "`%s`%s = %s / %s%s%s\n", what->name, when[w], s->sum[what->top].name,
+            fprintf(f, "`%s`%s = %s / %s%s%s%s%s\n", what->name, when[w], s->sum[what->top].name,
                     what->bottom < 0 ? "1" : s->sum[what->bottom].name, what->mean < 0 ? "" : " less that squared of ",
-                    what->mean < 0 ? "" : s->sum[what->mean].name);
+                    what->mean < 0 ? "" : s->sum[what->mean].name, what->less < 0 ? "" : " less ",
+                    what->less < 0 ? "" : s->sum[what->less].name);
         }
     if (fclose(f) == 0) return text;
     free(text);
@@ -137,10 +150,10 @@ static dt_err compare(const char *mine, const char *first)
 
 static dt_err compare_ranks(const char *mine, dt_comm *comm)
 {
-    char *first = comm->rank == 0 ? (char *)mine : NULL;
+    char *first = dt_comm_first(comm) ? (char *)mine : NULL;
     DT_TRY(dt_comm_share_text(comm, &first, NULL));
     const dt_err err = dt_comm_agree(comm, compare(mine, first));
-    if (comm->rank) free(first);
+    if (!dt_comm_first(comm)) free(first);
     return err;
 }
 
@@ -310,13 +323,18 @@ static double value_of(const dt_sum *sum, const dt_vote_value *values, bool nonf
     return nonfinite ? NAN : (double)v[1].count * DT_LOSS_HIGH + (double)v[0].count * DT_LOSS_UNIT;
 }
 
+static double quotient(double top, double bottom) { return isnan(top) || bottom != 0 ? top / bottom : 0; }
+
 static double shown_of(const dt_sums *s, const dt_shown *what, const dt_vote_value *values, bool nonfinite, double n)
 {
     const dt_sum *sum = &s->sum[what->top];
     double x = value_of(sum, values, nonfinite);
     if (what->bottom >= 0) {
         const double bottom = value_of(&s->sum[what->bottom], values, nonfinite);
-        x = isnan(x) || bottom != 0 ? x / bottom : 0;
+        x = quotient(x, bottom);
+        if (what->less >= 0)
+            x -= quotient(value_of(&s->sum[what->less], values, nonfinite),
+                          value_of(&s->sum[what->less_bottom], values, nonfinite));
         if (what->mean >= 0 && bottom != 0) {
             const double mean = value_of(&s->sum[what->mean], values, nonfinite) / bottom;
             x = x > mean * mean ? x - mean * mean : isnan(x) ? x : 0;

@@ -53,7 +53,7 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (info && info->n_too_long && (!t->comm || t->comm->rank == 0))
+    if (info && info->n_too_long && (!t->comm || dt_comm_first(t->comm)))
         DT_WARN("[data] train: %lld samples are skipped, because their images do not fit in data.seq_len = %lld tokens",
                 (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
 }
@@ -84,7 +84,7 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
 /* Warns that the data, not the task's name, determines the targets here. */
 static void warn_of_kind(const dt_task *t)
 {
-    if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || t->comm->rank == 0))
+    if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || dt_comm_first(t->comm)))
         DT_WARN("[data] train: files of kind tokens do not separate prompts from answers, so task sft trains on every "
                 "token, as task pretrain does");
 }
@@ -94,7 +94,7 @@ static void open_pretrain(dt_task *t)
 {
     lm_open(t);
     if (t->train && !dt_loader_info(t->train)->of_documents && !dt_config_given(t->cfg, "run", "task") &&
-        (!t->comm || t->comm->rank == 0))
+        (!t->comm || dt_comm_first(t->comm)))
         DT_WARN("[run] task is not set, so it is pretrain, but data.train was made of prompts and answers: set "
                 "run.task = sft (the losses are the same)");
 }

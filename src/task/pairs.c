@@ -1,20 +1,18 @@
-/* pairs.c - data of tasks that train on pairs of answers. */
+/* pairs.c - data of tasks that train on answers. */
 #include "pairs.h"
 #include "dtrain/step/step.h"
 #include <string.h>
 
-void pairs_open(dt_task *t, int64_t seq_len, bool truncate, bool no_ties)
+void answers_open(dt_task *t, const dt_task_data *what, int n_texts)
 {
-    const int64_t n_texts = 2 * t->batching.micro_batch_size, n_tok = n_texts * seq_len;
-    dt_task_open_data(t, &(dt_task_data){.training = true,
-                                         .validation = true,
-                                         .pairs = true,
-                                         .truncate = truncate,
-                                         .no_ties = no_ties,
-                                         .seq_len = seq_len});
+    dt_task_data data = *what;
+    data.training = data.validation = true;
+    if (!data.seq_len) data.seq_len = t->cfg->data_seq_len;
+    dt_task_open_data(t, &data);
+    const int64_t n = n_texts * t->batching.micro_batch_size, n_tok = n * data.seq_len;
     if (n_tok > INT32_MAX) return; /* the loader reports it */
     if (t->model_opt->max_tok < n_tok) t->model_opt->max_tok = (int32_t)n_tok;
-    if (t->model_opt->max_seq < n_texts) t->model_opt->max_seq = (int32_t)n_texts;
+    if (t->model_opt->max_seq < n) t->model_opt->max_seq = (int32_t)n;
 }
 
 int pairs_metric(dt_sums *s, const char *name, dt_sum_kind kind, double unit, const char *bottom)

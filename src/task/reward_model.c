@@ -63,7 +63,7 @@ static int64_t text_length(const dt_task *t)
 static void warn_of_data(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (!info || (t->comm && t->comm->rank != 0)) return;
+    if (!info || (t->comm && !dt_comm_first(t->comm))) return;
     if (info->n_too_long)
         DT_WARN("[data] train: %lld pairs with a text of more than %lld tokens are skipped; to truncate them instead, "
                 "set rm.truncate = true",
@@ -77,7 +77,9 @@ static void rm_open(dt_task *t)
 {
     const dt_config *cfg = t->cfg;
     reward_model *r = t->self;
-    pairs_open(t, text_length(t), cfg->rm_truncate, false);
+    answers_open(
+        t, &(dt_task_data){.kind = DT_DATASET_PREFERENCE, .truncate = cfg->rm_truncate, .seq_len = text_length(t)},
+        DT_N_SIDES);
     r->loss_of = (dt_pair_loss){.type = strcmp(cfg->rm_loss_type, "hinge") == 0 ? DT_PAIR_HINGE : DT_PAIR_SIGMOID,
                                 .label_smoothing = cfg->rm_label_smoothing,
                                 .center = cfg->rm_center_rewards_coefficient,
@@ -110,9 +112,10 @@ static double loss_of_pair(const dt_task *t, const dt_batch *b, int64_t k, const
 {
     const reward_model *r = t->self;
     for (int side = 0; side < DT_N_SIDES; side++) reward[side] = (double)value[last_of(b, DT_N_SIDES * k + side)];
-    const dt_pair_labels labels = {.margin = (double)b->margin[k] + t->cfg->rm_margin,
-                                   .tie = b->tie[k],
-                                   .safety = {b->safety[DT_N_SIDES * k], b->safety[DT_N_SIDES * k + 1]}};
+    const dt_batch_pairs *p = dt_pairs_of(b);
+    const dt_pair_labels labels = {.margin = (double)p->margin[k] + t->cfg->rm_margin,
+                                   .tie = p->tie[k],
+                                   .safety = {p->safety[DT_N_SIDES * k], p->safety[DT_N_SIDES * k + 1]}};
     return dt_pair_loss_of(&r->loss_of, reward, &labels, gradient);
 }
 
@@ -132,13 +135,14 @@ static dt_err rm_weights(dt_task *t, const dt_micro *m, const dt_predictions *p,
 static void collect_pair(dt_task *t, const dt_batch *b, int64_t k, const double reward[DT_N_SIDES])
 {
     const reward_model *r = t->self;
-    if (!b->tie[k]) {
+    const dt_batch_pairs *p = dt_pairs_of(b);
+    if (!p->tie[k]) {
         dt_sums_count(t->sums, r->n_told, 1);
         dt_sums_count(t->sums, r->correct, reward[0] > reward[1]);
         dt_sums_add(t->sums, r->margin, reward[0] - reward[1]);
     }
     for (int side = 0; side < DT_N_SIDES; side++) {
-        const uint8_t safety = b->safety[DT_N_SIDES * k + side];
+        const uint8_t safety = p->safety[DT_N_SIDES * k + side];
         dt_sums_add(t->sums, r->reward, reward[side]);
         dt_sums_add(t->sums, r->least, reward[side]);
         dt_sums_add(t->sums, r->largest, reward[side]);

@@ -2,8 +2,8 @@
 #include "dtrain/task/task.h"
 #include <string.h>
 
-const dt_task_ops *const dt_tasks[] = {&dt_task_pretrain, &dt_task_sft,  &dt_task_rm,   &dt_task_dpo,
-                                       &dt_task_ppo,      &dt_task_grpo, &dt_task_eval, NULL};
+#define TASK(name) &dt_task_##name,
+const dt_task_ops *const dt_tasks[] = {DT_TASK_LIST(TASK) NULL};
 
 const dt_task_ops *dt_task_find(const char *name)
 {

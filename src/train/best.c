@@ -117,9 +117,9 @@ bool run_best_gives_up(const dt_run *run, const progress *p)
 dt_err run_best_publish(dt_run *run, int64_t step, const char *dir)
 {
     dt_err err = dt_fault("best.publish");
-    if (err == DT_OK && run->comm->rank == 0) err = dt_checkpoint_point(dir, "best", step);
+    if (err == DT_OK && dt_comm_first(run->comm)) err = dt_checkpoint_point(dir, "best", step);
     err = dt_comm_agree(run->comm, err);
-    if (err == DT_OK && run->comm->rank == 0) dt_checkpoint_prune(dir, run->cfg.checkpoint_save_total_limit);
+    if (err == DT_OK && dt_comm_first(run->comm)) dt_checkpoint_prune(dir, run->cfg.checkpoint_save_total_limit);
     return err;
 }
 
@@ -129,7 +129,7 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
     int64_t there = 1;
     dt_err err = DT_OK;
     if (!run->cfg.checkpoint_load_best_model_at_end) return DT_OK;
-    if (run->comm->rank == 0 && p->best_step > 0) {
+    if (dt_comm_first(run->comm) && p->best_step > 0) {
         err = dt_checkpoint_path(path, dir, p->best_step);
         there = err == DT_OK && dt_is_file(path);
         if (err == DT_OK && !there)
@@ -138,7 +138,7 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
     DT_TRY(dt_comm_agree(run->comm, err));
     DT_TRY(dt_comm_broadcast_host(run->comm, &there, sizeof there, 0));
     if (!there) p->best_step = 0, p->n_not_better = 0;
-    if (run->comm->rank == 0 && dt_is_directory(dir)) err = dt_checkpoint_point(dir, "best", p->best_step);
+    if (dt_comm_first(run->comm) && dt_is_directory(dir)) err = dt_checkpoint_point(dir, "best", p->best_step);
     return dt_comm_agree(run->comm, err);
 }
 

@@ -89,7 +89,7 @@ static dt_err settle_template(dt_run *run, const char *tokenizer)
     const char *chosen = *run->cfg.model_chat_template ? run->cfg.model_chat_template : *data ? data : from;
     if (!*chosen || !strcmp(chosen, "auto")) return DT_OK;
     DT_TRY(spell_out(run, chosen, tokenizer));
-    if (!run->comm || run->comm->rank > 0) return DT_OK;
+    if (!run->comm || !dt_comm_first(run->comm)) return DT_OK;
     warn_of_templates(run->task.train, run->cfg.model_chat_template);
     warn_of_templates(run->task.valid, run->cfg.model_chat_template);
     return DT_OK;
@@ -102,10 +102,10 @@ dt_err run_settle_tokenizer(dt_run *run)
     char *full = *tokenizer && strcmp(tokenizer, "bytes") != 0 ? realpath(tokenizer, NULL) : NULL;
     dt_err err = exports(run) || *run->cfg.model_tokenizer ? dt_export_check_tokenizer(tokenizer) : DT_OK;
     if (*run->cfg.model_tokenizer) err = dt_config_blame(&run->cfg, "model", "tokenizer", err);
-    if (err == DT_OK && exports(run) && !*tokenizer && run->comm && run->comm->rank == 0)
+    if (err == DT_OK && exports(run) && !*tokenizer && run->comm && dt_comm_first(run->comm))
         DT_WARN("[checkpoint] export = hf: this model has no known tokenizer, so the export will lack its files; set "
                 "[model] tokenizer");
-    if (err == DT_OK && run->comm && run->comm->rank == 0) warn_of_other_tokenizers(run, tokenizer);
+    if (err == DT_OK && run->comm && dt_comm_first(run->comm)) warn_of_other_tokenizers(run, tokenizer);
     if (err == DT_OK && *tokenizer) err = dt_config_set(&run->cfg, "model", "tokenizer", full ? full : tokenizer);
     if (err == DT_OK) err = settle_template(run, run->cfg.model_tokenizer);
     free(full);
@@ -125,7 +125,7 @@ static dt_err make_template(const dt_run *run, char **jinja)
     const char *spec = run->cfg.model_chat_template, *tokenizer = run->cfg.model_tokenizer;
     const int32_t image_token = run->mc.vision ? run->mc.vision->image_token : -1;
     *jinja = NULL;
-    if (run->comm->rank > 0 || !*spec || !strcmp(spec, "auto") || !*tokenizer) return DT_OK;
+    if (!dt_comm_first(run->comm) || !*spec || !strcmp(spec, "auto") || !*tokenizer) return DT_OK;
     const dt_err err = dt_chat_jinja_for(spec, tokenizer, image_token, NULL, jinja);
     if (err != DT_ERR_DATA && err != DT_ERR_USAGE) return err;
     DT_WARN("chat_template.jinja is not written for the template %.200s: %s", spec, dt_error_message());

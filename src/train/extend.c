@@ -107,7 +107,7 @@ void run_extend_schedule(dt_run *run, const dt_ckpt_meta *meta, const dt_config 
         dt_schedule_extend(&run->schedule, &run->cfg, &was, last, next);
     else if (meta->schedule.extended)
         dt_schedule_set_span(&run->schedule, &run->cfg, &meta->schedule);
-    if (run->comm->rank || p->step >= run->total_steps) return;
+    if (!dt_comm_first(run->comm) || p->step >= run->total_steps) return;
     const double from = meta->lr >= 0 ? meta->lr : dt_schedule_lr(&was, before->optimizer_lr, last);
     if (changed && run->schedule.span.extended)
         say_extended(run, from, next);

@@ -293,8 +293,10 @@ static int more_metrics(dt_run *run, const progress *p, int64_t position, double
     n += metrics_of_memory(run, more + n);
     for (int g = 0; run->cfg.log_wall_clock_breakdown && g < DT_N_TIME; g++) {
         const int sum[3] = {c->time_min[g], c->time_mean[g], c->time_max[g]};
-        for (int k = 0; k < 3; k++)
-            more[n++] = (dt_metric){s->sum[sum[k]].name, dt_sums_value(s, sum[k]) / (k == 1 ? run->nranks : 1) * 1e3};
+        for (int k = 0; k < 3; k++) {
+            const double value = dt_sums_value(s, sum[k]);
+            more[n++] = (dt_metric){s->sum[sum[k]].name, (k == 1 ? dt_comm_mean(run->comm, value) : value) * 1e3};
+        }
     }
     n += run_save_metrics(run, more + n);
     return n;

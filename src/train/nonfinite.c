@@ -10,13 +10,13 @@
 
 /* The first non-finite unit in the order of backward: the main model before auxiliary models, a later unit before an
  * earlier one, and the lowest rank first. Encoded as one number whose maximum the vote takes; -1: none. */
-enum { MAX_UNITS = 1 << 20 };
+enum { MAX_UNITS = 1 << 20, MAX_RANKS = 1 << 24 };
 
 static double rank_of_first(const dt_run *run, int model, int unit)
 {
     if (unit < 0) return -1;
     const int64_t later = (int64_t)(run->n_trained - 1 - model) * MAX_UNITS + unit;
-    return (double)(later * run->nranks + run->nranks - 1 - run->comm->rank);
+    return (double)(later * MAX_RANKS + MAX_RANKS - 1 - dt_comm_number(run->comm));
 }
 
 void run_declare_nonfinite(dt_run *run)
@@ -44,12 +44,12 @@ static const char *describe(const dt_run *run, char *out, size_t size)
     const double first = own >= 0 ? own : dt_sums_value(&run->sums, run->counted.bad_sum);
     snprintf(out, size, "the gradients");
     if (first < 0) return out;
-    const int64_t code = (int64_t)first, later = code / run->nranks;
+    const int64_t code = (int64_t)first, later = code / MAX_RANKS;
     const dt_trained *m = run->trained[run->n_trained - 1 - later / MAX_UNITS];
     const int len = snprintf(out, size, "the gradients of unit %s%s%s", m->units[later % MAX_UNITS].name,
                              m->name ? " of the " : "", m->name ? m->name : "");
     if (own >= 0)
-        snprintf(out + len, size - (size_t)len, " on rank %d", (int)(run->nranks - 1 - code % run->nranks));
+        snprintf(out + len, size - (size_t)len, " on rank %d", (int)(MAX_RANKS - 1 - code % MAX_RANKS));
     else
         snprintf(out + len, size - (size_t)len, ", summed over the ranks,");
     return out;
@@ -61,7 +61,7 @@ static bool is_reported(int64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
 static void tell(const dt_run *run, const progress *p, const char *what, double scale)
 {
     char change[80] = "";
-    if (run->comm->rank || !is_reported(run->n_nonfinite)) return;
+    if (!dt_comm_first(run->comm) || !is_reported(run->n_nonfinite)) return;
     if (run->scale.scaled && run->scale.scale != scale)
         snprintf(change, sizeof change, "; the loss scale is lowered from %g to %g", scale, run->scale.scale);
     else if (run->scale.scaled)

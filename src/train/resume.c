@@ -303,7 +303,8 @@ static dt_err choose(dt_run *run)
 
 dt_err run_choose_checkpoint(dt_run *run)
 {
-    const dt_err err = run->comm->rank == 0 && run->total_steps > 0 && *run->cfg.run_output_dir ? choose(run) : DT_OK;
+    const dt_err err =
+        dt_comm_first(run->comm) && run->total_steps > 0 && *run->cfg.run_output_dir ? choose(run) : DT_OK;
     return err == DT_OK ? dt_fault("resume.choose") : err;
 }
 
@@ -338,7 +339,7 @@ static dt_err choose_states(const dt_run *run, const char *path, const dt_ckpt_m
     const bool fits = dt_checkpoint_fits_type(found, m->zero_opt.state_dtype);
     *whole = fits && dt_checkpoint_has_states(found, o);
     m->state_updates = *whole ? found->updates : 0;
-    if (!*whole && run->comm->rank == 0)
+    if (!*whole && dt_comm_first(run->comm))
         DT_WARN("%s, written with %s%s%s%s%s, does not contain the states of %s%s%s; they start at zero", path,
                 found->optimizer, m->name ? " for " : "", m->name ? m->name : "", fits ? "" : " in ",
                 fits ? "" : found->dtype, o->name, fits ? "" : " in ",
@@ -445,7 +446,7 @@ static dt_err load_one(dt_run *run, const char *path, progress *p)
 /* Is the file in this run's own directory? With checkpoint.resume = PATH it may be another run's. Collective. */
 static dt_err is_own(dt_run *run, const char *path, bool *own)
 {
-    char *dir = run->comm->rank ? NULL : run_checkpoint_dir(run);
+    char *dir = dt_comm_first(run->comm) ? run_checkpoint_dir(run) : NULL;
     int64_t is = dir && in_folder(path, dir);
     free(dir);
     DT_TRY(dt_comm_broadcast_host(run->comm, &is, sizeof is, 0));
@@ -456,17 +457,18 @@ static dt_err is_own(dt_run *run, const char *path, bool *own)
 /* Try candidate i. It is validated first, unless that was done before anything was allocated. */
 static dt_err try_candidate(dt_run *run, int64_t i, progress *p)
 {
-    char *path = run->comm->rank ? NULL : run->resume_paths[i];
+    char *path = dt_comm_first(run->comm) ? run->resume_paths[i] : NULL;
     const double begin_s = dt_now_s();
     DT_TRY(dt_comm_share_text(run->comm, &path, NULL));
-    dt_err err = dt_comm_agree(run->comm, run->comm->rank || i == run->resume_first ? DT_OK : look_at(run, path));
+    dt_err err =
+        dt_comm_agree(run->comm, !dt_comm_first(run->comm) || i == run->resume_first ? DT_OK : look_at(run, path));
     bool own = true;
     if (err == DT_OK) err = load_one(run, path, p);
     if (err == DT_OK) err = is_own(run, path, &own);
     if (!own) p->saved_step = -1;
     run->load_s = dt_now_s() - begin_s;
     if (err == DT_OK) DT_INFO("resumed from %s: step %" PRId64 ", %" PRId64 " samples", path, p->step, p->samples);
-    if (run->comm->rank) free(path);
+    if (!dt_comm_first(run->comm)) free(path);
     return err;
 }
 
@@ -493,7 +495,7 @@ static dt_err settle_directory(dt_run *run, progress *p)
 {
     char *dir = run_checkpoint_dir(run);
     dt_err err = dir ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
-    if (err == DT_OK && run->comm->rank == 0) err = run_leave_branch(run->cfg.run_output_dir, p->step);
+    if (err == DT_OK && dt_comm_first(run->comm)) err = run_leave_branch(run->cfg.run_output_dir, p->step);
     err = dt_comm_agree(run->comm, err);
     if (err == DT_OK) err = run_best_settle(run, p, dir);
     free(dir);
@@ -502,7 +504,7 @@ static dt_err settle_directory(dt_run *run, progress *p)
 
 static dt_err share_next(const dt_run *run, dt_err err, int64_t *i)
 {
-    if (run->comm->rank == 0) *i = run_next_candidate(run, err, (int)*i);
+    if (dt_comm_first(run->comm)) *i = run_next_candidate(run, err, (int)*i);
     return dt_comm_broadcast_host(run->comm, i, sizeof *i, 0);
 }
 

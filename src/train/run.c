@@ -34,7 +34,7 @@ static dt_err open_report(dt_run *run, const progress *p)
                              .redo_validation = p->validation_due,
                              .every = dt_interval_steps(run->cfg.log_logging_steps, run->total_steps),
                              .total_steps = run->total_steps};
-    if (run->comm->rank) return DT_OK;
+    if (!dt_comm_first(run->comm)) return DT_OK;
     if (run_trains(run)) opt.config = config = dt_config_text(&run->cfg);
     const dt_err err = dt_report_open(&run->report, &opt);
     free(config);
@@ -70,9 +70,9 @@ static void check_world_size(const dt_run *run)
     const char *text = getenv("WORLD_SIZE");
     char *end = NULL;
     const long n = text ? strtol(text, &end, 10) : 0;
-    if (!text || (end != text && !*end && (n == run->nranks || n == run->comm->n_nodes))) return;
-    DT_WARN("WORLD_SIZE = %s is ignored, because MPI started %d rank%s on %d node%s", text, run->nranks,
-            run->nranks > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "");
+    if (!text || (end != text && !*end && (n == run->data->size || n == run->comm->n_nodes))) return;
+    DT_WARN("WORLD_SIZE = %s is ignored, because MPI started %d rank%s on %d node%s", text, run->data->size,
+            run->data->size > 1 ? "s" : "", run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "");
 }
 
 /* A packed row counts as one sample in every batch, though it holds several. */
@@ -120,7 +120,7 @@ static void describe(const dt_run *run)
     const dt_task *t = &run->task;
     char text[256];
     run->dev.ops->describe(&run->dev, text, sizeof text);
-    DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->nranks, run->nranks > 1 ? "s" : "",
+    DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->data->size, run->data->size > 1 ? "s" : "",
             run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
     if (run->dev.ops->own_memory && run->comm->most_sharing > 1)
         DT_INFO("%d ranks share one device, its memory and its time, because there are more ranks than devices",
@@ -133,14 +133,14 @@ static void describe(const dt_run *run)
             dt_dtype_name(run->model_opt.dtype), run_strategy_text(&s, text));
     DT_INFO("batch: train_batch_size %" PRId64 " = micro_batch_size %" PRId64 " x gradient_accumulation_steps %" PRId64
             " x %d rank%s",
-            run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->nranks,
-            run->nranks > 1 ? "s" : "");
+            run->batching.train_batch_size, run->batching.micro_batch_size, run->batching.accumulation, run->data->size,
+            run->data->size > 1 ? "s" : "");
     if (run_trains(run)) describe_trained(run);
     if (t->train) {
         const dt_data_info *info = dt_loader_info(t->train);
         DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
                 say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, run->total_steps);
-        if (info->n_dropped && run->comm->rank == 0)
+        if (info->n_dropped && dt_comm_first(run->comm))
             DT_WARN("[data] train: %" PRId64 " samples without a target are skipped", info->n_dropped);
     }
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
@@ -176,9 +176,9 @@ static dt_err open_all(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
     const int n_threads = find_threads(run);
+    const dt_mesh_shape shape = {.tp = 1, .cp = 1, .by_node = !strcmp(run->cfg.zero_shard_group, "node")};
     if (!dt_config_doubted(&run->cfg, "zero", "shard_group"))
-        dt_mistakes_add(m, at_key(run, "zero", "shard_group",
-                                  dt_comm_group(run->comm, !strcmp(run->cfg.zero_shard_group, "node"))));
+        dt_mistakes_add(m, at_key(run, "zero", "shard_group", dt_comm_mesh(run->comm, &shape)));
     run_open_config_objects(run);
     if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
         dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
@@ -191,7 +191,7 @@ static dt_err open_all(dt_run *run)
     run_open_task(run);
     if (run->n_units > 0) dt_mistakes_add(m, run_settle_tokenizer(run));
     dt_mistakes_add(m, run_best_check(run));
-    const bool dir = run->comm->rank > 0 || run_check_settings(run);
+    const bool dir = !dt_comm_first(run->comm) || run_check_settings(run);
     /* a run does this after it has locked the directory */
     if (dir && run->n_units > 0 && run->only_check) dt_mistakes_add(m, run_choose_checkpoint(run));
     if (strcmp(run->cfg.zero_stage, "auto") != 0) {
@@ -215,7 +215,7 @@ static dt_err check_same_device(dt_run *run)
             at_key(run, "run", "device",
                    dt_fail(DT_ERR_USAGE,
                            "expected the same kind of device on all ranks: %s selects %s on rank %d, but %s on rank 0",
-                           run->cfg.run_device, run->dev.ops->name, run->comm->rank, of_first));
+                           run->cfg.run_device, run->dev.ops->name, dt_comm_number(run->comm), of_first));
     return run_agree(run, err);
 }
 
@@ -256,7 +256,7 @@ static dt_err prepare(dt_run *run)
     DT_TRY(run_settle_strategy(run, run->comm->local_nranks));
     DT_TRY(run_settle_gathered(run, run->comm->local_nranks));
     describe(run);
-    if (run->comm->rank == 0) check_world_size(run);
+    if (dt_comm_first(run->comm)) check_world_size(run);
     return DT_OK;
 }
 
@@ -303,7 +303,7 @@ static dt_err train(dt_run *run)
     DT_TRY(run_resume(run, &p));
     DT_TRY(dt_task_make_features(&run->task));
     /* only now: a start that is refused must not replace the earlier run's file */
-    if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, run->comm->rank ? DT_OK : write_config(run)));
+    if (run_trains(run)) DT_TRY(dt_comm_agree(run->comm, dt_comm_first(run->comm) ? write_config(run) : DT_OK));
     DT_TRY(run_agree(run, open_report(run, &p)));
     run->task.report = run->report;
     run_stop_estimate(run);
@@ -354,7 +354,7 @@ static dt_err verify_sets(verification *v)
     const dt_run *run = v->run;
     const dt_task *t = &run->task;
     DT_TRY(dt_fault("data.verify"));
-    if (run->comm->rank) return DT_OK;
+    if (!dt_comm_first(run->comm)) return DT_OK;
     if (t->train) DT_TRY(dt_loader_verify(t->train, verify_progress, v));
     return t->valid ? dt_loader_verify(t->valid, verify_progress, v) : DT_OK;
 }
@@ -375,7 +375,7 @@ static dt_err verify_data(dt_run *run)
 static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
 {
     rank_plan plan;
-    run->comm = comm, run->nranks = comm->nranks;
+    run->comm = comm, run->data = &comm->mesh.data;
     comm->timeout_s = run->cfg.comm_timeout;
     comm->phase = &run->phase, comm->check = run->cfg.comm_check;
     run->only_check = mode != DT_MODE_RUN;
@@ -394,7 +394,7 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
          */
         dt_watchdog_stop(run->watchdog);
         run->watchdog = NULL;
-        DT_TRY(dt_comm_agree(comm, comm->rank ? DT_OK : run_check_files(run)));
+        DT_TRY(dt_comm_agree(comm, dt_comm_first(comm) ? run_check_files(run) : DT_OK));
         DT_INFO("check passed: no step was taken");
         return DT_OK;
     }
@@ -402,7 +402,7 @@ static dt_err run_mode(dt_run *run, dt_comm *comm, dt_mode mode)
     if (*run->cfg.run_output_dir)
         DT_TRY(dt_lock_take(&run->lock, comm, run->cfg.run_output_dir, run->force, &run->phase));
     DT_TRY(run_agree(run, run_choose_checkpoint(run)));
-    const plan_setting with = run_setting(run, run->nranks, comm->local_nranks);
+    const plan_setting with = run_setting(run, run->data->size, comm->local_nranks);
     DT_TRY(dt_comm_agree(comm, run_plan(run, &with, &plan)));
     DT_TRY(run_open_sums(run));
     DT_TRY(run_open_states(run));

@@ -114,7 +114,7 @@ static dt_err open_from_keys(dt_run *run)
 {
     static const char *const sizes[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"};
     const dt_config *cfg = &run->cfg;
-    bool any = *cfg->model_config != '\0' || (run->comm && run->comm->rank > 0);
+    bool any = *cfg->model_config != '\0' || (run->comm && !dt_comm_first(run->comm));
     DT_TRY(dt_model_config_from_keys(&run->mc, cfg));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) any = any || dt_config_given(cfg, "model", sizes[i]);
     if (!any)
@@ -128,7 +128,8 @@ static dt_err check_takes_images(const dt_run *run, bool has_tower)
 {
     DT_CONFIG_CHECK(
         run->task.ops->images || !has_tower, &run->cfg, "run", "task",
-        "task %s accepts only language models, but the model has a vision tower; expected pretrain, sft, dpo or eval",
+        "task %s accepts only language models, but the model has a vision tower; expected pretrain, sft, dpo, kto or "
+        "eval",
         run->cfg.run_task);
     return DT_OK;
 }
@@ -190,7 +191,7 @@ static dt_err open_model_config(dt_run *run)
     run->base.path = realpath(run->pretrained.path, NULL);
     DT_CHECK_ERRNO(run->base.path, DT_ERR_DATA, run->pretrained.path, NULL);
     DT_TRY(dt_model_config_parse(&run->mc, run->pretrained.config_name, run->pretrained.model_config));
-    return !run->comm || run->comm->rank == 0 ? compare_with_keys(cfg, &run->mc) : DT_OK;
+    return !run->comm || dt_comm_first(run->comm) ? compare_with_keys(cfg, &run->mc) : DT_OK;
 }
 
 static dt_err check_length(const dt_run *run)
@@ -199,9 +200,9 @@ static dt_err check_length(const dt_run *run)
     const int64_t T = run->cfg.data_seq_len, P = run->mc.max_position_embeddings;
     if (T <= P) return DT_OK;
     dt_config_where(&run->cfg, "data", "seq_len", where, sizeof where);
-    DT_CHECK(run->mc.family != DT_GPT2, DT_ERR_USAGE,
+    DT_CHECK(!run->mc.learned_positions, DT_ERR_USAGE,
              "%s: seq_len = %" PRId64 " exceeds the model's max_position_embeddings = %" PRId64, where, T, P);
-    if (!run->comm || run->comm->rank == 0) /* other ranks read the resolved text, whose line numbers differ */
+    if (!run->comm || dt_comm_first(run->comm)) /* other ranks read the resolved text, whose line numbers differ */
         DT_WARN("%s: seq_len = %" PRId64 " exceeds max_position_embeddings = %" PRId64, where, T, P);
     return DT_OK;
 }
@@ -239,7 +240,7 @@ static dt_err settle_by_size(dt_run *run)
     if (strcmp(run->cfg.zero_stage, "auto:size") != 0 || run->n_units == 0) return DT_OK;
     const int64_t n_param = run_n_param(run);
     const int stage = run_stage_by_size(n_param, run_trains(run));
-    if (!run->comm || run->comm->rank == 0)
+    if (!run->comm || dt_comm_first(run->comm))
         DT_INFO("zero.stage = auto:size: %d, for a model of %" PRId64 " parameters", stage, n_param);
     return dt_config_set(&run->cfg, "zero", "stage", (const char[2]){(char)('0' + stage), '\0'});
 }
@@ -255,7 +256,7 @@ static void fill_zero_options(dt_run *run)
     const bool reduce_differs = dt_dtype_find(cfg->precision_reduce_dtype, &reduce_dtype);
     run->main.zero_opt = (dt_zero_options){
         .stage = strcmp(cfg->zero_stage, "auto") ? atoi(cfg->zero_stage) : 0,
-        .n_groups = run->comm ? run->comm->n_groups : 0, /* a plan sets its own */
+        .n_groups = run->comm ? run->comm->mesh.replicate.size : 0, /* a plan sets its own */
         .param_dtype = dtype,
         .grad_dtype = fp32_grads ? DT_F32 : dtype,
         .reduce_differs = reduce_differs,
@@ -313,7 +314,7 @@ static void warn_of_precision(const dt_run *run)
     static const char *const keys[] = {"loss_scale",     "initial_scale_power",    "loss_scale_window",
                                        "min_loss_scale", "consecutive_hysteresis", "hysteresis"};
     const bool scaled = dt_config_precision(&run->cfg) == DT_F16;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0) && !scaled; i++)
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || dt_comm_first(run->comm)) && !scaled; i++)
         if (dt_config_differs(&run->cfg, "precision", keys[i]))
             DT_WARN("precision.%s is ignored, because with dtype = %s the loss is not scaled", keys[i],
                     run->cfg.precision_dtype);
@@ -350,16 +351,16 @@ static dt_err check_attention(const dt_run *run)
 static dt_err resolve_batching(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
-    run->batching = (dt_batching){.train_batch_size = run->nranks, .micro_batch_size = 1, .accumulation = 1};
+    run->batching = (dt_batching){.train_batch_size = run->data->size, .micro_batch_size = 1, .accumulation = 1};
     if (dt_config_doubted(cfg, "batch", NULL)) return DT_OK;
     dt_batching b;
     dt_err err = DT_OK;
     if (run_trains(run))
-        err = dt_batching_resolve(&b, cfg, run->nranks);
+        err = dt_batching_resolve(&b, cfg, run->data->size);
     else
-        dt_batching_for_evaluation(&b, cfg, run->nranks);
+        dt_batching_for_evaluation(&b, cfg, run->data->size);
     if (err != DT_OK && !run->comm) { /* --plan tries rank counts that the batch may not fit */
-        dt_batching_nearest(&b, cfg, run->nranks);
+        dt_batching_nearest(&b, cfg, run->data->size);
         DT_INFO("%s\nthe plan uses train_batch_size = %" PRId64, dt_error_message(), b.train_batch_size);
         dt_error_clear();
         err = DT_OK;
@@ -458,7 +459,7 @@ static dt_err attach_adapters(dt_run *run)
     if (err == DT_ERR_DATA) return dt_config_lead_to(cfg, "lora", "path", err);
     DT_TRY(dt_config_blame(cfg, "lora", "target_modules", err));
     DT_TRY(dt_config_blame(cfg, "lora", "rank_pattern", dt_lora_check_ranks(&run->lora, run->units, run->n_units)));
-    if ((!run->comm || run->comm->rank == 0) && dt_lora_unties(&run->mc, run->units, run->n_units))
+    if ((!run->comm || dt_comm_first(run->comm)) && dt_lora_unties(&run->mc, run->units, run->n_units))
         DT_WARN("the head is tied to the embedding, but, as in PEFT, their adapters are separate; a merged model "
                 "therefore has a head of its own (tie_word_embeddings = false)");
     DT_TRY(dt_config_blame(cfg, "lora", "alpha_pattern", dt_lora_check_alphas(&run->lora, run->units, run->n_units)));
@@ -501,7 +502,7 @@ static dt_err adapt_model(dt_run *run)
 
 static dt_err store_base(dt_run *run)
 {
-    const dt_err err = dt_lora_store_base(&run->lora, &run->mc, run->units, run->n_units);
+    const dt_err err = dt_lora_store_base(&run->lora, run->units, run->n_units);
     return err == DT_OK ? DT_OK : drop_units(run, dt_config_blame(&run->cfg, "lora", "base_quantization", err));
 }
 
@@ -535,7 +536,7 @@ static void lend(dt_run *run)
     dt_task *t = &run->task;
     if (!t->ops) t->ops = dt_task_find(run->cfg.run_task);
     t->cfg = &run->cfg, t->mistakes = &run->mistakes;
-    t->comm = run->comm, t->nranks = run->nranks;
+    t->comm = run->comm, t->data = run->data;
     t->dev = &run->dev, t->ledger = &run->ledger, t->phase = &run->phase;
     t->sums = &run->sums;
     t->mc = &run->mc, t->model_opt = &run->model_opt, t->main = &run->main;
@@ -621,7 +622,7 @@ dt_err run_open_host(dt_run *run, int n_threads, bool planning)
 
 static dt_err open_zeros(dt_run *run)
 {
-    const plan_setting with = run_setting(run, run->nranks, run->comm->local_nranks);
+    const plan_setting with = run_setting(run, run->data->size, run->comm->local_nranks);
     for (int i = 0; i < run->n_trained; i++) {
         dt_trained *m = run->trained[i];
         m->zero_opt.host = run->host.ops ? &run->host : &run->dev;

@@ -18,7 +18,7 @@ void run_count_progress(dt_run *run)
 {
     char path[PATH_MAX];
     run->has_progressed = true;
-    if (run->comm->rank == 0 && path_of(run, path)) unlink(path);
+    if (dt_comm_first(run->comm) && path_of(run, path)) unlink(path);
 }
 
 /* A run without the lock was stopped before it took the directory, which may belong to another run. */
@@ -66,7 +66,7 @@ static dt_err refuse(const dt_run *run, int64_t n, const char *message)
 
 static dt_err warn(const dt_run *run, dt_err err, int64_t n, const char *message)
 {
-    if (run->comm->rank == 0 && n > 0)
+    if (dt_comm_first(run->comm) && n > 0)
         DT_WARN("start %d in a row without a new checkpoint; the third ends with exit code 64 instead of 75", (int)n);
     return dt_fail(err, "%s", message);
 }
@@ -78,7 +78,7 @@ dt_err run_count_stop(dt_run *run, dt_err err)
     if (err != DT_ERR_STOP || run->has_progressed || !dt_comm_failed_together(run->comm)) return err;
     char message[1024]; /* must not fail on a single rank */
     snprintf(message, sizeof message, "%s", dt_error_message());
-    if (run->comm->rank == 0) n = count_start(run);
+    if (dt_comm_first(run->comm)) n = count_start(run);
     const dt_err shared = dt_comm_broadcast_host(run->comm, &n, sizeof n, 0);
     dt_error_clear();
     if (shared == DT_OK) err = n < MOST_STARTS ? warn(run, err, n, message) : refuse(run, n, message);

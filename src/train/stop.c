@@ -30,7 +30,7 @@ void run_stop_open(dt_run *run)
         return;
     }
     const double end = job_end(), now = (double)time(NULL);
-    if (run->comm->rank || end <= now) return;
+    if (!dt_comm_first(run->comm) || end <= now) return;
     run->deadline_s = dt_now_s() + end - now - JOB_END_MARGIN_S;
     run->deadline_name = "the end of the Slurm job";
     DT_INFO("the Slurm job ends in %.0f s; a checkpoint will be saved before its end", end - now);

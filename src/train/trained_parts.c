@@ -49,11 +49,11 @@ static dt_err save_module(dt_run *run, bool trained, const char *module)
  * listed part. */
 static dt_err save_tower(dt_run *run)
 {
-    const bool clip = run->mc.vision->tower == DT_TOWER_CLIP;
-    DT_TRY(save_module(run, clip, "vision_tower"));
-    DT_TRY(save_module(run, !clip, "vision_tower.embeddings"));
-    DT_TRY(save_module(run, !clip, "vision_tower.encoder"));
-    return save_module(run, !clip, "vision_tower.post_layernorm");
+    const bool whole = !run->mc.vision->tower->pools;
+    DT_TRY(save_module(run, whole, "vision_tower"));
+    DT_TRY(save_module(run, !whole, "vision_tower.embeddings"));
+    DT_TRY(save_module(run, !whole, "vision_tower.encoder"));
+    return save_module(run, !whole, "vision_tower.post_layernorm");
 }
 
 dt_err run_save_parts(dt_run *run)
@@ -78,7 +78,7 @@ static void warn_of_projector(const dt_run *run)
     } keys[] = {{"projector_hidden_size", p->n_layers > 1},
                 {"projector_shuffle", p->type == DT_PROJECTOR_PIXEL_SHUFFLE},
                 {"projector_dropout", p->norm}};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || run->comm->rank == 0); i++)
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && (!run->comm || dt_comm_first(run->comm)); i++)
         if (!keys[i].used && dt_config_differs(&run->cfg, "vision", keys[i].key))
             DT_WARN("vision.%s is ignored, because a projector of type %s has no such setting", keys[i].key,
                     dt_projector_name(p->type));
@@ -101,27 +101,17 @@ dt_err run_choose_parts(dt_run *run)
     return DT_OK;
 }
 
-static bool is_of_last(const dt_run *run, const char *name)
-{
-    static const char blocks[] = "model.layers.";
-    int64_t layer;
-    if (strncmp(name, blocks, sizeof blocks - 1) != 0 || sscanf(name + sizeof blocks - 1, "%" SCNd64, &layer) != 1)
-        return false;
-    return layer >= run->mc.num_hidden_layers - run->parts.n_last;
-}
-
 bool run_trains_part(const dt_run *run, const dt_tensor *tensor)
 {
     const struct run_parts *p = &run->parts;
-    const char *name = dt_stored_of_language(tensor->name);
+    const int64_t layer = dt_model_layer_of(&run->mc, dt_stored_of_language(tensor->name));
     const dt_stored_section section = dt_stored_section_of(tensor->name);
     if (!run->mc.vision) return true;
     if (section == DT_STORED_TOWER) return p->tower;
     if (section == DT_STORED_PROJECTOR) return p->projector;
-    if (p->llm || is_of_last(run, name)) return true;
+    if (p->llm || (layer >= 0 && layer >= run->mc.num_hidden_layers - p->n_last)) return true;
     if (!dt_model_is_vocabulary(tensor)) return false;
-    const bool head = strncmp(name, "lm_head.", 8) == 0;
-    return head ? p->head : p->embed || (p->head && run->mc.tie_word_embeddings);
+    return tensor->kind == DT_KIND_HEAD ? p->head : p->embed || (p->head && run->mc.tie_word_embeddings);
 }
 
 dt_err run_check_features(dt_run *run)

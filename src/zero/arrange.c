@@ -85,13 +85,13 @@ static dt_err check_unit(const dt_unit *u)
     return DT_OK;
 }
 
-/** Merge adjacent trainable elements with the same decay and learning rate. Runs exclude padding: with eps = 0 AdamW
+/** Merge adjacent trainable elements with the same settings. Runs exclude padding: with eps = 0 AdamW
  *  would turn its zeros into NaN. */
 static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 {
     zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
     if (last && last->start + last->len == run.start && last->decay == run.decay && last->plain == run.plain &&
-        last->matrix < 0 && run.matrix < 0 && last->lr_group == run.lr_group)
+        last->matrix < 0 && run.matrix < 0 && last->lr_group == run.lr_group && last->divided == run.divided)
         last->len += run.len;
     else
         l->runs[l->n_runs++] = run;
@@ -119,13 +119,18 @@ static void add_runs(zero_layout *l, const dt_zero_options *opt, zero_unit_layou
     ul->first_run = l->n_runs;
     ul->first_span = l->n_spans;
     ul->all_trainable = true;
+    bool divided[2] = {false, false}; /* are there tensors that are not divided, and that are? */
     for (int i = 0; i < u->n_tensors; i++) {
         const dt_tensor *t = &u->tensors[i];
         const int64_t row_len = t->n_elems / t->shape[0];
+        const bool is_divided = t->split_whole > 0;
         if (t->part != DT_TRAINED) continue;
-        ul->all_trainable = ul->all_trainable && t->trainable && t->n_row_ranges == 0;
+        divided[is_divided] = true;
+        ul->all_trainable =
+            ul->all_trainable && t->trainable && t->n_row_ranges == 0 && !(divided[false] && divided[true]);
         if (!t->trainable) continue;
         zero_run run = {.start = t->offset, .len = t->n_elems, .decay = t->decay, .lr_group = t->lr_group};
+        run.divided = is_divided;
         run.plain = dt_zero_keeps_fp32(l->state_dtype, t);
         const unsigned states = l->has_grads ? dt_optimizer_states_of(opt->optimizer, u, t) : 0;
         const bool is_matrix = l->has_grads && opt->optimizer->matrices && dt_is_hidden_matrix(u, t);

@@ -7,19 +7,20 @@
 #include "dtrain/zero/zero.h"
 
 /** Consecutive trainable elements of a unit's trained part that one optimizer call may update. All have the same
- *  learning rate and the same decay setting. */
+ *  learning rate and the same decay setting, and are divided alike. */
 typedef struct zero_run {
     int64_t start, len;
     bool decay, plain; /* plain: its states are fp32, whatever state_dtype is */
     int lr_group;
-    int matrix; /* index of the matrix that it is; -1: none */
+    int matrix;   /* index of the matrix that it is; -1: none */
+    bool divided; /* its tensors are divided on the axis tp; false: all ranks of that axis have the same */
 } zero_run;
 
 /** A matrix that an optimizer changes as a whole, and the rank that does. */
 typedef struct zero_matrix {
     int unit;
     int64_t start, rows, cols; /* start: in the unit's trained part */
-    int owner;                 /* dt_comm_piece of that rank */
+    int owner;                 /* dt_axis_block of that rank on the axis sum */
     int64_t owned_at;          /* elements from the start of its own matrices */
 } zero_matrix;
 
@@ -56,7 +57,8 @@ typedef struct zero_part_layout {
 typedef struct zero_unit_layout {
     zero_part_layout part[DT_N_PARTS];
     /* trained part only */
-    bool all_trainable;    /* has no frozen tensor: only padding lies between the runs */
+    /* has no frozen tensor, and all are divided or none: only padding lies between the runs */
+    bool all_trainable;
     int first_run, n_runs; /* in zero_layout.runs, ascending */
     int first_span, n_spans;
     int n_matrices;

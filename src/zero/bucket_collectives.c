@@ -44,7 +44,7 @@ dt_err zero_copy(dt_zero *z, const char *way, int u, void *dst, const void *src,
 static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, dt_dtype sent, int64_t charge_len, int64_t a,
                            int64_t count)
 {
-    for (int k = 0; k < z->comm->nranks; k++) {
+    for (int k = 0; k < z->sum->size; k++) {
         const char *from = (const char *)whole + (size_t)(k * charge_len + a) * dt_dtype_size(dt);
         void *to = zero_at(&z->bucket, k * count, sent);
         DT_TRY(dt == sent ? z->dev->ops->copy(z->dev, to, from, (size_t)count * dt_dtype_size(dt), z->comm_stream)
@@ -58,15 +58,15 @@ dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dty
 {
     const int64_t charge_len = shards->charge_len, most = z->lay.reduce_per_rank;
     const bool ordered = z->opt.reproducible;
-    if ((charge_len <= most && send_dt == sent) || z->comm->nranks == 1)
-        return zero_first_err(err, dt_comm_reduce_scatter(z->comm, send, send_dt, recv, recv_dt, charge_len, accumulate,
+    if ((charge_len <= most && send_dt == sent) || z->sum->size == 1)
+        return zero_first_err(err, dt_comm_reduce_scatter(z->sum, send, send_dt, recv, recv_dt, charge_len, accumulate,
                                                           ordered, z->comm_stream));
 
     for (int64_t a = 0; a < charge_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = charge_len - a < most ? charge_len - a : most;
         char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
         err = zero_first_err(err, pack_columns(z, send, send_dt, sent, charge_len, a, count));
-        err = zero_first_err(err, dt_comm_reduce_scatter(z->comm, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
+        err = zero_first_err(err, dt_comm_reduce_scatter(z->sum, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
                                                          ordered, z->comm_stream));
     }
     return err;
@@ -78,7 +78,7 @@ dt_err zero_replicate(dt_zero *z, const dt_shards *shards, void *shard, dt_dtype
     const size_t elem_size = dt_dtype_size(dt);
     for (int64_t a = 0; a < charge_len && z->lay.n_groups > 1 && err != DT_ERR_COMM; a += most) {
         const int64_t count = charge_len - a < most ? charge_len - a : most;
-        err = zero_first_err(err, dt_comm_replicate(z->comm, (char *)shard + (size_t)a * elem_size,
+        err = zero_first_err(err, dt_comm_replicate(z->replicate, (char *)shard + (size_t)a * elem_size,
                                                     (size_t)charge_len * elem_size, (size_t)count * elem_size,
                                                     z->comm_stream));
     }
@@ -88,7 +88,7 @@ dt_err zero_replicate(dt_zero *z, const dt_shards *shards, void *shard, dt_dtype
 /** Unpack columns from the bucket. */
 static dt_err unpack_columns(dt_zero *z, void *whole, size_t elem_size, int64_t shard_len, int64_t a, int64_t count)
 {
-    for (int r = 0; r < z->comm->group_nranks; r++)
+    for (int r = 0; r < z->shard->size; r++)
         DT_TRY(z->dev->ops->copy(z->dev, (char *)whole + (size_t)(r * shard_len + a) * elem_size,
                                  (const char *)z->bucket.ptr + (size_t)(r * count) * elem_size,
                                  (size_t)count * elem_size, z->comm_stream));
@@ -99,15 +99,15 @@ dt_err zero_gather(dt_zero *z, const dt_shards *shards, const void *send, void *
 {
     const int64_t shard_len = shards->shard_len, most = z->lay.gather_per_rank;
     const size_t elem_size = dt_dtype_size(dt);
-    if (shard_len <= most || z->comm->group_nranks == 1)
+    if (shard_len <= most || z->shard->size == 1)
         return zero_first_err(err,
-                              dt_comm_all_gather(z->comm, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
+                              dt_comm_all_gather(z->shard, send, whole, (size_t)shard_len * elem_size, z->comm_stream));
 
     for (int64_t a = 0; a < shard_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = shard_len - a < most ? shard_len - a : most;
         const char *from = (const char *)send + (size_t)a * elem_size;
         err = zero_first_err(
-            err, dt_comm_all_gather(z->comm, from, z->bucket.ptr, (size_t)count * elem_size, z->comm_stream));
+            err, dt_comm_all_gather(z->shard, from, z->bucket.ptr, (size_t)count * elem_size, z->comm_stream));
         if (err != DT_ERR_COMM) err = zero_first_err(err, unpack_columns(z, whole, elem_size, shard_len, a, count));
     }
     return err;

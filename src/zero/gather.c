@@ -213,10 +213,10 @@ dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt
     zero_part_state *s = &z->state[u].part[part];
     s->resident = false;
     if (zero_is_empty(&z->lay, u, part) || is_sharded(&z->lay, u, part) || err == DT_ERR_COMM) return err;
-    if (z->comm->group_nranks == 1 && wrote == z->compute) return err;
+    if (z->shard->size == 1 && wrote == z->compute) return err;
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     err = zero_first_err(err, zero_comm_after(z, wrote));
-    if (z->comm->group_nranks > 1)
+    if (z->shard->size > 1)
         err = zero_gather(z, zero_shards(&z->lay, u, part), own_at(z, u, part), zero_param_at(z, u, part, 0),
                           z->lay.param_dtype[part], err);
     err = zero_first_err(err, z->dev->ops->event_record(z->dev, s->gathered, z->comm_stream));

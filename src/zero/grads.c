@@ -100,7 +100,7 @@ static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
 {
     const dt_device_ops *ops = z->dev->ops;
     char *work = z->watched.ptr, *slot = work + (size_t)(1 + u) * 16;
-    if (!z->watching || z->comm->nranks == 1) return DT_OK;
+    if (!z->watching || z->sum->size == 1) return DT_OK;
     DT_TRY(ops->abs_max(z->dev, grads, z->lay.grad_dtype, zero_shards(&z->lay, u, DT_TRAINED)->padded_len,
                         (float *)(void *)work, z->compute));
     return ops->add_into(z->dev, work, DT_F32, slot, DT_F32, !first, 1, z->compute);
@@ -200,7 +200,7 @@ dt_err zero_grads_release(void *self, int u)
     s->micro_done = z->micro_serial;
     z->n_incomplete -= z->lay.units[u].n_runs > 0;
     if (z->lay.whole_grads && !z->last_micro) return DT_OK;
-    if (z->lay.whole_grads && z->comm->nranks == 1 && !z->lay.grads_down) return DT_OK;
+    if (z->lay.whole_grads && z->sum->size == 1 && !z->lay.grads_down) return DT_OK;
     const zero_deferred complete = {u, z->first_micro, z->last_micro};
     if (may_stand_back(z)) {
         z->deferred[z->n_deferred++] = complete;
@@ -230,7 +230,7 @@ dt_err zero_gather_columns(dt_zero *z, int u, int64_t a, int64_t count, dt_err e
 {
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     const void *own = zero_grad_at(z, u, zero_own(z, u, DT_TRAINED) + a);
-    err = zero_first_err(err, dt_comm_all_gather(z->comm, own, z->bucket.ptr,
+    err = zero_first_err(err, dt_comm_all_gather(z->shard, own, z->bucket.ptr,
                                                  (size_t)count * dt_dtype_size(z->lay.grad_kept), z->comm_stream));
     zero_leave(z, before);
     return err;
@@ -284,6 +284,9 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
+/** Does this rank count the run? Of what all ranks of the axis tp have alike, the first does. */
+static bool counts(const dt_zero *z, const zero_run *run) { return run->divided || z->comm->mesh.tp.rank == 0; }
+
 /** Run op over the trainable elements that this rank is in charge of, in the memory space of their sums. Stores *n
  *  results of 16 bytes in z->host. A unit without frozen tensors takes one call because its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
@@ -296,14 +299,14 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
         z->state[u].first_result = *n;
         if (begin == end) continue;
         if (ul->all_trainable) {
-            DT_TRY(queue_one(z, op, u, begin, end, shift, (*n)++));
+            if (counts(z, &z->lay.runs[ul->first_run])) DT_TRY(queue_one(z, op, u, begin, end, shift, (*n)++));
             continue;
         }
         for (int k = 0; k < ul->n_runs; k++) {
             const zero_run *run = &z->lay.runs[ul->first_run + k];
             const int64_t lo = run->start > begin ? run->start : begin,
                           hi = run->start + run->len < end ? run->start + run->len : end;
-            if (lo < hi) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
+            if (lo < hi && counts(z, run)) DT_TRY(queue_one(z, op, u, lo, hi, shift, (*n)++));
         }
     }
     if (*n > 0 && !z->lay.grads_down)
@@ -323,7 +326,7 @@ static char *host_watched(const dt_zero *z) { return (char *)z->host.ptr + (size
 /** Queue the copy to the host; over_own_grads synchronises the stream. */
 static dt_err bring_watched(dt_zero *z)
 {
-    if (!z->watching || z->comm->nranks == 1) return DT_OK;
+    if (!z->watching || z->sum->size == 1) return DT_OK;
     return z->dev->ops->copy(z->dev, host_watched(z), z->watched.ptr, z->lay.watched_bytes, z->compute);
 }
 
@@ -350,7 +353,7 @@ static bool sums_are_finite(const dt_zero *z, square_op op, int u, int n)
 
 static void note_nonfinite(dt_zero *z, square_op op, int n)
 {
-    const bool lone = z->comm->nranks == 1;
+    const bool lone = z->sum->size == 1;
     int sum = z->n_units - 1, own = z->n_units - 1;
     while (sum >= 0 && sums_are_finite(z, op, sum, n)) sum--;
     while (own >= 0 && (lone || !z->watching || own_is_finite(z, own))) own--;
@@ -388,7 +391,7 @@ static dt_err fixed_sum(dt_zero *z, int shift, double *sum, dt_err err)
     err = zero_first_err(err, dt_comm_sum_host_u64(z->comm, limb, 4));
     unsigned __int128 total = 0;
     for (int k = 3; k >= 0; k--) total = (total << 32) + limb[k];
-    *sum = z->comm->rank == 0 ? ldexp((double)total, -shift) : 0;
+    *sum = dt_comm_first(z->comm) ? ldexp((double)total, -shift) : 0;
     return err;
 }
 
@@ -401,7 +404,7 @@ static dt_err exact_sum_squares(dt_zero *z, double *sum)
     double agreed = err == DT_OK && isfinite(largest) ? largest : INFINITY; /* MPI_MAX would lose a NaN */
     err = zero_first_err(err, dt_comm_reduce_host_f64(z->comm, &agreed, 1, DT_MAX));
     if (err == DT_ERR_COMM || agreed == 0 || isinf(agreed)) {
-        *sum = z->comm->rank == 0 ? agreed : 0;
+        *sum = dt_comm_first(z->comm) ? agreed : 0;
         return err;
     }
     int exponent;

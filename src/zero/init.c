@@ -21,6 +21,16 @@ static void make_values(uint64_t key, const dt_tensor *t, int64_t first, int64_t
         for (int64_t i = 0; i < n; i++) values[i] = t->init_value;
 }
 
+/** Values of a part: those of the same elements of the whole tensor. */
+static void make_part(uint64_t key, const dt_tensor *t, int64_t first, int64_t n, float *values)
+{
+    for (int64_t done = 0; done < n;) {
+        const dt_tensor_run run = dt_tensor_run_of(t, first + done, n - done);
+        make_values(key, t, run.whole, run.n, values + done);
+        done += run.n;
+    }
+}
+
 static dt_err init_slice(dt_zero *z, uint64_t key, const dt_slice *p)
 {
     const dt_tensor *t = dt_zero_tensor(z, p);
@@ -28,7 +38,7 @@ static dt_err init_slice(dt_zero *z, uint64_t key, const dt_slice *p)
     float *values = z->host.ptr;
     for (int64_t done = 0; done < p->n; done += ZERO_HOST_CHUNK) {
         const int64_t n = p->n - done < ZERO_HOST_CHUNK ? p->n - done : ZERO_HOST_CHUNK;
-        make_values(key, t, p->first + done, n, values);
+        make_part(key, t, p->first + done, n, values);
         if (dtype != DT_F32) /* in place: 16-bit element i lies at or before float i */
             for (int64_t i = 0; i < n; i++) {
                 const float x = values[i];

@@ -71,7 +71,7 @@ dt_err zero_assign_matrices(zero_layout *l, const dt_matrix_optimizer *optimizer
 
 static void *direction_at(const dt_zero *z, int64_t x) { return zero_at(&z->direction, x, DT_BF16); }
 
-static bool is_mine(const dt_zero *z, const zero_matrix *m) { return m->owner == dt_comm_piece(z->comm); }
+static bool is_mine(const dt_zero *z, const zero_matrix *m) { return m->owner == dt_axis_block(z->sum); }
 
 /** Copy this rank's matrices of a unit from the directions, or back to them. */
 static dt_err copy_own(dt_zero *z, int u, bool back)
@@ -94,7 +94,7 @@ dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
     if (z->lay.grads_down && err == DT_OK)
         err = zero_copy(z, "up", u, direction_at(z, own), z->host_direction.ptr,
                         (size_t)shards->shard_len * sizeof(uint16_t), z->compute);
-    if (!z->lay.whole_opt && z->comm->group_nranks > 1) {
+    if (!z->lay.whole_opt && z->shard->size > 1) {
         err = zero_first_err(err, zero_comm_after_compute(z));
         err = zero_gather(z, shards, direction_at(z, own), direction_at(z, 0), DT_BF16, err);
         if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
@@ -152,7 +152,7 @@ dt_err zero_return_matrices(dt_zero *z, int u, dt_err err)
     if (err == DT_OK)
         err = z->dev->ops->zero(z->dev, direction_at(z, 0), (size_t)shards->padded_len * sizeof(uint16_t), z->compute);
     if (err == DT_OK) err = copy_own(z, u, true);
-    if (z->comm->nranks > 1) {
+    if (z->sum->size > 1) {
         err = zero_first_err(err, zero_comm_after_compute(z));
         err = zero_reduce(z, shards, direction_at(z, 0), DT_BF16, DT_BF16,
                           direction_at(z, zero_charge(z, u, DT_TRAINED)), DT_BF16, false, err);

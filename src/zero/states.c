@@ -50,6 +50,7 @@ static dt_err make_scales(dt_zero *z)
         for (int i = 0; i < n; i++) {
             dt_tensor *t = &z->scale_tensors[u][i];
             *t = z->units[u].tensors[i];
+            DT_EXPECT(t->split_whole == 0); /* blocks of a part are not blocks of the whole tensor */
             t->n_dims = 1;
             t->n_elems = t->shape[0] = dt_ceil_div(t->n_elems, DT_BLOCK8);
         }
@@ -73,8 +74,10 @@ dt_err zero_slices_make(dt_zero *z)
             const dt_tensor *t = &z->units[u].tensors[i];
             const dt_shards *s = zero_shards(&z->lay, u, t->part);
             const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
+            /* of what all ranks of the axis tp have alike, the first is in charge */
+            const int64_t in_charge = t->split_whole > 0 || z->comm->mesh.tp.rank == 0 ? s->charge_len : 0;
             z->owned[z->n_slices] = slice_between(u, i, t, own, own + s->shard_len);
-            z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + s->charge_len);
+            z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + in_charge);
             z->state_owned[z->n_slices] = owns_all ? slice_between(u, i, t, 0, s->padded_len) : z->owned[z->n_slices];
         }
     return has_scales(z) ? make_scales(z) : DT_OK;

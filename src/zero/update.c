@@ -81,7 +81,7 @@ static dt_err update_from_sums(dt_zero *z, int u, const zero_update *up, dt_err 
         err = zero_first_err(err, zero_comm_after_compute(z)); /* the previous update may still read the bucket */
         err = zero_gather_columns(z, u, a, count, err);
         if (err == DT_OK) err = zero_compute_after_comm(z);
-        for (int r = 0; r < z->comm->group_nranks && err == DT_OK; r++) {
+        for (int r = 0; r < z->shard->size && err == DT_OK; r++) {
             const int64_t lo = r * shard_len + a;
             const zero_slice s = slice_on_device(z, u, lo, zero_at(&z->bucket, r * count, z->lay.grad_kept), true);
             err = zero_step(z, u, lo, lo + count, &s, up);

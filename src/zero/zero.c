@@ -104,15 +104,18 @@ dt_err dt_zero_open(dt_zero **out, const dt_zero_options *opt, const dt_unit *un
                        .units = units,
                        .n_units = n_units,
                        .comm = comm,
+                       .sum = &comm->mesh.sum,
+                       .shard = &comm->mesh.shard,
+                       .replicate = &comm->mesh.replicate,
                        .dev = dev,
                        .compute = compute,
                        .phase = phase,
                        .last_unit = -1,
                        .before_last = -1};
-        err = zero_layout_make(&z->lay, opt, units, n_units, comm->nranks);
-        if (err == DT_OK && z->lay.n_groups != comm->n_groups)
+        err = zero_layout_make(&z->lay, opt, units, n_units, z->sum->size);
+        if (err == DT_OK && z->lay.n_groups != z->replicate->size)
             err = dt_fail(DT_ERR_ARG, "internal: dt_zero_open: states in %d groups, but ranks in %d groups",
-                          z->lay.n_groups, comm->n_groups);
+                          z->lay.n_groups, z->replicate->size);
         if (err == DT_OK) err = open_local(z);
     }
     err = dt_comm_agree(comm, err); /* one rank alone may run out of memory */

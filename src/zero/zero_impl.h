@@ -71,6 +71,7 @@ struct dt_zero {
     const dt_unit *units;
     int n_units;
     dt_comm *comm;
+    const dt_axis *sum, *shard, *replicate; /* of its mesh */
     dt_device *dev;
     dt_stream *compute, *comm_stream; /* comm_stream is compute itself without overlap_comm */
     bool own_stream;
@@ -164,12 +165,12 @@ static inline bool zero_is_empty(const zero_layout *l, int u, dt_part part)
 /** First element of this rank's shard in a part of a unit. */
 static inline int64_t zero_own(const dt_zero *z, int u, dt_part part)
 {
-    return z->comm->group_rank * zero_shards(&z->lay, u, part)->shard_len;
+    return z->shard->rank * zero_shards(&z->lay, u, part)->shard_len;
 }
 /** First element that this rank is in charge of in a part of a unit. */
 static inline int64_t zero_charge(const dt_zero *z, int u, dt_part part)
 {
-    return dt_comm_piece(z->comm) * zero_shards(&z->lay, u, part)->charge_len;
+    return dt_axis_block(z->sum) * zero_shards(&z->lay, u, part)->charge_len;
 }
 
 /** Address of element x of a part, in device or host memory. x is in the own shard unless the part is kept whole. Not

@@ -105,9 +105,9 @@ dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt
 /** Apply base_quantization: store the matrices of blocks of which these adapters train nothing as codes with scales.
  *  After dt_units_choose_trained, before the units are borrowed. Embeddings, norms, heads, biases and adapters are
  *  unchanged. DT_ERR_USAGE: no such matrix, or matrices of one matmul cannot be one nf4 matrix. DT_ERR_MEMORY. */
-dt_err dt_lora_store_base(const dt_lora *l, const dt_model_config *mc, dt_unit *units, int n_units);
+dt_err dt_lora_store_base(const dt_lora *l, dt_unit *units, int n_units);
 /** The same for the matrices that are quantised in the units of another model with the same shape. */
-dt_err dt_lora_store_like(const dt_unit *like, int n_like, const dt_model_config *mc, dt_unit *units, int n_units);
+dt_err dt_lora_store_like(const dt_unit *like, int n_like, dt_unit *units, int n_units);
 
 /** Do adapters make a tied head differ from its embedding: has one of them an adapter? As in PEFT, each has its own or
  *  none. */

@@ -89,7 +89,8 @@ typedef struct dt_stored_slot {
     const dt_slice *slice;  /* the range that this rank is in charge of; NULL without zero */
     const dt_slice *owned;  /* the range that it owns, and so reads; NULL without zero */
     const dt_unit *unit;
-    const dt_tensor *tensor;
+    const dt_tensor *tensor; /* the whole tensor */
+    const dt_tensor *held;   /* what this rank has of it: slices count its elements */
 } dt_stored_slot;
 
 /** Make the slots of all models, which are borrowed: parameters, and optimizer states if with_states. slots: out,

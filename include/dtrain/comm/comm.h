@@ -1,19 +1,20 @@
-/* comm.h - collectives over the ranks of a run, and the vote by which all ranks reach one decision.
+/* comm.h - the ranks of a run and the axes of their mesh, collectives on an axis, and the vote by which all ranks reach
+ * one decision.
  *
  * Transports. A communicator is opened over a duplicate of MPI_COMM_WORLD, with MPI_ERRORS_RETURN. The transport of
  * comm.backend moves tensors. "mpi" uses shared memory windows within a node and MPI between nodes; device memory that
  * the host cannot access is staged in pinned memory. "nccl" uses NCCL. Votes and small host values always use MPI.
  *
- * Contract of every function that says `Collective`: all ranks of the run call it, in the same order relative to other
- * collectives, with the same counts, types and root. A function that says `Local` does not communicate.
+ * Contract of every function that says `Collective`: all ranks of the run, or of the axis, call it, in the same order
+ * relative to other collectives, with the same counts, types and root. A function that says `Local` does not
+ * communicate.
  * `Agreed` means that all ranks return the same code (dt_comm_agree), except DT_ERR_COMM. Arguments of collectives on
  * tensors are memory of comm->dev, device or host. They are borrowed until the stream is synchronised, and results are
  * valid after dt_device_ops.stream_sync or an event on the stream. Collectives on host values are synchronous: results
  * are valid when the call returns.
  *
- * Groups. A partitioned tensor is distributed over the ranks of a group, and every group holds all of it. Initially
- * one group contains all ranks. dt_comm_group makes one group of each node. Ranks with the same group_rank hold the
- * same shard.
+ * Axes. A module asks for the axis that it needs (dt_mesh), and knows neither this rank's number in the run nor how
+ * many ranks there are. Only comm and main do. The role of the one rank that writes files is dt_comm_first.
  *
  * Errors. After DT_ERR_COMM the communicator is unusable: the caller returns the error, and main ends the job. If a
  * collective on tensors returns another error (a failed copy to or from the device, or an injected fault), this rank
@@ -63,7 +64,59 @@ typedef struct dt_vote {
     int n_values;          /* more than 8 need dt_comm_vote_reserve */
 } dt_vote;
 
-/** A transport. Arguments are those of the public function with the same name, and already checked. */
+/** Bytes that this rank sends to a member of an axis and receives from it; either may be 0. */
+typedef struct dt_parcel {
+    int rank;
+    const void *send;
+    void *recv;
+    size_t send_nbytes, recv_nbytes;
+} dt_parcel;
+
+/** An axis of the mesh: the ranks among which a tensor, or work, is divided. Read-only. */
+typedef struct dt_axis {
+    const char *name;
+    int rank, size; /* this rank's coordinate, and the number of ranks */
+    dt_comm *comm;
+    int node, n_nodes;           /* nodes of its members, numbered by their first member */
+    int local_rank, local_size;  /* within the node, among the members */
+    bool even_nodes;             /* all these nodes have the same number of members */
+    int most_local, least_local; /* maximum and minimum number of members of a node */
+    bool in_order;               /* its members are all ranks of the run, in the order of their numbers */
+    int *member;                 /* [size] their ranks in the run; these five tables are owned by comm */
+    int *block_of;               /* [size] block of a reduce-scatter that each member receives; mostly its own number */
+    int *node_of, *local_of;     /* [size] */
+    int *member_at; /* [n_nodes * most_local] member by node and local rank, -1 if the node has fewer members */
+    int near;       /* index in dt_mesh.axis of the axis with the same members on each node; -1: none share a node */
+    dt_parcel *messages; /* [size] scratch of an exchange; owned by comm */
+    void *route;         /* state of the transport for this axis */
+} dt_axis;
+
+/** How the ranks are arranged (dt_comm_mesh). Each axis of size n contains the ranks that differ in this coordinate
+ *  only. world = tp x cp x data, and sum = cp x data = shard x replicate. */
+typedef union dt_mesh {
+    struct {
+        dt_axis world; /* all ranks, in the order of their numbers */
+        dt_axis data;  /* which samples a rank reads */
+        dt_axis sum;   /* ranks with the same parameters and different tokens: their gradients are added */
+        /* of sum: ranks among which ZeRO divides states, and ranks that hold the same shard */
+        dt_axis shard, replicate;
+        dt_axis cp; /* context parallel: a sequence is split */
+        dt_axis tp; /* tensor parallel: the matrices of a layer are split */
+    };
+    dt_axis axis[7];
+} dt_mesh;
+enum { DT_N_AXES = sizeof(dt_mesh) / sizeof(dt_axis) };
+
+/** A sum of dt_comm_ops.reduce_scatter: block b of send begins at element b * stride. */
+typedef struct dt_reduction {
+    const void *send;
+    void *recv;
+    dt_dtype send_dt, recv_dt;
+    int64_t count, stride; /* stride 0: all ranks receive the sum of the same elements */
+    bool accumulate, ordered;
+} dt_reduction;
+
+/** A transport. Arguments are those of the public functions, and already checked. */
 typedef struct dt_comm_ops {
     const char *name; /* value of comm.backend that selects it */
     /** Allocate staging buffers and connect the ranks. Collective on comm. */
@@ -75,12 +128,12 @@ typedef struct dt_comm_ops {
     /** Describe the exchange in flight on the device. Local; any thread. NULL: exchanges are complete on return. */
     void (*where)(const dt_comm *comm, char *out, size_t out_size);
     /** dt_comm_reduce_scatter. */
-    dt_err (*reduce_scatter)(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
-                             int64_t count, bool accumulate, bool ordered, dt_stream *stream);
-    /** dt_comm_all_gather. */
-    dt_err (*all_gather)(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
-    /** dt_comm_replicate. */
-    dt_err (*replicate)(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
+    dt_err (*reduce_scatter)(const dt_axis *axis, const dt_reduction *r, dt_stream *stream);
+    /** dt_comm_all_gather, dt_comm_replicate: recv[r * stride ..] = send of rank r. kind: name of the collective. */
+    dt_err (*all_gather)(const dt_axis *axis, const char *kind, const void *send, void *recv, size_t stride,
+                         size_t nbytes, dt_stream *stream);
+    /** Exchange messages with other members: n < size, at most one in each direction for each. */
+    dt_err (*exchange)(const dt_axis *axis, const char *kind, const dt_parcel *m, int n, dt_stream *stream);
 } dt_comm_ops;
 
 /** Another rank on this rank's host. */
@@ -94,10 +147,7 @@ struct dt_comm {
     int rank, nranks;
     int local_rank, local_nranks; /* within this node */
     int node, n_nodes;            /* nodes are numbered by their lowest rank */
-    int group_rank, group_nranks; /* within this group */
-    int group, n_groups;
-    bool even_nodes;          /* all nodes have the same number of ranks */
-    int *piece_of;            /* [nranks] block of a reduce-scatter that each rank receives (dt_comm_piece); owned */
+    dt_mesh mesh;
     int n_sharing;            /* ranks on this rank's device, including itself; 0 before dt_comm_find_devices */
     int most_sharing;         /* maximum of n_sharing over all ranks */
     bool leads;               /* this rank is the lowest on its device */
@@ -201,16 +251,35 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
  *  not built, or does not support dev. dev: {0} if none could be opened. */
 dt_err dt_comm_has_backend(const char *backend, const dt_device *dev);
 
-/** Make one group of each node (by_node), or one group of all ranks. Before dt_comm_attach. Local: all ranks return the
- *  same, from tables that they share. DT_ERR_USAGE: nodes have different numbers of ranks. */
-dt_err dt_comm_group(dt_comm *comm, bool by_node);
+/** How dt_comm_mesh arranges the ranks. {.tp = 1, .cp = 1} is the mesh after dt_comm_open. */
+typedef struct dt_mesh_shape {
+    int tp, cp;   /* sizes of these axes, at least 1: neighbours on a node, tp fastest */
+    bool by_node; /* the shard axis ends at the node, and replicate connects nodes; false: sum is one shard axis */
+} dt_mesh_shape;
 
-/** The rank with this local_rank on a node; -1: the node has fewer ranks. Local. node < n_nodes; local_rank below the
- *  maximum number of ranks of a node. */
-int dt_comm_rank_of(const dt_comm *comm, int node, int local_rank);
+/** Arrange the ranks in another mesh. Before dt_comm_attach. Local: all ranks return the same, from tables that they
+ *  share.
+ *
+ *  DT_ERR_USAGE: tp * cp does not divide the number of ranks; or, with by_node, nodes have different numbers of ranks,
+ *  or tp * cp does not divide it. DT_ERR_MEMORY. After an error the mesh is as before. */
+dt_err dt_comm_mesh(dt_comm *comm, const dt_mesh_shape *shape);
+
+/** The member with this local rank on a node; -1: the node has fewer members. Local. node < n_nodes; local_rank <
+ *  most_local. */
+static inline int dt_axis_at(const dt_axis *axis, int node, int local_rank)
+{
+    return axis->member_at[(size_t)node * (size_t)axis->most_local + (size_t)local_rank];
+}
 
 /** Index of the block of a reduce-scatter that this rank receives. Local. */
-static inline int dt_comm_piece(const dt_comm *comm) { return comm->group_rank * comm->n_groups + comm->group; }
+static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? axis->block_of[axis->rank] : 0; }
+
+/** Is this the rank that writes the files that all ranks share, and speaks for the run? Local. */
+static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
+/** This rank's number, for messages. Local. */
+static inline int dt_comm_number(const dt_comm *comm) { return comm->rank; }
+/** Mean over all ranks, from the sum of their values. Local. */
+static inline double dt_comm_mean(const dt_comm *comm, double sum) { return sum / comm->nranks; }
 
 /** Find which ranks share a device: set n_sharing, most_sharing and leads. Collective. A rank that could not open its
  *  device passes {0}. DT_ERR_MEMORY, agreed; DT_ERR_COMM. */
@@ -230,40 +299,85 @@ dt_err dt_comm_attach(dt_comm *comm, dt_device *dev, const char *backend, bool s
 
 /* ---- collectives on tensors -------------------------------------------------------------------------------------- */
 
-/** Sum over all ranks; each rank receives one block of the sum.
+/** Sum over the ranks of an axis; each rank receives one block of the sum.
  *
- *      recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[p * count + i],    0 <= i < count
+ *      recv[i] = (accumulate ? recv[i] : 0) + sum over r of send_r[b * count + i],    0 <= i < count
  *
- *  with p = dt_comm_piece(comm), so the blocks of ranks with the same group_rank are adjacent. With one group p is the
- *  rank. Collective on comm; asynchronous on stream. Sends (nranks - 1) * count elements.
+ *  with b = dt_axis_block(axis). On most axes b is the rank. On the axis sum, the blocks of ranks with the same shard
+ *  are adjacent. Collective on the axis; asynchronous on stream. Sends (size - 1) * count elements.
  *
- *  send     in     [nranks * count] of send_dt
+ *  send     in     [size * count] of send_dt
  *  recv     inout  [count] of recv_dt; may be this rank's block of send if the types are equal and accumulate is false
  *  ordered  add in rank order: ((recv + s_0) + s_1) + ..., in float, rounded to recv_dt at the end only. false: the
  *           fastest order, which is the same in every call with the same ranks and nodes
  *
  *  DT_ERR_ARG: count, types or overlap. DT_ERR_COMM, DT_ERR_FAULT: see the top of the file. */
-dt_err dt_comm_reduce_scatter(dt_comm *comm, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
+dt_err dt_comm_reduce_scatter(const dt_axis *axis, const void *send, dt_dtype send_dt, void *recv, dt_dtype recv_dt,
                               int64_t count, bool accumulate, bool ordered, dt_stream *stream);
 
-/** Concatenate the blocks of the ranks of a group:  recv[r * nbytes ..] = send of group_rank r. Collective on comm,
- *  each group independently; asynchronous on stream. Sends (group_nranks - 1) * nbytes.
+/** Concatenate the blocks of the ranks of an axis:  recv[r * nbytes ..] = send of rank r. Collective on the axis;
+ *  asynchronous on stream. Sends (size - 1) * nbytes.
  *
  *  send  in   [nbytes]; may be this rank's block of recv
- *  recv  out  [group_nranks * nbytes]
+ *  recv  out  [size * nbytes]
  *
  *  Errors as dt_comm_reduce_scatter. */
-dt_err dt_comm_all_gather(dt_comm *comm, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+dt_err dt_comm_all_gather(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream);
 
-/** Exchange blocks between the ranks with the same group_rank: for every group g, buf[g * stride ..] becomes the block
- *  of the rank in group g. Collective on comm; asynchronous on stream; nothing happens with one group. Sends
- *  (n_groups - 1) * nbytes.
+/** Exchange blocks among the ranks of an axis: for every rank r, buf[r * stride ..] becomes the block of rank r. As an
+ *  all-gather in place, with gaps. Collective on the axis; asynchronous on stream; nothing happens with one rank. Sends
+ *  (size - 1) * nbytes.
  *
- *  buf     inout  [n_groups * stride] bytes; in: this rank's block, nbytes at group * stride
+ *  buf     inout  [size * stride] bytes; in: this rank's block, nbytes at rank * stride
  *  stride  at least nbytes
  *
  *  Errors as dt_comm_reduce_scatter. */
-dt_err dt_comm_replicate(dt_comm *comm, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
+dt_err dt_comm_replicate(const dt_axis *axis, void *buf, size_t stride, size_t nbytes, dt_stream *stream);
+
+/** Replace each element by its sum over the ranks of an axis. Collective on the axis; asynchronous on stream. Sends at
+ *  most 2 (size - 1) / size * count elements, or (size - 1) * count if they are few.
+ *
+ *  buf      inout  [count] of dt
+ *  ordered  as dt_comm_reduce_scatter; few elements are always added in rank order
+ *
+ *  All ranks get the same bits. Not on the axis sum if it ends at nodes (replicate.size > 1). Errors as
+ *  dt_comm_reduce_scatter. Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
+ *  MPICH", 2005. */
+dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t count, bool ordered, dt_stream *stream);
+
+/** Send block r of send to rank r, for all ranks of an axis: recv[r * nbytes ..] = block of send_r for this rank.
+ *  Collective on the axis; asynchronous on stream. Sends (size - 1) * nbytes.
+ *
+ *  send, recv  in, out  [size * nbytes] each; must not overlap
+ *
+ *  Errors as dt_comm_reduce_scatter. */
+dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream);
+
+/** As dt_comm_all_to_all with blocks of different sizes, one behind the other in rank order.
+ *
+ *  send_nbytes, recv_nbytes  in  [size] bytes to and from each rank; host; send_nbytes[r] here equals recv_nbytes[this
+ *                                rank] on rank r, which comm->check verifies */
+dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t *send_nbytes, void *recv,
+                            const size_t *recv_nbytes, dt_stream *stream);
+
+/** Copy the bytes of one rank of an axis to the others. Collective on the axis; asynchronous on stream.
+ *
+ *  buf   in on root, out on the other ranks: [nbytes]
+ *  root  a rank of the axis
+ *
+ *  Errors as dt_comm_reduce_scatter. */
+dt_err dt_comm_broadcast(const dt_axis *axis, void *buf, size_t nbytes, int root, dt_stream *stream);
+
+/** Send to one rank of an axis and receive from another. Collective on the axis, with the same nbytes; asynchronous on
+ *  stream. A rank that another names in `to` names that rank in `from`.
+ *
+ *  send      in   [nbytes]; must not overlap recv
+ *  to, from  ranks of the axis, or -1: sends, or receives, nothing. Both or neither may be this rank
+ *  recv      out  [nbytes]
+ *
+ *  Errors as dt_comm_reduce_scatter. */
+dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *recv, int from, size_t nbytes,
+                         dt_stream *stream);
 
 /* ---- collectives on host values ---------------------------------------------------------------------------------- */
 
@@ -382,19 +496,14 @@ typedef struct dt_comm_shape {
     int nranks, ranks_per_node;
     int most_sharing;   /* maximum number of ranks on a device */
     bool shared_memory; /* as dt_comm_attach */
-    bool by_node;       /* as dt_comm_group */
+    bool by_node;       /* as dt_mesh_shape */
 } dt_comm_shape;
 
 /** Memory of a rank's staging buffers. Local. On a device that was opened to plan, "nccl" counts as available. */
 dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_shape *shape);
 
-/** Staging of the transport nccl: device memory for blocks of the other ranks. */
-typedef struct dt_nccl_staging {
-    int n_pieces;  /* blocks: nranks - 1, at least 1 */
-    size_t nbytes; /* of all blocks */
-} dt_nccl_staging;
-/** Sizes of that staging for a rank of nranks. Local. */
-dt_nccl_staging dt_nccl_staging_of(int nranks);
+/** Bytes of the transport nccl's staging in device memory, for blocks of the other ranks of nranks. Local. */
+size_t dt_nccl_staging_of(int nranks);
 
 /** Open a communicator for a plan: rank 0 of nranks that do not exist, on a counting device (counting_device.h). Local.
  *

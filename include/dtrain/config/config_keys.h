@@ -10,6 +10,8 @@
 #ifndef DTRAIN_CONFIG_KEYS_H
 #define DTRAIN_CONFIG_KEYS_H
 
+#include "dtrain/config/model_types.h"
+
 /** The sinks of log.report_to, in the order in which they get a record: X for the first, Y for the others. Each is a
  *  table dt_sink_NAME in src/report (sink.h). */
 #define DT_SINKS(X, Y) X(stdout) Y(jsonl) Y(csv) Y(tensorboard) Y(prometheus)
@@ -18,10 +20,15 @@
 #define DT_SINK_NAMES DT_SINKS(DT_SINK_NAME, DT_NEXT_SINK_NAME)
 
 /* clang-format off */
+/* The tasks: dt_task_NAME is the table of one (task.h). */
+#define DT_TASK_LIST(TASK) \
+    TASK(pretrain) TASK(sft) TASK(rm) TASK(dpo) TASK(kto) TASK(ppo) TASK(grpo) TASK(eval)
+#define DT_TASK_WORD(name) "|" #name
 #define DT_CONFIG_KEYS(INT, REAL, BOOL, ENUM, TEXT, MAYBE) \
-    ENUM(run, task, "pretrain", "pretrain|sft|rm|dpo|ppo|grpo|eval", \
+    ENUM(run, task, "pretrain", &DT_TASK_LIST(DT_TASK_WORD)[1], \
          "task of the run. pretrain: train on tokens; sft: fine-tune on samples with answers; rm: train a reward " \
-         "model on pairs of answers; dpo: align a model with pairs of answers; ppo: align it with rewards for its " \
+         "model on pairs of answers; dpo: align a model with pairs of answers; kto: align it with single " \
+         "answers that are good or bad; ppo: align it with rewards for its " \
          "own completions; grpo: as ppo, without a critic, by comparing completions of a prompt; eval: measure the " \
          "loss on data.validation") \
     TEXT(run, output_dir, "", \
@@ -66,7 +73,7 @@
          "chat template that is stored with the model for generation: a name (dtrain-data --help lists them), a " \
          "JSON file, or auto, the tokenizer's own. Empty: that of the data, else that of model.path") \
     TEXT(model, config, "", "config.json of a model to train from random initial weights") \
-    MAYBE(model, model_type, word, 0, 0, "gpt2|llama|mistral|qwen2|qwen3", "", \
+    MAYBE(model, model_type, word, 0, 0, DT_MODEL_TYPE_WORDS, "", \
          "architecture of a model that is defined by this key and the keys below. They have the names, meanings and " \
          "defaults of config.json: without sizes, llama is the original 7B model") \
     MAYBE(model, hidden_size, integer, 1, 1 << 24, "", "", "width of the model") \
@@ -106,8 +113,8 @@
     REAL(model, dropout, -1, -1, 0.99, "probability", \
          "dropout probability that replaces those of config.json; -1: keep them (0 except for GPT-2)") \
     TEXT(data, train, "", \
-         "training datasets made by dtrain-data: comma-separated paths and globs. path:weight mixes the files in " \
-         "these proportions (default weight: 1)") \
+         "training datasets made by dtrain-data, or .bin files of Megatron-LM: comma-separated paths and globs. " \
+         "path:weight mixes the files in these proportions (default weight: 1)") \
     TEXT(data, validation, "", "validation datasets, in the syntax of data.train") \
     INT (data, seq_len, 1024, 1, 16777216, "tokens", \
          "length of a training sequence; longer samples are truncated to it") \
@@ -397,6 +404,21 @@
     ENUM(dpo, kl_estimator, "full", "full|k3", \
          "estimator of the KL divergence. full: from the probabilities of the whole vocabulary; k3: only from those " \
          "of the answer's tokens") \
+    REAL(kto, beta, 0.1, 1e-6, 1e6, "", "strength of the penalty for deviating from the reference") \
+    ENUM(kto, loss_type, "kto", "kto|apo_zero_unpaired", \
+         "loss of an answer. kto: compares its ratio to the reference with the mean ratio of prompts and the answers " \
+         "of other samples (kl); apo_zero_unpaired: compares it with 0") \
+    REAL(kto, desirable_weight, 1, 0, 1e6, "", \
+         "weight of the losses of good answers. desirable_weight x good answers to undesirable_weight x bad answers " \
+         "is usually 1 to 4/3") \
+    REAL(kto, undesirable_weight, 1, 0, 1e6, "", "weight of the losses of bad answers") \
+    TEXT(kto, reference_path, "", \
+         "reference model for the log-probabilities, a directory or a checkpoint; empty: model.path") \
+    INT (kto, sync_reference_steps, 0, 0, INT64_MAX, "optimizer steps", \
+         "every this many steps, set the reference to sync_reference_mixup x trained model + (1 - " \
+         "sync_reference_mixup) x reference (512 is usual); 0: never") \
+    REAL(kto, sync_reference_mixup, 0.6, 0, 1, "", \
+         "share of the trained model in the new reference (sync_reference_steps)") \
     TEXT(ppo, reward_path, "", \
          "reward model that scores completions, a directory or a checkpoint. The critic starts from it. It counts " \
          "as the first of reward_funcs") \

@@ -5,6 +5,16 @@
 
 #include "dtrain/core/core.h"
 
+/** What a kind of samples adds to batches: arrays that only its task and its part of the model read. The table's
+ *  address identifies it. */
+typedef struct dt_extension_form {
+    const char *name;
+    size_t self_nbytes; /* of the structure with the addresses of the arrays */
+    /** Assign the arrays of self for a batch of at most max_seq sequences, with dt_carve. Returns their bytes. */
+    size_t (*lay_out)(void *self, int32_t max_seq, void *block);
+} dt_extension_form;
+typedef struct dt_extension dt_extension;
+
 /** A micro-batch in host memory, allocated once for the largest one (dt_batch_alloc), which owns the arrays. Tokens
  *  attend only to tokens of their own sequence: a row, a document of a packed row, or a sample. target[t] is the token
  *  that follows token t, or -1 if none is predicted. */
@@ -28,10 +38,6 @@ typedef struct dt_batch {
     /* [n_tok] hash of the sample's index in the dataset and the token's index in it: key of random numbers */
     uint64_t *token_key;
     int64_t *sample; /* [n_samples] index in the dataset, over all its files in order */
-    /* of preference pairs: sample k has the sequences 2k (chosen) and 2k + 1 (rejected) */
-    float *margin;   /* [n_samples] margin of the chosen text; 0: unknown */
-    uint8_t *safety; /* [n_seq]: dt_safety */
-    uint8_t *tie;    /* [n_samples] 1: a tie, neither text is better */
     /* [n_images, image_nbytes] images of a vision-language model, each for one or several sequences (both texts of a
      * pair). RGB bytes row by row, or features, if the model takes them (vision.h). NULL: no space for images */
     uint8_t *pixels;
@@ -39,7 +45,8 @@ typedef struct dt_batch {
     size_t image_nbytes;
     int64_t n_target; /* targets >= 0 */
     int64_t n_samples;
-    int64_t weight_fixed; /* sum of weight in units of 2^-20: exact, independent of order */
+    int64_t weight_fixed;     /* sum of weight in units of 2^-20: exact, independent of order */
+    dt_extension *extensions; /* a list; dt_batch_extension */
 } dt_batch;
 
 /** Allocate a batch for max_tok tokens and max_seq sequences, zeroed, as one block (DT_MEM_DATA, host).
@@ -51,6 +58,12 @@ typedef struct dt_batch {
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger);
 /** Allocate space for images, counted likewise and freed by dt_batch_free. DT_ERR_ARG, DT_ERR_MEMORY. */
 dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger);
+/** Add an extension, zeroed, counted likewise and freed by dt_batch_free. form: borrowed. DT_ERR_MEMORY. */
+dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, dt_ledger *ledger);
+/** The structure of an extension; NULL: the batch has none of this form. */
+void *dt_batch_extension(const dt_batch *b, const dt_extension_form *form);
+/** Bytes that dt_batch_extend allocates; 0 for form NULL. */
+size_t dt_extension_nbytes(const dt_extension_form *form, int32_t max_seq);
 /** Free the arrays and subtract them from the same ledger. Safe on {0}; leaves {0}. */
 void dt_batch_free(dt_batch *b, dt_ledger *ledger);
 /** Bytes that dt_batch_alloc allocates. */

@@ -30,6 +30,24 @@ typedef struct dt_coded {
     int finer;                 /* of nf4 (dt_scaled) */
 } dt_coded;
 
+/** What a tensor is in its model. */
+typedef enum dt_tensor_kind {
+    DT_KIND_VECTOR,    /* biases and others */
+    DT_KIND_NORM,      /* weights of norms */
+    DT_KIND_MATRIX,    /* of linear layers inside of the model, and of adapters */
+    DT_KIND_EMBEDDING, /* tables of tokens and of positions */
+    DT_KIND_HEAD,      /* from hidden states to logits, or to scores */
+    DT_KIND_PATCHES,   /* the kernel of a vision tower's first layer */
+} dt_tensor_kind;
+
+/** Which settings of adapters include a matrix. */
+typedef enum dt_adapter_site {
+    DT_SITE_NONE,
+    DT_SITE_NAMED,   /* only if its module is named */
+    DT_SITE_LINEAR,  /* also as one of all linear layers */
+    DT_SITE_DEFAULT, /* also by default */
+} dt_adapter_site;
+
 /** Rows first .. end-1 of a tensor: indices of its first dimension. */
 typedef struct dt_row_range {
     int64_t first, end;
@@ -56,7 +74,26 @@ typedef struct dt_tensor {
     float init_std, init_bound, init_value;
     dt_coded coded;      /* in DT_CODES, DT_BLOCKS and DT_SCALES */
     float adapter_scale; /* factor s of s B A x, if it is the A or B of a low-rank adapter (adapter.h); else 0 */
+    /* set by the model */
+    dt_tensor_kind kind; /* dt_unit_add: MATRIX with two dimensions, else VECTOR */
+    dt_adapter_site site;
+    bool quantisable; /* may be stored as codes */
+    bool in_first;    /* a matrix is [in, out] instead of [out, in] */
+    int split;        /* dimension that tensor parallelism divides; -1: none, every rank has the whole tensor */
+    /* the tensor is divided in dimension split: this rank's part begins at index split_first of split_whole, and shape
+     * and n_elems are those of the part. split_whole 0: not divided, and alike on all ranks of the axis tp */
+    int64_t split_first, split_whole;
 } dt_tensor;
+
+/** Consecutive elements of a tensor's part that are also consecutive in the whole tensor: n elements, the first of them
+ *  element `whole` there. */
+typedef struct dt_tensor_run {
+    int64_t whole, n;
+} dt_tensor_run;
+/** The longest run that begins at element `first` of the part, of at most n elements. */
+dt_tensor_run dt_tensor_run_of(const dt_tensor *t, int64_t first, int64_t n);
+/** The whole tensor, as files store it. */
+dt_tensor dt_tensor_whole(const dt_tensor *t);
 
 /** Role of a unit in a model. A batch passes through the embedding, then all units that are neither embedding nor head
  *  in the order of the list, then the head. */

@@ -2,8 +2,9 @@
  * "Dataset files".
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind
- * preference), each its own sequence, or a prompt (kind prompts). The samples of an optimizer step are a pure function
- * of (configuration, step): to resume, a run needs a step number, not an iterator.
+ * preference), each its own sequence, a text with a label (kind unpaired), or a prompt (kind prompts). The samples of
+ * an optimizer step are a pure function of (configuration, step): to resume, a run needs a step number, not an
+ * iterator.
  *
  * Every function is Local: each rank opens the files, and all ranks compute the same order. */
 #ifndef DTRAIN_DATA_H
@@ -26,10 +27,11 @@ typedef struct dt_loader_options {
     bool document_mask, shuffle, drop_last;
     /* group samples of one modality and similar length; needs shuffle, and files without weights */
     bool group;
-    bool pairs;               /* files of kind preference: each sample is a pair of texts */
-    bool prompts;             /* files of kind prompts: no batches; samples are read one by one */
-    bool truncate;            /* pairs: truncate a longer text to seq_len tokens; false: omit its pair */
+    /* of the files; TOKENS: kind tokens or sft. PROMPTS: no batches; samples are read one by one */
+    dt_dataset_kind kind;
+    bool truncate;            /* answers: truncate a longer text to seq_len tokens; false: omit its sample */
     bool no_ties;             /* omit pairs that are ties */
+    bool mismatched;          /* read dt_loader_mismatched_batch of a step before its batches */
     int64_t max_samples;      /* 0: all */
     int64_t train_batch_size; /* G */
     int64_t micro_batch_size; /* m */
@@ -128,11 +130,18 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
  *  the next call. DT_ERR_DATA. */
 dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 
+/** Kind unpaired: as dt_loader_batch, but each prompt is followed by the answer of the sample before it in the step;
+ *  the first by that of the last. So every answer occurs once, whatever the ranks and micro-batches are. Labels are not
+ *  set. */
+dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
+
 /** Number of evaluation micro-steps per rank. */
 int64_t dt_loader_n_eval(const dt_loader *l);
 /** This rank's micro-batch in evaluation micro-step `micro`; empty (n_tok 0) if it has none. b: out, borrowed until the
  *  next call of this function or dt_loader_batch. DT_ERR_DATA; DT_ERR_ARG: micro is negative. */
 dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
+/** As dt_loader_mismatched_batch, with all samples of the evaluation as one step. */
+dt_err dt_loader_mismatched_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
 
 /* Prompts: a run takes them in order, epoch after epoch. */
 /** Sample index of the run's prompt i: all samples of an epoch before those of the next. */

@@ -5,26 +5,46 @@
 #ifndef DTRAIN_DATASET_H
 #define DTRAIN_DATASET_H
 
-#include "dtrain/core/core.h"
+#include "dtrain/core/token_batch.h"
 #include "dtrain/image/image.h"
 
 /* ---- reading a file ---------------------------------------------------------------------------------------------- */
 
-typedef enum dt_dataset_kind {
-    DT_DATASET_TOKENS,
-    DT_DATASET_SFT,
-    DT_DATASET_PREFERENCE,
-    DT_DATASET_PROMPTS,
-    DT_N_DATASET_KINDS
-} dt_dataset_kind;
-/** "tokens", "sft", "preference", "prompts": the value of the attribute */
+/** The kinds of samples: the name of the enumerator, and the value of the attribute. A kind is a table in
+ *  src/data/kinds, and one for its records in src/make. */
+#define DT_KIND_LIST(KIND)                                                                                             \
+    KIND(TOKENS, tokens)                                                                                               \
+    KIND(SFT, sft)                                                                                                     \
+    KIND(PREFERENCE, preference)                                                                                       \
+    KIND(PROMPTS, prompts)                                                                                             \
+    KIND(UNPAIRED, unpaired)
+#define DT_KIND_ENUMERATOR(upper, lower) DT_DATASET_##upper,
+typedef enum dt_dataset_kind { DT_KIND_LIST(DT_KIND_ENUMERATOR) DT_N_DATASET_KINDS } dt_dataset_kind;
+/** "tokens", "sft", ...: the value of the attribute */
 const char *dt_dataset_kind_name(dt_dataset_kind kind);
 
-/** Texts of a sample. FIRST: the text (tokens, sft), the chosen text, or the prompt. SECOND: the rejected text, or the
- *  answer. */
+/** Texts of a sample. FIRST: the text (tokens, sft, unpaired), the chosen text, or the prompt. SECOND: the rejected
+ *  text, or the answer. */
 typedef enum dt_side { DT_SIDE_FIRST, DT_SIDE_SECOND, DT_N_SIDES } dt_side;
 /** Safety label of an answer, as stored. */
 typedef enum dt_safety { DT_SAFETY_UNKNOWN, DT_SAFETY_SAFE, DT_SAFETY_UNSAFE, DT_N_SAFETY } dt_safety;
+
+/** Labels of the pairs in a batch: sample k has the sequences 2k (chosen) and 2k + 1 (rejected). */
+typedef struct dt_batch_pairs {
+    float *margin;   /* [n_samples] margin of the chosen text; 0: unknown */
+    uint8_t *tie;    /* [n_samples] 1: a tie, neither text is better */
+    uint8_t *safety; /* [n_seq]: dt_safety */
+} dt_batch_pairs;
+/** Those of a batch of pairs. Local. */
+const dt_batch_pairs *dt_pairs_of(const dt_batch *b);
+/** Labels of the answers in a batch of kind unpaired. */
+typedef struct dt_batch_labels {
+    uint8_t *good; /* [n_samples] */
+} dt_batch_labels;
+/** Those of a batch of kind unpaired. Local. */
+const dt_batch_labels *dt_labels_of(const dt_batch *b);
+/** Bytes that a kind adds to a batch. Local. */
+size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq);
 
 /** Common properties of a dataset's images. In a text, an image is a run of one placeholder token. */
 typedef struct dt_image_form {
@@ -49,6 +69,10 @@ typedef struct dt_dataset dt_dataset;
  *  each other and the file, the ends of /offsets. d: out, closed with dt_dataset_close; NULL on error. DT_ERR_DATA,
  *  DT_ERR_MEMORY. */
 dt_err dt_dataset_open(dt_dataset **d, const char *path);
+/** Is this a dataset of another program that dt_dataset_open reads (Megatron-LM's .bin and .idx)? */
+bool dt_dataset_is_foreign(const char *path);
+/** Set the upper limit of token ids, if the file does not store one. */
+void dt_dataset_set_vocabulary(dt_dataset *d, int64_t vocab_size);
 /** Close a file. Safe on NULL. */
 void dt_dataset_close(dt_dataset *d);
 
@@ -58,17 +82,17 @@ typedef struct dt_dataset_info {
     /* of its conversations, as dt_chat_spec; "" if the file names none */
     const char *chat_template;
     dt_dataset_kind kind;
-    int64_t vocab_size;
+    int64_t vocab_size;      /* 0: the file does not store it */
     int64_t n_tokens;        /* of first texts */
     int64_t n_second_tokens; /* of rejected texts, of answers */
     int64_t n_record_nbytes; /* of prompts' records */
     int64_t n_documents;     /* documents or samples; -1: the file has no /offsets */
-    int token_nbytes;        /* 2 or 4 */
+    const char *token_type;  /* as stored: "uint16" */
     /* pairs, except ties, with equal texts, and with scores that prefer the rejected text; -1: not counted */
     int64_t n_equal_pairs, n_contradicted_pairs;
     int64_t n_images;
     dt_image_form images; /* has_images */
-    bool has_weights, has_margins, has_safety, has_ties, has_answers, has_records, has_images, has_checksums;
+    bool has_weights, has_margins, has_safety, has_flags, has_answers, has_records, has_images, has_checksums;
     bool sealed; /* it also has a checksum of everything except the arrays, which was verified at opening */
     bool has_block_checksums; /* every block is verified when it is read for the first time */
 } dt_dataset_info;
@@ -94,16 +118,21 @@ dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t 
 /** As dt_dataset_read_tokens, for either text. */
 dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids);
 
-/** Attributes of a pair. */
+/** Attributes of a sample with answers: of a pair, or of a single answer (unpaired), which has one side and no
+ *  margin. */
 typedef struct dt_pair {
     uint32_t prompt_length[DT_N_SIDES]; /* tokens of the prompt at the start of each side */
     float margin;                       /* 0 if the file has none */
     dt_safety safety[DT_N_SIDES];       /* unknown if the file has none */
-    bool tie;                           /* neither text is better */
+    union {
+        bool tie;  /* preference: neither text is better */
+        bool good; /* unpaired: the label */
+        bool flag; /* either, as stored */
+    };
     /* only counted when a file is written, not stored: both texts are equal; scores prefer the rejected text */
     bool equal, contradicted;
 } dt_pair;
-/** Read the attributes of pair i (kind preference). DT_ERR_DATA. */
+/** Read the attributes of sample i (kinds preference and unpaired). DT_ERR_DATA. */
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair);
 
 /** Count the pairs, except ties, with equal texts; reads all tokens. n: out. each_piece: as dt_dataset_verify.
@@ -182,7 +211,7 @@ dt_err dt_dataset_add_record(dt_dataset_writer *w, const char *json, size_t nbyt
 /** End the current document or sample, which may be empty. weight: stored if the writer was created with_weights.
  *  DT_ERR_WRITE. */
 dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight);
-/** End the current pair. DT_ERR_WRITE. */
+/** End the current sample of kind preference or unpaired. DT_ERR_WRITE. */
 dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair);
 /** Options of a commit. */
 typedef struct dt_commit {
@@ -259,7 +288,8 @@ typedef struct dt_make_stats {
     int64_t n_pairs;                   /* in both files, without ties */
     dt_pair_count equal, contradicted; /* of these pairs: equal answers; scores that prefer the rejected answer */
     dt_dataset_kind kind;
-    int n_shards; /* files of the output */
+    const char *lacking; /* what the n_dropped records lack */
+    int n_shards;        /* files of the output */
 } dt_make_stats;
 
 /** Recommendation data in MiniOneRec's files (format minionerec): inputs are CSV files. */
@@ -293,7 +323,7 @@ typedef struct dt_make_options {
     /* files, directories (their .txt, .jsonl, .ndjson, .json and .parquet files, by name), "-": standard input */
     const char *const *inputs;
     int n_inputs;
-    const char *kind; /* auto (by the first document), tokens, sft, preference, prompts */
+    const char *kind; /* auto (by the first document), or the name of a kind */
     /* auto (by the file name's ending), text, json (lines or an array), minionerec; with auto or json, a file that is
      * Parquet by its name or first bytes is a table of records */
     const char *format;

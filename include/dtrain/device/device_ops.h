@@ -141,20 +141,31 @@ typedef struct dt_heads {
 
 enum { DT_ATTENTION_MAX_HEAD_DIM = 256 };
 
-/** Exact softmax attention, in tiles: out = softmax(scale q k^T + mask) v for each query head, per sequence.
+/** Exact softmax attention, in tiles, for each query head, per sequence:
+ *
+ *      x = scale q k^T     s = x, or softcap tanh(x / softcap), or -inf where the mask hides the key
+ *      p_j = e^(s_j) / (e^sink + sum_l e^(s_l))     out = p v     lse = log (e^sink + sum_l e^(s_l))
+ *
+ *  Without sinks, e^sink is 0. A query that sees no key has out = 0, and lse = sink or -inf. Every kernel reads this
+ *  description, through its platform's score functions (isa/tile.h, cuda/attention.cuh). A kernel that does not support
+ *  a description leaves it to the next one. Positions are in q and k already (dt_heads).
  *
  *  Rows     Sequence s has the query rows q_start[s] .. q_start[s+1]-1 of q and out, and kv_len[s] key rows, starting
  *           at row kv_start[s] of k and v. In training kv_start = q_start and kv_len = n_q. With shared_len the first
  *           shared_len[s] key rows start at row shared_start[s], which sequences may share; the others start at
- *           kv_start[s]. q: [.., n_heads * head_dim] with row distance q_ld; k, v likewise with kv_ld; out, dout with
- *           o_ld. Query head h uses key head h / (n_heads/n_kv_heads).
- *  Mask     Causal, aligned at the end: query i of n_q attends to the key rows j <= kv_len - n_q + i, and with a window
- *           W > 0 only to j > kv_len - n_q + i - W. Bidirectional: every query attends to all kv_len rows, without a
- *           window.
+ *           kv_start[s]. q: [.., n_heads * head_dim] with row distance q_ld; k: [.., n_kv_heads * head_dim] and v:
+ *           [.., n_kv_heads * v_dim], both with kv_ld; out, dout: [.., n_heads * v_dim] with o_ld, v_dim =
+ *           dt_attention_v_dim. Query head h uses key head h / (n_heads/n_kv_heads).
+ *  Mask     Query i of n_q has the position p = kv_len - n_q + i. Causal: it attends to the key rows j <= p, and with a
+ *           window W > 0 only to j > p - W. Block-causal, block B > 1: to all j < (floor(p / B) + 1) B. Bidirectional:
+ *           to all kv_len rows. Only causal attention has a window.
+ *  Sinks    The gradient of a head's sink is - sum over its queries of e^(sink - lse) delta, delta = dout . out.
+ *           attention_backward writes or adds it to dsinks.
  *  Dropout  Of the probabilities, with p > 0: kept if u >= p, and scaled by 1/(1-p). For key row j of its sequence u =
  *           dt_u32_to_unit(word j % 4 of philox(dropout_key, token_key[query row], head << 32 | j / 4)). */
 typedef struct dt_attention {
-    int n_seq, n_heads, n_kv_heads, head_dim;
+    int n_seq, n_heads, n_kv_heads, head_dim; /* head_dim: of q and k */
+    int v_head_dim;                           /* of v and out; 0: head_dim */
     const int32_t *q_start;                   /* [n_seq + 1] */
     const int32_t *kv_start;                  /* [n_seq] */
     const int32_t *kv_len;                    /* [n_seq] */
@@ -162,8 +173,14 @@ typedef struct dt_attention {
     int32_t n_tok;                            /* q_start[n_seq], known to the host */
     int32_t max_q_len, max_kv_len;
     int64_t q_ld, kv_ld, o_ld;
-    float scale;    /* above 0 */
+    float scale;       /* above 0 */
+    float softcap;     /* 0: none */
+    const void *sinks; /* [n_heads] of dt: learned logits (gpt-oss); NULL: none */
+    void *dsinks;      /* backward: [n_heads] of dsinks_dtype; NULL: not computed */
+    dt_dtype dsinks_dtype;
+    bool accumulate_dsinks;
     int32_t window; /* 0: none */
+    int32_t block;  /* 0 or 1: causal */
     bool bidirectional;
     dt_dtype dt;
     float dropout_p;
@@ -176,6 +193,8 @@ typedef struct dt_attention {
      * that was prepared for the shape may compute the call (attention_prepare) */
     bool by_library;
 } dt_attention;
+
+static inline int dt_attention_v_dim(const dt_attention *at) { return at->v_head_dim ? at->v_head_dim : at->head_dim; }
 
 /** Operations that a library was prepared for. */
 enum { DT_READY_FORWARD = 1, DT_READY_BACKWARD = 2 };

@@ -121,10 +121,10 @@ DT_OP(heads_backward, DESC(dt_heads, h), IN(void, x), IN(float, rstd_q), IN(floa
       INOUT(void, dk), INOUT(void, dq_norm), INOUT(void, dk_norm), VAL(dt_dtype, gt), VAL(bool, accumulate),
       OUT(float, scratch))
 
-/** See dt_attention. lse: float [n_tok, n_heads], logsumexp of scaled scores; NULL: not stored. */
+/** See dt_attention. lse: float [n_tok, n_heads]; NULL: not stored. */
 DT_OP(attention_forward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), OUT(void, out), OUT(float, lse))
 
-/** dq, dk, dv in the layouts of q, k, v, overwritten. scratch: float [attention_scratch_elems(at)]. */
+/** dq, dk, dv in the layouts of q, k, v, overwritten; dsinks of at. scratch: float [attention_scratch_elems(at)]. */
 DT_OP(attention_backward, DESC(dt_attention, at), IN(void, q), IN(void, k), IN(void, v), IN(void, out), IN(float, lse),
       IN(void, dout), OUT(void, dq), OUT(void, dk), OUT(void, dv), OUT(float, scratch))
 

@@ -18,16 +18,8 @@
 
 /* ---- configuration ----------------------------------------------------------------------------------------------- */
 
-/** Model families, by config.json's model_type. */
-typedef enum dt_family {
-    DT_GPT2,
-    DT_LLAMA,
-    DT_MISTRAL,
-    DT_QWEN2,
-    DT_QWEN3,
-    DT_N_FAMILY,            /* number of language model families */
-    DT_TOWER = DT_N_FAMILY, /* the blocks of CLIP and SigLIP; only in dt_vision_config.blocks */
-} dt_family;
+/** A model family, by config.json's model_type: the tables of its layers (src/model/families/). */
+typedef struct dt_family dt_family;
 /** Scaling rules of rotary embeddings. */
 typedef enum dt_rope_type {
     DT_ROPE_NONE,
@@ -40,19 +32,29 @@ typedef enum dt_rope_type {
 } dt_rope_type;
 enum { DT_MAX_EOS = 16 };
 
+/** In what a layer differs from the other layers of its model. */
+typedef struct dt_layer {
+    bool slides;    /* attention has a window */
+    bool unrotated; /* queries and keys have no positions */
+} dt_layer;
+
 /** A validated config.json with its defaults. Freed with dt_model_config_free. Fields have config.json's names. */
 typedef struct dt_model_config {
-    dt_family family;
+    const dt_family *family;
     int64_t hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim;
     int64_t vocab_size, max_position_embeddings;
     double norm_eps, initializer_range;
+    /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
+    double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
     dt_activation act;
     bool gated_mlp; /* down(act(gate) * up); else down(act(up)) */
     bool rms_norm;  /* else LayerNorm with bias */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tie_word_embeddings;
-    bool conv1d;   /* GPT-2: matrices stored [in, out] */
-    bool *sliding; /* [num_hidden_layers] the block uses the window; NULL: no block does */
-    int64_t sliding_window;
+    bool qk_norm_whole;     /* qk_norm is over all heads at once */
+    bool conv1d;            /* matrices of blocks are stored as [in, out] */
+    bool learned_positions; /* a table of max_position_embeddings rows; else the length has no limit */
+    dt_layer *layers;       /* [num_hidden_layers]; NULL: all as {0} */
+    int64_t sliding_window; /* of the layers that have one */
     bool scale_attn_weights, scale_attn_by_inverse_layer_idx;
     dt_rope_type rope_type;
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_beta_fast, rope_beta_slow;
@@ -69,6 +71,12 @@ typedef struct dt_model_config {
      * model only */
     dt_vision_config *vision;
 } dt_model_config;
+
+/** Layer i. */
+static inline dt_layer dt_model_layer(const dt_model_config *mc, int64_t i)
+{
+    return mc->layers ? mc->layers[i] : (dt_layer){0};
+}
 
 /** Parse the text of a config.json. Unknown keys are ignored.
  *
@@ -102,13 +110,15 @@ typedef void (*dt_model_visit)(void *self, const char *name, const char *before,
 void dt_model_config_compare(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit,
                              void *self);
 /** Names as in config.json: "llama", "silu", "linear" ("none" without rotary embedding). */
-const char *dt_family_name(dt_family family);
+const char *dt_family_name(const dt_family *family);
 const char *dt_activation_name(dt_activation act);
 const char *dt_rope_name(dt_rope_type type);
 /** The first of config.json's architectures: "LlamaForCausalLM". */
 const char *dt_model_architecture(const dt_model_config *mc);
 /** The same for a model with a scalar head: "LlamaForSequenceClassification". */
-const char *dt_classifier_architecture(dt_family family);
+const char *dt_classifier_architecture(const dt_family *family);
+/** Family number i, in the order of model_types.h; NULL after the last. */
+const dt_family *dt_family_at(int i);
 
 /** Make the units of a model, all trained (see dt_units_choose_trained). Unit 0 is the embedding; the head (final norm,
  *  and lm_head.weight unless tied) is the last unit of the language model.
@@ -129,9 +139,10 @@ dt_err dt_model_make_value_units(const dt_model_config *mc, int64_t n_labels, dt
 void dt_model_free_units(dt_unit *units, int n_units);
 /** Is it a matrix with one row per token of the vocabulary: the embedding, or an untied head? */
 bool dt_model_is_vocabulary(const dt_tensor *t);
-/** Modules that contain such matrices, in all families. */
-enum { DT_N_VOCABULARY_MODULES = 3 };
-extern const char *const dt_vocabulary_modules[DT_N_VOCABULARY_MODULES];
+/** Module number i with such a matrix, of any family: "lm_head". Names occur several times. NULL after the last. */
+const char *dt_vocabulary_module(int i);
+/** Number of the layer that a tensor of the language model belongs to, by its name in a text model; -1: none. */
+int64_t dt_model_layer_of(const dt_model_config *mc, const char *name);
 /** Index of the unit whose table the vocabulary's head also uses: the embedding of a tied model; -1: none. */
 int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_units);
 

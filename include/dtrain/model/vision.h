@@ -8,8 +8,19 @@
 
 struct dt_model_config;
 
-/** Kinds of towers. */
-typedef enum dt_tower { DT_TOWER_CLIP, DT_TOWER_SIGLIP, DT_N_TOWERS } dt_tower;
+/** A kind of tower, as files of transformers have it (src/model/families/vision_towers.c). */
+typedef struct dt_tower {
+    const char *name, *model_type; /* model_type in config.json, of a whole model and of a tower: "clip_vision_model" */
+    const struct dt_family *family;
+    const char *processor; /* its image processor */
+    /* values of missing keys; act: dt_activation */
+    int64_t patch_size;
+    double norm_eps;
+    int act;
+    bool crops;     /* its image processor crops */
+    bool class_row; /* a class token precedes the patches */
+    bool pools;     /* its files have a pooling head, which is not read, and its features may have a norm */
+} dt_tower;
 
 /** Kinds of projectors: layers, each except the last followed by activation, dropout and LayerNorm. */
 typedef enum dt_projector_type {
@@ -35,7 +46,7 @@ typedef struct dt_projector_config {
 
 /** A validated llava config.json with its defaults, and preprocessor_config.json. */
 typedef struct dt_vision_config {
-    dt_tower tower;
+    const dt_tower *tower;
     struct dt_model_config *blocks; /* the tower as a model; its vocabulary is the positions of an image */
     int64_t image_size, patch_size;
     int64_t n_side;      /* patches along a side */
@@ -62,15 +73,10 @@ static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtyp
 /** Has an image one placeholder, for the mean of the projector's rows? */
 static inline bool dt_vision_pools(const dt_vision_config *v) { return v->n_tokens < v->n_features; }
 
-/** "clip", "siglip" */
-const char *dt_tower_name(dt_tower tower);
-/** model_type in config.json: "clip_vision_model" */
-const char *dt_tower_model_type(dt_tower tower);
-/** Default patch size. */
-int64_t dt_tower_patch_size(dt_tower tower);
-/** Find the tower of a config.json's model_type (may be NULL), of a whole model or of a tower: "clip",
- *  "clip_vision_model". False: none. */
-bool dt_tower_find(const char *model_type, dt_tower *tower);
+/** Kind number i; NULL after the last. The first is that of files without a model_type. */
+const dt_tower *dt_tower_at(int i);
+/** Find the kind of a config.json's model_type (may be NULL), of a whole model or of a tower. NULL: none. */
+const dt_tower *dt_tower_find(const char *model_type);
 /** "mlp2x_gelu", ... */
 const char *dt_projector_name(dt_projector_type projector);
 

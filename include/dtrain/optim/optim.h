@@ -72,7 +72,8 @@ typedef struct dt_optimizer_ops {
 } dt_optimizer_ops;
 
 /** Is it a matrix inside a model, which a matrix optimizer updates? True for trained 2-D tensors of blocks, encoders
- *  and a projector. False for embeddings, heads, vectors, adapters, and tensors of which only rows are trained. */
+ *  and a projector. False for embeddings, heads, vectors, adapters, tensors of which only rows are trained, and those
+ *  divided on the axis tp. */
 bool dt_is_hidden_matrix(const dt_unit *unit, const dt_tensor *t);
 /** The states that a trained tensor has: bit k for state k. */
 unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_unit *unit, const dt_tensor *t);

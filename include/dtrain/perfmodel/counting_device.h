@@ -11,15 +11,17 @@
 #define DTRAIN_COUNT_H
 
 #include "dtrain/device/device.h"
+#include "dtrain/perfmodel/links.h"
 
 /** A kernel, copy or exchange. Bytes count each array of the operation once. */
 typedef struct dt_launch {
-    const char *op;   /* its name in dt_device_ops or dt_comm_ops */
-    double flops;     /* of matmuls, in dt; other arithmetic is assumed to overlap with the bytes moved */
-    dt_dtype dt;      /* type of the matmuls */
-    double memory;    /* bytes read and written in device memory */
-    double host;      /* bytes to or from the host */
-    double node, net; /* bytes sent to the other ranks of the node, and to ranks of other nodes */
+    const char *op;       /* its name in dt_device_ops or dt_comm_ops */
+    double flops;         /* of matmuls, in dt; other arithmetic is assumed to overlap with the bytes moved */
+    dt_dtype dt;          /* type of the matmuls */
+    double memory;        /* bytes read and written in device memory */
+    double host;          /* bytes to or from the host */
+    double node, net;     /* bytes sent to the other ranks of the node, and to ranks of other nodes */
+    dt_exchange exchange; /* how they are sent */
 } dt_launch;
 
 /** Number of clocks: the same launches at different rates. */

@@ -17,7 +17,7 @@
 #include "dtrain/step/sums.h"
 #include "dtrain/zero/zero.h"
 
-/** Batch sizes: train_batch_size = micro_batch_size * accumulation * nranks. */
+/** Batch sizes: train_batch_size = micro_batch_size * accumulation * size of the axis data. */
 typedef struct dt_batching {
     int64_t train_batch_size, micro_batch_size, accumulation;
 } dt_batching;
@@ -179,7 +179,7 @@ struct dt_task {
     dt_device *dev;
     dt_ledger *ledger;
     dt_phase *phase;
-    int nranks;
+    const dt_axis *data; /* which samples this rank reads; a plan knows its size only */
     dt_sums *sums;
     dt_batching batching;
     dt_model_config *mc; /* of the model that is trained or evaluated; n_units 0 after a mistake in it */
@@ -209,6 +209,7 @@ struct dt_task {
     /* set by open. Datasets: the run reports them, compares them over the ranks and verifies them; NULL: none, or a
      * mistake */
     dt_loader *train, *valid;
+    dt_dataset_kind data_kind; /* of these datasets (dt_task_data) */
     struct {
         const char *path;
         uint64_t fingerprint;
@@ -310,8 +311,9 @@ dt_err dt_task_open_loader(const dt_task *t, const char *key, dt_loader **l, con
 /** The parts of [data] that a task reads. */
 typedef struct dt_task_data {
     bool training, validation;
-    bool pairs, truncate, no_ties; /* dt_loader_options */
-    int64_t seq_len;               /* 0: data.seq_len */
+    dt_dataset_kind kind;               /* dt_loader_options */
+    bool truncate, no_ties, mismatched; /* likewise */
+    int64_t seq_len;                    /* 0: data.seq_len */
 } dt_task_data;
 /** Open [data] train and validation, if given, as t->train and t->valid, a part of the task. Increases limits of
  *  t->model_opt for their micro-batches, and declares the sum "images" if they have images. Errors are added to

@@ -35,11 +35,12 @@ typedef struct dt_sum {
     int at;      /* index of its value, or of the first of two */
 } dt_sum;
 
-/** A metric: top / bottom, 0 if bottom is 0; or, without bottom, the sum itself; or a variance. */
+/** A metric: top / bottom, 0 if bottom is 0; or, without bottom, the sum itself; or a variance; or a difference. */
 typedef struct dt_shown {
     char name[DT_SUM_NAME];
     int top, bottom;       /* bottom -1: none */
     int mean;              /* -1, or a sum: (mean / bottom)^2 is subtracted from top / bottom */
+    int less, less_bottom; /* -1, or two sums: less / less_bottom is subtracted */
     double (*map)(double); /* applied to the result; may be NULL */
 } dt_shown;
 /** Where a metric appears: in training steps or in validations. */
@@ -72,6 +73,8 @@ int dt_sums_metric(dt_sums *s, dt_show_when when, const char *name, dt_sum_kind 
 /** Declare a biased variance: squares / n - (sum / n)^2, of three declared sums. */
 void dt_sums_show_variance(dt_sums *s, dt_show_when when, const char *name, const char *squares, const char *sum,
                            const char *n);
+/** Declare the difference of two declared metrics that are quotients. */
+void dt_sums_show_difference(dt_sums *s, dt_show_when when, const char *name, const char *first, const char *second);
 /** Index of a sum; -1: none of this name. */
 int dt_sums_find(const dt_sums *s, const char *name);
 

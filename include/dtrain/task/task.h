@@ -26,11 +26,7 @@ void dt_lm_declare(dt_lm_sums *l, dt_sums *sums);
 /** Add this rank's micro-batch b with its predictions to the sums. Local. */
 void dt_lm_collect(const dt_lm_sums *l, dt_sums *sums, const dt_batch *b, const dt_predictions *p);
 
-extern const dt_task_ops dt_task_pretrain, dt_task_sft; /* language_model.c: they differ only in their data */
-extern const dt_task_ops dt_task_eval;                  /* evaluation.c */
-extern const dt_task_ops dt_task_rm;                    /* reward_model.c */
-extern const dt_task_ops dt_task_dpo;                   /* dpo.c */
-extern const dt_task_ops dt_task_ppo;                   /* ppo.c */
-extern const dt_task_ops dt_task_grpo;                  /* grpo.c */
+#define DT_TASK_TABLE(name) extern const dt_task_ops dt_task_##name;
+DT_TASK_LIST(DT_TASK_TABLE)
 
 #endif

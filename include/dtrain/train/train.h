@@ -86,8 +86,10 @@ typedef struct dt_run {
     dt_device dev;
     dt_device host; /* the CPU in addition to another device, for offloaded updates; {0} if dev is the CPU */
     dt_stream *compute;
-    int nranks, most_sharing; /* most_sharing: maximum ranks on a device */
-    double peak_flops;        /* of all devices together, for products in the model's type; 0: unknown */
+    const dt_axis *data; /* which samples this rank reads: of comm, or of the plan */
+    dt_axis planned_data;
+    int most_sharing;  /* maximum ranks on a device */
+    double peak_flops; /* of all devices together, for products in the model's type; 0: unknown */
     dt_batching batching;
     dt_model_config mc;
     dt_unit *units;

@@ -2,12 +2,13 @@
  * gathered, reduced and updated.
  *
  * Source   Rajbhandari et al., "ZeRO", SC 2020, arXiv:1910.02054: stages in section 5, volume in section 7.
- * Symbols  Psi -> n_param, N_d -> comm->nranks.
+ * Symbols  Psi -> n_param, N_d -> size of the axis sum.
  *
- * Each part of a unit (unit.h) is divided into equal, padded shards, one for each rank of a group (comm.h). The group's
- * rank r owns shard r of every state. The stage determines what is kept whole in addition to the owned shard. Frozen
- * parts, quantised or not, have parameters only: no gradients, no states, and nothing to gather after an update. One
- * function computes the layout for the plan and for the allocation, so they agree by construction.
+ * Each part of a unit (unit.h) is divided into equal, padded shards, one for each rank of a group. A group is the axis
+ * shard of the mesh (comm.h), and the axis replicate connects the groups. A group's rank r owns shard r of every state.
+ * The stage determines what is kept whole in addition to the owned shard. Frozen parts, quantised or not, have
+ * parameters only: no gradients, no states, and nothing to gather after an update. One function computes the layout for
+ * the plan and for the allocation, so they agree by construction.
  *
  * With one group, each shard has one owner. With several groups, each group holds all states, so a shard has an owner
  * in each group. Each owner is in charge of an equal part of the shard: it sums that part's gradients over all ranks,

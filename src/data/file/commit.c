@@ -5,6 +5,7 @@
  * All files are written completely under temporary names before the first is renamed. */
 #include "blocks.h"
 #include "writer.h"
+#include "../kinds/kinds.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/seal.h"
 #include <ctype.h>
@@ -215,23 +216,6 @@ static dt_err write_image_attributes(const dt_image_form *form, const shard *s, 
     return dt_h5_write_text(file, s->part, "preprocessor", form->preprocessor);
 }
 
-/* Count the shard's pairs with equal texts and those contradicted by their scores. */
-static dt_err write_pair_counts(const dt_dataset_writer *w, const shard *s, hid_t file)
-{
-    uint8_t marks[4096];
-    int64_t n_equal = 0, n_contradicted = 0;
-    for (int64_t first = 0; first < s->n; first += (int64_t)sizeof marks) {
-        const int64_t n = dt_min_i64((int64_t)sizeof marks, s->n - first);
-        DT_TRY(dt_temp_array_read(&w->column[DT_COL_PAIR_MARKS], s->first + first, n, marks));
-        for (int64_t i = 0; i < n; i++) {
-            n_equal += (marks[i] & DT_MARK_EQUAL) != 0;
-            n_contradicted += (marks[i] & DT_MARK_CONTRADICTED) != 0;
-        }
-    }
-    DT_TRY(dt_h5_write_i64(file, s->part, "equal_pairs", n_equal));
-    return dt_h5_write_i64(file, s->part, "contradicted_pairs", n_contradicted);
-}
-
 static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t file)
 {
     DT_TRY(dt_h5_write_text(file, s->part, "format", "dtrain-dataset"));
@@ -242,7 +226,8 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     DT_TRY(dt_h5_write_i64(file, s->part, "sealed", 1));
     if (w->chat_template) DT_TRY(dt_h5_write_text(file, s->part, "chat_template", w->chat_template));
     if (w->images.size) DT_TRY(write_image_attributes(&w->images, s, file));
-    if (w->kind == DT_DATASET_PREFERENCE) DT_TRY(write_pair_counts(w, s, file));
+    const dt_kind *kind = dt_kind_of(w->kind);
+    if (kind->write_head) DT_TRY(kind->write_head(w, s->first, s->n, file, s->part));
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
@@ -325,7 +310,7 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
         const dt_per per = dt_columns[c].per;
         output *o = &outputs[n++];
         *o = (output){.from = &w->column[c],
-                      .name = dt_column_name(w->kind, c),
+                      .name = dt_kind_of(w->kind)->column[c].name,
                       .first = s->first,
                       .n = s->n,
                       .image_size = c == DT_COL_PIXELS ? (hsize_t)w->images.size : 0,

@@ -22,7 +22,7 @@ typedef enum dt_column {
     DT_COL_MARGINS,
     DT_COL_SAFETY,
     DT_COL_SECOND_SAFETY,
-    DT_COL_TIES,
+    DT_COL_FLAGS,   /* what they say is the kind's */
     DT_COL_RECORDS, /* bytes of JSON */
     DT_COL_RECORD_OFFSETS,
     DT_COL_PIXELS,
@@ -39,21 +39,14 @@ typedef enum dt_per {
     DT_PER_OFFSET
 } dt_per;
 
-/** A row of the table of columns. */
+/** A row of the table of columns. The kinds name the columns that their files have. */
 typedef struct dt_column_form {
-    const char *name, *pair_name; /* in files of kind preference: pair_name; NULL: not there */
     dt_per per;
     int part;  /* DT_SIDE_FIRST, DT_SIDE_SECOND, DT_RECORDS or DT_IMAGES */
     int types; /* DT_ARRAY_ */
-    /* bits of dt_dataset_kind: files that can have the array, and those of them that may lack it */
-    unsigned kinds, optional;
 } dt_column_form;
 extern const dt_column_form dt_columns[DT_N_COLUMNS];
 
-static inline const char *dt_column_name(dt_dataset_kind kind, int c)
-{
-    return kind == DT_DATASET_PREFERENCE ? dt_columns[c].pair_name : dt_columns[c].name;
-}
 /** The columns of a part's elements and offsets, and what its elements are called. */
 static inline dt_column dt_part_elements(int part)
 {
@@ -66,11 +59,15 @@ static inline const char *dt_part_words(int part)
     return part == DT_RECORDS ? "bytes" : part == DT_IMAGES ? "images" : "tokens";
 }
 
+struct dt_kind;
+struct dt_store;
 struct dt_dataset {
     dt_dataset_info info;
+    const struct dt_kind *kind;
+    const struct dt_store *store;
+    void *store_self;
     char *path, *tokenizer, *chat_template, *preprocessor;
     int fd;
-    hid_t file; /* open while an array needs HDF5, else H5I_INVALID_HID */
     int64_t file_nbytes;
     dt_array column[DT_N_ARRAYS]; /* path NULL, n_elems 0: missing in the file */
     /* placeholder id of the model, which no token may equal in a file without images; -1: unknown */

@@ -1,5 +1,6 @@
 /* dataset_read.c - reads an open dataset file and validates every value it returns. */
 #include "dataset_file.h"
+#include "../kinds/kinds.h"
 #include "dtrain/io/json.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -96,11 +97,12 @@ dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t 
 
     uint32_t largest = 0;
     for (int64_t i = 0; i < n; i++) largest = (uint32_t)ids[i] > largest ? (uint32_t)ids[i] : largest;
-    if (largest < (uint32_t)d->info.vocab_size) return check_placeholders(d, side, first, n, ids);
+    const uint32_t limit = d->info.vocab_size ? (uint32_t)d->info.vocab_size : (uint32_t)INT32_MAX + 1;
+    if (largest < limit) return check_placeholders(d, side, first, n, ids);
     int64_t bad = 0;
-    while ((uint32_t)ids[bad] < (uint32_t)d->info.vocab_size) bad++;
+    while ((uint32_t)ids[bad] < limit) bad++;
     return dt_fail(DT_ERR_DATA, "%s: %s[%" PRId64 "] = %" PRIu32 ", expected a token id below vocab_size = %" PRId64,
-                   d->path, tokens->name, first + bad, (uint32_t)ids[bad], d->info.vocab_size);
+                   d->path, tokens->name, first + bad, (uint32_t)ids[bad], (int64_t)limit);
 }
 
 dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *ids)
@@ -110,7 +112,7 @@ dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *
 
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask)
 {
-    DT_CHECK(d->info.kind == DT_DATASET_SFT, DT_ERR_ARG,
+    DT_CHECK(d->column[DT_COL_MASK].path, DT_ERR_ARG,
              "internal: dt_dataset_read_mask: %s: a dataset of kind %s has no loss_mask", d->path,
              dt_dataset_kind_name(d->info.kind));
     DT_TRY(dt_array_read(&d->column[DT_COL_MASK], first, n, mask));
@@ -141,11 +143,10 @@ dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight)
 
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
 {
-    DT_CHECK(d->info.kind == DT_DATASET_PREFERENCE, DT_ERR_ARG,
-             "internal: dt_dataset_read_pair: %s: a dataset of kind %s has no pairs", d->path,
-             dt_dataset_kind_name(d->info.kind));
+    DT_CHECK(d->kind->answers, DT_ERR_ARG, "internal: dt_dataset_read_pair: %s: a dataset of kind %s has no pairs",
+             d->path, dt_dataset_kind_name(d->info.kind));
     *pair = (dt_pair){0};
-    for (int s = 0; s < DT_N_SIDES; s++) {
+    for (int s = 0; s < d->kind->n_sequences; s++) {
         int64_t first, n;
         uint8_t safety = 0;
         DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
@@ -158,11 +159,11 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
                  d->column[DT_COL_SAFETY + s].name, i, safety);
         pair->safety[s] = (dt_safety)safety;
     }
-    uint8_t tie = 0;
-    if (d->info.has_ties) DT_TRY(dt_array_read(&d->column[DT_COL_TIES], i, 1, &tie));
-    DT_CHECK(tie <= 1, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0 or 1, found %u", d->path,
-             d->column[DT_COL_TIES].name, i, tie);
-    pair->tie = tie;
+    uint8_t flag = 0;
+    if (d->info.has_flags) DT_TRY(dt_array_read(&d->column[DT_COL_FLAGS], i, 1, &flag));
+    DT_CHECK(flag <= 1, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0 or 1, found %u", d->path,
+             d->column[DT_COL_FLAGS].name, i, flag);
+    pair->flag = flag;
     if (d->info.has_margins) DT_TRY(dt_array_read(&d->column[DT_COL_MARGINS], i, 1, &pair->margin));
     DT_CHECK(isfinite(pair->margin), DT_ERR_DATA, "%s: margins[%" PRId64 "]: expected a number, found %g", d->path, i,
              dt_unsigned_nan((double)pair->margin));
@@ -184,7 +185,7 @@ dt_err dt_dataset_read_record(dt_dataset *d, int64_t i, char **json)
 {
     int64_t first = 0, n = 0;
     *json = NULL;
-    DT_CHECK(d->info.kind == DT_DATASET_PROMPTS, DT_ERR_ARG,
+    DT_CHECK(d->kind->column[DT_COL_RECORDS].name, DT_ERR_ARG,
              "internal: dt_dataset_read_record: %s: a dataset of kind %s has no records", d->path,
              dt_dataset_kind_name(d->info.kind));
     if (d->info.has_records) DT_TRY(dt_dataset_part(d, DT_RECORDS, i, &first, &n));

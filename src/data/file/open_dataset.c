@@ -1,8 +1,7 @@
-/* open_dataset.c - opens a dataset file with open(2), to read arrays with pread, and with HDF5, to locate them.
- * If every array is contiguous, the HDF5 handle is closed again. A training run then holds one descriptor
- * per file and never takes HDF5's lock. */
+/* open_dataset.c - opens a dataset file of any format. The format fills its columns. */
 #include "dataset_file.h"
-#include "blocks.h"
+#include "../kinds/kinds.h"
+#include "store.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -11,24 +10,38 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FORMAT_VERSION = 1 };
+/* Of two formats that a file may have, the first one counts. */
+#define STORES(STORE) STORE(megatron) STORE(hdf5)
+#define STORE_TABLE(name) extern const dt_store dt_store_##name;
+STORES(STORE_TABLE)
+#define STORE_ENTRY(name) &dt_store_##name,
+static const dt_store *const stores[] = {STORES(STORE_ENTRY)};
+enum { N_STORES = sizeof stores / sizeof stores[0] };
 
-static const char *const kind_names[DT_N_DATASET_KINDS] = {"tokens", "sft", "preference", "prompts"};
-const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kind_names[kind]; }
-
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
-
-/* Text and JSON have no zero byte at the beginning; an HDF5 file has one within nine bytes. */
-static dt_err refuse_text(const dt_dataset *d)
+/* Find the format by the file's name and first bytes. */
+static dt_err find_store(dt_dataset *d)
 {
     char head[256];
     DT_TRY(dt_refuse_stand_in_file(d->path, d->fd));
     const ssize_t n = pread(d->fd, head, sizeof head, 0);
-    DT_CHECK(n <= 0 || memchr(head, 0, (size_t)n), DT_ERR_DATA,
+    for (int i = 0; i < N_STORES && !d->store; i++)
+        if (stores[i]->is(d->path, head, n > 0 ? (size_t)n : 0)) d->store = stores[i];
+    DT_CHECK(d->store, DT_ERR_DATA,
              "%s: expected a dataset, found text; convert it with `dtrain-data -o train.h5 %s` (add --tokenizer MODEL "
              "for a model's tokens)",
              d->path, d->path);
     return DT_OK;
+}
+
+bool dt_dataset_is_foreign(const char *path)
+{
+    char head[256];
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : pread(fd, head, sizeof head, 0);
+    bool is = false;
+    if (fd >= 0) close(fd);
+    for (int i = 0; i < N_STORES && n > 0; i++) is |= stores[i]->foreign && stores[i]->is(path, head, (size_t)n);
+    return is;
 }
 
 static dt_err open_plain(dt_dataset *d)
@@ -41,222 +54,16 @@ static dt_err open_plain(dt_dataset *d)
              S_ISDIR(st.st_mode) ? "folder" : "special file");
     DT_CHECK(st.st_size > 0, DT_ERR_DATA, "%s: the file is empty", d->path);
     d->file_nbytes = (int64_t)st.st_size;
-    return refuse_text(d);
-}
-
-static dt_err read_kind(dt_dataset *d)
-{
-    char *text = NULL;
-    DT_TRY(dt_h5_read_text(d->file, d->path, "kind", &text));
-    int k = 0;
-    while (k < DT_N_DATASET_KINDS && strcmp(text, kind_names[k]) != 0) k++;
-    dt_err err = DT_OK;
-    if (k == DT_N_DATASET_KINDS)
-        err = dt_fail(DT_ERR_DATA, "%s: attribute kind: expected tokens, sft, preference or prompts, found \"%s\"",
-                      d->path, text);
-    else
-        d->info.kind = (dt_dataset_kind)k;
-    free(text);
-    return err;
-}
-
-static dt_err read_attributes(dt_dataset *d)
-{
-    char *format = NULL;
-    DT_CHECK(dt_h5_has(d->file, "format"), DT_ERR_DATA,
-             "%s: attribute format is missing, so this is not a dataset of dtrain; create one with dtrain-data",
-             d->path);
-    DT_TRY(dt_h5_read_text(d->file, d->path, "format", &format));
-    dt_err err = DT_OK;
-    if (strcmp(format, "dtrain-dataset") != 0)
-        err = dt_fail(DT_ERR_DATA, "%s: attribute format: expected \"dtrain-dataset\", found \"%s\"", d->path, format);
-    free(format);
-    if (err != DT_OK) return err;
-
-    int64_t version = 0;
-    DT_TRY(dt_h5_read_i64(d->file, d->path, "version", &version));
-    DT_CHECK(version == FORMAT_VERSION, DT_ERR_DATA, "%s: attribute version: expected %d, found %" PRId64 "%s", d->path,
-             FORMAT_VERSION, version, version > FORMAT_VERSION ? " (written by a later dtrain)" : "");
-    DT_TRY(read_kind(d));
-    DT_TRY(dt_h5_read_i64(d->file, d->path, "vocab_size", &d->info.vocab_size));
-    DT_CHECK(d->info.vocab_size >= 1 && d->info.vocab_size <= INT32_MAX, DT_ERR_DATA,
-             "%s: attribute vocab_size: expected 1 to %d, found %" PRId64, d->path, INT32_MAX, d->info.vocab_size);
-    if (dt_h5_has(d->file, "tokenizer")) DT_TRY(dt_h5_read_text(d->file, d->path, "tokenizer", &d->tokenizer));
-    if (dt_h5_has(d->file, "chat_template"))
-        DT_TRY(dt_h5_read_text(d->file, d->path, "chat_template", &d->chat_template));
-    return DT_OK;
-}
-
-static dt_err read_image_attributes(dt_dataset *d)
-{
-    dt_image_form *form = &d->info.images;
-    int64_t token = -1;
-    DT_TRY(dt_h5_read_i64(d->file, d->path, "image_token", &token));
-    DT_CHECK(token >= 0 && token < d->info.vocab_size, DT_ERR_DATA,
-             "%s: attribute image_token: expected a token id below vocab_size = %" PRId64 ", found %" PRId64, d->path,
-             d->info.vocab_size, token);
-    form->token = (int32_t)token;
-    DT_TRY(dt_h5_read_i64(d->file, d->path, "image_tokens", &form->n_tokens));
-    DT_CHECK(form->n_tokens >= 1 && form->n_tokens <= DT_MAX_IMAGE_TOKENS, DT_ERR_DATA,
-             "%s: attribute image_tokens: expected 1 to %d, found %" PRId64, d->path, DT_MAX_IMAGE_TOKENS,
-             form->n_tokens);
-    if (dt_h5_has(d->file, "preprocessor")) DT_TRY(dt_h5_read_text(d->file, d->path, "preprocessor", &d->preprocessor));
-    return DT_OK;
-}
-
-/* Optional attributes: only newer versions of dtrain-data write them. */
-static dt_err read_pair_counts(dt_dataset *d)
-{
-    dt_dataset_info *i = &d->info;
-    i->n_equal_pairs = i->n_contradicted_pairs = -1;
-    if (i->kind != DT_DATASET_PREFERENCE || !dt_h5_has(d->file, "equal_pairs")) return DT_OK;
-    DT_TRY(dt_h5_read_i64(d->file, d->path, "equal_pairs", &i->n_equal_pairs));
-    return dt_h5_has(d->file, "contradicted_pairs")
-               ? dt_h5_read_i64(d->file, d->path, "contradicted_pairs", &i->n_contradicted_pairs)
-               : DT_OK;
-}
-
-static bool has_array(const dt_dataset *d, const char *name)
-{
-    const char *slash = strchr(name, '/');
-    char group[32];
-    if (slash &&
-        (snprintf(group, sizeof group, "%.*s", (int)(slash - name), name), H5Lexists(d->file, group, H5P_DEFAULT) <= 0))
-        return false;
-    return H5Lexists(d->file, name, H5P_DEFAULT) > 0;
-}
-
-static bool has_array_locked(const dt_dataset *d, const char *name)
-{
-    dt_h5_lock();
-    const bool has = has_array(d, name);
-    dt_h5_unlock();
-    return has;
-}
-
-/* Find the arrays of the file that its kind uses. Of two arrays that belong together, either one requires both. */
-static void find_columns(dt_dataset *d, bool has[DT_N_ARRAYS])
-{
-    static const dt_column together[][2] = {{DT_COL_SECOND_TOKENS, DT_COL_SECOND_OFFSETS},
-                                            {DT_COL_SAFETY, DT_COL_SECOND_SAFETY},
-                                            {DT_COL_RECORDS, DT_COL_RECORD_OFFSETS},
-                                            {DT_COL_PIXELS, DT_COL_IMAGE_OFFSETS}};
-    dt_dataset_info *i = &d->info;
-    const unsigned kind = 1u << i->kind;
-    for (int c = 0; c < DT_N_ARRAYS; c++)
-        has[c] = dt_columns[c].kinds & kind &&
-                 (!(dt_columns[c].optional & kind) || has_array(d, dt_column_name(i->kind, c)));
-    for (size_t k = 0; k < sizeof together / sizeof together[0]; k++)
-        has[together[k][0]] = has[together[k][1]] = has[together[k][0]] || has[together[k][1]];
-    i->has_weights = has[DT_COL_WEIGHTS];
-    i->has_margins = has[DT_COL_MARGINS];
-    i->has_safety = has[DT_COL_SAFETY];
-    i->has_ties = has[DT_COL_TIES];
-    i->has_answers = i->kind == DT_DATASET_PROMPTS && has[DT_COL_SECOND_TOKENS];
-    i->has_records = has[DT_COL_RECORDS];
-    i->has_images = has[DT_COL_PIXELS];
-}
-
-/* Must be called with the HDF5 lock held. */
-static dt_err open_head(dt_dataset *d, bool has[DT_N_ARRAYS])
-{
-    DT_TRY(dt_h5_open(d->path, &d->file, &d->info.sealed));
-    DT_TRY(read_attributes(d));
-    DT_TRY(read_pair_counts(d));
-    find_columns(d, has);
-    DT_CHECK(!d->info.has_images || d->info.kind != DT_DATASET_TOKENS, DT_ERR_DATA,
-             "%s: images need kind sft, which does not cut samples; found kind tokens", d->path);
-    return d->info.has_images ? read_image_attributes(d) : DT_OK;
-}
-
-static dt_err open_one(dt_dataset *d, dt_array *a, const char *name, int types)
-{
-    return dt_array_open(a, d->file, d->fd, d->file_nbytes, d->path, name, types);
-}
-
-static dt_err check_offset_ends(const dt_dataset *d, int part)
-{
-    const dt_array *offsets = &d->column[dt_part_offsets(part)], *elements = &d->column[dt_part_elements(part)];
-    DT_CHECK(offsets->n_elems >= 1, DT_ERR_DATA, "%s: %s: expected at least one element, found none", d->path,
-             offsets->name);
-    uint64_t first = 0, last = 0;
-    DT_TRY(dt_array_read(offsets, 0, 1, &first));
-    DT_TRY(dt_array_read(offsets, offsets->n_elems - 1, 1, &last));
-    DT_CHECK(first == 0, DT_ERR_DATA, "%s: %s[0]: expected 0, found %" PRIu64, d->path, offsets->name, first);
-    DT_CHECK(last == (uint64_t)elements->n_elems, DT_ERR_DATA,
-             "%s: %s[%" PRId64 "]: expected the number of %s, %" PRId64 ", found %" PRIu64, d->path, offsets->name,
-             offsets->n_elems - 1, dt_part_words(part), elements->n_elems, last);
-    return DT_OK;
-}
-
-static dt_err check_length(const dt_dataset *d, const dt_array *a, int64_t n, const char *of)
-{
-    DT_CHECK(a->n_elems == n, DT_ERR_DATA, "%s: %s: expected one element for each of %" PRId64 " %s, found %" PRId64,
-             d->path, a->name, n, of, a->n_elems);
-    return DT_OK;
-}
-
-/* Columns are opened in their order: the number of samples is known after the first offsets. */
-static dt_err open_column(dt_dataset *d, int c)
-{
-    const dt_column_form *f = &dt_columns[c];
-    dt_array *a = &d->column[c];
-    DT_TRY(open_one(d, a, dt_column_name(d->info.kind, c), f->types));
-    if (f->per == DT_PER_SAMPLE) return check_length(d, a, d->info.n_documents, "samples");
-    if (c == DT_COL_MASK) return check_length(d, a, d->column[DT_COL_TOKENS].n_elems, "tokens");
-    if (f->per == DT_PER_TOKEN) return DT_OK;
-    DT_TRY(check_offset_ends(d, f->part));
-    if (c == DT_COL_OFFSETS) d->info.n_documents = a->n_elems - 1;
-    return check_length(d, a, d->info.n_documents + 1, dt_column_name(d->info.kind, DT_COL_OFFSETS));
-}
-
-/* If the file has block checksums, every array is verified as it is read. */
-static dt_err attach_blocks(dt_dataset *d)
-{
-    d->info.has_block_checksums = has_array_locked(d, "block_checksums");
-    if (!d->info.has_block_checksums) return DT_OK;
-    dt_array sums;
-    dt_err err = open_one(d, &sums, "block_checksums", DT_ARRAY_U64);
-    for (dt_array *a = d->column; a < d->column + DT_N_ARRAYS && err == DT_OK; a++) {
-        if (!a->path) continue;
-        err = dt_blocks_attach(a, &sums);
-        d->info.has_block_checksums &= a->verified || a->n_elems == 0;
-    }
-    dt_array_close(&sums);
-    return err;
-}
-
-static void close_hdf5(dt_dataset *d)
-{
-    dt_h5_lock();
-    if (d->file >= 0) H5Fclose(d->file);
-    dt_h5_unlock();
-    d->file = H5I_INVALID_HID;
+    return find_store(d);
 }
 
 static dt_err open_all(dt_dataset *d)
 {
     DT_TRY(open_plain(d));
-    bool has[DT_N_ARRAYS];
-    dt_h5_lock();
-    const dt_err err = open_head(d, has);
-    dt_h5_unlock();
-    DT_TRY(err);
-    for (int c = 0; c < DT_N_ARRAYS; c++)
-        if (has[c]) DT_TRY(open_column(d, c));
-    DT_TRY(attach_blocks(d));
-    bool needs_hdf5 = false;
-    d->info.has_checksums = true;
-    for (const dt_array *a = d->column; a < d->column + DT_N_ARRAYS; a++) {
-        if (!a->path) continue;
-        needs_hdf5 |= a->offset < 0;
-        d->info.has_checksums &= a->has_checksum;
-    }
-    if (!needs_hdf5) close_hdf5(d);
+    DT_TRY(d->store->open(d));
     d->info.images.size = d->column[DT_COL_PIXELS].image_size;
     d->info.n_images = d->column[DT_COL_PIXELS].n_elems;
     d->info.n_tokens = d->column[DT_COL_TOKENS].n_elems;
-    d->info.token_nbytes = d->column[DT_COL_TOKENS].elem_size;
     d->info.n_second_tokens = d->column[DT_COL_SECOND_TOKENS].n_elems;
     d->info.n_record_nbytes = d->column[DT_COL_RECORDS].n_elems;
     d->info.path = d->path;
@@ -264,6 +71,11 @@ static dt_err open_all(dt_dataset *d)
     d->info.chat_template = d->chat_template ? d->chat_template : "";
     d->info.images.preprocessor = d->preprocessor ? d->preprocessor : "";
     return DT_OK;
+}
+
+void dt_dataset_set_vocabulary(dt_dataset *d, int64_t vocab_size)
+{
+    if (d->info.vocab_size == 0) d->info.vocab_size = vocab_size;
 }
 
 dt_err dt_dataset_open(dt_dataset **out, const char *path)
@@ -278,7 +90,7 @@ dt_err dt_dataset_open(dt_dataset **out, const char *path)
     }
     d->path = copy;
     d->fd = d->placeholder = -1;
-    d->file = H5I_INVALID_HID;
+    d->info.n_equal_pairs = d->info.n_contradicted_pairs = -1;
     d->info.n_documents = -1;
     const dt_err err = open_all(d);
     if (err != DT_OK) {
@@ -293,7 +105,7 @@ void dt_dataset_close(dt_dataset *d)
 {
     if (!d) return;
     for (int c = 0; c < DT_N_ARRAYS; c++) dt_array_close(&d->column[c]);
-    if (d->file >= 0) close_hdf5(d);
+    if (d->store) d->store->close(d);
     if (d->fd >= 0) close(d->fd);
     free(d->tokenizer);
     free(d->chat_template);

@@ -162,7 +162,7 @@ dt_err dt_array_open(dt_array *a, hid_t file, int fd, int64_t file_nbytes, const
 
 void dt_array_close(dt_array *a)
 {
-    if (a->path && a->dset >= 0) { /* {0} has no path */
+    if (a->path && !a->read && a->dset >= 0) { /* {0} has no path */
         dt_h5_lock();
         H5Dclose(a->dset);
         dt_h5_unlock();
@@ -200,6 +200,7 @@ dt_err dt_array_read(const dt_array *a, int64_t first, int64_t n, void *out)
              " of them, are outside the array of %" PRId64,
              a->path, a->name, first, n, a->n_elems);
     if (n == 0) return DT_OK;
+    if (a->read) return a->read(a, first, n, out);
     if (a->offset >= 0) return read_plain(a, first, n, out);
     dt_h5_lock();
     const dt_err err = read_h5(a, first, n, out);

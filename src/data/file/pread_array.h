@@ -14,11 +14,15 @@ enum {
     DT_ARRAY_IMAGES = 32 /* uint8 [n, S, S, 3]: an element is one image */
 };
 
-typedef struct dt_array {
-    const char *path, *name; /* path of the file, name of the HDF5 dataset; for messages; borrowed */
-    hid_t dset;              /* open if the array is read through HDF5, else H5I_INVALID_HID */
-    int fd;                  /* borrowed */
-    int64_t offset;          /* of the first byte in the file; -1: read through HDF5 */
+typedef struct dt_array dt_array;
+struct dt_array {
+    const char *path, *name; /* path of the file, name of the array in it; for messages; borrowed */
+    /* of arrays of other formats: read as dt_array_read, of a range that exists; NULL: HDF5 */
+    dt_err (*read)(const dt_array *a, int64_t first, int64_t n, void *out);
+    const void *self; /* the format's */
+    hid_t dset;       /* open if the array is read through HDF5, else H5I_INVALID_HID */
+    int fd;           /* borrowed */
+    int64_t offset;   /* of the first byte in the file; -1: read through HDF5 */
     int64_t n_elems;
     int type, elem_size;
     int image_size; /* S; 0: elements are scalars */
@@ -27,7 +31,7 @@ typedef struct dt_array {
     int64_t first_block;       /* index of the first block's checksum in /block_checksums; -1: no block checksums */
     int64_t sums_offset;       /* file offset of that checksum, set when blocks are attached (blocks.h) */
     _Atomic uint8_t *verified; /* [blocks / 8]: one bit per block; NULL: blocks are not verified */
-} dt_array;
+};
 
 /** Open /name of an HDF5 file. Checks its dimensions, that its type is in types, and that it lies inside
  *  the file.

@@ -1,6 +1,7 @@
 /* verify.c - full check of a dataset file: reads every array once, in fixed-size chunks, and checks values
  * and checksum. */
 #include "../samples/sample_images.h"
+#include "store.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -80,6 +81,7 @@ static dt_err verify_images(const job *j)
 static dt_err verify_all(const job *j)
 {
     dt_dataset *d = j->dataset;
+    if (d->store->verify) DT_TRY(d->store->verify(d, j->each_piece, j->arg));
     for (int part = 0; part < DT_N_PARTS; part++)
         if (d->column[dt_part_offsets(part)].path)
             DT_TRY(dt_dataset_each_side_block(d, part, j->each_piece ? show_block : NULL, (void *)j));

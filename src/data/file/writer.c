@@ -1,5 +1,6 @@
 /* writer.c - samples are added one by one; each array grows in a temporary file until the commit. */
 #include "writer.h"
+#include "../kinds/kinds.h"
 #include "dtrain/io/io.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -27,15 +28,15 @@ static dt_err open_array(dt_dataset_writer *w, dt_column c, int elem_size)
 /* An optional array is written only when some sample has a value in it. */
 static dt_err open_arrays(dt_dataset_writer *w, bool with_weights)
 {
-    const unsigned kind = 1u << w->kind;
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         const dt_column_form *f = &dt_columns[c];
+        const struct dt_kind_column *of = &dt_kind_of(w->kind)->column[c];
         const bool weights = c == DT_COL_WEIGHTS;
-        if (!(f->kinds & kind) || f->part == DT_IMAGES || (weights && !with_weights)) continue;
+        if (!of->name || f->part == DT_IMAGES || (weights && !with_weights)) continue;
         const int size = f->types == DT_ARRAY_F32                    ? 4
                          : f->types == (DT_ARRAY_U16 | DT_ARRAY_U32) ? (w->vocab_size <= 65536 ? 2 : 4)
                                                                      : f->types;
-        w->wanted[c] = weights || c == DT_COL_OFFSETS || !(f->optional & kind);
+        w->wanted[c] = weights || c == DT_COL_OFFSETS || !of->optional;
         DT_TRY(open_array(w, (dt_column)c, size));
     }
     return DT_OK;
@@ -127,7 +128,7 @@ void dt_dataset_set_own(dt_dataset_writer *w, int64_t n_own) { w->n_own = dt_min
 
 dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *mask, int64_t n)
 {
-    DT_CHECK((mask != NULL) == (w->kind == DT_DATASET_SFT) || n == 0, DT_ERR_ARG,
+    DT_CHECK((mask != NULL) == (w->column[DT_COL_MASK].path != NULL) || n == 0, DT_ERR_ARG,
              "internal: dt_dataset_add: %s: kind %s cannot have %s loss mask", w->path, dt_dataset_kind_name(w->kind),
              mask ? "a" : "no");
     DT_TRY(add_ids(w, DT_COL_TOKENS, ids, n));
@@ -137,9 +138,9 @@ dt_err dt_dataset_add(dt_dataset_writer *w, const int32_t *ids, const uint8_t *m
 dt_err dt_dataset_add_side(dt_dataset_writer *w, dt_side side, const int32_t *ids, int64_t n)
 {
     const dt_column c = dt_part_elements((int)side);
-    DT_CHECK(w->column[c].path && w->kind != DT_DATASET_SFT, DT_ERR_ARG,
+    DT_CHECK(w->column[c].path && !w->column[DT_COL_MASK].path, DT_ERR_ARG,
              "internal: dt_dataset_add_side: %s: kind %s has only one side", w->path, dt_dataset_kind_name(w->kind));
-    if (w->kind == DT_DATASET_PROMPTS && side == DT_SIDE_SECOND) w->wanted[c] = w->wanted[DT_COL_SECOND_OFFSETS] = true;
+    if (side == DT_SIDE_SECOND) w->wanted[c] = w->wanted[DT_COL_SECOND_OFFSETS] = true;
     return add_ids(w, c, ids, n);
 }
 
@@ -167,24 +168,30 @@ dt_err dt_dataset_end_document(dt_dataset_writer *w, float weight)
     return w->column[DT_COL_WEIGHTS].path ? dt_temp_array_add(&w->column[DT_COL_WEIGHTS], &weight, 1) : DT_OK;
 }
 
+/* Add the sample's element to a column, if the kind has it. */
+static dt_err add_value(dt_dataset_writer *w, int c, const void *value)
+{
+    return w->column[c].path ? dt_temp_array_add(&w->column[c], value, 1) : DT_OK;
+}
+
 dt_err dt_dataset_end_pair(dt_dataset_writer *w, const dt_pair *pair)
 {
-    DT_CHECK(w->kind == DT_DATASET_PREFERENCE, DT_ERR_ARG, "internal: dt_dataset_end_pair: %s: kind %s has no pairs",
+    DT_CHECK(dt_kind_of(w->kind)->answers, DT_ERR_ARG, "internal: dt_dataset_end_pair: %s: kind %s has no pairs",
              w->path, dt_dataset_kind_name(w->kind));
-    const uint8_t tie = pair->tie, marks = pair->tie ? 0
-                                                     : (uint8_t)((pair->equal ? DT_MARK_EQUAL : 0) |
-                                                                 (pair->contradicted ? DT_MARK_CONTRADICTED : 0));
+    const uint8_t flag = pair->flag, marks = pair->tie ? 0
+                                                       : (uint8_t)((pair->equal ? DT_MARK_EQUAL : 0) |
+                                                                   (pair->contradicted ? DT_MARK_CONTRADICTED : 0));
     w->wanted[DT_COL_MARGINS] |= pair->margin != 0;
-    w->wanted[DT_COL_TIES] |= pair->tie;
+    w->wanted[DT_COL_FLAGS] |= pair->flag;
     if (pair->safety[0] || pair->safety[1]) w->wanted[DT_COL_SAFETY] = w->wanted[DT_COL_SECOND_SAFETY] = true;
     for (int s = 0; s < DT_N_SIDES; s++) {
         const uint8_t safety = (uint8_t)pair->safety[s];
-        DT_TRY(dt_temp_array_add(&w->column[DT_COL_PROMPT + s], &pair->prompt_length[s], 1));
-        DT_TRY(dt_temp_array_add(&w->column[DT_COL_SAFETY + s], &safety, 1));
+        DT_TRY(add_value(w, DT_COL_PROMPT + s, &pair->prompt_length[s]));
+        DT_TRY(add_value(w, DT_COL_SAFETY + s, &safety));
     }
-    DT_TRY(dt_temp_array_add(&w->column[DT_COL_TIES], &tie, 1));
-    DT_TRY(dt_temp_array_add(&w->column[DT_COL_PAIR_MARKS], &marks, 1));
-    DT_TRY(dt_temp_array_add(&w->column[DT_COL_MARGINS], &pair->margin, 1));
+    DT_TRY(add_value(w, DT_COL_FLAGS, &flag));
+    DT_TRY(add_value(w, DT_COL_PAIR_MARKS, &marks));
+    DT_TRY(add_value(w, DT_COL_MARGINS, &pair->margin));
     return dt_dataset_end_document(w, 1);
 }
 

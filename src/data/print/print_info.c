@@ -1,6 +1,7 @@
 /* print_info.c - text report on a dataset file: sizes, lengths, targets, packing. */
-#include "../file/dataset_file.h"
+#include "../kinds/kinds.h"
 #include <inttypes.h>
+#include <string.h>
 
 enum { N_BINS = 41 }; /* bin k > 0: lengths 2^(k-1) .. 2^k - 1; bin 0: empty */
 
@@ -33,42 +34,6 @@ static dt_err print_lengths(dt_dataset *d, dt_side side, const char *what)
         printf("  %10" PRId64 " to %-10" PRId64 " %10" PRId64 "  %.*s\n", lo, hi, l.bin[k], width > 0 ? width : 1,
                "########################################");
     }
-    return DT_OK;
-}
-
-static const char *yes(bool b) { return b ? "yes" : "no"; }
-
-static dt_err print_targets(dt_dataset *d)
-{
-    uint8_t piece[1 << 16];
-    const int64_t n = d->info.n_tokens;
-    int64_t n_target = 0;
-    for (int64_t first = 0; first < n; first += (int64_t)sizeof piece) {
-        const int64_t k = n - first < (int64_t)sizeof piece ? n - first : (int64_t)sizeof piece;
-        DT_TRY(dt_dataset_read_mask(d, first, k, piece));
-        for (int64_t i = 0; i < k; i++) n_target += piece[i];
-    }
-    printf("targets      %" PRId64 " (%.1f %% of the tokens)\nweights      %s\n", n_target,
-           n ? 100.0 * (double)n_target / (double)n : 0.0, yes(d->info.has_weights));
-    return DT_OK;
-}
-
-static dt_err print_pairs(dt_dataset *d)
-{
-    int64_t n_prompt[DT_N_SIDES] = {0};
-    for (int64_t i = 0; i < d->info.n_documents; i++) {
-        dt_pair pair;
-        DT_TRY(dt_dataset_read_pair(d, i, &pair));
-        for (int s = 0; s < DT_N_SIDES; s++) n_prompt[s] += pair.prompt_length[s];
-    }
-    printf("chosen       %" PRId64 " tokens, %" PRId64 " of them prompt\nrejected     %" PRId64 " tokens, %" PRId64
-           " of them prompt\n",
-           d->info.n_tokens, n_prompt[0], d->info.n_second_tokens, n_prompt[1]);
-    printf("margins      %s\nsafety       %s\nties         %s\n", yes(d->info.has_margins), yes(d->info.has_safety),
-           yes(d->info.has_ties));
-    if (d->info.n_equal_pairs > 0) printf("equal        %" PRId64 " pairs of equal texts\n", d->info.n_equal_pairs);
-    if (d->info.n_contradicted_pairs > 0)
-        printf("contradicted %" PRId64 " pairs, by their scores\n", d->info.n_contradicted_pairs);
     return DT_OK;
 }
 
@@ -118,26 +83,42 @@ static dt_err print_images(dt_dataset *d)
     return DT_OK;
 }
 
+/* Of a file that does not store the size, the largest token id. */
+static dt_err print_vocabulary(dt_dataset *d)
+{
+    int32_t ids[1 << 14], largest = -1;
+    const int64_t n = d->info.n_tokens, most = sizeof ids / sizeof ids[0];
+    if (d->info.vocab_size > 0) {
+        printf("vocab_size   %" PRId64 "\n", d->info.vocab_size);
+        return DT_OK;
+    }
+    for (int64_t first = 0; first < n; first += most) {
+        const int64_t k = dt_min_i64(n - first, most);
+        DT_TRY(dt_dataset_read_tokens(d, first, k, ids));
+        for (int64_t i = 0; i < k; i++)
+            if (ids[i] > largest) largest = ids[i];
+    }
+    printf("vocab_size   not stored; the largest token id is %" PRId32 "\n", largest);
+    return DT_OK;
+}
+
 dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len)
 {
     const dt_dataset_info *i = &d->info;
-    const bool pairs = i->kind == DT_DATASET_PREFERENCE;
-    printf("%s\nkind         %s\ntokens       %" PRId64 " (uint%d)\nvocab_size   %" PRId64 "\ntokenizer    %s\n",
-           i->path, dt_dataset_kind_name(i->kind), i->n_tokens + i->n_second_tokens, 8 * i->token_nbytes, i->vocab_size,
-           i->tokenizer[0] ? i->tokenizer : "not named");
+    printf("%s\nkind         %s\ntokens       %" PRId64 " (%s)\n", i->path, dt_dataset_kind_name(i->kind),
+           i->n_tokens + i->n_second_tokens, i->token_type);
+    DT_TRY(print_vocabulary(d));
+    printf("tokenizer    %s\n", i->tokenizer[0] ? i->tokenizer : "not named");
     if (i->chat_template[0]) printf("template     %.200s\n", i->chat_template);
     if (i->n_documents >= 0)
-        printf("%s %" PRId64 "\n", i->kind == DT_DATASET_TOKENS ? "documents   " : "samples     ", i->n_documents);
+        printf("%ss%*s%" PRId64 "\n", d->kind->noun, 12 - (int)strlen(d->kind->noun), "", i->n_documents);
     else
         printf("documents    not separated\n");
-    if (i->n_documents > 0) DT_TRY(print_lengths(d, DT_SIDE_FIRST, pairs ? "chosen" : ""));
-    if (i->n_documents > 0 && pairs) DT_TRY(print_lengths(d, DT_SIDE_SECOND, "rejected"));
-    if (i->kind == DT_DATASET_SFT) DT_TRY(print_targets(d));
-    if (pairs) DT_TRY(print_pairs(d));
-    if (i->kind == DT_DATASET_PROMPTS)
-        printf("answers      %s\nrecords      %s\n", yes(i->has_answers), yes(i->has_records));
+    for (int s = 0; s < dt_max_i64(1, d->kind->n_sequences) && i->n_documents > 0; s++)
+        DT_TRY(print_lengths(d, (dt_side)s, d->kind->side[s]));
+    if (d->kind->print_info) DT_TRY(d->kind->print_info(d));
     DT_TRY(print_images(d));
-    if (seq_len > 0 && (i->kind == DT_DATASET_TOKENS || i->kind == DT_DATASET_SFT)) DT_TRY(print_rows(d, seq_len));
+    if (seq_len > 0 && !d->kind->samples) DT_TRY(print_rows(d, seq_len));
     DT_TRY(dt_dataset_verify(d, NULL, NULL));
     printf("verified     %s\n",
            i->has_checksums ? "offsets, token ids, checksums" : "offsets, token ids (the file carries no checksums)");

@@ -1,19 +1,12 @@
 /* print_sample.c - one sample of a dataset file as text, with its targets marked. */
-#include "../file/dataset_file.h"
-#include "dtrain/tokenizer/tokenizer.h"
+#include "../kinds/kinds.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { HEAD_TOKENS = 1024 }; /* shown of a file without document boundaries */
 
-typedef struct view {
-    dt_dataset *d;
-    dt_tokenizer *t; /* NULL: print ids */
-    const char *on, *off;
-} view;
-
-static void print_bytes(const char *bytes, size_t n)
+void dt_print_bytes(const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)bytes[i];
@@ -25,20 +18,20 @@ static void print_bytes(const char *bytes, size_t n)
 }
 
 /* Print special tokens by name. Unknown ids, and all ids without a tokenizer, are printed as numbers. */
-static void print_token(const view *v, int32_t id)
+static void print_token(const dt_view *v, int32_t id)
 {
     size_t nbytes = 0;
     const char *bytes = v->t ? dt_tokenizer_bytes(v->t, id, &nbytes) : "",
                *name = v->t && !nbytes ? dt_tokenizer_token(v->t, id) : NULL;
     if (nbytes)
-        print_bytes(bytes, nbytes);
+        dt_print_bytes(bytes, nbytes);
     else if (name)
-        print_bytes(name, strlen(name));
+        dt_print_bytes(name, strlen(name));
     else
         printf("<%" PRId32 ">", id);
 }
 
-static void print_tokens(const view *v, const int32_t *ids, const uint8_t *mask, int64_t n)
+static void print_tokens(const dt_view *v, const int32_t *ids, const uint8_t *mask, int64_t n)
 {
     bool on = false;
     for (int64_t i = 0; i < n; i++) {
@@ -51,17 +44,15 @@ static void print_tokens(const view *v, const int32_t *ids, const uint8_t *mask,
     putchar('\n');
 }
 
-/* Print tokens first .. first+n-1 of a side with targets marked. n_prompt >= 0: tokens from n_prompt on
- * are targets; else the mask decides, if there is one. */
-static dt_err print_side(const view *v, dt_side side, int64_t first, int64_t n, int64_t n_prompt)
+dt_err dt_print_side(const dt_view *v, dt_side side, int64_t first, int64_t n, int64_t n_prompt)
 {
-    const bool sft = v->d->info.kind == DT_DATASET_SFT;
+    const bool masked = v->d->column[DT_COL_MASK].path;
     int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
     uint8_t *mask = calloc((size_t)n + 1, 1);
     dt_err err =
         ids && mask ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " tokens", v->d->path, n);
     if (err == DT_OK) err = dt_dataset_read_side(v->d, side, first, n, ids);
-    if (err == DT_OK && sft) err = dt_dataset_read_mask(v->d, first, n, mask);
+    if (err == DT_OK && masked) err = dt_dataset_read_mask(v->d, first, n, mask);
     if (err == DT_OK && n_prompt >= 0) memset(mask + n_prompt, 1, (size_t)(n - n_prompt));
     if (err == DT_OK) print_tokens(v, ids, mask, n);
     free(ids);
@@ -69,60 +60,18 @@ static dt_err print_side(const view *v, dt_side side, int64_t first, int64_t n, 
     return err;
 }
 
-static dt_err show_pair(const view *v, int64_t i)
-{
-    static const char *const names[] = {"chosen", "rejected"}, *const safety[] = {"", ", safe", ", unsafe"};
-    dt_pair pair;
-    DT_TRY(dt_dataset_read_pair(v->d, i, &pair));
-    if (v->d->info.has_margins) printf("margin %g\n", (double)pair.margin);
-    if (pair.tie) printf("a tie\n");
-    for (int s = 0; s < DT_N_SIDES; s++) {
-        int64_t first, n;
-        DT_TRY(dt_dataset_side_document(v->d, (dt_side)s, i, &first, &n));
-        printf("---- %s: %" PRId64 " tokens, %" PRIu32 " of them prompt%s\n", names[s], n, pair.prompt_length[s],
-               safety[pair.safety[s]]);
-        DT_TRY(print_side(v, (dt_side)s, first, n, pair.prompt_length[s]));
-    }
-    return DT_OK;
-}
-
-static dt_err show_record(const view *v, int64_t i)
-{
-    char *json;
-    DT_TRY(dt_dataset_read_record(v->d, i, &json));
-    printf("---- record\n");
-    print_bytes(json, strlen(json));
-    putchar('\n');
-    free(json);
-    return DT_OK;
-}
-
-static dt_err show_prompt(const view *v, int64_t i)
-{
-    int64_t first, n;
-    DT_TRY(dt_dataset_document(v->d, i, &first, &n));
-    DT_TRY(print_side(v, DT_SIDE_FIRST, first, n, -1));
-    if (v->d->info.has_answers) {
-        DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_SECOND, i, &first, &n));
-        printf("---- answer: %" PRId64 " tokens\n", n);
-        DT_TRY(print_side(v, DT_SIDE_SECOND, first, n, -1));
-    }
-    return v->d->info.has_records ? show_record(v, i) : DT_OK;
-}
-
-static dt_err show_text(const view *v, int64_t i)
+static dt_err show_text(const dt_view *v, int64_t i)
 {
     const dt_dataset_info *info = &v->d->info;
     int64_t first = 0, n = info->n_tokens < HEAD_TOKENS ? info->n_tokens : HEAD_TOKENS;
     if (info->n_documents >= 0) DT_TRY(dt_dataset_document(v->d, i, &first, &n));
-    return print_side(v, DT_SIDE_FIRST, first, n, -1);
+    return dt_print_side(v, DT_SIDE_FIRST, first, n, -1);
 }
 
-static dt_err print_head(const view *v, int64_t i)
+static dt_err print_head(const dt_view *v, int64_t i)
 {
     const dt_dataset_info *info = &v->d->info;
-    const bool tokens = info->kind == DT_DATASET_TOKENS,
-               marked = info->kind == DT_DATASET_SFT || info->kind == DT_DATASET_PREFERENCE;
+    const dt_kind *kind = v->d->kind;
     int64_t first = 0, n = info->n_tokens < HEAD_TOKENS ? info->n_tokens : HEAD_TOKENS;
     float weight = 1;
     if (info->n_documents >= 0)
@@ -131,23 +80,17 @@ static dt_err print_head(const view *v, int64_t i)
         DT_CHECK(i == 0, DT_ERR_USAGE,
                  "%s: documents are not separated, so only sample 0, the first tokens, can be shown", info->path);
     DT_TRY(info->has_weights ? dt_dataset_read_weight(v->d, i, &weight) : DT_OK);
-    printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, tokens ? "document" : "sample", i,
+    printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, kind->noun, i,
            info->n_documents < 0 ? 1 : info->n_documents, first, first + n - 1);
     if (info->has_weights) printf(", weight %g", (double)weight);
-    printf("%s%s\n",
-           !marked                        ? ""
-           : info->kind == DT_DATASET_SFT ? ", targets"
-                                          : ", completions",
-           !marked           ? ""
-           : v->on[0] == '{' ? " in {+ +}"
-                             : " in colour");
+    printf("%s%s\n", kind->marks, !*kind->marks ? "" : v->on[0] == '{' ? " in {+ +}" : " in colour");
     if (!v->t)
         printf("(token ids, made with the tokenizer %s: --tokenizer shows text)\n",
                info->tokenizer[0] ? info->tokenizer : "not named");
     return DT_OK;
 }
 
-static dt_err open_tokenizer(view *v, const char *name)
+static dt_err open_tokenizer(dt_view *v, const char *name)
 {
     const char *made_with = v->d->info.tokenizer;
     if (!name) return strcmp(made_with, "bytes") == 0 ? dt_tokenizer_open(&v->t, made_with) : DT_OK;
@@ -160,13 +103,10 @@ static dt_err open_tokenizer(view *v, const char *name)
 
 dt_err dt_dataset_print_sample(dt_dataset *d, int64_t i, const char *tokenizer, bool colour)
 {
-    view v = {.d = d, .on = colour ? "\033[7;32m" : "{+", .off = colour ? "\033[0m" : "+}"};
+    dt_view v = {.d = d, .on = colour ? "\033[7;32m" : "{+", .off = colour ? "\033[0m" : "+}"};
     dt_err err = open_tokenizer(&v, tokenizer);
     if (err == DT_OK) err = print_head(&v, i);
-    if (err == DT_OK)
-        err = d->info.kind == DT_DATASET_PREFERENCE ? show_pair(&v, i)
-              : d->info.kind == DT_DATASET_PROMPTS  ? show_prompt(&v, i)
-                                                    : show_text(&v, i);
+    if (err == DT_OK) err = (d->kind->show ? d->kind->show : show_text)(&v, i);
     dt_tokenizer_close(v.t);
     return err;
 }

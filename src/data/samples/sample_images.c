@@ -1,5 +1,6 @@
 /* sample_images.c - the images of samples. In a text, an image is a run of placeholders; runs and images must match. */
 #include "sample_images.h"
+#include "../kinds/kinds.h"
 #include "samples.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -54,20 +55,18 @@ dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first,
 /* Check that a text has the placeholders of n_images, all of them among its first n_prompt tokens. */
 static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_images, int64_t n_prompt)
 {
-    static const char *const texts[DT_N_DATASET_KINDS][DT_N_SIDES] = {
-        {"", ""}, {"", ""}, {"chosen ", "rejected "}, {"", "answer of "}};
-    const char *which = texts[d->info.kind][side];
+    const char *name = d->kind->side[side], *of = !*name ? "" : d->kind->answers ? " " : " of ";
     int64_t first, n, found, in_completion = 0;
     DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
     DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
     DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
-             "%s: %ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
+             "%s: %s%ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
              " for each image",
-             d->path, which, i, found, n_images, d->info.images.n_tokens);
+             d->path, name, of, i, found, n_images, d->info.images.n_tokens);
     if (found && n_prompt < n)
         DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &in_completion));
-    DT_CHECK(in_completion == 0, DT_ERR_DATA, "%s: %ssample %" PRId64 ": a completion contains image placeholders",
-             d->path, which, i);
+    DT_CHECK(in_completion == 0, DT_ERR_DATA, "%s: %s%ssample %" PRId64 ": a completion contains image placeholders",
+             d->path, name, of, i);
     return DT_OK;
 }
 
@@ -94,13 +93,13 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
 {
     int64_t first, n;
     dt_pair pair = {.prompt_length = {UINT32_MAX, UINT32_MAX}};
-    const dt_dataset_kind kind = d->info.kind;
+    const bool answers = d->kind->answers;
     DT_TRY(dt_dataset_images_of(d, i, &first, &n));
-    if (kind == DT_DATASET_PREFERENCE) DT_TRY(dt_dataset_read_pair(d, i, &pair));
+    if (answers) DT_TRY(dt_dataset_read_pair(d, i, &pair));
     DT_TRY(check_text(d, i, DT_SIDE_FIRST, n, pair.prompt_length[0]));
-    if (kind == DT_DATASET_PREFERENCE) DT_TRY(check_text(d, i, DT_SIDE_SECOND, n, pair.prompt_length[1]));
-    if (kind == DT_DATASET_PROMPTS && d->info.has_answers) DT_TRY(check_text(d, i, DT_SIDE_SECOND, 0, UINT32_MAX));
-    return kind == DT_DATASET_SFT && n > 0 ? check_mask(d, i) : DT_OK;
+    if (d->column[DT_COL_SECOND_TOKENS].path)
+        DT_TRY(check_text(d, i, DT_SIDE_SECOND, answers ? n : 0, pair.prompt_length[1]));
+    return d->column[DT_COL_MASK].path && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
 /* Read pixels, or their features. */

@@ -55,7 +55,7 @@ dt_err dt_fill_record(const dt_samples *set, int64_t first, int64_t n, float wei
                       dt_fill_scratch *scratch)
 {
     int32_t *ids = b->token + b->n_tok;
-    const bool masked = set->dataset->info.kind == DT_DATASET_SFT;
+    const bool masked = set->dataset->column[DT_COL_MASK].path;
     DT_TRY(dt_dataset_read_tokens(set->dataset, first, n, ids));
     if (masked) DT_TRY(dt_dataset_read_mask(set->dataset, first, n, scratch->mask));
     dt_fill_document(b, ids, masked ? scratch->mask : NULL, n, weight);

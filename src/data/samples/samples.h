@@ -4,7 +4,8 @@
  *   wrapped  kind tokens: sample i is tokens i*T .. i*T+T-1, cut at document starts with document_mask
  *   records  kind sft: sample i is the i-th record that has a target
  *   packed   kind tokens or sft, best-fit decreasing: sample i is a row of whole documents or records
- *   pairs    kind preference: sample i is the i-th pair with two non-empty answers, two sequences
+ *   answers  kinds preference and unpaired: sample i is the i-th pair with two non-empty answers, two
+ *            sequences, or the i-th text with a non-empty answer
  *   prompts  kind prompts: sample i is the i-th prompt; has no batches */
 #ifndef DTRAIN_DATA_SAMPLES_H
 #define DTRAIN_DATA_SAMPLES_H
@@ -17,14 +18,14 @@ typedef struct dt_samples_options {
     int64_t seq_len; /* T */
     bool document_mask;
     bool split;    /* packed: split documents longer than T instead of dropping what exceeds T */
-    bool truncate; /* pairs: cut texts longer than T instead of dropping their pairs */
-    bool no_ties;  /* pairs: drop pairs in which neither text is better */
+    bool truncate; /* answers: cut texts longer than T instead of dropping their samples */
+    bool no_ties;  /* preference: drop pairs in which neither text is better */
     dt_ledger *ledger;
 } dt_samples_options;
 
 typedef struct dt_sample_counts {
     int64_t n_tok, n_target, weight_fixed;
-    int64_t n_chosen; /* pairs: targets of the chosen text */
+    int64_t n_chosen; /* answers: targets of the first text */
     bool images;      /* the sample has images */
 } dt_sample_counts;
 
@@ -49,6 +50,10 @@ typedef struct dt_samples_ops {
     void (*counts)(const dt_samples *set, int64_t i, dt_sample_counts *c);
     /** Append sample i to the batch: token, target, pos, weight, seq_start, n_tok and n_seq. The batch has room. */
     dt_err (*fill)(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch);
+    /** Append the prompt of sample i with the answer of sample j of another set, as one text of at most T tokens. NULL:
+     *  the samples have no prompts. */
+    dt_err (*fill_mismatched)(const dt_samples *set, int64_t i, const dt_samples *other, int64_t j, dt_batch *b,
+                              dt_fill_scratch *scratch);
 } dt_samples_ops;
 
 struct dt_samples {
@@ -67,7 +72,7 @@ struct dt_samples {
     size_t nbytes; /* allocated by dt_samples_alloc */
 };
 
-extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_pairs,
+extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_answers,
     dt_samples_prompts;
 
 dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt);

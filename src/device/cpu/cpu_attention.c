@@ -109,7 +109,8 @@ static bool by_sequence(const cpu_state *cpu, const dt_attention *at)
 /* Floats of dk and dv sums that a thread holds: of all keys of the longest sequence, or of one tile, as work is cut. */
 static int64_t dkv_elems(const cpu_state *cpu, const dt_attention *at)
 {
-    const int64_t padded = (at->head_dim + DT_ATTENTION_PAD - 1) / DT_ATTENTION_PAD * DT_ATTENTION_PAD;
+    const int64_t v = dt_attention_v_dim(at), width = v > at->head_dim ? v : at->head_dim,
+                  padded = (width + DT_ATTENTION_PAD - 1) / DT_ATTENTION_PAD * DT_ATTENTION_PAD;
     const int64_t n_tiles_at_most = by_sequence(cpu, at) ? cpu_n_chunks(at->max_kv_len, DT_ATTENTION_K_TILE) : 1;
     return 2 * padded * n_tiles_at_most * DT_ATTENTION_K_TILE;
 }
@@ -119,6 +120,20 @@ int64_t cpu_attention_scratch_elems(const dt_device *dev, const dt_attention *at
 {
     const cpu_state *cpu = cpu_of(dev);
     return dkv_elems(cpu, at) * cpu->n_threads + (int64_t)at->n_tok * at->n_heads;
+}
+
+static void sinks_backward(cpu_state *cpu, const dt_attention *at, const float *lse, const float *delta)
+{
+    enum { HEADS = 4 };
+    CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks(at->n_heads, HEADS)) {
+        double grad[HEADS];
+        const int64_t first = i * HEADS, n = dt_min_i64(HEADS, at->n_heads - first);
+        cpu->k->attention_sinks(at, lse, delta, first, n, grad);
+        for (int64_t h = 0; h < n; h++) {
+            const float before = at->accumulate_dsinks ? dt_element(at->dsinks, at->dsinks_dtype, first + h) : 0;
+            dt_set_element(at->dsinks, at->dsinks_dtype, first + h, (float)(before + grad[h]));
+        }
+    }
 }
 
 dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void *q, const void *k, const void *v,
@@ -133,6 +148,7 @@ dt_err cpu_attention_backward(dt_device *dev, const dt_attention *at, const void
     CPU_PARALLEL_FOR (cpu, i, cpu_n_chunks(at->n_tok, TOKENS)) {
         cpu->k->attention_delta(at, out, dout, i * TOKENS, dt_min_i64(TOKENS, at->n_tok - i * TOKENS), delta);
     }
+    if (at->dsinks) sinks_backward(cpu, at, lse, delta);
     const dt_attention_args a = {
         .q = q, .k = k, .v = v, .dout = dout, .lse = lse, .delta = delta, .dq = dq, .dk = dk, .dv = dv};
     const bool bf16 = at->dt == DT_BF16 && cpu->unit;

@@ -77,6 +77,9 @@ KERNEL(void, attention_forward, (const dt_attention *at, const dt_attention_args
 /** delta[t, h] for n tokens, starting at first */
 KERNEL(void, attention_delta,
        (const dt_attention *at, const void *out, const void *dout, int64_t first, int64_t n, float *delta))
+/** float gradients of n sinks from first on */
+KERNEL(void, attention_sinks,
+       (const dt_attention *at, const float *lse, const float *delta, int64_t first, int64_t n, double *grad))
 KERNEL(void, attention_backward_q, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
 KERNEL(void, attention_backward_kv, (const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part))
 

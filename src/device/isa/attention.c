@@ -7,17 +7,6 @@
 
 int64_t ISA_NAME(attention_scratch)(int head_dim) { return tiles_elems(round_up(head_dim, DT_ATTENTION_PAD)); }
 
-/* s [n_keys][TQ], of which n columns count: scores of keys that a query does not see become -inf, so their
- * probability is exactly 0. key: number in the sequence of the first row. */
-static void mask_scores(float *s, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
-{
-    for (int32_t j = 0; j < n_keys; j++)
-        SIMD_FOR (int32_t i = 0; i < n; i++) {
-            const float score = s[j * TQ + i]; /* loaded either way: gcc 12 gives up on loads under a condition */
-            s[j * TQ + i] = sees(vis, i, key + j) ? score : -INFINITY;
-        }
-}
-
 /* Scores [n_keys][n] become exp(s - max); returns whether a maximum moved, alpha [n] then being what earlier sums are
  * times. */
 static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t n, float *restrict alpha)
@@ -38,8 +27,9 @@ static bool exponentials(float *restrict s, running *r, int32_t n_keys, int32_t 
  * sequence, wherever the window begins: so a query's sums have the same order in whichever part it is. */
 void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
-    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), row = at->q_start[part->seq] + part->first;
-    const int64_t kv_col = (int64_t)(part->head / (at->n_heads / at->n_kv_heads)) * d, kv_row = at->kv_start[part->seq];
+    const widths w = widths_of(at);
+    const int64_t d = w.qk, dp = w.padded, row = at->q_start[part->seq] + part->first,
+                  kv_head = part->head / (at->n_heads / at->n_kv_heads), kv_row = at->kv_start[part->seq];
     const int32_t n = (int32_t)round_up(part->n, LANES);
     const tiles t = carve(part->scratch, dp);
     visible vis;
@@ -53,18 +43,18 @@ void ISA_NAME(attention_forward)(const dt_attention *at, const dt_attention_args
     memset(t.acc, 0, (size_t)(dp * TQ) * sizeof(float));
     for (int32_t key = vis.least_from / TK * TK; key < vis.most_to; key += TK) {
         const int32_t n_keys = vis.most_to - key < TK ? vis.most_to - key : TK;
-        const int64_t at_key = (kv_row + key) * at->kv_ld + kv_col;
-        load_rows(t.k, element(a->k, at->dt, at_key), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
-        load_rows(t.v, element(a->v, at->dt, at_key), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+        const int64_t at_key = (kv_row + key) * at->kv_ld;
+        load_rows(t.k, element(a->k, at->dt, at_key + kv_head * d), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+        load_rows(t.v, element(a->v, at->dt, at_key + kv_head * w.v), at->dt, at->kv_ld, n_keys, w.v, dp, 1.0f);
         tile_matmul(false, n_keys, n, d, t.k, dp, t.qt, TQ, t.s, TQ, false);
-        if (!all_visible(&vis, key, n_keys)) mask_scores(t.s, &vis, key, n_keys, n);
-        if (exponentials(t.s, &r, n_keys, n, alpha)) rescale(t.acc, d, n, alpha);
+        modify_scores(t.s, at, 1.0f, &vis, key, n_keys, n);
+        if (exponentials(t.s, &r, n_keys, n, alpha)) rescale(t.acc, w.v, n, alpha);
         if (at->dropout_p > 0) {
             dropout_factors(t.drop, at, at->token_key + row, part->head, key, n_keys, part->n);
             for (int32_t j = 0; j < n_keys; j++)
                 SIMD_FOR (int32_t i = 0; i < part->n; i++) t.s[j * TQ + i] *= t.drop[j * TQ + i];
         }
-        tile_matmul(true, d, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
+        tile_matmul(true, w.v, n, n_keys, t.v, dp, t.s, TQ, t.acc, TQ, true);
     }
     finish(at, at->dt, a, part, &r, t.acc, t.s);
 }

@@ -1,7 +1,7 @@
 /* attention_backward.c - gradients of softmax attention, probabilities being formed anew from lse (Dao et al.,
  * arXiv:2205.14135, algorithm 4). Per query i and key j, with s = scale q.k, D_i = dout_i . out_i and f the dropout
  * factor:
- *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - D_i)
+ *     p = e^(s - lse_i)      dp = f dout_i . v_j      ds = p (dp - D_i)      (times the slope of soft-capping)
  *     dv_j += f p dout_i     dq_i += scale ds k_j     dk_j += ds (scale q_i)
  *
  * One pass over (tile of queries, tile of keys) gives all three; it belongs to one thread per sequence and key head.
@@ -17,8 +17,8 @@ INLINE void delta_body(const dt_attention *at, const void *out, const void *dout
     for (int64_t t = first; t < first + n; t++)
         for (int64_t h = 0; h < at->n_heads; h++) {
             float sum = 0;
-            const int64_t row = t * at->o_ld + h * at->head_dim;
-            _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < at->head_dim; c++) sum =
+            const int64_t d = dt_attention_v_dim(at), row = t * at->o_ld + h * d;
+            _Pragma("omp simd reduction(+ : sum)") for (int64_t c = 0; c < d; c++) sum =
                 FMA(load(out, T, row + c), load(dout, T, row + c), sum);
             delta[t * at->n_heads + h] = sum;
         }
@@ -27,6 +27,20 @@ void ISA_NAME(attention_delta)(const dt_attention *at, const void *out, const vo
                                float *delta)
 {
     BY_TYPE(at->dt, T, delta_body(at, out, dout, first, n, delta, T));
+}
+
+/* For n heads, starting at first: grad[h] = - sum over tokens, in order, of e^(sink_h - lse) D. The first factor is the
+ * probability of the sink, whose dp is 0. */
+void ISA_NAME(attention_sinks)(const dt_attention *at, const float *lse, const float *delta, int64_t first, int64_t n,
+                               double *grad)
+{
+    for (int64_t h = first; h < first + n; h++) grad[h - first] = 0;
+    for (int64_t t = 0; t < at->n_tok; t++)
+        for (int64_t h = first; h < first + n; h++) {
+            const float sink = load(at->sinks, at->dt, h), l = lse[t * at->n_heads + h];
+            const float p = l == -INFINITY ? 0.0f : exp_f(sink - l); /* a sink of -inf, and no key */
+            grad[h - first] -= (double)(p * delta[t * at->n_heads + h]);
+        }
 }
 
 /* A tile of queries of one head, ready for any tile of keys. */
@@ -43,7 +57,8 @@ typedef struct query_tile {
 static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
                          int32_t first, int32_t n, const tiles *t, int64_t dp)
 {
-    const int64_t d = at->head_dim, row = at->q_start[seq] + first;
+    const widths w = widths_of(at);
+    const int64_t d = w.qk, row = at->q_start[seq] + first;
     qt->head = head, qt->n = n, qt->n_padded = (int32_t)round_up(n, LANES), qt->row = row;
     find_visible(&qt->vis, at, seq, first, n);
     for (int32_t i = 0; i < TQ; i++) {
@@ -51,7 +66,7 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
         qt->delta[i] = i < n ? a->delta[(row + i) * at->n_heads + head] : 0.0f;
     }
     load_rows(t->q_rows, element(a->q, at->dt, row * at->q_ld + head * d), at->dt, at->q_ld, n, d, dp, at->scale);
-    load_rows(t->do_rows, element(a->dout, at->dt, row * at->o_ld + head * d), at->dt, at->o_ld, n, d, dp, 1.0f);
+    load_rows(t->do_rows, element(a->dout, at->dt, row * at->o_ld + head * w.v), at->dt, at->o_ld, n, w.v, dp, 1.0f);
     transpose_in(t->qt, t->q_rows, n, dp);
     transpose_in(t->dot, t->do_rows, n, dp);
 }
@@ -60,49 +75,60 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
 static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key,
                       int32_t n_keys, const tiles *t, int64_t dp)
 {
-    const int64_t d = at->head_dim, first = (at->kv_start[seq] + key) * at->kv_ld + kv_head * d;
-    load_rows(t->k, element(a->k, at->dt, first), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
-    load_rows(t->v, element(a->v, at->dt, first), at->dt, at->kv_ld, n_keys, d, dp, 1.0f);
+    const widths w = widths_of(at);
+    const int64_t first = (at->kv_start[seq] + key) * at->kv_ld;
+    load_rows(t->k, element(a->k, at->dt, first + kv_head * w.qk), at->dt, at->kv_ld, n_keys, w.qk, dp, 1.0f);
+    load_rows(t->v, element(a->v, at->dt, first + kv_head * w.v), at->dt, at->kv_ld, n_keys, w.v, dp, 1.0f);
 }
 
-/* t->s becomes f p, t->dp becomes ds, for the keys that are loaded. */
+/* t->s becomes f p, t->dp becomes ds, for the keys that are loaded. The flags are constants of the caller. */
+INLINE void form_as(const query_tile *qt, const dt_attention *at, int32_t key, int32_t n_keys, const tiles *t,
+                    bool masked, bool drop, bool is_capped)
+{
+    const score_rule r = rule_of(at);
+    const int32_t n = qt->n_padded;
+    for (int32_t j = 0; j < n_keys; j++) {
+        float *restrict s = t->s + j * TQ, *restrict ds = t->dp + j * TQ;
+        const float *restrict f = t->drop + j * TQ;
+        SIMD_FOR (int32_t i = 0; i < n; i++) {
+            const capped c = is_capped ? cap_score(r, s[i]) : (capped){s[i], 1.0f};
+            const bool seen = !masked || sees(&qt->vis, i, key + j);
+            const float e = exp_below(c.score - qt->lse[i]), p = seen ? e : 0.0f, fi = drop ? f[i] : 1.0f,
+                        d = p * (fi * ds[i] - qt->delta[i]) * c.slope;
+            ds[i] = (drop ? p != 0.0f : seen) ? d : 0.0f; /* what is not seen may be infinite */
+            s[i] = fi * p;
+        }
+    }
+}
+/* Apart, so that the usual loops stay compact. */
+static __attribute__((noinline)) void form_capped(const query_tile *qt, const dt_attention *at, int32_t key,
+                                                  int32_t n_keys, const tiles *t)
+{
+    if (at->dropout_p > 0)
+        form_as(qt, at, key, n_keys, t, true, true, true);
+    else
+        form_as(qt, at, key, n_keys, t, true, false, true);
+}
+
 static void form_tile(const query_tile *qt, const dt_attention *at, int32_t key, int32_t n_keys, const tiles *t,
                       int64_t dp)
 {
     const int32_t n = qt->n_padded;
     const bool all = all_visible(&qt->vis, key, n_keys), drop = at->dropout_p > 0;
-    float *restrict s = t->s, *restrict ds = t->dp, *restrict f = t->drop;
-    tile_matmul(false, n_keys, n, at->head_dim, t->k, dp, t->qt, TQ, s, TQ, false);
-    tile_matmul(false, n_keys, n, at->head_dim, t->v, dp, t->dot, TQ, ds, TQ, false);
+    tile_matmul(false, n_keys, n, at->head_dim, t->k, dp, t->qt, TQ, t->s, TQ, false);
+    tile_matmul(false, n_keys, n, dt_attention_v_dim(at), t->v, dp, t->dot, TQ, t->dp, TQ, false);
     if (drop) {
-        memset(f, 0, TK * TQ * sizeof(float));
-        dropout_factors(f, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
+        memset(t->drop, 0, TK * TQ * sizeof(float));
+        dropout_factors(t->drop, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
     }
-    for (int32_t j = 0; j < n_keys; j++) {
-        float *sj = s + j * TQ, *dsj = ds + j * TQ;
-        if (all && !drop) {
-            SIMD_FOR (int32_t i = 0; i < n; i++) {
-                sj[i] = exp_below(sj[i] - qt->lse[i]);
-                dsj[i] = sj[i] * (dsj[i] - qt->delta[i]);
-            }
-            continue;
-        }
-        if (drop) {
-            SIMD_FOR (int32_t i = 0; i < n; i++) {
-                const float e = exp_below(sj[i] - qt->lse[i]), p = sees(&qt->vis, i, key + j) ? e : 0.0f,
-                            fi = f[j * TQ + i];
-                const float d = p * (fi * dsj[i] - qt->delta[i]);
-                dsj[i] = p == 0.0f ? 0.0f : d;
-                sj[i] = fi * p;
-            }
-            continue;
-        }
-        SIMD_FOR (int32_t i = 0; i < n; i++) {
-            const float e = exp_below(sj[i] - qt->lse[i]), d = e * (dsj[i] - qt->delta[i]);
-            const bool seen = sees(&qt->vis, i, key + j);
-            sj[i] = seen ? e : 0.0f;
-            dsj[i] = seen ? d : 0.0f; /* what is not seen may be infinite */
-        }
+    if (at->softcap > 0) {
+        form_capped(qt, at, key, n_keys, t);
+    } else if (drop) {
+        form_as(qt, at, key, n_keys, t, true, true, false);
+    } else if (!all) {
+        form_as(qt, at, key, n_keys, t, true, false, false);
+    } else {
+        form_as(qt, at, key, n_keys, t, false, false, false);
     }
 }
 
@@ -118,7 +144,7 @@ static void store_dq(const query_tile *qt, const dt_attention *at, const dt_atte
 /* dq of one head and tile of queries: acc^T = K^T dS^T, summed over tiles of keys in order. */
 void ISA_NAME(attention_backward_q)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
-    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD);
+    const int64_t d = at->head_dim, dp = widths_of(at).padded;
     const int kv_head = part->head / (at->n_heads / at->n_kv_heads);
     const tiles t = carve(part->scratch, dp);
     query_tile qt;
@@ -168,7 +194,8 @@ static void store_rows(void *dst, dt_dtype dt, int64_t ld, const float *src, int
  * complete after each tile of queries. */
 void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
-    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD);
+    const widths w = widths_of(at);
+    const int64_t dp = w.padded;
     const int group = at->n_heads / at->n_kv_heads;
     const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq];
     const tiles t = carve(part->scratch, dp);
@@ -176,8 +203,8 @@ void ISA_NAME(attention_backward_kv)(const dt_attention *at, const dt_attention_
     for (int head = part->head * group; head < (part->head + 1) * group; head++)
         for (int32_t first = 0; first < n_q; first += TQ)
             add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
-    const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld + part->head * d;
-    store_rows(element_w(a->dk, at->dt, at_key), at->dt, at->kv_ld, part->dkv, part->n, d, dp);
-    store_rows(element_w(a->dv, at->dt, at_key), at->dt, at->kv_ld, part->dkv + round_up(part->n, TK) * dp, part->n, d,
-               dp);
+    const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld;
+    store_rows(element_w(a->dk, at->dt, at_key + part->head * w.qk), at->dt, at->kv_ld, part->dkv, part->n, w.qk, dp);
+    store_rows(element_w(a->dv, at->dt, at_key + part->head * w.v), at->dt, at->kv_ld,
+               part->dkv + round_up(part->n, TK) * dp, part->n, w.v, dp);
 }

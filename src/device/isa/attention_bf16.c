@@ -70,9 +70,10 @@ static void turn(const bf16_tiles *t, const uint16_t *rows, int64_t dp)
 static void load_keys(const dt_attention *at, const dt_attention_args *a, int seq, int kv_head, int32_t key,
                       int32_t n_keys, const bf16_tiles *t, int64_t dp)
 {
-    const int64_t d = at->head_dim, first = (at->kv_start[seq] + key) * at->kv_ld + kv_head * d;
-    copy_rows(t->k, (const uint16_t *)a->k + first, at->kv_ld, n_keys, d, dp);
-    copy_rows(t->v, (const uint16_t *)a->v + first, at->kv_ld, n_keys, d, dp);
+    const widths w = widths_of(at);
+    const int64_t first = (at->kv_start[seq] + key) * at->kv_ld;
+    copy_rows(t->k, (const uint16_t *)a->k + first + kv_head * w.qk, at->kv_ld, n_keys, w.qk, dp);
+    copy_rows(t->v, (const uint16_t *)a->v + first + kv_head * w.v, at->kv_ld, n_keys, w.v, dp);
 }
 
 /* Two floats as bf16, the first below; rounding as dt_bf16_from_float but for NaNs, which arithmetic makes quiet
@@ -88,21 +89,6 @@ INLINE uint32_t pair_of(float low, float high)
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
-
-/* s [n_keys][TQ] <- scale s, or -inf where the query does not see the key. */
-static void scale_and_mask(float *s, float scale, const visible *vis, int32_t key, int32_t n_keys, int32_t n)
-{
-    if (all_visible(vis, key, n_keys)) {
-        for (int32_t j = 0; j < n_keys; j++)
-            SIMD_FOR (int32_t i = 0; i < n; i++) s[j * TQ + i] *= scale;
-        return;
-    }
-    for (int32_t j = 0; j < n_keys; j++)
-        SIMD_FOR (int32_t i = 0; i < n; i++) {
-            const float score = s[j * TQ + i] * scale;
-            s[j * TQ + i] = sees(vis, i, key + j) ? score : -INFINITY;
-        }
-}
 
 /* As exponentials() of attention.c; leaves P in pairs of keys, times dropout factors where f is not NULL. Rows from
  * n_keys on to a multiple of 32 become zero. */
@@ -139,7 +125,8 @@ static bool exponentials(const bf16_tiles *t, running *r, int32_t n_keys, int32_
 /* As attention_forward: one head, one tile of queries. */
 void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part)
 {
-    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), row = at->q_start[part->seq] + part->first;
+    const widths w = widths_of(at);
+    const int64_t d = w.qk, dp = w.padded, row = at->q_start[part->seq] + part->first;
     const int kv_head = part->head / (at->n_heads / at->n_kv_heads);
     const int32_t n = (int32_t)round_up(part->n, 16);
     const bf16_tiles t = carve_bf16(part->scratch, dp);
@@ -156,12 +143,12 @@ void ISA_NAME(attention_forward_bf16)(const dt_attention *at, const dt_attention
         load_keys(at, a, part->seq, kv_head, key, n_keys, &t, dp);
         turn(&t, t.v, dp);
         part->unit->matmul(round_up(n_keys, 16), n, dp, t.k, dp, t.q_cols, TQ, t.s, TQ, false);
-        scale_and_mask(t.s, at->scale, &vis, key, n_keys, n);
+        modify_scores(t.s, at, at->scale, &vis, key, n_keys, n);
         if (at->dropout_p > 0) {
             memset(t.drop, 0, TK * TQ * sizeof(float));
             dropout_factors(t.drop, at, at->token_key + row, part->head, key, n_keys, part->n);
         }
-        if (exponentials(&t, &r, n_keys, n, alpha, at->dropout_p > 0 ? t.drop : NULL)) rescale(t.acc, d, n, alpha);
+        if (exponentials(&t, &r, n_keys, n, alpha, at->dropout_p > 0 ? t.drop : NULL)) rescale(t.acc, w.v, n, alpha);
         part->unit->matmul(dp, n, round_up(n_keys, 32), t.turned, TK, t.p_pairs, TQ, t.acc, TQ, true);
     }
     finish(at, DT_BF16, a, part, &r, t.acc, t.s);
@@ -182,7 +169,8 @@ typedef struct query_tile {
 static void load_queries(query_tile *qt, const dt_attention *at, const dt_attention_args *a, int seq, int head,
                          int32_t first, int32_t n, const bf16_tiles *t, int64_t dp)
 {
-    const int64_t d = at->head_dim, row = at->q_start[seq] + first;
+    const widths w = widths_of(at);
+    const int64_t d = w.qk, row = at->q_start[seq] + first;
     qt->head = head, qt->n = n, qt->n_padded = (int32_t)round_up(n, 32), qt->row = row;
     find_visible(&qt->vis, at, seq, first, n);
     if (n < qt->n_padded) qt->vis.least_to = 0; /* padding to 32 sees nothing either */
@@ -193,7 +181,7 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
     copy_rows(t->rows, (const uint16_t *)a->q + row * at->q_ld + head * d, at->q_ld, n, d, dp);
     transpose_words(t->q_cols, (const uint32_t *)(const void *)t->rows, TQ, dp / 2);
     pair_rows(t->q_pairs, t->rows, TQ, dp);
-    copy_rows(t->rows, (const uint16_t *)a->dout + row * at->o_ld + head * d, at->o_ld, n, d, dp);
+    copy_rows(t->rows, (const uint16_t *)a->dout + row * at->o_ld + head * w.v, at->o_ld, n, w.v, dp);
     transpose_words(t->do_cols, (const uint32_t *)(const void *)t->rows, TQ, dp / 2);
     pair_rows(t->do_pairs, t->rows, TQ, dp);
 }
@@ -202,28 +190,31 @@ static void load_queries(query_tile *qt, const dt_attention *at, const dt_attent
 typedef struct tile_value {
     float fp, ds;
 } tile_value;
-INLINE tile_value value_of(float s, float dp, float scale, float lse, float delta, float f, bool seen)
+INLINE tile_value value_of(float s, float dp, score_rule r, float lse, float delta, float f, bool seen, bool is_capped)
 {
-    const float e = exp_below(FMA(s, scale, -lse)), p = seen ? e : 0.0f, ds = p * FMA(f, dp, -delta);
+    const capped c = is_capped ? cap_score(r, s * r.scale) : (capped){0.0f, 1.0f};
+    const float e = exp_below(is_capped ? c.score - lse : FMA(s, r.scale, -lse)), p = seen ? e : 0.0f,
+                ds = p * FMA(f, dp, -delta) * c.slope;
     return (tile_value){f * p, seen ? ds : 0.0f}; /* what is not seen may be infinite */
 }
 
 /* P and dS of keys key+j and key+j+1, from their scores t->s and products t->ds: by rows, and dS in pairs of the two.
- * masked: some query may not see them. drop: t->drop holds factors. */
-INLINE void form_two_keys(const query_tile *qt, float scale, int32_t key, int32_t j, int32_t n_keys,
-                          const bf16_tiles *t, bool masked, bool drop)
+ * masked: some query may not see them. drop: t->drop holds factors. The flags are constants of the caller. */
+INLINE void form_two_keys(const query_tile *qt, const dt_attention *at, int32_t key, int32_t j, int32_t n_keys,
+                          const bf16_tiles *t, bool masked, bool drop, bool is_capped)
 {
     const float *restrict s = t->s + j * TQ, *restrict dp = t->ds + j * TQ, *restrict f = t->drop + j * TQ;
     uint16_t *restrict p_rows = t->p_rows + j * TQ, *restrict ds_rows = t->ds_rows + j * TQ;
     uint32_t *restrict pairs = t->p_pairs + j / 2 * TQ;
     const int32_t n = qt->n_padded, low = key + j, high = low + 1;
+    const score_rule r = rule_of(at);
     const bool has_low = j < n_keys, has_high = j + 1 < n_keys;
     SIMD_FOR (int32_t i = 0; i < n; i++) {
         const bool see_low = (!masked) | (has_low & sees(&qt->vis, i, low));
         const bool see_high = (!masked) | (has_high & sees(&qt->vis, i, high));
-        const tile_value x = value_of(s[i], dp[i], scale, qt->lse[i], qt->delta[i], drop ? f[i] : 1.0f, see_low);
+        const tile_value x = value_of(s[i], dp[i], r, qt->lse[i], qt->delta[i], drop ? f[i] : 1.0f, see_low, is_capped);
         const tile_value y =
-            value_of(s[TQ + i], dp[TQ + i], scale, qt->lse[i], qt->delta[i], drop ? f[TQ + i] : 1.0f, see_high);
+            value_of(s[TQ + i], dp[TQ + i], r, qt->lse[i], qt->delta[i], drop ? f[TQ + i] : 1.0f, see_high, is_capped);
         const uint32_t p = pair_of(x.fp, y.fp), ds = pair_of(x.ds, y.ds);
         p_rows[i] = (uint16_t)p, p_rows[TQ + i] = (uint16_t)(p >> 16);
         ds_rows[i] = (uint16_t)ds, ds_rows[TQ + i] = (uint16_t)(ds >> 16);
@@ -245,12 +236,16 @@ static void form_tile(const query_tile *qt, const dt_attention *at, const dt_bf1
         dropout_factors(t->drop, at, at->token_key + qt->row, qt->head, key, n_keys, qt->n);
     }
     for (int32_t j = 0; j < rows; j += 2) {
-        if (drop) {
-            form_two_keys(qt, at->scale, key, j, n_keys, t, true, true);
+        if (at->softcap > 0 && drop) {
+            form_two_keys(qt, at, key, j, n_keys, t, true, true, true);
+        } else if (at->softcap > 0) {
+            form_two_keys(qt, at, key, j, n_keys, t, true, false, true);
+        } else if (drop) {
+            form_two_keys(qt, at, key, j, n_keys, t, true, true, false);
         } else if (!all) {
-            form_two_keys(qt, at->scale, key, j, n_keys, t, true, false);
+            form_two_keys(qt, at, key, j, n_keys, t, true, false, false);
         } else {
-            form_two_keys(qt, at->scale, key, j, n_keys, t, false, false);
+            form_two_keys(qt, at, key, j, n_keys, t, false, false, false);
         }
     }
 }
@@ -268,7 +263,7 @@ static void store_dq(const query_tile *qt, const dt_attention *at, const dt_atte
 void ISA_NAME(attention_backward_q_bf16)(const dt_attention *at, const dt_attention_args *a,
                                          const dt_attention_part *part)
 {
-    const int64_t dp = round_up(at->head_dim, DT_ATTENTION_PAD);
+    const int64_t dp = widths_of(at).padded;
     const int kv_head = part->head / (at->n_heads / at->n_kv_heads);
     const bf16_tiles t = carve_bf16(part->scratch, dp);
     query_tile qt;
@@ -321,7 +316,8 @@ static void store_rows(uint16_t *dst, int64_t ld, float *src, int64_t n, int64_t
 void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_attention_args *a,
                                           const dt_attention_part *part)
 {
-    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), n_dk = round_up(part->n, TK) * dp;
+    const widths w = widths_of(at);
+    const int64_t dp = w.padded, n_dk = round_up(part->n, TK) * dp;
     const int group = at->n_heads / at->n_kv_heads;
     const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq];
     const bf16_tiles t = carve_bf16(part->scratch, dp);
@@ -329,8 +325,8 @@ void ISA_NAME(attention_backward_kv_bf16)(const dt_attention *at, const dt_atten
     for (int head = part->head * group; head < (part->head + 1) * group; head++)
         for (int32_t first = 0; first < n_q; first += TQ)
             add_queries(at, a, part, head, first, n_q - first < TQ ? n_q - first : TQ, &t, dp);
-    const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld + part->head * d;
-    store_rows((uint16_t *)a->dk + at_key, at->kv_ld, part->dkv, part->n, d, dp, at->scale);
-    store_rows((uint16_t *)a->dv + at_key, at->kv_ld, part->dkv + n_dk, part->n, d, dp, 1.0f);
+    const int64_t at_key = (at->kv_start[part->seq] + part->first) * at->kv_ld;
+    store_rows((uint16_t *)a->dk + at_key + part->head * w.qk, at->kv_ld, part->dkv, part->n, w.qk, dp, at->scale);
+    store_rows((uint16_t *)a->dv + at_key + part->head * w.v, at->kv_ld, part->dkv + n_dk, part->n, w.v, dp, 1.0f);
 }
 #endif

@@ -67,11 +67,13 @@ static void scores(int64_t rows, int64_t n_keys, int64_t k, const float *q, int6
     for (; i < rows; i++) score_rows(1, n_keys, k, q + i * ldq, ldq, keys, ldk, s + i * TK);
 }
 
-/* Scores of one row become exp(s - max); acc and sum are brought to the new maximum. */
-static void exponentials(float *restrict s, run_state *r, int64_t i, int32_t key, int32_t n_keys, float *restrict acc,
-                         int64_t width)
+/* Products of one row become exp(s - max); acc and sum are brought to the new maximum. */
+static void exponentials(float *restrict s, score_rule rule, run_state *r, int64_t i, int32_t key, int32_t n_keys,
+                         float *restrict acc, int64_t width)
 {
     float max = r->max[i], lane_sum[16] = {0}, sum = 0.0f;
+    if (rule.cap > 0.0f)
+        SIMD_FOR (int32_t j = 0; j < n_keys; j++) s[j] = cap_score(rule, s[j]).score;
     for (int32_t j = 0; j < TK; j++) {
         const bool seen = j < n_keys && key + j >= r->from[i] && key + j < r->to[i];
         s[j] = seen ? s[j] : -INFINITY;
@@ -105,19 +107,19 @@ static key_rows rows_of_keys(const dt_attention *at, int seq, int32_t key, int32
     return r;
 }
 
-/* A tile of rows, columns from col on, as floats: where they lie, if they are floats of whole vectors in one piece, or
- * a copy with zeros behind. */
-static const float *tile_rows(const dt_attention *at, const void *base, const key_rows *r, int64_t col, float *copy,
-                              int64_t dp, int64_t *ld)
+/* A tile of rows as floats, `width` columns starting at col. It is in place if the rows are contiguous floats of whole
+ * vectors, else a copy padded with zeros. */
+static const float *tile_rows(const dt_attention *at, const void *base, const key_rows *r, int64_t col, int64_t width,
+                              float *copy, int64_t dp, int64_t *ld)
 {
     const void *own = element(base, at->dt, r->own * at->kv_ld + col),
                *shared = element(base, at->dt, r->shared * at->kv_ld + col);
-    if (at->dt == DT_F32 && at->head_dim % LANES == 0 && (r->n_shared == 0 || r->n_shared == r->n)) {
+    if (at->dt == DT_F32 && width % LANES == 0 && (r->n_shared == 0 || r->n_shared == r->n)) {
         *ld = at->kv_ld;
         return r->n_shared == 0 ? own : shared;
     }
-    load_rows(copy, shared, at->dt, at->kv_ld, r->n_shared, at->head_dim, dp, 1.0f);
-    load_rows(copy + r->n_shared * dp, own, at->dt, at->kv_ld, r->n - r->n_shared, at->head_dim, dp, 1.0f);
+    load_rows(copy, shared, at->dt, at->kv_ld, r->n_shared, width, dp, 1.0f);
+    load_rows(copy + r->n_shared * dp, own, at->dt, at->kv_ld, r->n - r->n_shared, width, dp, 1.0f);
     *ld = dp;
     return copy;
 }
@@ -126,38 +128,38 @@ static const float *tile_rows(const dt_attention *at, const void *base, const ke
 static void some_heads(const dt_attention *at, const dt_attention_args *a, const dt_attention_part *part, int head,
                        int n_heads)
 {
-    const int64_t d = at->head_dim, dp = round_up(d, DT_ATTENTION_PAD), width = round_up(d, LANES),
-                  rows = (int64_t)part->n * n_heads;
+    const widths w = widths_of(at);
+    const int64_t d = w.qk, dp = w.padded, width = round_up(w.v, LANES), rows = (int64_t)part->n * n_heads;
     const int32_t n_q = at->q_start[part->seq + 1] - at->q_start[part->seq], len = at->kv_len[part->seq];
     const int64_t token = at->q_start[part->seq] + part->first;
     const tiles t = carve(part->scratch, dp);
     run_state r;
     for (int64_t i = 0; i < rows; i++) {
         const int64_t row = token + i / n_heads, at_head = (head + i % n_heads) * d;
-        r.to[i] = at->bidirectional ? len : len - n_q + part->first + (int32_t)(i / n_heads) + 1;
-        r.from[i] = at->window > 0 && r.to[i] > at->window ? r.to[i] - at->window : 0;
+        const key_range seen = keys_seen(at, n_q, len, part->first + (int32_t)(i / n_heads));
+        r.to[i] = seen.to, r.from[i] = seen.from;
         r.max[i] = -INFINITY, r.sum[i] = 0.0f;
         load_rows(t.q_rows + i * dp, element(a->q, at->dt, row * at->q_ld + at_head), at->dt, at->q_ld, 1, d, dp,
                   at->scale);
     }
     memset(t.acc, 0, (size_t)(rows * dp) * sizeof(float));
     /* cppcheck-suppress uninitvar ; a part has a row at least */
-    const int32_t first_to = r.to[0], end = r.to[rows - 1];
-    const int32_t begin = at->window > 0 && first_to > at->window ? first_to - at->window : 0;
+    const int32_t begin = r.from[0], end = r.to[rows - 1];
     for (int32_t key = begin / TK * TK; key < end; key += TK) {
         const int32_t n_keys = end - key < TK ? end - key : TK;
         const key_rows where = rows_of_keys(at, part->seq, key, n_keys);
         int64_t ldk, ldv;
-        const float *keys = tile_rows(at, a->k, &where, part->head * d, t.k, dp, &ldk),
-                    *values = tile_rows(at, a->v, &where, part->head * d, t.v, dp, &ldv);
-        scores(rows, n_keys, width, t.q_rows, dp, keys, ldk, t.s);
-        for (int64_t i = 0; i < rows; i++) exponentials(t.s + i * TK, &r, i, key, n_keys, t.acc + i * dp, width);
+        const float *keys = tile_rows(at, a->k, &where, part->head * d, d, t.k, dp, &ldk),
+                    *values = tile_rows(at, a->v, &where, part->head * w.v, w.v, t.v, dp, &ldv);
+        scores(rows, n_keys, round_up(d, LANES), t.q_rows, dp, keys, ldk, t.s);
+        for (int64_t i = 0; i < rows; i++)
+            exponentials(t.s + i * TK, rule_of(at), &r, i, key, n_keys, t.acc + i * dp, width);
         tile_matmul(false, rows, width, n_keys, t.s, TK, values, ldv, t.acc, dp, true);
     }
     for (int64_t i = 0; i < rows; i++) {
-        const float inverse = r.sum[i] == 0.0f ? 0.0f : 1.0f / r.sum[i]; /* a NaN goes on */
-        void *out = element_w(a->out_w, at->dt, (token + i / n_heads) * at->o_ld + (head + i % n_heads) * d);
-        for (int64_t c = 0; c < d; c++) store(out, at->dt, c, t.acc[i * dp + c] * inverse);
+        const float factor = end_row(at, (int)(head + i % n_heads), r.max[i], r.sum[i]).factor;
+        void *out = element_w(a->out_w, at->dt, (token + i / n_heads) * at->o_ld + (head + i % n_heads) * w.v);
+        for (int64_t c = 0; c < w.v; c++) store(out, at->dt, c, t.acc[i * dp + c] * factor);
     }
 }
 

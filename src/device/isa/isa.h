@@ -181,6 +181,8 @@ INLINE float erf_f(float x)
 
 /* 1 / (1 + e^-x): 0 and 1 where e^-x overflows or vanishes. */
 INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + exp_f(-x)); }
+/* tanh with an absolute error of 2^-23. */
+INLINE float tanh_f(float x) { return FMA(2.0f, sigmoid_f(2.0f * x), -1.0f); }
 
 /* dt_philox4x32 as an inline function, so that a loop over counters vectorises. */
 typedef struct philox_out {

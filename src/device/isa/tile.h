@@ -244,16 +244,26 @@ typedef struct visible {
     int32_t most_from, least_to;          /* all queries attend to keys from most_from to least_to */
 } visible;
 
-/* Query first + i of n_q attends to the keys below len - n_q + first + i + 1 (causal, aligned at the end). With a
- * window W it attends only to the last W of them. Bidirectional: it attends to all len keys (dt_attention). */
+/* Keys from .. to-1 that query i of n_q sees, of len: the mask of dt_attention. */
+typedef struct key_range {
+    int32_t from, to;
+} key_range;
+INLINE key_range keys_seen(const dt_attention *at, int32_t n_q, int32_t len, int32_t i)
+{
+    const int32_t pos = len - n_q + i;
+    int32_t to = at->bidirectional ? len : pos + 1;
+    if (at->block > 1 && pos >= 0) to = (int32_t)dt_min_i64(((int64_t)(pos / at->block) + 1) * at->block, len);
+    if (to < 0) to = 0;
+    return (key_range){at->window > 0 && to > at->window ? to - at->window : 0, to};
+}
+
 static inline void find_visible(visible *vis, const dt_attention *at, int seq, int32_t first, int32_t n)
 {
     const int32_t n_q = at->q_start[seq + 1] - at->q_start[seq], len = at->kv_len[seq];
     for (int32_t i = 0; i < TQ; i++) {
-        const int32_t to = i >= n ? 0 : at->bidirectional ? len : len - n_q + first + i + 1;
-        vis->to[i] = to < 0 ? 0 : to;
-        vis->from[i] = i < n && at->window > 0 && to > at->window ? to - at->window : 0;
-        vis->n_seen[i] = vis->to[i] - vis->from[i];
+        const key_range r = i < n ? keys_seen(at, n_q, len, first + i) : (key_range){0, 0};
+        vis->to[i] = r.to, vis->from[i] = r.from;
+        vis->n_seen[i] = r.to - r.from;
     }
     vis->least_from = vis->from[0], vis->most_from = vis->from[n - 1];
     vis->least_to = n < round_up(n, LANES) ? 0 : vis->to[0], vis->most_to = vis->to[n - 1];
@@ -268,6 +278,61 @@ INLINE bool sees(const visible *vis, int32_t i, int32_t key)
 INLINE bool all_visible(const visible *vis, int32_t key, int32_t n_keys)
 {
     return vis->most_from <= key && key + n_keys <= vis->least_to;
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* The score of x = scale q.k, and its derivative: cap tanh(x / cap) and 1 - tanh^2(x / cap). Every kernel of
+ * this platform that supports soft-capping calls this function. */
+typedef struct score_rule {
+    float scale, cap, inverse; /* 1 / cap */
+} score_rule;
+typedef struct capped {
+    float score, slope;
+} capped;
+INLINE score_rule rule_of(const dt_attention *at) { return (score_rule){at->scale, at->softcap, 1.0f / at->softcap}; }
+INLINE capped cap_score(score_rule r, float x)
+{
+    const float t = tanh_f(x * r.inverse);
+    return (capped){r.cap * t, FMA(-t, t, 1.0f)};
+}
+
+/* s [n_keys][TQ], of which n columns count: products times factor become scores. A key that a query does not see has
+ * the score -inf, so that its probability is exactly 0. key: number in the sequence of the first row. */
+INLINE void modify_as(float *s, score_rule r, float factor, const visible *vis, int32_t key, int32_t n_keys, int32_t n,
+                      bool is_capped, bool masked)
+{
+    for (int32_t j = 0; j < n_keys; j++)
+        SIMD_FOR (int32_t i = 0; i < n; i++) {
+            const float x = s[j * TQ + i] * factor; /* loaded either way: gcc 12 gives up on loads under a condition */
+            const float score = is_capped ? cap_score(r, x).score : x;
+            s[j * TQ + i] = !masked || sees(vis, i, key + j) ? score : -INFINITY;
+        }
+}
+INLINE void modify_scores(float *s, const dt_attention *at, float factor, const visible *vis, int32_t key,
+                          int32_t n_keys, int32_t n)
+{
+    const score_rule r = rule_of(at);
+    if (at->softcap > 0) {
+        modify_as(s, r, factor, vis, key, n_keys, n, true, true);
+    } else if (!all_visible(vis, key, n_keys)) {
+        modify_as(s, r, factor, vis, key, n_keys, n, false, true);
+    } else if (factor != 1.0f) {
+        modify_as(s, r, factor, vis, key, n_keys, n, false, false);
+    }
+}
+
+/* The end of a row's softmax, from its maximum m and sum l of e^(s - m): what its weighted sum of values is times, and
+ * lse. A sink joins the sum here, since it has no value. */
+typedef struct row_end {
+    float factor, lse;
+} row_end;
+INLINE row_end end_row(const dt_attention *at, int head, float m, float l)
+{
+    if (!at->sinks) return (row_end){l == 0.0f ? 0.0f : 1.0f / l, m + logf(l)}; /* NaN propagates */
+    const float sink = load(at->sinks, at->dt, head), most = sink > m ? sink : m,
+                base = most == -INFINITY ? 0.0f : most, mine = exp_f(m - base), sum = FMA(l, mine, exp_f(sink - base));
+    return (row_end){sum == 0.0f ? 0.0f : mine / sum, base + logf(sum)};
 }
 
 /* ---- softmax with running maxima --------------------------------------------------------------------------------- */
@@ -305,18 +370,19 @@ static inline void rescale(float *restrict acc, int64_t d, int32_t n, const floa
         SIMD_FOR (int32_t i = 0; i < n; i++) acc[c * TQ + i] *= alpha[i];
 }
 
-/* out_i = o_i / l_i and lse_i = m_i + log l_i, for the queries of the part. acc [dp][TQ] is transposed through scratch
- * [TK][TQ]. dt: type of out, a compile-time constant where possible. */
+/* out_i = o_i / l_i and lse_i = m_i + log l_i (end_row), for the queries of the part. acc [dp][TQ] is transposed
+ * through scratch [TK][TQ]. dt: type of out, a compile-time constant where possible. */
 INLINE void finish(const dt_attention *at, dt_dtype dt, const dt_attention_args *a, const dt_attention_part *part,
                    const running *r, const float *acc, float *scratch)
 {
-    const int64_t d = at->head_dim, row = at->q_start[part->seq] + part->first;
-    float inverse[TQ] = {0};
+    const int64_t d = dt_attention_v_dim(at), row = at->q_start[part->seq] + part->first;
+    float factor[TQ] = {0};
     for (int32_t i = 0; i < part->n; i++) {
-        inverse[i] = r->sum[i] > 0.0f ? 1.0f / r->sum[i] : r->sum[i] == 0.0f ? 0.0f : r->sum[i]; /* NaN propagates */
-        if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = r->max[i] + logf(r->sum[i]);
+        const row_end e = end_row(at, part->head, r->max[i], r->sum[i]);
+        factor[i] = e.factor;
+        if (a->lse_w) a->lse_w[(row + i) * at->n_heads + part->head] = e.lse;
     }
-    store_transposed(element_w(a->out_w, dt, row * at->o_ld + part->head * d), dt, at->o_ld, acc, part->n, d, inverse,
+    store_transposed(element_w(a->out_w, dt, row * at->o_ld + part->head * d), dt, at->o_ld, acc, part->n, d, factor,
                      scratch);
 }
 
@@ -343,6 +409,16 @@ static inline void dropout_factors(float *restrict factor, const dt_attention *a
 }
 
 /* ---- a thread's scratch ------------------------------------------------------------------------------------------ */
+
+/* Widths of a call's heads: of q and k, of v, and of tiles, which are padded with zeros. */
+typedef struct widths {
+    int64_t qk, v, padded;
+} widths;
+INLINE widths widths_of(const dt_attention *at)
+{
+    const int64_t qk = at->head_dim, v = dt_attention_v_dim(at);
+    return (widths){qk, v, round_up(qk > v ? qk : v, DT_ATTENTION_PAD)};
+}
 
 typedef struct tiles {
     float *q_rows, *do_rows; /* [TQ][dp], queries times scale */

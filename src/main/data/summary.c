@@ -41,13 +41,11 @@ static void report_problems(const dt_make_stats *s)
 
 static void report_left_out(const dt_make_options *o, const dt_make_stats *s, const char *noun)
 {
-    static const char *const missing[] = {"any token", "any token to train on", "a completion on both sides",
-                                          "a prompt"};
     if (s->n_truncated) DT_INFO("%" PRId64 " %s truncated to %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
     if (s->n_too_long)
         DT_INFO("%" PRId64 " %s with more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
     if (s->n_images) DT_INFO("%" PRId64 " images", s->n_images);
-    if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, missing[s->kind]);
+    if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, s->lacking);
     if (s->n_parted)
         DT_INFO("%" PRId64
                 " %s whose prompt and completion were encoded separately, because a token would span the boundary",

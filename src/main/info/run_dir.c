@@ -300,7 +300,7 @@ static void print_vision(const run_info *r)
     if (!v) return;
     printf("  vision       %s tower, %" PRId64 " layers, hidden %" PRId64 ", images of %" PRId64 " x %" PRId64
            " pixels, each %" PRId64 " token%s; projector %s\n",
-           dt_tower_name(v->tower), v->n_blocks, v->blocks->hidden_size, v->image_size, v->image_size, v->n_tokens,
+           v->tower->name, v->n_blocks, v->blocks->hidden_size, v->image_size, v->image_size, v->n_tokens,
            v->n_tokens == 1 ? "" : "s", dt_projector_name(v->projector.type));
     if (r->has_config)
         printf("  trained      %s%s\n", r->cfg.vision_train, r->cfg.lora_r > 0 ? " (llm: its adapters)" : "");

@@ -28,6 +28,10 @@ static const struct field {
     FIELD("vocab_size", vocab_size, FIELD_INT),
     FIELD("max_position_embeddings", max_position_embeddings, FIELD_INT),
     FIELD("rms_norm_eps", norm_eps, FIELD_REAL),
+    FIELD("embedding_multiplier", embedding_multiplier, FIELD_REAL),
+    FIELD("attention_multiplier", attention_multiplier, FIELD_REAL),
+    FIELD("residual_multiplier", residual_multiplier, FIELD_REAL),
+    FIELD("logits_scaling", logits_scaling, FIELD_REAL),
     FIELD("hidden_act", act, FIELD_ACT),
     FIELD("gated_mlp", gated_mlp, FIELD_BOOL),
     FIELD("rms_norm", rms_norm, FIELD_BOOL),
@@ -35,6 +39,7 @@ static const struct field {
     FIELD("attention_output_bias", o_bias, FIELD_BOOL),
     FIELD("mlp_bias", mlp_bias, FIELD_BOOL),
     FIELD("qk_norm", qk_norm, FIELD_BOOL),
+    FIELD("qk_norm_whole", qk_norm_whole, FIELD_BOOL),
     FIELD("tie_word_embeddings", tie_word_embeddings, FIELD_BOOL),
     FIELD("conv1d", conv1d, FIELD_BOOL),
     FIELD("sliding_window", sliding_window, FIELD_INT),
@@ -62,7 +67,7 @@ typedef union value {
     int64_t i;
     double r;
     bool b;
-    dt_family family;
+    const dt_family *family;
     dt_activation act;
     dt_rope_type rope;
 } value;
@@ -70,8 +75,8 @@ typedef union value {
 static value value_of(const dt_model_config *mc, const struct field *f)
 {
     static const size_t SIZES[] = {
-        [FIELD_INT] = sizeof(int64_t),      [FIELD_REAL] = sizeof(double),       [FIELD_BOOL] = sizeof(bool),
-        [FIELD_FAMILY] = sizeof(dt_family), [FIELD_ACT] = sizeof(dt_activation), [FIELD_ROPE] = sizeof(dt_rope_type)};
+        [FIELD_INT] = sizeof(int64_t),        [FIELD_REAL] = sizeof(double),       [FIELD_BOOL] = sizeof(bool),
+        [FIELD_FAMILY] = sizeof(dt_family *), [FIELD_ACT] = sizeof(dt_activation), [FIELD_ROPE] = sizeof(dt_rope_type)};
     value v = {0};
     memcpy(&v, (const char *)mc + f->offset, SIZES[f->kind]);
     return v;
@@ -102,18 +107,26 @@ static void compare_field(const struct field *f, const dt_model_config *before, 
     visit(self, f->name, enough ? short_a : a, enough ? short_b : b);
 }
 
-/* Report the first block that uses the window in only one of the models. */
-static void compare_sliding(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+static void compare_layer(const char *name, int64_t i, const char *before, const char *now, dt_model_visit visit,
+                          void *self)
 {
-    static const char *const WORDS[] = {"full_attention", "sliding_attention"};
+    char full[48];
+    snprintf(full, sizeof full, "%s[%" PRId64 "]", name, i);
+    visit(self, full, before, now);
+}
+
+/* Report the first layer that uses the window, or rotation, in only one of the models. */
+static void compare_layers(const dt_model_config *before, const dt_model_config *now, dt_model_visit visit, void *self)
+{
+    static const char *const WORDS[] = {"full_attention", "sliding_attention"}, *const ROTATES[] = {"1", "0"};
+    bool slides = false, rotates = false; /* a difference is reported */
     if (before->num_hidden_layers != now->num_hidden_layers) return;
     for (int64_t i = 0; i < now->num_hidden_layers; i++) {
-        char name[48];
-        const bool a = before->sliding && before->sliding[i], b = now->sliding && now->sliding[i];
-        if (a == b) continue;
-        snprintf(name, sizeof name, "layer_types[%" PRId64 "]", i);
-        visit(self, name, WORDS[a], WORDS[b]);
-        return;
+        const dt_layer a = dt_model_layer(before, i), b = dt_model_layer(now, i);
+        if (!slides && a.slides != b.slides)
+            compare_layer("layer_types", i, WORDS[a.slides], WORDS[b.slides], visit, self), slides = true;
+        if (!rotates && a.unrotated != b.unrotated)
+            compare_layer("no_rope_layers", i, ROTATES[a.unrotated], ROTATES[b.unrotated], visit, self), rotates = true;
     }
 }
 
@@ -175,7 +188,7 @@ static void compare_vision(const dt_model_config *before, const dt_model_config 
         {"multimodal_projector_bias", a->projector.bias, b->projector.bias},
         {"projector_hidden_size", a->projector.hidden_size, b->projector.hidden_size},
         {"projector_shuffle", a->projector.shuffle, b->projector.shuffle}};
-    if (a->tower != b->tower) visit(self, "vision_config.model_type", dt_tower_name(a->tower), dt_tower_name(b->tower));
+    if (a->tower != b->tower) visit(self, "vision_config.model_type", a->tower->name, b->tower->name);
     if (a->projector.type != b->projector.type)
         visit(self, "projector_type", dt_projector_name(a->projector.type), dt_projector_name(b->projector.type));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
@@ -196,6 +209,6 @@ void dt_model_config_compare(const dt_model_config *before, const dt_model_confi
                              void *self)
 {
     for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) compare_field(&FIELDS[i], before, now, visit, self);
-    compare_sliding(before, now, visit, self);
+    compare_layers(before, now, visit, self);
     compare_vision(before, now, visit, self);
 }

@@ -3,7 +3,7 @@
  * Inline keys are converted to JSON and read by the same parser as a file, so both forms mean the same. Errors in
  * inline keys are usage errors, not data errors. An inline key that the family does not read is rejected. In a file
  * such a key is ignored, because it may be meant for other programs. */
-#include "model_config.h"
+#include "../families/family.h"
 #include <errno.h>
 #include <limits.h>
 #include <stddef.h>
@@ -13,46 +13,37 @@
 #include <unistd.h>
 
 enum kind { INTEGER, NUMBER, BOOLEAN, WORD, OBJECT };
-enum readers {
-    ALL = 31,
-    GPT2 = 1 << DT_GPT2,
-    LLAMA = 1 << DT_LLAMA,
-    MISTRAL = 1 << DT_MISTRAL,
-    QWEN2 = 1 << DT_QWEN2,
-    QWEN3 = 1 << DT_QWEN3,
-    ROTARY = LLAMA | MISTRAL | QWEN2 | QWEN3
-};
 
 typedef struct inline_key {
-    const char *key, *gpt2_name;
+    const char *key;
     size_t value; /* offset in dt_config */
     enum kind kind;
-    unsigned read_by; /* bit set of families */
+    bool common; /* all families read it, otherwise those that list it */
 } inline_key;
 
-#define ROW(key, gpt2_name, kind, read_by)                                                                             \
+#define ROW(key, kind, common)                                                                                         \
     {                                                                                                                  \
-#key, gpt2_name, offsetof(dt_config, model_##key), kind, read_by                                               \
+#key, offsetof(dt_config, model_##key), kind, common                                                           \
     }
 static const inline_key KEYS[] = {
-    ROW(model_type, NULL, WORD, ALL), /* first: determines the names of the other keys */
-    ROW(hidden_size, "n_embd", INTEGER, ALL),
-    ROW(intermediate_size, "n_inner", INTEGER, ALL),
-    ROW(num_hidden_layers, "n_layer", INTEGER, ALL),
-    ROW(num_attention_heads, "n_head", INTEGER, ALL),
-    ROW(num_key_value_heads, NULL, INTEGER, ALL),
-    ROW(head_dim, NULL, INTEGER, ALL),
-    ROW(vocab_size, NULL, INTEGER, ALL),
-    ROW(max_position_embeddings, "n_positions", INTEGER, ALL),
-    ROW(rope_theta, NULL, NUMBER, ROTARY),
-    ROW(rope_scaling, NULL, OBJECT, ROTARY),
-    ROW(rms_norm_eps, "layer_norm_epsilon", NUMBER, ALL),
-    ROW(hidden_act, "activation_function", WORD, ALL),
-    ROW(tie_word_embeddings, NULL, BOOLEAN, ALL),
-    ROW(attention_bias, NULL, BOOLEAN, LLAMA | QWEN3),
-    ROW(mlp_bias, NULL, BOOLEAN, LLAMA),
-    ROW(sliding_window, NULL, INTEGER, MISTRAL | QWEN2 | QWEN3),
-    ROW(initializer_range, NULL, NUMBER, ALL),
+    ROW(model_type, WORD, true), /* first: determines the names of the other keys */
+    ROW(hidden_size, INTEGER, true),
+    ROW(intermediate_size, INTEGER, true),
+    ROW(num_hidden_layers, INTEGER, true),
+    ROW(num_attention_heads, INTEGER, true),
+    ROW(num_key_value_heads, INTEGER, true),
+    ROW(head_dim, INTEGER, true),
+    ROW(vocab_size, INTEGER, true),
+    ROW(max_position_embeddings, INTEGER, true),
+    ROW(rope_theta, NUMBER, false),
+    ROW(rope_scaling, OBJECT, false),
+    ROW(rms_norm_eps, NUMBER, true),
+    ROW(hidden_act, WORD, true),
+    ROW(tie_word_embeddings, BOOLEAN, true),
+    ROW(attention_bias, BOOLEAN, false),
+    ROW(mlp_bias, BOOLEAN, false),
+    ROW(sliding_window, INTEGER, false),
+    ROW(initializer_range, NUMBER, true),
 };
 enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };
 
@@ -82,16 +73,6 @@ static dt_err to_json(const dt_config *cfg, const inline_key *k, json_t **out)
     return dt_config_fail(cfg, "model", k->key, "expected %s, found %s", EXPECTED[k->kind], value);
 }
 
-static dt_err check_family_reads(const dt_config *cfg, const inline_key *k, const json_t *root)
-{
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    for (int f = 0; type && f < DT_N_FAMILY; f++) {
-        DT_CONFIG_CHECK(strcmp(type, dt_family_name((dt_family)f)) != 0 || (k->read_by & 1u << f), cfg, "model", k->key,
-                        "a model of type %s has no such key; remove it (its value is %s)", type, value_of(cfg, k));
-    }
-    return DT_OK;
-}
-
 static dt_err merge_inline(const dt_config *cfg, json_t *root)
 {
     for (int i = 0; i < N_KEYS; i++) {
@@ -99,11 +80,12 @@ static dt_err merge_inline(const dt_config *cfg, json_t *root)
         json_t *v = NULL;
         if (value_of(cfg, k)[0] == '\0') continue;
         DT_TRY(to_json(cfg, k, &v));
-        const char *type = json_string_value(json_object_get(root, "model_type"));
-        const bool gpt2 = type && strcmp(type, "gpt2") == 0 && k->gpt2_name;
-        DT_CHECK(json_object_set_new(root, gpt2 ? k->gpt2_name : k->key, v) == 0, DT_ERR_MEMORY,
+        const dt_family *f = dt_family_find_type(root);
+        DT_CHECK(json_object_set_new(root, f ? dt_family_key_name(f, k->key) : k->key, v) == 0, DT_ERR_MEMORY,
                  "out of memory for [model] %s", k->key);
-        DT_TRY(check_family_reads(cfg, k, root));
+        DT_CONFIG_CHECK(!f || k->common || dt_family_reads(f, k->key), cfg, "model", k->key,
+                        "a model of type %s has no such key; remove it (its value is %s)", dt_family_name(f),
+                        value_of(cfg, k));
     }
     return DT_OK;
 }
@@ -135,6 +117,14 @@ static dt_err load_file(const char *path, json_t **root)
     return DT_OK;
 }
 
+/* Is it the key, or a family's name of it? */
+static bool is_called(const inline_key *k, const char *name)
+{
+    bool is = strcmp(name, k->key) == 0;
+    for (int i = 0; dt_family_at(i) && !is; i++) is = strcmp(name, dt_family_key_name(dt_family_at(i), k->key)) == 0;
+    return is;
+}
+
 /* Report an error in the whole model as "[model]: KEY: message", with the line that set KEY. */
 static dt_err at_its_line(const dt_config *cfg, dt_err err)
 {
@@ -142,7 +132,7 @@ static dt_err at_its_line(const dt_config *cfg, dt_err err)
     if (sscanf(dt_error_message(), "[model]: %63[a-z0-9_]%1023[^\n]", key, what) != 2) return err;
     for (int i = 0; i < N_KEYS; i++) {
         const inline_key *k = &KEYS[i];
-        if (strcmp(key, k->key) != 0 && (!k->gpt2_name || strcmp(key, k->gpt2_name) != 0)) continue;
+        if (!is_called(k, key)) continue;
         dt_config_where(cfg, "model", k->key, where, sizeof where);
         dt_error_clear();
         return dt_fail(err, "%s%s", where, what);
@@ -164,7 +154,7 @@ static dt_err finish(dt_model_config *mc, const dt_config *cfg, const dt_spec *s
     }
     dt_model_config_set_dropout(mc, cfg->model_dropout);
     const bool window = cfg->model_sliding_window[0] != '\0' && strcmp(cfg->model_sliding_window, "null") != 0;
-    DT_CONFIG_CHECK(!window || mc->sliding, cfg, "model", "sliding_window",
+    DT_CONFIG_CHECK(!window || mc->sliding_window > 0, cfg, "model", "sliding_window",
                     "no block uses the window, because of use_sliding_window or layer_types in %s; leave this key out",
                     source->file);
     return DT_OK;

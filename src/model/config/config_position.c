@@ -109,44 +109,25 @@ static dt_err read_layer_types(const dt_spec *list, dt_model_config *mc)
         const char *word = json_string_value(json_array_get(list->value, (size_t)i));
         const bool slides = word && strcmp(word, "sliding_attention") == 0;
         if (!slides && (!word || strcmp(word, "full_attention") != 0)) return dt_spec_bad(list, NULL, expected);
-        mc->sliding[i] = slides;
+        mc->layers[i].slides = slides;
     }
     return DT_OK;
 }
 
-/* Which blocks use the window: those in layer_types if given. Otherwise all blocks (Mistral), or those starting at
- * max_window_layers (Qwen, with use_sliding_window). Llama has no window. Its files may contain the keys, but a block
- * of type sliding_attention is an error. */
-static dt_err fill_window(const dt_spec *root, dt_model_config *mc)
+dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use)
 {
     dt_spec list;
     const bool listed = dt_spec_get(root, "layer_types", &list);
-    const bool qwen = mc->family == DT_QWEN2 || mc->family == DT_QWEN3;
-    bool use = mc->family == DT_MISTRAL;
-    int64_t window = 4096, first = qwen ? 28 : 0;
-    if (qwen) DT_TRY(dt_spec_bool(root, "use_sliding_window", &use));
-    if (qwen) DT_TRY(dt_spec_int(root, "max_window_layers", 0, INT32_MAX, &first));
+    int64_t window = 4096;
+    bool any = false;
     if (json_is_null(json_object_get(root->value, "sliding_window"))) use = false;
     if (use) DT_TRY(dt_spec_int(root, "sliding_window", 1, INT32_MAX, &window));
-
-    bool any = false;
     if (listed) DT_TRY(read_layer_types(&list, mc));
     for (int64_t i = 0; i < mc->num_hidden_layers; i++) {
-        if (!listed) mc->sliding[i] = use && i >= first;
-        any = any || mc->sliding[i];
+        if (!listed && !use) mc->layers[i].slides = false;
+        any = any || mc->layers[i].slides;
     }
     if (any && !use) return dt_spec_bad(&list, NULL, "full_attention only, because no sliding window is in use");
     mc->sliding_window = any ? window : 0;
     return DT_OK;
-}
-
-dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc)
-{
-    mc->sliding = calloc((size_t)mc->num_hidden_layers, sizeof *mc->sliding);
-    DT_CHECK(mc->sliding, DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " layers", root->file, mc->num_hidden_layers);
-    const dt_err err = fill_window(root, mc);
-    if (err == DT_OK && mc->sliding_window > 0) return DT_OK;
-    free(mc->sliding);
-    mc->sliding = NULL;
-    return err;
 }

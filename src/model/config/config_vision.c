@@ -5,17 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct tower {
-    const char *name, *model_type;
-    dt_activation act;
-    double eps;
-    int64_t patch_size;
-    const char *processor; /* default image preprocessor */
-} TOWERS[DT_N_TOWERS] = {
-    [DT_TOWER_CLIP] = {"clip", "clip_vision_model", DT_ACT_QUICK_GELU, 1e-5, 32, "CLIPImageProcessor"},
-    [DT_TOWER_SIGLIP] = {"siglip", "siglip_vision_model", DT_ACT_GELU_TANH, 1e-6, 16, "SiglipImageProcessor"},
-};
-
 static const struct projector {
     const char *name;
     int n_layers;
@@ -30,36 +19,27 @@ static const struct projector {
     [DT_PROJECTOR_PIXEL_SHUFFLE] = {"pixel_shuffle", 1, false, false, 0, 4, 0},
 };
 
-const char *dt_tower_name(dt_tower tower) { return TOWERS[tower].name; }
-const char *dt_tower_model_type(dt_tower tower) { return TOWERS[tower].model_type; }
-int64_t dt_tower_patch_size(dt_tower tower) { return TOWERS[tower].patch_size; }
-bool dt_tower_find(const char *model_type, dt_tower *tower)
-{
-    for (int i = 0; model_type && i < DT_N_TOWERS; i++)
-        if (strcmp(model_type, TOWERS[i].name) == 0 || strcmp(model_type, TOWERS[i].model_type) == 0)
-            return *tower = (dt_tower)i, true;
-    return false;
-}
 const char *dt_projector_name(dt_projector_type projector) { return PROJECTORS[projector].name; }
 
-/* Old LLaVA files omit model_type for CLIP. */
-static dt_err read_tower_type(const dt_spec *s, dt_tower *tower)
+/* Old LLaVA files omit model_type. */
+static dt_err read_tower_type(const dt_spec *s, const dt_tower **tower)
 {
-    const char *word = TOWERS[DT_TOWER_CLIP].model_type;
+    const char *word = dt_tower_at(0)->model_type;
     DT_TRY(dt_spec_string(s, "model_type", &word));
-    for (int i = 0; i < DT_N_TOWERS; i++)
-        if (strcmp(word, TOWERS[i].model_type) == 0) return *tower = (dt_tower)i, DT_OK;
+    *tower = dt_tower_find(word);
+    if (*tower && strcmp(word, (*tower)->model_type) == 0) return DT_OK;
     return dt_spec_bad(s, "model_type", "clip_vision_model or siglip_vision_model");
 }
 
 /* The tower's blocks; none is causal. The vocabulary is the set of patch positions, which index a learned table. */
-static dt_err read_blocks(const dt_spec *s, const struct tower *t, dt_model_config *mc)
+static dt_err read_blocks(const dt_spec *s, const dt_tower *t, dt_model_config *mc)
 {
-    mc->family = DT_TOWER;
+    mc->family = t->family;
+    mc->embedding_multiplier = mc->residual_multiplier = mc->logits_scaling = 1;
     mc->hidden_size = 768, mc->intermediate_size = 3072;
     mc->num_attention_heads = 12;
-    mc->norm_eps = t->eps;
-    mc->act = t->act;
+    mc->norm_eps = t->norm_eps;
+    mc->act = (dt_activation)t->act;
     mc->initializer_range = 0.02;
     mc->qkv_bias = mc->o_bias = mc->mlp_bias = mc->scale_attn_weights = true;
     mc->bos_token_id = mc->pad_token_id = -1;
@@ -83,12 +63,12 @@ static dt_err read_image_size(const dt_spec *s, dt_vision_config *v)
 {
     int64_t channels = 3;
     v->image_size = 224;
-    v->patch_size = TOWERS[v->tower].patch_size;
+    v->patch_size = v->tower->patch_size;
     DT_TRY(dt_spec_int(s, "num_channels", 3, 3, &channels));
     DT_TRY(dt_spec_int(s, "image_size", 1, DT_MAX_IMAGE_SIZE, &v->image_size));
     DT_TRY(dt_spec_int(s, "patch_size", 1, v->image_size, &v->patch_size));
     v->n_side = v->image_size / v->patch_size;
-    v->n_rows = v->n_side * v->n_side + (v->tower == DT_TOWER_CLIP);
+    v->n_rows = v->n_side * v->n_side + v->tower->class_row;
     v->blocks->vocab_size = v->blocks->max_position_embeddings = v->n_rows;
     return DT_OK;
 }
@@ -123,7 +103,7 @@ static dt_err check_projector_total(const dt_spec *root, const dt_projector_conf
 static dt_err read_feature_norm(const dt_spec *root, dt_vision_config *v)
 {
     DT_TRY(dt_spec_bool(root, "vision_feature_norm", &v->feature_norm));
-    DT_CHECK(!v->feature_norm || v->tower == DT_TOWER_SIGLIP, root->err,
+    DT_CHECK(!v->feature_norm || v->tower->pools, root->err,
              "%s: vision_feature_norm: expected false for CLIP, because only SigLIP has a norm for features "
              "(post_layernorm)",
              root->file);
@@ -239,7 +219,7 @@ static dt_err read_preprocessor(const dt_spec *root, dt_vision_config *v)
 {
     dt_preprocessor p = {.rescale_factor = 1 / 255.0};
     dt_spec s;
-    dt_preprocessor_usual(TOWERS[v->tower].processor, p.mean, p.std);
+    dt_preprocessor_usual(v->tower->processor, p.mean, p.std);
     if (dt_spec_get(root, "preprocessor_config", &s)) DT_TRY(dt_preprocessor_from(&s, &p));
     set_preprocessor(v, &p);
     return DT_OK;
@@ -286,7 +266,7 @@ static dt_err read_vision(const dt_spec *root, dt_model_config *mc)
     DT_TRY(read_tower_type(&s, &v->tower));
     v->n_blocks = 12;
     DT_TRY(dt_spec_int(&s, "num_hidden_layers", 1, 1 << 12, &v->n_blocks));
-    DT_TRY(read_blocks(&s, &TOWERS[v->tower], v->blocks));
+    DT_TRY(read_blocks(&s, v->tower, v->blocks));
     DT_TRY(read_image_size(&s, v));
     DT_TRY(check_tower_total(&s, v));
     DT_TRY(read_features(root, v));

@@ -13,7 +13,8 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root);
 
 /* Sections: rope_theta, rope_scaling, rope_parameters; sliding_window, layer_types and related keys. */
 dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc);
-dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc);
+/** use: layers have windows as mc->layers says, unless layer_types says otherwise; false: none may have one. */
+dt_err dt_model_read_window(const dt_spec *root, dt_model_config *mc, bool use);
 /** Read an activation's name; *act is unchanged if the key is missing. */
 dt_err dt_model_read_activation(const dt_spec *root, const char *key, dt_activation *act);
 /** Read the vision part of LLaVA's object into mc->vision. mc already holds text_config. */

@@ -21,14 +21,13 @@ dt_err dt_projector_describe(const dt_model *m, const dt_unit *u, int unit)
     j->trains = u->flat_len[DT_TRAINED] > 0;
     for (int i = 0; i < p->n_layers; i++) {
         const bool last = i == p->n_layers - 1;
-        char linear[16], weight[24], bias[24];
+        char linear[16], norm[16];
         snprintf(linear, sizeof linear, "linear_%d", i + 1);
         j->layer[i] = dt_linear_at(m, u, linear, i == 0 ? p->n_in : p->hidden_size, last ? p->n_out : p->hidden_size);
         complete = complete && dt_exists(j->layer[i].w);
         if (last) continue;
-        snprintf(weight, sizeof weight, "norm_%d.weight", i + 1);
-        snprintf(bias, sizeof bias, "norm_%d.bias", i + 1);
-        j->norm[i] = dt_norm_at(u, weight, bias);
+        snprintf(norm, sizeof norm, "norm_%d", i + 1);
+        j->norm[i] = dt_norm_at(u, norm);
         complete = complete && dt_exists(j->norm[i].w) == p->norm;
     }
     DT_EXPECT(complete);

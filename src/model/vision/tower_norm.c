@@ -2,10 +2,7 @@
  * last_hidden_state. */
 #include "vision_private.h"
 
-static struct norm norm_of(const dt_stage_pass *p)
-{
-    return dt_norm_at(p->unit, "post_layernorm.weight", "post_layernorm.bias");
-}
+static struct norm norm_of(const dt_stage_pass *p) { return dt_norm_at(p->unit, "post_layernorm"); }
 
 static dt_err forward(void *self, const dt_stage_pass *p)
 {

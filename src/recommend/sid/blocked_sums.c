@@ -6,7 +6,7 @@
 dt_err sid_sums_alloc(const dt_sid *s, sid_sums *x, int64_t n, dt_memcat category)
 {
     enum { ALIGN = 16 };
-    const int64_t R = s->comm->nranks;
+    const int64_t R = s->comm->mesh.data.size;
     *x = (sid_sums){.n = n, .count = dt_ceil_div(dt_ceil_div(n, R), ALIGN) * ALIGN};
     const size_t piece = (size_t)x->count * sizeof(float);
     DT_TRY(dt_buf_alloc_zeroed(&x->part, s->dev, DT_ON_DEVICE, (size_t)R * piece, category));
@@ -34,12 +34,13 @@ dt_err sid_sums_clear(const dt_sid *s, sid_sums *x)
 
 dt_err sid_sums_add(const dt_sid *s, sid_sums *x)
 {
-    return dt_comm_reduce_scatter(s->comm, x->part.ptr, DT_F32, x->piece.ptr, DT_F32, x->count, true, true, s->stream);
+    return dt_comm_reduce_scatter(&s->comm->mesh.data, x->part.ptr, DT_F32, x->piece.ptr, DT_F32, x->count, true, true,
+                                  s->stream);
 }
 
 dt_err sid_sums_end(const dt_sid *s, sid_sums *x)
 {
-    return dt_comm_all_gather(s->comm, x->piece.ptr, x->whole.ptr, x->piece.nbytes, s->stream);
+    return dt_comm_all_gather(&s->comm->mesh.data, x->piece.ptr, x->whole.ptr, x->piece.nbytes, s->stream);
 }
 
 void sid_sort_by_code(const int32_t *code, int64_t m, int64_t n_codes, int64_t *count, int32_t *order)

@@ -113,10 +113,10 @@ static dt_err part_groups(const dt_sid *s, const dt_sid_sinkhorn *how, const dt_
                           int64_t end, const float *cost, uint64_t *last)
 {
     dt_err err = DT_OK;
-    const int64_t from = g->start[first], R = s->comm->nranks;
+    const int64_t from = g->start[first], R = s->comm->mesh.data.size;
 #pragma omp parallel for schedule(dynamic)
     for (int64_t i = first; i < end; i++) {
-        if (i % R != s->comm->rank) continue;
+        if (i % R != s->comm->mesh.data.rank) continue;
         const int64_t at = g->start[i] - from, m = g->start[i + 1] - g->start[i];
         if (part_group(cost + at * s->n_codes, m, s->n_codes, how, last + at) == DT_OK) continue;
 #pragma omp critical

@@ -8,11 +8,11 @@
 #include <string.h>
 
 int64_t dt_sid_blocks(const dt_sid *s, int64_t n) { return dt_ceil_div(n, s->block); }
-int64_t dt_sid_rounds(const dt_sid *s, int64_t n) { return dt_ceil_div(dt_sid_blocks(s, n), s->comm->nranks); }
+int64_t dt_sid_rounds(const dt_sid *s, int64_t n) { return dt_ceil_div(dt_sid_blocks(s, n), s->comm->mesh.data.size); }
 
 int64_t sid_block_of(const dt_sid *s, int64_t n, int64_t round, int64_t *first)
 {
-    *first = (round * s->comm->nranks + s->comm->rank) * s->block;
+    *first = (round * s->comm->mesh.data.size + s->comm->mesh.data.rank) * s->block;
     return *first >= n ? 0 : dt_min_i64(s->block, n - *first);
 }
 
@@ -30,7 +30,7 @@ dt_err sid_wait(const dt_sid *s, dt_err err)
 /* The rank that holds an item's row, and its index there. */
 static int64_t row_of(const dt_sid *s, int64_t item, int *rank)
 {
-    const int64_t b = item / s->block, R = s->comm->nranks;
+    const int64_t b = item / s->block, R = s->comm->mesh.data.size;
     *rank = (int)(b % R);
     return b / R * s->block + item % s->block;
 }
@@ -129,7 +129,7 @@ dt_err sid_fetch_row(const dt_sid *s, const dt_sid_points *p, int64_t item, floa
     const int64_t row = row_of(s, item, &rank);
     const size_t nbytes = row_nbytes(p, 1);
     dt_err err = DT_OK;
-    if (rank == s->comm->rank) {
+    if (rank == s->comm->mesh.data.rank) {
         err = s->dev->ops->copy(s->dev, out, (float *)p->rows.ptr + row * p->width, nbytes, s->stream);
         err = sid_wait(s, err);
     }
@@ -271,7 +271,7 @@ static int64_t own_items(const dt_sid *s, const int64_t *item, int64_t n, int64_
     for (; *at < n && m < s->block; ++*at) {
         int rank;
         const int64_t i = row_of(s, item ? item[*at] : *at, &rank);
-        if (rank != s->comm->rank) continue;
+        if (rank != s->comm->mesh.data.rank) continue;
         place[m] = *at;
         row[m++] = (int32_t)i;
     }

@@ -132,7 +132,7 @@ static void open_models(dt_task *t, dpo *d)
 static void warn_of_ties(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (info && info->n_ties && (!t->comm || t->comm->rank == 0))
+    if (info && info->n_ties && (!t->comm || dt_comm_first(t->comm)))
         DT_WARN("[data] train: %lld pairs are ties (neither answer is better) and are skipped",
                 (long long)info->n_ties);
 }
@@ -162,7 +162,7 @@ static void dpo_open(dt_task *t)
 {
     static const dt_task_part_ops arrays = {.lay_out = lay_out};
     dpo *d = t->self;
-    pairs_open(t, t->cfg->data_seq_len, true, true);
+    answers_open(t, &(dt_task_data){.kind = DT_DATASET_PREFERENCE, .truncate = true, .no_ties = true}, DT_N_SIDES);
     warn_of_ties(t);
     dt_task_hold(t, &arrays, d);
     dt_mistakes_add(t->mistakes, read_settings(t, d));
@@ -209,7 +209,7 @@ static dt_err begin_step(dt_task *t, int64_t step)
 
 int64_t dpo_first_pair(const dt_task *t, int64_t micro)
 {
-    return (micro * t->nranks + t->comm->rank) * t->batching.micro_batch_size;
+    return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
 }
 
 static dt_err dpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)

@@ -109,8 +109,8 @@ static dt_err sum_part(const dt_precomputed *p, const dt_task *t, uint64_t *sum)
 {
     float *chunk = malloc(CHUNK * sizeof *chunk);
     dt_err err = chunk ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory to verify %s", p->path);
-    const int64_t n_total = n_elems(p), each = n_total / t->nranks + 1,
-                  begin = dt_min_i64(t->comm->rank * each, n_total), end = dt_min_i64(begin + each, n_total);
+    const int64_t n_total = n_elems(p), each = n_total / t->data->size + 1,
+                  begin = dt_min_i64(t->data->rank * each, n_total), end = dt_min_i64(begin + each, n_total);
     *sum = 0;
     for (int64_t at = begin; at < end && err == DT_OK; at += CHUNK) {
         const int64_t n = dt_min_i64(CHUNK, end - at);
@@ -198,14 +198,14 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     snprintf(part, sizeof part, "%s.part", p->path);
     DT_INFO("computing the reference's log-probabilities of %" PRId64 " pairs, to be stored in %s",
             p->n_samples[0] + p->n_samples[1], p->path);
-    DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? create(p, part) : DT_OK));
+    DT_TRY(dt_comm_agree(t->comm, dt_comm_first(t->comm) ? create(p, part) : DT_OK));
     DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
     DT_TRY(score_part(p, t, DT_OF_TRAINING, t->train));
     DT_TRY(score_part(p, t, DT_OF_VALIDATION, t->valid));
     /* other nodes see the data only after the sync */
     DT_TRY(dt_comm_agree(t->comm, fsync(p->fd) == 0 ? DT_OK : dt_fail_errno(DT_ERR_WRITE, part, "sync failed")));
     DT_TRY(sum_all(p, t, &sum));
-    return dt_comm_agree(t->comm, t->comm->rank == 0 ? publish(p, part, sum) : DT_OK);
+    return dt_comm_agree(t->comm, dt_comm_first(t->comm) ? publish(p, part, sum) : DT_OK);
 }
 
 /* ---- a part of the task ------------------------------------------------------------------------------------------ */
@@ -242,9 +242,9 @@ static dt_err verify(dt_precomputed *p, dt_task *t)
 {
     uint64_t said = 0, sum;
     DT_TRY(dt_comm_agree(t->comm, open_file(p, p->path, O_RDONLY)));
-    DT_TRY(dt_comm_agree(t->comm, t->comm->rank == 0 ? check_head(p, &said) : DT_OK));
+    DT_TRY(dt_comm_agree(t->comm, dt_comm_first(t->comm) ? check_head(p, &said) : DT_OK));
     DT_TRY(sum_all(p, t, &sum));
-    const bool altered = t->comm->rank == 0 && sum != said;
+    const bool altered = dt_comm_first(t->comm) && sum != said;
     return dt_comm_agree(
         t->comm,
         altered
@@ -261,7 +261,7 @@ static dt_err begin(void *self, dt_task *t)
     DT_TRY(dt_comm_agree(t->comm, prepare(p, t)));
     DT_TRY(dt_pretrained_load(t->comm, t->zero, &p->model.from, t->phase));
     DT_TRY(dt_hash_parameters(t->zero, t->comm, NULL, &p->key[DT_KEY_MODEL]));
-    int64_t is_there = t->comm->rank == 0 && access(p->path, F_OK) == 0;
+    int64_t is_there = dt_comm_first(t->comm) && access(p->path, F_OK) == 0;
     DT_TRY(dt_comm_broadcast_host(t->comm, &is_there, sizeof is_there, 0));
     if (is_there) return verify(p, t);
     DT_TRY(dt_task_make_features(t)); /* by the reference's tower, which equals that of the model in training */

@@ -12,7 +12,7 @@ int64_t grpo_generation_size(const dt_task *t)
     const dt_config *cfg = t->cfg;
     if (cfg->grpo_generation_batch_size) return cfg->grpo_generation_batch_size;
     if (!cfg->grpo_steps_per_generation) return t->batching.train_batch_size;
-    return cfg->grpo_steps_per_generation * t->batching.micro_batch_size * t->nranks;
+    return cfg->grpo_steps_per_generation * t->batching.micro_batch_size * t->data->size;
 }
 
 /* All generations of a step use the same weights, so they are created together. */
@@ -123,7 +123,7 @@ static void warn(const grpo *g, const dt_task *t)
     static const char *const of_reference[] = {"reference_path", "sync_reference_steps", "sync_reference_mixup",
                                                "use_bias_correction_kl", NULL},
                              *const of_draws[] = {"top_k", "top_p", "min_p", NULL};
-    if (t->comm && t->comm->rank != 0) return;
+    if (t->comm && !dt_comm_first(t->comm)) return;
     if (cfg->grpo_beta == 0) warn_of_unused(cfg, of_reference, "with beta = 0 there is no reference");
     if (grpo_makes_beams(cfg)) warn_of_unused(cfg, of_draws, "rollout = beam does not sample");
     if (l->sequence_level && weighs_by_length(l->type))

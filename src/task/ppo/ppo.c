@@ -24,8 +24,9 @@ static void check(dt_task *t)
     dt_task_need(t, "model", "path", cfg->model_path, "a model to align");
     if (!*cfg->ppo_rollouts && !*cfg->ppo_reward_funcs)
         dt_task_need(t, "ppo", "reward_path", cfg->ppo_reward_path, "a reward model, or reward_funcs");
-    if (*cfg->data_validation && t->comm->rank == 0) DT_WARN("data.validation is not used: task ppo has no validation");
-    if (*cfg->rec_catalogue && !cfg->rec_freeze_llm && t->comm->rank == 0)
+    if (*cfg->data_validation && dt_comm_first(t->comm))
+        DT_WARN("data.validation is not used: task ppo has no validation");
+    if (*cfg->rec_catalogue && !cfg->rec_freeze_llm && dt_comm_first(t->comm))
         DT_WARN("rec.catalogue is not used: task ppo does not restrict completions to items; task grpo does");
 }
 

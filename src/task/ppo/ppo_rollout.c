@@ -207,7 +207,7 @@ static void watch_rewards(dt_task *t)
                                         .group_len = ppo_n_rows(t),
                                         .stride = n};
     dt_reward_watch_rollout(p->watch, n, p->rewards ? dt_rewards_names(p->rewards) : score, &rewards,
-                            t->comm->rank == 0);
+                            dt_comm_first(t->comm));
 }
 
 dt_err ppo_roll_out(dt_task *t, int64_t number)

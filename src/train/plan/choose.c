@@ -39,7 +39,7 @@ static dt_err refuse(const dt_run *run, const plan_setting *with, const limits *
 
 dt_err run_check_memory(const dt_run *run, int ranks_per_node)
 {
-    const plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    const plan_setting with = run_setting(run, run->data->size, ranks_per_node);
     rank_plan plan;
     trial t;
     budget b;
@@ -73,14 +73,14 @@ static dt_err share_budget(dt_run *run, budget *b)
 /* Only rank 0 knows which keys the user has set. */
 static dt_err share_list(const dt_run *run, choice *c)
 {
-    if (run->comm->rank == 0) c->n = run_strategies(run, true, c->list);
+    if (dt_comm_first(run->comm)) c->n = run_strategies(run, true, c->list);
     DT_TRY(dt_comm_broadcast_host(run->comm, &c->n, sizeof c->n, 0));
     return dt_comm_broadcast_host(run->comm, c->list, sizeof c->list, 0);
 }
 
 static dt_err try_all(const dt_run *run, const limits *l, int ranks_per_node, choice *c)
 {
-    plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    plan_setting with = run_setting(run, run->data->size, ranks_per_node);
     for (int i = 0; i < c->n; i++) {
         with.strategy = c->list[i];
         DT_TRY(run_trial(run, &with, l, &c->trials[i]));
@@ -101,7 +101,7 @@ static dt_err take_first(dt_run *run, choice *c)
 
 static dt_err refuse_all(const dt_run *run, const limits *l, int ranks_per_node, const choice *c)
 {
-    const plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    const plan_setting with = run_setting(run, run->data->size, ranks_per_node);
     const trial *last = &c->trials[c->n - 1]; /* never empty: stage 3 supports every offload */
     const rank_memory *m = last->short_of ? last->short_of : &l->budget->memory[0];
     const dt_memory missing = run_missing(&last->plan.memory, &l->held);
@@ -133,7 +133,7 @@ static dt_err settle(dt_run *run, int ranks_per_node, choice *c)
     const limits l = {.budget = &b, .usable = RUN_USABLE, .held = run_held(run)};
     DT_TRY(run_agree(run, try_all(run, &l, ranks_per_node, c)));
     DT_TRY(take_first(run, c));
-    if (run->comm->rank == 0) run_say_trials(c->list, c->trials, c->n, run->comm->n_nodes > 1);
+    if (dt_comm_first(run->comm)) run_say_trials(c->list, c->trials, c->n, run->comm->n_nodes > 1);
     return run_agree(run, c->taken < 0 ? refuse_all(run, &l, ranks_per_node, c) : write_down(run, &c->list[c->taken]));
 }
 
@@ -151,7 +151,7 @@ dt_err run_settle_strategy(dt_run *run, int ranks_per_node)
 
 static dt_err try_gathered(const dt_run *run, const limits *l, int ranks_per_node, trial *t)
 {
-    plan_setting with = run_setting(run, run->nranks, ranks_per_node);
+    plan_setting with = run_setting(run, run->data->size, ranks_per_node);
     with.gathered = false;
     return run_trial(run, &with, l, t);
 }

@@ -12,23 +12,27 @@
 /* Fractions of an H100's peak rates that single operations reached (docs/data/h100-*.csv): matmuls of 8192 tokens
  * 0.55 to 0.83 and mostly 0.7; attention of head size 64 and 128 from 1024 to 4096 tokens 0.25 to 0.39 forward and 0.17
  * to 0.35 backward; memory-bound kernels 0.8 to 0.9; copies to and from pinned memory 0.86. Links between GPUs have not
- * been measured. */
+ * been measured: their fractions are published ones. */
 double run_measured_fraction(const char *op, bound b)
 {
     if (b == BOUND_MEMORY) return 0.85;
     if (b == BOUND_HOST) return 0.86;
-    if (b != BOUND_ARITHMETIC) return 1;
+    if (b != BOUND_ARITHMETIC) return dt_link_fraction(b == BOUND_NETWORK);
     if (!strcmp(op, "attention_forward")) return 0.3;
     return !strcmp(op, "attention_backward") ? 0.2 : 0.7;
 }
 
-static void take_times(const dt_chip *chip, const dt_launch *l, double seconds[N_BOUNDS])
+/* The latency of an exchange passes before its last byte arrives, over either link. */
+static void take_times(const dt_chip *chip, const dt_launch *l, int clock, double seconds[N_BOUNDS], double *latency)
 {
+    const dt_exchange_time x = dt_exchange_seconds(chip, &l->exchange, l->node, l->net, clock == AT_MEASURED);
     seconds[BOUND_ARITHMETIC] = l->flops / dt_chip_flops(chip, l->dt);
     seconds[BOUND_MEMORY] = l->memory / chip->memory_rate;
     seconds[BOUND_HOST] = l->host / chip->host_rate;
-    seconds[BOUND_NVLINK] = l->node / chip->nvlink_rate;
-    seconds[BOUND_NETWORK] = l->net / chip->network_rate;
+    for (int b = 0; clock == AT_MEASURED && b <= BOUND_HOST; b++) seconds[b] /= run_measured_fraction(l->op, (bound)b);
+    seconds[BOUND_NVLINK] = l->node > 0 ? x.latency + x.node : 0;
+    seconds[BOUND_NETWORK] = l->net > 0 ? x.latency + x.net : 0;
+    *latency = l->node > 0 || l->net > 0 ? x.latency : 0;
 }
 
 /* ---- assignment to parts ----------------------------------------------------------------------------------------- */
@@ -72,29 +76,35 @@ static void note_unit(forecast *f, step_part part, double seconds)
         if (f->units[u].name == unit) f->unit_s[u][part] += f->weight * seconds;
 }
 
+static bound longest_of(const double seconds[N_BOUNDS])
+{
+    bound most = BOUND_ARITHMETIC;
+    for (int b = 0; b < N_BOUNDS; b++)
+        if (seconds[b] > seconds[most]) most = (bound)b;
+    return most;
+}
+
 static void take(void *self, const dt_launch *l, double seconds[DT_COUNT_CLOCKS])
 {
     forecast *f = self;
-    double by[N_BOUNDS];
-    bound longest = BOUND_ARITHMETIC;
-    take_times(f->chip, l, by);
-    for (int b = 0; b < N_BOUNDS; b++) {
-        const double measured = by[b] / run_measured_fraction(l->op, (bound)b);
-        if (by[b] > by[longest]) longest = (bound)b;
-        if (measured > seconds[AT_MEASURED]) seconds[AT_MEASURED] = measured;
+    double by[DT_COUNT_CLOCKS][N_BOUNDS], latency[DT_COUNT_CLOCKS];
+    for (int i = 0; i < DT_COUNT_CLOCKS; i++) {
+        take_times(f->chip, l, i, by[i], &latency[i]);
+        seconds[i] = by[i][longest_of(by[i])];
     }
-    seconds[AT_PEAK] = by[longest];
     if (f->weight == 0) return;
 
+    const bound longest = longest_of(by[AT_PEAK]);
     const step_part part = part_now(f);
     forecast_row *row = row_of(f, l->op, part);
     const double linked[N_BOUNDS] = {l->memory, l->memory, l->host, l->node, l->net};
     row->launches += f->weight;
     row->flops += f->weight * l->flops;
     row->bytes += f->weight * linked[longest];
-    row->bound_s[longest] += f->weight * by[longest];
+    row->bound_s[longest] += f->weight * seconds[AT_PEAK];
+    row->latency_s += f->weight * latency[AT_PEAK];
     for (int i = 0; i < DT_COUNT_CLOCKS; i++) row->seconds[i] += f->weight * seconds[i];
-    note_unit(f, part, by[longest]);
+    note_unit(f, part, seconds[AT_PEAK]);
 }
 
 forecast_row run_forecast_sum(const forecast *f, step_part part)
@@ -103,20 +113,14 @@ forecast_row run_forecast_sum(const forecast *f, step_part part)
     for (int i = 0; i < f->n_rows; i++) {
         const forecast_row *r = &f->row[i];
         if (part != N_PARTS && r->part != part) continue;
-        sum.launches += r->launches, sum.flops += r->flops, sum.bytes += r->bytes;
+        sum.launches += r->launches, sum.flops += r->flops, sum.bytes += r->bytes, sum.latency_s += r->latency_s;
         for (int k = 0; k < DT_COUNT_CLOCKS; k++) sum.seconds[k] += r->seconds[k];
         for (int b = 0; b < N_BOUNDS; b++) sum.bound_s[b] += r->bound_s[b];
     }
     return sum;
 }
 
-bound run_forecast_bound(const forecast_row *row)
-{
-    bound most = BOUND_ARITHMETIC;
-    for (int b = 0; b < N_BOUNDS; b++)
-        if (row->bound_s[b] > row->bound_s[most]) most = (bound)b;
-    return most;
-}
+bound run_forecast_bound(const forecast_row *row) { return longest_of(row->bound_s); }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 

@@ -21,6 +21,7 @@ typedef struct forecast_row {
     double launches, flops, bytes; /* bytes: in memory, or over a link if that takes longer */
     double seconds[DT_COUNT_CLOCKS];
     double bound_s[N_BOUNDS]; /* at peak rates, by limiting resource */
+    double latency_s;         /* part of the time at peak rates that does not depend on bytes */
 } forecast_row;
 
 enum { MAX_FORECAST_ROWS = 128 };

@@ -80,20 +80,23 @@ static void print_sums(const dt_run *run, const forecast *f, int nranks, FILE *o
     fprintf(out, "\narithmetic only         %.3f ms: all FLOPs at peak rate\n", arithmetic * MS);
     fprintf(out, "kernels in sequence     %.3f ms: %.2f times that\n", kernels * MS, kernels / arithmetic);
     if (nranks > 1)
-        fprintf(out, "communication           %.3f ms, %.3f of it exposed\n", exchange.seconds[AT_PEAK] * MS,
-                (f->step_s[AT_PEAK] - kernels) * MS);
+        fprintf(out, "communication           %.3f ms, %.3f of it exposed, %.3f of it latency\n",
+                exchange.seconds[AT_PEAK] * MS, (f->step_s[AT_PEAK] - kernels) * MS, exchange.latency_s * MS);
     fputs("step, at peak rates     ", out);
     print_speed(run, f, nranks, AT_PEAK, out);
     fputs("step, at measured rates ", out);
     print_speed(run, f, nranks, AT_MEASURED, out);
     fprintf(out,
             "                        %.2f times the step at peak rates. Measured on an H100, as fractions of the peak: "
-            "matmuls %g,\n                        attention %g forward and %g backward, memory %g, host link %g; GPU "
-            "links not measured\n",
+            "matmuls %g,\n                        attention %g forward and %g backward, memory %g, host link %g\n",
             f->step_s[AT_MEASURED] / f->step_s[AT_PEAK], run_measured_fraction("matmul", BOUND_ARITHMETIC),
             run_measured_fraction("attention_forward", BOUND_ARITHMETIC),
             run_measured_fraction("attention_backward", BOUND_ARITHMETIC), run_measured_fraction("", BOUND_MEMORY),
             run_measured_fraction("", BOUND_HOST));
+    if (nranks > 1)
+        fprintf(out,
+                "                        GPU links, from published figures: NVLink %g, network %g; latencies of NCCL\n",
+                run_measured_fraction("", BOUND_NVLINK), run_measured_fraction("", BOUND_NETWORK));
 }
 
 static void print_head(const dt_run *run, const plan_setting *with, const dt_chip *chip, FILE *out)

@@ -113,7 +113,8 @@ static dt_err plan_task(const dt_run *run, const plan_setting *with, dt_memory *
     dt_model_options model_opt = with->model_opt;
     main.zero_opt = run_zero_options(with, &run->main);
     task.main = &main, task.model_opt = &model_opt;
-    task.nranks = with->nranks, task.batching = with->batching;
+    const dt_axis data = {.name = "data", .size = with->nranks};
+    task.data = &data, task.batching = with->batching;
     memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_task_buffers_nbytes(&model_opt, task.ops->n_labels);
     return dt_task_plan(&task, with->strategy.stage, memory);
 }

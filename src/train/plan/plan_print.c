@@ -62,11 +62,11 @@ static void open_task(dt_run *run)
 
 static dt_err check_nodes(const dt_run *run, int per_node)
 {
-    const int rest = run->nranks > per_node ? run->nranks % per_node : 0;
+    const int rest = run->data->size > per_node ? run->data->size % per_node : 0;
     DT_CONFIG_CHECK(
         !run_strategy(run).by_node || rest == 0, &run->cfg, "zero", "shard_group",
         "node needs the same number of ranks on each node; with %d ranks, %d per node, the last node has %d",
-        run->nranks, per_node, rest);
+        run->data->size, per_node, rest);
     return DT_OK;
 }
 
@@ -389,7 +389,7 @@ dt_err dt_plan_print(dt_run *run, const dt_plan_request *req, FILE *out)
     const int per_node = req->ranks_per_node ? req->ranks_per_node : req->nranks;
     planner p = {.run = run, .out = out, .nranks = req->nranks, .per_node = per_node};
     p.ranks_unit = req->ranks_per_node ? req->ranks_per_node : req->device_memory ? 1 : 0;
-    run->nranks = req->nranks;
+    run->planned_data = (dt_axis){.name = "data", .size = req->nranks}, run->data = &run->planned_data;
     DT_TRY(find_chip(&p, req));
     DT_TRY(open_for_plan(run, per_node));
     if (req->nvme_space && !*run->cfg.zero_nvme_path)

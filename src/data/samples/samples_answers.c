@@ -1,30 +1,31 @@
-/* samples_pairs.c - samples of a preference file are its pairs: a chosen and a rejected text, each its own
- * sequence in the batch. Targets are the tokens of the answers (algorithms.md 2, 3). A pair is dropped if
+/* samples_answers.c - samples are prompts with answers: the two texts of a pair, or one text, each its own
+ * sequence in the batch. Targets are the tokens of the answers (algorithms.md 2, 3). A sample is dropped if
  * an answer is empty, or if a text exceeds T tokens and must not be cut. Lengths are kept in memory, so
- * that pairs are numbered and steps counted without reading. */
+ * that samples are numbered and steps counted without reading. */
+#include "../kinds/kinds.h"
 #include "samples_records.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Reason for dropping a pair, stored instead of n_target. Kept pairs store n_target + STAYS. */
+/* Reason for dropping a sample, stored instead of n_target. Kept samples store n_target + STAYS. */
 enum { NO_ANSWER, TOO_LONG, TIE, STAYS };
 
-typedef struct pairs {
-    dt_records r;       /* both texts together */
-    uint32_t *n_chosen; /* [r.n_alloc], r.n used: targets of the chosen text */
-} pairs;
+typedef struct answers {
+    dt_records r;       /* all texts of a sample together */
+    uint32_t *n_chosen; /* [r.n_alloc], r.n used: targets of the first text */
+} answers;
 
 typedef struct scan {
     dt_samples *set;
-    pairs *p;
+    answers *p;
     dt_side side;
     uint32_t *prompt; /* [n_alloc]: prompt lengths of a block */
     uint8_t *tie;     /* [n_alloc] */
     int64_t n_alloc;
 } scan;
 
-/* Add one side of a pair: its tokens after the cut, and the targets among them (token 0 is never one). */
+/* Add one side of a sample: its tokens after the cut, and the targets among them (token 0 is never one). */
 static void add_side(const scan *s, int64_t i, uint64_t n, uint32_t prompt, bool tie)
 {
     dt_record_len *len = &s->p->r.len[i];
@@ -51,9 +52,9 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
         DT_RESIZE(s->tie, n, "%s: no memory to read the lengths of prompts", d->path);
         s->n_alloc = n;
     }
-    const bool ties = s->set->opt.no_ties && d->info.has_ties;
+    const bool ties = s->set->opt.no_ties && d->info.has_flags;
     DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + (int)s->side], first, n, s->prompt));
-    if (ties) DT_TRY(dt_array_read(&d->column[DT_COL_TIES], first, n, s->tie));
+    if (ties) DT_TRY(dt_array_read(&d->column[DT_COL_FLAGS], first, n, s->tie));
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
@@ -64,45 +65,8 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     return DT_OK;
 }
 
-typedef struct texts {
-    int32_t *ids[DT_N_SIDES];
-    int64_t n_alloc;
-} texts;
-
-/* Check whether pair i has equal texts without being a tie. */
-static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
-{
-    int64_t first[DT_N_SIDES], n[DT_N_SIDES];
-    dt_pair pair;
-    *same = false;
-    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first[s], &n[s]));
-    DT_TRY(dt_dataset_read_pair(d, i, &pair));
-    if (n[0] != n[1] || n[0] == 0 || pair.tie) return DT_OK;
-    for (int s = 0; s < DT_N_SIDES && n[0] > t->n_alloc; s++)
-        DT_RESIZE(t->ids[s], n[0], "%s: no memory to compare texts of %" PRId64 " tokens", d->path, n[0]);
-    t->n_alloc = dt_max_i64(t->n_alloc, n[0]);
-    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_read_side(d, (dt_side)s, first[s], n[s], t->ids[s]));
-    *same = memcmp(t->ids[0], t->ids[1], (size_t)n[0] * sizeof *t->ids[0]) == 0;
-    return DT_OK;
-}
-
-dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n)
-{
-    texts t = {0};
-    dt_err err = DT_OK;
-    *n = 0;
-    for (int64_t i = 0; i < d->info.n_documents && err == DT_OK; i++) {
-        bool same = false;
-        if (each_piece && i % 4096 == 0) err = each_piece(arg);
-        if (err == DT_OK) err = compare_texts(d, i, &t, &same);
-        *n += same;
-    }
-    for (int s = 0; s < DT_N_SIDES; s++) free(t.ids[s]);
-    return err;
-}
-
-/* Compact the kept pairs, in file order. */
-static dt_err keep(dt_samples *set, pairs *p)
+/* Compact the kept samples, in file order. */
+static dt_err keep(dt_samples *set, answers *p)
 {
     dt_records *r = &p->r;
     for (int64_t i = 0; i < r->n_alloc; i++) {
@@ -121,20 +85,20 @@ static dt_err keep(dt_samples *set, pairs *p)
     return DT_OK;
 }
 
-static dt_err pairs_open(dt_samples *set)
+static dt_err answers_open(dt_samples *set)
 {
-    pairs *p = calloc(1, sizeof *p);
+    answers *p = calloc(1, sizeof *p);
     DT_CHECK(p, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
     set->impl = p;
     dt_records *r = &p->r;
     r->n_alloc = set->dataset->info.n_documents;
     r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
     p->n_chosen = dt_samples_alloc(set, r->n_alloc, sizeof *p->n_chosen);
-    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: out of memory for the lengths of %" PRId64 " pairs",
+    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: out of memory for the lengths of %" PRId64 " samples",
              set->dataset->path, r->n_alloc);
     scan s = {.set = set, .p = p};
     dt_err err = DT_OK;
-    for (int side = 0; side < DT_N_SIDES && err == DT_OK; side++) {
+    for (int side = 0; side < set->dataset->kind->n_sequences && err == DT_OK; side++) {
         s.side = (dt_side)side;
         err = dt_dataset_each_side_block(set->dataset, s.side, scan_block, &s);
     }
@@ -143,23 +107,23 @@ static dt_err pairs_open(dt_samples *set)
     DT_TRY(err);
     DT_TRY(keep(set, p));
     set->n_samples = r->n;
-    set->max_tok = DT_N_SIDES * set->opt.seq_len;
-    set->max_seq = DT_N_SIDES;
+    set->max_seq = set->dataset->kind->n_sequences;
+    set->max_tok = set->max_seq * set->opt.seq_len;
     return dt_records_scan_images(r, set, &set->max_images);
 }
 
-static void pairs_close(dt_samples *set)
+static void answers_close(dt_samples *set)
 {
-    pairs *p = set->impl;
+    answers *p = set->impl;
     if (!p) return;
     dt_samples_free(set, p->n_chosen, p->r.n_alloc, sizeof *p->n_chosen);
     dt_records_free(&p->r, set);
     free(p);
 }
 
-static void pairs_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
+static void answers_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
 {
-    const pairs *p = set->impl;
+    const answers *p = set->impl;
     const dt_record_len *len = &p->r.len[i];
     *c = (dt_sample_counts){len->n_tok, len->n_target, len->n_target * dt_weight_fixed(1), p->n_chosen[i],
                             p->r.n_images && p->r.n_images[i]};
@@ -175,25 +139,55 @@ static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, con
     DT_TRY(dt_dataset_read_side(set->dataset, side, first, n, ids));
     for (int64_t t = 0; t < n; t++) scratch->mask[t] = t >= (int64_t)pair->prompt_length[side];
     const int32_t from = b->n_tok;
-    b->safety[b->n_seq] = (uint8_t)pair->safety[side];
     dt_fill_document(b, ids, scratch->mask, n, 1);
     return (side == DT_SIDE_FIRST ? dt_fill_images : dt_fill_same_images)(set, number, from, b);
 }
 
-static dt_err pairs_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
+static dt_err answers_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_scratch *scratch)
 {
-    const dt_records *r = &((const pairs *)set->impl)->r;
+    const dt_records *r = &((const answers *)set->impl)->r;
     const int64_t number = dt_records_number(r, i);
     const int32_t before = b->n_tok;
     dt_pair pair;
     DT_TRY(dt_dataset_read_pair(set->dataset, number, &pair));
-    b->margin[b->n_samples] = pair.margin;
-    b->tie[b->n_samples] = pair.tie;
-    for (int side = 0; side < DT_N_SIDES; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
+    set->dataset->kind->label(b, &pair);
+    for (int side = 0; side < set->max_seq; side++) DT_TRY(fill_side(set, number, (dt_side)side, &pair, b, scratch));
     DT_CHECK(b->n_tok - before == (int32_t)r->len[i].n_tok, DT_ERR_DATA, "%s: offsets changed while the file was open",
              set->dataset->path);
     return DT_OK;
 }
 
-const dt_samples_ops dt_samples_pairs = {
-    .name = "pairs", .open = pairs_open, .close = pairs_close, .counts = pairs_counts, .fill = pairs_fill};
+/* The tokens of sample i in its file; *n_prompt: how many of them are the prompt. */
+static dt_err find_text(const dt_samples *set, int64_t i, int64_t *first, int64_t *n, int64_t *n_prompt)
+{
+    const int64_t number = dt_records_number(&((const answers *)set->impl)->r, i);
+    dt_pair answer;
+    DT_TRY(dt_dataset_read_pair(set->dataset, number, &answer));
+    *n_prompt = answer.prompt_length[0];
+    return dt_dataset_document(set->dataset, number, first, n);
+}
+
+static dt_err answers_fill_mismatched(const dt_samples *set, int64_t i, const dt_samples *other, int64_t j, dt_batch *b,
+                                      dt_fill_scratch *scratch)
+{
+    const int64_t T = set->opt.seq_len;
+    const int32_t from = b->n_tok;
+    int64_t first, n, n_prompt, other_first, other_n, other_prompt;
+    DT_TRY(find_text(set, i, &first, &n, &n_prompt));
+    DT_TRY(find_text(other, j, &other_first, &other_n, &other_prompt));
+    const int64_t n_answer = dt_min_i64(other_n - other_prompt, T - n_prompt);
+    DT_CHECK(n_answer >= 0, DT_ERR_DATA, "%s: offsets changed while the file was open", set->dataset->path);
+    int32_t *ids = b->token + b->n_tok;
+    DT_TRY(dt_dataset_read_tokens(set->dataset, first, n_prompt, ids));
+    DT_TRY(dt_dataset_read_tokens(other->dataset, other_first + other_prompt, n_answer, ids + n_prompt));
+    for (int64_t t = 0; t < n_prompt + n_answer; t++) scratch->mask[t] = t >= n_prompt;
+    dt_fill_document(b, ids, scratch->mask, n_prompt + n_answer, 1);
+    return dt_fill_images(set, dt_records_number(&((const answers *)set->impl)->r, i), from, b);
+}
+
+const dt_samples_ops dt_samples_answers = {.name = "answers",
+                                           .open = answers_open,
+                                           .close = answers_close,
+                                           .counts = answers_counts,
+                                           .fill = answers_fill,
+                                           .fill_mismatched = answers_fill_mismatched};

@@ -1,0 +1,22 @@
+/* model_types.h - the list of model families, by config.json's model_type. A new family is one word here and one file
+ * in src/model/families/, which defines dt_family_WORD. */
+#ifndef DTRAIN_MODEL_TYPES_H
+#define DTRAIN_MODEL_TYPES_H
+
+/* clang-format off */
+#define DT_MODEL_TYPES(TYPE) \
+    TYPE(gpt2) \
+    TYPE(llama) \
+    TYPE(mistral) \
+    TYPE(qwen2) \
+    TYPE(qwen3) \
+    TYPE(olmo2) \
+    TYPE(granite) \
+    TYPE(smollm3)
+/* clang-format on */
+
+#define DT_AFTER_BAR(type) "|" #type
+/** All words in one string: "gpt2|llama". */
+#define DT_MODEL_TYPE_WORDS (&(DT_MODEL_TYPES(DT_AFTER_BAR))[1])
+
+#endif

@@ -1,0 +1,101 @@
+/* transport_exchange.c - messages between the ranks of an axis, inside a node and between nodes.
+ *
+ * MPI moves them, through shared memory inside a node. Parts have the same length at both ends, because it follows from
+ * what these share. If the host cannot access the memory, a part of each message is staged at a time: both directions
+ * of a member have a place in the pinned buffer. */
+#include "transport.h"
+
+enum { TAG_MESSAGE = 4, ROUND_NBYTES = 64 << 20, LINE = 64 };
+
+typedef struct round {
+    const dt_axis *axis;
+    const dt_parcel *m;
+    int n;
+    size_t done, most; /* bytes before and in this round */
+    char *staged;      /* NULL: none */
+    dt_stream *stream;
+} round;
+
+static size_t part(const round *r, size_t nbytes)
+{
+    return nbytes > r->done ? dt_min_size(r->most, nbytes - r->done) : 0;
+}
+
+/** Places in the pinned buffer: to member i's message, and from it. */
+static char *outgoing(const round *r, int i) { return r->staged + (size_t)(2 * i) * r->most; }
+static char *incoming(const round *r, int i) { return r->staged + (size_t)(2 * i + 1) * r->most; }
+
+static dt_err copy(const round *r, void *to, const void *from, size_t nbytes)
+{
+    dt_device *dev = r->axis->comm->dev;
+    return nbytes > 0 ? dev->ops->copy(dev, to, from, nbytes, r->stream) : DT_OK;
+}
+
+static dt_err stage(const round *r)
+{
+    dt_device *dev = r->axis->comm->dev;
+    dt_err err = DT_OK;
+    for (int i = 0; i < r->n; i++)
+        err = dt_transport_first(
+            err, copy(r, outgoing(r, i), (const char *)r->m[i].send + r->done, part(r, r->m[i].send_nbytes)));
+    return dt_transport_first(err, dev->ops->stream_sync(dev, r->stream));
+}
+
+static dt_err unstage(const round *r)
+{
+    dt_err err = DT_OK;
+    for (int i = 0; i < r->n; i++)
+        err = dt_transport_first(err,
+                                 copy(r, (char *)r->m[i].recv + r->done, incoming(r, i), part(r, r->m[i].recv_nbytes)));
+    return err;
+}
+
+static dt_err send_parts(const round *r)
+{
+    const dt_comm *comm = r->axis->comm;
+    MPI_Request *req = dt_transport_of(r->axis)->requests;
+    int n_req = 0;
+    DT_TRY(dt_comm_may_join(comm));
+    for (int i = 0; i < r->n; i++) {
+        const dt_parcel *m = &r->m[i];
+        const size_t take = part(r, m->recv_nbytes);
+        void *to = r->staged ? incoming(r, i) : (char *)m->recv + r->done;
+        if (take > 0)
+            DT_MPI(MPI_Irecv(to, (int)take, MPI_BYTE, r->axis->member[m->rank], TAG_MESSAGE, comm->mpi->world,
+                             &req[n_req++]));
+    }
+    for (int i = 0; i < r->n; i++) {
+        const dt_parcel *m = &r->m[i];
+        const size_t give = part(r, m->send_nbytes);
+        const void *from = r->staged ? outgoing(r, i) : (const char *)m->send + r->done;
+        if (give > 0)
+            DT_MPI(MPI_Isend(from, (int)give, MPI_BYTE, r->axis->member[m->rank], TAG_MESSAGE, comm->mpi->world,
+                             &req[n_req++]));
+    }
+    DT_MPI(MPI_Waitall(n_req, req, MPI_STATUSES_IGNORE));
+    return DT_OK;
+}
+
+dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_stream *stream)
+{
+    dt_transport *t = dt_transport_of(axis);
+    const bool near = axis->comm->dev->ops->host_accessible;
+    round r = {.axis = axis, .m = m, .n = n, .stream = stream};
+    r.staged = near ? NULL : t->pinned.ptr;
+    r.most = near ? dt_min_size(ROUND_NBYTES, axis->comm->mpi->max_message)
+                  : t->pinned.nbytes / (2 * (size_t)axis->size) / LINE * LINE;
+    size_t all = 0;
+    for (int i = 0; i < n; i++) {
+        const size_t longer = m[i].send_nbytes > m[i].recv_nbytes ? m[i].send_nbytes : m[i].recv_nbytes;
+        if (longer > all) all = longer;
+    }
+    /* a rank that waits for shared memory then lets these messages progress */
+    for (int i = 0; i < DT_N_AXES; i++) t->windows[i].progress = axis->comm->mpi->world;
+    dt_err err = near ? DT_OK : dt_transport_take_pinned(axis, stream);
+    for (; r.done < all && err != DT_ERR_COMM; r.done += r.most) {
+        if (!near) err = dt_transport_first(err, stage(&r));
+        err = dt_transport_first(err, send_parts(&r));
+        if (!near && err != DT_ERR_COMM) err = dt_transport_first(err, unstage(&r));
+    }
+    return near ? err : dt_transport_first(err, dt_transport_give_pinned(axis, stream));
+}

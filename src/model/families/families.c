@@ -1,0 +1,84 @@
+/* families.c - the list of families, and what follows from the tables of any of them. */
+#include "family.h"
+#include "dtrain/config/model_types.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DECLARE(type) extern const dt_family dt_family_##type;
+DT_MODEL_TYPES(DECLARE)
+#define ADDRESS(type) &dt_family_##type,
+static const dt_family *const FAMILIES[] = {DT_MODEL_TYPES(ADDRESS) NULL};
+enum { N_FAMILIES = sizeof FAMILIES / sizeof FAMILIES[0] - 1 };
+
+const dt_family *dt_family_at(int i) { return i >= 0 && i < N_FAMILIES ? FAMILIES[i] : NULL; }
+
+const dt_family *dt_family_find_type(const json_t *root)
+{
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    for (int i = 0; type && dt_family_at(i); i++)
+        if (strcmp(type, dt_family_at(i)->name.model_type) == 0) return dt_family_at(i);
+    return NULL;
+}
+
+const char *dt_family_name(const dt_family *family) { return family ? family->name.model_type : ""; }
+
+const char *dt_classifier_architecture(const dt_family *family) { return family->name.classifier; }
+
+const char *dt_model_architecture(const dt_model_config *mc)
+{
+    return mc->vision ? "LlavaForConditionalGeneration" : mc->family->name.architecture;
+}
+
+static const struct family_key *find_key(const dt_family *f, const char *key)
+{
+    for (int i = 0; i < MAX_FAMILY_KEYS && f->keys[i].key; i++)
+        if (strcmp(f->keys[i].key, key) == 0) return &f->keys[i];
+    return NULL;
+}
+
+const char *dt_family_key_name(const dt_family *f, const char *key)
+{
+    const struct family_key *k = find_key(f, key);
+    return k && k->name ? k->name : key;
+}
+
+bool dt_family_reads(const dt_family *f, const char *key) { return find_key(f, key) != NULL; }
+
+int64_t dt_family_size(const dt_model_config *mc, enum size_of size)
+{
+    const int64_t Q = mc->num_attention_heads * mc->head_dim, K = mc->num_key_value_heads * mc->head_dim;
+    const int64_t sizes[] = {[SIZE_C] = mc->hidden_size,
+                             [SIZE_Q] = Q,
+                             [SIZE_K] = K,
+                             [SIZE_W] = Q + 2 * K,
+                             [SIZE_F] = mc->intermediate_size,
+                             [SIZE_V] = mc->vocab_size,
+                             [SIZE_HEAD] = mc->head_dim,
+                             [SIZE_POSITIONS] = mc->max_position_embeddings,
+                             [SIZE_LABELS] = 0};
+    return sizes[size];
+}
+
+const enum step dt_steps_pre_norm[] = {STEP_NORM1, STEP_ATTENTION, STEP_ADD, STEP_NORM2, STEP_MLP, STEP_ADD, STEP_END};
+
+const struct module *dt_family_find(const struct module *of, enum slot slot)
+{
+    for (int i = 0; i < MAX_MODULES && of[i].name; i++)
+        if (of[i].slot == slot) return &of[i];
+    return NULL;
+}
+
+const char *dt_vocabulary_module(int i)
+{
+    const dt_family *f = dt_family_at(i / 2);
+    if (!f) return NULL;
+    return (i % 2 == 0 ? dt_family_find(f->embed, SLOT_TOKENS) : dt_family_find(f->head, SLOT_HEAD))->name;
+}
+
+int64_t dt_model_layer_of(const dt_model_config *mc, const char *name)
+{
+    const size_t n = strlen(mc->family->blocks);
+    int64_t layer;
+    return strncmp(name, mc->family->blocks, n) == 0 && sscanf(name + n, "%" SCNd64, &layer) == 1 ? layer : -1;
+}

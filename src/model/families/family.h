@@ -1,0 +1,140 @@
+/* family.h - the description of a model family: how config.json maps to a configuration, the modules of each layer, and
+ * the steps of a block. Units, names, loading, export, FLOPs, adapters, quantisation and plans follow from it.
+ *
+ * A module is a linear layer, a norm or a table. One matmul computes modules of one slot that follow one another: all
+ * their weights are adjacent, then all their biases. */
+#ifndef DT_MODEL_FAMILY_H
+#define DT_MODEL_FAMILY_H
+
+#include "../config/model_config.h"
+
+/** Location of a module in its layer. */
+enum slot {
+    SLOT_QKV,
+    SLOT_O,
+    SLOT_UP, /* gate and up, or the first layer of a plain MLP */
+    SLOT_DOWN,
+    N_LINEARS, /* the linear layers of a block */
+    SLOT_NORM1 = N_LINEARS,
+    SLOT_NORM2,
+    SLOT_NORM3,
+    SLOT_NORM4,
+    SLOT_Q_NORM,
+    SLOT_K_NORM,
+    SLOT_TOKENS, /* the first tables; of a tower: positions */
+    SLOT_POSITIONS,
+    SLOT_FINAL_NORM,
+    SLOT_HEAD,
+    SLOT_SCORE, /* of a scalar head */
+    SLOT_CLASS, /* of a tower */
+    SLOT_PATCHES,
+    SLOT_PRE_NORM,
+    N_SLOTS
+};
+
+/** A step of a block. A block has two branches. Each is a mixer, with a norm before it, after it, or both, and ends
+ *  with STEP_ADD, which adds the residual. */
+enum step {
+    STEP_END,
+    STEP_ATTENTION,
+    STEP_MLP,
+    STEP_ADD,
+    STEP_NORM1, /* the norm in SLOT_NORM1, and so on */
+    STEP_NORM2,
+    STEP_NORM3,
+    STEP_NORM4,
+};
+
+/** Sizes of a module, as the symbols of model_private.h. */
+enum size_of {
+    NO_SIZE,
+    SIZE_C,
+    SIZE_Q,
+    SIZE_K,
+    SIZE_W,
+    SIZE_F,
+    SIZE_V,
+    SIZE_HEAD,      /* head_dim */
+    SIZE_POSITIONS, /* max_position_embeddings */
+    SIZE_LABELS     /* of a scalar head */
+};
+
+/** Condition of a tensor: a bool of dt_model_config, or always. 0: see struct module. */
+#define IF(member) offsetof(dt_model_config, member)
+#define UNCONDITIONAL SIZE_MAX
+
+enum {
+    ADAPT_BY_DEFAULT = 1, /* has an adapter if lora.target_modules is empty */
+    IN_FIRST = 2,         /* the matrix is stored as [in, out] */
+    DEPTH_SCALED = 4,     /* initial values are divided by the root of the number of residual branches */
+};
+
+/** A module. Its weight is a matrix [out, in], or a vector [out]. Rows of the tables are in this order. */
+struct module {
+    enum slot slot;
+    const char *name; /* in files, after the prefix of its layer, without ".weight" */
+    enum size_of out, in;
+    size_t bias_if; /* 0: no bias */
+    size_t only_if; /* 0: always */
+    unsigned flags;
+};
+enum { MAX_MODULES = 16 }; /* of a layer; unused ones have no name */
+
+/** A key of [model] that the family reads, and its name in config.json if that differs. */
+struct family_key {
+    const char *key, *name;
+};
+enum { MAX_FAMILY_KEYS = 12 };
+
+struct dt_family {
+    struct {
+        const char *model_type, *architecture, *classifier;
+    } name; /* in config.json */
+    /* Values of missing keys. 0: num_key_value_heads as query heads, head_dim hidden_size / heads, intermediate_size 4
+     * hidden_size. -1: no such token. */
+    struct {
+        int64_t hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size,
+            vocab_size, max_position_embeddings;
+        double norm_eps;
+        int32_t bos, eos, pad;
+    } missing;
+    bool in_llava;                           /* may be the language model of a vision-language model */
+    struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */
+    /* read everything but sizes, initializer_range and token ids */
+    dt_err (*read)(const dt_spec *root, dt_model_config *mc);
+
+    const char *blocks; /* the names of a block's modules begin with this and the block's number */
+    const struct module *embed, *block, *head; /* [MAX_MODULES] */
+    const enum step *steps;                    /* of a block, up to STEP_END */
+};
+
+/** The family of a config.json's model_type; NULL: none. */
+const dt_family *dt_family_find_type(const json_t *root);
+/** The name in config.json of a key of [model]. */
+const char *dt_family_key_name(const dt_family *f, const char *key);
+/** Does the family read this key, in addition to the common ones? */
+bool dt_family_reads(const dt_family *f, const char *key);
+int64_t dt_family_size(const dt_model_config *mc, enum size_of size);
+/** Is the condition of a tensor true? */
+static inline bool dt_family_has(const dt_model_config *mc, size_t condition)
+{
+    return condition == UNCONDITIONAL || (condition && *(const bool *)((const char *)mc + condition));
+}
+/** A norm before each mixer. */
+extern const enum step dt_steps_pre_norm[];
+/** The first module of a slot; NULL: none. */
+const struct module *dt_family_find(const struct module *of, enum slot slot);
+
+/** A unit under construction. */
+struct builder {
+    const dt_model_config *mc;
+    dt_unit *unit;
+    char prefix[64];    /* of all names */
+    int64_t n_labels;   /* of a scalar head; 0: vocabulary head */
+    bool tower;         /* a vision tower, not a language model */
+    int64_t patch_size; /* of a tower */
+};
+/** Append the tensors of a layer's modules. units.c */
+dt_err dt_units_build(const struct builder *b, const struct module *of);
+
+#endif

@@ -1,0 +1,20 @@
+/* granite.c - Granite: Llama with multipliers of embeddings, scores, residual branches and logits. */
+#include "llama.h"
+
+static dt_err read(const dt_spec *root, dt_model_config *mc)
+{
+    static const double LEAST = 1e-9, LARGEST = 1e9;
+    mc->attention_multiplier = 1;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_real(root, "embedding_multiplier", LEAST, LARGEST, &mc->embedding_multiplier));
+    DT_TRY(dt_spec_real(root, "attention_multiplier", LEAST, LARGEST, &mc->attention_multiplier));
+    DT_TRY(dt_spec_real(root, "residual_multiplier", LEAST, LARGEST, &mc->residual_multiplier));
+    DT_TRY(dt_spec_real(root, "logits_scaling", LEAST, LARGEST, &mc->logits_scaling));
+    return dt_model_read_window(root, mc, false);
+}
+
+const dt_family dt_family_granite = {.name = {"granite", "GraniteForCausalLM", "GraniteForSequenceClassification"},
+                                     .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
+                                     LLAMA_TABLES,
+                                     .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+                                     .read = read};

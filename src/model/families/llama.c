@@ -1,0 +1,116 @@
+/* llama.c - Llama 2 and 3, Mistral, Qwen2 and Qwen3: RMSNorm, rotary positions, grouped queries and a gated MLP. They
+ * have the same modules, and differ in biases, norms of heads, windows and defaults. */
+#include "llama.h"
+#include <inttypes.h>
+
+const struct module dt_llama_embed[MAX_MODULES] = {
+    {SLOT_TOKENS, "model.embed_tokens", SIZE_V, SIZE_C, 0, 0, 0},
+};
+
+const struct module dt_llama_block[MAX_MODULES] = {
+    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
+    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
+    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, IF(mlp_bias), 0, 0},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, IF(mlp_bias), 0, 0},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, IF(mlp_bias), 0, 0},
+};
+
+const struct module dt_llama_head[MAX_MODULES] = {
+    {SLOT_FINAL_NORM, "model.norm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_HEAD, "lm_head", SIZE_V, SIZE_C, 0, 0, 0},
+    {SLOT_SCORE, "score", SIZE_LABELS, SIZE_C, 0, 0, 0},
+};
+
+dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc)
+{
+    mc->act = DT_ACT_SILU;
+    mc->gated_mlp = mc->rms_norm = mc->scale_attn_weights = true;
+    DT_TRY(dt_model_read_activation(root, "hidden_act", &mc->act));
+    DT_TRY(dt_spec_real(root, "rms_norm_eps", 0, 1, &mc->norm_eps));
+    DT_TRY(dt_spec_real(root, "attention_dropout", 0, 0.99, &mc->attn_pdrop));
+    DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &mc->tie_word_embeddings));
+    if (dt_family_reads(mc->family, "attention_bias")) {
+        DT_TRY(dt_spec_bool(root, "attention_bias", &mc->qkv_bias));
+        mc->o_bias = mc->qkv_bias;
+    }
+    if (dt_family_reads(mc->family, "mlp_bias")) DT_TRY(dt_spec_bool(root, "mlp_bias", &mc->mlp_bias));
+    DT_CHECK(mc->head_dim % 2 == 0, root->err,
+             "%s: head_dim: expected an even number (rotary embedding), found %" PRId64, root->file, mc->head_dim);
+    return dt_model_read_rope(root, mc);
+}
+
+/* Layers starting at number `first` have a window, unless layer_types says otherwise. */
+static dt_err read_window(const dt_spec *root, dt_model_config *mc, bool use, int64_t first)
+{
+    for (int64_t i = first; i < mc->num_hidden_layers; i++) mc->layers[i].slides = true;
+    return dt_model_read_window(root, mc, use);
+}
+
+/* The files may contain keys of windows, but a block of type sliding_attention is an error. */
+static dt_err read_llama(const dt_spec *root, dt_model_config *mc)
+{
+    DT_TRY(dt_llama_read(root, mc));
+    return dt_model_read_window(root, mc, false);
+}
+
+static dt_err read_mistral(const dt_spec *root, dt_model_config *mc)
+{
+    DT_TRY(dt_llama_read(root, mc));
+    return read_window(root, mc, true, 0);
+}
+
+static dt_err read_qwen(const dt_spec *root, dt_model_config *mc)
+{
+    bool slides = false;
+    int64_t first = 28;
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_bool(root, "use_sliding_window", &slides));
+    DT_TRY(dt_spec_int(root, "max_window_layers", 0, INT32_MAX, &first));
+    return read_window(root, mc, slides, first);
+}
+
+static dt_err read_qwen2(const dt_spec *root, dt_model_config *mc)
+{
+    mc->qkv_bias = true;
+    return read_qwen(root, mc);
+}
+
+static dt_err read_qwen3(const dt_spec *root, dt_model_config *mc)
+{
+    mc->qk_norm = true;
+    return read_qwen(root, mc);
+}
+
+const dt_family dt_family_llama = {.name = {"llama", "LlamaForCausalLM", "LlamaForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 0, 0, 11008, 32000, 2048, 1e-6, 1, 2, -1},
+                                   LLAMA_TABLES,
+                                   .in_llava = true,
+                                   .keys = {ROTARY_KEYS, {"attention_bias", NULL}, {"mlp_bias", NULL}},
+                                   .read = read_llama};
+
+const dt_family dt_family_mistral = {.name = {"mistral", "MistralForCausalLM", "MistralForSequenceClassification"},
+                                     .missing = {4096, 32, 32, 8, 0, 14336, 32000, 131072, 1e-6, 1, 2, -1},
+                                     LLAMA_TABLES,
+                                     .in_llava = true,
+                                     .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
+                                     .read = read_mistral};
+
+const dt_family dt_family_qwen2 = {.name = {"qwen2", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 32, 0, 22016, 151936, 32768, 1e-6, -1, -1, -1},
+                                   LLAMA_TABLES,
+                                   .in_llava = true,
+                                   .keys = {ROTARY_KEYS, {"sliding_window", NULL}},
+                                   .read = read_qwen2};
+
+const dt_family dt_family_qwen3 = {.name = {"qwen3", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 32, 128, 22016, 151936, 32768, 1e-6, -1, -1, -1},
+                                   LLAMA_TABLES,
+                                   .in_llava = true,
+                                   .keys = {ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}},
+                                   .read = read_qwen3};

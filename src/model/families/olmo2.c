@@ -1,0 +1,36 @@
+/* olmo2.c - OLMo 2: as Llama, but the norms follow attention and MLP, and queries and keys are normalised over all
+ * heads at once. */
+#include "llama.h"
+
+static dt_err read(const dt_spec *root, dt_model_config *mc)
+{
+    mc->qk_norm = mc->qk_norm_whole = true;
+    DT_TRY(dt_llama_read(root, mc));
+    return dt_model_read_window(root, mc, false);
+}
+
+static const struct module BLOCK[MAX_MODULES] = {
+    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_Q, NO_SIZE, 0, 0, 0},
+    {SLOT_K_NORM, "self_attn.k_norm", SIZE_K, NO_SIZE, 0, 0, 0},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
+    {SLOT_NORM1, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, 0},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, 0},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, 0},
+    {SLOT_NORM2, "post_feedforward_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+};
+
+static const enum step STEPS[] = {STEP_ATTENTION, STEP_NORM1, STEP_ADD, STEP_MLP, STEP_NORM2, STEP_ADD, STEP_END};
+
+const dt_family dt_family_olmo2 = {.name = {"olmo2", "Olmo2ForCausalLM", "Olmo2ForSequenceClassification"},
+                                   .missing = {4096, 32, 32, 0, 0, 11008, 50304, 2048, 1e-5, -1, 50279, 1},
+                                   .keys = {ROTARY_KEYS, {"attention_bias", NULL}},
+                                   .read = read,
+                                   .blocks = "model.layers.",
+                                   .embed = dt_llama_embed,
+                                   .block = BLOCK,
+                                   .head = dt_llama_head,
+                                   .steps = STEPS};

@@ -1,0 +1,159 @@
+/* mix_attention.c - attention as the mixer of a branch: one matmul computes q, k and v, then norms and rotation of
+ * heads, then attention. With a KV cache, keys and values go to the cache, and q stays in the matmul's output. */
+#include "mixer.h"
+
+dt_attention dt_block_attention(const dt_model *m, const struct block *b)
+{
+    const dt_model_config *mc = m->mc;
+    dt_attention at = {.n_seq = m->n_seq,
+                       .n_heads = (int)mc->num_attention_heads,
+                       .n_kv_heads = (int)mc->num_key_value_heads,
+                       .head_dim = (int)mc->head_dim,
+                       .q_start = m->device.q_start,
+                       .kv_start = m->device.kv_start,
+                       .kv_len = m->device.kv_len,
+                       .n_tok = m->n_tok,
+                       .max_q_len = m->max_q_len,
+                       .max_kv_len = m->max_kv_len,
+                       .q_ld = m->W,
+                       .kv_ld = m->W,
+                       .o_ld = m->Q,
+                       .scale = 1,
+                       .dt = m->opt.dtype,
+                       .batch_invariant = dt_model_is_invariant(m)};
+    if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
+    if (mc->attention_multiplier > 0) at.scale = (float)mc->attention_multiplier;
+    at.bidirectional = b->bidirectional;
+    if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
+    if (b->traits.slides) at.window = (int32_t)mc->sliding_window;
+    if (m->train && mc->attn_pdrop > 0) {
+        at.dropout_p = (float)mc->attn_pdrop;
+        at.dropout_key = dt_dropout_key(m, b->layer, SITE_SCORES);
+        at.token_key = m->device.token_key;
+    }
+    /* only the largest batch: the library plan and its scratch were prepared for that shape */
+    at.by_library = m->opt.library_attention && !at.batch_invariant && m->max_q_len == dt_model_longest(m) &&
+                    m->max_kv_len == m->max_q_len && (int64_t)m->n_seq * m->max_q_len == m->n_tok &&
+                    m->n_seq == m->opt.max_tok / m->max_q_len;
+    return at;
+}
+
+/* Norm and rotation of the heads between the matmul and attention. */
+static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_param_view *w)
+{
+    const dt_model_config *mc = m->mc;
+    return (dt_heads){.n_tok = m->n_tok,
+                      .n_heads = (int)mc->num_attention_heads,
+                      .n_kv_heads = (int)mc->num_key_value_heads,
+                      .head_dim = (int)mc->head_dim,
+                      .x_ld = m->W,
+                      .q_ld = m->W,
+                      .kv_ld = m->W,
+                      .q_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->q_norm),
+                      .k_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->k_norm),
+                      .eps = (float)mc->norm_eps,
+                      .pos = m->device.pos,
+                      .cos_sin = b->traits.unrotated ? NULL : m->rope,
+                      .dt = m->opt.dtype};
+}
+
+/* Norms of all heads at once: q and k from raw to `to`, rows of W. Each is rounded before the rotation. */
+static dt_err norm_whole(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                         void *to)
+{
+    const float eps = (float)m->mc->norm_eps;
+    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->raw, dt_weight(w, b->q_norm), to, a->rstd_q, m->n_tok, m->Q, 1, m->W,
+                                   m->W, eps, m->opt.dtype, m->stream));
+    return m->ops->rmsnorm_forward(m->dev, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm),
+                                   dt_at(to, m->Q, m->elem), a->rstd_k, m->n_tok, m->K, 1, m->W, m->W, eps,
+                                   m->opt.dtype, m->stream);
+}
+
+/* Their backward, in place on s.dqkv. */
+static dt_err norm_whole_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
+                                  const dt_grad_view *g, const struct block_acts *a)
+{
+    void *dk = dt_at(m->s.dqkv, m->Q, m->elem);
+    DT_TRY(m->ops->rmsnorm_backward(m->dev, a->raw, dt_weight(w, b->q_norm), a->rstd_q, m->s.dqkv, m->s.dqkv, false,
+                                    dt_gradient(g, b->q_norm), g->dtype, g->accumulate, m->n_tok, m->Q, 1, m->W, m->W,
+                                    m->s.norm, m->opt.dtype, m->stream));
+    return m->ops->rmsnorm_backward(m->dev, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm), a->rstd_k, dk, dk,
+                                    false, dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->n_tok, m->K, 1, m->W,
+                                    m->W, m->s.norm, m->opt.dtype, m->stream);
+}
+
+/* qk from raw. */
+static dt_err make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
+{
+    const dt_heads h = heads_of(m, b, w);
+    const bool whole = m->mc->qk_norm_whole;
+    if (whole) DT_TRY(norm_whole(m, b, w, a, a->qk));
+    if (!h.q_norm && !h.cos_sin) return DT_OK;
+    return m->ops->heads_forward(m->dev, &h, whole ? a->qk : a->raw, a->qk, dt_at(a->qk, m->Q, m->elem), NULL,
+                                 whole ? NULL : a->rstd_q, whole ? NULL : a->rstd_k, m->stream);
+}
+
+static dt_err attend(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
+{
+    const dt_attention at = dt_block_attention(m, b);
+    const void *k = dt_at(a->qk, m->Q, m->elem), *v = dt_at(a->raw, m->Q + m->K, m->elem);
+    DT_TRY(make_qk(m, b, w, a));
+    return m->ops->attention_forward(m->dev, &at, a->qk, k, v, a->att, m->train ? a->lse : NULL, m->stream);
+}
+
+static dt_err attend_cache(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                           void *cache)
+{
+    void *k = cache, *v = dt_at(k, m->K, m->elem);
+    dt_attention at = dt_block_attention(m, b);
+    dt_heads h = heads_of(m, b, w);
+    h.kv_row = m->device.cache_row;
+    h.kv_ld = at.kv_ld = 2 * m->K;
+    at.by_library = false; /* keys are in slots */
+    if (m->opt.cache_prompts > 0) at.shared_start = m->device.shared_start, at.shared_len = m->device.shared_len;
+    if (m->mc->qk_norm_whole) DT_TRY(norm_whole(m, b, w, a, a->raw));
+    DT_TRY(m->ops->heads_forward(m->dev, &h, a->raw, a->raw, k, v, NULL, NULL, m->stream));
+    return m->ops->attention_forward(m->dev, &at, a->raw, k, v, a->att, NULL, m->stream);
+}
+
+dt_err dt_attention_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                        const void *x, void *cache, const void **inner)
+{
+    const struct with_matmul alone = {.low = a->low[SLOT_QKV]};
+    *inner = a->att;
+    DT_TRY(dt_linear_forward(m, &b->linear[SLOT_QKV], w, x, m->C, a->raw, m->W, m->n_tok, alone));
+    return cache ? attend_cache(m, b, w, a, cache) : attend(m, b, w, a);
+}
+
+/* The gradients of q, k and v as the matmul wrote them, from those that attention read. */
+static dt_err heads_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
+                             const struct block_acts *a)
+{
+    const dt_heads h = heads_of(m, b, w);
+    const bool whole = m->mc->qk_norm_whole;
+    if (h.q_norm || h.cos_sin)
+        DT_TRY(m->ops->heads_backward(m->dev, &h, a->raw, a->rstd_q, a->rstd_k, m->s.dqkv,
+                                      dt_at(m->s.dqkv, m->Q, m->elem), whole ? NULL : dt_gradient(g, b->q_norm),
+                                      whole ? NULL : dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm,
+                                      m->stream));
+    return whole ? norm_whole_backward(m, b, w, g, a) : DT_OK;
+}
+
+dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                                 const dt_grad_view *g, const struct block_acts *a, const void *dy)
+{
+    const dt_attention at = dt_block_attention(m, b);
+    const int64_t scratch = m->ops->attention_scratch_elems(m->dev, &at);
+    const size_t e = m->elem;
+    const struct with_matmul of_o = {.low = a->low[SLOT_O]}, of_qkv = {.low = a->low[SLOT_QKV]};
+    DT_EXPECT(scratch <= m->s.attention_elems);
+    DT_TRY(dt_linear_backward(m, &b->linear[SLOT_O], w, g, a->att, m->Q, dy, m->C, m->s.datt, m->Q, of_o, m->n_tok));
+    if (dt_model_remakes(m) && dt_model_keeps_raw(m)) DT_TRY(make_qk(m, b, w, a));
+    DT_TRY(m->ops->attention_backward(m->dev, &at, a->qk, dt_at(a->qk, m->Q, e), dt_at(a->raw, m->Q + m->K, e), a->att,
+                                      a->lse, m->s.datt, m->s.dqkv, dt_at(m->s.dqkv, m->Q, e),
+                                      dt_at(m->s.dqkv, m->Q + m->K, e), m->s.attention, m->stream));
+    DT_TRY(heads_backward(m, b, w, g, a));
+    DT_TRY(dt_mixer_remake_input(m, b, i, w, a));
+    return dt_linear_backward(m, &b->linear[SLOT_QKV], w, g, dt_mixer_input(b, i, a), m->C, m->s.dqkv, m->W, m->s.dnorm,
+                              m->C, of_qkv, m->n_tok);
+}

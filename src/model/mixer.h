@@ -1,0 +1,38 @@
+/* mixer.h - what a branch of a block does between its norms: attention, or an MLP. Private to the files of blocks. */
+#ifndef DT_MODEL_MIXER_H
+#define DT_MODEL_MIXER_H
+
+#include "model_private.h"
+
+/** Forward and backward of a mixer, which starts and ends with a linear layer. block.c computes the last layer's
+ *  forward, and everything outside of the two. */
+struct mixer {
+    enum slot first, last;
+    enum dropout_site site; /* of the branch */
+    /* inner: out, the input of the last layer, from the input x. cache: keys and values of the tokens so far; NULL:
+     * without */
+    dt_err (*forward)(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                      const void *x, void *cache, const void **inner);
+    /* s.dnorm: out, the gradient of branch i's input, from dy, that of the last layer's output */
+    dt_err (*backward)(const dt_model *m, const struct block *b, int i, const dt_param_view *w, const dt_grad_view *g,
+                       const struct block_acts *a, const void *dy);
+};
+
+/** The input of branch i's mixer. */
+const void *dt_mixer_input(const struct block *b, int i, const struct block_acts *a);
+/** Recompute it, if backward needs it again. */
+dt_err dt_mixer_remake_input(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                             const struct block_acts *a);
+
+/* mix_attention.c */
+dt_err dt_attention_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                        const void *x, void *cache, const void **inner);
+dt_err dt_attention_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                                 const dt_grad_view *g, const struct block_acts *a, const void *dy);
+/* mix_mlp.c */
+dt_err dt_mlp_mix(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
+                  const void *x, void *cache, const void **inner);
+dt_err dt_mlp_mix_backward(const dt_model *m, const struct block *b, int i, const dt_param_view *w,
+                           const dt_grad_view *g, const struct block_acts *a, const void *dy);
+
+#endif

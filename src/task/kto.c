@@ -1,0 +1,315 @@
+/* kto.c - task kto: aligns a model with single answers, each labelled good or bad, against a frozen reference
+ * (algorithms.md 3.5). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. A good
+ * answer is to have a larger ratio than the model has on average, a bad one a smaller ratio. The average is estimated
+ * over prompts with the answers of other samples of the step, by one forward of both models before the first gradient.
+ *
+ * Source   Ethayarajh et al., "KTO", ICML 2024, arXiv:2402.01306, equations 7 and 8; numbers as TRL's KTOTrainer.
+ *          D'Oosterlinck et al., "APO", arXiv:2408.06266, equation 7, unpaired. */
+#include "dtrain/step/step.h"
+#include "pair_loss.h"
+#include "pairs.h"
+#include "reference.h"
+#include <math.h>
+#include <string.h>
+
+enum { BAD, GOOD, N_LABELS };
+
+typedef struct kto {
+    double beta, weight[N_LABELS];
+    bool estimates; /* loss_type kto: the average is estimated; apo_zero_unpaired: it is 0 */
+    dt_reference reference;
+    double *ratio;   /* [n_alloc] of the samples of a step, or of the validation, with the answers of others */
+    int64_t n_alloc; /* their maximum number */
+    double kl;       /* mean of these, at least 0 */
+    dt_micro step;   /* of the current step, all but the batch */
+    int loss, n_answers, n[N_LABELS], reward[N_LABELS], logp[N_LABELS], logit[N_LABELS], n_tok_of[N_LABELS];
+    int entropy, n_target, kl_of_step, kl_of_validation, n_tok, n_samples;
+} kto;
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static void declare(kto *k, dt_sums *s)
+{
+    static const char *const names[N_LABELS] = {"rejected", "chosen"}; /* as TRL */
+    char name[DT_SUM_NAME], of[DT_SUM_NAME], tokens[DT_SUM_NAME];
+    k->n_answers = dt_sums_declare(s, "kto/answers", DT_SUM_UNITS, 1);
+    k->n_target = dt_sums_declare(s, "kto/targets", DT_SUM_UNITS, 1);
+    k->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
+    k->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
+    k->loss = pairs_metric(s, "loss", DT_SUM_LOSS, 1, "kto/answers");
+    for (int label = N_LABELS - 1; label >= 0; label--) {
+        snprintf(of, sizeof of, "kto/%s", names[label]);
+        snprintf(tokens, sizeof tokens, "kto/tokens_of_%s", names[label]);
+        k->n[label] = dt_sums_declare(s, of, DT_SUM_UNITS, 1);
+        k->n_tok_of[label] = dt_sums_declare(s, tokens, DT_SUM_UNITS, 1);
+        snprintf(name, sizeof name, "kto/rewards/%s", names[label]);
+        k->reward[label] = pairs_metric(s, name, DT_SUM_LOSS, 1, of);
+        snprintf(name, sizeof name, "kto/logps/%s", names[label]);
+        k->logp[label] = pairs_metric(s, name, DT_SUM_LOSS, 1, of);
+        snprintf(name, sizeof name, "kto/logits/%s", names[label]);
+        k->logit[label] = pairs_metric(s, name, DT_SUM_LOSS, 1, tokens);
+    }
+    dt_sums_show_difference(s, DT_SHOW_TRAIN, "kto/rewards/margins", "kto/rewards/chosen", "kto/rewards/rejected");
+    dt_sums_show_difference(s, DT_SHOW_VALIDATION, "kto/validation_rewards/margins", "kto/validation_rewards/chosen",
+                            "kto/validation_rewards/rejected");
+    k->entropy = pairs_metric(s, "kto/entropy", DT_SUM_UNITS, DT_ENTROPY_UNIT, "kto/targets");
+    k->kl_of_step = dt_sums_metric(s, DT_SHOW_TRAIN, "kto/kl", DT_SUM_REAL, NULL);
+    /* equal on all ranks and in all micro-steps */
+    k->kl_of_validation = dt_sums_declare(s, "kto/validation_kl", DT_SUM_LARGEST, 1);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "kto/validation_kl", "kto/validation_kl", NULL, NULL);
+    dt_sums_show(s, DT_SHOW_VALIDATION, "validation_samples", "samples", NULL, NULL);
+}
+
+static dt_err check_sizes(const dt_task *t)
+{
+    DT_CONFIG_CHECK(t->batching.train_batch_size > 1 || strcmp(t->cfg->kto_loss_type, "kto") != 0, t->cfg, "batch",
+                    "train_batch_size",
+                    "expected at least 2 with kto.loss_type = kto, which compares a sample with the answers of others; "
+                    "found %lld",
+                    (long long)t->batching.train_batch_size);
+    return DT_OK;
+}
+
+static void check(dt_task *t)
+{
+    if (!t->comm) return; /* --plan */
+    dt_task_need_data(t, "train", t->cfg->data_train);
+    dt_task_need(t, "model", "path", t->cfg->model_path, "a model to align");
+}
+
+static void open_reference(dt_task *t, kto *k)
+{
+    const dt_config *cfg = t->cfg;
+    const bool named = *cfg->kto_reference_path;
+    const char *path = named ? cfg->kto_reference_path : cfg->model_path;
+    if (t->n_units == 0 || (t->comm && !*path)) return; /* already reported */
+    dt_err err = dt_reference_open(&k->reference, t, path);
+    if (err == DT_OK)
+        err = dt_reference_follow(&k->reference, t, cfg->kto_sync_reference_steps, cfg->kto_sync_reference_mixup);
+    dt_mistakes_add(t->mistakes, named ? dt_config_lead_to(cfg, "kto", "reference_path", err) : err);
+}
+
+static size_t lay_out(void *self, const dt_task *t, void *block)
+{
+    kto *k = self;
+    size_t used = 0;
+    const int64_t in_validation = t->valid ? dt_loader_info(t->valid)->n_samples : 0;
+    k->n_alloc = dt_max_i64(t->batching.train_batch_size, in_validation);
+    if (k->estimates) k->ratio = dt_carve(block, &used, k->n_alloc, sizeof *k->ratio);
+    return used;
+}
+
+static void kto_open(dt_task *t)
+{
+    static const dt_task_part_ops arrays = {.lay_out = lay_out};
+    const dt_config *cfg = t->cfg;
+    kto *k = t->self;
+    k->beta = cfg->kto_beta;
+    k->weight[GOOD] = cfg->kto_desirable_weight;
+    k->weight[BAD] = cfg->kto_undesirable_weight;
+    k->estimates = strcmp(cfg->kto_loss_type, "kto") == 0;
+    answers_open(t, &(dt_task_data){.kind = DT_DATASET_UNPAIRED, .truncate = true, .mismatched = k->estimates}, 1);
+    dt_task_hold(t, &arrays, k);
+    dt_mistakes_add(t->mistakes, check_sizes(t));
+    t->model_opt->head |= DT_HEAD_MEAN_LOGIT;
+    declare(k, t->sums);
+    open_reference(t, k);
+    t->saved_nbytes += DT_REFERENCE_NBYTES;
+}
+
+/* ---- the average ratio ------------------------------------------------------------------------------------------- */
+
+static double sum_of(const dt_batch *b, int64_t sequence, const float *logp)
+{
+    double sum = 0;
+    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++)
+        if (b->target[i] >= 0) sum += (double)logp[i];
+    return sum;
+}
+
+/* The ratios of one mismatched micro-batch, whose first sample has this number in the step. */
+static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
+{
+    kto *k = t->self;
+    float *logp = t->buffers.results.logp;
+    DT_TRY(dt_reference_score(&k->reference, t, b));
+    dt_phase_enter(t->phase, "score", "policy");
+    DT_TRY(dt_model_forward(t->model, b, false, 0));
+    DT_TRY(dt_model_logp(t->model, b, 1.0f, logp, NULL, NULL));
+    for (int64_t i = 0; i < b->n_samples; i++)
+        k->ratio[first + i] = sum_of(b, i, logp) - sum_of(b, i, k->reference.logp);
+    return DT_OK;
+}
+
+/* Each ratio is one rank's, and 0 of the others: their sum has the same bits on any number of ranks. */
+static dt_err average(dt_task *t, int64_t n)
+{
+    enum { MOST = 1 << 22 }; /* an int counts them */
+    kto *k = t->self;
+    double sum = 0;
+    DT_TRY(dt_fault("task.kto"));
+    for (int64_t at = 0; at < n; at += MOST)
+        DT_TRY(dt_comm_reduce_host_f64(t->comm, k->ratio + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
+    for (int64_t i = 0; i < n; i++) sum += k->ratio[i];
+    k->kl = sum > 0 ? sum / (double)n : isnan(sum) ? sum : 0;
+    return DT_OK;
+}
+
+static int64_t first_of(const dt_task *t, int64_t micro)
+{
+    return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
+}
+
+static dt_err estimate_step(dt_task *t, int64_t step, int64_t n)
+{
+    kto *k = t->self;
+    const dt_batch *b;
+    if (!k->estimates) return DT_OK;
+    memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
+    for (int micro = 0; micro < k->step.n_micro; micro++) {
+        DT_TRY(dt_loader_mismatched_batch(t->train, step, micro, &b));
+        DT_TRY(score_mismatched(t, b, first_of(t, micro)));
+    }
+    return average(t, n);
+}
+
+static dt_err estimate_validation(dt_task *t)
+{
+    kto *k = t->self;
+    const dt_batch *b;
+    if (!k->estimates) return DT_OK;
+    memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
+    for (int64_t micro = 0; micro < t->n_validation; micro++) {
+        DT_TRY(dt_loader_mismatched_eval_batch(t->valid, micro, &b));
+        DT_TRY(score_mismatched(t, b, first_of(t, micro)));
+    }
+    return average(t, dt_loader_info(t->valid)->n_samples);
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+static dt_err kto_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
+{
+    kto *k = t->self;
+    if (micro == 0) {
+        dt_step_counts counts;
+        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
+        k->step.n_micro = dt_loader_n_micro(t->train, step);
+        k->step.inv_norm = 1 / (double)counts.n_samples;
+        DT_TRY(estimate_step(t, step, counts.n_samples));
+    }
+    *m = k->step;
+    DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
+    return dt_reference_score(&k->reference, t, m->batch);
+}
+
+/* With z = beta (ratio - kl) of a good answer, minus that of a bad one: the loss is weight (1 - sigmoid(z)).
+ * *slope: its derivative by the ratio. */
+static double loss_of(const kto *k, double ratio, bool good, double *slope)
+{
+    const double sign = good ? 1 : -1, z = sign * k->beta * (ratio - k->kl), weight = k->weight[good];
+    *slope = -sign * weight * k->beta * dt_sigmoid(z) * dt_sigmoid(-z);
+    return weight * dt_sigmoid(-z);
+}
+
+static dt_err kto_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
+{
+    const kto *k = t->self;
+    const dt_batch *b = m->batch;
+    const dt_batch_labels *labels = dt_labels_of(b);
+    for (int64_t i = 0; i < b->n_samples; i++) {
+        double slope;
+        loss_of(k, sum_of(b, i, p->logp) - sum_of(b, i, k->reference.logp), labels->good[i], &slope);
+        for (int32_t at = b->seq_start[i]; at < b->seq_start[i + 1]; at++)
+            w->u[at] = b->target[at] >= 0 ? (float)(-slope * m->inv_norm) : 0;
+    }
+    return DT_OK;
+}
+
+static void collect_tokens(dt_task *t, const dt_batch *b, int64_t sequence, bool good, const dt_predictions *p)
+{
+    const kto *k = t->self;
+    double entropy = 0, logit = 0;
+    int64_t n = 0;
+    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
+        if (b->target[i] < 0) continue;
+        entropy += (double)p->entropy[i];
+        logit += (double)p->mean_logit[i];
+        n++;
+    }
+    dt_sums_add(t->sums, k->entropy, entropy);
+    dt_sums_add(t->sums, k->logit[good], logit);
+    dt_sums_count(t->sums, k->n_tok_of[good], n);
+}
+
+static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
+{
+    const kto *k = t->self;
+    const dt_batch *b = m->batch;
+    const dt_batch_labels *labels = dt_labels_of(b);
+    double slope;
+    dt_task_count_images(t, b);
+    for (int64_t i = 0; i < b->n_samples; i++) {
+        const bool good = labels->good[i];
+        const double logp = sum_of(b, i, p->logp), ratio = logp - sum_of(b, i, k->reference.logp);
+        dt_sums_add(t->sums, k->loss, loss_of(k, ratio, good, &slope));
+        dt_sums_add(t->sums, k->reward[good], k->beta * ratio);
+        dt_sums_add(t->sums, k->logp[good], logp);
+        dt_sums_count(t->sums, k->n[good], 1);
+        collect_tokens(t, b, i, good, p);
+    }
+    if (m->inv_norm == 0) dt_sums_add(t->sums, k->kl_of_validation, k->kl);
+    dt_sums_count(t->sums, k->n_answers, b->n_samples);
+    dt_sums_count(t->sums, k->n_target, b->n_target);
+    dt_sums_count(t->sums, k->n_tok, b->n_tok);
+    dt_sums_count(t->sums, k->n_samples, b->n_samples);
+}
+
+static dt_err kto_evaluate(dt_task *t, int64_t micro)
+{
+    kto *k = t->self;
+    dt_micro m = {0};
+    dt_phase_enter(t->phase, "read", "validation");
+    if (micro == 0) DT_TRY(estimate_validation(t));
+    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    DT_TRY(dt_reference_score(&k->reference, t, m.batch));
+    return dt_task_forward(t, &m);
+}
+
+static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
+{
+    kto *k = t->self;
+    (void)applied;
+    dt_sums_add(t->sums, k->kl_of_step, k->kl);
+    return dt_reference_after_step(&k->reference, t, step);
+}
+
+static dt_err kto_save(dt_task *t, dt_named_arrays *items)
+{
+    const kto *k = t->self;
+    return dt_comm_agree(t->comm, dt_reference_save(&k->reference, items));
+}
+
+static dt_err kto_load(dt_task *t, const dt_named_arrays *items)
+{
+    const kto *k = t->self;
+    return dt_comm_agree(t->comm, dt_reference_load(&k->reference, items));
+}
+
+const dt_task_ops dt_task_kto = {.name = "kto",
+                                 .trains = true,
+                                 .no_dropout = true,
+                                 .images = true,
+                                 .watch = {"kto/rewards/margins", "kto/kl"},
+                                 .num_tokens = "kto/num_tokens",
+                                 .self_nbytes = sizeof(kto),
+                                 .check = check,
+                                 .open = kto_open,
+                                 .next_micro = kto_next_micro,
+                                 .weights = kto_weights,
+                                 .collect = kto_collect,
+                                 .evaluate = kto_evaluate,
+                                 .after_step = kto_after_step,
+                                 .step_after = dt_task_data_step_after,
+                                 .save = kto_save,
+                                 .load = kto_load};

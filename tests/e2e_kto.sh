@@ -1,0 +1,69 @@
+#!/bin/bash
+# e2e_kto.sh - answers with labels. Both losses match TRL's KTOTrainer, on any number of ranks and at any stage; the estimate of kl depends on neither.
+# Also: learning; resuming; validation; a reference that follows the policy; records; errors.
+# QUICK:
+# DEVICES: cpu queue
+. "$(dirname "$0")/e2e.sh"
+. "$(dirname "$0")/train_common.sh"
+data -o "$tmp/pairs.h5" tests/data/kto/pairs.jsonl
+data --tokenizer tests/data/rm/letters -o "$tmp/more.h5" tests/data/kto/more.jsonl
+make_task kto run.max_steps=6 data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4
+as_trl() { # NP DIR RUN ARGS...: a run of the fixture
+    local np=$1 dir=$2 name start pairs keys more=
+    IFS=$'\t' read -r name start pairs keys < <(trl_runs kto | sed -n "$3p")
+    [ "$pairs" = more ] && more=data.seq_len=16
+    shift 3
+    rm -rf "${tmp:?}/$dir"
+    train "$np" "$dir" run.max_steps=10 model.path="tests/data/$start" data.train="$tmp/$pairs.h5" batch.micro_batch_size=2 \
+        checkpoint.export=hf checkpoint.export_dtype=fp32 $keys $more "$@"
+}
+if command -v python3 >/dev/null; then
+    n=0
+    while IFS=$'\t' read -r name start pairs keys; do
+        as_trl 1 trl $((n += 1))
+        expect "$name of ${start##*/}, ${keys#* }: TRL's numbers and weights" like_trl trl kto "$name"
+    done < <(trl_runs kto)
+    # also where ranks have no sample in the last step of an epoch
+    for layout in "1 2 3 1" "3 4 0 1" "5 2 2 1" "5 4 3 1" "6 4 1 1" "4 2 2 2"; do
+        set -- $layout
+        name=$(trl_runs kto | sed -n "$1p" | cut -f1)
+        as_trl "$2" layout "$1" zero.stage="$3" batch.micro_batch_size="$4"
+        expect "$name on $2 ranks, stage $3, micro-batches of $4: the same" like_trl layout kto "$name"
+    done
+else
+    skip "TRL's numbers" "no python3 to compare them"
+fi
+# Bit for bit in reproducible mode: steps of 12 of 27 answers, so that every third one has 3, which some ranks and micro-steps have none of.
+bits() { # NP DIR ARGS...
+    local np=$1 dir=$2
+    shift 2
+    train "$np" "$dir" model.path=tests/data/hf/qwen2 data.train="$tmp/more.h5" data.seq_len=28 batch.train_batch_size=12 batch.micro_batch_size=1 \
+        run.reproducible=true run.max_steps=4 kto.beta=1 data.validation_steps=2 data.validation="$tmp/more.h5" "$@"
+}
+for layout in "1 0" "2 2" "3 3 zero.offload_optimizer=cpu zero.offload_param=cpu" "2 1 data.prefetch=0"; do
+    set -- $layout
+    bits "$1" "bits$1$2" zero.stage="$2" "${@:3}"
+    expect "the same bits on $1 ranks at stage $2${3:+, ${*:3}}" same_model "$(newest bits10)" "$(newest "bits$1$2")"
+    is "the same estimates" "$(number bits10 kto/kl; number bits10 kto/validation_kl)" "$(number "bits$1$2" kto/kl; number "bits$1$2" kto/validation_kl)"
+done
+is "all answers have counted" "$(number bits33 samples | tail -1)" 39
+bits 2 halves run.max_steps=2
+bits 3 halves zero.stage=2 checkpoint.resume=auto
+expect "resumed on other ranks: the same bits" same_model "$(newest bits10)" "$(newest halves)"
+
+train 2 learns run.max_steps=30 batch.micro_batch_size=2 optimizer.lr=5e-3 data.validation="$tmp/pairs.h5" log.report_to="stdout, jsonl"
+expect_text "a step shows margins and kl" 'step 30/30 .*  loss [-0-9.]+  margins [-0-9.e+]+  kl [-0-9.e+]+  grad '
+expect "good answers gain" above learns kto/rewards/margins 0.5
+expect "planned is allocated" as_planned
+expect "a validation has its metrics" grep -q '"validation_loss".*"kto/validation_rewards/margins".*"kto/validation_kl"' "$tmp/learns/metrics.jsonl"
+fails_alone 1 task.kto 2 train 2 alone batch.micro_batch_size=1
+
+ends "a label is shown" 0 run 0 ./dtrain-data show "$tmp/pairs.h5" 1
+expect_text "with its answer" '^label (true|false)$'
+ends "labels are counted" 0 run 0 ./dtrain-data info "$tmp/pairs.h5"
+expect_text "good and bad" '^labels +12 good, 12 bad$'
+ends "a step of one answer" 64 train 1 one batch.train_batch_size=1
+expect_text "is refused by its key" 'train_batch_size: expected at least 2 with kto.loss_type = kto'
+ends "another kind" 65 train 1 kind data.train="$tmp/pairs.h5" run.task=dpo
+expect_text "is refused" 'kind unpaired: expected preference \(records with chosen and rejected\) for this task \(dpo\)'
+e2e_done
