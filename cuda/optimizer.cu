@@ -154,6 +154,39 @@ dt_err cuda_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dty
     return DT_OK;
 }
 
+/* out = a x + b y. Arrays: x, y, out [n]. Threads: EACH elements per thread. */
+template <class X, class Y, class O, bool vectors>
+__global__ void __launch_bounds__(THREADS)
+    add_scaled_kernel(float a, const X *x, float b, const Y *y, O *out, int64_t n)
+{
+    const own_elements<vectors> own(n);
+    float xi[EACH], yi[EACH], r[EACH];
+    own.load(x, xi);
+    own.load(y, yi);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) r[k] = fmaf(a, xi[k], b * yi[k]);
+    own.store(out, r);
+}
+
+dt_err cuda_add_scaled(dt_device *dev, float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt,
+                       void *out, dt_dtype out_dt, int64_t n, dt_stream *stream)
+{
+    if (n == 0) return DT_OK;
+    dt_stream *s = cuda_stream(dev, stream, "add_scaled");
+    const bool vectors = fits(x, x_dt) && fits(y, y_dt) && fits(out, out_dt);
+    CUDA_BY_DTYPE(x_dt, X, "add_scaled", {
+        CUDA_BY_DTYPE(y_dt, Y, "add_scaled", {
+            CUDA_BY_DTYPE(out_dt, O, "add_scaled", {
+                launch(s, (unsigned)ceil_div(n, THREADS * EACH), THREADS, 0,
+                       vectors ? add_scaled_kernel<X, Y, O, true> : add_scaled_kernel<X, Y, O, false>, a, (const X *)x,
+                       b, (const Y *)y, (O *)out, n);
+            });
+        });
+    });
+    CUDA_LAUNCHED();
+    return DT_OK;
+}
+
 /* ---- states of fewer bits ---------------------------------------------------------------------------------------- */
 
 /* See op_list.h. Threads: one per counter, so up to four elements. */

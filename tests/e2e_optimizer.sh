@@ -9,9 +9,10 @@ field() { # of dtrain-info --json, of one file
     ./dtrain-info --json "$1" | sed -n "s/.*\"$2\":\(\[[^]]*\]\|[^,]*\),.*/\1/p"
 }
 
-for type in adamw adam sgd "sgd optimizer.momentum=0"; do
+for type in adamw adam sgd muon "sgd optimizer.momentum=0"; do
     case $type in
     adam*) states='["exp_avg","exp_avg_sq"]' ;;
+    muon) states='["exp_avg","exp_avg_sq","momentum_buffer"]' ;;
     sgd) states='["momentum_buffer"]' ;;
     *) states='[]' ;;
     esac
@@ -23,6 +24,9 @@ for type in adamw adam sgd "sgd optimizer.momentum=0"; do
     expect "$type: the file says so" [ "$(field "$(newest parts)" optimizer) $(field "$(newest parts)" optimizer_states)" = "\"${type%% *}\" $states" ]
     rm -rf "$tmp/whole" "$tmp/parts"
 done
+
+ends_saying "adapters are no matrices for muon" 64 "optimizer.type: muon updates whole matrices, but with lora.r = 4" \
+    train 1 lora optimizer.type=muon lora.r=4
 
 for dtype in bf16 int8; do
     set -- $exact optimizer.state_dtype=$dtype

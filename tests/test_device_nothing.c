@@ -169,6 +169,7 @@ TEST(optimizers_and_sums)
     uint64_t fixed[2] = {7, 7};
     RUN_ON_NOTHING(adamw_step, &adamw, A(0), DT_F32, A(1), A(2), A(3), A(4), DT_BF16, 0);
     RUN_ON_NOTHING(sgd_step, &sgd, A(0), DT_F32, A(1), A(2), A(3), DT_BF16, 0);
+    RUN_ON_NOTHING(add_scaled, 1, A(0), DT_F32, 2, A(1), DT_BF16, A(2), DT_F32, 0);
     RUN_ON_NOTHING(round_stochastic, A(0), A(1), 1, 2, 3, 0);
     RUN_ON_NOTHING(quantise_blocks, A(0), A(1), A(2), true, 0);
     RUN_ON_NOTHING(dequantise_blocks, A(0), A(1), A(2), true, 0);

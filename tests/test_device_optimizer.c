@@ -89,6 +89,26 @@ TEST(sgd_follows_its_momentum)
         for (int way = 0; way < N_WAYS; way++) check_sgd(*state, lengths[i], way);
 }
 
+/* ---- scaled sums ------------------------------------------------------------------------------------------------- */
+
+/* way: the types of x, y and the result. */
+static void check_add_scaled(fixture *f, int64_t n, int way)
+{
+    const dt_dtype xt = types[way % N_TYPES], yt = types[way / N_TYPES % N_TYPES], ot = types[way / N_TYPES / N_TYPES];
+    ref_array x = ref_random(xt, n, 1, 2), y = ref_random(yt, n, 2, 2), out = ref_new(ot, n);
+    double *want = ref_doubles(&x);
+    for (int64_t i = 0; i < n; i++) want[i] = (double)0.7f * want[i] - (double)0.3f * ref_get(&y, i);
+    RUN(add_scaled, 0.7f, ON(x), xt, -0.3f, ON(y), yt, ON(out), ot, n);
+    assert_true(ref_near(&out, want, 0x1p-24 * 2, "a x + b y")); /* b y and the sum round once each, below 2 */
+    ref_drop(&x), ref_drop(&y), ref_drop(&out), free(want);
+}
+
+TEST(scaled_sums_of_any_types)
+{
+    for (int i = 0; i < 4; i++)
+        for (int way = 0; way < N_TYPES * N_TYPES * N_TYPES; way++) check_add_scaled(*state, lengths[i], way);
+}
+
 /* ---- states of fewer bits ---------------------------------------------------------------------------------------- */
 
 /* Every element is a neighbour of x in bf16, chosen by its word; so however x is divided. */

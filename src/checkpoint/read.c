@@ -277,9 +277,11 @@ bool dt_checkpoint_fits_type(const dt_ckpt_states *s, dt_dtype state_dtype)
 
 bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o)
 {
+    int n = *s->names != '\0';
+    for (const char *at = s->names; (at = strchr(at, ',')); at++) n++;
     for (int k = 0; k < o->n_states; k++)
         if (!dt_has_word(s->names, o->state_names[k])) return false;
-    return true;
+    return n == o->n_states; /* with further states, as Muon's, some tensors lack others */
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */

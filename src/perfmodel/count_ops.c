@@ -184,6 +184,7 @@ MOVES(log_softmax_at, matrix_nbytes(x->rows.n_rows, x->rows.n_vocab, DT_F32))
 MOVES(adamw_step, (double)x->n *(size_of(x->gt) + 6 * sizeof(float) + (x->param ? size_of(x->param_dt) : 0)))
 MOVES(sgd_step,
       (double)x->n *(size_of(x->gt) + (x->momentum ? 4 : 2) * sizeof(float) + (x->param ? size_of(x->param_dt) : 0)))
+MOVES(add_scaled, nbytes(x->n, x->x_dt) + nbytes(x->n, x->y_dt) + nbytes(x->n, x->out_dt))
 MOVES(round_stochastic, (double)x->n *(sizeof(float) + sizeof(uint16_t)))
 MOVES(quantise_blocks, (double)x->n *(sizeof(float) + 1 + 4.0 / DT_BLOCK8))
 MOVES(dequantise_blocks, (double)x->n *(sizeof(float) + 1 + 4.0 / DT_BLOCK8))

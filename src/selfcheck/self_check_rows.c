@@ -297,6 +297,20 @@ static void optimizers(check *c, dt_dtype gt)
 }
 
 /* States of fewer bits: the same rounding on both devices. */
+static void add_scaled(check *c, dt_dtype dt)
+{
+    const int64_t n = 5003;
+    begin(c, "add_scaled, %s", dt_dtype_name(dt));
+    const array x = put(c, dt, n, 1), y = put(c, DT_F32, n, 1), out = room(c, dt, n);
+    EACH_DEVICE (c) {
+        RUN(c, add_scaled, 0.7f, at(c, x), dt, -0.3f, at(c, y), DT_F32, at(c, out), dt, n);
+        RUN(c, add_scaled, 0.9f, at(c, y), DT_F32, 2, at(c, x), dt, at(c, y), DT_F32, n);
+    }
+    compare(c, "add_scaled", out, near(4, 1, dt));
+    compare(c, "add_scaled in place", y, near(4, 2, DT_F32));
+    end(c);
+}
+
 static void states(check *c)
 {
     const int64_t n = 5003, n_blocks = dt_ceil_div(n, DT_BLOCK8);
@@ -394,6 +408,7 @@ void check_rows_cases(check *c)
         for (int way = 0; way < 8; way++) heads(c, dt, way & 4 ? 128 : 72, way & 3);
         bias_backward(c, dt);
         sums(c, dt);
+        add_scaled(c, dt);
         optimizers(c, dt);
         for (int g = 0; g < N_TYPES; g++) {
             embedding(c, dt, TYPES[g]);

@@ -571,6 +571,10 @@ void run_open_config_objects(dt_run *run)
                 "found zero.stage = %s",
                 cfg->zero_stage);
     if (!run->optimizer) run->optimizer = dt_optimizer_of(cfg);
+    NOTE_UNLESS(run, run->lora.r == 0 || !run->optimizer || !run->optimizer->matrices, cfg, "optimizer", "type",
+                "%s updates whole matrices, but with lora.r = %d only low-rank adapters are trained; use adamw, or set "
+                "lora.r = 0",
+                cfg->optimizer_type, (int)run->lora.r);
     note(run, dt_loss_scale_make(&run->scale, cfg));
     note(run, check_precision(run));
     note(run, check_attention(run));

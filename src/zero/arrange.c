@@ -91,7 +91,7 @@ static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 {
     zero_run *last = l->n_runs > ul->first_run ? &l->runs[l->n_runs - 1] : NULL;
     if (last && last->start + last->len == run.start && last->decay == run.decay && last->plain == run.plain &&
-        last->lr_group == run.lr_group && last->divided == run.divided)
+        last->matrix < 0 && run.matrix < 0 && last->lr_group == run.lr_group && last->divided == run.divided)
         last->len += run.len;
     else
         l->runs[l->n_runs++] = run;
@@ -100,13 +100,21 @@ static void add_run(zero_layout *l, const zero_unit_layout *ul, zero_run run)
 static void add_span(zero_layout *l, const zero_unit_layout *ul, zero_span span)
 {
     zero_span *last = l->n_spans > ul->first_span ? &l->spans[l->n_spans - 1] : NULL;
-    if (last && last->start + last->len == span.start && last->plain == span.plain)
+    if (last && last->start + last->len == span.start && last->plain == span.plain && last->states == span.states)
         last->len += span.len;
     else
         l->spans[l->n_spans++] = span;
 }
 
-static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
+static int add_matrix(zero_layout *l, int unit, const dt_tensor *t)
+{
+    l->units[unit].n_matrices++;
+    l->matrices[l->n_matrices] =
+        (zero_matrix){.unit = unit, .start = t->offset, .rows = t->shape[0], .cols = t->shape[1]};
+    return l->n_matrices++;
+}
+
+static void add_runs(zero_layout *l, const dt_zero_options *opt, zero_unit_layout *ul, const dt_unit *u)
 {
     ul->first_run = l->n_runs;
     ul->first_span = l->n_spans;
@@ -121,13 +129,13 @@ static void add_runs(zero_layout *l, zero_unit_layout *ul, const dt_unit *u)
         ul->all_trainable =
             ul->all_trainable && t->trainable && t->n_row_ranges == 0 && !(divided[false] && divided[true]);
         if (!t->trainable) continue;
-        zero_run run = {.start = t->offset,
-                        .len = t->n_elems,
-                        .decay = t->decay,
-                        .lr_group = t->lr_group,
-                        .plain = dt_zero_keeps_fp32(l->state_dtype, t),
-                        .divided = is_divided};
-        add_span(l, ul, (zero_span){t->offset, t->n_elems, run.plain});
+        zero_run run = {.start = t->offset, .len = t->n_elems, .decay = t->decay, .lr_group = t->lr_group};
+        run.divided = is_divided;
+        run.plain = dt_zero_keeps_fp32(l->state_dtype, t);
+        const unsigned states = l->has_grads ? dt_optimizer_states_of(opt->optimizer, u, t) : 0;
+        const bool is_matrix = l->has_grads && opt->optimizer->matrices && dt_is_hidden_matrix(u, t);
+        run.matrix = is_matrix ? add_matrix(l, (int)(ul - l->units), t) : -1;
+        add_span(l, ul, (zero_span){t->offset, t->n_elems, run.plain, states});
         if (t->n_row_ranges == 0) add_run(l, ul, run);
         for (int k = 0; k < t->n_row_ranges; k++) {
             const dt_row_range *r = &t->row_ranges[k];
@@ -284,7 +292,9 @@ dt_state_nbytes dt_zero_state_nbytes(dt_dtype state_dtype, const dt_tensor *t)
 
 bool zero_covers(const zero_layout *l, int a, const zero_span *span)
 {
-    return l->array[a].state < 0 || l->state_dtype != DT_I8 || l->array[a].of_plain == span->plain;
+    const zero_array *array = &l->array[a];
+    if (array->state < 0) return true;
+    return (span->states >> array->state & 1) && (l->state_dtype != DT_I8 || array->of_plain == span->plain);
 }
 
 int64_t zero_packed(const zero_layout *l, int a, int u, int64_t x)
@@ -301,19 +311,25 @@ int64_t zero_packed(const zero_layout *l, int a, int u, int64_t x)
     return n;
 }
 
+/** Add an array of each state. Packed arrays are not in the file, whose blocks are aligned. */
+static void list_states(zero_layout *l, zero_array like, bool packed)
+{
+    if (like.space == DT_IN_FILE) packed = false;
+    for (int k = 0; k < l->n_states; k++) {
+        like.state = k, like.packed = packed;
+        l->array[l->n_arrays++] = like;
+    }
+}
+
 static void list_arrays(zero_layout *l)
 {
-    const bool in_8_bits = l->state_dtype == DT_I8;
-    const dt_dtype state = in_8_bits ? DT_U8 : l->state_dtype;
+    const bool in_8_bits = l->state_dtype == DT_I8, differ = l->n_matrices > 0;
     const dt_memspace beside = l->opt_space == DT_IN_FILE ? DT_ON_HOST : l->opt_space;
     l->array[l->n_arrays++] = (zero_array){.dtype = DT_F32, .per = 1, .state = -1, .space = l->opt_space};
-    for (int k = 0; k < l->n_states; k++)
-        l->array[l->n_arrays++] = (zero_array){.dtype = state, .per = 1, .state = k, .space = l->opt_space};
-    for (int k = 0; k < l->n_states && in_8_bits; k++)
-        l->array[l->n_arrays++] = (zero_array){.dtype = DT_F32, .per = DT_BLOCK8, .state = k, .space = beside};
-    for (int k = 0; k < l->n_states && in_8_bits; k++)
-        l->array[l->n_arrays++] =
-            (zero_array){.dtype = DT_F32, .per = 1, .state = k, .packed = true, .of_plain = true, .space = beside};
+    list_states(l, (zero_array){.dtype = in_8_bits ? DT_U8 : l->state_dtype, .per = 1, .space = l->opt_space}, differ);
+    if (!in_8_bits) return;
+    list_states(l, (zero_array){.dtype = DT_F32, .per = DT_BLOCK8, .space = beside}, differ);
+    list_states(l, (zero_array){.dtype = DT_F32, .per = 1, .of_plain = true, .space = beside}, true);
 }
 
 /** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. */
@@ -504,6 +520,7 @@ static void size_staging(zero_layout *l, const dt_zero_options *opt)
     l->results_bytes = l->grads_down ? 0 : results;
     l->host_bytes = ZERO_HOST_CHUNK * sizeof(float);
     if (results + l->watched_bytes > l->host_bytes) l->host_bytes = results + l->watched_bytes;
+    if ((size_t)l->n_matrices * 16 > l->host_bytes) l->host_bytes = (size_t)l->n_matrices * 16;
 }
 
 static size_t params_nbytes(const zero_layout *l, int p, const int64_t *len)
@@ -545,6 +562,9 @@ static void add_up(zero_layout *l)
     for (int a = 0; a < l->n_arrays; a++)
         if (l->array[a].space != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->array[a].space] += zero_array_nbytes(l, a);
     staging[l->grads_down ? DT_ON_HOST : DT_ON_DEVICE] += zero_scratch_nbytes(l);
+    staging[DT_ON_DEVICE] += (size_t)(l->direction_len + l->owned_len) * sizeof(uint16_t) + l->matrix_scratch_bytes +
+                             (size_t)l->n_matrices * 16;
+    if (l->grads_down) staging[DT_ON_PINNED] += (size_t)l->direction_shard_len * sizeof(uint16_t);
     grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
     if (l->grads_down) grads[l->host_grad_space] += (size_t)l->opt_len * grad_size;
     staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes + l->watched_bytes;
@@ -613,7 +633,9 @@ static dt_err make_tables(zero_layout *l, const dt_unit *units)
     l->units = calloc((size_t)l->n_units, sizeof *l->units);
     l->runs = calloc(n_runs + 1, sizeof *l->runs);
     l->spans = calloc(n_tensors + 1, sizeof *l->spans);
-    DT_CHECK(l->units && l->runs && l->spans, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
+    l->matrices = calloc(n_tensors + 1, sizeof *l->matrices);
+    DT_CHECK(l->units && l->runs && l->spans && l->matrices, DT_ERR_MEMORY, "out of memory for the tables of %d units",
+             l->n_units);
     return DT_OK;
 }
 
@@ -627,7 +649,7 @@ static void arrange_unit(zero_layout *l, const dt_zero_options *opt, const dt_un
         ul->part[p].whole = l->stage < 3 || len < opt->param_persistence_threshold;
         ul->part[p].space = ul->part[p].whole ? DT_ON_DEVICE : l->away_space;
     }
-    add_runs(l, ul, unit);
+    add_runs(l, opt, ul, unit);
 }
 
 static dt_err arrange(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
@@ -635,6 +657,7 @@ static dt_err arrange(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     DT_TRY(make_tables(l, units));
     set_flags(l, opt, units);
     for (int u = 0; u < l->n_units; u++) arrange_unit(l, opt, &units[u], &l->units[u]);
+    if (l->n_matrices > 0) DT_TRY(zero_assign_matrices(l, opt->optimizer->matrices));
     list_arrays(l);
     place_kept(l);
     DT_TRY(place_arrays(l));
@@ -664,5 +687,6 @@ void zero_layout_free(zero_layout *l)
     free(l->units);
     free(l->runs);
     free(l->spans);
+    free(l->matrices);
     *l = (zero_layout){0};
 }

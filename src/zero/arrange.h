@@ -12,13 +12,23 @@ typedef struct zero_run {
     int64_t start, len;
     bool decay, plain; /* plain: its states are fp32, whatever state_dtype is */
     int lr_group;
+    int matrix;   /* index of the matrix that it is; -1: none */
     bool divided; /* its tensors are divided on the axis tp; false: all ranks of that axis have the same */
 } zero_run;
+
+/** A matrix that an optimizer changes as a whole, and the rank that does. */
+typedef struct zero_matrix {
+    int unit;
+    int64_t start, rows, cols; /* start: in the unit's trained part */
+    int owner;                 /* dt_axis_block of that rank on the axis sum */
+    int64_t owned_at;          /* elements from the start of its own matrices */
+} zero_matrix;
 
 /** Adjacent trained tensors of a unit with the same arrays. */
 typedef struct zero_span {
     int64_t start, len;
     bool plain;
+    unsigned states; /* bit k: state k */
 } zero_span;
 
 /** An array that the optimizer keeps: the master, or a state. A state in 8 bits has three: codes, scales, and the
@@ -51,6 +61,7 @@ typedef struct zero_unit_layout {
     bool all_trainable;
     int first_run, n_runs; /* in zero_layout.runs, ascending */
     int first_span, n_spans;
+    int n_matrices;
     int64_t grad_at;      /* offset of the part or its shard in the gradients on the device, elements */
     int64_t opt_at;       /* offset of the part or its shard in each optimizer state, elements */
     int64_t grad_held_at; /* offset of its gradients in the gradient arena, elements */
@@ -74,6 +85,11 @@ typedef struct zero_layout {
      * gradients only the (empty) master */
     zero_array array[ZERO_MAX_ARRAYS];
     int n_arrays;
+    zero_matrix *matrices;
+    int n_matrices;
+    /* elements: of all directions of a unit and of a shard of them; of the matrices that a rank owns, at most */
+    int64_t direction_len, direction_shard_len, owned_len;
+    size_t matrix_scratch_bytes;
     int64_t scratch_len; /* elements of each state that an update converts to fp32 at a time; 0: they are fp32 */
     bool prefetch;       /* the parameter arenas have room for prefetching the next unit */
     dt_dtype param_dtype[DT_N_PARTS];
@@ -144,6 +160,8 @@ static inline size_t zero_array_nbytes(const zero_layout *l, int a)
 {
     return (size_t)l->array[a].len * dt_dtype_size(l->array[a].dtype);
 }
+/** Assign the matrices to ranks and set the sizes that follow (matrices.c). */
+dt_err zero_assign_matrices(zero_layout *l, const dt_matrix_optimizer *optimizer);
 /** Bytes of the update's scratch: fp32 copies of scratch_len elements of each state. */
 static inline size_t zero_scratch_nbytes(const zero_layout *l)
 {

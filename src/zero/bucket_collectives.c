@@ -41,9 +41,9 @@ dt_err zero_copy(dt_zero *z, const char *way, int u, void *dst, const void *src,
 }
 
 /** Pack columns of gradients into the bucket, converted to the type that is sent. */
-static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, int64_t charge_len, int64_t a, int64_t count)
+static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, dt_dtype sent, int64_t charge_len, int64_t a,
+                           int64_t count)
 {
-    const dt_dtype sent = z->lay.grad_sent;
     for (int k = 0; k < z->sum->size; k++) {
         const char *from = (const char *)whole + (size_t)(k * charge_len + a) * dt_dtype_size(dt);
         void *to = zero_at(&z->bucket, k * count, sent);
@@ -53,11 +53,10 @@ static dt_err pack_columns(dt_zero *z, const void *whole, dt_dtype dt, int64_t c
     return DT_OK;
 }
 
-dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, void *recv,
+dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, dt_dtype sent, void *recv,
                    dt_dtype recv_dt, bool accumulate, dt_err err)
 {
     const int64_t charge_len = shards->charge_len, most = z->lay.reduce_per_rank;
-    const dt_dtype sent = z->lay.grad_sent;
     const bool ordered = z->opt.reproducible;
     if ((charge_len <= most && send_dt == sent) || z->sum->size == 1)
         return zero_first_err(err, dt_comm_reduce_scatter(z->sum, send, send_dt, recv, recv_dt, charge_len, accumulate,
@@ -66,7 +65,7 @@ dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dty
     for (int64_t a = 0; a < charge_len && err != DT_ERR_COMM; a += most) {
         const int64_t count = charge_len - a < most ? charge_len - a : most;
         char *to = (char *)recv + (size_t)a * dt_dtype_size(recv_dt);
-        err = zero_first_err(err, pack_columns(z, send, send_dt, charge_len, a, count));
+        err = zero_first_err(err, pack_columns(z, send, send_dt, sent, charge_len, a, count));
         err = zero_first_err(err, dt_comm_reduce_scatter(z->sum, z->bucket.ptr, sent, to, recv_dt, count, accumulate,
                                                          ordered, z->comm_stream));
     }

@@ -121,7 +121,8 @@ static dt_err reduce_in_place(dt_zero *z, int u, void *own, dt_err err)
     const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
     err = zero_first_err(err, watch(z, u, whole, true));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    err = zero_reduce(z, shards, whole, z->lay.grad_dtype, charge_at(z, u, own), z->lay.grad_kept, false, err);
+    err = zero_reduce(z, shards, whole, z->lay.grad_dtype, z->lay.grad_sent, charge_at(z, u, own), z->lay.grad_kept,
+                      false, err);
     err = zero_replicate(z, shards, own, z->lay.grad_kept, err);
     if (z->lay.whole_opt && !z->gather_in_update && err != DT_ERR_COMM)
         err = zero_gather(z, shards, own, whole, z->lay.grad_kept, err);
@@ -137,8 +138,8 @@ static dt_err reduce_from_arena(dt_zero *z, const zero_deferred *d, void *own, d
     err = zero_first_err(err, clear_gaps(z, d->unit, micro));
     err = zero_first_err(err, watch(z, d->unit, micro, d->first_micro));
     err = zero_first_err(err, zero_comm_after_compute(z));
-    err = zero_reduce(z, shards, micro, z->lay.grad_dtype, charge_at(z, d->unit, own), z->lay.grad_kept,
-                      !d->first_micro, err);
+    err = zero_reduce(z, shards, micro, z->lay.grad_dtype, z->lay.grad_sent, charge_at(z, d->unit, own),
+                      z->lay.grad_kept, !d->first_micro, err);
     return d->last_micro ? zero_replicate(z, shards, own, z->lay.grad_kept, err) : err;
 }
 

@@ -252,7 +252,7 @@ static dt_err take_states(dt_zero *z, int u, int64_t g, const zero_update *up, z
         return DT_OK;
     }
     zero_buffer *b = &z->swap.buffer[g % z->swap.n];
-    DT_TRY(read_ahead(z, g, up ? z->lay.n_states : 0));
+    DT_TRY(read_ahead(z, g, up && !up->applies ? z->lay.n_states : 0));
     DT_TRY(dt_fault("zero.read"));
     DT_TRY(wait_requests(z, b));
     s->master = in_buffer(z, b, 0);
@@ -264,7 +264,7 @@ static dt_err give_states(dt_zero *z, int64_t g, const zero_update *up)
 {
     if (z->lay.opt_space != DT_IN_FILE || !up) return DT_OK;
     DT_TRY(dt_fault("zero.write"));
-    return move_states(z, g, true, z->lay.n_states);
+    return move_states(z, g, true, up->applies ? 0 : z->lay.n_states);
 }
 
 /* ---- update: parameters ------------------------------------------------------------------------------------------ */
@@ -304,24 +304,29 @@ static dt_err give_params(dt_zero *z, int u, int64_t g)
     return z->dev->ops->event_record(z->dev, b->copied, z->copy_stream);
 }
 
-static dt_err update_group(dt_zero *z, int u, int64_t g, const zero_buffer *shard, const zero_update *up)
+/** last: the last visit of the unit, which writes its parameters. */
+static dt_err update_group(dt_zero *z, int u, int64_t g, const zero_buffer *shard, const zero_update *up, bool last)
 {
     const zero_group group = group_of(z, g);
-    zero_slice s = {.dev = z->opt.host, .grad_dtype = z->lay.grad_kept, .fresh = true};
+    const int64_t at = group.lo - zero_own(z, u, DT_TRAINED);
+    zero_slice s = {.dev = z->opt.host, .grad_dtype = z->lay.grad_kept, .fresh = last};
     s.grad = zero_sum_at(z, u, group.lo);
+    if (zero_is_twice(z, u)) s.direction = zero_at(&z->host_direction, at, DT_BF16);
     DT_TRY(take_states(z, u, g, up, &s));
-    DT_TRY(take_params(z, u, g, shard, &s));
+    if (last) DT_TRY(take_params(z, u, g, shard, &s));
     DT_TRY(dt_fault("zero.step"));
     DT_TRY(zero_step(z, u, group.lo, group.lo + group.n, &s, up));
-    DT_TRY(give_params(z, u, g));
+    if (last) DT_TRY(give_params(z, u, g));
     return give_states(z, g, up);
 }
 
 dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up)
 {
-    const bool in_file = z->lay.units[u].part[DT_TRAINED].space == DT_IN_FILE;
+    const bool last = !up || up->applies || !zero_is_twice(z, u),
+               in_file = last && z->lay.units[u].part[DT_TRAINED].space == DT_IN_FILE;
     zero_buffer *shard = NULL;
+    z->next_read = dt_max_i64(z->next_read, z->first_group[u]); /* a second visit leaves units out */
     if (in_file) DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &shard));
-    for (int64_t g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up));
+    for (int64_t g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up, last));
     return in_file ? zero_fetch_write(z, shard) : DT_OK;
 }

@@ -122,8 +122,12 @@ static bool is_plain(const dt_zero *z, const dt_slice *p)
 bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_slice *p)
 {
     if (is_scale(z, s) != p->scales) return false;
-    return s == DT_STATE_PARAM ||
-           (z->lay.has_grads && dt_zero_tensor(z, p)->trainable && !(is_scale(z, s) && is_plain(z, p)));
+    if (s == DT_STATE_PARAM) return true;
+    const dt_unit *unit = &z->units[p->unit];
+    const dt_tensor *t = &unit->tensors[p->tensor];
+    const int k = (s - DT_STATE_OPTIMIZER) % (z->lay.n_states ? z->lay.n_states : 1);
+    return z->lay.has_grads && t->trainable && (dt_optimizer_states_of(z->opt.optimizer, unit, t) >> k & 1) &&
+           !(is_scale(z, s) && is_plain(z, p));
 }
 
 /** The array that stores an optimizer's state of a slice. */

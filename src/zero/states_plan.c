@@ -22,6 +22,18 @@ static double state_size(const zero_layout *l)
     return l->state_dtype == DT_I8 ? 1 + (double)sizeof(float) / DT_BLOCK8 : (double)dt_dtype_size(l->state_dtype);
 }
 
+/** Optimizer states of a trained element, on average. */
+static double states_per_elem(const zero_layout *l)
+{
+    double n = 0, states = 0;
+    if (l->n_matrices == 0) return l->n_states;
+    for (int k = 0; k < l->n_spans; k++) {
+        n += (double)l->spans[k].len;
+        states += (double)l->spans[k].len * __builtin_popcount(l->spans[k].states);
+    }
+    return states / n;
+}
+
 /** Bytes per parameter of the model states without padding. If everything is trained, with bf16 parameters and
  *  gradients and two optimizer states: 16, 4 + 12/N, 2 + 14/N, 16/N for stages 0 to 3. Frozen parameters have neither
  *  gradients nor states. */
@@ -39,7 +51,7 @@ static double formula(const zero_layout *l, const dt_unit *units)
     const double all = (double)l->n_param, per_param = l->n_param > 0 ? params / all : 0;
     if (!l->has_grads) return per_param;
     const double grads = (double)dt_dtype_size(l->grad_kept),
-                 opt = sizeof(float) * l->has_master + state_size(l) * l->n_states;
+                 opt = sizeof(float) * l->has_master + state_size(l) * states_per_elem(l);
     const double grads_held = (l->whole_grads ? grads : 0) + (!l->whole_grads || l->grads_down ? grads / n : 0);
     return per_param + (grads_held + (l->whole_opt ? opt : opt / n)) * (trained / all);
 }
@@ -80,8 +92,23 @@ static void count_part(const zero_layout *l, dt_part p, const zero_part_layout *
     count(l, &part->shards, &step, &plan->step, &plan->sent_elems_per_step, &plan->sent_bytes_per_step);
 }
 
+/** Directions of a unit's matrices to their owners and results back, once per step (matrices.c). At stage 0 every rank
+ *  has the directions, and needs all results. */
+static void count_matrices(const zero_layout *l, int u, dt_zero_plan *plan)
+{
+    const dt_shards *s = &l->units[u].part[DT_TRAINED].shards;
+    const double size = sizeof(uint16_t), charge = (double)s->charge_len, shard = (double)s->shard_len;
+    const double elems = (l->nranks - 1) * charge + (l->group_nranks - 1) * shard + (l->n_groups - 1) * charge;
+    if (l->units[u].n_matrices == 0) return;
+    plan->step.reduced_elems += charge, plan->step.reduced_bytes += charge * size;
+    plan->step.gathered_bytes += shard * size;
+    plan->step.replicated_bytes += l->n_groups > 1 ? charge * size : 0;
+    plan->sent_elems_per_step += elems, plan->sent_bytes_per_step += elems * size;
+}
+
 static void count_sent(const zero_layout *l, dt_zero_plan *plan)
 {
+    for (int u = 0; u < l->n_units; u++) count_matrices(l, u, plan);
     for (int u = 0; u < l->n_units; u++)
         for (int p = 0; p < DT_N_PARTS; p++) count_part(l, (dt_part)p, &l->units[u].part[p], plan);
 }

@@ -23,6 +23,13 @@ static void *entry(const place *p, int a)
     return first + (size_t)(p->from / array->per) * dt_dtype_size(array->dtype);
 }
 
+/** The states that the tensors of a run have. */
+static unsigned states_of_run(const dt_zero *z, const zero_run *run)
+{
+    const dt_matrix_optimizer *m = z->opt.optimizer->matrices;
+    return !m ? ~0u : run->matrix >= 0 ? m->states : ~m->states;
+}
+
 static bool is_positive(const dt_zero *z, int k) { return z->opt.optimizer->positive_states >> k & 1; }
 
 static float *scratch_of(const dt_zero *z, int k) { return (float *)z->scratch.ptr + k * z->lay.scratch_len; }
@@ -52,33 +59,39 @@ static dt_err store(const place *p, int k, int64_t n, int64_t t)
                                  (uint64_t)p->u << ELEM_BITS | (uint64_t)(p->lo + p->from), n, p->s->stream);
 }
 
-static dt_err step(const place *p, const dt_optimizer_step *one, float *const states[], int64_t n)
+static dt_err step(const place *p, const dt_optimizer_step *one, const zero_run *run, float *const states[], int64_t n)
 {
     const zero_slice *s = p->s;
+    const dt_optimizer_ops *o = p->z->opt.optimizer;
     const dt_dtype dtype = p->z->lay.param_dtype[DT_TRAINED];
     const char *grad = (const char *)s->grad + (size_t)p->from * dt_dtype_size(s->grad_dtype);
     void *param = s->param ? (char *)s->param + (size_t)p->from * dt_dtype_size(dtype) : NULL;
-    return p->z->opt.optimizer->step(s->dev, one, grad, s->grad_dtype, s->master + p->from, states, param, dtype, n,
-                                     s->stream);
+    if (run->matrix >= 0)
+        return o->matrices->direction(s->dev, one, grad, s->grad_dtype, states, (uint16_t *)s->direction + p->from, n,
+                                      s->stream);
+    return o->step(s->dev, one, grad, s->grad_dtype, s->master + p->from, states, param, dtype, n, s->stream);
 }
 
 dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s, const dt_optimizer_step *one,
                         const zero_run *run, int64_t from, int64_t to)
 {
     const int n_states = z->lay.n_states;
-    float *states[DT_MAX_STATES];
+    const unsigned has = states_of_run(z, run);
+    float *states[DT_MAX_STATES] = {0};
     place p = {z, s, u, lo, from};
     if (z->lay.state_dtype == DT_F32 || run->plain) {
         for (int k = 0; k < n_states; k++)
-            states[k] = entry(&p, run->plain ? zero_plain_array(&z->lay, k) : zero_state_array(k));
-        return step(&p, one, states, to - from);
+            if (has >> k & 1) states[k] = entry(&p, run->plain ? zero_plain_array(&z->lay, k) : zero_state_array(k));
+        return step(&p, one, run, states, to - from);
     }
     for (int k = 0; k < n_states; k++) states[k] = scratch_of(z, k);
     for (int64_t n; p.from < to; p.from += n) {
         n = dt_min_i64(z->lay.scratch_len, to - p.from);
-        for (int k = 0; k < n_states; k++) DT_TRY(load(&p, k, n));
-        DT_TRY(step(&p, one, states, n));
-        for (int k = 0; k < n_states; k++) DT_TRY(store(&p, k, n, one->t));
+        for (int k = 0; k < n_states; k++)
+            if (has >> k & 1) DT_TRY(load(&p, k, n));
+        DT_TRY(step(&p, one, run, states, n));
+        for (int k = 0; k < n_states; k++)
+            if (has >> k & 1) DT_TRY(store(&p, k, n, one->t));
     }
     return DT_OK;
 }

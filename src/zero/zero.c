@@ -27,6 +27,25 @@ static dt_err alloc_states(dt_zero *z)
     return DT_OK;
 }
 
+static dt_err alloc_matrices(dt_zero *z)
+{
+    const zero_layout *l = &z->lay;
+    const struct {
+        dt_buf *buf;
+        dt_memspace space;
+        size_t nbytes;
+    } of[] = {
+        {&z->direction, DT_ON_DEVICE, (size_t)l->direction_len * sizeof(uint16_t)},
+        {&z->owned_matrices, DT_ON_DEVICE, (size_t)l->owned_len * sizeof(uint16_t)},
+        {&z->matrix_scratch, DT_ON_DEVICE, l->matrix_scratch_bytes},
+        {&z->matrix_sums, DT_ON_DEVICE, (size_t)l->n_matrices * 16},
+        {&z->host_direction, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_shard_len * sizeof(uint16_t) : 0},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
+        DT_TRY(dt_buf_alloc(of[i].buf, z->dev, of[i].space, of[i].nbytes, DT_MEM_STAGING));
+    return DT_OK;
+}
+
 static dt_err alloc_staging(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
@@ -38,6 +57,7 @@ static dt_err alloc_staging(dt_zero *z)
     DT_TRY(dt_buf_alloc_zeroed(&z->watched, z->dev, DT_ON_DEVICE, l->watched_bytes, DT_MEM_STAGING));
     const dt_memspace updates = l->grads_down ? DT_ON_HOST : DT_ON_DEVICE;
     DT_TRY(dt_buf_alloc(&z->scratch, zero_memory_of(z, updates), updates, zero_scratch_nbytes(l), DT_MEM_STAGING));
+    DT_TRY(alloc_matrices(z));
     DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_PINNED, l->host_bytes, DT_MEM_STAGING));
     return DT_OK;
 }
@@ -132,7 +152,9 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->grads, &z->scratch, &z->grad_arena, &z->bucket, &z->results, &z->watched, &z->host};
+    dt_buf *const bufs[] = {&z->direction,      &z->owned_matrices, &z->matrix_scratch, &z->matrix_sums,
+                            &z->host_direction, &z->grads,          &z->scratch,        &z->grad_arena,
+                            &z->bucket,         &z->results,        &z->watched,        &z->host};
     for (int p = 0; p < DT_N_PARTS; p++) {
         dt_buf_free(&z->params[p]);
         dt_buf_free(&z->param_arena[p]);

@@ -85,7 +85,11 @@ struct dt_zero {
     zero_unit_state *state;
     dt_buf params[DT_N_PARTS];
     dt_buf grads, array[ZERO_MAX_ARRAYS]; /* model states; array: of the layout */
-    dt_buf scratch;                       /* fp32 states of scratch_len elements, one after the other */
+    /* directions of a unit, matrices that this rank owns, scratch and sums of squares of them; in host memory the own
+     * shard of directions, if the host updates */
+    dt_buf direction, owned_matrices, matrix_scratch, matrix_sums, host_direction;
+    int64_t n_matrix_calls;
+    dt_buf scratch; /* fp32 states of scratch_len elements, one after the other */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
     dt_buf host;                                                 /* staging on the host, host_bytes */
     dt_buf watched; /* maximum |g| of own gradients, per unit; slot 0 is the work slot */
@@ -238,9 +242,9 @@ dt_err zero_compute_after_comm(dt_zero *z);
  *
  *      recv[i] (+)= sum over ranks r of send_r[charge + i],    0 <= i < charge_len
  *
- *  send [padded_len] of send_dt, recv [charge_len] of recv_dt, which may be the own range in send. Enters the
- *  collectives even after an earlier error err. */
-dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, void *recv,
+ *  send [padded_len] of send_dt, sent as type `sent`; recv [charge_len] of recv_dt, which may be the own range in send.
+ *  Enters the collectives even after an earlier error err. */
+dt_err zero_reduce(dt_zero *z, const dt_shards *shards, const void *send, dt_dtype send_dt, dt_dtype sent, void *recv,
                    dt_dtype recv_dt, bool accumulate, dt_err err);
 /** Exchange sums between the owners of a shard [shard_len]: each sends the range that it is in charge of, in buckets,
  *  on the comm stream. Enters the collectives even after an earlier error. */
@@ -294,7 +298,10 @@ dt_err zero_move(dt_zero *z, dt_state s, const dt_slice *p, int64_t skip, int64_
 typedef struct zero_update {
     const dt_optimizer_step *step;
     const double *group_lr;
+    bool applies; /* matrices have their directions; false: compute these, and update all other tensors */
 } zero_update;
+/** Does an update visit unit u twice, because it has matrices? */
+static inline bool zero_is_twice(const dt_zero *z, int u) { return z->lay.units[u].n_matrices > 0; }
 
 /** Addresses of elements lo, lo+1, ... of a unit's trained part during the update; dev can access all of them. */
 typedef struct zero_slice {
@@ -305,8 +312,9 @@ typedef struct zero_slice {
     float *master;
     /* the arrays of the states; NULL: packed or beside a file, found by their element */
     void *array[ZERO_MAX_ARRAYS];
-    void *param; /* NULL, or receives the rounded parameters */
-    bool fresh;  /* param is uninitialised: gaps between the runs are written too */
+    void *direction; /* bf16; NULL: the unit has no matrices */
+    void *param;     /* NULL, or receives the rounded parameters */
+    bool fresh;      /* param is uninitialised: gaps between the runs are written too */
 } zero_slice;
 
 /** The optimizer's step on elements lo .. hi-1 of unit u's trained part, run by run:
@@ -319,6 +327,15 @@ dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_sli
 /** Update all units (up NULL: only round the masters) and gather the changes. Enters the collectives even after an
  *  earlier error. */
 dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err);
+
+/* ---- matrices.c -------------------------------------------------------------------------------------------------- */
+
+/** Bring the directions of a unit to the owners of its matrices. Enters the collectives even after an earlier error. */
+dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err);
+/** Change the matrices that this rank owns. Local. */
+dt_err zero_change_matrices(dt_zero *z, const zero_update *up);
+/** Bring the results of a unit to all owners of its shards. Enters the collectives even after an earlier error. */
+dt_err zero_return_matrices(dt_zero *z, int u, dt_err err);
 
 /* ---- stored_states.c --------------------------------------------------------------------------------------------- */
 

@@ -147,9 +147,10 @@
     INT (batch, gradient_accumulation_steps, 0, 0, INT32_MAX, "micro-steps", \
          "micro-batches per rank whose gradients are summed for one optimizer step; 0: computed from the other two " \
          "keys") \
-    ENUM(optimizer, type, "adamw", "adamw|adam|sgd", \
+    ENUM(optimizer, type, "adamw", "adamw|adam|sgd|muon", \
          "adamw: decoupled weight decay; adam: weight decay added to the gradient; sgd: gradient descent with " \
-         "momentum. DeepSpeed's Adam is adamw unless adam_w_mode = false") \
+         "momentum; muon: orthogonalised momentum for the matrices of blocks, adamw for embeddings, head, norms and " \
+         "biases. DeepSpeed's Adam is adamw unless adam_w_mode = false") \
     REAL(optimizer, lr, 3e-4, 0, 10, "", "peak learning rate") \
     TEXT(optimizer, lr_groups, "", \
          "per-tensor peak learning rates, comma separated: lm_head:1e-4, layers.0:1e-5. A pattern matches whole " \
@@ -158,6 +159,15 @@
     REAL(optimizer, eps, 1e-8, 0, 1, "", "epsilon, added to the square root of the second moment (adamw, adam)") \
     REAL(optimizer, momentum, 0.9, 0, 1, "", \
          "fraction of the previous step that is added to the next one (sgd); 0: no momentum and no optimizer state") \
+    REAL(optimizer, muon_momentum, 0.95, 0, 1, "", \
+         "weight of the previous momentum in the next one (muon)") \
+    BOOL(optimizer, muon_nesterov, true, \
+         "orthogonalise the next momentum, mixed with the gradient once more, instead of the momentum (muon)") \
+    INT (optimizer, muon_ns_steps, 5, 1, 100, "iterations", \
+         "Newton-Schulz iterations that orthogonalise a matrix (muon)") \
+    ENUM(optimizer, muon_lr_scale, "match_rms_adamw", "match_rms_adamw|original", \
+         "factor of lr for a matrix (muon). match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that lr and " \
+         "weight_decay of AdamW fit; original: sqrt(max(1, rows / columns))") \
     ENUM(optimizer, state_dtype, "fp32", "fp32|bf16|int8", \
          "storage of optimizer states. bf16: half of the memory, rounded at random. int8: a quarter, in blocks of " \
          "256 with a scale each (bitsandbytes' 8-bit optimizers); tensors below 4096 elements keep fp32") \

@@ -36,6 +36,10 @@ DT_OP(add_into, IN(void, src), VAL(dt_dtype, src_dt), INOUT(void, dst), VAL(dt_d
 /** c = a + b (c may be a or b). */
 DT_OP(add, IN(void, a), IN(void, b), OUT(void, c), VAL(dt_dtype, dt), VAL(int64_t, n))
 
+/** out[i] = a x[i] + b y[i], in float, rounded on storing; out may be x or y if their types are equal. */
+DT_OP(add_scaled, VAL(float, a), IN(void, x), VAL(dt_dtype, x_dt), VAL(float, b), IN(void, y), VAL(dt_dtype, y_dt),
+      OUT(void, out), VAL(dt_dtype, out_dt), VAL(int64_t, n))
+
 /** y = factor x (y may be x). */
 DT_OP(scale, IN(void, x), VAL(float, factor), OUT(void, y), VAL(dt_dtype, dt), VAL(int64_t, n))
 

@@ -16,11 +16,39 @@ typedef struct dt_optimizer_step {
     double lr, weight_decay;
     double beta1, beta2, eps; /* of Adam */
     double momentum;          /* of gradient descent */
-    double grad_scale;        /* factor of the gradients: clipping, and 1 / the loss scale */
-    int64_t t;                /* number of updates of the states, including this one: 1, 2, ... */
+    struct {
+        double momentum;
+        bool nesterov, original_lr; /* original_lr: scale of the learning rate by sqrt(max(1, rows / cols)) */
+        int n_iterations;           /* of Newton-Schulz */
+    } muon;
+    double grad_scale; /* factor of the gradients: clipping, and 1 / the loss scale */
+    int64_t t;         /* number of updates of the states, including this one: 1, 2, ... */
 } dt_optimizer_step;
 
 enum { DT_MAX_STATES = 4 };
+
+/** What an optimizer does with matrices that it needs whole. ZeRO calls direction on ranges of any length, brings the
+ *  directions of each matrix to one rank, which calls matrix, and calls apply on ranges again. All are asynchronous on
+ *  stream. Directions are bf16. */
+typedef struct dt_matrix_optimizer {
+    unsigned states; /* bit k: matrices have state k; other tensors have the other states */
+    /** Update the states and compute directions.
+     *
+     *  grad       in     [n] of gt: gradients before grad_scale
+     *  states     inout  as of dt_optimizer_ops.step
+     *  direction  out    [n] */
+    dt_err (*direction)(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt,
+                        float *const states[], void *direction, int64_t n, dt_stream *stream);
+    /** Bytes of scratch of `matrix`, and its arithmetic operations in any unit. */
+    size_t (*scratch_nbytes)(int64_t rows, int64_t cols);
+    double (*work)(int64_t rows, int64_t cols);
+    /** Change a matrix of directions x [rows, cols] in place. sum_squares: of its elements. */
+    dt_err (*matrix)(dt_device *dev, const dt_optimizer_step *s, void *x, int64_t rows, int64_t cols,
+                     double sum_squares, void *scratch, dt_stream *stream);
+    /** Update n elements of a matrix of rows x cols. direction: in, as `matrix` left it; master, param: as of step. */
+    dt_err (*apply)(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const void *direction,
+                    float *master, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+} dt_matrix_optimizer;
 
 /** An optimizer. */
 typedef struct dt_optimizer_ops {
@@ -39,11 +67,22 @@ typedef struct dt_optimizer_ops {
      *  param   out    NULL, or [n] of param_dt: receives the parameters, rounded */
     dt_err (*step)(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
                    float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+    /** NULL: step updates all tensors. Otherwise it updates those for which dt_is_hidden_matrix is false. */
+    const dt_matrix_optimizer *matrices;
 } dt_optimizer_ops;
+
+/** Is it a matrix inside a model, which a matrix optimizer updates? True for trained 2-D tensors of blocks, encoders
+ *  and a projector. False for embeddings, heads, vectors, adapters, tensors of which only rows are trained, and those
+ *  divided on the axis tp. */
+bool dt_is_hidden_matrix(const dt_unit *unit, const dt_tensor *t);
+/** The states that a trained tensor has: bit k for state k. */
+unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_unit *unit, const dt_tensor *t);
 
 /** AdamW; Adam with weight decay in the gradient; gradient descent with and without momentum, likewise (algorithms.md
  *  0). */
 extern const dt_optimizer_ops dt_optimizer_adamw, dt_optimizer_adam, dt_optimizer_sgd, dt_optimizer_sgd_plain;
+/** Muon for matrices, AdamW for other tensors. */
+extern const dt_optimizer_ops dt_optimizer_muon;
 
 /** The optimizer that [optimizer] type and momentum select. */
 const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg);

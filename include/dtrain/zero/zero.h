@@ -181,6 +181,8 @@ void dt_zero_watch(dt_zero *z, bool on);
  *  DT_ERR_COMM, DT_ERR_FAULT. Writes to offload files may be in flight on return: the next update, or the first reader
  *  of these states, returns their error. */
 dt_err dt_zero_update(dt_zero *z, const dt_optimizer_step *step, const double *group_lr);
+/** Number of matrices that this rank has changed as a matrix optimizer (dt_matrix_optimizer.matrix), in all updates. */
+int64_t dt_zero_matrix_calls(const dt_zero *z);
 /** Discard this step's gradients (a skipped step). */
 void dt_zero_discard(dt_zero *z);
 

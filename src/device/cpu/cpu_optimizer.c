@@ -55,6 +55,21 @@ dt_err cpu_sgd_step(dt_device *dev, const dt_sgd *opt, const void *grad, dt_dtyp
     return DT_OK;
 }
 
+dt_err cpu_add_scaled(dt_device *dev, float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt,
+                      void *out, dt_dtype out_dt, int64_t n, dt_stream *stream)
+{
+    CPU_TAKES(x_dt);
+    CPU_TAKES(y_dt);
+    CPU_TAKES(out_dt);
+    const cpu_state *cpu = cpu_of(dev);
+    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
+        const int64_t i = turn * CPU_CHUNK;
+        cpu->k->add_scaled(a, cpu_at(x, x_dt, i), x_dt, b, cpu_at(y, y_dt, i), y_dt, cpu_at_w(out, out_dt, i), out_dt,
+                           dt_min_i64(CPU_CHUNK, n - i));
+    }
+    return DT_OK;
+}
+
 dt_err cpu_round_stochastic(dt_device *dev, const float *x, void *y, uint64_t key, uint64_t counter, uint64_t first,
                             int64_t n, dt_stream *stream)
 {

@@ -52,6 +52,9 @@ KERNEL(void, adamw,
 KERNEL(void, sgd,
        (const dt_sgd *opt, const void *grad, dt_dtype gt, float *master, float *momentum, void *param,
         dt_dtype param_dt, int64_t n)) /* momentum may be NULL */
+KERNEL(void, add_scaled,
+       (float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt, void *out, dt_dtype out_dt,
+        int64_t n))
 KERNEL(void, round_stochastic, (const float *x, uint16_t *y, uint64_t key, uint64_t counter, uint64_t first, int64_t n))
 KERNEL(float, quantise_block,
        (const dt_map8 *map, bool positive, const float *x, uint8_t *codes, int64_t n)) /* returns max |x|; n <= 256 */

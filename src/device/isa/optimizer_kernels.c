@@ -61,6 +61,17 @@ void ISA_NAME(sgd)(const dt_sgd *opt, const void *grad, dt_dtype gt, float *mast
     BY_TYPE(gt, G, BY_FLAG(momentum, MOMENTUM, sgd_into(opt, grad, G, master, momentum, MOMENTUM, param, param_dt, n)));
 }
 
+INLINE void add_scaled_body(float a, const void *x, dt_dtype X, float b, const void *y, dt_dtype Y, void *out,
+                            dt_dtype OUT_T, int64_t n)
+{
+    SIMD_FOR (int64_t i = 0; i < n; i++) store(out, OUT_T, i, FMA(a, load(x, X, i), b * load(y, Y, i)));
+}
+void ISA_NAME(add_scaled)(float a, const void *x, dt_dtype x_dt, float b, const void *y, dt_dtype y_dt, void *out,
+                          dt_dtype out_dt, int64_t n)
+{
+    BY_TYPE(x_dt, X, BY_TYPE(y_dt, Y, BY_TYPE(out_dt, O, add_scaled_body(a, x, X, b, y, Y, out, O, n))));
+}
+
 /* A finite x with these random bits added below the 16 that are kept. */
 INLINE uint16_t bf16_at_random(float x, uint32_t random)
 {

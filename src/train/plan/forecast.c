@@ -248,7 +248,8 @@ static dt_err micro_steps(stand_in *s, forecast *f, int64_t n_micro, double more
 static dt_err step(stand_in *s, forecast *f, int64_t n_micro)
 {
     double begin_s[DT_COUNT_CLOCKS], more_s[DT_COUNT_CLOCKS] = {0}, squares;
-    const dt_optimizer_step update = {.lr = 1, .beta1 = 0.5, .beta2 = 0.5, .grad_scale = 1, .t = 1};
+    dt_optimizer_step update = {.lr = 1, .beta1 = 0.5, .beta2 = 0.5, .grad_scale = 1, .t = 1};
+    update.muon = s->run->main.settings.muon;
     dt_count_now(&s->dev, begin_s);
     if (run_trains(s->run)) {
         DT_TRY(micro_steps(s, f, n_micro, more_s));

@@ -1,0 +1,139 @@
+/* muon.c - Muon: momentum, then the nearest (semi-)orthogonal matrix in place of its direction.
+ *
+ * Source   Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; torch.optim.Muon. Scale of
+ * the learning rate: Liu et al., "Muon is Scalable for LLM Training" (Moonlight), arXiv:2502.16982, section 2.2.
+ *
+ * Newton-Schulz iterates X <- a X + (b A + c A A) X with A = X X^T, from X = U / |U|. Singular values approach 1; with
+ * these coefficients they end between about 0.7 and 1.2 after five iterations. As published, X, A and b A + c A A are
+ * bf16 and sums are fp32. A tall matrix uses A = X^T X and multiplies from the right, which is the iteration of its
+ * transpose. */
+#include "dtrain/optim/optim.h"
+#include <math.h>
+#include <string.h>
+
+enum { EXP_AVG, EXP_AVG_SQ, MOMENTUM_BUFFER, N_STATES };
+
+static const float COEFFICIENT_A = 3.4445f, COEFFICIENT_B = -4.7750f, COEFFICIENT_C = 2.0315f;
+static const double LEAST_NORM = 1e-7; /* torch.optim.Muon's eps */
+
+/* buf <- momentum buf + (1 - momentum) g;  U = buf, or with Nesterov momentum buf + (1 - momentum) g. */
+static dt_err muon_direction(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt,
+                             float *const states[], void *direction, int64_t n, dt_stream *stream)
+{
+    float *buf = states[MOMENTUM_BUFFER];
+    const float keep = (float)s->muon.momentum, take = (float)((1 - s->muon.momentum) * s->grad_scale);
+    DT_TRY(dev->ops->add_scaled(dev, keep, buf, DT_F32, take, grad, gt, buf, DT_F32, n, stream));
+    if (!s->muon.nesterov) return dev->ops->convert(dev, buf, DT_F32, direction, DT_BF16, n, stream);
+    return dev->ops->add_scaled(dev, keep, buf, DT_F32, take, grad, gt, direction, DT_BF16, n, stream);
+}
+
+/* ---- Newton-Schulz ----------------------------------------------------------------------------------------------- */
+
+/* Places in the scratch: A and b A + c A A [small, small] in bf16, and a product in fp32. */
+typedef struct work_space {
+    int64_t rows, cols, small;
+    char *gram, *polynomial, *product;
+} work_space;
+
+static size_t gram_nbytes(int64_t small) { return ((size_t)(small * small) * sizeof(uint16_t) + 63) / 64 * 64; }
+
+static work_space spaces(int64_t rows, int64_t cols, void *scratch)
+{
+    work_space w = {.rows = rows, .cols = cols, .small = dt_min_i64(rows, cols), .gram = scratch};
+    w.polynomial = w.gram + gram_nbytes(w.small);
+    w.product = w.polynomial + gram_nbytes(w.small);
+    return w;
+}
+
+static size_t muon_scratch_nbytes(int64_t rows, int64_t cols)
+{
+    return 2 * gram_nbytes(dt_min_i64(rows, cols)) + (size_t)(rows * cols) * sizeof(float);
+}
+
+/* Multiplications and additions of an iteration. */
+static double muon_work(int64_t rows, int64_t cols)
+{
+    const double small = (double)dt_min_i64(rows, cols), large = (double)dt_max_i64(rows, cols);
+    return 2 * small * small * (2 * large + small);
+}
+
+static dt_err iterate(dt_device *dev, const work_space *w, void *x, dt_stream *stream)
+{
+    const dt_device_ops *ops = dev->ops;
+    const bool wide = w->rows <= w->cols;
+    const int64_t m = w->small, k = dt_max_i64(w->rows, w->cols), n = w->rows * w->cols;
+    const dt_matmul gram = {.m = m,
+                            .n = m,
+                            .k = k,
+                            .trans_a = !wide,
+                            .trans_b = wide,
+                            .lda = w->cols,
+                            .ldb = w->cols,
+                            .ldc = m,
+                            .dt = DT_BF16,
+                            .c_dtype = DT_BF16},
+                    square = {.m = m, .n = m, .k = m, .lda = m, .ldb = m, .ldc = m, .dt = DT_BF16, .c_dtype = DT_F32},
+                    turn = {.m = w->rows,
+                            .n = w->cols,
+                            .k = m,
+                            .lda = wide ? m : w->cols,
+                            .ldb = wide ? w->cols : m,
+                            .ldc = w->cols,
+                            .dt = DT_BF16,
+                            .c_dtype = DT_F32};
+    DT_TRY(ops->matmul(dev, &gram, x, x, w->gram, stream));
+    DT_TRY(ops->matmul(dev, &square, w->gram, w->gram, w->product, stream));
+    DT_TRY(ops->add_scaled(dev, COEFFICIENT_B, w->gram, DT_BF16, COEFFICIENT_C, w->product, DT_F32, w->polynomial,
+                           DT_BF16, m * m, stream));
+    DT_TRY(ops->matmul(dev, &turn, wide ? w->polynomial : x, wide ? x : w->polynomial, w->product, stream));
+    return ops->add_scaled(dev, COEFFICIENT_A, x, DT_BF16, 1, w->product, DT_F32, x, DT_BF16, n, stream);
+}
+
+static dt_err muon_matrix(dt_device *dev, const dt_optimizer_step *s, void *x, int64_t rows, int64_t cols,
+                          double sum_squares, void *scratch, dt_stream *stream)
+{
+    const work_space w = spaces(rows, cols, scratch);
+    const float norm = dt_bf16_to_float(dt_bf16_from_float((float)fmax(sqrt(sum_squares), LEAST_NORM)));
+    DT_TRY(dev->ops->scale(dev, x, 1 / norm, x, DT_BF16, rows * cols, stream));
+    for (int i = 0; i < s->muon.n_iterations; i++) DT_TRY(iterate(dev, &w, x, stream));
+    return DT_OK;
+}
+
+/* ---- the update -------------------------------------------------------------------------------------------------- */
+
+/* Factor of the learning rate: 0.2 sqrt(max(rows, cols)) gives steps of the size of AdamW's; sqrt(max(1, rows / cols))
+ * is the original. */
+static double lr_factor(const dt_optimizer_step *s, int64_t rows, int64_t cols)
+{
+    if (s->muon.original_lr) return sqrt(fmax(1, (double)rows / (double)cols));
+    return 0.2 * sqrt((double)dt_max_i64(rows, cols));
+}
+
+/* p <- (1 - lr wd) p - lr factor O */
+static dt_err muon_apply(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const void *direction,
+                         float *master, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    const float keep = (float)(1 - s->lr * s->weight_decay), take = (float)(-s->lr * lr_factor(s, rows, cols));
+    DT_TRY(dev->ops->add_scaled(dev, keep, master, DT_F32, take, direction, DT_BF16, master, DT_F32, n, stream));
+    return param ? dev->ops->convert(dev, master, DT_F32, param, param_dt, n, stream) : DT_OK;
+}
+
+static const dt_matrix_optimizer MATRICES = {.states = 1u << MOMENTUM_BUFFER,
+                                             .direction = muon_direction,
+                                             .scratch_nbytes = muon_scratch_nbytes,
+                                             .work = muon_work,
+                                             .matrix = muon_matrix,
+                                             .apply = muon_apply};
+
+static dt_err adamw_of_others(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                              float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+{
+    return dt_optimizer_adamw.step(dev, s, grad, gt, master, states, param, param_dt, n, stream);
+}
+
+const dt_optimizer_ops dt_optimizer_muon = {.name = "muon",
+                                            .n_states = N_STATES,
+                                            .state_names = {"exp_avg", "exp_avg_sq", "momentum_buffer"},
+                                            .positive_states = 1u << EXP_AVG_SQ,
+                                            .step = adamw_of_others,
+                                            .matrices = &MATRICES};
