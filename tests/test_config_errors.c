@@ -77,7 +77,7 @@ static const struct {
     {"", "zero.stage=4", "command line: zero.stage: expected one of auto, auto:size, 0, 1, 2, 3, found '4'"},
     /* names of other programs */
     {"[optimizer]\ntype = lion\n", NULL,
-     "input.ini:2: [optimizer] type: expected one of adamw, adam, sgd, found 'lion'"},
+     "input.ini:2: [optimizer] type: expected one of adamw, adam, sgd, muon, found 'lion'"},
     {"[run]\noptim = adamw_torch\n", NULL,
      "input.ini:2: [run] optim: unknown key; optim is type in [optimizer] here: adamw, adam or sgd"},
     {"[optimizer]\nadam_w_mode = true\n", NULL,
