@@ -5,7 +5,8 @@
  * Arrays    those of dt_attention, of any element type.
  * Threads   A block of 16 x 16 threads multiplies tiles in shared memory. Thread (y, x) computes rows y, y+16, ... and
  *           columns x, x+16, ... of a matmul of rows, and columns 4x .. 4x+3 of every 64 of a head's width.
- * Numerics  float throughout, in a fixed order. */
+ * Numerics  float throughout, in a fixed order.
+ * Instances PLAIN: without soft-capping and block masks, values as wide as keys. They need fewer registers. */
 #include "attention.cuh"
 
 namespace
@@ -149,9 +150,9 @@ __host__ __device__ int widest(const dt_attention &at)
     return at.head_dim > at.v_head_dim ? at.head_dim : at.v_head_dim;
 }
 
-__device__ bool sees(const dt_attention &at, const attention_tile &t, int query, int key)
+template <bool PLAIN> __device__ bool sees(const dt_attention &at, const attention_tile &t, int query, int key)
 {
-    const int to = seen_to<true>(at, t, query);
+    const int to = seen_to<!PLAIN>(at, t, query);
     return query < t.n_q && key < to && key >= seen_from(at, to);
 }
 
@@ -161,17 +162,17 @@ __device__ bool sees(const dt_attention &at, const attention_tile &t, int query,
  * multiples of the tile's length in the sequence; each updates
  *     m' = max(m, max_j s_j),  a = e^(m - m'),  l <- a l + sum_j e^(s_j - m'),  o <- a o + sum_j e^(s_j - m') v_j
  * The order of a query's sums does not depend on the other queries of the call. */
-template <class T, int R, int J>
+template <class T, int R, int J, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
-    const int d = at.head_dim, dv = at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    float *q = shared, *kv = q + TILE * tile_ld(d), *weights = kv + TILE * tile_ld(widest(at));
+    const int d = at.head_dim, dv = PLAIN ? d : at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+    float *q = shared, *kv = q + TILE * tile_ld(d), *weights = kv + TILE * tile_ld(PLAIN ? d : widest(at));
     attention_tile t;
     if (!find_tile(at, cut, blockIdx.x, &t)) return;
     const int n = t.n_q - t.first < TILE ? t.n_q - t.first : TILE;
-    const attention_range keys = keys_of<true>(at, t, t.first, n);
+    const attention_range keys = keys_of<!PLAIN>(at, t, t.first, n);
     const int64_t row = t.q_row + t.first, away = way_to_shared(t) * at.kv_ld;
     const int kv_head = t.head / (at.n_heads / at.n_kv_heads);
     const float scale = at.scale * LOG2_E;
@@ -193,8 +194,8 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
             float most = max[i], part = 0;
 #pragma unroll
             for (int j = 0; j < R; j++) {
-                if (at.softcap > 0) s[i][j] = cap_score(rule_of(at), s[i][j]).score;
-                if (!sees(at, t, query, key + x + SIDE * j)) s[i][j] = -INFINITY;
+                if (!PLAIN && at.softcap > 0) s[i][j] = cap_score(rule_of(at), s[i][j]).score;
+                if (!sees<PLAIN>(at, t, query, key + x + SIDE * j)) s[i][j] = -INFINITY;
                 most = fmaxf(most, s[i][j]);
             }
             most = half_warp_reduce(most, larger_number());
@@ -224,13 +225,14 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(dt_attention at, at
     }
 }
 
-template <class T, int R, int J> dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <class T, int R, int J, bool PLAIN>
+dt_err forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
     const attention_cut cut = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)};
     const int rooms = tile_ld(at.head_dim) + tile_ld(widest(at));
     const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(rooms + weights_ld<R>());
-    CUDA_ALLOW_SHARED((forward_kernel<T, R, J>), nbytes);
-    launch(s, (unsigned)attention_blocks(&at, cut), THREADS, nbytes, forward_kernel<T, R, J>, at, cut, a);
+    CUDA_ALLOW_SHARED((forward_kernel<T, R, J, PLAIN>), nbytes);
+    launch(s, (unsigned)attention_blocks(&at, cut), THREADS, nbytes, forward_kernel<T, R, J, PLAIN>, at, cut, a);
     CUDA_LAUNCHED();
     return DT_OK;
 }
@@ -238,13 +240,13 @@ template <class T, int R, int J> dt_err forward(dt_stream *s, const dt_attention
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* In: s, and ds = dp. Out: s = f p, ds = p (f dp - delta) slope, for row i and column j of a thread. */
-template <class T>
+template <bool PLAIN, class T>
 __device__ void gradient_of_score(const dt_attention &at, const attention_tile &t, const attention_arrays<T> &a,
                                   int head, int query, int key, float *s, float *ds)
 {
-    const capped c = at.softcap > 0 ? cap_score(rule_of(at), *s) : capped{*s, 1.0f};
+    const capped c = !PLAIN && at.softcap > 0 ? cap_score(rule_of(at), *s) : capped{*s, 1.0f};
     float p = 0, f = 1, delta = 0;
-    if (sees(at, t, query, key)) {
+    if (sees<PLAIN>(at, t, query, key)) {
         const int64_t row = t.q_row + query;
         const float2 stats = a.stats[(int64_t)head * at.n_tok + row];
         p = exp2f(fmaf(c.score, at.scale * LOG2_E, -stats.x));
@@ -256,18 +258,18 @@ __device__ void gradient_of_score(const dt_attention &at, const attention_tile &
 }
 
 /* dq = scale sum_j ds_j k_j of a tile of queries, one tile per block. */
-template <class T, int R, int J>
+template <class T, int R, int J, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
-    const int d = at.head_dim, dv = at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE,
+    const int d = at.head_dim, dv = PLAIN ? d : at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE,
               room = TILE * tile_ld(d), v_room = TILE * tile_ld(dv);
     float *q = shared, *dout = q + room, *k = dout + v_room, *v = k + room, *weights = v + v_room;
     attention_tile t;
     if (!find_tile(at, cut, blockIdx.x, &t)) return;
     const int n = t.n_q - t.first < TILE ? t.n_q - t.first : TILE;
-    const attention_range keys = keys_of<true>(at, t, t.first, n);
+    const attention_range keys = keys_of<!PLAIN>(at, t, t.first, n);
     const int64_t row = t.q_row + t.first;
     const int kv_head = t.head / (at.n_heads / at.n_kv_heads);
     float s[R][R], ds[R][R];
@@ -277,10 +279,10 @@ __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attenti
     load_rows(dout, a.dout + row * at.o_ld + t.head * dv, at.o_ld, n, TILE, dv);
     for (int key = keys.from / TILE * TILE; key < keys.to; key += TILE) {
         const int n_keys = t.n_kv - key < TILE ? t.n_kv - key : TILE;
-        const int64_t at_key = (t.kv_row + key) * at.kv_ld;
+        const int64_t at_key = (t.kv_row + key) * at.kv_ld, in_k = at_key + kv_head * d, in_v = at_key + kv_head * dv;
         __syncthreads();
-        load_rows(k, a.k + at_key + kv_head * d, at.kv_ld, n_keys, TILE, d);
-        load_rows(v, a.v + at_key + kv_head * dv, at.kv_ld, n_keys, TILE, dv);
+        load_rows(k, a.k + in_k, at.kv_ld, n_keys, TILE, d);
+        load_rows(v, a.v + in_v, at.kv_ld, n_keys, TILE, dv);
         __syncthreads();
         dots<R>(s, q, k, d);
         dots<R>(ds, dout, v, dv);
@@ -288,7 +290,8 @@ __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attenti
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int j = 0; j < R; j++)
-                gradient_of_score(at, t, a, t.head, t.first + y + SIDE * i, key + x + SIDE * j, &s[i][j], &ds[i][j]);
+                gradient_of_score<PLAIN>(at, t, a, t.head, t.first + y + SIDE * i, key + x + SIDE * j, &s[i][j],
+                                         &ds[i][j]);
         put_weights<R>(weights, ds);
         __syncthreads();
         dq.add_matmul(weights, k, d);
@@ -300,12 +303,12 @@ __global__ void __launch_bounds__(THREADS, 1) dq_kernel(dt_attention at, attenti
 
 /* dv = sum_i f p_i dout_i and dk = scale sum_i ds_i q_i of a tile of keys, over the query heads that share them; one
  * tile per block. */
-template <class T, int R, int J>
+template <class T, int R, int J, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attention_cut cut, attention_arrays<T> a)
 {
     constexpr int TILE = SIDE * R;
     DYNAMIC_SHARED(float, shared);
-    const int d = at.head_dim, v_dim = at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE,
+    const int d = at.head_dim, v_dim = PLAIN ? d : at.v_head_dim, y = threadIdx.x / SIDE, x = threadIdx.x % SIDE,
               room = TILE * tile_ld(d), v_room = TILE * tile_ld(v_dim), group = at.n_heads / at.n_kv_heads;
     float *q = shared, *dout = q + room, *k = dout + v_room, *v = k + room, *weights = v + v_room;
     float s[R][R], ds[R][R];
@@ -313,7 +316,7 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
     attention_tile t;
     for (int64_t index = blockIdx.x; find_tile(at, cut, index, &t); index += gridDim.x) {
         const int n = t.n_kv - t.first < TILE ? t.n_kv - t.first : TILE;
-        const attention_range queries = queries_of<true>(at, t, t.first, n);
+        const attention_range queries = queries_of<!PLAIN>(at, t, t.first, n);
         const int64_t at_key = (t.kv_row + t.first) * at.kv_ld, in_k = at_key + t.head * d,
                       in_v = at_key + t.head * v_dim;
         dk.clear(), dv.clear();
@@ -334,8 +337,8 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
                 for (int i = 0; i < R; i++)
 #pragma unroll
                     for (int j = 0; j < R; j++)
-                        gradient_of_score(at, t, a, head, query + x + SIDE * j, t.first + y + SIDE * i, &s[i][j],
-                                          &ds[i][j]);
+                        gradient_of_score<PLAIN>(at, t, a, head, query + x + SIDE * j, t.first + y + SIDE * i, &s[i][j],
+                                                 &ds[i][j]);
                 put_weights<R>(weights, s);
                 __syncthreads();
                 dv.add_matmul(weights, dout, v_dim);
@@ -353,37 +356,54 @@ __global__ void __launch_bounds__(THREADS, 1) dkv_kernel(dt_attention at, attent
     }
 }
 
-template <class T, int R, int J> dt_err backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+template <class T, int R, int J, bool PLAIN>
+dt_err backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
     const attention_cut queries = {false, SIDE * R, at.n_heads, attention_heads_at_once(&at, at.n_heads)},
                         keys = {true, SIDE * R, at.n_kv_heads, attention_heads_at_once(&at, at.n_kv_heads)};
     const int rooms = 2 * (tile_ld(at.head_dim) + tile_ld(at.v_head_dim));
     const size_t nbytes = sizeof(float) * SIDE * R * (size_t)(rooms + weights_ld<R>());
     const int64_t q_blocks = attention_blocks(&at, queries), k_blocks = attention_blocks(&at, keys);
-    CUDA_ALLOW_SHARED((dq_kernel<T, R, J>), nbytes);
-    CUDA_ALLOW_SHARED((dkv_kernel<T, R, J>), nbytes);
-    if (k_blocks > 0) launch(s, (unsigned)k_blocks, THREADS, nbytes, dkv_kernel<T, R, J>, at, keys, a);
-    if (q_blocks > 0) launch(s, (unsigned)q_blocks, THREADS, nbytes, dq_kernel<T, R, J>, at, queries, a);
+    CUDA_ALLOW_SHARED((dq_kernel<T, R, J, PLAIN>), nbytes);
+    CUDA_ALLOW_SHARED((dkv_kernel<T, R, J, PLAIN>), nbytes);
+    if (k_blocks > 0) launch(s, (unsigned)k_blocks, THREADS, nbytes, dkv_kernel<T, R, J, PLAIN>, at, keys, a);
+    if (q_blocks > 0) launch(s, (unsigned)q_blocks, THREADS, nbytes, dq_kernel<T, R, J, PLAIN>, at, queries, a);
     CUDA_LAUNCHED();
     return DT_OK;
 }
 
-} // namespace
+bool is_plain(const dt_attention &at) { return cuda_attention_is_usual(at) && at.softcap == 0; }
 
 /* Choose the largest tiles that shared memory and registers allow. */
+template <class T, bool PLAIN>
+dt_err forward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    if (widest(at) <= 64) return forward<T, 4, 1, PLAIN>(s, at, a);
+    if (widest(at) <= 128) return forward<T, 4, 2, PLAIN>(s, at, a);
+    return forward<T, 2, 4, PLAIN>(s, at, a);
+}
+template <class T, bool PLAIN>
+dt_err backward_by_width(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
+{
+    if (widest(at) <= 64) return backward<T, 4, 1, PLAIN>(s, at, a);
+    if (widest(at) <= 128) return backward<T, 2, 2, PLAIN>(s, at, a);
+    return backward<T, 1, 4, PLAIN>(s, at, a);
+}
+
+} // namespace
+
+/* Plain forward calls of 16-bit elements have other kernels, so they need no instance. */
 template <class T>
 dt_err cuda_attention_float_forward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if (widest(at) <= 64) return forward<T, 4, 1>(s, at, a);
-    if (widest(at) <= 128) return forward<T, 4, 2>(s, at, a);
-    return forward<T, 2, 4>(s, at, a);
+    if constexpr (sizeof(T) == sizeof(float))
+        if (is_plain(at)) return forward_by_width<T, true>(s, at, a);
+    return forward_by_width<T, false>(s, at, a);
 }
 template <class T>
 dt_err cuda_attention_float_backward(dt_stream *s, const dt_attention &at, const attention_arrays<T> &a)
 {
-    if (widest(at) <= 64) return backward<T, 4, 1>(s, at, a);
-    if (widest(at) <= 128) return backward<T, 2, 2>(s, at, a);
-    return backward<T, 1, 4>(s, at, a);
+    return is_plain(at) ? backward_by_width<T, true>(s, at, a) : backward_by_width<T, false>(s, at, a);
 }
 #define INSTANCES(T)                                                                                                   \
     template dt_err cuda_attention_float_forward(dt_stream *, const dt_attention &, const attention_arrays<T> &);      \
