@@ -203,14 +203,15 @@ dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how)
     return DT_OK;
 }
 
-dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld)
+dt_err dt_rmsnorm_check(const dt_rmsnorm *n)
 {
-    DT_CHECK(n_rows >= 0 && width > 0 && group > 0 && n_rows % group == 0 && group_ld >= group * width &&
-                 y_group_ld >= group * width,
+    const int64_t least = n->group * n->width;
+    DT_CHECK(n->n_rows >= 0 && n->width > 0 && n->group > 0 && n->n_rows % n->group == 0 && n->group_ld >= least &&
+                 n->y_group_ld >= least,
              DT_ERR_ARG,
              "internal: norm: invalid sizes: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64
              ", group strides %" PRId64 " and %" PRId64,
-             n_rows, width, group, group_ld, y_group_ld);
+             n->n_rows, n->width, n->group, n->group_ld, n->y_group_ld);
     return DT_OK;
 }
 

@@ -111,7 +111,21 @@ static inline int64_t dt_patches_rows(const dt_patches *p)
 }
 static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patch * p->patch; }
 
-/* ---- norm and rotary embedding of heads -------------------------------------------------------------------------- */
+/* ---- norms, rotary embedding of heads ---------------------------------------------------------------------------- */
+
+/** RMSNorm of rows: y = x rstd f, with rstd = 1 / sqrt(mean of x^2 + eps).
+ *
+ *  The factor f is the weight, and x rstd is rounded to dt before the multiplication. With plus_one f = 1 + weight, and
+ *  only y is rounded (algorithms.md 8.4).
+ *
+ *  Row r of x is at x + (r / group) * group_ld + (r % group) * width; y likewise with y_group_ld. group 1: an ordinary
+ *  matrix with row distance group_ld; group = heads: each head of a wider row. */
+typedef struct dt_rmsnorm {
+    int64_t n_rows, width, group, group_ld, y_group_ld;
+    float eps;
+    bool plus_one;
+    dt_dtype dt;
+} dt_rmsnorm;
 
 /** Norm and rotary embedding of q, k and v between their matmul and attention, head by head:
  *
@@ -132,6 +146,7 @@ typedef struct dt_heads {
     const int32_t *kv_row;
     const void *q_norm, *k_norm; /* [head_dim], both or neither */
     float eps;
+    bool plus_one; /* of dt_rmsnorm */
     const int32_t *pos;
     const float *cos_sin;
     dt_dtype dt;

@@ -47,8 +47,9 @@ typedef struct dt_model_config {
     /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
     double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
     dt_activation act;
-    bool gated_mlp; /* down(act(gate) * up); else down(act(up)) */
-    bool rms_norm;  /* else LayerNorm with bias */
+    bool gated_mlp;     /* down(act(gate) * up); else down(act(up)) */
+    bool rms_norm;      /* else LayerNorm with bias */
+    bool norm_plus_one; /* weights of norms are stored minus 1 */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tie_word_embeddings;
     bool qk_norm_whole;     /* qk_norm is over all heads at once */
     bool conv1d;            /* matrices of blocks are stored as [in, out] */

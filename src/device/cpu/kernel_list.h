@@ -32,10 +32,10 @@ KERNEL(void, rope, (void *x, const float *cos_sin, int64_t half, bool inverse, d
 KERNEL(void, dequantise, (const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt))
 
 /* norm.c: one row; backward adds to the block's float sums */
-KERNEL(float, rmsnorm_forward, (const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt))
+KERNEL(float, rmsnorm_forward, (const dt_rmsnorm *n, const void *x, const void *weight, void *y))
 KERNEL(void, rmsnorm_backward,
-       (const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx, float *dweight,
-        int64_t width, dt_dtype dt))
+       (const dt_rmsnorm *n, const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
+        float *dweight))
 KERNEL(void, layernorm_forward,
        (const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd, int64_t width,
         float eps, dt_dtype dt))
