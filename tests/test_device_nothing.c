@@ -74,7 +74,8 @@ TEST(rows)
         RUN_ON_NOTHING(patches, &p, A(0), A(1));
         RUN_ON_NOTHING(embedding_forward, A(0), A(1), A(2), A(3), A(4), 0, 8, dt);
         RUN_ON_NOTHING(embedding_backward, A(0), A(1), A(2), A(3), 0, 8, dt, DT_F32);
-        RUN_ON_NOTHING(rmsnorm_forward, A(0), A(1), A(2), A(3), 0, 8, 1, 8, 8, 1e-5f, dt);
+        RUN_ON_NOTHING(softcap, A(0), 1, 0, 8, 8);
+        RUN_ON_NOTHING(rmsnorm_forward, &n, A(0), A(1), A(2), A(3));
         RUN_ON_NOTHING(layernorm_forward, A(0), A(1), A(2), A(3), A(4), A(5), 0, 8, 1e-5f, dt);
         RUN_ON_NOTHING(heads_forward, &h, A(0), A(1), A(2), A(3), NULL, NULL);
         RUN_ON_NOTHING(heads_backward, &h, A(0), NULL, NULL, A(1), A(2), NULL, NULL, DT_F32, false, NULL);

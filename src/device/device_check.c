@@ -167,9 +167,20 @@ dt_err dt_classifier_check(const dt_classifier *cl)
     DT_CHECK(cl->label_smoothing >= 0 && cl->label_smoothing < 1 && cl->z_loss >= 0, DT_ERR_ARG,
              "internal: classifier: label_smoothing %g or z_loss %g is out of range", (double)cl->label_smoothing,
              (double)cl->z_loss);
+    DT_CHECK(cl->softcap >= 0 && isfinite(cl->softcap), DT_ERR_ARG,
+             "internal: classifier: softcap %g is not 0 (none) or above 0", (double)cl->softcap);
     DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
              "internal: classifier: the divergence has %s",
              cl->ref_logits ? "a ref_ld below n_vocab" : "no ref_logits");
+    return DT_OK;
+}
+
+dt_err dt_softcap_check(float cap, int64_t n_rows, int64_t width, int64_t ld)
+{
+    DT_CHECK(cap > 0 && isfinite(cap) && n_rows >= 0 && width > 0 && ld >= width, DT_ERR_ARG,
+             "internal: softcap: expected a cap above 0 and rows within their distance, found cap %g, %" PRId64
+             " rows of %" PRId64 ", distance %" PRId64,
+             (double)cap, n_rows, width, ld);
     return DT_OK;
 }
 

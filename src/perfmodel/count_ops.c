@@ -168,6 +168,8 @@ COUNT(attention_backward)
 
 /* ---- the classifier, token sampling  ----------------------------------------------------------------------------- */
 
+MOVES(softcap, 2 * matrix_nbytes(x->n_rows, x->width, DT_F32))
+
 COUNT(classifier)
 {
     const dt_classifier *cl = &x->cl;

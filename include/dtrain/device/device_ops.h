@@ -230,6 +230,9 @@ enum { DT_READY_FORWARD = 1, DT_READY_BACKWARD = 2 };
  *      dlogits_v = 1/T ( weight (p_v (1 + 2 zeta log sum e^s) - (1 - eps) [v = t] - eps/V)
  *                        + entropy_weight p_v (log p_v + H) + kl_weight p_v (log p_v - log q_v - K) )
  *
+ *  With softcap c > 0 the logits are z = c tanh(x / c), and dlogits is the gradient of x: the above times
+ *  1 - (z_v / c)^2.
+ *
  *  A class with the logit -inf has p_v = 0 and adds nothing, except that it makes a smoothed loss infinite. If q
  *  excludes a class that p allows, K is infinite. Rows with target < 0 have results and gradients 0. If both models'
  *  logits are equal, K and its gradient are exactly 0.
@@ -242,6 +245,7 @@ typedef struct dt_classifier {
     dt_dtype dlogits_dtype; /* written over logits: row r at the byte address of logits' row r */
     float label_smoothing;  /* from 0 to below 1 */
     float z_loss;           /* from 0 */
+    float softcap;          /* c; 0: none */
 
     const int32_t *target;                            /* [n_rows] */
     const float *weight, *entropy_weight, *kl_weight; /* [n_rows] */

@@ -151,6 +151,9 @@ DT_OP(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), VAL(u
 
 /* ---- classifier, token selection --------------------------------------------------------------------------------- */
 
+/** x[r,c] = cap tanh(x[r,c] / cap), c < width; rows of x are ld apart. cap: above 0. */
+DT_OP(softcap, INOUT(float, x), VAL(float, cap), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(int64_t, ld))
+
 /** See dt_classifier. Without weights the logits are unchanged. */
 DT_OP(classifier, DESC(dt_classifier, cl), INOUT(float, logits))
 

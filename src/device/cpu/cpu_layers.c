@@ -114,6 +114,14 @@ dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, 
     return DT_OK;
 }
 
+dt_err cpu_softcap(dt_device *dev, float *x, float cap, int64_t n_rows, int64_t width, int64_t ld, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    DT_TRY(dt_softcap_check(cap, n_rows, width, ld));
+    ROWS_OF(cpu, n_rows, width, r) { cpu->k->softcap(x + r * ld, cap, width); }
+    return DT_OK;
+}
+
 dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
                        dt_dtype dt, dt_stream *stream)
 {

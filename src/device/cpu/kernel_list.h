@@ -13,6 +13,7 @@ KERNEL(void, convert, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst
 KERNEL(void, add_into, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n))
 KERNEL(void, add, (const void *a, const void *b, void *c, dt_dtype dt, int64_t n))
 KERNEL(void, scale, (const void *x, float factor, void *y, dt_dtype dt, int64_t n))
+KERNEL(void, softcap, (float *x, float cap, int64_t n))
 KERNEL(void, add_rows, (float *sum, const void *row, dt_dtype dt, int64_t n)) /* sum[i] += row[i] */
 /* n_cols <= DT_CPU_COLS */
 KERNEL(void, column_sums, (const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum))
