@@ -11,8 +11,9 @@
 #include <jansson.h>
 #include <math.h>
 
-static const char *const CASES[] = {"gpt2",  "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral",
-                                    "qwen2", "qwen3",        "olmo2", "granite",      "smollm3"};
+static const char *const CASES[] = {"gpt2",    "gpt2_variant", "llama",      "llama_linear", "llama_dynamic",
+                                    "mistral", "qwen2",        "qwen3",      "olmo2",        "granite",
+                                    "smollm3", "gemma2",       "gemma3_text"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0], MAX_TOK = 32, MAX_SEQ = 8 };
 
 static char *fixture_path(const char *name, char out[PATH_MAX])

@@ -23,6 +23,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .batch_invariant = dt_model_is_invariant(m)};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
     if (mc->attention_multiplier > 0) at.scale = (float)mc->attention_multiplier;
+    at.softcap = (float)mc->attn_softcap;
     at.bidirectional = b->bidirectional;
     if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
     if (b->traits.slides) at.window = (int32_t)mc->sliding_window;
@@ -54,7 +55,9 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
                       .eps = (float)mc->norm_eps,
                       .plus_one = mc->norm_plus_one,
                       .pos = m->device.pos,
-                      .cos_sin = b->traits.unrotated ? NULL : m->rope,
+                      .cos_sin = b->traits.unrotated                 ? NULL
+                                 : b->traits.slides && m->rope_local ? m->rope_local
+                                                                     : m->rope,
                       .dt = m->opt.dtype};
 }
 

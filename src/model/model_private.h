@@ -301,7 +301,8 @@ struct dt_model {
     bool placeholders_learn; /* the rows that replace placeholder embeddings receive gradients */
 
     dt_buf activations, kept, data, staging, table;
-    float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
+    float *rope;       /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
+    float *rope_local; /* [stretch.base_rows, head_dim], of the layers with a window; NULL: rope */
     struct stretch stretch;
     void **x; /* [n_x]: inputs of stages starting at first_kept; the last is the output */
     int64_t n_x;
