@@ -2,8 +2,8 @@
  *
  *     {"path": "/models/llama", "checksums": {"model.embed_tokens.weight": "0123456789abcdef", ...}}
  *
- * A tensor that is read from the base is verified against its checksum, like a tensor of the file. A base that was
- * modified since is rejected, neither trained nor exported. */
+ * A tensor that is read from the base is verified against its checksum, like a tensor of the file. A modified base is
+ * rejected. */
 #include "file.h"
 #include "dtrain/io/json.h"
 #include <errno.h>

@@ -5,9 +5,10 @@
  * metadata is copied to the disk once. Checksums are created as zeros and overwritten in place later, so opening the
  * file again moves nothing.
  *
- * If HDF5 wrote the data, every rank would enter every metadata operation, a few hundred collectives per save. A full
- * disk would go unnoticed: MPI-IO reports success and the data is lost (Open MPI 4.1, HDF5 1.10). The file uses the 1.8
- * format, because its object headers and B-trees have checksums. */
+ * HDF5 does not write the data, because every rank would then enter every metadata operation, a few hundred
+ * collectives per save. MPI-IO also reports success on a full disk (Open MPI 4.1, HDF5 1.10).
+ *
+ * The file uses the 1.8 format, because its object headers and B-trees have checksums. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>

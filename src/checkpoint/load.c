@@ -15,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One location and one sum per slot. */
 static dt_err alloc_lists(load_job *j)
 {
     j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);

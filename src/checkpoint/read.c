@@ -286,7 +286,7 @@ bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* Types that a file may have for a slot: those of codes, or any of floats, which are converted. */
+/* Check the shape, and the type: a slot's codes have one type, floats may have any. */
 static dt_err check_tensor(const char *path, const char *name, const dt_stored_slot *slot, const dt_h5_array *a)
 {
     const dt_tensor *t = slot->tensor;

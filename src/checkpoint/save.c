@@ -1,8 +1,7 @@
-/* save.c - all ranks write one file. Either every rank knows that it is safely on disk, or nothing of it remains.
+/* save.c - all ranks write one file. If one of them fails, nothing of the file remains.
  *
- *     create   rank 0: directory, metadata by HDF5 in memory (create.c, file_image.c); then reserves the whole file, so
- *     that
- *              a full disk is detected by one rank before anything is lost
+ *     create   rank 0: directory, metadata by HDF5 in memory (create.c, file_image.c); reserves the whole file, which
+ *              detects a full disk
  *     write    every rank: its ranges of elements by pwrite, at the offsets from HDF5, with checksums;
  *              rank 0 also writes the task's items
  *     publish  rank 0: checksums in memory, metadata to the file, fsync; rename, `latest`
@@ -15,8 +14,7 @@
  * ranges. Local disks, NFS, Lustre and GPFS all serve this pattern at full speed, without the exchange between ranks of
  * collective MPI-IO.
  *
- * NFS requires that ranks open the file after rank 0 closed it, and sync before rank 0 opens it again. HDF5 never
- * writes to disk: every write is ours, and so is its error. */
+ * NFS requires that ranks open the file after rank 0 closed it, and sync before rank 0 opens it again. */
 #include "save.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -261,7 +259,7 @@ static dt_err rename_all(save_job *j)
     return err;
 }
 
-/* No other rank can fail here, so no rank publishes a checkpoint that it knows to be corrupt. */
+/* Only rank 0 works here, after all ranks have agreed that their writes succeeded. */
 static dt_err publish(save_job *j)
 {
     dt_phase_enter(j->phase, "save", "publish");
@@ -290,7 +288,7 @@ void save_close(save_job *j, bool published)
     *j = (save_job){.image.fd = -1};
 }
 
-/* opened: this rank's result of opening the job. */
+/* opened: this rank's error so far. */
 static dt_err save(save_job *j, dt_err opened)
 {
     dt_err err = dt_comm_agree(j->comm, opened);
@@ -316,7 +314,7 @@ dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n
     return save(&job, save_open_in_dir(&job));
 }
 
-/* The whole of a single model. */
+/* A single model with its states. */
 static dt_saved_model own_model(dt_zero *z, const dt_ckpt_meta *meta)
 {
     return (dt_saved_model){.zero = z, .with_states = true, .state_updates = meta->states.updates};

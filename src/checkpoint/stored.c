@@ -46,7 +46,7 @@ static dt_stored_slot *add_tensors(dt_stored_slot *slot, const dt_saved_model *o
     return slot;
 }
 
-/* Whole tensors of those that are divided, behind the slots. */
+/* Append the whole tensors of divided ones to the allocation of the slots. */
 static dt_err add_wholes(dt_stored_slot **slots, int n)
 {
     size_t n_divided = 0;

@@ -1,8 +1,7 @@
 /* comm.c - opens a communicator and passes public calls to the transport.
  *
- * Opening a communicator gathers everything that ranks must agree on into the same table on every rank. It defines
- * which ranks share a node, and therefore how a collective is split into steps. A collective then depends only on its
- * arguments and this table. */
+ * dt_comm_open gathers one table on every rank: which ranks share a node. This table and the arguments of a collective
+ * determine its steps. */
 #include "dtrain/comm/comm.h"
 #include "dtrain/perfmodel/chips.h"
 #include "dtrain/perfmodel/counting_device.h"
@@ -186,7 +185,7 @@ static dt_err split_by_node(dt_comm *comm)
     return DT_OK;
 }
 
-/** Ranks of a node name it by its lowest rank. */
+/** Identify each node by its lowest rank. */
 static dt_err find_nodes(dt_comm *comm)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
@@ -335,7 +334,7 @@ static bool may_be_refused(const dt_device *dev, char *why, size_t why_size)
     return true;
 }
 
-/* Returns NULL, with the reason in why. auto: why explains why nccl is not used. */
+/* Return the transport, or NULL with the reason in `why`. With auto, `why` explains why nccl is not used. */
 static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int most_sharing, char *why,
                                  size_t why_size)
 {
@@ -358,7 +357,7 @@ dt_err dt_comm_has_backend(const char *backend, const dt_device *dev)
     return DT_OK;
 }
 
-/* With one rank, it sends to itself, so that a single GPU tests the whole transport. */
+/* A single rank sends to itself, so that one GPU tests the whole transport. */
 size_t dt_nccl_staging_of(int nranks)
 {
     enum { USUAL = 64 << 20, LEAST_PIECE = 256 << 10 };
@@ -377,8 +376,7 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
     return memory;
 }
 
-/* The bytes that a rank sends, relative to its own data. On nodes of equal size every rank sends the same amount. If
- * reductions first sum inside a node, every rank sends its neighbours blocks for all nodes, and sends each node one
+/* If reductions first sum inside a node, every rank sends its neighbours blocks for all nodes, and each node one
  * sum. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic)

@@ -1,8 +1,8 @@
 /* contract_check.c - every collective has a number. With comm.check the ranks verify before each collective that all of
  * them issue the same one. They use a separate communicator, so that the exchange cannot match another collective.
  *
- * Hashes are compared by one all-reduce that computes minimum and maximum together: the maximum of the complements is
- * the complement of the minimum. Only if they differ, the ranks exchange descriptions of their collectives. */
+ * One all-reduce computes the minimum and the maximum of the hashes: the maximum of the complements is the complement
+ * of the minimum. If the two differ, the ranks exchange descriptions of their collectives. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -117,7 +117,7 @@ static dt_err say_difference(const dt_axis *scope, const call *all)
     while (same(&all[other], &all[usual])) other++;
     describe(&all[other], its, sizeof its);
     describe(&all[usual], theirs, sizeof theirs);
-    /* all ranks know the error and may end in order, unless some are not asked */
+    /* -1 if some ranks are not members of the scope: they do not know of the error */
     scope->comm->mpi->failed_rank = scope->size == scope->comm->nranks ? scope->member[other] : -1;
     return dt_fail(DT_ERR_COMM,
                    "comm.check: ranks issued different collectives: rank %d on host %s issued number %" PRId64
@@ -155,7 +155,7 @@ static dt_err agree_on(dt_comm *comm, const dt_collective *c)
     return tell_difference(scope, *check, &mine);
 }
 
-/* What the others send this rank. Each pair of members exchanges its numbers. */
+/* Compare what every other member sends with what this rank expects. text: out, the first difference, or "". */
 static dt_err compare_sizes(const dt_axis *axis, const size_t *send_nbytes, const size_t *recv_nbytes, char *text,
                             size_t text_size)
 {
@@ -192,7 +192,7 @@ dt_err dt_comm_check_sizes(const dt_axis *axis, const size_t *send_nbytes, const
     return dt_fail(DT_ERR_COMM, "%s", text);
 }
 
-/* Other ranks learn of the failure only when the job ends. */
+/* No other rank knows of the failure. */
 dt_err dt_comm_may_join(const dt_comm *comm)
 {
     const char *failure = dt_device_failure();

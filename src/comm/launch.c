@@ -30,8 +30,8 @@ static long number(const char *variable)
     return text && end != text && !*end ? n : -1;
 }
 
-/* All processes of a job step inherit srun's variables, such as a shell or mpirun's daemons. They describe only the
- * task itself. */
+/* All processes of a job step, such as a shell or mpirun's daemons, inherit srun's variables. The variables describe
+ * the task only. */
 static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
 static bool is_launched(void)
@@ -52,7 +52,7 @@ static dt_err compare(int size)
     for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
         const long n = number(launchers[l].size);
         if (n <= 1 || !speaks_of_us(l)) continue;
-        /* print one message only, from the first process, which must not be killed before it has printed */
+        /* Only the first process prints. The others wait, because the launcher may kill it when one of them exits. */
         if (number(launchers[l].rank) > 0) {
             sleep(2);
             _exit(dt_exit_code(DT_ERR_USAGE));
@@ -121,8 +121,8 @@ static bool others_have_work(const thread_list *before)
 /* MPI_Init leaves an event to a thread of Open MPI 4, and MPI_Finalize unloads the plugin with its handler before it
  * joins that thread. In a short run on an overloaded machine the thread may not have run until then, and would call
  * unloaded code. Therefore all threads that MPI_Init has started must be seen idle first. They are checked twice,
- * because one may have given work to another that was checked before it. before: threads that existed earlier and may
- * never be idle. */
+ * because one may have given work to another that was checked before it. before: threads that existed before
+ * MPI_Init. */
 static void let_threads_rest(const thread_list *before)
 {
     enum { AT_MOST_MS = 5000 };

@@ -1,7 +1,6 @@
 /* mesh.c - arranges the ranks in a mesh of named axes, and finds the nodes of each axis.
  *
- * Every rank computes the coordinates of all ranks from one table: the node of each rank. So all ranks know the same
- * mesh without communication.
+ * Every rank computes the coordinates of all ranks from one table, the node of each rank. No communication is needed.
  *
  * A team is tp * cp ranks, neighbours on a node, that work on the same samples. Teams are numbered by their lowest
  * rank. With tp = cp = 1 every rank is a team, and every axis but tp and cp orders the ranks by their number. */
@@ -48,8 +47,8 @@ static dt_err map_members(dt_axis *a)
     return DT_OK;
 }
 
-/** An axis: its members agree with this rank in two coordinates (NULL: in none), and a third is their place on it. All
- *  are tables of the run's ranks. */
+/** An axis. Its members have this rank's value in the coordinates `same` (NULL: any value). Their rank on it is a third
+ *  coordinate. A coordinate is a table of the run's ranks. */
 typedef struct axis_rule {
     dt_axis *axis;
     const char *name;
@@ -107,7 +106,7 @@ dt_err dt_mesh_world(dt_comm *comm, const int *node_of)
     return err;
 }
 
-/** Coordinates of all ranks: [nranks] each. */
+/** [nranks] each. */
 typedef struct coordinates {
     int *team, *cp, *tp;
     int *sum, *shard, *replicate;

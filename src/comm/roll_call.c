@@ -1,8 +1,8 @@
 /* roll_call.c - determines which ranks still run while all seem to wait.
  *
- * A rank that has waited for half of comm.timeout reports to two collectors, ranks 0 and 1, because either may be the
- * missing one. When a collector gives up, the ranks without a report are stopped, unreachable or still computing.
- * Reports use their own communicator and are sent only by watchdog threads. */
+ * A rank that has waited for half of comm.timeout reports to two collectors, ranks 0 and 1. There are two, because one
+ * may be the missing rank. Ranks without a report at the timeout are stopped, unreachable or still computing. Only
+ * watchdog threads send reports, on a communicator of their own. */
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ void dt_comm_report_waiting(const dt_comm *comm)
     }
 }
 
-/* Receive the reports that have arrived. A probe checks before it lets messages in, so a probe without result is
+/* Receive the reports that have arrived. MPI_Iprobe may check for messages before it receives any, so it is
  * repeated. */
 static void receive(const dt_comm *comm)
 {

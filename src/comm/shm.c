@@ -3,12 +3,10 @@
  * Waiting. A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no
  * read-modify-write. With a core for every thread a flag changes within microseconds, so spinning is fastest. With more
  * ranks than cores, spinning would keep the awaited rank from running, so the rank yields immediately. In both cases a
- * long wait ends in short sleeps, so that waiting for a slow rank costs nothing. The watchdog thread needs no help from
- * here: it ends the process.
+ * long wait continues in short sleeps, so that waiting for a slow rank costs nothing.
  *
- * Between nodes, a message may progress only while this rank is inside MPI. A rank that waits for a neighbour therefore
- * calls MPI from time to time. Otherwise two nodes could wait for each other through a message that its sender
- * considers sent. */
+ * Between nodes, a message may progress only while its sender is inside MPI. A rank that waits for a neighbour
+ * therefore calls MPI from time to time. Otherwise two nodes could wait for each other forever. */
 #include "shm.h"
 #include <dirent.h>
 #include <errno.h>
@@ -168,7 +166,7 @@ static dt_err fail_segment(const char *name, const char *what, int number)
     return dt_fail(DT_ERR_MEMORY, "%s: %s: %s", name, what, strerror(number));
 }
 
-/* Reserve all pages, and leave as much free space to others: MPI also has segments there, which it fills later. */
+/* Reserve all pages, and require as much free space again, for MPI: it fills its own segments later. */
 static dt_err reserve_segment(int fd, size_t nbytes)
 {
     struct statvfs disk;

@@ -1,8 +1,7 @@
 /* transport_exchange.c - messages between the ranks of an axis, inside a node and between nodes.
  *
- * MPI moves them, through shared memory inside a node. Parts have the same length at both ends, because it follows from
- * what these share. If the host cannot access the memory, a part of each message is staged at a time: both directions
- * of a member have a place in the pinned buffer. */
+ * MPI moves them, through shared memory inside a node. If the host cannot access the memory, a part of each message is
+ * staged at a time. The pinned buffer has two slots for each member, one for each direction. */
 #include "transport.h"
 
 enum { TAG_MESSAGE = 4, ROUND_NBYTES = 64 << 20, LINE = 64 };
@@ -21,7 +20,7 @@ static size_t part(const round *r, size_t nbytes)
     return nbytes > r->done ? dt_min_size(r->most, nbytes - r->done) : 0;
 }
 
-/** Places in the pinned buffer: to member i's message, and from it. */
+/** Slots in the pinned buffer: of the message to member i, and from it. */
 static char *outgoing(const round *r, int i) { return r->staged + (size_t)(2 * i) * r->most; }
 static char *incoming(const round *r, int i) { return r->staged + (size_t)(2 * i + 1) * r->most; }
 

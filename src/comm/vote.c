@@ -1,8 +1,8 @@
 /* vote.c - votes, and collectives of small host values.
  *
- * Failing ranks are ordered by rank, so that all ranks choose the same error, and one rank prints it. The vote's
- * operation is declared non-commutative. MPI then combines in rank order, so sums of doubles are bit-identical on every
- * rank and in every run with the same ranks.
+ * All ranks choose the error of the lowest failing rank, and this rank prints it. The vote's operation is declared
+ * non-commutative. MPI then combines in rank order, so sums of doubles are bit-identical on every rank and in every run
+ * with the same ranks.
  *
  * A vote is a list of values, each with its own kind of combination, so MPI may split the list anywhere. The first
  * values are the error, the stop request and the non-finite flag. */
@@ -15,10 +15,10 @@
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
 /* kinds used only in the head: minimum or maximum of integers */
 enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
-/* in HEAD_FAILED: no failed rank; otherwise the rank, with its error in the lower half */
+/* HEAD_FAILED: the failed rank in the upper half and its error in the lower half, or this value */
 static const int64_t NO_RANK = INT64_MAX;
 
-/** NaN is larger, or smaller, than every number: a NaN of one rank reaches all ranks. */
+/** NaN counts as larger, and as smaller, than every number, so that all ranks receive it. */
 static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
 static double smaller(double a, double b) { return isnan(a) || a < b ? a : b; }
 
@@ -98,8 +98,8 @@ static const char *told(int rank, dt_err err, char out[TOLD_SIZE])
     return out;
 }
 
-/* The rank that an error belongs to: this rank, or the failed rank of the last agreement whose error it passes on. If
- * such an error is agreed again, the rank with the message stays the same. */
+/* The rank that has the message of an error: this rank, or the failed rank of the last agreement, if its error is
+ * agreed again. */
 static int owner_of(const dt_comm *comm, dt_err err)
 {
     char text[TOLD_SIZE];

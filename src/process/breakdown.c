@@ -1,8 +1,8 @@
 /* breakdown.c - computes the breakdown of a step's time from stream spans.
  *
  * A stream's spans carry the phase of the host that queued them. A communication phase on the compute stream means that
- * the stream waits. It waits for a collective on some stream, or the host is busy with a collective and has queued no
- * work. This is the exposed cost of communication. Computation hides the rest of a collective's time.
+ * the stream waits, for a collective or for the host that is busy with one. This is the exposed cost of communication.
+ * Computation hides the rest of a collective's time.
  *
  * A model's pass counts towards its purpose: forward and head of a scoring model do not count as training. */
 #include "timeline_private.h"

@@ -309,7 +309,7 @@ static bool is_ours(const dt_lock *l)
 {
     struct stat named, held;
     const int fd = open(l->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return errno != ENOENT && errno != ELOOP; /* no conclusion while a file server does not answer */
+    if (fd < 0) return errno != ENOENT && errno != ELOOP; /* no conclusion while a file server does not respond */
     const bool same = fstat(fd, &named) != 0 || fstat(l->fd, &held) != 0 ||
                       (named.st_ino == held.st_ino && named.st_dev == held.st_dev);
     close(fd);

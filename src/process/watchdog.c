@@ -1,7 +1,6 @@
-/* watchdog.c - ensures that no rank waits forever. Every rank has its own watchdog. Seen from outside, a rank that
- * waits in a collective looks like the rank that it waits for. The printed lines distinguish them. Watchdogs print
- * first, and abort a moment later, so that all ranks report. A rank whose process is stopped prints nothing; the other
- * ranks on its host detect this and name it.
+/* watchdog.c - ensures that no rank waits forever. Every rank has a watchdog. At the timeout each prints its rank's
+ * position, and aborts SPEAK_FIRST_S later, so that all ranks report. A stopped process prints nothing; the other ranks
+ * on its host name it.
  *
  * Time is counted in the watchdog's own ticks. A tick that takes much longer than requested means that this process did
  * not run (SIGSTOP, Slurm's suspend, a sleeping machine). A job that is suspended as a whole therefore resumes. If only

@@ -1,5 +1,4 @@
-/* arrange.c - one function computes what a rank holds. The plan and the allocation both use it, so they cannot
- * disagree.
+/* arrange.c - computes what a rank holds, for the plan and for the allocation.
  *
  * Arenas. At stage 3, parts that are not kept whole occupy an arena only while they are held; each part kind has its
  * own arena. Gradients of one micro-step occupy the gradient arena while they are written and reduced.
@@ -15,8 +14,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* limit per unit; the model limits language model, tower and projector likewise: at 16 bytes per element all sums stay
- * far below 2^63 */
+/* limit per unit: at 16 bytes per element all sums stay far below 2^63 */
 static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -198,7 +196,7 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
     return base + stretch;
 }
 
-/** The same, with a separate region for each unit. */
+/** As place_arena, with a separate region for each unit. */
 static int64_t place_apart(zero_layout *l, arena_kind kind)
 {
     int64_t end = 0;

@@ -5,9 +5,9 @@
  * is reused is not gathered again; frozen parts stay valid even across an update.
  *
  * The next unit is prefetched while the current one is held. The layer loop has the same order in every step, so the
- * successor of each unit is recorded in the first step. With a tied embedding "the next number" would be wrong near the
- * head. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps with
- * later work. A reduction whose result is not needed yet is deferred for it (grads.c).
+ * successor of each unit is recorded in the first step. With a tied embedding the successor near the head is not the
+ * next index. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps
+ * with later work. A reduction whose result is not needed yet is deferred for it (grads.c).
  *
  * During a rollout all units may stay gathered until the next update. Each rank then runs its own passes, or omits the
  * calls (params_resident). Such passes record nothing: the order of prefetches must be the same on all ranks. */

@@ -182,8 +182,8 @@ static dt_err reduce_unit(dt_zero *z, const zero_deferred *d)
     return err;
 }
 
-/* Are gathers expected that should not wait for a reduction? After the last unit of a step none is deferred, so the
- * norm needs no collectives. */
+/* May a reduction wait until the next gathers are queued? Not after the last unit of a step, so that the norm needs no
+ * collectives. */
 static bool may_stand_back(const dt_zero *z)
 {
     if (z->last_micro && z->n_incomplete == 0) return false;
@@ -284,7 +284,7 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
-/** Does this rank count the run? Of what all ranks of the axis tp have alike, the first does. */
+/** Does this rank count the run? If all ranks of the axis tp have the same, only the first does. */
 static bool counts(const dt_zero *z, const zero_run *run) { return run->divided || z->comm->mesh.tp.rank == 0; }
 
 /** Run op over the trainable elements that this rank is in charge of, in the memory space of their sums. Stores *n

@@ -6,8 +6,7 @@
  *     norm                 the host sums squares of the gradients: clipping must be known before the update
  *     update     read      reads a sub-group's master and states from the file, some sub-groups ahead
  *                step      the host's own kernels, one pass over the sub-group
- *                up        copies rounded parameters to the device from a staging buffer, during the next sub-group's
- *                step
+ *                up        copies rounded parameters to the device from a staging buffer, during the next step
  *                write     writes master and states to the file, during the next steps and the next forward
  *     gather     gathers a unit's parameters once they are on the device, during the update of the next unit
  *
@@ -325,7 +324,7 @@ dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up)
     const bool last = !up || up->applies || !zero_is_twice(z, u),
                in_file = last && z->lay.units[u].part[DT_TRAINED].space == DT_IN_FILE;
     zero_buffer *shard = NULL;
-    z->next_read = dt_max_i64(z->next_read, z->first_group[u]); /* a second visit leaves units out */
+    z->next_read = dt_max_i64(z->next_read, z->first_group[u]); /* a second visit skips units */
     if (in_file) DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &shard));
     for (int64_t g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up, last));
     return in_file ? zero_fetch_write(z, shard) : DT_OK;

@@ -1,7 +1,7 @@
 /* states.c - states by name: the slices of named tensors that a rank is in charge of, and host access for checkpoints.
  *
- * The range that a rank is in charge of belongs to it alone at every stage, even if it holds more. Each element
- * therefore has exactly one writer. When a checkpoint is read, every owner of a shard reads it. */
+ * Exactly one rank is in charge of each element, at every stage, and writes it into checkpoints. Every owner of a shard
+ * reads it from a checkpoint. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 #include <stdlib.h>
@@ -74,7 +74,7 @@ dt_err zero_slices_make(dt_zero *z)
             const dt_tensor *t = &z->units[u].tensors[i];
             const dt_shards *s = zero_shards(&z->lay, u, t->part);
             const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
-            /* of what all ranks of the axis tp have alike, the first is in charge */
+            /* if all ranks of the axis tp have the same, the first is in charge */
             const int64_t in_charge = t->split_whole > 0 || z->comm->mesh.tp.rank == 0 ? s->charge_len : 0;
             z->owned[z->n_slices] = slice_between(u, i, t, own, own + s->shard_len);
             z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + in_charge);

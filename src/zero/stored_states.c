@@ -1,9 +1,9 @@
 /* stored_states.c - optimizer states of fewer bits: loaded to fp32, stepped, and stored again.
  *
  * An optimizer therefore has one step, for states in fp32, whatever their storage. A chunk stays in a cache between the
- * three passes. What is rounded depends on the element and the update only: the random bits have the unit, the element
- * and the state in their counter, and blocks of 8-bit states begin where a tensor begins. Ranks, stages, groups and
- * offload therefore give the same bits. */
+ * three passes. Rounding depends on the element and the update only. The counter of the random bits is the unit, the
+ * element and the state. Blocks of 8-bit states begin where a tensor begins. All ranks, stages, groups and offloads
+ * therefore give the same bits. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 

@@ -13,17 +13,17 @@
  * valid after dt_device_ops.stream_sync or an event on the stream. Collectives on host values are synchronous: results
  * are valid when the call returns.
  *
- * Axes. A module asks for the axis that it needs (dt_mesh), and knows neither this rank's number in the run nor how
- * many ranks there are. Only comm and main do. The role of the one rank that writes files is dt_comm_first.
+ * Axes. A module uses the axis that it needs (dt_mesh). Only comm and main use the rank and the number of ranks of the
+ * run. dt_comm_first selects the one rank that writes files.
  *
- * Errors. After DT_ERR_COMM the communicator is unusable: the caller returns the error, and main ends the job. If a
- * collective on tensors returns another error (a failed copy to or from the device, or an injected fault), this rank
- * has nevertheless taken part in it, with undefined values: the caller keeps the error for the next vote. Only after
- * DT_ERR_ARG the rank has not taken part.
+ * Errors. After DT_ERR_COMM the communicator is unusable: the caller returns the error, and main ends the job. A
+ * collective on tensors may return another error: of a copy to or from the device, or an injected fault. This rank has
+ * then taken part in it with undefined values, and the caller keeps the error for the next vote. After DT_ERR_ARG the
+ * rank has not taken part.
  *
- * A rank whose device has failed permanently (dt_device_fail) enters no further collectives, nor an exchange inside of
- * one. Every function then returns DT_ERR_COMM with the device's message, and dt_comm_leave ends the job with the exit
- * code of DT_ERR_FAULT.
+ * A rank whose device has failed permanently (dt_device_fail) enters no further collective or exchange. Every function
+ * then returns DT_ERR_COMM with the device's message, and dt_comm_leave ends the job with the exit code of
+ * DT_ERR_FAULT.
  *
  * With comm->check the ranks exchange a description of every collective before it begins. If the descriptions differ,
  * all ranks return DT_ERR_COMM. The message names a rank that differs from the majority, its collective and the
@@ -353,7 +353,7 @@ dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t c
  *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream);
 
-/** As dt_comm_all_to_all with blocks of different sizes, one behind the other in rank order.
+/** As dt_comm_all_to_all with blocks of different sizes, contiguous in rank order.
  *
  *  send_nbytes, recv_nbytes  in  [size] bytes to and from each rank; host; send_nbytes[r] here equals recv_nbytes[this
  *                                rank] on rank r, which comm->check verifies */
