@@ -85,7 +85,7 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
 }
 
 /* Omits creation times everywhere, so that equal states give equal bytes. */
-static hid_t list_without_times(hid_t of)
+static hid_t properties_without_times(hid_t of)
 {
     const hid_t plist = H5Pcreate(of);
     if (plist < 0 || H5Pset_obj_track_times(plist, false) >= 0) return plist;
@@ -122,7 +122,7 @@ static dt_err make_groups_of(hid_t file, const char *path, hid_t plist, const dt
 
 static dt_err make_groups(hid_t file, const char *path, const dt_saved_model *models, int n_models)
 {
-    const hid_t plist = list_without_times(H5P_GROUP_CREATE);
+    const hid_t plist = properties_without_times(H5P_GROUP_CREATE);
     dt_err err = plist < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "group properties") : DT_OK;
     for (int k = 0; k < n_models && err == DT_OK; k++) err = make_groups_of(file, path, plist, &models[k]);
     if (plist >= 0) H5Pclose(plist);
@@ -171,9 +171,9 @@ static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt
 }
 
 /* Creation properties of arrays that are allocated early and not filled. */
-static hid_t list_of_places(void)
+static hid_t array_properties(void)
 {
-    const hid_t plist = list_without_times(H5P_DATASET_CREATE);
+    const hid_t plist = properties_without_times(H5P_DATASET_CREATE);
     if (plist < 0 ||
         (H5Pset_layout(plist, H5D_CONTIGUOUS) >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
          H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0))
@@ -185,7 +185,7 @@ static hid_t list_of_places(void)
 static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots,
                             const dt_named_arrays *items, int64_t *offsets)
 {
-    const hid_t group = list_without_times(H5P_GROUP_CREATE), dataset = list_of_places();
+    const hid_t group = properties_without_times(H5P_GROUP_CREATE), dataset = array_properties();
     dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "dataset properties") : DT_OK;
     for (int i = 0; i < n_slots && err == DT_OK; i++)
         err = create_dataset(file, path, dataset, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
@@ -232,7 +232,7 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
                         int n_models, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
 {
     hid_t access = access_list(n_slots);
-    hid_t create = list_without_times(H5P_FILE_CREATE);
+    hid_t create = properties_without_times(H5P_FILE_CREATE);
     hid_t file = access < 0 || create < 0 ? -1 : H5Fcreate(image->path, H5F_ACC_TRUNC, create, access);
     dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be created") : DT_OK;
     if (access >= 0) H5Pclose(access);

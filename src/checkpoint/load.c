@@ -331,7 +331,7 @@ static dt_err all_written(const load_job *j)
     return err;
 }
 
-static void tell_kept(const load_job *j)
+static void log_kept(const load_job *j)
 {
     int n_adapters = 0, n_projector = 0;
     for (int i = 0; i < j->n_slots && dt_comm_first(j->comm); i++) {
@@ -357,7 +357,7 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     if (err == DT_OK)
         err = dt_comm_agree(comm, dt_comm_first(comm) ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
     if (err == DT_OK) err = share(&job);
-    if (err == DT_OK) tell_kept(&job);
+    if (err == DT_OK) log_kept(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));

@@ -379,7 +379,7 @@ typedef struct locate_job {
     const dt_stored_slot *slots;
     int n_slots;
     dt_stored_map *map;
-    bool head_there;
+    bool has_head;
     dt_base base;     /* omitted tensors */
     int n_left_out;   /* slots to take from the base */
     int n_absent;     /* states missing in the file */
@@ -455,7 +455,7 @@ static dt_err visit_array(hid_t dset, const char *name, void *ctx)
     if (a.is_state) visit_state(job, &a);
     if (a.is_state || is_asked_for(job, &a)) return DT_OK;
     if (!a.of[0] && job->map->embed >= 0 && strcmp(dt_stored_of_language(a.tensor), DT_STORED_HEAD) == 0) {
-        job->head_there = true;
+        job->has_head = true;
         return DT_OK;
     }
     if (!a.of[0] && dt_stored_is_replaced(job->slots, job->n_slots, a.tensor)) return DT_OK;
@@ -465,7 +465,7 @@ static dt_err visit_array(hid_t dset, const char *name, void *ctx)
 
 static dt_err locate_head(hid_t file, locate_job *job)
 {
-    if (!job->head_there) return DT_OK;
+    if (!job->has_head) return DT_OK;
     dt_tensor head = *job->slots[job->map->embed].tensor;
     const dt_stored_slot slot = {.of = job->slots[job->map->embed].of, .tensor = &head};
     dt_stored_name_head(job->slots[job->map->embed].tensor, head.name);
@@ -485,7 +485,7 @@ static bool is_in_file(hid_t file, const dt_stored_slot *s)
 
 /* Handle a slot that is not in the file: it is in the base, it keeps its value, or its state is absent. Returns false
  * if it should be in the file. */
-static bool place_missing(locate_job *job, const dt_stored_slot *s, dt_stored_location *at)
+static bool accept_missing(locate_job *job, const dt_stored_slot *s, dt_stored_location *at)
 {
     const bool is_param = s->state == DT_STATE_PARAM,
                left_out = is_param && !s->of->name && ckpt_base_of(&job->base, s);
@@ -504,7 +504,7 @@ static dt_err locate_slots(hid_t file, locate_job *job, int *n_without)
 {
     for (int i = 0; i < job->n_slots; i++) {
         dt_stored_location *at = &job->map->locations[i];
-        if (!is_in_file(file, &job->slots[i]) && place_missing(job, &job->slots[i], at)) continue;
+        if (!is_in_file(file, &job->slots[i]) && accept_missing(job, &job->slots[i], at)) continue;
         DT_TRY(ckpt_file_locate(file, job->path, &job->slots[i], at));
         *n_without += !at->has_checksum;
     }

@@ -21,9 +21,8 @@ static dt_err check_reduce(const dt_axis *axis, const dt_reduction *d)
     DT_EXPECT(dt_is_float(d->send_dt) && dt_is_float(d->recv_dt));
     const uintptr_t block = (uintptr_t)d->count * dt_dtype_size(d->send_dt), s = (uintptr_t)d->send,
                     r = (uintptr_t)d->recv, recv_len = (uintptr_t)d->count * dt_dtype_size(d->recv_dt);
-    const bool own_place =
-        r == s + block * (uintptr_t)dt_axis_block(axis) && d->send_dt == d->recv_dt && !d->accumulate;
-    DT_EXPECT(own_place || r >= s + block * (uintptr_t)axis->size || r + recv_len <= s);
+    const bool in_place = r == s + block * (uintptr_t)dt_axis_block(axis) && d->send_dt == d->recv_dt && !d->accumulate;
+    DT_EXPECT(in_place || r >= s + block * (uintptr_t)axis->size || r + recv_len <= s);
     return DT_OK;
 }
 
@@ -147,7 +146,7 @@ static dt_err exchange(const dt_axis *axis, const char *kind, const dt_parcel *m
 }
 
 /** Copy this rank's own block. */
-static dt_err keep(const dt_axis *axis, const void *from, void *to, size_t nbytes, dt_stream *stream)
+static dt_err copy_own(const dt_axis *axis, const void *from, void *to, size_t nbytes, dt_stream *stream)
 {
     dt_device *dev = axis->comm->dev;
     return nbytes > 0 && from != to ? dev->ops->copy(dev, to, from, nbytes, stream) : DT_OK;
@@ -162,7 +161,7 @@ static dt_err swap_blocks(const dt_axis *axis, const char *kind, const char *sen
     for (int r = 0, n = 0; r < axis->size; r++) {
         const size_t give = send_nbytes ? send_nbytes[r] : nbytes, take = recv_nbytes ? recv_nbytes[r] : nbytes;
         if (r == axis->rank)
-            err = keep(axis, send, recv, give, stream);
+            err = copy_own(axis, send, recv, give, stream);
         else
             m[n++] = (dt_parcel){r, send, recv, give, take};
         send += give, recv += take;
@@ -215,7 +214,8 @@ dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *re
     const bool own = to == axis->rank;
     if (to >= 0 && !own) m[n++] = (dt_parcel){.rank = to, .send = send, .send_nbytes = nbytes};
     if (from >= 0 && !own) m[n++] = (dt_parcel){.rank = from, .recv = recv, .recv_nbytes = nbytes};
-    const dt_err err = exchange(axis, "send_recv", m, n, own ? keep(axis, send, recv, nbytes, stream) : DT_OK, stream);
+    const dt_err err =
+        exchange(axis, "send_recv", m, n, own ? copy_own(axis, send, recv, nbytes, stream) : DT_OK, stream);
     dt_stream_end(axis->comm->dev, stream);
     return err == DT_OK ? fault : err;
 }

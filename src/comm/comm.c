@@ -87,7 +87,7 @@ int dt_comm_cores(const dt_comm *comm)
 
 /* A launcher that binds each rank to one core silently leaves the other cores idle. Open MPI does so with one and two
  * ranks. */
-static void tell_unused_cores(const dt_comm *comm)
+static void warn_of_unused_cores(const dt_comm *comm)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
     const int job = dt_cores_of_job(), each = job / mpi->host_ranks, used = dt_comm_cores(comm);
@@ -139,7 +139,7 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
              "%s: expected at most %d threads on a machine of %d cores, found %" PRId64, where, ABSURD * online, online,
              wanted);
     if (warn_of_crowd(comm, *n_threads)) return DT_OK;
-    if (wanted == 0) tell_unused_cores(comm);
+    if (wanted == 0) warn_of_unused_cores(comm);
     if (wanted > cores && comm->rank == 0)
         DT_WARN("%s: %" PRId64 " threads will compete for the %d core%s available to a rank", where, wanted, cores,
                 cores == 1 ? "" : "s");
@@ -213,13 +213,13 @@ static int by_value(const void *a, const void *b)
 static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 {
     comm->n_sharing = mine ? 0 : comm->local_nranks;
-    comm->most_sharing = mine ? 1 : comm->mesh.world.most_local;
+    comm->max_sharing = mine ? 1 : comm->mesh.world.max_local;
     comm->leads = mine != 0 || comm->local_rank == 0;
     for (int r = 0; r < comm->rank && mine; r++) comm->leads &= ids[r] != mine;
     qsort(ids, (size_t)comm->nranks, sizeof *ids, by_value);
     for (int r = 0, same = 0; r < comm->nranks; r++) {
         same = r > 0 && ids[r] == ids[r - 1] ? same + 1 : 1;
-        if (ids[r] && same > comm->most_sharing) comm->most_sharing = same;
+        if (ids[r] && same > comm->max_sharing) comm->max_sharing = same;
         comm->n_sharing += mine && ids[r] == mine;
     }
 }
@@ -309,13 +309,13 @@ static const dt_comm_ops *load_nccl(char *why, size_t why_size)
 }
 
 /* On a counting device, used for plans, a counted transport replaces nccl, whether or not nccl is available. */
-static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char *why, size_t why_size)
+static const dt_comm_ops *find_nccl(const dt_device *dev, int max_sharing, char *why, size_t why_size)
 {
     const char *device = dev->ops ? dev->ops->name : "none";
     if (strcmp(device, "cuda") != 0)
         snprintf(why, why_size, "nccl needs GPUs, but the device is %s; use mpi", device);
-    else if (most_sharing > 1)
-        snprintf(why, why_size, "NCCL needs a GPU for each rank, but %d ranks share one; use mpi", most_sharing);
+    else if (max_sharing > 1)
+        snprintf(why, why_size, "NCCL needs a GPU for each rank, but %d ranks share one; use mpi", max_sharing);
     else if (dev->ops == &dt_device_count_ops)
         return &dt_comm_count_ops;
     else
@@ -335,7 +335,7 @@ static bool may_be_refused(const dt_device *dev, char *why, size_t why_size)
 }
 
 /* Return the transport, or NULL with the reason in `why`. With auto, `why` explains why nccl is not used. */
-static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int most_sharing, char *why,
+static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int max_sharing, char *why,
                                  size_t why_size)
 {
     const bool is_auto = strcmp(backend, "auto") == 0;
@@ -345,7 +345,7 @@ static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int 
         snprintf(why, why_size, "expected auto, mpi or nccl, found %s", backend);
         return NULL;
     }
-    const dt_comm_ops *nccl = find_nccl(dev, most_sharing, why, why_size);
+    const dt_comm_ops *nccl = find_nccl(dev, max_sharing, why, why_size);
     if (nccl && is_auto && may_be_refused(dev, why, why_size)) nccl = NULL;
     return nccl || !is_auto ? nccl : &dt_comm_mpi_ops;
 }
@@ -360,9 +360,9 @@ dt_err dt_comm_has_backend(const char *backend, const dt_device *dev)
 /* A single rank sends to itself, so that one GPU tests the whole transport. */
 size_t dt_nccl_staging_of(int nranks)
 {
-    enum { USUAL = 64 << 20, LEAST_PIECE = 256 << 10 };
+    enum { USUAL = 64 << 20, MIN_BLOCK = 256 << 10 };
     const int n = nranks > 1 ? nranks - 1 : 1;
-    const size_t least = (size_t)n * LEAST_PIECE;
+    const size_t least = (size_t)n * MIN_BLOCK;
     return least > USUAL ? least : USUAL;
 }
 
@@ -370,7 +370,7 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
 {
     char why[512];
     dt_memory memory = {0};
-    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
+    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->max_sharing, why, sizeof why);
     if (!ops || ops == &dt_comm_mpi_ops) return dt_comm_mpi_plan(shape, dev->ops->host_accessible);
     memory.at[DT_MEM_STAGING][DT_ON_DEVICE] = dt_nccl_staging_of(shape->nranks);
     return memory;
@@ -382,7 +382,7 @@ dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_sh
                      const dt_traffic *traffic)
 {
     char why[512];
-    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
+    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->max_sharing, why, sizeof why);
     const bool by_mpi = !ops || ops == &dt_comm_mpi_ops;
     const double n = shape->nranks, near = dt_min_i64(shape->ranks_per_node, shape->nranks), n_nodes = ceil(n / near);
     const bool in_nodes = near > 1 && n_nodes > 1 && near * n_nodes == n && (shape->shared_memory || !by_mpi);
@@ -423,7 +423,7 @@ static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_
 {
     char why[512];
     bool all = true;
-    *ops = choose(backend, comm->dev, comm->nranks, comm->most_sharing, why, sizeof why);
+    *ops = choose(backend, comm->dev, comm->nranks, comm->max_sharing, why, sizeof why);
     DT_TRY(dt_comm_agree(comm, *ops ? DT_OK : dt_fail(DT_ERR_USAGE, "comm.backend = %s: %s", backend, why)));
     if (strcmp(backend, "auto") != 0) return DT_OK;
     DT_TRY(all_have_nccl(comm, *ops != &dt_comm_mpi_ops, why, sizeof why, &all));
@@ -473,7 +473,7 @@ char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size)
 static void check_end(dt_comm *comm)
 {
     if (!comm->check || comm->mpi->differ) return;
-    if (dt_comm_next(comm, &(dt_collective){.kind = "the end", .root = -1}) != DT_OK && dt_comm_speaks(comm))
+    if (dt_comm_next(comm, &(dt_collective){.kind = "the end", .root = -1}) != DT_OK && dt_comm_prints_error(comm))
         dt_log(DT_LOG_ERROR, "%s", dt_error_message());
 }
 

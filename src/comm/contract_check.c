@@ -108,7 +108,7 @@ static int n_like(const call *all, int n_ranks, int r)
 }
 
 /* Report a rank whose collective differs from that of the majority; with a tie, from that of rank 0. */
-static dt_err say_difference(const dt_axis *scope, const call *all)
+static dt_err report_difference(const dt_axis *scope, const call *all)
 {
     int usual = 0, other = 0;
     char its[512], theirs[512];
@@ -126,12 +126,13 @@ static dt_err say_difference(const dt_axis *scope, const call *all)
                    all[usual].number, theirs);
 }
 
-static dt_err tell_difference(const dt_axis *scope, MPI_Comm check, const call *mine)
+static dt_err exchange_calls(const dt_axis *scope, MPI_Comm check, const call *mine)
 {
     call *all = malloc((size_t)scope->size * sizeof *all);
     if (!all) return dt_fail(DT_ERR_COMM, "comm.check: ranks issued different collectives (no memory to report which)");
     const int code = MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, check);
-    const dt_err err = code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : say_difference(scope, all);
+    const dt_err err =
+        code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : report_difference(scope, all);
     free(all);
     return err;
 }
@@ -152,7 +153,7 @@ static dt_err agree_on(dt_comm *comm, const dt_collective *c)
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UINT64_T, MPI_MAX, *check));
     if (most[0] == ~most[1]) return DT_OK;
     mpi->differ = true;
-    return tell_difference(scope, *check, &mine);
+    return exchange_calls(scope, *check, &mine);
 }
 
 /* Compare what every other member sends with what this rank expects. text: out, the first difference, or "". */

@@ -32,14 +32,14 @@ static long number(const char *variable)
 
 /* All processes of a job step, such as a shell or mpirun's daemons, inherit srun's variables. The variables describe
  * the task only. */
-static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
+static bool describes_this_process(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
 static bool is_launched(void)
 {
     static const char *const marks[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD",
                                         "PMI_PORT",  "PALS_RANKID",    "FLUX_TASK_RANK"};
     for (int l = 0; l < N_LAUNCHERS; l++)
-        if (getenv(launchers[l].size) && speaks_of_us(l)) return true;
+        if (getenv(launchers[l].size) && describes_this_process(l)) return true;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
         if (getenv(marks[i])) return true;
     return false;
@@ -51,7 +51,7 @@ static dt_err compare(int size)
     int len;
     for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
         const long n = number(launchers[l].size);
-        if (n <= 1 || !speaks_of_us(l)) continue;
+        if (n <= 1 || !describes_this_process(l)) continue;
         /* Only the first process prints. The others wait, because the launcher may kill it when one of them exits. */
         if (number(launchers[l].rank) > 0) {
             sleep(2);

@@ -39,7 +39,7 @@ struct dt_shm_flags {
     char pad1[LINE - sizeof(atomic_ullong)];
 };
 
-static void relax(void)
+static void pause_core(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -49,7 +49,7 @@ static void relax(void)
 }
 
 /** Let MPI progress pending messages. An error is reported by the call that waits for the message. */
-static void push_messages(const dt_shm *shm)
+static void progress_messages(const dt_shm *shm)
 {
     int waiting;
     if (shm->progress != MPI_COMM_NULL)
@@ -60,12 +60,12 @@ static void wait_until(const dt_shm *shm, atomic_ullong *flag, unsigned long lon
 {
     for (int turn = 0; atomic_load_explicit(flag, memory_order_acquire) < step; turn++) {
         if (turn < shm->spins) {
-            relax();
+            pause_core();
         } else if (turn < shm->spins + shm->yields) {
-            push_messages(shm);
+            progress_messages(shm);
             sched_yield();
         } else {
-            push_messages(shm);
+            progress_messages(shm);
             nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
             turn--; /* remains in this state, without overflow */
         }
@@ -261,7 +261,7 @@ static dt_err prepare(dt_shm *shm, const dt_axis *axis, segment_id *mine)
 }
 
 /* Unlink the segment, whether or not it was mapped. */
-static void give_up_name(dt_shm *shm, const segment_id *mine)
+static void unlink_segment(dt_shm *shm, const segment_id *mine)
 {
     char name[SEGMENT_NAME];
     if (shm->fd < 0) return;
@@ -272,7 +272,7 @@ static void give_up_name(dt_shm *shm, const segment_id *mine)
 
 /* Agree on whether every rank succeeded. A failure is not an error here: without shared memory ranks exchange messages.
  * The first failed rank reports its reason. */
-static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
+static dt_err all_succeeded(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
     DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
@@ -298,14 +298,14 @@ dt_err dt_shm_open(dt_shm *shm, const dt_axis *axis, size_t slot_nbytes, bool *o
     dt_err err = alone ? DT_OK : prepare(shm, axis, &mine);
     if (err == DT_OK && !ids)
         err = dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks of this node", comm->local_nranks);
-    dt_err agreed = all_have_it(comm, err, opened);
+    dt_err agreed = all_succeeded(comm, err, opened);
     if (agreed == DT_OK && *opened) {
         const int code =
             MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
         if (code) agreed = dt_comm_mpi_fail(code, "exchange of shared memory names", __FILE__, __LINE__);
-        if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, axis, ids), opened);
+        if (agreed == DT_OK) agreed = all_succeeded(comm, alone ? DT_OK : map_peers(shm, axis, ids), opened);
     }
-    give_up_name(shm, &mine);
+    unlink_segment(shm, &mine);
     free(ids);
     if (agreed != DT_OK || !*opened) dt_shm_close(shm);
     return agreed;

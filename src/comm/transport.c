@@ -12,10 +12,10 @@
 #include <stdlib.h>
 
 enum {
-    SLOT_NBYTES = 1 << 20, /* two of them fit in the L2 cache of usual server cores */
-    NET_NBYTES = 8 << 20,  /* target size of a set of messages */
-    PIECE_MIN = 32 << 10,  /* below, latency dominates the cost of a message */
-    PIECE_MAX = 1 << 20,
+    SLOT_NBYTES = 1 << 20,  /* two of them fit in the L2 cache of usual server cores */
+    NET_NBYTES = 8 << 20,   /* target size of a set of messages */
+    MESSAGE_MIN = 32 << 10, /* below, latency dominates the cost of a message */
+    MESSAGE_MAX = 1 << 20,
     STREAM_NBYTES = 8 << 20, /* larger than a core's cache, in addition to the slots */
     PINNED_NBYTES = 16 << 20,
     PINNED_MIN_PER_RANK = 64 << 10,
@@ -26,14 +26,14 @@ static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : 
 
 /** The distribution of an axis' ranks over nodes. */
 typedef struct layout {
-    int size, n_nodes, most_local, least_local;
+    int size, n_nodes, max_local, min_local;
     bool shared_memory;
 } layout;
 
 /** Number of messages in a set. */
-static size_t n_pieces_of(const layout *l, const dt_route *r)
+static size_t n_messages_of(const layout *l, const dt_route *r)
 {
-    const size_t n_far_max = (size_t)(l->size - (r->shared ? l->least_local : 1));
+    const size_t n_far_max = (size_t)(l->size - (r->shared ? l->min_local : 1));
     return r->hierarchical && 2 * (size_t)l->n_nodes > n_far_max ? 2 * (size_t)l->n_nodes : n_far_max;
 }
 
@@ -41,11 +41,11 @@ static size_t n_pieces_of(const layout *l, const dt_route *r)
  *  Returns the number of messages in a set. */
 static size_t plan_route(const layout *l, size_t net_set_nbytes, dt_route *r)
 {
-    r->shared = l->shared_memory && l->most_local > 1;
-    r->hierarchical = r->shared && l->n_nodes > 1 && l->most_local == l->least_local;
-    const size_t n = n_pieces_of(l, r), line = LINE * sizeof(float);
-    r->piece_nbytes = n ? clamp(NET_NBYTES / n, PIECE_MIN, PIECE_MAX) / line * line : 0;
-    if (n * r->piece_nbytes > net_set_nbytes) r->piece_nbytes = net_set_nbytes / n / line * line;
+    r->shared = l->shared_memory && l->max_local > 1;
+    r->hierarchical = r->shared && l->n_nodes > 1 && l->max_local == l->min_local;
+    const size_t n = n_messages_of(l, r), line = LINE * sizeof(float);
+    r->message_nbytes = n ? clamp(NET_NBYTES / n, MESSAGE_MIN, MESSAGE_MAX) / line * line : 0;
+    if (n * r->message_nbytes > net_set_nbytes) r->message_nbytes = net_set_nbytes / n / line * line;
     return n;
 }
 
@@ -54,7 +54,7 @@ static void plan(const layout *world, dt_transport *t)
 {
     dt_route r = {0};
     const size_t n = plan_route(world, SIZE_MAX, &r);
-    t->net_set_nbytes = n * r.piece_nbytes;
+    t->net_set_nbytes = n * r.message_nbytes;
     t->n_requests = 2 * (int)n;
 }
 
@@ -70,21 +70,21 @@ dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
     const int nranks = shape->nranks, ranks_per_node = shape->ranks_per_node, rest = nranks % ranks_per_node;
     const layout l = {.size = nranks,
                       .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
-                      .most_local = nranks < ranks_per_node ? nranks : ranks_per_node,
-                      .least_local = rest ? rest : ranks_per_node,
+                      .max_local = nranks < ranks_per_node ? nranks : ranks_per_node,
+                      .min_local = rest ? rest : ranks_per_node,
                       .shared_memory = shape->shared_memory};
     dt_transport t = {0};
     plan(&l, &t);
     dt_memory memory = {0};
     memory.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned_nbytes(nranks, host_accessible);
     memory.at[DT_MEM_STAGING][DT_ON_HOST] =
-        2 * t.net_set_nbytes + (l.shared_memory && l.most_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+        2 * t.net_set_nbytes + (l.shared_memory && l.max_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
     return memory;
 }
 
 static layout layout_of(const dt_axis *axis, bool shared_memory)
 {
-    return (layout){axis->size, axis->n_nodes, axis->most_local, axis->least_local, shared_memory};
+    return (layout){axis->size, axis->n_nodes, axis->max_local, axis->min_local, shared_memory};
 }
 
 /* All messages of an axis fit in the buffers of the whole run, because its members are a part of the run's ranks. */
@@ -156,7 +156,7 @@ static dt_err open_windows(dt_comm *comm, dt_transport *t, bool *shared)
 {
     for (int i = 0; i < DT_N_AXES; i++)
         t->windows[i] = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
-    *shared = comm->use_shared_memory && comm->mesh.world.most_local > 1;
+    *shared = comm->use_shared_memory && comm->mesh.world.max_local > 1;
     for (int i = 0; i < DT_N_AXES && *shared; i++) {
         const dt_axis *a = &comm->mesh.axis[i];
         if (a->near == i && a->size > 1) DT_TRY(dt_shm_open(&t->windows[i], a, SLOT_NBYTES, shared));

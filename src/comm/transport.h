@@ -25,8 +25,8 @@ typedef struct dt_route {
     bool shared; /* members on one node exchange through shared memory, on every node alike */
     /* several nodes with the same number of members, above one: sum inside the node, then exchange sums */
     bool hierarchical;
-    int n_far;           /* number of members reached by messages */
-    size_t piece_nbytes; /* maximum bytes of one message of a reduction */
+    int n_far;             /* number of members reached by messages */
+    size_t message_nbytes; /* maximum bytes of one message of a reduction */
 } dt_route;
 
 static inline dt_transport *dt_transport_of(const dt_axis *axis) { return axis->comm->impl; }

@@ -91,10 +91,10 @@ dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values)
     return DT_OK;
 }
 
-enum { TOLD_SIZE = 96 };
-static const char *told(int rank, dt_err err, char out[TOLD_SIZE])
+enum { TEXT_SIZE = 96 };
+static const char *failure_text(int rank, dt_err err, char out[TEXT_SIZE])
 {
-    snprintf(out, TOLD_SIZE, "rank %d failed: %s", rank, dt_error_words(err));
+    snprintf(out, TEXT_SIZE, "rank %d failed: %s", rank, dt_error_words(err));
     return out;
 }
 
@@ -102,10 +102,10 @@ static const char *told(int rank, dt_err err, char out[TOLD_SIZE])
  * agreed again. */
 static int owner_of(const dt_comm *comm, dt_err err)
 {
-    char text[TOLD_SIZE];
+    char text[TEXT_SIZE];
     const int last = comm->mpi->failed_rank;
     const char *message = dt_error_message(); /* empty after a vote, which reports to no rank */
-    return last >= 0 && (!*message || !strcmp(message, told(last, err, text))) ? last : comm->rank;
+    return last >= 0 && (!*message || !strcmp(message, failure_text(last, err, text))) ? last : comm->rank;
 }
 
 dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
@@ -149,11 +149,11 @@ dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
     if (lowest.rank == INT_MAX) return DT_OK;
     if (err) return (dt_err)lowest.err;
     dt_error_clear(); /* the message of an error that was already handled must not be reported for this one */
-    char text[TOLD_SIZE];
-    return dt_fail((dt_err)lowest.err, "%s", told(lowest.rank, (dt_err)lowest.err, text));
+    char text[TEXT_SIZE];
+    return dt_fail((dt_err)lowest.err, "%s", failure_text(lowest.rank, (dt_err)lowest.err, text));
 }
 
-bool dt_comm_speaks(const dt_comm *comm)
+bool dt_comm_prints_error(const dt_comm *comm)
 {
     return !dt_comm_failed_together(comm) || comm->mpi->failed_rank == comm->rank;
 }

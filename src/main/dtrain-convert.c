@@ -468,7 +468,7 @@ int main(int argc, char **argv)
     const dt_err started = dt_comm_start(&a.comm);
     if (started != DT_OK) return tool_end(started);
     const dt_err err = run(&a, parsed);
-    const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
+    const int code = dt_comm_prints_error(&a.comm) ? tool_end(err) : dt_exit_code(err);
     dt_comm_leave(&a.comm, err);
     close_all(&a);
     return code;

@@ -457,7 +457,7 @@ int main(int argc, char **argv)
     if (started != DT_OK) return tool_end(started);
     a.plain_terminal = isatty(STDOUT_FILENO);
     const dt_err err = run(&a, parsed);
-    const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
+    const int code = dt_comm_prints_error(&a.comm) ? tool_end(err) : dt_exit_code(err);
     generate_drop_output(&a);
     dt_comm_leave(&a.comm, err);
     close_all(&a);

@@ -1,5 +1,5 @@
 /* watchdog.c - ensures that no rank waits forever. Every rank has a watchdog. At the timeout each prints its rank's
- * position, and aborts SPEAK_FIRST_S later, so that all ranks report. A stopped process prints nothing; the other ranks
+ * position, and aborts PRINT_FIRST_S later, so that all ranks report. A stopped process prints nothing; the other ranks
  * on its host name it.
  *
  * Time is counted in the watchdog's own ticks. A tick that takes much longer than requested means that this process did
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPEAK_FIRST_S = 2, STOOD_STILL_S = 5, LEAST_OF_CLOSING_S = 30 /* more than closing takes on a busy machine */ };
+enum { PRINT_FIRST_S = 2, SUSPENDED_S = 5, LEAST_OF_CLOSING_S = 30 /* more than closing takes on a busy machine */ };
 
 struct dt_watchdog {
     pthread_t thread;
@@ -28,7 +28,7 @@ struct dt_watchdog {
     double seen_since_s, idle_s; /* time of the last observed phase change; idle time counted since */
     bool asked;                  /* this rank has waited for half of timeout_s and has checked the others */
     dt_phase closing;
-    dt_comm place; /* description of comm, which closing frees */
+    dt_comm closing_comm; /* description of comm, which closing frees */
     neighbours others;
 };
 
@@ -53,7 +53,7 @@ static bool wait_or_stop(dt_watchdog *w, double s)
 static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 {
     const double since_s = atomic_load(&w->phase->since_s), most_s = 2 * pause_s;
-    if (tick_s > most_s + STOOD_STILL_S)
+    if (tick_s > most_s + SUSPENDED_S)
         DT_INFO("this process was stopped or suspended for %.0f s; comm.timeout does not count this time",
                 tick_s - pause_s);
     if (since_s != w->seen_since_s)
@@ -73,7 +73,7 @@ static void give_up(dt_watchdog *w, dt_err err, const char *why)
            (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *unit ? ", unit " : "", unit,
            dt_comm_where(w->comm, where, sizeof where), neighbours_missing(&w->others, missing, sizeof missing),
            w->asked ? dt_comm_not_waiting(w->comm, silent, sizeof silent) : "");
-    if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(err));
+    if (!wait_or_stop(w, PRINT_FIRST_S)) dt_comm_abort(dt_exit_code(err));
 }
 
 /* After half of the timeout without progress: check the other processes of this host, and report to the collectors. */
@@ -140,9 +140,9 @@ dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
 {
     dt_watchdog *w = calloc(1, sizeof *w);
     if (!w) return NULL;
-    memcpy(w->place.host, comm->host, sizeof w->place.host);
+    memcpy(w->closing_comm.host, comm->host, sizeof w->closing_comm.host);
     dt_phase_enter(&w->closing, "close", "");
-    w->phase = &w->closing, w->comm = &w->place, w->timeout_s = fmax(comm->timeout_s, LEAST_OF_CLOSING_S);
+    w->phase = &w->closing, w->comm = &w->closing_comm, w->timeout_s = fmax(comm->timeout_s, LEAST_OF_CLOSING_S);
     if (start(w, comm) == DT_OK) return w;
     dt_error_clear();
     return NULL;

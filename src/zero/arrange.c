@@ -171,7 +171,7 @@ static int64_t *held_at(zero_layout *l, arena_kind kind, int u)
  *  has at most `ahead` elements; ahead 0: never. */
 static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead)
 {
-    int64_t base = 0, stretch = 0, before = 0;
+    int64_t base = 0, range_len = 0, before = 0;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
@@ -180,20 +180,20 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
             continue;
         }
         const int64_t small = before < len ? before : len;
-        stretch = dt_max_i64(stretch, before > 0 && small <= ahead ? before + len : len);
+        range_len = dt_max_i64(range_len, before > 0 && small <= ahead ? before + len : len);
         before = len;
     }
     bool at_end = false;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
-        *held_at(l, kind, u) = base + (at_end && ahead > 0 ? stretch - len : 0);
+        *held_at(l, kind, u) = base + (at_end && ahead > 0 ? range_len - len : 0);
         if (u == tied_unit)
             *held_at(l, kind, u) = 0;
         else
             at_end = !at_end;
     }
-    return base + stretch;
+    return base + range_len;
 }
 
 /** As place_arena, with a separate region for each unit. */
@@ -322,12 +322,12 @@ static void list_states(zero_layout *l, zero_array like, bool packed)
 static void list_arrays(zero_layout *l)
 {
     const bool in_8_bits = l->state_dtype == DT_I8, differ = l->n_matrices > 0;
-    const dt_memspace beside = l->opt_space == DT_IN_FILE ? DT_ON_HOST : l->opt_space;
+    const dt_memspace scale_space = l->opt_space == DT_IN_FILE ? DT_ON_HOST : l->opt_space;
     l->array[l->n_arrays++] = (zero_array){.dtype = DT_F32, .per = 1, .state = -1, .space = l->opt_space};
     list_states(l, (zero_array){.dtype = in_8_bits ? DT_U8 : l->state_dtype, .per = 1, .space = l->opt_space}, differ);
     if (!in_8_bits) return;
-    list_states(l, (zero_array){.dtype = DT_F32, .per = DT_BLOCK8, .space = beside}, differ);
-    list_states(l, (zero_array){.dtype = DT_F32, .per = 1, .of_plain = true, .space = beside}, true);
+    list_states(l, (zero_array){.dtype = DT_F32, .per = DT_BLOCK8, .space = scale_space}, differ);
+    list_states(l, (zero_array){.dtype = DT_F32, .per = 1, .of_plain = true, .space = scale_space}, true);
 }
 
 /** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. */
