@@ -155,7 +155,7 @@ static void count_windows(const dt_comm *comm, const dt_transport *t, bool add)
 static dt_err open_windows(dt_comm *comm, dt_transport *t, bool *shared)
 {
     for (int i = 0; i < DT_N_AXES; i++)
-        t->windows[i] = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
+        t->windows[i] = (dt_shm){.n = 1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
     *shared = comm->use_shared_memory && comm->mesh.world.max_local > 1;
     for (int i = 0; i < DT_N_AXES && *shared; i++) {
         const dt_axis *a = &comm->mesh.axis[i];
