@@ -145,27 +145,35 @@ static hid_t element_type(dt_dtype dtype)
     return -1;
 }
 
-/* Create one tensor: contiguous, allocated, without fill; attribute checksum is 0. *offset: file offset of its
- * elements. */
-static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, dt_dtype dtype,
-                             int64_t *offset)
+dt_err ckpt_create_array(hid_t file, const char *path, hid_t plist, const ckpt_array *array, int64_t *offset)
+{
+    hsize_t dims[DT_MAX_DIMS];
+    bool empty = false;
+    for (int d = 0; d < array->n_dims; d++) dims[d] = (hsize_t)array->shape[d], empty = empty || dims[d] == 0;
+    const hid_t space = H5Screate_simple(array->n_dims, dims, NULL), type = array->type;
+    const hid_t dset =
+        space < 0 || type < 0 ? -1 : H5Dcreate2(file, array->name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_WRITE, path, array->name)
+                          : dt_h5_write_u64(dset, path, "checksum", array->checksum);
+    if (err == DT_OK && array->dtype) err = dt_h5_write_text(dset, path, "dtype", array->dtype);
+    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
+    if (err == DT_OK && at == HADDR_UNDEF && !empty) err = dt_h5_fail(DT_ERR_WRITE, path, array->name);
+    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+    if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, array->name);
+    if (space >= 0) H5Sclose(space);
+    return err;
+}
+
+/* The checksum is 0 until the data is written. */
+static dt_err create_tensor(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, int64_t *offset)
 {
     char name[256];
-    hsize_t dims[DT_MAX_DIMS];
+    const dt_dtype dtype = ckpt_slot_dtype(slot);
+    const hid_t type = element_type(dtype);
     const dt_tensor *t = slot->tensor;
-    for (int d = 0; d < t->n_dims; d++) dims[d] = (hsize_t)t->shape[d];
     ckpt_slot_name(slot, name, sizeof name);
-
-    hid_t space = H5Screate_simple(t->n_dims, dims, NULL);
-    hid_t type = element_type(dtype);
-    hid_t dset = space < 0 || type < 0 ? -1 : H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : dt_h5_write_u64(dset, path, "checksum", 0);
-    if (err == DT_OK && dtype == DT_BF16) err = dt_h5_write_text(dset, path, "dtype", "bf16");
-    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
-    if (err == DT_OK && at == HADDR_UNDEF && t->n_elems > 0) err = dt_h5_fail(DT_ERR_WRITE, path, name);
-    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
-    if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, name);
-    if (space >= 0) H5Sclose(space);
+    const ckpt_array array = {name, type, t->n_dims, t->shape, 0, dtype == DT_BF16 ? "bf16" : NULL};
+    const dt_err err = ckpt_create_array(file, path, plist, &array, offset);
     if (type >= 0) H5Tclose(type);
     return err;
 }
@@ -187,8 +195,7 @@ static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *
 {
     const hid_t group = properties_without_times(H5P_GROUP_CREATE), dataset = array_properties();
     dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "dataset properties") : DT_OK;
-    for (int i = 0; i < n_slots && err == DT_OK; i++)
-        err = create_dataset(file, path, dataset, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
+    for (int i = 0; i < n_slots && err == DT_OK; i++) err = create_tensor(file, path, dataset, &slots[i], &offsets[i]);
     if (err == DT_OK) err = ckpt_create_task_arrays(file, path, group, dataset, items, offsets + n_slots);
     if (group >= 0) H5Pclose(group);
     if (dataset >= 0) H5Pclose(dataset);
@@ -214,8 +221,8 @@ static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, i
                                const dt_named_arrays *items, const int64_t *offsets)
 {
     const int n = n_slots + items->n_items;
-    dt_byte_range *arrays = malloc(((size_t)n + 1) * sizeof *arrays);
-    DT_CHECK(arrays, DT_ERR_MEMORY, "out of memory for the offsets of %d arrays", n);
+    dt_byte_range *arrays;
+    DT_ALLOC(arrays, n + 1, "out of memory for the offsets of %d arrays", n);
     for (int i = 0; i < n_slots; i++) {
         const int64_t size = (int64_t)dt_dtype_size(ckpt_slot_dtype(&slots[i]));
         arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};

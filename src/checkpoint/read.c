@@ -72,6 +72,18 @@ dt_err ckpt_file_open(const char *path, hid_t *file)
     return err;
 }
 
+static dt_err open_locked(const char *path, hid_t *file)
+{
+    dt_h5_lock();
+    return ckpt_file_open(path, file);
+}
+
+static void close_locked(hid_t file)
+{
+    if (file >= 0) H5Fclose(file);
+    dt_h5_unlock();
+}
+
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
 uint64_t ckpt_sum_texts(const char *config, const char *model_config, const char *base)
@@ -97,9 +109,7 @@ static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m, c
 static dt_err read_text_or(hid_t file, const char *path, const char *name, const char *missing, char **text)
 {
     if (dt_h5_has(file, name)) return dt_h5_read_text(file, path, name, text);
-    *text = strdup(missing);
-    DT_CHECK(*text, DT_ERR_MEMORY, "%s: out of memory for attribute `%s`", path, name);
-    return DT_OK;
+    return dt_copy_text(text, missing, "%s: out of memory for attribute `%s`", path, name);
 }
 
 /* Read which tensors the file omits. text: malloc'ed, "" if none. */
@@ -212,14 +222,10 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
 {
     hid_t file;
     *meta = (dt_ckpt_meta){0};
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
-    if (err == DT_OK) {
-        err = read_meta(file, path, meta);
-        if (err == DT_OK) err = ckpt_read_task_arrays(file, path, &meta->items);
-        H5Fclose(file);
-    }
-    dt_h5_unlock();
+    dt_err err = open_locked(path, &file);
+    if (err == DT_OK) err = read_meta(file, path, meta);
+    if (err == DT_OK) err = ckpt_read_task_arrays(file, path, &meta->items);
+    close_locked(file);
     if (err != DT_OK) dt_ckpt_meta_free(meta);
     return err;
 }
@@ -240,13 +246,9 @@ dt_err dt_checkpoint_read_states(const char *path, const char *name, dt_ckpt_sta
 {
     hid_t file;
     *states = (dt_ckpt_states){0};
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
-    if (err == DT_OK) {
-        err = read_states_of(file, path, name, states);
-        H5Fclose(file);
-    }
-    dt_h5_unlock();
+    dt_err err = open_locked(path, &file);
+    if (err == DT_OK) err = read_states_of(file, path, name, states);
+    close_locked(file);
     if (err != DT_OK) dt_ckpt_states_free(states);
     return err;
 }
@@ -318,11 +320,9 @@ static bool has_link(hid_t file, const char *name)
 dt_err dt_checkpoint_is_scored(const char *path, bool *is)
 {
     hid_t file;
-    dt_h5_lock();
-    const dt_err err = ckpt_file_open(path, &file);
+    const dt_err err = open_locked(path, &file);
     *is = err == DT_OK && has_link(file, "/model/" DT_STORED_SCORE);
-    if (err == DT_OK) H5Fclose(file);
-    dt_h5_unlock();
+    close_locked(file);
     return err;
 }
 
@@ -536,17 +536,14 @@ dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, d
     locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map, .first_lost = -1};
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
-    job.has_states = calloc((size_t)n_slots + 1, sizeof *job.has_states);
-    DT_CHECK(job.has_states, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n_slots);
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
+    DT_ALLOC(job.has_states, n_slots + 1, "out of memory for a list of %d tensors", n_slots);
+    dt_err err = open_locked(path, &file);
     if (err == DT_OK) err = read_base(file, path, &job.base, &base);
     if (err == DT_OK) err = locate_slots(file, &job, &n_without);
     if (err == DT_OK) err = dt_h5_each_array(file, path, visit_array, &job);
     if (err == DT_OK) err = check_absent(&job);
     if (err == DT_OK) err = locate_head(file, &job);
-    if (file >= 0) H5Fclose(file);
-    dt_h5_unlock();
+    close_locked(file);
     if (err == DT_OK && job.n_left_out) err = ckpt_locate_left_out(path, &job.base, slots, n_slots, map, depth);
     free(job.has_states);
     dt_base_free(&job.base);
@@ -599,13 +596,9 @@ dt_err dt_checkpoint_verify(const char *path, FILE *out)
     hid_t file;
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_ckpt_meta_free(&meta);
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
-    if (err == DT_OK) {
-        err = dt_h5_each_array(file, path, verify_array, &job);
-        H5Fclose(file);
-    }
-    dt_h5_unlock();
+    dt_err err = open_locked(path, &file);
+    if (err == DT_OK) err = dt_h5_each_array(file, path, verify_array, &job);
+    close_locked(file);
     DT_TRY(err);
     DT_CHECK(job.n_bad == 0, DT_ERR_DATA,
              "%s: tensor `%s` was altered: its checksum does not match (%" PRId64 " such tensors)", path, job.first_bad,

@@ -59,9 +59,8 @@ static dt_err prepare(save_job *j)
 {
     DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
     leave_out_frozen(j);
-    j->offsets = calloc((size_t)j->n_slots + DT_CKPT_TASK_ITEMS, sizeof *j->offsets);
-    j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    DT_CHECK(j->offsets && j->sums, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
+    DT_ALLOC(j->offsets, j->n_slots + DT_CKPT_TASK_ITEMS, "out of memory for a list of %d tensors", j->n_slots);
+    DT_ALLOC(j->sums, j->n_slots + 1, "out of memory for a list of %d tensors", j->n_slots);
     return dt_chunks_take(&j->chunks, j->comm);
 }
 

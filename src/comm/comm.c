@@ -227,17 +227,11 @@ static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
 {
     uint64_t mine = dev->ops && dev->ops->identity ? dev->ops->identity(dev) : 0;
-    uint64_t *ids = malloc((size_t)comm->nranks * sizeof *ids);
-    dt_err err = ids ? dt_fault("comm.devices") : dt_fail(DT_ERR_MEMORY, "out of memory for %d devices", comm->nranks);
-    err = dt_comm_agree(comm, err);
-    if (err != DT_OK) {
-        free(ids);
-        return err;
-    }
-    err = dt_comm_next(comm, &(dt_collective){.kind = "exchange of device identifiers", .count = 1, .root = -1});
-    const int code =
-        err == DT_OK ? MPI_Allgather(&mine, 1, MPI_UINT64_T, ids, 1, MPI_UINT64_T, comm->mpi->world) : MPI_SUCCESS;
-    if (code) err = dt_comm_mpi_fail(code, "exchange of device identifiers", __FILE__, __LINE__);
+    uint64_t *ids = NULL;
+    dt_err err = dt_alloc(&ids, comm->nranks, sizeof *ids, "out of memory for %d devices", comm->nranks);
+    err = dt_comm_agree(comm, err == DT_OK ? dt_fault("comm.devices") : err);
+    if (err == DT_OK) ids[comm->rank] = mine;
+    if (err == DT_OK) err = dt_comm_join_host(comm, ids, (size_t)comm->nranks * sizeof *ids);
     if (err == DT_OK) count_sharing(comm, mine, ids);
     free(ids);
     return err;
@@ -281,8 +275,7 @@ dt_err dt_comm_open(dt_comm *comm)
     MPI_Query_thread(&provided);
     comm->threads = provided >= MPI_THREAD_MULTIPLE;
     if (gethostname(comm->host, sizeof comm->host - 1) != 0) strcpy(comm->host, "unknown");
-    comm->mpi = calloc(1, sizeof *comm->mpi);
-    DT_CHECK(comm->mpi, DT_ERR_MEMORY, "out of memory for a communicator");
+    DT_ALLOC(comm->mpi, 1, "out of memory for a communicator");
     *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL,
                                       .node = MPI_COMM_NULL,
                                       .roll = MPI_COMM_NULL,

@@ -23,11 +23,9 @@ dt_err dt_roll_open(dt_comm *comm)
     DT_MPI(MPI_Comm_dup(mpi->world, &mpi->roll));
     DT_MPI(MPI_Comm_set_errhandler(mpi->roll, MPI_ERRORS_RETURN));
     if (comm->rank < N_COLLECTORS) {
-        mpi->roll_hosts = calloc((size_t)comm->nranks, sizeof *mpi->roll_hosts);
-        mpi->reported = calloc((size_t)comm->nranks, sizeof *mpi->reported);
+        DT_ALLOC(mpi->roll_hosts, comm->nranks, "out of memory for the names of %d hosts", comm->nranks);
+        DT_ALLOC(mpi->reported, comm->nranks, "out of memory for the names of %d hosts", comm->nranks);
     }
-    DT_CHECK(comm->rank >= N_COLLECTORS || (mpi->roll_hosts && mpi->reported), DT_ERR_MEMORY,
-             "out of memory for the names of %d hosts", comm->nranks);
     for (int to = 0; to < n_collectors(comm); to++)
         DT_MPI(MPI_Gather(comm->host, sizeof comm->host, MPI_CHAR, mpi->roll_hosts, sizeof comm->host, MPI_CHAR, to,
                           mpi->roll));

@@ -97,8 +97,9 @@ static dt_err plan_routes(dt_comm *comm, dt_transport *t, bool shared)
     t->stream_nbytes = STREAM_NBYTES;
     for (int i = 0; i < DT_N_AXES; i++) {
         dt_axis *a = &comm->mesh.axis[i];
-        dt_route *r = calloc(1, sizeof *r);
-        if (!(a->route = r)) return dt_fail(DT_ERR_MEMORY, "out of memory for the transport");
+        dt_route *r;
+        DT_ALLOC(r, 1, "out of memory for the transport");
+        a->route = r;
         const layout l = layout_of(a, shared && a->near >= 0);
         const int n = (int)plan_route(&l, t->net_set_nbytes, r);
         if (2 * n > t->n_requests) t->n_requests = 2 * n;
@@ -115,9 +116,8 @@ static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
     DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_PINNED,
                         pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible), DT_MEM_STAGING));
     DT_TRY(comm->dev->ops->event_create(comm->dev, &t->returned));
-    t->src = calloc((size_t)comm->nranks, sizeof *t->src);
-    t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
-    DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "out of memory for the tables of %d ranks", comm->nranks);
+    DT_ALLOC(t->src, comm->nranks, "out of memory for the tables of %d ranks", comm->nranks);
+    DT_ALLOC(t->requests, 2 * t->n_requests + 1, "out of memory for the tables of %d ranks", comm->nranks);
     for (int i = 0; i < 2 * t->n_requests; i++) t->requests[i] = MPI_REQUEST_NULL;
     return DT_OK;
 }
@@ -221,17 +221,17 @@ static dt_err staged_reduce_scatter(const dt_axis *axis, const dt_reduction *d, 
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
         char *to = (char *)d->recv + (size_t)done * recv_elem;
         for (size_t b = 0; b < n_blocks; b++)
-            err = dt_transport_first(err, copy_on(comm, blocks + b * nbytes,
-                                                  (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
-                                                  nbytes, stream));
-        if (d->accumulate) err = dt_transport_first(err, copy_on(comm, sum, to, recv_nbytes, stream));
-        err = dt_transport_first(err, sync(comm, stream));
+            err = dt_comm_first_err(err, copy_on(comm, blocks + b * nbytes,
+                                                 (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
+                                                 nbytes, stream));
+        if (d->accumulate) err = dt_comm_first_err(err, copy_on(comm, sum, to, recv_nbytes, stream));
+        err = dt_comm_first_err(err, sync(comm, stream));
         dt_reduction part = *d;
         part.send = blocks, part.recv = sum, part.count = n, part.stride = d->stride ? n : 0;
-        err = dt_transport_first(err, dt_transport_reduce_scatter(axis, &part));
-        err = dt_transport_first(err, copy_on(comm, to, sum, recv_nbytes, stream));
+        err = dt_comm_first_err(err, dt_transport_reduce_scatter(axis, &part));
+        err = dt_comm_first_err(err, copy_on(comm, to, sum, recv_nbytes, stream));
     }
-    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
+    return dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
 }
 
 static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *recv, size_t stride, size_t nbytes,
@@ -245,14 +245,14 @@ static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *rec
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
         const size_t n = nbytes - done < most ? nbytes - done : most;
         char *mine = blocks + (size_t)axis->rank * n;
-        err = dt_transport_first(err, copy_on(comm, mine, send + done, n, stream));
-        err = dt_transport_first(err, sync(comm, stream));
-        err = dt_transport_first(err, dt_transport_all_gather(axis, mine, blocks, n, n));
+        err = dt_comm_first_err(err, copy_on(comm, mine, send + done, n, stream));
+        err = dt_comm_first_err(err, sync(comm, stream));
+        err = dt_comm_first_err(err, dt_transport_all_gather(axis, mine, blocks, n, n));
         for (size_t r = 0; r < (size_t)axis->size; r++)
             if (recv + r * stride != send)
-                err = dt_transport_first(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
+                err = dt_comm_first_err(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
     }
-    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
+    return dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */

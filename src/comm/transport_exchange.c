@@ -35,17 +35,17 @@ static dt_err stage(const round *r)
     dt_device *dev = r->axis->comm->dev;
     dt_err err = DT_OK;
     for (int i = 0; i < r->n; i++)
-        err = dt_transport_first(
+        err = dt_comm_first_err(
             err, copy(r, outgoing(r, i), (const char *)r->m[i].send + r->done, part(r, r->m[i].send_nbytes)));
-    return dt_transport_first(err, dev->ops->stream_sync(dev, r->stream));
+    return dt_comm_first_err(err, dev->ops->stream_sync(dev, r->stream));
 }
 
 static dt_err unstage(const round *r)
 {
     dt_err err = DT_OK;
     for (int i = 0; i < r->n; i++)
-        err = dt_transport_first(err,
-                                 copy(r, (char *)r->m[i].recv + r->done, incoming(r, i), part(r, r->m[i].recv_nbytes)));
+        err = dt_comm_first_err(err,
+                                copy(r, (char *)r->m[i].recv + r->done, incoming(r, i), part(r, r->m[i].recv_nbytes)));
     return err;
 }
 
@@ -92,9 +92,9 @@ dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_
     for (int i = 0; i < DT_N_AXES; i++) t->windows[i].progress = axis->comm->mpi->world;
     dt_err err = near ? DT_OK : dt_transport_take_pinned(axis, stream);
     for (; r.done < all && err != DT_ERR_COMM; r.done += r.most) {
-        if (!near) err = dt_transport_first(err, stage(&r));
-        err = dt_transport_first(err, send_parts(&r));
-        if (!near && err != DT_ERR_COMM) err = dt_transport_first(err, unstage(&r));
+        if (!near) err = dt_comm_first_err(err, stage(&r));
+        err = dt_comm_first_err(err, send_parts(&r));
+        if (!near && err != DT_ERR_COMM) err = dt_comm_first_err(err, unstage(&r));
     }
-    return near ? err : dt_transport_first(err, dt_transport_give_pinned(axis, stream));
+    return near ? err : dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
 }

@@ -7,7 +7,6 @@
  * A vote is a list of values, each with its own kind of combination, so MPI may split the list anywhere. The first
  * values are the error, the stop request and the non-finite flag. */
 #include "internal.h"
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,8 +65,7 @@ dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi)
     DT_MPI(MPI_Type_contiguous((int)sizeof(dt_vote_value), MPI_BYTE, &mpi->vote_type));
     DT_MPI(MPI_Type_commit(&mpi->vote_type));
     DT_MPI(MPI_Op_create(vote_function, 0, &mpi->vote_op));
-    mpi->vote_values = calloc(N_HEAD + ROOM_AT_START, sizeof *mpi->vote_values);
-    DT_CHECK(mpi->vote_values, DT_ERR_MEMORY, "out of memory for a vote");
+    DT_ALLOC(mpi->vote_values, N_HEAD + ROOM_AT_START, "out of memory for a vote");
     mpi->vote_room = ROOM_AT_START;
     return DT_OK;
 }
@@ -84,9 +82,7 @@ dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
     if (n_values <= mpi->vote_room) return DT_OK;
-    dt_vote_value *room = realloc(mpi->vote_values, (size_t)(N_HEAD + n_values) * sizeof *room);
-    DT_CHECK(room, DT_ERR_MEMORY, "out of memory for a vote of %d values", n_values);
-    mpi->vote_values = room;
+    DT_RESIZE(mpi->vote_values, N_HEAD + n_values, "out of memory for a vote of %d values", n_values);
     mpi->vote_room = n_values;
     return DT_OK;
 }
@@ -108,11 +104,10 @@ static int owner_of(const dt_comm *comm, dt_err err)
     return last >= 0 && (!*message || !strcmp(message, failure_text(last, err, text))) ? last : comm->rank;
 }
 
-dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
+/* kind, count: description of the collective. */
+static dt_err vote_as(dt_comm *comm, dt_vote *vote, const char *kind, int count)
 {
-    DT_EXPECT(comm && comm->mpi && vote);
     struct dt_comm_mpi *mpi = comm->mpi;
-    DT_EXPECT(vote->n_values >= 0 && vote->n_values <= mpi->vote_room);
     dt_vote_value *all = mpi->vote_values;
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
     all[HEAD_FAILED] =
@@ -121,7 +116,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
     all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
     if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
-    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "vote", .count = vote->n_values, .root = -1}));
+    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = kind, .count = count, .root = -1}));
     mpi->failed_rank = -1; /* a failed exchange is not an agreement */
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, all, N_HEAD + vote->n_values, mpi->vote_type, mpi->vote_op, mpi->world));
     const int64_t failed = all[HEAD_FAILED].count;
@@ -134,23 +129,24 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     return DT_OK;
 }
 
+dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
+{
+    DT_EXPECT(comm && comm->mpi && vote);
+    DT_EXPECT(vote->n_values >= 0 && vote->n_values <= comm->mpi->vote_room);
+    return vote_as(comm, vote, "vote", vote->n_values);
+}
+
 dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
 {
     if (comm && comm->counts) return err;
     DT_EXPECT(comm && comm->mpi);
     if (err != DT_OK && comm->mpi->apart) return err; /* main ends the job */
-    struct {
-        int rank, err;
-    } mine = {err ? owner_of(comm, err) : INT_MAX, (int)err}, lowest;
-    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "agreement", .count = 1, .root = -1}));
-    comm->mpi->failed_rank = -1;
-    DT_MPI(MPI_Allreduce(&mine, &lowest, 1, MPI_2INT, MPI_MINLOC, comm->mpi->world));
-    comm->mpi->failed_rank = lowest.rank == INT_MAX ? -1 : lowest.rank;
-    if (lowest.rank == INT_MAX) return DT_OK;
-    if (err) return (dt_err)lowest.err;
-    dt_error_clear(); /* the message of an error that was already handled must not be reported for this one */
+    dt_vote vote = {.err = (int32_t)err};
     char text[TEXT_SIZE];
-    return dt_fail((dt_err)lowest.err, "%s", failure_text(lowest.rank, (dt_err)lowest.err, text));
+    DT_TRY(vote_as(comm, &vote, "agreement", 1));
+    if (vote.err == DT_OK || err != DT_OK) return (dt_err)vote.err;
+    dt_error_clear(); /* the message of an error that was already handled must not be reported for this one */
+    return dt_fail((dt_err)vote.err, "%s", failure_text(vote.failed_rank, (dt_err)vote.err, text));
 }
 
 bool dt_comm_prints_error(const dt_comm *comm)

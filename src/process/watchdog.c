@@ -9,7 +9,9 @@
  * The watchdog also polls the transport: a thread that waits for a GPU, which waits for a lost rank, cannot poll it. */
 #include "dtrain/process/process.h"
 #include "neighbours.h"
+#include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +21,7 @@ enum { PRINT_FIRST_S = 2, SUSPENDED_S = 5, LEAST_OF_CLOSING_S = 30 /* more than 
 
 struct dt_watchdog {
     pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    bool stop;
+    int stop[2]; /* pipe; a write ends the thread */
     const dt_phase *phase;
     const dt_comm *comm;
     double timeout_s;
@@ -33,19 +33,10 @@ struct dt_watchdog {
 };
 
 /* Wait for s seconds. Returns true if the watchdog is to stop. */
-static bool wait_or_stop(dt_watchdog *w, double s)
+static bool wait_or_stop(const dt_watchdog *w, double s)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)s;
-    until.tv_nsec += (long)((s - (double)(time_t)s) * 1e9);
-    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
-    pthread_mutex_lock(&w->mutex);
-    while (!w->stop && pthread_cond_timedwait(&w->wake, &w->mutex, &until) == 0) {
-    }
-    const bool stop = w->stop;
-    pthread_mutex_unlock(&w->mutex);
-    return stop;
+    struct pollfd stop = {.fd = w->stop[0], .events = POLLIN};
+    return poll(&stop, 1, (int)(1000 * s)) == 1;
 }
 
 /* Add up the seconds without progress, after a tick that took tick_s instead of pause_s. A tick may take longer on a
@@ -109,21 +100,21 @@ static void *watch(void *arg)
     return NULL;
 }
 
+static void free_watchdog(dt_watchdog *w)
+{
+    for (int i = 0; i < 2; i++)
+        if (w->stop[i] >= 0) close(w->stop[i]);
+    neighbours_close(&w->others);
+    free(w);
+}
+
 static dt_err start(dt_watchdog *w, const dt_comm *comm)
 {
     neighbours_open(&w->others, comm);
-    pthread_mutex_init(&w->mutex, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    if (pthread_create(&w->thread, NULL, watch, w)) {
-        neighbours_close(&w->others);
-        free(w);
-        return dt_fail(DT_ERR_FAULT, "cannot start the watchdog thread");
-    }
-    return DT_OK;
+    w->stop[0] = w->stop[1] = -1;
+    if (pipe2(w->stop, O_CLOEXEC) == 0 && pthread_create(&w->thread, NULL, watch, w) == 0) return DT_OK;
+    free_watchdog(w);
+    return dt_fail(DT_ERR_FAULT, "cannot start the watchdog thread");
 }
 
 dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm *comm, double timeout_s)
@@ -151,13 +142,6 @@ dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
 void dt_watchdog_stop(dt_watchdog *w)
 {
     if (!w) return;
-    pthread_mutex_lock(&w->mutex);
-    w->stop = true;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->mutex);
-    pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->wake);
-    pthread_mutex_destroy(&w->mutex);
-    neighbours_close(&w->others);
-    free(w);
+    if (write(w->stop[1], "", 1) == 1) pthread_join(w->thread, NULL);
+    free_watchdog(w);
 }

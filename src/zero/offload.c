@@ -21,8 +21,7 @@ static dt_err open_ring(dt_zero *z, zero_ring *r, dt_memspace space, size_t nbyt
 {
     if (nbytes == 0) return DT_OK;
     const int n = z->lay.n_buffers;
-    r->buffer = calloc((size_t)n, sizeof *r->buffer);
-    DT_CHECK(r->buffer, DT_ERR_MEMORY, "out of memory for a table of %d buffers", n);
+    DT_ALLOC(r->buffer, n, "out of memory for a table of %d buffers", n);
     r->n = n;
     DT_TRY(dt_buf_alloc(&r->memory, zero_memory_of(z, space), space, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
     char *const first = (char *)dt_swap_round_up((size_t)r->memory.ptr);
@@ -44,8 +43,7 @@ static void close_ring(dt_zero *z, zero_ring *r)
 
 static dt_err number_groups(dt_zero *z)
 {
-    z->first_group = calloc((size_t)z->n_units + 1, sizeof *z->first_group);
-    DT_CHECK(z->first_group, DT_ERR_MEMORY, "out of memory for a table of %d units", z->n_units);
+    DT_ALLOC(z->first_group, z->n_units + 1, "out of memory for a table of %d units", z->n_units);
     for (int u = 0; u < z->n_units; u++) {
         const int64_t len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
         z->first_group[u + 1] = z->first_group[u] + (len + z->lay.group_len - 1) / z->lay.group_len;
