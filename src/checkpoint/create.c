@@ -84,13 +84,19 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     return err;
 }
 
+/* The property list, or -1, with the list closed, if it could not be set. */
+static hid_t checked(hid_t plist, bool is_set)
+{
+    if (plist < 0 || is_set) return plist;
+    H5Pclose(plist);
+    return -1;
+}
+
 /* Omits creation times everywhere, so that equal states give equal bytes. */
 static hid_t properties_without_times(hid_t of)
 {
     const hid_t plist = H5Pcreate(of);
-    if (plist < 0 || H5Pset_obj_track_times(plist, false) >= 0) return plist;
-    H5Pclose(plist);
-    return -1;
+    return checked(plist, plist >= 0 && H5Pset_obj_track_times(plist, false) >= 0);
 }
 
 /* of: the model of this group; NULL: a group inside a model's group. */
@@ -182,12 +188,9 @@ static dt_err create_tensor(hid_t file, const char *path, hid_t plist, const dt_
 static hid_t array_properties(void)
 {
     const hid_t plist = properties_without_times(H5P_DATASET_CREATE);
-    if (plist < 0 ||
-        (H5Pset_layout(plist, H5D_CONTIGUOUS) >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
-         H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0))
-        return plist;
-    H5Pclose(plist);
-    return -1;
+    return checked(plist, plist >= 0 && H5Pset_layout(plist, H5D_CONTIGUOUS) >= 0 &&
+                              H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
+                              H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0);
 }
 
 static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots,
@@ -206,14 +209,12 @@ static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *
 static hid_t access_list(int n_slots)
 {
     const hsize_t meta = META_FIXED + (hsize_t)n_slots * META_PER_SLOT;
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    if (access < 0) return -1;
-    if (H5Pset_fapl_stdio(access) >= 0 && H5Pset_file_locking(access, false, true) >= 0 &&
-        H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
-        H5Pset_alignment(access, CKPT_ALIGN_FROM, CKPT_PAGE) >= 0 && H5Pset_meta_block_size(access, meta) >= 0)
-        return access;
-    H5Pclose(access);
-    return -1;
+    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    return checked(access, access >= 0 && H5Pset_fapl_stdio(access) >= 0 &&
+                               H5Pset_file_locking(access, false, true) >= 0 &&
+                               H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
+                               H5Pset_alignment(access, CKPT_ALIGN_FROM, CKPT_PAGE) >= 0 &&
+                               H5Pset_meta_block_size(access, meta) >= 0);
 }
 
 /* Register the arrays with the image: they are written directly to the file, and copying the image skips them. */

@@ -211,9 +211,7 @@ static dt_err write_slots(save_job *j)
      * cache concurrently. */
     const bool sync = !dt_comm_first(j->comm) || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
-    if (err == DT_OK && sync && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
-    return err;
+    return dt_close_written(fd, j->part, sync, err);
 }
 
 static dt_err add_sums(save_job *j) { return dt_comm_sum_host_u64(j->comm, j->sums, j->n_slots); }
@@ -225,10 +223,8 @@ static dt_err write_metadata(const save_job *j)
 {
     const int fd = open(j->part, O_RDWR | O_CLOEXEC);
     if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be opened again");
-    dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size, j->chunks->raw);
-    if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
-    return err;
+    const dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size, j->chunks->raw);
+    return dt_close_written(fd, j->part, true, err);
 }
 
 static dt_err complete(const save_job *j)

@@ -24,36 +24,24 @@ enum {
 
 static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : x > high ? high : x; }
 
-/** The distribution of an axis' ranks over nodes. */
-typedef struct layout {
-    int size, n_nodes, max_local, min_local;
-    bool shared_memory;
-} layout;
-
-/** Number of messages in a set. */
-static size_t n_messages_of(const layout *l, const dt_route *r)
-{
-    const size_t n_far_max = (size_t)(l->size - (r->shared ? l->min_local : 1));
-    return r->hierarchical && 2 * (size_t)l->n_nodes > n_far_max ? 2 * (size_t)l->n_nodes : n_far_max;
-}
-
 /** Choose the route of an axis. net_set_nbytes: upper limit of a set of messages, from values that all ranks share.
  *  Returns the number of messages in a set. */
-static size_t plan_route(const layout *l, size_t net_set_nbytes, dt_route *r)
+static size_t plan_route(const dt_axis *a, bool shared_memory, size_t net_set_nbytes, dt_route *r)
 {
-    r->shared = l->shared_memory && l->max_local > 1;
-    r->hierarchical = r->shared && l->n_nodes > 1 && l->max_local == l->min_local;
-    const size_t n = n_messages_of(l, r), line = LINE * sizeof(float);
+    r->shared = shared_memory && a->max_local > 1;
+    r->hierarchical = r->shared && a->n_nodes > 1 && a->max_local == a->min_local;
+    const size_t n_far_max = (size_t)(a->size - (r->shared ? a->min_local : 1)), line = LINE * sizeof(float);
+    const size_t n = r->hierarchical && 2 * (size_t)a->n_nodes > n_far_max ? 2 * (size_t)a->n_nodes : n_far_max;
     r->message_nbytes = n ? clamp(NET_NBYTES / n, MESSAGE_MIN, MESSAGE_MAX) / line * line : 0;
     if (n * r->message_nbytes > net_set_nbytes) r->message_nbytes = net_set_nbytes / n / line * line;
     return n;
 }
 
 /** Buffers for all axes have the size that the whole run needs. Sets n_requests and net_set_nbytes. */
-static void plan(const layout *world, dt_transport *t)
+static void plan(const dt_axis *world, bool shared_memory, dt_transport *t)
 {
     dt_route r = {0};
-    const size_t n = plan_route(world, SIZE_MAX, &r);
+    const size_t n = plan_route(world, shared_memory, SIZE_MAX, &r);
     t->net_set_nbytes = n * r.message_nbytes;
     t->n_requests = 2 * (int)n;
 }
@@ -68,31 +56,24 @@ static size_t pinned_nbytes(int nranks, bool host_accessible)
 dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
 {
     const int nranks = shape->nranks, ranks_per_node = shape->ranks_per_node, rest = nranks % ranks_per_node;
-    const layout l = {.size = nranks,
-                      .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
-                      .max_local = nranks < ranks_per_node ? nranks : ranks_per_node,
-                      .min_local = rest ? rest : ranks_per_node,
-                      .shared_memory = shape->shared_memory};
+    const dt_axis world = {.size = nranks,
+                           .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
+                           .max_local = nranks < ranks_per_node ? nranks : ranks_per_node,
+                           .min_local = rest ? rest : ranks_per_node};
     dt_transport t = {0};
-    plan(&l, &t);
+    plan(&world, shape->shared_memory, &t);
     dt_memory memory = {0};
     memory.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned_nbytes(nranks, host_accessible);
     memory.at[DT_MEM_STAGING][DT_ON_HOST] =
-        2 * t.net_set_nbytes + (l.shared_memory && l.max_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+        2 * t.net_set_nbytes + (shape->shared_memory && world.max_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
     return memory;
-}
-
-static layout layout_of(const dt_axis *axis, bool shared_memory)
-{
-    return (layout){axis->size, axis->n_nodes, axis->max_local, axis->min_local, shared_memory};
 }
 
 /* All messages of an axis fit in the buffers of the whole run, because its members are a part of the run's ranks. */
 static dt_err plan_routes(dt_comm *comm, dt_transport *t, bool shared)
 {
     const int threads = omp_get_max_threads(), cores = comm->mpi->cores_per_rank;
-    const layout all = layout_of(&comm->mesh.world, shared);
-    plan(&all, t);
+    plan(&comm->mesh.world, shared, t);
     t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
     t->stream_nbytes = STREAM_NBYTES;
     for (int i = 0; i < DT_N_AXES; i++) {
@@ -100,8 +81,7 @@ static dt_err plan_routes(dt_comm *comm, dt_transport *t, bool shared)
         dt_route *r;
         DT_ALLOC(r, 1, "out of memory for the transport");
         a->route = r;
-        const layout l = layout_of(a, shared && a->near >= 0);
-        const int n = (int)plan_route(&l, t->net_set_nbytes, r);
+        const int n = (int)plan_route(a, shared && a->near >= 0, t->net_set_nbytes, r);
         if (2 * n > t->n_requests) t->n_requests = 2 * n;
         if (a->size > t->n_requests) t->n_requests = a->size;
         r->shm = &t->windows[r->shared ? a->near : i];

@@ -228,9 +228,7 @@ static dt_err write_text(dt_lock *l, bool create, bool *exists)
     if (*exists) return DT_OK;
     DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, l->path, create ? "cannot be created" : "the lock cannot be taken over");
     l->written = true;
-    dt_err err = dt_write_at(fd, l->path, 0, l->text, strlen(l->text));
-    if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, l->path, "sync failed");
-    close(fd);
+    const dt_err err = dt_close_written(fd, l->path, true, dt_write_at(fd, l->path, 0, l->text, strlen(l->text)));
     if (err != DT_OK && create) unlink(l->path);
     return err;
 }
