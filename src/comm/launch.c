@@ -102,7 +102,8 @@ static long look_at_threads(long before, bool *newer_work)
 /* MPI_Init leaves an event to a thread of Open MPI 4, and MPI_Finalize unloads the plugin with its handler before it
  * joins that thread. In a short run on an overloaded machine the thread may not have run until then, and would call
  * unloaded code. Therefore all threads that MPI_Init has started must be seen idle first. They are checked twice,
- * because one may have given work to another that was checked before it. before: the highest thread id before MPI_Init. */
+ * because one may have given work to another that was checked before it. before: the highest thread id before
+ * MPI_Init. */
 static void let_threads_rest(long before)
 {
     enum { AT_MOST_MS = 5000 };
