@@ -132,7 +132,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m) { ret
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
     if (!p->logp || !p->entropy || !p->log_sum_squares || p->kl || p->mean_logit) return DT_ERR_ARG;
-    for (int32_t i = 0; i < m->batch->n_tok; i++) {
+    for (int64_t i = 0; i < m->batch->n_target; i++) {
         w->u[i] = (float)(how.a * m->inv_norm);
         w->entropy[i] = (float)(how.b * m->inv_norm);
         w->kl[i] = (float)(how.c * m->inv_norm);
@@ -145,7 +145,7 @@ static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     const head_task *h = t->self;
     const dt_batch *b = m->batch;
     double loss = 0, entropy = 0, squares = 0, mean = 0, kl = 0;
-    for (int32_t i = 0; i < b->n_tok; i++) {
+    for (int64_t i = 0; i < b->n_target; i++) {
         loss += -how.a * (double)p->logp[i] - how.b * (double)p->entropy[i] + how.c * (double)p->kl[i];
         entropy += (double)p->entropy[i], squares += (double)p->log_sum_squares[i];
         mean += (double)p->mean_logit[i], kl += (double)p->kl[i];

@@ -561,7 +561,7 @@ static double logp_gap(const json_t *fixture, const char *config, dt_dtype dtype
     for (int i = 0; i < N; i++) {
         double sum = 0;
         for (int32_t t = seqs[i].n_prompt; t < seqs[i].n_ids; t++) {
-            gap += fabs((double)(logps[i][t] - scored[b.seq_start[i] + t - 1])) / (N * NEW);
+            gap += fabs((double)(logps[i][t] - scored[b.seq_target[i] + t - seqs[i].n_prompt])) / (N * NEW);
             sum += (double)logps[i][t];
         }
         assert_true(seqs[i].n_ids - seqs[i].n_prompt == NEW && fabs(sum - seqs[i].logp) <= NEW * 0x1p-22);

@@ -183,7 +183,7 @@ TEST(a_model_works_in_the_memory_of_another)
 
         train(&r, &b, 1, grads[0], &loss[0]);
         logp_of(judge, &b, 3, found);
-        assert_memory_equal(found, want, (size_t)b.n_tok * sizeof *want);
+        assert_memory_equal(found, want, (size_t)b.n_target * sizeof *want);
         train(&r, &b, 1, grads[1], &loss[1]);
         assert_memory_equal(grads[1], grads[0], (size_t)n_param(&r) * sizeof(double));
 

@@ -262,7 +262,6 @@ TEST(an_empty_batch_contributes_zero_in_the_same_order)
                                  DT_OK);
                 assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
                 assert_int_equal(dt_model_results(r.model, &(dt_head_results){.logp = logp}), DT_OK);
-                for (int t = 0; t < b.n_tok; t++) assert_true(logp[t] == 0);
                 all_gradients(&r, accumulate ? 0.5 : 0);
                 assert_string_equal(r.calls, order);
             }

@@ -267,8 +267,8 @@ static void toy_keep(dt_task *t, int a, const float *logp, float *kept)
     const dt_batch *b = &toy_of(t)->batch;
     const int64_t first = a * t->batching.micro_batch_size;
     for (int32_t s = 0; s < b->n_seq; s++)
-        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++)
-            kept[(first + s) * TOY_LEN + b->pos[i] + 1] = logp[i];
+        for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++)
+            kept[(first + s) * TOY_LEN + b->pos[b->target_row[i]] + 1] = logp[i];
 }
 
 static void toy_begin_sequences(dt_task *t, int64_t rollout)
@@ -352,11 +352,11 @@ static dt_err toy_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
     const toy *y = toy_of(t);
     const dt_batch *b = m->batch;
     for (int32_t s = 0; s < b->n_seq; s++)
-        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
-            const int64_t at = toy_place(t, s, i);
+        for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++) {
+            const int64_t at = toy_place(t, s, b->target_row[i]);
             const double ratio = exp((double)p->logp[i] - (double)y->old[at]);
             const double gain = (double)y->frozen_logp[at] - (double)y->old[at];
-            w->u[i] = b->target[i] < 0 ? 0.0f : (float)(ratio * gain * m->inv_norm);
+            w->u[i] = (float)(ratio * gain * m->inv_norm);
         }
     return DT_OK;
 }
@@ -391,9 +391,8 @@ static void toy_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     const dt_batch *b = m->batch;
     double loss = 0, divergence = 0, judged = 0;
     for (int32_t s = 0; s < b->n_seq; s++)
-        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
-            if (b->target[i] < 0) continue;
-            const int64_t at = toy_place(t, s, i);
+        for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++) {
+            const int64_t at = toy_place(t, s, b->target_row[i]);
             const double ratio = exp((double)p->logp[i] - (double)y->old[at]);
             loss -= ratio * ((double)y->frozen_logp[at] - (double)y->old[at]);
             divergence += (double)p->logp[i] - (double)y->frozen_logp[at];
