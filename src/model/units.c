@@ -11,8 +11,8 @@
 /* Prefix of all tensor names of the language model in a vision-language model. */
 static const char *const INSIDE = "language_model.";
 
-/* Properties of a module that its slot determines. split: the first linear layers of attention and MLP are divided by outputs, the
- * second by inputs, tables by rows. */
+/* Properties of a module that its slot determines. split: the first linear layers of attention and MLP are divided by
+ * outputs, the second by inputs, tables by rows. */
 static const struct slot_kind {
     dt_tensor_kind kind;
     dt_adapter_site site;
