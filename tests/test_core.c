@@ -470,12 +470,14 @@ TEST(a_batch_is_counted_and_its_arrays_do_not_overlap)
     memset(b.target, 2, 33 * 4);
     memset(b.pos, 3, 33 * 4);
     memset(b.order, 4, 33 * 4);
+    memset(b.target_row, 8, 33 * 4);
     memset(b.weight, 5, 33 * 4);
     memset(b.seq_start, 6, 6 * 4);
+    memset(b.seq_target, 9, 6 * 4);
     memset(b.token_key, 7, 33 * 8);
     assert_true(b.token[32] == 0x01010101 && b.target[32] == 0x02020202 && b.pos[32] == 0x03030303 &&
-                b.order[32] == 0x04040404);
-    assert_true(b.seq_start[5] == 0x06060606);
+                b.order[32] == 0x04040404 && b.target_row[32] == 0x08080808);
+    assert_true(b.seq_start[5] == 0x06060606 && b.seq_target[5] == 0x09090909);
     dt_batch_free(&b, &l);
     assert_int_equal(l.now[DT_MEM_DATA][DT_ON_HOST], 0);
     assert_int_equal(dt_batch_alloc(&b, 0, 1, &l), DT_ERR_ARG);
@@ -490,7 +492,8 @@ TEST(finish_sorts_stably_and_sums_exactly)
     assert_int_equal(dt_batch_alloc(&b, MAX, 4, NULL), DT_OK);
     for (int n = 0; n <= MAX; n += n < 4 ? 1 : 1498) {
         for (size_t r = 0; r < sizeof ranges / sizeof ranges[0]; r++) {
-            b.n_tok = n;
+            b.n_tok = n, b.n_seq = 2;
+            b.seq_start[0] = 0, b.seq_start[1] = n / 3, b.seq_start[2] = n;
             int64_t fixed = 0, n_target = 0;
             for (int i = 0; i < n; i++) {
                 b.token[i] = (int32_t)(dt_mix64((uint64_t)i + r) % ranges[r]);
@@ -502,6 +505,11 @@ TEST(finish_sorts_stably_and_sums_exactly)
             dt_batch_finish(&b);
             assert_int_equal(b.n_target, n_target);
             assert_true(b.weight_fixed == fixed);
+            for (int i = 0, k = 0; i < n; i++) {
+                if (i == n / 3) assert_int_equal(b.seq_target[1], k);
+                if (b.target[i] >= 0) assert_int_equal(b.target_row[k++], i);
+            }
+            assert_int_equal(b.seq_target[2], n_target);
             for (int i = 1; i < n; i++) {
                 const int32_t x = b.order[i - 1], y = b.order[i];
                 assert_true(b.token[x] < b.token[y] || (b.token[x] == b.token[y] && x < y));

@@ -204,9 +204,9 @@ TEST(a_micro_batch_may_follow_before_the_last_one_is_done)
         assert_int_equal(
             dt_model_results(runs_on.model, &(dt_head_results){.logp = logp[1], .hit = hit[1], .entropy = entropy[1]}),
             DT_OK);
-        assert_memory_equal(logp[0], logp[1], sizeof logp[0]);
-        assert_memory_equal(hit[0], hit[1], sizeof hit[0]);
-        assert_memory_equal(entropy[0], entropy[1], sizeof entropy[0]);
+        assert_memory_equal(logp[0], logp[1], (size_t)b.n_target * sizeof *logp[0]);
+        assert_memory_equal(hit[0], hit[1], (size_t)b.n_target);
+        assert_memory_equal(entropy[0], entropy[1], (size_t)b.n_target * sizeof *entropy[0]);
         same_gradients(&waits, &runs_on, 0);
         assert_int_equal(dt_model_forward(runs_on.model, &c, true, 0), DT_OK);
         assert_int_equal(dt_model_results(runs_on.model, &(dt_head_results){.logp = logp[1]}),
