@@ -4,7 +4,6 @@
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "ref_model.h"
-#include <math.h>
 
 enum { ROWS = 5, WIDTH = 67, MAX_ARRAYS = 6 };
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
