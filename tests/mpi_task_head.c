@@ -13,7 +13,6 @@
 #include "dtrain/step/step.h"
 #include "../src/task/reference.h"
 #include "dtrain/report/metrics.h"
-#include <math.h>
 
 enum { LEN = 10, N_STEPS = 6 };
 #define TEMPERATURE 0.8
@@ -295,8 +294,4 @@ TEST(divergence_from_the_initial_model_starts_at_zero)
     assert_all(MPI_COMM_WORLD, this_rank() || c.at[ENTROPY][N_STEPS] > c.at[ENTROPY][1]);
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, make_task_run_dir, remove_task_run_dir));
-}
+MPI_TEST_MAIN(make_task_run_dir, remove_task_run_dir)

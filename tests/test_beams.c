@@ -4,9 +4,6 @@
 
 #include "cases.h"
 #include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "dtrain/generate/generate.h"
 #include "host_sampler.h"
@@ -344,8 +341,7 @@ TEST(a_prompt_without_room_and_wrong_numbers)
     const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
     dt_generate_stats stats;
     how.n_return = 3;
-    assert_int_equal(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE);
-    dt_error_clear();
+    assert_fails(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE, "");
     free_search(&w);
 }
 

@@ -2,7 +2,6 @@
  * overflow in a diverging run. */
 #include "cases.h"
 #include "dtrain/task/task.h"
-#include <math.h>
 
 enum { N_TOK = 8 };
 

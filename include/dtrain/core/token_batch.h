@@ -72,7 +72,8 @@ size_t dt_extension_nbytes(const dt_extension_form *form, int32_t max_seq);
 void dt_batch_free(dt_batch *b, dt_ledger *ledger);
 /** Bytes that dt_batch_alloc allocates. */
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq);
-/** Compute order, targets (target_row, seq_target, n_target) and weight_fixed from the other fields, after these were filled in. Allocates nothing. */
+/** Compute order, target_row, seq_target, n_target and weight_fixed from the other fields, after these were filled in.
+ *  Allocates nothing. */
 void dt_batch_finish(dt_batch *b);
 
 #endif
