@@ -28,9 +28,8 @@ static const char SMOLLM3[] =
     "\"vocab_size\": 61, \"num_attention_heads\": 10, \"num_key_value_heads\": 2, \"no_rope_layers\": [1, 0, 1]}";
 static const char GEMMA2[] =
     "{\"model_type\": \"gemma2\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
-    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
-    "\"rms_norm_eps\": 1, \"query_pre_attn_scalar\": 5, \"sliding_window\": 4, \"attn_logit_softcapping\": 2, "
-    "\"final_logit_softcapping\": "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"rms_norm_eps\": 1, "
+    "\"query_pre_attn_scalar\": 5, \"sliding_window\": 4, \"attn_logit_softcapping\": 2, \"final_logit_softcapping\": "
     "3}";
 static const char GEMMA3[] =
     "{\"model_type\": \"gemma3_text\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
