@@ -307,7 +307,7 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
                         .ref_ld = ld};
     begin(c, "classifier over %d classes, %s, gradients in %s", (int)n_vocab,
           terms == 0   ? "loss"
-          : terms == 1 ? "smoothing, z-loss and soft-capping"
+          : terms == 1 ? "smoothing, z-loss and softcap"
                        : "entropy and divergence",
           dt_dtype_name(dlogits));
     const array logits = put(c, DT_F32, N_ROWS * ld, 5), ref = put(c, DT_F32, N_ROWS * ld, 5),
