@@ -112,7 +112,7 @@ for script in jobs/*.sh; do
 done
 
 expect "make uninstall" make --no-print-directory uninstall CUDA=0 BUILD="$BUILD" DESTDIR="$root" PREFIX="$prefix" MAKEFLAGS=
-is "make uninstall leaves no file" "$(find "$root" ! -type d)" ""
+expect "make uninstall leaves no file" test -z "$(find "$root" ! -type d)"
 
 # Recipes of package managers: readable, of this version, and with every library that set-up knows.
 recipes="tools/packaging/spack/package.py tools/packaging/easybuild/dtrain-$version-*.eb"
