@@ -70,7 +70,7 @@ static void samples_of(const dt_loader *l, const dt_request *what, int64_t *epoc
     *count = left < 0 ? 0 : left < m ? left : m;
 }
 
-/* The position before i among those of its step, in a circle. */
+/* The previous position of the same step; for the first one, the last. */
 static int64_t position_before(const dt_loader *l, const dt_request *what, int64_t i)
 {
     int64_t epoch, first = 0, count = l->order.n;
@@ -104,8 +104,8 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     return DT_OK;
 }
 
-/* The last micro-batch of an evaluation is followed by the first one, ready for the next evaluation. Mismatched batches
- * of a step precede the others. */
+/* After the last micro-batch of an evaluation comes the first one, for the next evaluation. Mismatched batches of a
+ * step precede the others. */
 static dt_request next_request(void *self, const dt_request *what)
 {
     dt_loader *l = self;

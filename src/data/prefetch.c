@@ -1,6 +1,6 @@
 /* prefetch.c - a ring of batches: [held by the caller] [ready ...] [being built] [free ...]. The thread
- * predicts the next request. The prediction affects when a batch is built, never its content. An error is
- * stored in the batch's slot, and the thread pauses until the caller requests another batch. */
+ * predicts the next request. The prediction affects when a batch is built, never its content. The slot of a batch also
+ * stores its error. After an error the thread pauses until the caller requests another batch. */
 #include "prefetch.h"
 #include <pthread.h>
 #include <signal.h>

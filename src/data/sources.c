@@ -1,5 +1,5 @@
-/* sources.c - samples are numbered through the files in the given order. Each file is packed separately,
- * so that a row never spans files. */
+/* sources.c - samples are numbered across all files, in the given order. Each file is packed separately, so no row
+ * spans two files. */
 #include "sources.h"
 #include "kinds/kinds.h"
 #include "dtrain/io/io.h"
@@ -23,7 +23,7 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     return DT_OK;
 }
 
-/* Layout for a file: as packing says; "auto" is wrapped for tokens and none for sft. */
+/* Choose the layout of a file by `packing`; "auto" is wrapped for tokens and none for sft. */
 static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *opt, const dt_samples_ops **ops,
                                  dt_samples_options *lo)
 {
@@ -119,7 +119,7 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     return DT_OK;
 }
 
-/* Report what truncation loses. Silent while planning, which opens files repeatedly. */
+/* Warn of targets that truncation loses. Silent while planning, which opens files repeatedly. */
 static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
 {
     const dt_cut_counts *c = &set->cut;
@@ -158,7 +158,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     dt_samples *set = &s->samples[s->n_files];
     DT_TRY(dt_samples_open(set, ops, d, &lo));
     warn_of_cut(set, opt);
-    s->n_files++; /* from here on the sources own set, and with it d */
+    s->n_files++; /* now the sources own set and d */
     s->n_samples += set->n_samples;
     s->n_tokens += d->info.n_tokens;
     s->n_dropped += set->n_dropped;
@@ -186,7 +186,7 @@ static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options 
     return err;
 }
 
-/* Explain why no sample with answers of an item can be trained on. before: the counts without this item. */
+/* Report why no sample with answers of an item can be used for training. before: the counts without this item. */
 static dt_err no_answer(const char *item, const dt_sources *s, const dt_sources *before, const dt_loader_options *opt)
 {
     const int64_t n_ties = s->n_ties - before->n_ties, n_too_long = s->n_too_long - before->n_too_long,

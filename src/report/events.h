@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** CRC-32C (Castagnoli), as TFRecord wants it before masking. */
+/** CRC-32C (Castagnoli), which TFRecord then masks. */
 uint32_t dt_crc32c(const void *data, size_t nbytes);
 
 #endif

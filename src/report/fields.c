@@ -1,4 +1,4 @@
-/* fields.c - TensorBoard sorts groups by name, upper case first, so the loss comes first there. */
+/* fields.c - TensorBoard sorts groups by name, upper case first. "Loss" is therefore the first group. */
 #include "fields.h"
 #include <string.h>
 

@@ -35,7 +35,7 @@ void dt_lines_settle(dt_lines *l)
     int64_t n = 0;
     for (int64_t begin = 0, end; begin < l->n; begin = end) {
         end = same_step_end(l, begin);
-        int64_t newest = begin; /* of the training lines; if there are none, all lines are kept */
+        int64_t newest = begin; /* the last training line; without training lines, all lines are kept */
         for (int64_t i = begin; i < end; i++)
             if (!l->line[i].is_validation) newest = i;
         for (int64_t i = newest; i < end; i++) l->line[n++] = l->line[i];

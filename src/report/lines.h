@@ -26,12 +26,13 @@ typedef struct dt_kept {
 
 /** Add a record if it is to be kept. path: for messages. DT_ERR_MEMORY. */
 dt_err dt_lines_add(dt_lines *l, const char *path, const dt_kept *kept, dt_line line);
-/** Keep each training step once, its newest record and the validations after it, ordered by step. A file holds steps
- * twice if it was merged by hand, or if a run wrote them again. */
+/** Order lines by step. Of each training step keep only the last record and the validations after it. A step has
+ *  several records if files were merged by hand, or if a run repeated the step. */
 void dt_lines_settle(dt_lines *l);
-/** The first training step whose record is missing; 0: none. Adjacent records may be `every` steps apart, or as far as
- *  the two records before them, if log.logging_steps was larger then. Before the first record, the distance after it
- *  counts. *at: index of the line before which the record is missing, n for the end. Call after dt_lines_settle. */
+/** The first training step whose record is missing; 0: none. Adjacent records may be `every` steps apart. They may also
+ *  be as far apart as the previous two records, because log.logging_steps may have been larger then. The first record
+ *  is compared with the distance to the second. *at: index of the line before which the record is missing, n for the
+ *  end. Call after dt_lines_settle. */
 int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at);
 /** Warn that the file to which a resumed run would append is missing or empty. */
 void dt_lines_tell_gone(const char *path, const dt_kept *kept);

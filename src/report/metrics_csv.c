@@ -19,7 +19,7 @@ static const char *const fixed[] = {"step",          "loss",        "lr",       
                                     "tokens",        "samples",     "step_time", "tokens_per_second",
                                     "memory_device", "memory_host", "skipped",   "validation_loss"};
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
-static const char later[] = "memory_pinned"; /* in every new table after the fixed ones; missing in older tables */
+static const char later[] = "memory_pinned"; /* follows the fixed columns in new tables; older tables lack it */
 
 static const char FILE_NAME[] = "metrics.csv";
 
@@ -291,7 +291,7 @@ static dt_err csv_train(void *self, const dt_train_record *rec)
     int n = 0;
     dt_fields_of(rec, fields);
     for (int i = 0; i < DT_N_FIELDS; i++)
-        if (fields[i].known || i == DT_FIELD_SKIPPED) /* its column has no empty cells */
+        if (fields[i].known || i == DT_FIELD_SKIPPED) /* the column "skipped" has no empty cells */
             metrics[n++] = (dt_metric){fields[i].name, fields[i].value};
     DT_TRY(set_more(c, metrics, n));
     DT_TRY(set_more(c, rec->more, rec->n_more));

@@ -1,5 +1,5 @@
-/* metrics_jsonl.c - the sink "jsonl". It writes lines by hand, because they are flat and their digits are part of the
- * contract. It reads them with jansson, because a crash or another program may have damaged the file. */
+/* metrics_jsonl.c - the sink "jsonl". Lines are written without a library, because they are flat and their digits are
+ * part of the file format. They are read with jansson, because a crash or another program may have damaged the file. */
 #include "metrics_jsonl.h"
 #include "fields.h"
 #include "sink.h"

@@ -8,7 +8,7 @@
  * flushed to disk. Scrapes are seconds apart, and on a parallel file system a rename can take milliseconds, so short
  * steps replace the file at most once a second.
  *
- * Names of tasks' metrics ("dpo/rewards/margins") are labels: as parts of names, "a/b" and "a_b" would be one. */
+ * Names of tasks' metrics ("dpo/rewards/margins") are labels. In a Prometheus name, "a/b" and "a_b" would be equal. */
 #include "sink.h"
 #include "fields.h"
 
@@ -26,7 +26,7 @@
 typedef struct prometheus {
     char path[PATH_MAX], part[PATH_MAX];
     bool temporary;  /* removed at the end */
-    bool written;    /* the file is this run's */
+    bool written;    /* this run has written the file */
     double shown_s;  /* time at which a training record replaced the file */
     bool pending;    /* a record is not in the file yet */
     int64_t n_steps; /* of the run */
@@ -242,8 +242,8 @@ static dt_err prometheus_sync(void *self)
     return p->pending ? replace(p, true) : DT_OK;
 }
 
-/* A collector would export a file in its own directory for ever, so this one is removed. A file in output_dir is part
- * of the run's results. */
+/* A file in the collector's directory is removed, because the collector would export it forever. A file in output_dir
+ * is a result of the run and stays. */
 static void prometheus_close(void *self)
 {
     prometheus *p = self;

@@ -1,9 +1,10 @@
 /* kto.c - task kto: aligns a model with single answers, each labelled good or bad, against a frozen reference
- * (algorithms.md 3.5). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. A good
- * answer is to have a larger ratio than the model has on average, a bad one a smaller ratio. The average is estimated
- * over prompts with the answers of other samples of the step, by one forward of both models before the first gradient.
+ * (algorithms.md 3.5). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. Training
+ * raises the ratios of good answers above the model's average ratio, and lowers those of bad answers below it. The
+ * average is estimated over prompts with the answers of other samples of the step. This takes one forward of both
+ * models before the first gradient.
  *
- * Source   Ethayarajh et al., "KTO", ICML 2024, arXiv:2402.01306, equations 7 and 8; numbers as TRL's KTOTrainer.
+ * Source   Ethayarajh et al., "KTO", ICML 2024, arXiv:2402.01306, equations 7 and 8; values match TRL's KTOTrainer.
  *          D'Oosterlinck et al., "APO", arXiv:2408.06266, equation 7, unpaired. */
 #include "dtrain/step/step.h"
 #include "pair_loss.h"
@@ -18,10 +19,10 @@ typedef struct kto {
     double beta, weight[N_LABELS];
     bool estimates; /* loss_type kto: the average is estimated; apo_zero_unpaired: it is 0 */
     dt_reference reference;
-    double *ratio;   /* [n_alloc] of the samples of a step, or of the validation, with the answers of others */
-    int64_t n_alloc; /* their maximum number */
-    double kl;       /* mean of these, at least 0 */
-    dt_micro step;   /* of the current step, all but the batch */
+    double *ratio; /* [n_alloc] ratios of the mismatched samples of a step, or of the validation */
+    int64_t n_alloc;
+    double kl;     /* mean of these, at least 0 */
+    dt_micro step; /* of the current step, all but the batch */
     int loss, n_answers, n[N_LABELS], reward[N_LABELS], logp[N_LABELS], logit[N_LABELS], n_tok_of[N_LABELS];
     int entropy, n_target, kl_of_step, kl_of_validation, n_tok, n_samples;
 } kto;
@@ -127,7 +128,7 @@ static double sum_of(const dt_batch *b, int64_t sequence, const float *logp)
     return sum;
 }
 
-/* The ratios of one mismatched micro-batch, whose first sample has this number in the step. */
+/* Compute the ratios of one mismatched micro-batch. first: number of its first sample in the step. */
 static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
 {
     kto *k = t->self;
@@ -141,10 +142,10 @@ static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
     return DT_OK;
 }
 
-/* Each ratio is one rank's, and 0 of the others: their sum has the same bits on any number of ranks. */
+/* Each ratio is 0 on all ranks but one, so its sum over ranks is exact for any number of ranks. */
 static dt_err average(dt_task *t, int64_t n)
 {
-    enum { MOST = 1 << 22 }; /* an int counts them */
+    enum { MOST = 1 << 22 }; /* MPI counts are of type int */
     kto *k = t->self;
     double sum = 0;
     DT_TRY(dt_fault("task.kto"));
@@ -203,7 +204,7 @@ static dt_err kto_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     return dt_reference_score(&k->reference, t, m->batch);
 }
 
-/* With z = beta (ratio - kl) of a good answer, minus that of a bad one: the loss is weight (1 - sigmoid(z)).
+/* The loss weight (1 - sigmoid(z)) with z = beta (ratio - kl) for a good answer, -beta (ratio - kl) for a bad one.
  * *slope: its derivative by the ratio. */
 static double loss_of(const kto *k, double ratio, bool good, double *slope)
 {

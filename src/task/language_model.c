@@ -1,5 +1,5 @@
-/* language_model.c - pre-training and SFT are one task. They differ only in which tokens are targets, which the data
- * determines: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
+/* language_model.c - pre-training and SFT are one task. They differ only in the targets, which the data determines:
+ * L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
 #include "language_model.h"
 #include "dtrain/step/step.h"
 #include <math.h>
@@ -49,7 +49,7 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 
 /* ---- the task ---------------------------------------------------------------------------------------------------- */
 
-/* Images are never truncated. */
+/* A sample is skipped if data.seq_len would cut its images. */
 static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
@@ -81,7 +81,7 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
     return dt_task_forward(t, &m);
 }
 
-/* Warns that the data, not the task's name, determines the targets here. */
+/* The data, not the name of the task, determines the targets. */
 static void warn_of_kind(const dt_task *t)
 {
     if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || dt_comm_first(t->comm)))
@@ -89,7 +89,8 @@ static void warn_of_kind(const dt_task *t)
                 "token, as task pretrain does");
 }
 
-/* Task pretrain is the default. Data with prompts and answers was probably made for another task. */
+/* Task pretrain is the default. Warn if the data has prompts and answers, because the user may have forgotten to set the
+ * task. */
 static void open_pretrain(dt_task *t)
 {
     lm_open(t);

@@ -1,9 +1,9 @@
-/* reward_watch.c - see reward_watch.h. Counts restart with the process. */
+/* reward_watch.c - checkpoints do not contain the counts, so they restart with the process. */
 #include "reward_watch.h"
 #include <inttypes.h>
 #include <math.h>
 
-/* Returns the number of rows of function k with a reward, or -1 if two rows of a group differ. *value: the common value
+/* Returns the number of rows with a reward of function k, or -1 if two rows of a group differ. *value: the common value
  * of all rows, NaN if groups differ. */
 static int64_t look(const dt_watched_rewards *r, int k, double *value)
 {

@@ -3,8 +3,7 @@
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind
  * preference), each its own sequence, a text with a label (kind unpaired), or a prompt (kind prompts). The samples of
- * an optimizer step are a pure function of (configuration, step): to resume, a run needs a step number, not an
- * iterator.
+ * an optimizer step are a pure function of (configuration, step). A run therefore resumes from a step number.
  *
  * Every function is Local: each rank opens the files, and all ranks compute the same order. */
 #ifndef DTRAIN_DATA_H
@@ -112,8 +111,9 @@ typedef struct dt_images_of_file {
 bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f);
 /** Read image i of all files. pixels: out [S, S, 3]. DT_ERR_DATA. */
 dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
-/** Set where images' features are stored (feature_nbytes). Before the first batch, or when no batch is in use. f:
- *  borrowed until the next call; places: in [dt_loader_n_images], copied. */
+/** Set the files of images' features, and the location of each image's features in them (feature_nbytes). Called before
+ *  the first batch, or when no batch is in use. f: borrowed until the next call; places: in [dt_loader_n_images],
+ *  copied. */
 void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places);
 
 /** Number of micro-steps of optimizer step `step`, counted from 0 over all epochs: the same on every rank. */
@@ -130,8 +130,8 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
  *  the next call. DT_ERR_DATA. */
 dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 
-/** Kind unpaired: as dt_loader_batch, but each prompt is followed by the answer of the sample before it in the step;
- *  the first by that of the last. So every answer occurs once, whatever the ranks and micro-batches are. Labels are not
+/** Kind unpaired: as dt_loader_batch, but each prompt has the answer of the previous sample of the step; the first one
+ *  has the answer of the last. Every answer occurs once, for any number of ranks and micro-batches. Labels are not
  *  set. */
 dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
 
@@ -149,7 +149,7 @@ int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
 /** Tokens of a prompt; of a longer prompt the last max tokens. ids: out [max]; n: out. DT_ERR_DATA: also if an image
  *  would be cut off. */
 dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
-/** Has every prompt an answer, a text of tokens? */
+/** True if every file has answers of its prompts. */
 bool dt_loader_has_answers(const dt_loader *l);
 /** Tokens of a prompt's answer; of a longer answer the first max tokens. ids: out [max]; n: out. DT_ERR_DATA. */
 dt_err dt_loader_answer(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);

@@ -1,9 +1,10 @@
-/* features.h - a cache of a frozen tower's image features in files. An entry is found by the image's content, so that
- * equal images of any dataset share it, and by everything that determines the tower's output. Every function is Local.
+/* features.h - a cache of a frozen tower's image features in files. The key of an entry is a hash of the image's
+ * content, and a hash of everything that determines the tower's output. Equal images of any dataset share an entry.
+ * Every function is Local.
  *
  * A file is written under a temporary name and never changed. DIR/features-TOWER-IMAGES.bin contains one tower's
- * features of the images that it lists. Several runs may read and add files concurrently. Files are untrusted: header
- * and list have a checksum, and so has each entry, which is verified when it is read. */
+ * features of the images that it lists. Several runs may read and add files concurrently. Files are untrusted: header,
+ * list and each entry have checksums. An entry is verified when it is read. */
 #ifndef DTRAIN_FEATURES_H
 #define DTRAIN_FEATURES_H
 
@@ -60,7 +61,7 @@ void dt_features_close(dt_features *f);
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/** A file that several processes write, each some of its entries. {0} to begin. */
+/** A file whose entries are written by several processes. Initialise to {0}. */
 typedef struct dt_feature_file {
     dt_feature_kind kind;
     int64_t n;  /* images */

@@ -21,8 +21,8 @@
 
 enum { COPY_NBYTES = 1 << 20 };
 
-/* One file: samples first .. first+n-1, and the tokens, bytes or images that they have of each part (both
- * sides, records, images). */
+/* One file: samples first .. first+n-1, and the range of their elements in each part. Elements are tokens (both sides),
+ * bytes (records) or images. */
 typedef struct shard {
     char *path, *part;
     int64_t first, n;
@@ -92,7 +92,7 @@ static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, i
     return DT_OK;
 }
 
-/* Add the shard of samples first .. end-1, with their tokens of either side. */
+/* Add the shard of samples first .. end-1. */
 static dt_err add_shard(commit *k, int64_t first, int64_t end)
 {
     DT_GROW(k->shards, k->n_shards, "%s: out of memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
@@ -160,7 +160,7 @@ static dt_err name_shards(commit *k)
     return DT_OK;
 }
 
-/* Position of the dash before the number that ends at `end` in a shard's name. */
+/* The dash before the number that ends at `end` in a shard's name; NULL: no such number. */
 static const char *number_before(const char *path, const char *end)
 {
     const char *p = end;
@@ -231,7 +231,8 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
-/* Reserve the whole file, which detects a full disk. If the file system cannot reserve, later writes report it. */
+/* Reserve the whole file, which detects a full disk. If the file system cannot reserve, a later write reports the full
+ * disk. */
 static dt_err claim_space(const shard *s, hid_t file)
 {
     hsize_t nbytes = 0;
@@ -323,7 +324,7 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     return n;
 }
 
-/* The block checksums of n outputs: one array, which follows them. */
+/* The array of the block checksums of n outputs. Sets the outputs' first_block. */
 static output list_blocks(output *outputs, int n)
 {
     int64_t n_blocks = 0;
@@ -381,8 +382,8 @@ static dt_err seal_part(const char *part, const dt_byte_range *ranges, int n)
     return dt_close_written(fd, part, true, err);
 }
 
-/* Open without HDF5's own lock. On NFS, where all locks are of one kind, it would conflict with our lock
- * on the .part file. */
+/* Open without HDF5's own lock. On NFS, where flock and fcntl locks are the same, it would conflict with our lock on
+ * the .part file. */
 static hid_t create_hdf5(const char *part)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -410,7 +411,7 @@ static dt_err write_part(const commit *k, const shard *s)
 
 /* ---- all files of a dataset -------------------------------------------------------------------------------------- */
 
-/* A glob would include the shards of an earlier run with another shard count. */
+/* Warn of shards of an earlier run with another shard count, which a glob of the new shards would include. */
 static void warn_of_others(const commit *k)
 {
     const int stem = stem_len(k->w->path);

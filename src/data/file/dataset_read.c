@@ -61,7 +61,7 @@ static void widen(int32_t *ids, int64_t n)
     }
 }
 
-/* The sample that contains token `at`: the last that begins at or before it. */
+/* The sample that contains token `at`: the last one that begins at or before it. */
 static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
 {
     int64_t low = 0, high = d->info.n_documents;
@@ -75,7 +75,7 @@ static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
     return DT_OK;
 }
 
-/* A model with images would take these tokens for placeholders. */
+/* A model with images would interpret these tokens as placeholders. */
 static dt_err check_placeholders(dt_dataset *d, int side, int64_t first, int64_t n, const int32_t *ids)
 {
     int64_t i = 0, sample = 0;
@@ -170,7 +170,7 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
     return DT_OK;
 }
 
-/* Parse the whole record: it is passed on to the user's reward programs. */
+/* Check that the whole record is valid JSON, because the user's reward programs receive it. */
 static dt_err check_record(const dt_dataset *d, int64_t i, const char *text, int64_t n)
 {
     json_t *json;

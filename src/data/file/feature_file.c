@@ -41,7 +41,7 @@ struct dt_features {
     int64_t n_entries;
 };
 
-/* Two sums that weight bytes differently. */
+/* Combine two checksums with different weights of the bytes. */
 dt_image_hash dt_image_hash_of(const uint8_t *pixels, size_t nbytes)
 {
     const int64_t n_words = (int64_t)(nbytes / 8), rest = (int64_t)nbytes - 8 * n_words;
@@ -261,7 +261,8 @@ static void remove_left(const char *dir)
     dt_list_free(names, n);
 }
 
-/* Create a file with a unique name. Until it is locked, another process may take it for a leftover and remove it. */
+/* Create a file with a unique name. Another process may treat it as a leftover and remove it before it is locked, hence
+ * several tries. */
 static dt_err create_part(dt_feature_file *f, const char *dir)
 {
     enum { TRIES = 3 };

@@ -1,5 +1,5 @@
-/* megatron_store.c - Megatron-LM's indexed datasets: PREFIX.bin holds tokens, PREFIX.idx where sequences and documents
- * begin. Both are read with pread: a file of any size takes no memory.
+/* megatron_store.c - Megatron-LM's indexed datasets: PREFIX.bin holds tokens, PREFIX.idx the starts of sequences and
+ * documents. Both are read with pread, so memory does not grow with the file.
  *
  * PREFIX.idx, little-endian: "MMIDIDX\0\0", uint64 version 1, uint8 type code, uint64 S sequences, uint64 D entries of
  * the document index, int32 lengths [S] in tokens, int64 pointers [S] in bytes, int64 documents [D]: number of the
@@ -23,7 +23,7 @@
 enum { MAGIC_NBYTES = 9, HEAD_NBYTES = 34, PIECE = 4096 };
 static const char magic[MAGIC_NBYTES] = "MMIDIDX\0"; /* two zero bytes at the end */
 
-/* By type code; size 0: not a type of token ids. */
+/* Indexed by type code; size 0: not a type of token ids. */
 static const struct {
     const char *name;
     int size;
@@ -35,7 +35,7 @@ enum { N_TYPES = sizeof types / sizeof types[0] };
 typedef struct megatron {
     char *bin, *idx; /* paths */
     int bin_fd, idx_fd;
-    int code; /* of the type */
+    int code; /* index in types */
     int64_t n_sequences, n_documents, n_tokens;
     int64_t lengths, pointers, documents; /* byte offsets in the index */
 } megatron;
@@ -59,7 +59,7 @@ static bool is_megatron(const char *path, const char *head, size_t n_head)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* The token of n_bytes bytes as a number. */
+/* The integer stored at p. */
 static int64_t number_of(const unsigned char *p, int code)
 {
     uint64_t x = 0;
@@ -68,7 +68,7 @@ static int64_t number_of(const unsigned char *p, int code)
     return types[code].is_signed ? (int64_t)(x << unused) >> unused : (int64_t)x;
 }
 
-/* Token ids as uint32; the caller compares them with the vocabulary. */
+/* Read token ids as uint32; the caller checks them against the vocabulary. */
 static dt_err read_tokens(const dt_array *a, int64_t first, int64_t n, void *out)
 {
     const megatron *m = a->self;
@@ -93,7 +93,7 @@ static dt_err read_i64(const megatron *m, int64_t at, int64_t i, int64_t n, int6
     return dt_read_at(m->idx_fd, m->idx, at + 8 * i, out, (size_t)(8 * n));
 }
 
-/* Where sequence i begins, as a number of tokens. */
+/* Index of the first token of sequence i. */
 static dt_err token_of(const megatron *m, int64_t i, int64_t pointer, uint64_t *token)
 {
     const int size = types[m->code].size;
@@ -104,8 +104,8 @@ static dt_err token_of(const megatron *m, int64_t i, int64_t pointer, uint64_t *
     return DT_OK;
 }
 
-/* Offsets of documents: the pointers of their first sequences. Most files have a document for each sequence, whose
- * pointers are read in one piece. */
+/* Offsets of documents: the pointers of their first sequences. In most files every document is one sequence. Their
+ * pointers are adjacent and are read together. */
 static dt_err read_offsets(const dt_array *a, int64_t first, int64_t n, void *out)
 {
     const megatron *m = a->self;
@@ -152,7 +152,7 @@ static uint64_t u64_at(const unsigned char *p)
     return x;
 }
 
-/* Sizes of the arrays, which must fill the index. */
+/* Read the sizes of the arrays, which must fill the index. */
 static dt_err read_head(megatron *m, int64_t nbytes)
 {
     unsigned char head[HEAD_NBYTES];
@@ -186,7 +186,7 @@ static dt_err read_head(megatron *m, int64_t nbytes)
     return DT_OK;
 }
 
-/* The ends of the arrays; verify reads the rest. */
+/* Check the first and last entries of the arrays; megatron_verify checks all. */
 static dt_err check_ends(const megatron *m, int64_t bin_nbytes)
 {
     const int size = types[m->code].size;
@@ -261,7 +261,7 @@ static void megatron_close(dt_dataset *d)
     free(m);
 }
 
-/* Each sequence begins where the one before it ends. */
+/* Check that each sequence begins at the end of the previous one. */
 static dt_err megatron_verify(const dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg)
 {
     const megatron *m = d->store_self;

@@ -1,4 +1,4 @@
-/* open_dataset.c - opens a dataset file of any format. The format fills its columns. */
+/* open_dataset.c - opens a dataset file of any format. The functions of the format fill its columns. */
 #include "dataset_file.h"
 #include "../kinds/kinds.h"
 #include "store.h"
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of two formats that a file may have, the first one counts. */
+/* The first format that matches a file is used. */
 #define STORES(STORE) STORE(megatron) STORE(hdf5)
 #define STORE_TABLE(name) extern const dt_store dt_store_##name;
 STORES(STORE_TABLE)

@@ -2,9 +2,8 @@
  * HDF5's lock and copies. Arrays that are chunked, compressed or of foreign byte order are read through
  * HDF5, under its lock.
  *
- * Input is untrusted: the offset that HDF5 reports is checked against the file size. Storage outside the
- * file (external files, virtual datasets) is refused. A dataset is one file, and all ranks compare its
- * size and head. */
+ * Input is untrusted: the offset that HDF5 reports is checked against the file size. Storage outside the file (external
+ * files, virtual datasets) is refused, because ranks compare only the size and head of one file. */
 #include "pread_array.h"
 #include "blocks.h"
 #include "dtrain/data/dataset.h"

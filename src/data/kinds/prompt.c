@@ -1,4 +1,4 @@
-/* prompt.c - kind prompts: a prompt, perhaps its answer, and the other fields of its record for reward functions. */
+/* prompt.c - kind prompts: a prompt, optionally its answer, and the other fields of its record for reward functions. */
 #include "kinds.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -83,7 +83,7 @@ static dt_err print_images(dt_dataset *d)
     return DT_OK;
 }
 
-/* Of a file that does not store the size, the largest token id. */
+/* If the file does not store the size, print the largest token id. */
 static dt_err print_vocabulary(dt_dataset *d)
 {
     int32_t ids[1 << 14], largest = -1;

@@ -102,7 +102,7 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
     return d->column[DT_COL_MASK].path && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
-/* Read pixels, or their features. */
+/* Read pixels, or features if the loader has them. */
 static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
 {
     if (!d->features) return dt_dataset_read_images(d, first, n, to);

@@ -1,7 +1,7 @@
 /* samples_answers.c - samples are prompts with answers: the two texts of a pair, or one text, each its own
  * sequence in the batch. Targets are the tokens of the answers (algorithms.md 2, 3). A sample is dropped if
- * an answer is empty, or if a text exceeds T tokens and must not be cut. Lengths are kept in memory, so
- * that samples are numbered and steps counted without reading. */
+ * an answer is empty, or if a text exceeds T tokens and must not be cut. Lengths are kept in memory: samples
+ * are numbered and steps counted without reading the file. */
 #include "../kinds/kinds.h"
 #include "samples_records.h"
 #include <inttypes.h>
@@ -157,7 +157,7 @@ static dt_err answers_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fil
     return DT_OK;
 }
 
-/* The tokens of sample i in its file; *n_prompt: how many of them are the prompt. */
+/* The tokens of sample i in its file; *n_prompt: the length of its prompt. */
 static dt_err find_text(const dt_samples *set, int64_t i, int64_t *first, int64_t *n, int64_t *n_prompt)
 {
     const int64_t number = dt_records_number(&((const answers *)set->impl)->r, i);

@@ -1,6 +1,6 @@
 /* samples_packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit
  * decreasing when the file is opened. The position of each piece is kept in row order, 12 bytes per piece
- * (16 with weights), so that filling a row needs no search.
+ * (16 with weights). Filling a row then needs no search.
  *
  * Pieces with nothing to predict are dropped: single-token documents, single-token last pieces of split
  * documents, and records without targets. */
@@ -155,8 +155,8 @@ static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_r
     return DT_OK;
 }
 
-/* Store the position of each piece in row order, and the counts of each row, so that steps are counted
- * without reading. */
+/* Store the position of each piece in row order, and the counts of each row. Steps are then counted without
+ * reading. */
 static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
 {
     for (int64_t row = 0; row < k->n_rows; row++) {

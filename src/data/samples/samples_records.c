@@ -1,6 +1,6 @@
 /* samples_records.c - samples of an sft file are its records with at least one target. One pass over the
- * masks at opening finds them and their target counts. These take 8 bytes per record, so that samples are
- * numbered and steps counted without reading.
+ * masks at opening finds them and their target counts. With these, 8 bytes per record, samples are numbered
+ * and steps counted without reading the file.
  *
  * The list holds the dropped records, not the kept ones, because usually few are dropped. */
 #include "samples_records.h"
@@ -137,7 +137,7 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
     return DT_OK;
 }
 
-/* A block of /offsets: all threads read its masks; one thread keeps its records, in order. */
+/* A block of /offsets: all threads read its masks. Then one thread adds its records, in order. */
 static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     scan *s = arg;

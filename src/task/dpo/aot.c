@@ -1,5 +1,5 @@
-/* aot.c - pairs answers by rank in a sorted order. Ties keep the order of the data, so the pairing does not depend on
- * the distribution over ranks. */
+/* aot.c - matches answers by their index in sorted order. Ties keep the order of the data, so the matching does not
+ * depend on the distribution over ranks. */
 #include "aot.h"
 #include <stdlib.h>
 
@@ -30,7 +30,7 @@ static double difference(const dt_aot *a, int64_t pair, int of)
     return x[0] - x[1];
 }
 
-/* Match the sorted arrays key[0] and key[1]: the pair at index k of one gets the value at index k of the other. */
+/* Give the pair at index k of the sorted array key[mine] the value at index k of the other array. */
 static void take(dt_aot *a, int64_t n, int mine, int what)
 {
     for (int64_t k = 0; k < n; k++) a->partner[a->key[mine][k].pair][what] = a->key[1 - mine][k].x;

@@ -1,5 +1,5 @@
 /* aot.h - preference optimisation by optimal transport (arXiv 2406.05882). The chosen answers of a set are compared
- * with its rejected answers by rank in sorted order, not pair by pair. Private to src/task.
+ * with its rejected answers at the same index in sorted order, not pair by pair. Private to src/task.
  *
  * A set is a step's pairs, over all ranks and micro-steps. In a validation, sets have the same size and follow the
  * order of the data. */

@@ -1,12 +1,12 @@
-/* batch_beta.c - samples pairs without replacement: adds Gumbel noise to the logarithms of their weights and takes the
- * maximum values (Kool et al., ICML 2019, arXiv:1903.06059). Each pair's random number is keyed by its number in the
- * training, so the sample depends neither on ranks nor on the order of scoring. */
+/* batch_beta.c - samples pairs without replacement: adds Gumbel noise to the logarithms of their weights and keeps the
+ * pairs with the largest sums (Kool et al., ICML 2019, arXiv:1903.06059). The key of a pair's random number is its
+ * number in the training. The sample therefore depends neither on ranks nor on the order of scoring. */
 #include "batch_beta.h"
 #include "../advantages.h"
 #include <math.h>
 #include <stdlib.h>
 
-#define LEAST 1e-3 /* beta, as in the authors' code */
+#define LEAST 1e-3 /* minimum of beta, as in the authors' code */
 
 void dt_batch_beta_lay_out(dt_batch_beta *b, int64_t n, void *block, size_t *used)
 {

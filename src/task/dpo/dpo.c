@@ -3,8 +3,8 @@
  * A loss depends on the two ratios of a pair. All tokens of an answer have the same weight: minus the loss's
  * derivative by the answer's ratio. One forward computes both answers.
  *
- * A frozen judge may score by how much an answer is better (MM-DPO), and a second one how safe it is (Safe-MM-DPO).
- * A multiplier then weighs safety. It is updated after each step from sums over all ranks. */
+ * A frozen judge may score how helpful an answer is (MM-DPO), and a second one how safe it is (Safe-MM-DPO). A
+ * multiplier then weighs safety. It is updated after each step from sums over all ranks. */
 #include "dpo.h"
 #include "dtrain/step/step.h"
 #include "../pairs.h"
@@ -137,7 +137,7 @@ static void warn_of_ties(const dt_task *t)
                 (long long)info->n_ties);
 }
 
-/* Those of a reward model's data may not be meant. */
+/* Data made for a reward model may have margins that the user does not intend for DPO. */
 static void say_margins(const dt_task *t, const dpo *d)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
@@ -246,7 +246,7 @@ static dt_err dpo_evaluate(dt_task *t, int64_t micro)
     return dt_task_forward(t, &m);
 }
 
-/* The step had the multiplier as it was before. */
+/* Count the multiplier that the step used, then update it. */
 static void update_multiplier(dt_task *t, bool applied)
 {
     dpo *d = t->self;

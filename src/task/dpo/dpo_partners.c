@@ -1,5 +1,5 @@
-/* dpo_partners.c - one forward pass of model and reference over all pairs of a step, before its first gradient.
- * Losses that compare pairs, and a beta of the whole step, need it. */
+/* dpo_partners.c - one forward pass of model and reference over all pairs of a step, before its first gradient, for
+ * losses that compare pairs and for a beta of the whole step. */
 #include "dpo.h"
 #include <string.h>
 
@@ -17,7 +17,7 @@ static void note_answers(const dpo_answers *a, double *x)
     }
 }
 
-/* This rank's: the others have zeros in their places. */
+/* Evaluate the pairs of this rank's micro-batch. The values of other ranks' pairs stay 0. */
 static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
 {
     dpo *d = t->self;
@@ -35,10 +35,10 @@ static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
     return DT_OK;
 }
 
-/* Each number is one rank's, and 0 of the others. */
+/* Each value is 0 on all ranks but one, so its sum over ranks is exact. */
 static dt_err add_up(dt_task *t, double *x, int64_t n)
 {
-    enum { MOST = 1 << 22 }; /* an int counts them */
+    enum { MOST = 1 << 22 }; /* MPI counts are of type int */
     DT_TRY(dt_fault("task.pairs"));
     for (int64_t at = 0; at < n; at += MOST)
         DT_TRY(dt_comm_reduce_host_f64(t->comm, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));

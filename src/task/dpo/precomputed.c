@@ -237,7 +237,6 @@ static dt_err prepare(dt_precomputed *p, dt_task *t)
     return DT_OK;
 }
 
-/* Verifies an existing file. */
 static dt_err verify(dt_precomputed *p, dt_task *t)
 {
     uint64_t said = 0, sum;

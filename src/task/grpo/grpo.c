@@ -1,6 +1,6 @@
 /* grpo.c - group-relative policy optimisation (algorithms.md 5.1-5.3). The model generates several completions per
- * prompt. The advantage of a completion, its reward relative to the others of its prompt, makes it more or less
- * probable.
+ * prompt. The advantage of a completion is its reward relative to the others of its prompt. Training makes completions
+ * with a positive advantage more probable.
  *
  * A generation is used for one or more optimizer steps. Everything that normalises a step is computed from the
  * generation, which every rank holds, before the step's first backward. */
@@ -108,7 +108,7 @@ static void grpo_open(dt_task *t)
     grpo_open_rewards(g, t);
     open_reference(g, t);
     count_steps(g, t);
-    /* every ratio is then 1, and the slope of the loss depends on the advantages only */
+    /* without either array every ratio is 1, and the slope of the loss depends on the advantages only */
     t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
     t->saved_nbytes +=
         (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
@@ -214,7 +214,7 @@ static dt_err grpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *
 {
     const grpo *g = t->self;
     const dt_batch *b = m->batch;
-    const float *const logp = p ? p->logp : w->u; /* unknown, but not used */
+    const float *const logp = p ? p->logp : w->u; /* weights_known: any values do, because none is used */
     const double of_entropy = t->cfg->grpo_ent_coef / (double)g->step.counts.n_tokens;
     memset(w->u, 0, (size_t)b->n_tok * sizeof *w->u);
     if (w->entropy) memset(w->entropy, 0, (size_t)b->n_tok * sizeof *w->entropy);
