@@ -124,9 +124,10 @@ static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
 {
     const dt_cut_counts *c = &set->cut;
     if (c->n_lost == 0 || opt->rank > 0 || opt->planning) return;
-    DT_WARN("%s: data.seq_len = %" PRId64 " truncates %" PRId64 " of its %" PRId64 " samples: %" PRId64
-            " of their %" PRId64 " targets are lost",
-            set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents, c->n_lost, c->n_target);
+    DT_WARN("%s: data.seq_len = %" PRId64 " truncates %" PRId64 " of its %" PRId64 " sample%s, which loses %" PRId64
+            " of their %" PRId64 " targets",
+            set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents,
+            dt_plural(set->dataset->info.n_documents), c->n_lost, c->n_target);
 }
 
 /* Warn once for all files of the list. */
@@ -191,20 +192,22 @@ static dt_err no_answer(const char *item, const dt_sources *s, const dt_sources 
 {
     const int64_t n_ties = s->n_ties - before->n_ties, n_too_long = s->n_too_long - before->n_too_long,
                   n_empty = s->n_dropped - before->n_dropped;
-    const char *what = dt_kind_of(opt->kind)->n_sequences > 1 ? "pairs" : "answers";
+    const char *what = dt_kind_of(opt->kind)->n_sequences > 1 ? "pair" : "answer";
+    const int64_t n_all = n_ties + n_too_long + n_empty;
     char why[256] = "";
     int n = 0;
-    DT_CHECK(n_ties + n_too_long + n_empty > 0, DT_ERR_DATA, "%s: expected %s, found none", item, what);
-    if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " are ties, which this task does not use", n_ties);
+    DT_CHECK(n_all > 0, DT_ERR_DATA, "%s: expected %ss, found none", item, what);
+    if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " with a tie, which this task does not use", n_ties);
     if (n_too_long)
-        n += snprintf(why + n, sizeof why - (size_t)n, "; %" PRId64 " have a text of more than %" PRId64 " tokens",
+        n += snprintf(why + n, sizeof why - (size_t)n, "; %" PRId64 " with a text of more than %" PRId64 " tokens",
                       n_too_long, opt->seq_len);
     if (n_empty)
         n += snprintf(why + n, sizeof why - (size_t)n,
-                      "; %" PRId64 " have no answer token within the first %" PRId64 " tokens", n_empty, opt->seq_len);
+                      "; %" PRId64 " without an answer token within the first %" PRId64 " tokens", n_empty,
+                      opt->seq_len);
     if (n_too_long || n_empty) snprintf(why + n, sizeof why - (size_t)n, "; a larger data.seq_len keeps more");
-    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " %s can be used for training%s", item,
-                   n_ties + n_too_long + n_empty, what, why);
+    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " %s%s can be used for training%s", item, n_all, what,
+                   dt_plural(n_all), why);
 }
 
 /* Add one item of the list with its weight: all files that match its glob, sorted by name. */

@@ -90,8 +90,8 @@ void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept
     if (n == 0 && n_bad == 0) return dt_lines_tell_gone(path, kept);
     if (!kept->several) dt_lines_settle(l);
     const int64_t missing = dt_lines_hole(l, kept, &at), n_twice = n - l->n, line = at + n_head;
-    if (n_bad > 0) DT_WARN("%s: removed %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
-    if (n_twice > 0) DT_WARN("%s: removed %" PRId64 " duplicate record%s", path, n_twice, n_twice == 1 ? "" : "s");
+    if (n_bad > 0) DT_WARN("%s: removed %" PRId64 " incomplete line%s", path, n_bad, dt_plural(n_bad));
+    if (n_twice > 0) DT_WARN("%s: removed %" PRId64 " duplicate record%s", path, n_twice, dt_plural(n_twice));
     if (missing && at < l->n)
         DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing before this line, which has step %" PRId64,
                 path, line + 1, missing, l->line[at].step);

@@ -54,8 +54,8 @@ static void warn_of_images(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (info && info->n_too_long && (!t->comm || dt_comm_first(t->comm)))
-        DT_WARN("[data] train: %lld samples are skipped, because their images do not fit in data.seq_len = %lld tokens",
-                (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
+        DT_WARN("[data] train: skipped %lld sample%s with images that do not fit in data.seq_len = %lld tokens",
+                (long long)info->n_too_long, dt_plural(info->n_too_long), (long long)t->cfg->data_seq_len);
 }
 
 void lm_open(dt_task *t)

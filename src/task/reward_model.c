@@ -65,9 +65,9 @@ static void warn_of_data(const dt_task *t)
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (!info || (t->comm && !dt_comm_first(t->comm))) return;
     if (info->n_too_long)
-        DT_WARN("[data] train: %lld pairs with a text of more than %lld tokens are skipped; to truncate them instead, "
+        DT_WARN("[data] train: skipped %lld pair%s with a text of more than %lld tokens; to truncate texts instead, "
                 "set rm.truncate = true",
-                (long long)info->n_too_long, (long long)text_length(t));
+                (long long)info->n_too_long, dt_plural(info->n_too_long), (long long)text_length(t));
     if (is_harmless(t) && !info->has_safety)
         DT_WARN("[rm] kind = harmless: the data does not say which answers are safe, so a score of 0 has no defined "
                 "meaning");

@@ -27,7 +27,7 @@ static void warn(const dt_reward_watch *w, const char *name)
     const int64_t n_cut = w->n_rows - w->n_ended;
     if (!isnan(w->value)) snprintf(value, sizeof value, "%g", w->value);
     if (n_cut * 10 >= w->n_rows * 9) /* most completions were truncated before an answer */
-        snprintf(cut, sizeof cut, "; %" PRId64 " of them were truncated at the maximum length", n_cut);
+        snprintf(cut, sizeof cut, "; %" PRId64 " of them reached the maximum length", n_cut);
     DT_WARN("reward %s was %s for all %" PRId64 " completions of the last %" PRId64
             " rollouts%s, so the policy gets no signal from it; compare the completions (log.completions) with what "
             "the function expects",

@@ -110,8 +110,7 @@ static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
     DT_CHECK(n >= n_shards, DT_ERR_DATA,
-             "%s: too few samples for the shards: %" PRId64 " shards were requested, but there are only %" PRId64
-             " samples",
+             "%s: too few samples for the shards: expected at least %" PRId64 ", one for each shard, found %" PRId64,
              k->w->path, n_shards, n);
     uint64_t total;
     DT_TRY(nbytes_before(k->w, n, &total));

@@ -152,8 +152,8 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
         DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
         DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + s], i, 1, &pair->prompt_length[s]));
         DT_CHECK(pair->prompt_length[s] <= n, DT_ERR_DATA,
-                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " tokens", d->path,
-                 d->column[DT_COL_PROMPT + s].name, i, pair->prompt_length[s], n);
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " token%s", d->path,
+                 d->column[DT_COL_PROMPT + s].name, i, pair->prompt_length[s], n, dt_plural(n));
         if (d->info.has_safety) DT_TRY(dt_array_read(&d->column[DT_COL_SAFETY + s], i, 1, &safety));
         DT_CHECK(safety < DT_N_SAFETY, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0, 1 or 2, found %u", d->path,
                  d->column[DT_COL_SAFETY + s].name, i, safety);

@@ -87,8 +87,8 @@ static dt_err check_shape(dt_array *a)
     const int rank = simple ? H5Sget_simple_extent_ndims(space) : 0, expected = images ? N_IMAGE_DIMS : 1;
     if (rank == expected) H5Sget_simple_extent_dims(space, n, NULL);
     H5Sclose(space);
-    DT_CHECK(rank == expected, DT_ERR_DATA, "%s: %s: expected %s, found %d dimensions", a->path, a->name,
-             images ? "images, [n, S, S, 3]" : "a one-dimensional array", rank);
+    DT_CHECK(rank == expected, DT_ERR_DATA, "%s: %s: expected %s, found %d dimension%s", a->path, a->name,
+             images ? "images, [n, S, S, 3]" : "a one-dimensional array", rank, dt_plural(rank));
     if (images) DT_TRY(take_image_size(a, n));
     DT_CHECK(n[0] <= (hsize_t)(INT64_MAX / 8 / a->elem_size), DT_ERR_DATA, "%s: %s: the size is invalid: %llu elements",
              a->path, a->name, (unsigned long long)n[0]);

@@ -109,12 +109,12 @@ static dt_err judge_counts(const dt_dataset *d, int64_t n_equal, int64_t n_contr
 {
     const int64_t n = d->info.n_documents;
     DT_CHECK(n_equal <= 0 || n_equal < n, DT_ERR_DATA,
-             "%s: the texts of all %" PRId64
-             " pairs are equal, so there is no training signal: expected different texts in chosen and rejected",
+             "%s: every pair has equal texts (%" PRId64
+             "), so there is no training signal: expected different texts in chosen and rejected",
              d->path, n);
     if (n_equal > 0 && !quiet)
-        DT_WARN("%s: the texts of %" PRId64 " of %" PRId64 " pairs are equal, so these pairs give no training signal",
-                d->path, n_equal, n);
+        DT_WARN("%s: the texts of %" PRId64 " of %" PRId64 " pairs are equal, which gives no training signal", d->path,
+                n_equal, n);
     if (n_contradicted > 0 && !quiet) dt_warn_contradicted(d->path, n_contradicted, n, NULL);
     return DT_OK;
 }
@@ -147,9 +147,10 @@ static dt_err print_pairs(dt_dataset *d)
            d->info.n_tokens, n_prompt[0], d->info.n_second_tokens, n_prompt[1]);
     printf("margins      %s\nsafety       %s\nties         %s\n", dt_yes(d->info.has_margins),
            dt_yes(d->info.has_safety), dt_yes(d->info.has_flags));
-    if (d->info.n_equal_pairs > 0) printf("equal        %" PRId64 " pairs of equal texts\n", d->info.n_equal_pairs);
-    if (d->info.n_contradicted_pairs > 0)
-        printf("contradicted %" PRId64 " pairs, by their scores\n", d->info.n_contradicted_pairs);
+    const int64_t n_equal = d->info.n_equal_pairs, n_contradicted = d->info.n_contradicted_pairs;
+    if (n_equal > 0) printf("equal        %" PRId64 " pair%s of equal texts\n", n_equal, dt_plural(n_equal));
+    if (n_contradicted > 0)
+        printf("contradicted %" PRId64 " pair%s, by their scores\n", n_contradicted, dt_plural(n_contradicted));
     return DT_OK;
 }
 
@@ -163,7 +164,7 @@ static dt_err show_pair(const dt_view *v, int64_t i)
     for (int s = 0; s < DT_N_SIDES; s++) {
         int64_t first, n;
         DT_TRY(dt_dataset_side_document(v->d, (dt_side)s, i, &first, &n));
-        printf("---- %s: %" PRId64 " tokens, %" PRIu32 " of them prompt%s\n", v->d->kind->side[s], n,
+        printf("---- %s: %" PRId64 " token%s, %" PRIu32 " of them prompt%s\n", v->d->kind->side[s], n, dt_plural(n),
                pair.prompt_length[s], safety[pair.safety[s]]);
         DT_TRY(dt_print_side(v, (dt_side)s, first, n, pair.prompt_length[s]));
     }

@@ -26,7 +26,8 @@ static dt_err print_lengths(dt_dataset *d, dt_side side, const char *what)
 {
     lengths l = {.most = 1};
     DT_TRY(dt_dataset_each_side_block(d, side, count_lengths, &l));
-    printf("longest      %" PRId64 " tokens%s%s\nlengths\n", l.longest, what[0] ? " of " : "", what);
+    printf("longest      %" PRId64 " token%s%s%s\nlengths\n", l.longest, dt_plural(l.longest), what[0] ? " of " : "",
+           what);
     for (int k = 0; k < N_BINS; k++) {
         if (!l.bin[k]) continue;
         const int64_t lo = k ? INT64_C(1) << (k - 1) : 0, hi = k ? (INT64_C(1) << k) - 1 : 0;
@@ -77,9 +78,10 @@ static dt_err print_images(dt_dataset *d)
     const dt_image_form *form = &d->info.images;
     if (!d->info.has_images) return DT_OK;
     DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, count_images, &c));
-    printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " tokens of id %" PRId32
-           "; in %" PRId64 " samples, at most %" PRId64 " in one\n",
-           d->info.n_images, form->size, form->size, form->n_tokens, form->token, c.n_with, c.most);
+    printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " token%s of id %" PRId32
+           "; in %" PRId64 " sample%s, at most %" PRId64 " in one\n",
+           d->info.n_images, form->size, form->size, form->n_tokens, dt_plural(form->n_tokens), form->token, c.n_with,
+           dt_plural(c.n_with), c.most);
     return DT_OK;
 }
 

@@ -60,9 +60,9 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
     DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
     DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
     DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
-             "%s: %s%ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
+             "%s: %s%ssample %" PRId64 ": found %" PRId64 " placeholder%s for %" PRId64 " image%s: expected %" PRId64
              " for each image",
-             d->path, name, of, i, found, n_images, d->info.images.n_tokens);
+             d->path, name, of, i, found, dt_plural(found), n_images, dt_plural(n_images), d->info.images.n_tokens);
     if (found && n_prompt < n)
         DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &in_completion));
     DT_CHECK(in_completion == 0, DT_ERR_DATA, "%s: %s%ssample %" PRId64 ": a completion contains image placeholders",
@@ -124,9 +124,9 @@ static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_
                  "%s: sample %" PRId64 ": an image placeholder must not be a target", d->path, number);
     }
     DT_CHECK(found == *n * form->n_tokens, DT_ERR_DATA,
-             "%s: sample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
+             "%s: sample %" PRId64 ": found %" PRId64 " placeholder%s for %" PRId64 " image%s: expected %" PRId64
              " for each image",
-             d->path, number, found, *n, form->n_tokens);
+             d->path, number, found, dt_plural(found), *n, dt_plural(*n), form->n_tokens);
     return DT_OK;
 }
 

@@ -58,8 +58,9 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
-                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
-                 d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok);
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " token%s", d->path,
+                 d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok,
+                 dt_plural((int64_t)n_tok));
         add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
     }
     return DT_OK;

@@ -133,8 +133,8 @@ static void warn_of_ties(const dt_task *t)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
     if (info && info->n_ties && (!t->comm || dt_comm_first(t->comm)))
-        DT_WARN("[data] train: %lld pairs are ties (neither answer is better) and are skipped",
-                (long long)info->n_ties);
+        DT_WARN("[data] train: skipped %lld pair%s without a better answer (ties)", (long long)info->n_ties,
+                dt_plural(info->n_ties));
 }
 
 /* Data made for a reward model may have margins that the user does not intend for DPO. */

@@ -196,8 +196,9 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     char part[PATH_MAX];
     uint64_t sum;
     snprintf(part, sizeof part, "%s.part", p->path);
-    DT_INFO("computing the reference's log-probabilities of %" PRId64 " pairs, to be stored in %s",
-            p->n_samples[0] + p->n_samples[1], p->path);
+    const int64_t n_pairs = p->n_samples[0] + p->n_samples[1];
+    DT_INFO("computing the reference's log-probabilities of %" PRId64 " pair%s, to be stored in %s", n_pairs,
+            dt_plural(n_pairs), p->path);
     DT_TRY(dt_comm_agree(t->comm, dt_comm_first(t->comm) ? create(p, part) : DT_OK));
     DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
     DT_TRY(score_part(p, t, DT_OF_TRAINING, t->train));
