@@ -26,9 +26,9 @@ struct dt_loader {
     dt_fill_scratch scratch;
     dt_batch *batches;
     int n_batches;
-    dt_prefetch *prefetch;    /* NULL: read on demand */
-    dt_feature_place *places; /* [dt_loader_n_images] if batches have features, else NULL */
-    bool given;               /* features are set */
+    dt_prefetch *prefetch;  /* NULL: read on demand */
+    dt_feature_slot *slots; /* [dt_loader_n_images] if batches have features, else NULL */
+    bool has_features;      /* features are set */
 };
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
@@ -92,7 +92,8 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     b->n_images = 0;
-    DT_CHECK(!l->places || l->given, DT_ERR_FAULT, "internal: batch requested before image features were computed");
+    DT_CHECK(!l->slots || l->has_features, DT_ERR_FAULT,
+             "internal: batch requested before image features were computed");
     DT_TRY(dt_fault("data.read"));
     for (int64_t i = first; i < first + count; i++) {
         const int64_t sample = sample_at(l, what, epoch, i);
@@ -216,9 +217,9 @@ static size_t image_nbytes(const dt_loader *l)
     return l->opt.feature_nbytes > 0 ? l->opt.feature_nbytes : dt_image_form_nbytes(&l->info.images);
 }
 
-static size_t places_nbytes(const dt_loader *l)
+static size_t slots_nbytes(const dt_loader *l)
 {
-    return l->opt.feature_nbytes > 0 ? (size_t)dt_loader_n_images(l) * sizeof(dt_feature_place) : 0;
+    return l->opt.feature_nbytes > 0 ? (size_t)dt_loader_n_images(l) * sizeof(dt_feature_slot) : 0;
 }
 
 size_t dt_loader_nbytes(const dt_loader *l)
@@ -229,15 +230,15 @@ size_t dt_loader_nbytes(const dt_loader *l)
         scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) +
                                                     dt_kind_batch_nbytes(l->opt.kind, l->info.max_seq) + images);
     for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
-    return nbytes + grouped_nbytes(l) + places_nbytes(l);
+    return nbytes + grouped_nbytes(l) + slots_nbytes(l);
 }
 
-static dt_err alloc_places(dt_loader *l)
+static dt_err alloc_slots(dt_loader *l)
 {
-    const size_t nbytes = places_nbytes(l);
+    const size_t nbytes = slots_nbytes(l);
     if (nbytes == 0) return DT_OK;
-    l->places = malloc(nbytes);
-    DT_CHECK(l->places, DT_ERR_MEMORY, "out of memory for the feature offsets of %" PRId64 " images",
+    l->slots = malloc(nbytes);
+    DT_CHECK(l->slots, DT_ERR_MEMORY, "out of memory for the feature offsets of %" PRId64 " images",
              dt_loader_n_images(l));
     dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
     return DT_OK;
@@ -270,7 +271,7 @@ static dt_err open_batches(dt_loader *l)
         if (l->info.max_images)
             DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
     }
-    DT_TRY(alloc_places(l));
+    DT_TRY(alloc_slots(l));
     if (l->opt.prefetch == 0) return DT_OK;
     return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,
                             l->n_batches);
@@ -354,8 +355,8 @@ void dt_loader_close(dt_loader *l)
     free(l->grouped);
     free(l->mix);
     free(l->share);
-    if (l->places) dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, places_nbytes(l));
-    free(l->places);
+    if (l->slots) dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, slots_nbytes(l));
+    free(l->slots);
     dt_sources_close(&l->sources);
     free(l);
 }
@@ -371,12 +372,12 @@ void dt_loader_refuse_placeholders(dt_loader *l, int32_t token)
     }
 }
 
-dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg)
+dt_err dt_loader_verify(const dt_loader *l, dt_err (*poll)(void *arg), void *arg)
 {
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_dataset *d = l->sources.samples[i].dataset;
-        DT_TRY(dt_dataset_verify(d, each_piece, arg));
-        if (d->kind->judge_all) DT_TRY(d->kind->judge_all(d, each_piece, arg, l->opt.rank > 0));
+        DT_TRY(dt_dataset_verify(d, poll, arg));
+        if (d->kind->judge_all) DT_TRY(d->kind->judge_all(d, poll, arg, l->opt.rank > 0));
     }
     return DT_OK;
 }
@@ -420,17 +421,17 @@ dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels)
     return dt_dataset_read_images(l->sources.samples[k].dataset, i, 1, pixels);
 }
 
-void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places)
+void dt_loader_set_features(dt_loader *l, const dt_features *f, const dt_feature_slot *slots)
 {
-    const dt_feature_place *at = l->places;
+    const dt_feature_slot *at = l->slots;
     if (!at) return; /* no images */
-    memcpy(l->places, places, places_nbytes(l));
+    memcpy(l->slots, slots, slots_nbytes(l));
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_dataset *d = l->sources.samples[i].dataset;
-        d->features = f, d->feature_places = at;
+        d->features = f, d->feature_slots = at;
         at += d->info.n_images;
     }
-    l->given = true;
+    l->has_features = true;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */

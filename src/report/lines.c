@@ -75,7 +75,7 @@ int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at)
     return 0;
 }
 
-void dt_lines_tell_gone(const char *path, const dt_kept *kept)
+void dt_lines_warn_gone(const char *path, const dt_kept *kept)
 {
     if (kept->last_step == INT64_MAX || kept->every <= 0 || kept->last_step < kept->every) return;
     DT_WARN("%s does not exist or is empty: the records of steps %" PRId64 " to %" PRId64
@@ -83,11 +83,11 @@ void dt_lines_tell_gone(const char *path, const dt_kept *kept)
             path, kept->every, kept->last_step / kept->every * kept->every);
 }
 
-void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head)
+void dt_lines_settle_and_warn(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head)
 {
     int64_t at;
     const int64_t n = l->n;
-    if (n == 0 && n_bad == 0) return dt_lines_tell_gone(path, kept);
+    if (n == 0 && n_bad == 0) return dt_lines_warn_gone(path, kept);
     if (!kept->several) dt_lines_settle(l);
     const int64_t missing = dt_lines_hole(l, kept, &at), n_twice = n - l->n, line = at + n_head;
     if (n_bad > 0) DT_WARN("%s: removed %" PRId64 " incomplete line%s", path, n_bad, dt_plural(n_bad));

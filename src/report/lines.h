@@ -35,10 +35,10 @@ void dt_lines_settle(dt_lines *l);
  *  end. Call after dt_lines_settle. */
 int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at);
 /** Warn that the file to which a resumed run would append is missing or empty. */
-void dt_lines_tell_gone(const char *path, const dt_kept *kept);
+void dt_lines_warn_gone(const char *path, const dt_kept *kept);
 /** Settle, and warn about removed lines and a missing step. n_bad: lines that are not records; n_head: lines before the
  *  first record. */
-void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head);
+void dt_lines_settle_and_warn(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head);
 /** Read line i into out (replacing its contents) from the file of the lines. DT_ERR_DATA. */
 dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_text *out);
 void dt_lines_free(dt_lines *l);

@@ -123,7 +123,7 @@ static dt_err find_rows(const csv *c, FILE *in, const dt_kept *kept, dt_lines *r
     }
     if (err == DT_OK && ferror(in)) err = dt_fail_errno(DT_ERR_DATA, c->path, "cannot read");
     free(line);
-    if (err == DT_OK) dt_lines_settle_and_tell(rows, c->path, kept, n_bad, 1);
+    if (err == DT_OK) dt_lines_settle_and_warn(rows, c->path, kept, n_bad, 1);
     return err;
 }
 
@@ -189,7 +189,7 @@ static dt_err open_table(csv *c, const char *path, const dt_kept *kept, FILE **i
     *c = (csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
-    if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
+    if (!there && kept->last_step > 0) dt_lines_warn_gone(path, kept);
     if (there) DT_TRY(dt_open_text(path, in));
     return find_columns(c, *in);
 }

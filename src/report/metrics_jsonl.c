@@ -138,11 +138,11 @@ dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
     FILE *in;
     dt_lines lines = {0};
     int64_t n_bad = 0;
-    if (access(path, F_OK) != 0 && errno == ENOENT) return dt_lines_tell_gone(path, kept), DT_OK;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return dt_lines_warn_gone(path, kept), DT_OK;
     DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
     DT_TRY(dt_open_text(path, &in));
     dt_err err = find_lines(in, path, kept, &lines, &n_bad);
-    if (err == DT_OK) dt_lines_settle_and_tell(&lines, path, kept, n_bad, 0);
+    if (err == DT_OK) dt_lines_settle_and_warn(&lines, path, kept, n_bad, 0);
     if (err == DT_OK) err = write_again(in, path, &lines);
     dt_lines_free(&lines);
     fclose(in);

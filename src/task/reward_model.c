@@ -10,7 +10,8 @@
 typedef struct reward_model {
     dt_pair_loss loss_of;
     dt_micro step; /* of the current step, all but the batch */
-    int loss, n_pairs, n_told, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok, n_samples;
+    int loss, n_pairs, n_preferences, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok,
+        n_samples;
 } reward_model;
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
@@ -18,7 +19,7 @@ typedef struct reward_model {
 static void declare(reward_model *r, dt_sums *s, bool harmless)
 {
     r->n_pairs = dt_sums_declare(s, "rm/pairs", DT_SUM_UNITS, 1);
-    r->n_told = dt_sums_declare(s, "rm/preferences", DT_SUM_UNITS, 1);
+    r->n_preferences = dt_sums_declare(s, "rm/preferences", DT_SUM_UNITS, 1);
     r->n_rewards = dt_sums_declare(s, "rm/texts", DT_SUM_UNITS, 1);
     r->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     r->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
@@ -137,7 +138,7 @@ static void collect_pair(dt_task *t, const dt_batch *b, int64_t k, const double 
     const reward_model *r = t->self;
     const dt_batch_pairs *p = dt_pairs_of(b);
     if (!p->tie[k]) {
-        dt_sums_count(t->sums, r->n_told, 1);
+        dt_sums_count(t->sums, r->n_preferences, 1);
         dt_sums_count(t->sums, r->correct, reward[0] > reward[1]);
         dt_sums_add(t->sums, r->margin, reward[0] - reward[1]);
     }

@@ -45,8 +45,8 @@ static void watch_one(dt_reward_watch *w, const char *name, const dt_watched_rew
     }
     w->value = w->n_rollouts == 0 || w->value == value ? value : NAN;
     w->n_rollouts++, w->n_rows += n, w->n_ended += r->n_ended;
-    if (w->told || w->n_rollouts < DT_REWARD_PATIENCE) return;
-    w->told = true;
+    if (w->warned || w->n_rollouts < DT_REWARD_PATIENCE) return;
+    w->warned = true;
     if (loud) warn(w, name);
 }
 

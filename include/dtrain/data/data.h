@@ -90,9 +90,9 @@ uint64_t dt_loader_fingerprint(const dt_loader *l);
 /** Number of targets of a sample, by its index (dt_batch.sample). Evaluations take the first info->n_samples in
  *  order. */
 int64_t dt_loader_n_target(const dt_loader *l, int64_t sample);
-/** Read every file once and verify token ids, offsets, masks and checksums. each_piece: called before each block of a
+/** Read every file once and verify token ids, offsets, masks and checksums. poll: called before each block of a
  *  few MiB; its error ends the verification. DT_ERR_DATA. */
-dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg);
+dt_err dt_loader_verify(const dt_loader *l, dt_err (*poll)(void *arg), void *arg);
 
 /** Refuse the model's image placeholder in texts of files without images: reading such a sample, also in
  *  dt_loader_verify, is DT_ERR_DATA. Before the first batch. */
@@ -112,9 +112,9 @@ bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f);
 /** Read image i of all files. pixels: out [S, S, 3]. DT_ERR_DATA. */
 dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
 /** Set the files of images' features, and the location of each image's features in them (feature_nbytes). Called before
- *  the first batch, or when no batch is in use. f: borrowed until the next call; places: in [dt_loader_n_images],
+ *  the first batch, or when no batch is in use. f: borrowed until the next call; slots: in [dt_loader_n_images],
  *  copied. */
-void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places);
+void dt_loader_set_features(dt_loader *l, const dt_features *f, const dt_feature_slot *slots);
 
 /** Number of micro-steps of optimizer step `step`, counted from 0 over all epochs: the same on every rank. */
 int dt_loader_n_micro(const dt_loader *l, int64_t step);

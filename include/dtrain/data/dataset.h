@@ -101,9 +101,9 @@ const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
 /** Read and verify everything: offsets ascend, token ids are below vocab_size, masks are 0 or 1, weights and margins
  *  are finite, prompts are not longer than their samples, records are JSON objects, the number of placeholders matches
- *  the images and none is a target, and checksums, if the file has them, match. each_piece: called before each block
+ *  the images and none is a target, and checksums, if the file has them, match. poll: called before each block
  *  that is read; its error ends the verification; may be NULL. DT_ERR_DATA: the first mistake. */
-dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
+dt_err dt_dataset_verify(dt_dataset *d, dt_err (*poll)(void *arg), void *arg);
 
 /** Find document i: its tokens are first .. first+n-1. */
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n);
@@ -135,9 +135,9 @@ typedef struct dt_pair {
 /** Read the attributes of sample i (kinds preference and unpaired). DT_ERR_DATA. */
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair);
 
-/** Count the pairs, except ties, with equal texts; reads all tokens. n: out. each_piece: as dt_dataset_verify.
+/** Count the pairs, except ties, with equal texts; reads all tokens. n: out. poll: as dt_dataset_verify.
  *  DT_ERR_DATA. */
-dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n);
+dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, int64_t *n);
 
 /** The fields of prompt i's record (kind prompts), for reward functions: a JSON object without prompt, prompt_ids,
  *  completion and completion_ids; "{}" if the file has none. json: out, malloc'ed, 0-terminated. DT_ERR_DATA: not a

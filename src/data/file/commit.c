@@ -246,7 +246,7 @@ static dt_err claim_space(const shard *s, hid_t file)
     return DT_OK;
 }
 
-static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
+static dt_err write_chunk(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
 {
     const hsize_t start[4] = {(hsize_t)first}, count[4] = {(hsize_t)n, o->image_size, o->image_size, 3};
     const hid_t to = H5Dget_space(o->dset), mem = H5Screate_simple(o->image_size ? 4 : 1, count, NULL);
@@ -262,19 +262,19 @@ static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_
  * relative to the shard. */
 static dt_err copy_array(const commit *k, const shard *s, const output *o, const output *blocks, uint64_t *blocks_sum)
 {
-    const int64_t piece = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
+    const int64_t chunk = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
     int64_t block = o->first_block;
     dt_block_sums sums = {0};
-    for (int64_t first = 0; first < o->n; first += piece) {
-        const int64_t n = o->n - first < piece ? o->n - first : piece;
+    for (int64_t first = 0; first < o->n; first += chunk) {
+        const int64_t n = o->n - first < chunk ? o->n - first : chunk;
         DT_CHECK(!k->how.stop || !atomic_load(k->how.stop), DT_ERR_STOP, "stopped before %s was complete", s->path);
         DT_TRY(dt_temp_array_read(o->from, o->first + first, n, k->buffer));
         uint64_t *offset = (uint64_t *)(void *)k->buffer;
         for (int64_t i = 0; o->base && i < n; i++) offset[i] -= o->base;
-        DT_TRY(write_piece(s, o, first, n, k->buffer));
+        DT_TRY(write_chunk(s, o, first, n, k->buffer));
         const int n_sums = dt_block_sums_add(&sums, k->buffer, first, n, o->from->elem_size, o->image_size > 0,
                                              first + n == o->n, k->sums);
-        if (n_sums > 0) DT_TRY(write_piece(s, blocks, block, n_sums, (const char *)k->sums));
+        if (n_sums > 0) DT_TRY(write_chunk(s, blocks, block, n_sums, (const char *)k->sums));
         *blocks_sum += dt_checksum(k->sums, block, n_sums, sizeof *k->sums);
         block += n_sums;
     }

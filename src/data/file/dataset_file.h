@@ -74,7 +74,7 @@ struct dt_dataset {
     int32_t placeholder;
     /* borrowed, [n_images]: batches get features from here instead of pixels; NULL: batches get pixels */
     const dt_features *features;
-    const dt_feature_place *feature_places;
+    const dt_feature_slot *feature_slots;
 };
 
 /** Scan /offsets once, in blocks, and check that it never decreases. fn receives documents first ..

@@ -24,7 +24,7 @@ typedef struct listed {
 
 typedef struct entry {
     dt_image_hash image;
-    dt_feature_place at;
+    dt_feature_slot at;
 } entry;
 
 typedef struct source {
@@ -206,12 +206,12 @@ dt_err dt_features_open(dt_features **out, const dt_feature_kind *kind, const ch
     return DT_OK;
 }
 
-dt_feature_place dt_features_find(const dt_features *f, const dt_image_hash *image)
+dt_feature_slot dt_features_find(const dt_features *f, const dt_image_hash *image)
 {
     const entry wanted = {.image = *image};
     const entry *found =
         f->n_entries > 0 ? bsearch(&wanted, f->entries, (size_t)f->n_entries, sizeof wanted, by_image) : NULL;
-    return found ? found->at : (dt_feature_place){.file = -1};
+    return found ? found->at : (dt_feature_slot){.file = -1};
 }
 
 void dt_features_forget(dt_features *f)
@@ -221,7 +221,7 @@ void dt_features_forget(dt_features *f)
     f->n_entries = 0;
 }
 
-dt_err dt_features_read(const dt_features *f, const dt_feature_place *at, void *features)
+dt_err dt_features_read(const dt_features *f, const dt_feature_slot *at, void *features)
 {
     DT_CHECK(at->file >= 0 && at->file < f->n_files, DT_ERR_ARG,
              "internal: dt_features_read: at: the image is in no feature file");

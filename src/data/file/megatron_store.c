@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAGIC_NBYTES = 9, HEAD_NBYTES = 34, PIECE = 4096 };
+enum { MAGIC_NBYTES = 9, HEAD_NBYTES = 34, CHUNK = 4096 };
 static const char magic[MAGIC_NBYTES] = "MMIDIDX\0"; /* two zero bytes at the end */
 
 /* Indexed by type code; size 0: not a type of token ids. */
@@ -73,13 +73,13 @@ static dt_err read_tokens(const dt_array *a, int64_t first, int64_t n, void *out
 {
     const megatron *m = a->self;
     const int size = types[m->code].size;
-    unsigned char piece[8 * PIECE];
+    unsigned char chunk[8 * CHUNK];
     uint32_t *ids = out;
-    for (int64_t done = 0; done < n; done += PIECE) {
-        const int64_t k = dt_min_i64(PIECE, n - done);
-        DT_TRY(dt_read_at(m->bin_fd, m->bin, (first + done) * size, piece, (size_t)(k * size)));
+    for (int64_t done = 0; done < n; done += CHUNK) {
+        const int64_t k = dt_min_i64(CHUNK, n - done);
+        DT_TRY(dt_read_at(m->bin_fd, m->bin, (first + done) * size, chunk, (size_t)(k * size)));
         for (int64_t i = 0; i < k; i++) {
-            const int64_t id = number_of(piece + i * size, m->code);
+            const int64_t id = number_of(chunk + i * size, m->code);
             DT_CHECK(id >= 0 && id <= INT32_MAX, DT_ERR_DATA,
                      "%s: token %" PRId64 " = %" PRId64 ": expected a token id", m->bin, first + done + i, id);
             ids[done + i] = (uint32_t)id;
@@ -109,10 +109,10 @@ static dt_err token_of(const megatron *m, int64_t i, int64_t pointer, uint64_t *
 static dt_err read_offsets(const dt_array *a, int64_t first, int64_t n, void *out)
 {
     const megatron *m = a->self;
-    int64_t sequence[PIECE], pointer[PIECE];
+    int64_t sequence[CHUNK], pointer[CHUNK];
     uint64_t *offset = out;
-    for (int64_t done = 0; done < n; done += PIECE) {
-        const int64_t k = dt_min_i64(PIECE, n - done);
+    for (int64_t done = 0; done < n; done += CHUNK) {
+        const int64_t k = dt_min_i64(CHUNK, n - done);
         DT_TRY(read_i64(m, m->documents, first + done, k, sequence));
         for (int64_t i = 0, base = 0, n_read = 0; i < k; i++) {
             const int64_t s = sequence[i];
@@ -262,15 +262,15 @@ static void megatron_close(dt_dataset *d)
 }
 
 /* Check that each sequence begins at the end of the previous one. */
-static dt_err megatron_verify(const dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg)
+static dt_err megatron_verify(const dt_dataset *d, dt_err (*poll)(void *arg), void *arg)
 {
     const megatron *m = d->store_self;
     const int size = types[m->code].size;
-    int32_t length[PIECE];
-    int64_t pointer[PIECE], end = 0;
-    for (int64_t first = 0; first < m->n_sequences; first += PIECE) {
-        const int64_t k = dt_min_i64(PIECE, m->n_sequences - first);
-        if (each_piece) DT_TRY(each_piece(arg));
+    int32_t length[CHUNK];
+    int64_t pointer[CHUNK], end = 0;
+    for (int64_t first = 0; first < m->n_sequences; first += CHUNK) {
+        const int64_t k = dt_min_i64(CHUNK, m->n_sequences - first);
+        if (poll) DT_TRY(poll(arg));
         DT_TRY(dt_read_at(m->idx_fd, m->idx, m->lengths + 4 * first, length, (size_t)(4 * k)));
         DT_TRY(read_i64(m, m->pointers, first, k, pointer));
         for (int64_t i = 0; i < k; i++) {

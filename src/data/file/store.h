@@ -15,8 +15,8 @@ typedef struct dt_store {
     dt_err (*open)(dt_dataset *d);
     /** Free d->store_self; safe if open failed. The columns are already closed. */
     void (*close)(dt_dataset *d);
-    /** Make the checks that reading tokens and offsets does not make. each_piece: as dt_dataset_verify. NULL: none. */
-    dt_err (*verify)(const dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
+    /** Make the checks that reading tokens and offsets does not make. poll: as dt_dataset_verify. NULL: none. */
+    dt_err (*verify)(const dt_dataset *d, dt_err (*poll)(void *arg), void *arg);
 } dt_store;
 
 #endif

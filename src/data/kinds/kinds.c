@@ -52,13 +52,13 @@ const dt_kind dt_kind_tokens = {.name = "tokens",
 
 static dt_err print_targets(dt_dataset *d)
 {
-    uint8_t piece[1 << 16];
+    uint8_t chunk[1 << 16];
     const int64_t n = d->info.n_tokens;
     int64_t n_target = 0;
-    for (int64_t first = 0; first < n; first += (int64_t)sizeof piece) {
-        const int64_t k = n - first < (int64_t)sizeof piece ? n - first : (int64_t)sizeof piece;
-        DT_TRY(dt_dataset_read_mask(d, first, k, piece));
-        for (int64_t i = 0; i < k; i++) n_target += piece[i];
+    for (int64_t first = 0; first < n; first += (int64_t)sizeof chunk) {
+        const int64_t k = n - first < (int64_t)sizeof chunk ? n - first : (int64_t)sizeof chunk;
+        DT_TRY(dt_dataset_read_mask(d, first, k, chunk));
+        for (int64_t i = 0; i < k; i++) n_target += chunk[i];
     }
     printf("targets      %" PRId64 " (%.1f %% of the tokens)\nweights      %s\n", n_target,
            n ? 100.0 * (double)n_target / (double)n : 0.0, dt_yes(d->info.has_weights));

@@ -82,14 +82,14 @@ static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
     return DT_OK;
 }
 
-dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n)
+dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, int64_t *n)
 {
     texts t = {0};
     dt_err err = DT_OK;
     *n = 0;
     for (int64_t i = 0; i < d->info.n_documents && err == DT_OK; i++) {
         bool same = false;
-        if (each_piece && i % 4096 == 0) err = each_piece(arg);
+        if (poll && i % 4096 == 0) err = poll(arg);
         if (err == DT_OK) err = compare_texts(d, i, &t, &same);
         *n += same;
     }
@@ -124,11 +124,11 @@ static dt_err judge(const dt_dataset *d, bool quiet)
     return judge_counts(d, d->info.n_equal_pairs, d->info.n_contradicted_pairs, quiet);
 }
 
-static dt_err judge_all(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, bool quiet)
+static dt_err judge_all(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, bool quiet)
 {
     int64_t n_equal = -1;
     if (d->info.n_equal_pairs >= 0) return DT_OK; /* checked when opened */
-    DT_TRY(dt_dataset_count_equal(d, each_piece, arg, &n_equal));
+    DT_TRY(dt_dataset_count_equal(d, poll, arg, &n_equal));
     return judge_counts(d, n_equal, -1, quiet);
 }
 

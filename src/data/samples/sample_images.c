@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { PIECE = 4096 };
+enum { CHUNK = 4096 };
 
 dt_err dt_image_form_preprocessor(const dt_image_form *f, const char *path, dt_preprocessor *p)
 {
@@ -42,10 +42,10 @@ dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *
 
 dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first, int64_t n, int64_t *count)
 {
-    int32_t ids[PIECE];
+    int32_t ids[CHUNK];
     *count = 0;
-    for (int64_t at = 0; at < n && d->info.has_images; at += PIECE) {
-        const int64_t k = dt_min_i64(n - at, PIECE);
+    for (int64_t at = 0; at < n && d->info.has_images; at += CHUNK) {
+        const int64_t k = dt_min_i64(n - at, CHUNK);
         DT_TRY(dt_dataset_read_side(d, side, first + at, k, ids));
         for (int64_t t = 0; t < k; t++) *count += ids[t] == d->info.images.token;
     }
@@ -74,11 +74,11 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
 static dt_err check_mask(dt_dataset *d, int64_t i)
 {
     int64_t first, n;
-    int32_t ids[PIECE];
-    uint8_t mask[PIECE];
+    int32_t ids[CHUNK];
+    uint8_t mask[CHUNK];
     DT_TRY(dt_dataset_document(d, i, &first, &n));
-    for (int64_t at = first; at < first + n; at += PIECE) {
-        const int64_t k = dt_min_i64(first + n - at, PIECE);
+    for (int64_t at = first; at < first + n; at += CHUNK) {
+        const int64_t k = dt_min_i64(first + n - at, CHUNK);
         DT_TRY(dt_dataset_read_tokens(d, at, k, ids));
         DT_TRY(dt_dataset_read_mask(d, at, k, mask));
         for (int64_t t = 0; t < k; t++)
@@ -107,7 +107,7 @@ static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *t
 {
     if (!d->features) return dt_dataset_read_images(d, first, n, to);
     for (int64_t i = 0; i < n; i++)
-        DT_TRY(dt_features_read(d->features, &d->feature_places[first + i], to + (size_t)i * image_nbytes));
+        DT_TRY(dt_features_read(d->features, &d->feature_slots[first + i], to + (size_t)i * image_nbytes));
     return DT_OK;
 }
 

@@ -38,7 +38,7 @@ static double log_weight(const dt_gap_state *s, double gap)
 }
 
 /* Marks the kept pairs and returns the mean of their gaps. */
-static double draw(dt_batch_beta *b, int64_t n, int64_t first_sample)
+static double sample_pairs(dt_batch_beta *b, int64_t n, int64_t first_sample)
 {
     const int64_t whole = (int64_t)floor(b->keep * (double)n + 1e-9), n_kept = dt_max_i64(1, whole);
     double sum = 0;
@@ -75,7 +75,7 @@ void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample)
     b->next = (dt_gap_state){.mean = old * b->state.mean + (1 - old) * m.mean,
                              .deviation = old * b->state.deviation + (1 - old) * deviation,
                              .n_steps = b->state.n_steps + 1};
-    const double kept = draw(b, n_pairs, first_sample);
+    const double kept = sample_pairs(b, n_pairs, first_sample);
     b->value = fmax(b->beta * (1 + b->w * (kept - b->next.mean)), fmin(LEAST, b->beta));
 }
 
