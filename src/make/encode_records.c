@@ -1,7 +1,6 @@
 /* encode_records.c - converts records and texts to ids. All rules of algorithms.md 1.1 about targets are
  * implemented here or in the pieces. */
 #include "record_kinds.h"
-#include <stdlib.h>
 #include <string.h>
 
 enum { HASHED_NBYTES = 1 << 16 };

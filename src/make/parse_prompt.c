@@ -13,7 +13,6 @@ static bool is_prompt(const json_t *json, bool any)
 
 static dt_form prompt_form(const json_t *json)
 {
-    (void)json;
     return DT_FORM_PROMPT;
 }
 
@@ -74,7 +73,6 @@ static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t
 
 static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
-    (void)which;
     const json_t *prompt = json_object_get(json, "prompt"), *question;
     DT_TRY(keep_fields(r, json));
     DT_TRY(add_answer(r, json_object_get(json, "answer")));
@@ -99,7 +97,6 @@ static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rul
 
 static bool is_empty(const dt_sample *s, const uint8_t *mask)
 {
-    (void)mask;
     return s->n[0] == 0;
 }
 

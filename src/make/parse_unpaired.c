@@ -52,7 +52,6 @@ static dt_err parse(dt_parsed_record *r, const json_t *json, const dt_rules *rul
 
 static bool lacks_answer(const dt_sample *s, const uint8_t *mask)
 {
-    (void)mask;
     return s->pair.prompt_length[0] >= s->n[0];
 }
 

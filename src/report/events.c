@@ -18,8 +18,6 @@
 #include "sink.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

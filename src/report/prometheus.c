@@ -12,7 +12,6 @@
 #include "sink.h"
 #include "fields.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>

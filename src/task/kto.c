@@ -280,7 +280,6 @@ static dt_err kto_evaluate(dt_task *t, int64_t micro)
 static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
 {
     kto *k = t->self;
-    (void)applied;
     dt_sums_add(t->sums, k->kl_of_step, k->kl);
     return dt_reference_after_step(&k->reference, t, step);
 }

@@ -126,7 +126,6 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
-    (void)t, (void)p;
     const dt_batch *b = m->batch;
     for (int32_t i = 0; i < b->n_tok; i++) w->u[i] = b->target[i] < 0 ? 0.0f : (float)(b->weight[i] * m->inv_norm);
     return DT_OK;

@@ -95,7 +95,6 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
 {
     dt_reference *r = self;
     size_t used = 0;
-    (void)t;
     r->logp = dt_carve(block, &used, r->scorer.opt.max_tok, sizeof *r->logp);
     r->chunk = dt_carve(block, &used, r->sync_steps ? 2 * CHUNK : 0, sizeof(float));
     return used;

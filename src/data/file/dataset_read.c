@@ -2,7 +2,6 @@
 #include "dataset_file.h"
 #include "../kinds/kinds.h"
 #include "dtrain/io/json.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

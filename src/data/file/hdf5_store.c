@@ -16,7 +16,6 @@ static hid_t file_of(const dt_dataset *d) { return *(hid_t *)d->store_self; }
 /* Text and JSON have no zero byte at the beginning; an HDF5 file has one within nine bytes. */
 static bool is_hdf5(const char *path, const char *head, size_t n_head)
 {
-    (void)path;
     return n_head == 0 || memchr(head, 0, n_head);
 }
 

@@ -12,7 +12,6 @@
 #include "store.h"
 #include "../kinds/kinds.h"
 #include "dtrain/io/io.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>

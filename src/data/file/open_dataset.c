@@ -2,9 +2,7 @@
 #include "dataset_file.h"
 #include "../kinds/kinds.h"
 #include "store.h"
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

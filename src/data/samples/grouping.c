@@ -1,7 +1,6 @@
 /* grouping.c - groups are computed once, not per epoch. The lookup of a position is therefore a pure function, which
  * the prefetching thread and the main thread can call without shared state. */
 #include "grouping.h"
-#include <inttypes.h>
 #include <stdlib.h>
 
 /* As in transformers' LengthGroupedSampler: at most BATCHES batches are sorted together, in at least PARTS sets. */

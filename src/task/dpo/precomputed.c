@@ -4,7 +4,6 @@
 #include "../reference.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -24,7 +23,6 @@ static void see_difference(void *self, const char *field, const char *before, co
 {
     const char **first = self;
     const size_t len = strlen(field);
-    (void)before, (void)now;
     if (!*first && (len < 6 || strcmp(field + len - 6, "_pdrop") != 0)) *first = field;
 }
 
@@ -271,7 +269,6 @@ static dt_err begin(void *self, dt_task *t)
 static void close_file(void *self, dt_task *t)
 {
     dt_precomputed *p = self;
-    (void)t;
     if (p->path && p->fd >= 0) close(p->fd);
     dt_frozen_model_close(&p->model);
     free(p->path);

@@ -197,7 +197,6 @@ static dt_err grpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 {
     grpo *g = t->self;
     const bool by_entropy = t->cfg->grpo_top_entropy_quantile < 1;
-    (void)step;
     if (micro == 0) {
         if (dt_rollout_n_rows(g->rollout) == 0) DT_TRY(grpo_generate(g, t));
         begin_step(g, t);
@@ -249,7 +248,6 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     grpo *g = t->self;
-    (void)applied;
     grpo_count_generation(g, t);
     if (g->n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->n_generations);
     return g->loss_of.beta > 0 ? dt_reference_after_step(&g->reference, t, step) : DT_OK;

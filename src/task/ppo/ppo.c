@@ -330,7 +330,6 @@ static dt_err ppo_after_step(dt_task *t, int64_t step, bool applied)
     const dt_config *cfg = t->cfg;
     const int64_t n_mini = cfg->ppo_num_mini_batches;
     const bool epoch_ends = p->first == (n_mini - 1) * t->batching.train_batch_size;
-    (void)step, (void)applied;
     ppo_collect_numbers(t);
     p->epoch_kl[0] += dt_sums_value(t->sums, p->sums.approxkl);
     p->epoch_kl[1] += dt_sums_value(t->sums, p->sums.n_tok);
