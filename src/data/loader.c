@@ -4,6 +4,7 @@
  * Only one thread at a time builds batches (the caller or the prefetching thread), so scratch memory
  * belongs to the loader. */
 #include "dtrain/data/data.h"
+#include "counted.h"
 #include "kinds/kinds.h"
 #include "samples/grouping.h"
 #include "samples/sample_images.h"
@@ -22,7 +23,7 @@ struct dt_loader {
     dt_order order;
     dt_mix *mix;
     int32_t *share;
-    int64_t *grouped; /* [order.n], or NULL */
+    dt_counted memory;
     dt_fill_scratch scratch;
     dt_batch *batches;
     int n_batches;
@@ -150,8 +151,6 @@ static dt_err check_options(const dt_loader_options *o)
     return DT_OK;
 }
 
-static size_t grouped_nbytes(const dt_loader *l) { return l->grouped ? (size_t)l->order.n * sizeof *l->grouped : 0; }
-
 static dt_err group(dt_loader *l)
 {
     const dt_loader_options *o = &l->opt;
@@ -160,20 +159,20 @@ static dt_err group(dt_loader *l)
              "%s: data.group_by_modality_length needs shuffled samples: expected data.shuffle = true, and files "
              "without weights",
              o->where);
-    dt_group_item *item = calloc((size_t)n, sizeof *item);
-    l->grouped = item ? malloc((size_t)n * sizeof *l->grouped) : NULL;
-    for (int64_t i = 0; i < n && l->grouped; i++) {
+    dt_group_item *item;
+    int64_t *grouped;
+    DT_COUNTED_ALLOC(&l->memory, grouped, n, "no memory to group %" PRId64 " samples", n);
+    DT_ALLOC(item, n, "no memory to group %" PRId64 " samples", n);
+    for (int64_t i = 0; i < n; i++) {
         int64_t in_file;
         dt_sample_counts c = {0};
         const dt_samples *set = dt_sources_find(&l->sources, i, &in_file);
         set->ops->counts(set, in_file, &c);
         item[i] = (dt_group_item){.sample = i, .n_tok = c.n_tok, .images = c.images};
     }
-    if (l->grouped) l->order.n_groups = dt_group(item, n, o->train_batch_size, o->seed, l->grouped);
+    l->order.n_groups = dt_group(item, n, o->train_batch_size, o->seed, grouped);
+    l->order.grouped = grouped;
     free(item);
-    DT_CHECK(l->grouped, DT_ERR_MEMORY, "no memory to group %" PRId64 " samples", n);
-    dt_ledger_add(o->ledger, DT_MEM_DATA, DT_ON_HOST, grouped_nbytes(l));
-    l->order.grouped = l->grouped;
     return DT_OK;
 }
 
@@ -229,19 +228,8 @@ size_t dt_loader_nbytes(const dt_loader *l)
     size_t nbytes =
         scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) +
                                                     dt_kind_batch_nbytes(l->opt.kind, l->info.max_seq) + images);
-    for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
-    return nbytes + grouped_nbytes(l) + slots_nbytes(l);
-}
-
-static dt_err alloc_slots(dt_loader *l)
-{
-    const size_t nbytes = slots_nbytes(l);
-    if (nbytes == 0) return DT_OK;
-    l->slots = malloc(nbytes);
-    DT_CHECK(l->slots, DT_ERR_MEMORY, "out of memory for the feature offsets of %" PRId64 " images",
-             dt_loader_n_images(l));
-    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    return DT_OK;
+    for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].memory.nbytes;
+    return nbytes + (l->order.grouped ? (size_t)l->order.n * sizeof *l->order.grouped : 0) + slots_nbytes(l);
 }
 
 static dt_err open_batches(dt_loader *l)
@@ -258,12 +246,9 @@ static dt_err open_batches(dt_loader *l)
     l->info.max_seq = (int32_t)(m * max_seq);
     l->n_batches = l->opt.prefetch + 1;
     if (l->opt.planning) return DT_OK;
-    l->batches = calloc((size_t)l->n_batches, sizeof *l->batches);
-    l->scratch.ids = malloc((size_t)(T + 1) * sizeof *l->scratch.ids);
-    l->scratch.mask = malloc((size_t)T);
-    DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "out of memory for %d micro-batches",
-             l->n_batches);
-    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
+    DT_ALLOC(l->batches, l->n_batches, "out of memory for %d micro-batches", l->n_batches);
+    DT_COUNTED_ALLOC(&l->memory, l->scratch.ids, T + 1, "out of memory for %d micro-batches", l->n_batches);
+    DT_COUNTED_ALLOC(&l->memory, l->scratch.mask, T, "out of memory for %d micro-batches", l->n_batches);
     const dt_extension_form *extension = dt_kind_of(l->opt.kind)->extension;
     for (int i = 0; i < l->n_batches; i++) {
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
@@ -271,7 +256,9 @@ static dt_err open_batches(dt_loader *l)
         if (l->info.max_images)
             DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
     }
-    DT_TRY(alloc_slots(l));
+    if (slots_nbytes(l) > 0)
+        DT_COUNTED_ALLOC(&l->memory, l->slots, dt_loader_n_images(l),
+                         "out of memory for the feature offsets of %" PRId64 " images", dt_loader_n_images(l));
     if (l->opt.prefetch == 0) return DT_OK;
     return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,
                             l->n_batches);
@@ -330,6 +317,7 @@ dt_err dt_loader_open(dt_loader **out, const dt_loader_options *opt)
     dt_loader *l = calloc(1, sizeof *l);
     DT_CHECK(l, DT_ERR_MEMORY, "out of memory for a data loader");
     l->opt = *opt;
+    l->memory.ledger = opt->ledger;
     if (!l->opt.where) l->opt.where = "[data]";
     const dt_err err = open_all(l);
     l->opt.files = l->opt.where = l->opt.packing = NULL;
@@ -346,17 +334,10 @@ void dt_loader_close(dt_loader *l)
     if (!l) return;
     dt_prefetch_close(l->prefetch);
     for (int i = 0; l->batches && i < l->n_batches; i++) dt_batch_free(&l->batches[i], l->opt.ledger);
-    if (l->scratch.ids && l->scratch.mask && l->batches)
-        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
     free(l->batches);
-    free(l->scratch.ids);
-    free(l->scratch.mask);
-    dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, grouped_nbytes(l));
-    free(l->grouped);
+    dt_counted_free_all(&l->memory);
     free(l->mix);
     free(l->share);
-    if (l->slots) dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, slots_nbytes(l));
-    free(l->slots);
     dt_sources_close(&l->sources);
     free(l);
 }

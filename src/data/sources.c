@@ -32,8 +32,7 @@ static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *o
     *lo = (dt_samples_options){.seq_len = opt->seq_len,
                                .document_mask = opt->document_mask,
                                .truncate = opt->truncate,
-                               .no_ties = opt->no_ties,
-                               .ledger = opt->ledger};
+                               .no_ties = opt->no_ties};
     if (d->kind->samples) {
         DT_CHECK(automatic || strcmp(packing, "none") == 0 || !d->kind->samples->fill, DT_ERR_USAGE,
                  "%s: packing = %s: %s cannot be packed (they need no padding): expected auto or none", opt->where,
@@ -157,7 +156,7 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     if (d->kind->judge) DT_TRY(d->kind->judge(d, opt->rank > 0 || opt->planning));
     DT_TRY(grow(s));
     dt_samples *set = &s->samples[s->n_files];
-    DT_TRY(dt_samples_open(set, ops, d, &lo));
+    DT_TRY(dt_samples_open(set, ops, d, &lo, opt->ledger));
     warn_of_cut(set, opt);
     s->n_files++; /* now the sources own set and d */
     s->n_samples += set->n_samples;

@@ -16,12 +16,12 @@ dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, d
              packing);
     dt_ledger ledger = {0};
     dt_samples set;
-    const dt_samples_options opt = {.seq_len = seq_len, .split = split, .ledger = &ledger};
+    const dt_samples_options opt = {.seq_len = seq_len, .split = split};
     DT_TRY(dt_samples_open(&set,
                            none      ? &dt_samples_records
                            : wrapped ? &dt_samples_wrapped
                                      : &dt_samples_packed,
-                           d, &opt));
+                           d, &opt, &ledger));
     info->n_rows = set.n_samples;
     info->n_dropped = set.n_dropped;
     for (int64_t i = 0; i < set.n_samples; i++) {

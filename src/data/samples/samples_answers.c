@@ -88,15 +88,13 @@ static dt_err keep(dt_samples *set, answers *p)
 
 static dt_err answers_open(dt_samples *set)
 {
-    answers *p = calloc(1, sizeof *p);
-    DT_CHECK(p, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
-    set->impl = p;
+    answers *p = set->impl;
     dt_records *r = &p->r;
     r->n_alloc = set->dataset->info.n_documents;
-    r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
-    p->n_chosen = dt_samples_alloc(set, r->n_alloc, sizeof *p->n_chosen);
-    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: out of memory for the lengths of %" PRId64 " samples",
-             set->dataset->path, r->n_alloc);
+    DT_COUNTED_ALLOC(&set->memory, r->len, r->n_alloc, "%s: out of memory for the lengths of %" PRId64 " samples",
+                     set->dataset->path, r->n_alloc);
+    DT_COUNTED_ALLOC(&set->memory, p->n_chosen, r->n_alloc, "%s: out of memory for the lengths of %" PRId64 " samples",
+                     set->dataset->path, r->n_alloc);
     scan s = {.set = set, .p = p};
     dt_err err = DT_OK;
     for (int side = 0; side < set->dataset->kind->n_sequences && err == DT_OK; side++) {
@@ -111,15 +109,6 @@ static dt_err answers_open(dt_samples *set)
     set->max_seq = set->dataset->kind->n_sequences;
     set->max_tok = set->max_seq * set->opt.seq_len;
     return dt_records_scan_images(r, set, &set->max_images);
-}
-
-static void answers_close(dt_samples *set)
-{
-    answers *p = set->impl;
-    if (!p) return;
-    dt_samples_free(set, p->n_chosen, p->r.n_alloc, sizeof *p->n_chosen);
-    dt_records_free(&p->r, set);
-    free(p);
 }
 
 static void answers_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
@@ -187,8 +176,8 @@ static dt_err answers_fill_mismatched(const dt_samples *set, int64_t i, const dt
 }
 
 const dt_samples_ops dt_samples_answers = {.name = "answers",
+                                           .impl_nbytes = sizeof(answers),
                                            .open = answers_open,
-                                           .close = answers_close,
                                            .counts = answers_counts,
                                            .fill = answers_fill,
                                            .fill_mismatched = answers_fill_mismatched};

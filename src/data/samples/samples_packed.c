@@ -22,7 +22,6 @@ typedef struct segments {
 } segments;
 
 typedef struct packed {
-    int64_t n_rows, n_segments;
     int64_t *row_start; /* [n_rows + 1] */
     int64_t *first;     /* [n_segments], in row order; likewise len and weight */
     uint32_t *len;
@@ -142,16 +141,16 @@ static dt_err collect_segments(dt_samples *set, segments *p)
 
 static dt_err alloc_rows(dt_samples *set, packed *k, const segments *p, const dt_row_list *packing)
 {
-    k->n_rows = packing->n_rows;
-    k->n_segments = packing->n_items;
-    k->row_start = dt_samples_alloc(set, k->n_rows + 1, sizeof *k->row_start);
-    k->counts = dt_samples_alloc(set, k->n_rows, sizeof *k->counts);
-    k->first = dt_samples_alloc(set, k->n_segments, sizeof *k->first);
-    k->len = dt_samples_alloc(set, k->n_segments, sizeof *k->len);
-    if (p->weight) k->weight = dt_samples_alloc(set, k->n_segments, sizeof *k->weight);
-    if (p->record) k->record = dt_samples_alloc(set, k->n_segments, sizeof *k->record);
-    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight) && (k->record || !p->record),
-             DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
+    const int64_t n_rows = packing->n_rows, n = packing->n_items;
+    dt_counted *m = &set->memory;
+    set->n_samples = n_rows;
+    const bool ok = dt_counted_add(m, &k->row_start, n_rows + 1, sizeof *k->row_start) &&
+                    dt_counted_add(m, &k->counts, n_rows, sizeof *k->counts) &&
+                    dt_counted_add(m, &k->first, n, sizeof *k->first) &&
+                    dt_counted_add(m, &k->len, n, sizeof *k->len) &&
+                    (!p->weight || dt_counted_add(m, &k->weight, n, sizeof *k->weight)) &&
+                    (!p->record || dt_counted_add(m, &k->record, n, sizeof *k->record));
+    DT_CHECK(ok, DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " packed rows", set->dataset->path, n_rows);
     return DT_OK;
 }
 
@@ -159,7 +158,7 @@ static dt_err alloc_rows(dt_samples *set, packed *k, const segments *p, const dt
  * reading. */
 static void fill_rows(dt_samples *set, packed *k, const segments *p, const dt_row_list *packing)
 {
-    for (int64_t row = 0; row < k->n_rows; row++) {
+    for (int64_t row = 0; row < set->n_samples; row++) {
         dt_sample_counts *c = &k->counts[row];
         int64_t n_images = 0;
         k->row_start[row + 1] = packing->row_start[row + 1];
@@ -182,32 +181,16 @@ static void fill_rows(dt_samples *set, packed *k, const segments *p, const dt_ro
 
 static dt_err packed_open(dt_samples *set)
 {
-    packed *k = calloc(1, sizeof *k);
-    DT_CHECK(k, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
-    set->impl = k;
+    packed *k = set->impl;
     segments p = {0};
     dt_row_list packing = {0};
     dt_err err = collect_segments(set, &p);
     if (err == DT_OK) err = dt_best_fit(&packing, p.len, p.n, (uint32_t)set->opt.seq_len);
     if (err == DT_OK) err = alloc_rows(set, k, &p, &packing);
     if (err == DT_OK) fill_rows(set, k, &p, &packing);
-    set->n_samples = k->n_rows;
     dt_row_list_free(&packing);
     free_segments(&p);
     return err;
-}
-
-static void packed_close(dt_samples *set)
-{
-    packed *k = set->impl;
-    if (!k) return;
-    dt_samples_free(set, k->row_start, k->n_rows + 1, sizeof *k->row_start);
-    dt_samples_free(set, k->counts, k->n_rows, sizeof *k->counts);
-    dt_samples_free(set, k->first, k->n_segments, sizeof *k->first);
-    dt_samples_free(set, k->len, k->n_segments, sizeof *k->len);
-    dt_samples_free(set, k->weight, k->n_segments, sizeof *k->weight);
-    dt_samples_free(set, k->record, k->n_segments, sizeof *k->record);
-    free(k);
 }
 
 static void packed_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
@@ -228,4 +211,4 @@ static dt_err packed_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill
 }
 
 const dt_samples_ops dt_samples_packed = {
-    .name = "packed", .open = packed_open, .close = packed_close, .counts = packed_counts, .fill = packed_fill};
+    .name = "packed", .impl_nbytes = sizeof(packed), .open = packed_open, .counts = packed_counts, .fill = packed_fill};

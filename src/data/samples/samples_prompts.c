@@ -31,6 +31,4 @@ static dt_err prompts_open(dt_samples *set)
     return dt_dataset_each_block(set->dataset, find_longest, set);
 }
 
-static void prompts_close(dt_samples *set) {}
-
-const dt_samples_ops dt_samples_prompts = {.name = "prompts", .open = prompts_open, .close = prompts_close};
+const dt_samples_ops dt_samples_prompts = {.name = "prompts", .open = prompts_open};
