@@ -59,29 +59,12 @@ static dt_err add_mismatched(dt_loader *l, int64_t sample, int64_t other, dt_bat
     return DT_OK;
 }
 
-static void samples_of(const dt_loader *l, const dt_request *what, int64_t *epoch, int64_t *first, int64_t *count)
+/* The sample before position i of a step; for the first position, the last sample. */
+static int64_t sample_before(const dt_loader *l, int64_t step, int64_t i)
 {
-    if (!what->eval) {
-        dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, epoch, first, count);
-        return;
-    }
-    const int64_t m = l->opt.micro_batch_size,
-                  left = l->order.n - (*first = (what->micro * l->opt.nranks + l->opt.rank) * m);
-    *epoch = 0;
-    *count = left < 0 ? 0 : left < m ? left : m;
-}
-
-/* The previous position of the same step; for the first one, the last. */
-static int64_t position_before(const dt_loader *l, const dt_request *what, int64_t i)
-{
-    int64_t epoch, first = 0, count = l->order.n;
-    if (!what->eval) dt_order_step(&l->order, what->step, &epoch, &first, &count);
-    return i > first ? i - 1 : first + count - 1;
-}
-
-static int64_t sample_at(const dt_loader *l, const dt_request *what, int64_t epoch, int64_t i)
-{
-    return what->eval ? i : dt_order_sample(&l->order, epoch, i);
+    int64_t epoch, first, count;
+    dt_order_step(&l->order, step, &epoch, &first, &count);
+    return dt_order_sample(&l->order, epoch, i > first ? i - 1 : first + count - 1);
 }
 
 /* Build the batch of (step, micro) on this rank. The loader has no position, so any order of calls works. */
@@ -89,7 +72,7 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
 {
     dt_loader *l = self;
     int64_t epoch, first, count;
-    samples_of(l, what, &epoch, &first, &count);
+    dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, &epoch, &first, &count);
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     b->n_images = 0;
@@ -97,8 +80,8 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
              "internal: batch requested before image features were computed");
     DT_TRY(dt_fault("data.read"));
     for (int64_t i = first; i < first + count; i++) {
-        const int64_t sample = sample_at(l, what, epoch, i);
-        DT_TRY(what->mismatched ? add_mismatched(l, sample, sample_at(l, what, epoch, position_before(l, what, i)), b)
+        const int64_t sample = dt_order_sample(&l->order, epoch, i);
+        DT_TRY(what->mismatched ? add_mismatched(l, sample, sample_before(l, what->step, i), b)
                                 : add_sample(l, sample, b));
     }
     b->seq_start[b->n_seq] = b->n_tok;
@@ -111,20 +94,12 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
 static dt_request next_request(void *self, const dt_request *what)
 {
     dt_loader *l = self;
-    dt_request next = {what->eval, what->step, what->micro + 1, what->mismatched};
-    const int64_t n_micro = what->eval ? dt_loader_n_eval(l) : dt_order_n_micro(&l->order, what->step);
-    if (next.micro < n_micro) return next;
+    dt_request next = {what->step, what->micro + 1, what->mismatched};
+    if (next.micro < dt_order_n_micro(&l->order, what->step)) return next;
     next.micro = 0;
     next.mismatched = l->opt.mismatched && !what->mismatched;
-    if (!what->eval && !what->mismatched) next.step++;
+    if (what->step != DT_EVALUATION && !what->mismatched) next.step++;
     return next;
-}
-
-static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
-{
-    if (l->prefetch) return dt_prefetch_take(l->prefetch, what, b);
-    *b = &l->batches[0];
-    return make_batch(l, what, &l->batches[0]);
 }
 
 /* Prompts are read one by one. */
@@ -417,7 +392,7 @@ void dt_loader_set_features(dt_loader *l, const dt_features *f, const dt_feature
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-int dt_loader_n_micro(const dt_loader *l, int64_t step) { return (int)dt_order_n_micro(&l->order, step); }
+int64_t dt_loader_n_micro(const dt_loader *l, int64_t step) { return dt_order_n_micro(&l->order, step); }
 
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
 {
@@ -440,34 +415,25 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
     return DT_OK;
 }
 
-dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b)
+static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
 {
-    DT_CHECK(step >= 0 && micro >= 0, DT_ERR_ARG,
-             "internal: dt_loader_batch: step %" PRId64 " or micro-step %d is negative", step, micro);
-    return take(l, &(dt_request){false, step, micro, false}, b);
+    DT_CHECK(what->step >= DT_EVALUATION && what->micro >= 0, DT_ERR_ARG,
+             "internal: dt_loader_batch: step %" PRId64 " or micro-step %" PRId64 " is negative", what->step,
+             what->micro);
+    if (l->prefetch) return dt_prefetch_take(l->prefetch, what, b);
+    *b = &l->batches[0];
+    return make_batch(l, what, &l->batches[0]);
 }
 
-dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b)
+dt_err dt_loader_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b)
 {
-    DT_EXPECT(step >= 0 && micro >= 0 && l->opt.mismatched);
-    return take(l, &(dt_request){false, step, micro, true}, b);
+    return take(l, &(dt_request){step, micro, false}, b);
 }
 
-int64_t dt_loader_n_eval(const dt_loader *l)
+dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b)
 {
-    return dt_ceil_div(dt_ceil_div(l->order.n, l->opt.micro_batch_size), l->opt.nranks);
-}
-
-dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
-{
-    DT_CHECK(micro >= 0, DT_ERR_ARG, "internal: dt_loader_eval_batch: micro-step %" PRId64 " is negative", micro);
-    return take(l, &(dt_request){true, 0, micro, false}, b);
-}
-
-dt_err dt_loader_mismatched_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
-{
-    DT_EXPECT(micro >= 0 && l->opt.mismatched);
-    return take(l, &(dt_request){true, 0, micro, true}, b);
+    DT_EXPECT(l->opt.mismatched);
+    return take(l, &(dt_request){step, micro, true}, b);
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */

@@ -83,6 +83,10 @@ void dt_order_init(dt_order *o, bool drop_last)
 
 void dt_order_step(const dt_order *o, int64_t step, int64_t *epoch, int64_t *first, int64_t *count)
 {
+    if (step == DT_EVALUATION) {
+        *epoch = DT_EVALUATION, *first = 0, *count = o->n;
+        return;
+    }
     *epoch = step / o->steps_per_epoch;
     *first = step % o->steps_per_epoch * o->G;
     *count = o->n_eff - *first < o->G ? o->n_eff - *first : o->G;
@@ -107,6 +111,7 @@ void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, in
 
 int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i)
 {
+    if (epoch == DT_EVALUATION) return i;
     if (o->mix) return mixed_sample(o, (uint64_t)epoch * (uint64_t)o->n + (uint64_t)i);
     if (!o->shuffle) return i;
     const uint64_t key = dt_mix64(dt_rng_key(o->seed, DT_RNG_SHUFFLE) + (uint64_t)epoch);

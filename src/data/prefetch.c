@@ -32,7 +32,7 @@ struct dt_prefetch {
 
 static bool same(const dt_request *a, const dt_request *b)
 {
-    return a->eval == b->eval && a->step == b->step && a->micro == b->micro && a->mismatched == b->mismatched;
+    return a->step == b->step && a->micro == b->micro && a->mismatched == b->mismatched;
 }
 
 static void make_one(dt_prefetch *p, int at, const dt_request *what)

@@ -161,30 +161,18 @@ static int64_t first_of(const dt_task *t, int64_t micro)
     return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
 }
 
-static dt_err estimate_step(dt_task *t, int64_t step, int64_t n)
+/* For a step of n samples, or for DT_EVALUATION. */
+static dt_err estimate(dt_task *t, dt_loader *l, int64_t step, int64_t n)
 {
     kto *k = t->self;
     const dt_batch *b;
     if (!k->estimates) return DT_OK;
     memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
-    for (int micro = 0; micro < k->step.n_micro; micro++) {
-        DT_TRY(dt_loader_mismatched_batch(t->train, step, micro, &b));
+    for (int64_t micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
+        DT_TRY(dt_loader_mismatched_batch(l, step, micro, &b));
         DT_TRY(score_mismatched(t, b, first_of(t, micro)));
     }
     return average(t, n);
-}
-
-static dt_err estimate_validation(dt_task *t)
-{
-    kto *k = t->self;
-    const dt_batch *b;
-    if (!k->estimates) return DT_OK;
-    memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
-    for (int64_t micro = 0; micro < t->n_validation; micro++) {
-        DT_TRY(dt_loader_mismatched_eval_batch(t->valid, micro, &b));
-        DT_TRY(score_mismatched(t, b, first_of(t, micro)));
-    }
-    return average(t, dt_loader_info(t->valid)->n_samples);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -194,10 +182,8 @@ static dt_err kto_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     kto *k = t->self;
     if (micro == 0) {
         dt_step_counts counts;
-        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-        k->step.n_micro = dt_loader_n_micro(t->train, step);
-        k->step.inv_norm = 1 / (double)counts.n_samples;
-        DT_TRY(estimate_step(t, step, counts.n_samples));
+        DT_TRY(answers_begin_step(t, step, &k->step, &counts));
+        DT_TRY(estimate(t, t->train, step, counts.n_samples));
     }
     *m = k->step;
     DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
@@ -271,8 +257,8 @@ static dt_err kto_evaluate(dt_task *t, int64_t micro)
     kto *k = t->self;
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
-    if (micro == 0) DT_TRY(estimate_validation(t));
-    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    if (micro == 0) DT_TRY(estimate(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
     DT_TRY(dt_reference_score(&k->reference, t, m.batch));
     return dt_task_forward(t, &m);
 }

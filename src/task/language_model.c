@@ -2,6 +2,7 @@
  * L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
 #include "language_model.h"
 #include "dtrain/step/step.h"
+#include "pairs.h"
 #include <math.h>
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
@@ -77,7 +78,7 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
 {
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
-    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
     return dt_task_forward(t, &m);
 }
 
@@ -116,8 +117,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     language_model *l = t->self;
     if (micro == 0) {
         dt_step_counts counts;
-        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-        l->step.n_micro = dt_loader_n_micro(t->train, step);
+        DT_TRY(answers_begin_step(t, step, &l->step, &counts));
         l->step.inv_norm = counts.weight > 0 ? 1 / counts.weight : 0;
     }
     *m = l->step;

@@ -95,12 +95,8 @@ static void rm_open(dt_task *t)
 static dt_err rm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 {
     reward_model *r = t->self;
-    if (micro == 0) {
-        dt_step_counts counts;
-        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-        r->step.n_micro = dt_loader_n_micro(t->train, step);
-        r->step.inv_norm = 1 / (double)counts.n_samples;
-    }
+    dt_step_counts counts;
+    if (micro == 0) DT_TRY(answers_begin_step(t, step, &r->step, &counts));
     *m = r->step;
     return dt_loader_batch(t->train, step, micro, &m->batch);
 }

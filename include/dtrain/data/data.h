@@ -116,8 +116,11 @@ dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
  *  copied. */
 void dt_loader_set_features(dt_loader *l, const dt_features *f, const dt_feature_slot *slots);
 
-/** Number of micro-steps of optimizer step `step`, counted from 0 over all epochs: the same on every rank. */
-int dt_loader_n_micro(const dt_loader *l, int64_t step);
+/** Instead of a step: an evaluation, which takes all samples once, in the order of the files. */
+enum { DT_EVALUATION = -1 };
+/** Number of micro-steps of optimizer step `step`, counted from 0 over all epochs, or of an evaluation: the same on
+ *  every rank. */
+int64_t dt_loader_n_micro(const dt_loader *l, int64_t step);
 /** Sums over all ranks and micro-steps of a step. Every rank computes them before the step, without communication. */
 typedef struct dt_step_counts {
     double weight; /* sum over all targets in the loss, rounded once */
@@ -126,22 +129,14 @@ typedef struct dt_step_counts {
 } dt_step_counts;
 /** Compute the counts of a step. counts: out. DT_ERR_DATA. */
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts);
-/** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) if it has none. b: out, borrowed until
- *  the next call. DT_ERR_DATA. */
-dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
+/** The micro-batch of this rank in micro-step `micro` of `step` or DT_EVALUATION; empty (n_tok 0) if it has none. b:
+ *  out, borrowed until the next call. DT_ERR_DATA; DT_ERR_ARG: a negative number. */
+dt_err dt_loader_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b);
 
 /** Kind unpaired: as dt_loader_batch, but each prompt has the answer of the previous sample of the step; the first one
  *  has the answer of the last. Every answer occurs once, for any number of ranks and micro-batches. Labels are not
  *  set. */
-dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
-
-/** Number of evaluation micro-steps per rank. */
-int64_t dt_loader_n_eval(const dt_loader *l);
-/** This rank's micro-batch in evaluation micro-step `micro`; empty (n_tok 0) if it has none. b: out, borrowed until the
- *  next call of this function or dt_loader_batch. DT_ERR_DATA; DT_ERR_ARG: micro is negative. */
-dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
-/** As dt_loader_mismatched_batch, with all samples of the evaluation as one step. */
-dt_err dt_loader_mismatched_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
+dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b);
 
 /* Prompts: a run takes them in order, epoch after epoch. */
 /** Sample index of the run's prompt i: all samples of an epoch before those of the next. */

@@ -199,12 +199,10 @@ static dt_err begin_step(dt_task *t, int64_t step)
 {
     dpo *d = t->self;
     dt_step_counts counts;
-    DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-    d->step.n_micro = dt_loader_n_micro(t->train, step);
-    d->step.inv_norm = 1 / (double)counts.n_samples;
+    DT_TRY(answers_begin_step(t, step, &d->step, &counts));
     d->inv_chosen = 1 / (double)counts.n_chosen;
     d->pairs_per_token[0] = (double)counts.n_samples / (double)counts.n_chosen;
-    return d->aot.number || d->batch_beta.gap ? dpo_match_step(t, step) : DT_OK;
+    return d->aot.number || d->batch_beta.gap ? dpo_match(t, t->train, step, counts.n_samples) : DT_OK;
 }
 
 int64_t dpo_first_pair(const dt_task *t, int64_t micro)
@@ -239,9 +237,9 @@ static dt_err dpo_evaluate(dt_task *t, int64_t micro)
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
     d->part = DT_OF_VALIDATION;
-    if (micro == 0 && d->aot.number) DT_TRY(dpo_match_validation(t));
+    if (micro == 0 && d->aot.number) DT_TRY(dpo_match(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
     d->first_pair = dpo_first_pair(t, micro);
-    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
     DT_TRY(score(t, m.batch));
     return dt_task_forward(t, &m);
 }

@@ -74,17 +74,16 @@ void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers
 void dpo_declare(const dt_task *t, dpo *d);
 void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
 
-/** For losses that compare pairs (aot) and for a beta of the batch: run a forward over all pairs of a step, or of the
- *  validation. Then find the partners or the beta. Collective; a local error ends the job. */
-dt_err dpo_match_step(dt_task *t, int64_t step);
-dt_err dpo_match_validation(dt_task *t);
+/** For losses that compare pairs (aot) and for a beta of the batch: run a forward over all n_pairs of a step, or of
+ *  DT_EVALUATION. Then find the partners or the step's beta. Collective; a local error ends the job. */
+dt_err dpo_match(dt_task *t, dt_loader *l, int64_t step, int64_t n_pairs);
 /** Compute the reference's log-probabilities of a batch of d->part. Collective; a local error ends the job. */
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
 /** The reference's log-probabilities of the last batch: [n_tok], borrowed. */
 const float *dpo_reference_logp(const dpo *d);
 /** Number of the first pair of this rank's micro-batch, among the pairs of the step or of the validation. */
 int64_t dpo_first_pair(const dt_task *t, int64_t micro);
-/** The maximum number of pairs for dpo_match_step or dpo_match_validation. */
+/** The maximum n_pairs of dpo_match. */
 int64_t dpo_most_pairs(const dt_task *t);
 
 #endif

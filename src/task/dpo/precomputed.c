@@ -155,12 +155,12 @@ static dt_err write_batch(dt_precomputed *p, int part, const dt_batch *b)
 
 static dt_err score_part(dt_precomputed *p, dt_task *t, int part, dt_loader *l)
 {
-    const int64_t n = l ? dt_loader_n_eval(l) : 0;
+    const int64_t n = l ? dt_loader_n_micro(l, DT_EVALUATION) : 0;
     for (int64_t micro = 0; micro < n; micro++) {
         const dt_batch *b;
         dt_phase_enter(t->phase, "score", "the reference");
         DT_TRY(dt_fault("reference.score"));
-        DT_TRY(dt_loader_eval_batch(l, micro, &b));
+        DT_TRY(dt_loader_batch(l, DT_EVALUATION, micro, &b));
         DT_TRY(dt_model_forward(t->model, b, false, 0));
         DT_TRY(dt_model_logp(t->model, b, 1.0f, p->logp, NULL, NULL));
         DT_TRY(write_batch(p, part, b));
