@@ -386,7 +386,7 @@ TEST_WITH(training_refuses_pairs_that_are_all_equal, clear, NULL)
     for (int side = 0; side < DT_N_SIDES; side++)
         assert_int_equal(dt_dataset_add_side(w, (dt_side)side, (const int32_t[]){1, 2}, 2), DT_OK);
     assert_int_equal(dt_dataset_end_pair(w, &pair), DT_OK);
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
     assert_fails(open_pairs(&l), DT_ERR_DATA, "every pair has equal texts (1)");
 }
 

@@ -51,7 +51,7 @@ static void write_documents(const char *path, dt_dataset_kind kind, int64_t voca
         assert_int_equal(dt_dataset_add(w, d[i].id + half, sft ? d[i].mask + half : NULL, d[i].n - half), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, d[i].weight), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 static dt_loader_options options(const char *files, int64_t seq_len, int64_t G, int64_t m)
@@ -359,7 +359,7 @@ static void write_numbered(const char *path, int first, int n)
         assert_int_equal(dt_dataset_add(w, id, mask, 2), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 TEST(every_sample_goes_to_one_rank_once_an_epoch)
@@ -675,7 +675,7 @@ static void write_answers(const char *path)
         assert_int_equal(dt_dataset_add(w, ids, NULL, n), DT_OK);
         assert_int_equal(dt_dataset_end_pair(w, &answer), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 /* Is sequence k of the batch the prompt of one sample with the answer of another, cut at T tokens? */

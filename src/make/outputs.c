@@ -250,7 +250,7 @@ static dt_err write_sample(dt_outputs *o, const dt_sample *s, bool first, const 
 
 dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 {
-    sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records, p->pixels};
+    sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records.bytes, (const uint8_t *)p->pixels.bytes};
     for (int i = 0; i < p->n_samples; i++) {
         const dt_sample *s = &p->samples[i];
         const bool first = i == 0 || s[-1].item != s->item; /* first sample of its record */

@@ -233,8 +233,6 @@ typedef struct dt_commit {
  *
  *  DT_ERR_WRITE, DT_ERR_STOP, DT_ERR_USAGE, DT_ERR_MEMORY. */
 dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n);
-/** dt_datasets_commit of one dataset into one file. */
-dt_err dt_dataset_commit(dt_dataset_writer *w);
 /** True if path is the name of a shard of the dataset OF, for any number of shards. */
 bool dt_is_shard_of(const char *path, const char *of);
 /** Free a writer and remove its temporary files. Safe on NULL. */

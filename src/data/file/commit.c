@@ -483,5 +483,3 @@ dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n)
     }
     return err;
 }
-
-dt_err dt_dataset_commit(dt_dataset_writer *w) { return dt_datasets_commit(&w, NULL, 1); }

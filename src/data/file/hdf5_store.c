@@ -25,13 +25,12 @@ static dt_err read_kind(dt_dataset *d)
     DT_TRY(dt_h5_read_text(file_of(d), d->path, "kind", &text));
     char names[DT_KIND_NAMES_SIZE];
     int k = 0;
-    while (k < DT_N_DATASET_KINDS && strcmp(text, dt_kind_of((dt_dataset_kind)k)->name) != 0) k++;
-    dt_err err = DT_OK;
-    if (k == DT_N_DATASET_KINDS)
-        err =
-            dt_fail(DT_ERR_DATA, "%s: attribute kind: expected %s, found \"%s\"", d->path, dt_kind_names(names), text);
-    else
-        d->info.kind = (dt_dataset_kind)k, d->kind = dt_kind_of((dt_dataset_kind)k);
+    while (k < DT_N_DATASET_KINDS && strcmp(text, dt_dataset_kind_name((dt_dataset_kind)k)) != 0) k++;
+    d->info.kind = (dt_dataset_kind)k;
+    d->kind = k < DT_N_DATASET_KINDS ? dt_kind_of(d->info.kind) : NULL;
+    const dt_err err = d->kind ? DT_OK
+                               : dt_fail(DT_ERR_DATA, "%s: attribute kind: expected %s, found \"%s\"", d->path,
+                                         dt_kind_names(names), text);
     free(text);
     return err;
 }

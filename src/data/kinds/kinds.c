@@ -9,13 +9,6 @@ static const dt_kind *const kinds[DT_N_DATASET_KINDS] = {DT_KIND_LIST(DT_KIND_EN
 const dt_kind *dt_kind_of(dt_dataset_kind kind) { return kinds[kind]; }
 const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kinds[kind]->name; }
 
-const dt_kind *dt_kind_find(const char *name)
-{
-    for (int k = 0; k < DT_N_DATASET_KINDS; k++)
-        if (strcmp(kinds[k]->name, name) == 0) return kinds[k];
-    return NULL;
-}
-
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE])
 {
     size_t n = 0;

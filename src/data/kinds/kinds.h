@@ -57,8 +57,6 @@ typedef struct dt_kind {
 
 /** The table of a kind. */
 const dt_kind *dt_kind_of(dt_dataset_kind kind);
-/** The kind of this name; NULL: none. */
-const dt_kind *dt_kind_find(const char *name);
 /** "tokens, sft, preference, prompts or unpaired", for messages. text: out. */
 enum { DT_KIND_NAMES_SIZE = 128 };
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE]);

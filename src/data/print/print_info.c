@@ -57,31 +57,17 @@ static dt_err print_rows(dt_dataset *d, int64_t seq_len)
     return DT_OK;
 }
 
-typedef struct image_counts {
-    int64_t n_with, most; /* samples with images; maximum images of a sample */
-} image_counts;
-
-static dt_err count_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
-{
-    image_counts *c = arg;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t n_images = (int64_t)(offset[i + 1] - offset[i]);
-        c->n_with += n_images > 0;
-        c->most = dt_max_i64(c->most, n_images);
-    }
-    return DT_OK;
-}
-
 static dt_err print_images(dt_dataset *d)
 {
-    image_counts c = {0};
+    lengths images = {0}; /* of samples, in images */
     const dt_image_form *form = &d->info.images;
     if (!d->info.has_images) return DT_OK;
-    DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, count_images, &c));
+    DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, count_lengths, &images));
+    const int64_t n_with = d->info.n_documents - images.bin[0];
     printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " token%s of id %" PRId32
            "; in %" PRId64 " sample%s, at most %" PRId64 " in one\n",
-           d->info.n_images, form->size, form->size, form->n_tokens, dt_plural(form->n_tokens), form->token, c.n_with,
-           dt_plural(c.n_with), c.most);
+           d->info.n_images, form->size, form->size, form->n_tokens, dt_plural(form->n_tokens), form->token, n_with,
+           dt_plural(n_with), images.longest);
     return DT_OK;
 }
 
