@@ -45,7 +45,8 @@ typedef struct output {
     int64_t first, n;
     uint64_t base;      /* subtracted from elements: offsets count from the shard's first token */
     hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are scalars */
-    hid_t file_type, mem_type, dset;
+    int type;           /* DT_ARRAY_ */
+    hid_t dset;
     int64_t first_block; /* in /block_checksums; -1: that array itself */
 } output;
 
@@ -190,7 +191,7 @@ static dt_err create_array(const shard *s, hid_t file, output *o)
     if (space >= 0 && plist >= 0 && link >= 0 && H5Pset_create_intermediate_group(link, 1) >= 0 &&
         H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
         H5Pset_obj_track_times(plist, false) >= 0) /* identical content gives identical files */
-        o->dset = H5Dcreate2(file, o->name, o->file_type, space, link, plist, H5P_DEFAULT);
+        o->dset = H5Dcreate2(file, o->name, dt_array_hdf5_type(o->type, true), space, link, plist, H5P_DEFAULT);
     if (space >= 0) H5Sclose(space);
     if (plist >= 0) H5Pclose(plist);
     if (link >= 0) H5Pclose(link);
@@ -251,7 +252,7 @@ static dt_err write_chunk(const shard *s, const output *o, int64_t first, int64_
     const hsize_t start[4] = {(hsize_t)first}, count[4] = {(hsize_t)n, o->image_size, o->image_size, 3};
     const hid_t to = H5Dget_space(o->dset), mem = H5Screate_simple(o->image_size ? 4 : 1, count, NULL);
     herr_t ok = to < 0 || mem < 0 ? -1 : H5Sselect_hyperslab(to, H5S_SELECT_SET, start, NULL, count, NULL);
-    if (ok >= 0) ok = H5Dwrite(o->dset, o->mem_type, mem, to, H5P_DEFAULT, buffer);
+    if (ok >= 0) ok = H5Dwrite(o->dset, dt_array_hdf5_type(o->type, false), mem, to, H5P_DEFAULT, buffer);
     const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
     if (to >= 0) H5Sclose(to);
     if (mem >= 0) H5Sclose(mem);
@@ -281,24 +282,6 @@ static dt_err copy_array(const commit *k, const shard *s, const output *o, const
     return set_checksum(s, o, sums.total);
 }
 
-static void output_types(output *o, dt_column c)
-{
-    const bool real = c == DT_COL_WEIGHTS || c == DT_COL_MARGINS;
-    switch (c == DT_COL_PIXELS ? 1 : o->from->elem_size) {
-    case 1:
-        o->file_type = H5T_STD_U8LE, o->mem_type = H5T_NATIVE_UINT8;
-        break;
-    case 2:
-        o->file_type = H5T_STD_U16LE, o->mem_type = H5T_NATIVE_UINT16;
-        break;
-    case 4:
-        o->file_type = real ? H5T_IEEE_F32LE : H5T_STD_U32LE, o->mem_type = real ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT32;
-        break;
-    default:
-        o->file_type = H5T_STD_U64LE, o->mem_type = H5T_NATIVE_UINT64;
-    }
-}
-
 /* List the arrays of one shard. Per-token arrays use the shard's token range, per-sample arrays its sample
  * range; offsets have one more element. Returns their number. */
 static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outputs)
@@ -306,7 +289,7 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     int n = 0;
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         if (!w->wanted[c]) continue;
-        const int side = dt_columns[c].part;
+        const int side = dt_columns[c].part, types = dt_columns[c].types;
         const dt_per per = dt_columns[c].per;
         output *o = &outputs[n++];
         *o = (output){.from = &w->column[c],
@@ -314,11 +297,11 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
                       .first = s->first,
                       .n = s->n,
                       .image_size = c == DT_COL_PIXELS ? (hsize_t)w->images.size : 0,
+                      .type = types & DT_ARRAY_U16 ? w->column[c].elem_size : types, /* ids: either of two types */
                       .dset = -1};
         if (per == DT_PER_TOKEN)
             o->first = (int64_t)s->token[side], o->n = (int64_t)(s->token_end[side] - s->token[side]);
         if (per == DT_PER_OFFSET) o->n = s->n + 1, o->base = s->token[side];
-        output_types(o, (dt_column)c);
     }
     return n;
 }
@@ -331,12 +314,7 @@ static output list_blocks(output *outputs, int n)
         outputs[i].first_block = n_blocks;
         n_blocks += dt_blocks_of(outputs[i].n * outputs[i].from->elem_size);
     }
-    return (output){.name = "block_checksums",
-                    .n = n_blocks,
-                    .file_type = H5T_STD_U64LE,
-                    .mem_type = H5T_NATIVE_UINT64,
-                    .dset = -1,
-                    .first_block = -1};
+    return (output){.name = "block_checksums", .n = n_blocks, .type = DT_ARRAY_U64, .dset = -1, .first_block = -1};
 }
 
 /* Byte ranges of the non-empty arrays. Block checksums are not included: the seal covers them. */

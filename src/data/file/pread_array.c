@@ -49,23 +49,6 @@ static int stored_type(hid_t dset, bool *little_endian)
     return type;
 }
 
-static hid_t memory_type(int type)
-{
-    switch (type) {
-    case DT_ARRAY_U8:
-    case DT_ARRAY_IMAGES:
-        return H5T_NATIVE_UINT8;
-    case DT_ARRAY_U16:
-        return H5T_NATIVE_UINT16;
-    case DT_ARRAY_U32:
-        return H5T_NATIVE_UINT32;
-    case DT_ARRAY_U64:
-        return H5T_NATIVE_UINT64;
-    default:
-        return H5T_NATIVE_FLOAT;
-    }
-}
-
 /* n: the four dimensions. */
 static dt_err take_image_size(dt_array *a, const hsize_t *n)
 {
@@ -185,7 +168,7 @@ static dt_err read_h5(const dt_array *a, int64_t first, int64_t n, void *out)
     const hid_t from = H5Dget_space(a->dset), to = H5Screate_simple(a->image_size ? N_IMAGE_DIMS : 1, count, NULL);
     herr_t ok = from < 0 || to < 0 ? -1 : 0;
     if (ok >= 0) ok = H5Sselect_hyperslab(from, H5S_SELECT_SET, start, NULL, count, NULL);
-    if (ok >= 0) ok = H5Dread(a->dset, memory_type(a->type), to, from, H5P_DEFAULT, out);
+    if (ok >= 0) ok = H5Dread(a->dset, dt_array_hdf5_type(a->type, false), to, from, H5P_DEFAULT, out);
     const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, a->path, a->name);
     if (from >= 0) H5Sclose(from);
     if (to >= 0) H5Sclose(to);
