@@ -474,7 +474,7 @@ dt_err dt_loader_answer(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
     int64_t in_file, first, n_tok;
     dt_dataset *d = dt_sources_find(&l->sources, sample, &in_file)->dataset;
     *n = 0;
-    DT_TRY(dt_dataset_side_document(d, DT_SIDE_SECOND, in_file, &first, &n_tok));
+    DT_TRY(dt_dataset_part(d, DT_SIDE_SECOND, in_file, &first, &n_tok));
     *n = (int32_t)dt_min_i64(n_tok, max);
     return dt_dataset_read_side(d, DT_SIDE_SECOND, first, *n, ids);
 }

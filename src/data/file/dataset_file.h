@@ -77,15 +77,10 @@ struct dt_dataset {
     const dt_feature_slot *feature_slots;
 };
 
-/** Scan /offsets once, in blocks, and check that it never decreases. fn receives documents first ..
+/** Scan the offsets of a part once, in blocks, and check that they never decrease. fn receives documents first ..
  *  first+n-1 with offset[0 .. n]; an error of fn ends the scan. fn NULL: only check. */
 typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
-dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
-/** The same scan over the offsets of a part: DT_SIDE_FIRST, DT_SIDE_SECOND, DT_RECORDS or DT_IMAGES. */
-dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg);
-
-/** Range of sample i in the array of a part: elements first .. first+n-1. */
-dt_err dt_dataset_part(dt_dataset *d, int part, int64_t i, int64_t *first, int64_t *n);
+dt_err dt_dataset_each_block(dt_dataset *d, int part, dt_documents_fn *fn, void *arg);
 
 /** Read the weights of samples first .. first+n-1. The file must have weights. */
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight);

@@ -38,14 +38,9 @@ dt_err dt_dataset_part(dt_dataset *d, int side, int64_t i, int64_t *first, int64
     return DT_OK;
 }
 
-dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
-{
-    return dt_dataset_part(d, side, i, first, n);
-}
-
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 {
-    return dt_dataset_side_document(d, DT_SIDE_FIRST, i, first, n);
+    return dt_dataset_part(d, DT_SIDE_FIRST, i, first, n);
 }
 
 /* Widen uint16 in the upper half of the buffer to int32 in place. Element i is written at byte 4i, after
@@ -148,7 +143,7 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
     for (int s = 0; s < d->kind->n_sequences; s++) {
         int64_t first, n;
         uint8_t safety = 0;
-        DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
+        DT_TRY(dt_dataset_part(d, s, i, &first, &n));
         DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + s], i, 1, &pair->prompt_length[s]));
         DT_CHECK(pair->prompt_length[s] <= n, DT_ERR_DATA,
                  "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " token%s", d->path,
@@ -215,7 +210,7 @@ static dt_err check_block(const dt_dataset *d, int side, int64_t first, int64_t 
         d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens, dt_part_words(side));
 }
 
-dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg)
+dt_err dt_dataset_each_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg)
 {
     uint64_t *offset = malloc((BLOCK_DOCUMENTS + 1) * sizeof *offset);
     DT_CHECK(offset, DT_ERR_MEMORY, "%s: no memory to read its offsets", d->path);
@@ -228,11 +223,6 @@ dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, 
     }
     free(offset);
     return err;
-}
-
-dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg)
-{
-    return dt_dataset_each_side_block(d, DT_SIDE_FIRST, fn, arg);
 }
 
 dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)

@@ -84,7 +84,7 @@ static dt_err verify_all(const job *j)
     if (d->store->verify) DT_TRY(d->store->verify(d, j->poll, j->arg));
     for (int part = 0; part < DT_N_PARTS; part++)
         if (d->column[dt_part_offsets(part)].path)
-            DT_TRY(dt_dataset_each_side_block(d, part, j->poll ? poll_block : NULL, (void *)j));
+            DT_TRY(dt_dataset_each_block(d, part, j->poll ? poll_block : NULL, (void *)j));
     for (int part = 0; part < DT_N_PARTS; part++) DT_TRY(verify_array(j, (int)dt_part_offsets(part)));
     for (int c = 0; c < DT_N_ARRAYS; c++)
         if (dt_columns[c].per != DT_PER_OFFSET) DT_TRY(verify_array(j, c));

@@ -71,7 +71,7 @@ static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
     int64_t first[DT_N_SIDES], n[DT_N_SIDES];
     dt_pair pair;
     *same = false;
-    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first[s], &n[s]));
+    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_part(d, s, i, &first[s], &n[s]));
     DT_TRY(dt_dataset_read_pair(d, i, &pair));
     if (n[0] != n[1] || n[0] == 0 || pair.tie) return DT_OK;
     for (int s = 0; s < DT_N_SIDES && n[0] > t->n_alloc; s++)
@@ -163,7 +163,7 @@ static dt_err show_pair(const dt_view *v, int64_t i)
     if (pair.tie) printf("a tie\n");
     for (int s = 0; s < DT_N_SIDES; s++) {
         int64_t first, n;
-        DT_TRY(dt_dataset_side_document(v->d, (dt_side)s, i, &first, &n));
+        DT_TRY(dt_dataset_part(v->d, s, i, &first, &n));
         printf("---- %s: %" PRId64 " token%s, %" PRIu32 " of them prompt%s\n", v->d->kind->side[s], n, dt_plural(n),
                pair.prompt_length[s], safety[pair.safety[s]]);
         DT_TRY(dt_print_side(v, (dt_side)s, first, n, pair.prompt_length[s]));

@@ -27,7 +27,7 @@ static dt_err show_prompt(const dt_view *v, int64_t i)
     DT_TRY(dt_dataset_document(v->d, i, &first, &n));
     DT_TRY(dt_print_side(v, DT_SIDE_FIRST, first, n, -1));
     if (v->d->info.has_answers) {
-        DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_SECOND, i, &first, &n));
+        DT_TRY(dt_dataset_part(v->d, DT_SIDE_SECOND, i, &first, &n));
         printf("---- answer: %" PRId64 " token%s\n", n, dt_plural(n));
         DT_TRY(dt_print_side(v, DT_SIDE_SECOND, first, n, -1));
     }

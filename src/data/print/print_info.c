@@ -25,7 +25,7 @@ static dt_err count_lengths(void *arg, int64_t first, int64_t n, const uint64_t 
 static dt_err print_lengths(dt_dataset *d, dt_side side, const char *what)
 {
     lengths l = {.most = 1};
-    DT_TRY(dt_dataset_each_side_block(d, side, count_lengths, &l));
+    DT_TRY(dt_dataset_each_block(d, side, count_lengths, &l));
     printf("longest      %" PRId64 " token%s%s%s\nlengths\n", l.longest, dt_plural(l.longest), what[0] ? " of " : "",
            what);
     for (int k = 0; k < N_BINS; k++) {
@@ -62,7 +62,7 @@ static dt_err print_images(dt_dataset *d)
     lengths images = {0}; /* of samples, in images */
     const dt_image_form *form = &d->info.images;
     if (!d->info.has_images) return DT_OK;
-    DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, count_lengths, &images));
+    DT_TRY(dt_dataset_each_block(d, DT_IMAGES, count_lengths, &images));
     const int64_t n_with = d->info.n_documents - images.bin[0];
     printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " token%s of id %" PRId32
            "; in %" PRId64 " sample%s, at most %" PRId64 " in one\n",

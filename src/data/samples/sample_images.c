@@ -57,7 +57,7 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
 {
     const char *name = d->kind->side[side], *of = !*name ? "" : d->kind->answers ? " " : " of ";
     int64_t first, n, found, in_completion = 0;
-    DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
+    DT_TRY(dt_dataset_part(d, side, i, &first, &n));
     DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
     DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
              "%s: %s%ssample %" PRId64 ": found %" PRId64 " placeholder%s for %" PRId64 " image%s: expected %" PRId64

@@ -99,7 +99,7 @@ static dt_err answers_open(dt_samples *set)
     dt_err err = DT_OK;
     for (int side = 0; side < set->dataset->kind->n_sequences && err == DT_OK; side++) {
         s.side = (dt_side)side;
-        err = dt_dataset_each_side_block(set->dataset, s.side, scan_block, &s);
+        err = dt_dataset_each_block(set->dataset, s.side, scan_block, &s);
     }
     free(s.prompt);
     free(s.tie);
@@ -123,7 +123,7 @@ static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, con
                         dt_fill_scratch *scratch)
 {
     int64_t first, n;
-    DT_TRY(dt_dataset_side_document(set->dataset, side, number, &first, &n));
+    DT_TRY(dt_dataset_part(set->dataset, side, number, &first, &n));
     n = n < set->opt.seq_len ? n : set->opt.seq_len;
     int32_t *ids = b->token + b->n_tok;
     DT_TRY(dt_dataset_read_side(set->dataset, side, first, n, ids));

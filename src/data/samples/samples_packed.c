@@ -124,13 +124,14 @@ static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_
 static dt_err collect_segments(dt_samples *set, segments *p)
 {
     collect c = {.set = set, .p = p};
-    if (set->dataset->info.kind == DT_DATASET_TOKENS) return dt_dataset_each_block(set->dataset, collect_documents, &c);
+    if (set->dataset->info.kind == DT_DATASET_TOKENS)
+        return dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, collect_documents, &c);
     dt_records records;
     dt_err err = dt_records_scan(&records, set);
     int64_t most;
     c.records = &records;
     if (err == DT_OK) err = dt_records_scan_images(&records, set, &most);
-    if (err == DT_OK) err = dt_dataset_each_block(set->dataset, collect_records, &c);
+    if (err == DT_OK) err = dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, collect_records, &c);
     set->n_dropped = records.n_dropped - records.n_cut;
     set->n_too_long = records.n_cut;
     dt_records_free(&records, set);

@@ -184,7 +184,7 @@ dt_err dt_records_scan_images(dt_records *r, dt_samples *set, int64_t *most)
     DT_COUNTED_ALLOC(&set->memory, r->n_images, r->n_alloc, "%s: out of memory for the images of %" PRId64 " samples",
                      set->dataset->path, r->n_alloc);
     image_scan s = {.r = r};
-    DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, note_images, &s));
+    DT_TRY(dt_dataset_each_block(set->dataset, DT_IMAGES, note_images, &s));
     *most = s.most;
     return DT_OK;
 }
@@ -198,7 +198,7 @@ dt_err dt_records_scan(dt_records *r, dt_samples *set)
         DT_COUNTED_ALLOC(&set->memory, r->weight, r->n_alloc,
                          "%s: out of memory for the lengths of %" PRId64 " samples", set->dataset->path, r->n_alloc);
     scan s = {.set = set, .r = r};
-    const dt_err err = dt_dataset_each_block(set->dataset, scan_block, &s);
+    const dt_err err = dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, scan_block, &s);
     free(s.n_target);
     free(s.weight);
     free(s.n_lost);

@@ -48,7 +48,7 @@ static dt_err find_starts(dt_samples *set, rows *r)
     DT_COUNTED_ALLOC(&set->memory, r->n_distinct, set->n_samples,
                      "%s: out of memory for the document starts of its rows", set->dataset->path);
     walk w = {.set = set, .r = r};
-    DT_TRY(dt_dataset_each_block(set->dataset, note_starts, &w));
+    DT_TRY(dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, note_starts, &w));
     while (w.row <= set->n_samples) r->first_start[w.row++] = set->dataset->info.n_documents;
 
     for (int64_t i = 0; i < set->n_samples; i++) {
@@ -66,7 +66,7 @@ static dt_err rows_open(dt_samples *set)
     const int64_t n = set->dataset->info.n_tokens;
     set->n_samples = n > 0 ? (n - 1) / set->opt.seq_len : 0;
     if (set->opt.document_mask) return find_starts(set, set->impl);
-    return set->dataset->info.n_documents >= 0 ? dt_dataset_each_block(set->dataset, NULL, NULL)
+    return set->dataset->info.n_documents >= 0 ? dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, NULL, NULL)
                                                : DT_OK; /* validated although unused */
 }
 
