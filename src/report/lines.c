@@ -1,5 +1,6 @@
 /* lines.c - stores offsets of lines, not their contents, so that long files need little memory. */
 #include "lines.h"
+#include "dtrain/io/io.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -83,7 +84,7 @@ void dt_lines_warn_gone(const char *path, const dt_kept *kept)
             path, kept->every, kept->last_step / kept->every * kept->every);
 }
 
-void dt_lines_settle_and_warn(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head)
+static void settle_and_warn(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head)
 {
     int64_t at;
     const int64_t n = l->n;
@@ -99,9 +100,9 @@ void dt_lines_settle_and_warn(dt_lines *l, const char *path, const dt_kept *kept
         DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing after this last line", path, line, missing);
 }
 
-dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_text *out)
+/* Read a line into out, replacing its contents. */
+static dt_err read_line(const dt_line *line, FILE *in, const char *path, dt_text *out)
 {
-    const dt_line *line = &l->line[i];
     char piece[1 << 12];
     out->n = 0;
     errno = 0;
@@ -118,8 +119,65 @@ dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, d
     return DT_OK;
 }
 
-void dt_lines_free(dt_lines *l)
+static dt_err find_lines(FILE *in, const char *path, const dt_kept *kept, const dt_line_format *f, dt_lines *lines)
 {
-    free(l->line);
-    *l = (dt_lines){0};
+    char *line = NULL;
+    size_t cap = 0;
+    int64_t offset = ftello(in), n_bad = 0;
+    dt_err err = DT_OK;
+    ssize_t n;
+    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) >= 0; offset += n) {
+        dt_line found = {.offset = offset, .nbytes = n};
+        if (f->parse(line, (size_t)n, &found))
+            err = dt_lines_add(lines, path, kept, found);
+        else
+            n_bad++;
+        errno = 0;
+    }
+    if (err == DT_OK && !feof(in)) err = dt_fail_errno(DT_ERR_DATA, path, "cannot read");
+    free(line);
+    if (err == DT_OK) settle_and_warn(lines, path, kept, n_bad, f->n_head);
+    return err;
+}
+
+static dt_err copy_lines(FILE *in, const char *path, const dt_lines *lines, const dt_line_format *f, dt_record_file *to)
+{
+    enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
+    dt_text batch = {0}, line = {0};
+    dt_err err = DT_OK;
+    if (f->head) dt_text_append(&batch, f->head->bytes, f->head->n);
+    batch.failed |= f->head && f->head->failed;
+    for (int64_t i = 0; err == DT_OK && i < lines->n; i++) {
+        err = read_line(&lines->line[i], in, path, &line);
+        if (err == DT_OK && f->adapt) f->adapt(f->self, &line);
+        dt_text_append(&batch, line.bytes, line.n);
+        batch.failed |= line.failed;
+        if (err != DT_OK || (batch.n < BATCH && !batch.failed)) continue;
+        err = dt_record_file_write(to, &batch);
+        batch.n = 0;
+    }
+    if (err == DT_OK) err = dt_record_file_write(to, &batch);
+    dt_text_free(&batch);
+    dt_text_free(&line);
+    return err;
+}
+
+static dt_err write_again(FILE *in, const char *path, const dt_lines *lines, const dt_line_format *f)
+{
+    dt_aside a;
+    DT_TRY(dt_aside_open(&a, path));
+    dt_record_file to = {.fd = a.fd, .path = a.part};
+    const dt_err err = copy_lines(in, path, lines, f, &to);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
+    return err;
+}
+
+dt_err dt_lines_rewrite(FILE *in, const char *path, const dt_kept *kept, const dt_line_format *f)
+{
+    dt_lines lines = {0};
+    dt_err err = in ? find_lines(in, path, kept, f, &lines) : DT_OK;
+    if (err == DT_OK) err = write_again(in, path, &lines, f);
+    free(lines.line);
+    return err;
 }
