@@ -27,37 +27,27 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
 static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *opt, const dt_samples_ops **ops,
                                  dt_samples_options *lo)
 {
-    const char *packing = opt->packing ? opt->packing : "auto";
-    const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
+    const char *name = opt->packing ? opt->packing : "auto";
+    const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(name, "auto") == 0;
     *lo = (dt_samples_options){.seq_len = opt->seq_len,
                                .document_mask = opt->document_mask,
                                .truncate = opt->truncate,
                                .no_ties = opt->no_ties};
     if (d->kind->samples) {
-        DT_CHECK(automatic || strcmp(packing, "none") == 0 || !d->kind->samples->fill, DT_ERR_USAGE,
+        DT_CHECK(automatic || strcmp(name, "none") == 0 || !d->kind->samples->fill, DT_ERR_USAGE,
                  "%s: packing = %s: %s cannot be packed (they need no padding): expected auto or none", opt->where,
-                 packing, d->kind->n_sequences > 1 ? "pairs" : "answers");
+                 name, d->kind->n_sequences > 1 ? "pairs" : "answers");
         *ops = d->kind->samples;
-    } else if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
-        DT_CHECK(!sft, DT_ERR_USAGE,
-                 "%s: packing = wrapped needs datasets of kind tokens, but %s has kind sft: expected auto, none or bfd",
-                 opt->where, d->path);
-        *ops = &dt_samples_wrapped;
-    } else if (automatic || strcmp(packing, "none") == 0) {
-        DT_CHECK(sft, DT_ERR_USAGE,
-                 "%s: packing = none needs datasets of kind sft, but %s has kind tokens: expected auto, wrapped, bfd "
-                 "or bfd_split",
-                 opt->where, d->path);
-        *ops = &dt_samples_records;
     } else {
-        lo->split = strcmp(packing, "bfd_split") == 0;
-        DT_CHECK(lo->split || strcmp(packing, "bfd") == 0, DT_ERR_USAGE,
-                 "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s", opt->where, packing);
-        DT_CHECK(
-            !sft || !lo->split, DT_ERR_USAGE,
-            "%s: packing = bfd_split needs datasets of kind tokens, but %s has kind sft: expected auto, none or bfd",
-            opt->where, d->path);
-        *ops = &dt_samples_packed;
+        const dt_packing *p = dt_packing_find(!automatic ? name : sft ? "none" : "wrapped");
+        DT_CHECK(p, DT_ERR_USAGE, "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s", opt->where,
+                 name);
+        DT_CHECK(sft ? p->of_sft : p->of_tokens, DT_ERR_USAGE,
+                 "%s: packing = %s needs datasets of kind %s, but %s has kind %s: expected auto, %s", opt->where, name,
+                 sft ? "tokens" : "sft", d->path, sft ? "sft" : "tokens",
+                 sft ? "none or bfd" : "wrapped, bfd or bfd_split");
+        *ops = p->ops;
+        lo->split = p->split;
     }
     DT_CHECK(*ops == &dt_samples_records || d->kind->samples || d->info.n_documents >= 0 ||
                  (*ops == &dt_samples_wrapped && !opt->document_mask),

@@ -142,15 +142,12 @@ static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
     return DT_OK;
 }
 
-/* Each ratio is 0 on all ranks but one, so its sum over ranks is exact for any number of ranks. */
 static dt_err average(dt_task *t, int64_t n)
 {
-    enum { MOST = 1 << 22 }; /* MPI counts are of type int */
     kto *k = t->self;
     double sum = 0;
     DT_TRY(dt_fault("task.kto"));
-    for (int64_t at = 0; at < n; at += MOST)
-        DT_TRY(dt_comm_reduce_host_f64(t->comm, k->ratio + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
+    DT_TRY(answers_add_up(t, k->ratio, n));
     for (int64_t i = 0; i < n; i++) sum += k->ratio[i];
     k->kl = sum > 0 ? sum / (double)n : isnan(sum) ? sum : 0;
     return DT_OK;

@@ -33,6 +33,14 @@ typedef struct dt_pair_labels {
 double dt_pair_loss_of(const dt_pair_loss *l, const double reward[DT_N_SIDES], const dt_pair_labels *labels,
                        double gradient[DT_N_SIDES]);
 
+/** A value of a pair. */
+typedef struct dt_pair_key {
+    double x;
+    int64_t pair;
+} dt_pair_key;
+/** Sort by ascending x, equal ones by pair. */
+void dt_pair_keys_sort(dt_pair_key *key, int64_t n);
+
 /** log sigmoid(x), without overflow. */
 double dt_log_sigmoid(double x);
 double dt_sigmoid(double x);

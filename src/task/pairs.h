@@ -12,6 +12,9 @@ void answers_open(dt_task *t, const dt_task_data *what, int n_texts);
  *  errors of dt_loader_step_counts. */
 dt_err answers_begin_step(const dt_task *t, int64_t step, dt_micro *m, dt_step_counts *counts);
 
+/** Sum x [n] over the ranks, each value of which is 0 on all ranks but one: exact for any number of ranks. Collective. */
+dt_err answers_add_up(const dt_task *t, double *x, int64_t n);
+
 /** Declare a sum and its metric sum / bottom: TASK/NAME in training steps, and TASK/validation_NAME in validations.
  *  Returns the index of the sum. */
 int pairs_metric(dt_sums *s, const char *name, dt_sum_kind kind, double unit, const char *bottom);

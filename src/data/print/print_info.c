@@ -40,18 +40,18 @@ static dt_err print_lengths(dt_dataset *d, dt_side side, const char *what)
 
 static dt_err print_rows(dt_dataset *d, int64_t seq_len)
 {
-    static const char *const names[] = {"none", "wrapped", "bfd", "bfd_split"};
     printf("rows of %" PRId64 " tokens\n", seq_len);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (int i = 0; i < DT_N_PACKINGS; i++) {
         dt_packing_info p;
-        const dt_err err = dt_dataset_packing(d, names[i], seq_len, &p);
+        const dt_err err = dt_dataset_packing(d, dt_packings[i].name, seq_len, &p);
         if (err == DT_ERR_USAGE) {
             dt_error_clear(); /* not applicable to this kind */
             continue;
         }
         DT_TRY(err);
-        printf("  %-10s %10" PRId64 " rows  %5.1f %% full  %12" PRId64 " targets  %" PRId64 " left out\n", names[i],
-               p.n_rows, p.n_rows ? 100.0 * (double)p.n_tok / ((double)p.n_rows * (double)seq_len) : 0.0, p.n_target,
+        printf("  %-10s %10" PRId64 " rows  %5.1f %% full  %12" PRId64 " targets  %" PRId64 " left out\n",
+               dt_packings[i].name, p.n_rows,
+               p.n_rows ? 100.0 * (double)p.n_tok / ((double)p.n_rows * (double)seq_len) : 0.0, p.n_target,
                p.n_dropped);
     }
     return DT_OK;

@@ -3,6 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+const dt_packing dt_packings[DT_N_PACKINGS] = {{"none", &dt_samples_records, .of_sft = true},
+                                               {"wrapped", &dt_samples_wrapped, .of_tokens = true},
+                                               {"bfd", &dt_samples_packed, .of_tokens = true, .of_sft = true},
+                                               {"bfd_split", &dt_samples_packed, .of_tokens = true, .split = true}};
+
+const dt_packing *dt_packing_find(const char *name)
+{
+    for (int i = 0; i < DT_N_PACKINGS; i++)
+        if (strcmp(name, dt_packings[i].name) == 0) return &dt_packings[i];
+    return NULL;
+}
+
 dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt,
                        dt_ledger *ledger)
 {

@@ -75,6 +75,18 @@ struct dt_samples {
 extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_answers,
     dt_samples_prompts;
 
+/** A value of data.packing, for files of kinds tokens and sft. */
+typedef struct dt_packing {
+    const char *name;
+    const dt_samples_ops *ops;
+    bool of_tokens, of_sft; /* it supports this kind */
+    bool split;
+} dt_packing;
+enum { DT_N_PACKINGS = 4 };
+extern const dt_packing dt_packings[DT_N_PACKINGS];
+/** The packing of this name; NULL: none. */
+const dt_packing *dt_packing_find(const char *name);
+
 dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt,
                        dt_ledger *ledger);
 void dt_samples_close(dt_samples *set); /* safe on {0} */

@@ -4,7 +4,6 @@
 #include "batch_beta.h"
 #include "../advantages.h"
 #include <math.h>
-#include <stdlib.h>
 
 #define LEAST 1e-3 /* minimum of beta, as in the authors' code */
 
@@ -14,14 +13,6 @@ void dt_batch_beta_lay_out(dt_batch_beta *b, int64_t n, void *block, size_t *use
     b->part = dt_carve(block, used, n, sizeof *b->part);
     b->key = dt_carve(block, used, n, sizeof *b->key);
     b->n_alloc = n;
-}
-
-/* Descending; equal values in the order of the data. */
-static int compare(const void *x, const void *y)
-{
-    const dt_batch_beta_key *a = x, *b = y;
-    if (a->x != b->x) return a->x > b->x ? -1 : 1;
-    return a->pair < b->pair ? -1 : a->pair > b->pair;
 }
 
 /* In (0, 1). */
@@ -44,10 +35,10 @@ static double sample_pairs(dt_batch_beta *b, int64_t n, int64_t first_sample)
     double sum = 0;
     for (int64_t k = 0; k < n; k++) {
         const double noise = -log(-log(uniform(b, first_sample + k)));
-        b->key[k] = (dt_batch_beta_key){log_weight(&b->next, b->gap[k]) + noise, k};
+        b->key[k] = (dt_pair_key){-(log_weight(&b->next, b->gap[k]) + noise), k}; /* the largest sums come first */
         b->part[k] = 0;
     }
-    qsort(b->key, (size_t)n, sizeof *b->key, compare);
+    dt_pair_keys_sort(b->key, n);
     for (int64_t k = 0; k < n_kept; k++) {
         b->part[b->key[k].pair] = (double)n / (double)n_kept;
         sum += b->gap[b->key[k].pair];

@@ -1,6 +1,7 @@
 /* dpo_partners.c - one forward pass of model and reference over all pairs of a step, before its first gradient, for
  * losses that compare pairs and for a beta of the whole step. */
 #include "dpo.h"
+#include "../pairs.h"
 #include <string.h>
 
 int64_t dpo_most_pairs(const dt_task *t)
@@ -35,16 +36,6 @@ static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
     return DT_OK;
 }
 
-/* Each value is 0 on all ranks but one, so its sum over ranks is exact. */
-static dt_err add_up(dt_task *t, double *x, int64_t n)
-{
-    enum { MOST = 1 << 22 }; /* MPI counts are of type int */
-    DT_TRY(dt_fault("task.pairs"));
-    for (int64_t at = 0; at < n; at += MOST)
-        DT_TRY(dt_comm_reduce_host_f64(t->comm, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
-    return DT_OK;
-}
-
 static void clear(dpo *d)
 {
     if (d->aot.number) memset(d->aot.number, 0, (size_t)d->aot.n_alloc * DT_AOT_NUMBERS * sizeof *d->aot.number);
@@ -60,12 +51,13 @@ dt_err dpo_match(dt_task *t, dt_loader *l, int64_t step, int64_t n_pairs)
         DT_TRY(dt_loader_batch(l, step, micro, &b));
         DT_TRY(score(t, b, dpo_first_pair(t, micro)));
     }
+    DT_TRY(dt_fault("task.pairs"));
     if (d->aot.number) {
-        DT_TRY(add_up(t, d->aot.number, n_pairs * DT_AOT_NUMBERS));
+        DT_TRY(answers_add_up(t, d->aot.number, n_pairs * DT_AOT_NUMBERS));
         dt_aot_match(&d->aot, n_pairs, t->batching.train_batch_size);
     }
     if (!d->batch_beta.gap || step == DT_EVALUATION) return DT_OK;
-    DT_TRY(add_up(t, d->batch_beta.gap, n_pairs));
+    DT_TRY(answers_add_up(t, d->batch_beta.gap, n_pairs));
     dt_batch_beta_find(&d->batch_beta, n_pairs, step * t->batching.train_batch_size);
     return DT_OK;
 }
