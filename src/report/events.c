@@ -12,7 +12,6 @@
  *     SummaryMetadata  1 PluginData {1 string plugin_name}   4 enum data_class (2: TENSOR)
  *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}
  *                      8 repeated bytes string_val */
-#include "events.h"
 #include "fields.h"
 #include "protobuf.h"
 #include "sink.h"
@@ -34,23 +33,6 @@ typedef struct events {
     dt_text value, summary, event, frame; /* each contains the previous one */
     int64_t step;
 } events;
-
-uint32_t dt_crc32c(const void *data, size_t nbytes)
-{
-    /* The remainders of the 16 half bytes for the reflected polynomial 0x82f63b78. For records of a few hundred bytes a
-     * larger table is not faster. */
-    static const uint32_t nibble[16] = {0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
-                                        0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
-                                        0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75};
-    const uint8_t *p = data;
-    uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < nbytes; i++) {
-        crc ^= p[i];
-        crc = (crc >> 4) ^ nibble[crc & 15];
-        crc = (crc >> 4) ^ nibble[crc & 15];
-    }
-    return ~crc;
-}
 
 static void begin_event(events *e, int64_t step)
 {

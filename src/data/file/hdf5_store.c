@@ -90,14 +90,6 @@ static bool has_array(const dt_dataset *d, const char *name)
     return H5Lexists(file_of(d), name, H5P_DEFAULT) > 0;
 }
 
-static bool has_array_locked(const dt_dataset *d, const char *name)
-{
-    dt_h5_lock();
-    const bool has = has_array(d, name);
-    dt_h5_unlock();
-    return has;
-}
-
 /* Find the arrays of the file that its kind uses. Of two arrays that belong together, either one requires both. */
 static void find_columns(dt_dataset *d, bool has[DT_N_ARRAYS])
 {
@@ -175,7 +167,9 @@ static dt_err open_column(dt_dataset *d, int c)
 /* If the file has block checksums, every array is verified as it is read. */
 static dt_err attach_blocks(dt_dataset *d)
 {
-    d->info.has_block_checksums = has_array_locked(d, "block_checksums");
+    dt_h5_lock();
+    d->info.has_block_checksums = has_array(d, "block_checksums");
+    dt_h5_unlock();
     if (!d->info.has_block_checksums) return DT_OK;
     dt_array sums;
     dt_err err = open_one(d, &sums, "block_checksums", DT_ARRAY_U64);

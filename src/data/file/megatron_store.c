@@ -58,27 +58,27 @@ static bool is_megatron(const char *path, const char *head, size_t n_head)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* The integer stored at p. */
-static int64_t number_of(const unsigned char *p, int code)
+/* The integer of size bytes stored at p. */
+static uint64_t number_at(const unsigned char *p, int size)
 {
     uint64_t x = 0;
-    for (int i = 0; i < types[code].size; i++) x |= (uint64_t)p[i] << 8 * i;
-    const int unused = 64 - 8 * types[code].size;
-    return types[code].is_signed ? (int64_t)(x << unused) >> unused : (int64_t)x;
+    for (int i = 0; i < size; i++) x |= (uint64_t)p[i] << 8 * i;
+    return x;
 }
 
 /* Read token ids as uint32; the caller checks them against the vocabulary. */
 static dt_err read_tokens(const dt_array *a, int64_t first, int64_t n, void *out)
 {
     const megatron *m = a->self;
-    const int size = types[m->code].size;
+    const int size = types[m->code].size, unused = 64 - 8 * size; /* upper bits of a shorter integer */
     unsigned char chunk[8 * CHUNK];
     uint32_t *ids = out;
     for (int64_t done = 0; done < n; done += CHUNK) {
         const int64_t k = dt_min_i64(CHUNK, n - done);
         DT_TRY(dt_read_at(m->bin_fd, m->bin, (first + done) * size, chunk, (size_t)(k * size)));
         for (int64_t i = 0; i < k; i++) {
-            const int64_t id = number_of(chunk + i * size, m->code);
+            const uint64_t x = number_at(chunk + i * size, size);
+            const int64_t id = types[m->code].is_signed ? (int64_t)(x << unused) >> unused : (int64_t)x;
             DT_CHECK(id >= 0 && id <= INT32_MAX, DT_ERR_DATA,
                      "%s: token %" PRId64 " = %" PRId64 ": expected a token id", m->bin, first + done + i, id);
             ids[done + i] = (uint32_t)id;
@@ -144,13 +144,6 @@ static dt_err open_file(const char *path, const char *what, int *fd, int64_t *nb
     return dt_refuse_stand_in_file(path, *fd);
 }
 
-static uint64_t u64_at(const unsigned char *p)
-{
-    uint64_t x = 0;
-    for (int i = 0; i < 8; i++) x |= (uint64_t)p[i] << 8 * i;
-    return x;
-}
-
 /* Read the sizes of the arrays, which must fill the index. */
 static dt_err read_head(megatron *m, int64_t nbytes)
 {
@@ -161,7 +154,8 @@ static dt_err read_head(megatron *m, int64_t nbytes)
     DT_TRY(dt_read_at(m->idx_fd, m->idx, 0, head, sizeof head));
     DT_CHECK(memcmp(head, magic, MAGIC_NBYTES) == 0, DT_ERR_DATA,
              "%s: expected the index of a Megatron dataset, which begins with MMIDIDX", m->idx);
-    const uint64_t version = u64_at(head + 9), n_sequences = u64_at(head + 18), n_documents = u64_at(head + 26);
+    const uint64_t version = number_at(head + 9, 8), n_sequences = number_at(head + 18, 8),
+                   n_documents = number_at(head + 26, 8);
     m->code = head[17];
     DT_CHECK(version == 1, DT_ERR_DATA, "%s: version: expected 1, found %" PRIu64, m->idx, version);
     DT_CHECK(m->code >= 1 && m->code < N_TYPES && types[m->code].size, DT_ERR_DATA,

@@ -1,7 +1,6 @@
 /* dpo_pairs.c - evaluates a pair from its log-probabilities: ratios, margins and betas, its loss and the weights of its
  * tokens. */
 #include "dpo.h"
-#include "../k3.h"
 #include "../pair_loss.h"
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  * log-probability. In both cases the derivative by a log-probability is one value per token. With a sequence-level
  * ratio, all tokens share an additional term. */
 #include "grpo_loss.h"
-#include "../k3.h"
 #include "../pair_loss.h"
 #include <math.h>
 
