@@ -266,20 +266,15 @@ static dt_err open_all(dt_loader *l)
     DT_TRY(check_options(&l->opt));
     DT_TRY(dt_sources_open(&l->sources, &l->opt));
     DT_TRY(open_order(l));
-    l->info = (dt_data_info){.n_samples = l->order.n,
-                             .n_tokens = l->sources.n_tokens,
-                             .n_dropped = l->sources.n_dropped,
-                             .n_too_long = l->sources.n_too_long,
-                             .n_ties = l->sources.n_ties,
-                             .has_margins = l->sources.has_margins,
-                             .has_safety = l->sources.has_safety,
-                             .longest_prompt = has_batches(l) ? 0 : l->sources.max_tok,
-                             .n_packed = l->order.n == l->sources.n_samples ? l->sources.n_packed : 0,
-                             .of_documents = l->sources.samples[0].dataset->info.kind == DT_DATASET_TOKENS,
-                             .steps_per_epoch = l->order.steps_per_epoch,
-                             .path = dt_dataset_get_info(l->sources.samples[0].dataset)->path,
-                             .tokenizer = dt_dataset_get_info(l->sources.samples[0].dataset)->tokenizer,
-                             .other_path = other_tokenizer(&l->sources)};
+    const dt_dataset_info *first = &l->sources.samples[0].dataset->info;
+    l->info = l->sources.info;
+    l->info.n_samples = l->order.n;
+    l->info.longest_prompt = has_batches(l) ? 0 : l->sources.max_tok;
+    if (l->order.n < l->sources.n_samples) l->info.n_packed = 0;
+    l->info.of_documents = first->kind == DT_DATASET_TOKENS;
+    l->info.steps_per_epoch = l->order.steps_per_epoch;
+    l->info.path = first->path, l->info.tokenizer = first->tokenizer;
+    l->info.other_path = other_tokenizer(&l->sources);
     if (l->sources.with_images)
         l->info.images = l->sources.with_images->images, l->info.image_path = l->sources.with_images->path;
     find_templates(&l->sources, &l->info);

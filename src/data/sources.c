@@ -150,13 +150,13 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     warn_of_cut(set, opt);
     s->n_files++; /* now the sources own set and d */
     s->n_samples += set->n_samples;
-    s->n_tokens += d->info.n_tokens;
-    s->n_dropped += set->n_dropped;
-    s->n_too_long += set->n_too_long;
-    s->n_ties += set->n_ties;
-    s->has_margins |= d->info.has_margins;
-    s->has_safety |= d->info.has_safety;
-    if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped - set->n_too_long;
+    s->info.n_tokens += d->info.n_tokens;
+    s->info.n_dropped += set->n_dropped;
+    s->info.n_too_long += set->n_too_long;
+    s->info.n_ties += set->n_ties;
+    s->info.has_margins |= d->info.has_margins;
+    s->info.has_safety |= d->info.has_safety;
+    if (ops == &dt_samples_packed) s->info.n_packed += d->info.n_documents - set->n_dropped - set->n_too_long;
     if (d->info.has_images && !s->with_images) s->with_images = &d->info;
     if (set->max_images > s->max_images) s->max_images = set->max_images;
     if (set->max_tok > s->max_tok) s->max_tok = set->max_tok;
@@ -179,8 +179,9 @@ static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options 
 /* Report why no sample with answers of an item can be used for training. before: the counts without this item. */
 static dt_err no_answer(const char *item, const dt_sources *s, const dt_sources *before, const dt_loader_options *opt)
 {
-    const int64_t n_ties = s->n_ties - before->n_ties, n_too_long = s->n_too_long - before->n_too_long,
-                  n_empty = s->n_dropped - before->n_dropped;
+    const int64_t n_ties = s->info.n_ties - before->info.n_ties,
+                  n_too_long = s->info.n_too_long - before->info.n_too_long,
+                  n_empty = s->info.n_dropped - before->info.n_dropped;
     const char *what = dt_kind_of(opt->kind)->n_sequences > 1 ? "pair" : "answer";
     const int64_t n_all = n_ties + n_too_long + n_empty;
     char why[256] = "";
@@ -223,9 +224,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     DT_TRY(err);
     const bool any = s->n_samples > s->entry_first[s->n_entries];
     if (!any && dt_kind_of(opt->kind)->answers) return no_answer(item, s, &before, opt);
-    DT_CHECK(any || !s->n_too_long, DT_ERR_DATA,
+    DT_CHECK(any || !s->info.n_too_long, DT_ERR_DATA,
              "%s: no sample has its images within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
-    DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
+    DT_CHECK(any || !s->info.n_dropped, DT_ERR_DATA,
              "%s: no sample has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any || opt->kind != DT_DATASET_PROMPTS, DT_ERR_DATA, "%s: the dataset has no prompts", item);
     DT_CHECK(any, DT_ERR_DATA, "%s: no sample has the minimum of %" PRId64 " tokens", item, opt->seq_len + 1);

@@ -164,6 +164,11 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
     if (t->valid) t->n_validation = dt_loader_n_micro(t->valid, DT_EVALUATION);
 }
 
+const dt_data_info *dt_task_warned_data(const dt_task *t)
+{
+    return t->train && (!t->comm || dt_comm_first(t->comm)) ? dt_loader_info(t->train) : NULL;
+}
+
 void dt_task_count_images(dt_task *t, const dt_batch *b)
 {
     if (t->model_opt->max_images > 0) dt_sums_count(t->sums, t->images, b->n_images);

@@ -53,8 +53,8 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 /* A sample is skipped if data.seq_len would cut its images. */
 static void warn_of_images(const dt_task *t)
 {
-    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (info && info->n_too_long && (!t->comm || dt_comm_first(t->comm)))
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && info->n_too_long)
         DT_WARN("[data] train: skipped %lld sample%s with images that do not fit in data.seq_len = %lld tokens",
                 (long long)info->n_too_long, dt_plural(info->n_too_long), (long long)t->cfg->data_seq_len);
 }
@@ -85,7 +85,8 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
 /* The data, not the name of the task, determines the targets. */
 static void warn_of_kind(const dt_task *t)
 {
-    if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || dt_comm_first(t->comm)))
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && info->of_documents)
         DT_WARN("[data] train: files of kind tokens do not separate prompts from answers, so task sft trains on every "
                 "token, as task pretrain does");
 }
@@ -95,8 +96,8 @@ static void warn_of_kind(const dt_task *t)
 static void open_pretrain(dt_task *t)
 {
     lm_open(t);
-    if (t->train && !dt_loader_info(t->train)->of_documents && !dt_config_given(t->cfg, "run", "task") &&
-        (!t->comm || dt_comm_first(t->comm)))
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && !info->of_documents && !dt_config_given(t->cfg, "run", "task"))
         DT_WARN("[run] task is not set, so it is pretrain, but data.train was made of prompts and answers: set "
                 "run.task = sft (the losses are the same)");
 }

@@ -63,8 +63,8 @@ static int64_t text_length(const dt_task *t)
 
 static void warn_of_data(const dt_task *t)
 {
-    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (!info || (t->comm && !dt_comm_first(t->comm))) return;
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (!info) return;
     if (info->n_too_long)
         DT_WARN("[data] train: skipped %lld pair%s with a text of more than %lld tokens; to truncate texts instead, "
                 "set rm.truncate = true",

@@ -131,8 +131,8 @@ static void open_models(dt_task *t, dpo *d)
 
 static void warn_of_ties(const dt_task *t)
 {
-    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (info && info->n_ties && (!t->comm || dt_comm_first(t->comm)))
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && info->n_ties)
         DT_WARN("[data] train: skipped %lld pair%s without a better answer (ties)", (long long)info->n_ties,
                 dt_plural(info->n_ties));
 }
