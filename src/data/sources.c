@@ -3,6 +3,7 @@
 #include "sources.h"
 #include "kinds/kinds.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

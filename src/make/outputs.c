@@ -4,6 +4,7 @@
 #include "outputs.h"
 #include "record_kinds.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -49,6 +49,19 @@ static void put_real(dt_text *b, double x, int digits)
     put_word(b, text[strspn(text, "-0123456789")] ? "" : ".0");
 }
 
+static void put_text(dt_text *b, const char *text, size_t n)
+{
+    put_word(b, "\"");
+    for (size_t i = 0, from = 0; i <= n; i++) {
+        const unsigned char c = i < n ? (unsigned char)text[i] : '"';
+        if (c >= 0x20 && c != '"' && c != '\\') continue;
+        dt_text_append(b, text + from, i - from);
+        from = i + 1;
+        if (i < n) dt_text_printf(b, c < 0x20 ? "\\u%04x" : "\\%c", c);
+    }
+    put_word(b, "\"");
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 /* First line of DuckDB's message, with our file name instead of the path that DuckDB was given. */
@@ -179,7 +192,7 @@ static void put_bytes(parquet *p, const char *bytes, size_t n)
     snprintf(name, sizeof name, BYTES_NAME, p->binary.n, n);
     dt_text_append(&p->binary, bytes, n);
     put_word(&p->json, "{\"" DT_IMAGE_OF_ROW "\":");
-    dt_text_quote(&p->json, name, strlen(name));
+    put_text(&p->json, name, strlen(name));
     put_word(&p->json, "}");
 }
 
@@ -187,7 +200,7 @@ static void put_string(parquet *p, bool text, const duckdb_string *s)
 {
     const char *bytes = s->near.nbytes <= sizeof s->near.bytes ? s->near.bytes : s->far.bytes;
     if (text)
-        dt_text_quote(&p->json, bytes, s->near.nbytes);
+        put_text(&p->json, bytes, s->near.nbytes);
     else
         put_bytes(p, bytes, s->near.nbytes);
 }
@@ -229,7 +242,7 @@ static void put_fields(parquet *p, const dt_type *t, void *of, void *(*vector_of
     put_word(&p->json, "{");
     for (int i = 0; i < t->n; i++) {
         if (i > 0) put_word(&p->json, ",");
-        dt_text_quote(&p->json, t->child[i].name, strlen(t->child[i].name));
+        put_text(&p->json, t->child[i].name, strlen(t->child[i].name));
         put_word(&p->json, ":");
         put_value(p, &t->child[i], vector_of(of, (uint64_t)i), row);
     }

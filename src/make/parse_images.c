@@ -1,6 +1,7 @@
 /* parse_images.c - images of a record, and image captions. The number of placeholders in the texts is
  * checked after encoding. */
 #include "parse_record.h"
+#include "dtrain/core/plural.h"
 #include <string.h>
 
 dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *rules)

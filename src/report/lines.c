@@ -1,6 +1,7 @@
 /* lines.c - stores offsets of lines, not their contents, so that long files need little memory. */
 #include "lines.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 
 #include <errno.h>
 #include <inttypes.h>

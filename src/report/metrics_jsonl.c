@@ -14,9 +14,16 @@
 
 static void put_key(dt_text *out, const char *name)
 {
-    dt_text_printf(out, "%s", out->n > 1 ? ", " : "");
-    dt_text_quote(out, name, strlen(name));
-    dt_text_printf(out, ": ");
+    dt_text_printf(out, "%s\"", out->n > 1 ? ", " : "");
+    for (const char *c = name; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            dt_text_printf(out, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            dt_text_printf(out, "\\u%04x", (unsigned)*c);
+        else
+            dt_text_append(out, c, 1);
+    }
+    dt_text_printf(out, "\": ");
 }
 
 static void put_real(dt_text *out, const char *name, double value)

@@ -3,6 +3,7 @@
 #include "language_model.h"
 #include "dtrain/step/step.h"
 #include "pairs.h"
+#include "dtrain/core/plural.h"
 #include <math.h>
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */

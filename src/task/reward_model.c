@@ -5,6 +5,7 @@
 #include "language_model.h"
 #include "pair_loss.h"
 #include "pairs.h"
+#include "dtrain/core/plural.h"
 #include <string.h>
 
 typedef struct reward_model {

@@ -47,19 +47,6 @@ void dt_text_free(dt_text *t)
     *t = (dt_text){0};
 }
 
-void dt_text_quote(dt_text *t, const char *text, size_t n)
-{
-    dt_text_append(t, "\"", 1);
-    for (size_t i = 0, from = 0; i <= n; i++) {
-        const unsigned char c = i < n ? (unsigned char)text[i] : '"';
-        if (c >= 0x20 && c != '"' && c != '\\') continue;
-        dt_text_append(t, text + from, i - from);
-        from = i + 1;
-        if (i < n) dt_text_printf(t, c < 0x20 ? "\\u%04x" : "\\%c", c);
-    }
-    dt_text_append(t, "\"", 1);
-}
-
 char *dt_text_finish(dt_text *t, size_t *nbytes)
 {
     dt_text_append(t, "", 0);

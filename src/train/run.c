@@ -4,6 +4,7 @@
 #include "dtrain/step/step.h"
 #include "dtrain/perfmodel/chips.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

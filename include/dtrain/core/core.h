@@ -352,8 +352,6 @@ char *dt_format_bytes(double nbytes, char *out);
 /** Format a count with 3 significant digits and a power of 1000: "835", "12.3k", "1.20M". out: out [24]. Returns
  *  out. */
 char *dt_format_count(double n, char *out);
-/** Ending of a noun that follows the number n: "s", or "" for 1. */
-static inline const char *dt_plural(int64_t n) { return n == 1 ? "" : "s"; }
 /** Format a duration: "45s", "12m30s", "3h05m", "2d04h"; "?" if it is negative, NaN or over 1e5 days. out: out [24].
  *  Returns out. */
 char *dt_format_duration(double seconds, char *out);

@@ -38,8 +38,6 @@ typedef struct dt_text {
 void dt_text_append(dt_text *t, const void *bytes, size_t n);
 /** Append text as printf. */
 void dt_text_printf(dt_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/** Append n bytes of text as a JSON string, in quotes. */
-void dt_text_quote(dt_text *t, const char *text, size_t n);
 /** Free the text. Leaves {0}. */
 void dt_text_free(dt_text *t);
 /** Make space for n more bytes and a 0. */

@@ -2,6 +2,7 @@
 #include "dataset_file.h"
 #include "../kinds/kinds.h"
 #include "dtrain/io/json.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 #include "blocks.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

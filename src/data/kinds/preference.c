@@ -2,6 +2,7 @@
 #include "kinds.h"
 #include "dtrain/data/data.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

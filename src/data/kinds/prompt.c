@@ -1,5 +1,6 @@
 /* prompt.c - kind prompts: a prompt, optionally its answer, and the other fields of its record for reward functions. */
 #include "kinds.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

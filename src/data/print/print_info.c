@@ -1,5 +1,6 @@
 /* print_info.c - text report on a dataset file: sizes, lengths, targets, packing. */
 #include "../kinds/kinds.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <string.h>
 

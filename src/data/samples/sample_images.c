@@ -2,6 +2,7 @@
 #include "sample_images.h"
 #include "../kinds/kinds.h"
 #include "samples.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>

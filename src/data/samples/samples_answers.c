@@ -4,6 +4,7 @@
  * are numbered and steps counted without reading the file. */
 #include "../kinds/kinds.h"
 #include "samples_records.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* summary.c - what dtrain-data prints: progress while it reads, then counts and warnings. */
 #include "summary.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

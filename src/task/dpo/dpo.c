@@ -8,6 +8,7 @@
 #include "dpo.h"
 #include "dtrain/step/step.h"
 #include "../pairs.h"
+#include "dtrain/core/plural.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

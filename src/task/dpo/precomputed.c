@@ -4,6 +4,7 @@
 #include "../reference.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>

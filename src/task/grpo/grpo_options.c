@@ -1,5 +1,6 @@
 /* grpo_options.c - read and validate [grpo]. */
 #include "grpo.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
