@@ -46,7 +46,7 @@ int64_t dt_order_n_micro(const dt_order *o, int64_t step);
 /** Positions of micro-batch (micro, rank) of a step; *count is 0 if there is none. */
 void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first,
                     int64_t *count);
-/** Number of the sample at position i of an epoch's order. Samples are numbered across all files, in the given order. */
+/** Number of the sample at position i of an epoch's order. Numbers count through all files, in the given order. */
 int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i);
 
 #endif

@@ -427,10 +427,7 @@ dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *ru
     }
 }
 
-static bool is_pair(const json_t *json, bool any)
-{
-    return dt_record_is_pair(json);
-}
+static bool is_pair(const json_t *json, bool any) { return dt_record_is_pair(json); }
 
 static bool lacks_answer(const dt_sample *s, const uint8_t *mask)
 {

@@ -273,10 +273,7 @@ static dt_form sft_form(const json_t *json)
     return dt_has(json, "instruction") ? DT_FORM_INSTRUCTION : DT_FORM_TEXT;
 }
 
-static dt_form text_form(const json_t *json)
-{
-    return DT_FORM_TEXT;
-}
+static dt_form text_form(const json_t *json) { return DT_FORM_TEXT; }
 
 static dt_err read_tokens(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {

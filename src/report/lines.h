@@ -46,9 +46,9 @@ typedef struct dt_line_format {
     const dt_text *head; /* written before the lines; NULL: nothing */
     int n_head;          /* lines before the first record */
 } dt_line_format;
-/** Rewrite a file, through PATH.part and a rename, with the lines to keep, settled unless kept->several. A warning reports removed lines and a
- *  missing step. in: the file, at its first record; NULL: only write the head. DT_ERR_DATA, DT_ERR_WRITE,
- *  DT_ERR_MEMORY. */
+/** Rewrite a file, through PATH.part and a rename, with the lines to keep, settled unless kept->several. A warning
+ *  reports removed lines and a missing step. in: the file, at its first record; NULL: only write the head. DT_ERR_DATA,
+ *  DT_ERR_WRITE, DT_ERR_MEMORY. */
 dt_err dt_lines_rewrite(FILE *in, const char *path, const dt_kept *kept, const dt_line_format *f);
 
 #endif

@@ -92,8 +92,8 @@ static void warn_of_kind(const dt_task *t)
                 "token, as task pretrain does");
 }
 
-/* Task pretrain is the default. Warn if the data has prompts and answers, because the user may have forgotten to set the
- * task. */
+/* Task pretrain is the default. Warn if the data has prompts and answers, because the user may have forgotten to set
+ * the task. */
 static void open_pretrain(dt_task *t)
 {
     lm_open(t);

@@ -63,7 +63,7 @@ static dt_err reserve_images(segments *p, const char *path)
     return DT_OK;
 }
 
-/* ---- collecting segments ------------------------------------------------------------------------------------------- */
+/* ---- collecting segments ----------------------------------------------------------------------------------------- */
 
 typedef struct collect {
     dt_samples *set;

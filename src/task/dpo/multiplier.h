@@ -1,5 +1,5 @@
-/* multiplier.h - the Lagrange multiplier of a cost limit (algorithms.md 3.4). It rises while costs exceed the limit. The
- * weight of the cost term rises with it. Private to src/task.
+/* multiplier.h - the Lagrange multiplier of a cost limit (algorithms.md 3.4). It rises while costs exceed the limit.
+ * The weight of the cost term rises with it. Private to src/task.
  *
  * Its state is a function of the costs, so it is equal on all ranks that have the same costs. */
 #ifndef DTRAIN_TASK_MULTIPLIER_H
