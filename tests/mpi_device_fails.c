@@ -64,8 +64,4 @@ TEST(a_rank_with_a_failed_device_enters_no_collectives)
     close_layout(f);
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, give_fixture, NULL));
-}
+MPI_TEST_MAIN(give_fixture, NULL)

@@ -3,9 +3,6 @@
  * DEVICES: cpu queue */
 #include "mpi_test.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "dtrain/generate/generate.h"
 #include "host_sampler.h"
 
@@ -127,4 +124,4 @@ TEST(one_rank_that_fails_stops_all)
     dt_comm_close(&comm);
 }
 
-int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }
+MPI_TEST_MAIN(NULL, NULL)

@@ -82,12 +82,13 @@ static dt_err micro_step(fixture *f, int64_t step, int64_t job)
 {
     static float u[MAX_TOK], logp[MAX_TOK];
     DT_TRY(fill(f, step, job));
-    for (int t = 0; t < f->b.n_tok; t++) u[t] = (float)(1.0 / N_JOBS * (double)f->b.weight[t] / (double)f->b.n_target);
+    for (int64_t i = 0; i < f->b.n_target; i++)
+        u[i] = (float)(1.0 / N_JOBS * (double)f->b.weight[f->b.target_row[i]] / (double)f->b.n_target);
     DT_TRY(dt_model_forward(f->model, &f->b, true, step));
     DT_TRY(dt_model_head(f->model, &f->b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL));
     DT_TRY(dt_model_backward(f->model, &f->b));
     DT_TRY(dt_model_results(f->model, &(dt_head_results){.logp = logp}));
-    for (int t = 0; t < f->b.n_tok; t++) f->loss -= (double)logp[t] / f->b.n_target / N_JOBS;
+    for (int64_t i = 0; i < f->b.n_target; i++) f->loss -= (double)logp[i] / f->b.n_target / N_JOBS;
     return DT_OK;
 }
 

@@ -7,10 +7,6 @@
 #include "../src/train/run.h"
 #include "dtrain/io/io.h"
 #include "dtrain/report/metrics.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 struct fixture {
     char dir[128];
