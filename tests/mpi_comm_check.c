@@ -121,7 +121,7 @@ TEST(a_rank_that_differs_is_named_by_all)
         const dt_err err = f.comm.rank == ODD_RANK ? d->one(&f) : d->most(&f);
         assert_all(MPI_COMM_WORLD, err == DT_ERR_COMM && names_both(&f, d, number));
         assert_all(MPI_COMM_WORLD, dt_comm_failed_together(&f.comm));
-        assert_all(MPI_COMM_WORLD, dt_comm_speaks(&f.comm) == (f.comm.rank == ODD_RANK));
+        assert_all(MPI_COMM_WORLD, dt_comm_prints_error(&f.comm) == (f.comm.rank == ODD_RANK));
         /* no rank waits for another any more: ranks may end in different ways */
         assert_all(MPI_COMM_WORLD, f.comm.rank == 0 || (vote(&f) == DT_ERR_COMM && gather(&f, N) == DT_ERR_COMM));
         assert_all(MPI_COMM_WORLD, names_both(&f, d, number));

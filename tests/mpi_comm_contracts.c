@@ -217,7 +217,7 @@ TEST(ranks_that_share_a_device_are_counted)
         assert_int_equal(dt_device_open(&dev, "cpu", c.local_rank, 1, &ledger), DT_OK);
         assert_int_equal(dt_comm_find_devices(&c, &dev), DT_OK);
         const int mine = queue ? (c.nranks + 1 - c.rank % 2) / 2 : c.nranks;
-        assert_all(MPI_COMM_WORLD, c.n_sharing == mine && c.most_sharing == (queue ? (c.nranks + 1) / 2 : c.nranks));
+        assert_all(MPI_COMM_WORLD, c.n_sharing == mine && c.max_sharing == (queue ? (c.nranks + 1) / 2 : c.nranks));
         assert_all(MPI_COMM_WORLD, dt_comm_find_devices(&c, &(dt_device){0}) == DT_OK);
         dt_device_close(&dev);
         dt_comm_close(&c);

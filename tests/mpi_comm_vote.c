@@ -22,7 +22,7 @@ TEST(each_rank_that_fails_alone_is_named_on_all)
         dt_err err = c->rank == bad ? dt_fail(DT_ERR_WRITE, "my own words") : DT_OK;
         err = dt_comm_agree(c, err);
         assert_all(MPI_COMM_WORLD, err == DT_ERR_WRITE);
-        assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (c->rank == bad));
+        assert_all(MPI_COMM_WORLD, dt_comm_prints_error(c) == (c->rank == bad));
         assert_all(MPI_COMM_WORLD, c->rank == bad ? strcmp(dt_error_message(), "my own words") == 0
                                                   : strncmp(dt_error_message(), want, strlen(want)) == 0 &&
                                                         strstr(dt_error_message(), "writing failed"));
@@ -47,7 +47,7 @@ TEST(a_repeated_vote_keeps_the_failing_rank)
             err = (dt_err)vote.err;
         }
         for (int again = 0; again < 2; again++) err = dt_comm_agree(c, err);
-        assert_all(MPI_COMM_WORLD, err == DT_ERR_MEMORY && dt_comm_speaks(c) == (c->rank == bad));
+        assert_all(MPI_COMM_WORLD, err == DT_ERR_MEMORY && dt_comm_prints_error(c) == (c->rank == bad));
         assert_all(MPI_COMM_WORLD, c->rank != bad || strcmp(dt_error_message(), "my own words") == 0);
     }
     dt_error_clear();
@@ -60,7 +60,7 @@ TEST(the_lowest_of_several_failing_ranks_wins)
     dt_comm *c = *state;
     const dt_err mine = c->rank == 0 ? DT_ERR_COMM : DT_ERR_USAGE;
     assert_all(MPI_COMM_WORLD, dt_comm_agree(c, mine) == DT_ERR_COMM);
-    assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (c->rank == 0));
+    assert_all(MPI_COMM_WORLD, dt_comm_prints_error(c) == (c->rank == 0));
 }
 
 enum { N_VALUES = 500, N_KINDS = 4 }; /* of all kinds by turns, and of any number */
@@ -107,7 +107,7 @@ TEST(a_vote_combines_any_number_of_values_and_names_the_failing_rank)
             assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
             assert_all(MPI_COMM_WORLD, v.err == (bad < 0 ? DT_OK : DT_ERR_DATA) && v.failed_rank == bad);
             assert_all(MPI_COMM_WORLD, v.stop == (c->nranks > 1) && v.nonfinite == 2);
-            assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (bad == c->rank || bad < 0));
+            assert_all(MPI_COMM_WORLD, dt_comm_prints_error(c) == (bad == c->rank || bad < 0));
             bool ok = true;
             for (int i = 0; i < sizes[k]; i++) ok = ok && is_combined(&values[i], i, c->nranks);
             assert_all(MPI_COMM_WORLD, ok);
@@ -220,7 +220,7 @@ TEST(a_text_of_rank_0_reaches_all)
     char *own = make_text(0, 5), *text = own;
     const dt_err err = dt_comm_share_text(c, &text, NULL);
     assert_all(MPI_COMM_WORLD, err == DT_ERR_FAULT && text == (c->rank ? NULL : own) &&
-                                   dt_comm_speaks(c) == (c->rank == c->nranks - 1));
+                                   dt_comm_prints_error(c) == (c->rank == c->nranks - 1));
     free(own);
 }
 

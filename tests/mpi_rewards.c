@@ -65,7 +65,7 @@ TEST(an_error_of_one_program_stops_all_ranks)
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         dt_error_clear();
         const dt_err err = ask(is_last() ? wrong[i] : "cat >/dev/null", DT_OK, is_last() ? 1 : 600, reward, 10);
-        assert_all(world(), err == DT_ERR_DATA && dt_comm_speaks(&comm) == is_last());
+        assert_all(world(), err == DT_ERR_DATA && dt_comm_prints_error(&comm) == is_last());
         assert_all(world(), !strstr(dt_error_message(), "command:") == !is_last());
         dt_error_clear();
     }
