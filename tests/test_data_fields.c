@@ -125,6 +125,10 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
     static const refusal cases[] = {
         {"{" COMPLETION ", 'label': false}", NULL}, /* kind unpaired */
         {"{" COMPLETION ", 'label': 0}", NULL},
+        {"{" COMPLETION ", 'label': 1.0}", NULL}, /* as tables write labels */
+        {"{" COMPLETION ", 'label': 'False'}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': -1}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': 0.0}", "label: the record labels its answer as bad", .kind = "sft"},
         {"{" COMPLETION "}", "label: expected true or false", .kind = "unpaired"},
         {"{" COMPLETION ", 'label': 0.5}", "label: expected true or false", .kind = "unpaired"},
         {"{" COMPLETION ", 'label': 'good'}", "label: expected true or false", .kind = "unpaired"},
@@ -183,6 +187,8 @@ TEST_WITH(fields_that_nothing_reads_are_counted, clear, NULL)
     assert_true(count_of(&stats.ignored, "prompt_id") == 1 && count_of(&stats.ignored, "lang") == 1);
     assert_int_equal(make("{'prompt': 'p', 'answer': 'a', 'level': 3}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
+    assert_int_equal(make("{" COMPLETION ", 'label': 'sport'}\n", &o, &stats), DT_OK);
+    assert_int_equal(count_of(&stats.ignored, "label"), 1);
     assert_int_equal(make("{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'function_call', 'value': "
                           "'c'}, {'from': 'observation', 'value': 'o'}, {'from': 'gpt', 'value': 'a'}]}\n",
                           &o, &stats),
@@ -242,7 +248,7 @@ TEST_WITH(equal_pairs_are_counted, clear, NULL)
     dt_make_options o = options();
     dt_make_stats stats;
     unlink(output);
-    assert_fails(make(SAME SAME SAME, &o, &stats), DT_ERR_DATA, "the answers of all 3 pairs are equal");
+    assert_fails(make(SAME SAME SAME, &o, &stats), DT_ERR_DATA, "every pair has equal answers (3)");
     assert_true(access(output, F_OK) != 0);
     assert_int_equal(make(TIE, &o, &stats), DT_OK);
     o.max_length = 2; /* equal after the cut */
@@ -364,7 +370,7 @@ TEST_WITH(training_refuses_pairs_that_are_all_equal, clear, NULL)
     dt_loader_close(l);
     craft_pairs(6);
     assert_int_equal(open_pairs(&l), DT_OK);
-    assert_fails(dt_loader_verify(l, NULL, NULL), DT_ERR_DATA, "the texts of all 2 pairs are equal");
+    assert_fails(dt_loader_verify(l, NULL, NULL), DT_ERR_DATA, "every pair has equal texts (2)");
     dt_loader_close(l);
     dt_dataset_writer *w;
     const dt_pair pair = {.prompt_length = {1, 1}, .equal = true};
@@ -372,8 +378,8 @@ TEST_WITH(training_refuses_pairs_that_are_all_equal, clear, NULL)
     for (int side = 0; side < DT_N_SIDES; side++)
         assert_int_equal(dt_dataset_add_side(w, (dt_side)side, (const int32_t[]){1, 2}, 2), DT_OK);
     assert_int_equal(dt_dataset_end_pair(w, &pair), DT_OK);
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
-    assert_fails(open_pairs(&l), DT_ERR_DATA, "the texts of all 1 pairs are equal");
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
+    assert_fails(open_pairs(&l), DT_ERR_DATA, "every pair has equal texts (1)");
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */

@@ -98,8 +98,8 @@ struct dt_family {
             vocab_size, max_position_embeddings;
         double norm_eps;
         int32_t bos, eos, pad;
-        dt_activation act;
         double rope_theta, rope_local_theta; /* 0: 10000, and that of all layers */
+        dt_activation act;
     } missing;
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */

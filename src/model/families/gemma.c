@@ -69,14 +69,14 @@ static const enum step STEPS[] = {STEP_NORM1, STEP_ATTENTION, STEP_NORM2, STEP_A
 
 const dt_family dt_family_gemma2 = {
     .name = {"gemma2", "Gemma2ForCausalLM", "Gemma2ForSequenceClassification", NULL},
-    .missing = {2304, 26, 8, 4, 256, 9216, 256000, 8192, 1e-6, 2, 1, 0, DT_ACT_GELU_TANH, 0, 0},
+    .missing = {2304, 26, 8, 4, 256, 9216, 256000, 8192, 1e-6, 2, 1, 0, 0, 0, DT_ACT_GELU_TANH},
     .keys = {GEMMA_KEYS},
     .read = read_gemma2,
     GEMMA_TABLES};
 
 const dt_family dt_family_gemma3_text = {
     .name = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", "gemma3"},
-    .missing = {2304, 26, 8, 4, 256, 9216, 262208, 131072, 1e-6, 2, 1, 0, DT_ACT_GELU_TANH, 1e6, 1e4},
+    .missing = {2304, 26, 8, 4, 256, 9216, 262208, 131072, 1e-6, 2, 1, 0, 1e6, 1e4, DT_ACT_GELU_TANH},
     .keys = {GEMMA_KEYS},
     .read = read_gemma3,
     GEMMA_TABLES};
