@@ -21,9 +21,10 @@ static dt_err muon_direction(dt_device *dev, const dt_optimizer_step *s, const v
                              float *const states[], void *direction, int64_t n, dt_stream *stream)
 {
     float *buf = states[MOMENTUM_BUFFER];
-    const float keep = (float)s->muon.momentum, take = (float)((1 - s->muon.momentum) * s->grad_scale);
+    const double momentum = s->cfg->optimizer_muon_momentum;
+    const float keep = (float)momentum, take = (float)((1 - momentum) * s->grad_scale);
     DT_TRY(dev->ops->add_scaled(dev, keep, buf, DT_F32, take, grad, gt, buf, DT_F32, n, stream));
-    if (!s->muon.nesterov) return dev->ops->convert(dev, buf, DT_F32, direction, DT_BF16, n, stream);
+    if (!s->cfg->optimizer_muon_nesterov) return dev->ops->convert(dev, buf, DT_F32, direction, DT_BF16, n, stream);
     return dev->ops->add_scaled(dev, keep, buf, DT_F32, take, grad, gt, direction, DT_BF16, n, stream);
 }
 
@@ -95,7 +96,7 @@ static dt_err muon_matrix(dt_device *dev, const dt_optimizer_step *s, void *x, i
     const work_space w = spaces(rows, cols, scratch);
     const float norm = dt_bf16_to_float(dt_bf16_from_float((float)fmax(sqrt(sum_squares), LEAST_NORM)));
     DT_TRY(dev->ops->scale(dev, x, 1 / norm, x, DT_BF16, rows * cols, stream));
-    for (int i = 0; i < s->muon.n_iterations; i++) DT_TRY(iterate(dev, &w, x, stream));
+    for (int64_t i = 0; i < s->cfg->optimizer_muon_ns_steps; i++) DT_TRY(iterate(dev, &w, x, stream));
     return DT_OK;
 }
 
@@ -105,7 +106,7 @@ static dt_err muon_matrix(dt_device *dev, const dt_optimizer_step *s, void *x, i
  * is the original. */
 static double lr_factor(const dt_optimizer_step *s, int64_t rows, int64_t cols)
 {
-    if (s->muon.original_lr) return sqrt(fmax(1, (double)rows / (double)cols));
+    if (!strcmp(s->cfg->optimizer_muon_lr_scale, "original")) return sqrt(fmax(1, (double)rows / (double)cols));
     return 0.2 * sqrt((double)dt_max_i64(rows, cols));
 }
 

@@ -65,24 +65,23 @@ const dt_optimizer_ops dt_optimizer_sgd = {
     .name = "sgd", .n_states = 1, .state_names = {"momentum_buffer"}, .step = sgd_step};
 const dt_optimizer_ops dt_optimizer_sgd_plain = {.name = "sgd", .step = sgd_plain_step};
 
-bool dt_is_hidden_matrix(const dt_unit *unit, const dt_tensor *t)
+bool dt_is_hidden_matrix(const dt_tensor *t)
 {
-    const bool hidden = unit->role == DT_UNIT_BLOCK || unit->role == DT_UNIT_ENCODER || unit->role == DT_UNIT_PROJECTOR;
-    return hidden && t->trainable && t->n_dims == 2 && t->n_row_ranges == 0 && t->adapter_scale == 0 &&
+    return t->kind == DT_KIND_MATRIX && t->trainable && t->n_row_ranges == 0 && t->adapter_scale == 0 &&
            t->split_whole == 0;
 }
 
-unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_unit *unit, const dt_tensor *t)
+unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_tensor *t)
 {
     const unsigned all = (1u << o->n_states) - 1;
     if (!o->matrices) return all;
-    return dt_is_hidden_matrix(unit, t) ? o->matrices->states : all & ~o->matrices->states;
+    return dt_is_hidden_matrix(t) ? o->matrices->states : all & ~o->matrices->states;
 }
 
 const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg)
 {
-    static const dt_optimizer_ops *const all[] = {&dt_optimizer_adamw, &dt_optimizer_adam, &dt_optimizer_sgd,
-                                                  &dt_optimizer_muon};
+#define ADDRESS(name) &dt_optimizer_##name,
+    static const dt_optimizer_ops *const all[] = {DT_OPTIMIZERS(ADDRESS)};
     if (!strcmp(cfg->optimizer_type, "sgd") && cfg->optimizer_momentum == 0) return &dt_optimizer_sgd_plain;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!strcmp(cfg->optimizer_type, all[i]->name)) return all[i];
@@ -92,12 +91,10 @@ const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg)
 dt_err dt_optimizer_settings(dt_optimizer_step *s, const dt_config *cfg)
 {
     char rest;
-    *s = (dt_optimizer_step){
-        .weight_decay = cfg->optimizer_weight_decay, .eps = cfg->optimizer_eps, .momentum = cfg->optimizer_momentum};
-    s->muon.momentum = cfg->optimizer_muon_momentum;
-    s->muon.nesterov = cfg->optimizer_muon_nesterov;
-    s->muon.original_lr = !strcmp(cfg->optimizer_muon_lr_scale, "original");
-    s->muon.n_iterations = (int)cfg->optimizer_muon_ns_steps;
+    *s = (dt_optimizer_step){.weight_decay = cfg->optimizer_weight_decay,
+                             .eps = cfg->optimizer_eps,
+                             .momentum = cfg->optimizer_momentum,
+                             .cfg = cfg};
     const int n = sscanf(cfg->optimizer_betas, " %lf , %lf %c", &s->beta1, &s->beta2, &rest);
     DT_CONFIG_CHECK(n == 2 && s->beta1 >= 0 && s->beta1 < 1 && s->beta2 >= 0 && s->beta2 < 1, cfg, "optimizer", "betas",
                     "expected two numbers of at least 0 and below 1, such as 0.9, 0.95, found '%s'",

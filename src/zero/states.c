@@ -126,7 +126,7 @@ bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_slice *p)
     const dt_unit *unit = &z->units[p->unit];
     const dt_tensor *t = &unit->tensors[p->tensor];
     const int k = (s - DT_STATE_OPTIMIZER) % (z->lay.n_states ? z->lay.n_states : 1);
-    return z->lay.has_grads && t->trainable && (dt_optimizer_states_of(z->opt.optimizer, unit, t) >> k & 1) &&
+    return z->lay.has_grads && t->trainable && (dt_optimizer_states_of(z->opt.optimizer, t) >> k & 1) &&
            !(is_scale(z, s) && is_plain(z, p));
 }
 

@@ -61,7 +61,7 @@ static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const voi
     s.master = zero_master_at(z, u, lo);
     for (int a = 1; a < z->lay.n_arrays; a++)
         if (!z->lay.array[a].packed) s.array[a] = zero_entry_at(z, a, u, lo);
-    if (zero_is_twice(z, u)) s.direction = zero_at(&z->direction, lo, DT_BF16);
+    if (zero_is_twice(z, u)) s.direction = zero_at(&z->direction, z->lay.whole_opt ? lo : 0, DT_BF16);
     if (!z->lay.has_master) return s;
     s.fresh = z->lay.units[u].part[DT_TRAINED].space != DT_ON_DEVICE;
     s.param = s.fresh

@@ -36,10 +36,11 @@ static dt_err alloc_matrices(dt_zero *z)
         size_t nbytes;
     } of[] = {
         {&z->direction, DT_ON_DEVICE, (size_t)l->direction_len * sizeof(uint16_t)},
+        {&z->blocks, DT_ON_DEVICE, (size_t)l->blocks_len * sizeof(uint16_t)},
         {&z->owned_matrices, DT_ON_DEVICE, (size_t)l->owned_len * sizeof(uint16_t)},
         {&z->matrix_scratch, DT_ON_DEVICE, l->matrix_scratch_bytes},
         {&z->matrix_sums, DT_ON_DEVICE, (size_t)l->n_matrices * 16},
-        {&z->host_direction, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_shard_len * sizeof(uint16_t) : 0},
+        {&z->host_direction, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_len * sizeof(uint16_t) : 0},
     };
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
         DT_TRY(dt_buf_alloc(of[i].buf, z->dev, of[i].space, of[i].nbytes, DT_MEM_STAGING));
@@ -152,9 +153,10 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->direction,      &z->owned_matrices, &z->matrix_scratch, &z->matrix_sums,
-                            &z->host_direction, &z->grads,          &z->scratch,        &z->grad_arena,
-                            &z->bucket,         &z->results,        &z->watched,        &z->host};
+    dt_buf *const bufs[] = {&z->direction,   &z->blocks,         &z->owned_matrices, &z->matrix_scratch,
+                            &z->matrix_sums, &z->host_direction, &z->grads,          &z->scratch,
+                            &z->grad_arena,  &z->bucket,         &z->results,        &z->watched,
+                            &z->host};
     for (int p = 0; p < DT_N_PARTS; p++) {
         dt_buf_free(&z->params[p]);
         dt_buf_free(&z->param_arena[p]);

@@ -85,9 +85,9 @@ struct dt_zero {
     zero_unit_state *state;
     dt_buf params[DT_N_PARTS];
     dt_buf grads, array[ZERO_MAX_ARRAYS]; /* model states; array: of the layout */
-    /* directions of a unit, matrices that this rank owns, scratch and sums of squares of them; in host memory the own
-     * shard of directions, if the host updates */
-    dt_buf direction, owned_matrices, matrix_scratch, matrix_sums, host_direction;
+    /* directions of a unit and their blocks for an all-to-all, matrices that this rank owns, scratch and sums of squares
+     * of them; in host memory the own shard of directions, if the host updates */
+    dt_buf direction, blocks, owned_matrices, matrix_scratch, matrix_sums, host_direction;
     int64_t n_matrix_calls;
     dt_buf scratch; /* fp32 states of scratch_len elements, one after the other */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
@@ -330,11 +330,11 @@ dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err);
 
 /* ---- matrices.c -------------------------------------------------------------------------------------------------- */
 
-/** Bring the directions of a unit to the owners of its matrices. Enters the collectives even after an earlier error. */
+/** Send the directions of a unit to the owners of its matrices. Enters the collectives even after an earlier error. */
 dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err);
 /** Change the matrices that this rank owns. Local. */
 dt_err zero_change_matrices(dt_zero *z, const zero_update *up);
-/** Bring the results of a unit to all owners of its shards. Enters the collectives even after an earlier error. */
+/** Send the results of a unit to the owners of its shards. Enters the collectives even after an earlier error. */
 dt_err zero_return_matrices(dt_zero *z, int u, dt_err err);
 
 /* ---- stored_states.c --------------------------------------------------------------------------------------------- */

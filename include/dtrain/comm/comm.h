@@ -273,6 +273,13 @@ static inline int dt_axis_at(const dt_axis *axis, int node, int local_rank)
 
 /** Index of the block of a reduce-scatter that this rank receives. Local. */
 static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? axis->block_of[axis->rank] : 0; }
+/** The rank of an axis that receives this block. Local. */
+static inline int dt_axis_with_block(const dt_axis *axis, int block)
+{
+    int r = 0;
+    while (axis->block_of && axis->block_of[r] != block) r++;
+    return axis->block_of ? r : block;
+}
 
 /** Is this the rank that writes the files that all ranks share, and speaks for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }
@@ -353,7 +360,7 @@ dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t c
  *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream);
 
-/** As dt_comm_all_to_all with blocks of different sizes, one behind the other in rank order.
+/** As dt_comm_all_to_all with blocks of different sizes, adjacent and in rank order.
  *
  *  send_nbytes, recv_nbytes  in  [size] bytes to and from each rank; host; send_nbytes[r] here equals recv_nbytes[this
  *                                rank] on rank r, which comm->check verifies */
@@ -512,8 +519,10 @@ size_t dt_nccl_staging_of(int nranks);
  *  dt_comm_close.
  *
  *  comm  out
- *  dev   borrowed until dt_comm_close */
-void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node);
+ *  dev   borrowed until dt_comm_close
+ *
+ *  DT_ERR_MEMORY. */
+dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node);
 
 /** A rank's own data in collectives on tensors: for a reduce-scatter its block, for the others its contribution. */
 typedef struct dt_traffic {

@@ -2,8 +2,8 @@
  *
  * An optimizer is a table: a name, the names of its states, a step. It only decides what to compute: ZeRO owns the
  * states, identifies them by name and calls the step on the slices that a rank owns; the device does the arithmetic. To
- * add an optimizer, write one more table and pass it as dt_zero_options.optimizer or dt_run.optimizer. Every function
- * is Local. */
+ * add an optimizer: its table in a file of src/optim, its name in DT_OPTIMIZERS, its name and keys in config_keys.h.
+ * Every function is Local. */
 #ifndef DTRAIN_OPTIM_H
 #define DTRAIN_OPTIM_H
 
@@ -16,13 +16,9 @@ typedef struct dt_optimizer_step {
     double lr, weight_decay;
     double beta1, beta2, eps; /* of Adam */
     double momentum;          /* of gradient descent */
-    struct {
-        double momentum;
-        bool nesterov, original_lr; /* original_lr: scale of the learning rate by sqrt(max(1, rows / cols)) */
-        int n_iterations;           /* of Newton-Schulz */
-    } muon;
-    double grad_scale; /* factor of the gradients: clipping, and 1 / the loss scale */
-    int64_t t;         /* number of updates of the states, including this one: 1, 2, ... */
+    double grad_scale;        /* factor of the gradients: clipping, and 1 / the loss scale */
+    int64_t t;                /* number of updates of the states, including this one: 1, 2, ... */
+    const dt_config *cfg;     /* keys that only one optimizer reads; borrowed */
 } dt_optimizer_step;
 
 enum { DT_MAX_STATES = 4 };
@@ -71,18 +67,19 @@ typedef struct dt_optimizer_ops {
     const dt_matrix_optimizer *matrices;
 } dt_optimizer_ops;
 
-/** Is it a matrix inside a model, which a matrix optimizer updates? True for trained 2-D tensors of blocks, encoders
- *  and a projector. False for embeddings, heads, vectors, adapters, tensors of which only rows are trained, and those
- *  divided on the axis tp. */
-bool dt_is_hidden_matrix(const dt_unit *unit, const dt_tensor *t);
+/** Does a matrix optimizer update it? True for trained tensors of kind DT_KIND_MATRIX. False for adapters, tensors of
+ *  which only rows are trained, and those divided on the axis tp. */
+bool dt_is_hidden_matrix(const dt_tensor *t);
 /** The states that a trained tensor has: bit k for state k. */
-unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_unit *unit, const dt_tensor *t);
+unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_tensor *t);
 
-/** AdamW; Adam with weight decay in the gradient; gradient descent with and without momentum, likewise (algorithms.md
- *  0). */
-extern const dt_optimizer_ops dt_optimizer_adamw, dt_optimizer_adam, dt_optimizer_sgd, dt_optimizer_sgd_plain;
-/** Muon for matrices, AdamW for other tensors. */
-extern const dt_optimizer_ops dt_optimizer_muon;
+/** The values of [optimizer] type: AdamW; Adam with weight decay in the gradient; gradient descent with momentum,
+ *  likewise; Muon for matrices and AdamW for other tensors (algorithms.md 0). */
+#define DT_OPTIMIZERS(OPTIMIZER) OPTIMIZER(adamw) OPTIMIZER(adam) OPTIMIZER(sgd) OPTIMIZER(muon)
+#define DT_OPTIMIZER_TABLE(name) extern const dt_optimizer_ops dt_optimizer_##name;
+DT_OPTIMIZERS(DT_OPTIMIZER_TABLE)
+/** Gradient descent without momentum. */
+extern const dt_optimizer_ops dt_optimizer_sgd_plain;
 
 /** The optimizer that [optimizer] type and momentum select. */
 const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg);
