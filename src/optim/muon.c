@@ -58,35 +58,26 @@ static double muon_work(int64_t rows, int64_t cols)
     return 2 * small * small * (2 * large + small);
 }
 
+/** C [m, n] = A B, all dense and bf16 except C. */
+static dt_err multiply(dt_device *dev, int64_t m, int64_t n, int64_t k, const void *a, bool trans_a, const void *b,
+                       bool trans_b, void *c, dt_dtype c_dtype, dt_stream *stream)
+{
+    dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b, .dt = DT_BF16, .c_dtype = c_dtype};
+    mm.lda = trans_a ? m : k, mm.ldb = trans_b ? k : n, mm.ldc = n;
+    return dev->ops->matmul(dev, &mm, a, b, c, stream);
+}
+
 static dt_err iterate(dt_device *dev, const work_space *w, void *x, dt_stream *stream)
 {
     const dt_device_ops *ops = dev->ops;
     const bool wide = w->rows <= w->cols;
     const int64_t m = w->small, k = dt_max_i64(w->rows, w->cols), n = w->rows * w->cols;
-    const dt_matmul gram = {.m = m,
-                            .n = m,
-                            .k = k,
-                            .trans_a = !wide,
-                            .trans_b = wide,
-                            .lda = w->cols,
-                            .ldb = w->cols,
-                            .ldc = m,
-                            .dt = DT_BF16,
-                            .c_dtype = DT_BF16},
-                    square = {.m = m, .n = m, .k = m, .lda = m, .ldb = m, .ldc = m, .dt = DT_BF16, .c_dtype = DT_F32},
-                    turn = {.m = w->rows,
-                            .n = w->cols,
-                            .k = m,
-                            .lda = wide ? m : w->cols,
-                            .ldb = wide ? w->cols : m,
-                            .ldc = w->cols,
-                            .dt = DT_BF16,
-                            .c_dtype = DT_F32};
-    DT_TRY(ops->matmul(dev, &gram, x, x, w->gram, stream));
-    DT_TRY(ops->matmul(dev, &square, w->gram, w->gram, w->product, stream));
+    DT_TRY(multiply(dev, m, m, k, x, !wide, x, wide, w->gram, DT_BF16, stream));
+    DT_TRY(multiply(dev, m, m, m, w->gram, false, w->gram, false, w->product, DT_F32, stream));
     DT_TRY(ops->add_scaled(dev, COEFFICIENT_B, w->gram, DT_BF16, COEFFICIENT_C, w->product, DT_F32, w->polynomial,
                            DT_BF16, m * m, stream));
-    DT_TRY(ops->matmul(dev, &turn, wide ? w->polynomial : x, wide ? x : w->polynomial, w->product, stream));
+    DT_TRY(multiply(dev, w->rows, w->cols, m, wide ? w->polynomial : x, false, wide ? x : w->polynomial, false,
+                    w->product, DT_F32, stream));
     return ops->add_scaled(dev, COEFFICIENT_A, x, DT_BF16, 1, w->product, DT_F32, x, DT_BF16, n, stream);
 }
 

@@ -34,26 +34,15 @@ static dt_err adam_step(dt_device *dev, const dt_optimizer_step *s, const void *
     return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
 }
 
-static dt_err sgd(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                  float *momentum, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+/** states[0] NULL: no momentum. */
+static dt_err sgd_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
+                       float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
 {
     const dt_sgd opt = {.lr = (float)s->lr,
                         .momentum = (float)s->momentum,
                         .l2 = (float)s->weight_decay,
                         .grad_scale = (float)s->grad_scale};
-    return dev->ops->sgd_step(dev, &opt, grad, gt, master, momentum, param, param_dt, n, stream);
-}
-
-static dt_err sgd_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                       float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
-{
-    return sgd(dev, s, grad, gt, master, states[0], param, param_dt, n, stream);
-}
-
-static dt_err sgd_plain_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                             float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
-{
-    return sgd(dev, s, grad, gt, master, NULL, param, param_dt, n, stream);
+    return dev->ops->sgd_step(dev, &opt, grad, gt, master, states[0], param, param_dt, n, stream);
 }
 
 /* State names are PyTorch's. */
@@ -63,7 +52,7 @@ const dt_optimizer_ops dt_optimizer_adam = {
     .name = "adam", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .positive_states = 2, .step = adam_step};
 const dt_optimizer_ops dt_optimizer_sgd = {
     .name = "sgd", .n_states = 1, .state_names = {"momentum_buffer"}, .step = sgd_step};
-const dt_optimizer_ops dt_optimizer_sgd_plain = {.name = "sgd", .step = sgd_plain_step};
+const dt_optimizer_ops dt_optimizer_sgd_plain = {.name = "sgd", .step = sgd_step};
 
 bool dt_is_hidden_matrix(const dt_tensor *t)
 {

@@ -402,25 +402,15 @@ static void place_kept(zero_layout *l)
     }
 }
 
-/** The maximum charge_len over the trained parts of all units. */
-static int64_t longest_charge(const zero_layout *l)
+enum { ANYWHERE = -1 };
+/** The maximum shard_len of a part over the units that keep it in this memory space. */
+static int64_t longest_shard(const zero_layout *l, int part, int space)
 {
     int64_t n = 0;
-    for (int u = 0; u < l->n_units; u++) n = dt_max_i64(n, l->units[u].part[DT_TRAINED].shards.charge_len);
-    return n;
-}
-
-static int64_t longest_shard(const zero_layout *l, int part)
-{
-    int64_t n = 0;
-    for (int u = 0; u < l->n_units; u++) n = dt_max_i64(n, l->units[u].part[part].shards.shard_len);
-    return n;
-}
-
-static int64_t longest_of_all(const zero_layout *l)
-{
-    int64_t n = 0;
-    for (int p = 0; p < DT_N_PARTS; p++) n = dt_max_i64(n, longest_shard(l, p));
+    for (int u = 0; u < l->n_units; u++) {
+        const zero_part_layout *p = &l->units[u].part[part];
+        if (space == ANYWHERE || (int)p->space == space) n = dt_max_i64(n, p->shards.shard_len);
+    }
     return n;
 }
 
@@ -437,7 +427,8 @@ static size_t widest_gathered(const zero_layout *l)
 {
     size_t n = l->whole_opt ? sizeof(float) : 0;
     for (int p = 0; p < DT_N_PARTS; p++)
-        if (longest_shard(l, p) > 0 && dt_dtype_size(l->param_dtype[p]) > n) n = dt_dtype_size(l->param_dtype[p]);
+        if (longest_shard(l, p, ANYWHERE) > 0 && dt_dtype_size(l->param_dtype[p]) > n)
+            n = dt_dtype_size(l->param_dtype[p]);
     return n;
 }
 
@@ -445,7 +436,9 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
     /* elements: fits in the last-level cache, yet large enough to amortise the latency of a collective */
     enum { UPDATE_BUCKET = 1 << 20 };
-    const int64_t charge = longest_charge(l), trained = longest_shard(l, DT_TRAINED), longest = longest_of_all(l);
+    const int64_t trained = longest_shard(l, DT_TRAINED, ANYWHERE), charge = trained / l->n_groups;
+    int64_t longest = 0;
+    for (int p = 0; p < DT_N_PARTS; p++) longest = dt_max_i64(longest, longest_shard(l, p, ANYWHERE));
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, charge);
     l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->group_nranks, longest);
     l->update_per_rank =
@@ -460,40 +453,26 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
     if (update > l->bucket_bytes) l->bucket_bytes = update;
 }
 
-/** Does any unit have a part of this kind in this memory space? */
-static bool any_in(const zero_layout *l, int p, dt_memspace space)
-{
-    for (int u = 0; u < l->n_units; u++)
-        if (l->units[u].part[p].shards.flat_len > 0 && l->units[u].part[p].space == space) return true;
-    return false;
-}
-
-static int64_t longest_in_file(const zero_layout *l, int p)
-{
-    int64_t n = 0;
-    for (int u = 0; u < l->n_units; u++)
-        if (l->units[u].part[p].space == DT_IN_FILE) n = dt_max_i64(n, l->units[u].part[p].shards.shard_len);
-    return n;
-}
-
 /** Size the rings of staging buffers for offloaded states. */
 static void size_rings(zero_layout *l, const dt_zero_options *opt)
 {
-    const int64_t step = DT_SWAP_ALIGN / (int64_t)dt_dtype_size(least_dtype(l)), longest = longest_shard(l, DT_TRAINED);
+    const int64_t step = DT_SWAP_ALIGN / (int64_t)dt_dtype_size(least_dtype(l)),
+                  longest = longest_shard(l, DT_TRAINED, ANYWHERE);
     l->n_buffers = opt->buffer_count > 0 ? opt->buffer_count : 1;
     if (l->grads_down) {
         l->group_len = round_up(longest, step);
         if (opt->sub_group_size > 0 && opt->sub_group_size < l->group_len)
             l->group_len = dt_max_i64(opt->sub_group_size / step * step, step);
         l->grad_slot_len = l->whole_grads ? 0 : longest;
-        if (any_in(l, DT_TRAINED, DT_ON_DEVICE))
+        if (longest_shard(l, DT_TRAINED, DT_ON_DEVICE) > 0)
             l->up_bytes = (size_t)l->group_len * dt_dtype_size(l->param_dtype[DT_TRAINED]);
         if (l->opt_space == DT_IN_FILE)
             for (int a = 0; a <= l->n_states; a++)
                 l->swap_bytes += (size_t)l->group_len * dt_dtype_size(l->array[a].dtype);
     }
     for (int p = 0; p < DT_N_PARTS; p++) {
-        const size_t nbytes = dt_swap_round_up((size_t)longest_in_file(l, p) * dt_dtype_size(l->param_dtype[p]));
+        const size_t nbytes =
+            dt_swap_round_up((size_t)longest_shard(l, p, DT_IN_FILE) * dt_dtype_size(l->param_dtype[p]));
         if (nbytes > l->fetch_bytes) l->fetch_bytes = nbytes;
     }
 }

@@ -100,6 +100,11 @@ static void *direction_at(const dt_zero *z, int u, int64_t x)
 
 static bool is_mine(const dt_zero *z, const zero_matrix *m) { return m->owner == dt_axis_block(z->sum); }
 
+static void *owned_at(const dt_zero *z, const zero_matrix *m)
+{
+    return zero_at(&z->owned_matrices, m->owned_at, DT_BF16);
+}
+
 static const zero_matrix *first_matrix(const dt_zero *z, int u)
 {
     return &z->lay.matrices[z->lay.units[u].first_matrix];
@@ -119,8 +124,7 @@ static dt_err copy_own(dt_zero *z, int u, bool back)
 {
     for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u); m++)
         if (is_mine(z, m))
-            DT_TRY(copy(z, direction_at(z, u, m->start), zero_at(&z->owned_matrices, m->owned_at, DT_BF16),
-                        zero_matrix_len(m), back, z->compute));
+            DT_TRY(copy(z, direction_at(z, u, m->start), owned_at(z, m), zero_matrix_len(m), back, z->compute));
     return DT_OK;
 }
 
@@ -141,7 +145,7 @@ static exchange exchange_of(const dt_zero *z, int u)
         e.of_shard[m->owner / z->lay.n_groups] +=
             (size_t)zero_matrix_in_shard(&z->lay, m, z->shard->rank, &first) * sizeof(uint16_t);
         if (!is_mine(z, m)) continue;
-        if (!e.owned) e.owned = zero_at(&z->owned_matrices, m->owned_at, DT_BF16);
+        if (!e.owned) e.owned = owned_at(z, m);
         for (int r = 0; r < n; r++)
             e.of_owned[r] += (size_t)zero_matrix_in_shard(&z->lay, m, r, &first) * sizeof(uint16_t);
     }
@@ -189,34 +193,29 @@ dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
 /* ---- at the owners ----------------------------------------------------------------------------------------------- */
 
 /** Sums of squares of the own matrices, in the host's scratch: one wait for all of them. */
-static dt_err sum_squares(dt_zero *z, int *n)
+static dt_err sum_squares(dt_zero *z)
 {
-    *n = 0;
     for (int i = 0; i < z->lay.n_matrices; i++) {
         const zero_matrix *m = &z->lay.matrices[i];
-        if (!is_mine(z, m)) continue;
-        DT_TRY(z->dev->ops->sum_squares(z->dev, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), DT_BF16,
-                                        zero_matrix_len(m),
-                                        (double *)((char *)z->matrix_sums.ptr + (size_t)(*n)++ * 16), z->compute));
+        if (is_mine(z, m))
+            DT_TRY(z->dev->ops->sum_squares(z->dev, owned_at(z, m), DT_BF16, zero_matrix_len(m),
+                                            (double *)((char *)z->matrix_sums.ptr + (size_t)i * 16), z->compute));
     }
-    if (*n == 0) return DT_OK;
-    DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->matrix_sums.ptr, (size_t)*n * 16, z->compute));
+    DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->matrix_sums.ptr, z->matrix_sums.nbytes, z->compute));
     return z->dev->ops->stream_sync(z->dev, z->compute);
 }
 
 dt_err zero_change_matrices(dt_zero *z, const zero_update *up)
 {
-    int n, k = 0;
-    const dt_matrix_optimizer *optimizer = z->opt.optimizer->matrices;
     DT_TRY(dt_fault("zero.matrix"));
-    DT_TRY(sum_squares(z, &n));
+    DT_TRY(sum_squares(z));
     for (int i = 0; i < z->lay.n_matrices; i++) {
         const zero_matrix *m = &z->lay.matrices[i];
         if (!is_mine(z, m)) continue;
         if (z->phase) dt_phase_enter(z->phase, "update", z->units[m->unit].name);
-        const double sum = *(const double *)((const char *)z->host.ptr + (size_t)k++ * 16);
-        DT_TRY(optimizer->matrix(z->dev, up->step, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), m->rows, m->cols,
-                                 sum, z->matrix_scratch.ptr, z->compute));
+        DT_TRY(z->opt.optimizer->matrices->matrix(z->dev, up->step, owned_at(z, m), m->rows, m->cols,
+                                                  *(const double *)((const char *)z->host.ptr + (size_t)i * 16),
+                                                  z->matrix_scratch.ptr, z->compute));
         z->n_matrix_calls++;
     }
     return DT_OK;

@@ -59,7 +59,7 @@ typedef struct dt_optimizer_ops {
      *
      *  grad    in     [n] of gt: gradients before grad_scale
      *  master  inout  float [n]: the parameters
-     *  states  inout  n_states arrays, float [n], as state_names
+     *  states  inout  n_states arrays, float [n], as state_names; NULL after them
      *  param   out    NULL, or [n] of param_dt: receives the parameters, rounded */
     dt_err (*step)(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
                    float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
