@@ -1,4 +1,4 @@
-/* lora_keys.c - the keys of [lora]. Without a rank they have no effect, so they are rejected without one. */
+/* lora_keys.c - the keys of [lora]. Without lora.r they have no effect and are rejected. */
 #include "module_match.h"
 #include <math.h>
 #include <stdlib.h>

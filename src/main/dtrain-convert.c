@@ -7,7 +7,7 @@
 #include "dtrain/io/json.h"
 #include "dtrain/process/process.h"
 #include "dtrain/recommend/token_list.h"
-#include "tool/together.h"
+#include "tool/ranks.h"
 #include "tool/tool.h"
 #include <dirent.h>
 #include <errno.h>
@@ -318,13 +318,6 @@ static dt_err choose(app *a)
 
 /* ---- converting -------------------------------------------------------------------------------------------------- */
 
-static dt_err open_device(app *a)
-{
-    int threads = 0;
-    DT_TRY(dt_comm_threads(&a->comm, 0, "threads", &threads));
-    return dt_device_open(&a->dev, "cpu", a->comm.local_rank, threads, &a->ledger);
-}
-
 /* config.json with the stored weight type, so that converting back keeps it. malloc'ed. */
 static char *config_with_type(const dt_pretrained *p)
 {
@@ -416,14 +409,11 @@ static void say_what_was_done(const app *a)
             dt_format_bytes((double)n_param * (double)dt_st_type_size(a->dtype), size));
 }
 
-static dt_err run(app *a, dt_err parsed)
+static dt_err run(void *self, dt_err parsed)
 {
+    app *a = self;
     const dt_zero_options stage_3 = {.stage = 3};
-    DT_TRY(dt_comm_open(&a->comm));
-    a->comm.timeout_s = a->opt.timeout_s;
-    dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
-    TOGETHER(a, parsed);
-    dt_phase_enter(&a->phase, "start", "");
+    DT_TRY(ranks_open(&a->comm, &a->phase, a->opt.timeout_s, parsed));
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, a->opt.timeout_s));
     a->frozen.adapter = a->opt.adapter;
     a->frozen.strip_prefix = a->opt.strip_prefix;
@@ -433,7 +423,7 @@ static dt_err run(app *a, dt_err parsed)
     /* values are copied without arithmetic, so NaN and inf are kept */
     a->frozen.from.keeps_nonfinite = a->frozen.lora.r == 0 && !a->opt.add_tokens;
     if (a->opt.add_tokens) DT_TRY(dt_comm_same_file(&a->comm, a->opt.add_tokens, a->tokens_fingerprint));
-    TOGETHER(a, open_device(a));
+    TOGETHER(a, ranks_open_device(&a->comm, &a->dev, &a->ledger, "cpu", 0));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     dt_phase_enter(&a->phase, "load", "");
     TOGETHER(a, dt_frozen_model_load(&a->frozen, &stage_3, a->kept, &a->comm, &a->dev, NULL, &a->phase));
@@ -443,19 +433,15 @@ static dt_err run(app *a, dt_err parsed)
     return DT_OK;
 }
 
-static void close_all(app *a)
+static void close_all(void *self)
 {
+    app *a = self;
     dt_watchdog_stop(a->watchdog);
-    dt_watchdog *watchdog = dt_watchdog_of_closing(&a->comm);
     dt_frozen_model_close(&a->frozen);
     dt_new_tokens_free(&a->new_tokens);
     free(a->full_tokenizer);
     free(a->chat_template);
     free(a->jinja);
-    dt_comm_close(&a->comm);
-    dt_device_close(&a->dev);
-    dt_comm_stop();
-    dt_watchdog_stop(watchdog);
 }
 
 int main(int argc, char **argv)
@@ -464,12 +450,5 @@ int main(int argc, char **argv)
     tool_start("dtrain-convert");
     const dt_err parsed = parse_options(&a.opt, argc, argv);
     if (parsed == DT_OK && tool_answers(&help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
-    tool_wait_fairly(argv);
-    const dt_err started = dt_comm_start(&a.comm);
-    if (started != DT_OK) return tool_end(started);
-    const dt_err err = run(&a, parsed);
-    const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
-    dt_comm_leave(&a.comm, err);
-    close_all(&a);
-    return code;
+    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
 }

@@ -84,13 +84,6 @@ static dt_err open_catalogue(app *a)
     return DT_OK;
 }
 
-static dt_err open_device(app *a)
-{
-    int threads = 0;
-    DT_TRY(dt_comm_threads(&a->comm, a->opt.threads, "--threads", &threads));
-    return dt_device_open(&a->dev, a->opt.device, a->comm.local_rank, threads, &a->ledger);
-}
-
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 static dt_err read_stream(FILE *in, const char *name, char **text, size_t *nbytes)
@@ -373,14 +366,10 @@ static dt_err prepare_prompts(app *a)
     return DT_OK;
 }
 
-static dt_err run(app *a, dt_err parsed)
+static dt_err run_all(app *a, dt_err parsed)
 {
     const options *o = &a->opt;
-    DT_TRY(dt_comm_open(&a->comm));
-    a->comm.timeout_s = o->timeout_s;
-    dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
-    dt_phase_enter(&a->phase, "start", "");
-    TOGETHER(a, parsed);
+    DT_TRY(ranks_open(&a->comm, &a->phase, o->timeout_s, parsed));
     TOGETHER(
         a, o->stream && a->comm.nranks > 1 && o->stage == 0
                ? dt_fail(DT_ERR_USAGE, "--stream: expected one rank, or --zero-stage 3, found %d ranks", a->comm.nranks)
@@ -404,7 +393,7 @@ static dt_err run(app *a, dt_err parsed)
     DT_TRY(prepare_prompts(a));
     if (o->verbose && a->comm.rank == 0) generate_print_settings(a);
     TOGETHER(a, dt_watchdog_start(&a->watchdog, &a->phase, &a->comm, o->timeout_s));
-    TOGETHER(a, open_device(a));
+    TOGETHER(a, ranks_open_device(&a->comm, &a->dev, &a->ledger, o->device, o->threads));
     TOGETHER(a, dt_comm_attach(&a->comm, &a->dev, "auto", true));
     dt_phase_enter(&a->phase, "load", "");
     const dt_zero_options kept = {.stage = (int)o->stage};
@@ -417,10 +406,18 @@ static dt_err run(app *a, dt_err parsed)
     return DT_OK;
 }
 
-static void close_all(app *a)
+/* The partial output is removed before main may end the job. */
+static dt_err run(void *self, dt_err parsed)
 {
+    const dt_err err = run_all(self, parsed);
+    generate_drop_output(self);
+    return err;
+}
+
+static void close_all(void *self)
+{
+    app *a = self;
     dt_watchdog_stop(a->watchdog);
-    dt_watchdog *watchdog = dt_watchdog_of_closing(&a->comm);
     dt_model_close(a->judging);
     dt_model_close(a->model);
     dt_frozen_model_close(&a->judge);
@@ -439,10 +436,6 @@ static void close_all(app *a)
     dt_prompts_free(&a->prompts);
     dt_encoder_close(a->encoder);
     dt_tokenizer_close(a->tok);
-    dt_comm_close(&a->comm);
-    dt_device_close(&a->dev);
-    dt_comm_stop();
-    dt_watchdog_stop(watchdog);
 }
 
 int main(int argc, char **argv)
@@ -451,15 +444,7 @@ int main(int argc, char **argv)
     tool_start("dtrain-generate");
     const dt_err parsed = generate_parse_options(&a.opt, argc, argv);
     if (parsed == DT_OK && tool_answers(&generate_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
-    tool_wait_fairly(argv);
     setenv("DTRAIN_LOG", "warn", 0); /* standard output is reserved for generated text */
-    const dt_err started = dt_comm_start(&a.comm);
-    if (started != DT_OK) return tool_end(started);
     a.plain_terminal = isatty(STDOUT_FILENO);
-    const dt_err err = run(&a, parsed);
-    const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
-    generate_drop_output(&a);
-    dt_comm_leave(&a.comm, err);
-    close_all(&a);
-    return code;
+    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
 }

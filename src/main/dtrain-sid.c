@@ -26,9 +26,7 @@ static dt_err check_outputs(const options *o)
 
 static dt_err open_device(app *a)
 {
-    int threads = 0;
-    DT_TRY(dt_comm_threads(&a->comm, a->opt.threads, "--threads", &threads));
-    DT_TRY(dt_device_open(&a->dev, a->opt.device, a->comm.local_rank, threads, &a->ledger));
+    DT_TRY(ranks_open_device(&a->comm, &a->dev, &a->ledger, a->opt.device, a->opt.threads));
     if (a->dev.ops->make_reproducible) a->dev.ops->make_reproducible(&a->dev);
     return DT_OK;
 }
@@ -89,14 +87,11 @@ static dt_err finish(app *a)
 
 /* ---- the program ------------------------------------------------------------------------------------------------- */
 
-static dt_err run(app *a, dt_err parsed)
+static dt_err run(void *self, dt_err parsed)
 {
+    app *a = self;
     const options *o = &a->opt;
-    DT_TRY(dt_comm_open(&a->comm));
-    a->comm.timeout_s = o->timeout_s;
-    dt_log_open(a->comm.rank, a->comm.nranks, a->comm.host);
-    dt_phase_enter(&a->phase, "start", "");
-    TOGETHER(a, parsed);
+    DT_TRY(ranks_open(&a->comm, &a->phase, o->timeout_s, parsed));
     TOGETHER(a, a->comm.rank == 0 ? check_outputs(o) : DT_OK);
     TOGETHER(a, read_items(a));
     snprintf(a->embeddings, sizeof a->embeddings, "%s%s", o->model ? o->output : o->embeddings,
@@ -123,10 +118,10 @@ static dt_err run(app *a, dt_err parsed)
     return finish(a);
 }
 
-static void close_all(app *a)
+static void close_all(void *self)
 {
+    app *a = self;
     dt_watchdog_stop(a->watchdog);
-    dt_watchdog *watchdog = dt_watchdog_of_closing(&a->comm);
     for (int64_t l = 0; l < a->opt.levels && a->books; l++) dt_sid_book_free(&a->books[l]);
     for (int64_t l = 0; l < a->opt.levels && a->code; l++) free(a->code[l]);
     free(a->books);
@@ -134,10 +129,6 @@ static void close_all(app *a)
     dt_sid_points_free(&a->sid, &a->points);
     dt_matrix_file_close(&a->rows);
     dt_sid_items_free(&a->items);
-    dt_comm_close(&a->comm);
-    dt_device_close(&a->dev);
-    dt_comm_stop();
-    dt_watchdog_stop(watchdog);
 }
 
 int main(int argc, char **argv)
@@ -146,12 +137,5 @@ int main(int argc, char **argv)
     tool_start("dtrain-sid");
     const dt_err parsed = sid_parse_options(&a.opt, argc, argv);
     if (parsed == DT_OK && tool_answers(&sid_help, a.opt.help, a.opt.version)) return tool_end(DT_OK);
-    tool_wait_fairly(argv);
-    const dt_err started = dt_comm_start(&a.comm);
-    if (started != DT_OK) return tool_end(started);
-    const dt_err err = run(&a, parsed);
-    const int code = dt_comm_speaks(&a.comm) ? tool_end(err) : dt_exit_code(err);
-    dt_comm_leave(&a.comm, err);
-    close_all(&a);
-    return code;
+    return ranks_main(argv, &a.comm, &a.dev, &a, parsed, run, close_all);
 }

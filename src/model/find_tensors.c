@@ -121,7 +121,7 @@ static struct linear linear_of(const dt_model *m, const dt_unit *u, const struct
     return linear_at(m, u, slot, b->layer, n_in, &of);
 }
 
-/* A norm before the mixer is the branch's first, one after it the second. False: a norm is missing. */
+/* A norm before the mixer is the branch's `pre`, a norm after it its `post`. False: a norm is missing. */
 static bool find_branches(const dt_unit *u, const dt_family *f, struct block *b)
 {
     bool complete = true;

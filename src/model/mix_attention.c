@@ -82,7 +82,7 @@ static dt_err norm_whole_backward(const dt_model *m, const struct block *b, cons
                                     m->W, m->s.norm, m->opt.dtype, m->stream);
 }
 
-/* qk from raw. */
+/* Compute qk from raw. */
 static dt_err make_qk(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a)
 {
     const dt_heads h = heads_of(m, b, w);
@@ -125,7 +125,7 @@ dt_err dt_attention_mix(const dt_model *m, const struct block *b, const dt_param
     return cache ? attend_cache(m, b, w, a, cache) : attend(m, b, w, a);
 }
 
-/* The gradients of q, k and v as the matmul wrote them, from those that attention read. */
+/* Convert the gradients of attention's inputs to gradients of the matmul's output. */
 static dt_err heads_backward(const dt_model *m, const struct block *b, const dt_param_view *w, const dt_grad_view *g,
                              const struct block_acts *a)
 {

@@ -1,4 +1,4 @@
-/* mixer.h - what a branch of a block does between its norms: attention, or an MLP. Private to the files of blocks. */
+/* mixer.h - the part of a branch between its norms: attention, or an MLP. Private to the files of blocks. */
 #ifndef DT_MODEL_MIXER_H
 #define DT_MODEL_MIXER_H
 

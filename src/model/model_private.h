@@ -33,8 +33,8 @@ struct low_rank {
 };
 
 /** Low-rank adapter of a lookup table with n_rows rows: x += h Bt with h[t, k] = scale A[k, id[t]]. Its single part
- *  covers all of x. The r elements of A for a token are n_rows apart. They are looked up as r rows of a table of r
- *  n_rows scalars. */
+ *  covers all of x. The r elements of A for a token are n_rows apart. The lookup treats A as a table of
+ *  r n_rows rows with one element each. */
 struct low_table {
     struct low_rank low; /* a [r, n_rows]; r 0: no adapter */
     int64_t n_rows;
@@ -103,8 +103,8 @@ struct branch_acts {
  *
  *  raw has rows of W with q, k and v, as the matmul writes them. Attention reads v from raw. It also reads q and k
  *  there unless the norm's backward needs them before the norm (dt_model_keeps_raw). In that case q and k are stored
- *  in an array of their own. Its rows also have width W, with K columns unused: another leading dimension may make a
- *  library choose another matmul with other bits, and recomputation must not change results. */
+ *  in an array of their own. Its rows also have width W, with K columns unused. With another leading dimension a
+ *  library may choose a matmul algorithm that gives other bits, but recomputation must not change results. */
 struct block_acts {
     void *x_in, *x_mid, *x_out; /* [T,C]: residual stream before, between and after the two halves */
     void *raw;                  /* [T,W]: q, k, v */
@@ -414,7 +414,7 @@ struct arena {
     size_t used;
     bool overflow;
 };
-/** Allocate rows of elements of elem bytes; NULL while only counting. */
+/** Allocate rows * width elements of elem bytes; NULL while only counting. */
 void *dt_take(struct arena *a, int64_t rows, int64_t width, size_t elem);
 struct span dt_take_span(struct arena *host, struct arena *device, size_t nbytes);
 
@@ -478,7 +478,7 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
 dt_attention dt_block_attention(const dt_model *m, const struct block *b);
 
 /* block.c */
-/** cache: where new keys and values are stored, and those of earlier tokens are (decode.c); NULL: sequences attend to
+/** cache: keys and values of earlier tokens, to which the new ones are added (decode.c); NULL: sequences attend to
  *  themselves. want_output false: x_out is not written (recomputation). */
 dt_err dt_block_forward(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                         void *cache, bool want_output);
@@ -518,8 +518,8 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
 /** Queue a copy of the first bytes of a span. */
 dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes);
 dt_err dt_span_to_host(dt_model *m, struct span *s, size_t nbytes);
-/** The same for spans that dt_model_stage_batch copies before image_span. It waits for image_span before it modifies
- *  either. */
+/** The same for a span that dt_model_stage_batch copies before image_span. It needs no event of its own:
+ *  dt_model_stage_batch waits for image_span before it modifies the span. */
 dt_err dt_span_ahead(const dt_model *m, const struct span *s, size_t nbytes);
 /** Wait until the host may modify its side. */
 dt_err dt_span_wait(dt_model *m, struct span *s);
@@ -552,7 +552,7 @@ dt_err dt_embed_forward(dt_model *m, void *x);
 dt_err dt_embed_backward(dt_model *m);
 /** A unit's gradients for an empty micro-batch: zeros. */
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
-/** All parts have the compute type, except codes and scales; otherwise DT_ERR_ARG. */
+/** Acquire a unit's parameters. DT_ERR_ARG: a part other than codes and scales does not have the compute type. */
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w);
 /** For a unit without a trained part g is {0}, and no kernel receives it. */
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);

@@ -130,7 +130,7 @@ static bool chunked_sums(const dt_model *m)
     return m->opt.training && m->opt.grad_dtype != DT_F32 && m->h.n_rows < m->opt.max_tok;
 }
 
-/* A tied table's gradient is the sum of the head's and the embedding's, computed with all blocks in between. */
+/* A tied table's gradient is the sum of the head's and the embedding's. All blocks' backward runs between the two. */
 static void place_tied_sums(dt_model *m, struct arena *a)
 {
     const bool wanted = dt_has_tied_grads(m) && m->opt.training && m->opt.grad_dtype != DT_F32;
@@ -476,7 +476,7 @@ dt_err dt_model_plan(const dt_model_config *mc, const dt_model_options *opt, con
     return err;
 }
 
-/* Find a block with full attention. Blocks of one model differ in scale, which is irrelevant here, and in window. */
+/* Find a block with full attention. Blocks of one model differ in window and in scale; the scale is irrelevant here. */
 static bool find_whole_attention(dt_model *m, dt_attention *at)
 {
     const int32_t len = m->max_q_len;
@@ -572,7 +572,7 @@ static dt_err allocate(dt_model *m)
     return m->ops->event_create(m->dev, &m->results_span.moved);
 }
 
-/* In blocks of rows, so that host memory does not grow with the length. */
+/* Copies blocks of rows, so that host memory does not grow with the length. */
 static dt_err fill_rope(dt_model *m)
 {
     enum { PIECE = 64 };

@@ -11,8 +11,8 @@
 /* Prefix of all tensor names of the language model in a vision-language model. */
 static const char *const INSIDE = "language_model.";
 
-/* What follows from a module's slot. split: the first linear layers of attention and MLP are divided by outputs, the
- * second by inputs, tables by rows. */
+/* Properties of a module that its slot determines. split: the first linear layers of attention and MLP are divided by
+ * outputs, the second by inputs, tables by rows. */
 static const struct slot_kind {
     dt_tensor_kind kind;
     dt_adapter_site site;
@@ -173,8 +173,8 @@ int dt_model_tied_unit(const dt_model_config *mc, const dt_unit *units, int n_un
     return tied ? dt_units_find(units, n_units, DT_UNIT_EMBEDDING) : -1;
 }
 
-/* Does a matmul use this matrix? The embedding of a tied model is also the vocabulary head. So is the A of its adapter,
- * [r, rows], but not its B [hidden_size, r]. Other embeddings are only looked up. */
+/* Does a matmul use this matrix? Embeddings are only looked up, except that of a tied model: the vocabulary head
+ * multiplies it. Of an embedding's adapter, A [r, rows] is looked up and B [hidden_size, r] is multiplied. */
 static bool is_matmul(const dt_model_config *mc, const dt_unit *u, const dt_tensor *t, bool predicts)
 {
     if (!dt_is_matrix(t)) return false;

@@ -1,4 +1,4 @@
-/* export_model.c - all ranks write one directory, in the way in which save.c writes one file:
+/* export_model.c - all ranks write one directory, as checkpoint/save.c writes one file:
  *
  *     create   rank 0: the directory; every file reserved in full under its .part name, the small ones written
  *     write    every rank: its ranges of elements, with adapters merged, converted, by pwrite at the layout's offsets;

@@ -69,7 +69,7 @@ static dt_err describe_checkpoint(dt_pretrained *p, const char *path)
 
 /* ---- both kinds -------------------------------------------------------------------------------------------------- */
 
-static dt_err not_there(const char *path, int why)
+static dt_err fail_missing(const char *path, int why)
 {
     char hint[3 * PATH_MAX];
     const char *what = dt_missing_model_hint(path, why, hint, sizeof hint);
@@ -98,7 +98,7 @@ static dt_err describe(dt_pretrained *p, const char *path)
     static const char *const signs[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                         "pytorch_model.bin.index.json"};
     char file[PATH_MAX];
-    if (access(path, F_OK) != 0) return not_there(path, errno);
+    if (access(path, F_OK) != 0) return fail_missing(path, errno);
     const char *ending = strrchr(path, '.');
     DT_CHECK(dt_is_directory(path) || !ending || strcmp(ending, ".safetensors") != 0, DT_ERR_DATA,
              "%s: expected the directory that contains this file and its config.json", path);

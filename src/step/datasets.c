@@ -120,7 +120,7 @@ void dt_task_close_data(dt_task *t)
     t->train = t->valid = NULL;
 }
 
-/* Of batches of full rows if nothing could be read. */
+/* If no file could be read, batches of full rows are planned. */
 static dt_err plan_data(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_model_options *opt = t->model_opt;

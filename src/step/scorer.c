@@ -42,7 +42,7 @@ static dt_err borrow(dt_scorer *s, dt_task *t)
     return DT_OK;
 }
 
-/* It receives the batches of the model in training. */
+/* The scorer receives the batches of the model in training. */
 static dt_err settle_images(dt_scorer *s, const dt_task *t, const char *path)
 {
     const dt_loader *const loaders[] = {t->train, t->valid};

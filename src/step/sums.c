@@ -51,7 +51,7 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
     return s->n_sums++;
 }
 
-/* Index of a sum that `name` is computed from; NULL: none. */
+/* Index of a sum that `name` is computed from; part NULL: -1. */
 static int part_of(dt_sums *s, const char *name, const char *part)
 {
     const int i = part ? dt_sums_find(s, part) : -1;

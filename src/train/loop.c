@@ -374,7 +374,7 @@ static void leave_out(dt_run *run, progress *p)
     run->total_steps = dt_max_i64(p->step, run->total_steps - n);
 }
 
-static dt_err tell_task(dt_run *run, progress *p, bool applied)
+static dt_err finish_task_step(dt_run *run, progress *p, bool applied)
 {
     dt_task *t = &run->task;
     if (!t->ops->after_step) return DT_OK;
@@ -426,7 +426,7 @@ static dt_err superstep(dt_run *run, progress *p, interval *in, const cadence *e
     else
         DT_TRY(update(run, p));
     count_step(run, p, skip);
-    DT_TRY(tell_task(run, p, !skip));
+    DT_TRY(finish_task_step(run, p, !skip));
     in->loss += dt_sums_shown(&run->sums, run->counted.loss);
     in->seconds += dt_now_s() - begin_s, in->n_skipped += skip;
     dt_sums_add_to_total(&run->sums);

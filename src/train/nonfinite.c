@@ -58,7 +58,7 @@ static const char *describe(const dt_run *run, char *out, size_t size)
 /* Reports the first ten, then only powers of two. */
 static bool is_reported(int64_t n) { return n <= 10 || (n & (n - 1)) == 0; }
 
-static void tell(const dt_run *run, const progress *p, const char *what, double scale)
+static void report_skip(const dt_run *run, const progress *p, const char *what, double scale)
 {
     char change[80] = "";
     if (!dt_comm_first(run->comm) || !is_reported(run->n_nonfinite)) return;
@@ -89,7 +89,7 @@ static bool none_was_finite(const dt_run *run, const progress *p)
     return p->skipped_in_row == p->step - p->first_step && !run->scale.dynamic;
 }
 
-/* Would a non-finite next step end the run, or make its end fail? */
+/* Would a non-finite next step end the run, or make run_judge_end fail? */
 static bool ends_with_next(const dt_run *run, const progress *p)
 {
     dt_loss_scale scale = run->scale;
@@ -115,7 +115,7 @@ dt_err run_judge_step(dt_run *run, progress *p, bool nonfinite)
     if (!nonfinite) return DT_OK;
     run->n_nonfinite++;
     describe(run, what, sizeof p->bad_location);
-    tell(run, p, what, scale);
+    report_skip(run, p, what, scale);
     if (fits && p->skipped_in_row < run->cfg.run_max_skipped_steps) return DT_OK;
     return dt_comm_agree(run->comm, give_up(run, p, what, fits));
 }

@@ -17,7 +17,7 @@ char *run_checkpoint_dir(const dt_run *run)
 
 /* Reports a changed batch size once, when the run first resumes with it. 0: the old size was derived from other
  * keys. */
-static void tell_new_position(const dt_run *run, const progress *p, const dt_config *before)
+static void report_new_position(const dt_run *run, const progress *p, const dt_config *before)
 {
     const int64_t per_epoch = run->task.steps_per_epoch, was = before->batch_train_batch_size,
                   is = run->batching.train_batch_size;
@@ -40,7 +40,7 @@ static void set_data_position(dt_run *run, progress *p, const dt_config *before)
 {
     p->data_step = run->task.ops->step_after(&run->task, p->samples);
     if (p->data_step == p->step) return;
-    tell_new_position(run, p, before);
+    report_new_position(run, p, before);
     const bool by_rollouts = run->task.schedule_steps > 1;
     if (run->cfg.run_max_steps && !by_rollouts) return;
     run->total_steps = p->step + dt_max_i64(0, run->total_steps - p->data_step);
@@ -165,10 +165,10 @@ int run_list_saved(const dt_run *run, const char *path, dt_saved_model models[DT
     dt_ckpt_states states = {0};
     models[0].base = (dt_base *)&run->base;
     if (n == run->n_trained) return n;
-    const bool is_there = dt_checkpoint_read_states(path, models[n - 1].name, &states) == DT_OK;
+    const bool exists = dt_checkpoint_read_states(path, models[n - 1].name, &states) == DT_OK;
     dt_ckpt_states_free(&states);
     dt_error_clear();
-    return is_there ? n : n - 1;
+    return exists ? n : n - 1;
 }
 
 /* A checkpoint lacks the states of a model that was added after it was written. */

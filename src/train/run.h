@@ -207,7 +207,7 @@ dt_err run_check_changes(const dt_run *run, const char *path, const dt_ckpt_meta
 dt_err run_same_settings(const dt_run *run, const char *path, const dt_ckpt_meta *meta, bool *same);
 
 /* branch.c: local, on rank 0. */
-/* moves newer checkpoints away, if any */
+/* moves checkpoints that are newer than the step away, if any */
 dt_err run_leave_branch(const char *output_dir, int64_t step);
 dt_err run_finish_leaving(const char *output_dir); /* completes what a kill interrupted */
 
@@ -246,7 +246,7 @@ dt_err run_open_saver(dt_run *run);         /* opens the saver and reserves that
 void run_close_saver(dt_run *run);          /* local */
 /* Saves the state of this step after any save in progress; at_once: it is published when the call returns */
 dt_err run_save(dt_run *run, progress *p, bool at_once);
-dt_err run_save_look(dt_run *run);                /* progress of this rank's writer, for the vote of a step; local */
+dt_err run_save_look(dt_run *run); /* adds the progress of this rank's writer to the vote of a step; local */
 dt_err run_save_go_on(dt_run *run, progress *p);  /* continues the save after that vote */
 dt_err run_save_finish(dt_run *run, progress *p); /* wait for a save in progress */
 /* the same if all ranks know that the run ends with err, which is returned */

@@ -28,7 +28,7 @@ static void check_needed(dt_run *run)
                 run->cfg.zero_stage, run->cfg.run_task);
 }
 
-/* Keys of [model] that describe the model, and the location of the actual value. */
+/* Keys of [model] that describe a model, and the fields with the values that it has. */
 static const struct shape_key {
     const char *key;
     enum { SHAPE_SIZE, SHAPE_NUMBER, SHAPE_BOOLEAN } kind;
@@ -153,7 +153,7 @@ static dt_err check_joined(const dt_run *run)
 }
 
 /* A model with random weights cannot be joined with a tower. */
-static dt_err open_drawn(dt_run *run)
+static dt_err open_random(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     DT_CONFIG_CHECK(!*cfg->vision_path, cfg, "vision", "path",
@@ -180,7 +180,7 @@ static dt_err open_model_config(dt_run *run)
 {
     const dt_config *cfg = &run->cfg;
     const bool shape = *cfg->model_config || *cfg->model_model_type;
-    if (!*cfg->model_path) return open_drawn(run);
+    if (!*cfg->model_path) return open_random(run);
     if (!run->comm && shape && access(cfg->model_path, F_OK) != 0) return open_planned(run);
     DT_TRY(dt_config_lead_to(cfg, "model", "path", dt_pretrained_describe(&run->pretrained, cfg->model_path)));
     DT_TRY(dt_pretrained_take_vision(&run->pretrained, cfg));
@@ -387,8 +387,8 @@ static bool is_trained(void *self, const dt_tensor *tensor)
 static dt_err read_own_adapters(dt_run *run, dt_lora *found)
 {
     dt_pretrained own = {0};
-    const bool goes_on = run_trains(run) && strcmp(run->cfg.checkpoint_resume, "none") != 0;
-    if (!goes_on || !*run->cfg.run_output_dir) return DT_OK;
+    const bool resumes = run_trains(run) && strcmp(run->cfg.checkpoint_resume, "none") != 0;
+    if (!resumes || !*run->cfg.run_output_dir) return DT_OK;
     const char *from =
         strcmp(run->cfg.checkpoint_resume, "auto") ? run->cfg.checkpoint_resume : run->cfg.run_output_dir;
     dt_err err = dt_pretrained_describe(&own, from);

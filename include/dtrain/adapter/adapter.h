@@ -2,20 +2,20 @@
  *
  *     y = W x + b + s B A D(x),    A [r, in], B [out, r],    s = alpha / r, or alpha / sqrt(r) (rsLoRA)
  *
- * D is inverted dropout in training. An adapter is described in the table of its unit (unit.h): A and B are two more,
- * trained tensors, MODULE.lora_A.weight and MODULE.lora_B.weight, which carry s (dt_tensor.adapter_scale). An embedding
- * table E [rows, dim] has MODULE.lora_embedding_A [r, rows] and MODULE.lora_embedding_B [dim, r],
+ * D is inverted dropout in training. The table of the module's unit (unit.h) describes the adapter: A and B are two
+ * more trained tensors, MODULE.lora_A.weight and MODULE.lora_B.weight. Both carry s (dt_tensor.adapter_scale). An
+ * embedding table E [rows, dim] has MODULE.lora_embedding_A [r, rows] and MODULE.lora_embedding_B [dim, r]:
  *
  *     y = E[x] + s B A[:, x]
  *
- * without dropout, with A zero and B ~ N(0, 1) at the start. A head that is tied to the table has its own adapter,
- * lm_head.lora_A.weight and lm_head.lora_B.weight in the head's unit, or none. A model that is opened with such units
- * applies them (model.h). Sharding, offload, checkpoints and plans follow from the table.
+ * It has no dropout. A starts at zero, B with N(0, 1). A head that is tied to the table has its own adapter in the
+ * head's unit (lm_head.lora_A.weight, lm_head.lora_B.weight), or none. A model that is opened with such units applies
+ * them (model.h). Sharding, offload, checkpoints and plans follow from the table.
  *
- * The model's own matrices may be quantised: int8 with one float per row (dt_quantise_row), one byte per weight in
- * memory and in communication, or nf4 (nf4.h), about half a byte. Matmuls use the dequantised weights, rounded to the
- * compute type, so training is training on the matrix of these values. The table describes this as well: MODULE.weight
- * is in the part DT_CODES, MODULE.weight_blocks (nf4) in DT_BLOCKS and MODULE.weight_scale in DT_SCALES.
+ * The model's own matrices may be quantised: int8 with one float per row (dt_quantise_row), or nf4 (nf4.h). A weight
+ * takes one byte or about half a byte, in memory and in communication. Matmuls use the dequantised weights, rounded to
+ * the compute type. In the table, MODULE.weight is in the part DT_CODES, MODULE.weight_blocks (nf4) in DT_BLOCKS and
+ * MODULE.weight_scale in DT_SCALES.
  *
  * Every function is Local.
  *
@@ -29,7 +29,7 @@
 #include "dtrain/config/config.h"
 #include "dtrain/model/model.h"
 
-/** Initial values of A of a linear layer. B is zero, so that the adapted model begins as the model. */
+/** Initial values of A of a linear layer. B is zero, so that the adapted model initially equals its base. */
 typedef enum dt_lora_init {
     DT_LORA_KAIMING,  /* U(-1/sqrt(in), 1/sqrt(in)): Kaiming's with a = sqrt(5) */
     DT_LORA_GAUSSIAN, /* N(0, (1/r)^2) */
@@ -70,9 +70,9 @@ typedef struct dt_lora {
     bool lenient; /* of a file or a checkpoint: ignore names that the model does not have */
 } dt_lora;
 
-/** Set the keys of [lora] to the adapters from which training continues. A given dropout is kept, and target_modules if
- *  it means the same layers of these units, which have no adapters yet. of: their file or directory, for messages.
- *  DT_ERR_USAGE: a given key differs. DT_ERR_DATA: a name or value cannot be a key's value. */
+/** Set the keys of [lora] to the adapters from which training continues. A given dropout is kept. A given
+ *  target_modules is kept if it selects the same layers. units: still without adapters. of: the adapters' file or
+ *  directory, for messages. DT_ERR_USAGE: a given key differs. DT_ERR_DATA: a name or value cannot be a key's value. */
 dt_err dt_lora_settle_keys(dt_config *cfg, const dt_lora *l, const char *of, const dt_model_config *mc,
                            const dt_unit *units, int n_units);
 /** Parse [lora]. l: out, freed with dt_lora_free; {0} if lora.r is 0. DT_ERR_USAGE naming the key. DT_ERR_MEMORY. */
@@ -102,15 +102,15 @@ dt_err dt_lora_check_alphas(const dt_lora *l, const dt_unit *units, int n_units)
 /** Check that every name of modules_to_save matches a module. DT_ERR_USAGE. */
 dt_err dt_lora_check_saved(const dt_lora *l, const dt_model_config *mc, const dt_unit *units, int n_units);
 
-/** Apply base_quantization: store the matrices of blocks of which these adapters train nothing as codes with scales.
+/** Apply base_quantization: store the matrices of blocks that stay frozen with these adapters as codes with scales.
  *  After dt_units_choose_trained, before the units are borrowed. Embeddings, norms, heads, biases and adapters are
  *  unchanged. DT_ERR_USAGE: no such matrix, or matrices of one matmul cannot be one nf4 matrix. DT_ERR_MEMORY. */
 dt_err dt_lora_store_base(const dt_lora *l, dt_unit *units, int n_units);
 /** The same for the matrices that are quantised in the units of another model with the same shape. */
 dt_err dt_lora_store_like(const dt_unit *like, int n_like, dt_unit *units, int n_units);
 
-/** Do adapters make a tied head differ from its embedding: has one of them an adapter? As in PEFT, each has its own or
- *  none. */
+/** Do adapters make a tied head differ from its embedding? True if one of the two has an adapter: as in PEFT, they do
+ *  not share adapters. */
 bool dt_lora_unties(const dt_model_config *mc, const dt_unit *units, int n_units);
 
 /** Does modules_to_save match the module of this tensor? */

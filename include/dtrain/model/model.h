@@ -1,5 +1,5 @@
-/* model.h - the layers of a model as mathematics over a device: GPT-2, Llama 2/3, Mistral, Qwen2/2.5, Qwen3. Knows
- * neither MPI nor ZeRO. Definitions: algorithms.md section 8.
+/* model.h - the layers of a model, computed on one device, for the families in src/model/families. It depends neither
+ * on MPI nor on ZeRO. Definitions: algorithms.md section 8.
  *
  * A model is a list of units ("embed", "block.0" .., "head"). It gets parameters and gradients through a
  * dt_param_source, so tests run it on plain buffers.
@@ -32,7 +32,7 @@ typedef enum dt_rope_type {
 } dt_rope_type;
 enum { DT_MAX_EOS = 16 };
 
-/** In what a layer differs from the other layers of its model. */
+/** Properties in which the layers of one model may differ. */
 typedef struct dt_layer {
     bool slides;    /* attention has a window */
     bool unrotated; /* queries and keys have no positions */
@@ -72,7 +72,7 @@ typedef struct dt_model_config {
     dt_vision_config *vision;
 } dt_model_config;
 
-/** Layer i. */
+/** Properties of layer i. */
 static inline dt_layer dt_model_layer(const dt_model_config *mc, int64_t i)
 {
     return mc->layers ? mc->layers[i] : (dt_layer){0};
@@ -235,7 +235,7 @@ typedef struct dt_model_options {
     /* batches contain features (dt_vision_feature_nbytes) instead of pixels; the tower, which is frozen, only serves
      * dt_model_features */
     bool features_given;
-    /* logits and values of a token have the same bits whatever else is in the batch and however its sequence was
+    /* the bits of a token's logits and values depend neither on the rest of the batch nor on how its sequence was
      * divided into passes; only passes without backward */
     bool batch_invariant;
     const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: none */
@@ -248,9 +248,9 @@ typedef struct dt_model_options {
     /* ignore the low-rank adapters in the units' tables (unit.h) */
     bool no_adapters;
     float adapter_dropout; /* dropout of adapters' inputs, in training */
-    /* Activation memory shared by several models that run in turn: the lender owns it, at least lend_nbytes; the others
-     * borrow it (lender is set when they are opened) and do not train. A pass of one model discards the results of the
-     * others. The lender is closed last. */
+    /* Activation memory shared by several models that run in turn. The lender owns at least lend_nbytes. The others
+     * borrow them and do not train; their `lender` is set when they are opened. A pass of one model discards the
+     * results of the others. The lender is closed last. */
     size_t lend_nbytes;
     bool borrows;
     /* hidden states and the head's workspace have their own memory, so that the head works after another model used the
@@ -259,11 +259,11 @@ typedef struct dt_model_options {
     struct dt_model *lender;
 } dt_model_options;
 
-/** Bytes of keys and values of cache_seqs sequences and cache_prompts prompts. They are part of the activations, in
- *  training of what backward needs. */
+/** Bytes of keys and values of cache_seqs sequences and cache_prompts prompts. They are part of the activations. In
+ *  training they share memory with the activations that backward needs. */
 size_t dt_model_cache_nbytes(const dt_model_config *mc, const dt_model_options *opt);
-/** Compute what dt_model_open will allocate, with the same code: activations with the cache, pinned staging, the batch
- *  on the device (DT_MEM_DATA), the rotary table (DT_MEM_OTHER). Local.
+/** Count the bytes that dt_model_open will allocate, with the same code: activations with the cache, pinned staging,
+ *  the batch on the device (DT_MEM_DATA), the rotary table (DT_MEM_OTHER). Local.
  *
  *  dev   may be opened to plan
  *  plan  out  overwritten
@@ -304,7 +304,7 @@ void dt_model_close(dt_model *m);
 /** Compute embedding and blocks. The hidden states stay on the device; the final norm belongs to the head, which
  *  applies it to rows with a target. Asynchronous on the compute stream.
  *
- *  b      in  host; free again on return
+ *  b      in  host; reusable on return
  *  train  use dropout, and keep what backward needs; clears the KV cache
  *  step   key of dropout, with the seed and b->token_key
  *
@@ -355,7 +355,7 @@ dt_err dt_model_logp(dt_model *m, const dt_batch *b, float inv_temperature, floa
  *
  *  With a tied embedding it holds the embedding's gradients until dt_model_backward has added its own.
  *
- *  b, pass  in  the caller's again on return
+ *  b, pass  in  reusable on return
  *  wanted   its non-NULL fields select the results that dt_model_results returns, in addition to logp; not written */
 dt_err dt_model_head(dt_model *m, const dt_batch *b, const dt_head_pass *pass, const dt_head_results *wanted);
 
@@ -367,7 +367,7 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out);
  *  out, host. Synchronous. */
 dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value);
 /** Compute the backward of a scalar head: adds its parameter gradients, and leaves the gradient of the hidden states
- *  for dt_model_backward. dvalue: in [n_tok, n_labels] dL/dvalue, host, the caller's again on return. Asynchronous. */
+ *  for dt_model_backward. dvalue: in [n_tok, n_labels] dL/dvalue, host, reusable on return. Asynchronous. */
 dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue);
 
 /** Compute the backward of blocks and embedding, after dt_model_head or dt_model_value_head. Asynchronous. */

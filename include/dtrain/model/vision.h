@@ -70,10 +70,10 @@ static inline size_t dt_vision_feature_nbytes(const dt_vision_config *v, dt_dtyp
     return (size_t)(v->n_features * v->projector.n_in) * dt_dtype_size(dtype);
 }
 
-/** Has an image one placeholder, for the mean of the projector's rows? */
+/** Does an image have one placeholder, for the mean of the projector's rows? */
 static inline bool dt_vision_pools(const dt_vision_config *v) { return v->n_tokens < v->n_features; }
 
-/** Kind number i; NULL after the last. The first is that of files without a model_type. */
+/** Kind number i; NULL after the last. Files without a model_type have the first kind. */
 const dt_tower *dt_tower_at(int i);
 /** Find the kind of a config.json's model_type (may be NULL), of a whole model or of a tower. NULL: none. */
 const dt_tower *dt_tower_find(const char *model_type);

@@ -31,8 +31,8 @@ typedef struct dt_export_options {
     const char *generation_from;
 } dt_export_options;
 
-/** Write the parameters of z, or its adapters. Collective, agreed. Every rank writes the elements that it is in charge
- *  of, so that a rank needs only a few MiB more, plus the adapter and scales of one weight.
+/** Write the parameters of z, or its adapters. Collective, agreed. Every rank writes the elements that it owns.
+ *  It needs only a few MiB more, and the adapter and scales of one weight.
  *
  *  A weight with an adapter is exported as W + s B A, computed in fp32 and rounded once. A quantised weight is
  *  dequantised. Files are written under .part names, synced and then renamed, the configuration last: a directory with
@@ -43,7 +43,7 @@ typedef struct dt_export_options {
  *  tokenizer's files cannot be read; model_config is invalid. DT_ERR_MEMORY, DT_ERR_COMM. */
 dt_err dt_export(dt_comm *comm, dt_zero *z, const dt_export_options *opt, dt_phase *phase);
 
-/** Check that the tokenizer's files exist. Local. DT_ERR_DATA naming what was looked for. */
+/** Check that the tokenizer's files exist. Local. DT_ERR_DATA naming the missing file. */
 dt_err dt_export_check_tokenizer(const char *tokenizer);
 
 #endif

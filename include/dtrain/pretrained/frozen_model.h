@@ -29,7 +29,7 @@ enum { DT_LABELS_OF_FILES = -1 }; /* a scalar head if the files of the adapter, 
  *            checkpoint that `latest` names, else the highest step
  *  n_labels  outputs of a scalar head (a reward model); 0: it predicts tokens; or DT_LABELS_OF_FILES
  *
- *  DT_ERR_DATA naming what was looked for. DT_ERR_MEMORY. */
+ *  DT_ERR_DATA naming the missing or invalid file. DT_ERR_MEMORY. */
 dt_err dt_frozen_model_describe(dt_frozen_model *f, const char *model, int n_labels);
 
 /** Describe a model with the shape of another, for a plan; it cannot be loaded. Local. DT_ERR_MEMORY. */

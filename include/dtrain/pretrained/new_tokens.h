@@ -9,7 +9,7 @@
 typedef struct dt_new_tokens {
     int32_t n_listed;          /* number of requested tokens */
     int32_t first_id, n_added; /* n_added of them had no id, and now have first_id, first_id + 1, ... */
-    int32_t n_own;             /* dt_tokenizer_info's, before */
+    int32_t n_own;             /* dt_tokenizer_info.n_own of the original tokenizer */
     /* texts of the tokenizer's new files; NULL: unchanged, or no such file */
     char *tokenizer;    /* tokenizer.json */
     char *config;       /* tokenizer_config.json */

@@ -114,8 +114,8 @@ typedef struct dt_task_ops {
      *  in t->model_opt. Local: errors are added to t->mistakes, and opening continues. The device may not be open
      *  (t->dev->ops NULL). */
     void (*open)(dt_task *t);
-    /** As those of dt_task_part_ops, after all parts: for what is not a part. NULL: nothing to do. close: safe after an
-     *  error in any of these, and twice. */
+    /** Like the functions of dt_task_part_ops, for memory that belongs to no part; called after those of all parts.
+     *  NULL: nothing to do. close: safe after an error in any of these, and twice. */
     dt_err (*plan)(const dt_task *t, int stage, dt_memory *memory);
     dt_err (*begin)(dt_task *t);
     void (*close)(dt_task *t);
@@ -142,7 +142,7 @@ typedef struct dt_task_ops {
     int64_t (*count_steps)(const dt_config *cfg, double samples_per_epoch, double samples_per_step);
     /** The step at which a run resumes after so many samples, whatever its batch size was. Local. */
     int64_t (*step_after)(const dt_task *t, int64_t samples);
-    /** Add the state that a resume needs besides the position in the data; rank 0's items are stored. Collective,
+    /** Add the state that a resume needs in addition to the data position; rank 0's items are stored. Collective,
      *  agreed. NULL, also for load: none. */
     dt_err (*save)(dt_task *t, dt_named_arrays *items);
     /** Restore the items of save, on every rank, after the weights are loaded. Collective, agreed. */
@@ -155,7 +155,7 @@ typedef struct dt_task_part_ops {
     /** Assign its arrays on the host, zeroed, with dt_carve. Returns their bytes. The plan calls it with block NULL,
      *  and the run again with the memory, before any begin. Local. */
     size_t (*lay_out)(void *self, const dt_task *t, void *block);
-    /** Add the other memory that it would hold, including what open has allocated. Ranks, batch sizes, model options
+    /** Add the rest of its memory, including allocations of open. Ranks, batch sizes, model options
      *  and main model in t are those of the plan, which may differ from those at open. Local. */
     dt_err (*plan)(const void *self, const dt_task *t, dt_memory *memory);
     /** Open extra models and allocate: nothing is allocated afterwards. t->model, t->zero and the zero of each model in
@@ -179,7 +179,7 @@ struct dt_task {
     dt_device *dev;
     dt_ledger *ledger;
     dt_phase *phase;
-    const dt_axis *data; /* which samples this rank reads; a plan knows its size only */
+    const dt_axis *data; /* the axis that distributes samples; a plan sets only its size */
     dt_sums *sums;
     dt_batching batching;
     dt_model_config *mc; /* of the model that is trained or evaluated; n_units 0 after a mistake in it */
@@ -187,12 +187,12 @@ struct dt_task {
     int n_units;
     const dt_trained *main;      /* the main model; its stage is that of `plan`, and set in `begin` */
     dt_model_options *model_opt; /* from the configuration; open may increase limits */
-    /* since `open`: the model's tokenizer, from [model] tokenizer or the model's files; "": unknown. Rollouts set it if
-     * prompts are bytes */
+    /* set before `open`: the model's tokenizer, from [model] tokenizer or the model's files; "": unknown. Rollouts set
+     * it if prompts are bytes */
     const char *tokenizer;
     const dt_generation_defaults *generation; /* of the initial model; empty for a new one */
 
-    /* lent since `begin` */
+    /* lent in `begin` */
     int stage;
     dt_stream *compute;
     dt_zero *zero;
@@ -299,7 +299,7 @@ dt_trained *dt_task_train_auxiliary(dt_task *t, const char *name, dt_unit *units
 void dt_task_need(dt_task *t, const char *section, const char *key, const char *value, const char *expected);
 /** As dt_task_need for a dataset, [data] key. Local. */
 void dt_task_need_data(dt_task *t, const char *key, const char *value);
-/** Register a file other than a dataset, of which every rank has read its own copy; in open. The run compares
+/** Register a file other than a dataset that every rank has read; in open. The run compares
  *  fingerprints over the ranks (dt_comm_same_file). path: borrowed for t's life. Local. DT_ERR_ARG: more than
  *  DT_MAX_TASK_FILES files. */
 dt_err dt_task_reads(dt_task *t, const char *path, uint64_t fingerprint);

@@ -1,8 +1,9 @@
 /* sums.h - named sums: what a step accumulates over micro-steps and ranks, and the metrics computed from them.
  *
  * Each counter is declared by name at the start, and added to during a step. One vote (comm.h) then combines all of
- * them over the ranks. A metric is a sum, or the quotient of two sums. Both are summed over all ranks and micro-steps
- * first and divided once (algorithms.md, section 0), so the metric depends on neither.
+ * them over the ranks. A metric is a sum, or the quotient of two sums. Both are first summed over
+ * all ranks and micro-steps, then divided once (algorithms.md, section 0). The metric therefore does not depend on how
+ * samples are distributed over ranks and micro-steps.
  *
  * Functions are Local unless stated otherwise. A sum is identified by the index that dt_sums_declare returned. */
 #ifndef DTRAIN_SUMS_H

@@ -16,8 +16,8 @@
 /** Resolve the batch sizes: any two of [batch] give the third; one alone means accumulation 1. b: out. Local.
  *  DT_ERR_USAGE, with the nearest valid values: the product does not match. */
 dt_err dt_batching_resolve(dt_batching *b, const dt_config *cfg, int nranks);
-/** For a task without optimizer steps: only the micro-batch size, or what the other keys give per rank. b: out.
- *  Local. */
+/** Resolve the batch sizes of a task without optimizer steps: micro_batch_size, or the value per rank that the other
+ *  keys imply. b: out. Local. */
 void dt_batching_for_evaluation(dt_batching *b, const dt_config *cfg, int nranks);
 
 /** The nearest valid batch sizes, after dt_batching_resolve failed: train_batch_size is changed. b: out. Local. */
@@ -28,7 +28,7 @@ void dt_batching_nearest(dt_batching *b, const dt_config *cfg, int nranks);
 /** Number of steps of save_steps, logging_steps or validation_steps. 0: only at the end; below 1: that fraction of
  *  total_steps, rounded up; otherwise the value itself. Local. */
 int64_t dt_interval_steps(double value, int64_t total_steps);
-/** DT_ERR_USAGE: one of these keys is neither a fraction nor a whole number. Local. */
+/** Check these keys. DT_ERR_USAGE: one is neither a fraction nor a whole number. Local. */
 dt_err dt_intervals_check(const dt_config *cfg);
 /** Check that every save coincides with a validation, as load_best_model_at_end requires. Local. DT_ERR_USAGE, with the
  *  nearest valid save_steps. */
@@ -56,7 +56,7 @@ typedef struct dt_save_cost {
     bool is_new;           /* not reported yet */
 } dt_save_cost;
 
-/** An asynchronous save, and what it borrows until it is published. */
+/** A save, and the objects that an asynchronous save borrows until it is published. */
 typedef struct dt_saving {
     dt_saver *saver; /* NULL: training waits for checkpoints */
     dt_buf items;    /* memory for the task's items */
@@ -86,7 +86,7 @@ typedef struct dt_run {
     dt_device dev;
     dt_device host; /* the CPU in addition to another device, for offloaded updates; {0} if dev is the CPU */
     dt_stream *compute;
-    const dt_axis *data; /* which samples this rank reads: of comm, or of the plan */
+    const dt_axis *data; /* the axis that distributes samples: of comm, or of the plan */
     dt_axis planned_data;
     int most_sharing;  /* maximum ranks on a device */
     double peak_flops; /* of all devices together, for products in the model's type; 0: unknown */

@@ -2,7 +2,7 @@
 #ifndef DTRAIN_MAIN_GENERATE_APP_H
 #define DTRAIN_MAIN_GENERATE_APP_H
 
-#include "../tool/together.h"
+#include "../tool/ranks.h"
 #include "../tool/tool.h"
 #include "dtrain/pretrained/frozen_model.h"
 #include "dtrain/generate/generate.h"
@@ -75,6 +75,8 @@ typedef struct app {
 extern const tool_help generate_help;
 dt_err generate_parse_options(options *o, int argc, char **argv);
 void generate_free_options(options *o);
+/** Does the command line request sampling? */
+bool generate_draws(const options *o);
 void generate_print_settings(const app *a);
 
 /* settings.c */

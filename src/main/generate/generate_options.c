@@ -16,8 +16,9 @@ static const char usage[] =
     "checkpoint (.h5), a run's output_dir, or a Hugging Face model directory. With the argument -,\n"
     "prompts are read from standard input, one per line.\n";
 
-static dt_err take_ids(const tool_row *row, const char *text, dt_ids *ids)
+static dt_err take_ids(void *self, const tool_row *row, char *text)
 {
+    dt_ids *ids = (dt_ids *)(void *)((char *)self + row->at);
     char **items;
     int n;
     DT_TRY(dt_config_split(text, &items, &n));
@@ -31,16 +32,6 @@ static dt_err take_ids(const tool_row *row, const char *text, dt_ids *ids)
     }
     dt_list_free(items, n);
     return err;
-}
-
-static dt_err take_suppressed(void *self, const tool_row *row, char *text)
-{
-    return take_ids(row, text, &((options *)self)->suppress);
-}
-
-static dt_err take_begin_suppressed(void *self, const tool_row *row, char *text)
-{
-    return take_ids(row, text, &((options *)self)->begin_suppress);
 }
 
 static dt_err take_stop(void *self, const tool_row *row, char *text)
@@ -64,6 +55,7 @@ static dt_err take_image(void *self, const tool_row *row, char *path)
 }
 
 #define GIVEN(FIELD) .given = offsetof(options, given.FIELD)
+#define IDS(FIELD) .kind = TOOL_CALL, .take = take_ids, .at = offsetof(options, FIELD)
 
 /* clang-format off */
 static const tool_row rows[] = {
@@ -95,9 +87,9 @@ static const tool_row rows[] = {
      .text = true},
     {"no-repeat-ngram-size", "N", TO(no_repeat_ngram_size),
      "never repeat a sequence of N tokens, prompt included (default 0: may repeat)", 0, INT32_MAX, GIVEN(ngram)},
-    {"suppress-tokens", "IDS", CALL(take_suppressed), "never generate these tokens (ids separated by commas)",
+    {"suppress-tokens", "IDS", IDS(suppress), "never generate these tokens (ids separated by commas)",
      GIVEN(suppress)},
-    {"begin-suppress-tokens", "IDS", CALL(take_begin_suppressed), "never generate these tokens first",
+    {"begin-suppress-tokens", "IDS", IDS(begin_suppress), "never generate these tokens first",
      GIVEN(begin_suppress)},
     {"temperature", "T", TO(sampling.temperature), "divide the logits by T (default 1; 0: greedy)", GIVEN(temperature)},
     {"top-k", "K", TO(sampling.top_k), "sample from the K most probable tokens (default 0: all)", 0, INT32_MAX,
@@ -163,9 +155,9 @@ const tool_help generate_help = {usage, rows,
                                  "\nResults do not depend on the number of ranks, the stage or the batch size.\n",
                                  .codes = 1U << DT_ERR_NONFINITE | 1U << DT_ERR_COMM};
 
-static bool draws(const options *o)
+bool generate_draws(const options *o)
 {
-    return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p;
+    return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p || o->num_samples > 1;
 }
 
 /* Warns that sampling options have no effect with greedy decoding, as transformers does. */
@@ -191,7 +183,7 @@ static void warn_of_greedy(const options *o)
 static dt_err check_beams(const options *o)
 {
     const dt_beam_options *b = &o->beams;
-    DT_CHECK(b->n_beams == 1 || (!draws(o) && o->num_samples == 1), DT_ERR_USAGE,
+    DT_CHECK(b->n_beams == 1 || !generate_draws(o), DT_ERR_USAGE,
              "--num-beams: beam search does not sample; it cannot be combined with --temperature, --top-k, --top-p, "
              "--min-p and --num-samples");
     DT_CHECK(b->n_return <= b->n_beams, DT_ERR_USAGE, "--num-return: expected at most --num-beams = %d, found %d",

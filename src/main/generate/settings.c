@@ -5,11 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool draws(const options *o)
-{
-    return o->given.temperature || o->given.top_k || o->given.top_p || o->given.min_p || o->num_samples > 1;
-}
-
 /* ---- warnings ---------------------------------------------------------------------------------------------------- */
 
 static void add(char *names, size_t size, bool on, const char *name)
@@ -81,7 +76,7 @@ static void take_length(options *o, const dt_generation_defaults *from)
 
 static void take_beams(options *o, const dt_generation_defaults *from)
 {
-    const bool plain = !draws(o) && !o->stream && !o->chat;
+    const bool plain = !generate_draws(o) && !o->stream && !o->chat;
     if (!o->given.beams && !o->given.greedy && plain && from->do_sample != 1 && from->num_beams > 1 &&
         from->num_beams <= 1 << 16)
         o->beams.n_beams = (int)from->num_beams;
@@ -96,7 +91,7 @@ static void take_sampling(options *o, const dt_generation_defaults *from)
 {
     dt_sampling *s = &o->sampling;
     if (o->beams.n_beams > 1 || o->given.greedy) return;
-    if (from->given && from->do_sample != 1 && !draws(o)) {
+    if (from->given && from->do_sample != 1 && !generate_draws(o)) {
         s->greedy = true;
         return;
     }

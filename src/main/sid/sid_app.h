@@ -2,7 +2,7 @@
 #ifndef DTRAIN_MAIN_SID_APP_H
 #define DTRAIN_MAIN_SID_APP_H
 
-#include "../tool/together.h"
+#include "../tool/ranks.h"
 #include "../tool/tool.h"
 #include "dtrain/process/process.h"
 #include "dtrain/recommend/sid.h"

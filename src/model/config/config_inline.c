@@ -117,7 +117,7 @@ static dt_err load_file(const char *path, json_t **root)
     return DT_OK;
 }
 
-/* Is it the key, or a family's name of it? */
+/* Is `name` the key, or a family's name for it? */
 static bool is_called(const inline_key *k, const char *name)
 {
     bool is = strcmp(name, k->key) == 0;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits far above any model, so low that products of two of them fit in 63 bits. check_total limits the total size. */
+/* Limits are far above any model, and products of two of them fit in 63 bits. check_total limits the total size. */
 enum { MAX_WIDTH = 1 << 24, MAX_LAYERS = 1 << 16, MAX_POSITIONS = 1 << 30 };
 
 /* "gpt2, llama or NAME" of the families, or of those in vision-language models. last NULL: the last family. */

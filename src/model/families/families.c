@@ -1,4 +1,4 @@
-/* families.c - the list of families, and what follows from the tables of any of them. */
+/* families.c - the list of families, and lookups in their tables. */
 #include "family.h"
 #include "dtrain/config/model_types.h"
 #include <inttypes.h>

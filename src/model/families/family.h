@@ -1,8 +1,8 @@
 /* family.h - the description of a model family: how config.json maps to a configuration, the modules of each layer, and
  * the steps of a block. Units, names, loading, export, FLOPs, adapters, quantisation and plans follow from it.
  *
- * A module is a linear layer, a norm or a table. One matmul computes modules of one slot that follow one another: all
- * their weights are adjacent, then all their biases. */
+ * A module is a linear layer, a norm or a table. One matmul computes consecutive modules of one slot: all their weights
+ * are adjacent, followed by all their biases. */
 #ifndef DT_MODEL_FAMILY_H
 #define DT_MODEL_FAMILY_H
 
@@ -21,7 +21,7 @@ enum slot {
     SLOT_NORM4,
     SLOT_Q_NORM,
     SLOT_K_NORM,
-    SLOT_TOKENS, /* the first tables; of a tower: positions */
+    SLOT_TOKENS, /* token embeddings; of a tower: its positions */
     SLOT_POSITIONS,
     SLOT_FINAL_NORM,
     SLOT_HEAD,
@@ -69,7 +69,7 @@ enum {
     DEPTH_SCALED = 4,     /* initial values are divided by the root of the number of residual branches */
 };
 
-/** A module. Its weight is a matrix [out, in], or a vector [out]. Rows of the tables are in this order. */
+/** A module. Its weight is a matrix [out, in], or a vector [out]. */
 struct module {
     enum slot slot;
     const char *name; /* in files, after the prefix of its layer, without ".weight" */
@@ -90,8 +90,8 @@ struct dt_family {
     struct {
         const char *model_type, *architecture, *classifier;
     } name; /* in config.json */
-    /* Values of missing keys. 0: num_key_value_heads as query heads, head_dim hidden_size / heads, intermediate_size 4
-     * hidden_size. -1: no such token. */
+    /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
+     * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */
     struct {
         int64_t hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size,
             vocab_size, max_position_embeddings;
@@ -115,7 +115,7 @@ const char *dt_family_key_name(const dt_family *f, const char *key);
 /** Does the family read this key, in addition to the common ones? */
 bool dt_family_reads(const dt_family *f, const char *key);
 int64_t dt_family_size(const dt_model_config *mc, enum size_of size);
-/** Is the condition of a tensor true? */
+/** Does the configuration meet the condition? */
 static inline bool dt_family_has(const dt_model_config *mc, size_t condition)
 {
     return condition == UNCONDITIONAL || (condition && *(const bool *)((const char *)mc + condition));

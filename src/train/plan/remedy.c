@@ -1,5 +1,5 @@
 /* remedy.c - the smallest change that makes a configuration fit. Only combinations of changes that keep the result
- * up to rounding are candidates. The one with the fewest keys is chosen, and among those the one that costs least
+ * up to rounding are candidates. The one with the fewest keys is chosen, and among those the one that costs the least
  * time. A plan takes less than a millisecond, so every combination that would be better than the best so far is
  * tried. */
 #include "../run.h"
@@ -12,13 +12,13 @@
  * ordered by the bytes moved, and by whether computation can hide the transfer:
  *
  *     stage 2      as many bytes as stage 1, but in every micro-step
- *     saves        nothing but the time of a save, which training waits for
- *     half         the same work in twice as many micro-steps, each with smaller matmuls and collectives of its own
- *     live         gathers that the computation waits for
- *     stage 3      half as many bytes again, and collectives in forward
- *     offload cpu  gradients and parameters pass the bus once a step, and the processor updates; or all parameters pass
- *                  it in every pass: more than block's recomputation, which needs nothing from outside the device
- *     nvme         12 bytes and more of each parameter come from a disk and go back: above any sum of the others */
+ *     saves        training waits for each save
+ *     half         twice as many micro-steps, with smaller matmuls and additional collectives
+ *     live         the computation waits for gathers
+ *     stage 3      1.5 times the bytes, and collectives in forward
+ *     offload cpu  gradients and updated parameters cross the bus once a step, and the CPU updates them. Offloaded
+ *                  parameters cross it in every pass. Block recomputation uses only the device
+ *     nvme         at least 12 bytes per parameter are read from a disk and written back: above any sum of others */
 static const int cost_of_stage[] = {0, 0, 1, 10}, cost_of_offload[] = {0, 60, 300}, cost_of_recompute[] = {0, 1, 20};
 enum { COST_OF_LIVE = 8, COST_OF_HALF = 5, COST_OF_SAVES = 2, COST_OF_WORLD = 10 };
 
