@@ -38,21 +38,17 @@ static void take_step(fixture *f, const dt_optimizer_step *s, const float *grad,
     const int64_t n = m->rows * m->cols;
     uint16_t x[MAX_ELEMS] = {0};
     assert_true(o->scratch_nbytes(m->rows, m->cols) <= sizeof scratch);
-    float *states[DT_MAX_STATES] = {NULL, NULL, ARR(m->momentum, n)};
-    const void *g = ARR(grad, n);
-    assert_int_equal(back_to_host(f, "direction", o->direction(&f->dev, s, g, DT_F32, states, ARR(x, n), n, NULL)),
-                     DT_OK);
+    dt_update_range r = {.grad = ARR(grad, n), .grad_dtype = DT_F32, .direction = ARR(x, n), .n = n};
+    r.states[2] = ARR(m->momentum, n);
+    assert_int_equal(back_to_host(f, "direction", o->direction(&f->dev, s, &r)), DT_OK);
     void *on_dev = ARR(x, n);
     assert_int_equal(back_to_host(f, "matrix",
                                   o->matrix(&f->dev, s, on_dev, m->rows, m->cols, sum_squares(x, n),
                                             ARR(scratch, MAX_SCRATCH), NULL)),
                      DT_OK);
-    const void *direction = ARR(x, n);
-    float *master = ARR(m->param, n);
-    assert_int_equal(
-        back_to_host(f, "apply",
-                     o->apply(&f->dev, s, m->rows, m->cols, direction, master, ARR(out, n), DT_BF16, n, NULL)),
-        DT_OK);
+    r = (dt_update_range){.direction = ARR(x, n), .master = ARR(m->param, n), .n = n};
+    r.param = ARR(out, n), r.param_dtype = DT_BF16;
+    assert_int_equal(back_to_host(f, "apply", o->apply(&f->dev, s, m->rows, m->cols, &r)), DT_OK);
 }
 
 /** |a - b| / |b| of the changes since `before`, every stride-th element. b: from the file, or all. */

@@ -1,4 +1,4 @@
-/* optimizer.c - the available optimizers, and their selection. */
+/* optimizer.c - AdamW, Adam and SGD; selection of an optimizer and its settings. */
 #include "dtrain/optim/optim.h"
 #include <math.h>
 #include <stdio.h>
@@ -6,48 +6,51 @@
 
 /* Bias corrections are computed in double, but from the float betas of the device. There 1 - 0.999f is 1.3e-5 less than
  * 0.001 in relative terms. A correction from another beta would lengthen each of the first steps by half of that. */
-static dt_adamw adam_of(const dt_optimizer_step *s)
+static dt_err adam(dt_device *dev, const dt_optimizer_step *s, double decay, double l2, const dt_update_range *r)
 {
     const float beta1 = (float)s->beta1, beta2 = (float)s->beta2;
-    return (dt_adamw){.lr = (float)s->lr,
-                      .beta1 = beta1,
-                      .beta2 = beta2,
-                      .eps = (float)s->eps,
-                      .fix1 = (float)(1 - pow((double)beta1, (double)s->t)),
-                      .fix2 = (float)(1 - pow((double)beta2, (double)s->t)),
-                      .grad_scale = (float)s->grad_scale};
+    const dt_adamw opt = {.lr = (float)s->lr,
+                          .beta1 = beta1,
+                          .beta2 = beta2,
+                          .eps = (float)s->eps,
+                          .weight_decay = (float)decay,
+                          .l2 = (float)l2,
+                          .fix1 = (float)(1 - pow((double)beta1, (double)s->t)),
+                          .fix2 = (float)(1 - pow((double)beta2, (double)s->t)),
+                          .grad_scale = (float)s->grad_scale};
+    return dev->ops->adamw_step(dev, &opt, r->grad, r->grad_dtype, r->master, r->states[0], r->states[1], r->param,
+                                r->param_dtype, r->n, r->stream);
 }
 
-static dt_err adamw_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                         float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+/* Decays the weight itself, in addition to Adam's step. */
+dt_err dt_adamw_step(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r)
 {
-    dt_adamw opt = adam_of(s);
-    opt.weight_decay = (float)s->weight_decay; /* decays the weight itself, in addition to Adam's step */
-    return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
+    return adam(dev, s, s->weight_decay, 0, r);
 }
 
-static dt_err adam_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                        float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+/* Adds the decay to the gradient, so it enters both moments. */
+static dt_err adam_step(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r)
 {
-    dt_adamw opt = adam_of(s);
-    opt.l2 = (float)s->weight_decay; /* added to the gradient, so it enters both moments */
-    return dev->ops->adamw_step(dev, &opt, grad, gt, master, states[0], states[1], param, param_dt, n, stream);
+    return adam(dev, s, 0, s->weight_decay, r);
 }
 
-/** states[0] NULL: no momentum. */
-static dt_err sgd_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                       float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+/* states[0] NULL: no momentum. */
+static dt_err sgd_step(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r)
 {
     const dt_sgd opt = {.lr = (float)s->lr,
                         .momentum = (float)s->momentum,
                         .l2 = (float)s->weight_decay,
                         .grad_scale = (float)s->grad_scale};
-    return dev->ops->sgd_step(dev, &opt, grad, gt, master, states[0], param, param_dt, n, stream);
+    return dev->ops->sgd_step(dev, &opt, r->grad, r->grad_dtype, r->master, r->states[0], r->param, r->param_dtype,
+                              r->n, r->stream);
 }
 
 /* State names are PyTorch's. */
-const dt_optimizer_ops dt_optimizer_adamw = {
-    .name = "adamw", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .positive_states = 2, .step = adamw_step};
+const dt_optimizer_ops dt_optimizer_adamw = {.name = "adamw",
+                                             .n_states = 2,
+                                             .state_names = {"exp_avg", "exp_avg_sq"},
+                                             .positive_states = 2,
+                                             .step = dt_adamw_step};
 const dt_optimizer_ops dt_optimizer_adam = {
     .name = "adam", .n_states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .positive_states = 2, .step = adam_step};
 const dt_optimizer_ops dt_optimizer_sgd = {

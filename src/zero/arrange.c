@@ -37,14 +37,9 @@ dt_shards dt_shards_of(int64_t flat_len, int nranks, int n_groups)
 
 /* ---- checks and runs --------------------------------------------------------------------------------------------- */
 
-static dt_dtype frozen_dtype(const dt_zero_options *opt)
-{
-    return opt->frozen_differ ? opt->frozen_dtype : opt->param_dtype;
-}
-
 static dt_err check_options(const dt_zero_options *opt, int n_units, int nranks)
 {
-    const dt_dtype frozen = frozen_dtype(opt);
+    const dt_dtype frozen = opt->frozen_differ ? opt->frozen_dtype : opt->param_dtype;
     DT_EXPECT(opt->stage >= 0 && opt->stage <= 3);
     DT_EXPECT(nranks >= 1 && n_units >= 1);
     DT_EXPECT(opt->n_groups >= 0 && (opt->n_groups == 0 || nranks % opt->n_groups == 0));
@@ -170,24 +165,24 @@ static int64_t *held_at(zero_layout *l, arena_kind kind, int u)
     return kind.grads ? &l->units[u].grad_held_at : &l->units[u].part[kind.part].held_at;
 }
 
+enum { APART = -1 };
 /** Assign each unit its arena offset and return the arena's length. Two neighbours get disjoint regions if one of them
- *  has at most `ahead` elements; ahead 0: never. */
+ *  has at most `ahead` elements; ahead 0: never. APART: every unit has a region of its own. */
 static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead)
 {
     int64_t base = 0, stretch = 0, before = 0;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
-        if (u == tied_unit) {
-            base = len;
-            continue;
-        }
+        if (ahead == APART) *held_at(l, kind, u) = base, base += len;
+        if (u == tied_unit) base = len;
+        if (u == tied_unit || ahead == APART) continue;
         const int64_t small = before < len ? before : len;
         stretch = dt_max_i64(stretch, before > 0 && small <= ahead ? before + len : len);
         before = len;
     }
     bool at_end = false;
-    for (int u = 0; u < l->n_units; u++) {
+    for (int u = 0; u < l->n_units && ahead != APART; u++) {
         if (!is_in(l, kind, u)) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
         *held_at(l, kind, u) = base + (at_end && ahead > 0 ? stretch - len : 0);
@@ -197,26 +192,6 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
             at_end = !at_end;
     }
     return base + stretch;
-}
-
-/** The same, with a separate region for each unit. */
-static int64_t place_apart(zero_layout *l, arena_kind kind)
-{
-    int64_t end = 0;
-    for (int u = 0; u < l->n_units; u++) {
-        if (!is_in(l, kind, u)) continue;
-        *held_at(l, kind, u) = end;
-        end += held_len(&l->units[u].part[kind.part]);
-    }
-    return end;
-}
-
-static int64_t place_params_apart(zero_layout *l)
-{
-    int64_t sum = 0;
-    for (int p = 0; p < DT_N_PARTS; p++)
-        sum += l->param_arena_len[p] = place_apart(l, (arena_kind){.part = (dt_part)p});
-    return sum;
 }
 
 /** Lay out the arenas of all parts. Returns their total length. */
@@ -252,7 +227,7 @@ static dt_err refuse_limit(const zero_layout *l, const dt_zero_options *opt, con
 
 static dt_err arrange_params_apart(zero_layout *l, const dt_zero_options *opt)
 {
-    const int64_t all = place_params_apart(l), limit = opt->max_live_parameters;
+    const int64_t all = place_params(l, -1, APART), limit = opt->max_live_parameters;
     DT_CHECK(limit <= 0 || all <= limit, DT_ERR_USAGE,
              "zero.max_live_parameters = %" PRId64 " is too small: this task keeps all parameters gathered, %" PRId64
              " elements; set it to at least %" PRId64,
@@ -592,7 +567,7 @@ static void set_flags(zero_layout *l, const dt_zero_options *opt, const dt_unit 
     l->whole_opt = l->stage == 0 && l->has_grads;
     l->has_master = l->has_grads && (offloads || opt->param_dtype != DT_F32);
     l->param_dtype[DT_TRAINED] = opt->param_dtype;
-    l->param_dtype[DT_FROZEN] = frozen_dtype(opt);
+    l->param_dtype[DT_FROZEN] = opt->frozen_differ ? opt->frozen_dtype : opt->param_dtype;
     l->param_dtype[DT_CODES] = codes_dtype(units, l->n_units);
     l->param_dtype[DT_BLOCKS] = DT_U8;
     l->param_dtype[DT_SCALES] = DT_F32;

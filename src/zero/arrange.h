@@ -20,7 +20,7 @@ typedef struct zero_run {
 typedef struct zero_matrix {
     int unit;
     int64_t start, rows, cols; /* start: in the unit's trained part */
-    int owner;                 /* dt_axis_block of that rank on the axis sum: shard * n_groups + group */
+    int owner;                 /* on the axis sum: that rank at stage 0, else its block, shard * n_groups + group */
     int64_t owned_at;          /* elements from the start of its own matrices */
 } zero_matrix;
 static inline int64_t zero_matrix_len(const zero_matrix *m) { return m->rows * m->cols; }

@@ -1,21 +1,18 @@
 /* matrices.c - updates of whole matrices: their owners, and the exchange of directions and results with them.
  *
  *     step      momentum and direction of the own shard, in bf16               update.c, offload.c
- *     gather    all-to-all in a group: every shard sends its segments of a matrix to the owner
- *     matrix    every owner changes its matrices, on the device                dt_matrix_optimizer.matrix
- *     return    the same all-to-all backwards; groups then add their results, zero except in the owner's group
+ *     gather    all-to-all in a group: shards send their segments of a matrix to its owner
+ *     matrix    owners change their matrices, on the device                    dt_matrix_optimizer.matrix
+ *     return    all-to-all back; groups add their results, which are zero without an owner
  *     apply     the own shard of master and parameters from the results        update.c, offload.c
  *
  * At stage 0 every rank has all directions: nothing is gathered, and owners broadcast their results.
  *
- * Gathers and returns proceed unit by unit, and all matrices are changed between them. Work is therefore balanced over
- * the model and not over one unit. Momentum and master never leave their shard. One rank computes a matrix, always from
- * the same bits, so its result depends on neither ranks nor stage.
+ * Gathers and returns proceed unit by unit. All matrices are changed between them, which balances work over the whole
+ * model. One rank computes a matrix, always from the same bits: its result depends on neither ranks nor stage.
  *
- * At its owner, the matrices of a unit are adjacent and in the order of the unit. Shards are ascending ranges, so the
- * blocks of an all-to-all, in rank order, are these matrices: owners copy nothing.
- *
- * With an offloaded optimizer the host computes step and apply, and the device changes the matrices. */
+ * At its owner, matrices of a unit are adjacent and in the order of the unit. Shards are ascending ranges, so blocks in
+ * rank order are these matrices, and owners copy nothing. */
 #include "zero_impl.h"
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +28,7 @@ typedef struct job {
 static int by_work(const void *a, const void *b)
 {
     const job *x = a, *y = b;
-    if (x->work != y->work) return x->work < y->work ? 1 : -1;
-    return x->matrix - y->matrix;
+    return x->work < y->work ? 1 : x->work > y->work ? -1 : x->matrix - y->matrix;
 }
 
 /** Assign each matrix to the rank with the least work so far. */
@@ -98,7 +94,14 @@ static void *direction_at(const dt_zero *z, int u, int64_t x)
     return zero_at(&z->direction, x - (z->lay.whole_opt ? 0 : zero_own(z, u, DT_TRAINED)), DT_BF16);
 }
 
-static bool is_mine(const dt_zero *z, const zero_matrix *m) { return m->owner == dt_axis_block(z->sum); }
+static bool is_mine(const dt_zero *z, const zero_matrix *m)
+{
+    return m->owner == (z->lay.whole_opt ? z->sum->rank : dt_axis_block(z->sum));
+}
+static bool is_in_group(const dt_zero *z, const zero_matrix *m)
+{
+    return m->owner % z->lay.n_groups == z->replicate->rank;
+}
 
 static void *owned_at(const dt_zero *z, const zero_matrix *m)
 {
@@ -128,61 +131,57 @@ static dt_err copy_own(dt_zero *z, int u, bool back)
     return DT_OK;
 }
 
-/** Blocks of an all-to-all on the axis shard: bytes of the own shard by owner, bytes of the own matrices by shard. */
-typedef struct exchange {
-    size_t *of_shard, *of_owned, *at; /* at: offset of the next segment for each owner */
-    void *owned;
-} exchange;
-
-static exchange exchange_of(const dt_zero *z, int u)
-{
-    int64_t first;
-    const int n = z->shard->size;
-    exchange e = {z->lay.block_nbytes, z->lay.block_nbytes + n, z->lay.block_nbytes + 2 * n, NULL};
-    memset(z->lay.block_nbytes, 0, 3 * (size_t)n * sizeof *z->lay.block_nbytes);
-    for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u); m++) {
-        if (m->owner % z->lay.n_groups != z->replicate->rank) continue;
-        e.of_shard[m->owner / z->lay.n_groups] +=
-            (size_t)zero_matrix_in_shard(&z->lay, m, z->shard->rank, &first) * sizeof(uint16_t);
-        if (!is_mine(z, m)) continue;
-        if (!e.owned) e.owned = owned_at(z, m);
-        for (int r = 0; r < n; r++)
-            e.of_owned[r] += (size_t)zero_matrix_in_shard(&z->lay, m, r, &first) * sizeof(uint16_t);
-    }
-    for (int r = 1; r < n; r++) e.at[r] = e.at[r - 1] + e.of_shard[r - 1];
-    return e;
-}
-
-/** Copy the own shard's segments of a unit's matrices to the blocks of their owners, or back. */
-static dt_err copy_segments(dt_zero *z, int u, const exchange *e, bool back)
+/** Copy the own shard's segments of a unit's matrices to the blocks of their owners in this group, or back. at: [shard]
+ *  offset of each owner's block. */
+static dt_err copy_segments(dt_zero *z, int u, size_t *at, bool back)
 {
     for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u); m++) {
         int64_t first;
         const int64_t n = zero_matrix_in_shard(&z->lay, m, z->shard->rank, &first);
-        size_t *at = &e->at[m->owner / z->lay.n_groups];
-        if (n == 0 || m->owner % z->lay.n_groups != z->replicate->rank) continue;
-        DT_TRY(copy(z, direction_at(z, u, first), (char *)z->blocks.ptr + *at, n, back, z->comm_stream));
-        *at += (size_t)n * sizeof(uint16_t);
+        size_t *to = &at[m->owner / z->lay.n_groups];
+        if (n == 0 || !is_in_group(z, m)) continue;
+        DT_TRY(copy(z, direction_at(z, u, first), (char *)z->blocks.ptr + *to, n, back, z->comm_stream));
+        *to += (size_t)n * sizeof(uint16_t);
     }
     return DT_OK;
 }
 
+/** All-to-all on the axis shard, from shards to owners or back. Enters it even after an earlier error. */
+static dt_err exchange(dt_zero *z, int u, bool back, dt_err err)
+{
+    int64_t first;
+    void *owned = NULL;
+    const int n = z->shard->size;
+    size_t *of_shard = z->lay.block_nbytes, *of_owned = of_shard + n, *at = of_owned + n; /* [n] each */
+    memset(of_shard, 0, 3 * (size_t)n * sizeof *of_shard);
+    for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u); m++) {
+        if (!is_in_group(z, m)) continue;
+        of_shard[m->owner / z->lay.n_groups] +=
+            (size_t)zero_matrix_in_shard(&z->lay, m, z->shard->rank, &first) * sizeof(uint16_t);
+        if (is_mine(z, m) && !owned) owned = owned_at(z, m);
+        for (int r = 0; r < n && is_mine(z, m); r++)
+            of_owned[r] += (size_t)zero_matrix_in_shard(&z->lay, m, r, &first) * sizeof(uint16_t);
+    }
+    for (int r = 1; r < n; r++) at[r] = at[r - 1] + of_shard[r - 1];
+    if (!back && err == DT_OK) err = copy_segments(z, u, at, false);
+    err = zero_first_err(
+        err, back ? dt_comm_all_to_all_v(z->shard, owned, of_owned, z->blocks.ptr, of_shard, z->comm_stream)
+                  : dt_comm_all_to_all_v(z->shard, z->blocks.ptr, of_shard, owned, of_owned, z->comm_stream));
+    return back && err == DT_OK ? copy_segments(z, u, at, true) : err;
+}
+
 dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
 {
-    const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
+    const size_t shard_nbytes = (size_t)zero_shards(&z->lay, u, DT_TRAINED)->shard_len * sizeof(uint16_t);
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     if (z->lay.grads_down && err == DT_OK)
-        err = zero_copy(z, "up", u, z->direction.ptr, z->host_direction.ptr,
-                        (size_t)shards->shard_len * sizeof(uint16_t), z->compute);
-    if (z->lay.blocks_len == 0) {
-        if (err == DT_OK) err = copy_own(z, u, false);
-    } else {
-        const exchange e = exchange_of(z, u);
+        err = zero_copy(z, "up", u, z->direction.ptr, z->host_direction.ptr, shard_nbytes, z->compute);
+    if (z->lay.blocks_len > 0) {
         err = zero_first_err(err, zero_comm_after_compute(z));
-        if (err == DT_OK) err = copy_segments(z, u, &e, false);
-        err = zero_first_err(
-            err, dt_comm_all_to_all_v(z->shard, z->blocks.ptr, e.of_shard, e.owned, e.of_owned, z->comm_stream));
+        err = exchange(z, u, false, err);
         if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
+    } else if (err == DT_OK) {
+        err = copy_own(z, u, false);
     }
     /* the host writes the next unit's directions where this one's are read */
     if (z->lay.grads_down && err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
@@ -228,40 +227,32 @@ static dt_err broadcast_results(dt_zero *z, int u, dt_err err)
 {
     for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u) && err != DT_ERR_COMM; m++)
         err = zero_first_err(err, dt_comm_broadcast(z->sum, direction_at(z, u, m->start),
-                                                    (size_t)zero_matrix_len(m) * sizeof(uint16_t),
-                                                    dt_axis_with_block(z->sum, m->owner), z->comm_stream));
+                                                    (size_t)zero_matrix_len(m) * sizeof(uint16_t), m->owner,
+                                                    z->comm_stream));
     return err;
-}
-
-static dt_err return_blocks(dt_zero *z, int u, dt_err err)
-{
-    const exchange e = exchange_of(z, u);
-    err = zero_first_err(
-        err, dt_comm_all_to_all_v(z->shard, e.owned, e.of_owned, z->blocks.ptr, e.of_shard, z->comm_stream));
-    return err == DT_OK ? copy_segments(z, u, &e, true) : err;
 }
 
 dt_err zero_return_matrices(dt_zero *z, int u, dt_err err)
 {
     const int64_t shard_len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
-    const bool whole = z->lay.whole_opt, add = !whole && z->lay.n_groups > 1;
+    const size_t shard_nbytes = (size_t)shard_len * sizeof(uint16_t);
+    const bool add = !z->lay.whole_opt && z->lay.n_groups > 1;
     const zero_phase before = zero_enter(z, "reduce", z->units[u].name);
-    if (add && err == DT_OK)
-        err = z->dev->ops->zero(z->dev, z->direction.ptr, (size_t)shard_len * sizeof(uint16_t), z->compute);
+    if (add && err == DT_OK) err = z->dev->ops->zero(z->dev, z->direction.ptr, shard_nbytes, z->compute);
     if (z->lay.blocks_len == 0 && err == DT_OK) err = copy_own(z, u, true);
     if (z->sum->size > 1) {
         err = zero_first_err(err, zero_comm_after_compute(z));
-        if (whole) err = broadcast_results(z, u, err);
-        if (z->lay.blocks_len > 0 && err != DT_ERR_COMM) err = return_blocks(z, u, err);
+        if (z->lay.whole_opt) err = broadcast_results(z, u, err);
+        if (z->lay.blocks_len > 0 && err != DT_ERR_COMM) err = exchange(z, u, true, err);
         if (add && err != DT_ERR_COMM)
             err = zero_first_err(
                 err, dt_comm_all_reduce(z->replicate, z->direction.ptr, DT_BF16, shard_len, false, z->comm_stream));
         if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
     }
-    if (z->lay.grads_down && err == DT_OK)
-        err = zero_copy(z, "down", u, z->host_direction.ptr, z->direction.ptr, (size_t)shard_len * sizeof(uint16_t),
-                        z->compute);
-    if (z->lay.grads_down && err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
+    if (z->lay.grads_down && err == DT_OK) {
+        err = zero_copy(z, "down", u, z->host_direction.ptr, z->direction.ptr, shard_nbytes, z->compute);
+        if (err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
+    }
     zero_leave(z, before);
     return err;
 }

@@ -312,10 +312,25 @@ typedef struct zero_slice {
     float *master;
     /* the arrays of the states; NULL: packed or beside a file, found by their element */
     void *array[ZERO_MAX_ARRAYS];
-    void *direction; /* bf16; NULL: the unit has no matrices */
-    void *param;     /* NULL, or receives the rounded parameters */
-    bool fresh;      /* param is uninitialised: gaps between the runs are written too */
+    uint16_t *direction; /* NULL: the unit has no matrices */
+    void *param;         /* NULL, or receives the rounded parameters */
+    bool fresh;          /* param is uninitialised: gaps between the runs are written too */
 } zero_slice;
+
+/** Elements from .. to-1 of a slice, without states. */
+static inline dt_update_range zero_range_of(const dt_zero *z, const zero_slice *s, int64_t from, int64_t to)
+{
+    const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
+    return (dt_update_range){.grad =
+                                 s->grad ? (const char *)s->grad + (size_t)from * dt_dtype_size(s->grad_dtype) : NULL,
+                             .grad_dtype = s->grad_dtype,
+                             .master = s->master + from,
+                             .param = s->param ? (char *)s->param + (size_t)from * dt_dtype_size(dtype) : NULL,
+                             .param_dtype = dtype,
+                             .direction = s->direction ? s->direction + from : NULL,
+                             .n = to - from,
+                             .stream = s->stream};
+}
 
 /** The optimizer's step on elements lo .. hi-1 of unit u's trained part, run by run:
  *

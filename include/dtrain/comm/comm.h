@@ -273,13 +273,6 @@ static inline int dt_axis_at(const dt_axis *axis, int node, int local_rank)
 
 /** Index of the block of a reduce-scatter that this rank receives. Local. */
 static inline int dt_axis_block(const dt_axis *axis) { return axis->block_of ? axis->block_of[axis->rank] : 0; }
-/** The rank of an axis that receives this block. Local. */
-static inline int dt_axis_with_block(const dt_axis *axis, int block)
-{
-    int r = 0;
-    while (axis->block_of && axis->block_of[r] != block) r++;
-    return axis->block_of ? r : block;
-}
 
 /** Is this the rank that writes the files that all ranks share, and speaks for the run? Local. */
 static inline bool dt_comm_first(const dt_comm *comm) { return comm->rank == 0; }

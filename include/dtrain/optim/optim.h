@@ -23,27 +23,34 @@ typedef struct dt_optimizer_step {
 
 enum { DT_MAX_STATES = 4 };
 
-/** What an optimizer does with matrices that it needs whole. ZeRO calls direction on ranges of any length, brings the
+/** n elements with the same settings: any range of a tensor, or of several. */
+typedef struct dt_update_range {
+    const void *grad; /* in [n] of grad_dtype: gradients before grad_scale */
+    dt_dtype grad_dtype;
+    float *master;                /* inout [n]: the parameters */
+    float *states[DT_MAX_STATES]; /* inout [n] each, as state_names; NULL: the tensor does not have it */
+    void *param;                  /* NULL, or out [n] of param_dtype: receives the parameters, rounded */
+    dt_dtype param_dtype;
+    uint16_t *direction; /* [n] bf16, of matrices that an optimizer needs whole */
+    int64_t n;
+    dt_stream *stream;
+} dt_update_range;
+
+/** What an optimizer does with matrices that it needs whole. ZeRO calls direction on ranges of any length, sends the
  *  directions of each matrix to one rank, which calls matrix, and calls apply on ranges again. All are asynchronous on
- *  stream. Directions are bf16. */
+ *  their stream. */
 typedef struct dt_matrix_optimizer {
     unsigned states; /* bit k: matrices have state k; other tensors have the other states */
-    /** Update the states and compute directions.
-     *
-     *  grad       in     [n] of gt: gradients before grad_scale
-     *  states     inout  as of dt_optimizer_ops.step
-     *  direction  out    [n] */
-    dt_err (*direction)(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt,
-                        float *const states[], void *direction, int64_t n, dt_stream *stream);
+    /** Update the states, and compute directions from gradients and states. */
+    dt_err (*direction)(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r);
     /** Bytes of scratch of `matrix`, and its arithmetic operations in any unit. */
     size_t (*scratch_nbytes)(int64_t rows, int64_t cols);
     double (*work)(int64_t rows, int64_t cols);
     /** Change a matrix of directions x [rows, cols] in place. sum_squares: of its elements. */
     dt_err (*matrix)(dt_device *dev, const dt_optimizer_step *s, void *x, int64_t rows, int64_t cols,
                      double sum_squares, void *scratch, dt_stream *stream);
-    /** Update n elements of a matrix of rows x cols. direction: in, as `matrix` left it; master, param: as of step. */
-    dt_err (*apply)(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const void *direction,
-                    float *master, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+    /** Update parameters in a matrix [rows, cols] from directions as `matrix` left them. */
+    dt_err (*apply)(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const dt_update_range *r);
 } dt_matrix_optimizer;
 
 /** An optimizer. */
@@ -54,18 +61,14 @@ typedef struct dt_optimizer_ops {
     int n_states;
     const char *state_names[DT_MAX_STATES];
     unsigned positive_states; /* bit k: state k is never negative, which 8 bits store more precisely */
-    /** Update n elements. Asynchronous on stream. Each element is updated independently, so that results do not depend
-     *  on how parameters are divided.
-     *
-     *  grad    in     [n] of gt: gradients before grad_scale
-     *  master  inout  float [n]: the parameters
-     *  states  inout  n_states arrays, float [n], as state_names; NULL after them
-     *  param   out    NULL, or [n] of param_dt: receives the parameters, rounded */
-    dt_err (*step)(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                   float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+    /** Update parameters and states. Asynchronous on the stream. Each element is updated independently, so that results
+     *  do not depend on how parameters are divided. */
+    dt_err (*step)(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r);
     /** NULL: step updates all tensors. Otherwise it updates those for which dt_is_hidden_matrix is false. */
     const dt_matrix_optimizer *matrices;
 } dt_optimizer_ops;
+/** The step of adamw, for tensors that are not matrices. */
+dt_err dt_adamw_step(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r);
 
 /** Does a matrix optimizer update it? True for trained tensors of kind DT_KIND_MATRIX. False for adapters, tensors of
  *  which only rows are trained, and those divided on the axis tp. */
@@ -98,7 +101,7 @@ typedef struct dt_schedule_span {
 
 /** Learning rate as a function of the number of earlier updates (algorithms.md 9.4). */
 typedef struct dt_schedule {
-    enum { DT_SCHED_CONSTANT, DT_SCHED_LINEAR, DT_SCHED_COSINE, DT_SCHED_WSD } type;
+    enum { DT_SCHED_CONSTANT, DT_SCHED_FALLING, DT_SCHED_WSD } type; /* FALLING: after the warmup */
     enum { DT_DECAY_LINEAR, DT_DECAY_COSINE, DT_DECAY_SQRT } decay;
     double scale, min_ratio; /* scale: of lr_scale_rule */
     dt_schedule_span span;
