@@ -85,8 +85,8 @@ struct dt_zero {
     zero_unit_state *state;
     dt_buf params[DT_N_PARTS];
     dt_buf grads, array[ZERO_MAX_ARRAYS]; /* model states; array: of the layout */
-    /* directions of a unit and their blocks for an all-to-all, matrices that this rank owns, scratch and sums of squares
-     * of them; in host memory the own shard of directions, if the host updates */
+    /* directions of a unit and their blocks for an all-to-all; matrices that this rank owns, their scratch and sums of
+     * squares; in host memory the own shard of directions, if the host updates */
     dt_buf direction, blocks, owned_matrices, matrix_scratch, matrix_sums, host_direction;
     int64_t n_matrix_calls;
     dt_buf scratch; /* fp32 states of scratch_len elements, one after the other */
