@@ -81,8 +81,7 @@ unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_tensor *t);
 #define DT_OPTIMIZERS(OPTIMIZER) OPTIMIZER(adamw) OPTIMIZER(adam) OPTIMIZER(sgd) OPTIMIZER(muon)
 #define DT_OPTIMIZER_TABLE(name) extern const dt_optimizer_ops dt_optimizer_##name;
 DT_OPTIMIZERS(DT_OPTIMIZER_TABLE)
-/** Gradient descent without momentum. */
-extern const dt_optimizer_ops dt_optimizer_sgd_plain;
+extern const dt_optimizer_ops dt_optimizer_sgd_plain; /* without momentum */
 
 /** The optimizer that [optimizer] type and momentum select. */
 const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg);
