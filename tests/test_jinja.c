@@ -1,8 +1,6 @@
 /* test_jinja.c - the interpreter of chat templates: equal to transformers' Jinja environment on small templates
  * (tests/make_jinja_fixtures.py), errors that name a line, and limits. */
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
 #include "dtrain/jinja/jinja.h"
 
 enum { DAY = 1721995200 }; /* 26 July 2024, 12:00 UTC */

@@ -7,14 +7,14 @@
 #include "zero_impl.h"
 
 /** Position in a slice that begins at element lo of unit u: element lo + from. */
-typedef struct place {
+typedef struct position {
     const dt_zero *z;
     const zero_slice *s;
     int u;
     int64_t lo, from;
-} place;
+} position;
 
-static void *entry(const place *p, int a)
+static void *entry(const position *p, int a)
 {
     const zero_array *array = &p->z->lay.array[a];
     char *first = p->s->array[a];
@@ -33,7 +33,7 @@ static bool is_positive(const dt_zero *z, int k) { return z->opt.optimizer->posi
 
 static float *scratch_of(const dt_zero *z, int k) { return (float *)z->scratch.ptr + k * z->lay.scratch_len; }
 
-static dt_err load(const place *p, int k, int64_t n)
+static dt_err load(const position *p, int k, int64_t n)
 {
     const dt_device_ops *ops = p->s->dev->ops;
     const void *from = entry(p, zero_state_array(k));
@@ -44,7 +44,7 @@ static dt_err load(const place *p, int k, int64_t n)
 }
 
 /** t: the number of this update. */
-static dt_err store(const place *p, int k, int64_t n, int64_t t)
+static dt_err store(const position *p, int k, int64_t n, int64_t t)
 {
     enum { ELEM_BITS = 44, UPDATE_BITS = 56 }; /* maximum of an element in a unit (arrange.c), of t */
     const dt_zero *z = p->z;
@@ -67,7 +67,7 @@ dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s
     const dt_optimizer_ops *o = z->opt.optimizer;
     dt_err (*const step)(dt_device *, const dt_optimizer_step *, const dt_update_range *) =
         run->matrix >= 0 ? o->matrices->direction : o->step;
-    place p = {z, s, u, lo, from};
+    position p = {z, s, u, lo, from};
     for (int64_t n; p.from < to; p.from += n) {
         n = in_place ? to - p.from : dt_min_i64(z->lay.scratch_len, to - p.from);
         dt_update_range r = zero_range_of(z, s, p.from, p.from + n);
