@@ -48,6 +48,7 @@ static dt_err alloc_memory(dt_zero *z)
     zero_memory list[ZERO_MAX_MEMORY];
     for (int i = 0, n = zero_list_memory(z, list); i < n; i++) {
         const zero_memory *m = &list[i];
+        if (m->nbytes == 0) continue; /* z->opt.host may be missing */
         DT_TRY((m->category == DT_MEM_STAGING && m->buf != &z->watched ? dt_buf_alloc : dt_buf_alloc_zeroed)(
             m->buf, zero_memory_of(z, m->space), m->space, m->nbytes, m->category));
     }
