@@ -83,7 +83,8 @@ struct stage {
     dt_unit_role role;
     int unit;
     int64_t set;        /* index of its set of activations for backward */
-    struct block block; /* unused if its role is OWN */
+    struct block block; /* unused if its role is NORM */
+    struct norm norm;   /* of role NORM */
 };
 
 /** Statistics of a norm: [T]. */
@@ -288,6 +289,8 @@ struct dt_model {
 
     struct stage *stages; /* [n_stages], in order of execution */
     int64_t n_stages;
+    bool has_norm_stage;
+    struct norm_stats stage_norm; /* of a stage of role NORM, kept for backward */
     int embed_unit, head_unit;
     struct norm final_norm;
     struct linear head;        /* w in the head's unit, or in the embedding's if tied */
@@ -562,6 +565,7 @@ dt_err dt_embed_backward(dt_model *m);
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
 /** Acquire a unit's parameters. DT_ERR_ARG: a part other than codes and scales does not have the compute type. */
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w);
+dt_err dt_params_release(dt_model *m, int unit);
 /** For a unit without a trained part g is {0}, and no kernel receives it. */
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);
 dt_err dt_grads_release(dt_model *m, int unit);
