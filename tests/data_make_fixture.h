@@ -62,7 +62,7 @@ static inline dt_dataset *open_output(const char *path)
 static inline void show(dt_dataset *d, dt_side side, int64_t i, int64_t n_prompt, char *out)
 {
     int64_t first, n;
-    assert_int_equal(dt_dataset_side_document(d, side, i, &first, &n), DT_OK);
+    assert_int_equal(dt_dataset_part(d, side, i, &first, &n), DT_OK);
     int32_t ids[4096];
     uint8_t mask[4096] = {0};
     assert_true(n < 4096);

@@ -141,12 +141,12 @@ cuts() { # NAME PACKING SEQ_LEN WORDS
         rm -rf "$tmp/cut"
     done
 }
-cuts "answers that are cut" none 40 "0 1 cut.h5: data.seq_len = 40 truncates 9 of its 10 samples: 99 of their 189 targets are lost"
-cuts "and where they are packed" bfd 40 "0 1 cut.h5: data.seq_len = 40 truncates 9 of its 10 samples: 99 of their 189 targets are lost"
+cuts "answers that are cut" none 40 "0 1 cut.h5: data.seq_len = 40 truncates 9 of its 10 samples, which loses 99 of their 189 targets"
+cuts "and where they are packed" bfd 40 "0 1 cut.h5: data.seq_len = 40 truncates 9 of its 10 samples, which loses 99 of their 189 targets"
 cuts "none" none 51 "0 0 "
 data --force --documents lines -o "$tmp/cut.h5" "$tmp/text.txt"
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd data.seq_len=100
-expect_text "truncated documents are reported" 'cut.h5: data.seq_len = 100 truncates 60 of its 60 samples: [0-9]+ of their [0-9]+ targets are lost'
+expect_text "truncated documents are reported" 'cut.h5: data.seq_len = 100 truncates 60 of its 60 samples, which loses [0-9]+ of their [0-9]+ targets'
 run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/cut" data.train="$tmp/cut.h5" data.packing=bfd_split data.seq_len=100
 expect "split documents lose no target" sh -c "! grep 'are lost' '$out'"
 # a model of which only the family is given

@@ -28,7 +28,7 @@ ends_saying "absent input" 65 "absent.txt" run 0 ./dtrain-data --force -o "$tmp/
 # ---- records: what to change
 make_one() { echo "$1" >"$tmp/one.jsonl" && run 0 ./dtrain-data --force "${@:2}" -o "$tmp/x.h5" "$tmp/one.jsonl"; }
 ends "no answer" 65 make_one '{"messages":[{"role":"user","content":"q"}]}'
-expect_text "no answer: line and remedy" 'one.jsonl:1: none of the 1 records has an answer to train on; add a message of role assistant'
+expect_text "no answer: line and remedy" 'one.jsonl:1: none of the 1 record has an answer to train on; add a message of role assistant'
 prints "an unclosed record" 'one.jsonl:1: not valid JSON: the record ends before it is closed ..' make_one '{"prompt":"a","completion":"b"'
 prints "keys of another convention" 'found the keys: query, response; rename query to prompt and response to completion' make_one '{"query":"a","response":"b"}'
 prints "a response is not dropped" 'rename response to completion' make_one '{"prompt":"a","response":"b"}'
@@ -66,7 +66,7 @@ cat >"$tmp/chat.jsonl" <<'RECORDS'
 {"conversation": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
 {"messages": [{"role": "user", "content": "no answer"}]}
 RECORDS
-ends_saying "records" 0 "1 records without any token to train on" run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
+ends_saying "records" 0 "1 record without any token to train on" run 0 ./dtrain-data --force -o "$tmp/s.h5" "$tmp/chat.jsonl"
 is "kind by the first record" "$(field "$tmp/s.h5" kind)" sft
 is "samples" "$(field "$tmp/s.h5" samples)" 5
 is "only answers and their ends are targets" "$(./dtrain-data show "$tmp/s.h5" 0 | tail -n +2)" \
@@ -120,7 +120,7 @@ run 0 ./dtrain-data --force -o "$tmp/r.h5" "$tmp/prompts.jsonl"
 is "kind prompts" "$(field "$tmp/r.h5" kind) $(field "$tmp/r.h5" answers) $(field "$tmp/r.h5" records)" "prompts yes yes"
 is "a question is a turn, with its answer" "$(./dtrain-data show "$tmp/r.h5" 1 | tail -n +2)" "User: 1+1?
 Assistant:
----- answer: 1 tokens
+---- answer: 1 token
 2
 ---- record
 {\"question\":\"1+1?\",\"answer\":2}"

@@ -10,7 +10,7 @@ once() { test "$(grep -c 'completions of the last' "$out")" = 1; }
 make_task grpo batch.train_batch_size=8 grpo.num_generations=4 grpo.max_completion_length=4
 train 2 constant run.max_steps=12 data.train="$tmp/prompts.h5" "grpo.reward_funcs=keywords:qqqq, length:1:4"
 expect_text "grpo: a function that is always 0" "reward keywords $warned"
-expect_text "truncated completions are counted" 'last 10 rollouts; [78][0-9] of them were truncated at the maximum length, so the policy'
+expect_text "truncated completions are counted" 'last 10 rollouts; [78][0-9] of them reached the maximum length, so the policy'
 train 1 short run.max_steps=9 data.train="$tmp/prompts.h5" "grpo.reward_funcs=keywords:qqqq"
 expect "not before ten rollouts" sh -c "! grep -q 'completions of the last' '$out'"
 

@@ -62,25 +62,25 @@ for layout in "1 0 4" "2 3 1"; do
 done
 prints "a dataset says that it has ties" '^ *ties +11 ' run 0 ./dtrain-info "$tmp/ranked.h5"
 train 1 no-ties run.task=dpo data.train="$tmp/ranked.h5" batch.train_batch_size=4 batch.micro_batch_size=4 run.max_steps=1
-expect_text "preference optimisation leaves them out" '2 pairs are ties .neither answer is better. and are skipped'
+expect_text "preference optimisation leaves them out" 'skipped 2 pairs without a better answer .ties.'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "tie": true}\n' >"$tmp/tie.jsonl"
 data -o "$tmp/tie.h5" "$tmp/tie.jsonl"
-wrong "pairs that are all ties are none" 65 'none of its 1 pairs can be used for training; 1 are ties, which this task does not use' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/tie" \
+wrong "pairs that are all ties are none" 65 'none of its 1 pair can be used for training; 1 with a tie, which this task does not use' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/tie" \
     run.task=dpo data.train="$tmp/tie.h5" batch.train_batch_size=4 batch.micro_batch_size=1
 printf '{"prompt": "%080d", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b", "rejected": "c"}\n' 0 >"$tmp/cut.jsonl"
 data -o "$tmp/cut.h5" "$tmp/cut.jsonl"
 train 2 cut-off run.task=dpo data.train="$tmp/cut.h5" batch.train_batch_size=2 batch.micro_batch_size=1 run.max_steps=1
-expect "truncated answers are reported once" test "$(grep -c ' 1 samples without a target' "$out")" = 1
+expect "truncated answers are reported once" test "$(grep -c ' 1 sample without a target' "$out")" = 1
 for i in 1 2 3; do echo "{\"prompt\": \"a$i\", \"chosen\": \"b\", \"rejected\": \"b\"}"; done >"$tmp/equal.jsonl"
 ends "a dataset with only pairs of equal answers is refused" 65 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
-expect_text "the reason is reported" 'the answers of all 3 pairs are equal, so there is no training signal'
+expect_text "the reason is reported" 'every pair has equal answers .3., so there is no training signal'
 printf '{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1, "score_rejected": 2}\n' >>"$tmp/equal.jsonl"
 run 0 ./dtrain-data --tokenizer bytes -o "$tmp/equal.h5" "$tmp/equal.jsonl"
 expect_text "pairs of equal answers are counted" '3 of 4 pairs have equal answers after encoding, so they add nothing to the training .first: .*equal.jsonl:1'
 expect_text "pairs that their scores contradict are counted" '1 of 4 pairs prefer the answer with the lower score, .*first: .*equal.jsonl:4'
 for task in rm dpo; do
     run 0 ./dtrain --check "$tmp/tiny.ini" run.output_dir="$tmp/equal" run.task=$task data.train="$tmp/equal.h5"
-    expect_text "$task says so before it begins" 'equal.h5: the texts of 3 of 4 pairs are equal, so these pairs give no training signal'
+    expect_text "$task says so before it begins" 'equal.h5: the texts of 3 of 4 pairs are equal, which gives no training signal'
     expect_text "$task says which are contradicted" 'equal.h5: 1 of 4 pairs prefer the answer with the lower score'
 done
 printf '{"prompt": "a", "responses": ["b", "c"], "ranks": [1]}\n' >"$tmp/bad.jsonl"
@@ -89,7 +89,7 @@ expect_text "a wrong number of ranks is reported" 'bad.jsonl:1: ranks: expected 
 good='{"prompt": "a", "responses": ["b", "c"]}'
 printf '{"prompt": "a", "responses": ["b", "c", "d"], "ranks": [1, 2, "x"]}\n%s\n' "$good" >"$tmp/half.jsonl"
 run 0 ./dtrain-data --tokenizer bytes --skip-bad -o "$tmp/half.h5" "$tmp/half.jsonl"
-expect_text "of a ranking that is wrong in its end no pair is left" 'kind preference, 1 samples'
+expect_text "of a ranking that is wrong in its end no pair is left" 'kind preference, 1 sample,'
 nulls='"prompt": "a", "ranks": null, "scores": [0.1, 0.9]' # as a table has them
 for record in "{$nulls, \"responses\": [\"b\", \"c\"]}" "{$nulls, \"responses\": null, \"answers\": [\"b\", \"c\"]}"; do
     echo "$record" >"$tmp/nulls.jsonl"
@@ -231,7 +231,7 @@ refuse() { # NAME TEXT CODE ARGS...
     ends_saying "$name: exit code" "$status" "$text" on refused "$fixture/start" "$@"
 }
 refuse "a file of another kind" 'kind tokens: expected preference' 65 data.train="$tmp/train.h5"
-refuse "no pair is short enough" 'none of its 2 pairs can be used for training; 2 have a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
+refuse "no pair is short enough" 'none of its 2 pairs can be used for training; 2 with a text of more than 2 tokens; a larger data.seq_len keeps more' 65 data.train="$tmp/long.h5" data.seq_len=2
 refuse "pairs cannot be packed" 'packing = bfd: pairs cannot be packed' 64 data.packing=bfd
 refuse "a length beyond seq_len" 'rm.*max_length: expected at most data.seq_len = 64, found 65' 64 rm.max_length=65
 refuse "smoothing of a hinge" 'label_smoothing: expected 0, because loss_type = hinge has no label smoothing' 64 rm.loss_type=hinge rm.label_smoothing=0.1

@@ -48,7 +48,7 @@ static inline void write_documents(const char *path, dt_dataset_kind kind, int64
         assert_int_equal(dt_dataset_add(w, d[i].id + half, sft ? d[i].mask + half : NULL, d[i].n - half), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, d[i].weight), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 static inline dt_loader_options options(const char *files, int64_t seq_len, int64_t G, int64_t m)

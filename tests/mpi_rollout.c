@@ -33,7 +33,7 @@ static dt_err write_prompts(const char *path)
         DT_TRY(dt_dataset_add_record(w, record, (size_t)n));
         DT_TRY(dt_dataset_end_document(w, 1));
     }
-    return dt_dataset_commit(w);
+    return dt_datasets_commit(&w, NULL, 1);
 }
 
 static int open_prompts(void **state)

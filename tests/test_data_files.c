@@ -279,7 +279,7 @@ TEST(an_altered_file_fails_verification)
     for (int i = 0; i < 1000; i++) ids[i] = i % 251;
     assert_int_equal(dt_dataset_create(&w, path, DT_DATASET_TOKENS, 257, "bytes", false), DT_OK);
     assert_int_equal(dt_dataset_add(w, ids, NULL, 1000), DT_OK);
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
     dt_dataset *d;
     assert_int_equal(dt_dataset_open(&d, path), DT_OK);
     assert_true(dt_dataset_get_info(d)->has_checksums);
@@ -352,7 +352,7 @@ TEST(every_altered_bit_is_detected)
     assert_int_equal(dt_dataset_create(&w, path, DT_DATASET_SFT, 257, "bytes", true), DT_OK);
     assert_int_equal(dt_dataset_add(w, ids, mask, 5), DT_OK);
     assert_int_equal(dt_dataset_end_document(w, 0.5f), DT_OK);
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
     const places arrays = places_of_arrays();
     assert_int_equal(arrays.n, 4);
     FILE *f = fopen(path, "r+");

@@ -72,7 +72,7 @@ static void write_pairs(const char *file)
         add_images(w, i);
         assert_int_equal(dt_dataset_end_pair(w, &pair), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 static dt_loader_options options(const char *files)
@@ -256,7 +256,7 @@ TEST(no_image_of_a_prompt_is_cut)
         add_images(w, i);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
     dt_loader_options o = options(path);
     o.kind = DT_DATASET_PROMPTS;
     dt_loader *l = open_loader(&o);
@@ -290,7 +290,7 @@ static void write_lengths(const char *file, int *n_tok)
         if (i % 3 == 1) assert_int_equal(dt_dataset_add_images(w, pixels, 1), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 /* Samples of each step of an epoch, over all ranks in the order of the step. */
@@ -394,7 +394,7 @@ TEST(texts_and_images_that_do_not_match_are_refused)
         mask[cases[c].target] = cases[c].target > 0;
         assert_int_equal(dt_dataset_add(w, id, mask, n), DT_OK);
         assert_int_equal(dt_dataset_add_images(w, pixels, cases[c].n_images), DT_OK);
-        assert_int_equal(dt_dataset_commit(w), DT_OK);
+        assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
         dt_dataset *d;
         assert_int_equal(dt_dataset_open(&d, path), DT_OK);
         dt_error_clear();
@@ -435,7 +435,7 @@ TEST(files_of_one_run_must_agree)
         assert_int_equal(dt_dataset_create(&w, other, DT_DATASET_SFT, VOCAB, "test", false), DT_OK);
         assert_int_equal(dt_dataset_set_images(w, &forms[c]), DT_OK);
         assert_int_equal(dt_dataset_add(w, id, mask, 2), DT_OK);
-        assert_int_equal(dt_dataset_commit(w), DT_OK);
+        assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
         const dt_loader_options o = options(files);
         const bool same = !says[c];
         dt_loader *l;

@@ -76,7 +76,7 @@ static void write_answers(const char *path)
         assert_int_equal(dt_dataset_add(w, ids, NULL, n), DT_OK);
         assert_int_equal(dt_dataset_end_pair(w, &answer), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 /* Is sequence k of the batch the prompt of one sample with the answer of another, cut at T tokens? */
@@ -135,9 +135,9 @@ TEST(mismatched_answers_depend_on_the_step_alone)
                                 }
                             }
                     }
-                    for (int64_t micro = 0; micro < dt_loader_n_eval(l); micro++) {
+                    for (int64_t micro = 0; micro < dt_loader_n_micro(l, DT_EVALUATION); micro++) {
                         const dt_batch *b;
-                        assert_int_equal(dt_loader_mismatched_eval_batch(l, micro, &b), DT_OK);
+                        assert_int_equal(dt_loader_mismatched_batch(l, DT_EVALUATION, micro, &b), DT_OK);
                         for (int64_t k = 0; k < b->n_samples; k++)
                             assert_true(is_text(b, k, b->sample[k], (b->sample[k] + N_ANSWERS - 1) % N_ANSWERS, T));
                     }

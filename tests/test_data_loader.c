@@ -285,7 +285,7 @@ static void write_numbered(const char *path, int first, int n)
         assert_int_equal(dt_dataset_add(w, id, mask, 2), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 TEST(every_sample_goes_to_one_rank_once_an_epoch)
@@ -309,8 +309,8 @@ TEST(every_sample_goes_to_one_rank_once_an_epoch)
                 }
             assert_true(n_calls < 0 || n_calls == calls); /* no rank waits for another */
             n_calls = calls;
-            for (int64_t a = 0; a < dt_loader_n_eval(l); a++) {
-                assert_int_equal(dt_loader_eval_batch(l, a, &b), DT_OK);
+            for (int64_t a = 0; a < dt_loader_n_micro(l, DT_EVALUATION); a++) {
+                assert_int_equal(dt_loader_batch(l, DT_EVALUATION, a, &b), DT_OK);
                 for (int s = 0; s < b->n_seq; s++) evaluated[b->token[b->seq_start[s]] - 1]++;
             }
             dt_loader_close(l);
@@ -327,9 +327,9 @@ TEST(evaluation_takes_the_first_samples_in_order)
     o.max_samples = 5;
     dt_loader *l = open_loader(&o);
     int next = 1;
-    for (int64_t a = 0; a < dt_loader_n_eval(l); a++) {
+    for (int64_t a = 0; a < dt_loader_n_micro(l, DT_EVALUATION); a++) {
         const dt_batch *b;
-        assert_int_equal(dt_loader_eval_batch(l, a, &b), DT_OK);
+        assert_int_equal(dt_loader_batch(l, DT_EVALUATION, a, &b), DT_OK);
         for (int s = 0; s < b->n_seq; s++) assert_int_equal(b->token[b->seq_start[s]], next++);
     }
     assert_int_equal(next, 6);
@@ -432,9 +432,9 @@ TEST(reading_ahead_changes_nothing)
                 same_batch(a, b);
             }
             if (turn % 7 == 3)
-                for (int64_t micro = 0; micro < dt_loader_n_eval(plain); micro++) {
-                    assert_int_equal(dt_loader_eval_batch(plain, micro, &a), DT_OK);
-                    assert_int_equal(dt_loader_eval_batch(fast, micro, &b), DT_OK);
+                for (int64_t micro = 0; micro < dt_loader_n_micro(plain, DT_EVALUATION); micro++) {
+                    assert_int_equal(dt_loader_batch(plain, DT_EVALUATION, micro, &a), DT_OK);
+                    assert_int_equal(dt_loader_batch(fast, DT_EVALUATION, micro, &b), DT_OK);
                     same_batch(a, b);
                 }
         }

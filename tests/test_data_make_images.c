@@ -41,7 +41,7 @@ static void read_sample(dt_dataset *d, dt_side side, int64_t i, sample *s)
 {
     int64_t first;
     *s = (sample){0};
-    assert_int_equal(dt_dataset_side_document(d, side, i, &first, &s->n), DT_OK);
+    assert_int_equal(dt_dataset_part(d, side, i, &first, &s->n), DT_OK);
     assert_true(s->n <= 256);
     assert_int_equal(dt_dataset_read_side(d, side, first, s->n, s->id), DT_OK);
     if (dt_dataset_get_info(d)->kind == DT_DATASET_SFT)

@@ -86,7 +86,7 @@ static void write_h5(const documents *d, int64_t vocab)
         assert_int_equal(dt_dataset_add(w, d->id + d->start[i], NULL, d->start[i + 1] - d->start[i]), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
 }
 
 /* ---- what is read ------------------------------------------------------------------------------------------------ */

@@ -56,7 +56,7 @@ static void check_sample(dt_dataset *d, int64_t i, const json_t *want, const dt_
     snprintf(sum, sizeof sum, "%016llx", (unsigned long long)checksum(ids, mask, n));
     assert_string_equal(sum, json_string_value(json_object_get(want, "sum")));
     if (sft) return;
-    assert_int_equal(dt_dataset_side_document(d, DT_SIDE_SECOND, i, &first, &n), DT_OK);
+    assert_int_equal(dt_dataset_part(d, DT_SIDE_SECOND, i, &first, &n), DT_OK);
     assert_int_equal(dt_dataset_read_side(d, DT_SIDE_SECOND, first, n, ids), DT_OK);
     char *answer = dt_decode(t, ids, n, false, &(size_t){0});
     assert_string_equal(answer, json_string_value(json_object_get(want, "answer")));

@@ -535,7 +535,7 @@ TEST_WITH(a_record_that_is_no_object_is_refused, clear, NULL)
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
         assert_int_equal(dt_dataset_add(w, (const int32_t[]){2}, NULL, 1), DT_OK);
         assert_int_equal(dt_dataset_add_record(w, quoted(bad[i]), strlen(bad[i])), DT_OK);
-        assert_int_equal(dt_dataset_commit(w), DT_OK);
+        assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
         assert_int_equal(dt_dataset_open(&d, output), DT_OK);
         check_record(d, 0, "{}");
         dt_error_clear();

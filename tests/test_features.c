@@ -75,7 +75,7 @@ static void assert_found(const dt_features *f, int i)
 {
     char expected[FEATURES], found[FEATURES];
     const dt_image_hash hash = image(i);
-    const dt_feature_place at = dt_features_find(f, &hash);
+    const dt_feature_slot at = dt_features_find(f, &hash);
     assert_true(at.file >= 0);
     features_of(i, expected);
     assert_int_equal(dt_features_read(f, &at, found), DT_OK);
@@ -170,7 +170,7 @@ TEST_WITH(an_altered_byte_is_detected, NULL, empty)
         assert_int_equal(err, at < AT ? DT_ERR_DATA : DT_OK);
         for (int i = 0; i < N && f; i++) {
             const dt_image_hash hash = image(i);
-            const dt_feature_place place = dt_features_find(f, &hash);
+            const dt_feature_slot place = dt_features_find(f, &hash);
             assert_int_equal(dt_features_read(f, &place, features),
                              (at - AT) / FEATURES == place.row ? DT_ERR_DATA : DT_OK);
         }

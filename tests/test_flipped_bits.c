@@ -145,7 +145,7 @@ TEST(each_bit_of_a_sealed_file_is_refused)
         assert_int_equal(dt_dataset_add(w, (const int32_t[]){1, 2, 3, i}, NULL, 4), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
     }
-    assert_int_equal(dt_dataset_commit(w), DT_OK);
+    assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
     must_be_refused(path);
 }
 

@@ -162,7 +162,7 @@ TEST(a_missing_step_is_found)
         if (missing != cases[i].missing) print_message("case %zu: step %lld\n", i, (long long)missing);
         assert_int_equal(missing, cases[i].missing);
         if (missing) assert_int_equal(at, cases[i].at);
-        dt_lines_free(&l);
+        free(l.line);
     }
 }
 

@@ -3,7 +3,7 @@
 #include "report_fixture.h"
 #include <time.h>
 
-#include "../src/report/events.h"
+#include "../src/report/protobuf.h"
 
 TEST(crc32c_has_the_known_values)
 {

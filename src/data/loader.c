@@ -4,6 +4,7 @@
  * Only one thread at a time builds batches (the caller or the prefetching thread), so scratch memory
  * belongs to the loader. */
 #include "dtrain/data/data.h"
+#include "counted.h"
 #include "kinds/kinds.h"
 #include "samples/grouping.h"
 #include "samples/sample_images.h"
@@ -22,13 +23,13 @@ struct dt_loader {
     dt_order order;
     dt_mix *mix;
     int32_t *share;
-    int64_t *grouped; /* [order.n], or NULL */
+    dt_counted memory;
     dt_fill_scratch scratch;
     dt_batch *batches;
     int n_batches;
-    dt_prefetch *prefetch;    /* NULL: read on demand */
-    dt_feature_place *places; /* [dt_loader_n_images] if batches have features, else NULL */
-    bool given;               /* features are set */
+    dt_prefetch *prefetch;  /* NULL: read on demand */
+    dt_feature_slot *slots; /* [dt_loader_n_images] if batches have features, else NULL */
+    bool has_features;      /* features are set */
 };
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
@@ -58,29 +59,12 @@ static dt_err add_mismatched(dt_loader *l, int64_t sample, int64_t other, dt_bat
     return DT_OK;
 }
 
-static void samples_of(const dt_loader *l, const dt_request *what, int64_t *epoch, int64_t *first, int64_t *count)
+/* The sample before position i of a step; for the first position, the last sample. */
+static int64_t sample_before(const dt_loader *l, int64_t step, int64_t i)
 {
-    if (!what->eval) {
-        dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, epoch, first, count);
-        return;
-    }
-    const int64_t m = l->opt.micro_batch_size,
-                  left = l->order.n - (*first = (what->micro * l->opt.nranks + l->opt.rank) * m);
-    *epoch = 0;
-    *count = left < 0 ? 0 : left < m ? left : m;
-}
-
-/* The position before i among those of its step, in a circle. */
-static int64_t position_before(const dt_loader *l, const dt_request *what, int64_t i)
-{
-    int64_t epoch, first = 0, count = l->order.n;
-    if (!what->eval) dt_order_step(&l->order, what->step, &epoch, &first, &count);
-    return i > first ? i - 1 : first + count - 1;
-}
-
-static int64_t sample_at(const dt_loader *l, const dt_request *what, int64_t epoch, int64_t i)
-{
-    return what->eval ? i : dt_order_sample(&l->order, epoch, i);
+    int64_t epoch, first, count;
+    dt_order_step(&l->order, step, &epoch, &first, &count);
+    return dt_order_sample(&l->order, epoch, i > first ? i - 1 : first + count - 1);
 }
 
 /* Build the batch of (step, micro) on this rank. The loader has no position, so any order of calls works. */
@@ -88,15 +72,16 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
 {
     dt_loader *l = self;
     int64_t epoch, first, count;
-    samples_of(l, what, &epoch, &first, &count);
+    dt_order_micro(&l->order, what->step, what->micro, l->opt.rank, &epoch, &first, &count);
     b->n_tok = b->n_seq = 0;
     b->n_samples = 0;
     b->n_images = 0;
-    DT_CHECK(!l->places || l->given, DT_ERR_FAULT, "internal: batch requested before image features were computed");
+    DT_CHECK(!l->slots || l->has_features, DT_ERR_FAULT,
+             "internal: batch requested before image features were computed");
     DT_TRY(dt_fault("data.read"));
     for (int64_t i = first; i < first + count; i++) {
-        const int64_t sample = sample_at(l, what, epoch, i);
-        DT_TRY(what->mismatched ? add_mismatched(l, sample, sample_at(l, what, epoch, position_before(l, what, i)), b)
+        const int64_t sample = dt_order_sample(&l->order, epoch, i);
+        DT_TRY(what->mismatched ? add_mismatched(l, sample, sample_before(l, what->step, i), b)
                                 : add_sample(l, sample, b));
     }
     b->seq_start[b->n_seq] = b->n_tok;
@@ -104,25 +89,17 @@ static dt_err make_batch(void *self, const dt_request *what, dt_batch *b)
     return DT_OK;
 }
 
-/* The last micro-batch of an evaluation is followed by the first one, ready for the next evaluation. Mismatched batches
- * of a step precede the others. */
+/* After the last micro-batch of an evaluation comes the first one, for the next evaluation. Mismatched batches of a
+ * step precede the others. */
 static dt_request next_request(void *self, const dt_request *what)
 {
     dt_loader *l = self;
-    dt_request next = {what->eval, what->step, what->micro + 1, what->mismatched};
-    const int64_t n_micro = what->eval ? dt_loader_n_eval(l) : dt_order_n_micro(&l->order, what->step);
-    if (next.micro < n_micro) return next;
+    dt_request next = {what->step, what->micro + 1, what->mismatched};
+    if (next.micro < dt_order_n_micro(&l->order, what->step)) return next;
     next.micro = 0;
     next.mismatched = l->opt.mismatched && !what->mismatched;
-    if (!what->eval && !what->mismatched) next.step++;
+    if (what->step != DT_EVALUATION && !what->mismatched) next.step++;
     return next;
-}
-
-static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
-{
-    if (l->prefetch) return dt_prefetch_take(l->prefetch, what, b);
-    *b = &l->batches[0];
-    return make_batch(l, what, &l->batches[0]);
 }
 
 /* Prompts are read one by one. */
@@ -149,8 +126,6 @@ static dt_err check_options(const dt_loader_options *o)
     return DT_OK;
 }
 
-static size_t grouped_nbytes(const dt_loader *l) { return l->grouped ? (size_t)l->order.n * sizeof *l->grouped : 0; }
-
 static dt_err group(dt_loader *l)
 {
     const dt_loader_options *o = &l->opt;
@@ -159,20 +134,20 @@ static dt_err group(dt_loader *l)
              "%s: data.group_by_modality_length needs shuffled samples: expected data.shuffle = true, and files "
              "without weights",
              o->where);
-    dt_group_item *item = calloc((size_t)n, sizeof *item);
-    l->grouped = item ? malloc((size_t)n * sizeof *l->grouped) : NULL;
-    for (int64_t i = 0; i < n && l->grouped; i++) {
+    dt_group_item *item;
+    int64_t *grouped;
+    DT_COUNTED_ALLOC(&l->memory, grouped, n, "no memory to group %" PRId64 " samples", n);
+    DT_ALLOC(item, n, "no memory to group %" PRId64 " samples", n);
+    for (int64_t i = 0; i < n; i++) {
         int64_t in_file;
         dt_sample_counts c = {0};
         const dt_samples *set = dt_sources_find(&l->sources, i, &in_file);
         set->ops->counts(set, in_file, &c);
         item[i] = (dt_group_item){.sample = i, .n_tok = c.n_tok, .images = c.images};
     }
-    if (l->grouped) l->order.n_groups = dt_group(item, n, o->train_batch_size, o->seed, l->grouped);
+    l->order.n_groups = dt_group(item, n, o->train_batch_size, o->seed, grouped);
+    l->order.grouped = grouped;
     free(item);
-    DT_CHECK(l->grouped, DT_ERR_MEMORY, "no memory to group %" PRId64 " samples", n);
-    dt_ledger_add(o->ledger, DT_MEM_DATA, DT_ON_HOST, grouped_nbytes(l));
-    l->order.grouped = l->grouped;
     return DT_OK;
 }
 
@@ -216,9 +191,9 @@ static size_t image_nbytes(const dt_loader *l)
     return l->opt.feature_nbytes > 0 ? l->opt.feature_nbytes : dt_image_form_nbytes(&l->info.images);
 }
 
-static size_t places_nbytes(const dt_loader *l)
+static size_t slots_nbytes(const dt_loader *l)
 {
-    return l->opt.feature_nbytes > 0 ? (size_t)dt_loader_n_images(l) * sizeof(dt_feature_place) : 0;
+    return l->opt.feature_nbytes > 0 ? (size_t)dt_loader_n_images(l) * sizeof(dt_feature_slot) : 0;
 }
 
 size_t dt_loader_nbytes(const dt_loader *l)
@@ -228,19 +203,8 @@ size_t dt_loader_nbytes(const dt_loader *l)
     size_t nbytes =
         scratch_nbytes(l) + (size_t)l->n_batches * (dt_batch_nbytes(l->info.max_tok, l->info.max_seq) +
                                                     dt_kind_batch_nbytes(l->opt.kind, l->info.max_seq) + images);
-    for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].nbytes;
-    return nbytes + grouped_nbytes(l) + places_nbytes(l);
-}
-
-static dt_err alloc_places(dt_loader *l)
-{
-    const size_t nbytes = places_nbytes(l);
-    if (nbytes == 0) return DT_OK;
-    l->places = malloc(nbytes);
-    DT_CHECK(l->places, DT_ERR_MEMORY, "out of memory for the feature offsets of %" PRId64 " images",
-             dt_loader_n_images(l));
-    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, nbytes);
-    return DT_OK;
+    for (int i = 0; i < l->sources.n_files; i++) nbytes += l->sources.samples[i].memory.nbytes;
+    return nbytes + (l->order.grouped ? (size_t)l->order.n * sizeof *l->order.grouped : 0) + slots_nbytes(l);
 }
 
 static dt_err open_batches(dt_loader *l)
@@ -257,12 +221,9 @@ static dt_err open_batches(dt_loader *l)
     l->info.max_seq = (int32_t)(m * max_seq);
     l->n_batches = l->opt.prefetch + 1;
     if (l->opt.planning) return DT_OK;
-    l->batches = calloc((size_t)l->n_batches, sizeof *l->batches);
-    l->scratch.ids = malloc((size_t)(T + 1) * sizeof *l->scratch.ids);
-    l->scratch.mask = malloc((size_t)T);
-    DT_CHECK(l->batches && l->scratch.ids && l->scratch.mask, DT_ERR_MEMORY, "out of memory for %d micro-batches",
-             l->n_batches);
-    dt_ledger_add(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
+    DT_ALLOC(l->batches, l->n_batches, "out of memory for %d micro-batches", l->n_batches);
+    DT_COUNTED_ALLOC(&l->memory, l->scratch.ids, T + 1, "out of memory for %d micro-batches", l->n_batches);
+    DT_COUNTED_ALLOC(&l->memory, l->scratch.mask, T, "out of memory for %d micro-batches", l->n_batches);
     const dt_extension_form *extension = dt_kind_of(l->opt.kind)->extension;
     for (int i = 0; i < l->n_batches; i++) {
         DT_TRY(dt_batch_alloc(&l->batches[i], l->info.max_tok, l->info.max_seq, l->opt.ledger));
@@ -270,7 +231,9 @@ static dt_err open_batches(dt_loader *l)
         if (l->info.max_images)
             DT_TRY(dt_batch_alloc_images(&l->batches[i], l->info.max_images, image_nbytes(l), l->opt.ledger));
     }
-    DT_TRY(alloc_places(l));
+    if (slots_nbytes(l) > 0)
+        DT_COUNTED_ALLOC(&l->memory, l->slots, dt_loader_n_images(l),
+                         "out of memory for the feature offsets of %" PRId64 " images", dt_loader_n_images(l));
     if (l->opt.prefetch == 0) return DT_OK;
     return dt_prefetch_open(&l->prefetch, &(dt_maker){.self = l, .make = make_batch, .next = next_request}, l->batches,
                             l->n_batches);
@@ -303,20 +266,15 @@ static dt_err open_all(dt_loader *l)
     DT_TRY(check_options(&l->opt));
     DT_TRY(dt_sources_open(&l->sources, &l->opt));
     DT_TRY(open_order(l));
-    l->info = (dt_data_info){.n_samples = l->order.n,
-                             .n_tokens = l->sources.n_tokens,
-                             .n_dropped = l->sources.n_dropped,
-                             .n_too_long = l->sources.n_too_long,
-                             .n_ties = l->sources.n_ties,
-                             .has_margins = l->sources.has_margins,
-                             .has_safety = l->sources.has_safety,
-                             .longest_prompt = has_batches(l) ? 0 : l->sources.max_tok,
-                             .n_packed = l->order.n == l->sources.n_samples ? l->sources.n_packed : 0,
-                             .of_documents = l->sources.samples[0].dataset->info.kind == DT_DATASET_TOKENS,
-                             .steps_per_epoch = l->order.steps_per_epoch,
-                             .path = dt_dataset_get_info(l->sources.samples[0].dataset)->path,
-                             .tokenizer = dt_dataset_get_info(l->sources.samples[0].dataset)->tokenizer,
-                             .other_path = other_tokenizer(&l->sources)};
+    const dt_dataset_info *first = &l->sources.samples[0].dataset->info;
+    l->info = l->sources.info;
+    l->info.n_samples = l->order.n;
+    l->info.longest_prompt = has_batches(l) ? 0 : l->sources.max_tok;
+    if (l->order.n < l->sources.n_samples) l->info.n_packed = 0;
+    l->info.of_documents = first->kind == DT_DATASET_TOKENS;
+    l->info.steps_per_epoch = l->order.steps_per_epoch;
+    l->info.path = first->path, l->info.tokenizer = first->tokenizer;
+    l->info.other_path = other_tokenizer(&l->sources);
     if (l->sources.with_images)
         l->info.images = l->sources.with_images->images, l->info.image_path = l->sources.with_images->path;
     find_templates(&l->sources, &l->info);
@@ -329,6 +287,7 @@ dt_err dt_loader_open(dt_loader **out, const dt_loader_options *opt)
     dt_loader *l = calloc(1, sizeof *l);
     DT_CHECK(l, DT_ERR_MEMORY, "out of memory for a data loader");
     l->opt = *opt;
+    l->memory.ledger = opt->ledger;
     if (!l->opt.where) l->opt.where = "[data]";
     const dt_err err = open_all(l);
     l->opt.files = l->opt.where = l->opt.packing = NULL;
@@ -345,17 +304,10 @@ void dt_loader_close(dt_loader *l)
     if (!l) return;
     dt_prefetch_close(l->prefetch);
     for (int i = 0; l->batches && i < l->n_batches; i++) dt_batch_free(&l->batches[i], l->opt.ledger);
-    if (l->scratch.ids && l->scratch.mask && l->batches)
-        dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, scratch_nbytes(l));
     free(l->batches);
-    free(l->scratch.ids);
-    free(l->scratch.mask);
-    dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, grouped_nbytes(l));
-    free(l->grouped);
+    dt_counted_free_all(&l->memory);
     free(l->mix);
     free(l->share);
-    if (l->places) dt_ledger_sub(l->opt.ledger, DT_MEM_DATA, DT_ON_HOST, places_nbytes(l));
-    free(l->places);
     dt_sources_close(&l->sources);
     free(l);
 }
@@ -371,12 +323,12 @@ void dt_loader_refuse_placeholders(dt_loader *l, int32_t token)
     }
 }
 
-dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg)
+dt_err dt_loader_verify(const dt_loader *l, dt_err (*poll)(void *arg), void *arg)
 {
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_dataset *d = l->sources.samples[i].dataset;
-        DT_TRY(dt_dataset_verify(d, each_piece, arg));
-        if (d->kind->judge_all) DT_TRY(d->kind->judge_all(d, each_piece, arg, l->opt.rank > 0));
+        DT_TRY(dt_dataset_verify(d, poll, arg));
+        if (d->kind->judge_all) DT_TRY(d->kind->judge_all(d, poll, arg, l->opt.rank > 0));
     }
     return DT_OK;
 }
@@ -420,22 +372,22 @@ dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels)
     return dt_dataset_read_images(l->sources.samples[k].dataset, i, 1, pixels);
 }
 
-void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places)
+void dt_loader_set_features(dt_loader *l, const dt_features *f, const dt_feature_slot *slots)
 {
-    const dt_feature_place *at = l->places;
+    const dt_feature_slot *at = l->slots;
     if (!at) return; /* no images */
-    memcpy(l->places, places, places_nbytes(l));
+    memcpy(l->slots, slots, slots_nbytes(l));
     for (int i = 0; i < l->sources.n_files; i++) {
         dt_dataset *d = l->sources.samples[i].dataset;
-        d->features = f, d->feature_places = at;
+        d->features = f, d->feature_slots = at;
         at += d->info.n_images;
     }
-    l->given = true;
+    l->has_features = true;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-int dt_loader_n_micro(const dt_loader *l, int64_t step) { return (int)dt_order_n_micro(&l->order, step); }
+int64_t dt_loader_n_micro(const dt_loader *l, int64_t step) { return dt_order_n_micro(&l->order, step); }
 
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
 {
@@ -458,34 +410,25 @@ dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts)
     return DT_OK;
 }
 
-dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b)
+static dt_err take(dt_loader *l, const dt_request *what, const dt_batch **b)
 {
-    DT_CHECK(step >= 0 && micro >= 0, DT_ERR_ARG,
-             "internal: dt_loader_batch: step %" PRId64 " or micro-step %d is negative", step, micro);
-    return take(l, &(dt_request){false, step, micro, false}, b);
+    DT_CHECK(what->step >= DT_EVALUATION && what->micro >= 0, DT_ERR_ARG,
+             "internal: dt_loader_batch: step %" PRId64 " or micro-step %" PRId64 " is negative", what->step,
+             what->micro);
+    if (l->prefetch) return dt_prefetch_take(l->prefetch, what, b);
+    *b = &l->batches[0];
+    return make_batch(l, what, &l->batches[0]);
 }
 
-dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b)
+dt_err dt_loader_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b)
 {
-    DT_EXPECT(step >= 0 && micro >= 0 && l->opt.mismatched);
-    return take(l, &(dt_request){false, step, micro, true}, b);
+    return take(l, &(dt_request){step, micro, false}, b);
 }
 
-int64_t dt_loader_n_eval(const dt_loader *l)
+dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b)
 {
-    return dt_ceil_div(dt_ceil_div(l->order.n, l->opt.micro_batch_size), l->opt.nranks);
-}
-
-dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
-{
-    DT_CHECK(micro >= 0, DT_ERR_ARG, "internal: dt_loader_eval_batch: micro-step %" PRId64 " is negative", micro);
-    return take(l, &(dt_request){true, 0, micro, false}, b);
-}
-
-dt_err dt_loader_mismatched_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b)
-{
-    DT_EXPECT(micro >= 0 && l->opt.mismatched);
-    return take(l, &(dt_request){true, 0, micro, true}, b);
+    DT_EXPECT(l->opt.mismatched);
+    return take(l, &(dt_request){step, micro, true}, b);
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
@@ -526,7 +469,7 @@ dt_err dt_loader_answer(dt_loader *l, int64_t sample, int32_t max, int32_t *ids,
     int64_t in_file, first, n_tok;
     dt_dataset *d = dt_sources_find(&l->sources, sample, &in_file)->dataset;
     *n = 0;
-    DT_TRY(dt_dataset_side_document(d, DT_SIDE_SECOND, in_file, &first, &n_tok));
+    DT_TRY(dt_dataset_part(d, DT_SIDE_SECOND, in_file, &first, &n_tok));
     *n = (int32_t)dt_min_i64(n_tok, max);
     return dt_dataset_read_side(d, DT_SIDE_SECOND, first, *n, ids);
 }

@@ -1,9 +1,9 @@
 /* order.c - random access instead of iteration: a position in the order is computed in constant time and memory.
  * Resuming needs only a step number, and the number of ranks does not affect which samples a step takes.
  *
- * Mixing: a fixed pattern of 4096 slots represents the shares. Two table look-ups then give entry and occurrence of
- * a sample number. Occurrences of an entry are counted across epochs. A large entry with a small share is thus seen
- * completely before any of its samples repeats. */
+ * Mixing: a fixed pattern of 4096 slots represents the shares. Two table look-ups give the entry and the occurrence of
+ * a sample number. Occurrences of an entry are counted across epochs. A run therefore reads all samples of an entry
+ * before it repeats any, even if the entry is large and its share small. */
 #include "order.h"
 #include <math.h>
 
@@ -38,9 +38,9 @@ void dt_mix_init(dt_mix *mix, int n_entries, const double *weight, int32_t *shar
     mix->n_entries = n_entries;
     mix->share = share;
     share_slots(n_entries, weight, share);
-    /* Each slot goes to the entry with the largest lag behind share * (s + 1) / SLOTS. The lags, times
-     * SLOTS, sum to SLOTS. The largest is therefore positive, and an entry that has received all its slots
-     * has none. The shares come out exactly. */
+    /* Each slot goes to the entry with the largest lag: share * (s + 1) / SLOTS minus the slots it has. The lags, times
+     * SLOTS, sum to SLOTS, so the largest is positive. The lag of an entry with all its slots is not positive. Every
+     * entry therefore gets exactly its share. */
     int32_t used[DT_MIX_SLOTS] = {0};
     for (int s = 0; s < DT_MIX_SLOTS; s++) {
         int best = 0;
@@ -83,6 +83,10 @@ void dt_order_init(dt_order *o, bool drop_last)
 
 void dt_order_step(const dt_order *o, int64_t step, int64_t *epoch, int64_t *first, int64_t *count)
 {
+    if (step == DT_EVALUATION) {
+        *epoch = DT_EVALUATION, *first = 0, *count = o->n;
+        return;
+    }
     *epoch = step / o->steps_per_epoch;
     *first = step % o->steps_per_epoch * o->G;
     *count = o->n_eff - *first < o->G ? o->n_eff - *first : o->G;
@@ -107,6 +111,7 @@ void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, in
 
 int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i)
 {
+    if (epoch == DT_EVALUATION) return i;
     if (o->mix) return mixed_sample(o, (uint64_t)epoch * (uint64_t)o->n + (uint64_t)i);
     if (!o->shuffle) return i;
     const uint64_t key = dt_mix64(dt_rng_key(o->seed, DT_RNG_SHUFFLE) + (uint64_t)epoch);

@@ -3,7 +3,7 @@
 #ifndef DTRAIN_DATA_ORDER_H
 #define DTRAIN_DATA_ORDER_H
 
-#include "dtrain/core/core.h"
+#include "dtrain/data/data.h"
 
 enum { DT_MIX_SLOTS = 4096 };
 
@@ -39,13 +39,14 @@ typedef struct dt_order {
 /** Compute n_eff and steps_per_epoch from the other fields. n_eff is 0 if drop_last and n < m. */
 void dt_order_init(dt_order *o, bool drop_last);
 
-/** Step `step` takes positions first .. first+count-1 of the order of epoch *epoch. */
+/** Step `step` takes positions first .. first+count-1 of the order of epoch *epoch. DT_EVALUATION takes all, in epoch
+ *  DT_EVALUATION, whose order is that of the files. */
 void dt_order_step(const dt_order *o, int64_t step, int64_t *epoch, int64_t *first, int64_t *count);
 int64_t dt_order_n_micro(const dt_order *o, int64_t step);
 /** Positions of micro-batch (micro, rank) of a step; *count is 0 if there is none. */
 void dt_order_micro(const dt_order *o, int64_t step, int64_t micro, int rank, int64_t *epoch, int64_t *first,
                     int64_t *count);
-/** Number of the sample at position i of an epoch's order. Samples are numbered through the files as given. */
+/** Number of the sample at position i of an epoch's order. Numbers count through all files, in the given order. */
 int64_t dt_order_sample(const dt_order *o, int64_t epoch, int64_t i);
 
 #endif

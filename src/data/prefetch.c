@@ -1,6 +1,6 @@
 /* prefetch.c - a ring of batches: [held by the caller] [ready ...] [being built] [free ...]. The thread
- * predicts the next request. The prediction affects when a batch is built, never its content. An error is
- * stored in the batch's slot, and the thread pauses until the caller requests another batch. */
+ * predicts the next request. The prediction affects when a batch is built, never its content. The slot of a batch also
+ * stores its error. After an error the thread pauses until the caller requests another batch. */
 #include "prefetch.h"
 #include <pthread.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ struct dt_prefetch {
 
 static bool same(const dt_request *a, const dt_request *b)
 {
-    return a->eval == b->eval && a->step == b->step && a->micro == b->micro && a->mismatched == b->mismatched;
+    return a->step == b->step && a->micro == b->micro && a->mismatched == b->mismatched;
 }
 
 static void make_one(dt_prefetch *p, int at, const dt_request *what)

@@ -5,9 +5,8 @@
 #include "dtrain/core/token_batch.h"
 
 typedef struct dt_request {
-    bool eval;
-    int64_t step, micro;
-    bool mismatched; /* prompts with the answers of other samples */
+    int64_t step, micro; /* step DT_EVALUATION: of an evaluation */
+    bool mismatched;     /* prompts with the answers of other samples */
 } dt_request;
 
 /** Callbacks of the thread. make fills *b for a request; next predicts the request that follows one. */

@@ -1,8 +1,9 @@
-/* sources.c - samples are numbered through the files in the given order. Each file is packed separately,
- * so that a row never spans files. */
+/* sources.c - samples are numbered across all files, in the given order. Each file is packed separately, so no row
+ * spans two files. */
 #include "sources.h"
 #include "kinds/kinds.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,42 +24,31 @@ dt_err dt_sources_split_weight(char *item, const char *where, double *weight)
     return DT_OK;
 }
 
-/* Layout for a file: as packing says; "auto" is wrapped for tokens and none for sft. */
+/* Choose the layout of a file by `packing`; "auto" is wrapped for tokens and none for sft. */
 static dt_err choose_samples_ops(const dt_dataset *d, const dt_loader_options *opt, const dt_samples_ops **ops,
                                  dt_samples_options *lo)
 {
-    const char *packing = opt->packing ? opt->packing : "auto";
-    const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(packing, "auto") == 0;
+    const char *name = opt->packing ? opt->packing : "auto";
+    const bool sft = d->info.kind == DT_DATASET_SFT, automatic = strcmp(name, "auto") == 0;
     *lo = (dt_samples_options){.seq_len = opt->seq_len,
                                .document_mask = opt->document_mask,
                                .truncate = opt->truncate,
-                               .no_ties = opt->no_ties,
-                               .ledger = opt->ledger};
+                               .no_ties = opt->no_ties};
     if (d->kind->samples) {
-        DT_CHECK(automatic || strcmp(packing, "none") == 0 || !d->kind->samples->fill, DT_ERR_USAGE,
+        DT_CHECK(automatic || strcmp(name, "none") == 0 || !d->kind->samples->fill, DT_ERR_USAGE,
                  "%s: packing = %s: %s cannot be packed (they need no padding): expected auto or none", opt->where,
-                 packing, d->kind->n_sequences > 1 ? "pairs" : "answers");
+                 name, d->kind->n_sequences > 1 ? "pairs" : "answers");
         *ops = d->kind->samples;
-    } else if (automatic ? !sft : strcmp(packing, "wrapped") == 0) {
-        DT_CHECK(!sft, DT_ERR_USAGE,
-                 "%s: packing = wrapped needs datasets of kind tokens, but %s has kind sft: expected auto, none or bfd",
-                 opt->where, d->path);
-        *ops = &dt_samples_wrapped;
-    } else if (automatic || strcmp(packing, "none") == 0) {
-        DT_CHECK(sft, DT_ERR_USAGE,
-                 "%s: packing = none needs datasets of kind sft, but %s has kind tokens: expected auto, wrapped, bfd "
-                 "or bfd_split",
-                 opt->where, d->path);
-        *ops = &dt_samples_records;
     } else {
-        lo->split = strcmp(packing, "bfd_split") == 0;
-        DT_CHECK(lo->split || strcmp(packing, "bfd") == 0, DT_ERR_USAGE,
-                 "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s", opt->where, packing);
-        DT_CHECK(
-            !sft || !lo->split, DT_ERR_USAGE,
-            "%s: packing = bfd_split needs datasets of kind tokens, but %s has kind sft: expected auto, none or bfd",
-            opt->where, d->path);
-        *ops = &dt_samples_packed;
+        const dt_packing *p = dt_packing_find(!automatic ? name : sft ? "none" : "wrapped");
+        DT_CHECK(p, DT_ERR_USAGE, "%s: packing: expected auto, none, wrapped, bfd or bfd_split, found %s", opt->where,
+                 name);
+        DT_CHECK(sft ? p->of_sft : p->of_tokens, DT_ERR_USAGE,
+                 "%s: packing = %s needs datasets of kind %s, but %s has kind %s: expected auto, %s", opt->where, name,
+                 sft ? "tokens" : "sft", d->path, sft ? "sft" : "tokens",
+                 sft ? "none or bfd" : "wrapped, bfd or bfd_split");
+        *ops = p->ops;
+        lo->split = p->split;
     }
     DT_CHECK(*ops == &dt_samples_records || d->kind->samples || d->info.n_documents >= 0 ||
                  (*ops == &dt_samples_wrapped && !opt->document_mask),
@@ -119,14 +109,15 @@ static dt_err check_file(const dt_sources *s, const dt_dataset *d, const dt_load
     return DT_OK;
 }
 
-/* Report what truncation loses. Silent while planning, which opens files repeatedly. */
+/* Warn of targets that truncation loses. Silent while planning, which opens files repeatedly. */
 static void warn_of_cut(const dt_samples *set, const dt_loader_options *opt)
 {
     const dt_cut_counts *c = &set->cut;
     if (c->n_lost == 0 || opt->rank > 0 || opt->planning) return;
-    DT_WARN("%s: data.seq_len = %" PRId64 " truncates %" PRId64 " of its %" PRId64 " samples: %" PRId64
-            " of their %" PRId64 " targets are lost",
-            set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents, c->n_lost, c->n_target);
+    DT_WARN("%s: data.seq_len = %" PRId64 " truncates %" PRId64 " of its %" PRId64 " sample%s, which loses %" PRId64
+            " of their %" PRId64 " targets",
+            set->dataset->path, opt->seq_len, c->n, set->dataset->info.n_documents,
+            dt_plural(set->dataset->info.n_documents), c->n_lost, c->n_target);
 }
 
 /* Warn once for all files of the list. */
@@ -156,17 +147,17 @@ static dt_err add_opened(dt_sources *s, dt_dataset *d, const dt_loader_options *
     if (d->kind->judge) DT_TRY(d->kind->judge(d, opt->rank > 0 || opt->planning));
     DT_TRY(grow(s));
     dt_samples *set = &s->samples[s->n_files];
-    DT_TRY(dt_samples_open(set, ops, d, &lo));
+    DT_TRY(dt_samples_open(set, ops, d, &lo, opt->ledger));
     warn_of_cut(set, opt);
-    s->n_files++; /* from here on the sources own set, and with it d */
+    s->n_files++; /* now the sources own set and d */
     s->n_samples += set->n_samples;
-    s->n_tokens += d->info.n_tokens;
-    s->n_dropped += set->n_dropped;
-    s->n_too_long += set->n_too_long;
-    s->n_ties += set->n_ties;
-    s->has_margins |= d->info.has_margins;
-    s->has_safety |= d->info.has_safety;
-    if (ops == &dt_samples_packed) s->n_packed += d->info.n_documents - set->n_dropped - set->n_too_long;
+    s->info.n_tokens += d->info.n_tokens;
+    s->info.n_dropped += set->n_dropped;
+    s->info.n_too_long += set->n_too_long;
+    s->info.n_ties += set->n_ties;
+    s->info.has_margins |= d->info.has_margins;
+    s->info.has_safety |= d->info.has_safety;
+    if (ops == &dt_samples_packed) s->info.n_packed += d->info.n_documents - set->n_dropped - set->n_too_long;
     if (d->info.has_images && !s->with_images) s->with_images = &d->info;
     if (set->max_images > s->max_images) s->max_images = set->max_images;
     if (set->max_tok > s->max_tok) s->max_tok = set->max_tok;
@@ -186,25 +177,28 @@ static dt_err add_file(dt_sources *s, const char *path, const dt_loader_options 
     return err;
 }
 
-/* Explain why no sample with answers of an item can be trained on. before: the counts without this item. */
+/* Report why no sample with answers of an item can be used for training. before: the counts without this item. */
 static dt_err no_answer(const char *item, const dt_sources *s, const dt_sources *before, const dt_loader_options *opt)
 {
-    const int64_t n_ties = s->n_ties - before->n_ties, n_too_long = s->n_too_long - before->n_too_long,
-                  n_empty = s->n_dropped - before->n_dropped;
-    const char *what = dt_kind_of(opt->kind)->n_sequences > 1 ? "pairs" : "answers";
+    const int64_t n_ties = s->info.n_ties - before->info.n_ties,
+                  n_too_long = s->info.n_too_long - before->info.n_too_long,
+                  n_empty = s->info.n_dropped - before->info.n_dropped;
+    const char *what = dt_kind_of(opt->kind)->n_sequences > 1 ? "pair" : "answer";
+    const int64_t n_all = n_ties + n_too_long + n_empty;
     char why[256] = "";
     int n = 0;
-    DT_CHECK(n_ties + n_too_long + n_empty > 0, DT_ERR_DATA, "%s: expected %s, found none", item, what);
-    if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " are ties, which this task does not use", n_ties);
+    DT_CHECK(n_all > 0, DT_ERR_DATA, "%s: expected %ss, found none", item, what);
+    if (n_ties) n = snprintf(why, sizeof why, "; %" PRId64 " with a tie, which this task does not use", n_ties);
     if (n_too_long)
-        n += snprintf(why + n, sizeof why - (size_t)n, "; %" PRId64 " have a text of more than %" PRId64 " tokens",
+        n += snprintf(why + n, sizeof why - (size_t)n, "; %" PRId64 " with a text of more than %" PRId64 " tokens",
                       n_too_long, opt->seq_len);
     if (n_empty)
         n += snprintf(why + n, sizeof why - (size_t)n,
-                      "; %" PRId64 " have no answer token within the first %" PRId64 " tokens", n_empty, opt->seq_len);
+                      "; %" PRId64 " without an answer token within the first %" PRId64 " tokens", n_empty,
+                      opt->seq_len);
     if (n_too_long || n_empty) snprintf(why + n, sizeof why - (size_t)n, "; a larger data.seq_len keeps more");
-    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " %s can be used for training%s", item,
-                   n_ties + n_too_long + n_empty, what, why);
+    return dt_fail(DT_ERR_DATA, "%s: none of its %" PRId64 " %s%s can be used for training%s", item, n_all, what,
+                   dt_plural(n_all), why);
 }
 
 /* Add one item of the list with its weight: all files that match its glob, sorted by name. */
@@ -231,9 +225,9 @@ static dt_err add_entry(dt_sources *s, char *item, const dt_loader_options *opt)
     DT_TRY(err);
     const bool any = s->n_samples > s->entry_first[s->n_entries];
     if (!any && dt_kind_of(opt->kind)->answers) return no_answer(item, s, &before, opt);
-    DT_CHECK(any || !s->n_too_long, DT_ERR_DATA,
+    DT_CHECK(any || !s->info.n_too_long, DT_ERR_DATA,
              "%s: no sample has its images within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
-    DT_CHECK(any || !s->n_dropped, DT_ERR_DATA,
+    DT_CHECK(any || !s->info.n_dropped, DT_ERR_DATA,
              "%s: no sample has a target within the first data.seq_len = %" PRId64 " tokens", item, opt->seq_len);
     DT_CHECK(any || opt->kind != DT_DATASET_PROMPTS, DT_ERR_DATA, "%s: the dataset has no prompts", item);
     DT_CHECK(any, DT_ERR_DATA, "%s: no sample has the minimum of %" PRId64 " tokens", item, opt->seq_len + 1);

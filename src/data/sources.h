@@ -14,8 +14,8 @@ typedef struct dt_sources {
     int64_t *entry_first; /* [n_entries + 1] */
     double *weight;       /* [n_entries]; default 1 */
     bool weighted;        /* some entry has an explicit weight */
-    int64_t n_samples, n_tokens, n_dropped, n_too_long, n_ties, n_packed, max_tok, max_seq, max_images;
-    bool has_margins, has_safety;       /* of any file */
+    int64_t n_samples, max_tok, max_seq, max_images;
+    dt_data_info info;                  /* what the files add up to */
     const dt_dataset_info *with_images; /* first file with images; NULL: none */
     uint64_t fingerprint;
 } dt_sources;

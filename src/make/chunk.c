@@ -7,18 +7,13 @@ enum { KEPT_NBYTES = 8 * DT_CHUNK_NBYTES }; /* limit for reused buffers; at wors
 
 dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item)
 {
-    if (!p->text || nbytes > p->text_alloc - p->n_text) { /* allocate text even for an empty item */
-        const size_t need = p->n_text + nbytes,
-                     want = need > DT_CHUNK_NBYTES ? need + need / 4 : 2 * (size_t)DT_CHUNK_NBYTES;
-        DT_RESIZE(p->text, want, "%s: out of memory for a document of %zu bytes", item.path, nbytes);
-        p->text_alloc = want;
-    }
     DT_GROW(p->items, p->n_items, "out of memory for %d records", p->n_items + 1);
-    if (nbytes) memcpy(p->text + p->n_text, text, nbytes);
-    item.first = p->n_text;
+    item.first = p->text.n;
     item.nbytes = nbytes - item.n_binary;
+    dt_text_reserve(&p->text, nbytes); /* an empty item has an address, too */
+    dt_text_append(&p->text, text, nbytes);
+    DT_CHECK(!p->text.failed, DT_ERR_MEMORY, "%s: out of memory for a document of %zu bytes", item.path, nbytes);
     p->items[p->n_items++] = item;
-    p->n_text += nbytes;
     return DT_OK;
 }
 
@@ -30,52 +25,22 @@ dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s)
     return DT_OK;
 }
 
-dt_err dt_chunk_reserve_pixels(dt_chunk *p, size_t nbytes)
+static void empty(dt_text *t, size_t kept_nbytes)
 {
-    const size_t need = p->n_pixels + nbytes;
-    if (need <= p->pixels_alloc) return DT_OK;
-    const size_t want = need > DT_CHUNK_PIXELS ? need + need / 4 : DT_CHUNK_PIXELS;
-    DT_RESIZE(p->pixels, want, "out of memory for images of %zu bytes", nbytes);
-    p->pixels_alloc = want;
-    return DT_OK;
-}
-
-dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json)
-{
-    const size_t n = strlen(json), need = p->n_records + n;
-    if (need > p->records_alloc) {
-        DT_RESIZE(p->records, 2 * need, "out of memory for a record of %zu bytes", n);
-        p->records_alloc = 2 * need;
-    }
-    memcpy(p->records + p->n_records, json, n);
-    p->n_records = need;
-    s->n_record = n;
-    return DT_OK;
+    t->n = 0;
+    if (t->failed || t->n_alloc > kept_nbytes) dt_text_free(t);
 }
 
 void dt_chunk_clear(dt_chunk *p)
 {
     for (int i = 0; i < p->n_samples; i++) free(p->samples[i].problem);
     p->n_samples = p->n_items = 0;
-    p->n_text = p->n_records = p->n_pixels = 0;
     p->ignored.n = 0;
     p->ignored.n_others = p->ignored.n_calls = p->ignored.n_in_row = p->ignored.n_without_user = 0;
     p->err = DT_OK;
-    if (p->text_alloc > KEPT_NBYTES) {
-        free(p->text);
-        p->text = NULL;
-        p->text_alloc = 0;
-    }
-    if (p->records_alloc > KEPT_NBYTES) {
-        free(p->records);
-        p->records = NULL;
-        p->records_alloc = 0;
-    }
-    if (p->pixels_alloc > 2 * DT_CHUNK_PIXELS) {
-        free(p->pixels);
-        p->pixels = NULL;
-        p->pixels_alloc = 0;
-    }
+    empty(&p->text, KEPT_NBYTES);
+    empty(&p->records, KEPT_NBYTES);
+    empty(&p->pixels, 2 * DT_CHUNK_PIXELS);
     for (int s = 0; s < DT_N_SIDES; s++) {
         p->ids[s].n = 0;
         if (p->ids[s].n_alloc <= KEPT_NBYTES) continue;
@@ -89,11 +54,11 @@ void dt_chunk_clear(dt_chunk *p)
 void dt_chunk_free(dt_chunk *p)
 {
     dt_chunk_clear(p);
-    free(p->text);
     free(p->items);
     free(p->samples);
-    free(p->records);
-    free(p->pixels);
+    dt_text_free(&p->text);
+    dt_text_free(&p->records);
+    dt_text_free(&p->pixels);
     for (int s = 0; s < DT_N_SIDES; s++) {
         free(p->ids[s].id);
         free(p->mask[s]);

@@ -4,6 +4,7 @@
 #define DTRAIN_DATA_MAKE_CHUNK_H
 
 #include "dtrain/data/dataset.h"
+#include "dtrain/text/utf8.h"
 #include "dtrain/tokenizer/tokenizer.h"
 
 /** A record, a document, or a piece of a document. Plain text comes in pieces: the first has begins set,
@@ -40,8 +41,7 @@ typedef struct dt_sample {
 } dt_sample;
 
 typedef struct dt_chunk {
-    char *text;
-    size_t n_text, text_alloc;
+    dt_text text;
     dt_chunk_item *items;
     int n_items;
     int64_t nbytes_read; /* of all inputs, at the time of submission */
@@ -50,12 +50,10 @@ typedef struct dt_chunk {
     int n_samples;
     dt_ids ids[DT_N_SIDES];
     uint8_t *mask[DT_N_SIDES]; /* as long as ids */
-    char *records;             /* JSON objects of prompts, concatenated */
-    size_t n_records, records_alloc;
-    uint8_t *pixels;               /* images, concatenated */
-    size_t n_pixels, pixels_alloc; /* bytes */
-    dt_field_counts ignored;       /* field counts of its records */
-    dt_err err;                    /* error that ended the work on this chunk, after its samples */
+    dt_text records;           /* JSON objects of prompts, concatenated */
+    dt_text pixels;            /* images, concatenated */
+    dt_field_counts ignored;   /* field counts of its records */
+    dt_err err;                /* error that ended the work on this chunk, after its samples */
     char message[1024];
 } dt_chunk;
 
@@ -69,10 +67,6 @@ enum {
 dt_err dt_chunk_add(dt_chunk *p, const char *text, size_t nbytes, dt_chunk_item item);
 /* append a zeroed sample; valid until the next call */
 dt_err dt_chunk_sample(dt_chunk *p, dt_sample **s);
-/** Make room for nbytes more pixel bytes. DT_ERR_MEMORY. */
-dt_err dt_chunk_reserve_pixels(dt_chunk *p, size_t nbytes);
-/** Append the JSON record of a sample. */
-dt_err dt_chunk_add_record(dt_chunk *p, dt_sample *s, const char *json);
 /** Empty the chunk for reuse. Buffers enlarged by a long record are freed. */
 void dt_chunk_clear(dt_chunk *p);
 void dt_chunk_free(dt_chunk *p);

@@ -16,7 +16,7 @@ static dt_err read_image(const dt_recipe *recipe, const dt_chunk *p, const dt_ch
     size_t first, nbytes;
     if (dt_row_bytes(name, item->n_binary, &first, &nbytes)) {
         snprintf(called, PATH_MAX, "%s", OF_ROW);
-        return dt_image_decode(called, p->text + item->first + item->nbytes + first, nbytes, image);
+        return dt_image_decode(called, p->text.bytes + item->first + item->nbytes + first, nbytes, image);
     }
     if (dt_image_is_data(name)) return dt_image_read_data(name, called, image);
     DT_TRY(dt_image_path(recipe->image_folder, item->path, name, called));
@@ -34,9 +34,10 @@ static dt_err add_image(const dt_recipe *recipe, const char *name, dt_chunk *p, 
     char called[PATH_MAX] = "";
     dt_image image = {0};
     dt_err err = read_image(recipe, p, s->item, name, called, &image);
-    if (err == DT_OK) err = dt_image_prepare(recipe->preprocessor, called, &image, p->pixels + p->n_pixels);
+    if (err == DT_OK)
+        err = dt_image_prepare(recipe->preprocessor, called, &image, (uint8_t *)p->pixels.bytes + p->pixels.n);
     dt_image_free(&image);
-    if (err == DT_OK) p->n_pixels += dt_image_form_nbytes(recipe->images);
+    if (err == DT_OK) p->pixels.n += dt_image_form_nbytes(recipe->images);
     const size_t n = strlen(called);
     if (err != DT_OK && n && strcmp(called, OF_ROW) != 0 && !strncmp(dt_error_message(), called, n)) s->n_named = n;
     return err;
@@ -59,20 +60,21 @@ static const dt_sample *find_same(const dt_chunk *p, const dt_sample *s)
 dt_err dt_encode_images(const dt_recipe *recipe, const dt_parsed_record *record, dt_chunk *p, dt_sample *s)
 {
     const size_t nbytes = (size_t)record->images.n * dt_image_form_nbytes(recipe->images);
-    DT_TRY(dt_chunk_reserve_pixels(p, nbytes));
-    s->first_pixel = p->n_pixels;
+    dt_text_reserve(&p->pixels, nbytes);
+    DT_CHECK(!p->pixels.failed, DT_ERR_MEMORY, "out of memory for images of %zu bytes", nbytes);
+    s->first_pixel = p->pixels.n;
     s->n_images = record->images.n;
     for (int i = 0; i < s->n_images; i++)
         s->image_names =
             dt_mix64(s->image_names) ^ dt_hash_bytes(record->images.path[i], strlen(record->images.path[i]));
     const dt_sample *same = find_same(p, s);
     if (same) {
-        memcpy(p->pixels + p->n_pixels, p->pixels + same->first_pixel, nbytes);
-        p->n_pixels += nbytes;
+        memcpy(p->pixels.bytes + p->pixels.n, p->pixels.bytes + same->first_pixel, nbytes);
+        p->pixels.n += nbytes;
     } else {
         DT_TRY(read_images(recipe, record, p, s));
     }
     /* records with the same first image go to the same file, training or validation */
-    s->hash = dt_hash_bytes(p->pixels + s->first_pixel, dt_image_form_nbytes(recipe->images));
+    s->hash = dt_hash_bytes(p->pixels.bytes + s->first_pixel, dt_image_form_nbytes(recipe->images));
     return DT_OK;
 }

@@ -1,7 +1,6 @@
 /* encode_records.c - converts records and texts to ids. All rules of algorithms.md 1.1 about targets are
  * implemented here or in the pieces. */
 #include "record_kinds.h"
-#include <stdlib.h>
 #include <string.h>
 
 enum { HASHED_NBYTES = 1 << 16 };
@@ -156,7 +155,8 @@ dt_err dt_encode_record(const dt_recipe *recipe, dt_encoder *e, const dt_parsed_
     if (answers && s->has_second && s->n[0] == s->n[1] && s->n[0] > 0)
         s->pair.equal = memcmp(p->ids[0].id + p->ids[0].n - s->n[0], p->ids[1].id + p->ids[1].n - s->n[1],
                                s->n[0] * sizeof *p->ids[0].id) == 0;
-    if (record->fields) DT_TRY(dt_chunk_add_record(p, s, record->fields));
+    if (record->fields) dt_text_append(&p->records, record->fields, s->n_record = strlen(record->fields));
+    DT_CHECK(!p->records.failed, DT_ERR_MEMORY, "out of memory for a record of %zu bytes", s->n_record);
     /* answers by prompt, so that a prompt is never on both sides of the split */
     const int32_t *ids = p->ids[0].id + p->ids[0].n - s->n[0];
     const size_t n = answers ? s->pair.prompt_length[0] : s->n[0];

@@ -43,9 +43,9 @@ static dt_err parse_json(const dt_chunk *p, const dt_chunk_item *item, json_t **
 {
     *json = NULL;
     if (!item->json) return DT_OK;
-    if (item->header) return dt_csv_row(json, item->header, p->text + item->first, item->nbytes);
-    DT_TRY(
-        dt_json_parse(json, "", p->text + item->first, item->nbytes, DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
+    if (item->header) return dt_csv_row(json, item->header, p->text.bytes + item->first, item->nbytes);
+    DT_TRY(dt_json_parse(json, "", p->text.bytes + item->first, item->nbytes,
+                         DT_JSON_NUL | DT_JSON_LAST_KEY | DT_JSON_RECORD));
     return dt_open_messages(*json);
 }
 
@@ -54,12 +54,13 @@ static dt_err encode_item(const make *k, worker *w, dt_chunk *p, const dt_chunk_
                           dt_err err, int which, dt_sample *s)
 {
     if (!item->json)
-        return dt_encode_text(&k->recipe, w->encoder, p->text + item->first, item->nbytes, item->begins, p, s);
+        return dt_encode_text(&k->recipe, w->encoder, p->text.bytes + item->first, item->nbytes, item->begins, p, s);
     if (err == DT_OK) err = dt_parse_record(&w->record, json, &k->recipe.rules, which);
     if (err == DT_OK) err = dt_encode_record(&k->recipe, w->encoder, &w->record, p, s);
     /* all samples of a row share a hash; otherwise a validation row could be trained on through another task */
     if (k->recipe.rules.rec)
-        s->hash = item->header ? dt_hash_bytes(p->text + item->first, item->nbytes) : dt_mix64((uint64_t)item->number);
+        s->hash =
+            item->header ? dt_hash_bytes(p->text.bytes + item->first, item->nbytes) : dt_mix64((uint64_t)item->number);
     return err;
 }
 
@@ -68,13 +69,13 @@ typedef struct mark {
     size_t ids[DT_N_SIDES], records, pixels;
 } mark;
 
-static mark mark_of(const dt_chunk *p) { return (mark){{p->ids[0].n, p->ids[1].n}, p->n_records, p->n_pixels}; }
+static mark mark_of(const dt_chunk *p) { return (mark){{p->ids[0].n, p->ids[1].n}, p->records.n, p->pixels.n}; }
 
 static void go_back(dt_chunk *p, const mark *to)
 {
     for (int side = 0; side < DT_N_SIDES; side++) p->ids[side].n = to->ids[side];
-    p->n_records = to->records;
-    p->n_pixels = to->pixels;
+    p->records.n = to->records;
+    p->pixels.n = to->pixels;
 }
 
 /* Add the record's position to errors that the record did not cause (no memory, disk). */

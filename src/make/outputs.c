@@ -4,6 +4,7 @@
 #include "outputs.h"
 #include "record_kinds.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,7 +251,7 @@ static dt_err write_sample(dt_outputs *o, const dt_sample *s, bool first, const 
 
 dt_err dt_outputs_write(dt_outputs *o, const dt_chunk *p)
 {
-    sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records, p->pixels};
+    sample_data of = {{p->ids[0].id, p->ids[1].id}, p->mask[0], p->records.bytes, (const uint8_t *)p->pixels.bytes};
     for (int i = 0; i < p->n_samples; i++) {
         const dt_sample *s = &p->samples[i];
         const bool first = i == 0 || s[-1].item != s->item; /* first sample of its record */
@@ -279,19 +280,19 @@ static dt_err check_result(const dt_outputs *o)
     const int64_t n = s->n_documents + s->n_validation_documents;
     const dt_record_kind *kind = dt_record_kind_of(s->kind);
     DT_CHECK(n > 0 || s->n_dropped == 0 || s->n_too_long > 0, DT_ERR_DATA,
-             "%s: none of the %" PRId64 " records has %s%s", s->first_dropped, s->n_dropped, kind->missing,
-             kind->advice);
+             "%s: none of the %" PRId64 " record%s has %s%s", s->first_dropped, s->n_dropped, dt_plural(s->n_dropped),
+             kind->missing, kind->advice);
     DT_CHECK(n > 0, DT_ERR_DATA, "%s%s: no document in the inputs%s", o->opt->inputs[0],
              o->opt->n_inputs > 1 ? " ..." : "",
              s->n_too_long ? short_enough
              : s->n_bad    ? " is well formed"
                            : "");
     DT_CHECK(s->equal.n == 0 || s->equal.n < s->n_pairs, DT_ERR_DATA,
-             "%s: the answers of all %" PRId64 " pairs are equal, so there is no training signal: expected two "
-             "different answers in chosen and rejected, or a longer --max-length",
+             "%s: every pair has equal answers (%" PRId64 "), so there is no training signal: expected two different "
+             "answers in chosen and rejected, or a longer --max-length",
              o->opt->inputs[0], s->n_pairs);
     DT_CHECK(s->n_documents > 0 && (s->n_validation_documents > 0 || !o->validation), DT_ERR_DATA,
-             "all %" PRId64 " documents are in the %s file: a fraction of %g needs more documents (plain text can be "
+             "every document (%" PRId64 ") is in the %s file: a fraction of %g needs more documents (plain text can be "
              "split: --documents paragraphs or lines)",
              n, s->n_documents > 0 ? "training" : "validation", o->opt->validation_fraction);
     return DT_OK;

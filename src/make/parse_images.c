@@ -1,6 +1,7 @@
 /* parse_images.c - images of a record, and image captions. The number of placeholders in the texts is
  * checked after encoding. */
 #include "parse_record.h"
+#include "dtrain/core/plural.h"
 #include <string.h>
 
 dt_err dt_list_images(dt_parsed_record *r, const json_t *json, const dt_rules *rules)
@@ -40,7 +41,7 @@ dt_err dt_render_caption(dt_parsed_record *r, const dt_rules *rules)
     const dt_messages *m = &r->messages[0];
     dt_text_side *side = &r->side[0];
     DT_CHECK(m->n == 2 && m->item[0].role == DT_ROLE_USER && m->item[1].role == DT_ROLE_ASSISTANT, DT_ERR_DATA,
-             "expected a question with an image and its caption, found %d messages", m->n);
+             "expected a question with an image and its caption, found %d message%s", m->n, dt_plural(m->n));
     DT_TRY(dt_check_no_loss(m, 0, "the loss covers a whole caption"));
     DT_CHECK(m->item[1].n_thoughts == 0, DT_ERR_DATA, "message 1: %s: a caption cannot have thoughts; remove the field",
              m->item[1].thoughts_key);

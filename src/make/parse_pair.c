@@ -427,15 +427,10 @@ dt_err dt_parse_pair(dt_parsed_record *r, const json_t *json, const dt_rules *ru
     }
 }
 
-static bool is_pair(const json_t *json, bool any)
-{
-    (void)any;
-    return dt_record_is_pair(json);
-}
+static bool is_pair(const json_t *json, bool any) { return dt_record_is_pair(json); }
 
 static bool lacks_answer(const dt_sample *s, const uint8_t *mask)
 {
-    (void)mask;
     return s->pair.prompt_length[0] >= s->n[0] || s->pair.prompt_length[1] >= s->n[1];
 }
 

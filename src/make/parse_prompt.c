@@ -11,11 +11,7 @@ static bool is_prompt(const json_t *json, bool any)
     return !any && (dt_has(json, "prompt") || (dt_has(json, "question") && dt_has(json, "answer")));
 }
 
-static dt_form prompt_form(const json_t *json)
-{
-    (void)json;
-    return DT_FORM_PROMPT;
-}
+static dt_form prompt_form(const json_t *json) { return DT_FORM_PROMPT; }
 
 static dt_err add_answer(dt_parsed_record *r, const json_t *answer)
 {
@@ -74,7 +70,6 @@ static dt_err add_question(dt_parsed_record *r, const json_t *json, const json_t
 
 static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
-    (void)which;
     const json_t *prompt = json_object_get(json, "prompt"), *question;
     DT_TRY(keep_fields(r, json));
     DT_TRY(add_answer(r, json_object_get(json, "answer")));
@@ -97,11 +92,7 @@ static dt_err parse_prompt(dt_parsed_record *r, const json_t *json, const dt_rul
     return dt_add_json_text(&r->side[0].pieces, prompt, true);
 }
 
-static bool is_empty(const dt_sample *s, const uint8_t *mask)
-{
-    (void)mask;
-    return s->n[0] == 0;
-}
+static bool is_empty(const dt_sample *s, const uint8_t *mask) { return s->n[0] == 0; }
 
 const dt_record_kind dt_records_prompts = {.description = "of a prompt",
                                            .missing = "a prompt",

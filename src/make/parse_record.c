@@ -248,7 +248,6 @@ static bool is_chat_record(const json_t *json)
 
 static dt_err read_sft(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
-    (void)which;
     switch (r->form) {
     case DT_FORM_MESSAGES:
         return read_chat(r, json, "messages", rules);
@@ -274,15 +273,10 @@ static dt_form sft_form(const json_t *json)
     return dt_has(json, "instruction") ? DT_FORM_INSTRUCTION : DT_FORM_TEXT;
 }
 
-static dt_form text_form(const json_t *json)
-{
-    (void)json;
-    return DT_FORM_TEXT;
-}
+static dt_form text_form(const json_t *json) { return DT_FORM_TEXT; }
 
 static dt_err read_tokens(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
-    (void)which;
     return read_text(r, json, rules);
 }
 

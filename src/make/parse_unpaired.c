@@ -50,11 +50,7 @@ static dt_err parse(dt_parsed_record *r, const json_t *json, const dt_rules *rul
     return dt_render_side(r, DT_SIDE_FIRST, rules, 0);
 }
 
-static bool lacks_answer(const dt_sample *s, const uint8_t *mask)
-{
-    (void)mask;
-    return s->pair.prompt_length[0] >= s->n[0];
-}
+static bool lacks_answer(const dt_sample *s, const uint8_t *mask) { return s->pair.prompt_length[0] >= s->n[0]; }
 
 const dt_record_kind dt_records_unpaired = {.description = "of an answer with a label",
                                             .missing = "an answer",

@@ -93,7 +93,7 @@ static void hand_over(dt_reader *r)
 
 static dt_err put(dt_reader *r, const char *text, size_t nbytes, dt_chunk_item item)
 {
-    if (r->chunk && (r->chunk->n_items >= r->chunk_items || r->chunk->n_text + nbytes > DT_CHUNK_NBYTES)) hand_over(r);
+    if (r->chunk && (r->chunk->n_items >= r->chunk_items || r->chunk->text.n + nbytes > DT_CHUNK_NBYTES)) hand_over(r);
     if (!r->chunk) r->chunk = dt_pipeline_chunk(r->pipeline);
     DT_CHECK(r->chunk, DT_ERR_STOP, "stopped while reading %s", r->path);
     return dt_chunk_add(r->chunk, text, nbytes, item);

@@ -2,24 +2,21 @@
  * that are written here are encoded by hand; a protobuf library would be the larger part of the program.
  *
  * Frame (TFRecord), little-endian:  uint64 length | uint32 masked CRC of the length | data | uint32 masked CRC of the
- * data. Data (tensorflow/core/util/event.proto, framework/summary.proto), number in front of a field:
+ * data. Data, with field numbers (tensorflow/core/util/event.proto, framework/summary.proto):
  *     Event       1 double wall_time   2 int64 step   3 string file_version   5 Summary summary   7 SessionLog
  *                 session_log
  *     Summary     1 repeated Value value
  *     Value       1 string tag   2 float simple_value   8 TensorProto tensor   9 SummaryMetadata metadata
  *     SessionLog  1 enum status (1: START)
- * The configuration is a text: a tensor of one string for the plugin "text".
+ * The configuration is a tensor of one string for the plugin "text".
  *     SummaryMetadata  1 PluginData {1 string plugin_name}   4 enum data_class (2: TENSOR)
  *     TensorProto      1 enum dtype (7: string)   2 shape {2 repeated dim {1 int64 size}}
  *                      8 repeated bytes string_val */
-#include "events.h"
 #include "fields.h"
 #include "protobuf.h"
 #include "sink.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,26 +30,9 @@ enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VAL
 
 typedef struct events {
     dt_record_file file;
-    dt_text value, summary, event, frame; /* from the inside to the outside */
+    dt_text value, summary, event, frame; /* each contains the previous one */
     int64_t step;
 } events;
-
-uint32_t dt_crc32c(const void *data, size_t nbytes)
-{
-    /* The remainders of the 16 half bytes for the reflected polynomial 0x82f63b78. Records are a few hundred bytes: a
-     * larger table gains nothing. */
-    static const uint32_t nibble[16] = {0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
-                                        0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
-                                        0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75};
-    const uint8_t *p = data;
-    uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < nbytes; i++) {
-        crc ^= p[i];
-        crc = (crc >> 4) ^ nibble[crc & 15];
-        crc = (crc >> 4) ^ nibble[crc & 15];
-    }
-    return ~crc;
-}
 
 static void begin_event(events *e, int64_t step)
 {
@@ -81,9 +61,9 @@ static dt_err write_event(events *e)
     return dt_record_file_write(&e->file, f);
 }
 
-/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds.
- * Choose a name after all existing ones. This host's clock may be behind the previous host's, or the last start was
- * in the same second. */
+/* TensorBoard reads the files of a directory in the order of their names, which begin with the time in seconds. Return
+ * a time after that of all existing files. The current time may be too early: the clock of another host was ahead, or
+ * the last start was in the same second. */
 static long long file_time(const char *dir)
 {
     long long t = (long long)time(NULL);
@@ -98,9 +78,9 @@ static long long file_time(const char *dir)
     return t;
 }
 
-/* Create a file DIR/events.out.tfevents.TIME.HOST.PID that sorts after the existing ones. Its first record says that
- * steps from first_step on are (re)started here, so TensorBoard drops earlier records of them. first_step < 0: no step
- * is repeated, and there is no such record. */
+/* Create a file DIR/events.out.tfevents.TIME.HOST.PID that sorts after the existing ones. Its first record states that
+ * the run (re)starts at first_step. TensorBoard then drops earlier records of the steps that follow. first_step < 0: no
+ * step is repeated, and there is no such record. */
 static dt_err open_file(events *e, const char *dir, int64_t first_step)
 {
     char host[256] = "", path[PATH_MAX];
@@ -169,7 +149,7 @@ static void put_tensor_of_text(dt_text *value, const dt_text *text)
     dt_text_free(&tensor);
 }
 
-/* TensorBoard shows Markdown: lines that begin with four blanks are shown as they are. */
+/* TensorBoard shows Markdown, in which lines that begin with four blanks are code. */
 static dt_err write_config(events *e, int64_t step, const char *ini)
 {
     dt_text text = {0};

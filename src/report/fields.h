@@ -6,9 +6,10 @@
 
 enum { DT_FIELD_SKIPPED = 13, DT_N_FIELDS };
 typedef struct dt_field {
-    const char *name, *tag; /* tag: in the event file; NULL: not there */
+    const char *name, *tag;           /* tag: in the event file; NULL: none */
+    const char *metric, *type, *help; /* for Prometheus */
     double value;
-    bool known; /* false: the record does not have it */
+    bool known; /* false: the value is missing in this record */
 } dt_field;
 
 /** The fields in the order of metrics.jsonl. */

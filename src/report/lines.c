@@ -1,5 +1,7 @@
 /* lines.c - stores offsets of lines, not their contents, so that long files need little memory. */
 #include "lines.h"
+#include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -35,7 +37,7 @@ void dt_lines_settle(dt_lines *l)
     int64_t n = 0;
     for (int64_t begin = 0, end; begin < l->n; begin = end) {
         end = same_step_end(l, begin);
-        int64_t newest = begin; /* of the training lines; if there are none, all lines are kept */
+        int64_t newest = begin; /* the last training line; without training lines, all lines are kept */
         for (int64_t i = begin; i < end; i++)
             if (!l->line[i].is_validation) newest = i;
         for (int64_t i = newest; i < end; i++) l->line[n++] = l->line[i];
@@ -75,7 +77,7 @@ int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at)
     return 0;
 }
 
-void dt_lines_tell_gone(const char *path, const dt_kept *kept)
+void dt_lines_warn_gone(const char *path, const dt_kept *kept)
 {
     if (kept->last_step == INT64_MAX || kept->every <= 0 || kept->last_step < kept->every) return;
     DT_WARN("%s does not exist or is empty: the records of steps %" PRId64 " to %" PRId64
@@ -83,15 +85,15 @@ void dt_lines_tell_gone(const char *path, const dt_kept *kept)
             path, kept->every, kept->last_step / kept->every * kept->every);
 }
 
-void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head)
+static void settle_and_warn(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head)
 {
     int64_t at;
     const int64_t n = l->n;
-    if (n == 0 && n_bad == 0) return dt_lines_tell_gone(path, kept);
+    if (n == 0 && n_bad == 0) return dt_lines_warn_gone(path, kept);
     if (!kept->several) dt_lines_settle(l);
     const int64_t missing = dt_lines_hole(l, kept, &at), n_twice = n - l->n, line = at + n_head;
-    if (n_bad > 0) DT_WARN("%s: removed %" PRId64 " incomplete line%s", path, n_bad, n_bad == 1 ? "" : "s");
-    if (n_twice > 0) DT_WARN("%s: removed %" PRId64 " duplicate record%s", path, n_twice, n_twice == 1 ? "" : "s");
+    if (n_bad > 0) DT_WARN("%s: removed %" PRId64 " incomplete line%s", path, n_bad, dt_plural(n_bad));
+    if (n_twice > 0) DT_WARN("%s: removed %" PRId64 " duplicate record%s", path, n_twice, dt_plural(n_twice));
     if (missing && at < l->n)
         DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing before this line, which has step %" PRId64,
                 path, line + 1, missing, l->line[at].step);
@@ -99,9 +101,9 @@ void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept
         DT_WARN("%s:%" PRId64 ": the record of step %" PRId64 " is missing after this last line", path, line, missing);
 }
 
-dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_text *out)
+/* Read a line into out, replacing its contents. */
+static dt_err read_line(const dt_line *line, FILE *in, const char *path, dt_text *out)
 {
-    const dt_line *line = &l->line[i];
     char piece[1 << 12];
     out->n = 0;
     errno = 0;
@@ -118,8 +120,65 @@ dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, d
     return DT_OK;
 }
 
-void dt_lines_free(dt_lines *l)
+static dt_err find_lines(FILE *in, const char *path, const dt_kept *kept, const dt_line_format *f, dt_lines *lines)
 {
-    free(l->line);
-    *l = (dt_lines){0};
+    char *line = NULL;
+    size_t cap = 0;
+    int64_t offset = ftello(in), n_bad = 0;
+    dt_err err = DT_OK;
+    ssize_t n;
+    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) >= 0; offset += n) {
+        dt_line found = {.offset = offset, .nbytes = n};
+        if (f->parse(line, (size_t)n, &found))
+            err = dt_lines_add(lines, path, kept, found);
+        else
+            n_bad++;
+        errno = 0;
+    }
+    if (err == DT_OK && !feof(in)) err = dt_fail_errno(DT_ERR_DATA, path, "cannot read");
+    free(line);
+    if (err == DT_OK) settle_and_warn(lines, path, kept, n_bad, f->n_head);
+    return err;
+}
+
+static dt_err copy_lines(FILE *in, const char *path, const dt_lines *lines, const dt_line_format *f, dt_record_file *to)
+{
+    enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
+    dt_text batch = {0}, line = {0};
+    dt_err err = DT_OK;
+    if (f->head) dt_text_append(&batch, f->head->bytes, f->head->n);
+    batch.failed |= f->head && f->head->failed;
+    for (int64_t i = 0; err == DT_OK && i < lines->n; i++) {
+        err = read_line(&lines->line[i], in, path, &line);
+        if (err == DT_OK && f->adapt) f->adapt(f->self, &line);
+        dt_text_append(&batch, line.bytes, line.n);
+        batch.failed |= line.failed;
+        if (err != DT_OK || (batch.n < BATCH && !batch.failed)) continue;
+        err = dt_record_file_write(to, &batch);
+        batch.n = 0;
+    }
+    if (err == DT_OK) err = dt_record_file_write(to, &batch);
+    dt_text_free(&batch);
+    dt_text_free(&line);
+    return err;
+}
+
+static dt_err write_again(FILE *in, const char *path, const dt_lines *lines, const dt_line_format *f)
+{
+    dt_aside a;
+    DT_TRY(dt_aside_open(&a, path));
+    dt_record_file to = {.fd = a.fd, .path = a.part};
+    const dt_err err = copy_lines(in, path, lines, f, &to);
+    if (err == DT_OK) return dt_aside_commit(&a);
+    dt_aside_drop(&a);
+    return err;
+}
+
+dt_err dt_lines_rewrite(FILE *in, const char *path, const dt_kept *kept, const dt_line_format *f)
+{
+    dt_lines lines = {0};
+    dt_err err = in ? find_lines(in, path, kept, f, &lines) : DT_OK;
+    if (err == DT_OK) err = write_again(in, path, &lines, f);
+    free(lines.line);
+    return err;
 }

@@ -10,7 +10,7 @@ typedef struct dt_line {
     bool is_validation;
 } dt_line;
 
-/** The records of a file, in file order. Initialise to {0}. */
+/** The records of a file, in file order. Initialise to {0}; free line. */
 typedef struct dt_lines {
     dt_line *line; /* [n] */
     int64_t n;
@@ -26,20 +26,29 @@ typedef struct dt_kept {
 
 /** Add a record if it is to be kept. path: for messages. DT_ERR_MEMORY. */
 dt_err dt_lines_add(dt_lines *l, const char *path, const dt_kept *kept, dt_line line);
-/** Keep each training step once, its newest record and the validations after it, ordered by step. A file holds steps
- * twice if it was merged by hand, or if a run wrote them again. */
+/** Order lines by step. Of each training step keep only the last record and the validations after it. A step has
+ *  several records if files were merged by hand, or if a run repeated the step. */
 void dt_lines_settle(dt_lines *l);
-/** The first training step whose record is missing; 0: none. Adjacent records may be `every` steps apart, or as far as
- *  the two records before them, if log.logging_steps was larger then. Before the first record, the distance after it
- *  counts. *at: index of the line before which the record is missing, n for the end. Call after dt_lines_settle. */
+/** The first training step whose record is missing; 0: none. Adjacent records may be `every` steps apart. They may also
+ *  be as far apart as the previous two records, because log.logging_steps may have been larger then. The first record
+ *  is compared with the distance to the second. *at: index of the line before which the record is missing, n for the
+ *  end. Call after dt_lines_settle. */
 int64_t dt_lines_hole(const dt_lines *l, const dt_kept *kept, int64_t *at);
 /** Warn that the file to which a resumed run would append is missing or empty. */
-void dt_lines_tell_gone(const char *path, const dt_kept *kept);
-/** Settle, and warn about removed lines and a missing step. n_bad: lines that are not records; n_head: lines before the
- *  first record. */
-void dt_lines_settle_and_tell(dt_lines *l, const char *path, const dt_kept *kept, int64_t n_bad, int64_t n_head);
-/** Read line i into out (replacing its contents) from the file of the lines. DT_ERR_DATA. */
-dt_err dt_lines_read(const dt_lines *l, int64_t i, FILE *in, const char *path, dt_text *out);
-void dt_lines_free(dt_lines *l);
+void dt_lines_warn_gone(const char *path, const dt_kept *kept);
+
+/** The lines of a file format. */
+typedef struct dt_line_format {
+    /** Set step and is_validation of a line, which includes its newline. False: it is not a complete record. */
+    bool (*parse)(const char *line, size_t nbytes, dt_line *found);
+    void (*adapt)(void *self, dt_text *line); /* change a kept line; NULL: lines stay as they are */
+    void *self;
+    const dt_text *head; /* written before the lines; NULL: nothing */
+    int n_head;          /* lines before the first record */
+} dt_line_format;
+/** Rewrite a file, through PATH.part and a rename, with the lines to keep, settled unless kept->several. A warning
+ *  reports removed lines and a missing step. in: the file, at its first record; NULL: only write the head. DT_ERR_DATA,
+ *  DT_ERR_WRITE, DT_ERR_MEMORY. */
+dt_err dt_lines_rewrite(FILE *in, const char *path, const dt_kept *kept, const dt_line_format *f);
 
 #endif

@@ -7,7 +7,6 @@
 #include "sink.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,7 @@ static const char *const fixed[] = {"step",          "loss",        "lr",       
                                     "tokens",        "samples",     "step_time", "tokens_per_second",
                                     "memory_device", "memory_host", "skipped",   "validation_loss"};
 enum { N_FIXED = sizeof fixed / sizeof fixed[0] };
-static const char later[] = "memory_pinned"; /* in every new table after the fixed ones; missing in older tables */
+static const char later[] = "memory_pinned"; /* follows the fixed columns in new tables; older tables lack it */
 
 static const char FILE_NAME[] = "metrics.csv";
 
@@ -104,65 +103,30 @@ static int n_cells(const char *line, size_t nbytes)
     return n;
 }
 
-static dt_err find_rows(const csv *c, FILE *in, const dt_kept *kept, dt_lines *rows)
+static bool parse_row(const char *line, size_t nbytes, dt_line *row)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    dt_err err = DT_OK;
-    int64_t offset = ftello(in), n_bad = 0;
-    ssize_t n;
-    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) > 0; offset += n) {
-        char *end;
-        const long long step = strtoll(line, &end, 10);
-        /* in a validation row the second cell, the loss, is empty */
-        const dt_line row = {step, offset, n, strncmp(end, ",,", 2) == 0};
-        if (line[n - 1] == '\n' && end != line)
-            err = dt_lines_add(rows, c->path, kept, row);
-        else
-            n_bad++;
-    }
-    if (err == DT_OK && ferror(in)) err = dt_fail_errno(DT_ERR_DATA, c->path, "cannot read");
-    free(line);
-    if (err == DT_OK) dt_lines_settle_and_tell(rows, c->path, kept, n_bad, 1);
-    return err;
+    char *end;
+    row->step = strtoll(line, &end, 10);
+    row->is_validation = strncmp(end, ",,", 2) == 0; /* the second cell, the loss, is empty */
+    return line[nbytes - 1] == '\n' && end != line;
 }
 
-/* Copy complete rows, padded with empty cells to the present number of columns. */
-static dt_err copy_rows(csv *c, FILE *in, const dt_lines *rows, dt_record_file *to)
+/* Append empty cells up to the present number of columns. */
+static void pad_row(void *self, dt_text *row)
 {
-    dt_err err = DT_OK;
-    for (int64_t i = 0; err == DT_OK && i < rows->n; i++) {
-        if ((err = dt_lines_read(rows, i, in, c->path, &c->row)) != DT_OK) break;
-        const int n = n_cells(c->row.bytes, --c->row.n);
-        for (int k = n; k < c->n_columns; k++) dt_text_append(&c->row, ",", 1);
-        dt_text_append(&c->row, "\n", 1);
-        err = dt_record_file_write(to, &c->row);
-    }
-    return err;
+    const csv *c = self;
+    for (int k = n_cells(row->bytes, --row->n); k < c->n_columns; k++) dt_text_append(row, ",", 1);
+    dt_text_append(row, "\n", 1);
 }
 
-/* Rewrite the table with the present columns; in: positioned after the header of the old table. */
-static dt_err write_again(csv *c, FILE *in, const dt_lines *rows)
-{
-    dt_aside a;
-    DT_TRY(dt_aside_open(&a, c->path));
-    dt_record_file to = {.fd = a.fd, .path = a.part};
-    c->row.n = 0;
-    put_header(c, &c->row);
-    dt_err err = dt_record_file_write(&to, &c->row);
-    if (err == DT_OK && in) err = copy_rows(c, in, rows, &to);
-    if (err == DT_OK) return dt_aside_commit(&a);
-    dt_aside_drop(&a);
-    return err;
-}
-
+/* Rewrite the table with the present columns; in: positioned after the header of the old table, or NULL. */
 static dt_err keep_rows(csv *c, FILE *in, const dt_kept *kept)
 {
-    dt_lines rows = {0};
-    dt_err err = in ? find_rows(c, in, kept, &rows) : DT_OK;
-    if (err == DT_OK) err = write_again(c, in, &rows);
-    dt_lines_free(&rows);
-    return err;
+    c->row.n = 0;
+    put_header(c, &c->row);
+    return dt_lines_rewrite(
+        in, c->path, kept,
+        &(dt_line_format){.parse = parse_row, .adapt = pad_row, .self = c, .head = &c->row, .n_head = 1});
 }
 
 /* Determine the columns; in: NULL for a new table. */
@@ -189,7 +153,7 @@ static dt_err open_table(csv *c, const char *path, const dt_kept *kept, FILE **i
     *c = (csv){.file.fd = -1, .path = strdup(path)};
     DT_CHECK(c->path, DT_ERR_MEMORY, "out of memory for the name of %s", path);
     DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
-    if (!there && kept->last_step > 0) dt_lines_tell_gone(path, kept);
+    if (!there && kept->last_step > 0) dt_lines_warn_gone(path, kept);
     if (there) DT_TRY(dt_open_text(path, in));
     return find_columns(c, *in);
 }
@@ -291,7 +255,7 @@ static dt_err csv_train(void *self, const dt_train_record *rec)
     int n = 0;
     dt_fields_of(rec, fields);
     for (int i = 0; i < DT_N_FIELDS; i++)
-        if (fields[i].known || i == DT_FIELD_SKIPPED) /* its column has no empty cells */
+        if (fields[i].known || i == DT_FIELD_SKIPPED) /* the column "skipped" has no empty cells */
             metrics[n++] = (dt_metric){fields[i].name, fields[i].value};
     DT_TRY(set_more(c, metrics, n));
     DT_TRY(set_more(c, rec->more, rec->n_more));

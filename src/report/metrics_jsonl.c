@@ -1,13 +1,11 @@
-/* metrics_jsonl.c - the sink "jsonl". It writes lines by hand, because they are flat and their digits are part of the
- * contract. It reads them with jansson, because a crash or another program may have damaged the file. */
+/* metrics_jsonl.c - the sink "jsonl". Lines are written without a library, because they are flat and their digits are
+ * part of the file format. They are read with jansson, because a crash or another program may have damaged the file. */
 #include "metrics_jsonl.h"
 #include "fields.h"
 #include "sink.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,82 +67,25 @@ static void put_validation(dt_text *out, const dt_validation *v)
     put_more_and_end(out, v->more, v->n_more);
 }
 
-/* The step of a complete line, or -1. Sets *is_validation. */
-static int64_t line_step(const char *line, size_t nbytes, bool *is_validation)
+static bool parse_line(const char *line, size_t nbytes, dt_line *found)
 {
-    *is_validation = false;
-    if (nbytes == 0 || line[nbytes - 1] != '\n') return -1;
+    if (line[nbytes - 1] != '\n') return false;
     json_t *object;
     if (dt_json_parse(&object, "", line, nbytes, DT_JSON_LAST_KEY | DT_JSON_RECORD) != DT_OK) dt_error_clear();
     const json_t *step = json_object_get(object, "step"); /* NULL if the line is not an object */
-    const int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
-    *is_validation = json_object_get(object, "validation_loss") != NULL;
+    found->step = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
+    found->is_validation = json_object_get(object, "validation_loss") != NULL;
     json_decref(object);
-    return value;
-}
-
-static dt_err find_lines(FILE *in, const char *path, const dt_kept *kept, dt_lines *lines, int64_t *n_bad)
-{
-    char *line = NULL;
-    size_t cap = 0;
-    int64_t offset = 0;
-    dt_err err = DT_OK;
-    ssize_t n;
-    for (errno = 0; err == DT_OK && (n = getline(&line, &cap, in)) >= 0; offset += n) {
-        dt_line found = {.offset = offset, .nbytes = n};
-        found.step = line_step(line, (size_t)n, &found.is_validation);
-        if (found.step < 0)
-            ++*n_bad;
-        else
-            err = dt_lines_add(lines, path, kept, found);
-        errno = 0;
-    }
-    if (err == DT_OK && !feof(in)) err = dt_fail_errno(DT_ERR_DATA, path, "cannot read");
-    free(line);
-    return err;
-}
-
-static dt_err copy_lines(FILE *in, const char *path, const dt_lines *lines, dt_record_file *to)
-{
-    enum { BATCH = 1 << 16 }; /* bytes gathered before a write */
-    dt_text batch = {0}, line = {0};
-    dt_err err = DT_OK;
-    for (int64_t i = 0; err == DT_OK && i < lines->n; i++) {
-        err = dt_lines_read(lines, i, in, path, &line);
-        dt_text_append(&batch, line.bytes, line.n);
-        if (err != DT_OK || (batch.n < BATCH && !batch.failed)) continue;
-        err = dt_record_file_write(to, &batch);
-        batch.n = 0;
-    }
-    if (err == DT_OK) err = dt_record_file_write(to, &batch);
-    dt_text_free(&batch);
-    dt_text_free(&line);
-    return err;
-}
-
-static dt_err write_again(FILE *in, const char *path, const dt_lines *lines)
-{
-    dt_aside a;
-    DT_TRY(dt_aside_open(&a, path));
-    dt_record_file to = {.fd = a.fd, .path = a.part};
-    const dt_err err = copy_lines(in, path, lines, &to);
-    if (err == DT_OK) return dt_aside_commit(&a);
-    dt_aside_drop(&a);
-    return err;
+    return found->step >= 0;
 }
 
 dt_err dt_jsonl_cut(const char *path, const dt_kept *kept)
 {
     FILE *in;
-    dt_lines lines = {0};
-    int64_t n_bad = 0;
-    if (access(path, F_OK) != 0 && errno == ENOENT) return dt_lines_tell_gone(path, kept), DT_OK;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return dt_lines_warn_gone(path, kept), DT_OK;
     DT_TRY(dt_check_replaceable(path)); /* reading a pipe to its end could block forever */
     DT_TRY(dt_open_text(path, &in));
-    dt_err err = find_lines(in, path, kept, &lines, &n_bad);
-    if (err == DT_OK) dt_lines_settle_and_tell(&lines, path, kept, n_bad, 0);
-    if (err == DT_OK) err = write_again(in, path, &lines);
-    dt_lines_free(&lines);
+    const dt_err err = dt_lines_rewrite(in, path, kept, &(dt_line_format){.parse = parse_line});
     fclose(in);
     return err;
 }

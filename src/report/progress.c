@@ -1,6 +1,6 @@
-/* progress.c - the sink "stdout": the progress line. A terminal is recognised by its width, not by isatty(): mpirun
- * gives its ranks a pseudo-terminal in any case, and passes the width only if it has a terminal itself. A pipe, a file
- * or a batch log gets plain lines through the log. */
+/* progress.c - the sink "stdout": the progress line. isatty() does not suffice to recognise a terminal: mpirun always
+ * gives its ranks a pseudo-terminal. The width is nonzero only if mpirun itself has a terminal. A pipe, a file or a
+ * batch log gets plain lines through the log. */
 #include "progress.h"
 #include "sink.h"
 
@@ -16,7 +16,7 @@
 #define REWRITE_S 0.1 /* minimum interval between updates of the live line; more often is not visible */
 
 typedef struct progress {
-    bool live; /* one line that is rewritten; otherwise a line per record */
+    bool live; /* one line is rewritten; otherwise each record is a line */
     int64_t total_steps;
     double every_s;                  /* minimum time between two lines; < 0: dt_cadence_shows chooses it */
     int64_t first_step;              /* of the first record seen, -1 before it */
@@ -193,7 +193,7 @@ static void put_validation_metric(dt_text *out, const dt_metric *m)
     dt_text_printf(out, "  %s %.4g", name, dt_unsigned_nan(m->value));
 }
 
-/* Metrics that are the negative of the loss, used to compare checkpoints; they are not displayed next to it. */
+/* True if one of the metrics is the negative of the loss. The loss is then not displayed. */
 static bool has_gain(const dt_metric *more, int n_more)
 {
     for (int i = 0; i < n_more; i++)

@@ -8,11 +8,10 @@
  * flushed to disk. Scrapes are seconds apart, and on a parallel file system a rename can take milliseconds, so short
  * steps replace the file at most once a second.
  *
- * Names of tasks' metrics ("dpo/rewards/margins") are labels: as parts of names, "a/b" and "a_b" would be one. */
+ * Names of tasks' metrics ("dpo/rewards/margins") are labels. In a Prometheus name, "a/b" and "a_b" would be equal. */
 #include "sink.h"
 #include "fields.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@
 typedef struct prometheus {
     char path[PATH_MAX], part[PATH_MAX];
     bool temporary;  /* removed at the end */
-    bool written;    /* the file is this run's */
+    bool written;    /* this run has written the file */
     double shown_s;  /* time at which a training record replaced the file */
     bool pending;    /* a record is not in the file yet */
     int64_t n_steps; /* of the run */
@@ -97,35 +96,10 @@ static void put_metrics(const prometheus *p, dt_text *out, const char *name, con
     }
 }
 
-/* Fields of a training record, with names and units as Prometheus recommends. */
-static const struct {
-    const char *field, *name, *type, *help;
-} FIELDS[] = {
-    {"step", "step", "gauge", "Optimizer steps done."},
-    {"loss", "loss", "gauge", "Training loss."},
-    {"lr", "learning_rate", "gauge", "Learning rate."},
-    {"grad_norm", "grad_norm", "gauge", "Norm of the gradient before clipping."},
-    {"tokens", "tokens_total", "counter", "Tokens since the start of the run, of all ranks."},
-    {"samples", "samples_total", "counter", "Samples since the start of the run, of all ranks."},
-    {"step_time", "step_seconds", "gauge", "Time of an optimizer step."},
-    {"tokens_per_second", "tokens_per_second", "gauge", "Tokens per second, of all ranks."},
-    {"memory_device", "memory_device_bytes", "gauge", "Peak of device memory, maximum over ranks."},
-    {"memory_pinned", "memory_pinned_bytes", "gauge", "Peak of pinned host memory, maximum over ranks."},
-    {"memory_host", "memory_host_bytes", "gauge", "Peak resident set, maximum over ranks."},
-    {"flops_per_second", "flops_per_second", "gauge", "Model FLOPs per second, of all ranks."},
-    {"mfu", "mfu_ratio", "gauge", "Model FLOPs utilization."},
-    {"skipped", "skipped", "gauge", "1 if the last update was skipped because a gradient was not finite."},
-};
-
 static void put_field(const prometheus *p, dt_text *out, const dt_field *field)
 {
-    for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) {
-        if (strcmp(FIELDS[i].field, field->name) != 0) continue;
-        put_family(out, FIELDS[i].name, FIELDS[i].type, FIELDS[i].help);
-        put_sample(p, out, FIELDS[i].name, NULL, field->value);
-        return;
-    }
-    put_gauge(p, out, field->name, "Of the last training record.", field->value);
+    put_family(out, field->metric, field->type, field->help);
+    put_sample(p, out, field->metric, NULL, field->value);
 }
 
 /* ---- file -------------------------------------------------------------------------------------------------------- */
@@ -242,8 +216,8 @@ static dt_err prometheus_sync(void *self)
     return p->pending ? replace(p, true) : DT_OK;
 }
 
-/* A collector would export a file in its own directory for ever, so this one is removed. A file in output_dir is part
- * of the run's results. */
+/* A file in the collector's directory is removed, because the collector would export it forever. A file in output_dir
+ * is a result of the run and stays. */
 static void prometheus_close(void *self)
 {
     prometheus *p = self;

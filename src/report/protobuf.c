@@ -5,6 +5,23 @@
 
 enum { WIRE_VARINT = 0, WIRE_64BIT = 1, WIRE_BYTES = 2, WIRE_32BIT = 5 };
 
+uint32_t dt_crc32c(const void *data, size_t nbytes)
+{
+    /* The remainders of the 16 half bytes for the reflected polynomial 0x82f63b78. For records of a few hundred bytes a
+     * larger table is not faster. */
+    static const uint32_t nibble[16] = {0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
+                                        0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
+                                        0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75};
+    const uint8_t *p = data;
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < nbytes; i++) {
+        crc ^= p[i];
+        crc = (crc >> 4) ^ nibble[crc & 15];
+        crc = (crc >> 4) ^ nibble[crc & 15];
+    }
+    return ~crc;
+}
+
 static void put_varint(dt_text *r, uint64_t value)
 {
     uint8_t b[10];

@@ -5,6 +5,9 @@
 
 #include "record.h"
 
+/** CRC-32C (Castagnoli), which TFRecord then masks. */
+uint32_t dt_crc32c(const void *data, size_t nbytes);
+
 void dt_pb_fixed(dt_text *r, uint64_t value, int nbytes); /* little-endian, without a field number */
 void dt_pb_varint(dt_text *r, int field, uint64_t value);
 void dt_pb_bytes(dt_text *r, int field, const void *data, size_t nbytes);

@@ -12,8 +12,8 @@ typedef struct dt_record_file {
     int64_t nbytes; /* bytes of complete records */
 } dt_record_file;
 
-/** keep: append to an existing file; otherwise replace it by a new one. DT_ERR_WRITE names the file. Anything but a
- *  regular file is rejected. */
+/** keep: append to an existing file; otherwise replace it by a new one. DT_ERR_WRITE, naming the file: also if it is
+ *  not a regular file. */
 dt_err dt_record_file_open(dt_record_file *f, const char *path, bool keep);
 /** Append one record with one write(), so that a crash truncates at most the last one. After an error (disk full) the
  *  file ends with the previous record. */

@@ -386,15 +386,15 @@ static dt_err prepare(making *k)
     return DT_OK;
 }
 
-static void give(const making *k, dt_loader *l, const dt_image_hash *images, dt_feature_place *places)
+static void give(const making *k, dt_loader *l, const dt_image_hash *images, dt_feature_slot *places)
 {
     for (int64_t i = 0; i < n_images_of(l); i++) places[i] = dt_features_find(k->t->features, &images[i]);
-    if (l) dt_loader_give_features(l, k->t->features, places);
+    if (l) dt_loader_set_features(l, k->t->features, places);
 }
 
 static dt_err give_all(const making *k)
 {
-    dt_feature_place *places = malloc(((size_t)k->n_images + 1) * sizeof *places);
+    dt_feature_slot *places = malloc(((size_t)k->n_images + 1) * sizeof *places);
     DT_CHECK(places, DT_ERR_MEMORY, "out of memory for the offsets of %" PRId64 " images' features", k->n_images);
     give(k, k->t->train, k->images, places);
     give(k, k->t->valid, k->images + n_images_of(k->t->train), places);

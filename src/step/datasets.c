@@ -161,7 +161,12 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what)
         t->steps_per_epoch = dt_loader_info(t->train)->steps_per_epoch;
         t->samples_per_epoch = dt_loader_info(t->train)->n_samples;
     }
-    if (t->valid) t->n_validation = dt_loader_n_eval(t->valid);
+    if (t->valid) t->n_validation = dt_loader_n_micro(t->valid, DT_EVALUATION);
+}
+
+const dt_data_info *dt_task_warned_data(const dt_task *t)
+{
+    return t->train && (!t->comm || dt_comm_first(t->comm)) ? dt_loader_info(t->train) : NULL;
 }
 
 void dt_task_count_images(dt_task *t, const dt_batch *b)

@@ -13,7 +13,7 @@ typedef struct dt_advantage_rule {
     const double *weight;    /* [n_funcs] of the functions */
     dt_scale_rewards scale;  /* divisor of r - m; only for sum_then_normalize */
     bool normalize_then_sum; /* multi_objective_aggregation */
-    int64_t n_of_set;        /* rows over which `all` below extends, set by set: whole groups; 0: n_rows */
+    int64_t n_of_set;        /* `all` below refers to sets of so many consecutive rows: whole groups; 0: all rows */
 } dt_advantage_rule;
 
 /** reward [n_rows, n_funcs], NaN: the function does not apply. Symbols: r is the weighted sum of a row's rewards, m the

@@ -1,9 +1,10 @@
 /* kto.c - task kto: aligns a model with single answers, each labelled good or bad, against a frozen reference
- * (algorithms.md 3.5). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. A good
- * answer is to have a larger ratio than the model has on average, a bad one a smaller ratio. The average is estimated
- * over prompts with the answers of other samples of the step, by one forward of both models before the first gradient.
+ * (algorithms.md 3.5). With S the sum of an answer's log-probabilities, its ratio is S_policy - S_reference. Training
+ * raises the ratios of good answers above the model's average ratio, and lowers those of bad answers below it. The
+ * average is estimated over prompts with the answers of other samples of the step. This takes one forward of both
+ * models before the first gradient.
  *
- * Source   Ethayarajh et al., "KTO", ICML 2024, arXiv:2402.01306, equations 7 and 8; numbers as TRL's KTOTrainer.
+ * Source   Ethayarajh et al., "KTO", ICML 2024, arXiv:2402.01306, equations 7 and 8; values match TRL's KTOTrainer.
  *          D'Oosterlinck et al., "APO", arXiv:2408.06266, equation 7, unpaired. */
 #include "dtrain/step/step.h"
 #include "pair_loss.h"
@@ -18,10 +19,10 @@ typedef struct kto {
     double beta, weight[N_LABELS];
     bool estimates; /* loss_type kto: the average is estimated; apo_zero_unpaired: it is 0 */
     dt_reference reference;
-    double *ratio;   /* [n_alloc] of the samples of a step, or of the validation, with the answers of others */
-    int64_t n_alloc; /* their maximum number */
-    double kl;       /* mean of these, at least 0 */
-    dt_micro step;   /* of the current step, all but the batch */
+    double *ratio; /* [n_alloc] ratios of the mismatched samples of a step, or of the validation */
+    int64_t n_alloc;
+    double kl;     /* mean of these, at least 0 */
+    dt_micro step; /* of the current step, all but the batch */
     int loss, n_answers, n[N_LABELS], reward[N_LABELS], logp[N_LABELS], logit[N_LABELS], n_tok_of[N_LABELS];
     int entropy, n_target, kl_of_step, kl_of_validation, n_tok, n_samples;
 } kto;
@@ -126,7 +127,7 @@ static double sum_of(const dt_batch *b, int64_t sequence, const float *logp)
     return sum;
 }
 
-/* The ratios of one mismatched micro-batch, whose first sample has this number in the step. */
+/* Compute the ratios of one mismatched micro-batch. first: number of its first sample in the step. */
 static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
 {
     kto *k = t->self;
@@ -140,15 +141,12 @@ static dt_err score_mismatched(dt_task *t, const dt_batch *b, int64_t first)
     return DT_OK;
 }
 
-/* Each ratio is one rank's, and 0 of the others: their sum has the same bits on any number of ranks. */
 static dt_err average(dt_task *t, int64_t n)
 {
-    enum { MOST = 1 << 22 }; /* an int counts them */
     kto *k = t->self;
     double sum = 0;
     DT_TRY(dt_fault("task.kto"));
-    for (int64_t at = 0; at < n; at += MOST)
-        DT_TRY(dt_comm_reduce_host_f64(t->comm, k->ratio + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
+    DT_TRY(answers_add_up(t, k->ratio, n));
     for (int64_t i = 0; i < n; i++) sum += k->ratio[i];
     k->kl = sum > 0 ? sum / (double)n : isnan(sum) ? sum : 0;
     return DT_OK;
@@ -159,30 +157,18 @@ static int64_t first_of(const dt_task *t, int64_t micro)
     return (micro * t->data->size + t->data->rank) * t->batching.micro_batch_size;
 }
 
-static dt_err estimate_step(dt_task *t, int64_t step, int64_t n)
+/* For a step of n samples, or for DT_EVALUATION. */
+static dt_err estimate(dt_task *t, dt_loader *l, int64_t step, int64_t n)
 {
     kto *k = t->self;
     const dt_batch *b;
     if (!k->estimates) return DT_OK;
     memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
-    for (int micro = 0; micro < k->step.n_micro; micro++) {
-        DT_TRY(dt_loader_mismatched_batch(t->train, step, micro, &b));
+    for (int64_t micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
+        DT_TRY(dt_loader_mismatched_batch(l, step, micro, &b));
         DT_TRY(score_mismatched(t, b, first_of(t, micro)));
     }
     return average(t, n);
-}
-
-static dt_err estimate_validation(dt_task *t)
-{
-    kto *k = t->self;
-    const dt_batch *b;
-    if (!k->estimates) return DT_OK;
-    memset(k->ratio, 0, (size_t)k->n_alloc * sizeof *k->ratio);
-    for (int64_t micro = 0; micro < t->n_validation; micro++) {
-        DT_TRY(dt_loader_mismatched_eval_batch(t->valid, micro, &b));
-        DT_TRY(score_mismatched(t, b, first_of(t, micro)));
-    }
-    return average(t, dt_loader_info(t->valid)->n_samples);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -192,17 +178,15 @@ static dt_err kto_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     kto *k = t->self;
     if (micro == 0) {
         dt_step_counts counts;
-        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-        k->step.n_micro = dt_loader_n_micro(t->train, step);
-        k->step.inv_norm = 1 / (double)counts.n_samples;
-        DT_TRY(estimate_step(t, step, counts.n_samples));
+        DT_TRY(answers_begin_step(t, step, &k->step, &counts));
+        DT_TRY(estimate(t, t->train, step, counts.n_samples));
     }
     *m = k->step;
     DT_TRY(dt_loader_batch(t->train, step, micro, &m->batch));
     return dt_reference_score(&k->reference, t, m->batch);
 }
 
-/* With z = beta (ratio - kl) of a good answer, minus that of a bad one: the loss is weight (1 - sigmoid(z)).
+/* The loss weight (1 - sigmoid(z)) with z = beta (ratio - kl) for a good answer, -beta (ratio - kl) for a bad one.
  * *slope: its derivative by the ratio. */
 static double loss_of(const kto *k, double ratio, bool good, double *slope)
 {
@@ -266,8 +250,8 @@ static dt_err kto_evaluate(dt_task *t, int64_t micro)
     kto *k = t->self;
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
-    if (micro == 0) DT_TRY(estimate_validation(t));
-    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    if (micro == 0) DT_TRY(estimate(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
     DT_TRY(dt_reference_score(&k->reference, t, m.batch));
     return dt_task_forward(t, &m);
 }
@@ -275,7 +259,6 @@ static dt_err kto_evaluate(dt_task *t, int64_t micro)
 static dt_err kto_after_step(dt_task *t, int64_t step, bool applied)
 {
     kto *k = t->self;
-    (void)applied;
     dt_sums_add(t->sums, k->kl_of_step, k->kl);
     return dt_reference_after_step(&k->reference, t, step);
 }

@@ -1,7 +1,9 @@
-/* language_model.c - pre-training and SFT are one task. They differ only in which tokens are targets, which the data
- * determines: L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
+/* language_model.c - pre-training and SFT are one task. They differ only in the targets, which the data determines:
+ * L = -(1/N) sum over targets of weight_t logp_t, N the sum of weights of the step (algorithms.md 1.3). */
 #include "language_model.h"
 #include "dtrain/step/step.h"
+#include "pairs.h"
+#include "dtrain/core/plural.h"
 #include <math.h>
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
@@ -48,13 +50,13 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 
 /* ---- the task ---------------------------------------------------------------------------------------------------- */
 
-/* Images are never truncated. */
+/* A sample is skipped if data.seq_len would cut its images. */
 static void warn_of_images(const dt_task *t)
 {
-    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (info && info->n_too_long && (!t->comm || dt_comm_first(t->comm)))
-        DT_WARN("[data] train: %lld samples are skipped, because their images do not fit in data.seq_len = %lld tokens",
-                (long long)info->n_too_long, (long long)t->cfg->data_seq_len);
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && info->n_too_long)
+        DT_WARN("[data] train: skipped %lld sample%s with images that do not fit in data.seq_len = %lld tokens",
+                (long long)info->n_too_long, dt_plural(info->n_too_long), (long long)t->cfg->data_seq_len);
 }
 
 void lm_open(dt_task *t)
@@ -76,24 +78,26 @@ dt_err lm_evaluate(dt_task *t, int64_t micro)
 {
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
-    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
     return dt_task_forward(t, &m);
 }
 
-/* Warns that the data, not the task's name, determines the targets here. */
+/* The data, not the name of the task, determines the targets. */
 static void warn_of_kind(const dt_task *t)
 {
-    if (t->train && dt_loader_info(t->train)->of_documents && (!t->comm || dt_comm_first(t->comm)))
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && info->of_documents)
         DT_WARN("[data] train: files of kind tokens do not separate prompts from answers, so task sft trains on every "
                 "token, as task pretrain does");
 }
 
-/* Task pretrain is the default. Data with prompts and answers was probably made for another task. */
+/* Task pretrain is the default. Warn if the data has prompts and answers, because the user may have forgotten to set
+ * the task. */
 static void open_pretrain(dt_task *t)
 {
     lm_open(t);
-    if (t->train && !dt_loader_info(t->train)->of_documents && !dt_config_given(t->cfg, "run", "task") &&
-        (!t->comm || dt_comm_first(t->comm)))
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && !info->of_documents && !dt_config_given(t->cfg, "run", "task"))
         DT_WARN("[run] task is not set, so it is pretrain, but data.train was made of prompts and answers: set "
                 "run.task = sft (the losses are the same)");
 }
@@ -114,8 +118,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
     language_model *l = t->self;
     if (micro == 0) {
         dt_step_counts counts;
-        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-        l->step.n_micro = dt_loader_n_micro(t->train, step);
+        DT_TRY(answers_begin_step(t, step, &l->step, &counts));
         l->step.inv_norm = counts.weight > 0 ? 1 / counts.weight : 0;
     }
     *m = l->step;
@@ -124,7 +127,6 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
-    (void)t, (void)p;
     const dt_batch *b = m->batch;
     for (int64_t i = 0; i < b->n_target; i++) w->u[i] = (float)(b->weight[b->target_row[i]] * m->inv_norm);
     return DT_OK;

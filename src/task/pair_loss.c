@@ -1,6 +1,16 @@
 /* pair_loss.c - the loss of one pair of rewards, and its derivatives. */
 #include "pair_loss.h"
 #include <math.h>
+#include <stdlib.h>
+
+static int compare(const void *x, const void *y)
+{
+    const dt_pair_key *a = x, *b = y;
+    if (a->x != b->x) return a->x < b->x ? -1 : 1;
+    return a->pair < b->pair ? -1 : a->pair > b->pair;
+}
+
+void dt_pair_keys_sort(dt_pair_key *key, int64_t n) { qsort(key, (size_t)n, sizeof *key, compare); }
 
 double dt_log_sigmoid(double x) { return fmin(x, 0) - log1p(exp(-fabs(x))); }
 double dt_sigmoid(double x) { return exp(dt_log_sigmoid(x)); }

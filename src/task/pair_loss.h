@@ -3,6 +3,7 @@
 #define DTRAIN_TASK_PAIR_LOSS_H
 
 #include "dtrain/data/dataset.h"
+#include <math.h>
 
 typedef enum dt_pair_loss_type { DT_PAIR_SIGMOID, DT_PAIR_HINGE } dt_pair_loss_type;
 
@@ -33,8 +34,22 @@ typedef struct dt_pair_labels {
 double dt_pair_loss_of(const dt_pair_loss *l, const double reward[DT_N_SIDES], const dt_pair_labels *labels,
                        double gradient[DT_N_SIDES]);
 
+/** A value of a pair. */
+typedef struct dt_pair_key {
+    double x;
+    int64_t pair;
+} dt_pair_key;
+/** Sort by ascending x, equal ones by pair. */
+void dt_pair_keys_sort(dt_pair_key *key, int64_t n);
+
 /** log sigmoid(x), without overflow. */
 double dt_log_sigmoid(double x);
 double dt_sigmoid(double x);
+
+/** A non-negative estimator of the KL divergence at a token sampled from the policy, with d = log reference - log
+ *  policy (http://joschu.net/blog/kl-approx.html): e^d - 1 - d. */
+static inline double dt_k3(double d) { return expm1(d) - d; }
+/** Its derivative by the policy's log-probability: 1 - e^d. */
+static inline double dt_k3_slope(double d) { return -expm1(d); }
 
 #endif

@@ -15,6 +15,22 @@ void answers_open(dt_task *t, const dt_task_data *what, int n_texts)
     if (t->model_opt->max_seq < n) t->model_opt->max_seq = (int32_t)n;
 }
 
+dt_err answers_begin_step(const dt_task *t, int64_t step, dt_micro *m, dt_step_counts *counts)
+{
+    DT_TRY(dt_loader_step_counts(t->train, step, counts));
+    m->n_micro = (int)dt_loader_n_micro(t->train, step);
+    m->inv_norm = 1 / (double)counts->n_samples;
+    return DT_OK;
+}
+
+dt_err answers_add_up(const dt_task *t, double *x, int64_t n)
+{
+    enum { MOST = 1 << 22 }; /* MPI counts are of type int */
+    for (int64_t at = 0; at < n; at += MOST)
+        DT_TRY(dt_comm_reduce_host_f64(t->comm, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
+    return DT_OK;
+}
+
 int pairs_metric(dt_sums *s, const char *name, dt_sum_kind kind, double unit, const char *bottom)
 {
     char validation[2 * DT_SUM_NAME];

@@ -8,6 +8,14 @@
  *  even if no file defines its lengths (--plan). n_texts: of a sample. */
 void answers_open(dt_task *t, const dt_task_data *what, int n_texts);
 
+/** In next_micro, for the first micro-step: the step's counts, its number of micro-steps, and 1 / its samples. Local.
+ *  Errors of dt_loader_step_counts. */
+dt_err answers_begin_step(const dt_task *t, int64_t step, dt_micro *m, dt_step_counts *counts);
+
+/** Sum x [n] over the ranks. Each value is 0 on all ranks but one, so the sums are exact for any number of ranks.
+ *  Collective. */
+dt_err answers_add_up(const dt_task *t, double *x, int64_t n);
+
 /** Declare a sum and its metric sum / bottom: TASK/NAME in training steps, and TASK/validation_NAME in validations.
  *  Returns the index of the sum. */
 int pairs_metric(dt_sums *s, const char *name, dt_sum_kind kind, double unit, const char *bottom);

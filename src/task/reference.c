@@ -21,8 +21,8 @@ static bool trains_adapters_alone(const dt_task *t)
     return any;
 }
 
-/* Does training start from adapters of lora.path or of a checkpoint? If so, the reference has them too. A plan does not
- * need the model. */
+/* *adapted: training starts from adapters, of lora.path or of a checkpoint. The reference then has them too. A plan
+ * works without the model. */
 static dt_err starts_adapted(const dt_task *t, bool *adapted)
 {
     const char *start = t->cfg->model_path;
@@ -63,8 +63,8 @@ static dt_err check_slices(const dt_reference *r, const dt_task *t)
     return DT_OK;
 }
 
-/* Record the hash of the weights. A reference that is the model in training, or that follows it, is in checkpoints
- * itself. */
+/* Record the hash of the weights. It is not needed if checkpoints contain the reference: it is the model in training
+ * without adapters, or it follows that model. */
 static dt_err note_weights(dt_reference *r, const dt_task *t)
 {
     uint64_t sum = 0;
@@ -95,13 +95,12 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
 {
     dt_reference *r = self;
     size_t used = 0;
-    (void)t;
     r->logp = dt_carve(block, &used, r->scorer.opt.max_tok, sizeof *r->logp);
     r->chunk = dt_carve(block, &used, r->sync_steps ? 2 * CHUNK : 0, sizeof(float));
     return used;
 }
 
-/* After that of the scorer. */
+/* Runs after the begin of the scorer, which is an earlier part of the task. */
 static dt_err begin(void *self, dt_task *t)
 {
     dt_reference *r = self;
@@ -129,7 +128,8 @@ dt_err dt_reference_open(dt_reference *r, dt_task *t, const char *path)
     return DT_OK;
 }
 
-/* Find a unit with trained and frozen parameters. Its shards differ from those of a fully frozen model. */
+/* The name of a unit with trained and frozen parameters; NULL: none. Its shards differ from those of a fully frozen
+ * model. */
 static const char *partly_trained(const dt_task *t)
 {
     for (int u = 0; u < t->n_units; u++)
@@ -183,7 +183,7 @@ static dt_err mix_slice(dt_reference *r, dt_zero *policy, const dt_slice *p)
         DT_TRY(dt_zero_state_read(z, DT_STATE_PARAM, p, at, n, to));
         for (int64_t i = 0; i < n; i++) {
             const float before = dt_element(to, own, i), now = dt_element(from, of_policy, i);
-            /* parameters frozen in both keep their bits */
+            /* parameters that training does not change keep their bits */
             if (before != now) dt_set_element(to, own, i, rest * before + mixup * now);
         }
         DT_TRY(dt_zero_state_write(z, DT_STATE_PARAM, p, at, n, to));

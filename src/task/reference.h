@@ -1,7 +1,7 @@
 /* reference.h - the reference of a policy: a frozen model that computes log-probabilities of a batch's targets. Private
- * to src/task. scorer.h says when its forward may run, and where its parameters are.
+ * to src/task. See scorer.h for the location of its parameters and for the times at which its forward may run.
  *
- * It may follow the policy (TR-DPO, arXiv 2404.09656). In that case checkpoints contain it as the model "reference". */
+ * It may follow the policy (TR-DPO, arXiv 2404.09656). Checkpoints then contain it as the model "reference". */
 #ifndef DTRAIN_TASK_REFERENCE_H
 #define DTRAIN_TASK_REFERENCE_H
 

@@ -5,12 +5,14 @@
 #include "language_model.h"
 #include "pair_loss.h"
 #include "pairs.h"
+#include "dtrain/core/plural.h"
 #include <string.h>
 
 typedef struct reward_model {
     dt_pair_loss loss_of;
     dt_micro step; /* of the current step, all but the batch */
-    int loss, n_pairs, n_told, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok, n_samples;
+    int loss, n_pairs, n_preferences, correct, margin, reward, n_rewards, least, largest, safe, n_safety, n_tok,
+        n_samples;
 } reward_model;
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
@@ -18,7 +20,7 @@ typedef struct reward_model {
 static void declare(reward_model *r, dt_sums *s, bool harmless)
 {
     r->n_pairs = dt_sums_declare(s, "rm/pairs", DT_SUM_UNITS, 1);
-    r->n_told = dt_sums_declare(s, "rm/preferences", DT_SUM_UNITS, 1);
+    r->n_preferences = dt_sums_declare(s, "rm/preferences", DT_SUM_UNITS, 1);
     r->n_rewards = dt_sums_declare(s, "rm/texts", DT_SUM_UNITS, 1);
     r->n_tok = dt_sums_declare(s, "tokens", DT_SUM_UNITS, 1);
     r->n_samples = dt_sums_declare(s, "samples", DT_SUM_UNITS, 1);
@@ -62,12 +64,12 @@ static int64_t text_length(const dt_task *t)
 
 static void warn_of_data(const dt_task *t)
 {
-    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (!info || (t->comm && !dt_comm_first(t->comm))) return;
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (!info) return;
     if (info->n_too_long)
-        DT_WARN("[data] train: %lld pairs with a text of more than %lld tokens are skipped; to truncate them instead, "
+        DT_WARN("[data] train: skipped %lld pair%s with a text of more than %lld tokens; to truncate texts instead, "
                 "set rm.truncate = true",
-                (long long)info->n_too_long, (long long)text_length(t));
+                (long long)info->n_too_long, dt_plural(info->n_too_long), (long long)text_length(t));
     if (is_harmless(t) && !info->has_safety)
         DT_WARN("[rm] kind = harmless: the data does not say which answers are safe, so a score of 0 has no defined "
                 "meaning");
@@ -94,12 +96,8 @@ static void rm_open(dt_task *t)
 static dt_err rm_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 {
     reward_model *r = t->self;
-    if (micro == 0) {
-        dt_step_counts counts;
-        DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-        r->step.n_micro = dt_loader_n_micro(t->train, step);
-        r->step.inv_norm = 1 / (double)counts.n_samples;
-    }
+    dt_step_counts counts;
+    if (micro == 0) DT_TRY(answers_begin_step(t, step, &r->step, &counts));
     *m = r->step;
     return dt_loader_batch(t->train, step, micro, &m->batch);
 }
@@ -137,7 +135,7 @@ static void collect_pair(dt_task *t, const dt_batch *b, int64_t k, const double 
     const reward_model *r = t->self;
     const dt_batch_pairs *p = dt_pairs_of(b);
     if (!p->tie[k]) {
-        dt_sums_count(t->sums, r->n_told, 1);
+        dt_sums_count(t->sums, r->n_preferences, 1);
         dt_sums_count(t->sums, r->correct, reward[0] > reward[1]);
         dt_sums_add(t->sums, r->margin, reward[0] - reward[1]);
     }

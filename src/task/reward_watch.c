@@ -1,9 +1,9 @@
-/* reward_watch.c - see reward_watch.h. Counts restart with the process. */
+/* reward_watch.c - checkpoints do not contain the counts, so they restart with the process. */
 #include "reward_watch.h"
 #include <inttypes.h>
 #include <math.h>
 
-/* Returns the number of rows of function k with a reward, or -1 if two rows of a group differ. *value: the common value
+/* Returns the number of rows with a reward of function k, or -1 if two rows of a group differ. *value: the common value
  * of all rows, NaN if groups differ. */
 static int64_t look(const dt_watched_rewards *r, int k, double *value)
 {
@@ -27,7 +27,7 @@ static void warn(const dt_reward_watch *w, const char *name)
     const int64_t n_cut = w->n_rows - w->n_ended;
     if (!isnan(w->value)) snprintf(value, sizeof value, "%g", w->value);
     if (n_cut * 10 >= w->n_rows * 9) /* most completions were truncated before an answer */
-        snprintf(cut, sizeof cut, "; %" PRId64 " of them were truncated at the maximum length", n_cut);
+        snprintf(cut, sizeof cut, "; %" PRId64 " of them reached the maximum length", n_cut);
     DT_WARN("reward %s was %s for all %" PRId64 " completions of the last %" PRId64
             " rollouts%s, so the policy gets no signal from it; compare the completions (log.completions) with what "
             "the function expects",
@@ -45,8 +45,8 @@ static void watch_one(dt_reward_watch *w, const char *name, const dt_watched_rew
     }
     w->value = w->n_rollouts == 0 || w->value == value ? value : NAN;
     w->n_rollouts++, w->n_rows += n, w->n_ended += r->n_ended;
-    if (w->told || w->n_rollouts < DT_REWARD_PATIENCE) return;
-    w->told = true;
+    if (w->warned || w->n_rollouts < DT_REWARD_PATIENCE) return;
+    w->warned = true;
     if (loud) warn(w, name);
 }
 

@@ -10,7 +10,7 @@ enum { DT_REWARD_PATIENCE = 10 }; /* rollouts */
 typedef struct dt_reward_watch {
     double value; /* common value of the last groups; NaN: they differed */
     int64_t n_rollouts, n_rows, n_ended;
-    bool told;
+    bool warned;
 } dt_reward_watch;
 
 /** The rewards of a rollout; every rank passes all of them. */

@@ -4,6 +4,7 @@
 #include "dtrain/step/step.h"
 #include "dtrain/perfmodel/chips.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -141,7 +142,8 @@ static void describe(const dt_run *run)
         DT_INFO("train: %s, %" PRId64 " tokens, %" PRId64 " steps per epoch; %" PRId64 " steps in total",
                 say_samples(info, text, sizeof text), info->n_tokens, t->steps_per_epoch, run->total_steps);
         if (info->n_dropped && dt_comm_first(run->comm))
-            DT_WARN("[data] train: %" PRId64 " samples without a target are skipped", info->n_dropped);
+            DT_WARN("[data] train: skipped %" PRId64 " sample%s without a target", info->n_dropped,
+                    dt_plural(info->n_dropped));
     }
     if (t->valid) DT_INFO("validation: %s", say_samples(dt_loader_info(t->valid), text, sizeof text));
 }

@@ -210,8 +210,7 @@ static void look(const char *path, int64_t seq_len)
             char *json = NULL;
             if (info->kind == DT_DATASET_PROMPTS) must(dt_dataset_read_record(d, i, &json) == DT_OK || !good);
             free(json);
-            if (pairs || info->has_answers)
-                must(dt_dataset_side_document(d, DT_SIDE_SECOND, i, &first, &n) == DT_OK || !good);
+            if (pairs || info->has_answers) must(dt_dataset_part(d, DT_SIDE_SECOND, i, &first, &n) == DT_OK || !good);
         }
         static const char *const names[] = {"none", "wrapped", "bfd", "bfd_split"};
         dt_packing_info rows;

@@ -70,7 +70,7 @@ static void check_features(const char *path, const uint8_t *list, size_t nbytes,
         dt_image_hash image;
         float features[N_ROWS * WIDTH];
         memcpy(&image, list + at, sizeof image);
-        const dt_feature_place place = dt_features_find(f, &image);
+        const dt_feature_slot place = dt_features_find(f, &image);
         if (place.file >= 0) done(dt_features_read(f, &place, features), path);
         must(place.file < 1 + twice);
     }

@@ -3,8 +3,7 @@
  *
  * A sample is a row of tokens (kind tokens; a packed row with bfd), a record (kind sft), a pair of texts (kind
  * preference), each its own sequence, a text with a label (kind unpaired), or a prompt (kind prompts). The samples of
- * an optimizer step are a pure function of (configuration, step): to resume, a run needs a step number, not an
- * iterator.
+ * an optimizer step are a pure function of (configuration, step). A run therefore resumes from a step number.
  *
  * Every function is Local: each rank opens the files, and all ranks compute the same order. */
 #ifndef DTRAIN_DATA_H
@@ -91,9 +90,9 @@ uint64_t dt_loader_fingerprint(const dt_loader *l);
 /** Number of targets of a sample, by its index (dt_batch.sample). Evaluations take the first info->n_samples in
  *  order. */
 int64_t dt_loader_n_target(const dt_loader *l, int64_t sample);
-/** Read every file once and verify token ids, offsets, masks and checksums. each_piece: called before each block of a
+/** Read every file once and verify token ids, offsets, masks and checksums. poll: called before each block of a
  *  few MiB; its error ends the verification. DT_ERR_DATA. */
-dt_err dt_loader_verify(const dt_loader *l, dt_err (*each_piece)(void *arg), void *arg);
+dt_err dt_loader_verify(const dt_loader *l, dt_err (*poll)(void *arg), void *arg);
 
 /** Refuse the model's image placeholder in texts of files without images: reading such a sample, also in
  *  dt_loader_verify, is DT_ERR_DATA. Before the first batch. */
@@ -112,12 +111,16 @@ typedef struct dt_images_of_file {
 bool dt_loader_images_of(const dt_loader *l, int k, dt_images_of_file *f);
 /** Read image i of all files. pixels: out [S, S, 3]. DT_ERR_DATA. */
 dt_err dt_loader_image(dt_loader *l, int64_t i, uint8_t *pixels);
-/** Set where images' features are stored (feature_nbytes). Before the first batch, or when no batch is in use. f:
- *  borrowed until the next call; places: in [dt_loader_n_images], copied. */
-void dt_loader_give_features(dt_loader *l, const dt_features *f, const dt_feature_place *places);
+/** Set the files of images' features, and the location of each image's features in them (feature_nbytes). Called before
+ *  the first batch, or when no batch is in use. f: borrowed until the next call; slots: in [dt_loader_n_images],
+ *  copied. */
+void dt_loader_set_features(dt_loader *l, const dt_features *f, const dt_feature_slot *slots);
 
-/** Number of micro-steps of optimizer step `step`, counted from 0 over all epochs: the same on every rank. */
-int dt_loader_n_micro(const dt_loader *l, int64_t step);
+/** Instead of a step: an evaluation, which takes all samples once, in the order of the files. */
+enum { DT_EVALUATION = -1 };
+/** Number of micro-steps of optimizer step `step`, counted from 0 over all epochs, or of an evaluation: the same on
+ *  every rank. */
+int64_t dt_loader_n_micro(const dt_loader *l, int64_t step);
 /** Sums over all ranks and micro-steps of a step. Every rank computes them before the step, without communication. */
 typedef struct dt_step_counts {
     double weight; /* sum over all targets in the loss, rounded once */
@@ -126,22 +129,14 @@ typedef struct dt_step_counts {
 } dt_step_counts;
 /** Compute the counts of a step. counts: out. DT_ERR_DATA. */
 dt_err dt_loader_step_counts(dt_loader *l, int64_t step, dt_step_counts *counts);
-/** The micro-batch of this rank in micro-step `micro` of `step`; empty (n_tok 0) if it has none. b: out, borrowed until
- *  the next call. DT_ERR_DATA. */
-dt_err dt_loader_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
+/** The micro-batch of this rank in micro-step `micro` of `step` or DT_EVALUATION; empty (n_tok 0) if it has none. b:
+ *  out, borrowed until the next call. DT_ERR_DATA; DT_ERR_ARG: a negative number. */
+dt_err dt_loader_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b);
 
-/** Kind unpaired: as dt_loader_batch, but each prompt is followed by the answer of the sample before it in the step;
- *  the first by that of the last. So every answer occurs once, whatever the ranks and micro-batches are. Labels are not
+/** Kind unpaired: as dt_loader_batch, but each prompt has the answer of the previous sample of the step; the first one
+ *  has the answer of the last. Every answer occurs once, for any number of ranks and micro-batches. Labels are not
  *  set. */
-dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int micro, const dt_batch **b);
-
-/** Number of evaluation micro-steps per rank. */
-int64_t dt_loader_n_eval(const dt_loader *l);
-/** This rank's micro-batch in evaluation micro-step `micro`; empty (n_tok 0) if it has none. b: out, borrowed until the
- *  next call of this function or dt_loader_batch. DT_ERR_DATA; DT_ERR_ARG: micro is negative. */
-dt_err dt_loader_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
-/** As dt_loader_mismatched_batch, with all samples of the evaluation as one step. */
-dt_err dt_loader_mismatched_eval_batch(dt_loader *l, int64_t micro, const dt_batch **b);
+dt_err dt_loader_mismatched_batch(dt_loader *l, int64_t step, int64_t micro, const dt_batch **b);
 
 /* Prompts: a run takes them in order, epoch after epoch. */
 /** Sample index of the run's prompt i: all samples of an epoch before those of the next. */
@@ -149,7 +144,7 @@ int64_t dt_loader_prompt_at(const dt_loader *l, int64_t i);
 /** Tokens of a prompt; of a longer prompt the last max tokens. ids: out [max]; n: out. DT_ERR_DATA: also if an image
  *  would be cut off. */
 dt_err dt_loader_prompt(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);
-/** Has every prompt an answer, a text of tokens? */
+/** True if every file has answers of its prompts. */
 bool dt_loader_has_answers(const dt_loader *l);
 /** Tokens of a prompt's answer; of a longer answer the first max tokens. ids: out [max]; n: out. DT_ERR_DATA. */
 dt_err dt_loader_answer(dt_loader *l, int64_t sample, int32_t max, int32_t *ids, int32_t *n);

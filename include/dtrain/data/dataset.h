@@ -35,13 +35,13 @@ typedef struct dt_batch_pairs {
     uint8_t *tie;    /* [n_samples] 1: a tie, neither text is better */
     uint8_t *safety; /* [n_seq]: dt_safety */
 } dt_batch_pairs;
-/** Those of a batch of pairs. Local. */
+/** The labels of a batch of pairs. Local. */
 const dt_batch_pairs *dt_pairs_of(const dt_batch *b);
 /** Labels of the answers in a batch of kind unpaired. */
 typedef struct dt_batch_labels {
     uint8_t *good; /* [n_samples] */
 } dt_batch_labels;
-/** Those of a batch of kind unpaired. Local. */
+/** The labels of a batch of kind unpaired. Local. */
 const dt_batch_labels *dt_labels_of(const dt_batch *b);
 /** Bytes that a kind adds to a batch. Local. */
 size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq);
@@ -69,7 +69,7 @@ typedef struct dt_dataset dt_dataset;
  *  each other and the file, the ends of /offsets. d: out, closed with dt_dataset_close; NULL on error. DT_ERR_DATA,
  *  DT_ERR_MEMORY. */
 dt_err dt_dataset_open(dt_dataset **d, const char *path);
-/** Is this a dataset of another program that dt_dataset_open reads (Megatron-LM's .bin and .idx)? */
+/** True for a dataset of another program that dt_dataset_open reads (Megatron-LM's .bin and .idx). */
 bool dt_dataset_is_foreign(const char *path);
 /** Set the upper limit of token ids, if the file does not store one. */
 void dt_dataset_set_vocabulary(dt_dataset *d, int64_t vocab_size);
@@ -101,9 +101,9 @@ const dt_dataset_info *dt_dataset_get_info(const dt_dataset *d);
 
 /** Read and verify everything: offsets ascend, token ids are below vocab_size, masks are 0 or 1, weights and margins
  *  are finite, prompts are not longer than their samples, records are JSON objects, the number of placeholders matches
- *  the images and none is a target, and checksums, if the file has them, match. each_piece: called before each block
+ *  the images and none is a target, and checksums, if the file has them, match. poll: called before each block
  *  that is read; its error ends the verification; may be NULL. DT_ERR_DATA: the first mistake. */
-dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg);
+dt_err dt_dataset_verify(dt_dataset *d, dt_err (*poll)(void *arg), void *arg);
 
 /** Find document i: its tokens are first .. first+n-1. */
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n);
@@ -113,8 +113,8 @@ dt_err dt_dataset_read_tokens(dt_dataset *d, int64_t first, int64_t n, int32_t *
 dt_err dt_dataset_read_mask(dt_dataset *d, int64_t first, int64_t n, uint8_t *mask);
 /** Read the weight of a sample; 1 if the file has none. DT_ERR_DATA. */
 dt_err dt_dataset_read_weight(dt_dataset *d, int64_t i, float *weight);
-/** As dt_dataset_document, for either text of a sample. */
-dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n);
+/** As dt_dataset_document, for either text of a sample: part is a dt_side. */
+dt_err dt_dataset_part(dt_dataset *d, int part, int64_t i, int64_t *first, int64_t *n);
 /** As dt_dataset_read_tokens, for either text. */
 dt_err dt_dataset_read_side(dt_dataset *d, dt_side side, int64_t first, int64_t n, int32_t *ids);
 
@@ -135,9 +135,9 @@ typedef struct dt_pair {
 /** Read the attributes of sample i (kinds preference and unpaired). DT_ERR_DATA. */
 dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair);
 
-/** Count the pairs, except ties, with equal texts; reads all tokens. n: out. each_piece: as dt_dataset_verify.
+/** Count the pairs, except ties, with equal texts; reads all tokens. n: out. poll: as dt_dataset_verify.
  *  DT_ERR_DATA. */
-dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n);
+dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, int64_t *n);
 
 /** The fields of prompt i's record (kind prompts), for reward functions: a JSON object without prompt, prompt_ids,
  *  completion and completion_ids; "{}" if the file has none. json: out, malloc'ed, 0-terminated. DT_ERR_DATA: not a
@@ -160,7 +160,7 @@ dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, d
 
 /* ---- printing a file --------------------------------------------------------------------------------------------- */
 
-/** Print the contents of a file, and verify all of it. seq_len > 0: also how its samples fill rows of so many tokens.
+/** Print the contents of a file, and verify all of it. seq_len > 0: also how its samples fill rows of that length.
  *  DT_ERR_DATA. */
 dt_err dt_dataset_print_info(dt_dataset *d, int64_t seq_len);
 /** Print document or sample i as text, with targets or completions between marks.
@@ -226,23 +226,21 @@ typedef struct dt_commit {
     const atomic_bool *stop; /* polled between blocks: DT_ERR_STOP; may be NULL */
     int64_t n_files;         /* out */
 } dt_commit;
-/** Write n datasets with checksums, sync them, and free the writers, in any case. The current documents are ended
- *  first. No file gets its name before all are complete; after an error none is left.
+/** End the current documents, write n datasets with checksums, and sync them. The writers are freed, also after an
+ *  error. No file gets its final name before all are complete; after an error no file remains.
  *
  *  how  inout  [n]; NULL: one file each
  *
  *  DT_ERR_WRITE, DT_ERR_STOP, DT_ERR_USAGE, DT_ERR_MEMORY. */
 dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n);
-/** dt_datasets_commit of one dataset into one file. */
-dt_err dt_dataset_commit(dt_dataset_writer *w);
-/** Is path the name of a shard of the dataset OF, whatever the number of shards? */
+/** True if path is the name of a shard of the dataset OF, for any number of shards. */
 bool dt_is_shard_of(const char *path, const char *of);
 /** Free a writer and remove its temporary files. Safe on NULL. */
 void dt_dataset_discard(dt_dataset_writer *w);
 
 /* ---- making a dataset from text or records (dtrain-data) --------------------------------------------------------- */
 
-/** Records that were skipped for the same reason, numbers in its text aside. */
+/** Records that were skipped for the same reason; only numbers in its text differ. */
 typedef struct dt_problem {
     int64_t n;
     char first[512], reason[512]; /* FILE:LINE of the first, with the image concerned; its reason */
@@ -318,7 +316,7 @@ typedef struct dt_image_options {
 /** Options of dt_make_datasets. */
 typedef struct dt_make_options {
     const char *output, *validation; /* validation NULL: none */
-    /* fraction of documents, chosen by a hash of their content: equal documents are never divided */
+    /* fraction of documents, chosen by a hash of their content: equal documents go to the same file */
     double validation_fraction;
     /* files, directories (their .txt, .jsonl, .ndjson, .json and .parquet files, by name), "-": standard input */
     const char *const *inputs;

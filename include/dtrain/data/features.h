@@ -1,9 +1,10 @@
-/* features.h - a cache of a frozen tower's image features in files. An entry is found by the image's content, so that
- * equal images of any dataset share it, and by everything that determines the tower's output. Every function is Local.
+/* features.h - a cache of a frozen tower's image features in files. The key of an entry is a hash of the image's
+ * content, and a hash of everything that determines the tower's output. Equal images of any dataset share an entry.
+ * Every function is Local.
  *
  * A file is written under a temporary name and never changed. DIR/features-TOWER-IMAGES.bin contains one tower's
- * features of the images that it lists. Several runs may read and add files concurrently. Files are untrusted: header
- * and list have a checksum, and so has each entry, which is verified when it is read. */
+ * features of the images that it lists. Several runs may read and add files concurrently. Files are untrusted: header,
+ * list and each entry have checksums. An entry is verified when it is read. */
 #ifndef DTRAIN_FEATURES_H
 #define DTRAIN_FEATURES_H
 
@@ -38,10 +39,10 @@ static inline size_t dt_feature_nbytes(const dt_feature_kind *k)
 
 typedef struct dt_features dt_features;
 /** Location of an image's features. */
-typedef struct dt_feature_place {
+typedef struct dt_feature_slot {
     int32_t file, row; /* file -1: none */
     uint64_t checksum;
-} dt_feature_place;
+} dt_feature_slot;
 
 /** Names of a directory's files of this kind, "DIR/NAME\n" each: malloc'ed, "" if there is no directory. DT_ERR_DATA:
  *  it cannot be read. DT_ERR_MEMORY. */
@@ -50,17 +51,17 @@ dt_err dt_features_list(const char *dir, const dt_feature_kind *kind, char **nam
  *  another kind. DT_ERR_MEMORY. */
 dt_err dt_features_open(dt_features **f, const dt_feature_kind *kind, const char *names);
 /** Location of an image's features. */
-dt_feature_place dt_features_find(const dt_features *f, const dt_image_hash *image);
+dt_feature_slot dt_features_find(const dt_features *f, const dt_image_hash *image);
 /** Free the lists of images, after the last dt_features_find. */
 void dt_features_forget(dt_features *f);
 /** Read an entry. features: out [n_rows, width]. Any thread. DT_ERR_DATA: the checksum does not match. */
-dt_err dt_features_read(const dt_features *f, const dt_feature_place *at, void *features);
+dt_err dt_features_read(const dt_features *f, const dt_feature_slot *at, void *features);
 /** Close the files. Safe on NULL. */
 void dt_features_close(dt_features *f);
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/** A file that several processes write, each some of its entries. {0} to begin. */
+/** A file whose entries are written by several processes. Initialise to {0}. */
 typedef struct dt_feature_file {
     dt_feature_kind kind;
     int64_t n;  /* images */

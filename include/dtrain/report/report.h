@@ -15,7 +15,7 @@ typedef struct dt_report_options {
     /* > 0: remove records after this step (and an incomplete last line) from metrics.jsonl and .csv, and append; 0: new
      * files */
     int64_t resume_step;
-    bool append;          /* append to existing records, whatever their steps: an evaluation; resume_step is ignored */
+    bool append;          /* append to existing records of any steps: an evaluation; resume_step is ignored */
     bool redo_validation; /* the validation of resume_step will be repeated: remove its record as well */
     int64_t every;        /* steps between two training records; 0: unknown */
     int64_t total_steps;
@@ -82,15 +82,15 @@ dt_err dt_journal_sync(dt_journal *j);
 /** Close the journal. Safe on NULL. */
 void dt_journal_close(dt_journal *j);
 
-/** State that decides which lines of a kind are shown. {0} to begin. */
+/** State that decides which lines of a kind are shown. Initialise to {0}. */
 typedef struct dt_cadence {
     int64_t n_shown;
     double last_s; /* dt_now_s() at the last line shown */
 } dt_cadence;
-/** Is the current record shown as a line? every_s >= 0: if so many seconds have passed since the last line. every_s <
- *  0: the first ten are shown; then one per 10 seconds or per 2 % of the run's duration so far, whichever is longer,
- *  but at least one every 10 minutes. A second gives at most 10 lines, a minute 16, an hour about 160, a day about 350.
- *  start_s, now_s: dt_now_s() at the start and now. */
+/** True if the current record is shown as a line. every_s >= 0: at least every_s seconds have passed since the last
+ *  line. every_s < 0: the first ten are shown. Then one line follows per 10 seconds or per 2 % of the run's duration,
+ *  whichever is longer, but at least one every 10 minutes. A second gives at most 10 lines, a minute 16, an hour about
+ *  160, a day about 350. start_s, now_s: dt_now_s() at the start and now. */
 bool dt_cadence_shows(dt_cadence *c, double every_s, double start_s, double now_s);
 
 #endif

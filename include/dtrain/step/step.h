@@ -330,6 +330,8 @@ void dt_task_open_data(dt_task *t, const dt_task_data *what);
  *  DT_ERR_DATA naming file and attribute. */
 dt_err dt_settle_images(const char *where, const dt_data_info *info, dt_model_config *mc, const char *name,
                         const char *dir);
+/** Information on the training data for a warning of this rank; NULL: no data, or another rank warns. Local. */
+const dt_data_info *dt_task_warned_data(const dt_task *t);
 /** Add this rank's micro-batch to the sum "images", if it exists. Local. */
 void dt_task_count_images(dt_task *t, const dt_batch *b);
 /** Bytes of an image's features, if vision.feature_cache makes batches contain them; 0: they contain images. Local. */

@@ -3,8 +3,8 @@
  * A block is DT_BLOCK_NBYTES of an array; the last block may be shorter. Its checksum is its contribution
  * to the array's checksum (dt_checksum), so the block checksums add up to the array's. /block_checksums
  * holds those of all arrays of a file and is covered by the file's seal. The attribute first_block of an
- * array is the index of its first checksum. Cost: one checksum per 64 KiB is 1/8192 of the file. A random
- * read reads at most 64 KiB more, once per block. */
+ * array is the index of its first checksum. Cost: one checksum per 64 KiB is 1/8192 of the file. The first read of a
+ * block may read up to 64 KiB more than requested. */
 #ifndef DTRAIN_DATA_BLOCKS_H
 #define DTRAIN_DATA_BLOCKS_H
 
@@ -31,7 +31,7 @@ int dt_block_sums_add(dt_block_sums *s, const void *elems, int64_t first, int64_
  *  DT_ERR_MEMORY. */
 dt_err dt_blocks_attach(dt_array *a, const dt_array *sums);
 /** Verify the blocks of elements first .. first+n-1 that are not verified yet. elems: these elements as
- *  stored. The rest of blocks that extend beyond the range is read here. Thread-safe. DT_ERR_DATA names
+ *  stored. Blocks that extend beyond the range are read from the file. Thread-safe. DT_ERR_DATA names
  *  file, array and block. */
 dt_err dt_blocks_verify(const dt_array *a, int64_t first, int64_t n, const void *elems);
 

@@ -21,8 +21,8 @@
 
 enum { COPY_NBYTES = 1 << 20 };
 
-/* One file: samples first .. first+n-1, and the tokens, bytes or images that they have of each part (both
- * sides, records, images). */
+/* One file: samples first .. first+n-1, and the range of their elements in each part. Elements are tokens (both sides),
+ * bytes (records) or images. */
 typedef struct shard {
     char *path, *part;
     int64_t first, n;
@@ -45,7 +45,8 @@ typedef struct output {
     int64_t first, n;
     uint64_t base;      /* subtracted from elements: offsets count from the shard's first token */
     hsize_t image_size; /* S of images [n, S, S, 3]; 0: elements are scalars */
-    hid_t file_type, mem_type, dset;
+    int type;           /* DT_ARRAY_ */
+    hid_t dset;
     int64_t first_block; /* in /block_checksums; -1: that array itself */
 } output;
 
@@ -92,7 +93,7 @@ static dt_err sample_at(const dt_dataset_writer *w, uint64_t goal, int64_t lo, i
     return DT_OK;
 }
 
-/* Add the shard of samples first .. end-1, with their tokens of either side. */
+/* Add the shard of samples first .. end-1. */
 static dt_err add_shard(commit *k, int64_t first, int64_t end)
 {
     DT_GROW(k->shards, k->n_shards, "%s: out of memory for %" PRId64 " shards", k->w->path, k->n_shards + 1);
@@ -110,8 +111,7 @@ static dt_err cut_equal(commit *k)
 {
     const int64_t n = k->w->n_documents, n_shards = k->how.n_shards;
     DT_CHECK(n >= n_shards, DT_ERR_DATA,
-             "%s: too few samples for the shards: %" PRId64 " shards were requested, but there are only %" PRId64
-             " samples",
+             "%s: too few samples for the shards: expected at least %" PRId64 ", one for each shard, found %" PRId64,
              k->w->path, n_shards, n);
     uint64_t total;
     DT_TRY(nbytes_before(k->w, n, &total));
@@ -160,7 +160,7 @@ static dt_err name_shards(commit *k)
     return DT_OK;
 }
 
-/* Position of the dash before the number that ends at `end` in a shard's name. */
+/* The dash before the number that ends at `end` in a shard's name; NULL: no such number. */
 static const char *number_before(const char *path, const char *end)
 {
     const char *p = end;
@@ -191,7 +191,7 @@ static dt_err create_array(const shard *s, hid_t file, output *o)
     if (space >= 0 && plist >= 0 && link >= 0 && H5Pset_create_intermediate_group(link, 1) >= 0 &&
         H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
         H5Pset_obj_track_times(plist, false) >= 0) /* identical content gives identical files */
-        o->dset = H5Dcreate2(file, o->name, o->file_type, space, link, plist, H5P_DEFAULT);
+        o->dset = H5Dcreate2(file, o->name, dt_array_hdf5_type(o->type, true), space, link, plist, H5P_DEFAULT);
     if (space >= 0) H5Sclose(space);
     if (plist >= 0) H5Pclose(plist);
     if (link >= 0) H5Pclose(link);
@@ -231,7 +231,8 @@ static dt_err write_attributes(const dt_dataset_writer *w, const shard *s, hid_t
     return w->tokenizer[0] ? dt_h5_write_text(file, s->part, "tokenizer", w->tokenizer) : DT_OK;
 }
 
-/* Reserve the whole file, which detects a full disk. If the file system cannot reserve, later writes report it. */
+/* Reserve the whole file, which detects a full disk. If the file system cannot reserve, a later write reports the full
+ * disk. */
 static dt_err claim_space(const shard *s, hid_t file)
 {
     hsize_t nbytes = 0;
@@ -246,12 +247,12 @@ static dt_err claim_space(const shard *s, hid_t file)
     return DT_OK;
 }
 
-static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
+static dt_err write_chunk(const shard *s, const output *o, int64_t first, int64_t n, const char *buffer)
 {
     const hsize_t start[4] = {(hsize_t)first}, count[4] = {(hsize_t)n, o->image_size, o->image_size, 3};
     const hid_t to = H5Dget_space(o->dset), mem = H5Screate_simple(o->image_size ? 4 : 1, count, NULL);
     herr_t ok = to < 0 || mem < 0 ? -1 : H5Sselect_hyperslab(to, H5S_SELECT_SET, start, NULL, count, NULL);
-    if (ok >= 0) ok = H5Dwrite(o->dset, o->mem_type, mem, to, H5P_DEFAULT, buffer);
+    if (ok >= 0) ok = H5Dwrite(o->dset, dt_array_hdf5_type(o->type, false), mem, to, H5P_DEFAULT, buffer);
     const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_WRITE, s->part, o->name);
     if (to >= 0) H5Sclose(to);
     if (mem >= 0) H5Sclose(mem);
@@ -262,41 +263,23 @@ static dt_err write_piece(const shard *s, const output *o, int64_t first, int64_
  * relative to the shard. */
 static dt_err copy_array(const commit *k, const shard *s, const output *o, const output *blocks, uint64_t *blocks_sum)
 {
-    const int64_t piece = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
+    const int64_t chunk = dt_max_i64(1, COPY_NBYTES / o->from->elem_size);
     int64_t block = o->first_block;
     dt_block_sums sums = {0};
-    for (int64_t first = 0; first < o->n; first += piece) {
-        const int64_t n = o->n - first < piece ? o->n - first : piece;
+    for (int64_t first = 0; first < o->n; first += chunk) {
+        const int64_t n = o->n - first < chunk ? o->n - first : chunk;
         DT_CHECK(!k->how.stop || !atomic_load(k->how.stop), DT_ERR_STOP, "stopped before %s was complete", s->path);
         DT_TRY(dt_temp_array_read(o->from, o->first + first, n, k->buffer));
         uint64_t *offset = (uint64_t *)(void *)k->buffer;
         for (int64_t i = 0; o->base && i < n; i++) offset[i] -= o->base;
-        DT_TRY(write_piece(s, o, first, n, k->buffer));
+        DT_TRY(write_chunk(s, o, first, n, k->buffer));
         const int n_sums = dt_block_sums_add(&sums, k->buffer, first, n, o->from->elem_size, o->image_size > 0,
                                              first + n == o->n, k->sums);
-        if (n_sums > 0) DT_TRY(write_piece(s, blocks, block, n_sums, (const char *)k->sums));
+        if (n_sums > 0) DT_TRY(write_chunk(s, blocks, block, n_sums, (const char *)k->sums));
         *blocks_sum += dt_checksum(k->sums, block, n_sums, sizeof *k->sums);
         block += n_sums;
     }
     return set_checksum(s, o, sums.total);
-}
-
-static void output_types(output *o, dt_column c)
-{
-    const bool real = c == DT_COL_WEIGHTS || c == DT_COL_MARGINS;
-    switch (c == DT_COL_PIXELS ? 1 : o->from->elem_size) {
-    case 1:
-        o->file_type = H5T_STD_U8LE, o->mem_type = H5T_NATIVE_UINT8;
-        break;
-    case 2:
-        o->file_type = H5T_STD_U16LE, o->mem_type = H5T_NATIVE_UINT16;
-        break;
-    case 4:
-        o->file_type = real ? H5T_IEEE_F32LE : H5T_STD_U32LE, o->mem_type = real ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT32;
-        break;
-    default:
-        o->file_type = H5T_STD_U64LE, o->mem_type = H5T_NATIVE_UINT64;
-    }
 }
 
 /* List the arrays of one shard. Per-token arrays use the shard's token range, per-sample arrays its sample
@@ -306,7 +289,7 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
     int n = 0;
     for (int c = 0; c < DT_N_COLUMNS; c++) {
         if (!w->wanted[c]) continue;
-        const int side = dt_columns[c].part;
+        const int side = dt_columns[c].part, types = dt_columns[c].types;
         const dt_per per = dt_columns[c].per;
         output *o = &outputs[n++];
         *o = (output){.from = &w->column[c],
@@ -314,16 +297,16 @@ static int list_outputs(const dt_dataset_writer *w, const shard *s, output *outp
                       .first = s->first,
                       .n = s->n,
                       .image_size = c == DT_COL_PIXELS ? (hsize_t)w->images.size : 0,
+                      .type = types & DT_ARRAY_U16 ? w->column[c].elem_size : types, /* ids: either of two types */
                       .dset = -1};
         if (per == DT_PER_TOKEN)
             o->first = (int64_t)s->token[side], o->n = (int64_t)(s->token_end[side] - s->token[side]);
         if (per == DT_PER_OFFSET) o->n = s->n + 1, o->base = s->token[side];
-        output_types(o, (dt_column)c);
     }
     return n;
 }
 
-/* The block checksums of n outputs: one array, which follows them. */
+/* The array of the block checksums of n outputs. Sets the outputs' first_block. */
 static output list_blocks(output *outputs, int n)
 {
     int64_t n_blocks = 0;
@@ -331,12 +314,7 @@ static output list_blocks(output *outputs, int n)
         outputs[i].first_block = n_blocks;
         n_blocks += dt_blocks_of(outputs[i].n * outputs[i].from->elem_size);
     }
-    return (output){.name = "block_checksums",
-                    .n = n_blocks,
-                    .file_type = H5T_STD_U64LE,
-                    .mem_type = H5T_NATIVE_UINT64,
-                    .dset = -1,
-                    .first_block = -1};
+    return (output){.name = "block_checksums", .n = n_blocks, .type = DT_ARRAY_U64, .dset = -1, .first_block = -1};
 }
 
 /* Byte ranges of the non-empty arrays. Block checksums are not included: the seal covers them. */
@@ -381,8 +359,8 @@ static dt_err seal_part(const char *part, const dt_byte_range *ranges, int n)
     return dt_close_written(fd, part, true, err);
 }
 
-/* Open without HDF5's own lock. On NFS, where all locks are of one kind, it would conflict with our lock
- * on the .part file. */
+/* Open without HDF5's own lock. On NFS, where flock and fcntl locks are the same, it would conflict with our lock on
+ * the .part file. */
 static hid_t create_hdf5(const char *part)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -410,7 +388,7 @@ static dt_err write_part(const commit *k, const shard *s)
 
 /* ---- all files of a dataset -------------------------------------------------------------------------------------- */
 
-/* A glob would include the shards of an earlier run with another shard count. */
+/* Warn of shards of an earlier run with another shard count, which a glob of the new shards would include. */
 static void warn_of_others(const commit *k)
 {
     const int stem = stem_len(k->w->path);
@@ -483,5 +461,3 @@ dt_err dt_datasets_commit(dt_dataset_writer **w, dt_commit *how, int n)
     }
     return err;
 }
-
-dt_err dt_dataset_commit(dt_dataset_writer *w) { return dt_datasets_commit(&w, NULL, 1); }

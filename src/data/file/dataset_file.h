@@ -6,7 +6,7 @@
 #include "dtrain/data/dataset.h"
 #include "dtrain/data/features.h"
 
-/* Records count as the texts of a third side (bytes instead of token ids), images as those of a fourth. */
+/* Records are stored like the texts of a third side (bytes instead of token ids), images like those of a fourth. */
 enum { DT_RECORDS = DT_N_SIDES, DT_IMAGES, DT_N_PARTS };
 
 /* Every array that a dataset can have. The order is part of dt_dataset_fingerprint. */
@@ -22,7 +22,7 @@ typedef enum dt_column {
     DT_COL_MARGINS,
     DT_COL_SAFETY,
     DT_COL_SECOND_SAFETY,
-    DT_COL_FLAGS,   /* what they say is the kind's */
+    DT_COL_FLAGS,   /* their meaning depends on the kind */
     DT_COL_RECORDS, /* bytes of JSON */
     DT_COL_RECORD_OFFSETS,
     DT_COL_PIXELS,
@@ -32,14 +32,14 @@ typedef enum dt_column {
     DT_N_COLUMNS
 } dt_column;
 
-/* Unit that an array has one element per, and by which it is cut into shards. */
+/* What an array has one element for. Shards end between these units. */
 typedef enum dt_per {
-    DT_PER_TOKEN, /* for records a byte counts as a token, and so does an image */
+    DT_PER_TOKEN, /* or per byte of a record, or per image */
     DT_PER_SAMPLE,
     DT_PER_OFFSET
 } dt_per;
 
-/** A row of the table of columns. The kinds name the columns that their files have. */
+/** A row of the table of columns. The table of a kind (kinds.h) names the columns of its files. */
 typedef struct dt_column_form {
     dt_per per;
     int part;  /* DT_SIDE_FIRST, DT_SIDE_SECOND, DT_RECORDS or DT_IMAGES */
@@ -47,7 +47,7 @@ typedef struct dt_column_form {
 } dt_column_form;
 extern const dt_column_form dt_columns[DT_N_COLUMNS];
 
-/** The columns of a part's elements and offsets, and what its elements are called. */
+/** The columns of a part's elements and offsets, and the name of its elements. */
 static inline dt_column dt_part_elements(int part)
 {
     static const dt_column OF[DT_N_PARTS] = {DT_COL_TOKENS, DT_COL_SECOND_TOKENS, DT_COL_RECORDS, DT_COL_PIXELS};
@@ -70,22 +70,17 @@ struct dt_dataset {
     int fd;
     int64_t file_nbytes;
     dt_array column[DT_N_ARRAYS]; /* path NULL, n_elems 0: missing in the file */
-    /* placeholder id of the model, which no token may equal in a file without images; -1: unknown */
+    /* placeholder id of the model, which a file without images must not contain; -1: unknown */
     int32_t placeholder;
     /* borrowed, [n_images]: batches get features from here instead of pixels; NULL: batches get pixels */
     const dt_features *features;
-    const dt_feature_place *feature_places;
+    const dt_feature_slot *feature_slots;
 };
 
-/** Scan /offsets once, in blocks, and check that it never decreases. fn receives documents first ..
+/** Scan the offsets of a part once, in blocks, and check that they never decrease. fn receives documents first ..
  *  first+n-1 with offset[0 .. n]; an error of fn ends the scan. fn NULL: only check. */
 typedef dt_err dt_documents_fn(void *arg, int64_t first, int64_t n, const uint64_t *offset);
-dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg);
-/** The same scan over the offsets of a part: DT_SIDE_FIRST, DT_SIDE_SECOND, DT_RECORDS or DT_IMAGES. */
-dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg);
-
-/** Range of sample i in the array of a part: elements first .. first+n-1. */
-dt_err dt_dataset_part(dt_dataset *d, int part, int64_t i, int64_t *first, int64_t *n);
+dt_err dt_dataset_each_block(dt_dataset *d, int part, dt_documents_fn *fn, void *arg);
 
 /** Read the weights of samples first .. first+n-1. The file must have weights. */
 dt_err dt_dataset_read_weights(dt_dataset *d, int64_t first, int64_t n, float *weight);

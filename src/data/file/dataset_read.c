@@ -2,7 +2,7 @@
 #include "dataset_file.h"
 #include "../kinds/kinds.h"
 #include "dtrain/io/json.h"
-#include <errno.h>
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -39,14 +39,9 @@ dt_err dt_dataset_part(dt_dataset *d, int side, int64_t i, int64_t *first, int64
     return DT_OK;
 }
 
-dt_err dt_dataset_side_document(dt_dataset *d, dt_side side, int64_t i, int64_t *first, int64_t *n)
-{
-    return dt_dataset_part(d, side, i, first, n);
-}
-
 dt_err dt_dataset_document(dt_dataset *d, int64_t i, int64_t *first, int64_t *n)
 {
-    return dt_dataset_side_document(d, DT_SIDE_FIRST, i, first, n);
+    return dt_dataset_part(d, DT_SIDE_FIRST, i, first, n);
 }
 
 /* Widen uint16 in the upper half of the buffer to int32 in place. Element i is written at byte 4i, after
@@ -61,7 +56,7 @@ static void widen(int32_t *ids, int64_t n)
     }
 }
 
-/* The sample that contains token `at`: the last that begins at or before it. */
+/* The sample that contains token `at`: the last one that begins at or before it. */
 static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
 {
     int64_t low = 0, high = d->info.n_documents;
@@ -75,7 +70,7 @@ static dt_err sample_of(dt_dataset *d, int side, int64_t at, int64_t *sample)
     return DT_OK;
 }
 
-/* A model with images would take these tokens for placeholders. */
+/* A model with images would interpret these tokens as placeholders. */
 static dt_err check_placeholders(dt_dataset *d, int side, int64_t first, int64_t n, const int32_t *ids)
 {
     int64_t i = 0, sample = 0;
@@ -149,11 +144,11 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
     for (int s = 0; s < d->kind->n_sequences; s++) {
         int64_t first, n;
         uint8_t safety = 0;
-        DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first, &n));
+        DT_TRY(dt_dataset_part(d, s, i, &first, &n));
         DT_TRY(dt_array_read(&d->column[DT_COL_PROMPT + s], i, 1, &pair->prompt_length[s]));
         DT_CHECK(pair->prompt_length[s] <= n, DT_ERR_DATA,
-                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " tokens", d->path,
-                 d->column[DT_COL_PROMPT + s].name, i, pair->prompt_length[s], n);
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the sample has %" PRId64 " token%s", d->path,
+                 d->column[DT_COL_PROMPT + s].name, i, pair->prompt_length[s], n, dt_plural(n));
         if (d->info.has_safety) DT_TRY(dt_array_read(&d->column[DT_COL_SAFETY + s], i, 1, &safety));
         DT_CHECK(safety < DT_N_SAFETY, DT_ERR_DATA, "%s: %s[%" PRId64 "]: expected 0, 1 or 2, found %u", d->path,
                  d->column[DT_COL_SAFETY + s].name, i, safety);
@@ -170,7 +165,7 @@ dt_err dt_dataset_read_pair(dt_dataset *d, int64_t i, dt_pair *pair)
     return DT_OK;
 }
 
-/* Parse the whole record: it is passed on to the user's reward programs. */
+/* Check that the whole record is valid JSON, because the user's reward programs receive it. */
 static dt_err check_record(const dt_dataset *d, int64_t i, const char *text, int64_t n)
 {
     json_t *json;
@@ -216,7 +211,7 @@ static dt_err check_block(const dt_dataset *d, int side, int64_t first, int64_t 
         d->path, offsets_of(d, side)->name, first + bad, offset[bad], offset[bad + 1], n_tokens, dt_part_words(side));
 }
 
-dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg)
+dt_err dt_dataset_each_block(dt_dataset *d, int side, dt_documents_fn *fn, void *arg)
 {
     uint64_t *offset = malloc((BLOCK_DOCUMENTS + 1) * sizeof *offset);
     DT_CHECK(offset, DT_ERR_MEMORY, "%s: no memory to read its offsets", d->path);
@@ -229,11 +224,6 @@ dt_err dt_dataset_each_side_block(dt_dataset *d, int side, dt_documents_fn *fn, 
     }
     free(offset);
     return err;
-}
-
-dt_err dt_dataset_each_block(dt_dataset *d, dt_documents_fn *fn, void *arg)
-{
-    return dt_dataset_each_side_block(d, DT_SIDE_FIRST, fn, arg);
 }
 
 dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)

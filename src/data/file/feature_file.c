@@ -3,6 +3,7 @@
  * killed process is recognised as incomplete. */
 #include "dtrain/data/features.h"
 #include "dtrain/io/io.h"
+#include "dtrain/text/utf8.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +25,7 @@ typedef struct listed {
 
 typedef struct entry {
     dt_image_hash image;
-    dt_feature_place at;
+    dt_feature_slot at;
 } entry;
 
 typedef struct source {
@@ -41,7 +42,7 @@ struct dt_features {
     int64_t n_entries;
 };
 
-/* Two sums that weight bytes differently. */
+/* Combine two checksums with different weights of the bytes. */
 dt_image_hash dt_image_hash_of(const uint8_t *pixels, size_t nbytes)
 {
     const int64_t n_words = (int64_t)(nbytes / 8), rest = (int64_t)nbytes - 8 * n_words;
@@ -82,53 +83,37 @@ static int print_head(const dt_feature_kind *k, int64_t n, uint64_t checksum, ch
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
-static dt_err print_names(const char *dir, char **names, int n, char **text)
+/* Call fn with the path of each file of a directory with this prefix and ending, by name. */
+static dt_err each_path(const char *dir, const char *prefix, const char *ending, void (*fn)(void *, const char *),
+                        void *self)
 {
-    size_t nbytes;
-    FILE *out = open_memstream(text, &nbytes);
-    DT_CHECK(out, DT_ERR_MEMORY, "%s: out of memory for the names of its files", dir);
-    if (n > 0) qsort(names, (size_t)n, sizeof *names, by_name);
-    for (int i = 0; i < n; i++) fprintf(out, "%s/%s\n", dir, names[i]);
-    const bool bad = ferror(out);
-    DT_CHECK(fclose(out) == 0 && !bad, DT_ERR_MEMORY, "%s: out of memory for the names of its files", dir);
-    return DT_OK;
-}
-
-static dt_err read_names(DIR *d, const char *dir, const char *prefix, const char *ending, char ***names, int *n)
-{
-    for (const struct dirent *e; (e = readdir(d));) {
-        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 || !dt_has_ending(e->d_name, ending)) continue;
-        DT_GROW(*names, *n, "%s: out of memory for the names of its files", dir);
-        DT_COPY_TEXT((*names)[*n], e->d_name, "%s: out of memory for the names of its files", dir);
-        ++*n;
+    struct dirent **entries;
+    char path[PATH_MAX];
+    const int n = scandir(dir, &entries, NULL, alphasort);
+    if (n < 0 && errno == ENOENT) return DT_OK;
+    DT_CHECK_ERRNO(n >= 0, DT_ERR_DATA, dir, "cannot be read");
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        const bool is_one = strncmp(name, prefix, strlen(prefix)) == 0 && dt_has_ending(name, ending);
+        if (is_one && dt_join_path(path, dir, name, "")) fn(self, path);
+        free(entries[i]);
     }
+    free(entries);
     return DT_OK;
 }
 
-/* List the names in a directory with this prefix and ending. */
-static dt_err find_names(const char *dir, const char *prefix, const char *ending, char ***names, int *n)
-{
-    *names = NULL, *n = 0;
-    DIR *d = opendir(dir);
-    if (!d && errno == ENOENT) return DT_OK;
-    DT_CHECK_ERRNO(d, DT_ERR_DATA, dir, "cannot be read");
-    const dt_err err = read_names(d, dir, prefix, ending, names, n);
-    closedir(d);
-    if (err != DT_OK) dt_list_free(*names, *n), *names = NULL, *n = 0;
-    return err;
-}
+static void add_line(void *paths, const char *path) { dt_text_printf(paths, "%s\n", path); }
 
 dt_err dt_features_list(const char *dir, const dt_feature_kind *kind, char **text)
 {
-    char prefix[64], **names;
-    int n;
-    *text = NULL;
+    char prefix[64];
+    dt_text paths = {0};
+    size_t nbytes;
     snprintf(prefix, sizeof prefix, "%s%016" PRIx64 "-", PREFIX, kind->tower);
-    DT_TRY(find_names(dir, prefix, ENDING, &names, &n));
-    const dt_err err = print_names(dir, names, n, text);
-    dt_list_free(names, n);
+    const dt_err err = each_path(dir, prefix, ENDING, add_line, &paths);
+    *text = dt_text_finish(&paths, &nbytes);
+    DT_CHECK(err != DT_OK || *text, DT_ERR_MEMORY, "%s: out of memory for the names of its files", dir);
+    if (err != DT_OK) free(*text), *text = NULL;
     return err;
 }
 
@@ -206,12 +191,12 @@ dt_err dt_features_open(dt_features **out, const dt_feature_kind *kind, const ch
     return DT_OK;
 }
 
-dt_feature_place dt_features_find(const dt_features *f, const dt_image_hash *image)
+dt_feature_slot dt_features_find(const dt_features *f, const dt_image_hash *image)
 {
     const entry wanted = {.image = *image};
     const entry *found =
         f->n_entries > 0 ? bsearch(&wanted, f->entries, (size_t)f->n_entries, sizeof wanted, by_image) : NULL;
-    return found ? found->at : (dt_feature_place){.file = -1};
+    return found ? found->at : (dt_feature_slot){.file = -1};
 }
 
 void dt_features_forget(dt_features *f)
@@ -221,7 +206,7 @@ void dt_features_forget(dt_features *f)
     f->n_entries = 0;
 }
 
-dt_err dt_features_read(const dt_features *f, const dt_feature_place *at, void *features)
+dt_err dt_features_read(const dt_features *f, const dt_feature_slot *at, void *features)
 {
     DT_CHECK(at->file >= 0 && at->file < f->n_files, DT_ERR_ARG,
              "internal: dt_features_read: at: the image is in no feature file");
@@ -247,21 +232,10 @@ void dt_features_close(dt_features *f)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* Remove files left by killed runs. */
-static void remove_left(const char *dir)
-{
-    char **names, path[PATH_MAX];
-    int n;
-    if (find_names(dir, PREFIX, PART, &names, &n) != DT_OK) {
-        dt_error_clear();
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        if (dt_join_path(path, dir, names[i], "")) dt_remove_left_part(path);
-    dt_list_free(names, n);
-}
+static void remove_left(void *self, const char *path) { dt_remove_left_part(path); }
 
-/* Create a file with a unique name. Until it is locked, another process may take it for a leftover and remove it. */
+/* Create a file with a unique name. Another process may treat it as a leftover and remove it before it is locked, hence
+ * several tries. */
 static dt_err create_part(dt_feature_file *f, const char *dir)
 {
     enum { TRIES = 3 };
@@ -282,7 +256,7 @@ dt_err dt_feature_file_create(dt_feature_file *f, const dt_feature_kind *kind, c
 {
     *f = (dt_feature_file){.kind = *kind, .n = n, .fd = -1};
     DT_TRY(dt_make_dirs(dir));
-    remove_left(dir);
+    if (each_path(dir, PREFIX, PART, remove_left, NULL) != DT_OK) dt_error_clear(); /* left by killed runs */
     DT_TRY(create_part(f, dir));
     DT_TRY(dt_fault("features.create"));
     return dt_reserve_blocks(f->fd, f->part, features_at(n, kind, n), "features of images");

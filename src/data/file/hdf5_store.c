@@ -16,7 +16,6 @@ static hid_t file_of(const dt_dataset *d) { return *(hid_t *)d->store_self; }
 /* Text and JSON have no zero byte at the beginning; an HDF5 file has one within nine bytes. */
 static bool is_hdf5(const char *path, const char *head, size_t n_head)
 {
-    (void)path;
     return n_head == 0 || memchr(head, 0, n_head);
 }
 
@@ -26,13 +25,12 @@ static dt_err read_kind(dt_dataset *d)
     DT_TRY(dt_h5_read_text(file_of(d), d->path, "kind", &text));
     char names[DT_KIND_NAMES_SIZE];
     int k = 0;
-    while (k < DT_N_DATASET_KINDS && strcmp(text, dt_kind_of((dt_dataset_kind)k)->name) != 0) k++;
-    dt_err err = DT_OK;
-    if (k == DT_N_DATASET_KINDS)
-        err =
-            dt_fail(DT_ERR_DATA, "%s: attribute kind: expected %s, found \"%s\"", d->path, dt_kind_names(names), text);
-    else
-        d->info.kind = (dt_dataset_kind)k, d->kind = dt_kind_of((dt_dataset_kind)k);
+    while (k < DT_N_DATASET_KINDS && strcmp(text, dt_dataset_kind_name((dt_dataset_kind)k)) != 0) k++;
+    d->info.kind = (dt_dataset_kind)k;
+    d->kind = k < DT_N_DATASET_KINDS ? dt_kind_of(d->info.kind) : NULL;
+    const dt_err err = d->kind ? DT_OK
+                               : dt_fail(DT_ERR_DATA, "%s: attribute kind: expected %s, found \"%s\"", d->path,
+                                         dt_kind_names(names), text);
     free(text);
     return err;
 }
@@ -90,14 +88,6 @@ static bool has_array(const dt_dataset *d, const char *name)
                   H5Lexists(file_of(d), group, H5P_DEFAULT) <= 0))
         return false;
     return H5Lexists(file_of(d), name, H5P_DEFAULT) > 0;
-}
-
-static bool has_array_locked(const dt_dataset *d, const char *name)
-{
-    dt_h5_lock();
-    const bool has = has_array(d, name);
-    dt_h5_unlock();
-    return has;
 }
 
 /* Find the arrays of the file that its kind uses. Of two arrays that belong together, either one requires both. */
@@ -177,7 +167,9 @@ static dt_err open_column(dt_dataset *d, int c)
 /* If the file has block checksums, every array is verified as it is read. */
 static dt_err attach_blocks(dt_dataset *d)
 {
-    d->info.has_block_checksums = has_array_locked(d, "block_checksums");
+    dt_h5_lock();
+    d->info.has_block_checksums = has_array(d, "block_checksums");
+    dt_h5_unlock();
     if (!d->info.has_block_checksums) return DT_OK;
     dt_array sums;
     dt_err err = open_one(d, &sums, "block_checksums", DT_ARRAY_U64);

@@ -1,5 +1,5 @@
-/* megatron_store.c - Megatron-LM's indexed datasets: PREFIX.bin holds tokens, PREFIX.idx where sequences and documents
- * begin. Both are read with pread: a file of any size takes no memory.
+/* megatron_store.c - Megatron-LM's indexed datasets: PREFIX.bin holds tokens, PREFIX.idx the starts of sequences and
+ * documents. Both are read with pread, so memory does not grow with the file.
  *
  * PREFIX.idx, little-endian: "MMIDIDX\0\0", uint64 version 1, uint8 type code, uint64 S sequences, uint64 D entries of
  * the document index, int32 lengths [S] in tokens, int64 pointers [S] in bytes, int64 documents [D]: number of the
@@ -12,7 +12,6 @@
 #include "store.h"
 #include "../kinds/kinds.h"
 #include "dtrain/io/io.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,10 +19,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAGIC_NBYTES = 9, HEAD_NBYTES = 34, PIECE = 4096 };
+enum { MAGIC_NBYTES = 9, HEAD_NBYTES = 34, CHUNK = 4096 };
 static const char magic[MAGIC_NBYTES] = "MMIDIDX\0"; /* two zero bytes at the end */
 
-/* By type code; size 0: not a type of token ids. */
+/* Indexed by type code; size 0: not a type of token ids. */
 static const struct {
     const char *name;
     int size;
@@ -35,7 +34,7 @@ enum { N_TYPES = sizeof types / sizeof types[0] };
 typedef struct megatron {
     char *bin, *idx; /* paths */
     int bin_fd, idx_fd;
-    int code; /* of the type */
+    int code; /* index in types */
     int64_t n_sequences, n_documents, n_tokens;
     int64_t lengths, pointers, documents; /* byte offsets in the index */
 } megatron;
@@ -59,27 +58,27 @@ static bool is_megatron(const char *path, const char *head, size_t n_head)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* The token of n_bytes bytes as a number. */
-static int64_t number_of(const unsigned char *p, int code)
+/* The integer of size bytes stored at p. */
+static uint64_t number_at(const unsigned char *p, int size)
 {
     uint64_t x = 0;
-    for (int i = 0; i < types[code].size; i++) x |= (uint64_t)p[i] << 8 * i;
-    const int unused = 64 - 8 * types[code].size;
-    return types[code].is_signed ? (int64_t)(x << unused) >> unused : (int64_t)x;
+    for (int i = 0; i < size; i++) x |= (uint64_t)p[i] << 8 * i;
+    return x;
 }
 
-/* Token ids as uint32; the caller compares them with the vocabulary. */
+/* Read token ids as uint32; the caller checks them against the vocabulary. */
 static dt_err read_tokens(const dt_array *a, int64_t first, int64_t n, void *out)
 {
     const megatron *m = a->self;
-    const int size = types[m->code].size;
-    unsigned char piece[8 * PIECE];
+    const int size = types[m->code].size, unused = 64 - 8 * size; /* upper bits of a shorter integer */
+    unsigned char chunk[8 * CHUNK];
     uint32_t *ids = out;
-    for (int64_t done = 0; done < n; done += PIECE) {
-        const int64_t k = dt_min_i64(PIECE, n - done);
-        DT_TRY(dt_read_at(m->bin_fd, m->bin, (first + done) * size, piece, (size_t)(k * size)));
+    for (int64_t done = 0; done < n; done += CHUNK) {
+        const int64_t k = dt_min_i64(CHUNK, n - done);
+        DT_TRY(dt_read_at(m->bin_fd, m->bin, (first + done) * size, chunk, (size_t)(k * size)));
         for (int64_t i = 0; i < k; i++) {
-            const int64_t id = number_of(piece + i * size, m->code);
+            const uint64_t x = number_at(chunk + i * size, size);
+            const int64_t id = types[m->code].is_signed ? (int64_t)(x << unused) >> unused : (int64_t)x;
             DT_CHECK(id >= 0 && id <= INT32_MAX, DT_ERR_DATA,
                      "%s: token %" PRId64 " = %" PRId64 ": expected a token id", m->bin, first + done + i, id);
             ids[done + i] = (uint32_t)id;
@@ -93,7 +92,7 @@ static dt_err read_i64(const megatron *m, int64_t at, int64_t i, int64_t n, int6
     return dt_read_at(m->idx_fd, m->idx, at + 8 * i, out, (size_t)(8 * n));
 }
 
-/* Where sequence i begins, as a number of tokens. */
+/* Index of the first token of sequence i. */
 static dt_err token_of(const megatron *m, int64_t i, int64_t pointer, uint64_t *token)
 {
     const int size = types[m->code].size;
@@ -104,15 +103,15 @@ static dt_err token_of(const megatron *m, int64_t i, int64_t pointer, uint64_t *
     return DT_OK;
 }
 
-/* Offsets of documents: the pointers of their first sequences. Most files have a document for each sequence, whose
- * pointers are read in one piece. */
+/* Offsets of documents: the pointers of their first sequences. In most files every document is one sequence. Their
+ * pointers are adjacent and are read together. */
 static dt_err read_offsets(const dt_array *a, int64_t first, int64_t n, void *out)
 {
     const megatron *m = a->self;
-    int64_t sequence[PIECE], pointer[PIECE];
+    int64_t sequence[CHUNK], pointer[CHUNK];
     uint64_t *offset = out;
-    for (int64_t done = 0; done < n; done += PIECE) {
-        const int64_t k = dt_min_i64(PIECE, n - done);
+    for (int64_t done = 0; done < n; done += CHUNK) {
+        const int64_t k = dt_min_i64(CHUNK, n - done);
         DT_TRY(read_i64(m, m->documents, first + done, k, sequence));
         for (int64_t i = 0, base = 0, n_read = 0; i < k; i++) {
             const int64_t s = sequence[i];
@@ -145,14 +144,7 @@ static dt_err open_file(const char *path, const char *what, int *fd, int64_t *nb
     return dt_refuse_stand_in_file(path, *fd);
 }
 
-static uint64_t u64_at(const unsigned char *p)
-{
-    uint64_t x = 0;
-    for (int i = 0; i < 8; i++) x |= (uint64_t)p[i] << 8 * i;
-    return x;
-}
-
-/* Sizes of the arrays, which must fill the index. */
+/* Read the sizes of the arrays, which must fill the index. */
 static dt_err read_head(megatron *m, int64_t nbytes)
 {
     unsigned char head[HEAD_NBYTES];
@@ -162,7 +154,8 @@ static dt_err read_head(megatron *m, int64_t nbytes)
     DT_TRY(dt_read_at(m->idx_fd, m->idx, 0, head, sizeof head));
     DT_CHECK(memcmp(head, magic, MAGIC_NBYTES) == 0, DT_ERR_DATA,
              "%s: expected the index of a Megatron dataset, which begins with MMIDIDX", m->idx);
-    const uint64_t version = u64_at(head + 9), n_sequences = u64_at(head + 18), n_documents = u64_at(head + 26);
+    const uint64_t version = number_at(head + 9, 8), n_sequences = number_at(head + 18, 8),
+                   n_documents = number_at(head + 26, 8);
     m->code = head[17];
     DT_CHECK(version == 1, DT_ERR_DATA, "%s: version: expected 1, found %" PRIu64, m->idx, version);
     DT_CHECK(m->code >= 1 && m->code < N_TYPES && types[m->code].size, DT_ERR_DATA,
@@ -186,7 +179,7 @@ static dt_err read_head(megatron *m, int64_t nbytes)
     return DT_OK;
 }
 
-/* The ends of the arrays; verify reads the rest. */
+/* Check the first and last entries of the arrays; megatron_verify checks all. */
 static dt_err check_ends(const megatron *m, int64_t bin_nbytes)
 {
     const int size = types[m->code].size;
@@ -261,16 +254,16 @@ static void megatron_close(dt_dataset *d)
     free(m);
 }
 
-/* Each sequence begins where the one before it ends. */
-static dt_err megatron_verify(const dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg)
+/* Check that each sequence begins at the end of the previous one. */
+static dt_err megatron_verify(const dt_dataset *d, dt_err (*poll)(void *arg), void *arg)
 {
     const megatron *m = d->store_self;
     const int size = types[m->code].size;
-    int32_t length[PIECE];
-    int64_t pointer[PIECE], end = 0;
-    for (int64_t first = 0; first < m->n_sequences; first += PIECE) {
-        const int64_t k = dt_min_i64(PIECE, m->n_sequences - first);
-        if (each_piece) DT_TRY(each_piece(arg));
+    int32_t length[CHUNK];
+    int64_t pointer[CHUNK], end = 0;
+    for (int64_t first = 0; first < m->n_sequences; first += CHUNK) {
+        const int64_t k = dt_min_i64(CHUNK, m->n_sequences - first);
+        if (poll) DT_TRY(poll(arg));
         DT_TRY(dt_read_at(m->idx_fd, m->idx, m->lengths + 4 * first, length, (size_t)(4 * k)));
         DT_TRY(read_i64(m, m->pointers, first, k, pointer));
         for (int64_t i = 0; i < k; i++) {

@@ -1,16 +1,14 @@
-/* open_dataset.c - opens a dataset file of any format. The format fills its columns. */
+/* open_dataset.c - opens a dataset file of any format. The functions of the format fill its columns. */
 #include "dataset_file.h"
 #include "../kinds/kinds.h"
 #include "store.h"
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of two formats that a file may have, the first one counts. */
+/* The first format that matches a file is used. */
 #define STORES(STORE) STORE(megatron) STORE(hdf5)
 #define STORE_TABLE(name) extern const dt_store dt_store_##name;
 STORES(STORE_TABLE)

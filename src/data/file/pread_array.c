@@ -2,13 +2,13 @@
  * HDF5's lock and copies. Arrays that are chunked, compressed or of foreign byte order are read through
  * HDF5, under its lock.
  *
- * Input is untrusted: the offset that HDF5 reports is checked against the file size. Storage outside the
- * file (external files, virtual datasets) is refused. A dataset is one file, and all ranks compare its
- * size and head. */
+ * Input is untrusted: the offset that HDF5 reports is checked against the file size. Storage outside the file (external
+ * files, virtual datasets) is refused, because ranks compare only the size and head of one file. */
 #include "pread_array.h"
 #include "blocks.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,23 +50,6 @@ static int stored_type(hid_t dset, bool *little_endian)
     return type;
 }
 
-static hid_t memory_type(int type)
-{
-    switch (type) {
-    case DT_ARRAY_U8:
-    case DT_ARRAY_IMAGES:
-        return H5T_NATIVE_UINT8;
-    case DT_ARRAY_U16:
-        return H5T_NATIVE_UINT16;
-    case DT_ARRAY_U32:
-        return H5T_NATIVE_UINT32;
-    case DT_ARRAY_U64:
-        return H5T_NATIVE_UINT64;
-    default:
-        return H5T_NATIVE_FLOAT;
-    }
-}
-
 /* n: the four dimensions. */
 static dt_err take_image_size(dt_array *a, const hsize_t *n)
 {
@@ -88,8 +71,8 @@ static dt_err check_shape(dt_array *a)
     const int rank = simple ? H5Sget_simple_extent_ndims(space) : 0, expected = images ? N_IMAGE_DIMS : 1;
     if (rank == expected) H5Sget_simple_extent_dims(space, n, NULL);
     H5Sclose(space);
-    DT_CHECK(rank == expected, DT_ERR_DATA, "%s: %s: expected %s, found %d dimensions", a->path, a->name,
-             images ? "images, [n, S, S, 3]" : "a one-dimensional array", rank);
+    DT_CHECK(rank == expected, DT_ERR_DATA, "%s: %s: expected %s, found %d dimension%s", a->path, a->name,
+             images ? "images, [n, S, S, 3]" : "a one-dimensional array", rank, dt_plural(rank));
     if (images) DT_TRY(take_image_size(a, n));
     DT_CHECK(n[0] <= (hsize_t)(INT64_MAX / 8 / a->elem_size), DT_ERR_DATA, "%s: %s: the size is invalid: %llu elements",
              a->path, a->name, (unsigned long long)n[0]);
@@ -186,7 +169,7 @@ static dt_err read_h5(const dt_array *a, int64_t first, int64_t n, void *out)
     const hid_t from = H5Dget_space(a->dset), to = H5Screate_simple(a->image_size ? N_IMAGE_DIMS : 1, count, NULL);
     herr_t ok = from < 0 || to < 0 ? -1 : 0;
     if (ok >= 0) ok = H5Sselect_hyperslab(from, H5S_SELECT_SET, start, NULL, count, NULL);
-    if (ok >= 0) ok = H5Dread(a->dset, memory_type(a->type), to, from, H5P_DEFAULT, out);
+    if (ok >= 0) ok = H5Dread(a->dset, dt_array_hdf5_type(a->type, false), to, from, H5P_DEFAULT, out);
     const dt_err err = ok >= 0 ? DT_OK : dt_h5_fail(DT_ERR_DATA, a->path, a->name);
     if (from >= 0) H5Sclose(from);
     if (to >= 0) H5Sclose(to);

@@ -47,6 +47,23 @@ static inline uint64_t dt_array_checksum(const void *elems, int64_t first, int64
                   : dt_checksum(elems, first, n, (size_t)elem_size);
 }
 
+/** HDF5's type of an element in memory, or (in_file) in dtrain's files. */
+static inline hid_t dt_array_hdf5_type(int type, bool in_file)
+{
+    switch (type) {
+    case DT_ARRAY_U16:
+        return in_file ? H5T_STD_U16LE : H5T_NATIVE_UINT16;
+    case DT_ARRAY_U32:
+        return in_file ? H5T_STD_U32LE : H5T_NATIVE_UINT32;
+    case DT_ARRAY_U64:
+        return in_file ? H5T_STD_U64LE : H5T_NATIVE_UINT64;
+    case DT_ARRAY_F32:
+        return in_file ? H5T_IEEE_F32LE : H5T_NATIVE_FLOAT;
+    default: /* DT_ARRAY_U8, DT_ARRAY_IMAGES */
+        return in_file ? H5T_STD_U8LE : H5T_NATIVE_UINT8;
+    }
+}
+
 /** Read elements first .. first+n-1 in native byte order. A block with a checksum is verified when it is
  *  first read.
  *  DT_ERR_DATA: the file is too short, or a block does not match its checksum. */

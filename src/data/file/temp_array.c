@@ -1,6 +1,6 @@
-/* temp_array.c - temporary arrays avoid growing HDF5 arrays, which must be chunked and cannot be read with
- * pread. Writing the data twice gives later runs plain contiguous arrays. The unnamed file disappears with
- * the process, however it ends. */
+/* temp_array.c - the arrays of the final file must be contiguous, so that runs can read them with pread. An HDF5 array
+ * that grows is chunked. Arrays therefore grow in temporary files and are copied when their length is known. The
+ * unnamed file disappears with the process, however it ends. */
 #include "temp_array.h"
 #include "dtrain/io/io.h"
 #include <errno.h>

@@ -5,18 +5,18 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { PIECE = 1 << 18, PIECE_NBYTES = PIECE * 8 }; /* elements of any type; bytes */
+enum { CHUNK = 1 << 18, CHUNK_NBYTES = CHUNK * 8 }; /* elements of any type; bytes */
 
 typedef struct job {
     dt_dataset *dataset;
-    dt_err (*each_piece)(void *arg); /* NULL, or called after each chunk */
-    void *arg, *buffer;              /* PIECE_NBYTES, or one image if larger */
+    dt_err (*poll)(void *arg); /* NULL, or called after each chunk */
+    void *arg, *buffer;        /* CHUNK_NBYTES, or one image if larger */
 } job;
 
-static dt_err show_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
+static dt_err poll_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     const job *j = arg;
-    return j->each_piece(j->arg);
+    return j->poll(j->arg);
 }
 
 /* Check elements first .. first+n-1 of a column. */
@@ -51,10 +51,10 @@ static dt_err verify_array(const job *j, int c)
     dt_dataset *d = j->dataset;
     const dt_array *a = &d->column[c];
     uint64_t sum = 0;
-    const int64_t piece = a->image_size ? dt_max_i64(1, PIECE_NBYTES / a->elem_size) : PIECE;
-    for (int64_t first = 0; a->path && first < a->n_elems; first += piece) {
-        const int64_t left = a->n_elems - first, n = left < piece ? left : piece;
-        if (j->each_piece) DT_TRY(j->each_piece(j->arg));
+    const int64_t chunk = a->image_size ? dt_max_i64(1, CHUNK_NBYTES / a->elem_size) : CHUNK;
+    for (int64_t first = 0; a->path && first < a->n_elems; first += chunk) {
+        const int64_t left = a->n_elems - first, n = left < chunk ? left : chunk;
+        if (j->poll) DT_TRY(j->poll(j->arg));
         DT_TRY(check_values(d, c, first, n, j->buffer));
         if (!a->has_checksum) continue;
         DT_TRY(dt_array_read(a, first, n, j->buffer));
@@ -71,7 +71,7 @@ static dt_err verify_images(const job *j)
 {
     dt_dataset *d = j->dataset;
     for (int64_t i = 0; i < d->info.n_documents; i++) {
-        if (j->each_piece && i % 4096 == 0) DT_TRY(j->each_piece(j->arg));
+        if (j->poll && i % 4096 == 0) DT_TRY(j->poll(j->arg));
         DT_TRY(dt_dataset_check_images(d, i));
     }
     return DT_OK;
@@ -81,21 +81,21 @@ static dt_err verify_images(const job *j)
 static dt_err verify_all(const job *j)
 {
     dt_dataset *d = j->dataset;
-    if (d->store->verify) DT_TRY(d->store->verify(d, j->each_piece, j->arg));
+    if (d->store->verify) DT_TRY(d->store->verify(d, j->poll, j->arg));
     for (int part = 0; part < DT_N_PARTS; part++)
         if (d->column[dt_part_offsets(part)].path)
-            DT_TRY(dt_dataset_each_side_block(d, part, j->each_piece ? show_block : NULL, (void *)j));
+            DT_TRY(dt_dataset_each_block(d, part, j->poll ? poll_block : NULL, (void *)j));
     for (int part = 0; part < DT_N_PARTS; part++) DT_TRY(verify_array(j, (int)dt_part_offsets(part)));
     for (int c = 0; c < DT_N_ARRAYS; c++)
         if (dt_columns[c].per != DT_PER_OFFSET) DT_TRY(verify_array(j, c));
     return d->info.has_images ? verify_images(j) : DT_OK;
 }
 
-dt_err dt_dataset_verify(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg)
+dt_err dt_dataset_verify(dt_dataset *d, dt_err (*poll)(void *arg), void *arg)
 {
-    void *buffer = malloc((size_t)dt_max_i64(PIECE_NBYTES, d->column[DT_COL_PIXELS].elem_size));
+    void *buffer = malloc((size_t)dt_max_i64(CHUNK_NBYTES, d->column[DT_COL_PIXELS].elem_size));
     DT_CHECK(buffer, DT_ERR_MEMORY, "%s: no memory to verify the dataset", d->path);
-    const dt_err err = verify_all(&(job){d, each_piece, arg, buffer});
+    const dt_err err = verify_all(&(job){d, poll, arg, buffer});
     free(buffer);
     return err;
 }

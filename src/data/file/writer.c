@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 4096 }; /* tokens narrowed to uint16 at a time */
+enum { CHUNK = 4096 }; /* tokens narrowed to uint16 at a time */
 
 static void free_writer(dt_dataset_writer *w)
 {
@@ -102,11 +102,11 @@ dt_err dt_dataset_add_images(dt_dataset_writer *w, const uint8_t *pixels, int64_
 /* Add ids as uint16, one buffer at a time. */
 static dt_err add_narrow(dt_temp_array *s, const int32_t *ids, int64_t n)
 {
-    uint16_t piece[PIECE];
-    for (int64_t first = 0; first < n; first += PIECE) {
-        const int64_t k = n - first < PIECE ? n - first : PIECE;
-        for (int64_t i = 0; i < k; i++) piece[i] = (uint16_t)ids[first + i];
-        DT_TRY(dt_temp_array_add(s, piece, k));
+    uint16_t chunk[CHUNK];
+    for (int64_t first = 0; first < n; first += CHUNK) {
+        const int64_t k = n - first < CHUNK ? n - first : CHUNK;
+        for (int64_t i = 0; i < k; i++) chunk[i] = (uint16_t)ids[first + i];
+        DT_TRY(dt_temp_array_add(s, chunk, k));
     }
     return DT_OK;
 }

@@ -17,8 +17,8 @@ struct dt_dataset_writer {
     int32_t largest;           /* largest id added so far, -1: none */
     bool open_document;
     int64_t n_documents;
-    dt_temp_array column[DT_N_COLUMNS]; /* an array that is kept has a path */
-    bool wanted[DT_N_COLUMNS];          /* it is written, too */
+    dt_temp_array column[DT_N_COLUMNS]; /* path NULL: the kind has no such array */
+    bool wanted[DT_N_COLUMNS];          /* the commit writes it */
 };
 
 #endif

@@ -9,13 +9,6 @@ static const dt_kind *const kinds[DT_N_DATASET_KINDS] = {DT_KIND_LIST(DT_KIND_EN
 const dt_kind *dt_kind_of(dt_dataset_kind kind) { return kinds[kind]; }
 const char *dt_dataset_kind_name(dt_dataset_kind kind) { return kinds[kind]->name; }
 
-const dt_kind *dt_kind_find(const char *name)
-{
-    for (int k = 0; k < DT_N_DATASET_KINDS; k++)
-        if (strcmp(kinds[k]->name, name) == 0) return kinds[k];
-    return NULL;
-}
-
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE])
 {
     size_t n = 0;
@@ -52,13 +45,13 @@ const dt_kind dt_kind_tokens = {.name = "tokens",
 
 static dt_err print_targets(dt_dataset *d)
 {
-    uint8_t piece[1 << 16];
+    uint8_t chunk[1 << 16];
     const int64_t n = d->info.n_tokens;
     int64_t n_target = 0;
-    for (int64_t first = 0; first < n; first += (int64_t)sizeof piece) {
-        const int64_t k = n - first < (int64_t)sizeof piece ? n - first : (int64_t)sizeof piece;
-        DT_TRY(dt_dataset_read_mask(d, first, k, piece));
-        for (int64_t i = 0; i < k; i++) n_target += piece[i];
+    for (int64_t first = 0; first < n; first += (int64_t)sizeof chunk) {
+        const int64_t k = n - first < (int64_t)sizeof chunk ? n - first : (int64_t)sizeof chunk;
+        DT_TRY(dt_dataset_read_mask(d, first, k, chunk));
+        for (int64_t i = 0; i < k; i++) n_target += chunk[i];
     }
     printf("targets      %" PRId64 " (%.1f %% of the tokens)\nweights      %s\n", n_target,
            n ? 100.0 * (double)n_target / (double)n : 0.0, dt_yes(d->info.has_weights));

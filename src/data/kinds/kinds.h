@@ -1,5 +1,5 @@
-/* kinds.h - a kind of samples, as a table: the arrays of its files, how its samples are read, shown and batched. A kind
- * is one file here, one in src/make (record_kinds.h) and a line of DT_KIND_LIST (dataset.h). */
+/* kinds.h - a kind of samples, as a table: the arrays of its files, and functions that read, print and batch its
+ * samples. A new kind is one file here, one in src/make (record_kinds.h) and a line of DT_KIND_LIST (dataset.h). */
 #ifndef DTRAIN_DATA_KINDS_H
 #define DTRAIN_DATA_KINDS_H
 
@@ -8,7 +8,7 @@
 #include "../samples/samples.h"
 #include "dtrain/tokenizer/tokenizer.h"
 
-/** Where a sample is printed (print_sample.c). */
+/** How samples are printed (print_sample.c). */
 typedef struct dt_view {
     dt_dataset *d;
     dt_tokenizer *t; /* NULL: print ids */
@@ -24,30 +24,32 @@ static inline const char *dt_yes(bool b) { return b ? "yes" : "no"; }
 /** The table of a kind. Functions that are NULL do nothing. */
 typedef struct dt_kind {
     const char *name;
-    const char *wanted;           /* for messages: the kind, and how such a file is made */
+    const char *wanted;           /* for messages: the kind, and how to create such a file */
     const char *noun;             /* of a sample: "document" or "sample" */
     const char *marks;            /* what `show` marks: ", targets"; "": nothing */
-    const char *side[DT_N_SIDES]; /* what its texts are called: "chosen"; "": the sample has one text */
+    const char *side[DT_N_SIDES]; /* names of its texts: "chosen"; "": the sample has one text */
     struct dt_kind_column {
         const char *name; /* NULL: its files do not have this array */
         bool optional;
     } column[DT_N_COLUMNS];
     const dt_samples_ops *samples;      /* the layout of its samples; NULL: data.packing chooses one */
-    int n_sequences;                    /* of a sample in a batch; 0: one, or as packing says */
+    int n_sequences;                    /* of a sample in a batch; 0: data.packing decides */
     bool answers;                       /* its texts have prompt lengths; images are in the prompts */
     const dt_extension_form *extension; /* of batches; NULL: none */
     /** Write a sample's attributes into the batch's extension, before its texts. */
     void (*label)(dt_batch *b, const dt_pair *pair);
 
-    /** Read and write attributes of the file besides those of all kinds. first, n: samples of the writer that the file
-     *  has. Called with the HDF5 lock held. */
+    /** Read and write the attributes that only files of this kind have. The file has samples first .. first+n-1 of the
+     *  writer. Called with the HDF5 lock held. */
     dt_err (*read_head)(dt_dataset *d, hid_t file);
     dt_err (*write_head)(const dt_dataset_writer *w, int64_t first, int64_t n, hid_t file, const char *path);
-    /** Check, when a run opens a file, that its samples carry a signal; warn unless quiet. */
+    /** Check by the file's attributes that its samples give a training signal; warn unless quiet. Called when a run
+     *  opens a file. */
     dt_err (*judge)(const dt_dataset *d, bool quiet);
-    /** The same by reading the file, for those that judge could not see. each_piece: as dt_dataset_verify. */
-    dt_err (*judge_all)(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, bool quiet);
-    /** Print what `info` says of such a file besides tokens, lengths and images. */
+    /** The same check by reading the samples, for a file without these attributes. poll: as
+     *  dt_dataset_verify. */
+    dt_err (*judge_all)(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, bool quiet);
+    /** Print the properties of a file that only this kind has. */
     dt_err (*print_info)(dt_dataset *d);
     /** Print sample i. NULL: its text. */
     dt_err (*show)(const dt_view *v, int64_t i);
@@ -55,8 +57,6 @@ typedef struct dt_kind {
 
 /** The table of a kind. */
 const dt_kind *dt_kind_of(dt_dataset_kind kind);
-/** The kind of this name; NULL: none. */
-const dt_kind *dt_kind_find(const char *name);
 /** "tokens, sft, preference, prompts or unpaired", for messages. text: out. */
 enum { DT_KIND_NAMES_SIZE = 128 };
 const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE]);

@@ -2,6 +2,7 @@
 #include "kinds.h"
 #include "dtrain/data/data.h"
 #include "dtrain/io/io.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +72,7 @@ static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
     int64_t first[DT_N_SIDES], n[DT_N_SIDES];
     dt_pair pair;
     *same = false;
-    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_side_document(d, (dt_side)s, i, &first[s], &n[s]));
+    for (int s = 0; s < DT_N_SIDES; s++) DT_TRY(dt_dataset_part(d, s, i, &first[s], &n[s]));
     DT_TRY(dt_dataset_read_pair(d, i, &pair));
     if (n[0] != n[1] || n[0] == 0 || pair.tie) return DT_OK;
     for (int s = 0; s < DT_N_SIDES && n[0] > t->n_alloc; s++)
@@ -82,14 +83,14 @@ static dt_err compare_texts(dt_dataset *d, int64_t i, texts *t, bool *same)
     return DT_OK;
 }
 
-dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, int64_t *n)
+dt_err dt_dataset_count_equal(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, int64_t *n)
 {
     texts t = {0};
     dt_err err = DT_OK;
     *n = 0;
     for (int64_t i = 0; i < d->info.n_documents && err == DT_OK; i++) {
         bool same = false;
-        if (each_piece && i % 4096 == 0) err = each_piece(arg);
+        if (poll && i % 4096 == 0) err = poll(arg);
         if (err == DT_OK) err = compare_texts(d, i, &t, &same);
         *n += same;
     }
@@ -109,12 +110,12 @@ static dt_err judge_counts(const dt_dataset *d, int64_t n_equal, int64_t n_contr
 {
     const int64_t n = d->info.n_documents;
     DT_CHECK(n_equal <= 0 || n_equal < n, DT_ERR_DATA,
-             "%s: the texts of all %" PRId64
-             " pairs are equal, so there is no training signal: expected different texts in chosen and rejected",
+             "%s: every pair has equal texts (%" PRId64
+             "), so there is no training signal: expected different texts in chosen and rejected",
              d->path, n);
     if (n_equal > 0 && !quiet)
-        DT_WARN("%s: the texts of %" PRId64 " of %" PRId64 " pairs are equal, so these pairs give no training signal",
-                d->path, n_equal, n);
+        DT_WARN("%s: the texts of %" PRId64 " of %" PRId64 " pairs are equal, which gives no training signal", d->path,
+                n_equal, n);
     if (n_contradicted > 0 && !quiet) dt_warn_contradicted(d->path, n_contradicted, n, NULL);
     return DT_OK;
 }
@@ -124,11 +125,11 @@ static dt_err judge(const dt_dataset *d, bool quiet)
     return judge_counts(d, d->info.n_equal_pairs, d->info.n_contradicted_pairs, quiet);
 }
 
-static dt_err judge_all(dt_dataset *d, dt_err (*each_piece)(void *arg), void *arg, bool quiet)
+static dt_err judge_all(dt_dataset *d, dt_err (*poll)(void *arg), void *arg, bool quiet)
 {
     int64_t n_equal = -1;
     if (d->info.n_equal_pairs >= 0) return DT_OK; /* checked when opened */
-    DT_TRY(dt_dataset_count_equal(d, each_piece, arg, &n_equal));
+    DT_TRY(dt_dataset_count_equal(d, poll, arg, &n_equal));
     return judge_counts(d, n_equal, -1, quiet);
 }
 
@@ -147,9 +148,10 @@ static dt_err print_pairs(dt_dataset *d)
            d->info.n_tokens, n_prompt[0], d->info.n_second_tokens, n_prompt[1]);
     printf("margins      %s\nsafety       %s\nties         %s\n", dt_yes(d->info.has_margins),
            dt_yes(d->info.has_safety), dt_yes(d->info.has_flags));
-    if (d->info.n_equal_pairs > 0) printf("equal        %" PRId64 " pairs of equal texts\n", d->info.n_equal_pairs);
-    if (d->info.n_contradicted_pairs > 0)
-        printf("contradicted %" PRId64 " pairs, by their scores\n", d->info.n_contradicted_pairs);
+    const int64_t n_equal = d->info.n_equal_pairs, n_contradicted = d->info.n_contradicted_pairs;
+    if (n_equal > 0) printf("equal        %" PRId64 " pair%s of equal texts\n", n_equal, dt_plural(n_equal));
+    if (n_contradicted > 0)
+        printf("contradicted %" PRId64 " pair%s, by their scores\n", n_contradicted, dt_plural(n_contradicted));
     return DT_OK;
 }
 
@@ -162,8 +164,8 @@ static dt_err show_pair(const dt_view *v, int64_t i)
     if (pair.tie) printf("a tie\n");
     for (int s = 0; s < DT_N_SIDES; s++) {
         int64_t first, n;
-        DT_TRY(dt_dataset_side_document(v->d, (dt_side)s, i, &first, &n));
-        printf("---- %s: %" PRId64 " tokens, %" PRIu32 " of them prompt%s\n", v->d->kind->side[s], n,
+        DT_TRY(dt_dataset_part(v->d, s, i, &first, &n));
+        printf("---- %s: %" PRId64 " token%s, %" PRIu32 " of them prompt%s\n", v->d->kind->side[s], n, dt_plural(n),
                pair.prompt_length[s], safety[pair.safety[s]]);
         DT_TRY(dt_print_side(v, (dt_side)s, first, n, pair.prompt_length[s]));
     }

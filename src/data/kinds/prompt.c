@@ -1,5 +1,6 @@
-/* prompt.c - kind prompts: a prompt, perhaps its answer, and the other fields of its record for reward functions. */
+/* prompt.c - kind prompts: a prompt, optionally its answer, and the other fields of its record for reward functions. */
 #include "kinds.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +28,8 @@ static dt_err show_prompt(const dt_view *v, int64_t i)
     DT_TRY(dt_dataset_document(v->d, i, &first, &n));
     DT_TRY(dt_print_side(v, DT_SIDE_FIRST, first, n, -1));
     if (v->d->info.has_answers) {
-        DT_TRY(dt_dataset_side_document(v->d, DT_SIDE_SECOND, i, &first, &n));
-        printf("---- answer: %" PRId64 " tokens\n", n);
+        DT_TRY(dt_dataset_part(v->d, DT_SIDE_SECOND, i, &first, &n));
+        printf("---- answer: %" PRId64 " token%s\n", n, dt_plural(n));
         DT_TRY(dt_print_side(v, DT_SIDE_SECOND, first, n, -1));
     }
     return v->d->info.has_records ? show_record(v, i) : DT_OK;

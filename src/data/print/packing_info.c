@@ -1,27 +1,20 @@
 /* packing_info.c - packing statistics of a file: opens its samples as training does and sums their counts. */
 #include "../samples/samples.h"
-#include <string.h>
 
 dt_err dt_dataset_packing(dt_dataset *d, const char *packing, int64_t seq_len, dt_packing_info *info)
 {
+    const dt_packing *p = dt_packing_find(packing);
     const bool sft = d->info.kind == DT_DATASET_SFT;
-    const bool none = strcmp(packing, "none") == 0, wrapped = strcmp(packing, "wrapped") == 0,
-               split = strcmp(packing, "bfd_split") == 0;
     *info = (dt_packing_info){0};
     DT_CHECK(seq_len >= 1 && seq_len <= 1 << 26, DT_ERR_USAGE, "seq_len: expected 1 to %d, found %lld", 1 << 26,
              (long long)seq_len);
-    DT_CHECK(d->info.kind <= DT_DATASET_SFT && !(sft ? wrapped || split : none), DT_ERR_USAGE,
+    DT_CHECK(p && d->info.kind <= DT_DATASET_SFT && (sft ? p->of_sft : p->of_tokens), DT_ERR_USAGE,
              "%s: packing %s does not support kind %s", d->path, packing, dt_dataset_kind_name(d->info.kind));
-    DT_CHECK(wrapped || d->info.n_documents >= 0, DT_ERR_USAGE, "%s: packing %s needs document offsets", d->path,
-             packing);
+    DT_CHECK(p->ops == &dt_samples_wrapped || d->info.n_documents >= 0, DT_ERR_USAGE,
+             "%s: packing %s needs document offsets", d->path, packing);
     dt_ledger ledger = {0};
     dt_samples set;
-    const dt_samples_options opt = {.seq_len = seq_len, .split = split, .ledger = &ledger};
-    DT_TRY(dt_samples_open(&set,
-                           none      ? &dt_samples_records
-                           : wrapped ? &dt_samples_wrapped
-                                     : &dt_samples_packed,
-                           d, &opt));
+    DT_TRY(dt_samples_open(&set, p->ops, d, &(dt_samples_options){.seq_len = seq_len, .split = p->split}, &ledger));
     info->n_rows = set.n_samples;
     info->n_dropped = set.n_dropped;
     for (int64_t i = 0; i < set.n_samples; i++) {

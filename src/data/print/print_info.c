@@ -1,5 +1,6 @@
 /* print_info.c - text report on a dataset file: sizes, lengths, targets, packing. */
 #include "../kinds/kinds.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -25,8 +26,9 @@ static dt_err count_lengths(void *arg, int64_t first, int64_t n, const uint64_t 
 static dt_err print_lengths(dt_dataset *d, dt_side side, const char *what)
 {
     lengths l = {.most = 1};
-    DT_TRY(dt_dataset_each_side_block(d, side, count_lengths, &l));
-    printf("longest      %" PRId64 " tokens%s%s\nlengths\n", l.longest, what[0] ? " of " : "", what);
+    DT_TRY(dt_dataset_each_block(d, side, count_lengths, &l));
+    printf("longest      %" PRId64 " token%s%s%s\nlengths\n", l.longest, dt_plural(l.longest), what[0] ? " of " : "",
+           what);
     for (int k = 0; k < N_BINS; k++) {
         if (!l.bin[k]) continue;
         const int64_t lo = k ? INT64_C(1) << (k - 1) : 0, hi = k ? (INT64_C(1) << k) - 1 : 0;
@@ -39,51 +41,38 @@ static dt_err print_lengths(dt_dataset *d, dt_side side, const char *what)
 
 static dt_err print_rows(dt_dataset *d, int64_t seq_len)
 {
-    static const char *const names[] = {"none", "wrapped", "bfd", "bfd_split"};
     printf("rows of %" PRId64 " tokens\n", seq_len);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (int i = 0; i < DT_N_PACKINGS; i++) {
         dt_packing_info p;
-        const dt_err err = dt_dataset_packing(d, names[i], seq_len, &p);
+        const dt_err err = dt_dataset_packing(d, dt_packings[i].name, seq_len, &p);
         if (err == DT_ERR_USAGE) {
             dt_error_clear(); /* not applicable to this kind */
             continue;
         }
         DT_TRY(err);
-        printf("  %-10s %10" PRId64 " rows  %5.1f %% full  %12" PRId64 " targets  %" PRId64 " left out\n", names[i],
-               p.n_rows, p.n_rows ? 100.0 * (double)p.n_tok / ((double)p.n_rows * (double)seq_len) : 0.0, p.n_target,
+        printf("  %-10s %10" PRId64 " rows  %5.1f %% full  %12" PRId64 " targets  %" PRId64 " left out\n",
+               dt_packings[i].name, p.n_rows,
+               p.n_rows ? 100.0 * (double)p.n_tok / ((double)p.n_rows * (double)seq_len) : 0.0, p.n_target,
                p.n_dropped);
-    }
-    return DT_OK;
-}
-
-typedef struct image_counts {
-    int64_t n_with, most; /* samples with images; maximum images of a sample */
-} image_counts;
-
-static dt_err count_images(void *arg, int64_t first, int64_t n, const uint64_t *offset)
-{
-    image_counts *c = arg;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t n_images = (int64_t)(offset[i + 1] - offset[i]);
-        c->n_with += n_images > 0;
-        c->most = dt_max_i64(c->most, n_images);
     }
     return DT_OK;
 }
 
 static dt_err print_images(dt_dataset *d)
 {
-    image_counts c = {0};
+    lengths images = {0}; /* of samples, in images */
     const dt_image_form *form = &d->info.images;
     if (!d->info.has_images) return DT_OK;
-    DT_TRY(dt_dataset_each_side_block(d, DT_IMAGES, count_images, &c));
-    printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " tokens of id %" PRId32
-           "; in %" PRId64 " samples, at most %" PRId64 " in one\n",
-           d->info.n_images, form->size, form->size, form->n_tokens, form->token, c.n_with, c.most);
+    DT_TRY(dt_dataset_each_block(d, DT_IMAGES, count_lengths, &images));
+    const int64_t n_with = d->info.n_documents - images.bin[0];
+    printf("images       %" PRId64 " of %" PRId64 " x %" PRId64 " pixels, each %" PRId64 " token%s of id %" PRId32
+           "; in %" PRId64 " sample%s, at most %" PRId64 " in one\n",
+           d->info.n_images, form->size, form->size, form->n_tokens, dt_plural(form->n_tokens), form->token, n_with,
+           dt_plural(n_with), images.longest);
     return DT_OK;
 }
 
-/* Of a file that does not store the size, the largest token id. */
+/* If the file does not store the size, print the largest token id. */
 static dt_err print_vocabulary(dt_dataset *d)
 {
     int32_t ids[1 << 14], largest = -1;

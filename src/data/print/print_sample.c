@@ -60,11 +60,17 @@ dt_err dt_print_side(const dt_view *v, dt_side side, int64_t first, int64_t n, i
     return err;
 }
 
+/* The range of sample i, or the first tokens of a file without document boundaries. */
+static dt_err find_range(const dt_view *v, int64_t i, int64_t *first, int64_t *n)
+{
+    *first = 0, *n = dt_min_i64(v->d->info.n_tokens, HEAD_TOKENS);
+    return v->d->info.n_documents >= 0 ? dt_dataset_document(v->d, i, first, n) : DT_OK;
+}
+
 static dt_err show_text(const dt_view *v, int64_t i)
 {
-    const dt_dataset_info *info = &v->d->info;
-    int64_t first = 0, n = info->n_tokens < HEAD_TOKENS ? info->n_tokens : HEAD_TOKENS;
-    if (info->n_documents >= 0) DT_TRY(dt_dataset_document(v->d, i, &first, &n));
+    int64_t first, n;
+    DT_TRY(find_range(v, i, &first, &n));
     return dt_print_side(v, DT_SIDE_FIRST, first, n, -1);
 }
 
@@ -72,14 +78,12 @@ static dt_err print_head(const dt_view *v, int64_t i)
 {
     const dt_dataset_info *info = &v->d->info;
     const dt_kind *kind = v->d->kind;
-    int64_t first = 0, n = info->n_tokens < HEAD_TOKENS ? info->n_tokens : HEAD_TOKENS;
-    float weight = 1;
-    if (info->n_documents >= 0)
-        DT_TRY(dt_dataset_document(v->d, i, &first, &n));
-    else
-        DT_CHECK(i == 0, DT_ERR_USAGE,
-                 "%s: documents are not separated, so only sample 0, the first tokens, can be shown", info->path);
-    DT_TRY(info->has_weights ? dt_dataset_read_weight(v->d, i, &weight) : DT_OK);
+    int64_t first, n;
+    float weight;
+    DT_CHECK(info->n_documents >= 0 || i == 0, DT_ERR_USAGE,
+             "%s: documents are not separated, so only sample 0, the first tokens, can be shown", info->path);
+    DT_TRY(find_range(v, i, &first, &n));
+    DT_TRY(dt_dataset_read_weight(v->d, i, &weight));
     printf("%s %" PRId64 " of %" PRId64 ": tokens %" PRId64 " to %" PRId64, kind->noun, i,
            info->n_documents < 0 ? 1 : info->n_documents, first, first + n - 1);
     if (info->has_weights) printf(", weight %g", (double)weight);

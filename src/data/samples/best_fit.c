@@ -43,7 +43,7 @@ static void bit_tree_set(bit_tree *t, uint64_t v)
     for (int k = 0; k < t->n_levels; k++, v /= 64) t->level[k][v / 64] |= UINT64_C(1) << (v % 64);
 }
 
-/* If the word becomes empty, its bit one level up is cleared too. */
+/* If the word becomes 0, its bit one level up is cleared too. */
 static void bit_tree_clear(bit_tree *t, uint64_t v)
 {
     for (int k = 0; k < t->n_levels; k++, v /= 64) {

@@ -1,10 +1,9 @@
-/* grouping.c - groups are computed once, not per epoch. Looking up a position then stays a pure function,
- * shared by the prefetching thread and the thread that counts, without state about the run. */
+/* grouping.c - groups are computed once, not per epoch. The lookup of a position is therefore a pure function, which
+ * the prefetching thread and the main thread can call without shared state. */
 #include "grouping.h"
-#include <inttypes.h>
 #include <stdlib.h>
 
-/* as transformers' LengthGroupedSampler: batches sorted together, but at least PARTS sets */
+/* As in transformers' LengthGroupedSampler: at most BATCHES batches are sorted together, in at least PARTS sets. */
 enum { BATCHES = 50, PARTS = 4 };
 
 static int by_place(const void *a, const void *b)

@@ -2,11 +2,12 @@
 #include "sample_images.h"
 #include "../kinds/kinds.h"
 #include "samples.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
 
-enum { PIECE = 4096 };
+enum { CHUNK = 4096 };
 
 dt_err dt_image_form_preprocessor(const dt_image_form *f, const char *path, dt_preprocessor *p)
 {
@@ -42,10 +43,10 @@ dt_err dt_dataset_read_images(dt_dataset *d, int64_t first, int64_t n, uint8_t *
 
 dt_err dt_dataset_count_placeholders(dt_dataset *d, dt_side side, int64_t first, int64_t n, int64_t *count)
 {
-    int32_t ids[PIECE];
+    int32_t ids[CHUNK];
     *count = 0;
-    for (int64_t at = 0; at < n && d->info.has_images; at += PIECE) {
-        const int64_t k = dt_min_i64(n - at, PIECE);
+    for (int64_t at = 0; at < n && d->info.has_images; at += CHUNK) {
+        const int64_t k = dt_min_i64(n - at, CHUNK);
         DT_TRY(dt_dataset_read_side(d, side, first + at, k, ids));
         for (int64_t t = 0; t < k; t++) *count += ids[t] == d->info.images.token;
     }
@@ -57,12 +58,12 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
 {
     const char *name = d->kind->side[side], *of = !*name ? "" : d->kind->answers ? " " : " of ";
     int64_t first, n, found, in_completion = 0;
-    DT_TRY(dt_dataset_side_document(d, side, i, &first, &n));
+    DT_TRY(dt_dataset_part(d, side, i, &first, &n));
     DT_TRY(dt_dataset_count_placeholders(d, side, first, n, &found));
     DT_CHECK(found == n_images * d->info.images.n_tokens, DT_ERR_DATA,
-             "%s: %s%ssample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
+             "%s: %s%ssample %" PRId64 ": found %" PRId64 " placeholder%s for %" PRId64 " image%s: expected %" PRId64
              " for each image",
-             d->path, name, of, i, found, n_images, d->info.images.n_tokens);
+             d->path, name, of, i, found, dt_plural(found), n_images, dt_plural(n_images), d->info.images.n_tokens);
     if (found && n_prompt < n)
         DT_TRY(dt_dataset_count_placeholders(d, side, first + n_prompt, n - n_prompt, &in_completion));
     DT_CHECK(in_completion == 0, DT_ERR_DATA, "%s: %s%ssample %" PRId64 ": a completion contains image placeholders",
@@ -74,11 +75,11 @@ static dt_err check_text(dt_dataset *d, int64_t i, dt_side side, int64_t n_image
 static dt_err check_mask(dt_dataset *d, int64_t i)
 {
     int64_t first, n;
-    int32_t ids[PIECE];
-    uint8_t mask[PIECE];
+    int32_t ids[CHUNK];
+    uint8_t mask[CHUNK];
     DT_TRY(dt_dataset_document(d, i, &first, &n));
-    for (int64_t at = first; at < first + n; at += PIECE) {
-        const int64_t k = dt_min_i64(first + n - at, PIECE);
+    for (int64_t at = first; at < first + n; at += CHUNK) {
+        const int64_t k = dt_min_i64(first + n - at, CHUNK);
         DT_TRY(dt_dataset_read_tokens(d, at, k, ids));
         DT_TRY(dt_dataset_read_mask(d, at, k, mask));
         for (int64_t t = 0; t < k; t++)
@@ -102,12 +103,12 @@ dt_err dt_dataset_check_images(dt_dataset *d, int64_t i)
     return d->column[DT_COL_MASK].path && n > 0 ? check_mask(d, i) : DT_OK;
 }
 
-/* Read pixels, or their features. */
+/* Read pixels, or features if the loader has them. */
 static dt_err read_for_batch(dt_dataset *d, int64_t first, int64_t n, uint8_t *to, size_t image_nbytes)
 {
     if (!d->features) return dt_dataset_read_images(d, first, n, to);
     for (int64_t i = 0; i < n; i++)
-        DT_TRY(dt_features_read(d->features, &d->feature_places[first + i], to + (size_t)i * image_nbytes));
+        DT_TRY(dt_features_read(d->features, &d->feature_slots[first + i], to + (size_t)i * image_nbytes));
     return DT_OK;
 }
 
@@ -124,9 +125,9 @@ static dt_err find_images(dt_dataset *d, int64_t number, int32_t from, const dt_
                  "%s: sample %" PRId64 ": an image placeholder must not be a target", d->path, number);
     }
     DT_CHECK(found == *n * form->n_tokens, DT_ERR_DATA,
-             "%s: sample %" PRId64 ": found %" PRId64 " placeholders for %" PRId64 " images: expected %" PRId64
+             "%s: sample %" PRId64 ": found %" PRId64 " placeholder%s for %" PRId64 " image%s: expected %" PRId64
              " for each image",
-             d->path, number, found, *n, form->n_tokens);
+             d->path, number, found, dt_plural(found), *n, dt_plural(*n), form->n_tokens);
     return DT_OK;
 }
 

@@ -3,35 +3,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *dt_samples_alloc(dt_samples *set, int64_t n, size_t elem_size)
+const dt_packing dt_packings[DT_N_PACKINGS] = {{"none", &dt_samples_records, .of_sft = true},
+                                               {"wrapped", &dt_samples_wrapped, .of_tokens = true},
+                                               {"bfd", &dt_samples_packed, .of_tokens = true, .of_sft = true},
+                                               {"bfd_split", &dt_samples_packed, .of_tokens = true, .split = true}};
+
+const dt_packing *dt_packing_find(const char *name)
 {
-    if (n < 0 || (uint64_t)n > SIZE_MAX / 2 / elem_size) return NULL;
-    void *p = calloc(n > 0 ? (size_t)n : 1, elem_size);
-    if (!p) return NULL;
-    set->nbytes += (size_t)n * elem_size;
-    dt_ledger_add(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
-    return p;
+    for (int i = 0; i < DT_N_PACKINGS; i++)
+        if (strcmp(name, dt_packings[i].name) == 0) return &dt_packings[i];
+    return NULL;
 }
 
-void dt_samples_free(dt_samples *set, void *p, int64_t n, size_t elem_size)
+dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt,
+                       dt_ledger *ledger)
 {
-    if (!p) return;
-    set->nbytes -= (size_t)n * elem_size;
-    dt_ledger_sub(set->opt.ledger, DT_MEM_DATA, DT_ON_HOST, (size_t)n * elem_size);
-    free(p);
-}
-
-dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt)
-{
-    *set = (dt_samples){.ops = ops, .dataset = dataset, .opt = *opt, .max_tok = opt->seq_len, .max_seq = 1};
-    const dt_err err = ops->open(set);
+    *set = (dt_samples){.ops = ops,
+                        .dataset = dataset,
+                        .opt = *opt,
+                        .max_tok = opt->seq_len,
+                        .max_seq = 1,
+                        .impl = calloc(1, ops->impl_nbytes + 1),
+                        .memory.ledger = ledger};
+    const dt_err err = set->impl ? ops->open(set) : dt_fail(DT_ERR_MEMORY, "%s: no memory", dataset->path);
     if (err != DT_OK) dt_samples_close(set);
     return err;
 }
 
 void dt_samples_close(dt_samples *set)
 {
-    if (set->ops) set->ops->close(set);
+    dt_counted_free_all(&set->memory);
+    free(set->impl);
     *set = (dt_samples){0};
 }
 

@@ -10,6 +10,7 @@
 #ifndef DTRAIN_DATA_SAMPLES_H
 #define DTRAIN_DATA_SAMPLES_H
 
+#include "../counted.h"
 #include "../file/dataset_file.h"
 #include "dtrain/core/token_batch.h"
 #include <math.h>
@@ -20,7 +21,6 @@ typedef struct dt_samples_options {
     bool split;    /* packed: split documents longer than T instead of dropping what exceeds T */
     bool truncate; /* answers: cut texts longer than T instead of dropping their samples */
     bool no_ties;  /* preference: drop pairs in which neither text is better */
-    dt_ledger *ledger;
 } dt_samples_options;
 
 typedef struct dt_sample_counts {
@@ -44,8 +44,8 @@ typedef struct dt_samples dt_samples;
 
 typedef struct dt_samples_ops {
     const char *name;
+    size_t impl_nbytes;              /* of impl, which is zeroed before open; 0: none */
     dt_err (*open)(dt_samples *set); /* fills n_samples, n_dropped, n_too_long, max_..., impl */
-    void (*close)(dt_samples *set);
     /* NULL for prompts, as is fill */
     void (*counts)(const dt_samples *set, int64_t i, dt_sample_counts *c);
     /** Append sample i to the batch: token, target, pos, weight, seq_start, n_tok and n_seq. The batch has room. */
@@ -69,18 +69,27 @@ struct dt_samples {
     int64_t max_seq;    /* maximum sequences of a sample */
     int64_t max_images; /* maximum images of a sample */
     void *impl;
-    size_t nbytes; /* allocated by dt_samples_alloc */
+    dt_counted memory;
 };
 
 extern const dt_samples_ops dt_samples_wrapped, dt_samples_records, dt_samples_packed, dt_samples_answers,
     dt_samples_prompts;
 
-dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt);
-void dt_samples_close(dt_samples *set); /* safe on {0} */
+/** A value of data.packing, for files of kinds tokens and sft. */
+typedef struct dt_packing {
+    const char *name;
+    const dt_samples_ops *ops;
+    bool of_tokens, of_sft; /* it supports this kind */
+    bool split;
+} dt_packing;
+enum { DT_N_PACKINGS = 4 };
+extern const dt_packing dt_packings[DT_N_PACKINGS];
+/** The packing of this name; NULL: none. */
+const dt_packing *dt_packing_find(const char *name);
 
-/** Allocate zeroed memory that dt_samples_close frees. It is accounted as DT_MEM_DATA. */
-void *dt_samples_alloc(dt_samples *set, int64_t n, size_t elem_size);
-void dt_samples_free(dt_samples *set, void *p, int64_t n, size_t elem_size);
+dt_err dt_samples_open(dt_samples *set, const dt_samples_ops *ops, dt_dataset *dataset, const dt_samples_options *opt,
+                       dt_ledger *ledger);
+void dt_samples_close(dt_samples *set); /* safe on {0} */
 
 /** A weight in the fixed-point units of dt_batch, 2^-20. */
 static inline int64_t dt_weight_fixed(float weight) { return llrint((double)weight * 0x1p20); }

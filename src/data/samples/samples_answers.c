@@ -1,9 +1,10 @@
 /* samples_answers.c - samples are prompts with answers: the two texts of a pair, or one text, each its own
  * sequence in the batch. Targets are the tokens of the answers (algorithms.md 2, 3). A sample is dropped if
- * an answer is empty, or if a text exceeds T tokens and must not be cut. Lengths are kept in memory, so
- * that samples are numbered and steps counted without reading. */
+ * an answer is empty, or if a text exceeds T tokens and must not be cut. Lengths are kept in memory: samples
+ * are numbered and steps counted without reading the file. */
 #include "../kinds/kinds.h"
 #include "samples_records.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,8 +59,9 @@ static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *of
     for (int64_t i = 0; i < n; i++) {
         const uint64_t n_tok = offset[i + 1] - offset[i];
         DT_CHECK(s->prompt[i] <= n_tok, DT_ERR_DATA,
-                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " tokens", d->path,
-                 d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok);
+                 "%s: %s[%" PRId64 "] = %" PRIu32 ", but the text has %" PRIu64 " token%s", d->path,
+                 d->column[DT_COL_PROMPT + (int)s->side].name, first + i, s->prompt[i], n_tok,
+                 dt_plural((int64_t)n_tok));
         add_side(s, first + i, n_tok, s->prompt[i], ties && s->tie[i]);
     }
     return DT_OK;
@@ -87,20 +89,18 @@ static dt_err keep(dt_samples *set, answers *p)
 
 static dt_err answers_open(dt_samples *set)
 {
-    answers *p = calloc(1, sizeof *p);
-    DT_CHECK(p, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
-    set->impl = p;
+    answers *p = set->impl;
     dt_records *r = &p->r;
     r->n_alloc = set->dataset->info.n_documents;
-    r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
-    p->n_chosen = dt_samples_alloc(set, r->n_alloc, sizeof *p->n_chosen);
-    DT_CHECK(r->len && p->n_chosen, DT_ERR_MEMORY, "%s: out of memory for the lengths of %" PRId64 " samples",
-             set->dataset->path, r->n_alloc);
+    DT_COUNTED_ALLOC(&set->memory, r->len, r->n_alloc, "%s: out of memory for the lengths of %" PRId64 " samples",
+                     set->dataset->path, r->n_alloc);
+    DT_COUNTED_ALLOC(&set->memory, p->n_chosen, r->n_alloc, "%s: out of memory for the lengths of %" PRId64 " samples",
+                     set->dataset->path, r->n_alloc);
     scan s = {.set = set, .p = p};
     dt_err err = DT_OK;
     for (int side = 0; side < set->dataset->kind->n_sequences && err == DT_OK; side++) {
         s.side = (dt_side)side;
-        err = dt_dataset_each_side_block(set->dataset, s.side, scan_block, &s);
+        err = dt_dataset_each_block(set->dataset, s.side, scan_block, &s);
     }
     free(s.prompt);
     free(s.tie);
@@ -110,15 +110,6 @@ static dt_err answers_open(dt_samples *set)
     set->max_seq = set->dataset->kind->n_sequences;
     set->max_tok = set->max_seq * set->opt.seq_len;
     return dt_records_scan_images(r, set, &set->max_images);
-}
-
-static void answers_close(dt_samples *set)
-{
-    answers *p = set->impl;
-    if (!p) return;
-    dt_samples_free(set, p->n_chosen, p->r.n_alloc, sizeof *p->n_chosen);
-    dt_records_free(&p->r, set);
-    free(p);
 }
 
 static void answers_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
@@ -133,7 +124,7 @@ static dt_err fill_side(const dt_samples *set, int64_t number, dt_side side, con
                         dt_fill_scratch *scratch)
 {
     int64_t first, n;
-    DT_TRY(dt_dataset_side_document(set->dataset, side, number, &first, &n));
+    DT_TRY(dt_dataset_part(set->dataset, side, number, &first, &n));
     n = n < set->opt.seq_len ? n : set->opt.seq_len;
     int32_t *ids = b->token + b->n_tok;
     DT_TRY(dt_dataset_read_side(set->dataset, side, first, n, ids));
@@ -157,7 +148,7 @@ static dt_err answers_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fil
     return DT_OK;
 }
 
-/* The tokens of sample i in its file; *n_prompt: how many of them are the prompt. */
+/* The tokens of sample i in its file; *n_prompt: the length of its prompt. */
 static dt_err find_text(const dt_samples *set, int64_t i, int64_t *first, int64_t *n, int64_t *n_prompt)
 {
     const int64_t number = dt_records_number(&((const answers *)set->impl)->r, i);
@@ -186,8 +177,8 @@ static dt_err answers_fill_mismatched(const dt_samples *set, int64_t i, const dt
 }
 
 const dt_samples_ops dt_samples_answers = {.name = "answers",
+                                           .impl_nbytes = sizeof(answers),
                                            .open = answers_open,
-                                           .close = answers_close,
                                            .counts = answers_counts,
                                            .fill = answers_fill,
                                            .fill_mismatched = answers_fill_mismatched};

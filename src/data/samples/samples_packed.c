@@ -1,8 +1,8 @@
 /* samples_packed.c - rows of whole documents (kind tokens) or records (kind sft), packed best-fit
- * decreasing when the file is opened. The position of each piece is kept in row order, 12 bytes per piece
- * (16 with weights), so that filling a row needs no search.
+ * decreasing when the file is opened. The position of each segment is kept in row order, 12 bytes per segment
+ * (16 with weights). Filling a row then needs no search.
  *
- * Pieces with nothing to predict are dropped: single-token documents, single-token last pieces of split
+ * Segments with nothing to predict are dropped: single-token documents, single-token last segments of split
  * documents, and records without targets. */
 #include "samples.h"
 #include "best_fit.h"
@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-typedef struct pieces {
+typedef struct segments {
     int64_t *first; /* first token in the file */
     uint32_t *len;
     uint32_t *n_target;
@@ -19,19 +19,18 @@ typedef struct pieces {
     int64_t *record;
     uint32_t *n_images;
     int64_t n, n_alloc;
-} pieces;
+} segments;
 
 typedef struct packed {
-    int64_t n_rows, n_pieces;
     int64_t *row_start; /* [n_rows + 1] */
-    int64_t *first;     /* [n_pieces], in row order; likewise len and weight */
+    int64_t *first;     /* [n_segments], in row order; likewise len and weight */
     uint32_t *len;
     float *weight;
     int64_t *record;          /* NULL: the file has no images */
     dt_sample_counts *counts; /* [n_rows] */
 } packed;
 
-static void free_pieces(pieces *p)
+static void free_segments(segments *p)
 {
     free(p->first);
     free(p->len);
@@ -39,10 +38,10 @@ static void free_pieces(pieces *p)
     free(p->weight);
     free(p->record);
     free(p->n_images);
-    *p = (pieces){0};
+    *p = (segments){0};
 }
 
-static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
+static dt_err reserve(segments *p, int64_t n_more, bool weights, const char *path)
 {
     if (p->n + n_more <= p->n_alloc) return DT_OK;
     const int64_t n = p->n + n_more > 2 * p->n_alloc ? p->n + n_more : 2 * p->n_alloc;
@@ -57,23 +56,23 @@ static dt_err reserve(pieces *p, int64_t n_more, bool weights, const char *path)
     return DT_OK;
 }
 
-static dt_err reserve_images(pieces *p, const char *path)
+static dt_err reserve_images(segments *p, const char *path)
 {
     DT_RESIZE(p->record, p->n_alloc, "%s: out of memory for the images of %" PRId64 " records", path, p->n_alloc);
     DT_RESIZE(p->n_images, p->n_alloc, "%s: out of memory for the images of %" PRId64 " records", path, p->n_alloc);
     return DT_OK;
 }
 
-/* ---- collecting pieces ------------------------------------------------------------------------------------------- */
+/* ---- collecting segments ----------------------------------------------------------------------------------------- */
 
 typedef struct collect {
     dt_samples *set;
-    pieces *p;
+    segments *p;
     const dt_records *records; /* sft */
     int64_t kept, dropped;     /* sft: cursors in records and in its list of dropped ones */
 } collect;
 
-/* Documents of kind tokens. A document longer than T is split into pieces of T (bfd_split) or truncated (bfd). */
+/* Documents of kind tokens. A document longer than T is split into segments of T (bfd_split) or truncated (bfd). */
 static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     collect *c = arg;
@@ -86,9 +85,9 @@ static dt_err collect_documents(void *arg, int64_t first, int64_t n, const uint6
             dt_cut_counts *cut = &c->set->cut;
             *cut = (dt_cut_counts){cut->n + 1, cut->n_target + whole - 1, cut->n_lost + whole - dt_max_i64(T, 1)};
         }
-        const int64_t n_pieces = c->set->opt.split ? (whole + T - 1) / T : 1;
-        DT_TRY(reserve(c->p, n_pieces, false, c->set->dataset->path));
-        for (int64_t k = 0; k < n_pieces; k++) {
+        const int64_t n_segments = c->set->opt.split ? (whole + T - 1) / T : 1;
+        DT_TRY(reserve(c->p, n_segments, false, c->set->dataset->path));
+        for (int64_t k = 0; k < n_segments; k++) {
             const int64_t at = (int64_t)offset[i] + k * T, len = end - at < T ? end - at : T;
             if (len < 2) continue;
             c->p->first[c->p->n] = at;
@@ -122,16 +121,17 @@ static dt_err collect_records(void *arg, int64_t first, int64_t n, const uint64_
     return DT_OK;
 }
 
-static dt_err collect_pieces(dt_samples *set, pieces *p)
+static dt_err collect_segments(dt_samples *set, segments *p)
 {
     collect c = {.set = set, .p = p};
-    if (set->dataset->info.kind == DT_DATASET_TOKENS) return dt_dataset_each_block(set->dataset, collect_documents, &c);
+    if (set->dataset->info.kind == DT_DATASET_TOKENS)
+        return dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, collect_documents, &c);
     dt_records records;
     dt_err err = dt_records_scan(&records, set);
     int64_t most;
     c.records = &records;
     if (err == DT_OK) err = dt_records_scan_images(&records, set, &most);
-    if (err == DT_OK) err = dt_dataset_each_block(set->dataset, collect_records, &c);
+    if (err == DT_OK) err = dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, collect_records, &c);
     set->n_dropped = records.n_dropped - records.n_cut;
     set->n_too_long = records.n_cut;
     dt_records_free(&records, set);
@@ -140,26 +140,26 @@ static dt_err collect_pieces(dt_samples *set, pieces *p)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-static dt_err alloc_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
+static dt_err alloc_rows(dt_samples *set, packed *k, const segments *p, const dt_row_list *packing)
 {
-    k->n_rows = packing->n_rows;
-    k->n_pieces = packing->n_items;
-    k->row_start = dt_samples_alloc(set, k->n_rows + 1, sizeof *k->row_start);
-    k->counts = dt_samples_alloc(set, k->n_rows, sizeof *k->counts);
-    k->first = dt_samples_alloc(set, k->n_pieces, sizeof *k->first);
-    k->len = dt_samples_alloc(set, k->n_pieces, sizeof *k->len);
-    if (p->weight) k->weight = dt_samples_alloc(set, k->n_pieces, sizeof *k->weight);
-    if (p->record) k->record = dt_samples_alloc(set, k->n_pieces, sizeof *k->record);
-    DT_CHECK(k->row_start && k->counts && k->first && k->len && (k->weight || !p->weight) && (k->record || !p->record),
-             DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " packed rows", set->dataset->path, k->n_rows);
+    const int64_t n_rows = packing->n_rows, n = packing->n_items;
+    dt_counted *m = &set->memory;
+    set->n_samples = n_rows;
+    const bool ok = dt_counted_add(m, &k->row_start, n_rows + 1, sizeof *k->row_start) &&
+                    dt_counted_add(m, &k->counts, n_rows, sizeof *k->counts) &&
+                    dt_counted_add(m, &k->first, n, sizeof *k->first) &&
+                    dt_counted_add(m, &k->len, n, sizeof *k->len) &&
+                    (!p->weight || dt_counted_add(m, &k->weight, n, sizeof *k->weight)) &&
+                    (!p->record || dt_counted_add(m, &k->record, n, sizeof *k->record));
+    DT_CHECK(ok, DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " packed rows", set->dataset->path, n_rows);
     return DT_OK;
 }
 
-/* Store the position of each piece in row order, and the counts of each row, so that steps are counted
- * without reading. */
-static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_list *packing)
+/* Store the position of each segment in row order, and the counts of each row. Steps are then counted without
+ * reading. */
+static void fill_rows(dt_samples *set, packed *k, const segments *p, const dt_row_list *packing)
 {
-    for (int64_t row = 0; row < k->n_rows; row++) {
+    for (int64_t row = 0; row < set->n_samples; row++) {
         dt_sample_counts *c = &k->counts[row];
         int64_t n_images = 0;
         k->row_start[row + 1] = packing->row_start[row + 1];
@@ -182,32 +182,16 @@ static void fill_rows(dt_samples *set, packed *k, const pieces *p, const dt_row_
 
 static dt_err packed_open(dt_samples *set)
 {
-    packed *k = calloc(1, sizeof *k);
-    DT_CHECK(k, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
-    set->impl = k;
-    pieces p = {0};
+    packed *k = set->impl;
+    segments p = {0};
     dt_row_list packing = {0};
-    dt_err err = collect_pieces(set, &p);
+    dt_err err = collect_segments(set, &p);
     if (err == DT_OK) err = dt_best_fit(&packing, p.len, p.n, (uint32_t)set->opt.seq_len);
     if (err == DT_OK) err = alloc_rows(set, k, &p, &packing);
     if (err == DT_OK) fill_rows(set, k, &p, &packing);
-    set->n_samples = k->n_rows;
     dt_row_list_free(&packing);
-    free_pieces(&p);
+    free_segments(&p);
     return err;
-}
-
-static void packed_close(dt_samples *set)
-{
-    packed *k = set->impl;
-    if (!k) return;
-    dt_samples_free(set, k->row_start, k->n_rows + 1, sizeof *k->row_start);
-    dt_samples_free(set, k->counts, k->n_rows, sizeof *k->counts);
-    dt_samples_free(set, k->first, k->n_pieces, sizeof *k->first);
-    dt_samples_free(set, k->len, k->n_pieces, sizeof *k->len);
-    dt_samples_free(set, k->weight, k->n_pieces, sizeof *k->weight);
-    dt_samples_free(set, k->record, k->n_pieces, sizeof *k->record);
-    free(k);
 }
 
 static void packed_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
@@ -228,4 +212,4 @@ static dt_err packed_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill
 }
 
 const dt_samples_ops dt_samples_packed = {
-    .name = "packed", .open = packed_open, .close = packed_close, .counts = packed_counts, .fill = packed_fill};
+    .name = "packed", .impl_nbytes = sizeof(packed), .open = packed_open, .counts = packed_counts, .fill = packed_fill};

@@ -26,11 +26,8 @@ static dt_err prompts_open(dt_samples *set)
 {
     set->n_samples = set->dataset->info.n_documents;
     set->max_tok = 0;
-    if (set->dataset->info.has_images)
-        DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, find_most_images, set));
-    return dt_dataset_each_block(set->dataset, find_longest, set);
+    if (set->dataset->info.has_images) DT_TRY(dt_dataset_each_block(set->dataset, DT_IMAGES, find_most_images, set));
+    return dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, find_longest, set);
 }
 
-static void prompts_close(dt_samples *set) {}
-
-const dt_samples_ops dt_samples_prompts = {.name = "prompts", .open = prompts_open, .close = prompts_close};
+const dt_samples_ops dt_samples_prompts = {.name = "prompts", .open = prompts_open};

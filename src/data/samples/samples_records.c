@@ -1,6 +1,6 @@
 /* samples_records.c - samples of an sft file are its records with at least one target. One pass over the
- * masks at opening finds them and their target counts. These take 8 bytes per record, so that samples are
- * numbered and steps counted without reading.
+ * masks at opening finds them and their target counts. With these, 8 bytes per record, samples are numbered
+ * and steps counted without reading the file.
  *
  * The list holds the dropped records, not the kept ones, because usually few are dropped. */
 #include "samples_records.h"
@@ -100,13 +100,12 @@ static void note_error(scan *s, int64_t chunk, dt_err err)
 dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number)
 {
     if (r->n_dropped == r->dropped_alloc) {
-        const int64_t n_alloc = r->dropped_alloc ? 2 * r->dropped_alloc : 64;
-        int64_t *more = dt_samples_alloc(set, n_alloc, sizeof *more);
-        DT_CHECK(more, DT_ERR_MEMORY, "%s: no memory to list dropped samples", set->dataset->path);
-        if (r->n_dropped) memcpy(more, r->dropped, (size_t)r->n_dropped * sizeof *more);
-        dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *more);
-        r->dropped = more;
-        r->dropped_alloc = n_alloc;
+        int64_t *const before = r->dropped;
+        r->dropped_alloc = before ? 2 * r->dropped_alloc : 64;
+        DT_COUNTED_ALLOC(&set->memory, r->dropped, r->dropped_alloc, "%s: no memory to list dropped samples",
+                         set->dataset->path);
+        if (before) memcpy(r->dropped, before, (size_t)r->n_dropped * sizeof *before);
+        dt_counted_free(&set->memory, before);
     }
     r->dropped[r->n_dropped++] = number;
     return DT_OK;
@@ -137,7 +136,7 @@ static dt_err keep_block(scan *s, int64_t first, int64_t n, const uint64_t *offs
     return DT_OK;
 }
 
-/* A block of /offsets: all threads read its masks; one thread keeps its records, in order. */
+/* A block of /offsets: all threads read its masks. Then one thread adds its records, in order. */
 static dt_err scan_block(void *arg, int64_t first, int64_t n, const uint64_t *offset)
 {
     scan *s = arg;
@@ -182,11 +181,10 @@ dt_err dt_records_scan_images(dt_records *r, dt_samples *set, int64_t *most)
 {
     *most = 0;
     if (!set->dataset->info.has_images) return DT_OK;
-    r->n_images = dt_samples_alloc(set, r->n_alloc, sizeof *r->n_images);
-    DT_CHECK(r->n_images, DT_ERR_MEMORY, "%s: out of memory for the images of %" PRId64 " samples", set->dataset->path,
-             r->n_alloc);
+    DT_COUNTED_ALLOC(&set->memory, r->n_images, r->n_alloc, "%s: out of memory for the images of %" PRId64 " samples",
+                     set->dataset->path, r->n_alloc);
     image_scan s = {.r = r};
-    DT_TRY(dt_dataset_each_side_block(set->dataset, DT_IMAGES, note_images, &s));
+    DT_TRY(dt_dataset_each_block(set->dataset, DT_IMAGES, note_images, &s));
     *most = s.most;
     return DT_OK;
 }
@@ -194,12 +192,13 @@ dt_err dt_records_scan_images(dt_records *r, dt_samples *set, int64_t *most)
 dt_err dt_records_scan(dt_records *r, dt_samples *set)
 {
     *r = (dt_records){.n_alloc = set->dataset->info.n_documents};
-    r->len = dt_samples_alloc(set, r->n_alloc, sizeof *r->len);
-    if (set->dataset->info.has_weights) r->weight = dt_samples_alloc(set, r->n_alloc, sizeof *r->weight);
-    DT_CHECK(r->len && (r->weight || !set->dataset->info.has_weights), DT_ERR_MEMORY,
-             "%s: out of memory for the lengths of %" PRId64 " samples", set->dataset->path, r->n_alloc);
+    DT_COUNTED_ALLOC(&set->memory, r->len, r->n_alloc, "%s: out of memory for the lengths of %" PRId64 " samples",
+                     set->dataset->path, r->n_alloc);
+    if (set->dataset->info.has_weights)
+        DT_COUNTED_ALLOC(&set->memory, r->weight, r->n_alloc,
+                         "%s: out of memory for the lengths of %" PRId64 " samples", set->dataset->path, r->n_alloc);
     scan s = {.set = set, .r = r};
-    const dt_err err = dt_dataset_each_block(set->dataset, scan_block, &s);
+    const dt_err err = dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, scan_block, &s);
     free(s.n_target);
     free(s.weight);
     free(s.n_lost);
@@ -208,10 +207,10 @@ dt_err dt_records_scan(dt_records *r, dt_samples *set)
 
 void dt_records_free(dt_records *r, dt_samples *set)
 {
-    dt_samples_free(set, r->len, r->n_alloc, sizeof *r->len);
-    dt_samples_free(set, r->weight, r->n_alloc, sizeof *r->weight);
-    dt_samples_free(set, r->n_images, r->n_alloc, sizeof *r->n_images);
-    dt_samples_free(set, r->dropped, r->dropped_alloc, sizeof *r->dropped);
+    dt_counted_free(&set->memory, r->len);
+    dt_counted_free(&set->memory, r->weight);
+    dt_counted_free(&set->memory, r->n_images);
+    dt_counted_free(&set->memory, r->dropped);
     *r = (dt_records){0};
 }
 
@@ -234,20 +233,12 @@ int64_t dt_records_number(const dt_records *r, int64_t k)
 
 static dt_err records_open(dt_samples *set)
 {
-    dt_records *r = calloc(1, sizeof *r);
-    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
-    set->impl = r;
+    dt_records *r = set->impl;
     DT_TRY(dt_records_scan(r, set));
     set->n_samples = r->n;
     set->n_dropped = r->n_dropped - r->n_cut;
     set->n_too_long = r->n_cut;
     return dt_records_scan_images(r, set, &set->max_images);
-}
-
-static void records_close(dt_samples *set)
-{
-    if (set->impl) dt_records_free(set->impl, set);
-    free(set->impl);
 }
 
 static void records_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
@@ -272,5 +263,8 @@ static dt_err records_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fil
     return dt_fill_images(set, number, from, b);
 }
 
-const dt_samples_ops dt_samples_records = {
-    .name = "records", .open = records_open, .close = records_close, .counts = records_counts, .fill = records_fill};
+const dt_samples_ops dt_samples_records = {.name = "records",
+                                           .impl_nbytes = sizeof(dt_records),
+                                           .open = records_open,
+                                           .counts = records_counts,
+                                           .fill = records_fill};

@@ -21,8 +21,7 @@ typedef struct dt_records {
 
 /** Drop the record with this number. Numbers must be ascending. */
 dt_err dt_records_drop(dt_records *r, dt_samples *set, int64_t number);
-/** Read all masks once, with OpenMP threads. Memory is accounted to set. Free with dt_records_free, also
- *  after an error. */
+/** Read all masks once, with OpenMP threads. dt_samples_close frees the memory, or dt_records_free earlier. */
 dt_err dt_records_scan(dt_records *r, dt_samples *set);
 /** Fill n_images if the file has images. Call it after all records to be dropped are known. *most: maximum
  *  per record. */

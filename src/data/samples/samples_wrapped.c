@@ -43,12 +43,12 @@ static dt_err note_starts(void *arg, int64_t first, int64_t n, const uint64_t *o
 /* Scan /offsets once and fill first_start. */
 static dt_err find_starts(dt_samples *set, rows *r)
 {
-    r->first_start = dt_samples_alloc(set, set->n_samples + 1, sizeof *r->first_start);
-    r->n_distinct = dt_samples_alloc(set, set->n_samples, sizeof *r->n_distinct);
-    DT_CHECK(r->first_start && r->n_distinct, DT_ERR_MEMORY, "%s: out of memory for the document starts of its rows",
-             set->dataset->path);
+    DT_COUNTED_ALLOC(&set->memory, r->first_start, set->n_samples + 1,
+                     "%s: out of memory for the document starts of its rows", set->dataset->path);
+    DT_COUNTED_ALLOC(&set->memory, r->n_distinct, set->n_samples,
+                     "%s: out of memory for the document starts of its rows", set->dataset->path);
     walk w = {.set = set, .r = r};
-    DT_TRY(dt_dataset_each_block(set->dataset, note_starts, &w));
+    DT_TRY(dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, note_starts, &w));
     while (w.row <= set->n_samples) r->first_start[w.row++] = set->dataset->info.n_documents;
 
     for (int64_t i = 0; i < set->n_samples; i++) {
@@ -56,31 +56,18 @@ static dt_err find_starts(dt_samples *set, rows *r)
         if (n > r->max_starts) r->max_starts = n;
         if (r->n_distinct[i] + 1 > set->max_seq) set->max_seq = r->n_distinct[i] + 1;
     }
-    r->starts = dt_samples_alloc(set, r->max_starts, sizeof *r->starts);
-    DT_CHECK(r->starts, DT_ERR_MEMORY, "%s: out of memory for the document starts of a row", set->dataset->path);
+    DT_COUNTED_ALLOC(&set->memory, r->starts, r->max_starts, "%s: out of memory for the document starts of a row",
+                     set->dataset->path);
     return DT_OK;
 }
 
 static dt_err rows_open(dt_samples *set)
 {
-    rows *r = calloc(1, sizeof *r);
-    DT_CHECK(r, DT_ERR_MEMORY, "%s: no memory", set->dataset->path);
-    set->impl = r;
     const int64_t n = set->dataset->info.n_tokens;
     set->n_samples = n > 0 ? (n - 1) / set->opt.seq_len : 0;
-    if (set->opt.document_mask) return find_starts(set, r);
-    return set->dataset->info.n_documents >= 0 ? dt_dataset_each_block(set->dataset, NULL, NULL)
+    if (set->opt.document_mask) return find_starts(set, set->impl);
+    return set->dataset->info.n_documents >= 0 ? dt_dataset_each_block(set->dataset, DT_SIDE_FIRST, NULL, NULL)
                                                : DT_OK; /* validated although unused */
-}
-
-static void rows_close(dt_samples *set)
-{
-    rows *r = set->impl;
-    if (!r) return;
-    dt_samples_free(set, r->first_start, set->n_samples + 1, sizeof *r->first_start);
-    dt_samples_free(set, r->n_distinct, set->n_samples, sizeof *r->n_distinct);
-    dt_samples_free(set, r->starts, r->max_starts, sizeof *r->starts);
-    free(r);
 }
 
 static void rows_counts(const dt_samples *set, int64_t i, dt_sample_counts *c)
@@ -134,4 +121,4 @@ static dt_err rows_fill(const dt_samples *set, int64_t i, dt_batch *b, dt_fill_s
 }
 
 const dt_samples_ops dt_samples_wrapped = {
-    .name = "wrapped", .open = rows_open, .close = rows_close, .counts = rows_counts, .fill = rows_fill};
+    .name = "wrapped", .impl_nbytes = sizeof(rows), .open = rows_open, .counts = rows_counts, .fill = rows_fill};

@@ -1,5 +1,6 @@
 /* summary.c - what dtrain-data prints: progress while it reads, then counts and warnings. */
 #include "summary.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +21,11 @@ void data_show_progress(void *self, const dt_make_stats *s)
         const double left_s = seconds * (double)(s->nbytes_total - s->nbytes_read) / (double)s->nbytes_read;
         snprintf(eta, sizeof eta, "  left %s", dt_format_duration(left_s, left));
     }
-    if (s->n_images > 0) snprintf(images, sizeof images, "  %" PRId64 " images", s->n_images);
-    snprintf(line, sizeof line, "%s%s  %" PRId64 " documents%s  %" PRId64 " tokens  %s/s%s",
-             dt_format_bytes((double)s->nbytes_read, read), share, s->n_documents + s->n_validation_documents, images,
-             s->n_tokens + s->n_validation_tokens, rate, eta);
+    const int64_t n = s->n_documents + s->n_validation_documents, n_tokens = s->n_tokens + s->n_validation_tokens;
+    if (s->n_images > 0) snprintf(images, sizeof images, "  %" PRId64 " image%s", s->n_images, dt_plural(s->n_images));
+    snprintf(line, sizeof line, "%s%s  %" PRId64 " document%s%s  %" PRId64 " token%s  %s/s%s",
+             dt_format_bytes((double)s->nbytes_read, read), share, n, dt_plural(n), images, n_tokens,
+             dt_plural(n_tokens), rate, eta);
     if (m->terminal)
         fprintf(stderr, "\r%s \033[K", line), fflush(stderr);
     else
@@ -33,7 +35,7 @@ void data_show_progress(void *self, const dt_make_stats *s)
 static void report_problems(const dt_make_stats *s)
 {
     int64_t n_listed = 0;
-    if (s->n_bad) DT_WARN("%" PRId64 " malformed records skipped", s->n_bad);
+    if (s->n_bad) DT_WARN("%" PRId64 " malformed record%s skipped", s->n_bad, dt_plural(s->n_bad));
     for (int i = 0; i < s->n_problems; n_listed += s->problems[i++].n)
         DT_WARN("  %" PRId64 " x %s (first: %s)", s->problems[i].n, s->problems[i].reason, s->problems[i].first);
     if (n_listed < s->n_bad) DT_WARN("  %" PRId64 " for other reasons", s->n_bad - n_listed);
@@ -41,15 +43,19 @@ static void report_problems(const dt_make_stats *s)
 
 static void report_left_out(const dt_make_options *o, const dt_make_stats *s, const char *noun)
 {
-    if (s->n_truncated) DT_INFO("%" PRId64 " %s truncated to %" PRId64 " tokens", s->n_truncated, noun, o->max_length);
+    if (s->n_truncated)
+        DT_INFO("%" PRId64 " %s%s truncated to %" PRId64 " tokens", s->n_truncated, noun, dt_plural(s->n_truncated),
+                o->max_length);
     if (s->n_too_long)
-        DT_INFO("%" PRId64 " %s with more than %" PRId64 " tokens dropped", s->n_too_long, noun, o->max_length);
-    if (s->n_images) DT_INFO("%" PRId64 " images", s->n_images);
-    if (s->n_dropped) DT_INFO("%" PRId64 " records without %s dropped", s->n_dropped, s->lacking);
+        DT_INFO("%" PRId64 " %s%s with more than %" PRId64 " tokens dropped", s->n_too_long, noun,
+                dt_plural(s->n_too_long), o->max_length);
+    if (s->n_images) DT_INFO("%" PRId64 " image%s", s->n_images, dt_plural(s->n_images));
+    if (s->n_dropped)
+        DT_INFO("%" PRId64 " record%s without %s dropped", s->n_dropped, dt_plural(s->n_dropped), s->lacking);
     if (s->n_parted)
         DT_INFO("%" PRId64
-                " %s whose prompt and completion were encoded separately, because a token would span the boundary",
-                s->n_parted, noun);
+                " %s%s whose prompt and completion were encoded separately, because a token would span the boundary",
+                s->n_parted, noun, dt_plural(s->n_parted));
 }
 
 /* In descending order of frequency. */
@@ -78,9 +84,9 @@ static void report_ignored(const dt_make_stats *s)
     char list[MOST * (DT_FIELD_NAME_SIZE + 24)] = "";
     int n = 0;
     if (c.n_calls)
-        DT_WARN("%" PRId64 " messages of role function_call are written as answers with unchanged text, without the "
-                "call markers of the model's template",
-                c.n_calls);
+        DT_WARN("%" PRId64 " message%s of role function_call written as answers with unchanged text, without the call "
+                "markers of the model's template",
+                c.n_calls, dt_plural(c.n_calls));
     if (c.n == 0) return;
     qsort(c.field, (size_t)c.n, sizeof c.field[0], compare_counts);
     for (int i = 0; i < c.n && i < MOST; i++)
@@ -98,16 +104,21 @@ static void report_pairs(const dt_make_stats *s)
     if (s->contradicted.n) dt_warn_contradicted(NULL, s->contradicted.n, s->n_pairs, s->contradicted.first);
 }
 
+static void report_file(const char *path, dt_dataset_kind kind, const char *noun, int64_t n, int64_t n_tokens,
+                        const char *files)
+{
+    DT_INFO("%s: kind %s, %" PRId64 " %s%s, %" PRId64 " token%s%s", path, dt_dataset_kind_name(kind), n, noun,
+            dt_plural(n), n_tokens, dt_plural(n_tokens), files);
+}
+
 void data_report(const dt_make_options *o, const dt_make_stats *s, double seconds)
 {
-    const char *noun = s->kind == DT_DATASET_TOKENS ? "documents" : "samples";
+    const char *noun = s->kind == DT_DATASET_TOKENS ? "document" : "sample";
     char text[24], rate[24], files[40] = "";
-    if (o->n_shards || o->shard_nbytes) snprintf(files, sizeof files, " in %d files", s->n_shards);
-    DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens%s", o->output, dt_dataset_kind_name(s->kind),
-            s->n_documents, noun, s->n_tokens, files);
-    if (o->validation)
-        DT_INFO("%s: kind %s, %" PRId64 " %s, %" PRId64 " tokens", o->validation, dt_dataset_kind_name(s->kind),
-                s->n_validation_documents, noun, s->n_validation_tokens);
+    if (o->n_shards || o->shard_nbytes)
+        snprintf(files, sizeof files, " in %d file%s", s->n_shards, dt_plural(s->n_shards));
+    report_file(o->output, s->kind, noun, s->n_documents, s->n_tokens, files);
+    if (o->validation) report_file(o->validation, s->kind, noun, s->n_validation_documents, s->n_validation_tokens, "");
     report_left_out(o, s, noun);
     report_ignored(s);
     report_turns(&s->ignored);

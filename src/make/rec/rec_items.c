@@ -2,7 +2,6 @@
 #include "rec.h"
 #include "dtrain/io/io.h"
 #include "dtrain/make/rec_files.h"
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "rec.h"
 #include "dtrain/io/io.h"
 #include "dtrain/io/spec.h"
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
-/* aot.c - pairs answers by rank in a sorted order. Ties keep the order of the data, so the pairing does not depend on
- * the distribution over ranks. */
+/* aot.c - matches answers by their index in sorted order. Ties keep the order of the data, so the matching does not
+ * depend on the distribution over ranks. */
 #include "aot.h"
-#include <stdlib.h>
 
 void dt_aot_lay_out(dt_aot *a, int64_t n, void *block, size_t *used)
 {
@@ -9,13 +8,6 @@ void dt_aot_lay_out(dt_aot *a, int64_t n, void *block, size_t *used)
     a->partner = dt_carve(block, used, n, sizeof *a->partner);
     for (int k = 0; k < 2; k++) a->key[k] = dt_carve(block, used, n, sizeof *a->key[k]);
     a->n_alloc = n;
-}
-
-static int compare(const void *x, const void *y)
-{
-    const dt_aot_key *a = x, *b = y;
-    if (a->x != b->x) return a->x < b->x ? -1 : 1;
-    return a->pair < b->pair ? -1 : a->pair > b->pair;
 }
 
 static double ratio(const dt_aot *a, int64_t pair, int side)
@@ -30,7 +22,7 @@ static double difference(const dt_aot *a, int64_t pair, int of)
     return x[0] - x[1];
 }
 
-/* Match the sorted arrays key[0] and key[1]: the pair at index k of one gets the value at index k of the other. */
+/* Give the pair at index k of the sorted array key[mine] the value at index k of the other array. */
 static void take(dt_aot *a, int64_t n, int mine, int what)
 {
     for (int64_t k = 0; k < n; k++) a->partner[a->key[mine][k].pair][what] = a->key[1 - mine][k].x;
@@ -38,20 +30,20 @@ static void take(dt_aot *a, int64_t n, int mine, int what)
 
 static void sort_keys(dt_aot *a, int64_t n)
 {
-    for (int k = 0; k < 2; k++) qsort(a->key[k], (size_t)n, sizeof *a->key[k], compare);
+    for (int k = 0; k < 2; k++) dt_pair_keys_sort(a->key[k], n);
 }
 
 static void match_set(dt_aot *a, int64_t first, int64_t n)
 {
     for (int64_t k = 0; k < n; k++) {
-        a->key[0][k] = (dt_aot_key){difference(a, first + k, DT_AOT_POLICY), first + k};
-        a->key[1][k] = (dt_aot_key){difference(a, first + k, DT_AOT_REFERENCE), first + k};
+        a->key[0][k] = (dt_pair_key){difference(a, first + k, DT_AOT_POLICY), first + k};
+        a->key[1][k] = (dt_pair_key){difference(a, first + k, DT_AOT_REFERENCE), first + k};
     }
     sort_keys(a, n);
     take(a, n, 0, DT_AOT_OF_PAIR);
     for (int64_t k = 0; k < n; k++)
         for (int side = 0; side < DT_N_SIDES; side++)
-            a->key[side][k] = (dt_aot_key){ratio(a, first + k, side), first + k};
+            a->key[side][k] = (dt_pair_key){ratio(a, first + k, side), first + k};
     sort_keys(a, n);
     for (int side = 0; side < DT_N_SIDES; side++) take(a, n, side, DT_AOT_OF_CHOSEN + side);
 }

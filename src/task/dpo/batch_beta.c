@@ -1,12 +1,11 @@
-/* batch_beta.c - samples pairs without replacement: adds Gumbel noise to the logarithms of their weights and takes the
- * maximum values (Kool et al., ICML 2019, arXiv:1903.06059). Each pair's random number is keyed by its number in the
- * training, so the sample depends neither on ranks nor on the order of scoring. */
+/* batch_beta.c - samples pairs without replacement: adds Gumbel noise to the logarithms of their weights and keeps the
+ * pairs with the largest sums (Kool et al., ICML 2019, arXiv:1903.06059). The key of a pair's random number is its
+ * number in the training. The sample therefore depends neither on ranks nor on the order of scoring. */
 #include "batch_beta.h"
 #include "../advantages.h"
 #include <math.h>
-#include <stdlib.h>
 
-#define LEAST 1e-3 /* beta, as in the authors' code */
+#define LEAST 1e-3 /* minimum of beta, as in the authors' code */
 
 void dt_batch_beta_lay_out(dt_batch_beta *b, int64_t n, void *block, size_t *used)
 {
@@ -14,14 +13,6 @@ void dt_batch_beta_lay_out(dt_batch_beta *b, int64_t n, void *block, size_t *use
     b->part = dt_carve(block, used, n, sizeof *b->part);
     b->key = dt_carve(block, used, n, sizeof *b->key);
     b->n_alloc = n;
-}
-
-/* Descending; equal values in the order of the data. */
-static int compare(const void *x, const void *y)
-{
-    const dt_batch_beta_key *a = x, *b = y;
-    if (a->x != b->x) return a->x > b->x ? -1 : 1;
-    return a->pair < b->pair ? -1 : a->pair > b->pair;
 }
 
 /* In (0, 1). */
@@ -38,16 +29,16 @@ static double log_weight(const dt_gap_state *s, double gap)
 }
 
 /* Marks the kept pairs and returns the mean of their gaps. */
-static double draw(dt_batch_beta *b, int64_t n, int64_t first_sample)
+static double sample_pairs(dt_batch_beta *b, int64_t n, int64_t first_sample)
 {
     const int64_t whole = (int64_t)floor(b->keep * (double)n + 1e-9), n_kept = dt_max_i64(1, whole);
     double sum = 0;
     for (int64_t k = 0; k < n; k++) {
         const double noise = -log(-log(uniform(b, first_sample + k)));
-        b->key[k] = (dt_batch_beta_key){log_weight(&b->next, b->gap[k]) + noise, k};
+        b->key[k] = (dt_pair_key){-(log_weight(&b->next, b->gap[k]) + noise), k}; /* the largest sums come first */
         b->part[k] = 0;
     }
-    qsort(b->key, (size_t)n, sizeof *b->key, compare);
+    dt_pair_keys_sort(b->key, n);
     for (int64_t k = 0; k < n_kept; k++) {
         b->part[b->key[k].pair] = (double)n / (double)n_kept;
         sum += b->gap[b->key[k].pair];
@@ -75,7 +66,7 @@ void dt_batch_beta_find(dt_batch_beta *b, int64_t n_pairs, int64_t first_sample)
     b->next = (dt_gap_state){.mean = old * b->state.mean + (1 - old) * m.mean,
                              .deviation = old * b->state.deviation + (1 - old) * deviation,
                              .n_steps = b->state.n_steps + 1};
-    const double kept = draw(b, n_pairs, first_sample);
+    const double kept = sample_pairs(b, n_pairs, first_sample);
     b->value = fmax(b->beta * (1 + b->w * (kept - b->next.mean)), fmin(LEAST, b->beta));
 }
 

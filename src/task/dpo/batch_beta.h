@@ -7,12 +7,8 @@
 #ifndef DTRAIN_TASK_BATCH_BETA_H
 #define DTRAIN_TASK_BATCH_BETA_H
 
+#include "../pair_loss.h"
 #include "dtrain/core/named_arrays.h"
-
-typedef struct dt_batch_beta_key {
-    double x;
-    int64_t pair;
-} dt_batch_beta_key;
 
 /** Moments of the gaps of the steps so far. */
 typedef struct dt_gap_state {
@@ -33,7 +29,7 @@ typedef struct dt_batch_beta {
 
     int64_t n_alloc; /* pairs */
     double *gap;     /* [n_alloc]: filled before dt_batch_beta_find; NULL: not in use */
-    dt_batch_beta_key *key;
+    dt_pair_key *key;
 } dt_batch_beta;
 
 /** Carve the arrays of n pairs (dt_carve). */

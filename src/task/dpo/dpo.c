@@ -3,11 +3,12 @@
  * A loss depends on the two ratios of a pair. All tokens of an answer have the same weight: minus the loss's
  * derivative by the answer's ratio. One forward computes both answers.
  *
- * A frozen judge may score by how much an answer is better (MM-DPO), and a second one how safe it is (Safe-MM-DPO).
- * A multiplier then weighs safety. It is updated after each step from sums over all ranks. */
+ * A frozen judge may score how helpful an answer is (MM-DPO), and a second one how safe it is (Safe-MM-DPO). A
+ * multiplier then weighs safety. It is updated after each step from sums over all ranks. */
 #include "dpo.h"
 #include "dtrain/step/step.h"
 #include "../pairs.h"
+#include "dtrain/core/plural.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,13 +132,13 @@ static void open_models(dt_task *t, dpo *d)
 
 static void warn_of_ties(const dt_task *t)
 {
-    const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
-    if (info && info->n_ties && (!t->comm || dt_comm_first(t->comm)))
-        DT_WARN("[data] train: %lld pairs are ties (neither answer is better) and are skipped",
-                (long long)info->n_ties);
+    const dt_data_info *info = dt_task_warned_data(t);
+    if (info && info->n_ties)
+        DT_WARN("[data] train: skipped %lld pair%s without a better answer (ties)", (long long)info->n_ties,
+                dt_plural(info->n_ties));
 }
 
-/* Those of a reward model's data may not be meant. */
+/* Data made for a reward model may have margins that the user does not intend for DPO. */
 static void say_margins(const dt_task *t, const dpo *d)
 {
     const dt_data_info *info = t->train ? dt_loader_info(t->train) : NULL;
@@ -199,12 +200,10 @@ static dt_err begin_step(dt_task *t, int64_t step)
 {
     dpo *d = t->self;
     dt_step_counts counts;
-    DT_TRY(dt_loader_step_counts(t->train, step, &counts));
-    d->step.n_micro = dt_loader_n_micro(t->train, step);
-    d->step.inv_norm = 1 / (double)counts.n_samples;
+    DT_TRY(answers_begin_step(t, step, &d->step, &counts));
     d->inv_chosen = 1 / (double)counts.n_chosen;
     d->pairs_per_token[0] = (double)counts.n_samples / (double)counts.n_chosen;
-    return d->aot.number || d->batch_beta.gap ? dpo_match_step(t, step) : DT_OK;
+    return d->aot.number || d->batch_beta.gap ? dpo_match(t, t->train, step, counts.n_samples) : DT_OK;
 }
 
 int64_t dpo_first_pair(const dt_task *t, int64_t micro)
@@ -239,14 +238,14 @@ static dt_err dpo_evaluate(dt_task *t, int64_t micro)
     dt_micro m = {0};
     dt_phase_enter(t->phase, "read", "validation");
     d->part = DT_OF_VALIDATION;
-    if (micro == 0 && d->aot.number) DT_TRY(dpo_match_validation(t));
+    if (micro == 0 && d->aot.number) DT_TRY(dpo_match(t, t->valid, DT_EVALUATION, dt_loader_info(t->valid)->n_samples));
     d->first_pair = dpo_first_pair(t, micro);
-    DT_TRY(dt_loader_eval_batch(t->valid, micro, &m.batch));
+    DT_TRY(dt_loader_batch(t->valid, DT_EVALUATION, micro, &m.batch));
     DT_TRY(score(t, m.batch));
     return dt_task_forward(t, &m);
 }
 
-/* The step had the multiplier as it was before. */
+/* Count the multiplier that the step used, then update it. */
 static void update_multiplier(dt_task *t, bool applied)
 {
     dpo *d = t->self;

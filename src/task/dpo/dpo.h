@@ -35,11 +35,11 @@ typedef struct dpo {
     dt_judge judge[DPO_GOALS];
     dt_multiplier multiplier;
     dt_aot aot;
-    dt_batch_beta batch_beta; /* of DPO_BETA_OF_BATCH */
+    dt_batch_beta batch_beta; /* for DPO_BETA_OF_BATCH */
     dt_micro step;            /* of the current step, all but the batch */
     int64_t first_pair;       /* number of the batch's first pair in aot and batch_beta */
     dt_precomputed_part part;
-    double inv_chosen; /* 1 / the tokens of the step's chosen answers */
+    double inv_chosen; /* 1 / (number of tokens of the step's chosen answers) */
     /* factor that converts a mean over the tokens of chosen answers into a term of a sum over pairs: for the step, and
      * for the whole validation */
     double pairs_per_token[2];
@@ -50,22 +50,22 @@ typedef struct dpo {
 typedef struct dpo_answers {
     dt_dpo_pair pair;
     int64_t shorter;             /* tokens of the shorter answer */
-    double logp[DT_N_SIDES];     /* as the ratio has it: with ld_alpha, or averaged */
+    double logp[DT_N_SIDES];     /* weighted as in the ratio (ld_alpha, average) */
     double sum_logp[DT_N_SIDES]; /* over all tokens */
-    double kl;                   /* over the chosen answer; of a full one in collect alone */
+    double kl;                   /* over the chosen answer; with full_kl only in dpo_collect */
     double weight;               /* of WPO; else 1 */
     double part;                 /* factor of the losses of ratios (DPO_BETA_OF_BATCH); else 1 */
-    double delta[DPO_GOALS];     /* by how much the chosen answer is better */
+    double delta[DPO_GOALS];     /* score of the chosen answer minus that of the rejected one */
     double beta[DPO_GOALS];
     double cost; /* expected cost of the policy if it chose between the two answers */
 } dpo_answers;
 
-/** Pair k of a batch that reference and judges have scored; p: [n_tok] of the batch. Local. */
+/** Evaluate pair k of a batch that reference and judges have scored; p: [n_tok] of the batch. Local. */
 dpo_answers dpo_pair_of(const dt_task *t, const dt_batch *b, int64_t k, const dt_predictions *p);
 /** The loss of a pair without the terms of dpo_token_loss. slope: out, its derivatives by the two ratios; by_goal: out,
  *  the loss with the beta of each goal only. Local. */
 double dpo_loss_of(const dpo *d, const dpo_answers *a, double by_goal[DPO_GOALS], double slope[DT_N_SIDES]);
-/** The pair's sum in the terms that are means over the tokens of chosen answers: sft and the divergence. Local. */
+/** The pair's contribution to the terms that are means over tokens of chosen answers: sft and the divergence. Local. */
 double dpo_token_loss(const dpo *d, const dpo_answers *a);
 /** Write the derivatives for the tokens of pair k into w. inv_norm: 1 / the step's pairs. Local. */
 void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers *a, const dt_predictions *p,
@@ -74,17 +74,16 @@ void dpo_weigh(const dt_task *t, const dt_batch *b, int64_t k, const dpo_answers
 void dpo_declare(const dt_task *t, dpo *d);
 void dpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p);
 
-/** For losses that compare pairs (aot) and for a beta of the batch: a forward over all pairs of a step, or of the
- *  validation, and the partners or the beta that follow. Collective; a local error ends the job. */
-dt_err dpo_match_step(dt_task *t, int64_t step);
-dt_err dpo_match_validation(dt_task *t);
-/** Log-probabilities of a batch of d->part by the reference. Collective; a local error ends the job. */
+/** For losses that compare pairs (aot) and for a beta of the batch: run a forward over all n_pairs of a step, or of
+ *  DT_EVALUATION. Then find the partners or the step's beta. Collective; a local error ends the job. */
+dt_err dpo_match(dt_task *t, dt_loader *l, int64_t step, int64_t n_pairs);
+/** Compute the reference's log-probabilities of a batch of d->part. Collective; a local error ends the job. */
 dt_err dpo_score_reference(dt_task *t, const dt_batch *b);
-/** Those of the last batch: [n_tok], borrowed. */
+/** The reference's log-probabilities of the last batch: [n_tok], borrowed. */
 const float *dpo_reference_logp(const dpo *d);
-/** The first pair of this rank's micro-batch, among those of the step or of the validation. */
+/** Number of the first pair of this rank's micro-batch, among the pairs of the step or of the validation. */
 int64_t dpo_first_pair(const dt_task *t, int64_t micro);
-/** The maximum number of pairs for dpo_match_step or dpo_match_validation. */
+/** The maximum n_pairs of dpo_match. */
 int64_t dpo_most_pairs(const dt_task *t);
 
 #endif

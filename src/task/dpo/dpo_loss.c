@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* f-divergences apply; uses label_smoothing; by the mean over an answer's tokens; compares pairs (aot.h) */
+/* f-divergences apply; uses label_smoothing; uses the mean over an answer's tokens; compares pairs (aot.h) */
 enum { DIVERGES = 1, SMOOTHS = 2, AVERAGES = 4, COMPARES = 8 };
 
 /* Rows: type, name, traits, loss, and its derivatives by the values x of the chosen and the rejected answer, without
- * beta; those of Z differ in sign only. Symbols: formula(). */
+ * beta. The two derivatives of a Z row differ only in sign, so it has only the first. Symbols: formula(). */
 #define LOSSES(Z, X)                                                                                                   \
     Z(SIGMOID, sigmoid, DIVERGES, cdpo(z, e), cdpo_slope(z, e))                                                        \
     Z(CDPO, cdpo, DIVERGES | SMOOTHS, cdpo(z, e), cdpo_slope(z, e))                                                    \
@@ -49,7 +49,7 @@ static double cost(double z) { return -dt_log_sigmoid(z); }
 static double cdpo(double z, double e) { return (1 - e) * cost(z) + e * cost(-z); }
 static double cdpo_slope(double z, double e) { return -(1 - e) * sigmoid(-z) + e * sigmoid(z); }
 
-/* x: log-ratios of the two answers, as the traits ask for. */
+/* x: log-ratios of the two answers, after the traits DIVERGES and AVERAGES. */
 static value formula(const dt_dpo_loss *l, dt_dpo_type type, double beta, const double x[DT_N_SIDES],
                      const dt_dpo_pair *pair)
 {

@@ -1,4 +1,4 @@
-/* dpo_loss.h - the losses of preference optimisation (algorithms.md 3.2), of one pair. Private to src/task. */
+/* dpo_loss.h - the losses of preference optimisation for one pair (algorithms.md 3.2). Private to src/task. */
 #ifndef DTRAIN_TASK_DPO_LOSS_H
 #define DTRAIN_TASK_DPO_LOSS_H
 
@@ -13,7 +13,7 @@ typedef enum dt_dpo_type {
     DT_DPO_IPO,
     DT_DPO_SIGMOID_NORM,
     DT_DPO_EXO_PAIR,
-    DT_DPO_DISCOPOP, /* up to here f-divergences apply */
+    DT_DPO_DISCOPOP,
     DT_DPO_NCA_PAIR,
     DT_DPO_BCO_PAIR,
     DT_DPO_SPPO_HARD,
@@ -21,15 +21,15 @@ typedef enum dt_dpo_type {
     DT_DPO_APO_DOWN,
     DT_DPO_AOT,
     DT_DPO_AOT_UNPAIRED,
-    DT_DPO_SFT, /* only of the chosen text, per token; computed by the task */
+    DT_DPO_SFT, /* of the tokens of the chosen text; computed by the task */
     DT_N_DPO_TYPES
 } dt_dpo_type;
 
 typedef enum dt_divergence { DT_REVERSE_KL, DT_FORWARD_KL, DT_JS_DIVERGENCE, DT_ALPHA_DIVERGENCE } dt_divergence;
 
-/** Partners of a pair among the other pairs (aot.h). OF_PAIR: the reference's difference of log-probabilities with
- *  the rank that the policy's difference has. OF_CHOSEN: the ratio of the rejected answer with the rank of this
- *  chosen one. OF_REJECTED: the reverse. */
+/** Values of a pair's partners in sorted order (aot.h). OF_PAIR: the reference's difference of log-probabilities at the
+ *  index of the policy's difference. OF_CHOSEN: the ratio of the rejected answer at the index of the chosen answer.
+ *  OF_REJECTED: the reverse. */
 enum { DT_AOT_OF_PAIR, DT_AOT_OF_CHOSEN, DT_AOT_OF_REJECTED, DT_AOT_PARTNERS };
 
 /** Input of a loss for a pair. */
@@ -50,10 +50,10 @@ typedef struct dt_dpo_loss {
     double alpha, label_smoothing, tau;
 } dt_dpo_loss;
 
-/** From [dpo]. DT_ERR_USAGE naming the key: an unknown loss, or one twice; other than as many weights; smoothing with a
- *  loss that has none, or without one that needs it. */
+/** Read [dpo]. DT_ERR_USAGE naming the key: an unknown or repeated loss, the wrong number of weights, or a
+ *  label_smoothing that the losses do not use or do not accept. */
 dt_err dt_dpo_loss_make(dt_dpo_loss *l, const dt_config *cfg);
-/** The weight of a type, 0: it is not among them. */
+/** The weight of a type; 0 if it is not in use. */
 double dt_dpo_weight(const dt_dpo_loss *l, dt_dpo_type type);
 
 /** True if a loss compares pairs with other pairs. */

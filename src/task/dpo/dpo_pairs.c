@@ -1,7 +1,6 @@
 /* dpo_pairs.c - evaluates a pair from its log-probabilities: ratios, margins and betas, its loss and the weights of its
  * tokens. */
 #include "dpo.h"
-#include "../k3.h"
 #include "../pair_loss.h"
 #include <math.h>
 #include <string.h>
@@ -11,7 +10,8 @@ static int64_t count_targets(const dt_batch *b, int64_t sequence)
     return b->seq_target[sequence + 1] - b->seq_target[sequence];
 }
 
-/* Weight of the n-th token of an answer: ld_alpha after the length of the other answer, and the share of a mean. */
+/* Weight of the n-th token of an answer: ld_alpha beyond the length of the other answer, else 1; with dpo.average
+ * divided by the number of tokens. */
 static double share_of(const dt_config *cfg, const dpo_answers *a, int side, int64_t n)
 {
     return (n < a->shorter ? 1 : cfg->dpo_ld_alpha) / (cfg->dpo_average ? (double)a->pair.n_tok[side] : 1);
@@ -41,7 +41,7 @@ static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, con
     if (p->log_sum_squares) a->weight *= exp(aligned / (double)a->pair.n_tok[side]);
 }
 
-/* MM-DPO: beta of a pair, by how much its chosen answer is better; of a validation, what the batch's is made of. */
+/* Beta of a pair with margin delta (MM-DPO). With DPO_BETA_OF_BATCH a validation uses dpo.beta. */
 static double beta_of(const dt_task *t, double delta)
 {
     const dpo *d = t->self;
@@ -111,7 +111,7 @@ static void weigh_side(const dt_task *t, const dt_batch *b, int64_t k, int side,
 {
     const dpo *d = t->self;
     const int64_t sequence = DT_N_SIDES * k + side;
-    /* of means over the tokens of chosen answers */
+    /* weights of the terms that are means over the tokens of chosen answers */
     const double sft = side == 0 ? a->weight * dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * d->inv_chosen : 0,
                  kl = side == 0 ? d->kl_coef * d->inv_chosen : 0;
     int64_t n = 0;

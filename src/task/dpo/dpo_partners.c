@@ -1,6 +1,7 @@
-/* dpo_partners.c - one forward pass of model and reference over all pairs of a step, before its first gradient.
- * Losses that compare pairs, and a beta of the whole step, need it. */
+/* dpo_partners.c - one forward pass of model and reference over all pairs of a step, before its first gradient, for
+ * losses that compare pairs and for a beta of the whole step. */
 #include "dpo.h"
+#include "../pairs.h"
 #include <string.h>
 
 int64_t dpo_most_pairs(const dt_task *t)
@@ -17,7 +18,7 @@ static void note_answers(const dpo_answers *a, double *x)
     }
 }
 
-/* This rank's: the others have zeros in their places. */
+/* Evaluate the pairs of this rank's micro-batch. The values of other ranks' pairs stay 0. */
 static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
 {
     dpo *d = t->self;
@@ -35,62 +36,28 @@ static dt_err score(dt_task *t, const dt_batch *b, int64_t first)
     return DT_OK;
 }
 
-/* Each number is one rank's, and 0 of the others. */
-static dt_err add_up(dt_task *t, double *x, int64_t n)
-{
-    enum { MOST = 1 << 22 }; /* an int counts them */
-    DT_TRY(dt_fault("task.pairs"));
-    for (int64_t at = 0; at < n; at += MOST)
-        DT_TRY(dt_comm_reduce_host_f64(t->comm, x + at, (int)dt_min_i64(MOST, n - at), DT_SUM));
-    return DT_OK;
-}
-
-static dt_err match(dt_task *t, int64_t n_pairs)
-{
-    dpo *d = t->self;
-    if (!d->aot.number) return DT_OK;
-    DT_TRY(add_up(t, d->aot.number, n_pairs * DT_AOT_NUMBERS));
-    dt_aot_match(&d->aot, n_pairs, t->batching.train_batch_size);
-    return DT_OK;
-}
-
-static dt_err find_beta(dt_task *t, int64_t step, int64_t n_pairs)
-{
-    dpo *d = t->self;
-    if (!d->batch_beta.gap) return DT_OK;
-    DT_TRY(add_up(t, d->batch_beta.gap, n_pairs));
-    dt_batch_beta_find(&d->batch_beta, n_pairs, step * t->batching.train_batch_size);
-    return DT_OK;
-}
-
 static void clear(dpo *d)
 {
     if (d->aot.number) memset(d->aot.number, 0, (size_t)d->aot.n_alloc * DT_AOT_NUMBERS * sizeof *d->aot.number);
     if (d->batch_beta.gap) memset(d->batch_beta.gap, 0, (size_t)d->batch_beta.n_alloc * sizeof *d->batch_beta.gap);
 }
 
-dt_err dpo_match_step(dt_task *t, int64_t step)
+dt_err dpo_match(dt_task *t, dt_loader *l, int64_t step, int64_t n_pairs)
 {
     dpo *d = t->self;
-    dt_step_counts counts;
     const dt_batch *b;
-    DT_TRY(dt_loader_step_counts(t->train, step, &counts));
     clear(d);
-    for (int micro = 0; micro < d->step.n_micro; micro++) {
-        DT_TRY(dt_loader_batch(t->train, step, micro, &b));
+    for (int64_t micro = 0; micro < dt_loader_n_micro(l, step); micro++) {
+        DT_TRY(dt_loader_batch(l, step, micro, &b));
         DT_TRY(score(t, b, dpo_first_pair(t, micro)));
     }
-    DT_TRY(match(t, counts.n_samples));
-    return find_beta(t, step, counts.n_samples);
-}
-
-dt_err dpo_match_validation(dt_task *t)
-{
-    const dt_batch *b;
-    clear(t->self);
-    for (int64_t micro = 0; micro < t->n_validation; micro++) {
-        DT_TRY(dt_loader_eval_batch(t->valid, micro, &b));
-        DT_TRY(score(t, b, dpo_first_pair(t, micro)));
+    DT_TRY(dt_fault("task.pairs"));
+    if (d->aot.number) {
+        DT_TRY(answers_add_up(t, d->aot.number, n_pairs * DT_AOT_NUMBERS));
+        dt_aot_match(&d->aot, n_pairs, t->batching.train_batch_size);
     }
-    return match(t, dt_loader_info(t->valid)->n_samples);
+    if (!d->batch_beta.gap || step == DT_EVALUATION) return DT_OK;
+    DT_TRY(answers_add_up(t, d->batch_beta.gap, n_pairs));
+    dt_batch_beta_find(&d->batch_beta, n_pairs, step * t->batching.train_batch_size);
+    return DT_OK;
 }

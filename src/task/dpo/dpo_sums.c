@@ -46,7 +46,7 @@ static void declare_gaps(dpo_sums *d, dt_sums *s)
     d->share_kept = dt_sums_metric(s, DT_SHOW_TRAIN, "dpo/frac_kept", DT_SUM_REAL, NULL);
 }
 
-/* Without a helpful judge its margins are those of the data. */
+/* With only a harmless judge, the helpful goal uses the margins of the data. */
 static bool is_judged(const dpo *d) { return d->has_judge[DPO_HELPFUL] || d->has_judge[DPO_HARMLESS]; }
 
 void dpo_declare(const dt_task *t, dpo *d)
@@ -92,7 +92,7 @@ static void collect_judged(dt_task *t, const dpo_answers *a, const double by_goa
 }
 
 /* Precomputed log-probabilities come from other batches than the model's, so even equal models differ by rounding. A
- * ratio smaller than a few fp32 units of its operands is no preference. */
+ * difference of ratios within a few fp32 units of its operands is not a preference. */
 static double rounding_of(const dpo *d, const dpo_answers *a)
 {
     return d->precomputed.logp ? 8 * (double)FLT_EPSILON * (fabs(a->logp[0]) + fabs(a->logp[1])) : 0;

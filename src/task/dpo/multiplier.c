@@ -1,6 +1,6 @@
-/* multiplier.c - updates the logarithm of a Lagrange multiplier. A step is proportional to the multiplier, so values
- * near 0 would never grow: hence min. At the limit min or max, log_value continues only a little further. When the
- * violation changes its sign it returns immediately (anti-windup). */
+/* multiplier.c - updates the logarithm of a Lagrange multiplier. A step is proportional to the multiplier, which must
+ * therefore not come near 0: min prevents that. log_value may pass min and max, up to LEAST and LARGEST. When the
+ * violation changes its sign, log_value first returns to the bound (anti-windup). */
 #include "multiplier.h"
 #include <math.h>
 

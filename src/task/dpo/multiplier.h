@@ -1,5 +1,5 @@
-/* multiplier.h - the Lagrange multiplier of a cost limit (algorithms.md 3.4). While costs exceed the limit it rises,
- * and with it the weight of the cost term. Private to src/task.
+/* multiplier.h - the Lagrange multiplier of a cost limit (algorithms.md 3.4). It rises while costs exceed the limit.
+ * The weight of the cost term rises with it. Private to src/task.
  *
  * Its state is a function of the costs, so it is equal on all ranks that have the same costs. */
 #ifndef DTRAIN_TASK_MULTIPLIER_H
@@ -27,7 +27,7 @@ double dt_multiplier_value(const dt_multiplier *m);
  *
  *     log_value <- log(lambda)                     if log_value is beyond max and v < 0, or below min and v > 0
  *     log_value <- log_value + lr lambda v         clipped to log 1e-8 .. log 20
- *   */
+ */
 void dt_multiplier_step(dt_multiplier *m, double level);
 /** Add a cost: ema <- 0.95 ema + 0.05 cost (first time: cost), then update with ema as the level. */
 void dt_multiplier_update(dt_multiplier *m, double cost);

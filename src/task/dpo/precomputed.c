@@ -4,7 +4,7 @@
 #include "../reference.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"
-#include <errno.h>
+#include "dtrain/core/plural.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -24,7 +24,6 @@ static void see_difference(void *self, const char *field, const char *before, co
 {
     const char **first = self;
     const size_t len = strlen(field);
-    (void)before, (void)now;
     if (!*first && (len < 6 || strcmp(field + len - 6, "_pdrop") != 0)) *first = field;
 }
 
@@ -153,12 +152,12 @@ static dt_err write_batch(dt_precomputed *p, int part, const dt_batch *b)
 
 static dt_err score_part(dt_precomputed *p, dt_task *t, int part, dt_loader *l)
 {
-    const int64_t n = l ? dt_loader_n_eval(l) : 0;
+    const int64_t n = l ? dt_loader_n_micro(l, DT_EVALUATION) : 0;
     for (int64_t micro = 0; micro < n; micro++) {
         const dt_batch *b;
         dt_phase_enter(t->phase, "score", "the reference");
         DT_TRY(dt_fault("reference.score"));
-        DT_TRY(dt_loader_eval_batch(l, micro, &b));
+        DT_TRY(dt_loader_batch(l, DT_EVALUATION, micro, &b));
         DT_TRY(dt_model_forward(t->model, b, false, 0));
         DT_TRY(dt_model_logp(t->model, b, 1.0f, p->logp, NULL, NULL));
         DT_TRY(write_batch(p, part, b));
@@ -192,8 +191,9 @@ static dt_err make(dt_precomputed *p, dt_task *t)
     char part[PATH_MAX];
     uint64_t sum;
     snprintf(part, sizeof part, "%s.part", p->path);
-    DT_INFO("computing the reference's log-probabilities of %" PRId64 " pairs, to be stored in %s",
-            p->n_samples[0] + p->n_samples[1], p->path);
+    const int64_t n_pairs = p->n_samples[0] + p->n_samples[1];
+    DT_INFO("computing the reference's log-probabilities of %" PRId64 " pair%s, to be stored in %s", n_pairs,
+            dt_plural(n_pairs), p->path);
     DT_TRY(dt_comm_agree(t->comm, dt_comm_first(t->comm) ? create(p, part) : DT_OK));
     DT_TRY(dt_comm_agree(t->comm, open_file(p, part, O_RDWR)));
     DT_TRY(score_part(p, t, DT_OF_TRAINING, t->train));
@@ -233,7 +233,6 @@ static dt_err prepare(dt_precomputed *p, dt_task *t)
     return DT_OK;
 }
 
-/* Verifies an existing file. */
 static dt_err verify(dt_precomputed *p, dt_task *t)
 {
     uint64_t said = 0, sum;
@@ -267,7 +266,6 @@ static dt_err begin(void *self, dt_task *t)
 static void close_file(void *self, dt_task *t)
 {
     dt_precomputed *p = self;
-    (void)t;
     if (p->path && p->fd >= 0) close(p->fd);
     dt_frozen_model_close(&p->model);
     free(p->path);

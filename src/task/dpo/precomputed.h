@@ -3,7 +3,7 @@
  *
  * They are stored in a file in the run's output_dir, one float per target of each pair, training data first. The header
  * identifies parameters, data, lengths and type. A file that does not match is rejected. The values are computed in the
- * memory of the model in training, before its own weights are loaded. The reference must therefore have the same
+ * memory of the model in training, before that model's weights are loaded. The reference must therefore have the same
  * shape. */
 #ifndef DTRAIN_TASK_PRECOMPUTED_H
 #define DTRAIN_TASK_PRECOMPUTED_H

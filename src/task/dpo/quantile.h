@@ -5,7 +5,7 @@
 #include "dtrain/comm/comm.h"
 
 /** The q-quantile of the values of all ranks, with linear interpolation, as torch.quantile of fp32 values; NaN if there
- *  are none. x [n] is this rank's part, without NaN. The bits do not depend on the distribution over ranks. q is the
+ *  are none. x [n]: this rank's values, without NaN. The bits do not depend on the distribution over ranks. q is the
  *  same on all ranks. Collective. comm NULL: a single rank. */
 dt_err dt_quantile(dt_comm *comm, const float *x, int64_t n, float q, float *quantile);
 

@@ -1,6 +1,6 @@
 /* grpo.c - group-relative policy optimisation (algorithms.md 5.1-5.3). The model generates several completions per
- * prompt. The advantage of a completion, its reward relative to the others of its prompt, makes it more or less
- * probable.
+ * prompt. The advantage of a completion is its reward relative to the others of its prompt. Training makes completions
+ * with a positive advantage more probable.
  *
  * A generation is used for one or more optimizer steps. Everything that normalises a step is computed from the
  * generation, which every rank holds, before the step's first backward. */
@@ -108,7 +108,7 @@ static void grpo_open(dt_task *t)
     grpo_open_rewards(g, t);
     open_reference(g, t);
     count_steps(g, t);
-    /* every ratio is then 1, and the slope of the loss depends on the advantages only */
+    /* without either array every ratio is 1, and the slope of the loss depends on the advantages only */
     t->weights_known = g->array[GRPO_OLD] < 0 && g->array[GRPO_REF] < 0;
     t->saved_nbytes +=
         (double)grpo_n_rows(t) * g->rule.n_funcs * sizeof *g->reward + 4 * sizeof(int64_t) + DT_REFERENCE_NBYTES;
@@ -196,7 +196,6 @@ static dt_err grpo_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 {
     grpo *g = t->self;
     const bool by_entropy = t->cfg->grpo_top_entropy_quantile < 1;
-    (void)step;
     if (micro == 0) {
         if (dt_rollout_n_rows(g->rollout) == 0) DT_TRY(grpo_generate(g, t));
         begin_step(g, t);
@@ -213,7 +212,7 @@ static dt_err grpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *
 {
     const grpo *g = t->self;
     const dt_batch *b = m->batch;
-    const float *const logp = p ? p->logp : w->u; /* unknown, but not used */
+    const float *const logp = p ? p->logp : w->u; /* weights_known: any values do, because none is used */
     const double of_entropy = t->cfg->grpo_ent_coef / (double)g->step.counts.n_tokens;
     memset(w->u, 0, (size_t)b->n_target * sizeof *w->u); /* some completions take no part */
     if (w->entropy) memset(w->entropy, 0, (size_t)b->n_target * sizeof *w->entropy);
@@ -247,7 +246,6 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
 static dt_err grpo_after_step(dt_task *t, int64_t step, bool applied)
 {
     grpo *g = t->self;
-    (void)applied;
     grpo_count_generation(g, t);
     if (g->n_used >= grpo_n_steps(t)) dt_rollout_start(g->rollout, g->n_generations);
     return g->loss_of.beta > 0 ? dt_reference_after_step(&g->reference, t, step) : DT_OK;

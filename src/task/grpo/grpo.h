@@ -47,7 +47,7 @@ typedef struct grpo_step {
 /** A sampled completion, sorted by grpo_keep_distinct. */
 typedef struct grpo_drawn {
     int32_t item;
-    /* place: index; copy: number of equal completions before it; first: index of the first of them */
+    /* place: index; copy: number of equal completions before it; first: index of the first equal completion */
     int place, copy, n_copies, first;
 } grpo_drawn;
 

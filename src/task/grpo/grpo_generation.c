@@ -1,5 +1,5 @@
-/* grpo_generation.c - a generation: completions with rewards and advantages, and the log-probabilities that the loss
- * compares with. Every rank holds all of it, so derived values are the same everywhere. */
+/* grpo_generation.c - a generation: completions with rewards and advantages, and the old and reference
+ * log-probabilities. Every rank holds all of it, so derived values are the same on all ranks. */
 #include "grpo.h"
 #include <string.h>
 
@@ -26,7 +26,7 @@ bool grpo_takes_part(const grpo *g, const dt_task *t, int64_t row)
 
 /* ---- completions ------------------------------------------------------------------------------------------------- */
 
-/* Groups without a learning signal are removed, and the rewards of the remaining ones move up. */
+/* Remove groups without a learning signal, and move up the rewards of the others. False: there is none. */
 static bool drop_flat(grpo *g)
 {
     const int64_t n_rows = dt_rollout_n_rows(g->rollout);

@@ -1,4 +1,4 @@
-/* grpo_items.c - handling of completions that are items of a catalogue. */
+/* grpo_items.c - completions that are items of a catalogue: targets, distinct samples, diversity. */
 #include "grpo.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Checks a key that needs sampled or searched items, and prompts with targets. */
+/* Check a key that needs a catalogue, generated completions and prompts with targets. */
 static dt_err check_targets(const dt_task *t, const char *key)
 {
     const dt_config *cfg = t->cfg;

@@ -1,8 +1,7 @@
-/* grpo_loss.c - for some losses the policy term is a function of the ratio, for others of log-probabilities with a
- * constant weight. In both cases the derivative by a log-probability is one value per token. With a sequence-level
+/* grpo_loss.c - the policy term is a function of the ratio, or (cispo, vespo) a constant weight times the
+ * log-probability. In both cases the derivative by a log-probability is one value per token. With a sequence-level
  * ratio, all tokens share an additional term. */
 #include "grpo_loss.h"
-#include "../k3.h"
 #include "../pair_loss.h"
 #include <math.h>
 
@@ -58,7 +57,7 @@ static term sapo(const dt_grpo_loss *l, double c, double a)
     return (term){-4 / tau * s * a, -4 * s * (1 - s) * c * a};
 }
 
-/* With a constant weight instead of the ratio. */
+/* The term with a constant weight instead of the ratio. */
 static term weighted(double weight, double a, double logp) { return (term){-weight * a * logp, -weight * a}; }
 
 static term policy_term(const dt_grpo_loss *l, double c, double a, double phi, double logp)

@@ -1,7 +1,6 @@
 /* grpo_metrics.c - metrics under TRL's names. Means are over all tokens, or completions, of a step. Rewards of a
  * generation are counted in each step that uses it. */
 #include "grpo.h"
-#include <math.h>
 #include <stdio.h>
 
 /* The advantages of a group sum to nearly zero, and so do its losses. They are stored in smaller units. */

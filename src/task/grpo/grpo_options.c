@@ -1,5 +1,6 @@
 /* grpo_options.c - read and validate [grpo]. */
 #include "grpo.h"
+#include "dtrain/core/plural.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -53,9 +54,9 @@ static dt_err check_generation(const dt_task *t)
                     " completions per generation, %" PRId64 " per step) and would use each %" PRId64 " times",
                     n_rows, batch, cfg->grpo_num_iterations);
     DT_CONFIG_CHECK(n_rows % group == 0, cfg, "grpo", "num_generations",
-                    "a generation has %" PRId64 " completions: expected a multiple of num_generations = %" PRId64
+                    "a generation has %" PRId64 " completion%s: expected a multiple of num_generations = %" PRId64
                     "; the next one is %" PRId64 " (set batch.train_batch_size or generation_batch_size)",
-                    n_rows, group, dt_ceil_div(n_rows, group) * group);
+                    n_rows, dt_plural(n_rows), group, dt_ceil_div(n_rows, group) * group);
     return DT_OK;
 }
 

@@ -45,7 +45,6 @@ static size_t lay_out(void *self, const dt_task *t, void *block)
 {
     dt_critic *c = self;
     size_t used = 0;
-    (void)t;
     c->value = dt_carve(block, &used, c->opt.max_tok, sizeof *c->value);
     c->dvalue = dt_carve(block, &used, c->opt.max_tok, sizeof *c->dvalue);
     return used;
@@ -78,7 +77,6 @@ static dt_err begin(void *self, dt_task *t)
 static void close_critic(void *self, dt_task *t)
 {
     dt_critic *c = self;
-    (void)t;
     dt_model_close(c->model);
     dt_model_free_units(c->units, c->n_units);
     dt_model_config_free(&c->mc);

@@ -97,7 +97,7 @@ static void open_rewards(dt_task *t)
     if (!has_rewards(cfg) || p->rewards) dt_mistakes_add(t->mistakes, check_given(t));
 }
 
-/* The critic starts from the reward model if given, otherwise from the policy. */
+/* Without value_path the critic starts from the reward model if given, otherwise from the policy. */
 static void open_critics(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -152,7 +152,7 @@ static void set_controllers(ppo *p, const dt_config *cfg)
                                 .log_value = log(cfg->ppo_lambda_init)};
 }
 
-/* Counts whole rollouts: as many as needed for total_episodes. */
+/* Count whole rollouts: as many as needed for total_episodes. */
 static void count_steps(dt_task *t)
 {
     const ppo *p = ppo_of(t);
@@ -167,7 +167,7 @@ static void count_steps(dt_task *t)
     t->samples_per_epoch = n_prompts * cfg->ppo_num_ppo_epochs;
 }
 
-/* Counts whole rollouts, each used for several epochs of steps. Unknown if steps may be skipped. */
+/* Count whole rollouts, each used for several epochs of steps. Returns 0 (unknown) if target_kl may skip steps. */
 static int64_t count_all_steps(const dt_config *cfg, double samples_per_epoch, double samples_per_step)
 {
     const double episodes = cfg->ppo_total_episodes
@@ -329,7 +329,6 @@ static dt_err ppo_after_step(dt_task *t, int64_t step, bool applied)
     const dt_config *cfg = t->cfg;
     const int64_t n_mini = cfg->ppo_num_mini_batches;
     const bool epoch_ends = p->first == (n_mini - 1) * t->batching.train_batch_size;
-    (void)step, (void)applied;
     ppo_collect_numbers(t);
     p->epoch_kl[0] += dt_sums_value(t->sums, p->sums.approxkl);
     p->epoch_kl[1] += dt_sums_value(t->sums, p->sums.n_tok);

@@ -56,8 +56,8 @@ typedef struct ppo {
     double *reward;  /* [n_rows, n_funcs]; NaN: the function does not apply */
     double *score;   /* [n_rows] weighted sums of rewards, with penalties, scaled and clipped */
     double *cost_of; /* [n_rows], with costs */
-    float **tokens;  /* [n_rows] pointers to each row's values to whiten, */
-    int32_t *len;    /* [n_rows] and their number */
+    float **tokens;  /* [n_rows] pointers to the values of each row that are whitened */
+    int32_t *len;    /* [n_rows] number of these values */
     int n_funcs;     /* at least 1 */
     dt_reward_watch watch[DT_MAX_REWARDS];
 

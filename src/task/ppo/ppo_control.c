@@ -68,8 +68,8 @@ dt_err dt_window_save(const dt_window *w, dt_named_arrays *items)
     return dt_named_arrays_add(items, "costs", DT_NAMED_F64, w->room, w->last);
 }
 
-/* Value i is stored at index i modulo `room`. In a window that is larger than the saved one, indices start at the
- * oldest saved value. */
+/* Value i is stored at index i modulo `room`. If the window is larger than the saved one, values are renumbered so that
+ * the oldest saved value is number 0. */
 dt_err dt_window_load(dt_window *w, const dt_named_arrays *items)
 {
     const dt_named_array *costs = dt_named_arrays_find(items, "costs");

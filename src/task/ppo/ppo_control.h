@@ -12,7 +12,7 @@
  *  rollout of n completions, in nats per completion:
  *
  *     coef <- coef (1 + clip(kl / target - 1, -0.2, 0.2) n / horizon)
- *   */
+ */
 typedef struct dt_kl_controller {
     double coef;
     bool adaptive; /* otherwise constant */

@@ -1,7 +1,7 @@
 /* ppo_loss.c - sums are in the order of rows, in double. Every rank holds the full rollout, so every rank computes the
  * same bits. */
 #include "ppo_loss.h"
-#include "../k3.h"
+#include "../pair_loss.h"
 #include <math.h>
 
 #define SMALL 1e-8 /* added to a variance */

@@ -33,7 +33,7 @@ double dt_ppo_rewards(const dt_ppo_penalty *p, const float *policy, const float 
  *
  *     delta_k = reward_k + gamma value_(k+1) - value_k        (value 0 after the last state)
  *     A_k = delta_k + gamma lam A_(k+1)
- *   */
+ */
 void dt_ppo_advantages(const float *value, int32_t n_states, double gamma, double lam, float *reward);
 
 /** Whiten all values of all rows together: x <- (x - mean) / sqrt(variance + 1e-8), unbiased variance (0 for fewer than
@@ -44,7 +44,7 @@ void dt_ppo_whiten(float *const *row, const int32_t *len, int64_t n_rows, bool k
 /** The policy's loss of a token, with r = exp(logp - old):
  *
  *     max(-A r, -A clip(r, 1 - range, 1 + range)),        u = A r, or 0 if the clipped term is the larger one
- *   */
+ */
 typedef struct dt_ppo_term {
     double loss;
     double slope; /* policy: u = -dloss/dlogp; critic: dloss/dvalue */

@@ -98,8 +98,8 @@ void ppo_collect(dt_task *t, const dt_micro *m, const dt_predictions *predicted)
     dt_sums_count(t->sums, p->sums.samples, b->n_samples);
 }
 
-/* The displayed loss is a sum over the step's tokens divided by their number. A mean over states is converted to that
- * form by a factor. */
+/* The displayed loss is a sum over the step's tokens divided by their number. A factor converts a mean over states to
+ * that form. */
 void ppo_collect_critic(dt_task *t, const dt_batch *b, int critic)
 {
     ppo *p = ppo_of(t);

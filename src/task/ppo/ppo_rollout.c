@@ -55,7 +55,7 @@ static dt_err ask_models(dt_task *t)
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* Rewards of a file replace functions. */
+/* Rewards in a file of rollouts are used instead of functions. */
 static dt_err ask_functions(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -174,7 +174,7 @@ static void find_advantages(dt_task *t)
     dt_ppo_whiten(p->tokens, p->len, n_rows, false);
 }
 
-/* Updates the controllers for the next rollout; a rollout uses the state before it. */
+/* Update the controllers for the next rollout. */
 static void update_controllers(dt_task *t)
 {
     ppo *p = ppo_of(t);
@@ -196,7 +196,7 @@ static dt_err make(dt_task *t, int64_t number)
     return ask_functions(t);
 }
 
-/* Watches the functions, or the single score of the reward model or the file. */
+/* Watch the functions, or without them the score of the file. */
 static void watch_rewards(dt_task *t)
 {
     static const char *const score[] = {"reward"};
