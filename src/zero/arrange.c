@@ -325,14 +325,31 @@ static void list_arrays(zero_layout *l)
     list_states(l, (zero_array){.dtype = DT_F32, .per = 1, .of_plain = true, .space = scale_space}, true);
 }
 
-/** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. */
+/** Number of shards from x on that lie in one span of the unit, or between two. */
+static int64_t n_in_one_span(const zero_layout *l, int u, int64_t x, int64_t shard_len)
+{
+    const zero_unit_layout *ul = &l->units[u];
+    int64_t end = ul->part[DT_TRAINED].shards.padded_len;
+    for (int k = ul->n_spans - 1; k >= 0; k--) {
+        const zero_span *span = &l->spans[ul->first_span + k];
+        if (span->start + span->len <= x) break;
+        end = span->start > x ? span->start : span->start + span->len;
+    }
+    return (end - x) / shard_len;
+}
+
+/** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. Within a span the
+ *  lengths repeat after PERIOD shards, so a plan for a million ranks looks at few of them. */
 static int64_t packed_len(const zero_layout *l, int a, int u)
 {
+    enum { PERIOD = ZERO_PACKED_ALIGN / DT_SHARD_ALIGN };
     const dt_shards *s = &l->units[u].part[DT_TRAINED].shards;
     const int64_t step = l->whole_opt ? s->padded_len : s->shard_len;
     int64_t most = 0;
-    for (int64_t x = 0; x < s->padded_len; x += step)
+    for (int64_t x = 0; x < s->padded_len; x += step) {
         most = dt_max_i64(most, zero_packed(l, a, u, x + step) - zero_packed_base(l, a, u, x));
+        x += dt_max_i64(0, n_in_one_span(l, u, x, step) / PERIOD - 1) * PERIOD * step;
+    }
     return round_up(most, ZERO_PACKED_ALIGN);
 }
 

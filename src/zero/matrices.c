@@ -30,13 +30,13 @@ static int by_work(const void *a, const void *b)
     return x->matrix - y->matrix;
 }
 
-/** Give each matrix to the rank with the least work so far. */
+/** Give each matrix to the first rank with the least work so far. */
 static void choose_owners(zero_layout *l, const job *jobs, double *load, int64_t *len)
 {
     for (int i = 0; i < l->n_matrices; i++) {
         zero_matrix *m = &l->matrices[jobs[i].matrix];
         int owner = 0;
-        for (int r = 1; r < l->nranks; r++)
+        for (int r = 1; r < l->nranks && load[owner] > 0; r++)
             if (load[r] < load[owner]) owner = r;
         m->owner = owner, m->owned_at = len[owner];
         load[owner] += jobs[i].work;
