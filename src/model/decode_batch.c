@@ -1,4 +1,4 @@
-/* decode_batch.c - the part of a batch that generation adds. Sequences attend to slots of the KV cache, and unused
+/* decode_batch.c - the part of a batch that generation adds: sequences attend to slots of the KV cache, and unused
  * tokens in idle slots fill a step up to the size of its graph. */
 #include "model_private.h"
 
