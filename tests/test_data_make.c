@@ -370,8 +370,11 @@ TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
     REFUSED((o.n_shards = 2, o.shard_nbytes = 5), "found both");
     REFUSED(o.turn_budgets = true, "--max-length");
     REFUSED(o.weight_key = "w", "weight key");
-    REFUSED(o.tokenizer = "none", "tokenizer");
     REFUSED(o.chat_template = "none", "template");
+    dt_make_options o = options();
+    o.tokenizer = "none";
+    assert_int_equal(make(NULL, &o, &stats), DT_ERR_DATA);
+    assert_non_null(strstr(dt_error_message(), "tokenizer"));
 }
 
 int main(void) { return run_listed("data_make", open_folder, remove_folder); }
