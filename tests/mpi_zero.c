@@ -505,13 +505,4 @@ TEST_OF(ALWAYS | BY_NODE, too_few_live_parameters_are_refused_on_all_ranks)
     dt_zero_close(r.z);
 }
 
-int main(int argc, char **argv)
-{
-    int nranks, failed;
-    mpi_test_begin(&argc, &argv);
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    failed = run_listed(NULL, setup, teardown);
-    by_node = true;
-    if (nranks > 1) failed += run_groups(BY_NODE, "groups of a node", setup, teardown);
-    return mpi_test_end(failed);
-}
+int main(int argc, char **argv) { return run_all_tests(argc, argv); }

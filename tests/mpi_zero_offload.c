@@ -156,11 +156,5 @@ TEST(wrong_options_are_refused)
 int main(int argc, char **argv)
 {
     setenv("DTRAIN_SWAP_IO", "late,buffered", 0); /* no sooner than waited for; and hundreds of files: no disk */
-    int nranks, failed;
-    mpi_test_begin(&argc, &argv);
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    failed = run_listed(NULL, setup, teardown);
-    by_node = true;
-    if (nranks > 1) failed += run_groups(BY_NODE, "groups of a node", setup, teardown);
-    return mpi_test_end(failed);
+    return run_all_tests(argc, argv);
 }

@@ -339,4 +339,16 @@ static inline void set_offload(run_options *o, int variant)
     o->zero.nvme_path = "/tmp";
 }
 
+/* The main of a test: what it lists, then those BY_NODE. */
+static inline int run_all_tests(int argc, char **argv)
+{
+    int nranks, failed;
+    mpi_test_begin(&argc, &argv);
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    failed = run_listed(NULL, setup, teardown);
+    by_node = true;
+    if (nranks > 1) failed += run_groups(BY_NODE, "groups of a node", setup, teardown);
+    return mpi_test_end(failed);
+}
+
 #endif
