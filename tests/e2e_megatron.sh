@@ -34,6 +34,11 @@ run_on 1 small $files/uint16.bin model.vocab_size=256
 expect_exit "ids beyond the model's vocabulary" 65
 expect_text "name file and token" 'uint16.bin: tokens\[[0-9]+\] = 256, expected a token id below vocab_size = 256'
 cp $files/uint16.bin $files/uint16.idx "$tmp"
+cp "$tmp/uint16.bin" "$tmp/length.bin"
+{ head -c 37 "$tmp/uint16.idx" && printf '\377' && tail -c +39 "$tmp/uint16.idx"; } >"$tmp/length.idx" # of sequence 0, negative
+./dtrain-data -o "$tmp/length.h5" "$tmp/length.bin" >"$out" 2>&1
+expect_text "a damaged index is not copied" 'length.idx: length of sequence 0: expected 0 to'
+expect "and leaves no file" test ! -e "$tmp/length.h5"
 truncate -s -2 "$tmp/uint16.bin"
 run_on 2 short "$tmp/uint16.bin"
 expect_exit "a file that was cut short" 65

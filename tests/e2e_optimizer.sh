@@ -25,6 +25,7 @@ for type in adamw adam sgd muon "sgd optimizer.momentum=0"; do
     rm -rf "$tmp/whole" "$tmp/parts"
 done
 
+DTRAIN_FAULT=zero.matrix:1:1:error ends "muon: a rank that fails alone ends the run with 70" 70 train 2 alone $exact optimizer.type=muon zero.stage=2
 ends_saying "adapters are no matrices for muon" 64 "optimizer.type: muon updates whole matrices, but with lora.r = 4" \
     train 1 lora optimizer.type=muon lora.r=4
 

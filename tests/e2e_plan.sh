@@ -67,6 +67,8 @@ for ranks in 1 8 64 1024; do
     if [ $ranks -ge 64 ]; then expect_text "stage 3 is taken" 'auto takes 3'
     else expect_text "how many ranks would do" 'stage 3 needs at least [0-9]+ ranks, on whole nodes'; fi
 done
+RUN_TIMEOUT=10 plan --ranks 1000000 --ranks-per-node 8 --device-memory 80GiB --host-memory 2TiB "$tmp/70b.ini" optimizer.type=muon
+expect_exit "muon on a million ranks" 70
 ends "a stage that only a key keeps from fitting: 70" 70 plan --ranks 64 --ranks-per-node 8 --device-memory 80GiB "$tmp/70b.ini" zero.max_live_parameters=1e9
 expect_text "its row says what it needs" '^ +needs zero.max_live_parameters >= 10506[0-9]+$'
 expect_text "and so does the end" 'the smallest change that fits is zero.max_live_parameters = 10506[0-9]*; auto then takes zero.stage = 3, which'

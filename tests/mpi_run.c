@@ -319,13 +319,13 @@ TEST(a_run_without_a_finite_step_says_so)
 
 /* Aggregated momentum (Lucas et al., arXiv:1804.00325): several velocities, each with a damping of its own, and the
  * mean of their steps. Weight decay is left out. */
-static dt_err aggmo_step(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                         float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+static dt_err aggmo_step(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r)
 {
     static const float damping[] = {0, 0.9f, 0.99f};
     for (int k = 0; k < 3; k++) {
         const dt_sgd one = {.lr = (float)(s->lr / 3), .momentum = damping[k], .grad_scale = (float)s->grad_scale};
-        DT_TRY(dev->ops->sgd_step(dev, &one, grad, gt, master, states[k], param, param_dt, n, stream));
+        DT_TRY(dev->ops->sgd_step(dev, &one, r->grad, r->grad_dtype, r->master, r->states[k], r->param, r->param_dtype,
+                                  r->n, r->stream));
     }
     return DT_OK;
 }

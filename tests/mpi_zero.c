@@ -505,4 +505,4 @@ TEST_OF(ALWAYS | BY_NODE, too_few_live_parameters_are_refused_on_all_ranks)
     dt_zero_close(r.z);
 }
 
-int main(int argc, char **argv) { return run_all_tests(argc, argv); }
+int main(int argc, char **argv) { return run_zero_tests(argc, argv, setup); }

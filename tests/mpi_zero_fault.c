@@ -10,11 +10,13 @@
  * point. */
 static void arm(int nranks)
 {
-    char text[256];
+    char text[512];
     snprintf(text, sizeof text,
-             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error,comm."
-             "replicate:%d:2:error",
-             nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1);
+             "zero.reduce:%d:3:error,zero.update:%d:2:error,zero.gather:%d:1:nospace,zero.update:%d:3:error,"
+             "comm.replicate:%d:2:error,zero.matrix:%d:1:error,comm.all_to_all_v:%d:17:error,comm.all_to_all_v:%d:29:"
+             "error,comm.broadcast:%d:1:error",
+             nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1, nranks - 1,
+             nranks - 1);
     setenv("DTRAIN_FAULT", text, 1);
 }
 
@@ -76,7 +78,9 @@ static void step(fixture *f)
 
 static void update(fixture *f)
 {
-    const dt_optimizer_step with = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .grad_scale = 1, .t = 1};
+    static const dt_config keys = {.optimizer_muon_ns_steps = 5, .optimizer_muon_lr_scale = "original"};
+    const dt_optimizer_step with = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .grad_scale = 1, .t = 1, .cfg = &keys};
     const dt_err err = dt_zero_update(f->z, &with, NULL);
     if (f->err == DT_OK) f->err = err;
 }
@@ -172,6 +176,51 @@ TEST(a_fault_while_groups_exchange_reaches_the_vote)
     assert_all(world(f), g.err == DT_OK);
     dt_zero_close(g.z);
     dt_comm_close(&g.comm);
+}
+
+/** Open z for Muon at a stage, and take a step in which the last rank fails. */
+static void fail_with_muon(fixture *f, int stage)
+{
+    const dt_zero_options opt = {.stage = stage,
+                                 .param_dtype = DT_BF16,
+                                 .grad_dtype = DT_F32,
+                                 .optimizer = &dt_optimizer_muon,
+                                 .overlap_comm = true};
+    assert_all(world(f), dt_zero_open(&f->z, &opt, f->units, REF_ZERO_UNITS, &f->comm, &f->dev, NULL, NULL) == DT_OK);
+    f->model.source = dt_zero_source(f->z);
+    step(f);
+    update(f);
+    check_vote(f, DT_ERR_FAULT);
+}
+
+static void step_and_close(fixture *f)
+{
+    step(f);
+    update(f);
+    assert_all(world(f), f->err == DT_OK);
+    dt_zero_close(f->z);
+}
+
+TEST(a_fault_at_the_owner_of_a_matrix_reaches_the_vote)
+{
+    fixture muon = *(fixture *)*state;
+    fail_with_muon(&muon, 2);
+    step_and_close(&muon);
+}
+
+/* Four units have matrices: eight exchanges an update. The faults are in the first gather of the first update and in
+ * the first return of the second; at stage 0, in the first broadcast. */
+TEST(faults_on_the_way_to_owners_of_matrices_and_back_reach_the_vote)
+{
+    fixture *f = *state, muon = *f;
+    skip_all_if(f->comm.nranks == 1, "one rank exchanges nothing");
+    fail_with_muon(&muon, 2);
+    step(&muon);
+    update(&muon);
+    check_vote(&muon, DT_ERR_FAULT);
+    step_and_close(&muon);
+    fail_with_muon(&muon, 0);
+    step_and_close(&muon);
 }
 
 MPI_TEST_MAIN(setup, teardown)

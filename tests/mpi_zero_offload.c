@@ -153,8 +153,4 @@ TEST(wrong_options_are_refused)
     assert_all_fail(world(f), run_open(&r, f, &opt), DT_ERR_WRITE, "/nowhere");
 }
 
-int main(int argc, char **argv)
-{
-    setenv("DTRAIN_SWAP_IO", "late,buffered", 0); /* no sooner than waited for; and hundreds of files: no disk */
-    return run_all_tests(argc, argv);
-}
+int main(int argc, char **argv) { return run_zero_tests(argc, argv, setup); }

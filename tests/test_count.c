@@ -114,7 +114,7 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
     assert_int_equal(dt_buf_alloc(&b, &f->dev, DT_ON_DEVICE, 1 << 20, DT_MEM_OTHER), DT_OK);
     assert_int_equal(dt_buf_alloc(&big, &f->dev, DT_ON_DEVICE, 1 << 28, DT_MEM_OTHER), DT_OK);
     float *at = b.ptr;
-    dt_comm_open_counted(&comm, &f->dev, 16, 8, false);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 16, 8, false), DT_OK);
     assert_int_equal(dt_comm_reduce_scatter(&comm.mesh.sum, at, DT_F32, at + 50000, DT_F32, 100, false, true, NULL),
                      DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 8 * 400);
@@ -138,15 +138,24 @@ TEST_WITH(a_collective_sends_what_its_formula_says, open_count, close_count)
         dt_comm_reduce_scatter(&comm.mesh.sum, blocks, DT_F32, blocks + 16 * count, DT_F32, count, false, true, NULL),
         DT_OK);
     assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 16, 2));
+    f->n = 0; /* an empty block is no message, and a broadcast of few bytes is one to every rank */
+    const size_t give[16] = {[1] = 400, [9] = 800}, take[16] = {[2] = 100};
+    assert_int_equal(dt_comm_all_to_all_v(&comm.mesh.shard, at, give, at + 1000, take, NULL), DT_OK);
+    assert_int_equal(dt_comm_broadcast(&comm.mesh.sum, at, 400, 0, NULL), DT_OK);
+    assert_true(f->launch[0].node == 400 && f->launch[0].net == 800);
+    assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 1, 1));
+    assert_true(f->launch[1].node == 7 * 400 && f->launch[1].net == 8 * 400);
     assert_int_equal(dt_comm_agree(&comm, DT_ERR_FAULT), DT_ERR_FAULT);
-    dt_comm_open_counted(&comm, &f->dev, 16, 8, true);
+    dt_comm_close(&comm);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 16, 8, true), DT_OK);
     f->n = 0;
     assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     assert_int_equal(dt_comm_replicate(&comm.mesh.replicate, at, 400, 400, NULL), DT_OK);
     assert_true(f->launch[0].node == 7 * 400 && f->launch[0].net == 0 && f->launch[1].net == 400);
     assert_true(is_exchange(f->launch[0].exchange, DT_MESSAGES, 1, 0, 1));
     assert_true(is_exchange(f->launch[1].exchange, DT_MESSAGES, 0, 1, 1));
-    dt_comm_open_counted(&comm, &f->dev, 1, 1, false);
+    dt_comm_close(&comm);
+    assert_int_equal(dt_comm_open_counted(&comm, &f->dev, 1, 1, false), DT_OK);
     f->n = 0;
     assert_int_equal(dt_comm_all_gather(&comm.mesh.shard, at, at, 400, NULL), DT_OK);
     assert_int_equal(f->n, 0);

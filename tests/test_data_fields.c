@@ -125,6 +125,10 @@ TEST_WITH(labels_of_kto_are_no_plain_answers, clear, NULL)
     static const refusal cases[] = {
         {"{" COMPLETION ", 'label': false}", NULL}, /* kind unpaired */
         {"{" COMPLETION ", 'label': 0}", NULL},
+        {"{" COMPLETION ", 'label': 1.0}", NULL}, /* as tables write labels */
+        {"{" COMPLETION ", 'label': 'False'}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': -1}", "label: expected true or false"},
+        {"{" COMPLETION ", 'label': 0.0}", "label: the record labels its answer as bad", .kind = "sft"},
         {"{" COMPLETION "}", "label: expected true or false", .kind = "unpaired"},
         {"{" COMPLETION ", 'label': 0.5}", "label: expected true or false", .kind = "unpaired"},
         {"{" COMPLETION ", 'label': 'good'}", "label: expected true or false", .kind = "unpaired"},
@@ -183,6 +187,8 @@ TEST_WITH(fields_that_nothing_reads_are_counted, clear, NULL)
     assert_true(count_of(&stats.ignored, "prompt_id") == 1 && count_of(&stats.ignored, "lang") == 1);
     assert_int_equal(make("{'prompt': 'p', 'answer': 'a', 'level': 3}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.ignored.n, 0); /* kept for reward functions */
+    assert_int_equal(make("{" COMPLETION ", 'label': 'sport'}\n", &o, &stats), DT_OK);
+    assert_int_equal(count_of(&stats.ignored, "label"), 1);
     assert_int_equal(make("{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'function_call', 'value': "
                           "'c'}, {'from': 'observation', 'value': 'o'}, {'from': 'gpt', 'value': 'a'}]}\n",
                           &o, &stats),

@@ -54,7 +54,7 @@ TEST(absent_keys_have_the_family_s_defaults)
 
     mc = parsed("{'model_type': 'smollm3', 'pad_token_id': null}");
     assert_true(mc.tie_word_embeddings && mc.num_key_value_heads == 4 && mc.pad_token_id == -1 &&
-                mc.sliding_window == 0);
+                mc.sliding_window == 0 && mc.rope_theta == 2e6);
     for (int i = 0; i < 36; i++) assert_true(mc.layers[i].unrotated == (i % 4 == 3) && !mc.layers[i].slides);
     dt_model_config_free(&mc);
 }

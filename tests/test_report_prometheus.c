@@ -280,6 +280,26 @@ TEST_WITH(a_full_disk_is_an_error_and_the_last_file_stays, setup, teardown)
     dt_report_close(p.r);
 }
 
+TEST_WITH(a_run_outlives_the_directory_of_a_collector, setup, teardown)
+{
+    prom_fixture p;
+    struct fixture *f = *state;
+    char dir[128], path[140];
+    snprintf(dir, sizeof dir, "%.100s/node", f->dir);
+    snprintf(path, sizeof path, "%s/x.prom", dir);
+    assert_int_equal(mkdir(dir, 0777), 0);
+    open_prom(&p, f, path);
+    assert_int_equal(unlink(path) | rmdir(dir), 0);
+    for (int step = 1; step <= 2; step++) assert_int_equal(dt_report_validation(p.r, step, 1, NULL, 0), DT_OK);
+    train(p.r, 3, 1);
+    assert_int_equal(dt_report_flush(p.r), DT_OK);
+    assert_int_equal(mkdir(dir, 0777), 0);
+    assert_int_equal(dt_report_validation(p.r, 4, 1, NULL, 0), DT_OK);
+    assert_true(value_of(path, "dtrain_validation_step") == 4);
+    dt_report_close(p.r);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 TEST_WITH(a_file_that_cannot_be_written_is_named_and_nothing_is_removed, setup, teardown)
 {
     struct fixture *f = *state;

@@ -74,14 +74,13 @@ static int64_t host_waits(const rank_thread *t)
     return c.host_waits + c.event_waits;
 }
 
-static dt_err step_and_look(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                            float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+static dt_err step_and_look(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r)
 {
     const int64_t waits = host_waits(around.t);
     if (around.n_steps++ == 0) around.n_waits = waits, around.n_asked_for = around.z->next_read;
     around.n_waited += waits != around.n_waits;
     around.n_gathered = around.t->n_gathers - around.before;
-    return dt_optimizer_adamw.step(dev, s, grad, gt, master, states, param, param_dt, n, stream);
+    return dt_adamw_step(dev, s, r);
 }
 
 static int n_under_way(const zero_ring *r)

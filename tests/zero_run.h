@@ -3,60 +3,17 @@
 #ifndef DTRAIN_TESTS_ZERO_RUN_H
 #define DTRAIN_TESTS_ZERO_RUN_H
 
-#include "mpi_test.h"
-#include "dtrain/zero/zero.h"
-#include "ref_zero.h"
-
-enum { BY_NODE = 2 }; /* tests that also run with groups of a node */
+#include "zero_fixture.h"
 
 enum { N_JOBS = 12 /* micro-batches of a step: divides by 1, 2, 3, 4 ranks */, N_STEPS = 3 };
 
-/* ---- fixture ----------------------------------------------------------------------------------------------------- */
-
-typedef struct fixture {
-    dt_comm comm;
-    dt_device dev, host;
-    dt_ledger ledger;
-    dt_unit units[REF_ZERO_UNITS], frozen_units[REF_ZERO_UNITS];
-    int64_t total;
-} fixture;
-
-static MPI_Comm world(const fixture *f) { return *(MPI_Comm *)dt_comm_mpi_handle(&f->comm); }
-
-static bool by_node; /* of each run: its groups are the nodes, and there are two or three of these */
-static int n_groups = 1;
-
-/* With two ranks and three a node has one, with four two, which are not neighbours. */
 static int setup(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
-    int nranks;
-    *state = f;
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    if (by_node) setenv("DTRAIN_FAKE_NODES", nranks == 3 ? "3" : "2:cyclic", 1);
-    const dt_mesh_shape shape = {.tp = 1, .cp = 1, .by_node = by_node};
-    if (!f || dt_comm_open(&f->comm) != DT_OK || dt_comm_mesh(&f->comm, &shape) != DT_OK) return -1;
-    n_groups = f->comm.mesh.replicate.size;
-    if (dt_device_open(&f->dev, "cpu", f->comm.local_rank, 1, &f->ledger) != DT_OK) return -1;
-    if (dt_device_open_host(&f->host, 1, false, &f->ledger) != DT_OK) return -1;
-    if (dt_comm_attach(&f->comm, &f->dev, "mpi", true) != DT_OK) return -1;
-    if (ref_zero_make_units(f->units, false) != DT_OK || ref_zero_make_units(f->frozen_units, true) != DT_OK) return -1;
-    f->total = ref_zero_total(f->units);
-    if (ref_zero_total(f->frozen_units) > f->total) f->total = ref_zero_total(f->frozen_units);
-    return 0;
-}
-
-static int teardown(void **state)
-{
+    if (open_ranks(state) != 0) return -1;
     fixture *f = *state;
-    ref_zero_free_units(f->units);
-    ref_zero_free_units(f->frozen_units);
-    dt_comm_close(&f->comm);
-    const size_t live = atomic_load(&f->ledger.total_now);
-    dt_device_close(&f->host);
-    dt_device_close(&f->dev);
-    free(f);
-    return live == 0 ? 0 : -1;
+    if (ref_zero_make_units(f->units, false) != DT_OK || ref_zero_make_units(f->frozen_units, true) != DT_OK) return -1;
+    f->total = dt_max_i64(ref_zero_total(f->units), ref_zero_total(f->frozen_units));
+    return 0;
 }
 
 /* ---- all states of all tensors, on every rank -------------------------------------------------------------------- */
@@ -337,18 +294,6 @@ static inline void set_offload(run_options *o, int variant)
     o->zero.buffer_count = how->buffer_count;
     o->zero.pin_memory = how->pin_memory;
     o->zero.nvme_path = "/tmp";
-}
-
-/* The main of a test: what it lists, then those BY_NODE. */
-static inline int run_all_tests(int argc, char **argv)
-{
-    int nranks, failed;
-    mpi_test_begin(&argc, &argv);
-    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
-    failed = run_listed(NULL, setup, teardown);
-    by_node = true;
-    if (nranks > 1) failed += run_groups(BY_NODE, "groups of a node", setup, teardown);
-    return mpi_test_end(failed);
 }
 
 #endif

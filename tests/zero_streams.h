@@ -142,6 +142,23 @@ dt_err dt_comm_replicate(const dt_axis *axis, void *buf, size_t stride, size_t n
     return dt_queue_call(axis->comm->dev, stream, do_replicate, &a, sizeof a);
 }
 
+/* Only matrix optimizers call these. */
+dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t *send_nbytes, void *recv,
+                            const size_t *recv_nbytes, dt_stream *stream)
+{
+    return DT_ERR_ARG;
+}
+
+dt_err dt_comm_broadcast(const dt_axis *axis, void *buf, size_t nbytes, int root, dt_stream *stream)
+{
+    return DT_ERR_ARG;
+}
+
+dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t count, bool ordered, dt_stream *stream)
+{
+    return DT_ERR_ARG;
+}
+
 dt_err dt_comm_agree(dt_comm *comm, dt_err err) { return err; }
 
 dt_err dt_comm_reduce_host_f64(dt_comm *comm, double *values, int n, dt_reduce_op op)

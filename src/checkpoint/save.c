@@ -100,9 +100,8 @@ double dt_checkpoint_model_nbytes(const dt_unit *units, int n_units, const dt_op
             const bool is_bytes = tensor->part == DT_CODES || tensor->part == DT_BLOCKS;
             const double array = array_nbytes((is_bytes ? 1.0 : sizeof(float)) * (double)tensor->n_elems);
             if (tensor->trainable)
-                nbytes +=
-                    array + (optimizer ? __builtin_popcount(dt_optimizer_states_of(optimizer, &units[u], tensor)) : 0) *
-                                state_nbytes(state_dtype, tensor);
+                nbytes += array + (optimizer ? __builtin_popcount(dt_optimizer_states_of(optimizer, tensor)) : 0) *
+                                      state_nbytes(state_dtype, tensor);
             else
                 nbytes += trained_alone ? 2.0 * (DT_NAME_MAX + 32) : array; /* its line in the base's text */
         }

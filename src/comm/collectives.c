@@ -157,15 +157,16 @@ static dt_err swap_blocks(const dt_axis *axis, const char *kind, const char *sen
 {
     dt_parcel *m = axis->messages;
     dt_err err = DT_OK;
-    for (int r = 0, n = 0; r < axis->size; r++) {
+    int n = 0;
+    for (int r = 0; r < axis->size; r++) {
         const size_t give = send_nbytes ? send_nbytes[r] : nbytes, take = recv_nbytes ? recv_nbytes[r] : nbytes;
         if (r == axis->rank)
             err = copy_own(axis, send, recv, give, stream);
-        else
+        else if (give + take > 0)
             m[n++] = (dt_parcel){r, send, recv, give, take};
         send += give, recv += take;
     }
-    return exchange(axis, kind, m, axis->size - 1, err, stream);
+    return exchange(axis, kind, m, n, err, stream);
 }
 
 dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream)

@@ -472,6 +472,7 @@ static void check_end(dt_comm *comm)
 
 void dt_comm_close(dt_comm *comm)
 {
+    if (comm && comm->counts) free(comm->mesh.world.messages), *comm = (dt_comm){0};
     if (!comm || !comm->mpi) return;
     check_end(comm);
     if (comm->ops) comm->ops->close(comm);

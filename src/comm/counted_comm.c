@@ -9,6 +9,7 @@
 #include "internal.h"
 #include "dtrain/perfmodel/counting_device.h"
 #include <math.h>
+#include <stdlib.h>
 
 static double others_in_node(const dt_axis *axis) { return axis->local_size - 1; }
 static double in_other_nodes(const dt_axis *axis) { return axis->size - axis->local_size; }
@@ -112,13 +113,17 @@ static dt_axis counted_axis(dt_comm *comm, const char *name, int size, int per_n
                      .in_order = size == comm->nranks};
 }
 
-void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node)
+dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node)
 {
     *comm = (dt_comm){.nranks = nranks, .host = "planned", .dev = dev, .ops = &dt_comm_count_ops, .counts = true};
-    const dt_axis world = counted_axis(comm, "world", nranks, ranks_per_node);
+    dt_axis world = counted_axis(comm, "world", nranks, ranks_per_node);
+    world.messages = malloc((size_t)nranks * sizeof *world.messages);
+    DT_CHECK(world.messages, DT_ERR_MEMORY, "out of memory for a table of %d ranks", nranks);
     comm->local_nranks = world.local_size, comm->n_nodes = world.n_nodes;
     comm->mesh.world = comm->mesh.data = comm->mesh.sum = comm->mesh.shard = world;
     if (by_node) comm->mesh.shard = counted_axis(comm, "shard", world.local_size, world.local_size);
     comm->mesh.replicate = counted_axis(comm, "replicate", by_node ? world.n_nodes : 1, 1);
     comm->mesh.cp = counted_axis(comm, "cp", 1, 1), comm->mesh.tp = counted_axis(comm, "tp", 1, 1);
+    for (int i = 0; i < DT_N_AXES; i++) comm->mesh.axis[i].messages = world.messages; /* at most one call at a time */
+    return DT_OK;
 }

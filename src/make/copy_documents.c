@@ -63,6 +63,7 @@ static dt_err copy_all(copy *c, dt_dataset *d)
     struct stat st;
     const double nbytes = stat(c->path, &st) == 0 ? (double)st.st_size : 0;
     dt_dataset_set_vocabulary(d, dt_tokenizer_get_info(c->job->outputs->recipe->tokenizer)->vocab_size);
+    DT_TRY(dt_dataset_verify(d, c->job->tick, c->job->self));
     for (int64_t i = 0; i < n; i++) {
         DT_TRY(copy_document(c, d, i));
         c->nbytes_read = before + (int64_t)(nbytes * (double)(i + 1) / (double)n);

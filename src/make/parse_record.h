@@ -114,6 +114,10 @@ const char *dt_pair_prompt_key(const json_t *json);
 /** True if the key is the score of one of the record's answers. */
 bool dt_is_score_of(const json_t *json, const char *key);
 bool dt_record_is_completion(const json_t *json);
+
+/** What a label of {prompt, completion} says: 1 good (true, 1), 0 bad (false, 0), -1: another value, or none. Local. */
+int dt_label_of(const json_t *label);
+
 /** Read {prompt, completion}, texts or messages. Texts become the pieces of the first side, and *n_prompt is -1;
  *  messages are only collected, and *n_prompt is the number of those of the prompt. */
 dt_err dt_read_completion(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int *n_prompt);

@@ -1,19 +1,29 @@
 /* parse_unpaired.c - records of a prompt, one answer and a label, {prompt, completion, label}: texts or messages. With
  * --kind unpaired a pair of a chosen and a rejected answer gives two samples. */
 #include "record_kinds.h"
+#include <strings.h>
 
-/* true, false, 1 or 0. */
-static bool is_label(const json_t *label)
+int dt_label_of(const json_t *label)
 {
-    return json_is_boolean(label) ||
-           (json_is_integer(label) && (json_integer_value(label) == 0 || json_integer_value(label) == 1));
+    const double x = json_is_number(label)    ? json_number_value(label)
+                     : json_is_boolean(label) ? json_is_true(label)
+                                              : -1;
+    return x == 1 ? 1 : x == 0 ? 0 : -1;
+}
+
+/* Also a value that is meant as a label but is none: parse names it. */
+static bool may_be_label(const json_t *label)
+{
+    const char *text = json_string_value(label);
+    return json_is_boolean(label) || json_is_number(label) ||
+           (text && (strcasecmp(text, "true") == 0 || strcasecmp(text, "false") == 0));
 }
 
 static bool is_one_pair(const json_t *json) { return dt_record_is_pair(json) && dt_pair_form(json) != DT_FORM_RANKING; }
 
 static bool is_unpaired(const json_t *json, bool any)
 {
-    if (any) return dt_record_is_completion(json) && is_label(json_object_get(json, "label"));
+    if (any) return dt_record_is_completion(json) && may_be_label(json_object_get(json, "label"));
     return dt_record_is_completion(json) || is_one_pair(json);
 }
 
@@ -38,11 +48,12 @@ static dt_err take_side(dt_parsed_record *r, const json_t *json, const dt_rules 
 
 static dt_err parse(dt_parsed_record *r, const json_t *json, const dt_rules *rules, int which)
 {
-    const json_t *label = json_object_get(json, "label");
+    const int label = dt_label_of(json_object_get(json, "label"));
     int n_prompt;
     if (r->form != DT_FORM_COMPLETION) return take_side(r, json, rules, which);
-    DT_CHECK(is_label(label), DT_ERR_DATA, "label: expected true or false: whether the completion is good");
-    r->pair.good = json_is_true(label) || json_integer_value(label) == 1;
+    DT_CHECK(label >= 0, DT_ERR_DATA, "label: expected true or false: whether the completion is good%s",
+             rules->any_kind ? " (--kind sft ignores other labels)" : "");
+    r->pair.good = label == 1;
     DT_TRY(dt_read_completion(r, json, rules, &n_prompt));
     if (n_prompt < 0) return DT_OK;
     DT_TRY(dt_check_no_loss(&r->messages[0], n_prompt, "a label judges the whole answer"));

@@ -10,7 +10,7 @@ static const char *const read_by_form[] = {
     [DT_FORM_MESSAGES] = " messages system system_prompt ",
     [DT_FORM_CONVERSATION] = " conversation system system_prompt ",
     [DT_FORM_CONVERSATIONS] = " conversations system system_prompt tools ",
-    [DT_FORM_COMPLETION] = " prompt completion system system_prompt history label ",
+    [DT_FORM_COMPLETION] = " prompt completion system system_prompt history ",
     [DT_FORM_INSTRUCTION] = " instruction input context output response system system_prompt history ",
     [DT_FORM_PAIR] = " chosen rejected margin tie system system_prompt history ",
     [DT_FORM_RESPONSES] = " prompt chosen_response rejected_response safety_labels margin system system_prompt "
@@ -38,10 +38,9 @@ static dt_err check_label(const dt_parsed_record *r, const json_t *json, const d
     static const char *const keys[] = {"label", "kto_tag"};
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
         const json_t *label = json_object_get(json, keys[k]);
-        const bool number = k == 0 && r->form == DT_FORM_COMPLETION && json_is_integer(label) &&
-                            (json_integer_value(label) == 0 || json_integer_value(label) == 1);
-        if (!json_is_boolean(label) && !number) continue;
-        DT_CHECK(number ? json_integer_value(label) == 1 : json_is_true(label), DT_ERR_DATA,
+        const bool number = k == 0 && r->form == DT_FORM_COMPLETION && json_is_number(label);
+        if ((!json_is_boolean(label) && !number) || dt_label_of(label) < 0) continue;
+        DT_CHECK(dt_label_of(label) == 1, DT_ERR_DATA,
                  "%s: the record labels its answer as bad (KTO), but sft would train on it: drop such records "
                  "(--skip-bad), or train on labels with run.task = kto (--kind unpaired, {prompt, completion, label})",
                  keys[k]);
@@ -115,6 +114,7 @@ static bool is_read(const dt_parsed_record *r, const json_t *json, const dt_rule
     static const char *const images[] = {"image", "images", "image_bytes"};
     if (is_listed(read_by_form[r->form], key)) return true;
     if (rules->weight_key && strcmp(key, rules->weight_key) == 0) return true;
+    if (r->form == DT_FORM_COMPLETION && strcmp(key, "label") == 0) return dt_label_of(json_object_get(json, key)) >= 0;
     for (size_t k = 0; k < sizeof images / sizeof images[0] && rules->image_text; k++)
         if (strcmp(key, images[k]) == 0) return true;
     if (r->form != DT_FORM_PAIR && r->form != DT_FORM_RANKING && r->form != DT_FORM_RESPONSES) return false;

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CHECK with the message prefix of [optimizer] lr_groups. */
+/* With the message prefix of [optimizer] lr_groups. */
+#define FAIL(...) dt_config_fail(cfg, "optimizer", "lr_groups", __VA_ARGS__)
 #define CHECK(cond, ...) DT_CONFIG_CHECK(cond, cfg, "optimizer", "lr_groups", __VA_ARGS__)
 
 static const char *pattern_of(const dt_lr_groups *g, int k) { return g->group[k].metric + strlen("lr/"); }
@@ -65,8 +66,11 @@ static bool is_named(void *pattern, const char *run) { return fnmatch(pattern, r
 enum { NEAREST = 3 };
 typedef struct nearest {
     const char *pattern;
-    char run[NEAREST][DT_NAME_MAX];
-    int distance[NEAREST], n;
+    struct {
+        char run[DT_NAME_MAX];
+        int distance;
+    } at[NEAREST];
+    int n;
 } nearest;
 
 /* Insert into the sorted list; for equal distances the first found comes first. A component of a name has a smaller
@@ -75,18 +79,15 @@ static bool see_run(void *self, const char *run)
 {
     nearest *l = self;
     for (int i = 0; i < l->n; i++)
-        if (!strcmp(l->run[i], run)) return false;
+        if (!strcmp(l->at[i].run, run)) return false;
     const int d = strstr(run, l->pattern) ? 0 : dt_edit_distance(l->pattern, run);
     int at = l->n;
-    while (at > 0 && l->distance[at - 1] > d) at--;
+    while (at > 0 && l->at[at - 1].distance > d) at--;
     if (at == NEAREST) return false;
     l->n += l->n < NEAREST;
-    for (int i = l->n - 1; i > at; i--) {
-        l->distance[i] = l->distance[i - 1];
-        memcpy(l->run[i], l->run[i - 1], sizeof l->run[i]);
-    }
-    l->distance[at] = d;
-    snprintf(l->run[at], sizeof l->run[at], "%s", run);
+    memmove(&l->at[at + 1], &l->at[at], (size_t)(l->n - 1 - at) * sizeof l->at[0]);
+    l->at[at].distance = d;
+    snprintf(l->at[at].run, sizeof l->at[at].run, "%s", run);
     return false;
 }
 
@@ -106,11 +107,10 @@ static dt_err is_frozen(const dt_config *cfg, const char *pattern, const char *n
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (strncmp(name, parts[i][0], strlen(parts[i][0])) == 0) part = parts[i][1];
     if (part)
-        return dt_config_fail(
-            cfg, "optimizer", "lr_groups",
+        return FAIL(
             "'%s' matches frozen tensors: vision.train = %s, without %s; remove the group or train these tensors",
             pattern, cfg->vision_train, part);
-    return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' matches only frozen tensors", pattern);
+    return FAIL("'%s' matches only frozen tensors", pattern);
 }
 
 /* Translate a component's name in LLaVA and other programs; NULL: unknown or not trained. */
@@ -137,11 +137,9 @@ static dt_err no_tensor(const dt_config *cfg, const char *pattern, const dt_unit
         for (int i = 0; i < units[u].n_tensors; i++)
             if (units[u].tensors[i].trainable) any_run(units[u].tensors[i].name, see_run, &l);
     const char *part = part_meant(pattern, units, n_units);
-    if (part)
-        return dt_config_fail(cfg, "optimizer", "lr_groups", "'%s' matches no trained tensor; use %s", pattern, part);
-    return dt_config_fail(cfg, "optimizer", "lr_groups",
-                          "'%s' matches no trained tensor; the nearest names are %s, %s, %s", pattern, l.run[0],
-                          l.run[1], l.run[2]);
+    if (part) return FAIL("'%s' matches no trained tensor; use %s", pattern, part);
+    return FAIL("'%s' matches no trained tensor; the nearest names are %s, %s, %s", pattern, l.at[0].run, l.at[1].run,
+                l.at[2].run);
 }
 
 /* ---- assigning --------------------------------------------------------------------------------------------------- */

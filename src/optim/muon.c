@@ -1,4 +1,4 @@
-/* muon.c - Muon: momentum, then the nearest (semi-)orthogonal matrix in place of its direction.
+/* muon.c - Muon: momentum, replaced by the nearest (semi-)orthogonal matrix.
  *
  * Source   Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; torch.optim.Muon. Scale of
  * the learning rate: Liu et al., "Muon is Scalable for LLM Training" (Moonlight), arXiv:2502.16982, section 2.2.
@@ -17,33 +17,21 @@ static const float COEFFICIENT_A = 3.4445f, COEFFICIENT_B = -4.7750f, COEFFICIEN
 static const double LEAST_NORM = 1e-7; /* torch.optim.Muon's eps */
 
 /* buf <- momentum buf + (1 - momentum) g;  U = buf, or with Nesterov momentum buf + (1 - momentum) g. */
-static dt_err muon_direction(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt,
-                             float *const states[], void *direction, int64_t n, dt_stream *stream)
+static dt_err muon_direction(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r)
 {
-    float *buf = states[MOMENTUM_BUFFER];
-    const float keep = (float)s->muon.momentum, take = (float)((1 - s->muon.momentum) * s->grad_scale);
-    DT_TRY(dev->ops->add_scaled(dev, keep, buf, DT_F32, take, grad, gt, buf, DT_F32, n, stream));
-    if (!s->muon.nesterov) return dev->ops->convert(dev, buf, DT_F32, direction, DT_BF16, n, stream);
-    return dev->ops->add_scaled(dev, keep, buf, DT_F32, take, grad, gt, direction, DT_BF16, n, stream);
+    float *buf = r->states[MOMENTUM_BUFFER];
+    const double momentum = s->cfg->optimizer_muon_momentum;
+    const float keep = (float)momentum, take = (float)((1 - momentum) * s->grad_scale);
+    DT_TRY(dev->ops->add_scaled(dev, keep, buf, DT_F32, take, r->grad, r->grad_dtype, buf, DT_F32, r->n, r->stream));
+    if (!s->cfg->optimizer_muon_nesterov)
+        return dev->ops->convert(dev, buf, DT_F32, r->direction, DT_BF16, r->n, r->stream);
+    return dev->ops->add_scaled(dev, keep, buf, DT_F32, take, r->grad, r->grad_dtype, r->direction, DT_BF16, r->n,
+                                r->stream);
 }
 
 /* ---- Newton-Schulz ----------------------------------------------------------------------------------------------- */
 
-/* Places in the scratch: A and b A + c A A [small, small] in bf16, and a product in fp32. */
-typedef struct work_space {
-    int64_t rows, cols, small;
-    char *gram, *polynomial, *product;
-} work_space;
-
 static size_t gram_nbytes(int64_t small) { return ((size_t)(small * small) * sizeof(uint16_t) + 63) / 64 * 64; }
-
-static work_space spaces(int64_t rows, int64_t cols, void *scratch)
-{
-    work_space w = {.rows = rows, .cols = cols, .small = dt_min_i64(rows, cols), .gram = scratch};
-    w.polynomial = w.gram + gram_nbytes(w.small);
-    w.product = w.polynomial + gram_nbytes(w.small);
-    return w;
-}
 
 static size_t muon_scratch_nbytes(int64_t rows, int64_t cols)
 {
@@ -57,45 +45,37 @@ static double muon_work(int64_t rows, int64_t cols)
     return 2 * small * small * (2 * large + small);
 }
 
-static dt_err iterate(dt_device *dev, const work_space *w, void *x, dt_stream *stream)
+/** C [m, n] = A B, all dense and bf16 except C. */
+static dt_err multiply(dt_device *dev, int64_t m, int64_t n, int64_t k, const void *a, bool trans_a, const void *b,
+                       bool trans_b, void *c, dt_dtype c_dtype, dt_stream *stream)
+{
+    dt_matmul mm = {.m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b, .dt = DT_BF16, .c_dtype = c_dtype};
+    mm.lda = trans_a ? m : k, mm.ldb = trans_b ? k : n, mm.ldc = n;
+    return dev->ops->matmul(dev, &mm, a, b, c, stream);
+}
+
+/* scratch: A and b A + c A A [m, m] in bf16, and a product in fp32. */
+static dt_err iterate(dt_device *dev, int64_t rows, int64_t cols, void *x, char *gram, dt_stream *stream)
 {
     const dt_device_ops *ops = dev->ops;
-    const bool wide = w->rows <= w->cols;
-    const int64_t m = w->small, k = dt_max_i64(w->rows, w->cols), n = w->rows * w->cols;
-    const dt_matmul gram = {.m = m,
-                            .n = m,
-                            .k = k,
-                            .trans_a = !wide,
-                            .trans_b = wide,
-                            .lda = w->cols,
-                            .ldb = w->cols,
-                            .ldc = m,
-                            .dt = DT_BF16,
-                            .c_dtype = DT_BF16},
-                    square = {.m = m, .n = m, .k = m, .lda = m, .ldb = m, .ldc = m, .dt = DT_BF16, .c_dtype = DT_F32},
-                    turn = {.m = w->rows,
-                            .n = w->cols,
-                            .k = m,
-                            .lda = wide ? m : w->cols,
-                            .ldb = wide ? w->cols : m,
-                            .ldc = w->cols,
-                            .dt = DT_BF16,
-                            .c_dtype = DT_F32};
-    DT_TRY(ops->matmul(dev, &gram, x, x, w->gram, stream));
-    DT_TRY(ops->matmul(dev, &square, w->gram, w->gram, w->product, stream));
-    DT_TRY(ops->add_scaled(dev, COEFFICIENT_B, w->gram, DT_BF16, COEFFICIENT_C, w->product, DT_F32, w->polynomial,
-                           DT_BF16, m * m, stream));
-    DT_TRY(ops->matmul(dev, &turn, wide ? w->polynomial : x, wide ? x : w->polynomial, w->product, stream));
-    return ops->add_scaled(dev, COEFFICIENT_A, x, DT_BF16, 1, w->product, DT_F32, x, DT_BF16, n, stream);
+    const bool wide = rows <= cols;
+    const int64_t m = dt_min_i64(rows, cols), k = dt_max_i64(rows, cols);
+    char *polynomial = gram + gram_nbytes(m), *product = polynomial + gram_nbytes(m);
+    DT_TRY(multiply(dev, m, m, k, x, !wide, x, wide, gram, DT_BF16, stream));
+    DT_TRY(multiply(dev, m, m, m, gram, false, gram, false, product, DT_F32, stream));
+    DT_TRY(ops->add_scaled(dev, COEFFICIENT_B, gram, DT_BF16, COEFFICIENT_C, product, DT_F32, polynomial, DT_BF16,
+                           m * m, stream));
+    DT_TRY(multiply(dev, rows, cols, m, wide ? polynomial : x, false, wide ? x : polynomial, false, product, DT_F32,
+                    stream));
+    return ops->add_scaled(dev, COEFFICIENT_A, x, DT_BF16, 1, product, DT_F32, x, DT_BF16, rows * cols, stream);
 }
 
 static dt_err muon_matrix(dt_device *dev, const dt_optimizer_step *s, void *x, int64_t rows, int64_t cols,
                           double sum_squares, void *scratch, dt_stream *stream)
 {
-    const work_space w = spaces(rows, cols, scratch);
     const float norm = dt_bf16_to_float(dt_bf16_from_float((float)fmax(sqrt(sum_squares), LEAST_NORM)));
     DT_TRY(dev->ops->scale(dev, x, 1 / norm, x, DT_BF16, rows * cols, stream));
-    for (int i = 0; i < s->muon.n_iterations; i++) DT_TRY(iterate(dev, &w, x, stream));
+    for (int64_t i = 0; i < s->cfg->optimizer_muon_ns_steps; i++) DT_TRY(iterate(dev, rows, cols, x, scratch, stream));
     return DT_OK;
 }
 
@@ -105,17 +85,18 @@ static dt_err muon_matrix(dt_device *dev, const dt_optimizer_step *s, void *x, i
  * is the original. */
 static double lr_factor(const dt_optimizer_step *s, int64_t rows, int64_t cols)
 {
-    if (s->muon.original_lr) return sqrt(fmax(1, (double)rows / (double)cols));
+    if (!strcmp(s->cfg->optimizer_muon_lr_scale, "original")) return sqrt(fmax(1, (double)rows / (double)cols));
     return 0.2 * sqrt((double)dt_max_i64(rows, cols));
 }
 
 /* p <- (1 - lr wd) p - lr factor O */
-static dt_err muon_apply(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const void *direction,
-                         float *master, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
+static dt_err muon_apply(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols,
+                         const dt_update_range *r)
 {
     const float keep = (float)(1 - s->lr * s->weight_decay), take = (float)(-s->lr * lr_factor(s, rows, cols));
-    DT_TRY(dev->ops->add_scaled(dev, keep, master, DT_F32, take, direction, DT_BF16, master, DT_F32, n, stream));
-    return param ? dev->ops->convert(dev, master, DT_F32, param, param_dt, n, stream) : DT_OK;
+    DT_TRY(dev->ops->add_scaled(dev, keep, r->master, DT_F32, take, r->direction, DT_BF16, r->master, DT_F32, r->n,
+                                r->stream));
+    return r->param ? dev->ops->convert(dev, r->master, DT_F32, r->param, r->param_dtype, r->n, r->stream) : DT_OK;
 }
 
 static const dt_matrix_optimizer MATRICES = {.states = 1u << MOMENTUM_BUFFER,
@@ -125,15 +106,9 @@ static const dt_matrix_optimizer MATRICES = {.states = 1u << MOMENTUM_BUFFER,
                                              .matrix = muon_matrix,
                                              .apply = muon_apply};
 
-static dt_err adamw_of_others(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                              float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)
-{
-    return dt_optimizer_adamw.step(dev, s, grad, gt, master, states, param, param_dt, n, stream);
-}
-
 const dt_optimizer_ops dt_optimizer_muon = {.name = "muon",
                                             .n_states = N_STATES,
                                             .state_names = {"exp_avg", "exp_avg_sq", "momentum_buffer"},
                                             .positive_states = 1u << EXP_AVG_SQ,
-                                            .step = adamw_of_others,
+                                            .step = dt_adamw_step,
                                             .matrices = &MATRICES};

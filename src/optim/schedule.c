@@ -28,12 +28,9 @@ void dt_schedule_set_span(dt_schedule *s, const dt_config *cfg, const dt_schedul
 
 void dt_schedule_make(dt_schedule *s, const dt_config *cfg, int64_t total_steps, int64_t train_batch_size)
 {
-    const char *type = cfg->scheduler_type, *decay = cfg->scheduler_decay_type;
+    const char *type = cfg->scheduler_type, *decay = !strcmp(type, "wsd") ? cfg->scheduler_decay_type : type;
     *s = (dt_schedule){.scale = scale_of(cfg, train_batch_size), .min_ratio = cfg->scheduler_min_lr_ratio};
-    s->type = !strcmp(type, "constant") ? DT_SCHED_CONSTANT
-              : !strcmp(type, "linear") ? DT_SCHED_LINEAR
-              : !strcmp(type, "cosine") ? DT_SCHED_COSINE
-                                        : DT_SCHED_WSD;
+    s->type = !strcmp(type, "constant") ? DT_SCHED_CONSTANT : !strcmp(type, "wsd") ? DT_SCHED_WSD : DT_SCHED_FALLING;
     s->decay = !strcmp(decay, "linear") ? DT_DECAY_LINEAR : !strcmp(decay, "cosine") ? DT_DECAY_COSINE : DT_DECAY_SQRT;
     const dt_schedule_span span = {.total = total_steps, .warmup = warmup_of(cfg, total_steps), .top = 1};
     dt_schedule_set_span(s, cfg, &span);
@@ -64,10 +61,7 @@ static double rate_at(const dt_schedule *s, double peak, int64_t done)
     const int64_t from = decay_start(s), length = span->total - from;
     double p = length > 0 ? (double)(done - from) / (double)length : done >= span->total;
     p = p < 0 ? 0 : p > 1 ? 1 : p;
-    const int shape = s->type == DT_SCHED_COSINE   ? DT_DECAY_COSINE
-                      : s->type == DT_SCHED_LINEAR ? DT_DECAY_LINEAR
-                                                   : (int)s->decay;
-    return peak * (s->min_ratio + (span->top - s->min_ratio) * decay_shape(shape, p));
+    return peak * (s->min_ratio + (span->top - s->min_ratio) * decay_shape(s->decay, p));
 }
 
 double dt_schedule_lr(const dt_schedule *s, double lr, int64_t done) { return rate_at(s, lr * s->scale, done); }

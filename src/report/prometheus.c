@@ -28,6 +28,7 @@ typedef struct prometheus {
     bool written;    /* this run has written the file */
     double shown_s;  /* time at which a training record replaced the file */
     bool pending;    /* a record is not in the file yet */
+    bool failing;    /* the last replacement failed, with a warning */
     int64_t n_steps; /* of the run */
     dt_text label;   /* of all samples: output_dir="..." */
     dt_text train, validation, all;
@@ -132,6 +133,17 @@ static dt_err replace(prometheus *p, bool running)
     return err;
 }
 
+/* The directory of a collector is no part of the run's results: if it cannot be written any more, the run continues. */
+static dt_err show(prometheus *p)
+{
+    const dt_err err = replace(p, true);
+    const bool failed = err == DT_ERR_WRITE && p->temporary;
+    if (failed && !p->failing) DT_WARN("%s; training continues without this file", dt_error_message());
+    if (failed) dt_error_clear();
+    p->failing = failed;
+    return failed ? DT_OK : err;
+}
+
 /* ---- the sink ---------------------------------------------------------------------------------------------------- */
 
 /* A collector with a misspelled name would show nothing, so the name is checked before the first step. */
@@ -196,7 +208,7 @@ static dt_err prometheus_train(void *self, const dt_train_record *rec)
     p->pending = now - p->shown_s < REPLACE_S;
     if (p->pending) return DT_OK;
     p->shown_s = now;
-    return replace(p, true);
+    return show(p);
 }
 
 static dt_err prometheus_validation(void *self, const dt_validation *v)
@@ -207,13 +219,13 @@ static dt_err prometheus_validation(void *self, const dt_validation *v)
     put_gauge(p, out, "validation_step", "Optimizer steps done at the last validation.", (double)v->step);
     put_gauge(p, out, "validation_loss", "Validation loss.", v->loss);
     put_metrics(p, out, "validation_metric", "Further metrics of the last validation.", v->more, v->n_more);
-    return replace(p, true);
+    return show(p);
 }
 
 static dt_err prometheus_sync(void *self)
 {
     prometheus *p = self;
-    return p->pending ? replace(p, true) : DT_OK;
+    return p->pending ? show(p) : DT_OK;
 }
 
 /* A file in the collector's directory is removed, because the collector would export it forever. A file in output_dir

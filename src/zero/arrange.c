@@ -115,6 +115,7 @@ static int add_matrix(zero_layout *l, int unit, const dt_tensor *t)
 static void add_runs(zero_layout *l, const dt_zero_options *opt, zero_unit_layout *ul, const dt_unit *u)
 {
     ul->first_run = l->n_runs;
+    ul->first_matrix = l->n_matrices;
     ul->first_span = l->n_spans;
     ul->all_trainable = true;
     bool divided[2] = {false, false}; /* are there tensors that are not divided, and that are? */
@@ -130,8 +131,8 @@ static void add_runs(zero_layout *l, const dt_zero_options *opt, zero_unit_layou
         zero_run run = {.start = t->offset, .len = t->n_elems, .decay = t->decay, .lr_group = t->lr_group};
         run.divided = is_divided;
         run.plain = dt_zero_keeps_fp32(l->state_dtype, t);
-        const unsigned states = l->has_grads ? dt_optimizer_states_of(opt->optimizer, u, t) : 0;
-        const bool is_matrix = l->has_grads && opt->optimizer->matrices && dt_is_hidden_matrix(u, t);
+        const unsigned states = l->has_grads ? dt_optimizer_states_of(opt->optimizer, t) : 0;
+        const bool is_matrix = l->has_grads && opt->optimizer->matrices && dt_is_hidden_matrix(t);
         run.matrix = is_matrix ? add_matrix(l, (int)(ul - l->units), t) : -1;
         add_span(l, ul, (zero_span){t->offset, t->n_elems, run.plain, states});
         if (t->n_row_ranges == 0) add_run(l, ul, run);
@@ -325,14 +326,31 @@ static void list_arrays(zero_layout *l)
     list_states(l, (zero_array){.dtype = DT_F32, .per = 1, .of_plain = true, .space = scale_space}, true);
 }
 
-/** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. */
+/** Number of shards from x on that lie in one span of the unit, or between two. */
+static int64_t n_in_one_span(const zero_layout *l, int u, int64_t x, int64_t shard_len)
+{
+    const zero_unit_layout *ul = &l->units[u];
+    int64_t end = ul->part[DT_TRAINED].shards.padded_len;
+    for (int k = ul->n_spans - 1; k >= 0; k--) {
+        const zero_span *span = &l->spans[ul->first_span + k];
+        if (span->start + span->len <= x) break;
+        end = span->start > x ? span->start : span->start + span->len;
+    }
+    return (end - x) / shard_len;
+}
+
+/** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. Within a span the
+ *  lengths repeat after PERIOD shards, so a plan for a million ranks looks at few of them. */
 static int64_t packed_len(const zero_layout *l, int a, int u)
 {
+    enum { PERIOD = ZERO_PACKED_ALIGN / DT_SHARD_ALIGN };
     const dt_shards *s = &l->units[u].part[DT_TRAINED].shards;
     const int64_t step = l->whole_opt ? s->padded_len : s->shard_len;
     int64_t most = 0;
-    for (int64_t x = 0; x < s->padded_len; x += step)
+    for (int64_t x = 0; x < s->padded_len; x += step) {
         most = dt_max_i64(most, zero_packed(l, a, u, x + step) - zero_packed_base(l, a, u, x));
+        x += dt_max_i64(0, n_in_one_span(l, u, x, step) / PERIOD - 1) * PERIOD * step;
+    }
     return round_up(most, ZERO_PACKED_ALIGN);
 }
 
@@ -537,9 +555,9 @@ static void add_up(zero_layout *l)
     for (int a = 0; a < l->n_arrays; a++)
         if (l->array[a].space != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->array[a].space] += zero_array_nbytes(l, a);
     staging[l->grads_down ? DT_ON_HOST : DT_ON_DEVICE] += zero_scratch_nbytes(l);
-    staging[DT_ON_DEVICE] += (size_t)(l->direction_len + l->owned_len) * sizeof(uint16_t) + l->matrix_scratch_bytes +
-                             (size_t)l->n_matrices * 16;
-    if (l->grads_down) staging[DT_ON_PINNED] += (size_t)l->direction_shard_len * sizeof(uint16_t);
+    staging[DT_ON_DEVICE] += (size_t)(l->direction_len + l->blocks_len + l->owned_len) * sizeof(uint16_t) +
+                             l->matrix_scratch_bytes + (size_t)l->n_matrices * 16;
+    if (l->grads_down) staging[DT_ON_PINNED] += (size_t)l->direction_len * sizeof(uint16_t);
     grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
     if (l->grads_down) grads[l->host_grad_space] += (size_t)l->opt_len * grad_size;
     staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes + l->watched_bytes;
@@ -661,5 +679,6 @@ void zero_layout_free(zero_layout *l)
     free(l->runs);
     free(l->spans);
     free(l->matrices);
+    free(l->block_nbytes);
     *l = (zero_layout){0};
 }

@@ -19,9 +19,10 @@ typedef struct zero_run {
 typedef struct zero_matrix {
     int unit;
     int64_t start, rows, cols; /* start: in the unit's trained part */
-    int owner;                 /* dt_axis_block of that rank on the axis sum */
+    int owner;                 /* on the axis sum: that rank at stage 0, else its block, shard * n_groups + group */
     int64_t owned_at;          /* elements from the start of its own matrices */
 } zero_matrix;
+static inline int64_t zero_matrix_len(const zero_matrix *m) { return m->rows * m->cols; }
 
 /** Adjacent trained tensors of a unit with the same arrays. */
 typedef struct zero_span {
@@ -60,7 +61,7 @@ typedef struct zero_unit_layout {
     bool all_trainable;
     int first_run, n_runs; /* in zero_layout.runs, ascending */
     int first_span, n_spans;
-    int n_matrices;
+    int first_matrix, n_matrices;
     int64_t grad_at;      /* offset of the part or its shard in the gradients on the device, elements */
     int64_t opt_at;       /* offset of the part or its shard in each optimizer state, elements */
     int64_t grad_held_at; /* offset of its gradients in the gradient arena, elements */
@@ -86,8 +87,10 @@ typedef struct zero_layout {
     int n_arrays;
     zero_matrix *matrices;
     int n_matrices;
-    /* elements: of all directions of a unit and of a shard of them; of the matrices that a rank owns, at most */
-    int64_t direction_len, direction_shard_len, owned_len;
+    /* maximum elements: of the directions of a unit that a rank has; of their blocks for an all-to-all, 0: none is
+     * needed; of the matrices that a rank owns */
+    int64_t direction_len, blocks_len, owned_len;
+    size_t *block_nbytes; /* [3 * group_nranks] sizes of the blocks of a unit (matrices.c) */
     size_t matrix_scratch_bytes;
     int64_t scratch_len; /* elements of each state that an update converts to fp32 at a time; 0: they are fp32 */
     bool prefetch;       /* the parameter arenas have room for prefetching the next unit */
@@ -161,6 +164,8 @@ static inline size_t zero_array_nbytes(const zero_layout *l, int a)
 }
 /** Assign the matrices to ranks and set the sizes that follow (matrices.c). */
 dt_err zero_assign_matrices(zero_layout *l, const dt_matrix_optimizer *optimizer);
+/** Number of elements of a matrix in the shard of rank r of a group. first: out, the first of them in the unit. */
+int64_t zero_matrix_in_shard(const zero_layout *l, const zero_matrix *m, int r, int64_t *first);
 /** Bytes of the update's scratch: fp32 copies of scratch_len elements of each state. */
 static inline size_t zero_scratch_nbytes(const zero_layout *l)
 {

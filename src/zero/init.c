@@ -56,13 +56,7 @@ static dt_err sample(void *self, const dt_tensor *t, int64_t first, int64_t n, f
     return DT_OK;
 }
 
-static bool any(const dt_tensor *t)
-{
-    (void)t;
-    return true;
-}
-
-dt_err dt_zero_init_random(dt_zero *z, uint64_t seed) { return dt_zero_init_some(z, seed, any); }
+dt_err dt_zero_init_random(dt_zero *z, uint64_t seed) { return dt_zero_init_some(z, seed, NULL); }
 
 dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tensor *t))
 {
@@ -73,7 +67,7 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
     dt_err err = zero_before_write(z);
     for (int i = 0; i < z->n_slices && !agreed; i++) {
         const dt_tensor *t = dt_zero_tensor(z, &z->owned[i]);
-        if (!is_one(t)) continue;
+        if (is_one && !is_one(t)) continue;
         zero_enter(z, "init", t->name);
         if (t->part == DT_CODES)
             agreed = (err = dt_zero_quantise(z, i, &source, err)) != DT_OK;

@@ -1,19 +1,21 @@
-/* matrices.c - updates of whole matrices: who owns them, and their way to the owners and back.
+/* matrices.c - updates of whole matrices: their owners, and the exchange of directions and results with them.
  *
- *     step      momentum and direction of the own shard, in bf16            update.c, offload.c
- *     gather    directions of a unit, whole on every rank of a group; owners keep their matrices
- *     matrix    every owner changes its matrices, on the device             dt_matrix_optimizer.matrix
- *     return    reduce-scatter of the results: each has one owner, and the others add zeros, so sums are exact
- *     apply     the own shard of master and parameters from the results     update.c, offload.c
+ *     step      momentum and direction of the own shard, in bf16               update.c, offload.c
+ *     gather    all-to-all in a group: shards send their segments of a matrix to its owner
+ *     matrix    owners change their matrices, on the device                    dt_matrix_optimizer.matrix
+ *     return    all-to-all back; groups add their results, which are zero without an owner
+ *     apply     the own shard of master and parameters from the results        update.c, offload.c
  *
- * Gathers and returns go unit by unit, and all matrices are changed between them: work is balanced over the whole model
- * and not over one unit. Momentum and master never leave their shard. A matrix is computed once, by one rank, from the
- * same bits, so its result depends on neither ranks nor stage.
+ * At stage 0 every rank has all directions: nothing is gathered, and owners broadcast their results.
  *
- * With an offloaded optimizer the host computes step and apply. Directions are copied to the device and results from
- * it, so matrices are multiplied where that is fast. */
+ * Gathers and returns proceed unit by unit. All matrices are changed between them, which balances work over the whole
+ * model. One rank computes a matrix, always from the same bits: its result depends on neither ranks nor stage.
+ *
+ * At its owner, matrices of a unit are adjacent and in the order of the unit. Shards are ascending ranges, so blocks in
+ * rank order are these matrices, and owners copy nothing. */
 #include "zero_impl.h"
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- owners ------------------------------------------------------------------------------------------------------ */
 
@@ -26,80 +28,161 @@ typedef struct job {
 static int by_work(const void *a, const void *b)
 {
     const job *x = a, *y = b;
-    if (x->work != y->work) return x->work < y->work ? 1 : -1;
-    return x->matrix - y->matrix;
+    return x->work < y->work ? 1 : x->work > y->work ? -1 : x->matrix - y->matrix;
 }
 
-/** Give each matrix to the rank with the least work so far. */
-static void choose_owners(zero_layout *l, const job *jobs, double *load, int64_t *len)
+/** Assign each matrix to the first rank with the least work so far. */
+static void choose_owners(zero_layout *l, const job *jobs, double *load)
 {
     for (int i = 0; i < l->n_matrices; i++) {
-        zero_matrix *m = &l->matrices[jobs[i].matrix];
         int owner = 0;
-        for (int r = 1; r < l->nranks; r++)
+        for (int r = 1; r < l->nranks && load[owner] > 0; r++)
             if (load[r] < load[owner]) owner = r;
-        m->owner = owner, m->owned_at = len[owner];
+        l->matrices[jobs[i].matrix].owner = owner;
         load[owner] += jobs[i].work;
-        len[owner] += dt_ceil_div(m->rows * m->cols, DT_GROUP_ALIGN) * DT_GROUP_ALIGN;
-        l->owned_len = dt_max_i64(l->owned_len, len[owner]);
     }
+}
+
+/** Set where owners keep their matrices (len: [nranks] zeros), and the sizes of buffers. */
+static void place_matrices(zero_layout *l, const dt_matrix_optimizer *optimizer, int64_t *len)
+{
+    for (int i = 0; i < l->n_matrices; i++) {
+        zero_matrix *m = &l->matrices[i];
+        const dt_shards *shards = zero_shards(l, m->unit, DT_TRAINED);
+        const size_t scratch = optimizer->scratch_nbytes(m->rows, m->cols);
+        m->owned_at = len[m->owner];
+        len[m->owner] += zero_matrix_len(m);
+        l->owned_len = dt_max_i64(l->owned_len, len[m->owner]);
+        l->direction_len = dt_max_i64(l->direction_len, l->whole_opt ? shards->padded_len : shards->shard_len);
+        if (scratch > l->matrix_scratch_bytes) l->matrix_scratch_bytes = scratch;
+    }
+    l->blocks_len = l->whole_opt || l->group_nranks == 1 ? 0 : l->direction_len;
 }
 
 dt_err zero_assign_matrices(zero_layout *l, const dt_matrix_optimizer *optimizer)
 {
-    job *jobs = calloc((size_t)l->n_matrices + 1, sizeof *jobs);
+    job *jobs = calloc((size_t)l->n_matrices, sizeof *jobs);
     double *load = calloc((size_t)l->nranks, sizeof *load);
     int64_t *len = calloc((size_t)l->nranks, sizeof *len);
-    for (int i = 0; i < l->n_matrices && jobs && load && len; i++) {
-        const zero_matrix *m = &l->matrices[i];
-        const size_t scratch = optimizer->scratch_nbytes(m->rows, m->cols);
-        jobs[i] = (job){i, optimizer->work(m->rows, m->cols)};
-        if (scratch > l->matrix_scratch_bytes) l->matrix_scratch_bytes = scratch;
-        l->direction_len = dt_max_i64(l->direction_len, l->units[m->unit].part[DT_TRAINED].shards.padded_len);
-        l->direction_shard_len =
-            dt_max_i64(l->direction_shard_len, l->units[m->unit].part[DT_TRAINED].shards.shard_len);
+    l->block_nbytes = calloc(3 * (size_t)l->group_nranks, sizeof *l->block_nbytes);
+    const bool ok = jobs && load && len && l->block_nbytes;
+    for (int i = 0; i < l->n_matrices && ok; i++)
+        jobs[i] = (job){i, optimizer->work(l->matrices[i].rows, l->matrices[i].cols)};
+    if (ok) {
+        qsort(jobs, (size_t)l->n_matrices, sizeof *jobs, by_work);
+        choose_owners(l, jobs, load);
+        place_matrices(l, optimizer, len);
     }
-    const bool ok = jobs && load && len;
-    if (ok) qsort(jobs, (size_t)l->n_matrices, sizeof *jobs, by_work);
-    if (ok) choose_owners(l, jobs, load, len);
     free(jobs), free(load), free(len);
     DT_CHECK(ok, DT_ERR_MEMORY, "out of memory for the owners of %d matrices", l->n_matrices);
     return DT_OK;
 }
 
+int64_t zero_matrix_in_shard(const zero_layout *l, const zero_matrix *m, int r, int64_t *first)
+{
+    const int64_t len = zero_shards(l, m->unit, DT_TRAINED)->shard_len,
+                  end = dt_min_i64(m->start + zero_matrix_len(m), (r + 1) * len);
+    *first = dt_max_i64(m->start, r * len);
+    return dt_max_i64(end - *first, 0);
+}
+
 /* ---- to the owners ----------------------------------------------------------------------------------------------- */
 
-static void *direction_at(const dt_zero *z, int64_t x) { return zero_at(&z->direction, x, DT_BF16); }
+/** Address of the direction of element x, which the own shard contains except at stage 0. */
+static void *direction_at(const dt_zero *z, int u, int64_t x)
+{
+    return zero_at(&z->direction, x - (z->lay.whole_opt ? 0 : zero_own(z, u, DT_TRAINED)), DT_BF16);
+}
 
-static bool is_mine(const dt_zero *z, const zero_matrix *m) { return m->owner == dt_axis_block(z->sum); }
+static bool is_mine(const dt_zero *z, const zero_matrix *m)
+{
+    return m->owner == (z->lay.whole_opt ? z->sum->rank : dt_axis_block(z->sum));
+}
+static bool is_in_group(const dt_zero *z, const zero_matrix *m)
+{
+    return m->owner % z->lay.n_groups == z->replicate->rank;
+}
+
+static void *owned_at(const dt_zero *z, const zero_matrix *m)
+{
+    return zero_at(&z->owned_matrices, m->owned_at, DT_BF16);
+}
+
+static const zero_matrix *first_matrix(const dt_zero *z, int u)
+{
+    return &z->lay.matrices[z->lay.units[u].first_matrix];
+}
+static const zero_matrix *end_matrix(const dt_zero *z, int u)
+{
+    return first_matrix(z, u) + z->lay.units[u].n_matrices;
+}
+
+static dt_err copy(dt_zero *z, void *a, void *b, int64_t n, bool back, dt_stream *stream)
+{
+    return z->dev->ops->copy(z->dev, back ? a : b, back ? b : a, (size_t)n * sizeof(uint16_t), stream);
+}
 
 /** Copy this rank's matrices of a unit from the directions, or back to them. */
 static dt_err copy_own(dt_zero *z, int u, bool back)
 {
-    for (int i = 0; i < z->lay.n_matrices; i++) {
-        const zero_matrix *m = &z->lay.matrices[i];
-        void *owned = zero_at(&z->owned_matrices, m->owned_at, DT_BF16), *whole = direction_at(z, m->start);
-        if (m->unit != u || !is_mine(z, m)) continue;
-        DT_TRY(z->dev->ops->copy(z->dev, back ? whole : owned, back ? owned : whole,
-                                 (size_t)(m->rows * m->cols) * sizeof(uint16_t), z->compute));
+    for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u); m++)
+        if (is_mine(z, m))
+            DT_TRY(copy(z, direction_at(z, u, m->start), owned_at(z, m), zero_matrix_len(m), back, z->compute));
+    return DT_OK;
+}
+
+/** Copy the own shard's segments of a unit's matrices to the blocks of their owners in this group, or back. at: [shard]
+ *  offset of each owner's block. */
+static dt_err copy_segments(dt_zero *z, int u, size_t *at, bool back)
+{
+    for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u); m++) {
+        int64_t first;
+        const int64_t n = zero_matrix_in_shard(&z->lay, m, z->shard->rank, &first);
+        size_t *to = &at[m->owner / z->lay.n_groups];
+        if (n == 0 || !is_in_group(z, m)) continue;
+        DT_TRY(copy(z, direction_at(z, u, first), (char *)z->blocks.ptr + *to, n, back, z->comm_stream));
+        *to += (size_t)n * sizeof(uint16_t);
     }
     return DT_OK;
 }
 
+/** All-to-all on the axis shard, from shards to owners or back. Enters it even after an earlier error. */
+static dt_err exchange(dt_zero *z, int u, bool back, dt_err err)
+{
+    int64_t first;
+    void *owned = NULL;
+    const int n = z->shard->size;
+    size_t *of_shard = z->lay.block_nbytes, *of_owned = of_shard + n, *at = of_owned + n; /* [n] each */
+    memset(of_shard, 0, 3 * (size_t)n * sizeof *of_shard);
+    for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u); m++) {
+        if (!is_in_group(z, m)) continue;
+        of_shard[m->owner / z->lay.n_groups] +=
+            (size_t)zero_matrix_in_shard(&z->lay, m, z->shard->rank, &first) * sizeof(uint16_t);
+        if (is_mine(z, m) && !owned) owned = owned_at(z, m);
+        for (int r = 0; r < n && is_mine(z, m); r++)
+            of_owned[r] += (size_t)zero_matrix_in_shard(&z->lay, m, r, &first) * sizeof(uint16_t);
+    }
+    for (int r = 1; r < n; r++) at[r] = at[r - 1] + of_shard[r - 1];
+    if (!back && err == DT_OK) err = copy_segments(z, u, at, false);
+    err = zero_first_err(
+        err, back ? dt_comm_all_to_all_v(z->shard, owned, of_owned, z->blocks.ptr, of_shard, z->comm_stream)
+                  : dt_comm_all_to_all_v(z->shard, z->blocks.ptr, of_shard, owned, of_owned, z->comm_stream));
+    return back && err == DT_OK ? copy_segments(z, u, at, true) : err;
+}
+
 dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
 {
-    const int64_t own = zero_own(z, u, DT_TRAINED);
-    const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
+    const size_t shard_nbytes = (size_t)zero_shards(&z->lay, u, DT_TRAINED)->shard_len * sizeof(uint16_t);
     const zero_phase before = zero_enter(z, "gather", z->units[u].name);
     if (z->lay.grads_down && err == DT_OK)
-        err = zero_copy(z, "up", u, direction_at(z, own), z->host_direction.ptr,
-                        (size_t)shards->shard_len * sizeof(uint16_t), z->compute);
-    if (!z->lay.whole_opt && z->shard->size > 1) {
+        err = zero_copy(z, "up", u, z->direction.ptr, z->host_direction.ptr, shard_nbytes, z->compute);
+    if (z->lay.blocks_len > 0) {
         err = zero_first_err(err, zero_comm_after_compute(z));
-        err = zero_gather(z, shards, direction_at(z, own), direction_at(z, 0), DT_BF16, err);
+        err = exchange(z, u, false, err);
         if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
+    } else if (err == DT_OK) {
+        err = copy_own(z, u, false);
     }
-    if (err == DT_OK) err = copy_own(z, u, false);
     /* the host writes the next unit's directions where this one's are read */
     if (z->lay.grads_down && err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
     zero_leave(z, before);
@@ -109,34 +192,29 @@ dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
 /* ---- at the owners ----------------------------------------------------------------------------------------------- */
 
 /** Sums of squares of the own matrices, in the host's scratch: one wait for all of them. */
-static dt_err sum_squares(dt_zero *z, int *n)
+static dt_err sum_squares(dt_zero *z)
 {
-    *n = 0;
     for (int i = 0; i < z->lay.n_matrices; i++) {
         const zero_matrix *m = &z->lay.matrices[i];
-        if (!is_mine(z, m)) continue;
-        DT_TRY(z->dev->ops->sum_squares(z->dev, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), DT_BF16,
-                                        m->rows * m->cols, (double *)((char *)z->matrix_sums.ptr + (size_t)(*n)++ * 16),
-                                        z->compute));
+        if (is_mine(z, m))
+            DT_TRY(z->dev->ops->sum_squares(z->dev, owned_at(z, m), DT_BF16, zero_matrix_len(m),
+                                            (double *)((char *)z->matrix_sums.ptr + (size_t)i * 16), z->compute));
     }
-    if (*n == 0) return DT_OK;
-    DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->matrix_sums.ptr, (size_t)*n * 16, z->compute));
+    DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->matrix_sums.ptr, z->matrix_sums.nbytes, z->compute));
     return z->dev->ops->stream_sync(z->dev, z->compute);
 }
 
 dt_err zero_change_matrices(dt_zero *z, const zero_update *up)
 {
-    int n, k = 0;
-    const dt_matrix_optimizer *optimizer = z->opt.optimizer->matrices;
     DT_TRY(dt_fault("zero.matrix"));
-    DT_TRY(sum_squares(z, &n));
+    DT_TRY(sum_squares(z));
     for (int i = 0; i < z->lay.n_matrices; i++) {
         const zero_matrix *m = &z->lay.matrices[i];
         if (!is_mine(z, m)) continue;
         if (z->phase) dt_phase_enter(z->phase, "update", z->units[m->unit].name);
-        const double sum = *(const double *)((const char *)z->host.ptr + (size_t)k++ * 16);
-        DT_TRY(optimizer->matrix(z->dev, up->step, zero_at(&z->owned_matrices, m->owned_at, DT_BF16), m->rows, m->cols,
-                                 sum, z->matrix_scratch.ptr, z->compute));
+        DT_TRY(z->opt.optimizer->matrices->matrix(z->dev, up->step, owned_at(z, m), m->rows, m->cols,
+                                                  *(const double *)((const char *)z->host.ptr + (size_t)i * 16),
+                                                  z->matrix_scratch.ptr, z->compute));
         z->n_matrix_calls++;
     }
     return DT_OK;
@@ -144,26 +222,37 @@ dt_err zero_change_matrices(dt_zero *z, const zero_update *up)
 
 /* ---- and back ---------------------------------------------------------------------------------------------------- */
 
+/** Stage 0: every rank needs all results. */
+static dt_err broadcast_results(dt_zero *z, int u, dt_err err)
+{
+    for (const zero_matrix *m = first_matrix(z, u); m < end_matrix(z, u) && err != DT_ERR_COMM; m++)
+        err = zero_first_err(err, dt_comm_broadcast(z->sum, direction_at(z, u, m->start),
+                                                    (size_t)zero_matrix_len(m) * sizeof(uint16_t), m->owner,
+                                                    z->comm_stream));
+    return err;
+}
+
 dt_err zero_return_matrices(dt_zero *z, int u, dt_err err)
 {
-    const int64_t own = zero_own(z, u, DT_TRAINED);
-    const dt_shards *shards = zero_shards(&z->lay, u, DT_TRAINED);
+    const int64_t shard_len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
+    const size_t shard_nbytes = (size_t)shard_len * sizeof(uint16_t);
+    const bool add = !z->lay.whole_opt && z->lay.n_groups > 1;
     const zero_phase before = zero_enter(z, "reduce", z->units[u].name);
-    if (err == DT_OK)
-        err = z->dev->ops->zero(z->dev, direction_at(z, 0), (size_t)shards->padded_len * sizeof(uint16_t), z->compute);
-    if (err == DT_OK) err = copy_own(z, u, true);
+    if (add && err == DT_OK) err = z->dev->ops->zero(z->dev, z->direction.ptr, shard_nbytes, z->compute);
+    if (z->lay.blocks_len == 0 && err == DT_OK) err = copy_own(z, u, true);
     if (z->sum->size > 1) {
         err = zero_first_err(err, zero_comm_after_compute(z));
-        err = zero_reduce(z, shards, direction_at(z, 0), DT_BF16, DT_BF16,
-                          direction_at(z, zero_charge(z, u, DT_TRAINED)), DT_BF16, false, err);
-        err = zero_replicate(z, shards, direction_at(z, own), DT_BF16, err);
-        if (z->lay.whole_opt) err = zero_gather(z, shards, direction_at(z, own), direction_at(z, 0), DT_BF16, err);
+        if (z->lay.whole_opt) err = broadcast_results(z, u, err);
+        if (z->lay.blocks_len > 0 && err != DT_ERR_COMM) err = exchange(z, u, true, err);
+        if (add && err != DT_ERR_COMM)
+            err = zero_first_err(
+                err, dt_comm_all_reduce(z->replicate, z->direction.ptr, DT_BF16, shard_len, false, z->comm_stream));
         if (err != DT_ERR_COMM) err = zero_first_err(err, zero_compute_after_comm(z));
     }
-    if (z->lay.grads_down && err == DT_OK)
-        err = zero_copy(z, "down", u, z->host_direction.ptr, direction_at(z, own),
-                        (size_t)shards->shard_len * sizeof(uint16_t), z->compute);
-    if (z->lay.grads_down && err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
+    if (z->lay.grads_down && err == DT_OK) {
+        err = zero_copy(z, "down", u, z->host_direction.ptr, z->direction.ptr, shard_nbytes, z->compute);
+        if (err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
+    }
     zero_leave(z, before);
     return err;
 }

@@ -271,21 +271,14 @@ static dt_err give_states(dt_zero *z, int64_t g, const zero_update *up)
 static dt_err take_params(dt_zero *z, int u, int64_t g, const zero_buffer *shard, zero_slice *s)
 {
     const int64_t lo = group_of(z, g).lo;
-    switch (z->lay.units[u].part[DT_TRAINED].space) {
-    case DT_ON_DEVICE: {
-        zero_buffer *b = &z->up.buffer[g % z->up.n];
-        DT_TRY(zero_buffer_wait(z, b));
-        s->param = b->at;
-        return DT_OK;
-    }
-    case DT_IN_FILE:
-        s->param =
-            shard->at + (size_t)(lo - zero_own(z, u, DT_TRAINED)) * dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
-        return DT_OK;
-    default:
-        s->param = zero_param_at(z, u, DT_TRAINED, lo);
-        return DT_OK;
-    }
+    const dt_memspace space = z->lay.units[u].part[DT_TRAINED].space;
+    zero_buffer *b = space == DT_ON_DEVICE ? &z->up.buffer[g % z->up.n] : NULL;
+    if (b) DT_TRY(zero_buffer_wait(z, b));
+    s->param = b                     ? b->at
+               : space != DT_IN_FILE ? zero_param_at(z, u, DT_TRAINED, lo)
+                                     : shard->at + (size_t)(lo - zero_own(z, u, DT_TRAINED)) *
+                                                       dt_dtype_size(z->lay.param_dtype[DT_TRAINED]);
+    return DT_OK;
 }
 
 /** Queue the copy to the device; the host continues. */

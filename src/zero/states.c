@@ -123,52 +123,45 @@ bool dt_zero_has_state(const dt_zero *z, dt_state s, const dt_slice *p)
     const dt_unit *unit = &z->units[p->unit];
     const dt_tensor *t = &unit->tensors[p->tensor];
     const int k = (s - DT_STATE_OPTIMIZER) % (z->lay.n_states ? z->lay.n_states : 1);
-    return z->lay.has_grads && t->trainable && (dt_optimizer_states_of(z->opt.optimizer, unit, t) >> k & 1) &&
+    return z->lay.has_grads && t->trainable && (dt_optimizer_states_of(z->opt.optimizer, t) >> k & 1) &&
            !(is_scale(z, s) && is_plain(z, p));
 }
 
-/** The array that stores an optimizer's state of a slice. */
+/** The array that stores a state of a slice; -1: a parameter without a master. */
 static int array_of(const dt_zero *z, dt_state s, const dt_slice *p)
 {
     const int k = s - DT_STATE_OPTIMIZER;
+    if (s == DT_STATE_PARAM) return z->lay.has_master && dt_zero_tensor(z, p)->part == DT_TRAINED ? ZERO_MASTER : -1;
     if (is_scale(z, s)) return zero_scale_array(&z->lay, k - z->lay.n_states);
     return is_plain(z, p) ? zero_plain_array(&z->lay, k) : zero_state_array(k);
 }
 
-/** Are its parameters stored in the master? */
-static bool in_master(const dt_zero *z, const dt_slice *p)
-{
-    return z->lay.has_master && dt_zero_tensor(z, p)->part == DT_TRAINED;
-}
-
 dt_dtype dt_zero_state_dtype(const dt_zero *z, dt_state s, const dt_slice *p)
 {
-    if (s != DT_STATE_PARAM) return z->lay.array[array_of(z, s, p)].dtype;
-    return in_master(z, p) ? DT_F32 : z->lay.param_dtype[dt_zero_tensor(z, p)->part];
+    const int a = array_of(z, s, p);
+    return a < 0 ? z->lay.param_dtype[dt_zero_tensor(z, p)->part] : z->lay.array[a].dtype;
 }
 
 /** The memory space of a state of a slice. */
 static dt_memspace space_of(const dt_zero *z, dt_state s, const dt_slice *p)
 {
-    if (s == DT_STATE_PARAM && !in_master(z, p)) return z->lay.units[p->unit].part[dt_zero_tensor(z, p)->part].space;
-    return z->lay.array[s == DT_STATE_PARAM ? ZERO_MASTER : array_of(z, s, p)].space;
+    const int a = array_of(z, s, p);
+    return a < 0 ? z->lay.units[p->unit].part[dt_zero_tensor(z, p)->part].space : z->lay.array[a].space;
 }
 
 /** Address of element skip of a slice, in device or host memory; not for states in the file. */
 static void *state_at(const dt_zero *z, dt_state s, const dt_slice *p, int64_t skip)
 {
+    const int a = array_of(z, s, p);
     const int64_t x = p->flat + skip * (p->scales ? DT_BLOCK8 : 1);
-    if (s != DT_STATE_PARAM) return zero_entry_at(z, array_of(z, s, p), p->unit, x);
-    return in_master(z, p) ? zero_entry_at(z, ZERO_MASTER, p->unit, x)
-                           : zero_param_at(z, p->unit, dt_zero_tensor(z, p)->part, x);
+    return a < 0 ? zero_param_at(z, p->unit, dt_zero_tensor(z, p)->part, x) : zero_entry_at(z, a, p->unit, x);
 }
 
 static int64_t in_file_at(const dt_zero *z, dt_state s, const dt_slice *p, int64_t skip)
 {
+    const int a = array_of(z, s, p);
     const int64_t x = p->flat + skip;
-    if (s != DT_STATE_PARAM) return zero_entry_in_file(z, array_of(z, s, p), p->unit, x);
-    return in_master(z, p) ? zero_entry_in_file(z, ZERO_MASTER, p->unit, x)
-                           : zero_param_in_file(z, p->unit, dt_zero_tensor(z, p)->part, x);
+    return a < 0 ? zero_param_in_file(z, p->unit, dt_zero_tensor(z, p)->part, x) : zero_entry_in_file(z, a, p->unit, x);
 }
 
 void *dt_zero_state_ptr(dt_zero *z, dt_state s, const dt_slice *p)

@@ -92,18 +92,25 @@ static void count_part(const zero_layout *l, dt_part p, const zero_part_layout *
     count(l, &part->shards, &step, &plan->step, &plan->sent_elems_per_step, &plan->sent_bytes_per_step);
 }
 
-/** Directions of a unit's matrices to their owners and results back, once per step (matrices.c). At stage 0 every rank
- *  has the directions, and needs all results. */
+/** Directions of a unit's matrices to their owners and results back, once per step (matrices.c): the mean of all ranks,
+ *  because owners differ. At stage 0 every rank has the directions, and needs all results. */
 static void count_matrices(const zero_layout *l, int u, dt_zero_plan *plan)
 {
-    const dt_shards *s = &l->units[u].part[DT_TRAINED].shards;
-    const double size = sizeof(uint16_t), charge = (double)s->charge_len, shard = (double)s->shard_len;
-    const double elems = (l->nranks - 1) * charge + (l->group_nranks - 1) * shard + (l->n_groups - 1) * charge;
-    if (l->units[u].n_matrices == 0) return;
-    plan->step.reduced_elems += charge, plan->step.reduced_bytes += charge * size;
-    plan->step.gathered_bytes += shard * size;
-    plan->step.replicated_bytes += l->n_groups > 1 ? charge * size : 0;
-    plan->sent_elems_per_step += elems, plan->sent_bytes_per_step += elems * size;
+    const double size = sizeof(uint16_t), n = l->nranks, others = l->group_nranks - 1;
+    const zero_unit_layout *ul = &l->units[u];
+    double sent = 0, added = 0; /* elements that a rank sends on the axis shard, and on replicate as its contribution */
+    for (int i = 0; i < ul->n_matrices; i++) {
+        const zero_matrix *m = &l->matrices[ul->first_matrix + i];
+        int64_t first;
+        const int64_t all = zero_matrix_len(m), kept = zero_matrix_in_shard(l, m, m->owner / l->n_groups, &first);
+        sent += l->whole_opt ? (n - 1) * (double)all / n : 2 * (double)(all - kept) / n;
+    }
+    if (ul->n_matrices > 0 && l->n_groups > 1 && !l->whole_opt)
+        added = 2 * (double)ul->part[DT_TRAINED].shards.shard_len / l->n_groups;
+    plan->step.gathered_bytes += others > 0 ? sent * size / others : 0;
+    plan->step.replicated_bytes += added * size;
+    plan->sent_elems_per_step += sent + (l->n_groups - 1) * added;
+    plan->sent_bytes_per_step += (sent + (l->n_groups - 1) * added) * size;
 }
 
 static void count_sent(const zero_layout *l, dt_zero_plan *plan)

@@ -1,13 +1,12 @@
 /* stored_states.c - optimizer states of fewer bits: loaded to fp32, stepped, and stored again.
  *
- * An optimizer therefore has one step, for states in fp32, whatever their storage. A chunk stays in a cache between the
- * three passes. Rounding depends on the element and the update only. The counter of the random bits is the unit, the
- * element and the state. Blocks of 8-bit states begin where a tensor begins. All ranks, stages, groups and offloads
- * therefore give the same bits. */
+ * An optimizer needs only a step for fp32 states. A chunk stays in a cache between the three passes. Rounding depends
+ * on the element and the update only: the counter of the random bits consists of unit, element, state and update, and
+ * blocks of 8-bit states begin where a tensor begins. So all ranks, stages, groups and offloads give the same bits. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 
-/** Elements from, from+1, ... of a slice in unit u. */
+/** Position in a slice that begins at element lo of unit u: element lo + from. */
 typedef struct position {
     const dt_zero *z;
     const zero_slice *s;
@@ -23,7 +22,7 @@ static void *entry(const position *p, int a)
     return first + (size_t)(p->from / array->per) * dt_dtype_size(array->dtype);
 }
 
-/** The states that the tensors of a run have. */
+/** The states of the tensors in a run: bit k for state k. */
 static unsigned states_of_run(const dt_zero *z, const zero_run *run)
 {
     const dt_matrix_optimizer *m = z->opt.optimizer->matrices;
@@ -47,7 +46,7 @@ static dt_err load(const position *p, int k, int64_t n)
 /** t: the number of this update. */
 static dt_err store(const position *p, int k, int64_t n, int64_t t)
 {
-    enum { ELEM_BITS = 44, UPDATE_BITS = 56 }; /* of an element in a unit (arrange.c), of t */
+    enum { ELEM_BITS = 44, UPDATE_BITS = 56 }; /* maximum of an element in a unit (arrange.c), of t */
     const dt_zero *z = p->z;
     const dt_device_ops *ops = p->s->dev->ops;
     void *to = entry(p, zero_state_array(k));
@@ -59,39 +58,28 @@ static dt_err store(const position *p, int k, int64_t n, int64_t t)
                                  (uint64_t)p->u << ELEM_BITS | (uint64_t)(p->lo + p->from), n, p->s->stream);
 }
 
-static dt_err step(const position *p, const dt_optimizer_step *one, const zero_run *run, float *const states[],
-                   int64_t n)
-{
-    const zero_slice *s = p->s;
-    const dt_optimizer_ops *o = p->z->opt.optimizer;
-    const dt_dtype dtype = p->z->lay.param_dtype[DT_TRAINED];
-    const char *grad = (const char *)s->grad + (size_t)p->from * dt_dtype_size(s->grad_dtype);
-    void *param = s->param ? (char *)s->param + (size_t)p->from * dt_dtype_size(dtype) : NULL;
-    if (run->matrix >= 0)
-        return o->matrices->direction(s->dev, one, grad, s->grad_dtype, states, (uint16_t *)s->direction + p->from, n,
-                                      s->stream);
-    return o->step(s->dev, one, grad, s->grad_dtype, s->master + p->from, states, param, dtype, n, s->stream);
-}
-
 dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s, const dt_optimizer_step *one,
                         const zero_run *run, int64_t from, int64_t to)
 {
     const int n_states = z->lay.n_states;
     const unsigned has = states_of_run(z, run);
-    float *states[DT_MAX_STATES] = {0};
+    const bool in_place = z->lay.state_dtype == DT_F32 || run->plain;
+    const dt_optimizer_ops *o = z->opt.optimizer;
+    dt_err (*const step)(dt_device *, const dt_optimizer_step *, const dt_update_range *) =
+        run->matrix >= 0 ? o->matrices->direction : o->step;
     position p = {z, s, u, lo, from};
-    if (z->lay.state_dtype == DT_F32 || run->plain) {
-        for (int k = 0; k < n_states; k++)
-            if (has >> k & 1) states[k] = entry(&p, run->plain ? zero_plain_array(&z->lay, k) : zero_state_array(k));
-        return step(&p, one, run, states, to - from);
-    }
-    for (int k = 0; k < n_states; k++) states[k] = scratch_of(z, k);
     for (int64_t n; p.from < to; p.from += n) {
-        n = dt_min_i64(z->lay.scratch_len, to - p.from);
-        for (int k = 0; k < n_states; k++)
-            if (has >> k & 1) DT_TRY(load(&p, k, n));
-        DT_TRY(step(&p, one, run, states, n));
-        for (int k = 0; k < n_states; k++)
+        n = in_place ? to - p.from : dt_min_i64(z->lay.scratch_len, to - p.from);
+        dt_update_range r = zero_range_of(z, s, p.from, p.from + n);
+        for (int k = 0; k < n_states; k++) {
+            if (!(has >> k & 1)) continue;
+            r.states[k] = !in_place    ? scratch_of(z, k)
+                          : run->plain ? entry(&p, zero_plain_array(&z->lay, k))
+                                       : entry(&p, zero_state_array(k));
+            if (!in_place) DT_TRY(load(&p, k, n));
+        }
+        DT_TRY(step(s->dev, one, &r));
+        for (int k = 0; k < n_states && !in_place; k++)
             if (has >> k & 1) DT_TRY(store(&p, k, n, one->t));
     }
     return DT_OK;

@@ -16,10 +16,8 @@ static dt_optimizer_step step_of(const zero_update *up, const zero_run *run)
 /** param[i] = master[i] rounded, i = from .. to-1. */
 static dt_err round_range(const dt_zero *z, const zero_slice *s, int64_t from, int64_t to)
 {
-    const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
-    if (from >= to) return DT_OK;
-    char *param = (char *)s->param + (size_t)from * dt_dtype_size(dtype);
-    return s->dev->ops->convert(s->dev, s->master + from, DT_F32, param, dtype, to - from, s->stream);
+    const dt_update_range r = zero_range_of(z, s, from, to);
+    return from < to ? s->dev->ops->convert(s->dev, r.master, DT_F32, r.param, r.param_dtype, r.n, r.stream) : DT_OK;
 }
 
 /** Matrix run: master and parameters from the results. */
@@ -27,10 +25,8 @@ static dt_err apply_run(const dt_zero *z, const zero_slice *s, const dt_optimize
                         int64_t from, int64_t to)
 {
     const zero_matrix *m = &z->lay.matrices[run->matrix];
-    const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
-    void *param = s->param ? (char *)s->param + (size_t)from * dt_dtype_size(dtype) : NULL;
-    return z->opt.optimizer->matrices->apply(s->dev, one, m->rows, m->cols, (const uint16_t *)s->direction + from,
-                                             s->master + from, param, dtype, to - from, s->stream);
+    const dt_update_range r = zero_range_of(z, s, from, to);
+    return z->opt.optimizer->matrices->apply(s->dev, one, m->rows, m->cols, &r);
 }
 
 dt_err zero_step(const dt_zero *z, int u, int64_t lo, int64_t hi, const zero_slice *s, const zero_update *up)
@@ -61,7 +57,7 @@ static zero_slice slice_on_device(const dt_zero *z, int u, int64_t lo, const voi
     s.master = zero_master_at(z, u, lo);
     for (int a = 1; a < z->lay.n_arrays; a++)
         if (!z->lay.array[a].packed) s.array[a] = zero_entry_at(z, a, u, lo);
-    if (zero_is_twice(z, u)) s.direction = zero_at(&z->direction, lo, DT_BF16);
+    if (zero_is_twice(z, u)) s.direction = zero_at(&z->direction, z->lay.whole_opt ? lo : 0, DT_BF16);
     if (!z->lay.has_master) return s;
     s.fresh = z->lay.units[u].part[DT_TRAINED].space != DT_ON_DEVICE;
     s.param = s.fresh

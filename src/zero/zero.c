@@ -34,7 +34,7 @@ typedef struct staging {
     dt_memspace space;
     size_t nbytes;
 } staging;
-enum { N_STAGING = 10 + DT_N_PARTS };
+enum { N_STAGING = 11 + DT_N_PARTS };
 
 static void list_staging(dt_zero *z, staging list[N_STAGING])
 {
@@ -46,10 +46,11 @@ static void list_staging(dt_zero *z, staging list[N_STAGING])
         {&z->results, DT_ON_DEVICE, l->results_bytes},
         {&z->scratch, updates, zero_scratch_nbytes(l)},
         {&z->direction, DT_ON_DEVICE, (size_t)l->direction_len * sizeof(uint16_t)},
+        {&z->blocks, DT_ON_DEVICE, (size_t)l->blocks_len * sizeof(uint16_t)},
         {&z->owned_matrices, DT_ON_DEVICE, (size_t)l->owned_len * sizeof(uint16_t)},
         {&z->matrix_scratch, DT_ON_DEVICE, l->matrix_scratch_bytes},
         {&z->matrix_sums, DT_ON_DEVICE, (size_t)l->n_matrices * 16},
-        {&z->host_direction, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_shard_len * sizeof(uint16_t) : 0},
+        {&z->host_direction, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_len * sizeof(uint16_t) : 0},
         {&z->host, DT_ON_PINNED, l->host_bytes},
     };
     for (int p = 0; p < DT_N_PARTS; p++) list[p] = (staging){&z->param_arena[p], DT_ON_DEVICE, l->param_arena_bytes[p]};

@@ -85,9 +85,9 @@ struct dt_zero {
     zero_unit_state *state;
     dt_buf params[DT_N_PARTS];
     dt_buf grads, array[ZERO_MAX_ARRAYS]; /* model states; array: of the layout */
-    /* directions of a unit, matrices that this rank owns, scratch and sums of squares of them; in host memory the own
-     * shard of directions, if the host updates */
-    dt_buf direction, owned_matrices, matrix_scratch, matrix_sums, host_direction;
+    /* directions of a unit and their blocks for an all-to-all; matrices that this rank owns, their scratch and sums of
+     * squares; in host memory the own shard of directions, if the host updates */
+    dt_buf direction, blocks, owned_matrices, matrix_scratch, matrix_sums, host_direction;
     int64_t n_matrix_calls;
     dt_buf scratch; /* fp32 states of scratch_len elements, one after the other */
     dt_buf param_arena[DT_N_PARTS], grad_arena, bucket, results; /* staging on the device */
@@ -311,10 +311,25 @@ typedef struct zero_slice {
     float *master;
     /* the arrays of the states; NULL: located by their element, because they are packed or not in the file */
     void *array[ZERO_MAX_ARRAYS];
-    void *direction; /* bf16; NULL: the unit has no matrices */
-    void *param;     /* NULL, or receives the rounded parameters */
-    bool fresh;      /* param is uninitialised: gaps between the runs are written too */
+    uint16_t *direction; /* NULL: the unit has no matrices */
+    void *param;         /* NULL, or receives the rounded parameters */
+    bool fresh;          /* param is uninitialised: gaps between the runs are written too */
 } zero_slice;
+
+/** Elements from .. to-1 of a slice, without states. */
+static inline dt_update_range zero_range_of(const dt_zero *z, const zero_slice *s, int64_t from, int64_t to)
+{
+    const dt_dtype dtype = z->lay.param_dtype[DT_TRAINED];
+    return (dt_update_range){.grad =
+                                 s->grad ? (const char *)s->grad + (size_t)from * dt_dtype_size(s->grad_dtype) : NULL,
+                             .grad_dtype = s->grad_dtype,
+                             .master = s->master + from,
+                             .param = s->param ? (char *)s->param + (size_t)from * dt_dtype_size(dtype) : NULL,
+                             .param_dtype = dtype,
+                             .direction = s->direction ? s->direction + from : NULL,
+                             .n = to - from,
+                             .stream = s->stream};
+}
 
 /** The optimizer's step on elements lo .. hi-1 of unit u's trained part, run by run:
  *
@@ -329,11 +344,11 @@ dt_err zero_update_units(dt_zero *z, const zero_update *up, dt_err err);
 
 /* ---- matrices.c -------------------------------------------------------------------------------------------------- */
 
-/** Bring the directions of a unit to the owners of its matrices. Enters the collectives even after an earlier error. */
+/** Send the directions of a unit to the owners of its matrices. Enters the collectives even after an earlier error. */
 dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err);
 /** Change the matrices that this rank owns. Local. */
 dt_err zero_change_matrices(dt_zero *z, const zero_update *up);
-/** Bring the results of a unit to all owners of its shards. Enters the collectives even after an earlier error. */
+/** Send the results of a unit to the owners of its shards. Enters the collectives even after an earlier error. */
 dt_err zero_return_matrices(dt_zero *z, int u, dt_err err);
 
 /* ---- stored_states.c --------------------------------------------------------------------------------------------- */

@@ -512,8 +512,10 @@ size_t dt_nccl_staging_of(int nranks);
  *  dt_comm_close.
  *
  *  comm  out
- *  dev   borrowed until dt_comm_close */
-void dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node);
+ *  dev   borrowed until dt_comm_close
+ *
+ *  DT_ERR_MEMORY. */
+dt_err dt_comm_open_counted(dt_comm *comm, dt_device *dev, int nranks, int ranks_per_node, bool by_node);
 
 /** A rank's own data in collectives on tensors: for a reduce-scatter its block, for the others its contribution. */
 typedef struct dt_traffic {

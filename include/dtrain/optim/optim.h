@@ -2,8 +2,8 @@
  *
  * An optimizer is a table: a name, the names of its states, a step. It only decides what to compute: ZeRO owns the
  * states, identifies them by name and calls the step on the slices that a rank owns; the device does the arithmetic. To
- * add an optimizer, write one more table and pass it as dt_zero_options.optimizer or dt_run.optimizer. Every function
- * is Local. */
+ * add an optimizer: its table in a file of src/optim, its name in DT_OPTIMIZERS, its name and keys in config_keys.h.
+ * Every function is Local. */
 #ifndef DTRAIN_OPTIM_H
 #define DTRAIN_OPTIM_H
 
@@ -16,38 +16,41 @@ typedef struct dt_optimizer_step {
     double lr, weight_decay;
     double beta1, beta2, eps; /* of Adam */
     double momentum;          /* of gradient descent */
-    struct {
-        double momentum;
-        bool nesterov, original_lr; /* original_lr: scale of the learning rate by sqrt(max(1, rows / cols)) */
-        int n_iterations;           /* of Newton-Schulz */
-    } muon;
-    double grad_scale; /* factor of the gradients: clipping, and 1 / the loss scale */
-    int64_t t;         /* number of updates of the states, including this one: 1, 2, ... */
+    double grad_scale;        /* factor of the gradients: clipping, and 1 / the loss scale */
+    int64_t t;                /* number of updates of the states, including this one: 1, 2, ... */
+    const dt_config *cfg;     /* keys that only one optimizer reads; borrowed */
 } dt_optimizer_step;
 
 enum { DT_MAX_STATES = 4 };
 
-/** What an optimizer does with matrices that it needs whole. ZeRO calls direction on ranges of any length, brings the
+/** n elements with the same settings: any range of a tensor, or of several. */
+typedef struct dt_update_range {
+    const void *grad; /* in [n] of grad_dtype: gradients before grad_scale */
+    dt_dtype grad_dtype;
+    float *master;                /* inout [n]: the parameters */
+    float *states[DT_MAX_STATES]; /* inout [n] each, as state_names; NULL: the tensor does not have it */
+    void *param;                  /* NULL, or out [n] of param_dtype: receives the parameters, rounded */
+    dt_dtype param_dtype;
+    uint16_t *direction; /* [n] bf16, of matrices that an optimizer needs whole */
+    int64_t n;
+    dt_stream *stream;
+} dt_update_range;
+
+/** What an optimizer does with matrices that it needs whole. ZeRO calls direction on ranges of any length, sends the
  *  directions of each matrix to one rank, which calls matrix, and calls apply on ranges again. All are asynchronous on
- *  stream. Directions are bf16. */
+ *  their stream. */
 typedef struct dt_matrix_optimizer {
     unsigned states; /* bit k: matrices have state k; other tensors have the other states */
-    /** Update the states and compute directions.
-     *
-     *  grad       in     [n] of gt: gradients before grad_scale
-     *  states     inout  as of dt_optimizer_ops.step
-     *  direction  out    [n] */
-    dt_err (*direction)(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt,
-                        float *const states[], void *direction, int64_t n, dt_stream *stream);
+    /** Update the states, and compute directions from gradients and states. */
+    dt_err (*direction)(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r);
     /** Bytes of scratch of `matrix`, and its arithmetic operations in any unit. */
     size_t (*scratch_nbytes)(int64_t rows, int64_t cols);
     double (*work)(int64_t rows, int64_t cols);
     /** Change a matrix of directions x [rows, cols] in place. sum_squares: of its elements. */
     dt_err (*matrix)(dt_device *dev, const dt_optimizer_step *s, void *x, int64_t rows, int64_t cols,
                      double sum_squares, void *scratch, dt_stream *stream);
-    /** Update n elements of a matrix of rows x cols. direction: in, as `matrix` left it; master, param: as of step. */
-    dt_err (*apply)(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const void *direction,
-                    float *master, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+    /** Update parameters in a matrix [rows, cols] from directions as `matrix` left them. */
+    dt_err (*apply)(dt_device *dev, const dt_optimizer_step *s, int64_t rows, int64_t cols, const dt_update_range *r);
 } dt_matrix_optimizer;
 
 /** An optimizer. */
@@ -58,31 +61,27 @@ typedef struct dt_optimizer_ops {
     int n_states;
     const char *state_names[DT_MAX_STATES];
     unsigned positive_states; /* bit k: state k is never negative, which 8 bits store more precisely */
-    /** Update n elements. Asynchronous on stream. Each element is updated independently, so that results do not depend
-     *  on how parameters are divided.
-     *
-     *  grad    in     [n] of gt: gradients before grad_scale
-     *  master  inout  float [n]: the parameters
-     *  states  inout  n_states arrays, float [n], as state_names
-     *  param   out    NULL, or [n] of param_dt: receives the parameters, rounded */
-    dt_err (*step)(dt_device *dev, const dt_optimizer_step *s, const void *grad, dt_dtype gt, float *master,
-                   float *const states[], void *param, dt_dtype param_dt, int64_t n, dt_stream *stream);
+    /** Update parameters and states. Asynchronous on the stream. Each element is updated independently, so that results
+     *  do not depend on how parameters are divided. */
+    dt_err (*step)(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r);
     /** NULL: step updates all tensors. Otherwise it updates those for which dt_is_hidden_matrix is false. */
     const dt_matrix_optimizer *matrices;
 } dt_optimizer_ops;
+/** The step of adamw, for tensors that are not matrices. */
+dt_err dt_adamw_step(dt_device *dev, const dt_optimizer_step *s, const dt_update_range *r);
 
-/** Is it a matrix inside a model, which a matrix optimizer updates? True for trained 2-D tensors of blocks, encoders
- *  and a projector. False for embeddings, heads, vectors, adapters, tensors of which only rows are trained, and those
- *  divided on the axis tp. */
-bool dt_is_hidden_matrix(const dt_unit *unit, const dt_tensor *t);
+/** Does a matrix optimizer update it? True for trained tensors of kind DT_KIND_MATRIX. False for adapters, tensors of
+ *  which only rows are trained, and those divided on the axis tp. */
+bool dt_is_hidden_matrix(const dt_tensor *t);
 /** The states that a trained tensor has: bit k for state k. */
-unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_unit *unit, const dt_tensor *t);
+unsigned dt_optimizer_states_of(const dt_optimizer_ops *o, const dt_tensor *t);
 
-/** AdamW; Adam with weight decay in the gradient; gradient descent with and without momentum, likewise (algorithms.md
- *  0). */
-extern const dt_optimizer_ops dt_optimizer_adamw, dt_optimizer_adam, dt_optimizer_sgd, dt_optimizer_sgd_plain;
-/** Muon for matrices, AdamW for other tensors. */
-extern const dt_optimizer_ops dt_optimizer_muon;
+/** The values of [optimizer] type: AdamW; Adam with weight decay in the gradient; gradient descent with momentum,
+ *  likewise; Muon for matrices and AdamW for other tensors (algorithms.md 0). */
+#define DT_OPTIMIZERS(OPTIMIZER) OPTIMIZER(adamw) OPTIMIZER(adam) OPTIMIZER(sgd) OPTIMIZER(muon)
+#define DT_OPTIMIZER_TABLE(name) extern const dt_optimizer_ops dt_optimizer_##name;
+DT_OPTIMIZERS(DT_OPTIMIZER_TABLE)
+extern const dt_optimizer_ops dt_optimizer_sgd_plain; /* without momentum */
 
 /** The optimizer that [optimizer] type and momentum select. */
 const dt_optimizer_ops *dt_optimizer_of(const dt_config *cfg);
@@ -101,7 +100,7 @@ typedef struct dt_schedule_span {
 
 /** Learning rate as a function of the number of earlier updates (algorithms.md 9.4). */
 typedef struct dt_schedule {
-    enum { DT_SCHED_CONSTANT, DT_SCHED_LINEAR, DT_SCHED_COSINE, DT_SCHED_WSD } type;
+    enum { DT_SCHED_CONSTANT, DT_SCHED_FALLING, DT_SCHED_WSD } type; /* FALLING: after the warmup */
     enum { DT_DECAY_LINEAR, DT_DECAY_COSINE, DT_DECAY_SQRT } decay;
     double scale, min_ratio; /* scale: of lr_scale_rule */
     dt_schedule_span span;

@@ -143,7 +143,7 @@ dt_param_source dt_zero_source(dt_zero *z);
 /** Set the parameters to their initial values (dt_tensor.init_*), the same for any number of ranks and stage.
  *  Collective, agreed. */
 dt_err dt_zero_init_random(dt_zero *z, uint64_t seed);
-/** As dt_zero_init_random, only for tensors for which is_one is true; the caller loads the others. Collective,
+/** As dt_zero_init_random, for tensors for which is_one (NULL: all) is true; the caller loads the others. Collective,
  *  agreed. */
 dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tensor *t));
 

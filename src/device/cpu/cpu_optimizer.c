@@ -88,11 +88,9 @@ dt_err cpu_quantise_blocks(dt_device *dev, const float *x, uint8_t *codes, float
     const cpu_state *cpu = cpu_of(dev);
     dt_map8 map;
     dt_map8_make(&map, positive);
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t end = dt_min_i64((turn + 1) * CPU_CHUNK, n);
-        for (int64_t i = turn * CPU_CHUNK; i < end; i += DT_BLOCK8)
-            absmax[i / DT_BLOCK8] =
-                cpu->k->quantise_block(&map, positive, x + i, codes + i, dt_min_i64(DT_BLOCK8, end - i));
+    CPU_PARALLEL_FOR (cpu, b, dt_ceil_div(n, DT_BLOCK8)) {
+        const int64_t i = b * DT_BLOCK8;
+        absmax[b] = cpu->k->quantise_block(&map, positive, x + i, codes + i, dt_min_i64(DT_BLOCK8, n - i));
     }
     return DT_OK;
 }
@@ -103,10 +101,9 @@ dt_err cpu_dequantise_blocks(dt_device *dev, const uint8_t *codes, const float *
     const cpu_state *cpu = cpu_of(dev);
     dt_map8 map;
     dt_map8_make(&map, positive);
-    CPU_PARALLEL_FOR (cpu, turn, cpu_n_chunks(n, CPU_CHUNK)) {
-        const int64_t end = dt_min_i64((turn + 1) * CPU_CHUNK, n);
-        for (int64_t i = turn * CPU_CHUNK; i < end; i += DT_BLOCK8)
-            cpu->k->dequantise_block(&map, codes + i, absmax[i / DT_BLOCK8], x + i, dt_min_i64(DT_BLOCK8, end - i));
+    CPU_PARALLEL_FOR (cpu, b, dt_ceil_div(n, DT_BLOCK8)) {
+        const int64_t i = b * DT_BLOCK8;
+        cpu->k->dequantise_block(&map, codes + i, absmax[b], x + i, dt_min_i64(DT_BLOCK8, n - i));
     }
     return DT_OK;
 }

@@ -1,6 +1,6 @@
 /* config_position.c - keys of rotary embedding and of the sliding window, in all their spellings (algorithms.md 8.2,
  * 8.5). */
-#include "model_config.h"
+#include "../families/family.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,8 @@ dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
     const char *key = dt_spec_has(root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     dt_spec rope;
     mc->rope_type = DT_ROPE_DEFAULT;
-    mc->rope_theta = 10000;
+    const double theta = mc->family->missing.rope_theta;
+    mc->rope_theta = theta > 0 ? theta : 10000;
     mc->rope_factor = mc->rope_low_freq_factor = mc->rope_high_freq_factor = 0;
     mc->rope_beta_fast = 32;
     mc->rope_beta_slow = 1;

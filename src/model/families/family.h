@@ -97,6 +97,7 @@ struct dt_family {
             vocab_size, max_position_embeddings;
         double norm_eps;
         int32_t bos, eos, pad;
+        double rope_theta; /* 0: 10000 */
     } missing;
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */

@@ -197,7 +197,7 @@ static dt_err open_stand_in(stand_in *s, const plan_setting *with, const dt_coun
     dt_run *run = s->run;
     dt_task *t = &s->task;
     DT_TRY(dt_count_open(&s->dev, sink, &s->ledger));
-    dt_comm_open_counted(&s->comm, &s->dev, with->nranks, with->ranks_per_node, with->strategy.by_node);
+    DT_TRY(dt_comm_open_counted(&s->comm, &s->dev, with->nranks, with->ranks_per_node, with->strategy.by_node));
     DT_TRY(dt_stream_open(&s->dev, &s->compute, "compute"));
     s->main = run->main;
     s->main.zero_opt = run_zero_options(with, &run->main);
@@ -221,6 +221,7 @@ static void close_stand_in(stand_in *s)
     dt_model_close(s->task.model);
     dt_zero_close(s->main.zero);
     if (s->compute) dt_stream_close(&s->dev, s->compute);
+    dt_comm_close(&s->comm);
     dt_device_close(&s->dev);
 }
 
@@ -248,8 +249,8 @@ static dt_err micro_steps(stand_in *s, forecast *f, int64_t n_micro, double more
 static dt_err step(stand_in *s, forecast *f, int64_t n_micro)
 {
     double begin_s[DT_COUNT_CLOCKS], more_s[DT_COUNT_CLOCKS] = {0}, squares;
-    dt_optimizer_step update = {.lr = 1, .beta1 = 0.5, .beta2 = 0.5, .grad_scale = 1, .t = 1};
-    update.muon = s->run->main.settings.muon;
+    dt_optimizer_step update = s->run->main.settings;
+    update.lr = update.grad_scale = 1, update.t = 1;
     dt_count_now(&s->dev, begin_s);
     if (run_trains(s->run)) {
         DT_TRY(micro_steps(s, f, n_micro, more_s));
