@@ -16,7 +16,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 table='event_wait|event_sync|event_record|stream_sync|copy'
 others='zero_copy|zero_compute_wait|zero_comm_after|zero_comm_after_compute|zero_compute_after_comm|wait_reduced|zero_send_down|zero_send_away|copy_up' # those that call them
-others="$others|zero_wait_down|zero_offload_begin|zero_drain|zero_forget|zero_buffer_wait|wait_requests|write_what_came|zero_fetch_write"
+others="$others|zero_wait_down|zero_offload_begin|zero_drain|zero_forget|zero_buffer_wait|wait_requests|write_arrived|zero_fetch_write"
 others="$others|dt_swap_wait|dt_swap_read|dt_swap_write|dt_saver_hold"
 others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_zero_state_fetch|dt_span_wait|dt_span_to_device|dt_span_ahead|dt_span_to_host|dt_model_sync|copy_on|sync|sid_wait"
 files=${*:-$(git ls-files 'src/*.c' | grep -vE '^src/(device|backends|perfmodel|selfcheck)/')}

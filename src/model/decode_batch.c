@@ -1,5 +1,5 @@
-/* decode_batch.c - the part of a batch that generation adds: sequences attend to slots of the KV cache, and unused tokens
- * in idle slots fill a step up to the size of its graph. */
+/* decode_batch.c - the part of a batch that generation adds: sequences attend to slots of the KV cache, and unused
+ * tokens in idle slots fill a step up to the size of its graph. */
 #include "model_private.h"
 
 static const struct cached nothing;

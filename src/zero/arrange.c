@@ -542,34 +542,6 @@ dt_swap_options zero_file_options(const zero_layout *l, const char *dir, dt_ledg
     return file;
 }
 
-static void add_up(zero_layout *l)
-{
-    dt_memory *m = &l->memory;
-    size_t *params = m->at[DT_MEM_PARAMS], *grads = m->at[DT_MEM_GRADS], *staging = m->at[DT_MEM_STAGING];
-    const size_t grad_size = dt_dtype_size(l->grad_kept);
-    for (int p = 0; p < DT_N_PARTS; p++) {
-        params[DT_ON_DEVICE] += params_nbytes(l, p, l->params_len);
-        if (l->away_space != DT_IN_FILE) params[l->away_space] += params_nbytes(l, p, l->away_len);
-        staging[DT_ON_DEVICE] += l->param_arena_bytes[p];
-    }
-    for (int a = 0; a < l->n_arrays; a++)
-        if (l->array[a].space != DT_IN_FILE) m->at[DT_MEM_OPTIMIZER][l->array[a].space] += zero_array_nbytes(l, a);
-    staging[l->grads_down ? DT_ON_HOST : DT_ON_DEVICE] += zero_scratch_nbytes(l);
-    staging[DT_ON_DEVICE] += (size_t)(l->direction_len + l->blocks_len + l->owned_len) * sizeof(uint16_t) +
-                             l->matrix_scratch_bytes + (size_t)l->n_matrices * 16;
-    if (l->grads_down) staging[DT_ON_PINNED] += (size_t)l->direction_len * sizeof(uint16_t);
-    grads[DT_ON_DEVICE] += (size_t)l->grads_len * grad_size;
-    if (l->grads_down) grads[l->host_grad_space] += (size_t)l->opt_len * grad_size;
-    staging[DT_ON_DEVICE] += l->grad_arena_bytes + l->bucket_bytes + l->results_bytes + l->watched_bytes;
-    staging[DT_ON_DEVICE] += ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * grad_size;
-    staging[DT_ON_PINNED] += l->host_bytes + zero_ring_bytes(l->n_buffers, l->up_bytes);
-    staging[DT_ON_PINNED] += zero_ring_bytes(l->n_buffers, l->fetch_bytes);
-    staging[DT_ON_HOST] += zero_ring_bytes(l->n_buffers, l->swap_bytes);
-    const dt_swap_options file = zero_file_options(l, "", NULL);
-    l->has_file = file.nbytes[DT_MEM_PARAMS] + file.nbytes[DT_MEM_OPTIMIZER] > 0;
-    if (l->has_file) dt_swap_plan(&file, m);
-}
-
 /** Memory space of offloaded states. `in_host_memory` is pinned memory for states that the device copies. */
 static dt_memspace space_of_offload(dt_offload offload, dt_memspace in_host_memory)
 {
@@ -657,7 +629,8 @@ static dt_err arrange(zero_layout *l, const dt_zero_options *opt, const dt_unit 
             place_arena(l, (arena_kind){DT_TRAINED, true}, opt->tied_unit, opt->overlap_comm ? INT64_MAX : 0);
     DT_TRY(arrange_params(l, opt, units));
     size_staging(l, opt);
-    add_up(l);
+    const dt_swap_options file = zero_file_options(l, "", NULL);
+    l->has_file = file.nbytes[DT_MEM_PARAMS] + file.nbytes[DT_MEM_OPTIMIZER] > 0;
     return DT_OK;
 }
 

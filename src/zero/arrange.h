@@ -124,7 +124,6 @@ typedef struct zero_layout {
     bool has_file;
     int n_streams; /* opened by zero itself */
     int n_results; /* 16-byte slots that reductions write on the device */
-    dt_memory memory;
     int64_t n_param;
 } zero_layout;
 

@@ -17,13 +17,12 @@
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
-static dt_err open_ring(dt_zero *z, zero_ring *r, dt_memspace space, size_t nbytes, bool device_copies)
+static dt_err open_ring(dt_zero *z, zero_ring *r, size_t nbytes, bool device_copies)
 {
     if (nbytes == 0) return DT_OK;
     const int n = z->lay.n_buffers;
     DT_ALLOC(r->buffer, n, "out of memory for a table of %d buffers", n);
     r->n = n;
-    DT_TRY(dt_buf_alloc(&r->memory, zero_memory_of(z, space), space, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
     char *const first = (char *)dt_swap_round_up((size_t)r->memory.ptr);
     for (int i = 0; i < n; i++) {
         r->buffer[i] = (zero_buffer){.at = first + (size_t)i * nbytes, .unit = -1};
@@ -36,9 +35,7 @@ static void close_ring(dt_zero *z, zero_ring *r)
 {
     for (int i = 0; i < r->n; i++)
         if (r->buffer[i].copied) z->dev->ops->event_destroy(z->dev, r->buffer[i].copied);
-    dt_buf_free(&r->memory);
     free(r->buffer);
-    *r = (zero_ring){0};
 }
 
 static dt_err number_groups(dt_zero *z)
@@ -61,22 +58,6 @@ static zero_group group_of(const dt_zero *z, int64_t g)
     return (zero_group){u, zero_own(z, u, DT_TRAINED) + done, dt_min_i64(z->lay.group_len, left)};
 }
 
-static dt_err open_memory(dt_zero *z)
-{
-    const zero_layout *l = &z->lay;
-    for (int p = 0; p < DT_N_PARTS && l->away_space != DT_IN_FILE; p++)
-        DT_TRY(dt_buf_alloc_zeroed(&z->away[p], zero_memory_of(z, l->away_space), l->away_space,
-                                   (size_t)l->away_len[p] * dt_dtype_size(l->param_dtype[p]), DT_MEM_PARAMS));
-    if (!l->grads_down) return DT_OK;
-    const size_t size = dt_dtype_size(l->grad_kept);
-    DT_TRY(dt_buf_alloc(&z->host_grads, zero_memory_of(z, l->host_grad_space), l->host_grad_space,
-                        (size_t)l->opt_len * size, DT_MEM_GRADS));
-    DT_TRY(dt_buf_alloc(&z->grad_slots, z->dev, DT_ON_DEVICE, ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * size,
-                        DT_MEM_STAGING));
-    for (int k = 0; k < ZERO_GRAD_SLOTS; k++) z->slot_unit[k] = -1;
-    return number_groups(z);
-}
-
 dt_err zero_offload_open(dt_zero *z)
 {
     const zero_layout *l = &z->lay;
@@ -84,10 +65,11 @@ dt_err zero_offload_open(dt_zero *z)
     DT_TRY(dt_stream_open(z->dev, &z->copy_stream, "copies"));
     z->own_copy_stream = true;
     for (int u = 0; u < z->n_units && l->grads_down; u++) DT_TRY(z->dev->ops->event_create(z->dev, &z->state[u].down));
-    DT_TRY(open_memory(z));
-    DT_TRY(open_ring(z, &z->up, DT_ON_PINNED, l->up_bytes, true));
-    DT_TRY(open_ring(z, &z->swap, DT_ON_HOST, l->swap_bytes, false));
-    DT_TRY(open_ring(z, &z->fetch, DT_ON_PINNED, l->fetch_bytes, true));
+    for (int k = 0; k < ZERO_GRAD_SLOTS; k++) z->slot_unit[k] = -1;
+    if (l->grads_down) DT_TRY(number_groups(z));
+    DT_TRY(open_ring(z, &z->up, l->up_bytes, true));
+    DT_TRY(open_ring(z, &z->swap, l->swap_bytes, false));
+    DT_TRY(open_ring(z, &z->fetch, l->fetch_bytes, true));
     if (!l->has_file) return DT_OK;
     const dt_swap_options file = zero_file_options(l, z->opt.nvme_path, z->dev->ledger);
     return dt_swap_open(&z->file, &file);
@@ -103,9 +85,6 @@ void zero_offload_close(dt_zero *z)
     for (int u = 0; z->state && u < z->n_units; u++)
         if (z->state[u].down) z->dev->ops->event_destroy(z->dev, z->state[u].down);
     if (z->own_copy_stream) dt_stream_close(z->dev, z->copy_stream);
-    for (int p = 0; p < DT_N_PARTS; p++) dt_buf_free(&z->away[p]);
-    dt_buf_free(&z->host_grads);
-    dt_buf_free(&z->grad_slots);
     free(z->first_group);
 }
 

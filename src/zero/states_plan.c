@@ -4,8 +4,8 @@
  * and as many for an all-gather. With one micro-step, stages 0 to 2 send 2 of these per step and stage 3 sends 3. With
  * several groups a gather involves the ranks of one group. Once per step each rank sends its sums to the owners of the
  * same shard in the other groups. */
-#include "arrange.h"
 #include "dtrain/device/block8.h"
+#include "zero_impl.h"
 
 /** Elements of a unit's tensors in a part. */
 static double n_param_in(const dt_unit *u, dt_part part)
@@ -141,15 +141,29 @@ size_t zero_saved_nbytes(const zero_layout *l, dt_part p)
     return nbytes;
 }
 
+static dt_memory memory_of(const zero_layout *l)
+{
+    dt_zero z = {.lay = *l};
+    zero_memory list[ZERO_MAX_MEMORY];
+    dt_memory sum = {0};
+    for (int i = 0, n = zero_list_memory(&z, list); i < n; i++)
+        sum.at[list[i].category][list[i].space] += list[i].nbytes;
+    const dt_swap_options file = zero_file_options(l, "", NULL);
+    if (l->has_file) dt_swap_plan(&file, &sum);
+    return sum;
+}
+
 dt_err dt_zero_plan_make(const dt_zero_options *opt, const dt_unit *units, int n_units, int nranks, dt_zero_plan *plan)
 {
     zero_layout l;
     DT_TRY(zero_layout_make(&l, opt, units, n_units, nranks));
-    *plan = (dt_zero_plan){
-        .memory = l.memory, .n_streams = l.n_streams, .n_param = l.n_param, .least_live_parameters = l.least_live_len};
+    *plan = (dt_zero_plan){.memory = memory_of(&l),
+                           .n_streams = l.n_streams,
+                           .n_param = l.n_param,
+                           .least_live_parameters = l.least_live_len};
     for (int p = 0; p < DT_N_PARTS; p++) plan->saved_nbytes[p] = zero_saved_nbytes(&l, (dt_part)p);
-    const size_t states = dt_memory_of(&l.memory, DT_MEM_PARAMS) + dt_memory_of(&l.memory, DT_MEM_GRADS) +
-                          dt_memory_of(&l.memory, DT_MEM_OPTIMIZER);
+    const size_t states = dt_memory_of(&plan->memory, DT_MEM_PARAMS) + dt_memory_of(&plan->memory, DT_MEM_GRADS) +
+                          dt_memory_of(&plan->memory, DT_MEM_OPTIMIZER);
     int64_t shards = 0;
     const int per_code = l.param_dtype[DT_CODES] == DT_NF4X2 ? 2 : 1;
     for (int u = 0; u < n_units; u++)

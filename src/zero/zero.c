@@ -3,68 +3,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, dt_memcat category)
-{
-    return dt_buf_alloc_zeroed(buf, z->dev, DT_ON_DEVICE, (size_t)len * dt_dtype_size(dtype), category);
-}
-
-/* Allocate the master or a state. Files start as zeros too. */
-static dt_err alloc_array(dt_zero *z, int a)
-{
-    const dt_memspace space = z->lay.array[a].space;
-    if (space == DT_IN_FILE) return DT_OK;
-    return dt_buf_alloc_zeroed(&z->array[a], zero_memory_of(z, space), space, zero_array_nbytes(&z->lay, a),
-                               DT_MEM_OPTIMIZER);
-}
-
-/* All buffers are zeroed: optimizer states before the first step, and padding always. */
-static dt_err alloc_states(dt_zero *z)
+int zero_list_memory(dt_zero *z, zero_memory list[ZERO_MAX_MEMORY])
 {
     const zero_layout *l = &z->lay;
-    for (int p = 0; p < DT_N_PARTS; p++)
-        DT_TRY(alloc_state(z, &z->params[p], l->params_len[p], l->param_dtype[p], DT_MEM_PARAMS));
-    DT_TRY(alloc_state(z, &z->grads, l->grads_len, l->grad_kept, DT_MEM_GRADS));
-    for (int a = 0; a < l->n_arrays; a++) DT_TRY(alloc_array(z, a));
-    return DT_OK;
-}
-
-/* A buffer whose contents need no initial value. */
-typedef struct staging {
-    dt_buf *buf;
-    dt_memspace space;
-    size_t nbytes;
-} staging;
-enum { N_STAGING = 11 + DT_N_PARTS };
-
-static void list_staging(dt_zero *z, staging list[N_STAGING])
-{
-    const zero_layout *l = &z->lay;
+    const size_t grad = dt_dtype_size(l->grad_kept), half = sizeof(uint16_t);
     const dt_memspace updates = l->grads_down ? DT_ON_HOST : DT_ON_DEVICE;
-    const staging buffers[N_STAGING - DT_N_PARTS] = {
-        {&z->grad_arena, DT_ON_DEVICE, l->grad_arena_bytes},
-        {&z->bucket, DT_ON_DEVICE, l->bucket_bytes},
-        {&z->results, DT_ON_DEVICE, l->results_bytes},
-        {&z->scratch, updates, zero_scratch_nbytes(l)},
-        {&z->direction, DT_ON_DEVICE, (size_t)l->direction_len * sizeof(uint16_t)},
-        {&z->blocks, DT_ON_DEVICE, (size_t)l->blocks_len * sizeof(uint16_t)},
-        {&z->owned_matrices, DT_ON_DEVICE, (size_t)l->owned_len * sizeof(uint16_t)},
-        {&z->matrix_scratch, DT_ON_DEVICE, l->matrix_scratch_bytes},
-        {&z->matrix_sums, DT_ON_DEVICE, (size_t)l->n_matrices * 16},
-        {&z->host_direction, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_len * sizeof(uint16_t) : 0},
-        {&z->host, DT_ON_PINNED, l->host_bytes},
+    const zero_memory buffers[] = {
+        {&z->grads, DT_MEM_GRADS, DT_ON_DEVICE, (size_t)l->grads_len * grad},
+        {&z->host_grads, DT_MEM_GRADS, l->host_grad_space, l->grads_down ? (size_t)l->opt_len * grad : 0},
+        {&z->grad_slots, DT_MEM_STAGING, DT_ON_DEVICE, ZERO_GRAD_SLOTS * (size_t)l->grad_slot_len * grad},
+        {&z->grad_arena, DT_MEM_STAGING, DT_ON_DEVICE, l->grad_arena_bytes},
+        {&z->bucket, DT_MEM_STAGING, DT_ON_DEVICE, l->bucket_bytes},
+        {&z->results, DT_MEM_STAGING, DT_ON_DEVICE, l->results_bytes},
+        {&z->watched, DT_MEM_STAGING, DT_ON_DEVICE, l->watched_bytes},
+        {&z->scratch, DT_MEM_STAGING, updates, zero_scratch_nbytes(l)},
+        {&z->direction, DT_MEM_STAGING, DT_ON_DEVICE, (size_t)l->direction_len * half},
+        {&z->blocks, DT_MEM_STAGING, DT_ON_DEVICE, (size_t)l->blocks_len * half},
+        {&z->owned_matrices, DT_MEM_STAGING, DT_ON_DEVICE, (size_t)l->owned_len * half},
+        {&z->matrix_scratch, DT_MEM_STAGING, DT_ON_DEVICE, l->matrix_scratch_bytes},
+        {&z->matrix_sums, DT_MEM_STAGING, DT_ON_DEVICE, (size_t)l->n_matrices * 16},
+        {&z->host_direction, DT_MEM_STAGING, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_len * half : 0},
+        {&z->host, DT_MEM_STAGING, DT_ON_PINNED, l->host_bytes},
+        {&z->up.memory, DT_MEM_STAGING, DT_ON_PINNED, zero_ring_bytes(l->n_buffers, l->up_bytes)},
+        {&z->fetch.memory, DT_MEM_STAGING, DT_ON_PINNED, zero_ring_bytes(l->n_buffers, l->fetch_bytes)},
+        {&z->swap.memory, DT_MEM_STAGING, DT_ON_HOST, zero_ring_bytes(l->n_buffers, l->swap_bytes)},
     };
-    for (int p = 0; p < DT_N_PARTS; p++) list[p] = (staging){&z->param_arena[p], DT_ON_DEVICE, l->param_arena_bytes[p]};
-    memcpy(list + DT_N_PARTS, buffers, sizeof buffers);
+    int n = sizeof buffers / sizeof buffers[0];
+    memcpy(list, buffers, sizeof buffers);
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        const size_t size = dt_dtype_size(l->param_dtype[p]);
+        list[n++] = (zero_memory){&z->params[p], DT_MEM_PARAMS, DT_ON_DEVICE, (size_t)l->params_len[p] * size};
+        list[n++] = (zero_memory){&z->param_arena[p], DT_MEM_STAGING, DT_ON_DEVICE, l->param_arena_bytes[p]};
+        if (l->away_space != DT_IN_FILE)
+            list[n++] = (zero_memory){&z->away[p], DT_MEM_PARAMS, l->away_space, (size_t)l->away_len[p] * size};
+    }
+    for (int a = 0; a < l->n_arrays; a++)
+        if (l->array[a].space != DT_IN_FILE)
+            list[n++] = (zero_memory){&z->array[a], DT_MEM_OPTIMIZER, l->array[a].space, zero_array_nbytes(l, a)};
+    return n;
 }
 
-static dt_err alloc_staging(dt_zero *z)
+/* States are zeroed: optimizer states before the first step, and padding always. */
+static dt_err alloc_memory(dt_zero *z)
 {
-    staging list[N_STAGING];
-    list_staging(z, list);
-    for (int i = 0; i < N_STAGING; i++)
-        DT_TRY(
-            dt_buf_alloc(list[i].buf, zero_memory_of(z, list[i].space), list[i].space, list[i].nbytes, DT_MEM_STAGING));
-    return dt_buf_alloc_zeroed(&z->watched, z->dev, DT_ON_DEVICE, z->lay.watched_bytes, DT_MEM_STAGING);
+    zero_memory list[ZERO_MAX_MEMORY];
+    for (int i = 0, n = zero_list_memory(z, list); i < n; i++) {
+        const zero_memory *m = &list[i];
+        if (m->nbytes == 0) continue; /* z->opt.host may be missing */
+        DT_TRY((m->category == DT_MEM_STAGING && m->buf != &z->watched ? dt_buf_alloc : dt_buf_alloc_zeroed)(
+            m->buf, zero_memory_of(z, m->space), m->space, m->nbytes, m->category));
+    }
+    return DT_OK;
 }
 
 static dt_err make_streams(dt_zero *z)
@@ -92,8 +81,7 @@ static dt_err open_local(dt_zero *z)
     DT_EXPECT(!zero_offloads(z) || (z->opt.host && z->opt.host->ops->host_accessible));
     DT_TRY(make_streams(z));
     DT_TRY(zero_slices_make(z));
-    DT_TRY(alloc_states(z));
-    DT_TRY(alloc_staging(z));
+    DT_TRY(alloc_memory(z));
     return zero_offload_open(z);
 }
 
@@ -156,13 +144,8 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    staging list[N_STAGING];
-    list_staging(z, list);
-    for (int i = 0; i < N_STAGING; i++) dt_buf_free(list[i].buf);
-    for (int p = 0; p < DT_N_PARTS; p++) dt_buf_free(&z->params[p]);
-    for (int a = 0; a < ZERO_MAX_ARRAYS; a++) dt_buf_free(&z->array[a]);
-    dt_buf_free(&z->grads);
-    dt_buf_free(&z->watched);
+    zero_memory list[ZERO_MAX_MEMORY];
+    for (int i = 0, n = zero_list_memory(z, list); i < n; i++) dt_buf_free(list[i].buf);
     zero_layout_free(&z->lay);
     zero_slices_free(z);
     free(z->state);

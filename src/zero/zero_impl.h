@@ -124,6 +124,17 @@ struct dt_zero {
     dt_nonfinite nonfinite;
 };
 
+/** A buffer of z in memory, as the plan counts it and dt_zero_open allocates it. */
+typedef struct zero_memory {
+    dt_buf *buf;
+    dt_memcat category;
+    dt_memspace space;
+    size_t nbytes;
+} zero_memory;
+enum { ZERO_MAX_MEMORY = 20 + 3 * DT_N_PARTS + ZERO_MAX_ARRAYS };
+/** List the buffers of the layout z->lay; nothing else of z is read. Returns their number (zero.c). */
+int zero_list_memory(dt_zero *z, zero_memory list[ZERO_MAX_MEMORY]);
+
 /** The phase before zero's own, restored when zero is done; for the watchdog and the trace. */
 typedef struct zero_phase {
     const char *name, *unit;
