@@ -40,14 +40,27 @@ enum { ALWAYS = 1 }; /* the group of TEST, which run_listed() runs */
 #define TEST_OF(GROUPS, NAME) TEST_IN(GROUPS, NAME, NULL, NULL)
 #define TEST(NAME) TEST_IN(ALWAYS, NAME, NULL, NULL)
 
-/** err is `want`, and the message, which this clears, contains the text ("": any). */
-#define assert_fails(err, want, text) assert_failed((err), (want), (text), __FILE__, __LINE__)
-static inline void assert_failed(dt_err err, dt_err want, const char *text, const char *file, int line)
+#define TEXTS(...) (const char *const[]){__VA_ARGS__}, sizeof(const char *const[]){__VA_ARGS__} / sizeof(char *)
+/** err is `want`, and the message, which this clears, contains each of the texts ("": any). */
+#define assert_fails(err, want, ...) assert_failed((err), (want), TEXTS(__VA_ARGS__), __FILE__, __LINE__)
+/** The message contains each of the texts. */
+#define assert_says(...) assert_said(TEXTS(__VA_ARGS__), __FILE__, __LINE__)
+static inline void assert_said(const char *const *texts, size_t n, const char *file, int line)
 {
-    if (err != want || !strstr(dt_error_message(), text)) {
-        print_error("expected error %d with \"%s\", found %d: %s\n", (int)want, text, (int)err, dt_error_message());
+    for (size_t i = 0; i < n; i++)
+        if (!strstr(dt_error_message(), texts[i])) {
+            print_error("expected \"%s\", found: %s\n", texts[i], dt_error_message());
+            _fail(file, line);
+        }
+}
+static inline void assert_failed(dt_err err, dt_err want, const char *const *texts, size_t n, const char *file,
+                                 int line)
+{
+    if (err != want) {
+        print_error("expected error %d, found %d: %s\n", (int)want, (int)err, dt_error_message());
         _fail(file, line);
     }
+    assert_said(texts, n, file, line);
     dt_error_clear();
 }
 

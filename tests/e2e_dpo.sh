@@ -9,21 +9,12 @@ fixture=tests/data/dpo
 sed 's/, "margin": [0-9.]*//' tests/data/rm/pairs.jsonl >"$tmp/pairs.jsonl" # beta would follow it
 data -o "$tmp/pairs.h5" "$tmp/pairs.jsonl"
 make_task dpo run.max_steps=6 data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4
-export_fp32="checkpoint.export=hf checkpoint.export_dtype=fp32"
-as_trl() { # NP DIR RUN ARGS...: a run of the fixture
-    local np=$1 dir=$2 name start pairs keys more=
-    IFS=$'\t' read -r name start pairs keys < <(trl_runs dpo | sed -n "$3p")
-    [ "$pairs" = more ] && more=data.seq_len=28
-    shift 3
-    rm -rf "${tmp:?}/$dir"
-    train "$np" "$dir" run.max_steps=10 model.path="tests/data/$start" data.train="$tmp/$pairs.h5" batch.micro_batch_size=2 $export_fp32 $keys $more "$@"
-}
 data --tokenizer tests/data/rm/letters -o "$tmp/more.h5" tests/data/rm/more.jsonl
 if command -v python3 >/dev/null; then
     n=0
     while IFS=$'\t' read -r name start pairs keys; do
         every 4 $((n += 1)) || continue
-        as_trl 1 trl "$n"
+        as_trl dpo 28 1 trl "$n"
         expect "$name of ${start##*/}, ${keys#* }: TRL's numbers and weights" like_trl trl dpo "$name"
     done < <(trl_runs dpo)
     n=0
@@ -32,7 +23,7 @@ if command -v python3 >/dev/null; then
         every 4 $((n += 1)) || continue
         set -- $layout
         name=$(trl_runs dpo | sed -n "$1p" | cut -f1)
-        as_trl "$2" layout "$1" zero.stage="$3" batch.micro_batch_size="$4"
+        as_trl dpo 28 "$2" layout "$1" zero.stage="$3" batch.micro_batch_size="$4"
         expect "$name on $2 ranks, stage $3, micro-batches of $4: the same" like_trl layout dpo "$name"
     done
 else

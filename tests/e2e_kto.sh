@@ -8,26 +8,17 @@
 data -o "$tmp/pairs.h5" tests/data/kto/pairs.jsonl
 data --tokenizer tests/data/rm/letters -o "$tmp/more.h5" tests/data/kto/more.jsonl
 make_task kto run.max_steps=6 data.train="$tmp/pairs.h5" data.shuffle=false batch.train_batch_size=4
-as_trl() { # NP DIR RUN ARGS...: a run of the fixture
-    local np=$1 dir=$2 name start pairs keys more=
-    IFS=$'\t' read -r name start pairs keys < <(trl_runs kto | sed -n "$3p")
-    [ "$pairs" = more ] && more=data.seq_len=16
-    shift 3
-    rm -rf "${tmp:?}/$dir"
-    train "$np" "$dir" run.max_steps=10 model.path="tests/data/$start" data.train="$tmp/$pairs.h5" batch.micro_batch_size=2 \
-        checkpoint.export=hf checkpoint.export_dtype=fp32 $keys $more "$@"
-}
 if command -v python3 >/dev/null; then
     n=0
     while IFS=$'\t' read -r name start pairs keys; do
-        as_trl 1 trl $((n += 1))
+        as_trl kto 16 1 trl $((n += 1))
         expect "$name of ${start##*/}, ${keys#* }: TRL's numbers and weights" like_trl trl kto "$name"
     done < <(trl_runs kto)
     # also where ranks have no sample in the last step of an epoch
     for layout in "1 2 3 1" "3 4 0 1" "5 2 2 1" "5 4 3 1" "6 4 1 1" "4 2 2 2"; do
         set -- $layout
         name=$(trl_runs kto | sed -n "$1p" | cut -f1)
-        as_trl "$2" layout "$1" zero.stage="$3" batch.micro_batch_size="$4"
+        as_trl kto 16 "$2" layout "$1" zero.stage="$3" batch.micro_batch_size="$4"
         expect "$name on $2 ranks, stage $3, micro-batches of $4: the same" like_trl layout kto "$name"
     done
 else

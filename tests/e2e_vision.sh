@@ -15,31 +15,8 @@ images() { # MODEL ARGS...: a dataset for it
 images clip_llama -o "$tmp/images.h5" $fixture/records.jsonl
 sed -n 's/<image>//gp' $fixture/records.jsonl | sed 's/, "images*": .*/}/' >"$tmp/texts.jsonl"
 expect "one without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/texts.h5" "$tmp/texts.jsonl" "$tmp/texts.jsonl"
-cat >"$tmp/tiny.ini" <<INI
-[run]
-task = sft
-max_steps = 10
-threads = 1
-[model]
-path = $hf/clip_llama
-[data]
-train = $tmp/images.h5
-seq_len = 64
-shuffle = false
-[batch]
-train_batch_size = 4
-micro_batch_size = 1
-[optimizer]
-lr = 3e-3
-betas = 0.9, 0.95
-weight_decay = 0
-[scheduler]
-type = constant
-[checkpoint]
-save_steps = 0
-[log]
-report_to = jsonl
-INI
+make_task sft run.max_steps=10 model.path=$hf/clip_llama data.train="$tmp/images.h5" data.shuffle=false batch.train_batch_size=4 batch.micro_batch_size=1 \
+    optimizer.lr=3e-3 optimizer.betas="0.9, 0.95" optimizer.weight_decay=0
 all=tower,projector,llm
 
 # ---- as transformers' LlavaForConditionalGeneration, whose own rounding in fp32 is 1.2e-7 of the loss: ten steps may make some more of ours

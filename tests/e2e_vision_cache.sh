@@ -15,29 +15,8 @@ sed -n 's/<image>//gp' $fixture/records.jsonl | sed 's/, "images*": .*/}/' >"$tm
 expect "texts without images" ./dtrain-data -q --tokenizer $hf/clip_llama -o "$tmp/texts.h5" "$tmp/texts.jsonl"
 sed -n 4p $fixture/records.jsonl | sed "s|\.\./\.\./vision_data|$PWD/tests/data/vision_data|g" >"$tmp/few.jsonl"
 data_of clip_llama -o "$tmp/few.h5" "$tmp/few.jsonl"
-cat >"$tmp/tiny.ini" <<INI
-[run]
-task = sft
-max_steps = 4
-threads = 1
-reproducible = true
-[model]
-path = $hf/clip_llama
-[data]
-train = $tmp/images.h5, $tmp/texts.h5
-seq_len = 64
-[batch]
-train_batch_size = 6
-micro_batch_size = 1
-[optimizer]
-lr = 3e-3
-[scheduler]
-type = constant
-[checkpoint]
-save_steps = 0
-[log]
-report_to = jsonl
-INI
+make_task sft run.max_steps=4 run.reproducible=true model.path=$hf/clip_llama data.train="$tmp/images.h5, $tmp/texts.h5" batch.train_batch_size=6 \
+    batch.micro_batch_size=1 optimizer.lr=3e-3
 cache=$tmp/cache
 kept() { train "$@" vision.feature_cache="$cache"; }
 n_files() { ls "$cache" | grep -c "$1"; }

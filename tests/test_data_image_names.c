@@ -114,10 +114,7 @@ TEST_WITH(images_that_are_not_here_are_refused, clear, NULL)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char record[512];
         snprintf(record, sizeof record, LISTED "%s\"]}\n", cases[i].name);
-        assert_int_equal(make(record, &o, &stats), DT_ERR_DATA);
-        if (!strstr(dt_error_message(), cases[i].says)) print_message("%s\n", dt_error_message());
-        assert_non_null(strstr(dt_error_message(), cases[i].says));
-        assert_non_null(strstr(dt_error_message(), "input:1: "));
+        assert_fails(make(record, &o, &stats), DT_ERR_DATA, cases[i].says, "input:1: ");
     }
 }
 

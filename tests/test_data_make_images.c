@@ -287,10 +287,7 @@ TEST_WITH(what_does_not_fit_is_refused, clear, NULL)
         /* after a valid one and a blank line */
         snprintf(text, sizeof text, "{\"image\": \"wide.ppm\", " CHAT("<image>", "a") "}\n\n%s\n", cases[c].record);
         if (strstr(cases[c].record, "chosen")) memmove(text, strstr(text, "\n\n"), strlen(strstr(text, "\n\n")) + 1);
-        assert_int_equal(make(text, &o, &stats), DT_ERR_DATA);
-        if (!strstr(dt_error_message(), cases[c].says)) print_message("%zu: %s\n", c, dt_error_message());
-        assert_non_null(strstr(dt_error_message(), cases[c].says));
-        assert_non_null(strstr(dt_error_message(), ":3: "));
+        assert_fails(make(text, &o, &stats), DT_ERR_DATA, cases[c].says, ":3: ");
         assert_true(access(output, F_OK) != 0);
         if (strstr(cases[c].record, "chosen")) continue;
         o.skip_bad = true;

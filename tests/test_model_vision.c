@@ -298,7 +298,7 @@ TEST(a_preprocessor_is_read_as_dtrain_data_reads_it)
     assert_int_equal(dt_model_config_set_preprocessor(
                          &mc, "data", quoted("{'image_processor_type': 'CLIPImageProcessor', 'note': '\\u0000'}")),
                      DT_ERR_DATA); /* which no config.json may have */
-    assert_non_null(strstr(dt_error_message(), "data:1:"));
+    assert_says("data:1:");
     dt_error_clear();
     dt_model_config_free(&again);
     dt_model_config_free(&mc);

@@ -341,7 +341,7 @@ TEST_WITH(a_pipe_is_not_a_metrics_file, setup, teardown)
     alarm(20); /* opened to be read, it would wait for a writer */
     assert_int_equal(dt_metrics_read(&m, f->jsonl), DT_ERR_DATA);
     alarm(0);
-    assert_non_null(strstr(dt_error_message(), "expected a file"));
+    assert_says("expected a file");
     dt_error_clear();
     unlink(f->jsonl);
 }

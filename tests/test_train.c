@@ -109,7 +109,7 @@ TEST(an_interval_is_a_fraction_or_an_integer)
         dt_config cfg = config(cases[i].text);
         dt_error_clear();
         assert_int_equal(dt_intervals_check(&cfg), cases[i].want);
-        assert_non_null(strstr(dt_error_message(), cases[i].say));
+        assert_says(cases[i].say);
         dt_config_free(&cfg);
     }
 }
@@ -138,7 +138,7 @@ TEST(saves_of_the_best_come_with_validations)
         dt_config cfg = config(text);
         dt_error_clear();
         assert_int_equal(dt_best_intervals_check(&cfg, 1000), cases[i].want);
-        assert_non_null(strstr(dt_error_message(), cases[i].say));
+        assert_says(cases[i].say);
         dt_config_free(&cfg);
     }
 }

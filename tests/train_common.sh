@@ -1,7 +1,7 @@
 # train_common.sh - a tiny model and its data for the e2e tests of dtrain: `. "$(dirname "$0")/train_common.sh"` after e2e.sh.
 #
 #   make_data              $tmp/train.h5, $tmp/valid.h5 (bytes of generated English) and $tmp/tiny.ini
-#   make_task TASK KEYS... $tmp/tiny.ini of a task that aligns the model of tests/data/dpo; KEYS: section.key=value
+#   make_task TASK KEYS... $tmp/tiny.ini of a task, by default on the model of tests/data/dpo; KEYS: section.key=value, also instead of defaults
 #   train NP DIR ARGS...   runs ./dtrain on tiny.ini with output in $tmp/DIR
 #   losses DIR             "step loss" of every training line of DIR's metrics
 #   close_losses A B TOL   every step of A is in B and the losses agree to relative TOL
@@ -66,28 +66,11 @@ INI
 make_task() {
     local task=$1 key
     shift
-    cat >"$tmp/tiny.ini" <<INI
-[run]
-task = $task
-threads = 1
-[model]
-path = tests/data/dpo/start
-[data]
-seq_len = 64
-[optimizer]
-lr = 1e-2
-weight_decay = 0.1
-betas = 0.9, 0.999
-eps = 1e-8
-max_grad_norm = 1
-[scheduler]
-type = constant
-[checkpoint]
-save_steps = 0
-[log]
-report_to = jsonl
-INI
-    for key; do printf '[%s]\n%s\n' "${key%%.*}" "${key#*.}"; done >>"$tmp/tiny.ini"
+    for key in run.task="$task" run.threads=1 model.path=tests/data/dpo/start data.seq_len=64 optimizer.lr=1e-2 optimizer.weight_decay=0.1 \
+        scheduler.type=constant checkpoint.save_steps=0 log.report_to=jsonl; do
+        [[ " $* " = *" ${key%%=*}="* ]] || echo "$key"
+    done >"$tmp/.keys"
+    printf '%s\n' "$@" | cat "$tmp/.keys" - | sed 's/^\([a-z]*\)\./[\1]\n/' >"$tmp/tiny.ini"
 }
 
 train() {
@@ -97,7 +80,17 @@ train() {
 }
 
 data() { ./dtrain-data --tokenizer bytes "$@" >"$tmp/.data" 2>&1 || { cat "$tmp/.data"; not_ok "data for the tests" "dtrain-data failed"; exit 1; }; }
+# trl.json of a task: a line for each run, its name, start, data and keys.
 trl_runs() { sed -n 's/^{"name": "\([^"]*\)", "keys": "\([^"]*\)", "start": "\([^"]*\)", "data": "\([^"]*\)".*/\1\t\3\t\4\t\2/p' "tests/data/$1/trl.json"; }
+as_trl() { # TASK LEN NP DIR RUN ARGS...: the fixture's run of this number. LEN: data.seq_len of its longer samples, $tmp/more.h5
+    local task=$1 len=$2 np=$3 dir=$4 name start pairs keys more=
+    IFS=$'\t' read -r name start pairs keys < <(trl_runs "$task" | sed -n "$5p")
+    [ "$pairs" = more ] && more=data.seq_len=$len
+    shift 5
+    rm -rf "${tmp:?}/$dir"
+    train "$np" "$dir" run.max_steps=10 model.path="tests/data/$start" data.train="$tmp/$pairs.h5" batch.micro_batch_size=2 \
+        checkpoint.export=hf checkpoint.export_dtype=fp32 $keys $more "$@"
+}
 # A GPU adds in another order, and ten steps make more of that: 3.0e-4 (grpo's sapo on an H100) of what is 1e-4 on a CPU.
 like_trl() {
     local tolerance=2e-4

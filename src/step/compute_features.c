@@ -107,10 +107,13 @@ static dt_err check_same_towers(const making *k)
         const dt_frozen_model *f = k->t->same_tower[i];
         uint64_t hash;
         DT_TRY(hash_tower(k->t, &f->mc, f->zero, &hash));
-        DT_CONFIG_CHECK(hash == k->kind.tower, k->t->cfg, "vision", "feature_cache",
-                        "%s has another vision tower than the model in training, so cached features cannot be shared; "
-                        "leave this key out",
-                        f->from.path);
+        dt_err err = DT_OK; /* the same on all ranks; rank 0 reports it, because it knows where the key is set */
+        if (hash != k->kind.tower)
+            err = dt_config_fail(k->t->cfg, "vision", "feature_cache",
+                                 "%s has another vision tower than the model in training, so cached features cannot be "
+                                 "shared; leave this key out",
+                                 f->from.path);
+        DT_TRY(dt_comm_agree(k->t->comm, err));
     }
     return DT_OK;
 }
