@@ -77,7 +77,7 @@ $(BUILD)/%.o: %.c $(BUILD)/mpi
 define ISA_RULE
 $(BUILD)/src/device/isa/%.$(1).o: src/device/isa/%.c $(BUILD)/mpi
 	@mkdir -p $$(@D)
-	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS:-g=-g1) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
+	$$(call SAY,CC,$$@)$(MPICC) $(CPPFLAGS) $(CFLAGS) -O3 -ffp-contract=off $(ISA_CFLAGS_$(1)) -DDT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call ISA_RULE,$(i))))
 # Instruction sets of the programs. When they change, the code that selects one is recompiled.

@@ -26,7 +26,7 @@ enum { LINE = 64, N_NOTES = 256 };
 typedef struct nccl_note {
     int64_t number;
     const char *kind, *phase, *unit;
-    cudaEvent_t before, behind;
+    cudaEvent_t before, after;
     atomic_bool queued; /* the event after it is recorded */
 } nccl_note;
 
@@ -97,7 +97,7 @@ static dt_err make_notes(nccl_state *t)
 {
     for (int i = 0; i < N_NOTES; i++) {
         DT_CUDA(cudaEventCreateWithFlags(&t->notes[i].before, cudaEventDisableTiming));
-        DT_CUDA(cudaEventCreateWithFlags(&t->notes[i].behind, cudaEventDisableTiming));
+        DT_CUDA(cudaEventCreateWithFlags(&t->notes[i].after, cudaEventDisableTiming));
     }
     return DT_OK;
 }
@@ -107,7 +107,7 @@ static void free_notes(nccl_state *t)
     if (dt_device_failure()) return; /* a failed GPU gets nothing back */
     for (int i = 0; i < N_NOTES; i++) {
         if (t->notes[i].before) cudaEventDestroy(t->notes[i].before);
-        if (t->notes[i].behind) cudaEventDestroy(t->notes[i].behind);
+        if (t->notes[i].after) cudaEventDestroy(t->notes[i].after);
     }
 }
 
@@ -132,13 +132,13 @@ static nccl_note *note_before(const dt_comm *comm, const char *kind, cudaStream_
     return n;
 }
 
-static void note_behind(nccl_note *n, cudaStream_t stream)
+static void note_after(nccl_note *n, cudaStream_t stream)
 {
-    record(n->behind, stream);
+    record(n->after, stream);
     atomic_store(&n->queued, true);
 }
 
-static bool is_done(nccl_note *n) { return atomic_load(&n->queued) && cudaEventQuery(n->behind) == cudaSuccess; }
+static bool is_done(nccl_note *n) { return atomic_load(&n->queued) && cudaEventQuery(n->after) == cudaSuccess; }
 
 static const char *state_of_note(const nccl_note *n)
 {
@@ -165,7 +165,7 @@ static void nccl_where(const dt_comm *comm, char *out, size_t out_size)
         return;
     }
     const nccl_note *n = &t->notes[k % N_NOTES];
-    const cudaError_t state = cudaEventQuery(n->behind);
+    const cudaError_t state = cudaEventQuery(n->after);
     if (state != cudaSuccess && state != cudaErrorNotReady) { /* every event returns this, so the position is unknown */
         snprintf(out, out_size, "; the GPU has failed: %s", cudaGetErrorName(state));
         return;
@@ -311,7 +311,7 @@ static dt_err reduce_flat(const dt_axis *axis, const dt_reduction *d, int64_t do
                             .recv = result(d, done),
                             .accumulate = d->accumulate,
                             .n = n};
-    return nccl_fold_pieces(s, &fold);
+    return nccl_fold_blocks(s, &fold);
 }
 
 /* Layout of the staging buffer, in strides of the longest part: blocks by node and neighbour, then sums by node, then
@@ -361,7 +361,7 @@ static dt_err add_in_node(const dt_axis *axis, const dt_reduction *d, const node
                                 .recv_dt = DT_F32,
                                 .recv = g->sums + node * g->stride,
                                 .n = n};
-        const dt_err folded = nccl_fold_pieces(s, &fold);
+        const dt_err folded = nccl_fold_blocks(s, &fold);
         if (err == DT_OK) err = folded;
     }
     return err;
@@ -389,7 +389,7 @@ static dt_err add_nodes(const dt_axis *axis, const dt_reduction *d, const node_s
                             .recv = result(d, done),
                             .accumulate = d->accumulate,
                             .n = n};
-    return nccl_fold_pieces(s, &fold);
+    return nccl_fold_blocks(s, &fold);
 }
 
 /* After a device error the rank still takes part, unless the device has failed permanently. */
@@ -420,7 +420,7 @@ static dt_err nccl_reduce_scatter(const dt_axis *axis, const dt_reduction *d, dt
         if (reduced == DT_ERR_COMM) return reduced; /* the note is kept: it shows the position */
         if (err == DT_OK) err = reduced;
     }
-    note_behind(note, s->handle);
+    note_after(note, s->handle);
     const dt_err marked = ops->event_record(comm->dev, t->free, stream);
     return err == DT_OK ? marked : err;
 }
@@ -441,7 +441,7 @@ static dt_err exchange_parts(const dt_axis *axis, const char *kind, const char *
         DT_TRY(swap(axis, r, own, buf + (size_t)r * stride, nbytes, s));
     }
     DT_TRY(settle(comm, ncclGroupEnd(), kind));
-    note_behind(note, s->handle);
+    note_after(note, s->handle);
     return copied;
 }
 
@@ -456,7 +456,7 @@ static dt_err nccl_all_gather(const dt_axis *axis, const char *kind, const void 
     nccl_note *note = note_before(comm, kind, s->handle);
     DT_TRY(dt_comm_may_join(comm));
     DT_TRY(settle(comm, ncclAllGather(send, recv, nbytes, ncclInt8, state_of(comm)->nccl, s->handle), kind));
-    note_behind(note, s->handle);
+    note_after(note, s->handle);
     return DT_OK;
 }
 
@@ -474,7 +474,7 @@ static dt_err nccl_exchange(const dt_axis *axis, const char *kind, const dt_parc
         if (m[i].recv_nbytes > 0) DT_NCCL(comm, ncclRecv(m[i].recv, m[i].recv_nbytes, ncclInt8, r, t->nccl, s->handle));
     }
     DT_TRY(settle(comm, ncclGroupEnd(), kind));
-    note_behind(note, s->handle);
+    note_after(note, s->handle);
     return DT_OK;
 }
 

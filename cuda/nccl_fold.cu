@@ -55,7 +55,7 @@ template <class S, class D> static void fold_as(dt_stream *s, const nccl_fold *f
     }
 }
 
-dt_err nccl_fold_pieces(dt_stream *s, const nccl_fold *f)
+dt_err nccl_fold_blocks(dt_stream *s, const nccl_fold *f)
 {
     if (f->n == 0) return DT_OK;
     CUDA_BY_DTYPE(f->send_dt, S, "reduce_scatter",

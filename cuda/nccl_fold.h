@@ -24,7 +24,7 @@ typedef struct nccl_fold {
     bool accumulate;
     int64_t n;
 } nccl_fold;
-dt_err nccl_fold_pieces(dt_stream *s, const nccl_fold *fold);
+dt_err nccl_fold_blocks(dt_stream *s, const nccl_fold *fold);
 
 #ifdef __cplusplus
 }

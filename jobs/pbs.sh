@@ -11,6 +11,10 @@
 #PBS -r y
 
 cd "$PBS_O_WORKDIR" || exit 1
+if [ -z "${INPUT:-}" ]; then
+    echo "INPUT: expected a configuration file; submit with qsub -v INPUT=input.ini jobs/pbs.sh" >&2
+    exit 64
+fi
 bin= # make install writes the programs' folder here
 module load dtrain 2>/dev/null || true
 max_requeues=${DTRAIN_MAX_REQUEUES:-100} max_failures=${DTRAIN_MAX_FAILURES:-3}
@@ -20,6 +24,10 @@ case "$max_requeues:$max_failures" in
         exit 64
         ;;
 esac
+if [ -n "${DTRAIN:-}" ] && ! { [ -f "$DTRAIN" ] && [ -x "$DTRAIN" ]; }; then
+    echo "DTRAIN=$DTRAIN: expected the path of the program dtrain, found no such program" >&2
+    exit 127
+fi
 # The program: $DTRAIN, the one installed with this script, the one in PATH, or the one in the folder the job was submitted from.
 for dtrain in "${DTRAIN:-}" ${bin:+"$bin/dtrain"} "$(command -v dtrain)" "$PBS_O_WORKDIR/dtrain" ''; do
     if [ -f "$dtrain" ] && [ -x "$dtrain" ]; then break; fi

@@ -42,6 +42,10 @@ case $script in
 ?*) script=$SLURM_SUBMIT_DIR/$script ;;
 esac
 
+if [ -n "${DTRAIN:-}" ] && ! { [ -f "$DTRAIN" ] && [ -x "$DTRAIN" ]; }; then
+    echo "DTRAIN=$DTRAIN: expected the path of the program dtrain, found no such program" >&2
+    exit 127
+fi
 # The program: $DTRAIN, the one installed or built with this script, the one in PATH, or the one in the folder the job was submitted from.
 for dtrain in "${DTRAIN:-}" ${bin:+"$bin/dtrain"} ${script:+"${script%/*}/../dtrain"} "$(command -v dtrain)" "$SLURM_SUBMIT_DIR/dtrain" ''; do
     if [ -f "$dtrain" ] && [ -x "$dtrain" ]; then break; fi

@@ -1,14 +1,19 @@
 /* cases.h - tests that list themselves: TEST(name) { ... } defines one, run_listed() runs those of a file in order.
+ * A test begins without an error message.
  * Tests that a program runs under other conditions are TEST_OF(groups, name), with groups a sum of bits that the file
  * names, and run_groups() runs them. */
 #ifndef CASES_H
 #define CASES_H
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "dtrain/core/core.h"
 
@@ -19,18 +24,23 @@ __attribute__((unused)) static size_t n_listed_tests;
 enum { ALWAYS = 1 }; /* the group of TEST, which run_listed() runs */
 
 #define TEST_IN(GROUPS, NAME, SETUP, TEARDOWN)                                                                         \
-    static void NAME(void **state);                                                                                    \
+    static void test_##NAME(void **state);                                                                             \
+    static void NAME(void **state)                                                                                     \
+    {                                                                                                                  \
+        dt_error_clear();                                                                                              \
+        test_##NAME(state);                                                                                            \
+    }                                                                                                                  \
     __attribute__((constructor)) static void list_##NAME(void)                                                         \
     {                                                                                                                  \
         listed_groups[n_listed_tests] = GROUPS;                                                                        \
         listed_tests[n_listed_tests++] = (struct CMUnitTest){#NAME, NAME, SETUP, TEARDOWN, NULL};                      \
     }                                                                                                                  \
-    static void NAME(__attribute__((unused)) void **state)
+    static void test_##NAME(__attribute__((unused)) void **state)
 #define TEST_WITH(NAME, SETUP, TEARDOWN) TEST_IN(ALWAYS, NAME, SETUP, TEARDOWN)
 #define TEST_OF(GROUPS, NAME) TEST_IN(GROUPS, NAME, NULL, NULL)
 #define TEST(NAME) TEST_IN(ALWAYS, NAME, NULL, NULL)
 
-/** err is `want`, and the message, which this clears, contains the text. */
+/** err is `want`, and the message, which this clears, contains the text ("": any). */
 #define assert_fails(err, want, text) assert_failed((err), (want), (text), __FILE__, __LINE__)
 static inline void assert_failed(dt_err err, dt_err want, const char *text, const char *file, int line)
 {
@@ -39,6 +49,17 @@ static inline void assert_failed(dt_err err, dt_err want, const char *text, cons
         _fail(file, line);
     }
     dt_error_clear();
+}
+
+/** The text with quotation marks for its apostrophes: JSON in C without escapes. The last four texts remain. */
+static inline const char *quoted(const char *text)
+{
+    static char buffer[4][8192];
+    static int next;
+    char *to = buffer[next++ % 4];
+    assert_true(strlen(text) < sizeof buffer[0]);
+    for (size_t i = 0; i == 0 || text[i - 1]; i++) to[i] = text[i] == '\'' ? '"' : text[i];
+    return to;
 }
 
 /** Runs the tests of any of the groups and returns the number that failed. name: in the output, or NULL; setup,

@@ -3,10 +3,7 @@
 #define CHAT_FIXTURE_H
 
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "../src/tokenizer/tokenizer_ops.h"
 #include "dtrain/chat/chat.h"
 

@@ -7,8 +7,6 @@
 #include "mpi_test.h"
 #include "../src/comm/transport.h"
 #include "../src/backends/queue.h"
-#include <math.h>
-#include <string.h>
 
 typedef struct layout {
     const char *nodes; /* DTRAIN_FAKE_NODES */

@@ -5,11 +5,8 @@
 
 #include "cases.h"
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "dtrain/data/data.h"
 #include "dtrain/data/dataset.h"
 
@@ -44,9 +41,11 @@ static inline void write_input(const char *text)
     fclose(f);
 }
 
+/* JSON may have apostrophes for quotation marks. */
 static inline dt_err make(const char *text, const dt_make_options *o, dt_make_stats *stats)
 {
-    if (text) write_input(text);
+    const bool json = strcmp(o->format, "json") == 0;
+    if (text) write_input(json && strchr(text, '\'') ? quoted(text) : text);
     dt_error_clear();
     return dt_make_datasets(o, stats);
 }

@@ -10,9 +10,6 @@
 #include "cases.h"
 #include "forms.h"
 #include "ref_device.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_COPIES = 20, GUARD = 256 };
 

@@ -84,6 +84,7 @@ beside never_ends
 holds() { # DEVICE TEST [THOSE OF ITS TESTS]
     RUN_TIMEOUT=900 run 0 env DTRAIN_DEVICE="$1" "$tests/$2" ${3:+"$3"} # four minutes are too few next to other tests
     expect_exit "$2${3:+, $3}, on $1${DTRAIN_QUEUE_BELOW:+ over $DTRAIN_QUEUE_BELOW}" 0
+    [ -z "${3:-}" ] || expect_text "$2 has tests '$3'" '^\[==========\] Running [1-9]'
 }
 for test in nothing layers patches heads optimizer classifier tokens epilogue scaled; do holds cudasim test_device_$test; done
 for test in layers patches heads optimizer classifier; do holds cudasim_races test_device_$test; done
@@ -92,7 +93,7 @@ holds cudasim test_model_graphs
 TEST_EVERY=5 holds cudasim test_device_attention
 TEST_EVERY=19 holds cudasim test_device_matmul
 TEST_EVERY=37 holds cudasim test_device_rows
-for part in 'what_is*' 'a*_infinit*'; do TEST_EVERY=13 holds cudasim test_device_nonfinite "$part"; done
+for part in 'nan_*' 'a*_infinit*'; do TEST_EVERY=13 holds cudasim test_device_nonfinite "$part"; done
 for part in "plans_*" "an_order_*"; do holds cudasim test_device_attention_library "$part"; done
 
 # What a device that counts counts (dtrain --plan --gpu) is what the CUDA device makes.

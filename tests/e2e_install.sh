@@ -111,6 +111,9 @@ for script in jobs/*.sh; do
     unset CODE
 done
 
+expect "make uninstall" make --no-print-directory uninstall CUDA=0 BUILD="$BUILD" DESTDIR="$root" PREFIX="$prefix" MAKEFLAGS=
+expect "make uninstall leaves no file" test -z "$(find "$root" ! -type d)"
+
 # Recipes of package managers: readable, of this version, and with every library that set-up knows.
 recipes="tools/packaging/spack/package.py tools/packaging/easybuild/dtrain-$version-*.eb"
 expect "recipes are of this version" sh -c "ls $recipes && grep -q '^version: $version' CITATION.cff && grep -q '^## $version' CHANGELOG.md"

@@ -51,7 +51,8 @@ for script in slurm.sh slurm-mpirun.sh; do
     expect "$script: and no requeue is asked for" sh -c "! grep -q 'scontrol requeue' '$out'"
     STATE=CANCELLED fresh $script x.ini
     expect "$script: a cancelled job stays so" sh -c "! grep -q 'scontrol requeue' '$out'"
-    for CODE in 0 1 64 65 71 74; do
+    INPUT= ends_saying "pbs.sh: INPUT is missing" 64 'INPUT: expected a configuration file' fresh pbs.sh
+for CODE in 0 1 64 65 71 74; do
         fresh $script x.ini
         expect "$script: no requeue after $CODE" sh -c "[ $code = $CODE ] && ! grep -q 'scontrol requeue' '$out'"
     done
@@ -103,6 +104,7 @@ for CODE in 0 1 64 65 71 74; do
     expect "pbs.sh: not submitted again after $CODE" sh -c "[ $code = $CODE ] && ! grep -q '^qsub' '$out'"
 done
 for script in slurm.sh slurm-mpirun.sh pbs.sh; do
+    DTRAIN=$tmp/nothing ends_saying "$script: DTRAIN names no program" 127 "DTRAIN=$tmp/nothing: expected the path of the program" fresh $script x.ini
     DTRAIN_MAX_REQUEUES=abc ends_saying "$script: a bound that is no number" 64 "expected numbers, found 'abc' and '3'" fresh $script x.ini
 done
 e2e_done

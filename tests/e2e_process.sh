@@ -31,45 +31,24 @@ kill -STOP "$stopped"
 wait_for_step robbed 1
 rm "$tmp/robbed/run.lock" && lock robbed "" 0
 
-# ---- shared memory: too small, not there, not to be mapped by one rank; what killed jobs have left
+# ---- shared memory that one rank cannot create or map
 ends "three ranks with shared memory" 0 train 3 with
 for np in 2 3 4; do
-    DTRAIN_SHM_DIR=$tmp/nowhere ends "no folder for shared memory, $np ranks: by messages" 0 train $np nowhere$np
+    DTRAIN_FAULT=shm.make:1:1:error ends "no shared memory, $np ranks: by messages" 0 train $np nowhere$np
     expect "said once ($np)" test "$(grep -c 'exchange data by messages instead' "$out")" = 1
 done
 expect "and the numbers agree" close_losses with nowhere3 1e-5
-mkdir "$tmp/shm"
-for fault in shm.make:0 shm.make:1 shm.map:0 shm.map:2; do
-    DTRAIN_SHM_DIR=$tmp/shm DTRAIN_FAULT=$fault:1:error ends "one rank fails at $fault: all exchange by messages" 0 train 3 "fault-$fault"
+for fault in shm.make:0 shm.map:0 shm.map:2; do
+    DTRAIN_FAULT=$fault:1:error ends "one rank fails at $fault: all exchange by messages" 0 train 3 "fault-$fault"
     expect_text "and that is said ($fault)" "shm.ma.*exchange data by messages instead"
 done
-expect "no segment is left" test -z "$(ls -A "$tmp/shm")"
-segment() { head -c 4080 /dev/zero; printf 'dtrain segment 1'; } # as src/comm/shm.c marks its own
-for name in 1-00000000000000aa 2-00000000000000bb 3-00000000000000cc 1-aa 1-00000000000000aa.bak +1-00000000000000aa 1-0x000000000000aa; do segment >"$tmp/shm/dtrain-$name"; done
-for name in dtrain-data.h5 dtrain-4-00000000000000dd other; do seq 2000 >"$tmp/shm/$name"; done
-kept=$(cd "$tmp/shm" && ls | grep -vx dtrain-1-00000000000000aa)
-touch -d '2 minutes ago' "$tmp"/shm/*
-touch -d '1 hour' "$tmp/shm/dtrain-3-00000000000000cc" # and not old before the run begins
-exec 9<"$tmp/shm/dtrain-2-00000000000000bb"
-flock -s 9
-export DTRAIN_SHM_DIR=$tmp/shm
 start 2 mapped log.logging_steps=1 run.max_steps=100000000; mapped=$job
-unset DTRAIN_SHM_DIR
 wait_for_step mapped 1
-exec 9<&-
-expect "segments of a killed job are removed; locked, young and foreign ones remain" test "$(ls "$tmp/shm")" = "$kept"
-expect "shared memory is used" grep -q "dtrain-.*(deleted)" "/proc/$(ranks_of mapped | head -1)/maps"
+for pid in $(ranks_of mapped); do
+    expect "each rank maps the memory of both" test "$(grep -c "memfd:dtrain (deleted)" "/proc/$pid/maps")" = 2
+done
 kill -KILL $(ranks_of mapped)
 wait $mapped
-expect "a killed run leaves no segment" test "$(ls "$tmp/shm")" = "$kept"
-if [ "$(id -u)" = 0 ] && mkdir "$tmp/small" && mount -t tmpfs -o size=3m none "$tmp/small" 2>/dev/null; then
-    trap 'kill $(jobs -p) 2>/dev/null; umount "$tmp/small"; rm -rf "$tmp"' EXIT
-    DTRAIN_SHM_DIR=$tmp/small ends "too little shared memory: by messages" 0 train 3 too-small
-    expect_text "with place and sizes" "not enough space in $tmp/small: 2.00 MiB of shared memory needed, .* left"
-    expect "too little shared memory: no segment remains" test -z "$(ls -A "$tmp/small")"
-else
-    skip "too little shared memory" "no file system can be mounted here"
-fi
 
 # ---- suspended for longer than comm.timeout: the only rank, and both of two
 until [ $((SECONDS - suspended)) -ge 14 ]; do sleep 0.1; done # more than comm.timeout, however slow the machine is
@@ -121,27 +100,10 @@ expect_text "names host and time" "process 1 on elsewhere, since 2023-11-14 22:1
 ends_saying "--force takes it over" 0 "--force: taking over .* from process 1 on elsewhere" train 2 living --force
 lock requeued "Slurm job 77" 0
 SLURM_JOB_ID=77 SLURM_RESTART_COUNT=1 ends "a requeued job is not stopped by itself before" 0 train 2 requeued
-# files left by killed starts: of processes that have ended, and old ones of unknown processes
-mkdir "$tmp/litter"
-contender() { # NAME: a start that is stopped after it has written its file
-    DTRAIN_FAULT=lock.rename:0:1:stop timeout -k 5 240 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/litter" >"$tmp/$1.out" 2>&1 </dev/null &
-    job=$!
-    wait_until_stopped litter "$2"
-}
-lock litter "" 0
-touch -d '1 hour ago' "$tmp/litter/run.lock"
-contender dead 1; dead=$job dead_pid=$(ranks_of litter)
-kill -KILL $dead_pid
-wait $dead
-contender waiting 1; waiting=$job waiting_pid=$(ranks_of litter)
-for name in elsewhere.1 elsewhere.2 torn.3; do printf 'host elsewhere\npid 1\nstart 5\nboot b\nspace 4\n' >"$tmp/litter/run.lock.$name"; done
-: >"$tmp/litter/run.lock.torn.3"
-touch -d '2 days ago' "$tmp/litter/run.lock.elsewhere.1" "$tmp/litter/run.lock.torn.3"
-ends "a run in a directory with files of killed starts" 0 train 1 litter
-expect "only files of processes that have ended are removed" test "$(cd "$tmp/litter" && ls -d run.lock.* | tr '\n' ' ')" = \
-    "run.lock.elsewhere.2 run.lock.$(hostname).$waiting_pid "
-kill -KILL $waiting_pid
-wait $waiting
+# a start that was killed before it wrote its text
+mkdir -p "$tmp/empty" && : >"$tmp/empty/run.lock"
+touch -d '1 hour ago' "$tmp/empty/run.lock"
+ends_saying "an old lock without text is stale" 0 "taking over .*run.lock: its run has ended \(process 0 on an unknown host" train 1 empty
 
 # a run.lock that tells nothing
 mkdir -p "$tmp/barred/run.lock"
@@ -155,7 +117,7 @@ prints "dtrain-info names it" "^ *lock +$tmp/strange/run.lock: expected at most"
 expect_text "the state is unknown" "^ *state +unknown"
 ends "--force takes it over, too" 0 train 2 strange --force
 
-# two starts find the same stale lock; the first renames its file over it, then the second, then the first continues
+# two starts find the same stale lock; the first writes its text into it, then the second, then the first continues
 contend() { # POINT NAME
     DTRAIN_FAULT=$1:0:1:stop timeout -k 5 240 ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/race" log.logging_steps=1 run.max_steps=100000000 \
         >"$tmp/$2.out" 2>&1 </dev/null &
@@ -164,8 +126,8 @@ contend() { # POINT NAME
 }
 lock race "" 0
 touch -d '1 hour ago' "$tmp/race/run.lock"
-contend lock.rename second 1; second=$job second_pid=$(ranks_of race)
-contend lock.renamed first 2; first=$job first_pid=$(ranks_of race | grep -vx "$second_pid")
+contend lock.write second 1; second=$job second_pid=$(ranks_of race)
+contend lock.written first 2; first=$job first_pid=$(ranks_of race | grep -vx "$second_pid")
 kill -CONT $second_pid
 wait_for_step race 1
 kill -CONT $first_pid

@@ -5,9 +5,6 @@
 #include "cases.h"
 #include "dtrain/io/io.h"
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static char folder[32];
 

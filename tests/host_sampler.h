@@ -7,9 +7,6 @@
 #include "dtrain/device/logits.h"
 #include "dtrain/model/model.h"
 #include "dtrain/generate/sampler.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct host_sampler {
     dt_sampling how;

@@ -5,9 +5,6 @@
 
 #include "cases.h"
 #include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ref_model.h"
 

@@ -8,7 +8,6 @@
 #include "cases.h"
 #include "h5_change.h"
 #include "checkpoint_fixture.h"
-#include <math.h>
 #include <errno.h>
 #include <sys/mount.h>
 
@@ -115,55 +114,6 @@ IN_DIR(a_frozen_model_keeps_its_bits)
     frozen_model_keeps_its_bits(*state, DT_BF16);
     close_zero(*state);
     frozen_model_keeps_its_bits(*state, DT_F16);
-}
-
-/* As of a run in which the tensor was frozen. */
-static const char thawed[] = "model.layers.0.self_attn.q_proj.weight";
-
-static bool remove_its_states(const char *path)
-{
-    char name[256];
-    dt_h5_lock();
-    const hid_t file = open_to_change(path);
-    bool ok = file >= 0;
-    for (int s = 1; s < N_STATES; s++) {
-        snprintf(name, sizeof name, "%s/%s", groups[s], thawed);
-        ok = ok && H5Ldelete(file, name, H5P_DEFAULT) >= 0;
-    }
-    ok = file >= 0 && H5Fclose(file) >= 0 && ok;
-    dt_h5_unlock();
-    return ok;
-}
-
-/* All states as filled, but those of that tensor, which are zero. */
-static bool its_states_are_zero(dt_zero *z, int salt)
-{
-    const dt_slice *p = dt_zero_slices(z);
-    bool ok = true;
-    for (int k = 0; k < dt_zero_n_slices(z); k++)
-        for (int s = 0; s < N_STATES; s++)
-            for (int64_t i = 0; ok && i < p[k].n; i++) {
-                const char *name = dt_zero_tensor(z, &p[k])->name;
-                const bool zero = s != DT_STATE_PARAM && strcmp(name, thawed) == 0;
-                float x = NAN;
-                ok = dt_zero_state_read(z, s, &p[k], i, 1, &x) == DT_OK &&
-                     x == (zero ? 0 : value_of(name, s, p[k].first + i, salt));
-            }
-    return ok;
-}
-
-IN_DIR(states_of_a_tensor_that_was_frozen_start_at_zero)
-{
-    fixture *f = *state;
-    char path[PATH_MAX];
-    assert_all(f->mpi, open_zero(f, 1, DT_F32, false));
-    assert_all(f->mpi, fill_states(f->z, true, 3));
-    assert_all(f->mpi, save_step(f, 1, 0) == DT_OK);
-    in_dir(f, "step-00000001.h5", path);
-    assert_all(f->mpi, f->comm.rank != 0 || remove_its_states(path));
-    assert_all(f->mpi, fill_states(f->z, true, 4)); /* whatever there was before */
-    assert_all(f->mpi, dt_checkpoint_load(&f->comm, f->z, path, true, NULL) == DT_OK);
-    assert_all(f->mpi, its_states_are_zero(f->z, 3));
 }
 
 IN_DIR(meta_and_long_texts_come_back)
@@ -512,8 +462,4 @@ IN_DIR(the_best_is_kept_in_addition_while_it_is_older)
                            exists_in(f, "step-00000004.h5"));
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
-}
+MPI_TEST_MAIN(open_fixture, close_fixture)

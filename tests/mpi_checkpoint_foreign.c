@@ -303,8 +303,4 @@ IN_DIR(no_flipped_bit_of_metadata_changes_what_is_loaded)
     assert_all(f->mpi, f->comm.nranks >= 3 || n_refused > st.st_size / 97 / 2); /* most of the file is data */
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
-}
+MPI_TEST_MAIN(open_fixture, close_fixture)

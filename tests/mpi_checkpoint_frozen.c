@@ -134,8 +134,4 @@ IN_DIR(so_it_is_in_a_model_beside)
     }
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
-}
+MPI_TEST_MAIN(open_fixture, close_fixture)

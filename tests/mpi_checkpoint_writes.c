@@ -9,7 +9,6 @@
 #include "cases.h"
 #include "checkpoint_fixture.h"
 #include <errno.h>
-#include <stdio.h>
 #include <sys/syscall.h>
 
 static struct {
@@ -141,8 +140,4 @@ TEST_WITH(every_write_that_fails_leaves_the_checkpoint_before, make_dir, remove_
     if (f->comm.rank == 0) print_message("%d calls failed in turn\n", n_failed);
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
-}
+MPI_TEST_MAIN(open_fixture, close_fixture)

@@ -397,8 +397,4 @@ TEST(staging_is_what_was_planned)
     }
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, give_fixture, NULL));
-}
+MPI_TEST_MAIN(give_fixture, NULL)

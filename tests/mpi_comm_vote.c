@@ -2,14 +2,10 @@
 /* mpi_comm_vote.c - all ranks agree on the error, whichever rank fails, and small host values arrive intact. */
 #include "mpi_test.h"
 #include "../src/comm/internal.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 TEST(agreement_without_failure_is_ok)
 {
     dt_comm *c = *state;
-    dt_error_clear();
     assert_all(MPI_COMM_WORLD, dt_comm_agree(c, DT_OK) == DT_OK);
     assert_all(MPI_COMM_WORLD, !dt_comm_failed_together(c) && dt_error_message()[0] == '\0');
 }
@@ -26,7 +22,7 @@ TEST(each_rank_that_fails_alone_is_named_on_all)
         dt_err err = c->rank == bad ? dt_fail(DT_ERR_WRITE, "my own words") : DT_OK;
         err = dt_comm_agree(c, err);
         assert_all(MPI_COMM_WORLD, err == DT_ERR_WRITE);
-        assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (c->rank == bad));
+        assert_all(MPI_COMM_WORLD, dt_comm_prints_error(c) == (c->rank == bad));
         assert_all(MPI_COMM_WORLD, c->rank == bad ? strcmp(dt_error_message(), "my own words") == 0
                                                   : strncmp(dt_error_message(), want, strlen(want)) == 0 &&
                                                         strstr(dt_error_message(), "writing failed"));
@@ -51,7 +47,7 @@ TEST(a_repeated_vote_keeps_the_failing_rank)
             err = (dt_err)vote.err;
         }
         for (int again = 0; again < 2; again++) err = dt_comm_agree(c, err);
-        assert_all(MPI_COMM_WORLD, err == DT_ERR_MEMORY && dt_comm_speaks(c) == (c->rank == bad));
+        assert_all(MPI_COMM_WORLD, err == DT_ERR_MEMORY && dt_comm_prints_error(c) == (c->rank == bad));
         assert_all(MPI_COMM_WORLD, c->rank != bad || strcmp(dt_error_message(), "my own words") == 0);
     }
     dt_error_clear();
@@ -62,11 +58,9 @@ TEST(a_repeated_vote_keeps_the_failing_rank)
 TEST(the_lowest_of_several_failing_ranks_wins)
 {
     dt_comm *c = *state;
-    dt_error_clear();
     const dt_err mine = c->rank == 0 ? DT_ERR_COMM : DT_ERR_USAGE;
     assert_all(MPI_COMM_WORLD, dt_comm_agree(c, mine) == DT_ERR_COMM);
-    assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (c->rank == 0));
-    dt_error_clear();
+    assert_all(MPI_COMM_WORLD, dt_comm_prints_error(c) == (c->rank == 0));
 }
 
 enum { N_VALUES = 500, N_KINDS = 4 }; /* of all kinds by turns, and of any number */
@@ -113,14 +107,13 @@ TEST(a_vote_combines_any_number_of_values_and_names_the_failing_rank)
             assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &v) == DT_OK);
             assert_all(MPI_COMM_WORLD, v.err == (bad < 0 ? DT_OK : DT_ERR_DATA) && v.failed_rank == bad);
             assert_all(MPI_COMM_WORLD, v.stop == (c->nranks > 1) && v.nonfinite == 2);
-            assert_all(MPI_COMM_WORLD, dt_comm_speaks(c) == (bad == c->rank || bad < 0));
+            assert_all(MPI_COMM_WORLD, dt_comm_prints_error(c) == (bad == c->rank || bad < 0));
             bool ok = true;
             for (int i = 0; i < sizes[k]; i++) ok = ok && is_combined(&values[i], i, c->nranks);
             assert_all(MPI_COMM_WORLD, ok);
         }
     dt_vote large = {.values = values, .n_values = N_VALUES + 1};
-    assert_all(MPI_COMM_WORLD, dt_comm_vote(c, &large) == DT_ERR_ARG);
-    dt_error_clear();
+    assert_all_fail(MPI_COMM_WORLD, dt_comm_vote(c, &large), DT_ERR_ARG, "");
 }
 
 TEST(a_nan_in_a_vote_reaches_all)
@@ -227,9 +220,8 @@ TEST(a_text_of_rank_0_reaches_all)
     char *own = make_text(0, 5), *text = own;
     const dt_err err = dt_comm_share_text(c, &text, NULL);
     assert_all(MPI_COMM_WORLD, err == DT_ERR_FAULT && text == (c->rank ? NULL : own) &&
-                                   dt_comm_speaks(c) == (c->rank == c->nranks - 1));
+                                   dt_comm_prints_error(c) == (c->rank == c->nranks - 1));
     free(own);
-    dt_error_clear();
 }
 
 /* What this rank sends, and what rank 0 gets. */
@@ -290,13 +282,11 @@ TEST(the_texts_of_all_ranks_reach_rank_0_in_order)
 TEST(an_error_of_mpi_comes_back_with_its_text)
 {
     dt_comm *c = *state;
-    dt_error_clear();
     const dt_err err = dt_comm_mpi_fail(MPI_ERR_COUNT, "MPI_Something(n)", "there.c", 12);
     assert_all(MPI_COMM_WORLD, err == DT_ERR_COMM && strstr(dt_error_message(), "MPI_ERR_COUNT") &&
                                    strstr(dt_error_message(), "MPI_Something(n)"));
     dt_error_clear();
-    assert_all(MPI_COMM_WORLD, dt_comm_broadcast_host(c, NULL, 1, 0) == DT_ERR_ARG);
-    dt_error_clear();
+    assert_all_fail(MPI_COMM_WORLD, dt_comm_broadcast_host(c, NULL, 1, 0), DT_ERR_ARG, "");
     assert_all(MPI_COMM_WORLD, dt_comm_mpi_handle(c) != NULL);
 }
 

@@ -6,6 +6,7 @@
 #include "memory_guard.h"
 #include "run_fixture.h"
 #include "dtrain/step/step.h"
+#include <sys/stat.h>
 
 static const char model[] =
     "[run]\nthreads = 1\n[model]\npath = tests/data/dpo/start\n[data]\nseq_len = 64\n[batch]\nmicro_batch_size = 2\n"
@@ -167,6 +168,47 @@ TEST(every_large_block_is_in_the_ledger)
     }
 }
 
+/* Frozen models, too: at stage 3 with offload_param no parameter remains on the device. */
+TEST(reference_models_leave_the_device_with_the_parameters)
+{
+    static const char *const to[] = {"zero.offload_param=none", "zero.offload_param=cpu", "zero.offload_param=nvme"};
+    const struct fixture *f = *state;
+    char disk[160];
+    snprintf(disk, sizeof disk, "zero.nvme_path=%s", f->dir);
+    for (int k = 0; k < 3; k++) {
+        const char *args[] = {"run.task=dpo", "run.max_steps=1", "zero.stage=3", disk, to[k]};
+        const outcome o = run(f, NULL, to[k], "preference", 5, args);
+        assert_all(MPI_COMM_WORLD, !o.err && o.left == 0 && is_planned(&o, to[k]));
+        assert_all(MPI_COMM_WORLD, (o.allocated.at[DT_MEM_PARAMS][DT_ON_DEVICE] == 0) == (k > 0));
+    }
+}
+
+/* The planned size of a checkpoint is at least the file's, and not much more: two pages for each of its arrays. A
+ * rollout of 600 samples takes 245 kB. Without frozen tensors both decrease by their size. */
+TEST(the_size_of_a_checkpoint_is_planned)
+{
+    static const char *const saves[] = {"checkpoint.save=all", "checkpoint.save=trainable"};
+    const struct fixture *f = *state;
+    double nbytes[2], planned[2];
+    for (int i = 0; i < 2; i++) {
+        const char *args[] = {"run.task=ppo",
+                              "run.max_steps=1",
+                              "lora.r=2",
+                              saves[i],
+                              "batch.train_batch_size=600",
+                              "batch.micro_batch_size=50"};
+        struct stat st;
+        char path[200];
+        const outcome o = run(f, NULL, saves[i], "prompts", 6, args);
+        snprintf(path, sizeof path, "%s/%s/checkpoints/step-00000001.h5", f->dir, saves[i]);
+        assert_all(MPI_COMM_WORLD, !o.err && stat(path, &st) == 0);
+        nbytes[i] = (double)st.st_size, planned[i] = o.saved_nbytes;
+        if (!this_rank()) print_message("%s: %.0f bytes, planned %.0f\n", saves[i], nbytes[i], planned[i]);
+        assert_all(MPI_COMM_WORLD, nbytes[i] <= planned[i] && planned[i] < nbytes[i] + 400 * 8192);
+    }
+    assert_all(MPI_COMM_WORLD, planned[0] - planned[1] > 0.8 * (nbytes[0] - nbytes[1]) && nbytes[1] < nbytes[0]);
+}
+
 /* ---- would it be seen? ------------------------------------------------------------------------------------------- */
 
 static void *kept;
@@ -217,8 +259,4 @@ TEST(allocations_missing_from_the_ledger_are_found)
     prints_faults = true;
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_all, close_fixture));
-}
+MPI_TEST_MAIN(open_all, close_fixture)

@@ -12,7 +12,6 @@
  * numbers agree up to rounding. */
 #include "ranks.h"
 #include "dtrain/checkpoint/checkpoint.h"
-#include <math.h>
 
 enum { C = 8, F = 16, T = 8, N_SEQUENCES = 4, N_STEPS = 6, N_SAVED = 3, N_UNITS = 3 };
 enum { Q, K, V, GAIN, UP, DOWN, BIAS, N_TENSORS };
@@ -456,4 +455,4 @@ TEST(both_together_train_like_one_rank)
     check_shapes(shapes, 1);
 }
 
-int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }
+MPI_TEST_MAIN(NULL, NULL)

@@ -6,8 +6,6 @@
 #include "dtrain/zero/zero.h"
 #include "ref_zero.h"
 #include <jansson.h>
-#include <math.h>
-#include <string.h>
 
 enum { N_STEPS = 12, TOTAL = 20, N_UNITS = 3, N_TENSORS = 5, MAX_ELEMS = 36, MAX_KEPT = 1 + DT_MAX_STATES };
 
@@ -211,4 +209,4 @@ TEST_WITH(cleared_states_are_those_of_the_start, setup, teardown)
     }
 }
 
-int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }
+MPI_TEST_MAIN(NULL, NULL)

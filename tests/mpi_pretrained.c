@@ -1,24 +1,40 @@
-/* mpi_pretrained.c - models that transformers saved: every family loads on any number of ranks at every stage, and
- * computes and trains as it does there; what does not fit the configuration is refused by name.
+/* mpi_pretrained.c - models that transformers saved: every family loads on any number of ranks at every stage, as
+ * the model that test_model_reference.c compares with transformers; what does not fit is refused by name.
  * NP: 1 2 3
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "h5_change.h"
 #include "pretrained_fixture.h"
 #include "dtrain/pretrained/frozen_model.h"
-#include "dtrain/task/task.h"
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 
 static const char *const CASES[] = {"gpt2",  "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral",
                                     "qwen2", "qwen3",        "olmo2", "granite",      "smollm3"};
-enum { N_CASES = sizeof CASES / sizeof CASES[0], MAX_TOK = 32, MAX_SEQ = 8 };
+enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 static char *fixture_path(const char *name, char out[PATH_MAX])
 {
     snprintf(out, PATH_MAX, "tests/data/hf/%s", name);
     return out;
+}
+
+static void count_difference(void *n, const char *name, const char *before, const char *now) { ++*(int *)n; }
+
+/* Is the directory's model the one that test_model_reference.c compares with transformers? */
+static bool is_reference(const fixture *f, const char *name)
+{
+    char path[PATH_MAX];
+    dt_model_config mc;
+    int n = 0;
+    snprintf(path, sizeof path, "tests/data/model/%s.json", name);
+    json_t *root = json_load_file(path, 0, NULL);
+    char *config = json_dumps(json_object_get(root, "config"), 0);
+    const bool ok = config && dt_model_config_parse(&mc, path, config) == DT_OK;
+    if (ok) dt_model_config_compare(&f->mc, &mc, count_difference, &n);
+    if (ok) dt_model_config_free(&mc);
+    free(config), json_decref(root);
+    return ok && n == 0;
 }
 
 IN_DIR(every_family_loads_at_every_stage)
@@ -39,6 +55,7 @@ IN_DIR(every_family_loads_at_every_stage)
                        open_model(f, fixture_path(name, path), stage, dtype, false) == DT_OK && weights_are(f, type));
         }
         assert_all(f->mpi, open_model(f, path, 3, DT_BF16, true) == DT_OK && weights_are(f, type));
+        assert_all(f->mpi, c >= N_CASES || is_reference(f, name));
         assert_all(f->mpi, dt_pretrained_verify(&f->from, f->units, f->n_units, NULL) == DT_OK);
     }
 }
@@ -76,59 +93,6 @@ IN_DIR(a_rank_reads_what_it_is_in_charge_of)
 
 /* ---- what they compute ------------------------------------------------------------------------------------------- */
 
-/* The first rank has the batch, the others none: sums are the same then whatever the number of ranks. */
-typedef struct trainer {
-    fixture *f;
-    json_t *root; /* tests/data/model/NAME.json */
-    int32_t lens[MAX_SEQ], longest;
-    int n_seq;
-    dt_model *model;
-    dt_param_source source;
-    dt_batch b;
-    dt_task_buffers buffers;
-    int64_t n_updates;
-} trainer;
-
-static bool open_trainer(trainer *t, fixture *f, const char *expected)
-{
-    char path[PATH_MAX];
-    *t = (trainer){.f = f};
-    snprintf(path, sizeof path, "tests/data/model/%s.json", expected);
-    t->root = json_load_file(path, 0, NULL);
-    const json_t *lens = json_object_get(t->root, "lens");
-    for (; t->n_seq < (int)json_array_size(lens); t->n_seq++) {
-        t->lens[t->n_seq] = (int32_t)json_integer_value(json_array_get(lens, (size_t)t->n_seq));
-        t->longest = t->lens[t->n_seq] > t->longest ? t->lens[t->n_seq] : t->longest;
-    }
-    const dt_model_options opt = {.dtype = DT_F32,
-                                  .grad_dtype = DT_F32,
-                                  .max_tok = MAX_TOK,
-                                  .max_seq = MAX_TOK,
-                                  .max_pos = t->longest,
-                                  .training = true};
-    t->source = dt_zero_source(f->z);
-    return t->n_seq > 0 &&
-           dt_model_open(&t->model, &f->mc, &opt, f->units, f->n_units, &f->dev, &t->source, NULL, NULL) == DT_OK &&
-           dt_batch_alloc(&t->b, MAX_TOK, MAX_TOK, &f->ledger) == DT_OK &&
-           dt_task_buffers_alloc(&t->buffers, &opt, 0, &f->ledger) == DT_OK;
-}
-
-static void close_trainer(trainer *t)
-{
-    dt_task_buffers_free(&t->buffers, &t->f->ledger);
-    dt_batch_free(&t->b, &t->f->ledger);
-    dt_model_close(t->model);
-    json_decref(t->root);
-}
-
-static void fill(trainer *t, int64_t k, int32_t longest)
-{
-    int32_t lens[MAX_SEQ];
-    for (int s = 0; s < t->n_seq; s++) lens[s] = t->lens[s] < longest ? t->lens[s] : longest;
-    ref_batch_fill(&t->b, t->f->mc.vocab_size, k, t->f->comm.rank == 0 ? t->n_seq : 0, lens, 0);
-    dt_batch_finish(&t->b);
-}
-
 static double number(const json_t *v) { return json_is_number(v) ? json_number_value(v) : NAN; }
 
 /* Relative to the size of the expected value: the documented tolerance for imported models is 1e-4. */
@@ -137,141 +101,6 @@ static bool near(const char *what, const char *which, double want, double found,
     if (fabs(found - want) <= 1e-4 * scale) return true;
     print_error("%s of %s: expected %.9g, found %.9g\n", what, which, want, found);
     return false;
-}
-
-/* Logits of each sequence's tokens, by cutting the sequences; the scale of a row of logits is its largest. */
-static bool logits_are_those_of(trainer *t, const char *name)
-{
-    const json_t *rows = json_object_get(t->root, "logits");
-    const int64_t V = t->f->mc.vocab_size;
-    float *logits = calloc((size_t)(MAX_TOK * V), sizeof *logits);
-    bool ok = logits != NULL;
-    for (int32_t cut = 1; cut <= t->longest; cut++) {
-        fill(t, 0, cut);
-        ok = dt_model_forward(t->model, &t->b, false, 0) == DT_OK &&
-             dt_model_last_logits(t->model, &t->b, logits) == DT_OK && ok;
-        for (int s = 0, row = 0; ok && s < t->b.n_seq; row += t->lens[s++]) {
-            const json_t *want = json_array_get(rows, (size_t)(row + (t->lens[s] < cut ? t->lens[s] : cut) - 1));
-            double scale = 0;
-            for (int64_t v = 0; v < V; v++) scale = fmax(scale, fabs(number(json_array_get(want, (size_t)v))));
-            for (int64_t v = 0; v < V && ok; v++)
-                ok = near("logit", name, number(json_array_get(want, (size_t)v)), (double)logits[s * V + v], scale);
-        }
-    }
-    free(logits);
-    return ok;
-}
-
-static dt_err weigh(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
-{
-    for (int32_t i = 0; i < m->batch->n_tok; i++)
-        w->u[i] = m->batch->target[i] < 0 ? 0.0f : (float)(m->batch->weight[i] * m->inv_norm);
-    return DT_OK;
-}
-
-static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
-{
-    dt_lm_collect(t->self, t->sums, m->batch, p);
-}
-
-static const dt_task_ops plain_task = {
-    .name = "plain", .trains = true, .weights_known = true, .weights = weigh, .collect = collect};
-
-/* Loss and gradient norm of batch k; collective. */
-static bool step_of(trainer *t, int64_t k, int64_t step, double *loss, double *norm)
-{
-    int64_t n_target = 0;
-    double sum = 0;
-    fill(t, k, t->longest);
-    for (int s = 0; s < t->n_seq; s++) n_target += t->lens[s];
-    dt_sums sums = {0};
-    dt_lm_sums lm;
-    dt_lm_declare(&lm, &sums);
-    const int sum_squares = dt_sums_declare(&sums, "sum_squares", DT_SUM_REAL, 1);
-    bool ok = dt_sums_settle(&sums, &t->f->comm) == DT_OK;
-    dt_task task = {
-        .ops = &plain_task, .self = &lm, .sums = &sums, .zero = t->f->z, .model = t->model, .buffers = t->buffers};
-    const dt_micro m = {.batch = &t->b, .n_micro = 1, .inv_norm = 1.0 / (double)n_target};
-    dt_zero_begin_micro(t->f->z, 0, 1);
-    ok = dt_task_micro_step(&task, &m, step) == DT_OK && ok;
-    ok = dt_zero_grad_sum_squares(t->f->z, &sum) == DT_OK && ok;
-    dt_vote vote = {0};
-    dt_sums_add(&sums, sum_squares, sum);
-    ok = dt_sums_vote(&sums, &t->f->comm, &vote) == DT_OK && ok;
-    *loss = dt_sums_shown(&sums, dt_sums_find_shown(&sums, DT_SHOW_TRAIN, "loss"));
-    *norm = sqrt(dt_sums_value(&sums, sum_squares));
-    dt_sums_close(&sums);
-    return ok;
-}
-
-static bool update(trainer *t, double norm)
-{
-    const double clip = number(json_object_get(t->root, "clip"));
-    const dt_optimizer_step step = {.lr = number(json_object_get(t->root, "lr")),
-                                    .weight_decay = number(json_object_get(t->root, "weight_decay")),
-                                    .beta1 = 0.9,
-                                    .beta2 = 0.95,
-                                    .eps = 1e-8,
-                                    .grad_scale = fmin(1, clip / (norm + 1e-6)),
-                                    .t = ++t->n_updates};
-    return dt_zero_update(t->f->z, &step, NULL) == DT_OK;
-}
-
-static double whole_norm(const trainer *t)
-{
-    const char *name;
-    json_t *v;
-    double sum = 0;
-    json_object_foreach(json_object_get(t->root, "grad_norm"), name, v) sum += number(v) * number(v);
-    return sqrt(sum);
-}
-
-static bool twenty_steps_are_those_of(trainer *t, const char *name)
-{
-    const json_t *losses = json_object_get(t->root, "losses");
-    bool ok = json_array_size(losses) == 20;
-    for (size_t step = 0; step < 20; step++) {
-        double loss = 0, norm = 0;
-        const double want = number(json_array_get(losses, step));
-        ok = step_of(t, (int64_t)(step % 2), (int64_t)step, &loss, &norm) && ok;
-        ok = near("loss", name, want, loss, want) && ok;
-        if (step == 0) ok = near("gradient norm", name, whole_norm(t), norm, norm) && ok;
-        ok = update(t, norm) && ok;
-    }
-    return ok;
-}
-
-IN_DIR(a_directory_computes_and_trains_as_in_pytorch)
-{
-    fixture *f = *state;
-    char path[PATH_MAX];
-    for (int c = 0; c < N_CASES; c++) {
-        trainer t;
-        assert_all(f->mpi, open_model(f, fixture_path(CASES[c], path), c % 4, DT_F32, false) == DT_OK);
-        assert_all(f->mpi, open_trainer(&t, f, CASES[c]));
-        assert_all(f->mpi, logits_are_those_of(&t, CASES[c]));
-        assert_all(f->mpi, twenty_steps_are_those_of(&t, CASES[c]));
-        close_trainer(&t);
-    }
-}
-
-IN_DIR(half_precision_files_give_the_loss_of_their_weights)
-{
-    static const char *const names[] = {"mistral_bf16", "qwen3_f16"};
-    fixture *f = *state;
-    for (int i = 0; i < 2; i++) {
-        char path[PATH_MAX], file[PATH_MAX + 32];
-        trainer t;
-        double loss, norm;
-        snprintf(file, sizeof file, "%s/expected.json", fixture_path(names[i], path));
-        json_t *expected = json_load_file(file, 0, NULL);
-        assert_all(f->mpi, open_model(f, path, 3, DT_F32, false) == DT_OK);
-        assert_all(f->mpi, open_trainer(&t, f, json_string_value(json_object_get(expected, "case"))));
-        assert_all(f->mpi, step_of(&t, 0, 0, &loss, &norm) &&
-                               near("loss", names[i], number(json_object_get(expected, "loss")), loss, loss));
-        close_trainer(&t);
-        json_decref(expected);
-    }
 }
 
 /* Are these the values of the first batch, and a rank's without tokens none? */
@@ -335,7 +164,6 @@ IN_DIR(heads_that_do_not_fit_are_refused_by_name)
         assert_all(f->mpi, err == DT_ERR_DATA && named);
         dt_frozen_model_close(&frozen);
     }
-    dt_error_clear();
 }
 
 IN_DIR(sampling_defaults_and_ends_are_read)
@@ -448,7 +276,7 @@ IN_DIR(what_does_not_fit_the_model_is_refused_by_name)
         const alteration *a = &all[i];
         assert_all(f->mpi, on_first(f, alter, a));
         const dt_err err = open_model(f, f->dir, (int)i % 4, DT_F32, false);
-        const bool speaks = err == DT_OK || dt_comm_speaks(&f->comm);
+        const bool speaks = err == DT_OK || dt_comm_prints_error(&f->comm);
         if (err != (a->word ? DT_ERR_DATA : DT_OK)) print_error("alteration %zu: error %d\n", i, err);
         assert_all(f->mpi, err == (a->word ? DT_ERR_DATA : DT_OK));
         assert_all(f->mpi, !a->word || !speaks || strstr(dt_error_message(), a->word));
@@ -519,7 +347,7 @@ IN_DIR(a_checkpoint_may_not_hold_what_the_model_has_not)
         assert_all(f->mpi, on_first(f, add_head, &a));
         const dt_err err = open_model(f, path, (int)i % 4, DT_F32, false);
         assert_all(f->mpi, err == (all[i].word ? DT_ERR_DATA : DT_OK));
-        assert_all(f->mpi, err == DT_OK || !dt_comm_speaks(&f->comm) || strstr(dt_error_message(), all[i].word));
+        assert_all(f->mpi, err == DT_OK || !dt_comm_prints_error(&f->comm) || strstr(dt_error_message(), all[i].word));
         assert_all(f->mpi, err != DT_OK || (weights_are(f, DT_ST_F32) && strcmp(f->from.tokenizer, "bytes") == 0));
         dt_error_clear();
     }
@@ -587,8 +415,4 @@ IN_DIR(a_directory_without_a_model_says_what_is_missing)
     }
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
-}
+MPI_TEST_MAIN(open_fixture, close_fixture)

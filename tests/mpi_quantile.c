@@ -2,8 +2,6 @@
  * NP: 1 2 3 4 */
 #include "mpi_test.h"
 #include "../src/task/dpo/quantile.h"
-#include <math.h>
-#include <stdlib.h>
 
 enum { MOST = 600 };
 
@@ -56,8 +54,4 @@ TEST(quantile_of_no_values_is_nan)
     assert_all(MPI_COMM_WORLD, ok && isnan(found));
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_comm_alone, close_comm_alone));
-}
+MPI_TEST_MAIN(open_comm_alone, close_comm_alone)

@@ -8,7 +8,6 @@
 #include <float.h>
 #include <dirent.h>
 #include <jansson.h>
-#include <math.h>
 
 static outcome run_with(struct fixture *f, const dt_optimizer_ops *optimizer, const dt_task_ops *task, const char *name,
                         int n_args, const char *const *args)
@@ -418,8 +417,4 @@ TEST(each_mistake_has_its_own_error)
     assert_all(MPI_COMM_WORLD, run(*state, "config", 2, config).err == DT_ERR_DATA);
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_fixture, close_fixture));
-}
+MPI_TEST_MAIN(open_fixture, close_fixture)

@@ -6,7 +6,6 @@
 #include "ranks.h"
 #include "dtrain/io/json.h"
 #include "dtrain/recommend/sid.h"
-#include <math.h>
 
 enum { MAX_PARAM = 2000, MAX_ROWS = 64, WIDTH = 12, DIM = 4, LEVELS = 3, CODES = 5 };
 
@@ -449,4 +448,4 @@ TEST_WITH(no_round_separates_equal_items, open_all, close_all)
     assert_all(f->mpi, ok && n_rounds == 4 && memcmp(code, want, sizeof want) == 0);
 }
 
-int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }
+MPI_TEST_MAIN(NULL, NULL)

@@ -3,9 +3,6 @@
  * NP: 1 2 3 4 */
 #include "mpi_test.h"
 #include "dtrain/step/sums.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N = 300 };
 
@@ -182,7 +179,6 @@ TEST(a_rank_that_counts_something_else_is_an_error_at_start)
             assert_all(MPI_COMM_WORLD, ok);
             dt_sums_close(&s);
         }
-    dt_error_clear();
 }
 
 TEST(errors_in_declarations_are_reported_at_start)
@@ -203,8 +199,4 @@ TEST(errors_in_declarations_are_reported_at_start)
     }
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, open_comm_alone, close_comm_alone));
-}
+MPI_TEST_MAIN(open_comm_alone, close_comm_alone)

@@ -13,7 +13,6 @@
 #include "dtrain/step/step.h"
 #include "../src/task/reference.h"
 #include "dtrain/report/metrics.h"
-#include <math.h>
 
 enum { LEN = 10, N_STEPS = 6 };
 #define TEMPERATURE 0.8
@@ -132,7 +131,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m) { ret
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
     if (!p->logp || !p->entropy || !p->log_sum_squares || p->kl || p->mean_logit) return DT_ERR_ARG;
-    for (int32_t i = 0; i < m->batch->n_tok; i++) {
+    for (int64_t i = 0; i < m->batch->n_target; i++) {
         w->u[i] = (float)(how.a * m->inv_norm);
         w->entropy[i] = (float)(how.b * m->inv_norm);
         w->kl[i] = (float)(how.c * m->inv_norm);
@@ -145,7 +144,7 @@ static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     const head_task *h = t->self;
     const dt_batch *b = m->batch;
     double loss = 0, entropy = 0, squares = 0, mean = 0, kl = 0;
-    for (int32_t i = 0; i < b->n_tok; i++) {
+    for (int64_t i = 0; i < b->n_target; i++) {
         loss += -how.a * (double)p->logp[i] - how.b * (double)p->entropy[i] + how.c * (double)p->kl[i];
         entropy += (double)p->entropy[i], squares += (double)p->log_sum_squares[i];
         mean += (double)p->mean_logit[i], kl += (double)p->kl[i];
@@ -295,8 +294,4 @@ TEST(divergence_from_the_initial_model_starts_at_zero)
     assert_all(MPI_COMM_WORLD, this_rank() || c.at[ENTROPY][N_STEPS] > c.at[ENTROPY][1]);
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, make_task_run_dir, remove_task_run_dir));
-}
+MPI_TEST_MAIN(make_task_run_dir, remove_task_run_dir)

@@ -12,7 +12,6 @@
 #include "task_run.h"
 #include "dtrain/step/step.h"
 #include "dtrain/report/metrics.h"
-#include <math.h>
 
 enum { LEN = 8, LABELS = 3 };
 
@@ -42,7 +41,8 @@ typedef struct values_task {
     size_t value_nbytes;
 } values_task;
 
-static bool with_critic;    /* in the runs that follow */
+static bool with_critic; /* in the runs that follow */
+static const dt_optimizer_ops *critic_optimizer = &dt_optimizer_adam;
 static int64_t broken_step; /* in which the last rank's gradients of the critic are not finite; 0: none */
 
 static double wanted(int32_t token, int label) { return (token * 7 + label * 3) % 5 - 2; }
@@ -57,7 +57,7 @@ static dt_err open_critic(dt_task *t)
     DT_TRY(dt_model_make_value_units(&v->critic_mc, 1, &v->units, &v->n_units));
     v->critic = dt_task_train_auxiliary(t, "critic", v->units, v->n_units);
     if (!v->critic) return DT_OK; /* reported already */
-    v->critic->zero_opt.optimizer = &dt_optimizer_adam;
+    v->critic->zero_opt.optimizer = critic_optimizer;
     v->critic->settings.beta1 = 0.8;
     v->critic->groups.group[0].lr = 0.01;
     v->critic->max_grad_norm = 0.5;
@@ -318,7 +318,9 @@ TEST(a_critic_is_trained_as_an_auxiliary_model)
         if (stage == 0) first = c;
         assert_all(MPI_COMM_WORLD, this_rank() || same(&first, &c));
     }
-    assert_all(MPI_COMM_WORLD, this_rank() || c.critic[12] < 0.7 * c.critic[1]);
+    double rate[14];
+    column("critic3", "critic/lr", rate);
+    assert_all(MPI_COMM_WORLD, this_rank() || (c.critic[12] < 0.7 * c.critic[1] && rate[12] == 0.01));
     assert_all(MPI_COMM_WORLD, run("alone", 1, (const char *[]){"run.reproducible=true"}));
     column("alone", "loss", alone.model);
     memcpy(alone.critic, c.critic, sizeof alone.critic);
@@ -334,6 +336,21 @@ TEST(both_resume_to_the_bit)
                                    run_with_critic("critic-two", 2, half, &c) &&
                                    run_with_critic("critic-two", 2, rest, &c));
     assert_all(MPI_COMM_WORLD, this_rank() || same(&whole, &c));
+}
+
+/* Its states start at zero then; those of the model do not. */
+TEST(the_critic_resumes_with_another_optimizer)
+{
+    courses whole, c;
+    const char *half[] = {"run.max_steps=6"};
+    assert_all(MPI_COMM_WORLD, run_with_critic("critic-adam", 0, NULL, &whole));
+    assert_all(MPI_COMM_WORLD, run_with_critic("critic-other", 1, half, &c));
+    critic_optimizer = &dt_optimizer_sgd;
+    const bool ok = run_with_critic("critic-other", 0, NULL, &c);
+    critic_optimizer = &dt_optimizer_adam;
+    assert_all(MPI_COMM_WORLD, ok);
+    assert_all(MPI_COMM_WORLD, this_rank() || !memcmp(c.model + 1, whole.model + 1, 12 * sizeof(double)));
+    assert_all(MPI_COMM_WORLD, this_rank() || (c.critic[7] == whole.critic[7] && c.critic[12] != whole.critic[12]));
 }
 
 /* All else comes a step later, for both: the data are the same in every step, and the rates. */
@@ -353,8 +370,4 @@ TEST(a_step_is_left_out_of_both_when_the_critic_has_no_numbers)
     assert_all(MPI_COMM_WORLD, ok || this_rank());
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, make_task_run_dir, remove_task_run_dir));
-}
+MPI_TEST_MAIN(make_task_run_dir, remove_task_run_dir)

@@ -8,7 +8,6 @@
 #include "cases.h"
 #include "dtrain/comm/comm.h"
 #include <mpi.h>
-#include <stdlib.h>
 
 /** Does cond hold on all ranks of comm? Collective. */
 static inline bool vote_ranks(MPI_Comm comm, bool cond)
@@ -33,6 +32,14 @@ static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const ch
         if (!vote_all((comm), (cond), #cond, __FILE__, __LINE__)) fail();                                              \
     } while (0)
 
+/** Fail the test on all ranks unless the error is `want` on all ranks, with a message that contains the text ("": any).
+ *  Clears the message. */
+#define assert_all_fail(comm, err, want, text)                                                                         \
+    do {                                                                                                               \
+        assert_all((comm), (err) == (want) && strstr(dt_error_message(), (text)));                                     \
+        dt_error_clear();                                                                                              \
+    } while (0)
+
 /** Skip the test on all ranks when cond holds (it must not differ between ranks). */
 #define skip_all_if(cond, why)                                                                                         \
     do {                                                                                                               \
@@ -42,14 +49,15 @@ static inline bool vote_all(MPI_Comm comm, bool cond, const char *text, const ch
         }                                                                                                              \
     } while (0)
 
-/** main() of such a test: `int main(int argc, char **argv) { MPI_TEST_MAIN(argc, argv); }`. Results are rank 0's
- *  stdout, in the file TEST_RESULTS where that is set; other ranks are heard on stderr alone. The status is the verdict
+/** main() of such a test, with the functions that open and close the state of all its tests, or NULL. Results are rank
+ *  0's stdout, in the file TEST_RESULTS where that is set; other ranks write to stderr alone. The status is the verdict
  *  of all ranks. */
-#define MPI_TEST_MAIN(argc, argv)                                                                                      \
-    do {                                                                                                               \
-        mpi_test_begin(&(argc), &(argv));                                                                              \
-        return mpi_test_end(run_listed(NULL, NULL, NULL));                                                             \
-    } while (0)
+#define MPI_TEST_MAIN(setup, teardown)                                                                                 \
+    int main(int argc, char **argv)                                                                                    \
+    {                                                                                                                  \
+        mpi_test_begin(&argc, &argv);                                                                                  \
+        return mpi_test_end(run_listed(NULL, (setup), (teardown)));                                                    \
+    }
 
 static inline void mpi_test_begin(int *argc, char ***argv)
 {

@@ -307,34 +307,6 @@ TEST_OF(ALWAYS | BY_NODE, slices_cover_every_tensor_once)
     }
 }
 
-/** Write full tensors into z, by slices, in two calls each. */
-TEST_OF(ALWAYS | BY_NODE, states_move_between_stages_and_go_on)
-{
-    fixture *f = *state;
-    states mid = states_alloc(f), want = states_alloc(f), got = states_alloc(f);
-    for (int t = 0; t < N_TYPES; t++) {
-        run_options opt = {.zero = zero_options(1, all_types[t].param, all_types[t].grad), .tied = true};
-        run a, b;
-        double sum;
-        bool ok =
-            run_open(&a, f, &opt) == DT_OK && dt_zero_init_random(a.z, 3) == DT_OK && run_step(&a, 1, &sum) == DT_OK;
-        ok = ok && collect(f, a.z, a.units, &mid) && run_step(&a, 2, &sum) == DT_OK && collect(f, a.z, a.units, &want);
-        assert_all(world(f), ok);
-        dt_zero_close(a.z);
-        for (int stage = 0; stage <= 3; stage++) {
-            opt.zero.stage = stage;
-            ok = run_open(&b, f, &opt) == DT_OK && put_states(&b, &mid) == DT_OK && collect(f, b.z, b.units, &got) &&
-                 same_states(f, &got, &mid);
-            b.model.expect = mid.param;
-            ok = ok && run_step(&b, 2, &sum) == DT_OK && b.model.n_wrong == 0;
-            ok = ok && collect(f, b.z, b.units, &got) && same_states(f, &got, &want);
-            assert_all(world(f), ok);
-            dt_zero_close(b.z);
-        }
-    }
-    states_free(&mid), states_free(&want), states_free(&got);
-}
-
 TEST_OF(ALWAYS | BY_NODE, a_skipped_step_leaves_no_trace)
 {
     fixture *f = *state;
@@ -420,38 +392,6 @@ TEST_OF(ALWAYS | BY_NODE, non_finite_gradients_make_the_norm_non_finite_and_are_
 }
 
 /* ---- bytes and volume -------------------------------------------------------------------------------------------- */
-
-TEST_OF(ALWAYS | BY_NODE, memory_held_matches_the_plan)
-{
-    fixture *f = *state;
-    for (int t = 0; t < N_TYPES; t++)
-        for (int stage = 0; stage <= 3; stage++)
-            for (int variant = 0; variant < 16; variant++) {
-                run_options opt = {.zero = zero_options(stage, all_types[t].param, all_types[t].grad), .tied = true};
-                opt.zero.overlap_comm = variant & 1;
-                opt.zero.prefetch_bucket_size = 1 << 20;
-                opt.zero.reproducible = variant & 2;
-                opt.zero.reduce_bucket_size = variant & 4 ? 300 : 0;
-                opt.frozen_tensors = variant & 8;
-                if (variant == 4) opt.zero.optimizer = NULL;
-                dt_memory expected = dt_ledger_now(&f->ledger);
-                dt_zero_plan plan;
-                run r;
-                bool ok =
-                    dt_zero_plan_make(&opt.zero, units_of(f, &opt), REF_ZERO_UNITS, f->comm.nranks, &plan) == DT_OK &&
-                    run_open(&r, f, &opt) == DT_OK;
-                if (ok) dt_memory_add(&expected, &plan.memory);
-                if (ok) dt_stream_plan(&f->dev, plan.n_streams, &expected);
-                const dt_memory now = dt_ledger_now(&f->ledger);
-                assert_all(world(f), ok && !memcmp(&now, &expected, sizeof now));
-                const size_t n_allocs = atomic_load(&f->ledger.n_allocs);
-                double sum;
-                for (int step = 1; opt.zero.optimizer && step <= 2; step++)
-                    ok = ok && run_step(&r, step, &sum) == DT_OK;
-                assert_all(world(f), ok && atomic_load(&f->ledger.n_allocs) == n_allocs); /* a step allocates nothing */
-                dt_zero_close(r.z);
-            }
-}
 
 static double bytes_of_states(const dt_memory *m)
 {

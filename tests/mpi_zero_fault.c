@@ -4,7 +4,6 @@
 #include "mpi_test.h"
 #include "dtrain/zero/zero.h"
 #include "ref_zero.h"
-#include <string.h>
 
 /* Faults are counted over the life of the process, so each test has its own passages. The failing rank is the last. A
  * step of 2 micro-steps at stage 3 reduces each of REF_ZERO_UNITS units twice. Every fault counts all passages of its
@@ -175,8 +174,4 @@ TEST(a_fault_while_groups_exchange_reaches_the_vote)
     dt_comm_close(&g.comm);
 }
 
-int main(int argc, char **argv)
-{
-    mpi_test_begin(&argc, &argv);
-    return mpi_test_end(run_listed(NULL, setup, teardown));
-}
+MPI_TEST_MAIN(setup, teardown)

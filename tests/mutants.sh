@@ -22,7 +22,7 @@ others="$others|dt_zero_state_read|dt_zero_state_write|dt_zero_state_written|dt_
 files=${*:-$(git ls-files 'src/*.c' | grep -vE '^src/(device|backends|perfmodel|selfcheck)/')}
 programs='test_zero_overlap test_zero_streams test_model_step test_model_head test_model_stages test_model_decode test_model_graphs test_model_reference
  test_model_vision test_model_vision_units test_generate_vision test_generate test_beams test_timeline test_count mpi_comm mpi_zero mpi_zero_offload mpi_zero_fault mpi_run mpi_checkpoint mpi_checkpoint_async
- mpi_pretrained mpi_export mpi_generate mpi_task mpi_sid'
+ mpi_pretrained mpi_export mpi_generate mpi_rollout mpi_task_values mpi_sid'
 quick='' seeds='0 1 2'
 [ "${TIER:-}" != quick ] || quick=yes seeds=0
 unset TIER
@@ -80,7 +80,7 @@ verdict() { # file, known killer: prints the program that kills the mutant
     src/model/*) all="test_model_step $programs" ;;
     src/checkpoint/save_async.c) all="mpi_checkpoint_async $programs" ;;
     src/checkpoint/*) all="mpi_checkpoint $programs" ;;
-    src/task/* | src/train/*) all="mpi_run mpi_task $programs" ;;
+    src/task/* | src/train/*) all="mpi_run mpi_rollout $programs" ;;
     src/pretrained/*) all="mpi_pretrained mpi_export $programs" ;;
     esac
     [[ ${2:-} != test_* && ${2:-} != mpi_* && -z $quick ]] || all="${2:-} $all"

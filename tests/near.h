@@ -4,7 +4,6 @@
 
 #include "cases.h"
 #include "dtrain/core/core.h"
-#include <math.h>
 
 /** Fails the test unless |found - expected| <= tolerance; also for NaN. */
 static inline void assert_near(double found, double expected, double tolerance)

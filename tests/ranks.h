@@ -6,9 +6,6 @@
 #include "mpi_test.h"
 #include "dtrain/comm/comm.h"
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static inline bool open_ranks(dt_comm *comm, dt_device *dev, dt_ledger *ledger, MPI_Comm *mpi)
 {

@@ -336,7 +336,7 @@ void ref_batch_fill(dt_batch *b, int64_t n_vocab, int64_t k, int n_seq, const in
 static double mean_loss(const dt_batch *b, const float *logp)
 {
     double sum = 0;
-    for (int32_t t = 0; t < b->n_tok; t++) sum -= (double)logp[t];
+    for (int64_t i = 0; i < b->n_target; i++) sum -= (double)logp[i];
     return b->n_target > 0 ? sum / (double)b->n_target : 0;
 }
 
@@ -347,7 +347,8 @@ dt_err ref_model_loss(ref_model *r, const dt_batch *b, bool train, int64_t step,
     dt_err err = dt_model_forward(r->model, b, train, step);
     if (err == DT_OK) err = dt_model_logp(r->model, b, 1, own, NULL, NULL);
     if (err == DT_OK && loss) *loss = mean_loss(b, own);
-    if (err == DT_OK && logp) memcpy(logp, own, (size_t)b->n_tok * sizeof *logp);
+    for (int32_t t = 0; err == DT_OK && logp && t < b->n_tok; t++) logp[t] = 0;
+    for (int64_t i = 0; err == DT_OK && logp && i < b->n_target; i++) logp[b->target_row[i]] = own[i];
     free(own);
     return err;
 }
@@ -356,7 +357,8 @@ dt_err ref_model_grads(ref_model *r, const dt_batch *b, int64_t step, double sca
 {
     float *logp = calloc((size_t)b->max_tok + 1, sizeof *logp), *u = calloc((size_t)b->max_tok + 1, sizeof *u);
     dt_err err = logp && u ? dt_model_forward(r->model, b, true, step) : DT_ERR_MEMORY;
-    for (int32_t t = 0; u && t < b->n_tok; t++) u[t] = (float)(scale * (double)b->weight[t] / (double)b->n_target);
+    for (int64_t i = 0; u && i < b->n_target; i++)
+        u[i] = (float)(scale * (double)b->weight[b->target_row[i]] / (double)b->n_target);
     if (err == DT_OK) err = dt_model_head(r->model, b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL);
     if (err == DT_OK) err = dt_model_backward(r->model, b);
     if (err == DT_OK) err = dt_model_results(r->model, &(dt_head_results){.logp = logp});

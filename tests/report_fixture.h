@@ -5,9 +5,6 @@
 #include "cases.h"
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "dtrain/report/metrics.h"
 #include "dtrain/report/report.h"

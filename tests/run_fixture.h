@@ -7,10 +7,6 @@
 #include "../src/train/run.h"
 #include "dtrain/io/io.h"
 #include "dtrain/report/metrics.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 struct fixture {
     char dir[128];
@@ -178,7 +174,7 @@ static inline double reported(const struct fixture *f, const char *name, int64_t
 static inline int end_program(dt_run *r, dt_comm *comm, dt_err err)
 {
     if (!err) err = dt_run_main(r, comm, DT_MODE_RUN);
-    if (err && dt_comm_speaks(comm)) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
+    if (err && dt_comm_prints_error(comm)) dt_log(DT_LOG_ERROR, "%s", dt_error_message());
     dt_comm_leave(comm, err);
     dt_run_close(r);
     dt_comm_close(comm);

@@ -11,8 +11,6 @@
 
 #include "cases.h"
 #include "ref_model.h"
-#include <math.h>
-#include <stdlib.h>
 
 static const double H_WIDEST = 0.01, H_NARROWEST = 0.0025;
 

@@ -6,9 +6,6 @@
 #include "dtrain/io/io.h"
 #include "dtrain/io/swap_file.h"
 #include <dirent.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { BLOCK = DT_SWAP_ALIGN, MIB = 1 << 20 };
 enum { NO_WAY = 2, REFUSALS = 4 };

@@ -4,9 +4,6 @@
 
 #include "mpi_test.h"
 #include "dtrain/train/train.h"
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static char task_run_dir[64];
 

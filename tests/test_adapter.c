@@ -3,10 +3,6 @@
 
 #include "cases.h"
 #include "dtrain/adapter/adapter.h"
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char LLAMA[] = "{\"model_type\": \"llama\", \"hidden_size\": 8, \"intermediate_size\": 12, "
                             "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "

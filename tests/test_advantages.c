@@ -2,8 +2,6 @@
  * loops, functions that do not apply, and groups without information. */
 #include "../src/task/advantages.h"
 #include "near.h"
-#include <stdlib.h>
-#include <string.h>
 
 enum { G = 4, N_GROUPS = 5, N_FUNCS = 3, N = G * N_GROUPS };
 

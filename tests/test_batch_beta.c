@@ -2,7 +2,6 @@
  * plain loop of whole runs is in tests/data/dpo/batch.txt.) */
 #include "cases.h"
 #include "../src/task/dpo/batch_beta.h"
-#include <math.h>
 
 static const dt_batch_beta usual = {.beta = 0.1, .w = 0.6, .keep = 0.5, .momentum = 0.9, .seed = 7};
 

@@ -4,9 +4,6 @@
 
 #include "cases.h"
 #include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "dtrain/generate/generate.h"
 #include "host_sampler.h"
@@ -344,8 +341,7 @@ TEST(a_prompt_without_room_and_wrong_numbers)
     const dt_decoder d = {&f, fake_decode, NULL, fake_top, fake_keep, fake_share, fake_move, MAX_SLOTS};
     dt_generate_stats stats;
     how.n_return = 3;
-    assert_int_equal(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE);
-    dt_error_clear();
+    assert_fails(dt_beam_search(&d, w.list, 0, &how, &w.opt, &stats), DT_ERR_USAGE, "");
     free_search(&w);
 }
 
@@ -561,7 +557,7 @@ static double logp_gap(const json_t *fixture, const char *config, dt_dtype dtype
     for (int i = 0; i < N; i++) {
         double sum = 0;
         for (int32_t t = seqs[i].n_prompt; t < seqs[i].n_ids; t++) {
-            gap += fabs((double)(logps[i][t] - scored[b.seq_start[i] + t - 1])) / (N * NEW);
+            gap += fabs((double)(logps[i][t] - scored[b.seq_target[i] + t - seqs[i].n_prompt])) / (N * NEW);
             sum += (double)logps[i][t];
         }
         assert_true(seqs[i].n_ids - seqs[i].n_prompt == NEW && fabs(sum - seqs[i].logp) <= NEW * 0x1p-22);

@@ -49,7 +49,6 @@ TEST(fields_that_change_a_conversation_are_refused)
                      DT_ERR_DATA);
     says("found type video");
     dt_messages_free(&m);
-    dt_error_clear();
 }
 
 TEST(contents_in_parts_are_joined)

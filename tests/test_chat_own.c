@@ -274,7 +274,6 @@ TEST(answers_that_are_not_found_are_refused)
         dt_chat_close(c);
         free(jinja);
     }
-    dt_error_clear();
 }
 
 TEST(a_template_that_cannot_be_used_says_why)
@@ -298,7 +297,6 @@ TEST(a_template_that_cannot_be_used_says_why)
     assert_int_equal(render(c, &answer, 1, 0), DT_ERR_DATA);
     says("models/x/tokenizer_config.json: line 1: the template refuses: roles must alternate");
     dt_chat_close(c);
-    dt_error_clear();
 }
 
 /* As processors have them. */

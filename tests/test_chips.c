@@ -2,7 +2,6 @@
 
 #include "cases.h"
 #include "dtrain/perfmodel/chips.h"
-#include <string.h>
 
 TEST(a_driver_s_name_finds_its_chip)
 {

@@ -4,7 +4,6 @@
 #include "dtrain/comm/comm.h"
 #include <mpi.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static bool hangs;
 

@@ -4,12 +4,8 @@
 #include "dtrain/core/core.h"
 #include "dtrain/core/unit.h"
 #include "dtrain/core/token_batch.h"
-#include <math.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* ---- errors and log ---- */
 
@@ -27,25 +23,21 @@ static dt_err passes_on(void)
 
 TEST(the_first_message_wins_until_cleared)
 {
-    dt_error_clear();
     assert_string_equal(dt_error_message(), "");
     assert_int_equal(passes_on(), DT_ERR_WRITE);
     assert_string_equal(dt_error_message(), "the cause is 1");
     dt_error_clear();
     assert_int_equal(dt_fail(DT_ERR_ARG, "another"), DT_ERR_ARG);
     assert_string_equal(dt_error_message(), "another");
-    dt_error_clear();
 }
 
 TEST(a_place_goes_before_what_is_wrong_with_data)
 {
-    dt_error_clear();
     assert_int_equal(dt_error_prefix(dt_fail(DT_ERR_DATA, "no %s", "number"), "file:%d: ", 3), DT_ERR_DATA);
     assert_string_equal(dt_error_message(), "file:3: no number");
     assert_int_equal(dt_error_prefix(DT_OK, "other: "), DT_OK);
     assert_int_equal(dt_error_prefix(DT_ERR_MEMORY, "other: "), DT_ERR_MEMORY);
     assert_string_equal(dt_error_message(), "file:3: no number");
-    dt_error_clear();
 }
 
 TEST(a_long_message_is_cut_with_dots)
@@ -53,18 +45,15 @@ TEST(a_long_message_is_cut_with_dots)
     char long_text[20000];
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';
-    dt_error_clear();
     dt_fail(DT_ERR_DATA, "%s", long_text);
     const size_t n = strlen(dt_error_message());
     assert_true(n > 1000 && n < sizeof long_text - 1);
     assert_string_equal(dt_error_message() + n - 4, "x...");
-    dt_error_clear();
 }
 
 TEST(errors_are_listed_once_and_one_may_lack_a_message)
 {
     dt_mistakes m = {0};
-    dt_error_clear();
     dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "a file"));
     dt_mistakes_add(&m, DT_ERR_USAGE);
     dt_mistakes_add(&m, dt_fail(DT_ERR_DATA, "a file"));
@@ -81,7 +70,6 @@ TEST(errors_are_listed_once_and_one_may_lack_a_message)
     dt_mistakes_add(&m, dt_fail(DT_ERR_USAGE, "what the file has is missing"));
     assert_int_equal(dt_mistakes_end(&m), DT_ERR_STOP);
     assert_string_equal(dt_error_message(), "stopped while a file was read");
-    dt_error_clear();
 }
 
 TEST(every_error_has_its_exit_code)
@@ -470,16 +458,17 @@ TEST(a_batch_is_counted_and_its_arrays_do_not_overlap)
     memset(b.target, 2, 33 * 4);
     memset(b.pos, 3, 33 * 4);
     memset(b.order, 4, 33 * 4);
+    memset(b.target_row, 8, 33 * 4);
     memset(b.weight, 5, 33 * 4);
     memset(b.seq_start, 6, 6 * 4);
+    memset(b.seq_target, 9, 6 * 4);
     memset(b.token_key, 7, 33 * 8);
     assert_true(b.token[32] == 0x01010101 && b.target[32] == 0x02020202 && b.pos[32] == 0x03030303 &&
-                b.order[32] == 0x04040404);
-    assert_true(b.seq_start[5] == 0x06060606);
+                b.order[32] == 0x04040404 && b.target_row[32] == 0x08080808);
+    assert_true(b.seq_start[5] == 0x06060606 && b.seq_target[5] == 0x09090909);
     dt_batch_free(&b, &l);
     assert_int_equal(l.now[DT_MEM_DATA][DT_ON_HOST], 0);
-    assert_int_equal(dt_batch_alloc(&b, 0, 1, &l), DT_ERR_ARG);
-    dt_error_clear();
+    assert_fails(dt_batch_alloc(&b, 0, 1, &l), DT_ERR_ARG, "");
 }
 
 TEST(finish_sorts_stably_and_sums_exactly)
@@ -490,7 +479,8 @@ TEST(finish_sorts_stably_and_sums_exactly)
     assert_int_equal(dt_batch_alloc(&b, MAX, 4, NULL), DT_OK);
     for (int n = 0; n <= MAX; n += n < 4 ? 1 : 1498) {
         for (size_t r = 0; r < sizeof ranges / sizeof ranges[0]; r++) {
-            b.n_tok = n;
+            b.n_tok = n, b.n_seq = 2;
+            b.seq_start[0] = 0, b.seq_start[1] = n / 3, b.seq_start[2] = n;
             int64_t fixed = 0, n_target = 0;
             for (int i = 0; i < n; i++) {
                 b.token[i] = (int32_t)(dt_mix64((uint64_t)i + r) % ranges[r]);
@@ -502,6 +492,11 @@ TEST(finish_sorts_stably_and_sums_exactly)
             dt_batch_finish(&b);
             assert_int_equal(b.n_target, n_target);
             assert_true(b.weight_fixed == fixed);
+            for (int i = 0, k = 0; i < n; i++) {
+                if (i == n / 3) assert_int_equal(b.seq_target[1], k);
+                if (b.target[i] >= 0) assert_int_equal(b.target_row[k++], i);
+            }
+            assert_int_equal(b.seq_target[2], n_target);
             for (int i = 1; i < n; i++) {
                 const int32_t x = b.order[i - 1], y = b.order[i];
                 assert_true(b.token[x] < b.token[y] || (b.token[x] == b.token[y] && x < y));
@@ -530,8 +525,7 @@ TEST(an_array_grows_by_one_element_at_a_time_and_is_kept_when_there_is_no_memory
     assert_int_equal(dt_alloc(&x, 0, sizeof *x, "no memory"), DT_OK);
     assert_non_null(x);
     free(x);
-    assert_int_equal(dt_alloc(&x, -1, sizeof *x, "no memory"), DT_ERR_MEMORY);
-    dt_error_clear();
+    assert_fails(dt_alloc(&x, -1, sizeof *x, "no memory"), DT_ERR_MEMORY, "");
 }
 
 /* ---- cores ---- */

@@ -8,9 +8,6 @@
 #include "dtrain/perfmodel/counting_device.h"
 #include "../src/perfmodel/count_private.h"
 #include <dlfcn.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- a sink that records the events it receives
  * ------------------------------------------------------------------- */

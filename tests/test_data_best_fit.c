@@ -1,7 +1,5 @@
 /* test_data_best_fit.c - packing against a search through all rows, and on a million documents. */
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
 #include "../src/data/samples/best_fit.h"
 
 static uint64_t rng_state = 1;

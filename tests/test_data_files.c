@@ -1,17 +1,13 @@
 /* test_data_files.c - dataset files of other makers and bad ones of every sort: each is refused with a message that
  * names file and dataset. */
-#include "cases.h"
+#include "folder.h"
 #include <hdf5.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "dtrain/data/data.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"
 
-static char dir[64], path[128];
+static char path[128];
 
 /* A file to be made with HDF5 alone. NULL or 0 leaves a thing at what is right for a small sft file of two samples, 5
  * tokens each. */
@@ -460,14 +456,12 @@ TEST(a_failed_writer_leaves_the_old_file)
                      DT_ERR_WRITE);
 }
 
-int main(void)
+static int open_file(void **state)
 {
-    snprintf(dir, sizeof dir, "/tmp/dtrain-test-files-XXXXXX");
-    if (!mkdtemp(dir)) return 1;
-    snprintf(path, sizeof path, "%s/data.h5", dir);
     H5open();
-    const int status = run_listed(NULL, NULL, NULL);
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    return system(command) == 0 ? status : 1;
+    if (make_folder(state) != 0) return -1;
+    strcpy(path, in_folder("data.h5"));
+    return 0;
 }
+
+int main(void) { return run_listed(NULL, open_file, remove_folder); }

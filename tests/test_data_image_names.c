@@ -119,7 +119,6 @@ TEST_WITH(images_that_are_not_here_are_refused, clear, NULL)
         assert_non_null(strstr(dt_error_message(), cases[i].says));
         assert_non_null(strstr(dt_error_message(), "input:1: "));
     }
-    dt_error_clear();
 }
 
 TEST_WITH(base64_is_bytes, clear, NULL)

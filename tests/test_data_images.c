@@ -1,14 +1,11 @@
 /* test_data_images.c - datasets whose samples have images: a batch has what was written, each image with its
  * placeholders, for every kind, packing and number of ranks; inconsistent data are refused. */
-#include "cases.h"
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "folder.h"
 #include "dtrain/data/data.h"
 
 enum { S = 5, N_IMG = 3, IMAGE = 300, VOCAB = 400, IMAGE_NBYTES = 3 * S * S, N_SAMPLES = 40 };
 
-static char dir[64], path[128], other[128];
+static char path[128], other[128];
 
 #define CLIP "{\"image_processor_type\": \"CLIPImageProcessor\""
 static const dt_image_form form = {.size = S, .n_tokens = N_IMG, .token = IMAGE, .preprocessor = CLIP "}"};
@@ -470,15 +467,11 @@ TEST(an_altered_image_fails_verification)
     dt_dataset_close(d);
 }
 
-int main(void)
+static int open_files(void **state)
 {
-    strcpy(dir, "/tmp/dtrain-images-XXXXXX");
-    if (!mkdtemp(dir)) return 1;
-    snprintf(path, sizeof path, "%s/a.h5", dir);
-    snprintf(other, sizeof other, "%s/b.h5", dir);
-    const int failed = run_listed(NULL, NULL, NULL);
-    unlink(path);
-    unlink(other);
-    rmdir(dir);
-    return failed;
+    if (make_folder(state) != 0) return -1;
+    strcpy(path, in_folder("a.h5")), strcpy(other, in_folder("b.h5"));
+    return 0;
 }
+
+int main(void) { return run_listed(NULL, open_files, remove_folder); }

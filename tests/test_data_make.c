@@ -188,7 +188,6 @@ TEST_WITH(an_array_ends_where_its_brackets_do_not_match, clear, NULL)
             assert_non_null(strstr(dt_error_message(), cases[i].begins));
             assert_non_null(strstr(dt_error_message(), cases[i].breaks));
         }
-    dt_error_clear();
 }
 
 TEST_WITH(an_array_continues_after_other_errors, clear, NULL)
@@ -350,7 +349,6 @@ TEST_WITH(stopping_leaves_no_files, clear, NULL)
     assert_int_equal(make(NULL, &o, &stats), DT_ERR_STOP);
     snprintf(test, sizeof test, "test -z \"$(ls -A %s | grep -v input)\"", dir);
     assert_int_equal(system(test), 0);
-    dt_error_clear();
 }
 
 TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
@@ -374,7 +372,6 @@ TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
     REFUSED(o.weight_key = "w", "weight key");
     REFUSED(o.tokenizer = "none", "tokenizer");
     REFUSED(o.chat_template = "none", "template");
-    dt_error_clear();
 }
 
 int main(void) { return run_listed("data_make", open_folder, remove_folder); }

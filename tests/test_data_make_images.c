@@ -401,7 +401,6 @@ TEST_WITH(options_that_do_not_fit_are_refused, clear, NULL)
     REFUSED((o.turn_budgets = true, o.max_length = 50), DT_ERR_USAGE, "budgets");
     REFUSED(o.kind = "tokens", DT_ERR_USAGE, "kind tokens");
     REFUSED(o.format = "text", DT_ERR_USAGE, "kind tokens");
-    dt_error_clear();
 }
 
 static void copy(const char *from, const char *to)

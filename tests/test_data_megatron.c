@@ -1,15 +1,11 @@
 /* test_data_megatron.c - Megatron-LM's .bin and .idx files: what its own builder wrote
  * (tests/make_megatron_fixtures.py), files of all sizes and types against HDF5 files of the same documents, and damaged
  * files. */
-#include "cases.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "folder.h"
 #include "dtrain/data/data.h"
 #include "dtrain/data/dataset.h"
 
-static char dir[64], bin[128], idx[128], h5[128];
+static char bin[128], idx[128], h5[128];
 
 /* ---- files in memory --------------------------------------------------------------------------------------------- */
 
@@ -70,7 +66,7 @@ static void build(const documents *d, int code, int most, file *b, file *x)
     for (int i = 0; i <= d->n; i++) put(x, (uint64_t)first[i], 8);
 }
 
-static void write_file(const char *path, const file *f)
+static void put_file(const char *path, const file *f)
 {
     FILE *to = fopen(path, "wb");
     assert_true(to && fwrite(f->at, 1, f->n, to) == f->n && fclose(to) == 0);
@@ -78,8 +74,8 @@ static void write_file(const char *path, const file *f)
 
 static void write_both(const file *b, const file *x)
 {
-    write_file(bin, b);
-    write_file(idx, x);
+    put_file(bin, b);
+    put_file(idx, x);
 }
 
 static void write_h5(const documents *d, int64_t vocab)
@@ -247,7 +243,7 @@ TEST(damaged_files_are_refused)
     assert_int_equal(read_all(100), DT_OK);
     assert_int_equal(unlink(idx), 0);
     assert_fails(read_all(100), DT_ERR_DATA, "data.idx: cannot open the index of a Megatron dataset");
-    write_file(idx, &good_x);
+    put_file(idx, &good_x);
     assert_int_equal(unlink(bin), 0);
     dt_dataset *opened;
     assert_fails(dt_dataset_open(&opened, idx), DT_ERR_DATA, "cannot open the tokens of a Megatron dataset");
@@ -284,7 +280,6 @@ TEST(any_bytes_are_read_or_refused)
         n_refused += err == DT_ERR_DATA;
     }
     assert_true(n_refused > 2000);
-    dt_error_clear();
 }
 
 TEST(the_model_sets_the_limit_of_ids)
@@ -315,14 +310,11 @@ TEST(the_model_sets_the_limit_of_ids)
     dt_loader_close(l);
 }
 
-int main(void)
+static int open_files(void **state)
 {
-    snprintf(dir, sizeof dir, "/tmp/dtrain-test-megatron-XXXXXX");
-    if (!mkdtemp(dir)) return 1;
-    snprintf(bin, sizeof bin, "%s/data.bin", dir);
-    snprintf(idx, sizeof idx, "%s/data.idx", dir);
-    snprintf(h5, sizeof h5, "%s/data.h5", dir);
-    const int status = run_listed(NULL, NULL, NULL);
-    unlink(bin), unlink(idx), unlink(h5), rmdir(dir);
-    return status;
+    if (make_folder(state) != 0) return -1;
+    strcpy(bin, in_folder("data.bin")), strcpy(idx, in_folder("data.idx")), strcpy(h5, in_folder("data.h5"));
+    return 0;
 }
+
+int main(void) { return run_listed(NULL, open_files, remove_folder); }

@@ -1,7 +1,5 @@
 /* test_data_order.c - the order of samples as a pure function, against brute force; mixing shares. */
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
 #include "../src/data/order.h"
 
 enum { MAX_N = 64 };

@@ -27,11 +27,11 @@ static void must_give(const form *f)
     const bool pairs = dt_dataset_get_info(d)->kind == DT_DATASET_PREFERENCE;
     if (pairs) assert_int_equal(dt_dataset_read_pair(d, 0, &pair), DT_OK);
     show(d, DT_SIDE_FIRST, 0, pairs ? (int64_t)pair.prompt_length[0] : -1, found);
-    if (strcmp(found, f->want) != 0) print_message("%s\n", f->record);
-    assert_string_equal(found, f->want);
+    if (strcmp(found, quoted(f->want)) != 0) print_message("%s\n", f->record);
+    assert_string_equal(found, quoted(f->want));
     if (f->want_other) {
         show(d, DT_SIDE_SECOND, 0, pairs ? (int64_t)pair.prompt_length[1] : -1, found);
-        assert_string_equal(found, f->want_other);
+        assert_string_equal(found, quoted(f->want_other));
     }
     dt_dataset_close(d);
 }
@@ -39,18 +39,18 @@ static void must_give(const form *f)
     for (size_t i_ = 0; i_ < sizeof forms / sizeof forms[0]; i_++) must_give(&forms[i_])
 
 #define CHAT                                                                                                           \
-    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"user\", "  \
-    "\"content\": \"r\"}, "                                                                                            \
-    "{\"role\": \"assistant\", \"content\": \"b\"}]"
+    "[{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}, {'role': 'user', "                      \
+    "'content': 'r'}, "                                                                                                \
+    "{'role': 'assistant', 'content': 'b'}]"
 
 /* ---- forms ------------------------------------------------------------------------------------------------------- */
 
 TEST_WITH(every_token_of_a_text_is_trained_on, clear, NULL)
 {
-    static const form forms[] = {{"{\"text\": \"ab\"}", "ab$"},
-                                 {"{\"text\": \"ab\"}", "ab", .no_eos = true},
-                                 {"{\"text\": \"ab\"}", "a{b$}", .kind = "sft"},
-                                 {"{\"text\": \"a\\u0000b\", \"title\": \"t\"}", "a", .no_eos = true}};
+    static const form forms[] = {{"{'text': 'ab'}", "ab$"},
+                                 {"{'text': 'ab'}", "ab", .no_eos = true},
+                                 {"{'text': 'ab'}", "a{b$}", .kind = "sft"},
+                                 {"{'text': 'a\\u0000b', 'title': 't'}", "a", .no_eos = true}};
     for (int i = 0; i < 3; i++) must_give(&forms[i]);
     dt_make_options o = options();
     dt_make_stats stats;
@@ -68,36 +68,34 @@ TEST_WITH(every_token_of_a_text_is_trained_on, clear, NULL)
 TEST_WITH(chats_teach_answers_and_their_ends, clear, NULL)
 {
     static const form forms[] = {
-        {"{\"messages\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
-        {"{\"conversation\": " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
-        {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "completion"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, "
-         "{\"role\": \"user\", \"content\": \"r\"}]}",
+        {"{'messages': " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
+        {"{'conversation': " CHAT "}", "User: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
+        {"{'messages': " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "completion"},
+        {"{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}, {'role': 'user', "
+         "'content': 'r'}]}",
          "User: q\nAssistant:{ a$}User: r\n", .mask = "completion"},
-        {"{\"messages\": " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = "full"},
-        {"{\"messages\": " CHAT "}",
+        {"{'messages': " CHAT "}", "U{ser: q\nAssistant: a$User: r\nAssistant: b$}", .mask = "full"},
+        {"{'messages': " CHAT "}",
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{a<|im_end|>}\n<|im_start|>user\nr<|im_end|>\n<|im_"
          "start|>assistant\n"
          "{b<|im_end|>}\n{$}",
          .chat = "chatml"},
-        {"{\"messages\": " CHAT "}",
+        {"{'messages': " CHAT "}",
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n<|im_start|"
          ">assistant\n"
          "{b<|im_end|>\n$}",
          .chat = "chatml", .mask = "completion"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}, "
-         "{\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": \"b\"}], \"system\": \"s\"}",
+        {"{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'gpt', 'value': 'a'}, {'from': 'observation', "
+         "'value': 'o'}, {'from': 'gpt', 'value': 'b'}], 'system': 's'}",
          "s\n\nUser: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], "
-         "\"system\": \"s\", \"tools\": \"t\"}",
+        {"{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'gpt', 'value': 'a'}], 'system': 's', 'tools': "
+         "'t'}",
          "s\n\nt\n\nUser: q\nAssistant:{ a$}"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}], "
-         "\"tools\": [{\"n\": 1}]}",
-         "[{\"n\": 1}]\n\nUser: q\nAssistant:{ a$}"},
-        {"{\"conversations\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
-         "\"a\"}]}",
+        {"{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'gpt', 'value': 'a'}], 'tools': [{'n': 1}]}",
+         "[{'n': 1}]\n\nUser: q\nAssistant:{ a$}"},
+        {"{'conversations': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]}",
          "User: q\nAssistant:{ a$}"},
-        {"{\"messages\": " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant: b$", .kind = "tokens"},
+        {"{'messages': " CHAT "}", "User: q\nAssistant: a$User: r\nAssistant: b$", .kind = "tokens"},
     };
     MUST_GIVE(forms);
 }
@@ -105,30 +103,28 @@ TEST_WITH(chats_teach_answers_and_their_ends, clear, NULL)
 TEST_WITH(prompts_are_not_trained_on, clear, NULL)
 {
     static const form forms[] = {
-        {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2={4$}"},
-        {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2+2={4}", .no_eos = true},
-        {"{\"prompt\": \"2+2=\", \"completion\": \"4\"}", "2{+2=4$}", .mask = "full"},
-        {"{\"prompt\": \"\", \"completion\": \"ab\"}", "a{b$}"},
-        {"{\"prompt\": \"q\", \"completion\": \"a\"}", "User: q\nAssistant:{ a$}", .as_chat = true},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}, "
-         "{\"role\": \"user\", \"content\": \"r\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}]}",
+        {"{'prompt': '2+2=', 'completion': '4'}", "2+2={4$}"},
+        {"{'prompt': '2+2=', 'completion': '4'}", "2+2={4}", .no_eos = true},
+        {"{'prompt': '2+2=', 'completion': '4'}", "2{+2=4$}", .mask = "full"},
+        {"{'prompt': '', 'completion': 'ab'}", "a{b$}"},
+        {"{'prompt': 'q', 'completion': 'a'}", "User: q\nAssistant:{ a$}", .as_chat = true},
+        {"{'prompt': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}, {'role': 'user', "
+         "'content': 'r'}], 'completion': [{'role': 'assistant', 'content': 'b'}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
-         "\"content\": \"a\"}, {\"role\": \"tool\", \"content\": \"o\"}, {\"role\": \"assistant\", \"content\": "
-         "\"b\"}]}",
+        {"{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': 'a'}, "
+         "{'role': 'tool', 'content': 'o'}, {'role': 'assistant', 'content': 'b'}]}",
          "User: q\nAssistant:{ a$Tool: o\nAssistant: b$}"},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
-         "\"content\": \"a\"}, {\"role\": \"tool\", \"content\": \"o\"}, {\"role\": \"assistant\", \"content\": "
-         "\"b\"}]}",
+        {"{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': 'a'}, "
+         "{'role': 'tool', 'content': 'o'}, {'role': 'assistant', 'content': 'b'}]}",
          "User: q\nAssistant:{ a$}Tool: o\nAssistant:{ b$}", .mask = "assistant"},
-        {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}", "User: Add\n1 2\nAssistant:{ 3$}"},
-        {"{\"instruction\": \"Add\", \"input\": \"\", \"response\": \"3\"}", "User: Add\nAssistant:{ 3$}"},
-        {"{\"instruction\": \"Add\", \"input\": \"1 2\", \"output\": \"3\"}",
+        {"{'instruction': 'Add', 'input': '1 2', 'output': '3'}", "User: Add\n1 2\nAssistant:{ 3$}"},
+        {"{'instruction': 'Add', 'input': '', 'response': '3'}", "User: Add\nAssistant:{ 3$}"},
+        {"{'instruction': 'Add', 'input': '1 2', 'output': '3'}",
          "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
          "response that appropriately completes the request.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### "
          "Response:\n{3$}",
          .chat = "alpaca"},
-        {"{\"instruction\": \"Add\", \"input\": \"\", \"output\": \"3\"}",
+        {"{'instruction': 'Add', 'input': '', 'output': '3'}",
          "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
          "### Instruction:\nAdd\n\n### Response:\n{3$}",
          .chat = "alpaca"},
@@ -139,97 +135,92 @@ TEST_WITH(prompts_are_not_trained_on, clear, NULL)
 TEST_WITH(preferences_have_two_sides, clear, NULL)
 {
     static const form forms[] = {
-        {"{\"prompt\": \"Q: \", \"chosen\": \"good\", \"rejected\": \"bad\"}", "Q: {good$}", "Q: {bad$}"},
-        {"{\"prompt\": \"Q\", \"chosen\": \"good\", \"rejected\": \"bad\"}", "User: Q\nAssistant:{ good$}",
+        {"{'prompt': 'Q: ', 'chosen': 'good', 'rejected': 'bad'}", "Q: {good$}", "Q: {bad$}"},
+        {"{'prompt': 'Q', 'chosen': 'good', 'rejected': 'bad'}", "User: Q\nAssistant:{ good$}",
          "User: Q\nAssistant:{ bad$}", .as_chat = true},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"chosen\": [{\"role\": \"assistant\", \"content\": "
-         "\"c\"}], \"rejected\": [{\"role\": \"assistant\", \"content\": \"r\"}]}",
+        {"{'prompt': [{'role': 'user', 'content': 'q'}], 'chosen': [{'role': 'assistant', 'content': 'c'}], "
+         "'rejected': [{'role': 'assistant', 'content': 'r'}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
-        {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
-         "\"content\": \"c\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
-         "\"content\": \"r\"}]}",
+        {"{'prompt': 'q', 'chosen': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'c'}], "
+         "'rejected': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
-        {"{\"prompt\": \"q\", \"chosen\": [{\"role\": \"assistant\", \"content\": \"c\"}], \"rejected\": [{\"role\": "
-         "\"assistant\", \"content\": \"r\"}]}",
+        {"{'prompt': 'q', 'chosen': [{'role': 'assistant', 'content': 'c'}], 'rejected': [{'role': 'assistant', "
+         "'content': 'r'}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
         /* the prompt is what both begin with, up to a message or white space */
-        {"{\"chosen\": \"Human: hi there\\n\\nAssistant: yes\", \"rejected\": \"Human: hi there\\n\\nAssistant: "
-         "yonder\"}",
+        {"{'chosen': 'Human: hi there\\n\\nAssistant: yes', 'rejected': 'Human: hi there\\n\\nAssistant: yonder'}",
          "Human: hi there\n\nAssistant:{ yes$}", "Human: hi there\n\nAssistant:{ yonder$}"},
-        {"{\"chosen\": \"ab\", \"rejected\": \"ac\"}", "{ab$}", "{ac$}"},
-        {"{\"chosen\": \"a b c\", \"rejected\": \"a b\"}", "a{ b c$}", "a{ b$}"},
-        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"c\"}], "
-         "\"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"r\"}]}",
+        {"{'chosen': 'ab', 'rejected': 'ac'}", "{ab$}", "{ac$}"},
+        {"{'chosen': 'a b c', 'rejected': 'a b'}", "a{ b c$}", "a{ b$}"},
+        {"{'chosen': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'c'}], 'rejected': [{'role': "
+         "'user', 'content': 'q'}, {'role': 'assistant', 'content': 'r'}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
-        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}], "
-         "\"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"same\"}]}\n"
-         "{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\"}",
+        {"{'chosen': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'same'}], 'rejected': "
+         "[{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'same'}]}\n{'prompt': 'q', 'chosen': "
+         "'c', 'rejected': 'r'}",
          "User: q\nAssistant:{ same$}", "User: q\nAssistant:{ same$}"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": {\"from\": \"gpt\", \"value\": "
-         "\"c\"}, \"rejected\": {\"from\": \"gpt\", \"value\": \"r\"}}",
+        {"{'conversations': [{'from': 'human', 'value': 'q'}], 'chosen': {'from': 'gpt', 'value': 'c'}, 'rejected': "
+         "{'from': 'gpt', 'value': 'r'}}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
-        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"chosen\": \"c\", \"rejected\": \"r\"}",
+        {"{'conversations': [{'from': 'human', 'value': 'q'}], 'chosen': 'c', 'rejected': 'r'}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ r$}"},
-        {"{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", \"dimension\": \"helpful\"}",
-         "q\n{c$}", "q\n{r$}"},
-        {"{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": 1, "
-         "\"safer_response_id\": 0}",
+        {"{'prompt': 'q', 'chosen_response': 'c', 'rejected_response': 'r', 'dimension': 'helpful'}", "q\n{c$}",
+         "q\n{r$}"},
+        {"{'prompt': 'q', 'response_0': 'x', 'response_1': 'y', 'better_response_id': 1, 'safer_response_id': 0}",
          "q\n{y$}", "q\n{x$}"},
     };
     MUST_GIVE(forms);
 }
 
-#define HISTORY "\"system\": \"s\", \"history\": [[\"q\", \"a\"], [\"r\", \"b\"]]"
+#define HISTORY "'system': 's', 'history': [['q', 'a'], ['r', 'b']]"
 
 /* system and history of Alpaca records, and a system message next to any conversation. */
 TEST_WITH(fields_next_to_a_conversation_are_used, clear, NULL)
 {
     static const form forms[] = {
-        {"{\"instruction\": \"and its capital?\", \"input\": \"\", \"output\": \"Paris.\", \"system\": \"Answer in one "
-         "word.\", \"history\": [[\"Name a country.\", \"France.\"]]}",
+        {"{'instruction': 'and its capital?', 'input': '', 'output': 'Paris.', 'system': 'Answer in one word.', "
+         "'history': [['Name a country.', 'France.']]}",
          "Answer in one word.\n\nUser: Name a country.\nAssistant:{ France.$}User: and its capital?\nAssistant:{ "
          "Paris.$}"},
-        {"{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", " HISTORY "}",
+        {"{'instruction': 'i', 'input': 'j', 'output': 'o', " HISTORY "}",
          "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ o$}", .mask = "completion"},
-        {"{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", " HISTORY "}",
+        {"{'instruction': 'i', 'input': 'j', 'output': 'o', " HISTORY "}",
          "s\n\nUser: q\nAssistant:{ a$}User: r\nAssistant:{ b$}User: i\nj\nAssistant:{ o$}", .mask = "assistant"},
-        {"{\"instruction\": \"i\", \"context\": \"j\", \"response\": \"o\", \"history\": null, \"system\": \"\"}",
+        {"{'instruction': 'i', 'context': 'j', 'response': 'o', 'history': null, 'system': ''}",
          "User: i\nj\nAssistant:{ o$}"},
-        {"{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", \"system\": \"s\"}",
+        {"{'instruction': 'i', 'input': 'j', 'output': 'o', 'system': 's'}",
          "s\n\n### Instruction:\ni\n\n### Input:\nj\n\n### Response:\n{o$}", .chat = "alpaca"},
-        {"{\"messages\": " CHAT ", \"system\": \"s\"}", "s\n\nUser: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
-        {"{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"q\"}, "
-         "{\"role\": \"assistant\", \"content\": \"a\"}], \"system_prompt\": \"s\"}",
+        {"{'messages': " CHAT ", 'system': 's'}", "s\n\nUser: q\nAssistant:{ a$}User: r\nAssistant:{ b$}"},
+        {"{'messages': [{'role': 'system', 'content': 's'}, {'role': 'user', 'content': 'q'}, {'role': 'assistant', "
+         "'content': 'a'}], 'system_prompt': 's'}",
          "s\n\nUser: q\nAssistant:{ a$}"},
-        {"{\"conversations\": [{\"from\": \"system\", \"value\": \"s\"}, {\"from\": \"human\", \"value\": \"q\"}, "
-         "{\"from\": \"gpt\", \"value\": \"a\"}], \"tools\": \"t\"}",
+        {"{'conversations': [{'from': 'system', 'value': 's'}, {'from': 'human', 'value': 'q'}, {'from': 'gpt', "
+         "'value': 'a'}], 'tools': 't'}",
          "s\n\nt\n\nUser: q\nAssistant:{ a$}"},
-        {"{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\"}", "s\n\nUser: p\nAssistant:{ c$}",
-         .as_chat = true},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": [{\"role\": \"assistant\", "
-         "\"content\": \"a\"}], \"system\": \"s\"}",
+        {"{'prompt': 'p', 'completion': 'c', 'system': 's'}", "s\n\nUser: p\nAssistant:{ c$}", .as_chat = true},
+        {"{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': 'a'}], "
+         "'system': 's'}",
          "s\n\nUser: q\nAssistant:{ a$}"},
         /* preferences */
-        {"{\"instruction\": \"i\", \"input\": \"j\", \"chosen\": \"c\", \"rejected\": \"d\", " HISTORY "}",
+        {"{'instruction': 'i', 'input': 'j', 'chosen': 'c', 'rejected': 'd', " HISTORY "}",
          "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ c$}",
          "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: i\nj\nAssistant:{ d$}"},
-        {"{\"system\": \"s\", \"question\": \"q\", \"chosen\": \"c\", \"rejected\": \"d\"}",
-         "s\n\nUser: q\nAssistant:{ c$}", "s\n\nUser: q\nAssistant:{ d$}"},
-        {"{\"system\": \"s\", \"input\": \"q\", \"chosen\": \"c\", \"rejected\": \"d\"}",
-         "s\n\nUser: q\nAssistant:{ c$}", "s\n\nUser: q\nAssistant:{ d$}"},
-        {"{\"question\": \"q\", \"chosen\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
-         "\"content\": \"c\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
-         "\"content\": \"d\"}]}",
+        {"{'system': 's', 'question': 'q', 'chosen': 'c', 'rejected': 'd'}", "s\n\nUser: q\nAssistant:{ c$}",
+         "s\n\nUser: q\nAssistant:{ d$}"},
+        {"{'system': 's', 'input': 'q', 'chosen': 'c', 'rejected': 'd'}", "s\n\nUser: q\nAssistant:{ c$}",
+         "s\n\nUser: q\nAssistant:{ d$}"},
+        {"{'question': 'q', 'chosen': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'c'}], "
+         "'rejected': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'd'}]}",
          "User: q\nAssistant:{ c$}", "User: q\nAssistant:{ d$}"},
-        {"{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"tools\": \"t\", "
-         "\"chosen\": \"c\", \"rejected\": \"d\"}",
+        {"{'system': 's', 'conversations': [{'from': 'human', 'value': 'q'}], 'tools': 't', 'chosen': 'c', 'rejected': "
+         "'d'}",
          "s\n\nt\n\nUser: q\nAssistant:{ c$}", "s\n\nt\n\nUser: q\nAssistant:{ d$}"},
-        {"{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"d\", " HISTORY "}",
+        {"{'prompt': 'p', 'chosen': 'c', 'rejected': 'd', " HISTORY "}",
          "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: p\nAssistant:{ c$}", .as_chat = true},
         /* prompts */
-        {"{\"question\": \"p\", \"answer\": \"x\", " HISTORY "}",
+        {"{'question': 'p', 'answer': 'x', " HISTORY "}",
          "s\n\nUser: q\nAssistant: a$User: r\nAssistant: b$User: p\nAssistant:", "x"},
-        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"system\": \"s\"}", "s\n\nUser: q\nAssistant:"},
+        {"{'prompt': [{'role': 'user', 'content': 'q'}], 'system': 's'}", "s\n\nUser: q\nAssistant:"},
     };
     MUST_GIVE(forms);
 }
@@ -238,17 +229,17 @@ TEST_WITH(fields_next_to_a_conversation_are_used, clear, NULL)
 TEST_WITH(answers_are_taken_out_of_the_loss, clear, NULL)
 {
     static const form forms[] = {
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\",\"weight\":0},"
-         "{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\",\"weight\":1}]}",
+        {"{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':'a','weight':0},{'role':'user','"
+         "content':'r'},{'role':'assistant','content':'b','weight':1}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
-        {"{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"gpt\",\"value\":\"a\",\"loss\":false},{"
-         "\"from\":\"human\",\"value\":\"r\"},{\"from\":\"gpt\",\"value\":\"b\"}]}",
+        {"{'conversations':[{'from':'human','value':'q'},{'from':'gpt','value':'a','loss':false},{'from':'human','"
+         "value':'r'},{'from':'gpt','value':'b'}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}"},
-        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"completion\":[{\"role\":\"assistant\",\"content\":"
-         "\"a\",\"train\":false},{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
+        {"{'prompt':[{'role':'user','content':'q'}],'completion':[{'role':'assistant','content':'a','train':false},{'"
+         "role':'user','content':'r'},{'role':'assistant','content':'b'}]}",
          "User: q\nAssistant: a${User: r\nAssistant: b$}"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"training\":false},{\"role\":\"assistant\",\"content\":"
-         "\"a\",\"loss_scale\":0},{\"role\":\"user\",\"content\":\"r\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
+        {"{'messages':[{'role':'user','content':'q','training':false},{'role':'assistant','content':'a','loss_scale':0}"
+         ",{'role':'user','content':'r'},{'role':'assistant','content':'b'}]}",
          "User: q\nAssistant: a$User: r\nAssistant:{ b$}", .mask = "assistant"},
     };
     MUST_GIVE(forms);
@@ -260,13 +251,11 @@ TEST_WITH(what_goes_with_a_pair_is_kept, clear, NULL)
     dt_make_stats stats;
     dt_pair pair;
     o.prefer = "safer";
-    assert_int_equal(make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\", \"margin\": -0.5}\n"
-                          "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", "
-                          "\"safety_labels\": [1, -1]}\n"
-                          "{\"prompt\": \"q\", \"chosen_response\": \"c\", \"rejected_response\": \"r\", "
-                          "\"safety_labels\": {\"rejected\": false}}\n"
-                          "{\"prompt\": \"q\", \"response_0\": \"x\", \"response_1\": \"y\", \"better_response_id\": "
-                          "1, \"safer_response_id\": 0, \"is_response_0_safe\": true, \"is_response_1_safe\": false}\n",
+    assert_int_equal(make("{'prompt': 'q', 'chosen': 'c', 'rejected': 'r', 'margin': -0.5}\n{'prompt': 'q', "
+                          "'chosen_response': 'c', 'rejected_response': 'r', 'safety_labels': [1, -1]}\n{'prompt': "
+                          "'q', 'chosen_response': 'c', 'rejected_response': 'r', 'safety_labels': {'rejected': "
+                          "false}}\n{'prompt': 'q', 'response_0': 'x', 'response_1': 'y', 'better_response_id': 1, "
+                          "'safer_response_id': 0, 'is_response_0_safe': true, 'is_response_1_safe': false}\n",
                           &o, &stats),
                      DT_OK);
     dt_dataset *d = open_output(output);
@@ -286,7 +275,7 @@ TEST_WITH(what_goes_with_a_pair_is_kept, clear, NULL)
         assert_int_equal(pair.prompt_length[0], want[i].n_prompt);
     }
     dt_dataset_close(d);
-    assert_int_equal(make("{\"prompt\": \"q\", \"chosen\": \"c\", \"rejected\": \"r\"}", &o, &stats), DT_OK);
+    assert_int_equal(make("{'prompt': 'q', 'chosen': 'c', 'rejected': 'r'}", &o, &stats), DT_OK);
     d = open_output(output); /* no array of what no record has */
     assert_true(!dt_dataset_get_info(d)->has_margins && !dt_dataset_get_info(d)->has_safety);
     dt_dataset_close(d);
@@ -302,13 +291,12 @@ TEST_WITH(answers_with_labels_are_samples, clear, NULL)
         bool good;
     } want[] = {{5, 2, true}, {5, 2, false}, {21, 18, true}, {4, 1, true}, {5, 1, false}};
     o.kind = "unpaired";
-    assert_int_equal(make("{\"prompt\": \"qq\", \"completion\": \"aa\", \"label\": true}\n"
-                          "{\"prompt\": \"qq\", \"completion\": \"aa\", \"label\": 0}\n"
-                          "{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], \"completion\": "
-                          "[{\"role\": \"assistant\", \"content\": \"a\"}], \"label\": true}\n"
-                          "{\"prompt\": \"q\", \"chosen\": \"cc\", \"rejected\": \"rrr\"}\n",
-                          &o, &stats),
-                     DT_OK);
+    assert_int_equal(
+        make("{'prompt': 'qq', 'completion': 'aa', 'label': true}\n{'prompt': 'qq', 'completion': 'aa', 'label': "
+             "0}\n{'prompt': [{'role': 'user', 'content': 'q'}], 'completion': [{'role': 'assistant', 'content': "
+             "'a'}], 'label': true}\n{'prompt': 'q', 'chosen': 'cc', 'rejected': 'rrr'}\n",
+             &o, &stats),
+        DT_OK);
     dt_dataset *d = open_output(output);
     assert_int_equal(dt_dataset_get_info(d)->kind, DT_DATASET_UNPAIRED);
     assert_int_equal(dt_dataset_get_info(d)->n_documents, 5);
@@ -324,20 +312,20 @@ TEST_WITH(answers_with_labels_are_samples, clear, NULL)
     assert_int_equal(dt_dataset_verify(d, NULL, NULL), DT_OK);
     dt_dataset_close(d);
     o.kind = "auto";
-    assert_int_equal(make("{\"prompt\": \"qq\", \"completion\": \"aa\", \"label\": false}\n", &o, &stats), DT_OK);
+    assert_int_equal(make("{'prompt': 'qq', 'completion': 'aa', 'label': false}\n", &o, &stats), DT_OK);
     assert_int_equal(stats.kind, DT_DATASET_UNPAIRED);
 }
 
 TEST_WITH(prompts_end_where_an_answer_begins, clear, NULL)
 {
     static const form forms[] = {
-        {"{\"prompt\": \"tell\"}", "tell"},
-        {"{\"prompt\": \"tell\", \"answer\": 7}", "tell", "7"},
-        {"{\"prompt\": \"q\"}", "User: q\nAssistant:", .as_chat = true},
-        {"{\"question\": \"q\", \"answer\": \"42\"}", "User: q\nAssistant:", "42"},
-        {"{\"prompt\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"q\"}]}",
+        {"{'prompt': 'tell'}", "tell"},
+        {"{'prompt': 'tell', 'answer': 7}", "tell", "7"},
+        {"{'prompt': 'q'}", "User: q\nAssistant:", .as_chat = true},
+        {"{'question': 'q', 'answer': '42'}", "User: q\nAssistant:", "42"},
+        {"{'prompt': [{'role': 'system', 'content': 's'}, {'role': 'user', 'content': 'q'}]}",
          "s\n\nUser: q\nAssistant:"},
-        {"{\"prompt\": \"p\", \"completion\": \"c\"}", "p", .kind = "prompts"},
+        {"{'prompt': 'p', 'completion': 'c'}", "p", .kind = "prompts"},
     };
     MUST_GIVE(forms);
 }
@@ -445,9 +433,9 @@ static void must_cut(const char *record, const char *truncation, int64_t max_len
     o.format = text ? "text" : "json";
     snprintf(both, sizeof both, "%s\n%s", record,
              text                           ? "a"
-             : strstr(record, "chosen")     ? "{\"prompt\": \"\", \"chosen\": \"a\", \"rejected\": \"b\"}"
-             : strstr(record, "completion") ? "{\"prompt\": \"\", \"completion\": \"ab\"}"
-                                            : "{\"prompt\": \"a\"}");
+             : strstr(record, "chosen")     ? "{'prompt': '', 'chosen': 'a', 'rejected': 'b'}"
+             : strstr(record, "completion") ? "{'prompt': '', 'completion': 'ab'}"
+                                            : "{'prompt': 'a'}");
     assert_int_equal(make(both, &o, &stats), DT_OK);
     assert_int_equal(stats.n_truncated, n_truncated);
     assert_int_equal(stats.n_too_long, n_too_long);
@@ -463,8 +451,8 @@ static void must_cut(const char *record, const char *truncation, int64_t max_len
 
 TEST_WITH(what_is_too_long_is_cut_or_left_out, clear, NULL)
 {
-    static const char sft[] = "{\"prompt\": \"abc\", \"completion\": \"def\"}",
-                      pair[] = "{\"prompt\": \"abc\", \"chosen\": \"def\", \"rejected\": \"g\"}";
+    static const char sft[] = "{'prompt': 'abc', 'completion': 'def'}",
+                      pair[] = "{'prompt': 'abc', 'chosen': 'def', 'rejected': 'g'}";
     must_cut(sft, "auto", 5, "abc{de}", 1, 0); /* no end of text where there was none */
     must_cut(sft, "keep_end", 5, "c{def$}", 1, 0);
     must_cut(sft, "keep_end", 3, "e{f$}", 1, 0);
@@ -473,7 +461,7 @@ TEST_WITH(what_is_too_long_is_cut_or_left_out, clear, NULL)
     must_cut(pair, "auto", 6, "", 0, 1);
     must_cut(pair, "keep_start", 6, "abc{def}", 1, 0);
     must_cut(pair, "keep_end", 6, "bc{def$}", 1, 0);
-    must_cut("{\"prompt\": \"abcdef\"}", "auto", 4, "cdef", 1, 0);
+    must_cut("{'prompt': 'abcdef'}", "auto", 4, "cdef", 1, 0);
     must_cut("abcdef", "auto", 4, "abcd", 1, 0);
     must_cut("abcdef", "keep_end", 4, "def$", 1, 0);
     must_cut("abcdef", "drop", 4, "", 0, 1);
@@ -485,15 +473,14 @@ TEST_WITH(samples_without_targets_are_counted, clear, NULL)
     dt_make_options o = options();
     dt_make_stats stats;
     assert_int_equal(
-        make("{\"prompt\": \"p\", \"completion\": \"c\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}\n",
-             &o, &stats),
+        make("{'prompt': 'p', 'completion': 'c'}\n{'messages': [{'role': 'user', 'content': 'q'}]}\n", &o, &stats),
         DT_OK);
     assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
     o.append_eos = false;
-    assert_int_equal(make("{\"prompt\": \"p\", \"chosen\": \"c\", \"rejected\": \"r\"}\n{\"prompt\": \"p\", "
-                          "\"chosen\": \"c\", \"rejected\": \"\"}\n",
-                          &o, &stats),
-                     DT_OK);
+    assert_int_equal(
+        make("{'prompt': 'p', 'chosen': 'c', 'rejected': 'r'}\n{'prompt': 'p', 'chosen': 'c', 'rejected': ''}\n", &o,
+             &stats),
+        DT_OK);
     assert_true(stats.n_documents == 1 && stats.n_dropped == 1);
 }
 
@@ -501,19 +488,18 @@ static void check_record(dt_dataset *d, int64_t i, const char *want)
 {
     char *json;
     assert_int_equal(dt_dataset_read_record(d, i, &json), DT_OK);
-    assert_string_equal(json, want);
+    assert_string_equal(json, quoted(want));
     free(json);
 }
 
 /* What reward functions are given; in shards each file begins anew. */
 TEST_WITH(the_other_fields_of_a_prompt_are_kept, clear, NULL)
 {
-    static const char records[] = "{\"prompt\": \"p\", \"prompt_ids\": [1], \"level\": 3, \"tests\": [{\"in\": "
-                                  "\"\\u0000\\u00e4\"}], \"completion_ids\": []}\n"
-                                  "{\"question\": \"q\", \"answer\": 0.5}\n"
-                                  "{\"prompt\": [{\"role\": \"user\", \"content\": \"plain\"}]}\n";
-    static const char *const want[] = {"{\"level\":3,\"tests\":[{\"in\":\"\\u0000\303\244\"}]}",
-                                       "{\"question\":\"q\",\"answer\":0.5}", "{}"};
+    static const char records[] =
+        "{'prompt': 'p', 'prompt_ids': [1], 'level': 3, 'tests': [{'in': '\\u0000\\u00e4'}], 'completion_ids': "
+        "[]}\n{'question': 'q', 'answer': 0.5}\n{'prompt': [{'role': 'user', 'content': 'plain'}]}\n";
+    static const char *const want[] = {"{'level':3,'tests':[{'in':'\\u0000\303\244'}]}",
+                                       "{'question':'q','answer':0.5}", "{}"};
     dt_make_options o = options();
     dt_make_stats stats;
     o.kind = "prompts";
@@ -530,7 +516,7 @@ TEST_WITH(the_other_fields_of_a_prompt_are_kept, clear, NULL)
         }
     }
     o.n_shards = 0;
-    assert_int_equal(make("{\"prompt\": \"p\"}\n", &o, &stats), DT_OK);
+    assert_int_equal(make("{'prompt': 'p'}\n", &o, &stats), DT_OK);
     dt_dataset *d = open_output(output);
     assert_false(dt_dataset_get_info(d)->has_records);
     check_record(d, 0, "{}");
@@ -539,7 +525,7 @@ TEST_WITH(the_other_fields_of_a_prompt_are_kept, clear, NULL)
 
 TEST_WITH(a_record_that_is_no_object_is_refused, clear, NULL)
 {
-    static const char *const bad[] = {"[1]", "{}x", "{\"a\":", "1", "{\"a\": \"\xff\"}"};
+    static const char *const bad[] = {"[1]", "{}x", "{'a':", "1", "{'a': '\xff'}"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         dt_dataset_writer *w;
         dt_dataset *d;
@@ -548,7 +534,7 @@ TEST_WITH(a_record_that_is_no_object_is_refused, clear, NULL)
         assert_int_equal(dt_dataset_add(w, (const int32_t[]){1}, NULL, 1), DT_OK);
         assert_int_equal(dt_dataset_end_document(w, 1), DT_OK);
         assert_int_equal(dt_dataset_add(w, (const int32_t[]){2}, NULL, 1), DT_OK);
-        assert_int_equal(dt_dataset_add_record(w, bad[i], strlen(bad[i])), DT_OK);
+        assert_int_equal(dt_dataset_add_record(w, quoted(bad[i]), strlen(bad[i])), DT_OK);
         assert_int_equal(dt_datasets_commit(&w, NULL, 1), DT_OK);
         assert_int_equal(dt_dataset_open(&d, output), DT_OK);
         check_record(d, 0, "{}");
@@ -571,11 +557,10 @@ TEST_WITH(turns_share_the_length, clear, NULL)
     o.max_length = 12;
     o.chat_template = other;
     FILE *f = fopen(other, "w");
-    fputs("{\"user\": {}, \"assistant\": {\"end\": \"{eos}\"}}", f);
+    fputs(quoted("{'user': {}, 'assistant': {'end': '{eos}'}}"), f);
     fclose(f);
-    static const char turns[] =
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}, "
-        "{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"%s\"}]}";
+    static const char turns[] = "{'messages': [{'role': 'user', 'content': '%s'}, {'role': 'assistant', 'content': "
+                                "'%s'}, {'role': 'user', 'content': '%s'}, {'role': 'assistant', 'content': '%s'}]}";
     static const char *const cases[][5] = {
         /* 2 + 3 (with the end) fit, then 4 + 3 fit */
         {"ab", "AB", "cdef", "CD", "ab{AB$}cdef{CD$}"},

@@ -6,7 +6,6 @@
 #include "dtrain/device/device_check.h"
 #include "../src/backends/backend.h"
 #include <dlfcn.h>
-#include <math.h>
 
 enum { MAX_SEQ = 4 };
 

@@ -3,7 +3,6 @@
  * also compared with finite differences.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
-#include <math.h>
 
 static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
 enum { N_TYPES = sizeof types / sizeof types[0] };

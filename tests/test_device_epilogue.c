@@ -2,7 +2,6 @@
  * gradients. They are compared with plain loops in double, and bitwise with the separate calls.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
-#include <math.h>
 
 enum { LARGE = 2, DOTS = 4, EACH_ISA = 8 };
 

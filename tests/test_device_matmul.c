@@ -1,8 +1,6 @@
 /* test_device_matmul.c - matmuls and bias gradients, compared with plain loops in double.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
-#include <math.h>
-#include <unistd.h>
 
 enum { WRONG_LIBRARY = 2, DOTS = 4 };
 

@@ -4,11 +4,8 @@
 #include "cases.h"
 #include "../src/backends/queue.h"
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 typedef struct fixture {
     dt_device dev;

@@ -2,7 +2,6 @@
  * not depend on the other rows of the call.
  * DEVICES: cpu queue */
 #include "device_fixture.h"
-#include <math.h>
 
 typedef struct matmul {
     dt_matmul mm;

@@ -3,7 +3,6 @@
  * DEVICES: cpu queue */
 #include "device_fixture.h"
 #include "host_sampler.h"
-#include <math.h>
 
 enum { MAX_ROWS = 5, MAX_DRAWN = 3000, MAX_VOCAB = 50257 /* GPT-2's */, MAX_WORDS = (MAX_VOCAB + 31) / 32 };
 
@@ -363,8 +362,7 @@ TEST(impossible_values_are_refused)
                  "temperature 0");
     assert_int_equal(TRY(top_tokens, &at, ON(x.z), 0, ARR(token, 64), ARR(logit, 64)), DT_ERR_ARG);
     at.logits_ld = at.n_vocab - 1;
-    assert_int_equal(TRY(top_tokens, &at, ON(x.z), 1, ARR(token, 64), ARR(logit, 64)), DT_ERR_ARG);
-    dt_error_clear();
+    assert_fails(TRY(top_tokens, &at, ON(x.z), 1, ARR(token, 64), ARR(logit, 64)), DT_ERR_ARG, "");
     ref_drop(&x.z);
 }
 

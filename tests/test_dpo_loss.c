@@ -2,8 +2,6 @@
  * derivatives of each with each f-divergence against finite differences. */
 #include "../src/task/dpo/aot.h"
 #include "near.h"
-#include <stdlib.h>
-#include <string.h>
 
 static double loss_of(const dt_dpo_loss *l, double beta, const double ratio[2], const int64_t n_tok[2], double g[2])
 {

@@ -1,16 +1,11 @@
 /* test_features.c - files of kept features: what was written for an image is found by it, in any of several files, and
  * nothing else ever is: not what was altered, cut short or left unfinished, nor what another tower has made. */
-#include "cases.h"
+#include "folder.h"
 #include <glob.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "dtrain/data/features.h"
 
 enum { IMAGE = 27, N_ROWS = 3, WIDTH = 5, N = 4, FEATURES = N_ROWS * WIDTH * 4 };
-static char dir[64];
 static const dt_feature_kind KIND = {.tower = 42, .dtype = DT_F32, .n_rows = N_ROWS, .width = WIDTH};
 
 static dt_image_hash image(int i)
@@ -31,7 +26,7 @@ static void write_some(dt_feature_file *f, const dt_feature_kind *kind, int firs
     dt_feature_file other;
     dt_image_hash images[N];
     uint64_t checksums[N];
-    assert_int_equal(dt_feature_file_create(f, kind, dir, n), DT_OK);
+    assert_int_equal(dt_feature_file_create(f, kind, folder, n), DT_OK);
     assert_int_equal(dt_feature_file_join(&other, kind, f->part, n), DT_OK);
     for (int i = 0; i < n; i++) {
         char features[FEATURES];
@@ -40,7 +35,7 @@ static void write_some(dt_feature_file *f, const dt_feature_kind *kind, int firs
         assert_int_equal(dt_feature_file_write(i % 2 ? &other : f, i, &images[i], features, &checksums[i]), DT_OK);
     }
     dt_feature_file_close(&other);
-    if (publish) assert_int_equal(dt_feature_file_publish(f, dir, images, checksums), DT_OK);
+    if (publish) assert_int_equal(dt_feature_file_publish(f, folder, images, checksums), DT_OK);
 }
 
 static void make(const dt_feature_kind *kind, int first, int n)
@@ -53,7 +48,7 @@ static void make(const dt_feature_kind *kind, int first, int n)
 static dt_err open_all(dt_features **f, const dt_feature_kind *kind)
 {
     char *names;
-    assert_int_equal(dt_features_list(dir, kind, &names), DT_OK);
+    assert_int_equal(dt_features_list(folder, kind, &names), DT_OK);
     const dt_err err = dt_features_open(f, kind, names);
     free(names);
     return err;
@@ -63,7 +58,7 @@ static int n_names(const char *pattern)
 {
     char path[128];
     glob_t g;
-    snprintf(path, sizeof path, "%s/%s", dir, pattern);
+    snprintf(path, sizeof path, "%s/%s", folder, pattern);
     const int n = glob(path, 0, NULL, &g) == 0 ? (int)g.gl_pathc : 0;
     if (n > 0) globfree(&g);
     return n;
@@ -72,7 +67,7 @@ static int n_names(const char *pattern)
 static int empty(void **state)
 {
     char command[128];
-    snprintf(command, sizeof command, "rm -f %s/*", dir);
+    snprintf(command, sizeof command, "rm -f %s/*", folder);
     return system(command);
 }
 
@@ -159,7 +154,7 @@ TEST_WITH(an_altered_byte_is_detected, NULL, empty)
     enum { HEAD = 4096, LIST = N * 24, AT = 8192 };
     char *names, features[FEATURES];
     make(&KIND, 0, N);
-    assert_int_equal(dt_features_list(dir, &KIND, &names), DT_OK);
+    assert_int_equal(dt_features_list(folder, &KIND, &names), DT_OK);
     *strchr(names, '\n') = '\0';
     FILE *file = fopen(names, "r+b");
     assert_non_null(file);
@@ -193,11 +188,4 @@ TEST_WITH(an_altered_byte_is_detected, NULL, empty)
     free(names);
 }
 
-int main(void)
-{
-    strcpy(dir, "/tmp/dtrain-features-XXXXXX");
-    if (!mkdtemp(dir)) return 1;
-    const int failed = run_listed(NULL, NULL, NULL);
-    rmdir(dir);
-    return failed;
-}
+int main(void) { return run_listed(NULL, make_folder, remove_folder); }

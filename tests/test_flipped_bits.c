@@ -7,11 +7,8 @@
 #include <fcntl.h>
 #include <hdf5.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "dtrain/checkpoint/checkpoint.h"
 #include "dtrain/data/dataset.h"
 #include "dtrain/io/io.h"

@@ -6,10 +6,7 @@
  * DEVICES: cpu queue */
 
 #include "cases.h"
-#include <math.h>
 #include <mpi.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "dtrain/checkpoint/checkpoint.h"
 #include "dtrain/generate/generate.h"
@@ -193,7 +190,6 @@ TEST(a_cached_beginning_is_not_run_again)
     talk.n_prompt = talk.n_ids = talk.n_cached = 12;
     assert_int_equal(dt_generate(&d, &one, 1, &opt, &stats), DT_ERR_ARG); /* nothing left to decode */
     assert_int_equal(f.n_bad, 0);
-    dt_error_clear();
 }
 
 TEST(errors_come_back)
@@ -213,7 +209,6 @@ TEST(errors_come_back)
     opt.sampling.top_p = 2;
     assert_int_equal(dt_generate(&good, w.list, 0, &opt, &stats), DT_ERR_USAGE);
     assert_int_equal(atomic_load(&ledger.total_now), 0);
-    dt_error_clear();
 }
 
 /* ---- prompts and text -------------------------------------------------------------------------------------------- */
@@ -376,7 +371,6 @@ TEST(bad_prompts_are_named_by_line)
         if (!strstr(dt_error_message(), bad[i].message)) fail_msg("case %zu: %s", i, dt_error_message());
         dt_prompts_free(&p);
     }
-    dt_error_clear();
 }
 
 /* ---- a small model on the CPU ------------------------------------------------------------------------------------ */

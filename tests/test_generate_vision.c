@@ -8,8 +8,6 @@
 #include "ref_model.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N_SEQS = 6, MAX_LEN = 60, N_NEW = 7, MAX_IMAGES = 3, SIDE = 14, PATCH = 4 };
 

@@ -3,7 +3,6 @@
  * differences. */
 #include "../src/task/grpo/grpo_loss.h"
 #include "near.h"
-#include <stdlib.h>
 
 enum { MOST = 9 };
 

@@ -6,11 +6,8 @@
 #include <jansson.h>
 #include <limits.h>
 #include <png.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <webp/encode.h>
 /* it wants stdio.h first */
 #include <jpeglib.h>

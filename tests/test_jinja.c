@@ -1,8 +1,6 @@
 /* test_jinja.c - the interpreter of chat templates: equal to transformers' Jinja environment on small templates
  * (tests/make_jinja_fixtures.py), errors that name a line, and limits. */
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
 #include "dtrain/jinja/jinja.h"
 
 enum { DAY = 1721995200 }; /* 26 July 2024, 12:00 UTC */
@@ -63,7 +61,8 @@ TEST(errors_name_template_and_line)
     } cases[] = {
         {"\n\n{{ raise_exception('no such role') }}", "T: line 3: the template refuses: no such role", true},
         {"a\n{% for %}", "T: line 2: expected a name, found %}", false},
-        {"{{ x.y.z }}", "T: line 1: x is undefined: y", false},
+        {"{{ x.y.z }}", "T: line 1: x is undefined: cannot read its attribute y", false},
+        {"{{ [1][2].y }}", "T: line 1: an item out of range is undefined: cannot read its attribute y", false},
         {"{{ 1 | nonsense }}", "unknown or unsupported filter nonsense", false},
         {"\n{% include 'a' %}", "T: line 2: unknown or unsupported block include", false},
         {"{% if 1 %}", "expected elif else endif, found the end of the template", false},

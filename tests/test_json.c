@@ -1,8 +1,6 @@
 /* test_json.c - extensions of JSON in published files are read, and errors name file and position. */
 #include "cases.h"
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include "dtrain/io/json.h"
 
 static json_t *parse(const char *text, unsigned flags)

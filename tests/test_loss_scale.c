@@ -2,9 +2,6 @@
  * overflows, and a state that is saved and resumed anywhere. */
 #include "cases.h"
 #include "dtrain/optim/optim.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static dt_loss_scale scale_of(const char *keys)
 {

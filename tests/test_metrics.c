@@ -2,7 +2,6 @@
 #include "cases.h"
 #include "report_fixture.h"
 #include "dtrain/plot/curve.h"
-#include <math.h>
 
 TEST_WITH(metrics_read_refuses_bad_lines_but_the_last, setup, teardown)
 {

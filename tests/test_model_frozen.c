@@ -6,8 +6,6 @@
 #include "cases.h"
 #include "../src/model/model_private.h"
 #include "model_fixture.h"
-#include <stdlib.h>
-#include <string.h>
 
 static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 3, \"n_head\": 3, \"vocab_size\": "
                            "61, \"n_positions\": 64, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.3}";

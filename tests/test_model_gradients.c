@@ -6,8 +6,6 @@
 #include "dtrain/adapter/adapter.h"
 #include "slopes.h"
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 static double language_loss(ref_model *r, const dt_batch *b)
 {

@@ -6,8 +6,6 @@
 #include "../src/model/model_private.h"
 #include "dtrain/generate/generate.h"
 #include "ref_model.h"
-#include <stdlib.h>
-#include <string.h>
 
 enum { V = 61, LAYERS = 4, SLOTS = 3, LEN = 300, N_SEQS = 4, N_NEW = 30 };
 static const char *const CONFIGS[] = {

@@ -7,7 +7,6 @@
 #include "../src/model/model_private.h"
 #include "model_fixture.h"
 #include "slopes.h"
-#include <string.h>
 
 static const char QWEN3[] =
     "{\"model_type\": \"qwen3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
@@ -458,7 +457,6 @@ TEST(units_that_are_no_model_are_refused)
     assert_int_equal(dt_model_head(r.model, &b, &(dt_head_pass){.inv_temperature = 1, .u = x}, NULL), DT_ERR_ARG);
     assert_int_equal(dt_model_logp(r.model, &b, 1, x, NULL, NULL), DT_ERR_ARG);
     close_model(&r, &b);
-    dt_error_clear();
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

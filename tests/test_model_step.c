@@ -7,9 +7,6 @@
 #include "../src/model/model_private.h"
 #include "model_configs.h"
 #include "model_fixture.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static void fill(const ref_model *r, dt_batch *b, int n_seq, const int32_t *lens)
 {
@@ -204,9 +201,9 @@ TEST(a_micro_batch_may_follow_before_the_last_one_is_done)
         assert_int_equal(
             dt_model_results(runs_on.model, &(dt_head_results){.logp = logp[1], .hit = hit[1], .entropy = entropy[1]}),
             DT_OK);
-        assert_memory_equal(logp[0], logp[1], sizeof logp[0]);
-        assert_memory_equal(hit[0], hit[1], sizeof hit[0]);
-        assert_memory_equal(entropy[0], entropy[1], sizeof entropy[0]);
+        assert_memory_equal(logp[0], logp[1], (size_t)b.n_target * sizeof *logp[0]);
+        assert_memory_equal(hit[0], hit[1], (size_t)b.n_target);
+        assert_memory_equal(entropy[0], entropy[1], (size_t)b.n_target * sizeof *entropy[0]);
         same_gradients(&waits, &runs_on, 0);
         assert_int_equal(dt_model_forward(runs_on.model, &c, true, 0), DT_OK);
         assert_int_equal(dt_model_results(runs_on.model, &(dt_head_results){.logp = logp[1]}),
@@ -262,7 +259,6 @@ TEST(an_empty_batch_contributes_zero_in_the_same_order)
                                  DT_OK);
                 assert_int_equal(dt_model_backward(r.model, &b), DT_OK);
                 assert_int_equal(dt_model_results(r.model, &(dt_head_results){.logp = logp}), DT_OK);
-                for (int t = 0; t < b.n_tok; t++) assert_true(logp[t] == 0);
                 all_gradients(&r, accumulate ? 0.5 : 0);
                 assert_string_equal(r.calls, order);
             }
@@ -389,8 +385,7 @@ TEST(bad_batches_are_refused_with_what_was_expected)
     open_plain_model(&r, &b, GPT2, &opt);
     fill(&r, &b, 2, LENS);
     assert_int_equal(dt_model_logp(r.model, &b, 1, logp, NULL, NULL), DT_ERR_ARG); /* before any forward */
-    assert_int_equal(dt_model_backward(r.model, &b), DT_ERR_ARG);
-    dt_error_clear();
+    assert_fails(dt_model_backward(r.model, &b), DT_ERR_ARG, "");
     b.token[3] = 61;
     assert_fails(dt_model_forward(r.model, &b, true, 0), DT_ERR_DATA, "61");
     b.token[3] = -1;

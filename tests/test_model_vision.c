@@ -1,7 +1,8 @@
 /* test_model_vision.c - tiny vision-language models against what transformers computed (tests/make_vision_fixtures.py
- * wrote the files), and in 16 bits against themselves in fp32.
+ * wrote the files), and in 16 bits against themselves in fp32; their config.json.
  * DEVICES: cpu queue */
 #include "cases.h"
+#include "config_fixture.h"
 #include "vision_fixture.h"
 
 /* Pictures and patches of real towers. */
@@ -265,6 +266,144 @@ TEST(losses_and_gradients_in_16_bits_are_those_of_fp32_but_for_rounding)
             close_fixture(&wide);
             close_fixture(&f);
         }
+}
+
+/* ---- config.json ---- */
+
+#define LLAVA                                                                                                          \
+    "{'model_type': 'llava', 'text_config': {'model_type': 'llama', 'hidden_size': 8, "                                \
+    "'num_attention_heads': 2, 'intermediate_size': 8, 'num_hidden_layers': 1}, 'vision_config': "                     \
+    "{'model_type': 'clip_vision_model', 'hidden_size': 8, 'num_attention_heads': 2, 'image_size': 8, "                \
+    "'patch_size': 4}, 'image_token_index': 3"
+
+/* By the rules of dtrain-data: one number for all colours is as good as three, and another class's are its own. */
+TEST(a_preprocessor_is_read_as_dtrain_data_reads_it)
+{
+    dt_model_config mc = parsed(LLAVA "}");
+    assert_int_equal(mc.vision->preprocessor.out_width, 0);
+    assert_true(mc.vision->scale[0] == (float)(1 / 255.0 / 0.26862954));
+    assert_int_equal(dt_model_config_set_preprocessor(
+                         &mc, "data", quoted("{'image_processor_type': 'SiglipImageProcessor', 'image_mean': 0.25}")),
+                     DT_OK);
+    dt_model_config again = parsed(mc.json);
+    for (int i = 0; i < 2; i++) {
+        const dt_vision_config *v = i ? again.vision : mc.vision;
+        assert_true(v->preprocessor.out_width == 224 && !v->preprocessor.json);
+        assert_true(v->scale[2] == (float)(1 / 255.0 / 0.5) && v->shift[1] == -0.5f);
+    }
+    assert_int_equal(n_differences(&mc, &again), 0);
+    assert_int_equal(dt_model_config_set_preprocessor(&mc, "data", quoted("{'image_processor_type': 5}")), DT_ERR_DATA);
+    assert_int_equal(n_differences(&mc, &again), 0);
+    dt_error_clear();
+    assert_int_equal(dt_model_config_set_preprocessor(
+                         &mc, "data", quoted("{'image_processor_type': 'CLIPImageProcessor', 'note': '\\u0000'}")),
+                     DT_ERR_DATA); /* which no config.json may have */
+    assert_non_null(strstr(dt_error_message(), "data:1:"));
+    dt_error_clear();
+    dt_model_config_free(&again);
+    dt_model_config_free(&mc);
+    assert_fails(dt_model_config_parse(
+                     &mc, "c", quoted(LLAVA ", 'preprocessor_config': {'image_processor_type': 'ViTImageProcessor'}}")),
+                 DT_ERR_DATA, "preprocessor_config.image_processor_type");
+}
+
+/* Each size is allowed, all of them together are not. */
+TEST(towers_and_projectors_beyond_any_memory_are_named)
+{
+    static const char *const bad[][3] = {
+        {"'hidden_size': 1099511627776", "", "vision_config.hidden_size: expected an integer from 1 to 1048576"},
+        {"'num_hidden_layers': 1000000000", "", "vision_config.num_hidden_layers: expected an integer from 1 to 4096"},
+        {"'hidden_size': 1048576, 'num_hidden_layers': 4096", "", "vision_config.hidden_size, intermediate_size"},
+        {"'intermediate_size': 4194304, 'hidden_size': 1048576", "", "vision_config.hidden_size, intermediate_size"},
+        {"'hidden_size': 1048576, 'num_hidden_layers': 1, 'image_size': 16384, 'patch_size': 1", "",
+         "image_size, patch_size: expected at most 17592186044416 parameters"},
+        {"'hidden_size': 1200", ", 'projector_type': 'deep_mlp', 'projector_hidden_size': 4194304",
+         "c: projector_hidden_size, projector_shuffle: expected a projector of at most 17592186044416 parameters"},
+        {"'hidden_size': 262144, 'num_hidden_layers': 1, 'image_size': 4096, 'patch_size': 1",
+         ", 'projector_type': 'pixel_shuffle', 'projector_shuffle': 4096, 'vision_feature_select_strategy': 'full'",
+         "c: projector_hidden_size, projector_shuffle: expected a projector of at most"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[2048];
+        dt_model_config mc;
+        snprintf(text, sizeof text,
+                 "{'model_type': 'llava', 'text_config': {'model_type': 'llama'}, 'vision_config': {'model_type': "
+                 "'siglip_vision_model', 'num_attention_heads': 1, %s}%s}",
+                 bad[i][0], bad[i][1]);
+        dt_error_clear();
+        assert_int_equal(dt_model_config_parse(&mc, "c", quoted(text)), DT_ERR_DATA);
+        if (!strstr(dt_error_message(), bad[i][2])) fail_msg("%zu: '%s'", i, dt_error_message());
+    }
+}
+
+/* What transformers takes, too: keys of older files, and either of two that tie. */
+TEST(what_llava_leaves_out_is_filled_in)
+{
+#define BARE(layer, tied, of_text)                                                                                     \
+    "{'model_type': 'llava', 'tie_word_embeddings': " tied                                                             \
+    ", 'text_config': {'model_type': 'llama', 'tie_word_embeddings': " of_text                                         \
+    ", 'hidden_size': 8, 'num_attention_heads': 2, 'intermediate_size': 8, 'num_hidden_layers': 1}, "                  \
+    "'vision_config': {'hidden_size': 8, 'num_attention_heads': 2, 'image_size': 8, 'patch_size': 4}, "                \
+    "'image_token_index': 3, 'vision_feature_layer': " layer "}"
+    dt_model_config a = parsed(BARE("[-3]", "false", "true")), b = parsed(BARE("-3", "true", "false")),
+                    c = parsed(BARE("-3", "false", "false"));
+    assert_ptr_equal(a.vision->tower, dt_tower_find("clip"));
+    assert_int_equal(a.vision->n_used, 10);
+    assert_int_equal(n_differences(&a, &b), 0);
+    assert_true(a.tie_word_embeddings && b.tie_word_embeddings && !c.tie_word_embeddings);
+    dt_model_config_free(&a);
+    dt_model_config_free(&b);
+    dt_model_config_free(&c);
+    assert_fails(dt_model_config_parse(&a, "c", quoted(BARE("[-2, -3]", "true", "true"))), DT_ERR_DATA,
+                 "c: vision_feature_layer: expected one hidden state");
+#undef BARE
+}
+
+TEST(towers_and_projectors_are_compared)
+{
+    dt_model_config a = parsed(LLAVA "}");
+    dt_model_config blocks = *a.vision->blocks;
+    dt_vision_config v = *a.vision;
+    dt_model_config b = a;
+    b.vision = &v;
+    v.blocks = &blocks;
+#define OTHER(member, value)                                                                                           \
+    do {                                                                                                               \
+        v = *a.vision, v.blocks = &blocks, blocks = *a.vision->blocks;                                                 \
+        assert_int_equal(n_differences(&a, &b), 0);                                                                    \
+        v.member = value;                                                                                              \
+        if (n_differences(&a, &b) != 1) fail_msg("%s: %d differences, expected 1", #member, n_differences(&a, &b));    \
+    } while (0)
+    OTHER(tower, dt_tower_find("siglip"));
+    OTHER(blocks->hidden_size, 16);
+    OTHER(blocks->intermediate_size, 16);
+    OTHER(blocks->num_attention_heads, 1);
+    OTHER(blocks->norm_eps, 1e-6);
+    OTHER(blocks->act, DT_ACT_GELU);
+    OTHER(n_blocks, 1);
+    OTHER(image_size, 9);
+    OTHER(patch_size, 1);
+    OTHER(n_used, 1);
+    OTHER(drop_first, false);
+    OTHER(image_token, 1);
+    OTHER(projector.type, DT_PROJECTOR_LINEAR);
+    OTHER(projector.hidden_size, 1);
+    OTHER(projector.shuffle, 2);
+    OTHER(projector.bias, false);
+    OTHER(projector.act, DT_ACT_RELU);
+    OTHER(preprocessor.rescale_factor, 1);
+    OTHER(preprocessor.mean[1], 0.5);
+    OTHER(preprocessor.std[2], 0.5);
+#undef OTHER
+    /* one that is known against one that is not: the numbers; two that are known: all */
+    v = *a.vision;
+    v.preprocessor.crop_width = v.preprocessor.crop_height = v.preprocessor.out_width = v.preprocessor.out_height = 8;
+    assert_int_equal(n_differences(&a, &b), 0);
+    a.vision->preprocessor = v.preprocessor;
+    assert_int_equal(n_differences(&a, &b), 0);
+    v.preprocessor.resample = DT_BILINEAR, v.preprocessor.shortest_edge = 8;
+    assert_int_equal(n_differences(&a, &b), 1);
+    dt_model_config_free(&a);
 }
 
 int main(void) { return run_listed(NULL, NULL, NULL); }

@@ -260,7 +260,8 @@ TEST(the_next_batch_waits_until_the_images_of_this_one_are_on_the_device)
     open_with(&f, "deep_mlp", 0.3, DT_F32, DT_RECOMPUTE_NONE, all);
     assert_int_equal(ref_model_grads(&alone.r, &alone.b, 0, 1, NULL), DT_OK);
     assert_int_equal(ref_model_loss(&f.r, &f.b, false, 0, NULL, NULL), DT_OK); /* weights are there: no more waits */
-    for (int32_t t = 0; t < f.b.n_tok; t++) u[t] = (float)((double)f.b.weight[t] / (double)f.b.n_target);
+    for (int64_t i = 0; i < f.b.n_target; i++)
+        u[i] = (float)((double)f.b.weight[f.b.target_row[i]] / (double)f.b.n_target);
     assert_int_equal(dt_model_forward(f.r.model, &f.b, true, 0), DT_OK);
     assert_int_equal(dt_model_head(f.r.model, &f.b, &(dt_head_pass){.inv_temperature = 1, .u = u}, NULL), DT_OK);
     assert_int_equal(dt_model_backward(f.r.model, &f.b), DT_OK);

@@ -1,7 +1,6 @@
 /* test_multiplier.c - the multiplier of a limit on costs: its worked number, its limits, and how it leaves them. */
 #include "../src/task/dpo/multiplier.h"
 #include "near.h"
-#include <stdlib.h>
 
 static const dt_multiplier usual = {.lr = 0.01, .min = 0.01, .max = 10};
 

@@ -2,9 +2,6 @@
 #include "cases.h"
 #include "dtrain/device/nf4.h"
 #include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { BLOCK = DT_NF4_BLOCK, GROUP = DT_NF4_GROUP * BLOCK };
 

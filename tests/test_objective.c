@@ -2,7 +2,6 @@
  * overflow in a diverging run. */
 #include "cases.h"
 #include "dtrain/task/task.h"
-#include <math.h>
 
 enum { N_TOK = 8 };
 
@@ -19,12 +18,12 @@ static void add(counter *c, const float *weight, const float *loss)
     float logp[N_TOK], entropy[N_TOK];
     uint8_t hit[N_TOK] = {0};
     assert_int_equal(dt_batch_alloc(&b, N_TOK, 1, &ledger), DT_OK);
-    b.n_tok = N_TOK, b.n_seq = 1, b.n_samples = 1;
+    b.n_tok = b.seq_start[1] = N_TOK, b.n_seq = 1, b.n_samples = 1;
     for (int t = 0; t < N_TOK; t++) {
         b.weight[t] = weight[t], b.target[t] = weight[t] > 0 ? 1 : -1;
-        logp[t] = -loss[t], entropy[t] = (float)t;
     }
     dt_batch_finish(&b);
+    for (int64_t i = 0; i < b.n_target; i++) logp[i] = -loss[b.target_row[i]], entropy[i] = (float)b.target_row[i];
     const dt_predictions p = {.logp = logp, .hit = hit, .entropy = entropy};
     dt_lm_collect(&c->lm, &c->sums, &b, &p);
     dt_batch_free(&b, &ledger);

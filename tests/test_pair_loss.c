@@ -2,7 +2,6 @@
  * against finite differences. */
 #include "../src/task/pair_loss.h"
 #include "near.h"
-#include <stdlib.h>
 
 static const uint8_t unknown[2] = {DT_SAFETY_UNKNOWN, DT_SAFETY_UNKNOWN};
 

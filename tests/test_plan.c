@@ -2,7 +2,6 @@
  * share a device. mpi_run.c compares the plan with allocations. */
 #include "cases.h"
 #include "../src/train/run.h"
-#include <stdlib.h>
 
 enum { MIB = 1 << 20 };
 

@@ -4,7 +4,6 @@
 #include "../src/task/ppo/ppo_control.h"
 #include "../src/task/ppo/ppo_loss.h"
 #include "near.h"
-#include <stdlib.h>
 
 /* Values of six digits; a float represents them to 6e-8. */
 TEST(the_worked_example)

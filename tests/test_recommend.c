@@ -1,7 +1,6 @@
 /* test_recommend.c - where a target is among predictions, and what that counts for. */
 #include "cases.h"
 #include "dtrain/recommend/ranking.h"
-#include <math.h>
 
 TEST(the_rank_is_that_of_the_first_of_its_kind)
 {

@@ -1,7 +1,6 @@
 /* test_report.c - metrics.jsonl, metrics.csv and the progress line. */
 #include "cases.h"
 #include "report_fixture.h"
-#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -361,7 +360,6 @@ TEST_WITH(a_table_of_something_else_is_refused, setup, teardown)
     assert_fails(dt_report_open(&r, &opt), DT_ERR_DATA, "column step at position 1");
     assert_file(path, "name,age\nme,3\n");
     assert_file(f->jsonl, records);
-    dt_error_clear();
 }
 
 static dt_err check_sinks(const char *text)

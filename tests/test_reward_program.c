@@ -3,7 +3,6 @@
 #include "cases.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -142,7 +141,6 @@ TEST(an_extra_answer_is_detected)
 {
     double reward[4];
     dt_program p;
-    dt_error_clear();
     assert_int_equal(start_script(&p, "while read -r a; do echo 1; n=$((n + 1)); [ $n != 4 ] || echo 5; done"), DT_OK);
     dt_err err = ask(&p, 4, 10, reward, 60);
     for (int turn = 0; turn < 100 && err == DT_OK; turn++) {

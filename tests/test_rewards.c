@@ -2,10 +2,6 @@
 /* test_rewards.c - reward functions on plain cases: extraction and comparison of answers, formats, lengths, words;
  * and errors in a list of functions. */
 #include "cases.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "../src/reward/answer.h"
 #include "../src/reward/builtin.h"
 #include "dtrain/io/matrix_file.h"
@@ -344,8 +340,7 @@ TEST(what_is_wrong_with_a_list_names_the_key)
         (void)open_list(&t, &cfg, &mistakes, cases[i].funcs, cases[i].weights);
         assert_int_equal(mistakes.n, 1);
         if (!strstr(mistakes.text, cases[i].says)) fail_msg("expected %s, found %s", cases[i].says, mistakes.text);
-        assert_int_equal(dt_mistakes_end(&mistakes), DT_ERR_USAGE);
-        dt_error_clear();
+        assert_fails(dt_mistakes_end(&mistakes), DT_ERR_USAGE, "");
         dt_task_close(&t);
         dt_config_free(&cfg);
     }
@@ -360,8 +355,7 @@ TEST(a_task_reads_no_more_files_than_there_is_room_for)
         assert_int_equal(dt_task_verifies(&t, &from, NULL, 0), DT_OK);
     }
     assert_int_equal(dt_task_reads(&t, "file", 1), DT_ERR_ARG);
-    assert_int_equal(dt_task_verifies(&t, &from, NULL, 0), DT_ERR_ARG);
-    dt_error_clear();
+    assert_fails(dt_task_verifies(&t, &from, NULL, 0), DT_ERR_ARG, "");
 }
 
 int main(void) { return run_listed("rewards", NULL, NULL); }

@@ -3,11 +3,7 @@
 
 #include "folder.h"
 #include "dtrain/io/safetensors.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* A file of a header and n bytes 0, 1, 2, ... of data. */
 static void write_tensors(const char *name, const char *header, size_t n)

@@ -1,9 +1,6 @@
 /* test_sampler.c - draws on the host against a plain loop that sorts everything, and against cases worked by hand. */
 
 #include "cases.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "host_sampler.h"
 
@@ -228,7 +225,6 @@ TEST(values_out_of_range_are_named)
         assert_int_equal(dt_sampling_check(&cases[i].how), DT_ERR_USAGE);
         assert_ptr_equal(strstr(dt_error_message(), cases[i].name), dt_error_message());
     }
-    dt_error_clear();
 }
 
 /* ---- against the definition -------------------------------------------------------------------------------------- */

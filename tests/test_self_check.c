@@ -4,8 +4,6 @@
 #include "cases.h"
 #include "../src/backends/queue.h"
 #include "ref_device.h"
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct fixture {
     dt_device dev;

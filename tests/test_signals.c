@@ -5,10 +5,7 @@
 #include "dtrain/process/process.h"
 #include <dnnl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* Small matmuls of all shapes, as a tiny model has them, and what they allocate: a second's work. Sums of small
  * integers are exact, so that each result is the same however often it is computed. */

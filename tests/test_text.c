@@ -1,7 +1,5 @@
 /* test_text.c - tokenizers and the text they make. */
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
 #include "dtrain/tokenizer/tokenizer.h"
 #include "dtrain/text/utf8.h"
 

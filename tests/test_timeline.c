@@ -3,8 +3,6 @@
 #include "cases.h"
 #include "../src/backends/queue.h"
 #include "../src/process/timeline_private.h"
-#include <math.h>
-#include <string.h>
 
 /* ---- from made-up intervals to seconds --------------------------------------------------------------------------- */
 

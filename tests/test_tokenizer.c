@@ -3,9 +3,6 @@
  * (make_tokenizer_fixtures.py), and what must hold of any. */
 #include "cases.h"
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "dtrain/tokenizer/tokenizer.h"
 #include "dtrain/text/utf8.h"
 #include "tokenizer_corpus.h"

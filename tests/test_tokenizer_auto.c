@@ -2,9 +2,6 @@
 /* test_tokenizer_auto.c - a directory whose files disagree has the ids that AutoTokenizer of transformers 5 gives
  * (tests/make_auto_tokenizer_fixtures.py), and keeps them when tokens are added. */
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "dtrain/io/io.h"
 #include "dtrain/io/json.h"
 #include "dtrain/pretrained/new_tokens.h"

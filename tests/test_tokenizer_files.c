@@ -2,10 +2,7 @@
 /* test_tokenizer_files.c - files that are not tokenizers are refused with an error naming the file; companion files;
  * regular expressions. */
 #include "folder.h"
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "dtrain/tokenizer/tokenizer.h"
 #include "../src/tokenizer/regex.h"
 
@@ -372,7 +369,6 @@ TEST(expressions_mean_what_they_mean_to_oniguruma)
             fail_msg("%s is not refused", refused_ones[i]);
         assert_null(r);
     }
-    dt_error_clear();
 }
 
 TEST(a_hostile_expression_ends_in_an_error)

@@ -2,8 +2,6 @@
  * tables. */
 #include "cases.h"
 #include "dtrain/train/train.h"
-#include <math.h>
-#include <string.h>
 
 static dt_config config(const char *text)
 {
@@ -61,7 +59,6 @@ TEST(sizes_that_do_not_multiply_name_what_would)
         for (int k = 0; k < 3; k++) assert_non_null(strstr(dt_error_message(), cases[i].must_say[k]));
         dt_config_free(&cfg);
     }
-    dt_error_clear();
 }
 
 TEST(an_evaluation_takes_any_batch_sizes)
@@ -115,7 +112,6 @@ TEST(an_interval_is_a_fraction_or_an_integer)
         assert_non_null(strstr(dt_error_message(), cases[i].say));
         dt_config_free(&cfg);
     }
-    dt_error_clear();
 }
 
 TEST(saves_of_the_best_come_with_validations)
@@ -145,7 +141,6 @@ TEST(saves_of_the_best_come_with_validations)
         assert_non_null(strstr(dt_error_message(), cases[i].say));
         dt_config_free(&cfg);
     }
-    dt_error_clear();
 }
 
 /* ---- words that name tables -------------------------------------------------------------------------------------- */

@@ -2,8 +2,6 @@
 /* test_unicode.c - every character of Unicode is to the tokenizer what it is to Hugging Face's tokenizers, whatever
  * versions the machine's libraries have: checksums by make_unicode_fixtures.py. */
 #include "cases.h"
-#include <stdlib.h>
-#include <string.h>
 #include "../src/tokenizer/splitter.h"
 #include "dtrain/text/utf8.h"
 

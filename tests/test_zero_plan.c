@@ -2,9 +2,6 @@
 #include "cases.h"
 #include "dtrain/model/model.h"
 #include "dtrain/zero/zero.h"
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const int ranks[] = {1, 2, 3, 4, 7, 16, 1024};
 enum { N_RANKS = sizeof ranks / sizeof ranks[0] };

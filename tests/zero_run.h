@@ -6,8 +6,6 @@
 #include "mpi_test.h"
 #include "dtrain/zero/zero.h"
 #include "ref_zero.h"
-#include <math.h>
-#include <string.h>
 
 enum { BY_NODE = 2 }; /* tests that also run with groups of a node */
 
@@ -302,7 +300,7 @@ static void check_all_stages(fixture *f, void (*vary)(run_options *, int variant
 }
 
 /** Write all states, each run in two calls. */
-static dt_err put_states(run *r, const states *s)
+static inline dt_err put_states(run *r, const states *s)
 {
     const float *const arrays[] = {s->param, s->m, s->v};
     for (dt_state k = 0; k < dt_zero_n_states(r->z); k++)

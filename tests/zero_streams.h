@@ -11,10 +11,7 @@
 #include "../src/backends/queue.h"
 #include "../src/zero/zero_impl.h"
 #include "ref_zero.h"
-#include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N_THREADS = 2, N_TRACE = 4096, N_MICRO = 2 };
 

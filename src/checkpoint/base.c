@@ -2,8 +2,8 @@
  *
  *     {"path": "/models/llama", "checksums": {"model.embed_tokens.weight": "0123456789abcdef", ...}}
  *
- * A tensor that is read from the base is verified against its checksum, like a tensor of the file. A base that was
- * modified since is rejected, neither trained nor exported. */
+ * A tensor that is read from the base is verified against its checksum, like a tensor of the file. A modified base is
+ * rejected. */
 #include "file.h"
 #include "dtrain/io/json.h"
 #include <errno.h>
@@ -21,11 +21,7 @@ void dt_base_free(dt_base *b)
 
 dt_err dt_base_add(dt_base *b, const char *name, uint64_t checksum)
 {
-    if ((b->n & (b->n - 1)) == 0) { /* capacity doubles at powers of two */
-        void *grown = realloc(b->tensors, (size_t)(b->n ? 2 * b->n : 1) * sizeof *b->tensors);
-        DT_CHECK(grown, DT_ERR_MEMORY, "out of memory for a list of %d tensors", b->n + 1);
-        b->tensors = grown;
-    }
+    DT_GROW(b->tensors, b->n, "out of memory for a list of %d tensors", b->n + 1);
     struct dt_base_tensor *to = &b->tensors[b->n++];
     to->checksum = checksum;
     snprintf(to->name, sizeof to->name, "%s", name);
@@ -92,7 +88,7 @@ dt_err ckpt_base_parse(const char *path, const char *text, dt_base *b)
     const char *from = json_string_value(json_object_get(root, "path"));
     json_t *sums = json_object_get(root, "checksums");
     dt_err err = from && *from && json_is_object(sums) ? take_sums(path, sums, b) : malformed(path);
-    if (err == DT_OK && !(b->path = strdup(from))) err = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", path);
+    if (err == DT_OK) err = dt_copy_text(&b->path, from, "%s: out of memory for a path", path);
     json_decref(root);
     if (err != DT_OK) dt_base_free(b);
     return err;
@@ -111,11 +107,9 @@ typedef struct base_job {
 
 static dt_err list_slots(base_job *job, const dt_stored_slot *slots, int n_slots)
 {
-    job->slots = calloc((size_t)n_slots + 1, sizeof *job->slots);
-    job->of = calloc((size_t)n_slots + 1, sizeof *job->of);
-    job->found.locations = calloc((size_t)n_slots + 1, sizeof *job->found.locations);
-    DT_CHECK(job->slots && job->of && job->found.locations, DT_ERR_MEMORY, "out of memory for a list of %d tensors",
-             n_slots);
+    DT_ALLOC(job->slots, n_slots + 1, "out of memory for a list of %d tensors", n_slots);
+    DT_ALLOC(job->of, n_slots + 1, "out of memory for a list of %d tensors", n_slots);
+    DT_ALLOC(job->found.locations, n_slots + 1, "out of memory for a list of %d tensors", n_slots);
     for (int i = 0; i < n_slots; i++) {
         if (slots[i].state != DT_STATE_PARAM || slots[i].of->name) continue;
         if (job->n == 0) job->whole = *slots[i].of;

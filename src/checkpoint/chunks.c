@@ -25,8 +25,7 @@ dt_err dt_chunks_take(dt_chunks **chunks, const dt_comm *comm)
     *chunks = NULL;
     DT_EXPECT(!c || !c->taken);
     if (!c) {
-        c = calloc(1, sizeof *c);
-        DT_CHECK(c, DT_ERR_MEMORY, "out of memory for chunks of tensors");
+        DT_ALLOC(c, 1, "out of memory for chunks of tensors");
         const dt_err err = dt_chunks_open(c, comm->dev);
         if (err != DT_OK) {
             free(c);

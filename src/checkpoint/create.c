@@ -5,9 +5,10 @@
  * metadata is copied to the disk once. Checksums are created as zeros and overwritten in place later, so opening the
  * file again moves nothing.
  *
- * If HDF5 wrote the data, every rank would enter every metadata operation, a few hundred collectives per save. A full
- * disk would go unnoticed: MPI-IO reports success and the data is lost (Open MPI 4.1, HDF5 1.10). The file uses the 1.8
- * format, because its object headers and B-trees have checksums. */
+ * HDF5 does not write the data, because every rank would then enter every metadata operation, a few hundred
+ * collectives per save. MPI-IO also reports success on a full disk (Open MPI 4.1, HDF5 1.10).
+ *
+ * The file uses the 1.8 format, because its object headers and B-trees have checksums. */
 #include "file.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -83,13 +84,19 @@ static dt_err write_meta(hid_t file, const char *path, const dt_ckpt_meta *m, co
     return err;
 }
 
-/* Omits creation times everywhere, so that equal states give equal bytes. */
-static hid_t list_without_times(hid_t of)
+/* The property list, or -1, with the list closed, if it could not be set. */
+static hid_t checked(hid_t plist, bool is_set)
 {
-    const hid_t plist = H5Pcreate(of);
-    if (plist < 0 || H5Pset_obj_track_times(plist, false) >= 0) return plist;
+    if (plist < 0 || is_set) return plist;
     H5Pclose(plist);
     return -1;
+}
+
+/* Omits creation times everywhere, so that equal states give equal bytes. */
+static hid_t properties_without_times(hid_t of)
+{
+    const hid_t plist = H5Pcreate(of);
+    return checked(plist, plist >= 0 && H5Pset_obj_track_times(plist, false) >= 0);
 }
 
 /* of: the model of this group; NULL: a group inside a model's group. */
@@ -121,7 +128,7 @@ static dt_err make_groups_of(hid_t file, const char *path, hid_t plist, const dt
 
 static dt_err make_groups(hid_t file, const char *path, const dt_saved_model *models, int n_models)
 {
-    const hid_t plist = list_without_times(H5P_GROUP_CREATE);
+    const hid_t plist = properties_without_times(H5P_GROUP_CREATE);
     dt_err err = plist < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "group properties") : DT_OK;
     for (int k = 0; k < n_models && err == DT_OK; k++) err = make_groups_of(file, path, plist, &models[k]);
     if (plist >= 0) H5Pclose(plist);
@@ -144,50 +151,54 @@ static hid_t element_type(dt_dtype dtype)
     return -1;
 }
 
-/* Create one tensor: contiguous, allocated, without fill; attribute checksum is 0. *offset: file offset of its
- * elements. */
-static dt_err create_dataset(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, dt_dtype dtype,
-                             int64_t *offset)
+dt_err ckpt_create_array(hid_t file, const char *path, hid_t plist, const ckpt_array *array, int64_t *offset)
+{
+    hsize_t dims[DT_MAX_DIMS];
+    bool empty = false;
+    for (int d = 0; d < array->n_dims; d++) dims[d] = (hsize_t)array->shape[d], empty = empty || dims[d] == 0;
+    const hid_t space = H5Screate_simple(array->n_dims, dims, NULL), type = array->type;
+    const hid_t dset =
+        space < 0 || type < 0 ? -1 : H5Dcreate2(file, array->name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_WRITE, path, array->name)
+                          : dt_h5_write_u64(dset, path, "checksum", array->checksum);
+    if (err == DT_OK && array->dtype) err = dt_h5_write_text(dset, path, "dtype", array->dtype);
+    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
+    if (err == DT_OK && at == HADDR_UNDEF && !empty) err = dt_h5_fail(DT_ERR_WRITE, path, array->name);
+    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
+    if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, array->name);
+    if (space >= 0) H5Sclose(space);
+    return err;
+}
+
+/* The checksum is 0 until the data is written. */
+static dt_err create_tensor(hid_t file, const char *path, hid_t plist, const dt_stored_slot *slot, int64_t *offset)
 {
     char name[256];
-    hsize_t dims[DT_MAX_DIMS];
+    const dt_dtype dtype = ckpt_slot_dtype(slot);
+    const hid_t type = element_type(dtype);
     const dt_tensor *t = slot->tensor;
-    for (int d = 0; d < t->n_dims; d++) dims[d] = (hsize_t)t->shape[d];
     ckpt_slot_name(slot, name, sizeof name);
-
-    hid_t space = H5Screate_simple(t->n_dims, dims, NULL);
-    hid_t type = element_type(dtype);
-    hid_t dset = space < 0 || type < 0 ? -1 : H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    dt_err err = dset < 0 ? dt_h5_fail(DT_ERR_WRITE, path, name) : dt_h5_write_u64(dset, path, "checksum", 0);
-    if (err == DT_OK && dtype == DT_BF16) err = dt_h5_write_text(dset, path, "dtype", "bf16");
-    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
-    if (err == DT_OK && at == HADDR_UNDEF && t->n_elems > 0) err = dt_h5_fail(DT_ERR_WRITE, path, name);
-    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
-    if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, name);
-    if (space >= 0) H5Sclose(space);
+    const ckpt_array array = {name, type, t->n_dims, t->shape, 0, dtype == DT_BF16 ? "bf16" : NULL};
+    const dt_err err = ckpt_create_array(file, path, plist, &array, offset);
     if (type >= 0) H5Tclose(type);
     return err;
 }
 
 /* Creation properties of arrays that are allocated early and not filled. */
-static hid_t list_of_places(void)
+static hid_t array_properties(void)
 {
-    const hid_t plist = list_without_times(H5P_DATASET_CREATE);
-    if (plist < 0 ||
-        (H5Pset_layout(plist, H5D_CONTIGUOUS) >= 0 && H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
-         H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0))
-        return plist;
-    H5Pclose(plist);
-    return -1;
+    const hid_t plist = properties_without_times(H5P_DATASET_CREATE);
+    return checked(plist, plist >= 0 && H5Pset_layout(plist, H5D_CONTIGUOUS) >= 0 &&
+                              H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
+                              H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0);
 }
 
 static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *slots, int n_slots,
                             const dt_named_arrays *items, int64_t *offsets)
 {
-    const hid_t group = list_without_times(H5P_GROUP_CREATE), dataset = list_of_places();
+    const hid_t group = properties_without_times(H5P_GROUP_CREATE), dataset = array_properties();
     dt_err err = group < 0 || dataset < 0 ? dt_h5_fail(DT_ERR_FAULT, path, "dataset properties") : DT_OK;
-    for (int i = 0; i < n_slots && err == DT_OK; i++)
-        err = create_dataset(file, path, dataset, &slots[i], ckpt_slot_dtype(&slots[i]), &offsets[i]);
+    for (int i = 0; i < n_slots && err == DT_OK; i++) err = create_tensor(file, path, dataset, &slots[i], &offsets[i]);
     if (err == DT_OK) err = ckpt_create_task_arrays(file, path, group, dataset, items, offsets + n_slots);
     if (group >= 0) H5Pclose(group);
     if (dataset >= 0) H5Pclose(dataset);
@@ -198,14 +209,12 @@ static dt_err create_arrays(hid_t file, const char *path, const dt_stored_slot *
 static hid_t access_list(int n_slots)
 {
     const hsize_t meta = META_FIXED + (hsize_t)n_slots * META_PER_SLOT;
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    if (access < 0) return -1;
-    if (H5Pset_fapl_stdio(access) >= 0 && H5Pset_file_locking(access, false, true) >= 0 &&
-        H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
-        H5Pset_alignment(access, CKPT_ALIGN_FROM, CKPT_PAGE) >= 0 && H5Pset_meta_block_size(access, meta) >= 0)
-        return access;
-    H5Pclose(access);
-    return -1;
+    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    return checked(access, access >= 0 && H5Pset_fapl_stdio(access) >= 0 &&
+                               H5Pset_file_locking(access, false, true) >= 0 &&
+                               H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
+                               H5Pset_alignment(access, CKPT_ALIGN_FROM, CKPT_PAGE) >= 0 &&
+                               H5Pset_meta_block_size(access, meta) >= 0);
 }
 
 /* Register the arrays with the image: they are written directly to the file, and copying the image skips them. */
@@ -213,8 +222,8 @@ static dt_err leave_out_arrays(ckpt_image *image, const dt_stored_slot *slots, i
                                const dt_named_arrays *items, const int64_t *offsets)
 {
     const int n = n_slots + items->n_items;
-    dt_byte_range *arrays = malloc(((size_t)n + 1) * sizeof *arrays);
-    DT_CHECK(arrays, DT_ERR_MEMORY, "out of memory for the offsets of %d arrays", n);
+    dt_byte_range *arrays;
+    DT_ALLOC(arrays, n + 1, "out of memory for the offsets of %d arrays", n);
     for (int i = 0; i < n_slots; i++) {
         const int64_t size = (int64_t)dt_dtype_size(ckpt_slot_dtype(&slots[i]));
         arrays[i] = (dt_byte_range){.offset = offsets[i], .nbytes = slots[i].tensor->n_elems * size};
@@ -231,7 +240,7 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
                         int n_models, const dt_stored_slot *slots, int n_slots, int64_t *offsets, int64_t *file_size)
 {
     hid_t access = access_list(n_slots);
-    hid_t create = list_without_times(H5P_FILE_CREATE);
+    hid_t create = properties_without_times(H5P_FILE_CREATE);
     hid_t file = access < 0 || create < 0 ? -1 : H5Fcreate(image->path, H5F_ACC_TRUNC, create, access);
     dt_err err = file < 0 ? dt_h5_fail(DT_ERR_WRITE, path, "cannot be created") : DT_OK;
     if (access >= 0) H5Pclose(access);

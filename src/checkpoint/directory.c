@@ -9,9 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The step in "step-DIGITS<ending>", otherwise -1. */
-static int64_t step_of(const char *name, const char *ending)
+static const char *name_of(const char *path)
 {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The step of a path whose name is step-DIGITS<ending>, otherwise -1. */
+static int64_t step_of(const char *path, const char *ending)
+{
+    const char *name = name_of(path);
     if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
     char *end;
     errno = 0;
@@ -19,72 +26,53 @@ static int64_t step_of(const char *name, const char *ending)
     return errno == 0 && strcmp(end, ending) == 0 ? step : -1;
 }
 
-typedef struct entry {
-    int64_t step;
-    char *path;
-} entry;
+int64_t dt_checkpoint_step_of(const char *path) { return step_of(path, ".h5"); }
 
 static int by_step_descending(const void *a, const void *b)
 {
-    const entry *x = a, *y = b;
-    return x->step != y->step ? (x->step < y->step) - (x->step > y->step) : strcmp(x->path, y->path);
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    const long long step_x = strtoll(name_of(x) + 5, NULL, 10), step_y = strtoll(name_of(y) + 5, NULL, 10);
+    return step_x != step_y ? (step_x < step_y) - (step_x > step_y) : strcmp(x, y);
 }
 
-static void free_entries(entry *e, int n)
+/* Append the files of an open directory whose name is step-DIGITS<ending>. */
+static dt_err add_files(DIR *d, const char *dir, const char *ending, char ***paths, int *n)
 {
-    for (int i = 0; i < n; i++) free(e[i].path);
-    free(e);
-}
-
-/* Append a file to the list, whose capacity doubles. Returns false if out of memory. */
-static bool add_entry(entry **list, int *n, int *room, int64_t step, const char *dir, const char *name)
-{
-    if (*n == *room) {
-        const int more = *room ? 2 * *room : 16;
-        entry *grown = realloc(*list, (size_t)more * sizeof *grown);
-        if (!grown) return false;
-        *list = grown;
-        *room = more;
+    for (const struct dirent *e; (e = readdir(d));) {
+        if (step_of(e->d_name, ending) < 0) continue;
+        DT_GROW(*paths, *n, "%s: out of memory for its list of checkpoints", dir);
+        DT_CHECK(asprintf(&(*paths)[*n], "%s/%s", dir, e->d_name) >= 0, DT_ERR_MEMORY,
+                 "%s: out of memory for its list of checkpoints", dir);
+        ++*n;
     }
-    char *path;
-    if (asprintf(&path, "%s/%s", dir, name) < 0) return false;
-    (*list)[(*n)++] = (entry){step, path};
-    return true;
-}
-
-/* Entries whose name is step-DIGITS<ending>, highest step first. */
-static dt_err read_dir(const char *dir, const char *ending, entry **list, int *n)
-{
-    int room = 0;
-    *list = NULL;
-    *n = 0;
-    DIR *d = opendir(dir);
-    if (!d && errno == ENOENT) return DT_OK;
-    if (!d) return dt_fail_errno(DT_ERR_DATA, dir, "cannot be listed");
-    bool ok = true;
-    for (struct dirent *e = readdir(d); e && ok; e = readdir(d)) {
-        const int64_t step = step_of(e->d_name, ending);
-        if (step >= 0) ok = add_entry(list, n, &room, step, dir, e->d_name);
-    }
-    closedir(d);
-    if (!ok) {
-        free_entries(*list, *n);
-        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for its list of checkpoints", dir);
-    }
-    if (*n) qsort(*list, (size_t)*n, sizeof **list, by_step_descending);
     return DT_OK;
 }
 
+/* Files whose name is step-DIGITS<ending>, highest step first. */
+static dt_err read_dir(const char *dir, const char *ending, char ***paths, int *n)
+{
+    *paths = NULL, *n = 0;
+    DIR *d = opendir(dir);
+    if (!d && errno == ENOENT) return DT_OK;
+    DT_CHECK_ERRNO(d, DT_ERR_DATA, dir, "cannot be listed");
+    const dt_err err = add_files(d, dir, ending, paths, n);
+    closedir(d);
+    if (err == DT_OK && *n > 0) qsort(*paths, (size_t)*n, sizeof **paths, by_step_descending);
+    if (err == DT_OK) return DT_OK;
+    dt_list_free(*paths, *n);
+    *paths = NULL, *n = 0;
+    return err;
+}
+
+dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths) { return read_dir(dir, ".h5", paths, n_paths); }
+
 void ckpt_remove_stale(const char *dir)
 {
-    entry *parts;
+    char **parts;
     int n;
-    if (read_dir(dir, ".h5.part", &parts, &n) != DT_OK) {
-        dt_error_clear();
-        return;
-    }
-    for (int i = 0; i < n; i++) dt_remove_part(parts[i].path);
-    free_entries(parts, n);
+    if (read_dir(dir, ".h5.part", &parts, &n) != DT_OK) dt_error_clear();
+    for (int i = 0; i < n; i++) dt_remove_part(parts[i]);
+    dt_list_free(parts, n);
 }
 
 enum { MAX_POINTER = 4096 }; /* bytes */
@@ -104,12 +92,10 @@ void ckpt_read_pointer(const char *dir, const char *pointer, char *out)
     }
 }
 
-static const char *name_of(const entry *e) { return strrchr(e->path, '/') + 1; }
-
 void dt_checkpoint_prune(const char *dir, int64_t keep)
 {
     char latest[CKPT_NAME_SIZE] = "", best[CKPT_NAME_SIZE] = "";
-    entry *all;
+    char **all;
     int n;
     if (keep <= 0) return;
     if (read_dir(dir, ".h5", &all, &n) != DT_OK) {
@@ -121,40 +107,15 @@ void dt_checkpoint_prune(const char *dir, int64_t keep)
     ckpt_read_pointer(dir, "best", best);
     int64_t left = n;
     for (int64_t i = strcmp(best, latest) ? keep : n; i < n; i++)
-        if (strcmp(name_of(&all[i]), best) == 0) left--; /* kept in addition */
+        if (strcmp(name_of(all[i]), best) == 0) left--; /* kept in addition */
     for (int i = n - 1; i >= 0 && left > keep; i--) {
-        if (strcmp(name_of(&all[i]), latest) == 0 || strcmp(name_of(&all[i]), best) == 0) continue;
-        if (unlink(all[i].path) == 0)
+        if (strcmp(name_of(all[i]), latest) == 0 || strcmp(name_of(all[i]), best) == 0) continue;
+        if (unlink(all[i]) == 0)
             left--;
         else
-            DT_WARN("%s: an old checkpoint could not be deleted: %s", all[i].path, strerror(errno));
+            DT_WARN("%s: an old checkpoint could not be deleted: %s", all[i], strerror(errno));
     }
-    free_entries(all, n);
-}
-
-dt_err dt_checkpoint_list(const char *dir, char ***paths, int *n_paths)
-{
-    entry *all;
-    int n;
-    *paths = NULL;
-    *n_paths = 0;
-    DT_TRY(read_dir(dir, ".h5", &all, &n));
-    char **list = calloc((size_t)n + 1, sizeof *list);
-    if (!list) {
-        free_entries(all, n);
-        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for its list of checkpoints", dir);
-    }
-    for (int i = 0; i < n; i++) list[i] = all[i].path;
-    free(all);
-    *paths = list;
-    *n_paths = n;
-    return DT_OK;
-}
-
-int64_t dt_checkpoint_step_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return step_of(slash ? slash + 1 : path, ".h5");
+    dt_list_free(all, n);
 }
 
 dt_err dt_checkpoint_candidates(const char *dir, char ***paths, int *n_paths)

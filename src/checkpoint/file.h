@@ -56,6 +56,18 @@ dt_err ckpt_file_create(ckpt_image *image, const char *path, const dt_ckpt_meta 
 dt_err ckpt_file_set_checksums(const ckpt_image *image, const char *path, const dt_stored_slot *slots, int n_slots,
                                const uint64_t *sums);
 
+/** A contiguous array to create. type: negative: it could not be made. dtype: text of the attribute, or NULL. */
+typedef struct ckpt_array {
+    const char *name;
+    hid_t type;
+    int n_dims;
+    const int64_t *shape;
+    uint64_t checksum;
+    const char *dtype;
+} ckpt_array;
+/** offset: out, file offset of the elements; -1: no elements. Local. */
+dt_err ckpt_create_array(hid_t file, const char *path, hid_t plist, const ckpt_array *array, int64_t *offset);
+
 /** Joint checksum of a file's texts, in this order. */
 uint64_t ckpt_sum_texts(const char *config, const char *model_config, const char *base);
 

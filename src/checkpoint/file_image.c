@@ -48,7 +48,7 @@ void ckpt_image_leave_out(ckpt_image *m, dt_byte_range *arrays, int n)
     dt_byte_ranges_sort(arrays, m->n_arrays);
 }
 
-/* Zero ranges are already zero in the file: they are reserved blocks or holes. */
+/* Zeros need no write: the file consists of reserved blocks and holes. */
 static bool is_zero(const char *bytes, int64_t n)
 {
     return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)n - 1) == 0);

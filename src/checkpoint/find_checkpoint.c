@@ -15,8 +15,7 @@ static dt_err follow(const char *dir, const char *pointer, char **path)
     char file[PATH_MAX], name[CKPT_NAME_SIZE];
     ckpt_read_pointer(dir, pointer, name);
     if (!name[0] || !dt_join_path(file, dir, name, "") || !dt_is_file(file)) return DT_OK;
-    *path = strdup(file);
-    return *path ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", file);
+    return dt_copy_text(path, file, "out of memory for the name of %s", file);
 }
 
 /* The file that `latest` names, otherwise the first candidate; malloc'ed in *path, unchanged if there is none. */
@@ -49,8 +48,7 @@ dt_err dt_checkpoint_find(const char *path, char **file)
             DT_CHECK(*file, DT_ERR_DATA, "%s: expected the name of a checkpoint in the same folder, found none", path);
             return DT_OK;
         }
-        *file = strdup(path);
-        return *file ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the name of %s", path);
+        return dt_copy_text(file, path, "out of memory for the name of %s", path);
     }
     DT_CHECK(snprintf(dir, sizeof dir, "%s/checkpoints", path) < (int)sizeof dir, DT_ERR_DATA,
              "%s: the name is too long", path);

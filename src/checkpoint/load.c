@@ -15,12 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One location and one sum per slot. */
 static dt_err alloc_lists(load_job *j)
 {
-    j->map.locations = calloc((size_t)j->n_slots + 1, sizeof *j->map.locations);
-    j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    DT_CHECK(j->map.locations && j->sums, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
+    DT_ALLOC(j->map.locations, j->n_slots + 1, "out of memory for a list of %d tensors", j->n_slots);
+    DT_ALLOC(j->sums, j->n_slots + 1, "out of memory for a list of %d tensors", j->n_slots);
     return DT_OK;
 }
 
@@ -35,8 +33,7 @@ static dt_err list_files(load_job *j)
 {
     int n = 0;
     for (size_t i = 0; i < j->map.files_len; i++) n += j->map.files[i] == '\0';
-    j->files = calloc((size_t)n + 1, sizeof *j->files);
-    DT_CHECK(j->files, DT_ERR_MEMORY, "%s: out of memory for the names of %d files", j->path, n);
+    DT_ALLOC(j->files, n + 1, "%s: out of memory for the names of %d files", j->path, n);
     const char *name = j->map.files;
     for (int f = 0; f < n; f++, name += strlen(name) + 1) j->files[f] = name;
     return DT_OK;
@@ -332,7 +329,7 @@ static dt_err all_written(const load_job *j)
     return err;
 }
 
-static void tell_kept(const load_job *j)
+static void log_kept(const load_job *j)
 {
     int n_adapters = 0, n_projector = 0;
     for (int i = 0; i < j->n_slots && dt_comm_first(j->comm); i++) {
@@ -358,7 +355,7 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     if (err == DT_OK)
         err = dt_comm_agree(comm, dt_comm_first(comm) ? locate(path, job.slots, job.n_slots, &job.map) : DT_OK);
     if (err == DT_OK) err = share(&job);
-    if (err == DT_OK) tell_kept(&job);
+    if (err == DT_OK) log_kept(&job);
     if (err == DT_OK) err = dt_comm_agree(comm, read_slots(&job));
     if (err == DT_OK) err = dt_comm_sum_host_u64(comm, job.sums, job.n_slots);
     if (err == DT_OK) err = dt_comm_agree(comm, compare(&job));
@@ -371,41 +368,42 @@ dt_err dt_stored_load(dt_comm *comm, const dt_saved_model *models, int n_models,
     return err;
 }
 
-/* Verify omitted tensors against the checksums in the checkpoint. */
+/* Read a whole tensor. checked: check that its values are finite; false: compute its checksum. */
+static dt_err verify_slot(load_job *j, int i, bool checked)
+{
+    dt_tensor tensor;
+    const dt_stored_location *p = &j->map.locations[i];
+    const dt_stored_slot s = p->quantise ? dt_stored_plain(&j->slots[i], &tensor) : j->slots[i];
+    const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
+    dt_phase_enter(j->phase, "verify", s.tensor->name);
+    for (int64_t at = 0; at < s.tensor->n_elems; at += step) {
+        const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
+        DT_TRY(dt_phase_poll(j->phase));
+        DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
+        if (checked)
+            DT_TRY(check_finite(j, &s, p, j->chunks->raw, at, n));
+        else
+            j->sums[i] += dt_checksum(j->chunks->raw, at, n, dt_st_type_size((dt_st_type)p->type));
+    }
+    return DT_OK;
+}
+
+/* Verify omitted tensors against the checksums in the checkpoint. Those of the file are verified with the file. */
 static dt_err verify_left_out(load_job *j)
 {
-    const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
     for (int i = 0; i < j->n_slots; i++) {
-        dt_tensor tensor;
         dt_stored_location *p = &j->map.locations[i];
-        const dt_stored_slot s = p->quantise ? dt_stored_plain(&j->slots[i], &tensor) : j->slots[i];
-        const size_t size = dt_st_type_size((dt_st_type)p->type);
-        /* the file's own checksums are verified with the file */
         p->has_checksum &= p->left_out && !comes_with_codes(j, i);
-        for (int64_t at = 0; p->has_checksum && at < s.tensor->n_elems; at += step) {
-            const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
-            DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
-            j->sums[i] += dt_checksum(j->chunks->raw, at, n, size);
-        }
+        if (p->has_checksum) DT_TRY(verify_slot(j, i, false));
     }
     return compare(j);
 }
 
 static dt_err verify_values(load_job *j)
 {
-    const int64_t step = DT_STORED_BUFFER / (int64_t)sizeof(float);
     for (int i = 0; i < j->n_slots; i++) {
-        dt_tensor tensor;
         const dt_stored_location *p = &j->map.locations[i];
-        if (p->kept || p->elsewhere || p->absent || comes_with_codes(j, i)) continue;
-        const dt_stored_slot s = p->quantise ? dt_stored_plain(&j->slots[i], &tensor) : j->slots[i];
-        for (int64_t at = 0; at < s.tensor->n_elems; at += step) {
-            const int64_t n = dt_min_i64(step, s.tensor->n_elems - at);
-            dt_phase_enter(j->phase, "verify", s.tensor->name);
-            DT_TRY(dt_phase_poll(j->phase));
-            DT_TRY(load_fetch(j, &s, p, at, n, j->chunks->raw));
-            DT_TRY(check_finite(j, &s, p, j->chunks->raw, at, n));
-        }
+        if (!p->kept && !p->elsewhere && !p->absent && !comes_with_codes(j, i)) DT_TRY(verify_slot(j, i, true));
     }
     return DT_OK;
 }

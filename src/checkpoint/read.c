@@ -72,6 +72,18 @@ dt_err ckpt_file_open(const char *path, hid_t *file)
     return err;
 }
 
+static dt_err open_locked(const char *path, hid_t *file)
+{
+    dt_h5_lock();
+    return ckpt_file_open(path, file);
+}
+
+static void close_locked(hid_t file)
+{
+    if (file >= 0) H5Fclose(file);
+    dt_h5_unlock();
+}
+
 /* ---- root -------------------------------------------------------------------------------------------------------- */
 
 uint64_t ckpt_sum_texts(const char *config, const char *model_config, const char *base)
@@ -97,9 +109,7 @@ static dt_err check_texts(hid_t file, const char *path, const dt_ckpt_meta *m, c
 static dt_err read_text_or(hid_t file, const char *path, const char *name, const char *missing, char **text)
 {
     if (dt_h5_has(file, name)) return dt_h5_read_text(file, path, name, text);
-    *text = strdup(missing);
-    DT_CHECK(*text, DT_ERR_MEMORY, "%s: out of memory for attribute `%s`", path, name);
-    return DT_OK;
+    return dt_copy_text(text, missing, "%s: out of memory for attribute `%s`", path, name);
 }
 
 /* Read which tensors the file omits. text: malloc'ed, "" if none. */
@@ -212,14 +222,10 @@ dt_err dt_checkpoint_read_meta(const char *path, dt_ckpt_meta *meta)
 {
     hid_t file;
     *meta = (dt_ckpt_meta){0};
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
-    if (err == DT_OK) {
-        err = read_meta(file, path, meta);
-        if (err == DT_OK) err = ckpt_read_task_arrays(file, path, &meta->items);
-        H5Fclose(file);
-    }
-    dt_h5_unlock();
+    dt_err err = open_locked(path, &file);
+    if (err == DT_OK) err = read_meta(file, path, meta);
+    if (err == DT_OK) err = ckpt_read_task_arrays(file, path, &meta->items);
+    close_locked(file);
     if (err != DT_OK) dt_ckpt_meta_free(meta);
     return err;
 }
@@ -240,13 +246,9 @@ dt_err dt_checkpoint_read_states(const char *path, const char *name, dt_ckpt_sta
 {
     hid_t file;
     *states = (dt_ckpt_states){0};
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
-    if (err == DT_OK) {
-        err = read_states_of(file, path, name, states);
-        H5Fclose(file);
-    }
-    dt_h5_unlock();
+    dt_err err = open_locked(path, &file);
+    if (err == DT_OK) err = read_states_of(file, path, name, states);
+    close_locked(file);
     if (err != DT_OK) dt_ckpt_states_free(states);
     return err;
 }
@@ -286,7 +288,7 @@ bool dt_checkpoint_has_states(const dt_ckpt_states *s, const dt_optimizer_ops *o
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* Types that a file may have for a slot: those of codes, or any of floats, which are converted. */
+/* Check the shape, and the type: a slot's codes have one type, floats may have any. */
 static dt_err check_tensor(const char *path, const char *name, const dt_stored_slot *slot, const dt_h5_array *a)
 {
     const dt_tensor *t = slot->tensor;
@@ -318,11 +320,9 @@ static bool has_link(hid_t file, const char *name)
 dt_err dt_checkpoint_is_scored(const char *path, bool *is)
 {
     hid_t file;
-    dt_h5_lock();
-    const dt_err err = ckpt_file_open(path, &file);
+    const dt_err err = open_locked(path, &file);
     *is = err == DT_OK && has_link(file, "/model/" DT_STORED_SCORE);
-    if (err == DT_OK) H5Fclose(file);
-    dt_h5_unlock();
+    close_locked(file);
     return err;
 }
 
@@ -379,7 +379,7 @@ typedef struct locate_job {
     const dt_stored_slot *slots;
     int n_slots;
     dt_stored_map *map;
-    bool head_there;
+    bool has_head;
     dt_base base;     /* omitted tensors */
     int n_left_out;   /* slots to take from the base */
     int n_absent;     /* states missing in the file */
@@ -455,7 +455,7 @@ static dt_err visit_array(hid_t dset, const char *name, void *ctx)
     if (a.is_state) visit_state(job, &a);
     if (a.is_state || is_asked_for(job, &a)) return DT_OK;
     if (!a.of[0] && job->map->embed >= 0 && strcmp(dt_stored_of_language(a.tensor), DT_STORED_HEAD) == 0) {
-        job->head_there = true;
+        job->has_head = true;
         return DT_OK;
     }
     if (!a.of[0] && dt_stored_is_replaced(job->slots, job->n_slots, a.tensor)) return DT_OK;
@@ -465,7 +465,7 @@ static dt_err visit_array(hid_t dset, const char *name, void *ctx)
 
 static dt_err locate_head(hid_t file, locate_job *job)
 {
-    if (!job->head_there) return DT_OK;
+    if (!job->has_head) return DT_OK;
     dt_tensor head = *job->slots[job->map->embed].tensor;
     const dt_stored_slot slot = {.of = job->slots[job->map->embed].of, .tensor = &head};
     dt_stored_name_head(job->slots[job->map->embed].tensor, head.name);
@@ -485,7 +485,7 @@ static bool is_in_file(hid_t file, const dt_stored_slot *s)
 
 /* Handle a slot that is not in the file: it is in the base, it keeps its value, or its state is absent. Returns false
  * if it should be in the file. */
-static bool place_missing(locate_job *job, const dt_stored_slot *s, dt_stored_location *at)
+static bool accept_missing(locate_job *job, const dt_stored_slot *s, dt_stored_location *at)
 {
     const bool is_param = s->state == DT_STATE_PARAM,
                left_out = is_param && !s->of->name && ckpt_base_of(&job->base, s);
@@ -504,7 +504,7 @@ static dt_err locate_slots(hid_t file, locate_job *job, int *n_without)
 {
     for (int i = 0; i < job->n_slots; i++) {
         dt_stored_location *at = &job->map->locations[i];
-        if (!is_in_file(file, &job->slots[i]) && place_missing(job, &job->slots[i], at)) continue;
+        if (!is_in_file(file, &job->slots[i]) && accept_missing(job, &job->slots[i], at)) continue;
         DT_TRY(ckpt_file_locate(file, job->path, &job->slots[i], at));
         *n_without += !at->has_checksum;
     }
@@ -536,17 +536,14 @@ dt_err ckpt_locate(const char *path, const dt_stored_slot *slots, int n_slots, d
     locate_job job = {.path = path, .slots = slots, .n_slots = n_slots, .map = map, .first_lost = -1};
     map->embed = dt_stored_tied_embedding(slots, n_slots);
     DT_TRY(dt_stored_add_file(map, path));
-    job.has_states = calloc((size_t)n_slots + 1, sizeof *job.has_states);
-    DT_CHECK(job.has_states, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n_slots);
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
+    DT_ALLOC(job.has_states, n_slots + 1, "out of memory for a list of %d tensors", n_slots);
+    dt_err err = open_locked(path, &file);
     if (err == DT_OK) err = read_base(file, path, &job.base, &base);
     if (err == DT_OK) err = locate_slots(file, &job, &n_without);
     if (err == DT_OK) err = dt_h5_each_array(file, path, visit_array, &job);
     if (err == DT_OK) err = check_absent(&job);
     if (err == DT_OK) err = locate_head(file, &job);
-    if (file >= 0) H5Fclose(file);
-    dt_h5_unlock();
+    close_locked(file);
     if (err == DT_OK && job.n_left_out) err = ckpt_locate_left_out(path, &job.base, slots, n_slots, map, depth);
     free(job.has_states);
     dt_base_free(&job.base);
@@ -599,13 +596,9 @@ dt_err dt_checkpoint_verify(const char *path, FILE *out)
     hid_t file;
     DT_TRY(dt_checkpoint_read_meta(path, &meta));
     dt_ckpt_meta_free(&meta);
-    dt_h5_lock();
-    dt_err err = ckpt_file_open(path, &file);
-    if (err == DT_OK) {
-        err = dt_h5_each_array(file, path, verify_array, &job);
-        H5Fclose(file);
-    }
-    dt_h5_unlock();
+    dt_err err = open_locked(path, &file);
+    if (err == DT_OK) err = dt_h5_each_array(file, path, verify_array, &job);
+    close_locked(file);
     DT_TRY(err);
     DT_CHECK(job.n_bad == 0, DT_ERR_DATA,
              "%s: tensor `%s` was altered: its checksum does not match (%" PRId64 " such tensors)", path, job.first_bad,

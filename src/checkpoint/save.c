@@ -1,8 +1,7 @@
-/* save.c - all ranks write one file. Either every rank knows that it is safely on disk, or nothing of it remains.
+/* save.c - all ranks write one file. If one of them fails, nothing of the file remains.
  *
- *     create   rank 0: directory, metadata by HDF5 in memory (create.c, file_image.c); then reserves the whole file, so
- *     that
- *              a full disk is detected by one rank before anything is lost
+ *     create   rank 0: directory, metadata by HDF5 in memory (create.c, file_image.c); reserves the whole file, which
+ *              detects a full disk
  *     write    every rank: its ranges of elements by pwrite, at the offsets from HDF5, with checksums;
  *              rank 0 also writes the task's items
  *     publish  rank 0: checksums in memory, metadata to the file, fsync; rename, `latest`
@@ -15,8 +14,7 @@
  * ranges. Local disks, NFS, Lustre and GPFS all serve this pattern at full speed, without the exchange between ranks of
  * collective MPI-IO.
  *
- * NFS requires that ranks open the file after rank 0 closed it, and sync before rank 0 opens it again. HDF5 never
- * writes to disk: every write is ours, and so is its error. */
+ * NFS requires that ranks open the file after rank 0 closed it, and sync before rank 0 opens it again. */
 #include "save.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -61,9 +59,8 @@ static dt_err prepare(save_job *j)
 {
     DT_TRY(dt_stored_slots(j->models, j->n_models, &j->slots, &j->n_slots));
     leave_out_frozen(j);
-    j->offsets = calloc((size_t)j->n_slots + DT_CKPT_TASK_ITEMS, sizeof *j->offsets);
-    j->sums = calloc((size_t)j->n_slots + 1, sizeof *j->sums);
-    DT_CHECK(j->offsets && j->sums, DT_ERR_MEMORY, "out of memory for a list of %d tensors", j->n_slots);
+    DT_ALLOC(j->offsets, j->n_slots + DT_CKPT_TASK_ITEMS, "out of memory for a list of %d tensors", j->n_slots);
+    DT_ALLOC(j->sums, j->n_slots + 1, "out of memory for a list of %d tensors", j->n_slots);
     return dt_chunks_take(&j->chunks, j->comm);
 }
 
@@ -214,9 +211,7 @@ static dt_err write_slots(save_job *j)
      * cache concurrently. */
     const bool sync = !dt_comm_first(j->comm) || j->comm->n_nodes > 1;
     dt_phase_enter(j->phase, "save", "sync");
-    if (err == DT_OK && sync && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
-    return err;
+    return dt_close_written(fd, j->part, sync, err);
 }
 
 static dt_err add_sums(save_job *j) { return dt_comm_sum_host_u64(j->comm, j->sums, j->n_slots); }
@@ -228,10 +223,8 @@ static dt_err write_metadata(const save_job *j)
 {
     const int fd = open(j->part, O_RDWR | O_CLOEXEC);
     if (fd < 0) return dt_fail_errno(DT_ERR_WRITE, j->part, "cannot be opened again");
-    dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size, j->chunks->raw);
-    if (err == DT_OK && fsync(fd) != 0) err = dt_fail_errno(DT_ERR_WRITE, j->part, "sync failed");
-    if (close(fd) != 0 && err == DT_OK) err = dt_fail_errno(DT_ERR_WRITE, j->part, "close failed");
-    return err;
+    const dt_err err = ckpt_image_write(&j->image, fd, j->part, j->file_size, j->chunks->raw);
+    return dt_close_written(fd, j->part, true, err);
 }
 
 static dt_err complete(const save_job *j)
@@ -261,7 +254,7 @@ static dt_err rename_all(save_job *j)
     return err;
 }
 
-/* No other rank can fail here, so no rank publishes a checkpoint that it knows to be corrupt. */
+/* Only rank 0 works here, after all ranks have agreed that their writes succeeded. */
 static dt_err publish(save_job *j)
 {
     dt_phase_enter(j->phase, "save", "publish");
@@ -290,7 +283,7 @@ void save_close(save_job *j, bool published)
     *j = (save_job){.image.fd = -1};
 }
 
-/* opened: this rank's result of opening the job. */
+/* opened: this rank's error so far. */
 static dt_err save(save_job *j, dt_err opened)
 {
     dt_err err = dt_comm_agree(j->comm, opened);
@@ -316,7 +309,7 @@ dt_err dt_checkpoint_save_all(dt_comm *comm, const dt_saved_model *models, int n
     return save(&job, save_open_in_dir(&job));
 }
 
-/* The whole of a single model. */
+/* A single model with its states. */
 static dt_saved_model own_model(dt_zero *z, const dt_ckpt_meta *meta)
 {
     return (dt_saved_model){.zero = z, .with_states = true, .state_updates = meta->states.updates};

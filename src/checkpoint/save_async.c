@@ -89,9 +89,9 @@ static bool wait_for_work(dt_saver *s, double most_s)
     pthread_mutex_lock(&s->mutex);
     while (s->works && pthread_cond_timedwait(&s->changed, &s->mutex, &until) == 0) {
     }
-    const bool rests = !s->works;
+    const bool idle = !s->works;
     pthread_mutex_unlock(&s->mutex);
-    return rests;
+    return idle;
 }
 
 /* Signals are delivered to the thread that runs the steps. */
@@ -166,14 +166,14 @@ dt_err dt_saver_open(dt_saver **out, dt_comm *comm, dt_device *dev, dt_stream *c
 /* Cancel: wait until the thread is idle and no queued operation writes to the copy. */
 static void give_up(dt_saver *s)
 {
-    if (!s->state.under_way) return;
+    if (!s->state.in_progress) return;
     atomic_store(&s->given_up, true);
     while (!wait_for_work(s, VOTE_EVERY_S)) {
     }
     if (s->is_copying) (void)s->dev->ops->event_sync(s->dev, s->copied);
     s->is_copying = false;
     save_close(&s->job, false);
-    s->state.under_way = false;
+    s->state.in_progress = false;
 }
 
 void dt_saver_close(dt_saver *s)
@@ -227,12 +227,12 @@ static dt_err see_copy(dt_saver *s, bool wait)
 {
     const dt_device_ops *ops = s->dev->ops;
     float ms = 0;
-    bool landed = true;
+    bool complete = true;
     if (!s->is_copying) return DT_OK;
-    DT_TRY(wait ? ops->event_sync(s->dev, s->copied) : ops->event_query(s->dev, s->copied, &landed));
-    s->is_copying = !landed;
-    if (landed) DT_TRY(ops->event_elapsed_ms(s->dev, s->copy_began, s->copied, &ms));
-    if (landed) s->state.copy_s = ms * 1e-3;
+    DT_TRY(wait ? ops->event_sync(s->dev, s->copied) : ops->event_query(s->dev, s->copied, &complete));
+    s->is_copying = !complete;
+    if (complete) DT_TRY(ops->event_elapsed_ms(s->dev, s->copy_began, s->copied, &ms));
+    if (complete) s->state.copy_s = ms * 1e-3;
     return DT_OK;
 }
 
@@ -247,8 +247,8 @@ static dt_err begin(dt_saver *s)
 dt_err dt_saver_begin(dt_saver *s, const dt_saved_model *models, int n_models, const dt_ckpt_meta *meta,
                       const char *dir, int64_t keep)
 {
-    DT_EXPECT(!s->state.under_way);
-    s->state = (dt_saver_state){.under_way = true, .begin_s = dt_now_s()};
+    DT_EXPECT(!s->state.in_progress);
+    s->state = (dt_saver_state){.in_progress = true, .begin_s = dt_now_s()};
     s->given_up = false;
     s->job = (save_job){.comm = s->comm,
                         .models = models,
@@ -274,10 +274,10 @@ dt_err dt_saver_hold(dt_saver *s)
     return s->dev->ops->event_wait(s->dev, s->copied, s->compute);
 }
 
-dt_err dt_saver_look(dt_saver *s, bool *done, double *work_s)
+dt_err dt_saver_poll(dt_saver *s, bool *done, double *work_s)
 {
     *done = true, *work_s = 0;
-    if (!s || !s->state.under_way) return DT_OK;
+    if (!s || !s->state.in_progress) return DT_OK;
     DT_TRY(see_copy(s, false));
     pthread_mutex_lock(&s->mutex);
     *done = !s->works && !s->is_copying;
@@ -295,7 +295,7 @@ static void note_stage(dt_saver *s)
     state->stage[state->n_stages++].end_s = state->end_s = s->end_s;
 }
 
-dt_err dt_saver_go_on(dt_saver *s, double work_s, bool *ended)
+dt_err dt_saver_continue(dt_saver *s, double work_s, bool *ended)
 {
     const save_stage *stage = s->stage;
     s->state.work_s += work_s;
@@ -307,7 +307,7 @@ dt_err dt_saver_go_on(dt_saver *s, double work_s, bool *ended)
         return DT_OK;
     }
     save_close(&s->job, true);
-    s->state.under_way = false;
+    s->state.in_progress = false;
     *ended = true;
     return DT_OK;
 }
@@ -318,12 +318,12 @@ static dt_err wait_a_while(dt_saver *s, dt_phase *phase)
     const double until_s = dt_now_s() + VOTE_EVERY_S;
     DT_TRY(see_copy(s, true));
     for (;;) {
-        const bool rests = wait_for_work(s, VOTE_EVERY_S);
+        const bool idle = wait_for_work(s, VOTE_EVERY_S);
         const double since_s = atomic_load(&s->phase.since_s);
-        const bool gets_on = since_s != s->seen_since_s;
+        const bool progressed = since_s != s->seen_since_s;
         s->seen_since_s = since_s;
-        if (gets_on || rests) dt_phase_enter(phase, "save", atomic_load(&s->phase.unit));
-        if (rests || (gets_on && dt_now_s() >= until_s)) return DT_OK;
+        if (progressed || idle) dt_phase_enter(phase, "save", atomic_load(&s->phase.unit));
+        if (idle || (progressed && dt_now_s() >= until_s)) return DT_OK;
     }
 }
 
@@ -332,18 +332,18 @@ static dt_err finish_stage(dt_saver *s, dt_phase *phase, bool *ended)
     bool done = false;
     double work_s = 0;
     dt_err err = wait_a_while(s, phase);
-    const dt_err looked = dt_saver_look(s, &done, &work_s);
+    const dt_err looked = dt_saver_poll(s, &done, &work_s);
     if (err == DT_OK) err = looked;
     dt_vote_value values[] = {{.kind = DT_VOTE_MIN, .real = done}, {.kind = DT_VOTE_MAX, .real = work_s}};
     dt_vote vote = {.err = err, .values = values, .n_values = 2};
     DT_TRY(dt_comm_vote(s->comm, &vote));
     DT_TRY(vote.err == DT_OK ? DT_OK : dt_comm_agree(s->comm, err)); /* reports the error text on all ranks */
-    return values[0].real != 0 ? dt_saver_go_on(s, values[1].real, ended) : DT_OK;
+    return values[0].real != 0 ? dt_saver_continue(s, values[1].real, ended) : DT_OK;
 }
 
 dt_err dt_saver_finish(dt_saver *s, dt_phase *phase)
 {
-    bool ended = !s || !s->state.under_way;
+    bool ended = !s || !s->state.in_progress;
     dt_err err = DT_OK;
     while (!ended && err == DT_OK) err = finish_stage(s, phase, &ended);
     if (err != DT_OK && err != DT_ERR_COMM) give_up(s);

@@ -46,7 +46,7 @@ static dt_stored_slot *add_tensors(dt_stored_slot *slot, const dt_saved_model *o
     return slot;
 }
 
-/* Whole tensors of those that are divided, behind the slots. */
+/* Append the whole tensors of divided ones to the allocation of the slots. */
 static dt_err add_wholes(dt_stored_slot **slots, int n)
 {
     size_t n_divided = 0;
@@ -74,8 +74,7 @@ dt_err dt_stored_slots(const dt_saved_model *models, int n_models, dt_stored_slo
     int n = 0; /* upper bound */
     for (int k = 0; k < n_models; k++) n += n_tensors(&models[k]) * n_states(&models[k]);
     *n_slots = 0;
-    *slots = calloc((size_t)n + 1, sizeof **slots);
-    DT_CHECK(*slots, DT_ERR_MEMORY, "out of memory for a list of %d tensors", n);
+    DT_ALLOC(*slots, n + 1, "out of memory for a list of %d tensors", n);
     dt_stored_slot *end = *slots;
     for (int k = 0; k < n_models; k++)
         end = models[k].zero ? add_slices(end, &models[k]) : add_tensors(end, &models[k]);
@@ -160,10 +159,8 @@ const char *dt_stored_head_hint(const char *name, bool has_score)
 dt_err dt_stored_add_file(dt_stored_map *map, const char *path)
 {
     const size_t n = strlen(path) + 1;
-    char *files = realloc(map->files, map->files_len + n);
-    DT_CHECK(files, DT_ERR_MEMORY, "%s: out of memory for its name", path);
-    memcpy(files + map->files_len, path, n);
-    map->files = files;
+    DT_RESIZE(map->files, map->files_len + n, "%s: out of memory for its name", path);
+    memcpy(map->files + map->files_len, path, n);
     map->files_len += n;
     return DT_OK;
 }

@@ -33,19 +33,10 @@ static bool item_type_of(dt_h5_type found, dt_named_type *type)
 static dt_err create_item(hid_t file, const char *path, hid_t plist, const dt_named_array *item, int64_t *offset)
 {
     char name[DT_NAMED_NAME + sizeof GROUP];
-    const hsize_t n = (hsize_t)item->n;
-    snprintf(name, sizeof name, GROUP "/%s", item->name);
-    const hid_t space = H5Screate_simple(1, &n, NULL);
-    const hid_t dset =
-        space < 0 ? -1 : H5Dcreate2(file, name, h5_type_of(item->type), space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    const haddr_t at = dset < 0 ? HADDR_UNDEF : H5Dget_offset(dset);
-    dt_err err = dset >= 0 && (n == 0 || at != HADDR_UNDEF) ? DT_OK : dt_h5_fail(DT_ERR_WRITE, path, name);
     const uint64_t sum = dt_checksum(item->data, 0, item->n, dt_named_type_size(item->type));
-    if (err == DT_OK) err = dt_h5_write_u64(dset, path, "checksum", sum);
-    if (dset >= 0 && H5Dclose(dset) < 0 && err == DT_OK) err = dt_h5_fail(DT_ERR_WRITE, path, name);
-    if (space >= 0) H5Sclose(space);
-    *offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
-    return err;
+    const ckpt_array array = {name, h5_type_of(item->type), 1, &item->n, sum, NULL};
+    snprintf(name, sizeof name, GROUP "/%s", item->name);
+    return ckpt_create_array(file, path, plist, &array, offset);
 }
 
 dt_err ckpt_create_task_arrays(hid_t file, const char *path, hid_t group_list, hid_t dataset_list,

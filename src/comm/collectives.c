@@ -13,6 +13,13 @@ static void begin_on_stream(const dt_comm *comm, dt_stream *stream, const char *
     dt_stream_begin(comm->dev, stream, kind, unit, atomic_load_explicit(&comm->sequence, memory_order_relaxed));
 }
 
+/* fault: the result if the collective has succeeded. */
+static dt_err end_on_stream(const dt_axis *axis, dt_stream *stream, dt_err err, dt_err fault)
+{
+    dt_stream_end(axis->comm->dev, stream);
+    return err == DT_OK ? fault : err;
+}
+
 static dt_err check_reduce(const dt_axis *axis, const dt_reduction *d)
 {
     DT_EXPECT(axis && axis->comm && axis->comm->ops);
@@ -21,9 +28,8 @@ static dt_err check_reduce(const dt_axis *axis, const dt_reduction *d)
     DT_EXPECT(dt_is_float(d->send_dt) && dt_is_float(d->recv_dt));
     const uintptr_t block = (uintptr_t)d->count * dt_dtype_size(d->send_dt), s = (uintptr_t)d->send,
                     r = (uintptr_t)d->recv, recv_len = (uintptr_t)d->count * dt_dtype_size(d->recv_dt);
-    const bool own_place =
-        r == s + block * (uintptr_t)dt_axis_block(axis) && d->send_dt == d->recv_dt && !d->accumulate;
-    DT_EXPECT(own_place || r >= s + block * (uintptr_t)axis->size || r + recv_len <= s);
+    const bool in_place = r == s + block * (uintptr_t)dt_axis_block(axis) && d->send_dt == d->recv_dt && !d->accumulate;
+    DT_EXPECT(in_place || r >= s + block * (uintptr_t)axis->size || r + recv_len <= s);
     return DT_OK;
 }
 
@@ -37,9 +43,7 @@ dt_err dt_comm_reduce_scatter(const dt_axis *axis, const void *send, dt_dtype se
     DT_TRY(
         dt_comm_next(comm, &(dt_collective){"reduce_scatter", count, send_dt, recv_dt, -1, accumulate, ordered, axis}));
     begin_on_stream(comm, stream, "reduce_scatter");
-    const dt_err err = comm->ops->reduce_scatter(axis, &d, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
+    DT_TRY(end_on_stream(axis, stream, comm->ops->reduce_scatter(axis, &d, stream), DT_OK));
     comm->traffic_bytes += (double)(axis->size - 1) * (double)count * (double)dt_dtype_size(send_dt);
     return fault;
 }
@@ -57,9 +61,7 @@ static dt_err gather(const dt_axis *axis, const char *kind, const void *send, vo
 {
     dt_comm *comm = axis->comm;
     DT_TRY(begin(axis, kind, (int64_t)nbytes, -1, stream));
-    const dt_err err = comm->ops->all_gather(axis, kind, send, recv, stride, nbytes, stream);
-    dt_stream_end(comm->dev, stream);
-    DT_TRY(err);
+    DT_TRY(end_on_stream(axis, stream, comm->ops->all_gather(axis, kind, send, recv, stride, nbytes, stream), DT_OK));
     comm->traffic_bytes += (double)(axis->size - 1) * (double)nbytes;
     return DT_OK;
 }
@@ -106,8 +108,7 @@ static dt_err sum_in_blocks(const dt_axis *axis, char *buf, dt_dtype dt, int64_t
         .send = buf, .recv = own, .send_dt = dt, .recv_dt = dt, .count = count, .stride = count, .ordered = ordered};
     const dt_err err = count > 0 ? axis->comm->ops->reduce_scatter(axis, &d, stream) : DT_OK;
     if (count == 0 || err == DT_ERR_COMM) return err;
-    const dt_err gathered = axis->comm->ops->all_gather(axis, "all_reduce", own, buf, nbytes, nbytes, stream);
-    return err == DT_OK || gathered == DT_ERR_COMM ? gathered : err;
+    return dt_comm_first_err(err, axis->comm->ops->all_gather(axis, "all_reduce", own, buf, nbytes, nbytes, stream));
 }
 
 dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t count, bool ordered, dt_stream *stream)
@@ -125,12 +126,9 @@ dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t c
     if (axis->size == 1) return fault;
     begin_on_stream(axis->comm, stream, "all_reduce");
     dt_err err = sum_in_blocks(axis, buf, dt, block, ordered, stream);
-    if (err != DT_ERR_COMM) {
-        const dt_err rest = sum_at_once(axis, (char *)buf + (size_t)done * elem, dt, count - done, stream);
-        if (err == DT_OK || rest == DT_ERR_COMM) err = rest;
-    }
-    dt_stream_end(axis->comm->dev, stream);
-    DT_TRY(err);
+    if (err != DT_ERR_COMM)
+        err = dt_comm_first_err(err, sum_at_once(axis, (char *)buf + (size_t)done * elem, dt, count - done, stream));
+    DT_TRY(end_on_stream(axis, stream, err, DT_OK));
     axis->comm->traffic_bytes += (double)(axis->size - 1) * (double)(2 * block + count - done) * (double)elem;
     return fault;
 }
@@ -147,7 +145,7 @@ static dt_err exchange(const dt_axis *axis, const char *kind, const dt_parcel *m
 }
 
 /** Copy this rank's own block. */
-static dt_err keep(const dt_axis *axis, const void *from, void *to, size_t nbytes, dt_stream *stream)
+static dt_err copy_own(const dt_axis *axis, const void *from, void *to, size_t nbytes, dt_stream *stream)
 {
     dt_device *dev = axis->comm->dev;
     return nbytes > 0 && from != to ? dev->ops->copy(dev, to, from, nbytes, stream) : DT_OK;
@@ -162,7 +160,7 @@ static dt_err swap_blocks(const dt_axis *axis, const char *kind, const char *sen
     for (int r = 0, n = 0; r < axis->size; r++) {
         const size_t give = send_nbytes ? send_nbytes[r] : nbytes, take = recv_nbytes ? recv_nbytes[r] : nbytes;
         if (r == axis->rank)
-            err = keep(axis, send, recv, give, stream);
+            err = copy_own(axis, send, recv, give, stream);
         else
             m[n++] = (dt_parcel){r, send, recv, give, take};
         send += give, recv += take;
@@ -178,9 +176,7 @@ dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, siz
     const uintptr_t s = (uintptr_t)send, r = (uintptr_t)recv, whole = nbytes * (uintptr_t)axis->size;
     DT_EXPECT(s + whole <= r || r + whole <= s);
     DT_TRY(begin(axis, "all_to_all", (int64_t)nbytes, -1, stream));
-    const dt_err err = swap_blocks(axis, "all_to_all", send, NULL, recv, NULL, nbytes, stream);
-    dt_stream_end(axis->comm->dev, stream);
-    return err == DT_OK ? fault : err;
+    return end_on_stream(axis, stream, swap_blocks(axis, "all_to_all", send, NULL, recv, NULL, nbytes, stream), fault);
 }
 
 dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t *send_nbytes, void *recv,
@@ -197,8 +193,7 @@ dt_err dt_comm_all_to_all_v(const dt_axis *axis, const void *send, const size_t 
     DT_TRY(begin(axis, "all_to_all_v", 0, -1, stream));
     dt_err err = dt_comm_check_sizes(axis, send_nbytes, recv_nbytes);
     if (err == DT_OK) err = swap_blocks(axis, "all_to_all_v", send, send_nbytes, recv, recv_nbytes, 0, stream);
-    dt_stream_end(axis->comm->dev, stream);
-    return err == DT_OK ? fault : err;
+    return end_on_stream(axis, stream, err, fault);
 }
 
 dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *recv, int from, size_t nbytes,
@@ -215,9 +210,8 @@ dt_err dt_comm_send_recv(const dt_axis *axis, const void *send, int to, void *re
     const bool own = to == axis->rank;
     if (to >= 0 && !own) m[n++] = (dt_parcel){.rank = to, .send = send, .send_nbytes = nbytes};
     if (from >= 0 && !own) m[n++] = (dt_parcel){.rank = from, .recv = recv, .recv_nbytes = nbytes};
-    const dt_err err = exchange(axis, "send_recv", m, n, own ? keep(axis, send, recv, nbytes, stream) : DT_OK, stream);
-    dt_stream_end(axis->comm->dev, stream);
-    return err == DT_OK ? fault : err;
+    const dt_err copied = own ? copy_own(axis, send, recv, nbytes, stream) : DT_OK;
+    return end_on_stream(axis, stream, exchange(axis, "send_recv", m, n, copied, stream), fault);
 }
 
 /** Root sends each rank a part of its own, or the same to all (stride 0). */
@@ -246,11 +240,9 @@ dt_err dt_comm_broadcast(const dt_axis *axis, void *buf, size_t nbytes, int root
     dt_err err = send_from(axis, buf, block, block, root, DT_OK, stream);
     if (block > 0 && err != DT_ERR_COMM) {
         char *own = (char *)buf + (size_t)axis->rank * block;
-        const dt_err gathered = axis->comm->ops->all_gather(axis, "broadcast", own, buf, block, block, stream);
+        err = dt_comm_first_err(err, axis->comm->ops->all_gather(axis, "broadcast", own, buf, block, block, stream));
         axis->comm->traffic_bytes += (double)(axis->size - 1) * (double)block;
-        if (err == DT_OK || gathered == DT_ERR_COMM) err = gathered;
     }
     if (err != DT_ERR_COMM) err = send_from(axis, (char *)buf + done, 0, nbytes - done, root, err, stream);
-    dt_stream_end(axis->comm->dev, stream);
-    return err == DT_OK ? fault : err;
+    return end_on_stream(axis, stream, err, fault);
 }

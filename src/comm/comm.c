@@ -1,8 +1,7 @@
 /* comm.c - opens a communicator and passes public calls to the transport.
  *
- * Opening a communicator gathers everything that ranks must agree on into the same table on every rank. It defines
- * which ranks share a node, and therefore how a collective is split into steps. A collective then depends only on its
- * arguments and this table. */
+ * dt_comm_open gathers one table on every rank: which ranks share a node. This table and the arguments of a collective
+ * determine its steps. */
 #include "dtrain/comm/comm.h"
 #include "dtrain/perfmodel/chips.h"
 #include "dtrain/perfmodel/counting_device.h"
@@ -88,7 +87,7 @@ int dt_comm_cores(const dt_comm *comm)
 
 /* A launcher that binds each rank to one core silently leaves the other cores idle. Open MPI does so with one and two
  * ranks. */
-static void tell_unused_cores(const dt_comm *comm)
+static void warn_of_unused_cores(const dt_comm *comm)
 {
     const struct dt_comm_mpi *mpi = comm->mpi;
     const int job = dt_cores_of_job(), each = job / mpi->host_ranks, used = dt_comm_cores(comm);
@@ -140,7 +139,7 @@ dt_err dt_comm_threads(const dt_comm *comm, int64_t wanted, const char *where, i
              "%s: expected at most %d threads on a machine of %d cores, found %" PRId64, where, ABSURD * online, online,
              wanted);
     if (warn_of_crowd(comm, *n_threads)) return DT_OK;
-    if (wanted == 0) tell_unused_cores(comm);
+    if (wanted == 0) warn_of_unused_cores(comm);
     if (wanted > cores && comm->rank == 0)
         DT_WARN("%s: %" PRId64 " threads will compete for the %d core%s available to a rank", where, wanted, cores,
                 cores == 1 ? "" : "s");
@@ -186,7 +185,7 @@ static dt_err split_by_node(dt_comm *comm)
     return DT_OK;
 }
 
-/** Ranks of a node name it by its lowest rank. */
+/** Identify each node by its lowest rank. */
 static dt_err find_nodes(dt_comm *comm)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
@@ -214,13 +213,13 @@ static int by_value(const void *a, const void *b)
 static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 {
     comm->n_sharing = mine ? 0 : comm->local_nranks;
-    comm->most_sharing = mine ? 1 : comm->mesh.world.most_local;
+    comm->max_sharing = mine ? 1 : comm->mesh.world.max_local;
     comm->leads = mine != 0 || comm->local_rank == 0;
     for (int r = 0; r < comm->rank && mine; r++) comm->leads &= ids[r] != mine;
     qsort(ids, (size_t)comm->nranks, sizeof *ids, by_value);
     for (int r = 0, same = 0; r < comm->nranks; r++) {
         same = r > 0 && ids[r] == ids[r - 1] ? same + 1 : 1;
-        if (ids[r] && same > comm->most_sharing) comm->most_sharing = same;
+        if (ids[r] && same > comm->max_sharing) comm->max_sharing = same;
         comm->n_sharing += mine && ids[r] == mine;
     }
 }
@@ -228,17 +227,11 @@ static void count_sharing(dt_comm *comm, uint64_t mine, uint64_t *ids)
 dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev)
 {
     uint64_t mine = dev->ops && dev->ops->identity ? dev->ops->identity(dev) : 0;
-    uint64_t *ids = malloc((size_t)comm->nranks * sizeof *ids);
-    dt_err err = ids ? dt_fault("comm.devices") : dt_fail(DT_ERR_MEMORY, "out of memory for %d devices", comm->nranks);
-    err = dt_comm_agree(comm, err);
-    if (err != DT_OK) {
-        free(ids);
-        return err;
-    }
-    err = dt_comm_next(comm, &(dt_collective){.kind = "exchange of device identifiers", .count = 1, .root = -1});
-    const int code =
-        err == DT_OK ? MPI_Allgather(&mine, 1, MPI_UINT64_T, ids, 1, MPI_UINT64_T, comm->mpi->world) : MPI_SUCCESS;
-    if (code) err = dt_comm_mpi_fail(code, "exchange of device identifiers", __FILE__, __LINE__);
+    uint64_t *ids = NULL;
+    dt_err err = dt_alloc(&ids, comm->nranks, sizeof *ids, "out of memory for %d devices", comm->nranks);
+    err = dt_comm_agree(comm, err == DT_OK ? dt_fault("comm.devices") : err);
+    if (err == DT_OK) ids[comm->rank] = mine;
+    if (err == DT_OK) err = dt_comm_join_host(comm, ids, (size_t)comm->nranks * sizeof *ids);
     if (err == DT_OK) count_sharing(comm, mine, ids);
     free(ids);
     return err;
@@ -282,8 +275,7 @@ dt_err dt_comm_open(dt_comm *comm)
     MPI_Query_thread(&provided);
     comm->threads = provided >= MPI_THREAD_MULTIPLE;
     if (gethostname(comm->host, sizeof comm->host - 1) != 0) strcpy(comm->host, "unknown");
-    comm->mpi = calloc(1, sizeof *comm->mpi);
-    DT_CHECK(comm->mpi, DT_ERR_MEMORY, "out of memory for a communicator");
+    DT_ALLOC(comm->mpi, 1, "out of memory for a communicator");
     *comm->mpi = (struct dt_comm_mpi){.world = MPI_COMM_NULL,
                                       .node = MPI_COMM_NULL,
                                       .roll = MPI_COMM_NULL,
@@ -310,13 +302,13 @@ static const dt_comm_ops *load_nccl(char *why, size_t why_size)
 }
 
 /* On a counting device, used for plans, a counted transport replaces nccl, whether or not nccl is available. */
-static const dt_comm_ops *find_nccl(const dt_device *dev, int most_sharing, char *why, size_t why_size)
+static const dt_comm_ops *find_nccl(const dt_device *dev, int max_sharing, char *why, size_t why_size)
 {
     const char *device = dev->ops ? dev->ops->name : "none";
     if (strcmp(device, "cuda") != 0)
         snprintf(why, why_size, "nccl needs GPUs, but the device is %s; use mpi", device);
-    else if (most_sharing > 1)
-        snprintf(why, why_size, "NCCL needs a GPU for each rank, but %d ranks share one; use mpi", most_sharing);
+    else if (max_sharing > 1)
+        snprintf(why, why_size, "NCCL needs a GPU for each rank, but %d ranks share one; use mpi", max_sharing);
     else if (dev->ops == &dt_device_count_ops)
         return &dt_comm_count_ops;
     else
@@ -335,8 +327,8 @@ static bool may_be_refused(const dt_device *dev, char *why, size_t why_size)
     return true;
 }
 
-/* Returns NULL, with the reason in why. auto: why explains why nccl is not used. */
-static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int most_sharing, char *why,
+/* Return the transport, or NULL with the reason in `why`. With auto, `why` explains why nccl is not used. */
+static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int nranks, int max_sharing, char *why,
                                  size_t why_size)
 {
     const bool is_auto = strcmp(backend, "auto") == 0;
@@ -346,7 +338,7 @@ static const dt_comm_ops *choose(const char *backend, const dt_device *dev, int 
         snprintf(why, why_size, "expected auto, mpi or nccl, found %s", backend);
         return NULL;
     }
-    const dt_comm_ops *nccl = find_nccl(dev, most_sharing, why, why_size);
+    const dt_comm_ops *nccl = find_nccl(dev, max_sharing, why, why_size);
     if (nccl && is_auto && may_be_refused(dev, why, why_size)) nccl = NULL;
     return nccl || !is_auto ? nccl : &dt_comm_mpi_ops;
 }
@@ -358,12 +350,12 @@ dt_err dt_comm_has_backend(const char *backend, const dt_device *dev)
     return DT_OK;
 }
 
-/* With one rank, it sends to itself, so that a single GPU tests the whole transport. */
+/* A single rank sends to itself, so that one GPU tests the whole transport. */
 size_t dt_nccl_staging_of(int nranks)
 {
-    enum { USUAL = 64 << 20, LEAST_PIECE = 256 << 10 };
+    enum { USUAL = 64 << 20, MIN_BLOCK = 256 << 10 };
     const int n = nranks > 1 ? nranks - 1 : 1;
-    const size_t least = (size_t)n * LEAST_PIECE;
+    const size_t least = (size_t)n * MIN_BLOCK;
     return least > USUAL ? least : USUAL;
 }
 
@@ -371,20 +363,19 @@ dt_memory dt_comm_plan(const char *backend, const dt_device *dev, const dt_comm_
 {
     char why[512];
     dt_memory memory = {0};
-    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
+    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->max_sharing, why, sizeof why);
     if (!ops || ops == &dt_comm_mpi_ops) return dt_comm_mpi_plan(shape, dev->ops->host_accessible);
     memory.at[DT_MEM_STAGING][DT_ON_DEVICE] = dt_nccl_staging_of(shape->nranks);
     return memory;
 }
 
-/* The bytes that a rank sends, relative to its own data. On nodes of equal size every rank sends the same amount. If
- * reductions first sum inside a node, every rank sends its neighbours blocks for all nodes, and sends each node one
+/* If reductions first sum inside a node, every rank sends its neighbours blocks for all nodes, and each node one
  * sum. */
 dt_sent dt_comm_sent(const char *backend, const dt_device *dev, const dt_comm_shape *shape, bool ordered,
                      const dt_traffic *traffic)
 {
     char why[512];
-    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->most_sharing, why, sizeof why);
+    const dt_comm_ops *ops = choose(backend, dev, shape->nranks, shape->max_sharing, why, sizeof why);
     const bool by_mpi = !ops || ops == &dt_comm_mpi_ops;
     const double n = shape->nranks, near = dt_min_i64(shape->ranks_per_node, shape->nranks), n_nodes = ceil(n / near);
     const bool in_nodes = near > 1 && n_nodes > 1 && near * n_nodes == n && (shape->shared_memory || !by_mpi);
@@ -425,7 +416,7 @@ static dt_err choose_together(dt_comm *comm, const char *backend, const dt_comm_
 {
     char why[512];
     bool all = true;
-    *ops = choose(backend, comm->dev, comm->nranks, comm->most_sharing, why, sizeof why);
+    *ops = choose(backend, comm->dev, comm->nranks, comm->max_sharing, why, sizeof why);
     DT_TRY(dt_comm_agree(comm, *ops ? DT_OK : dt_fail(DT_ERR_USAGE, "comm.backend = %s: %s", backend, why)));
     if (strcmp(backend, "auto") != 0) return DT_OK;
     DT_TRY(all_have_nccl(comm, *ops != &dt_comm_mpi_ops, why, sizeof why, &all));
@@ -475,7 +466,7 @@ char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size)
 static void check_end(dt_comm *comm)
 {
     if (!comm->check || comm->mpi->differ) return;
-    if (dt_comm_next(comm, &(dt_collective){.kind = "the end", .root = -1}) != DT_OK && dt_comm_speaks(comm))
+    if (dt_comm_next(comm, &(dt_collective){.kind = "the end", .root = -1}) != DT_OK && dt_comm_prints_error(comm))
         dt_log(DT_LOG_ERROR, "%s", dt_error_message());
 }
 

@@ -1,46 +1,45 @@
 /* contract_check.c - every collective has a number. With comm.check the ranks verify before each collective that all of
  * them issue the same one. They use a separate communicator, so that the exchange cannot match another collective.
  *
- * Hashes are compared by one all-reduce that computes minimum and maximum together: the maximum of the complements is
- * the complement of the minimum. Only if they differ, the ranks exchange descriptions of their collectives. */
+ * One all-reduce computes the minimum and the maximum of the hashes: the maximum of the complements is the complement
+ * of the minimum. If the two differ, the ranks exchange descriptions of their collectives. */
 #include "internal.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORDS = 64 };
-
-/* The description that ranks exchange: no padding, strings padded with zeros. */
+/* What ranks compare and exchange: no padding, texts padded with zeros. */
 typedef struct call {
-    int64_t number, count;
-    int32_t send_dt, recv_dt, root, accumulate, ordered, on_tensors;
-    char kind[WORDS], axis[WORDS], phase[WORDS], unit[WORDS], host[WORDS];
+    int64_t number;
+    char what[192], axis[16], phase[128], host[64]; /* axis: "" for host values */
 } call;
 
-static const char *phase_of(const dt_comm *comm)
+/* "reduce_scatter of 1024 elements, bf16 to fp32" */
+static void describe(const dt_collective *c, char *out, size_t out_size)
 {
-    const char *name = comm->phase ? atomic_load(&comm->phase->name) : NULL;
-    return name ? name : "";
-}
-
-static const char *unit_of(const dt_comm *comm)
-{
-    const char *unit = comm->phase ? atomic_load(&comm->phase->unit) : NULL;
-    return unit ? unit : "";
+    int n = snprintf(out, out_size, "%s", c->kind);
+    if (c->count > 0) n += snprintf(out + n, out_size - (size_t)n, " of %" PRId64, c->count);
+    if (!strcmp(c->kind, "reduce_scatter") || !strcmp(c->kind, "all_reduce"))
+        n += snprintf(out + n, out_size - (size_t)n, " elements, %s to %s%s%s", dt_dtype_name(c->send_dt),
+                      dt_dtype_name(c->recv_dt), c->accumulate ? ", accumulated" : "", c->ordered ? ", in order" : "");
+    if (c->axis && (!strcmp(c->axis->name, "tp") || !strcmp(c->axis->name, "cp"))) /* the others follow from the kind */
+        n += snprintf(out + n, out_size - (size_t)n, " on axis %s", c->axis->name);
+    if (c->root >= 0) snprintf(out + n, out_size - (size_t)n, " from rank %d", c->root);
 }
 
 static call call_of(const dt_comm *comm, const dt_collective *c)
 {
     call mine;
+    const char *phase = comm->phase ? atomic_load(&comm->phase->name) : NULL,
+               *unit = comm->phase ? atomic_load(&comm->phase->unit) : NULL;
     memset(&mine, 0, sizeof mine);
-    mine.number = atomic_load(&comm->sequence), mine.count = c->count;
-    mine.send_dt = (int32_t)c->send_dt, mine.recv_dt = (int32_t)c->recv_dt, mine.root = c->root;
-    mine.accumulate = c->accumulate, mine.ordered = c->ordered, mine.on_tensors = c->axis != NULL;
-    snprintf(mine.kind, WORDS, "%s", c->kind);
-    snprintf(mine.axis, WORDS, "%s", c->axis ? c->axis->name : "");
-    snprintf(mine.phase, WORDS, "%.*s", WORDS - 1, phase_of(comm));
-    snprintf(mine.unit, WORDS, "%.*s", WORDS - 1, unit_of(comm));
-    snprintf(mine.host, WORDS, "%.*s", WORDS - 1, comm->host);
+    mine.number = atomic_load(&comm->sequence);
+    describe(c, mine.what, sizeof mine.what);
+    snprintf(mine.axis, sizeof mine.axis, "%s", c->axis ? c->axis->name : "");
+    if (phase && *phase)
+        snprintf(mine.phase, sizeof mine.phase, " in phase %.50s%s%.50s", phase, unit && *unit ? ", unit " : "",
+                 unit ? unit : "");
+    snprintf(mine.host, sizeof mine.host, "%s", comm->host);
     return mine;
 }
 
@@ -49,30 +48,14 @@ static uint64_t hash_of(const call *c)
 {
     call same = *c;
     uint64_t hash = 0;
-    memset(same.host, 0, WORDS);
-    if (!c->on_tensors) memset(same.phase, 0, WORDS), memset(same.unit, 0, WORDS);
+    memset(same.host, 0, sizeof same.host);
+    if (!*c->axis) memset(same.phase, 0, sizeof same.phase);
     for (size_t i = 0; i < sizeof same / sizeof hash; i++) {
         uint64_t word;
         memcpy(&word, (const char *)&same + i * sizeof word, sizeof word);
         hash = dt_mix64(hash ^ word);
     }
     return hash;
-}
-
-/* "reduce_scatter of 1024 elements, bf16 to fp32, in phase reduce, unit lm_head" */
-static void describe(const call *c, char *out, size_t out_size)
-{
-    int n = snprintf(out, out_size, "%s", c->kind);
-    if (c->count > 0) n += snprintf(out + n, out_size - (size_t)n, " of %" PRId64, c->count);
-    if (!strcmp(c->kind, "reduce_scatter") || !strcmp(c->kind, "all_reduce"))
-        n += snprintf(out + n, out_size - (size_t)n, " elements, %s to %s%s%s", dt_dtype_name((dt_dtype)c->send_dt),
-                      dt_dtype_name((dt_dtype)c->recv_dt), c->accumulate ? ", accumulated" : "",
-                      c->ordered ? ", in order" : "");
-    if (!strcmp(c->axis, "tp") || !strcmp(c->axis, "cp")) /* the others follow from the kind */
-        n += snprintf(out + n, out_size - (size_t)n, " on axis %s", c->axis);
-    if (c->root >= 0) n += snprintf(out + n, out_size - (size_t)n, " from rank %d", c->root);
-    if (*c->phase)
-        snprintf(out + n, out_size - (size_t)n, " in phase %s%s%s", c->phase, *c->unit ? ", unit " : "", c->unit);
 }
 
 static bool same(const call *a, const call *b) { return hash_of(a) == hash_of(b); }
@@ -108,30 +91,29 @@ static int n_like(const call *all, int n_ranks, int r)
 }
 
 /* Report a rank whose collective differs from that of the majority; with a tie, from that of rank 0. */
-static dt_err say_difference(const dt_axis *scope, const call *all)
+static dt_err report_difference(const dt_axis *scope, const call *all)
 {
     int usual = 0, other = 0;
-    char its[512], theirs[512];
     for (int r = 1, most = n_like(all, scope->size, 0); r < scope->size; r++)
         if (n_like(all, scope->size, r) > most) usual = r, most = n_like(all, scope->size, r);
     while (same(&all[other], &all[usual])) other++;
-    describe(&all[other], its, sizeof its);
-    describe(&all[usual], theirs, sizeof theirs);
-    /* all ranks know the error and may end in order, unless some are not asked */
+    const call *its = &all[other], *theirs = &all[usual];
+    /* -1 if some ranks are not members of the scope: they do not know of the error */
     scope->comm->mpi->failed_rank = scope->size == scope->comm->nranks ? scope->member[other] : -1;
     return dt_fail(DT_ERR_COMM,
                    "comm.check: ranks issued different collectives: rank %d on host %s issued number %" PRId64
-                   ": %s; rank %d on host %s issued number %" PRId64 ": %s",
-                   scope->member[other], all[other].host, all[other].number, its, scope->member[usual], all[usual].host,
-                   all[usual].number, theirs);
+                   ": %s%s; rank %d on host %s issued number %" PRId64 ": %s%s",
+                   scope->member[other], its->host, its->number, its->what, its->phase, scope->member[usual],
+                   theirs->host, theirs->number, theirs->what, theirs->phase);
 }
 
-static dt_err tell_difference(const dt_axis *scope, MPI_Comm check, const call *mine)
+static dt_err exchange_calls(const dt_axis *scope, MPI_Comm check, const call *mine)
 {
     call *all = malloc((size_t)scope->size * sizeof *all);
     if (!all) return dt_fail(DT_ERR_COMM, "comm.check: ranks issued different collectives (no memory to report which)");
     const int code = MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, check);
-    const dt_err err = code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : say_difference(scope, all);
+    const dt_err err =
+        code ? dt_comm_mpi_fail(code, "MPI_Allgather", __FILE__, __LINE__) : report_difference(scope, all);
     free(all);
     return err;
 }
@@ -141,21 +123,22 @@ static dt_err agree_on(dt_comm *comm, const dt_collective *c)
     struct dt_comm_mpi *mpi = comm->mpi;
     const dt_axis *scope = scope_of(comm, c->axis);
     MPI_Comm *check = &mpi->check[scope - comm->mesh.axis];
-    call mine = call_of(comm, c);
+    dt_collective issued = *c;
     if (dt_fault("comm.check") != DT_OK) { /* for tests: this rank issues another collective */
         dt_error_clear();
-        mine.count++;
+        issued.count++;
     }
+    const call mine = call_of(comm, &issued);
     DT_TRY(open_scope(scope, check));
     const uint64_t hash = hash_of(&mine);
     uint64_t most[2] = {hash, ~hash};
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, most, 2, MPI_UINT64_T, MPI_MAX, *check));
     if (most[0] == ~most[1]) return DT_OK;
     mpi->differ = true;
-    return tell_difference(scope, *check, &mine);
+    return exchange_calls(scope, *check, &mine);
 }
 
-/* What the others send this rank. Each pair of members exchanges its numbers. */
+/* Compare what every other member sends with what this rank expects. text: out, the first difference, or "". */
 static dt_err compare_sizes(const dt_axis *axis, const size_t *send_nbytes, const size_t *recv_nbytes, char *text,
                             size_t text_size)
 {
@@ -192,7 +175,7 @@ dt_err dt_comm_check_sizes(const dt_axis *axis, const size_t *send_nbytes, const
     return dt_fail(DT_ERR_COMM, "%s", text);
 }
 
-/* Other ranks learn of the failure only when the job ends. */
+/* No other rank knows of the failure. */
 dt_err dt_comm_may_join(const dt_comm *comm)
 {
     const char *failure = dt_device_failure();

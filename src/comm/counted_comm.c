@@ -3,7 +3,7 @@
  *
  * A reduce-scatter sends each rank its block and folds the received blocks. If the order is free, nodes first sum their
  * own blocks and exchange sums (cuda/nccl.c). An all-gather is NCCL's: a block enters a node once, over the adapters of
- * all its ranks, and is forwarded inside the node. If groups are nodes, nothing leaves a node.
+ * all its ranks, and is forwarded inside the node. With by_node no gather leaves its node.
  *
  * A reduction that is larger than the staging buffer takes several rounds. */
 #include "internal.h"
@@ -13,7 +13,7 @@
 static double others_in_node(const dt_axis *axis) { return axis->local_size - 1; }
 static double in_other_nodes(const dt_axis *axis) { return axis->size - axis->local_size; }
 
-/* Number of groups of messages for blocks of so many bytes, of which the staging buffer holds a part. */
+/* Number of groups of messages for `staged` bytes of blocks. */
 static double rounds_of(const dt_axis *axis, double staged)
 {
     return ceil(staged / (double)dt_nccl_staging_of(axis->comm->nranks));

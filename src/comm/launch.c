@@ -30,16 +30,16 @@ static long number(const char *variable)
     return text && end != text && !*end ? n : -1;
 }
 
-/* All processes of a job step inherit srun's variables, such as a shell or mpirun's daemons. They describe only the
- * task itself. */
-static bool speaks_of_us(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
+/* All processes of a job step, such as a shell or mpirun's daemons, inherit srun's variables. The variables describe
+ * the task only. */
+static bool describes_this_process(int l) { return l != SLURM || number("SLURM_TASK_PID") == (long)getpid(); }
 
 static bool is_launched(void)
 {
     static const char *const marks[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_FD",
                                         "PMI_PORT",  "PALS_RANKID",    "FLUX_TASK_RANK"};
     for (int l = 0; l < N_LAUNCHERS; l++)
-        if (getenv(launchers[l].size) && speaks_of_us(l)) return true;
+        if (getenv(launchers[l].size) && describes_this_process(l)) return true;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
         if (getenv(marks[i])) return true;
     return false;
@@ -51,8 +51,8 @@ static dt_err compare(int size)
     int len;
     for (int l = 0; l < N_LAUNCHERS && size == 1; l++) {
         const long n = number(launchers[l].size);
-        if (n <= 1 || !speaks_of_us(l)) continue;
-        /* print one message only, from the first process, which must not be killed before it has printed */
+        if (n <= 1 || !describes_this_process(l)) continue;
+        /* Only the first process prints. The others wait, because the launcher may kill it when one of them exits. */
         if (number(launchers[l].rank) > 0) {
             sleep(2);
             _exit(dt_exit_code(DT_ERR_USAGE));
@@ -85,76 +85,53 @@ static bool has_work(const char *thread)
     return name_end && (strncmp(name_end, ") R", 3) == 0 || strncmp(name_end, ") D", 3) == 0);
 }
 
-/* Maximum number of recorded threads of this process. */
-enum { MOST_THREADS = 64 };
-typedef struct thread_list {
-    long id[MOST_THREADS];
-    int n;
-} thread_list;
-
-static bool is_listed(const thread_list *list, long id)
+/* The highest thread id of this process. newer_work: out, may be NULL: a thread with an id above `before` has work. */
+static long look_at_threads(long before, bool *newer_work)
 {
-    for (int i = 0; i < list->n; i++)
-        if (list->id[i] == id) return true;
-    return false;
-}
-
-static void list_threads(thread_list *list)
-{
+    long highest = 0;
     DIR *threads = opendir("/proc/self/task");
-    list->n = 0;
-    for (const struct dirent *e; threads && list->n < MOST_THREADS && (e = readdir(threads));)
-        if (*e->d_name != '.') list->id[list->n++] = atol(e->d_name);
+    for (const struct dirent *e; threads && (e = readdir(threads));) {
+        const long id = atol(e->d_name);
+        if (id > highest) highest = id;
+        if (newer_work && id > before && has_work(e->d_name)) *newer_work = true;
+    }
     if (threads) closedir(threads);
-}
-
-static bool others_have_work(const thread_list *before)
-{
-    bool work = false;
-    DIR *threads = opendir("/proc/self/task");
-    for (const struct dirent *e; threads && !work && (e = readdir(threads));)
-        work = *e->d_name != '.' && !is_listed(before, atol(e->d_name)) && has_work(e->d_name);
-    if (threads) closedir(threads);
-    return work;
+    return highest;
 }
 
 /* MPI_Init leaves an event to a thread of Open MPI 4, and MPI_Finalize unloads the plugin with its handler before it
  * joins that thread. In a short run on an overloaded machine the thread may not have run until then, and would call
  * unloaded code. Therefore all threads that MPI_Init has started must be seen idle first. They are checked twice,
- * because one may have given work to another that was checked before it. before: threads that existed earlier and may
- * never be idle. */
-static void let_threads_rest(const thread_list *before)
+ * because one may have given work to another that was checked before it. before: the highest thread id before
+ * MPI_Init. */
+static void let_threads_rest(long before)
 {
     enum { AT_MOST_MS = 5000 };
     int seen = 0;
     for (int ms = 0; seen < 2 && ms < AT_MOST_MS; ms++) {
-        seen = others_have_work(before) ? 0 : seen + 1;
+        bool work = false;
+        look_at_threads(before, &work);
+        seen = work ? 0 : seen + 1;
         if (seen == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     if (seen < 2) DT_DEBUG("MPI threads were still busy %d ms after MPI_Init", AT_MOST_MS);
 }
 #else
-typedef struct thread_list {
-    int n;
-} thread_list;
-static void list_threads(thread_list *list) {}
-static void let_threads_rest(const thread_list *before) {}
+static long look_at_threads(long before, bool *newer_work) { return 0; }
+static void let_threads_rest(long before) {}
 #endif
 
 dt_err dt_comm_start(dt_comm *comm)
 {
     int provided = 0, size = 1;
-    thread_list before;
-    *comm =
-        (dt_comm){.alone =
-                      /* checked before MPI starts, because MPI sets a launcher's variables in such a process, too */
-                  !is_launched()};
+    const bool alone = !is_launched(); /* checked before MPI starts, because MPI then sets a launcher's variables */
+    *comm = (dt_comm){.alone = alone};
     /* alone: Open MPI 4 would start its own daemon for features that dtrain does not use, and the daemon may outlive
      * the program */
     if (comm->alone) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
-    list_threads(&before);
+    const long before = look_at_threads(0, NULL);
     DT_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided));
-    let_threads_rest(&before);
+    let_threads_rest(before);
     DT_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
     comm->threads = provided >= MPI_THREAD_MULTIPLE;
     const dt_err err = compare(size);

@@ -1,7 +1,6 @@
 /* mesh.c - arranges the ranks in a mesh of named axes, and finds the nodes of each axis.
  *
- * Every rank computes the coordinates of all ranks from one table: the node of each rank. So all ranks know the same
- * mesh without communication.
+ * Every rank computes the coordinates of all ranks from one table, the node of each rank. No communication is needed.
  *
  * A team is tp * cp ranks, neighbours on a node, that work on the same samples. Teams are numbered by their lowest
  * rank. With tp = cp = 1 every rank is a team, and every axis but tp and cp orders the ranks by their number. */
@@ -23,12 +22,12 @@ static dt_err find_nodes(dt_axis *a, const int *node, int n_marks)
             a->node_of[i] = *mine - 1;
             a->local_of[i] = n_on[*mine - 1]++;
         }
-        a->most_local = a->least_local = n_on[0];
+        a->max_local = a->min_local = n_on[0];
         for (int d = 1; d < a->n_nodes; d++) {
-            if (n_on[d] > a->most_local) a->most_local = n_on[d];
-            if (n_on[d] < a->least_local) a->least_local = n_on[d];
+            if (n_on[d] > a->max_local) a->max_local = n_on[d];
+            if (n_on[d] < a->min_local) a->min_local = n_on[d];
         }
-        a->even_nodes = a->most_local == a->least_local;
+        a->even_nodes = a->max_local == a->min_local;
         a->node = a->node_of[a->rank], a->local_rank = a->local_of[a->rank], a->local_size = n_on[a->node];
     }
     const bool room = number && n_on;
@@ -39,21 +38,21 @@ static dt_err find_nodes(dt_axis *a, const int *node, int n_marks)
 
 static dt_err map_members(dt_axis *a)
 {
-    const size_t n = (size_t)a->n_nodes * (size_t)a->most_local;
+    const size_t n = (size_t)a->n_nodes * (size_t)a->max_local;
     a->member_at = malloc(n * sizeof *a->member_at);
     if (!a->member_at) return out_of_memory((int)n);
     for (size_t i = 0; i < n; i++) a->member_at[i] = -1;
     for (int i = 0; i < a->size; i++)
-        a->member_at[(size_t)a->node_of[i] * (size_t)a->most_local + (size_t)a->local_of[i]] = i;
+        a->member_at[(size_t)a->node_of[i] * (size_t)a->max_local + (size_t)a->local_of[i]] = i;
     return DT_OK;
 }
 
-/** An axis: its members agree with this rank in two coordinates (NULL: in none), and a third is their place on it. All
- *  are tables of the run's ranks. */
+/** An axis. Its members have this rank's value in the coordinates `same` (NULL: any value). Their rank on it is a third
+ *  coordinate. A coordinate is a table of the run's ranks. */
 typedef struct axis_rule {
     dt_axis *axis;
     const char *name;
-    const int *same[2], *place;
+    const int *same[2], *coordinate;
     const dt_axis *near; /* of the same mesh; see dt_axis.near */
 } axis_rule;
 
@@ -68,14 +67,14 @@ static bool is_member(const axis_rule *rule, int r, int me)
 static dt_err make_axis(const axis_rule *rule, dt_comm *comm, const int *node)
 {
     dt_axis *a = rule->axis;
-    *a = (dt_axis){.name = rule->name, .comm = comm, .rank = rule->place[comm->rank]};
+    *a = (dt_axis){.name = rule->name, .comm = comm, .rank = rule->coordinate[comm->rank]};
     for (int r = 0; r < comm->nranks; r++) a->size += is_member(rule, r, comm->rank);
     a->member = malloc(4 * (size_t)a->size * sizeof *a->member);
     a->messages = malloc((size_t)a->size * sizeof *a->messages);
     if (!a->member || !a->messages) return out_of_memory(a->size);
     a->block_of = a->member + a->size, a->node_of = a->block_of + a->size, a->local_of = a->node_of + a->size;
     for (int r = 0; r < comm->nranks; r++)
-        if (is_member(rule, r, comm->rank)) a->member[rule->place[r]] = r;
+        if (is_member(rule, r, comm->rank)) a->member[rule->coordinate[r]] = r;
     a->in_order = a->size == comm->nranks;
     for (int i = 0; i < a->size; i++) a->block_of[i] = i, a->in_order = a->in_order && a->member[i] == i;
     DT_TRY(find_nodes(a, node, comm->nranks));
@@ -107,7 +106,7 @@ dt_err dt_mesh_world(dt_comm *comm, const int *node_of)
     return err;
 }
 
-/** Coordinates of all ranks: [nranks] each. */
+/** [nranks] each. */
 typedef struct coordinates {
     int *team, *cp, *tp;
     int *sum, *shard, *replicate;
@@ -120,7 +119,7 @@ static void find_teams(const dt_axis *world, const dt_mesh_shape *shape, const c
     const int inner = shape->tp * shape->cp;
     int *number = c->sum, n_teams = 0, at = 0;
     for (int d = 0; d < world->n_nodes; d++)
-        for (int l = 0; l < world->most_local; l++) {
+        for (int l = 0; l < world->max_local; l++) {
             const int r = dt_axis_at(world, d, l);
             if (r < 0) continue;
             c->team[r] = at / inner, c->cp[r] = at % inner / shape->tp, c->tp[r] = at % shape->tp;
@@ -176,10 +175,10 @@ static dt_err check_shape(const dt_comm *comm, const dt_mesh_shape *shape)
     DT_CHECK(!shape->by_node || world->even_nodes, DT_ERR_USAGE,
              "the %d ranks are spread unevenly over %d nodes, from %d to %d per node: start the same number of ranks "
              "on each node",
-             comm->nranks, world->n_nodes, world->least_local, world->most_local);
-    DT_CHECK(!shape->by_node || world->most_local % inner == 0, DT_ERR_USAGE,
+             comm->nranks, world->n_nodes, world->min_local, world->max_local);
+    DT_CHECK(!shape->by_node || world->max_local % inner == 0, DT_ERR_USAGE,
              "the %d ranks of a node cannot be divided into teams of %d x %d (tensor x context parallel)",
-             world->most_local, shape->tp, shape->cp);
+             world->max_local, shape->tp, shape->cp);
     return DT_OK;
 }
 

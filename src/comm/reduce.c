@@ -26,48 +26,17 @@
 
 enum { BLOCK = 2048, PARALLEL_BYTES = 64 * 1024 };
 
-DT_CLONES static void widen_bf16(float *restrict out, const uint16_t *restrict x, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_to_float(x[i]);
-}
-
-DT_CLONES static void widen_f16(float *restrict out, const uint16_t *restrict x, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = dt_f16_to_float(x[i]);
-}
-
-DT_CLONES static void round_bf16(uint16_t *restrict out, const float *restrict x, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_from_float(x[i]);
-}
-
-DT_CLONES static void round_f16(uint16_t *restrict out, const float *restrict x, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = dt_f16_from_float(x[i]);
-}
-
-/* out may be a or b: the operation is elementwise. */
-DT_CLONES static void sum_f32_f32(float *out, const float *a, const float *b, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
-}
-
-DT_CLONES static void sum_f32_bf16(float *out, const float *a, const uint16_t *b, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = a[i] + dt_bf16_to_float(b[i]);
-}
-
-DT_CLONES static void sum_bf16_bf16(float *out, const uint16_t *a, const uint16_t *b, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = dt_bf16_to_float(a[i]) + dt_bf16_to_float(b[i]);
-}
+/* out[i] = expr. out may be an operand: the operations are elementwise. */
+#define LOOP(name, params, expr)                                                                                       \
+    DT_CLONES static void name params { _Pragma("omp simd") for (int64_t i = 0; i < n; i++) out[i] = expr; }
+LOOP(widen_bf16, (float *out, const uint16_t *x, int64_t n), dt_bf16_to_float(x[i]))
+LOOP(widen_f16, (float *out, const uint16_t *x, int64_t n), dt_f16_to_float(x[i]))
+LOOP(round_bf16, (uint16_t * out, const float *x, int64_t n), dt_bf16_from_float(x[i]))
+LOOP(round_f16, (uint16_t * out, const float *x, int64_t n), dt_f16_from_float(x[i]))
+LOOP(sum_f32_f32, (float *out, const float *a, const float *b, int64_t n), a[i] + b[i])
+LOOP(sum_f32_bf16, (float *out, const float *a, const uint16_t *b, int64_t n), a[i] + dt_bf16_to_float(b[i]))
+LOOP(sum_bf16_bf16, (float *out, const uint16_t *a, const uint16_t *b, int64_t n),
+     dt_bf16_to_float(a[i]) + dt_bf16_to_float(b[i]))
 
 /** out = a + b, in float. Types are float and bf16; a is float if b is float. */
 static void sum(float *out, const void *a, dt_dtype a_dt, const void *b, dt_dtype b_dt, int64_t n)

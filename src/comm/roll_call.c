@@ -1,8 +1,8 @@
 /* roll_call.c - determines which ranks still run while all seem to wait.
  *
- * A rank that has waited for half of comm.timeout reports to two collectors, ranks 0 and 1, because either may be the
- * missing one. When a collector gives up, the ranks without a report are stopped, unreachable or still computing.
- * Reports use their own communicator and are sent only by watchdog threads. */
+ * A rank that has waited for half of comm.timeout reports to two collectors, ranks 0 and 1. There are two, because one
+ * may be the missing rank. Ranks without a report at the timeout are stopped, unreachable or still computing. Only
+ * watchdog threads send reports, on a communicator of their own. */
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +23,9 @@ dt_err dt_roll_open(dt_comm *comm)
     DT_MPI(MPI_Comm_dup(mpi->world, &mpi->roll));
     DT_MPI(MPI_Comm_set_errhandler(mpi->roll, MPI_ERRORS_RETURN));
     if (comm->rank < N_COLLECTORS) {
-        mpi->roll_hosts = calloc((size_t)comm->nranks, sizeof *mpi->roll_hosts);
-        mpi->reported = calloc((size_t)comm->nranks, sizeof *mpi->reported);
+        DT_ALLOC(mpi->roll_hosts, comm->nranks, "out of memory for the names of %d hosts", comm->nranks);
+        DT_ALLOC(mpi->reported, comm->nranks, "out of memory for the names of %d hosts", comm->nranks);
     }
-    DT_CHECK(comm->rank >= N_COLLECTORS || (mpi->roll_hosts && mpi->reported), DT_ERR_MEMORY,
-             "out of memory for the names of %d hosts", comm->nranks);
     for (int to = 0; to < n_collectors(comm); to++)
         DT_MPI(MPI_Gather(comm->host, sizeof comm->host, MPI_CHAR, mpi->roll_hosts, sizeof comm->host, MPI_CHAR, to,
                           mpi->roll));
@@ -44,7 +42,7 @@ void dt_comm_report_waiting(const dt_comm *comm)
     }
 }
 
-/* Receive the reports that have arrived. A probe checks before it lets messages in, so a probe without result is
+/* Receive the reports that have arrived. MPI_Iprobe may check for messages before it receives any, so it is
  * repeated. */
 static void receive(const dt_comm *comm)
 {

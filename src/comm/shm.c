@@ -3,45 +3,37 @@
  * Waiting. A rank waits for flags that only one other rank writes, each in its own cache line: no lock, no
  * read-modify-write. With a core for every thread a flag changes within microseconds, so spinning is fastest. With more
  * ranks than cores, spinning would keep the awaited rank from running, so the rank yields immediately. In both cases a
- * long wait ends in short sleeps, so that waiting for a slow rank costs nothing. The watchdog thread needs no help from
- * here: it ends the process.
+ * long wait continues in short sleeps, so that waiting for a slow rank costs nothing.
  *
- * Between nodes, a message may progress only while this rank is inside MPI. A rank that waits for a neighbour therefore
- * calls MPI from time to time. Otherwise two nodes could wait for each other through a message that its sender
- * considers sent. */
+ * Between nodes, a message may progress only while its sender is inside MPI. A rank that waits for a neighbour
+ * therefore calls MPI from time to time. Otherwise two nodes could wait for each other forever. */
 #include "shm.h"
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000, SEGMENT_NAME = 512 };
-#define PREFIX "dtrain-"
-/* stored after the flags; with the name, it identifies a segment of dtrain */
-static const char MAGIC[16] = "dtrain segment 1";
-enum { MAGIC_AT = HEADER - sizeof MAGIC };
+enum { LINE = 64, HEADER = 4096, N_SLOTS = 2, SLEEP_NS = 20000 };
 
-typedef struct segment_id {
-    long pid;
-    unsigned long long nonce;
-} segment_id;
-
-struct dt_shm_flags {
+/* At the start of a segment. */
+typedef struct flags {
     atomic_ullong published;
     char pad0[LINE - sizeof(atomic_ullong)];
     atomic_ullong consumed;
     char pad1[LINE - sizeof(atomic_ullong)];
-};
+} flags;
 
-static void relax(void)
+static flags *flags_of(const dt_shm *shm, int l) { return (flags *)(void *)shm->segments[l]; }
+static char *slot_of(const dt_shm *shm, int l, unsigned long long step)
+{
+    return shm->segments[l] + HEADER + step % N_SLOTS * shm->slot_nbytes;
+}
+
+static void pause_core(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -51,7 +43,7 @@ static void relax(void)
 }
 
 /** Let MPI progress pending messages. An error is reported by the call that waits for the message. */
-static void push_messages(const dt_shm *shm)
+static void progress_messages(const dt_shm *shm)
 {
     int waiting;
     if (shm->progress != MPI_COMM_NULL)
@@ -62,12 +54,12 @@ static void wait_until(const dt_shm *shm, atomic_ullong *flag, unsigned long lon
 {
     for (int turn = 0; atomic_load_explicit(flag, memory_order_acquire) < step; turn++) {
         if (turn < shm->spins) {
-            relax();
+            pause_core();
         } else if (turn < shm->spins + shm->yields) {
-            push_messages(shm);
+            progress_messages(shm);
             sched_yield();
         } else {
-            push_messages(shm);
+            progress_messages(shm);
             nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
             turn--; /* remains in this state, without overflow */
         }
@@ -79,20 +71,20 @@ static char *own_slot(const dt_shm *shm, unsigned long long step)
     if (shm->n == 1) return NULL;
     if (step > N_SLOTS)
         for (int l = 0; l < shm->n; l++)
-            if (l != shm->me) wait_until(shm, &shm->flags[l]->consumed, step - N_SLOTS);
-    return shm->slots[shm->me] + step % N_SLOTS * shm->slot_nbytes;
+            if (l != shm->me) wait_until(shm, &flags_of(shm, l)->consumed, step - N_SLOTS);
+    return slot_of(shm, shm->me, step);
 }
 
 const char *dt_shm_peer(const dt_shm *shm, int l, int64_t step)
 {
     const unsigned long long number = shm->step + (unsigned long long)step + 1;
-    wait_until(shm, &shm->flags[l]->published, number);
-    return shm->slots[l] + number % N_SLOTS * shm->slot_nbytes;
+    wait_until(shm, &flags_of(shm, l)->published, number);
+    return slot_of(shm, l, number);
 }
 
 dt_err dt_shm_run(dt_shm *shm, int64_t n_steps, dt_shm_fill fill, dt_shm_consume consume, void *arg)
 {
-    dt_shm_flags *mine = shm->n > 1 ? shm->flags[shm->me] : NULL;
+    flags *mine = shm->n > 1 ? flags_of(shm, shm->me) : NULL;
     for (int64_t i = 0; i <= n_steps && n_steps > 0; i++) {
         const unsigned long long number = shm->step + (unsigned long long)i; /* of the step to consume */
         if (i < n_steps) {
@@ -112,133 +104,59 @@ size_t dt_shm_window_nbytes(size_t slot_nbytes) { return HEADER + N_SLOTS * slot
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
-/* Each rank creates its own segment, so that its pages are local, and reserves all pages. If /dev/shm is too small (64
- * MiB in a container), this gives an error here instead of a signal later. The segment is unlinked immediately after
- * the ranks of the node have mapped it, so a killed job leaves nothing. Until then its creator holds a lock on it,
- * which ends with the process. */
+/* Each rank creates its own segment, so that its pages are local, and reserves all pages. Too little memory is then an
+ * error here and not a signal later. The segment is a file in memory without a name: other ranks open it through /proc,
+ * and it ends with the processes that map it. */
 
-static const char *segment_dir(void)
-{
-    const char *asked = getenv("DTRAIN_SHM_DIR"); /* for tests */
-    return asked && *asked ? asked : "/dev/shm";
-}
+/** How other ranks of the node find a segment. The inode shows that a process id means the same process to them. */
+typedef struct segment_id {
+    int64_t pid, inode;
+    int fd; /* -1: none */
+} segment_id;
 
-static bool segment_name(char out[SEGMENT_NAME], const segment_id *id)
-{
-    return snprintf(out, SEGMENT_NAME, "%s/" PREFIX "%ld-%016llx", segment_dir(), id->pid, id->nonce) < SEGMENT_NAME;
-}
-
-/* Does the name have exactly the form of segment_name? */
-static bool is_segment_name(const char *name)
-{
-    const size_t prefix = strlen(PREFIX);
-    if (strncmp(name, PREFIX, prefix) != 0) return false;
-    const size_t digits = strspn(name + prefix, "0123456789");
-    const char *nonce = name + prefix + digits;
-    return digits > 0 && *nonce == '-' && strspn(nonce + 1, "0123456789abcdef") == 16 && nonce[17] == '\0';
-}
-
-/* Is it a segment of this user that is old enough? A young one may not be locked yet. */
-static bool is_old_segment(int fd)
-{
-    enum { YOUNG_S = 60 };
-    struct stat st;
-    char magic[sizeof MAGIC];
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || time(NULL) - st.st_mtime <= YOUNG_S)
-        return false;
-    return pread(fd, magic, sizeof magic, MAGIC_AT) == (ssize_t)sizeof magic && memcmp(magic, MAGIC, sizeof magic) == 0;
-}
-
-/* Remove segments that killed jobs of this user left: no process holds their locks. */
-static void remove_stale_segments(void)
-{
-    DIR *d = opendir(segment_dir());
-    for (struct dirent *e; d && (e = readdir(d));) {
-        if (!is_segment_name(e->d_name)) continue;
-        const int fd = openat(dirfd(d), e->d_name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        if (fd < 0) continue;
-        if (is_old_segment(fd) && flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(d), e->d_name, 0);
-        close(fd);
-    }
-    if (d) closedir(d);
-}
-
-static dt_err fail_segment(const char *name, const char *what, int number)
-{
-    return dt_fail(DT_ERR_MEMORY, "%s: %s: %s", name, what, strerror(number));
-}
-
-/* Reserve all pages, and leave as much free space to others: MPI also has segments there, which it fills later. */
-static dt_err reserve_segment(int fd, size_t nbytes)
-{
-    struct statvfs disk;
-    char need[24], left[24];
-    const int number = posix_fallocate(fd, 0, (off_t)nbytes);
-    const bool known = fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0;
-    const double room = known ? (double)disk.f_bavail * (double)disk.f_frsize : 0;
-    DT_CHECK(!number && (!known || room >= (double)nbytes), DT_ERR_MEMORY,
-             "not enough space in %s: %s of shared memory needed, %s left%s%s", segment_dir(),
-             dt_format_bytes((double)nbytes, need), dt_format_bytes(room, left), number && number != ENOSPC ? ": " : "",
-             number && number != ENOSPC ? strerror(number) : "");
-    return DT_OK;
-}
-
-static dt_err map_segment(int fd, const char *name, size_t nbytes, char **base)
+static dt_err map_segment(int fd, size_t nbytes, char **base)
 {
     void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) return fail_segment(name, "cannot be mapped", errno);
+    DT_CHECK_ERRNO(at != MAP_FAILED, DT_ERR_MEMORY, "shared memory", "cannot be mapped");
     *base = at;
     return DT_OK;
 }
 
 static dt_err make_segment(dt_shm *shm, segment_id *mine)
 {
-    char name[SEGMENT_NAME];
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    *mine =
-        (segment_id){.pid = (long)getpid(),
-                     .nonce = dt_mix64((uint64_t)now.tv_nsec ^ dt_mix64((uint64_t)now.tv_sec + (uint64_t)getpid()))};
-    DT_CHECK(segment_name(name, mine), DT_ERR_MEMORY, "%s: the name is too long", segment_dir());
-    shm->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (shm->fd < 0) return fail_segment(name, "cannot be created", errno);
-    dt_err err = flock(shm->fd, LOCK_SH) == 0 ? DT_OK : fail_segment(name, "cannot be locked", errno);
-    /* written before the space is reserved, so that a killed job leaves a recognisable file; without any space the
-     * reservation reports the error */
-    if (err == DT_OK && pwrite(shm->fd, MAGIC, sizeof MAGIC, MAGIC_AT) < 0 && errno != ENOSPC)
-        err = fail_segment(name, "cannot be written", errno);
-    if (err == DT_OK) err = reserve_segment(shm->fd, shm->window_nbytes);
-    if (err == DT_OK) err = map_segment(shm->fd, name, shm->window_nbytes, &shm->segments[shm->me]);
-    /* except for the magic, the header is new and therefore zero */
-    if (err == DT_OK) memset(shm->segments[shm->me] + HEADER, 0, shm->window_nbytes - HEADER);
-    return err;
+    struct stat st;
+    char need[24];
+    mine->fd = memfd_create("dtrain", MFD_CLOEXEC);
+    DT_CHECK_ERRNO(mine->fd >= 0 && fstat(mine->fd, &st) == 0, DT_ERR_MEMORY, "shared memory", "cannot be created");
+    mine->pid = getpid(), mine->inode = (int64_t)st.st_ino;
+    const int number = posix_fallocate(mine->fd, 0, (off_t)shm->window_nbytes);
+    DT_CHECK(number == 0, DT_ERR_MEMORY, "not enough memory: %s of shared memory needed: %s",
+             dt_format_bytes((double)shm->window_nbytes, need), strerror(number));
+    DT_TRY(map_segment(mine->fd, shm->window_nbytes, &shm->segments[shm->me]));
+    memset(shm->segments[shm->me], 0, shm->window_nbytes);
+    return DT_OK;
 }
 
 static dt_err map_peer(dt_shm *shm, int l, const segment_id *id)
 {
-    char name[SEGMENT_NAME];
+    char name[64];
     struct stat st;
-    segment_name(name, id);
-    const int fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return fail_segment(name, "the shared memory of a rank on this node cannot be opened", errno);
-    const bool whole = fstat(fd, &st) == 0 && st.st_size == (off_t)shm->window_nbytes && st.st_uid == geteuid();
-    const dt_err err = whole ? map_segment(fd, name, shm->window_nbytes, &shm->segments[l])
-                             : dt_fail(DT_ERR_MEMORY, "%s: not the shared memory of a rank of this run", name);
+    snprintf(name, sizeof name, "/proc/%lld/fd/%d", (long long)id->pid, id->fd);
+    const int fd = open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_MEMORY, name, "the shared memory of a rank on this node cannot be opened");
+    const bool same = fstat(fd, &st) == 0 && (int64_t)st.st_ino == id->inode && st.st_size == (off_t)shm->window_nbytes;
+    const dt_err err = same ? map_segment(fd, shm->window_nbytes, &shm->segments[l])
+                            : dt_fail(DT_ERR_MEMORY, "%s: not the shared memory of a rank of this run", name);
     close(fd);
     return err;
 }
 
-/* ids: of all ranks of the node. */
 static dt_err map_peers(dt_shm *shm, const dt_axis *axis, const segment_id *ids)
 {
     DT_TRY(dt_fault("shm.map"));
     for (int l = 0; l < shm->n; l++) {
         const int r = axis->member[dt_axis_at(axis, axis->node, l)];
         if (l != shm->me) DT_TRY(map_peer(shm, l, &ids[axis->comm->mesh.world.local_of[r]]));
-    }
-    for (int l = 0; l < shm->n; l++) {
-        shm->flags[l] = (dt_shm_flags *)(void *)shm->segments[l];
-        shm->slots[l] = shm->segments[l] + HEADER;
     }
     return DT_OK;
 }
@@ -252,29 +170,14 @@ static dt_err prepare(dt_shm *shm, const dt_axis *axis, segment_id *mine)
     shm->yields = 200;
     if (comm->n_nodes > 1) shm->progress = comm->mpi->world;
     /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
-    shm->flags = calloc((size_t)shm->n, sizeof *shm->flags);
-    shm->slots = calloc((size_t)shm->n, sizeof *shm->slots);
-    shm->segments = calloc((size_t)shm->n, sizeof *shm->segments);
-    DT_CHECK(shm->flags && shm->slots && shm->segments, DT_ERR_MEMORY,
-             "out of memory for the table of %d ranks of this node", shm->n);
-    if (comm->local_rank == 0) remove_stale_segments();
+    DT_ALLOC(shm->segments, shm->n, "out of memory for the table of %d ranks of this node", shm->n);
     DT_TRY(dt_fault("shm.make"));
     return make_segment(shm, mine);
 }
 
-/* Unlink the segment, whether or not it was mapped. */
-static void give_up_name(dt_shm *shm, const segment_id *mine)
-{
-    char name[SEGMENT_NAME];
-    if (shm->fd < 0) return;
-    if (segment_name(name, mine)) unlink(name);
-    close(shm->fd);
-    shm->fd = -1;
-}
-
 /* Agree on whether every rank succeeded. A failure is not an error here: without shared memory ranks exchange messages.
  * The first failed rank reports its reason. */
-static dt_err all_have_it(dt_comm *comm, dt_err mine, bool *all)
+static dt_err all_succeeded(dt_comm *comm, dt_err mine, bool *all)
 {
     int64_t first = mine == DT_OK ? INT64_MAX : comm->rank;
     DT_TRY(dt_comm_reduce_host_i64(comm, &first, 1, DT_MIN));
@@ -291,23 +194,22 @@ dt_err dt_shm_open(dt_shm *shm, const dt_axis *axis, size_t slot_nbytes, bool *o
 {
     dt_comm *comm = axis->comm;
     const bool alone = axis->local_size == 1;
-    segment_id mine = {0}, *ids = calloc((size_t)comm->local_nranks, sizeof *ids);
+    segment_id mine = {.fd = -1}, *ids = calloc((size_t)comm->local_nranks, sizeof *ids);
     *shm = (dt_shm){.n = 1,
                     .progress = MPI_COMM_NULL,
                     .slot_nbytes = slot_nbytes,
-                    .fd = -1,
                     .window_nbytes = alone ? 0 : dt_shm_window_nbytes(slot_nbytes)};
     dt_err err = alone ? DT_OK : prepare(shm, axis, &mine);
     if (err == DT_OK && !ids)
         err = dt_fail(DT_ERR_MEMORY, "out of memory for the table of %d ranks of this node", comm->local_nranks);
-    dt_err agreed = all_have_it(comm, err, opened);
+    dt_err agreed = all_succeeded(comm, err, opened);
     if (agreed == DT_OK && *opened) {
         const int code =
             MPI_Allgather(&mine, (int)sizeof mine, MPI_BYTE, ids, (int)sizeof mine, MPI_BYTE, comm->mpi->node);
         if (code) agreed = dt_comm_mpi_fail(code, "exchange of shared memory names", __FILE__, __LINE__);
-        if (agreed == DT_OK) agreed = all_have_it(comm, alone ? DT_OK : map_peers(shm, axis, ids), opened);
+        if (agreed == DT_OK) agreed = all_succeeded(comm, alone ? DT_OK : map_peers(shm, axis, ids), opened);
     }
-    give_up_name(shm, &mine);
+    if (mine.fd >= 0) close(mine.fd);
     free(ids);
     if (agreed != DT_OK || !*opened) dt_shm_close(shm);
     return agreed;
@@ -317,8 +219,6 @@ void dt_shm_close(dt_shm *shm)
 {
     for (int l = 0; shm->segments && l < shm->n; l++)
         if (shm->segments[l]) munmap(shm->segments[l], shm->window_nbytes);
-    free(shm->flags);
-    free(shm->slots);
     free(shm->segments);
-    *shm = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = shm->slot_nbytes};
+    *shm = (dt_shm){.n = 1, .progress = MPI_COMM_NULL, .slot_nbytes = shm->slot_nbytes};
 }

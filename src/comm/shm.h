@@ -8,17 +8,12 @@
 
 #include "internal.h"
 
-typedef struct dt_shm_flags dt_shm_flags;
-
 typedef struct dt_shm {
     int me, n;               /* local_rank and local_size of its axis; n == 1: no window, no waiting */
     size_t slot_nbytes;      /* bytes per step, with and without a window */
     unsigned long long step; /* number of completed steps */
     int spins, yields;       /* iterations of a wait before yielding, and before sleeping */
-    dt_shm_flags **flags;    /* [n] */
-    char **slots;            /* [n] two slots each */
-    char **segments;         /* [n] mapped addresses */
-    int fd;                  /* this rank's segment while it has a name, otherwise -1 */
+    char **segments;         /* [n] mapped: flags, then two slots */
     MPI_Comm progress;       /* communicator whose messages may be in flight during a wait; MPI_COMM_NULL: none */
     size_t window_nbytes;    /* size of this rank's share */
 } dt_shm;
@@ -32,8 +27,7 @@ typedef dt_err (*dt_shm_consume)(void *arg, int64_t step);
 size_t dt_shm_window_nbytes(size_t slot_nbytes);
 
 /** Create and map the segments of the axis' members on this node. *opened false, with a warning, if some rank of any
- *  node failed (/dev/shm full, another container); all ranks then exchange messages. Collective over all ranks, agreed.
- */
+ *  node failed (no memory, another container); all ranks then exchange messages. Collective over all ranks, agreed. */
 dt_err dt_shm_open(dt_shm *shm, const dt_axis *axis, size_t slot_nbytes, bool *opened);
 void dt_shm_close(dt_shm *shm); /* local; safe on {.n = 1} */
 

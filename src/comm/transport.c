@@ -12,10 +12,10 @@
 #include <stdlib.h>
 
 enum {
-    SLOT_NBYTES = 1 << 20, /* two of them fit in the L2 cache of usual server cores */
-    NET_NBYTES = 8 << 20,  /* target size of a set of messages */
-    PIECE_MIN = 32 << 10,  /* below, latency dominates the cost of a message */
-    PIECE_MAX = 1 << 20,
+    SLOT_NBYTES = 1 << 20,  /* two of them fit in the L2 cache of usual server cores */
+    NET_NBYTES = 8 << 20,   /* target size of a set of messages */
+    MESSAGE_MIN = 32 << 10, /* below, latency dominates the cost of a message */
+    MESSAGE_MAX = 1 << 20,
     STREAM_NBYTES = 8 << 20, /* larger than a core's cache, in addition to the slots */
     PINNED_NBYTES = 16 << 20,
     PINNED_MIN_PER_RANK = 64 << 10,
@@ -24,37 +24,25 @@ enum {
 
 static size_t clamp(size_t x, size_t low, size_t high) { return x < low ? low : x > high ? high : x; }
 
-/** The distribution of an axis' ranks over nodes. */
-typedef struct layout {
-    int size, n_nodes, most_local, least_local;
-    bool shared_memory;
-} layout;
-
-/** Number of messages in a set. */
-static size_t n_pieces_of(const layout *l, const dt_route *r)
-{
-    const size_t n_far_max = (size_t)(l->size - (r->shared ? l->least_local : 1));
-    return r->hierarchical && 2 * (size_t)l->n_nodes > n_far_max ? 2 * (size_t)l->n_nodes : n_far_max;
-}
-
 /** Choose the route of an axis. net_set_nbytes: upper limit of a set of messages, from values that all ranks share.
  *  Returns the number of messages in a set. */
-static size_t plan_route(const layout *l, size_t net_set_nbytes, dt_route *r)
+static size_t plan_route(const dt_axis *a, bool shared_memory, size_t net_set_nbytes, dt_route *r)
 {
-    r->shared = l->shared_memory && l->most_local > 1;
-    r->hierarchical = r->shared && l->n_nodes > 1 && l->most_local == l->least_local;
-    const size_t n = n_pieces_of(l, r), line = LINE * sizeof(float);
-    r->piece_nbytes = n ? clamp(NET_NBYTES / n, PIECE_MIN, PIECE_MAX) / line * line : 0;
-    if (n * r->piece_nbytes > net_set_nbytes) r->piece_nbytes = net_set_nbytes / n / line * line;
+    r->shared = shared_memory && a->max_local > 1;
+    r->hierarchical = r->shared && a->n_nodes > 1 && a->max_local == a->min_local;
+    const size_t n_far_max = (size_t)(a->size - (r->shared ? a->min_local : 1)), line = LINE * sizeof(float);
+    const size_t n = r->hierarchical && 2 * (size_t)a->n_nodes > n_far_max ? 2 * (size_t)a->n_nodes : n_far_max;
+    r->message_nbytes = n ? clamp(NET_NBYTES / n, MESSAGE_MIN, MESSAGE_MAX) / line * line : 0;
+    if (n * r->message_nbytes > net_set_nbytes) r->message_nbytes = net_set_nbytes / n / line * line;
     return n;
 }
 
 /** Buffers for all axes have the size that the whole run needs. Sets n_requests and net_set_nbytes. */
-static void plan(const layout *world, dt_transport *t)
+static void plan(const dt_axis *world, bool shared_memory, dt_transport *t)
 {
     dt_route r = {0};
-    const size_t n = plan_route(world, SIZE_MAX, &r);
-    t->net_set_nbytes = n * r.piece_nbytes;
+    const size_t n = plan_route(world, shared_memory, SIZE_MAX, &r);
+    t->net_set_nbytes = n * r.message_nbytes;
     t->n_requests = 2 * (int)n;
 }
 
@@ -68,39 +56,32 @@ static size_t pinned_nbytes(int nranks, bool host_accessible)
 dt_memory dt_comm_mpi_plan(const dt_comm_shape *shape, bool host_accessible)
 {
     const int nranks = shape->nranks, ranks_per_node = shape->ranks_per_node, rest = nranks % ranks_per_node;
-    const layout l = {.size = nranks,
-                      .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
-                      .most_local = nranks < ranks_per_node ? nranks : ranks_per_node,
-                      .least_local = rest ? rest : ranks_per_node,
-                      .shared_memory = shape->shared_memory};
+    const dt_axis world = {.size = nranks,
+                           .n_nodes = (nranks + ranks_per_node - 1) / ranks_per_node,
+                           .max_local = nranks < ranks_per_node ? nranks : ranks_per_node,
+                           .min_local = rest ? rest : ranks_per_node};
     dt_transport t = {0};
-    plan(&l, &t);
+    plan(&world, shape->shared_memory, &t);
     dt_memory memory = {0};
     memory.at[DT_MEM_STAGING][DT_ON_PINNED] = pinned_nbytes(nranks, host_accessible);
     memory.at[DT_MEM_STAGING][DT_ON_HOST] =
-        2 * t.net_set_nbytes + (l.shared_memory && l.most_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
+        2 * t.net_set_nbytes + (shape->shared_memory && world.max_local > 1 ? dt_shm_window_nbytes(SLOT_NBYTES) : 0);
     return memory;
-}
-
-static layout layout_of(const dt_axis *axis, bool shared_memory)
-{
-    return (layout){axis->size, axis->n_nodes, axis->most_local, axis->least_local, shared_memory};
 }
 
 /* All messages of an axis fit in the buffers of the whole run, because its members are a part of the run's ranks. */
 static dt_err plan_routes(dt_comm *comm, dt_transport *t, bool shared)
 {
     const int threads = omp_get_max_threads(), cores = comm->mpi->cores_per_rank;
-    const layout all = layout_of(&comm->mesh.world, shared);
-    plan(&all, t);
+    plan(&comm->mesh.world, shared, t);
     t->n_threads = threads < cores ? threads : cores > 0 ? cores : 1;
     t->stream_nbytes = STREAM_NBYTES;
     for (int i = 0; i < DT_N_AXES; i++) {
         dt_axis *a = &comm->mesh.axis[i];
-        dt_route *r = calloc(1, sizeof *r);
-        if (!(a->route = r)) return dt_fail(DT_ERR_MEMORY, "out of memory for the transport");
-        const layout l = layout_of(a, shared && a->near >= 0);
-        const int n = (int)plan_route(&l, t->net_set_nbytes, r);
+        dt_route *r;
+        DT_ALLOC(r, 1, "out of memory for the transport");
+        a->route = r;
+        const int n = (int)plan_route(a, shared && a->near >= 0, t->net_set_nbytes, r);
         if (2 * n > t->n_requests) t->n_requests = 2 * n;
         if (a->size > t->n_requests) t->n_requests = a->size;
         r->shm = &t->windows[r->shared ? a->near : i];
@@ -115,9 +96,8 @@ static dt_err alloc_buffers(dt_comm *comm, dt_transport *t)
     DT_TRY(dt_buf_alloc(&t->pinned, comm->dev, DT_ON_PINNED,
                         pinned_nbytes(comm->nranks, comm->dev->ops->host_accessible), DT_MEM_STAGING));
     DT_TRY(comm->dev->ops->event_create(comm->dev, &t->returned));
-    t->src = calloc((size_t)comm->nranks, sizeof *t->src);
-    t->requests = malloc((2 * (size_t)t->n_requests + 1) * sizeof(MPI_Request));
-    DT_CHECK(t->src && t->requests, DT_ERR_MEMORY, "out of memory for the tables of %d ranks", comm->nranks);
+    DT_ALLOC(t->src, comm->nranks, "out of memory for the tables of %d ranks", comm->nranks);
+    DT_ALLOC(t->requests, 2 * t->n_requests + 1, "out of memory for the tables of %d ranks", comm->nranks);
     for (int i = 0; i < 2 * t->n_requests; i++) t->requests[i] = MPI_REQUEST_NULL;
     return DT_OK;
 }
@@ -155,8 +135,8 @@ static void count_windows(const dt_comm *comm, const dt_transport *t, bool add)
 static dt_err open_windows(dt_comm *comm, dt_transport *t, bool *shared)
 {
     for (int i = 0; i < DT_N_AXES; i++)
-        t->windows[i] = (dt_shm){.n = 1, .fd = -1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
-    *shared = comm->use_shared_memory && comm->mesh.world.most_local > 1;
+        t->windows[i] = (dt_shm){.n = 1, .progress = MPI_COMM_NULL, .slot_nbytes = SLOT_NBYTES};
+    *shared = comm->use_shared_memory && comm->mesh.world.max_local > 1;
     for (int i = 0; i < DT_N_AXES && *shared; i++) {
         const dt_axis *a = &comm->mesh.axis[i];
         if (a->near == i && a->size > 1) DT_TRY(dt_shm_open(&t->windows[i], a, SLOT_NBYTES, shared));
@@ -221,17 +201,17 @@ static dt_err staged_reduce_scatter(const dt_axis *axis, const dt_reduction *d, 
         const size_t nbytes = (size_t)n * elem, recv_nbytes = (size_t)n * recv_elem;
         char *to = (char *)d->recv + (size_t)done * recv_elem;
         for (size_t b = 0; b < n_blocks; b++)
-            err = dt_transport_first(err, copy_on(comm, blocks + b * nbytes,
-                                                  (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
-                                                  nbytes, stream));
-        if (d->accumulate) err = dt_transport_first(err, copy_on(comm, sum, to, recv_nbytes, stream));
-        err = dt_transport_first(err, sync(comm, stream));
+            err = dt_comm_first_err(err, copy_on(comm, blocks + b * nbytes,
+                                                 (const char *)d->send + (b * (size_t)d->stride + (size_t)done) * elem,
+                                                 nbytes, stream));
+        if (d->accumulate) err = dt_comm_first_err(err, copy_on(comm, sum, to, recv_nbytes, stream));
+        err = dt_comm_first_err(err, sync(comm, stream));
         dt_reduction part = *d;
         part.send = blocks, part.recv = sum, part.count = n, part.stride = d->stride ? n : 0;
-        err = dt_transport_first(err, dt_transport_reduce_scatter(axis, &part));
-        err = dt_transport_first(err, copy_on(comm, to, sum, recv_nbytes, stream));
+        err = dt_comm_first_err(err, dt_transport_reduce_scatter(axis, &part));
+        err = dt_comm_first_err(err, copy_on(comm, to, sum, recv_nbytes, stream));
     }
-    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
+    return dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
 }
 
 static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *recv, size_t stride, size_t nbytes,
@@ -245,14 +225,14 @@ static dt_err staged_all_gather(const dt_axis *axis, const char *send, char *rec
     for (size_t done = 0; done < nbytes && err != DT_ERR_COMM; done += most) {
         const size_t n = nbytes - done < most ? nbytes - done : most;
         char *mine = blocks + (size_t)axis->rank * n;
-        err = dt_transport_first(err, copy_on(comm, mine, send + done, n, stream));
-        err = dt_transport_first(err, sync(comm, stream));
-        err = dt_transport_first(err, dt_transport_all_gather(axis, mine, blocks, n, n));
+        err = dt_comm_first_err(err, copy_on(comm, mine, send + done, n, stream));
+        err = dt_comm_first_err(err, sync(comm, stream));
+        err = dt_comm_first_err(err, dt_transport_all_gather(axis, mine, blocks, n, n));
         for (size_t r = 0; r < (size_t)axis->size; r++)
             if (recv + r * stride != send)
-                err = dt_transport_first(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
+                err = dt_comm_first_err(err, copy_on(comm, recv + r * stride + done, blocks + r * n, n, stream));
     }
-    return dt_transport_first(err, dt_transport_give_pinned(axis, stream));
+    return dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */

@@ -25,8 +25,8 @@ typedef struct dt_route {
     bool shared; /* members on one node exchange through shared memory, on every node alike */
     /* several nodes with the same number of members, above one: sum inside the node, then exchange sums */
     bool hierarchical;
-    int n_far;           /* number of members reached by messages */
-    size_t piece_nbytes; /* maximum bytes of one message of a reduction */
+    int n_far;             /* number of members reached by messages */
+    size_t message_nbytes; /* maximum bytes of one message of a reduction */
 } dt_route;
 
 static inline dt_transport *dt_transport_of(const dt_axis *axis) { return axis->comm->impl; }
@@ -42,12 +42,6 @@ dt_err dt_transport_reduce_scatter(const dt_axis *axis, const dt_reduction *r);
 dt_err dt_transport_all_gather(const dt_axis *axis, const void *send, void *recv, size_t stride, size_t nbytes);
 /** Exchange messages, staged if the host cannot access the device's memory. */
 dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_stream *stream);
-/** The first error, except that an error of the exchange takes precedence. A rank whose copy fails still takes part in
- *  the exchange, unless its device has failed. */
-static inline dt_err dt_transport_first(dt_err err, dt_err then)
-{
-    return err == DT_OK || then == DT_ERR_COMM ? then : err;
-}
 /** Make this stream wait until the copies from the pinned buffer have completed. The next stream waits for the work
  *  that follows, up to give_pinned. */
 static inline dt_err dt_transport_take_pinned(const dt_axis *axis, dt_stream *stream)

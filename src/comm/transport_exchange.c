@@ -1,8 +1,7 @@
 /* transport_exchange.c - messages between the ranks of an axis, inside a node and between nodes.
  *
- * MPI moves them, through shared memory inside a node. Parts have the same length at both ends, because it follows from
- * what these share. If the host cannot access the memory, a part of each message is staged at a time: both directions
- * of a member have a place in the pinned buffer. */
+ * MPI moves them, through shared memory inside a node. If the host cannot access the memory, a part of each message is
+ * staged at a time. The pinned buffer has two slots for each member, one for each direction. */
 #include "transport.h"
 
 enum { TAG_MESSAGE = 4, ROUND_NBYTES = 64 << 20, LINE = 64 };
@@ -21,7 +20,7 @@ static size_t part(const round *r, size_t nbytes)
     return nbytes > r->done ? dt_min_size(r->most, nbytes - r->done) : 0;
 }
 
-/** Places in the pinned buffer: to member i's message, and from it. */
+/** Slots in the pinned buffer: of the message to member i, and from it. */
 static char *outgoing(const round *r, int i) { return r->staged + (size_t)(2 * i) * r->most; }
 static char *incoming(const round *r, int i) { return r->staged + (size_t)(2 * i + 1) * r->most; }
 
@@ -36,17 +35,17 @@ static dt_err stage(const round *r)
     dt_device *dev = r->axis->comm->dev;
     dt_err err = DT_OK;
     for (int i = 0; i < r->n; i++)
-        err = dt_transport_first(
+        err = dt_comm_first_err(
             err, copy(r, outgoing(r, i), (const char *)r->m[i].send + r->done, part(r, r->m[i].send_nbytes)));
-    return dt_transport_first(err, dev->ops->stream_sync(dev, r->stream));
+    return dt_comm_first_err(err, dev->ops->stream_sync(dev, r->stream));
 }
 
 static dt_err unstage(const round *r)
 {
     dt_err err = DT_OK;
     for (int i = 0; i < r->n; i++)
-        err = dt_transport_first(err,
-                                 copy(r, (char *)r->m[i].recv + r->done, incoming(r, i), part(r, r->m[i].recv_nbytes)));
+        err = dt_comm_first_err(err,
+                                copy(r, (char *)r->m[i].recv + r->done, incoming(r, i), part(r, r->m[i].recv_nbytes)));
     return err;
 }
 
@@ -93,9 +92,9 @@ dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_
     for (int i = 0; i < DT_N_AXES; i++) t->windows[i].progress = axis->comm->mpi->world;
     dt_err err = near ? DT_OK : dt_transport_take_pinned(axis, stream);
     for (; r.done < all && err != DT_ERR_COMM; r.done += r.most) {
-        if (!near) err = dt_transport_first(err, stage(&r));
-        err = dt_transport_first(err, send_parts(&r));
-        if (!near && err != DT_ERR_COMM) err = dt_transport_first(err, unstage(&r));
+        if (!near) err = dt_comm_first_err(err, stage(&r));
+        err = dt_comm_first_err(err, send_parts(&r));
+        if (!near && err != DT_ERR_COMM) err = dt_comm_first_err(err, unstage(&r));
     }
-    return near ? err : dt_transport_first(err, dt_transport_give_pinned(axis, stream));
+    return near ? err : dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
 }

@@ -23,12 +23,12 @@ typedef struct reduction {
     bool stream;
 } reduction;
 
-enum { TAG_PIECE = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, LEAST_CHUNK = 16384 };
+enum { TAG_BLOCK = 1, TAG_SUM = 2, LINE_ELEMS = 64, PIPELINE_STEPS = 4, LEAST_CHUNK = 16384 };
 
 static int64_t n_chunks(const reduction *d) { return (d->of.count + d->chunk - 1) / d->chunk; }
 static int64_t chunk_len(const reduction *d, int64_t k) { return dt_min_i64(d->chunk, d->of.count - k * d->chunk); }
 /** Address of chunk k of block r. */
-static const char *piece(const reduction *d, int r, int64_t k)
+static const char *chunk_of(const reduction *d, int r, int64_t k)
 {
     return (const char *)d->of.send + (size_t)(d->axis->block_of[r] * d->of.stride + k * d->chunk) * d->elem;
 }
@@ -56,12 +56,12 @@ static size_t slot_offset(const reduction *d, int owner, int reader)
 static void choose_chunk(reduction *d, bool messages, size_t message_elem)
 {
     const dt_route *t = d->route;
-    const int max_local = d->axis->most_local;
+    const int max_local = d->axis->max_local;
     int64_t c = (d->of.count + PIPELINE_STEPS - 1) / PIPELINE_STEPS;
     if (c < LEAST_CHUNK) c = LEAST_CHUNK;
     if (t->shared && max_local > 1)
         c = dt_min_i64(c, (int64_t)(t->shm->slot_nbytes / (size_t)(max_local - 1) / d->elem));
-    if (messages) c = dt_min_i64(c, (int64_t)(t->piece_nbytes / message_elem));
+    if (messages) c = dt_min_i64(c, (int64_t)(t->message_nbytes / message_elem));
     d->chunk = c / LINE_ELEMS * LINE_ELEMS;
 }
 
@@ -71,29 +71,29 @@ static void copy_to_slot(const reduction *d, char *slot, int node, int64_t k)
     const size_t nbytes = (size_t)chunk_len(d, k) * d->elem;
     for (int l = 0; slot && l < c->local_size; l++)
         if (l != c->local_rank)
-            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), piece(d, dt_axis_at(c, node, l), k), nbytes, false,
-                           d->t->n_threads);
+            dt_reduce_copy(slot + slot_offset(d, c->local_rank, l), chunk_of(d, dt_axis_at(c, node, l), k), nbytes,
+                           false, d->t->n_threads);
 }
 
 /* ---- flat -------------------------------------------------------------------------------------------------------- */
 
-static dt_err post_pieces(reduction *d, int64_t k)
+static dt_err post_blocks(reduction *d, int64_t k)
 {
     const dt_axis *c = d->axis;
-    const int nbytes = (int)((size_t)chunk_len(d, k) * d->elem); /* at most piece_nbytes */
+    const int nbytes = (int)((size_t)chunk_len(d, k) * d->elem); /* at most message_nbytes */
     MPI_Request *req = requests(d, k);
     int n = 0;
     for (int i = 1; i < c->size; i++) {
         const int from = (c->rank + i) % c->size;
         if (dt_transport_near(c, from)) continue;
-        char *to = net_set(d, k) + (size_t)n * d->route->piece_nbytes;
-        DT_MPI(MPI_Irecv(to, nbytes, MPI_BYTE, c->member[from], TAG_PIECE, c->comm->mpi->world, &req[n++]));
+        char *to = net_set(d, k) + (size_t)n * d->route->message_nbytes;
+        DT_MPI(MPI_Irecv(to, nbytes, MPI_BYTE, c->member[from], TAG_BLOCK, c->comm->mpi->world, &req[n++]));
     }
     for (int i = 1; i < c->size; i++) {
         const int to = (c->rank - i + c->size) % c->size; /* in the order of the receives */
         if (!dt_transport_near(c, to))
-            DT_MPI(
-                MPI_Isend(piece(d, to, k), nbytes, MPI_BYTE, c->member[to], TAG_PIECE, c->comm->mpi->world, &req[n++]));
+            DT_MPI(MPI_Isend(chunk_of(d, to, k), nbytes, MPI_BYTE, c->member[to], TAG_BLOCK, c->comm->mpi->world,
+                             &req[n++]));
     }
     return DT_OK;
 }
@@ -101,7 +101,7 @@ static dt_err post_pieces(reduction *d, int64_t k)
 static dt_err flat_fill(void *arg, int64_t k, char *slot)
 {
     reduction *d = arg;
-    if (d->route->n_far > 0) DT_TRY(post_pieces(d, k));
+    if (d->route->n_far > 0) DT_TRY(post_blocks(d, k));
     copy_to_slot(d, slot, d->axis->node, k);
     return DT_OK;
 }
@@ -118,9 +118,9 @@ static dt_err flat_consume(void *arg, int64_t k)
         if (dt_transport_near(c, r))
             d->t->src[r] = dt_shm_peer(d->route->shm, l, k) + slot_offset(d, l, c->local_rank);
         else
-            d->t->src[r] = net_set(d, k) + (size_t)n++ * d->route->piece_nbytes;
+            d->t->src[r] = net_set(d, k) + (size_t)n++ * d->route->message_nbytes;
     }
-    d->t->src[c->rank] = piece(d, c->rank, k);
+    d->t->src[c->rank] = chunk_of(d, c->rank, k);
     const dt_fold fold = {.src = d->t->src,
                           .n_src = c->size,
                           .src_dt = d->of.send_dt,
@@ -135,7 +135,7 @@ static dt_err flat_consume(void *arg, int64_t k)
 
 static dt_err reduce_flat(reduction *d)
 {
-    const int near = d->route->shared ? d->axis->least_local : 1;
+    const int near = d->route->shared ? d->axis->min_local : 1;
     choose_chunk(d, d->axis->size > near, d->elem);
     return dt_shm_run(d->route->shm, n_chunks(d), flat_fill, flat_consume, d);
 }
@@ -152,7 +152,7 @@ static int step_node(const reduction *d, int64_t step)
 /** Layout of a set: the sums to send, by node, then the sums received, by node. */
 static char *sum_for(const reduction *d, int64_t k, int node)
 {
-    return net_set(d, k) + (size_t)node * d->route->piece_nbytes;
+    return net_set(d, k) + (size_t)node * d->route->message_nbytes;
 }
 static char *sum_from(const reduction *d, int64_t k, int node) { return sum_for(d, k, d->axis->n_nodes + node); }
 
@@ -193,7 +193,7 @@ static dt_err tree_consume(void *arg, int64_t step)
         const int l = (c->local_rank + i) % c->local_size;
         d->t->src[l] = dt_shm_peer(d->route->shm, l, step) + slot_offset(d, l, c->local_rank);
     }
-    d->t->src[c->local_rank] = piece(d, dt_axis_at(c, node, c->local_rank), k);
+    d->t->src[c->local_rank] = chunk_of(d, dt_axis_at(c, node, c->local_rank), k);
     const dt_fold fold = {.src = d->t->src,
                           .n_src = c->local_size,
                           .src_dt = d->of.send_dt,

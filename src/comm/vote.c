@@ -1,13 +1,12 @@
 /* vote.c - votes, and collectives of small host values.
  *
- * Failing ranks are ordered by rank, so that all ranks choose the same error, and one rank prints it. The vote's
- * operation is declared non-commutative. MPI then combines in rank order, so sums of doubles are bit-identical on every
- * rank and in every run with the same ranks.
+ * All ranks choose the error of the lowest failing rank, and this rank prints it. The vote's operation is declared
+ * non-commutative. MPI then combines in rank order, so sums of doubles are bit-identical on every rank and in every run
+ * with the same ranks.
  *
  * A vote is a list of values, each with its own kind of combination, so MPI may split the list anywhere. The first
  * values are the error, the stop request and the non-finite flag. */
 #include "internal.h"
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +14,10 @@
 enum { HEAD_FAILED, HEAD_STOP, HEAD_NONFINITE, N_HEAD, ROOM_AT_START = 8 };
 /* kinds used only in the head: minimum or maximum of integers */
 enum { LEAST_INTEGER = 100, LARGEST_INTEGER };
-/* in HEAD_FAILED: no failed rank; otherwise the rank, with its error in the lower half */
+/* HEAD_FAILED: the failed rank in the upper half and its error in the lower half, or this value */
 static const int64_t NO_RANK = INT64_MAX;
 
-/** NaN is larger, or smaller, than every number: a NaN of one rank reaches all ranks. */
+/** NaN counts as larger, and as smaller, than every number, so that all ranks receive it. */
 static double larger(double a, double b) { return isnan(a) || a > b ? a : b; }
 static double smaller(double a, double b) { return isnan(a) || a < b ? a : b; }
 
@@ -66,8 +65,7 @@ dt_err dt_comm_vote_open(struct dt_comm_mpi *mpi)
     DT_MPI(MPI_Type_contiguous((int)sizeof(dt_vote_value), MPI_BYTE, &mpi->vote_type));
     DT_MPI(MPI_Type_commit(&mpi->vote_type));
     DT_MPI(MPI_Op_create(vote_function, 0, &mpi->vote_op));
-    mpi->vote_values = calloc(N_HEAD + ROOM_AT_START, sizeof *mpi->vote_values);
-    DT_CHECK(mpi->vote_values, DT_ERR_MEMORY, "out of memory for a vote");
+    DT_ALLOC(mpi->vote_values, N_HEAD + ROOM_AT_START, "out of memory for a vote");
     mpi->vote_room = ROOM_AT_START;
     return DT_OK;
 }
@@ -84,35 +82,32 @@ dt_err dt_comm_vote_reserve(dt_comm *comm, int n_values)
 {
     struct dt_comm_mpi *mpi = comm->mpi;
     if (n_values <= mpi->vote_room) return DT_OK;
-    dt_vote_value *room = realloc(mpi->vote_values, (size_t)(N_HEAD + n_values) * sizeof *room);
-    DT_CHECK(room, DT_ERR_MEMORY, "out of memory for a vote of %d values", n_values);
-    mpi->vote_values = room;
+    DT_RESIZE(mpi->vote_values, N_HEAD + n_values, "out of memory for a vote of %d values", n_values);
     mpi->vote_room = n_values;
     return DT_OK;
 }
 
-enum { TOLD_SIZE = 96 };
-static const char *told(int rank, dt_err err, char out[TOLD_SIZE])
+enum { TEXT_SIZE = 96 };
+static const char *failure_text(int rank, dt_err err, char out[TEXT_SIZE])
 {
-    snprintf(out, TOLD_SIZE, "rank %d failed: %s", rank, dt_error_words(err));
+    snprintf(out, TEXT_SIZE, "rank %d failed: %s", rank, dt_error_words(err));
     return out;
 }
 
-/* The rank that an error belongs to: this rank, or the failed rank of the last agreement whose error it passes on. If
- * such an error is agreed again, the rank with the message stays the same. */
+/* The rank that has the message of an error: this rank, or the failed rank of the last agreement, if its error is
+ * agreed again. */
 static int owner_of(const dt_comm *comm, dt_err err)
 {
-    char text[TOLD_SIZE];
+    char text[TEXT_SIZE];
     const int last = comm->mpi->failed_rank;
     const char *message = dt_error_message(); /* empty after a vote, which reports to no rank */
-    return last >= 0 && (!*message || !strcmp(message, told(last, err, text))) ? last : comm->rank;
+    return last >= 0 && (!*message || !strcmp(message, failure_text(last, err, text))) ? last : comm->rank;
 }
 
-dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
+/* kind, count: description of the collective. */
+static dt_err vote_as(dt_comm *comm, dt_vote *vote, const char *kind, int count)
 {
-    DT_EXPECT(comm && comm->mpi && vote);
     struct dt_comm_mpi *mpi = comm->mpi;
-    DT_EXPECT(vote->n_values >= 0 && vote->n_values <= mpi->vote_room);
     dt_vote_value *all = mpi->vote_values;
     const size_t nbytes = (size_t)vote->n_values * sizeof *all;
     all[HEAD_FAILED] =
@@ -121,7 +116,7 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     all[HEAD_STOP] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->stop};
     all[HEAD_NONFINITE] = (dt_vote_value){.kind = LARGEST_INTEGER, .count = vote->nonfinite};
     if (nbytes) memcpy(all + N_HEAD, vote->values, nbytes);
-    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "vote", .count = vote->n_values, .root = -1}));
+    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = kind, .count = count, .root = -1}));
     mpi->failed_rank = -1; /* a failed exchange is not an agreement */
     DT_MPI(MPI_Allreduce(MPI_IN_PLACE, all, N_HEAD + vote->n_values, mpi->vote_type, mpi->vote_op, mpi->world));
     const int64_t failed = all[HEAD_FAILED].count;
@@ -134,26 +129,27 @@ dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
     return DT_OK;
 }
 
+dt_err dt_comm_vote(dt_comm *comm, dt_vote *vote)
+{
+    DT_EXPECT(comm && comm->mpi && vote);
+    DT_EXPECT(vote->n_values >= 0 && vote->n_values <= comm->mpi->vote_room);
+    return vote_as(comm, vote, "vote", vote->n_values);
+}
+
 dt_err(dt_comm_agree)(dt_comm *comm, dt_err err)
 {
     if (comm && comm->counts) return err;
     DT_EXPECT(comm && comm->mpi);
     if (err != DT_OK && comm->mpi->apart) return err; /* main ends the job */
-    struct {
-        int rank, err;
-    } mine = {err ? owner_of(comm, err) : INT_MAX, (int)err}, lowest;
-    DT_TRY(dt_comm_next(comm, &(dt_collective){.kind = "agreement", .count = 1, .root = -1}));
-    comm->mpi->failed_rank = -1;
-    DT_MPI(MPI_Allreduce(&mine, &lowest, 1, MPI_2INT, MPI_MINLOC, comm->mpi->world));
-    comm->mpi->failed_rank = lowest.rank == INT_MAX ? -1 : lowest.rank;
-    if (lowest.rank == INT_MAX) return DT_OK;
-    if (err) return (dt_err)lowest.err;
+    dt_vote vote = {.err = (int32_t)err};
+    char text[TEXT_SIZE];
+    DT_TRY(vote_as(comm, &vote, "agreement", 1));
+    if (vote.err == DT_OK || err != DT_OK) return (dt_err)vote.err;
     dt_error_clear(); /* the message of an error that was already handled must not be reported for this one */
-    char text[TOLD_SIZE];
-    return dt_fail((dt_err)lowest.err, "%s", told(lowest.rank, (dt_err)lowest.err, text));
+    return dt_fail((dt_err)vote.err, "%s", failure_text(vote.failed_rank, (dt_err)vote.err, text));
 }
 
-bool dt_comm_speaks(const dt_comm *comm)
+bool dt_comm_prints_error(const dt_comm *comm)
 {
     return !dt_comm_failed_together(comm) || comm->mpi->failed_rank == comm->rank;
 }

@@ -1,5 +1,4 @@
-/* token_batch.c - one allocation per batch: a prefetcher owns a ring of batches, and a step allocates nothing. The
- * scratch memory of the sort follows the last array. */
+/* token_batch.c - one allocation per batch: a prefetcher owns a ring of batches, and a step allocates nothing. */
 #include "dtrain/core/token_batch.h"
 #include <math.h>
 #include <stdlib.h>
@@ -13,8 +12,9 @@ size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq)
 {
     const size_t per_token = padded((size_t)max_tok * sizeof(int32_t));
     const size_t per_seq = padded(((size_t)max_seq + 1) * sizeof(int32_t));
-    /* token, target, pos, order, weight, scratch; seq_start, full_len, prompt_len, first_image; sample; token_key */
-    return 6 * per_token + 4 * per_seq + padded((size_t)max_seq * sizeof(int64_t)) +
+    /* token, target, pos, order, weight, target_row; seq_start, seq_target, full_len, prompt_len, first_image; sample;
+     * token_key */
+    return 6 * per_token + 5 * per_seq + padded((size_t)max_seq * sizeof(int64_t)) +
            padded((size_t)max_tok * sizeof(uint64_t));
 }
 
@@ -37,7 +37,9 @@ dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *
     b->pos = (int32_t *)(p += per_token);
     b->order = (int32_t *)(p += per_token);
     b->weight = (float *)(void *)(p += per_token);
-    b->seq_start = (int32_t *)(void *)(p += per_token);
+    b->target_row = (int32_t *)(p += per_token);
+    b->seq_start = (int32_t *)(p += per_token);
+    b->seq_target = (int32_t *)(p += per_seq);
     b->full_len = (int32_t *)(p += per_seq);
     b->prompt_len = (int32_t *)(p += per_seq);
     b->first_image = (int32_t *)(p += per_seq);
@@ -116,11 +118,6 @@ void dt_batch_free(dt_batch *b, dt_ledger *ledger)
     *b = (dt_batch){0};
 }
 
-static int32_t *scratch(const dt_batch *b)
-{
-    return (int32_t *)((char *)b->token_key + padded((size_t)b->max_tok * sizeof(uint64_t)));
-}
-
 /* One stable counting sort by the digit at `shift`; from NULL is the identity. */
 static void sort_by_digit(const int32_t *token, int32_t n, int shift, const int32_t *from, int32_t *to)
 {
@@ -142,7 +139,7 @@ static void sort_tokens(dt_batch *b)
     int n_digits = 1;
     while (n_digits < 3 && all_bits >> (n_digits * RADIX_BITS)) n_digits++;
 
-    int32_t *const other = scratch(b), *from = NULL;
+    int32_t *const other = b->target_row, *from = NULL; /* target_row is computed afterwards */
     for (int d = 0; d < n_digits; d++) {
         int32_t *to = (n_digits - 1 - d) % 2 == 0 ? b->order : other; /* the last pass writes to order */
         sort_by_digit(b->token, b->n_tok, d * RADIX_BITS, from, to);
@@ -153,11 +150,16 @@ static void sort_tokens(dt_batch *b)
 void dt_batch_finish(dt_batch *b)
 {
     sort_tokens(b);
-    b->n_target = 0;
+    int32_t n = 0;
     b->weight_fixed = 0;
-    for (int32_t i = 0; i < b->n_tok; i++) {
-        if (b->target[i] < 0) continue;
-        b->n_target++;
-        b->weight_fixed += llrint((double)b->weight[i] * 0x1p20);
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        b->seq_target[s] = n;
+        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
+            if (b->target[i] < 0) continue;
+            b->target_row[n++] = i;
+            b->weight_fixed += llrint((double)b->weight[i] * 0x1p20);
+        }
     }
+    b->seq_target[b->n_seq] = n;
+    b->n_target = n;
 }

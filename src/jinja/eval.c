@@ -46,9 +46,11 @@ static dt_jv loop_attribute(dt_jctx *x, dt_jv v, const char *name)
     return dt_jinja_method(x, v, name, &found) ? found : dt_jv_undefined(name);
 }
 
+static const char *name_of(dt_jv undefined) { return undefined.u.s && *undefined.u.s ? undefined.u.s : "the value"; }
+
 static _Noreturn void of_undefined(dt_jctx *x, dt_jv v, const char *what)
 {
-    dt_jinja_fail(x, "%.100s is undefined: %.100s", v.u.s && *v.u.s ? v.u.s : "the value", what);
+    dt_jinja_fail(x, "%.100s is undefined: %.100s", name_of(v), what);
 }
 
 static dt_jv key_or_undefined(dt_jctx *x, dt_jv v, dt_jv key, const char *name)
@@ -60,7 +62,8 @@ static dt_jv key_or_undefined(dt_jctx *x, dt_jv v, dt_jv key, const char *name)
 dt_jv dt_jinja_attribute(dt_jctx *x, dt_jv v, const char *name)
 {
     dt_jv method;
-    if (v.kind == DT_J_UNDEFINED) of_undefined(x, v, name);
+    if (v.kind == DT_J_UNDEFINED)
+        dt_jinja_fail(x, "%.100s is undefined: cannot read its attribute %.100s", name_of(v), name);
     if (v.kind == DT_J_LOOP) return loop_attribute(x, v, name);
     if (strncmp(name, "__", 2) == 0) return dt_jv_undefined(name);
     if (v.kind == DT_J_NAMESPACE) return key_or_undefined(x, v, dt_jv_string(name, strlen(name)), name);
@@ -75,7 +78,7 @@ static dt_jv character(dt_jctx *x, dt_jv v, int64_t i)
 {
     size_t at = 0;
     i = place(i, dt_jv_length(x, v));
-    if (i < 0) return dt_jv_undefined("the index is out of range");
+    if (i < 0) return dt_jv_undefined("an item out of range");
     while (i-- > 0) at += dt_jinja_char(v.u.s + at, v.n - at);
     return dt_jv_string(v.u.s + at, dt_jinja_char(v.u.s + at, v.n - at));
 }
@@ -91,7 +94,7 @@ dt_jv dt_jinja_item(dt_jctx *x, dt_jv v, dt_jv key)
     if (index && v.kind == DT_J_STRING) return character(x, v, dt_jv_to_int(x, key, "index"));
     if (index && (v.kind == DT_J_LIST || v.kind == DT_J_TUPLE)) {
         const int64_t i = place(dt_jv_to_int(x, key, "index"), (int64_t)v.u.list->n);
-        return i < 0 ? dt_jv_undefined("the index is out of range") : v.u.list->item[i];
+        return i < 0 ? dt_jv_undefined("an item out of range") : v.u.list->item[i];
     }
     if (key.kind != DT_J_STRING) return dt_jv_undefined("an item");
     char *name = dt_jinja_alloc(x, key.n + 1);

@@ -297,7 +297,7 @@ bool dt_jinja_method(dt_jctx *x, dt_jv self, const char *name, dt_jv *method)
                             : self.kind == DT_J_LOOP ? of_loop
                                                      : NULL;
     if ((self.kind == DT_J_LIST && listed(changes_list, name)) || (dict && listed(changes_dict, name)))
-        return *method = dt_jv_undefined("methods that modify a value are not supported"), true;
+        return *method = dt_jv_undefined("a method that modifies a value"), true;
     while (f && f->name && strcmp(f->name, name) != 0) f++;
     const bool known = f && f->name, other = (self.kind == DT_J_STRING && listed(others_of_string, name)) ||
                                              (dict && listed(others_of_dict, name));

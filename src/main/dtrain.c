@@ -205,7 +205,7 @@ static int run_ranks(const options *o)
     if (err == DT_OK) err = share_config(o, &comm, &run);
     if (err == DT_OK) err = dt_run_main(&run, &comm, mode_of(o));
 
-    tell(err, dt_comm_speaks(&comm));
+    tell(err, dt_comm_prints_error(&comm));
     dt_comm_leave(&comm, err);
     close_together(&run, &comm);
     return dt_exit_code(err);

@@ -251,7 +251,7 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
 
 dt_err dt_model_results(dt_model *m, const dt_head_results *out)
 {
-    const size_t n = (size_t)m->n_tok;
+    const size_t n = (size_t)m->n_rows;
     float *list[N_RESULTS];
     list_results(out, list);
     DT_EXPECT(m->have_results);
@@ -260,14 +260,9 @@ dt_err dt_model_results(dt_model *m, const dt_head_results *out)
     DT_TRY(dt_span_wait(m, &m->results_span));
     /* queued earlier on the same stream, hence complete */
     if (m->n_rows > 0) m->image_span.moving = m->rows_span.moving = false;
-    for (int i = 0; i < N_RESULTS; i++) {
-        if (!list[i]) continue;
-        memset(list[i], 0, n * sizeof *list[i]);
-        for (int64_t r = 0; r < m->n_rows; r++) list[i][m->host_rows.row[r]] = m->asked.real[i][r];
-    }
-    if (!out->hit) return DT_OK;
-    memset(out->hit, 0, n);
-    for (int64_t r = 0; r < m->n_rows; r++) out->hit[m->host_rows.row[r]] = m->asked.hit[r];
+    for (int i = 0; i < N_RESULTS && n > 0; i++)
+        if (list[i]) memcpy(list[i], m->asked.real[i], n * sizeof *list[i]);
+    if (out->hit && n > 0) memcpy(out->hit, m->asked.hit, n);
     return DT_OK;
 }
 

@@ -513,7 +513,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
 void dt_sort_tokens(const int32_t *key, int64_t n_keys, const int32_t *token, int64_t n, int32_t *end, int32_t *order);
 /** Does each sequence have exactly one token, and no images? */
 bool dt_is_step(const dt_batch *b);
-/** Compact the rows with a target and their weights and copy them; sets m->n_rows. grads: the weights are used. */
+/** Copy the rows with a target and their weights to the device; sets m->n_rows. grads: the weights are used. */
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads);
 /** Queue a copy of the first bytes of a span. */
 dt_err dt_span_to_device(dt_model *m, struct span *s, size_t nbytes);

@@ -210,10 +210,10 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     return dt_span_to_device(m, &m->image_span, nbytes);
 }
 
-/* Store the weight of a token in its row, multiplied by the loss scale; weight NULL: 0. */
-static void put_weight(float *rows, int64_t n, const float *weight, int32_t t, float scale)
+/* Weights of the rows, multiplied by the loss scale; weight NULL: 0. */
+static void put_weights(float *rows, const float *weight, int64_t n, float scale)
 {
-    if (rows) rows[n] = weight ? weight[t] * scale : 0;
+    for (int64_t i = 0; rows && i < n; i++) rows[i] = weight ? weight[i] * scale : 0;
 }
 
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads)
@@ -222,7 +222,7 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     struct rows *h = &m->host_rows;
     const dt_head_pass *w = grads ? pass : &none;
     const float scale = grads ? dt_model_loss_scale(m) : 1.0f;
-    int64_t n = 0;
+    const int64_t n = b->n_target;
     m->have_results = false;
     DT_EXPECT(dt_model_has_hidden(m, b->n_tok));
     DT_EXPECT(m->n_labels == 0);
@@ -231,18 +231,16 @@ dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *p
     dt_model_place_rows(m, m->rows_span.device, b->n_tok, &m->device_rows);
     DT_CHECK((h->entropy_weight || !w->entropy_weight) && (h->kl_weight || !w->kl_weight), DT_ERR_ARG,
              "internal: dt_model_head: the model was not opened for entropy or divergence weights");
-    for (int32_t t = 0; t < b->n_tok; t++) {
-        if (b->target[t] < 0) continue;
-        DT_CHECK(b->target[t] < m->V, DT_ERR_DATA,
-                 "target id %d is outside the model's vocabulary of %" PRId64 " tokens", b->target[t], m->V);
-        h->row[n] = t;
-        if (h->token_key) h->token_key[n] = b->token_key[t];
-        h->target[n] = b->target[t];
-        put_weight(h->weight, n, w->u, t, scale);
-        put_weight(h->entropy_weight, n, w->entropy_weight, t, scale);
-        put_weight(h->kl_weight, n, w->kl_weight, t, scale);
-        n++;
+    for (int64_t i = 0; i < n; i++) {
+        h->target[i] = b->target[b->target_row[i]];
+        DT_CHECK(h->target[i] < m->V, DT_ERR_DATA,
+                 "target id %d is outside the model's vocabulary of %" PRId64 " tokens", h->target[i], m->V);
     }
+    for (int64_t i = 0; h->token_key && i < n; i++) h->token_key[i] = b->token_key[b->target_row[i]];
+    if (n > 0) memcpy(h->row, b->target_row, (size_t)n * sizeof *h->row);
+    put_weights(h->weight, w->u, n, scale);
+    put_weights(h->entropy_weight, w->entropy_weight, n, scale);
+    put_weights(h->kl_weight, w->kl_weight, n, scale);
     m->n_rows = n;
     return n > 0 ? dt_span_to_device(m, &m->rows_span, nbytes) : DT_OK;
 }

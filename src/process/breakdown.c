@@ -1,8 +1,8 @@
 /* breakdown.c - computes the breakdown of a step's time from stream spans.
  *
  * A stream's spans carry the phase of the host that queued them. A communication phase on the compute stream means that
- * the stream waits. It waits for a collective on some stream, or the host is busy with a collective and has queued no
- * work. This is the exposed cost of communication. Computation hides the rest of a collective's time.
+ * the stream waits, for a collective or for the host that is busy with one. This is the exposed cost of communication.
+ * Computation hides the rest of a collective's time.
  *
  * A model's pass counts towards its purpose: forward and head of a scoring model do not count as training. */
 #include "timeline_private.h"
@@ -70,7 +70,7 @@ static double part_of(const dt_time_span *s, double from_s, double to_s)
 
 /* The time between two points during which the compute stream waited for communication. *first: first relevant span; it
  * only increases. */
-static double stands_still(const dt_stream_spans *compute, int *first, double from_s, double to_s)
+static double waited_s(const dt_stream_spans *compute, int *first, double from_s, double to_s)
 {
     double still_s = 0;
     while (*first < compute->n && compute->span[*first].end_s <= from_s) ++*first;
@@ -91,7 +91,7 @@ static void count_stream(const dt_stream_spans *compute, const dt_stream_spans *
         if (group == DT_TIME_COPIES) group_s[DT_TIME_COPIES] += busy_s;
         if (group != DT_TIME_COMM_EXPOSED || busy_s == 0) continue;
         group_s[DT_TIME_COMM_HIDDEN] +=
-            busy_s - stands_still(compute, &first, fmax(s->begin_s, from_s), fmin(s->end_s, to_s));
+            busy_s - waited_s(compute, &first, fmax(s->begin_s, from_s), fmin(s->end_s, to_s));
     }
 }
 

@@ -1,5 +1,5 @@
 /* lock.c - allows one run per directory at a time, also on NFS and Lustre, where flock(2) is unreliable. The lock is a
- * file that names its holder. Only one process can create it, because link(2) is atomic there.
+ * file whose text describes its holder. open(2) with O_EXCL is atomic there, so only one process creates it.
  *
  * After a crash the file remains. It counts as stale in these cases:
  * - same host, boot and pid namespace: the process has ended, or its pid belongs to another process (other start
@@ -9,15 +9,11 @@
  *   REFRESH_S. Only changes of that time matter, so clocks need not agree. A file older than SURELY_OLD_S is stale
  *   immediately.
  *
- * Two processes that find the same stale file may both rename their own file over it. Each checks again after SETTLE_S,
- * and only the last one's file still exists. A holder may lose its file by mistake: through --force, or while it was
- * suspended. It notices this at its next refresh and ends.
- *
- * A start that is killed before it has the lock leaves its own file, run.lock.HOST.PID. The next start removes such
- * files of processes that have certainly ended. */
+ * A process takes over a stale file by writing its own text into it. Several processes may do so. Each reads the file
+ * again after SETTLE_S, and the one whose text it contains is the holder. A holder may lose the file by mistake:
+ * through --force, or while it was suspended. It notices this at its next refresh and ends. */
 #include "dtrain/io/io.h"
 #include "dtrain/process/process.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -30,14 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    REFRESH_S = 10,
-    OBSERVE_S = 3 * REFRESH_S + 5,
-    SURELY_OLD_S = 600,
-    SETTLE_S = 1,
-    TEXT_SIZE = 1024,
-    LITTER_OLD_S = 86400
-};
+enum { REFRESH_S = 10, OBSERVE_S = 3 * REFRESH_S + 5, SURELY_OLD_S = 600, SETTLE_S = 1, TEXT_SIZE = 1024 };
 
 typedef struct holder {
     /* boot: the kernel's id of this boot; job: "Slurm job 12", "" for none */
@@ -47,17 +36,16 @@ typedef struct holder {
 } holder;
 
 struct dt_lock {
-    char path[PATH_MAX], own[PATH_MAX]; /* path: run.lock; own: this process's file until it is renamed to path */
-    char text[TEXT_SIZE];
-    int fd; /* this process's file, whose inode is compared with that of path */
+    char dir[PATH_MAX], path[PATH_MAX]; /* path: run.lock */
+    char text[TEXT_SIZE];               /* of the file, while this process holds the lock */
     pthread_t thread;
-    int stop[2];                      /* pipe; a write ends the thread */
-    bool has_thread, has_name, taken; /* has_name: path is this process's file; taken: and it has settled */
+    int stop[2];                     /* pipe; a write ends the thread */
+    bool has_thread, written, taken; /* written: path has this process's text; taken: and it has settled */
     /* while another holder is observed */
     struct timespec seen; /* time of the holder's file at the first look */
     double seen_s;
     int n_unread;     /* attempts in which the holder's file could not be read */
-    double renamed_s; /* when this process renamed its file over path; 0: it did not */
+    double written_s; /* when this process wrote into a stale file; 0: it did not */
     bool lost;        /* another process took over faster; --force does not apply again */
 };
 
@@ -164,8 +152,8 @@ static verdict judge_time(dt_lock *l)
     const bool known = fd >= 0 && fstat(fd, &st) == 0;
     if (fd >= 0) close(fd);
     if (!known) return UNSURE;
-    /* touching our own file gives it the file server's present time */
-    if (utimensat(AT_FDCWD, l->own, NULL, AT_SYMLINK_NOFOLLOW) == 0 && stat(l->own, &now) == 0 &&
+    /* touching the directory gives it the file server's present time */
+    if (utimensat(AT_FDCWD, l->dir, NULL, 0) == 0 && stat(l->dir, &now) == 0 &&
         now.st_mtim.tv_sec - st.st_mtim.tv_sec > SURELY_OLD_S)
         return STALE;
     if (l->seen_s == 0) {
@@ -231,39 +219,38 @@ dt_lock_state dt_lock_look(const char *dir, char *holder_text, size_t size)
 
 /* ---- taking, on rank 0 ------------------------------------------------------------------------------------------- */
 
-/* Link our file to path, unless path exists. */
-static bool take_free_name(dt_lock *l)
+/* Write this process's text into the lock file. create: it must not exist; *exists: it does. */
+static dt_err write_text(dt_lock *l, bool create, bool *exists)
 {
-    struct stat st;
-    if (link(l->own, l->path) == 0) return true;
-    const int number = errno;
-    if (stat(l->own, &st) == 0 && st.st_nlink == 2) return true; /* NFS: the link was made, but the reply was lost */
-    if (number == EEXIST) return errno = EEXIST, false;
-    /* the file system has no hard links */
-    const int fd = open(l->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0) return false;
-    close(fd);
-    return rename(l->own, l->path) == 0;
+    const int fd =
+        open(l->path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (create ? O_CREAT | O_EXCL : O_TRUNC), 0666);
+    *exists = fd < 0 && create && errno == EEXIST;
+    if (*exists) return DT_OK;
+    DT_CHECK_ERRNO(fd >= 0, DT_ERR_WRITE, l->path, create ? "cannot be created" : "the lock cannot be taken over");
+    l->written = true;
+    const dt_err err = dt_close_written(fd, l->path, true, dt_write_at(fd, l->path, 0, l->text, strlen(l->text)));
+    if (err != DT_OK && create) unlink(l->path);
+    return err;
 }
 
-/* Rename our file over the stale one. settle checks the result after a while. */
+/* Write our text into the stale file. settle checks the result after a while. */
 static dt_err take_over(dt_lock *l, const char *judged, const holder *h, bool force)
 {
     char text[TEXT_SIZE], name[512];
     holder now;
+    bool exists;
     const bool same = read_lock(l->path, text, &now) == DT_OK && !strcmp(text, judged);
     dt_error_clear();
     if (!same && !force) return DT_OK; /* another process was faster */
-    DT_TRY(dt_fault("lock.rename"));
-    DT_CHECK_ERRNO(rename(l->own, l->path) == 0, DT_ERR_WRITE, l->path, "the lock cannot be taken over");
-    l->renamed_s = dt_now_s();
-    l->has_name = true;
+    DT_TRY(dt_fault("lock.write"));
+    DT_TRY(write_text(l, false, &exists));
+    l->written_s = dt_now_s();
     who(h, name, sizeof name);
     if (force)
         DT_WARN("--force: taking over %s from %s", l->path, name);
     else
         DT_INFO("taking over %s: its run has ended (%s)", l->path, name);
-    return dt_fault("lock.renamed");
+    return dt_fault("lock.written");
 }
 
 /* An unreadable lock gives no information, and waiting for it would never end. A file server may fail to answer
@@ -307,13 +294,12 @@ static dt_err look_at_holder(dt_lock *l, const holder *mine, bool force)
 
 static bool is_ours(const dt_lock *l)
 {
-    struct stat named, held;
+    char text[TEXT_SIZE + 1] = "";
     const int fd = open(l->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return errno != ENOENT && errno != ELOOP; /* no conclusion while a file server does not answer */
-    const bool same = fstat(fd, &named) != 0 || fstat(l->fd, &held) != 0 ||
-                      (named.st_ino == held.st_ino && named.st_dev == held.st_dev);
+    if (fd < 0) return errno != ENOENT && errno != ELOOP; /* no conclusion while a file server does not respond */
+    const bool known = read(fd, text, TEXT_SIZE) >= 0 || errno == EISDIR;
     close(fd);
-    return same;
+    return !known || !strcmp(text, l->text);
 }
 
 dt_err dt_lock_check(const dt_lock *l)
@@ -327,34 +313,24 @@ dt_err dt_lock_check(const dt_lock *l)
 
 /* ---- attempts, on rank 0 ----------------------------------------------------------------------------------------- */
 
-static dt_err make_own_file(dt_lock *l)
+/* Has this process's text remained in the file that it took over? */
+static void settle(dt_lock *l)
 {
-    if (l->fd >= 0) close(l->fd);
-    l->renamed_s = 0;
-    DT_TRY(dt_write_file_sync(l->own, l->text, strlen(l->text)));
-    l->fd = open(l->own, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    DT_CHECK_ERRNO(l->fd >= 0, DT_ERR_WRITE, l->own, "cannot be opened");
-    return DT_OK;
-}
-
-/* Our file was renamed to path. Another process that found the same stale file may since have renamed its own. */
-static dt_err settle(dt_lock *l)
-{
-    l->has_name = is_ours(l);
-    l->taken = l->has_name && dt_now_s() - l->renamed_s > SETTLE_S;
-    if (l->has_name) return DT_OK;
+    l->written = is_ours(l);
+    l->taken = l->written && dt_now_s() - l->written_s > SETTLE_S;
+    if (l->written) return;
     l->lost = true;
-    return make_own_file(l); /* the next attempt checks the present holder */
+    l->written_s = 0; /* the next attempt checks the present holder */
 }
 
 /* One attempt; l->taken: the lock is taken. */
 static dt_err try_to_take(dt_lock *l, const holder *mine, bool force)
 {
-    if (l->renamed_s > 0) return settle(l);
-    l->taken = l->has_name = take_free_name(l);
-    if (l->taken) return DT_OK;
-    DT_CHECK_ERRNO(errno == EEXIST, DT_ERR_WRITE, l->path, "cannot be created");
-    return look_at_holder(l, mine, force && !l->lost);
+    bool exists;
+    if (l->written_s > 0) return settle(l), DT_OK;
+    DT_TRY(write_text(l, true, &exists));
+    l->taken = !exists;
+    return exists ? look_at_holder(l, mine, force && !l->lost) : DT_OK;
 }
 
 /* ---- refreshing -------------------------------------------------------------------------------------------------- */
@@ -368,15 +344,13 @@ static void *refresh(void *arg)
             dt_log(DT_LOG_ERROR, "%s", dt_error_message());
             dt_comm_abort(dt_exit_code(DT_ERR_WRITE));
         }
-        futimens(l->fd, NULL);
+        utimensat(AT_FDCWD, l->path, NULL, AT_SYMLINK_NOFOLLOW);
     }
     return NULL;
 }
 
 static dt_err hold(dt_lock *l)
 {
-    unlink(l->own);
-    l->own[0] = '\0';
     DT_CHECK(is_ours(l), DT_ERR_USAGE,
              "%s: another run locked this output_dir at the same moment; start again when that run has ended", l->path);
     l->has_thread = pipe2(l->stop, O_CLOEXEC) == 0 && pthread_create(&l->thread, NULL, refresh, l) == 0;
@@ -384,45 +358,14 @@ static dt_err hold(dt_lock *l)
     return DT_OK;
 }
 
-/* ---- files left by killed starts --------------------------------------------------------------------------------- */
-
-/* True if the process of this file has ended or, if that is unknown, the file is a day old. A process that waits for
- * the lock refreshes its file, or gives up within seconds. */
-static bool is_litter(const dt_lock *l, const holder *mine, const char *path)
-{
-    struct stat st, now;
-    char text[TEXT_SIZE];
-    holder h;
-    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || fstat(l->fd, &now) != 0) return false;
-    if (read_lock(path, text, &h) != DT_OK) dt_error_clear();
-    /* our own file is new, by the file server's clock */
-    return is_here(mine, &h) ? judge_process(&h) == STALE : now.st_mtim.tv_sec - st.st_mtim.tv_sec > LITTER_OLD_S;
-}
-
-static void remove_litter(const dt_lock *l, const holder *mine, const char *dir)
-{
-    static const char begin[] = "run.lock.";
-    char path[PATH_MAX];
-    DIR *d = opendir(dir);
-    for (const struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d))
-        if (strncmp(e->d_name, begin, strlen(begin)) == 0 && dt_join_path(path, dir, e->d_name, "") &&
-            strcmp(path, l->own) != 0 && is_litter(l, mine, path) && unlink(path) == 0)
-            DT_INFO("removed %s, which a killed start left over", path);
-    if (d) closedir(d);
-}
-
 static dt_err prepare(dt_lock *l, const char *dir, holder *mine)
 {
     describe_self(mine);
     format(mine, l->text);
-    const bool fits =
-        (size_t)snprintf(l->path, sizeof l->path, "%s/run.lock", dir) < sizeof l->path &&
-        (size_t)snprintf(l->own, sizeof l->own, "%s/run.lock.%s.%lld", dir, mine->host, mine->pid) < sizeof l->own;
-    DT_CHECK(fits, DT_ERR_WRITE, "%s: the path is too long", dir);
-    DT_TRY(dt_make_dirs(dir));
-    DT_TRY(make_own_file(l));
-    remove_litter(l, mine, dir);
-    return DT_OK;
+    DT_CHECK((size_t)snprintf(l->dir, sizeof l->dir, "%s", dir) < sizeof l->dir &&
+                 (size_t)snprintf(l->path, sizeof l->path, "%s/run.lock", dir) < sizeof l->path,
+             DT_ERR_WRITE, "%s: the path is too long", dir);
+    return dt_make_dirs(dir);
 }
 
 dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, dt_phase *phase)
@@ -432,7 +375,7 @@ dt_err dt_lock_take(dt_lock **out, dt_comm *comm, const char *dir, bool force, d
     dt_lock *l = dt_comm_first(comm) && err == DT_OK ? calloc(1, sizeof *l) : NULL;
     if (dt_comm_first(comm) && err == DT_OK)
         err = l ? DT_OK : dt_fail(DT_ERR_MEMORY, "out of memory for the lock of %s", dir);
-    if (l) l->fd = l->stop[0] = l->stop[1] = -1;
+    if (l) l->stop[0] = l->stop[1] = -1;
     *out = l;
     if (err == DT_OK && l) err = prepare(l, dir, &mine);
     err = dt_comm_agree(comm, err);
@@ -454,8 +397,6 @@ void dt_lock_release(dt_lock *l)
     if (l->has_thread && write(l->stop[1], "", 1) == 1) pthread_join(l->thread, NULL);
     for (int i = 0; i < 2; i++)
         if (l->stop[i] >= 0) close(l->stop[i]);
-    if (l->has_name && is_ours(l)) unlink(l->path);
-    if (l->fd >= 0) close(l->fd);
-    if (*l->own) unlink(l->own);
+    if (l->written && is_ours(l)) unlink(l->path);
     free(l);
 }

@@ -93,7 +93,7 @@ static void read_marks(dt_timeline *t, timeline_stream *l)
 static bool same_text(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
 
 /* Does the running span continue? Units and numbers matter only with a trace. */
-static bool goes_on(const dt_timeline *t, const timeline_mark *m, const char *name, const char *unit, int64_t number)
+static bool continues(const dt_timeline *t, const timeline_mark *m, const char *name, const char *unit, int64_t number)
 {
     return same_text(m->name, name) && m->work == t->host.work &&
            (!t->trace || (same_text(m->unit, unit) && m->number == number));
@@ -101,7 +101,7 @@ static bool goes_on(const dt_timeline *t, const timeline_mark *m, const char *na
 
 static void set_mark(dt_timeline *t, timeline_stream *l, const char *name, const char *unit, int64_t number)
 {
-    if (l->n_made > 0 && goes_on(t, &l->marks[(l->n_made - 1) % TIMELINE_MARKS], name, unit, number)) return;
+    if (l->n_made > 0 && continues(t, &l->marks[(l->n_made - 1) % TIMELINE_MARKS], name, unit, number)) return;
     if (l->n_made - l->n_reached == TIMELINE_MARKS) read_marks(t, l);
     if (l->n_made - l->n_reached == TIMELINE_MARKS) {
         t->n_left_out++;

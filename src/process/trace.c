@@ -2,20 +2,15 @@
  * the host, each stream of the device, and the checkpoint writer thread. */
 #include "timeline_private.h"
 #include "dtrain/io/io.h"
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* State of writing a trace: the next object of this rank and, on rank 0, the file. */
 typedef struct trace {
     const dt_timeline *t;
     const dt_comm *comm;
     long long next; /* number of this rank's next object */
-    FILE *f;
-    int rank; /* the rank whose text was added last */
+    dt_aside file;  /* rank 0 */
+    int rank;       /* the rank whose text was added last */
 } trace;
 
 /* ---- objects ----------------------------------------------------------------------------------------------------- */
@@ -86,53 +81,39 @@ static size_t next_part(void *ctx, char part[DT_TEXT_PART])
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* On rank 0: write the ranks' texts to the file, one after the other. Write errors are checked when it is closed. */
+/* On rank 0: append a rank's text. */
 static dt_err add_text(void *ctx, int rank, const char *part, size_t nbytes)
 {
     trace *w = ctx;
-    if (w->rank != rank) fputs(",\n", w->f); /* texts are never empty */
+    if (w->rank != rank) DT_TRY(dt_aside_write(&w->file, ",\n", 2)); /* texts are never empty */
     w->rank = rank;
-    fwrite(part, 1, nbytes, w->f);
-    return DT_OK;
+    return dt_aside_write(&w->file, part, nbytes);
 }
 
-static dt_err finish_file(FILE *f, const char *part, const char *path)
+static dt_err begin_file(trace *w, const char *path)
 {
-    const bool bad = ferror(f) != 0;
-    if (fclose(f) != 0 || bad) return dt_fail_errno(DT_ERR_WRITE, part, "write failed");
-    return dt_rename_durable(part, path);
+    static const char begin[] = "{\"traceEvents\":[";
+    DT_CHECK(w->t && w->t->spans, DT_ERR_ARG, "internal: dt_timeline_write: %s: the timeline has no spans", path);
+    if (w->t->n_left_out) DT_WARN("trace: dropped %lld stream events (buffer full)", w->t->n_left_out);
+    if (!dt_comm_first(w->comm)) return DT_OK;
+    DT_TRY(dt_aside_open(&w->file, path));
+    return dt_aside_write(&w->file, begin, sizeof begin - 1);
 }
 
-static dt_err create_part(const char *path, char part[PATH_MAX], FILE **f)
+static dt_err end_file(trace *w)
 {
-    DT_CHECK(snprintf(part, PATH_MAX, "%s.part", path) < PATH_MAX, DT_ERR_WRITE, "%s: the path is too long", path);
-    int fd;
-    DT_TRY(dt_create_file(part, &fd));
-    *f = fdopen(fd, "w");
-    if (!*f) close(fd);
-    DT_CHECK(*f, DT_ERR_MEMORY, "%s: no memory to write the trace", part);
-    return DT_OK;
+    if (!dt_comm_first(w->comm)) return DT_OK;
+    DT_TRY(dt_aside_write(&w->file, "]}\n", 3));
+    return dt_aside_commit(&w->file);
 }
 
 dt_err dt_timeline_write(dt_timeline *t, dt_comm *comm, const char *path)
 {
-    char part[PATH_MAX];
     trace w = {.t = t, .comm = comm};
-    dt_err err =
-        t && t->spans ? DT_OK : dt_fail(DT_ERR_ARG, "internal: dt_timeline_write: %s: the timeline has no spans", path);
-    if (err == DT_OK) timeline_read(t);
-    if (err == DT_OK && t->n_left_out) DT_WARN("trace: dropped %lld stream events (buffer full)", t->n_left_out);
-    if (err == DT_OK && dt_comm_first(comm)) err = create_part(path, part, &w.f);
-    if ((err = dt_comm_agree(comm, err)) != DT_OK) goto done;
-    if (w.f) fputs("{\"traceEvents\":[", w.f);
-    if ((err = dt_comm_gather_text(comm, next_part, add_text, &w)) != DT_OK) goto done;
-    if (w.f) {
-        fputs("]}\n", w.f);
-        err = finish_file(w.f, part, path);
-        w.f = NULL;
-    }
-    err = dt_comm_agree(comm, err);
-done:
-    if (w.f) fclose(w.f), dt_remove_part(part);
+    if (t) timeline_read(t);
+    dt_err err = dt_comm_agree(comm, begin_file(&w, path));
+    if (err == DT_OK) err = dt_comm_gather_text(comm, next_part, add_text, &w);
+    if (err == DT_OK) err = dt_comm_agree(comm, end_file(&w));
+    dt_aside_drop(&w.file);
     return err;
 }

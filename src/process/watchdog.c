@@ -1,7 +1,6 @@
-/* watchdog.c - ensures that no rank waits forever. Every rank has its own watchdog. Seen from outside, a rank that
- * waits in a collective looks like the rank that it waits for. The printed lines distinguish them. Watchdogs print
- * first, and abort a moment later, so that all ranks report. A rank whose process is stopped prints nothing; the other
- * ranks on its host detect this and name it.
+/* watchdog.c - ensures that no rank waits forever. Every rank has a watchdog. At the timeout each prints its rank's
+ * position, and aborts PRINT_FIRST_S later, so that all ranks report. A stopped process prints nothing; the other ranks
+ * on its host name it.
  *
  * Time is counted in the watchdog's own ticks. A tick that takes much longer than requested means that this process did
  * not run (SIGSTOP, Slurm's suspend, a sleeping machine). A job that is suspended as a whole therefore resumes. If only
@@ -10,43 +9,34 @@
  * The watchdog also polls the transport: a thread that waits for a GPU, which waits for a lost rank, cannot poll it. */
 #include "dtrain/process/process.h"
 #include "neighbours.h"
+#include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SPEAK_FIRST_S = 2, STOOD_STILL_S = 5, LEAST_OF_CLOSING_S = 30 /* more than closing takes on a busy machine */ };
+enum { PRINT_FIRST_S = 2, SUSPENDED_S = 5, LEAST_OF_CLOSING_S = 30 /* more than closing takes on a busy machine */ };
 
 struct dt_watchdog {
     pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    bool stop;
+    int stop[2]; /* pipe; a write ends the thread */
     const dt_phase *phase;
     const dt_comm *comm;
     double timeout_s;
     double seen_since_s, idle_s; /* time of the last observed phase change; idle time counted since */
     bool asked;                  /* this rank has waited for half of timeout_s and has checked the others */
     dt_phase closing;
-    dt_comm place; /* description of comm, which closing frees */
+    dt_comm closing_comm; /* description of comm, which closing frees */
     neighbours others;
 };
 
 /* Wait for s seconds. Returns true if the watchdog is to stop. */
-static bool wait_or_stop(dt_watchdog *w, double s)
+static bool wait_or_stop(const dt_watchdog *w, double s)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)s;
-    until.tv_nsec += (long)((s - (double)(time_t)s) * 1e9);
-    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
-    pthread_mutex_lock(&w->mutex);
-    while (!w->stop && pthread_cond_timedwait(&w->wake, &w->mutex, &until) == 0) {
-    }
-    const bool stop = w->stop;
-    pthread_mutex_unlock(&w->mutex);
-    return stop;
+    struct pollfd stop = {.fd = w->stop[0], .events = POLLIN};
+    return poll(&stop, 1, (int)(1000 * s)) == 1;
 }
 
 /* Add up the seconds without progress, after a tick that took tick_s instead of pause_s. A tick may take longer on a
@@ -54,7 +44,7 @@ static bool wait_or_stop(dt_watchdog *w, double s)
 static double count_idle(dt_watchdog *w, double tick_s, double pause_s)
 {
     const double since_s = atomic_load(&w->phase->since_s), most_s = 2 * pause_s;
-    if (tick_s > most_s + STOOD_STILL_S)
+    if (tick_s > most_s + SUSPENDED_S)
         DT_INFO("this process was stopped or suspended for %.0f s; comm.timeout does not count this time",
                 tick_s - pause_s);
     if (since_s != w->seen_since_s)
@@ -74,7 +64,7 @@ static void give_up(dt_watchdog *w, dt_err err, const char *why)
            (long long)atomic_load(&w->phase->step), atomic_load(&w->phase->name), *unit ? ", unit " : "", unit,
            dt_comm_where(w->comm, where, sizeof where), neighbours_missing(&w->others, missing, sizeof missing),
            w->asked ? dt_comm_not_waiting(w->comm, silent, sizeof silent) : "");
-    if (!wait_or_stop(w, SPEAK_FIRST_S)) dt_comm_abort(dt_exit_code(err));
+    if (!wait_or_stop(w, PRINT_FIRST_S)) dt_comm_abort(dt_exit_code(err));
 }
 
 /* After half of the timeout without progress: check the other processes of this host, and report to the collectors. */
@@ -110,21 +100,21 @@ static void *watch(void *arg)
     return NULL;
 }
 
+static void free_watchdog(dt_watchdog *w)
+{
+    for (int i = 0; i < 2; i++)
+        if (w->stop[i] >= 0) close(w->stop[i]);
+    neighbours_close(&w->others);
+    free(w);
+}
+
 static dt_err start(dt_watchdog *w, const dt_comm *comm)
 {
     neighbours_open(&w->others, comm);
-    pthread_mutex_init(&w->mutex, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    if (pthread_create(&w->thread, NULL, watch, w)) {
-        neighbours_close(&w->others);
-        free(w);
-        return dt_fail(DT_ERR_FAULT, "cannot start the watchdog thread");
-    }
-    return DT_OK;
+    w->stop[0] = w->stop[1] = -1;
+    if (pipe2(w->stop, O_CLOEXEC) == 0 && pthread_create(&w->thread, NULL, watch, w) == 0) return DT_OK;
+    free_watchdog(w);
+    return dt_fail(DT_ERR_FAULT, "cannot start the watchdog thread");
 }
 
 dt_err dt_watchdog_start(dt_watchdog **out, const dt_phase *phase, const dt_comm *comm, double timeout_s)
@@ -141,9 +131,9 @@ dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
 {
     dt_watchdog *w = calloc(1, sizeof *w);
     if (!w) return NULL;
-    memcpy(w->place.host, comm->host, sizeof w->place.host);
+    memcpy(w->closing_comm.host, comm->host, sizeof w->closing_comm.host);
     dt_phase_enter(&w->closing, "close", "");
-    w->phase = &w->closing, w->comm = &w->place, w->timeout_s = fmax(comm->timeout_s, LEAST_OF_CLOSING_S);
+    w->phase = &w->closing, w->comm = &w->closing_comm, w->timeout_s = fmax(comm->timeout_s, LEAST_OF_CLOSING_S);
     if (start(w, comm) == DT_OK) return w;
     dt_error_clear();
     return NULL;
@@ -152,13 +142,6 @@ dt_watchdog *dt_watchdog_of_closing(const dt_comm *comm)
 void dt_watchdog_stop(dt_watchdog *w)
 {
     if (!w) return;
-    pthread_mutex_lock(&w->mutex);
-    w->stop = true;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->mutex);
-    pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->wake);
-    pthread_mutex_destroy(&w->mutex);
-    neighbours_close(&w->others);
-    free(w);
+    if (write(w->stop[1], "", 1) == 1) pthread_join(w->thread, NULL);
+    free_watchdog(w);
 }

@@ -111,6 +111,5 @@ void dt_rollout_collect(const dt_rollout *r, dt_task *t)
 
 void dt_rollout_compare(const dt_rollout *r, dt_task *t, const dt_batch *b, const int64_t *row, const float *logp)
 {
-    for (int32_t s = 0; s < b->n_seq; s++)
-        count_gap(r, t->sums, row[s], logp + b->seq_start[s] + r->row[row[s]].n_prompt - 1);
+    for (int32_t s = 0; s < b->n_seq; s++) count_gap(r, t->sums, row[s], logp + b->seq_target[s]);
 }

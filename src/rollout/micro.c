@@ -66,15 +66,23 @@ dt_err dt_rollout_policy(void *self, dt_task *t, const dt_batch *b, float *out)
     return dt_model_logp(t->model, b, dt_task_inv_temperature(t), out, NULL, NULL);
 }
 
-/* Keep the values from the token before the completion to the last one. */
-static void keep(dt_rollout *r, const dt_batch *b, const int64_t *row, int array)
+static void keep(dt_rollout *r, const dt_batch *b, const int64_t *row, dt_scored scored, int array)
 {
     for (int32_t s = 0; s < b->n_seq; s++) {
         const dt_rollout_row *x = &r->row[row[s]];
-        memcpy(dt_rollout_array(r, array, row[s]), r->scores + b->seq_start[s] + x->n_prompt - 1,
-               (size_t)(x->n_new + 1) * sizeof(float));
+        const bool of_targets = scored == DT_SCORED_TARGETS;
+        const int32_t first = of_targets ? b->seq_target[s] : b->seq_start[s] + x->n_prompt - 1;
+        memcpy(dt_rollout_array(r, array, row[s]), r->scores + first, (size_t)(x->n_new + !of_targets) * sizeof(float));
     }
 }
+
+/* A pass over all rows: what it computes, and the array that stores it. */
+typedef struct pass {
+    dt_rollout_scorer scorer;
+    void *self;
+    dt_scored scored;
+    int array;
+} pass;
 
 /* Ranks vote on whether to continue after a number of micro-batches that takes the slowest rank about half a second. */
 typedef struct pace {
@@ -102,18 +110,17 @@ static dt_err vote_on_going_on(dt_task *t, pace *p, dt_err err, int done, int n_
     return DT_OK;
 }
 
-static dt_err score_micro(dt_rollout *r, dt_task *t, const int64_t *order, int micro, dt_rollout_scorer scorer,
-                          void *self, int array)
+static dt_err score_micro(dt_rollout *r, dt_task *t, const int64_t *order, int micro, const pass *with)
 {
     const int64_t *row;
     const dt_batch *b = dt_rollout_micro(r, t, order, 0, r->n_rows, micro, &row);
-    DT_TRY(scorer(self, t, b, r->scores));
-    keep(r, b, row, array);
+    DT_TRY(with->scorer(with->self, t, b, r->scores));
+    keep(r, b, row, with->scored, with->array);
     return DT_OK;
 }
 
 /* A local error is reported in the next vote. If other ranks depend on this rank's passes, it ends the job instead. */
-static dt_err score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self, int array)
+static dt_err score(dt_rollout *r, dt_task *t, const int64_t *order, const pass *with)
 {
     const int n_micro = dt_rollout_n_micro(r, t, r->n_rows);
     const double now_s = dt_now_s();
@@ -121,20 +128,21 @@ static dt_err score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_
     dt_err err = DT_OK;
     for (int micro = 0; micro < n_micro; micro++) {
         if (micro >= p.next) DT_TRY(err = vote_on_going_on(t, &p, err, micro, n_micro));
-        if (err == DT_OK) err = score_micro(r, t, order, micro, scorer, self, array);
+        if (err == DT_OK) err = score_micro(r, t, order, micro, with);
         if (err == DT_ERR_COMM || (err != DT_OK && t->stage == 3)) return err;
     }
     return dt_comm_agree(t->comm, err == DT_OK ? dt_fault("rollout.share_scores") : err);
 }
 
 dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self,
-                        int array)
+                        dt_scored scored, int array)
 {
+    const pass with = {scorer, self, scored, array};
     const rollout_floats *a = &r->array[array];
     const size_t nbytes = (size_t)(r->n_rows * a->ld) * sizeof(float);
     const double begin_s = dt_now_s();
     memset(a->at, 0, nbytes); /* rows of other ranks must be zero for dt_comm_join_host */
-    const dt_err err = score(r, t, order, scorer, self, array);
+    const dt_err err = score(r, t, order, &with);
     if (err == DT_ERR_STOP) dt_rollout_undo(r);
     DT_TRY(err);
     dt_phase_enter(t->phase, "score", "share");

@@ -123,8 +123,7 @@ static void kto_open(dt_task *t)
 static double sum_of(const dt_batch *b, int64_t sequence, const float *logp)
 {
     double sum = 0;
-    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++)
-        if (b->target[i] >= 0) sum += (double)logp[i];
+    for (int32_t i = b->seq_target[sequence]; i < b->seq_target[sequence + 1]; i++) sum += (double)logp[i];
     return sum;
 }
 
@@ -204,8 +203,7 @@ static dt_err kto_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
     for (int64_t i = 0; i < b->n_samples; i++) {
         double slope;
         loss_of(k, sum_of(b, i, p->logp) - sum_of(b, i, k->reference.logp), labels->good[i], &slope);
-        for (int32_t at = b->seq_start[i]; at < b->seq_start[i + 1]; at++)
-            w->u[at] = b->target[at] >= 0 ? (float)(-slope * m->inv_norm) : 0;
+        for (int32_t at = b->seq_target[i]; at < b->seq_target[i + 1]; at++) w->u[at] = (float)(-slope * m->inv_norm);
     }
     return DT_OK;
 }
@@ -214,16 +212,14 @@ static void collect_tokens(dt_task *t, const dt_batch *b, int64_t sequence, bool
 {
     const kto *k = t->self;
     double entropy = 0, logit = 0;
-    int64_t n = 0;
-    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
-        if (b->target[i] < 0) continue;
+    const int32_t first = b->seq_target[sequence], end = b->seq_target[sequence + 1];
+    for (int32_t i = first; i < end; i++) {
         entropy += (double)p->entropy[i];
         logit += (double)p->mean_logit[i];
-        n++;
     }
     dt_sums_add(t->sums, k->entropy, entropy);
     dt_sums_add(t->sums, k->logit[good], logit);
-    dt_sums_count(t->sums, k->n_tok_of[good], n);
+    dt_sums_count(t->sums, k->n_tok_of[good], end - first);
 }
 
 static void kto_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)

@@ -34,11 +34,10 @@ void dt_lm_collect(const dt_lm_sums *l, dt_sums *s, const dt_batch *b, const dt_
 {
     double loss = 0, entropy = 0; /* summed in token order within a micro-batch: the same bits on any rank */
     int64_t n_hit = 0;
-    for (int32_t t = 0; t < b->n_tok; t++) {
-        if (b->target[t] < 0) continue;
-        loss -= (double)b->weight[t] * p->logp[t];
-        n_hit += p->hit[t];
-        entropy += (double)p->entropy[t];
+    for (int64_t i = 0; i < b->n_target; i++) {
+        loss -= (double)b->weight[b->target_row[i]] * p->logp[i];
+        n_hit += p->hit[i];
+        entropy += (double)p->entropy[i];
     }
     dt_sums_add(s, l->loss, loss);
     dt_sums_add(s, l->entropy, entropy);
@@ -129,7 +128,7 @@ static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
 static dt_err weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
     const dt_batch *b = m->batch;
-    for (int32_t i = 0; i < b->n_tok; i++) w->u[i] = b->target[i] < 0 ? 0.0f : (float)(b->weight[i] * m->inv_norm);
+    for (int64_t i = 0; i < b->n_target; i++) w->u[i] = (float)(b->weight[b->target_row[i]] * m->inv_norm);
     return DT_OK;
 }
 

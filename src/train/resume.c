@@ -522,7 +522,7 @@ dt_err run_resume(dt_run *run, progress *p)
         if (err != DT_ERR_DATA && err != DT_ERR_BASE) break;
         DT_TRY(share_next(run, err, &i));
         if (i == range[1]) break;
-        if (dt_comm_speaks(run->comm)) DT_WARN("%s; trying the previous checkpoint", dt_error_message());
+        if (dt_comm_prints_error(run->comm)) DT_WARN("%s; trying the previous checkpoint", dt_error_message());
         dt_error_clear();
         err = DT_OK;
     }

@@ -123,9 +123,9 @@ static void describe(const dt_run *run)
     run->dev.ops->describe(&run->dev, text, sizeof text);
     DT_INFO("%s on %d rank%s, %d node%s; device %s", t->ops->name, run->data->size, run->data->size > 1 ? "s" : "",
             run->comm->n_nodes, run->comm->n_nodes > 1 ? "s" : "", text);
-    if (run->dev.ops->own_memory && run->comm->most_sharing > 1)
+    if (run->dev.ops->own_memory && run->comm->max_sharing > 1)
         DT_INFO("%d ranks share one device, its memory and its time, because there are more ranks than devices",
-                run->comm->most_sharing);
+                run->comm->max_sharing);
     const strategy s = run_strategy(run);
     char trained[60] = "";
     const int64_t n_trained = run_trains(run) ? dt_units_n_trainable(run->units, run->n_units) : run_n_param(run);
@@ -187,7 +187,7 @@ static dt_err open_all(dt_run *run)
     dt_mistakes_add(m, run_check_attention(run));
     const dt_err devices = dt_comm_find_devices(run->comm, &run->dev);
     dt_mistakes_add(m, devices);
-    run->most_sharing = run->comm->most_sharing;
+    run->max_sharing = run->comm->max_sharing;
     if (run->dev.ops && !dt_config_doubted(&run->cfg, "comm", "backend"))
         dt_mistakes_add(m, at_key(run, "comm", "backend", dt_comm_has_backend(run->cfg.comm_backend, &run->dev)));
     run_open_task(run);

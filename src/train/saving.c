@@ -30,7 +30,7 @@ dt_err run_open_saver(dt_run *run)
     return dt_saver_open(&run->saving.saver, run->comm, &run->dev, run->compute, nbytes);
 }
 
-static bool is_under_way(const dt_run *run) { return dt_saver_state_of(run->saving.saver).under_way; }
+static bool is_in_progress(const dt_run *run) { return dt_saver_state_of(run->saving.saver).in_progress; }
 
 /* ---- contents of a save ------------------------------------------------------------------------------------------ */
 
@@ -176,7 +176,7 @@ dt_err run_save_look(dt_run *run)
 {
     bool done;
     double work_s;
-    const dt_err err = dt_saver_look(run->saving.saver, &done, &work_s);
+    const dt_err err = dt_saver_poll(run->saving.saver, &done, &work_s);
     dt_sums_add(&run->sums, run->counted.save_done, done);
     dt_sums_add(&run->sums, run->counted.save_work, work_s);
     return err;
@@ -186,9 +186,9 @@ dt_err run_save_go_on(dt_run *run, progress *p)
 {
     const double begin_s = dt_now_s();
     bool ended;
-    if (!is_under_way(run) || dt_sums_value(&run->sums, run->counted.save_done) == 0) return DT_OK;
+    if (!is_in_progress(run) || dt_sums_value(&run->sums, run->counted.save_done) == 0) return DT_OK;
     dt_phase_enter(&run->phase, "save", "");
-    DT_TRY(dt_saver_go_on(run->saving.saver, dt_sums_value(&run->sums, run->counted.save_work), &ended));
+    DT_TRY(dt_saver_continue(run->saving.saver, dt_sums_value(&run->sums, run->counted.save_work), &ended));
     if (ended) return report_async(run, p, begin_s);
     run->saving.stall_s += dt_now_s() - begin_s;
     return DT_OK;
@@ -197,7 +197,7 @@ dt_err run_save_go_on(dt_run *run, progress *p)
 dt_err run_save_finish(dt_run *run, progress *p)
 {
     const double begin_s = dt_now_s();
-    if (!is_under_way(run)) return DT_OK;
+    if (!is_in_progress(run)) return DT_OK;
     dt_phase_enter(&run->phase, "save", "");
     const dt_err err = dt_saver_finish(run->saving.saver, &run->phase);
     if (err == DT_OK) return report_async(run, p, begin_s);
@@ -208,8 +208,8 @@ dt_err run_save_finish(dt_run *run, progress *p)
 /* The run's error and the rank it came from stay the same, whether or not the save succeeds. */
 dt_err run_save_last(dt_run *run, progress *p, dt_err err)
 {
-    if (err == DT_OK || err == DT_ERR_COMM || !is_under_way(run) || !dt_comm_failed_together(run->comm)) return err;
-    const bool owner = dt_comm_speaks(run->comm);
+    if (err == DT_OK || err == DT_ERR_COMM || !is_in_progress(run) || !dt_comm_failed_together(run->comm)) return err;
+    const bool owner = dt_comm_prints_error(run->comm);
     char *message = strdup(dt_error_message());
     if (run_save_finish(run, p) == DT_ERR_COMM) err = DT_ERR_COMM;
     dt_error_clear();

@@ -53,7 +53,7 @@ void run_stop_measure(dt_run *run, double save_s)
 
 double run_stop_at(const dt_run *run)
 {
-    const int n_saves = run->cfg.checkpoint_save_on_signal + dt_saver_state_of(run->saving.saver).under_way;
+    const int n_saves = run->cfg.checkpoint_save_on_signal + dt_saver_state_of(run->saving.saver).in_progress;
     return run->deadline_s > 0 ? run->deadline_s - n_saves * SAVE_SHARE * run->save_s : 0;
 }
 

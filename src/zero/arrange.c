@@ -1,5 +1,4 @@
-/* arrange.c - one function computes what a rank holds. The plan and the allocation both use it, so they cannot
- * disagree.
+/* arrange.c - computes what a rank holds, for the plan and for the allocation.
  *
  * Arenas. At stage 3, parts that are not kept whole occupy an arena only while they are held; each part kind has its
  * own arena. Gradients of one micro-step occupy the gradient arena while they are written and reduced.
@@ -15,8 +14,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* limit per unit; the model limits language model, tower and projector likewise: at 16 bytes per element all sums stay
- * far below 2^63 */
+/* limit per unit: at 16 bytes per element all sums stay far below 2^63 */
 static const int64_t max_elems = INT64_C(1) << 44;
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -173,7 +171,7 @@ static int64_t *held_at(zero_layout *l, arena_kind kind, int u)
  *  has at most `ahead` elements; ahead 0: never. */
 static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64_t ahead)
 {
-    int64_t base = 0, stretch = 0, before = 0;
+    int64_t base = 0, range_len = 0, before = 0;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
@@ -182,23 +180,23 @@ static int64_t place_arena(zero_layout *l, arena_kind kind, int tied_unit, int64
             continue;
         }
         const int64_t small = before < len ? before : len;
-        stretch = dt_max_i64(stretch, before > 0 && small <= ahead ? before + len : len);
+        range_len = dt_max_i64(range_len, before > 0 && small <= ahead ? before + len : len);
         before = len;
     }
     bool at_end = false;
     for (int u = 0; u < l->n_units; u++) {
         if (!is_in(l, kind, u)) continue;
         const int64_t len = held_len(&l->units[u].part[kind.part]);
-        *held_at(l, kind, u) = base + (at_end && ahead > 0 ? stretch - len : 0);
+        *held_at(l, kind, u) = base + (at_end && ahead > 0 ? range_len - len : 0);
         if (u == tied_unit)
             *held_at(l, kind, u) = 0;
         else
             at_end = !at_end;
     }
-    return base + stretch;
+    return base + range_len;
 }
 
-/** The same, with a separate region for each unit. */
+/** As place_arena, with a separate region for each unit. */
 static int64_t place_apart(zero_layout *l, arena_kind kind)
 {
     int64_t end = 0;
@@ -210,20 +208,15 @@ static int64_t place_apart(zero_layout *l, arena_kind kind)
     return end;
 }
 
-static int64_t place_params_apart(zero_layout *l)
-{
-    int64_t sum = 0;
-    for (int p = 0; p < DT_N_PARTS; p++)
-        sum += l->param_arena_len[p] = place_apart(l, (arena_kind){.part = (dt_part)p});
-    return sum;
-}
-
 /** Lay out the arenas of all parts. Returns their total length. */
-static int64_t place_params(zero_layout *l, int tied_unit, int64_t ahead)
+static int64_t place_params(zero_layout *l, const dt_zero_options *opt, int64_t ahead)
 {
     int64_t sum = 0;
-    for (int p = 0; p < DT_N_PARTS; p++)
-        sum += l->param_arena_len[p] = place_arena(l, (arena_kind){.part = (dt_part)p}, tied_unit, ahead);
+    for (int p = 0; p < DT_N_PARTS; p++) {
+        const arena_kind kind = {.part = (dt_part)p};
+        sum += l->param_arena_len[p] =
+            opt->keep_gathered ? place_apart(l, kind) : place_arena(l, kind, opt->tied_unit, ahead);
+    }
     return sum;
 }
 
@@ -251,7 +244,7 @@ static dt_err refuse_limit(const zero_layout *l, const dt_zero_options *opt, con
 
 static dt_err arrange_params_apart(zero_layout *l, const dt_zero_options *opt)
 {
-    const int64_t all = place_params_apart(l), limit = opt->max_live_parameters;
+    const int64_t all = place_params(l, opt, 0), limit = opt->max_live_parameters;
     DT_CHECK(limit <= 0 || all <= limit, DT_ERR_USAGE,
              "zero.max_live_parameters = %" PRId64 " is too small: this task keeps all parameters gathered, %" PRId64
              " elements; set it to at least %" PRId64,
@@ -264,13 +257,13 @@ static dt_err arrange_params_apart(zero_layout *l, const dt_zero_options *opt)
 static dt_err arrange_params(zero_layout *l, const dt_zero_options *opt, const dt_unit *units)
 {
     if (opt->keep_gathered) return arrange_params_apart(l, opt);
-    const int64_t alone = place_params(l, opt->tied_unit, 0), limit = opt->max_live_parameters;
+    const int64_t alone = place_params(l, opt, 0), limit = opt->max_live_parameters;
     if (limit > 0 && alone > limit) return refuse_limit(l, opt, units, alone);
     l->least_live_len = alone;
     if (!opt->overlap_comm || opt->prefetch_bucket_size <= 0) return DT_OK;
-    const int64_t pair = place_params(l, opt->tied_unit, opt->prefetch_bucket_size);
+    const int64_t pair = place_params(l, opt, opt->prefetch_bucket_size);
     l->prefetch = limit <= 0 || pair <= limit;
-    if (!l->prefetch) place_params(l, opt->tied_unit, 0);
+    if (!l->prefetch) place_params(l, opt, 0);
     return DT_OK;
 }
 
@@ -324,12 +317,12 @@ static void list_states(zero_layout *l, zero_array like, bool packed)
 static void list_arrays(zero_layout *l)
 {
     const bool in_8_bits = l->state_dtype == DT_I8, differ = l->n_matrices > 0;
-    const dt_memspace beside = l->opt_space == DT_IN_FILE ? DT_ON_HOST : l->opt_space;
+    const dt_memspace scale_space = l->opt_space == DT_IN_FILE ? DT_ON_HOST : l->opt_space;
     l->array[l->n_arrays++] = (zero_array){.dtype = DT_F32, .per = 1, .state = -1, .space = l->opt_space};
     list_states(l, (zero_array){.dtype = in_8_bits ? DT_U8 : l->state_dtype, .per = 1, .space = l->opt_space}, differ);
     if (!in_8_bits) return;
-    list_states(l, (zero_array){.dtype = DT_F32, .per = DT_BLOCK8, .space = beside}, differ);
-    list_states(l, (zero_array){.dtype = DT_F32, .per = 1, .of_plain = true, .space = beside}, true);
+    list_states(l, (zero_array){.dtype = DT_F32, .per = DT_BLOCK8, .space = scale_space}, differ);
+    list_states(l, (zero_array){.dtype = DT_F32, .per = 1, .of_plain = true, .space = scale_space}, true);
 }
 
 /** Packed elements of unit u per rank: the maximum over the ranks of a group, which all reserve. */
@@ -350,8 +343,7 @@ static dt_err place_arrays(zero_layout *l)
         array->len = a > 0 || l->has_master ? l->opt_len / array->per : 0;
         if (!array->packed) continue;
         array->len = 0;
-        array->packed_at = calloc((size_t)l->n_units, sizeof *array->packed_at);
-        DT_CHECK(array->packed_at, DT_ERR_MEMORY, "out of memory for the tables of %d units", l->n_units);
+        DT_ALLOC(array->packed_at, l->n_units, "out of memory for the tables of %d units", l->n_units);
         for (int u = 0; u < l->n_units; u++) {
             array->packed_at[u] = array->len;
             array->len += packed_len(l, a, u) / array->per;
@@ -401,20 +393,18 @@ static void place_kept(zero_layout *l)
     }
 }
 
-/** The maximum charge_len over the trained parts of all units. */
-static int64_t longest_charge(const zero_layout *l)
+/** The maximum shard_len of a part over the units where it is in this memory space; DT_N_MEMSPACE: in any. */
+static int64_t longest_in(const zero_layout *l, int p, dt_memspace space)
 {
     int64_t n = 0;
-    for (int u = 0; u < l->n_units; u++) n = dt_max_i64(n, l->units[u].part[DT_TRAINED].shards.charge_len);
+    for (int u = 0; u < l->n_units; u++) {
+        const zero_part_layout *part = &l->units[u].part[p];
+        if (space == DT_N_MEMSPACE || part->space == space) n = dt_max_i64(n, part->shards.shard_len);
+    }
     return n;
 }
 
-static int64_t longest_shard(const zero_layout *l, int part)
-{
-    int64_t n = 0;
-    for (int u = 0; u < l->n_units; u++) n = dt_max_i64(n, l->units[u].part[part].shards.shard_len);
-    return n;
-}
+static int64_t longest_shard(const zero_layout *l, int p) { return longest_in(l, p, DT_N_MEMSPACE); }
 
 static int64_t longest_of_all(const zero_layout *l)
 {
@@ -444,7 +434,8 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
 {
     /* elements: fits in the last-level cache, yet large enough to amortise the latency of a collective */
     enum { UPDATE_BUCKET = 1 << 20 };
-    const int64_t charge = longest_charge(l), trained = longest_shard(l, DT_TRAINED), longest = longest_of_all(l);
+    const int64_t charge = longest_shard(l, DT_TRAINED) / l->n_groups, trained = longest_shard(l, DT_TRAINED),
+                  longest = longest_of_all(l);
     l->reduce_per_rank = per_rank(opt->reduce_bucket_size, l->nranks, charge);
     l->gather_per_rank = per_rank(opt->allgather_bucket_size, l->group_nranks, longest);
     l->update_per_rank =
@@ -459,22 +450,6 @@ static void size_buckets(zero_layout *l, const dt_zero_options *opt)
     if (update > l->bucket_bytes) l->bucket_bytes = update;
 }
 
-/** Does any unit have a part of this kind in this memory space? */
-static bool any_in(const zero_layout *l, int p, dt_memspace space)
-{
-    for (int u = 0; u < l->n_units; u++)
-        if (l->units[u].part[p].shards.flat_len > 0 && l->units[u].part[p].space == space) return true;
-    return false;
-}
-
-static int64_t longest_in_file(const zero_layout *l, int p)
-{
-    int64_t n = 0;
-    for (int u = 0; u < l->n_units; u++)
-        if (l->units[u].part[p].space == DT_IN_FILE) n = dt_max_i64(n, l->units[u].part[p].shards.shard_len);
-    return n;
-}
-
 /** Size the rings of staging buffers for offloaded states. */
 static void size_rings(zero_layout *l, const dt_zero_options *opt)
 {
@@ -485,14 +460,14 @@ static void size_rings(zero_layout *l, const dt_zero_options *opt)
         if (opt->sub_group_size > 0 && opt->sub_group_size < l->group_len)
             l->group_len = dt_max_i64(opt->sub_group_size / step * step, step);
         l->grad_slot_len = l->whole_grads ? 0 : longest;
-        if (any_in(l, DT_TRAINED, DT_ON_DEVICE))
+        if (longest_in(l, DT_TRAINED, DT_ON_DEVICE) > 0)
             l->up_bytes = (size_t)l->group_len * dt_dtype_size(l->param_dtype[DT_TRAINED]);
         if (l->opt_space == DT_IN_FILE)
             for (int a = 0; a <= l->n_states; a++)
                 l->swap_bytes += (size_t)l->group_len * dt_dtype_size(l->array[a].dtype);
     }
     for (int p = 0; p < DT_N_PARTS; p++) {
-        const size_t nbytes = dt_swap_round_up((size_t)longest_in_file(l, p) * dt_dtype_size(l->param_dtype[p]));
+        const size_t nbytes = dt_swap_round_up((size_t)longest_in(l, p, DT_IN_FILE) * dt_dtype_size(l->param_dtype[p]));
         if (nbytes > l->fetch_bytes) l->fetch_bytes = nbytes;
     }
 }
@@ -630,12 +605,10 @@ static dt_err make_tables(zero_layout *l, const dt_unit *units)
         for (int i = 0; i < units[u].n_tensors; i++) n_runs += 1 + (size_t)units[u].tensors[i].n_row_ranges;
         l->n_param += units[u].n_param;
     }
-    l->units = calloc((size_t)l->n_units, sizeof *l->units);
-    l->runs = calloc(n_runs + 1, sizeof *l->runs);
-    l->spans = calloc(n_tensors + 1, sizeof *l->spans);
-    l->matrices = calloc(n_tensors + 1, sizeof *l->matrices);
-    DT_CHECK(l->units && l->runs && l->spans && l->matrices, DT_ERR_MEMORY, "out of memory for the tables of %d units",
-             l->n_units);
+    DT_ALLOC(l->units, l->n_units, "out of memory for the tables of %d units", l->n_units);
+    DT_ALLOC(l->runs, n_runs + 1, "out of memory for the tables of %d units", l->n_units);
+    DT_ALLOC(l->spans, n_tensors + 1, "out of memory for the tables of %d units", l->n_units);
+    DT_ALLOC(l->matrices, n_tensors + 1, "out of memory for the tables of %d units", l->n_units);
     return DT_OK;
 }
 

@@ -1,5 +1,4 @@
-/* arrange.h - which states of each unit a rank keeps at a stage, and where. The plan and the allocation share this
- * code. */
+/* arrange.h - which states of each unit a rank keeps at a stage, and where. */
 #ifndef DTRAIN_ZERO_ARRANGE_H
 #define DTRAIN_ZERO_ARRANGE_H
 

@@ -5,9 +5,9 @@
  * is reused is not gathered again; frozen parts stay valid even across an update.
  *
  * The next unit is prefetched while the current one is held. The layer loop has the same order in every step, so the
- * successor of each unit is recorded in the first step. With a tied embedding "the next number" would be wrong near the
- * head. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps with
- * later work. A reduction whose result is not needed yet is deferred for it (grads.c).
+ * successor of each unit is recorded in the first step. With a tied embedding the successor near the head is not the
+ * next index. A gather is queued after all work queued so far, which includes the last use of its region, and overlaps
+ * with later work. A reduction whose result is not needed yet is deferred for it (grads.c).
  *
  * During a rollout all units may stay gathered until the next update. Each rank then runs its own passes, or omits the
  * calls (params_resident). Such passes record nothing: the order of prefetches must be the same on all ranks. */
@@ -34,7 +34,7 @@ static bool overlap(const zero_layout *l, int a, int b, dt_part part)
 }
 
 /** The unit that holds an arena region that a part of unit u needs, or -1. */
-static int holder_of_place(const dt_zero *z, int u, dt_part part)
+static int holder_of_region(const dt_zero *z, int u, dt_part part)
 {
     for (int v = 0; v < z->n_units; v++)
         if (v != u && z->state[v].params_held > 0 && overlap(&z->lay, u, v, part)) return v;
@@ -43,7 +43,7 @@ static int holder_of_place(const dt_zero *z, int u, dt_part part)
 
 /* ---- which unit comes next --------------------------------------------------------------------------------------- */
 
-static void learn(dt_zero *z, int u)
+static void record_order(dt_zero *z, int u)
 {
     if (z->last_unit >= 0) {
         zero_unit_state *s = &z->state[z->last_unit];
@@ -60,7 +60,7 @@ static void learn(dt_zero *z, int u)
 
 void zero_params_begin_micro(dt_zero *z)
 {
-    learn(z, -1);
+    record_order(z, -1);
     z->before_last = -1;
 }
 
@@ -120,26 +120,26 @@ static dt_err gather_into_arena(dt_zero *z, int u, dt_part part)
     return err;
 }
 
-static dt_err prefetch(dt_zero *z, int in_hand)
+static dt_err prefetch(dt_zero *z, int held)
 {
-    const int u = zero_next_unit(z, z->before_last, in_hand);
+    const int u = zero_next_unit(z, z->before_last, held);
     for (int p = 0; u >= 0 && p < DT_N_PARTS; p++) {
         const dt_part part = (dt_part)p;
         if (!is_sharded(&z->lay, u, part) || z->state[u].part[p].resident) continue;
         if (zero_shards(&z->lay, u, part)->padded_len > z->opt.prefetch_bucket_size) continue;
-        if (holder_of_place(z, u, part) < 0) DT_TRY(gather_into_arena(z, u, part));
+        if (holder_of_region(z, u, part) < 0) DT_TRY(gather_into_arena(z, u, part));
     }
     return DT_OK;
 }
 
 /** Gather the sharded parts of a unit. */
-static dt_err take(dt_zero *z, int u)
+static dt_err gather_unit(dt_zero *z, int u)
 {
     for (int p = 0; p < DT_N_PARTS; p++) {
-        const int holder = holder_of_place(z, u, (dt_part)p);
+        const int holder = holder_of_region(z, u, (dt_part)p);
         DT_EXPECT(holder < 0);
     }
-    learn(z, u);
+    record_order(z, u);
     for (int p = 0; p < DT_N_PARTS; p++)
         if (is_sharded(&z->lay, u, (dt_part)p) && !z->state[u].part[p].resident)
             DT_TRY(gather_into_arena(z, u, (dt_part)p));
@@ -147,7 +147,7 @@ static dt_err take(dt_zero *z, int u)
 }
 
 /** The part is gathered in its permanent region, and its use needs no wait. */
-static bool is_there(const dt_zero *z, int u, dt_part part)
+static bool is_ready(const dt_zero *z, int u, dt_part part)
 {
     const zero_part_state *s = &z->state[u].part[part];
     if (zero_is_empty(&z->lay, u, part)) return true;
@@ -155,11 +155,11 @@ static bool is_there(const dt_zero *z, int u, dt_part part)
     return is_sharded(&z->lay, u, part) ? z->opt.keep_gathered && s->resident : !is_away(z, u, part);
 }
 
-static bool all_are_there(const dt_zero *z)
+static bool all_are_ready(const dt_zero *z)
 {
     for (int u = 0; u < z->n_units; u++)
         for (int p = 0; p < DT_N_PARTS; p++)
-            if (!is_there(z, u, (dt_part)p)) return false;
+            if (!is_ready(z, u, (dt_part)p)) return false;
     return true;
 }
 
@@ -169,7 +169,7 @@ bool zero_params_resident(void *self)
     const dt_zero *z = self;
     for (int i = 0; i < z->fetch.n; i++)
         if (z->fetch.buffer[i].to_write) return false;
-    return z->n_deferred == 0 && all_are_there(z);
+    return z->n_deferred == 0 && all_are_ready(z);
 }
 
 static void *part_data(const dt_zero *z, int u, dt_part part)
@@ -185,8 +185,8 @@ dt_err zero_params_acquire(void *self, int u, dt_param_view *view)
     zero_unit_state *s = &z->state[u];
     const bool sharded = any_is_sharded(&z->lay, u);
     const bool first = s->params_held == 0;
-    const bool joint = sharded && first && !(z->opt.keep_gathered && all_are_there(z)); /* all ranks acquire it now */
-    if (joint) DT_TRY(take(z, u));
+    const bool joint = sharded && first && !(z->opt.keep_gathered && all_are_ready(z)); /* all ranks acquire it now */
+    if (joint) DT_TRY(gather_unit(z, u));
     s->params_held++;
     for (int p = 0; p < DT_N_PARTS; p++) {
         if (s->part[p].gather_pending)

@@ -41,7 +41,7 @@ static dt_err wait_reduced(dt_zero *z, int u)
 }
 
 /** Wait until no other unit uses the arena region of unit u. */
-static dt_err free_place(dt_zero *z, int u)
+static dt_err wait_for_region(dt_zero *z, int u)
 {
     for (int v = 0; v < z->n_units; v++) {
         if (v == u || zero_is_empty(&z->lay, v, DT_TRAINED) || !overlap(&z->lay, u, v)) continue;
@@ -68,7 +68,7 @@ dt_err zero_grads_acquire(void *self, int u, dt_grad_view *view)
     DT_EXPECT(s->micro_done != z->micro_serial);
     if (s->grads_held == 0) {
         DT_TRY(wait_reduced(z, u));
-        if (!z->lay.whole_grads) DT_TRY(free_place(z, u));
+        if (!z->lay.whole_grads) DT_TRY(wait_for_region(z, u));
     }
     s->grads_held++;
     *view = (dt_grad_view){
@@ -182,9 +182,9 @@ static dt_err reduce_unit(dt_zero *z, const zero_deferred *d)
     return err;
 }
 
-/* Are gathers expected that should not wait for a reduction? After the last unit of a step none is deferred, so the
- * norm needs no collectives. */
-static bool may_stand_back(const dt_zero *z)
+/* May a reduction wait until the next gathers are queued? Not after the last unit of a step, so that the norm needs no
+ * collectives. */
+static bool may_defer(const dt_zero *z)
 {
     if (z->last_micro && z->n_incomplete == 0) return false;
     const bool gathers = z->last_unit >= 0 && z->comm_stream != z->compute;
@@ -202,7 +202,7 @@ dt_err zero_grads_release(void *self, int u)
     if (z->lay.whole_grads && !z->last_micro) return DT_OK;
     if (z->lay.whole_grads && z->sum->size == 1 && !z->lay.grads_down) return DT_OK;
     const zero_deferred complete = {u, z->first_micro, z->last_micro};
-    if (may_stand_back(z)) {
+    if (may_defer(z)) {
         z->deferred[z->n_deferred++] = complete;
         return DT_OK;
     }
@@ -284,7 +284,7 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     return DT_ERR_ARG;
 }
 
-/** Does this rank count the run? Of what all ranks of the axis tp have alike, the first does. */
+/** Does this rank count the run? If all ranks of the axis tp have the same, only the first does. */
 static bool counts(const dt_zero *z, const zero_run *run) { return run->divided || z->comm->mesh.tp.rank == 0; }
 
 /** Run op over the trainable elements that this rank is in charge of, in the memory space of their sums. Stores *n

@@ -50,7 +50,7 @@ static dt_err init_slice(dt_zero *z, uint64_t key, const dt_slice *p)
     return DT_OK;
 }
 
-static dt_err draw(void *self, const dt_tensor *t, int64_t first, int64_t n, float *w)
+static dt_err sample(void *self, const dt_tensor *t, int64_t first, int64_t n, float *w)
 {
     make_values(*(uint64_t *)self, t, first, n, w);
     return DT_OK;
@@ -67,7 +67,7 @@ dt_err dt_zero_init_random(dt_zero *z, uint64_t seed) { return dt_zero_init_some
 dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tensor *t))
 {
     uint64_t key = dt_rng_key(seed, DT_RNG_INIT);
-    const dt_matrix_source drawn = {.self = &key, .name = "the random start", .read = draw};
+    const dt_matrix_source source = {.self = &key, .name = "the random start", .read = sample};
     const zero_phase before = zero_enter(z, "init", "");
     bool agreed = false; /* in case of an error */
     dt_err err = zero_before_write(z);
@@ -76,7 +76,7 @@ dt_err dt_zero_init_some(dt_zero *z, uint64_t seed, bool (*is_one)(const dt_tens
         if (!is_one(t)) continue;
         zero_enter(z, "init", t->name);
         if (t->part == DT_CODES)
-            agreed = (err = dt_zero_quantise(z, i, &drawn, err)) != DT_OK;
+            agreed = (err = dt_zero_quantise(z, i, &source, err)) != DT_OK;
         else if (t->part < DT_CODES && err == DT_OK)
             err = init_slice(z, key, &z->owned[i]);
     }

@@ -6,8 +6,7 @@
  *     norm                 the host sums squares of the gradients: clipping must be known before the update
  *     update     read      reads a sub-group's master and states from the file, some sub-groups ahead
  *                step      the host's own kernels, one pass over the sub-group
- *                up        copies rounded parameters to the device from a staging buffer, during the next sub-group's
- *                step
+ *                up        copies rounded parameters to the device from a staging buffer, during the next step
  *                write     writes master and states to the file, during the next steps and the next forward
  *     gather     gathers a unit's parameters once they are on the device, during the update of the next unit
  *
@@ -22,8 +21,7 @@ static dt_err open_ring(dt_zero *z, zero_ring *r, dt_memspace space, size_t nbyt
 {
     if (nbytes == 0) return DT_OK;
     const int n = z->lay.n_buffers;
-    r->buffer = calloc((size_t)n, sizeof *r->buffer);
-    DT_CHECK(r->buffer, DT_ERR_MEMORY, "out of memory for a table of %d buffers", n);
+    DT_ALLOC(r->buffer, n, "out of memory for a table of %d buffers", n);
     r->n = n;
     DT_TRY(dt_buf_alloc(&r->memory, zero_memory_of(z, space), space, zero_ring_bytes(n, nbytes), DT_MEM_STAGING));
     char *const first = (char *)dt_swap_round_up((size_t)r->memory.ptr);
@@ -45,8 +43,7 @@ static void close_ring(dt_zero *z, zero_ring *r)
 
 static dt_err number_groups(dt_zero *z)
 {
-    z->first_group = calloc((size_t)z->n_units + 1, sizeof *z->first_group);
-    DT_CHECK(z->first_group, DT_ERR_MEMORY, "out of memory for a table of %d units", z->n_units);
+    DT_ALLOC(z->first_group, z->n_units + 1, "out of memory for a table of %d units", z->n_units);
     for (int u = 0; u < z->n_units; u++) {
         const int64_t len = zero_shards(&z->lay, u, DT_TRAINED)->shard_len;
         z->first_group[u + 1] = z->first_group[u] + (len + z->lay.group_len - 1) / z->lay.group_len;
@@ -325,7 +322,7 @@ dt_err zero_offload_unit(dt_zero *z, int u, const zero_update *up)
     const bool last = !up || up->applies || !zero_is_twice(z, u),
                in_file = last && z->lay.units[u].part[DT_TRAINED].space == DT_IN_FILE;
     zero_buffer *shard = NULL;
-    z->next_read = dt_max_i64(z->next_read, z->first_group[u]); /* a second visit leaves units out */
+    z->next_read = dt_max_i64(z->next_read, z->first_group[u]); /* a second visit skips units */
     if (in_file) DT_TRY(zero_fetch_take(z, u, DT_TRAINED, &shard));
     for (int64_t g = z->first_group[u]; g < z->first_group[u + 1]; g++) DT_TRY(update_group(z, u, g, shard, up, last));
     return in_file ? zero_fetch_write(z, shard) : DT_OK;

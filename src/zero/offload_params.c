@@ -87,7 +87,7 @@ dt_err zero_fetch_write(dt_zero *z, zero_buffer *b)
 
 /** Write the parameters that have arrived from the device to the file. Waits for copies that were requested at
  *  serial `late` or earlier. */
-static dt_err write_what_came(dt_zero *z, int64_t late)
+static dt_err write_arrived(dt_zero *z, int64_t late)
 {
     for (int i = 0; i < z->fetch.n; i++) {
         zero_buffer *b = &z->fetch.buffer[i];
@@ -121,7 +121,7 @@ dt_err zero_fetch_ahead(dt_zero *z)
     const int64_t began = z->n_used;
     int before = z->before_last, last = z->last_unit;
     bool full = z->fetch.n == 0;
-    DT_TRY(write_what_came(z, 0));
+    DT_TRY(write_arrived(z, 0));
     for (int k = 0; k <= z->fetch.n && last >= 0 && !full; k++) {
         const int next = zero_next_unit(z, before, last);
         if (next < 0) return DT_OK;
@@ -174,5 +174,5 @@ dt_err zero_send_away(dt_zero *z, int u)
     DT_TRY(z->dev->ops->event_record(z->dev, b->copied, z->compute));
     b->copying = b->to_write = true;
     /* half of the buffers receive copies while the others are written */
-    return write_what_came(z, z->n_used - z->fetch.n / 2);
+    return write_arrived(z, z->n_used - z->fetch.n / 2);
 }

@@ -1,7 +1,7 @@
 /* states.c - states by name: the slices of named tensors that a rank is in charge of, and host access for checkpoints.
  *
- * The range that a rank is in charge of belongs to it alone at every stage, even if it holds more. Each element
- * therefore has exactly one writer. When a checkpoint is read, every owner of a shard reads it. */
+ * Exactly one rank is in charge of each element, at every stage, and writes it into checkpoints. Every owner of a shard
+ * reads it from a checkpoint. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 #include <stdlib.h>
@@ -37,16 +37,14 @@ static dt_slice blocks_of(const dt_slice *p)
 /** Tables of the scales: slices and tensors of blocks. */
 static dt_err make_scales(dt_zero *z)
 {
-    z->scale_tensors = calloc((size_t)z->n_units, sizeof *z->scale_tensors);
-    DT_CHECK(z->scale_tensors, DT_ERR_MEMORY, "out of memory for tables of %d units", z->n_units);
+    DT_ALLOC(z->scale_tensors, z->n_units, "out of memory for tables of %d units", z->n_units);
     for (int i = 0; i < z->n_slices; i++) {
         z->scale_slices[i] = blocks_of(&z->slices[i]);
         z->scale_owned[i] = blocks_of(&z->state_owned[i]);
     }
     for (int u = 0; u < z->n_units; u++) {
         const int n = z->units[u].n_tensors;
-        z->scale_tensors[u] = calloc((size_t)n + 1, sizeof **z->scale_tensors);
-        DT_CHECK(z->scale_tensors[u], DT_ERR_MEMORY, "out of memory for the table of %d tensors", n);
+        DT_ALLOC(z->scale_tensors[u], n + 1, "out of memory for the table of %d tensors", n);
         for (int i = 0; i < n; i++) {
             dt_tensor *t = &z->scale_tensors[u][i];
             *t = z->units[u].tensors[i];
@@ -64,8 +62,7 @@ dt_err zero_slices_make(dt_zero *z)
 {
     int n = 0;
     for (int u = 0; u < z->n_units; u++) n += z->units[u].n_tensors;
-    z->slices = calloc(5 * (size_t)n + 1, sizeof *z->slices);
-    DT_CHECK(z->slices, DT_ERR_MEMORY, "out of memory for the table of %d tensors", n);
+    DT_ALLOC(z->slices, 5 * (size_t)n + 1, "out of memory for the table of %d tensors", n);
     z->owned = z->slices + n, z->state_owned = z->owned + n;
     z->scale_slices = z->state_owned + n, z->scale_owned = z->scale_slices + n;
     const bool owns_all = z->lay.whole_opt && has_packed(z);
@@ -74,7 +71,7 @@ dt_err zero_slices_make(dt_zero *z)
             const dt_tensor *t = &z->units[u].tensors[i];
             const dt_shards *s = zero_shards(&z->lay, u, t->part);
             const int64_t own = zero_own(z, u, t->part), charge = zero_charge(z, u, t->part);
-            /* of what all ranks of the axis tp have alike, the first is in charge */
+            /* if all ranks of the axis tp have the same, the first is in charge */
             const int64_t in_charge = t->split_whole > 0 || z->comm->mesh.tp.rank == 0 ? s->charge_len : 0;
             z->owned[z->n_slices] = slice_between(u, i, t, own, own + s->shard_len);
             z->slices[z->n_slices] = slice_between(u, i, t, charge, charge + in_charge);

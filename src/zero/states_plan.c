@@ -1,4 +1,4 @@
-/* states_plan.c - user-level figures of a layout: bytes, bytes per parameter, elements sent.
+/* states_plan.c - figures of a layout for users: bytes, bytes per parameter, elements sent.
  *
  * Volume (ZeRO, section 7): a ring or a direct exchange sends (N-1)/N of a unit's padded elements for a reduce-scatter,
  * and as many for an all-gather. With one micro-step, stages 0 to 2 send 2 of these per step and stage 3 sends 3. With

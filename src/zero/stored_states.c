@@ -1,21 +1,21 @@
 /* stored_states.c - optimizer states of fewer bits: loaded to fp32, stepped, and stored again.
  *
  * An optimizer therefore has one step, for states in fp32, whatever their storage. A chunk stays in a cache between the
- * three passes. What is rounded depends on the element and the update only: the random bits have the unit, the element
- * and the state in their counter, and blocks of 8-bit states begin where a tensor begins. Ranks, stages, groups and
- * offload therefore give the same bits. */
+ * three passes. Rounding depends on the element and the update only. The counter of the random bits is the unit, the
+ * element and the state. Blocks of 8-bit states begin where a tensor begins. All ranks, stages, groups and offloads
+ * therefore give the same bits. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 
 /** Elements from, from+1, ... of a slice in unit u. */
-typedef struct place {
+typedef struct position {
     const dt_zero *z;
     const zero_slice *s;
     int u;
     int64_t lo, from;
-} place;
+} position;
 
-static void *entry(const place *p, int a)
+static void *entry(const position *p, int a)
 {
     const zero_array *array = &p->z->lay.array[a];
     char *first = p->s->array[a];
@@ -34,7 +34,7 @@ static bool is_positive(const dt_zero *z, int k) { return z->opt.optimizer->posi
 
 static float *scratch_of(const dt_zero *z, int k) { return (float *)z->scratch.ptr + k * z->lay.scratch_len; }
 
-static dt_err load(const place *p, int k, int64_t n)
+static dt_err load(const position *p, int k, int64_t n)
 {
     const dt_device_ops *ops = p->s->dev->ops;
     const void *from = entry(p, zero_state_array(k));
@@ -45,7 +45,7 @@ static dt_err load(const place *p, int k, int64_t n)
 }
 
 /** t: the number of this update. */
-static dt_err store(const place *p, int k, int64_t n, int64_t t)
+static dt_err store(const position *p, int k, int64_t n, int64_t t)
 {
     enum { ELEM_BITS = 44, UPDATE_BITS = 56 }; /* of an element in a unit (arrange.c), of t */
     const dt_zero *z = p->z;
@@ -59,7 +59,8 @@ static dt_err store(const place *p, int k, int64_t n, int64_t t)
                                  (uint64_t)p->u << ELEM_BITS | (uint64_t)(p->lo + p->from), n, p->s->stream);
 }
 
-static dt_err step(const place *p, const dt_optimizer_step *one, const zero_run *run, float *const states[], int64_t n)
+static dt_err step(const position *p, const dt_optimizer_step *one, const zero_run *run, float *const states[],
+                   int64_t n)
 {
     const zero_slice *s = p->s;
     const dt_optimizer_ops *o = p->z->opt.optimizer;
@@ -78,7 +79,7 @@ dt_err zero_step_states(const dt_zero *z, int u, int64_t lo, const zero_slice *s
     const int n_states = z->lay.n_states;
     const unsigned has = states_of_run(z, run);
     float *states[DT_MAX_STATES] = {0};
-    place p = {z, s, u, lo, from};
+    position p = {z, s, u, lo, from};
     if (z->lay.state_dtype == DT_F32 || run->plain) {
         for (int k = 0; k < n_states; k++)
             if (has >> k & 1) states[k] = entry(&p, run->plain ? zero_plain_array(&z->lay, k) : zero_state_array(k));

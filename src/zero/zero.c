@@ -1,6 +1,7 @@
 /* zero.c - open and close. All model states and staging buffers are allocated here, from the layout (arrange.h). */
 #include "zero_impl.h"
 #include <stdlib.h>
+#include <string.h>
 
 static dt_err alloc_state(dt_zero *z, dt_buf *buf, int64_t len, dt_dtype dtype, dt_memcat category)
 {
@@ -27,39 +28,42 @@ static dt_err alloc_states(dt_zero *z)
     return DT_OK;
 }
 
-static dt_err alloc_matrices(dt_zero *z)
+/* A buffer whose contents need no initial value. */
+typedef struct staging {
+    dt_buf *buf;
+    dt_memspace space;
+    size_t nbytes;
+} staging;
+enum { N_STAGING = 10 + DT_N_PARTS };
+
+static void list_staging(dt_zero *z, staging list[N_STAGING])
 {
     const zero_layout *l = &z->lay;
-    const struct {
-        dt_buf *buf;
-        dt_memspace space;
-        size_t nbytes;
-    } of[] = {
+    const dt_memspace updates = l->grads_down ? DT_ON_HOST : DT_ON_DEVICE;
+    const staging buffers[N_STAGING - DT_N_PARTS] = {
+        {&z->grad_arena, DT_ON_DEVICE, l->grad_arena_bytes},
+        {&z->bucket, DT_ON_DEVICE, l->bucket_bytes},
+        {&z->results, DT_ON_DEVICE, l->results_bytes},
+        {&z->scratch, updates, zero_scratch_nbytes(l)},
         {&z->direction, DT_ON_DEVICE, (size_t)l->direction_len * sizeof(uint16_t)},
         {&z->owned_matrices, DT_ON_DEVICE, (size_t)l->owned_len * sizeof(uint16_t)},
         {&z->matrix_scratch, DT_ON_DEVICE, l->matrix_scratch_bytes},
         {&z->matrix_sums, DT_ON_DEVICE, (size_t)l->n_matrices * 16},
         {&z->host_direction, DT_ON_PINNED, l->grads_down ? (size_t)l->direction_shard_len * sizeof(uint16_t) : 0},
+        {&z->host, DT_ON_PINNED, l->host_bytes},
     };
-    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
-        DT_TRY(dt_buf_alloc(of[i].buf, z->dev, of[i].space, of[i].nbytes, DT_MEM_STAGING));
-    return DT_OK;
+    for (int p = 0; p < DT_N_PARTS; p++) list[p] = (staging){&z->param_arena[p], DT_ON_DEVICE, l->param_arena_bytes[p]};
+    memcpy(list + DT_N_PARTS, buffers, sizeof buffers);
 }
 
 static dt_err alloc_staging(dt_zero *z)
 {
-    const zero_layout *l = &z->lay;
-    for (int p = 0; p < DT_N_PARTS; p++)
-        DT_TRY(dt_buf_alloc(&z->param_arena[p], z->dev, DT_ON_DEVICE, l->param_arena_bytes[p], DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc(&z->grad_arena, z->dev, DT_ON_DEVICE, l->grad_arena_bytes, DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc(&z->bucket, z->dev, DT_ON_DEVICE, l->bucket_bytes, DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc(&z->results, z->dev, DT_ON_DEVICE, l->results_bytes, DT_MEM_STAGING));
-    DT_TRY(dt_buf_alloc_zeroed(&z->watched, z->dev, DT_ON_DEVICE, l->watched_bytes, DT_MEM_STAGING));
-    const dt_memspace updates = l->grads_down ? DT_ON_HOST : DT_ON_DEVICE;
-    DT_TRY(dt_buf_alloc(&z->scratch, zero_memory_of(z, updates), updates, zero_scratch_nbytes(l), DT_MEM_STAGING));
-    DT_TRY(alloc_matrices(z));
-    DT_TRY(dt_buf_alloc(&z->host, z->dev, DT_ON_PINNED, l->host_bytes, DT_MEM_STAGING));
-    return DT_OK;
+    staging list[N_STAGING];
+    list_staging(z, list);
+    for (int i = 0; i < N_STAGING; i++)
+        DT_TRY(
+            dt_buf_alloc(list[i].buf, zero_memory_of(z, list[i].space), list[i].space, list[i].nbytes, DT_MEM_STAGING));
+    return dt_buf_alloc_zeroed(&z->watched, z->dev, DT_ON_DEVICE, z->lay.watched_bytes, DT_MEM_STAGING);
 }
 
 static dt_err make_streams(dt_zero *z)
@@ -83,8 +87,7 @@ static dt_err make_streams(dt_zero *z)
 
 static dt_err open_local(dt_zero *z)
 {
-    z->state = calloc((size_t)z->n_units, sizeof *z->state);
-    DT_CHECK(z->state, DT_ERR_MEMORY, "out of memory for the states of %d units", z->n_units);
+    DT_ALLOC(z->state, z->n_units, "out of memory for the states of %d units", z->n_units);
     DT_EXPECT(!zero_offloads(z) || (z->opt.host && z->opt.host->ops->host_accessible));
     DT_TRY(make_streams(z));
     DT_TRY(zero_slices_make(z));
@@ -152,15 +155,13 @@ void dt_zero_close(dt_zero *z)
     wait_for_streams(z);
     zero_offload_close(z);
     destroy_streams(z);
-    dt_buf *const bufs[] = {&z->direction,      &z->owned_matrices, &z->matrix_scratch, &z->matrix_sums,
-                            &z->host_direction, &z->grads,          &z->scratch,        &z->grad_arena,
-                            &z->bucket,         &z->results,        &z->watched,        &z->host};
-    for (int p = 0; p < DT_N_PARTS; p++) {
-        dt_buf_free(&z->params[p]);
-        dt_buf_free(&z->param_arena[p]);
-    }
+    staging list[N_STAGING];
+    list_staging(z, list);
+    for (int i = 0; i < N_STAGING; i++) dt_buf_free(list[i].buf);
+    for (int p = 0; p < DT_N_PARTS; p++) dt_buf_free(&z->params[p]);
     for (int a = 0; a < ZERO_MAX_ARRAYS; a++) dt_buf_free(&z->array[a]);
-    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) dt_buf_free(bufs[i]);
+    dt_buf_free(&z->grads);
+    dt_buf_free(&z->watched);
     zero_layout_free(&z->lay);
     zero_slices_free(z);
     free(z->state);

@@ -1,8 +1,8 @@
 /* zero_impl.h - internals of dt_zero: buffers, arena contents, streams. Private to src/zero.
  *
- * Local errors and collectives. A rank with a local error (an injected fault, a kernel) still enters the collectives
- * that the others have begun, with whatever data it has. It then returns its error, so all ranks reach the next vote.
- * Only DT_ERR_COMM returns immediately; a rank whose device has failed also returns it. */
+ * Local errors and collectives. A rank with a local error (an injected fault, a kernel) still enters the collectives of
+ * the others, with undefined data. It then returns its error, so all ranks reach the next vote. Only DT_ERR_COMM
+ * returns immediately. A rank whose device has failed returns it, too. */
 #ifndef DTRAIN_ZERO_IMPL_H
 #define DTRAIN_ZERO_IMPL_H
 
@@ -260,8 +260,7 @@ dt_err zero_gather_changed(dt_zero *z, int u, dt_part part, dt_stream *wrote, dt
 /** The unit that params_acquire will probably request after `last`, whose predecessor was `before` (-1: start of a
  *  micro-step). Returns -1 if unknown. */
 int zero_next_unit(const dt_zero *z, int before, int last);
-/** Did params_acquire always request another unit after the last two? If so, a reduction may be deferred for its
- *  gathers. */
+/** Did params_acquire request another unit after the last two, in earlier steps? Then a reduction may be deferred. */
 bool zero_another_follows(const dt_zero *z);
 /** Queue deferred reductions: the oldest, or all. Enter the collectives even after an earlier error. */
 dt_err zero_reduce_oldest(dt_zero *z);
@@ -310,7 +309,7 @@ typedef struct zero_slice {
     const void *grad;
     dt_dtype grad_dtype;
     float *master;
-    /* the arrays of the states; NULL: packed or beside a file, found by their element */
+    /* the arrays of the states; NULL: located by their element, because they are packed or not in the file */
     void *array[ZERO_MAX_ARRAYS];
     void *direction; /* bf16; NULL: the unit has no matrices */
     void *param;     /* NULL, or receives the rounded parameters */

@@ -33,11 +33,10 @@ $(BUILD)/config.mk: $(BUILD)/config.key tools/mk/probe.sh tools/mpi.sh
 	@MPICC="$(MPICC)" HDF5_GIVEN=$(HDF5_GIVEN) HDF5="$(HDF5)" tools/mk/probe.sh >$@.new && mv $@.new $@
 
 # Kernels in src/device/isa are compiled once per instruction set; a program selects one at
-# start-up. ISAS=native: only this machine's. Their debug information is reduced to line numbers,
-# which saves a quarter of the compile time. The set v2 only has to work (no AVX2): -O2.
+# start-up. ISAS=native: only this machine's. The set v2 only has to work (no AVX2): -O1.
 ISAS     ?= all
 override ISAS := $(patsubst all,$(ISAS_ALL),$(patsubst native,$(ISAS_NATIVE),$(ISAS)))
-ISA_CFLAGS_v2   ?= -march=x86-64-v2 -O2
+ISA_CFLAGS_v2   ?= -march=x86-64-v2 -O1
 ISA_CFLAGS_v3   ?= -march=x86-64-v3
 ISA_CFLAGS_v4   ?= -march=x86-64-v4 -mprefer-vector-width=512
 ISA_CFLAGS_neon      ?= -march=armv8-a
@@ -46,7 +45,8 @@ ISA_CFLAGS_sve       ?= -march=armv8.2-a+sve
 ISA_CFLAGS_sve_bf16  ?= -march=armv8.2-a+sve+bf16
 ISA_CFLAGS_base ?=
 
-CFLAGS   ?= -O2 -g
+# -g1: functions and lines, which backtraces need. For a debugger: CFLAGS="-O0 -g3".
+CFLAGS   ?= -O2 -g1
 WARNINGS  = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
 WARNINGS += $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# gcc takes MPICH's MPI_STATUSES_IGNORE, the address 1, for an array
 CPPFLAGS += -Iinclude -D_GNU_SOURCE $(HDF5_CFLAGS)

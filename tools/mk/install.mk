@@ -1,9 +1,9 @@
-# install.mk - make install
+# install.mk - make install, make uninstall
 DEST      = "$(DESTDIR)$(PREFIX)"
 DOCUMENTS = README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md
 BUILT_WITH = $(firstword $(notdir $(MPICC))), $(shell $(MPICC) --version 2>/dev/null | head -1), $(shell $(MPIRUN) --version 2>/dev/null | sed -n "1s/^mpirun //p"), HDF5 $(or $(shell pkg-config --modversion $(HDF5) 2>/dev/null),unknown)
 MODULES   ?= $(shell cat $(BUILD)/modules 2>/dev/null)# environment modules that the installed one asks for: those loaded when this was built
-ifneq ($(filter install,$(MAKECMDGOALS)),)
+ifneq ($(filter install uninstall,$(MAKECMDGOALS)),)
 $(if $(filter /%,$(PREFIX)),,$(error PREFIX: expected an absolute path, found '$(PREFIX)'))
 endif
 install: all  ## install to PREFIX (DESTDIR honoured): programs, man pages, documentation, examples, job scripts, modulefiles
@@ -22,3 +22,7 @@ install: all  ## install to PREFIX (DESTDIR honoured): programs, man pages, docu
 	for job in $(wildcard jobs/*); do sed "s|^bin=.*|bin='$(PREFIX)/bin'|" $$job > $(DEST)/share/dtrain/$$job && chmod 644 $(DEST)/share/dtrain/$$job || exit 1; done
 	for form in '' .lua; do sed -e 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g; s|@MODULES@|$(MODULES)|g; s|@BUILT_WITH@|$(BUILT_WITH)|g' \
 	  tools/modulefile$$form.in > $(DEST)/share/modulefiles/dtrain/$(VERSION)$$form || exit 1; done
+uninstall:  ## remove from PREFIX what make install wrote for this version
+	rm -f $(addprefix $(DEST)/bin/,$(PROGRAMS)) $(addprefix $(DEST)/share/bash-completion/completions/,$(PROGRAMS)) $(DEST)/share/zsh/site-functions/_dtrain
+	rm -f $(addprefix $(DEST)/share/man/man1/,$(notdir $(wildcard docs/*.1))) $(addprefix $(DEST)/share/modulefiles/dtrain/$(VERSION),'' .lua)
+	rm -rf $(addprefix $(DEST)/,share/doc/dtrain share/dtrain lib/dtrain)

@@ -8,7 +8,7 @@ BENCHES   = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 # Test programs are linked often and run seldom: use an optimisation level that compiles fast, and
 # the fast linker if there is one. They leave out debug information, which is four fifths of their
 # size; their symbols name the functions of a backtrace. TEST_STRIP= keeps it.
-TEST_CFLAGS = $(patsubst -O2,-O1,$(CFLAGS:-g=-g1)) $(if $(SAN),,$(TEST_LD))
+TEST_CFLAGS = $(patsubst -O2,-O1,$(CFLAGS)) $(if $(SAN),,$(TEST_LD))
 TEST_STRIP = $(if $(SAN),,-Wl,-S)
 $(TEST_SUP) $(BENCHES:=.o): TEST_CFLAGS = $(CFLAGS)# references and benchmarks compute
 tests-build: $(TESTS) $(FUZZ) $(SIM_LIBS)

@@ -68,8 +68,8 @@ dt_err dt_checkpoint_save_as(dt_comm *comm, dt_zero *z, const dt_ckpt_meta *meta
  *
  *      dt_saver_begin    copies the states and begins the first stage
  *      dt_saver_hold     orders the next change of the states after the copy
- *      dt_saver_look     has this rank completed its part of the stage? The vote combines the answers
- *      dt_saver_go_on    if all ranks have: begins the next stage, or publishes the checkpoint
+ *      dt_saver_poll     has this rank completed its part of the stage? The vote combines the answers
+ *      dt_saver_continue    if all ranks have: begins the next stage, or publishes the checkpoint
  *      dt_saver_finish   instead of the last two: waits for the whole save
  *
  *  Only the training thread calls these functions. The writer uses neither MPI nor the device. */
@@ -97,10 +97,10 @@ dt_err dt_saver_hold(dt_saver *s);
  *  work_s  out  seconds that it took
  *
  *  Returns the error of the part, in every call. */
-dt_err dt_saver_look(dt_saver *s, bool *done, double *work_s);
+dt_err dt_saver_poll(dt_saver *s, bool *done, double *work_s);
 /** Continue after all ranks have answered done; work_s: of the slowest. ended: out, the checkpoint is published.
  *  Collective, agreed. Errors as dt_checkpoint_save. */
-dt_err dt_saver_go_on(dt_saver *s, double work_s, bool *ended);
+dt_err dt_saver_continue(dt_saver *s, double work_s, bool *ended);
 /** Wait for the save in flight, if any. Collective, agreed. After an error the save is abandoned on all ranks: the
  *  .part is removed, older files are unchanged. phase: changes while the writer progresses. */
 dt_err dt_saver_finish(dt_saver *s, dt_phase *phase);
@@ -108,7 +108,7 @@ dt_err dt_saver_finish(dt_saver *s, dt_phase *phase);
 /** State of the save in flight, or of the last one. */
 enum { DT_SAVE_STAGES = 3 };
 typedef struct dt_saver_state {
-    bool under_way;
+    bool in_progress;
     size_t nbytes;         /* copied by this rank */
     double copy_s;         /* seconds of the copy; known after the first stage */
     double work_s;         /* seconds of all stages so far, each on the slowest rank */

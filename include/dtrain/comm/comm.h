@@ -13,17 +13,17 @@
  * valid after dt_device_ops.stream_sync or an event on the stream. Collectives on host values are synchronous: results
  * are valid when the call returns.
  *
- * Axes. A module asks for the axis that it needs (dt_mesh), and knows neither this rank's number in the run nor how
- * many ranks there are. Only comm and main do. The role of the one rank that writes files is dt_comm_first.
+ * Axes. A module uses the axis that it needs (dt_mesh). Only comm and main use the rank and the number of ranks of the
+ * run. dt_comm_first selects the one rank that writes files.
  *
- * Errors. After DT_ERR_COMM the communicator is unusable: the caller returns the error, and main ends the job. If a
- * collective on tensors returns another error (a failed copy to or from the device, or an injected fault), this rank
- * has nevertheless taken part in it, with undefined values: the caller keeps the error for the next vote. Only after
- * DT_ERR_ARG the rank has not taken part.
+ * Errors. After DT_ERR_COMM the communicator is unusable: the caller returns the error, and main ends the job. A
+ * collective on tensors may return another error: of a copy to or from the device, or an injected fault. This rank has
+ * then taken part in it with undefined values, and the caller keeps the error for the next vote. After DT_ERR_ARG the
+ * rank has not taken part.
  *
- * A rank whose device has failed permanently (dt_device_fail) enters no further collectives, nor an exchange inside of
- * one. Every function then returns DT_ERR_COMM with the device's message, and dt_comm_leave ends the job with the exit
- * code of DT_ERR_FAULT.
+ * A rank whose device has failed permanently (dt_device_fail) enters no further collective or exchange. Every function
+ * then returns DT_ERR_COMM with the device's message, and dt_comm_leave ends the job with the exit code of
+ * DT_ERR_FAULT.
  *
  * With comm->check the ranks exchange a description of every collective before it begins. If the descriptions differ,
  * all ranks return DT_ERR_COMM. The message names a rank that differs from the majority, its collective and the
@@ -77,15 +77,15 @@ typedef struct dt_axis {
     const char *name;
     int rank, size; /* this rank's coordinate, and the number of ranks */
     dt_comm *comm;
-    int node, n_nodes;           /* nodes of its members, numbered by their first member */
-    int local_rank, local_size;  /* within the node, among the members */
-    bool even_nodes;             /* all these nodes have the same number of members */
-    int most_local, least_local; /* maximum and minimum number of members of a node */
-    bool in_order;               /* its members are all ranks of the run, in the order of their numbers */
-    int *member;                 /* [size] their ranks in the run; these five tables are owned by comm */
-    int *block_of;               /* [size] block of a reduce-scatter that each member receives; mostly its own number */
-    int *node_of, *local_of;     /* [size] */
-    int *member_at; /* [n_nodes * most_local] member by node and local rank, -1 if the node has fewer members */
+    int node, n_nodes;          /* nodes of its members, numbered by their first member */
+    int local_rank, local_size; /* within the node, among the members */
+    bool even_nodes;            /* all these nodes have the same number of members */
+    int max_local, min_local;   /* maximum and minimum number of members of a node */
+    bool in_order;              /* its members are all ranks of the run, in the order of their numbers */
+    int *member;                /* [size] their ranks in the run; these five tables are owned by comm */
+    int *block_of;              /* [size] block of a reduce-scatter that each member receives; mostly its own number */
+    int *node_of, *local_of;    /* [size] */
+    int *member_at; /* [n_nodes * max_local] member by node and local rank, -1 if the node has fewer members */
     int near;       /* index in dt_mesh.axis of the axis with the same members on each node; -1: none share a node */
     dt_parcel *messages; /* [size] scratch of an exchange; owned by comm */
     void *route;         /* state of the transport for this axis */
@@ -149,7 +149,7 @@ struct dt_comm {
     int node, n_nodes;            /* nodes are numbered by their lowest rank */
     dt_mesh mesh;
     int n_sharing;            /* ranks on this rank's device, including itself; 0 before dt_comm_find_devices */
-    int most_sharing;         /* maximum of n_sharing over all ranks */
+    int max_sharing;          /* maximum of n_sharing over all ranks */
     bool leads;               /* this rank is the lowest on its device */
     char host[64];            /* host name */
     dt_neighbour *neighbours; /* [n_neighbours] the other ranks on this host, in rank order; owned */
@@ -265,10 +265,10 @@ typedef struct dt_mesh_shape {
 dt_err dt_comm_mesh(dt_comm *comm, const dt_mesh_shape *shape);
 
 /** The member with this local rank on a node; -1: the node has fewer members. Local. node < n_nodes; local_rank <
- *  most_local. */
+ *  max_local. */
 static inline int dt_axis_at(const dt_axis *axis, int node, int local_rank)
 {
-    return axis->member_at[(size_t)node * (size_t)axis->most_local + (size_t)local_rank];
+    return axis->member_at[(size_t)node * (size_t)axis->max_local + (size_t)local_rank];
 }
 
 /** Index of the block of a reduce-scatter that this rank receives. Local. */
@@ -281,7 +281,7 @@ static inline int dt_comm_number(const dt_comm *comm) { return comm->rank; }
 /** Mean over all ranks, from the sum of their values. Local. */
 static inline double dt_comm_mean(const dt_comm *comm, double sum) { return sum / comm->nranks; }
 
-/** Find which ranks share a device: set n_sharing, most_sharing and leads. Collective. A rank that could not open its
+/** Find which ranks share a device: set n_sharing, max_sharing and leads. Collective. A rank that could not open its
  *  device passes {0}. DT_ERR_MEMORY, agreed; DT_ERR_COMM. */
 dt_err dt_comm_find_devices(dt_comm *comm, const dt_device *dev);
 
@@ -353,7 +353,7 @@ dt_err dt_comm_all_reduce(const dt_axis *axis, void *buf, dt_dtype dt, int64_t c
  *  Errors as dt_comm_reduce_scatter. */
 dt_err dt_comm_all_to_all(const dt_axis *axis, const void *send, void *recv, size_t nbytes, dt_stream *stream);
 
-/** As dt_comm_all_to_all with blocks of different sizes, one behind the other in rank order.
+/** As dt_comm_all_to_all with blocks of different sizes, contiguous in rank order.
  *
  *  send_nbytes, recv_nbytes  in  [size] bytes to and from each rank; host; send_nbytes[r] here equals recv_nbytes[this
  *                                rank] on rank r, which comm->check verifies */
@@ -454,7 +454,7 @@ dt_err dt_comm_same_file(dt_comm *comm, const char *path, uint64_t fingerprint);
  *  synchronous: one MPI_Allreduce.
  *
  *  err  this rank's error. A failing rank keeps its own message; a rank that passed DT_OK records the message
- *       "rank R failed: <dt_error_words>". Only rank R prints (dt_comm_speaks)
+ *       "rank R failed: <dt_error_words>". Only rank R prints (dt_comm_prints_error)
  *
  *  DT_ERR_COMM: the exchange failed. A rank that failed in dt_comm_attach without an agreement gets its own err back
  *  without an exchange: main must end the job. */
@@ -470,7 +470,7 @@ static inline dt_err dt_comm_agree_all(dt_comm *comm, dt_err err)
 
 /** Does this rank print its error? False if the last agreement or vote named another rank, which prints for all. Local;
  *  comm may be NULL. */
-bool dt_comm_speaks(const dt_comm *comm);
+bool dt_comm_prints_error(const dt_comm *comm);
 
 /** Did the last agreement or vote end in an error, so that all ranks know of it and can end in order? False after an
  *  error of this rank only. Local; comm may be NULL. */
@@ -494,7 +494,7 @@ char *dt_comm_where(const dt_comm *comm, char *out, size_t out_size);
 /** What the staging of a transport depends on. */
 typedef struct dt_comm_shape {
     int nranks, ranks_per_node;
-    int most_sharing;   /* maximum number of ranks on a device */
+    int max_sharing;    /* maximum number of ranks on a device */
     bool shared_memory; /* as dt_comm_attach */
     bool by_node;       /* as dt_mesh_shape */
 } dt_comm_shape;

@@ -43,7 +43,11 @@ typedef struct dt_batch {
     uint8_t *pixels;
     int32_t n_images, max_images;
     size_t image_nbytes;
-    int64_t n_target; /* targets >= 0 */
+    /* The tokens with a target, ascending, and the number of them before each sequence. Weights and log-probabilities
+     * have one element per target, in this order. */
+    int32_t *target_row; /* [n_target] */
+    int32_t *seq_target; /* [n_seq + 1] */
+    int64_t n_target;
     int64_t n_samples;
     int64_t weight_fixed;     /* sum of weight in units of 2^-20: exact, independent of order */
     dt_extension *extensions; /* a list; dt_batch_extension */
@@ -68,7 +72,8 @@ size_t dt_extension_nbytes(const dt_extension_form *form, int32_t max_seq);
 void dt_batch_free(dt_batch *b, dt_ledger *ledger);
 /** Bytes that dt_batch_alloc allocates. */
 size_t dt_batch_nbytes(int32_t max_tok, int32_t max_seq);
-/** Compute order, n_target and weight_fixed from the other fields, after these were filled in. Allocates nothing. */
+/** Compute order, target_row, seq_target, n_target and weight_fixed from the other fields, after these were filled in.
+ *  Allocates nothing. */
 void dt_batch_finish(dt_batch *b);
 
 #endif

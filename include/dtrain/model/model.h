@@ -322,7 +322,7 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
  *
  *      L = sum over tokens of  - u_t logp_t - entropy_weight_t H_t + kl_weight_t K_t
  *
- *  Arrays are host memory, [n_tok]; elements of tokens without a target are ignored. */
+ *  Arrays are host memory, [n_target], in the order of b->target_row. */
 typedef struct dt_head_pass {
     float inv_temperature;       /* 1/T, usually 1 */
     const float *u;              /* required by dt_model_head only */
@@ -333,7 +333,7 @@ typedef struct dt_head_pass {
     dt_model *reference;
 } dt_head_pass;
 
-/** Results per token: [n_tok], host memory, the caller's; 0 without a target. NULL: not computed. */
+/** Results per target: [n_target], in the order of b->target_row, host memory, the caller's. NULL: not computed. */
 typedef struct dt_head_results {
     float *logp;
     uint8_t *hit; /* the target is the most probable token (ties: the lowest id) */

@@ -138,14 +138,17 @@ const dt_batch *dt_rollout_micro(dt_rollout *r, const dt_task *t, const int64_t 
 /** Number of micro-steps of a step with n rows. Local. */
 int dt_rollout_n_micro(const dt_rollout *r, const dt_task *t, int64_t n);
 
-/** Compute a model's value for each token of a batch: out[i], i < n_tok, is the log-probability of token i's target, or
- *  the critic's value at token i. Collective, as the model's forward. */
+/** What a scorer computes for a batch: the log-probability of each target, out [n_target], or the value of each token
+ *  (a critic, a judge), out [n_tok]. */
+typedef enum dt_scored { DT_SCORED_TARGETS, DT_SCORED_TOKENS } dt_scored;
+/** Score a batch. Collective, as the model's forward. */
 typedef dt_err (*dt_rollout_scorer)(void *self, dt_task *t, const dt_batch *b, float *out);
-/** Score all rows and store the values in an array, on all ranks: element k < n_new is the scorer's value at the token
- *  before completion token k, element n_new that at the last token. Each rank scores its micro-batches of
- *  dt_rollout_micro over the whole order. Collective, agreed. DT_ERR_STOP: as dt_rollout_fill. */
+/** Score all rows and store the results in an array, on all ranks. Element k < n_new is the log-probability of
+ *  completion token k, or the value at the token before it. Element n_new is 0, or the value at the last token. Each
+ *  rank scores its micro-batches of dt_rollout_micro over the whole order. Collective, agreed. DT_ERR_STOP: as
+ *  dt_rollout_fill. */
 dt_err dt_rollout_score(dt_rollout *r, dt_task *t, const int64_t *order, dt_rollout_scorer scorer, void *self,
-                        int array);
+                        dt_scored scored, int array);
 /** A dt_rollout_scorer: log-probabilities under the current policy at t->temperature, by the same forward as a training
  *  step, so that the first ratio of new to old probabilities is exactly 1. self is unused. The sampler's
  *  log-probabilities are compared with the last array filled by it. Collective. */

@@ -55,8 +55,8 @@ typedef struct dt_micro {
     double inv_norm;       /* 1 / the divisor of the step's loss over all ranks; 0: the step is empty */
 } dt_micro;
 
-/** The model's predictions for the tokens of a batch, with logits divided by the task's temperature: [n_tok] each, 0
- *  without a target. */
+/** The model's predictions for the targets of a batch, with logits divided by the task's temperature: [n_target] each,
+ *  in the order of batch->target_row. */
 typedef struct dt_predictions {
     const float *logp;
     const uint8_t *hit; /* the target was the most probable token */
@@ -67,13 +67,13 @@ typedef struct dt_predictions {
     const float *value;           /* of a scalar head, which has no other predictions: [n_tok, n_labels] */
 } dt_predictions;
 
-/** Derivatives of the task's loss L, which `weights` writes. */
+/** Derivatives of the task's loss L, of which `weights` writes every element: one per target, as of dt_predictions. */
 typedef struct dt_weights {
-    float *u; /* [n_tok]: -dL/dlogp_t */
-    /* [n_tok] kappa_t, if - kappa_t times the entropy is a term of L; NULL unless the task requested it
-     * (DT_HEAD_ENTROPY_WEIGHT in t->model_opt->head); then all must be written */
+    float *u; /* [n_target]: -dL/dlogp_t */
+    /* [n_target] kappa_t, if - kappa_t times the entropy is a term of L; NULL unless the task requested it
+     * (DT_HEAD_ENTROPY_WEIGHT in t->model_opt->head) */
     float *entropy;
-    float *kl;     /* [n_tok]: likewise of + kl_t times the divergence from t->reference (DT_HEAD_DIVERGENCE) */
+    float *kl;     /* [n_target]: likewise of + kl_t times the divergence from t->reference (DT_HEAD_DIVERGENCE) */
     float *dvalue; /* of a scalar head, which has no other derivatives: [n_tok, n_labels] dL/dvalue */
 } dt_weights;
 

@@ -88,7 +88,7 @@ typedef struct dt_run {
     dt_stream *compute;
     const dt_axis *data; /* the axis that distributes samples: of comm, or of the plan */
     dt_axis planned_data;
-    int most_sharing;  /* maximum ranks on a device */
+    int max_sharing;   /* maximum ranks on a device */
     double peak_flops; /* of all devices together, for products in the model's type; 0: unknown */
     dt_batching batching;
     dt_model_config mc;

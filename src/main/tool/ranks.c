@@ -11,7 +11,7 @@ int ranks_main(char **argv, dt_comm *comm, dt_device *dev, void *app, dt_err par
     const dt_err started = dt_comm_start(comm);
     if (started != DT_OK) return tool_end(started);
     const dt_err err = run(app, parsed);
-    const int code = dt_comm_speaks(comm) ? tool_end(err) : dt_exit_code(err);
+    const int code = dt_comm_prints_error(comm) ? tool_end(err) : dt_exit_code(err);
     dt_comm_leave(comm, err);
     dt_watchdog *watchdog = dt_watchdog_of_closing(comm);
     close(app);

@@ -7,9 +7,7 @@
 
 static int64_t count_targets(const dt_batch *b, int64_t sequence)
 {
-    int64_t n = 0;
-    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) n += b->target[i] >= 0;
-    return n;
+    return b->seq_target[sequence + 1] - b->seq_target[sequence];
 }
 
 /* Weight of the n-th token of an answer: ld_alpha beyond the length of the other answer, else 1; with dpo.average
@@ -31,8 +29,7 @@ static void add_up(const dt_task *t, const dt_batch *b, int64_t k, int side, con
     const int64_t sequence = DT_N_SIDES * k + side;
     int64_t n = 0;
     double aligned = 0;
-    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
-        if (b->target[i] < 0) continue;
+    for (int32_t i = b->seq_target[sequence]; i < b->seq_target[sequence + 1]; i++) {
         const double share = share_of(t->cfg, a, side, n++), logp = (double)p->logp[i],
                      reference = (double)dpo_reference_logp(d)[i];
         a->pair.ratio[side] += share * (logp - reference);
@@ -118,13 +115,11 @@ static void weigh_side(const dt_task *t, const dt_batch *b, int64_t k, int side,
     const double sft = side == 0 ? a->weight * dt_dpo_weight(&d->loss_of, DT_DPO_SFT) * d->inv_chosen : 0,
                  kl = side == 0 ? d->kl_coef * d->inv_chosen : 0;
     int64_t n = 0;
-    for (int32_t i = b->seq_start[sequence]; i < b->seq_start[sequence + 1]; i++) {
-        const bool counts = b->target[i] >= 0;
-        double u = counts ? -slope * share_of(t->cfg, a, side, n++) + sft : 0;
-        if (counts && kl > 0 && !d->full_kl)
-            u -= kl * dt_k3_slope((double)dpo_reference_logp(d)[i] - (double)p->logp[i]);
+    for (int32_t i = b->seq_target[sequence]; i < b->seq_target[sequence + 1]; i++) {
+        double u = -slope * share_of(t->cfg, a, side, n++) + sft;
+        if (kl > 0 && !d->full_kl) u -= kl * dt_k3_slope((double)dpo_reference_logp(d)[i] - (double)p->logp[i]);
         w->u[i] = (float)u;
-        if (w->kl) w->kl[i] = counts ? (float)kl : 0;
+        if (w->kl) w->kl[i] = (float)kl;
     }
 }
 

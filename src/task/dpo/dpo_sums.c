@@ -65,8 +65,7 @@ static void collect_tokens(dt_task *t, const dt_batch *b, const dt_predictions *
     int64_t n_hit = 0, n_chosen = 0;
     double entropy = 0, logit[DT_N_SIDES] = {0};
     for (int32_t s = 0; s < b->n_seq; s++)
-        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) {
-            if (b->target[i] < 0) continue;
+        for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++) {
             entropy += (double)p->entropy[i];
             logit[s % DT_N_SIDES] += (double)p->mean_logit[i];
             n_chosen += s % DT_N_SIDES == 0;

@@ -140,16 +140,12 @@ static int64_t at_sample(const dt_precomputed *p, int part, int64_t sample)
     return HEAD + p->first[part][sample] * (int64_t)sizeof(float);
 }
 
-/* Compact the targets of each sample and write them. */
 static dt_err write_batch(dt_precomputed *p, int part, const dt_batch *b)
 {
     for (int64_t k = 0; k < b->n_samples; k++) {
-        const int32_t begin = b->seq_start[DT_N_SIDES * k], end = b->seq_start[DT_N_SIDES * (k + 1)];
-        float *run = p->logp + begin;
-        int64_t n = 0;
-        for (int32_t i = begin; i < end; i++)
-            if (b->target[i] >= 0) run[n++] = p->logp[i];
-        DT_TRY(dt_write_at(p->fd, p->path, at_sample(p, part, b->sample[k]), run, (size_t)n * sizeof *run));
+        const int32_t first = b->seq_target[DT_N_SIDES * k], end = b->seq_target[DT_N_SIDES * (k + 1)];
+        DT_TRY(dt_write_at(p->fd, p->path, at_sample(p, part, b->sample[k]), p->logp + first,
+                           (size_t)(end - first) * sizeof *p->logp));
     }
     return DT_OK;
 }
@@ -297,18 +293,12 @@ dt_err dt_precomputed_open(dt_precomputed *p, dt_task *t, const char *model_path
 
 /* ---- use in a run ------------------------------------------------------------------------------------------------ */
 
-/* Read a sample's values to the end of its text's range in the array. Moving them then overwrites none that are
- * still needed. */
 dt_err dt_precomputed_read(dt_precomputed *p, dt_precomputed_part part, const dt_batch *b)
 {
-    memset(p->logp, 0, (size_t)b->n_tok * sizeof *p->logp);
     for (int64_t k = 0; k < b->n_samples; k++) {
-        const int64_t sample = b->sample[k], n = p->first[part][sample + 1] - p->first[part][sample];
-        const int32_t begin = b->seq_start[DT_N_SIDES * k], end = b->seq_start[DT_N_SIDES * (k + 1)];
-        float *run = p->logp + end - n;
-        DT_TRY(dt_read_at(p->fd, p->path, at_sample(p, part, sample), run, (size_t)n * sizeof *run));
-        int64_t left = n;
-        for (int32_t i = begin; i < end; i++) p->logp[i] = b->target[i] < 0 ? 0 : p->logp[end - left--];
+        const int32_t first = b->seq_target[DT_N_SIDES * k], end = b->seq_target[DT_N_SIDES * (k + 1)];
+        DT_TRY(dt_read_at(p->fd, p->path, at_sample(p, part, b->sample[k]), p->logp + first,
+                          (size_t)(end - first) * sizeof *p->logp));
     }
     return DT_OK;
 }

@@ -23,7 +23,7 @@ typedef struct dt_precomputed {
     uint64_t key[DT_N_KEYS];
     int64_t n_samples[DT_N_PRECOMPUTED_PARTS];
     int64_t *first[DT_N_PRECOMPUTED_PARTS]; /* [n_samples + 1]: index of each sample's first element in the array */
-    float *logp; /* [max_tok] of the last batch's targets, 0 for other tokens; NULL: not in use */
+    float *logp;                            /* [max_tok] of the last batch's targets; NULL: not in use */
 } dt_precomputed;
 
 /** In open, after the data is open and t->model_opt covers the batches: add it to the task's parts. When the run

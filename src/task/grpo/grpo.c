@@ -138,22 +138,22 @@ static void begin_step(grpo *g, const dt_task *t)
                           .micro = {.n_micro = dt_rollout_n_micro(g->rollout, t, n), .inv_norm = 1 / (double)n}};
 }
 
-/* The completion of sequence s. *at: the token of the batch that predicts its first token. */
+/* The completion of sequence s. */
 static dt_grpo_completion completion_of(const grpo *g, const dt_task *t, const dt_batch *b, int32_t s,
-                                        const float *logp, int32_t *at)
+                                        const float *logp)
 {
     const int64_t row = g->step.row[s];
     const dt_rollout_row *y = dt_rollout_row_of(g->rollout, row);
     const float *kept[GRPO_N_ARRAYS];
     for (int i = 0; i < GRPO_N_ARRAYS; i++)
         kept[i] = g->array[i] < 0 ? NULL : dt_rollout_array(g->rollout, g->array[i], row);
-    *at = b->seq_start[s] + y->n_prompt - 1;
+    const int32_t at = b->seq_target[s];
     return (dt_grpo_completion){.n = grpo_takes_part(g, t, row) ? y->n_new : 0,
                                 .advantage = g->advantage[row],
-                                .logp = logp + *at,
+                                .logp = logp + at,
                                 .old = kept[GRPO_OLD],
                                 .ref = kept[GRPO_REF],
-                                .entropy = g->step.entropy ? g->step.entropy + *at : NULL,
+                                .entropy = g->step.entropy ? g->step.entropy + at : NULL,
                                 .entropy_least = g->step.entropy_least};
 }
 
@@ -175,9 +175,8 @@ static dt_err find_entropies(grpo *g, dt_task *t, int micro, int64_t *n_selected
     DT_TRY(dt_model_forward(t->model, b, false, 0));
     DT_TRY(dt_model_predict(t->model, b, &pass, &(dt_head_results){.entropy = entropy}));
     for (int32_t s = 0; s < b->n_seq; s++) {
-        int32_t at;
-        const dt_grpo_completion y = completion_of(g, t, b, s, entropy, &at);
-        memcpy(g->selected + *n_selected, entropy + at, (size_t)y.n * sizeof *entropy);
+        const dt_grpo_completion y = completion_of(g, t, b, s, entropy);
+        memcpy(g->selected + *n_selected, entropy + b->seq_target[s], (size_t)y.n * sizeof *entropy);
         *n_selected += y.n;
     }
     return DT_OK;
@@ -215,12 +214,12 @@ static dt_err grpo_weights(dt_task *t, const dt_micro *m, const dt_predictions *
     const dt_batch *b = m->batch;
     const float *const logp = p ? p->logp : w->u; /* weights_known: any values do, because none is used */
     const double of_entropy = t->cfg->grpo_ent_coef / (double)g->step.counts.n_tokens;
-    memset(w->u, 0, (size_t)b->n_tok * sizeof *w->u);
-    if (w->entropy) memset(w->entropy, 0, (size_t)b->n_tok * sizeof *w->entropy);
+    memset(w->u, 0, (size_t)b->n_target * sizeof *w->u); /* some completions take no part */
+    if (w->entropy) memset(w->entropy, 0, (size_t)b->n_target * sizeof *w->entropy);
     for (int32_t s = 0; s < b->n_seq; s++) {
-        int32_t at;
         dt_grpo_result result;
-        const dt_grpo_completion y = completion_of(g, t, b, s, logp, &at);
+        const int32_t at = b->seq_target[s];
+        const dt_grpo_completion y = completion_of(g, t, b, s, logp);
         dt_grpo_loss_of(&g->loss_of, &y, dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts), w->u + at, &result);
         for (int32_t i = 0; w->entropy && i < y.n; i++) w->entropy[at + i] = (float)of_entropy;
     }
@@ -232,12 +231,11 @@ static void grpo_collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     grpo *g = t->self;
     const dt_batch *b = m->batch;
     for (int32_t s = 0; s < b->n_seq; s++) {
-        int32_t at;
         dt_grpo_result result;
-        const dt_grpo_completion y = completion_of(g, t, b, s, p->logp, &at);
+        const dt_grpo_completion y = completion_of(g, t, b, s, p->logp);
         const double kappa = dt_grpo_kappa(&g->loss_of, y.n, &g->step.counts);
         const double loss = dt_grpo_loss_of(&g->loss_of, &y, kappa, NULL, &result);
-        grpo_count(g, t, &y, &result, loss, p->entropy + at);
+        grpo_count(g, t, &y, &result, loss, p->entropy + b->seq_target[s]);
     }
     if (g->array[GRPO_OLD] < 0) dt_rollout_compare(g->rollout, t, b, g->step.row, p->logp);
     dt_sums_count(t->sums, g->sums.n_tok, b->n_tok);

@@ -74,9 +74,11 @@ static dt_err make(grpo *g, dt_task *t, int64_t *n_tokens)
     DT_TRY(complete(g, t, n_tokens));
     grpo_find_diversity(g);
     if (g->array[GRPO_OLD] >= 0)
-        DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_rollout_policy, NULL, g->array[GRPO_OLD]));
+        DT_TRY(
+            dt_rollout_score(g->rollout, t, g->order, dt_rollout_policy, NULL, DT_SCORED_TARGETS, g->array[GRPO_OLD]));
     if (g->array[GRPO_REF] >= 0)
-        DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_reference_scores, &g->reference, g->array[GRPO_REF]));
+        DT_TRY(dt_rollout_score(g->rollout, t, g->order, dt_reference_scores, &g->reference, DT_SCORED_TARGETS,
+                                g->array[GRPO_REF]));
     return dt_rollout_write(g->rollout, t, g->rule.n_funcs, g->name, g->reward, g->advantage);
 }
 

@@ -234,6 +234,7 @@ ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t se
     const dt_rollout_row *row = dt_rollout_row_of(p->rollout, p->row[sequence]);
     return (ppo_completion){.row = p->row[sequence],
                             .first = b->seq_start[sequence] + row->n_prompt - 1,
+                            .first_target = b->seq_target[sequence],
                             .n = row->n_new,
                             .n_states = dt_ppo_n_states(row->n_new, (int32_t)t->cfg->ppo_response_length)};
 }
@@ -280,19 +281,17 @@ static dt_err ppo_weights(dt_task *t, const dt_micro *m, const dt_predictions *p
 {
     const ppo *p = ppo_of(t);
     const dt_batch *b = m->batch;
-    memset(w->u, 0, (size_t)b->n_tok * sizeof *w->u);
     for (int32_t s = 0; s < b->n_seq; s++) {
         const ppo_completion c = ppo_completion_of(t, b, s);
         const float *old = dt_rollout_array(p->rollout, PPO_OLD, c.row);
         const float *advantage = dt_rollout_array(p->rollout, PPO_ADVANTAGE, c.row);
         for (int32_t k = 0; k < c.n; k++) {
-            const dt_ppo_term term = dt_ppo_policy_loss((double)predicted->logp[c.first + k], (double)old[k],
+            const dt_ppo_term term = dt_ppo_policy_loss((double)predicted->logp[c.first_target + k], (double)old[k],
                                                         (double)advantage[k], t->cfg->ppo_cliprange);
-            w->u[c.first + k] = (float)(term.slope * m->inv_norm);
+            w->u[c.first_target + k] = (float)(term.slope * m->inv_norm);
         }
     }
-    for (int32_t i = 0; w->entropy && i < b->n_tok; i++)
-        w->entropy[i] = b->target[i] < 0 ? 0.0f : (float)(t->cfg->ppo_ent_coef * m->inv_norm);
+    for (int64_t i = 0; w->entropy && i < b->n_target; i++) w->entropy[i] = (float)(t->cfg->ppo_ent_coef * m->inv_norm);
     return DT_OK;
 }
 

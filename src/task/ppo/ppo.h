@@ -88,8 +88,8 @@ static inline int64_t ppo_n_steps(const dt_config *cfg) { return cfg->ppo_num_pp
 /** A completion of a batch. */
 typedef struct ppo_completion {
     int64_t row;
-    int32_t first;       /* token of the batch that predicts the completion's first token */
-    int32_t n, n_states; /* number of tokens; number of states that have a value (dt_ppo_n_states) */
+    int32_t first, first_target; /* token of the batch that predicts the completion's first token; its target */
+    int32_t n, n_states;         /* number of tokens; number of states that have a value (dt_ppo_n_states) */
 } ppo_completion;
 ppo_completion ppo_completion_of(const dt_task *t, const dt_batch *b, int32_t sequence);
 

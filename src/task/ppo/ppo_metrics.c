@@ -70,12 +70,13 @@ static void collect_completion(dt_task *t, const dt_batch *b, int32_t sequence, 
     double loss = 0, entropy = 0, approxkl = 0, ratio = 0, squares = 0;
     int64_t n_clipped = 0;
     for (int32_t k = 0; k < c.n; k++) {
-        const double logp = (double)predicted->logp[c.first + k], off = logp - (double)old[k], less_1 = expm1(off);
+        const double logp = (double)predicted->logp[c.first_target + k], off = logp - (double)old[k],
+                     less_1 = expm1(off);
         const dt_ppo_term term = dt_ppo_policy_loss(logp, (double)old[k], (double)advantage[k], t->cfg->ppo_cliprange);
         loss += term.loss, n_clipped += term.clipped;
         approxkl += 0.5 * off * off; /* KL of old and new policy, to second order */
         ratio += less_1, squares += less_1 * less_1;
-        entropy += (double)predicted->entropy[c.first + k];
+        entropy += (double)predicted->entropy[c.first_target + k];
     }
     dt_sums_add(t->sums, p->sums.loss, loss - t->cfg->ppo_ent_coef * entropy);
     dt_sums_add(t->sums, p->sums.policy, loss);

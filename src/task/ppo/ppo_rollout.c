@@ -34,7 +34,7 @@ static dt_err by_critic(void *self, dt_task *t, const dt_batch *b, float *out)
 static dt_err find_costs(dt_task *t)
 {
     ppo *p = ppo_of(t);
-    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_judge, &p->cost, PPO_COST_RETURN));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_judge, &p->cost, DT_SCORED_TOKENS, PPO_COST_RETURN));
     for (int64_t i = 0; i < ppo_n_rows(t); i++)
         p->cost_of[i] =
             -(double)dt_rollout_array(p->rollout, PPO_COST_RETURN, i)[dt_rollout_row_of(p->rollout, i)->n_new];
@@ -44,11 +44,12 @@ static dt_err find_costs(dt_task *t)
 static dt_err ask_models(dt_task *t)
 {
     ppo *p = ppo_of(t);
-    DT_TRY(dt_rollout_score(p->rollout, t, p->order, dt_rollout_policy, NULL, PPO_OLD));
-    DT_TRY(dt_rollout_score(p->rollout, t, p->order, dt_reference_scores, &p->reference, PPO_REFERENCE));
-    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[0], PPO_VALUE));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, dt_rollout_policy, NULL, DT_SCORED_TARGETS, PPO_OLD));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, dt_reference_scores, &p->reference, DT_SCORED_TARGETS,
+                            PPO_REFERENCE));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[0], DT_SCORED_TOKENS, PPO_VALUE));
     if (!p->with_costs) return DT_OK;
-    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[1], PPO_COST_VALUE));
+    DT_TRY(dt_rollout_score(p->rollout, t, p->order, by_critic, &p->critic[1], DT_SCORED_TOKENS, PPO_COST_VALUE));
     return find_costs(t);
 }
 

@@ -141,12 +141,12 @@ typedef struct stand_in {
 static dt_err weights_of_all(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
     const int n_labels = t->ops->n_labels;
-    for (int32_t i = 0; i < m->batch->n_tok; i++) {
-        if (!n_labels) w->u[i] = 1;
+    for (int64_t i = 0; !n_labels && i < m->batch->n_target; i++) {
+        w->u[i] = 1;
         if (w->entropy) w->entropy[i] = 1;
         if (w->kl) w->kl[i] = 1;
-        for (int k = 0; k < n_labels; k++) w->dvalue[i * n_labels + k] = 1;
     }
+    for (int64_t i = 0; i < (int64_t)m->batch->n_tok * n_labels; i++) w->dvalue[i] = 1;
     return DT_OK;
 }
 

@@ -107,7 +107,7 @@ void run_say_overhead(const dt_run *run)
 {
     const dt_device_ops *ops = run->dev.ops;
     const size_t own = atomic_load(&run->ledger.on_now[DT_ON_DEVICE]);
-    const size_t taken = ops->memory_taken && run->most_sharing == 1 ? ops->memory_taken(&run->dev) : SIZE_MAX;
+    const size_t taken = ops->memory_taken && run->max_sharing == 1 ? ops->memory_taken(&run->dev) : SIZE_MAX;
     char text[3][24];
     if (taken == SIZE_MAX || taken < own) return;
     DT_INFO("device memory after a step: %s, of which the run uses %s; driver, code and libraries use %s (planned: %s)",

@@ -97,7 +97,7 @@ static void set_budget(planner *p, const dt_plan_request *req)
                    device_memory = req->device_memory ? req->device_memory : chip_memory;
     const uint64_t per_node = (uint64_t)p->per_node, device = device_memory / (uint64_t)sharing,
                    host = req->host_memory / per_node, disk = req->nvme_space / per_node;
-    p->run->most_sharing = sharing;
+    p->run->max_sharing = sharing;
     run_budget(p->run, p->per_node, &p->budget);
     for (int i = 0; i < p->budget.n; i++) {
         rank_memory *m = &p->budget.memory[i];
@@ -377,7 +377,7 @@ static dt_err print_time(planner *p, int first)
         fprintf(p->out, "\nno prediction of the step time with %s\n", offload);
         return DT_OK;
     }
-    if (p->run->most_sharing > 1) {
+    if (p->run->max_sharing > 1) {
         fputs("\nno prediction of the step time when ranks share a device\n", p->out);
         return DT_OK;
     }
