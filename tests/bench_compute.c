@@ -143,14 +143,14 @@ static void bench_layer(bench *b, const layer *l)
     void *x = bench_values(b, T * I, DT_BF16, 1), *y = bench_values(b, T * y_ld, y_dt, 1),
          *dy = bench_values(b, T * dy_ld, DT_BF16, 1), *w = bench_values(b, I * O, DT_BF16, 1),
          *dw = bench_values(b, I * O, DT_F32, 1), *bias = bench_values(b, O, DT_BF16, 1);
-    matmul p = {dense_matmul(T, O, I, false, !rows, DT_BF16, y_dt), x, w, y};
+    matmul p = {dt_dense_matmul(T, O, I, false, !rows, DT_BF16, y_dt), x, w, y};
     p.mm.ldc = y_ld;
     show_matmul(b, l, "forward", &p);
     if (!strcmp(l->name, "fc")) {
         p.mm.bias = bias, p.mm.epilogue = DT_EPILOGUE_ACT, p.mm.act = DT_ACT_GELU_TANH, p.mm.aux = dy, p.mm.ld_aux = O;
         show_matmul(b, l, "bias, gelu", &p);
     }
-    p = (matmul){dense_matmul(T, I, O, false, rows, DT_BF16, DT_BF16), dy, w, x};
+    p = (matmul){dt_dense_matmul(T, I, O, false, rows, DT_BF16, DT_BF16), dy, w, x};
     p.mm.lda = dy_ld;
     show_matmul(b, l, "dx", &p);
     if (!strcmp(l->name, "fc2")) {
@@ -160,8 +160,8 @@ static void bench_layer(bench *b, const layer *l)
     }
     for (int fp32 = 0; fp32 < 2; fp32++) {
         const dt_dtype dt = fp32 ? DT_F32 : DT_BF16;
-        p = rows ? (matmul){dense_matmul(I, O, T, true, false, DT_BF16, dt), x, dy, dw}
-                 : (matmul){dense_matmul(O, I, T, true, false, DT_BF16, dt), dy, x, dw};
+        p = rows ? (matmul){dt_dense_matmul(I, O, T, true, false, DT_BF16, dt), x, dy, dw}
+                 : (matmul){dt_dense_matmul(O, I, T, true, false, DT_BF16, dt), dy, x, dw};
         *(rows ? &p.mm.ldb : &p.mm.lda) = dy_ld;
         p.mm.accumulate = fp32;
         show_matmul(b, l, fp32 ? "dw fp32 +=" : "dw bf16", &p);
@@ -171,7 +171,7 @@ static void bench_layer(bench *b, const layer *l)
 static void bench_matmul(bench *b)
 {
     const int64_t n = b->dev.ops->own_memory ? 8192 : 1024;
-    matmul p = {dense_matmul(n, n, n, false, false, DT_BF16, DT_BF16), bench_values(b, n * n, DT_BF16, 1),
+    matmul p = {dt_dense_matmul(n, n, n, false, false, DT_BF16, DT_BF16), bench_values(b, n * n, DT_BF16, 1),
                 bench_values(b, n * n, DT_BF16, 1), bench_values(b, n * n, DT_BF16, 1)};
     peak = show(b, "large matmul, the base of the fractions", run_matmul, &p, 2.0 * pow((double)n, 3), 0);
     bench_drop(b);

@@ -21,7 +21,7 @@ static bool is_processor(const dt_device *dev) { return !strcmp(dev->ops->name, 
 static double matmul_gflops(dt_device *dev, dt_dtype dt, const shape *s, const dt_buf *a, const dt_buf *b,
                             const dt_buf *c)
 {
-    const dt_matmul mm = dense_matmul(s->m, s->n, s->k, false, true, dt, dt);
+    const dt_matmul mm = dt_dense_matmul(s->m, s->n, s->k, false, true, dt, dt);
     const int in_a_row = is_processor(dev) ? 1 : 20;
     dev->ops->matmul(dev, &mm, a->ptr, b->ptr, c->ptr, NULL);
     if (dev->ops->stream_sync(dev, NULL)) return 0;

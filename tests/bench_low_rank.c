@@ -30,7 +30,7 @@ typedef struct job {
 static dt_err matmul(bench *b, const job *j, int64_t m, int64_t n, int64_t k, bool ta, bool tb, const void *a,
                      int64_t lda, const void *bb, int64_t ldb, void *c, int64_t ldc, bool add)
 {
-    dt_matmul mm = dense_matmul(m, n, k, ta, tb, j->dt, j->dt);
+    dt_matmul mm = dt_dense_matmul(m, n, k, ta, tb, j->dt, j->dt);
     mm.lda = lda, mm.ldb = ldb, mm.ldc = ldc, mm.accumulate = add;
     return b->ops->matmul(&b->dev, &mm, a, bb, c, NULL);
 }

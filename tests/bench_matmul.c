@@ -29,7 +29,7 @@ static matmul prepare(bench *b, const form *f)
     matmul p = {.a = bench_values(b, f->m * f->k, f->dt, 0.5f),
                 .b = bench_values(b, f->k * f->n, f->dt, 0.5f),
                 .c = bench_room(b, c_nbytes),
-                .mm = dense_matmul(f->m, f->n, f->k, f->trans_a, f->trans_b, f->dt, type_of_c(f))};
+                .mm = dt_dense_matmul(f->m, f->n, f->k, f->trans_a, f->trans_b, f->dt, type_of_c(f))};
     p.mm.accumulate = f->accumulate, p.mm.batch_invariant = f->invariant;
     if (f->bias) p.mm.bias = bench_room(b, (size_t)f->n * 4);
     if (f->addend) p.mm.addend = bench_room(b, c_nbytes), p.mm.ldd = f->n, p.mm.addend_dtype = type_of_c(f);

@@ -57,7 +57,7 @@ static dt_scaled how_of(const job *j, int matrix)
 static dt_err run_matmuls(bench *b, const void *what)
 {
     const job *j = what;
-    dt_matmul mm = dense_matmul(j->m, j->n, j->k, false, true, j->dt, j->dt);
+    dt_matmul mm = dt_dense_matmul(j->m, j->n, j->k, false, true, j->dt, j->dt);
     mm.batch_invariant = j->m == 1;
     for (int i = 0; i < j->n_matrices; i++) {
         mm.b_scaled = how_of(j, i);

@@ -115,7 +115,7 @@ static inline double library_error(const fixture *f, dt_dtype c_dtype, int n_add
  * caller, with all in dt. */
 static inline dt_matmul matmul_with_gaps(int64_t m, int64_t n, int64_t k, int64_t gap, bool trans_b, dt_dtype dt)
 {
-    dt_matmul mm = dense_matmul(m, n, k, false, trans_b, dt, dt);
+    dt_matmul mm = dt_dense_matmul(m, n, k, false, trans_b, dt, dt);
     mm.lda += gap, mm.ldb += gap, mm.ldc += gap, mm.ldd = n + 2 * gap, mm.addend_dtype = dt;
     return mm;
 }

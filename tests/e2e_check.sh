@@ -69,7 +69,7 @@ train 1 done run.max_steps=1
 check run.output_dir="$tmp/done" checkpoint.resume=none
 finds "resume = none with existing checkpoints" 64 1 'resume: none, but'
 check checkpoint.export=hf model.tokenizer="$tmp/nowhere"
-finds "no tokenizer to export" 64 1 'model.tokenizer'
+finds "no tokenizer to export" 65 1 'model.tokenizer'
 check run.time_limit=1:99:00
 finds "an invalid time limit" 64 1 'run.time_limit'
 ends_saying "a warm-up as long as the run passes" 0 'warning: \[scheduler\]: the warm-up takes 6 steps, but the run has only 6' check scheduler.warmup_steps=6

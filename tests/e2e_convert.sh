@@ -144,7 +144,7 @@ wrong "a size that is none" 64 'shard-size.*many' ./dtrain-convert "$hf/gpt2" "$
 wrong "nothing there" 65 'nowhere' ./dtrain-convert "$tmp/nowhere" "$tmp/x.h5"
 wrong "no such tokenizer" 65 'nowhere' ./dtrain-convert "$tmp/gpt2.h5" "$tmp/x" --tokenizer "$tmp/nowhere"
 wrong "a dataset is no model" 65 'dtrain-checkpoint' ./dtrain-convert "$tmp/train.h5" "$tmp/x"
-wrong "a tokenizer that is not there, before any step" 64 'model.*tokenizer.*nowhere' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/x" model.tokenizer="$tmp/nowhere"
+wrong "a missing tokenizer, before any step" 65 'model.*tokenizer.*nowhere' ./dtrain "$tmp/tiny.ini" run.output_dir="$tmp/x" model.tokenizer="$tmp/nowhere"
 mkdir "$tmp/pickle" && cp "$hf/gpt2/config.json" "$tmp/pickle" && touch "$tmp/pickle/pytorch_model.bin"
 wrong "pickled weights" 65 'pytorch_model.bin.*safetensors' ./dtrain-convert "$tmp/pickle" "$tmp/x.h5"
 cp -r "$hf/llama" "$tmp/cut" && truncate -s -4 "$tmp/cut/model.safetensors"

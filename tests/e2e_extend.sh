@@ -44,4 +44,6 @@ expect "rewarm: learning rates of each step" test "$(rates rewarm | cut -d' ' -f
 
 train 1 epochs $linear run.max_steps=0 run.epochs=1 batch.train_batch_size=12
 prints "raising run.epochs recomputes the schedule" "the learning rate jumps from .* because the schedule is recomputed for" train 1 epochs $linear run.max_steps=0 run.epochs=2 batch.train_batch_size=12
+prints "run.epochs that ends before the checkpoint: nothing is trained" \
+    "nothing to train: the checkpoint of step .* is already past the end of the run at step " train 1 epochs $linear run.max_steps=0 run.epochs=1 batch.train_batch_size=12
 e2e_done

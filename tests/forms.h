@@ -4,22 +4,6 @@
 
 #include "dtrain/device/device.h"
 
-/* C[m,n] = op(A) op(B), both of type dt. */
-static inline dt_matmul dense_matmul(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, dt_dtype dt,
-                                     dt_dtype c)
-{
-    return (dt_matmul){.m = m,
-                       .n = n,
-                       .k = k,
-                       .trans_a = trans_a,
-                       .trans_b = trans_b,
-                       .lda = trans_a ? m : k,
-                       .ldb = trans_b ? k : n,
-                       .ldc = n,
-                       .dt = dt,
-                       .c_dtype = c};
-}
-
 /* The constants of GPT-3, with a rate of lr, at a step whose bias corrections are fix1 and fix2. */
 static inline dt_adamw usual_adamw(float lr, float fix1, float fix2)
 {

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ll
 from trl import DPOConfig, DPOTrainer
 
 import trl_runs
+from fixtures import MASK, mix64
 
 STEPS, LOOPS, LR = 10, 6, 1e-2
 OWN = "dpo/start"
@@ -121,9 +122,7 @@ def train_safely(estimator, average):
     load = lambda path, kind: kind.from_pretrained(path, dtype=torch.float32).eval()
     policy, reference = (load(out / "start", LlamaForCausalLM) for _ in range(2))
     helpful, harmless = load(here / "rm" / "start", LlamaForSequenceClassification), load(out / "judge", LlamaForSequenceClassification)
-    norms = [p for n, p in policy.named_parameters() if "norm" in n]
-    others = [p for n, p in policy.named_parameters() if "norm" not in n]
-    optimizer = torch.optim.AdamW([{"params": others, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
+    optimizer = trl_runs.adamw([policy], LR)
     log_lambda, ema = 0.0, None
     for step in range(LOOPS):
         pairs = [records[(step * BATCH + i) % len(records)] for i in range(BATCH)]
@@ -172,21 +171,13 @@ with open(out / "safe.txt", "w") as f:
 # ---- one beta for all pairs of a step ------------------------------------------------------------------------------------------------------------
 SHOWN = ["loss", "grad_norm", "dpo/beta", "dpo/gap_mean", "dpo/gap_std", "dpo/frac_kept", "dpo/rewards/margins"]
 BATCHED = [(1.0, 0.6, 0.9, ""), (0.8, 0.6, 0.9, ""), (0.5, 2.0, 0.5, ""), (0.5, 0.6, 0.9, "sft")]  # share kept, w (2: beta reaches its least), momentum, one more loss
-SEED, FILTER, MASK = 1234, 8, 2**64 - 1
-
-
-def mix(x):
-    """splitmix64's finaliser."""
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
+SEED, FILTER = 1234, 8
 
 
 def drawn(gaps, mean, deviation, n_kept, first):
     """Numbers of pairs without replacement, by Gaussian weights: the greatest logarithms of weights with Gumbel noise."""
     def key(i):
-        u = ((mix((mix(mix(SEED) ^ FILTER << 32) + first + i) & MASK) >> 12) + 0.5) * 2.0**-52
+        u = ((mix64((mix64(mix64(SEED) ^ FILTER << 32) + first + i) & MASK) >> 12) + 0.5) * 2.0**-52
         off = (gaps[i] - mean) / deviation if deviation > 0 else 0
         return -off * off / 2 - math.log(-math.log(u))
     return sorted(range(len(gaps)), key=key, reverse=True)[:n_kept]
@@ -194,9 +185,7 @@ def drawn(gaps, mean, deviation, n_kept, first):
 
 def train_by_batches(share, w, momentum, more):
     policy, reference = (LlamaForCausalLM.from_pretrained(out / "start", dtype=torch.float32).eval() for _ in range(2))
-    norms = [p for n, p in policy.named_parameters() if "norm" in n]
-    others = [p for n, p in policy.named_parameters() if "norm" not in n]
-    optimizer = torch.optim.AdamW([{"params": others, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
+    optimizer = trl_runs.adamw([policy], LR)
     mean = deviation = None
     for step in range(LOOPS):
         pairs = [records[(step * BATCH + i) % len(records)] for i in range(BATCH)]

@@ -9,18 +9,17 @@ trl.json         runs: their name, the settings of dtrain that are the same, TRL
                  tensor the norm of its change, and sums of its change times cos(i) and cos(3 i + 1)
 """
 import json
-import math
-import pathlib
 import random
 import tempfile
 
 import torch
 import trl.trainer.grpo_trainer as grpo_trainer
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.rewards import get_soft_overlong_punishment
+
+from trl_runs import DATA, bytes_tokenizer, train, write
 
 STEPS, ROWS, GROUP, MOST, LR = 10, 8, 4, 6, 1e-2
 ONE = {"funcs": 1}  # rewards by the first function alone
@@ -72,10 +71,8 @@ RUNS = [  # name, settings of TRL, keys of dtrain
      "loss_type=vespo importance_sampling_level=sequence vespo_k_pos=1 vespo_lambda_neg=4 num_iterations=3 beta=0.05 mask_truncated_completions=true"),
     ("off-policy mask", ONE | {"off_policy_mask_threshold": 0.01, "num_iterations": 3}, "off_policy_mask_threshold=0.01 num_iterations=3"),
 ]
-here = pathlib.Path(__file__).parent / "data"
-out = here / "grpo"
+out = DATA / "grpo"
 out.mkdir(exist_ok=True)
-torch.set_num_threads(1)
 
 # Groups of completions: some end, some are cut; now and then a group of equal rewards, and functions that do not apply.
 draw = random.Random(11)
@@ -94,15 +91,7 @@ for i in range(2 * STEPS):
 with open(out / "rollouts.jsonl", "w") as f:
     f.writelines(json.dumps(line) + "\n" for line in lines)
 
-# Bytes as GPT-2's pre-tokenizer spells them.
-plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-others = [b for b in range(256) if b not in plain]
-spelled = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
-bytes_only = Tokenizer(models.BPE({spelled[b]: b for b in range(256)} | {"<eos>": 256, "<pad>": 257}, []))
-bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-bytes_only.decoder = decoders.ByteLevel()
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_only, eos_token="<eos>", pad_token="<pad>", padding_side="left")
-
+tokenizer = bytes_tokenizer(padding_side="left")
 grpo_trainer.shuffle_sequence_dict = lambda batch: batch  # data.shuffle = false
 
 
@@ -128,15 +117,6 @@ class Given:
                 "logprobs": None, "first": [r[0] for r in rewards], "second": [r[1] for r in rewards]}
 
 
-def moved(model, start):
-    where = {}
-    for name, w in model.state_dict().items():
-        d = (w.double() - start[name].double()).flatten()
-        i = torch.arange(d.numel(), dtype=torch.float64)
-        where[name] = [float(f"{x:.7g}") for x in (d.norm().item(), (d * torch.cos(i)).sum().item(), (d * torch.cos(3 * i + 1)).sum().item())]
-    return where
-
-
 runs = []
 with tempfile.TemporaryDirectory() as work:
     for name, settings, keys in RUNS:
@@ -149,22 +129,16 @@ with tempfile.TemporaryDirectory() as work:
         arguments = GRPOConfig(output_dir=work, max_steps=STEPS, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.1, max_grad_norm=1.0,
                                logging_steps=1, report_to=[], bf16=False, use_cpu=True, save_strategy="no", gradient_checkpointing=False,
                                num_generations=GROUP, max_completion_length=MOST, shuffle_dataset=False, **(defaults | settings))
-        model = LlamaForCausalLM.from_pretrained(here / "dpo" / "start", dtype=torch.float32)
-        start = {k: v.clone() for k, v in model.state_dict().items()}
+        model = LlamaForCausalLM.from_pretrained(DATA / "dpo" / "start", dtype=torch.float32)
         trainer = GRPOTrainer(model=model, reward_funcs=funcs, args=arguments, train_dataset=Dataset.from_list([{"prompt": str(i)} for i in range(2 * STEPS)]),
                               processing_class=tokenizer, rollout_func=Given())
-        trainer.train()
-        rows = [row for row in trainer.state.log_history if "loss" in row]
-        assert len(rows) == STEPS
-        left_out = {"epoch", "step", "step_time", "learning_rate", "sampling"}
+        left_out = {"learning_rate", "sampling"}
         if arguments.gradient_accumulation_steps > 1:
             left_out.add("entropy")  # a mean of the means of micro-batches
         if arguments.gradient_accumulation_steps > arguments.steps_per_generation:  # means over generations, where ours are over the step
             left_out |= {"completions/min_length", "completions/max_length"} | {f"completions/{k}_terminated_length" for k in ("min", "mean", "max")}
-        metrics = [k for k in rows[0] if k not in left_out]  # a step without a generation has fewer
-        steps = [[None if row.get(k) is None or math.isnan(row[k]) else float(f"{float(row[k]):.8g}") for k in metrics] for row in rows]
-        metrics = [k.replace("soft_overlong_punishment_reward", "overlong") for k in metrics]
-        runs.append({"name": name, "keys": keys, "metrics": metrics, "steps": steps, "moved": moved(model, start)})
-        print(name, [round(s[0], 5) for s in steps])
-with open(out / "trl.json", "w") as f:
-    f.write("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n")
+        run = train(trainer, left_out)
+        run["metrics"] = [k.replace("soft_overlong_punishment_reward", "overlong") for k in run["metrics"]]
+        runs.append({"name": name, "keys": keys} | run)
+        print(name, [round(s[0], 5) for s in run["steps"]])
+write(out / "trl.json", runs)

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+import trl_runs
+
 ROOM, ROWS, MINI, EPOCHS, LR, EOS = 8, 8, 2, 2, 3e-3, 256
 here = pathlib.Path(__file__).parent / "data"
 out = here / "ppo"
@@ -87,10 +89,6 @@ def advantages_of(reward, value, s):
     return a
 
 
-def decays(name):
-    return not name.endswith("bias") and "norm" not in name
-
-
 def run(settings, f):
     s = DEFAULTS | settings
     policy = AutoModelForCausalLM.from_pretrained(here / "dpo" / "start", dtype=torch.float32)
@@ -98,9 +96,7 @@ def run(settings, f):
     heads = [AutoModelForSequenceClassification.from_pretrained(here / "rm" / "start", dtype=torch.float32) for _ in range(3)]
     critics, judge = ([(heads[0], 1), (heads[1], -1)] if s["costs"] else [(heads[0], 1)]), heads[2]
     trained = [policy] + [c for c, _ in critics]
-    named = [(n, p) for m in trained for n, p in m.named_parameters()]
-    optimizer = torch.optim.AdamW([{"params": [p for n, p in named if decays(n)], "weight_decay": 0.1},
-                                   {"params": [p for n, p in named if not decays(n)], "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
+    optimizer = trl_runs.adamw(trained, LR)
     kl_coef, seen, window, log_lambda = s["kl_coef"], [], [], math.log(s["costs"]["init"]) if s["costs"] else 0.0
     lines = 0
     for number in range(3):
@@ -168,7 +164,7 @@ def run(settings, f):
                     loss = loss + s["vf_coef"] * value_losses[k]
                 loss.backward()
                 norms = [math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in m.parameters())) for m in trained]
-                torch.nn.utils.clip_grad_norm_([p for _, p in named], 0.3)
+                torch.nn.utils.clip_grad_norm_([p for m in trained for p in m.parameters()], 0.3)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 optimizer.step()

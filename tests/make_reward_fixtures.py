@@ -76,9 +76,7 @@ def pairs_of(r):
 
 pairs = [p for r in rankings for p in pairs_of(r)]
 model = LlamaForSequenceClassification.from_pretrained(out / "start", dtype=torch.float32).eval()
-plain = [p for n, p in model.named_parameters() if "norm" in n]
-optimizer = torch.optim.AdamW([{"params": [p for n, p in model.named_parameters() if "norm" not in n], "weight_decay": 0.1},
-                               {"params": plain, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8)
+optimizer = trl_runs.adamw([model], LR)
 with open(out / "ranked.txt", "w") as f:
     at = 0
     for step in range(6):

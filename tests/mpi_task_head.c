@@ -10,9 +10,7 @@
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "task_run.h"
-#include "dtrain/step/step.h"
 #include "../src/task/reference.h"
-#include "dtrain/report/metrics.h"
 
 enum { LEN = 10, N_STEPS = 6 };
 #define TEMPERATURE 0.8
@@ -35,8 +33,6 @@ typedef struct head_task {
     int loss, targets, entropy, squares, mean, kl;
 } head_task;
 
-static void check(dt_task *t) { (void)t; }
-
 static void show(dt_task *t, const char *name, const char *validation)
 {
     dt_sums_show(t->sums, DT_SHOW_TRAIN, name, name, "targets", NULL);
@@ -50,16 +46,13 @@ static void open_task(dt_task *t)
     if (!h) return;
     h->loss = dt_sums_declare(t->sums, "loss", DT_SUM_LOSS, 1);
     h->targets = dt_sums_declare(t->sums, "targets", DT_SUM_UNITS, 1);
-    dt_sums_declare(t->sums, "tokens", DT_SUM_UNITS, 1);
-    dt_sums_declare(t->sums, "samples", DT_SUM_UNITS, 1);
+    declare_size(t);
     h->entropy = dt_sums_declare(t->sums, "entropy", DT_SUM_LOSS, 1);
     h->squares = dt_sums_declare(t->sums, "squares", DT_SUM_LOSS, 1);
     h->mean = dt_sums_declare(t->sums, "mean", DT_SUM_LOSS, 1);
     h->kl = dt_sums_declare(t->sums, "kl", DT_SUM_LOSS, 1);
     show(t, "loss", "validation_loss"), show(t, "entropy", "validation_entropy");
     show(t, "squares", "validation_squares"), show(t, "mean", "validation_mean"), show(t, "kl", "validation_kl");
-    t->steps_per_epoch = 1000, t->samples_per_epoch = 1000 * t->batching.train_batch_size;
-    t->n_validation = t->batching.accumulation;
     t->temperature = TEMPERATURE;
     const int32_t m = (int32_t)t->batching.micro_batch_size;
     if (t->model_opt->max_tok < m * LEN) t->model_opt->max_tok = m * LEN;
@@ -67,12 +60,6 @@ static void open_task(dt_task *t)
     if (t->model_opt->max_pos < LEN) t->model_opt->max_pos = LEN;
     t->model_opt->head = DT_HEAD_ENTROPY_WEIGHT | DT_HEAD_SUM_SQUARES | DT_HEAD_MEAN_LOGIT | DT_HEAD_DIVERGENCE;
     dt_mistakes_add(t->mistakes, dt_reference_open(&h->reference, t, how.reference));
-}
-
-static dt_err plan(const dt_task *t, int stage, dt_memory *memory)
-{
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
-    return DT_OK;
 }
 
 static dt_err begin(dt_task *t)
@@ -90,35 +77,13 @@ static void close_task(dt_task *t)
     t->self = NULL;
 }
 
-/* Every third token has no target. first: index of the first sample; -1: none. */
-static void fill(dt_task *t, int64_t first)
-{
-    dt_batch *b = &((head_task *)t->self)->batch;
-    b->n_tok = b->n_seq = 0;
-    b->seq_start[0] = 0;
-    b->n_samples = first < 0 ? 0 : t->batching.micro_batch_size;
-    for (int64_t k = 0; k < b->n_samples; k++) {
-        const uint64_t sample = (uint64_t)(first + k);
-        for (int i = 0; i < LEN; i++, b->n_tok++) {
-            b->token[b->n_tok] = (int32_t)(dt_mix64(sample * LEN + (uint64_t)i) % 61);
-            b->target[b->n_tok] = i % 3 == 1 ? -1 : (int32_t)(dt_mix64(sample * LEN + (uint64_t)i + 1) % 61);
-            b->weight[b->n_tok] = i % 3 == 1 ? 0 : 1;
-            b->pos[b->n_tok] = i;
-            b->token_key[b->n_tok] = sample * LEN + (uint64_t)i;
-        }
-        b->full_len[b->n_seq++] = 0;
-        b->seq_start[b->n_seq] = b->n_tok;
-    }
-    dt_batch_finish(b);
-}
-
 static dt_err take(dt_task *t, int64_t micro, dt_micro *m)
 {
     head_task *h = t->self;
     const int64_t size = t->batching.micro_batch_size, n_targets = t->batching.train_batch_size * (LEN - LEN / 3);
     int64_t at = micro * t->data->size + t->data->rank;
     if (how.all_on_first) at = t->data->rank == 0 ? micro : -1;
-    fill(t, at < 0 ? -1 : at * size);
+    fill_samples(&h->batch, at * size, at < 0 ? 0 : size, LEN, 61, true);
     *m = (dt_micro){.batch = &h->batch,
                     .n_micro = (int)(t->batching.accumulation * (how.all_on_first ? t->data->size : 1)),
                     .inv_norm = 1 / (double)n_targets};
@@ -153,8 +118,7 @@ static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
     dt_sums_add(t->sums, h->squares, squares), dt_sums_add(t->sums, h->mean, mean);
     dt_sums_add(t->sums, h->kl, kl);
     dt_sums_count(t->sums, h->targets, b->n_target);
-    dt_sums_count(t->sums, dt_sums_find(t->sums, "tokens"), b->n_tok);
-    dt_sums_count(t->sums, dt_sums_find(t->sums, "samples"), b->n_samples);
+    count_batch(t, b);
 }
 
 static dt_err evaluate(dt_task *t, int64_t micro)
@@ -167,21 +131,19 @@ static dt_err evaluate(dt_task *t, int64_t micro)
     return err == DT_OK ? dt_task_forward(t, &m) : err;
 }
 
-static int64_t step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
-
 static const dt_task_ops head_ops = {.name = "head",
                                      .trains = true,
                                      .no_dropout = true,
-                                     .check = check,
+                                     .check = check_nothing,
                                      .open = open_task,
-                                     .plan = plan,
+                                     .plan = plan_batch,
                                      .begin = begin,
                                      .close = close_task,
                                      .next_micro = next_micro,
                                      .weights = weights,
                                      .collect = collect,
                                      .evaluate = evaluate,
-                                     .step_after = step_after};
+                                     .step_after = steps_of};
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
@@ -200,21 +162,8 @@ static course read_course(const char *name)
 {
     static const char *const names[N_COLUMNS] = {"loss", "entropy",         "squares",      "mean",
                                                  "kl",   "validation_loss", "validation_kl"};
-    char path[120];
     course c;
-    dt_metrics m = {0};
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", task_run_dir, name);
-    for (int k = 0; k < N_COLUMNS; k++)
-        for (int s = 0; s <= N_STEPS; s++) c.at[k][s] = NAN;
-    if (dt_metrics_read(&m, path) == DT_OK) {
-        const double *step = dt_metrics_column(&m, "step");
-        for (int k = 0; k < N_COLUMNS && step; k++) {
-            const double *value = dt_metrics_column(&m, names[k]);
-            for (int64_t i = 0; value && i < m.n_rows; i++)
-                if (step[i] >= 0 && step[i] <= N_STEPS && !isnan(value[i])) c.at[k][(int)step[i]] = value[i];
-        }
-    }
-    dt_metrics_free(&m);
+    for (int k = 0; k < N_COLUMNS; k++) read_column(name, names[k], c.at[k], N_STEPS + 1);
     return c;
 }
 

@@ -10,8 +10,6 @@
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "task_run.h"
-#include "dtrain/step/step.h"
-#include "dtrain/report/metrics.h"
 
 enum { LEN = 8, LABELS = 3 };
 
@@ -47,8 +45,6 @@ static int64_t broken_step; /* in which the last rank's gradients of the critic 
 
 static double wanted(int32_t token, int label) { return (token * 7 + label * 3) % 5 - 2; }
 
-static void check(dt_task *t) { (void)t; }
-
 static dt_err open_critic(dt_task *t)
 {
     values_task *v = t->self;
@@ -79,29 +75,22 @@ static void open_task(dt_task *t)
     t->self = v;
     if (!v) return;
     v->loss = dt_sums_declare(t->sums, "loss", DT_SUM_LOSS, 1);
-    dt_sums_declare(t->sums, "tokens", DT_SUM_UNITS, 1);
-    dt_sums_declare(t->sums, "samples", DT_SUM_UNITS, 1);
+    declare_size(t);
     dt_sums_show(t->sums, DT_SHOW_TRAIN, "loss", "loss", "tokens", NULL);
     dt_sums_show(t->sums, DT_SHOW_VALIDATION, "validation_loss", "loss", "tokens", NULL);
-    t->steps_per_epoch = 1000, t->samples_per_epoch = 1000 * t->batching.train_batch_size;
-    t->n_validation = t->batching.accumulation;
     if (with_critic) dt_mistakes_add(t->mistakes, open_critic(t));
-}
-
-static dt_err plan_critic(const dt_task *t, dt_memory *memory)
-{
-    const values_task *v = t->self;
-    dt_memory net;
-    DT_TRY(dt_model_plan(&v->critic_mc, &v->critic_opt, v->units, v->n_units, t->dev, &net));
-    dt_memory_add(memory, &net);
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += v->value_nbytes;
-    return DT_OK;
 }
 
 static dt_err plan(const dt_task *t, int stage, dt_memory *memory)
 {
-    memory->at[DT_MEM_DATA][DT_ON_HOST] += dt_batch_nbytes(t->model_opt->max_tok, t->model_opt->max_seq);
-    return ((values_task *)t->self)->critic ? plan_critic(t, memory) : DT_OK;
+    const values_task *v = t->self;
+    dt_memory net;
+    DT_TRY(plan_batch(t, stage, memory));
+    if (!v->critic) return DT_OK;
+    DT_TRY(dt_model_plan(&v->critic_mc, &v->critic_opt, v->units, v->n_units, t->dev, &net));
+    dt_memory_add(memory, &net);
+    memory->at[DT_MEM_DATA][DT_ON_HOST] += v->value_nbytes;
+    return DT_OK;
 }
 
 static dt_err begin_local(dt_task *t)
@@ -140,24 +129,8 @@ static void close_task(dt_task *t)
 
 static void fill(dt_task *t, int micro)
 {
-    dt_batch *b = &((values_task *)t->self)->batch;
-    const int64_t m = t->batching.micro_batch_size;
-    b->n_tok = b->n_seq = 0;
-    b->seq_start[0] = 0;
-    for (int64_t k = 0; k < m; k++) {
-        const uint64_t sample = (uint64_t)((micro * t->data->size + t->data->rank) * m + k);
-        for (int i = 0; i < LEN; i++, b->n_tok++) {
-            b->token[b->n_tok] = (int32_t)(dt_mix64(sample * LEN + (uint64_t)i) % 16);
-            b->target[b->n_tok] = -1;
-            b->weight[b->n_tok] = 0;
-            b->pos[b->n_tok] = i;
-            b->token_key[b->n_tok] = sample * LEN + (uint64_t)i;
-        }
-        b->full_len[b->n_seq++] = 0;
-        b->seq_start[b->n_seq] = b->n_tok;
-    }
-    b->n_samples = m;
-    dt_batch_finish(b);
+    const int64_t m = t->batching.micro_batch_size, first = (micro * t->data->size + t->data->rank) * m;
+    fill_samples(&((values_task *)t->self)->batch, first, m, LEN, 16, false);
 }
 
 static dt_err next_micro(dt_task *t, int64_t step, int micro, dt_micro *m)
@@ -207,8 +180,7 @@ static void collect(dt_task *t, const dt_micro *m, const dt_predictions *p)
         for (int l = 0; l < LABELS; l++)
             loss += pow((double)p->value[i * LABELS + l] - wanted(m->batch->token[i], l), 2) / 2;
     dt_sums_add(t->sums, v->loss, loss);
-    dt_sums_count(t->sums, dt_sums_find(t->sums, "tokens"), m->batch->n_tok);
-    dt_sums_count(t->sums, dt_sums_find(t->sums, "samples"), m->batch->n_samples);
+    count_batch(t, m->batch);
 }
 
 static dt_err evaluate(dt_task *t, int64_t micro)
@@ -217,12 +189,10 @@ static dt_err evaluate(dt_task *t, int64_t micro)
     return dt_task_forward(t, &(dt_micro){.batch = &((values_task *)t->self)->batch, .n_micro = 1});
 }
 
-static int64_t step_after(const dt_task *t, int64_t samples) { return samples / t->batching.train_batch_size; }
-
 static const dt_task_ops values_ops = {.name = "values",
                                        .trains = true,
                                        .n_labels = LABELS,
-                                       .check = check,
+                                       .check = check_nothing,
                                        .open = open_task,
                                        .plan = plan,
                                        .begin = begin,
@@ -232,7 +202,7 @@ static const dt_task_ops values_ops = {.name = "values",
                                        .train_auxiliary = train_auxiliary,
                                        .collect = collect,
                                        .evaluate = evaluate,
-                                       .step_after = step_after};
+                                       .step_after = steps_of};
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
@@ -241,20 +211,8 @@ static bool run(const char *name, int n_args, const char *const *args)
     return run_task(&values_ops, model, name, n_args, args);
 }
 
-/* A column of a run's report, by step: [14]. */
-static void column(const char *name, const char *key, double *by_step)
-{
-    char path[120];
-    dt_metrics m = {0};
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", task_run_dir, name);
-    for (int i = 0; i < 14; i++) by_step[i] = NAN;
-    if (dt_metrics_read(&m, path) == DT_OK) {
-        const double *at = dt_metrics_column(&m, "step"), *value = dt_metrics_column(&m, key);
-        for (int64_t i = 0; at && value && i < m.n_rows; i++)
-            if (at[i] >= 0 && at[i] < 14 && !isnan(value[i])) by_step[(int)at[i]] = value[i];
-    }
-    dt_metrics_free(&m);
-}
+enum { N_STEPS = 12 };
+static void column(const char *name, const char *key, double *by_step) { read_column(name, key, by_step, N_STEPS + 2); }
 
 /* A validation after a step sees the same results as the next step's start: the same passes, the same exact sums. */
 TEST(a_model_with_a_scalar_head_is_trained)
@@ -264,7 +222,7 @@ TEST(a_model_with_a_scalar_head_is_trained)
         snprintf(zero, sizeof zero, "zero.stage=%d", stage);
         snprintf(name, sizeof name, "stage%d", stage);
         assert_all(MPI_COMM_WORLD, run(name, 1, (const char *[]){zero}));
-        double loss[14], valid[14];
+        double loss[N_STEPS + 2], valid[N_STEPS + 2];
         column(name, "loss", loss), column(name, "validation_loss", valid);
         bool ok = loss[12] < 0.5 * loss[1];
         for (int s = 1; s < 12; s++) ok = ok && valid[s] == loss[s + 1];
@@ -275,7 +233,7 @@ TEST(a_model_with_a_scalar_head_is_trained)
 TEST(it_resumes_to_the_bit)
 {
     const char *whole[] = {"zero.stage=1"}, *half[] = {"zero.stage=1", "run.max_steps=6"};
-    double a[14], b[14];
+    double a[N_STEPS + 2], b[N_STEPS + 2];
     assert_all(MPI_COMM_WORLD, run("whole", 1, whole) && run("two", 2, half) && run("two", 1, whole));
     column("whole", "loss", a), column("two", "loss", b);
     bool ok = true;
@@ -285,7 +243,7 @@ TEST(it_resumes_to_the_bit)
 
 /* The two columns that distinguish both models from others, by step. */
 typedef struct courses {
-    double model[14], critic[14];
+    double model[N_STEPS + 2], critic[N_STEPS + 2];
 } courses;
 
 static bool run_with_critic(const char *name, int n_args, const char *const *args, courses *c)
@@ -318,7 +276,7 @@ TEST(a_critic_is_trained_as_an_auxiliary_model)
         if (stage == 0) first = c;
         assert_all(MPI_COMM_WORLD, this_rank() || same(&first, &c));
     }
-    double rate[14];
+    double rate[N_STEPS + 2];
     column("critic3", "critic/lr", rate);
     assert_all(MPI_COMM_WORLD, this_rank() || (c.critic[12] < 0.7 * c.critic[1] && rate[12] == 0.01));
     assert_all(MPI_COMM_WORLD, run("alone", 1, (const char *[]){"run.reproducible=true"}));

@@ -582,4 +582,37 @@ TEST_WITH(turns_share_the_length, clear, NULL)
     unlink(other);
 }
 
+TEST_WITH(a_cut_question_keeps_the_header_of_its_answer, clear, NULL)
+{
+    dt_make_options o = options();
+    dt_make_stats stats;
+    char found[4096];
+    o.turn_budgets = true;
+    o.max_length = 12;
+    o.chat_template = other;
+    FILE *f = fopen(other, "w");
+    fputs("{\"user\": {\"after\": \";\"}, \"assistant\": {\"prefix\": \"A:\", \"end\": \"{eos}\"}}", f);
+    fclose(f);
+    static const char *const cases[][3] = {
+        {"ab", "CD", "ab;A:{CD$}"},
+        {"abcdefghijklm", "ABCDEFG", "abcde;A:{ABC$}"}, /* 16 + 8 share 12 */
+        {"abcde", "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+         ";A:{ABCDEFGH$}"}, /* the share of the question, 2, is below the header */
+        {"xxxxxxxxxxxxx", "ABCDEFG", "xxxxx;A:{ABC$}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char record[512];
+        snprintf(record, sizeof record,
+                 "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", "
+                 "\"content\": \"%s\"}]}",
+                 cases[i][0], cases[i][1]);
+        assert_int_equal(make(record, &o, &stats), DT_OK);
+        dt_dataset *d = open_output(output);
+        show(d, DT_SIDE_FIRST, 0, -1, found);
+        assert_string_equal(found, cases[i][2]);
+        dt_dataset_close(d);
+    }
+    unlink(other);
+}
+
 int main(void) { return run_listed("data_records", open_folder, remove_folder); }

@@ -44,7 +44,7 @@ static void check_types(fixture *f, int64_t m, int64_t n, int64_t k, int form, i
 {
     for (int types = 0; types < N_TYPES; types++)
         for (int way = 0; way < 4; way++) {
-            dt_matmul mm = dense_matmul(m, n, k, form & 1, form >> 1, in_types[types], c_types[types]);
+            dt_matmul mm = dt_dense_matmul(m, n, k, form & 1, form >> 1, in_types[types], c_types[types]);
             mm.lda += extra, mm.ldb += 2 * extra, mm.ldc += 3 * extra, mm.accumulate = way & 1;
             check_matmul(f, &mm, way >> 1);
         }
@@ -114,8 +114,8 @@ TEST_OF(DOTS, bf16_matmuls_of_several_blocks)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++)
             for (int way = 0; way < 4; way++) {
-                dt_matmul mm = dense_matmul(sizes[i][0], sizes[i][1], sizes[i][2], form & 1, form >> 1, DT_BF16,
-                                            way & 2 ? DT_BF16 : DT_F32);
+                dt_matmul mm = dt_dense_matmul(sizes[i][0], sizes[i][1], sizes[i][2], form & 1, form >> 1, DT_BF16,
+                                               way & 2 ? DT_BF16 : DT_F32);
                 mm.accumulate = way & 1;
                 check_matmul(*state, &mm, (form + way) & 1);
             }
@@ -129,8 +129,8 @@ TEST(matmuls_that_fill_a_gpu)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int form = 0; form < 4; form++) {
             const int type = (form + (int)i) % N_TYPES;
-            dt_matmul mm =
-                dense_matmul(sizes[i][0], sizes[i][1], sizes[i][2], form & 1, form >> 1, in_types[type], c_types[type]);
+            dt_matmul mm = dt_dense_matmul(sizes[i][0], sizes[i][1], sizes[i][2], form & 1, form >> 1, in_types[type],
+                                           c_types[type]);
             mm.lda = form & 1 ? 1552 : 80, mm.ldb = form >> 1 ? 80 : 1424, mm.ldc = 1424, mm.accumulate = form == 3;
             check_matmul(*state, &mm, form & 1);
         }
@@ -154,7 +154,7 @@ static ref_array matmul_on(int n_threads, const dt_matmul *mm, const ref_array *
 TEST_OF(DOTS, bf16_matmuls_do_not_depend_on_threads)
 {
     for (int form = 0; form < 3; form++) {
-        const dt_matmul mm = dense_matmul(300, 200, 1100, form == 2, form == 1, DT_BF16, DT_F32);
+        const dt_matmul mm = dt_dense_matmul(300, 200, 1100, form == 2, form == 1, DT_BF16, DT_F32);
         ref_array a = ref_random(DT_BF16, 300 * 1100, 1, 1), b = ref_random(DT_BF16, 200 * 1100, 2, 1),
                   one = matmul_on(1, &mm, &a, &b);
         for (int n = 2; n <= 7; n++) {
@@ -170,7 +170,7 @@ TEST(every_number_of_tokens_works)
 {
     for (int64_t m = 1; m < 140; m++) {
         for (int64_t n = 24; n <= 72; n += 48) {
-            const dt_matmul mm = dense_matmul(m, n, 10, false, true, DT_BF16, DT_BF16);
+            const dt_matmul mm = dt_dense_matmul(m, n, 10, false, true, DT_BF16, DT_BF16);
             check_matmul(*state, &mm, true);
         }
     }
@@ -201,7 +201,7 @@ TEST(a_reproducible_device_does_not_depend_on_threads)
             if (!is_tried()) continue;
             const int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
             const int form = way % 3, type = way / 3;
-            dt_matmul mm = dense_matmul(m, n, k, form == 2, form == 1, types[type][0], types[type][1]);
+            dt_matmul mm = dt_dense_matmul(m, n, k, form == 2, form == 1, types[type][0], types[type][1]);
             mm.accumulate = form == 2;
             ref_array a = ref_random(mm.dt, m * k, 1, 1), b = ref_random(mm.dt, k * n, 2, 1),
                       one = reproducible_matmul(1, &mm, &a, &b);

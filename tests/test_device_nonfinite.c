@@ -198,7 +198,7 @@ static void make_matmul(call *c)
 static dt_matmul matmul_form(const call *c)
 {
     const bool ta = c->how & 1, tb = c->how & 2;
-    dt_matmul mm = dense_matmul(M, N, K, ta, tb, c->dt, DT_F32);
+    dt_matmul mm = dt_dense_matmul(M, N, K, ta, tb, c->dt, DT_F32);
     mm.batch_invariant = c->how & 4 && !ta;
     return mm;
 }

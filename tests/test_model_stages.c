@@ -1,6 +1,6 @@
 // QUICK: queue
-/* test_model_stages.c - units by their roles: a scalar head, and a model with units before its language blocks, one
- * that the caller brings and one whose attention sees in both directions.
+/* test_model_stages.c - units by their roles: a scalar head, and a model with units before its language blocks: a
+ * norm, and a block with bidirectional attention.
  * DEVICES: cpu queue */
 #include "cases.h"
 #include "forms.h"
@@ -14,7 +14,7 @@ static const char QWEN3[] =
     "\"max_position_embeddings\": 64, \"tie_word_embeddings\": true}";
 static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 2, \"n_head\": 3, \"vocab_size\": "
                            "61, \"n_positions\": 64, \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0}";
-enum { MAX_TOK = 25, N_LABELS = 3, PIXELS = 6 };
+enum { MAX_TOK = 25, N_LABELS = 3 };
 static const int32_t LENS[] = {7, 12, 1, 5}, NONE[] = {0};
 
 static void open_model(ref_model *r, dt_batch *b, const char *config, const dt_model_options *opt, ref_build build)
@@ -236,32 +236,6 @@ TEST(a_scalar_head_works_in_bf16)
 
 /* ---- units before the language blocks ---- */
 
-/* A stage of the test's own: y = x + pixels W^T. The pixels of each token lie on the device. */
-struct patches {
-    dt_buf pixels; /* [MAX_TOK, PIXELS] float */
-};
-static struct patches patches;
-
-static dt_err patches_forward(void *self, const dt_stage_pass *p)
-{
-    const struct patches *s = self;
-    dt_matmul mm = dense_matmul(p->n_tok, p->width, PIXELS, false, true, p->dtype, p->dtype);
-    mm.accumulate = true;
-    const dt_device_ops *ops = p->dev->ops;
-    if (p->y != p->x) DT_TRY(ops->copy(p->dev, p->y, p->x, (size_t)(p->n_tok * p->width) * sizeof(float), p->stream));
-    return ops->matmul(p->dev, &mm, s->pixels.ptr, p->w->part[DT_TRAINED].data, p->y, p->stream);
-}
-
-static dt_err patches_backward(void *self, const dt_stage_pass *p)
-{
-    const struct patches *s = self;
-    dt_matmul mm = dense_matmul(p->width, PIXELS, p->n_tok, true, false, p->dtype, p->g->dtype);
-    mm.accumulate = p->g->accumulate;
-    return p->dev->ops->matmul(p->dev, &mm, p->dx, s->pixels.ptr, p->g->data, p->stream);
-}
-
-static const dt_stage_ops PATCHES = {patches_forward, patches_backward};
-
 /* The tensors of a language block under other names. */
 static dt_err copy_block(const dt_unit *from, dt_unit *to)
 {
@@ -275,17 +249,16 @@ static dt_err copy_block(const dt_unit *from, dt_unit *to)
     return DT_OK;
 }
 
-/* embed, patches, (encoder,) block.0, block.1, head */
-static dt_err build_vision(const dt_model_config *mc, bool encoder, dt_unit **units, int *n_units)
+/* embed, norm, (encoder,) block.0, block.1, head */
+static dt_err build_stages(const dt_model_config *mc, bool encoder, dt_unit **units, int *n_units)
 {
-    const int64_t shape[] = {mc->hidden_size, PIXELS};
     const int more = 1 + encoder;
     DT_TRY(dt_model_make_units(mc, units, n_units));
     dt_unit *all = calloc((size_t)(*n_units + more), sizeof *all);
     DT_CHECK(all, DT_ERR_MEMORY, "no memory");
     all[0] = (*units)[0];
-    all[1] = (dt_unit){.name = "patches", .role = DT_UNIT_OWN};
-    DT_TRY(dt_unit_add(&all[1], "vision.patches.weight", 2, shape, true, true, 0.02f, 0));
+    all[1] = (dt_unit){.name = "norm", .role = DT_UNIT_NORM};
+    DT_TRY(dt_unit_add(&all[1], "vision.model.norm.weight", 1, &mc->hidden_size, true, false, 0, 1));
     if (encoder) DT_TRY(copy_block(&(*units)[1], &all[2]));
     memcpy(&all[1 + more], &(*units)[1], (size_t)(*n_units - 1) * sizeof *all);
     free(*units);
@@ -293,43 +266,13 @@ static dt_err build_vision(const dt_model_config *mc, bool encoder, dt_unit **un
     *n_units += more;
     return DT_OK;
 }
-static dt_err build_patches(const dt_model_config *mc, dt_unit **units, int *n_units)
+static dt_err build_norm(const dt_model_config *mc, dt_unit **units, int *n_units)
 {
-    return build_vision(mc, false, units, n_units);
+    return build_stages(mc, false, units, n_units);
 }
 static dt_err build_encoder(const dt_model_config *mc, dt_unit **units, int *n_units)
 {
-    return build_vision(mc, true, units, n_units);
-}
-
-static void set_pixels(ref_model *r, int changed)
-{
-    static float x[MAX_TOK * PIXELS];
-    for (int i = 0; i < MAX_TOK * PIXELS; i++) x[i] = (float)ref_number("pixel", i) + (i / PIXELS == changed);
-    assert_int_equal(r->dev.ops->copy(&r->dev, patches.pixels.ptr, x, sizeof x, NULL), DT_OK);
-    assert_int_equal(r->dev.ops->stream_sync(&r->dev, NULL), DT_OK);
-}
-
-static dt_model_options vision_options(void)
-{
-    dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
-    opt.own_stage = &PATCHES;
-    opt.own_stage_self = &patches;
-    return opt;
-}
-
-static void open_vision(ref_model *r, dt_batch *b, const dt_model_options *opt, ref_build build)
-{
-    open_model(r, b, QWEN3, opt, build);
-    assert_int_equal(
-        dt_buf_alloc(&patches.pixels, &r->dev, DT_ON_DEVICE, MAX_TOK * PIXELS * sizeof(float), DT_MEM_DATA), DT_OK);
-    set_pixels(r, -1);
-}
-
-static void close_vision(ref_model *r, dt_batch *b)
-{
-    dt_buf_free(&patches.pixels);
-    close_model(r, b);
+    return build_stages(mc, true, units, n_units);
 }
 
 static double language_loss(ref_model *r, const dt_batch *b)
@@ -340,21 +283,21 @@ static double language_loss(ref_model *r, const dt_batch *b)
 
 TEST(gradients_of_a_vision_like_model_are_the_slopes)
 {
-    dt_model_options opt = vision_options();
+    dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
     ref_model r;
     dt_batch b;
-    open_vision(&r, &b, &opt, build_encoder);
+    open_model(&r, &b, QWEN3, &opt, build_encoder);
     assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
     assert_string_equal(
         r.calls,
         "p0 P0 p1 P1 p2 P2 p3 P3 p4 P4 p5 p0 g5 g0 G5 P0 P5 p4 g4 G4 P4 p3 g3 G3 P3 p2 g2 G2 P2 p1 g1 G1 P1 G0 ");
     check_slopes(&r, &b, language_loss);
-    close_vision(&r, &b);
+    close_model(&r, &b);
 }
 
 TEST(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches)
 {
-    dt_model_options opt = vision_options();
+    dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
     opt.reproducible = true;
     static double want[8192];
     ref_model r;
@@ -362,7 +305,7 @@ TEST(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches)
     for (int recompute = 0; recompute < 3; recompute++) {
         int n = 0;
         opt.recompute = (dt_recompute)recompute;
-        open_vision(&r, &b, &opt, build_encoder);
+        open_model(&r, &b, QWEN3, &opt, build_encoder);
         assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
         for (int u = 0; u < r.n_units; u++)
             for (int64_t e = 0; e < 200 && e < r.units[u].flat_len[DT_TRAINED]; e++, n++) {
@@ -376,27 +319,27 @@ TEST(a_vision_like_model_recomputes_to_the_same_bits_and_takes_empty_batches)
         assert_int_equal(ref_model_grads(&r, &b, 3, 1, NULL), DT_OK);
         assert_string_equal(r.calls, order);
         free(order);
-        close_vision(&r, &b);
+        close_model(&r, &b);
     }
 }
 
-/* What the last token of a sequence shows changes the first one's prediction through the encoder, and not without. */
+/* Another last token changes the predictions at earlier ones through the encoder, and not without it. */
 TEST(only_the_encoder_attends_to_later_tokens)
 {
     for (int encoder = 0; encoder < 2; encoder++) {
-        const dt_model_options opt = vision_options();
+        const dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
         static float before[MAX_TOK], after[MAX_TOK];
         ref_model r;
         dt_batch b;
-        open_vision(&r, &b, &opt, encoder ? build_encoder : build_patches);
+        open_model(&r, &b, QWEN3, &opt, encoder ? build_encoder : build_norm);
         assert_int_equal(ref_model_loss(&r, &b, false, 0, NULL, before), DT_OK);
-        set_pixels(&r, 6); /* the last of the first sequence */
+        b.token[6] = (b.token[6] + 1) % 61; /* the last of the first sequence */
         assert_int_equal(ref_model_loss(&r, &b, false, 0, NULL, after), DT_OK);
         for (int t = 0; t < 6; t++)
             if (b.target[t] >= 0) assert_true((before[t] != after[t]) == encoder);
         for (int t = 7; t < b.n_tok; t++) assert_true(before[t] == after[t]); /* other sequences */
         assert_true(before[6] != after[6]);
-        close_vision(&r, &b);
+        close_model(&r, &b);
     }
 }
 
@@ -428,20 +371,20 @@ TEST(a_tied_embedding_may_be_in_any_unit)
 
 TEST(units_that_are_no_model_are_refused)
 {
-    dt_model_options opt = vision_options();
+    dt_model_options opt = ref_options(MAX_TOK, 12, DT_F32);
     static float x[MAX_TOK * N_LABELS];
     ref_model r;
     dt_batch b;
     dt_model *m;
-    open_vision(&r, &b, &opt, build_encoder);
+    open_model(&r, &b, QWEN3, &opt, build_encoder);
     assert_int_equal(dt_model_values(r.model, &b, x), DT_ERR_ARG); /* it has a vocabulary */
     opt.training = false;
     opt.cache_seqs = opt.cache_len = 4; /* nothing generates through an encoder */
     assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_ARG);
-    opt = vision_options();
-    opt.own_stage = NULL;
+    opt = ref_options(MAX_TOK, 12, DT_F32);
+    r.units[2].role = DT_UNIT_NORM; /* it has none of that name */
     assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_ARG);
-    opt = vision_options();
+    r.units[2].role = DT_UNIT_ENCODER;
     for (int u = 0; u < r.n_units; u++) {
         const dt_unit_role was = r.units[u].role;
         r.units[u].role =
@@ -449,7 +392,7 @@ TEST(units_that_are_no_model_are_refused)
         assert_int_equal(dt_model_open(&m, &r.mc, &opt, r.units, r.n_units, &r.dev, &r.source, NULL, NULL), DT_ERR_ARG);
         r.units[u].role = was;
     }
-    close_vision(&r, &b);
+    close_model(&r, &b);
     opt = ref_options(MAX_TOK, 12, DT_F32);
     open_model(&r, &b, QWEN3, &opt, build_values);
     assert_int_equal(dt_model_values(r.model, &b, x), DT_ERR_ARG); /* before its forward */

@@ -16,7 +16,7 @@ static int open_device(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     *state = f;
-    if (!f || dt_device_open(&f->dev, "cpu", 0, 2, &f->ledger) != DT_OK) return -1;
+    if (!f || dt_device_open(&f->dev, "cpu", 0, 1, &f->ledger) != DT_OK) return -1;
     f->right = f->dev.ops;
     f->ops = *f->dev.ops;
     return 0;
@@ -59,7 +59,7 @@ TEST(the_kernels_of_other_instruction_sets_pass)
 static void expect_named(fixture *f, const char *operation)
 {
     f->dev.ops = &f->ops;
-    assert_int_equal(dt_device_self_check(&f->dev, 2, NULL), DT_ERR_FAULT);
+    assert_int_equal(dt_device_self_check(&f->dev, 1, NULL), DT_ERR_FAULT);
     if (!strstr(dt_error_message(), operation)) fail_msg("%s is not in: %s", operation, dt_error_message());
     dt_error_clear();
     f->dev.ops = f->right;

@@ -66,7 +66,7 @@ TEST(a_bad_file_is_refused_by_name)
         write_file("tokenizer.json", whole[i].text);
         refused(DT_ERR_DATA, folder, whole[i].words);
     }
-    refused(DT_ERR_USAGE, "/nowhere/at/all", "a tokenizer.json or a directory with one, found \"/nowhere/at/all\"");
+    refused(DT_ERR_DATA, "/nowhere/at/all", "a tokenizer.json or a directory with one, found \"/nowhere/at/all\"");
     unlink(in_folder("tokenizer.json"));
     refused(DT_ERR_DATA, folder, "tokenizer.json: cannot be opened: No such file or directory");
     char checkpoints[300];

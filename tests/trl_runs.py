@@ -56,6 +56,14 @@ def moved(model, start):
     return where
 
 
+def adamw(models, lr):
+    """One optimizer for all; norms and biases do not decay."""
+    named = [(n, p) for m in models for n, p in m.named_parameters()]
+    decays = lambda name: not name.endswith("bias") and "norm" not in name
+    return torch.optim.AdamW([{"params": [p for n, p in named if decays(n)], "weight_decay": 0.1},
+                              {"params": [p for n, p in named if not decays(n)], "weight_decay": 0.0}], lr=lr, betas=(0.9, 0.999), eps=1e-8)
+
+
 def train(trainer, left_out=()):
     """Train; its metrics of each step, and where its tensors went."""
     model = trainer.model

@@ -2,33 +2,18 @@
  * are rejected by name. Unknown keys and null values are ignored. */
 #include "module_match.h"
 #include "dtrain/io/io.h"
-#include "dtrain/io/json.h"
+#include "dtrain/io/spec.h"
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_CONFIG = 1 << 24 /* bytes */, MAX_RANK = 65536 };
 
-typedef struct reader {
-    const char *file;
-    const json_t *root;
-} reader;
-
-static const json_t *value_of(const reader *f, const char *key)
+/* NULL: the key is missing, or its value is null. */
+static const json_t *value_of(const dt_spec *f, const char *key)
 {
-    const json_t *v = json_object_get(f->root, key);
+    const json_t *v = json_object_get(f->value, key);
     return json_is_null(v) ? NULL : v;
-}
-
-/* An error that quotes a value, shortened. */
-static dt_err unexpected(const reader *f, const char *key, const char *expected, const json_t *v)
-{
-    char *found = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-    const dt_err err =
-        dt_fail(DT_ERR_DATA, "%s: %s: expected %s, found %.80s", f->file, key, expected, found ? found : "?");
-    free(found);
-    return err;
 }
 
 /* Prefix the error with the file and, if known, its key. */
@@ -46,7 +31,7 @@ static bool is_empty(const json_t *v)
 
 /* ---- unsupported settings ---------------------------------------------------------------------------------------- */
 
-static dt_err check_kind(const reader *f)
+static dt_err check_kind(const dt_spec *f)
 {
     static const char *const others[] = {
         "use_dora",    "lora_bias",         "layer_replication", "target_parameters",       "trainable_token_indices",
@@ -64,51 +49,49 @@ static dt_err check_kind(const reader *f)
 }
 
 /* Some initialisations subtract a part from the base model. Their adapters are not valid for the original model. */
-static dt_err check_init(const reader *f)
+static dt_err check_init(const dt_spec *f)
 {
     const json_t *v = value_of(f, "init_lora_weights");
     const char *word = json_string_value(v);
     if (word ? dt_has_word("gaussian, eva, orthogonal", word) : !v || json_is_boolean(v)) return DT_OK;
-    return unexpected(f, "init_lora_weights", "an initialisation that keeps the base model unchanged (true, gaussian)",
-                      v);
+    return dt_spec_bad(f, "init_lora_weights",
+                       "an initialisation that keeps the base model unchanged (true, gaussian)");
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static bool fits(double x, bool whole, double least, double most)
+/* A rank or an alpha. */
+static dt_err read_value(const dt_spec *v, bool is_rank, double *out)
 {
-    return isfinite(x) && x >= least && x <= most && (!whole || x == floor(x));
+    const double x = json_number_value(v->value);
+    if (is_rank && !(json_is_integer(v->value) && x >= 1 && x <= MAX_RANK))
+        return dt_spec_bad(v, NULL, "a rank from 1 to 65536");
+    if (!is_rank && !(json_is_number(v->value) && x >= 1e-30 && x <= 1e30))
+        return dt_spec_bad(v, NULL, "a positive number");
+    *out = x;
+    return DT_OK;
 }
 
-static dt_err read_rank(const reader *f, const char *key, const json_t *v, double *x)
+static dt_err read_key(const dt_spec *f, const char *key, bool is_rank, double *out)
 {
-    if (v) *x = json_number_value(v);
-    return !v || (json_is_integer(v) && fits(*x, true, 1, MAX_RANK)) ? DT_OK
-                                                                     : unexpected(f, key, "a rank from 1 to 65536", v);
+    dt_spec v;
+    return dt_spec_get(f, key, &v) ? read_value(&v, is_rank, out) : DT_OK;
 }
 
-static dt_err read_alpha(const reader *f, const char *key, const json_t *v, double *x)
+static dt_err read_patterns(const dt_spec *f, const char *key, bool ranks, dt_module_value **values, int *n)
 {
-    if (v) *x = json_number_value(v);
-    return !v || (json_is_number(v) && fits(*x, false, 1e-30, 1e30)) ? DT_OK
-                                                                     : unexpected(f, key, "a positive number", v);
-}
-
-typedef dt_err (*read_value)(const reader *f, const char *key, const json_t *v, double *x);
-
-static dt_err read_patterns(const reader *f, const char *key, read_value read, dt_module_value **values, int *n)
-{
-    json_t *all = (json_t *)value_of(f, key), *v;
+    dt_spec all, v;
     const char *pattern;
-    if (!all) return DT_OK;
-    if (!json_is_object(all)) return unexpected(f, key, "an object of patterns and values", all);
-    *values = calloc(json_object_size(all) + 1, sizeof **values);
+    json_t *value;
+    if (!dt_spec_get(f, key, &all)) return DT_OK;
+    if (!json_is_object(all.value)) return dt_spec_bad(&all, NULL, "an object of patterns and values");
+    *values = calloc(json_object_size(all.value) + 1, sizeof **values);
     DT_CHECK(*values, DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
-    json_object_foreach(all, pattern, v)
+    json_object_foreach((json_t *)all.value, pattern, value)
     {
         dt_module_value *to = &(*values)[(*n)++];
-        if (json_is_null(v)) return unexpected(f, key, "a number", v);
-        DT_TRY(read(f, key, v, &to->value));
+        if (!dt_spec_get(&all, pattern, &v)) return dt_spec_bad(&all, pattern, "a number");
+        DT_TRY(read_value(&v, ranks, &to->value));
         DT_TRY(dt_error_lead(module_check_pattern(pattern), "%s: %s: ", f->file, key));
         DT_CHECK((to->pattern = strdup(pattern)), DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
@@ -116,7 +99,7 @@ static dt_err read_patterns(const reader *f, const char *key, read_value read, d
 }
 
 /* A list of names, or a text: all-linear, or a regular expression for whole paths. */
-static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
+static dt_err read_modules(const dt_spec *f, const char *key, dt_modules *m)
 {
     const json_t *all = value_of(f, key);
     const char *text = json_string_value(all);
@@ -127,12 +110,12 @@ static dt_err read_modules(const reader *f, const char *key, dt_modules *m)
         return m->pattern ? DT_OK : dt_fail(DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     if (!all) return DT_OK;
-    if (!json_is_array(all)) return unexpected(f, key, "a list of names", all);
+    if (!json_is_array(all)) return dt_spec_bad(f, key, "a list of names");
     m->list = calloc(json_array_size(all) + 1, sizeof *m->list);
     DT_CHECK(m->list, DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     for (size_t i = 0; i < json_array_size(all); i++) {
         const char *name = json_string_value(json_array_get(all, i));
-        if (!name || !*name) return unexpected(f, key, "a list of names", all);
+        if (!name || !*name) return dt_spec_bad(f, key, "a list of names");
         DT_CHECK((m->list[m->n++] = strdup(name)), DT_ERR_MEMORY, "%s: out of memory for %s", f->file, key);
     }
     return DT_OK;
@@ -165,13 +148,13 @@ static void put_modules(FILE *out, const dt_modules *m, const char *front)
 }
 
 /* "(?:0|2)\." */
-static dt_err put_indices(FILE *out, const reader *f, const json_t *layers)
+static dt_err put_indices(FILE *out, const dt_spec *f, const json_t *layers)
 {
     const size_t n = json_is_array(layers) ? json_array_size(layers) : 1;
     for (size_t i = 0; i < n; i++) {
         const json_t *index = json_is_array(layers) ? json_array_get(layers, i) : layers;
         if (!json_is_integer(index))
-            return unexpected(f, "layers_to_transform", "the number of a layer, or a list of them", layers);
+            return dt_spec_bad(f, "layers_to_transform", "the number of a layer, or a list of them");
         fprintf(out, "%s%lld", i ? "|" : "0*(?:", (long long)json_integer_value(index));
     }
     fputs(")\\.", out);
@@ -184,13 +167,13 @@ static bool is_plain(const char *name)
 }
 
 /* The layer number follows the first pattern in a path; of several matches the first counts. */
-static dt_err put_named_layers(FILE *out, const reader *f, const json_t *layers, const json_t *names)
+static dt_err put_named_layers(FILE *out, const dt_spec *f, const json_t *layers, const json_t *names)
 {
     const size_t n = json_is_array(names) ? json_array_size(names) : 1;
     fputs("(?=", out);
     for (size_t i = 0; i < n; i++) {
         const char *name = json_string_value(json_is_array(names) ? json_array_get(names, i) : names);
-        if (!is_plain(name)) return unexpected(f, "layers_pattern", "a name, or a list of names", names);
+        if (!is_plain(name)) return dt_spec_bad(f, "layers_pattern", "a name, or a list of names");
         if (i) fputs("|", out);
         for (size_t before = 0; before < i; before++)
             fprintf(out, "(?!(?:.*\\.)?%s\\.\\d+\\.)", json_string_value(json_array_get(names, before)));
@@ -202,7 +185,7 @@ static dt_err put_named_layers(FILE *out, const reader *f, const json_t *layers,
 }
 
 /* Without patterns the layer number is the first numeric component of a path, starting at the third. */
-static dt_err put_layers(FILE *out, const reader *f)
+static dt_err put_layers(FILE *out, const dt_spec *f)
 {
     const json_t *layers = value_of(f, "layers_to_transform"), *names = value_of(f, "layers_pattern");
     if (is_empty(layers)) return DT_OK;
@@ -213,18 +196,16 @@ static dt_err put_layers(FILE *out, const reader *f)
     return DT_OK;
 }
 
-static dt_err check_restricted(const reader *f, const dt_modules *targets, const dt_modules *excluded)
+static dt_err check_restricted(const dt_spec *f, const dt_modules *targets, const dt_modules *excluded)
 {
     const char *digit = targets->pattern && excluded->pattern ? targets->pattern : "";
     while ((digit = strchr(digit, '\\')) && !(digit[1] >= '1' && digit[1] <= '9')) digit += digit[1] ? 2 : 1;
     DT_CHECK(!digit, DT_ERR_DATA, "%s: target_modules: back references together with exclude_modules are not supported",
              f->file);
     if (module_is_all_linear(targets) || (!targets->pattern && targets->n == 0))
-        return unexpected(f, "target_modules", "module names together with exclude_modules or layers_to_transform",
-                          value_of(f, "target_modules"));
+        return dt_spec_bad(f, "target_modules", "module names together with exclude_modules or layers_to_transform");
     if (targets->pattern && !is_empty(value_of(f, "layers_to_transform")))
-        return unexpected(f, "target_modules", "a list of names together with layers_to_transform",
-                          value_of(f, "target_modules"));
+        return dt_spec_bad(f, "target_modules", "a list of names together with layers_to_transform");
     return DT_OK;
 }
 
@@ -245,7 +226,7 @@ static void compose(const dt_modules *targets, const dt_modules *excluded, const
     *text = NULL;
 }
 
-static dt_err restrict_to(const reader *f, dt_modules *targets, const dt_modules *excluded)
+static dt_err restrict_to(const dt_spec *f, dt_modules *targets, const dt_modules *excluded)
 {
     char *layers = NULL, *text = NULL;
     size_t size = 0;
@@ -265,7 +246,7 @@ static dt_err restrict_to(const reader *f, dt_modules *targets, const dt_modules
     return DT_OK;
 }
 
-static dt_err read_targets(const reader *f, dt_modules *targets)
+static dt_err read_targets(const dt_spec *f, dt_modules *targets)
 {
     dt_modules excluded = {0};
     DT_TRY(read_modules(f, "target_modules", targets));
@@ -281,35 +262,21 @@ static dt_err read_targets(const reader *f, dt_modules *targets)
 
 /* ---- a file ------------------------------------------------------------------------------------------------------ */
 
-static dt_err read_rest(dt_lora *l, const reader *f)
+static dt_err read_all(dt_lora *l, const dt_spec *f)
 {
-    const json_t *dropout = value_of(f, "lora_dropout"), *rs = value_of(f, "use_rslora");
     double r = 8;
-    DT_TRY(read_rank(f, "r", value_of(f, "r"), &r));
-    DT_TRY(read_alpha(f, "lora_alpha", value_of(f, "lora_alpha"), &l->alpha));
+    DT_TRY(check_kind(f));
+    DT_TRY(check_init(f));
+    DT_TRY(read_key(f, "r", true, &r));
+    DT_TRY(read_key(f, "lora_alpha", false, &l->alpha));
     l->r = (int64_t)r;
-    l->dropout = json_number_value(dropout);
-    if (dropout && !(json_is_number(dropout) && fits(l->dropout, false, 0, 0.99)))
-        return unexpected(f, "lora_dropout", "a probability from 0 to 0.99", dropout);
-    if (rs && !json_is_boolean(rs)) return unexpected(f, "use_rslora", "true or false", rs);
-    l->use_rslora = json_is_true(rs);
+    DT_TRY(dt_spec_real(f, "lora_dropout", 0, 0.99, &l->dropout));
+    DT_TRY(dt_spec_bool(f, "use_rslora", &l->use_rslora));
     l->ties = json_is_true(value_of(f, "ensure_weight_tying"));
     DT_TRY(read_targets(f, &l->target_modules));
     DT_TRY(read_modules(f, "modules_to_save", &l->modules_to_save));
-    DT_TRY(read_patterns(f, "rank_pattern", read_rank, &l->rank_pattern, &l->n_rank_pattern));
-    return read_patterns(f, "alpha_pattern", read_alpha, &l->alpha_pattern, &l->n_alpha_pattern);
-}
-
-static dt_err read_text(dt_lora *l, const char *file, const char *text, size_t nbytes)
-{
-    json_t *root;
-    DT_TRY(dt_json_parse(&root, file, text, nbytes, DT_JSON_LAST_KEY));
-    const reader f = {.file = file, .root = root};
-    dt_err err = json_is_object(root) ? check_kind(&f) : dt_fail(DT_ERR_DATA, "%s: expected an object", file);
-    if (err == DT_OK) err = check_init(&f);
-    if (err == DT_OK) err = read_rest(l, &f);
-    json_decref(root);
-    return err;
+    DT_TRY(read_patterns(f, "rank_pattern", true, &l->rank_pattern, &l->n_rank_pattern));
+    return read_patterns(f, "alpha_pattern", false, &l->alpha_pattern, &l->n_alpha_pattern);
 }
 
 /* A run's directory has its adapter in a subdirectory. */
@@ -323,15 +290,15 @@ static dt_err no_adapter(const char *dir)
 
 dt_err dt_lora_read(dt_lora *l, const char *dir)
 {
-    char file[PATH_MAX], *text;
-    size_t nbytes;
+    char file[PATH_MAX];
+    dt_spec root;
     *l = (dt_lora){.alpha = 8, .lenient = true};
     DT_CHECK(dt_is_directory(dir), DT_ERR_DATA, "%s: expected a directory with %s and %s", dir, DT_PEFT_CONFIG,
              DT_PEFT_TENSORS);
     if (!dt_is_in(file, dir, DT_PEFT_CONFIG)) return no_adapter(dir);
-    DT_TRY(dt_read_file(file, MAX_CONFIG, &text, &nbytes));
-    const dt_err err = read_text(l, file, text, nbytes);
-    free(text);
+    DT_TRY(dt_spec_load(&root, file, MAX_CONFIG, DT_JSON_LAST_KEY, NULL, NULL));
+    const dt_err err = read_all(l, &root);
+    dt_spec_unload(&root);
     if (err != DT_OK) dt_lora_free(l);
     return err;
 }

@@ -34,7 +34,6 @@ static dt_err check_slots(const dt_model *m, const dt_batch *b, const int32_t *s
 
 static dt_err queue_blocks(dt_model *m, const void *unused)
 {
-    const dt_param_source *src = m->source;
     DT_TRY(dt_embed_forward(m, m->x[0]));
     struct block_acts a = m->sets[0];
     a.x_in = a.x_mid = a.x_out = m->x[0];
@@ -45,7 +44,7 @@ static dt_err queue_blocks(dt_model *m, const void *unused)
         dt_phase_enter(m->phase, "decode", m->units[unit].name);
         DT_TRY(dt_params_acquire(m, unit, &w));
         if (m->n_tok > 0) DT_TRY(dt_block_forward(m, b, &w, &a, m->cache[b->layer], true));
-        DT_TRY(src->params_release(src->self, unit));
+        DT_TRY(dt_params_release(m, unit));
     }
     return DT_OK;
 }

@@ -35,16 +35,21 @@ static bool fits(const dt_model *m, int part, dt_dtype dtype)
 
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w)
 {
-    DT_TRY(m->source->params_acquire(m->source->self, unit, w));
+    DT_TRY(m->source->params_acquire(m->source->self, m->opt.first_unit + unit, w));
     for (int p = 0; p < DT_N_PARTS; p++) DT_EXPECT(!w->part[p].data || fits(m, p, w->part[p].dtype));
     return DT_OK;
+}
+
+dt_err dt_params_release(dt_model *m, int unit)
+{
+    return m->source->params_release(m->source->self, m->opt.first_unit + unit);
 }
 
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g)
 {
     *g = (dt_grad_view){0};
     if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
-    DT_TRY(m->source->grads_acquire(m->source->self, unit, g));
+    DT_TRY(m->source->grads_acquire(m->source->self, m->opt.first_unit + unit, g));
     DT_EXPECT(g->dtype == m->opt.grad_dtype);
     return DT_OK;
 }
@@ -52,7 +57,7 @@ dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g)
 dt_err dt_grads_release(dt_model *m, int unit)
 {
     if (m->units[unit].flat_len[DT_TRAINED] == 0) return DT_OK;
-    return m->source->grads_release(m->source->self, unit);
+    return m->source->grads_release(m->source->self, m->opt.first_unit + unit);
 }
 
 static dt_err embed_dropout(const dt_model *m, void *x)
@@ -84,7 +89,7 @@ dt_err dt_embed_forward(dt_model *m, void *x)
         DT_TRY(scale(m, x));
         DT_TRY(embed_dropout(m, x));
     }
-    return m->source->params_release(m->source->self, m->embed_unit);
+    return dt_params_release(m, m->embed_unit);
 }
 
 /* Clear what this micro-step has not written yet: the whole unit, or, if tied, everything but the token table, which
@@ -129,5 +134,5 @@ dt_err dt_embed_backward(dt_model *m)
                                           m->n_tok, m->C, m->opt.dtype, g.dtype, m->stream));
     for (int t = 0; m->n_tok > 0 && t < N_LOW_TABLES; t++) DT_TRY(dt_low_table_backward(m, (enum low_of)t, &g));
     DT_TRY(dt_grads_release(m, m->embed_unit));
-    return m->opt.tower ? m->source->params_release(m->source->self, m->embed_unit) : DT_OK;
+    return m->opt.tower ? dt_params_release(m, m->embed_unit) : DT_OK;
 }

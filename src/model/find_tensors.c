@@ -228,8 +228,12 @@ static dt_err add_stage(dt_model *m, int unit, int64_t *n_blocks, int64_t *n_enc
     const dt_unit *u = &m->units[unit];
     struct stage *s = &m->stages[m->n_stages++];
     *s = (struct stage){.role = u->role, .unit = unit};
-    DT_EXPECT(u->role != DT_UNIT_OWN || m->opt.own_stage);
-    if (u->role == DT_UNIT_OWN) return DT_OK;
+    if (u->role == DT_UNIT_NORM) {
+        m->has_norm_stage = true;
+        s->norm = norm_of(u, m->mc->family->head, SLOT_FINAL_NORM);
+        DT_EXPECT(dt_exists(s->norm.w));
+        return DT_OK;
+    }
     s->block.bidirectional = u->role == DT_UNIT_ENCODER;
     s->block.layer = u->role == DT_UNIT_ENCODER ? m->mc->num_hidden_layers + (*n_encoders)++ : (*n_blocks)++;
     if (!s->block.bidirectional) s->block.traits = dt_model_layer(m->mc, s->block.layer);
@@ -266,7 +270,7 @@ static void number_sets(dt_model *m)
         m->first_trained++;
     m->first_kept = m->first_trained < 0 ? 0 : m->first_trained;
     for (int64_t i = m->first_kept; i < m->n_stages; i++)
-        if (m->stages[i].role != DT_UNIT_OWN) m->stages[i].set = n++;
+        if (m->stages[i].role != DT_UNIT_NORM) m->stages[i].set = n++;
     m->n_x = m->opt.training ? m->n_stages - m->first_kept + 1 : 1;
     m->n_sets = m->opt.training && m->opt.recompute != DT_RECOMPUTE_BLOCK && n > 0 ? n : 1;
 }

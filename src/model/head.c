@@ -29,9 +29,8 @@ dt_err dt_head_acquire(dt_model *m, struct head_weights *w)
 
 dt_err dt_head_release(dt_model *m)
 {
-    const dt_param_source *src = m->source;
-    if (m->tied) DT_TRY(src->params_release(src->self, m->embed_unit));
-    return src->params_release(src->self, m->head_unit);
+    if (m->tied) DT_TRY(dt_params_release(m, m->embed_unit));
+    return dt_params_release(m, m->head_unit);
 }
 
 static dt_err hold_units(dt_model *m, struct hold *h, bool grads)
@@ -102,16 +101,9 @@ dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *
                       int64_t n)
 {
     struct head_work *k = &m->h;
-    const dt_matmul mm = {.m = n,
-                          .n = m->V,
-                          .k = m->C,
-                          .trans_b = true,
-                          .lda = m->C,
-                          .ldb = m->C,
-                          .ldc = k->logits_ld,
-                          .dt = m->opt.dtype,
-                          .c_dtype = DT_F32,
-                          .batch_invariant = dt_model_is_invariant(m)};
+    dt_matmul mm = dt_dense_matmul(n, m->V, m->C, false, true, m->opt.dtype, DT_F32);
+    mm.ldc = k->logits_ld;
+    mm.batch_invariant = dt_model_is_invariant(m);
     DT_TRY(m->ops->gather_rows(m->dev, m->hidden, index, k->x, n, m->C, m->opt.dtype, m->stream));
     DT_TRY(dt_norm_forward(m, &m->final_norm, &w->head, k->x, k->y, k->mean, k->rstd, n));
     DT_TRY(divide(m, k->y, n));
@@ -127,18 +119,10 @@ static dt_err chunk_backward(dt_model *m, struct hold *h, const int32_t *index, 
     struct head_work *k = &m->h;
     /* dlogits rows have the same start addresses as logits rows */
     const int64_t ld = k->logits_ld * (int64_t)(sizeof(float) / m->elem);
-    const dt_matmul dw = {.m = m->V,
-                          .n = m->C,
-                          .k = n,
-                          .trans_a = true,
-                          .lda = ld,
-                          .ldb = m->C,
-                          .ldc = m->C,
-                          .dt = m->opt.dtype,
-                          .c_dtype = h->to_out.dtype,
-                          .accumulate = h->to_out.accumulate};
-    dt_matmul dy = {
-        .m = n, .n = m->C, .k = m->V, .lda = ld, .ldb = m->C, .ldc = m->C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
+    dt_matmul dw = dt_dense_matmul(m->V, m->C, n, true, false, m->opt.dtype, h->to_out.dtype),
+              dy = dt_dense_matmul(n, m->C, m->V, false, false, m->opt.dtype, m->opt.dtype);
+    dw.lda = dy.lda = ld;
+    dw.accumulate = h->to_out.accumulate;
     const struct norm_grads d_norm = dt_norm_grads_in(&m->final_norm, &h->to_head);
     void *const dout = dt_gradient(&h->to_out, m->head.w);
     if (dout) DT_TRY(m->ops->matmul(m->dev, &dw, k->logits, k->y, dout, m->stream));

@@ -28,5 +28,5 @@ dt_err dt_model_hidden_states(dt_model *m, const dt_batch *b, float *hidden)
         DT_TRY(dt_model_sync(m));
         widen(out, m->opt.dtype, elems);
     }
-    return m->source->params_release(m->source->self, m->head_unit);
+    return dt_params_release(m, m->head_unit);
 }

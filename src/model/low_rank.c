@@ -52,16 +52,8 @@ static dt_err scale(const dt_model *m, const struct low_rank *a, void *h, int64_
 static dt_err make_h(const dt_model *m, const struct linear *l, const struct low_rank *a, const dt_param_view *w,
                      const void *in, void *h, int64_t n_rows)
 {
-    const dt_matmul mm = {.m = n_rows,
-                          .n = a->r,
-                          .k = l->n_in,
-                          .trans_b = true,
-                          .lda = l->n_in,
-                          .ldb = l->n_in,
-                          .ldc = a->r,
-                          .dt = m->opt.dtype,
-                          .c_dtype = m->opt.dtype,
-                          .batch_invariant = dt_model_is_invariant(m)};
+    dt_matmul mm = dt_dense_matmul(n_rows, a->r, l->n_in, false, true, m->opt.dtype, m->opt.dtype);
+    mm.batch_invariant = dt_model_is_invariant(m);
     DT_TRY(m->ops->matmul(m->dev, &mm, in, dt_weight(w, a->a), h, m->stream));
     return scale(m, a, h, n_rows);
 }
@@ -69,17 +61,10 @@ static dt_err make_h(const dt_model *m, const struct linear *l, const struct low
 static dt_err add_part(const dt_model *m, const struct low_rank *a, const struct low_part *p, const dt_param_view *w,
                        const void *h, void *y, int64_t y_ld, int64_t n_rows, dt_dtype y_dtype)
 {
-    const dt_matmul mm = {.m = n_rows,
-                          .n = p->n_out,
-                          .k = p->r,
-                          .trans_b = true,
-                          .lda = a->r,
-                          .ldb = p->r,
-                          .ldc = y_ld,
-                          .dt = m->opt.dtype,
-                          .c_dtype = y_dtype,
-                          .accumulate = true,
-                          .batch_invariant = dt_model_is_invariant(m)};
+    dt_matmul mm = dt_dense_matmul(n_rows, p->n_out, p->r, false, true, m->opt.dtype, y_dtype);
+    mm.lda = a->r, mm.ldc = y_ld;
+    mm.accumulate = true;
+    mm.batch_invariant = dt_model_is_invariant(m);
     return m->ops->matmul(m->dev, &mm, dt_at(h, p->first_r, m->elem), dt_weight(w, p->b),
                           dt_at(y, p->first_out, dt_dtype_size(y_dtype)), m->stream);
 }
@@ -113,24 +98,11 @@ dt_err dt_low_rank_forward(const dt_model *m, const struct linear *l, const dt_p
 static dt_err part_backward(const dt_model *m, const struct low_rank *a, const struct low_part *p, const void *b,
                             const dt_grad_view *g, const void *h, const void *dy, int64_t dy_ld, int64_t n_rows)
 {
-    const dt_matmul db = {.m = p->n_out,
-                          .n = p->r,
-                          .k = n_rows,
-                          .trans_a = true,
-                          .lda = dy_ld,
-                          .ldb = a->r,
-                          .ldc = p->r,
-                          .dt = m->opt.dtype,
-                          .c_dtype = g->dtype,
-                          .accumulate = g->accumulate},
-                    dh = {.m = n_rows,
-                          .n = p->r,
-                          .k = p->n_out,
-                          .lda = dy_ld,
-                          .ldb = p->r,
-                          .ldc = a->r,
-                          .dt = m->opt.dtype,
-                          .c_dtype = m->opt.dtype};
+    dt_matmul db = dt_dense_matmul(p->n_out, p->r, n_rows, true, false, m->opt.dtype, g->dtype),
+              dh = dt_dense_matmul(n_rows, p->r, p->n_out, false, false, m->opt.dtype, m->opt.dtype);
+    db.lda = dh.lda = dy_ld;
+    db.ldb = dh.ldc = a->r;
+    db.accumulate = g->accumulate;
     const void *own_dy = dt_at(dy, p->first_out, m->elem);
     DT_TRY(m->ops->matmul(m->dev, &db, own_dy, dt_at(h, p->first_r, m->elem), dt_gradient(g, p->b), m->stream));
     return m->ops->matmul(m->dev, &dh, own_dy, b, dt_at(m->s.low_d, p->first_r, m->elem), m->stream);
@@ -140,16 +112,8 @@ static dt_err part_backward(const dt_model *m, const struct low_rank *a, const s
 static dt_err a_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a, const dt_grad_view *g,
                          const void *in, int64_t n_rows)
 {
-    const dt_matmul mm = {.m = a->r,
-                          .n = l->n_in,
-                          .k = n_rows,
-                          .trans_a = true,
-                          .lda = a->r,
-                          .ldb = l->n_in,
-                          .ldc = l->n_in,
-                          .dt = m->opt.dtype,
-                          .c_dtype = g->dtype,
-                          .accumulate = g->accumulate};
+    dt_matmul mm = dt_dense_matmul(a->r, l->n_in, n_rows, true, false, m->opt.dtype, g->dtype);
+    mm.accumulate = g->accumulate;
     return m->ops->matmul(m->dev, &mm, m->s.low_d, in, dt_gradient(g, a->a), m->stream);
 }
 
@@ -157,15 +121,8 @@ static dt_err a_gradient(const dt_model *m, const struct linear *l, const struct
 static dt_err input_gradient(const dt_model *m, const struct linear *l, const struct low_rank *a,
                              const dt_param_view *w, void *dx, bool first, int64_t n_rows)
 {
-    const dt_matmul mm = {.m = n_rows,
-                          .n = l->n_in,
-                          .k = a->r,
-                          .lda = a->r,
-                          .ldb = l->n_in,
-                          .ldc = l->n_in,
-                          .dt = m->opt.dtype,
-                          .c_dtype = m->opt.dtype,
-                          .accumulate = !first};
+    dt_matmul mm = dt_dense_matmul(n_rows, l->n_in, a->r, false, false, m->opt.dtype, m->opt.dtype);
+    mm.accumulate = !first;
     return m->ops->matmul(m->dev, &mm, m->s.low_d, dt_weight(w, a->a), dx, m->stream);
 }
 

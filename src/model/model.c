@@ -16,33 +16,18 @@ static struct block_acts acts_of(const dt_model *m, int64_t i)
     return a;
 }
 
-static dt_stage_pass pass_of(const dt_model *m, const struct stage *s, const dt_param_view *w,
-                             const struct block_acts *a)
-{
-    return (dt_stage_pass){.dev = m->dev,
-                           .stream = m->stream,
-                           .dtype = m->opt.dtype,
-                           .n_tok = m->n_tok,
-                           .width = m->C,
-                           .unit = &m->units[s->unit],
-                           .w = w,
-                           .x = a->x_in};
-}
-
 static dt_err stage_forward(const dt_model *m, const struct stage *s, const dt_param_view *w,
                             const struct block_acts *a)
 {
-    if (s->role != DT_UNIT_OWN) return dt_block_forward(m, &s->block, w, a, NULL, true);
-    dt_stage_pass p = pass_of(m, s, w, a);
-    p.y = a->x_out;
-    return m->opt.own_stage->forward(m->opt.own_stage_self, &p);
+    if (s->role != DT_UNIT_NORM) return dt_block_forward(m, &s->block, w, a, NULL, true);
+    return dt_norm_forward(m, &s->norm, w, a->x_in, a->x_out, m->stage_norm.mean, m->stage_norm.rstd, m->n_tok);
 }
 
 /* Runs before grads_acquire, for which the device may have to wait. */
 static dt_err stage_recompute(const dt_model *m, int64_t i, const dt_param_view *w)
 {
     const struct stage *s = &m->stages[i];
-    if (m->opt.recompute != DT_RECOMPUTE_BLOCK || s->role == DT_UNIT_OWN || m->set_holds == i) return DT_OK;
+    if (m->opt.recompute != DT_RECOMPUTE_BLOCK || s->role == DT_UNIT_NORM || m->set_holds == i) return DT_OK;
     const struct block_acts a = acts_of(m, i);
     return dt_block_forward(m, &s->block, w, &a, NULL, false);
 }
@@ -51,11 +36,10 @@ static dt_err stage_backward(dt_model *m, int64_t i, const dt_param_view *w, con
 {
     const struct stage *s = &m->stages[i];
     const struct block_acts a = acts_of(m, i);
-    if (s->role == DT_UNIT_OWN) {
-        dt_stage_pass p = pass_of(m, s, w, &a);
-        p.g = g;
-        p.dx = m->s.dx;
-        return m->opt.own_stage->backward(m->opt.own_stage_self, &p);
+    if (s->role == DT_UNIT_NORM) {
+        const struct norm_grads dnorm = dt_norm_grads_in(&s->norm, g);
+        return dt_norm_backward(m, &s->norm, w, &dnorm, a.x_in, m->stage_norm.mean, m->stage_norm.rstd, m->s.dx,
+                                m->s.dx, false, m->n_tok);
     }
     m->set_holds = -1; /* backward overwrites parts of it */
     return dt_block_backward(m, &s->block, w, g, &a);
@@ -71,7 +55,6 @@ static dt_err keep_hidden(dt_model *m)
 
 dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step)
 {
-    const dt_param_source *src = m->source;
     DT_EXPECT(!train || m->opt.training);
     DT_TRY(dt_model_stage_batch(m, b, NULL));
     if (train) dt_model_cache_clear(m, -1); /* activations for backward overwrite the cache */
@@ -88,8 +71,8 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
         dt_phase_enter(m->phase, "forward", m->units[s->unit].name);
         DT_TRY(dt_params_acquire(m, s->unit, &w));
         if (m->n_tok > 0) DT_TRY(stage_forward(m, s, &w, &a));
-        DT_TRY(src->params_release(src->self, s->unit));
-        if (s->role != DT_UNIT_OWN) m->set_holds = i;
+        DT_TRY(dt_params_release(m, s->unit));
+        if (s->role != DT_UNIT_NORM) m->set_holds = i;
     }
     m->hidden = m->train ? m->x[m->n_x - 1] : m->x[0];
     m->have_hidden = true;
@@ -98,7 +81,6 @@ dt_err dt_model_forward(dt_model *m, const dt_batch *b, bool train, int64_t step
 
 static dt_err backward_unit(dt_model *m, int64_t i)
 {
-    const dt_param_source *src = m->source;
     const int unit = m->stages[i].unit;
     dt_param_view w;
     dt_grad_view g;
@@ -108,7 +90,7 @@ static dt_err backward_unit(dt_model *m, int64_t i)
     DT_TRY(dt_grads_acquire(m, unit, &g));
     DT_TRY(m->n_tok == 0 ? dt_model_clear_grads(m, unit, &g) : stage_backward(m, i, &w, &g));
     DT_TRY(dt_grads_release(m, unit));
-    return src->params_release(src->self, unit);
+    return dt_params_release(m, unit);
 }
 
 dt_err dt_model_backward(dt_model *m, const dt_batch *b)

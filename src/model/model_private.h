@@ -83,7 +83,8 @@ struct stage {
     dt_unit_role role;
     int unit;
     int64_t set;        /* index of its set of activations for backward */
-    struct block block; /* unused if its role is OWN */
+    struct block block; /* unused if its role is NORM */
+    struct norm norm;   /* of role NORM */
 };
 
 /** Statistics of a norm: [T]. */
@@ -288,6 +289,8 @@ struct dt_model {
 
     struct stage *stages; /* [n_stages], in order of execution */
     int64_t n_stages;
+    bool has_norm_stage;
+    struct norm_stats stage_norm; /* of a stage of role NORM, kept for backward */
     int embed_unit, head_unit;
     struct norm final_norm;
     struct linear head;        /* w in the head's unit, or in the embedding's if tied */
@@ -502,6 +505,16 @@ int32_t dt_step_rows(const dt_model *m, int32_t n);
 size_t dt_model_place_image(const dt_model *m, char *base, int64_t n_tok, int64_t n_seq, struct image *i);
 size_t dt_model_place_rows(const dt_model *m, char *base, int64_t n_tok, struct rows *r);
 
+/* decode_batch.c: called by dt_model_stage_batch if there are slots */
+/** Stage the sequences of b, which attend to their slots. */
+void dt_slots_stage(dt_model *m, const dt_batch *b, const int32_t *slot);
+/** Does each sequence have exactly one token, and no images? */
+bool dt_is_step(const dt_batch *b);
+/** Number of fill tokens that the graph of a step needs; 0: none, or there are too few idle slots. */
+int32_t dt_slots_count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot);
+/** Append m->n_fill copies of the batch's first token after the contents of idle slots. Each attends to itself only. */
+void dt_slots_stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot);
+
 /* upload_batch.c */
 /** Start a pass of this model: it takes over the shared activations. */
 void dt_model_take_activations(dt_model *m);
@@ -511,8 +524,6 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
 /** Stable counting sort of tokens (NULL: 0 .. n-1) by key[token] < n_keys. end [n_keys + 1]: out, end of each key's
  *  range. */
 void dt_sort_tokens(const int32_t *key, int64_t n_keys, const int32_t *token, int64_t n, int32_t *end, int32_t *order);
-/** Does each sequence have exactly one token, and no images? */
-bool dt_is_step(const dt_batch *b);
 /** Copy the rows with a target and their weights to the device; sets m->n_rows. grads: the weights are used. */
 dt_err dt_model_stage_rows(dt_model *m, const dt_batch *b, const dt_head_pass *pass, bool grads);
 /** Queue a copy of the first bytes of a span. */
@@ -554,6 +565,7 @@ dt_err dt_embed_backward(dt_model *m);
 dt_err dt_model_clear_grads(const dt_model *m, int unit, const dt_grad_view *g);
 /** Acquire a unit's parameters. DT_ERR_ARG: a part other than codes and scales does not have the compute type. */
 dt_err dt_params_acquire(dt_model *m, int unit, dt_param_view *w);
+dt_err dt_params_release(dt_model *m, int unit);
 /** For a unit without a trained part g is {0}, and no kernel receives it. */
 dt_err dt_grads_acquire(dt_model *m, int unit, dt_grad_view *g);
 dt_err dt_grads_release(dt_model *m, int unit);

@@ -41,13 +41,13 @@ static int64_t low_n_in(const struct linear *l) { return l->n_low > 0 ? l->n_in 
 static const struct block *a_block(const dt_model *m)
 {
     const struct stage *s = m->stages;
-    while (s->role == DT_UNIT_OWN) s++;
+    while (s->role == DT_UNIT_NORM) s++;
     return &s->block;
 }
 
-static struct norm_stats place_stats(const dt_model *m, struct arena *a, const struct norm *n)
+static struct norm_stats place_stats(const dt_model *m, struct arena *a, bool exists)
 {
-    const int64_t T = dt_exists(n->w) ? m->opt.max_tok : 0;
+    const int64_t T = exists ? m->opt.max_tok : 0;
     return (struct norm_stats){dt_take(a, T, 1, sizeof(float)), dt_take(a, T, 1, sizeof(float))};
 }
 
@@ -62,8 +62,8 @@ static void place_expensive(dt_model *m, struct arena *a, struct block_acts *s)
     s->up = dt_take(a, T, m->U, e);
     for (int i = 0; i < N_BRANCHES; i++) {
         const struct branch *of = &a_block(m)->branch[i];
-        s->branch[i].pre = place_stats(m, a, &of->pre);
-        s->branch[i].post = place_stats(m, a, &of->post);
+        s->branch[i].pre = place_stats(m, a, dt_exists(of->pre.w));
+        s->branch[i].post = place_stats(m, a, dt_exists(of->post.w));
         s->branch[i].out = dt_take(a, m->opt.training && dt_exists(of->post.w) ? T : 0, m->C, e);
     }
     s->lse = dt_take(a, m->opt.training ? T : 0, m->mc->num_attention_heads, f);
@@ -179,6 +179,7 @@ static void place_work(dt_model *m, struct arena *a, struct arena *kept)
     int64_t r = most_low(m, N_LINEARS, low_r);
     for (int t = 0; t < N_LOW_TABLES; t++) r = dt_max_i64(r, m->low_table[t].low.r);
     place_tables(m, a);
+    m->stage_norm = place_stats(m, a, m->has_norm_stage);
     if (m->opt.training) {
         const int64_t widest = dt_max_i64(dt_max_i64(m->C, m->mc->qk_norm_whole ? m->Q : 0),
                                           m->mc->vision ? m->mc->vision->projector.hidden_size : 0),

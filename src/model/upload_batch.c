@@ -74,75 +74,17 @@ void dt_sort_tokens(const int32_t *key, int64_t n_keys, const int32_t *token, in
     }
 }
 
-static const struct cached nothing;
-
-static void stage_shared(const dt_model *m, int32_t s, const struct cached *c)
+static void stage_sequences(dt_model *m, const dt_batch *b)
 {
-    if (m->opt.cache_prompts == 0) return;
-    m->host.shared_start[s] = c->n_shared > 0 ? (int32_t)dt_cache_row(&m->opt, c->prompt) : 0;
-    m->host.shared_len[s] = c->n_shared;
-}
-
-static void stage_sequences(dt_model *m, const dt_batch *b, const int32_t *slot)
-{
-    m->max_q_len = m->max_kv_len = 0;
+    m->max_q_len = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
         const int32_t first = b->seq_start[s], n = b->seq_start[s + 1] - first;
-        const struct cached *c = slot ? &m->cached[slot[s]] : &nothing;
-        const int32_t before = c->n_shared + c->n_own, start = slot ? (int32_t)dt_cache_row(&m->opt, slot[s]) : first;
-        m->host.q_start[s] = first;
-        m->host.kv_start[s] = start;
-        m->host.kv_len[s] = before + n;
-        stage_shared(m, s, c);
+        m->host.q_start[s] = m->host.kv_start[s] = first;
+        m->host.kv_len[s] = n;
         if (n > m->max_q_len) m->max_q_len = n;
-        if (before + n > m->max_kv_len) m->max_kv_len = before + n;
-        for (int32_t i = 0; slot && i < n; i++) m->host.cache_row[first + i] = start + c->n_own + i;
     }
     m->host.q_start[b->n_seq] = b->n_tok;
-}
-
-static bool has_slot(const dt_batch *b, const int32_t *slot, int32_t k)
-{
-    for (int32_t s = 0; s < b->n_seq; s++)
-        if (slot[s] == k) return true;
-    return false;
-}
-
-/* No sequence of the batch uses the slot, and the slot has a free row. */
-static bool is_idle(const dt_model *m, const dt_batch *b, const int32_t *slot, int32_t k)
-{
-    return m->cached[k].n_own < m->opt.cache_len && !has_slot(b, slot, k);
-}
-
-bool dt_is_step(const dt_batch *b)
-{
-    bool one = b->n_tok > 0 && b->n_tok == b->n_seq && !b->pixels;
-    for (int32_t s = 0; one && s < b->n_seq; s++) one = b->seq_start[s + 1] - b->seq_start[s] == 1;
-    return one;
-}
-
-/* The number of fill tokens that the step's graph needs, or 0 if there are too few idle slots. */
-static int32_t count_fill(const dt_model *m, const dt_batch *b, const int32_t *slot)
-{
-    const int32_t wanted = slot && dt_is_step(b) ? dt_step_rows(m, b->n_seq) - b->n_seq : 0;
-    int32_t n = 0;
-    for (int32_t k = 0; k < m->opt.cache_seqs && n < wanted; k++) n += is_idle(m, b, slot, k);
-    return n == wanted ? n : 0;
-}
-
-/* Append copies of the batch's first token after the contents of idle slots. Each copy attends to itself only. */
-static void stage_fill(dt_model *m, const dt_batch *b, const int32_t *slot)
-{
-    struct image *h = &m->host;
-    for (int32_t k = 0, s = b->n_seq; s < b->n_seq + m->n_fill; k++) {
-        if (!is_idle(m, b, slot, k)) continue;
-        h->token[s] = h->token[0], h->pos[s] = h->pos[0], h->token_key[s] = h->token_key[0], h->order[s] = s;
-        h->kv_start[s] = h->cache_row[s] = (int32_t)dt_cache_row(&m->opt, k) + m->cached[k].n_own;
-        h->kv_len[s] = 1;
-        stage_shared(m, s, &nothing);
-        s++;
-        h->q_start[s] = s;
-    }
+    m->max_kv_len = m->max_q_len;
 }
 
 /* Offsets of the table adapter's elements for each token. In training also those that receive gradients, sorted by
@@ -188,7 +130,7 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     m->n_tok = b->n_tok;
     m->n_learned = 0;
     m->n_seq = b->n_seq;
-    m->n_fill = count_fill(m, b, slot);
+    m->n_fill = slot ? dt_slots_count_fill(m, b, slot) : 0;
     if (b->n_tok == 0) return dt_vision_stage(m, b);
     DT_TRY(dt_span_wait(m, &m->image_span));
     const size_t n = (size_t)b->n_tok;
@@ -200,9 +142,10 @@ dt_err dt_model_stage_batch(dt_model *m, const dt_batch *b, const int32_t *slot)
     order_learned(m, b);
     memcpy(m->host.token_key, b->token_key, n * sizeof *b->token_key);
     if (dt_exists(m->wpe)) dt_sort_tokens(b->pos, m->opt.max_pos, NULL, b->n_tok, m->pos_count, m->host.pos_order);
-    stage_sequences(m, b, slot);
+    if (!slot) stage_sequences(m, b);
+    if (slot) dt_slots_stage(m, b, slot);
     DT_TRY(dt_stretch_batch(m, b));
-    stage_fill(m, b, slot);
+    if (slot) dt_slots_stage_fill(m, b, slot);
     DT_TRY(dt_vision_stage(m, b));
     if (m->opt.tower) DT_TRY(dt_patches_stage(m, b));
     stage_low(m, LOW_TOKENS, m->host.token, m->host.order, m->n_learned);

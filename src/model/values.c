@@ -23,19 +23,10 @@ static dt_err norm_forward(const dt_model *m, const dt_param_view *w)
 
 dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
 {
-    const dt_param_source *src = m->source;
     dt_param_view w;
     DT_TRY(check(m, b));
-    const dt_matmul mm = {.m = m->n_tok,
-                          .n = m->n_labels,
-                          .k = m->C,
-                          .trans_b = true,
-                          .lda = m->C,
-                          .ldb = m->C,
-                          .ldc = m->n_labels,
-                          .dt = m->opt.dtype,
-                          .c_dtype = DT_F32,
-                          .batch_invariant = dt_model_is_invariant(m)};
+    dt_matmul mm = dt_dense_matmul(m->n_tok, m->n_labels, m->C, false, true, m->opt.dtype, DT_F32);
+    mm.batch_invariant = dt_model_is_invariant(m);
     dt_phase_enter(m->phase, "head", m->units[m->head_unit].name);
     DT_TRY(dt_params_acquire(m, m->head_unit, &w));
     if (m->n_tok > 0) {
@@ -43,7 +34,7 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
         DT_TRY(m->ops->matmul(m->dev, &mm, m->v.y, dt_weight(&w, m->head.w), m->v.device, m->stream));
         DT_TRY(dt_span_to_host(m, &m->values_span, nbytes_of(m)));
     }
-    DT_TRY(src->params_release(src->self, m->head_unit));
+    DT_TRY(dt_params_release(m, m->head_unit));
     DT_TRY(dt_span_wait(m, &m->values_span));
     if (m->n_tok > 0) memcpy(value, m->v.host, nbytes_of(m));
     return DT_OK;
@@ -52,18 +43,9 @@ dt_err dt_model_values(dt_model *m, const dt_batch *b, float *value)
 static dt_err backward(dt_model *m, const dt_param_view *w, const dt_grad_view *g, const void *dvalue)
 {
     const int64_t T = m->n_tok, C = m->C, n = m->n_labels;
-    const dt_matmul dscore = {.m = n,
-                              .n = C,
-                              .k = T,
-                              .trans_a = true,
-                              .lda = n,
-                              .ldb = C,
-                              .ldc = C,
-                              .dt = m->opt.dtype,
-                              .c_dtype = g->dtype,
-                              .accumulate = g->accumulate};
-    const dt_matmul dy = {
-        .m = T, .n = C, .k = n, .lda = n, .ldb = C, .ldc = C, .dt = m->opt.dtype, .c_dtype = m->opt.dtype};
+    const dt_matmul dy = dt_dense_matmul(T, C, n, false, false, m->opt.dtype, m->opt.dtype);
+    dt_matmul dscore = dt_dense_matmul(n, C, T, true, false, m->opt.dtype, g->dtype);
+    dscore.accumulate = g->accumulate;
     const struct norm_grads to = dt_norm_grads_in(&m->final_norm, g);
     if (dt_is_trained(m->head.w))
         DT_TRY(m->ops->matmul(m->dev, &dscore, dvalue, m->v.y, dt_gradient(g, m->head.w), m->stream));
@@ -87,7 +69,6 @@ static dt_err bring(dt_model *m, const float *dvalue, const void **on_device)
 
 dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue)
 {
-    const dt_param_source *src = m->source;
     const void *on_device;
     dt_param_view w;
     dt_grad_view g;
@@ -104,7 +85,7 @@ dt_err dt_model_value_head(dt_model *m, const dt_batch *b, const float *dvalue)
         DT_TRY(backward(m, &w, &g, on_device));
     }
     DT_TRY(dt_grads_release(m, m->head_unit));
-    DT_TRY(src->params_release(src->self, m->head_unit));
+    DT_TRY(dt_params_release(m, m->head_unit));
     m->have_dx = true;
     return DT_OK;
 }

@@ -2,7 +2,6 @@
  * the tensors is small and is read here. */
 #include "dtrain/pretrained/pretrained.h"
 #include "dtrain/config/config.h"
-#include "llava_head.h"
 #include "merge.h"
 #include "peft_locate.h"
 #include "generation_config.h"
@@ -34,8 +33,7 @@ static dt_err describe_directory(dt_pretrained *p, const char *dir, const char *
     DT_TRY(copy_text(&p->config_name, config));
     DT_TRY(dt_read_file(config, MAX_CONFIG, &p->model_config, &nbytes));
     DT_CHECK(strlen(p->model_config) == nbytes, DT_ERR_DATA, "%s: expected JSON, found a zero byte", config);
-    DT_TRY(vision_add_preprocessor(&p->model_config, config, dir));
-    DT_TRY(llava_settle_head(&p->model_config, config, dir));
+    DT_TRY(vision_complete_config(&p->model_config, config, dir));
     DT_TRY(generation_config_read(&p->generation, dir));
     return tokenizer_dir_has_files(dir) ? copy_text(&p->tokenizer, dir) : DT_OK;
 }
@@ -240,7 +238,7 @@ dt_err dt_pretrained_load_merged(dt_comm *comm, dt_zero *z, const dt_pretrained 
                                  const dt_model_config *mc, const dt_zero_options *like, dt_device *dev,
                                  dt_stream *compute, dt_phase *phase)
 {
-    dt_unit adapters = {.role = DT_UNIT_OWN};
+    dt_unit adapters = {.role = DT_UNIT_CARRIED};
     const dt_zero_options opt = {
         .n_groups = like->n_groups, .param_dtype = DT_F32, .grad_dtype = DT_F32, .tied_unit = -1, .host = like->host};
     dt_saved_model models[2] = {{.zero = z, .new_score = p->new_score, .parts = parts_of(p)},

@@ -199,17 +199,6 @@ static dt_err check_language(const dt_pretrained *p, const dt_config *cfg)
     return DT_OK;
 }
 
-static bool is_model(const json_t *root)
-{
-    dt_model_config mc = {0};
-    char *text = json_dumps(root, 0);
-    const bool is = text && dt_model_config_parse(&mc, "", text) == DT_OK;
-    if (!is) dt_error_clear();
-    dt_model_config_free(&mc);
-    free(text);
-    return is;
-}
-
 static dt_err parse(const char *name, const json_t *root)
 {
     dt_model_config mc = {0};
@@ -219,6 +208,13 @@ static dt_err parse(const char *name, const json_t *root)
     dt_model_config_free(&mc);
     free(text);
     return err;
+}
+
+static bool is_model(const json_t *root)
+{
+    const bool is = parse("", root) == DT_OK;
+    dt_error_clear();
+    return is;
 }
 
 /* The key that the message names. Otherwise the key without which the model would be valid, or the first. Keys that

@@ -49,10 +49,9 @@ size_t dt_task_feature_nbytes(const dt_task *t)
 
 /* ---- identity of the tower --------------------------------------------------------------------------------------- */
 
-/* The tower's stage with role OWN is its final norm. */
 static bool makes_features(const dt_unit *u)
 {
-    return u->role == DT_UNIT_PATCHES || u->role == DT_UNIT_ENCODER || u->role == DT_UNIT_OWN;
+    return u->role == DT_UNIT_PATCHES || u->role == DT_UNIT_ENCODER || u->role == DT_UNIT_NORM;
 }
 
 static void add_number(uint64_t *hash, int64_t x) { *hash = dt_mix64(*hash ^ dt_mix64((uint64_t)x)); }

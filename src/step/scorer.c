@@ -13,22 +13,17 @@ static dt_err describe(dt_scorer *s, const dt_task *t, const char *name, const c
     return err;
 }
 
-static const dt_model_config *config_of(const dt_scorer *s, const dt_task *t)
-{
-    return s->is_base ? t->mc : &s->frozen.mc;
-}
-static const dt_unit *units_of(const dt_scorer *s, const dt_task *t) { return s->is_base ? t->units : s->frozen.units; }
-static int n_units_of(const dt_scorer *s, const dt_task *t) { return s->is_base ? t->n_units : s->frozen.n_units; }
-
 static dt_err plan_model(const dt_scorer *s, const dt_task *t, dt_memory *memory)
 {
-    return dt_model_plan(config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t), t->dev, memory);
+    return dt_model_plan(s->mc, &s->opt, s->units, s->n_units, t->dev, memory);
 }
 
 /* The model in training lends its work space. */
 static dt_err borrow(dt_scorer *s, dt_task *t)
 {
     dt_memory alone, memory;
+    s->mc = s->is_base ? t->mc : &s->frozen.mc;
+    s->units = s->is_base ? t->units : s->frozen.units, s->n_units = s->is_base ? t->n_units : s->frozen.n_units;
     if (!s->is_base) DT_TRY(dt_task_verifies(t, &s->frozen.from, s->frozen.units, s->frozen.n_units));
     if (!s->is_base && t->comm) DT_TRY(dt_task_reads(t, s->frozen.from.config_name, dt_hash_text(s->frozen.mc.json)));
     s->opt.dtype = s->opt.grad_dtype = t->model_opt->dtype;
@@ -55,7 +50,7 @@ static dt_err plan(const void *self, const dt_task *t, dt_memory *memory)
 {
     const dt_scorer *s = self;
     dt_memory model;
-    if (!units_of(s, t)) return DT_OK; /* the error is already reported */
+    if (!s->units) return DT_OK; /* the error is already reported */
     if (!s->is_base)
         DT_TRY(dt_frozen_model_plan(&s->frozen, &t->main->zero_opt, s->opt.dtype, t->data->size, t->dev, memory));
     DT_TRY(plan_model(s, t, &model));
@@ -76,8 +71,8 @@ static dt_err begin(void *self, dt_task *t)
         DT_EXPECT(t->n_same_tower < DT_MAX_TASK_FILES);
         t->same_tower[t->n_same_tower++] = f;
     }
-    return dt_comm_agree(t->comm, dt_model_open(&s->model, config_of(s, t), &s->opt, units_of(s, t), n_units_of(s, t),
-                                                t->dev, &f->source, t->compute, t->phase));
+    return dt_comm_agree(t->comm, dt_model_open(&s->model, s->mc, &s->opt, s->units, s->n_units, t->dev, &f->source,
+                                                t->compute, t->phase));
 }
 
 static void close_scorer(void *self, dt_task *t)
@@ -91,9 +86,20 @@ static void close_scorer(void *self, dt_task *t)
 
 static const dt_task_part_ops part = {.plan = plan, .begin = begin, .close = close_scorer};
 
-dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
+/* For the batches of the model in training. */
+static dt_model_options options_of(const dt_task *t)
 {
     const dt_model_options *trained = t->model_opt;
+    return (dt_model_options){.max_tok = trained->max_tok,
+                              .max_seq = trained->max_seq,
+                              .max_pos = trained->max_pos,
+                              .max_images = trained->max_images,
+                              .features_given = trained->features_given,
+                              .reproducible = trained->reproducible};
+}
+
+dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *path, int n_labels)
+{
     dt_task_hold(t, &part, s);
     DT_TRY(describe(s, t, name, path, n_labels));
     const long long n = (long long)s->frozen.mc.vocab_size, n_trained = (long long)t->mc->vocab_size;
@@ -104,28 +110,16 @@ dt_err dt_scorer_open(dt_scorer *s, dt_task *t, const char *name, const char *pa
     }
     const dt_err err = settle_images(s, t, path);
     if (err != DT_OK) return dt_frozen_model_close(&s->frozen), err;
-    s->opt = (dt_model_options){.max_tok = trained->max_tok,
-                                .max_seq = trained->max_seq,
-                                .max_pos = trained->max_pos,
-                                .max_images = trained->max_images,
-                                .features_given = trained->features_given && s->frozen.mc.vision,
-                                .reproducible = trained->reproducible};
+    s->opt = options_of(t);
+    s->opt.features_given = s->opt.features_given && s->frozen.mc.vision;
     return borrow(s, t);
 }
 
 dt_err dt_scorer_open_base(dt_scorer *s, dt_task *t, const char *name)
 {
-    const dt_model_options *trained = t->model_opt;
     dt_task_hold(t, &part, s);
-    *s = (dt_scorer){.name = name,
-                     .is_base = true,
-                     .opt = {.max_tok = trained->max_tok,
-                             .max_seq = trained->max_seq,
-                             .max_pos = trained->max_pos,
-                             .max_images = trained->max_images,
-                             .features_given = trained->features_given,
-                             .reproducible = trained->reproducible,
-                             .no_adapters = true}};
+    *s = (dt_scorer){.name = name, .is_base = true, .opt = options_of(t)};
+    s->opt.no_adapters = true;
     return borrow(s, t);
 }
 

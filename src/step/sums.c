@@ -5,6 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a sum of each kind is stored as, with the values of an empty sum. */
+static const struct form {
+    const char *name;
+    int n_values;
+    dt_vote_value empty[2];
+} FORMS[] = {[DT_SUM_UNITS] = {"units", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}},
+             [DT_SUM_LOSS] = {"loss", 2, {{.kind = DT_VOTE_COUNT}, {.kind = DT_VOTE_COUNT}}},
+             [DT_SUM_REAL] = {"real", 1, {{.kind = DT_VOTE_SUM, .real = 0}}},
+             [DT_SUM_LARGEST] = {"maximum", 1, {{.kind = DT_VOTE_MAX, .real = -INFINITY}}},
+             [DT_SUM_LEAST] = {"minimum", 1, {{.kind = DT_VOTE_MIN, .real = INFINITY}}},
+             [DT_SUM_MEAN] = {"mean", 2, {{.kind = DT_VOTE_SUM, .real = 0}, {.kind = DT_VOTE_COUNT}}}};
+
 /* ---- declarations ------------------------------------------------------------------------------------------------ */
 
 static void keep_error(dt_sums *s, dt_err err)
@@ -47,7 +59,7 @@ int dt_sums_declare(dt_sums *s, const char *name, dt_sum_kind kind, double unit)
     s->sum = sum;
     sum[s->n_sums] = (dt_sum){.kind = kind, .unit = unit, .at = s->n_values};
     snprintf(sum[s->n_sums].name, sizeof sum->name, "%s", name);
-    s->n_values += kind == DT_SUM_LOSS || kind == DT_SUM_UNITS || kind == DT_SUM_MEAN ? 2 : 1;
+    s->n_values += FORMS[kind].n_values;
     return s->n_sums++;
 }
 
@@ -112,14 +124,13 @@ void dt_sums_show_difference(dt_sums *s, dt_show_when when, const char *name, co
 /* One line per declaration. */
 static char *describe(const dt_sums *s)
 {
-    static const char *const kinds[] = {"units", "loss", "real", "maximum", "minimum", "mean"};
     static const char *const when[DT_N_SHOW] = {"", " in a validation"};
     char *text = NULL;
     size_t nbytes = 0;
     FILE *f = open_memstream(&text, &nbytes);
     if (!f) return NULL;
     for (int i = 0; i < s->n_sums; i++)
-        fprintf(f, "`%s` (%s of %g)\n", s->sum[i].name, kinds[s->sum[i].kind], s->sum[i].unit);
+        fprintf(f, "`%s` (%s of %g)\n", s->sum[i].name, FORMS[s->sum[i].kind].name, s->sum[i].unit);
     for (int w = 0; w < DT_N_SHOW; w++)
         for (int i = 0; i < s->n_shown[w]; i++) {
             const dt_shown *what = &s->shown[w][i];
@@ -195,27 +206,8 @@ void dt_sums_close(dt_sums *s)
 static void clear(const dt_sums *s, dt_vote_value *values)
 {
     for (int i = 0; i < s->n_sums; i++) {
-        dt_vote_value *v = values + s->sum[i].at;
-        switch (s->sum[i].kind) {
-        case DT_SUM_LOSS:
-        case DT_SUM_UNITS:
-            v[1] = (dt_vote_value){.kind = DT_VOTE_COUNT};
-            v[0] = v[1];
-            break;
-        case DT_SUM_REAL:
-            *v = (dt_vote_value){.kind = DT_VOTE_SUM, .real = 0};
-            break;
-        case DT_SUM_LARGEST:
-            *v = (dt_vote_value){.kind = DT_VOTE_MAX, .real = -INFINITY};
-            break;
-        case DT_SUM_LEAST:
-            *v = (dt_vote_value){.kind = DT_VOTE_MIN, .real = INFINITY};
-            break;
-        case DT_SUM_MEAN:
-            v[0] = (dt_vote_value){.kind = DT_VOTE_SUM, .real = 0};
-            v[1] = (dt_vote_value){.kind = DT_VOTE_COUNT};
-            break;
-        }
+        const struct form *f = &FORMS[s->sum[i].kind];
+        memcpy(values + s->sum[i].at, f->empty, (size_t)f->n_values * sizeof *values);
     }
 }
 
@@ -230,6 +222,15 @@ void dt_sums_clear_total(dt_sums *s)
     clear(s, s->total);
     s->total_nonfinite = false;
     s->n_steps = 0;
+}
+
+/* Add to a sum, maximum or minimum. */
+static void add_real(dt_vote_value *v, double x)
+{
+    if (v->kind == DT_VOTE_SUM)
+        v->real += x;
+    else if (isnan(x) || (v->kind == DT_VOTE_MAX ? x > v->real : x < v->real))
+        v->real = x;
 }
 
 static void add_loss(dt_sums *s, dt_vote_value *v, double loss)
@@ -261,13 +262,9 @@ void dt_sums_add(dt_sums *s, int sum, double x)
         if (isfinite(x)) add_units(v, llrint(x / s->sum[sum].unit));
         break;
     case DT_SUM_REAL:
-        v->real += x;
-        break;
     case DT_SUM_LARGEST:
-        if (isnan(x) || x > v->real) v->real = x;
-        break;
     case DT_SUM_LEAST:
-        if (isnan(x) || x < v->real) v->real = x;
+        add_real(v, x);
         break;
     case DT_SUM_MEAN:
         if (!isnan(x)) v[0].real += x, v[1].count++;
@@ -290,22 +287,10 @@ dt_err dt_sums_vote(dt_sums *s, dt_comm *comm, dt_vote *vote)
 void dt_sums_add_to_total(dt_sums *s)
 {
     for (int i = 0; i < s->n_values; i++) {
-        const dt_vote_value *v = &s->step[i];
-        dt_vote_value *t = &s->total[i];
-        switch (v->kind) {
-        case DT_VOTE_COUNT:
-            t->count += v->count;
-            break;
-        case DT_VOTE_SUM:
-            t->real += v->real;
-            break;
-        case DT_VOTE_MAX:
-            if (isnan(v->real) || v->real > t->real) t->real = v->real;
-            break;
-        case DT_VOTE_MIN:
-            if (isnan(v->real) || v->real < t->real) t->real = v->real;
-            break;
-        }
+        if (s->total[i].kind == DT_VOTE_COUNT)
+            s->total[i].count += s->step[i].count;
+        else
+            add_real(&s->total[i], s->step[i].real);
     }
     s->total_nonfinite |= s->nonfinite;
     s->n_steps++;

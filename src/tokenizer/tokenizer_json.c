@@ -232,7 +232,7 @@ static dt_err find_file(const char *path, char **file, char **directory)
 {
     struct stat st;
     char hint[3 * PATH_MAX];
-    DT_CHECK(stat(path, &st) == 0, DT_ERR_USAGE,
+    DT_CHECK(stat(path, &st) == 0, DT_ERR_DATA,
              "tokenizer: expected bytes, a tokenizer.json or a directory with one, found \"%s\" (%s)%s", path,
              strerror(errno), dt_missing_model_hint(path, errno, hint, sizeof hint));
     const char *slash = strrchr(path, '/');

@@ -101,7 +101,7 @@ dt_err run_settle_tokenizer(dt_run *run)
     const char *tokenizer = choose_tokenizer(run);
     char *full = *tokenizer && strcmp(tokenizer, "bytes") != 0 ? realpath(tokenizer, NULL) : NULL;
     dt_err err = exports(run) || *run->cfg.model_tokenizer ? dt_export_check_tokenizer(tokenizer) : DT_OK;
-    if (*run->cfg.model_tokenizer) err = dt_config_blame(&run->cfg, "model", "tokenizer", err);
+    if (*run->cfg.model_tokenizer) err = dt_config_lead_to(&run->cfg, "model", "tokenizer", err);
     if (err == DT_OK && exports(run) && !*tokenizer && run->comm && dt_comm_first(run->comm))
         DT_WARN("[checkpoint] export = hf: this model has no known tokenizer, so the export will lack its files; set "
                 "[model] tokenizer");

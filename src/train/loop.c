@@ -550,7 +550,11 @@ static dt_err take_steps(dt_run *run, progress *p)
                            .save = dt_interval_steps(run->cfg.checkpoint_save_steps, run->total_steps)};
     const int64_t first = p->first_step = p->step;
     int stop = STOP_NO;
-    if (p->step >= run->total_steps && !p->validation_due)
+    if (p->step > run->total_steps)
+        DT_INFO("nothing to train: the checkpoint of step %" PRId64
+                " is already past the end of the run at step %" PRId64,
+                p->step, run->total_steps);
+    else if (p->step == run->total_steps && !p->validation_due)
         DT_INFO("nothing to do: step %" PRId64 " of %" PRId64 " is already done", p->step, run->total_steps);
     DT_TRY(validate_first(run, p, &stop));
     run_watch_next(run, p, false);

@@ -100,7 +100,7 @@ dt_tensor dt_tensor_whole(const dt_tensor *t);
 typedef enum dt_unit_role {
     DT_UNIT_BLOCK,       /* causal attention and an MLP: one of num_hidden_layers */
     DT_UNIT_ENCODER,     /* the same with bidirectional attention; not among num_hidden_layers */
-    DT_UNIT_OWN,         /* a stage of the caller (dt_model_options.own_stage) */
+    DT_UNIT_NORM,        /* a norm, such as the one after the last block of a vision tower */
     DT_UNIT_EMBEDDING,   /* tables of tokens and of positions */
     DT_UNIT_HEAD,        /* final norm and vocabulary matmul */
     DT_UNIT_SCALAR_HEAD, /* final norm and a few values for each token */

@@ -83,6 +83,21 @@ typedef struct dt_matmul {
 
     dt_scaled a_scaled, b_scaled;
 } dt_matmul;
+/** A matmul of matrices without gaps between rows; everything else is optional and unset. */
+static inline dt_matmul dt_dense_matmul(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, dt_dtype dt,
+                                        dt_dtype c_dtype)
+{
+    return (dt_matmul){.m = m,
+                       .n = n,
+                       .k = k,
+                       .trans_a = trans_a,
+                       .trans_b = trans_b,
+                       .lda = trans_a ? m : k,
+                       .ldb = trans_b ? k : n,
+                       .ldc = n,
+                       .dt = dt,
+                       .c_dtype = c_dtype};
+}
 
 /* ---- image patches ----------------------------------------------------------------------------------------------- */
 

@@ -175,26 +175,6 @@ typedef enum dt_recompute {
     DT_RECOMPUTE_BLOCK,     /* all except the block's input */
 } dt_recompute;
 
-/** Arguments of a stage of the caller: a unit of role DT_UNIT_OWN, between embedding and head. It queues its work on
- *  stream, and is not called for an empty batch. */
-typedef struct dt_stage_pass {
-    dt_device *dev;
-    dt_stream *stream;
-    dt_dtype dtype;
-    int64_t n_tok, width;
-    const dt_unit *unit;
-    const dt_param_view *w;
-    const dt_grad_view *g; /* backward: data NULL if the unit is frozen */
-    const void *x;         /* in [n_tok, width]: the residual stream before the stage */
-    void *y;               /* forward: out [n_tok, width], the residual stream after it; may be x */
-    void *dx;              /* backward: inout [n_tok, width], in the gradient of y, out that of x */
-} dt_stage_pass;
-/** Forward and backward of such a stage. */
-typedef struct dt_stage_ops {
-    dt_err (*forward)(void *self, const dt_stage_pass *p);
-    dt_err (*backward)(void *self, const dt_stage_pass *p); /* writes every tensor of the trained part */
-} dt_stage_ops;
-
 /** Optional results of a vocabulary's head, which cost memory (dt_model_options.head); see dt_head_pass and
  *  dt_head_results. */
 enum {
@@ -238,10 +218,10 @@ typedef struct dt_model_options {
     /* the bits of a token's logits and values depend neither on the rest of the batch nor on how its sequence was
      * divided into passes; only passes without backward */
     bool batch_invariant;
-    const dt_stage_ops *own_stage; /* of units with role DT_UNIT_OWN; NULL: none */
-    void *own_stage_self;
-    const dt_vision_config *tower; /* set by vision.c: this model is the tower of that configuration; else NULL */
-    unsigned head;                 /* optional results of the vocabulary's head: a sum of DT_HEAD_... */
+    /* set by vision.c for a vision tower: its configuration, else NULL; number of its unit 0 in the dt_param_source */
+    const dt_vision_config *tower;
+    int first_unit;
+    unsigned head; /* optional results of the vocabulary's head: a sum of DT_HEAD_... */
     /* factor of the loss, read when the head runs; NULL: 1. Borrowed for the model's life */
     const double *loss_scale;
     uint64_t seed; /* for dropout */

@@ -14,6 +14,9 @@ typedef struct dt_scorer {
     const char *name; /* "the reference" */
     bool is_base;     /* it is the model in training without its adapters; frozen is {0} */
     dt_frozen_model frozen;
+    const dt_model_config *mc; /* of frozen, or of the model in training; NULL: an error was reported */
+    const dt_unit *units;
+    int n_units;
     dt_model_options opt;
     dt_model *model;
 } dt_scorer;

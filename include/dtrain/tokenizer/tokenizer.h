@@ -21,8 +21,8 @@ typedef struct dt_tokenizer dt_tokenizer;
  *  they surround texts; chat_template.jinja may exist. "truncation" and "padding" of tokenizer.json are ignored:
  *  callers truncate.
  *
- *  DT_ERR_USAGE: no such file. DT_ERR_DATA, naming file, key and value: invalid, or a kind of tokenizer that is not
- *  supported. DT_ERR_MEMORY. */
+ *  DT_ERR_DATA: no such file; or, naming file, key and value, invalid, or a kind of tokenizer that is not supported.
+ *  DT_ERR_MEMORY. */
 dt_err dt_tokenizer_open(dt_tokenizer **t, const char *name);
 /** Free a tokenizer; its encoders must be closed. Safe on NULL. */
 void dt_tokenizer_close(dt_tokenizer *t);

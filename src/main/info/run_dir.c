@@ -242,7 +242,7 @@ static void print_state(const run_info *r)
     if (r->lock == DT_LOCK_UNREADABLE) printf("\n  lock         %s", r->holder);
     if (r->lock == DT_LOCK_HELD || r->lock == DT_LOCK_LEFT) printf("\n  run by       %s", r->holder);
     printf("\n  steps        %" PRId64, r->step);
-    if (r->total_steps > 0)
+    if (r->total_steps > 0 && r->step <= r->total_steps)
         printf(" of %" PRId64 " (%.0f%%)", r->total_steps, floor(100.0 * (double)r->step / (double)r->total_steps));
     if (r->last >= 0) printf(", %s tokens", dt_format_count(value(r, "tokens", r->last), text));
     if (seconds_left(r) >= 0) printf(", %s of steps left", dt_format_duration(seconds_left(r), text));

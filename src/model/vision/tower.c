@@ -3,54 +3,14 @@
  *     features  output of the tower's block n_used, [N P, C], or of the norm after the last block
  *     x         selected rows of features, with shuffle x shuffle patches concatenated: one gather, [R, n_in]
  *
- * The tower is a model over the units that follow the language model's. The parameter source receives shifted unit
- * numbers. The tower takes part in every pass, with or without images, so that the order of units is the same on all
- * ranks. */
+ * The tower is a model over the units that follow the language model's (dt_model_options.first_unit). The tower takes
+ * part in every pass, with or without images, so that the order of units is the same on all ranks. */
 #include "vision_private.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 static int64_t squared(int64_t n) { return n * n; }
-
-/* ---- its parameters ---------------------------------------------------------------------------------------------- */
-
-static dt_err shifted_params_acquire(void *self, int unit, dt_param_view *view)
-{
-    const struct shifted_source *s = self;
-    return s->of->params_acquire(s->of->self, s->first + unit, view);
-}
-static dt_err shifted_params_release(void *self, int unit)
-{
-    const struct shifted_source *s = self;
-    return s->of->params_release(s->of->self, s->first + unit);
-}
-static dt_err shifted_grads_acquire(void *self, int unit, dt_grad_view *view)
-{
-    const struct shifted_source *s = self;
-    return s->of->grads_acquire(s->of->self, s->first + unit, view);
-}
-static dt_err shifted_grads_release(void *self, int unit)
-{
-    const struct shifted_source *s = self;
-    return s->of->grads_release(s->of->self, s->first + unit);
-}
-static bool shifted_params_resident(void *self)
-{
-    const struct shifted_source *s = self;
-    return s->of->params_resident(s->of->self);
-}
-
-static void shift_source(struct tower *t, const dt_param_source *of, int first)
-{
-    t->shifted = (struct shifted_source){of, first};
-    t->source = (dt_param_source){.self = &t->shifted,
-                                  .params_acquire = shifted_params_acquire,
-                                  .params_release = shifted_params_release,
-                                  .grads_acquire = shifted_grads_acquire,
-                                  .grads_release = shifted_grads_release,
-                                  .params_resident = of && of->params_resident ? shifted_params_resident : NULL};
-}
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
@@ -81,8 +41,6 @@ static dt_model_options options(const dt_model *m)
                               .batch_invariant = invariant,
                               .seed = m->opt.seed,
                               .borrows = !trains(m),
-                              .own_stage = v->config->feature_norm ? &dt_tower_norm : NULL,
-                              .own_stage_self = &v->tower.norm_stage,
                               .tower = v->config};
 }
 
@@ -105,7 +63,6 @@ void dt_tower_place(const dt_model *m, struct arena *device)
 {
     const dt_vision_config *c = m->vision->config;
     struct tower *t = &m->vision->tower;
-    if (c->feature_norm) dt_tower_norm_place(&t->norm_stage, m, t->trains, device);
     t->row = dt_take(device, dt_vision_max_rows(m), squared(c->projector.shuffle), sizeof(int32_t));
 }
 
@@ -139,8 +96,8 @@ dt_err dt_tower_open(dt_model *m, int first)
     struct tower *t = &v->tower;
     dt_model_options opt = options(m);
     opt.lender = m->opt.borrows ? m->opt.lender : m;
-    shift_source(t, m->source, first);
-    DT_TRY(dt_model_open(&t->model, v->config->blocks, &opt, t->units, t->n_units, m->dev, &t->source, m->stream,
+    opt.first_unit = first;
+    DT_TRY(dt_model_open(&t->model, v->config->blocks, &opt, t->units, t->n_units, m->dev, m->source, m->stream,
                          m->phase));
     return dt_batch_alloc(&t->batch, opt.max_tok, opt.max_seq, m->dev->ledger);
 }

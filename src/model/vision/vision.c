@@ -168,7 +168,7 @@ dt_err dt_vision_forward(dt_model *m, const dt_batch *b)
     dt_phase_enter(m->phase, "forward", m->units[v->projector.unit].name);
     DT_TRY(dt_params_acquire(m, v->projector.unit, &w));
     if (v->n_images > 0) DT_TRY(dt_projector_forward(m, &w));
-    return m->source->params_release(m->source->self, v->projector.unit);
+    return dt_params_release(m, v->projector.unit);
 }
 
 dt_err dt_vision_backward(dt_model *m)
@@ -182,7 +182,7 @@ dt_err dt_vision_backward(dt_model *m)
     DT_TRY(dt_grads_acquire(m, v->projector.unit, &g));
     DT_TRY(v->n_images == 0 ? dt_model_clear_grads(m, v->projector.unit, &g) : dt_projector_backward(m, &w, &g));
     DT_TRY(dt_grads_release(m, v->projector.unit));
-    DT_TRY(m->source->params_release(m->source->self, v->projector.unit));
+    DT_TRY(dt_params_release(m, v->projector.unit));
     return v->tower.trains ? dt_tower_backward(m) : DT_OK;
 }
 

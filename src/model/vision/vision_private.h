@@ -14,32 +14,11 @@ dt_err dt_vision_build_units(const dt_vision_config *v, dt_unit *units);
 /** Index of the tower's first unit among all units of a model; n_units without a tower. */
 int dt_vision_first_unit(const dt_unit *units, int n_units);
 
-/* tower_norm.c */
-/** The norm stage of a tower whose features are normalised (dt_vision_config.feature_norm), and its buffers; on the
- *  device. */
-struct tower_norm {
-    float eps;
-    float *mean, *rstd; /* [N P] */
-    float *scratch;     /* for backward */
-};
-extern const dt_stage_ops dt_tower_norm; /* self: struct tower_norm */
-/** m: the language model. trains: is the tower trained? */
-void dt_tower_norm_place(struct tower_norm *n, const dt_model *m, bool trains, struct arena *device);
-
 /* tower.c */
-/** A view of a source whose unit 0 is unit `first`. */
-struct shifted_source {
-    const dt_param_source *of;
-    int first;
-};
-
 struct tower {
     const dt_unit *units; /* its own */
     int n_units;
     bool trains;
-    struct tower_norm norm_stage;
-    struct shifted_source shifted;
-    dt_param_source source;
     dt_model *model; /* if frozen, it borrows activations of the language model, or of that model's lender */
     dt_batch batch;  /* the positions of each image */
     int32_t *row;    /* device [max R, shuffle^2]: feature rows to concatenate in x */

@@ -65,7 +65,7 @@ static dt_err build_tower(const dt_vision_config *v, int64_t i, dt_unit *u)
     }
     if (i > v->n_blocks) {
         snprintf(u->name, sizeof u->name, "vision.end");
-        u->role = v->feature_norm ? DT_UNIT_OWN : DT_UNIT_CARRIED;
+        u->role = v->feature_norm ? DT_UNIT_NORM : DT_UNIT_CARRIED;
         return dt_units_build(&b, f->head);
     }
     snprintf(u->name, sizeof u->name, "vision.block.%" PRId64, i - 1);
