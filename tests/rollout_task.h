@@ -171,21 +171,20 @@ static dt_err policy_next_micro(dt_task *t, int64_t step, int micro, dt_micro *m
     return DT_OK;
 }
 
-/* What token i of sequence s gains, and by how much the model says it more often than it did. */
+/* The gain of target i, of sequence s, times the ratio of its new to its old probability. */
 static double policy_gain(const dt_task *t, const dt_batch *b, int32_t s, int32_t i, const float *logp)
 {
     const policy *y = policy_of(t);
     const dt_rollout_row *row = dt_rollout_row_of(y->rollout, y->row[s]);
     const float *old = dt_rollout_array(y->rollout, 0, y->row[s]);
-    if (b->target[i] < 0) return 0;
-    return (row->number % 2 ? -1 : 1) * exp((double)logp[i] - (double)old[b->pos[i] + 1 - row->n_prompt]);
+    return (row->number % 2 ? -1 : 1) * exp((double)logp[i] - (double)old[i - b->seq_target[s]]);
 }
 
 static dt_err policy_weights(dt_task *t, const dt_micro *m, const dt_predictions *p, dt_weights *w)
 {
     const dt_batch *b = m->batch;
     for (int32_t s = 0; s < b->n_seq; s++)
-        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++)
+        for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++)
             w->u[i] = (float)(policy_gain(t, b, s, i, p->logp) * m->inv_norm);
     return DT_OK;
 }
@@ -196,7 +195,7 @@ static void policy_collect(dt_task *t, const dt_micro *m, const dt_predictions *
     const dt_batch *b = m->batch;
     double loss = 0;
     for (int32_t s = 0; s < b->n_seq; s++)
-        for (int32_t i = b->seq_start[s]; i < b->seq_start[s + 1]; i++) loss -= policy_gain(t, b, s, i, p->logp);
+        for (int32_t i = b->seq_target[s]; i < b->seq_target[s + 1]; i++) loss -= policy_gain(t, b, s, i, p->logp);
     dt_sums_add(t->sums, y->loss, loss);
     dt_sums_count(t->sums, y->n_weight, b->n_target);
     dt_sums_count(t->sums, y->n_tok, b->n_tok);
