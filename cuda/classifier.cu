@@ -6,6 +6,9 @@
  *     K = sum exp(d) (s - s_r) / Z - (m + log Z) + (m_r + log Z_r)
  *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
  *
+ * With soft-capping that is multiplied by 1 - (z_v / cap)^2. Only the kernels for more results know it, because the
+ * plain ones have no registers left.
+ *
  * Arrays    logits [n_rows, n_vocab] float, with row distance logits_ld; gradients overwrite them.
  * Threads   A block per row, in two passes. The first computes the maximum and the sums together. A thread rescales its
  *           sums when its maximum changes (Milakov and Gimelshein, arXiv:1805.02867), and the block combines the
@@ -293,7 +296,7 @@ __device__ static void store_squares(const dt_classifier &cl, const row_values &
 
 /* Factors of dlogits as at the top of this file; max and ref_max: m and m_r. */
 struct gradient_terms {
-    float max, ref_max, base, slope, kl, shift, one_hot;
+    float max, ref_max, base, slope, kl, shift, one_hot, inv_cap;
 };
 
 __device__ static inline float weight_of(const float *weight, int64_t row) { return weight ? weight[row] : 0.0f; }
@@ -302,7 +305,7 @@ template <int ASKED>
 __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_values &v, bool ref, int64_t row)
 {
     const float inv_t = cl.inv_temperature, w = weight_of(cl.weight, row) * inv_t;
-    gradient_terms g = {v.max, 0, (float)((double)w / v.sum), 0, 0, 0, w};
+    gradient_terms g = {v.max, 0, (float)((double)w / v.sum), 0, 0, 0, w, 0};
     if (!ASKED) return g;
     const double eps = (double)cl.label_smoothing, entropy_w = (double)(weight_of(cl.entropy_weight, row) * inv_t),
                  kl_w = (double)(weight_of(cl.kl_weight, row) * inv_t);
@@ -314,6 +317,7 @@ __device__ static gradient_terms terms_of(const dt_classifier &cl, const row_val
     g.kl = (float)(kl_w / v.sum);
     g.shift = (float)((double)w * eps / (double)cl.n_vocab);
     g.one_hot = (float)((double)w * (1 - eps));
+    if (cl.softcap > 0.0f) g.inv_cap = 1.0f / cl.softcap;
     return g;
 }
 
@@ -340,7 +344,7 @@ __device__ static void write_gradient(const dt_classifier &cl, const gradient_te
         }
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const float d = fmaf(x[i], inv_t, -g.max), e = expf(d);
+            const float d = fmaf(x[i], inv_t, -g.max), e = expf(d), t = ASKED ? x[i] * g.inv_cap : 0.0f;
             if (ASKED) {
                 float factor = fmaf(g.slope, d, g.base);
                 if (ref) factor = fmaf(g.kl, d - fmaf(y[i], inv_t, -g.ref_max), factor);
@@ -349,6 +353,7 @@ __device__ static void write_gradient(const dt_classifier &cl, const gradient_te
                 x[i] = g.base * e;
             }
             if (offset_of(i) == at_target) x[i] -= g.one_hot;
+            if (ASKED && cl.softcap > 0.0f) x[i] *= fmaf(-t, t, 1.0f);
         }
         store_turn<T, aligned>(out, first, n, x);
     }
@@ -422,7 +427,7 @@ dt_err cuda_classifier(dt_device *dev, const dt_classifier *cl, float *logits, d
     DT_TRY(dt_classifier_check(cl));
     if (cl->n_rows == 0) return DT_OK;
     const bool more = cl->entropy || cl->kl || cl->loss || cl->mean_logit || cl->entropy_weight || cl->kl_weight ||
-                      cl->label_smoothing > 0 || cl->z_loss > 0;
+                      cl->label_smoothing > 0 || cl->z_loss > 0 || cl->softcap > 0;
     dt_stream *s = cuda_stream(dev, stream, "classifier");
     const int turns = turns_to_cache(cuda_of(dev), cl);
     const size_t shared_nbytes = (size_t)turns * TURN * sizeof(float);

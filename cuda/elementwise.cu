@@ -65,6 +65,45 @@ dt_err cuda_scale(dt_device *dev, const void *x, float factor, void *y, dt_dtype
     return DT_OK;
 }
 
+/* Rows of logits, ld apart: x = cap tanh(x / cap). */
+struct capped_rows {
+    static constexpr int V = 4, TURNS = 2;
+    float *x;
+    float cap, inverse;
+    int64_t width, ld;
+    unsigned per_row; /* vectors */
+    bool fits;
+
+    struct item {
+        float *at;
+        int count;
+        vec<float, V> x;
+    };
+    __device__ item load(int64_t i) const
+    {
+        const row_place p = place_of(i, per_row);
+        float *at = x + p.row * ld + p.in_row * V;
+        const int count = elems_left(p.in_row * V, width, V);
+        return {at, count, load_vec<V>(at, count, fits && count == V)};
+    }
+    __device__ void store(const item &t) const
+    {
+        vec<float, V> out;
+#pragma unroll
+        for (int j = 0; j < V; j++) out.x[j] = cap * tanhf(t.x.x[j] * inverse);
+        store_vec(t.at, out, t.count, fits && t.count == V);
+    }
+};
+
+dt_err cuda_softcap(dt_device *dev, float *x, float cap, int64_t n_rows, int64_t width, int64_t ld, dt_stream *stream)
+{
+    DT_TRY(dt_softcap_check(cap, n_rows, width, ld));
+    const int64_t per_row = ceil_div(width, capped_rows::V);
+    return launch_each(cuda_stream(dev, stream, "softcap"),
+                       capped_rows{x, cap, 1.0f / cap, width, ld, (unsigned)per_row, vectors_fit((size_t)ld * 4, x)},
+                       n_rows * per_row);
+}
+
 /* ---- rows by index ----------------------------------------------------------------------------------------------- */
 
 /* Copy row r from src to dst. gather: dst[r] = src[index[r]], or zeros if the index is negative. scatter: dst[index[r]]

@@ -74,6 +74,16 @@ __device__ inline float lanes_sum(float x, int lanes)
     return x;
 }
 
+/* The factor of dt_rmsnorm, and xhat times it. */
+template <bool plus_one, class T> __device__ inline float factor_of(T weight)
+{
+    return plus_one ? 1.0f + to_float(weight) : to_float(weight);
+}
+template <bool plus_one, class T> __device__ inline T scaled(float xhat, T weight)
+{
+    return from_float<T>((plus_one ? xhat : to_float(from_float<T>(xhat))) * factor_of<plus_one>(weight));
+}
+
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 template <class T> struct forward_heads {
@@ -111,7 +121,7 @@ template <class T> struct forward_heads {
 };
 
 /* Forward. Block b processes heads b R G, ... with G = blockDim / lanes; a thread's heads are G apart. */
-template <class T, bool norm>
+template <class T, bool norm, bool plus_one>
 __global__ void __launch_bounds__(THREADS, norm ? 2 : 4) heads_forward_kernel(const forward_heads<T> f)
 {
     constexpr int V = vector_elems<T>, R = heads_at_once<norm>;
@@ -147,10 +157,8 @@ __global__ void __launch_bounds__(THREADS, norm ? 2 : 4) heads_forward_kernel(co
             if (lane == 0 && way[r].rstd) *way[r].rstd = rs;
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                x[r].low.x[j] =
-                    from_float<T>(to_float(from_float<T>(to_float(x[r].low.x[j]) * rs)) * to_float(w.low.x[j]));
-                x[r].high.x[j] =
-                    from_float<T>(to_float(from_float<T>(to_float(x[r].high.x[j]) * rs)) * to_float(w.high.x[j]));
+                x[r].low.x[j] = scaled<plus_one>(to_float(x[r].low.x[j]) * rs, w.low.x[j]);
+                x[r].high.x[j] = scaled<plus_one>(to_float(x[r].high.x[j]) * rs, w.high.x[j]);
             }
         }
         if (way[r].turn) {
@@ -179,7 +187,7 @@ template <class T> struct backward_heads {
 /* Backward of norm and rotation. Block b processes heads b G, ... of q, then advances by gridDim G, then those of k. A
  * thread has the same columns of all its heads, so it sums dy xhat in registers. Then the block adds the G sums of
  * each column in shared memory, and stores them in part[0][b] for q and part[1][b] for k, [width]. */
-template <class T>
+template <class T, bool plus_one>
 __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backward_heads<T> f, float *part)
 {
     constexpr int V = vector_elems<T>;
@@ -211,15 +219,15 @@ __global__ void __launch_bounds__(THREADS, 2) heads_backward_kernel(const backwa
                 const float xlow = to_float(x.low.x[j]) * rs, xhigh = to_float(x.high.x[j]) * rs;
                 acc_low[j] = fmaf(low, xlow, acc_low[j]);
                 acc_high[j] = fmaf(high, xhigh, acc_high[j]);
-                dot = fmaf(low * to_float(w.low.x[j]), xlow, dot);
-                dot = fmaf(high * to_float(w.high.x[j]), xhigh, dot);
+                dot = fmaf(low * factor_of<plus_one>(w.low.x[j]), xlow, dot);
+                dot = fmaf(high * factor_of<plus_one>(w.high.x[j]), xhigh, dot);
             }
             dot = lanes_sum(dot, s.lanes) * inv_width;
             if (!there) continue;
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const float low = to_float(d.low.x[j]) * to_float(w.low.x[j]),
-                            high = to_float(d.high.x[j]) * to_float(w.high.x[j]);
+                const float low = to_float(d.low.x[j]) * factor_of<plus_one>(w.low.x[j]),
+                            high = to_float(d.high.x[j]) * factor_of<plus_one>(w.high.x[j]);
                 d.low.x[j] = from_float<T>(rs * fmaf(-(to_float(x.low.x[j]) * rs), dot, low));
                 d.high.x[j] = from_float<T>(rs * fmaf(-(to_float(x.high.x[j]) * rs), dot, high));
             }
@@ -272,10 +280,11 @@ template <class T> static dt_err launch_forward(dt_stream *s, const dt_heads *h,
     const int groups = THREADS / f.shape.lanes, threads = groups * f.shape.lanes;
     if (f.n == 0) return DT_OK;
     if (norm)
-        launch(s, (unsigned)ceil_div(f.n, groups * heads_at_once<true>), threads, 0, heads_forward_kernel<T, true>, f);
+        launch(s, (unsigned)ceil_div(f.n, groups * heads_at_once<true>), threads, 0,
+               h->plus_one ? heads_forward_kernel<T, true, true> : heads_forward_kernel<T, true, false>, f);
     else
-        launch(s, (unsigned)ceil_div(f.n, groups * heads_at_once<false>), threads, 0, heads_forward_kernel<T, false>,
-               f);
+        launch(s, (unsigned)ceil_div(f.n, groups * heads_at_once<false>), threads, 0,
+               heads_forward_kernel<T, false, false>, f);
     CUDA_LAUNCHED();
     return DT_OK;
 }
@@ -330,7 +339,9 @@ static dt_err backward(dt_device *dev, dt_stream *s, const dt_heads *h, const T 
                                  h->cos_sin};
     const int64_t turns = ceil_div(h->n_tok * h->n_heads, THREADS / f.shape.lanes),
                   n_parts = dt_min_i64(turns, cuda_norm_parts(dev));
-    if (n_parts > 0) launch(s, (unsigned)n_parts, THREADS, 0, heads_backward_kernel<T>, f, scratch);
+    if (n_parts > 0)
+        launch(s, (unsigned)n_parts, THREADS, 0,
+               h->plus_one ? heads_backward_kernel<T, true> : heads_backward_kernel<T, false>, f, scratch);
     CUDA_LAUNCHED();
     return cuda_add_parts(s, scratch, n_parts, h->head_dim, dq_norm, dk_norm, gt, accumulate);
 }

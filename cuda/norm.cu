@@ -8,7 +8,6 @@
  *     dweight += dy xhat, dbias += dy
  *
  * Arrays    x, y, dy, dx: rows of width C (norm_rows); weight, bias, dweight, dbias [C]; mean, rstd float [n_rows].
- * Threads   Aligned rows are held in registers and read once: `lanes` threads share a row (part of a warp, a warp, or
  * Threads   Aligned rows are held in registers and read once. `lanes` threads share a row (part of a warp, a warp, or
  *           several warps), and lane l has the vectors l, l + lanes, ..., at most K of them. Rows that are unaligned or
  *           longer are processed by a block, element by element, and read again from the cache ("any" kernels).
@@ -50,11 +49,18 @@ template <int n> __device__ inline void row_sums(float (&x)[n], int lanes, float
     }
 }
 
-/** xhat weight (+ bias). RMSNorm rounds xhat to T before it multiplies by the weight, as the reference implementations
- *  do (algorithms.md 8.4). */
-template <class T, bool layer> __device__ inline T scaled(float xhat, T weight, T bias)
+/** The factor of dt_rmsnorm. */
+template <bool plus_one, class T> __device__ inline float factor_of(T weight)
 {
-    const float w = to_float(weight);
+    return plus_one ? 1.0f + to_float(weight) : to_float(weight);
+}
+
+/** xhat factor (+ bias). RMSNorm rounds xhat to T before it multiplies by the weight, except with plus_one, as the
+ *  reference implementations do (algorithms.md 8.4). */
+template <class T, bool layer, bool plus_one> __device__ inline T scaled(float xhat, T weight, T bias)
+{
+    const float w = factor_of<plus_one>(weight);
+    if (plus_one) return from_float<T>(xhat * w);
     return from_float<T>(layer ? fmaf(xhat, w, to_float(bias)) : to_float(from_float<T>(xhat)) * w);
 }
 
@@ -101,7 +107,7 @@ __device__ inline void squares_of_rows(float (&squares)[R], const vec<T, V> (&v)
 /* Forward of aligned rows. Block b processes rows b R G, ... with G = blockDim / lanes. A thread has up to K vectors of
  * each of R rows, which are G apart. R is 4 for rows with one vector per thread, such as heads: enough loads are then
  * in flight. mean and rstd may be NULL; y may be x. */
-template <class T, bool layer, int K, int R>
+template <class T, bool layer, bool plus_one, int K, int R>
 __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
     norm_forward_kernel(const T *x, const T *weight, const T *bias, T *y, float *mean, float *rstd, norm_rows n,
                         float eps, int lanes)
@@ -145,14 +151,14 @@ __global__ void __launch_bounds__(R > 1 ? 256 : FORWARD_THREADS, R > 1 ? 3 : 2)
             if (layer) b = load_vec<V>(bias + c, V, true);
 #pragma unroll
             for (int j = 0; j < V; j++)
-                out.x[j] = scaled<T, layer>((to_float(v[q][k].x[j]) - mu[q]) * rs, w.x[j], b.x[j]);
+                out.x[j] = scaled<T, layer, plus_one>((to_float(v[q][k].x[j]) - mu[q]) * rs, w.x[j], b.x[j]);
             store_vec(row + c, out, V, true);
         }
     }
 }
 
 /* Forward of any rows: a block per row. */
-template <class T, bool layer>
+template <class T, bool layer, bool plus_one>
 __global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *x, const T *weight, const T *bias, T *y,
                                                                        float *mean, float *rstd, norm_rows n, float eps)
 {
@@ -174,7 +180,7 @@ __global__ void __launch_bounds__(ANY_THREADS) norm_forward_any_kernel(const T *
         if (rstd) rstd[r] = rs;
     }
     for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x)
-        y[c] = scaled<T, layer>((to_float(x[c]) - mu) * rs, weight[c], layer ? bias[c] : weight[c]);
+        y[c] = scaled<T, layer, plus_one>((to_float(x[c]) - mu) * rs, weight[c], layer ? bias[c] : weight[c]);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -227,7 +233,7 @@ __device__ inline void leave_parts(const float (&of_columns)[N][K][V], Column co
  * memory, several rows ahead. A thread has the same columns of all its rows, so it sums dy xhat (and dy) in registers.
  * At the end the block adds the G sums of each column in shared memory, and stores them in part[0][b] (and part[1][b]),
  * [width]. dx may be dy. */
-template <class T, bool layer, bool wide>
+template <class T, bool layer, bool plus_one, bool wide>
 __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
     norm_backward_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
                          bool add_to_dx, float *part, norm_rows n, int lanes)
@@ -281,7 +287,8 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
             const vector xv = *place(s, X, k), dyv = *place(s, DY, k);
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const float d = to_float(dyv.x[j]), xhat = (to_float(xv.x[j]) - mu) * rs, g = d * to_float(w[k].x[j]);
+                const float d = to_float(dyv.x[j]), xhat = (to_float(xv.x[j]) - mu) * rs,
+                            g = d * factor_of<plus_one>(w[k].x[j]);
                 acc[0][k][j] = fmaf(d, xhat, acc[0][k][j]);
                 mean_of[0] = fmaf(g, xhat, mean_of[0]);
                 if (layer) acc[N - 1][k][j] += d;
@@ -299,7 +306,8 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
             if (add_to_dx) was = *place(s, DX, k);
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                const float xhat = (to_float(xv.x[j]) - mu) * rs, g = to_float(dyv.x[j]) * to_float(w[k].x[j]);
+                const float xhat = (to_float(xv.x[j]) - mu) * rs,
+                            g = to_float(dyv.x[j]) * factor_of<plus_one>(w[k].x[j]);
                 const float grad = rs * fmaf(-xhat, dot, g - sum);
                 out.x[j] = from_float<T>(add_to_dx ? to_float(was.x[j]) + grad : grad);
             }
@@ -312,7 +320,7 @@ __global__ void __launch_bounds__(wide ? BACKWARD_THREADS : 256, wide ? 1 : 2)
 
 /* Backward of any rows. Block b processes rows b, b + gridDim, .... A thread sums the gradients of its columns in
  * part. */
-template <class T, bool layer>
+template <class T, bool layer, bool plus_one>
 __global__ void __launch_bounds__(ANY_THREADS)
     norm_backward_any_kernel(const T *x, const T *weight, const float *mean, const float *rstd, const T *dy, T *dx,
                              bool add_to_dx, float *part, norm_rows n)
@@ -324,7 +332,8 @@ __global__ void __launch_bounds__(ANY_THREADS)
         const float rs = rstd[r], mu = layer ? mean[r] : 0.0f;
         float dot = 0.0f, sum = 0.0f;
         for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x) {
-            const float d = to_float(dy[y_at + c]), xhat = (to_float(x[at + c]) - mu) * rs, g = d * to_float(weight[c]);
+            const float d = to_float(dy[y_at + c]), xhat = (to_float(x[at + c]) - mu) * rs,
+                        g = d * factor_of<plus_one>(weight[c]);
             of_weight[c] = fmaf(d, xhat, begin ? 0.0f : of_weight[c]);
             if (layer) of_bias[c] = d + (begin ? 0.0f : of_bias[c]);
             dot = fmaf(g, xhat, dot);
@@ -333,7 +342,8 @@ __global__ void __launch_bounds__(ANY_THREADS)
         dot = block_sum(dot) / (float)n.width;
         sum = layer ? block_sum(sum) / (float)n.width : 0.0f;
         for (int64_t c = threadIdx.x; c < n.width; c += blockDim.x) {
-            const float xhat = (to_float(x[at + c]) - mu) * rs, g = to_float(dy[y_at + c]) * to_float(weight[c]);
+            const float xhat = (to_float(x[at + c]) - mu) * rs,
+                        g = to_float(dy[y_at + c]) * factor_of<plus_one>(weight[c]);
             const float grad = rs * fmaf(-xhat, dot, g - sum);
             dx[at + c] = from_float<T>(add_to_dx ? to_float(dx[at + c]) + grad : grad);
         }
@@ -369,7 +379,7 @@ static bool rows_fit(const norm_rows &n, int64_t most, const void *x, const void
     return vectors_fit(distances * sizeof(T), x, weight, y, other) && n.width <= most * vector_elems<T>;
 }
 
-template <class T, bool layer>
+template <class T, bool layer, bool plus_one>
 static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *weight, const T *bias, T *y, float *mean,
                       float *rstd, float eps)
 {
@@ -379,12 +389,12 @@ static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *wei
         const int lanes = lanes_of(n_vectors, FORWARD_VECTORS), threads = block_of(lanes),
                   each = n_vectors <= lanes ? 4 : 1;
         launch(s, (unsigned)ceil_div(n.n_rows, each * threads / lanes), threads, 0,
-               n_vectors <= lanes ? norm_forward_kernel<T, layer, 1, 4>
-                                  : norm_forward_kernel<T, layer, FORWARD_VECTORS, 1>,
+               n_vectors <= lanes ? norm_forward_kernel<T, layer, plus_one, 1, 4>
+                                  : norm_forward_kernel<T, layer, plus_one, FORWARD_VECTORS, 1>,
                x, weight, bias, y, mean, rstd, n, eps, lanes);
     } else {
-        launch(s, (unsigned)n.n_rows, any_block_of(n.width), 0, norm_forward_any_kernel<T, layer>, x, weight, bias, y,
-               mean, rstd, n, eps);
+        launch(s, (unsigned)n.n_rows, any_block_of(n.width), 0, norm_forward_any_kernel<T, layer, plus_one>, x, weight,
+               bias, y, mean, rstd, n, eps);
     }
     CUDA_LAUNCHED();
     return DT_OK;
@@ -393,19 +403,19 @@ static dt_err forward(dt_stream *s, const norm_rows &n, const T *x, const T *wei
 /* Number of blocks for n_turns units of work. */
 static int64_t n_parts_for(const dt_device *dev, int64_t n_turns) { return dt_min_i64(n_turns, cuda_norm_parts(dev)); }
 
-template <class T, bool layer, bool wide>
+template <class T, bool layer, bool plus_one, bool wide>
 static dt_err launch_backward(dt_stream *s, int64_t n_parts, int threads, const T *x, const T *weight,
                               const float *mean, const float *rstd, const T *dy, T *dx, bool add_to_dx, float *scratch,
                               const norm_rows &n, int lanes)
 {
     const size_t nbytes = backward_shared<wide>(threads);
-    CUDA_ALLOW_SHARED((norm_backward_kernel<T, layer, wide>), nbytes);
-    launch(s, (unsigned)n_parts, threads, nbytes, norm_backward_kernel<T, layer, wide>, x, weight, mean, rstd, dy, dx,
-           add_to_dx, scratch, n, lanes);
+    CUDA_ALLOW_SHARED((norm_backward_kernel<T, layer, plus_one, wide>), nbytes);
+    launch(s, (unsigned)n_parts, threads, nbytes, norm_backward_kernel<T, layer, plus_one, wide>, x, weight, mean, rstd,
+           dy, dx, add_to_dx, scratch, n, lanes);
     return DT_OK;
 }
 
-template <class T, bool layer>
+template <class T, bool layer, bool plus_one>
 static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T *x, const T *weight, const float *mean,
                        const float *rstd, const T *dy, T *dx, bool add_to_dx, void *dweight, void *dbias, dt_dtype gt,
                        bool accumulate, float *scratch)
@@ -417,41 +427,42 @@ static dt_err backward(dt_device *dev, dt_stream *s, const norm_rows &n, const T
     } else if (rows_fit<T>(n, BACKWARD_THREADS * K, x, weight, dy, dx)) {
         const int lanes = lanes_of(n.width / vector_elems<T>, K), threads = block_of(lanes);
         n_parts = n_parts_for(dev, ceil_div(n.n_rows, threads / lanes));
-        DT_TRY(threads > 256 ? (launch_backward<T, layer, true>(s, n_parts, threads, x, weight, mean, rstd, dy, dx,
-                                                                add_to_dx, scratch, n, lanes))
-                             : (launch_backward<T, layer, false>(s, n_parts, threads, x, weight, mean, rstd, dy, dx,
-                                                                 add_to_dx, scratch, n, lanes)));
+        DT_TRY(threads > 256 ? (launch_backward<T, layer, plus_one, true>(s, n_parts, threads, x, weight, mean, rstd,
+                                                                          dy, dx, add_to_dx, scratch, n, lanes))
+                             : (launch_backward<T, layer, plus_one, false>(s, n_parts, threads, x, weight, mean, rstd,
+                                                                           dy, dx, add_to_dx, scratch, n, lanes)));
     } else {
-        launch(s, (unsigned)n_parts, any_block_of(n.width), 0, norm_backward_any_kernel<T, layer>, x, weight, mean,
-               rstd, dy, dx, add_to_dx, scratch, n);
+        launch(s, (unsigned)n_parts, any_block_of(n.width), 0, norm_backward_any_kernel<T, layer, plus_one>, x, weight,
+               mean, rstd, dy, dx, add_to_dx, scratch, n);
     }
     CUDA_LAUNCHED();
     return cuda_add_parts(s, scratch, n_parts, n.width, dweight, dbias, gt, accumulate);
 }
 
-dt_err cuda_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
-                            dt_stream *stream)
+static norm_rows rows_of(const dt_rmsnorm *n) { return {n->n_rows, n->width, n->group, n->group_ld, n->y_group_ld}; }
+
+dt_err cuda_rmsnorm_forward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, void *y,
+                            float *rstd, dt_stream *stream)
 {
-    const norm_rows n = {n_rows, width, group, group_ld, y_group_ld};
-    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
+    DT_TRY(dt_rmsnorm_check(n));
     dt_stream *s = cuda_stream(dev, stream, "rmsnorm_forward");
-    CUDA_BY_DTYPE(dt, T, s->last,
-                  { return forward<T, false>(s, n, (const T *)x, (const T *)weight, NULL, (T *)y, NULL, rstd, eps); });
+    CUDA_BY_DTYPE(n->dt, T, s->last, {
+        const auto run = n->plus_one ? forward<T, false, true> : forward<T, false, false>;
+        return run(s, rows_of(n), (const T *)x, (const T *)weight, NULL, (T *)y, NULL, rstd, n->eps);
+    });
     return DT_OK;
 }
 
-dt_err cuda_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
-                             void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
-                             int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
-                             dt_dtype dt, dt_stream *stream)
+dt_err cuda_rmsnorm_backward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, const float *rstd,
+                             const void *dy, void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate,
+                             float *scratch, dt_stream *stream)
 {
-    const norm_rows n = {n_rows, width, group, group_ld, y_group_ld};
-    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
+    DT_TRY(dt_rmsnorm_check(n));
     dt_stream *s = cuda_stream(dev, stream, "rmsnorm_backward");
-    CUDA_BY_DTYPE(dt, T, s->last, {
-        return backward<T, false>(dev, s, n, (const T *)x, (const T *)weight, NULL, rstd, (const T *)dy, (T *)dx,
-                                  add_to_dx, dweight, NULL, gt, accumulate, scratch);
+    CUDA_BY_DTYPE(n->dt, T, s->last, {
+        const auto run = n->plus_one ? backward<T, false, true> : backward<T, false, false>;
+        return run(dev, s, rows_of(n), (const T *)x, (const T *)weight, NULL, rstd, (const T *)dy, (T *)dx, add_to_dx,
+                   dweight, NULL, gt, accumulate, scratch);
     });
     return DT_OK;
 }
@@ -459,11 +470,12 @@ dt_err cuda_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, 
 dt_err cuda_layernorm_forward(dt_device *dev, const void *x, const void *weight, const void *bias, void *y, float *mean,
                               float *rstd, int64_t n_rows, int64_t width, float eps, dt_dtype dt, dt_stream *stream)
 {
-    const norm_rows n = {n_rows, width, 1, width, width};
-    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
+    const dt_rmsnorm same = {.n_rows = n_rows, .width = width, .group = 1, .group_ld = width, .y_group_ld = width};
+    const norm_rows n = rows_of(&same);
+    DT_TRY(dt_rmsnorm_check(&same));
     dt_stream *s = cuda_stream(dev, stream, "layernorm_forward");
     CUDA_BY_DTYPE(dt, T, s->last, {
-        return forward<T, true>(s, n, (const T *)x, (const T *)weight, (const T *)bias, (T *)y, mean, rstd, eps);
+        return forward<T, true, false>(s, n, (const T *)x, (const T *)weight, (const T *)bias, (T *)y, mean, rstd, eps);
     });
     return DT_OK;
 }
@@ -473,12 +485,13 @@ dt_err cuda_layernorm_backward(dt_device *dev, const void *x, const void *weight
                                bool accumulate, int64_t n_rows, int64_t width, float *scratch, dt_dtype dt,
                                dt_stream *stream)
 {
-    const norm_rows n = {n_rows, width, 1, width, width};
-    DT_TRY(dt_norm_rows_check(n.n_rows, n.width, n.group, n.group_ld, n.y_group_ld));
+    const dt_rmsnorm same = {.n_rows = n_rows, .width = width, .group = 1, .group_ld = width, .y_group_ld = width};
+    const norm_rows n = rows_of(&same);
+    DT_TRY(dt_rmsnorm_check(&same));
     dt_stream *s = cuda_stream(dev, stream, "layernorm_backward");
     CUDA_BY_DTYPE(dt, T, s->last, {
-        return backward<T, true>(dev, s, n, (const T *)x, (const T *)weight, mean, rstd, (const T *)dy, (T *)dx,
-                                 add_to_dx, dweight, dbias, gt, accumulate, scratch);
+        return backward<T, true, false>(dev, s, n, (const T *)x, (const T *)weight, mean, rstd, (const T *)dy, (T *)dx,
+                                        add_to_dx, dweight, dbias, gt, accumulate, scratch);
     });
     return DT_OK;
 }

@@ -38,16 +38,17 @@ enum { N_POS = 4096 };
     {                                                                                                                  \
         const layer *l = what;                                                                                         \
         const int64_t T = l->T, C = l->s.C, F = l->s.F;                                                                \
-        (void)T, (void)C, (void)F;                                                                                     \
+        const dt_rmsnorm rows = {T, C, 1, C, C, EPS, false, DT_BF16};                                                  \
+        (void)T, (void)C, (void)F, (void)rows;                                                                         \
         return b->ops->call;                                                                                           \
     }
 OP(copy, copy(&b->dev, l->y, l->x, (size_t)(T *C * 2), NULL))
 OP(convert, convert(&b->dev, l->grad, DT_F32, l->y, DT_BF16, T *C / 2, NULL))
 OP(add_into, add_into(&b->dev, l->x, DT_BF16, l->grad, DT_F32, true, T *C / 2, NULL))
 OP(add, add(&b->dev, l->x, l->y, l->z, DT_BF16, T *C, NULL))
-OP(rmsnorm, rmsnorm_forward(&b->dev, l->x, l->weight, l->y, l->rstd, T, C, 1, C, C, EPS, DT_BF16, NULL))
-OP(rmsnorm_backward, rmsnorm_backward(&b->dev, l->x, l->weight, l->rstd, l->y, l->z, true, l->table, DT_F32, true, T, C,
-                                      1, C, C, l->scratch, DT_BF16, NULL))
+OP(rmsnorm, rmsnorm_forward(&b->dev, &rows, l->x, l->weight, l->y, l->rstd, NULL))
+OP(rmsnorm_backward, rmsnorm_backward(&b->dev, &rows, l->x, l->weight, l->rstd, l->y, l->z, true, l->table, DT_F32,
+                                      true, l->scratch, NULL))
 OP(layernorm, layernorm_forward(&b->dev, l->x, l->weight, l->weight, l->y, l->mean, l->rstd, T, C, EPS, DT_BF16, NULL))
 OP(layernorm_backward, layernorm_backward(&b->dev, l->x, l->weight, l->rstd, l->rstd, l->y, l->z, true, l->table,
                                           (float *)l->table + C, DT_F32, true, T, C, l->scratch, DT_BF16, NULL))

@@ -11,8 +11,9 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 static const char *const tokens[] = {
-    "<s>",        "</s>",   "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
-    "<|eot_id|>", "[INST]", "[/INST]",      "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"};
+    "<s>",          "</s>",   "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
+    "<|eot_id|>",   "[INST]", "[/INST]",      "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",    "<start_of_turn>",
+    "<end_of_turn>"};
 enum { N_TOKENS = sizeof tokens / sizeof tokens[0], BOS = 256, EOS = 257, IM_START, IM_END, AB = 256 + N_TOKENS };
 
 static bool fake_is_special(const dt_tokenizer *t, int32_t id) { return id >= 256 && id < AB; }

@@ -28,6 +28,11 @@ llama-3.2-1b 1235814400
 llama-3.2-3b 3212749824
 mistral-7b-v0.1 7241732096
 mistral-7b-v0.3 7248023552
+gemma-2-2b 2614341888
+gemma-2-9b 9241705984
+gemma-2-27b 27227128320
+gemma-3-270m 268098176
+gemma-3-1b 999885952
 '
 plan() { run 0 ./dtrain --plan --ranks "$1" --ranks-per-node 8 --host-memory 2048GiB "$2"; }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write tests/data/chat: conversations as transformers' apply_chat_template writes them, and their ids and targets.
 
-    cases.json   texts of every template; tokens are written as <s>, </s>
+    cases.json   texts of every template that dtrain has by name; tokens are written as <s>, </s>
+    own.json     texts of other templates
     jinja.json   the templates, each also as a tokenizer's own
     ids.json     ids and masks of conversations and of prompts with completions, by the tokenizers of tests/data/tokenizer
 
@@ -138,6 +139,30 @@ VICUNA = (
     "{% else %}{{ 'ASSISTANT: ' + message['content'] + eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
+GEMMA_TURN = "{%- if (message['role'] == 'assistant') -%}{%- set role = 'model' -%}{%- else -%}{%- set role = message['role'] -%}{%- endif -%}"
+GEMMA2 = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}" + GEMMA_TURN +
+    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
+)
+GEMMA3 = (
+    "{{ bos_token }}\n{%- if messages[0]['role'] == 'system' -%}\n    {%- if messages[0]['content'] is string -%}\n"
+    "        {%- set first_user_prefix = messages[0]['content'] + '\n\n' -%}\n    {%- else -%}\n"
+    "        {%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}\n    {%- endif -%}\n"
+    "    {%- set loop_messages = messages[1:] -%}\n{%- else -%}\n    {%- set first_user_prefix = '' -%}\n"
+    "    {%- set loop_messages = messages -%}\n{%- endif -%}\n{%- for message in loop_messages -%}\n"
+    "    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}\n"
+    "        {{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}\n    {%- endif -%}\n" + GEMMA_TURN +
+    "    {{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else '') }}\n"
+    "    {%- if message['content'] is string -%}\n        {{ message['content'] | trim }}\n    {%- elif message['content'] is iterable -%}\n"
+    "        {%- for item in message['content'] -%}\n            {%- if item['type'] == 'image' -%}\n                {{ '<start_of_image>' }}\n"
+    "            {%- elif item['type'] == 'text' -%}\n                {{ item['text'] | trim }}\n            {%- endif -%}\n"
+    "        {%- endfor -%}\n    {%- else -%}\n        {{ raise_exception('Invalid content type') }}\n    {%- endif -%}\n"
+    "    {{ '<end_of_turn>\n' }}\n{%- endfor -%}\n{%- if add_generation_prompt -%}\n    {{ '<start_of_turn>model\n' }}\n{%- endif -%}\n"
+)
+OWN = {"gemma-2": GEMMA2, "gemma-3": GEMMA3}  # dtrain has none of these by name
 TEMPLATES = {
     "chatml": CHATML, "qwen2": QWEN2, "qwen2.5": QWEN25, "qwen3": QWEN3, "qwen3-2507": QWEN3_2507, "qwen3-thinking-2507": QWEN3_THINKING,
     "llama-3": LLAMA3, "llama-3.1": LLAMA31, "llama-2": LLAMA2, "mistral-v1": MISTRAL_V1,
@@ -169,7 +194,7 @@ TOOLS = [
 ]
 
 
-EARLY_ONES = ("mistral-v0.1", "mixtral")  # these refuse system messages
+EARLY_ONES = ("mistral-v0.1", "mixtral", "gemma-2")  # these refuse system messages
 THINK = ("qwen3", "qwen3-thinking-2507")
 KNOW_TOOLS = THINK + ("qwen2.5", "qwen3-2507", "qwen2", "chatml", "llama-3")
 N_DRAWN = 10
@@ -263,10 +288,10 @@ def family(name, settings, template, answers):
     return out
 
 
-def main(folder, n_drawn, seed):
+def write_cases(path, templates, n_drawn, seed):
     tok = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>")
     cases = []
-    for name, jinja in TEMPLATES.items():
+    for name, jinja in templates.items():
         todo = CONVERSATIONS + drawn(name, n_drawn, seed) + (THOUGHTS if name in THINK else []) + (TOOLS if name in KNOW_TOOLS else [])
         for messages in todo:
             if late_system(name, messages):
@@ -278,12 +303,17 @@ def main(folder, n_drawn, seed):
                     text = tok.apply_chat_template(messages, chat_template=jinja, tokenize=False, add_generation_prompt=generate,
                                                    enable_thinking=thinking)
                     cases.append({"template": name, "generate": generate, "thinking": thinking, "messages": messages, "text": text})
-    with open(os.path.join(folder, "cases.json"), "w") as f:
+    with open(path, "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
+
+
+def main(folder, n_drawn, seed):
+    write_cases(os.path.join(folder, "cases.json"), TEMPLATES, n_drawn, seed)
+    write_cases(os.path.join(folder, "own.json"), OWN, n_drawn, seed)
     with open(os.path.join(folder, "ids.json"), "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(family(*f)) for f in FAMILIES) + "\n]\n")
     with open(os.path.join(folder, "jinja.json"), "w") as f:
-        json.dump(TEMPLATES, f, indent=1)
+        json.dump(dict(TEMPLATES, **OWN), f, indent=1)
         f.write("\n")
 
 

@@ -1,6 +1,6 @@
 """Small tokenizers of every family, and the results of Hugging Face's tokenizers for texts: the expectations of test_tokenizer.c.
 
-    python tests/make_tokenizer_fixtures.py tests/data/tokenizer
+    python tests/make_tokenizer_fixtures.py tests/data/tokenizer [NAME...]
 
 needs tokenizers and numpy; nothing else in the tree does. cases.json holds texts (as hexadecimal bytes, for some are not UTF-8). NAME/tokenizer.json is a
 tokenizer trained on documents of a formula that the test repeats (tests/tokenizer_corpus.h), NAME/expected.json what it makes of the cases:
@@ -151,6 +151,11 @@ FAMILIES = {
                          first=SP_FIRST, add=[special("<unk>", normalized=True), special("<s>", normalized=True), special("</s>")] + FLAGGED, post=bos("<s>")),
     "mistral": dict(model=SP_MODEL, pre=pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False), dec=SP_DECODER, first=SP_FIRST,
                     add=[special("<unk>"), special("<s>"), special("</s>"), special("[INST]")], post=bos("<s>")),
+    "gemma": dict(model=SP_MODEL, norm=normalizers.Replace(" ", SPACE), pre=pre_tokenizers.Split(" ", "merged_with_previous"), whole_texts=True,
+                  dec=decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]),
+                  first=["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"] + [f"<0x{b:02X}>" for b in range(256)],
+                  add=[special(t) for t in ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>")]
+                  + [AddedToken(t, normalized=False) for t in ("\n", "\n\n", "\n\n\n", SPACE * 2, SPACE * 3, SPACE * 4, "\t", "<table>")], post=bos("<bos>")),
     "metaspace": dict(model=dict(unk_token="<unk>", fuse_unk=True), pre=pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=True),
                       dec=decoders.Metaspace(SPACE, prepend_scheme="always", split=True), first=["<unk>", "<s>", "</s>"], add=[special("<s>"), special("</s>")],
                       post=lambda t: processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> $B", special_tokens=[("<s>", 1), ("</s>", 2)])),
@@ -180,7 +185,7 @@ def train(name, family):
     trainer = trainers.BpeTrainer(vocab_size=700 + len(first), special_tokens=first, show_progress=False, limit_alphabet=10000 if is_bytes else 250,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if is_bytes else [], max_token_length=24, **options)
     texts = [document(TRAIN_FROM + d).replace("\0", "") for d in range(1500)]
-    if not family.get("pre"):
+    if not family.get("pre") or family.get("whole_texts"):
         texts = [w for s in texts for w in s.replace(" ", "\x00 ").split("\x00")]  # nothing would be learned of whole documents
     t.train_from_iterator(texts, trainer)
     j = json.loads(t.to_str())
@@ -279,11 +284,13 @@ def main(folder):
     texts = [document(d) for d in range(N_BLOCKS * BLOCK)]
     print("corpus: %.2f MB" % (len("".join(texts).encode()) / 1e6))
     os.makedirs(folder, exist_ok=True)
+    chosen = sys.argv[2:] or FAMILIES
     with open(f"{folder}/cases.json", "w") as f:
         json.dump([c.hex() for c in CASES], f, indent=0)
     with open(f"{folder}/small.json", "w") as f:
         json.dump(small(), f, ensure_ascii=True, separators=(",", ":"))
-    for name, family in FAMILIES.items():
+    for name in chosen:
+        family = FAMILIES[name]
         t, j = train(name, family)
         os.makedirs(f"{folder}/{name}", exist_ok=True)
         with open(f"{folder}/{name}/tokenizer.json", "w") as f:

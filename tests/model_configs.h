@@ -1,6 +1,6 @@
 /* model_configs.h - a small model of each family: LayerNorm, dropout and a tied table (GPT-2), norms of heads (Qwen3),
  * an untied table (Llama), a window (Mistral), norms of outputs (OLMo 2), multipliers (Granite), layers without
- * positions (SmolLM3). */
+ * positions (SmolLM3), weights of norms minus 1 and soft-capping (Gemma 2), two rotary tables (Gemma 3). */
 #ifndef DTRAIN_TESTS_MODEL_CONFIGS_H
 #define DTRAIN_TESTS_MODEL_CONFIGS_H
 
@@ -26,5 +26,15 @@ static const char GRANITE[] =
 static const char SMOLLM3[] =
     "{\"model_type\": \"smollm3\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
     "\"vocab_size\": 61, \"num_attention_heads\": 10, \"num_key_value_heads\": 2, \"no_rope_layers\": [1, 0, 1]}";
+static const char GEMMA2[] =
+    "{\"model_type\": \"gemma2\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, \"rms_norm_eps\": 1, "
+    "\"query_pre_attn_scalar\": 5, \"sliding_window\": 4, \"attn_logit_softcapping\": 2, \"final_logit_softcapping\": "
+    "3}";
+static const char GEMMA3[] =
+    "{\"model_type\": \"gemma3_text\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 3, "
+    "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 1, \"head_dim\": 8, "
+    "\"rms_norm_eps\": 1, \"query_pre_attn_scalar\": 12, \"sliding_window\": 4, \"sliding_window_pattern\": 2, "
+    "\"rope_local_base_freq\": 500}";
 
 #endif

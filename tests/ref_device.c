@@ -424,6 +424,7 @@ void ref_classifier_gradient(const ref_row *r, double *grad)
             r->weight * (p * (1 + 2 * r->z_loss * lse) - (1 - r->smoothing) * one_hot - r->smoothing / (double)r->n);
         if (p > 0) g += r->entropy_weight * p * (logp + x.entropy);
         if (p > 0 && r->q) g += r->kl_weight * p * (logp - (r->q[v] * r->inv_t - ref_lse) - x.kl);
+        if (r->softcap > 0) g *= 1 - pow(r->z[v] / r->softcap, 2);
         grad[v] = r->target < 0 ? 0.0 : r->inv_t * g;
     }
 }

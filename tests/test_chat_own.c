@@ -42,10 +42,9 @@ static const dt_message two_turns[] = {{DT_ROLE_USER, "q", 1, 0},
                                        {DT_ROLE_USER, "r", 1, 0},
                                        {DT_ROLE_ASSISTANT, " y", 2, DT_LEARN_CONTENT}};
 
-/* The texts are those of test_chat.c; here the published templates write them. */
-TEST(the_text_is_the_template_s_own)
+static void writes_the_cases_of(const char *path)
 {
-    json_t *cases = read_json("tests/data/chat/cases.json");
+    json_t *cases = read_json(path);
     size_t i;
     const json_t *one;
     json_array_foreach(cases, i, one)
@@ -62,6 +61,28 @@ TEST(the_text_is_the_template_s_own)
         dt_chat_close(c);
     }
     json_decref(cases);
+}
+
+/* The texts are those of test_chat.c, and of templates that dtrain has not by name; here the published templates write
+ * them. */
+TEST(the_text_is_the_template_s_own)
+{
+    writes_the_cases_of("tests/data/chat/cases.json");
+    writes_the_cases_of("tests/data/chat/own.json");
+}
+
+/* Gemma calls the assistant "model", and trims what is said. */
+TEST(answers_of_gemma_are_found)
+{
+    static const char *const names[] = {"gemma-2", "gemma-3"};
+    for (int i = 0; i < 2; i++) {
+        dt_chat *c;
+        assert_int_equal(open_with(published(names[i]), &c), DT_OK);
+        writes(c, two_turns, 4, 0, true,
+               "<s><start_of_turn>user\nq<end_of_turn>\n<start_of_turn>model\n{x<end_of_turn>}\n"
+               "<start_of_turn>user\nr<end_of_turn>\n<start_of_turn>model\n{y<end_of_turn>}\n");
+        dt_chat_close(c);
+    }
 }
 
 /* Published templates have no generation blocks. Their answers are those of dtrain's templates, which have. */

@@ -42,6 +42,7 @@ static ref_row ref_of(const rows *x, const double *z, const double *q, int r)
                      .inv_t = (double)x->cl.inv_temperature,
                      .smoothing = (double)x->cl.label_smoothing,
                      .z_loss = (double)x->cl.z_loss,
+                     .softcap = (double)x->cl.softcap,
                      .weight = x->weight ? (double)weights[r] : 0,
                      .entropy_weight = x->entropy ? (double)entropy_weights[r] : 0,
                      .kl_weight = x->kl ? (double)kl_weights[r] : 0};
@@ -278,21 +279,56 @@ TEST(the_maximum_may_grow)
     free(z), free(z64);
 }
 
+/* Capped logits, by the plain loop; their gradient, for each set of terms. Rows end within a vector and within a row's
+ * distance. The error of tanh is 2^-22 of the cap: half of that of a float tanh that is not correctly rounded, doubled
+ * by the product. */
+TEST(capped_logits_and_their_gradient)
+{
+    fixture *f = *state;
+    for (int i = 0; i < 5; i++)
+        for (int way = 0; way < 2 * N_TYPES; way++) {
+            const float cap = way & 1 ? 30 : 4;
+            const double scale = way & 1 ? 5 : 30;
+            rows x = make_rows(sizes[i], 1, scale, types[way >> 1]);
+            double *want = ref_doubles(&x.z);
+            for (int r = 0; r < ROWS; r++)
+                for (int64_t v = 0; v < sizes[i]; v++) {
+                    double *at = &want[r * x.cl.logits_ld + v];
+                    *at = (double)cap * tanh(*at / (double)cap);
+                }
+            RUN(softcap, ON(x.z), cap, ROWS, sizes[i], x.cl.logits_ld);
+            assert_true(ref_near(&x.z, want, 0x1p-22 * (double)cap, "capped logits"));
+            x.cl.softcap = cap;
+            x.entropy = x.kl = way >> 1 == 1;
+            check_rows(f, &x, way & 1 ? scale : (double)cap);
+            free(want), drop_rows(&x);
+        }
+    ref_array z = ref_random(DT_F32, 8, 1, 0x1p-10);
+    double *same = ref_doubles(&z);
+    RUN(softcap, ON(z), 50, 1, 8, 8); /* small logits stay as exact as they were */
+    for (int i = 0; i < 8; i++) assert_true(fabs(ref_get(&z, i) - same[i]) <= 0x1p-22 * fabs(same[i]));
+    assert_fails(TRY(softcap, ON(z), 0, 1, 8, 8), DT_ERR_ARG, "softcap");
+    assert_fails(TRY(softcap, ON(z), 1, 1, 8, 7), DT_ERR_ARG, "softcap");
+    free(same), ref_drop(&z);
+}
+
 TEST(impossible_values_are_refused)
 {
     fixture *f = *state;
     float z[8] = {0}, x[1] = {0};
     const int32_t target[1] = {0};
     const dt_classifier good = {.n_rows = 1, .n_vocab = 8, .logits_ld = 8, .inv_temperature = 1};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         dt_classifier cl = good;
         cl.target = ARR(target, 1);
         if (i == 0) cl.label_smoothing = 1;
         if (i == 1) cl.z_loss = -1;
         if (i == 2) cl.kl_weight = ARR(x, 1);
         if (i == 3) cl.kl = ARR(x, 1), cl.ref_logits = ARR(z, 8), cl.ref_ld = 7;
+        if (i == 4) cl.softcap = -1;
         assert_fails(TRY(classifier, &cl, ARR(z, 8)), DT_ERR_ARG,
-                     i < 2    ? "label_smoothing"
+                     i == 4   ? "softcap"
+                     : i < 2  ? "label_smoothing"
                      : i == 2 ? "no ref_logits"
                               : "below n_vocab");
     }

@@ -16,7 +16,7 @@ enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* Arguments of a call. */
 typedef struct form {
-    bool norms, turns, cached, in_place;
+    bool norms, turns, cached, plus_one, in_place;
 } form;
 
 /* A call's arrays on the host. */
@@ -40,6 +40,7 @@ static void make(arrays *a, const struct shape *s, form how, dt_dtype dt)
                       .q_ld = how.in_place ? Q + 2 * K + s->cut : Q + s->cut,
                       .kv_ld = how.in_place ? Q + 2 * K + s->cut : K + s->cut,
                       .eps = 1e-5f,
+                      .plus_one = how.plus_one,
                       .dt = dt};
     a->x = ref_random(dt, T * a->h.x_ld, 1, 2);
     a->q = ref_new(dt, T * a->h.q_ld), a->k = ref_new(dt, T * a->h.kv_ld), a->v = ref_new(dt, T * a->h.kv_ld);
@@ -79,11 +80,11 @@ static void run_forward(fixture *f, arrays *a)
         RUN(heads_forward, &h, ON(a->x), ON(a->q), ON(a->k), ON(a->v), rstd_q, rstd_k);
 }
 
-static form form_of(int way) { return (form){way & 1, way >> 1 & 1, way >> 2 & 1, way >> 3 & 1}; }
+static form form_of(int way) { return (form){way & 1, way >> 1 & 1, way >> 2 & 1, way >> 3 & 1, way >> 4 & 1}; }
 
 static bool makes_sense(form how, const struct shape *s)
 {
-    return !(how.turns && s->head_dim % 2) && !(how.cached && how.in_place);
+    return !(how.turns && s->head_dim % 2) && !(how.cached && how.in_place) && !(how.plus_one && !how.norms);
 }
 
 static ref_heads reference(arrays *a, const double *x, const double *wq, const double *wk, double *q, double *k,
@@ -110,12 +111,20 @@ static double forward_error(const arrays *a, double largest)
     return norm * (1 + largest) + (a->h.dt != DT_F32 ? (a->how.turns ? 4 : 1) * u * largest : 0);
 }
 
+/* The factors of a norm. */
+static double *factors(const arrays *a, const ref_array *weight)
+{
+    double *f = ref_doubles(weight);
+    for (int64_t i = 0; i < weight->n && a->how.plus_one; i++) f[i] += 1;
+    return f;
+}
+
 static void check_forward(fixture *f, const struct shape *s, form how, dt_dtype dt)
 {
     arrays a;
     make(&a, s, how, dt);
     const int64_t Q = a.h.n_heads * a.h.head_dim;
-    double *x = ref_doubles(&a.x), *wq = ref_doubles(&a.q_norm), *wk = ref_doubles(&a.k_norm),
+    double *x = ref_doubles(&a.x), *wq = factors(&a, &a.q_norm), *wk = factors(&a, &a.k_norm),
            *in_x = ref_doubles(&a.x);
     double *q = ref_doubles(&a.q), *k = ref_doubles(&a.k), *v = ref_doubles(&a.v);
     const ref_heads r =
@@ -140,7 +149,7 @@ static void check_forward(fixture *f, const struct shape *s, form how, dt_dtype 
 TEST(heads_arrive_as_they_should)
 {
     for (int i = 0; i < N_SHAPES; i++)
-        for (int way = 0; way < 16; way++)
+        for (int way = 0; way < 32; way++)
             for (int t = 0; t < N_TYPES; t++)
                 if (makes_sense(form_of(way), &shapes[i])) check_forward(*state, &shapes[i], form_of(way), types[t]);
 }
@@ -161,7 +170,7 @@ static void check_backward(fixture *f, const struct shape *s, form how, dt_dtype
         ref_drop(&dwq), dwq = ref_new(gt, d);
     else
         ref_drop(&dwk), dwk = ref_random(gt, d, 7, 1);
-    double *x = ref_doubles(&a.x), *wq = ref_doubles(&a.q_norm), *wk = ref_doubles(&a.k_norm), *q = ref_doubles(&dq),
+    double *x = ref_doubles(&a.x), *wq = factors(&a, &a.q_norm), *wk = factors(&a, &a.k_norm), *q = ref_doubles(&dq),
            *k = ref_doubles(&dk), *sq = ref_doubles(&dwq), *sk = ref_doubles(&dwk);
     const double *rstd = ref_doubles(&a.rstd_q), *rstd_k = ref_doubles(&a.rstd_k);
     for (int64_t c = 0; c < d && !accumulate; c++) sq[c] = sk[c] = 0;
@@ -173,7 +182,8 @@ static void check_backward(fixture *f, const struct shape *s, form how, dt_dtype
             ON(scratch));
     else
         RUN(heads_backward, &h, NULL, NULL, NULL, ON(dq), ON(dk), NULL, NULL, gt, accumulate, NULL);
-    const double u = dt != DT_F32 && how.turns ? dt_roundoff(dt) : 0, float_error = 0x1p-24 * (8 + sqrt((double)d)) * 4;
+    const double u = dt != DT_F32 && how.turns ? dt_roundoff(dt) * (how.plus_one ? 2 : 1) : 0,
+                 float_error = 0x1p-24 * (8 + sqrt((double)d)) * (how.plus_one ? 8 : 4);
     double tol = 0x1p-24 * 8, of_sums = 0;
     if (how.norms) {
         const double rs = fmax(ref_largest(rstd, T * s->n_heads), ref_largest(rstd_k, T * s->n_kv_heads)),
@@ -192,7 +202,7 @@ static void check_backward(fixture *f, const struct shape *s, form how, dt_dtype
 TEST(gradients_come_back)
 {
     for (int i = 0; i < N_SHAPES; i++)
-        for (int way = 0; way < 8; way++)
+        for (int way = 0; way < 16; way++)
             for (int t = 0; t < 2 * N_TYPES; t++)
                 if (makes_sense(form_of(way), &shapes[i]))
                     check_backward(*state, &shapes[i], form_of(way), types[t % N_TYPES],
@@ -217,7 +227,8 @@ static void check_bits(fixture *f, arrays *a, int n, int64_t from, const ref_arr
 {
     const int64_t d = a->h.head_dim, rows = a->h.n_tok * n;
     ref_array x = dense(&a->x, &a->h, n, from, a->h.x_ld), y = ref_new(x.dt, x.n), rstd = ref_new(DT_F32, rows);
-    RUN(rmsnorm_forward, ON(x), ON(*weight), ON(y), ON(rstd), rows, d, 1, d, d, a->h.eps, x.dt);
+    const dt_rmsnorm norm = {rows, d, 1, d, d, a->h.eps, a->h.plus_one, x.dt};
+    RUN(rmsnorm_forward, &norm, ON(x), ON(*weight), ON(y), ON(rstd));
     dt_heads turn = {.n_tok = a->h.n_tok, .n_heads = n, .n_kv_heads = n, .head_dim = (int)d, .dt = x.dt};
     turn.x_ld = 2 * n * d, turn.q_ld = turn.kv_ld = n * d;
     ref_array twice = ref_new(x.dt, 2 * x.n), k = ref_new(x.dt, x.n); /* the same heads as q and as k */
@@ -241,7 +252,7 @@ TEST(one_pass_has_the_bits_of_several)
         for (int t = 0; t < N_TYPES; t++) {
             arrays a;
             if (shapes[i].head_dim % 2) continue;
-            make(&a, &shapes[i], (form){.norms = true, .turns = true}, types[t]);
+            make(&a, &shapes[i], (form){.norms = true, .turns = true, .plus_one = i % 2}, types[t]);
             run_forward(f, &a);
             check_bits(f, &a, a.h.n_heads, 0, &a.q_norm, &a.q, a.h.q_ld, &a.rstd_q);
             check_bits(f, &a, a.h.n_kv_heads, a.h.n_heads * a.h.head_dim, &a.k_norm, &a.k, a.h.kv_ld, &a.rstd_k);
@@ -270,8 +281,9 @@ TEST(one_pass_back_has_the_bits_of_several)
         h = on_the_device(f, &a);
         RUN(heads_backward, &h, NULL, NULL, NULL, ON(q_alone), ON(k_alone), NULL, NULL, DT_F32, false, NULL);
         ref_array dy = dense(&q_alone, &a.h, (int)n, 0, a.h.q_ld), fused = dense(&dq, &a.h, (int)n, 0, a.h.q_ld);
-        RUN(rmsnorm_backward, ON(x), ON(a.q_norm), ON(a.rstd_q), ON(dy), ON(dy), false, ON(dw), DT_F32, false, rows, d,
-            1, d, d, ON(scratch), types[t]);
+        const dt_rmsnorm norm = {rows, d, 1, d, d, a.h.eps, a.h.plus_one, types[t]};
+        RUN(rmsnorm_backward, &norm, ON(x), ON(a.q_norm), ON(a.rstd_q), ON(dy), ON(dy), false, ON(dw), DT_F32, false,
+            ON(scratch));
         assert_memory_equal(fused.p, dy.p, ref_bytes(&dy));
         assert_memory_equal(dwq.p, dw.p, ref_bytes(&dw));
         ref_array *const all[] = {&dq, &dk, &dwq, &dwk, &dw, &scratch, &q_alone, &k_alone, &x, &dy, &fused};

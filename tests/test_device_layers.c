@@ -313,6 +313,12 @@ static const norm_case norm_cases[] = {{1, 1, 1, 1, 1},           {3, 7, 1, 7, 7
                                        {84, 128, 3, 512, 400},    {70, 1600, 1, 1600, 1600},
                                        {11, 4096, 1, 4096, 4096}, {3, 20000, 1, 20000, 20000}};
 
+enum norm_form { RMS, RMS_PLUS_ONE, LAYER };
+static dt_rmsnorm rows_of(const norm_case *k, enum norm_form form, dt_dtype dt)
+{
+    return (dt_rmsnorm){k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld, 1e-5f, form == RMS_PLUS_ONE, dt};
+}
+
 static int64_t element_of(const norm_case *k, int64_t i, int64_t ld)
 {
     const int64_t r = i / k->width;
@@ -335,17 +341,17 @@ static double norm_error(const norm_case *k) { return 0x1p-24 * (8 + sqrt((doubl
  * to. */
 static void expect_same_dx_without_weights(fixture *f, const norm_case *k, ref_array *x, ref_array *w, ref_array *mean,
                                            ref_array *rstd, ref_array *dy, const ref_array *start,
-                                           const ref_array *want, bool layer)
+                                           const ref_array *want, enum norm_form form)
 {
-    const bool add = start != NULL;
+    const bool add = start != NULL, layer = form == LAYER;
+    const dt_rmsnorm n = rows_of(k, form, x->dt);
     ref_array dx = ref_new(want->dt, want->n), scratch = ref_new(DT_F32, OPS(f)->norm_scratch_elems(&f->dev, k->width));
     for (int64_t i = 0; i < want->n && add; i++) ref_set(&dx, i, ref_get(start, i));
     if (layer)
         RUN(layernorm_backward, ON(*x), ON(*w), ON(*mean), ON(*rstd), ON(*dy), ON(dx), add, NULL, NULL, DT_F32, false,
             k->n_rows, k->width, ON(scratch), want->dt);
     else
-        RUN(rmsnorm_backward, ON(*x), ON(*w), ON(*rstd), ON(*dy), ON(dx), add, NULL, DT_F32, false, k->n_rows, k->width,
-            k->group, k->group_ld, k->y_group_ld, ON(scratch), want->dt);
+        RUN(rmsnorm_backward, &n, ON(*x), ON(*w), ON(*rstd), ON(*dy), ON(dx), add, NULL, DT_F32, false, ON(scratch));
     assert_memory_equal(dx.p, want->p, ref_bytes(want));
     ref_drop(&dx), ref_drop(&scratch);
 }
@@ -365,9 +371,11 @@ static void expect_each_gradient_alone(fixture *f, const norm_case *k, ref_array
     }
 }
 
-static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt, bool layer, bool add)
+static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt, enum norm_form form, bool add)
 {
-    const float eps = 1e-5f;
+    const bool layer = form == LAYER;
+    const dt_rmsnorm rows = rows_of(k, form, dt);
+    const float eps = rows.eps;
     const int64_t n = k->n_rows * k->width, n_x = k->n_rows / k->group * k->group_ld,
                   n_y = k->n_rows / k->group * k->y_group_ld;
     ref_array x = ref_random(dt, n_x, 1, 2), w = ref_random(dt, k->width, 2, 1), b = ref_random(dt, k->width, 3, 1),
@@ -384,6 +392,7 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
     double *y64 = calloc((size_t)n, 8), *dx64 = calloc((size_t)n, 8), *mean64 = calloc((size_t)k->n_rows, 8),
            *rstd64 = calloc((size_t)k->n_rows, 8);
     for (int64_t c = 0; c < k->width && !add; c++) dw64[c] = db64[c] = 0;
+    for (int64_t c = 0; c < k->width && form == RMS_PLUS_ONE; c++) w64[c] += 1;
     ref_norm_forward(x64, w64, layer ? b64 : NULL, y64, mean64, rstd64, k->n_rows, k->width, (double)eps);
     ref_norm_backward(x64, w64, mean64, rstd64, dy64, dx64, dw64, layer ? db64 : NULL, k->n_rows, k->width);
     for (int64_t i = 0; i < n && add; i++) dx64[i] += ref_get(&dx_was, i);
@@ -393,18 +402,17 @@ static void check_norm(fixture *f, const norm_case *k, dt_dtype dt, dt_dtype gt,
             k->n_rows, k->width, ON(scratch), dt);
         assert_true(ref_near(&mean, mean64, norm_error(k), "mean"));
     } else {
-        RUN(rmsnorm_forward, ON(x), ON(w), ON(y), ON(rstd), k->n_rows, k->width, k->group, k->group_ld, k->y_group_ld,
-            eps, dt);
-        RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(dy), ON(dx), add, ON(dw), gt, add, k->n_rows, k->width,
-            k->group, k->group_ld, k->y_group_ld, ON(scratch), dt);
+        RUN(rmsnorm_forward, &rows, ON(x), ON(w), ON(y), ON(rstd));
+        RUN(rmsnorm_backward, &rows, ON(x), ON(w), ON(rstd), ON(dy), ON(dx), add, ON(dw), gt, add, ON(scratch));
     }
-    expect_same_dx_without_weights(f, k, &x, &w, &mean, &rstd, &dy, add ? &dx_start : NULL, &dx, layer);
+    expect_same_dx_without_weights(f, k, &x, &w, &mean, &rstd, &dy, add ? &dx_start : NULL, &dx, form);
     if (layer && !add) expect_each_gradient_alone(f, k, &x, &w, &mean, &rstd, &dy, &dw, &db);
-    const double large = 1 + ref_largest(rstd64, k->n_rows); /* a row of one element may have any variance */
+    const double large = (1 + ref_largest(rstd64, k->n_rows)) *
+                         (form == RMS_PLUS_ONE ? 2 : 1); /* a row of one element may have any variance */
     ref_array y_dense = dense(k, &y, k->y_group_ld), dx_dense = dense(k, &dx, k->group_ld);
     assert_true(ref_near(&rstd, rstd64, norm_error(k) * large, "rstd"));
-    /* RMSNorm in 16 bits rounds xhat first: half a unit of |xhat weight| <= 8 more */
-    const double inner = !layer && dt != DT_F32 ? dt_roundoff(dt) / 2 * 8 : 0;
+    /* RMSNorm of plain weights in 16 bits rounds xhat first: half a unit of |xhat weight| <= 8 more */
+    const double inner = form == RMS && dt != DT_F32 ? dt_roundoff(dt) / 2 * 8 : 0;
     assert_true(ref_near(&y_dense, y64, norm_error(k) * large + inner, "norm forward"));
     assert_true(ref_near(&dx_dense, dx64, norm_error(k) * large * large, "norm dx"));
     assert_true(ref_near(&dw, dw64, norm_error(k) * large * sqrt((double)k->n_rows), "norm dweight"));
@@ -425,9 +433,10 @@ TEST(norms_and_their_gradients)
             const norm_case *k = &norm_cases[i];
             const dt_dtype dt = of_x[way % 6], gt = of_grads[way % 6];
             const bool add = way >= 6;
-            check_norm(*state, k, dt, gt, false, add);
+            check_norm(*state, k, dt, gt, RMS, add);
+            check_norm(*state, k, dt, gt, RMS_PLUS_ONE, add);
             if (k->group == 1 && k->group_ld == k->width && k->y_group_ld == k->width && k->width > 1)
-                check_norm(*state, k, dt, gt, true, add);
+                check_norm(*state, k, dt, gt, LAYER, add);
         }
 }
 
@@ -450,9 +459,10 @@ TEST(norm_gradients_may_go_over_dy)
                 RUN(layernorm_backward, ON(x), ON(w), ON(mean), ON(rstd), ON(*from), ON(*to), false, ON(dw), ON(db),
                     DT_F32, false, ROWS, WIDTH, ON(s), DT_F32);
             } else {
-                RUN(rmsnorm_forward, ON(x), ON(w), ON(y), ON(rstd), ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, DT_F32);
-                RUN(rmsnorm_backward, ON(x), ON(w), ON(rstd), ON(*from), ON(*to), false, ON(dw), DT_F32, false, ROWS,
-                    WIDTH, 1, WIDTH, WIDTH, ON(s), DT_F32);
+                const dt_rmsnorm n = {ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, DT_F32};
+                RUN(rmsnorm_forward, &n, ON(x), ON(w), ON(y), ON(rstd));
+                RUN(rmsnorm_backward, &n, ON(x), ON(w), ON(rstd), ON(*from), ON(*to), false, ON(dw), DT_F32, false,
+                    ON(s));
             }
         }
         assert_memory_equal(in_place.p, dx.p, ROWS * WIDTH * 4);
@@ -504,8 +514,8 @@ TEST(a_type_that_is_only_kept_is_refused)
     assert_int_equal(TRY(scale, ON(x), 2.0f, ON(y), dt, N), DT_ERR_ARG);
     assert_int_equal(TRY(add_into, ON(x), DT_F32, ON(y), dt, true, N), DT_ERR_ARG);
     assert_int_equal(TRY(act_forward, DT_ACT_GELU, ON(x), ON(y), dt, N), DT_ERR_ARG);
-    assert_int_equal(TRY(rmsnorm_forward, ON(x), ON(w), ON(y), NULL, ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, dt),
-                     DT_ERR_ARG);
+    const dt_rmsnorm n = {ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, dt};
+    assert_int_equal(TRY(rmsnorm_forward, &n, ON(x), ON(w), ON(y), NULL), DT_ERR_ARG);
     assert_int_equal(TRY(bias_backward, ON(x), ROWS, WIDTH, WIDTH, DT_F32, ON(w), dt, false), DT_ERR_ARG);
     const dt_matmul mm = {.m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldc = 2, .dt = dt, .c_dtype = DT_F32};
     assert_fails(TRY(matmul, &mm, ON(x), ON(x), ON(y)), DT_ERR_ARG, dt_dtype_name(dt));

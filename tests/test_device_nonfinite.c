@@ -242,14 +242,15 @@ static void make_norm(call *c)
     if (c->how) c->in[2] = ref_random(c->dt, WIDTH, 3, 1);
     c->out[0] = ref_new(c->dt, ROWS * WIDTH);
 }
+static dt_rmsnorm rows_of(const call *c) { return (dt_rmsnorm){ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f, false, c->dt}; }
 static void norm_forward(call *c, const ref_array *y, float *mean, float *rstd)
 {
+    const dt_rmsnorm n = rows_of(c);
     if (c->how)
         CALL(layernorm_forward, ON(c->in[0]), ON(c->in[1]), ON(c->in[2]), ON(*y), ARR(mean, ROWS), ARR(rstd, ROWS),
              ROWS, WIDTH, 1e-5f, c->dt);
     else
-        CALL(rmsnorm_forward, ON(c->in[0]), ON(c->in[1]), ON(*y), ARR(rstd, ROWS), ROWS, WIDTH, 1, WIDTH, WIDTH, 1e-5f,
-             c->dt);
+        CALL(rmsnorm_forward, &n, ON(c->in[0]), ON(c->in[1]), ON(*y), ARR(rstd, ROWS));
 }
 static void run_norm_forward(call *c)
 {
@@ -268,6 +269,7 @@ static void make_norm_backward(call *c)
 static void run_norm_backward(call *c)
 {
     float mean[ROWS] = {0}, rstd[ROWS] = {0};
+    const dt_rmsnorm n = rows_of(c);
     ref_array scratch = ref_new(DT_F32, OPS(c->f)->norm_scratch_elems(&c->f->dev, WIDTH));
     ref_array y = ref_new(c->dt, ROWS * WIDTH), bias = ref_random(c->dt, WIDTH, 3, 1);
     c->in[2] = bias;
@@ -277,8 +279,8 @@ static void run_norm_backward(call *c)
         CALL(layernorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(mean, ROWS), ARR(rstd, ROWS), ON(c->in[3]),
              ON(c->out[0]), false, ON(c->out[1]), ON(c->out[2]), DT_F32, false, ROWS, WIDTH, ON(scratch), c->dt);
     else
-        CALL(rmsnorm_backward, ON(c->in[0]), ON(c->in[1]), ARR(rstd, ROWS), ON(c->in[3]), ON(c->out[0]), false,
-             ON(c->out[1]), DT_F32, false, ROWS, WIDTH, 1, WIDTH, WIDTH, ON(scratch), c->dt);
+        CALL(rmsnorm_backward, &n, ON(c->in[0]), ON(c->in[1]), ARR(rstd, ROWS), ON(c->in[3]), ON(c->out[0]), false,
+             ON(c->out[1]), DT_F32, false, ON(scratch));
     ref_drop(&y), ref_drop(&bias), ref_drop(&scratch);
 }
 

@@ -66,6 +66,7 @@ TEST(rows)
     for (int t = 0; t < N_TYPES; t++) {
         const dt_dtype dt = types[t];
         const dt_patches p = {.size = 4, .patch = 2, .dt = dt};
+        const dt_rmsnorm n = {0, 8, 1, 8, 8, 1e-5f, false, dt};
         const dt_heads h = {
             .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .x_ld = 8, .q_ld = 4, .kv_ld = 2, .eps = 1, .dt = dt};
         RUN_ON_NOTHING(gather_rows, A(0), A(1), A(2), 0, 8, dt);
@@ -73,7 +74,8 @@ TEST(rows)
         RUN_ON_NOTHING(patches, &p, A(0), A(1));
         RUN_ON_NOTHING(embedding_forward, A(0), A(1), A(2), A(3), A(4), 0, 8, dt);
         RUN_ON_NOTHING(embedding_backward, A(0), A(1), A(2), A(3), 0, 8, dt, DT_F32);
-        RUN_ON_NOTHING(rmsnorm_forward, A(0), A(1), A(2), A(3), 0, 8, 1, 8, 8, 1e-5f, dt);
+        RUN_ON_NOTHING(softcap, A(0), 1, 0, 8, 8);
+        RUN_ON_NOTHING(rmsnorm_forward, &n, A(0), A(1), A(2), A(3));
         RUN_ON_NOTHING(layernorm_forward, A(0), A(1), A(2), A(3), A(4), A(5), 0, 8, 1e-5f, dt);
         RUN_ON_NOTHING(heads_forward, &h, A(0), A(1), A(2), A(3), NULL, NULL);
         RUN_ON_NOTHING(heads_backward, &h, A(0), NULL, NULL, A(1), A(2), NULL, NULL, DT_F32, false, NULL);
@@ -87,16 +89,17 @@ TEST_WITH(gradients_of_weights, NULL, scratch_free)
     const int64_t n = OPS(f)->norm_scratch_elems(&f->dev, 8);
     for (int t = 0; t < N_TYPES; t++) {
         const dt_dtype dt = types[t];
-        RUN_ON_NOTHING(rmsnorm_backward, A(0), A(1), A(2), A(3), A(4), false, A(5), DT_F32, true, 0, 8, 1, 8, 8,
-                       scratch_of(f, n), dt);
+        const dt_rmsnorm none = {0, 8, 1, 8, 8, 1e-5f, false, dt};
+        RUN_ON_NOTHING(rmsnorm_backward, &none, A(0), A(1), A(2), A(3), A(4), false, A(5), DT_F32, true,
+                       scratch_of(f, n));
         RUN_ON_NOTHING(layernorm_backward, A(0), A(1), A(2), A(3), A(4), A(5), false, A(6), A(7), DT_F32, true, 0, 8,
                        scratch_of(f, n), dt);
         RUN_ON_NOTHING(bias_backward, A(0), 0, 8, 8, dt, A(1), DT_F32, true);
         RUN_ON_NOTHING(bias_backward, A(0), 4, 0, 8, dt, A(1), DT_F32, false);
         float sums[4][8];
         memset(sums, 0xff, sizeof sums);
-        RUN(rmsnorm_backward, A(0), A(1), A(2), A(3), A(4), false, ARR(sums[0], 8), DT_F32, false, 0, 8, 1, 8, 8,
-            scratch_of(f, n), dt);
+        RUN(rmsnorm_backward, &none, A(0), A(1), A(2), A(3), A(4), false, ARR(sums[0], 8), DT_F32, false,
+            scratch_of(f, n));
         RUN(layernorm_backward, A(0), A(1), A(2), A(3), A(4), A(5), false, ARR(sums[1], 8), ARR(sums[2], 8), DT_F32,
             false, 0, 8, scratch_of(f, n), dt);
         RUN(bias_backward, A(0), 0, 8, 8, dt, ARR(sums[3], 8), DT_F32, false);

@@ -57,6 +57,23 @@ TEST(absent_keys_have_the_family_s_defaults)
                 mc.sliding_window == 0 && mc.rope_theta == 2e6);
     for (int i = 0; i < 36; i++) assert_true(mc.layers[i].unrotated == (i % 4 == 3) && !mc.layers[i].slides);
     dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'gemma2', 'hidden_act': 'gelu'}");
+    assert_true(mc.norm_plus_one && mc.tie_word_embeddings && mc.act == DT_ACT_GELU_TANH && mc.head_dim == 256 &&
+                mc.attn_softcap == 50 && mc.final_softcap == 30 && mc.attention_multiplier == 1.0 / 16 &&
+                mc.embedding_multiplier == 48 && mc.embedding_multiplier_rounded && mc.rope_theta == 1e4 &&
+                mc.rope_local_theta == 0 && mc.sliding_window == 4096 && mc.pad_token_id == 0 && !mc.qk_norm);
+    for (int i = 0; i < 26; i++) assert_true(mc.layers[i].slides == (i % 2 == 0));
+    dt_model_config_free(&mc);
+    mc = parsed("{'model_type': 'gemma2', 'attn_logit_softcapping': null, 'final_logit_softcapping': null}");
+    assert_true(mc.attn_softcap == 0 && mc.final_softcap == 0);
+    dt_model_config_free(&mc);
+
+    mc = parsed("{'model_type': 'gemma3_text'}");
+    assert_true(mc.norm_plus_one && mc.qk_norm && mc.attn_softcap == 0 && mc.final_softcap == 0 &&
+                mc.rope_theta == 1e6 && mc.rope_local_theta == 1e4 && mc.vocab_size == 262208);
+    for (int i = 0; i < 26; i++) assert_true(mc.layers[i].slides == (i % 6 != 5));
+    dt_model_config_free(&mc);
 }
 
 TEST(spellings_of_one_thing_mean_the_same)
@@ -149,6 +166,17 @@ TEST(unsupported_values_are_named_with_file_and_key)
         {"{'model_type': 'smollm3', 'num_hidden_layers': 3, 'no_rope_layers': [1, 0]}", "no_rope_layers",
          "a 0 or 1 for each layer"},
         {"{'model_type': 'smollm3', 'no_rope_layer_interval': 0}", "no_rope_layer_interval", "0"},
+        {"{'model_type': 'gemma3'}", "gemma3", "image tower"},
+        {"{'model_type': 'gemma2', 'final_logit_softcapping': 0}", "final_logit_softcapping", "0"},
+        {"{'model_type': 'gemma2', 'use_bidirectional_attention': true}", "use_bidirectional_attention", "true"},
+        {"{'model_type': 'gemma3_text', 'attn_logit_softcapping': 50}", "attn_logit_softcapping", "50"},
+        {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'dynamic', 'factor': 2}}", "rope_scaling",
+         "dynamic"},
+        {"{'model_type': 'gemma3_text', 'rope_parameters': {'rope_type': 'default'}}", "rope_parameters",
+         "sliding_attention"},
+        {"{'model_type': 'gemma3_text', 'rope_parameters': {'sliding_attention': {'rope_type': 'linear', "
+         "'factor': 2}}}",
+         "rope_parameters.sliding_attention.rope_type", "linear"},
         {"[1]", "config.json", "[1]"},
         {"{'model_type': ", "config.json", "JSON"},
     };
@@ -277,8 +305,12 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
     OTHER(attention_multiplier, 2);
     OTHER(residual_multiplier, 2);
     OTHER(logits_scaling, 2);
+    OTHER(embedding_multiplier_rounded, true);
+    OTHER(attn_softcap, 1);
+    OTHER(final_softcap, 1);
     OTHER(gated_mlp, true);
     OTHER(rms_norm, true);
+    OTHER(norm_plus_one, true);
     OTHER(qkv_bias, true);
     OTHER(o_bias, true);
     OTHER(mlp_bias, true);
@@ -293,6 +325,7 @@ TEST(every_field_that_decides_what_a_model_computes_is_compared)
     OTHER(scale_attn_weights, true);
     OTHER(scale_attn_by_inverse_layer_idx, true);
     OTHER(rope_theta, nextafter(1e4, 2e4));
+    OTHER(rope_local_theta, 1e3);
     OTHER(rope_factor, 1);
     OTHER(rope_low_freq_factor, 1);
     OTHER(rope_high_freq_factor, 1);

@@ -27,6 +27,8 @@ static const char *const CONFIGS[] = {
     OLMO2,
     GRANITE,
     SMOLLM3,
+    GEMMA2,
+    GEMMA3,
 };
 enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0] };
 

@@ -35,8 +35,9 @@ static void check_model(const char *name, const char *config) { check_built(name
 
 TEST(gradients_are_the_slopes_of_the_loss_in_every_family)
 {
-    static const char *const CASES[] = {"gpt2",  "gpt2_variant", "llama", "llama_linear", "llama_dynamic", "mistral",
-                                        "qwen2", "qwen3",        "olmo2", "granite",      "smollm3"};
+    static const char *const CASES[] = {"gpt2",    "gpt2_variant", "llama",      "llama_linear", "llama_dynamic",
+                                        "mistral", "qwen2",        "qwen3",      "olmo2",        "granite",
+                                        "smollm3", "gemma2",       "gemma3_text"};
     for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) {
         char path[128];
         snprintf(path, sizeof path, "tests/data/model/%s.json", CASES[c]);
@@ -73,7 +74,12 @@ TEST(gradients_are_the_slopes_with_adapters)
         "{\"model_type\": \"gpt2\", \"n_embd\": 24, \"n_layer\": 1, \"n_head\": 3, \"vocab_size\": 61, "
         "\"n_positions\": 32, \"embd_pdrop\": 0.1}",
         "{\"model_type\": \"llama\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 1, "
-        "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64}"};
+        "\"vocab_size\": 61, \"num_attention_heads\": 5, \"max_position_embeddings\": 64}",
+        "{\"model_type\": \"gemma3_text\", \"hidden_size\": 20, \"intermediate_size\": 28, \"num_hidden_layers\": 2, "
+        "\"vocab_size\": 61, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
+        "\"rms_norm_eps\": 1, "
+        "\"query_pre_attn_scalar\": 20, \"sliding_window\": 5, \"sliding_window_pattern\": 2, "
+        "\"final_logit_softcapping\": 3, \"tie_word_embeddings\": false}"};
     for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) check_built("adapters", CASES[c], 0.2f, adapt);
 }
 

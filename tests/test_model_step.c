@@ -34,7 +34,7 @@ static void same_gradients(ref_model *a, ref_model *b, double tolerance)
 /* Evaluation between two steps included, which uses the first block's place. */
 TEST(recomputation_is_bitwise_identical)
 {
-    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3};
+    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3, GEMMA2, GEMMA3};
     static const int32_t LENS[] = {17, 1, 30};
     for (int k = 0; k < 14; k++) {
         dt_model_options opt = ref_options(48, 32, k % 2 ? DT_BF16 : DT_F32);
@@ -68,7 +68,7 @@ static const double ROUNDING = 4e-6;
 
 TEST(packed_sequences_give_the_losses_of_separate_ones)
 {
-    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3};
+    static const char *const CONFIGS[] = {GPT2, QWEN3, MISTRAL, LLAMA, OLMO2, GRANITE, SMOLLM3, GEMMA2, GEMMA3};
     static const int32_t LENS[] = {9, 14, 1, 24};
     for (int k = 0; k < 7; k++) {
         const dt_model_options opt = ref_options(48, 32, DT_F32);
@@ -113,7 +113,7 @@ TEST(dropout_draws_anew_in_each_step_and_never_in_evaluation)
 
 TEST(micro_batches_add_up_to_the_gradient_of_all)
 {
-    static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL, OLMO2, GRANITE};
+    static const char *const CONFIGS[] = {GPT2, LLAMA, MISTRAL, OLMO2, GRANITE, GEMMA2, GEMMA3};
     static const int32_t LENS[] = {9, 14, 11};
     for (int k = 0; k < 5; k++) {
         const dt_model_options opt = ref_options(48, 32, DT_F32);

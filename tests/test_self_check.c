@@ -107,12 +107,12 @@ static dt_err without_last_key(dt_device *dev, const dt_attention *at, const voi
     if (wrong.window > 0) wrong.window--;
     return right->attention_forward(dev, &wrong, q, k, v, out, lse, stream);
 }
-static dt_err larger_epsilon(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                             int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
-                             dt_stream *stream)
+static dt_err larger_epsilon(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, void *y,
+                             float *rstd, dt_stream *stream)
 {
-    return right->rmsnorm_forward(dev, x, weight, y, rstd, n_rows, width, group, group_ld, y_group_ld, eps * 2, dt,
-                                  stream);
+    dt_rmsnorm wrong = *n;
+    wrong.eps *= 2;
+    return right->rmsnorm_forward(dev, &wrong, x, weight, y, rstd, stream);
 }
 static dt_err without_decay(dt_device *dev, const dt_adamw *opt, const void *grad, dt_dtype gt, float *master, float *m,
                             float *v, void *param, dt_dtype param_dt, int64_t n, dt_stream *stream)

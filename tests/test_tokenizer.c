@@ -8,9 +8,9 @@
 #include "tokenizer_corpus.h"
 
 #define FOLDER "tests/data/tokenizer"
-static const char *const families[] = {"gpt2",     "roberta",   "llama3", "qwen2",    "tekken",
-                                       "deepseek", "smollm",    "falcon", "llama2",   "llama2_flags",
-                                       "mistral",  "metaspace", "words",  "subwords", "bare"};
+static const char *const families[] = {"gpt2",   "roberta",  "llama3", "qwen2",        "tekken",  "deepseek",
+                                       "smollm", "falcon",   "llama2", "llama2_flags", "mistral", "metaspace",
+                                       "words",  "subwords", "bare",   "gemma"};
 enum { N_FAMILIES = sizeof families / sizeof families[0], BLOCK = 100 };
 
 typedef struct subject {
@@ -251,8 +251,9 @@ TEST(parts_of_a_text_have_the_ids_of_the_whole)
             free(whole.id);
             free(parts.id);
         }
-        /* these strip, and replace by an expression */
-        const bool known = strcmp(families[f], "words") != 0 && strcmp(families[f], "subwords") != 0;
+        /* these strip, replace by an expression, and split after a replacement */
+        const bool known = strcmp(families[f], "words") != 0 && strcmp(families[f], "subwords") != 0 &&
+                           strcmp(families[f], "gemma") != 0;
         if (known && n_cuts < 100) fail_msg("%s: only %zu places known to keep apart", families[f], n_cuts);
         close_family(&s);
     }

@@ -85,6 +85,7 @@ static void reach_dt_token_rows(dt_device *dev, dt_token_rows *d)
 }
 
 static void reach_dt_patches(dt_device *dev, dt_patches *d) {}
+static void reach_dt_rmsnorm(dt_device *dev, dt_rmsnorm *d) {}
 static void reach_dt_choice(dt_device *dev, dt_choice *d) {}
 static void reach_dt_adamw(dt_device *dev, dt_adamw *d) {}
 static void reach_dt_sgd(dt_device *dev, dt_sgd *d) {}

@@ -167,9 +167,20 @@ dt_err dt_classifier_check(const dt_classifier *cl)
     DT_CHECK(cl->label_smoothing >= 0 && cl->label_smoothing < 1 && cl->z_loss >= 0, DT_ERR_ARG,
              "internal: classifier: label_smoothing %g or z_loss %g is out of range", (double)cl->label_smoothing,
              (double)cl->z_loss);
+    DT_CHECK(cl->softcap >= 0 && isfinite(cl->softcap), DT_ERR_ARG,
+             "internal: classifier: softcap %g is not 0 (none) or above 0", (double)cl->softcap);
     DT_CHECK(cl->ref_logits ? cl->ref_ld >= cl->n_vocab : !cl->kl && !cl->kl_weight, DT_ERR_ARG,
              "internal: classifier: the divergence has %s",
              cl->ref_logits ? "a ref_ld below n_vocab" : "no ref_logits");
+    return DT_OK;
+}
+
+dt_err dt_softcap_check(float cap, int64_t n_rows, int64_t width, int64_t ld)
+{
+    DT_CHECK(cap > 0 && isfinite(cap) && n_rows >= 0 && width > 0 && ld >= width, DT_ERR_ARG,
+             "internal: softcap: expected a cap above 0 and rows within their distance, found cap %g, %" PRId64
+             " rows of %" PRId64 ", distance %" PRId64,
+             (double)cap, n_rows, width, ld);
     return DT_OK;
 }
 
@@ -203,14 +214,15 @@ dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how)
     return DT_OK;
 }
 
-dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld)
+dt_err dt_rmsnorm_check(const dt_rmsnorm *n)
 {
-    DT_CHECK(n_rows >= 0 && width > 0 && group > 0 && n_rows % group == 0 && group_ld >= group * width &&
-                 y_group_ld >= group * width,
+    const int64_t least = n->group * n->width;
+    DT_CHECK(n->n_rows >= 0 && n->width > 0 && n->group > 0 && n->n_rows % n->group == 0 && n->group_ld >= least &&
+                 n->y_group_ld >= least,
              DT_ERR_ARG,
              "internal: norm: invalid sizes: %" PRId64 " rows of %" PRId64 " in groups of %" PRId64
              ", group strides %" PRId64 " and %" PRId64,
-             n_rows, width, group, group_ld, y_group_ld);
+             n->n_rows, n->width, n->group, n->group_ld, n->y_group_ld);
     return DT_OK;
 }
 

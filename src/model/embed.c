@@ -71,7 +71,11 @@ static dt_err embed_dropout(const dt_model *m, void *x)
 /* Forward and backward alike. */
 static dt_err scale(const dt_model *m, void *x)
 {
-    const float factor = (float)m->mc->embedding_multiplier;
+    float factor = (float)m->mc->embedding_multiplier;
+    if (m->mc->embedding_multiplier_rounded) {
+        dt_set_element(&factor, m->opt.dtype, 0, factor);
+        factor = dt_element(&factor, m->opt.dtype, 0);
+    }
     return factor == 1 ? DT_OK : m->ops->scale(m->dev, x, factor, x, m->opt.dtype, m->n_tok * m->C, m->stream);
 }
 

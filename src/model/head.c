@@ -108,8 +108,10 @@ dt_err dt_head_logits(dt_model *m, const struct head_weights *w, const int32_t *
     DT_TRY(dt_norm_forward(m, &m->final_norm, &w->head, k->x, k->y, k->mean, k->rstd, n));
     DT_TRY(divide(m, k->y, n));
     DT_TRY(m->ops->matmul(m->dev, &mm, k->y, dt_weight(&w->out, m->head.w), k->logits, m->stream));
-    return dt_low_rank_forward(m, &m->head, &w->head, k->y, k->logits, k->logits_ld, (struct low_rows){n, token_key},
-                               k->low);
+    DT_TRY(dt_low_rank_forward(m, &m->head, &w->head, k->y, k->logits, k->logits_ld, (struct low_rows){n, token_key},
+                               k->low));
+    const float cap = (float)m->mc->final_softcap;
+    return cap > 0 && n > 0 ? m->ops->softcap(m->dev, k->logits, cap, n, m->V, k->logits_ld, m->stream) : DT_OK;
 }
 
 /* Compute the gradients of Wout, its adapter, the final norm and the hidden states from dlogits, which replaced the
@@ -211,6 +213,7 @@ static dt_err run_chunks(dt_model *m, struct hold *h, struct hold *h_ref, const 
                                   .logits_ld = m->h.logits_ld,
                                   .inv_temperature = pass->inv_temperature,
                                   .dlogits_dtype = m->opt.dtype,
+                                  .softcap = (float)m->mc->final_softcap,
                                   .target = in->target + at,
                                   .weight = weight_at(h, in->weight, at),
                                   .entropy_weight = weight_at(h, pass->entropy_weight ? in->entropy_weight : NULL, at),

@@ -14,8 +14,8 @@ struct head_weights {
 dt_err dt_head_acquire(dt_model *m, struct head_weights *w);
 dt_err dt_head_release(dt_model *m);
 
-/** Compute m->h.logits[n, logits_ld] = norm(hidden[index]) Wout^T in fp32, including the head's adapter. Queued; n is
- *  at most m->h.n_rows. m->h.x and m->h.y keep the rows before and after the norm.
+/** Compute m->h.logits[n, logits_ld] = norm(hidden[index]) Wout^T in fp32, including the head's adapter and
+ *  soft-capping. Queued; n is at most m->h.n_rows. m->h.x and m->h.y keep the rows before and after the norm.
  *
  *  index      in, on the device [n]: rows of the hidden states
  *  token_key  in, on the device [n]: keys of their tokens, in training; NULL: no dropout in the head's adapter */

@@ -101,15 +101,25 @@ dt_err dt_linear_backward(const dt_model *m, const struct linear *l, const dt_pa
     return m->ops->matmul(m->dev, &mm, dy, dt_weight(w, l->w), dx, m->stream);
 }
 
+dt_rmsnorm dt_rmsnorm_of(const dt_model *m, int64_t n_rows, int64_t width, int64_t ld)
+{
+    return (dt_rmsnorm){.n_rows = n_rows,
+                        .width = width,
+                        .group = 1,
+                        .group_ld = ld,
+                        .y_group_ld = ld,
+                        .eps = (float)m->mc->norm_eps,
+                        .plus_one = m->mc->norm_plus_one,
+                        .dt = m->opt.dtype};
+}
+
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
                        float *mean, float *rstd, int64_t n_rows)
 {
     const void *weight = dt_weight(w, n->w);
-    const float eps = (float)m->mc->norm_eps;
-    if (m->mc->rms_norm)
-        return m->ops->rmsnorm_forward(m->dev, x, weight, y, rstd, n_rows, m->C, 1, m->C, m->C, eps, m->opt.dtype,
-                                       m->stream);
-    return m->ops->layernorm_forward(m->dev, x, weight, dt_weight(w, n->b), y, mean, rstd, n_rows, m->C, eps,
+    const dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
+    if (m->mc->rms_norm) return m->ops->rmsnorm_forward(m->dev, &rms, x, weight, y, rstd, m->stream);
+    return m->ops->layernorm_forward(m->dev, x, weight, dt_weight(w, n->b), y, mean, rstd, n_rows, m->C, rms.eps,
                                      m->opt.dtype, m->stream);
 }
 
@@ -123,9 +133,10 @@ dt_err dt_norm_backward(const dt_model *m, const struct norm *n, const dt_param_
                         int64_t n_rows)
 {
     const void *weight = dt_weight(w, n->w);
+    const dt_rmsnorm rms = dt_rmsnorm_of(m, n_rows, m->C, m->C);
     if (m->mc->rms_norm)
-        return m->ops->rmsnorm_backward(m->dev, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype, g->accumulate,
-                                        n_rows, m->C, 1, m->C, m->C, m->s.norm, m->opt.dtype, m->stream);
+        return m->ops->rmsnorm_backward(m->dev, &rms, x, weight, rstd, dy, dx, add_to_dx, g->weight, g->dtype,
+                                        g->accumulate, m->s.norm, m->stream);
     return m->ops->layernorm_backward(m->dev, x, weight, mean, rstd, dy, dx, add_to_dx, g->weight, g->bias, g->dtype,
                                       g->accumulate, n_rows, m->C, m->s.norm, m->opt.dtype, m->stream);
 }

@@ -23,6 +23,7 @@ dt_attention dt_block_attention(const dt_model *m, const struct block *b)
                        .batch_invariant = dt_model_is_invariant(m)};
     if (mc->scale_attn_weights) at.scale = (float)(1 / sqrt((double)mc->head_dim));
     if (mc->attention_multiplier > 0) at.scale = (float)mc->attention_multiplier;
+    at.softcap = (float)mc->attn_softcap;
     at.bidirectional = b->bidirectional;
     if (mc->scale_attn_by_inverse_layer_idx && !b->bidirectional) at.scale /= (float)(b->layer + 1);
     if (b->traits.slides) at.window = (int32_t)mc->sliding_window;
@@ -52,8 +53,11 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
                       .q_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->q_norm),
                       .k_norm = mc->qk_norm_whole ? NULL : dt_weight(w, b->k_norm),
                       .eps = (float)mc->norm_eps,
+                      .plus_one = mc->norm_plus_one,
                       .pos = m->device.pos,
-                      .cos_sin = b->traits.unrotated ? NULL : m->rope,
+                      .cos_sin = b->traits.unrotated                 ? NULL
+                                 : b->traits.slides && m->rope_local ? m->rope_local
+                                                                     : m->rope,
                       .dt = m->opt.dtype};
 }
 
@@ -61,25 +65,23 @@ static dt_heads heads_of(const dt_model *m, const struct block *b, const dt_para
 static dt_err norm_whole(const dt_model *m, const struct block *b, const dt_param_view *w, const struct block_acts *a,
                          void *to)
 {
-    const float eps = (float)m->mc->norm_eps;
-    DT_TRY(m->ops->rmsnorm_forward(m->dev, a->raw, dt_weight(w, b->q_norm), to, a->rstd_q, m->n_tok, m->Q, 1, m->W,
-                                   m->W, eps, m->opt.dtype, m->stream));
-    return m->ops->rmsnorm_forward(m->dev, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm),
-                                   dt_at(to, m->Q, m->elem), a->rstd_k, m->n_tok, m->K, 1, m->W, m->W, eps,
-                                   m->opt.dtype, m->stream);
+    const dt_rmsnorm q = dt_rmsnorm_of(m, m->n_tok, m->Q, m->W), k = dt_rmsnorm_of(m, m->n_tok, m->K, m->W);
+    DT_TRY(m->ops->rmsnorm_forward(m->dev, &q, a->raw, dt_weight(w, b->q_norm), to, a->rstd_q, m->stream));
+    return m->ops->rmsnorm_forward(m->dev, &k, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm),
+                                   dt_at(to, m->Q, m->elem), a->rstd_k, m->stream);
 }
 
 /* Their backward, in place on s.dqkv. */
 static dt_err norm_whole_backward(const dt_model *m, const struct block *b, const dt_param_view *w,
                                   const dt_grad_view *g, const struct block_acts *a)
 {
+    const dt_rmsnorm q = dt_rmsnorm_of(m, m->n_tok, m->Q, m->W), k = dt_rmsnorm_of(m, m->n_tok, m->K, m->W);
     void *dk = dt_at(m->s.dqkv, m->Q, m->elem);
-    DT_TRY(m->ops->rmsnorm_backward(m->dev, a->raw, dt_weight(w, b->q_norm), a->rstd_q, m->s.dqkv, m->s.dqkv, false,
-                                    dt_gradient(g, b->q_norm), g->dtype, g->accumulate, m->n_tok, m->Q, 1, m->W, m->W,
-                                    m->s.norm, m->opt.dtype, m->stream));
-    return m->ops->rmsnorm_backward(m->dev, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm), a->rstd_k, dk, dk,
-                                    false, dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->n_tok, m->K, 1, m->W,
-                                    m->W, m->s.norm, m->opt.dtype, m->stream);
+    DT_TRY(m->ops->rmsnorm_backward(m->dev, &q, a->raw, dt_weight(w, b->q_norm), a->rstd_q, m->s.dqkv, m->s.dqkv, false,
+                                    dt_gradient(g, b->q_norm), g->dtype, g->accumulate, m->s.norm, m->stream));
+    return m->ops->rmsnorm_backward(m->dev, &k, dt_at(a->raw, m->Q, m->elem), dt_weight(w, b->k_norm), a->rstd_k, dk,
+                                    dk, false, dt_gradient(g, b->k_norm), g->dtype, g->accumulate, m->s.norm,
+                                    m->stream);
 }
 
 /* Compute qk from raw. */

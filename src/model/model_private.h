@@ -304,7 +304,8 @@ struct dt_model {
     bool placeholders_learn; /* the rows that replace placeholder embeddings receive gradients */
 
     dt_buf activations, kept, data, staging, table;
-    float *rope; /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
+    float *rope;       /* [stretch.base_rows + stretch.max_rows, head_dim]; NULL: learned positions */
+    float *rope_local; /* [stretch.base_rows, head_dim], of the layers with a window; NULL: rope */
     struct stretch stretch;
     void **x; /* [n_x]: inputs of stages starting at first_kept; the last is the output */
     int64_t n_x;
@@ -469,6 +470,8 @@ dt_err dt_low_table_forward(const dt_model *m, enum low_of of, const dt_param_vi
 dt_err dt_low_table_backward(const dt_model *m, enum low_of of, const dt_grad_view *g);
 /** Does backward read the layer's input? */
 bool dt_linear_keeps_input(const struct linear *l);
+/** The model's RMSNorm of rows with leading dimension ld. */
+dt_rmsnorm dt_rmsnorm_of(const dt_model *m, int64_t n_rows, int64_t width, int64_t ld);
 dt_err dt_norm_forward(const dt_model *m, const struct norm *n, const dt_param_view *w, const void *x, void *y,
                        float *mean, float *rstd, int64_t n_rows);
 /** Addresses of the norm's gradients in its unit's gradients. */

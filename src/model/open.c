@@ -350,6 +350,8 @@ static void place_all(dt_model *m, struct arena arenas[N_ARENAS])
     if (m->opt.lend_nbytes > a->used) a->used = m->opt.lend_nbytes;
     m->rope = dt_take(&arenas[TABLE], rope_rows, m->mc->head_dim, sizeof(float));
     if (rope_rows == 0) m->rope = NULL;
+    const bool local = m->mc->rope_local_theta > 0 && m->mc->sliding_window > 0;
+    m->rope_local = local ? dt_take(&arenas[TABLE], m->stretch.base_rows, m->mc->head_dim, sizeof(float)) : NULL;
 }
 
 static dt_err check_cache(const dt_model_options *o)
@@ -574,10 +576,10 @@ static dt_err allocate(dt_model *m)
 }
 
 /* Copies blocks of rows, so that host memory does not grow with the length. */
-static dt_err fill_rope(dt_model *m)
+static dt_err fill_rope(dt_model *m, const dt_model_config *rule, float *table)
 {
     enum { PIECE = 64 };
-    if (!m->rope) return DT_OK;
+    if (!table) return DT_OK;
     const int64_t n_rows = m->stretch.base_rows, width = m->mc->head_dim;
     const size_t row_nbytes = (size_t)width * sizeof(float);
     float *piece = malloc(PIECE * row_nbytes);
@@ -585,12 +587,21 @@ static dt_err fill_rope(dt_model *m)
     dt_err err = DT_OK;
     for (int64_t first = 0; first < n_rows && err == DT_OK; first += PIECE) {
         const int64_t n = dt_min_i64(PIECE, n_rows - first);
-        dt_model_rope_rows(m->mc, n_rows, first, n, piece);
-        err = m->ops->copy(m->dev, m->rope + first * width, piece, (size_t)n * row_nbytes, m->stream);
+        dt_model_rope_rows(rule, n_rows, first, n, piece);
+        err = m->ops->copy(m->dev, table + first * width, piece, (size_t)n * row_nbytes, m->stream);
         if (err == DT_OK) err = m->ops->stream_sync(m->dev, m->stream);
     }
     free(piece);
     return err;
+}
+
+static dt_err fill_ropes(dt_model *m)
+{
+    dt_model_config local = *m->mc;
+    local.rope_type = DT_ROPE_DEFAULT;
+    local.rope_theta = local.rope_local_theta;
+    DT_TRY(fill_rope(m, m->mc, m->rope));
+    return fill_rope(m, &local, m->rope_local);
 }
 
 /* Fill the index lists for class tokens. */
@@ -620,7 +631,7 @@ dt_err dt_model_open(dt_model **out, const dt_model_config *mc, const dt_model_o
     m->in_use = opt->borrows && opt->lender ? opt->lender->in_use : &m->user;
     dt_err err = prepare(m, mc, opt, units, n_units, dev);
     if (err == DT_OK) err = allocate(m);
-    if (err == DT_OK) err = fill_rope(m);
+    if (err == DT_OK) err = fill_ropes(m);
     if (err == DT_OK) err = fill_patches(m);
     if (err == DT_OK) err = dt_graphs_open(m);
     if (err == DT_OK && m->n_units < n_units) err = dt_vision_open(m, units, n_units, m->n_units);

@@ -55,11 +55,12 @@ static dt_err add_weight(const struct builder *b, const struct module *k, bool n
     int64_t shape[DT_MAX_DIMS];
     const int n_dims = shape_of(b, k, shape);
     const struct slot_kind *is = &SLOTS[k->slot];
-    const bool norm = is->kind == DT_KIND_NORM, linear = k->slot < N_LINEARS, in_first = k->flags & IN_FIRST;
+    const bool norm = is->kind == DT_KIND_NORM, ones = norm && !b->mc->norm_plus_one, linear = k->slot < N_LINEARS,
+               in_first = k->flags & IN_FIRST;
     const double depth = k->flags & DEPTH_SCALED ? sqrt(2.0 * (double)b->mc->num_hidden_layers) : 1;
     snprintf(name, sizeof name, "%s%s%s", b->prefix, k->name, k->slot == SLOT_CLASS ? "" : ".weight");
     DT_TRY(dt_unit_add(b->unit, name, n_dims, shape, new_group, !norm,
-                       norm ? 0 : (float)(b->mc->initializer_range / depth), norm));
+                       norm ? 0 : (float)(b->mc->initializer_range / depth), ones));
     dt_tensor *t = &b->unit->tensors[b->unit->n_tensors - 1];
     t->kind = is->kind;
     t->in_first = in_first;

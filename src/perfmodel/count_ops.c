@@ -67,13 +67,14 @@ static double weights_gradients(int n_gradients, int64_t width)
     return n_gradients * PARTS * (double)width * sizeof(float);
 }
 
-MOVES(rmsnorm_forward, norm_forward(x->n_rows, x->width, x->dt))
+MOVES(rmsnorm_forward, norm_forward(x->n.n_rows, x->n.width, x->n.dt))
 MOVES(layernorm_forward, norm_forward(x->n_rows, x->width, x->dt))
 
 COUNT(rmsnorm_backward)
 {
-    count_moves(dev, s, "rmsnorm_backward", (x->add_to_dx ? 4 : 3) * matrix_nbytes(x->n_rows, x->width, x->dt));
-    count_moves(dev, s, "rmsnorm_backward", weights_gradients(x->dweight != NULL, x->width));
+    const dt_rmsnorm *n = &x->n;
+    count_moves(dev, s, "rmsnorm_backward", (x->add_to_dx ? 4 : 3) * matrix_nbytes(n->n_rows, n->width, n->dt));
+    count_moves(dev, s, "rmsnorm_backward", weights_gradients(x->dweight != NULL, n->width));
 }
 
 COUNT(layernorm_backward)
@@ -166,6 +167,8 @@ COUNT(attention_backward)
 }
 
 /* ---- the classifier, token sampling  ----------------------------------------------------------------------------- */
+
+MOVES(softcap, 2 * matrix_nbytes(x->n_rows, x->width, DT_F32))
 
 COUNT(classifier)
 {

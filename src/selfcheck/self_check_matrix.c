@@ -303,10 +303,11 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
                         .dlogits_dtype = dlogits,
                         .label_smoothing = terms & 1 ? 0.1f : 0,
                         .z_loss = terms & 1 ? 1e-3f : 0,
+                        .softcap = terms & 1 ? 30 : 0,
                         .ref_ld = ld};
     begin(c, "classifier over %d classes, %s, gradients in %s", (int)n_vocab,
           terms == 0   ? "loss"
-          : terms == 1 ? "smoothing and z-loss"
+          : terms == 1 ? "smoothing, z-loss and softcap"
                        : "entropy and divergence",
           dt_dtype_name(dlogits));
     const array logits = put(c, DT_F32, N_ROWS * ld, 5), ref = put(c, DT_F32, N_ROWS * ld, 5),
@@ -320,6 +321,7 @@ static void classifier(check *c, int64_t n_vocab, dt_dtype dlogits, int terms)
         cl.ref_logits = terms & 2 ? at(c, ref) : NULL, cl.kl = terms & 2 ? at(c, kl) : NULL;
         cl.logp = at(c, logp), cl.hit = at(c, hit), cl.entropy = at(c, entropy), cl.loss = at(c, loss);
         cl.log_sum_squares = terms == 1 ? at(c, squares) : NULL, cl.mean_logit = terms ? at(c, mean) : NULL;
+        if (cl.softcap > 0) RUN(c, softcap, at(c, logits), cl.softcap, N_ROWS, n_vocab, ld);
         RUN(c, classifier, &cl, at(c, logits));
     }
     /* e^x for x down to -10, summed over all classes; means multiply it by logarithms of the same magnitude */

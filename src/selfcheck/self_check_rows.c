@@ -121,15 +121,15 @@ static void patches(check *c, dt_dtype dt, int64_t size, int64_t side, int lead)
 }
 
 /* Both devices read the angles from a table, so they rotate equally. way & 1: norms; & 2: k and v are written to
- * rows of a cache. */
+ * rows of a cache; & 4: the norms add 1 to their weights. */
 static void heads(check *c, dt_dtype dt, int head_dim, int way)
 {
     enum { TOK = 61, POS = 20, HQ = 3, HK = 2 };
     const int64_t d = head_dim, x_ld = (HQ + 2 * HK) * d + head_dim % 16, q_ld = HQ * d, kv_ld = 2 * HK * d;
     int32_t pos[TOK], row[TOK];
     for (int t = 0; t < TOK; t++) pos[t] = t * 7 % POS, row[t] = (t * 5 + 3) % TOK;
-    begin(c, "heads_forward, heads_backward, heads of %d%s%s, %s", head_dim, way & 1 ? ", norms" : "",
-          way & 2 ? ", into a cache" : "", dt_dtype_name(dt));
+    begin(c, "heads_forward, heads_backward, heads of %d%s%s%s, %s", head_dim, way & 1 ? ", norms" : "",
+          way & 4 ? " of weights plus 1" : "", way & 2 ? ", into a cache" : "", dt_dtype_name(dt));
     const array x = put(c, dt, TOK * x_ld, 1), q = room(c, dt, TOK * q_ld), kv = room(c, dt, TOK * kv_ld),
                 rstd_q = room(c, DT_F32, TOK * HQ), rstd_k = room(c, DT_F32, TOK * HK), w = put(c, dt, 2 * d, 1),
                 dq = put(c, dt, TOK * q_ld, 1), dk = put(c, dt, TOK * kv_ld, 1), dw = put(c, DT_F32, 2 * d, 1),
@@ -148,6 +148,7 @@ static void heads(check *c, dt_dtype dt, int head_dim, int way)
                             .q_norm = way & 1 ? at(c, w) : NULL,
                             .k_norm = way & 1 ? at(c, part(w, d, d)) : NULL,
                             .eps = 1e-5f,
+                            .plus_one = way & 4,
                             .pos = at(c, at_pos),
                             .cos_sin = at(c, table),
                             .dt = dt};
@@ -210,21 +211,21 @@ static void embedding(check *c, dt_dtype dt, dt_dtype gt)
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 /* The tolerances include roundings of x rstd: before the multiplication by the weight, and in the gradients. */
-static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t group)
+static void rmsnorm(check *c, dt_dtype dt, dt_dtype gt, int64_t width, int64_t group, bool plus_one)
 {
     const int64_t n_rows = 66 / group * group, ld = group * width + 2, yld = group * width + 3,
                   n_groups = n_rows / group;
     const int64_t scratch_elems = LARGER_OF(c, norm_scratch_elems, width);
-    begin(c, "rmsnorm_forward, rmsnorm_backward, rows of %d in groups of %d, %s, gradients in %s", (int)width,
-          (int)group, dt_dtype_name(dt), dt_dtype_name(gt));
+    const dt_rmsnorm n = {n_rows, width, group, ld, yld, 1e-5f, plus_one, dt};
+    begin(c, "rmsnorm_forward, rmsnorm_backward, rows of %d in groups of %d%s, %s, gradients in %s", (int)width,
+          (int)group, plus_one ? ", weights plus 1" : "", dt_dtype_name(dt), dt_dtype_name(gt));
     const array x = put(c, dt, n_groups * ld, 1), weight = put(c, dt, width, 1), dy = put(c, dt, n_groups * yld, 1),
                 y = room(c, dt, n_groups * yld), rstd = room(c, DT_F32, n_rows), dx = put(c, dt, n_groups * ld, 1),
                 dweight = put(c, gt, width, 1), scratch = room(c, DT_F32, scratch_elems);
     EACH_DEVICE (c) {
-        RUN(c, rmsnorm_forward, at(c, x), at(c, weight), at(c, y), at(c, rstd), n_rows, width, group, ld, yld, 1e-5f,
-            dt);
-        RUN(c, rmsnorm_backward, at(c, x), at(c, weight), at(c, rstd), at(c, dy), at(c, dx), group == 1, at(c, dweight),
-            gt, gt == DT_F32, n_rows, width, group, ld, yld, at(c, scratch), dt);
+        RUN(c, rmsnorm_forward, &n, at(c, x), at(c, weight), at(c, y), at(c, rstd));
+        RUN(c, rmsnorm_backward, &n, at(c, x), at(c, weight), at(c, rstd), at(c, dy), at(c, dx), group == 1,
+            at(c, dweight), gt, gt == DT_F32, at(c, scratch));
     }
     compare(c, "y", y, near(of_sum((double)width), 3, dt));
     compare(c, "rstd", rstd, near(of_sum((double)width), 0, dt));
@@ -406,15 +407,17 @@ void check_rows_cases(check *c)
         patches(c, dt, 45, 14, 1);
         patches(c, dt, 48, 16, 0);
         for (int way = 0; way < 8; way++) heads(c, dt, way & 4 ? 128 : 72, way & 3);
+        heads(c, dt, 96, 1 | 4);
         bias_backward(c, dt);
         sums(c, dt);
         add_scaled(c, dt);
         optimizers(c, dt);
         for (int g = 0; g < N_TYPES; g++) {
             embedding(c, dt, TYPES[g]);
-            rmsnorm(c, dt, TYPES[g], 129, 1);
-            rmsnorm(c, dt, TYPES[g], 64, 3); /* heads inside a wider row */
-            rmsnorm(c, dt, TYPES[g], 1024, 1);
+            rmsnorm(c, dt, TYPES[g], 129, 1, g == 1);
+            rmsnorm(c, dt, TYPES[g], 64, 3, g == 0); /* heads inside a wider row */
+            rmsnorm(c, dt, TYPES[g], 1024, 1, false);
+            rmsnorm(c, dt, TYPES[g], 1024, 1, true);
             layernorm(c, dt, TYPES[g], 77);
             layernorm(c, dt, TYPES[g], 768);
         }

@@ -144,11 +144,8 @@ dt_err run_best_settle(dt_run *run, progress *p, const char *dir)
 
 dt_err run_best_load(dt_run *run, const progress *p)
 {
+    if (!run->cfg.checkpoint_load_best_model_at_end || p->best_step == 0 || p->best_step == p->step) return DT_OK;
     char path[PATH_MAX], *dir = run_checkpoint_dir(run);
-    if (!run->cfg.checkpoint_load_best_model_at_end || p->best_step == 0 || p->best_step == p->step) {
-        free(dir);
-        return DT_OK;
-    }
     dt_err err = dir ? dt_checkpoint_path(path, dir, p->best_step) : dt_fail(DT_ERR_MEMORY, "out of memory for a path");
     free(dir);
     DT_TRY(dt_comm_agree(run->comm, err == DT_OK ? dt_fault("best.load") : err));

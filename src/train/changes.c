@@ -92,14 +92,18 @@ static void add(changes *c, change kind, const char *name, const char *before, c
     if (kind == CHANGE_REFUSED) append(c->refused, sizeof c->refused, name, before, now);
 }
 
-static void see_key(void *self, const char *section, const char *key, const char *before, const char *now)
+static void add_key(changes *c, change kind, const char *section, const char *key, const char *before, const char *now)
 {
-    changes *c = self;
     char name[120];
     snprintf(name, sizeof name, "%s.%s", section, key);
     const bool first = !c->refused[0];
-    add(c, class_of(section, key), name, before, now);
+    add(c, kind, name, before, now);
     if (first && c->refused[0]) c->section = section, c->key = key;
+}
+
+static void see_key(void *self, const char *section, const char *key, const char *before, const char *now)
+{
+    add_key(self, class_of(section, key), section, key, before, now);
 }
 
 /* ---- the model -------------------------------------------------------------------------------------------------- */
@@ -135,20 +139,17 @@ static void see_data(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 
 static void see_optimizer(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 {
-    const bool first = !c->refused[0];
-    if (!strcmp(meta->states.optimizer, run->optimizer->name)) return;
-    add(c, CHANGE_REFUSED, "optimizer.type", meta->states.optimizer, run->optimizer->name);
-    if (first && c->refused[0]) c->section = "optimizer", c->key = "type";
+    const char *before = meta->states.optimizer, *now = run->optimizer->name;
+    if (strcmp(before, now) != 0) add_key(c, CHANGE_REFUSED, "optimizer", "type", before, now);
 }
 
 /* fp32 and bf16 are converted into each other. */
 static void see_state_dtype(changes *c, const dt_run *run, const dt_ckpt_meta *meta)
 {
     const dt_dtype now = run->main.zero_opt.state_dtype;
-    const bool first = !c->refused[0], fits = dt_checkpoint_fits_type(&meta->states, now);
-    if (!run_trains(run) || !strcmp(meta->states.dtype, dt_dtype_name(now))) return;
-    add(c, fits ? CHANGE_REPORTED : CHANGE_REFUSED, "optimizer.state_dtype", meta->states.dtype, dt_dtype_name(now));
-    if (first && c->refused[0]) c->section = "optimizer", c->key = "state_dtype";
+    const change kind = dt_checkpoint_fits_type(&meta->states, now) ? CHANGE_REPORTED : CHANGE_REFUSED;
+    if (run_trains(run) && strcmp(meta->states.dtype, dt_dtype_name(now)) != 0)
+        add_key(c, kind, "optimizer", "state_dtype", meta->states.dtype, dt_dtype_name(now));
 }
 
 static dt_err compare(changes *c, const dt_run *run, const char *path, const dt_ckpt_meta *meta)

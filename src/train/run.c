@@ -154,10 +154,11 @@ static dt_err at_key(const dt_run *run, const char *section, const char *key, dt
     return err == DT_ERR_USAGE ? dt_config_blame(&run->cfg, section, key, err) : err;
 }
 
-static dt_err open_device(dt_run *run, int local_rank, int n_threads)
+static dt_err open_device(dt_run *run, int n_threads)
 {
+    if (n_threads == 0 || dt_config_doubted(&run->cfg, "run", "device")) return DT_OK;
     DT_TRY(at_key(run, "run", "device",
-                  dt_device_open(&run->dev, run->cfg.run_device, local_rank, n_threads, &run->ledger)));
+                  dt_device_open(&run->dev, run->cfg.run_device, run->comm->local_rank, n_threads, &run->ledger)));
     dt_timeline_attach(run->timeline, &run->dev);
     if (run->cfg.run_reproducible && run->dev.ops->make_reproducible) run->dev.ops->make_reproducible(&run->dev);
     return run_open_host(run, n_threads, false);
@@ -182,8 +183,7 @@ static dt_err open_all(dt_run *run)
     if (!dt_config_doubted(&run->cfg, "zero", "shard_group"))
         dt_mistakes_add(m, at_key(run, "zero", "shard_group", dt_comm_mesh(run->comm, &shape)));
     run_open_config_objects(run);
-    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
-        dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
+    dt_mistakes_add(m, open_device(run, n_threads));
     dt_mistakes_add(m, run_check_attention(run));
     const dt_err devices = dt_comm_find_devices(run->comm, &run->dev);
     dt_mistakes_add(m, devices);
@@ -266,9 +266,7 @@ static dt_err prepare_device(dt_run *run)
 {
     dt_mistakes *m = &run->mistakes;
     char text[256];
-    const int n_threads = find_threads(run);
-    if (n_threads > 0 && !dt_config_doubted(&run->cfg, "run", "device"))
-        dt_mistakes_add(m, open_device(run, run->comm->local_rank, n_threads));
+    dt_mistakes_add(m, open_device(run, find_threads(run)));
     dt_mistakes_add(m, dt_comm_find_devices(run->comm, &run->dev));
     DT_TRY(run_agree(run, dt_mistakes_end(m)));
     DT_TRY(check_same_device(run));

@@ -12,7 +12,9 @@
     TYPE(qwen3) \
     TYPE(olmo2) \
     TYPE(granite) \
-    TYPE(smollm3)
+    TYPE(smollm3) \
+    TYPE(gemma2) \
+    TYPE(gemma3_text)
 /* clang-format on */
 
 #define DT_AFTER_BAR(type) "|" #type

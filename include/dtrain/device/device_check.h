@@ -16,9 +16,10 @@ dt_err dt_attention_check(const dt_attention *at);
  *  it does. */
 const char *dt_attention_obstacle(const dt_attention *at);
 dt_err dt_classifier_check(const dt_classifier *cl);
+dt_err dt_softcap_check(float cap, int64_t n_rows, int64_t width, int64_t ld);
 dt_err dt_token_rows_check(const dt_token_rows *rows);
 dt_err dt_choice_check(const dt_token_rows *rows, const dt_choice *how); /* of draw_tokens, including rows */
-dt_err dt_norm_rows_check(int64_t n_rows, int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld);
+dt_err dt_rmsnorm_check(const dt_rmsnorm *n);
 
 /** A library's matmul of host matrices with at most DT_TRIAL_ELEMS elements each. */
 enum { DT_TRIAL_ELEMS = 51 * 51 };

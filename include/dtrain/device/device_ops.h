@@ -126,7 +126,21 @@ static inline int64_t dt_patches_rows(const dt_patches *p)
 }
 static inline int64_t dt_patches_width(const dt_patches *p) { return 3 * p->patch * p->patch; }
 
-/* ---- norm and rotary embedding of heads -------------------------------------------------------------------------- */
+/* ---- norms, rotary embedding of heads ---------------------------------------------------------------------------- */
+
+/** RMSNorm of rows: y = x rstd f, with rstd = 1 / sqrt(mean of x^2 + eps).
+ *
+ *  The factor f is the weight, and x rstd is rounded to dt before the multiplication. With plus_one f = 1 + weight, and
+ *  only y is rounded (algorithms.md 8.4).
+ *
+ *  Row r of x is at x + (r / group) * group_ld + (r % group) * width; y likewise with y_group_ld. group 1: an ordinary
+ *  matrix with row distance group_ld; group = heads: each head of a wider row. */
+typedef struct dt_rmsnorm {
+    int64_t n_rows, width, group, group_ld, y_group_ld;
+    float eps;
+    bool plus_one;
+    dt_dtype dt;
+} dt_rmsnorm;
 
 /** Norm and rotary embedding of q, k and v between their matmul and attention, head by head:
  *
@@ -147,6 +161,7 @@ typedef struct dt_heads {
     const int32_t *kv_row;
     const void *q_norm, *k_norm; /* [head_dim], both or neither */
     float eps;
+    bool plus_one; /* of dt_rmsnorm */
     const int32_t *pos;
     const float *cos_sin;
     dt_dtype dt;
@@ -230,6 +245,9 @@ enum { DT_READY_FORWARD = 1, DT_READY_BACKWARD = 2 };
  *      dlogits_v = 1/T ( weight (p_v (1 + 2 zeta log sum e^s) - (1 - eps) [v = t] - eps/V)
  *                        + entropy_weight p_v (log p_v + H) + kl_weight p_v (log p_v - log q_v - K) )
  *
+ *  With softcap c > 0 the logits are z = c tanh(x / c), and dlogits is the gradient of x: the above times
+ *  1 - (z_v / c)^2.
+ *
  *  A class with the logit -inf has p_v = 0 and adds nothing, except that it makes a smoothed loss infinite. If q
  *  excludes a class that p allows, K is infinite. Rows with target < 0 have results and gradients 0. If both models'
  *  logits are equal, K and its gradient are exactly 0.
@@ -242,6 +260,7 @@ typedef struct dt_classifier {
     dt_dtype dlogits_dtype; /* written over logits: row r at the byte address of logits' row r */
     float label_smoothing;  /* from 0 to below 1 */
     float z_loss;           /* from 0 */
+    float softcap;          /* c; 0: none */
 
     const int32_t *target;                            /* [n_rows] */
     const float *weight, *entropy_weight, *kl_weight; /* [n_rows] */

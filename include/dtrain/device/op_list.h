@@ -78,22 +78,16 @@ DT_OP(embedding_backward, IN(void, dout), IN(int32_t, id), IN(int32_t, order), I
 
 /* ---- norms over the last axis ------------------------------------------------------------------------------------ */
 
-/** y = x rstd weight with rstd = 1 / sqrt(mean of x^2 + eps).
- *
- *  Row r of x is at x + (r / group) * group_ld + (r % group) * width; y likewise with y_group_ld. group 1: an ordinary
- *  matrix with row distance group_ld; group = heads: each head of a wider row. y may be x if the layouts are equal and
- *  no backward needs x. */
-DT_OP(rmsnorm_forward, IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd), VAL(int64_t, n_rows),
-      VAL(int64_t, width), VAL(int64_t, group), VAL(int64_t, group_ld), VAL(int64_t, y_group_ld), VAL(float, eps),
-      VAL(dt_dtype, dt))
+/** See dt_rmsnorm. rstd: float [n_rows]; NULL: not stored. y may be x if the layouts are equal and no backward needs
+ *  x. */
+DT_OP(rmsnorm_forward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), OUT(void, y), OUT(float, rstd))
 
-/** dx = (add_to_dx ? dx : 0) + gradient; forward rounds x * rstd to dt before it multiplies by the weight
- *  (algorithms.md 8.4). x and dx have x's layout, dy has y's; dx may be dy if the layouts are equal and add_to_dx
- *  is false. dweight (+)= per accumulate; NULL: not computed. scratch: float [norm_scratch_elems(width)]. */
-DT_OP(rmsnorm_backward, IN(void, x), IN(void, weight), IN(float, rstd), IN(void, dy), INOUT(void, dx),
-      VAL(bool, add_to_dx), INOUT(void, dweight), VAL(dt_dtype, gt), VAL(bool, accumulate), VAL(int64_t, n_rows),
-      VAL(int64_t, width), VAL(int64_t, group), VAL(int64_t, group_ld), VAL(int64_t, y_group_ld), OUT(float, scratch),
-      VAL(dt_dtype, dt))
+/** dx = (add_to_dx ? dx : 0) + gradient. x and dx have x's layout, dy has y's; dx may be dy if the layouts are equal
+ *  and add_to_dx is false. dweight (+)= per accumulate; NULL: not computed. scratch: float
+ *  [norm_scratch_elems(width)]. n->eps is ignored. */
+DT_OP(rmsnorm_backward, DESC(dt_rmsnorm, n), IN(void, x), IN(void, weight), IN(float, rstd), IN(void, dy),
+      INOUT(void, dx), VAL(bool, add_to_dx), INOUT(void, dweight), VAL(dt_dtype, gt), VAL(bool, accumulate),
+      OUT(float, scratch))
 
 /** LayerNorm with weight and bias, rows contiguous. */
 DT_OP(layernorm_forward, IN(void, x), IN(void, weight), IN(void, bias), OUT(void, y), OUT(float, mean),
@@ -156,6 +150,9 @@ DT_OP(dropout, IN(void, x), IN(void, addend), OUT(void, y), VAL(float, p), VAL(u
       VAL(int64_t, n_tok), VAL(int64_t, width), VAL(dt_dtype, dt))
 
 /* ---- classifier, token selection --------------------------------------------------------------------------------- */
+
+/** x[r,c] = cap tanh(x[r,c] / cap), c < width; rows of x are ld apart. cap: above 0. */
+DT_OP(softcap, INOUT(float, x), VAL(float, cap), VAL(int64_t, n_rows), VAL(int64_t, width), VAL(int64_t, ld))
 
 /** See dt_classifier. Without weights the logits are unchanged. */
 DT_OP(classifier, DESC(dt_classifier, cl), INOUT(float, logits))

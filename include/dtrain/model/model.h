@@ -46,9 +46,12 @@ typedef struct dt_model_config {
     double norm_eps, initializer_range;
     /* factors of embeddings, of scores (0: by head_dim) and of each branch, before it is added; divisor of logits */
     double embedding_multiplier, attention_multiplier, residual_multiplier, logits_scaling;
+    double attn_softcap, final_softcap; /* of scores and logits: x becomes cap tanh(x / cap); 0: none */
+    bool embedding_multiplier_rounded;  /* to the type of the weights */
     dt_activation act;
-    bool gated_mlp; /* down(act(gate) * up); else down(act(up)) */
-    bool rms_norm;  /* else LayerNorm with bias */
+    bool gated_mlp;     /* down(act(gate) * up); else down(act(up)) */
+    bool rms_norm;      /* else LayerNorm with bias */
+    bool norm_plus_one; /* weights of norms are stored minus 1 */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tie_word_embeddings;
     bool qk_norm_whole;     /* qk_norm is over all heads at once */
     bool conv1d;            /* matrices of blocks are stored as [in, out] */
@@ -57,6 +60,7 @@ typedef struct dt_model_config {
     int64_t sliding_window; /* of the layers that have one */
     bool scale_attn_weights, scale_attn_by_inverse_layer_idx;
     dt_rope_type rope_type;
+    double rope_local_theta; /* base of the layers with a window, without a scaling rule; 0: as the other layers */
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_beta_fast, rope_beta_slow;
     double rope_attention_factor, rope_mscale, rope_mscale_all_dim; /* 0: not given */
     bool rope_truncate;

@@ -114,6 +114,14 @@ dt_err cpu_glu_backward(dt_device *dev, dt_activation act, const void *gate_up, 
     return DT_OK;
 }
 
+dt_err cpu_softcap(dt_device *dev, float *x, float cap, int64_t n_rows, int64_t width, int64_t ld, dt_stream *stream)
+{
+    const cpu_state *cpu = cpu_of(dev);
+    DT_TRY(dt_softcap_check(cap, n_rows, width, ld));
+    ROWS_OF(cpu, n_rows, width, r) { cpu->k->softcap(x + r * ld, cap, width); }
+    return DT_OK;
+}
+
 dt_err cpu_gather_rows(dt_device *dev, const void *src, const int32_t *index, void *dst, int64_t n_rows, int64_t width,
                        dt_dtype dt, dt_stream *stream)
 {
@@ -238,39 +246,39 @@ static void add_blocks(const cpu_state *cpu, const float *blocks, void *grad, dt
     }
 }
 
-dt_err cpu_rmsnorm_forward(dt_device *dev, const void *x, const void *weight, void *y, float *rstd, int64_t n_rows,
-                           int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float eps, dt_dtype dt,
+dt_err cpu_rmsnorm_forward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, void *y, float *rstd,
                            dt_stream *stream)
 {
-    CPU_TAKES(dt);
+    CPU_TAKES(n->dt);
     const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_norm_rows_check(n_rows, width, group, group_ld, y_group_ld));
-    ROWS_OF(cpu, n_rows, width, r)
+    DT_TRY(dt_rmsnorm_check(n));
+    ROWS_OF(cpu, n->n_rows, n->width, r)
     {
-        const float rs = cpu->k->rmsnorm_forward(cpu_at(x, dt, row_at(r, width, group, group_ld)), weight,
-                                                 cpu_at_w(y, dt, row_at(r, width, group, y_group_ld)), width, eps, dt);
+        const float rs =
+            cpu->k->rmsnorm_forward(n, cpu_at(x, n->dt, row_at(r, n->width, n->group, n->group_ld)), weight,
+                                    cpu_at_w(y, n->dt, row_at(r, n->width, n->group, n->y_group_ld)));
         if (rstd) rstd[r] = rs;
     }
     return DT_OK;
 }
 
-dt_err cpu_rmsnorm_backward(dt_device *dev, const void *x, const void *weight, const float *rstd, const void *dy,
-                            void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate, int64_t n_rows,
-                            int64_t width, int64_t group, int64_t group_ld, int64_t y_group_ld, float *scratch,
-                            dt_dtype dt, dt_stream *stream)
+dt_err cpu_rmsnorm_backward(dt_device *dev, const dt_rmsnorm *n, const void *x, const void *weight, const float *rstd,
+                            const void *dy, void *dx, bool add_to_dx, void *dweight, dt_dtype gt, bool accumulate,
+                            float *scratch, dt_stream *stream)
 {
     CPU_TAKES(gt);
-    CPU_TAKES(dt);
+    CPU_TAKES(n->dt);
     const cpu_state *cpu = cpu_of(dev);
-    DT_TRY(dt_norm_rows_check(n_rows, width, group, group_ld, y_group_ld));
+    const int64_t n_rows = n->n_rows, width = n->width;
+    DT_TRY(dt_rmsnorm_check(n));
     CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
         float *sum = scratch + block * width;
         memset(sum, 0, (size_t)width * sizeof *sum);
         for (int64_t r = n_rows * block / NORM_BLOCKS; r < n_rows * (block + 1) / NORM_BLOCKS; r++) {
-            const int64_t at = row_at(r, width, group, group_ld);
-            cpu->k->rmsnorm_backward(cpu_at(x, dt, at), weight, rstd[r],
-                                     cpu_at(dy, dt, row_at(r, width, group, y_group_ld)), cpu_at_w(dx, dt, at),
-                                     add_to_dx, sum, width, dt);
+            const int64_t at = row_at(r, width, n->group, n->group_ld);
+            cpu->k->rmsnorm_backward(n, cpu_at(x, n->dt, at), weight, rstd[r],
+                                     cpu_at(dy, n->dt, row_at(r, width, n->group, n->y_group_ld)),
+                                     cpu_at_w(dx, n->dt, at), add_to_dx, sum);
         }
     }
     if (dweight) add_blocks(cpu, scratch, dweight, gt, accumulate, width);
@@ -320,13 +328,20 @@ dt_err cpu_layernorm_backward(dt_device *dev, const void *x, const void *weight,
  * Each head passes through all kernels in turn, while it is in the first-level cache. The bits are those of the
  * separate operations. */
 
+/* The norm of one head. */
+static dt_rmsnorm norm_of(const dt_heads *h)
+{
+    return (dt_rmsnorm){.width = h->head_dim, .eps = h->eps, .plus_one = h->plus_one, .dt = h->dt};
+}
+
 /* Copy one head, with norm if there is a weight, and rotate the copy. Returns the norm's rstd. */
 static float pass_head(const cpu_state *cpu, const dt_heads *h, const void *from, const void *weight, void *to,
                        const float *turn)
 {
     float rstd = 0;
+    const dt_rmsnorm norm = norm_of(h);
     if (weight)
-        rstd = cpu->k->rmsnorm_forward(from, weight, to, h->head_dim, h->eps, h->dt);
+        rstd = cpu->k->rmsnorm_forward(&norm, from, weight, to);
     else if (to != from)
         memcpy(to, from, (size_t)h->head_dim * dt_dtype_size(h->dt));
     if (turn) cpu->k->rope(to, turn, h->head_dim / 2, false, h->dt);
@@ -372,6 +387,7 @@ static void heads_back(const cpu_state *cpu, const dt_heads *h, int64_t n, const
                        const float *rstd, void *dy, int64_t ld, float *blocks)
 {
     const int64_t D = h->head_dim, n_rows = h->n_tok * n;
+    const dt_rmsnorm norm = norm_of(h);
     CPU_PARALLEL_FOR (cpu, block, NORM_BLOCKS) {
         float *sum = blocks + block * D;
         if (weight) memset(sum, 0, (size_t)D * sizeof *sum);
@@ -379,8 +395,8 @@ static void heads_back(const cpu_state *cpu, const dt_heads *h, int64_t n, const
             void *d = cpu_at_w(dy, h->dt, row_at(r, D, n, ld));
             if (h->cos_sin) cpu->k->rope(d, turn_of(h, r / n), D / 2, true, h->dt);
             if (weight)
-                cpu->k->rmsnorm_backward(cpu_at(x, h->dt, row_at(r, D, n, h->x_ld)), weight, rstd[r], d, d, false, sum,
-                                         D, h->dt);
+                cpu->k->rmsnorm_backward(&norm, cpu_at(x, h->dt, row_at(r, D, n, h->x_ld)), weight, rstd[r], d, d,
+                                         false, sum);
         }
     }
 }

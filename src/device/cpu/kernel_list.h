@@ -13,6 +13,7 @@ KERNEL(void, convert, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst
 KERNEL(void, add_into, (const void *src, dt_dtype src_dt, void *dst, dt_dtype dst_dt, bool accumulate, int64_t n))
 KERNEL(void, add, (const void *a, const void *b, void *c, dt_dtype dt, int64_t n))
 KERNEL(void, scale, (const void *x, float factor, void *y, dt_dtype dt, int64_t n))
+KERNEL(void, softcap, (float *x, float cap, int64_t n))
 KERNEL(void, add_rows, (float *sum, const void *row, dt_dtype dt, int64_t n)) /* sum[i] += row[i] */
 /* n_cols <= DT_CPU_COLS */
 KERNEL(void, column_sums, (const void *x, dt_dtype dt, int64_t m, int64_t ld, int64_t n_cols, float *sum))
@@ -32,10 +33,10 @@ KERNEL(void, rope, (void *x, const float *cos_sin, int64_t half, bool inverse, d
 KERNEL(void, dequantise, (const dt_stored *b, int64_t row, int64_t col, int64_t n, void *dst, dt_dtype dt))
 
 /* norm.c: one row; backward adds to the block's float sums */
-KERNEL(float, rmsnorm_forward, (const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt))
+KERNEL(float, rmsnorm_forward, (const dt_rmsnorm *n, const void *x, const void *weight, void *y))
 KERNEL(void, rmsnorm_backward,
-       (const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx, float *dweight,
-        int64_t width, dt_dtype dt))
+       (const dt_rmsnorm *n, const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
+        float *dweight))
 KERNEL(void, layernorm_forward,
        (const void *x, const void *weight, const void *bias, void *y, float *mean, float *rstd, int64_t width,
         float eps, dt_dtype dt))

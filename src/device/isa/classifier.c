@@ -7,7 +7,9 @@
  * d = s - m, Z = sum exp(d), and the index r for the reference logits:
  *
  *     logp = d_t - log Z        H = log Z - sum exp(d) d / Z        K = sum exp(d) (d - d_r) / Z - log Z + log Z_r
- *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0) */
+ *     dlogits_v = e^(d_v) (base + slope d_v + kl (d_v - d_rv)) - shift - (v = t ? one_hot : 0)
+ *
+ * With soft-capping that is multiplied by 1 - (z_v / cap)^2. */
 #include "kernels.h"
 #include <string.h>
 
@@ -135,17 +137,30 @@ static void store_over(float *z, dt_dtype dt, int64_t first, const float *block,
     }
 }
 
+/* The gradient of logits before they were capped to z, from that of z. cap 0: none. */
+static void uncap(float *restrict block, const float *z, int64_t n, float cap)
+{
+    const float inverse = cap > 0 ? 1.0f / cap : 0.0f;
+    if (cap <= 0) return;
+    SIMD_FOR (int64_t i = 0; i < n; i++) {
+        const float t = z[i] * inverse;
+        block[i] *= FMA(-t, t, 1.0f);
+    }
+}
+
 /* Replace z [n] by dlogits of type dt: scale exp(z/T - max), less weight at the target. With scale = w / Z that is w
  * (softmax - onehot), the gradient of -w logp. */
-static void write_gradient(float *z, int64_t n, dt_dtype dt, int32_t target, float inv_t, float max, float scale,
-                           float weight)
+static void write_gradient(const dt_classifier *cl, float *z, int32_t target, float max, float scale, float weight)
 {
+    const int64_t n = cl->n_vocab;
+    const float inv_t = cl->inv_temperature;
     float block[BLOCK];
     for (int64_t first = 0; first < n; first += BLOCK) {
         const int64_t len = n - first < BLOCK ? n - first : BLOCK;
         SIMD_FOR (int64_t i = 0; i < len; i++) block[i] = scale * exp_below(z[first + i] * inv_t - max);
         if (target >= first && target < first + len) block[target - first] -= weight;
-        store_over(z, dt, first, block, len);
+        uncap(block, z + first, len, cl->softcap);
+        store_over(z, cl->dlogits_dtype, first, block, len);
     }
 }
 
@@ -165,9 +180,10 @@ INLINE void form_block(float *restrict block, const float *z, const float *ref, 
     }
 }
 
-static void write_all_terms(float *z, const float *ref, int64_t n, dt_dtype dt, int32_t target, float inv_t,
-                            const all_terms *g)
+static void write_all_terms(const dt_classifier *cl, float *z, const float *ref, int32_t target, const all_terms *g)
 {
+    const int64_t n = cl->n_vocab;
+    const float inv_t = cl->inv_temperature;
     float block[BLOCK];
     for (int64_t first = 0; first < n; first += BLOCK) {
         const int64_t len = n - first < BLOCK ? n - first : BLOCK;
@@ -177,7 +193,8 @@ static void write_all_terms(float *z, const float *ref, int64_t n, dt_dtype dt, 
             form_block(block, z + first, NULL, len, inv_t, g);
         }
         if (target >= first && target < first + len) block[target - first] -= g->one_hot;
-        store_over(z, dt, first, block, len);
+        uncap(block, z + first, len, cl->softcap);
+        store_over(z, cl->dlogits_dtype, first, block, len);
     }
 }
 
@@ -197,7 +214,7 @@ static void write_gradient_of_row(const dt_classifier *cl, const row_values *v, 
     const float inv_t = cl->inv_temperature, w = weight_of(cl->weight, row) * inv_t;
     const int64_t n = cl->n_vocab;
     if (!cl->entropy_weight && !cl->kl_weight && cl->label_smoothing == 0 && cl->z_loss == 0) {
-        write_gradient(z, n, cl->dlogits_dtype, target, inv_t, v->st.max, (float)((double)w / v->st.sum), w);
+        write_gradient(cl, z, target, v->st.max, (float)((double)w / v->st.sum), w);
         return;
     }
     const double eps = (double)cl->label_smoothing, lse = (double)v->st.max + v->log_sum,
@@ -212,7 +229,7 @@ static void write_gradient_of_row(const dt_classifier *cl, const row_values *v, 
                          .kl = (float)(kl_w / v->st.sum),
                          .shift = (float)((double)w * eps / (double)n),
                          .one_hot = (float)((double)w * (1 - eps))};
-    write_all_terms(z, ref, n, cl->dlogits_dtype, target, inv_t, &g);
+    write_all_terms(cl, z, ref, target, &g);
 }
 
 static double loss_of_row(const dt_classifier *cl, const row_values *v, const float *z, double logp)

@@ -2,13 +2,20 @@
  * as one.
  *
  * With xhat = (x - mean) rstd and g = dy * weight, over a row of C elements:
- *     RMSNorm    dx = rstd (g - xhat mean(g xhat))                 (mean = 0 in xhat)
+ *     RMSNorm    dx = rstd (g - xhat mean(g xhat))                 (mean = 0 in xhat; weight: the factor of dt_rmsnorm)
  *     LayerNorm  dx = rstd (g - mean(g) - xhat mean(g xhat))
  *     dweight += dy xhat, dbias += dy */
 #include "kernels.h"
 
-/* y = weight * x rstd with rstd = 1 / sqrt(mean(x^2) + eps). Returns rstd for backward. */
-INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype T)
+/* The factor of dt_rmsnorm. */
+INLINE float factor_at(const void *weight, dt_dtype T, int64_t c, bool plus_one)
+{
+    return plus_one ? 1.0f + load(weight, T, c) : load(weight, T, c);
+}
+
+/* y = factor * x rstd with rstd = 1 / sqrt(mean(x^2) + eps). Returns rstd for backward. */
+INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, int64_t width, float eps, bool plus_one,
+                                  dt_dtype T)
 {
     float ss = 0;
     _Pragma("omp simd reduction(+ : ss)") for (int64_t c = 0; c < width; c++)
@@ -17,39 +24,45 @@ INLINE float rmsnorm_forward_body(const void *x, const void *weight, void *y, in
         ss = FMA(v, v, ss);
     }
     const float rstd = 1.0f / sqrtf(ss / (float)width + eps);
-    /* xhat is rounded to the activation type before it is multiplied by the weight, as in the reference implementations
-     * of the model families (algorithms.md 8.4) */
-    SIMD_FOR (int64_t c = 0; c < width; c++) store(y, T, c, rounded(load(x, T, c) * rstd, T) * load(weight, T, c));
+    /* xhat is rounded to the activation type before it is multiplied by the weight, except with plus_one, as in the
+     * reference implementations of the model families (algorithms.md 8.4) */
+    SIMD_FOR (int64_t c = 0; c < width; c++) {
+        const float xhat = load(x, T, c) * rstd;
+        store(y, T, c, (plus_one ? xhat : rounded(xhat, T)) * factor_at(weight, T, c, plus_one));
+    }
     return rstd;
 }
-float ISA_NAME(rmsnorm_forward)(const void *x, const void *weight, void *y, int64_t width, float eps, dt_dtype dt)
+float ISA_NAME(rmsnorm_forward)(const dt_rmsnorm *n, const void *x, const void *weight, void *y)
 {
-    BY_TYPE(dt, T, return rmsnorm_forward_body(x, weight, y, width, eps, T));
+    BY_TYPE(n->dt, T, BY_FLAG(n->plus_one, ONE, return rmsnorm_forward_body(x, weight, y, n->width, n->eps, ONE, T)));
 }
 
 /* dx (overwritten, or added to) and dweight (added to), as above. dx may be dy: each element is read before it is
  * written. */
 INLINE void rmsnorm_backward_body(const void *x, const void *weight, float rstd, const void *dy, void *dx,
-                                  bool add_to_dx, float *restrict dweight, int64_t width, dt_dtype T)
+                                  bool add_to_dx, float *restrict dweight, int64_t width, bool plus_one, dt_dtype T)
 {
     float dot = 0;
     _Pragma("omp simd reduction(+ : dot)") for (int64_t c = 0; c < width; c++)
     {
         const float d = load(dy, T, c), xhat = load(x, T, c) * rstd;
         dweight[c] = FMA(d, xhat, dweight[c]);
-        dot = FMA(d * load(weight, T, c), xhat, dot);
+        dot = FMA(d * factor_at(weight, T, c, plus_one), xhat, dot);
     }
     dot /= (float)width;
     SIMD_FOR (int64_t c = 0; c < width; c++) {
-        const float g = load(dy, T, c) * load(weight, T, c), xhat = load(x, T, c) * rstd;
+        const float g = load(dy, T, c) * factor_at(weight, T, c, plus_one), xhat = load(x, T, c) * rstd;
         const float grad = rstd * FMA(-xhat, dot, g);
         store(dx, T, c, add_to_dx ? load(dx, T, c) + grad : grad);
     }
 }
-void ISA_NAME(rmsnorm_backward)(const void *x, const void *weight, float rstd, const void *dy, void *dx, bool add_to_dx,
-                                float *dweight, int64_t width, dt_dtype dt)
+void ISA_NAME(rmsnorm_backward)(const dt_rmsnorm *n, const void *x, const void *weight, float rstd, const void *dy,
+                                void *dx, bool add_to_dx, float *dweight)
 {
-    BY_TYPE(dt, T, BY_FLAG(add_to_dx, ADD, rmsnorm_backward_body(x, weight, rstd, dy, dx, ADD, dweight, width, T)));
+    BY_TYPE(n->dt, T,
+            BY_FLAG(n->plus_one, ONE,
+                    BY_FLAG(add_to_dx, ADD,
+                            rmsnorm_backward_body(x, weight, rstd, dy, dx, ADD, dweight, n->width, ONE, T))));
 }
 
 /* y = weight (x - mean) rstd + bias with rstd = 1 / sqrt(var + eps). A second pass over the row computes the variance,

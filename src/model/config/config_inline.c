@@ -93,8 +93,12 @@ static dt_err merge_inline(const dt_config *cfg, json_t *root)
 /* rope_parameters of newer files replaces the two older keys, but an inline key must override it. */
 static void put_rope_first(const dt_config *cfg, json_t *root)
 {
-    json_t *parameters = json_object_get(root, "rope_parameters");
+    json_t *parameters = json_object_get(root, "rope_parameters"), *full, *local;
     if (!json_is_object(parameters)) return;
+    local = json_object_get(json_object_get(parameters, "sliding_attention"), "rope_theta");
+    if (local && cfg->model_rope_scaling[0] != '\0') json_object_set(root, "rope_local_base_freq", local);
+    full = json_object_get(parameters, "full_attention"); /* the keys are for these layers */
+    if (json_is_object(full)) parameters = full;
     if (cfg->model_rope_scaling[0] != '\0') {
         if (cfg->model_rope_theta[0] == '\0' && json_object_get(parameters, "rope_theta"))
             json_object_set(root, "rope_theta", json_object_get(parameters, "rope_theta"));

@@ -58,6 +58,22 @@ static dt_err read_rope_object(const dt_spec *rope, dt_model_config *mc)
     return dt_spec_bool(rope, "truncate", &mc->rope_truncate);
 }
 
+/* One object for each type of layer. Layers with a window have a base of their own, and no scaling rule. */
+static dt_err read_rope_by_layer(const dt_spec *rope, dt_model_config *mc)
+{
+    dt_spec full, local;
+    dt_rope_type type;
+    const bool has_full = json_is_object(rope->value) && dt_spec_get(rope, "full_attention", &full),
+               has_local = json_is_object(rope->value) && dt_spec_get(rope, "sliding_attention", &local);
+    if (!has_full && !has_local) return dt_spec_bad(rope, NULL, "objects full_attention and sliding_attention");
+    if (has_full) DT_TRY(read_rope_object(&full, mc));
+    if (!has_local) return DT_OK;
+    if (!json_is_object(local.value)) return dt_spec_bad(&local, NULL, "an object");
+    DT_TRY(rope_type_of(&local, &type));
+    if (type != DT_ROPE_DEFAULT) return dt_spec_bad(&local, "rope_type", "default");
+    return dt_spec_real(&local, "rope_theta", 1, 1e30, &mc->rope_local_theta);
+}
+
 dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
 {
     const char *key = dt_spec_has(root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -65,6 +81,7 @@ dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
     mc->rope_type = DT_ROPE_DEFAULT;
     const double theta = mc->family->missing.rope_theta;
     mc->rope_theta = theta > 0 ? theta : 10000;
+    mc->rope_local_theta = mc->family->missing.rope_local_theta;
     mc->rope_factor = mc->rope_low_freq_factor = mc->rope_high_freq_factor = 0;
     mc->rope_beta_fast = 32;
     mc->rope_beta_slow = 1;
@@ -72,7 +89,12 @@ dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
     mc->rope_original_max_position = mc->max_position_embeddings;
     DT_TRY(dt_spec_real(root, "rope_theta", 1, 1e30, &mc->rope_theta));
     DT_TRY(dt_spec_int(root, "original_max_position_embeddings", 1, INT32_MAX, &mc->rope_original_max_position));
-    if (dt_spec_get(root, key, &rope)) DT_TRY(read_rope_object(&rope, mc));
+    const bool local = mc->rope_local_theta > 0, by_layer = local && strcmp(key, "rope_parameters") == 0;
+    if (local) DT_TRY(dt_spec_real(root, "rope_local_base_freq", 1, 1e30, &mc->rope_local_theta));
+    if (dt_spec_get(root, key, &rope)) DT_TRY(by_layer ? read_rope_by_layer(&rope, mc) : read_rope_object(&rope, mc));
+    if (local && mc->rope_type == DT_ROPE_DYNAMIC)
+        return dt_spec_bad(root, key,
+                           "another rope_type than dynamic, because layers with a window have a base of their own");
 
     switch (mc->rope_type) {
     case DT_ROPE_LLAMA3:

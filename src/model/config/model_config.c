@@ -180,10 +180,24 @@ static void drop_layers(dt_model_config *mc)
     mc->layers = NULL;
 }
 
+/* No family has this model_type. */
+static dt_err refuse_type(const dt_spec *root, const char *types)
+{
+    const char *type = json_string_value(json_object_get(root->value, "model_type"));
+    for (int i = 0; type && dt_family_at(i); i++) {
+        const dt_family *f = dt_family_at(i);
+        DT_CHECK(!f->name.multimodal || strcmp(type, f->name.multimodal) != 0, root->err,
+                 "%s: model_type: %s is not supported, because dtrain has neither its image tower nor its projector; "
+                 "save its language model alone (%s, model_type %s)",
+                 root->file, type, f->name.architecture, f->name.model_type);
+    }
+    return dt_spec_bad(root, "model_type", types);
+}
+
 static dt_err read_language_model(const dt_spec *root, const char *types, dt_model_config *mc)
 {
     const dt_family *f = dt_family_find_type(root->value);
-    if (!f) return dt_spec_bad(root, "model_type", types);
+    if (!f) return refuse_type(root, types);
     *mc = (dt_model_config){.family = f,
                             .initializer_range = 0.02,
                             .embedding_multiplier = 1,
@@ -233,7 +247,7 @@ dt_err dt_model_config_from_json(dt_model_config *mc, const dt_spec *root)
         snprintf(whole.where, sizeof whole.where, "the file");
         return dt_spec_bad(&whole, NULL, "one JSON object");
     }
-    char types[160];
+    char types[192];
     list_families(false, "llava", types, sizeof types);
     const dt_err err = dt_model_is_llava(root->value) ? read_llava(root, mc) : read_language_model(root, types, mc);
     if (err == DT_OK) mc->json = json_dumps(root->value, JSON_INDENT(2));

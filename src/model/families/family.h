@@ -89,7 +89,8 @@ enum { MAX_FAMILY_KEYS = 12 };
 struct dt_family {
     struct {
         const char *model_type, *architecture, *classifier;
-    } name; /* in config.json */
+        const char *multimodal; /* model_type of models that also have an image tower, which are not supported */
+    } name;                     /* in config.json */
     /* Defaults of missing keys. 0 means num_key_value_heads = num_attention_heads, head_dim = hidden_size /
      * num_attention_heads, and intermediate_size = 4 hidden_size. -1: no such token. */
     struct {
@@ -97,7 +98,8 @@ struct dt_family {
             vocab_size, max_position_embeddings;
         double norm_eps;
         int32_t bos, eos, pad;
-        double rope_theta; /* 0: 10000 */
+        double rope_theta, rope_local_theta; /* 0: 10000, and that of all layers */
+        dt_activation act;
     } missing;
     bool in_llava;                           /* may be the language model of a vision-language model */
     struct family_key keys[MAX_FAMILY_KEYS]; /* in addition to the common ones (config_inline.c), or renamed */

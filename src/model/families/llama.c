@@ -29,9 +29,9 @@ const struct module dt_llama_head[MAX_MODULES] = {
 
 dt_err dt_llama_read(const dt_spec *root, dt_model_config *mc)
 {
-    mc->act = DT_ACT_SILU;
+    mc->act = mc->family->missing.act;
     mc->gated_mlp = mc->rms_norm = mc->scale_attn_weights = true;
-    DT_TRY(dt_model_read_activation(root, "hidden_act", &mc->act));
+    DT_TRY(dt_model_read_activation(root, dt_family_key_name(mc->family, "hidden_act"), &mc->act));
     DT_TRY(dt_spec_real(root, "rms_norm_eps", 0, 1, &mc->norm_eps));
     DT_TRY(dt_spec_real(root, "attention_dropout", 0, 0.99, &mc->attn_pdrop));
     DT_TRY(dt_spec_bool(root, "tie_word_embeddings", &mc->tie_word_embeddings));

@@ -1,0 +1,82 @@
+/* gemma.c - Gemma 2 and the text models of Gemma 3: as Llama, with norms before and after attention and MLP whose
+ * weights are stored minus 1, embeddings scaled by the root of their width, and windows in most layers. Gemma 2 caps
+ * scores and logits. Gemma 3 normalises heads, and its layers with a window rotate by a base of their own. */
+#include "llama.h"
+#include <math.h>
+
+/* null: no cap. */
+static dt_err read_softcap(const dt_spec *root, const char *key, double *cap)
+{
+    if (json_is_null(json_object_get(root->value, key))) *cap = 0;
+    return dt_spec_real(root, key, 1e-6, 1e9, cap);
+}
+
+/* Every interval-th layer has no window, unless layer_types says otherwise. */
+static dt_err read_gemma(const dt_spec *root, dt_model_config *mc, int64_t interval)
+{
+    double scalar = 256;
+    mc->norm_plus_one = mc->tie_word_embeddings = mc->embedding_multiplier_rounded = true;
+    mc->embedding_multiplier = sqrt((double)mc->hidden_size);
+    DT_TRY(dt_llama_read(root, mc));
+    DT_TRY(dt_spec_real(root, "query_pre_attn_scalar", 1e-6, 1e9, &scalar));
+    mc->attention_multiplier = 1 / sqrt(scalar);
+    DT_TRY(read_softcap(root, "final_logit_softcapping", &mc->final_softcap));
+    for (int64_t i = 0; i < mc->num_hidden_layers; i++) mc->layers[i].slides = (i + 1) % interval != 0;
+    return dt_model_read_window(root, mc, true);
+}
+
+static dt_err read_gemma2(const dt_spec *root, dt_model_config *mc)
+{
+    mc->attn_softcap = 50;
+    mc->final_softcap = 30;
+    DT_TRY(read_softcap(root, "attn_logit_softcapping", &mc->attn_softcap));
+    return read_gemma(root, mc, 2);
+}
+
+/* transformers ignores attn_logit_softcapping here. */
+static dt_err read_gemma3(const dt_spec *root, dt_model_config *mc)
+{
+    int64_t interval = 6;
+    mc->qk_norm = true;
+    if (dt_spec_has(root, "attn_logit_softcapping")) return dt_spec_bad(root, "attn_logit_softcapping", "null");
+    DT_TRY(dt_spec_int(root, "sliding_window_pattern", 1, INT32_MAX, &interval));
+    return read_gemma(root, mc, interval);
+}
+
+static const struct module BLOCK[MAX_MODULES] = {
+    {SLOT_NORM1, "input_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_QKV, "self_attn.q_proj", SIZE_Q, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_QKV, "self_attn.k_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, 0},
+    {SLOT_QKV, "self_attn.v_proj", SIZE_K, SIZE_C, IF(qkv_bias), 0, ADAPT_BY_DEFAULT},
+    {SLOT_Q_NORM, "self_attn.q_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
+    {SLOT_K_NORM, "self_attn.k_norm", SIZE_HEAD, NO_SIZE, 0, IF(qk_norm), 0},
+    {SLOT_O, "self_attn.o_proj", SIZE_C, SIZE_Q, IF(o_bias), 0, 0},
+    {SLOT_NORM2, "post_attention_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_NORM3, "pre_feedforward_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+    {SLOT_UP, "mlp.gate_proj", SIZE_F, SIZE_C, 0, 0, 0},
+    {SLOT_UP, "mlp.up_proj", SIZE_F, SIZE_C, 0, 0, 0},
+    {SLOT_DOWN, "mlp.down_proj", SIZE_C, SIZE_F, 0, 0, 0},
+    {SLOT_NORM4, "post_feedforward_layernorm", SIZE_C, NO_SIZE, 0, 0, 0},
+};
+
+static const enum step STEPS[] = {STEP_NORM1, STEP_ATTENTION, STEP_NORM2, STEP_ADD, STEP_NORM3,
+                                  STEP_MLP,   STEP_NORM4,     STEP_ADD,   STEP_END};
+
+#define GEMMA_TABLES                                                                                                   \
+    .blocks = "model.layers.", .embed = dt_llama_embed, .block = BLOCK, .head = dt_llama_head, .steps = STEPS
+#define GEMMA_KEYS                                                                                                     \
+    ROTARY_KEYS, {"sliding_window", NULL}, {"attention_bias", NULL}, { "hidden_act", "hidden_activation" }
+
+const dt_family dt_family_gemma2 = {
+    .name = {"gemma2", "Gemma2ForCausalLM", "Gemma2ForSequenceClassification", NULL},
+    .missing = {2304, 26, 8, 4, 256, 9216, 256000, 8192, 1e-6, 2, 1, 0, 0, 0, DT_ACT_GELU_TANH},
+    .keys = {GEMMA_KEYS},
+    .read = read_gemma2,
+    GEMMA_TABLES};
+
+const dt_family dt_family_gemma3_text = {
+    .name = {"gemma3_text", "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", "gemma3"},
+    .missing = {2304, 26, 8, 4, 256, 9216, 262208, 131072, 1e-6, 2, 1, 0, 1e6, 1e4, DT_ACT_GELU_TANH},
+    .keys = {GEMMA_KEYS},
+    .read = read_gemma3,
+    GEMMA_TABLES};
