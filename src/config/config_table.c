@@ -276,7 +276,7 @@ static dt_err no_such_filter(const char *filter)
 
 dt_err dt_config_print_keys(FILE *out, const char *filter)
 {
-    char type[240], initial[160];
+    char type[240], initial[160], text[440];
     const char *section = "";
     int n = 0;
     for (int i = 0; i < dt_n_keys; i++) {
@@ -286,7 +286,9 @@ dt_err dt_config_print_keys(FILE *out, const char *filter)
         section = k->section;
         describe(k, type, sizeof type);
         default_text(k, initial, sizeof initial);
-        fprintf(out, "  %-28s %s; default: %s\n      ", k->name, type, initial);
+        snprintf(text, sizeof text, "%s; default: %s", type, initial);
+        dt_print_wrapped(out, text, fprintf(out, "  %-28s ", k->name));
+        fputs("      ", out);
         dt_print_wrapped(out, k->help, 6);
         n++;
     }
@@ -301,7 +303,7 @@ static void print_cell(FILE *out, const char *text)
 
 void dt_config_print_markdown(FILE *out)
 {
-    char type[240], initial[160];
+    char type[240], initial[160], text[440];
     const char *section = "";
     fprintf(out, "# Configuration keys\n\n"
                  "This page lists every key of a configuration file with its type, default and meaning. It is for\n"
