@@ -303,7 +303,7 @@ static void print_cell(FILE *out, const char *text)
 
 void dt_config_print_markdown(FILE *out)
 {
-    char type[240], initial[160], text[440];
+    char type[240], initial[160];
     const char *section = "";
     fprintf(out, "# Configuration keys\n\n"
                  "This page lists every key of a configuration file with its type, default and meaning. It is for\n"
