@@ -32,12 +32,19 @@ _dtrain_words() { # COMMAND OPTION
     esac
 }
 
-# Parse "[section]" and "  key   one of a, b; default: a" lines: list all "section.key", or the
-# values of one key.
+# Parse "[section]" and "  key   one of a, b; default: a" lines, which continue in the column of "one": list all
+# "section.key", or the values of one key.
 _dtrain_keys() { awk '/^\[/ { s = substr($1, 2, length($1) - 2) } /^  [a-z]/ { print s "." $1 }' <<<"$REPLY"; }
 _dtrain_values() { # KEY
     awk -v key="$1" '/^\[/ { s = substr($1, 2, length($1) - 2) }
-        /^  [a-z]/ && s "." $1 == key && /(one of|true or false)/ { sub(/^.*one of /, ""); sub(/^.*true or false/, "true, false"); sub(/;.*/, ""); gsub(/,/, ""); print }' <<<"$REPLY"
+        /^  [a-z]/ { found = s "." $1 == key }
+        found && /^(  [a-z]|          )/ { text = text " " $0 }
+        END {
+            if (text !~ /one of|true or false/) exit
+            sub(/^.*one of /, "", text); sub(/^.*true or false/, "true, false", text); sub(/;.*/, "", text); gsub(/,/, "", text)
+            n = split(text, word)
+            for (i = 1; i <= n; i++) printf "%s%s", word[i], i < n ? " " : "\n"
+        }' <<<"$REPLY"
 }
 
 _dtrain_complete() {
