@@ -3,7 +3,7 @@
  *     step      momentum and direction of the own shard, in bf16               update.c, offload.c
  *     gather    all-to-all in a group: shards send their segments of a matrix to its owner
  *     matrix    owners change their matrices, on the device                    dt_matrix_optimizer.matrix
- *     return    all-to-all back; groups add their results, which are zero without an owner
+ *     return    all-to-all back; an all-reduce passes results to the other groups, which contribute zeros
  *     apply     the own shard of master and parameters from the results        update.c, offload.c
  *
  * At stage 0 every rank has all directions: nothing is gathered, and owners broadcast their results.
@@ -11,8 +11,8 @@
  * Gathers and returns proceed unit by unit. All matrices are changed between them, which balances work over the whole
  * model. One rank computes a matrix, always from the same bits: its result depends on neither ranks nor stage.
  *
- * At its owner, matrices of a unit are adjacent and in the order of the unit. Shards are ascending ranges, so blocks in
- * rank order are these matrices, and owners copy nothing. */
+ * At its owner, matrices of a unit are adjacent and in the order of the unit. Shards are ascending ranges. The blocks
+ * of an all-to-all, in rank order, therefore form these matrices: owners copy nothing. */
 #include "zero_impl.h"
 #include <stdlib.h>
 #include <string.h>
@@ -183,7 +183,7 @@ dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
     } else if (err == DT_OK) {
         err = copy_own(z, u, false);
     }
-    /* the host writes the next unit's directions where this one's are read */
+    /* the host writes the next unit's directions to the buffer from which this copy reads */
     if (z->lay.grads_down && err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
     zero_leave(z, before);
     return err;
