@@ -198,7 +198,8 @@ static dt_err sum_squares(dt_zero *z)
         const zero_matrix *m = &z->lay.matrices[i];
         if (is_mine(z, m))
             DT_TRY(z->dev->ops->sum_squares(z->dev, owned_at(z, m), DT_BF16, zero_matrix_len(m),
-                                            (double *)((char *)z->matrix_sums.ptr + (size_t)i * 16), z->compute));
+                                            (double *)((char *)z->matrix_sums.ptr + (size_t)i * ZERO_RESULT_NBYTES),
+                                            z->compute));
     }
     DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->matrix_sums.ptr, z->matrix_sums.nbytes, z->compute));
     return z->dev->ops->stream_sync(z->dev, z->compute);
@@ -212,9 +213,10 @@ dt_err zero_change_matrices(dt_zero *z, const zero_update *up)
         const zero_matrix *m = &z->lay.matrices[i];
         if (!is_mine(z, m)) continue;
         if (z->phase) dt_phase_enter(z->phase, "update", z->units[m->unit].name);
-        DT_TRY(z->opt.optimizer->matrices->matrix(z->dev, up->step, owned_at(z, m), m->rows, m->cols,
-                                                  *(const double *)((const char *)z->host.ptr + (size_t)i * 16),
-                                                  z->matrix_scratch.ptr, z->compute));
+        DT_TRY(z->opt.optimizer->matrices->matrix(
+            z->dev, up->step, owned_at(z, m), m->rows, m->cols,
+            *(const double *)((const char *)z->host.ptr + (size_t)i * ZERO_RESULT_NBYTES), z->matrix_scratch.ptr,
+            z->compute));
         z->n_matrix_calls++;
     }
     return DT_OK;
