@@ -5,7 +5,9 @@
  *           a step has the CPU's bits. */
 #include "kernel.cuh"
 #include "philox.cuh"
+extern "C" {
 #include "dtrain/device/block8.h"
+}
 
 enum { THREADS = 256, EACH = 4 }; /* EACH: elements per thread of a step */
 

@@ -6,6 +6,10 @@
 tests=${BUILD:-build/release}/tests
 [ -e "$tests/cudasim_wrong" ] || { not_ok "the simulator" "make cudasim"; exit 1; }
 
+# A header of dtrain that cuda/ includes without extern "C" gives a name that only the first call misses.
+undefined=$(nm -D --undefined-only "${BUILD:-build/release}/libdtrain_cudasim.so" | grep ' _Z.*dt_')
+expect "the CUDA device calls dtrain's functions by their C names" test -z "$undefined"
+
 # The simulator itself: each mistake ends a program that makes no other, and what is right runs through.
 sees() { # NAME REGEX DEVICE...
     local name=$1 regex=$2 device
