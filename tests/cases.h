@@ -43,7 +43,7 @@ enum { ALWAYS = 1 }; /* the group of TEST, which run_listed() runs */
 #define TEXTS(...) (const char *const[]){__VA_ARGS__}, sizeof(const char *const[]){__VA_ARGS__} / sizeof(char *)
 /** err is `want`, and the message, which this clears, contains each of the texts ("": any). */
 #define assert_fails(err, want, ...) assert_failed((err), (want), TEXTS(__VA_ARGS__), __FILE__, __LINE__)
-/** The message contains each of the texts. */
+/** The message contains each of the texts; it is cleared. */
 #define assert_says(...) assert_said(TEXTS(__VA_ARGS__), __FILE__, __LINE__)
 static inline void assert_said(const char *const *texts, size_t n, const char *file, int line)
 {
@@ -52,6 +52,7 @@ static inline void assert_said(const char *const *texts, size_t n, const char *f
             print_error("expected \"%s\", found: %s\n", texts[i], dt_error_message());
             _fail(file, line);
         }
+    dt_error_clear();
 }
 static inline void assert_failed(dt_err err, dt_err want, const char *const *texts, size_t n, const char *file,
                                  int line)
@@ -61,7 +62,6 @@ static inline void assert_failed(dt_err err, dt_err want, const char *const *tex
         _fail(file, line);
     }
     assert_said(texts, n, file, line);
-    dt_error_clear();
 }
 
 /** The text with quotation marks for its apostrophes: JSON in C without escapes. The last four texts remain. */

@@ -1,6 +1,6 @@
 #!/bin/bash
 # check_citations.sh - checks the citations of docs/ in comments, also across line ends:
-# algorithms.md 8.5, algorithms.md 3.1 and 3.2, algorithms.md appendix B, architecture.md idea 2,
+# algorithms.md 8.5, algorithms.md 3.1 and 3.2, algorithms.md appendix B, architecture.md principle 2,
 # files.md "Dataset files". Pages and sections must exist. Prints those that do not; exit status 1
 # then.
 set -u
@@ -10,7 +10,7 @@ find include src cuda tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -
         $bad = 0;
         $section = qr/\d+(?:\.\d+)*\b|[A-Z](?:\.\d+)?\b|"[^"]+"/;
         $gap = qr/\s+(?:\*\s+)?/;
-        $list = qr/(?:(?:section|sections|appendix|idea)$gap)?$section(?:(?:,|$gap(?:and|to))$gap$section)*/;
+        $list = qr/(?:(?:section|sections|appendix|principle)$gap)?$section(?:(?:,|$gap(?:and|to))$gap$section)*/;
     }
     my $text = $_;
     while ($text =~ /\b([a-z]+)\.md(?:,?$gap($list))?/g) {

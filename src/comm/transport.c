@@ -1,10 +1,12 @@
 /* transport.c - the transport "mpi": its buffers, and staging for devices whose memory the host cannot access.
  *
- * All collectives are written for host memory (transport_reduce.c, transport_gather.c). For another device a chunk is
- * copied to pinned memory on the caller's stream, after the work that produces it. It is exchanged there and copied
- * back on that stream, before the work that needs it. The host waits once, for the data to send. An event makes the
- * next user of the pinned buffer, on any stream, wait for the copies back. This serves ranks that share a GPU and
- * machines without a better transport. Copies do not overlap the exchange.
+ * Reductions and gathers are written for host memory (transport_reduce.c, transport_gather.c). For another device a
+ * chunk is copied to pinned memory on the caller's stream, after the work that produces it. It is exchanged there and
+ * copied back on that stream, before the work that needs it. transport_exchange.c stages its messages likewise.
+ *
+ * The host waits once, for the data to send. An event makes the next user of the pinned buffer, on any stream, wait for
+ * the copies back. This serves ranks that share a GPU and machines without a better transport. Copies do not overlap
+ * the exchange.
  *
  * Buffers are allocated once, when the transport is attached: a collective allocates nothing. */
 #include "transport.h"

@@ -1,4 +1,5 @@
-/* transport.h - state of the transport "mpi" and declarations of its parts. Everything here works on host memory. */
+/* transport.h - state of the transport "mpi" and declarations of its parts. Reductions and gathers work on host memory;
+ * exchanges take memory of any device. */
 #ifndef DTRAIN_COMM_TRANSPORT_H
 #define DTRAIN_COMM_TRANSPORT_H
 

@@ -10,8 +10,8 @@ typedef struct round {
     const dt_axis *axis;
     const dt_parcel *m;
     int n;
-    size_t done, most; /* bytes before and in this round */
-    char *staged;      /* NULL: none */
+    size_t done, most; /* bytes of each message: in earlier rounds, and at most in this one */
+    char *staged;      /* the pinned buffer; NULL: messages are not staged */
     dt_stream *stream;
 } round;
 
@@ -78,11 +78,11 @@ static dt_err send_parts(const round *r)
 dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_stream *stream)
 {
     dt_transport *t = dt_transport_of(axis);
-    const bool near = axis->comm->dev->ops->host_accessible;
+    const bool accessible = axis->comm->dev->ops->host_accessible;
     round r = {.axis = axis, .m = m, .n = n, .stream = stream};
-    r.staged = near ? NULL : t->pinned.ptr;
-    r.most = near ? dt_min_size(ROUND_NBYTES, axis->comm->mpi->max_message)
-                  : t->pinned.nbytes / (2 * (size_t)axis->size) / LINE * LINE;
+    r.staged = accessible ? NULL : t->pinned.ptr;
+    r.most = accessible ? dt_min_size(ROUND_NBYTES, axis->comm->mpi->max_message)
+                        : t->pinned.nbytes / (2 * (size_t)axis->size) / LINE * LINE;
     size_t all = 0;
     for (int i = 0; i < n; i++) {
         const size_t longer = m[i].send_nbytes > m[i].recv_nbytes ? m[i].send_nbytes : m[i].recv_nbytes;
@@ -90,11 +90,11 @@ dt_err dt_transport_exchange(const dt_axis *axis, const dt_parcel *m, int n, dt_
     }
     /* a rank that waits for shared memory then lets these messages progress */
     for (int i = 0; i < DT_N_AXES; i++) t->windows[i].progress = axis->comm->mpi->world;
-    dt_err err = near ? DT_OK : dt_transport_take_pinned(axis, stream);
+    dt_err err = accessible ? DT_OK : dt_transport_take_pinned(axis, stream);
     for (; r.done < all && err != DT_ERR_COMM; r.done += r.most) {
-        if (!near) err = dt_comm_first_err(err, stage(&r));
+        if (!accessible) err = dt_comm_first_err(err, stage(&r));
         err = dt_comm_first_err(err, send_parts(&r));
-        if (!near && err != DT_ERR_COMM) err = dt_comm_first_err(err, unstage(&r));
+        if (!accessible && err != DT_ERR_COMM) err = dt_comm_first_err(err, unstage(&r));
     }
-    return near ? err : dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
+    return accessible ? err : dt_comm_first_err(err, dt_transport_give_pinned(axis, stream));
 }

@@ -56,8 +56,10 @@ static dt_err release_units(dt_model *m, const struct hold *h)
 }
 
 static bool sums_own(const dt_model *m, int64_t n_rows) { return m->h.sums.own && n_rows > m->h.n_rows; }
+
 /** Does a unit below the head need the gradient of the hidden states? */
 static bool below_is_trained(const dt_model *m) { return m->first_trained < m->n_stages; }
+
 /* Gradients that several chunks add to are accumulated in fp32. A tied table is the first tensor of its unit. */
 static void begin_sums(const dt_model *m, struct hold *h, int64_t n_rows)
 {
@@ -89,7 +91,7 @@ static dt_err zero_head_grads(const dt_model *m, const struct hold *h)
                         (size_t)(m->V * m->C) * dt_dtype_size(h->to_out.dtype), m->stream);
 }
 
-/* Logits are divided by logits_scaling. Their matmul's input is divided instead, which is narrower, and so is the
+/* Divide rows [n, C] by logits_scaling: the input of the logits' matmul instead of the logits, which are wider, and the
  * gradient of that input. */
 static dt_err divide(const dt_model *m, void *y, int64_t n)
 {

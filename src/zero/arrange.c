@@ -507,13 +507,14 @@ static void size_staging(zero_layout *l, const dt_zero_options *opt)
         l->param_arena_bytes[p] = (size_t)l->param_arena_len[p] * dt_dtype_size(l->param_dtype[p]);
     l->grad_arena_bytes = (size_t)l->grad_arena_len * dt_dtype_size(l->grad_dtype);
     l->n_results = l->has_grads ? l->n_runs + l->n_units : 0;
-    l->watched_bytes = l->has_grads && l->nranks > 1 ? (size_t)(1 + l->n_units) * 16 : 0;
-    const size_t results = (size_t)l->n_results * 16;
+    l->watched_bytes = l->has_grads && l->nranks > 1 ? (size_t)(1 + l->n_units) * ZERO_RESULT_NBYTES : 0;
+    const size_t results = (size_t)l->n_results * ZERO_RESULT_NBYTES;
     /* with offload the host sums the squares and writes to its own scratch */
     l->results_bytes = l->grads_down ? 0 : results;
     l->host_bytes = ZERO_HOST_CHUNK * sizeof(float);
     if (results + l->watched_bytes > l->host_bytes) l->host_bytes = results + l->watched_bytes;
-    if ((size_t)l->n_matrices * 16 > l->host_bytes) l->host_bytes = (size_t)l->n_matrices * 16;
+    const size_t sums = (size_t)l->n_matrices * ZERO_RESULT_NBYTES;
+    if (sums > l->host_bytes) l->host_bytes = sums;
 }
 
 static size_t params_nbytes(const zero_layout *l, int p, const int64_t *len)

@@ -67,6 +67,8 @@ typedef struct zero_unit_layout {
     int64_t grad_held_at; /* offset of its gradients in the gradient arena, elements */
 } zero_unit_layout;
 
+enum { ZERO_RESULT_NBYTES = 16 }; /* slot of a reduction's result: a double or a float, aligned */
+
 typedef struct zero_layout {
     int nranks, n_groups, group_nranks, n_units;
     /* With one rank per group a shard is the whole part and all stages are the same: 1. With offload: the stage of the
@@ -113,7 +115,7 @@ typedef struct zero_layout {
     int64_t reduce_per_rank, gather_per_rank;
     int64_t update_per_rank; /* the same for gathers of gradients in the update (stage 0) */
     size_t param_arena_bytes[DT_N_PARTS], grad_arena_bytes, bucket_bytes, results_bytes, host_bytes;
-    size_t watched_bytes; /* 16-byte slots for checking the rank's own gradients: one work slot and one per unit */
+    size_t watched_bytes; /* result slots for checking the rank's own gradients: one work slot and one per unit */
     int64_t group_len;    /* elements of a shard that the host updates at a time */
     /* elements of each of the ZERO_GRAD_SLOTS device slots through which gradients go to the host */
     int64_t grad_slot_len;
@@ -123,7 +125,7 @@ typedef struct zero_layout {
     size_t fetch_bytes; /* one buffer of a part's shard of parameters, for reads and writes of the file */
     bool has_file;
     int n_streams; /* opened by zero itself */
-    int n_results; /* 16-byte slots that reductions write on the device */
+    int n_results; /* slots that reductions write on the device */
     int64_t n_param;
 } zero_layout;
 

@@ -99,7 +99,7 @@ static dt_err clear_gaps(dt_zero *z, int u, void *grads)
 static dt_err watch(dt_zero *z, int u, const void *grads, bool first)
 {
     const dt_device_ops *ops = z->dev->ops;
-    char *work = z->watched.ptr, *slot = work + (size_t)(1 + u) * 16;
+    char *work = z->watched.ptr, *slot = work + (size_t)(1 + u) * ZERO_RESULT_NBYTES;
     if (!z->watching || z->sum->size == 1) return DT_OK;
     DT_TRY(ops->abs_max(z->dev, grads, z->lay.grad_dtype, zero_shards(&z->lay, u, DT_TRAINED)->padded_len,
                         (float *)(void *)work, z->compute));
@@ -272,7 +272,7 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
     dt_device *dev = z->lay.grads_down ? z->opt.host : z->dev;
     dt_stream *stream = z->lay.grads_down ? NULL : z->compute;
     const void *x = zero_sum_at(z, u, lo);
-    void *result = (char *)(z->lay.grads_down ? z->host.ptr : z->results.ptr) + (size_t)slot * 16;
+    void *result = (char *)(z->lay.grads_down ? z->host.ptr : z->results.ptr) + (size_t)slot * ZERO_RESULT_NBYTES;
     switch (op) {
     case ABS_MAX:
         return dev->ops->abs_max(dev, x, z->lay.grad_kept, hi - lo, result, stream);
@@ -288,7 +288,7 @@ static dt_err queue_one(dt_zero *z, square_op op, int u, int64_t lo, int64_t hi,
 static bool counts(const dt_zero *z, const zero_run *run) { return run->divided || z->comm->mesh.tp.rank == 0; }
 
 /** Run op over the trainable elements that this rank is in charge of, in the memory space of their sums. Stores *n
- *  results of 16 bytes in z->host. A unit without frozen tensors takes one call because its padding is zero. */
+ *  results in z->host. A unit without frozen tensors takes one call because its padding is zero. */
 static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
 {
     *n = 0;
@@ -310,18 +310,24 @@ static dt_err over_own_grads(dt_zero *z, square_op op, int shift, int *n)
         }
     }
     if (*n > 0 && !z->lay.grads_down)
-        DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->results.ptr, (size_t)*n * 16, z->compute));
+        DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->results.ptr, (size_t)*n * ZERO_RESULT_NBYTES, z->compute));
     return z->dev->ops->stream_sync(z->dev, z->compute);
 }
 
-static const void *result_of(const dt_zero *z, int slot) { return (const char *)z->host.ptr + (size_t)slot * 16; }
+static const void *result_of(const dt_zero *z, int slot)
+{
+    return (const char *)z->host.ptr + (size_t)slot * ZERO_RESULT_NBYTES;
+}
 
 /* ---- location of non-finite gradients ---------------------------------------------------------------------------- */
 
 void dt_zero_watch(dt_zero *z, bool on) { z->watching = on; }
 dt_nonfinite dt_zero_nonfinite(const dt_zero *z) { return z->nonfinite; }
 
-static char *host_watched(const dt_zero *z) { return (char *)z->host.ptr + (size_t)z->lay.n_results * 16; }
+static char *host_watched(const dt_zero *z)
+{
+    return (char *)z->host.ptr + (size_t)z->lay.n_results * ZERO_RESULT_NBYTES;
+}
 
 /** Queue the copy to the host; over_own_grads synchronises the stream. */
 static dt_err bring_watched(dt_zero *z)
@@ -333,7 +339,7 @@ static dt_err bring_watched(dt_zero *z)
 static bool own_is_finite(const dt_zero *z, int u)
 {
     float x;
-    memcpy(&x, host_watched(z) + (size_t)(1 + u) * 16, sizeof x);
+    memcpy(&x, host_watched(z) + (size_t)(1 + u) * ZERO_RESULT_NBYTES, sizeof x);
     return isfinite(x);
 }
 

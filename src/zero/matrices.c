@@ -3,7 +3,7 @@
  *     step      momentum and direction of the own shard, in bf16               update.c, offload.c
  *     gather    all-to-all in a group: shards send their segments of a matrix to its owner
  *     matrix    owners change their matrices, on the device                    dt_matrix_optimizer.matrix
- *     return    all-to-all back; groups add their results, which are zero without an owner
+ *     return    all-to-all back; an all-reduce passes results to the other groups, which contribute zeros
  *     apply     the own shard of master and parameters from the results        update.c, offload.c
  *
  * At stage 0 every rank has all directions: nothing is gathered, and owners broadcast their results.
@@ -11,8 +11,8 @@
  * Gathers and returns proceed unit by unit. All matrices are changed between them, which balances work over the whole
  * model. One rank computes a matrix, always from the same bits: its result depends on neither ranks nor stage.
  *
- * At its owner, matrices of a unit are adjacent and in the order of the unit. Shards are ascending ranges, so blocks in
- * rank order are these matrices, and owners copy nothing. */
+ * At its owner, matrices of a unit are adjacent and in the order of the unit. Shards are ascending ranges. The blocks
+ * of an all-to-all, in rank order, therefore form these matrices: owners copy nothing. */
 #include "zero_impl.h"
 #include <stdlib.h>
 #include <string.h>
@@ -183,7 +183,7 @@ dt_err zero_gather_matrices(dt_zero *z, int u, dt_err err)
     } else if (err == DT_OK) {
         err = copy_own(z, u, false);
     }
-    /* the host writes the next unit's directions where this one's are read */
+    /* the host writes the next unit's directions to the buffer from which this copy reads */
     if (z->lay.grads_down && err == DT_OK) err = z->dev->ops->stream_sync(z->dev, z->compute);
     zero_leave(z, before);
     return err;
@@ -198,7 +198,8 @@ static dt_err sum_squares(dt_zero *z)
         const zero_matrix *m = &z->lay.matrices[i];
         if (is_mine(z, m))
             DT_TRY(z->dev->ops->sum_squares(z->dev, owned_at(z, m), DT_BF16, zero_matrix_len(m),
-                                            (double *)((char *)z->matrix_sums.ptr + (size_t)i * 16), z->compute));
+                                            (double *)((char *)z->matrix_sums.ptr + (size_t)i * ZERO_RESULT_NBYTES),
+                                            z->compute));
     }
     DT_TRY(z->dev->ops->copy(z->dev, z->host.ptr, z->matrix_sums.ptr, z->matrix_sums.nbytes, z->compute));
     return z->dev->ops->stream_sync(z->dev, z->compute);
@@ -212,9 +213,10 @@ dt_err zero_change_matrices(dt_zero *z, const zero_update *up)
         const zero_matrix *m = &z->lay.matrices[i];
         if (!is_mine(z, m)) continue;
         if (z->phase) dt_phase_enter(z->phase, "update", z->units[m->unit].name);
-        DT_TRY(z->opt.optimizer->matrices->matrix(z->dev, up->step, owned_at(z, m), m->rows, m->cols,
-                                                  *(const double *)((const char *)z->host.ptr + (size_t)i * 16),
-                                                  z->matrix_scratch.ptr, z->compute));
+        DT_TRY(z->opt.optimizer->matrices->matrix(
+            z->dev, up->step, owned_at(z, m), m->rows, m->cols,
+            *(const double *)((const char *)z->host.ptr + (size_t)i * ZERO_RESULT_NBYTES), z->matrix_scratch.ptr,
+            z->compute));
         z->n_matrix_calls++;
     }
     return DT_OK;

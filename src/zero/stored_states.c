@@ -1,8 +1,9 @@
 /* stored_states.c - optimizer states of fewer bits: loaded to fp32, stepped, and stored again.
  *
- * An optimizer needs only a step for fp32 states. A chunk stays in a cache between the three passes. Rounding depends
- * on the element and the update only: the counter of the random bits consists of unit, element, state and update, and
- * blocks of 8-bit states begin where a tensor begins. So all ranks, stages, groups and offloads give the same bits. */
+ * Optimizers therefore only implement a step for fp32 states. A chunk stays in the cache between the three passes.
+ * Rounding depends only on the element and the update: the counter of the random bits consists of unit, element, state
+ * and update, and blocks of 8-bit states begin where a tensor begins. The bits are therefore the same for any ranks,
+ * stage, groups and offload. */
 #include "dtrain/device/block8.h"
 #include "zero_impl.h"
 

@@ -28,7 +28,9 @@ int zero_list_memory(dt_zero *z, zero_memory list[ZERO_MAX_MEMORY])
         {&z->fetch.memory, DT_MEM_STAGING, DT_ON_PINNED, zero_ring_bytes(l->n_buffers, l->fetch_bytes)},
         {&z->swap.memory, DT_MEM_STAGING, DT_ON_HOST, zero_ring_bytes(l->n_buffers, l->swap_bytes)},
     };
-    int n = sizeof buffers / sizeof buffers[0];
+    enum { N_BUFFERS = sizeof buffers / sizeof buffers[0] };
+    _Static_assert(N_BUFFERS + 3 * DT_N_PARTS + ZERO_MAX_ARRAYS <= ZERO_MAX_MEMORY, "all buffers have room");
+    int n = N_BUFFERS;
     memcpy(list, buffers, sizeof buffers);
     for (int p = 0; p < DT_N_PARTS; p++) {
         const size_t size = dt_dtype_size(l->param_dtype[p]);
@@ -50,8 +52,10 @@ static dt_err alloc_memory(dt_zero *z)
     for (int i = 0, n = zero_list_memory(z, list); i < n; i++) {
         const zero_memory *m = &list[i];
         if (m->nbytes == 0) continue; /* z->opt.host may be missing */
-        DT_TRY((m->category == DT_MEM_STAGING && m->buf != &z->watched ? dt_buf_alloc : dt_buf_alloc_zeroed)(
-            m->buf, zero_memory_of(z, m->space), m->space, m->nbytes, m->category));
+        const bool zeroed = m->category != DT_MEM_STAGING || m->buf == &z->watched;
+        dt_err (*alloc)(dt_buf *, dt_device *, dt_memspace, size_t, dt_memcat) =
+            zeroed ? dt_buf_alloc_zeroed : dt_buf_alloc;
+        DT_TRY(alloc(m->buf, zero_memory_of(z, m->space), m->space, m->nbytes, m->category));
     }
     return DT_OK;
 }

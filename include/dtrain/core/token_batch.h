@@ -1,7 +1,7 @@
 /* token_batch.h - one micro-batch: a flat list of tokens, divided into sequences without padding. Every function is
  * Local. */
-#ifndef DTRAIN_BATCH_H
-#define DTRAIN_BATCH_H
+#ifndef DTRAIN_TOKEN_BATCH_H
+#define DTRAIN_TOKEN_BATCH_H
 
 #include "dtrain/core/core.h"
 
@@ -60,9 +60,9 @@ typedef struct dt_batch {
  *
  *  DT_ERR_ARG: max_tok or max_seq below 1. DT_ERR_MEMORY. */
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger);
-/** Allocate space for images, counted likewise and freed by dt_batch_free. DT_ERR_ARG, DT_ERR_MEMORY. */
+/** Allocate space for images, counted in ledger and freed by dt_batch_free. DT_ERR_ARG, DT_ERR_MEMORY. */
 dt_err dt_batch_alloc_images(dt_batch *b, int32_t max_images, size_t image_nbytes, dt_ledger *ledger);
-/** Add an extension, zeroed, counted likewise and freed by dt_batch_free. form: borrowed. DT_ERR_MEMORY. */
+/** Add an extension, zeroed, counted in ledger and freed by dt_batch_free. form: borrowed. DT_ERR_MEMORY. */
 dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, dt_ledger *ledger);
 /** The structure of an extension; NULL: the batch has none of this form. */
 void *dt_batch_extension(const dt_batch *b, const dt_extension_form *form);

@@ -4,7 +4,7 @@
  * The training loop (train.h) only uses this table. A task owns the source of its batches (datasets, rollouts), its
  * extra models and its metrics (sums.h). Its objective maps log-probabilities to weights: every language-model
  * objective is a function L of token log-probabilities. The task returns u[t] = -dL/dlogp_t, and the head computes
- * gradients from it (docs/architecture.md, idea 3). If u does not depend on logp (pre-training, SFT), forward and
+ * gradients from it (docs/architecture.md, principle 3). If u does not depend on logp (pre-training, SFT), forward and
  * backward of the head are one pass. A new algorithm is one more such table. */
 #ifndef DTRAIN_STEP_H
 #define DTRAIN_STEP_H
@@ -52,7 +52,7 @@ enum { DT_MAX_TRAINED = 4, DT_MAX_SAVED = DT_MAX_TRAINED + 1 /* dt_task.kept */ 
 typedef struct dt_micro {
     const dt_batch *batch; /* of this rank; borrowed until the next call; empty (n_tok 0) if it has none */
     int n_micro;           /* number of micro-steps of the step: the same on all ranks and in all calls of the step */
-    double inv_norm;       /* 1 / the divisor of the step's loss over all ranks; 0: the step is empty */
+    double inv_norm;       /* 1 / the divisor of the step's loss over all ranks; 0: an empty step, or a validation */
 } dt_micro;
 
 /** The model's predictions for the targets of a batch, with logits divided by the task's temperature: [n_target] each,

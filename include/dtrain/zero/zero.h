@@ -39,7 +39,7 @@ typedef struct dt_zero_options {
     /* true: frozen parameters have frozen_dtype; false: param_dtype */
     bool frozen_differ;
     dt_dtype frozen_dtype;
-    /* type that backward writes: param_dtype, or DT_F32 if micro-steps accumulate (architecture.md, idea 2) */
+    /* type that backward writes: param_dtype, or DT_F32 if micro-steps accumulate (algorithms.md 9.3) */
     dt_dtype grad_dtype;
     /* true: gradients are sent in reduce_dtype; false: in grad_dtype. Sums are always fp32 */
     bool reduce_differs;

@@ -1,5 +1,5 @@
-/* smollm3.c - SmolLM3: Llama with layers whose queries and keys are not rotated. A sliding window
- * applies to these layers only. */
+/* smollm3.c - SmolLM3: Llama with layers whose queries and keys are not rotated. A sliding window applies to these
+ * layers only. */
 #include "llama.h"
 #include <inttypes.h>
 
