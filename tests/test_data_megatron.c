@@ -4,6 +4,7 @@
 #include "folder.h"
 #include "dtrain/data/data.h"
 #include "dtrain/data/dataset.h"
+#include "../src/data/file/dataset_file.h"
 
 static char bin[128], idx[128], h5[128];
 
@@ -308,6 +309,38 @@ TEST(the_model_sets_the_limit_of_ids)
     assert_int_equal(dt_loader_open(&l, &o), DT_OK);
     assert_int_equal(dt_loader_batch(l, 0, 0, &batch), DT_OK);
     dt_loader_close(l);
+}
+
+static uint64_t fingerprint(const char *path)
+{
+    dt_dataset *d;
+    uint64_t hash;
+    assert_int_equal(dt_dataset_open(&d, path), DT_OK);
+    assert_int_equal(dt_dataset_fingerprint(d, &hash), DT_OK);
+    dt_dataset_close(d);
+    return hash;
+}
+
+TEST(the_fingerprint_covers_both_files)
+{
+    static file b, x, good_b, good_x;
+    static documents d;
+    draw_documents(&d, 20, 9, 100);
+    d.start[20] = d.n_tok;
+    build(&d, UINT16, 1, &good_b, &good_x);
+    const size_t entries = good_x.n - 8 * 21, last = 2 * (size_t)(d.n_tok - 1);
+    write_both(&good_b, &good_x);
+    const uint64_t good = fingerprint(bin);
+    assert_true(fingerprint(idx) == good);
+    b = good_b, x = good_x;
+    x.at[entries + 8 * 9] = x.at[entries + 8 * 8]; /* document 8 becomes empty, document 9 longer */
+    write_both(&good_b, &x);
+    assert_true(fingerprint(bin) != good && fingerprint(idx) != good);
+    b.at[last] ^= 1;
+    write_both(&b, &good_x);
+    assert_true(fingerprint(bin) != good && fingerprint(idx) != good);
+    write_both(&good_b, &good_x);
+    assert_true(fingerprint(bin) == good);
 }
 
 static int open_files(void **state)

@@ -1,5 +1,5 @@
 /* dataset_read.c - reads an open dataset file and validates every value it returns. */
-#include "dataset_file.h"
+#include "store.h"
 #include "../kinds/kinds.h"
 #include "dtrain/io/json.h"
 #include "dtrain/core/plural.h"
@@ -13,7 +13,7 @@
     "token %" PRId32 " stands for an image in this model, but the dataset has no images: expected a dataset made "     \
     "with dtrain-data --images, or texts without this token"
 
-enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16 };
+enum { BLOCK_DOCUMENTS = 1 << 16, HEAD_NBYTES = 1 << 16, N_PIECES = 64, PIECE = 1024 };
 
 static const dt_array *tokens_of(const dt_dataset *d, int side) { return &d->column[dt_part_elements(side)]; }
 static const dt_array *offsets_of(const dt_dataset *d, int side) { return &d->column[dt_part_offsets(side)]; }
@@ -226,17 +226,47 @@ dt_err dt_dataset_each_block(dt_dataset *d, int side, dt_documents_fn *fn, void 
     return err;
 }
 
-dt_err dt_dataset_fingerprint(const dt_dataset *d, uint64_t *hash)
+static dt_err hash_head(const dt_dataset *d, uint64_t *hash)
 {
     char *head = malloc(HEAD_NBYTES);
     DT_CHECK(head, DT_ERR_MEMORY, "%s: no memory to read its beginning", d->path);
     const ssize_t got = pread(d->fd, head, HEAD_NBYTES, 0);
-    uint64_t h = dt_mix64((uint64_t)d->file_nbytes);
-    if (got > 0) h = dt_mix64(h ^ dt_checksum(head, 0, got, 1));
-    for (int c = 0; c < DT_N_ARRAYS; c++)
-        h = dt_mix64(h ^ dt_mix64((uint64_t)d->column[c].n_elems) ^ d->column[c].checksum);
+    *hash = dt_mix64((uint64_t)d->file_nbytes);
+    if (got > 0) *hash = dt_mix64(*hash ^ dt_checksum(head, 0, got, 1));
     free(head);
     DT_CHECK_ERRNO(got > 0, DT_ERR_DATA, d->path, "cannot read its first bytes");
+    return DT_OK;
+}
+
+static dt_err hash_offsets(void *hash, int64_t first, int64_t n, const uint64_t *offset)
+{
+    uint64_t *h = hash;
+    *h = dt_mix64(*h ^ dt_checksum(offset, first, n + 1, sizeof *offset));
+    return DT_OK;
+}
+
+/* Hash all offsets, and the tokens at evenly spaced places: datasets of other programs have no checksums, and the named
+ * file may be only a part of them. */
+static dt_err hash_documents(dt_dataset *d, uint64_t *hash)
+{
+    const dt_array *tokens = tokens_of(d, DT_SIDE_FIRST);
+    uint32_t ids[PIECE];
+    const int64_t n = dt_min_i64(tokens->n_elems, PIECE);
+    DT_TRY(dt_dataset_each_block(d, DT_SIDE_FIRST, hash_offsets, hash));
+    for (int64_t i = 0; i < N_PIECES && n > 0; i++) {
+        const int64_t first = (tokens->n_elems - n) * i / (N_PIECES - 1);
+        DT_TRY(dt_array_read(tokens, first, n, ids));
+        *hash = dt_mix64(*hash ^ dt_checksum(ids, first, n, sizeof *ids));
+    }
+    return DT_OK;
+}
+
+dt_err dt_dataset_fingerprint(dt_dataset *d, uint64_t *hash)
+{
+    uint64_t h = 0;
+    DT_TRY(d->store->foreign ? hash_documents(d, &h) : hash_head(d, &h));
+    for (int c = 0; c < DT_N_ARRAYS; c++)
+        h = dt_mix64(h ^ dt_mix64((uint64_t)d->column[c].n_elems) ^ d->column[c].checksum);
     *hash = h;
     return DT_OK;
 }
