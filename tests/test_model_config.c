@@ -87,6 +87,20 @@ TEST(spellings_of_one_thing_mean_the_same)
     assert_true(a.rope_theta == 5e5 && b.rope_theta == 5e5);
     dt_model_config_free(&a);
     dt_model_config_free(&b);
+    a = parsed("{'model_type': 'qwen3', 'rope_theta': 7, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 9}, "
+               "'rope_scaling': {'type': 'linear', 'factor': 4}}");
+    b = parsed("{'model_type': 'qwen3', 'rope_theta': 7, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 9}, "
+               "'rope_scaling': {}}");
+    assert_true(a.rope_type == DT_ROPE_LINEAR && a.rope_factor == 4 && a.rope_theta == 7);
+    assert_true(b.rope_type == DT_ROPE_DEFAULT && b.rope_theta == 9);
+    dt_model_config_free(&a);
+    dt_model_config_free(&b);
+    a = parsed(
+        "{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {'rope_type': 'linear', 'factor': 2, "
+        "'rope_theta': 9}, 'sliding_attention': {'rope_theta': 3}}, 'rope_scaling': {'rope_type': 'linear', "
+        "'factor': 4}}");
+    assert_true(a.rope_type == DT_ROPE_LINEAR && a.rope_factor == 4 && a.rope_theta == 9 && a.rope_local_theta == 3);
+    dt_model_config_free(&a);
 
     a = parsed("{'model_type': 'gpt2', 'hidden_size': 24, 'num_attention_heads': 3, 'num_hidden_layers': 2, "
                "'vocab_size': 100, 'eos_token_id': [3, 5], 'n_inner': null, 'hidden_act': 'gelu'}");

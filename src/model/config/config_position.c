@@ -74,10 +74,14 @@ static dt_err read_rope_by_layer(const dt_spec *rope, dt_model_config *mc)
     return dt_spec_real(&local, "rope_theta", 1, 1e30, &mc->rope_local_theta);
 }
 
+/* The older key overrides the newer one, as in transformers. */
 dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
 {
-    const char *key = dt_spec_has(root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    dt_spec rope;
+    dt_spec rope, scaling;
+    const bool has_rope = dt_spec_get(root, "rope_parameters", &rope);
+    const bool scales = dt_spec_get(root, "rope_scaling", &scaling) &&
+                        !(json_is_object(scaling.value) && json_object_size(scaling.value) == 0);
+    const char *key = scales ? "rope_scaling" : "rope_parameters";
     mc->rope_type = DT_ROPE_DEFAULT;
     const double theta = mc->family->missing.rope_theta;
     mc->rope_theta = theta > 0 ? theta : 10000;
@@ -89,9 +93,11 @@ dt_err dt_model_read_rope(const dt_spec *root, dt_model_config *mc)
     mc->rope_original_max_position = mc->max_position_embeddings;
     DT_TRY(dt_spec_real(root, "rope_theta", 1, 1e30, &mc->rope_theta));
     DT_TRY(dt_spec_int(root, "original_max_position_embeddings", 1, INT32_MAX, &mc->rope_original_max_position));
-    const bool local = mc->rope_local_theta > 0, by_layer = local && strcmp(key, "rope_parameters") == 0;
+    const bool local = mc->rope_local_theta > 0;
     if (local) DT_TRY(dt_spec_real(root, "rope_local_base_freq", 1, 1e30, &mc->rope_local_theta));
-    if (dt_spec_get(root, key, &rope)) DT_TRY(by_layer ? read_rope_by_layer(&rope, mc) : read_rope_object(&rope, mc));
+    if (has_rope && local) DT_TRY(read_rope_by_layer(&rope, mc));
+    if (has_rope && !local && !scales) DT_TRY(read_rope_object(&rope, mc));
+    if (scales) DT_TRY(read_rope_object(&scaling, mc));
     if (local && mc->rope_type == DT_ROPE_DYNAMIC)
         return dt_spec_bad(root, key,
                            "another rope_type than dynamic, because layers with a window have a base of their own");
