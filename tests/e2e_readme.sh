@@ -38,7 +38,7 @@ stand_in srun 'while :; do case $1 in -*) shift ;; *) break ;; esac; done; exec 
 stand_in scontrol '[ "$1 $2" != "show job" ] || echo "   Command=$JOB_COMMAND"'
 # A scheduler runs a copy of the script, elsewhere. The launcher of this machine has fewer cores than the script asks for.
 scheduler='. "$CLUSTER"; cp "$script" "$SUBMITTED/job" && JOB_COMMAND=$(realpath "$script") SLURM_JOB_ID=1 SLURM_CPUS_PER_TASK=1 SLURM_SUBMIT_DIR=$PWD PBS_O_WORKDIR=$PWD \
-    bash <(sed "s/--map-by [^ ]* *\(\"[^\"]*CPUS[^\"]*\"\)* *//; s/PE=16//" "$SUBMITTED/job") "$@"'
+    bash <(sed "s/\${SLURM_CPUS_PER_TASK:+--map-by [^}]*} *//; s/--map-by [^ ]* *//; s/PE=16//" "$SUBMITTED/job") "$@"'
 stand_in sbatch "script=\$1; shift; $scheduler"
 stand_in qsub "[ \"\$1\" = -v ] && export \"\$2\" && script=\$3 && shift 3; $scheduler"
 export SUBMITTED=$tmp/submitted CLUSTER=$tmp/cluster MODEL_TO_DOWNLOAD=$tmp/model HOME=$tmp/home PATH=$tmp/bin:$PATH
