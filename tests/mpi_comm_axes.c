@@ -221,7 +221,7 @@ static bool broadcast_is_right(fixture *f, const dt_axis *a, size_t n, int root)
     return ok;
 }
 
-/** To the next rank; in a ring, or the last one to nobody. */
+/** To the next rank: in a ring, or without a receiver for the last rank. */
 static bool send_recv_is_right(fixture *f, const dt_axis *a, size_t n, bool ring)
 {
     int to = a->rank + 1, from = a->rank - 1;
