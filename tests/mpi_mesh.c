@@ -94,7 +94,7 @@ static dt_err sum_over_tp(const model *m, float *x, int64_t n)
 
 /* ---- attention over divided tokens ------------------------------------------------------------------------------- */
 
-/** The rows [t] of all ranks of an axis, in rank order: in a ring, each rank passes on what it received. whole: [T][C] */
+/** The rows [t] of all ranks of an axis in rank order, passed on around a ring. whole: [T][C] */
 static dt_err ring(const model *m, const float *own, float *whole)
 {
     const int n = m->cp ? m->cp->size : 1, me = m->cp ? m->cp->rank : 0, len = m->t * C;
