@@ -56,7 +56,7 @@ typedef struct dt_batch {
  *
  *  DT_ERR_ARG: max_tok or max_seq below 1. DT_ERR_MEMORY. */
 dt_err dt_batch_alloc(dt_batch *b, int32_t max_tok, int32_t max_seq, dt_ledger *ledger);
-/** Add an extension, its arrays zeroed, counted in ledger and freed by dt_batch_free. form: borrowed; sizes: in, initial
+/** Add an extension, its arrays zeroed, counted in ledger and freed by dt_batch_free. form: borrowed; sizes: initial
  *  values of its structure, NULL: zeros. DT_ERR_MEMORY. */
 dt_err dt_batch_extend(dt_batch *b, const dt_extension_form *form, const void *sizes, dt_ledger *ledger);
 /** The structure of an extension; NULL: the batch has none of this form. */
