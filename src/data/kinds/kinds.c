@@ -21,9 +21,19 @@ const char *dt_kind_names(char text[DT_KIND_NAMES_SIZE])
     return text;
 }
 
-size_t dt_kind_batch_nbytes(dt_dataset_kind kind, int32_t max_seq)
+dt_err dt_kind_batch_alloc(dt_batch *b, const dt_kind_batch *most, dt_ledger *ledger)
 {
-    return dt_extension_nbytes(kinds[kind]->extension, max_seq);
+    const dt_extension_form *extension = kinds[most->kind]->extension;
+    DT_TRY(dt_batch_alloc(b, most->max_tok, most->max_seq, ledger));
+    if (extension) DT_TRY(dt_batch_extend(b, extension, NULL, ledger));
+    return dt_batch_add_images(b, most->max_images, most->image_nbytes, ledger);
+}
+
+size_t dt_kind_batch_nbytes(const dt_kind_batch *most)
+{
+    return dt_batch_nbytes(most->max_tok, most->max_seq) +
+           dt_extension_nbytes(kinds[most->kind]->extension, NULL, most->max_seq) +
+           dt_batch_images_nbytes(most->max_images, most->image_nbytes, most->max_seq);
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
